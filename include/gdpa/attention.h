@@ -1,0 +1,79 @@
+// The two calls: forward and backward of O = out_scale * f(scale * Q K^T) V over jagged, dense or shared operands.
+#pragma once
+
+#include <optional>
+
+#include "gdpa/activation.h"
+#include "gdpa/export.h"
+#include "gdpa/mask.h"
+#include "gdpa/plan.h"
+#include "gdpa/tensor.h"
+
+namespace gdpa {
+
+/// What multiplies O after the sum over keys: a number, 1/L_q or 1/L_k (0 for a sequence without rows), or one number
+/// for each batch entry.
+struct OutScale {
+  enum class Kind : int32_t { number, reciprocal_length_q, reciprocal_length_k, per_batch };
+  Kind kind = Kind::number;
+  double number = 1.0;      ///< for Kind::number
+  TensorView per_batch = {};  ///< for Kind::per_batch: (batch), float32 or float64, on the device of the query
+
+  static OutScale of(double number) { return {Kind::number, number, {}}; }
+  static OutScale per_query() { return {Kind::reciprocal_length_q, 1.0, {}}; }
+  static OutScale per_key() { return {Kind::reciprocal_length_k, 1.0, {}}; }
+  static OutScale of_batch(TensorView numbers) { return {Kind::per_batch, 1.0, numbers}; }
+};
+
+/// One attention problem with its inputs. For each batch entry and head
+///     S = scale * Q K^T,   P = f(S) where the mask allows, else 0,   O = out_scale * P V.
+///
+/// Each side, queries and keys, comes in one of three forms:
+///   jagged  rank 3, (tokens, heads, head_dim), with cumulative lengths (batch + 1, int32 or int64) that start at
+///           0, never fall, and end at the number of tokens or before
+///   dense   rank 4, (batch, length, heads, head_dim), without cumulative lengths
+///   shared  rank 3, (length, heads, head_dim), without cumulative lengths: one operand for the whole batch
+///           (queries: PMA; keys and values: PFFN). The other side says how many batch entries there are; where both
+///           sides are shared there is one.
+///
+/// query and key have the same head_dim, key and value the same tokens and heads, and the heads of query are a
+/// multiple of those of key (GQA, MQA). All of one dtype: float32, float64 (CPU), bfloat16 or float16. The last stride
+/// is 1; the others are free, so views of a fused QKV projection need no copy.
+struct Attention {
+  TensorView query;
+  TensorView key;
+  TensorView value;
+  std::optional<TensorView> cu_seqlens_q = {};
+  std::optional<TensorView> cu_seqlens_k = {};
+  Activation activation = Activation("gelu");
+  std::optional<double> scale = {};  ///< default: 1 / sqrt(head_dim)
+  OutScale out_scale = {};
+  Mask mask = {};
+  Accuracy accuracy = Accuracy::fast;
+  bool deterministic = false;  ///< the same bits every time; the CPU backend always is
+  int threads = 0;             ///< CPU: at most so many threads, 0 for one on each processor
+};
+
+/// Computes O into `output`, whose shape is the query's with head_dim_v last; for a shared query with batch entries
+/// (batch * length, heads, head_dim_v), or (batch, length, heads, head_dim_v). Its last stride is 1, its rows must not
+/// overlap. Rows beyond the last cumulative length are not written.
+///
+/// Throws Error before anything is written when an argument does not fit; see docs/errors.md.
+///
+///     std::vector<float> output(tokens * heads * head_dim);
+///     gdpa::forward({.query = q, .key = k, .value = v, .cu_seqlens_q = offsets, .cu_seqlens_k = offsets,
+///                    .activation = gdpa::Activation("silu")},
+///                   gdpa::MutableTensorView::contiguous(output.data(), gdpa::DType::float32,
+///                                                       {tokens, heads, head_dim}));
+GDPA_API void forward(const Attention& attention, const MutableTensorView& output);
+
+/// Computes the gradients of query, key and value from that of the output, recomputing the scores. The gradient of a
+/// shared or grouped operand is the sum over all who read it. Shapes as the inputs'; any strides, the last one 1.
+GDPA_API void backward(const Attention& attention, const TensorView& grad_output, const MutableTensorView& grad_query,
+              const MutableTensorView& grad_key, const MutableTensorView& grad_value);
+
+/// What forward or backward would run for this problem, without running it. Only shapes, types and, on the CPU,
+/// cumulative lengths are read: operands may have null data.
+GDPA_API Plan plan(const Attention& attention, Direction direction);
+
+}  // namespace gdpa

@@ -1,0 +1,10 @@
+// gdpa: Generalized Dot-Product Attention, forward and backward, with any elementwise function in the place of softmax.
+#pragma once
+
+#include "gdpa/activation.h"
+#include "gdpa/attention.h"
+#include "gdpa/error.h"
+#include "gdpa/mask.h"
+#include "gdpa/plan.h"
+#include "gdpa/tensor.h"
+#include "gdpa/version.h"

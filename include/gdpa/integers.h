@@ -1,0 +1,16 @@
+// The fixed-width integers, for the host and for NVRTC, which brings no <cstdint>; freestanding like every header
+// that device code reads.
+#pragma once
+
+#ifdef __CUDACC_RTC__
+using int32_t = int;
+using int64_t = long;
+#else
+#include <cstdint>
+#endif
+
+#ifdef __CUDACC__
+#define GDPA_HOST_DEVICE __host__ __device__
+#else
+#define GDPA_HOST_DEVICE
+#endif

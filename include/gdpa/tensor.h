@@ -1,0 +1,73 @@
+// TensorView: how a caller's memory is described to gdpa. It owns nothing.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+
+#include "gdpa/export.h"
+
+namespace gdpa {
+
+enum class DType : std::uint8_t { float32, float64, bfloat16, float16, int32, int64 };
+
+constexpr int64_t size_in_bytes(DType dtype) {
+  switch (dtype) {
+    case DType::float64:
+    case DType::int64:
+      return 8;
+    case DType::float32:
+    case DType::int32:
+      return 4;
+    case DType::bfloat16:
+    case DType::float16:
+      return 2;
+  }
+  return 0;
+}
+
+/// The name as PyTorch spells it: "float32", "bfloat16", ...
+GDPA_API const char* name(DType dtype);
+
+enum class DeviceKind : std::uint8_t { cpu, cuda };
+
+struct Device {
+  DeviceKind kind = DeviceKind::cpu;
+  int index = 0;
+  bool operator==(const Device&) const = default;
+};
+
+/// A strided view of `rank` dimensions, at most 4. Strides count elements, may be 0 (broadcast) and, for inputs, of
+/// any value; the last dimension's must be 1. Memory from `data` on must stay valid during the call.
+template <class Pointer>
+struct BasicTensorView {
+  static constexpr int max_rank = 4;
+
+  Pointer data = nullptr;
+  DType dtype = DType::float32;
+  Device device = {};
+  int rank = 0;
+  std::array<int64_t, max_rank> sizes = {};
+  std::array<int64_t, max_rank> strides = {};
+
+  /// A dense row-major view: TensorView::contiguous(data, DType::float32, {tokens, heads, head_dim}).
+  static BasicTensorView contiguous(Pointer data, DType dtype, std::initializer_list<int64_t> sizes,
+                                    Device device = {}) {
+    BasicTensorView view{data, dtype, device, 0, {}, {}};
+    for (int64_t size : sizes) {
+      if (view.rank == max_rank) break;
+      view.sizes[static_cast<std::size_t>(view.rank++)] = size;
+    }
+    int64_t stride = 1;
+    for (auto i = static_cast<std::size_t>(view.rank); i-- > 0;) {
+      view.strides[i] = stride;
+      stride *= view.sizes[i];
+    }
+    return view;
+  }
+};
+
+using TensorView = BasicTensorView<const void*>;
+using MutableTensorView = BasicTensorView<void*>;
+
+}  // namespace gdpa

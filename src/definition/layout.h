@@ -1,0 +1,41 @@
+// Layout: where row i of sequence b and head h lies, for every operand, and how long each sequence is. Freestanding:
+// every backend reads it, NVRTC included.
+#pragma once
+
+#include "gdpa/integers.h"
+
+namespace gdpa {
+
+/// The rows of one side (queries, or keys) of every batch entry: cumulative lengths where they are jagged, one length
+/// where they are not.
+struct Sequences {
+  const void* cumulative = nullptr;  ///< batch + 1 numbers, or null: every sequence has `length` rows
+  bool cumulative_is_int64 = false;
+  int64_t length = 0;
+
+  /// Rows before the first one of sequence b, in an operand packed by cumulative lengths; else 0.
+  GDPA_HOST_DEVICE int64_t begin(int64_t b) const { return cumulative == nullptr ? 0 : at(b); }
+  GDPA_HOST_DEVICE int64_t size(int64_t b) const { return cumulative == nullptr ? length : at(b + 1) - at(b); }
+
+ private:
+  GDPA_HOST_DEVICE int64_t at(int64_t b) const {
+    return cumulative_is_int64 ? static_cast<const int64_t*>(cumulative)[b]
+                               : static_cast<int64_t>(static_cast<const int32_t*>(cumulative)[b]);
+  }
+};
+
+/// One operand. Strides count elements; the last dimension's is 1. batch_stride is 0 for a packed operand, whose
+/// sequences follow each other by rows, and for one that the whole batch shares.
+struct Operand {
+  void* data = nullptr;  ///< inputs are only read
+  int64_t batch_stride = 0;
+  int64_t row_stride = 0;
+  int64_t head_stride = 0;
+
+  /// Elements from `data` to row `row` of sequence b, head h.
+  GDPA_HOST_DEVICE int64_t offset(const Sequences& side, int64_t b, int64_t row, int64_t h) const {
+    return b * batch_stride + (side.begin(b) + row) * row_stride + h * head_stride;
+  }
+};
+
+}  // namespace gdpa
