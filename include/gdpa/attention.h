@@ -16,7 +16,7 @@ namespace gdpa {
 struct OutScale {
   enum class Kind : int32_t { number, reciprocal_length_q, reciprocal_length_k, per_batch };
   Kind kind = Kind::number;
-  double number = 1.0;      ///< for Kind::number
+  double number = 1.0;        ///< for Kind::number
   TensorView per_batch = {};  ///< for Kind::per_batch: (batch), float32 or float64, on the device of the query
 
   static OutScale of(double number) { return {Kind::number, number, {}}; }
@@ -70,10 +70,10 @@ GDPA_API void forward(const Attention& attention, const MutableTensorView& outpu
 /// Computes the gradients of query, key and value from that of the output, recomputing the scores. The gradient of a
 /// shared or grouped operand is the sum over all who read it. Shapes as the inputs'; any strides, the last one 1.
 GDPA_API void backward(const Attention& attention, const TensorView& grad_output, const MutableTensorView& grad_query,
-              const MutableTensorView& grad_key, const MutableTensorView& grad_value);
+                       const MutableTensorView& grad_key, const MutableTensorView& grad_value);
 
 /// What forward or backward would run for this problem, without running it. Only shapes, types and, on the CPU,
 /// cumulative lengths are read: operands may have null data.
-GDPA_API Plan plan(const Attention& attention, Direction direction);
+GDPA_API Plan explain(const Attention& attention, Direction direction);
 
 }  // namespace gdpa

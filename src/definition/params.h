@@ -45,8 +45,8 @@ struct Params {
   Sequences queries;       ///< rows of query, output and their gradients
   Sequences keys;          ///< rows of key, value and their gradients
   Operand query, key, value;
-  Operand output;                               ///< forward only
-  Operand grad_output;                          ///< backward only, as the next three
+  Operand output;       ///< forward only
+  Operand grad_output;  ///< backward only, as the next three
   Operand grad_query, grad_key, grad_value;
   double scale = 1.0;
   OutputScale out_scale;

@@ -1,0 +1,425 @@
+// The checks of a call, in the order in which a caller would want to hear of mistakes: operands one by one, then how
+// they fit together, then the lengths, the numbers, and last the outputs.
+#include "api/checks.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <string_view>
+
+#include "api/message.h"
+
+namespace gdpa::api {
+namespace {
+
+constexpr int64_t no_batch = -1;
+
+template <class Pointer>
+int64_t size(const BasicTensorView<Pointer>& view, int dimension) {
+  return view.sizes[static_cast<std::size_t>(dimension)];
+}
+
+template <class Pointer>
+int64_t stride(const BasicTensorView<Pointer>& view, int dimension) {
+  return view.strides[static_cast<std::size_t>(dimension)];
+}
+
+template <class Pointer>
+bool has_elements(const BasicTensorView<Pointer>& view) {
+  return std::all_of(view.sizes.begin(), view.sizes.begin() + view.rank, [](int64_t n) { return n > 0; });
+}
+
+template <class One, class Other>
+bool is_same_shape(const BasicTensorView<One>& one, const BasicTensorView<Other>& other) {
+  return one.rank == other.rank && std::equal(one.sizes.begin(), one.sizes.begin() + one.rank, other.sizes.begin());
+}
+
+bool is_floating(DType dtype) {
+  return dtype == DType::float32 || dtype == DType::float64 || dtype == DType::bfloat16 || dtype == DType::float16;
+}
+
+/// What one operand must agree with, beside its shape.
+struct Common {
+  DType dtype;
+  Device device;
+  bool needs_data;
+};
+
+template <class Pointer>
+void check_memory(std::string_view who, const BasicTensorView<Pointer>& view, const Common& common) {
+  for (int i = 0; i < view.rank; ++i) {
+    if (size(view, i) < 0) {
+      refuse(ErrorKind::value, who, "sizes of 0 or more", shape_of(view), "correct the shape");
+    }
+  }
+  if (view.device != common.device) {
+    refuse(ErrorKind::type, who, fmt::format("device {}, as the query's", to_string(common.device)),
+           to_string(view.device), "move all tensors to one device");
+  }
+  if (common.needs_data && view.data == nullptr && has_elements(view)) {
+    refuse(ErrorKind::value, who, "a pointer to its elements", "null", "pass the address of the first element");
+  }
+}
+
+/// Rank 3 or 4, one floating type, the last stride 1.
+template <class Pointer>
+void check_operand(std::string_view who, const BasicTensorView<Pointer>& view, const Common& common) {
+  if (view.rank != 3 && view.rank != 4) {
+    refuse(ErrorKind::value, who, "rank 3, (tokens, heads, head_dim), or rank 4, (batch, length, heads, head_dim)",
+           fmt::format("rank {} with shape {}", view.rank, shape_of(view)), "reshape it");
+  }
+  if (view.dtype != common.dtype) {
+    refuse(ErrorKind::type, who, fmt::format("dtype {}, as the query's", name(common.dtype)), name(view.dtype),
+           "convert all operands to one dtype");
+  }
+  check_memory(who, view, common);
+  if (size(view, view.rank - 2) < 1 || size(view, view.rank - 1) < 1) {
+    refuse(ErrorKind::value, who, "at least one head and a head_dim of 1 or more", shape_of(view), "correct the shape");
+  }
+  if (size(view, view.rank - 1) > 1 && stride(view, view.rank - 1) != 1) {
+    refuse(ErrorKind::value, who, "a last dimension of stride 1", fmt::format("stride {}", stride(view, view.rank - 1)),
+           "make it contiguous in the last dimension, e.g. by .contiguous()");
+  }
+}
+
+/// No two elements of what is written may share an address: with the dimensions in order of their strides, each
+/// stride must reach past everything that the smaller ones cover.
+void check_no_overlap(std::string_view who, const MutableTensorView& view) {
+  std::array<int, MutableTensorView::max_rank> order = {0, 1, 2, 3};
+  std::sort(order.begin(), order.begin() + view.rank, [&](int a, int b) { return stride(view, a) < stride(view, b); });
+  int64_t covered = 1;
+  for (int i = 0; i < view.rank; ++i) {
+    const int dimension = order[static_cast<std::size_t>(i)];
+    if (size(view, dimension) <= 1) continue;
+    if (stride(view, dimension) < covered) {
+      refuse(ErrorKind::value, who, "strides that give each element an address of its own",
+             fmt::format("stride {} in dimension {} of shape {}", stride(view, dimension), dimension, shape_of(view)),
+             "write into a tensor of its own, or a view that does not repeat or overlap rows");
+    }
+    covered = stride(view, dimension) * (size(view, dimension) - 1) + covered;
+  }
+}
+
+void check_same(std::string_view who, std::string_view what, int64_t came, std::string_view of, int64_t expected) {
+  if (came != expected) {
+    refuse(ErrorKind::value, who, fmt::format("{} {}, as {}", what, expected, of), fmt::format("{}", came),
+           "make the two agree");
+  }
+}
+
+/// One side of the problem before its lengths have been looked at.
+struct Side {
+  std::string_view operand;       ///< "query" or "key"
+  std::string_view offsets_name;  ///< "cu_seqlens_q" or "cu_seqlens_k"
+  Form form = Form::shared;
+  int64_t batch = no_batch;  ///< none where the side is shared
+  int64_t rows = 0;
+  Sequences sequences;
+};
+
+Side side_of(std::string_view operand, std::string_view offsets_name, const TensorView& view,
+             const std::optional<TensorView>& offsets, const Common& common) {
+  Side side{operand, offsets_name, Form::shared, no_batch, size(view, 0), {}};
+  if (offsets) {
+    if (view.rank != 3) {
+      refuse(ErrorKind::value, operand, fmt::format("rank 3, (tokens, heads, head_dim), with {}", offsets_name),
+             fmt::format("rank {} with shape {}", view.rank, shape_of(view)),
+             fmt::format("flatten batch and length into tokens, or leave {} out", offsets_name));
+    }
+    if (offsets->rank != 1 || size(*offsets, 0) < 1) {
+      refuse(ErrorKind::value, offsets_name, "rank 1 and batch + 1 numbers",
+             fmt::format("rank {} with shape {}", offsets->rank, shape_of(*offsets)),
+             "pass cumulative lengths: 0, then the running sum");
+    }
+    if (offsets->dtype != DType::int32 && offsets->dtype != DType::int64) {
+      refuse(ErrorKind::type, offsets_name, "dtype int32 or int64", name(offsets->dtype), "convert it");
+    }
+    check_memory(offsets_name, *offsets, common);
+    if (offsets->data == nullptr) {
+      refuse(ErrorKind::value, offsets_name, "a pointer to batch + 1 numbers", "null",
+             "pass the cumulative lengths; a plan depends on them too");
+    }
+    if (size(*offsets, 0) > 1 && stride(*offsets, 0) != 1) {
+      refuse(ErrorKind::value, offsets_name, "stride 1", fmt::format("stride {}", stride(*offsets, 0)),
+             "make it contiguous");
+    }
+    side.form = Form::jagged;
+    side.batch = size(*offsets, 0) - 1;
+    side.sequences = {offsets->data, offsets->dtype == DType::int64, 0};
+  } else if (view.rank == 4) {
+    side.form = Form::dense;
+    side.batch = size(view, 0);
+    side.rows = size(view, 0) * size(view, 1);
+    side.sequences.length = size(view, 1);
+  } else {
+    side.sequences.length = size(view, 0);
+  }
+  return side;
+}
+
+/// The lengths themselves; a host can read them where they lie on the CPU.
+void check_offsets(const Side& side) {
+  if (side.form != Form::jagged) return;
+  const Sequences& sequences = side.sequences;
+  if (sequences.begin(0) != 0) {
+    refuse(ErrorKind::value, side.offsets_name, "0 as the first number", fmt::format("{}", sequences.begin(0)),
+           "pass cumulative lengths that start at 0");
+  }
+  for (int64_t b = 0; b < side.batch; ++b) {
+    if (sequences.size(b) < 0) {
+      refuse(ErrorKind::value, side.offsets_name, "numbers that never fall",
+             fmt::format("{} after {} at index {}", sequences.begin(b + 1), sequences.begin(b), b + 1),
+             "pass cumulative lengths, not lengths");
+    }
+  }
+  if (sequences.begin(side.batch) > side.rows) {
+    refuse(ErrorKind::value, side.offsets_name,
+           fmt::format("numbers up to {}, the tokens of {}", side.rows, side.operand),
+           fmt::format("{} at the end", sequences.begin(side.batch)), "make the lengths add up to the tokens at most");
+  }
+}
+
+int64_t common_batch(const Side& queries, const Side& keys) {
+  if (queries.batch == no_batch && keys.batch == no_batch) return 1;
+  if (queries.batch == no_batch) return keys.batch;
+  if (keys.batch != no_batch && keys.batch != queries.batch) {
+    const std::string_view who = keys.form == Form::jagged ? keys.offsets_name : keys.operand;
+    refuse(ErrorKind::value, who, fmt::format("{} batch entries, as the query side has", queries.batch),
+           fmt::format("{}", keys.batch), "describe the same batch on both sides");
+  }
+  return queries.batch;
+}
+
+/// Strides of an operand whose rows are those of `form`. An output of a shared query is not shared: its rows follow
+/// each other by batch entry, `length` rows each.
+template <class Pointer>
+Operand operand_of(const BasicTensorView<Pointer>& view, Form form, int64_t length, bool is_output) {
+  Operand operand;
+  operand.data = const_cast<void*>(static_cast<const void*>(view.data));  // inputs are only read
+  operand.row_stride = stride(view, view.rank - 3);
+  operand.head_stride = stride(view, view.rank - 2);
+  if (view.rank == 4) {
+    operand.batch_stride = stride(view, 0);
+  } else if (is_output && form == Form::shared) {
+    operand.batch_stride = length * operand.row_stride;
+  }
+  return operand;
+}
+
+void check_finite(std::string_view who, double number) {
+  if (!std::isfinite(number)) {
+    refuse(ErrorKind::value, who, "a finite number", fmt::format("{}", number), "pass a finite number");
+  }
+}
+
+OutputScale output_scale_of(const OutScale& out_scale, int64_t batch, const Common& common) {
+  OutputScale result;
+  switch (out_scale.kind) {
+    case OutScale::Kind::number:
+      check_finite("out_scale", out_scale.number);
+      result.number = out_scale.number;
+      return result;
+    case OutScale::Kind::reciprocal_length_q:
+      result.kind = OutputScale::Kind::reciprocal_length_q;
+      return result;
+    case OutScale::Kind::reciprocal_length_k:
+      result.kind = OutputScale::Kind::reciprocal_length_k;
+      return result;
+    case OutScale::Kind::per_batch:
+      break;
+  }
+  const TensorView& numbers = out_scale.per_batch;
+  if (numbers.rank != 1 || size(numbers, 0) != batch) {
+    refuse(ErrorKind::value, "out_scale", fmt::format("rank 1 and {} numbers, one for each batch entry", batch),
+           fmt::format("rank {} with shape {}", numbers.rank, shape_of(numbers)), "correct the shape");
+  }
+  if (numbers.dtype != DType::float32 && numbers.dtype != DType::float64) {
+    refuse(ErrorKind::type, "out_scale", "dtype float32 or float64", name(numbers.dtype), "convert it");
+  }
+  check_memory("out_scale", numbers, common);
+  if (batch > 1 && stride(numbers, 0) != 1) {
+    refuse(ErrorKind::value, "out_scale", "stride 1", fmt::format("stride {}", stride(numbers, 0)),
+           "make it contiguous");
+  }
+  result.kind =
+      numbers.dtype == DType::float32 ? OutputScale::Kind::per_batch_float : OutputScale::Kind::per_batch_double;
+  result.per_batch = numbers.data;
+  if (numbers.data != nullptr) {
+    for (int64_t b = 0; b < batch; ++b) check_finite("out_scale", result.of(b, 0, 0));
+  }
+  return result;
+}
+
+void check_mask(const Mask& mask) {
+  for (const int64_t side : {mask.left, mask.right}) {
+    if (side < -1) {
+      refuse(ErrorKind::value, "window", "sides of 0 or more, or -1 for no bound", fmt::format("{}", side),
+             "correct the window");
+    }
+  }
+}
+
+CheckedCall check_inputs(const Attention& attention, Direction direction, bool needs_data) {
+  const TensorView& query = attention.query;
+  const TensorView& key = attention.key;
+  const TensorView& value = attention.value;
+  if (!is_floating(query.dtype)) {
+    refuse(ErrorKind::type, "query", "dtype float32, float64, bfloat16 or float16", name(query.dtype), "convert it");
+  }
+  const Common common{query.dtype, query.device, needs_data};
+  check_operand("query", query, common);
+  check_operand("key", key, common);
+  check_operand("value", value, common);
+  if (query.device.kind != DeviceKind::cpu) {
+    refuse(ErrorKind::type, "query", "device cpu, the one this version runs on", to_string(query.device),
+           "move the tensors to the CPU");
+  }
+
+  check_same("value", "rank", value.rank, "the key's", key.rank);
+  check_same("key", "head_dim", size(key, key.rank - 1), "the query's", size(query, query.rank - 1));
+  for (int i = 0; i + 1 < key.rank; ++i) {
+    check_same("value", fmt::format("a dimension {} of", i), size(value, i), "the key's", size(key, i));
+  }
+  const int64_t heads_q = size(query, query.rank - 2);
+  const int64_t heads_k = size(key, key.rank - 2);
+  if (heads_q % heads_k != 0) {
+    refuse(ErrorKind::value, "query", fmt::format("heads in a multiple of the {} heads of key and value", heads_k),
+           fmt::format("{}", heads_q), "repeat or drop heads until one divides the other");
+  }
+
+  const Side queries = side_of("query", "cu_seqlens_q", query, attention.cu_seqlens_q, common);
+  const Side keys = side_of("key", "cu_seqlens_k", key, attention.cu_seqlens_k, common);
+  const int64_t batch = common_batch(queries, keys);
+  check_offsets(queries);
+  check_offsets(keys);
+
+  const int64_t head_dim = size(query, query.rank - 1);
+  const double scale = attention.scale.value_or(1.0 / std::sqrt(static_cast<double>(head_dim)));
+  check_finite("scale", scale);
+  check_mask(attention.mask);
+  if (attention.threads < 0) {
+    refuse(ErrorKind::value, "threads", "0 for all processors, or a number of threads",
+           fmt::format("{}", attention.threads), "correct the number");
+  }
+
+  CheckedCall call;
+  call.problem = {.direction = direction,
+                  .device = query.device,
+                  .dtype = query.dtype,
+                  .batch = batch,
+                  .query_form = queries.form,
+                  .key_form = keys.form,
+                  .heads_q = heads_q,
+                  .heads_k = heads_k,
+                  .head_dim = head_dim,
+                  .head_dim_v = size(value, value.rank - 1),
+                  .rows_q = queries.rows,
+                  .rows_k = keys.rows,
+                  .mask = attention.mask,
+                  .accuracy = attention.accuracy,
+                  .deterministic = attention.deterministic,
+                  .threads = attention.threads};
+  Params& params = call.params;
+  params.batch = batch;
+  params.heads_q = heads_q;
+  params.heads_k = heads_k;
+  params.head_dim = head_dim;
+  params.head_dim_v = call.problem.head_dim_v;
+  params.queries = queries.sequences;
+  params.keys = keys.sequences;
+  params.query = operand_of(query, queries.form, queries.sequences.length, false);
+  params.key = operand_of(key, keys.form, keys.sequences.length, false);
+  params.value = operand_of(value, keys.form, keys.sequences.length, false);
+  params.scale = scale;
+  params.out_scale = output_scale_of(attention.out_scale, batch, common);
+  params.mask = attention.mask;
+  return call;
+}
+
+/// The shape that the output, and its gradient, must have: the query's with head_dim_v last; where the query is
+/// shared, batch * length rows, or batch and length apart.
+template <class Pointer>
+void check_output_shape(std::string_view who, const BasicTensorView<Pointer>& view, const Problem& problem,
+                        const Attention& attention) {
+  const TensorView& query = attention.query;
+  BasicTensorView<Pointer> expected;
+  const int64_t length = problem.query_form == Form::dense ? size(query, 1) : size(query, 0);
+  const bool is_rank_4 = problem.query_form == Form::dense || (problem.query_form == Form::shared && view.rank == 4);
+  if (is_rank_4) {
+    expected.rank = 4;
+    expected.sizes = {problem.batch, length, problem.heads_q, problem.head_dim_v};
+  } else {
+    expected.rank = 3;
+    const int64_t rows = problem.query_form == Form::shared ? problem.batch * length : length;
+    expected.sizes = {rows, problem.heads_q, problem.head_dim_v, 0};
+  }
+  if (!is_same_shape(view, expected)) {
+    refuse(ErrorKind::value, who, fmt::format("shape {}", shape_of(expected)), shape_of(view),
+           "allocate the query's shape with the value's head_dim last");
+  }
+}
+
+void check_gradient(std::string_view who, const MutableTensorView& view, const TensorView& input,
+                    const Common& common) {
+  check_operand(who, view, common);
+  if (!is_same_shape(view, input)) {
+    refuse(ErrorKind::value, who, fmt::format("shape {}, as its input's", shape_of(input)), shape_of(view),
+           "allocate the input's shape");
+  }
+  check_no_overlap(who, view);
+}
+
+/// Kernels read inputs after the first results have been written.
+template <class... Views>
+void check_not_an_input(std::string_view who, const MutableTensorView& written, const Views&... inputs) {
+  if (has_elements(written) && ((written.data == inputs.data) || ...)) {
+    refuse(ErrorKind::value, who, "memory of its own", "the address of an input", "write into another tensor");
+  }
+}
+
+}  // namespace
+
+CheckedCall check_plan(const Attention& attention, Direction direction) {
+  return check_inputs(attention, direction, false);
+}
+
+CheckedCall check_forward(const Attention& attention, const MutableTensorView& output) {
+  CheckedCall call = check_inputs(attention, Direction::forward, true);
+  const Common common{call.problem.dtype, call.problem.device, true};
+  check_operand("output", output, common);
+  check_output_shape("output", output, call.problem, attention);
+  check_no_overlap("output", output);
+  check_not_an_input("output", output, attention.query, attention.key, attention.value);
+  call.params.output = operand_of(output, call.problem.query_form, call.params.queries.length, true);
+  return call;
+}
+
+CheckedCall check_backward(const Attention& attention, const Gradients& gradients) {
+  CheckedCall call = check_inputs(attention, Direction::backward, true);
+  const Problem& problem = call.problem;
+  const Common common{problem.dtype, problem.device, true};
+  check_operand("grad_output", gradients.output, common);
+  check_output_shape("grad_output", gradients.output, problem, attention);
+
+  struct Written {
+    std::string_view who;
+    const MutableTensorView& gradient;
+    const TensorView& input;
+    Form form;
+    Operand& operand;
+  };
+  Params& params = call.params;
+  for (const Written& written :
+       {Written{"grad_query", gradients.query, attention.query, problem.query_form, params.grad_query},
+        Written{"grad_key", gradients.key, attention.key, problem.key_form, params.grad_key},
+        Written{"grad_value", gradients.value, attention.value, problem.key_form, params.grad_value}}) {
+    check_gradient(written.who, written.gradient, written.input, common);
+    check_not_an_input(written.who, written.gradient, attention.query, attention.key, attention.value,
+                       gradients.output);
+    written.operand = operand_of(written.gradient, written.form, 0, false);
+  }
+  params.grad_output = operand_of(gradients.output, problem.query_form, params.queries.length, true);
+  return call;
+}
+
+}  // namespace gdpa::api
