@@ -56,7 +56,7 @@ struct Attention {
 
 /// Computes O into `output`, whose shape is the query's with head_dim_v last; for a shared query with batch entries
 /// (batch * length, heads, head_dim_v), or (batch, length, heads, head_dim_v). Its last stride is 1, its rows must not
-/// overlap. Rows beyond the last cumulative length are not written.
+/// overlap. Rows beyond the last cumulative length become zeros: every element of `output` is written.
 ///
 /// Throws Error before anything is written when an argument does not fit; see docs/errors.md.
 ///

@@ -3,6 +3,7 @@
 #include "api/checks.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <string>
 #include <string_view>
@@ -278,7 +279,7 @@ CheckedCall check_inputs(const Attention& attention, Direction direction, bool n
   check_same("value", "rank", value.rank, "the key's", key.rank);
   check_same("key", "head_dim", size(key, key.rank - 1), "the query's", size(query, query.rank - 1));
   for (int i = 0; i + 1 < key.rank; ++i) {
-    check_same("value", fmt::format("a dimension {} of", i), size(value, i), "the key's", size(key, i));
+    check_same("value", "in every dimension but the last a size of", size(value, i), "the key's", size(key, i));
   }
   const int64_t heads_q = size(query, query.rank - 2);
   const int64_t heads_k = size(key, key.rank - 2);
@@ -369,11 +370,11 @@ void check_gradient(std::string_view who, const MutableTensorView& view, const T
   check_no_overlap(who, view);
 }
 
-/// Kernels read inputs after the first results have been written.
+/// Kernels read operands after the first results have been written.
 template <class... Views>
-void check_not_an_input(std::string_view who, const MutableTensorView& written, const Views&... inputs) {
-  if (has_elements(written) && ((written.data == inputs.data) || ...)) {
-    refuse(ErrorKind::value, who, "memory of its own", "the address of an input", "write into another tensor");
+void check_not_shared(std::string_view who, const MutableTensorView& written, const Views&... others) {
+  if (has_elements(written) && ((written.data == others.data) || ...)) {
+    refuse(ErrorKind::value, who, "memory of its own", "the address of another operand", "write into another tensor");
   }
 }
 
@@ -389,7 +390,7 @@ CheckedCall check_forward(const Attention& attention, const MutableTensorView& o
   check_operand("output", output, common);
   check_output_shape("output", output, call.problem, attention);
   check_no_overlap("output", output);
-  check_not_an_input("output", output, attention.query, attention.key, attention.value);
+  check_not_shared("output", output, attention.query, attention.key, attention.value);
   call.params.output = operand_of(output, call.problem.query_form, call.params.queries.length, true);
   return call;
 }
@@ -414,10 +415,11 @@ CheckedCall check_backward(const Attention& attention, const Gradients& gradient
         Written{"grad_key", gradients.key, attention.key, problem.key_form, params.grad_key},
         Written{"grad_value", gradients.value, attention.value, problem.key_form, params.grad_value}}) {
     check_gradient(written.who, written.gradient, written.input, common);
-    check_not_an_input(written.who, written.gradient, attention.query, attention.key, attention.value,
-                       gradients.output);
+    check_not_shared(written.who, written.gradient, attention.query, attention.key, attention.value, gradients.output);
     written.operand = operand_of(written.gradient, written.form, 0, false);
   }
+  check_not_shared("grad_query", gradients.query, gradients.key, gradients.value);
+  check_not_shared("grad_key", gradients.key, gradients.value);
   params.grad_output = operand_of(gradients.output, problem.query_form, params.queries.length, true);
   return call;
 }

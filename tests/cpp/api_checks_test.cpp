@@ -1,0 +1,273 @@
+// Every argument that can be wrong is refused at the door, in words that say what was expected, what came and what to
+// do, before anything is written.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "api/checks.h"
+#include "gdpa/gdpa.h"
+
+namespace gdpa {
+namespace {
+
+constexpr float poison = 12345.0F;
+
+/// A small correct call, jagged on both sides, that each test spoils in one place.
+struct Call {
+  static constexpr int64_t tokens_q = 5, tokens_k = 6, heads_q = 4, heads_k = 2, head_dim = 8, head_dim_v = 16;
+
+  std::vector<float> query = std::vector<float>(tokens_q * heads_q * head_dim, 1.0F);
+  std::vector<float> key = std::vector<float>(tokens_k * heads_k * head_dim, 1.0F);
+  std::vector<float> value = std::vector<float>(tokens_k * heads_k * head_dim_v, 1.0F);
+  std::vector<float> output = std::vector<float>(tokens_q * heads_q * head_dim_v, poison);
+  std::vector<float> grad_query = std::vector<float>(query.size(), poison);
+  std::vector<float> grad_key = std::vector<float>(key.size(), poison);
+  std::vector<float> grad_value = std::vector<float>(value.size(), poison);
+  std::vector<int32_t> offsets_q = {0, 2, 5};
+  std::vector<int64_t> offsets_k = {0, 6, 6};
+  std::vector<double> numbers = {1.0, 2.0};
+
+  Attention attention;
+  MutableTensorView output_view;
+  TensorView grad_output_view;
+  MutableTensorView grad_query_view, grad_key_view, grad_value_view;
+
+  Call() {
+    attention.query = TensorView::contiguous(query.data(), DType::float32, {tokens_q, heads_q, head_dim});
+    attention.key = TensorView::contiguous(key.data(), DType::float32, {tokens_k, heads_k, head_dim});
+    attention.value = TensorView::contiguous(value.data(), DType::float32, {tokens_k, heads_k, head_dim_v});
+    attention.cu_seqlens_q = TensorView::contiguous(offsets_q.data(), DType::int32, {3});
+    attention.cu_seqlens_k = TensorView::contiguous(offsets_k.data(), DType::int64, {3});
+    attention.out_scale = OutScale::of_batch(TensorView::contiguous(numbers.data(), DType::float64, {2}));
+    output_view = MutableTensorView::contiguous(output.data(), DType::float32, {tokens_q, heads_q, head_dim_v});
+    grad_output_view =
+        TensorView::contiguous(numbers_like_output.data(), DType::float32, {tokens_q, heads_q, head_dim_v});
+    grad_query_view = MutableTensorView::contiguous(grad_query.data(), DType::float32, {tokens_q, heads_q, head_dim});
+    grad_key_view = MutableTensorView::contiguous(grad_key.data(), DType::float32, {tokens_k, heads_k, head_dim});
+    grad_value_view = MutableTensorView::contiguous(grad_value.data(), DType::float32, {tokens_k, heads_k, head_dim_v});
+  }
+
+  void run_forward() { forward(attention, output_view); }
+  void run_backward() { backward(attention, grad_output_view, grad_query_view, grad_key_view, grad_value_view); }
+
+ private:
+  std::vector<float> numbers_like_output = std::vector<float>(output.size(), 1.0F);
+};
+
+struct Mistake {
+  std::string name;
+  std::function<void(Call&)> spoil;
+  ErrorKind kind;
+  std::string message;
+};
+
+const double nan = std::numeric_limits<double>::quiet_NaN();
+
+const std::vector<Mistake>& input_mistakes() {
+  static const std::vector<Mistake> mistakes = {
+      {"query_rank", [](Call& c) { c.attention.query.rank = 2; }, ErrorKind::value,
+       "query: expected rank 3, (tokens, heads, head_dim), or rank 4, (batch, length, heads, head_dim), got rank 2 "
+       "with shape (5, 4); reshape it"},
+      {"integer_query", [](Call& c) { c.attention.query.dtype = DType::int32; }, ErrorKind::type,
+       "query: expected dtype float32, float64, bfloat16 or float16, got int32; convert it"},
+      {"other_dtype", [](Call& c) { c.attention.value.dtype = DType::bfloat16; }, ErrorKind::type,
+       "value: expected dtype float32, as the query's, got bfloat16; convert all operands to one dtype"},
+      {"other_device",
+       [](Call& c) {
+         c.attention.key.device = {DeviceKind::cuda, 1};
+       },
+       ErrorKind::type, "key: expected device cpu, as the query's, got cuda:1; move all tensors to one device"},
+      {"null_operand", [](Call& c) { c.attention.key.data = nullptr; }, ErrorKind::value,
+       "key: expected a pointer to its elements, got null; pass the address of the first element"},
+      {"negative_size", [](Call& c) { c.attention.key.sizes[0] = -6; }, ErrorKind::value,
+       "key: expected sizes of 0 or more, got (-6, 2, 8); correct the shape"},
+      {"no_heads", [](Call& c) { c.attention.key.sizes[1] = 0; }, ErrorKind::value,
+       "key: expected at least one head and a head_dim of 1 or more, got (6, 0, 8); correct the shape"},
+      {"last_stride", [](Call& c) { c.attention.query.strides[2] = 2; }, ErrorKind::value,
+       "query: expected a last dimension of stride 1, got stride 2; make it contiguous in the last dimension, e.g. by "
+       ".contiguous()"},
+      {"head_dim_of_key", [](Call& c) { c.attention.key.sizes[2] = 4; }, ErrorKind::value,
+       "key: expected head_dim 8, as the query's, got 4; make the two agree"},
+      {"tokens_of_value", [](Call& c) { c.attention.value.sizes[0] = 5; }, ErrorKind::value,
+       "value: expected in every dimension but the last a size of 6, as the key's, got 5; make the two agree"},
+      {"group_of_heads", [](Call& c) { c.attention.query.sizes[1] = 3; }, ErrorKind::value,
+       "query: expected heads in a multiple of the 2 heads of key and value, got 3; repeat or drop heads until one "
+       "divides the other"},
+      {"offsets_type", [](Call& c) { c.attention.cu_seqlens_q->dtype = DType::float32; }, ErrorKind::type,
+       "cu_seqlens_q: expected dtype int32 or int64, got float32; convert it"},
+      {"offsets_empty", [](Call& c) { c.attention.cu_seqlens_k->sizes[0] = 0; }, ErrorKind::value,
+       "cu_seqlens_k: expected rank 1 and batch + 1 numbers, got rank 1 with shape (0,); pass cumulative lengths: 0, "
+       "then the running sum"},
+      {"offsets_stride", [](Call& c) { c.attention.cu_seqlens_k->strides[0] = 2; }, ErrorKind::value,
+       "cu_seqlens_k: expected stride 1, got stride 2; make it contiguous"},
+      {"offsets_start",
+       [](Call& c) {
+         c.offsets_q = {1, 2, 5};
+       },
+       ErrorKind::value,
+       "cu_seqlens_q: expected 0 as the first number, got 1; pass cumulative lengths that start at 0"},
+      {"offsets_fall",
+       [](Call& c) {
+         c.offsets_k = {0, 6, 5};
+       },
+       ErrorKind::value,
+       "cu_seqlens_k: expected numbers that never fall, got 5 after 6 at index 2; pass cumulative lengths, not "
+       "lengths"},
+      {"offsets_past_the_end",
+       [](Call& c) {
+         c.offsets_q = {0, 2, 6};
+       },
+       ErrorKind::value,
+       "cu_seqlens_q: expected numbers up to 5, the tokens of query, got 6 at the end; make the lengths add up to the "
+       "tokens at most"},
+      {"other_batch", [](Call& c) { c.attention.cu_seqlens_k->sizes[0] = 2; }, ErrorKind::value,
+       "cu_seqlens_k: expected 2 batch entries, as the query side has, got 1; describe the same batch on both sides"},
+      {"scale_nan", [](Call& c) { c.attention.scale = nan; }, ErrorKind::value,
+       "scale: expected a finite number, got nan; pass a finite number"},
+      {"out_scale_nan", [](Call& c) { c.attention.out_scale = OutScale::of(nan); }, ErrorKind::value,
+       "out_scale: expected a finite number, got nan; pass a finite number"},
+      {"out_scale_length", [](Call& c) { c.attention.out_scale.per_batch.sizes[0] = 1; }, ErrorKind::value,
+       "out_scale: expected rank 1 and 2 numbers, one for each batch entry, got rank 1 with shape (1,); correct the "
+       "shape"},
+      {"out_scale_entry", [](Call& c) { c.numbers[1] = nan; }, ErrorKind::value,
+       "out_scale: expected a finite number, got nan; pass a finite number"},
+      {"window", [](Call& c) { c.attention.mask.left = -2; }, ErrorKind::value,
+       "window: expected sides of 0 or more, or -1 for no bound, got -2; correct the window"},
+      {"threads", [](Call& c) { c.attention.threads = -1; }, ErrorKind::value,
+       "threads: expected 0 for all processors, or a number of threads, got -1; correct the number"},
+  };
+  return mistakes;
+}
+
+void expect_refused(const std::function<void()>& run, const Mistake& mistake) {
+  try {
+    run();
+    ADD_FAILURE() << mistake.name << " was accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.what(), mistake.message);
+    EXPECT_EQ(error.kind(), mistake.kind) << mistake.name;
+  }
+}
+
+bool is_untouched(const std::vector<float>& values) {
+  for (const float value : values) {
+    if (value != poison) return false;
+  }
+  return true;
+}
+
+TEST(Checks, RefuseEveryWrongInputInBothDirectionsAndWriteNothing) {
+  for (const Mistake& mistake : input_mistakes()) {
+    Call call;
+    mistake.spoil(call);
+    expect_refused([&] { call.run_forward(); }, mistake);
+    expect_refused([&] { call.run_backward(); }, mistake);
+    EXPECT_TRUE(is_untouched(call.output) && is_untouched(call.grad_query) && is_untouched(call.grad_key) &&
+                is_untouched(call.grad_value))
+        << mistake.name;
+  }
+}
+
+TEST(Checks, RefuseAnOutputThatDoesNotFit) {
+  const std::vector<Mistake> mistakes = {
+      {"shape", [](Call& c) { c.output_view.sizes[2] = 8; }, ErrorKind::value,
+       "output: expected shape (5, 4, 16), got (5, 4, 8); allocate the query's shape with the value's head_dim last"},
+      {"overlap", [](Call& c) { c.output_view.strides[0] = 32; }, ErrorKind::value,
+       "output: expected strides that give each element an address of its own, got stride 32 in dimension 0 of shape "
+       "(5, 4, 16); write into a tensor of its own, or a view that does not repeat or overlap rows"},
+      {"broadcast", [](Call& c) { c.output_view.strides[1] = 0; }, ErrorKind::value,
+       "output: expected strides that give each element an address of its own, got stride 0 in dimension 1 of shape "
+       "(5, 4, 16); write into a tensor of its own, or a view that does not repeat or overlap rows"},
+      {"alias", [](Call& c) { c.output_view.data = c.query.data(); }, ErrorKind::value,
+       "output: expected memory of its own, got the address of another operand; write into another tensor"},
+      {"dtype", [](Call& c) { c.output_view.dtype = DType::float64; }, ErrorKind::type,
+       "output: expected dtype float32, as the query's, got float64; convert all operands to one dtype"},
+  };
+  for (const Mistake& mistake : mistakes) {
+    Call call;
+    mistake.spoil(call);
+    expect_refused([&] { call.run_forward(); }, mistake);
+  }
+}
+
+TEST(Checks, RefuseGradientsThatDoNotFit) {
+  const std::vector<Mistake> mistakes = {
+      {"shape_of_output", [](Call& c) { c.grad_output_view.sizes[0] = 4; }, ErrorKind::value,
+       "grad_output: expected shape (5, 4, 16), got (4, 4, 16); allocate the query's shape with the value's head_dim "
+       "last"},
+      {"shape_of_query", [](Call& c) { c.grad_query_view.sizes[1] = 2; }, ErrorKind::value,
+       "grad_query: expected shape (5, 4, 8), as its input's, got (5, 2, 8); allocate the input's shape"},
+      {"one_memory_for_two", [](Call& c) { c.grad_value_view.data = c.grad_key.data(); }, ErrorKind::value,
+       "grad_key: expected memory of its own, got the address of another operand; write into another tensor"},
+  };
+  for (const Mistake& mistake : mistakes) {
+    Call call;
+    mistake.spoil(call);
+    expect_refused([&] { call.run_backward(); }, mistake);
+  }
+}
+
+TEST(Checks, RefuseAnotherDevice) {
+  Call call;
+  const Device cuda{DeviceKind::cuda, 0};
+  for (TensorView* view : {&call.attention.query, &call.attention.key, &call.attention.value}) view->device = cuda;
+  expect_refused([&] { call.run_forward(); },
+                 {"", nullptr, ErrorKind::type,
+                  "query: expected device cpu, the one this version runs on, got cuda:0; move the tensors to the CPU"});
+}
+
+TEST(Checks, DescribeAJaggedProblemByItsRowsAndHeads) {
+  Call call;
+  const api::CheckedCall checked = api::check_forward(call.attention, call.output_view);
+  EXPECT_EQ(checked.problem.batch, 2);
+  EXPECT_EQ(checked.problem.query_form, Form::jagged);
+  EXPECT_EQ(checked.problem.rows_k, 6);
+  EXPECT_EQ(checked.params.queries.size(1), 3);
+  EXPECT_EQ(checked.params.keys.size(0), 6);
+  EXPECT_EQ(checked.params.key_head(3), 1);
+  EXPECT_EQ(checked.params.query.offset(checked.params.queries, 1, 2, 3), (4 * 4 + 3) * 8);
+  EXPECT_DOUBLE_EQ(checked.params.scale, 1.0 / std::sqrt(8.0));
+  EXPECT_DOUBLE_EQ(checked.params.out_scale.of(1, 3, 0), 2.0);
+}
+
+TEST(Checks, ASharedQueryGivesEachBatchEntryItsRowsOfTheOutput) {
+  Call call;
+  call.attention.cu_seqlens_q.reset();
+  std::vector<float> output(2 * call.output.size());
+  for (const MutableTensorView& view : {MutableTensorView::contiguous(output.data(), DType::float32, {10, 4, 16}),
+                                        MutableTensorView::contiguous(output.data(), DType::float32, {2, 5, 4, 16})}) {
+    const api::CheckedCall checked = api::check_forward(call.attention, view);
+    EXPECT_EQ(checked.problem.query_form, Form::shared);
+    EXPECT_EQ(checked.problem.batch, 2);
+    EXPECT_EQ(checked.params.query.offset(checked.params.queries, 1, 0, 0), 0);
+    EXPECT_EQ(checked.params.output.offset(checked.params.queries, 1, 0, 0), 5 * 4 * 16);
+  }
+}
+
+TEST(Checks, SizesOfOneMayHaveAnyStride) {
+  Call call;
+  call.attention.cu_seqlens_q.reset();
+  call.attention.cu_seqlens_k.reset();
+  call.attention.out_scale = OutScale::of(1.0);
+  for (TensorView* view : {&call.attention.query, &call.attention.key, &call.attention.value}) {
+    view->sizes = {1, 1, 1, 0};
+    view->strides = {7, 7, 7, 0};
+  }
+  call.output_view.sizes = {1, 1, 1, 0};
+  call.output_view.strides = {0, 0, 0, 0};
+  EXPECT_NO_THROW(api::check_forward(call.attention, call.output_view));
+}
+
+TEST(Checks, APlanNeedsNoData) {
+  Call call;
+  for (TensorView* view : {&call.attention.query, &call.attention.key, &call.attention.value}) view->data = nullptr;
+  EXPECT_NO_THROW(api::check_plan(call.attention, Direction::backward));
+}
+
+}  // namespace
+}  // namespace gdpa
