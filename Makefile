@@ -1,0 +1,72 @@
+# Every task of the project, one target each; `make` lists them. A target sets up what it needs first: the Debian
+# packages and the Python environment of requirements/, then the build. What has not changed is not done again:
+# scripts/once compares contents.
+SHELL := bash
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON := .venv/bin/python
+REPORTS ?= build/reports
+TORCH_VERSIONS := 2.11.0 2.15.0
+CXX_SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.h' '*.cpp' '*.h.in')
+PACKAGE_SOURCES = $(wildcard CMakeLists.txt pyproject.toml LICENSE NOTICES.md README.md cmake include src kernels tools torch python)
+
+.PHONY: help setup build wheel install demo bench test lint test-cpp test-python test-sanitize test-wheel format clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: install  ## the three uses of gdpa on the user histories of MovieLens 100K, checked and timed; OPTIONS="--help"
+	@$(PYTHON) -m gdpa.demo $(OPTIONS)
+
+test:  ## everything below that checks something, step by step, with times and one sum
+	@scripts/run-steps build/reports setup build install lint test-cpp test-python test-sanitize test-wheel
+
+setup:  ## system packages and the Python environment .venv
+	@scripts/install-system-packages requirements/debian.txt
+	@scripts/once .venv/.requirements requirements/python.txt requirements/data.txt -- \
+	    scripts/make-environment .venv "-r requirements/python.txt" "--no-deps -r requirements/data.txt"
+
+build: setup  ## the C++ library, command line, tests and examples, in build/
+	@scripts/once build/.configured -- cmake -G Ninja -S . -B build -DGDPA_DEVELOP=ON
+	@cmake --build build
+
+wheel: setup  ## the Python package with all that it links to, in dist/
+	@scripts/once dist/.built $(PACKAGE_SOURCES) -- scripts/build-wheel $(PYTHON) dist
+
+install: wheel  ## that wheel, into .venv
+	@scripts/once .venv/.package dist -- $(PYTHON) -m pip install --quiet --force-reinstall --no-deps dist/*.whl
+
+lint: build  ## formatter, ruff, mypy and clang-tidy, changing nothing
+	@clang-format-14 --dry-run -Werror $(CXX_SOURCES)
+	@$(PYTHON) -m ruff check --quiet .
+	@$(PYTHON) -m ruff format --quiet --check .
+	@$(PYTHON) -m mypy
+	@scripts/once build/.tidy .clang-tidy include src tools -- scripts/run-clang-tidy build
+	@echo "lint: nothing to complain about"
+
+test-cpp: build  ## the C++ tests and examples
+	@GTEST_OUTPUT=xml:$(abspath $(REPORTS))/ ctest --test-dir build --output-on-failure --parallel $$(nproc)
+
+test-python: install  ## the Python tests, against the installed wheel
+	@$(PYTHON) -m pytest --quiet --junitxml=$(REPORTS)/pytest.xml tests/python
+
+test-sanitize: setup  ## the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer, in build-sanitize/
+	@scripts/once build-sanitize/.configured -- \
+	    cmake -G Ninja -S . -B build-sanitize -DGDPA_DEVELOP=ON -DGDPA_SANITIZE=ON
+	@cmake --build build-sanitize
+	@GTEST_OUTPUT=xml:$(abspath $(REPORTS))/ ctest --test-dir build-sanitize --output-on-failure --parallel $$(nproc)
+
+test-wheel: wheel  ## the wheel in bare environments, one for each supported end of PyTorch's versions
+	@for version in $(TORCH_VERSIONS); do scripts/test-wheel dist/*.whl "$$version" || exit 1; done
+
+bench: install  ## the figures of the README, measured here
+	@$(PYTHON) -m gdpa.bench --figures $(OPTIONS)
+
+format: setup  ## formats C++ and Python in place
+	@clang-format-14 -i $(CXX_SOURCES)
+	@$(PYTHON) -m ruff check --quiet --fix .
+	@$(PYTHON) -m ruff format --quiet .
+
+clean:  ## removes what the build made; keeps the Python environments
+	@rm -rf build build-* dist results

@@ -1,0 +1,32 @@
+"""What the wheel must do in an environment that holds nothing but it and one version of PyTorch."""
+
+import os
+import sys
+
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # some virtual machines list AMX but do not allow it
+
+import torch
+
+import gdpa
+
+assert torch.__version__.split("+")[0] == sys.argv[1], f"expected torch {sys.argv[1]}, got {torch.__version__}"
+
+torch.manual_seed(0)
+lengths = [5, 0, 70]
+offsets = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
+query, key, value = (torch.randn(75, 2, 16, dtype=torch.float64, requires_grad=True) for _ in range(3))
+weights = torch.randn(75, 2, 16, dtype=torch.float64)
+
+output = gdpa.varlen_attention(query, key, value, offsets, offsets, activation="s * sigmoid(1.702 * s)")
+gradients = torch.autograd.grad((output * weights).sum(), (query, key, value))
+
+rows = []
+for begin, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
+    q, k, v = (tensor[begin:end].transpose(0, 1) for tensor in (query, key, value))
+    scores = q @ k.transpose(1, 2) / 4
+    rows.append(((scores * torch.sigmoid(1.702 * scores)) @ v).transpose(0, 1))
+expected = torch.cat(rows)
+expected_gradients = torch.autograd.grad((expected * weights).sum(), (query, key, value))
+
+for got, want in zip((output, *gradients), (expected, *expected_gradients), strict=True):
+    torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-10)
