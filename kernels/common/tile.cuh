@@ -43,6 +43,24 @@ __device__ uint4 gather_chunk(const Storage* source) {
   return chunk;
 }
 
+template <class Storage>
+__device__ void scatter_chunk(Storage* destination, const uint4& chunk) {
+  const auto* elements = reinterpret_cast<const Storage*>(&chunk);
+  for (int i = 0; i < 16 / static_cast<int>(sizeof(Storage)); ++i) destination[i] = elements[i];
+}
+
+/// The numbers of one chunk, rounded.
+template <class Element>
+__device__ uint4 round_chunk(const float* value) {
+  if constexpr (Element::bytes == 2) {
+    return {Element::pack(value[0], value[1]), Element::pack(value[2], value[3]), Element::pack(value[4], value[5]),
+            Element::pack(value[6], value[7])};
+  } else {
+    return {__float_as_uint(value[0]), __float_as_uint(value[1]), __float_as_uint(value[2]),
+            __float_as_uint(value[3])};
+  }
+}
+
 /// The threads of the CTA copy `rows` rows of `valid_columns` elements; rows from `valid_rows` on and columns beyond
 /// become zeros, and nothing is read for them. `aligned` promises 16-byte alignment of every row, and copies
 /// asynchronously; otherwise elements are read one by one. Either way: commit, wait, and a barrier before reading.
@@ -302,8 +320,7 @@ __device__ void store_rows(Tile tile, typename Tile::Element::Storage* destinati
     if constexpr (aligned) {
       *reinterpret_cast<uint4*>(to) = chunk;
     } else {
-      const auto* from = reinterpret_cast<const typename Tile::Element::Storage*>(&chunk);
-      for (int i = 0; i < elements; ++i) to[i] = from[i];
+      scatter_chunk(to, chunk);
     }
   }
 }

@@ -1,0 +1,359 @@
+// Backward on the tensor cores of any GPU since Ampere: dK and dV, and dQ by reduction.
+//
+// A CTA owns one tile of keys of one key head and walks over the tiles of queries that meet it, of every query head of
+// the group. Scores are recomputed, transposed, so that P^T and dS^T lie in registers as A operands:
+//
+//     K, V            ->  shared memory, once
+//     Q, dO tile i    ->  stage i % stages, copied `stages - 1` tiles ahead
+//     S^T = K Q^T, dP^T = V dO^T   ->  registers      P = f(scale * S), dS = dP * f'(scale * S)
+//     dV += P^T dO,   dK += dS^T Q ->  registers, which hold the sums of the whole walk
+//     dS              ->  shared memory: the other warps' keys are needed too
+//     dQ = dS K       ->  added to an fp32 sum in global memory, which reduce.cuh then rounds
+//
+// key_warps split the keys. Where dK and dV do not fit in the registers of warps that own all columns (d > 128),
+// column_warps split the columns, and, for the scores, the queries; P then goes through shared memory as dS does.
+//
+// The additions to dQ come in any order, so dQ differs in the last bits from run to run. Deterministic: reduce_grad_query
+// = false here, and backward_query.cuh computes dQ. dK and dV are always summed in one order.
+//
+// K and V shared by the batch: the batch is cut into parts, a CTA walks over one, and writes fp32 sums, one slab for
+// each part, that reduce.cuh adds up in order.
+//
+// Launch: grid any number of CTAs, best an upper bound of the work: heads_k * (packed_rows_k / tile_keys + batch) for
+//         jagged keys, heads_k * batch * ceil(length / tile_keys) for dense ones, with parts instead of batch for
+//         shared ones; block backward_threads<Config>; dynamic shared memory backward_shared_bytes<Config>.
+//         Workspace: grad_query_sum, zeroed by the caller; the two slabs where keys_shared, not zeroed. Rows hold
+//         padded_columns floats for each head, in the order of visit_sums.
+//
+// Config: struct with
+//     using Element, Activation;                types.cuh; value_and_derivative(s, f, f')
+//     int head_dim, head_dim_v;                 multiples of 8, at most 256
+//     int tile_keys, tile_queries;              multiples of 16 * key_warps and of 16 * column_warps
+//     int key_warps, column_warps, stages, ctas;
+//     bool aligned;                             every row of every operand begins at a multiple of 16 bytes
+//     bool reduce_grad_query, keys_shared;
+#pragma once
+
+#include "common/tile.cuh"
+#include "portable/schedule.cuh"
+
+namespace gdpa::portable {
+
+struct BackwardArguments {
+  Params params;
+  int64_t packed_rows_q;
+  int64_t packed_rows_k;
+  TileCounts tiles;        ///< of keys
+  Operand grad_query_sum;  ///< fp32; strides as grad_query's of a contiguous tensor of padded columns
+  Operand grad_key_sum;    ///< fp32, where keys_shared; batch_stride is that of a part's slab
+  Operand grad_value_sum;
+};
+
+template <class Config>
+struct BackwardTiles {
+  using Element = typename Config::Element;
+  static constexpr int warp_columns = padded_columns((Config::head_dim + Config::column_warps - 1) / Config::column_warps);
+  static constexpr int warp_columns_v =
+      padded_columns((Config::head_dim_v + Config::column_warps - 1) / Config::column_warps);
+  static constexpr int columns = warp_columns * Config::column_warps;
+  static constexpr int columns_v = warp_columns_v * Config::column_warps;
+  using QueryOrKey = SharedTile<Element, columns>;
+  using Value = SharedTile<Element, columns_v>;
+  using Scores = SharedTile<Element, Config::tile_queries>;  ///< rows are keys
+
+  static constexpr int warps = Config::key_warps * Config::column_warps;
+  static constexpr int threads = warps * 32;
+  static constexpr int warp_keys = Config::tile_keys / Config::key_warps;
+  static constexpr int row_tiles = warp_keys / 16;
+  static constexpr int warp_queries = Config::tile_queries / Config::column_warps;
+
+  // dQ of a tile: warps split the queries, 32 each where there are so many, and then the columns. The last warps may
+  // compute columns past the last one, from whatever lies there; they are never stored.
+  static constexpr int dq_rows = Config::tile_queries % 32 == 0 ? 32 : 16;
+  static constexpr int dq_row_warps = Config::tile_queries / dq_rows < warps ? Config::tile_queries / dq_rows : warps;
+  static constexpr int dq_row_tiles = Config::tile_queries / dq_row_warps / 16;
+  static constexpr int dq_column_warps = warps / dq_row_warps;
+  static constexpr int dq_columns = padded_columns((columns + dq_column_warps - 1) / dq_column_warps);
+
+  static constexpr int key_bytes = QueryOrKey::bytes(Config::tile_keys);
+  static constexpr int value_bytes = Value::bytes(Config::tile_keys);
+  static constexpr int query_bytes = QueryOrKey::bytes(Config::tile_queries);
+  static constexpr int stage_bytes = query_bytes + Value::bytes(Config::tile_queries);
+  static constexpr int scores_bytes = Scores::bytes(Config::tile_keys);
+  static constexpr bool weights_shared = Config::column_warps > 1;
+  static constexpr bool scores_shared = weights_shared || Config::reduce_grad_query;
+  static constexpr int shared_bytes = key_bytes + value_bytes + Config::stages * stage_bytes +
+                                      (scores_shared ? scores_bytes : 0) + (weights_shared ? scores_bytes : 0);
+};
+
+template <class Config>
+constexpr int backward_threads = BackwardTiles<Config>::threads;
+template <class Config>
+constexpr int backward_shared_bytes = BackwardTiles<Config>::shared_bytes;
+
+/// The walk of one CTA: batch entries of its part, query heads of its group, tiles of queries that meet its keys.
+template <class Config>
+struct QueryWalk {
+  const BackwardArguments& arguments;
+  const Work& work;
+  int64_t b;
+  int head;   ///< of queries
+  int query;  ///< the tile's first
+  int queries_begin;
+  int queries_end;
+
+  __device__ QueryWalk(const BackwardArguments& arguments_, const Work& work_)
+      : arguments(arguments_), work(work_), b(work_.batch_begin), head(first_head()), query(0), queries_begin(0),
+        queries_end(0) {
+    enter();
+  }
+
+  __device__ bool done() const { return b >= work.batch_end; }
+  __device__ int group() const { return static_cast<int>(arguments.params.heads_q / arguments.params.heads_k); }
+  __device__ int first_head() const { return work.head * group(); }
+  __device__ Rows queries() const { return rows_of(arguments.params.queries, b, arguments.packed_rows_q); }
+  __device__ Rows keys() const { return rows_of(arguments.params.keys, b, arguments.packed_rows_k); }
+
+  /// Goes to the first tile of entry b, or of the next one that has any.
+  __device__ void enter() {
+    for (; b < work.batch_end; ++b) {
+      const MaskOfSequence mask{arguments.params.mask, queries().count, keys().count};
+      const Kept met = mask.queries_of(work.tile * Config::tile_keys, Config::tile_keys);
+      queries_begin = met.begin / Config::tile_queries * Config::tile_queries;
+      queries_end = met.begin + met.count;
+      query = queries_begin;
+      if (met.count > 0) return;
+    }
+  }
+
+  __device__ void next() {
+    query += Config::tile_queries;
+    if (query < queries_end) return;
+    query = queries_begin;
+    if (++head < first_head() + group()) return;
+    head = first_head();
+    ++b;
+    enter();
+  }
+};
+
+/// P = f(scale * S) and dS = dP * f'(scale * S), rounded; 0 where the mask does not keep the score. Rows are keys.
+template <class Config, bool edge, int row_tiles, int columns>
+__device__ void differentiate(const Sums<row_tiles, columns>& scores, const Sums<row_tiles, columns>& grad_weights,
+                              Fragments<typename Config::Element, row_tiles, columns>& weights,
+                              Fragments<typename Config::Element, row_tiles, columns>& grad_scores, float scale,
+                              float weight_factor, const MaskOfSequence& mask, int first_key, int first_query) {
+  using Scores = Sums<row_tiles, columns>;
+#pragma unroll
+  for (int r = 0; r < row_tiles; ++r) {
+    Kept kept[2] = {};
+    if constexpr (edge) {
+      for (int half = 0; half < 2; ++half) kept[half] = mask.column(first_key + Scores::row(r, half * 2));
+    }
+#pragma unroll
+    for (int n = 0; n < columns / 8; ++n) {
+      float value[4];
+      float gradient[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float derivative;
+        Config::Activation::value_and_derivative(scores.at[r][n].part[i] * scale, value[i], derivative);
+        gradient[i] = grad_weights.at[r][n].part[i] * derivative;
+        if constexpr (Config::keys_shared) {
+          value[i] *= weight_factor;
+          gradient[i] *= weight_factor;
+        }
+        if (edge && !kept[i / 2].holds(first_query + Scores::column(n, i))) value[i] = gradient[i] = 0.0f;
+      }
+      weights.set(r, n, value);
+      grad_scores.set(r, n, gradient);
+    }
+  }
+}
+
+/// dQ += factor * dS K for one tile of queries, into the fp32 sum.
+template <class Config>
+__device__ void reduce_grad_query(const BackwardArguments& arguments, const QueryWalk<Config>& at,
+                                  typename BackwardTiles<Config>::Scores grad_scores,
+                                  typename BackwardTiles<Config>::QueryOrKey key, float factor) {
+  using Tiles = BackwardTiles<Config>;
+  const int warp = warp_index();
+  const int row = warp / Tiles::dq_column_warps * Tiles::dq_row_tiles * 16;
+  const int column = warp % Tiles::dq_column_warps * Tiles::dq_columns;
+  if (warp >= Tiles::dq_row_warps * Tiles::dq_column_warps || column >= Tiles::columns) return;
+  Sums<Tiles::dq_row_tiles, Tiles::dq_columns> sums;
+  multiply_columns<Config::tile_keys>(sums, grad_scores.from(0, row), key.from(0, column));
+  const Rows queries = at.queries();
+  const Operand& target = arguments.grad_query_sum;
+  auto* to = static_cast<float*>(target.data) + element_offset(target, queries, at.b, at.query + row, at.head) + column;
+  const int rows_left = queries.count - at.query - row;
+  visit_sums(sums, factor, [&](int r, int c, const float(&values)[4]) {
+    if (r < rows_left && column + c < padded_columns(Config::head_dim)) reduce_add(to + r * target.row_stride + c, values);
+  });
+}
+
+/// Stores the sums of dK or dV: rounded, or as fp32 into the slab of this part of the batch.
+template <class Config, int valid_columns, class Tile, class Gradient>
+__device__ void store_gradient(const Gradient& sums, float factor, Tile staging, const Operand& output,
+                               const Operand& slab, const Rows& keys, const Work& work, int warp_key, int column) {
+  using Tiles = BackwardTiles<Config>;
+  const int first_key = work.tile * Config::tile_keys;
+  if constexpr (Config::keys_shared) {
+    auto* to = static_cast<float*>(slab.data) +
+               element_offset(slab, keys, work.owner, first_key + warp_key, work.head) + column;
+    visit_sums(sums, factor, [&](int r, int c, const float(&values)[4]) {
+      if (first_key + warp_key + r >= keys.count || column + c >= padded_columns(valid_columns)) return;
+      *reinterpret_cast<float4*>(to + r * slab.row_stride + c) = {values[0], values[1], values[2], values[3]};
+    });
+  } else {
+    using Storage = typename Config::Element::Storage;
+    stage_sums(sums, factor, staging.from(warp_key, column));
+    __syncthreads();
+    store_rows<Tiles::threads, Config::aligned, Config::tile_keys, valid_columns>(
+        staging,
+        static_cast<Storage*>(output.data) + element_offset(output, keys, work.batch_begin, first_key, work.head),
+        output.row_stride, keys.count - first_key);
+  }
+}
+
+template <class Config>
+__device__ void backward_tile(const BackwardArguments& arguments, const Work& work, unsigned shared) {
+  using Tiles = BackwardTiles<Config>;
+  using Element = typename Config::Element;
+  using Storage = typename Element::Storage;
+  using KeyTile = typename Tiles::QueryOrKey;
+  using ValueTile = typename Tiles::Value;
+  using ScoresTile = typename Tiles::Scores;
+  constexpr int row_tiles = Tiles::row_tiles;
+  const Params& params = arguments.params;
+  const int first_key = work.tile * Config::tile_keys;
+  const KeyTile key_tile{shared};
+  const ValueTile value_tile{shared + Tiles::key_bytes};
+  const unsigned stages = value_tile.base + Tiles::value_bytes;
+  const ScoresTile grad_scores_tile{stages + Config::stages * Tiles::stage_bytes};
+  const ScoresTile weights_tile{grad_scores_tile.base + Tiles::scores_bytes};
+  const auto query_tile = [&](int stage) { return KeyTile{stages + static_cast<unsigned>(stage * Tiles::stage_bytes)}; };
+  const auto grad_output_tile = [&](int stage) { return ValueTile{query_tile(stage).base + Tiles::query_bytes}; };
+
+  const auto load_stage = [&](int stage, const QueryWalk<Config>& at) {
+    if (!at.done()) {
+      const Rows queries = at.queries();
+      load_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim>(
+          query_tile(stage),
+          static_cast<const Storage*>(params.query.data) +
+              element_offset(params.query, queries, at.b, at.query, at.head),
+          params.query.row_stride, queries.count - at.query);
+      load_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim_v>(
+          grad_output_tile(stage),
+          static_cast<const Storage*>(params.grad_output.data) +
+              element_offset(params.grad_output, queries, at.b, at.query, at.head),
+          params.grad_output.row_stride, queries.count - at.query);
+    }
+    commit_copies();
+  };
+
+  {
+    const Rows keys = rows_of(params.keys, work.batch_begin, arguments.packed_rows_k);
+    const int64_t b = work.batch_begin;
+    load_rows<Tiles::threads, Config::aligned, Config::tile_keys, Config::head_dim>(
+        key_tile,
+        static_cast<const Storage*>(params.key.data) + element_offset(params.key, keys, b, first_key, work.head),
+        params.key.row_stride, keys.count - first_key);
+    load_rows<Tiles::threads, Config::aligned, Config::tile_keys, Config::head_dim_v>(
+        value_tile,
+        static_cast<const Storage*>(params.value.data) + element_offset(params.value, keys, b, first_key, work.head),
+        params.value.row_stride, keys.count - first_key);
+  }
+  const int warp_key = warp_index() / Config::column_warps * Tiles::warp_keys;
+  const int column_warp = warp_index() % Config::column_warps;
+  const int warp_query = column_warp * Tiles::warp_queries;
+  const int column = column_warp * Tiles::warp_columns;
+  const int column_v = column_warp * Tiles::warp_columns_v;
+  const float scale = static_cast<float>(params.scale);
+  // out_scale multiplies the finished sums. Keys that the batch shares sum over entries that differ in it: then P and
+  // dS take it.
+  const auto out_scale_of = [&](int64_t b) {
+    return static_cast<float>(params.out_scale.of(b, rows_of(params.queries, b, arguments.packed_rows_q).count,
+                                                  rows_of(params.keys, b, arguments.packed_rows_k).count));
+  };
+  const float factor = Config::keys_shared ? 1.0f : out_scale_of(work.batch_begin);
+  Sums<row_tiles, Tiles::warp_columns> grad_key;
+  Sums<row_tiles, Tiles::warp_columns_v> grad_value;
+
+  QueryWalk<Config> at(arguments, work);
+  QueryWalk<Config> ahead = at;
+  for (int stage = 0; stage < Config::stages - 1; ++stage) {
+    load_stage(stage, ahead);
+    if (!ahead.done()) ahead.next();
+  }
+  for (int stage = 0; !at.done(); at.next(), stage = stage + 1 == Config::stages ? 0 : stage + 1) {
+    if constexpr (Config::stages == 1) {
+      __syncthreads();  // all are done with the tile before
+      load_stage(0, at);
+      wait_for_copies<0>();
+      __syncthreads();
+    } else {
+      wait_for_copies<Config::stages - 2>();
+      __syncthreads();  // this stage is there for all, and all are done with the one before it
+      load_stage(stage == 0 ? Config::stages - 1 : stage - 1, ahead);
+      if (!ahead.done()) ahead.next();
+    }
+
+    Sums<row_tiles, Tiles::warp_queries> scores;
+    Sums<row_tiles, Tiles::warp_queries> grad_weights;
+    multiply_rows(scores, key_tile.from_row(warp_key), query_tile(stage).from_row(warp_query));
+    multiply_rows(grad_weights, value_tile.from_row(warp_key), grad_output_tile(stage).from_row(warp_query));
+
+    Fragments<Element, row_tiles, Tiles::warp_queries> weights;
+    Fragments<Element, row_tiles, Tiles::warp_queries> grad_scores;
+    const int length_q = at.queries().count;
+    const int length_k = at.keys().count;
+    const MaskOfSequence mask{params.mask, length_q, length_k};
+    const float weight_factor = Config::keys_shared ? out_scale_of(at.b) : 1.0f;
+    if (mask.is_full(at.query, Config::tile_queries, first_key, Config::tile_keys)) {
+      differentiate<Config, false>(scores, grad_weights, weights, grad_scores, scale, weight_factor, mask,
+                                   first_key + warp_key, at.query + warp_query);
+    } else {
+      differentiate<Config, true>(scores, grad_weights, weights, grad_scores, scale, weight_factor, mask,
+                                  first_key + warp_key, at.query + warp_query);
+    }
+
+    if constexpr (Tiles::scores_shared) grad_scores.store(grad_scores_tile.from(warp_key, warp_query));
+    if constexpr (Tiles::weights_shared) {
+      weights.store(weights_tile.from(warp_key, warp_query));
+      __syncthreads();  // every warp's part of P and dS is there
+      multiply_tiles<Config::tile_queries>(grad_value, weights_tile.from_row(warp_key),
+                                           grad_output_tile(stage).from(0, column_v));
+      multiply_tiles<Config::tile_queries>(grad_key, grad_scores_tile.from_row(warp_key),
+                                           query_tile(stage).from(0, column));
+    } else {
+      multiply_fragments(grad_value, weights, grad_output_tile(stage));
+      multiply_fragments(grad_key, grad_scores, query_tile(stage));
+      if constexpr (Config::reduce_grad_query) __syncthreads();  // every warp's part of dS is there
+    }
+    if constexpr (Config::reduce_grad_query) {
+      reduce_grad_query<Config>(arguments, at, grad_scores_tile, key_tile, factor * scale);
+    }
+  }
+  wait_for_copies<0>();
+  __syncthreads();  // K and V are read no more, and copied where nothing met them: their places take dK and dV
+
+  const Rows keys = rows_of(params.keys, work.batch_begin, arguments.packed_rows_k);
+  store_gradient<Config, Config::head_dim>(grad_key, factor * scale, key_tile, params.grad_key, arguments.grad_key_sum,
+                                           keys, work, warp_key, column);
+  store_gradient<Config, Config::head_dim_v>(grad_value, factor, value_tile, params.grad_value,
+                                             arguments.grad_value_sum, keys, work, warp_key, column_v);
+}
+
+template <class Config>
+__global__ void __launch_bounds__(Config::key_warps* Config::column_warps * 32, Config::ctas)
+    backward(const __grid_constant__ BackwardArguments arguments) {
+  extern __shared__ __align__(16) unsigned char shared_memory[];
+  __shared__ Work work;
+  const Params& params = arguments.params;
+  for (bool first = true; take_work(work, arguments.tiles, params.heads_k, params.batch, first); first = false) {
+    backward_tile<Config>(arguments, work, shared_address(shared_memory));
+  }
+}
+
+}  // namespace gdpa::portable

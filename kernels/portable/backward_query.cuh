@@ -1,0 +1,230 @@
+// dQ in one order, for deterministic mode: beside backward.cuh, which then makes dK and dV alone. Seven products where
+// the default takes five, and no atomics.
+//
+// A CTA owns one tile of queries of one head; its warps own 16 * row_tiles rows each, as in forward.cuh:
+//
+//     Q, dO           ->  shared memory, once
+//     K, V tile i     ->  stage i % stages, copied `stages - 1` tiles ahead
+//     S = Q K^T, dP = dO V^T  ->  registers     dS = dP * f'(scale * S)  ->  registers, as the A operand
+//     dQ += dS K      ->  registers
+//
+// Q shared by the batch: the batch is cut into parts, a CTA walks over one, and writes fp32 sums, one slab for each
+// part, that reduce.cuh adds up in order.
+//
+// Launch: grid any number of CTAs, best an upper bound of the work: as forward.cuh, with parts instead of batch for
+//         shared queries; block backward_query_threads<Config>; dynamic shared memory
+//         backward_query_shared_bytes<Config>. Workspace: the slabs where queries_shared, not zeroed.
+//
+// Config: struct with
+//     using Element, Activation;                types.cuh; value_and_derivative(s, f, f')
+//     int head_dim, head_dim_v;                 multiples of 8, at most 256
+//     int tile_queries, tile_keys;              multiples of 16 * warps and of 16
+//     int warps, stages, ctas;
+//     bool aligned;                             every row of every operand begins at a multiple of 16 bytes
+//     bool queries_shared;
+#pragma once
+
+#include "common/tile.cuh"
+#include "portable/schedule.cuh"
+
+namespace gdpa::portable {
+
+struct BackwardQueryArguments {
+  Params params;
+  int64_t packed_rows_q;
+  int64_t packed_rows_k;
+  TileCounts tiles;        ///< of queries
+  Operand grad_query_sum;  ///< fp32, where queries_shared; batch_stride is that of a part's slab
+};
+
+template <class Config>
+struct BackwardQueryTiles {
+  using Element = typename Config::Element;
+  static constexpr int columns = padded_columns(Config::head_dim);
+  static constexpr int columns_v = padded_columns(Config::head_dim_v);
+  using QueryOrKey = SharedTile<Element, columns>;
+  using Value = SharedTile<Element, columns_v>;
+
+  static constexpr int threads = Config::warps * 32;
+  static constexpr int warp_rows = Config::tile_queries / Config::warps;
+  static constexpr int row_tiles = warp_rows / 16;
+  static constexpr int query_bytes = QueryOrKey::bytes(Config::tile_queries);
+  static constexpr int grad_output_bytes = Value::bytes(Config::tile_queries);
+  static constexpr int key_bytes = QueryOrKey::bytes(Config::tile_keys);
+  static constexpr int stage_bytes = key_bytes + Value::bytes(Config::tile_keys);
+  static constexpr int shared_bytes = query_bytes + grad_output_bytes + Config::stages * stage_bytes;
+};
+
+template <class Config>
+constexpr int backward_query_threads = BackwardQueryTiles<Config>::threads;
+template <class Config>
+constexpr int backward_query_shared_bytes = BackwardQueryTiles<Config>::shared_bytes;
+
+/// dS = dP * f'(scale * S), rounded; 0 where the mask does not keep the score.
+template <class Config, bool edge, int row_tiles>
+__device__ void differentiate_scores(const Sums<row_tiles, Config::tile_keys>& scores,
+                                     const Sums<row_tiles, Config::tile_keys>& grad_weights,
+                                     Fragments<typename Config::Element, row_tiles, Config::tile_keys>& grad_scores,
+                                     float scale, float factor, const MaskOfSequence& mask, int first_query,
+                                     int first_key) {
+  using Scores = Sums<row_tiles, Config::tile_keys>;
+#pragma unroll
+  for (int r = 0; r < row_tiles; ++r) {
+    Kept kept[2] = {};
+    if constexpr (edge) {
+      for (int half = 0; half < 2; ++half) kept[half] = mask.row(first_query + Scores::row(r, half * 2));
+    }
+#pragma unroll
+    for (int n = 0; n < Config::tile_keys / 8; ++n) {
+      float gradient[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float value;
+        float derivative;
+        Config::Activation::value_and_derivative(scores.at[r][n].part[i] * scale, value, derivative);
+        gradient[i] = grad_weights.at[r][n].part[i] * derivative;
+        if constexpr (Config::queries_shared) gradient[i] *= factor;
+        if (edge && !kept[i / 2].holds(first_key + Scores::column(n, i))) gradient[i] = 0.0f;
+      }
+      grad_scores.set(r, n, gradient);
+    }
+  }
+}
+
+/// Adds the part of dQ that batch entry b contributes.
+template <class Config, class Gradient>
+__device__ void add_entry(const BackwardQueryArguments& arguments, const Work& work, int64_t b, unsigned shared,
+                          Gradient& grad_query) {
+  using Tiles = BackwardQueryTiles<Config>;
+  using Element = typename Config::Element;
+  using Storage = typename Element::Storage;
+  using KeyTile = typename Tiles::QueryOrKey;
+  using ValueTile = typename Tiles::Value;
+  constexpr int row_tiles = Tiles::row_tiles;
+  const Params& params = arguments.params;
+  const Rows queries = rows_of(params.queries, b, arguments.packed_rows_q);
+  const Rows keys = rows_of(params.keys, b, arguments.packed_rows_k);
+  const MaskOfSequence mask{params.mask, queries.count, keys.count};
+  const int first_query = work.tile * Config::tile_queries;
+  const int64_t key_head = params.key_head(work.head);
+  const auto* key = static_cast<const Storage*>(params.key.data) + element_offset(params.key, keys, b, 0, key_head);
+  const auto* value =
+      static_cast<const Storage*>(params.value.data) + element_offset(params.value, keys, b, 0, key_head);
+  const Kept met = mask.keys_of(first_query, Config::tile_queries);
+  const int keys_begin = met.begin / Config::tile_keys * Config::tile_keys;
+  const int keys_end = met.begin + met.count;
+
+  const KeyTile query_tile{shared};
+  const ValueTile grad_output_tile{shared + Tiles::query_bytes};
+  const unsigned stages = grad_output_tile.base + Tiles::grad_output_bytes;
+  const auto key_tile = [&](int row) {
+    const int stage = row / Config::tile_keys % Config::stages;
+    return KeyTile{stages + static_cast<unsigned>(stage * Tiles::stage_bytes)};
+  };
+  const auto value_tile = [&](int row) { return ValueTile{key_tile(row).base + Tiles::key_bytes}; };
+  const auto load_stage = [&](int row) {
+    if (row < keys_end) {
+      load_rows<Tiles::threads, Config::aligned, Config::tile_keys, Config::head_dim>(
+          key_tile(row), key + row * params.key.row_stride, params.key.row_stride, keys.count - row);
+      load_rows<Tiles::threads, Config::aligned, Config::tile_keys, Config::head_dim_v>(
+          value_tile(row), value + row * params.value.row_stride, params.value.row_stride, keys.count - row);
+    }
+    commit_copies();
+  };
+
+  __syncthreads();  // all are done with the entry before
+  load_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim>(
+      query_tile,
+      static_cast<const Storage*>(params.query.data) +
+          element_offset(params.query, queries, b, first_query, work.head),
+      params.query.row_stride, queries.count - first_query);
+  load_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim_v>(
+      grad_output_tile,
+      static_cast<const Storage*>(params.grad_output.data) +
+          element_offset(params.grad_output, queries, b, first_query, work.head),
+      params.grad_output.row_stride, queries.count - first_query);
+  constexpr int ahead = (Config::stages - 1) * Config::tile_keys;
+  for (int row = 0; row < ahead; row += Config::tile_keys) load_stage(keys_begin + row);
+
+  const int warp_row = warp_index() * Tiles::warp_rows;
+  const float scale = static_cast<float>(params.scale);
+  const float factor =
+      Config::queries_shared ? static_cast<float>(params.out_scale.of(b, queries.count, keys.count)) : 1.0f;
+  for (int first_key = keys_begin; first_key < keys_end; first_key += Config::tile_keys) {
+    if constexpr (Config::stages == 1) {
+      __syncthreads();  // all are done with the tile before
+      load_stage(first_key);
+      wait_for_copies<0>();
+      __syncthreads();
+    } else {
+      wait_for_copies<Config::stages - 2>();
+      __syncthreads();  // this stage is there for all, and all are done with the one before it
+      load_stage(first_key + ahead);
+    }
+    Sums<row_tiles, Config::tile_keys> scores;
+    Sums<row_tiles, Config::tile_keys> grad_weights;
+    multiply_rows(scores, query_tile.from_row(warp_row), key_tile(first_key));
+    multiply_rows(grad_weights, grad_output_tile.from_row(warp_row), value_tile(first_key));
+    Fragments<Element, row_tiles, Config::tile_keys> grad_scores;
+    if (mask.is_full(first_query, Config::tile_queries, first_key, Config::tile_keys)) {
+      differentiate_scores<Config, false>(scores, grad_weights, grad_scores, scale, factor, mask,
+                                          first_query + warp_row, first_key);
+    } else {
+      differentiate_scores<Config, true>(scores, grad_weights, grad_scores, scale, factor, mask,
+                                         first_query + warp_row, first_key);
+    }
+    multiply_fragments(grad_query, grad_scores, key_tile(first_key));
+  }
+  wait_for_copies<0>();
+}
+
+template <class Config>
+__device__ void backward_query_tile(const BackwardQueryArguments& arguments, const Work& work, unsigned shared) {
+  using Tiles = BackwardQueryTiles<Config>;
+  using Storage = typename Config::Element::Storage;
+  const Params& params = arguments.params;
+  Sums<Tiles::row_tiles, Tiles::columns> grad_query;
+  for (int64_t b = work.batch_begin; b < work.batch_end; ++b) {
+    add_entry<Config>(arguments, work, b, shared, grad_query);
+  }
+  __syncthreads();  // Q is read no more, and copied where no key met it: its place takes dQ
+
+  const int64_t b = work.batch_begin;
+  const Rows queries = rows_of(params.queries, b, arguments.packed_rows_q);
+  const int warp_row = warp_index() * Tiles::warp_rows;
+  const int first_query = work.tile * Config::tile_queries;
+  const float scale = static_cast<float>(params.scale);
+  if constexpr (Config::queries_shared) {
+    const Operand& slab = arguments.grad_query_sum;
+    auto* to = static_cast<float*>(slab.data) +
+               element_offset(slab, queries, work.owner, first_query + warp_row, work.head);
+    visit_sums(grad_query, scale, [&](int r, int c, const float(&values)[4]) {
+      if (first_query + warp_row + r >= queries.count) return;
+      *reinterpret_cast<float4*>(to + r * slab.row_stride + c) = {values[0], values[1], values[2], values[3]};
+    });
+  } else {
+    const Rows keys = rows_of(params.keys, b, arguments.packed_rows_k);
+    const typename Tiles::QueryOrKey staging{shared};
+    stage_sums(grad_query, scale * static_cast<float>(params.out_scale.of(b, queries.count, keys.count)),
+               staging.from_row(warp_row));
+    __syncthreads();
+    store_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim>(
+        staging,
+        static_cast<Storage*>(params.grad_query.data) +
+            element_offset(params.grad_query, queries, b, first_query, work.head),
+        params.grad_query.row_stride, queries.count - first_query);
+  }
+}
+
+template <class Config>
+__global__ void __launch_bounds__(Config::warps * 32, Config::ctas)
+    backward_query(const __grid_constant__ BackwardQueryArguments arguments) {
+  extern __shared__ __align__(16) unsigned char shared_memory[];
+  __shared__ Work work;
+  const Params& params = arguments.params;
+  for (bool first = true; take_work(work, arguments.tiles, params.heads_q, params.batch, first); first = false) {
+    backward_query_tile<Config>(arguments, work, shared_address(shared_memory));
+  }
+}
+
+}  // namespace gdpa::portable
