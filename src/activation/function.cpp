@@ -115,8 +115,9 @@ std::shared_ptr<const Function> Function::make(std::string_view text, const Bind
 std::shared_ptr<const Function> Function::build(Parsed& parsed, const Bindings& bindings,
                                                 const std::string& canonical) {
   Tree& tree = parsed.tree;
-  const NodeId value = tree.bind(parsed.root, {bindings.begin(), bindings.end()});
-  const NodeId derivative = differentiate(tree, value, tree.score());
+  const NodeId bound = tree.bind(parsed.root, bindings);
+  const NodeId derivative = tree.expand_powers(differentiate(tree, bound, tree.score()));
+  const NodeId value = tree.expand_powers(bound);
   std::shared_ptr<Function> function(new Function);
   function->text_ = canonical;
   function->derivative_text_ = to_text(tree, derivative);

@@ -145,7 +145,11 @@ class Parser {
       : tree_(tree), score_(score), text_(text), tokens_(tokenize(text)), depth_(depth) {}
 
   NodeId whole() {
-    if (tokens_.size() == 1) fail(peek(), "expected an activation, but the text is empty", example);
+    if (tokens_.size() == 1) {
+      throw Error(ErrorKind::value,
+                  "activation: expected a name (gelu) or an expression in s (s * sigmoid(1.702 * s)), "
+                  "but the text is empty");
+    }
     const NodeId root = is_bare_name() ? bare_name() : expression_number();
     if (peek().kind == Token::Kind::name && peek().text == "with") {
       bindings();
@@ -159,8 +163,6 @@ class Parser {
   std::map<std::string, std::size_t> parameters;
 
  private:
-  static constexpr std::string_view example = "give a name (gelu) or an expression in s (s * sigmoid(1.702 * s))";
-
   struct Value {
     NodeId node;
     bool is_condition = false;

@@ -1,6 +1,7 @@
 // See text.h.
 #include "activation/text.h"
 
+#include <initializer_list>
 #include <string_view>
 
 #include "activation/lexer.h"
@@ -83,25 +84,41 @@ class Writer {
     close(own, around);
   }
 
-  // relu, clamp and guard are maximum and minimum with another rule at the edge.
+  void arguments(std::initializer_list<NodeId> nodes, int depth) {
+    std::string_view before = "(";
+    for (NodeId node : nodes) {
+      append(before);
+      write(node, Binding::sum, depth + 1);
+      before = ", ";
+    }
+    append(")");
+  }
+
   void call(const Node& node, int depth) {
     append(name(node));
+    if (node.edge == Edge::one || node.edge == Edge::through) return between(node, depth);
+    const bool is_relu = node.edge == Edge::zero;
+    switch (is_relu ? 1 : operand_count(node.operation)) {
+      case 1:
+        return arguments({node.a}, depth);
+      case 2:
+        return arguments({node.a, node.b}, depth);
+      default:
+        return arguments({node.a, node.b, node.c}, depth);
+    }
+  }
+
+  // clamp and guard: a minimum, a maximum, or the minimum of a maximum.
+  void between(const Node& node, int depth) {
+    const bool has_high = node.operation == Operation::minimum;
+    const Node& inner = has_high ? tree_[node.a] : node;
+    const bool has_low = inner.operation == Operation::maximum && inner.edge == node.edge;
     append("(");
-    write(node.a, Binding::sum, depth + 1);
-    const int operands = operand_count(node.operation);
-    const bool is_extremum = node.operation == Operation::minimum || node.operation == Operation::maximum;
-    if (is_extremum && (node.edge == Edge::one || node.edge == Edge::through)) {
-      append(node.operation == Operation::maximum ? ", " : ", -inf, ");
-      write(node.b, Binding::sum, depth + 1);
-      append(node.operation == Operation::maximum ? ", inf" : "");
-    } else if (operands > 1 && node.edge != Edge::zero) {
-      append(", ");
-      write(node.b, Binding::sum, depth + 1);
-    }
-    if (operands > 2) {
-      append(", ");
-      write(node.c, Binding::sum, depth + 1);
-    }
+    write(has_low ? inner.a : node.a, Binding::sum, depth + 1);
+    append(", ");
+    has_low ? write(inner.b, Binding::sum, depth + 1) : append("-inf");
+    append(", ");
+    has_high ? write(node.b, Binding::sum, depth + 1) : append("inf");
     append(")");
   }
 

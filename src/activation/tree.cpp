@@ -118,6 +118,15 @@ NodeId Tree::add(NodeId a, NodeId b) {
   if (is_number(b, 0)) return a;
   if (nodes_[b].operation == Operation::negate) return subtract(a, nodes_[b].a);
   if (nodes_[a].operation == Operation::negate) return subtract(b, nodes_[a].a);
+  // x + c1 * y + c2 * y is x + (c1 + c2) * y, one step less, where the signs agree and infinities cannot cancel.
+  if (nodes_[a].operation != Operation::add && nodes_[b].operation == Operation::add) std::swap(a, b);
+  if (is_scaled(b) && nodes_[a].operation == Operation::add && is_scaled(nodes_[a].b)) {
+    const NodeId first = nodes_[a].b;
+    const double c1 = nodes_[nodes_[first].a].number, c2 = nodes_[nodes_[b].a].number;
+    if (nodes_[first].b == nodes_[b].b && c1 * c2 > 0 && is_ordinary(c1 + c2)) {
+      return add(nodes_[a].a, multiply(number(c1 + c2), nodes_[b].b));
+    }
+  }
   return fold(Operation::add, a, b);
 }
 
@@ -159,25 +168,11 @@ NodeId Tree::divide(NodeId a, NodeId b) {
   return fold(Operation::divide, a, b);
 }
 
-NodeId Tree::integer_power(NodeId base, int exponent) {
-  if (exponent == 0) return number(1);
-  if (exponent % 2 == 1) return multiply(base, integer_power(base, exponent - 1));
-  const NodeId half = integer_power(base, exponent / 2);
-  return multiply(half, half);
-}
-
 NodeId Tree::power(NodeId base, NodeId exponent) {
-  constexpr double longest = 16;  // beyond it, rounding adds up and a product no longer beats pow
-  if (is_number(base) && is_number(exponent)) return fold(Operation::power, base, exponent);
-  if (is_number(base, 2)) return fold(Operation::exp2, exponent);
-  if (!is_number(exponent)) return fold(Operation::power, base, exponent);
-  const double value = nodes_[exponent].number;
-  if (std::fabs(value) > longest || 2 * value != std::floor(2 * value)) return fold(Operation::power, base, exponent);
-  if (value == -0.5) return fold(Operation::rsqrt, base);
-  const NodeId whole = integer_power(base, static_cast<int>(std::fabs(value)));
-  const bool is_half = value != std::floor(value);
-  const NodeId product = is_half ? multiply(whole, fold(Operation::sqrt, base)) : whole;
-  return value < 0 ? divide(number(1), product) : product;
+  if (is_number(exponent, 1)) return base;
+  if (is_number(exponent, 0)) return number(1);
+  if (is_number(base, 2) && !is_number(exponent)) return fold(Operation::exp2, exponent);
+  return fold(Operation::power, base, exponent);
 }
 
 NodeId Tree::minimum(NodeId a, NodeId b, Edge edge) {
@@ -196,6 +191,12 @@ NodeId Tree::select(NodeId condition, NodeId a, NodeId b) {
   if (nodes_[a].operation == Operation::select && nodes_[a].a == condition) a = nodes_[a].b;
   if (nodes_[b].operation == Operation::select && nodes_[b].a == condition) b = nodes_[b].c;
   if (a == b) return a;
+  // The gate of a derivative is closed where relu(x), or a multiple of it, is 0 by itself.
+  const NodeId relu = is_scaled(b) ? nodes_[b].b : b;
+  if (is_number(a, 0) && test.operation == Operation::less_equal && is_number(test.b, 0) &&
+      nodes_[relu].operation == Operation::maximum && nodes_[relu].a == test.a && nodes_[relu].b == test.b) {
+    return b;
+  }
   return fold(Operation::select, condition, a, b);
 }
 
@@ -260,23 +261,54 @@ std::vector<bool> Tree::reachable(const std::vector<NodeId>& roots) const {
   return result;
 }
 
-NodeId Tree::bind(NodeId root, const std::vector<std::pair<std::string, double>>& numbers) {
+NodeId Tree::rewrite(NodeId root, const std::function<NodeId(const Node&)>& rule) {
   const std::vector<bool> wanted = reachable({root});
-  std::vector<NodeId> bound(root + 1);
+  std::vector<NodeId> rewritten(root + 1);
   for (NodeId id = 0; id <= root; ++id) {
     if (!wanted[id]) continue;
-    const Node node = nodes_[id];
-    bound[id] = id;
-    if (!node.parameter.empty()) {
-      const auto found = std::find_if(numbers.begin(), numbers.end(),
-                                      [&](const auto& entry) { return entry.first == node.parameter; });
-      bound[id] = number(found->second);
-      continue;
-    }
-    if (operand_count(node.operation) == 0) continue;
-    bound[id] = make(node.operation, bound[node.a], bound[node.b], bound[node.c], node.edge);
+    Node node = nodes_[id];
+    const int operands = operand_count(node.operation);
+    if (operands > 0) node.a = rewritten[node.a];
+    if (operands > 1) node.b = rewritten[node.b];
+    if (operands > 2) node.c = rewritten[node.c];
+    rewritten[id] = rule(node);
   }
-  return bound[root];
+  return rewritten[root];
+}
+
+NodeId Tree::make(const Node& node) {
+  if (operand_count(node.operation) == 0) return intern(node);
+  return make(node.operation, node.a, node.b, node.c, node.edge);
+}
+
+NodeId Tree::bind(NodeId root, const std::map<std::string, double>& numbers) {
+  return rewrite(
+      root, [&](const Node& node) { return node.parameter.empty() ? make(node) : number(numbers.at(node.parameter)); });
+}
+
+NodeId Tree::expand_powers(NodeId root) {
+  return rewrite(root, [&](const Node& node) {
+    return node.operation == Operation::power ? expanded_power(node.a, node.b) : make(node);
+  });
+}
+
+NodeId Tree::integer_power(NodeId base, int exponent) {
+  if (exponent == 0) return number(1);
+  if (exponent % 2 == 1) return multiply(base, integer_power(base, exponent - 1));
+  const NodeId half = integer_power(base, exponent / 2);
+  return multiply(half, half);
+}
+
+NodeId Tree::expanded_power(NodeId base, NodeId exponent) {
+  constexpr double longest = 16;  // beyond it, rounding adds up and a product no longer beats pow
+  if (!is_number(exponent) || is_number(base)) return power(base, exponent);
+  const double value = nodes_[exponent].number;
+  if (std::fabs(value) > longest || 2 * value != std::floor(2 * value)) return power(base, exponent);
+  if (value == -0.5) return fold(Operation::rsqrt, base);
+  const NodeId whole = integer_power(base, static_cast<int>(std::fabs(value)));
+  const bool is_half = value != std::floor(value);
+  const NodeId product = is_half ? multiply(whole, fold(Operation::sqrt, base)) : whole;
+  return value < 0 ? divide(number(1), product) : product;
 }
 
 Range Tree::range_of(const Node& node) const {

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -77,13 +79,23 @@ class Tree {
   /// For each id up to root: does the expression read it?
   std::vector<bool> reachable(const std::vector<NodeId>& roots) const;
 
+  NodeId make(const Node& node);
+
+  /// The expression rebuilt from its leaves: `rule` gives the node that stands for one whose operands are rewritten.
+  NodeId rewrite(NodeId root, const std::function<NodeId(const Node&)>& rule);
+
   /// The expression with each parameter's number in its place. Every parameter must be bound.
-  NodeId bind(NodeId root, const std::vector<std::pair<std::string, double>>& numbers);
+  NodeId bind(NodeId root, const std::map<std::string, double>& numbers);
+
+  /// The expression with integer and half-integer powers as products and roots. It comes last: a power has the shorter
+  /// derivative.
+  NodeId expand_powers(NodeId root);
 
  private:
   NodeId intern(Node node);
   NodeId fold(Operation operation, NodeId a, NodeId b = 0, NodeId c = 0, Edge edge = Edge::half);
   NodeId integer_power(NodeId base, int exponent);
+  NodeId expanded_power(NodeId base, NodeId exponent);
   bool is_scaled(NodeId id) const;  // a constant times something
   Range range_of(const Node& node) const;
 
