@@ -5,6 +5,7 @@
 #define HWY_TARGET_INCLUDE "cpu/convert.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
+#include <algorithm>
 #include <cstddef>
 #include <tuple>
 
@@ -247,11 +248,19 @@ HWY_INLINE void transpose_block(const T* source, std::int64_t source_stride, std
   }
 }
 
+/// Tiles of a cache line by a cache line: every line is read and written once, whatever the strides do to the sets of
+/// the cache.
 template <class T>
 void pack_transposed(const T* source, std::int64_t source_stride, std::int64_t rows, std::int64_t columns,
                      ComputeType<T> factor, ComputeType<T>* packed, std::int64_t packed_stride) {
   constexpr std::int64_t side = transposed_side(sizeof(ComputeType<T>));
-  transpose_block<side>(source, source_stride, rows, columns, factor, packed, packed_stride);
+  constexpr std::int64_t line = 64 / sizeof(ComputeType<T>);
+  for (std::int64_t i = 0; i < rows; i += line) {
+    for (std::int64_t j = 0; j < columns; j += line) {
+      transpose_block<side>(source + i * source_stride + j, source_stride, std::min(line, rows - i),
+                            std::min(line, columns - j), factor, packed + j * packed_stride + i, packed_stride);
+    }
+  }
 }
 
 template <class T>
