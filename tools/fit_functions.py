@@ -48,9 +48,8 @@ def both(low: mpf, high: mpf) -> tuple[tuple[mpf, mpf], tuple[mpf, mpf]]:
 
 
 def erfc_logarithm(high: int) -> Callable[[mpf], mpf]:
-    """log erfc on [1, high], in t from -1 to 1."""
-    middle, half = mpf(high + 1) / 2, mpf(high - 1) / 2
-    return lambda t: log(erfc(middle + half * t))
+    """log2 erfc on [1, high], as a function of the distance from the middle."""
+    return lambda t: log(erfc(mpf(high + 1) / 2 + t)) / log(2)
 
 
 HALF_LOG2 = log(2) / 2 * mpf("1.01")
@@ -62,6 +61,13 @@ FITS = [
         without_singularity(lambda r: (exp(r) - 1 - r) / r**2),
         both(-HALF_LOG2, HALF_LOG2),
         (5, 11),
+    ),
+    Fit(
+        "power_of_two",
+        "2^r = 1 + r P(r), |r| <= 1/2",
+        without_singularity(lambda r: (2**r - 1) / r),
+        both(mpf("-0.501"), mpf("0.501")),
+        (6, 12),
     ),
     Fit(
         "logarithm",
@@ -89,10 +95,10 @@ FITS = [
         "erf(x) = x + x P(x^2), |x| <= 1",
         without_singularity(lambda z: erf(sqrt(z)) / sqrt(z) - 1),
         both(0, 1),
-        (7, 13),
+        (6, 13),
     ),
 ]
-ERFC_LOGARITHMS = ((4, 10), (6, 26))
+ERFC_LOGARITHMS = ((4, 9), (6, 26))
 
 
 def split(value: mpf, parts: int, bits: int, last_bits: int) -> list[mpf]:
@@ -133,8 +139,9 @@ def main() -> None:
         for bits, interval, count in zip((32, 64), fit.intervals, fit.counts, strict=True):
             print_array(fit.name, fit.formula, fit.function, *interval, count, bits)
     for bits, (high, count) in zip((32, 64), ERFC_LOGARITHMS, strict=True):
-        formula = f"log(erfc(x)) = P(t), x from 1 to {high}, t from -1 to 1"
-        print_array("erfc_logarithm", formula, erfc_logarithm(high), mpf(-1), mpf(1), count, bits)
+        half = mpf(high - 1) / 2
+        formula = f"log2(erfc(x)) = P(x - {mp.nstr(mpf(high + 1) / 2, 2)}), x from 1 to {high}"
+        print_array("erfc_logarithm", formula, erfc_logarithm(high), -half, half, count, bits)
     for name, value in (("log_2_parts", log(2)), ("half_pi_parts", pi / 2)):
         print("\n// Their sum is the constant; a product of any but the last with an integer of 13 (fp32) or 20 (fp64)")
         print("// bits is exact, also without a fused multiply-add.")

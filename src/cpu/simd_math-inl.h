@@ -47,6 +47,7 @@ struct Numbers<float> {
   static constexpr float erf_high = 4.0F;            ///< erf rounds to 1 above
   static constexpr float reduction_high = 12000.0F;  ///< sin and cos reduce exactly below
   static constexpr const auto& exponential = exponential_32;
+  static constexpr const auto& power_of_two = power_of_two_32;
   static constexpr const auto& logarithm = logarithm_32;
   static constexpr const auto& sine = sine_32;
   static constexpr const auto& cosine = cosine_32;
@@ -74,6 +75,7 @@ struct Numbers<double> {
   static constexpr double erf_high = 6.0;
   static constexpr double reduction_high = 1e6;
   static constexpr const auto& exponential = exponential_64;
+  static constexpr const auto& power_of_two = power_of_two_64;
   static constexpr const auto& logarithm = logarithm_64;
   static constexpr const auto& sine = sine_64;
   static constexpr const auto& cosine = cosine_64;
@@ -171,13 +173,18 @@ HWY_INLINE hn::Vec<D> exp(D d, hn::Vec<D> x) {
   return scale_by_power(d, hn::Add(hn::Set(d, 1), expm1_reduced(d, r)), n);
 }
 
+/// 2^r for |r| <= 1/2.
+template <class D>
+HWY_INLINE hn::Vec<D> exp2_reduced(D d, hn::Vec<D> r) {
+  return hn::MulAdd(r, polynomial(d, r, Numbers<hn::TFromD<D>>::power_of_two), hn::Set(d, 1));
+}
+
 template <class D>
 HWY_INLINE hn::Vec<D> exp2(D d, hn::Vec<D> x) {
-  using T = hn::TFromD<D>;
-  x = clamp(d, Numbers<T>::exp2_low, Numbers<T>::exp2_high, x);
+  using N = Numbers<hn::TFromD<D>>;
+  x = clamp(d, N::exp2_low, N::exp2_high, x);
   const auto n = round_to_integer(d, x);
-  const auto r = hn::Mul(hn::Sub(x, n), hn::Set(d, static_cast<T>(0.69314718055994530942)));
-  return scale_by_power(d, hn::Add(hn::Set(d, 1), expm1_reduced(d, r)), n);
+  return scale_by_power(d, exp2_reduced(d, hn::Sub(x, n)), n);
 }
 
 template <class D>
@@ -265,15 +272,16 @@ template <class D>
 HWY_INLINE hn::Vec<D> erf(D d, hn::Vec<D> x) {
   using T = hn::TFromD<D>;
   using N = Numbers<T>;
+  const hn::RebindToUnsigned<D> du;
   const auto one = hn::Set(d, 1);
   const auto magnitude = hn::Min(hn::Set(d, N::erf_high), hn::Abs(x));
   const auto near = hn::MulAdd(magnitude, polynomial(d, hn::Mul(magnitude, magnitude), N::erf_near_zero), magnitude);
-  // 1 - exp(log(erfc)), where the logarithm is a polynomial in t, which is -1 at 1 and 1 at erf_high.
-  constexpr T middle = (N::erf_high + 1) / 2;
-  constexpr T half = (N::erf_high - 1) / 2;
-  const auto t = hn::Mul(hn::Sub(magnitude, hn::Set(d, middle)), hn::Set(d, 1 / half));
-  const auto [n, r] = reduce_by_log_2(d, polynomial(d, t, N::erfc_logarithm));
-  const auto complement = hn::Mul(hn::Add(one, expm1_reduced(d, r)), power_of_two(d, n));
+  // erfc = 2^P; its exponent, far from denormal, is added to the bits of the power of the fraction.
+  const auto exponent = polynomial(d, hn::Sub(magnitude, hn::Set(d, (N::erf_high + 1) / 2)), N::erfc_logarithm);
+  const auto shifted = hn::Add(exponent, hn::Set(d, N::round_to_integer));
+  const auto fraction = hn::Sub(exponent, hn::Sub(shifted, hn::Set(d, N::round_to_integer)));
+  const auto power = hn::BitCast(du, exp2_reduced(d, fraction));
+  const auto complement = hn::BitCast(d, hn::Add(power, hn::ShiftLeft<N::mantissa_bits>(hn::BitCast(du, shifted))));
   return hn::CopySignToAbs(hn::IfThenElse(hn::Lt(magnitude, one), near, hn::Sub(one, complement)), x);
 }
 
