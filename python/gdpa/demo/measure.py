@@ -110,7 +110,8 @@ def compare(case: Case, activation: str, function: Elementwise, rounds: int, int
     ]
     if without_padding:
         steps.append((into.packed_times, without_padding, case.inputs, case.grad_output))
-    taken = [[run(*step)[0] for _, *step in steps] for _ in range(rounds)]  # in turn: a busy moment meets all of them
+    # In turn, so that a busy moment of the machine meets all of them.
+    taken = [[run(compute, inputs, gradient)[0] for _, compute, inputs, gradient in steps] for _ in range(rounds)]
     for (total, *_), column in zip(steps, zip(*taken, strict=True), strict=True):
         total.add(Times(median(t.forward for t in column), median(t.backward for t in column)))
 
