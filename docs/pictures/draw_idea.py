@@ -63,7 +63,7 @@ def curve(x: float, y: float, width: float, height: float) -> list[str]:
     axis = y + height * 0.85
     return [
         rectangle(x, y, width, height, "#ffffff", more=f'stroke="{INK}" rx="6"'),
-        f'<path d="M{x + 6:g} {axis:g}H{x + width - 6:g}M{x + width / 2:g} {y + 6:g}V{y + height - 6:g}" stroke="{FAINT}"/>',
+        f'<path d="M{x + 6:g} {axis:g}h{width - 12:g}M{x + width / 2:g} {y + 6:g}v{height - 12:g}" stroke="{FAINT}"/>',
         f'<polyline points="{" ".join(points)}" fill="none" stroke="#b3261e" stroke-width="2.5"/>',
     ]
 
