@@ -12,6 +12,8 @@
 
 namespace gdpa::activation {
 
+struct Parsed;
+
 class Function {
  public:
   /// Parses, binds the parameters, differentiates and simplifies, or returns the one already made from this text.
@@ -20,14 +22,16 @@ class Function {
   const std::string& text() const { return text_; }
   const std::string& derivative_text() const { return derivative_text_; }
 
-  const Program& value() const { return value_; }                                      ///< results {f}
-  const Program& value_and_derivative() const { return value_and_derivative_; }        ///< results {f, f'}
+  const Program& value() const { return value_; }                                ///< results {f}
+  const Program& value_and_derivative() const { return value_and_derivative_; }  ///< results {f, f'}
 
   /// f(0) == 0: rows of zeros then contribute nothing, and tails need no mask.
   bool is_zero_at_zero() const { return is_zero_at_zero_; }
 
  private:
   Function() = default;
+  static std::shared_ptr<const Function> build(Parsed& parsed, const std::map<std::string, double>& bindings,
+                                               const std::string& canonical);
 
   std::string text_;
   std::string derivative_text_;

@@ -1,0 +1,19 @@
+"""Generalized Dot-Product Attention: O = out_scale * f(scale * Q K^T) V with any elementwise function f.
+
+Two functions, forward and backward, over jagged and dense batches; see docs/pytorch.md::
+
+    import gdpa, torch
+
+    lengths = torch.tensor([0, 5, 12])
+    query, key, value = torch.randn(3, 12, 4, 64, requires_grad=True).unbind()
+    output = gdpa.varlen_attention(query, key, value, lengths, lengths, activation="s * sigmoid(1.702 * s)")
+    output.sum().backward()
+"""
+
+from gdpa._activation import Activation
+from gdpa._attention import generalized_dot_product_attention, varlen_attention
+from gdpa._library import version as _version
+
+__version__ = _version()
+
+__all__ = ["Activation", "generalized_dot_product_attention", "varlen_attention"]

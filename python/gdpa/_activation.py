@@ -1,0 +1,100 @@
+"""Activation: the function of the score, as the text of the expression language that the operators receive."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from numbers import Real
+
+import torch
+
+from gdpa import _trace
+from gdpa._errors import translated
+from gdpa._library import describe_activation
+
+
+@dataclass(frozen=True, init=False)
+class Activation:
+    """An elementwise function of the score s, with its derivative.
+
+    Args:
+        function: a name ("gelu"), an expression in s ("a * tanh(b * s)"), both as in docs/functions.md, a Python
+            function of one tensor written with torch operations, or another Activation. Further arguments of a Python
+            function are parameters.
+        params: a finite number for each named parameter.
+
+    Attributes:
+        text: everything that identifies the function, in canonical form; Activation(text) is the same function.
+        derivative: f' as an expression in s, derived and simplified.
+
+    Raises:
+        ValueError: the text does not parse (it is shown with a caret), a name is unknown, a parameter is missing or
+            unknown, or the Python function does what the expression language cannot say.
+        TypeError: function or params has the wrong type.
+
+    Example::
+
+        >>> swish = gdpa.Activation("s * sigmoid(b * s)", {"b": 1.702})
+        >>> swish == gdpa.Activation(lambda s, b: s * torch.sigmoid(b * s), {"b": 1.702})
+        True
+    """
+
+    text: str
+    derivative: str = field(compare=False, repr=False)
+
+    def __init__(
+        self, function: "str | Callable[..., torch.Tensor] | Activation", params: Mapping[str, float] | None = None
+    ) -> None:
+        text, derivative = _described(text_of(function, params))
+        object.__setattr__(self, "text", text)
+        object.__setattr__(self, "derivative", derivative)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+_HAS_CLAUSE = re.compile(r"\bwith\b")
+
+ActivationLike = str | Callable[..., torch.Tensor] | Activation
+
+
+def text_of(activation: ActivationLike, params: Mapping[str, float] | None) -> str:
+    """The text for the operators. A string passes as it is: they parse each text once and say what is wrong with it."""
+    if isinstance(activation, Activation):
+        text = activation.text
+    elif isinstance(activation, str):
+        text = activation
+    elif callable(activation):
+        text = _traced(activation, frozenset(params or ()))
+    else:
+        raise TypeError(
+            f"activation: expected a name, an expression, a function or a gdpa.Activation, got "
+            f"{type(activation).__name__}; see docs/functions.md"
+        )
+    return text if params is None else _with_params(text, params)
+
+
+@torch.compiler.assume_constant_result
+def _traced(function: Callable[..., torch.Tensor], names: frozenset[str]) -> str:
+    return _trace.expression_of(function, names)
+
+
+def _with_params(text: str, params: Mapping[str, float]) -> str:
+    if not isinstance(params, Mapping):
+        raise TypeError(f"params: expected a dict of numbers, got {type(params).__name__}; write {{'a': 2.0}}")
+    for name, number in params.items():
+        if isinstance(number, torch.Tensor) or not isinstance(number, Real):
+            raise TypeError(
+                f"params: expected a number for {name!r}, got {type(number).__name__}; pass a Python number, for a "
+                "tensor of one element its .item()"
+            )
+    if not params:
+        return text
+    clause = ", ".join(f"{name} = {float(number)!r}" for name, number in params.items())
+    return f"{text}, {clause}" if _HAS_CLAUSE.search(text) else f"{text} with {clause}"
+
+
+def _described(text: str) -> tuple[str, str]:
+    try:
+        return describe_activation(text)
+    except RuntimeError as error:
+        raise translated(error) from None

@@ -1,0 +1,290 @@
+"""The two public functions: PyTorch's layouts and names in front of the operator gdpa::forward."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from gdpa import _operators  # noqa: F401  registers what autograd and torch.compile need
+from gdpa._activation import ActivationLike, text_of
+from gdpa._errors import translated
+from gdpa._library import forward as _forward
+
+OutScale = float | str | torch.Tensor
+
+
+def varlen_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    cu_seq_q: torch.Tensor | None,
+    cu_seq_k: torch.Tensor | None,
+    max_q: int | None = None,
+    max_k: int | None = None,
+    *,
+    activation: ActivationLike = "gelu",
+    params: Mapping[str, float] | None = None,
+    scale: float | None = None,
+    out_scale: OutScale = 1.0,
+    window_size: tuple[int, int] = (-1, -1),
+    enable_gqa: bool = False,
+    accuracy: str = "fast",
+    deterministic: bool = False,
+) -> torch.Tensor:
+    r"""Attention over a jagged batch: for each sequence and head
+
+        S = scale * Q K^T,   P = f(S) where the window allows, else 0,   O = out_scale * P V
+
+    with any elementwise f in the place of softmax. Differentiable once in query, key and value. Arguments come as
+    torch.nn.attention.varlen's: sequences lie one after the other, and cumulative lengths tell where each begins.
+
+    Args:
+        query: (T_q, H_q, d), or (L_q, H_q, d) with cu_seq_q=None: shared by the whole batch. float32, float64,
+            bfloat16 or float16; the last stride is 1, the others are free, so a view of a fused projection needs no
+            copy. A rank-4 tensor (B, L_q, H_q, d) with cu_seq_q=None has one length for all sequences.
+        key: (T_k, H_k, d), or (L_k, H_k, d) shared, or (B, L_k, H_k, d), with cu_seq_k=None.
+        value: (T_k, H_k, d_v), as key; d_v may differ from d.
+        cu_seq_q: (B + 1), int32 or int64: 0, then the running sum of the query lengths. Lengths of 0 are ordinary;
+            rows after the last number belong to no sequence, their output and gradients are 0.
+        cu_seq_k: (B + 1), the same of the keys.
+        max_q, max_k: the longest lengths, as torch's function takes them; nothing depends on them.
+        activation: f as a name ("gelu"), an expression in s ("s * sigmoid(1.702 * s)"), both as in docs/functions.md, a
+            Python function of one tensor written with torch operations, or a gdpa.Activation. A Python function is
+            traced once for each function object.
+        params: numbers for named parameters of the activation, {"a": 2.0}.
+        scale: multiplies the scores before f; None is 1 / sqrt(d).
+        out_scale: multiplies the output: a number, "1/len_q", "1/len_k" (0 for a sequence without rows), or a tensor
+            (B,), float32 or float64, one number for each sequence; no gradient flows to it.
+        window_size: (left, right), counted in keys around the diagonal; -1 has no bound. Where L_q and L_k differ, the
+            diagonal ends at the bottom right: query i meets key j where
+            i + L_k - L_q - left <= j <= i + L_k - L_q + right. (-1, 0) is causal. (is_causal of
+            generalized_dot_product_attention counts from the upper left instead.)
+        enable_gqa: H_q may be a multiple of H_k: neighbouring query heads share a key head.
+        accuracy: "fast" or "exact": how closely f follows its definition, see docs/accuracy.md.
+        deterministic: the same bits every time. The CPU's results always are, for one number of threads.
+
+    Returns:
+        (T_q, H_q, d_v); for a shared query (B * L_q, H_q, d_v), the rows of one sequence after the other. Same dtype.
+        On the CPU as many threads work as torch.get_num_threads() says.
+
+    Raises:
+        ValueError: a size, stride, number, name or offset does not fit; the message says what was expected.
+        TypeError: a dtype, a device or the type of an argument does not fit.
+        NotImplementedError: a second derivative was asked for.
+
+    Example::
+
+        >>> lengths = torch.tensor([0, 5, 12])
+        >>> query, key, value = torch.randn(3, 12, 4, 64).unbind()
+        >>> gdpa.varlen_attention(query, key, value, lengths, lengths, window_size=(-1, 0)).shape
+        torch.Size([12, 4, 64])
+    """
+    left, right = _two(window_size)
+    return _attend(
+        query,
+        key,
+        value,
+        cu_seq_q,
+        cu_seq_k,
+        activation,
+        params,
+        scale,
+        out_scale,
+        left,
+        right,
+        "bottom_right",
+        enable_gqa,
+        accuracy,
+        deterministic,
+    )
+
+
+def generalized_dot_product_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    activation: ActivationLike = "gelu",
+    *,
+    is_causal: bool = False,
+    params: Mapping[str, float] | None = None,
+    scale: float | None = None,
+    out_scale: OutScale = 1.0,
+    window_size: tuple[int, int] = (-1, -1),
+    enable_gqa: bool = False,
+    accuracy: str = "fast",
+    deterministic: bool = False,
+) -> torch.Tensor:
+    r"""scaled_dot_product_attention with f in the place of softmax: out_scale * f(scale * Q K^T) V.
+
+    Args:
+        query: (..., H_q, L_q, d), or a nested tensor of layout torch.jagged and shape (B, H_q, ragged, d).
+        key: (..., H_k, L_k, d), or nested as query. Leading dimensions broadcast; those that an expand made are
+            not copied.
+        value: (..., H_k, L_k, d_v), or nested as key.
+        is_causal: query i meets key j where j <= i, counted from the upper left also where L_q and L_k differ, as
+            scaled_dot_product_attention does. (window_size counts from the bottom right instead.)
+        window_size: (left, right) as in varlen_attention; not together with is_causal.
+        activation, params, scale, out_scale, enable_gqa, accuracy, deterministic: as in varlen_attention. B of an
+            out_scale tensor is the product of the leading dimensions.
+
+    Returns:
+        (..., H_q, L_q, d_v), a transposed view of a contiguous (..., L_q, H_q, d_v); nested for nested input.
+
+    Raises:
+        ValueError, TypeError, NotImplementedError: as varlen_attention.
+
+    Example::
+
+        >>> query, key, value = torch.randn(3, 2, 8, 100, 64).unbind()
+        >>> gdpa.generalized_dot_product_attention(query, key, value, "silu", is_causal=True).shape
+        torch.Size([2, 8, 100, 64])
+    """
+    left, right = _two(window_size)
+    diagonal = "bottom_right"
+    if is_causal:
+        if left != -1 or right != -1:
+            raise ValueError(
+                f"window_size: expected (-1, -1) with is_causal=True, got {window_size}; the two count from different "
+                "corners: window_size=(left, 0) is causal too"
+            )
+        right, diagonal = 0, "upper_left"
+    options = (activation, params, scale, out_scale, left, right, diagonal, enable_gqa, accuracy, deterministic)
+    if isinstance(query, torch.Tensor) and query.is_nested:
+        return _attend_nested(query, key, value, options)
+    return _attend_dense(query, key, value, options)
+
+
+def _attend_dense(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: tuple[Any, ...]
+) -> torch.Tensor:
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{name}: expected Tensor, got {type(tensor).__name__}; convert it")
+        if tensor.is_nested:
+            raise TypeError(f"{name}: expected a dense tensor, as the query's, got a nested one; make both the same")
+        if tensor.dim() < 3:
+            raise ValueError(
+                f"{name}: expected shape (..., heads, length, head_dim), got {tuple(tensor.shape)}; unsqueeze it"
+            )
+    leading = query.shape[:-3]
+    if not (len(leading) == 1 and key.shape[:-3] == leading == value.shape[:-3]):
+        leading = _broadcast(query, key, value)
+        query, key, value = (_with_one_batch(tensor, leading) for tensor in (query, key, value))
+    output = _attend(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), None, None, *options)
+    output = output.transpose(1, 2)
+    return output if len(leading) == 1 else output.unflatten(0, leading) if leading else output.squeeze(0)
+
+
+def _broadcast(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Size:
+    shapes = [tensor.shape[:-3] for tensor in (query, key, value)]
+    try:
+        return torch.broadcast_shapes(*shapes)
+    except RuntimeError:
+        raise ValueError(
+            "key: expected leading dimensions of query, key and value that broadcast, got "
+            f"{', '.join(str(tuple(shape)) for shape in shapes)}; make the batch dimensions agree"
+        ) from None
+
+
+def _with_one_batch(tensor: torch.Tensor, leading: torch.Size) -> torch.Tensor:
+    """(*leading, heads, length, head_dim) with the leading dimensions as one; a view wherever strides can say so."""
+    expanded = tensor.expand(*leading, *tensor.shape[-3:])
+    return expanded.flatten(0, -4) if leading else expanded.unsqueeze(0)
+
+
+def _attend_nested(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: tuple[Any, ...]
+) -> torch.Tensor:
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        _check_nested(name, tensor)
+    rows = [tensor.values().transpose(0, 1) for tensor in (query, key, value)]
+    output = _attend(*rows, query.offsets(), key.offsets(), *options)
+    # From the parts of the query, so that the result's ragged dimension is the query's and the two can be added.
+    nested = torch.nested.nested_tensor_from_jagged(
+        output,
+        query.offsets(),
+        min_seqlen=query._maybe_min_seqlen,  # type: ignore[attr-defined]
+        max_seqlen=query._maybe_max_seqlen,  # type: ignore[attr-defined]
+    )
+    return nested.transpose(1, 2)
+
+
+def _check_nested(name: str, tensor: torch.Tensor) -> None:
+    if not isinstance(tensor, torch.Tensor) or not tensor.is_nested or tensor.layout != torch.jagged:
+        raise TypeError(
+            f"{name}: expected a nested tensor of layout torch.jagged where query, key or value is one, got "
+            f"{'another' if isinstance(tensor, torch.Tensor) else type(tensor).__name__}; make all three nested, "
+            "layout=torch.jagged"
+        )
+    if tensor.dim() != 4 or tensor._ragged_idx != 2:  # type: ignore[attr-defined]
+        raise ValueError(
+            f"{name}: expected shape (batch, heads, ragged, head_dim), got {tuple(tensor.shape)}; "
+            "transpose(1, 2) brings (batch, ragged, heads, head_dim) there"
+        )
+    if tensor.lengths() is not None:  # type: ignore[attr-defined]
+        raise ValueError(f"{name}: expected a nested tensor without holes, got one with lengths; call .contiguous()")
+
+
+def _two(window_size: tuple[int, int]) -> tuple[int, int]:
+    try:
+        left, right = window_size
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"window_size: expected two whole numbers (left, right), got {window_size!r}; -1 has no bound"
+        ) from None
+    return left, right
+
+
+def _attend(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    cu_seqlens_q: torch.Tensor | None,
+    cu_seqlens_k: torch.Tensor | None,
+    activation: ActivationLike,
+    params: Mapping[str, float] | None,
+    scale: float | None,
+    out_scale: OutScale,
+    left: int,
+    right: int,
+    diagonal: str,
+    enable_gqa: bool,
+    accuracy: str,
+    deterministic: bool,
+) -> torch.Tensor:
+    """Calls the operator, which checks everything; here stands only what its schema cannot say."""
+    number, kind, per_batch = 1.0, "number", None
+    if isinstance(out_scale, str):
+        kind = out_scale
+    elif isinstance(out_scale, torch.Tensor):
+        if out_scale.requires_grad:
+            raise ValueError(
+                "out_scale: expected numbers without gradient, got a tensor that requires one; pass .detach(), or "
+                "multiply the output yourself"
+            )
+        per_batch = out_scale
+    else:
+        number = out_scale
+    if params is not None or not isinstance(activation, str):
+        activation = text_of(activation, params)
+    try:
+        return _forward(
+            query,
+            key,
+            value,
+            cu_seqlens_q,
+            cu_seqlens_k,
+            activation,
+            scale,
+            number,
+            kind,
+            per_batch,
+            left,
+            right,
+            diagonal,
+            enable_gqa,
+            accuracy,
+            deterministic,
+        )
+    except RuntimeError as error:
+        raise translated(error) from None

@@ -1,0 +1,34 @@
+"""Loads the operators; their schemas and checks are in C++, torch/operators.cpp."""
+
+from importlib import metadata
+from pathlib import Path
+
+import torch
+
+# More than one folder where the package is installed for editing: sources in one, built files in the other.
+_package_folders: list[str] = list(__import__("gdpa").__path__)
+
+
+def _load() -> None:
+    candidates = [Path(folder) / "lib" / "libgdpa_torch.so" for folder in _package_folders]
+    for candidate in candidates:
+        if candidate.is_file():
+            torch.ops.load_library(candidate)
+            return
+    tried = ", ".join(str(candidate) for candidate in candidates)
+    raise ImportError(
+        f"gdpa: expected the operators at {tried}, found none; install the package with pip instead of importing "
+        "its source folder"
+    )
+
+
+def version() -> str:
+    """The version of the installed package."""
+    return metadata.version("gdpa")
+
+
+_load()
+forward = torch.ops.gdpa.forward.default
+backward = torch.ops.gdpa.backward.default
+flops = torch.ops.gdpa.flops.default
+describe_activation = torch.ops.gdpa.activation.default

@@ -1,0 +1,210 @@
+"""The command ``python -m gdpa.bench``: its options, its progress, and the order of what it does."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gdpa.bench.cases import Case
+    from gdpa.bench.systems import System
+
+DTYPES = ("float32", "float64", "bfloat16", "float16")
+SHORT_DTYPES = {"fp32": "float32", "fp64": "float64", "bf16": "bfloat16", "fp16": "float16"}
+
+EXAMPLES = """examples:
+  python -m gdpa.bench --figures
+  python -m gdpa.bench --lengths movielens --batch-limit 64 --head-dim 128 --mask causal --plot movielens.png
+  python -m gdpa.bench --suite anchors --scale-batch 0.01 --direction fwd --json anchors.jsonl
+  python -m gdpa.bench --batch 16 --max-length 300 --fill 0.5 --activation gelu silu --dtype float32 bfloat16
+"""
+
+
+def keep_pytorch_alive() -> None:
+    """Some virtual machines list AMX and do not allow it; PyTorch's bf16 products die there of an illegal instruction.
+
+    oneDNN reads this variable at its first product. Where the system does allow AMX nothing is changed, so that
+    PyTorch is timed at its best.
+    """
+    arch_prctl, request_permission, amx_tile_data = 158, 0x1023, 18
+    if platform.machine() != "x86_64" or ctypes.CDLL(None).syscall(arch_prctl, request_permission, amx_tile_data) == 0:
+        return
+    os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+
+
+def dtype(text: str) -> str:
+    name = SHORT_DTYPES.get(text, text)
+    if name not in DTYPES:
+        raise argparse.ArgumentTypeError(f"expected one of {', '.join(DTYPES)}; got {text!r}")
+    return name
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m gdpa.bench",
+        description="Times gdpa and every other system that can be imported, taking turns on the same problems.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    what = parser.add_argument_group("what is timed")
+    what.add_argument("--figures", action="store_true", help="the project's figures against their goals; minutes")
+    what.add_argument("--suite", metavar="NAME", help="a built-in list of shapes: anchors, uses")
+    what.add_argument("--scale-batch", type=float, default=1.0, metavar="F", help="factor on the suite's batch (1)")
+    what.add_argument("--lengths", metavar="SOURCE", help="movielens, numbers such as 3,17,0,5, or a file of numbers")
+    what.add_argument("--users", type=int, metavar="N", help="the first N of these lengths only")
+    what.add_argument("--batch-limit", type=int, default=0, metavar="N", help="sequences in one call (all)")
+    what.add_argument("--batch", type=int, default=8, metavar="N", help="sequences, where no lengths are given (8)")
+    what.add_argument("--max-length", type=int, default=256, metavar="N", help="longest length to generate (256)")
+    what.add_argument("--fill", type=float, default=1.0, metavar="F", help="mean length as a part of the longest (1)")
+    what.add_argument("--seed", type=int, default=0, metavar="N", help="of the generated lengths (0)")
+    what.add_argument("--heads", type=int, default=4, metavar="N", help="attention heads (4)")
+    what.add_argument("--head-dim", type=int, default=64, metavar="N", help="elements of a head (64)")
+    what.add_argument("--dtype", type=dtype, nargs="+", metavar="TYPE", help="float32, float64, bfloat16, float16")
+    what.add_argument("--activation", nargs="+", metavar="F", help="names or expressions in s (gelu)")
+    what.add_argument("--mask", default="none", metavar="MASK", help="none, causal, or window:LEFT,RIGHT (none)")
+    what.add_argument("--direction", default="both", choices=("fwd", "bwd", "both"))
+    what.add_argument("--systems", nargs="+", metavar="NAME", help="only these; --list-systems shows the names")
+    what.add_argument("--list-systems", action="store_true", help="show the names and stop")
+    how = parser.add_argument_group("how")
+    how.add_argument("--seconds", type=float, metavar="S", help="for each figure, all rounds together (0.5)")
+    how.add_argument("--rounds", type=int, default=3, metavar="N", help="turns that the systems take (3)")
+    how.add_argument("--threads", type=int, metavar="N", help="CPU threads, for gdpa and PyTorch alike")
+    out = parser.add_argument_group("output")
+    out.add_argument("--json", type=Path, metavar="FILE", help="one JSON object a row; - for standard output")
+    out.add_argument("--plot", type=Path, metavar="FILE", help="a picture, .png or .svg")
+    options = parser.parse_args(arguments)
+    for name in ("batch", "heads", "head_dim", "rounds", "threads", "users"):
+        number = getattr(options, name)
+        if number is not None and number < 1:
+            parser.error(f"--{name.replace('_', '-')}: expected a number from 1 up; got {number}")
+    if not 0 <= options.fill <= 1 or options.scale_batch <= 0:
+        parser.error("--fill: expected a number from 0 to 1, and --scale-batch one above 0")
+    return options
+
+
+def chosen_cases(options: argparse.Namespace) -> list[Case]:
+    """The shapes that the options name, in each type and with each function."""
+    from dataclasses import replace
+
+    from gdpa.bench.cases import Case, cases_of_suite, generate_lengths, read_lengths
+
+    if options.suite:
+        shapes = cases_of_suite(options.suite, options.scale_batch, options.seed)
+    else:
+        lengths = (
+            read_lengths(options.lengths)[: options.users]
+            if options.lengths
+            else generate_lengths(options.batch, options.max_length, options.fill, options.seed)
+        )
+        shapes = [Case(lengths, lengths, options.heads, options.head_dim)]
+    cases = [
+        replace(shape, dtype=dtype, activation=activation, mask=options.mask, batch_limit=options.batch_limit)
+        for shape in shapes
+        for dtype in options.dtype or [shape.dtype]
+        for activation in options.activation or [shape.activation]
+    ]
+    for case in cases:
+        check(case)
+    return cases
+
+
+def check(case: Case) -> None:
+    """Refuses a mask or a function that gdpa cannot read, before any time is spent."""
+    import gdpa
+
+    gdpa.Activation(case.activation)
+    try:
+        left, right = case.window
+    except ValueError:
+        left = right = -2
+    if min(left, right) < -1:
+        raise ValueError(f"--mask: expected none, causal or window:LEFT,RIGHT (-1 has no bound); got {case.mask!r}")
+
+
+def chosen_systems(options: argparse.Namespace) -> list[System]:
+    from gdpa.bench.systems import SYSTEMS
+
+    known = {system.name: system for system in SYSTEMS}
+    for name in options.systems or []:
+        if name not in known:
+            raise ValueError(f"--systems: expected names among {', '.join(known)}; got {name!r}")
+    return [known[name] for name in options.systems] if options.systems else list(SYSTEMS)
+
+
+def show_progress(text: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def run(options: argparse.Namespace) -> int:
+    import torch
+
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    from gdpa.bench.measure import DIRECTIONS, Effort, Result, describe_device, measure, measure_rates
+    from gdpa.bench.rows import print_rows, print_table, write_json
+
+    systems = chosen_systems(options)
+    if options.list_systems:
+        print("\n".join(system.name for system in systems))
+        return 0
+    title = f"{describe_device()}, PyTorch {torch.__version__}"
+    result, figures = Result(), []
+    if options.figures:
+        from gdpa.bench.figures import COLUMNS, measure_figures
+
+        effort = Effort(options.seconds or 6.0, options.rounds)
+        result, figures = measure_figures(effort, measure_rates("float32"), options.users, show_progress)
+    else:
+        directions = [options.direction] if options.direction != "both" else list(DIRECTIONS)
+        effort = Effort(options.seconds or 0.5, options.rounds)
+        cases = chosen_cases(options)
+        rates = {name: measure_rates(name) for name in dict.fromkeys(case.dtype for case in cases)}
+        for index, case in enumerate(cases):
+
+            def progress(text: str, index: int = index) -> None:
+                show_progress(f"case {index + 1}/{len(cases)}, batch {text}")
+
+            one = measure(case, systems, directions, effort, rates[case.dtype], progress)
+            result.rows += one.rows
+            result.refusals += one.refusals
+    show_progress("")
+
+    to_stdout = options.json == Path("-")
+    if options.json:
+        write_json(None if to_stdout else options.json, result.rows)
+    if not to_stdout:
+        print_rows(title, result.rows, result.refusals)
+        if figures:
+            print_table("figures", COLUMNS, [figure.cells() for figure in figures], texts=2)
+    if options.plot and result.rows:
+        from gdpa.bench.plot import draw
+
+        draw(options.plot, title, result.rows)
+    return 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit codes as the command line's: 0 done, 2 an argument is wrong, 3 something is missing here."""
+    keep_pytorch_alive()
+    options = parse(arguments)
+    try:
+        return run(options)
+    except ModuleNotFoundError as missing:
+        print(f"gdpa.bench: needs the package {missing.name}: pip install {missing.name}", file=sys.stderr)
+        return 3
+    except (ValueError, TypeError) as refused:
+        print(f"gdpa.bench: {refused}", file=sys.stderr)
+        return 2
+    except OSError as failed:
+        print(f"gdpa.bench: {failed}", file=sys.stderr)
+        return 3
+
+
+if __name__ == "__main__":
+    sys.exit(main())

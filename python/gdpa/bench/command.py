@@ -1,0 +1,47 @@
+"""Asks the command line `gdpa` for what it knows: the commit, the rates of the processor, the cost of a call."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ADVICE = "install the wheel of gdpa, which brings the command, or set GDPA_COMMAND to its path"
+
+
+class CommandMissing(RuntimeError):
+    """The command `gdpa` is not there, or did not answer."""
+
+
+def find() -> str:
+    """GDPA_COMMAND, or the command beside this Python, or the one on PATH."""
+    beside = Path(sys.executable).with_name("gdpa")
+    found = os.environ.get("GDPA_COMMAND") or (str(beside) if beside.is_file() else shutil.which("gdpa"))
+    if not found:
+        raise CommandMissing(f"expected the command gdpa on PATH, found none: {ADVICE}")
+    return found
+
+
+def output_of(*arguments: str) -> str:
+    try:
+        return subprocess.run([find(), *arguments], capture_output=True, text=True, check=True, timeout=600).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        raise CommandMissing(f"the command gdpa did not answer ({error}): {ADVICE}") from None
+
+
+def json_of(*arguments: str) -> dict[str, Any]:
+    return json.loads(output_of(*arguments, "--json"))
+
+
+def commit() -> str:
+    """The commit that gdpa was built from, "unknown" where the command is missing."""
+    try:
+        found = re.search(r"commit ([^)]+)", output_of("--version"))
+    except CommandMissing:
+        return "unknown"
+    return found.group(1) if found else "unknown"

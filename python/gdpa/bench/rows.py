@@ -1,0 +1,135 @@
+"""The rows of the benchmark: their fields, the table for people, and JSON with one object a row."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from gdpa.bench.cases import Case
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure. The fields are those of `gdpa bench --json`; docs/benchmarks.md explains them."""
+
+    system: str
+    version: str
+    commit: str
+    direction: str
+    device: str
+    dtype: str
+    activation: str
+    accuracy: str | None
+    deterministic: bool
+    mask: str
+    B: int
+    H_q: int
+    H_k: int
+    d: int
+    d_v: int
+    q: int
+    kv: int
+    fill: float
+    shared_q: bool
+    shared_kv: bool
+    ms: float
+    tflops: float
+    cublas_tflops: float | None
+    floor_tflops: float | None
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A system that did not run a case, and why."""
+
+    system: str
+    case: Case
+    direction: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What bounds the device, measured in this run: FLOP/s of products, bytes/s of copies."""
+
+    product_flops: float
+    copy_bytes: float
+
+    def floor_tflops(self, case: Case, direction: str) -> float:
+        flops = case.flops(direction)
+        seconds = max(flops / self.product_flops, case.bytes(direction) / self.copy_bytes)
+        return flops / seconds * 1e-12 if seconds > 0 else 0.0
+
+
+def write_json(path: Path | None, rows: list[Row]) -> None:
+    """To a file, or to standard output for None."""
+    text = "".join(json.dumps(asdict(row)) + "\n" for row in rows)
+    if path is None:
+        print(text, end="")
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+COLUMNS = ("", "system", "dtype", "f", "mask", "B", "H", "d", "q", "kv", "fill", "ms", "GFLOP/s", "of floor")
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    of_floor = f"{row.tflops / row.floor_tflops:.2f}" if row.floor_tflops else ""
+    shared = lambda is_shared: " shared" if is_shared else ""  # noqa: E731
+    return (
+        row.direction,
+        row.system,
+        row.dtype,
+        row.activation,
+        row.mask,
+        str(row.B),
+        str(row.H_q),
+        str(row.d),
+        f"{row.q}{shared(row.shared_q)}",
+        f"{row.kv}{shared(row.shared_kv)}",
+        f"{row.fill:.2f}",
+        f"{row.ms:.3f}",
+        f"{row.tflops * 1e3:.1f}",
+        of_floor,
+    )
+
+
+def print_table(title: str, columns: tuple[str, ...], lines: list[tuple[str, ...]], texts: int) -> None:
+    """With rich where it is installed, else in plain columns. The first `texts` columns are text."""
+    try:
+        from rich.console import Console
+        from rich.table import Table
+    except ModuleNotFoundError:
+        print_plain(title, columns, lines)
+        return
+    table = Table(title=title, title_justify="left")
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="left" if index < texts else "right")
+    for line in lines:
+        table.add_row(*line)
+    Console(width=None if Console().is_terminal else 160).print(table, highlight=False)
+
+
+def print_plain(title: str, columns: tuple[str, ...], lines: list[tuple[str, ...]]) -> None:
+    widths = [max(map(len, column)) for column in zip(columns, *lines, strict=True)]
+    print(title)
+    for line in (columns, *lines):
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def print_rows(title: str, rows: list[Row], refusals: list[Refused]) -> None:
+    print_table(title, COLUMNS, [cells(row) for row in rows], texts=5)
+    for reason in dict.fromkeys(f"{refused.system}, {refused.direction}: {refused.reason}" for refused in refusals):
+        print(f"not run: {reason}")
+
+
+def fields() -> list[str]:
+    return list(Row.__dataclass_fields__)
+
+
+def as_row(values: dict[str, Any]) -> Row:
+    """A row read back from JSON."""
+    return Row(**values)

@@ -1,0 +1,135 @@
+"""The command ``python -m gdpa.demo``: its options, its progress, and the order of what it does."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+# Some virtual machines list AMX without allowing it, and PyTorch's bf16 products die there. Read when torch is loaded.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+
+DTYPES = ("float32", "float64", "bfloat16", "float16")
+OWN_FUNCTION = "s * sigmoid(1.702 * s)"
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m gdpa.demo",
+        description="Generalized Dot-Product Attention over the user histories of MovieLens 100K: causal "
+        "self-attention, PFFN and PMA, forward and backward, with gelu, silu and a function of yours; checked against "
+        "fp64 and timed against padded PyTorch.",
+    )
+    parser.add_argument(
+        "--activation", default=OWN_FUNCTION, metavar="TEXT", help=f'your function of s ("{OWN_FUNCTION}")'
+    )
+    parser.add_argument("--dtype", default="float32", choices=DTYPES, help="type of query, key and value (float32)")
+    parser.add_argument("--batch", default=64, type=int, metavar="N", help="users in a batch (64)")
+    parser.add_argument("--users", type=int, metavar="N", help="the first N users only (all 943)")
+    parser.add_argument("--heads", default=4, type=int, metavar="N", help="attention heads (4)")
+    parser.add_argument("--head-dim", default=128, type=int, metavar="N", help="numbers in a head (128)")
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="CPU threads, for gdpa and PyTorch alike (PyTorch's default)"
+    )
+    parser.add_argument(
+        "--samples", default=2, type=int, metavar="N", help="batches compared with fp64 and PyTorch (2)"
+    )
+    parser.add_argument(
+        "--output", default=Path("results"), type=Path, metavar="FOLDER", help="for demo.png and demo.json"
+    )
+    parser.add_argument("--quick", action="store_true", help="32 users in batches of 16, head_dim 32: seconds")
+    options = parser.parse_args(arguments)
+    if options.quick:
+        options.users, options.batch, options.head_dim = 32, 16, 32
+    for name in ("batch", "heads", "head_dim", "threads", "samples"):
+        number = getattr(options, name)
+        if number is not None and number < 1:
+            parser.error(f"--{name.replace('_', '-')} is a number from 1 up, got {number}")
+    return options
+
+
+def run(options: argparse.Namespace) -> None:
+    import torch
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    import gdpa
+    from gdpa.demo import histories as data
+    from gdpa.demo import report
+    from gdpa.demo.expression import in_pytorch
+    from gdpa.demo.measure import Measurement, measure
+    from gdpa.demo.uses import USES
+
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    functions = {text: in_pytorch(text) for text in ("gelu", "silu", options.activation)}
+    gdpa.Activation(options.activation)  # refuses what gdpa cannot read before any work is done
+
+    histories = data.load(options.users)
+    batches = list(histories.batches(options.batch))
+    lengths = histories.lengths
+    title = (
+        f"gdpa {gdpa.__version__}, PyTorch {torch.__version__}, {options.dtype}, {options.heads} heads of "
+        f"{options.head_dim}, {torch.get_num_threads()} CPU threads"
+    )
+    console = Console()
+    console.print(title, highlight=False)
+    console.print(
+        f"MovieLens 100K: {histories.users} users, {len(histories.items)} ratings, histories of {int(lengths.min())} "
+        f"to {int(lengths.max())}; {len(batches)} batches of up to {options.batch} users",
+        highlight=False,
+    )
+
+    for use in USES:
+        console.print(f"  {use.name:<5} {use.description}", highlight=False)
+    console.print(f"  own   {options.activation}", highlight=False)
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    measurements = []
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("", total=len(USES) * len(functions) * len(batches))
+        for use in USES:
+            embedding = data.Embedding(histories, options.heads, options.head_dim, getattr(torch, options.dtype))
+            for text, function in functions.items():
+                progress.update(task, description=f"{use.name}, {text}")
+                measurement = Measurement(use, text)
+                for _ in measure(measurement, function, batches, embedding, options.samples, rounds=3):
+                    progress.advance(task)
+                measurements.append(measurement)
+
+    report.print_errors(console, measurements)
+    report.print_times(console, measurements)
+    options.output.mkdir(parents=True, exist_ok=True)
+    settings = {
+        "gdpa": gdpa.__version__,
+        "torch": torch.__version__,
+        "device": "cpu",
+        "dtype": options.dtype,
+        "heads": options.heads,
+        "head_dim": options.head_dim,
+        "batch": options.batch,
+        "threads": torch.get_num_threads(),
+    }
+    report.write_json(options.output / "demo.json", settings, histories, measurements)
+    report.draw(options.output / "demo.png", title, histories, measurements)
+    console.print(f"Written: {options.output / 'demo.json'}, {options.output / 'demo.png'}", highlight=False)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parse(arguments)
+    try:
+        run(options)
+    except ModuleNotFoundError as missing:
+        if missing.name not in ("rich", "matplotlib", "numpy"):
+            raise
+        print(f"gdpa.demo: needs the package {missing.name}: pip install {missing.name}", file=sys.stderr)
+        return 1
+    except (ValueError, TypeError, OSError) as refused:
+        print(f"gdpa.demo: {refused}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,148 @@
+"""What the demonstration measures: errors against fp64 beside PyTorch's, and times against the padded computation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from gdpa.demo.expression import Elementwise
+from gdpa.demo.histories import Embedding, Histories
+from gdpa.demo.uses import Case, Forward, Padded, Use, packed, reference, with_gdpa
+
+RESULTS = ("O", "dQ", "dK", "dV")
+BACKWARD_FLOPS = 2.5  # five products to the forward pass's two
+
+
+@dataclass
+class Times:
+    """Seconds."""
+
+    forward: float = 0.0
+    backward: float = 0.0
+
+    def add(self, other: Times) -> None:
+        self.forward += other.forward
+        self.backward += other.backward
+
+    @property
+    def both(self) -> float:
+        return self.forward + self.backward
+
+
+@dataclass
+class Squares:
+    """Squared 2-norms, added up over batches: of the reference, and of what differs from it."""
+
+    reference: float = 0.0
+    gdpa: float = 0.0
+    pytorch: float = 0.0
+
+
+@dataclass
+class Measurement:
+    """One use with one function: all batches through gdpa, the sampled ones through PyTorch as well."""
+
+    use: Use
+    activation: str
+    flops: float = 0.0  # of all batches, forward
+    times: Times = field(default_factory=Times)  # of all batches
+    sampled_times: Times = field(default_factory=Times)  # of the sampled batches, as the two below
+    padded_times: Times = field(default_factory=Times)
+    packed_times: Times = field(default_factory=Times)  # zeros where PyTorch needs padding
+    squares: dict[str, Squares] = field(default_factory=lambda: {name: Squares() for name in RESULTS})
+
+    @property
+    def label(self) -> str:
+        """The function in the few letters of a table: its name, or "own" for an expression."""
+        return self.activation if self.activation.isidentifier() else "own"
+
+    def rates(self) -> tuple[float, float]:
+        """GFLOP/s of gdpa, forward and backward, over the scores that count."""
+        return (
+            self.flops / self.times.forward / 1e9,
+            self.flops * BACKWARD_FLOPS / self.times.backward / 1e9,
+        )
+
+    def speed_up(self) -> float:
+        """Forward and backward together, over the padded computation of the same batches."""
+        return self.padded_times.both / self.sampled_times.both
+
+    def speed_up_over_packed(self) -> float | None:
+        """The same over PyTorch without padding, for the use that PyTorch can say so."""
+        return self.packed_times.both / self.sampled_times.both if self.packed_times.both else None
+
+    def errors(self, name: str) -> tuple[float, float]:
+        """Relative 2-norms of the error of gdpa and of PyTorch, in O, dQ, dK or dV."""
+        sums = self.squares[name]
+        return (sums.gdpa / sums.reference) ** 0.5, (sums.pytorch / sums.reference) ** 0.5
+
+
+def run(forward: Forward, inputs: tuple[Tensor, ...], grad_output: Tensor) -> tuple[Times, tuple[Tensor, ...]]:
+    """One training step's share of the attention: its times, and O, dQ, dK, dV."""
+    query, key, value = (tensor.detach().requires_grad_() for tensor in inputs)
+    begin = time.perf_counter()
+    output = forward(query, key, value)
+    middle = time.perf_counter()
+    gradients = torch.autograd.grad(output, (query, key, value), grad_output)
+    end = time.perf_counter()
+    return Times(middle - begin, end - middle), (output.detach(), *gradients)
+
+
+def sampled(batches: int, wanted: int) -> set[int]:
+    """`wanted` batches, spread evenly."""
+    wanted = min(wanted, batches)
+    return {(2 * i + 1) * batches // (2 * wanted) for i in range(wanted)}
+
+
+def compare(case: Case, activation: str, function: Elementwise, rounds: int, into: Measurement) -> None:
+    """Adds one batch's times and errors, gdpa's and PyTorch's, to the measurement."""
+    forward = with_gdpa(case, activation)
+    padded = Padded(case, function)
+    without_padding = packed(case, function)
+    steps = [
+        (into.sampled_times, forward, case.inputs, case.grad_output),
+        (into.padded_times, padded.forward, padded.inputs, padded.grad_output),
+    ]
+    if without_padding:
+        steps.append((into.packed_times, without_padding, case.inputs, case.grad_output))
+    # In turn, so that a busy moment of the machine meets all of them.
+    taken = [[run(compute, inputs, gradient)[0] for _, compute, inputs, gradient in steps] for _ in range(rounds)]
+    for (total, *_), column in zip(steps, zip(*taken, strict=True), strict=True):
+        total.add(Times(median(t.forward for t in column), median(t.backward for t in column)))
+
+    exact = run(reference(case, function), tuple(t.double() for t in case.inputs), case.grad_output.double())[1]
+    from_gdpa = run(forward, case.inputs, case.grad_output)[1]
+    from_pytorch = run(padded.forward, padded.inputs, padded.grad_output)[1]
+    for name, want, got, padded_result in zip(RESULTS, exact, from_gdpa, from_pytorch, strict=True):
+        sums = into.squares[name]
+        sums.reference += float(want.square().sum())
+        sums.gdpa += float((got.double() - want).square().sum())
+        sums.pytorch += float((padded.packed(padded_result).double() - want).square().sum())
+
+
+def measure(
+    into: Measurement,
+    function: Elementwise,
+    batches: list[Histories],
+    embedding: Embedding,
+    samples: int,
+    rounds: int,
+) -> Iterator[None]:
+    """Runs every batch, adds it to the measurement, and yields after each one, for the progress to show."""
+    use, activation = into.use, into.activation
+    chosen = sampled(len(batches), samples)
+    for index, batch in enumerate(batches):
+        case = Case.make(use, batch, embedding)
+        if index == 0:  # the first call parses the function and generates the products for this head_dim
+            run(with_gdpa(case, activation), case.inputs, case.grad_output)
+        taken, _ = run(with_gdpa(case, activation), case.inputs, case.grad_output)
+        into.times.add(taken)
+        into.flops += case.flops()
+        if index in chosen:
+            compare(case, activation, function, rounds, into)
+        yield

@@ -1,0 +1,168 @@
+// A function printed as CUDA C++: one statement a step, over the elementary functions of kernels/common.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <string>
+
+#include "activation/fast.h"
+#include "activation/function.h"
+#include "activation/tree.h"
+
+namespace gdpa::activation {
+
+namespace {
+
+/// The number rounded to fp32, as a literal that gives exactly it.
+std::string literal(double number) {
+  const auto rounded = static_cast<float>(number);
+  if (std::isinf(rounded)) return rounded > 0 ? "__int_as_float(0x7f800000)" : "__int_as_float(0xff800000)";
+  const std::string digits = fmt::format("{}", rounded);
+  const bool is_whole = digits.find_first_of(".e") == std::string::npos;
+  return digits + (is_whole ? ".0f" : "f");
+}
+
+bool is_condition(Operation operation) {
+  return operation == Operation::less || operation == Operation::less_equal || operation == Operation::equal;
+}
+
+class Printer {
+ public:
+  Printer(const Program& program, Accuracy accuracy)
+      : program_(program), level_(accuracy == Accuracy::fast ? "gdpa::fast::" : "gdpa::exact::") {}
+
+  std::string statements() const {
+    std::string text;
+    for (std::size_t i = 0; i < program_.steps.size(); ++i) {
+      const Step& step = program_.steps[i];
+      if (is_inline(step)) continue;
+      text +=
+          fmt::format("    const {} v{} = {};\n", is_condition(step.operation) ? "bool" : "float", i, expression(step));
+    }
+    return text;
+  }
+
+  std::string result(std::size_t index) const { return operand(program_.results[index]); }
+
+ private:
+  static bool is_inline(const Step& step) {
+    return step.operation == Operation::constant || step.operation == Operation::score;
+  }
+
+  std::string operand(std::uint16_t index) const {
+    const Step& step = program_.steps[index];
+    if (step.operation == Operation::constant) return literal(step.number);
+    if (step.operation == Operation::score) return "s";
+    return fmt::format("v{}", index);
+  }
+
+  std::string infix(const Step& step, const char* sign) const {
+    return fmt::format("{} {} {}", operand(step.a), sign, operand(step.b));
+  }
+
+  std::string call(const Step& step, std::string_view name) const {
+    std::string text = fmt::format("{}({}", name, operand(step.a));
+    if (operand_count(step.operation) > 1) text += ", " + operand(step.b);
+    return text + ")";
+  }
+
+  std::string elementary(const Step& step, std::string_view name) const {
+    return call(step, fmt::format("{}{}", level_, name));
+  }
+
+  bool is_one(std::uint16_t index) const {
+    const Step& step = program_.steps[index];
+    return step.operation == Operation::constant && step.number == 1;
+  }
+
+  std::string expression(const Step& step) const {
+    switch (step.operation) {
+      case Operation::constant:
+      case Operation::score:
+        break;
+      case Operation::add:
+        return infix(step, "+");
+      case Operation::subtract:
+        return infix(step, "-");
+      case Operation::multiply:
+        return infix(step, "*");
+      case Operation::divide:
+        return is_one(step.a) ? fmt::format("{}reciprocal({})", level_, operand(step.b)) : elementary(step, "divide");
+      case Operation::power:
+        return elementary(step, "power");
+      case Operation::negate:
+        return fmt::format("-{}", operand(step.a));
+      case Operation::absolute:
+        return call(step, "fabsf");
+      case Operation::sign:
+        return call(step, "gdpa::sign");
+      case Operation::sqrt:
+        return elementary(step, "sqrt");
+      case Operation::rsqrt:
+        return elementary(step, "rsqrt");
+      case Operation::exp:
+        return elementary(step, "exp");
+      case Operation::exp2:
+        return elementary(step, "exp2");
+      case Operation::expm1:
+        return elementary(step, "expm1");
+      case Operation::log:
+        return elementary(step, "log");
+      case Operation::log1p:
+        return elementary(step, "log1p");
+      case Operation::tanh:
+        return elementary(step, "tanh");
+      case Operation::sigmoid:
+        return elementary(step, "sigmoid");
+      case Operation::erf:
+        return elementary(step, "erf");
+      case Operation::softplus:
+        return elementary(step, "softplus");
+      case Operation::sin:
+        return elementary(step, "sin");
+      case Operation::cos:
+        return elementary(step, "cos");
+      case Operation::minimum:
+        return call(step, "gdpa::minimum");
+      case Operation::maximum:
+        return call(step, "gdpa::maximum");
+      case Operation::less:
+        return infix(step, "<");
+      case Operation::less_equal:
+        return infix(step, "<=");
+      case Operation::equal:
+        return infix(step, "==");
+      case Operation::select:
+        return fmt::format("{} ? {} : {}", operand(step.a), operand(step.b), operand(step.c));
+    }
+    return "";
+  }
+
+  const Program& program_;
+  std::string level_;
+};
+
+}  // namespace
+
+std::string cuda_source(const Function& function, Accuracy accuracy) {
+  FastPrograms programs{function.value(), function.value_and_derivative()};
+  if (accuracy == Accuracy::fast) programs = rewrite_fast(programs.value, programs.value_and_derivative);
+  const Printer value(programs.value, accuracy);
+  const Printer both(programs.value_and_derivative, accuracy);
+  return fmt::format(
+      "#include \"common/elementary.cuh\"\n\n"
+      "// {}\n"
+      "struct Activation {{\n"
+      "  static __device__ __forceinline__ float value(float s) {{\n"
+      "{}"
+      "    return {};\n"
+      "  }}\n\n"
+      "  static __device__ __forceinline__ void value_and_derivative(float s, float& f, float& derivative) {{\n"
+      "{}"
+      "    f = {};\n"
+      "    derivative = {};\n"
+      "  }}\n"
+      "}};\n",
+      function.text(), value.statements(), value.result(0), both.statements(), both.result(0), both.result(1));
+}
+
+}  // namespace gdpa::activation

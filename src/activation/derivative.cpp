@@ -1,0 +1,212 @@
+// See derivative.h. Two things keep the result finite where its limit is, at the least cost:
+//  - a gate, select(condition, x, 0), is pulled out of every product: select(condition, x * y, 0). What it closes is
+//    then 0 even where y is infinite, and the closed branch costs nothing;
+//  - a product's derivative is written with the product itself, f' = a' b + f (b' / b), where b' / b is simple, so
+//    that it shares with the value; and a factor that reaches infinity on one side only, where the other levels out
+//    and its derivative vanishes, is held finite.
+#include "activation/derivative.h"
+
+#include <cmath>
+#include <limits>
+#include <numbers>
+#include <vector>
+
+namespace gdpa::activation {
+
+namespace {
+
+class Differentiator {
+ public:
+  Differentiator(Tree& tree, NodeId variable) : tree_(tree), variable_(variable) {}
+
+  NodeId run(NodeId root) {
+    const std::vector<bool> wanted = tree_.reachable({root});
+    derivatives_.assign(root + 1, zero());
+    for (NodeId id = 0; id <= root; ++id) {
+      if (wanted[id]) derivatives_[id] = id == variable_ ? number(1) : rule(id);
+    }
+    return derivatives_[root];
+  }
+
+ private:
+  NodeId number(double value) { return tree_.number(value); }
+  NodeId zero() { return number(0); }
+  NodeId make(Operation operation, NodeId a, NodeId b = 0) { return tree_.make(operation, a, b); }
+
+  // Gates within gates count down to the depth that clamp, min and max of a few operands give; without an end the
+  // pulling of one gate through another could grow without bound.
+  bool is_gate(NodeId id, int depth = 4) const {
+    const Node& node = tree_[id];
+    if (node.operation != Operation::select || depth == 0) return false;
+    return tree_.is_number(node.b, 0) || tree_.is_number(node.c, 0) || is_gate(node.b, depth - 1) ||
+           is_gate(node.c, depth - 1);
+  }
+
+  // A product in which zero annihilates, as a limit would have it: 0 * infinity is 0.
+  NodeId chain(NodeId a, NodeId b) {
+    if (tree_.is_number(a, 0) || tree_.is_number(b, 0)) return zero();
+    if (!is_gate(a)) std::swap(a, b);
+    if (is_gate(a)) {
+      const Node gate = tree_[a];
+      return tree_.select(gate.a, chain(gate.b, b), chain(gate.c, b));
+    }
+    return tree_.multiply(a, b);
+  }
+
+  NodeId chain_divide(NodeId a, NodeId b) {
+    if (tree_.is_number(a, 0)) return a;
+    if (is_gate(a)) {
+      const Node gate = tree_[a];
+      return tree_.select(gate.a, chain_divide(gate.b, b), chain_divide(gate.c, b));
+    }
+    return tree_.divide(a, b);
+  }
+
+  // `factor` stands beside something that vanishes where its partner levels out. Only a factor that is bounded on one
+  // side is worth a step: where both sides are infinite the product itself has no value at one of them.
+  NodeId held_finite(NodeId factor) {
+    constexpr double largest = std::numeric_limits<float>::max();
+    const Range range = tree_.range(factor);
+    const bool low = std::isinf(range.low), high = std::isinf(range.high);
+    if (high && !low) return tree_.minimum(factor, number(largest), Edge::through);
+    if (low && !high) return tree_.maximum(factor, number(-largest), Edge::through);
+    return factor;
+  }
+
+  // a * b' as a part of (a * b)'.
+  NodeId product_part(NodeId product, NodeId a, NodeId b) {
+    const NodeId slope = derivatives_[b];
+    if (tree_.is_number(slope, 0)) return slope;
+    const Node& factor = tree_[b];
+    if (factor.operation == Operation::sigmoid) {
+      const NodeId relative = tree_.subtract(number(1), b);
+      return chain(held_finite(product), chain(relative, derivatives_[factor.a]));
+    }
+    if (factor.operation == Operation::exp) return chain(product, derivatives_[factor.a]);
+    if (is_gate(slope) || !tree_.is_bounded(b)) return chain(a, slope);
+    return chain(held_finite(a), slope);
+  }
+
+  NodeId product(NodeId id) {
+    const Node node = tree_[id];
+    if (node.a == node.b) return chain(tree_.multiply(number(2), node.a), derivatives_[node.a]);
+    return tree_.add(product_part(id, node.b, node.a), product_part(id, node.a, node.b));
+  }
+
+  NodeId quotient(NodeId id) {
+    const Node node = tree_[id];
+    const NodeId above = derivatives_[node.a];
+    const NodeId below = chain(id, derivatives_[node.b]);
+    if (tree_.is_number(below, 0)) return chain_divide(above, node.b);
+    return chain_divide(tree_.subtract(above, below), node.b);
+  }
+
+  NodeId power(NodeId id) {
+    const Node node = tree_[id];
+    const NodeId lower = make(Operation::power, node.a, tree_.subtract(node.b, number(1)));
+    const NodeId by_base = chain(tree_.multiply(node.b, lower), derivatives_[node.a]);
+    const NodeId by_exponent = derivatives_[node.b];
+    if (tree_.is_number(by_exponent, 0)) return by_base;
+    return tree_.add(by_base, chain(tree_.multiply(id, make(Operation::log, node.a)), by_exponent));
+  }
+
+  // maximum, and minimum with the comparison turned round.
+  NodeId extremum(const Node& node) {
+    const NodeId x = derivatives_[node.a], bound = derivatives_[node.b];
+    const bool is_maximum = node.operation == Operation::maximum;
+    const NodeId small = is_maximum ? node.a : node.b, large = is_maximum ? node.b : node.a;
+    const NodeId inside = tree_.select(make(Operation::less, small, large), bound, x);
+    switch (node.edge) {
+      case Edge::through:
+        return x;
+      case Edge::one:
+        return inside;
+      case Edge::zero:
+        return tree_.select(make(Operation::less_equal, small, large), bound, x);
+      case Edge::half:
+        break;
+    }
+    const NodeId both = chain(number(0.5), tree_.add(x, bound));
+    return tree_.select(make(Operation::equal, small, large), both, inside);
+  }
+
+  // sign(a) is 0 at the kink, and so must be its product with anything.
+  NodeId absolute(const Node& node) {
+    const NodeId slope = derivatives_[node.a];
+    const NodeId sign = make(Operation::sign, node.a);
+    return tree_.is_number(slope) ? chain(sign, slope)
+                                  : tree_.select(make(Operation::equal, node.a, zero()), zero(), chain(sign, slope));
+  }
+
+  NodeId rule(NodeId id) {
+    const Node node = tree_[id];
+    const NodeId slope = derivatives_[node.a];  // of the first operand, where there is one
+    switch (node.operation) {
+      case Operation::constant:
+      case Operation::score:
+      case Operation::sign:
+      case Operation::less:
+      case Operation::less_equal:
+      case Operation::equal:
+        return zero();
+      case Operation::add:
+        return tree_.add(slope, derivatives_[node.b]);
+      case Operation::subtract:
+        return tree_.subtract(slope, derivatives_[node.b]);
+      case Operation::multiply:
+        return product(id);
+      case Operation::divide:
+        return quotient(id);
+      case Operation::power:
+        return power(id);
+      case Operation::negate:
+        return tree_.negate(slope);
+      case Operation::absolute:
+        return absolute(node);
+      case Operation::minimum:
+      case Operation::maximum:
+        return extremum(node);
+      case Operation::select:
+        return tree_.select(node.a, derivatives_[node.b], derivatives_[node.c]);
+      case Operation::sqrt:
+        return chain(tree_.multiply(number(0.5), make(Operation::rsqrt, node.a)), slope);
+      case Operation::rsqrt:
+        return chain(tree_.multiply(number(-0.5), tree_.multiply(id, tree_.multiply(id, id))), slope);
+      case Operation::exp:
+        return chain(id, slope);
+      case Operation::exp2:
+        return chain(tree_.multiply(number(std::numbers::ln2), id), slope);
+      case Operation::expm1:
+        return chain(tree_.add(id, number(1)), slope);
+      case Operation::log:
+        return chain_divide(slope, node.a);
+      case Operation::log1p:
+        return chain_divide(slope, tree_.add(number(1), node.a));
+      case Operation::tanh:
+        return chain(tree_.subtract(number(1), tree_.multiply(id, id)), slope);
+      case Operation::sigmoid:
+        return chain(tree_.multiply(id, tree_.subtract(number(1), id)), slope);
+      case Operation::erf: {
+        const NodeId density = make(Operation::exp, tree_.negate(tree_.multiply(node.a, node.a)));
+        return chain(density, chain(number(2 * std::numbers::inv_sqrtpi), slope));
+      }
+      case Operation::softplus:
+        return chain(make(Operation::sigmoid, node.a), slope);
+      case Operation::sin:
+        return chain(make(Operation::cos, node.a), slope);
+      case Operation::cos:
+        return chain(tree_.negate(make(Operation::sin, node.a)), slope);
+    }
+    return zero();
+  }
+
+  Tree& tree_;
+  NodeId variable_;
+  std::vector<NodeId> derivatives_;
+};
+
+}  // namespace
+
+NodeId differentiate(Tree& tree, NodeId root, NodeId variable) { return Differentiator(tree, variable).run(root); }
+
+}  // namespace gdpa::activation

@@ -1,0 +1,18 @@
+// The rewriting of a function for the hardware's approximations: what a GPU has as one instruction is said with it,
+// and the constants that this brings are folded into those that are there.
+#pragma once
+
+#include "activation/program.h"
+
+namespace gdpa::activation {
+
+/// `value` and `value_and_derivative` of one function, rewritten alike: both compute the same approximation of f.
+/// Afterwards there is no exp and no sigmoid: exp2, tanh and divisions stand in their place.
+struct FastPrograms {
+  Program value;
+  Program value_and_derivative;
+};
+
+FastPrograms rewrite_fast(const Program& value, const Program& value_and_derivative);
+
+}  // namespace gdpa::activation

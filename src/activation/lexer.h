@@ -1,0 +1,35 @@
+// Tokens of the expression language, and the spacing of its canonical form.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace gdpa::activation {
+
+struct Token {
+  enum class Kind { number, name, symbol, end };
+  Kind kind = Kind::end;
+  std::string text;  ///< "**" is read as "^"
+  double number = 0;
+  std::size_t position = 0;
+};
+
+/// The tokens of a text, the last one of kind end. Throws Error (value) at a character or number that is none.
+std::vector<Token> tokenize(std::string_view text);
+
+/// A number in the fewest digits that give it back.
+std::string shortest(double number);
+
+/// Writes tokens as they are written in canonical form: "2 * (s - 1)^2", "max(s, -1)".
+class CanonicalText {
+ public:
+  /// `binary`: a + or - between two operands, rather than a sign.
+  void append(const Token& token, bool binary);
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+}  // namespace gdpa::activation

@@ -1,0 +1,12 @@
+// One operation on doubles, by the standard library: what folds constants in the tree and evaluates a Program for
+// Activation::value. The vectorised evaluator is src/cpu's.
+#pragma once
+
+#include "activation/program.h"
+
+namespace gdpa::activation {
+
+/// The operation's value; 1 and 0 stand for true and false. Not for constant and score, which compute nothing.
+double apply(Operation operation, double a, double b = 0, double c = 0);
+
+}  // namespace gdpa::activation

@@ -1,0 +1,114 @@
+// Tree: the expressions of the score, as a directed graph in which equal subexpressions are one node. Its constructors
+// simplify; nothing here knows text (parser.h), derivatives (derivative.h) or evaluation order (lower.h).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "activation/program.h"
+
+namespace gdpa::activation {
+
+/// What the derivative of maximum and minimum is where the first operand x meets its bound, or lies beyond it.
+enum class Edge : std::uint8_t {
+  half,     ///< min, max: a tie gives half to each operand
+  zero,     ///< relu: a tie gives nothing to x
+  one,      ///< clamp: a tie gives all to x
+  through,  ///< guard: x' everywhere, also beyond the bound
+};
+
+using NodeId = std::uint32_t;
+
+/// One operation on earlier nodes. A parameter is a constant whose number is not known yet: it has a name.
+struct Node {
+  Operation operation = Operation::constant;
+  Edge edge = Edge::half;  ///< for minimum and maximum
+  NodeId a = 0;
+  NodeId b = 0;
+  NodeId c = 0;
+  double number = 0;
+  std::string parameter;
+};
+
+/// The least and the greatest value that a node may take, NaN aside; infinite where nothing is known.
+struct Range {
+  double low;
+  double high;
+};
+
+/// How many operands an operation reads: 0 to 3.
+int operand_count(Operation operation);
+
+/// The nodes of any number of expressions. Operands always come before the nodes that read them, so that one pass in
+/// the order of the ids visits an expression from its leaves to its root without recursion.
+///
+/// No simplification loses a NaN or an infinity that the expression as written gives for a finite score, and none
+/// adds one: x - x, 0 * x and x / x stay. The last bit and the sign of a zero may change (x / 3 is x * (1 / 3)).
+class Tree {
+ public:
+  Tree();
+
+  NodeId score() const { return 0; }
+  NodeId number(double value);
+  NodeId parameter(const std::string& name);
+
+  NodeId add(NodeId a, NodeId b);
+  NodeId subtract(NodeId a, NodeId b);
+  NodeId multiply(NodeId a, NodeId b);
+  NodeId divide(NodeId a, NodeId b);
+  NodeId power(NodeId base, NodeId exponent);
+  NodeId negate(NodeId a);
+  NodeId minimum(NodeId a, NodeId b, Edge edge = Edge::half);
+  NodeId maximum(NodeId a, NodeId b, Edge edge = Edge::half);
+  NodeId select(NodeId condition, NodeId a, NodeId b);
+
+  /// Any operation on earlier nodes, simplified.
+  NodeId make(Operation operation, NodeId a, NodeId b = 0, NodeId c = 0, Edge edge = Edge::half);
+
+  const Node& operator[](NodeId id) const { return nodes_[id]; }
+  NodeId size() const { return static_cast<NodeId>(nodes_.size()); }
+  bool is_number(NodeId id) const;
+  bool is_number(NodeId id, double value) const;
+  bool is_bounded(NodeId id) const;
+  Range range(NodeId id) const { return ranges_[id]; }
+
+  /// For each id up to root: does the expression read it?
+  std::vector<bool> reachable(const std::vector<NodeId>& roots) const;
+
+  NodeId make(const Node& node);
+
+  /// The expression rebuilt from its leaves: `rule` gives the node that stands for one whose operands are rewritten.
+  NodeId rewrite(NodeId root, const std::function<NodeId(const Node&)>& rule);
+
+  /// The expression with each parameter's number in its place. Every parameter must be bound.
+  NodeId bind(NodeId root, const std::map<std::string, double>& numbers);
+
+  /// The expression with integer and half-integer powers as products and roots. It comes last: a power has the shorter
+  /// derivative.
+  NodeId expand_powers(NodeId root);
+
+ private:
+  NodeId intern(Node node);
+  NodeId fold(Operation operation, NodeId a, NodeId b = 0, NodeId c = 0, Edge edge = Edge::half);
+  NodeId integer_power(NodeId base, int exponent);
+  NodeId expanded_power(NodeId base, NodeId exponent);
+  bool is_scaled(NodeId id) const;  // a constant times something
+  Range range_of(const Node& node) const;
+
+  struct Hash {
+    std::size_t operator()(const Node& node) const;
+  };
+  struct Equal {
+    bool operator()(const Node& x, const Node& y) const;
+  };
+
+  std::vector<Node> nodes_;
+  std::vector<Range> ranges_;
+  std::unordered_map<Node, NodeId, Hash, Equal> ids_;
+};
+
+}  // namespace gdpa::activation

@@ -1,0 +1,344 @@
+// The conversions of convert.h, compiled once for each instruction set and chosen at run time.
+#include "cpu/convert.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/convert.cpp"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+#include <algorithm>
+#include <cstddef>
+#include <tuple>
+
+#include "hwy/highway.h"
+
+#ifndef GDPA_CPU_CONVERSIONS
+#define GDPA_CPU_CONVERSIONS
+namespace gdpa::cpu {
+
+/// The functions of one instruction set for one element type.
+template <class T>
+struct Conversions {
+  decltype(&pack_rows<T>) pack;
+  decltype(&pack_transposed<T>) transpose;
+  decltype(&store_rows<T>) store;
+  decltype(&accumulate_rows<ComputeType<T>>) accumulate;
+  decltype(&round_through<T>) round;
+};
+
+using AllConversions = std::tuple<Conversions<BFloat16>, Conversions<Float16>, Conversions<float>, Conversions<double>>;
+
+}  // namespace gdpa::cpu
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace gdpa::cpu {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+template <class D>
+using Half = hn::Rebind<std::uint16_t, D>;
+
+// ---- The 16-bit types, in registers ----
+
+template <class D>
+HWY_INLINE hn::Vec<D> decode(D d, hn::Vec<Half<D>> bits, BFloat16) {
+  const hn::RebindToUnsigned<D> du;
+  return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, bits)));
+}
+
+template <class D>
+HWY_INLINE hn::Vec<Half<D>> encode(D, hn::Vec<D> values, BFloat16) {
+  const hn::RebindToUnsigned<D> du;
+  const hn::RebindToSigned<D> di;
+  const auto bits = hn::BitCast(du, values);
+  const auto high = hn::ShiftRight<16>(bits);
+  // Half of the last bit that stays, less one, plus that bit: carries upwards exactly where rounding to even does.
+  const auto carry = hn::Add(hn::And(high, hn::Set(du, 1)), hn::Set(du, 0x7FFF));
+  const auto rounded = hn::ShiftRight<16>(hn::Add(bits, carry));
+  const auto quiet = hn::Or(high, hn::Set(du, 0x40));  // rounding could carry a NaN into infinity or beyond
+  const auto is_nan = hn::RebindMask(du, hn::IsNaN(values));
+  return hn::DemoteTo(Half<D>(), hn::BitCast(di, hn::IfThenElse(is_nan, quiet, rounded)));
+}
+
+#if HWY_TARGET <= HWY_AVX2  // these targets have the processor's own conversion
+
+template <class D>
+HWY_INLINE hn::Vec<D> decode(D d, hn::Vec<Half<D>> bits, Float16) {
+  return hn::PromoteTo(d, hn::BitCast(hn::Rebind<hwy::float16_t, D>(), bits));
+}
+
+template <class D>
+HWY_INLINE hn::Vec<Half<D>> encode(D, hn::Vec<D> values, Float16) {
+  return hn::BitCast(Half<D>(), hn::DemoteTo(hn::Rebind<hwy::float16_t, D>(), values));
+}
+
+#else
+
+template <class D>
+HWY_INLINE hn::Vec<D> decode(D d, hn::Vec<Half<D>> bits, Float16) {
+  const hn::RebindToUnsigned<D> du;
+  const auto wide = hn::PromoteTo(du, bits);
+  const auto magnitude = hn::And(wide, hn::Set(du, 0x7FFF));
+  // With the fields in place only the exponent's bias is wrong; a product sets it right, denormals included.
+  const auto finite = hn::Mul(hn::BitCast(d, hn::ShiftLeft<13>(magnitude)), hn::Set(d, 0x1p112F));
+  const auto special = hn::Gt(magnitude, hn::Set(du, 0x7BFF));
+  const auto value = hn::Or(hn::BitCast(du, finite), hn::IfThenElseZero(special, hn::Set(du, 0x7F800000)));
+  return hn::BitCast(d, hn::Or(value, hn::ShiftLeft<16>(hn::Xor(wide, magnitude))));
+}
+
+template <class D>
+HWY_INLINE hn::Vec<Half<D>> encode(D d, hn::Vec<D> values, Float16) {
+  const hn::RebindToUnsigned<D> du;
+  const hn::RebindToSigned<D> di;
+  const auto magnitude = hn::BitCast(du, hn::Abs(values));
+  const auto sign = hn::Xor(hn::BitCast(du, values), magnitude);
+  // Normal: the exponent's bias changes by 112, and the carry rounds to even, into infinity where it must.
+  const auto odd = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(du, 1));
+  const auto normal = hn::ShiftRight<13>(hn::Add(hn::Sub(magnitude, hn::Set(du, (112U << 23U) - 0xFFF)), odd));
+  // Denormal: a sum with 1/2 leaves the result in the low bits, rounded by the addition.
+  const auto shifted = hn::Add(hn::BitCast(d, magnitude), hn::Set(d, 0.5F));
+  const auto denormal = hn::Sub(hn::BitCast(du, shifted), hn::BitCast(du, hn::Set(d, 0.5F)));
+  const auto special = hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(values)), hn::Set(du, 0x7E00), hn::Set(du, 0x7C00));
+
+  const auto finite = hn::IfThenElse(hn::Gt(hn::Set(du, 0x38800000), magnitude), denormal, normal);
+  const auto all = hn::IfThenElse(hn::Gt(hn::Set(du, 0x47800000), magnitude), finite, special);
+  return hn::DemoteTo(Half<D>(), hn::BitCast(di, hn::Or(all, hn::ShiftRight<16>(sign))));
+}
+
+#endif
+
+// ---- Any element type, between memory and registers of the type that is computed in ----
+
+template <class D, class T>
+HWY_INLINE hn::Vec<D> load(D d, const T* source) {
+  if constexpr (std::is_same_v<T, ComputeType<T>>) {
+    return hn::LoadU(d, source);
+  } else {
+    return decode(d, hn::LoadU(Half<D>(), &source->bits), T());
+  }
+}
+
+template <class D, class T>
+HWY_INLINE void store(D d, hn::Vec<D> values, T* destination) {
+  if constexpr (std::is_same_v<T, ComputeType<T>>) {
+    hn::StoreU(values, d, destination);
+  } else {
+    hn::StoreU(encode(d, values, T()), Half<D>(), &destination->bits);
+  }
+}
+
+/// Calls body(d, i) for the vectors that cover 0 to count - 1: whole ones, then one of each smaller power of two that
+/// is needed, so that nothing outside is touched.
+template <class D, class Body>
+HWY_INLINE void for_each_vector(D d, std::int64_t begin, std::int64_t count, const Body& body) {
+  constexpr auto lanes = static_cast<std::int64_t>(hn::MaxLanes(D()));
+  std::int64_t i = begin;
+  for (; i + lanes <= count; i += lanes) body(d, i);
+  if constexpr (lanes > 1) {
+    if (i < count) for_each_vector(hn::Half<D>(), i, count, body);
+  }
+}
+
+/// Calls body(d, i, j) for the vectors that cover a block.
+template <class Compute, class Body>
+HWY_INLINE void for_each_vector_of_rows(std::int64_t rows, std::int64_t columns, const Body& body) {
+  for (std::int64_t i = 0; i < rows; ++i) {
+    for_each_vector(hn::ScalableTag<Compute>(), 0, columns, [&](auto d, std::int64_t j) HWY_ATTR { body(d, i, j); });
+  }
+}
+
+// ---- The functions ----
+
+template <class T>
+void pack_rows(const T* source, std::int64_t source_stride, std::int64_t rows, std::int64_t columns,
+               ComputeType<T> factor, ComputeType<T>* packed, std::int64_t packed_stride) {
+  for_each_vector_of_rows<ComputeType<T>>(rows, columns, [=](auto d, std::int64_t i, std::int64_t j) HWY_ATTR {
+    const auto values = load(d, source + i * source_stride + j);
+    hn::StoreU(hn::Mul(values, hn::Set(d, factor)), d, packed + i * packed_stride + j);
+  });
+}
+
+template <class T>
+void store_rows(const ComputeType<T>* source, std::int64_t source_stride, std::int64_t rows, std::int64_t columns,
+                ComputeType<T> factor, T* destination, std::int64_t destination_stride) {
+  for_each_vector_of_rows<ComputeType<T>>(rows, columns, [=](auto d, std::int64_t i, std::int64_t j) HWY_ATTR {
+    const auto values = hn::LoadU(d, source + i * source_stride + j);
+    store(d, hn::Mul(values, hn::Set(d, factor)), destination + i * destination_stride + j);
+  });
+}
+
+template <class Compute>
+void accumulate_rows(const Compute* source, std::int64_t source_stride, std::int64_t rows, std::int64_t columns,
+                     Compute factor, Compute* sum, std::int64_t sum_stride) {
+  for_each_vector_of_rows<Compute>(rows, columns, [=](auto d, std::int64_t i, std::int64_t j) HWY_ATTR {
+    const auto values = hn::LoadU(d, source + i * source_stride + j);
+    Compute* const to = sum + i * sum_stride + j;
+    hn::StoreU(hn::MulAdd(values, hn::Set(d, factor), hn::LoadU(d, to)), d, to);
+  });
+}
+
+template <class T>
+void round_through(ComputeType<T>* values, std::int64_t count) {
+  if constexpr (!std::is_same_v<T, ComputeType<T>>) {
+    for_each_vector(hn::ScalableTag<float>(), 0, count, [=](auto d, std::int64_t i) HWY_ATTR {
+      hn::StoreU(decode(d, encode(d, hn::LoadU(d, values + i), T()), T()), d, values + i);
+    });
+  }
+}
+
+#if HWY_TARGET == HWY_SCALAR
+constexpr std::int64_t transposed_side(std::size_t) { return 1; }
+#else
+/// Rows and columns of the square that is transposed in registers: what 16 bytes hold.
+constexpr std::int64_t transposed_side(std::size_t element_size) {
+  return 16 / static_cast<std::int64_t>(element_size);
+}
+#endif
+
+/// Transposes one square of `side` rows and columns.
+template <std::int64_t side, class T>
+HWY_INLINE void transpose_square(const T* source, std::int64_t source_stride, ComputeType<T> factor,
+                                 ComputeType<T>* packed, std::int64_t packed_stride) {
+  using Compute = ComputeType<T>;
+  const hn::CappedTag<Compute, static_cast<std::size_t>(side)> d;
+  const auto scale = hn::Set(d, factor);
+  const auto row = [&](std::int64_t i) HWY_ATTR { return hn::Mul(load(d, source + i * source_stride), scale); };
+  const auto put = [&](std::int64_t j, auto values) HWY_ATTR { hn::StoreU(values, d, packed + j * packed_stride); };
+#if HWY_TARGET == HWY_SCALAR
+  static_assert(side == 1);
+  put(0, row(0));
+#else
+  if constexpr (side == 1) {
+    put(0, row(0));
+  } else if constexpr (side == 2) {
+    put(0, hn::InterleaveLower(d, row(0), row(1)));
+    put(1, hn::InterleaveUpper(d, row(0), row(1)));
+  } else {
+    static_assert(side == 4);
+    const auto low_02 = hn::InterleaveLower(d, row(0), row(2));  // 00 20 01 21
+    const auto low_13 = hn::InterleaveLower(d, row(1), row(3));
+    const auto high_02 = hn::InterleaveUpper(d, row(0), row(2));  // 02 22 03 23
+    const auto high_13 = hn::InterleaveUpper(d, row(1), row(3));
+    put(0, hn::InterleaveLower(d, low_02, low_13));
+    put(1, hn::InterleaveUpper(d, low_02, low_13));
+    put(2, hn::InterleaveLower(d, high_02, high_13));
+    put(3, hn::InterleaveUpper(d, high_02, high_13));
+  }
+#endif
+}
+
+/// Transposes a block by squares, and what remains at its right and lower edges by smaller ones.
+template <std::int64_t side, class T>
+HWY_INLINE void transpose_block(const T* source, std::int64_t source_stride, std::int64_t rows, std::int64_t columns,
+                                ComputeType<T> factor, ComputeType<T>* packed, std::int64_t packed_stride) {
+  const std::int64_t whole_rows = rows / side * side;
+  const std::int64_t whole_columns = columns / side * side;
+  for (std::int64_t j = 0; j < whole_columns; j += side) {
+    for (std::int64_t i = 0; i < whole_rows; i += side) {
+      transpose_square<side>(source + i * source_stride + j, source_stride, factor, packed + j * packed_stride + i,
+                             packed_stride);
+    }
+  }
+  if constexpr (side > 1) {
+    transpose_block<1>(source + whole_columns, source_stride, rows, columns - whole_columns, factor,
+                       packed + whole_columns * packed_stride, packed_stride);
+    transpose_block<1>(source + whole_rows * source_stride, source_stride, rows - whole_rows, whole_columns, factor,
+                       packed + whole_rows, packed_stride);
+  }
+}
+
+/// Tiles of a cache line by a cache line: every line is read and written once, whatever the strides do to the sets of
+/// the cache.
+template <class T>
+void pack_transposed(const T* source, std::int64_t source_stride, std::int64_t rows, std::int64_t columns,
+                     ComputeType<T> factor, ComputeType<T>* packed, std::int64_t packed_stride) {
+  constexpr std::int64_t side = transposed_side(sizeof(ComputeType<T>));
+  constexpr std::int64_t line = 64 / sizeof(ComputeType<T>);
+  for (std::int64_t i = 0; i < rows; i += line) {
+    for (std::int64_t j = 0; j < columns; j += line) {
+      transpose_block<side>(source + i * source_stride + j, source_stride, std::min(line, rows - i),
+                            std::min(line, columns - j), factor, packed + j * packed_stride + i, packed_stride);
+    }
+  }
+}
+
+template <class T>
+inline constexpr Conversions<T> conversions_of = {&pack_rows<T>, &pack_transposed<T>, &store_rows<T>,
+                                                  &accumulate_rows<ComputeType<T>>, &round_through<T>};
+
+const AllConversions* all_conversions() {
+  static constexpr AllConversions all = {conversions_of<BFloat16>, conversions_of<Float16>, conversions_of<float>,
+                                         conversions_of<double>};
+  return &all;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace gdpa::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace gdpa::cpu {
+
+HWY_EXPORT(all_conversions);
+
+namespace {
+
+template <class T>
+const Conversions<T>& conversions() {
+  return std::get<Conversions<T>>(*HWY_DYNAMIC_DISPATCH(all_conversions)());
+}
+
+}  // namespace
+
+template <class T>
+void pack_rows(const T* source, std::int64_t source_stride, std::int64_t rows, std::int64_t columns,
+               ComputeType<T> factor, ComputeType<T>* packed, std::int64_t packed_stride) {
+  conversions<T>().pack(source, source_stride, rows, columns, factor, packed, packed_stride);
+}
+
+template <class T>
+void pack_transposed(const T* source, std::int64_t source_stride, std::int64_t rows, std::int64_t columns,
+                     ComputeType<T> factor, ComputeType<T>* packed, std::int64_t packed_stride) {
+  conversions<T>().transpose(source, source_stride, rows, columns, factor, packed, packed_stride);
+}
+
+template <class T>
+void store_rows(const ComputeType<T>* source, std::int64_t source_stride, std::int64_t rows, std::int64_t columns,
+                ComputeType<T> factor, T* destination, std::int64_t destination_stride) {
+  conversions<T>().store(source, source_stride, rows, columns, factor, destination, destination_stride);
+}
+
+template <class Compute>
+void accumulate_rows(const Compute* source, std::int64_t source_stride, std::int64_t rows, std::int64_t columns,
+                     Compute factor, Compute* sum, std::int64_t sum_stride) {
+  conversions<Compute>().accumulate(source, source_stride, rows, columns, factor, sum, sum_stride);
+}
+
+template <class T>
+void round_through(ComputeType<T>* values, std::int64_t count) {
+  conversions<T>().round(values, count);
+}
+
+#define GDPA_INSTANTIATE(T)                                                                                        \
+  template void pack_rows<T>(const T*, std::int64_t, std::int64_t, std::int64_t, ComputeType<T>, ComputeType<T>*,  \
+                             std::int64_t);                                                                        \
+  template void pack_transposed<T>(const T*, std::int64_t, std::int64_t, std::int64_t, ComputeType<T>,             \
+                                   ComputeType<T>*, std::int64_t);                                                 \
+  template void store_rows<T>(const ComputeType<T>*, std::int64_t, std::int64_t, std::int64_t, ComputeType<T>, T*, \
+                              std::int64_t);                                                                       \
+  template void round_through<T>(ComputeType<T>*, std::int64_t)
+
+GDPA_INSTANTIATE(BFloat16);
+GDPA_INSTANTIATE(Float16);
+GDPA_INSTANTIATE(float);
+GDPA_INSTANTIATE(double);
+#undef GDPA_INSTANTIATE
+
+template void accumulate_rows<float>(const float*, std::int64_t, std::int64_t, std::int64_t, float, float*,
+                                     std::int64_t);
+template void accumulate_rows<double>(const double*, std::int64_t, std::int64_t, std::int64_t, double, double*,
+                                      std::int64_t);
+
+}  // namespace gdpa::cpu
+#endif  // HWY_ONCE

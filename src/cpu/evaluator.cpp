@@ -1,0 +1,322 @@
+// Translates a Program to instructions over registers, and feeds arrays of scores through them in strips.
+#include "cpu/evaluator.h"
+
+#include <algorithm>
+#include <cassert>
+#include <memory>
+#include <optional>
+
+namespace gdpa::cpu {
+namespace {
+
+using activation::Operation;
+using activation::Program;
+using activation::Step;
+
+// The registers' numbers: the score, the outputs, then the constants, then scratch strips.
+constexpr std::uint16_t score_register = 0;
+constexpr std::uint16_t first_result_register = 1;
+
+/// Scratch strips together take half of a first-level cache of 32 KiB, the smallest that is met.
+constexpr std::size_t scratch_bytes = 16 * 1024;
+constexpr std::size_t longest_strip = 1024;
+
+/// A step with a product folded in where it feeds a sum. Folding looks at nothing but the step itself and its
+/// operands, so that f is the same, to the last bit, in the program of f and in the program of f and f'.
+struct Node {
+  Code code = Code::copy;
+  int operands = 0;
+  std::array<std::uint16_t, 3> operand = {};
+};
+
+struct Shape {
+  Code code;
+  int operands;
+};
+
+/// How an operation that computes is written as an instruction; constant and score are registers instead.
+Shape shape(Operation operation) {
+  switch (operation) {
+    case Operation::constant:
+    case Operation::score:
+      break;
+    case Operation::add:
+      return {Code::add, 2};
+    case Operation::subtract:
+      return {Code::subtract, 2};
+    case Operation::multiply:
+      return {Code::multiply, 2};
+    case Operation::divide:
+      return {Code::divide, 2};
+    case Operation::power:
+      return {Code::power, 2};
+    case Operation::negate:
+      return {Code::negate, 1};
+    case Operation::absolute:
+      return {Code::absolute, 1};
+    case Operation::sign:
+      return {Code::sign, 1};
+    case Operation::sqrt:
+      return {Code::sqrt, 1};
+    case Operation::rsqrt:
+      return {Code::rsqrt, 1};
+    case Operation::exp:
+      return {Code::exp, 1};
+    case Operation::exp2:
+      return {Code::exp2, 1};
+    case Operation::expm1:
+      return {Code::expm1, 1};
+    case Operation::log:
+      return {Code::log, 1};
+    case Operation::log1p:
+      return {Code::log1p, 1};
+    case Operation::tanh:
+      return {Code::tanh, 1};
+    case Operation::sigmoid:
+      return {Code::sigmoid, 1};
+    case Operation::erf:
+      return {Code::erf, 1};
+    case Operation::softplus:
+      return {Code::softplus, 1};
+    case Operation::sin:
+      return {Code::sin, 1};
+    case Operation::cos:
+      return {Code::cos, 1};
+    case Operation::minimum:
+      return {Code::minimum, 2};
+    case Operation::maximum:
+      return {Code::maximum, 2};
+    case Operation::less:
+      return {Code::less, 2};
+    case Operation::less_equal:
+      return {Code::less_equal, 2};
+    case Operation::equal:
+      return {Code::equal, 2};
+    case Operation::select:
+      return {Code::select, 3};
+  }
+  return {Code::copy, 0};
+}
+
+bool is_product(const Program& program, std::uint16_t step) {
+  return program.steps[step].operation == Operation::multiply;
+}
+
+Node product_and(const Program& program, Code code, std::uint16_t product, std::uint16_t other) {
+  const Step& factors = program.steps[product];
+  return {code, 3, {factors.a, factors.b, other}};
+}
+
+Node node_of(const Program& program, const Step& step) {
+  if (step.operation == Operation::add && is_product(program, step.a)) {
+    return product_and(program, Code::multiply_add, step.a, step.b);
+  }
+  if (step.operation == Operation::add && is_product(program, step.b)) {
+    return product_and(program, Code::multiply_add, step.b, step.a);
+  }
+  if (step.operation == Operation::subtract && is_product(program, step.a)) {
+    return product_and(program, Code::multiply_subtract, step.a, step.b);
+  }
+  if (step.operation == Operation::subtract && is_product(program, step.b)) {
+    return product_and(program, Code::subtract_product, step.b, step.a);
+  }
+  const auto [code, operands] = shape(step.operation);
+  return {code, operands, {step.a, step.b, step.c}};
+}
+
+/// Translates one program: decides which steps are computed, and which register holds each while it is needed.
+class Translation {
+ public:
+  explicit Translation(const Program& program)
+      : program_(program), nodes_(program.steps.size()), last_use_(program.steps.size()), place_(program.steps.size()) {
+    find_uses();
+    place_constants();
+    emit_all();
+  }
+
+  std::vector<Instruction> instructions;
+  std::vector<double> constants;
+  std::size_t strips = 0;
+
+ private:
+  /// From the results backwards: what is needed, and by which step last. A result is needed until the end.
+  void find_uses() {
+    for (const std::uint16_t result : program_.results) last_use_[result] = program_.steps.size();
+    for (std::size_t i = program_.steps.size(); i-- > 0;) {
+      if (!last_use_[i]) continue;
+      nodes_[i] = node_of(program_, program_.steps[i]);
+      for (int k = 0; k < nodes_[i].operands; ++k) {
+        auto& use = last_use_[nodes_[i].operand[static_cast<std::size_t>(k)]];
+        if (!use) use = i;
+      }
+    }
+  }
+
+  void place_constants() {
+    const std::size_t first = first_result_register + program_.results.size();
+    for (std::size_t i = 0; i < program_.steps.size(); ++i) {
+      if (!last_use_[i]) continue;
+      if (program_.steps[i].operation == Operation::score) place_[i] = score_register;
+      if (program_.steps[i].operation != Operation::constant) continue;
+      place_[i] = static_cast<std::uint16_t>(first + constants.size());
+      constants.push_back(program_.steps[i].number);
+    }
+    first_strip_ = first + constants.size();
+  }
+
+  void emit_all() {
+    for (std::size_t i = 0; i < program_.steps.size(); ++i) {
+      if (last_use_[i] && nodes_[i].operands > 0) emit(i);
+    }
+    // The score first: writing another result may overwrite it.
+    for (const bool from_score : {true, false}) {
+      for (std::size_t k = 0; k < program_.results.size(); ++k) {
+        const auto destination = static_cast<std::uint16_t>(first_result_register + k);
+        const std::uint16_t source = place_[program_.results[k]];
+        if (source == destination || (source == score_register) != from_score) continue;
+        instructions.push_back({Code::copy, destination, source, 0, 0});
+      }
+    }
+  }
+
+  void emit(std::size_t i) {
+    const Node& node = nodes_[i];
+    std::array<std::uint16_t, 3> from = {};
+    for (std::size_t k = 0; k < static_cast<std::size_t>(node.operands); ++k) from[k] = place_[node.operand[k]];
+    for (std::size_t k = 0; k < static_cast<std::size_t>(node.operands); ++k) release(node.operand[k], i);
+    place_[i] = destination_of(i);
+    instructions.push_back({node.code, place_[i], from[0], from[1], from[2]});
+  }
+
+  /// Gives a strip back after its last use; the instruction that uses it last may already write to it.
+  void release(std::uint16_t step, std::size_t user) {
+    const std::uint16_t place = place_[step];
+    if (last_use_[step] != user || place < first_strip_) return;
+    if (std::find(free_.begin(), free_.end(), place) == free_.end()) free_.push_back(place);
+  }
+
+  /// A result goes straight to its output once no later step reads the score, which may lie in the same memory.
+  std::uint16_t destination_of(std::size_t i) {
+    for (std::size_t k = 0; k < program_.results.size(); ++k) {
+      if (program_.results[k] == i && !score_is_read_after(i)) {
+        return static_cast<std::uint16_t>(first_result_register + k);
+      }
+    }
+    if (free_.empty()) return static_cast<std::uint16_t>(first_strip_ + strips++);
+    const std::uint16_t place = free_.back();
+    free_.pop_back();
+    return place;
+  }
+
+  bool score_is_read_after(std::size_t i) const {
+    for (std::size_t step = 0; step < program_.steps.size(); ++step) {
+      if (program_.steps[step].operation == Operation::score && last_use_[step] && *last_use_[step] > i) return true;
+    }
+    return false;
+  }
+
+  const Program& program_;
+  std::vector<Node> nodes_;
+  std::vector<std::optional<std::size_t>> last_use_;
+  std::vector<std::uint16_t> place_;
+  std::vector<std::uint16_t> free_;
+  std::size_t first_strip_ = 0;
+};
+
+/// Scratch memory of one thread: grows to the largest that was asked for, then stays.
+class Scratch {
+ public:
+  template <class T>
+  T* strips(std::size_t count) {
+    const std::size_t bytes = count * sizeof(T) + alignment;
+    if (memory_.size() < bytes) memory_.resize(bytes);
+    void* start = memory_.data();
+    std::size_t space = memory_.size();
+    return static_cast<T*>(std::align(alignment, count * sizeof(T), start, space));
+  }
+
+  template <class T>
+  Register<T>* registers(std::size_t count) {
+    std::vector<Register<T>>* registers = nullptr;
+    if constexpr (sizeof(T) == sizeof(float)) registers = &float_registers_;
+    if constexpr (sizeof(T) == sizeof(double)) registers = &double_registers_;
+    if (registers->size() < count) registers->resize(count);
+    return registers->data();
+  }
+
+ private:
+  static constexpr std::size_t alignment = 64;
+  std::vector<std::byte> memory_;
+  std::vector<Register<float>> float_registers_;
+  std::vector<Register<double>> double_registers_;
+};
+
+template <class T>
+constexpr std::size_t whole_vectors(std::size_t count) {
+  return (count + strip_granularity<T> - 1) / strip_granularity<T> * strip_granularity<T>;
+}
+
+}  // namespace
+
+Evaluator::Evaluator(const Program& program) : results_(program.results.size()) {
+  Translation translation(program);
+  instructions_ = std::move(translation.instructions);
+  strips_ = translation.strips;
+  constants_.resize(translation.constants.size());
+  for (std::size_t i = 0; i < constants_.size(); ++i) {
+    constants_[i].float32.fill(static_cast<float>(translation.constants[i]));
+    constants_[i].float64.fill(translation.constants[i]);
+  }
+}
+
+template <class T>
+void Evaluator::evaluate_strips(const T* scores, std::int64_t count, T* value, T* derivative) const {
+  assert((derivative != nullptr) == (results_ == 2));
+  // Besides the scratch registers, strips for the score and the results of the last, partial strip.
+  const std::size_t buffers = 1 + results_;
+  const std::size_t fitting = scratch_bytes / sizeof(T) / (strips_ + buffers);
+  const std::size_t strip =
+      std::clamp(fitting / strip_granularity<T> * strip_granularity<T>, strip_granularity<T>, longest_strip);
+
+  thread_local Scratch scratch;
+  T* const memory = scratch.strips<T>((buffers + strips_) * strip);
+  Register<T>* const registers = scratch.registers<T>(buffers + constants_.size() + strips_);
+  for (std::size_t i = 0; i < constants_.size(); ++i) {
+    const T* numbers = nullptr;
+    if constexpr (sizeof(T) == sizeof(float)) numbers = constants_[i].float32.data();
+    if constexpr (sizeof(T) == sizeof(double)) numbers = constants_[i].float64.data();
+    registers[buffers + i] = {const_cast<T*>(numbers), true};  // never a destination
+  }
+  for (std::size_t i = 0; i < strips_; ++i) {
+    registers[buffers + constants_.size() + i] = {memory + (buffers + i) * strip, false};
+  }
+
+  const std::array<T*, 2> outputs = {value, derivative};
+  const auto total = static_cast<std::size_t>(count);
+  for (std::size_t begin = 0; begin < total; begin += strip) {
+    const std::size_t length = std::min(strip, total - begin);
+    const std::size_t padded = whole_vectors<T>(length);
+    if (padded == length) {
+      registers[score_register] = {const_cast<T*>(scores + begin), false};  // never a destination
+      for (std::size_t k = 0; k < results_; ++k) registers[first_result_register + k] = {outputs[k] + begin, false};
+      interpret(instructions_.data(), instructions_.size(), registers, length);
+      continue;
+    }
+    for (std::size_t k = 0; k < buffers; ++k) registers[k] = {memory + k * strip, false};
+    std::fill(std::copy_n(scores + begin, length, memory), memory + padded, T{0});
+    interpret(instructions_.data(), instructions_.size(), registers, padded);
+    for (std::size_t k = 0; k < results_; ++k) {
+      std::copy_n(registers[first_result_register + k].data, length, outputs[k] + begin);
+    }
+  }
+}
+
+void Evaluator::evaluate(const float* scores, std::int64_t count, float* value, float* derivative) const {
+  evaluate_strips(scores, count, value, derivative);
+}
+
+void Evaluator::evaluate(const double* scores, std::int64_t count, double* value, double* derivative) const {
+  evaluate_strips(scores, count, value, derivative);
+}
+
+}  // namespace gdpa::cpu

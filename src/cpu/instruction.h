@@ -1,0 +1,71 @@
+// The instructions that a Program is translated to and the interpreter that runs them, strip by strip: each
+// instruction reads and writes whole strips of scores, which stay in the first-level cache.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace gdpa::cpu {
+
+/// What an instruction computes of its operands a, b and c. The results of comparisons are masks: all bits set or none.
+enum class Code : std::uint8_t {
+  copy,
+  add,
+  subtract,
+  multiply,
+  divide,
+  multiply_add,       // a * b + c, rounded once where the processor can
+  multiply_subtract,  // a * b - c
+  subtract_product,   // c - a * b
+  power,
+  negate,
+  absolute,
+  sign,
+  sqrt,
+  rsqrt,
+  exp,
+  exp2,
+  expm1,
+  log,
+  log1p,
+  tanh,
+  sigmoid,
+  erf,
+  softplus,
+  sin,
+  cos,
+  minimum,
+  maximum,
+  less,
+  less_equal,
+  equal,
+  select,
+};
+
+/// Operands and destination are numbers of registers; the destination may be an operand too.
+struct Instruction {
+  Code code = Code::copy;
+  std::uint16_t destination = 0;
+  std::uint16_t a = 0;
+  std::uint16_t b = 0;
+  std::uint16_t c = 0;
+};
+
+/// One register: a strip of numbers, or one constant that stands for a strip.
+template <class T>
+struct Register {
+  T* data = nullptr;  ///< a constant repeats over the longest vector
+  bool is_constant = false;
+};
+
+/// What a strip's length is a multiple of, in elements: the longest vector.
+template <class T>
+inline constexpr std::size_t strip_granularity = 64 / sizeof(T);
+
+/// Runs the instructions over the first `count` numbers of every register; count is a multiple of strip_granularity.
+void interpret(const Instruction* instructions, std::size_t instruction_count, const Register<float>* registers,
+               std::size_t count);
+void interpret(const Instruction* instructions, std::size_t instruction_count, const Register<double>* registers,
+               std::size_t count);
+
+}  // namespace gdpa::cpu

@@ -1,0 +1,194 @@
+// Runs instructions over strips of scores, compiled once for each instruction set and chosen at run time.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/interpreter.cpp"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+#include "cpu/instruction.h"
+#include "cpu/simd_math-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace gdpa::cpu {
+namespace HWY_NAMESPACE {
+
+/// An operand as a loop reads it: a constant has step 0, so that one loop serves strips and constants.
+template <class T>
+struct Operand {
+  explicit Operand(const Register<T>& source) : data(source.data), step(source.is_constant ? 0 : 1) {}
+
+  template <class D>
+  HWY_INLINE hn::Vec<D> load(D d, std::size_t i) const {
+    return hn::LoadU(d, data + i * step);
+  }
+
+  const T* data;
+  std::size_t step;
+};
+
+/// The loops of one instruction over a strip.
+template <class T>
+struct Strip {
+  using D = hn::ScalableTag<T>;
+
+  template <class Function>
+  HWY_INLINE void unary(const Function& function) const {
+    const D d;
+    const Operand<T> a(registers[instruction.a]);
+    T* const destination = registers[instruction.destination].data;
+    for (std::size_t i = 0; i < count; i += hn::Lanes(d)) {
+      hn::StoreU(function(d, a.load(d, i)), d, destination + i);
+    }
+  }
+
+  template <class Function>
+  HWY_INLINE void binary(const Function& function) const {
+    const D d;
+    const Operand<T> a(registers[instruction.a]);
+    const Operand<T> b(registers[instruction.b]);
+    T* const destination = registers[instruction.destination].data;
+    for (std::size_t i = 0; i < count; i += hn::Lanes(d)) {
+      hn::StoreU(function(d, a.load(d, i), b.load(d, i)), d, destination + i);
+    }
+  }
+
+  template <class Function>
+  HWY_INLINE void ternary(const Function& function) const {
+    const D d;
+    const Operand<T> a(registers[instruction.a]);
+    const Operand<T> b(registers[instruction.b]);
+    const Operand<T> c(registers[instruction.c]);
+    T* const destination = registers[instruction.destination].data;
+    for (std::size_t i = 0; i < count; i += hn::Lanes(d)) {
+      hn::StoreU(function(d, a.load(d, i), b.load(d, i), c.load(d, i)), d, destination + i);
+    }
+  }
+
+  const Instruction& instruction;
+  const Register<T>* registers;
+  std::size_t count;
+};
+
+#define GDPA_UNARY(...) strip.unary([](auto d, auto a) HWY_ATTR { return __VA_ARGS__; })
+#define GDPA_BINARY(...)                             \
+  strip.binary([](auto d, auto a, auto b) HWY_ATTR { \
+    (void)d;                                         \
+    return __VA_ARGS__;                              \
+  })
+#define GDPA_TERNARY(...)                                     \
+  strip.ternary([](auto d, auto a, auto b, auto c) HWY_ATTR { \
+    (void)d;                                                  \
+    return __VA_ARGS__;                                       \
+  })
+
+template <class T>
+HWY_INLINE void run_instruction(const Strip<T>& strip) {
+  switch (strip.instruction.code) {
+    case Code::copy:
+      return GDPA_UNARY((void(d), a));
+    case Code::add:
+      return GDPA_BINARY(hn::Add(a, b));
+    case Code::subtract:
+      return GDPA_BINARY(hn::Sub(a, b));
+    case Code::multiply:
+      return GDPA_BINARY(hn::Mul(a, b));
+    case Code::divide:
+      return GDPA_BINARY(hn::Div(a, b));
+    case Code::multiply_add:
+      return GDPA_TERNARY(hn::MulAdd(a, b, c));
+    case Code::multiply_subtract:
+      return GDPA_TERNARY(hn::MulSub(a, b, c));
+    case Code::subtract_product:
+      return GDPA_TERNARY(hn::NegMulAdd(a, b, c));
+    case Code::power:
+      return GDPA_BINARY(power(d, a, b));
+    case Code::negate:
+      return GDPA_UNARY((void(d), hn::Neg(a)));
+    case Code::absolute:
+      return GDPA_UNARY((void(d), hn::Abs(a)));
+    case Code::sign:
+      return GDPA_UNARY(sign(d, a));
+    case Code::sqrt:
+      return GDPA_UNARY((void(d), hn::Sqrt(a)));
+    case Code::rsqrt:
+      return GDPA_UNARY(hn::Div(hn::Set(d, 1), hn::Sqrt(a)));
+    case Code::exp:
+      return GDPA_UNARY(exp(d, a));
+    case Code::exp2:
+      return GDPA_UNARY(exp2(d, a));
+    case Code::expm1:
+      return GDPA_UNARY(expm1(d, a));
+    case Code::log:
+      return GDPA_UNARY(log(d, a));
+    case Code::log1p:
+      return GDPA_UNARY(log1p(d, a));
+    case Code::tanh:
+      return GDPA_UNARY(tanh(d, a));
+    case Code::sigmoid:
+      return GDPA_UNARY(sigmoid(d, a));
+    case Code::erf:
+      return GDPA_UNARY(erf(d, a));
+    case Code::softplus:
+      return GDPA_UNARY(softplus(d, a));
+    case Code::sin:
+      return GDPA_UNARY(sin(d, a));
+    case Code::cos:
+      return GDPA_UNARY(cos(d, a));
+    case Code::minimum:
+      return GDPA_BINARY(minimum(d, a, b));
+    case Code::maximum:
+      return GDPA_BINARY(maximum(d, a, b));
+    case Code::less:
+      return GDPA_BINARY(hn::VecFromMask(d, hn::Lt(a, b)));
+    case Code::less_equal:
+      return GDPA_BINARY(hn::VecFromMask(d, hn::Le(a, b)));
+    case Code::equal:
+      return GDPA_BINARY(hn::VecFromMask(d, hn::Eq(a, b)));
+    case Code::select:
+      return GDPA_TERNARY(hn::IfThenElse(hn::MaskFromVec(a), b, c));
+  }
+}
+
+#undef GDPA_UNARY
+#undef GDPA_BINARY
+#undef GDPA_TERNARY
+
+template <class T>
+HWY_INLINE void run(const Instruction* instructions, std::size_t instruction_count, const Register<T>* registers,
+                    std::size_t count) {
+  for (std::size_t i = 0; i < instruction_count; ++i) {
+    run_instruction(Strip<T>{instructions[i], registers, count});
+  }
+}
+
+void run_float(const Instruction* instructions, std::size_t instruction_count, const Register<float>* registers,
+               std::size_t count) {
+  run(instructions, instruction_count, registers, count);
+}
+
+void run_double(const Instruction* instructions, std::size_t instruction_count, const Register<double>* registers,
+                std::size_t count) {
+  run(instructions, instruction_count, registers, count);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace gdpa::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace gdpa::cpu {
+
+HWY_EXPORT(run_float);
+HWY_EXPORT(run_double);
+
+void interpret(const Instruction* instructions, std::size_t instruction_count, const Register<float>* registers,
+               std::size_t count) {
+  HWY_DYNAMIC_DISPATCH(run_float)(instructions, instruction_count, registers, count);
+}
+
+void interpret(const Instruction* instructions, std::size_t instruction_count, const Register<double>* registers,
+               std::size_t count) {
+  HWY_DYNAMIC_DISPATCH(run_double)(instructions, instruction_count, registers, count);
+}
+
+}  // namespace gdpa::cpu
+#endif  // HWY_ONCE

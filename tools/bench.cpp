@@ -1,0 +1,255 @@
+// gdpa bench: times gdpa on shapes of your own or of a built-in suite. Other systems beside it: python -m gdpa.bench.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "command.h"
+#include "commit.h"
+#include "gdpa/system.h"
+#include "measure.h"
+#include "problem.h"
+#include "suites.h"
+#include "workload.h"
+
+namespace gdpa::tool {
+namespace {
+
+const char* const footer =
+    "A time is the median of all calls of all rounds, after one call to warm up; the functions and directions of a\n"
+    "shape take turns within a round. FLOP = 2 * H * (d + d_v) * kept scores, backward x 2.5. JSON has one object a "
+    "row.\n"
+    "A suite sets batch, lengths, heads and head_dim; --scale-batch shrinks its batch for a small machine.\n\n"
+    "Examples:\n"
+    "  gdpa bench --batch 32 --max-length 512 --head-dim 128\n"
+    "  gdpa bench --lengths histories.txt --mask causal --activation gelu silu \"s * sigmoid(1.702 * s)\"\n"
+    "  gdpa bench --suite anchors --scale-batch .03 --direction fwd --json anchors.jsonl\n"
+    "  gdpa bench --list-suites\n"
+    "  gdpa bench --host-cost";
+
+struct BenchOptions {
+  ProblemOptions problem;
+  std::vector<std::string> activations;
+  std::string suite;
+  double scale_batch = 1.0;
+  std::string direction = "both";
+  double seconds = 0.5;
+  int rounds = 3;
+  bool list_suites = false;
+  bool host_cost = false;
+  JsonOutput json;
+};
+
+/// One figure of the table: a problem in one direction, and the times taken so far.
+struct Figure {
+  const Problem* problem;
+  Direction direction;
+  std::function<void()> work;
+  double flops;
+  double floor_seconds;
+  std::vector<double> times = {};
+};
+
+const char* direction_name(Direction direction) { return direction == Direction::forward ? "fwd" : "bwd"; }
+
+/// The rates of the processor by type and threads, measured once each.
+const ProcessorRates& rates_for(DType dtype, int threads) {
+  static std::map<std::pair<bool, int>, ProcessorRates> measured;
+  const auto [rates, is_new] = measured.try_emplace({dtype == DType::float64, threads});
+  if (is_new) rates->second = measure_processor_rates(dtype, threads);
+  return rates->second;
+}
+
+Figure figure_of(const Problem& problem, Workload& workload, Direction direction) {
+  const Plan planned = gdpa::explain(workload.attention(), direction);
+  const ProcessorRates& rates = rates_for(problem.dtype, problem.threads);
+  const double floor = std::max(planned.flops / rates.product_flops, planned.bytes / rates.copy_bytes);
+  if (direction == Direction::forward) {
+    return {&problem, direction, [&workload] { workload.run_forward(); }, problem.forward_flops(), floor};
+  }
+  return {&problem, direction, [&workload] { workload.run_backward(); }, 2.5 * problem.forward_flops(), floor};
+}
+
+/// The row that both benchmarks write; python/gdpa/bench/rows.py has the same fields.
+Json row_of(const Figure& figure, const std::string& activation, const std::string& device) {
+  const Problem& problem = *figure.problem;
+  const double seconds = median(figure.times);
+  const int64_t longest = maximum(problem.lengths_q);
+  const double room = static_cast<double>(longest) * static_cast<double>(problem.batch());
+  return {{"system", "gdpa"},
+          {"version", GDPA_VERSION},
+          {"commit", commit()},
+          {"direction", direction_name(figure.direction)},
+          {"device", device},
+          {"dtype", name(problem.dtype)},
+          {"activation", activation},
+          {"accuracy", problem.accuracy == Accuracy::exact ? "exact" : "fast"},
+          {"deterministic", problem.deterministic},
+          {"mask", problem.mask_text()},
+          {"B", problem.batch()},
+          {"H_q", problem.heads_q},
+          {"H_k", problem.heads_k},
+          {"d", problem.head_dim},
+          {"d_v", problem.head_dim_v},
+          {"q", longest},
+          {"kv", maximum(problem.lengths_k)},
+          {"fill", room > 0 ? static_cast<double>(sum(problem.lengths_q)) / room : 0.0},
+          {"shared_q", problem.form_q == Form::shared},
+          {"shared_kv", problem.form_k == Form::shared},
+          {"ms", seconds * 1e3},
+          {"tflops", figure.flops / seconds * 1e-12},
+          {"cublas_tflops", nullptr},
+          {"floor_tflops", figure.floor_seconds > 0 ? figure.flops / figure.floor_seconds * 1e-12 : 0.0}};
+}
+
+std::vector<std::string> text_row(const Json& row) {
+  const auto integer = [&](const char* field) { return fmt::format("{}", row.at(field).get<int64_t>()); };
+  const double ratio = row.at("tflops").get<double>() / row.at("floor_tflops").get<double>();
+  return {row.at("direction"),
+          row.at("dtype"),
+          row.at("activation"),
+          row.at("mask"),
+          integer("B"),
+          integer("H_q"),
+          integer("d"),
+          integer("q"),
+          integer("kv"),
+          fmt::format("{:.2f}", row.at("fill").get<double>()),
+          fmt::format("{:.3f}", row.at("ms").get<double>()),
+          fmt::format("{:.1f}", row.at("tflops").get<double>() * 1e3),
+          fmt::format("{:.2f}", ratio)};
+}
+
+/// Times one shape with every function and direction, in turns.
+std::vector<Json> bench_shape(const ProblemOptions& shape, const BenchOptions& options, const std::string& device,
+                              Progress& progress, int64_t shapes_done) {
+  std::vector<Problem> problems;
+  for (const std::string& activation : options.activations) {
+    ProblemOptions with_activation = shape;
+    with_activation.activation = activation;
+    problems.push_back(resolve(with_activation));
+  }
+  std::vector<std::unique_ptr<Workload>> workloads;
+  std::vector<Figure> figures;
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < problems.size(); ++i) {
+    workloads.push_back(std::make_unique<Workload>(problems[i], Contents::random, shape.seed));
+    for (const Direction direction : {Direction::forward, Direction::backward}) {
+      if (options.direction != "both" && options.direction != direction_name(direction)) continue;
+      figures.push_back(figure_of(problems[i], *workloads.back(), direction));
+      names.push_back(options.activations[i]);
+    }
+  }
+  for (Figure& figure : figures) figure.work();
+  for (int round = 0; round < options.rounds; ++round) {
+    for (Figure& figure : figures) {
+      const auto times = time_calls(figure.work, options.seconds / options.rounds);
+      figure.times.insert(figure.times.end(), times.begin(), times.end());
+    }
+    progress.advance_to(shapes_done * options.rounds + round + 1);
+  }
+  std::vector<Json> rows;
+  for (std::size_t i = 0; i < figures.size(); ++i) rows.push_back(row_of(figures[i], names[i], device));
+  return rows;
+}
+
+/// The cost of a call apart from the work: forward on one query and one key, one head, on one thread.
+int bench_host_cost(BenchOptions& options) {
+  ProblemOptions one_row = options.problem;
+  one_row.lengths = "1";
+  one_row.heads = 1;
+  one_row.activation = "gelu";
+  const Problem problem = resolve(one_row);
+  Workload workload(problem, Contents::random, one_row.seed);
+  workload.run_forward();
+  const double microseconds = median(time_calls([&] { workload.run_forward(); }, options.seconds)) * 1e6;
+  if (!options.json.replaces_text()) {
+    fmt::print("{:.3f} us for one forward call on one query and one key (median)\n", microseconds);
+  }
+  if (options.json.requested) options.json.write({{"host_cost_us", microseconds}});
+  return success;
+}
+
+int list_suites(BenchOptions& options) {
+  if (!options.json.replaces_text()) {
+    for (const auto& [name, suite] : suites().items()) {
+      fmt::print("{}  {} shapes, batch {}, {} heads, {}, {}\n    {}\n", name, suite.at("shapes").size(),
+                 suite.at("batch").get<int64_t>(), suite.at("heads").get<int64_t>(),
+                 suite.at("dtype").get<std::string>(), suite.at("activation").get<std::string>(),
+                 suite.at("description").get<std::string>());
+    }
+  }
+  if (options.json.requested) options.json.write(suites());
+  return success;
+}
+
+int execute(BenchOptions& options, bool dtype_given) {
+  if (options.host_cost) return bench_host_cost(options);
+  std::vector<ProblemOptions> shapes = {options.problem};
+  if (!options.suite.empty()) {
+    const SuiteDefaults defaults = defaults_of_suite(options.suite);
+    if (!dtype_given) options.problem.dtype = defaults.dtype;
+    if (options.activations.empty()) options.activations = {defaults.activation};
+    shapes = problems_of_suite(options.suite, options.problem, options.scale_batch);
+  }
+  if (options.activations.empty()) options.activations = {options.problem.activation};
+
+  const System system = inspect_system();
+  const int threads = options.problem.threads > 0 ? options.problem.threads : system.threads;
+  const std::string device = fmt::format("{}, {} thread{}", system.processor, threads, threads == 1 ? "" : "s");
+  std::vector<std::vector<std::string>> rows;
+  Progress progress("gdpa bench", static_cast<int64_t>(shapes.size()) * options.rounds);
+  for (std::size_t i = 0; i < shapes.size(); ++i) {
+    for (const Json& row : bench_shape(shapes[i], options, device, progress, static_cast<int64_t>(i))) {
+      if (options.json.requested) options.json.write(row);
+      rows.push_back(text_row(row));
+    }
+  }
+  if (!options.json.replaces_text()) {
+    fmt::print("{}\n\n{}", device,
+               table({"", "dtype", "activation", "mask", "B", "H", "d", "q", "kv", "fill", "ms", "GFLOP/s", "of floor"},
+                     rows));
+  }
+  return success;
+}
+
+}  // namespace
+
+Command add_bench(CLI::App& app) {
+  auto options = std::make_shared<BenchOptions>();
+  CLI::App* const parser = app.add_subcommand("bench", "Time gdpa on your shapes or on a built-in suite");
+  parser
+      ->add_option("--activation", options->activations,
+                   "f, one or several: names or expressions; the suite's, or gelu, if left out")
+      ->group("Function");
+  add_problem_options(*parser, options->problem);
+  const char* const group = "Benchmark";
+  parser->add_option("--suite", options->suite, "A built-in list of shapes")->group(group);
+  parser->add_flag("--list-suites", options->list_suites, "Show the built-in suites and stop")->group(group);
+  parser->add_option("--scale-batch", options->scale_batch, "Factor on the suite's batch")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str()
+      ->group(group);
+  parser->add_option("--direction", options->direction, "fwd, bwd or both")
+      ->check(CLI::IsMember({"fwd", "bwd", "both"}))
+      ->capture_default_str()
+      ->group(group);
+  parser->add_option("--seconds", options->seconds, "Time to spend on each figure, all rounds together")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str()
+      ->group(group);
+  parser->add_option("--rounds", options->rounds, "Turns that the figures of a shape take")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str()
+      ->group(group);
+  parser->add_flag("--host-cost", options->host_cost, "Time one forward call on a problem of one row instead")
+      ->group(group);
+  add_json_option(*parser, options->json);
+  parser->footer(footer);
+  return {parser, [options, parser] {
+            if (options->list_suites) return list_suites(*options);
+            return execute(*options, parser->get_option("--dtype")->count() > 0);
+          }};
+}
+
+}  // namespace gdpa::tool

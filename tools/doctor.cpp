@@ -1,0 +1,172 @@
+// gdpa doctor: what gdpa is, what it found on this machine, whether it computes right here, and what to do otherwise.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <memory>
+
+#include "command.h"
+#include "commit.h"
+#include "gdpa/system.h"
+#include "problem.h"
+#include "reference.h"
+#include "workload.h"
+
+namespace gdpa::tool {
+namespace {
+
+const char* const footer =
+    "The self-check computes a small jagged problem forward and backward in each type and holds it against fp64; "
+    "where\n"
+    "it fails the exit code is 1. What is missing and not needed on the CPU is said, and is no failure.\n\n"
+    "Examples:\n"
+    "  gdpa doctor\n"
+    "  gdpa doctor --rates            measure how fast this processor multiplies and copies, too\n"
+    "  gdpa doctor --json report.json";
+
+struct DoctorOptions {
+  bool rates = false;
+  JsonOutput json;
+};
+
+struct SelfCheck {
+  DType dtype;
+  double worst_error;
+  bool ok() const { return worst_error <= promised_error(dtype); }
+};
+
+SelfCheck self_check(const char* dtype) {
+  ProblemOptions options;
+  options.lengths_q = "0,1,37,70";
+  options.lengths_k = "5,0,65,9";
+  options.heads = 2;
+  options.head_dim = 40;
+  options.dtype = dtype;
+  options.mask = "causal";
+  const Problem problem = resolve(options);
+  Workload workload(problem, Contents::random, 0);
+  workload.run_forward();
+  workload.run_backward();
+  const Reference reference = compute_reference(problem, workload);
+  SelfCheck check{problem.dtype, 0};
+  const auto add = [&check](const Tensor& got, const std::vector<double>& expected) {
+    const double error = relative_error(got.to_double(), expected);
+    if (!(error <= check.worst_error)) check.worst_error = error;  // keeps a NaN
+  };
+  add(workload.output, reference.output);
+  add(workload.grad_query, reference.grad_query);
+  add(workload.grad_key, reference.grad_key);
+  add(workload.grad_value, reference.grad_value);
+  return check;
+}
+
+double gibibytes(int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
+
+void print_report(const System& system, const std::vector<SelfCheck>& checks) {
+  fmt::print("gdpa         {} (commit {}), built by {}\n", system.version, commit(), system.compiler);
+  fmt::print("library      {}\n", system.location);
+  fmt::print("processor    {}\n", system.processor);
+  fmt::print("             {} thread{}; {}\n", system.threads, system.threads == 1 ? "" : "s",
+             fmt::join(system.instruction_sets, " "));
+  fmt::print("in use       {} for the function (Highway), {} for products (libxsmm)\n", system.vector_target,
+             system.product_target);
+  fmt::print("memory       {:.1f} GiB, {:.1f} GiB available\n", gibibytes(system.memory_bytes),
+             gibibytes(system.available_memory_bytes));
+
+  fmt::print("\nlibraries\n");
+  for (const Component& component : system.components) {
+    fmt::print("  {:<12} {}\n", component.name,
+               component.found ? fmt::format("{}  {}", component.version, component.location) : "not found");
+    fmt::print("  {:<12} {}\n", "", component.purpose);
+    if (!component.advice.empty()) fmt::print("  {:<12} -> {}\n", "", component.advice);
+  }
+  fmt::print("\ndevices\n");
+  for (const GpuDevice& gpu : system.gpus) {
+    fmt::print("  {}, compute capability {}.{}, {:.1f} GiB\n", gpu.name, gpu.compute_major, gpu.compute_minor,
+               gibibytes(gpu.memory_bytes));
+  }
+  if (system.gpus.empty()) fmt::print("  no GPU; gdpa computes on the CPU\n");
+
+  fmt::print("\nself-check, worst error of O, dQ, dK and dV\n");
+  for (const SelfCheck& check : checks) {
+    fmt::print("  {:<12} {:.1e} of at most {:.0e}  {}\n", name(check.dtype), check.worst_error,
+               promised_error(check.dtype), check.ok() ? good("ok") : bad("wrong"));
+  }
+}
+
+Json report_to_json(const System& system, const std::vector<SelfCheck>& checks) {
+  Json components = Json::array();
+  for (const Component& component : system.components) {
+    components.push_back({{"name", component.name},
+                          {"purpose", component.purpose},
+                          {"found", component.found},
+                          {"version", component.version},
+                          {"location", component.location},
+                          {"advice", component.advice}});
+  }
+  Json gpus = Json::array();
+  for (const GpuDevice& gpu : system.gpus) {
+    gpus.push_back({{"name", gpu.name},
+                    {"compute_capability", fmt::format("{}.{}", gpu.compute_major, gpu.compute_minor)},
+                    {"memory_bytes", gpu.memory_bytes}});
+  }
+  Json self_checks = Json::object();
+  for (const SelfCheck& check : checks) {
+    self_checks[name(check.dtype)] = {
+        {"error", check.worst_error}, {"promise", promised_error(check.dtype)}, {"ok", check.ok()}};
+  }
+  return {{"version", system.version},
+          {"commit", commit()},
+          {"compiler", system.compiler},
+          {"library", system.location},
+          {"processor", system.processor},
+          {"threads", system.threads},
+          {"instruction_sets", system.instruction_sets},
+          {"vector_target", system.vector_target},
+          {"product_target", system.product_target},
+          {"memory_bytes", system.memory_bytes},
+          {"available_memory_bytes", system.available_memory_bytes},
+          {"components", components},
+          {"gpus", gpus},
+          {"self_check", self_checks}};
+}
+
+Json rates_to_json(const ProcessorRates& rates) {
+  return {{"threads", rates.threads},
+          {"product_tflops", rates.product_flops * 1e-12},
+          {"copy_gb_per_second", rates.copy_bytes * 1e-9}};
+}
+
+int execute(DoctorOptions& options) {
+  const System system = inspect_system();
+  std::vector<SelfCheck> checks;
+  for (const char* dtype : {"float32", "float64", "bfloat16", "float16"}) checks.push_back(self_check(dtype));
+  bool ok = true;
+  for (const SelfCheck& check : checks) ok = ok && check.ok();
+
+  Json report = report_to_json(system, checks);
+  if (!options.json.replaces_text()) print_report(system, checks);
+  if (options.rates) {
+    for (const DType dtype : {DType::float32, DType::float64}) {
+      const ProcessorRates rates = measure_processor_rates(dtype);
+      report["rates"][name(dtype)] = rates_to_json(rates);
+      if (options.json.replaces_text()) continue;
+      fmt::print("\nrates, {}: products {:.1f} GFLOP/s, copies {:.1f} GB/s\n", name(dtype), rates.product_flops * 1e-9,
+                 rates.copy_bytes * 1e-9);
+    }
+  }
+  if (options.json.requested) options.json.write(report);
+  return ok ? success : check_failed;
+}
+
+}  // namespace
+
+Command add_doctor(CLI::App& app) {
+  auto options = std::make_shared<DoctorOptions>();
+  CLI::App* const parser = app.add_subcommand("doctor", "Say what gdpa found on this machine and whether it works");
+  parser->add_flag("--rates", options->rates, "Measure the product and copy rates of this processor")->group("Output");
+  add_json_option(*parser, options->json);
+  parser->footer(footer);
+  return {parser, [options] { return execute(*options); }};
+}
+
+}  // namespace gdpa::tool

@@ -1,0 +1,419 @@
+// Reads the options of a problem, generates lengths, and says what a problem is.
+#include "problem.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <numeric>
+#include <sstream>
+
+#include "command.h"
+
+namespace gdpa::tool {
+namespace {
+
+const std::map<std::string, DType> dtypes = {
+    {"float32", DType::float32},   {"fp32", DType::float32},  {"float64", DType::float64}, {"fp64", DType::float64},
+    {"bfloat16", DType::bfloat16}, {"bf16", DType::bfloat16}, {"float16", DType::float16}, {"fp16", DType::float16},
+};
+
+std::vector<std::string> split(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(), [](unsigned char c) { return c == ',' || std::isspace(c) != 0; }, ' ');
+  std::istringstream words(text);
+  return {std::istream_iterator<std::string>(words), {}};
+}
+
+/// A whole text as a number, or nothing.
+template <class Number>
+std::optional<Number> parse(const std::string& text) {
+  std::istringstream stream(text);
+  Number number{};
+  if (stream >> number && stream.eof()) return number;
+  return std::nullopt;
+}
+
+/// The text itself where it is a list of numbers, else what the file (or "-", standard input) of that name holds.
+/// '#' starts a comment.
+std::string text_or_file(const std::string& option, const std::string& argument) {
+  if (argument.find_first_not_of("0123456789, ") == std::string::npos) return argument;
+  std::ifstream file;
+  if (argument != "-") {
+    file.open(argument);
+    if (!file) {
+      throw UsageError(fmt::format(
+          "{} {}: expected lengths such as 3,17,0,5, a file that holds them, or - for standard input; there is no such "
+          "file",
+          option, argument));
+    }
+  }
+  std::istream& stream = argument == "-" ? std::cin : file;
+  std::string text;
+  for (std::string line; std::getline(stream, line);) text += line.substr(0, line.find('#')) + " ";
+  return text;
+}
+
+std::vector<int64_t> parse_lengths(const std::string& option, const std::string& argument) {
+  std::vector<int64_t> lengths;
+  for (const std::string& word : split(text_or_file(option, argument))) {
+    const auto length = parse<int64_t>(word);
+    if (!length || *length < 0) {
+      throw UsageError(fmt::format("{}: expected lengths, whole numbers from 0 on; got '{}'", option, word));
+    }
+    lengths.push_back(*length);
+  }
+  if (lengths.empty()) throw UsageError(fmt::format("{}: expected at least one length; got none", option));
+  return lengths;
+}
+
+/// The generator splitmix64: number `index` of the stream `seed`, in [0, 1). The Python benchmark has the same one, so
+/// that both time the same lengths.
+double uniform(uint64_t seed, uint64_t index) {
+  uint64_t z = (seed << 32) + (index + 1) * 0x9e3779b97f4a7c15ULL;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
+  return static_cast<double>((z ^ (z >> 31)) >> 11) * 0x1p-53;
+}
+
+/// Lengths spread evenly over the widest range within [0, max_length] whose mean is fill * max_length.
+std::vector<int64_t> generate_lengths(int64_t batch, int64_t max_length, double fill, uint64_t seed) {
+  const double low = std::max(0.0, 2 * fill - 1) * static_cast<double>(max_length);
+  const double high = std::min(1.0, 2 * fill) * static_cast<double>(max_length);
+  std::vector<int64_t> lengths;
+  for (int64_t b = 0; b < batch; ++b) {
+    const double u = uniform(seed, static_cast<uint64_t>(b));
+    lengths.push_back(static_cast<int64_t>(std::floor(low + u * (high - low) + 0.5)));
+  }
+  return lengths;
+}
+
+struct Side {
+  std::vector<int64_t> lengths;
+  Form form = Form::jagged;
+};
+
+/// Whether the numbers of batch entries are given by lengths, and which.
+int64_t batch_of(const ProblemOptions& options) {
+  for (const auto& [option, text] : {std::pair{"--lengths", options.lengths},
+                                     {"--lengths-q", options.lengths_q},
+                                     {"--lengths-k", options.lengths_k}}) {
+    if (!text.empty()) return static_cast<int64_t>(parse_lengths(option, text).size());
+  }
+  return options.batch;
+}
+
+Side shared_side(int64_t batch, int64_t length) {
+  return {std::vector<int64_t>(static_cast<std::size_t>(batch), length), Form::shared};
+}
+
+Side resolve_queries(const ProblemOptions& options, int64_t batch) {
+  if (options.shared_q > 0) return shared_side(batch, options.shared_q);
+  if (!options.lengths.empty()) return {parse_lengths("--lengths", options.lengths)};
+  if (!options.lengths_q.empty()) return {parse_lengths("--lengths-q", options.lengths_q)};
+  return {generate_lengths(batch, options.max_length, options.fill, options.seed),
+          options.dense ? Form::dense : Form::jagged};
+}
+
+Side resolve_keys(const ProblemOptions& options, const Side& queries, int64_t batch) {
+  if (options.shared_k > 0) return shared_side(batch, options.shared_k);
+  if (!options.lengths.empty()) return {parse_lengths("--lengths", options.lengths)};
+  if (!options.lengths_k.empty()) return {parse_lengths("--lengths-k", options.lengths_k)};
+  const Form form = options.dense ? Form::dense : Form::jagged;
+  if (options.max_length_k > 0) {
+    return {generate_lengths(batch, options.max_length_k, options.fill_k, options.seed + 1), form};
+  }
+  if (queries.form != Form::shared) return {queries.lengths, queries.form};
+  return {generate_lengths(batch, options.max_length, options.fill, options.seed), form};
+}
+
+/// Options that contradict each other; the library knows nothing of them.
+void check_options(const ProblemOptions& options) {
+  const auto refuse_both = [](bool first, bool second, const char* message) {
+    if (first && second) throw UsageError(message);
+  };
+  refuse_both(!options.lengths.empty(), !options.lengths_q.empty() || !options.lengths_k.empty(),
+              "--lengths gives queries and keys the same lengths: expected it, or --lengths-q and --lengths-k");
+  refuse_both(options.shared_q > 0, !options.lengths.empty() || !options.lengths_q.empty(),
+              "--shared-q gives every batch entry the same queries: expected no lengths of queries beside it; give "
+              "those of the keys by --lengths-k");
+  refuse_both(options.shared_k > 0, !options.lengths.empty() || !options.lengths_k.empty(),
+              "--shared-k gives every batch entry the same keys: expected no lengths of keys beside it; give those of "
+              "the queries by --lengths-q");
+  refuse_both(options.dense, !options.lengths.empty() || !options.lengths_q.empty() || !options.lengths_k.empty(),
+              "--dense gives every batch entry the same length: expected --batch and --max-length beside it");
+  refuse_both(options.dense, options.fill < 1 || options.fill_k < 1,
+              "--dense gives every batch entry the same length: expected --fill 1 beside it");
+}
+
+std::map<std::string, double> parse_parameters(const std::vector<std::string>& texts) {
+  std::map<std::string, double> parameters;
+  for (const std::string& text : texts) {
+    for (const std::string& word : split(text)) {
+      const auto equals = word.find('=');
+      const auto number = equals == std::string::npos ? std::nullopt : parse<double>(word.substr(equals + 1));
+      if (!number || equals == 0) {
+        throw UsageError(fmt::format("--with: expected name=number, such as a=2; got '{}'", word));
+      }
+      parameters[word.substr(0, equals)] = *number;
+    }
+  }
+  return parameters;
+}
+
+Mask parse_mask(const std::string& text) {
+  if (text == "none") return Mask::all();
+  if (text == "causal") return Mask::causal();
+  if (text == "causal-upper-left") return Mask::causal(Diagonal::upper_left);
+  const std::string prefix = "window:";
+  if (text.rfind(prefix, 0) == 0) {
+    const auto words = split(text.substr(prefix.size()));
+    const auto left = words.size() == 2 ? parse<int64_t>(words[0]) : std::nullopt;
+    const auto right = words.size() == 2 ? parse<int64_t>(words[1]) : std::nullopt;
+    if (left && right && *left >= -1 && *right >= -1) return Mask::window(*left, *right);
+  }
+  throw UsageError(fmt::format(
+      "--mask: expected none, causal, causal-upper-left or window:LEFT,RIGHT (-1 has no bound); got '{}'", text));
+}
+
+void parse_out_scale(const std::string& text, Problem& problem) {
+  if (text == "1/len_q") {
+    problem.out_scale_kind = OutScale::Kind::reciprocal_length_q;
+    return;
+  }
+  if (text == "1/len_k") {
+    problem.out_scale_kind = OutScale::Kind::reciprocal_length_k;
+    return;
+  }
+  problem.out_scale.clear();
+  for (const std::string& word : split(text)) {
+    const auto number = parse<double>(word);
+    if (!number) {
+      throw UsageError(
+          fmt::format("--out-scale: expected a number, 1/len_q, 1/len_k, or one number for each batch entry (.5,1,2); "
+                      "got '{}'",
+                      word));
+    }
+    problem.out_scale.push_back(*number);
+  }
+  if (problem.out_scale.empty()) throw UsageError("--out-scale: expected a number; got none");
+  problem.out_scale_kind = problem.out_scale.size() == 1 ? OutScale::Kind::number : OutScale::Kind::per_batch;
+}
+
+std::string lengths_text(const std::vector<int64_t>& lengths, Form form) {
+  const auto [least, most] = std::minmax_element(lengths.begin(), lengths.end());
+  if (form == Form::shared) return fmt::format("{} shared", lengths.front());
+  if (*least == *most) return fmt::format("{} each", *most);
+  return fmt::format("{} to {}, {} in all", *least, *most, sum(lengths));
+}
+
+const char* form_name(Form form) { return form == Form::jagged ? "jagged" : form == Form::dense ? "dense" : "shared"; }
+
+}  // namespace
+
+void add_problem_options(CLI::App& parser, ProblemOptions& options) {
+  const char* const lengths = "Lengths";
+  const std::string one_for_each = "one for each batch entry: 3,17,0,5, a file, or - for standard input";
+  parser.add_option("--lengths", options.lengths, "Lengths of queries and of keys, " + one_for_each)->group(lengths);
+  parser.add_option("--lengths-q", options.lengths_q, "Lengths of the queries, " + one_for_each)->group(lengths);
+  parser.add_option("--lengths-k", options.lengths_k, "Lengths of the keys; those of the queries if left out")
+      ->group(lengths);
+  parser.add_option("--batch", options.batch, "Batch entries, where no lengths are given")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str()
+      ->group(lengths);
+  parser.add_option("--max-length", options.max_length, "Longest length to generate")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str()
+      ->group(lengths);
+  parser
+      .add_option("--max-length-k", options.max_length_k,
+                  "Longest length of the keys; theirs are the queries' if "
+                  "left out")
+      ->check(CLI::NonNegativeNumber)
+      ->group(lengths);
+  parser.add_option("--fill", options.fill, "Mean of the generated lengths, as a part of the longest")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str()
+      ->group(lengths);
+  parser.add_option("--fill-k", options.fill_k, "The same for keys generated by --max-length-k")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str()
+      ->group(lengths);
+  parser.add_option("--seed", options.seed, "Of the generated lengths and of the data")
+      ->check(CLI::Range(uint64_t{0}, uint64_t{0xffffffff}))
+      ->capture_default_str()
+      ->group(lengths);
+  parser.add_flag("--dense", options.dense, "Operands of rank 4 without cumulative lengths")->group(lengths);
+  parser.add_option("--shared-q", options.shared_q, "One query operand of so many rows for the whole batch (PMA)")
+      ->check(CLI::PositiveNumber)
+      ->group(lengths);
+  parser.add_option("--shared-k", options.shared_k, "One key and value operand for the whole batch (PFFN)")
+      ->check(CLI::PositiveNumber)
+      ->group(lengths);
+
+  const char* const shape = "Heads and type";
+  parser.add_option("--heads", options.heads, "Heads of the query")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str()
+      ->group(shape);
+  parser.add_option("--heads-k", options.heads_k, "Heads of key and value, which divide those of the query (GQA, MQA)")
+      ->check(CLI::PositiveNumber)
+      ->group(shape);
+  parser.add_option("--head-dim", options.head_dim, "Elements of a head of query and key")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str()
+      ->group(shape);
+  parser.add_option("--head-dim-v", options.head_dim_v, "Elements of a head of value; those of the key if left out")
+      ->check(CLI::PositiveNumber)
+      ->group(shape);
+  parser.add_option("--dtype", options.dtype, "float32, float64, bfloat16, float16 (fp32, fp64, bf16, fp16)")
+      ->capture_default_str()
+      ->group(shape);
+
+  const char* const function = "Function";
+  parser.add_option("--with", options.with, "A parameter of the expression: name=number, once for each")
+      ->group(function);
+  parser.add_option("--mask", options.mask, "none, causal, causal-upper-left, or window:LEFT,RIGHT")
+      ->capture_default_str()
+      ->group(function);
+  parser.add_option("--scale", options.scale, "Multiplies Q K^T before f; 1/sqrt(head_dim) if left out")
+      ->group(function);
+  parser
+      .add_option("--out-scale", options.out_scale,
+                  "Multiplies O: a number, 1/len_q, 1/len_k, or one number for each batch entry (.5,1,2)")
+      ->capture_default_str()
+      ->group(function);
+  parser.add_option("--accuracy", options.accuracy, "fast or exact; the same on the CPU")
+      ->check(CLI::IsMember({"fast", "exact"}))
+      ->capture_default_str()
+      ->group(function);
+  parser.add_flag("--deterministic", options.deterministic, "The same bits every time; the CPU always does")
+      ->group(function);
+  parser.add_option("--threads", options.threads, "At most so many threads; 0 is one for each processor")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str()
+      ->group(function);
+}
+
+void add_activation_option(CLI::App& parser, ProblemOptions& options) {
+  parser
+      .add_option("--activation", options.activation,
+                  "f: a name (gelu, silu, ...) or an expression in s (\"s * sigmoid(1.702 * s)\")")
+      ->capture_default_str()
+      ->group("Function");
+}
+
+void add_json_option(CLI::App& parser, JsonOutput& json) {
+  parser
+      .add_option_function<std::string>(
+          "--json",
+          [&json](const std::string& path) {
+            json.requested = true;
+            json.path = path;
+          },
+          "Write JSON, to a file beside the text, or to standard output in place of it (-, or nothing)")
+      ->expected(0, 1)
+      ->option_text("[FILE]")
+      ->group("Output");
+}
+
+double Problem::scale_or_default() const { return scale.value_or(1.0 / std::sqrt(static_cast<double>(head_dim))); }
+
+int64_t Problem::kept_scores() const {
+  int64_t scores = 0;
+  for (std::size_t b = 0; b < lengths_q.size(); ++b) {
+    for (int64_t i = 0; i < lengths_q[b]; ++i) scores += mask.keys({i, i + 1}, lengths_q[b], lengths_k[b]).size();
+  }
+  return scores;
+}
+
+double Problem::forward_flops() const {
+  return 2.0 * static_cast<double>(heads_q) * static_cast<double>(head_dim + head_dim_v) *
+         static_cast<double>(kept_scores());
+}
+
+std::string Problem::mask_text() const {
+  if (mask.keeps_all()) return "none";
+  if (mask.left < 0 && mask.right == 0) {
+    return mask.diagonal == Diagonal::upper_left ? "causal-upper-left" : "causal";
+  }
+  return fmt::format("window:{},{}", mask.left, mask.right);
+}
+
+int64_t sum(const std::vector<int64_t>& lengths) { return std::accumulate(lengths.begin(), lengths.end(), int64_t{0}); }
+
+int64_t maximum(const std::vector<int64_t>& lengths) { return *std::max_element(lengths.begin(), lengths.end()); }
+
+Problem resolve(const ProblemOptions& options) {
+  check_options(options);
+  const int64_t batch = batch_of(options);
+  const Side queries = resolve_queries(options, batch);
+  const Side keys = resolve_keys(options, queries, batch);
+  if (queries.lengths.size() != keys.lengths.size()) {
+    throw UsageError(
+        fmt::format("--lengths-q and --lengths-k: expected one length for each batch entry in both; got "
+                    "{} of the queries and {} of the keys",
+                    queries.lengths.size(), keys.lengths.size()));
+  }
+  const auto dtype = dtypes.find(options.dtype);
+  if (dtype == dtypes.end()) {
+    throw UsageError(fmt::format("--dtype: expected float32, float64, bfloat16 or float16; got '{}'", options.dtype));
+  }
+
+  Problem problem;
+  problem.lengths_q = queries.lengths;
+  problem.lengths_k = keys.lengths;
+  problem.form_q = queries.form;
+  problem.form_k = keys.form;
+  problem.heads_q = options.heads;
+  problem.heads_k = options.heads_k > 0 ? options.heads_k : options.heads;
+  problem.head_dim = options.head_dim;
+  problem.head_dim_v = options.head_dim_v > 0 ? options.head_dim_v : options.head_dim;
+  problem.dtype = dtype->second;
+  problem.activation = Activation(options.activation, parse_parameters(options.with));
+  problem.scale = options.scale;
+  parse_out_scale(options.out_scale, problem);
+  problem.mask = parse_mask(options.mask);
+  problem.accuracy = options.accuracy == "exact" ? Accuracy::exact : Accuracy::fast;
+  problem.deterministic = options.deterministic;
+  problem.threads = options.threads;
+  return problem;
+}
+
+std::string describe(const Problem& problem) {
+  return fmt::format("{} sequence{}, queries {}, keys {}, {} head{}{}, head_dim {}{}, {}, mask {}, f(s) = {}",
+                     problem.batch(), problem.batch() == 1 ? "" : "s", lengths_text(problem.lengths_q, problem.form_q),
+                     lengths_text(problem.lengths_k, problem.form_k), problem.heads_q, problem.heads_q == 1 ? "" : "s",
+                     problem.heads_k == problem.heads_q ? "" : fmt::format(" ({} of key)", problem.heads_k),
+                     problem.head_dim,
+                     problem.head_dim_v == problem.head_dim ? "" : fmt::format(" ({} of value)", problem.head_dim_v),
+                     name(problem.dtype), problem.mask_text(), problem.activation.text());
+}
+
+Json to_json(const Problem& problem) {
+  return {
+      {"lengths_q", problem.lengths_q},
+      {"lengths_k", problem.lengths_k},
+      {"form_q", form_name(problem.form_q)},
+      {"form_k", form_name(problem.form_k)},
+      {"H_q", problem.heads_q},
+      {"H_k", problem.heads_k},
+      {"d", problem.head_dim},
+      {"d_v", problem.head_dim_v},
+      {"dtype", name(problem.dtype)},
+      {"activation", problem.activation.text()},
+      {"derivative", problem.activation.derivative_text()},
+      {"scale", problem.scale_or_default()},
+      {"mask", problem.mask_text()},
+      {"accuracy", problem.accuracy == Accuracy::exact ? "exact" : "fast"},
+      {"deterministic", problem.deterministic},
+      {"threads", problem.threads},
+  };
+}
+
+}  // namespace gdpa::tool

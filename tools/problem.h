@@ -1,0 +1,87 @@
+// A problem as the command line describes it: the options, and what they say once they are read.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gdpa/gdpa.h"
+#include "terminal.h"
+
+namespace gdpa::tool {
+
+/// The options as typed, with their defaults. An empty text or a 0 is an option that was not given.
+struct ProblemOptions {
+  std::string lengths, lengths_q, lengths_k;
+  int64_t batch = 8;
+  int64_t max_length = 256;
+  int64_t max_length_k = 0;
+  double fill = 1.0;
+  double fill_k = 1.0;
+  uint64_t seed = 0;
+  bool dense = false;
+  int64_t shared_q = 0;
+  int64_t shared_k = 0;
+  int64_t heads = 4;
+  int64_t heads_k = 0;
+  int64_t head_dim = 64;
+  int64_t head_dim_v = 0;
+  std::string dtype = "float32";
+  std::string activation = "gelu";
+  std::vector<std::string> with;
+  std::string mask = "none";
+  std::optional<double> scale;
+  std::string out_scale = "1";
+  std::string accuracy = "fast";
+  bool deterministic = false;
+  int threads = 0;
+};
+
+/// Adds every option of ProblemOptions but --activation, which `gdpa bench` takes several times.
+void add_problem_options(CLI::App& parser, ProblemOptions& options);
+void add_activation_option(CLI::App& parser, ProblemOptions& options);
+void add_json_option(CLI::App& parser, JsonOutput& json);
+
+/// Jagged and dense operands hold one row for each token; a shared one holds its rows once for the whole batch.
+enum class Form { jagged, dense, shared };
+
+/// What the options say, with every default filled in and every length written out.
+struct Problem {
+  std::vector<int64_t> lengths_q, lengths_k;  ///< one for each batch entry, equal ones for a dense or shared side
+  Form form_q = Form::jagged;
+  Form form_k = Form::jagged;
+  int64_t heads_q = 0;
+  int64_t heads_k = 0;
+  int64_t head_dim = 0;
+  int64_t head_dim_v = 0;
+  DType dtype = DType::float32;
+  Activation activation = Activation("identity");
+  std::optional<double> scale;
+  OutScale::Kind out_scale_kind = OutScale::Kind::number;
+  std::vector<double> out_scale = {1.0};  ///< one number, or one for each batch entry
+  Mask mask;
+  Accuracy accuracy = Accuracy::fast;
+  bool deterministic = false;
+  int threads = 0;
+
+  int64_t batch() const { return static_cast<int64_t>(lengths_q.size()); }
+  double scale_or_default() const;
+  int64_t kept_scores() const;    ///< of one head, over the batch: those that the mask keeps
+  double forward_flops() const;   ///< 2 * heads * (head_dim + head_dim_v) * kept scores
+  std::string mask_text() const;  ///< "none", "causal", "causal-upper-left" or "window:LEFT,RIGHT"
+};
+
+/// Reads the options. Throws UsageError, or gdpa::Error where the activation is at fault.
+Problem resolve(const ProblemOptions& options);
+
+int64_t sum(const std::vector<int64_t>& lengths);
+int64_t maximum(const std::vector<int64_t>& lengths);
+
+/// A line for people and an object for programs that say what the problem is.
+std::string describe(const Problem& problem);
+Json to_json(const Problem& problem);
+
+}  // namespace gdpa::tool

@@ -1,0 +1,131 @@
+// gdpa run: computes a problem forward and backward, checks every output against fp64, and times both.
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "command.h"
+#include "measure.h"
+#include "problem.h"
+#include "reference.h"
+#include "workload.h"
+
+namespace gdpa::tool {
+namespace {
+
+const char* const footer =
+    "The error of an output is the 2-norm of its difference from an fp64 computation, relative to that computation's\n"
+    "2-norm. It is held against the promise for the type: 3e-3 bfloat16, 6e-4 float16, 2e-6 float32, 1e-13 float64.\n"
+    "Outputs are filled with NaN beforehand, so that an element that is not written fails the check.\n\n"
+    "Examples:\n"
+    "  gdpa run --lengths 3,17,0,5\n"
+    "  gdpa run --lengths-q 100,30 --lengths-k 20,50 --heads 8 --heads-k 2 --mask window:16,0\n"
+    "  gdpa run --batch 32 --max-length 500 --fill .3 --dtype bf16 --activation silu --mask causal\n"
+    "  gdpa run --shared-q 4 --lengths-k histories.txt --out-scale 1/len_k          pooling by 4 queries\n"
+    "  gdpa run --batch 16 --shared-k 64 --activation \"a * tanh(b * s)\" --with a=2 --with b=.5\n"
+    "  gdpa run --dense --batch 4 --max-length 128 --json | python3 -m json.tool";
+
+struct RunOptions {
+  ProblemOptions problem;
+  bool no_check = false;
+  double seconds = 0.2;
+  JsonOutput json;
+};
+
+struct CheckedOutput {
+  const char* name;
+  double error;
+  bool ok;
+};
+
+struct Timing {
+  double milliseconds;
+  double gigaflops;  ///< per second
+};
+
+std::vector<CheckedOutput> check_outputs(const Problem& problem, const Workload& workload) {
+  const Reference reference = compute_reference(problem, workload);
+  const double promise = promised_error(problem.dtype);
+  std::vector<CheckedOutput> checked;
+  const auto check = [&](const char* name, const Tensor& got, const std::vector<double>& expected) {
+    const double error = relative_error(got.to_double(), expected);
+    checked.push_back({name, error, error <= promise});  // a NaN is not ok
+  };
+  check("O", workload.output, reference.output);
+  check("dQ", workload.grad_query, reference.grad_query);
+  check("dK", workload.grad_key, reference.grad_key);
+  check("dV", workload.grad_value, reference.grad_value);
+  return checked;
+}
+
+Timing time(const std::function<void()>& work, double flops, double seconds) {
+  const double measured = median(time_calls(work, seconds));
+  return {measured * 1e3, flops / measured * 1e-9};
+}
+
+void print_result(const Problem& problem, const std::vector<CheckedOutput>& checked, const Timing& forward,
+                  const Timing& backward) {
+  fmt::print("{}\n\n", describe(problem));
+  std::vector<std::vector<std::string>> rows;
+  for (const CheckedOutput& output : checked) {
+    rows.push_back({output.name, fmt::format("{:.2e}", output.error),
+                    fmt::format("{:.0e}", promised_error(problem.dtype)), output.ok ? good("ok") : bad("above")});
+  }
+  if (!rows.empty()) fmt::print("{}\n", table({"output", "error", "promise", ""}, rows));
+  fmt::print(
+      "{}",
+      table({"direction", "ms", "GFLOP/s"},
+            {{"forward", fmt::format("{:.4f}", forward.milliseconds), fmt::format("{:.1f}", forward.gigaflops)},
+             {"backward", fmt::format("{:.4f}", backward.milliseconds), fmt::format("{:.1f}", backward.gigaflops)}}));
+}
+
+Json result_to_json(const Problem& problem, const std::vector<CheckedOutput>& checked, const Timing& forward,
+                    const Timing& backward, bool ok) {
+  Json outputs = Json::object();
+  for (const CheckedOutput& output : checked) {
+    outputs[output.name] = {{"error", output.error}, {"promise", promised_error(problem.dtype)}, {"ok", output.ok}};
+  }
+  const auto timing = [](const Timing& t) { return Json{{"ms", t.milliseconds}, {"tflops", t.gigaflops * 1e-3}}; };
+  return {{"problem", to_json(problem)},
+          {"outputs", outputs},
+          {"forward", timing(forward)},
+          {"backward", timing(backward)},
+          {"ok", ok}};
+}
+
+int execute(RunOptions& options) {
+  const Problem problem = resolve(options.problem);
+  Workload workload(problem, Contents::random, options.problem.seed);
+  workload.run_forward();
+  workload.run_backward();
+  std::vector<CheckedOutput> checked;
+  if (!options.no_check) checked = check_outputs(problem, workload);
+  bool ok = true;
+  for (const CheckedOutput& output : checked) ok = ok && output.ok;
+
+  const double flops = problem.forward_flops();
+  const Timing forward = time([&] { workload.run_forward(); }, flops, options.seconds);
+  const Timing backward = time([&] { workload.run_backward(); }, 2.5 * flops, options.seconds);
+  if (!options.json.replaces_text()) print_result(problem, checked, forward, backward);
+  if (options.json.requested) options.json.write(result_to_json(problem, checked, forward, backward, ok));
+  return ok ? success : check_failed;
+}
+
+}  // namespace
+
+Command add_run(CLI::App& app) {
+  auto options = std::make_shared<RunOptions>();
+  CLI::App* const parser = app.add_subcommand("run", "Compute a problem, check it against fp64, time it");
+  add_activation_option(*parser, options->problem);
+  add_problem_options(*parser, options->problem);
+  parser->add_flag("--no-check", options->no_check, "Skip the fp64 computation, which takes long for large problems")
+      ->group("Output");
+  parser->add_option("--seconds", options->seconds, "Repeat each direction for so long; the time is the median")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str()
+      ->group("Output");
+  add_json_option(*parser, options->json);
+  parser->footer(footer);
+  return {parser, [options] { return execute(*options); }};
+}
+
+}  // namespace gdpa::tool

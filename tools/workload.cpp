@@ -1,0 +1,193 @@
+// Makes operands and views for a problem, in any of the four floating-point types.
+#include "workload.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <new>
+#include <random>
+
+#include "command.h"
+
+namespace gdpa::tool {
+namespace {
+
+// Normal numbers are made once and repeated; the period is prime, so that no two rows of usual lengths coincide.
+constexpr std::size_t period_of_numbers = 1048573;
+
+uint16_t bfloat16_from(double number) {
+  const auto bits = std::bit_cast<uint32_t>(static_cast<float>(number));
+  if (std::isnan(number)) return 0x7fc0;
+  return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+double bfloat16_to_double(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
+
+uint16_t float16_from(double number) {
+  constexpr int least_exponent = -14;
+  constexpr int mantissa_bits = 10;
+  constexpr double beyond_the_largest = 65520;
+  const auto sign = static_cast<uint16_t>(std::signbit(number) ? 0x8000 : 0);
+  const double magnitude = std::fabs(number);
+  if (std::isnan(number)) return 0x7e00;
+  if (magnitude >= beyond_the_largest) return static_cast<uint16_t>(sign | 0x7c00);
+  if (magnitude == 0) return sign;
+  // In steps of the last bit, rounded to even; a carry out of the mantissa moves into the exponent by itself.
+  const int exponent = std::max(std::ilogb(magnitude), least_exponent);
+  const double steps = std::nearbyint(std::ldexp(magnitude, mantissa_bits - exponent));
+  const auto biased = static_cast<uint32_t>(exponent - least_exponent) << mantissa_bits;
+  return static_cast<uint16_t>(sign | (biased + static_cast<uint32_t>(steps)));
+}
+
+double float16_to_double(uint16_t bits) {
+  const double sign = (bits & 0x8000) != 0 ? -1 : 1;
+  const int exponent = (bits >> 10) & 0x1f;
+  const int mantissa = bits & 0x3ff;
+  if (exponent == 0x1f) return mantissa != 0 ? std::numeric_limits<double>::quiet_NaN() : sign * HUGE_VAL;
+  return exponent == 0 ? sign * std::ldexp(mantissa, -24) : sign * std::ldexp(1024 + mantissa, exponent - 25);
+}
+
+template <class Element>
+void store(std::byte* memory, std::size_t index, Element element) {
+  std::memcpy(memory + index * sizeof(Element), &element, sizeof(Element));
+}
+
+template <class Element>
+Element load(const std::byte* memory, std::size_t index) {
+  Element element;
+  std::memcpy(&element, memory + index * sizeof(Element), sizeof(Element));
+  return element;
+}
+
+void store_as(DType dtype, std::byte* memory, std::size_t index, double number) {
+  if (dtype == DType::float64) return store(memory, index, number);
+  if (dtype == DType::float32) return store(memory, index, static_cast<float>(number));
+  store(memory, index, dtype == DType::bfloat16 ? bfloat16_from(number) : float16_from(number));
+}
+
+double load_as(DType dtype, const std::byte* memory, std::size_t index) {
+  if (dtype == DType::float64) return load<double>(memory, index);
+  if (dtype == DType::float32) return load<float>(memory, index);
+  const auto bits = load<uint16_t>(memory, index);
+  return dtype == DType::bfloat16 ? bfloat16_to_double(bits) : float16_to_double(bits);
+}
+
+std::vector<int64_t> cumulative(const std::vector<int64_t>& lengths) {
+  std::vector<int64_t> result = {0};
+  for (int64_t length : lengths) result.push_back(result.back() + length);
+  return result;
+}
+
+MutableTensorView shape_of(const std::vector<int64_t>& lengths, Form form, int64_t heads, int64_t head_dim,
+                           DType dtype) {
+  const auto batch = static_cast<int64_t>(lengths.size());
+  if (form == Form::dense) return MutableTensorView::contiguous(nullptr, dtype, {batch, lengths[0], heads, head_dim});
+  const int64_t rows = form == Form::shared ? lengths[0] : sum(lengths);
+  return MutableTensorView::contiguous(nullptr, dtype, {rows, heads, head_dim});
+}
+
+/// A shared query gives every batch entry rows of its own.
+MutableTensorView shape_of_output(const Problem& problem) {
+  const Form form = problem.form_q == Form::dense ? Form::dense : Form::jagged;
+  return shape_of(problem.lengths_q, form, problem.heads_q, problem.head_dim_v, problem.dtype);
+}
+
+TensorView vector_view(const void* data, DType dtype, std::size_t size) {
+  return TensorView::contiguous(data, dtype, {static_cast<int64_t>(size)});
+}
+
+}  // namespace
+
+Tensor::Tensor(MutableTensorView shape, bool allocate) : view_(shape) {
+  if (!allocate) return;
+  const auto bytes = static_cast<std::size_t>(elements() * size_in_bytes(view_.dtype));
+  try {
+    memory_ = std::make_unique<std::byte[]>(bytes);
+  } catch (const std::bad_alloc&) {
+    throw MachineError(
+        fmt::format("an operand of {:.1f} GiB does not fit into memory: expected less; take a smaller "
+                    "--batch, --scale-batch or --max-length",
+                    static_cast<double>(bytes) / (1 << 30)));
+  }
+  view_.data = memory_.get();
+}
+
+TensorView Tensor::input() const {
+  return {view_.data, view_.dtype, view_.device, view_.rank, view_.sizes, view_.strides};
+}
+
+int64_t Tensor::elements() const {
+  int64_t product = 1;
+  for (int i = 0; i < view_.rank; ++i) product *= view_.sizes[static_cast<std::size_t>(i)];
+  return product;
+}
+
+void Tensor::fill_with_normal_numbers(uint64_t seed) {
+  const auto size = static_cast<std::size_t>(size_in_bytes(view_.dtype));
+  const auto count = static_cast<std::size_t>(elements());
+  const std::size_t made = std::min(count, period_of_numbers);
+  std::mt19937_64 generator(seed);
+  std::normal_distribution<double> normal;
+  for (std::size_t i = 0; i < made; ++i) store_as(view_.dtype, memory_.get(), i, normal(generator));
+  for (std::size_t i = made; i < count; i += made) {
+    std::memcpy(memory_.get() + i * size, memory_.get(), std::min(made, count - i) * size);
+  }
+}
+
+void Tensor::poison() {
+  // All bits set are a NaN in every one of the four types.
+  std::memset(view_.data, 0xff, static_cast<std::size_t>(elements() * size_in_bytes(view_.dtype)));
+}
+
+std::vector<double> Tensor::to_double() const {
+  std::vector<double> numbers(static_cast<std::size_t>(elements()));
+  for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = load_as(view_.dtype, memory_.get(), i);
+  return numbers;
+}
+
+Workload::Workload(const Problem& problem, Contents contents, uint64_t seed)
+    : cumulative_q_(cumulative(problem.lengths_q)),
+      cumulative_k_(cumulative(problem.lengths_k)),
+      out_scale_(problem.out_scale) {
+  const bool allocate = contents == Contents::random;
+  const auto shape_q = shape_of(problem.lengths_q, problem.form_q, problem.heads_q, problem.head_dim, problem.dtype);
+  const auto shape_k = shape_of(problem.lengths_k, problem.form_k, problem.heads_k, problem.head_dim, problem.dtype);
+  const auto shape_v = shape_of(problem.lengths_k, problem.form_k, problem.heads_k, problem.head_dim_v, problem.dtype);
+  query = Tensor(shape_q, allocate);
+  key = Tensor(shape_k, allocate);
+  value = Tensor(shape_v, allocate);
+  output = Tensor(shape_of_output(problem), allocate);
+  grad_output = Tensor(shape_of_output(problem), allocate);
+  grad_query = Tensor(shape_q, allocate);
+  grad_key = Tensor(shape_k, allocate);
+  grad_value = Tensor(shape_v, allocate);
+  if (allocate) {
+    uint64_t stream = 4 * seed;
+    for (Tensor* tensor : {&query, &key, &value, &grad_output}) tensor->fill_with_normal_numbers(stream++);
+    for (Tensor* tensor : {&output, &grad_query, &grad_key, &grad_value}) tensor->poison();
+  }
+
+  attention_ = {.query = query.input(), .key = key.input(), .value = value.input(), .activation = problem.activation};
+  if (problem.form_q == Form::jagged) {
+    attention_.cu_seqlens_q = vector_view(cumulative_q_.data(), DType::int64, cumulative_q_.size());
+  }
+  if (problem.form_k == Form::jagged) {
+    attention_.cu_seqlens_k = vector_view(cumulative_k_.data(), DType::int64, cumulative_k_.size());
+  }
+  attention_.scale = problem.scale;
+  attention_.out_scale.kind = problem.out_scale_kind;
+  attention_.out_scale.number = out_scale_.front();
+  if (problem.out_scale_kind == OutScale::Kind::per_batch) {
+    attention_.out_scale.per_batch = vector_view(out_scale_.data(), DType::float64, out_scale_.size());
+  }
+  attention_.mask = problem.mask;
+  attention_.accuracy = problem.accuracy;
+  attention_.deterministic = problem.deterministic;
+  attention_.threads = problem.threads;
+}
+
+}  // namespace gdpa::tool

@@ -1,0 +1,60 @@
+// The memory of a problem: operands filled with N(0, 1) numbers, outputs, and the views that gdpa is called with.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "problem.h"
+
+namespace gdpa::tool {
+
+/// A contiguous operand (rows, heads, head_dim), or (batch, length, heads, head_dim) where dense.
+class Tensor {
+ public:
+  Tensor() = default;
+  Tensor(MutableTensorView shape, bool allocate);
+
+  const MutableTensorView& view() const { return view_; }
+  TensorView input() const;
+  int64_t elements() const;
+
+  void fill_with_normal_numbers(uint64_t seed);
+  /// Writes NaN everywhere, so that an element that is never written shows.
+  void poison();
+  std::vector<double> to_double() const;
+
+ private:
+  MutableTensorView view_;
+  std::unique_ptr<std::byte[]> memory_;
+};
+
+enum class Contents {
+  none,    ///< shapes and cumulative lengths only, to ask for a plan
+  random,  ///< memory everywhere, inputs filled
+};
+
+class Workload {
+ public:
+  Workload(const Problem& problem, Contents contents, uint64_t seed);
+  Workload(const Workload&) = delete;
+  Workload& operator=(const Workload&) = delete;
+
+  const Attention& attention() const { return attention_; }
+
+  void run_forward() { forward(attention_, output.view()); }
+  void run_backward() {
+    backward(attention_, grad_output.input(), grad_query.view(), grad_key.view(), grad_value.view());
+  }
+
+  Tensor query, key, value, output;
+  Tensor grad_output, grad_query, grad_key, grad_value;
+
+ private:
+  std::vector<int64_t> cumulative_q_, cumulative_k_;
+  std::vector<double> out_scale_;
+  Attention attention_ = {.query = {}, .key = {}, .value = {}};
+};
+
+}  // namespace gdpa::tool

@@ -1,0 +1,349 @@
+// The PyTorch operators gdpa::forward and gdpa::backward, and what the Python package asks beside them, on LibTorch's
+// stable ABI: built once, they load into every torch from 2.10 on. This file translates and nothing else: tensors to
+// views, gdpa::Error to a message whose kind Python can read. What is right and wrong is decided behind gdpa::forward.
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
+#include <torch/csrc/stable/c/shim.h>
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/tensor.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "gdpa/gdpa.h"
+
+namespace {
+
+using torch::stable::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+
+/// The arguments that forward, backward and flops share, in the order in which Problem below reads them.
+constexpr std::string_view problem_schema =
+    "Tensor query, Tensor key, Tensor value, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, str activation, "
+    "float? scale, float out_scale, str out_scale_kind, Tensor? out_scale_per_batch, SymInt window_left, "
+    "SymInt window_right, str diagonal, bool enable_gqa, str accuracy, bool deterministic";
+
+[[noreturn]] void refuse(gdpa::ErrorKind kind, const std::string& message) { throw gdpa::Error(kind, message); }
+
+struct NamedDType {
+  int32_t code;
+  std::string_view name;
+  std::optional<gdpa::DType> dtype;  // none: gdpa does not compute in it
+};
+
+const std::vector<NamedDType>& dtypes() {
+  static const std::vector<NamedDType> table = {
+      {aoti_torch_dtype_float32(), "float32", gdpa::DType::float32},
+      {aoti_torch_dtype_bfloat16(), "bfloat16", gdpa::DType::bfloat16},
+      {aoti_torch_dtype_float16(), "float16", gdpa::DType::float16},
+      {aoti_torch_dtype_float64(), "float64", gdpa::DType::float64},
+      {aoti_torch_dtype_int64(), "int64", gdpa::DType::int64},
+      {aoti_torch_dtype_int32(), "int32", gdpa::DType::int32},
+      {aoti_torch_dtype_int16(), "int16", {}},
+      {aoti_torch_dtype_int8(), "int8", {}},
+      {aoti_torch_dtype_uint8(), "uint8", {}},
+      {aoti_torch_dtype_bool(), "bool", {}},
+      {aoti_torch_dtype_complex64(), "complex64", {}},
+      {aoti_torch_dtype_complex128(), "complex128", {}},
+      {aoti_torch_dtype_float8_e4m3fn(), "float8_e4m3fn", {}},
+      {aoti_torch_dtype_float8_e5m2(), "float8_e5m2", {}},
+  };
+  return table;
+}
+
+gdpa::DType dtype_of(std::string_view who, const Tensor& tensor) {
+  int32_t code = 0;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(tensor.get(), &code));
+  std::string_view came = "a dtype that gdpa does not know";
+  for (const NamedDType& entry : dtypes()) {
+    if (entry.code != code) continue;
+    if (entry.dtype) return *entry.dtype;
+    came = entry.name;
+  }
+  const bool is_offsets = who.substr(0, 2) == "cu";
+  refuse(gdpa::ErrorKind::type, std::string(who) + ": expected dtype " +
+                                    (is_offsets ? "int32 or int64" : "float32, float64, bfloat16 or float16") +
+                                    ", got " + std::string(came) + "; convert it");
+}
+
+gdpa::Device device_of(const Tensor& tensor) {
+  return tensor.is_cpu() ? gdpa::Device{}
+                         : gdpa::Device{gdpa::DeviceKind::cuda, static_cast<int>(tensor.get_device_index())};
+}
+
+template <class View>
+View view_of(std::string_view who, const Tensor& tensor) {
+  View view;
+  view.dtype = dtype_of(who, tensor);
+  view.device = device_of(tensor);
+  const int64_t rank = tensor.dim();
+  if (rank > View::max_rank) {
+    refuse(gdpa::ErrorKind::value, std::string(who) + ": expected rank " + std::to_string(View::max_rank) +
+                                       " at most, got rank " + std::to_string(rank) + "; reshape it");
+  }
+  view.rank = static_cast<int>(rank);
+  int64_t* sizes = nullptr;
+  int64_t* strides = nullptr;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_sizes(tensor.get(), &sizes));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_strides(tensor.get(), &strides));
+  for (std::size_t i = 0; i < static_cast<std::size_t>(rank); ++i) {
+    view.sizes[i] = sizes[i];
+    view.strides[i] = strides[i];
+  }
+  view.data = tensor.data_ptr();
+  return view;
+}
+
+std::optional<gdpa::TensorView> view_of(std::string_view who, const OptionalTensor& tensor) {
+  if (!tensor) return std::nullopt;
+  return view_of<gdpa::TensorView>(who, *tensor);
+}
+
+/// Row-major, uninitialised, with the dtype and the device of `like`.
+Tensor empty(const std::vector<int64_t>& sizes, const Tensor& like) {
+  std::vector<int64_t> strides(sizes.size(), 1);
+  for (std::size_t i = sizes.size(); i-- > 1;) strides[i - 1] = strides[i] * (sizes[i] > 0 ? sizes[i] : 1);
+  int32_t dtype = 0;
+  int32_t device_type = 0;
+  int32_t device_index = 0;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(like.get(), &dtype));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &device_type));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(like.get(), &device_index));
+  AtenTensorHandle handle = nullptr;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(static_cast<int64_t>(sizes.size()), sizes.data(), strides.data(),
+                                                  dtype, device_type, device_index, &handle));
+  return Tensor(handle);
+}
+
+Tensor empty_like(const Tensor& tensor) {
+  const auto sizes = tensor.sizes();
+  return empty({sizes.begin(), sizes.end()}, tensor);
+}
+
+/// Takes values off the stack of a call, from the front. Text is read by hand: the conversion in the headers of torch
+/// 2.10 and 2.11 never frees the string that it makes.
+class Stack {
+ public:
+  explicit Stack(StableIValue* values) : next_(values) {}
+
+  template <class T>
+  T take() {
+    return torch::stable::detail::to<T>(*next_++);
+  }
+
+  std::string take_text() {
+    auto handle = take<StringHandle>();
+    const char* data = nullptr;
+    std::size_t length = 0;
+    TORCH_ERROR_CODE_CHECK(torch_string_c_str(handle, &data));
+    TORCH_ERROR_CODE_CHECK(torch_string_length(handle, &length));
+    std::string text(data, length);
+    TORCH_ERROR_CODE_CHECK(torch_delete_string(handle));
+    return text;
+  }
+
+ private:
+  StableIValue* next_;
+};
+
+template <class T>
+T one_of(std::string_view who, const std::string& text, const std::vector<std::pair<std::string_view, T>>& choices) {
+  std::string expected;
+  for (const auto& [name, choice] : choices) {
+    if (text == name) return choice;
+    expected += (expected.empty() ? "\"" : ", \"") + std::string(name) + "\"";
+  }
+  refuse(gdpa::ErrorKind::value,
+         std::string(who) + ": expected one of " + expected + ", got \"" + text + "\"; correct the name");
+}
+
+/// The arguments of problem_schema, owned. Everything is taken before anything can be refused, so nothing leaks.
+struct Problem {
+  explicit Problem(Stack& stack)
+      : query(stack.take<Tensor>()),
+        key(stack.take<Tensor>()),
+        value(stack.take<Tensor>()),
+        cu_seqlens_q(stack.take<OptionalTensor>()),
+        cu_seqlens_k(stack.take<OptionalTensor>()),
+        activation(stack.take_text()),
+        scale(stack.take<std::optional<double>>()),
+        out_scale(stack.take<double>()),
+        out_scale_kind(stack.take_text()),
+        out_scale_per_batch(stack.take<OptionalTensor>()),
+        window_left(stack.take<int64_t>()),
+        window_right(stack.take<int64_t>()),
+        diagonal(stack.take_text()),
+        enable_gqa(stack.take<bool>()),
+        accuracy(stack.take_text()),
+        deterministic(stack.take<bool>()) {}
+
+  Tensor query, key, value;
+  OptionalTensor cu_seqlens_q, cu_seqlens_k;
+  std::string activation;
+  std::optional<double> scale;
+  double out_scale;
+  std::string out_scale_kind;
+  OptionalTensor out_scale_per_batch;
+  int64_t window_left, window_right;
+  std::string diagonal;
+  bool enable_gqa;
+  std::string accuracy;
+  bool deterministic;
+
+  gdpa::OutScale output_scale() const {
+    using Kind = gdpa::OutScale::Kind;
+    static const std::vector<std::pair<std::string_view, Kind>> kinds = {
+        {"number", Kind::number}, {"1/len_q", Kind::reciprocal_length_q}, {"1/len_k", Kind::reciprocal_length_k}};
+    if (out_scale_per_batch) {
+      return gdpa::OutScale::of_batch(view_of<gdpa::TensorView>("out_scale", *out_scale_per_batch));
+    }
+    return {one_of("out_scale", out_scale_kind, kinds), out_scale, {}};
+  }
+
+  /// gdpa::forward takes any multiple; PyTorch's functions want it to be meant.
+  void check_heads() const {
+    if (enable_gqa || query.dim() < 3 || key.dim() < 3) return;
+    const int64_t heads_q = query.size(query.dim() - 2);
+    const int64_t heads_k = key.size(key.dim() - 2);
+    if (heads_q != heads_k) {
+      refuse(gdpa::ErrorKind::value, "query: expected " + std::to_string(heads_k) + " heads, as the key's, got " +
+                                         std::to_string(heads_q) +
+                                         "; pass enable_gqa=True for key heads that several query heads share");
+    }
+  }
+
+  gdpa::Attention attention() const {
+    static const std::vector<std::pair<std::string_view, gdpa::Diagonal>> diagonals = {
+        {"bottom_right", gdpa::Diagonal::bottom_right}, {"upper_left", gdpa::Diagonal::upper_left}};
+    static const std::vector<std::pair<std::string_view, gdpa::Accuracy>> accuracies = {
+        {"fast", gdpa::Accuracy::fast}, {"exact", gdpa::Accuracy::exact}};
+    check_heads();
+    uint32_t threads = 0;
+    TORCH_ERROR_CODE_CHECK(torch_get_num_threads(&threads));
+    return {.query = view_of<gdpa::TensorView>("query", query),
+            .key = view_of<gdpa::TensorView>("key", key),
+            .value = view_of<gdpa::TensorView>("value", value),
+            .cu_seqlens_q = view_of("cu_seqlens_q", cu_seqlens_q),
+            .cu_seqlens_k = view_of("cu_seqlens_k", cu_seqlens_k),
+            .activation = gdpa::Activation(activation),
+            .scale = scale,
+            .out_scale = output_scale(),
+            .mask = {window_left, window_right, one_of("diagonal", diagonal, diagonals)},
+            .accuracy = one_of("accuracy", accuracy, accuracies),
+            .deterministic = deterministic,
+            .threads = static_cast<int>(threads)};
+  }
+};
+
+/// The query's shape with the value's head_dim; a shared query gives its rows once for each batch entry. Where ranks
+/// do not fit, any shape will do: gdpa::forward says what is wrong before it looks at the output.
+std::vector<int64_t> output_sizes(const gdpa::Attention& attention) {
+  const gdpa::TensorView& query = attention.query;
+  const gdpa::TensorView& value = attention.value;
+  if (query.rank < 3 || value.rank < 3) return {0, 1, 1};
+  std::vector<int64_t> sizes(query.sizes.begin(), query.sizes.begin() + query.rank);
+  sizes.back() = value.sizes[static_cast<std::size_t>(value.rank - 1)];
+  const bool is_shared = query.rank == 3 && !attention.cu_seqlens_q;
+  if (is_shared && attention.cu_seqlens_k) sizes[0] *= std::max<int64_t>(attention.cu_seqlens_k->sizes[0] - 1, 0);
+  if (is_shared && !attention.cu_seqlens_k && value.rank == 4) sizes[0] *= value.sizes[0];
+  return sizes;
+}
+
+/// Gradients arrive as autograd made them: expanded scalars, transposed views.
+Tensor with_last_stride_1(const Tensor& tensor) {
+  const int64_t rank = tensor.dim();
+  if (rank == 0 || tensor.size(rank - 1) <= 1 || tensor.stride(rank - 1) == 1) return tensor;
+  Tensor copy = empty_like(tensor);
+  TORCH_ERROR_CODE_CHECK(aoti_torch_copy_(copy.get(), tensor.get(), 0));
+  return copy;
+}
+
+void forward(StableIValue* values, Stack stack) {
+  const Problem problem(stack);
+  const gdpa::Attention attention = problem.attention();
+  const Tensor output = empty(output_sizes(attention), problem.query);
+  gdpa::forward(attention, view_of<gdpa::MutableTensorView>("output", output));
+  values[0] = torch::stable::detail::from(output);
+}
+
+void backward(StableIValue* values, Stack stack) {
+  const auto given_grad_output = stack.take<Tensor>();
+  const Problem problem(stack);
+  const gdpa::Attention attention = problem.attention();
+  const Tensor grad_output = with_last_stride_1(given_grad_output);
+  const std::array<Tensor, 3> gradients = {empty_like(problem.query), empty_like(problem.key),
+                                           empty_like(problem.value)};
+  gdpa::backward(attention, view_of<gdpa::TensorView>("grad_output", grad_output),
+                 view_of<gdpa::MutableTensorView>("grad_query", gradients[0]),
+                 view_of<gdpa::MutableTensorView>("grad_key", gradients[1]),
+                 view_of<gdpa::MutableTensorView>("grad_value", gradients[2]));
+  for (std::size_t i = 0; i < gradients.size(); ++i) values[i] = torch::stable::detail::from(gradients[i]);
+}
+
+/// Multiplications and additions of the products, over the scores that the mask keeps.
+void flops(StableIValue* values, Stack stack) {
+  const Problem problem(stack);
+  const bool is_backward = stack.take<bool>();
+  const auto direction = is_backward ? gdpa::Direction::backward : gdpa::Direction::forward;
+  values[0] = torch::stable::detail::from(gdpa::explain(problem.attention(), direction).flops);
+}
+
+/// The canonical text of an activation and its derivative, or why it is none.
+void activation(StableIValue* values, Stack stack) {
+  const gdpa::Activation activation(stack.take_text());
+  values[0] = torch::stable::detail::from(activation.text());
+  values[1] = torch::stable::detail::from(activation.derivative_text());
+}
+
+/// The stable ABI carries an error as text alone; python/gdpa/_errors.py reads the mark in front of it.
+std::string marked(const gdpa::Error& error) {
+  switch (error.kind()) {
+    case gdpa::ErrorKind::value:
+      return std::string("[ValueError] ") + error.what();
+    case gdpa::ErrorKind::type:
+      return std::string("[TypeError] ") + error.what();
+    case gdpa::ErrorKind::runtime:
+      break;
+  }
+  return error.what();
+}
+
+using Operator = void(StableIValue*, Stack);
+
+template <Operator* run>
+void boxed(StableIValue* values, uint64_t, uint64_t) {
+  try {
+    run(values, Stack(values));
+  } catch (const gdpa::Error& error) {
+    throw std::runtime_error(marked(error));
+  }
+}
+
+void implement(torch::stable::detail::StableLibrary& library) {
+  library.impl("forward", boxed<forward>);
+  library.impl("backward", boxed<backward>);
+  library.impl("flops", boxed<flops>);
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY(gdpa, library) {
+  const std::string problem(problem_schema);
+  library.def(("forward(" + problem + ") -> Tensor").c_str());
+  library.def(("backward(Tensor grad_output, " + problem + ") -> (Tensor, Tensor, Tensor)").c_str());
+  library.def(("flops(" + problem + ", bool is_backward) -> float").c_str());
+  library.def("activation(str text) -> (str text, str derivative)");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(gdpa, CPU, library) { implement(library); }
+
+// A tensor on another device meets the same function, which says what this version runs on.
+STABLE_TORCH_LIBRARY_IMPL(gdpa, CUDA, library) { implement(library); }
+
+STABLE_TORCH_LIBRARY_IMPL(gdpa, CompositeExplicitAutograd, library) { library.impl("activation", boxed<activation>); }
