@@ -39,11 +39,7 @@
 
 namespace gdpa::portable {
 
-struct BackwardArguments {
-  Params params;
-  int64_t packed_rows_q;
-  int64_t packed_rows_k;
-  TileCounts tiles;        ///< of keys
+struct BackwardArguments : Arguments {
   Operand grad_query_sum;  ///< fp32; strides as grad_query's of a contiguous tensor of padded columns
   Operand grad_key_sum;    ///< fp32, where keys_shared; batch_stride is that of a part's slab
   Operand grad_value_sum;
@@ -91,48 +87,58 @@ constexpr int backward_threads = BackwardTiles<Config>::threads;
 template <class Config>
 constexpr int backward_shared_bytes = BackwardTiles<Config>::shared_bytes;
 
+/// The queries of entry b. A CTA whose keys are its own stays in one entry, whose rows are known.
+template <class Config>
+__device__ Rows queries_of(const Arguments& arguments, const Work& work, int64_t b) {
+  return Config::keys_shared ? arguments.queries(b) : work.queries;
+}
+
+/// A tile of queries: which entry, which head of queries, its first query; head is -1 behind the last tile.
+struct QueryPlace {
+  int64_t b;
+  int head;
+  int query;
+};
+
 /// The walk of one CTA: batch entries of its part, query heads of its group, tiles of queries that meet its keys.
 template <class Config>
 struct QueryWalk {
-  const BackwardArguments& arguments;
+  const Arguments& arguments;
   const Work& work;
-  int64_t b;
-  int head;   ///< of queries
-  int query;  ///< the tile's first
+  QueryPlace place;
   int queries_begin;
   int queries_end;
 
-  __device__ QueryWalk(const BackwardArguments& arguments_, const Work& work_)
-      : arguments(arguments_), work(work_), b(work_.batch_begin), head(first_head()), query(0), queries_begin(0),
-        queries_end(0) {
+  __device__ QueryWalk(const Arguments& arguments_, const Work& work_) : arguments(arguments_), work(work_) {
+    place = {work.batch_begin, first_head(), 0};
     enter();
   }
 
-  __device__ bool done() const { return b >= work.batch_end; }
   __device__ int group() const { return static_cast<int>(arguments.params.heads_q / arguments.params.heads_k); }
   __device__ int first_head() const { return work.head * group(); }
-  __device__ Rows queries() const { return rows_of(arguments.params.queries, b, arguments.packed_rows_q); }
-  __device__ Rows keys() const { return rows_of(arguments.params.keys, b, arguments.packed_rows_k); }
 
-  /// Goes to the first tile of entry b, or of the next one that has any.
+  /// Goes to the first tile of the place's entry, or of the next one that has any.
   __device__ void enter() {
-    for (; b < work.batch_end; ++b) {
-      const MaskOfSequence mask{arguments.params.mask, queries().count, keys().count};
+    for (; place.b < work.batch_end; ++place.b) {
+      const Rows queries = queries_of<Config>(arguments, work, place.b);
+      const MaskOfSequence mask{arguments.params.mask, queries.count, work.keys.count};
       const Kept met = mask.queries_of(work.tile * Config::tile_keys, Config::tile_keys);
       queries_begin = met.begin / Config::tile_queries * Config::tile_queries;
       queries_end = met.begin + met.count;
-      query = queries_begin;
+      place.query = queries_begin;
       if (met.count > 0) return;
     }
+    place.head = -1;
   }
 
   __device__ void next() {
-    query += Config::tile_queries;
-    if (query < queries_end) return;
-    query = queries_begin;
-    if (++head < first_head() + group()) return;
-    head = first_head();
-    ++b;
+    if (place.head < 0) return;
+    place.query += Config::tile_queries;
+    if (place.query < queries_end) return;
+    place.query = queries_begin;
+    if (++place.head < first_head() + group()) return;
+    place.head = first_head();
+    ++place.b;
     enter();
   }
 };
@@ -173,7 +179,7 @@ __device__ void differentiate(const Sums<row_tiles, columns>& scores, const Sums
 
 /// dQ += factor * dS K for one tile of queries, into the fp32 sum.
 template <class Config>
-__device__ void reduce_grad_query(const BackwardArguments& arguments, const QueryWalk<Config>& at,
+__device__ void reduce_grad_query(const BackwardArguments& arguments, const Work& work, const QueryPlace& at,
                                   typename BackwardTiles<Config>::Scores grad_scores,
                                   typename BackwardTiles<Config>::QueryOrKey key, float factor) {
   using Tiles = BackwardTiles<Config>;
@@ -183,7 +189,7 @@ __device__ void reduce_grad_query(const BackwardArguments& arguments, const Quer
   if (warp >= Tiles::dq_row_warps * Tiles::dq_column_warps || column >= Tiles::columns) return;
   Sums<Tiles::dq_row_tiles, Tiles::dq_columns> sums;
   multiply_columns<Config::tile_keys>(sums, grad_scores.from(0, row), key.from(0, column));
-  const Rows queries = at.queries();
+  const Rows queries = queries_of<Config>(arguments, work, at.b);
   const Operand& target = arguments.grad_query_sum;
   auto* to = static_cast<float*>(target.data) + element_offset(target, queries, at.b, at.query + row, at.head) + column;
   const int rows_left = queries.count - at.query - row;
@@ -195,7 +201,8 @@ __device__ void reduce_grad_query(const BackwardArguments& arguments, const Quer
 /// Stores the sums of dK or dV: rounded, or as fp32 into the slab of this part of the batch.
 template <class Config, int valid_columns, class Tile, class Gradient>
 __device__ void store_gradient(const Gradient& sums, float factor, Tile staging, const Operand& output,
-                               const Operand& slab, const Rows& keys, const Work& work, int warp_key, int column) {
+                               const Operand& slab, const Work& work, int warp_key, int column) {
+  const Rows keys = work.keys;
   using Tiles = BackwardTiles<Config>;
   const int first_key = work.tile * Config::tile_keys;
   if constexpr (Config::keys_shared) {
@@ -235,9 +242,11 @@ __device__ void backward_tile(const BackwardArguments& arguments, const Work& wo
   const auto query_tile = [&](int stage) { return KeyTile{stages + static_cast<unsigned>(stage * Tiles::stage_bytes)}; };
   const auto grad_output_tile = [&](int stage) { return ValueTile{query_tile(stage).base + Tiles::query_bytes}; };
 
-  const auto load_stage = [&](int stage, const QueryWalk<Config>& at) {
-    if (!at.done()) {
-      const Rows queries = at.queries();
+  __shared__ QueryPlace places[Config::stages];  // of the tiles in the stages
+  const auto load_stage = [&](int stage, const QueryPlace& at) {
+    if (threadIdx.x == 0) places[stage] = at;
+    if (at.head >= 0) {
+      const Rows queries = queries_of<Config>(arguments, work, at.b);
       load_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim>(
           query_tile(stage),
           static_cast<const Storage*>(params.query.data) +
@@ -252,18 +261,16 @@ __device__ void backward_tile(const BackwardArguments& arguments, const Work& wo
     commit_copies();
   };
 
-  {
-    const Rows keys = rows_of(params.keys, work.batch_begin, arguments.packed_rows_k);
-    const int64_t b = work.batch_begin;
-    load_rows<Tiles::threads, Config::aligned, Config::tile_keys, Config::head_dim>(
-        key_tile,
-        static_cast<const Storage*>(params.key.data) + element_offset(params.key, keys, b, first_key, work.head),
-        params.key.row_stride, keys.count - first_key);
-    load_rows<Tiles::threads, Config::aligned, Config::tile_keys, Config::head_dim_v>(
-        value_tile,
-        static_cast<const Storage*>(params.value.data) + element_offset(params.value, keys, b, first_key, work.head),
-        params.value.row_stride, keys.count - first_key);
-  }
+  load_rows<Tiles::threads, Config::aligned, Config::tile_keys, Config::head_dim>(
+      key_tile,
+      static_cast<const Storage*>(params.key.data) +
+          element_offset(params.key, work.keys, work.batch_begin, first_key, work.head),
+      params.key.row_stride, work.keys.count - first_key);
+  load_rows<Tiles::threads, Config::aligned, Config::tile_keys, Config::head_dim_v>(
+      value_tile,
+      static_cast<const Storage*>(params.value.data) +
+          element_offset(params.value, work.keys, work.batch_begin, first_key, work.head),
+      params.value.row_stride, work.keys.count - first_key);
   const int warp_key = warp_index() / Config::column_warps * Tiles::warp_keys;
   const int column_warp = warp_index() % Config::column_warps;
   const int warp_query = column_warp * Tiles::warp_queries;
@@ -272,32 +279,26 @@ __device__ void backward_tile(const BackwardArguments& arguments, const Work& wo
   const float scale = static_cast<float>(params.scale);
   // out_scale multiplies the finished sums. Keys that the batch shares sum over entries that differ in it: then P and
   // dS take it.
-  const auto out_scale_of = [&](int64_t b) {
-    return static_cast<float>(params.out_scale.of(b, rows_of(params.queries, b, arguments.packed_rows_q).count,
-                                                  rows_of(params.keys, b, arguments.packed_rows_k).count));
-  };
-  const float factor = Config::keys_shared ? 1.0f : out_scale_of(work.batch_begin);
+  const float factor = Config::keys_shared ? 1.0f : arguments.out_scale(work.batch_begin, work.queries, work.keys);
   Sums<row_tiles, Tiles::warp_columns> grad_key;
   Sums<row_tiles, Tiles::warp_columns_v> grad_value;
 
-  QueryWalk<Config> at(arguments, work);
-  QueryWalk<Config> ahead = at;
-  for (int stage = 0; stage < Config::stages - 1; ++stage) {
-    load_stage(stage, ahead);
-    if (!ahead.done()) ahead.next();
-  }
-  for (int stage = 0; !at.done(); at.next(), stage = stage + 1 == Config::stages ? 0 : stage + 1) {
+  QueryWalk<Config> walk(arguments, work);
+  for (int stage = 0; stage < Config::stages - 1; ++stage, walk.next()) load_stage(stage, walk.place);
+  for (int stage = 0;; stage = stage + 1 == Config::stages ? 0 : stage + 1) {
     if constexpr (Config::stages == 1) {
       __syncthreads();  // all are done with the tile before
-      load_stage(0, at);
+      load_stage(0, walk.place);
       wait_for_copies<0>();
       __syncthreads();
     } else {
       wait_for_copies<Config::stages - 2>();
       __syncthreads();  // this stage is there for all, and all are done with the one before it
-      load_stage(stage == 0 ? Config::stages - 1 : stage - 1, ahead);
-      if (!ahead.done()) ahead.next();
+      load_stage(stage == 0 ? Config::stages - 1 : stage - 1, walk.place);
     }
+    walk.next();
+    const QueryPlace& at = places[stage];
+    if (at.head < 0) break;
 
     Sums<row_tiles, Tiles::warp_queries> scores;
     Sums<row_tiles, Tiles::warp_queries> grad_weights;
@@ -306,10 +307,9 @@ __device__ void backward_tile(const BackwardArguments& arguments, const Work& wo
 
     Fragments<Element, row_tiles, Tiles::warp_queries> weights;
     Fragments<Element, row_tiles, Tiles::warp_queries> grad_scores;
-    const int length_q = at.queries().count;
-    const int length_k = at.keys().count;
-    const MaskOfSequence mask{params.mask, length_q, length_k};
-    const float weight_factor = Config::keys_shared ? out_scale_of(at.b) : 1.0f;
+    const Rows queries = queries_of<Config>(arguments, work, at.b);
+    const MaskOfSequence mask{params.mask, queries.count, work.keys.count};
+    const float weight_factor = Config::keys_shared ? arguments.out_scale(at.b, queries, work.keys) : 1.0f;
     if (mask.is_full(at.query, Config::tile_queries, first_key, Config::tile_keys)) {
       differentiate<Config, false>(scores, grad_weights, weights, grad_scores, scale, weight_factor, mask,
                                    first_key + warp_key, at.query + warp_query);
@@ -332,17 +332,16 @@ __device__ void backward_tile(const BackwardArguments& arguments, const Work& wo
       if constexpr (Config::reduce_grad_query) __syncthreads();  // every warp's part of dS is there
     }
     if constexpr (Config::reduce_grad_query) {
-      reduce_grad_query<Config>(arguments, at, grad_scores_tile, key_tile, factor * scale);
+      reduce_grad_query<Config>(arguments, work, at, grad_scores_tile, key_tile, factor * scale);
     }
   }
   wait_for_copies<0>();
   __syncthreads();  // K and V are read no more, and copied where nothing met them: their places take dK and dV
 
-  const Rows keys = rows_of(params.keys, work.batch_begin, arguments.packed_rows_k);
   store_gradient<Config, Config::head_dim>(grad_key, factor * scale, key_tile, params.grad_key, arguments.grad_key_sum,
-                                           keys, work, warp_key, column);
+                                           work, warp_key, column);
   store_gradient<Config, Config::head_dim_v>(grad_value, factor, value_tile, params.grad_value,
-                                             arguments.grad_value_sum, keys, work, warp_key, column_v);
+                                             arguments.grad_value_sum, work, warp_key, column_v);
 }
 
 template <class Config>
@@ -350,8 +349,7 @@ __global__ void __launch_bounds__(Config::key_warps* Config::column_warps * 32, 
     backward(const __grid_constant__ BackwardArguments arguments) {
   extern __shared__ __align__(16) unsigned char shared_memory[];
   __shared__ Work work;
-  const Params& params = arguments.params;
-  for (bool first = true; take_work(work, arguments.tiles, params.heads_k, params.batch, first); first = false) {
+  for (bool first = true; take_work(work, arguments, arguments.params.heads_k, first); first = false) {
     backward_tile<Config>(arguments, work, shared_address(shared_memory));
   }
 }

@@ -24,35 +24,26 @@
 //     bool queries_shared;
 #pragma once
 
-#include "common/tile.cuh"
+#include "portable/key_stream.cuh"
 #include "portable/schedule.cuh"
 
 namespace gdpa::portable {
 
-struct BackwardQueryArguments {
-  Params params;
-  int64_t packed_rows_q;
-  int64_t packed_rows_k;
-  TileCounts tiles;        ///< of queries
+struct BackwardQueryArguments : Arguments {
   Operand grad_query_sum;  ///< fp32, where queries_shared; batch_stride is that of a part's slab
 };
 
 template <class Config>
 struct BackwardQueryTiles {
-  using Element = typename Config::Element;
-  static constexpr int columns = padded_columns(Config::head_dim);
-  static constexpr int columns_v = padded_columns(Config::head_dim_v);
-  using QueryOrKey = SharedTile<Element, columns>;
-  using Value = SharedTile<Element, columns_v>;
-
+  using Stream = KeyStream<Config>;
+  using QueryTile = typename Stream::KeyTile;
+  using GradOutputTile = typename Stream::ValueTile;
   static constexpr int threads = Config::warps * 32;
   static constexpr int warp_rows = Config::tile_queries / Config::warps;
   static constexpr int row_tiles = warp_rows / 16;
-  static constexpr int query_bytes = QueryOrKey::bytes(Config::tile_queries);
-  static constexpr int grad_output_bytes = Value::bytes(Config::tile_queries);
-  static constexpr int key_bytes = QueryOrKey::bytes(Config::tile_keys);
-  static constexpr int stage_bytes = key_bytes + Value::bytes(Config::tile_keys);
-  static constexpr int shared_bytes = query_bytes + grad_output_bytes + Config::stages * stage_bytes;
+  static constexpr int query_bytes = QueryTile::bytes(Config::tile_queries);
+  static constexpr int grad_output_bytes = GradOutputTile::bytes(Config::tile_queries);
+  static constexpr int shared_bytes = query_bytes + grad_output_bytes + Stream::bytes;
 };
 
 template <class Config>
@@ -98,39 +89,16 @@ __device__ void add_entry(const BackwardQueryArguments& arguments, const Work& w
   using Tiles = BackwardQueryTiles<Config>;
   using Element = typename Config::Element;
   using Storage = typename Element::Storage;
-  using KeyTile = typename Tiles::QueryOrKey;
-  using ValueTile = typename Tiles::Value;
   constexpr int row_tiles = Tiles::row_tiles;
   const Params& params = arguments.params;
-  const Rows queries = rows_of(params.queries, b, arguments.packed_rows_q);
-  const Rows keys = rows_of(params.keys, b, arguments.packed_rows_k);
+  const Rows queries = arguments.queries(b);
+  const Rows keys = arguments.keys(b);
   const MaskOfSequence mask{params.mask, queries.count, keys.count};
   const int first_query = work.tile * Config::tile_queries;
-  const int64_t key_head = params.key_head(work.head);
-  const auto* key = static_cast<const Storage*>(params.key.data) + element_offset(params.key, keys, b, 0, key_head);
-  const auto* value =
-      static_cast<const Storage*>(params.value.data) + element_offset(params.value, keys, b, 0, key_head);
-  const Kept met = mask.keys_of(first_query, Config::tile_queries);
-  const int keys_begin = met.begin / Config::tile_keys * Config::tile_keys;
-  const int keys_end = met.begin + met.count;
-
-  const KeyTile query_tile{shared};
-  const ValueTile grad_output_tile{shared + Tiles::query_bytes};
-  const unsigned stages = grad_output_tile.base + Tiles::grad_output_bytes;
-  const auto key_tile = [&](int row) {
-    const int stage = row / Config::tile_keys % Config::stages;
-    return KeyTile{stages + static_cast<unsigned>(stage * Tiles::stage_bytes)};
-  };
-  const auto value_tile = [&](int row) { return ValueTile{key_tile(row).base + Tiles::key_bytes}; };
-  const auto load_stage = [&](int row) {
-    if (row < keys_end) {
-      load_rows<Tiles::threads, Config::aligned, Config::tile_keys, Config::head_dim>(
-          key_tile(row), key + row * params.key.row_stride, params.key.row_stride, keys.count - row);
-      load_rows<Tiles::threads, Config::aligned, Config::tile_keys, Config::head_dim_v>(
-          value_tile(row), value + row * params.value.row_stride, params.value.row_stride, keys.count - row);
-    }
-    commit_copies();
-  };
+  const typename Tiles::QueryTile query_tile{shared};
+  const typename Tiles::GradOutputTile grad_output_tile{shared + Tiles::query_bytes};
+  const typename Tiles::Stream stream(params, grad_output_tile.base + Tiles::grad_output_bytes, b, work.head, keys,
+                                      mask.keys_of(first_query, Config::tile_queries));
 
   __syncthreads();  // all are done with the entry before
   load_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim>(
@@ -143,28 +111,18 @@ __device__ void add_entry(const BackwardQueryArguments& arguments, const Work& w
       static_cast<const Storage*>(params.grad_output.data) +
           element_offset(params.grad_output, queries, b, first_query, work.head),
       params.grad_output.row_stride, queries.count - first_query);
-  constexpr int ahead = (Config::stages - 1) * Config::tile_keys;
-  for (int row = 0; row < ahead; row += Config::tile_keys) load_stage(keys_begin + row);
+  stream.start();
 
   const int warp_row = warp_index() * Tiles::warp_rows;
   const float scale = static_cast<float>(params.scale);
   const float factor =
-      Config::queries_shared ? static_cast<float>(params.out_scale.of(b, queries.count, keys.count)) : 1.0f;
-  for (int first_key = keys_begin; first_key < keys_end; first_key += Config::tile_keys) {
-    if constexpr (Config::stages == 1) {
-      __syncthreads();  // all are done with the tile before
-      load_stage(first_key);
-      wait_for_copies<0>();
-      __syncthreads();
-    } else {
-      wait_for_copies<Config::stages - 2>();
-      __syncthreads();  // this stage is there for all, and all are done with the one before it
-      load_stage(first_key + ahead);
-    }
+      Config::queries_shared ? arguments.out_scale(b, queries, keys) : 1.0f;
+  for (int first_key = stream.begin; first_key < stream.end; first_key += Config::tile_keys) {
+    stream.advance(first_key);
     Sums<row_tiles, Config::tile_keys> scores;
     Sums<row_tiles, Config::tile_keys> grad_weights;
-    multiply_rows(scores, query_tile.from_row(warp_row), key_tile(first_key));
-    multiply_rows(grad_weights, grad_output_tile.from_row(warp_row), value_tile(first_key));
+    multiply_rows(scores, query_tile.from_row(warp_row), stream.key_tile(first_key));
+    multiply_rows(grad_weights, grad_output_tile.from_row(warp_row), stream.value_tile(first_key));
     Fragments<Element, row_tiles, Config::tile_keys> grad_scores;
     if (mask.is_full(first_query, Config::tile_queries, first_key, Config::tile_keys)) {
       differentiate_scores<Config, false>(scores, grad_weights, grad_scores, scale, factor, mask,
@@ -173,7 +131,7 @@ __device__ void add_entry(const BackwardQueryArguments& arguments, const Work& w
       differentiate_scores<Config, true>(scores, grad_weights, grad_scores, scale, factor, mask,
                                          first_query + warp_row, first_key);
     }
-    multiply_fragments(grad_query, grad_scores, key_tile(first_key));
+    multiply_fragments(grad_query, grad_scores, stream.key_tile(first_key));
   }
   wait_for_copies<0>();
 }
@@ -183,36 +141,33 @@ __device__ void backward_query_tile(const BackwardQueryArguments& arguments, con
   using Tiles = BackwardQueryTiles<Config>;
   using Storage = typename Config::Element::Storage;
   const Params& params = arguments.params;
-  Sums<Tiles::row_tiles, Tiles::columns> grad_query;
+  Sums<Tiles::row_tiles, Tiles::QueryTile::columns> grad_query;
   for (int64_t b = work.batch_begin; b < work.batch_end; ++b) {
     add_entry<Config>(arguments, work, b, shared, grad_query);
   }
   __syncthreads();  // Q is read no more, and copied where no key met it: its place takes dQ
 
-  const int64_t b = work.batch_begin;
-  const Rows queries = rows_of(params.queries, b, arguments.packed_rows_q);
   const int warp_row = warp_index() * Tiles::warp_rows;
   const int first_query = work.tile * Config::tile_queries;
   const float scale = static_cast<float>(params.scale);
   if constexpr (Config::queries_shared) {
     const Operand& slab = arguments.grad_query_sum;
     auto* to = static_cast<float*>(slab.data) +
-               element_offset(slab, queries, work.owner, first_query + warp_row, work.head);
+               element_offset(slab, work.queries, work.owner, first_query + warp_row, work.head);
     visit_sums(grad_query, scale, [&](int r, int c, const float(&values)[4]) {
-      if (first_query + warp_row + r >= queries.count) return;
+      if (first_query + warp_row + r >= work.queries.count) return;
       *reinterpret_cast<float4*>(to + r * slab.row_stride + c) = {values[0], values[1], values[2], values[3]};
     });
   } else {
-    const Rows keys = rows_of(params.keys, b, arguments.packed_rows_k);
-    const typename Tiles::QueryOrKey staging{shared};
-    stage_sums(grad_query, scale * static_cast<float>(params.out_scale.of(b, queries.count, keys.count)),
+    const typename Tiles::QueryTile staging{shared};
+    stage_sums(grad_query, scale * arguments.out_scale(work.batch_begin, work.queries, work.keys),
                staging.from_row(warp_row));
     __syncthreads();
     store_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim>(
         staging,
         static_cast<Storage*>(params.grad_query.data) +
-            element_offset(params.grad_query, queries, b, first_query, work.head),
-        params.grad_query.row_stride, queries.count - first_query);
+            element_offset(params.grad_query, work.queries, work.batch_begin, first_query, work.head),
+        params.grad_query.row_stride, work.queries.count - first_query);
   }
 }
 
@@ -221,8 +176,7 @@ __global__ void __launch_bounds__(Config::warps * 32, Config::ctas)
     backward_query(const __grid_constant__ BackwardQueryArguments arguments) {
   extern __shared__ __align__(16) unsigned char shared_memory[];
   __shared__ Work work;
-  const Params& params = arguments.params;
-  for (bool first = true; take_work(work, arguments.tiles, params.heads_q, params.batch, first); first = false) {
+  for (bool first = true; take_work(work, arguments, arguments.params.heads_q, first); first = false) {
     backward_query_tile<Config>(arguments, work, shared_address(shared_memory));
   }
 }

@@ -4,7 +4,7 @@
 // buffers of shared memory by asynchronous copies:
 //
 //     Q            ->  shared memory, once
-//     K, V tile i  ->  stage i % stages, copied `stages - 1` tiles ahead
+//     K, V tile i  ->  stage i % stages, copied `stages - 1` tiles ahead (key_stream.cuh)
 //     S = Q K^T    ->  registers        P = f(scale * S)  ->  registers, as the A operand of the next product
 //     O += P V     ->  registers        O * out_scale     ->  the rows of Q in shared memory  ->  global memory
 //
@@ -18,37 +18,27 @@
 //     using Element, Activation;                types.cuh; value(s)
 //     int head_dim, head_dim_v;                 multiples of 8, at most 256
 //     int tile_queries, tile_keys;              multiples of 16 * warps and of 16
-//     int warps, stages, ctas;                  stages >= 2; CTAs that shall fit on one multiprocessor
+//     int warps, stages, ctas;                  CTAs that shall fit on one multiprocessor
 //     bool aligned;                             every row of every operand begins at a multiple of 16 bytes
 #pragma once
 
-#include "common/tile.cuh"
+#include "portable/key_stream.cuh"
 #include "portable/schedule.cuh"
 
 namespace gdpa::portable {
 
-struct ForwardArguments {
-  Params params;
-  int64_t packed_rows_q;  ///< rows of the query operand, which jagged offsets are clamped to
-  int64_t packed_rows_k;
-  TileCounts tiles;  ///< of queries
-};
-
 template <class Config>
 struct ForwardTiles {
-  using Element = typename Config::Element;
-  static constexpr int columns = padded_columns(Config::head_dim);
-  static constexpr int columns_v = padded_columns(Config::head_dim_v);
-  using QueryOrKey = SharedTile<Element, columns>;
-  using Value = SharedTile<Element, columns_v>;
-
+  using Stream = KeyStream<Config>;
+  using QueryTile = typename Stream::KeyTile;
+  using OutputTile = typename Stream::ValueTile;
   static constexpr int threads = Config::warps * 32;
   static constexpr int warp_rows = Config::tile_queries / Config::warps;
   static constexpr int row_tiles = warp_rows / 16;
-  static constexpr int query_bytes = Config::tile_queries * (QueryOrKey::pitch > Value::pitch ? QueryOrKey::pitch : Value::pitch);
-  static constexpr int key_bytes = QueryOrKey::bytes(Config::tile_keys);
-  static constexpr int stage_bytes = key_bytes + Value::bytes(Config::tile_keys);
-  static constexpr int shared_bytes = query_bytes + Config::stages * stage_bytes;
+  /// Q, and O when all is done.
+  static constexpr int query_bytes =
+      Config::tile_queries * (QueryTile::pitch > OutputTile::pitch ? QueryTile::pitch : OutputTile::pitch);
+  static constexpr int shared_bytes = query_bytes + Stream::bytes;
 };
 
 template <class Config>
@@ -83,104 +73,69 @@ __device__ void activate(const Sums<row_tiles, Config::tile_keys>& scores,
 
 /// O = out_scale * sums, by way of the shared memory of Q.
 template <class Config, class Output>
-__device__ void store_output(const ForwardArguments& arguments, const Work& work, const Output& output,
+__device__ void store_output(const Arguments& arguments, const Work& work, const Output& output,
                              unsigned shared) {
   using Tiles = ForwardTiles<Config>;
   using Storage = typename Config::Element::Storage;
-  const Params& params = arguments.params;
-  const int64_t b = work.batch_begin;
-  const Rows queries = rows_of(params.queries, b, arguments.packed_rows_q);
-  const Rows keys = rows_of(params.keys, b, arguments.packed_rows_k);
+  const Operand& target = arguments.params.output;
   const int first_query = work.tile * Config::tile_queries;
-  const typename Tiles::Value staging{shared};
-  stage_sums(output, static_cast<float>(params.out_scale.of(b, queries.count, keys.count)),
+  const typename Tiles::OutputTile staging{shared};
+  stage_sums(output, arguments.out_scale(work.batch_begin, work.queries, work.keys),
              staging.from_row(warp_index() * Tiles::warp_rows));
   __syncthreads();
   store_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim_v>(
       staging,
-      static_cast<Storage*>(params.output.data) +
-          element_offset(params.output, queries, b, first_query, work.head),
-      params.output.row_stride, queries.count - first_query);
+      static_cast<Storage*>(target.data) +
+          element_offset(target, work.queries, work.batch_begin, first_query, work.head),
+      target.row_stride, work.queries.count - first_query);
 }
 
 template <class Config>
-__device__ void forward_tile(const ForwardArguments& arguments, const Work& work, unsigned shared) {
+__device__ void forward_tile(const Arguments& arguments, const Work& work, unsigned shared) {
   using Tiles = ForwardTiles<Config>;
-  using Element = typename Config::Element;
-  using Storage = typename Element::Storage;
-  using KeyTile = typename Tiles::QueryOrKey;
-  using ValueTile = typename Tiles::Value;
   constexpr int row_tiles = Tiles::row_tiles;
   const Params& params = arguments.params;
-  const int64_t b = work.batch_begin;
-  const Rows queries = rows_of(params.queries, b, arguments.packed_rows_q);
-  const Rows keys = rows_of(params.keys, b, arguments.packed_rows_k);
-  const MaskOfSequence mask{params.mask, queries.count, keys.count};
-  const int first_query = work.tile * Config::tile_queries;
-  const int64_t key_head = params.key_head(work.head);
-  const auto* query = static_cast<const Storage*>(params.query.data) +
-                      element_offset(params.query, queries, b, first_query, work.head);
-  const auto* key = static_cast<const Storage*>(params.key.data) + element_offset(params.key, keys, b, 0, key_head);
-  const auto* value =
-      static_cast<const Storage*>(params.value.data) + element_offset(params.value, keys, b, 0, key_head);
-
-  // The keys that the mask leaves to these queries, in whole tiles.
-  const Kept met = mask.keys_of(first_query, Config::tile_queries);
-  const int keys_begin = met.begin / Config::tile_keys * Config::tile_keys;
-  const int keys_end = met.begin + met.count;
-
-  const auto key_tile = [&](int row) {
-    const int stage = row / Config::tile_keys % Config::stages;
-    return KeyTile{shared + static_cast<unsigned>(Tiles::query_bytes + stage * Tiles::stage_bytes)};
-  };
-  const auto value_tile = [&](int row) { return ValueTile{key_tile(row).base + Tiles::key_bytes}; };
-  const auto load_stage = [&](int row) {
-    if (row < keys_end) {
-      load_rows<Tiles::threads, Config::aligned, Config::tile_keys, Config::head_dim>(
-          key_tile(row), key + row * params.key.row_stride, params.key.row_stride, keys.count - row);
-      load_rows<Tiles::threads, Config::aligned, Config::tile_keys, Config::head_dim_v>(
-          value_tile(row), value + row * params.value.row_stride, params.value.row_stride, keys.count - row);
-    }
-    commit_copies();
-  };
+  // The work lies in shared memory: what is read from it anew for every tile of keys costs no registers meanwhile.
+  const auto mask = [&] { return MaskOfSequence{params.mask, work.queries.count, work.keys.count}; };
+  const auto first_query = [&] { return work.tile * Config::tile_queries; };
+  const typename Tiles::QueryTile query_tile{shared};
+  const typename Tiles::Stream stream(params, shared + Tiles::query_bytes, work.batch_begin, work.head, work.keys,
+                                      mask().keys_of(first_query(), Config::tile_queries));
 
   load_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim>(
-      KeyTile{shared}, query, params.query.row_stride, queries.count - first_query);
-  constexpr int ahead = (Config::stages - 1) * Config::tile_keys;
-  for (int row = 0; row < ahead; row += Config::tile_keys) load_stage(keys_begin + row);
+      query_tile,
+      static_cast<const typename Config::Element::Storage*>(params.query.data) +
+          element_offset(params.query, work.queries, work.batch_begin, first_query(), work.head),
+      params.query.row_stride, work.queries.count - first_query());
+  stream.start();
 
   const int warp_row = warp_index() * Tiles::warp_rows;
-  const bool has_rows = first_query + warp_row < queries.count;
-  const KeyTile own_queries = KeyTile{shared}.from_row(warp_row);
   const float scale = static_cast<float>(params.scale);
-  Sums<row_tiles, Tiles::columns_v> output;
-  for (int first_key = keys_begin; first_key < keys_end; first_key += Config::tile_keys) {
-    wait_for_copies<Config::stages - 2>();
-    __syncthreads();  // this stage is there for all, and all are done with the one before it
-    load_stage(first_key + ahead);
-    if (!has_rows) continue;
+  Sums<row_tiles, Tiles::OutputTile::columns> output;
+  for (int first_key = stream.begin; first_key < stream.end; first_key += Config::tile_keys) {
+    stream.advance(first_key);
+    if (first_query() + warp_row >= work.queries.count) continue;
     Sums<row_tiles, Config::tile_keys> scores;
-    multiply_rows(scores, own_queries, key_tile(first_key));
-    Fragments<Element, row_tiles, Config::tile_keys> weights;
-    if (mask.is_full(first_query, Config::tile_queries, first_key, Config::tile_keys)) {
-      activate<Config, false>(scores, weights, scale, mask, first_query + warp_row, first_key);
+    multiply_rows(scores, query_tile.from_row(warp_row), stream.key_tile(first_key));
+    Fragments<typename Config::Element, row_tiles, Config::tile_keys> weights;
+    if (mask().is_full(first_query(), Config::tile_queries, first_key, Config::tile_keys)) {
+      activate<Config, false>(scores, weights, scale, mask(), first_query() + warp_row, first_key);
     } else {
-      activate<Config, true>(scores, weights, scale, mask, first_query + warp_row, first_key);
+      activate<Config, true>(scores, weights, scale, mask(), first_query() + warp_row, first_key);
     }
-    multiply_fragments(output, weights, value_tile(first_key));
+    multiply_fragments(output, weights, stream.value_tile(first_key));
   }
   wait_for_copies<0>();
-  __syncthreads();  // the copies of Q, also where there was no tile of keys, end before its rows take O
+  __syncthreads();  // Q is read no more, and copied where no key met it: its place takes O
   store_output<Config>(arguments, work, output, shared);
 }
 
 template <class Config>
 __global__ void __launch_bounds__(Config::warps * 32, Config::ctas)
-    forward(const __grid_constant__ ForwardArguments arguments) {
+    forward(const __grid_constant__ Arguments arguments) {
   extern __shared__ __align__(16) unsigned char shared_memory[];
   __shared__ Work work;
-  const Params& params = arguments.params;
-  for (bool first = true; take_work(work, arguments.tiles, params.heads_q, params.batch, first); first = false) {
+  for (bool first = true; take_work(work, arguments, arguments.params.heads_q, first); first = false) {
     forward_tile<Config>(arguments, work, shared_address(shared_memory));
   }
 }

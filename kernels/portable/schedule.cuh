@@ -25,8 +25,24 @@ struct Work {
   int64_t batch_end;
   int64_t owner;  ///< batch_begin, or which part of the batch
   int64_t item;   ///< this work's place among all
-  int head;
+  int head;       ///< of the owner's side
   int tile;
+  Rows queries;   ///< of entry batch_begin
+  Rows keys;
+};
+
+/// What every kernel receives.
+struct Arguments {
+  Params params;
+  int64_t packed_rows_q;  ///< rows of the query operand, which jagged offsets are clamped to
+  int64_t packed_rows_k;
+  TileCounts tiles;
+
+  __device__ Rows queries(int64_t b) const { return rows_of(params.queries, b, packed_rows_q); }
+  __device__ Rows keys(int64_t b) const { return rows_of(params.keys, b, packed_rows_k); }
+  __device__ float out_scale(int64_t b, const Rows& queries, const Rows& keys) const {
+    return static_cast<float>(params.out_scale.of(b, queries.count, keys.count));
+  }
 };
 
 /// The last entry with before[entry] * heads <= item, by one warp: 32 places are looked at in one round.
@@ -45,9 +61,10 @@ __device__ inline int64_t find_owner(const TileCounts& counts, int64_t heads, in
 }
 
 /// The work of `item`, tiles innermost so that CTAs that run together read the same keys, or queries; tile is -1 past
-/// the last one. `batch` is cut evenly into the owners' parts.
-__device__ inline Work find_work(const TileCounts& counts, int64_t heads, int64_t batch, int64_t item) {
-  Work work{0, 0, 0, item, 0, -1};
+/// the last one. The batch is cut evenly into the owners' parts.
+__device__ inline Work find_work(const Arguments& arguments, int64_t heads, int64_t item) {
+  const TileCounts& counts = arguments.tiles;
+  Work work{0, 0, 0, item, 0, -1, {0, 0}, {0, 0}};
   int64_t tiles = counts.each;
   int64_t rest;
   if (counts.before != nullptr) {
@@ -63,17 +80,19 @@ __device__ inline Work find_work(const TileCounts& counts, int64_t heads, int64_
   }
   work.head = static_cast<int>(rest / tiles);
   work.tile = static_cast<int>(rest - work.head * tiles);
-  work.batch_begin = work.owner * batch / counts.owners;
-  work.batch_end = (work.owner + 1) * batch / counts.owners;
+  work.batch_begin = work.owner * arguments.params.batch / counts.owners;
+  work.batch_end = (work.owner + 1) * arguments.params.batch / counts.owners;
+  work.queries = arguments.queries(work.batch_begin);
+  work.keys = arguments.keys(work.batch_begin);
   return work;
 }
 
 /// Puts a CTA's first or next work into shared memory, where it costs the main loop no registers; false when there is
 /// none left. All threads call it.
-__device__ inline bool take_work(Work& work, const TileCounts& counts, int64_t heads, int64_t batch, bool first) {
+__device__ inline bool take_work(Work& work, const Arguments& arguments, int64_t heads, bool first) {
   __syncthreads();  // all are done with the work before, and with the shared memory that it used
   if (threadIdx.x < 32) {
-    const Work found = find_work(counts, heads, batch, first ? blockIdx.x : work.item + gridDim.x);
+    const Work found = find_work(arguments, heads, first ? blockIdx.x : work.item + gridDim.x);
     __syncwarp();
     if (threadIdx.x == 0) work = found;
   }

@@ -1,0 +1,76 @@
+// Keys and values as they stream through shared memory past a tile of queries: which of them the mask leaves, where a
+// tile lies, and what is copied ahead.
+#pragma once
+
+#include "common/tile.cuh"
+#include "common/sequence.cuh"
+
+namespace gdpa::portable {
+
+/// Buffers for `stages` tiles of keys and values. Config: Element, head_dim, head_dim_v, tile_keys, warps, stages,
+/// aligned.
+template <class Config>
+struct KeyStream {
+  using Element = typename Config::Element;
+  using Storage = typename Element::Storage;
+  using KeyTile = SharedTile<Element, padded_columns(Config::head_dim)>;
+  using ValueTile = SharedTile<Element, padded_columns(Config::head_dim_v)>;
+  static constexpr int key_bytes = KeyTile::bytes(Config::tile_keys);
+  static constexpr int stage_bytes = key_bytes + ValueTile::bytes(Config::tile_keys);
+  static constexpr int bytes = Config::stages * stage_bytes;
+  static constexpr int ahead = (Config::stages - 1) * Config::tile_keys;  ///< keys copied before they are needed
+
+  const Params& params;
+  unsigned shared;
+  const Storage* key;
+  const Storage* value;
+  int length;  ///< keys of the sequence
+  int begin;   ///< keys [begin, end) meet the queries; begin is that of a tile
+  int end;
+
+  __device__ KeyStream(const Params& params_, unsigned shared_, int64_t b, int query_head, const Rows& keys,
+                       const Kept& met)
+      : params(params_), shared(shared_), length(keys.count), begin(met.begin / Config::tile_keys * Config::tile_keys),
+        end(met.begin + met.count) {
+    const int64_t head = params.key_head(query_head);
+    key = static_cast<const Storage*>(params.key.data) + element_offset(params.key, keys, b, 0, head);
+    value = static_cast<const Storage*>(params.value.data) + element_offset(params.value, keys, b, 0, head);
+  }
+
+  __device__ KeyTile key_tile(int row) const {
+    return {shared + static_cast<unsigned>(row / Config::tile_keys % Config::stages * stage_bytes)};
+  }
+  __device__ ValueTile value_tile(int row) const { return {key_tile(row).base + key_bytes}; }
+
+  /// Starts the copy of the tile whose first key is `row`, if there is one. Every call is one group of copies.
+  __device__ void load(int row) const {
+    if (row < end) {
+      constexpr int threads = Config::warps * 32;
+      load_rows<threads, Config::aligned, Config::tile_keys, Config::head_dim>(
+          key_tile(row), key + row * params.key.row_stride, params.key.row_stride, length - row);
+      load_rows<threads, Config::aligned, Config::tile_keys, Config::head_dim_v>(
+          value_tile(row), value + row * params.value.row_stride, params.value.row_stride, length - row);
+    }
+    commit_copies();
+  }
+
+  __device__ void start() const {
+    for (int row = 0; row < ahead; row += Config::tile_keys) load(begin + row);
+  }
+
+  /// Makes the tile at `row` readable by all, and starts the copy of a later one over the one before it.
+  __device__ void advance(int row) const {
+    if constexpr (Config::stages == 1) {
+      __syncthreads();
+      load(row);
+      wait_for_copies<0>();
+      __syncthreads();
+    } else {
+      wait_for_copies<Config::stages - 2>();
+      __syncthreads();
+      load(row + ahead);
+    }
+  }
+};
+
+}  // namespace gdpa::portable
