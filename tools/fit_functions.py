@@ -47,9 +47,9 @@ def both(low: mpf, high: mpf) -> tuple[tuple[mpf, mpf], tuple[mpf, mpf]]:
     return ((mpf(low), mpf(high)), (mpf(low), mpf(high)))
 
 
-def erfc_logarithm(high: int) -> Callable[[mpf], mpf]:
-    """log2 erfc on [1, high], as a function of the distance from the middle."""
-    return lambda t: log(erfc(mpf(high + 1) / 2 + t)) / log(2)
+def erfc_logarithm(t: mpf) -> mpf:
+    """log2 erfc(1 + t): in powers of t the polynomial rounds least where erfc, which weighs its error, is largest."""
+    return log(erfc(1 + t)) / log(2)
 
 
 HALF_LOG2 = log(2) / 2 * mpf("1.01")
@@ -102,7 +102,7 @@ ERFC_LOGARITHMS = ((4, 9), (6, 26))
 
 
 def split(value: mpf, parts: int, bits: int, last_bits: int) -> list[mpf]:
-    """`value` as a sum of numbers of few bits, so that the product of each but the last with a small integer is exact."""
+    """`value` as a sum of numbers of few bits: the product of each but the last with a small integer is exact."""
     numbers = []
     for part in range(parts):
         with mp.workprec(last_bits if part == parts - 1 else bits):
@@ -139,9 +139,8 @@ def main() -> None:
         for bits, interval, count in zip((32, 64), fit.intervals, fit.counts, strict=True):
             print_array(fit.name, fit.formula, fit.function, *interval, count, bits)
     for bits, (high, count) in zip((32, 64), ERFC_LOGARITHMS, strict=True):
-        half = mpf(high - 1) / 2
-        formula = f"log2(erfc(x)) = P(x - {mp.nstr(mpf(high + 1) / 2, 2)}), x from 1 to {high}"
-        print_array("erfc_logarithm", formula, erfc_logarithm(high), -half, half, count, bits)
+        formula = f"log2(erfc(x)) = P(x - 1), x from 1 to {high}"
+        print_array("erfc_logarithm", formula, erfc_logarithm, mpf(0), mpf(high - 1), count, bits)
     for name, value in (("log_2_parts", log(2)), ("half_pi_parts", pi / 2)):
         print("\n// Their sum is the constant; a product of any but the last with an integer of 13 (fp32) or 20 (fp64)")
         print("// bits is exact, also without a fused multiply-add.")

@@ -1,9 +1,6 @@
 // Elementary functions on Highway vectors, for float and double alike: the same formulas, with coefficients for each
 // type. All keep IEEE semantics for infinities, NaN and denormals; docs/accuracy.md states their worst errors.
 // Included once for each target, hence the unusual guard.
-//
-// Hazard that the order of operands guards against: Min(a, b) and Max(a, b) give b where either is NaN, on every
-// target that is built here. A bound therefore comes first and what it bounds second, so that NaN passes through.
 #if defined(GDPA_CPU_SIMD_MATH_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef GDPA_CPU_SIMD_MATH_INL_H
 #undef GDPA_CPU_SIMD_MATH_INL_H
@@ -85,6 +82,26 @@ struct Numbers<double> {
   static constexpr const auto& half_pi = half_pi_parts_64;
 };
 
+/// The smaller of a and b, and the larger; b where either is NaN. So do the vector instructions behind Min and Max, but
+/// not Highway's scalar target. A bound comes first and what it bounds second, so that NaN passes through.
+template <class V>
+HWY_INLINE V lesser(V a, V b) {
+#if HWY_TARGET == HWY_SCALAR
+  return hn::IfThenElse(hn::Lt(a, b), a, b);
+#else
+  return hn::Min(a, b);
+#endif
+}
+
+template <class V>
+HWY_INLINE V greater(V a, V b) {
+#if HWY_TARGET == HWY_SCALAR
+  return hn::IfThenElse(hn::Gt(a, b), a, b);
+#else
+  return hn::Max(a, b);
+#endif
+}
+
 /// P(x) for coefficients that start with the lowest power, by Horner's rule.
 template <class D, class T, std::size_t count>
 HWY_INLINE hn::Vec<D> polynomial(D d, hn::Vec<D> x, const T (&coefficients)[count]) {
@@ -163,7 +180,7 @@ HWY_INLINE hn::Vec<D> expm1_reduced(D d, hn::Vec<D> r) {
 
 template <class D>
 HWY_INLINE hn::Vec<D> clamp(D d, hn::TFromD<D> low, hn::TFromD<D> high, hn::Vec<D> x) {
-  return hn::Max(hn::Set(d, low), hn::Min(hn::Set(d, high), x));
+  return greater(hn::Set(d, low), lesser(hn::Set(d, high), x));
 }
 
 template <class D>
@@ -198,9 +215,10 @@ HWY_INLINE hn::Vec<D> expm1(D d, hn::Vec<D> x) {
   return hn::IfThenElse(hn::Lt(hn::Abs(x), hn::Set(d, N::smallest_normal)), x, hn::Add(half, half));
 }
 
-/// log(u) + correction / u: the logarithm of u + correction for a correction below the last bit of u.
+/// log(u) + correction / u: the logarithm of u + correction for a correction below the last bit of u. For u positive
+/// and finite.
 template <class D>
-HWY_INLINE hn::Vec<D> log_corrected(D d, hn::Vec<D> u, hn::Vec<D> correction) {
+HWY_INLINE hn::Vec<D> log_of_sum(D d, hn::Vec<D> u, hn::Vec<D> correction) {
   using T = hn::TFromD<D>;
   using N = Numbers<T>;
   const hn::RebindToUnsigned<D> du;
@@ -225,32 +243,50 @@ HWY_INLINE hn::Vec<D> log_corrected(D d, hn::Vec<D> u, hn::Vec<D> correction) {
   const auto z = hn::Mul(s, s);
   const auto tail = hn::MulAdd(e, hn::Set(d, N::log_2[1]), hn::Div(correction, u));
   const auto low = hn::MulAdd(s, hn::MulAdd(z, polynomial(d, z, N::logarithm), h), tail);
-  const auto finite = hn::MulAdd(e, hn::Set(d, N::log_2[0]), hn::Add(hn::Sub(low, h), f));
+  return hn::MulAdd(e, hn::Set(d, N::log_2[0]), hn::Add(hn::Sub(low, h), f));
+}
 
-  const auto infinity = hn::Set(d, std::numeric_limits<T>::infinity());
+/// `logarithm`, made for positive finite u, extended to every u: -inf at 0, NaN below, infinity and NaN as they are.
+template <class D>
+HWY_INLINE hn::Vec<D> log_at_ends(D d, hn::Vec<D> u, hn::Vec<D> logarithm) {
+  using T = hn::TFromD<D>;
   const auto zero = hn::Zero(d);
-  const auto at_ends = hn::IfThenElse(hn::Eq(u, zero), hn::Neg(infinity), hn::Sqrt(u));  // NaN below 0, else u's own
-  return hn::IfThenElse(hn::And(hn::Gt(u, zero), hn::Lt(u, infinity)), finite, at_ends);
+  const auto infinity = hn::Set(d, std::numeric_limits<T>::infinity());
+  const auto not_a_number = hn::Set(d, std::numeric_limits<T>::quiet_NaN());
+  const auto not_positive = hn::IfThenElse(hn::Eq(u, zero), hn::Neg(infinity), not_a_number);
+  const auto at_ends = hn::IfThenElse(hn::Le(u, zero), not_positive, u);
+  return hn::IfThenElse(hn::And(hn::Gt(u, zero), hn::Lt(u, infinity)), logarithm, at_ends);
 }
 
 template <class D>
 HWY_INLINE hn::Vec<D> log(D d, hn::Vec<D> x) {
-  return log_corrected(d, x, hn::Zero(d));
+  return log_at_ends(d, x, log_of_sum(d, x, hn::Zero(d)));
 }
+
+/// 1 + x as the rounded sum and what the rounding took away.
+template <class D>
+struct OnePlus {
+  OnePlus(D d, hn::Vec<D> x) {
+    const auto one = hn::Set(d, 1);
+    sum = hn::Add(one, x);
+    const auto back = hn::Sub(sum, one);
+    rest = hn::Add(hn::Sub(one, hn::Sub(sum, back)), hn::Sub(x, back));
+  }
+  hn::Vec<D> sum;
+  hn::Vec<D> rest;
+};
 
 template <class D>
 HWY_INLINE hn::Vec<D> log1p(D d, hn::Vec<D> x) {
-  const auto one = hn::Set(d, 1);
-  const auto u = hn::Add(one, x);
-  const auto back = hn::Sub(u, one);  // what of x entered u; the rest is the correction, exactly
-  const auto correction = hn::Add(hn::Sub(one, hn::Sub(u, back)), hn::Sub(x, back));
-  return hn::IfThenElse(hn::Eq(u, one), x, log_corrected(d, u, correction));
+  const OnePlus<D> u(d, x);
+  const auto logarithm = log_at_ends(d, u.sum, log_of_sum(d, u.sum, u.rest));
+  return hn::IfThenElse(hn::Eq(u.sum, hn::Set(d, 1)), x, logarithm);
 }
 
 template <class D>
 HWY_INLINE hn::Vec<D> tanh(D d, hn::Vec<D> x) {
   using N = Numbers<hn::TFromD<D>>;
-  const auto magnitude = hn::Min(hn::Set(d, N::tanh_high), hn::Abs(x));
+  const auto magnitude = lesser(hn::Set(d, N::tanh_high), hn::Abs(x));
   const auto e = expm1(d, hn::Add(magnitude, magnitude));
   return hn::CopySignToAbs(hn::Div(e, hn::Add(e, hn::Set(d, 2))), x);
 }
@@ -265,7 +301,8 @@ HWY_INLINE hn::Vec<D> sigmoid(D d, hn::Vec<D> x) {
 template <class D>
 HWY_INLINE hn::Vec<D> softplus(D d, hn::Vec<D> x) {
   const auto e = exp(d, hn::Neg(hn::Abs(x)));
-  return hn::Add(hn::Max(hn::Zero(d), x), log1p(d, e));
+  const OnePlus<D> u(d, e);  // from 1 to 2, so that the logarithm needs no care at the ends; NaN passes through greater
+  return hn::Add(greater(hn::Zero(d), x), log_of_sum(d, u.sum, u.rest));
 }
 
 template <class D>
@@ -274,10 +311,10 @@ HWY_INLINE hn::Vec<D> erf(D d, hn::Vec<D> x) {
   using N = Numbers<T>;
   const hn::RebindToUnsigned<D> du;
   const auto one = hn::Set(d, 1);
-  const auto magnitude = hn::Min(hn::Set(d, N::erf_high), hn::Abs(x));
+  const auto magnitude = lesser(hn::Set(d, N::erf_high), hn::Abs(x));
   const auto near = hn::MulAdd(magnitude, polynomial(d, hn::Mul(magnitude, magnitude), N::erf_near_zero), magnitude);
   // erfc = 2^P; its exponent, far from denormal, is added to the bits of the power of the fraction.
-  const auto exponent = polynomial(d, hn::Sub(magnitude, hn::Set(d, (N::erf_high + 1) / 2)), N::erfc_logarithm);
+  const auto exponent = polynomial(d, hn::Sub(magnitude, one), N::erfc_logarithm);
   const auto shifted = hn::Add(exponent, hn::Set(d, N::round_to_integer));
   const auto fraction = hn::Sub(exponent, hn::Sub(shifted, hn::Set(d, N::round_to_integer)));
   const auto power = hn::BitCast(du, exp2_reduced(d, fraction));
@@ -333,12 +370,12 @@ HWY_INLINE hn::Vec<D> power(D d, hn::Vec<D> base, hn::Vec<D> exponent) {
 /// The smaller and the larger operand, NaN where either is NaN.
 template <class D>
 HWY_INLINE hn::Vec<D> minimum(D, hn::Vec<D> a, hn::Vec<D> b) {
-  return hn::IfThenElse(hn::IsNaN(a), a, hn::Min(a, b));
+  return hn::IfThenElse(hn::IsNaN(a), a, lesser(a, b));
 }
 
 template <class D>
 HWY_INLINE hn::Vec<D> maximum(D, hn::Vec<D> a, hn::Vec<D> b) {
-  return hn::IfThenElse(hn::IsNaN(a), a, hn::Max(a, b));
+  return hn::IfThenElse(hn::IsNaN(a), a, greater(a, b));
 }
 
 /// -1, 0 or 1; 0 keeps its sign, NaN stays.

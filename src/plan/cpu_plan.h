@@ -9,7 +9,7 @@ namespace gdpa::plan {
 
 /// What a plan asks about the processor.
 struct Processor {
-  int threads = 1;              ///< processors this process may use
+  int threads = 1;                ///< processors this process may use
   int64_t cache_bytes = 1 << 20;  ///< second-level cache of one core
 };
 

@@ -1,0 +1,72 @@
+// The way of a call through the CPU backend: the schedule, its units dealt out to threads, the partial sums.
+#include "cpu/backend.h"
+
+#include <utility>
+
+#include "cpu/call.h"
+#include "cpu/threads.h"
+#include "cpu/workspace.h"
+
+namespace gdpa::cpu {
+namespace {
+
+/// The calling thread's schedule, kept from call to call so that small problems allocate nothing. Moved out while in
+/// use: a thread that waits inside a call may enter another one.
+class ReusedSchedule {
+ public:
+  ReusedSchedule() : schedule_(std::move(kept())) {}
+  ~ReusedSchedule() { kept() = std::move(schedule_); }
+  ReusedSchedule(const ReusedSchedule&) = delete;
+  ReusedSchedule& operator=(const ReusedSchedule&) = delete;
+  plan::CpuSchedule& operator*() { return schedule_; }
+
+ private:
+  static plan::CpuSchedule& kept() {
+    thread_local plan::CpuSchedule schedule;
+    return schedule;
+  }
+  plan::CpuSchedule schedule_;
+};
+
+template <class T>
+void run_units(const Problem& problem, const Params& params, const Evaluator& evaluator,
+               const plan::CpuSchedule& schedule) {
+  using Compute = ComputeType<T>;
+  AlignedMemory partial_sums;
+  if (schedule.partial_elements > 0) {
+    partial_sums = allocate_aligned(schedule.partial_elements * static_cast<int64_t>(sizeof(Compute)));
+  }
+  const Call<T> call{params, evaluator, schedule, static_cast<Compute*>(partial_sums.get())};
+  const bool forward = problem.direction == Direction::forward;
+  for_each_unit(schedule.threads, static_cast<int64_t>(schedule.units.size()), [&](int64_t i) {
+    const plan::CpuUnit& unit = schedule.units[static_cast<std::size_t>(i)];
+    forward ? forward_unit<T>(call, unit) : backward_unit<T>(call, unit);
+  });
+  for_each_unit(schedule.threads, static_cast<int64_t>(schedule.reductions.size()),
+                [&](int64_t i) { reduce<T>(call, schedule.reductions[static_cast<std::size_t>(i)]); });
+}
+
+}  // namespace
+
+void run(const Problem& problem, const Params& params, const activation::Function& function) {
+  ReusedSchedule reused;
+  plan::CpuSchedule& schedule = *reused;
+  plan::schedule_for_cpu(problem, params, plan::this_processor(), schedule);
+  const Evaluator evaluator(problem.direction == Direction::forward ? function.value()
+                                                                    : function.value_and_derivative());
+  switch (problem.dtype) {
+    case DType::float32:
+      return run_units<float>(problem, params, evaluator, schedule);
+    case DType::float64:
+      return run_units<double>(problem, params, evaluator, schedule);
+    case DType::bfloat16:
+      return run_units<BFloat16>(problem, params, evaluator, schedule);
+    case DType::float16:
+      return run_units<Float16>(problem, params, evaluator, schedule);
+    case DType::int32:
+    case DType::int64:
+      break;
+  }
+}
+
+}  // namespace gdpa::cpu

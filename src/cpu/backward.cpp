@@ -1,0 +1,273 @@
+// The backward unit: a tile of keys and values and the sums of dK and dV stay in the cache while tiles of queries pass
+// by. For each tile of scores, recomputed: S = Q K^T, P and f'(S), dP = dO V^T, dS = dP f'(S), and then
+// dV += P^T dO, dK += dS^T Q, dQ += dS K. What a unit adds to and when it stores is its only other question.
+#include "cpu/call.h"
+#include "cpu/workspace.h"
+
+namespace gdpa::cpu {
+namespace {
+
+template <class T>
+class Backward {
+ public:
+  using Compute = ComputeType<T>;
+
+  Backward(const Call<T>& call, const plan::CpuUnit& unit)
+      : call_(call), params_(call.params), tiles_(call.schedule.tiles), unit_(unit) {
+    const plan::CpuBuffers& buffers = call.schedule.buffers;
+    auto* base = static_cast<Compute*>(thread_workspace(buffers.total * static_cast<int64_t>(sizeof(Compute))));
+    query_ = base + buffers.query;
+    grad_output_ = base + buffers.grad_output;
+    keys_transposed_ = base + buffers.keys_transposed;
+    values_transposed_ = base + buffers.values_transposed;
+    keys_ = base + buffers.keys;
+    scores_ = base + buffers.scores;
+    derivatives_ = base + buffers.derivatives;
+    grad_scores_ = base + buffers.grad_scores;
+    grad_keys_ = base + buffers.grad_keys;
+    grad_values_ = base + buffers.grad_values;
+    grad_query_ = unit.query_sum >= 0 ? call.partial_sums + unit.query_sum : base + buffers.grad_query;
+  }
+
+  void run() {
+    const bool sums_over_batch = unit_.batch.size() != 1;
+    keeps_query_ = unit_.grad_query && (unit_.query_sum >= 0 || (sums_over_batch && !unit_.grad_key_value));
+    keeps_keys_ = unit_.grad_key_value && unit_.key_sum < 0 && sums_over_batch && !unit_.grad_query;
+    begin_sums();
+    for (int64_t b = unit_.batch.begin; b < unit_.batch.end; ++b) run_entry(b);
+    end_sums();
+  }
+
+ private:
+  void run_entry(int64_t b) {
+    b_ = b;
+    length_q_ = params_.queries.size(b);
+    length_k_ = params_.keys.size(b);
+    out_scale_ = static_cast<Compute>(params_.out_scale.of(b, length_q_, length_k_));
+    const Range queries = plan::intersection(unit_.queries, {0, length_q_});
+    const bool in_blocks = unit_.grad_query && !keeps_query_ && queries.size() > tiles_.block_queries;
+    if (!in_blocks) {
+      run_block(queries);
+      return;
+    }
+    for_each_part(queries, tiles_.block_queries, 1, [&](Range block) { run_block(block); });
+  }
+
+  /// Some queries of one batch entry against all keys of the unit.
+  void run_block(Range queries) {
+    queries_ = queries;
+    const int64_t rows = std::max<int64_t>(0, queries.size());
+    if (unit_.grad_query && !keeps_query_) clear(grad_query_, call_.width_q, unit_.heads.size() * rows, call_.width_q);
+    const Range keys = plan::intersection(unit_.keys, {0, length_k_});
+    for_each_part(keys, tiles_.keys, plan::cpu_vector, [&](Range tile) { meet(tile); });
+    if (unit_.grad_query && !keeps_query_) store_grad_query(queries);
+  }
+
+  void meet(Range keys) {
+    const Range active = plan::intersection(params_.mask.queries(keys, length_q_, length_k_), queries_);
+    if (unit_.grad_key_value && !keeps_keys_) clear_grad_keys();
+    if (!active.empty()) {
+      pack_keys(keys);
+      for (int64_t head = unit_.heads.begin; head < unit_.heads.end; ++head) {
+        for_each_part(active, tiles_.queries, 1, [&](Range queries) { add_tile(head, queries, keys); });
+      }
+    }
+    if (unit_.grad_key_value && !keeps_keys_) pass_on_grad_keys(keys);
+  }
+
+  void pack_keys(Range keys) {
+    const T* key = rows_of<const T>(params_.key, params_.keys, b_, keys.begin, unit_.key_head);
+    const T* value = rows_of<const T>(params_.value, params_.keys, b_, keys.begin, unit_.key_head);
+    pack_tile_transposed<T>(key, params_.key.row_stride, keys.size(), params_.head_dim, keys_transposed_, tiles_.keys);
+    pack_tile_transposed<T>(value, params_.value.row_stride, keys.size(), params_.head_dim_v, values_transposed_,
+                            tiles_.keys);
+    // These rows serve dQ = scale dS K alone.
+    if (unit_.grad_query) {
+      pack_tile<T>(key, params_.key.row_stride, keys.size(), params_.head_dim, static_cast<Compute>(params_.scale),
+                   keys_, call_.width_q);
+    }
+  }
+
+  /// The scale goes into the rows of Q (for S and dK) and the scale of the output into those of dO (for dV and dS).
+  void pack_queries(int64_t head, Range queries) {
+    pack_rows<T>(rows_of<const T>(params_.query, params_.queries, b_, queries.begin, head), params_.query.row_stride,
+                 queries.size(), params_.head_dim, static_cast<Compute>(params_.scale), query_, call_.width_q);
+    pack_rows<T>(rows_of<const T>(params_.grad_output, params_.queries, b_, queries.begin, head),
+                 params_.grad_output.row_stride, queries.size(), params_.head_dim_v, out_scale_, grad_output_,
+                 call_.width_v);
+  }
+
+  void add_tile(int64_t head, Range queries, Range keys) {
+    const Columns columns = columns_for(params_.mask, queries, keys, length_q_, length_k_);
+    if (columns.count == 0) return;
+    pack_queries(head, queries);
+    compute_grad_scores(queries, keys, columns);
+    const int64_t rows = queries.size();
+    const int64_t head_dim = params_.head_dim;
+    const int64_t head_dim_v = params_.head_dim_v;
+    if (unit_.grad_key_value) {
+      multiply_transposed<Compute>({scores_, columns.count}, {grad_output_, call_.width_v},
+                                   {grad_values_ + columns.begin * call_.width_v, call_.width_v}, columns.count,
+                                   head_dim_v, rows, Sum::add);
+      multiply_transposed<Compute>({grad_scores_, columns.count}, {query_, call_.width_q},
+                                   {grad_keys_ + columns.begin * call_.width_q, call_.width_q}, columns.count, head_dim,
+                                   rows, Sum::add);
+    }
+    if (unit_.grad_query) {
+      multiply<Compute>({grad_scores_, columns.count}, {keys_ + columns.begin * call_.width_q, call_.width_q},
+                        {grad_query_ + grad_query_row(head, queries.begin) * call_.width_q, call_.width_q}, rows,
+                        head_dim, columns.count, Sum::add);
+    }
+  }
+
+  /// Leaves P in scores_ and dS (without scale) in grad_scores_, zeros where the mask keeps nothing.
+  void compute_grad_scores(Range queries, Range keys, Columns columns) {
+    const int64_t rows = queries.size();
+    const int64_t count = rows * columns.count;
+    multiply<Compute>({query_, call_.width_q}, {keys_transposed_ + columns.begin, tiles_.keys},
+                      {scores_, columns.count}, rows, columns.count, params_.head_dim, Sum::overwrite);
+    multiply<Compute>({grad_output_, call_.width_v}, {values_transposed_ + columns.begin, tiles_.keys},
+                      {grad_scores_, columns.count}, rows, columns.count, params_.head_dim_v, Sum::overwrite);
+    call_.evaluator.evaluate(scores_, count, scores_, derivatives_);
+    for (int64_t i = 0; i < count; ++i) grad_scores_[i] *= derivatives_[i];
+    clear_masked(params_.mask, queries, keys, columns, length_q_, length_k_, scores_);
+    clear_masked(params_.mask, queries, keys, columns, length_q_, length_k_, grad_scores_);
+    round_through<T>(scores_, count);
+  }
+
+  /// Where dQ of this row is summed: among the rows of the block, or of the whole sequence where the batch shares it.
+  int64_t grad_query_row(int64_t head, int64_t query) const {
+    const int64_t first = unit_.query_sum >= 0 ? 0 : queries_.begin;
+    const int64_t rows = unit_.query_sum >= 0 ? length_q_ : queries_.size();
+    return (head - unit_.heads.begin) * rows + query - first;
+  }
+
+  void store_grad_query(Range queries) {
+    for (int64_t head = unit_.heads.begin; head < unit_.heads.end; ++head) {
+      store_rows<T>(grad_query_ + (head - unit_.heads.begin) * queries.size() * call_.width_q, call_.width_q,
+                    queries.size(), params_.head_dim, Compute{1},
+                    rows_of<T>(params_.grad_query, params_.queries, b_, queries.begin, head),
+                    params_.grad_query.row_stride);
+    }
+  }
+
+  void clear_grad_keys() {
+    clear(grad_keys_, call_.width_q, tiles_.keys, call_.width_q);
+    clear(grad_values_, call_.width_v, tiles_.keys, call_.width_v);
+  }
+
+  /// One tile of keys is done, for these queries: into the partial sums, or stored for good.
+  void pass_on_grad_keys(Range keys) {
+    if (unit_.key_sum < 0) {
+      store_grad_keys(keys);
+      return;
+    }
+    Compute* sum = call_.partial_sums + unit_.key_sum;
+    accumulate_rows<Compute>(grad_keys_, call_.width_q, keys.size(), params_.head_dim, Compute{1},
+                             sum + keys.begin * call_.width_q, call_.width_q);
+    sum += length_k_ * call_.width_q;
+    accumulate_rows<Compute>(grad_values_, call_.width_v, keys.size(), params_.head_dim_v, Compute{1},
+                             sum + keys.begin * call_.width_v, call_.width_v);
+  }
+
+  void store_grad_keys(Range keys) {
+    store_rows<T>(grad_keys_, call_.width_q, keys.size(), params_.head_dim, Compute{1},
+                  rows_of<T>(params_.grad_key, params_.keys, b_, keys.begin, unit_.key_head),
+                  params_.grad_key.row_stride);
+    store_rows<T>(grad_values_, call_.width_v, keys.size(), params_.head_dim_v, Compute{1},
+                  rows_of<T>(params_.grad_value, params_.keys, b_, keys.begin, unit_.key_head),
+                  params_.grad_value.row_stride);
+  }
+
+  /// Sums that live as long as the unit: its partial sums, and rows of a shared operand that it alone owns.
+  void begin_sums() {
+    if (unit_.key_sum >= 0) {
+      std::fill_n(call_.partial_sums + unit_.key_sum,
+                  params_.keys.size(unit_.batch.begin) * (call_.width_q + call_.width_v), Compute{0});
+    }
+    if (keeps_keys_) clear_grad_keys();
+    if (keeps_query_) {
+      const int64_t rows = unit_.query_sum >= 0 ? params_.queries.length : unit_.queries.size();
+      clear(grad_query_, call_.width_q, unit_.heads.size() * rows, call_.width_q);
+    }
+  }
+
+  void end_sums() {
+    if (keeps_keys_) store_grad_keys(unit_.keys);
+    if (keeps_query_ && unit_.query_sum < 0) store_grad_query(unit_.queries);
+  }
+
+  const Call<T>& call_;
+  const Params& params_;
+  const plan::CpuTiles& tiles_;
+  const plan::CpuUnit& unit_;
+  bool keeps_query_ = false;  // dQ is summed over the unit rather than over one block of queries
+  bool keeps_keys_ = false;   // dK and dV are summed over the unit rather than over one tile of keys
+  int64_t b_ = 0;
+  int64_t length_q_ = 0;
+  int64_t length_k_ = 0;
+  Compute out_scale_ = 1;
+  Range queries_;
+  Compute* query_;
+  Compute* grad_output_;
+  Compute* keys_transposed_;
+  Compute* values_transposed_;
+  Compute* keys_;
+  Compute* scores_;
+  Compute* derivatives_;
+  Compute* grad_scores_;
+  Compute* grad_keys_;
+  Compute* grad_values_;
+  Compute* grad_query_;
+};
+
+template <class T>
+void reduce_rows(const ComputeType<T>* sums, const plan::CpuReduction& reduction, int64_t width, int64_t padded_width,
+                 T* destination, int64_t stride) {
+  using Compute = ComputeType<T>;
+  auto* total = static_cast<Compute*>(
+      thread_workspace(reduction.rows.size() * padded_width * static_cast<int64_t>(sizeof(Compute))));
+  clear(total, padded_width, reduction.rows.size(), padded_width);
+  for (int64_t i = 0; i < reduction.count; ++i) {
+    accumulate_rows<Compute>(sums + i * reduction.stride + reduction.rows.begin * padded_width, padded_width,
+                             reduction.rows.size(), width, Compute{1}, total, padded_width);
+  }
+  store_rows<T>(total, padded_width, reduction.rows.size(), width, Compute{1}, destination, stride);
+}
+
+}  // namespace
+
+template <class T>
+void backward_unit(const Call<T>& call, const plan::CpuUnit& unit) {
+  Backward<T>(call, unit).run();
+}
+
+template <class T>
+void reduce(const Call<T>& call, const plan::CpuReduction& reduction) {
+  const Params& params = call.params;
+  const int64_t row = reduction.rows.begin;
+  const auto* sums = call.partial_sums + reduction.first;
+  if (reduction.of_query) {
+    reduce_rows<T>(sums, reduction, params.head_dim, call.width_q,
+                   rows_of<T>(params.grad_query, params.queries, reduction.batch, row, reduction.head),
+                   params.grad_query.row_stride);
+    return;
+  }
+  reduce_rows<T>(sums, reduction, params.head_dim, call.width_q,
+                 rows_of<T>(params.grad_key, params.keys, reduction.batch, row, reduction.head),
+                 params.grad_key.row_stride);
+  reduce_rows<T>(sums + reduction.length * call.width_q, reduction, params.head_dim_v, call.width_v,
+                 rows_of<T>(params.grad_value, params.keys, reduction.batch, row, reduction.head),
+                 params.grad_value.row_stride);
+}
+
+#define GDPA_INSTANTIATE(T)                                          \
+  template void backward_unit(const Call<T>&, const plan::CpuUnit&); \
+  template void reduce(const Call<T>&, const plan::CpuReduction&);
+GDPA_INSTANTIATE(float)
+GDPA_INSTANTIATE(double)
+GDPA_INSTANTIATE(BFloat16)
+GDPA_INSTANTIATE(Float16)
+#undef GDPA_INSTANTIATE
+
+}  // namespace gdpa::cpu

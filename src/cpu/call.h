@@ -1,0 +1,109 @@
+// Call: one call of the CPU backend as its units see it, and what the forward and the backward unit share.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "cpu/convert.h"
+#include "cpu/evaluator.h"
+#include "cpu/products.h"
+#include "definition/params.h"
+#include "plan/cpu_units.h"
+
+namespace gdpa::cpu {
+
+/// T is the operands' type; everything between loading and storing is computed in ComputeType<T>.
+template <class T>
+struct Call {
+  using Compute = ComputeType<T>;
+
+  const Params& params;
+  const Evaluator& evaluator;
+  const plan::CpuSchedule& schedule;
+  Compute* partial_sums;  ///< schedule.partial_elements of them
+
+  int64_t width_q = plan::round_up(params.head_dim, plan::cpu_vector);  ///< stride of packed rows of Q and K
+  int64_t width_v = plan::round_up(params.head_dim_v, plan::cpu_vector);
+};
+
+/// The first row of one sequence and head in an operand. Rows follow at operand.row_stride.
+template <class T>
+T* rows_of(const Operand& operand, const Sequences& side, int64_t b, int64_t row, int64_t head) {
+  return static_cast<T*>(operand.data) + operand.offset(side, b, row, head);
+}
+
+/// Parts of `range` of at most `most` rows each, as equal as multiples of `step` allow: a short last tile would waste
+/// more than it saves.
+template <class Body>
+void for_each_part(Range range, int64_t most, int64_t step, const Body& body) {
+  if (range.empty()) return;
+  const int64_t parts = plan::divide_up(range.size(), most);
+  const int64_t rows = plan::round_up(plan::divide_up(range.size(), parts), step);
+  for (int64_t begin = range.begin; begin < range.end; begin += rows) {
+    body(Range{begin, std::min(begin + rows, range.end)});
+  }
+}
+
+/// Zeros for rows x columns of a packed tile.
+template <class Compute>
+void clear(Compute* tile, int64_t stride, int64_t rows, int64_t columns) {
+  for (int64_t i = 0; i < rows; ++i) std::fill_n(tile + i * stride, columns, Compute{0});
+}
+
+/// The columns of a tile of keys that a tile of queries meets, on vector boundaries.
+struct Columns {
+  int64_t begin = 0;  ///< from the first key of the tile
+  int64_t count = 0;
+};
+
+inline Columns columns_for(const Mask& mask, Range queries, Range keys, int64_t length_q, int64_t length_k) {
+  const Range kept = plan::intersection(mask.keys(queries, length_q, length_k), keys);
+  if (kept.empty()) return {};
+  const int64_t begin = (kept.begin - keys.begin) / plan::cpu_vector * plan::cpu_vector;
+  return {begin, plan::round_up(kept.end - keys.begin - begin, plan::cpu_vector)};
+}
+
+/// Zeros where a tile of scores (queries x columns, dense) has no pair of the mask, or no key.
+template <class Compute>
+void clear_masked(const Mask& mask, Range queries, Range keys, Columns columns, int64_t length_q, int64_t length_k,
+                  Compute* tile) {
+  const Range covered{keys.begin + columns.begin, keys.begin + columns.begin + columns.count};
+  if (covered.end <= keys.end && mask.is_full(queries, covered, length_q, length_k)) return;
+  for (int64_t query = queries.begin; query < queries.end; ++query, tile += columns.count) {
+    const Range kept =
+        plan::intersection(mask.keys({query, query + 1}, length_q, length_k), plan::intersection(covered, keys));
+    const int64_t begin = kept.empty() ? columns.count : kept.begin - covered.begin;
+    const int64_t end = kept.empty() ? columns.count : kept.end - covered.begin;
+    std::fill(tile, tile + begin, Compute{0});
+    std::fill(tile + end, tile + columns.count, Compute{0});
+  }
+}
+
+/// One tile of keys, transposed for the products with queries; columns up to the next vector boundary are zeros.
+template <class T>
+void pack_tile_transposed(const T* rows, int64_t stride, int64_t count, int64_t width, ComputeType<T>* packed,
+                          int64_t packed_stride) {
+  pack_transposed<T>(rows, stride, count, width, ComputeType<T>{1}, packed, packed_stride);
+  const int64_t padded = plan::round_up(count, plan::cpu_vector);
+  if (padded > count) clear(packed + count, packed_stride, width, padded - count);
+}
+
+/// One tile of keys or values as rows; rows up to the next vector boundary are zeros.
+template <class T>
+void pack_tile(const T* rows, int64_t stride, int64_t count, int64_t width, ComputeType<T> factor,
+               ComputeType<T>* packed, int64_t packed_stride) {
+  pack_rows<T>(rows, stride, count, width, factor, packed, packed_stride);
+  clear(packed + count * packed_stride, packed_stride, plan::round_up(count, plan::cpu_vector) - count, width);
+}
+
+template <class T>
+void forward_unit(const Call<T>& call, const plan::CpuUnit& unit);
+
+template <class T>
+void backward_unit(const Call<T>& call, const plan::CpuUnit& unit);
+
+/// Adds partial sums in their order and stores the gradient.
+template <class T>
+void reduce(const Call<T>& call, const plan::CpuReduction& reduction);
+
+}  // namespace gdpa::cpu

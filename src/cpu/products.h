@@ -1,0 +1,28 @@
+// Tile products by libxsmm, which makes a kernel for each shape when it first meets it and finds it again by a hash.
+#pragma once
+
+#include <cstdint>
+
+namespace gdpa::cpu {
+
+/// A tile in memory, row by row; the stride counts elements.
+template <class Element>
+struct Tile {
+  Element* data;
+  std::int64_t stride;
+};
+
+enum class Sum { overwrite, add };
+
+/// result (rows x columns) = or += left (rows x depth) * right (depth x columns).
+/// Throws Error (runtime) where the system allows no code to be made at run time.
+template <class Compute>
+void multiply(Tile<const Compute> left, Tile<const Compute> right, Tile<Compute> result, std::int64_t rows,
+              std::int64_t columns, std::int64_t depth, Sum sum);
+
+/// The same with the transpose of `left`, which lies in memory as (depth x rows).
+template <class Compute>
+void multiply_transposed(Tile<const Compute> left, Tile<const Compute> right, Tile<Compute> result, std::int64_t rows,
+                         std::int64_t columns, std::int64_t depth, Sum sum);
+
+}  // namespace gdpa::cpu

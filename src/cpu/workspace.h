@@ -1,0 +1,26 @@
+// Workspace: the memory that a thread computes in. It grows to what the largest call needed and stays with the thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace gdpa::cpu {
+
+struct FreeAligned {
+  void operator()(void* memory) const;
+};
+
+/// Memory on a cache line's boundary.
+using AlignedMemory = std::unique_ptr<void, FreeAligned>;
+
+/// Throws Error (runtime) where the system has no more.
+AlignedMemory allocate_aligned(std::int64_t bytes);
+
+/// At least so many bytes that belong to the calling thread until it asks again.
+void* thread_workspace(std::int64_t bytes);
+
+/// Bytes that all threads hold as workspaces at this moment.
+std::int64_t workspace_bytes_held();
+
+}  // namespace gdpa::cpu

@@ -1,0 +1,107 @@
+// The CPU plan in words and figures: what cpu_units.h decides, and what the work amounts to.
+#include "plan/cpu_plan.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "fmt/format.h"
+#include "plan/cpu_units.h"
+
+namespace gdpa::plan {
+namespace {
+
+Processor ask_system() {
+  Processor processor;
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) processor.threads = std::max(1, CPU_COUNT(&allowed));
+  const long cache = sysconf(_SC_LEVEL2_CACHE_SIZE);
+  if (cache > 0) processor.cache_bytes = cache;
+  return processor;
+}
+
+double flops_of(const Problem& problem, const Params& params) {
+  double kept = 0;
+  for (int64_t b = 0; b < problem.batch; ++b) {
+    const int64_t length_q = params.queries.size(b);
+    kept += kept_scores(params.mask, {0, length_q}, length_q, params.keys.size(b));
+  }
+  const double forward = 2.0 * static_cast<double>(problem.head_dim + problem.head_dim_v);
+  const double backward = 2.0 * static_cast<double>(3 * problem.head_dim + 2 * problem.head_dim_v);
+  return static_cast<double>(problem.heads_q) * kept * (problem.direction == Direction::forward ? forward : backward);
+}
+
+double bytes_of(const Problem& problem, const Params& params) {
+  double rows_of_output = 0;
+  for (int64_t b = 0; b < problem.batch; ++b) rows_of_output += static_cast<double>(params.queries.size(b));
+  const auto heads_q = static_cast<double>(problem.heads_q);
+  const auto head_dim = static_cast<double>(problem.head_dim);
+  const auto head_dim_v = static_cast<double>(problem.head_dim_v);
+  const double query = static_cast<double>(problem.rows_q) * heads_q * head_dim;
+  const double key_value =
+      static_cast<double>(problem.rows_k) * static_cast<double>(problem.heads_k) * (head_dim + head_dim_v);
+  const double output = rows_of_output * heads_q * head_dim_v;
+  const double inputs = query + key_value;
+  const double elements = problem.direction == Direction::forward ? inputs + output : 2 * inputs + output;
+  return elements * static_cast<double>(size_in_bytes(problem.dtype));
+}
+
+const char* name_of(Direction direction, CpuCut cut) {
+  if (direction == Direction::forward) return "query blocks";
+  switch (cut) {
+    case CpuCut::whole:
+      return "whole sequences";
+    case CpuCut::partial:
+      return "partial sums";
+    case CpuCut::separate:
+      return "separate gradients";
+  }
+  return "";
+}
+
+const char* reason_for(Direction direction, CpuCut cut) {
+  if (direction == Direction::forward) {
+    return "each unit keeps its rows of Q and O in the cache while the keys pass by; largest units are drawn first";
+  }
+  switch (cut) {
+    case CpuCut::whole:
+      return "there are enough sequences and heads to fill the threads, so each unit computes dQ, dK and dV of one";
+    case CpuCut::partial:
+      return "several units add to the same gradient (a shared operand, or too few sequences for the threads), so each "
+             "keeps its own sum and these are added in a fixed order";
+    case CpuCut::separate:
+      return "partial sums would not fit in memory, so some units own dQ and others dK and dV, and scores are computed "
+             "twice";
+  }
+  return "";
+}
+
+}  // namespace
+
+const Processor& this_processor() {
+  static const Processor processor = ask_system();
+  return processor;
+}
+
+Plan plan_for_cpu(const Problem& problem, const Params& params, const Processor& processor) {
+  CpuSchedule schedule;
+  schedule_for_cpu(problem, params, processor, schedule);
+  Plan plan;
+  plan.direction = problem.direction;
+  plan.kernel = problem.direction == Direction::forward ? "cpu.forward" : "cpu.backward";
+  plan.schedule = name_of(problem.direction, schedule.cut);
+  plan.reason = reason_for(problem.direction, schedule.cut);
+  plan.tile_queries = schedule.tiles.queries;
+  plan.tile_keys = schedule.tiles.keys;
+  plan.threads = schedule.threads;
+  plan.units = static_cast<int64_t>(schedule.units.size());
+  plan.workspace_bytes =
+      (schedule.threads * schedule.buffers.total + schedule.partial_elements) * compute_bytes(problem);
+  plan.deterministic = true;
+  plan.flops = flops_of(problem, params);
+  plan.bytes = bytes_of(problem, params);
+  return plan;
+}
+
+}  // namespace gdpa::plan

@@ -1,0 +1,449 @@
+// Cutting a problem into units of work for the CPU; see cpu_units.h and docs/cpu.md.
+#include "plan/cpu_units.h"
+
+#include <algorithm>
+#include <queue>
+
+namespace gdpa::plan {
+namespace {
+
+constexpr int64_t mebibyte = 1 << 20;
+// dQ that a thread sums at once, and its share of the partial sums: with the tiles below 64 MiB a thread at any length.
+constexpr int64_t held_bytes = 8 * mebibyte;
+constexpr int64_t partial_bytes = 32 * mebibyte;
+// A row costs as much as this many of its products: packing and storing run at about one element a cycle, products at
+// about thirty.
+constexpr double row_cost = 30;
+// Below this cost (about 20 us of one core) waking another thread takes longer than it saves.
+constexpr double thread_cost = 2.5e6;
+// Units that each thread should find, so that the last ones to finish differ little.
+constexpr int64_t units_per_thread = 4;
+// Rows below which a cut for balance no longer pays: every piece packs its keys anew.
+constexpr int64_t smallest_piece = 128;
+
+int64_t clamp(int64_t value, int64_t low, int64_t high) { return std::max(low, std::min(value, high)); }
+
+/// The sizes that the cuts depend on.
+struct Sizes {
+  int64_t group = 1;  // query heads that read one key head
+  int64_t width_q = 0;
+  int64_t width_v = 0;
+  bool shared_queries = false;
+  bool shared_keys = false;
+
+  int64_t key_row() const { return width_q + width_v; }
+};
+
+Sizes sizes_of(const Problem& problem) {
+  Sizes sizes;
+  sizes.group = problem.heads_q / std::max<int64_t>(problem.heads_k, 1);
+  sizes.width_q = round_up(problem.head_dim, cpu_vector);
+  sizes.width_v = round_up(problem.head_dim_v, cpu_vector);
+  sizes.shared_queries = problem.query_form == Form::shared && problem.batch != 1;
+  sizes.shared_keys = problem.key_form == Form::shared && problem.batch != 1;
+  return sizes;
+}
+
+/// Writes the list of one problem. The order of the additions to every gradient follows from the list alone.
+class Cutter {
+ public:
+  Cutter(const Problem& problem, const Params& params, CpuSchedule& schedule)
+      : problem_(problem), params_(params), schedule_(schedule), sizes_(sizes_of(problem)) {}
+
+  void cut(const Processor& processor) {
+    for (int64_t b = 0; b < problem_.batch; ++b) total_ += static_cast<double>(problem_.heads_k) * cost_of(b, all_rows);
+    const int wanted = problem_.threads > 0 ? std::min(problem_.threads, processor.threads) : processor.threads;
+    schedule_.threads = static_cast<int>(clamp(static_cast<int64_t>(total_ / thread_cost), 1, wanted));
+    share_ = total_ / schedule_.threads;
+    choose_tiles(processor);
+    if (problem_.direction == Direction::forward) {
+      cut_forward();
+    } else {
+      cut_backward();
+    }
+    std::sort(schedule_.units.begin(), schedule_.units.end(),
+              [](const CpuUnit& a, const CpuUnit& b) { return a.cost > b.cost; });
+  }
+
+ private:
+  int64_t length_q(int64_t b) const { return params_.queries.size(b); }
+  int64_t length_k(int64_t b) const { return params_.keys.size(b); }
+  int64_t element_bytes() const { return compute_bytes(problem_); }
+
+  /// The cost of these query rows of one key head's group.
+  double cost_of(int64_t b, Range queries) const {
+    queries = intersection(queries, {0, length_q(b)});
+    const double kept = kept_scores(params_.mask, queries, length_q(b), length_k(b));
+    const auto rows = static_cast<double>(sizes_.group * queries.size() + length_k(b));
+    const double products = problem_.direction == Direction::forward ? 1.0 : 2.5;
+    return (products * static_cast<double>(sizes_.group) * kept + row_cost * rows) *
+           static_cast<double>(sizes_.key_row());
+  }
+
+  Range group_of(int64_t key_head) const { return {key_head * sizes_.group, (key_head + 1) * sizes_.group}; }
+
+  void choose_tiles(const Processor& processor) {
+    CpuTiles& tiles = schedule_.tiles;
+    tiles = CpuTiles{};
+    const int64_t widest = std::max(sizes_.width_q, sizes_.width_v);
+    // Half of the cache for what is reused: the rows of Q and O forward, the tiles of K and V backward.
+    const int64_t half_cache = processor.cache_bytes / 2 / element_bytes();
+    if (problem_.direction == Direction::forward) {
+      const int64_t rows = half_cache / sizes_.key_row() / tiles.queries * tiles.queries;
+      int64_t all = 0;
+      for (int64_t b = 0; b < problem_.batch; ++b) all += length_q(b) * problem_.heads_q;
+      const int64_t fair = round_up(divide_up(all, schedule_.threads * units_per_thread), tiles.queries);
+      tiles.block_queries = clamp(std::min(rows, fair), tiles.queries, 512);
+      while (tiles.keys > 64 && tiles.keys * sizes_.key_row() > half_cache) tiles.keys /= 2;
+    } else {
+      while (tiles.keys > 64 && 5 * tiles.keys * widest > half_cache) tiles.keys /= 2;
+      int64_t longest = 0;
+      for (int64_t b = 0; b < problem_.batch; ++b) longest = std::max(longest, length_q(b));
+      const int64_t held =
+          held_bytes / element_bytes() / (sizes_.group * sizes_.width_q) / tiles.queries * tiles.queries;
+      tiles.block_queries = clamp(round_up(longest, tiles.queries), tiles.queries, std::max(held, tiles.queries));
+    }
+  }
+
+  void cut_forward() {
+    const CpuTiles& tiles = schedule_.tiles;
+    for (int64_t b = 0; b < problem_.batch; ++b) {
+      const int64_t length = length_q(b);
+      if (length == 0) continue;
+      const int64_t heads = clamp(tiles.block_queries / std::min(length, tiles.queries), 1, sizes_.group);
+      const int64_t pieces = divide_up(length, std::max(tiles.queries, tiles.block_queries / heads));
+      const int64_t rows = divide_up(length, pieces);
+      for (int64_t begin = 0; begin < length; begin += rows) {
+        CpuUnit unit;
+        unit.batch = {b, b + 1};
+        unit.queries = {begin, std::min(begin + rows, length)};
+        unit.cost = cost_of(b, unit.queries) * static_cast<double>(heads) / static_cast<double>(sizes_.group);
+        add_for_all_heads(unit, heads);
+      }
+    }
+  }
+
+  void add_for_all_heads(CpuUnit unit, int64_t heads_per_unit) {
+    for (unit.key_head = 0; unit.key_head < problem_.heads_k; ++unit.key_head) {
+      const Range group = group_of(unit.key_head);
+      for (int64_t head = group.begin; head < group.end; head += heads_per_unit) {
+        unit.heads = {head, std::min(head + heads_per_unit, group.end)};
+        schedule_.units.push_back(unit);
+      }
+    }
+  }
+
+  void cut_backward() {
+    if (sizes_.shared_queries || sizes_.shared_keys) {
+      cut_shared();
+      return;
+    }
+    const bool balance = !is_balanced();
+    for (int64_t b = 0; b < problem_.batch; ++b) {
+      if (length_q(b) == 0 && length_k(b) == 0) continue;
+      const double cost = cost_of(b, all_rows);
+      const int64_t pieces = balance && cost > share_ / 2 ? pieces_for(cost) : 1;
+      for (int64_t head = 0; head < problem_.heads_k; ++head) cut_entry(b, head, pieces, cost);
+    }
+  }
+
+  int64_t pieces_for(double cost) const { return static_cast<int64_t>(cost * units_per_thread / share_) + 1; }
+
+  /// Whether one unit for each batch entry and key head fills the threads to within a tenth, dealt out largest first.
+  bool is_balanced() const {
+    if (schedule_.threads == 1) return true;
+    std::vector<double> costs;
+    for (int64_t b = 0; b < problem_.batch; ++b) {
+      costs.insert(costs.end(), static_cast<std::size_t>(problem_.heads_k), cost_of(b, all_rows));
+    }
+    std::sort(costs.begin(), costs.end(), std::greater<>());
+    std::priority_queue<double, std::vector<double>, std::greater<>> loads;
+    for (int i = 0; i < schedule_.threads; ++i) loads.push(0);
+    double longest = 0;
+    for (double cost : costs) {
+      const double load = loads.top() + cost;
+      loads.pop();
+      loads.push(load);
+      longest = std::max(longest, load);
+    }
+    return longest <= 1.1 * share_;
+  }
+
+  /// One batch entry and key head: whole, in pieces with partial sums of dK and dV, or separate.
+  void cut_entry(int64_t b, int64_t key_head, int64_t pieces, double cost) {
+    const int64_t length = length_q(b);
+    const int64_t head_pieces = divide_up(sizes_.group, divide_up(sizes_.group, std::min(pieces, sizes_.group)));
+    const int64_t heads = divide_up(sizes_.group, head_pieces);
+    const int64_t row_pieces = clamp(divide_up(pieces, head_pieces), 1, std::max<int64_t>(1, length / smallest_piece));
+    if (head_pieces * row_pieces == 1 && length <= schedule_.tiles.block_queries) {
+      CpuUnit unit = whole(b, key_head, cost);
+      schedule_.units.push_back(unit);
+      return;
+    }
+    const int64_t sum_elements = length_k(b) * sizes_.key_row();
+    const int64_t free = partial_limit() - schedule_.partial_elements;
+    if (head_pieces * row_pieces * sum_elements > free) {
+      cut_separately(b, key_head, cost);
+      return;
+    }
+    schedule_.cut = std::max(schedule_.cut, CpuCut::partial);
+    const int64_t first = schedule_.partial_elements;
+    const int64_t rows = divide_up(length, row_pieces);
+    CpuUnit unit = whole(b, key_head, cost);
+    const Range group = unit.heads;
+    int64_t count = 0;
+    for (int64_t begin = 0; begin < length; begin += rows) {
+      unit.queries = {begin, std::min(begin + rows, length)};
+      const double piece_cost = cost_of(b, unit.queries) / static_cast<double>(head_pieces);
+      for (int64_t head = group.begin; head < group.end; head += heads) {
+        unit.heads = {head, std::min(head + heads, group.end)};
+        unit.cost = piece_cost;
+        unit.key_sum = first + count++ * sum_elements;
+        schedule_.units.push_back(unit);
+      }
+    }
+    schedule_.partial_elements += count * sum_elements;
+    reduce({false, b, key_head, {0, length_k(b)}, first, sum_elements, count, length_k(b)});
+  }
+
+  CpuUnit whole(int64_t b, int64_t key_head, double cost) const {
+    CpuUnit unit;
+    unit.batch = {b, b + 1};
+    unit.key_head = key_head;
+    unit.heads = group_of(key_head);
+    unit.grad_query = true;
+    unit.grad_key_value = true;
+    unit.cost = cost;
+    return unit;
+  }
+
+  int64_t partial_limit() const { return schedule_.threads * partial_bytes / element_bytes(); }
+
+  void cut_separately(int64_t b, int64_t key_head, double cost) {
+    add_key_units(b, key_head, cost * 4 / 5);
+    add_query_units(b, key_head, cost * 3 / 5);
+  }
+
+  /// Units that own dK and dV of some keys of one batch entry.
+  void add_key_units(int64_t b, int64_t key_head, double cost) {
+    schedule_.cut = CpuCut::separate;
+    const int64_t tile_count = divide_up(length_k(b), schedule_.tiles.keys);
+    const int64_t pieces = clamp(pieces_for(cost), 1, std::max<int64_t>(tile_count, 1));
+    const int64_t keys = std::max<int64_t>(1, divide_up(tile_count, pieces)) * schedule_.tiles.keys;
+    CpuUnit unit = whole(b, key_head, cost / static_cast<double>(pieces));
+    unit.grad_query = false;
+    for (int64_t begin = 0; begin < length_k(b); begin += keys) {
+      unit.keys = {begin, std::min(begin + keys, length_k(b))};
+      schedule_.units.push_back(unit);
+    }
+  }
+
+  /// Units that own dQ of some queries of one batch entry.
+  void add_query_units(int64_t b, int64_t key_head, double cost) {
+    schedule_.cut = CpuCut::separate;
+    const int64_t length = length_q(b);
+    const int64_t pieces = clamp(pieces_for(cost), 1, std::max<int64_t>(1, length / smallest_piece));
+    const int64_t rows = std::max<int64_t>(1, divide_up(length, pieces));
+    CpuUnit unit = whole(b, key_head, 0);
+    unit.grad_key_value = false;
+    for (int64_t begin = 0; begin < length; begin += rows) {
+      unit.queries = {begin, std::min(begin + rows, length)};
+      unit.cost = cost_of(b, unit.queries) * 3 / 5;
+      schedule_.units.push_back(unit);
+    }
+  }
+
+  /// An operand that the whole batch reads: runs of batch entries sum its gradient, each run on its own; a batch entry
+  /// that is larger than a run is cut along the side that is not shared.
+  void cut_shared() {
+    const int64_t shared_rows = sizes_.shared_keys ? params_.keys.length : params_.queries.length;
+    const int64_t sum_elements = shared_rows * (sizes_.shared_keys ? sizes_.key_row() : sizes_.group * sizes_.width_q);
+    const int64_t all_heads = std::max<int64_t>(1, problem_.heads_k * sum_elements);
+    const int64_t most = partial_limit() / all_heads;
+    if (most < 1) {
+      cut_shared_separately();
+      return;
+    }
+    schedule_.cut = CpuCut::partial;
+    const int64_t wanted =
+        divide_up(schedule_.threads == 1 ? 1 : schedule_.threads * units_per_thread, problem_.heads_k);
+    // Runs and the pieces of large entries alternate at worst: three sums for each one wanted, and one more. Where so
+    // many do not fit, one run takes the whole batch.
+    const int64_t runs = std::min(wanted, (most - 1) / 3);
+    for (int64_t key_head = 0; key_head < problem_.heads_k; ++key_head) {
+      cut_shared_head(key_head, runs, sum_elements, shared_rows);
+    }
+  }
+
+  void cut_shared_head(int64_t key_head, int64_t runs, int64_t sum_elements, int64_t shared_rows) {
+    const int64_t first = schedule_.partial_elements;
+    int64_t count = 0;
+    auto add = [&](CpuUnit unit) {
+      (sizes_.shared_keys ? unit.key_sum : unit.query_sum) = first + count++ * sum_elements;
+      schedule_.units.push_back(unit);
+    };
+    const double target = runs > 1 ? total_ / static_cast<double>(problem_.heads_k * runs) : 2 * total_;
+    CpuUnit run = whole(0, key_head, 0);
+    run.batch = {0, 0};
+    for (int64_t b = 0; b < problem_.batch; ++b) {
+      const double cost = cost_of(b, all_rows);
+      const bool alone = cost > target;
+      if (alone && !run.batch.empty()) {
+        add(run);
+        run.batch = {b, b};
+      }
+      if (alone) {
+        cut_along(b, key_head, static_cast<int64_t>(cost / target) + 1, cost, add);
+        run.batch = {b + 1, b + 1};
+        run.cost = 0;
+        continue;
+      }
+      run.batch.end = b + 1;
+      run.cost += cost;
+      if (run.cost >= target) {
+        add(run);
+        run.batch = {b + 1, b + 1};
+        run.cost = 0;
+      }
+    }
+    if (!run.batch.empty()) add(run);
+    schedule_.partial_elements += count * sum_elements;
+    if (sizes_.shared_keys) {
+      reduce({false, 0, key_head, {0, shared_rows}, first, sum_elements, count, shared_rows});
+      return;
+    }
+    for (int64_t head = 0; head < sizes_.group; ++head) {
+      reduce({true,
+              0,
+              key_head * sizes_.group + head,
+              {0, shared_rows},
+              first + head * shared_rows * sizes_.width_q,
+              sum_elements,
+              count,
+              shared_rows});
+    }
+  }
+
+  /// One batch entry in pieces along the side that is not shared.
+  template <class Add>
+  void cut_along(int64_t b, int64_t key_head, int64_t pieces, double cost, const Add& add) {
+    const int64_t length = sizes_.shared_keys ? length_q(b) : length_k(b);
+    pieces = clamp(pieces, 1, std::max<int64_t>(1, length / smallest_piece));
+    const int64_t rows = std::max<int64_t>(1, divide_up(length, pieces));
+    CpuUnit unit = whole(b, key_head, cost / static_cast<double>(pieces));
+    for (int64_t begin = 0; begin < std::max<int64_t>(1, length); begin += rows) {
+      (sizes_.shared_keys ? unit.queries : unit.keys) = Range{begin, std::min(begin + rows, length)};
+      add(unit);
+    }
+  }
+
+  /// The shared operand is too long for partial sums: units that own some of its rows run over the whole batch.
+  void cut_shared_separately() {
+    const int64_t shared_rows = sizes_.shared_keys ? params_.keys.length : params_.queries.length;
+    const int64_t rows = sizes_.shared_keys ? schedule_.tiles.keys : schedule_.tiles.block_queries;
+    const double share_of_rows = static_cast<double>(rows) / static_cast<double>(shared_rows);
+    schedule_.cut = CpuCut::separate;
+    for (int64_t key_head = 0; key_head < problem_.heads_k; ++key_head) {
+      CpuUnit unit = whole(0, key_head, total_ / static_cast<double>(problem_.heads_k) * share_of_rows);
+      unit.batch = {0, problem_.batch};
+      unit.grad_query = sizes_.shared_queries;
+      unit.grad_key_value = sizes_.shared_keys;
+      for (int64_t begin = 0; begin < shared_rows; begin += rows) {
+        (sizes_.shared_keys ? unit.keys : unit.queries) = Range{begin, std::min(begin + rows, shared_rows)};
+        schedule_.units.push_back(unit);
+      }
+      for (int64_t b = 0; b < problem_.batch; ++b) {
+        if (sizes_.shared_keys) {
+          add_query_units(b, key_head, cost_of(b, all_rows) * 3 / 5);
+        } else {
+          add_key_units(b, key_head, cost_of(b, all_rows) * 4 / 5);
+        }
+      }
+    }
+  }
+
+  void reduce(CpuReduction reduction) {
+    constexpr int64_t rows_at_once = 256;
+    const int64_t end = reduction.rows.end;
+    for (int64_t begin = 0; begin < end; begin += rows_at_once) {
+      reduction.rows = {begin, std::min(begin + rows_at_once, end)};
+      schedule_.reductions.push_back(reduction);
+    }
+  }
+
+  const Problem& problem_;
+  const Params& params_;
+  CpuSchedule& schedule_;
+  Sizes sizes_;
+  double total_ = 0;
+  double share_ = 0;  // cost for each thread
+};
+
+CpuBuffers buffers_for(const Problem& problem, const CpuTiles& tiles) {
+  const Sizes sizes = sizes_of(problem);
+  CpuBuffers buffers;
+  // Every buffer begins on a cache line of its own.
+  auto add = [&](int64_t& offset, int64_t elements) {
+    offset = buffers.total;
+    buffers.total += round_up(elements, 16);
+  };
+  const int64_t score_elements = tiles.queries * tiles.keys;
+  add(buffers.keys_transposed, sizes.width_q * tiles.keys);
+  add(buffers.scores, score_elements);
+  if (problem.direction == Direction::forward) {
+    add(buffers.values, tiles.keys * sizes.width_v);
+    add(buffers.query, tiles.block_queries * sizes.width_q);
+    add(buffers.output, tiles.block_queries * sizes.width_v);
+    return buffers;
+  }
+  add(buffers.values_transposed, sizes.width_v * tiles.keys);
+  add(buffers.keys, tiles.keys * sizes.width_q);
+  add(buffers.derivatives, score_elements);
+  add(buffers.grad_scores, score_elements);
+  add(buffers.query, tiles.queries * sizes.width_q);
+  add(buffers.grad_output, tiles.queries * sizes.width_v);
+  add(buffers.grad_keys, tiles.keys * sizes.width_q);
+  add(buffers.grad_values, tiles.keys * sizes.width_v);
+  add(buffers.grad_query, sizes.group * tiles.block_queries * sizes.width_q);
+  return buffers;
+}
+
+/// The sum of a concave function of the integers first to last. Where the middle lies on the line between the ends, so
+/// does everything between.
+template <class Function>
+double concave_sum(const Function& function, int64_t first, int64_t last) {
+  const double low = function(first);
+  if (first == last) return low;
+  const double high = function(last);
+  const int64_t middle = first + (last - first) / 2;
+  const double fraction = static_cast<double>(middle - first) / static_cast<double>(last - first);
+  if (middle == first || function(middle) == low + (high - low) * fraction) {
+    return (low + high) / 2 * static_cast<double>(last - first + 1);
+  }
+  return concave_sum(function, first, middle) + concave_sum(function, middle + 1, last);
+}
+
+}  // namespace
+
+int64_t compute_bytes(const Problem& problem) { return problem.dtype == DType::float64 ? 8 : 4; }
+
+double kept_scores(const Mask& mask, Range queries, int64_t length_q, int64_t length_k) {
+  if (mask.keeps_all()) return static_cast<double>(queries.size()) * static_cast<double>(length_k);
+  queries = intersection(queries, mask.queries({0, length_k}, length_q, length_k));
+  if (queries.empty()) return 0;
+  auto keys_of = [&](int64_t query) {
+    return static_cast<double>(mask.keys({query, query + 1}, length_q, length_k).size());
+  };
+  return concave_sum(keys_of, queries.begin, queries.end - 1);
+}
+
+void schedule_for_cpu(const Problem& problem, const Params& params, const Processor& processor, CpuSchedule& schedule) {
+  schedule.cut = CpuCut::whole;
+  schedule.units.clear();
+  schedule.reductions.clear();
+  schedule.partial_elements = 0;
+  Cutter(problem, params, schedule).cut(processor);
+  schedule.buffers = buffers_for(problem, schedule.tiles);
+}
+
+}  // namespace gdpa::plan

@@ -1,0 +1,107 @@
+// The CPU schedule: tiles, the list of units of work, and the sums that follow them, as a pure function of the problem,
+// its lengths and the processor. A unit is run by one thread and owns what it writes; see docs/cpu.md for the drawing.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "definition/params.h"
+#include "definition/problem.h"
+#include "gdpa/plan.h"
+#include "plan/cpu_plan.h"
+
+namespace gdpa::plan {
+
+/// The vectors of one product are at most this long; widths and key counts are rounded up to it.
+constexpr int64_t cpu_vector = 16;
+
+constexpr int64_t round_up(int64_t count, int64_t multiple) { return (count + multiple - 1) / multiple * multiple; }
+constexpr int64_t divide_up(int64_t count, int64_t divisor) { return (count + divisor - 1) / divisor; }
+
+/// A range that stands for all rows of every sequence.
+constexpr Range all_rows{0, std::numeric_limits<int64_t>::max()};
+
+constexpr Range intersection(Range a, Range b) {
+  return {a.begin > b.begin ? a.begin : b.begin, a.end < b.end ? a.end : b.end};
+}
+
+struct CpuTiles {
+  int64_t queries = 64;        ///< most rows of a score tile
+  int64_t keys = 128;          ///< most columns of a score tile; a multiple of cpu_vector
+  int64_t block_queries = 64;  ///< forward: most query rows of a unit, all its heads together
+                               ///< backward: most query rows of one head whose gradient a thread holds at once
+};
+
+/// Where the thread's buffers lie, in elements of the compute type from the start of its workspace.
+struct CpuBuffers {
+  int64_t query = 0;        ///< packed rows of Q
+  int64_t grad_output = 0;  ///< backward: packed rows of dO
+  int64_t keys_transposed = 0;
+  int64_t values_transposed = 0;  ///< backward
+  int64_t keys = 0;               ///< backward: rows of K
+  int64_t values = 0;             ///< forward: rows of V
+  int64_t scores = 0;
+  int64_t derivatives = 0;  ///< backward: f'(S)
+  int64_t grad_scores = 0;  ///< backward: dP, then dS
+  int64_t output = 0;       ///< forward: sums of O
+  int64_t grad_query = 0;   ///< backward: sums of dQ
+  int64_t grad_keys = 0;    ///< backward: sums of dK for one tile of keys, or for the unit's keys
+  int64_t grad_values = 0;  ///< the same for dV
+  int64_t total = 0;
+};
+
+/// One piece of work: batch entries one after the other, one key head, some of the query heads that read it, some query
+/// rows, some keys.
+struct CpuUnit {
+  Range batch;
+  int64_t key_head = 0;
+  Range heads;
+  Range queries = all_rows;
+  Range keys = all_rows;
+  bool grad_query = false;      ///< backward: computes dQ
+  bool grad_key_value = false;  ///< backward: computes dK and dV
+  int64_t query_sum = -1;  ///< where in the partial sums dQ is summed over the unit; -1: the unit alone owns these rows
+  int64_t key_sum = -1;    ///< the same for dK, then dV
+  double cost = 0;         ///< in products of one score tile element; only ratios matter
+};
+
+/// Partial sums of one gradient that are added in order and stored, once all units are done.
+struct CpuReduction {
+  bool of_query = false;  ///< dQ, else dK and dV
+  int64_t batch = 0;      ///< 0 where the operand is shared
+  int64_t head = 0;
+  Range rows;
+  int64_t first = 0;   ///< the first partial sum of this head, in elements
+  int64_t stride = 0;  ///< from one partial sum to the next
+  int64_t count = 0;   ///< 0 writes zeros
+  int64_t length = 0;  ///< rows of one partial sum
+};
+
+/// How the backward pass is cut; see CpuSchedule::explain in Plan.reason.
+enum class CpuCut : std::uint8_t {
+  whole,     ///< a unit computes every gradient of its rows: five products
+  partial,   ///< as whole, with partial sums of gradients that several units add to
+  separate,  ///< for some rows, units for dQ and others for dK and dV: seven products, no partial sums
+};
+
+struct CpuSchedule {
+  CpuTiles tiles;
+  CpuBuffers buffers;
+  int threads = 1;
+  CpuCut cut = CpuCut::whole;
+  std::vector<CpuUnit> units;  ///< by decreasing cost
+  std::vector<CpuReduction> reductions;
+  int64_t partial_elements = 0;  ///< of the compute type
+};
+
+/// Fills `schedule` anew; its vectors keep their memory, so that a small problem allocates nothing the second time.
+void schedule_for_cpu(const Problem& problem, const Params& params, const Processor& processor, CpuSchedule& schedule);
+
+/// Bytes of one element of the type that this problem is computed in.
+int64_t compute_bytes(const Problem& problem);
+
+/// The scores of these queries that the mask keeps.
+double kept_scores(const Mask& mask, Range queries, int64_t length_q, int64_t length_k);
+
+}  // namespace gdpa::plan

@@ -1,0 +1,321 @@
+// RandomProblem: attention problems drawn over every option there is - forms, lengths, heads, widths, masks, strides,
+// fused views, scales, types, functions, threads - with fresh data, and the same problem for the reference.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "fmt/format.h"
+#include "gdpa/attention.h"
+#include "reference.h"
+#include "strided.h"
+
+namespace gdpa::test {
+
+/// A function by its text, and by the derivative that its text should have.
+struct NamedFunction {
+  std::string text;
+  double (*value)(double);
+  double (*derivative)(double);
+};
+
+/// Smooth, so that no rounding of a score moves the derivative; with f(0) = 0 and without.
+inline const std::vector<NamedFunction>& smooth_functions() {
+  static const double root_two = std::sqrt(2.0);
+  static const double root_two_pi = std::sqrt(2.0 * std::acos(-1.0));
+  static const std::vector<NamedFunction> functions = {
+      {"gelu", [](double s) { return 0.5 * s * (1 + std::erf(s / root_two)); },
+       [](double s) { return 0.5 * (1 + std::erf(s / root_two)) + s * std::exp(-0.5 * s * s) / root_two_pi; }},
+      {"silu", [](double s) { return s / (1 + std::exp(-s)); },
+       [](double s) {
+         const double p = 1 / (1 + std::exp(-s));
+         return p * (1 + s * (1 - p));
+       }},
+      {"identity", [](double s) { return s; }, [](double) { return 1.0; }},
+      {"sigmoid", [](double s) { return 1 / (1 + std::exp(-s)); },
+       [](double s) {
+         const double p = 1 / (1 + std::exp(-s));
+         return p * (1 - p);
+       }},
+      {"relu2", [](double s) { return s > 0 ? s * s : 0.0; }, [](double s) { return s > 0 ? 2 * s : 0.0; }},
+      {"exp(-s * s) + 0.25 * s", [](double s) { return std::exp(-s * s) + 0.25 * s; },
+       [](double s) { return -2 * s * std::exp(-s * s) + 0.25; }},
+      {"cos(s)", [](double s) { return std::cos(s); }, [](double s) { return -std::sin(s); }},
+      {"1", [](double) { return 1.0; }, [](double) { return 0.0; }},
+  };
+  return functions;
+}
+
+class RandomProblem {
+ public:
+  explicit RandomProblem(std::uint64_t seed) : random_(seed) {
+    choose();
+    lay_out();
+    fill();
+  }
+
+  std::string describe() const { return description_; }
+  DType dtype() const { return dtype_; }
+
+  Attention attention() const {
+    Attention attention;
+    attention.query = query_.view();
+    attention.key = key_.view();
+    attention.value = value_.view();
+    if (query_form_ == 0) attention.cu_seqlens_q = offsets_q_.view();
+    if (key_form_ == 0) attention.cu_seqlens_k = offsets_k_.view();
+    attention.activation = Activation(function_.text);
+    if (!default_scale_) attention.scale = scale_;
+    attention.out_scale = out_scale_;
+    if (out_scale_.kind == OutScale::Kind::per_batch) attention.out_scale = OutScale::of_batch(per_batch_.view());
+    attention.mask = mask_;
+    attention.threads = threads_;
+    return attention;
+  }
+
+  Reference reference() {
+    Reference reference;
+    reference.query = dense(query_, heads_q_, head_dim_);
+    reference.key = dense(key_, heads_k_, head_dim_);
+    reference.value = dense(value_, heads_k_, head_dim_v_);
+    reference.function = function_.value;
+    reference.derivative = function_.derivative;
+    reference.scale = scale_;
+    reference.left = mask_.left;
+    reference.right = mask_.right;
+    reference.bottom_right = mask_.diagonal == Diagonal::bottom_right;
+    int64_t output_row = 0;
+    for (std::size_t b = 0; b < lengths_q_.size(); ++b) {
+      Entry entry;
+      entry.length_q = lengths_q_[b];
+      entry.length_k = lengths_k_[b];
+      entry.query_begin = query_form_ == 2 ? 0 : sum_before(lengths_q_, b);
+      entry.key_begin = key_form_ == 2 ? 0 : sum_before(lengths_k_, b);
+      entry.output_begin = output_row;
+      entry.out_scale = out_scale_of(b);
+      output_row += entry.length_q;
+      reference.entries.push_back(entry);
+    }
+    reference.output_rows = std::max(output_row, output_rows_);
+    return reference;
+  }
+
+  /// Fresh memory, poisoned, for a result of the query's, the key's or the value's shape.
+  Strided new_output() { return place(output_sizes(), false); }
+  Strided new_grad_query() { return place(query_.sizes(), false); }
+  Strided new_grad_key() { return place(key_.sizes(), false); }
+  Strided new_grad_value() { return place(value_.sizes(), false); }
+
+  /// dO, with random values in every row, those that belong to no sequence too.
+  Strided grad_output() {
+    Strided grad = place(output_sizes(), true);
+    grad.fill_normal(random_);
+    return grad;
+  }
+
+  /// The written rows of a result: those of some sequence.
+  int64_t written_query_rows() const { return query_form_ == 2 ? query_rows_ : sum_before(lengths_q_, batch()); }
+  int64_t written_key_rows() const { return key_form_ == 2 ? key_rows_ : sum_before(lengths_k_, batch()); }
+  int64_t written_output_rows() const { return sum_before(lengths_q_, batch()); }
+
+  static Dense dense(Strided& tensor, int64_t heads, int64_t width) {
+    std::vector<double> values = tensor.values();
+    const int64_t row = heads * width;
+    return {static_cast<int64_t>(values.size()) / row, heads, width, std::move(values)};
+  }
+  int64_t heads_q() const { return heads_q_; }
+  int64_t heads_k() const { return heads_k_; }
+  int64_t head_dim() const { return head_dim_; }
+  int64_t head_dim_v() const { return head_dim_v_; }
+
+ private:
+  std::size_t batch() const { return lengths_q_.size(); }
+
+  int64_t uniform(int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(random_); }
+  bool chance(double probability) { return std::bernoulli_distribution(probability)(random_); }
+  template <class Choice>
+  Choice pick(std::initializer_list<Choice> choices) {
+    return choices.begin()[uniform(0, static_cast<int64_t>(choices.size()) - 1)];
+  }
+
+  static int64_t sum_before(const std::vector<int64_t>& lengths, std::size_t count) {
+    return std::accumulate(lengths.begin(), lengths.begin() + static_cast<std::ptrdiff_t>(count), int64_t{0});
+  }
+
+  int64_t random_length() {
+    if (chance(0.2)) return pick<int64_t>({0, 1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129});
+    return chance(0.1) ? uniform(130, 300) : uniform(0, 90);
+  }
+
+  void choose() {
+    dtype_ = pick({DType::float32, DType::float32, DType::float64, DType::bfloat16, DType::float16});
+    function_ =
+        smooth_functions()[static_cast<std::size_t>(uniform(0, static_cast<int64_t>(smooth_functions().size()) - 1))];
+    heads_k_ = uniform(1, 3);
+    heads_q_ = heads_k_ * pick<int64_t>({1, 1, 1, 2, 3, 5});
+    head_dim_ = pick<int64_t>({1, 7, 8, 13, 16, 24, 32, 40, 64, 64, 128, 200, 300});
+    head_dim_v_ = chance(0.5) ? head_dim_ : pick<int64_t>({1, 5, 8, 16, 33, 64, 72, 128});
+    // 0 jagged, 1 dense, 2 shared
+    query_form_ = static_cast<int>(pick<int64_t>({0, 0, 0, 1, 2}));
+    key_form_ = static_cast<int>(pick<int64_t>({0, 0, 0, 1, 2}));
+    const int64_t batch =
+        query_form_ == 2 && key_form_ == 2 ? 1 : uniform(query_form_ == 1 || key_form_ == 1 ? 1 : 0, 5);
+    shared_q_ = random_length();
+    shared_k_ = random_length();
+    lengths_q_ = random_lengths(query_form_, batch, shared_q_);
+    lengths_k_ = random_lengths(key_form_, batch, shared_k_);
+    if (query_form_ == 0 && key_form_ == 0 && chance(0.5)) lengths_k_ = lengths_q_;
+    query_rows_ = rows_of(query_form_, lengths_q_, shared_q_);
+    key_rows_ = rows_of(key_form_, lengths_k_, shared_k_);
+    output_rows_ = query_form_ == 2 ? batch * shared_q_ : query_rows_;
+    choose_mask();
+    choose_scales(batch);
+    threads_ = static_cast<int>(uniform(0, 3));
+    description_ = fmt::format(
+        "{} {} forms {}/{} heads {}/{} widths {}/{} q [{}] k [{}] left {} right {} {} scale {} out_scale {} threads {}",
+        name(dtype_), function_.text, query_form_, key_form_, heads_q_, heads_k_, head_dim_, head_dim_v_,
+        fmt::join(lengths_q_, ","), fmt::join(lengths_k_, ","), mask_.left, mask_.right,
+        mask_.diagonal == Diagonal::bottom_right ? "bottom right" : "upper left", scale_,
+        static_cast<int>(out_scale_.kind), threads_);
+  }
+
+  /// `same` is the length of every entry where the operand is not jagged.
+  std::vector<int64_t> random_lengths(int form, int64_t batch, int64_t same) {
+    std::vector<int64_t> lengths(static_cast<std::size_t>(batch), same);
+    if (form == 0) {
+      for (int64_t& length : lengths) length = random_length();
+    }
+    return lengths;
+  }
+
+  /// Rows of the operand; a jagged one may have some that belong to no sequence.
+  int64_t rows_of(int form, const std::vector<int64_t>& lengths, int64_t shared) {
+    if (form == 2) return shared;
+    return sum_before(lengths, lengths.size()) + (form == 0 && chance(0.3) ? uniform(1, 9) : 0);
+  }
+
+  void choose_mask() {
+    auto side = [&] { return chance(0.3) ? int64_t{-1} : uniform(0, 100); };
+    if (chance(0.3))
+      mask_ = Mask::all();
+    else if (chance(0.4))
+      mask_ = Mask::causal();
+    else
+      mask_ = Mask::window(side(), side());
+    mask_.diagonal = pick({Diagonal::bottom_right, Diagonal::upper_left});
+  }
+
+  void choose_scales(int64_t batch) {
+    default_scale_ = chance(0.5);
+    scale_ = default_scale_ ? 1 / std::sqrt(static_cast<double>(head_dim_)) : pick({0.125, -0.3, 0.05});
+    const int64_t kind = uniform(0, 4);
+    if (kind == 1) out_scale_ = OutScale::of(0.37);
+    if (kind == 2) out_scale_ = OutScale::per_query();
+    if (kind == 3) out_scale_ = OutScale::per_key();
+    if (kind == 4) {
+      out_scale_.kind = OutScale::Kind::per_batch;
+      per_batch_ = Strided::contiguous(pick({DType::float32, DType::float64}), {batch});
+      per_batch_.fill_normal(random_);
+      per_batch_values_ = per_batch_.values();
+    }
+  }
+
+  double out_scale_of(std::size_t b) const {
+    auto reciprocal = [](int64_t length) { return length > 0 ? 1 / static_cast<double>(length) : 0.0; };
+    switch (out_scale_.kind) {
+      case OutScale::Kind::number:
+        return out_scale_.number;
+      case OutScale::Kind::reciprocal_length_q:
+        return reciprocal(lengths_q_[b]);
+      case OutScale::Kind::reciprocal_length_k:
+        return reciprocal(lengths_k_[b]);
+      case OutScale::Kind::per_batch:
+        break;
+    }
+    return per_batch_values_[b];
+  }
+
+  std::vector<int64_t> sizes_of(int form, int64_t rows, const std::vector<int64_t>& lengths, int64_t heads,
+                                int64_t width) const {
+    if (form == 1) return {static_cast<int64_t>(lengths.size()), lengths.at(0), heads, width};
+    return {rows, heads, width};
+  }
+
+  std::vector<int64_t> output_sizes() {
+    if (query_form_ == 2 && chance(0.5)) return {static_cast<int64_t>(batch()), shared_q_, heads_q_, head_dim_v_};
+    return sizes_of(query_form_, output_rows_, lengths_q_, heads_q_, head_dim_v_);
+  }
+
+  /// Memory with the outer dimensions in any order and gaps between; inputs may run backwards.
+  Strided place(const std::vector<int64_t>& sizes, bool input) {
+    if (chance(0.3)) return Strided::contiguous(dtype_, sizes);
+    const std::size_t outer = sizes.size() - 1;
+    std::vector<std::size_t> order(outer);
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::shuffle(order.begin(), order.end(), random_);
+    std::vector<int64_t> strides(sizes.size(), 1);
+    int64_t extent = sizes.back() + uniform(0, 3);
+    int64_t first = 0;
+    for (std::size_t dimension : order) {
+      strides[dimension] = extent;
+      const int64_t steps = std::max<int64_t>(sizes[dimension] - 1, 0);
+      if (input && chance(0.1)) {
+        first += steps * extent;
+        strides[dimension] = -extent;
+      }
+      extent += steps * extent + uniform(0, 5);
+    }
+    return {dtype_, sizes, strides, first, extent};
+  }
+
+  void lay_out() {
+    query_ = place(sizes_of(query_form_, query_rows_, lengths_q_, heads_q_, head_dim_), true);
+    key_ = place(sizes_of(key_form_, key_rows_, lengths_k_, heads_k_, head_dim_), true);
+    value_ = place(sizes_of(key_form_, key_rows_, lengths_k_, heads_k_, head_dim_v_), true);
+    offsets_q_ = cumulative(lengths_q_);
+    offsets_k_ = cumulative(lengths_k_);
+  }
+
+  Strided cumulative(const std::vector<int64_t>& lengths) {
+    const bool wide = chance(0.5);
+    Strided offsets =
+        Strided::contiguous(wide ? DType::int64 : DType::int32, {static_cast<int64_t>(lengths.size()) + 1});
+    std::size_t b = 0;
+    offsets.for_each([&](std::byte* at) {
+      const int64_t offset = sum_before(lengths, b++);
+      const auto narrow = static_cast<std::int32_t>(offset);
+      wide ? std::memcpy(at, &offset, 8) : std::memcpy(at, &narrow, 4);
+    });
+    return offsets;
+  }
+
+  void fill() {
+    query_.fill_normal(random_);
+    key_.fill_normal(random_);
+    value_.fill_normal(random_);
+  }
+
+  std::mt19937_64 random_;
+  DType dtype_ = DType::float32;
+  NamedFunction function_ = {};
+  int64_t heads_q_ = 1, heads_k_ = 1, head_dim_ = 1, head_dim_v_ = 1;
+  int query_form_ = 0, key_form_ = 0;
+  std::vector<int64_t> lengths_q_, lengths_k_;
+  int64_t shared_q_ = 0, shared_k_ = 0;
+  int64_t query_rows_ = 0, key_rows_ = 0, output_rows_ = 0;
+  Mask mask_;
+  bool default_scale_ = true;
+  double scale_ = 1;
+  OutScale out_scale_;
+  Strided per_batch_;
+  std::vector<double> per_batch_values_;
+  int threads_ = 0;
+  Strided query_, key_, value_, offsets_q_, offsets_k_;
+  std::string description_;
+};
+
+}  // namespace gdpa::test
