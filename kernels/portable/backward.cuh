@@ -87,6 +87,11 @@ constexpr int backward_threads = BackwardTiles<Config>::threads;
 template <class Config>
 constexpr int backward_shared_bytes = BackwardTiles<Config>::shared_bytes;
 
+template <bool value_>
+struct Bool {
+  static constexpr bool value = value_;
+};
+
 /// The queries of entry b. A CTA whose keys are its own stays in one entry, whose rows are known.
 template <class Config>
 __device__ Rows queries_of(const Arguments& arguments, const Work& work, int64_t b) {
@@ -143,36 +148,77 @@ struct QueryWalk {
   }
 };
 
-/// P = f(scale * S) and dS = dP * f'(scale * S), rounded; 0 where the mask does not keep the score. Rows are keys.
-template <class Config, bool edge, int row_tiles, int columns>
-__device__ void differentiate(const Sums<row_tiles, columns>& scores, const Sums<row_tiles, columns>& grad_weights,
-                              Fragments<typename Config::Element, row_tiles, columns>& weights,
-                              Fragments<typename Config::Element, row_tiles, columns>& grad_scores, float scale,
-                              float weight_factor, const MaskOfSequence& mask, int first_key, int first_query) {
-  using Scores = Sums<row_tiles, columns>;
+/// P = f(scale * S) and dS = dP * f'(scale * S), rounded, for columns [step, step + 1) * depth of a product; 0 where
+/// the mask does not keep the score. Rows are keys, columns queries.
+template <class Config, bool edge, int row_tiles, int columns, int depth>
+__device__ void differentiate(int step, const Sums<row_tiles, columns>& scores,
+                              const Sums<row_tiles, columns>& grad_weights,
+                              Fragments<typename Config::Element, row_tiles, depth>& weights,
+                              Fragments<typename Config::Element, row_tiles, depth>& grad_scores, float scale,
+                              float weight_factor, const Kept (&kept)[row_tiles][2], int first_query) {
 #pragma unroll
   for (int r = 0; r < row_tiles; ++r) {
-    Kept kept[2] = {};
-    if constexpr (edge) {
-      for (int half = 0; half < 2; ++half) kept[half] = mask.column(first_key + Scores::row(r, half * 2));
-    }
 #pragma unroll
-    for (int n = 0; n < columns / 8; ++n) {
+    for (int n = 0; n < depth / 8; ++n) {
+      const int column_tile = step * (depth / 8) + n;
       float value[4];
       float gradient[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         float derivative;
-        Config::Activation::value_and_derivative(scores.at[r][n].part[i] * scale, value[i], derivative);
-        gradient[i] = grad_weights.at[r][n].part[i] * derivative;
+        Config::Activation::value_and_derivative(scores.at[r][column_tile].part[i] * scale, value[i], derivative);
+        gradient[i] = grad_weights.at[r][column_tile].part[i] * derivative;
         if constexpr (Config::keys_shared) {
           value[i] *= weight_factor;
           gradient[i] *= weight_factor;
         }
-        if (edge && !kept[i / 2].holds(first_query + Scores::column(n, i))) value[i] = gradient[i] = 0.0f;
+        if (edge && !kept[r][i / 2].holds(first_query + Sums<row_tiles, columns>::column(column_tile, i))) {
+          value[i] = gradient[i] = 0.0f;
+        }
       }
       weights.set(r, n, value);
       grad_scores.set(r, n, gradient);
+    }
+  }
+}
+
+/// What one tile of queries adds to dK and dV, but for the part that waits for other warps: P^T and dS^T of this warp's
+/// keys and queries, to shared memory where others need them, and the two products where they do not. P and dS are made
+/// a step at a time, so that tensor cores and the function's arithmetic run together.
+template <class Config, bool edge, class KeySums, class ValueSums>
+__device__ void contribute(KeySums& grad_key, ValueSums& grad_value, typename BackwardTiles<Config>::QueryOrKey key,
+                           typename BackwardTiles<Config>::Value value,
+                           typename BackwardTiles<Config>::QueryOrKey query,
+                           typename BackwardTiles<Config>::Value grad_output,
+                           typename BackwardTiles<Config>::Scores weights_out,
+                           typename BackwardTiles<Config>::Scores grad_scores_out, float scale, float weight_factor,
+                           const MaskOfSequence& mask, int first_key, int first_query) {
+  using Tiles = BackwardTiles<Config>;
+  using Element = typename Config::Element;
+  using Scores = Sums<Tiles::row_tiles, Tiles::warp_queries>;
+  constexpr int depth = product_depth<Element>;
+  Kept kept[Tiles::row_tiles][2] = {};
+  if constexpr (edge) {
+    for (int r = 0; r < Tiles::row_tiles; ++r) {
+      for (int half = 0; half < 2; ++half) kept[r][half] = mask.column(first_key + Scores::row(r, half * 2));
+    }
+  }
+  Scores scores;
+  Scores grad_weights;
+  multiply_rows(scores, key, query);
+  multiply_rows(grad_weights, value, grad_output);
+#pragma unroll
+  for (int step = 0; step < Tiles::warp_queries / depth; ++step) {
+    Fragments<Element, Tiles::row_tiles, depth> weights;
+    Fragments<Element, Tiles::row_tiles, depth> grad_scores;
+    differentiate<Config, edge>(step, scores, grad_weights, weights, grad_scores, scale, weight_factor, kept,
+                                first_query);
+    if constexpr (Tiles::scores_shared) grad_scores.store(grad_scores_out.from(0, step * depth));
+    if constexpr (Tiles::weights_shared) {
+      weights.store(weights_out.from(0, step * depth));
+    } else {
+      multiply_fragments(grad_value, weights, grad_output.from_row(step * depth));
+      multiply_fragments(grad_key, grad_scores, query.from_row(step * depth));
     }
   }
 }
@@ -233,7 +279,6 @@ __device__ void backward_tile(const BackwardArguments& arguments, const Work& wo
   using ScoresTile = typename Tiles::Scores;
   constexpr int row_tiles = Tiles::row_tiles;
   const Params& params = arguments.params;
-  const int first_key = work.tile * Config::tile_keys;
   const KeyTile key_tile{shared};
   const ValueTile value_tile{shared + Tiles::key_bytes};
   const unsigned stages = value_tile.base + Tiles::value_bytes;
@@ -264,13 +309,13 @@ __device__ void backward_tile(const BackwardArguments& arguments, const Work& wo
   load_rows<Tiles::threads, Config::aligned, Config::tile_keys, Config::head_dim>(
       key_tile,
       static_cast<const Storage*>(params.key.data) +
-          element_offset(params.key, work.keys, work.batch_begin, first_key, work.head),
-      params.key.row_stride, work.keys.count - first_key);
+          element_offset(params.key, work.keys, work.batch_begin, work.tile * Config::tile_keys, work.head),
+      params.key.row_stride, work.keys.count - work.tile * Config::tile_keys);
   load_rows<Tiles::threads, Config::aligned, Config::tile_keys, Config::head_dim_v>(
       value_tile,
       static_cast<const Storage*>(params.value.data) +
-          element_offset(params.value, work.keys, work.batch_begin, first_key, work.head),
-      params.value.row_stride, work.keys.count - first_key);
+          element_offset(params.value, work.keys, work.batch_begin, work.tile * Config::tile_keys, work.head),
+      params.value.row_stride, work.keys.count - work.tile * Config::tile_keys);
   const int warp_key = warp_index() / Config::column_warps * Tiles::warp_keys;
   const int column_warp = warp_index() % Config::column_warps;
   const int warp_query = column_warp * Tiles::warp_queries;
@@ -300,36 +345,28 @@ __device__ void backward_tile(const BackwardArguments& arguments, const Work& wo
     const QueryPlace& at = places[stage];
     if (at.head < 0) break;
 
-    Sums<row_tiles, Tiles::warp_queries> scores;
-    Sums<row_tiles, Tiles::warp_queries> grad_weights;
-    multiply_rows(scores, key_tile.from_row(warp_key), query_tile(stage).from_row(warp_query));
-    multiply_rows(grad_weights, value_tile.from_row(warp_key), grad_output_tile(stage).from_row(warp_query));
-
-    Fragments<Element, row_tiles, Tiles::warp_queries> weights;
-    Fragments<Element, row_tiles, Tiles::warp_queries> grad_scores;
     const Rows queries = queries_of<Config>(arguments, work, at.b);
     const MaskOfSequence mask{params.mask, queries.count, work.keys.count};
     const float weight_factor = Config::keys_shared ? arguments.out_scale(at.b, queries, work.keys) : 1.0f;
-    if (mask.is_full(at.query, Config::tile_queries, first_key, Config::tile_keys)) {
-      differentiate<Config, false>(scores, grad_weights, weights, grad_scores, scale, weight_factor, mask,
-                                   first_key + warp_key, at.query + warp_query);
+    const auto add = [&](auto edge) {
+      contribute<Config, decltype(edge)::value>(
+          grad_key, grad_value, key_tile.from_row(warp_key), value_tile.from_row(warp_key),
+          query_tile(stage).from_row(warp_query), grad_output_tile(stage).from_row(warp_query),
+          weights_tile.from(warp_key, warp_query), grad_scores_tile.from(warp_key, warp_query), scale, weight_factor,
+          mask, work.tile * Config::tile_keys + warp_key, at.query + warp_query);
+    };
+    if (mask.is_full(at.query, Config::tile_queries, work.tile * Config::tile_keys, Config::tile_keys)) {
+      add(Bool<false>{});
     } else {
-      differentiate<Config, true>(scores, grad_weights, weights, grad_scores, scale, weight_factor, mask,
-                                  first_key + warp_key, at.query + warp_query);
+      add(Bool<true>{});
     }
 
-    if constexpr (Tiles::scores_shared) grad_scores.store(grad_scores_tile.from(warp_key, warp_query));
+    if constexpr (Tiles::scores_shared) __syncthreads();  // every warp's part of P and dS is there
     if constexpr (Tiles::weights_shared) {
-      weights.store(weights_tile.from(warp_key, warp_query));
-      __syncthreads();  // every warp's part of P and dS is there
       multiply_tiles<Config::tile_queries>(grad_value, weights_tile.from_row(warp_key),
                                            grad_output_tile(stage).from(0, column_v));
       multiply_tiles<Config::tile_queries>(grad_key, grad_scores_tile.from_row(warp_key),
                                            query_tile(stage).from(0, column));
-    } else {
-      multiply_fragments(grad_value, weights, grad_output_tile(stage));
-      multiply_fragments(grad_key, grad_scores, query_tile(stage));
-      if constexpr (Config::reduce_grad_query) __syncthreads();  // every warp's part of dS is there
     }
     if constexpr (Config::reduce_grad_query) {
       reduce_grad_query<Config>(arguments, work, at, grad_scores_tile, key_tile, factor * scale);

@@ -46,28 +46,40 @@ constexpr int forward_threads = ForwardTiles<Config>::threads;
 template <class Config>
 constexpr int forward_shared_bytes = ForwardTiles<Config>::shared_bytes;
 
-/// P = f(scale * S), rounded; 0 where the mask does not keep the score.
-template <class Config, bool edge, int row_tiles>
-__device__ void activate(const Sums<row_tiles, Config::tile_keys>& scores,
-                         Fragments<typename Config::Element, row_tiles, Config::tile_keys>& weights, float scale,
-                         const MaskOfSequence& mask, int first_query, int first_key) {
+/// O += f(scale * Q K^T) V for one tile of keys; `edge` asks of every score whether it counts. P is made as it is
+/// needed, a step of the second product at a time, so that tensor cores and the function's arithmetic run together.
+template <class Config, bool edge, int row_tiles, int columns_v, class KeyTile, class ValueTile>
+__device__ void attend(Sums<row_tiles, columns_v>& output, KeyTile query, KeyTile key, ValueTile value, float scale,
+                       const MaskOfSequence& mask, int first_query, int first_key) {
+  using Element = typename Config::Element;
   using Scores = Sums<row_tiles, Config::tile_keys>;
-#pragma unroll
-  for (int r = 0; r < row_tiles; ++r) {
-    Kept kept[2] = {};
-    if constexpr (edge) {
-      for (int half = 0; half < 2; ++half) kept[half] = mask.row(first_query + Scores::row(r, half * 2));
+  constexpr int depth = product_depth<Element>;
+  Kept kept[row_tiles][2] = {};
+  if constexpr (edge) {
+    for (int r = 0; r < row_tiles; ++r) {
+      for (int half = 0; half < 2; ++half) kept[r][half] = mask.row(first_query + Scores::row(r, half * 2));
     }
+  }
+  Scores scores;
+  multiply_rows(scores, query, key);
 #pragma unroll
-    for (int n = 0; n < Config::tile_keys / 8; ++n) {
-      float value[4];
+  for (int step = 0; step < Config::tile_keys / depth; ++step) {
+    Fragments<Element, row_tiles, depth> weights;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        value[i] = Config::Activation::value(scores.at[r][n].part[i] * scale);
-        if (edge && !kept[i / 2].holds(first_key + Scores::column(n, i))) value[i] = 0.0f;
+    for (int r = 0; r < row_tiles; ++r) {
+#pragma unroll
+      for (int n = 0; n < depth / 8; ++n) {
+        const int column_tile = step * (depth / 8) + n;
+        float p[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          p[i] = Config::Activation::value(scores.at[r][column_tile].part[i] * scale);
+          if (edge && !kept[r][i / 2].holds(first_key + Scores::column(column_tile, i))) p[i] = 0.0f;
+        }
+        weights.set(r, n, p);
       }
-      weights.set(r, n, value);
     }
+    multiply_fragments(output, weights, value.from_row(step * depth));
   }
 }
 
@@ -115,15 +127,13 @@ __device__ void forward_tile(const Arguments& arguments, const Work& work, unsig
   for (int first_key = stream.begin; first_key < stream.end; first_key += Config::tile_keys) {
     stream.advance(first_key);
     if (first_query() + warp_row >= work.queries.count) continue;
-    Sums<row_tiles, Config::tile_keys> scores;
-    multiply_rows(scores, query_tile.from_row(warp_row), stream.key_tile(first_key));
-    Fragments<typename Config::Element, row_tiles, Config::tile_keys> weights;
     if (mask().is_full(first_query(), Config::tile_queries, first_key, Config::tile_keys)) {
-      activate<Config, false>(scores, weights, scale, mask(), first_query() + warp_row, first_key);
+      attend<Config, false>(output, query_tile.from_row(warp_row), stream.key_tile(first_key),
+                            stream.value_tile(first_key), scale, mask(), first_query() + warp_row, first_key);
     } else {
-      activate<Config, true>(scores, weights, scale, mask(), first_query() + warp_row, first_key);
+      attend<Config, true>(output, query_tile.from_row(warp_row), stream.key_tile(first_key),
+                           stream.value_tile(first_key), scale, mask(), first_query() + warp_row, first_key);
     }
-    multiply_fragments(output, weights, stream.value_tile(first_key));
   }
   wait_for_copies<0>();
   __syncthreads();  // Q is read no more, and copied where no key met it: its place takes O
