@@ -21,7 +21,7 @@ struct SharedTile {
   static constexpr int columns = columns_;
   static constexpr int row_chunks = columns / chunk_elements<Element>;
   static constexpr int pitch = (row_chunks | 1) * 16;  ///< bytes from row to row
-  static constexpr int bytes(int rows) { return rows * pitch; }
+  GDPA_HOST_DEVICE static constexpr int bytes(int rows) { return rows * pitch; }
 
   unsigned base;
 

@@ -87,11 +87,6 @@ constexpr int backward_threads = BackwardTiles<Config>::threads;
 template <class Config>
 constexpr int backward_shared_bytes = BackwardTiles<Config>::shared_bytes;
 
-template <bool value_>
-struct Bool {
-  static constexpr bool value = value_;
-};
-
 /// The queries of entry b. A CTA whose keys are its own stays in one entry, whose rows are known.
 template <class Config>
 __device__ Rows queries_of(const Arguments& arguments, const Work& work, int64_t b) {
@@ -182,17 +177,26 @@ __device__ void differentiate(int step, const Sums<row_tiles, columns>& scores,
   }
 }
 
+/// What one warp multiplies: its rows of the tiles, and its place in the shared P and dS.
+template <class Config>
+struct WarpTiles {
+  using Tiles = BackwardTiles<Config>;
+  typename Tiles::QueryOrKey key;
+  typename Tiles::Value value;
+  typename Tiles::QueryOrKey query;
+  typename Tiles::Value grad_output;
+  typename Tiles::Scores weights;
+  typename Tiles::Scores grad_scores;
+  int first_key;
+  int first_query;
+};
+
 /// What one tile of queries adds to dK and dV, but for the part that waits for other warps: P^T and dS^T of this warp's
 /// keys and queries, to shared memory where others need them, and the two products where they do not. P and dS are made
 /// a step at a time, so that tensor cores and the function's arithmetic run together.
 template <class Config, bool edge, class KeySums, class ValueSums>
-__device__ void contribute(KeySums& grad_key, ValueSums& grad_value, typename BackwardTiles<Config>::QueryOrKey key,
-                           typename BackwardTiles<Config>::Value value,
-                           typename BackwardTiles<Config>::QueryOrKey query,
-                           typename BackwardTiles<Config>::Value grad_output,
-                           typename BackwardTiles<Config>::Scores weights_out,
-                           typename BackwardTiles<Config>::Scores grad_scores_out, float scale, float weight_factor,
-                           const MaskOfSequence& mask, int first_key, int first_query) {
+__device__ void contribute(KeySums& grad_key, ValueSums& grad_value, const WarpTiles<Config>& tiles, float scale,
+                           float weight_factor, const MaskOfSequence& mask) {
   using Tiles = BackwardTiles<Config>;
   using Element = typename Config::Element;
   using Scores = Sums<Tiles::row_tiles, Tiles::warp_queries>;
@@ -200,25 +204,25 @@ __device__ void contribute(KeySums& grad_key, ValueSums& grad_value, typename Ba
   Kept kept[Tiles::row_tiles][2] = {};
   if constexpr (edge) {
     for (int r = 0; r < Tiles::row_tiles; ++r) {
-      for (int half = 0; half < 2; ++half) kept[r][half] = mask.column(first_key + Scores::row(r, half * 2));
+      for (int half = 0; half < 2; ++half) kept[r][half] = mask.column(tiles.first_key + Scores::row(r, half * 2));
     }
   }
   Scores scores;
   Scores grad_weights;
-  multiply_rows(scores, key, query);
-  multiply_rows(grad_weights, value, grad_output);
+  multiply_rows(scores, tiles.key, tiles.query);
+  multiply_rows(grad_weights, tiles.value, tiles.grad_output);
 #pragma unroll
   for (int step = 0; step < Tiles::warp_queries / depth; ++step) {
     Fragments<Element, Tiles::row_tiles, depth> weights;
     Fragments<Element, Tiles::row_tiles, depth> grad_scores;
     differentiate<Config, edge>(step, scores, grad_weights, weights, grad_scores, scale, weight_factor, kept,
-                                first_query);
-    if constexpr (Tiles::scores_shared) grad_scores.store(grad_scores_out.from(0, step * depth));
+                                tiles.first_query);
+    if constexpr (Tiles::scores_shared) grad_scores.store(tiles.grad_scores.from(0, step * depth));
     if constexpr (Tiles::weights_shared) {
-      weights.store(weights_out.from(0, step * depth));
+      weights.store(tiles.weights.from(0, step * depth));
     } else {
-      multiply_fragments(grad_value, weights, grad_output.from_row(step * depth));
-      multiply_fragments(grad_key, grad_scores, query.from_row(step * depth));
+      multiply_fragments(grad_value, weights, tiles.grad_output.from_row(step * depth));
+      multiply_fragments(grad_key, grad_scores, tiles.query.from_row(step * depth));
     }
   }
 }
@@ -348,17 +352,19 @@ __device__ void backward_tile(const BackwardArguments& arguments, const Work& wo
     const Rows queries = queries_of<Config>(arguments, work, at.b);
     const MaskOfSequence mask{params.mask, queries.count, work.keys.count};
     const float weight_factor = Config::keys_shared ? arguments.out_scale(at.b, queries, work.keys) : 1.0f;
-    const auto add = [&](auto edge) {
-      contribute<Config, decltype(edge)::value>(
-          grad_key, grad_value, key_tile.from_row(warp_key), value_tile.from_row(warp_key),
-          query_tile(stage).from_row(warp_query), grad_output_tile(stage).from_row(warp_query),
-          weights_tile.from(warp_key, warp_query), grad_scores_tile.from(warp_key, warp_query), scale, weight_factor,
-          mask, work.tile * Config::tile_keys + warp_key, at.query + warp_query);
-    };
-    if (mask.is_full(at.query, Config::tile_queries, work.tile * Config::tile_keys, Config::tile_keys)) {
-      add(Bool<false>{});
+    const int first_key = work.tile * Config::tile_keys;
+    const WarpTiles<Config> tiles{key_tile.from_row(warp_key),
+                                  value_tile.from_row(warp_key),
+                                  query_tile(stage).from_row(warp_query),
+                                  grad_output_tile(stage).from_row(warp_query),
+                                  weights_tile.from(warp_key, warp_query),
+                                  grad_scores_tile.from(warp_key, warp_query),
+                                  first_key + warp_key,
+                                  at.query + warp_query};
+    if (mask.is_full(at.query, Config::tile_queries, first_key, Config::tile_keys)) {
+      contribute<Config, false>(grad_key, grad_value, tiles, scale, weight_factor, mask);
     } else {
-      add(Bool<true>{});
+      contribute<Config, true>(grad_key, grad_value, tiles, scale, weight_factor, mask);
     }
 
     if constexpr (Tiles::scores_shared) __syncthreads();  // every warp's part of P and dS is there

@@ -20,36 +20,39 @@ struct KeyStream {
   static constexpr int bytes = Config::stages * stage_bytes;
   static constexpr int ahead = (Config::stages - 1) * Config::tile_keys;  ///< keys copied before they are needed
 
+  // References: what lies in shared memory is read when a copy starts, and holds no registers meanwhile.
   const Params& params;
+  const int64_t& b;
+  const int& query_head;
+  const Rows& keys;
   unsigned shared;
-  const Storage* key;
-  const Storage* value;
-  int length;  ///< keys of the sequence
-  int begin;   ///< keys [begin, end) meet the queries; begin is that of a tile
+  int begin;  ///< keys [begin, end) meet the queries; begin is that of a tile
   int end;
 
-  __device__ KeyStream(const Params& params_, unsigned shared_, int64_t b, int query_head, const Rows& keys,
-                       const Kept& met)
-      : params(params_), shared(shared_), length(keys.count), begin(met.begin / Config::tile_keys * Config::tile_keys),
-        end(met.begin + met.count) {
-    const int64_t head = params.key_head(query_head);
-    key = static_cast<const Storage*>(params.key.data) + element_offset(params.key, keys, b, 0, head);
-    value = static_cast<const Storage*>(params.value.data) + element_offset(params.value, keys, b, 0, head);
-  }
+  __device__ KeyStream(const Params& params_, const int64_t& b_, const int& query_head_, const Rows& keys_,
+                       unsigned shared_, const Kept& met)
+      : params(params_), b(b_), query_head(query_head_), keys(keys_), shared(shared_),
+        begin(met.begin / Config::tile_keys * Config::tile_keys), end(met.begin + met.count) {}
 
   __device__ KeyTile key_tile(int row) const {
     return {shared + static_cast<unsigned>(row / Config::tile_keys % Config::stages * stage_bytes)};
   }
   __device__ ValueTile value_tile(int row) const { return {key_tile(row).base + key_bytes}; }
 
+  template <int columns, class Tile>
+  __device__ void load_operand(Tile tile, const Operand& operand, int row) const {
+    load_rows<Config::warps * 32, Config::aligned, Config::tile_keys, columns>(
+        tile,
+        static_cast<const Storage*>(operand.data) +
+            element_offset(operand, keys, b, row, params.key_head(query_head)),
+        operand.row_stride, keys.count - row);
+  }
+
   /// Starts the copy of the tile whose first key is `row`, if there is one. Every call is one group of copies.
   __device__ void load(int row) const {
     if (row < end) {
-      constexpr int threads = Config::warps * 32;
-      load_rows<threads, Config::aligned, Config::tile_keys, Config::head_dim>(
-          key_tile(row), key + row * params.key.row_stride, params.key.row_stride, length - row);
-      load_rows<threads, Config::aligned, Config::tile_keys, Config::head_dim_v>(
-          value_tile(row), value + row * params.value.row_stride, params.value.row_stride, length - row);
+      load_operand<Config::head_dim>(key_tile(row), params.key, row);
+      load_operand<Config::head_dim_v>(value_tile(row), params.value, row);
     }
     commit_copies();
   }
