@@ -213,11 +213,15 @@ struct Fragments {
   }
 };
 
+/// How many steps of depth are unrolled. Splitting fp32 operands takes registers: unrolled further, it spills.
+template <class Element>
+constexpr int unrolled_products = Element::bytes == 2 ? 16 : 1;
+
 /// sums += A B^T: rows [0, 16 * row_tiles) of `a` by rows [0, columns) of `b`, over the columns of both.
 template <class Tile, int row_tiles, int columns>
 __device__ void multiply_rows(Sums<row_tiles, columns>& sums, Tile a, Tile b) {
   using Element = typename Tile::Element;
-#pragma unroll
+#pragma unroll(unrolled_products<Element>)
   for (int k = 0; k < Tile::columns; k += product_depth<Element>) {
     FragmentA left[row_tiles];
 #pragma unroll
@@ -264,7 +268,7 @@ __device__ void multiply_fragments(Sums<row_tiles, columns>& sums, const Fragmen
 template <int depth, class TileA, class TileB, int row_tiles, int columns>
 __device__ void multiply_tiles(Sums<row_tiles, columns>& sums, TileA a, TileB b) {
   using Element = typename TileA::Element;
-#pragma unroll
+#pragma unroll(unrolled_products<Element>)
   for (int k = 0; k < depth; k += product_depth<Element>) {
     FragmentA left[row_tiles];
 #pragma unroll
@@ -277,7 +281,7 @@ __device__ void multiply_tiles(Sums<row_tiles, columns>& sums, TileA a, TileB b)
 template <int depth, class TileA, class TileB, int row_tiles, int columns>
 __device__ void multiply_columns(Sums<row_tiles, columns>& sums, TileA a, TileB b) {
   using Element = typename TileA::Element;
-#pragma unroll
+#pragma unroll(unrolled_products<Element>)
   for (int k = 0; k < depth; k += product_depth<Element>) {
     FragmentA left[row_tiles];
 #pragma unroll

@@ -97,7 +97,7 @@ __device__ void add_entry(const BackwardQueryArguments& arguments, const Work& w
   const int first_query = work.tile * Config::tile_queries;
   const typename Tiles::QueryTile query_tile{shared};
   const typename Tiles::GradOutputTile grad_output_tile{shared + Tiles::query_bytes};
-  const typename Tiles::Stream stream(params, b, work.head, keys, grad_output_tile.base + Tiles::grad_output_bytes,
+  const typename Tiles::Stream stream(params, b, work.key_head, keys, grad_output_tile.base + Tiles::grad_output_bytes,
                                       mask.keys_of(first_query, Config::tile_queries));
 
   __syncthreads();  // all are done with the entry before

@@ -111,7 +111,7 @@ __device__ void forward_tile(const Arguments& arguments, const Work& work, unsig
   const auto mask = [&] { return MaskOfSequence{params.mask, work.queries.count, work.keys.count}; };
   const auto first_query = [&] { return work.tile * Config::tile_queries; };
   const typename Tiles::QueryTile query_tile{shared};
-  const typename Tiles::Stream stream(params, work.batch_begin, work.head, work.keys, shared + Tiles::query_bytes,
+  const typename Tiles::Stream stream(params, work.batch_begin, work.key_head, work.keys, shared + Tiles::query_bytes,
                                       mask().keys_of(first_query(), Config::tile_queries));
 
   load_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim>(

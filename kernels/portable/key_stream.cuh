@@ -23,15 +23,15 @@ struct KeyStream {
   // References: what lies in shared memory is read when a copy starts, and holds no registers meanwhile.
   const Params& params;
   const int64_t& b;
-  const int& query_head;
+  const int& head;  ///< of keys
   const Rows& keys;
   unsigned shared;
   int begin;  ///< keys [begin, end) meet the queries; begin is that of a tile
   int end;
 
-  __device__ KeyStream(const Params& params_, const int64_t& b_, const int& query_head_, const Rows& keys_,
+  __device__ KeyStream(const Params& params_, const int64_t& b_, const int& head_, const Rows& keys_,
                        unsigned shared_, const Kept& met)
-      : params(params_), b(b_), query_head(query_head_), keys(keys_), shared(shared_),
+      : params(params_), b(b_), head(head_), keys(keys_), shared(shared_),
         begin(met.begin / Config::tile_keys * Config::tile_keys), end(met.begin + met.count) {}
 
   __device__ KeyTile key_tile(int row) const {
@@ -44,7 +44,7 @@ struct KeyStream {
     load_rows<Config::warps * 32, Config::aligned, Config::tile_keys, columns>(
         tile,
         static_cast<const Storage*>(operand.data) +
-            element_offset(operand, keys, b, row, params.key_head(query_head)),
+            element_offset(operand, keys, b, row, head),
         operand.row_stride, keys.count - row);
   }
 

@@ -26,6 +26,7 @@ struct Work {
   int64_t owner;  ///< batch_begin, or which part of the batch
   int64_t item;   ///< this work's place among all
   int head;       ///< of the owner's side
+  int key_head;
   int tile;
   Rows queries;   ///< of entry batch_begin
   Rows keys;
@@ -64,7 +65,7 @@ __device__ inline int64_t find_owner(const TileCounts& counts, int64_t heads, in
 /// the last one. The batch is cut evenly into the owners' parts.
 __device__ inline Work find_work(const Arguments& arguments, int64_t heads, int64_t item) {
   const TileCounts& counts = arguments.tiles;
-  Work work{0, 0, 0, item, 0, -1, {0, 0}, {0, 0}};
+  Work work{0, 0, 0, item, 0, 0, -1, {0, 0}, {0, 0}};
   int64_t tiles = counts.each;
   int64_t rest;
   if (counts.before != nullptr) {
@@ -79,6 +80,7 @@ __device__ inline Work find_work(const Arguments& arguments, int64_t heads, int6
     rest = item - work.owner * heads * tiles;
   }
   work.head = static_cast<int>(rest / tiles);
+  work.key_head = static_cast<int>(work.head * arguments.params.heads_k / heads);
   work.tile = static_cast<int>(rest - work.head * tiles);
   work.batch_begin = work.owner * arguments.params.batch / counts.owners;
   work.batch_end = (work.owner + 1) * arguments.params.batch / counts.owners;
