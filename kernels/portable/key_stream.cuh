@@ -57,7 +57,10 @@ struct KeyStream {
     commit_copies();
   }
 
+  /// Starts the first copies. Those of the queries, which were started before, end with them: also where no key meets
+  /// the queries, and no tile is waited for.
   __device__ void start() const {
+    commit_copies();
     for (int row = 0; row < ahead; row += Config::tile_keys) load(begin + row);
   }
 
