@@ -35,9 +35,7 @@ __device__ inline int64_t element_offset(const Operand& operand, const Rows& row
 struct Kept {
   int begin;
   int count;
-  __device__ bool holds(int index) const {
-    return static_cast<unsigned>(index - begin) < static_cast<unsigned>(count);
-  }
+  __device__ bool holds(int index) const { return static_cast<unsigned>(index - begin) < static_cast<unsigned>(count); }
 };
 
 /// The mask of one batch entry. A mask of another kind answers the same five questions.

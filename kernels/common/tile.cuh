@@ -56,8 +56,7 @@ __device__ uint4 round_chunk(const float* value) {
     return {Element::pack(value[0], value[1]), Element::pack(value[2], value[3]), Element::pack(value[4], value[5]),
             Element::pack(value[6], value[7])};
   } else {
-    return {__float_as_uint(value[0]), __float_as_uint(value[1]), __float_as_uint(value[2]),
-            __float_as_uint(value[3])};
+    return {__float_as_uint(value[0]), __float_as_uint(value[1]), __float_as_uint(value[2]), __float_as_uint(value[3])};
   }
 }
 
@@ -67,7 +66,8 @@ __device__ uint4 round_chunk(const float* value) {
 template <int threads, bool aligned, int rows, int valid_columns, class Tile>
 __device__ void load_rows(Tile tile, const typename Tile::Element::Storage* source, int64_t row_stride,
                           int valid_rows) {
-  // Each thread keeps to one column of chunks, so that its addresses advance by constants; a remainder of threads idles.
+  // Each thread keeps to one column of chunks, so that its addresses advance by constants; a remainder of threads
+  // idles.
   constexpr int step = threads / Tile::row_chunks;
   const int thread = static_cast<int>(threadIdx.x);
   const int first_row = thread / Tile::row_chunks;
@@ -110,8 +110,7 @@ template <class Tile>
 __device__ void load_b(FragmentB (&b)[2], Tile tile, int row, int column) {
   const int lane = lane_index();
   unsigned matrix[4];
-  load_matrices(matrix, tile.address(lane / 16 * 8 + lane % 8,
-                                     lane / 8 % 2 * chunk_elements<typename Tile::Element>) +
+  load_matrices(matrix, tile.address(lane / 16 * 8 + lane % 8, lane / 8 % 2 * chunk_elements<typename Tile::Element>) +
                             tile.address(row, column) - tile.base);
   b[0] = {{matrix[0], matrix[1]}};
   b[1] = {{matrix[2], matrix[3]}};
@@ -138,8 +137,8 @@ __device__ FragmentA load_a_transposed(Tile tile, int row, int column) {
   const int lane = lane_index();
   FragmentA a;
   if constexpr (Tile::Element::bytes == 2) {
-    load_matrices_transposed(a.part, tile.address(lane / 16 * 8 + lane % 8, lane / 8 % 2 * 8) +
-                                         tile.address(row, column) - tile.base);
+    load_matrices_transposed(
+        a.part, tile.address(lane / 16 * 8 + lane % 8, lane / 8 % 2 * 8) + tile.address(row, column) - tile.base);
   } else {
     const unsigned from = tile.address(lane % 4 * 2, lane / 4) + tile.address(row, column) - tile.base;
     for (int i = 0; i < 4; ++i) a.part[i] = load_shared(from + i % 2 * 32 + i / 2 * Tile::pitch);
@@ -169,9 +168,7 @@ struct Sums {
 
   /// The place of part `part` of fragment (row_tile, column_tile).
   static __device__ int row(int row_tile, int part) { return row_tile * 16 + part / 2 * 8 + lane_index() / 4; }
-  static __device__ int column(int column_tile, int part) {
-    return column_tile * 8 + lane_index() % 4 * 2 + part % 2;
-  }
+  static __device__ int column(int column_tile, int part) { return column_tile * 8 + lane_index() % 4 * 2 + part % 2; }
 };
 
 /// Sums rounded to the element type: the A operand of a next product whose depth runs over their columns. An element
@@ -221,7 +218,7 @@ constexpr int unrolled_products = Element::bytes == 2 ? 16 : 1;
 template <class Tile, int row_tiles, int columns>
 __device__ void multiply_rows(Sums<row_tiles, columns>& sums, Tile a, Tile b) {
   using Element = typename Tile::Element;
-#pragma unroll(unrolled_products<Element>)
+#pragma unroll(unrolled_products <Element>)
   for (int k = 0; k < Tile::columns; k += product_depth<Element>) {
     FragmentA left[row_tiles];
 #pragma unroll
@@ -268,7 +265,7 @@ __device__ void multiply_fragments(Sums<row_tiles, columns>& sums, const Fragmen
 template <int depth, class TileA, class TileB, int row_tiles, int columns>
 __device__ void multiply_tiles(Sums<row_tiles, columns>& sums, TileA a, TileB b) {
   using Element = typename TileA::Element;
-#pragma unroll(unrolled_products<Element>)
+#pragma unroll(unrolled_products <Element>)
   for (int k = 0; k < depth; k += product_depth<Element>) {
     FragmentA left[row_tiles];
 #pragma unroll
@@ -281,7 +278,7 @@ __device__ void multiply_tiles(Sums<row_tiles, columns>& sums, TileA a, TileB b)
 template <int depth, class TileA, class TileB, int row_tiles, int columns>
 __device__ void multiply_columns(Sums<row_tiles, columns>& sums, TileA a, TileB b) {
   using Element = typename TileA::Element;
-#pragma unroll(unrolled_products<Element>)
+#pragma unroll(unrolled_products <Element>)
   for (int k = 0; k < depth; k += product_depth<Element>) {
     FragmentA left[row_tiles];
 #pragma unroll

@@ -56,6 +56,8 @@ constexpr int product_depth = 32 / Element::bytes;
 
 /// Tiles pad both head dims to this many columns, with zeros.
 constexpr int column_group = 16;
-GDPA_HOST_DEVICE constexpr int padded_columns(int columns) { return (columns + column_group - 1) / column_group * column_group; }
+GDPA_HOST_DEVICE constexpr int padded_columns(int columns) {
+  return (columns + column_group - 1) / column_group * column_group;
+}
 
 }  // namespace gdpa

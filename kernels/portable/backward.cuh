@@ -13,8 +13,8 @@
 // key_warps split the keys. Where dK and dV do not fit in the registers of warps that own all columns (d > 128),
 // column_warps split the columns, and, for the scores, the queries; P then goes through shared memory as dS does.
 //
-// The additions to dQ come in any order, so dQ differs in the last bits from run to run. Deterministic: reduce_grad_query
-// = false here, and backward_query.cuh computes dQ. dK and dV are always summed in one order.
+// The additions to dQ come in any order, so dQ differs in the last bits from run to run. Deterministic:
+// reduce_grad_query = false here, and backward_query.cuh computes dQ. dK and dV are always summed in one order.
 //
 // K and V shared by the batch: the batch is cut into parts, a CTA walks over one, and writes fp32 sums, one slab for
 // each part, that reduce.cuh adds up in order.
@@ -48,7 +48,8 @@ struct BackwardArguments : Arguments {
 template <class Config>
 struct BackwardTiles {
   using Element = typename Config::Element;
-  static constexpr int warp_columns = padded_columns((Config::head_dim + Config::column_warps - 1) / Config::column_warps);
+  static constexpr int warp_columns =
+      padded_columns((Config::head_dim + Config::column_warps - 1) / Config::column_warps);
   static constexpr int warp_columns_v =
       padded_columns((Config::head_dim_v + Config::column_warps - 1) / Config::column_warps);
   static constexpr int columns = warp_columns * Config::column_warps;
@@ -244,7 +245,8 @@ __device__ void reduce_grad_query(const BackwardArguments& arguments, const Work
   auto* to = static_cast<float*>(target.data) + element_offset(target, queries, at.b, at.query + row, at.head) + column;
   const int rows_left = queries.count - at.query - row;
   visit_sums(sums, factor, [&](int r, int c, const float(&values)[4]) {
-    if (r < rows_left && column + c < padded_columns(Config::head_dim)) reduce_add(to + r * target.row_stride + c, values);
+    if (r < rows_left && column + c < padded_columns(Config::head_dim))
+      reduce_add(to + r * target.row_stride + c, values);
   });
 }
 
@@ -288,7 +290,9 @@ __device__ void backward_tile(const BackwardArguments& arguments, const Work& wo
   const unsigned stages = value_tile.base + Tiles::value_bytes;
   const ScoresTile grad_scores_tile{stages + Config::stages * Tiles::stage_bytes};
   const ScoresTile weights_tile{grad_scores_tile.base + Tiles::scores_bytes};
-  const auto query_tile = [&](int stage) { return KeyTile{stages + static_cast<unsigned>(stage * Tiles::stage_bytes)}; };
+  const auto query_tile = [&](int stage) {
+    return KeyTile{stages + static_cast<unsigned>(stage * Tiles::stage_bytes)};
+  };
   const auto grad_output_tile = [&](int stage) { return ValueTile{query_tile(stage).base + Tiles::query_bytes}; };
 
   __shared__ QueryPlace places[Config::stages];  // of the tiles in the stages

@@ -103,8 +103,7 @@ __device__ void add_entry(const BackwardQueryArguments& arguments, const Work& w
   __syncthreads();  // all are done with the entry before
   load_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim>(
       query_tile,
-      static_cast<const Storage*>(params.query.data) +
-          element_offset(params.query, queries, b, first_query, work.head),
+      static_cast<const Storage*>(params.query.data) + element_offset(params.query, queries, b, first_query, work.head),
       params.query.row_stride, queries.count - first_query);
   load_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim_v>(
       grad_output_tile,
@@ -115,8 +114,7 @@ __device__ void add_entry(const BackwardQueryArguments& arguments, const Work& w
 
   const int warp_row = warp_index() * Tiles::warp_rows;
   const float scale = static_cast<float>(params.scale);
-  const float factor =
-      Config::queries_shared ? arguments.out_scale(b, queries, keys) : 1.0f;
+  const float factor = Config::queries_shared ? arguments.out_scale(b, queries, keys) : 1.0f;
   for (int first_key = stream.begin; first_key < stream.end; first_key += Config::tile_keys) {
     stream.advance(first_key);
     Sums<row_tiles, Config::tile_keys> scores;
@@ -128,8 +126,8 @@ __device__ void add_entry(const BackwardQueryArguments& arguments, const Work& w
       differentiate_scores<Config, false>(scores, grad_weights, grad_scores, scale, factor, mask,
                                           first_query + warp_row, first_key);
     } else {
-      differentiate_scores<Config, true>(scores, grad_weights, grad_scores, scale, factor, mask,
-                                         first_query + warp_row, first_key);
+      differentiate_scores<Config, true>(scores, grad_weights, grad_scores, scale, factor, mask, first_query + warp_row,
+                                         first_key);
     }
     multiply_fragments(grad_query, grad_scores, stream.key_tile(first_key));
   }

@@ -12,7 +12,8 @@
 //
 // Launch: grid any number of CTAs from 1 on, best an upper bound of the work: heads_q * (packed_rows_q / tile_queries +
 //         batch) for jagged queries, else heads_q * batch * ceil(length / tile_queries); block forward_threads<Config>;
-//         dynamic shared memory forward_shared_bytes<Config>; no workspace but the counts of `prepare` (jagged queries).
+//         dynamic shared memory forward_shared_bytes<Config>; no workspace but the counts of `prepare` (jagged
+//         queries).
 //
 // Config: struct with
 //     using Element, Activation;                types.cuh; value(s)
@@ -85,8 +86,7 @@ __device__ void attend(Sums<row_tiles, columns_v>& output, KeyTile query, KeyTil
 
 /// O = out_scale * sums, by way of the shared memory of Q.
 template <class Config, class Output>
-__device__ void store_output(const Arguments& arguments, const Work& work, const Output& output,
-                             unsigned shared) {
+__device__ void store_output(const Arguments& arguments, const Work& work, const Output& output, unsigned shared) {
   using Tiles = ForwardTiles<Config>;
   using Storage = typename Config::Element::Storage;
   const Operand& target = arguments.params.output;

@@ -2,8 +2,8 @@
 // tile lies, and what is copied ahead.
 #pragma once
 
-#include "common/tile.cuh"
 #include "common/sequence.cuh"
+#include "common/tile.cuh"
 
 namespace gdpa::portable {
 
@@ -29,10 +29,15 @@ struct KeyStream {
   int begin;  ///< keys [begin, end) meet the queries; begin is that of a tile
   int end;
 
-  __device__ KeyStream(const Params& params_, const int64_t& b_, const int& head_, const Rows& keys_,
-                       unsigned shared_, const Kept& met)
-      : params(params_), b(b_), head(head_), keys(keys_), shared(shared_),
-        begin(met.begin / Config::tile_keys * Config::tile_keys), end(met.begin + met.count) {}
+  __device__ KeyStream(const Params& params_, const int64_t& b_, const int& head_, const Rows& keys_, unsigned shared_,
+                       const Kept& met)
+      : params(params_),
+        b(b_),
+        head(head_),
+        keys(keys_),
+        shared(shared_),
+        begin(met.begin / Config::tile_keys * Config::tile_keys),
+        end(met.begin + met.count) {}
 
   __device__ KeyTile key_tile(int row) const {
     return {shared + static_cast<unsigned>(row / Config::tile_keys % Config::stages * stage_bytes)};
@@ -42,9 +47,7 @@ struct KeyStream {
   template <int columns, class Tile>
   __device__ void load_operand(Tile tile, const Operand& operand, int row) const {
     load_rows<Config::warps * 32, Config::aligned, Config::tile_keys, columns>(
-        tile,
-        static_cast<const Storage*>(operand.data) +
-            element_offset(operand, keys, b, row, head),
+        tile, static_cast<const Storage*>(operand.data) + element_offset(operand, keys, b, row, head),
         operand.row_stride, keys.count - row);
   }
 

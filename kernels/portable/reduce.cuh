@@ -10,11 +10,11 @@
 namespace gdpa::portable {
 
 struct ReduceArguments {
-  const float* sums;     ///< (slabs, rows, heads, padded_columns(columns)), in the order of visit_sums
-  int64_t slab_stride;   ///< floats from one slab to the next
+  const float* sums;    ///< (slabs, rows, heads, padded_columns(columns)), in the order of visit_sums
+  int64_t slab_stride;  ///< floats from one slab to the next
   int64_t slabs;
-  int64_t rows;          ///< packed rows, or batch * length, or length where the batch shares the operand
-  int64_t rows_in_batch; ///< rows between batch strides of `output`: its length where dense, else `rows`
+  int64_t rows;           ///< packed rows, or batch * length, or length where the batch shares the operand
+  int64_t rows_in_batch;  ///< rows between batch strides of `output`: its length where dense, else `rows`
   int64_t heads;
   Operand output;
 };
@@ -33,8 +33,8 @@ __global__ void __launch_bounds__(reduce_threads) reduce(const __grid_constant__
        piece += static_cast<int64_t>(gridDim.x) * reduce_threads) {
     float sum[column_group] = {};
     for (int64_t slab = 0; slab < arguments.slabs; ++slab) {
-      const auto* from = reinterpret_cast<const float4*>(arguments.sums + slab * arguments.slab_stride) +
-                         piece * (column_group / 4);
+      const auto* from =
+          reinterpret_cast<const float4*>(arguments.sums + slab * arguments.slab_stride) + piece * (column_group / 4);
 #pragma unroll
       for (int i = 0; i < column_group / 4; ++i) {
         const float4 four = from[i];
@@ -47,9 +47,10 @@ __global__ void __launch_bounds__(reduce_threads) reduce(const __grid_constant__
     const int group = static_cast<int>(piece % groups);
     const int64_t head = piece / groups % arguments.heads;
     const int64_t row = piece / groups / arguments.heads;
-    auto* to = static_cast<Storage*>(arguments.output.data) +
-               arguments.output.offset(Sequences{}, row / arguments.rows_in_batch, row % arguments.rows_in_batch, head) +
-               group * column_group;
+    auto* to =
+        static_cast<Storage*>(arguments.output.data) +
+        arguments.output.offset(Sequences{}, row / arguments.rows_in_batch, row % arguments.rows_in_batch, head) +
+        group * column_group;
 #pragma unroll
     for (int first = 0; first < column_group; first += chunk) {
       if (group * column_group + first >= Config::columns) break;

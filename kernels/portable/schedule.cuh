@@ -28,7 +28,7 @@ struct Work {
   int head;       ///< of the owner's side
   int key_head;
   int tile;
-  Rows queries;   ///< of entry batch_begin
+  Rows queries;  ///< of entry batch_begin
   Rows keys;
 };
 
