@@ -168,13 +168,13 @@ class Score:
 class Condition(Score):
     """A comparison: the first argument of torch.where, or 1 and 0 in arithmetic."""
 
-    def __and__(self, other: Any) -> "Condition":  # type: ignore[override]
+    def __and__(self, other: Any) -> "Condition":
         return Condition(f"{_text(self)} * {_text(other)} == 1")
 
-    def __or__(self, other: Any) -> "Condition":  # type: ignore[override]
+    def __or__(self, other: Any) -> "Condition":
         return Condition(f"{_text(self)} + {_text(other)} > 0")
 
-    def __invert__(self) -> "Condition":  # type: ignore[override]
+    def __invert__(self) -> "Condition":
         return Condition(f"{_text(self)} == 0")
 
 
