@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gdpa.bench.cases import Case
+    from gdpa.bench.figures import Figure
     from gdpa.bench.systems import System
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
@@ -154,7 +155,8 @@ def run(options: argparse.Namespace) -> int:
         print("\n".join(system.name for system in systems))
         return 0
     title = f"{describe_device()}, PyTorch {torch.__version__}"
-    result, figures = Result(), []
+    result = Result()
+    figures: list[Figure] = []
     if options.figures:
         from gdpa.bench.figures import COLUMNS, measure_figures
 

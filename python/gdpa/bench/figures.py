@@ -13,7 +13,8 @@ import torch
 import gdpa
 from gdpa.bench import command
 from gdpa.bench.cases import Case, movielens_lengths
-from gdpa.bench.measure import DIRECTIONS, Effort, Rates, Result, measure
+from gdpa.bench.measure import DIRECTIONS, Effort, Result, measure
+from gdpa.bench.rows import Rates
 from gdpa.bench.systems import Gdpa, GdpaIn, Padded, SdpaPerSequence
 
 USERS_IN_A_CALL = 64
@@ -103,7 +104,7 @@ def host_costs() -> list[Figure]:
 def workspaces() -> list[Figure]:
     what = f"memory beyond inputs and outputs, {LONG_SEQUENCE} tokens"
     return [
-        from_command(f"{what}, {direction}", 64, "MiB a thread", lambda d=direction: workspace_per_thread(d))
+        from_command(f"{what}, {direction}", 64, "MiB a thread", partial(workspace_per_thread, direction))
         for direction in ("forward", "backward")
     ]
 

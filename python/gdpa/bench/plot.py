@@ -24,6 +24,8 @@ def draw(path: Path, title: str, rows: list[Row]) -> None:
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Rectangle
 
     directions = [direction for direction in ("fwd", "bwd") if any(row.direction == direction for row in rows)]
     cases = list(dict.fromkeys(case_of(row) for row in rows))
@@ -46,8 +48,8 @@ def draw(path: Path, title: str, rows: list[Row]) -> None:
         axis.set_xticks(range(len(cases)), [labels[place] for place in range(len(cases))], fontsize=8)
         axis.set_ylabel(f"{'forward' if direction == 'fwd' else 'backward'}, GFLOP/s")
         axis.spines[["top", "right"]].set_visible(False)
-    handles = [pyplot.Rectangle((0, 0), 1, 1, color=COLOURS[i % len(COLOURS)]) for i in range(len(series))]
-    line = pyplot.Line2D([], [], color="black", linewidth=1)
+    handles = [Rectangle((0, 0), 1, 1, color=COLOURS[i % len(COLOURS)]) for i in range(len(series))]
+    line = Line2D([], [], color="black", linewidth=1)
     figure.legend([*handles, line], [*series, "floor"], loc="outside lower center", ncols=3, fontsize=8, frameon=False)
     figure.suptitle(title, fontsize=9)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -98,8 +98,9 @@ class Gdpa(System):
         offsets_k = None if case.shared_kv else offsets(case.lengths_k, operands.query.device)
 
         def forward() -> list[Tensor]:
+            query, key, value = inputs
             output = gdpa.varlen_attention(
-                *inputs, offsets_q, offsets_k, activation=case.activation, window_size=case.window
+                query, key, value, offsets_q, offsets_k, activation=case.activation, window_size=case.window
             )
             return [output]
 
