@@ -78,7 +78,7 @@ struct CpuReduction {
   int64_t length = 0;  ///< rows of one partial sum
 };
 
-/// How the backward pass is cut; see CpuSchedule::explain in Plan.reason.
+/// How the backward pass is cut.
 enum class CpuCut : std::uint8_t {
   whole,     ///< a unit computes every gradient of its rows: five products
   partial,   ///< as whole, with partial sums of gradients that several units add to
