@@ -18,7 +18,7 @@ from gdpa.bench.cases import Case, cases_of_suite, generate_lengths, kept_scores
 from gdpa.bench.figures import Figure, ratios
 from gdpa.bench.measure import Effort, Result, measure
 from gdpa.bench.rows import Rates, fields
-from gdpa.bench.systems import SYSTEMS, Gdpa, Operands, Padded, SdpaPerSequence, System
+from gdpa.bench.systems import SYSTEMS, Gdpa, GdpaIn, Operands, Padded, SdpaPerSequence, System
 
 CPU = torch.device("cpu")
 QUICK = Effort(seconds=0.0, rounds=1)
@@ -148,11 +148,14 @@ def test_movielens_has_its_943_histories() -> None:
 
 
 def test_ratios_put_the_right_system_on_top() -> None:
-    result = measure(case(), [Gdpa(), SdpaPerSequence(), Padded()], ["fwd", "bwd"], QUICK, None)
-    rows = [replace(row, ms={"gdpa": 2.0, "SDPA per sequence": 3.0, "padded": 8.0}[row.system]) for row in result.rows]
+    timed = case(dtype="float32")
+    result = measure(timed, [Gdpa(), GdpaIn("float16"), SdpaPerSequence(), Padded()], ["fwd", "bwd"], QUICK, None)
+    ms = {"gdpa": 2.0, "SDPA per sequence": 3.0, "padded": 8.0}
+    rows = [replace(row, ms=4.0 if row.dtype == "float16" else ms[row.system]) for row in result.rows]
     measured = {figure.what: figure for figure in ratios(Result(rows), "none")}
     assert measured["float32 against SDPA per sequence, mask none, fwd"].measured == 1.5
     assert measured["float32 against padded product-GELU-product, mask none, bwd"].measured == 4.0
+    assert measured["float16 against float32, mask none, fwd"].measured == 0.5
     missing = measured["bfloat16 against float32, mask none, fwd"]
     assert missing.measured is None and not missing.reached
 

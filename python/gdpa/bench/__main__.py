@@ -147,13 +147,16 @@ def run(options: argparse.Namespace) -> int:
 
     if options.threads:
         torch.set_num_threads(options.threads)
-    from gdpa.bench.measure import DIRECTIONS, Effort, Result, describe_device, measure, measure_rates
+    from gdpa.bench.measure import DIRECTIONS, Effort, Result, busy_warning, describe_device, measure, measure_rates
     from gdpa.bench.rows import print_rows, print_table, write_json
 
     systems = chosen_systems(options)
     if options.list_systems:
         print("\n".join(system.name for system in systems))
         return 0
+    busy = busy_warning()
+    if busy:
+        print(busy, file=sys.stderr)
     title = f"{describe_device()}, PyTorch {torch.__version__}"
     result = Result()
     figures: list[Figure] = []
