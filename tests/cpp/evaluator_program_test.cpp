@@ -250,6 +250,42 @@ TEST_P(EvaluatorProgram, TheValueHasTheSameBitsWithAndWithoutTheDerivative) {
   EXPECT_EQ(value, again);
 }
 
+TEST_P(EvaluatorProgram, OneMinusASigmoidKeepsItsRelativeAccuracy) {
+  ProgramBuilder pair;
+  const auto score = pair.score();
+  const auto sigmoid = pair.step(Operation::sigmoid, score);
+  const auto complement = pair.step(Operation::subtract, pair.number(1), sigmoid);
+  const auto later = pair.step(Operation::negate, complement);
+  const Evaluator both(pair.with_results({sigmoid, complement}));
+  const Evaluator complement_alone(pair.with_results({complement}));
+  const Evaluator complement_used(pair.with_results({later, sigmoid}));
+  const Evaluator mirrored(testing::program_of(Operation::sigmoid));
+
+  std::vector<float> scores;
+  std::vector<float> negated;
+  for (float x = -90; x < 90; x += 0.37F) {
+    scores.push_back(x);
+    negated.push_back(-x);
+  }
+  const auto count = static_cast<std::int64_t>(scores.size());
+  std::vector<float> expected_sigmoid(scores.size());
+  std::vector<float> expected_complement(scores.size());
+  mirrored.evaluate(scores.data(), count, expected_sigmoid.data());
+  mirrored.evaluate(negated.data(), count, expected_complement.data());  // 1 - sigmoid(x) is sigmoid(-x)
+
+  std::vector<float> first = scores;
+  std::vector<float> second(scores.size());
+  both.evaluate(first.data(), count, first.data(), second.data());
+  EXPECT_EQ(first, expected_sigmoid);
+  EXPECT_EQ(second, expected_complement);
+  complement_alone.evaluate(scores.data(), count, first.data());
+  EXPECT_EQ(first, expected_complement);
+  complement_used.evaluate(scores.data(), count, first.data(), second.data());
+  for (float& x : first) x = -x;
+  EXPECT_EQ(first, expected_complement);
+  EXPECT_EQ(second, expected_sigmoid);
+}
+
 TEST(EvaluatorThreads, OneEvaluatorServesManyThreads) {
   std::mt19937 random(21);
   const Program program = random_program(random, 40, 2);
