@@ -208,9 +208,8 @@ def _check_nested(name: str, tensor: Any) -> None:
     is_jagged = isinstance(tensor, torch.Tensor) and tensor.is_nested and tensor.layout == torch.jagged
     if not is_jagged:
         raise TypeError(
-            f"{name}: expected a nested tensor of layout torch.jagged where query, key or value is one, got "
-            f"{'another tensor' if isinstance(tensor, torch.Tensor) else type(tensor).__name__}; make all three nested, "
-            "layout=torch.jagged"
+            f"{name}: expected a nested tensor of layout torch.jagged, as query, key and value are or none is, got "
+            f"{'another tensor' if isinstance(tensor, torch.Tensor) else type(tensor).__name__}; make all three alike"
         )
     if tensor.dim() != 4 or tensor._ragged_idx != 2:
         raise ValueError(
