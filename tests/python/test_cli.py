@@ -169,7 +169,10 @@ def test_lengths_come_from_a_file_or_from_standard_input(tmp_path: Path) -> None
 
 def test_generated_lengths_have_the_fill_and_follow_the_seed() -> None:
     options = ("--batch", "400", "--max-length", "100", "--fill", ".3")
-    explain = lambda *more: json.loads(succeed("explain", *options, *more, "--json"))["problem"]["lengths_q"]  # noqa: E731
+
+    def explain(*more: str) -> list[int]:
+        return json.loads(succeed("explain", *options, *more, "--json"))["problem"]["lengths_q"]
+
     lengths = explain()
     assert len(lengths) == 400 and max(lengths) <= 60
     assert abs(sum(lengths) / 400 - 30) < 3

@@ -7,6 +7,7 @@ import ctypes
 import os
 import platform
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -198,6 +199,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Exit codes as the command line's: 0 done, 2 an argument is wrong, 3 something is missing here."""
     keep_pytorch_alive()
     options = parse(arguments)
+    warnings.filterwarnings("ignore", message="The PyTorch API of nested tensors")
     try:
         return run(options)
     except ModuleNotFoundError as missing:

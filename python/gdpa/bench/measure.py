@@ -102,7 +102,7 @@ def time_batch(
         except Exception as error:
             ready.pop(system.name, None)
             reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
-            result.refusals += [Refused(system.name, case, direction, reason) for direction in directions]
+            result.refusals += [Refused(system.name, direction, reason) for direction in directions]
     times: dict[tuple[str, str], list[float]] = defaultdict(list)
     for _ in range(rounds):
         for name, prepared in ready.items():
@@ -129,7 +129,7 @@ def measure(
         if reason is None:
             able.append(system)
         else:
-            result.refusals += [Refused(system.name, case, direction, reason) for direction in directions]
+            result.refusals += [Refused(system.name, direction, reason) for direction in directions]
     batches = list(case.batches())
     totals: dict[tuple[str, str], float] = defaultdict(float)
     for index, batch in enumerate(batches):

@@ -67,7 +67,6 @@ class System(ABC):
     name: str
     function: str | None = None  # what it computes in the place of f, where that is fixed
     dtype: str | None = None  # what it computes in, where that is not the case's type
-    device_types: tuple[str, ...] = ("cpu", "cuda")
 
     @property
     def row_name(self) -> str:
