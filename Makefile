@@ -5,6 +5,12 @@ SHELL := bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
+# What one build folder has compiled, another with the same flags takes from there: the tests' and the wheel's.
+export CMAKE_CXX_COMPILER_LAUNCHER := ccache
+export CCACHE_DIR := $(CURDIR)/.cache/ccache
+# Where the tests find the NVRTC that PyTorch brings.
+export GDPA_SITE_PACKAGES = $(abspath $(wildcard .venv/lib/python3*/site-packages))
+
 PYTHON := .venv/bin/python
 REPORTS ?= build/reports
 TORCH_VERSIONS := 2.11.0 2.15.0
@@ -55,7 +61,7 @@ test-sanitize: setup  ## the C++ tests under AddressSanitizer and UndefinedBehav
 	@scripts/once build-sanitize/.configured -- \
 	    cmake -G Ninja -S . -B build-sanitize -DGDPA_DEVELOP=ON -DGDPA_SANITIZE=ON
 	@cmake --build build-sanitize
-	@GTEST_OUTPUT=xml:$(abspath $(REPORTS))/ ctest --test-dir build-sanitize --output-on-failure --parallel $$(nproc)
+	@GDPA_FUZZ_PROBLEMS=300 GTEST_OUTPUT=xml:$(abspath $(REPORTS))/ ctest --test-dir build-sanitize --output-on-failure --parallel $$(nproc)
 
 test-wheel: wheel  ## the wheel in bare environments, one for each supported end of PyTorch's versions
 	@for version in $(TORCH_VERSIONS); do scripts/test-wheel dist/*.whl "$$version" || exit 1; done

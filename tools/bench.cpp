@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
 
 #include "command.h"
@@ -183,6 +184,14 @@ int list_suites(BenchOptions& options) {
   return success;
 }
 
+/// Other programs that run now make every time too long.
+void warn_if_busy(int processors) {
+  double load = 0;
+  if (getloadavg(&load, 1) != 1 || load < 0.5 * processors) return;
+  fmt::print(stderr, "warning: this machine is busy (load {:.1f} on {} processors); the times mean little\n", load,
+             processors);
+}
+
 int execute(BenchOptions& options, bool dtype_given) {
   if (options.host_cost) return bench_host_cost(options);
   std::vector<ProblemOptions> shapes = {options.problem};
@@ -195,6 +204,7 @@ int execute(BenchOptions& options, bool dtype_given) {
   if (options.activations.empty()) options.activations = {options.problem.activation};
 
   const System system = inspect_system();
+  warn_if_busy(system.threads);
   const int threads = options.problem.threads > 0 ? options.problem.threads : system.threads;
   const std::string device = fmt::format("{}, {} thread{}", system.processor, threads, threads == 1 ? "" : "s");
   std::vector<std::vector<std::string>> rows;

@@ -41,7 +41,7 @@ std::optional<Number> parse(const std::string& text) {
 /// The text itself where it is a list of numbers, else what the file (or "-", standard input) of that name holds.
 /// '#' starts a comment.
 std::string text_or_file(const std::string& option, const std::string& argument) {
-  if (argument.find_first_not_of("0123456789, ") == std::string::npos) return argument;
+  if (argument != "-" && argument.find_first_not_of("0123456789-, ") == std::string::npos) return argument;
   std::ifstream file;
   if (argument != "-") {
     file.open(argument);
@@ -92,37 +92,41 @@ std::vector<int64_t> generate_lengths(int64_t batch, int64_t max_length, double 
   return lengths;
 }
 
+/// The lengths that were typed, each option read once: standard input cannot be read again.
+struct GivenLengths {
+  std::vector<int64_t> q, k;
+
+  explicit GivenLengths(const ProblemOptions& options) {
+    if (!options.lengths.empty()) q = k = parse_lengths("--lengths", options.lengths);
+    if (!options.lengths_q.empty()) q = parse_lengths("--lengths-q", options.lengths_q);
+    if (!options.lengths_k.empty()) k = parse_lengths("--lengths-k", options.lengths_k);
+  }
+
+  int64_t batch_or(int64_t generated) const {
+    if (!q.empty()) return static_cast<int64_t>(q.size());
+    return k.empty() ? generated : static_cast<int64_t>(k.size());
+  }
+};
+
 struct Side {
   std::vector<int64_t> lengths;
   Form form = Form::jagged;
 };
 
-/// Whether the numbers of batch entries are given by lengths, and which.
-int64_t batch_of(const ProblemOptions& options) {
-  for (const auto& [option, text] : {std::pair{"--lengths", options.lengths},
-                                     {"--lengths-q", options.lengths_q},
-                                     {"--lengths-k", options.lengths_k}}) {
-    if (!text.empty()) return static_cast<int64_t>(parse_lengths(option, text).size());
-  }
-  return options.batch;
-}
-
 Side shared_side(int64_t batch, int64_t length) {
   return {std::vector<int64_t>(static_cast<std::size_t>(batch), length), Form::shared};
 }
 
-Side resolve_queries(const ProblemOptions& options, int64_t batch) {
+Side resolve_queries(const ProblemOptions& options, const GivenLengths& given, int64_t batch) {
   if (options.shared_q > 0) return shared_side(batch, options.shared_q);
-  if (!options.lengths.empty()) return {parse_lengths("--lengths", options.lengths)};
-  if (!options.lengths_q.empty()) return {parse_lengths("--lengths-q", options.lengths_q)};
+  if (!given.q.empty()) return {given.q};
   return {generate_lengths(batch, options.max_length, options.fill, options.seed),
           options.dense ? Form::dense : Form::jagged};
 }
 
-Side resolve_keys(const ProblemOptions& options, const Side& queries, int64_t batch) {
+Side resolve_keys(const ProblemOptions& options, const GivenLengths& given, const Side& queries, int64_t batch) {
   if (options.shared_k > 0) return shared_side(batch, options.shared_k);
-  if (!options.lengths.empty()) return {parse_lengths("--lengths", options.lengths)};
-  if (!options.lengths_k.empty()) return {parse_lengths("--lengths-k", options.lengths_k)};
+  if (!given.k.empty()) return {given.k};
   const Form form = options.dense ? Form::dense : Form::jagged;
   if (options.max_length_k > 0) {
     return {generate_lengths(batch, options.max_length_k, options.fill_k, options.seed + 1), form};
@@ -351,9 +355,10 @@ int64_t maximum(const std::vector<int64_t>& lengths) { return *std::max_element(
 
 Problem resolve(const ProblemOptions& options) {
   check_options(options);
-  const int64_t batch = batch_of(options);
-  const Side queries = resolve_queries(options, batch);
-  const Side keys = resolve_keys(options, queries, batch);
+  const GivenLengths given(options);
+  const int64_t batch = given.batch_or(options.batch);
+  const Side queries = resolve_queries(options, given, batch);
+  const Side keys = resolve_keys(options, given, queries, batch);
   if (queries.lengths.size() != keys.lengths.size()) {
     throw UsageError(
         fmt::format("--lengths-q and --lengths-k: expected one length for each batch entry in both; got "

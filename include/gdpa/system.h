@@ -54,8 +54,8 @@ struct ProcessorRates {
   double copy_bytes = 0;     ///< bytes/s read and written by copying arrays larger than any cache, all threads together
 };
 
-/// Measures for about 0.2 s. `dtype` is that of the operands; on the CPU 16-bit types multiply as float32.
-/// `threads` = 0 is one for each processor.
+/// Measures for about 0.2 s, in processor time, so that other programs hardly disturb the rates. `dtype` is that of the
+/// operands; on the CPU 16-bit types multiply as float32. `threads` = 0 is one for each processor.
 GDPA_API ProcessorRates measure_processor_rates(DType dtype, int threads = 0);
 
 }  // namespace gdpa

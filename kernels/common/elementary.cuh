@@ -40,8 +40,9 @@ __device__ __forceinline__ float cos(float x) { return cosf(x); }
 
 }  // namespace exact
 
-// Where no approximation is both cheaper and close for every argument, fast is exact: powers (negative bases), and
-// expm1 and log1p (arguments near 0).
+// There is no exp, sigmoid and erf: src/activation/fast.cpp writes them with exp2, tanh and reciprocal. Where no
+// approximation is both cheaper and close for every argument, fast is exact: powers (negative bases), and expm1 and
+// log1p (arguments near 0).
 namespace fast {
 
 using exact::expm1;
@@ -89,21 +90,6 @@ __device__ __forceinline__ float tanh(float x) {
   float result;
   asm("tanh.approx.f32 %0, %1;" : "=f"(result) : "f"(x));
   return result;
-}
-
-// An odd polynomial on [-2.7, 2.7] that reaches +-1 at its ends, fitted for the least greatest error, 1.4e-4. It
-// leaves the special function unit, which has an eighth of the throughput, to the exponentials.
-__device__ __forceinline__ float erf(float x) {
-  const float y = minimum(maximum(x, -2.7f), 2.7f);
-  const float square = y * y;
-  float sum = 6.47963225e-06f;
-  sum = sum * square - 2.02335708e-04f;
-  sum = sum * square + 2.71901116e-03f;
-  sum = sum * square - 2.09731087e-02f;
-  sum = sum * square + 1.05210751e-01f;
-  sum = sum * square - 3.71615916e-01f;
-  sum = sum * square + 1.12759542f;
-  return y * sum;
 }
 
 // max(x, 0) + log1p(exp(-|x|)); log1p on [0, 1] is a polynomial of relative error 1.3e-6.

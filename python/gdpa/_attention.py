@@ -192,36 +192,31 @@ def _with_one_batch(tensor: torch.Tensor, leading: torch.Size) -> torch.Tensor:
     return expanded.flatten(0, -4) if leading else expanded.unsqueeze(0)
 
 
-def _attend_nested(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, options: tuple[Any, ...]
-) -> torch.Tensor:
+def _attend_nested(query: Any, key: Any, value: Any, options: tuple[Any, ...]) -> torch.Tensor:
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         _check_nested(name, tensor)
-    rows = [tensor.values().transpose(0, 1) for tensor in (query, key, value)]
-    output = _attend(*rows, query.offsets(), key.offsets(), *options)
+    q, k, v = (tensor.values().transpose(0, 1) for tensor in (query, key, value))
+    output = _attend(q, k, v, query.offsets(), key.offsets(), *options)
     # From the parts of the query, so that the result's ragged dimension is the query's and the two can be added.
     nested = torch.nested.nested_tensor_from_jagged(
-        output,
-        query.offsets(),
-        min_seqlen=query._maybe_min_seqlen,  # type: ignore[attr-defined]
-        max_seqlen=query._maybe_max_seqlen,  # type: ignore[attr-defined]
+        output, query.offsets(), min_seqlen=query._maybe_min_seqlen, max_seqlen=query._maybe_max_seqlen
     )
     return nested.transpose(1, 2)
 
 
-def _check_nested(name: str, tensor: torch.Tensor) -> None:
-    if not isinstance(tensor, torch.Tensor) or not tensor.is_nested or tensor.layout != torch.jagged:
+def _check_nested(name: str, tensor: Any) -> None:
+    is_jagged = isinstance(tensor, torch.Tensor) and tensor.is_nested and tensor.layout == torch.jagged
+    if not is_jagged:
         raise TypeError(
-            f"{name}: expected a nested tensor of layout torch.jagged where query, key or value is one, got "
-            f"{'another' if isinstance(tensor, torch.Tensor) else type(tensor).__name__}; make all three nested, "
-            "layout=torch.jagged"
+            f"{name}: expected a nested tensor of layout torch.jagged, as query, key and value are or none is, got "
+            f"{'another tensor' if isinstance(tensor, torch.Tensor) else type(tensor).__name__}; make all three alike"
         )
-    if tensor.dim() != 4 or tensor._ragged_idx != 2:  # type: ignore[attr-defined]
+    if tensor.dim() != 4 or tensor._ragged_idx != 2:
         raise ValueError(
             f"{name}: expected shape (batch, heads, ragged, head_dim), got {tuple(tensor.shape)}; "
             "transpose(1, 2) brings (batch, ragged, heads, head_dim) there"
         )
-    if tensor.lengths() is not None:  # type: ignore[attr-defined]
+    if tensor.lengths() is not None:
         raise ValueError(f"{name}: expected a nested tensor without holes, got one with lengths; call .contiguous()")
 
 

@@ -68,7 +68,7 @@ class _Forward(torch.autograd.Function):
         return _below_autograd(forward, keyset, problem)
 
     @staticmethod
-    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         *tensors, per_batch = ctx.saved_tensors
         before, after = ctx.options
         gradients = backward(grad_output, *tensors, *before, per_batch, *after)

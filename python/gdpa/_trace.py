@@ -40,13 +40,7 @@ def _trace(function: Callable[..., Any], names: frozenset[str]) -> str:
             f"activation: expected a function that returns one tensor, got {type(result).__name__}; return the value "
             "of f"
         )
-    text = _text(result)
-    if len(text) > _longest:
-        raise ValueError(
-            f"activation: expected an expression of at most {_longest} characters, got {len(text)}; use fewer "
-            "intermediate values more than once"
-        )
-    return text
+    return _text(result)
 
 
 def _parameters(function: Callable[..., Any], names: frozenset[str]) -> list[str]:
@@ -80,19 +74,29 @@ def _control_flow() -> ValueError:
     )
 
 
-def _text(value: Any) -> str:
-    """A number or a Score as an operand that can stand anywhere."""
+# How tightly an expression holds together: what is looser than its place takes parentheses.
+_SUM, _PRODUCT, _POWER, _ATOM = 1, 2, 3, 4
+_level = {"+": _SUM, "-": _SUM, "*": _PRODUCT, "/": _PRODUCT, "^": _POWER}
+
+
+def _text(value: Any, place: int = _SUM) -> str:
+    """A number or a Score as an operand of an operation of level `place`, or above."""
+    value = _score(value)
+    return f"({value.text})" if value.level < place else value.text
+
+
+def _score(value: Any) -> "Score":
     if isinstance(value, Condition):
-        return f"where({value.text}, 1, 0)"
+        return Score(f"where({value.text}, 1, 0)")
     if isinstance(value, Score):
-        return value.text
+        return value
     if isinstance(value, torch.Tensor):
         raise _captured("uses")
     if isinstance(value, Real):
         number = float(value)
         if math.isnan(number):
             raise ValueError("activation: expected numbers, got nan; remove it")
-        return f"({_number(number)})" if math.copysign(1, number) < 0 else _number(number)
+        return Score(_number(number), _SUM if math.copysign(1, number) < 0 else _ATOM)
     raise ValueError(f"activation: expected scores and numbers as operands, got {type(value).__name__}; pass a number")
 
 
@@ -101,11 +105,14 @@ def _number(number: float) -> str:
 
 
 def _binary(sign: str) -> Callable[[Any, Any], "Score"]:
-    return lambda a, b: Score(f"({_text(a)} {sign} {_text(b)})")
+    level = _level[sign]
+    left = _ATOM if sign == "^" else level  # ^ binds to the right, the others to the left
+    return lambda a, b: Score(f"{_text(a, left)} {sign} {_text(b, level + 1)}", level)
 
 
 def _reflected(sign: str) -> Callable[[Any, Any], "Score"]:
-    return lambda a, b: Score(f"({_text(b)} {sign} {_text(a)})")
+    direct = _binary(sign)
+    return lambda a, b: direct(b, a)
 
 
 def _compare(sign: str) -> Callable[[Any, Any], "Condition"]:
@@ -121,15 +128,22 @@ class Score:
 
     __array_ufunc__ = None  # numpy's numbers then leave operators to Score
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, level: int = _ATOM) -> None:
+        if len(text) > _longest:
+            raise ValueError(
+                f"activation: expected an expression of at most {_longest} characters, got {len(text)}; use fewer "
+                "intermediate values more than once"
+            )
         self.text = text
+        self.level = level
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> "Score":
         name = getattr(function, "__name__", str(function))
         if function is getattr(torch.Tensor, name, None) and arguments and isinstance(arguments[0], torch.Tensor):
             raise _captured("uses")
-        return _apply(name, torch.overrides.resolve_name(function) or name, *arguments, **(keywords or {}))
+        shown = torch.overrides.resolve_name(function) or name
+        return _apply(shown.rpartition(".")[2], shown, *arguments, **(keywords or {}))
 
     def __getattr__(self, name: str) -> Callable[..., "Score"]:
         if name.startswith("__"):
@@ -139,10 +153,10 @@ class Score:
         return lambda *arguments, **keywords: _apply(name, f"Tensor.{name}", self, *arguments, **keywords)
 
     def __neg__(self) -> "Score":
-        return Score(f"(-{_text(self)})")
+        return Score(f"-{_text(self, _POWER)}", _SUM)
 
     def __pos__(self) -> "Score":
-        return Score(_text(self))
+        return _score(self)
 
     def __abs__(self) -> "Score":
         return _call("abs", self)
@@ -168,13 +182,13 @@ class Score:
 class Condition(Score):
     """A comparison: the first argument of torch.where, or 1 and 0 in arithmetic."""
 
-    def __and__(self, other: Any) -> "Condition":  # type: ignore[override]
-        return Condition(f"{_text(self)} * {_text(other)} == 1")
+    def __and__(self, other: Any) -> "Condition":
+        return Condition(f"{_text(self, _PRODUCT)} * {_text(other, _PRODUCT)} == 1")
 
-    def __or__(self, other: Any) -> "Condition":  # type: ignore[override]
+    def __or__(self, other: Any) -> "Condition":
         return Condition(f"{_text(self)} + {_text(other)} > 0")
 
-    def __invert__(self) -> "Condition":  # type: ignore[override]
+    def __invert__(self) -> "Condition":
         return Condition(f"{_text(self)} == 0")
 
 
@@ -293,7 +307,7 @@ def _mish(input: Any, inplace: bool = False) -> Score:
 
 
 def _constant(value: float) -> Callable[..., Score]:
-    return lambda input: Score(_text(value))
+    return lambda input: _score(value)
 
 
 # Functions of one argument that the expression language names as torch does.
@@ -306,8 +320,7 @@ _operations: dict[str, Callable[..., Score]] = {
     **{name: _function(name) for name in _same_name},
     **{name: _activation(name) for name in ("relu", "silu", "hardswish")},
     "absolute": _function("abs"),
-    "special_expit": _function("sigmoid"),
-    "special_erf": _function("erf"),
+    "expit": _function("sigmoid"),
     "add": _sum("+"),
     "sub": _sum("-"),
     "subtract": _sum("-"),

@@ -130,12 +130,10 @@ class Differentiator {
     return tree_.select(make(Operation::equal, small, large), both, inside);
   }
 
-  // sign(a) is 0 at the kink, and so must be its product with anything.
+  // sign(a) is 0 at the kink, and so must be its product with anything: a gate.
   NodeId absolute(const Node& node) {
-    const NodeId slope = derivatives_[node.a];
-    const NodeId sign = make(Operation::sign, node.a);
-    return tree_.is_number(slope) ? chain(sign, slope)
-                                  : tree_.select(make(Operation::equal, node.a, zero()), zero(), chain(sign, slope));
+    const NodeId slope = chain(make(Operation::sign, node.a), derivatives_[node.a]);
+    return tree_.select(make(Operation::equal, node.a, zero()), zero(), slope);
   }
 
   NodeId rule(NodeId id) {

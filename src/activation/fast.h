@@ -7,7 +7,7 @@
 namespace gdpa::activation {
 
 /// `value` and `value_and_derivative` of one function, rewritten alike: both compute the same approximation of f.
-/// Afterwards there is no exp and no sigmoid: exp2, tanh and divisions stand in their place.
+/// Afterwards there is no exp, sigmoid and erf: exp2, tanh and divisions stand in their place.
 struct FastPrograms {
   Program value;
   Program value_and_derivative;

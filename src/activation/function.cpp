@@ -116,8 +116,8 @@ std::shared_ptr<const Function> Function::build(Parsed& parsed, const Bindings& 
                                                 const std::string& canonical) {
   Tree& tree = parsed.tree;
   const NodeId bound = tree.bind(parsed.root, bindings);
-  const NodeId derivative = tree.expand_powers(differentiate(tree, bound, tree.score()));
-  const NodeId value = tree.expand_powers(bound);
+  const NodeId derivative = tree.finish(differentiate(tree, bound, tree.score()));
+  const NodeId value = tree.finish(bound);
   std::shared_ptr<Function> function(new Function);
   function->text_ = canonical;
   function->derivative_text_ = to_text(tree, derivative);

@@ -191,12 +191,6 @@ NodeId Tree::select(NodeId condition, NodeId a, NodeId b) {
   if (nodes_[a].operation == Operation::select && nodes_[a].a == condition) a = nodes_[a].b;
   if (nodes_[b].operation == Operation::select && nodes_[b].a == condition) b = nodes_[b].c;
   if (a == b) return a;
-  // The gate of a derivative is closed where relu(x), or a multiple of it, is 0 by itself.
-  const NodeId relu = is_scaled(b) ? nodes_[b].b : b;
-  if (is_number(a, 0) && test.operation == Operation::less_equal && is_number(test.b, 0) &&
-      nodes_[relu].operation == Operation::maximum && nodes_[relu].a == test.a && nodes_[relu].b == test.b) {
-    return b;
-  }
   return fold(Operation::select, condition, a, b);
 }
 
@@ -286,10 +280,23 @@ NodeId Tree::bind(NodeId root, const std::map<std::string, double>& numbers) {
       root, [&](const Node& node) { return node.parameter.empty() ? make(node) : number(numbers.at(node.parameter)); });
 }
 
-NodeId Tree::expand_powers(NodeId root) {
+NodeId Tree::finish(NodeId root) {
   return rewrite(root, [&](const Node& node) {
-    return node.operation == Operation::power ? expanded_power(node.a, node.b) : make(node);
+    if (node.operation == Operation::power) return expanded_power(node.a, node.b);
+    return is_idle_gate(node) ? node.c : make(node);
   });
+}
+
+// where(x <= 0, 0, c * relu(x)), where(x == 0, 0, c * sign(x)): the gate closes where there is 0 anyway.
+bool Tree::is_idle_gate(const Node& node) const {
+  if (node.operation != Operation::select || !is_number(node.b, 0)) return false;
+  const Node& test = nodes_[node.a];
+  const Node& inside = nodes_[is_scaled(node.c) ? nodes_[node.c].b : node.c];
+  if (test.operation == Operation::less_equal) {
+    return inside.operation == Operation::maximum && inside.a == test.a && inside.b == test.b && is_number(test.b, 0);
+  }
+  if (test.operation != Operation::equal || inside.operation != Operation::sign) return false;
+  return (test.a == inside.a && is_number(test.b, 0)) || (test.b == inside.a && is_number(test.a, 0));
 }
 
 NodeId Tree::integer_power(NodeId base, int exponent) {

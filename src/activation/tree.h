@@ -87,15 +87,16 @@ class Tree {
   /// The expression with each parameter's number in its place. Every parameter must be bound.
   NodeId bind(NodeId root, const std::map<std::string, double>& numbers);
 
-  /// The expression with integer and half-integer powers as products and roots. It comes last: a power has the shorter
-  /// derivative.
-  NodeId expand_powers(NodeId root);
+  /// The last step, once derivatives are made: integer and half-integer powers become products and roots (a power has
+  /// the shorter derivative), and gates that change nothing go (until then they keep infinities out of products).
+  NodeId finish(NodeId root);
 
  private:
   NodeId intern(Node node);
   NodeId fold(Operation operation, NodeId a, NodeId b = 0, NodeId c = 0, Edge edge = Edge::half);
   NodeId integer_power(NodeId base, int exponent);
   NodeId expanded_power(NodeId base, NodeId exponent);
+  bool is_idle_gate(const Node& node) const;
   bool is_scaled(NodeId id) const;  // a constant times something
   Range range_of(const Node& node) const;
 

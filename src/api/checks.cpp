@@ -3,7 +3,6 @@
 #include "api/checks.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <string>
 #include <string_view>
@@ -83,21 +82,22 @@ void check_operand(std::string_view who, const BasicTensorView<Pointer>& view, c
   }
 }
 
-/// No two elements of what is written may share an address: with the dimensions in order of their strides, each
-/// stride must reach past everything that the smaller ones cover.
+/// No two elements of what is written may share an address: each stride must reach past everything that the
+/// dimensions of smaller strides cover.
 void check_no_overlap(std::string_view who, const MutableTensorView& view) {
-  std::array<int, MutableTensorView::max_rank> order = {0, 1, 2, 3};
-  std::sort(order.begin(), order.begin() + view.rank, [&](int a, int b) { return stride(view, a) < stride(view, b); });
-  int64_t covered = 1;
-  for (int i = 0; i < view.rank; ++i) {
-    const int dimension = order[static_cast<std::size_t>(i)];
-    if (size(view, dimension) <= 1) continue;
-    if (stride(view, dimension) < covered) {
+  for (int outer = 0; outer < view.rank; ++outer) {
+    if (size(view, outer) <= 1) continue;
+    int64_t covered = 1;
+    for (int inner = 0; inner < view.rank; ++inner) {
+      const bool is_inside =
+          stride(view, inner) < stride(view, outer) || (stride(view, inner) == stride(view, outer) && inner > outer);
+      if (is_inside && size(view, inner) > 1) covered += stride(view, inner) * (size(view, inner) - 1);
+    }
+    if (stride(view, outer) < covered) {
       refuse(ErrorKind::value, who, "strides that give each element an address of its own",
-             fmt::format("stride {} in dimension {} of shape {}", stride(view, dimension), dimension, shape_of(view)),
+             fmt::format("stride {} in dimension {} of shape {}", stride(view, outer), outer, shape_of(view)),
              "write into a tensor of its own, or a view that does not repeat or overlap rows");
     }
-    covered = stride(view, dimension) * (size(view, dimension) - 1) + covered;
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include "cpu/call.h"
 #include "cpu/threads.h"
+#include "cpu/unused_rows.h"
 #include "cpu/workspace.h"
 
 namespace gdpa::cpu {
@@ -48,10 +49,12 @@ void run_units(const Problem& problem, const Params& params, const Evaluator& ev
 
 }  // namespace
 
-void run(const Problem& problem, const Params& params, const activation::Function& function) {
+void run(const Problem& problem, const Params& params, const activation::Function& function,
+         const plan::Processor& processor) {
+  clear_unused_rows(problem, params);
   ReusedSchedule reused;
   plan::CpuSchedule& schedule = *reused;
-  plan::schedule_for_cpu(problem, params, plan::this_processor(), schedule);
+  plan::schedule_for_cpu(problem, params, processor, schedule);
   const Evaluator evaluator(problem.direction == Direction::forward ? function.value()
                                                                     : function.value_and_derivative());
   switch (problem.dtype) {

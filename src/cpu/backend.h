@@ -5,11 +5,13 @@
 #include "definition/params.h"
 #include "definition/problem.h"
 #include "gdpa/plan.h"
+#include "plan/cpu_plan.h"
 
 namespace gdpa::cpu {
 
 /// Computes what `problem` asks with the operands of `params`. Both have passed the checks of src/api; the lengths
-/// come from params.
-void run(const Problem& problem, const Params& params, const activation::Function& function);
+/// come from params, the tiles and the cuts from what the processor has.
+void run(const Problem& problem, const Params& params, const activation::Function& function,
+         const plan::Processor& processor = plan::this_processor());
 
 }  // namespace gdpa::cpu

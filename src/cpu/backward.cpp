@@ -30,21 +30,38 @@ class Backward {
   }
 
   void run() {
-    const bool sums_over_batch = unit_.batch.size() != 1;
-    keeps_query_ = unit_.grad_query && (unit_.query_sum >= 0 || (sums_over_batch && !unit_.grad_key_value));
-    keeps_keys_ = unit_.grad_key_value && unit_.key_sum < 0 && sums_over_batch && !unit_.grad_query;
+    key_range_ = unit_.keys;
+    query_range_ = unit_.queries;
+    keeps_keys_ = unit_.sums_over_batch && unit_.grad_key_value;
+    keeps_query_ = unit_.query_sum >= 0 || (unit_.sums_over_batch && unit_.grad_query);
+    if (keeps_keys_) {
+      for_each_part(unit_.keys, tiles_.keys, plan::cpu_vector, [&](Range keys) {
+        key_range_ = keys;
+        run_batch();
+      });
+    } else if (keeps_query_ && unit_.query_sum < 0) {
+      for_each_part(unit_.queries, tiles_.block_queries, 1, [&](Range queries) {
+        query_range_ = queries;
+        run_batch();
+      });
+    } else {
+      run_batch();
+    }
+  }
+
+ private:
+  void run_batch() {
     begin_sums();
     for (int64_t b = unit_.batch.begin; b < unit_.batch.end; ++b) run_entry(b);
     end_sums();
   }
 
- private:
   void run_entry(int64_t b) {
     b_ = b;
     length_q_ = params_.queries.size(b);
     length_k_ = params_.keys.size(b);
     out_scale_ = static_cast<Compute>(params_.out_scale.of(b, length_q_, length_k_));
-    const Range queries = plan::intersection(unit_.queries, {0, length_q_});
+    const Range queries = plan::intersection(query_range_, {0, length_q_});
     const bool in_blocks = unit_.grad_query && !keeps_query_ && queries.size() > tiles_.block_queries;
     if (!in_blocks) {
       run_block(queries);
@@ -58,7 +75,7 @@ class Backward {
     queries_ = queries;
     const int64_t rows = std::max<int64_t>(0, queries.size());
     if (unit_.grad_query && !keeps_query_) clear(grad_query_, call_.width_q, unit_.heads.size() * rows, call_.width_q);
-    const Range keys = plan::intersection(unit_.keys, {0, length_k_});
+    const Range keys = plan::intersection(key_range_, {0, length_k_});
     for_each_part(keys, tiles_.keys, plan::cpu_vector, [&](Range tile) { meet(tile); });
     if (unit_.grad_query && !keeps_query_) store_grad_query(queries);
   }
@@ -187,20 +204,22 @@ class Backward {
     }
     if (keeps_keys_) clear_grad_keys();
     if (keeps_query_) {
-      const int64_t rows = unit_.query_sum >= 0 ? params_.queries.length : unit_.queries.size();
+      const int64_t rows = unit_.query_sum >= 0 ? params_.queries.length : query_range_.size();
       clear(grad_query_, call_.width_q, unit_.heads.size() * rows, call_.width_q);
     }
   }
 
   void end_sums() {
-    if (keeps_keys_) store_grad_keys(unit_.keys);
-    if (keeps_query_ && unit_.query_sum < 0) store_grad_query(unit_.queries);
+    if (keeps_keys_) store_grad_keys(key_range_);
+    if (keeps_query_ && unit_.query_sum < 0) store_grad_query(query_range_);
   }
 
   const Call<T>& call_;
   const Params& params_;
   const plan::CpuTiles& tiles_;
   const plan::CpuUnit& unit_;
+  Range key_range_;  // of the unit, or the part of it that is being summed over the batch
+  Range query_range_;
   bool keeps_query_ = false;  // dQ is summed over the unit rather than over one block of queries
   bool keeps_keys_ = false;   // dK and dV are summed over the unit rather than over one tile of keys
   int64_t b_ = 0;

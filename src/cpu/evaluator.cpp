@@ -124,12 +124,24 @@ Node node_of(const Program& program, const Step& step) {
   return {code, operands, {step.a, step.b, step.c}};
 }
 
+/// 1 - sigmoid(x), written with that very sigmoid: the two come from one instruction, since the difference would
+/// cancel.
+bool is_complement(const Program& program, const Step& step) {
+  return step.operation == Operation::subtract && program.steps[step.b].operation == Operation::sigmoid &&
+         program.steps[step.a].operation == Operation::constant && program.steps[step.a].number == 1;
+}
+
 /// Translates one program: decides which steps are computed, and which register holds each while it is needed.
 class Translation {
  public:
   explicit Translation(const Program& program)
-      : program_(program), nodes_(program.steps.size()), last_use_(program.steps.size()), place_(program.steps.size()) {
+      : program_(program),
+        nodes_(program.steps.size()),
+        last_use_(program.steps.size()),
+        place_(program.steps.size()),
+        complement_(program.steps.size()) {
     find_uses();
+    find_complements();
     place_constants();
     emit_all();
   }
@@ -149,6 +161,13 @@ class Translation {
         auto& use = last_use_[nodes_[i].operand[static_cast<std::size_t>(k)]];
         if (!use) use = i;
       }
+    }
+  }
+
+  void find_complements() {
+    for (std::size_t i = 0; i < program_.steps.size(); ++i) {
+      const Step& step = program_.steps[i];
+      if (last_use_[i] && is_complement(program_, step) && !complement_[step.b]) complement_[step.b] = i;
     }
   }
 
@@ -184,8 +203,16 @@ class Translation {
     std::array<std::uint16_t, 3> from = {};
     for (std::size_t k = 0; k < static_cast<std::size_t>(node.operands); ++k) from[k] = place_[node.operand[k]];
     for (std::size_t k = 0; k < static_cast<std::size_t>(node.operands); ++k) release(node.operand[k], i);
-    place_[i] = destination_of(i);
+    if (is_written_already(i)) return;
+    place_[i] = destination_of(i, i);
     instructions.push_back({node.code, place_[i], from[0], from[1], from[2]});
+    if (!complement_[i]) return;
+    instructions.back().code = Code::sigmoid_and_complement;
+    instructions.back().b = place_[*complement_[i]] = destination_of(*complement_[i], i);
+  }
+
+  bool is_written_already(std::size_t i) const {
+    return is_complement(program_, program_.steps[i]) && complement_[program_.steps[i].b] == i;
   }
 
   /// Gives a strip back after its last use; the instruction that uses it last may already write to it.
@@ -195,10 +222,11 @@ class Translation {
     if (std::find(free_.begin(), free_.end(), place) == free_.end()) free_.push_back(place);
   }
 
-  /// A result goes straight to its output once no later step reads the score, which may lie in the same memory.
-  std::uint16_t destination_of(std::size_t i) {
+  /// The register of step i, which the instruction of step `writer` writes. A result goes straight to its output once
+  /// no later step reads the score, which may lie in the same memory.
+  std::uint16_t destination_of(std::size_t i, std::size_t writer) {
     for (std::size_t k = 0; k < program_.results.size(); ++k) {
-      if (program_.results[k] == i && !score_is_read_after(i)) {
+      if (program_.results[k] == i && !score_is_read_after(writer)) {
         return static_cast<std::uint16_t>(first_result_register + k);
       }
     }
@@ -219,6 +247,7 @@ class Translation {
   std::vector<Node> nodes_;
   std::vector<std::optional<std::size_t>> last_use_;
   std::vector<std::uint16_t> place_;
+  std::vector<std::optional<std::size_t>> complement_;  ///< of a sigmoid: the step that subtracts it from 1
   std::vector<std::uint16_t> free_;
   std::size_t first_strip_ = 0;
 };

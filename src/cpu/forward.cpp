@@ -11,15 +11,8 @@ class Forward {
  public:
   using Compute = ComputeType<T>;
 
-  Forward(const Call<T>& call, const plan::CpuUnit& unit, int64_t b)
-      : call_(call),
-        params_(call.params),
-        tiles_(call.schedule.tiles),
-        unit_(unit),
-        b_(b),
-        length_q_(params_.queries.size(b)),
-        length_k_(params_.keys.size(b)),
-        queries_(plan::intersection(unit.queries, {0, length_q_})) {
+  Forward(const Call<T>& call, const plan::CpuUnit& unit)
+      : call_(call), params_(call.params), tiles_(call.schedule.tiles), unit_(unit) {
     const plan::CpuBuffers& buffers = call.schedule.buffers;
     auto* base = static_cast<Compute*>(thread_workspace(buffers.total * static_cast<int64_t>(sizeof(Compute))));
     query_ = base + buffers.query;
@@ -30,6 +23,17 @@ class Forward {
   }
 
   void run() {
+    for (b_ = unit_.batch.begin; b_ < unit_.batch.end; ++b_) {
+      length_q_ = params_.queries.size(b_);
+      length_k_ = params_.keys.size(b_);
+      const int64_t rows = std::max(tiles_.queries, tiles_.block_queries / unit_.heads.size());
+      for_each_part(plan::intersection(unit_.queries, {0, length_q_}), rows, 1, [&](Range block) { run_block(block); });
+    }
+  }
+
+ private:
+  void run_block(Range queries) {
+    queries_ = queries;
     pack_queries();
     clear(output_, call_.width_v, unit_.heads.size() * queries_.size(), call_.width_v);
     for_each_part(params_.mask.keys(queries_, length_q_, length_k_), tiles_.keys, plan::cpu_vector,
@@ -37,7 +41,6 @@ class Forward {
     store_output();
   }
 
- private:
   int64_t row_of(int64_t head, int64_t query) const {
     return (head - unit_.heads.begin) * queries_.size() + query - queries_.begin;
   }
@@ -89,9 +92,9 @@ class Forward {
   const Params& params_;
   const plan::CpuTiles& tiles_;
   const plan::CpuUnit& unit_;
-  int64_t b_;
-  int64_t length_q_;
-  int64_t length_k_;
+  int64_t b_ = 0;
+  int64_t length_q_ = 0;
+  int64_t length_k_ = 0;
   Range queries_;
   Compute* query_;
   Compute* output_;
@@ -104,7 +107,7 @@ class Forward {
 
 template <class T>
 void forward_unit(const Call<T>& call, const plan::CpuUnit& unit) {
-  for (int64_t b = unit.batch.begin; b < unit.batch.end; ++b) Forward<T>(call, unit, b).run();
+  Forward<T>(call, unit).run();
 }
 
 template void forward_unit(const Call<float>&, const plan::CpuUnit&);

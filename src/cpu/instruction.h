@@ -30,6 +30,7 @@ enum class Code : std::uint8_t {
   log1p,
   tanh,
   sigmoid,
+  sigmoid_and_complement,  // sigmoid(a) to the destination, 1 - sigmoid(a) to register b
   erf,
   softplus,
   sin,

@@ -40,6 +40,18 @@ struct Strip {
     }
   }
 
+  HWY_INLINE void sigmoid_and_complement() const {
+    const D d;
+    const Operand<T> a(registers[instruction.a]);
+    T* const destination = registers[instruction.destination].data;
+    T* const complement = registers[instruction.b].data;
+    for (std::size_t i = 0; i < count; i += hn::Lanes(d)) {
+      const SigmoidPair<D> pair(d, a.load(d, i));
+      hn::StoreU(pair.sigmoid, d, destination + i);
+      hn::StoreU(pair.complement, d, complement + i);
+    }
+  }
+
   template <class Function>
   HWY_INLINE void binary(const Function& function) const {
     const D d;
@@ -125,6 +137,8 @@ HWY_INLINE void run_instruction(const Strip<T>& strip) {
       return GDPA_UNARY(tanh(d, a));
     case Code::sigmoid:
       return GDPA_UNARY(sigmoid(d, a));
+    case Code::sigmoid_and_complement:
+      return strip.sigmoid_and_complement();
     case Code::erf:
       return GDPA_UNARY(erf(d, a));
     case Code::softplus:

@@ -291,11 +291,26 @@ HWY_INLINE hn::Vec<D> tanh(D d, hn::Vec<D> x) {
   return hn::CopySignToAbs(hn::Div(e, hn::Add(e, hn::Set(d, 2))), x);
 }
 
+/// sigmoid(x) and 1 - sigmoid(x), which is sigmoid(-x): both with full relative accuracy.
+template <class D>
+struct SigmoidPair {
+  HWY_INLINE SigmoidPair(D d, hn::Vec<D> x) {
+    const auto one = hn::Set(d, 1);
+    const auto e = exp(d, hn::Neg(hn::Abs(x)));  // never overflows
+    const auto sum = hn::Add(one, e);
+    const auto above = hn::Div(one, sum);
+    const auto below = hn::Div(e, sum);
+    const auto negative = hn::Lt(x, hn::Zero(d));
+    sigmoid = hn::IfThenElse(negative, below, above);
+    complement = hn::IfThenElse(negative, above, below);
+  }
+  hn::Vec<D> sigmoid;
+  hn::Vec<D> complement;
+};
+
 template <class D>
 HWY_INLINE hn::Vec<D> sigmoid(D d, hn::Vec<D> x) {
-  const auto one = hn::Set(d, 1);
-  const auto e = exp(d, hn::Neg(hn::Abs(x)));  // never overflows, and the result below 0 keeps its relative accuracy
-  return hn::Div(hn::IfThenElse(hn::Lt(x, hn::Zero(d)), e, one), hn::Add(one, e));
+  return SigmoidPair<D>(d, x).sigmoid;
 }
 
 template <class D>

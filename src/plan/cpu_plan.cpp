@@ -32,7 +32,7 @@ double flops_of(const Problem& problem, const Params& params) {
   return static_cast<double>(problem.heads_q) * kept * (problem.direction == Direction::forward ? forward : backward);
 }
 
-double bytes_of(const Problem& problem, const Params& params) {
+double traffic_of(const Problem& problem, const Params& params) {
   double rows_of_output = 0;
   for (int64_t b = 0; b < problem.batch; ++b) rows_of_output += static_cast<double>(params.queries.size(b));
   const auto heads_q = static_cast<double>(problem.heads_q);
@@ -45,6 +45,12 @@ double bytes_of(const Problem& problem, const Params& params) {
   const double inputs = query + key_value;
   const double elements = problem.direction == Direction::forward ? inputs + output : 2 * inputs + output;
   return elements * static_cast<double>(size_in_bytes(problem.dtype));
+}
+
+int64_t memory_of(const Problem& problem, const CpuSchedule& schedule) {
+  const int64_t elements = schedule.threads * schedule.buffers.total + schedule.partial_elements;
+  const std::size_t lists = schedule.units.size() * sizeof(CpuUnit) + schedule.reductions.size() * sizeof(CpuReduction);
+  return elements * compute_bytes(problem) + static_cast<int64_t>(lists);
 }
 
 const char* name_of(Direction direction, CpuCut cut) {
@@ -96,11 +102,10 @@ Plan plan_for_cpu(const Problem& problem, const Params& params, const Processor&
   plan.tile_keys = schedule.tiles.keys;
   plan.threads = schedule.threads;
   plan.units = static_cast<int64_t>(schedule.units.size());
-  plan.workspace_bytes =
-      (schedule.threads * schedule.buffers.total + schedule.partial_elements) * compute_bytes(problem);
+  plan.workspace_bytes = memory_of(problem, schedule);
   plan.deterministic = true;
   plan.flops = flops_of(problem, params);
-  plan.bytes = bytes_of(problem, params);
+  plan.bytes = traffic_of(problem, params);
   return plan;
 }
 

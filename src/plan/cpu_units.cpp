@@ -7,17 +7,13 @@
 namespace gdpa::plan {
 namespace {
 
-constexpr int64_t mebibyte = 1 << 20;
-// dQ that a thread sums at once, and its share of the partial sums: with the tiles below 64 MiB a thread at any length.
-constexpr int64_t held_bytes = 8 * mebibyte;
-constexpr int64_t partial_bytes = 32 * mebibyte;
 // A row costs as much as this many of its products: packing and storing run at about one element a cycle, products at
 // about thirty.
 constexpr double row_cost = 30;
-// Below this cost (about 20 us of one core) waking another thread takes longer than it saves.
-constexpr double thread_cost = 2.5e6;
 // Units that each thread should find, so that the last ones to finish differ little.
 constexpr int64_t units_per_thread = 4;
+// The list itself is memory.
+constexpr int64_t most_units_per_thread = 50'000;
 // Rows below which a cut for balance no longer pays: every piece packs its keys anew.
 constexpr int64_t smallest_piece = 128;
 
@@ -47,15 +43,17 @@ Sizes sizes_of(const Problem& problem) {
 /// Writes the list of one problem. The order of the additions to every gradient follows from the list alone.
 class Cutter {
  public:
-  Cutter(const Problem& problem, const Params& params, CpuSchedule& schedule)
-      : problem_(problem), params_(params), schedule_(schedule), sizes_(sizes_of(problem)) {}
+  Cutter(const Problem& problem, const Params& params, const Processor& processor, CpuSchedule& schedule)
+      : problem_(problem), params_(params), processor_(processor), schedule_(schedule), sizes_(sizes_of(problem)) {}
 
-  void cut(const Processor& processor) {
+  void cut() {
     for (int64_t b = 0; b < problem_.batch; ++b) total_ += static_cast<double>(problem_.heads_k) * cost_of(b, all_rows);
-    const int wanted = problem_.threads > 0 ? std::min(problem_.threads, processor.threads) : processor.threads;
-    schedule_.threads = static_cast<int>(clamp(static_cast<int64_t>(total_ / thread_cost), 1, wanted));
+    const int wanted = problem_.threads > 0 ? std::min(problem_.threads, processor_.threads) : processor_.threads;
+    schedule_.threads = static_cast<int>(clamp(static_cast<int64_t>(total_ / processor_.thread_cost), 1, wanted));
     share_ = total_ / schedule_.threads;
-    choose_tiles(processor);
+    small_ =
+        std::max(std::min(processor_.thread_cost / 4, share_ / (4 * units_per_thread)), share_ / most_units_per_thread);
+    choose_tiles();
     if (problem_.direction == Direction::forward) {
       cut_forward();
     } else {
@@ -82,12 +80,12 @@ class Cutter {
 
   Range group_of(int64_t key_head) const { return {key_head * sizes_.group, (key_head + 1) * sizes_.group}; }
 
-  void choose_tiles(const Processor& processor) {
+  void choose_tiles() {
     CpuTiles& tiles = schedule_.tiles;
     tiles = CpuTiles{};
     const int64_t widest = std::max(sizes_.width_q, sizes_.width_v);
     // Half of the cache for what is reused: the rows of Q and O forward, the tiles of K and V backward.
-    const int64_t half_cache = processor.cache_bytes / 2 / element_bytes();
+    const int64_t half_cache = processor_.cache_bytes / 2 / element_bytes();
     if (problem_.direction == Direction::forward) {
       const int64_t rows = half_cache / sizes_.key_row() / tiles.queries * tiles.queries;
       int64_t all = 0;
@@ -100,26 +98,40 @@ class Cutter {
       int64_t longest = 0;
       for (int64_t b = 0; b < problem_.batch; ++b) longest = std::max(longest, length_q(b));
       const int64_t held =
-          held_bytes / element_bytes() / (sizes_.group * sizes_.width_q) / tiles.queries * tiles.queries;
+          processor_.held_bytes / element_bytes() / (sizes_.group * sizes_.width_q) / tiles.queries * tiles.queries;
       tiles.block_queries = clamp(round_up(longest, tiles.queries), tiles.queries, std::max(held, tiles.queries));
     }
   }
 
   void cut_forward() {
-    const CpuTiles& tiles = schedule_.tiles;
+    Run run(*this);
     for (int64_t b = 0; b < problem_.batch; ++b) {
       const int64_t length = length_q(b);
       if (length == 0) continue;
-      const int64_t heads = clamp(tiles.block_queries / std::min(length, tiles.queries), 1, sizes_.group);
-      const int64_t pieces = divide_up(length, std::max(tiles.queries, tiles.block_queries / heads));
-      const int64_t rows = divide_up(length, pieces);
-      for (int64_t begin = 0; begin < length; begin += rows) {
-        CpuUnit unit;
-        unit.batch = {b, b + 1};
-        unit.queries = {begin, std::min(begin + rows, length)};
-        unit.cost = cost_of(b, unit.queries) * static_cast<double>(heads) / static_cast<double>(sizes_.group);
-        add_for_all_heads(unit, heads);
+      const double cost = cost_of(b, all_rows);
+      if (cost < small_ && sizes_.group * length <= schedule_.tiles.block_queries) {
+        run.add(b, cost);
+        continue;
       }
+      run.end();
+      cut_rows(b, length, cost);
+    }
+    run.end();
+  }
+
+  /// The query rows of one batch entry, in blocks that fit the buffers.
+  void cut_rows(int64_t b, int64_t length, double cost) {
+    const CpuTiles& tiles = schedule_.tiles;
+    const int64_t heads = clamp(tiles.block_queries / std::min(length, tiles.queries), 1, sizes_.group);
+    const int64_t blocks = divide_up(length, std::max(tiles.queries, tiles.block_queries / heads));
+    const int64_t pieces = clamp(static_cast<int64_t>(cost / small_), 1, blocks);
+    const int64_t rows = divide_up(length, pieces);
+    CpuUnit unit;
+    unit.batch = {b, b + 1};
+    for (int64_t begin = 0; begin < length; begin += rows) {
+      unit.queries = {begin, std::min(begin + rows, length)};
+      unit.cost = cost_of(b, unit.queries) * static_cast<double>(heads) / static_cast<double>(sizes_.group);
+      add_for_all_heads(unit, heads);
     }
   }
 
@@ -133,18 +145,49 @@ class Cutter {
     }
   }
 
+  /// Consecutive small batch entries that one unit takes together.
+  class Run {
+   public:
+    explicit Run(Cutter& cutter) : cutter_(cutter) {}
+
+    void add(int64_t b, double cost) {
+      if (unit_.batch.empty()) unit_.batch.begin = b;
+      unit_.batch.end = b + 1;
+      unit_.cost += cost;
+      if (unit_.cost >= cutter_.small_) end();
+    }
+
+    void end() {
+      if (unit_.batch.empty()) return;
+      unit_.grad_query = unit_.grad_key_value = cutter_.problem_.direction == Direction::backward;
+      cutter_.add_for_all_heads(unit_, cutter_.sizes_.group);
+      unit_ = CpuUnit{};
+    }
+
+   private:
+    Cutter& cutter_;
+    CpuUnit unit_;
+  };
+
   void cut_backward() {
     if (sizes_.shared_queries || sizes_.shared_keys) {
       cut_shared();
       return;
     }
     const bool balance = !is_balanced();
+    Run run(*this);
     for (int64_t b = 0; b < problem_.batch; ++b) {
       if (length_q(b) == 0 && length_k(b) == 0) continue;
       const double cost = cost_of(b, all_rows);
+      if (cost < small_ && length_q(b) <= schedule_.tiles.block_queries) {
+        run.add(b, cost);
+        continue;
+      }
+      run.end();
       const int64_t pieces = balance && cost > share_ / 2 ? pieces_for(cost) : 1;
       for (int64_t head = 0; head < problem_.heads_k; ++head) cut_entry(b, head, pieces, cost);
     }
+    run.end();
   }
 
   int64_t pieces_for(double cost) const { return static_cast<int64_t>(cost * units_per_thread / share_) + 1; }
@@ -217,7 +260,7 @@ class Cutter {
     return unit;
   }
 
-  int64_t partial_limit() const { return schedule_.threads * partial_bytes / element_bytes(); }
+  int64_t partial_limit() const { return schedule_.threads * processor_.partial_bytes / element_bytes(); }
 
   void cut_separately(int64_t b, int64_t key_head, double cost) {
     add_key_units(b, key_head, cost * 4 / 5);
@@ -340,12 +383,15 @@ class Cutter {
   /// The shared operand is too long for partial sums: units that own some of its rows run over the whole batch.
   void cut_shared_separately() {
     const int64_t shared_rows = sizes_.shared_keys ? params_.keys.length : params_.queries.length;
-    const int64_t rows = sizes_.shared_keys ? schedule_.tiles.keys : schedule_.tiles.block_queries;
-    const double share_of_rows = static_cast<double>(rows) / static_cast<double>(shared_rows);
+    const int64_t step = sizes_.shared_keys ? schedule_.tiles.keys : schedule_.tiles.block_queries;
+    const double cost = total_ / static_cast<double>(problem_.heads_k);
+    const int64_t pieces = clamp(pieces_for(cost), 1, divide_up(shared_rows, step));
+    const int64_t rows = round_up(divide_up(shared_rows, pieces), step);
     schedule_.cut = CpuCut::separate;
     for (int64_t key_head = 0; key_head < problem_.heads_k; ++key_head) {
-      CpuUnit unit = whole(0, key_head, total_ / static_cast<double>(problem_.heads_k) * share_of_rows);
+      CpuUnit unit = whole(0, key_head, cost / static_cast<double>(pieces));
       unit.batch = {0, problem_.batch};
+      unit.sums_over_batch = true;
       unit.grad_query = sizes_.shared_queries;
       unit.grad_key_value = sizes_.shared_keys;
       for (int64_t begin = 0; begin < shared_rows; begin += rows) {
@@ -373,10 +419,12 @@ class Cutter {
 
   const Problem& problem_;
   const Params& params_;
+  const Processor& processor_;
   CpuSchedule& schedule_;
   Sizes sizes_;
   double total_ = 0;
   double share_ = 0;  // cost for each thread
+  double small_ = 0;  // cost below which a unit takes more
 };
 
 CpuBuffers buffers_for(const Problem& problem, const CpuTiles& tiles) {
@@ -442,7 +490,7 @@ void schedule_for_cpu(const Problem& problem, const Params& params, const Proces
   schedule.units.clear();
   schedule.reductions.clear();
   schedule.partial_elements = 0;
-  Cutter(problem, params, schedule).cut(processor);
+  Cutter(problem, params, processor, schedule).cut();
   schedule.buffers = buffers_for(problem, schedule.tiles);
 }
 

@@ -59,8 +59,9 @@ struct CpuUnit {
   Range heads;
   Range queries = all_rows;
   Range keys = all_rows;
-  bool grad_query = false;      ///< backward: computes dQ
-  bool grad_key_value = false;  ///< backward: computes dK and dV
+  bool grad_query = false;       ///< backward: computes dQ
+  bool grad_key_value = false;   ///< backward: computes dK and dV
+  bool sums_over_batch = false;  ///< backward: alone owns its rows of the operand that the batch shares
   int64_t query_sum = -1;  ///< where in the partial sums dQ is summed over the unit; -1: the unit alone owns these rows
   int64_t key_sum = -1;    ///< the same for dK, then dV
   double cost = 0;         ///< in products of one score tile element; only ratios matter
@@ -78,7 +79,7 @@ struct CpuReduction {
   int64_t length = 0;  ///< rows of one partial sum
 };
 
-/// How the backward pass is cut; see CpuSchedule::explain in Plan.reason.
+/// How the backward pass is cut.
 enum class CpuCut : std::uint8_t {
   whole,     ///< a unit computes every gradient of its rows: five products
   partial,   ///< as whole, with partial sums of gradients that several units add to

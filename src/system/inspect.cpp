@@ -1,17 +1,20 @@
-// Looks at the machine for inspect_system: processor, memory, the libraries that are linked in, the CUDA driver and
-// NVRTC, which are opened only if they are there.
+// Looks at the machine for inspect_system: processor, memory, the libraries that are linked in, the CUDA driver, and
+// NVRTC as src/jit finds it.
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <libxsmm.h>
 #include <tbb/version.h>
 
 #include <hwy/highway.h>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
 
+#include "gdpa/error.h"
 #include "gdpa/system.h"
 #include "gdpa/version.h"
+#include "jit/nvrtc.h"
 #include "plan/cpu_plan.h"
 
 namespace gdpa {
@@ -172,21 +175,21 @@ Component cuda_driver(std::vector<GpuDevice>& gpus) {
   return component;
 }
 
-Component nvrtc() {
+/// The folder of Python packages that this library was installed into, if it was: <folder>/gdpa/lib/libgdpa.so.
+std::string site_packages_of(const std::string& library) {
+  return std::filesystem::path(library).parent_path().parent_path().parent_path().string();
+}
+
+Component nvrtc(const std::string& library) {
   Component component{"NVRTC", "compiles GPU kernels at run time; not needed on the CPU", false, "", "", ""};
-  for (const char* name : {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"}) {
-    const OpenLibrary library(name);
-    if (!library) continue;
-    auto* const version = library.find<int(int*, int*)>("nvrtcVersion");
-    int major = 0;
-    int minor = 0;
-    if (version == nullptr || version(&major, &minor) != 0) continue;
+  try {
+    const auto found = jit::Nvrtc::open({site_packages_of(library)});
     component.found = true;
-    component.version = fmt::format("{}.{}", major, minor);
-    component.location = file_of(reinterpret_cast<const void*>(version));
-    return component;
+    component.version = fmt::format("{}.{}", found.major(), found.minor());
+    component.location = found.path();
+  } catch (const Error& error) {
+    component.advice = fmt::format("fine without an NVIDIA GPU; otherwise: {}", error.what());
   }
-  component.advice = "no libnvrtc: fine without an NVIDIA GPU; the one that PyTorch's CUDA builds bring serves";
   return component;
 }
 
@@ -206,7 +209,7 @@ System inspect_system() {
   system.available_memory_bytes = memory_entry("MemAvailable");
   system.components = {libxsmm(), highway(), threading()};
   system.components.push_back(cuda_driver(system.gpus));
-  system.components.push_back(nvrtc());
+  system.components.push_back(nvrtc(system.location));
   return system;
 }
 

@@ -5,7 +5,9 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <ctime>
 #include <functional>
+#include <numeric>
 #include <thread>
 #include <vector>
 
@@ -26,24 +28,31 @@ constexpr std::size_t copied_bytes_per_thread = std::size_t{48} << 20;
 constexpr double seconds_per_round = 0.03;
 constexpr int rounds = 3;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+/// Processor time of the calling thread, in seconds: other programs that run now hardly disturb it.
+double thread_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
 
-/// Runs `work` on every thread at once for one round; `work` returns the amount it has done by the given time. The
-/// best of a few rounds, as amount per second: whatever else runs on the machine only slows a round down.
+/// Runs `work` on every thread at once; `work` returns the amount it has done by the given time. The amounts per second
+/// of processor time, all threads together, in the best of a few rounds.
 double best_rate(int threads, const std::function<double(Clock::time_point stop)>& work) {
   double best = 0;
   for (int round = 0; round < rounds; ++round) {
-    std::vector<double> amounts(static_cast<std::size_t>(threads));
+    std::vector<double> rates(static_cast<std::size_t>(threads));
     std::vector<std::thread> crew;
-    const auto start = Clock::now();
-    const auto stop =
-        start + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds_per_round));
-    for (double& amount : amounts) crew.emplace_back([&amount, &work, stop] { amount = work(stop); });
+    const auto length = std::chrono::duration<double>(seconds_per_round);
+    const auto stop = Clock::now() + std::chrono::duration_cast<Clock::duration>(length);
+    for (double& rate : rates) {
+      crew.emplace_back([&rate, &work, stop] {
+        const double start = thread_seconds();
+        const double amount = work(stop);
+        rate = amount / (thread_seconds() - start);
+      });
+    }
     for (std::thread& thread : crew) thread.join();
-    const double seconds = seconds_since(start);
-    double total = 0;
-    for (double amount : amounts) total += amount;
-    best = std::max(best, total / seconds);
+    best = std::max(best, std::accumulate(rates.begin(), rates.end(), 0.0));
   }
   return best;
 }
@@ -69,10 +78,10 @@ double product_rate(int threads) {
     const std::vector<Number> b(tile_depth * tile_columns, Number{1});
     std::vector<Number> c(tile_rows * tile_columns);
     double flops = 0;
-    while (Clock::now() < stop) {
+    do {
       for (int i = 0; i < products_between_looks_at_the_clock; ++i) product(a.data(), b.data(), c.data());
       flops += 2.0 * tile_rows * tile_columns * tile_depth * products_between_looks_at_the_clock;
-    }
+    } while (Clock::now() < stop);
     return flops;
   });
 }

@@ -2,8 +2,12 @@
 // every element of every result, and nothing else.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdlib>
 
+#include "api/checks.h"
+#include "cpu/backend.h"
+#include "plan/cpu_units.h"
 #include "random_problem.h"
 
 namespace gdpa::test {
@@ -24,7 +28,7 @@ double promise(DType dtype) {
   }
 }
 
-/// Rows below `written` are near the reference; the others, and all memory around them, hold the poison still.
+/// Rows below `written` are near the reference, the others zeros; all memory around them holds the poison still.
 void expect_near(Strided& result, const Dense& expected, int64_t written, const char* what) {
   EXPECT_TRUE(result.rest_is_poisoned()) << what;
   const std::vector<double> values = result.values();
@@ -39,36 +43,70 @@ void expect_near(Strided& result, const Dense& expected, int64_t written, const 
   EXPECT_LE(std::sqrt(error), promise(result.dtype()) * std::sqrt(norm))
       << what << ": relative error " << std::sqrt(error / norm);
   for (std::size_t i = count; i < values.size(); ++i) {
-    ASSERT_TRUE(std::isnan(values[i])) << what << ": element " << i << " belongs to no sequence, yet it was written";
+    ASSERT_EQ(values[i], 0.0) << what << ": element " << i << " belongs to no sequence";
   }
 }
 
-void check(std::uint64_t seed) {
+std::uint64_t problem_count() {
+  const char* asked = std::getenv("GDPA_FUZZ_PROBLEMS");
+  return asked != nullptr ? std::strtoull(asked, nullptr, 10) : 2000;
+}
+
+struct Results {
+  Strided output, grad_query, grad_key, grad_value;
+};
+
+/// `run(problem, grad_output, results)` computes all four results.
+template <class Run>
+void check(std::uint64_t seed, const Run& run) {
   RandomProblem problem(seed);
   SCOPED_TRACE(fmt::format("seed {}: {}", seed, problem.describe()));
-  const Reference reference = problem.reference();
-
-  Strided output = problem.new_output();
-  forward(problem.attention(), output.mutable_view());
-  expect_near(output, reference_output(reference), problem.written_output_rows(), "O");
-
   Strided grad_output = problem.grad_output();
+  Results results{problem.new_output(), problem.new_grad_query(), problem.new_grad_key(), problem.new_grad_value()};
+  run(problem, grad_output, results);
+  const Reference reference = problem.reference();
   const ReferenceGradients expected =
       reference_gradients(reference, RandomProblem::dense(grad_output, problem.heads_q(), problem.head_dim_v()));
-  Strided grad_query = problem.new_grad_query();
-  Strided grad_key = problem.new_grad_key();
-  Strided grad_value = problem.new_grad_value();
-  backward(problem.attention(), grad_output.view(), grad_query.mutable_view(), grad_key.mutable_view(),
-           grad_value.mutable_view());
-  expect_near(grad_query, expected.query, problem.written_query_rows(), "dQ");
-  expect_near(grad_key, expected.key, problem.written_key_rows(), "dK");
-  expect_near(grad_value, expected.value, problem.written_key_rows(), "dV");
+  expect_near(results.output, reference_output(reference), problem.written_output_rows(), "O");
+  expect_near(results.grad_query, expected.query, problem.written_query_rows(), "dQ");
+  expect_near(results.grad_key, expected.key, problem.written_key_rows(), "dK");
+  expect_near(results.grad_value, expected.value, problem.written_key_rows(), "dV");
 }
 
 TEST(CpuFuzz, random_problems_agree_with_the_definition) {
-  const char* asked = std::getenv("GDPA_FUZZ_PROBLEMS");
-  const std::uint64_t count = asked != nullptr ? std::strtoull(asked, nullptr, 10) : 2000;
-  for (std::uint64_t seed = 0; seed < count && !HasFailure(); ++seed) check(seed);
+  for (std::uint64_t seed = 0; seed < problem_count() && !HasFailure(); ++seed) {
+    check(seed, [](RandomProblem& problem, Strided& grad_output, Results& results) {
+      forward(problem.attention(), results.output.mutable_view());
+      backward(problem.attention(), grad_output.view(), results.grad_query.mutable_view(),
+               results.grad_key.mutable_view(), results.grad_value.mutable_view());
+    });
+  }
+}
+
+/// Small budgets bring the cuts that only very long sequences need to problems of every shape.
+TEST(CpuFuzz, every_cut_of_the_work_agrees_with_the_definition) {
+  std::array<int, 3> cuts = {};
+  for (std::uint64_t seed = 1'000'000; seed < 1'000'000 + problem_count() / 2 && !HasFailure(); ++seed) {
+    plan::Processor processor{2, 1 << 20};
+    processor.thread_cost = 1;
+    processor.cache_bytes = seed % 3 == 0 ? 1 << 20 : 1 << 14;
+    processor.held_bytes = seed % 2 == 0 ? 8 << 20 : 1 << 12;
+    processor.partial_bytes = std::array<int64_t, 4>{32 << 20, 1 << 18, 1 << 14, 0}[seed % 4];
+    check(seed, [&](RandomProblem& problem, Strided& grad_output, Results& results) {
+      const Attention attention = problem.attention();
+      const activation::Function& function = attention.activation.function();
+      const api::CheckedCall forward = api::check_forward(attention, results.output.mutable_view());
+      cpu::run(forward.problem, forward.params, function, processor);
+      const api::CheckedCall backward =
+          api::check_backward(attention, {grad_output.view(), results.grad_query.mutable_view(),
+                                          results.grad_key.mutable_view(), results.grad_value.mutable_view()});
+      cpu::run(backward.problem, backward.params, function, processor);
+      plan::CpuSchedule schedule;
+      plan::schedule_for_cpu(backward.problem, backward.params, processor, schedule);
+      ++cuts[static_cast<std::size_t>(schedule.cut)];
+    });
+  }
+  for (int count : cuts) EXPECT_GT(count * 20, static_cast<int>(problem_count() / 2)) << "a cut is hardly tested";
 }
 
 }  // namespace

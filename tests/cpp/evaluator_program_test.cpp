@@ -83,9 +83,13 @@ Program random_program(std::mt19937& random, int length, std::size_t results) {
     const Operation operation = operations[random() % operations.size()];
     const auto first = operation == Operation::select ? builder.step(Operation::less, pick(), pick()) : pick();
     const auto value = builder.step(operation, first, pick(), pick());
-    // Not always bounded at once: products must also meet sums directly, where they are fused.
-    const auto sum = random() % 2 == 0 ? builder.step(Operation::add, value, pick()) : value;
-    values.push_back(builder.step(Operation::maximum, low, builder.step(Operation::minimum, sum, high)));
+    // Not always bounded at once: products must also meet sums and differences directly, where they are fused.
+    const std::uint16_t other = pick();
+    const Operation sum = random() % 2 == 0 ? Operation::add : Operation::subtract;
+    std::uint16_t result = value;
+    if (random() % 2 == 0)
+      result = random() % 2 == 0 ? builder.step(sum, value, other) : builder.step(sum, other, value);
+    values.push_back(builder.step(Operation::maximum, low, builder.step(Operation::minimum, result, high)));
   }
   std::vector<std::uint16_t> wanted;
   for (std::size_t k = 0; k < results; ++k) wanted.push_back(pick());
@@ -246,21 +250,60 @@ TEST_P(EvaluatorProgram, TheValueHasTheSameBitsWithAndWithoutTheDerivative) {
   EXPECT_EQ(value, again);
 }
 
+TEST_P(EvaluatorProgram, OneMinusASigmoidKeepsItsRelativeAccuracy) {
+  ProgramBuilder pair;
+  const auto score = pair.score();
+  const auto sigmoid = pair.step(Operation::sigmoid, score);
+  const auto complement = pair.step(Operation::subtract, pair.number(1), sigmoid);
+  const auto later = pair.step(Operation::negate, complement);
+  const Evaluator both(pair.with_results({sigmoid, complement}));
+  const Evaluator complement_alone(pair.with_results({complement}));
+  const Evaluator complement_used(pair.with_results({later, sigmoid}));
+  const Evaluator mirrored(testing::program_of(Operation::sigmoid));
+
+  std::vector<float> scores;
+  std::vector<float> negated;
+  for (float x = -90; x < 90; x += 0.37F) {
+    scores.push_back(x);
+    negated.push_back(-x);
+  }
+  const auto count = static_cast<std::int64_t>(scores.size());
+  std::vector<float> expected_sigmoid(scores.size());
+  std::vector<float> expected_complement(scores.size());
+  mirrored.evaluate(scores.data(), count, expected_sigmoid.data());
+  mirrored.evaluate(negated.data(), count, expected_complement.data());  // 1 - sigmoid(x) is sigmoid(-x)
+
+  std::vector<float> first = scores;
+  std::vector<float> second(scores.size());
+  both.evaluate(first.data(), count, first.data(), second.data());
+  EXPECT_EQ(first, expected_sigmoid);
+  EXPECT_EQ(second, expected_complement);
+  complement_alone.evaluate(scores.data(), count, first.data());
+  EXPECT_EQ(first, expected_complement);
+  complement_used.evaluate(scores.data(), count, first.data(), second.data());
+  for (float& x : first) x = -x;
+  EXPECT_EQ(first, expected_complement);
+  EXPECT_EQ(second, expected_sigmoid);
+}
+
 TEST(EvaluatorThreads, OneEvaluatorServesManyThreads) {
-  const Evaluator evaluator(tanh_with_derivative(true));
-  const std::vector<float> scores = whole_numbers<float>(4001);
-  std::vector<float> expected(scores.size());
-  std::vector<float> slope(scores.size());
-  evaluator.evaluate(scores.data(), 4001, expected.data(), slope.data());
+  std::mt19937 random(21);
+  const Program program = random_program(random, 40, 2);
+  const Evaluator evaluator(program);
   std::vector<int> failures(8);
   std::vector<std::thread> threads;
-  for (int& failed : failures) {
-    threads.emplace_back([&] {
+  for (std::size_t thread = 0; thread < failures.size(); ++thread) {
+    threads.emplace_back([&, thread] {
+      const std::vector<float> scores(20001, static_cast<float>(thread));
+      const std::vector<double> expected = by_definition(program, static_cast<double>(thread));
       std::vector<float> value(scores.size());
       std::vector<float> derivative(scores.size());
-      for (int i = 0; i < 50; ++i) {
-        evaluator.evaluate(scores.data(), 4001, value.data(), derivative.data());
-        if (value != expected || derivative != slope) ++failed;
+      for (int i = 0; i < 100; ++i) {
+        evaluator.evaluate(scores.data(), 20001, value.data(), derivative.data());
+        const auto right = [](const std::vector<float>& results, double number) {
+          return std::count(results.begin(), results.end(), static_cast<float>(number)) == 20001;
+        };
+        if (!right(value, expected[0]) || !right(derivative, expected[1])) ++failures[thread];
       }
     });
   }

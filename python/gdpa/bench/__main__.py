@@ -7,11 +7,13 @@ import ctypes
 import os
 import platform
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gdpa.bench.cases import Case
+    from gdpa.bench.figures import Figure
     from gdpa.bench.systems import System
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
@@ -146,15 +148,19 @@ def run(options: argparse.Namespace) -> int:
 
     if options.threads:
         torch.set_num_threads(options.threads)
-    from gdpa.bench.measure import DIRECTIONS, Effort, Result, describe_device, measure, measure_rates
+    from gdpa.bench.measure import DIRECTIONS, Effort, Result, busy_warning, describe_device, measure, measure_rates
     from gdpa.bench.rows import print_rows, print_table, write_json
 
     systems = chosen_systems(options)
     if options.list_systems:
         print("\n".join(system.name for system in systems))
         return 0
+    busy = busy_warning()
+    if busy:
+        print(busy, file=sys.stderr)
     title = f"{describe_device()}, PyTorch {torch.__version__}"
-    result, figures = Result(), []
+    result = Result()
+    figures: list[Figure] = []
     if options.figures:
         from gdpa.bench.figures import COLUMNS, measure_figures
 
@@ -193,6 +199,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Exit codes as the command line's: 0 done, 2 an argument is wrong, 3 something is missing here."""
     keep_pytorch_alive()
     options = parse(arguments)
+    warnings.filterwarnings("ignore", message="The PyTorch API of nested tensors")
     try:
         return run(options)
     except ModuleNotFoundError as missing:

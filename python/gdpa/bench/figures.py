@@ -13,7 +13,8 @@ import torch
 import gdpa
 from gdpa.bench import command
 from gdpa.bench.cases import Case, movielens_lengths
-from gdpa.bench.measure import DIRECTIONS, Effort, Rates, Result, measure
+from gdpa.bench.measure import DIRECTIONS, Effort, Result, measure
+from gdpa.bench.rows import Rates
 from gdpa.bench.systems import Gdpa, GdpaIn, Padded, SdpaPerSequence
 
 USERS_IN_A_CALL = 64
@@ -48,17 +49,18 @@ COLUMNS = ("figure", "unit", "measured", "goal", "reached")
 
 def ratios(result: Result, mask: str) -> list[Figure]:
     """gdpa's speed against each other system's, and its own in 16 bits against float32."""
-    ms = {(row.system, row.direction): row.ms for row in result.rows}
+    ms = {(row.system, row.dtype, row.direction): row.ms for row in result.rows}
+    gdpa_fp32 = ("gdpa", "float32")
     comparisons = (
-        ("gdpa", "SDPA per sequence", 1.2, "float32 against SDPA per sequence"),
-        ("gdpa", "padded", 3.0, "float32 against padded product-GELU-product"),
-        ("gdpa, bfloat16", "gdpa", 0.8, "bfloat16 against float32"),
-        ("gdpa, float16", "gdpa", 0.8, "float16 against float32"),
+        (gdpa_fp32, ("SDPA per sequence", "float32"), 1.2, "float32 against SDPA per sequence"),
+        (gdpa_fp32, ("padded", "float32"), 3.0, "float32 against padded product-GELU-product"),
+        (("gdpa", "bfloat16"), gdpa_fp32, 0.8, "bfloat16 against float32"),
+        (("gdpa", "float16"), gdpa_fp32, 0.8, "float16 against float32"),
     )
     found = []
     for fast, other, goal, what in comparisons:
         for direction in DIRECTIONS:
-            pair = (ms.get((fast, direction)), ms.get((other, direction)))
+            pair = (ms.get((*fast, direction)), ms.get((*other, direction)))
             ratio = pair[1] / pair[0] if pair[0] and pair[1] else None
             found.append(Figure(f"{what}, mask {mask}, {direction}", ratio, goal, "times the speed"))
     return found
@@ -103,7 +105,7 @@ def host_costs() -> list[Figure]:
 def workspaces() -> list[Figure]:
     what = f"memory beyond inputs and outputs, {LONG_SEQUENCE} tokens"
     return [
-        from_command(f"{what}, {direction}", 64, "MiB a thread", lambda d=direction: workspace_per_thread(d))
+        from_command(f"{what}, {direction}", 64, "MiB a thread", partial(workspace_per_thread, direction))
         for direction in ("forward", "backward")
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -39,6 +40,15 @@ def describe_device() -> str:
     model = next((line.partition(":")[2].strip() for line in processors if line.startswith("model name")), "cpu")
     threads = torch.get_num_threads()
     return f"{model}, {threads} thread{'' if threads == 1 else 's'}"
+
+
+def busy_warning() -> str | None:
+    """Other programs that run now make every time too long, PyTorch's most: its threads wait for each other."""
+    load = os.getloadavg()[0]
+    processors = len(os.sched_getaffinity(0))
+    if load < 0.5 * processors:
+        return None
+    return f"warning: this machine is busy (load {load:.1f} on {processors} processors); the times mean little"
 
 
 def measure_rates(dtype: str) -> Rates | None:
@@ -92,7 +102,7 @@ def time_batch(
         except Exception as error:
             ready.pop(system.name, None)
             reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
-            result.refusals += [Refused(system.name, case, direction, reason) for direction in directions]
+            result.refusals += [Refused(system.name, direction, reason) for direction in directions]
     times: dict[tuple[str, str], list[float]] = defaultdict(list)
     for _ in range(rounds):
         for name, prepared in ready.items():
@@ -119,7 +129,7 @@ def measure(
         if reason is None:
             able.append(system)
         else:
-            result.refusals += [Refused(system.name, case, direction, reason) for direction in directions]
+            result.refusals += [Refused(system.name, direction, reason) for direction in directions]
     batches = list(case.batches())
     totals: dict[tuple[str, str], float] = defaultdict(float)
     for index, batch in enumerate(batches):
@@ -143,7 +153,7 @@ def make_row(case: Case, system: System, direction: str, seconds: float, rates: 
     longest = max(case.lengths_q)
     room = longest * len(case.lengths_q)
     return Row(
-        system=system.name,
+        system=system.row_name,
         version=system.version(),
         commit=command.commit(),
         direction=direction,

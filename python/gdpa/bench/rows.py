@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from gdpa.bench.cases import Case
 
@@ -42,10 +42,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Refused:
-    """A system that did not run a case, and why."""
+    """A system that did not run one case in one direction, and why."""
 
     system: str
-    case: Case
     direction: str
     reason: str
 
@@ -78,7 +77,6 @@ COLUMNS = ("", "system", "dtype", "f", "mask", "B", "H", "d", "q", "kv", "fill",
 
 def cells(row: Row) -> tuple[str, ...]:
     of_floor = f"{row.tflops / row.floor_tflops:.2f}" if row.floor_tflops else ""
-    shared = lambda is_shared: " shared" if is_shared else ""  # noqa: E731
     return (
         row.direction,
         row.system,
@@ -88,8 +86,8 @@ def cells(row: Row) -> tuple[str, ...]:
         str(row.B),
         str(row.H_q),
         str(row.d),
-        f"{row.q}{shared(row.shared_q)}",
-        f"{row.kv}{shared(row.shared_kv)}",
+        f"{row.q} shared" if row.shared_q else str(row.q),
+        f"{row.kv} shared" if row.shared_kv else str(row.kv),
         f"{row.fill:.2f}",
         f"{row.ms:.3f}",
         f"{row.tflops * 1e3:.1f}",
@@ -122,14 +120,10 @@ def print_plain(title: str, columns: tuple[str, ...], lines: list[tuple[str, ...
 
 def print_rows(title: str, rows: list[Row], refusals: list[Refused]) -> None:
     print_table(title, COLUMNS, [cells(row) for row in rows], texts=5)
-    for reason in dict.fromkeys(f"{refused.system}, {refused.direction}: {refused.reason}" for refused in refusals):
-        print(f"not run: {reason}")
+    for refused, cases in Counter(refusals).items():
+        times = f" ({cases} cases)" if cases > 1 else ""
+        print(f"not run: {refused.system}, {refused.direction}: {refused.reason}{times}")
 
 
 def fields() -> list[str]:
     return list(Row.__dataclass_fields__)
-
-
-def as_row(values: dict[str, Any]) -> Row:
-    """A row read back from JSON."""
-    return Row(**values)

@@ -62,12 +62,15 @@ class Prepared:
 
 
 class System(ABC):
-    """One way to compute attention. `name` is what the table calls it."""
+    """One way to compute attention. `name` tells it from the others of a run, `row_name` is what its rows say."""
 
     name: str
     function: str | None = None  # what it computes in the place of f, where that is fixed
     dtype: str | None = None  # what it computes in, where that is not the case's type
-    device_types: tuple[str, ...] = ("cpu", "cuda")
+
+    @property
+    def row_name(self) -> str:
+        return self.name
 
     def version(self) -> str:
         return torch.__version__
@@ -98,8 +101,9 @@ class Gdpa(System):
         offsets_k = None if case.shared_kv else offsets(case.lengths_k, operands.query.device)
 
         def forward() -> list[Tensor]:
+            query, key, value = inputs
             output = gdpa.varlen_attention(
-                *inputs, offsets_q, offsets_k, activation=case.activation, window_size=case.window
+                query, key, value, offsets_q, offsets_k, activation=case.activation, window_size=case.window
             )
             return [output]
 
@@ -112,6 +116,10 @@ class GdpaIn(Gdpa):
     def __init__(self, dtype: str) -> None:
         self.name = f"gdpa, {dtype}"
         self.dtype = dtype
+
+    @property
+    def row_name(self) -> str:
+        return "gdpa"
 
     def prepare(self, case: Case, operands: Operands) -> Prepared:
         return super().prepare(case, operands.to(getattr(torch, str(self.dtype))))

@@ -1,0 +1,22 @@
+// Plan in a few lines for people; every backend's plan is printed alike.
+#include "gdpa/plan.h"
+
+#include "fmt/format.h"
+
+namespace gdpa {
+
+std::string to_string(const Plan& plan) {
+  return fmt::format(
+      "kernel      {} ({})\n"
+      "schedule    {}: {}\n"
+      "tile        {} queries x {} keys\n"
+      "work        {} units for {} thread{}, {:.4g} GFLOP, at least {:.4g} MB of memory traffic\n"
+      "workspace   {:.4g} MiB\n"
+      "repeatable  {}\n",
+      plan.kernel, plan.direction == Direction::forward ? "forward" : "backward", plan.schedule, plan.reason,
+      plan.tile_queries, plan.tile_keys, plan.units, plan.threads, plan.threads == 1 ? "" : "s", plan.flops / 1e9,
+      plan.bytes / 1e6, static_cast<double>(plan.workspace_bytes) / (1 << 20),
+      plan.deterministic ? "equal bits from run to run" : "the last bits may differ from run to run");
+}
+
+}  // namespace gdpa

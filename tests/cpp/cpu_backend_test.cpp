@@ -1,0 +1,295 @@
+// What the CPU backend promises beyond accuracy: equal bits from run to run, sequences that never touch each other,
+// offsets beyond 2^31, bounded memory, and calls from several threads at once.
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "cpu/workspace.h"
+#include "gdpa/attention.h"
+
+namespace gdpa {
+namespace {
+
+using Floats = std::vector<float>;
+
+Floats random_floats(int64_t count, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal;
+  Floats values(static_cast<std::size_t>(count));
+  for (float& value : values) value = normal(random);
+  return values;
+}
+
+std::vector<int64_t> cumulative(const std::vector<int64_t>& lengths) {
+  std::vector<int64_t> offsets(lengths.size() + 1, 0);
+  std::partial_sum(lengths.begin(), lengths.end(), offsets.begin() + 1);
+  return offsets;
+}
+
+/// A float32 self-attention problem with all its memory, and its results.
+struct Example {
+  std::vector<int64_t> offsets;
+  int64_t tokens;
+  int64_t heads;
+  int64_t head_dim;
+  Floats query, key, value, grad_output;
+  Floats output, grad_query, grad_key, grad_value;
+  Attention attention;
+
+  Example(const std::vector<int64_t>& lengths, int64_t heads_, int64_t head_dim_, const Mask& mask = Mask::all())
+      : offsets(cumulative(lengths)), tokens(offsets.back()), heads(heads_), head_dim(head_dim_) {
+    const int64_t count = tokens * heads * head_dim;
+    query = random_floats(count, 1);
+    key = random_floats(count, 2);
+    value = random_floats(count, 3);
+    grad_output = random_floats(count, 4);
+    attention.mask = mask;
+    attention.activation = Activation("exp(-s * s) + s");
+  }
+  Example(const Example&) = delete;
+  Example& operator=(const Example&) = delete;
+
+  TensorView view(const Floats& values) const {
+    return TensorView::contiguous(values.data(), DType::float32, {tokens, heads, head_dim});
+  }
+  MutableTensorView view(Floats& values) const {
+    values.assign(static_cast<std::size_t>(tokens * heads * head_dim), std::numeric_limits<float>::quiet_NaN());
+    return MutableTensorView::contiguous(values.data(), DType::float32, {tokens, heads, head_dim});
+  }
+
+  void run() {
+    attention.query = view(std::as_const(query));
+    attention.key = view(std::as_const(key));
+    attention.value = view(std::as_const(value));
+    attention.cu_seqlens_q = attention.cu_seqlens_k =
+        TensorView::contiguous(offsets.data(), DType::int64, {static_cast<int64_t>(offsets.size())});
+    forward(attention, view(output));
+    backward(attention, view(std::as_const(grad_output)), view(grad_query), view(grad_key), view(grad_value));
+  }
+
+  std::vector<Floats> results() const { return {output, grad_query, grad_key, grad_value}; }
+};
+
+bool equal_bits(const Floats& a, const Floats& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+void expect_same_bits_every_time(Example& example) {
+  example.run();
+  const std::vector<Floats> first = example.results();
+  for (int i = 0; i < 20; ++i) {
+    example.run();
+    const std::vector<Floats> again = example.results();
+    for (std::size_t r = 0; r < first.size(); ++r) ASSERT_TRUE(equal_bits(first[r], again[r])) << "run " << i;
+  }
+}
+
+TEST(CpuBackend, equal_bits_from_run_to_run_for_many_sequences) {
+  Example example({100, 3, 250, 0, 77, 500, 20}, 3, 64, Mask::causal());
+  expect_same_bits_every_time(example);
+}
+
+TEST(CpuBackend, equal_bits_from_run_to_run_for_one_sequence_that_threads_share) {
+  Example example({1500}, 1, 64);
+  example.attention.mask = Mask::window(700, 100);
+  expect_same_bits_every_time(example);
+}
+
+/// Keys and values, then queries, shared by the batch: their gradients are sums over it.
+TEST(CpuBackend, equal_bits_from_run_to_run_for_shared_operands) {
+  Example example(std::vector<int64_t>(30, 120), 2, 64);
+  const TensorView shared = TensorView::contiguous(example.key.data(), DType::float32, {90, 2, 64});
+  Floats sums[2];
+  for (bool shared_queries : {false, true}) {
+    Attention attention = example.attention;
+    attention.query = shared_queries ? shared : example.view(std::as_const(example.query));
+    attention.key = attention.value = shared_queries ? example.view(std::as_const(example.query)) : shared;
+    const TensorView offsets = TensorView::contiguous(example.offsets.data(), DType::int64, {31});
+    (shared_queries ? attention.cu_seqlens_k : attention.cu_seqlens_q) = offsets;
+    const int64_t rows = shared_queries ? 30 * 90 : example.tokens;
+    const Floats grad_output = random_floats(rows * 128, 9);
+    Floats first;
+    for (int i = 0; i < 20; ++i) {
+      Floats large[2] = {Floats(static_cast<std::size_t>(example.tokens * 128)),
+                         Floats(static_cast<std::size_t>(example.tokens * 128))};
+      for (Floats& sum : sums) sum.assign(90 * 128, 0.0F);
+      auto of_shared = [&](Floats& values) {
+        return MutableTensorView::contiguous(values.data(), DType::float32, {90, 2, 64});
+      };
+      auto of_jagged = [&](Floats& values) {
+        return MutableTensorView::contiguous(values.data(), DType::float32, {example.tokens, 2, 64});
+      };
+      const TensorView grad = TensorView::contiguous(grad_output.data(), DType::float32, {rows, 2, 64});
+      if (shared_queries) {
+        backward(attention, grad, of_shared(sums[0]), of_jagged(large[0]), of_jagged(large[1]));
+      } else {
+        backward(attention, grad, of_jagged(large[0]), of_shared(sums[0]), of_shared(sums[1]));
+      }
+      if (i == 0) first = sums[0];
+      ASSERT_TRUE(equal_bits(first, sums[0])) << "run " << i;
+    }
+  }
+}
+
+TEST(CpuBackend, nothing_of_a_sequence_reaches_its_neighbours) {
+  const std::vector<int64_t> lengths = {37, 30, 45};
+  Example clean(lengths, 2, 40);
+  clean.run();
+  for (float poison : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    Example poisoned(lengths, 2, 40);
+    const auto begin = static_cast<std::size_t>(37 * 2 * 40);
+    const auto end = static_cast<std::size_t>(67 * 2 * 40);
+    for (Floats* operand : {&poisoned.query, &poisoned.key, &poisoned.value, &poisoned.grad_output}) {
+      std::fill(operand->begin() + static_cast<std::ptrdiff_t>(begin),
+                operand->begin() + static_cast<std::ptrdiff_t>(end), poison);
+    }
+    poisoned.run();
+    const std::vector<Floats> expected = clean.results();
+    const std::vector<Floats> actual = poisoned.results();
+    for (std::size_t r = 0; r < expected.size(); ++r) {
+      for (std::size_t i = 0; i < expected[r].size(); ++i) {
+        if (i >= begin && i < end) continue;
+        ASSERT_EQ(actual[r][i], expected[r][i]) << "result " << r << " element " << i;
+      }
+      EXPECT_FALSE(std::isfinite(actual[r][begin])) << "the poison itself should have been computed with";
+    }
+  }
+}
+
+/// Address space without memory behind it until it is touched.
+class SparseFloats {
+ public:
+  explicit SparseFloats(int64_t count) : bytes_(static_cast<std::size_t>(count) * sizeof(float)) {
+    memory_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  }
+  ~SparseFloats() {
+    if (is_there()) munmap(memory_, bytes_);
+  }
+  SparseFloats(const SparseFloats&) = delete;
+  SparseFloats& operator=(const SparseFloats&) = delete;
+  bool is_there() const { return memory_ != MAP_FAILED; }
+  float* data() { return static_cast<float*>(memory_); }
+
+ private:
+  std::size_t bytes_;
+  void* memory_;
+};
+
+TEST(CpuBackend, rows_may_lie_further_apart_than_32_bits_count) {
+  constexpr int64_t length = 20;
+  constexpr int64_t width = 24;
+  constexpr int64_t stride = (int64_t{1} << 28) + 8;
+  SparseFloats sparse[7] = {SparseFloats(length * stride), SparseFloats(length * stride), SparseFloats(length * stride),
+                            SparseFloats(length * stride), SparseFloats(length * stride), SparseFloats(length * stride),
+                            SparseFloats(length * stride)};
+  for (const SparseFloats& memory : sparse) {
+    if (!memory.is_there()) GTEST_SKIP() << "the system gives no sparse address space";
+  }
+  Example dense({13, 7}, 1, width);
+  dense.run();
+  auto spread = [&](const Floats& values, float* to) {
+    for (int64_t i = 0; i < length; ++i) std::copy_n(values.data() + i * width, width, to + i * stride);
+  };
+  auto far = [&](auto view) {
+    view.strides = {stride, width, 1, 0};
+    return view;
+  };
+  const Floats* inputs[4] = {&dense.query, &dense.key, &dense.value, &dense.grad_output};
+  for (int i = 0; i < 4; ++i) spread(*inputs[i], sparse[i].data());
+  auto input = [&](int i) { return far(TensorView::contiguous(sparse[i].data(), DType::float32, {length, 1, width})); };
+  auto result = [&](int i) {
+    return far(MutableTensorView::contiguous(sparse[i].data(), DType::float32, {length, 1, width}));
+  };
+  Attention attention = dense.attention;
+  attention.query = input(0);
+  attention.key = input(1);
+  attention.value = input(2);
+  auto expect_equal = [&](int i, const Floats& expected) {
+    for (int64_t row = 0; row < length; ++row) {
+      for (int64_t j = 0; j < width; ++j) {
+        ASSERT_EQ(sparse[i].data()[row * stride + j], expected[static_cast<std::size_t>(row * width + j)]);
+      }
+    }
+  };
+  forward(attention, result(4));
+  expect_equal(4, dense.output);
+  backward(attention, input(3), result(4), result(5), result(6));
+  expect_equal(4, dense.grad_query);
+  expect_equal(5, dense.grad_key);
+  expect_equal(6, dense.grad_value);
+}
+
+TEST(CpuBackend, threads_hold_no_more_than_the_plan_says) {
+  Example example({5000}, 1, 64, Mask::window(50, 50));
+  example.run();
+  const int64_t planned = std::max(explain(example.attention, Direction::forward).workspace_bytes,
+                                   explain(example.attention, Direction::backward).workspace_bytes);
+  EXPECT_GT(cpu::workspace_bytes_held(), 0);
+  EXPECT_LE(cpu::workspace_bytes_held(), int64_t{std::max(2U, std::thread::hardware_concurrency())} * (64 << 20));
+  EXPECT_LT(planned, int64_t{std::max(2U, std::thread::hardware_concurrency())} * (64 << 20));
+}
+
+TEST(CpuBackend, a_thread_gives_its_memory_back_when_it_ends) {
+  const int64_t before = cpu::workspace_bytes_held();
+  std::thread([] { cpu::thread_workspace(1 << 20); }).join();
+  EXPECT_EQ(cpu::workspace_bytes_held(), before);
+}
+
+TEST(CpuBackend, several_threads_may_call_at_once) {
+  Example expected({300, 40, 0, 90}, 2, 32);
+  expected.run();
+  std::vector<std::thread> callers;
+  std::vector<int> differences(4, 0);
+  for (std::size_t caller = 0; caller < 4; ++caller) {
+    callers.emplace_back([&, caller] {
+      for (int i = 0; i < 10; ++i) {
+        Example example({300, 40, 0, 90}, 2, 32);
+        example.run();
+        const std::vector<Floats> actual = example.results();
+        for (std::size_t r = 0; r < actual.size(); ++r) {
+          if (!equal_bits(actual[r], expected.results()[r])) ++differences[caller];
+        }
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(differences, std::vector<int>(4, 0));
+}
+
+TEST(CpuBackend, queries_without_keys_and_keys_without_queries_get_zeros) {
+  const std::vector<int64_t> offsets_q = {0, 3, 3};
+  const std::vector<int64_t> offsets_k = {0, 0, 2};
+  const Floats query(3 * 8, 1.0F);
+  const Floats key(2 * 8, 1.0F);
+  auto view = [](const Floats& values) {
+    return TensorView::contiguous(values.data(), DType::float32, {static_cast<int64_t>(values.size()) / 8, 1, 8});
+  };
+  auto result = [](Floats& values) {
+    return MutableTensorView::contiguous(values.data(), DType::float32,
+                                         {static_cast<int64_t>(values.size()) / 8, 1, 8});
+  };
+  Attention attention;
+  attention.query = view(query);
+  attention.key = attention.value = view(key);
+  attention.cu_seqlens_q = TensorView::contiguous(offsets_q.data(), DType::int64, {3});
+  attention.cu_seqlens_k = TensorView::contiguous(offsets_k.data(), DType::int64, {3});
+  attention.activation = Activation("1");
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  Floats output(3 * 8, nan), grad_query(3 * 8, nan), grad_key(2 * 8, nan), grad_value(2 * 8, nan);
+  forward(attention, result(output));
+  backward(attention, view(query), result(grad_query), result(grad_key), result(grad_value));
+  EXPECT_EQ(output, Floats(3 * 8, 0.0F));
+  EXPECT_EQ(grad_query, Floats(3 * 8, 0.0F));
+  EXPECT_EQ(grad_key, Floats(2 * 8, 0.0F));
+  EXPECT_EQ(grad_value, Floats(2 * 8, 0.0F));
+}
+
+}  // namespace
+}  // namespace gdpa

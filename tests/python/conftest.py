@@ -1,0 +1,13 @@
+"""Settings for all Python tests."""
+
+import os
+
+# On some virtual machines PyTorch's bfloat16 products die: the processor lists AMX, the system does not allow it.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+
+import hypothesis
+import torch
+
+hypothesis.settings.register_profile("gdpa", deadline=None, print_blob=True, derandomize=True)
+hypothesis.settings.load_profile("gdpa")
+torch.manual_seed(0)

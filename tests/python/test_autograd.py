@@ -1,0 +1,96 @@
+"""Derivatives against finite differences in fp64, and what autograd expects of an operator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from reference import offsets
+
+import gdpa
+
+KEYWORDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "causal": {"window_size": (-1, 0)},
+    "window": {"window_size": (1, 2)},
+    "scales": {"scale": 0.7, "out_scale": "1/len_k"},
+    "out_scale by sequence": {"out_scale": torch.tensor([0.5, 2.0, 1.0], dtype=torch.float64)},
+    "expression": {"activation": "a * tanh(b * s)", "params": {"a": 2.0, "b": 0.5}},
+    "function": {"activation": lambda s: s * torch.sigmoid(1.702 * s)},
+}
+
+
+def operands(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
+    return [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+
+
+@pytest.mark.parametrize("keywords", KEYWORDS.values(), ids=list(KEYWORDS))
+def test_gradients_agree_with_finite_differences(keywords: dict[str, Any]) -> None:
+    cu_q, cu_k = offsets([2, 0, 3]), offsets([3, 1, 2])
+
+    def attend(*tensors: torch.Tensor) -> torch.Tensor:
+        return gdpa.varlen_attention(*tensors, cu_q, cu_k, enable_gqa=True, **keywords)
+
+    assert torch.autograd.gradcheck(attend, operands((5, 2, 4), (6, 1, 4), (6, 1, 3)))
+
+
+@pytest.mark.parametrize("shared", ["query", "key"])
+def test_the_gradient_of_a_shared_operand_is_summed(shared: str) -> None:
+    cu_q, cu_k = (None, offsets([2, 0, 3])) if shared == "query" else (offsets([2, 0, 3]), None)
+
+    def attend(*tensors: torch.Tensor) -> torch.Tensor:
+        return gdpa.varlen_attention(*tensors, cu_q, cu_k)
+
+    rows_q, rows_k = (4, 5) if shared == "query" else (5, 4)
+    assert torch.autograd.gradcheck(attend, operands((rows_q, 1, 4), (rows_k, 1, 4), (rows_k, 1, 3)))
+
+
+def test_the_dense_function_differentiates_too() -> None:
+    def attend(*tensors: torch.Tensor) -> torch.Tensor:
+        return gdpa.generalized_dot_product_attention(*tensors, "silu", is_causal=True)
+
+    assert torch.autograd.gradcheck(attend, operands((2, 1, 3, 4), (2, 1, 2, 4), (2, 1, 2, 4)))
+
+
+def test_one_operand_may_play_all_roles() -> None:
+    (query,) = operands((5, 1, 4))
+    cu = offsets([2, 3])
+    assert torch.autograd.gradcheck(lambda q: gdpa.varlen_attention(q, q, q, cu, cu), [query])
+
+
+@pytest.mark.parametrize("needed", range(3))
+def test_only_what_requires_a_gradient_gets_one(needed: int) -> None:
+    tensors = [torch.randn(5, 1, 4) for _ in range(3)]
+    tensors[needed].requires_grad_()
+    gdpa.varlen_attention(*tensors, offsets([5]), offsets([5])).sum().backward()
+    assert [t.grad is not None for t in tensors] == [i == needed for i in range(3)]
+
+
+def test_nothing_is_recorded_without_need() -> None:
+    query = torch.randn(5, 1, 4, requires_grad=True)
+    with torch.no_grad():
+        assert not gdpa.varlen_attention(query, query, query, offsets([5]), offsets([5])).requires_grad
+    with torch.inference_mode():
+        assert gdpa.varlen_attention(query, query, query, offsets([5]), offsets([5])).is_inference()
+
+
+def test_a_saved_operand_that_changed_is_noticed() -> None:
+    query = torch.randn(5, 1, 4, requires_grad=True)
+    key = torch.randn(5, 1, 4)
+    output = gdpa.varlen_attention(query, key, key, offsets([5]), offsets([5]))
+    key.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        output.sum().backward()
+
+
+def test_activation_checkpointing_gives_the_same_gradients() -> None:
+    query = torch.randn(5, 1, 4, requires_grad=True)
+    cu = offsets([5])
+
+    def attend(q: torch.Tensor) -> torch.Tensor:
+        return gdpa.varlen_attention(q, q, q, cu, cu)
+
+    output = torch.utils.checkpoint.checkpoint(attend, query, use_reentrant=False)
+    (checkpointed,) = torch.autograd.grad(output.sum(), query)
+    assert torch.equal(checkpointed, torch.autograd.grad(attend(query).sum(), query)[0])

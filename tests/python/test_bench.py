@@ -1,0 +1,217 @@
+"""The Python benchmark: its systems compute the same thing, its rows fit, and nothing is skipped without a word."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import gdpa
+from gdpa.bench import __main__ as bench
+from gdpa.bench import command
+from gdpa.bench.cases import Case, cases_of_suite, generate_lengths, kept_scores, movielens_lengths
+from gdpa.bench.figures import Figure, ratios
+from gdpa.bench.measure import Effort, Result, measure
+from gdpa.bench.rows import Rates, fields
+from gdpa.bench.systems import SYSTEMS, Gdpa, GdpaIn, Operands, Padded, SdpaPerSequence, System
+
+CPU = torch.device("cpu")
+QUICK = Effort(seconds=0.0, rounds=1)
+
+
+def case(**changes: object) -> Case:
+    lengths = (7, 3, 12)
+    return replace(Case(lengths, lengths, heads=2, head_dim=8, dtype="float64", activation="silu"), **changes)
+
+
+def by_name(name: str) -> System:
+    return next(system for system in SYSTEMS if system.name == name)
+
+
+def unpadded(output: torch.Tensor, lengths: tuple[int, ...]) -> torch.Tensor:
+    return torch.cat([output[b, :, :length].transpose(0, 1) for b, length in enumerate(lengths)])
+
+
+@pytest.mark.parametrize(
+    ("name", "timed"),
+    [
+        ("padded", case()),
+        ("padded", case(mask="causal")),
+        ("padded", case(activation="sigmoid")),
+        ("padded", case(shared_q=True, lengths_q=(4, 4, 4))),
+        ("padded", case(shared_kv=True, lengths_k=(5, 5, 5))),
+        ("padded, compiled", case(mask="causal")),
+    ],
+)
+def test_the_padded_systems_compute_what_gdpa_computes(name: str, timed: Case) -> None:
+    """A rival that computed something else would be a rival of straw."""
+    operands = Operands.random(timed, CPU)
+    ours = Gdpa().prepare(timed, operands)
+    theirs = by_name(name).prepare(timed, operands)
+    our_output, their_output = ours.forward(), theirs.forward()
+    torch.testing.assert_close(unpadded(their_output[0], timed.lengths_q), our_output[0])
+    our_gradients, their_gradients = ours.backward(our_output), theirs.backward(their_output)
+    shared = (timed.shared_q, timed.shared_kv, timed.shared_kv)
+    lengths = (timed.lengths_q, timed.lengths_k, timed.lengths_k)
+    for got, expected, is_shared, of in zip(their_gradients, our_gradients, shared, lengths, strict=True):
+        torch.testing.assert_close(got[0].transpose(0, 1) if is_shared else unpadded(got, of), expected)
+
+
+def test_nested_and_per_sequence_softmax_agree() -> None:
+    timed = case(dtype="float32")
+    operands = Operands.random(timed, CPU)
+    one_by_one = by_name("SDPA per sequence").prepare(timed, operands).forward()
+    nested = by_name("SDPA nested").prepare(timed, operands).forward()
+    torch.testing.assert_close(nested[0], torch.cat([output[0].transpose(0, 1) for output in one_by_one]))
+
+
+def test_every_system_gives_a_row_or_a_reason() -> None:
+    result = measure(case(mask="window:2,0"), SYSTEMS, ["fwd"], QUICK, None)
+    named = {row.system for row in result.rows} | {refused.system for refused in result.refusals}
+    assert named == {system.name for system in SYSTEMS}
+    assert all(refused.reason for refused in result.refusals)
+
+
+class Broken(System):
+    name = "broken"
+
+    def prepare(self, case: Case, operands: Operands) -> None:  # type: ignore[override]
+        raise RuntimeError("needs a device that is not there\nand a long story")
+
+
+def test_a_system_that_fails_is_reported_with_its_words_and_stops_nothing() -> None:
+    result = measure(case(batch_limit=2), [Broken(), Gdpa()], ["fwd", "bwd"], QUICK, None)
+    assert [row.system for row in result.rows] == ["gdpa", "gdpa"]
+    assert {refused.reason for refused in result.refusals} == {"RuntimeError: needs a device that is not there"}
+
+
+def test_rows_have_the_fields_of_the_command_line() -> None:
+    line = command.output_of("bench", "--lengths", "5", "--direction", "fwd", "--seconds", "0", "--json")
+    assert fields() == list(json.loads(line))
+
+
+def test_a_row_says_what_was_run() -> None:
+    rates = Rates(1e12, 1e11)
+    row = measure(case(batch_limit=2, mask="causal"), [Gdpa()], ["bwd"], QUICK, rates).rows[0]
+    assert (row.system, row.version, row.dtype, row.mask) == ("gdpa", gdpa.__version__, "float64", "causal")
+    assert (row.B, row.H_q, row.d, row.q, row.kv) == (3, 2, 8, 12, 12)
+    assert row.fill == pytest.approx(22 / 36)
+    kept = 7 * 8 / 2 + 3 * 4 / 2 + 12 * 13 / 2
+    assert row.tflops * row.ms * 1e9 == pytest.approx(2.5 * 4 * 2 * 8 * kept)
+    assert row.cublas_tflops is None and row.floor_tflops and row.floor_tflops <= 1
+
+
+def test_lengths_are_those_of_the_command_line() -> None:
+    for fill, seed in ((1.0, 0), (0.5, 0), (0.3, 7), (0.8, 4294967295)):
+        options = ("--batch", "50", "--max-length", "97", "--fill", str(fill), "--seed", str(seed))
+        problem = command.json_of("explain", *options)["problem"]
+        assert generate_lengths(50, 97, fill, seed) == tuple(problem["lengths_q"])
+
+
+def test_flop_and_bytes_are_those_of_the_plan() -> None:
+    timed = case(mask="window:3,1", lengths_k=(4, 9, 12))
+    lengths = ["--lengths-q", "7,3,12", "--lengths-k", "4,9,12", "--dtype", "float64"]
+    plan = command.json_of("explain", *lengths, "--heads", "2", "--head-dim", "8", "--mask", timed.mask)
+    for direction, name in (("fwd", "forward"), ("bwd", "backward")):
+        assert timed.flops(direction) == plan[name]["flops"]
+        assert timed.bytes(direction) == plan[name]["bytes"]
+
+
+@pytest.mark.parametrize("window", [(-1, -1), (-1, 0), (2, 0), (0, 3), (-1, 2), (4, -1)])
+@pytest.mark.parametrize(("length_q", "length_k"), [(0, 5), (5, 0), (6, 6), (3, 9), (9, 3)])
+def test_kept_scores_are_counted_one_by_one(length_q: int, length_k: int, window: tuple[int, int]) -> None:
+    left, right = window
+    counted = sum(
+        (left < 0 or j >= i + length_k - length_q - left) and (right < 0 or j <= i + length_k - length_q + right)
+        for i in range(length_q)
+        for j in range(length_k)
+    )
+    assert kept_scores(length_q, length_k, window) == counted
+
+
+def test_suites_scale_and_share() -> None:
+    self_attention, pffn, pma = cases_of_suite("uses", batch_factor=1 / 32)
+    assert len(self_attention.lengths_q) == 2
+    assert pffn.shared_kv and set(pffn.lengths_k) == {64}
+    assert pma.shared_q and set(pma.lengths_q) == {4}
+
+
+def test_movielens_has_its_943_histories() -> None:
+    pytest.importorskip("recbole")
+    lengths = movielens_lengths()
+    assert (len(lengths), min(lengths), max(lengths), sum(lengths)) == (943, 20, 737, 100_000)
+
+
+def test_ratios_put_the_right_system_on_top() -> None:
+    timed = case(dtype="float32")
+    result = measure(timed, [Gdpa(), GdpaIn("float16"), SdpaPerSequence(), Padded()], ["fwd", "bwd"], QUICK, None)
+    ms = {"gdpa": 2.0, "SDPA per sequence": 3.0, "padded": 8.0}
+    rows = [replace(row, ms=4.0 if row.dtype == "float16" else ms[row.system]) for row in result.rows]
+    measured = {figure.what: figure for figure in ratios(Result(rows), "none")}
+    assert measured["float32 against SDPA per sequence, mask none, fwd"].measured == 1.5
+    assert measured["float32 against padded product-GELU-product, mask none, bwd"].measured == 4.0
+    assert measured["float16 against float32, mask none, fwd"].measured == 0.5
+    missing = measured["bfloat16 against float32, mask none, fwd"]
+    assert missing.measured is None and not missing.reached
+
+
+def test_a_figure_knows_when_it_is_reached() -> None:
+    assert Figure("speed", 1.2, 1.2, "x").reached
+    assert not Figure("speed", 1.19, 1.2, "x").reached
+    assert Figure("cost", 4.0, 5, "us", more_is_better=False).reached
+    assert not Figure("cost", 5.1, 5, "us", more_is_better=False).reached
+
+
+def test_the_command_prints_a_table_and_writes_rows_and_a_picture(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows, picture = tmp_path / "rows.jsonl", tmp_path / "new" / "rates.png"
+    arguments = ["--lengths", "5,9", "--heads", "1", "--head-dim", "8", "--systems", "gdpa", "SDPA per sequence"]
+    arguments += [
+        "--seconds",
+        "0",
+        "--rounds",
+        "1",
+        "--mask",
+        "window:2,0",
+        "--json",
+        str(rows),
+        "--plot",
+        str(picture),
+    ]
+    assert bench.main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert "GFLOP/s" in printed
+    assert "not run: SDPA per sequence, fwd: knows no windows" in printed
+    assert [json.loads(line)["system"] for line in rows.read_text().splitlines()] == ["gdpa", "gdpa"]
+    assert picture.stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--suite", "nosuch"], "expected one of anchors, uses"),
+        (["--lengths", "nosuch"], "expected movielens"),
+        (["--mask", "triangle"], "expected none, causal or window"),
+        (["--activation", "sigmod(s)"], "sigmod"),
+        (["--systems", "nosuch"], "expected names among gdpa"),
+    ],
+)
+def test_wrong_arguments_are_refused_in_words(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench.main(arguments) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_it_runs_as_a_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "gdpa.bench", "--list-systems"], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [system.name for system in SYSTEMS]

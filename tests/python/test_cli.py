@@ -1,0 +1,274 @@
+"""The command line as users and scripts meet it: exit codes, what is printed, and the JSON that programs read.
+
+The program is GDPA_COMMAND, or the `gdpa` beside this Python or on PATH.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gdpa.bench import command
+
+OUTPUTS = ["O", "dQ", "dK", "dV"]
+ROW_FIELDS = [
+    "system",
+    "version",
+    "commit",
+    "direction",
+    "device",
+    "dtype",
+    "activation",
+    "accuracy",
+    "deterministic",
+    "mask",
+    "B",
+    "H_q",
+    "H_k",
+    "d",
+    "d_v",
+    "q",
+    "kv",
+    "fill",
+    "shared_q",
+    "shared_kv",
+    "ms",
+    "tflops",
+    "cublas_tflops",
+    "floor_tflops",
+]
+
+
+def gdpa(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run([command.find(), *arguments], capture_output=True, text=True, input=stdin, timeout=120)
+
+
+def succeed(*arguments: str, stdin: str = "") -> str:
+    done = gdpa(*arguments, stdin=stdin)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def run_json(*arguments: str) -> dict[str, Any]:
+    return json.loads(succeed("run", "--seconds", "0", "--json", *arguments))
+
+
+@pytest.mark.parametrize("subcommand", ["run", "explain", "bench", "doctor"])
+def test_every_subcommand_explains_itself_with_examples(subcommand: str) -> None:
+    text = succeed(subcommand, "--help")
+    assert f"Usage: gdpa {subcommand}" in text
+    assert "Examples:" in text and f"  gdpa {subcommand}" in text
+
+
+def test_the_main_help_lists_the_subcommands_and_exit_codes() -> None:
+    text = succeed("--help")
+    for word in ("run", "explain", "bench", "doctor", "Exit codes"):
+        assert word in text
+
+
+def test_the_version_is_that_of_the_header() -> None:
+    header = Path(__file__).parents[2] / "include" / "gdpa" / "version.h"
+    version = header.read_text().split('"')[1]
+    assert succeed("--version").startswith(f"gdpa {version} (commit ")
+
+
+@pytest.mark.parametrize("arguments", [(), ("nonsense",), ("run", "--nonsense"), ("run", "--batch", "0")])
+def test_wrong_usage_is_exit_code_2(arguments: tuple[str, ...]) -> None:
+    done = gdpa(*arguments)
+    assert done.returncode == 2
+    assert done.stderr and not done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--dtype", "int8"), "expected float32, float64, bfloat16 or float16; got 'int8'"),
+        (("--lengths", "3,-1"), "expected lengths, whole numbers from 0 on; got '-1'"),
+        (("--lengths", "no-such-file"), "there is no such file"),
+        (("--lengths-q", "3,4", "--lengths-k", "3"), "got 2 of the queries and 1 of the keys"),
+        (("--lengths", "3", "--lengths-q", "3"), "--lengths gives queries and keys the same lengths"),
+        (("--dense", "--fill", ".5"), "--dense gives every batch entry the same length"),
+        (("--shared-q", "4", "--lengths", "3"), "--shared-q"),
+        (("--mask", "triangle"), "expected none, causal, causal-upper-left or window:LEFT,RIGHT"),
+        (("--mask", "window:3"), "got 'window:3'"),
+        (("--out-scale", "half"), "got 'half'"),
+        (("--with", "a"), "expected name=number"),
+        (("--heads", "4", "--heads-k", "3"), "heads"),
+        (("--scale", "nan"), "scale"),
+        (("--out-scale", "1,2,3", "--batch", "2"), "out_scale"),
+        (("--activation", "nosuch"), "nosuch"),
+    ],
+)
+def test_an_impossible_argument_is_refused_in_words(arguments: tuple[str, ...], words: str) -> None:
+    done = gdpa("run", *arguments)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert words in done.stderr
+    assert not done.stdout
+
+
+def test_a_wrong_expression_is_shown_with_a_caret_under_the_mistake() -> None:
+    done = gdpa("run", "--activation", "s * sigmod(s)")
+    assert done.returncode == 2
+    lines = done.stderr.splitlines()
+    shown = next(index for index, line in enumerate(lines) if line.strip() == "s * sigmod(s)")
+    assert lines[shown + 1].index("^") == lines[shown].index("sigmod")
+
+
+def test_json_that_cannot_be_written_is_exit_code_3() -> None:
+    done = gdpa("run", "--lengths", "3", "--seconds", "0", "--json", "/no/such/folder/out.json")
+    assert done.returncode == 3
+    assert "cannot be written" in done.stderr
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        ("--lengths", "3,17,0,5"),
+        ("--lengths-q", "9,0,40", "--lengths-k", "30,5,0", "--heads", "4", "--heads-k", "2"),
+        ("--dense", "--batch", "2", "--max-length", "33", "--head-dim", "24", "--head-dim-v", "40"),
+        ("--shared-q", "4", "--lengths-k", "5,0,70", "--out-scale", "1/len_k"),
+        ("--shared-k", "16", "--lengths-q", "5,0,70", "--out-scale", ".5,1,2"),
+        ("--lengths", "50,20", "--mask", "causal", "--activation", "silu"),
+        ("--lengths-q", "50,20", "--lengths-k", "30,40", "--mask", "window:5,2", "--scale", ".3"),
+    ],
+)
+def test_run_keeps_the_promise(shape: tuple[str, ...], dtype: str) -> None:
+    result = run_json(*shape, "--dtype", dtype)
+    assert result["ok"] is True
+    assert list(result["outputs"]) == OUTPUTS
+    for output in result["outputs"].values():
+        assert 0 <= output["error"] <= output["promise"]
+    assert result["problem"]["dtype"] == dtype
+
+
+def test_run_takes_an_expression_with_parameters() -> None:
+    result = run_json("--lengths", "20", "--activation", "a * tanh(b * s)", "--with", "a=2", "b=.5")
+    assert result["ok"] is True
+    assert "a = 2" in result["problem"]["activation"]
+
+
+def test_run_finds_an_error_above_the_promise() -> None:
+    """1e30 * s overflows the 16-bit score product's range, so the promise cannot be kept and the exit code says so."""
+    done = gdpa("run", "--lengths", "20", "--dtype", "fp16", "--activation", "1e30 * s", "--seconds", "0")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "above" in done.stdout
+
+
+def test_lengths_come_from_a_file_or_from_standard_input(tmp_path: Path) -> None:
+    file = tmp_path / "lengths.txt"
+    file.write_text("# three users\n3, 17\n5\n")
+    assert run_json("--lengths", str(file))["problem"]["lengths_q"] == [3, 17, 5]
+    piped = json.loads(succeed("run", "--lengths", "-", "--seconds", "0", "--json", stdin="4 6"))
+    assert piped["problem"]["lengths_q"] == [4, 6]
+
+
+def test_generated_lengths_have_the_fill_and_follow_the_seed() -> None:
+    options = ("--batch", "400", "--max-length", "100", "--fill", ".3")
+
+    def explain(*more: str) -> list[int]:
+        return json.loads(succeed("explain", *options, *more, "--json"))["problem"]["lengths_q"]
+
+    lengths = explain()
+    assert len(lengths) == 400 and max(lengths) <= 60
+    assert abs(sum(lengths) / 400 - 30) < 3
+    assert explain() == lengths
+    assert explain("--seed", "1") != lengths
+
+
+def test_no_terminal_means_no_colour_and_no_progress() -> None:
+    done = gdpa("run", "--lengths", "3", "--seconds", "0")
+    assert "\x1b" not in done.stdout
+    assert done.stderr == ""
+
+
+def test_explain_says_what_would_run_in_both_directions() -> None:
+    text = succeed("explain", "--lengths", "30,40", "--mask", "causal", "--activation", "silu")
+    for word in ("forward", "backward", "kernel", "tiles", "schedule", "reason", "workspace", "floor", "f'(s)"):
+        assert word in text
+
+
+def test_explain_counts_the_scores_that_the_mask_keeps() -> None:
+    options = ("--lengths", "40", "--heads", "2", "--head-dim", "16", "--head-dim-v", "8", "--json")
+    everything = json.loads(succeed("explain", *options))
+    causal = json.loads(succeed("explain", *options, "--mask", "causal"))
+    assert everything["forward"]["flops"] == 2 * 2 * (16 + 8) * 40 * 40
+    assert causal["forward"]["flops"] == 2 * 2 * (16 + 8) * 40 * 41 / 2
+    assert everything["forward"]["floor_ms"] > 0
+
+
+def test_bench_writes_one_row_for_each_function_and_direction() -> None:
+    lines = succeed(
+        "bench", "--lengths", "10,20", "--activation", "gelu", "s * sigmoid(1.702 * s)", "--seconds", "0", "--json"
+    ).splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert [(row["direction"], row["activation"]) for row in rows] == [
+        ("fwd", "gelu"),
+        ("bwd", "gelu"),
+        ("fwd", "s * sigmoid(1.702 * s)"),
+        ("bwd", "s * sigmoid(1.702 * s)"),
+    ]
+    for row in rows:
+        assert list(row) == ROW_FIELDS
+        assert row["cublas_tflops"] is None
+        assert (row["B"], row["q"], row["fill"]) == (2, 20, 0.75)
+        assert row["ms"] > 0 and row["tflops"] > 0 and row["floor_tflops"] > 0
+
+
+def test_bench_counts_flop_as_documented() -> None:
+    line = succeed(
+        "bench", "--lengths", "30", "--heads", "2", "--head-dim", "16", "--head-dim-v", "8", "--mask", "causal",
+        "--direction", "bwd", "--seconds", "0", "--json",
+    )  # fmt: skip
+    row = json.loads(line)
+    assert row["tflops"] * row["ms"] * 1e9 == pytest.approx(2.5 * 2 * 2 * (16 + 8) * 30 * 31 / 2)
+
+
+def test_bench_writes_a_file_beside_the_table(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    text = succeed("bench", "--lengths", "10", "--direction", "fwd", "--seconds", "0", "--json", str(file))
+    assert "GFLOP/s" in text
+    assert [json.loads(line)["direction"] for line in file.read_text().splitlines()] == ["fwd"]
+
+
+def test_a_suite_shrinks_to_a_small_machine() -> None:
+    rows = [
+        json.loads(line)
+        for line in succeed("bench", "--suite", "uses", "--scale-batch", ".03", "--seconds", "0", "--json").splitlines()
+    ]
+    assert [(row["shared_q"], row["shared_kv"]) for row in rows[::2]] == [(False, False), (False, True), (True, False)]
+    assert {row["B"] for row in rows} == {2}
+    assert gdpa("bench", "--suite", "nosuch").returncode == 2
+
+
+def test_the_anchors_hold_the_published_shapes() -> None:
+    shapes = json.loads(succeed("bench", "--list-suites", "--json"))["anchors"]["shapes"]
+    assert len([shape for shape in shapes if shape["head_dim"] == 128 and shape["fill"] == 1]) == 7
+    assert len([shape for shape in shapes if shape["head_dim"] == 128 and shape["fill"] == 0.5]) == 4
+    assert len([shape for shape in shapes if shape["head_dim"] == 64]) == 4
+
+
+def test_bench_measures_the_host_cost() -> None:
+    assert json.loads(succeed("bench", "--host-cost", "--seconds", ".01", "--json"))["host_cost_us"] > 0
+
+
+def test_doctor_reports_and_checks_this_machine() -> None:
+    report = json.loads(succeed("doctor", "--rates", "--json"))
+    assert report["threads"] >= 1 and report["memory_bytes"] > 0
+    assert report["vector_target"] and report["product_target"]
+    assert all(check["ok"] for check in report["self_check"].values())
+    assert report["rates"]["float32"]["product_tflops"] > 0
+    for component in report["components"]:
+        assert component["found"] or component["advice"], component
+    names = {component["name"] for component in report["components"]}
+    assert {"libxsmm", "Highway", "oneTBB", "CUDA driver", "NVRTC"} <= names
+
+
+def test_doctor_says_the_same_to_people() -> None:
+    text = succeed("doctor")
+    for word in ("processor", "libraries", "devices", "self-check", "libxsmm", "NVRTC"):
+        assert word in text

@@ -1,0 +1,118 @@
+"""torch.compile and torch.export: one graph, no recompilation when lengths change, the same numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo
+from reference import offsets
+from torch import Tensor
+
+import gdpa
+
+LENGTHS = [[3, 4], [5, 0], [1, 1], [40, 2], [0, 17]]
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def swish(s: Tensor) -> Tensor:
+    return s * torch.sigmoid(1.702 * s)
+
+
+ACTIVATIONS: dict[str, dict[str, Any]] = {
+    "name": {"activation": "silu"},
+    "expression": {"activation": "s * sigmoid(1.702 * s)"},
+    "function": {"activation": swish},
+    "Activation": {"activation": gdpa.Activation(swish)},
+    "parameters": {"activation": "s * sigmoid(b * s)", "params": {"b": 1.702}},
+    "function with parameters": {"activation": lambda s, b: s * torch.sigmoid(b * s), "params": {"b": 1.702}},
+}
+
+
+@pytest.mark.parametrize("keywords", ACTIVATIONS.values(), ids=list(ACTIVATIONS))
+def test_changing_lengths_do_not_recompile(keywords: dict[str, Any]) -> None:
+    def loss(query: Tensor, key: Tensor, value: Tensor, cu: Tensor) -> Tensor:
+        return gdpa.varlen_attention(2 * query, key, value, cu, cu, window_size=(-1, 0), **keywords).square().sum()
+
+    compiled = torch.compile(loss, fullgraph=True, dynamic=True, backend="aot_eager")
+    for count, lengths in enumerate(LENGTHS):
+        operands = [torch.randn(sum(lengths), 2, 8, requires_grad=True) for _ in range(3)]
+        cu = offsets(lengths)
+        with torch._dynamo.config.patch(error_on_recompile=count > 0):
+            got = compiled(*operands, cu)
+            gradients = torch.autograd.grad(got, operands)
+        wanted = loss(*operands, cu)
+        torch.testing.assert_close(got, wanted)
+        torch.testing.assert_close(gradients, torch.autograd.grad(wanted, operands))
+
+
+def test_the_default_backend_runs_it() -> None:
+    def attend(query: Tensor, cu: Tensor) -> Tensor:
+        return gdpa.varlen_attention(query + 1, query, query, cu, cu, activation=swish).relu()
+
+    query, cu = torch.randn(7, 2, 8, requires_grad=True), offsets([3, 4])
+    got = torch.compile(attend, fullgraph=True, dynamic=True)(query, cu)
+    torch.testing.assert_close(got, attend(query, cu))
+    torch.testing.assert_close(
+        torch.autograd.grad(got.sum(), query), torch.autograd.grad(attend(query, cu).sum(), query)
+    )
+
+
+@pytest.mark.parametrize("shared", ["query", "key"])
+def test_shared_operands_compile(shared: str) -> None:
+    def attend(query: Tensor, key: Tensor, cu: Tensor) -> Tensor:
+        cu_q, cu_k = (None, cu) if shared == "query" else (cu, None)
+        return gdpa.varlen_attention(query, key, key, cu_q, cu_k, out_scale="1/len_k")
+
+    compiled = torch.compile(attend, fullgraph=True, dynamic=True, backend="aot_eager")
+    for count, lengths in enumerate([[3, 4], [5, 6, 7], [2, 2, 2, 2]]):
+        rows_q, rows_k = (4, sum(lengths)) if shared == "query" else (sum(lengths), 4)
+        query, key = torch.randn(rows_q, 2, 8), torch.randn(rows_k, 2, 8)
+        with torch._dynamo.config.patch(error_on_recompile=count > 0):
+            got = compiled(query, key, offsets(lengths))
+        torch.testing.assert_close(got, attend(query, key, offsets(lengths)))
+
+
+def test_the_dense_function_compiles() -> None:
+    def attend(query: Tensor, key: Tensor) -> Tensor:
+        return gdpa.generalized_dot_product_attention(query, key, key, "relu2", is_causal=True)
+
+    compiled = torch.compile(attend, fullgraph=True, dynamic=True, backend="aot_eager")
+    for count, (length_q, length_k) in enumerate([(5, 7), (6, 9), (30, 4)]):
+        query, key = torch.randn(2, 3, length_q, 8), torch.randn(2, 3, length_k, 8)
+        with torch._dynamo.config.patch(error_on_recompile=count > 0):
+            got = compiled(query, key)
+        torch.testing.assert_close(got, attend(query, key))
+        assert got.stride() == attend(query, key).stride()
+
+
+def test_an_error_keeps_its_words_in_compiled_code() -> None:
+    def attend(query: Tensor, cu: Tensor) -> Tensor:
+        return gdpa.varlen_attention(query, query, query, cu, cu)
+
+    compiled = torch.compile(attend, fullgraph=True, dynamic=True, backend="aot_eager")
+    with pytest.raises(RuntimeError, match="cu_seqlens_q: expected numbers that never fall, got 2 after 5"):
+        compiled(torch.randn(7, 2, 8), torch.tensor([0, 5, 2]))
+
+
+class Model(torch.nn.Module):
+    def forward(self, query: Tensor, cu: Tensor) -> Tensor:
+        return gdpa.varlen_attention(query, query, query, cu, cu, activation=swish)
+
+
+def test_an_exported_program_takes_other_lengths() -> None:
+    total, batch = torch.export.Dim("total", min=2, max=1 << 20), torch.export.Dim("batch", min=2, max=1 << 10)
+    program = torch.export.export(
+        Model(), (torch.randn(7, 2, 8), offsets([3, 4])), dynamic_shapes=({0: total}, {0: batch})
+    )
+    assert any("gdpa.forward" in str(node.target) for node in program.graph.nodes)
+    query, cu = torch.randn(23, 2, 8), offsets([3, 0, 20])
+    torch.testing.assert_close(program.module()(query, cu), Model()(query, cu))

@@ -1,0 +1,148 @@
+"""What PyTorch asks of an operator beside its numbers: opcheck, fake tensors, autocast, FLOPs, threads."""
+
+from __future__ import annotations
+
+import copy
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from reference import offsets
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
+
+import gdpa
+
+FORMS: dict[str, tuple[tuple[int, ...], tuple[int, ...], Tensor | None, Tensor | None]] = {
+    "jagged": ((7, 4, 8), (9, 2, 8), offsets([3, 0, 4]), offsets([2, 3, 4])),
+    "shared query": ((4, 4, 8), (9, 2, 8), None, offsets([2, 3, 4])),
+    "shared key": ((7, 4, 8), (5, 2, 8), offsets([3, 0, 4]), None),
+    "dense": ((3, 5, 4, 8), (3, 6, 2, 8), None, None),
+}
+
+
+def problem(form: str, requires_grad: bool) -> tuple[Any, ...]:
+    shape_q, shape_k, cu_q, cu_k = FORMS[form]
+    operands = [torch.randn(shape, requires_grad=requires_grad) for shape in (shape_q, shape_k, shape_k)]
+    per_batch = torch.rand(3)
+    options = ("gelu", 0.5, 1.0, "number", per_batch, -1, 2, "bottom_right", True, "fast", False)
+    return (*operands, cu_q, cu_k, *options)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_opcheck_passes_for_the_forward(form: str) -> None:
+    torch.library.opcheck(torch.ops.gdpa.forward.default, problem(form, requires_grad=True))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_opcheck_passes_for_the_backward(form: str) -> None:
+    arguments = problem(form, requires_grad=False)
+    grad_output = torch.randn_like(torch.ops.gdpa.forward(*arguments))
+    torch.library.opcheck(torch.ops.gdpa.backward.default, (grad_output, *arguments))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_fake_result_has_the_metadata_of_a_real_one(form: str) -> None:
+    arguments = problem(form, requires_grad=False)
+    real = torch.ops.gdpa.forward(*arguments)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        fake = torch.ops.gdpa.forward(*(a.clone() if isinstance(a, Tensor) else a for a in arguments))
+    assert (fake.shape, fake.stride(), fake.dtype) == (real.shape, real.stride(), real.dtype)
+
+
+def jagged(requires_grad: bool = False) -> tuple[Tensor, Tensor]:
+    return torch.randn(7, 2, 8, requires_grad=requires_grad), offsets([3, 4])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_autocast_computes_in_its_type_and_gradients_keep_theirs(dtype: torch.dtype) -> None:
+    query, cu = jagged(requires_grad=True)
+    with torch.autocast("cpu", dtype):
+        output = gdpa.varlen_attention(query, query, query, cu, cu)
+    assert output.dtype == dtype
+    low = query.detach().to(dtype)
+    assert torch.equal(output, gdpa.varlen_attention(low, low, low, cu, cu))
+    output.sum().backward()
+    assert query.grad is not None
+    assert query.grad.dtype == torch.float32
+
+
+def test_autocast_leaves_fp64_alone_and_can_be_switched_off() -> None:
+    query, cu = jagged()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert gdpa.varlen_attention(*[query.double()] * 3, cu, cu).dtype == torch.float64
+        with torch.autocast("cpu", enabled=False):
+            assert gdpa.varlen_attention(query, query, query, cu, cu).dtype == torch.float32
+
+
+def counted(call: Any) -> int:
+    with FlopCounterMode(display=False) as counter:
+        call()
+    return counter.get_total_flops()
+
+
+def test_flops_of_a_jagged_batch_are_those_of_its_sequences() -> None:
+    lengths_q, lengths_k, heads, head_dim, head_dim_v = [3, 0, 10], [4, 5, 2], 4, 8, 16
+    query = torch.randn(13, heads, head_dim, requires_grad=True)
+    key = torch.randn(11, 2, head_dim, requires_grad=True)
+    value = torch.randn(11, 2, head_dim_v, requires_grad=True)
+    scores = heads * sum(q * k for q, k in zip(lengths_q, lengths_k, strict=True))
+
+    def attend() -> Tensor:
+        return gdpa.varlen_attention(query, key, value, offsets(lengths_q), offsets(lengths_k), enable_gqa=True)
+
+    forward = 2 * scores * (head_dim + head_dim_v)
+    backward = 2 * scores * (3 * head_dim + 2 * head_dim_v)  # S again, dS K, dS^T Q; dO V^T, P^T dO
+    assert counted(attend) == forward
+    assert counted(lambda: attend().sum().backward()) == forward + backward
+
+
+def test_flops_leave_out_what_the_mask_leaves_out() -> None:
+    query, cu = jagged()
+    causal = counted(lambda: gdpa.varlen_attention(query, query, query, cu, cu, window_size=(-1, 0)))
+    assert causal == 2 * 2 * (6 + 10) * (8 + 8)
+
+
+def test_flops_of_fake_tensors_take_all_lengths_as_equal() -> None:
+    query, _ = jagged()
+    with FakeTensorMode() as mode:
+        fake, cu = mode.from_tensor(query), mode.from_tensor(offsets([3, 4]))
+        assert counted(lambda: gdpa.varlen_attention(fake, fake, fake, cu, cu)) == 2 * 2 * (2 * 3.5 * 3.5) * (8 + 8)
+
+
+def test_threads_may_call_at_the_same_time() -> None:
+    def attend(seed: int) -> list[Tensor]:
+        query = torch.randn(50, 2, 16, generator=torch.Generator().manual_seed(seed), requires_grad=True)
+        cu = offsets([20, 30])
+        output = gdpa.varlen_attention(query, query, query, cu, cu, activation=f"s * sigmoid({1 + seed % 5} * s)")
+        return [output.detach(), *torch.autograd.grad(output.sum(), query)]
+
+    alone = [attend(seed) for seed in range(40)]
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(attend, range(40)))
+    for one, other in zip(alone, together, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_many_calls_do_not_grow_the_process() -> None:
+    query, cu = jagged()
+
+    def resident_kib() -> int:
+        with open("/proc/self/status") as status:
+            return next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
+
+    text = "s * sigmoid(1.702 * s) + 0 * s + 0 * s + 0 * s"
+    for _ in range(1000):
+        gdpa.varlen_attention(query, query, query, cu, cu, activation=text)
+    before = resident_kib()
+    for _ in range(50_000):
+        gdpa.varlen_attention(query, query, query, cu, cu, activation=text)
+    assert resident_kib() - before < 2048
+
+
+def test_a_module_that_holds_an_activation_can_be_copied() -> None:
+    activation = gdpa.Activation("a * s", {"a": 2.0})
+    assert copy.deepcopy(activation) == activation
+    assert hash(copy.deepcopy(activation)) == hash(activation)
