@@ -15,6 +15,13 @@ if(NOT SKBUILD)
   install(EXPORT gdpaTargets FILE gdpaConfig.cmake NAMESPACE gdpa:: DESTINATION ${package_folder})
   write_basic_package_version_file(gdpaConfigVersion.cmake COMPATIBILITY SameMinorVersion)
   install(FILES ${CMAKE_CURRENT_BINARY_DIR}/gdpaConfigVersion.cmake DESTINATION ${package_folder})
+
+  # Against a sanitized library a stranger's program would have to be sanitized too.
+  if(GDPA_DEVELOP AND NOT GDPA_SANITIZE)
+    add_test(NAME installed_package
+             COMMAND ${CMAKE_COMMAND} -DBUILD=${CMAKE_BINARY_DIR} -DWORK=${CMAKE_CURRENT_BINARY_DIR}/installed
+                     -DCXX=${CMAKE_CXX_COMPILER} -P ${PROJECT_SOURCE_DIR}/tests/install/check.cmake)
+  endif()
   return()
 endif()
 

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <tuple>
@@ -16,7 +17,8 @@ Program lower(const Tree& tree, const std::vector<NodeId>& roots, const std::str
   const std::vector<bool> wanted = tree.reachable(roots);
   Program program;
   std::vector<std::uint16_t> step_of(tree.size());
-  // Nodes that differ only in the edge of a derivative compute the same.
+  // Nodes that differ only in the edge of a derivative, and so perhaps in the order of their operands, compute the
+  // same.
   std::map<std::tuple<Operation, std::uint16_t, std::uint16_t>, std::uint16_t> extrema;
   for (NodeId id = 0; id < tree.size(); ++id) {
     if (!wanted[id]) continue;
@@ -36,7 +38,8 @@ Program lower(const Tree& tree, const std::vector<NodeId>& roots, const std::str
     }
     const auto index = static_cast<std::uint16_t>(program.steps.size());
     if (node.operation == Operation::minimum || node.operation == Operation::maximum) {
-      const auto [position, is_new] = extrema.try_emplace({node.operation, step.a, step.b}, index);
+      const auto [position, is_new] =
+          extrema.try_emplace({node.operation, std::min(step.a, step.b), std::max(step.a, step.b)}, index);
       step_of[id] = position->second;
       if (!is_new) continue;
     }

@@ -341,6 +341,8 @@ TEST(Derivative, SimplificationKeepsWhatInfinityGives) {
   EXPECT_TRUE(std::isnan(Activation("s - s").value(infinity)));
   EXPECT_TRUE(std::isnan(Activation("0 * s").value(infinity)));
   EXPECT_TRUE(std::isnan(Activation("s / s").value(0)));
+  EXPECT_TRUE(std::isnan(Activation("1 + 3 * s + -2 * s").value(infinity)));
+  EXPECT_DOUBLE_EQ(Activation("1e200 * (1e200 * s)").value(1e-300), 1e100);
   EXPECT_DOUBLE_EQ(Activation("1e30 * (1e30 * s)").value(1e-60), 1);
   EXPECT_DOUBLE_EQ(Activation("(1e-200 * s) * s").value(1e200), 1e200);
 }
@@ -408,6 +410,11 @@ TEST(Derivative, WithRespectToAParameter) {
   EXPECT_NEAR(slope(tree.parameter("b")), a * s * (1 - t * t), 1e-14);
   EXPECT_NEAR(slope(tree.score()), a * b * (1 - t * t) + a * std::pow(s, a - 1), 1e-14);
   EXPECT_EQ(slope(tree.parameter("c")), 0);
+}
+
+TEST(Derivative, ExtremaThatDifferAtTheEdgeAloneAreOneStep) {
+  const auto steps = [](const char* text) { return Activation(text).function().value().steps.size(); };
+  EXPECT_EQ(steps("max(s, 0) * relu(s)"), steps("relu(s) * relu(s)"));
 }
 
 TEST(Derivative, ManyOperandsAndNestedGatesStaySmall) {

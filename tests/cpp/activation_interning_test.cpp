@@ -1,6 +1,7 @@
 // Functions are made once per text and shared, by any number of threads at once, in bounded memory.
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -33,6 +34,13 @@ TEST(Interning, ThreadsThatRaceGetTheSameFunctions) {
   }
   for (std::thread& thread : threads) thread.join();
   for (const auto& mine : seen) EXPECT_EQ(mine, seen[0]);
+}
+
+TEST(Interning, ForgetsRatherThanGrowsWithoutEnd) {
+  const std::weak_ptr<const gdpa::activation::Function> first = gdpa::activation::Function::make("s + 0.456", {});
+  EXPECT_FALSE(first.expired());
+  for (int i = 0; i < 3000; ++i) Activation("s - a", {{"a", i}});
+  EXPECT_TRUE(first.expired());
 }
 
 TEST(Interning, AHandleOutlivesTheTableThatForgets) {

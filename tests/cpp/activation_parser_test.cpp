@@ -3,7 +3,10 @@
 
 #include <cmath>
 #include <limits>
+#include <map>
+#include <random>
 #include <string>
+#include <vector>
 
 #include "gdpa/activation.h"
 #include "gdpa/error.h"
@@ -237,6 +240,29 @@ TEST(ParserErrors, WhatIsTooLargeIsRefusedBeforeAnythingOverflows) {
   std::string sum = "s";
   for (int i = 0; i < 1500; ++i) sum += " + sin(" + std::to_string(i) + " * s)";
   EXPECT_NE(message(sum).find("expected at most 4096 operations"), std::string::npos);
+}
+
+TEST(ParserErrors, AnyTextIsReadOrRefused) {
+  const std::vector<std::string> parts = {"s",    "(",      ")",     "+",      "-",     "*",      "/",    "^",
+                                          "**",   ",",      "1",     ".5",     "1e308", "0",      "inf",  "pi",
+                                          "with", "a",      "=",     "<",      "!=",    "where(", "max(", "gelu(",
+                                          "gelu", "clamp(", "sqrt(", "log(s)", "s^2",   "relu("};
+  std::mt19937 random(3);
+  int read = 0;
+  for (int i = 0; i < 50000; ++i) {
+    std::string text;
+    for (int length = 1 + static_cast<int>(random() % 12); length > 0; --length) {
+      text += parts[random() % parts.size()] + " ";
+    }
+    try {
+      const Activation activation(text);
+      activation.derivative(0.5);
+      EXPECT_EQ(Activation(activation.text()).text(), activation.text());
+      ++read;
+    } catch (const gdpa::Error&) {
+    }
+  }
+  EXPECT_GT(read, 500);
 }
 
 TEST(ParserErrors, AConstantThatIsNotANumberIsRefused) {
