@@ -19,11 +19,9 @@
 // K and V shared by the batch: the batch is cut into parts, a CTA walks over one, and writes fp32 sums, one slab for
 // each part, that reduce.cuh adds up in order.
 //
-// Launch: grid any number of CTAs, best an upper bound of the work: heads_k * (packed_rows_k / tile_keys + batch) for
-//         jagged keys, heads_k * batch * ceil(length / tile_keys) for dense ones, with parts instead of batch for
-//         shared ones; block backward_threads<Config>; dynamic shared memory backward_shared_bytes<Config>.
-//         Workspace: grad_query_sum, zeroed by the caller; the two slabs where keys_shared, not zeroed. Rows hold
-//         padded_columns floats for each head, in the order of visit_sums.
+// Launch: grid as schedule.cuh says, keys own the work; block backward_threads<Config>; dynamic shared memory
+//         backward_shared_bytes<Config>. Workspace: grad_query_sum where reduce_grad_query, zeroed before; the slabs of
+//         grad_key_sum and grad_value_sum where keys_shared, not zeroed.
 //
 // Config: struct with
 //     using Element, Activation;                types.cuh; value_and_derivative(s, f, f')
@@ -38,12 +36,6 @@
 #include "portable/schedule.cuh"
 
 namespace gdpa::portable {
-
-struct BackwardArguments : Arguments {
-  Operand grad_query_sum;  ///< fp32; strides as grad_query's of a contiguous tensor of padded columns
-  Operand grad_key_sum;    ///< fp32, where keys_shared; batch_stride is that of a part's slab
-  Operand grad_value_sum;
-};
 
 template <class Config>
 struct BackwardTiles {
@@ -90,8 +82,8 @@ constexpr int backward_shared_bytes = BackwardTiles<Config>::shared_bytes;
 
 /// The queries of entry b. A CTA whose keys are its own stays in one entry, whose rows are known.
 template <class Config>
-__device__ Rows queries_of(const Arguments& arguments, const Work& work, int64_t b) {
-  return Config::keys_shared ? arguments.queries(b) : work.queries;
+__device__ Rows queries_met(const Arguments& arguments, const Work& work, int64_t b) {
+  return Config::keys_shared ? queries_of(arguments, b) : work.queries;
 }
 
 /// A tile of queries: which entry, which head of queries, its first query; head is -1 behind the last tile.
@@ -121,7 +113,7 @@ struct QueryWalk {
   /// Goes to the first tile of the place's entry, or of the next one that has any.
   __device__ void enter() {
     for (; place.b < work.batch_end; ++place.b) {
-      const Rows queries = queries_of<Config>(arguments, work, place.b);
+      const Rows queries = queries_met<Config>(arguments, work, place.b);
       const MaskOfSequence mask{arguments.params.mask, queries.count, work.keys.count};
       const Kept met = mask.queries_of(work.tile * Config::tile_keys, Config::tile_keys);
       queries_begin = met.begin / Config::tile_queries * Config::tile_queries;
@@ -230,7 +222,7 @@ __device__ void contribute(KeySums& grad_key, ValueSums& grad_value, const WarpT
 
 /// dQ += factor * dS K for one tile of queries, into the fp32 sum.
 template <class Config>
-__device__ void reduce_grad_query(const BackwardArguments& arguments, const Work& work, const QueryPlace& at,
+__device__ void reduce_grad_query(const Arguments& arguments, const Work& work, const QueryPlace& at,
                                   typename BackwardTiles<Config>::Scores grad_scores,
                                   typename BackwardTiles<Config>::QueryOrKey key, float factor) {
   using Tiles = BackwardTiles<Config>;
@@ -240,7 +232,7 @@ __device__ void reduce_grad_query(const BackwardArguments& arguments, const Work
   if (warp >= Tiles::dq_row_warps * Tiles::dq_column_warps || column >= Tiles::columns) return;
   Sums<Tiles::dq_row_tiles, Tiles::dq_columns> sums;
   multiply_columns<Config::tile_keys>(sums, grad_scores.from(0, row), key.from(0, column));
-  const Rows queries = queries_of<Config>(arguments, work, at.b);
+  const Rows queries = queries_met<Config>(arguments, work, at.b);
   const Operand& target = arguments.grad_query_sum;
   auto* to = static_cast<float*>(target.data) + element_offset(target, queries, at.b, at.query + row, at.head) + column;
   const int rows_left = queries.count - at.query - row;
@@ -276,7 +268,7 @@ __device__ void store_gradient(const Gradient& sums, float factor, Tile staging,
 }
 
 template <class Config>
-__device__ void backward_tile(const BackwardArguments& arguments, const Work& work, unsigned shared) {
+__device__ void backward_tile(const Arguments& arguments, const Work& work, unsigned shared) {
   using Tiles = BackwardTiles<Config>;
   using Element = typename Config::Element;
   using Storage = typename Element::Storage;
@@ -299,7 +291,7 @@ __device__ void backward_tile(const BackwardArguments& arguments, const Work& wo
   const auto load_stage = [&](int stage, const QueryPlace& at) {
     if (threadIdx.x == 0) places[stage] = at;
     if (at.head >= 0) {
-      const Rows queries = queries_of<Config>(arguments, work, at.b);
+      const Rows queries = queries_met<Config>(arguments, work, at.b);
       load_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim>(
           query_tile(stage),
           static_cast<const Storage*>(params.query.data) +
@@ -332,7 +324,7 @@ __device__ void backward_tile(const BackwardArguments& arguments, const Work& wo
   const float scale = static_cast<float>(params.scale);
   // out_scale multiplies the finished sums. Keys that the batch shares sum over entries that differ in it: then P and
   // dS take it.
-  const float factor = Config::keys_shared ? 1.0f : arguments.out_scale(work.batch_begin, work.queries, work.keys);
+  const float factor = Config::keys_shared ? 1.0f : out_scale_of(arguments, work.batch_begin, work.queries, work.keys);
   Sums<row_tiles, Tiles::warp_columns> grad_key;
   Sums<row_tiles, Tiles::warp_columns_v> grad_value;
 
@@ -353,9 +345,9 @@ __device__ void backward_tile(const BackwardArguments& arguments, const Work& wo
     const QueryPlace& at = places[stage];
     if (at.head < 0) break;
 
-    const Rows queries = queries_of<Config>(arguments, work, at.b);
+    const Rows queries = queries_met<Config>(arguments, work, at.b);
     const MaskOfSequence mask{params.mask, queries.count, work.keys.count};
-    const float weight_factor = Config::keys_shared ? arguments.out_scale(at.b, queries, work.keys) : 1.0f;
+    const float weight_factor = Config::keys_shared ? out_scale_of(arguments, at.b, queries, work.keys) : 1.0f;
     const int first_key = work.tile * Config::tile_keys;
     const WarpTiles<Config> tiles{key_tile.from_row(warp_key),
                                   value_tile.from_row(warp_key),
@@ -392,13 +384,11 @@ __device__ void backward_tile(const BackwardArguments& arguments, const Work& wo
 }
 
 template <class Config>
-__global__ void __launch_bounds__(Config::key_warps* Config::column_warps * 32, Config::ctas)
-    backward(const __grid_constant__ BackwardArguments arguments) {
+__device__ void backward(const Arguments& arguments) {
   extern __shared__ __align__(16) unsigned char shared_memory[];
-  __shared__ Work work;
-  for (bool first = true; take_work(work, arguments, arguments.params.heads_k, first); first = false) {
-    backward_tile<Config>(arguments, work, shared_address(shared_memory));
-  }
+  const int64_t entries = Config::keys_shared ? arguments.parts : arguments.params.batch;
+  for_all_work(arguments, key_owner<Config>(arguments, entries), false,
+               [&](const Work& work) { backward_tile<Config>(arguments, work, shared_address(shared_memory)); });
 }
 
 }  // namespace gdpa::portable

@@ -11,9 +11,8 @@
 // Q shared by the batch: the batch is cut into parts, a CTA walks over one, and writes fp32 sums, one slab for each
 // part, that reduce.cuh adds up in order.
 //
-// Launch: grid any number of CTAs, best an upper bound of the work: as forward.cuh, with parts instead of batch for
-//         shared queries; block backward_query_threads<Config>; dynamic shared memory
-//         backward_query_shared_bytes<Config>. Workspace: the slabs where queries_shared, not zeroed.
+// Launch: grid as schedule.cuh says, queries own the work; block backward_query_threads<Config>; dynamic shared memory
+//         backward_query_shared_bytes<Config>. Workspace: the slabs of grad_query_sum where queries_shared, not zeroed.
 //
 // Config: struct with
 //     using Element, Activation;                types.cuh; value_and_derivative(s, f, f')
@@ -28,10 +27,6 @@
 #include "portable/schedule.cuh"
 
 namespace gdpa::portable {
-
-struct BackwardQueryArguments : Arguments {
-  Operand grad_query_sum;  ///< fp32, where queries_shared; batch_stride is that of a part's slab
-};
 
 template <class Config>
 struct BackwardQueryTiles {
@@ -84,15 +79,15 @@ __device__ void differentiate_scores(const Sums<row_tiles, Config::tile_keys>& s
 
 /// Adds the part of dQ that batch entry b contributes.
 template <class Config, class Gradient>
-__device__ void add_entry(const BackwardQueryArguments& arguments, const Work& work, int64_t b, unsigned shared,
+__device__ void add_entry(const Arguments& arguments, const Work& work, int64_t b, unsigned shared,
                           Gradient& grad_query) {
   using Tiles = BackwardQueryTiles<Config>;
   using Element = typename Config::Element;
   using Storage = typename Element::Storage;
   constexpr int row_tiles = Tiles::row_tiles;
   const Params& params = arguments.params;
-  const Rows queries = arguments.queries(b);
-  const Rows keys = arguments.keys(b);
+  const Rows queries = Config::queries_shared ? queries_of(arguments, b) : work.queries;
+  const Rows keys = Config::queries_shared ? keys_of(arguments, b) : work.keys;
   const MaskOfSequence mask{params.mask, queries.count, keys.count};
   const int first_query = work.tile * Config::tile_queries;
   const typename Tiles::QueryTile query_tile{shared};
@@ -114,7 +109,7 @@ __device__ void add_entry(const BackwardQueryArguments& arguments, const Work& w
 
   const int warp_row = warp_index() * Tiles::warp_rows;
   const float scale = static_cast<float>(params.scale);
-  const float factor = Config::queries_shared ? arguments.out_scale(b, queries, keys) : 1.0f;
+  const float factor = Config::queries_shared ? out_scale_of(arguments, b, queries, keys) : 1.0f;
   for (int first_key = stream.begin; first_key < stream.end; first_key += Config::tile_keys) {
     stream.advance(first_key);
     Sums<row_tiles, Config::tile_keys> scores;
@@ -135,7 +130,7 @@ __device__ void add_entry(const BackwardQueryArguments& arguments, const Work& w
 }
 
 template <class Config>
-__device__ void backward_query_tile(const BackwardQueryArguments& arguments, const Work& work, unsigned shared) {
+__device__ void backward_query_tile(const Arguments& arguments, const Work& work, unsigned shared) {
   using Tiles = BackwardQueryTiles<Config>;
   using Storage = typename Config::Element::Storage;
   const Params& params = arguments.params;
@@ -158,7 +153,7 @@ __device__ void backward_query_tile(const BackwardQueryArguments& arguments, con
     });
   } else {
     const typename Tiles::QueryTile staging{shared};
-    stage_sums(grad_query, scale * arguments.out_scale(work.batch_begin, work.queries, work.keys),
+    stage_sums(grad_query, scale * out_scale_of(arguments, work.batch_begin, work.queries, work.keys),
                staging.from_row(warp_row));
     __syncthreads();
     store_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim>(
@@ -170,13 +165,11 @@ __device__ void backward_query_tile(const BackwardQueryArguments& arguments, con
 }
 
 template <class Config>
-__global__ void __launch_bounds__(Config::warps * 32, Config::ctas)
-    backward_query(const __grid_constant__ BackwardQueryArguments arguments) {
+__device__ void backward_query(const Arguments& arguments) {
   extern __shared__ __align__(16) unsigned char shared_memory[];
-  __shared__ Work work;
-  for (bool first = true; take_work(work, arguments, arguments.params.heads_q, first); first = false) {
-    backward_query_tile<Config>(arguments, work, shared_address(shared_memory));
-  }
+  const int64_t entries = Config::queries_shared ? arguments.parts : arguments.params.batch;
+  for_all_work(arguments, query_owner<Config>(arguments, entries), true,
+               [&](const Work& work) { backward_query_tile<Config>(arguments, work, shared_address(shared_memory)); });
 }
 
 }  // namespace gdpa::portable

@@ -10,10 +10,8 @@
 //
 // There is no maximum and no sum to keep, so tiles are independent, and one barrier a tile is all the warps share.
 //
-// Launch: grid any number of CTAs from 1 on, best an upper bound of the work: heads_q * (packed_rows_q / tile_queries +
-//         batch) for jagged queries, else heads_q * batch * ceil(length / tile_queries); block forward_threads<Config>;
-//         dynamic shared memory forward_shared_bytes<Config>; no workspace but the counts of `prepare` (jagged
-//         queries).
+// Launch: grid as schedule.cuh says, queries own the work; block forward_threads<Config>; dynamic shared memory
+//         forward_shared_bytes<Config>; no workspace.
 //
 // Config: struct with
 //     using Element, Activation;                types.cuh; value(s)
@@ -92,7 +90,7 @@ __device__ void store_output(const Arguments& arguments, const Work& work, const
   const Operand& target = arguments.params.output;
   const int first_query = work.tile * Config::tile_queries;
   const typename Tiles::OutputTile staging{shared};
-  stage_sums(output, arguments.out_scale(work.batch_begin, work.queries, work.keys),
+  stage_sums(output, out_scale_of(arguments, work.batch_begin, work.queries, work.keys),
              staging.from_row(warp_index() * Tiles::warp_rows));
   __syncthreads();
   store_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim_v>(
@@ -141,13 +139,10 @@ __device__ void forward_tile(const Arguments& arguments, const Work& work, unsig
 }
 
 template <class Config>
-__global__ void __launch_bounds__(Config::warps * 32, Config::ctas)
-    forward(const __grid_constant__ Arguments arguments) {
+__device__ void forward(const Arguments& arguments) {
   extern __shared__ __align__(16) unsigned char shared_memory[];
-  __shared__ Work work;
-  for (bool first = true; take_work(work, arguments, arguments.params.heads_q, first); first = false) {
-    forward_tile<Config>(arguments, work, shared_address(shared_memory));
-  }
+  for_all_work(arguments, query_owner<Config>(arguments, arguments.params.batch), true,
+               [&](const Work& work) { forward_tile<Config>(arguments, work, shared_address(shared_memory)); });
 }
 
 }  // namespace gdpa::portable

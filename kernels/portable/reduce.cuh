@@ -1,36 +1,30 @@
 // Rounds the fp32 sums of gradients that several CTAs contribute to: adds the slabs, where there are several, in
 // order, and writes the gradient in its own type and layout.
 //
-// Launch: grid any number of CTAs, block reduce_threads, no shared memory. Element and `columns` as in the kernel that
-// made the sums.
+// Launch: grid any number of CTAs, block reduce_threads<Config>, no shared memory. Element and `columns` as in the
+// kernel that made the sums.
 #pragma once
 
 #include "common/tile.cuh"
+#include "portable/arguments.cuh"
 
 namespace gdpa::portable {
 
-struct ReduceArguments {
-  const float* sums;    ///< (slabs, rows, heads, padded_columns(columns)), in the order of visit_sums
-  int64_t slab_stride;  ///< floats from one slab to the next
-  int64_t slabs;
-  int64_t rows;           ///< packed rows, or batch * length, or length where the batch shares the operand
-  int64_t rows_in_batch;  ///< rows between batch strides of `output`: its length where dense, else `rows`
-  int64_t heads;
-  Operand output;
-};
-
+template <class Config>
 constexpr int reduce_threads = 256;
+template <class Config>
+constexpr int reduce_shared_bytes = 0;
 
 /// Config: using Element; int columns (of the output); bool aligned.
 template <class Config>
-__global__ void __launch_bounds__(reduce_threads) reduce(const __grid_constant__ ReduceArguments arguments) {
+__device__ void reduce(const ReduceArguments& arguments) {
   using Element = typename Config::Element;
   using Storage = typename Element::Storage;
   constexpr int groups = padded_columns(Config::columns) / column_group;
   constexpr int chunk = chunk_elements<Element>;
   const int64_t pieces = arguments.rows * arguments.heads * groups;
-  for (int64_t piece = static_cast<int64_t>(blockIdx.x) * reduce_threads + threadIdx.x; piece < pieces;
-       piece += static_cast<int64_t>(gridDim.x) * reduce_threads) {
+  for (int64_t piece = static_cast<int64_t>(blockIdx.x) * reduce_threads<Config> + threadIdx.x; piece < pieces;
+       piece += static_cast<int64_t>(gridDim.x) * reduce_threads<Config>) {
     float sum[column_group] = {};
     for (int64_t slab = 0; slab < arguments.slabs; ++slab) {
       const auto* from =

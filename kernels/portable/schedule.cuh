@@ -1,22 +1,21 @@
-// Which tile of which head and batch entry a CTA computes. The host never knows the lengths of a jagged batch: it
-// launches as many CTAs as there can be tiles at most, `prepare` counts the tiles on the device, and each CTA finds its
-// tile by searching the counts. The hardware deals CTAs out as others end, which balances sequences of any lengths.
+// Which tile of which head and batch entry a CTA computes. The host never knows the lengths of a jagged batch, and no
+// table of tiles is made either: entry b of a side that begins at row c(b) is given the places
 //
-// prepare: grid 2 + any number of CTAs (more zero the unused rows faster; 64 are plenty), block prepare_threads, no
-//          dynamic shared memory. Memory: (batch + 1) int64 numbers for each jagged side that tiles are counted for.
-//          Launched before the kernels that read the counts, and needed only where a side is jagged.
+//     c(b) / tile + b  ...  c(b + 1) / tile + b,
+//
+// at least as many as it has tiles, since ceil((y - x) / t) <= y / t - x / t + 1. A CTA finds the entry of its place by
+// searching the cumulative lengths themselves; a place without a tile is passed over. Behind the last entry a further
+// one holds the rows that no sequence has: it meets nothing on the other side, so its outputs become zeros.
+//
+// The grid may have any number of CTAs: each takes every gridDim-th place. As many CTAs as places, heads * (packed rows
+// / tile + batch + 1), let the hardware deal them out as others end, which balances sequences of any lengths. A dense
+// side has heads * batch * ceil(length / tile) places; one that the batch shares has `parts` in the place of batch.
 #pragma once
 
 #include "common/sequence.cuh"
+#include "portable/arguments.cuh"
 
 namespace gdpa::portable {
-
-/// The tiles of the side that owns the work, queries in forward and keys in backward.
-struct TileCounts {
-  const int64_t* before = nullptr;  ///< batch + 1: tiles of all earlier entries, or null: all have `each`
-  int64_t each = 0;
-  int64_t owners = 0;  ///< batch entries; for an operand that the batch shares: parts that the batch is cut into
-};
 
 /// One piece of work: a tile of one head, summed over batch entries [batch_begin, batch_end), which is one entry
 /// unless the owner is shared by the batch.
@@ -24,161 +23,131 @@ struct Work {
   int64_t batch_begin;
   int64_t batch_end;
   int64_t owner;  ///< batch_begin, or which part of the batch
-  int64_t item;   ///< this work's place among all
+  int64_t place;  ///< among all
   int head;       ///< of the owner's side
   int key_head;
   int tile;
+  bool exists;   ///< false for a place without a tile
   Rows queries;  ///< of entry batch_begin
   Rows keys;
 };
 
-/// What every kernel receives.
-struct Arguments {
-  Params params;
-  int64_t packed_rows_q;  ///< rows of the query operand, which jagged offsets are clamped to
-  int64_t packed_rows_k;
-  TileCounts tiles;
+/// The rows of entry b, none where b is the entry behind the last one.
+__device__ inline Rows queries_of(const Arguments& arguments, int64_t b) {
+  if (b >= arguments.params.batch) return {0, 0};
+  return rows_of(arguments.params.queries, b, arguments.packed_rows_q);
+}
+__device__ inline Rows keys_of(const Arguments& arguments, int64_t b) {
+  if (b >= arguments.params.batch) return {0, 0};
+  return rows_of(arguments.params.keys, b, arguments.packed_rows_k);
+}
 
-  __device__ Rows queries(int64_t b) const { return rows_of(params.queries, b, packed_rows_q); }
-  __device__ Rows keys(int64_t b) const { return rows_of(params.keys, b, packed_rows_k); }
-  __device__ float out_scale(int64_t b, const Rows& queries, const Rows& keys) const {
-    return static_cast<float>(params.out_scale.of(b, queries.count, keys.count));
-  }
+__device__ inline float out_scale_of(const Arguments& arguments, int64_t b, const Rows& queries, const Rows& keys) {
+  if (b >= arguments.params.batch) return 0.0f;
+  return static_cast<float>(arguments.params.out_scale.of(b, queries.count, keys.count));
+}
+
+/// The side whose tiles are dealt out.
+struct Owner {
+  const Sequences& side;
+  int64_t packed_rows;
+  int64_t heads;
+  int64_t tile;
+  int64_t entries;  ///< batch entries, or parts of the batch
+
+  __device__ bool jagged() const { return side.cumulative != nullptr; }
+  __device__ int64_t tiles_each() const { return (side.length + tile - 1) / tile; }
+  __device__ int64_t first_row(int64_t b) const { return clamp(side.begin(b), 0, packed_rows); }
+  __device__ int64_t first_place(int64_t b) const { return first_row(b) / tile + b; }
+
+  /// Places of one head.
+  __device__ int64_t places() const { return jagged() ? packed_rows / tile + entries + 1 : entries * tiles_each(); }
 };
 
-/// The last entry with before[entry] * heads <= item, by one warp: 32 places are looked at in one round.
-__device__ inline int64_t find_owner(const TileCounts& counts, int64_t heads, int64_t item) {
+/// The last entry, of those in the batch and the one behind it, with first_place(entry) * heads <= place; by one warp,
+/// which looks at 32 places in one round.
+__device__ inline int64_t find_entry(const Owner& owner, int64_t place) {
   int64_t low = 0;
-  int64_t size = counts.owners;
+  int64_t size = owner.entries + 1;
   while (size > 1) {
     const int64_t step = (size + 31) / 32;
-    const int64_t place = static_cast<int64_t>(threadIdx.x % 32) * step;
-    const bool at_or_before = place < size && counts.before[low + place] * heads <= item;
-    const int64_t passed = __popc(__ballot_sync(0xffffffffu, at_or_before)) - 1;
+    const int64_t at = static_cast<int64_t>(threadIdx.x % 32) * step;
+    const bool at_or_before = at < size && owner.first_place(low + at) * owner.heads <= place;
+    // Offsets that fall, which they must not, may say no everywhere.
+    const int64_t passed = max(__popc(__ballot_sync(0xffffffffu, at_or_before)) - 1, 0);
     low += passed * step;
     size = size - passed * step < step ? size - passed * step : step;
   }
   return low;
 }
 
-/// The work of `item`, tiles innermost so that CTAs that run together read the same keys, or queries; tile is -1 past
-/// the last one. The batch is cut evenly into the owners' parts.
-__device__ inline Work find_work(const Arguments& arguments, int64_t heads, int64_t item) {
-  const TileCounts& counts = arguments.tiles;
-  Work work{0, 0, 0, item, 0, 0, -1, {0, 0}, {0, 0}};
-  int64_t tiles = counts.each;
-  int64_t rest;
-  if (counts.before != nullptr) {
-    if (item >= counts.before[counts.owners] * heads) return work;
-    work.owner = find_owner(counts, heads, item);
-    const int64_t before = counts.before[work.owner];
-    tiles = counts.before[work.owner + 1] - before;
-    rest = item - before * heads;
+/// The work of a place, tiles innermost so that CTAs that run together read the same keys, or queries.
+__device__ inline Work find_work(const Arguments& arguments, const Owner& owner, bool owns_queries, int64_t place) {
+  const Params& params = arguments.params;
+  Work work{};
+  work.place = place;
+  int64_t tiles = owner.tiles_each();
+  int64_t first = 0;
+  if (owner.jagged()) {
+    work.owner = find_entry(owner, place);
+    first = owner.first_place(work.owner);
+    tiles = (work.owner < owner.entries ? owner.first_place(work.owner + 1) : owner.places()) - first;
   } else {
-    if (item >= counts.owners * heads * tiles) return work;
-    work.owner = item / (heads * tiles);
-    rest = item - work.owner * heads * tiles;
+    work.owner = place / (owner.heads * tiles);
+    first = work.owner * tiles;
   }
+  const int64_t rest = place - first * owner.heads;
+  if (tiles <= 0 || rest < 0 || rest >= tiles * owner.heads) return work;  // as only offsets that fall can make it
   work.head = static_cast<int>(rest / tiles);
-  work.key_head = static_cast<int>(work.head * arguments.params.heads_k / heads);
+  work.key_head = static_cast<int>(work.head * params.heads_k / owner.heads);
   work.tile = static_cast<int>(rest - work.head * tiles);
-  work.batch_begin = work.owner * arguments.params.batch / counts.owners;
-  work.batch_end = (work.owner + 1) * arguments.params.batch / counts.owners;
-  work.queries = arguments.queries(work.batch_begin);
-  work.keys = arguments.keys(work.batch_begin);
+  if (owner.jagged()) {
+    work.batch_begin = work.owner;
+    work.batch_end = work.owner + 1;
+  } else {
+    work.batch_begin = work.owner * params.batch / owner.entries;
+    work.batch_end = (work.owner + 1) * params.batch / owner.entries;
+  }
+  work.queries = queries_of(arguments, work.batch_begin);
+  work.keys = keys_of(arguments, work.batch_begin);
+  Rows& owned = owns_queries ? work.queries : work.keys;
+  if (work.owner == params.batch) {
+    const int64_t used = owner.first_row(params.batch);
+    owned = {used, static_cast<int>(owner.packed_rows - used)};
+  }
+  work.exists = work.tile * owner.tile < owned.count;
   return work;
 }
 
-/// Puts a CTA's first or next work into shared memory, where it costs the main loop no registers; false when there is
-/// none left. All threads call it.
-__device__ inline bool take_work(Work& work, const Arguments& arguments, int64_t heads, bool first) {
-  __syncthreads();  // all are done with the work before, and with the shared memory that it used
-  if (threadIdx.x < 32) {
-    const Work found = find_work(arguments, heads, first ? blockIdx.x : work.item + gridDim.x);
-    __syncwarp();
-    if (threadIdx.x == 0) work = found;
-  }
-  __syncthreads();
-  return work.tile >= 0;
-}
-
-struct PrepareArguments {
-  /// Tiles to count: of `side`, `tile` rows each, into `before`. A null `before` counts nothing.
-  struct Count {
-    Sequences side;
-    int64_t packed_rows;
-    int64_t tile;
-    int64_t* before;
-  };
-  /// Rows to zero: those of a packed output that no sequence has. A null `output.data` zeroes nothing.
-  struct Unused {
-    Operand output;
-    Sequences side;
-    int64_t packed_rows;
-    int64_t heads;
-    int64_t columns;
-    int element_bytes;
-  };
-  int64_t batch;
-  Count count[2];
-  Unused unused[3];
-};
-
-constexpr int prepare_threads = 1024;
-
-/// before[b] = tiles of entries 0 .. b - 1, by one CTA: a scan over 1024 entries at a time.
-__device__ inline void count_tiles(const PrepareArguments::Count& count, int64_t batch) {
-  __shared__ int64_t of_warp[prepare_threads / 32];
-  const int thread = static_cast<int>(threadIdx.x);
-  int64_t carried = 0;
-  for (int64_t first = 0; first < batch; first += prepare_threads) {
-    const int64_t b = first + thread;
-    int64_t sum = 0;
-    if (b < batch) sum = (rows_of(count.side, b, count.packed_rows).count + count.tile - 1) / count.tile;
-    const int64_t own = sum;
-    for (int distance = 1; distance < 32; distance *= 2) {
-      const int64_t other = __shfl_up_sync(0xffffffffu, sum, distance);
-      if (thread % 32 >= distance) sum += other;
+/// Calls compute(work) for all work of this CTA. The work lies in shared memory, where it costs the main loop no
+/// registers.
+template <class Compute>
+__device__ void for_all_work(const Arguments& arguments, const Owner& owner, bool owns_queries, Compute compute) {
+  __shared__ Work work;
+  const int64_t places = owner.heads * owner.places();
+  if (blockIdx.x >= places) return;
+  for (bool first = true;; first = false) {
+    if (threadIdx.x < 32) {
+      const Work found = find_work(arguments, owner, owns_queries, first ? blockIdx.x : work.place + gridDim.x);
+      __syncwarp();
+      if (threadIdx.x == 0) work = found;
     }
-    if (thread % 32 == 31) of_warp[thread / 32] = sum;
     __syncthreads();
-    int64_t total = 0;
-    for (int warp = 0; warp < prepare_threads / 32; ++warp) {
-      if (warp == thread / 32) sum += total;
-      total += of_warp[warp];
-    }
-    if (b < batch) count.before[b] = carried + sum - own;
-    carried += total;
-    __syncthreads();
-  }
-  if (thread == 0) count.before[batch] = carried;
-}
-
-__device__ inline void zero_unused_rows(const PrepareArguments::Unused& unused, int64_t batch) {
-  const int64_t used = clamp(unused.side.begin(batch), 0, unused.packed_rows);
-  const int64_t row_elements = unused.heads * unused.columns;
-  const int64_t elements = (unused.packed_rows - used) * row_elements;
-  for (int64_t index = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; index < elements;
-       index += static_cast<int64_t>(gridDim.x) * blockDim.x) {
-    const int64_t row = used + index / row_elements;
-    const int64_t head = index % row_elements / unused.columns;
-    const int64_t place = unused.output.offset(Sequences{}, 0, row, head) + index % unused.columns;
-    if (unused.element_bytes == 2) {
-      static_cast<unsigned short*>(unused.output.data)[place] = 0;
-    } else {
-      static_cast<float*>(unused.output.data)[place] = 0.0f;
-    }
+    if (work.exists) compute(work);
+    const bool last = work.place + gridDim.x >= places;
+    __syncthreads();  // all are done with the work, and with the shared memory that it used
+    if (last) return;
   }
 }
 
-template <int unique = 0>
-__global__ void __launch_bounds__(prepare_threads) prepare(const __grid_constant__ PrepareArguments arguments) {
-  if (blockIdx.x < 2 && arguments.count[blockIdx.x].before != nullptr) {
-    count_tiles(arguments.count[blockIdx.x], arguments.batch);
-  }
-  for (const auto& unused : arguments.unused) {
-    if (unused.output.data != nullptr) zero_unused_rows(unused, arguments.batch);
-  }
+/// The queries as owner of the work, and the keys.
+template <class Config>
+__device__ Owner query_owner(const Arguments& arguments, int64_t entries) {
+  return {arguments.params.queries, arguments.packed_rows_q, arguments.params.heads_q, Config::tile_queries, entries};
+}
+template <class Config>
+__device__ Owner key_owner(const Arguments& arguments, int64_t entries) {
+  return {arguments.params.keys, arguments.packed_rows_k, arguments.params.heads_k, Config::tile_keys, entries};
 }
 
 }  // namespace gdpa::portable
