@@ -17,6 +17,11 @@ struct Arguments {
   Operand grad_value_sum;
 };
 
+/// The names that a generated source uses: each kernel's own, with Arguments behind it.
+using ForwardArguments = Arguments;
+using BackwardArguments = Arguments;
+using BackwardQueryArguments = Arguments;
+
 struct ReduceArguments {
   const float* sums;    ///< slabs of (rows, heads, padded columns)
   int64_t slab_stride;  ///< floats from one slab to the next
