@@ -218,7 +218,7 @@ constexpr int unrolled_products = Element::bytes == 2 ? 16 : 1;
 template <class Tile, int row_tiles, int columns>
 __device__ void multiply_rows(Sums<row_tiles, columns>& sums, Tile a, Tile b) {
   using Element = typename Tile::Element;
-#pragma unroll(unrolled_products<Element>)
+#pragma unroll(unrolled_products <Element>)
   for (int k = 0; k < Tile::columns; k += product_depth<Element>) {
     FragmentA left[row_tiles];
 #pragma unroll
@@ -265,7 +265,7 @@ __device__ void multiply_fragments(Sums<row_tiles, columns>& sums, const Fragmen
 template <int depth, class TileA, class TileB, int row_tiles, int columns>
 __device__ void multiply_tiles(Sums<row_tiles, columns>& sums, TileA a, TileB b) {
   using Element = typename TileA::Element;
-#pragma unroll(unrolled_products<Element>)
+#pragma unroll(unrolled_products <Element>)
   for (int k = 0; k < depth; k += product_depth<Element>) {
     FragmentA left[row_tiles];
 #pragma unroll
@@ -278,7 +278,7 @@ __device__ void multiply_tiles(Sums<row_tiles, columns>& sums, TileA a, TileB b)
 template <int depth, class TileA, class TileB, int row_tiles, int columns>
 __device__ void multiply_columns(Sums<row_tiles, columns>& sums, TileA a, TileB b) {
   using Element = typename TileA::Element;
-#pragma unroll(unrolled_products<Element>)
+#pragma unroll(unrolled_products <Element>)
   for (int k = 0; k < depth; k += product_depth<Element>) {
     FragmentA left[row_tiles];
 #pragma unroll
