@@ -265,6 +265,16 @@ TEST(CpuBackend, several_threads_may_call_at_once) {
   EXPECT_EQ(differences, std::vector<int>(4, 0));
 }
 
+/// Tiles are padded with rows of zeros, where this function is infinite and its derivative is not a number.
+TEST(CpuBackend, what_pads_a_tile_reaches_no_result) {
+  Example example({37, 1, 70}, 1, 16);
+  example.attention.activation = Activation("log(s * s)");
+  example.run();
+  for (const Floats& result : example.results()) {
+    for (float value : result) ASSERT_TRUE(std::isfinite(value));
+  }
+}
+
 /// The workers of a data loader are forked from a process whose threads they do not inherit.
 TEST(CpuBackend, a_forked_child_may_call) {
   Example example({300, 200, 250}, 2, 64);
