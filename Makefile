@@ -6,6 +6,7 @@ SHELL := bash
 MAKEFLAGS += --no-print-directory
 
 # What one build folder has compiled, another with the same flags takes from there: the tests' and the wheel's.
+export CXX
 export CMAKE_CXX_COMPILER_LAUNCHER := ccache
 export CCACHE_DIR := $(CURDIR)/.cache/ccache
 # Where the tests find the NVRTC that PyTorch brings.

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import torch
 
+import gdpa
+
 # More than one folder where the package is installed for editing: sources in one, built files in the other.
-_package_folders: list[str] = list(__import__("gdpa").__path__)
+_package_folders: list[str] = list(gdpa.__path__)
 
 
 def _load() -> None:

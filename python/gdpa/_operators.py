@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 from torch.utils.flop_counter import register_flop_formula
 
 from gdpa._library import backward, flops, forward
@@ -20,6 +21,12 @@ _per_batch = _problem.index("out_scale_per_batch")
 
 @torch.library.register_fake("gdpa::forward")
 def _(query, key, value, cu_seqlens_q, cu_seqlens_k, *rest):  # type: ignore[no-untyped-def]
+    for name, tensor in (("key", key), ("value", value)):
+        if tensor.device != query.device:
+            raise TypeError(
+                f"{name}: expected device {query.device}, as the query's, got {tensor.device}; move all tensors to one "
+                "device"
+            )
     sizes = [*query.shape[:-1], value.shape[-1]]
     if query.dim() == 3 and cu_seqlens_q is None:
         sizes[0] = sizes[0] * _batch(query, key, cu_seqlens_q, cu_seqlens_k)
@@ -96,7 +103,9 @@ def _below_autograd(operator: Any, keyset: Any, arguments: tuple[Any, ...]) -> A
 # torch.library.register_autograd does the same in 46 us a recorded call; this takes 7 (2.15, one row, two cores).
 def _autograd(operator: Any, function: type[torch.autograd.Function], operands: int) -> Any:
     def kernel(keyset: Any, *arguments: Any) -> Any:
-        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in arguments[:operands]):
+        needs_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in arguments[:operands])
+        # In forward mode PyTorch then refuses a function without jvp, where it would drop the tangents in silence.
+        if needs_gradient or forward_ad._current_level >= 0:
             return function.apply(keyset, *arguments)
         return _below_autograd(operator, keyset, arguments)
 

@@ -5,6 +5,7 @@
 #include <cassert>
 #include <memory>
 #include <optional>
+#include <utility>
 
 namespace gdpa::cpu {
 namespace {

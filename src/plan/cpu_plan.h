@@ -12,7 +12,7 @@ namespace gdpa::plan {
 struct Processor {
   int threads = 1;                   ///< processors this process may use
   int64_t cache_bytes = 1 << 20;     ///< second-level cache of one core
-  int64_t held_bytes = 8 << 20;      ///< rows of dQ that a thread sums at once
+  int64_t held_bytes = 16 << 20;     ///< rows of dQ that a thread sums at once
   int64_t partial_bytes = 32 << 20;  ///< a thread's share of the partial sums of gradients
   double thread_cost = 2.5e6;        ///< work, in multiplications and additions, that is worth waking one more thread
 };

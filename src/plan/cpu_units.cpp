@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <queue>
+#include <tuple>
 
 namespace gdpa::plan {
 namespace {
@@ -59,8 +60,11 @@ class Cutter {
     } else {
       cut_backward();
     }
-    std::sort(schedule_.units.begin(), schedule_.units.end(),
-              [](const CpuUnit& a, const CpuUnit& b) { return a.cost > b.cost; });
+    // A total order: the list never depends on the library that sorts it.
+    std::sort(schedule_.units.begin(), schedule_.units.end(), [](const CpuUnit& a, const CpuUnit& b) {
+      return std::tie(b.cost, a.batch.begin, a.queries.begin, a.heads.begin) <
+             std::tie(a.cost, b.batch.begin, b.queries.begin, b.heads.begin);
+    });
   }
 
  private:

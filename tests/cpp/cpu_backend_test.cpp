@@ -2,6 +2,8 @@
 // offsets beyond 2^31, bounded memory, and calls from several threads at once.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <cstring>
@@ -261,6 +263,36 @@ TEST(CpuBackend, several_threads_may_call_at_once) {
   }
   for (std::thread& caller : callers) caller.join();
   EXPECT_EQ(differences, std::vector<int>(4, 0));
+}
+
+/// Tiles are padded with rows of zeros, where this function is infinite and its derivative is not a number.
+TEST(CpuBackend, what_pads_a_tile_reaches_no_result) {
+  Example example({37, 1, 70}, 1, 16);
+  example.attention.activation = Activation("log(s * s)");
+  example.run();
+  for (const Floats& result : example.results()) {
+    for (float value : result) ASSERT_TRUE(std::isfinite(value));
+  }
+}
+
+/// The workers of a data loader are forked from a process whose threads they do not inherit.
+TEST(CpuBackend, a_forked_child_may_call) {
+  Example example({300, 200, 250}, 2, 64);
+  example.run();
+  const std::vector<Floats> expected = example.results();
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    alarm(60);
+    example.run();
+    const std::vector<Floats> actual = example.results();
+    bool equal = true;
+    for (std::size_t r = 0; r < actual.size(); ++r) equal = equal && equal_bits(actual[r], expected[r]);
+    _exit(equal ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "status " << status;
 }
 
 TEST(CpuBackend, queries_without_keys_and_keys_without_queries_get_zeros) {

@@ -94,3 +94,13 @@ def test_activation_checkpointing_gives_the_same_gradients() -> None:
     output = torch.utils.checkpoint.checkpoint(attend, query, use_reentrant=False)
     (checkpointed,) = torch.autograd.grad(output.sum(), query)
     assert torch.equal(checkpointed, torch.autograd.grad(attend(query).sum(), query)[0])
+
+
+def test_forward_mode_is_refused_rather_than_answered_with_zeros() -> None:
+    query, cu = torch.randn(5, 1, 4), offsets([5])
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(query, torch.ones_like(query))
+        with pytest.raises(RuntimeError, match="jvp"):
+            gdpa.varlen_attention(dual, query, query, cu, cu)
+    with pytest.raises(RuntimeError):
+        torch.func.jvp(lambda q: gdpa.varlen_attention(q, q, q, cu, cu), (query,), (query,))

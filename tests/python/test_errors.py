@@ -45,16 +45,17 @@ VALUE_ERRORS: dict[str, dict[str, Any]] = {
     "window: expected sides of 0 or more, or -1": {"window_size": (-2, 0)},
     "window_size: expected two whole numbers (left, right), got 7": {"window_size": 7},
     'accuracy: expected one of "fast", "exact", got "best"': {"accuracy": "best"},
-    "gelo": {"activation": "gelo"},
-    "s * (1 +": {"activation": "s * (1 +"},
-    "b": {"activation": "a * tanh(b * s)", "params": {"a": 1.0}},
-    "unused": {"activation": "a * s", "params": {"a": 1.0, "unused": 2.0}},
+    "    gelo\n    ^": {"activation": "gelo"},
+    "    s * (1 +\n": {"activation": "s * (1 +"},
+    "the parameter b has no number": {"activation": "a * tanh(b * s)", "params": {"a": 1.0}},
+    'the expression has no parameter "unused"': {"activation": "a * s", "params": {"a": 1.0, "unused": 2.0}},
 }
 
 TYPE_ERRORS: dict[str, dict[str, Any]] = {
     "query: expected dtype float32, float64, bfloat16 or float16, got int32": {"query": QUERY.int()},
     "query: expected dtype float32, float64, bfloat16 or float16, got complex64": {"query": QUERY.to(torch.complex64)},
     "key: expected dtype float32, as the query's, got float64": {"key": QUERY.double()},
+    "key: expected device cpu, as the query's, got meta": {"key": QUERY.to("meta")},
     "cu_seqlens_q: expected dtype int32 or int64, got int16": {"cu_seq_q": OFFSETS.to(torch.int16)},
     "cu_seqlens_q: expected dtype int32 or int64, got float32": {"cu_seq_q": OFFSETS.float()},
     "out_scale: expected dtype float32 or float64, got float16": {"out_scale": torch.ones(2).half()},

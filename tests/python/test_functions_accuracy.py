@@ -9,42 +9,42 @@ from collections.abc import Callable
 import mpmath
 import pytest
 import torch
+from mpmath import mpf
 
 import gdpa
 
 mpmath.mp.dps = 80
-Number = mpmath.mpf
 
 
-def logistic(x: Number) -> Number:
+def logistic(x: mpf) -> mpf:
     return 1 / (1 + mpmath.exp(-x))
 
 
-def gelu_tanh(s: Number) -> Number:
-    return s / 2 * (1 + mpmath.tanh(mpmath.sqrt(2 / mpmath.pi) * (s + Number("0.044715") * s**3)))
+def gelu_tanh(s: mpf) -> mpf:
+    return s / 2 * (1 + mpmath.tanh(mpmath.sqrt(2 / mpmath.pi) * (s + mpf("0.044715") * s**3)))
 
 
 # Each name by the formula of its source, not as gdpa's table writes it.
-DEFINITIONS: dict[str, Callable[[Number], Number]] = {
+DEFINITIONS: dict[str, Callable[[mpf], mpf]] = {
     "identity": lambda s: s,
-    "relu": lambda s: max(s, Number(0)),
-    "relu2": lambda s: max(s, Number(0)) ** 2,
+    "relu": lambda s: max(s, mpf(0)),
+    "relu2": lambda s: max(s, mpf(0)) ** 2,
     "leaky_relu": lambda s: s if s > 0 else s / 100,
     "gelu": lambda s: s * mpmath.ncdf(s),
     "gelu_tanh": gelu_tanh,
     "fast_gelu": gelu_tanh,
     "silu": lambda s: s * logistic(s),
     "fast_silu": lambda s: s * logistic(s),
-    "hardswish": lambda s: s * min(max(s + 3, Number(0)), Number(6)) / 6,
+    "hardswish": lambda s: s * min(max(s + 3, mpf(0)), mpf(6)) / 6,
     "sigmoid": logistic,
     "tanh": mpmath.tanh,
     "softplus": lambda s: mpmath.log1p(mpmath.exp(s)),
 }
 
 
-def slope(definition: Callable[[Number], Number], score: Number) -> Number:
+def slope(definition: Callable[[mpf], mpf], score: mpf) -> mpf:
     """f' by a central difference that never reaches across 0; 80 digits leave more than 20 right."""
-    step = abs(score) * Number(10) ** -13
+    step = abs(score) * mpf(10) ** -13
     return (definition(score + step) - definition(score - step)) / (2 * step)
 
 
@@ -68,12 +68,12 @@ def through_operator(name: str, score: torch.Tensor) -> tuple[torch.Tensor, torc
     return output.detach().flatten(), query.grad.flatten()
 
 
-def worst(actual: torch.Tensor, score: torch.Tensor, exact: Callable[[Number], Number]) -> float:
+def worst(actual: torch.Tensor, score: torch.Tensor, exact: Callable[[mpf], mpf]) -> float:
     """The largest |error| / max(1, |exact|), in units of the type's epsilon."""
     errors = []
     for number, result in zip(score.tolist(), actual.tolist(), strict=True):
-        expected = exact(Number(number))
-        errors.append(float(abs(Number(result) - expected) / max(Number(1), abs(expected))))
+        expected = exact(mpf(number))
+        errors.append(float(abs(mpf(result) - expected) / max(mpf(1), abs(expected))))
     return max(errors) / torch.finfo(score.dtype).eps
 
 
