@@ -25,6 +25,7 @@ const char* const footer =
 
 struct DoctorOptions {
   bool rates = false;
+  int threads = 0;
   JsonOutput json;
 };
 
@@ -147,7 +148,7 @@ int execute(DoctorOptions& options) {
   if (!options.json.replaces_text()) print_report(system, checks);
   if (options.rates) {
     for (const DType dtype : {DType::float32, DType::float64}) {
-      const ProcessorRates rates = measure_processor_rates(dtype);
+      const ProcessorRates rates = measure_processor_rates(dtype, options.threads);
       report["rates"][name(dtype)] = rates_to_json(rates);
       if (options.json.replaces_text()) continue;
       fmt::print("\nrates, {}: products {:.1f} GFLOP/s, copies {:.1f} GB/s\n", name(dtype), rates.product_flops * 1e-9,
@@ -164,6 +165,10 @@ Command add_doctor(CLI::App& app) {
   auto options = std::make_shared<DoctorOptions>();
   CLI::App* const parser = app.add_subcommand("doctor", "Say what gdpa found on this machine and whether it works");
   parser->add_flag("--rates", options->rates, "Measure the product and copy rates of this processor")->group("Output");
+  parser->add_option("--threads", options->threads, "Measure them on so many threads; 0 is one for each processor")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str()
+      ->group("Output");
   add_json_option(*parser, options->json);
   parser->footer(footer);
   return {parser, [options] { return execute(*options); }};

@@ -8,7 +8,9 @@
 
 #include <cmath>
 #include <limits>
+#include <map>
 #include <numbers>
+#include <utility>
 #include <vector>
 
 namespace gdpa::activation {
@@ -46,20 +48,19 @@ class Differentiator {
   NodeId chain(NodeId a, NodeId b) {
     if (tree_.is_number(a, 0) || tree_.is_number(b, 0)) return zero();
     if (!is_gate(a)) std::swap(a, b);
-    if (is_gate(a)) {
-      const Node gate = tree_[a];
-      return tree_.select(gate.a, chain(gate.b, b), chain(gate.c, b));
-    }
-    return tree_.multiply(a, b);
+    if (!is_gate(a)) return tree_.multiply(a, b);
+    // Gates share their branches: without a memory the walk through them would be exponential.
+    const auto known = chained_.find({a, b});
+    if (known != chained_.end()) return known->second;
+    const Node gate = tree_[a];
+    const NodeId result = tree_.select(gate.a, chain(gate.b, b), chain(gate.c, b));
+    chained_.emplace(std::pair(a, b), result);
+    return result;
   }
 
   NodeId chain_divide(NodeId a, NodeId b) {
     if (tree_.is_number(a, 0)) return a;
-    if (is_gate(a)) {
-      const Node gate = tree_[a];
-      return tree_.select(gate.a, chain_divide(gate.b, b), chain_divide(gate.c, b));
-    }
-    return tree_.divide(a, b);
+    return is_gate(a) ? chain(a, tree_.divide(number(1), b)) : tree_.divide(a, b);
   }
 
   // `factor` stands beside something that vanishes where its partner levels out. Only a factor that is bounded on one
@@ -201,6 +202,7 @@ class Differentiator {
   Tree& tree_;
   NodeId variable_;
   std::vector<NodeId> derivatives_;
+  std::map<std::pair<NodeId, NodeId>, NodeId> chained_;
 };
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "activation/scalar.h"
+#include "gdpa/error.h"
 
 namespace gdpa::activation {
 
@@ -83,6 +84,12 @@ Tree::Tree() {
 }
 
 NodeId Tree::intern(Node node) {
+  constexpr NodeId most_nodes = 1 << 17;  // far beyond what most_steps of a program can need
+  if (size() >= most_nodes) {
+    throw Error(ErrorKind::value,
+                "activation: expected at most 4096 operations in the function and its derivative, but "
+                "far more came; simplify the expression");
+  }
   const auto [position, is_new] = ids_.try_emplace(node, size());
   if (is_new) {
     ranges_.push_back(range_of(node));

@@ -421,6 +421,9 @@ TEST(Derivative, ManyOperandsAndNestedGatesStaySmall) {
   std::string text = "max(s";
   for (int i = 0; i < 100; ++i) text += ", " + std::to_string(i) + " * s";
   EXPECT_EQ(Activation(text + ") * exp(s)").derivative(-1), 0 * std::exp(-1));
+  std::string bounds = "max(s";  // ties of ties: shared, not written out
+  for (int i = 0; i < 40; ++i) bounds += ", " + std::to_string(i);
+  EXPECT_EQ(Activation("2 * " + bounds + ")").derivative(39), 1);
   std::string nested = "s";
   for (int i = 0; i < 8; ++i) nested = "clamp(" + nested + ", -1, 1) * relu(" + nested + ")";
   EXPECT_LT(Activation(nested).function().value_and_derivative().steps.size(), 400u);

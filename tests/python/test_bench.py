@@ -16,7 +16,7 @@ from gdpa.bench import __main__ as bench
 from gdpa.bench import command
 from gdpa.bench.cases import Case, cases_of_suite, generate_lengths, kept_scores, movielens_lengths
 from gdpa.bench.figures import Figure, ratios
-from gdpa.bench.measure import Effort, Result, measure
+from gdpa.bench.measure import Effort, Result, measure, measure_rates
 from gdpa.bench.rows import Rates, fields
 from gdpa.bench.systems import SYSTEMS, Gdpa, GdpaIn, Operands, Padded, SdpaPerSequence, System
 
@@ -139,6 +139,15 @@ def test_suites_scale_and_share() -> None:
     assert len(self_attention.lengths_q) == 2
     assert pffn.shared_kv and set(pffn.lengths_k) == {64}
     assert pma.shared_q and set(pma.lengths_q) == {4}
+
+
+def test_the_floor_is_that_of_the_threads_that_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, ...]] = []
+    answer = {"rates": {"float32": {"product_tflops": 2.0, "copy_gb_per_second": 3.0}}}
+    monkeypatch.setattr(command, "json_of", lambda *arguments: asked.append(arguments) or answer)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    assert measure_rates("bfloat16") == Rates(2e12, 3e9)
+    assert asked[0][-2:] == ("--threads", "3")
 
 
 def test_movielens_has_its_943_histories() -> None:

@@ -268,6 +268,11 @@ def test_doctor_reports_and_checks_this_machine() -> None:
     assert {"libxsmm", "Highway", "oneTBB", "CUDA driver", "NVRTC"} <= names
 
 
+def test_rates_are_measured_on_the_threads_asked_for() -> None:
+    """Python's benchmark asks for those that it times, or its floor would be another machine's."""
+    assert json.loads(succeed("doctor", "--rates", "--threads", "1", "--json"))["rates"]["float32"]["threads"] == 1
+
+
 def test_doctor_says_the_same_to_people() -> None:
     text = succeed("doctor")
     for word in ("processor", "libraries", "devices", "self-check", "libxsmm", "NVRTC"):

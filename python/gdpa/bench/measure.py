@@ -52,9 +52,9 @@ def busy_warning() -> str | None:
 
 
 def measure_rates(dtype: str) -> Rates | None:
-    """From `gdpa doctor --rates`, or None where the command is missing."""
+    """On as many threads as PyTorch has, from `gdpa doctor --rates`, or None where the command is missing."""
     try:
-        rates = command.json_of("doctor", "--rates")["rates"]
+        rates = command.json_of("doctor", "--rates", "--threads", str(torch.get_num_threads()))["rates"]
     except command.CommandMissing:
         return None
     measured = rates["float64" if dtype == "float64" else "float32"]
