@@ -40,6 +40,8 @@ struct Reference {
   int64_t output_rows = 0;
   std::function<double(double)> function;
   std::function<double(double)> derivative;
+  /// What P goes through before its products; the identity for the exact result.
+  std::function<double(double)> round = [](double number) { return number; };
   double scale = 1;
   int64_t left = -1;
   int64_t right = -1;
@@ -88,8 +90,8 @@ inline Dense reference_output(const Reference& problem) {
   Dense output = Dense::zeros(problem.output_rows, problem.query.heads, problem.value.width);
   for_each_pair(problem, [&](const Entry& entry, int64_t, int64_t output_row, int64_t key_row, int64_t head,
                              int64_t key_head, double score) {
-    add(entry.out_scale * problem.function(score), problem.value.at(key_row, key_head), output.at(output_row, head),
-        problem.value.width);
+    add(entry.out_scale * problem.round(problem.function(score)), problem.value.at(key_row, key_head),
+        output.at(output_row, head), problem.value.width);
   });
   return output;
 }
@@ -108,7 +110,8 @@ inline ReferenceGradients reference_gradients(const Reference& problem, const De
   for_each_pair(problem, [&](const Entry& entry, int64_t query_row, int64_t output_row, int64_t key_row, int64_t head,
                              int64_t key_head, double score) {
     const double* grad = grad_output.at(output_row, head);
-    add(entry.out_scale * problem.function(score), grad, gradients.value.at(key_row, key_head), value.width);
+    add(entry.out_scale * problem.round(problem.function(score)), grad, gradients.value.at(key_row, key_head),
+        value.width);
     const double grad_score = entry.out_scale * dot(grad, value.at(key_row, key_head), value.width) *
                               problem.derivative(score) * problem.scale;
     add(grad_score, key.at(key_row, key_head), gradients.query.at(query_row, head), query.width);

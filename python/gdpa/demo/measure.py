@@ -111,13 +111,15 @@ def compare(case: Case, activation: str, function: Elementwise, rounds: int, int
     if without_padding:
         steps.append((into.packed_times, without_padding, case.inputs, case.grad_output))
     # In turn, so that a busy moment of the machine meets all of them.
-    taken = [[run(compute, inputs, gradient)[0] for _, compute, inputs, gradient in steps] for _ in range(rounds)]
+    taken = []
+    for _ in range(rounds):
+        latest = [run(compute, inputs, gradient) for _, compute, inputs, gradient in steps]
+        taken.append([times for times, _ in latest])
     for (total, *_), column in zip(steps, zip(*taken, strict=True), strict=True):
         total.add(Times(median(t.forward for t in column), median(t.backward for t in column)))
 
     exact = run(reference(case, function), tuple(t.double() for t in case.inputs), case.grad_output.double())[1]
-    from_gdpa = run(forward, case.inputs, case.grad_output)[1]
-    from_pytorch = run(padded.forward, padded.inputs, padded.grad_output)[1]
+    from_gdpa, from_pytorch = latest[0][1], latest[1][1]
     for name, want, got, padded_result in zip(RESULTS, exact, from_gdpa, from_pytorch, strict=True):
         sums = into.squares[name]
         sums.reference += float(want.square().sum())
