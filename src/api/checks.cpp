@@ -86,6 +86,7 @@ void check_operand(std::string_view who, const BasicTensorView<Pointer>& view, c
 /// No two elements of what is written may share an address: each stride must reach past everything that the
 /// dimensions of smaller strides cover.
 void check_no_overlap(std::string_view who, const MutableTensorView& view) {
+  if (!has_elements(view)) return;
   for (int outer = 0; outer < view.rank; ++outer) {
     if (size(view, outer) <= 1) continue;
     int64_t covered = 1;

@@ -263,6 +263,14 @@ TEST(Checks, SizesOfOneMayHaveAnyStride) {
   EXPECT_NO_THROW(api::check_forward(call.attention, call.output_view));
 }
 
+TEST(Checks, AnOutputWithoutElementsOverlapsNothing) {
+  Call call;
+  call.attention.cu_seqlens_q.reset();
+  call.attention.query = TensorView::contiguous(nullptr, DType::float32, {2, 0, Call::heads_q, Call::head_dim});
+  call.output_view = MutableTensorView::contiguous(nullptr, DType::float32, {2, 0, Call::heads_q, Call::head_dim_v});
+  EXPECT_NO_THROW(call.run_forward());
+}
+
 TEST(Checks, APlanNeedsNoData) {
   Call call;
   for (TensorView* view : {&call.attention.query, &call.attention.key, &call.attention.value}) view->data = nullptr;
