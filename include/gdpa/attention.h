@@ -82,7 +82,8 @@ GDPA_API void forward(const Attention& attention, const MutableTensorView& outpu
 GDPA_API void backward(const Attention& attention, const TensorView& grad_output, const MutableTensorView& grad_query,
                        const MutableTensorView& grad_key, const MutableTensorView& grad_value);
 
-/// GPU: bytes of device memory that a call needs beyond inputs and outputs, for Attention::workspace; a multiple of 256.
+/// GPU: bytes of device memory that a call needs beyond inputs and outputs, for Attention::workspace; a multiple of
+/// 256.
 GDPA_API int64_t workspace_bytes(const Attention& attention, Direction direction);
 
 /// What forward or backward would run for this problem, without running it. Only shapes, types and, on the CPU,
