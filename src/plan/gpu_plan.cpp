@@ -93,6 +93,7 @@ class Planner {
 
  private:
   bool is_wide() const { return std::max(problem_.head_dim, problem_.head_dim_v) > 128; }
+  bool is_blackwell() const { return gpu_.capability >= 100; }  // the compiler spills the larger tiles for it
   bool is_32_bit() const { return problem_.dtype == DType::float32; }
 
   static void set_tiles(KernelSpec& kernel, int queries, int keys, int warps, int stages, int ctas = 1) {
@@ -105,7 +106,8 @@ class Planner {
 
   void choose_forward_tiles(KernelSpec& kernel) const {
     if (is_32_bit()) return is_wide() ? set_tiles(kernel, 64, 16, 4, 2) : set_tiles(kernel, 128, 32, 8, 2);
-    return is_wide() ? set_tiles(kernel, 128, 64, 8, 2) : set_tiles(kernel, 128, 64, 4, 2, 2);
+    if (is_wide()) return set_tiles(kernel, 128, 64, 8, 2);
+    set_tiles(kernel, 128, is_blackwell() ? 32 : 64, 4, 2, 2);
   }
 
   void choose_backward_tiles(KernelSpec& kernel) const {
@@ -113,7 +115,9 @@ class Planner {
     kernel.column_warps = 2;
     if (is_32_bit()) return set_tiles(kernel, 32, 64, 4, is_wide() ? 1 : 2);
     if (is_wide()) return set_tiles(kernel, 64, 64, 4, 2);
-    if (!has_narrow_rows && problem_.head_dim == problem_.head_dim_v) return set_tiles(kernel, 64, 128, 4, 2);
+    if (!has_narrow_rows && problem_.head_dim == problem_.head_dim_v) {
+      return set_tiles(kernel, is_blackwell() ? 32 : 64, 128, 4, 2);
+    }
     kernel.column_warps = 1;
     set_tiles(kernel, 64, 128, 8, 2);
   }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "cuda/kernels.h"
 #include "cuda/source.h"
 #include "gdpa/error.h"
 #include "jit/nvrtc.h"
@@ -18,7 +19,7 @@ struct Case {
   DType dtype;
   int64_t head_dim;
   int64_t head_dim_v;
-  const char* architecture;
+  int capability;
 };
 
 class GpuKernels : public testing::TestWithParam<Case> {
@@ -26,6 +27,8 @@ class GpuKernels : public testing::TestWithParam<Case> {
   /// Every kernel of forward, backward and deterministic backward.
   static std::vector<plan::KernelSpec> kernels() {
     std::vector<plan::KernelSpec> result;
+    plan::Gpu gpu;
+    gpu.capability = GetParam().capability;
     Problem problem;
     problem.dtype = GetParam().dtype;
     problem.batch = 10;
@@ -34,7 +37,7 @@ class GpuKernels : public testing::TestWithParam<Case> {
     problem.head_dim_v = GetParam().head_dim_v;
     problem.rows_q = problem.rows_k = 1000;
     const auto add = [&] {
-      for (const plan::GpuStep& step : plan::gpu_plan(problem, plan::Gpu{}, true, plan::Float32Products::three).steps) {
+      for (const plan::GpuStep& step : plan::gpu_plan(problem, gpu, true, plan::Float32Products::three).steps) {
         result.push_back(step.kernel);
       }
     };
@@ -43,7 +46,7 @@ class GpuKernels : public testing::TestWithParam<Case> {
     add();
     problem.deterministic = true;
     add();
-    result.push_back(plan::reduction(problem, plan::Gpu{}, true, problem.head_dim, 1000).kernel);
+    result.push_back(plan::reduction(problem, gpu, true, problem.head_dim, 1000).kernel);
     return result;
   }
 };
@@ -59,17 +62,16 @@ TEST_P(GpuKernels, CompileWithoutSpills) {
   for (const plan::KernelSpec& kernel : kernels()) {
     const std::string source = kernel_source(kernel, activation.function(), Accuracy::fast);
     const jit::Compiled compiled =
-        nvrtc->compile({source, activation.text()}, GetParam().architecture, {"--ptxas-options=-v"});
+        nvrtc->compile({source, activation.text()}, architecture_of(GetParam().capability), {"--ptxas-options=-v"});
     EXPECT_FALSE(compiled.cubin.empty());
     EXPECT_NE(compiled.log.find("0 bytes spill stores"), std::string::npos) << describe(kernel) << "\n" << compiled.log;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Plans, GpuKernels,
-    testing::Values(Case{DType::bfloat16, 128, 128, "sm_80"}, Case{DType::bfloat16, 128, 128, "sm_90a"},
-                    Case{DType::bfloat16, 128, 128, "sm_100a"}, Case{DType::bfloat16, 64, 64, "sm_90a"},
-                    Case{DType::float16, 192, 128, "sm_90a"}, Case{DType::float32, 64, 64, "sm_90a"}));
+INSTANTIATE_TEST_SUITE_P(Plans, GpuKernels,
+                         testing::Values(Case{DType::bfloat16, 128, 128, 80}, Case{DType::bfloat16, 128, 128, 90},
+                                         Case{DType::bfloat16, 128, 128, 100}, Case{DType::bfloat16, 64, 64, 90},
+                                         Case{DType::float16, 192, 128, 90}, Case{DType::float32, 64, 64, 90}));
 
 }  // namespace
 }  // namespace gdpa::cuda
