@@ -18,7 +18,7 @@ TORCH_VERSIONS := 2.11.0 2.15.0
 CXX_SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.h' '*.cpp' '*.h.in')
 PACKAGE_SOURCES = $(wildcard CMakeLists.txt pyproject.toml LICENSE NOTICES.md README.md cmake include src kernels tools torch python)
 
-.PHONY: help setup build wheel install demo bench test lint test-cpp test-python test-sanitize test-wheel format clean
+.PHONY: gpu-test gpu-record-check help setup build wheel install demo bench test lint test-cpp test-python test-sanitize test-wheel format clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +27,7 @@ demo: install  ## the three uses of gdpa on the user histories of MovieLens 100K
 	@$(PYTHON) -m gdpa.demo $(OPTIONS)
 
 test:  ## everything below that checks something, step by step, with times and one sum
+	@python3 scripts/gpu-record check || echo "make test: a warning; what follows needs no GPU"
 	@scripts/run-steps build/reports setup build install lint test-cpp test-python test-sanitize test-wheel
 
 setup:  ## system packages and the Python environment .venv
@@ -66,6 +67,12 @@ test-sanitize: setup  ## the C++ tests under AddressSanitizer and UndefinedBehav
 
 test-wheel: wheel  ## the wheel in bare environments, one for each supported end of PyTorch's versions
 	@for version in $(TORCH_VERSIONS); do scripts/test-wheel dist/*.whl "$$version" || exit 1; done
+
+gpu-test: install  ## the GPU tests, on a machine with a GPU; keeps their record, reports/gpu.json
+	@$(PYTHON) scripts/gpu-record run $(OPTIONS)
+
+gpu-record-check:  ## fails where the record of the GPU tests does not cover the sources as they are
+	@python3 scripts/gpu-record check
 
 bench: install  ## the figures of the README, measured here
 	@$(PYTHON) -m gdpa.bench --figures $(OPTIONS)

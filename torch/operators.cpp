@@ -6,6 +6,8 @@
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/tensor.h>
 
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -27,7 +29,7 @@ using OptionalTensor = std::optional<Tensor>;
 constexpr std::string_view problem_schema =
     "Tensor query, Tensor key, Tensor value, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, str activation, "
     "float? scale, float out_scale, str out_scale_kind, Tensor? out_scale_per_batch, SymInt window_left, "
-    "SymInt window_right, str diagonal, bool enable_gqa, str accuracy, bool deterministic";
+    "SymInt window_right, str diagonal, bool enable_gqa, str accuracy, bool deterministic, bool allow_tf32";
 
 [[noreturn]] void refuse(gdpa::ErrorKind kind, const std::string& message) { throw gdpa::Error(kind, message); }
 
@@ -103,6 +105,27 @@ View view_of(std::string_view who, const Tensor& tensor) {
 std::optional<gdpa::TensorView> view_of(std::string_view who, const OptionalTensor& tensor) {
   if (!tensor) return std::nullopt;
   return view_of<gdpa::TensorView>(who, *tensor);
+}
+
+/// The stream that PyTorch works on, on the tensor's device. Looked up in the library that has it, which a PyTorch
+/// without CUDA lacks.
+void* current_stream(const Tensor& tensor) {
+  if (tensor.is_cpu()) return nullptr;
+  using CurrentStream = AOTITorchError (*)(int32_t, void**);
+  static const auto ask = [] {
+    void* library = ::dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
+    return library == nullptr ? nullptr
+                              : reinterpret_cast<CurrentStream>(::dlsym(library, "aoti_torch_get_current_cuda_stream"));
+  }();
+  if (ask == nullptr) {
+    refuse(
+        gdpa::ErrorKind::runtime,
+        "query: expected a PyTorch that tells its current CUDA stream, got one that does not; install PyTorch 2.10 or "
+        "later with CUDA");
+  }
+  void* stream = nullptr;
+  TORCH_ERROR_CODE_CHECK(ask(tensor.get_device_index(), &stream));
+  return stream;
 }
 
 /// Row-major, uninitialised, with the dtype and the device of `like`.
@@ -181,7 +204,8 @@ struct Problem {
         diagonal(stack.take_text()),
         enable_gqa(stack.take<bool>()),
         accuracy(stack.take_text()),
-        deterministic(stack.take<bool>()) {}
+        deterministic(stack.take<bool>()),
+        allow_tf32(stack.take<bool>()) {}
 
   Tensor query, key, value;
   OptionalTensor cu_seqlens_q, cu_seqlens_k;
@@ -195,6 +219,7 @@ struct Problem {
   bool enable_gqa;
   std::string accuracy;
   bool deterministic;
+  bool allow_tf32;
 
   gdpa::OutScale output_scale() const {
     using Kind = gdpa::OutScale::Kind;
@@ -237,7 +262,9 @@ struct Problem {
             .mask = {window_left, window_right, one_of("diagonal", diagonal, diagonals)},
             .accuracy = one_of("accuracy", accuracy, accuracies),
             .deterministic = deterministic,
-            .threads = static_cast<int>(threads)};
+            .threads = static_cast<int>(threads),
+            .stream = current_stream(query),
+            .allow_tf32 = allow_tf32};
   }
 };
 
@@ -264,6 +291,17 @@ Tensor with_last_stride_1(const Tensor& tensor) {
   return copy;
 }
 
+/// Memory of PyTorch's allocator for backward's sums on a GPU: it may be given back while the kernels still run, since
+/// what is allocated next is used on the same stream.
+OptionalTensor lend_workspace(gdpa::Attention& attention, const Tensor& query) {
+  if (query.is_cpu()) return std::nullopt;
+  const int64_t bytes = gdpa::workspace_bytes(attention, gdpa::Direction::backward);
+  if (bytes == 0) return std::nullopt;
+  Tensor workspace = empty({bytes / gdpa::size_in_bytes(attention.query.dtype)}, query);
+  attention.workspace = {workspace.data_ptr(), bytes};
+  return workspace;
+}
+
 void forward(StableIValue* values, Stack stack) {
   const Problem problem(stack);
   const gdpa::Attention attention = problem.attention();
@@ -275,7 +313,8 @@ void forward(StableIValue* values, Stack stack) {
 void backward(StableIValue* values, Stack stack) {
   const auto given_grad_output = stack.take<Tensor>();
   const Problem problem(stack);
-  const gdpa::Attention attention = problem.attention();
+  gdpa::Attention attention = problem.attention();
+  const OptionalTensor workspace = lend_workspace(attention, problem.query);
   const Tensor grad_output = with_last_stride_1(given_grad_output);
   const std::array<Tensor, 3> gradients = {empty_like(problem.query), empty_like(problem.key),
                                            empty_like(problem.value)};
@@ -343,7 +382,6 @@ STABLE_TORCH_LIBRARY(gdpa, library) {
 
 STABLE_TORCH_LIBRARY_IMPL(gdpa, CPU, library) { implement(library); }
 
-// A tensor on another device meets the same function, which says what this version runs on.
 STABLE_TORCH_LIBRARY_IMPL(gdpa, CUDA, library) { implement(library); }
 
 STABLE_TORCH_LIBRARY_IMPL(gdpa, CompositeExplicitAutograd, library) { library.impl("activation", boxed<activation>); }

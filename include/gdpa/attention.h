@@ -25,6 +25,12 @@ struct OutScale {
   static OutScale of_batch(TensorView numbers) { return {Kind::per_batch, 1.0, numbers}; }
 };
 
+/// Device memory that a call may use until the work that it put on the stream is done; see Plan.workspace_bytes.
+struct Workspace {
+  void* data = nullptr;  ///< null: the call takes memory from the stream's own pool and gives it back
+  int64_t bytes = 0;
+};
+
 /// One attention problem with its inputs. For each batch entry and head
 ///     S = scale * Q K^T,   P = f(S) where the mask allows, else 0,   O = out_scale * P V.
 ///
@@ -37,8 +43,9 @@ struct OutScale {
 ///           sides are shared there is one.
 ///
 /// query and key have the same head_dim, key and value the same tokens and heads, and the heads of query are a
-/// multiple of those of key (GQA, MQA). All of one dtype: float32, float64 (CPU), bfloat16 or float16. The last stride
-/// is 1; the others are free, so views of a fused QKV projection need no copy.
+/// multiple of those of key (GQA, MQA). All of one dtype: float32, float64 (CPU), bfloat16 or float16. On a GPU
+/// head_dim and head_dim_v are multiples of 8 up to 256. The last stride is 1; the others are free, so views of a fused
+/// QKV projection need no copy.
 struct Attention {
   TensorView query;
   TensorView key;
@@ -52,6 +59,9 @@ struct Attention {
   Accuracy accuracy = Accuracy::fast;
   bool deterministic = false;  ///< the same bits every time; the CPU backend always is
   int threads = 0;             ///< CPU: at most so many threads, 0 for one on each processor
+  void* stream = nullptr;      ///< GPU: the CUstream to launch on; null is the legacy default stream
+  Workspace workspace = {};    ///< GPU: memory of the caller for backward's sums
+  bool allow_tf32 = false;     ///< GPU, float32: one product of tf32 where full precision takes three
 };
 
 /// Computes O into `output`, whose shape is the query's with head_dim_v last; for a shared query with batch entries
@@ -71,6 +81,10 @@ GDPA_API void forward(const Attention& attention, const MutableTensorView& outpu
 /// shared or grouped operand is the sum over all who read it. Shapes as the inputs'; any strides, the last one 1.
 GDPA_API void backward(const Attention& attention, const TensorView& grad_output, const MutableTensorView& grad_query,
                        const MutableTensorView& grad_key, const MutableTensorView& grad_value);
+
+/// GPU: bytes of device memory that a call needs beyond inputs and outputs, for Attention::workspace; a multiple of
+/// 256.
+GDPA_API int64_t workspace_bytes(const Attention& attention, Direction direction);
 
 /// What forward or backward would run for this problem, without running it. Only shapes, types and, on the CPU,
 /// cumulative lengths are read: operands may have null data.

@@ -21,6 +21,8 @@ struct Plan {
   int64_t units = 0;            ///< pieces of work that are dealt out
   int64_t workspace_bytes = 0;  ///< memory beyond inputs and outputs, all threads together
   bool deterministic = true;    ///< equal bits from run to run
+  int registers = 0;            ///< GPU: of a thread of the first kernel
+  int64_t shared_bytes = 0;     ///< GPU: shared memory of a CTA of the first kernel
   double flops = 0;             ///< products over the scores that the mask keeps
   double bytes = 0;             ///< each input read once and each output written once
 };

@@ -230,6 +230,17 @@ def _two(window_size: tuple[int, int]) -> tuple[int, int]:
     return left, right
 
 
+def _allow_tf32(query: torch.Tensor) -> bool:
+    """What PyTorch's own float32 products on a GPU are allowed."""
+    is_asked = isinstance(query, torch.Tensor) and query.is_cuda and query.dtype == torch.float32
+    return is_asked and _torch_allows_tf32()
+
+
+@torch.compiler.assume_constant_result
+def _torch_allows_tf32() -> bool:
+    return torch.get_float32_matmul_precision() != "highest"
+
+
 def _attend(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -280,6 +291,7 @@ def _attend(
             enable_gqa,
             accuracy,
             deterministic,
+            _allow_tf32(query),
         )
     except RuntimeError as error:
         raise translated(error) from None

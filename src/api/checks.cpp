@@ -6,6 +6,7 @@
 #include <cmath>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "api/message.h"
 
@@ -159,9 +160,9 @@ Side side_of(std::string_view operand, std::string_view offsets_name, const Tens
   return side;
 }
 
-/// The lengths themselves; a host can read them where they lie on the CPU.
-void check_offsets(const Side& side) {
-  if (side.form != Form::jagged) return;
+/// The lengths themselves, which the host can read on the CPU; on a GPU kernels clamp them.
+void check_offsets(const Side& side, Device device) {
+  if (side.form != Form::jagged || device.kind != DeviceKind::cpu) return;
   const Sequences& sequences = side.sequences;
   if (sequences.begin(0) != 0) {
     refuse(ErrorKind::value, side.offsets_name, "0 as the first number", fmt::format("{}", sequences.begin(0)),
@@ -246,7 +247,7 @@ OutputScale output_scale_of(const OutScale& out_scale, int64_t batch, const Comm
   result.kind =
       numbers.dtype == DType::float32 ? OutputScale::Kind::per_batch_float : OutputScale::Kind::per_batch_double;
   result.per_batch = numbers.data;
-  if (numbers.data != nullptr) {
+  if (numbers.data != nullptr && common.device.kind == DeviceKind::cpu) {
     for (int64_t b = 0; b < batch; ++b) check_finite("out_scale", result.of(b, 0, 0));
   }
   return result;
@@ -257,6 +258,22 @@ void check_mask(const Mask& mask) {
     if (side < -1) {
       refuse(ErrorKind::value, "window", "sides of 0 or more, or -1 for no bound", fmt::format("{}", side),
              "correct the window");
+    }
+  }
+}
+
+/// What the GPU kernels are written for.
+void check_fits_gpu(const Attention& attention) {
+  if (attention.query.dtype == DType::float64) {
+    refuse(ErrorKind::type, "query", "dtype bfloat16, float16 or float32 on a GPU", "float64",
+           "convert it, or move the tensors to the CPU");
+  }
+  constexpr int64_t step = 8, most = 256;
+  for (const auto& [who, view] : {std::pair{"query", &attention.query}, std::pair{"value", &attention.value}}) {
+    const int64_t head_dim = size(*view, view->rank - 1);
+    if (head_dim % step != 0 || head_dim > most) {
+      refuse(ErrorKind::value, who, fmt::format("a head_dim that is a multiple of {} up to {} on a GPU", step, most),
+             fmt::format("{}", head_dim), "pad it with zeros, or move the tensors to the CPU");
     }
   }
 }
@@ -272,10 +289,7 @@ CheckedCall check_inputs(const Attention& attention, Direction direction, bool n
   check_operand("query", query, common);
   check_operand("key", key, common);
   check_operand("value", value, common);
-  if (query.device.kind != DeviceKind::cpu) {
-    refuse(ErrorKind::type, "query", "device cpu, the one this version runs on", to_string(query.device),
-           "move the tensors to the CPU");
-  }
+  if (query.device.kind == DeviceKind::cuda) check_fits_gpu(attention);
 
   check_same("value", "rank", value.rank, "the key's", key.rank);
   check_same("key", "head_dim", size(key, key.rank - 1), "the query's", size(query, query.rank - 1));
@@ -292,8 +306,8 @@ CheckedCall check_inputs(const Attention& attention, Direction direction, bool n
   const Side queries = side_of("query", "cu_seqlens_q", query, attention.cu_seqlens_q, common);
   const Side keys = side_of("key", "cu_seqlens_k", key, attention.cu_seqlens_k, common);
   const int64_t batch = common_batch(queries, keys);
-  check_offsets(queries);
-  check_offsets(keys);
+  check_offsets(queries, query.device);
+  check_offsets(keys, query.device);
 
   const int64_t head_dim = size(query, query.rank - 1);
   const double scale = attention.scale.value_or(1.0 / std::sqrt(static_cast<double>(head_dim)));
@@ -320,7 +334,8 @@ CheckedCall check_inputs(const Attention& attention, Direction direction, bool n
                   .mask = attention.mask,
                   .accuracy = attention.accuracy,
                   .deterministic = attention.deterministic,
-                  .threads = attention.threads};
+                  .threads = attention.threads,
+                  .allow_tf32 = attention.allow_tf32};
   Params& params = call.params;
   params.batch = batch;
   params.heads_q = heads_q;

@@ -32,6 +32,7 @@ struct Problem {
   Accuracy accuracy = Accuracy::fast;
   bool deterministic = false;
   int threads = 0;  ///< asked for: 0 is one for each processor
+  bool allow_tf32 = false;
 
   /// One batch entry's lengths, where the host can read them (always on the CPU).
   struct Lengths {

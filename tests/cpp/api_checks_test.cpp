@@ -212,13 +212,29 @@ TEST(Checks, RefuseGradientsThatDoNotFit) {
   }
 }
 
-TEST(Checks, RefuseAnotherDevice) {
-  Call call;
-  const Device cuda{DeviceKind::cuda, 0};
-  for (TensorView* view : {&call.attention.query, &call.attention.key, &call.attention.value}) view->device = cuda;
-  expect_refused([&] { call.run_forward(); },
-                 {"", nullptr, ErrorKind::type,
-                  "query: expected device cpu, the one this version runs on, got cuda:0; move the tensors to the CPU"});
+TEST(Checks, RefuseWhatTheGpuKernelsAreNotWrittenFor) {
+  const std::vector<Mistake> mistakes = {
+      {"float64",
+       [](Call& c) {
+         for (TensorView* view : {&c.attention.query, &c.attention.key, &c.attention.value}) {
+           view->dtype = DType::float64;
+         }
+       },
+       ErrorKind::type,
+       "query: expected dtype bfloat16, float16 or float32 on a GPU, got float64; convert it, or move the tensors to "
+       "the "
+       "CPU"},
+      {"head_dim", [](Call& c) { c.attention.value.sizes[2] = 12; }, ErrorKind::value,
+       "value: expected a head_dim that is a multiple of 8 up to 256 on a GPU, got 12; pad it with zeros, or move the "
+       "tensors to the CPU"},
+  };
+  for (const Mistake& mistake : mistakes) {
+    Call call;
+    const Device cuda{DeviceKind::cuda, 0};
+    for (TensorView* view : {&call.attention.query, &call.attention.key, &call.attention.value}) view->device = cuda;
+    mistake.spoil(call);
+    expect_refused([&] { api::check_plan(call.attention, Direction::forward); }, mistake);
+  }
 }
 
 TEST(Checks, DescribeAJaggedProblemByItsRowsAndHeads) {

@@ -1,0 +1,63 @@
+// The element types of the operands, as a kernel sees them: how wide they are, how many a 16-byte chunk holds, and how
+// fp32 becomes one. NVRTC brings no cuda_bf16.h before 13.3, so the conversions are PTX.
+#pragma once
+
+#include "gdpa/integers.h"
+
+namespace gdpa {
+
+/// Storage of a 16-bit element; only its bits are ever moved.
+struct alignas(2) Half16 {
+  unsigned short bits;
+};
+
+/// Each element type names its storage and converts pairs. `products` is how many tensor-core products one exact
+/// product takes.
+struct BFloat16 {
+  using Storage = Half16;
+  static constexpr int bytes = 2;
+
+  /// Two fp32 rounded to nearest even, the first in the low half.
+  static __device__ unsigned pack(float low, float high) {
+    unsigned packed;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    return packed;
+  }
+};
+
+struct Float16 {
+  using Storage = Half16;
+  static constexpr int bytes = 2;
+
+  static __device__ unsigned pack(float low, float high) {
+    unsigned packed;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    return packed;
+  }
+};
+
+/// fp32 operands, each product in three tf32 products: as precise as fp32.
+struct Float32 {
+  using Storage = float;
+  static constexpr int bytes = 4;
+};
+
+/// fp32 operands rounded to tf32, one product: what PyTorch does where it is allowed to.
+struct TensorFloat32 {
+  using Storage = float;
+  static constexpr int bytes = 4;
+};
+
+/// Elements in 16 bytes, the unit of every copy; and the depth of one tensor-core product, always 32 bytes.
+template <class Element>
+constexpr int chunk_elements = 16 / Element::bytes;
+template <class Element>
+constexpr int product_depth = 32 / Element::bytes;
+
+/// Tiles pad both head dims to this many columns, with zeros.
+constexpr int column_group = 16;
+GDPA_HOST_DEVICE constexpr int padded_columns(int columns) {
+  return (columns + column_group - 1) / column_group * column_group;
+}
+
+}  // namespace gdpa

@@ -1,0 +1,175 @@
+// dQ in one order, for deterministic mode: beside backward.cuh, which then makes dK and dV alone. Seven products where
+// the default takes five, and no atomics.
+//
+// A CTA owns one tile of queries of one head; its warps own 16 * row_tiles rows each, as in forward.cuh:
+//
+//     Q, dO           ->  shared memory, once
+//     K, V tile i     ->  stage i % stages, copied `stages - 1` tiles ahead
+//     S = Q K^T, dP = dO V^T  ->  registers     dS = dP * f'(scale * S)  ->  registers, as the A operand
+//     dQ += dS K      ->  registers
+//
+// Q shared by the batch: the batch is cut into parts, a CTA walks over one, and writes fp32 sums, one slab for each
+// part, that reduce.cuh adds up in order.
+//
+// Launch: grid as schedule.cuh says, queries own the work; block backward_query_threads<Config>; dynamic shared memory
+//         backward_query_shared_bytes<Config>. Workspace: the slabs of grad_query_sum where queries_shared, not zeroed.
+//
+// Config: struct with
+//     using Element, Activation;                types.cuh; value_and_derivative(s, f, f')
+//     int head_dim, head_dim_v;                 multiples of 8, at most 256
+//     int tile_queries, tile_keys;              multiples of 16 * warps and of 16
+//     int warps, stages, ctas;
+//     bool aligned;                             every row of every operand begins at a multiple of 16 bytes
+//     bool queries_shared;
+#pragma once
+
+#include "portable/key_stream.cuh"
+#include "portable/schedule.cuh"
+
+namespace gdpa::portable {
+
+template <class Config>
+struct BackwardQueryTiles {
+  using Stream = KeyStream<Config>;
+  using QueryTile = typename Stream::KeyTile;
+  using GradOutputTile = typename Stream::ValueTile;
+  static constexpr int threads = Config::warps * 32;
+  static constexpr int warp_rows = Config::tile_queries / Config::warps;
+  static constexpr int row_tiles = warp_rows / 16;
+  static constexpr int query_bytes = QueryTile::bytes(Config::tile_queries);
+  static constexpr int grad_output_bytes = GradOutputTile::bytes(Config::tile_queries);
+  static constexpr int shared_bytes = query_bytes + grad_output_bytes + Stream::bytes;
+};
+
+template <class Config>
+constexpr int backward_query_threads = BackwardQueryTiles<Config>::threads;
+template <class Config>
+constexpr int backward_query_shared_bytes = BackwardQueryTiles<Config>::shared_bytes;
+
+/// dS = dP * f'(scale * S), rounded; 0 where the mask does not keep the score.
+template <class Config, bool edge, int row_tiles>
+__device__ void differentiate_scores(const Sums<row_tiles, Config::tile_keys>& scores,
+                                     const Sums<row_tiles, Config::tile_keys>& grad_weights,
+                                     Fragments<typename Config::Element, row_tiles, Config::tile_keys>& grad_scores,
+                                     float scale, float factor, const MaskOfSequence& mask, int first_query,
+                                     int first_key) {
+  using Scores = Sums<row_tiles, Config::tile_keys>;
+#pragma unroll
+  for (int r = 0; r < row_tiles; ++r) {
+    Kept kept[2] = {};
+    if constexpr (edge) {
+      for (int half = 0; half < 2; ++half) kept[half] = mask.row(first_query + Scores::row(r, half * 2));
+    }
+#pragma unroll
+    for (int n = 0; n < Config::tile_keys / 8; ++n) {
+      float gradient[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float value;
+        float derivative;
+        Config::Activation::value_and_derivative(scores.at[r][n].part[i] * scale, value, derivative);
+        gradient[i] = grad_weights.at[r][n].part[i] * derivative;
+        if constexpr (Config::queries_shared) gradient[i] *= factor;
+        if (edge && !kept[i / 2].holds(first_key + Scores::column(n, i))) gradient[i] = 0.0f;
+      }
+      grad_scores.set(r, n, gradient);
+    }
+  }
+}
+
+/// Adds the part of dQ that batch entry b contributes.
+template <class Config, class Gradient>
+__device__ void add_entry(const Arguments& arguments, const Work& work, int64_t b, unsigned shared,
+                          Gradient& grad_query) {
+  using Tiles = BackwardQueryTiles<Config>;
+  using Element = typename Config::Element;
+  using Storage = typename Element::Storage;
+  constexpr int row_tiles = Tiles::row_tiles;
+  const Params& params = arguments.params;
+  const Rows queries = Config::queries_shared ? queries_of(arguments, b) : work.queries;
+  const Rows keys = Config::queries_shared ? keys_of(arguments, b) : work.keys;
+  const MaskOfSequence mask{params.mask, queries.count, keys.count};
+  const int first_query = work.tile * Config::tile_queries;
+  const typename Tiles::QueryTile query_tile{shared};
+  const typename Tiles::GradOutputTile grad_output_tile{shared + Tiles::query_bytes};
+  const typename Tiles::Stream stream(params, b, work.key_head, keys, grad_output_tile.base + Tiles::grad_output_bytes,
+                                      mask.keys_of(first_query, Config::tile_queries));
+
+  __syncthreads();  // all are done with the entry before
+  load_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim>(
+      query_tile,
+      static_cast<const Storage*>(params.query.data) + element_offset(params.query, queries, b, first_query, work.head),
+      params.query.row_stride, queries.count - first_query);
+  load_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim_v>(
+      grad_output_tile,
+      static_cast<const Storage*>(params.grad_output.data) +
+          element_offset(params.grad_output, queries, b, first_query, work.head),
+      params.grad_output.row_stride, queries.count - first_query);
+  stream.start();
+
+  const int warp_row = warp_index() * Tiles::warp_rows;
+  const float scale = static_cast<float>(params.scale);
+  const float factor = Config::queries_shared ? out_scale_of(arguments, b, queries, keys) : 1.0f;
+  for (int first_key = stream.begin; first_key < stream.end; first_key += Config::tile_keys) {
+    stream.advance(first_key);
+    Sums<row_tiles, Config::tile_keys> scores;
+    Sums<row_tiles, Config::tile_keys> grad_weights;
+    multiply_rows(scores, query_tile.from_row(warp_row), stream.key_tile(first_key));
+    multiply_rows(grad_weights, grad_output_tile.from_row(warp_row), stream.value_tile(first_key));
+    Fragments<Element, row_tiles, Config::tile_keys> grad_scores;
+    if (mask.is_full(first_query, Config::tile_queries, first_key, Config::tile_keys)) {
+      differentiate_scores<Config, false>(scores, grad_weights, grad_scores, scale, factor, mask,
+                                          first_query + warp_row, first_key);
+    } else {
+      differentiate_scores<Config, true>(scores, grad_weights, grad_scores, scale, factor, mask, first_query + warp_row,
+                                         first_key);
+    }
+    multiply_fragments(grad_query, grad_scores, stream.key_tile(first_key));
+  }
+  wait_for_copies<0>();
+}
+
+template <class Config>
+__device__ void backward_query_tile(const Arguments& arguments, const Work& work, unsigned shared) {
+  using Tiles = BackwardQueryTiles<Config>;
+  using Storage = typename Config::Element::Storage;
+  const Params& params = arguments.params;
+  Sums<Tiles::row_tiles, Tiles::QueryTile::columns> grad_query;
+  for (int64_t b = work.batch_begin; b < work.batch_end; ++b) {
+    add_entry<Config>(arguments, work, b, shared, grad_query);
+  }
+  __syncthreads();  // Q is read no more, and copied where no key met it: its place takes dQ
+
+  const int warp_row = warp_index() * Tiles::warp_rows;
+  const int first_query = work.tile * Config::tile_queries;
+  const float scale = static_cast<float>(params.scale);
+  if constexpr (Config::queries_shared) {
+    const Operand& slab = arguments.grad_query_sum;
+    auto* to = static_cast<float*>(slab.data) +
+               element_offset(slab, work.queries, work.owner, first_query + warp_row, work.head);
+    visit_sums(grad_query, scale, [&](int r, int c, const float(&values)[4]) {
+      if (first_query + warp_row + r >= work.queries.count) return;
+      *reinterpret_cast<float4*>(to + r * slab.row_stride + c) = {values[0], values[1], values[2], values[3]};
+    });
+  } else {
+    const typename Tiles::QueryTile staging{shared};
+    stage_sums(grad_query, scale * out_scale_of(arguments, work.batch_begin, work.queries, work.keys),
+               staging.from_row(warp_row));
+    __syncthreads();
+    store_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim>(
+        staging,
+        static_cast<Storage*>(params.grad_query.data) +
+            element_offset(params.grad_query, work.queries, work.batch_begin, first_query, work.head),
+        params.grad_query.row_stride, work.queries.count - first_query);
+  }
+}
+
+template <class Config>
+__device__ void backward_query(const Arguments& arguments) {
+  extern __shared__ __align__(16) unsigned char shared_memory[];
+  const int64_t entries = Config::queries_shared ? arguments.parts : arguments.params.batch;
+  for_all_work(arguments, query_owner<Config>(arguments, entries), true,
+               [&](const Work& work) { backward_query_tile<Config>(arguments, work, shared_address(shared_memory)); });
+}
+
+}  // namespace gdpa::portable

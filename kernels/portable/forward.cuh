@@ -1,0 +1,148 @@
+// Forward on the tensor cores of any GPU since Ampere: O = out_scale * f(scale * Q K^T) V.
+//
+// A CTA owns one tile of queries of one head; its warps own 16 * row_tiles rows each. K and V stream through `stages`
+// buffers of shared memory by asynchronous copies:
+//
+//     Q            ->  shared memory, once
+//     K, V tile i  ->  stage i % stages, copied `stages - 1` tiles ahead (key_stream.cuh)
+//     S = Q K^T    ->  registers        P = f(scale * S)  ->  registers, as the A operand of the next product
+//     O += P V     ->  registers        O * out_scale     ->  the rows of Q in shared memory  ->  global memory
+//
+// There is no maximum and no sum to keep, so tiles are independent, and one barrier a tile is all the warps share.
+//
+// Launch: grid as schedule.cuh says, queries own the work; block forward_threads<Config>; dynamic shared memory
+//         forward_shared_bytes<Config>; no workspace.
+//
+// Config: struct with
+//     using Element, Activation;                types.cuh; value(s)
+//     int head_dim, head_dim_v;                 multiples of 8, at most 256
+//     int tile_queries, tile_keys;              multiples of 16 * warps and of 16
+//     int warps, stages, ctas;                  CTAs that shall fit on one multiprocessor
+//     bool aligned;                             every row of every operand begins at a multiple of 16 bytes
+#pragma once
+
+#include "portable/key_stream.cuh"
+#include "portable/schedule.cuh"
+
+namespace gdpa::portable {
+
+template <class Config>
+struct ForwardTiles {
+  using Stream = KeyStream<Config>;
+  using QueryTile = typename Stream::KeyTile;
+  using OutputTile = typename Stream::ValueTile;
+  static constexpr int threads = Config::warps * 32;
+  static constexpr int warp_rows = Config::tile_queries / Config::warps;
+  static constexpr int row_tiles = warp_rows / 16;
+  /// Q, and O when all is done.
+  static constexpr int query_bytes =
+      Config::tile_queries * (QueryTile::pitch > OutputTile::pitch ? QueryTile::pitch : OutputTile::pitch);
+  static constexpr int shared_bytes = query_bytes + Stream::bytes;
+};
+
+template <class Config>
+constexpr int forward_threads = ForwardTiles<Config>::threads;
+template <class Config>
+constexpr int forward_shared_bytes = ForwardTiles<Config>::shared_bytes;
+
+/// O += f(scale * Q K^T) V for one tile of keys; `edge` asks of every score whether it counts. P is made as it is
+/// needed, a step of the second product at a time, so that tensor cores and the function's arithmetic run together.
+template <class Config, bool edge, int row_tiles, int columns_v, class KeyTile, class ValueTile>
+__device__ void attend(Sums<row_tiles, columns_v>& output, KeyTile query, KeyTile key, ValueTile value, float scale,
+                       const MaskOfSequence& mask, int first_query, int first_key) {
+  using Element = typename Config::Element;
+  using Scores = Sums<row_tiles, Config::tile_keys>;
+  constexpr int depth = product_depth<Element>;
+  Kept kept[row_tiles][2] = {};
+  if constexpr (edge) {
+    for (int r = 0; r < row_tiles; ++r) {
+      for (int half = 0; half < 2; ++half) kept[r][half] = mask.row(first_query + Scores::row(r, half * 2));
+    }
+  }
+  Scores scores;
+  multiply_rows(scores, query, key);
+#pragma unroll
+  for (int step = 0; step < Config::tile_keys / depth; ++step) {
+    Fragments<Element, row_tiles, depth> weights;
+#pragma unroll
+    for (int r = 0; r < row_tiles; ++r) {
+#pragma unroll
+      for (int n = 0; n < depth / 8; ++n) {
+        const int column_tile = step * (depth / 8) + n;
+        float p[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          p[i] = Config::Activation::value(scores.at[r][column_tile].part[i] * scale);
+          if (edge && !kept[r][i / 2].holds(first_key + Scores::column(column_tile, i))) p[i] = 0.0f;
+        }
+        weights.set(r, n, p);
+      }
+    }
+    multiply_fragments(output, weights, value.from_row(step * depth));
+  }
+}
+
+/// O = out_scale * sums, by way of the shared memory of Q.
+template <class Config, class Output>
+__device__ void store_output(const Arguments& arguments, const Work& work, const Output& output, unsigned shared) {
+  using Tiles = ForwardTiles<Config>;
+  using Storage = typename Config::Element::Storage;
+  const Operand& target = arguments.params.output;
+  const int first_query = work.tile * Config::tile_queries;
+  const typename Tiles::OutputTile staging{shared};
+  stage_sums(output, out_scale_of(arguments, work.batch_begin, work.queries, work.keys),
+             staging.from_row(warp_index() * Tiles::warp_rows));
+  __syncthreads();
+  store_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim_v>(
+      staging,
+      static_cast<Storage*>(target.data) +
+          element_offset(target, work.queries, work.batch_begin, first_query, work.head),
+      target.row_stride, work.queries.count - first_query);
+}
+
+template <class Config>
+__device__ void forward_tile(const Arguments& arguments, const Work& work, unsigned shared) {
+  using Tiles = ForwardTiles<Config>;
+  constexpr int row_tiles = Tiles::row_tiles;
+  const Params& params = arguments.params;
+  // The work lies in shared memory: what is read from it anew for every tile of keys costs no registers meanwhile.
+  const auto mask = [&] { return MaskOfSequence{params.mask, work.queries.count, work.keys.count}; };
+  const auto first_query = [&] { return work.tile * Config::tile_queries; };
+  const typename Tiles::QueryTile query_tile{shared};
+  const typename Tiles::Stream stream(params, work.batch_begin, work.key_head, work.keys, shared + Tiles::query_bytes,
+                                      mask().keys_of(first_query(), Config::tile_queries));
+
+  load_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim>(
+      query_tile,
+      static_cast<const typename Config::Element::Storage*>(params.query.data) +
+          element_offset(params.query, work.queries, work.batch_begin, first_query(), work.head),
+      params.query.row_stride, work.queries.count - first_query());
+  stream.start();
+
+  const int warp_row = warp_index() * Tiles::warp_rows;
+  const float scale = static_cast<float>(params.scale);
+  Sums<row_tiles, Tiles::OutputTile::columns> output;
+  for (int first_key = stream.begin; first_key < stream.end; first_key += Config::tile_keys) {
+    stream.advance(first_key);
+    if (first_query() + warp_row >= work.queries.count) continue;
+    if (mask().is_full(first_query(), Config::tile_queries, first_key, Config::tile_keys)) {
+      attend<Config, false>(output, query_tile.from_row(warp_row), stream.key_tile(first_key),
+                            stream.value_tile(first_key), scale, mask(), first_query() + warp_row, first_key);
+    } else {
+      attend<Config, true>(output, query_tile.from_row(warp_row), stream.key_tile(first_key),
+                           stream.value_tile(first_key), scale, mask(), first_query() + warp_row, first_key);
+    }
+  }
+  wait_for_copies<0>();
+  __syncthreads();  // Q is read no more, and copied where no key met it: its place takes O
+  store_output<Config>(arguments, work, output, shared);
+}
+
+template <class Config>
+__device__ void forward(const Arguments& arguments) {
+  extern __shared__ __align__(16) unsigned char shared_memory[];
+  for_all_work(arguments, query_owner<Config>(arguments, arguments.params.batch), true,
+               [&](const Work& work) { forward_tile<Config>(arguments, work, shared_address(shared_memory)); });
+}
+
+}  // namespace gdpa::portable

@@ -1,0 +1,85 @@
+// Keys and values as they stream through shared memory past a tile of queries: which of them the mask leaves, where a
+// tile lies, and what is copied ahead.
+#pragma once
+
+#include "common/sequence.cuh"
+#include "common/tile.cuh"
+
+namespace gdpa::portable {
+
+/// Buffers for `stages` tiles of keys and values. Config: Element, head_dim, head_dim_v, tile_keys, warps, stages,
+/// aligned.
+template <class Config>
+struct KeyStream {
+  using Element = typename Config::Element;
+  using Storage = typename Element::Storage;
+  using KeyTile = SharedTile<Element, padded_columns(Config::head_dim)>;
+  using ValueTile = SharedTile<Element, padded_columns(Config::head_dim_v)>;
+  static constexpr int key_bytes = KeyTile::bytes(Config::tile_keys);
+  static constexpr int stage_bytes = key_bytes + ValueTile::bytes(Config::tile_keys);
+  static constexpr int bytes = Config::stages * stage_bytes;
+  static constexpr int ahead = (Config::stages - 1) * Config::tile_keys;  ///< keys copied before they are needed
+
+  // References: what lies in shared memory is read when a copy starts, and holds no registers meanwhile.
+  const Params& params;
+  const int64_t& b;
+  const int& head;  ///< of keys
+  const Rows& keys;
+  unsigned shared;
+  int begin;  ///< keys [begin, end) meet the queries; begin is that of a tile
+  int end;
+
+  __device__ KeyStream(const Params& params_, const int64_t& b_, const int& head_, const Rows& keys_, unsigned shared_,
+                       const Kept& met)
+      : params(params_),
+        b(b_),
+        head(head_),
+        keys(keys_),
+        shared(shared_),
+        begin(met.begin / Config::tile_keys * Config::tile_keys),
+        end(met.begin + met.count) {}
+
+  __device__ KeyTile key_tile(int row) const {
+    return {shared + static_cast<unsigned>(row / Config::tile_keys % Config::stages * stage_bytes)};
+  }
+  __device__ ValueTile value_tile(int row) const { return {key_tile(row).base + key_bytes}; }
+
+  template <int columns, class Tile>
+  __device__ void load_operand(Tile tile, const Operand& operand, int row) const {
+    load_rows<Config::warps * 32, Config::aligned, Config::tile_keys, columns>(
+        tile, static_cast<const Storage*>(operand.data) + element_offset(operand, keys, b, row, head),
+        operand.row_stride, keys.count - row);
+  }
+
+  /// Starts the copy of the tile whose first key is `row`, if there is one. Every call is one group of copies.
+  __device__ void load(int row) const {
+    if (row < end) {
+      load_operand<Config::head_dim>(key_tile(row), params.key, row);
+      load_operand<Config::head_dim_v>(value_tile(row), params.value, row);
+    }
+    commit_copies();
+  }
+
+  /// Starts the first copies. Those of the queries, which were started before, end with them: also where no key meets
+  /// the queries, and no tile is waited for.
+  __device__ void start() const {
+    commit_copies();
+    for (int row = 0; row < ahead; row += Config::tile_keys) load(begin + row);
+  }
+
+  /// Makes the tile at `row` readable by all, and starts the copy of a later one over the one before it.
+  __device__ void advance(int row) const {
+    if constexpr (Config::stages == 1) {
+      __syncthreads();
+      load(row);
+      wait_for_copies<0>();
+      __syncthreads();
+    } else {
+      wait_for_copies<Config::stages - 2>();
+      __syncthreads();
+      load(row + ahead);
+    }
+  }
+};
+
+}  // namespace gdpa::portable

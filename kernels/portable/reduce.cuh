@@ -1,0 +1,61 @@
+// Rounds the fp32 sums of gradients that several CTAs contribute to: adds the slabs, where there are several, in
+// order, and writes the gradient in its own type and layout.
+//
+// Launch: grid any number of CTAs, block reduce_threads<Config>, no shared memory. Element and `columns` as in the
+// kernel that made the sums.
+#pragma once
+
+#include "common/tile.cuh"
+#include "portable/arguments.cuh"
+
+namespace gdpa::portable {
+
+template <class Config>
+constexpr int reduce_threads = 256;
+template <class Config>
+constexpr int reduce_shared_bytes = 0;
+
+/// Config: using Element; int columns (of the output); bool aligned.
+template <class Config>
+__device__ void reduce(const ReduceArguments& arguments) {
+  using Element = typename Config::Element;
+  using Storage = typename Element::Storage;
+  constexpr int groups = padded_columns(Config::columns) / column_group;
+  constexpr int chunk = chunk_elements<Element>;
+  const int64_t pieces = arguments.rows * arguments.heads * groups;
+  for (int64_t piece = static_cast<int64_t>(blockIdx.x) * reduce_threads<Config> + threadIdx.x; piece < pieces;
+       piece += static_cast<int64_t>(gridDim.x) * reduce_threads<Config>) {
+    float sum[column_group] = {};
+    for (int64_t slab = 0; slab < arguments.slabs; ++slab) {
+      const auto* from =
+          reinterpret_cast<const float4*>(arguments.sums + slab * arguments.slab_stride) + piece * (column_group / 4);
+#pragma unroll
+      for (int i = 0; i < column_group / 4; ++i) {
+        const float4 four = from[i];
+        sum[column_of(i * 4)] += four.x;
+        sum[column_of(i * 4 + 1)] += four.y;
+        sum[column_of(i * 4 + 2)] += four.z;
+        sum[column_of(i * 4 + 3)] += four.w;
+      }
+    }
+    const int group = static_cast<int>(piece % groups);
+    const int64_t head = piece / groups % arguments.heads;
+    const int64_t row = piece / groups / arguments.heads;
+    auto* to =
+        static_cast<Storage*>(arguments.output.data) +
+        arguments.output.offset(Sequences{}, row / arguments.rows_in_batch, row % arguments.rows_in_batch, head) +
+        group * column_group;
+#pragma unroll
+    for (int first = 0; first < column_group; first += chunk) {
+      if (group * column_group + first >= Config::columns) break;
+      const uint4 rounded = round_chunk<Element>(sum + first);
+      if constexpr (Config::aligned) {
+        *reinterpret_cast<uint4*>(to + first) = rounded;
+      } else {
+        scatter_chunk(to + first, rounded);
+      }
+    }
+  }
+}
+
+}  // namespace gdpa::portable

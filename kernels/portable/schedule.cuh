@@ -1,0 +1,153 @@
+// Which tile of which head and batch entry a CTA computes. The host never knows the lengths of a jagged batch, and no
+// table of tiles is made either: entry b of a side that begins at row c(b) is given the places
+//
+//     c(b) / tile + b  ...  c(b + 1) / tile + b,
+//
+// at least as many as it has tiles, since ceil((y - x) / t) <= y / t - x / t + 1. A CTA finds the entry of its place by
+// searching the cumulative lengths themselves; a place without a tile is passed over. Behind the last entry a further
+// one holds the rows that no sequence has: it meets nothing on the other side, so its outputs become zeros.
+//
+// The grid may have any number of CTAs: each takes every gridDim-th place. As many CTAs as places, heads * (packed rows
+// / tile + batch + 1), let the hardware deal them out as others end, which balances sequences of any lengths. A dense
+// side has heads * batch * ceil(length / tile) places; one that the batch shares has `parts` in the place of batch.
+#pragma once
+
+#include "common/sequence.cuh"
+#include "portable/arguments.cuh"
+
+namespace gdpa::portable {
+
+/// One piece of work: a tile of one head, summed over batch entries [batch_begin, batch_end), which is one entry
+/// unless the owner is shared by the batch.
+struct Work {
+  int64_t batch_begin;
+  int64_t batch_end;
+  int64_t owner;  ///< batch_begin, or which part of the batch
+  int64_t place;  ///< among all
+  int head;       ///< of the owner's side
+  int key_head;
+  int tile;
+  bool exists;   ///< false for a place without a tile
+  Rows queries;  ///< of entry batch_begin
+  Rows keys;
+};
+
+/// The rows of entry b, none where b is the entry behind the last one.
+__device__ inline Rows queries_of(const Arguments& arguments, int64_t b) {
+  if (b >= arguments.params.batch) return {0, 0};
+  return rows_of(arguments.params.queries, b, arguments.packed_rows_q);
+}
+__device__ inline Rows keys_of(const Arguments& arguments, int64_t b) {
+  if (b >= arguments.params.batch) return {0, 0};
+  return rows_of(arguments.params.keys, b, arguments.packed_rows_k);
+}
+
+__device__ inline float out_scale_of(const Arguments& arguments, int64_t b, const Rows& queries, const Rows& keys) {
+  if (b >= arguments.params.batch) return 0.0f;
+  return static_cast<float>(arguments.params.out_scale.of(b, queries.count, keys.count));
+}
+
+/// The side whose tiles are dealt out.
+struct Owner {
+  const Sequences& side;
+  int64_t packed_rows;
+  int64_t heads;
+  int64_t tile;
+  int64_t entries;  ///< batch entries, or parts of the batch
+
+  __device__ bool jagged() const { return side.cumulative != nullptr; }
+  __device__ int64_t tiles_each() const { return (side.length + tile - 1) / tile; }
+  __device__ int64_t first_row(int64_t b) const { return clamp(side.begin(b), 0, packed_rows); }
+  __device__ int64_t first_place(int64_t b) const { return first_row(b) / tile + b; }
+
+  /// Places of one head.
+  __device__ int64_t places() const { return jagged() ? packed_rows / tile + entries + 1 : entries * tiles_each(); }
+};
+
+/// The last entry, of those in the batch and the one behind it, with first_place(entry) * heads <= place; by one warp,
+/// which looks at 32 places in one round.
+__device__ inline int64_t find_entry(const Owner& owner, int64_t place) {
+  int64_t low = 0;
+  int64_t size = owner.entries + 1;
+  while (size > 1) {
+    const int64_t step = (size + 31) / 32;
+    const int64_t at = static_cast<int64_t>(threadIdx.x % 32) * step;
+    const bool at_or_before = at < size && owner.first_place(low + at) * owner.heads <= place;
+    // Offsets that fall, which they must not, may say no everywhere.
+    const int64_t passed = max(__popc(__ballot_sync(0xffffffffu, at_or_before)) - 1, 0);
+    low += passed * step;
+    size = size - passed * step < step ? size - passed * step : step;
+  }
+  return low;
+}
+
+/// The work of a place, tiles innermost so that CTAs that run together read the same keys, or queries.
+__device__ inline Work find_work(const Arguments& arguments, const Owner& owner, bool owns_queries, int64_t place) {
+  const Params& params = arguments.params;
+  Work work{};
+  work.place = place;
+  int64_t tiles = owner.tiles_each();
+  int64_t first = 0;
+  if (owner.jagged()) {
+    work.owner = find_entry(owner, place);
+    first = owner.first_place(work.owner);
+    tiles = (work.owner < owner.entries ? owner.first_place(work.owner + 1) : owner.places()) - first;
+  } else {
+    work.owner = place / (owner.heads * tiles);
+    first = work.owner * tiles;
+  }
+  const int64_t rest = place - first * owner.heads;
+  if (tiles <= 0 || rest < 0 || rest >= tiles * owner.heads) return work;  // as only offsets that fall can make it
+  work.head = static_cast<int>(rest / tiles);
+  work.key_head = static_cast<int>(work.head * params.heads_k / owner.heads);
+  work.tile = static_cast<int>(rest - work.head * tiles);
+  if (owner.jagged()) {
+    work.batch_begin = work.owner;
+    work.batch_end = work.owner + 1;
+  } else {
+    work.batch_begin = work.owner * params.batch / owner.entries;
+    work.batch_end = (work.owner + 1) * params.batch / owner.entries;
+  }
+  work.queries = queries_of(arguments, work.batch_begin);
+  work.keys = keys_of(arguments, work.batch_begin);
+  Rows& owned = owns_queries ? work.queries : work.keys;
+  if (work.owner == params.batch) {
+    const int64_t used = owner.first_row(params.batch);
+    owned = {used, static_cast<int>(owner.packed_rows - used)};
+  }
+  work.exists = work.tile * owner.tile < owned.count;
+  return work;
+}
+
+/// Calls compute(work) for all work of this CTA. The work lies in shared memory, where it costs the main loop no
+/// registers.
+template <class Compute>
+__device__ void for_all_work(const Arguments& arguments, const Owner& owner, bool owns_queries, Compute compute) {
+  __shared__ Work work;
+  const int64_t places = owner.heads * owner.places();
+  if (blockIdx.x >= places) return;
+  for (bool first = true;; first = false) {
+    if (threadIdx.x < 32) {
+      const Work found = find_work(arguments, owner, owns_queries, first ? blockIdx.x : work.place + gridDim.x);
+      __syncwarp();
+      if (threadIdx.x == 0) work = found;
+    }
+    __syncthreads();
+    if (work.exists) compute(work);
+    const bool last = work.place + gridDim.x >= places;
+    __syncthreads();  // all are done with the work, and with the shared memory that it used
+    if (last) return;
+  }
+}
+
+/// The queries as owner of the work, and the keys.
+template <class Config>
+__device__ Owner query_owner(const Arguments& arguments, int64_t entries) {
+  return {arguments.params.queries, arguments.packed_rows_q, arguments.params.heads_q, Config::tile_queries, entries};
+}
+template <class Config>
+__device__ Owner key_owner(const Arguments& arguments, int64_t entries) {
+  return {arguments.params.keys, arguments.packed_rows_k, arguments.params.heads_k, Config::tile_keys, entries};
+}
+
+}  // namespace gdpa::portable

@@ -1,0 +1,130 @@
+// Opening the CUDA driver; see driver.h.
+#include "cuda/driver.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <array>
+#include <atomic>
+#include <mutex>
+
+#include "gdpa/error.h"
+
+namespace gdpa::cuda {
+namespace {
+
+struct Opened {
+  Driver driver{};
+  std::string problem;  ///< why it cannot be used, or empty
+};
+
+template <class Function>
+bool find(void* library, const char* symbol, Function& function) {
+  function = reinterpret_cast<Function>(::dlsym(library, symbol));
+  return function != nullptr;
+}
+
+/// The first symbol that the library lacks, or null. The _v2 names are the current binary interface of their calls.
+const char* fill(void* library, Driver& driver) {
+  const char* missing = nullptr;
+  const auto need = [&](const char* symbol, auto& function) {
+    if (missing == nullptr && !find(library, symbol, function)) missing = symbol;
+  };
+  need("cuDriverGetVersion", driver.get_version);
+  need("cuGetErrorName", driver.error_name);
+  need("cuDeviceGetCount", driver.device_count);
+  need("cuDeviceGetName", driver.device_name);
+  need("cuDeviceGetAttribute", driver.device_attribute);
+  need("cuDeviceTotalMem_v2", driver.device_memory);
+  need("cuDevicePrimaryCtxRetain", driver.primary_context_retain);
+  need("cuCtxPushCurrent_v2", driver.context_push);
+  need("cuCtxPopCurrent_v2", driver.context_pop);
+  need("cuModuleLoadData", driver.module_load);
+  need("cuModuleGetFunction", driver.module_kernel);
+  need("cuModuleGetGlobal_v2", driver.module_global);
+  need("cuMemcpyDtoH_v2", driver.copy_to_host);
+  need("cuFuncGetAttribute", driver.kernel_attribute);
+  need("cuFuncSetAttribute", driver.kernel_set_attribute);
+  need("cuLaunchKernel", driver.launch);
+  need("cuStreamIsCapturing", driver.stream_is_capturing);
+  need("cuMemsetD8Async", driver.fill_async);
+  need("cuMemAllocAsync", driver.allocate_async);
+  need("cuMemFreeAsync", driver.free_async);
+  return missing;
+}
+
+Opened open() {
+  Opened opened;
+  void* library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    opened.problem =
+        "the NVIDIA driver's library libcuda.so.1 was not found; install the driver (nvidia-smi then lists "
+        "the GPU), or move the tensors to the CPU";
+    return opened;
+  }
+  if (const char* missing = fill(library, opened.driver)) {
+    opened.problem =
+        fmt::format("libcuda.so.1 has no {}: the NVIDIA driver is older than CUDA 11.2; update it", missing);
+    return opened;
+  }
+  Status (*initialize)(unsigned) = nullptr;
+  const Status status = find(library, "cuInit", initialize) ? initialize(0) : -1;
+  if (status != success) {
+    const char* name = nullptr;
+    opened.driver.error_name(status, &name);
+    opened.problem = fmt::format("the NVIDIA driver did not start: {}; see what nvidia-smi says",
+                                 name == nullptr ? std::to_string(status) : name);
+  }
+  return opened;
+}
+
+const Opened& opened() {
+  static const Opened result = open();
+  return result;
+}
+
+constexpr int most_devices = 64;
+
+/// The primary context of a device, retained for the life of the process as the CUDA runtime does.
+Context primary_context(int device) {
+  static std::array<std::atomic<Context>, most_devices> contexts{};
+  if (device < 0 || device >= most_devices) {
+    throw Error(ErrorKind::value,
+                fmt::format("device: expected an index below {}, got {}; correct it", most_devices, device));
+  }
+  auto& slot = contexts[static_cast<std::size_t>(device)];
+  Context context = slot.load(std::memory_order_acquire);
+  if (context == nullptr) {
+    check(Driver::get().primary_context_retain(&context, device), "using the GPU");
+    slot.store(context, std::memory_order_release);
+  }
+  return context;
+}
+
+}  // namespace
+
+const Driver& Driver::get() {
+  if (!opened().problem.empty()) throw Error(ErrorKind::runtime, "GPU: " + opened().problem);
+  return opened().driver;
+}
+
+std::string Driver::why_missing() { return opened().problem; }
+
+void check(Status status, const char* doing) {
+  if (status == success) return;
+  const char* name = nullptr;
+  Driver::get().error_name(status, &name);
+  throw Error(ErrorKind::runtime,
+              fmt::format("{}: the CUDA driver answered {}", doing, name == nullptr ? std::to_string(status) : name));
+}
+
+CurrentDevice::CurrentDevice(int device) {
+  check(Driver::get().context_push(primary_context(device)), "using the GPU");
+}
+
+CurrentDevice::~CurrentDevice() {
+  Context previous = nullptr;
+  opened().driver.context_pop(&previous);
+}
+
+}  // namespace gdpa::cuda

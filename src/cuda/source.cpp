@@ -1,0 +1,115 @@
+// Generating the source of a kernel; see source.h.
+#include "cuda/source.h"
+
+#include <fmt/format.h>
+
+#include <string_view>
+
+namespace gdpa::cuda {
+namespace {
+
+using plan::GpuElement;
+using plan::KernelKind;
+using plan::KernelSpec;
+
+std::string_view name_of(KernelKind kind) {
+  switch (kind) {
+    case KernelKind::forward:
+      return "forward";
+    case KernelKind::backward:
+      return "backward";
+    case KernelKind::backward_query:
+      return "backward_query";
+    case KernelKind::reduce:
+      return "reduce";
+  }
+  return "";
+}
+
+std::string_view arguments_of(KernelKind kind) {
+  switch (kind) {
+    case KernelKind::forward:
+      return "ForwardArguments";
+    case KernelKind::backward:
+      return "BackwardArguments";
+    case KernelKind::backward_query:
+      return "BackwardQueryArguments";
+    case KernelKind::reduce:
+      return "ReduceArguments";
+  }
+  return "";
+}
+
+std::string_view type_of(GpuElement element) {
+  switch (element) {
+    case GpuElement::bfloat16:
+      return "BFloat16";
+    case GpuElement::float16:
+      return "Float16";
+    case GpuElement::float32:
+      return "Float32";
+    case GpuElement::tensor_float32:
+      return "TensorFloat32";
+  }
+  return "";
+}
+
+/// The members that the kernels of each kind ask their configuration for.
+std::string config_of(const KernelSpec& kernel) {
+  std::string text = fmt::format("struct Config {{\n  using Element = gdpa::{};\n", type_of(kernel.element));
+  const auto number = [&](std::string_view name, int value) {
+    text += fmt::format("  static constexpr int {} = {};\n", name, value);
+  };
+  const auto flag = [&](std::string_view name, bool value) {
+    text += fmt::format("  static constexpr bool {} = {};\n", name, value);
+  };
+  flag("aligned", kernel.aligned);
+  if (kernel.kind == KernelKind::reduce) {
+    number("columns", kernel.head_dim);
+    return text + "};\n";
+  }
+  text += "  using Activation = ::Activation;\n";
+  number("head_dim", kernel.head_dim);
+  number("head_dim_v", kernel.head_dim_v);
+  number("tile_queries", kernel.tile_queries);
+  number("tile_keys", kernel.tile_keys);
+  number("stages", kernel.stages);
+  number("ctas", kernel.ctas);
+  if (kernel.kind == KernelKind::backward) {
+    number("key_warps", kernel.warps);
+    number("column_warps", kernel.column_warps);
+    flag("reduce_grad_query", kernel.reduce_grad_query);
+    flag("keys_shared", kernel.keys_shared);
+  } else {
+    number("warps", kernel.warps);
+    if (kernel.kind == KernelKind::backward_query) flag("queries_shared", kernel.queries_shared);
+  }
+  return text + "};\n";
+}
+
+}  // namespace
+
+std::string kernel_source(const KernelSpec& kernel, const activation::Function& function, Accuracy accuracy) {
+  const std::string_view name = name_of(kernel.kind);
+  const bool has_function = kernel.kind != KernelKind::reduce;
+  return fmt::format(
+      "#include \"portable/{0}.cuh\"\n\n"
+      "{1}\n{2}\n"
+      "extern \"C\" __constant__ int {3} = gdpa::portable::{0}_threads<Config>;\n"
+      "extern \"C\" __constant__ int {4} = gdpa::portable::{0}_shared_bytes<Config>;\n"
+      "extern \"C\" __global__ void __launch_bounds__(gdpa::portable::{0}_threads<Config>, {5})\n"
+      "{6}(const __grid_constant__ gdpa::portable::{7} arguments) {{\n"
+      "  gdpa::portable::{0}<Config>(arguments);\n"
+      "}}\n",
+      name, has_function ? activation::cuda_source(function, accuracy) : std::string(), config_of(kernel),
+      SourceNames::threads, SourceNames::shared_bytes, kernel.ctas, SourceNames::kernel, arguments_of(kernel.kind));
+}
+
+std::string describe(const KernelSpec& kernel) {
+  std::string text = fmt::format("{} {} d={}", name_of(kernel.kind), type_of(kernel.element), kernel.head_dim);
+  if (kernel.kind == KernelKind::reduce) return text;
+  return text + fmt::format(" d_v={} tile {}x{}, {} warps, {} stages", kernel.head_dim_v, kernel.tile_queries,
+                            kernel.tile_keys, kernel.warps * kernel.column_warps, kernel.stages);
+}
+
+}  // namespace gdpa::cuda

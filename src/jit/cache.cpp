@@ -1,0 +1,219 @@
+// The kernel cache on disk; see cache.h. An entry is: magic, version of this layout, length of key, length of image,
+// checksum of both, key, image.
+#include "jit/cache.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <optional>
+#include <system_error>
+#include <vector>
+
+namespace gdpa::jit {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view entry_suffix = ".gdpa";
+constexpr std::string_view unfinished_suffix = ".part";
+constexpr auto unfinished_lifetime = std::chrono::hours(1);
+constexpr double share_kept_when_full = .8;
+
+struct Header {
+  std::array<char, 8> magic = {'g', 'd', 'p', 'a', 'k', 'e', 'r', 'n'};
+  std::uint64_t layout = 1;
+  std::uint64_t key_bytes = 0;
+  std::uint64_t image_bytes = 0;
+  std::uint64_t checksum = 0;
+};
+
+std::uint64_t checksum_of(std::string_view key, std::string_view image) {
+  return XXH3_64bits_withSeed(image.data(), image.size(), XXH3_64bits(key.data(), key.size()));
+}
+
+Header header_of(std::string_view key, std::string_view image) {
+  Header header;
+  header.key_bytes = key.size();
+  header.image_bytes = image.size();
+  header.checksum = checksum_of(key, image);
+  return header;
+}
+
+/// The image of a whole and unharmed entry of `key`, else nothing.
+std::optional<std::string> read(const fs::path& file, std::string_view key) {
+  std::ifstream stream(file, std::ios::binary);
+  if (!stream) return std::nullopt;
+  const std::string content{std::istreambuf_iterator<char>(stream), {}};
+  Header header;
+  if (content.size() < sizeof header) return std::nullopt;
+  std::memcpy(&header, content.data(), sizeof header);
+  const std::string_view body = std::string_view(content).substr(sizeof header);
+  if (header.key_bytes != key.size() || body.size() < key.size() || body.substr(0, key.size()) != key) {
+    return std::nullopt;
+  }
+  const std::string_view image = body.substr(key.size());
+  const Header expected = header_of(key, image);
+  if (std::memcmp(&header, &expected, sizeof header) != 0) return std::nullopt;
+  return std::string(image);
+}
+
+/// A file descriptor that closes itself.
+class File {
+ public:
+  explicit File(int descriptor) : descriptor_(descriptor) {}
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  ~File() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+  explicit operator bool() const { return descriptor_ >= 0; }
+  int get() const { return descriptor_; }
+
+ private:
+  int descriptor_;
+};
+
+bool write_all(const File& file, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(file.get(), bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return false;
+    bytes.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return true;
+}
+
+/// Writes beside the entry, forces it to the disk, then renames: readers see the old state or the whole new one.
+/// Returns why not, or an empty string.
+std::string write(const fs::path& file, std::string_view key, std::string_view image) {
+  static std::atomic<unsigned> counter = 0;
+  const fs::path unfinished = fmt::format("{}.{}.{}{}", file.string(), ::getpid(), counter++, unfinished_suffix);
+  std::string problem;
+  {
+    const File out(::open(unfinished.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
+    const Header header = header_of(key, image);
+    const std::string_view header_bytes(reinterpret_cast<const char*>(&header), sizeof header);
+    const bool is_written =
+        out && write_all(out, header_bytes) && write_all(out, key) && write_all(out, image) && ::fsync(out.get()) == 0;
+    if (!is_written) problem = std::strerror(errno);
+  }
+  if (problem.empty() && ::rename(unfinished.c_str(), file.c_str()) != 0) problem = std::strerror(errno);
+  if (!problem.empty()) {
+    ::unlink(unfinished.c_str());
+    return fmt::format(
+        "the kernel cache could not keep {}: {}; free some space or set GDPA_CACHE_DIR to a folder that "
+        "can be written",
+        file.string(), problem);
+  }
+  return {};
+}
+
+std::string hexadecimal(std::string_view key) {
+  const XXH128_hash_t hash = XXH3_128bits(key.data(), key.size());
+  return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
+}
+
+bool ends_with(const fs::path& file, std::string_view suffix) {
+  return std::string_view(file.native()).ends_with(suffix);
+}
+
+}  // namespace
+
+CacheSettings CacheSettings::from_environment() {
+  CacheSettings settings;
+  const auto variable = [](const char* name) -> std::string_view {
+    const char* text = std::getenv(name);
+    return text == nullptr ? std::string_view() : std::string_view(text);
+  };
+  if (const auto folder = variable("GDPA_CACHE_DIR"); !folder.empty()) {
+    settings.folder = folder;
+  } else if (const auto base = variable("XDG_CACHE_HOME"); !base.empty()) {
+    settings.folder = fs::path(base) / "gdpa";
+  } else {
+    settings.folder = fs::path(variable("HOME")) / ".cache" / "gdpa";
+  }
+  if (const auto limit = variable("GDPA_CACHE_LIMIT"); !limit.empty()) {
+    std::from_chars(limit.data(), limit.data() + limit.size(), settings.limit_bytes);
+  }
+  return settings;
+}
+
+Cache::Cache(CacheSettings settings) : settings_(std::move(settings)) {}
+
+fs::path Cache::file_of(std::string_view key) const {
+  return settings_.folder / (hexadecimal(key) + std::string(entry_suffix));
+}
+
+Cache::Result Cache::find_or_build(std::string_view key, const std::function<std::string()>& build) const {
+  const fs::path file = file_of(key);
+  const auto cached = [&]() -> std::optional<Result> {
+    std::optional<std::string> image = read(file, key);
+    if (!image) return std::nullopt;
+    std::error_code ignored;
+    fs::last_write_time(file, fs::file_time_type::clock::now(), ignored);  // by which shrink() chooses
+    return Result{std::move(*image), true, {}};
+  };
+  if (auto result = cached()) return std::move(*result);
+
+  std::error_code ignored;
+  fs::create_directories(settings_.folder, ignored);
+  // The kernel drops the lock of a process that dies, so nobody waits for a dead builder. Without a lock (a read-only
+  // folder, a file system that has none) each process builds for itself.
+  const fs::path lock_file = settings_.folder / fmt::format("lock-{}", hexadecimal(key).substr(0, 2));
+  const File lock(::open(lock_file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  if (lock && ::flock(lock.get(), LOCK_EX) == 0) {
+    if (auto result = cached()) return std::move(*result);
+  }
+  Result result{build(), false, {}};
+  result.warning = write(file, key, result.image);
+  shrink();
+  return result;
+}
+
+void Cache::shrink() const {
+  struct Entry {
+    fs::path file;
+    fs::file_time_type used;
+    std::uintmax_t bytes;
+  };
+  std::vector<Entry> entries;
+  std::uintmax_t total = 0;
+  std::error_code error;
+  const auto now = fs::file_time_type::clock::now();
+  for (fs::directory_iterator it(settings_.folder, error), end; !error && it != end; it.increment(error)) {
+    std::error_code gone;  // another process may remove what this one lists
+    const auto used = it->last_write_time(gone);
+    const auto bytes = it->file_size(gone);
+    if (gone) continue;
+    if (ends_with(it->path(), unfinished_suffix) && now - used > unfinished_lifetime) {
+      fs::remove(it->path(), gone);  // left by a process that was killed
+    } else if (ends_with(it->path(), entry_suffix)) {
+      entries.push_back({it->path(), used, bytes});
+      total += bytes;
+    }
+  }
+  if (total <= settings_.limit_bytes) return;
+  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.used < b.used; });
+  const auto goal = static_cast<std::uintmax_t>(share_kept_when_full * static_cast<double>(settings_.limit_bytes));
+  for (const Entry& entry : entries) {
+    if (total <= goal) break;
+    std::error_code gone;
+    fs::remove(entry.file, gone);
+    total -= entry.bytes;
+  }
+}
+
+}  // namespace gdpa::jit

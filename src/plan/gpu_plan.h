@@ -1,0 +1,80 @@
+// The GPU plan: which kernels run for a problem, which template instance of each, how many CTAs, and where the
+// workspace goes. Pure functions of the problem and the device; no lengths are known here, and no GPU is needed.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "definition/params.h"
+#include "definition/problem.h"
+#include "gdpa/plan.h"
+
+namespace gdpa::plan {
+
+/// What a plan asks about the device.
+struct Gpu {
+  int multiprocessors = 132;
+  int capability = 90;  ///< 10 * major + minor
+};
+
+enum class KernelKind : std::uint8_t { forward, backward, backward_query, reduce };
+
+/// How the tensor cores see the operands. fp32 is computed in tf32, one product or three.
+enum class GpuElement : std::uint8_t { bfloat16, float16, float32, tensor_float32 };
+
+/// One template instance: everything that its generated source depends on beside the function. A member that a kind
+/// does not read is left at its default, so that equal kernels are equal specifications.
+struct KernelSpec {
+  KernelKind kind = KernelKind::forward;
+  GpuElement element = GpuElement::bfloat16;
+  int head_dim = 0;
+  int head_dim_v = 0;
+  int tile_queries = 0;
+  int tile_keys = 0;
+  int warps = 0;         ///< along the tile that the CTA owns
+  int column_warps = 1;  ///< backward: along head_dim and the queries
+  int stages = 0;
+  int ctas = 1;  ///< that shall fit on one multiprocessor
+  bool aligned = false;
+  bool reduce_grad_query = false;
+  bool keys_shared = false;
+  bool queries_shared = false;
+
+  bool operator==(const KernelSpec&) const = default;
+};
+
+/// One kernel to launch. `work` is the upper bound of its CTAs.
+struct GpuStep {
+  KernelSpec kernel;
+  int64_t work = 0;
+};
+
+/// Where fp32 sums lie in the workspace, in bytes from its start; -1 where there are none.
+struct GpuWorkspace {
+  int64_t grad_query = -1;
+  int64_t grad_key = -1;
+  int64_t grad_value = -1;
+  int64_t bytes = 0;
+  int64_t zeroed_bytes = 0;  ///< from the start, before the first kernel
+};
+
+struct GpuPlan {
+  int64_t parts = 1;  ///< into which the batch is cut where an operand is shared and its gradient summed
+  GpuWorkspace workspace;
+  std::vector<GpuStep> steps;
+  bool deterministic = true;
+};
+
+/// fp32 operands in one tf32 product rather than three: torch.backends.cuda.matmul.allow_tf32.
+enum class Float32Products : std::uint8_t { one, three };
+
+/// fp32 sums pad each row of a head to this many floats, as the kernels do.
+int64_t padded_columns(int64_t columns);
+
+/// The kernel that rounds fp32 sums into a gradient: `rows` rows, one for each head, of `columns` columns.
+GpuStep reduction(const Problem& problem, const Gpu& gpu, bool aligned, int64_t columns, int64_t rows);
+
+GpuPlan gpu_plan(const Problem& problem, const Gpu& gpu, bool aligned, Float32Products products);
+
+}  // namespace gdpa::plan

@@ -1,0 +1,103 @@
+// The GPU plan: which kernels a problem gets, how many CTAs, and where the sums lie. No GPU is needed.
+#include "plan/gpu_plan.h"
+
+#include <gtest/gtest.h>
+
+namespace gdpa::plan {
+namespace {
+
+Problem problem_of(Direction direction, DType dtype = DType::bfloat16, int64_t head_dim = 128) {
+  Problem problem;
+  problem.direction = direction;
+  problem.dtype = dtype;
+  problem.batch = 10;
+  problem.heads_q = 4;
+  problem.heads_k = 2;
+  problem.head_dim = problem.head_dim_v = head_dim;
+  problem.rows_q = 1000;
+  problem.rows_k = 3000;
+  return problem;
+}
+
+GpuPlan plan_of(const Problem& problem) { return gpu_plan(problem, Gpu{}, true, Float32Products::three); }
+
+TEST(GpuPlan, ForwardIsOneKernelWithoutMemory) {
+  const GpuPlan plan = plan_of(problem_of(Direction::forward));
+  ASSERT_EQ(plan.steps.size(), 1U);
+  EXPECT_EQ(plan.steps[0].kernel.kind, KernelKind::forward);
+  EXPECT_EQ(plan.workspace.bytes, 0);
+  EXPECT_TRUE(plan.deterministic);
+}
+
+TEST(GpuPlan, JaggedWorkIsBoundedByTheRowsAndTheBatch) {
+  const GpuPlan plan = plan_of(problem_of(Direction::forward));
+  EXPECT_EQ(plan.steps[0].work, 4 * (1000 / plan.steps[0].kernel.tile_queries + 10 + 1));
+}
+
+TEST(GpuPlan, BackwardNeedsOneFp32SumOfDQ) {
+  const GpuPlan plan = plan_of(problem_of(Direction::backward));
+  EXPECT_EQ(plan.workspace.grad_query, 0);
+  EXPECT_EQ(plan.workspace.bytes, 1000 * 4 * 128 * 4);
+  EXPECT_EQ(plan.workspace.zeroed_bytes, plan.workspace.bytes);
+  EXPECT_FALSE(plan.deterministic);
+}
+
+TEST(GpuPlan, DeterministicModeNeedsNoSumsAndAddsAKernel) {
+  Problem problem = problem_of(Direction::backward);
+  problem.deterministic = true;
+  const GpuPlan plan = plan_of(problem);
+  ASSERT_EQ(plan.steps.size(), 2U);
+  EXPECT_FALSE(plan.steps[0].kernel.reduce_grad_query);
+  EXPECT_EQ(plan.steps[1].kernel.kind, KernelKind::backward_query);
+  EXPECT_EQ(plan.workspace.bytes, 0);
+  EXPECT_TRUE(plan.deterministic);
+}
+
+TEST(GpuPlan, SharedKeysAreSummedInSlabsThatFillTheDevice) {
+  Problem problem = problem_of(Direction::backward);
+  problem.key_form = Form::shared;
+  problem.rows_k = 64;
+  const GpuPlan plan = plan_of(problem);
+  EXPECT_EQ(plan.parts, 10);  // as many as there are entries: 2 heads of 1 tile would leave the device empty
+  EXPECT_GE(plan.workspace.grad_key, plan.workspace.zeroed_bytes);
+  EXPECT_EQ(plan.workspace.bytes - plan.workspace.grad_key, 2 * 10 * 64 * 2 * 128 * 4);
+}
+
+TEST(GpuPlan, ASharedQueryIsSummedInSlabsWithoutAdditionsThatWaitForEachOther) {
+  Problem problem = problem_of(Direction::backward);
+  problem.query_form = Form::shared;
+  problem.rows_q = 4;
+  const GpuPlan plan = plan_of(problem);
+  ASSERT_EQ(plan.steps.size(), 2U);
+  EXPECT_TRUE(plan.steps[1].kernel.queries_shared);
+  EXPECT_EQ(plan.workspace.zeroed_bytes, 0);
+  EXPECT_TRUE(plan.deterministic);
+}
+
+TEST(GpuPlan, TilesAreMultiplesOfWhatTheirWarpsTake) {
+  for (const DType dtype : {DType::bfloat16, DType::float16, DType::float32}) {
+    for (int64_t head_dim = 8; head_dim <= 256; head_dim += 8) {
+      for (const bool deterministic : {false, true}) {
+        for (const Direction direction : {Direction::forward, Direction::backward}) {
+          Problem problem = problem_of(direction, dtype, head_dim);
+          problem.deterministic = deterministic;
+          for (const GpuStep& step : plan_of(problem).steps) {
+            const KernelSpec& kernel = step.kernel;
+            const bool owns_keys = kernel.kind == KernelKind::backward;
+            EXPECT_EQ((owns_keys ? kernel.tile_keys : kernel.tile_queries) % (16 * kernel.warps), 0);
+            EXPECT_EQ((owns_keys ? kernel.tile_queries : kernel.tile_keys) % (16 * kernel.column_warps), 0);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(GpuPlan, Float32TakesOneProductWhereAllowed) {
+  const Problem problem = problem_of(Direction::forward, DType::float32);
+  EXPECT_EQ(gpu_plan(problem, Gpu{}, true, Float32Products::one).steps[0].kernel.element, GpuElement::tensor_float32);
+  EXPECT_EQ(gpu_plan(problem, Gpu{}, true, Float32Products::three).steps[0].kernel.element, GpuElement::float32);
+}
+
+}  // namespace
+}  // namespace gdpa::plan

@@ -1,0 +1,186 @@
+"""What a GPU adds: streams, graphs, devices, sizes beyond 32 bits, offsets that are wrong, the same bits every time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from reference import Problem, assert_within_promise, offsets
+from torch import Tensor
+
+import gdpa
+
+
+def operands(rows: int = 600, heads: int = 2, head_dim: int = 64, dtype: torch.dtype = torch.bfloat16) -> list[Tensor]:
+    return [torch.randn(rows, heads, head_dim).to(dtype).requires_grad_() for _ in range(3)]
+
+
+def gradients(tensors: list[Tensor], cu_seqlens: Tensor, **keywords: object) -> list[Tensor]:
+    output = gdpa.varlen_attention(*tensors, cu_seqlens, cu_seqlens, **keywords)  # type: ignore[arg-type]
+    return [output.detach(), *torch.autograd.grad(output, tensors, torch.ones_like(output))]
+
+
+def test_deterministic_mode_gives_the_same_bits_a_thousand_times() -> None:
+    tensors, cu_seqlens = operands(), offsets([200, 0, 1, 399])
+    first = gradients(tensors, cu_seqlens, deterministic=True)
+    for _ in range(1000):
+        for one, other in zip(first, gradients(tensors, cu_seqlens, deterministic=True), strict=True):
+            assert torch.equal(one, other)
+
+
+def test_a_captured_graph_replays_the_same_bits_on_new_data() -> None:
+    tensors, cu_seqlens = operands(), offsets([200, 0, 1, 399])
+    gradients(tensors, cu_seqlens, deterministic=True)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = gradients(tensors, cu_seqlens, deterministic=True)
+    with torch.no_grad():
+        for tensor in tensors:
+            tensor.copy_(torch.randn_like(tensor))
+    expected = gradients(tensors, cu_seqlens, deterministic=True)
+    for _ in range(100):
+        graph.replay()
+        for one, other in zip(expected, captured, strict=True):
+            assert torch.equal(one, other)
+
+
+def test_a_kernel_that_is_not_loaded_is_refused_while_a_graph_is_captured() -> None:
+    tensors, cu_seqlens = operands(), offsets([600])
+    with pytest.raises(RuntimeError, match="run the same call once before capturing"):
+        with torch.cuda.graph(torch.cuda.CUDAGraph()), torch.no_grad():
+            gdpa.varlen_attention(*tensors, cu_seqlens, cu_seqlens, activation="tanh(s) * 0.123")
+
+
+def test_two_streams_at_once_do_not_meet() -> None:
+    one, two = operands(4000), operands(4000)
+    cu_seqlens = offsets([1000, 3000])
+    expected = [gradients(tensors, cu_seqlens, deterministic=True) for tensors in (one, two)]
+    torch.cuda.synchronize()
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    for _ in range(50):
+        results = []
+        for stream, tensors in zip(streams, (one, two), strict=True):
+            with torch.cuda.stream(stream):
+                results.append(gradients(tensors, cu_seqlens, deterministic=True))
+        torch.cuda.synchronize()
+        for got, wanted in zip(results, expected, strict=True):
+            for a, b in zip(got, wanted, strict=True):
+                assert torch.equal(a, b)
+
+
+def test_rows_beyond_32_bits_of_elements_are_reached() -> None:
+    stride = 2**31 // 100
+    memory = torch.empty(140 * stride, dtype=torch.bfloat16)
+    views = [memory.as_strided((140, 1, 64), (stride, 64, 1), first * 64) for first in range(3)]
+    small = [torch.randn(140, 1, 64).to(torch.bfloat16) for _ in range(3)]
+    for view, values in zip(views, small, strict=True):
+        view.copy_(values)
+    far = [view.detach().requires_grad_() for view in views]
+    near = [values.detach().requires_grad_() for values in small]
+    for one, other in zip(
+        gradients(far, offsets([100, 40]), deterministic=True),
+        gradients(near, offsets([100, 40]), deterministic=True),
+        strict=True,
+    ):
+        assert torch.equal(one, other)
+
+
+def test_more_entries_and_heads_than_a_grid_has_rows() -> None:
+    lengths = [3] * 40_000
+    query, key, value = (torch.randn(120_000, 2, 16).to(torch.bfloat16) for _ in range(3))
+    got = gdpa.varlen_attention(query, key, value, offsets(lengths), offsets(lengths), activation="silu")
+    scores = torch.einsum("bihd,bjhd->bhij", query.unflatten(0, (-1, 3)).double(), key.unflatten(0, (-1, 3)).double())
+    weights = torch.nn.functional.silu(scores / 4)
+    true = torch.einsum("bhij,bjhd->bihd", weights, value.unflatten(0, (-1, 3)).double()).flatten(0, 1)
+    assert (got.double() - true).norm() <= 6e-3 * true.norm()
+
+
+@pytest.mark.parametrize("wrong", [[0, 500, 300, 600], [0, 100, 200, 5000], [0, -7, 300, 600], [50, 60, 70, 80]])
+def test_offsets_that_are_wrong_write_nothing_beyond_the_operands(wrong: list[int]) -> None:
+    around = [torch.full((1800, 2, 64), 7.0, dtype=torch.bfloat16) for _ in range(3)]
+    inside = [tensor[600:1200].requires_grad_() for tensor in around]
+    gradients(inside, torch.tensor(wrong, dtype=torch.int32))
+    torch.cuda.synchronize()
+    for tensor in around:
+        assert bool((tensor == 7.0).all())
+
+
+@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
+def test_no_nan_or_infinity_crosses_to_another_sequence(poison: float) -> None:
+    clean = [t.detach() for t in operands(210)]
+    poisoned = [t.clone() for t in clean]
+    for tensor in poisoned:
+        tensor[50:120] = poison
+    cu_seqlens = offsets([50, 70, 90])
+    wanted, got = (
+        gradients([t.requires_grad_() for t in tensors], cu_seqlens, deterministic=True) for tensors in (clean, poisoned)
+    )
+    others = torch.tensor([i for i in range(210) if not 50 <= i < 120])
+    for one, other in zip(wanted, got, strict=True):
+        assert torch.equal(one[others], other[others])
+
+
+def test_tf32_follows_pytorch() -> None:
+    problem = Problem(*(t.detach() for t in operands(300, dtype=torch.float32)), [100, 200], [100, 200])
+    weights = torch.randn(300, 2, 64)
+    before = torch.get_float32_matmul_precision()
+    results = {}
+    try:
+        for precision in ("highest", "high"):
+            torch.set_float32_matmul_precision(precision)
+            tensors = [t.requires_grad_() for t in (problem.query, problem.key, problem.value)]
+            output = gdpa.varlen_attention(*tensors, offsets([100, 200]), offsets([100, 200]))
+            results[precision] = [output.detach(), *torch.autograd.grad(output, tensors, weights)]
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert_within_promise(results["highest"], problem, weights)
+    for precise, fast in zip(results["highest"], results["high"], strict=True):
+        error = (precise - fast).norm() / precise.norm()
+        assert 1e-5 < error < 1e-2
+
+
+def test_compiled_code_and_autocast_reach_the_gpu() -> None:
+    tensors, cu_seqlens = operands(dtype=torch.float32), offsets([200, 400])
+
+    @torch.compile(fullgraph=True, dynamic=True)
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return gdpa.varlen_attention(query, key, value, cu_seqlens, cu_seqlens, activation="silu") * 2
+
+    torch.testing.assert_close(
+        attend(*tensors), 2 * gdpa.varlen_attention(*tensors, cu_seqlens, cu_seqlens, activation="silu")
+    )
+    with torch.autocast("cuda", torch.bfloat16):
+        assert gdpa.varlen_attention(*tensors, cu_seqlens, cu_seqlens).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error", "words"),
+    [
+        (lambda t: [x.double() for x in t], TypeError, "bfloat16, float16 or float32 on a GPU"),
+        (lambda t: [x[..., :60] for x in t], ValueError, "multiple of 8 up to 256 on a GPU"),
+        (lambda t: [t[0], t[1].cpu(), t[2]], TypeError, "move all tensors to one device"),
+    ],
+)
+def test_what_the_gpu_does_not_compute_is_refused(spoil, error, words) -> None:  # type: ignore[no-untyped-def]
+    tensors = spoil([t.detach() for t in operands()])
+    with pytest.raises(error, match=words):
+        gdpa.varlen_attention(*tensors, offsets([600]), offsets([600]))
+
+
+def test_a_second_process_finds_the_kernels_in_the_cache(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    program = (
+        "import torch, gdpa\n"
+        "t = torch.randn(10, 1, 64, device='cuda', dtype=torch.bfloat16)\n"
+        "o = torch.tensor([0, 10], device='cuda')\n"
+        "print(gdpa.varlen_attention(t, t, t, o, o, activation='tanh(s) * 0.77').double().sum().item())\n"
+    )
+    environment = {**os.environ, "GDPA_CACHE_DIR": str(tmp_path)}
+    sums = []
+    for expected_files in (1, 1):
+        done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+        assert len(list(tmp_path.glob("*.gdpa"))) == expected_files
+        sums.append(done.stdout)
+        assert done.stderr == ""

@@ -1,0 +1,132 @@
+"""Random problems over every option, forward and backward, against the definition in fp64; results are poisoned first.
+
+One test is one kernel configuration (types, head dims, function) and many problems, so that kernels are compiled once.
+GDPA_GPU_PROBLEMS is how many problems each one draws.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+import torch
+from reference import Problem, assert_within_promise, offsets
+from torch import Tensor
+
+import gdpa
+
+PROBLEMS = int(os.environ.get("GDPA_GPU_PROBLEMS", "50"))
+
+BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
+SPECIAL = "s * sigmoid(1.702 * s)"
+CONFIGURATIONS = [
+    *[(BF16, d, d, "gelu") for d in (8, 32, 64, 96, 128, 192, 256)],
+    *[(BF16, 128, 128, f) for f in ("relu", "silu", "gelu_tanh", "sigmoid", "softplus", SPECIAL)],
+    *[(BF16, *dims, "silu") for dims in ((64, 128), (128, 64), (40, 72), (192, 128), (8, 256), (256, 16), (88, 136))],
+    *[(FP16, d, d, "gelu") for d in (16, 64, 128, 256)],
+    *[(FP16, 128, 128, f) for f in ("relu2", "hardswish", "tanh", "leaky_relu")],
+    *[(FP16, *dims, "sigmoid") for dims in ((128, 96), (24, 200))],
+    *[(FP32, d, d, "gelu") for d in (8, 64, 128, 256)],
+    *[(FP32, *dims, "silu") for dims in ((64, 64), (48, 104), (160, 32))],
+    *[(FP32, 64, 64, f) for f in ("identity", "sigmoid", SPECIAL)],
+]
+
+
+def any_length(draw: random.Random) -> int:
+    return draw.choice([0, 1, draw.randint(0, 70), draw.randint(0, 300), draw.choice([63, 64, 65, 127, 128, 129, 256])])
+
+
+class Case:
+    """One problem, its call, and the gradient that comes in."""
+
+    def __init__(self, draw: random.Random, dtype: torch.dtype, head_dim: int, head_dim_v: int, activation: str) -> None:
+        batch = draw.randint(1, 5)
+        form = draw.choice(["jagged", "jagged", "shared query", "shared key", "dense"])
+        shared_q, shared_k = form == "shared query", form == "shared key"
+        one_length = shared_q or form == "dense", shared_k or form == "dense"
+        lengths_q = [any_length(draw)] * batch if one_length[0] else [any_length(draw) for _ in range(batch)]
+        lengths_k = [any_length(draw)] * batch if one_length[1] else [any_length(draw) for _ in range(batch)]
+        if form == "jagged" and draw.random() < 0.4:
+            lengths_k = lengths_q
+        spare = draw.choice([0, 0, 3]) if form != "dense" else 0
+        heads_k = draw.randint(1, 2)
+        heads_q = heads_k * draw.randint(1, 3)
+        rows_q = lengths_q[0] if shared_q else sum(lengths_q) + spare
+        rows_k = lengths_k[0] if shared_k else sum(lengths_k) + spare
+        self.dense = form == "dense"
+        self.offsets_dtype = draw.choice([torch.int32, torch.int64])
+        # Views of wider tensors: rows that begin at any element, as those of a fused projection do.
+        margin = draw.choice([0, 0, 8, 3])
+
+        def operand(rows: int, heads: int, width: int) -> Tensor:
+            return torch.randn(rows, heads, width + margin).to(dtype)[..., margin:]
+
+        self.problem = Problem(
+            operand(rows_q, heads_q, head_dim),
+            operand(rows_k, heads_k, head_dim),
+            operand(rows_k, heads_k, head_dim_v),
+            lengths_q,
+            lengths_k,
+            shared_q,
+            shared_k,
+            activation=activation,
+            scale=draw.choice([None, None, 0.2, -0.5]),
+            out_scale=draw.choice([1.0, 0.37, "1/len_q", "1/len_k", torch.rand(batch)]),
+            window=draw.choice([(-1, -1), (-1, -1), (-1, 0), (draw.randint(0, 80), draw.randint(0, 80)), (20, -1)]),
+        )
+        self.keywords = {"accuracy": draw.choice(["fast", "exact"]), "deterministic": draw.random() < 0.4}
+        self.weights = torch.randn(rows_q * (batch if shared_q else 1), heads_q, head_dim_v).to(dtype)
+
+    def results(self) -> list[Tensor]:
+        problem = self.problem
+        operands = [t.detach().requires_grad_() for t in (problem.query, problem.key, problem.value)]
+        cu_q = None if problem.shared_q or self.dense else offsets(problem.lengths_q, self.offsets_dtype)
+        cu_k = None if problem.shared_k or self.dense else offsets(problem.lengths_k, self.offsets_dtype)
+        given = operands
+        if self.dense:
+            batch = len(problem.lengths_q)
+            given = [t.unflatten(0, (batch, t.shape[0] // batch)) for t in operands]
+        poison(problem)
+        output = gdpa.varlen_attention(
+            *given,
+            cu_q,
+            cu_k,
+            activation=problem.activation,
+            scale=problem.scale,
+            out_scale=problem.out_scale,
+            window_size=problem.window,
+            enable_gqa=True,
+            **self.keywords,
+        )
+        output = output.flatten(0, 1) if self.dense else output
+        poison(problem)
+        return [output.detach(), *torch.autograd.grad(output, operands, self.weights)]
+
+
+def poison(problem: Problem) -> None:
+    """Leaves NaN in the memory that the allocator hands out next: an element that is not written shows."""
+    sizes = [t.numel() for t in (problem.query, problem.key, problem.value)]
+    batch = len(problem.lengths_q)
+    blocks = [torch.full((size * factor,), torch.nan, dtype=problem.query.dtype) for size in sizes for factor in (1, batch)]
+    blocks += [torch.full((size,), torch.nan, dtype=torch.float32) for size in sizes]
+    del blocks
+
+
+@pytest.mark.parametrize(
+    "configuration", CONFIGURATIONS, ids=lambda c: f"{str(c[0])[6:]}-{c[1]}-{c[2]}-{c[3].replace(' ', '')}"
+)
+def test_random_problems_keep_the_promise(configuration: tuple[torch.dtype, int, int, str]) -> None:
+    draw = random.Random(repr(configuration))
+    torch.manual_seed(draw.randint(0, 2**31))
+    for number in range(PROBLEMS):
+        case = Case(draw, *configuration)
+        try:
+            assert_within_promise(case.results(), case.problem, case.weights)
+        except AssertionError as error:
+            problem = case.problem
+            raise AssertionError(
+                f"problem {number}: lengths {problem.lengths_q} x {problem.lengths_k}, shared {problem.shared_q} "
+                f"{problem.shared_k}, dense {case.dense}, heads {problem.query.shape[1]} over {problem.key.shape[1]}, "
+                f"scale {problem.scale}, out_scale {problem.out_scale}, window {problem.window}, {case.keywords}: {error}"
+            ) from error
