@@ -63,7 +63,9 @@ test-sanitize: setup  ## the C++ tests under AddressSanitizer and UndefinedBehav
 	@scripts/once build-sanitize/.configured -- \
 	    cmake -G Ninja -S . -B build-sanitize -DGDPA_DEVELOP=ON -DGDPA_SANITIZE=ON
 	@cmake --build build-sanitize
-	@GDPA_FUZZ_PROBLEMS=300 GTEST_OUTPUT=xml:$(abspath $(REPORTS))/ ctest --test-dir build-sanitize --output-on-failure --parallel $$(nproc)
+	@# AddressSanitizer's dlopen hides from NVRTC the folder that it lies in, where its other half is.
+	@LD_LIBRARY_PATH="$(GDPA_SITE_PACKAGES)/nvidia/cu13/lib" GDPA_FUZZ_PROBLEMS=300 \
+	    GTEST_OUTPUT=xml:$(abspath $(REPORTS))/ ctest --test-dir build-sanitize --output-on-failure --parallel $$(nproc)
 
 test-wheel: wheel  ## the wheel in bare environments, one for each supported end of PyTorch's versions
 	@for version in $(TORCH_VERSIONS); do scripts/test-wheel dist/*.whl "$$version" || exit 1; done

@@ -49,9 +49,12 @@ def test_a_captured_graph_replays_the_same_bits_on_new_data() -> None:
 
 def test_a_kernel_that_is_not_loaded_is_refused_while_a_graph_is_captured() -> None:
     tensors, cu_seqlens = operands(), offsets([600])
-    with pytest.raises(RuntimeError, match="run the same call once before capturing"):
-        with torch.cuda.graph(torch.cuda.CUDAGraph()), torch.no_grad():
-            gdpa.varlen_attention(*tensors, cu_seqlens, cu_seqlens, activation="tanh(s) * 0.123")
+    with (
+        pytest.raises(RuntimeError, match="run the same call once before capturing"),
+        torch.cuda.graph(torch.cuda.CUDAGraph()),
+        torch.no_grad(),
+    ):
+        gdpa.varlen_attention(*tensors, cu_seqlens, cu_seqlens, activation="tanh(s) * 0.123")
 
 
 def test_two_streams_at_once_do_not_meet() -> None:
@@ -116,7 +119,8 @@ def test_no_nan_or_infinity_crosses_to_another_sequence(poison: float) -> None:
         tensor[50:120] = poison
     cu_seqlens = offsets([50, 70, 90])
     wanted, got = (
-        gradients([t.requires_grad_() for t in tensors], cu_seqlens, deterministic=True) for tensors in (clean, poisoned)
+        gradients([t.requires_grad_() for t in tensors], cu_seqlens, deterministic=True)
+        for tensors in (clean, poisoned)
     )
     others = torch.tensor([i for i in range(210) if not 50 <= i < 120])
     for one, other in zip(wanted, got, strict=True):
@@ -180,7 +184,8 @@ def test_a_second_process_finds_the_kernels_in_the_cache(tmp_path) -> None:  # t
     environment = {**os.environ, "GDPA_CACHE_DIR": str(tmp_path)}
     sums = []
     for expected_files in (1, 1):
-        done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
         assert len(list(tmp_path.glob("*.gdpa"))) == expected_files
         sums.append(done.stdout)
         assert done.stderr == ""

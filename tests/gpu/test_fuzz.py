@@ -40,7 +40,9 @@ def any_length(draw: random.Random) -> int:
 class Case:
     """One problem, its call, and the gradient that comes in."""
 
-    def __init__(self, draw: random.Random, dtype: torch.dtype, head_dim: int, head_dim_v: int, activation: str) -> None:
+    def __init__(
+        self, draw: random.Random, dtype: torch.dtype, head_dim: int, head_dim_v: int, activation: str
+    ) -> None:
         batch = draw.randint(1, 5)
         form = draw.choice(["jagged", "jagged", "shared query", "shared key", "dense"])
         shared_q, shared_k = form == "shared query", form == "shared key"
@@ -108,7 +110,8 @@ def poison(problem: Problem) -> None:
     """Leaves NaN in the memory that the allocator hands out next: an element that is not written shows."""
     sizes = [t.numel() for t in (problem.query, problem.key, problem.value)]
     batch = len(problem.lengths_q)
-    blocks = [torch.full((size * factor,), torch.nan, dtype=problem.query.dtype) for size in sizes for factor in (1, batch)]
+    dtype = problem.query.dtype
+    blocks = [torch.full((size * factor,), torch.nan, dtype=dtype) for size in sizes for factor in (1, batch)]
     blocks += [torch.full((size,), torch.nan, dtype=torch.float32) for size in sizes]
     del blocks
 
@@ -128,5 +131,6 @@ def test_random_problems_keep_the_promise(configuration: tuple[torch.dtype, int,
             raise AssertionError(
                 f"problem {number}: lengths {problem.lengths_q} x {problem.lengths_k}, shared {problem.shared_q} "
                 f"{problem.shared_k}, dense {case.dense}, heads {problem.query.shape[1]} over {problem.key.shape[1]}, "
-                f"scale {problem.scale}, out_scale {problem.out_scale}, window {problem.window}, {case.keywords}: {error}"
+                f"scale {problem.scale}, out_scale {problem.out_scale}, window {problem.window}, "
+                f"{case.keywords}: {error}"
             ) from error
