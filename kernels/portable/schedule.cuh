@@ -81,15 +81,17 @@ __device__ inline int64_t find_entry(const Owner& owner, int64_t place) {
   return low;
 }
 
-/// The work of a place, tiles innermost so that CTAs that run together read the same keys, or queries.
-__device__ inline Work find_work(const Arguments& arguments, const Owner& owner, bool owns_queries, int64_t place) {
+/// The work of a place, tiles innermost so that CTAs that run together read the same keys, or queries. `entry` is that
+/// of the place where the owner is jagged.
+__device__ inline Work work_at(const Arguments& arguments, const Owner& owner, bool owns_queries, int64_t place,
+                               int64_t entry) {
   const Params& params = arguments.params;
   Work work{};
   work.place = place;
   int64_t tiles = owner.tiles_each();
   int64_t first = 0;
   if (owner.jagged()) {
-    work.owner = find_entry(owner, place);
+    work.owner = entry;
     first = owner.first_place(work.owner);
     tiles = (work.owner < owner.entries ? owner.first_place(work.owner + 1) : owner.places()) - first;
   } else {
@@ -117,6 +119,11 @@ __device__ inline Work find_work(const Arguments& arguments, const Owner& owner,
   }
   work.exists = work.tile * owner.tile < owned.count;
   return work;
+}
+
+/// The same by one warp, which finds the entry too.
+__device__ inline Work find_work(const Arguments& arguments, const Owner& owner, bool owns_queries, int64_t place) {
+  return work_at(arguments, owner, owns_queries, place, owner.jagged() ? find_entry(owner, place) : 0);
 }
 
 /// Calls compute(work) for all work of this CTA. The work lies in shared memory, where it costs the main loop no

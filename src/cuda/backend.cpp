@@ -10,6 +10,7 @@
 #include "cuda/driver.h"
 #include "cuda/kernels.h"
 #include "cuda/source.h"
+#include "cuda/tensor_maps.h"
 #include "gdpa/error.h"
 #include "plan/gpu_plan.h"
 #include "plan/work.h"
@@ -43,7 +44,8 @@ Accuracy accuracy_of(const Problem& problem) {
 
 plan::GpuPlan plan_of(const Problem& problem, const Params& params) {
   return plan::gpu_plan(problem, device_properties(problem.device.index), is_aligned(problem, params),
-                        problem.allow_tf32 ? plan::Float32Products::one : plan::Float32Products::three);
+                        problem.allow_tf32 ? plan::Float32Products::one : plan::Float32Products::three,
+                        tensor_maps(problem, params));
 }
 
 /// Device memory for the sums: the caller's, or the stream's own for as long as the call's kernels run.
@@ -130,7 +132,14 @@ class Call {
       arguments.grad_value_sum = sums(memory.at(needed.grad_value), problem_.key_form, params_.keys.length,
                                       problem_.heads_k, problem_.head_dim_v);
     }
-    for (const plan::GpuStep& step : plan_.steps) launch(step, &arguments);
+    for (const plan::GpuStep& step : plan_.steps) {
+      if (step.kernel.family == plan::KernelFamily::hopper) {
+        hopper::ForwardArguments mapped = map_forward(problem_, arguments, step.kernel);
+        launch(step, &mapped);
+      } else {
+        launch(step, &arguments);
+      }
+    }
     if (needed.grad_query >= 0) {
       reduce(arguments.grad_query_sum, problem_.query_form, problem_.rows_q, problem_.heads_q, problem_.head_dim,
              params_.grad_query);
@@ -207,11 +216,9 @@ Plan explain(const Problem& problem, const Params& params, const activation::Fun
   const LoadedKernel& kernel = find_kernel(first.kernel, function, accuracy_of(problem), problem.device.index, nullptr);
   Plan plan;
   plan.direction = problem.direction;
-  plan.kernel = "portable: " + describe(first.kernel);
+  plan.kernel = describe(first.kernel);
   plan.schedule = "tiles found on the device";
-  plan.reason = problem.direction == Direction::forward ? "one CTA owns a tile of queries and the keys pass by"
-                : chosen.deterministic                  ? "dQ has a kernel of its own, which sums in one order"
-                                                        : "one CTA owns a tile of keys and adds to sums of dQ";
+  plan.reason = chosen.reason;
   plan.tile_queries = first.kernel.tile_queries;
   plan.tile_keys = first.kernel.tile_keys;
   plan.threads = static_cast<int>(kernel.threads);

@@ -50,6 +50,7 @@ const char* fill(void* library, Driver& driver) {
   need("cuMemsetD8Async", driver.fill_async);
   need("cuMemAllocAsync", driver.allocate_async);
   need("cuMemFreeAsync", driver.free_async);
+  find(library, "cuTensorMapEncodeTiled", driver.encode_tensor_map);
   return missing;
 }
 

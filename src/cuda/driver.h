@@ -54,6 +54,11 @@ struct Driver {
   Status (*stream_is_capturing)(Stream stream, int* status);
   Status (*fill_async)(DevicePointer destination, unsigned char value, std::size_t bytes, Stream stream);
   Status (*allocate_async)(DevicePointer* pointer, std::size_t bytes, Stream stream);
+  /// Writes the 128 bytes of a tensor map. Null where the driver is older than CUDA 12.0.
+  Status (*encode_tensor_map)(void* map, int type, std::uint32_t rank, void* address, const std::uint64_t* extents,
+                              const std::uint64_t* strides, const std::uint32_t* box,
+                              const std::uint32_t* element_strides, int interleave, int swizzle, int promotion,
+                              int fill);
   Status (*free_async)(DevicePointer pointer, Stream stream);
 
   /// Opens libcuda.so.1 and initialises it, once. Throws Error (runtime) that says what is missing and what to do.

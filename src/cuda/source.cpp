@@ -9,8 +9,19 @@ namespace gdpa::cuda {
 namespace {
 
 using plan::GpuElement;
+using plan::KernelFamily;
 using plan::KernelKind;
 using plan::KernelSpec;
+
+std::string_view name_of(KernelFamily family) {
+  switch (family) {
+    case KernelFamily::portable:
+      return "portable";
+    case KernelFamily::hopper:
+      return "hopper";
+  }
+  return "";
+}
 
 std::string_view name_of(KernelKind kind) {
   switch (kind) {
@@ -90,23 +101,25 @@ std::string config_of(const KernelSpec& kernel) {
 }  // namespace
 
 std::string kernel_source(const KernelSpec& kernel, const activation::Function& function, Accuracy accuracy) {
-  const std::string_view name = name_of(kernel.kind);
+  const std::string_view family = name_of(kernel.family), name = name_of(kernel.kind);
   const bool has_function = kernel.kind != KernelKind::reduce;
   return fmt::format(
-      "#include \"portable/{0}.cuh\"\n\n"
+      "#include \"{7}/{0}.cuh\"\n\n"
       "{1}\n{2}\n"
-      "extern \"C\" __constant__ int {3} = gdpa::portable::{0}_threads<Config>;\n"
-      "extern \"C\" __constant__ int {4} = gdpa::portable::{0}_shared_bytes<Config>;\n"
-      "extern \"C\" __global__ void __launch_bounds__(gdpa::portable::{0}_threads<Config>, {5})\n"
-      "{6}(const __grid_constant__ gdpa::portable::{7} arguments) {{\n"
-      "  gdpa::portable::{0}<Config>(arguments);\n"
+      "extern \"C\" __constant__ int {3} = gdpa::{7}::{0}_threads<Config>;\n"
+      "extern \"C\" __constant__ int {4} = gdpa::{7}::{0}_shared_bytes<Config>;\n"
+      "extern \"C\" __global__ void __launch_bounds__(gdpa::{7}::{0}_threads<Config>, {5})\n"
+      "{6}(const __grid_constant__ gdpa::{7}::{8} arguments) {{\n"
+      "  gdpa::{7}::{0}<Config>(arguments);\n"
       "}}\n",
       name, has_function ? activation::cuda_source(function, accuracy) : std::string(), config_of(kernel),
-      SourceNames::threads, SourceNames::shared_bytes, kernel.ctas, SourceNames::kernel, arguments_of(kernel.kind));
+      SourceNames::threads, SourceNames::shared_bytes, kernel.ctas, SourceNames::kernel, family,
+      arguments_of(kernel.kind));
 }
 
 std::string describe(const KernelSpec& kernel) {
-  std::string text = fmt::format("{} {} d={}", name_of(kernel.kind), type_of(kernel.element), kernel.head_dim);
+  std::string text = fmt::format("{}: {} {} d={}", name_of(kernel.family), name_of(kernel.kind),
+                                 type_of(kernel.element), kernel.head_dim);
   if (kernel.kind == KernelKind::reduce) return text;
   return text + fmt::format(" d_v={} tile {}x{}, {} warps, {} stages", kernel.head_dim_v, kernel.tile_queries,
                             kernel.tile_keys, kernel.warps * kernel.column_warps, kernel.stages);

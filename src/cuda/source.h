@@ -18,7 +18,7 @@ struct SourceNames {
 
 std::string kernel_source(const plan::KernelSpec& kernel, const activation::Function& function, Accuracy accuracy);
 
-/// What identifies the instance to a person: "forward bfloat16 128x64 d=128".
+/// What identifies the instance to a person: "hopper: forward BFloat16 d=128 ...".
 std::string describe(const plan::KernelSpec& kernel);
 
 }  // namespace gdpa::cuda

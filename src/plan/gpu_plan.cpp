@@ -1,7 +1,10 @@
 // The GPU plan; see gpu_plan.h. The tiles come from measurements that docs/kernels/portable.md keeps.
 #include "plan/gpu_plan.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <string>
 
 namespace gdpa::plan {
 namespace {
@@ -42,9 +45,10 @@ int64_t parts_for(const Side& side, int64_t heads, int64_t tile, const Gpu& gpu,
 
 class Planner {
  public:
-  Planner(const Problem& problem, const Gpu& gpu, bool aligned, Float32Products products)
+  Planner(const Problem& problem, const Gpu& gpu, bool aligned, Float32Products products, TensorMaps tensor_maps)
       : problem_(problem),
         gpu_(gpu),
+        tensor_maps_(tensor_maps),
         queries_{problem.query_form, problem.rows_q, problem.batch},
         keys_{problem.key_form, problem.rows_k, problem.batch} {
     base_.element = element_of(problem.dtype, products);
@@ -56,6 +60,10 @@ class Planner {
   GpuPlan forward() {
     KernelSpec kernel = base_;
     kernel.kind = KernelKind::forward;
+    const std::string obstacle = hopper_obstacle();
+    if (obstacle.empty()) return hopper_forward(kernel);
+    plan_.reason =
+        fmt::format("one CTA owns a tile of queries and the keys pass by; not the Hopper kernel: {}", obstacle);
     choose_forward_tiles(kernel);
     plan_.steps.push_back({kernel, problem_.heads_q * queries_.most_tiles(kernel.tile_queries, problem_.batch)});
     return plan_;
@@ -67,6 +75,8 @@ class Planner {
     // Additions of many batch entries to the few rows of a shared query would wait for each other.
     const bool own_query_kernel = problem_.deterministic || queries_shared;
     plan_.deterministic = own_query_kernel;
+    plan_.reason = own_query_kernel ? "dQ has a kernel of its own, which sums in one order"
+                                    : "one CTA owns a tile of keys and adds to sums of dQ";
 
     KernelSpec kernel = base_;
     kernel.kind = KernelKind::backward;
@@ -92,6 +102,30 @@ class Planner {
   }
 
  private:
+  /// Why the Hopper forward does not take the problem, or an empty string.
+  std::string hopper_obstacle() const {
+    constexpr int64_t most_columns = 128;
+    if (gpu_.capability != 90)
+      return fmt::format("it needs compute capability 9.0, not {}.{}", gpu_.capability / 10, gpu_.capability % 10);
+    if (is_32_bit()) return "it takes bfloat16 and float16";
+    if (std::max(problem_.head_dim, problem_.head_dim_v) > most_columns) {
+      return fmt::format("it takes head dims up to {}", most_columns);
+    }
+    if (!base_.aligned) return "some row does not begin at a multiple of 16 bytes";
+    if (tensor_maps_ == TensorMaps::unavailable) return "the copy engine does not reach an operand of these strides";
+    return {};
+  }
+
+  GpuPlan hopper_forward(KernelSpec kernel) {
+    constexpr int warpgroups = 2, warps_each = 4;
+    kernel.family = KernelFamily::hopper;
+    set_tiles(kernel, 128, 128, warpgroups * warps_each, 2);
+    const int64_t tiles = problem_.heads_q * queries_.most_tiles(kernel.tile_queries, problem_.batch);
+    plan_.reason = "one CTA on each multiprocessor takes tiles of queries and the keys pass by";
+    plan_.steps.push_back({kernel, std::min<int64_t>(tiles, gpu_.multiprocessors)});
+    return plan_;
+  }
+
   bool is_wide() const { return std::max(problem_.head_dim, problem_.head_dim_v) > 128; }
   bool is_blackwell() const { return gpu_.capability >= 100; }  // the compiler spills the larger tiles for it
   bool is_32_bit() const { return problem_.dtype == DType::float32; }
@@ -148,6 +182,7 @@ class Planner {
 
   const Problem& problem_;
   const Gpu& gpu_;
+  TensorMaps tensor_maps_;
   Side queries_;
   Side keys_;
   KernelSpec base_;
@@ -169,8 +204,9 @@ GpuStep reduction(const Problem& problem, const Gpu& gpu, bool aligned, int64_t 
   return {kernel, std::min(divide_up(pieces, threads), ctas_per_multiprocessor * gpu.multiprocessors)};
 }
 
-GpuPlan gpu_plan(const Problem& problem, const Gpu& gpu, bool aligned, Float32Products products) {
-  Planner planner(problem, gpu, aligned, products);
+GpuPlan gpu_plan(const Problem& problem, const Gpu& gpu, bool aligned, Float32Products products,
+                 TensorMaps tensor_maps) {
+  Planner planner(problem, gpu, aligned, products, tensor_maps);
   return problem.direction == Direction::forward ? planner.forward() : planner.backward();
 }
 

@@ -18,6 +18,9 @@ struct Gpu {
   int capability = 90;  ///< 10 * major + minor
 };
 
+/// Which instructions a kernel is made of, and the folder of kernels/ that holds it.
+enum class KernelFamily : std::uint8_t { portable, hopper };
+
 enum class KernelKind : std::uint8_t { forward, backward, backward_query, reduce };
 
 /// How the tensor cores see the operands. fp32 is computed in tf32, one product or three.
@@ -26,13 +29,14 @@ enum class GpuElement : std::uint8_t { bfloat16, float16, float32, tensor_float3
 /// One template instance: everything that its generated source depends on beside the function. A member that a kind
 /// does not read is left at its default, so that equal kernels are equal specifications.
 struct KernelSpec {
+  KernelFamily family = KernelFamily::portable;
   KernelKind kind = KernelKind::forward;
   GpuElement element = GpuElement::bfloat16;
   int head_dim = 0;
   int head_dim_v = 0;
   int tile_queries = 0;
   int tile_keys = 0;
-  int warps = 0;         ///< along the tile that the CTA owns
+  int warps = 0;         ///< that compute, along the tile that the CTA owns
   int column_warps = 1;  ///< backward: along head_dim and the queries
   int stages = 0;
   int ctas = 1;  ///< that shall fit on one multiprocessor
@@ -64,10 +68,14 @@ struct GpuPlan {
   GpuWorkspace workspace;
   std::vector<GpuStep> steps;
   bool deterministic = true;
+  std::string reason;  ///< why these kernels, in one sentence
 };
 
 /// fp32 operands in one tf32 product rather than three: torch.backends.cuda.matmul.allow_tf32.
 enum class Float32Products : std::uint8_t { one, three };
+
+/// Whether the copy engine (TMA) reaches every operand: its maps ask more of strides and sizes than `aligned` does.
+enum class TensorMaps : std::uint8_t { unavailable, available };
 
 /// fp32 sums pad each row of a head to this many floats, as the kernels do.
 int64_t padded_columns(int64_t columns);
@@ -75,6 +83,7 @@ int64_t padded_columns(int64_t columns);
 /// The kernel that rounds fp32 sums into a gradient: `rows` rows, one for each head, of `columns` columns.
 GpuStep reduction(const Problem& problem, const Gpu& gpu, bool aligned, int64_t columns, int64_t rows);
 
-GpuPlan gpu_plan(const Problem& problem, const Gpu& gpu, bool aligned, Float32Products products);
+GpuPlan gpu_plan(const Problem& problem, const Gpu& gpu, bool aligned, Float32Products products,
+                 TensorMaps tensor_maps = TensorMaps::unavailable);
 
 }  // namespace gdpa::plan

@@ -1,0 +1,22 @@
+// What the launcher passes to the Hopper kernels. Plain structs: the host includes this file too.
+#pragma once
+
+#include "hopper/tensor_map.cuh"
+#include "portable/arguments.cuh"
+
+namespace gdpa::hopper {
+
+/// An operand, as the copy engine sees it. `extent` is that of x; batch_step is how far y goes from one batch entry to
+/// the next where the operand is not packed: 1, or 0 where the batch shares it.
+struct MappedOperand {
+  TensorMap map;
+  int extent;
+  int batch_step;
+};
+
+struct ForwardArguments {
+  portable::Arguments common;
+  MappedOperand query, key, value, output;
+};
+
+}  // namespace gdpa::hopper

@@ -1,0 +1,80 @@
+// How the warps of a CTA wait for each other and for copies: barriers in shared memory that count arrivals and bytes
+// (mbarrier), and the numbered barriers of the CTA. One instruction each.
+#pragma once
+
+#include "common/memory.cuh"
+
+namespace gdpa::hopper {
+
+/// A barrier in shared memory, by its address. A phase is over when all arrivals, and all bytes that were announced,
+/// have come.
+struct Barrier {
+  static constexpr int bytes = 8;
+  unsigned address;
+
+  __device__ void initialise(int arrivals) const {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address), "r"(arrivals));
+  }
+
+  __device__ void arrive() const { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address) : "memory"); }
+
+  /// One arrival, and the announcement of bytes that copies will bring.
+  __device__ void arrive_and_expect(int count) const {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address), "r"(count) : "memory");
+  }
+
+  /// Waits until the phase of this parity is over. A fresh barrier counts as having ended a phase of parity 1.
+  __device__ __forceinline__ void wait(unsigned parity) const {
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "again:\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "@done bra over;\n"
+        "bra again;\n"
+        "over:\n"
+        "}" ::"r"(address),
+        "r"(parity)
+        : "memory");
+  }
+};
+
+/// Barriers of a ring of buffers, one behind the other.
+template <int buffers_>
+struct Barriers {
+  static constexpr int buffers = buffers_;
+  static constexpr int bytes = buffers * Barrier::bytes;
+  unsigned address;
+
+  __device__ __forceinline__ Barrier operator[](int index) const {
+    return {address + static_cast<unsigned>(index * Barrier::bytes)};
+  }
+  __device__ void initialise(int arrivals) const {
+    for (int i = 0; i < buffers; ++i) (*this)[i].initialise(arrivals);
+  }
+};
+
+/// Makes initialised barriers visible to the copy engine; a barrier of the CTA follows.
+__device__ inline void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+/// The place in a ring of buffers, and the parity of the lap around it.
+template <int buffers>
+struct Turn {
+  int index = 0;
+  unsigned parity = 0;
+
+  __device__ __forceinline__ Turn next() const {
+    if constexpr (buffers == 1) return {0, parity ^ 1u};
+    return index + 1 == buffers ? Turn{0, parity ^ 1u} : Turn{index + 1, parity};
+  }
+};
+
+/// A barrier by number, 1 to 15, of `threads` threads: those that wait, and those that only arrive.
+__device__ inline void named_wait(int number, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+__device__ inline void named_arrive(int number, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+
+}  // namespace gdpa::hopper

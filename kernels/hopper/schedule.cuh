@@ -1,0 +1,175 @@
+// Which tiles of queries a CTA computes, found by one warp while others compute: it takes every gridDim-th place of
+// portable/schedule.cuh, 32 of them at a time, one a lane, and lays those that have a tile into a ring in shared
+// memory. Empty places cost nobody else anything. A tile that meets no key is zeros, which this warp writes itself.
+#pragma once
+
+#include "common/tile.cuh"
+#include "hopper/arguments.cuh"
+#include "hopper/barrier.cuh"
+#include "portable/schedule.cuh"
+
+namespace gdpa::hopper {
+
+/// A tile of queries of one head, and the tiles of keys that it meets.
+struct Tile {
+  int key_tiles;   ///< 0: there are no more tiles
+  int full_begin;  ///< tiles of keys [full_begin, full_end), counted from the first, need no test of their scores
+  int full_end;
+  int first_query;
+  int first_key;
+  int length_q;
+  int length_k;
+  int head;
+  int key_head;
+  float out_scale;
+  MapOrigin query;  ///< of the tile's first row
+  MapOrigin key;
+  MapOrigin value;
+  MapOrigin output;
+};
+
+/// Tiles on their way from the warp that finds them: to the warp that loads and to each warpgroup that computes. Two
+/// rounds of the warp fit.
+constexpr int tile_slots = 64;
+
+struct TileRing {
+  static constexpr int bytes = tile_slots * static_cast<int>(sizeof(Tile)) + 2 * Barriers<tile_slots>::bytes;
+  using Position = Turn<tile_slots>;
+
+  Tile* tiles;
+  Barriers<tile_slots> filled;
+  Barriers<tile_slots> free;
+
+  __device__ void initialise(int readers) const {
+    filled.initialise(1);
+    free.initialise(readers);
+  }
+  /// The position of tile `count` of the CTA.
+  static __device__ Position position(int count) {
+    return {count % tile_slots, static_cast<unsigned>(count / tile_slots) & 1u};
+  }
+  __device__ void wait_free(const Position& position) const { free[position.index].wait(position.parity ^ 1u); }
+  __device__ void publish(const Position& position) const { filled[position.index].arrive(); }
+
+  /// The tile at a position, once it is there.
+  __device__ __forceinline__ const Tile& wait(const Position& position) const {
+    filled[position.index].wait(position.parity);
+    return tiles[position.index];
+  }
+  __device__ __forceinline__ const Tile& operator[](const Position& position) const { return tiles[position.index]; }
+  __device__ void release(const Position& position) const { free[position.index].arrive(); }
+};
+
+/// Where a tile from `row` on lies in an operand's map.
+__device__ inline MapOrigin origin_of(const MappedOperand& operand, const Sequences& side, const Rows& rows, int64_t b,
+                                      int row) {
+  if (side.cumulative == nullptr) return {row, static_cast<int>(b) * operand.batch_step};
+  return {operand.extent - rows.count + row, static_cast<int>(rows.begin) + rows.count};
+}
+
+/// The entry of a place, by each lane for a place of its own; see portable::find_entry.
+__device__ inline int64_t entry_of(const portable::Owner& owner, int64_t place) {
+  int64_t low = 0;
+  int64_t size = owner.entries + 1;
+  while (size > 1) {
+    const int64_t half = size / 2;
+    if (owner.first_place(low + half) * owner.heads <= place) {
+      low += half;
+      size -= half;
+    } else {
+      size = half;
+    }
+  }
+  return low;
+}
+
+/// Describes the tile of `work`, which meets the keys `met`.
+template <class Config>
+__device__ void describe_tile(Tile& tile, const ForwardArguments& arguments, const portable::Work& work,
+                              const Kept& met) {
+  constexpr int keys = Config::tile_keys;
+  const Params& params = arguments.common.params;
+  const MaskOfSequence mask{params.mask, work.queries.count, work.keys.count};
+  const int first_query = work.tile * Config::tile_queries;
+  const int first_key = met.begin / keys * keys;
+  const int key_tiles = (met.begin + met.count - first_key + keys - 1) / keys;
+  tile.key_tiles = key_tiles;
+  tile.first_query = first_query;
+  tile.first_key = first_key;
+  tile.length_q = work.queries.count;
+  tile.length_k = work.keys.count;
+  // Queries beyond the sequence are zeros that nobody stores: only keys and the mask make a tile less than full.
+  const int valid = min(Config::tile_queries, work.queries.count - first_query);
+  const auto is_full = [&](int i) { return mask.is_full(first_query, valid, first_key + i * keys, keys); };
+  int begin = 0, end = key_tiles;
+  while (begin < end && !is_full(begin)) ++begin;
+  while (begin < end && !is_full(end - 1)) --end;
+  tile.full_begin = begin;
+  tile.full_end = end;
+  tile.head = work.head;
+  tile.key_head = work.key_head;
+  const int64_t b = work.batch_begin;
+  tile.out_scale = portable::out_scale_of(arguments.common, b, work.queries, work.keys);
+  tile.query = origin_of(arguments.query, params.queries, work.queries, b, first_query);
+  tile.output = origin_of(arguments.output, params.queries, work.queries, b, first_query);
+  tile.key = origin_of(arguments.key, params.keys, work.keys, b, first_key);
+  tile.value = origin_of(arguments.value, params.keys, work.keys, b, first_key);
+}
+
+/// Zeros for the tile of the work that lane `source` holds, by the warp.
+template <class Config>
+__device__ void write_zeros(const Operand& output, const portable::Work& work, int source) {
+  constexpr int chunks = Config::head_dim_v * Config::Element::bytes / 16;
+  const int first_query = work.tile * Config::tile_queries;
+  const int64_t offset =
+      __shfl_sync(0xffffffffu, element_offset(output, work.queries, work.batch_begin, first_query, work.head), source);
+  const int rows = __shfl_sync(0xffffffffu, min(Config::tile_queries, work.queries.count - first_query), source);
+  auto* first = static_cast<typename Config::Element::Storage*>(output.data) + offset;
+  for (int i = lane_index(); i < rows * chunks; i += 32) {
+    *reinterpret_cast<uint4*>(first + i / chunks * output.row_stride + i % chunks * (16 / Config::Element::bytes)) =
+        uint4{0, 0, 0, 0};
+  }
+}
+
+/// The work of one warp: fills the ring, and ends it with a tile of no keys.
+template <class Config>
+__device__ void deal_tiles(const ForwardArguments& arguments, const TileRing& ring) {
+  const Params& params = arguments.common.params;
+  const portable::Owner owner = portable::query_owner<Config>(arguments.common, params.batch);
+  const int64_t places = owner.heads * owner.places();
+  const int lane = lane_index();
+  int dealt = 0;
+  for (int64_t first = blockIdx.x; first < places; first += int64_t{32} * gridDim.x) {
+    const int64_t place = first + int64_t{lane} * gridDim.x;
+    portable::Work work{};
+    Kept met{0, 0};
+    if (place < places) {
+      work = portable::work_at(arguments.common, owner, true, place, owner.jagged() ? entry_of(owner, place) : 0);
+    }
+    if (work.exists) {
+      met = MaskOfSequence{params.mask, work.queries.count, work.keys.count}.keys_of(work.tile * Config::tile_queries,
+                                                                                     Config::tile_queries);
+    }
+    __syncwarp();
+    const unsigned tiles = __ballot_sync(0xffffffffu, met.count > 0);
+    if (met.count > 0) {
+      const TileRing::Position position = ring.position(dealt + __popc(tiles & ((1u << lane) - 1)));
+      ring.wait_free(position);
+      describe_tile<Config>(ring.tiles[position.index], arguments, work, met);
+      ring.publish(position);
+    }
+    __syncwarp();
+    dealt += __popc(tiles);
+    for (unsigned left = __ballot_sync(0xffffffffu, work.exists && met.count == 0); left != 0; left &= left - 1) {
+      write_zeros<Config>(params.output, work, __ffs(left) - 1);
+    }
+  }
+  const TileRing::Position end = ring.position(dealt);
+  ring.wait_free(end);
+  if (lane == 0) {
+    ring.tiles[end.index].key_tiles = 0;
+    ring.publish(end);
+  }
+}
+
+}  // namespace gdpa::hopper

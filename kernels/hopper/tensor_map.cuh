@@ -1,0 +1,68 @@
+// Copies of tiles by the copy engine (TMA), through tensor maps: what a map says of an operand, and the instructions.
+// The host includes this file too, and fills the maps in.
+//
+// A map has four coordinates: column, head, x and y. The row of a tile lies at x * row stride + y * y stride, and x is
+// what the hardware bounds: it reads zeros, and writes nothing, from x = extent on.
+//
+//     dense, shared   x = row                          extent = length    y = batch entry, or 0 where it is shared
+//     jagged          x = extent - length + row        extent = packed rows
+//                     y = rows up to the end of the sequence, of the same stride as x
+//
+// So one map bounds every sequence of a packed operand at its own end: a tile that runs past it gets zeros, whatever
+// the neighbour holds, and no length is known to the host. The address in a jagged map is that of the operand less
+// extent * row stride, to make up for the first term.
+#pragma once
+
+#include "gdpa/integers.h"
+
+namespace gdpa::hopper {
+
+/// The driver's CUtensorMap.
+struct alignas(64) TensorMap {
+  unsigned long long opaque[16];
+};
+
+/// Columns of one row of a box: 128 bytes, the width of the swizzle.
+constexpr int box_columns = 64;
+
+/// Where a sequence begins in a map.
+struct MapOrigin {
+  int x;
+  int y;
+};
+
+#ifdef __CUDACC_RTC__
+
+__device__ inline void prefetch(const TensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
+/// Starts the copy of a box to shared memory; its bytes arrive at `barrier`.
+__device__ inline void load_box(unsigned destination, const TensorMap& map, unsigned barrier, int column, int head,
+                                const MapOrigin& at) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], "
+      "[%2];" ::"r"(destination),
+      "l"(&map), "r"(barrier), "r"(column), "r"(head), "r"(at.x), "r"(at.y)
+      : "memory");
+}
+
+/// Starts the copy of a box from shared memory.
+__device__ inline void store_box(const TensorMap& map, unsigned source, int column, int head, const MapOrigin& at) {
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
+               "r"(source), "r"(column), "r"(head), "r"(at.x), "r"(at.y)
+               : "memory");
+}
+
+__device__ inline void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+
+/// Waits until this thread's stores have read their shared memory, or have ended.
+__device__ inline void wait_for_stores_to_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+__device__ inline void wait_for_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+
+/// Makes what this thread wrote to shared memory visible to the copy engine; a barrier before the copy follows.
+__device__ inline void publish_to_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+#endif
+
+}  // namespace gdpa::hopper

@@ -1,0 +1,63 @@
+// A tile of an operand in shared memory as the copy engine writes it and the tensor cores read it: blocks of 64
+// columns, rows of 128 bytes within a block, and the 16-byte chunks of a row exchanged by the row's index modulo 8.
+#pragma once
+
+#include "common/tile.cuh"
+#include "hopper/tensor_map.cuh"
+#include "hopper/wgmma.cuh"
+
+namespace gdpa::hopper {
+
+/// Rows that come in a multiple of 8, and columns padded with zeros to blocks. `base` is a multiple of 1024.
+template <int rows_, int columns_>
+struct SwizzledTile {
+  static constexpr int rows = rows_;
+  static constexpr int blocks = (columns_ + box_columns - 1) / box_columns;
+  static constexpr int columns = blocks * box_columns;
+  static constexpr int row_bytes = 128;
+  static constexpr int block_bytes = rows * row_bytes;
+  static constexpr int bytes = blocks * block_bytes;
+
+  unsigned base;
+
+  __device__ __forceinline__ SwizzledTile stage(int index) const {
+    return {base + static_cast<unsigned>(index * bytes)};
+  }
+
+  /// The address of a chunk of eight columns.
+  __device__ __forceinline__ unsigned chunk(int row, int index) const {
+    return base + static_cast<unsigned>(index / 8 * block_bytes + row * row_bytes + (index % 8 ^ row % 8) * 16);
+  }
+
+  /// B of a product over 16 columns: column n of B is row n of the tile.
+  __device__ __forceinline__ unsigned long long columns_of_step(int step) const {
+    return operand_descriptor(base / 16 + static_cast<unsigned>(step / 4 * (block_bytes / 16) + step % 4 * 2), 1);
+  }
+  /// B, transposed, of a product over 16 rows: row k of B is row k of the tile.
+  __device__ __forceinline__ unsigned long long rows_of_step(int step) const {
+    return operand_descriptor(base / 16 + static_cast<unsigned>(step * 16 * row_bytes / 16), block_bytes / 16);
+  }
+
+  /// One thread starts the copies of all blocks.
+  __device__ void load(const TensorMap& map, unsigned barrier, int head, const MapOrigin& at) const {
+#pragma unroll
+    for (int block = 0; block < blocks; ++block) {
+      load_box(base + static_cast<unsigned>(block * block_bytes), map, barrier, block * box_columns, head, at);
+    }
+  }
+  __device__ void store(const TensorMap& map, int head, const MapOrigin& at) const {
+#pragma unroll
+    for (int block = 0; block < blocks; ++block) {
+      store_box(map, base + static_cast<unsigned>(block * block_bytes), block * box_columns, head, at);
+    }
+  }
+};
+
+/// Four 8 x 8 matrices of 16-bit elements to shared memory; lane i gives the address of row i % 8 of matrix i / 8.
+__device__ inline void store_matrices(unsigned address, const unsigned (&matrix)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(matrix[0]),
+               "r"(matrix[1]), "r"(matrix[2]), "r"(matrix[3])
+               : "memory");
+}
+
+}  // namespace gdpa::hopper

@@ -1,0 +1,32 @@
+// Four warps that multiply together: their index, and their share of the registers.
+#pragma once
+
+namespace gdpa::hopper {
+
+constexpr int warpgroup_threads = 128;
+
+/// A number that is the same in every lane, known to be so by the compiler: what depends on it needs no vector
+/// registers, and a branch on it is no divergence, which would make products wait for each other.
+__device__ inline int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
+
+__device__ inline int warpgroup_index() { return uniform(static_cast<int>(threadIdx.x) / warpgroup_threads); }
+
+/// The thread's index within its warpgroup, read anew at every call, so that addresses made from it occupy no registers
+/// while others need them.
+__device__ inline int fresh_thread_index() {
+  int index;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
+  return index % warpgroup_threads;
+}
+
+/// All warps of a warpgroup take more registers, once others have given them back, or give them back.
+template <int registers>
+__device__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
+}
+template <int registers>
+__device__ void give_registers_back() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
+}
+
+}  // namespace gdpa::hopper

@@ -1,0 +1,109 @@
+// Making tensor maps; see tensor_maps.h.
+#include "cuda/tensor_maps.h"
+
+#include <algorithm>
+#include <array>
+
+#include "cuda/driver.h"
+
+namespace gdpa::cuda {
+namespace {
+
+// The driver's enumerations, as its binary interface has them (cuda.h, CUtensorMap...).
+enum class MapType : int { float16 = 6, bfloat16 = 9 };
+constexpr int no_interleave = 0, swizzle_128_bytes = 3, promotion_256_bytes = 3, fill_with_zeros = 0;
+
+constexpr int64_t element_bytes = 2;
+constexpr int64_t most_stride = int64_t{1} << 40;      // bytes, of a map
+constexpr int64_t most_rows = 0x7fffffff - (1 << 16);  // coordinates are 32 bits, and a tile may begin past the end
+
+/// An operand with what its map depends on.
+struct Mapped {
+  const Operand& operand;
+  const Sequences& side;
+  int64_t batch;
+  int64_t rows;  ///< packed, where jagged
+  int64_t heads;
+  int64_t columns;
+
+  bool is_jagged() const { return side.cumulative != nullptr; }
+  int64_t extent() const { return std::max<int64_t>(1, is_jagged() ? rows : side.length); }
+  bool is_shared() const { return operand.batch_stride == 0; }
+
+  /// From y to y + 1, in elements.
+  int64_t stride_y() const { return is_jagged() ? operand.row_stride : operand.batch_stride; }
+  int64_t extent_y() const { return is_jagged() ? rows + 1 : is_shared() ? 1 : std::max<int64_t>(1, batch); }
+
+  /// The address of column 0, head 0, x = 0, y = 0: before the operand where it is jagged.
+  std::int64_t address() const {
+    const auto data = reinterpret_cast<std::int64_t>(operand.data);
+    return is_jagged() ? data - extent() * operand.row_stride * element_bytes : data;
+  }
+
+  bool can_be_mapped() const {
+    const auto is_possible = [](int64_t stride, int64_t count) {
+      return count <= 1 || (stride > 0 && stride * element_bytes < most_stride);
+    };
+    return extent() <= most_rows && is_possible(operand.head_stride, heads) &&
+           is_possible(operand.row_stride, extent()) && is_possible(stride_y(), extent_y()) && address() >= 0;
+  }
+};
+
+std::array<Mapped, 4> forward_operands(const Problem& problem, const Params& params) {
+  const Sequences &queries = params.queries, &keys = params.keys;
+  return {
+      Mapped{params.query, queries, problem.batch, problem.rows_q, problem.heads_q, problem.head_dim},
+      Mapped{params.key, keys, problem.batch, problem.rows_k, problem.heads_k, problem.head_dim},
+      Mapped{params.value, keys, problem.batch, problem.rows_k, problem.heads_k, problem.head_dim_v},
+      Mapped{params.output, queries, problem.batch, problem.rows_q, problem.heads_q, problem.head_dim_v},
+  };
+}
+
+/// The map of an operand that is copied in boxes of `box_rows` rows.
+hopper::MappedOperand map(const Mapped& mapped, DType dtype, int box_rows) {
+  constexpr int64_t any_stride = 16;  // where there is one coordinate only
+  const auto stride = [](int64_t elements) {
+    return static_cast<std::uint64_t>(elements > 0 ? elements * element_bytes : any_stride);
+  };
+  const std::uint64_t extents[] = {static_cast<std::uint64_t>(mapped.columns), static_cast<std::uint64_t>(mapped.heads),
+                                   static_cast<std::uint64_t>(mapped.extent()),
+                                   static_cast<std::uint64_t>(mapped.extent_y())};
+  const std::uint64_t strides[] = {stride(mapped.operand.head_stride), stride(mapped.operand.row_stride),
+                                   stride(mapped.stride_y())};
+  const std::uint32_t box[] = {hopper::box_columns, 1, static_cast<std::uint32_t>(box_rows), 1};
+  const std::uint32_t every[] = {1, 1, 1, 1};
+  hopper::MappedOperand result{};
+  const MapType type = dtype == DType::float16 ? MapType::float16 : MapType::bfloat16;
+  check(Driver::get().encode_tensor_map(&result.map, static_cast<int>(type), 4,
+                                        reinterpret_cast<void*>(mapped.address()), extents, strides, box, every,
+                                        no_interleave, swizzle_128_bytes, promotion_256_bytes, fill_with_zeros),
+        "describing an operand to the copy engine");
+  result.extent = static_cast<int>(mapped.extent());
+  result.batch_step = mapped.is_shared() ? 0 : 1;
+  return result;
+}
+
+}  // namespace
+
+plan::TensorMaps tensor_maps(const Problem& problem, const Params& params) {
+  const auto operands = forward_operands(problem, params);
+  const bool possible =
+      problem.direction == Direction::forward && Driver::get().encode_tensor_map != nullptr &&
+      std::all_of(operands.begin(), operands.end(), [](const Mapped& m) { return m.can_be_mapped(); });
+  return possible ? plan::TensorMaps::available : plan::TensorMaps::unavailable;
+}
+
+hopper::ForwardArguments map_forward(const Problem& problem, const portable::Arguments& common,
+                                     const plan::KernelSpec& kernel) {
+  constexpr int rows_of_a_warpgroup = 64;  // each stores its own
+  const auto [query, key, value, output] = forward_operands(problem, common.params);
+  hopper::ForwardArguments arguments{};
+  arguments.common = common;
+  arguments.query = map(query, problem.dtype, kernel.tile_queries);
+  arguments.key = map(key, problem.dtype, kernel.tile_keys);
+  arguments.value = map(value, problem.dtype, kernel.tile_keys);
+  arguments.output = map(output, problem.dtype, rows_of_a_warpgroup);
+  return arguments;
+}
+
+}  // namespace gdpa::cuda

@@ -1,0 +1,19 @@
+// Tensor maps: an operand as the copy engine (TMA) of Hopper sees it; kernels/hopper/tensor_map.cuh says what a map
+// says.
+#pragma once
+
+#include "definition/params.h"
+#include "definition/problem.h"
+#include "hopper/arguments.cuh"
+#include "plan/gpu_plan.h"
+
+namespace gdpa::cuda {
+
+/// Whether maps of the forward operands can be made.
+plan::TensorMaps tensor_maps(const Problem& problem, const Params& params);
+
+/// The arguments of the Hopper forward: those of every kernel, and the maps for the tiles of `kernel`.
+hopper::ForwardArguments map_forward(const Problem& problem, const portable::Arguments& common,
+                                     const plan::KernelSpec& kernel);
+
+}  // namespace gdpa::cuda
