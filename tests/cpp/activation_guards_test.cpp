@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "activation/fast.h"
 #include "activation/function.h"
 #include "activation/lower.h"
 #include "gdpa/activation.h"
@@ -42,6 +43,14 @@ TEST(Guards, ThatChangeAFiniteValueStay) {
   EXPECT_EQ(clamped.value(-1.5), -1);
   const Activation curved("guard(s^2, -inf, 4)");  // not of the score itself
   EXPECT_EQ(curved.value(3), 4);
+}
+
+TEST(Guards, OfTheDerivativeAreSharedWithTheValueBesideItInTheFastFormToo) {
+  const Function& function = Activation("gelu_tanh").function();
+  const FastPrograms fast = rewrite_fast(function.value(), function.value_and_derivative());
+  const auto& steps = fast.value_and_derivative.steps;
+  EXPECT_EQ(std::count_if(steps.begin(), steps.end(), [](const Step& s) { return s.operation == Operation::tanh; }), 1);
+  EXPECT_EQ(bounds_in(fast.value), 1);
 }
 
 TEST(Guards, WithoutThemTheValueIsTheSameBitsAsBesideTheDerivative) {
