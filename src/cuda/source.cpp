@@ -22,6 +22,8 @@ std::string_view name_of(KernelKind kind) {
       return "backward_query";
     case KernelKind::reduce:
       return "reduce";
+    case KernelKind::check_offsets:
+      return "check_offsets";
   }
   return "";
 }
@@ -36,6 +38,8 @@ std::string_view arguments_of(KernelKind kind) {
       return "BackwardQueryArguments";
     case KernelKind::reduce:
       return "ReduceArguments";
+    case KernelKind::check_offsets:
+      return "CheckOffsetsArguments";
   }
   return "";
 }
@@ -56,6 +60,7 @@ std::string_view type_of(GpuElement element) {
 
 /// The members that the kernels of each kind ask their configuration for.
 std::string config_of(const KernelSpec& kernel) {
+  if (kernel.kind == KernelKind::check_offsets) return "struct Config {};\n";
   std::string text = fmt::format("struct Config {{\n  using Element = gdpa::{};\n", type_of(kernel.element));
   const auto number = [&](std::string_view name, int value) {
     text += fmt::format("  static constexpr int {} = {};\n", name, value);
@@ -82,6 +87,7 @@ std::string config_of(const KernelSpec& kernel) {
     flag("keys_shared", kernel.keys_shared);
   } else {
     number("warps", kernel.warps);
+    number("column_warps", kernel.column_warps);
     if (kernel.kind == KernelKind::backward_query) flag("queries_shared", kernel.queries_shared);
   }
   return text + "};\n";
@@ -91,7 +97,7 @@ std::string config_of(const KernelSpec& kernel) {
 
 std::string kernel_source(const KernelSpec& kernel, const activation::Function& function, Accuracy accuracy) {
   const std::string_view name = name_of(kernel.kind);
-  const bool has_function = kernel.kind != KernelKind::reduce;
+  const bool has_function = kernel.kind != KernelKind::reduce && kernel.kind != KernelKind::check_offsets;
   return fmt::format(
       "#include \"portable/{0}.cuh\"\n\n"
       "{1}\n{2}\n"
@@ -106,6 +112,7 @@ std::string kernel_source(const KernelSpec& kernel, const activation::Function& 
 }
 
 std::string describe(const KernelSpec& kernel) {
+  if (kernel.kind == KernelKind::check_offsets) return std::string(name_of(kernel.kind));
   std::string text = fmt::format("{} {} d={}", name_of(kernel.kind), type_of(kernel.element), kernel.head_dim);
   if (kernel.kind == KernelKind::reduce) return text;
   return text + fmt::format(" d_v={} tile {}x{}, {} warps, {} stages", kernel.head_dim_v, kernel.tile_queries,
