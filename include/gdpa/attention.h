@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "gdpa/activation.h"
 #include "gdpa/export.h"
@@ -86,8 +87,9 @@ GDPA_API void backward(const Attention& attention, const TensorView& grad_output
 /// 256.
 GDPA_API int64_t workspace_bytes(const Attention& attention, Direction direction);
 
-/// What forward or backward would run for this problem, without running it. Only shapes, types and, on the CPU,
-/// cumulative lengths are read: operands may have null data.
-GDPA_API Plan explain(const Attention& attention, Direction direction);
+/// What forward or backward would run for this problem, without running it. Only shapes, types and cumulative lengths
+/// are read: operands may have null data. On a GPU its kernels are compiled, as by compile(). With an architecture
+/// ("sm_90a") it is the plan for a GPU that need not be there; the operands may be described as if in host memory.
+GDPA_API Plan explain(const Attention& attention, Direction direction, const std::string& architecture = "");
 
 }  // namespace gdpa

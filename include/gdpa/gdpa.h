@@ -3,6 +3,7 @@
 
 #include "gdpa/activation.h"
 #include "gdpa/attention.h"
+#include "gdpa/compile.h"
 #include "gdpa/error.h"
 #include "gdpa/mask.h"
 #include "gdpa/plan.h"

@@ -27,6 +27,19 @@ struct GpuDevice {
   int compute_major = 0;
   int compute_minor = 0;
   int64_t memory_bytes = 0;
+  int multiprocessors = 0;
+  double clock = 0;             ///< Hz, the highest that the multiprocessors run at
+  double bytes_per_second = 0;  ///< of its memory at its highest clock, in one direction at a time
+  std::string advice;           ///< why gdpa does not run on it, and what to do; empty where it does
+};
+
+/// The kernel cache on disk.
+struct KernelCache {
+  std::string folder;
+  int64_t entries = 0;
+  int64_t bytes = 0;
+  int64_t limit_bytes = 0;
+  std::string advice;  ///< what to do where it cannot be written; empty where it can
 };
 
 struct System {
@@ -42,10 +55,19 @@ struct System {
   int64_t available_memory_bytes = 0;
   std::vector<Component> components;
   std::vector<GpuDevice> gpus;
+  KernelCache cache;
 };
 
 /// Looks around. Opens the CUDA driver and NVRTC if they are there; starts no context on any device.
 GDPA_API System inspect_system();
+
+/// The GPUs alone: none where there is no driver.
+GDPA_API std::vector<GpuDevice> list_gpus();
+
+/// FLOP/s of the tensor cores with operands of this type, every multiprocessor at its highest clock: what no kernel can
+/// exceed. Large products hold less, since the clock falls under their power. 0 for a type or a GPU that is unknown.
+/// float32 takes three products of tf32, one where `allow_tf32`.
+GDPA_API double peak_flops(const GpuDevice& gpu, DType dtype, bool allow_tf32 = false);
 
 /// The two rates that bound a computation on this processor, as measured when asked.
 struct ProcessorRates {

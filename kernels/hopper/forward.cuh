@@ -157,21 +157,21 @@ struct Computing {
   }
 
   __device__ __forceinline__ void issue_scores(int stage) {
-    const auto keys = plan.keys().stage(stage);
+    const OperandDescriptor keys = plan.keys().stage(stage).by_columns();
     begin_products();
 #pragma unroll
     for (int step = 0; step < steps; ++step) {
-      ScoreProduct::template multiply_add<false>(scores, query[step], keys.columns_of_step(step), step > 0);
+      ScoreProduct::template multiply_add<false>(scores, query[step], keys.at(Plan::KeyTile::column_step(step)), step > 0);
     }
     commit_products();
   }
 
   __device__ __forceinline__ void issue_output(int stage, bool add) {
-    const auto values = plan.values().stage(stage);
+    const OperandDescriptor values = plan.values().stage(stage).by_rows();
     begin_products();
 #pragma unroll
     for (int step = 0; step < key_steps; ++step) {
-      OutputProduct::template multiply_add<true>(output, weights[step], values.rows_of_step(step), add || step > 0);
+      OutputProduct::template multiply_add<true>(output, weights[step], values.at(Plan::ValueTile::row_step(step)), add || step > 0);
     }
     commit_products();
   }
@@ -273,7 +273,10 @@ struct Computing {
         plan.query_filled().wait(query_parity);
         load_query();
       }
-      const typename Plan::StageTurn next_turn = turn.next();
+      // The compiler loses sight of a uniform index in the loop, and then moves every descriptor between register files.
+      turn.index = uniform(turn.index);
+      typename Plan::StageTurn next_turn = turn.next();
+      next_turn.index = uniform(next_turn.index);
       plan.key_filled()[next_turn.index].wait(next_turn.parity);
       named_wait(turn_barrier + warpgroup, Plan::warpgroups * warpgroup_threads);
       issue_scores(next_turn.index);

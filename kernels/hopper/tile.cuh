@@ -29,14 +29,12 @@ struct SwizzledTile {
     return base + static_cast<unsigned>(index / 8 * block_bytes + row * row_bytes + (index % 8 ^ row % 8) * 16);
   }
 
-  /// B of a product over 16 columns: column n of B is row n of the tile.
-  __device__ __forceinline__ unsigned long long columns_of_step(int step) const {
-    return operand_descriptor(base / 16 + static_cast<unsigned>(step / 4 * (block_bytes / 16) + step % 4 * 2), 1);
-  }
-  /// B, transposed, of a product over 16 rows: row k of B is row k of the tile.
-  __device__ __forceinline__ unsigned long long rows_of_step(int step) const {
-    return operand_descriptor(base / 16 + static_cast<unsigned>(step * 16 * row_bytes / 16), block_bytes / 16);
-  }
+  /// The tile as B of products over 16 of its columns: column n of B is row n of the tile; and as B of products over 16
+  /// of its rows, transposed: row k of B is row k of the tile.
+  __device__ __forceinline__ OperandDescriptor by_columns() const { return {base / 16, 1}; }
+  __device__ __forceinline__ OperandDescriptor by_rows() const { return {base / 16, block_bytes / 16}; }
+  static constexpr unsigned column_step(int step) { return step / 4 * (block_bytes / 16) + step % 4 * 2; }
+  static constexpr unsigned row_step(int step) { return step * row_bytes; }
 
   /// One thread starts the copies of all blocks.
   __device__ void load(const TensorMap& map, unsigned barrier, int head, const MapOrigin& at) const {

@@ -20,17 +20,21 @@ __device__ __forceinline__ void wait_for_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
 
-/// Where the tensor cores find an operand: rows of 128 bytes, swizzled. `address` and `block_stride`, the way from one
-/// block of 64 columns to the next (of a transposed operand), count 16 bytes; eight rows are 1024 bytes apart. There is
-/// nothing to mask: shared memory ends far below 2^14 units.
-__device__ __forceinline__ unsigned long long operand_descriptor(unsigned address, unsigned block_stride) {
-  constexpr unsigned eight_rows = 1024 / 16, swizzle_128_bytes = 1u << 30;
-  unsigned long long descriptor;
-  asm("mov.b64 %0, {%1, %2};"
-      : "=l"(descriptor)
-      : "r"(address | block_stride << 16), "r"(eight_rows | swizzle_128_bytes));
-  return descriptor;
-}
+/// Where the tensor cores find an operand: rows of 128 bytes, swizzled, eight rows 1024 bytes apart. All in units of 16
+/// bytes, below 2^14 since shared memory is, so that a step through the operand is one addition and nothing is masked.
+struct OperandDescriptor {
+  unsigned low;  ///< the address, and above it the way from one block of 64 columns to the next (where transposed)
+
+  __device__ __forceinline__ OperandDescriptor(unsigned address, unsigned block_stride)
+      : low(address + (block_stride << 16)) {}
+
+  __device__ __forceinline__ unsigned long long at(unsigned offset) const {
+    constexpr unsigned eight_rows = 1024 / 16, swizzle_128_bytes = 1u << 30;
+    unsigned long long descriptor;
+    asm("mov.b64 %0, {%1, %2};" : "=l"(descriptor) : "r"(low + offset), "n"(eight_rows | swizzle_128_bytes));
+    return descriptor;
+  }
+};
 
 /// The product for one element type and number of columns; lane l of warp w of the warpgroup holds, with g = l / 4 and
 /// t = l % 4, of C: rows 16 w + g and 16 w + g + 8 at columns 8 j + 2 t and + 1, in sums[4 j] to sums[4 j + 3].

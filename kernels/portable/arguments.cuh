@@ -32,4 +32,13 @@ struct ReduceArguments {
   Operand output;
 };
 
+/// Both sides' cumulative lengths, and how far they may reach.
+struct CheckOffsetsArguments {
+  Sequences queries;
+  Sequences keys;
+  int64_t batch;
+  int64_t rows_q;
+  int64_t rows_k;
+};
+
 }  // namespace gdpa::portable

@@ -133,12 +133,14 @@ class Rewriting {
 FastPrograms rewrite_fast(const Program& value, const Program& value_and_derivative) {
   Tree tree;
   const NodeId f = rebuild(tree, value)[0];
-  const NodeId derivative = rebuild(tree, value_and_derivative)[1];
+  const std::vector<NodeId> both = rebuild(tree, value_and_derivative);
   Rewriting rewriting(tree);
   rewriting.find_factors(f);
+  rewriting.find_factors(both[0]);  // the same f, with the guards that only the derivative needs
   const NodeId fast_f = rewriting.run(f);
-  const NodeId fast_derivative = rewriting.run(derivative);
-  return {lower(tree, {fast_f}, ""), lower(tree, {fast_f, fast_derivative}, "")};
+  const NodeId guarded_f = rewriting.run(both[0]);
+  const NodeId fast_derivative = rewriting.run(both[1]);
+  return {lower(tree, {fast_f}, ""), lower(tree, {guarded_f, fast_derivative}, "")};
 }
 
 }  // namespace gdpa::activation

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "activation/derivative.h"
+#include "activation/guards.h"
 #include "activation/lexer.h"
 #include "activation/lower.h"
 #include "activation/parser.h"
@@ -121,7 +122,7 @@ std::shared_ptr<const Function> Function::build(Parsed& parsed, const Bindings& 
   std::shared_ptr<Function> function(new Function);
   function->text_ = canonical;
   function->derivative_text_ = to_text(tree, derivative);
-  function->value_ = lower(tree, {value}, canonical);
+  function->value_ = lower(tree, {without_idle_guards(tree, value)}, canonical);
   function->value_and_derivative_ = lower(tree, {value, derivative}, canonical);
   function->is_zero_at_zero_ = evaluate(function->value_, 0)[0] == 0;
   return function;

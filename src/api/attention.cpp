@@ -4,14 +4,17 @@
 #include "api/checks.h"
 #include "cpu/backend.h"
 #include "cuda/backend.h"
+#include "gdpa/compile.h"
 #include "plan/cpu_plan.h"
 
 namespace gdpa {
 namespace {
 
+bool is_on_gpu(const api::CheckedCall& call) { return call.problem.device.kind == DeviceKind::cuda; }
+
 void run(const Attention& attention, const api::CheckedCall& call) {
   const activation::Function& function = attention.activation.function();
-  if (call.problem.device.kind == DeviceKind::cuda) {
+  if (is_on_gpu(call)) {
     cuda::run(call.problem, call.params, function, attention.stream, attention.workspace);
   } else {
     cpu::run(call.problem, call.params, function);
@@ -31,13 +34,19 @@ void backward(const Attention& attention, const TensorView& grad_output, const M
 
 int64_t workspace_bytes(const Attention& attention, Direction direction) {
   const api::CheckedCall call = api::check_plan(attention, direction);
-  return call.problem.device.kind == DeviceKind::cuda ? cuda::workspace_bytes(call.problem, call.params) : 0;
+  return is_on_gpu(call) ? cuda::workspace_bytes(call.problem, call.params) : 0;
 }
 
-Plan explain(const Attention& attention, Direction direction) {
-  const api::CheckedCall call = api::check_plan(attention, direction);
-  if (call.problem.device.kind == DeviceKind::cuda) {
-    return cuda::explain(call.problem, call.params, attention.activation.function());
+std::vector<CompiledKernel> compile(const Attention& attention, Direction direction, const std::string& architecture) {
+  const api::CheckedCall call = api::check_plan(attention, direction, !architecture.empty());
+  if (!is_on_gpu(call) && architecture.empty()) return {};
+  return cuda::compile(call.problem, call.params, attention.activation.function(), architecture, attention.stream);
+}
+
+Plan explain(const Attention& attention, Direction direction, const std::string& architecture) {
+  const api::CheckedCall call = api::check_plan(attention, direction, !architecture.empty());
+  if (is_on_gpu(call) || !architecture.empty()) {
+    return cuda::explain(call.problem, call.params, attention.activation.function(), architecture);
   }
   return plan::plan_for_cpu(call.problem, call.params, plan::this_processor());
 }

@@ -278,7 +278,7 @@ void check_fits_gpu(const Attention& attention) {
   }
 }
 
-CheckedCall check_inputs(const Attention& attention, Direction direction, bool needs_data) {
+CheckedCall check_inputs(const Attention& attention, Direction direction, bool needs_data, bool for_gpu) {
   const TensorView& query = attention.query;
   const TensorView& key = attention.key;
   const TensorView& value = attention.value;
@@ -289,7 +289,7 @@ CheckedCall check_inputs(const Attention& attention, Direction direction, bool n
   check_operand("query", query, common);
   check_operand("key", key, common);
   check_operand("value", value, common);
-  if (query.device.kind == DeviceKind::cuda) check_fits_gpu(attention);
+  if (for_gpu || query.device.kind == DeviceKind::cuda) check_fits_gpu(attention);
 
   check_same("value", "rank", value.rank, "the key's", key.rank);
   check_same("key", "head_dim", size(key, key.rank - 1), "the query's", size(query, query.rank - 1));
@@ -396,12 +396,12 @@ void check_not_shared(std::string_view who, const MutableTensorView& written, co
 
 }  // namespace
 
-CheckedCall check_plan(const Attention& attention, Direction direction) {
-  return check_inputs(attention, direction, false);
+CheckedCall check_plan(const Attention& attention, Direction direction, bool for_gpu) {
+  return check_inputs(attention, direction, false, for_gpu);
 }
 
 CheckedCall check_forward(const Attention& attention, const MutableTensorView& output) {
-  CheckedCall call = check_inputs(attention, Direction::forward, true);
+  CheckedCall call = check_inputs(attention, Direction::forward, true, false);
   const Common common{call.problem.dtype, call.problem.device, true};
   check_operand("output", output, common);
   check_output_shape("output", output, call.problem, attention);
@@ -412,7 +412,7 @@ CheckedCall check_forward(const Attention& attention, const MutableTensorView& o
 }
 
 CheckedCall check_backward(const Attention& attention, const Gradients& gradients) {
-  CheckedCall call = check_inputs(attention, Direction::backward, true);
+  CheckedCall call = check_inputs(attention, Direction::backward, true, false);
   const Problem& problem = call.problem;
   const Common common{problem.dtype, problem.device, true};
   check_operand("grad_output", gradients.output, common);

@@ -24,7 +24,8 @@ struct Gradients {
 CheckedCall check_forward(const Attention& attention, const MutableTensorView& output);
 CheckedCall check_backward(const Attention& attention, const Gradients& gradients);
 
-/// For planning alone: operands may have null data, and there are no outputs.
-CheckedCall check_plan(const Attention& attention, Direction direction);
+/// For planning alone: operands may have null data, and there are no outputs. `for_gpu`: they must fit a GPU, wherever
+/// they are described to be.
+CheckedCall check_plan(const Attention& attention, Direction direction, bool for_gpu = false);
 
 }  // namespace gdpa::api

@@ -5,11 +5,14 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdlib>
+#include <string_view>
 #include <vector>
 
 #include "cuda/driver.h"
 #include "cuda/kernels.h"
 #include "cuda/source.h"
+#include "cuda/target.h"
 #include "cuda/tensor_maps.h"
 #include "gdpa/error.h"
 #include "plan/gpu_plan.h"
@@ -42,10 +45,19 @@ Accuracy accuracy_of(const Problem& problem) {
   return problem.dtype == DType::float32 ? Accuracy::exact : problem.accuracy;
 }
 
-plan::GpuPlan plan_of(const Problem& problem, const Params& params) {
-  return plan::gpu_plan(problem, device_properties(problem.device.index), is_aligned(problem, params),
+plan::GpuPlan plan_of(const Problem& problem, const Params& params, const plan::Gpu& gpu) {
+  return plan::gpu_plan(problem, gpu, is_aligned(problem, params),
                         problem.allow_tf32 ? plan::Float32Products::one : plan::Float32Products::three,
                         tensor_maps(problem, params));
+}
+
+/// GDPA_CHECK_OFFSETS=1: debug mode, for the life of the process.
+bool checks_offsets() {
+  static const bool is_asked = [] {
+    const char* const text = std::getenv("GDPA_CHECK_OFFSETS");
+    return text != nullptr && std::string_view(text) == "1";
+  }();
+  return is_asked;
 }
 
 /// Device memory for the sums: the caller's, or the stream's own for as long as the call's kernels run.
@@ -81,10 +93,151 @@ class Memory {
   DevicePointer address_ = 0;
 };
 
-/// The cumulative lengths, copied to the host: for counting work when a plan is asked for, never for a call.
+/// The sums of one operand's gradient that a reduction rounds, and where they go.
+struct Reduction {
+  Operand portable::Arguments::*sums_of;  ///< how kernels know them
+  Form form;
+  int64_t rows;
+  int64_t length;  ///< of a batch entry that is not jagged
+  int64_t heads;
+  int64_t columns;
+  int64_t offset;  ///< into the workspace
+  Operand gradient;
+
+  /// Contiguous fp32 sums: (rows, heads, padded columns), behind each other for dense entries and for parts.
+  Operand sums(const Memory& memory) const {
+    Operand operand;
+    operand.data = memory.at(offset);
+    operand.head_stride = plan::padded_columns(columns);
+    operand.row_stride = heads * operand.head_stride;
+    operand.batch_stride = form == Form::jagged ? 0 : length * operand.row_stride;
+    return operand;
+  }
+};
+
+/// What runs for a problem on a GPU, in order: the check of debug mode, the plan's kernels, the reductions.
+struct Sequence {
+  Sequence(const Problem& problem, const Params& params, const plan::Gpu& gpu)
+      : aligned(is_aligned(problem, params)), plan(plan_of(problem, params, gpu)) {
+    checks = checks_offsets() && (params.queries.cumulative != nullptr || params.keys.cumulative != nullptr);
+    if (checks) {
+      plan::KernelSpec spec;
+      spec.kind = plan::KernelKind::check_offsets;
+      steps.push_back({spec, 2});
+    }
+    steps.insert(steps.end(), plan.steps.begin(), plan.steps.end());
+
+    const plan::GpuWorkspace& workspace = plan.workspace;
+    const auto reduce = [&](const Reduction& reduction) {
+      reductions.push_back(reduction);
+      steps.push_back(plan::reduction(problem, gpu, aligned, reduction.columns, reduction.rows * reduction.heads));
+    };
+    using portable::Arguments;
+    if (workspace.grad_query >= 0) {
+      reduce({&Arguments::grad_query_sum, problem.query_form, problem.rows_q, params.queries.length, problem.heads_q,
+              problem.head_dim, workspace.grad_query, params.grad_query});
+    }
+    if (workspace.grad_key >= 0) {
+      reduce({&Arguments::grad_key_sum, problem.key_form, problem.rows_k, params.keys.length, problem.heads_k,
+              problem.head_dim, workspace.grad_key, params.grad_key});
+      reduce({&Arguments::grad_value_sum, problem.key_form, problem.rows_k, params.keys.length, problem.heads_k,
+              problem.head_dim_v, workspace.grad_value, params.grad_value});
+    }
+  }
+
+  bool aligned;
+  plan::GpuPlan plan;
+  bool checks = false;
+  std::vector<Reduction> reductions;
+  std::vector<plan::GpuStep> steps;  ///< of all three
+};
+
+/// One call on its way to the device.
+class Call {
+ public:
+  Call(const Problem& problem, const Params& params, Stream stream, const Sequence& sequence)
+      : problem_(problem), params_(params), stream_(stream), sequence_(sequence) {}
+
+  /// `kernels` are those of the sequence's steps.
+  void run(const std::vector<const LoadedKernel*>& kernels, const Workspace& workspace) {
+    const plan::GpuWorkspace& needed = sequence_.plan.workspace;
+    const Memory memory(workspace, needed.bytes, stream_);
+    if (needed.zeroed_bytes > 0) {
+      check(Driver::get().fill_async(memory.address(), 0, static_cast<std::size_t>(needed.zeroed_bytes), stream_),
+            "clearing the workspace");
+    }
+    std::size_t next = 0;
+    const auto launch = [&](void* arguments) {
+      launch_one(*kernels[next], sequence_.steps[next].work, arguments);
+      ++next;
+    };
+    if (sequence_.checks) {
+      portable::CheckOffsetsArguments arguments{params_.queries, params_.keys, params_.batch, problem_.rows_q,
+                                                problem_.rows_k};
+      launch(&arguments);
+    }
+    portable::Arguments arguments = arguments_of(memory);
+    for (const plan::GpuStep& step : sequence_.plan.steps) {
+      if (step.kernel.family == plan::KernelFamily::hopper) {
+        hopper::ForwardArguments mapped = map_forward(problem_, arguments, step.kernel);
+        launch(&mapped);
+      } else {
+        launch(&arguments);
+      }
+    }
+    for (const Reduction& reduction : sequence_.reductions) {
+      portable::ReduceArguments reduce = arguments_of(reduction, memory);
+      launch(&reduce);
+    }
+  }
+
+ private:
+  portable::Arguments arguments_of(const Memory& memory) const {
+    portable::Arguments arguments{};
+    arguments.params = params_;
+    arguments.packed_rows_q = problem_.rows_q;
+    arguments.packed_rows_k = problem_.rows_k;
+    arguments.parts = sequence_.plan.parts;
+    for (const Reduction& reduction : sequence_.reductions) arguments.*reduction.sums_of = reduction.sums(memory);
+    return arguments;
+  }
+
+  portable::ReduceArguments arguments_of(const Reduction& reduction, const Memory& memory) const {
+    const Operand from = reduction.sums(memory);
+    const int64_t rows = std::max<int64_t>(1, reduction.rows);
+    portable::ReduceArguments arguments{};
+    arguments.sums = static_cast<const float*>(from.data);
+    arguments.slabs = reduction.form == Form::shared ? sequence_.plan.parts : 1;
+    arguments.slab_stride = reduction.rows * from.row_stride;
+    arguments.rows = reduction.rows;
+    arguments.rows_in_batch = reduction.form == Form::dense ? std::max<int64_t>(1, reduction.length) : rows;
+    arguments.heads = reduction.heads;
+    arguments.output = reduction.gradient;
+    return arguments;
+  }
+
+  void launch_one(const LoadedKernel& kernel, int64_t work, void* arguments) {
+    // More work than a grid may have CTAs is taken by the same CTAs, one after the other.
+    constexpr int64_t most_ctas = 0x7fffffff;
+    const auto grid = static_cast<unsigned>(std::clamp<int64_t>(work, 1, most_ctas));
+    void* parameters[] = {arguments};
+    check(Driver::get().launch(kernel.handle, grid, 1, 1, kernel.threads, 1, 1, kernel.shared_bytes, stream_,
+                               parameters, nullptr),
+          "launching a kernel");
+  }
+
+  const Problem& problem_;
+  const Params& params_;
+  Stream stream_;
+  const Sequence& sequence_;
+};
+
+/// The cumulative lengths on the host: for counting work when a plan is asked for, never for a call.
 class HostLengths {
  public:
   HostLengths(const Problem& problem, const Params& params) : params_(params) {
+    if (problem.device.kind == DeviceKind::cpu) return;
+    const CurrentDevice current(problem.device.index);
     copy(params_.queries, queries_, problem.batch);
     copy(params_.keys, keys_, problem.batch);
   }
@@ -104,116 +257,40 @@ class HostLengths {
   std::vector<std::byte> keys_;
 };
 
-/// One call on its way to the device.
-class Call {
- public:
-  Call(const Problem& problem, const Params& params, const activation::Function& function, Stream stream)
-      : problem_(problem), params_(params), function_(function), stream_(stream), plan_(plan_of(problem, params)) {}
-
-  void run(const Workspace& workspace) {
-    const plan::GpuWorkspace& needed = plan_.workspace;
-    const Memory memory(workspace, needed.bytes, stream_);
-    if (needed.zeroed_bytes > 0) {
-      check(Driver::get().fill_async(memory.address(), 0, static_cast<std::size_t>(needed.zeroed_bytes), stream_),
-            "clearing the workspace");
-    }
-    portable::Arguments arguments{};
-    arguments.params = params_;
-    arguments.packed_rows_q = problem_.rows_q;
-    arguments.packed_rows_k = problem_.rows_k;
-    arguments.parts = plan_.parts;
-    if (needed.grad_query >= 0) {
-      arguments.grad_query_sum = sums(memory.at(needed.grad_query), problem_.query_form, params_.queries.length,
-                                      problem_.heads_q, problem_.head_dim);
-    }
-    if (needed.grad_key >= 0) {
-      arguments.grad_key_sum =
-          sums(memory.at(needed.grad_key), problem_.key_form, params_.keys.length, problem_.heads_k, problem_.head_dim);
-      arguments.grad_value_sum = sums(memory.at(needed.grad_value), problem_.key_form, params_.keys.length,
-                                      problem_.heads_k, problem_.head_dim_v);
-    }
-    for (const plan::GpuStep& step : plan_.steps) {
-      if (step.kernel.family == plan::KernelFamily::hopper) {
-        hopper::ForwardArguments mapped = map_forward(problem_, arguments, step.kernel);
-        launch(step, &mapped);
-      } else {
-        launch(step, &arguments);
-      }
-    }
-    if (needed.grad_query >= 0) {
-      reduce(arguments.grad_query_sum, problem_.query_form, problem_.rows_q, problem_.heads_q, problem_.head_dim,
-             params_.grad_query);
-    }
-    if (needed.grad_key >= 0) {
-      reduce(arguments.grad_key_sum, problem_.key_form, problem_.rows_k, problem_.heads_k, problem_.head_dim,
-             params_.grad_key);
-      reduce(arguments.grad_value_sum, problem_.key_form, problem_.rows_k, problem_.heads_k, problem_.head_dim_v,
-             params_.grad_value);
-    }
-  }
-
- private:
-  /// Contiguous fp32 sums: (rows, heads, padded columns), behind each other for dense entries and for parts.
-  static Operand sums(void* data, Form form, int64_t length, int64_t heads, int64_t columns) {
-    Operand operand;
-    operand.data = data;
-    operand.head_stride = plan::padded_columns(columns);
-    operand.row_stride = heads * operand.head_stride;
-    operand.batch_stride = form == Form::jagged ? 0 : length * operand.row_stride;
-    return operand;
-  }
-
-  void reduce(const Operand& from, Form form, int64_t rows, int64_t heads, int64_t columns, const Operand& to) {
-    portable::ReduceArguments arguments{};
-    arguments.sums = static_cast<const float*>(from.data);
-    arguments.slabs = form == Form::shared ? plan_.parts : 1;
-    arguments.slab_stride = rows * from.row_stride;
-    arguments.rows = rows;
-    arguments.rows_in_batch = form == Form::dense ? std::max<int64_t>(1, rows / std::max<int64_t>(1, problem_.batch))
-                                                  : std::max<int64_t>(1, rows);
-    arguments.heads = heads;
-    arguments.output = to;
-    launch(plan::reduction(problem_, device_properties(problem_.device.index), is_aligned(problem_, params_), columns,
-                           rows * heads),
-           &arguments);
-  }
-
-  void launch(const plan::GpuStep& step, void* arguments) {
-    const LoadedKernel& kernel =
-        find_kernel(step.kernel, function_, accuracy_of(problem_), problem_.device.index, stream_);
-    // More work than a grid may have CTAs is taken by the same CTAs, one after the other.
-    constexpr int64_t most_ctas = 0x7fffffff;
-    const auto grid = static_cast<unsigned>(std::clamp<int64_t>(step.work, 1, most_ctas));
-    void* parameters[] = {arguments};
-    check(Driver::get().launch(kernel.handle, grid, 1, 1, kernel.threads, 1, 1, kernel.shared_bytes, stream_,
-                               parameters, nullptr),
-          "launching a kernel");
-  }
-
-  const Problem& problem_;
-  const Params& params_;
-  const activation::Function& function_;
-  Stream stream_;
-  plan::GpuPlan plan_;
-};
-
 }  // namespace
 
 void run(const Problem& problem, const Params& params, const activation::Function& function, void* stream,
          const Workspace& workspace) {
   const CurrentDevice current(problem.device.index);
-  Call(problem, params, function, static_cast<Stream>(stream)).run(workspace);
+  const Sequence sequence(problem, params, target_of(problem.device.index).gpu);
+  const auto kernels =
+      find_kernels(sequence.steps, function, accuracy_of(problem), problem.device.index, static_cast<Stream>(stream));
+  Call(problem, params, static_cast<Stream>(stream), sequence).run(kernels, workspace);
 }
 
 int64_t workspace_bytes(const Problem& problem, const Params& params) {
-  return plan_of(problem, params).workspace.bytes;
+  return plan_of(problem, params, target_of(problem.device.index).gpu).workspace.bytes;
 }
 
-Plan explain(const Problem& problem, const Params& params, const activation::Function& function) {
-  const CurrentDevice current(problem.device.index);
-  const plan::GpuPlan chosen = plan_of(problem, params);
+std::vector<CompiledKernel> compile(const Problem& problem, const Params& params, const activation::Function& function,
+                                    const std::string& architecture, void* stream) {
+  const Target target = architecture.empty() ? target_of(problem.device.index) : target_of(architecture);
+  const Sequence sequence(problem, params, target.gpu);
+  std::vector<CompiledKernel> compiled =
+      compile_kernels(sequence.steps, function, accuracy_of(problem), target.architecture);
+  if (architecture.empty()) {
+    const CurrentDevice current(problem.device.index);
+    find_kernels(sequence.steps, function, accuracy_of(problem), problem.device.index, static_cast<Stream>(stream));
+  }
+  return compiled;
+}
+
+Plan explain(const Problem& problem, const Params& params, const activation::Function& function,
+             const std::string& architecture) {
+  const Target target = architecture.empty() ? target_of(problem.device.index) : target_of(architecture);
+  const Sequence sequence(problem, params, target.gpu);
+  const plan::GpuPlan& chosen = sequence.plan;
   const plan::GpuStep& first = chosen.steps.front();
-  const LoadedKernel& kernel = find_kernel(first.kernel, function, accuracy_of(problem), problem.device.index, nullptr);
   Plan plan;
   plan.direction = problem.direction;
   plan.kernel = describe(first.kernel);
@@ -221,12 +298,14 @@ Plan explain(const Problem& problem, const Params& params, const activation::Fun
   plan.reason = chosen.reason;
   plan.tile_queries = first.kernel.tile_queries;
   plan.tile_keys = first.kernel.tile_keys;
-  plan.threads = static_cast<int>(kernel.threads);
   plan.units = first.work;
   plan.workspace_bytes = chosen.workspace.bytes;
   plan.deterministic = chosen.deterministic;
-  plan.registers = kernel.registers;
-  plan.shared_bytes = kernel.shared_bytes;
+  for (const CompiledKernel& compiled :
+       compile_kernels(sequence.steps, function, accuracy_of(problem), target.architecture)) {
+    if (compiled.kernel.name == describe(first.kernel)) plan.threads = compiled.kernel.threads;
+    plan.kernels.push_back(compiled.kernel);
+  }
   const HostLengths host(problem, params);
   plan.flops = plan::flops_of(problem, host.params());
   plan.bytes = plan::traffic_of(problem, host.params());

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "activation/function.h"
 #include "definition/params.h"
 #include "definition/problem.h"
 #include "gdpa/attention.h"
+#include "gdpa/compile.h"
 #include "gdpa/plan.h"
 
 namespace gdpa::cuda {
@@ -20,7 +22,14 @@ void run(const Problem& problem, const Params& params, const activation::Functio
 /// Device memory that run needs beyond inputs and outputs.
 int64_t workspace_bytes(const Problem& problem, const Params& params);
 
-/// The plan in words; loads the kernels, so that registers and shared memory are those of the device.
-Plan explain(const Problem& problem, const Params& params, const activation::Function& function);
+/// The kernels of a call, compiled at the same time. Without an architecture they are those of the problem's device,
+/// and are loaded there; `stream` is asked whether a graph is being captured.
+std::vector<CompiledKernel> compile(const Problem& problem, const Params& params, const activation::Function& function,
+                                    const std::string& architecture, void* stream);
+
+/// The plan in words, with what its compiled kernels need; for the problem's device, or for an architecture. Cumulative
+/// lengths are read from the problem's device, which may then be the CPU.
+Plan explain(const Problem& problem, const Params& params, const activation::Function& function,
+             const std::string& architecture);
 
 }  // namespace gdpa::cuda

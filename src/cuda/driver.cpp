@@ -41,9 +41,7 @@ const char* fill(void* library, Driver& driver) {
   need("cuCtxPopCurrent_v2", driver.context_pop);
   need("cuModuleLoadData", driver.module_load);
   need("cuModuleGetFunction", driver.module_kernel);
-  need("cuModuleGetGlobal_v2", driver.module_global);
   need("cuMemcpyDtoH_v2", driver.copy_to_host);
-  need("cuFuncGetAttribute", driver.kernel_attribute);
   need("cuFuncSetAttribute", driver.kernel_set_attribute);
   need("cuLaunchKernel", driver.launch);
   need("cuStreamIsCapturing", driver.stream_is_capturing);
@@ -110,6 +108,12 @@ const Driver& Driver::get() {
 }
 
 std::string Driver::why_missing() { return opened().problem; }
+
+std::string version_of(const Driver& driver) {
+  int version = 0;
+  driver.get_version(&version);
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
 
 void check(Status status, const char* doing) {
   if (status == success) return;

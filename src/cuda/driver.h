@@ -22,14 +22,12 @@ enum class DeviceAttribute : int {
   multiprocessors = 16,
   compute_capability_major = 75,
   compute_capability_minor = 76,
-  shared_memory_per_block_optin = 97,
+  clock_kilohertz = 13,
   memory_clock_kilohertz = 36,
   memory_bus_bits = 37,
 };
 
 enum class KernelAttribute : int {
-  local_bytes_per_thread = 3,
-  registers_per_thread = 4,
   max_dynamic_shared_bytes = 8,
 };
 
@@ -45,9 +43,7 @@ struct Driver {
   Status (*context_pop)(Context* context);
   Status (*module_load)(Module* module, const void* image);
   Status (*module_kernel)(Kernel* kernel, Module module, const char* name);
-  Status (*module_global)(DevicePointer* address, std::size_t* bytes, Module module, const char* name);
   Status (*copy_to_host)(void* destination, DevicePointer source, std::size_t bytes);
-  Status (*kernel_attribute)(int* value, KernelAttribute attribute, Kernel kernel);
   Status (*kernel_set_attribute)(Kernel kernel, KernelAttribute attribute, int value);
   Status (*launch)(Kernel kernel, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
                    unsigned block_z, unsigned shared_bytes, Stream stream, void** parameters, void** extra);
@@ -67,6 +63,9 @@ struct Driver {
   /// Why there is no driver, or an empty string: for `gdpa doctor`, which must not throw.
   static std::string why_missing();
 };
+
+/// The driver's version as people write it: "12.8".
+std::string version_of(const Driver& driver);
 
 /// Throws Error (runtime), "<doing>: the CUDA driver answered <name>", unless status is success.
 void check(Status status, const char* doing);

@@ -3,18 +3,23 @@
 
 #include <fmt/format.h>
 
-#include <array>
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
+#include <future>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <shared_mutex>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 
 #include "cuda/source.h"
 #include "gdpa/error.h"
 #include "gdpa/version.h"
 #include "jit/cache.h"
+#include "jit/cubin.h"
 #include "jit/headers.h"
 #include "jit/nvrtc.h"
 
@@ -30,6 +35,11 @@ struct Key {
 
   bool operator==(const Key&) const = default;
 };
+
+Key key_of(const plan::KernelSpec& spec, const activation::Function& function, Accuracy accuracy, int device) {
+  const bool has_function = spec.kind != plan::KernelKind::reduce && spec.kind != plan::KernelKind::check_offsets;
+  return {spec, has_function ? function.text() : std::string_view(), accuracy, device};
+}
 
 struct KeyHash {
   std::size_t operator()(const Key& key) const {
@@ -79,30 +89,66 @@ void warn_once(const std::string& warning) {
   if (!warning.empty()) std::call_once(once, [&] { fmt::print(stderr, "gdpa: {}\n", warning); });
 }
 
-int read_constant(Module module, const char* name) {
-  DevicePointer address = 0;
-  std::size_t bytes = 0;
-  int value = 0;
-  check(Driver::get().module_global(&address, &bytes, module, name), "reading a kernel's launch size");
-  check(Driver::get().copy_to_host(&value, address, sizeof value), "reading a kernel's launch size");
-  return value;
+[[noreturn]] void throw_damaged(const std::string& what) {
+  throw Error(
+      ErrorKind::runtime,
+      fmt::format("expected a cubin that says its {}, got one that does not; this NVRTC ({}.{}) is not known to "
+                  "gdpa: set GDPA_NVRTC to another",
+                  what, nvrtc().major(), nvrtc().minor()));
+}
+
+int constant_of(const jit::Cubin& cubin, const char* name) {
+  const std::optional<int> value = cubin.constant(name);
+  if (!value) throw_damaged(name);
+  return *value;
+}
+
+CompiledKernel compile_one(const plan::KernelSpec& spec, const activation::Function& function, Accuracy accuracy,
+                           const std::string& architecture) {
+  static const jit::Cache cache(jit::CacheSettings::from_environment());
+  const auto start = std::chrono::steady_clock::now();
+  CompiledKernel compiled;
+  compiled.source = kernel_source(spec, function, accuracy);
+  jit::Cache::Result result = cache.find_or_build(cache_key(compiled.source, architecture), [&] {
+    const jit::Compiled fresh = nvrtc().compile({compiled.source, function.text()}, architecture);
+    return std::string(fresh.cubin.begin(), fresh.cubin.end());
+  });
+  warn_once(result.warning);
+  compiled.image = std::move(result.image);
+  compiled.was_cached = result.was_cached;
+  const jit::Cubin cubin(compiled.image);
+  GpuKernel& kernel = compiled.kernel;
+  kernel.name = describe(spec);
+  kernel.architecture = architecture;
+  kernel.threads = constant_of(cubin, SourceNames::threads);
+  kernel.shared_bytes = constant_of(cubin, SourceNames::shared_bytes) + cubin.static_shared_bytes();
+  kernel.registers = cubin.registers().value_or(0);
+  kernel.local_bytes = cubin.local_bytes().value_or(0);
+  compiled.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return compiled;
+}
+
+/// What the driver says of an image that it cannot load is a number; which versions met is what helps.
+void check_loaded(Status status) {
+  if (status == success) return;
+  check(status, fmt::format("loading a kernel that NVRTC {}.{} made, with a driver for CUDA {} (NVRTC's first number "
+                            "may not be the larger one; see gdpa doctor)",
+                            nvrtc().major(), nvrtc().minor(), version_of(Driver::get()))
+                    .c_str());
 }
 
 LoadedKernel load(const std::string& image) {
   const Driver& driver = Driver::get();
+  const jit::Cubin cubin(image);
   LoadedKernel kernel;
+  kernel.threads = static_cast<unsigned>(constant_of(cubin, SourceNames::threads));
+  kernel.shared_bytes = static_cast<unsigned>(constant_of(cubin, SourceNames::shared_bytes));
   Module module = nullptr;
-  check(driver.module_load(&module, image.data()), "loading a kernel");
+  check_loaded(driver.module_load(&module, image.data()));
   check(driver.module_kernel(&kernel.handle, module, SourceNames::kernel), "loading a kernel");
-  kernel.threads = static_cast<unsigned>(read_constant(module, SourceNames::threads));
-  kernel.shared_bytes = static_cast<unsigned>(read_constant(module, SourceNames::shared_bytes));
   check(driver.kernel_set_attribute(kernel.handle, KernelAttribute::max_dynamic_shared_bytes,
                                     static_cast<int>(kernel.shared_bytes)),
         "giving a kernel its shared memory");
-  check(driver.kernel_attribute(&kernel.registers, KernelAttribute::registers_per_thread, kernel.handle),
-        "asking for a kernel's registers");
-  check(driver.kernel_attribute(&kernel.local_bytes, KernelAttribute::local_bytes_per_thread, kernel.handle),
-        "asking for a kernel's spills");
   return kernel;
 }
 
@@ -113,63 +159,66 @@ void refuse_during_capture(Stream stream, const plan::KernelSpec& spec) {
   throw Error(
       ErrorKind::runtime,
       fmt::format("CUDA graph: expected every kernel to be loaded before the capture begins, but \"{}\" is not; "
-                  "run the same call once before capturing",
+                  "run the same call once before capturing, or gdpa::compile (gdpa.warmup in Python)",
                   describe(spec)));
 }
 
 }  // namespace
 
-std::string architecture_of(int capability) {
-  // Hopper's and Blackwell's own instructions need the 'a'; older architectures have none.
-  return fmt::format("sm_{}{}", capability, capability >= 90 ? "a" : "");
+std::vector<CompiledKernel> compile_kernels(const std::vector<plan::GpuStep>& steps,
+                                            const activation::Function& function, Accuracy accuracy,
+                                            const std::string& architecture) {
+  // The first is compiled by this thread, beside those that the others compile; equal ones are compiled once.
+  std::vector<std::shared_future<CompiledKernel>> pending;
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const auto first = std::find_if(steps.begin(), steps.end(),
+                                    [&](const plan::GpuStep& step) { return step.kernel == steps[i].kernel; });
+    if (const auto index = static_cast<std::size_t>(first - steps.begin()); index < i) {
+      pending.push_back(pending[index]);
+      continue;
+    }
+    pending.push_back(std::async(i == 0 ? std::launch::deferred : std::launch::async, [&, i] {
+                        return compile_one(steps[i].kernel, function, accuracy, architecture);
+                      }).share());
+  }
+  std::vector<CompiledKernel> compiled;
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    compiled.push_back(pending[i].get());
+    compiled.back().kernel.ctas = steps[i].work;
+  }
+  return compiled;
 }
 
-std::string kernel_image(const plan::KernelSpec& spec, const activation::Function& function, Accuracy accuracy,
-                         const std::string& architecture) {
-  static const jit::Cache cache(jit::CacheSettings::from_environment());
-  const std::string source = kernel_source(spec, function, accuracy);
-  jit::Cache::Result result = cache.find_or_build(cache_key(source, architecture), [&] {
-    const jit::Compiled compiled = nvrtc().compile({source, function.text()}, architecture);
-    return std::string(compiled.cubin.begin(), compiled.cubin.end());
-  });
-  warn_once(result.warning);
-  return std::move(result.image);
-}
-
-const LoadedKernel& find_kernel(const plan::KernelSpec& spec, const activation::Function& function, Accuracy accuracy,
-                                int device, Stream stream) {
+std::vector<const LoadedKernel*> find_kernels(const std::vector<plan::GpuStep>& steps,
+                                              const activation::Function& function, Accuracy accuracy, int device,
+                                              Stream stream) {
   Registry& known = registry();
-  Key key{spec, spec.kind == plan::KernelKind::reduce ? std::string_view() : function.text(), accuracy, device};
+  std::vector<const LoadedKernel*> kernels(steps.size());
+  std::vector<plan::GpuStep> missing;
+  const auto look_up = [&](const plan::KernelSpec& spec) -> const LoadedKernel* {
+    const auto found = known.kernels.find(key_of(spec, function, accuracy, device));
+    return found == known.kernels.end() ? nullptr : &found->second->kernel;
+  };
   {
     const std::shared_lock lock(known.mutex);
-    if (const auto found = known.kernels.find(key); found != known.kernels.end()) return found->second->kernel;
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      kernels[i] = look_up(steps[i].kernel);
+      if (kernels[i] == nullptr) missing.push_back(steps[i]);
+    }
   }
-  refuse_during_capture(stream, spec);
-  const std::string image =
-      kernel_image(spec, function, accuracy, architecture_of(device_properties(device).capability));
+  if (missing.empty()) return kernels;
+  refuse_during_capture(stream, missing.front().kernel);
+  const auto compiled = compile_kernels(missing, function, accuracy, target_of(device).architecture);
   const std::unique_lock lock(known.mutex);
-  if (const auto found = known.kernels.find(key); found != known.kernels.end()) return found->second->kernel;
-  auto entry = std::make_unique<Entry>(Entry{std::string(key.function), load(image)});
-  key.function = entry->function;
-  return known.kernels.emplace(key, std::move(entry)).first->second->kernel;
-}
-
-const plan::Gpu& device_properties(int device) {
-  static std::mutex mutex;
-  static std::unordered_map<int, plan::Gpu> devices;
-  const std::lock_guard lock(mutex);
-  const auto [position, is_new] = devices.try_emplace(device);
-  if (is_new) {
-    const auto ask = [&](DeviceAttribute attribute) {
-      int value = 0;
-      check(Driver::get().device_attribute(&value, attribute, device), "asking for a GPU's properties");
-      return value;
-    };
-    position->second.multiprocessors = ask(DeviceAttribute::multiprocessors);
-    position->second.capability =
-        10 * ask(DeviceAttribute::compute_capability_major) + ask(DeviceAttribute::compute_capability_minor);
+  for (std::size_t i = 0; i < missing.size(); ++i) {
+    if (look_up(missing[i].kernel) != nullptr) continue;  // twice in one call, or another thread was first
+    Key key = key_of(missing[i].kernel, function, accuracy, device);
+    auto entry = std::make_unique<Entry>(Entry{std::string(key.function), load(compiled[i].image)});
+    key.function = entry->function;
+    known.kernels.emplace(key, std::move(entry));
   }
-  return position->second;
+  for (std::size_t i = 0; i < steps.size(); ++i) kernels[i] = look_up(steps[i].kernel);
+  return kernels;
 }
 
 }  // namespace gdpa::cuda

@@ -33,6 +33,8 @@ std::string_view name_of(KernelKind kind) {
       return "backward_query";
     case KernelKind::reduce:
       return "reduce";
+    case KernelKind::check_offsets:
+      return "check_offsets";
   }
   return "";
 }
@@ -47,6 +49,8 @@ std::string_view arguments_of(KernelKind kind) {
       return "BackwardQueryArguments";
     case KernelKind::reduce:
       return "ReduceArguments";
+    case KernelKind::check_offsets:
+      return "CheckOffsetsArguments";
   }
   return "";
 }
@@ -67,6 +71,7 @@ std::string_view type_of(GpuElement element) {
 
 /// The members that the kernels of each kind ask their configuration for.
 std::string config_of(const KernelSpec& kernel) {
+  if (kernel.kind == KernelKind::check_offsets) return "struct Config {};\n";
   std::string text = fmt::format("struct Config {{\n  using Element = gdpa::{};\n", type_of(kernel.element));
   const auto number = [&](std::string_view name, int value) {
     text += fmt::format("  static constexpr int {} = {};\n", name, value);
@@ -93,6 +98,7 @@ std::string config_of(const KernelSpec& kernel) {
     flag("keys_shared", kernel.keys_shared);
   } else {
     number("warps", kernel.warps);
+    number("column_warps", kernel.column_warps);
     if (kernel.kind == KernelKind::backward_query) flag("queries_shared", kernel.queries_shared);
   }
   return text + "};\n";
@@ -102,7 +108,7 @@ std::string config_of(const KernelSpec& kernel) {
 
 std::string kernel_source(const KernelSpec& kernel, const activation::Function& function, Accuracy accuracy) {
   const std::string_view family = name_of(kernel.family), name = name_of(kernel.kind);
-  const bool has_function = kernel.kind != KernelKind::reduce;
+  const bool has_function = kernel.kind != KernelKind::reduce && kernel.kind != KernelKind::check_offsets;
   return fmt::format(
       "#include \"{7}/{0}.cuh\"\n\n"
       "{1}\n{2}\n"
@@ -118,6 +124,7 @@ std::string kernel_source(const KernelSpec& kernel, const activation::Function& 
 }
 
 std::string describe(const KernelSpec& kernel) {
+  if (kernel.kind == KernelKind::check_offsets) return std::string(name_of(kernel.kind));
   std::string text = fmt::format("{}: {} {} d={}", name_of(kernel.family), name_of(kernel.kind),
                                  type_of(kernel.element), kernel.head_dim);
   if (kernel.kind == KernelKind::reduce) return text;

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "cuda/driver.h"
+#include "gdpa/error.h"
 
 namespace gdpa::cuda {
 namespace {
@@ -45,7 +46,8 @@ struct Mapped {
       return count <= 1 || (stride > 0 && stride * element_bytes < most_stride);
     };
     return extent() <= most_rows && is_possible(operand.head_stride, heads) &&
-           is_possible(operand.row_stride, extent()) && is_possible(stride_y(), extent_y()) && address() >= 0;
+           is_possible(operand.row_stride, extent()) && is_possible(stride_y(), extent_y()) &&
+           (operand.data == nullptr || address() >= 0);
   }
 };
 
@@ -65,6 +67,11 @@ hopper::MappedOperand map(const Mapped& mapped, DType dtype, int box_rows) {
   const auto stride = [](int64_t elements) {
     return static_cast<std::uint64_t>(elements > 0 ? elements * element_bytes : any_stride);
   };
+  if (Driver::get().encode_tensor_map == nullptr) {
+    throw Error(
+        ErrorKind::runtime,
+        "GPU: libcuda.so.1 has no cuTensorMapEncodeTiled: the NVIDIA driver is older than CUDA 12.0; update it");
+  }
   const std::uint64_t extents[] = {static_cast<std::uint64_t>(mapped.columns), static_cast<std::uint64_t>(mapped.heads),
                                    static_cast<std::uint64_t>(mapped.extent()),
                                    static_cast<std::uint64_t>(mapped.extent_y())};
@@ -88,7 +95,7 @@ hopper::MappedOperand map(const Mapped& mapped, DType dtype, int box_rows) {
 plan::TensorMaps tensor_maps(const Problem& problem, const Params& params) {
   const auto operands = forward_operands(problem, params);
   const bool possible =
-      problem.direction == Direction::forward && Driver::get().encode_tensor_map != nullptr &&
+      problem.direction == Direction::forward &&
       std::all_of(operands.begin(), operands.end(), [](const Mapped& m) { return m.can_be_mapped(); });
   return possible ? plan::TensorMaps::available : plan::TensorMaps::unavailable;
 }

@@ -54,9 +54,11 @@ Header header_of(std::string_view key, std::string_view image) {
 
 /// The image of a whole and unharmed entry of `key`, else nothing.
 std::optional<std::string> read(const fs::path& file, std::string_view key) {
-  std::ifstream stream(file, std::ios::binary);
+  std::ifstream stream(file, std::ios::binary | std::ios::ate);
   if (!stream) return std::nullopt;
-  const std::string content{std::istreambuf_iterator<char>(stream), {}};
+  std::string content(static_cast<std::size_t>(std::max<std::streamoff>(stream.tellg(), 0)), '\0');
+  stream.seekg(0);
+  if (!stream.read(content.data(), static_cast<std::streamsize>(content.size()))) return std::nullopt;
   Header header;
   if (content.size() < sizeof header) return std::nullopt;
   std::memcpy(&header, content.data(), sizeof header);
@@ -181,6 +183,24 @@ Cache::Result Cache::find_or_build(std::string_view key, const std::function<std
   result.warning = write(file, key, result.image);
   shrink();
   return result;
+}
+
+CacheUsage Cache::usage() const {
+  CacheUsage usage;
+  std::error_code error;
+  for (fs::directory_iterator it(settings_.folder, error), end; !error && it != end; it.increment(error)) {
+    std::error_code gone;
+    const auto bytes = it->file_size(gone);
+    if (gone || !ends_with(it->path(), entry_suffix)) continue;
+    ++usage.entries;
+    usage.bytes += bytes;
+  }
+  fs::create_directories(settings_.folder, error);
+  const fs::path probe = settings_.folder / fmt::format("writable.{}{}", ::getpid(), unfinished_suffix);
+  const File file(::open(probe.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
+  if (!file) usage.problem = std::strerror(errno);
+  ::unlink(probe.c_str());
+  return usage;
 }
 
 void Cache::shrink() const {

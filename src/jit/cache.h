@@ -19,6 +19,13 @@ struct CacheSettings {
   static CacheSettings from_environment();
 };
 
+/// What lies in the folder, for `gdpa doctor`.
+struct CacheUsage {
+  std::int64_t entries = 0;
+  std::uintmax_t bytes = 0;
+  std::string problem;  ///< why nothing can be written there, or empty
+};
+
 /// A folder of entries, one file each. Safe for any number of processes and for a kill at any point: an entry appears
 /// whole, by rename, or not at all. One object may be used by several threads.
 class Cache {
@@ -34,6 +41,9 @@ class Cache {
   /// The image of `key`, built by `build` where the folder has none. Of many processes that ask for one key at a time,
   /// one builds and the others wait for its entry.
   Result find_or_build(std::string_view key, const std::function<std::string()>& build) const;
+
+  /// Makes the folder if it can, and tries to write there.
+  CacheUsage usage() const;
 
   const CacheSettings& settings() const { return settings_; }
 

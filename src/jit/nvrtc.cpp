@@ -67,15 +67,22 @@ class Search {
   std::vector<std::string> tried_;
 };
 
-std::vector<std::string> with_environment(std::vector<std::string> site_packages) {
+/// The folder of Python packages that this library was installed into, if it was (<folder>/gdpa/lib/libgdpa.so), and
+/// those of GDPA_SITE_PACKAGES.
+std::vector<std::string> site_packages() {
+  std::vector<std::string> result;
+  Dl_info info{};
+  if (dladdr(reinterpret_cast<const void*>(&site_packages), &info) != 0 && info.dli_fname != nullptr) {
+    result.push_back(std::filesystem::path(info.dli_fname).parent_path().parent_path().parent_path().string());
+  }
   const std::string folders = environment("GDPA_SITE_PACKAGES");
   std::size_t begin = 0;
   while (begin < folders.size()) {
     const std::size_t end = std::min(folders.find(':', begin), folders.size());
-    if (end > begin) site_packages.push_back(folders.substr(begin, end - begin));
+    if (end > begin) result.push_back(folders.substr(begin, end - begin));
     begin = end + 1;
   }
-  return site_packages;
+  return result;
 }
 
 void* named_by_user(const std::string& path) {
@@ -89,11 +96,11 @@ void* named_by_user(const std::string& path) {
                           path, reason == nullptr ? "it cannot be opened" : reason));
 }
 
-void* find(const std::vector<std::string>& site_packages) {
+void* find() {
   if (const std::string path = environment("GDPA_NVRTC"); !path.empty()) return named_by_user(path);
   Search search;
   if (void* library = search.loaded()) return library;
-  for (const std::string& folder : with_environment(site_packages)) {
+  for (const std::string& folder : site_packages()) {
     if (void* library = search.packages(folder)) return library;
   }
   if (void* library = search.loader_path()) return library;
@@ -143,7 +150,7 @@ std::string line_at_fault(const Source& source, const std::string& log) {
 
 }  // namespace
 
-Nvrtc Nvrtc::open(const std::vector<std::string>& site_packages) { return Nvrtc(find(site_packages)); }
+Nvrtc Nvrtc::open() { return Nvrtc(find()); }
 
 Nvrtc::Nvrtc(void* library) {
   resolve(library, "nvrtcVersion", functions_.version);

@@ -22,10 +22,10 @@ class Nvrtc {
  public:
   /// The first libnvrtc.so.13 or .12 that can be opened, of: the environment variable GDPA_NVRTC (a library, or the
   /// folder that holds it; nothing else is tried where it is set), the one already in the process, the packages that
-  /// torch brings in `site_packages` and in the folders of the environment variable GDPA_SITE_PACKAGES (separated by
-  /// colons), the loader's path, and the toolkit ($CUDA_HOME, /usr/local/cuda).
+  /// torch brings, beside the package that this library belongs to and in the folders of the environment variable
+  /// GDPA_SITE_PACKAGES (separated by colons), the loader's path, and the toolkit ($CUDA_HOME, /usr/local/cuda).
   /// Throws Error (runtime) that lists where it looked.
-  static Nvrtc open(const std::vector<std::string>& site_packages = {});
+  static Nvrtc open();
 
   const std::string& path() const { return path_; }
   int major() const { return major_; }

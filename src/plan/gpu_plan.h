@@ -21,7 +21,7 @@ struct Gpu {
 /// Which instructions a kernel is made of, and the folder of kernels/ that holds it.
 enum class KernelFamily : std::uint8_t { portable, hopper };
 
-enum class KernelKind : std::uint8_t { forward, backward, backward_query, reduce };
+enum class KernelKind : std::uint8_t { forward, backward, backward_query, reduce, check_offsets };
 
 /// How the tensor cores see the operands. fp32 is computed in tf32, one product or three.
 enum class GpuElement : std::uint8_t { bfloat16, float16, float32, tensor_float32 };

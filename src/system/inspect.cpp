@@ -1,19 +1,20 @@
-// Looks at the machine for inspect_system: processor, memory, the libraries that are linked in, the CUDA driver, and
-// NVRTC as src/jit finds it.
+// Looks at the machine for inspect_system: processor, memory, the libraries that are linked in, the CUDA driver and
+// NVRTC as the backend finds them, the kernel cache.
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <libxsmm.h>
 #include <tbb/version.h>
 
 #include <hwy/highway.h>
-#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
 
+#include "cuda/driver.h"
 #include "gdpa/error.h"
 #include "gdpa/system.h"
 #include "gdpa/version.h"
+#include "jit/cache.h"
 #include "jit/nvrtc.h"
 #include "plan/cpu_plan.h"
 
@@ -84,113 +85,59 @@ Component threading() {
       ""};
 }
 
-/// A shared library opened for as long as the object lives.
-class OpenLibrary {
- public:
-  explicit OpenLibrary(const std::string& name) : handle_(dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL)) {}
-  ~OpenLibrary() {
-    if (handle_ != nullptr) dlclose(handle_);
-  }
-  OpenLibrary(const OpenLibrary&) = delete;
-  OpenLibrary& operator=(const OpenLibrary&) = delete;
-
-  explicit operator bool() const { return handle_ != nullptr; }
-
-  template <class Function>
-  Function* find(const char* name) const {
-    return reinterpret_cast<Function*>(dlsym(handle_, name));
-  }
-
- private:
-  void* handle_;
-};
-
-/// The few entries of the CUDA driver that are read here, declared by hand: no CUDA header is needed to build.
-struct Driver {
-  explicit Driver(const OpenLibrary& library)
-      : initialise(library.find<int(unsigned)>("cuInit")),
-        version(library.find<int(int*)>("cuDriverGetVersion")),
-        count(library.find<int(int*)>("cuDeviceGetCount")),
-        device(library.find<int(int*, int)>("cuDeviceGet")),
-        name(library.find<int(char*, int, int)>("cuDeviceGetName")),
-        attribute(library.find<int(int*, int, int)>("cuDeviceGetAttribute")),
-        memory(library.find<int(std::size_t*, int)>("cuDeviceTotalMem_v2")) {}
-
-  bool complete() const {
-    return initialise != nullptr && version != nullptr && count != nullptr && device != nullptr && name != nullptr &&
-           attribute != nullptr && memory != nullptr;
-  }
-
-  int (*initialise)(unsigned);
-  int (*version)(int*);
-  int (*count)(int*);
-  int (*device)(int*, int);
-  int (*name)(char*, int, int);
-  int (*attribute)(int*, int, int);
-  int (*memory)(std::size_t*, int);
-};
-
-constexpr int compute_capability_major = 75;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
-constexpr int compute_capability_minor = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR
-
-GpuDevice describe_gpu(const Driver& driver, int index) {
-  GpuDevice gpu;
-  int device = 0;
-  if (driver.device(&device, index) != 0) return gpu;
-  char name[256] = {};
-  driver.name(name, sizeof name, device);
-  std::size_t memory = 0;
-  driver.memory(&memory, device);
-  driver.attribute(&gpu.compute_major, compute_capability_major, device);
-  driver.attribute(&gpu.compute_minor, compute_capability_minor, device);
-  gpu.name = name;
-  gpu.memory_bytes = static_cast<int64_t>(memory);
-  return gpu;
-}
-
-Component cuda_driver(std::vector<GpuDevice>& gpus) {
+Component cuda_driver(const std::vector<GpuDevice>& gpus) {
   Component component{"CUDA driver", "GPUs; not needed on the CPU", false, "", "", ""};
-  const OpenLibrary library("libcuda.so.1");
-  if (!library) {
-    component.advice = "no libcuda.so.1: fine without an NVIDIA GPU; with one, install NVIDIA's driver";
+  if (const std::string problem = cuda::Driver::why_missing(); !problem.empty()) {
+    component.advice = "fine without an NVIDIA GPU; otherwise: " + problem;
     return component;
   }
-  const Driver driver(library);
-  if (!driver.complete()) {
-    component.advice = "libcuda.so.1 lacks functions that CUDA 12 has: update NVIDIA's driver";
-    return component;
-  }
+  const cuda::Driver& driver = cuda::Driver::get();
   component.found = true;
-  component.location = file_of(reinterpret_cast<const void*>(driver.initialise));
-  int version = 0;
-  if (driver.version(&version) == 0) component.version = fmt::format("{}.{}", version / 1000, version % 1000 / 10);
-  int count = 0;
-  const int status = driver.initialise(0);
-  if (status != 0 || driver.count(&count) != 0 || count == 0) {
-    component.advice = fmt::format(
-        "the driver is there and shows no device (cuInit says {}): see nvidia-smi and CUDA_VISIBLE_DEVICES", status);
-    return component;
-  }
-  for (int i = 0; i < count; ++i) gpus.push_back(describe_gpu(driver, i));
+  component.version = "CUDA " + cuda::version_of(driver);
+  component.location = file_of(reinterpret_cast<const void*>(driver.get_version));
+  if (gpus.empty()) component.advice = "the driver shows no device: see nvidia-smi, and CUDA_VISIBLE_DEVICES";
   return component;
 }
 
-/// The folder of Python packages that this library was installed into, if it was: <folder>/gdpa/lib/libgdpa.so.
-std::string site_packages_of(const std::string& library) {
-  return std::filesystem::path(library).parent_path().parent_path().parent_path().string();
+/// A cubin of NVRTC n.m loads with every driver for CUDA n.0 or later: within a major version drivers take what its
+/// later compilers make for an exact architecture.
+std::string advice_on_versions(const jit::Nvrtc& nvrtc) {
+  if (!cuda::Driver::why_missing().empty()) return {};
+  int version = 0;
+  cuda::Driver::get().get_version(&version);
+  if (version / 1000 >= nvrtc.major()) return {};
+  return fmt::format(
+      "its kernels need a driver for CUDA {0} or later, this one is for {1}: update the driver, or set GDPA_NVRTC to a "
+      "libnvrtc.so.{2}",
+      nvrtc.major(), cuda::version_of(cuda::Driver::get()), version / 1000);
 }
 
-Component nvrtc(const std::string& library) {
+Component nvrtc() {
   Component component{"NVRTC", "compiles GPU kernels at run time; not needed on the CPU", false, "", "", ""};
   try {
-    const auto found = jit::Nvrtc::open({site_packages_of(library)});
+    const auto found = jit::Nvrtc::open();
     component.found = true;
     component.version = fmt::format("{}.{}", found.major(), found.minor());
     component.location = found.path();
+    component.advice = advice_on_versions(found);
   } catch (const Error& error) {
     component.advice = fmt::format("fine without an NVIDIA GPU; otherwise: {}", error.what());
   }
   return component;
+}
+
+KernelCache kernel_cache() {
+  const jit::Cache cache(jit::CacheSettings::from_environment());
+  const jit::CacheUsage usage = cache.usage();
+  KernelCache result{cache.settings().folder.string(), usage.entries, static_cast<int64_t>(usage.bytes),
+                     static_cast<int64_t>(cache.settings().limit_bytes), ""};
+  if (!usage.problem.empty()) {
+    result.advice = fmt::format(
+        "it cannot be written ({}), so that every process compiles its kernels anew: set GDPA_CACHE_DIR to a folder "
+        "that can",
+        usage.problem);
+  }
+  return result;
 }
 
 }  // namespace
@@ -208,8 +155,10 @@ System inspect_system() {
   system.memory_bytes = memory_entry("MemTotal");
   system.available_memory_bytes = memory_entry("MemAvailable");
   system.components = {libxsmm(), highway(), threading()};
+  system.gpus = list_gpus();
   system.components.push_back(cuda_driver(system.gpus));
-  system.components.push_back(nvrtc(system.location));
+  system.components.push_back(nvrtc());
+  system.cache = kernel_cache();
   return system;
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -50,9 +51,18 @@ inline const std::vector<NamedFunction>& smooth_functions() {
   return functions;
 }
 
+/// What is given rather than drawn.
+struct Given {
+  std::optional<DType> dtype = {};
+  std::optional<std::string> function = {};  ///< the text of one of smooth_functions()
+  std::optional<int64_t> head_dim = {};
+  std::optional<int64_t> head_dim_v = {};
+  int64_t gap_unit = 1;  ///< strides leave gaps of multiples of so many elements
+};
+
 class RandomProblem {
  public:
-  explicit RandomProblem(std::uint64_t seed) : random_(seed) {
+  explicit RandomProblem(std::uint64_t seed, Given given = {}) : random_(seed), given_(std::move(given)) {
     choose();
     lay_out();
     fill();
@@ -62,16 +72,22 @@ class RandomProblem {
   DType dtype() const { return dtype_; }
 
   Attention attention() const {
+    return attention([](const Strided& operand) { return operand.view(); });
+  }
+
+  /// The problem with every operand seen through `view`, which may have taken it elsewhere.
+  template <class View>
+  Attention attention(const View& view) const {
     Attention attention;
-    attention.query = query_.view();
-    attention.key = key_.view();
-    attention.value = value_.view();
-    if (query_form_ == 0) attention.cu_seqlens_q = offsets_q_.view();
-    if (key_form_ == 0) attention.cu_seqlens_k = offsets_k_.view();
+    attention.query = view(query_);
+    attention.key = view(key_);
+    attention.value = view(value_);
+    if (query_form_ == 0) attention.cu_seqlens_q = view(offsets_q_);
+    if (key_form_ == 0) attention.cu_seqlens_k = view(offsets_k_);
     attention.activation = Activation(function_.text);
     if (!default_scale_) attention.scale = scale_;
     attention.out_scale = out_scale_;
-    if (out_scale_.kind == OutScale::Kind::per_batch) attention.out_scale = OutScale::of_batch(per_batch_.view());
+    if (out_scale_.kind == OutScale::Kind::per_batch) attention.out_scale = OutScale::of_batch(view(per_batch_));
     attention.mask = mask_;
     attention.threads = threads_;
     return attention;
@@ -153,12 +169,14 @@ class RandomProblem {
 
   void choose() {
     dtype_ = pick({DType::float32, DType::float32, DType::float64, DType::bfloat16, DType::float16});
-    function_ =
-        smooth_functions()[static_cast<std::size_t>(uniform(0, static_cast<int64_t>(smooth_functions().size()) - 1))];
+    dtype_ = given_.dtype.value_or(dtype_);
+    choose_function();
     heads_k_ = uniform(1, 3);
     heads_q_ = heads_k_ * pick<int64_t>({1, 1, 1, 2, 3, 5});
     head_dim_ = pick<int64_t>({1, 7, 8, 13, 16, 24, 32, 40, 64, 64, 128, 200, 300});
+    head_dim_ = given_.head_dim.value_or(head_dim_);
     head_dim_v_ = chance(0.5) ? head_dim_ : pick<int64_t>({1, 5, 8, 16, 33, 64, 72, 128});
+    head_dim_v_ = given_.head_dim_v.value_or(head_dim_v_);
     // 0 jagged, 1 dense, 2 shared
     query_form_ = static_cast<int>(pick<int64_t>({0, 0, 0, 1, 2}));
     key_form_ = static_cast<int>(pick<int64_t>({0, 0, 0, 1, 2}));
@@ -181,6 +199,14 @@ class RandomProblem {
         fmt::join(lengths_q_, ","), fmt::join(lengths_k_, ","), mask_.left, mask_.right,
         mask_.diagonal == Diagonal::bottom_right ? "bottom right" : "upper left", scale_,
         static_cast<int>(out_scale_.kind), threads_);
+  }
+
+  void choose_function() {
+    const std::vector<NamedFunction>& all = smooth_functions();
+    function_ = all[static_cast<std::size_t>(uniform(0, static_cast<int64_t>(all.size()) - 1))];
+    for (const NamedFunction& function : all) {
+      if (function.text == given_.function) function_ = function;
+    }
   }
 
   /// `same` is the length of every entry where the operand is not jagged.
@@ -258,7 +284,7 @@ class RandomProblem {
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::shuffle(order.begin(), order.end(), random_);
     std::vector<int64_t> strides(sizes.size(), 1);
-    int64_t extent = sizes.back() + uniform(0, 3);
+    int64_t extent = sizes.back() + given_.gap_unit * uniform(0, 3);
     int64_t first = 0;
     for (std::size_t dimension : order) {
       strides[dimension] = extent;
@@ -267,7 +293,7 @@ class RandomProblem {
         first += steps * extent;
         strides[dimension] = -extent;
       }
-      extent += steps * extent + uniform(0, 5);
+      extent += steps * extent + given_.gap_unit * uniform(0, 5);
     }
     return {dtype_, sizes, strides, first, extent};
   }
@@ -300,6 +326,7 @@ class RandomProblem {
   }
 
   std::mt19937_64 random_;
+  Given given_;
   DType dtype_ = DType::float32;
   NamedFunction function_ = {};
   int64_t heads_q_ = 1, heads_k_ = 1, head_dim_ = 1, head_dim_v_ = 1;

@@ -96,6 +96,7 @@ class Strided {
   DType dtype() const { return dtype_; }
   const std::vector<int64_t>& sizes() const { return sizes_; }
   const std::vector<std::byte>& bytes() const { return bytes_; }
+  std::vector<std::byte>& bytes() { return bytes_; }
 
   /// Calls body(address) for every element of the view, last dimension fastest.
   template <class Body>

@@ -57,6 +57,35 @@ def test_a_kernel_that_is_not_loaded_is_refused_while_a_graph_is_captured() -> N
         gdpa.varlen_attention(*tensors, cu_seqlens, cu_seqlens, activation="tanh(s) * 0.123")
 
 
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_a_call_runs_on_the_device_and_stream_of_its_tensors() -> None:
+    here, there = torch.device("cuda:0"), torch.device("cuda:1")
+    tensors, cu_seqlens = operands(), offsets([200, 0, 1, 399])
+    copies, their_offsets = [t.detach().to(there).requires_grad_() for t in tensors], cu_seqlens.to(there)
+    expected = gradients(tensors, cu_seqlens, deterministic=True)
+    streams = [
+        (torch.cuda.default_stream(there), here),
+        (torch.cuda.Stream(there), here),
+        (torch.cuda.Stream(there), there),
+    ]
+    for stream, current in streams:
+        torch.cuda.synchronize(there)
+        with torch.cuda.stream(stream), torch.cuda.device(current):
+            results = gradients(copies, their_offsets, deterministic=True)
+            assert torch.cuda.current_device() == current.index
+        torch.cuda.synchronize(there)
+        for one, other in zip(expected, results, strict=True):
+            assert other.device == there
+            assert torch.equal(one, other.to(here))
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_operands_on_two_devices_are_refused() -> None:
+    query, key, value = (t.detach() for t in operands())
+    with pytest.raises(TypeError, match="move all tensors to one device"):
+        gdpa.varlen_attention(query, key.to("cuda:1"), value, offsets([600]), offsets([600]))
+
+
 def test_two_streams_at_once_do_not_meet() -> None:
     one, two = operands(4000), operands(4000)
     cu_seqlens = offsets([1000, 3000])
@@ -111,6 +140,34 @@ def test_offsets_that_are_wrong_write_nothing_beyond_the_operands(wrong: list[in
         assert bool((tensor == 7.0).all())
 
 
+WRONG_OFFSETS = {
+    "0, 500, 300, 600": "cu_seqlens_q[2] = 300 is below cu_seqlens_q[1] = 500",
+    "0, 100, 5000, 6000": "cu_seqlens_q[2] = 5000 is beyond the 600 rows of query",
+    "5, 100, 200, 600": "cu_seqlens_q[0] = 5, expected 0",
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_OFFSETS)
+def test_debug_mode_names_the_offset_that_is_wrong(wrong: str) -> None:
+    program = (
+        "import torch, gdpa\n"
+        "t = torch.randn(600, 1, 64, device='cuda', dtype=torch.bfloat16)\n"
+        "right, wrong = (torch.tensor(o, device='cuda') for o in ([0, 1, 2, 600], [" + wrong + "]))\n"
+        "gdpa.varlen_attention(t, t, t, right, right)\n"
+        "torch.cuda.synchronize()\n"
+        "print('the right ones', flush=True)\n"
+        "gdpa.varlen_attention(t, t, t, wrong, right)\n"
+        "torch.cuda.synchronize()\n"
+    )
+    for setting, expected in (("1", WRONG_OFFSETS[wrong]), ("0", "")):
+        environment = {**os.environ, "GDPA_CHECK_OFFSETS": setting}
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        before, after = done.stdout.split("the right ones")
+        assert before == ""
+        assert expected in after and bool(after.strip()) == bool(expected), done.stdout
+
+
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
 def test_no_nan_or_infinity_crosses_to_another_sequence(poison: float) -> None:
     clean = [t.detach() for t in operands(210)]
@@ -158,6 +215,65 @@ def test_compiled_code_and_autocast_reach_the_gpu() -> None:
     )
     with torch.autocast("cuda", torch.bfloat16):
         assert gdpa.varlen_attention(*tensors, cu_seqlens, cu_seqlens).dtype == torch.bfloat16
+
+
+def allocated_beyond(before: int) -> int:
+    return torch.cuda.max_memory_allocated() - before
+
+
+@pytest.mark.parametrize(
+    ("deterministic", "workspace"), [(False, 1024 * 2 * 64 * 4), (True, 0)], ids=["sums of dQ", "deterministic"]
+)
+def test_memory_beyond_results_is_the_workspace(deterministic: bool, workspace: int) -> None:
+    tensors, cu_seqlens = operands(1024), offsets([200, 0, 1, 823])
+    bytes_each = tensors[0].numel() * 2
+    weights = torch.randn_like(tensors[0])
+    for _ in range(2):
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        output = gdpa.varlen_attention(*tensors, cu_seqlens, cu_seqlens, deterministic=deterministic)
+        assert allocated_beyond(before) == bytes_each
+        before = torch.cuda.memory_allocated()
+        results = torch.autograd.grad(output, tensors, weights)
+        assert allocated_beyond(before) == 3 * bytes_each + workspace
+        del output, results
+
+
+def test_the_dense_function_counts_from_the_upper_left_on_the_gpu_too() -> None:
+    lengths_q, lengths_k = [70, 70], [130, 130]
+    packed = [torch.randn(2 * n, 2, 64).to(torch.bfloat16) for n in (70, 130, 130)]
+    problem = Problem(*packed, lengths_q, lengths_k, activation="silu", window=(-1, 0), upper_left=True)
+    weights = torch.randn(140, 2, 64).to(torch.bfloat16)
+    leaves = [t.requires_grad_() for t in packed]
+    query, key, value = (t.unflatten(0, (2, -1)).transpose(1, 2) for t in leaves)
+    output = gdpa.generalized_dot_product_attention(query, key, value, "silu", is_causal=True)
+    rows = output.transpose(1, 2).flatten(0, 1)
+    assert_within_promise([rows.detach(), *torch.autograd.grad(rows, leaves, weights)], problem, weights)
+
+
+def test_nested_tensors_go_in_and_come_out() -> None:
+    lengths = [60, 1, 130]
+    packed = [torch.randn(191, 2, 64).to(torch.bfloat16).requires_grad_() for _ in range(3)]
+    nested = [torch.nested.nested_tensor_from_jagged(t, offsets(lengths, torch.int64)).transpose(1, 2) for t in packed]
+    output = gdpa.generalized_dot_product_attention(*nested, "silu", deterministic=True)
+    expected = gradients(packed, offsets(lengths), activation="silu", deterministic=True)
+    rows = output.transpose(1, 2).values()
+    assert torch.equal(rows, expected[0])
+    for one, other in zip(torch.autograd.grad(rows, packed, torch.ones_like(rows)), expected[1:], strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_python_function_is_its_expression() -> None:
+    tensors, cu_seqlens = operands(), offsets([200, 400])
+    expression = "s * sigmoid(b * s) with b = 1.702"
+    traced = gradients(
+        tensors, cu_seqlens, activation=lambda s, b: s * torch.sigmoid(b * s), params={"b": 1.702}, deterministic=True
+    )
+    for one, other in zip(
+        traced, gradients(tensors, cu_seqlens, activation=expression, deterministic=True), strict=True
+    ):
+        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize(

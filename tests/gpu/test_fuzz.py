@@ -1,22 +1,27 @@
 """Random problems over every option, forward and backward, against the definition in fp64; results are poisoned first.
 
 One test is one kernel configuration (types, head dims, function) and many problems, so that kernels are compiled once.
-GDPA_GPU_PROBLEMS is how many problems each one draws.
+GDPA_GPU_PROBLEMS is how many problems each one draws. Each test records how many of them had which option.
 """
 
 from __future__ import annotations
 
+import collections
 import os
 import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
-from reference import Problem, assert_within_promise, offsets
+from reference import SHARE, Problem, assert_within_promise, offsets
 from torch import Tensor
 
 import gdpa
 
 PROBLEMS = int(os.environ.get("GDPA_GPU_PROBLEMS", "50"))
+
+Record = Callable[[str, object], None]
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 SPECIAL = "s * sigmoid(1.702 * s)"
@@ -41,16 +46,26 @@ class Case:
     """One problem, its call, and the gradient that comes in."""
 
     def __init__(
-        self, draw: random.Random, dtype: torch.dtype, head_dim: int, head_dim_v: int, activation: str
+        self,
+        draw: random.Random,
+        dtype: torch.dtype,
+        head_dim: int,
+        head_dim_v: int,
+        activation: str,
+        lengths: list[int] | None = None,
     ) -> None:
-        batch = draw.randint(1, 5)
+        """`lengths` are given to both sides; otherwise they are drawn too, and the form in which operands come."""
+        batch = draw.randint(1, 5) if lengths is None else len(lengths)
         form = draw.choice(["jagged", "jagged", "shared query", "shared key", "dense"])
+        form = form if lengths is None else "jagged"
         shared_q, shared_k = form == "shared query", form == "shared key"
         one_length = shared_q or form == "dense", shared_k or form == "dense"
         lengths_q = [any_length(draw)] * batch if one_length[0] else [any_length(draw) for _ in range(batch)]
         lengths_k = [any_length(draw)] * batch if one_length[1] else [any_length(draw) for _ in range(batch)]
         if form == "jagged" and draw.random() < 0.4:
             lengths_k = lengths_q
+        if lengths is not None:
+            lengths_q, lengths_k = lengths, draw.sample(lengths, len(lengths))
         spare = draw.choice([0, 0, 3]) if form != "dense" else 0
         heads_k = draw.randint(1, 2)
         heads_q = heads_k * draw.randint(1, 3)
@@ -79,6 +94,30 @@ class Case:
         )
         self.keywords = {"accuracy": draw.choice(["fast", "exact"]), "deterministic": draw.random() < 0.4}
         self.weights = torch.randn(rows_q * (batch if shared_q else 1), heads_q, head_dim_v).to(dtype)
+
+    def options(self) -> Iterator[str]:
+        """What there is to count, in words."""
+        problem = self.problem
+        drawn = {
+            "dense": self.dense,
+            "query shared": problem.shared_q,
+            "key shared": problem.shared_k,
+            "offsets of 64 bits": self.offsets_dtype == torch.int64,
+            "grouped heads": problem.query.shape[1] > problem.key.shape[1],
+            "window": problem.window != (-1, -1),
+            "scale given": problem.scale is not None,
+            "out_scale 1/len_q": isinstance(problem.out_scale, str) and problem.out_scale == "1/len_q",
+            "out_scale 1/len_k": isinstance(problem.out_scale, str) and problem.out_scale == "1/len_k",
+            "out_scale of each entry": isinstance(problem.out_scale, Tensor),
+            "views of wider rows": not problem.query.is_contiguous(),
+            "an entry without rows": 0 in problem.lengths_q or 0 in problem.lengths_k,
+            "2048 rows or more": max(*problem.lengths_q, *problem.lengths_k) >= 2048,
+            "a hundred entries or more": len(problem.lengths_q) >= 100,
+            "deterministic": self.keywords["deterministic"] is True,
+            "exact": self.keywords["accuracy"] == "exact",
+            "tf32": torch.get_float32_matmul_precision() == "high",
+        }
+        return (name for name, is_drawn in drawn.items() if is_drawn)
 
     def results(self) -> list[Tensor]:
         problem = self.problem
@@ -116,16 +155,11 @@ def poison(problem: Problem) -> None:
     del blocks
 
 
-@pytest.mark.parametrize(
-    "configuration", CONFIGURATIONS, ids=lambda c: f"{str(c[0])[6:]}-{c[1]}-{c[2]}-{c[3].replace(' ', '')}"
-)
-def test_random_problems_keep_the_promise(configuration: tuple[torch.dtype, int, int, str]) -> None:
-    draw = random.Random(repr(configuration))
-    torch.manual_seed(draw.randint(0, 2**31))
-    for number in range(PROBLEMS):
-        case = Case(draw, *configuration)
+def check(cases: Iterator[Case], record: Record, share: float | None = None) -> None:
+    counts: collections.Counter[str] = collections.Counter()
+    for number, case in enumerate(cases):
         try:
-            assert_within_promise(case.results(), case.problem, case.weights)
+            assert_within_promise(case.results(), case.problem, case.weights, share)
         except AssertionError as error:
             problem = case.problem
             raise AssertionError(
@@ -134,3 +168,60 @@ def test_random_problems_keep_the_promise(configuration: tuple[torch.dtype, int,
                 f"scale {problem.scale}, out_scale {problem.out_scale}, window {problem.window}, "
                 f"{case.keywords}: {error}"
             ) from error
+        counts.update(["problems", *case.options()])
+    for name, count in counts.items():
+        record(name, count)
+
+
+def named(configuration: tuple[torch.dtype, int, int, str]) -> str:
+    dtype, head_dim, head_dim_v, activation = configuration
+    return f"{str(dtype)[6:]}-{head_dim}-{head_dim_v}-{activation.replace(' ', '')}"
+
+
+@pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=named)
+def test_random_problems_keep_the_promise(
+    configuration: tuple[torch.dtype, int, int, str], record_property: Record
+) -> None:
+    draw = random.Random(repr(configuration))
+    torch.manual_seed(draw.randint(0, 2**31))
+    check((Case(draw, *configuration) for _ in range(PROBLEMS)), record_property)
+
+
+@contextmanager
+def one_product_of_tf32() -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize("head_dim", [16, 64, 128, 256])
+def test_tf32_is_as_close_as_pytorchs_tf32(head_dim: int, record_property: Record) -> None:
+    """Its numbers have fp16's fraction, so that is its share too. PyTorch's own products are in tf32 meanwhile."""
+    draw = random.Random(head_dim)
+    torch.manual_seed(head_dim)
+    with one_product_of_tf32():
+        check(
+            (Case(draw, FP32, head_dim, head_dim, "silu") for _ in range(PROBLEMS)), record_property, share=SHARE[FP16]
+        )
+
+
+# The lengths of a few problems each, since fp64 takes its time over long ones.
+SHAPES = {
+    "long": lambda draw: [draw.choice([2048, 2049, 3000, 4096]), draw.randint(0, 2500)],
+    "tiny": lambda draw: [draw.randint(0, 4) for _ in range(draw.randint(100, 400))],
+    "one long among tiny": lambda draw: [*(draw.randint(0, 3) for _ in range(60)), 2500, 1, 0, 7],
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dtype", [BF16, FP32], ids=str)
+def test_long_and_tiny_sequences_keep_the_promise(shape: str, dtype: torch.dtype, record_property: Record) -> None:
+    draw = random.Random(shape)
+    torch.manual_seed(draw.randint(0, 2**31))
+    check(
+        (Case(draw, dtype, 64, 64, "gelu", lengths=SHAPES[shape](draw)) for _ in range(max(1, PROBLEMS // 5))),
+        record_property,
+    )

@@ -1,0 +1,84 @@
+// See target.h.
+#include "cuda/target.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <mutex>
+#include <unordered_map>
+
+#include "cuda/driver.h"
+#include "gdpa/error.h"
+
+namespace gdpa::cuda {
+namespace {
+
+struct KnownGpu {
+  int capability;
+  int multiprocessors;
+};
+
+/// One GPU of each architecture. Kernels do not depend on the number of multiprocessors; grids and workspaces do.
+constexpr std::array known_gpus = {
+    KnownGpu{80, 108},   // A100
+    KnownGpu{86, 84},    // A40
+    KnownGpu{87, 16},    // Orin
+    KnownGpu{89, 142},   // L40S
+    KnownGpu{90, 132},   // H100, H200
+    KnownGpu{100, 148},  // B200
+    KnownGpu{103, 160},  // B300
+    KnownGpu{120, 170},  // RTX 5090
+    KnownGpu{121, 48},   // GB10
+};
+
+Target target_from(const plan::Gpu& gpu) { return {gpu, architecture_of(gpu.capability)}; }
+
+}  // namespace
+
+std::string architecture_of(int capability) {
+  // Hopper's and Blackwell's own instructions need the 'a'; older architectures have none.
+  return fmt::format("sm_{}{}", capability, capability >= 90 ? "a" : "");
+}
+
+std::string why_unsupported(int capability) {
+  if (capability >= least_capability) return {};
+  return fmt::format("expected compute capability {}.{} or later (Ampere), got {}.{}; use a newer GPU, or the CPU",
+                     least_capability / 10, least_capability % 10, capability / 10, capability % 10);
+}
+
+const Target& target_of(int device) {
+  static std::mutex mutex;
+  static std::unordered_map<int, Target> targets;
+  const std::lock_guard lock(mutex);
+  if (const auto known = targets.find(device); known != targets.end()) return known->second;
+  const auto ask = [device](DeviceAttribute attribute) {
+    int value = 0;
+    check(Driver::get().device_attribute(&value, attribute, device), "asking for a GPU's properties");
+    return value;
+  };
+  plan::Gpu gpu;
+  gpu.multiprocessors = ask(DeviceAttribute::multiprocessors);
+  gpu.capability = 10 * ask(DeviceAttribute::compute_capability_major) + ask(DeviceAttribute::compute_capability_minor);
+  if (const std::string problem = why_unsupported(gpu.capability); !problem.empty()) {
+    throw Error(ErrorKind::runtime, fmt::format("cuda:{}: {}", device, problem));
+  }
+  return targets.emplace(device, target_from(gpu)).first->second;
+}
+
+Target target_of(const std::string& architecture) {
+  std::string names;
+  for (const KnownGpu& known : known_gpus) {
+    const std::string name = architecture_of(known.capability);
+    if (architecture == name || architecture == fmt::format("sm_{}", known.capability)) {
+      plan::Gpu gpu;
+      gpu.multiprocessors = known.multiprocessors;
+      gpu.capability = known.capability;
+      return target_from(gpu);
+    }
+    names += (names.empty() ? "" : ", ") + name;
+  }
+  throw Error(ErrorKind::value,
+              fmt::format("architecture: expected one of {}, got \"{}\"; correct the name", names, architecture));
+}
+
+}  // namespace gdpa::cuda

@@ -1,0 +1,71 @@
+// The GPUs of this machine, and the rates that their clocks and widths allow. Asks the driver, starts no context.
+#include <array>
+
+#include "cuda/driver.h"
+#include "cuda/target.h"
+#include "gdpa/system.h"
+
+namespace gdpa {
+namespace {
+
+/// Multiplications and additions of dense 16-bit products, summed in fp32, that a multiprocessor does in a clock. tf32
+/// does half as many.
+struct ProductRate {
+  int capability;
+  double flops_per_clock;
+};
+
+constexpr std::array product_rates = {ProductRate{80, 2048},  ProductRate{86, 1024},  ProductRate{87, 2048},
+                                      ProductRate{89, 1024},  ProductRate{90, 4096},  ProductRate{100, 8192},
+                                      ProductRate{103, 8192}, ProductRate{120, 1024}, ProductRate{121, 1024}};
+
+GpuDevice describe(const cuda::Driver& driver, int device) {
+  const auto ask = [&](cuda::DeviceAttribute attribute) {
+    int value = 0;
+    driver.device_attribute(&value, attribute, device);
+    return value;
+  };
+  using Attribute = cuda::DeviceAttribute;
+  GpuDevice gpu;
+  std::array<char, 256> name{};
+  driver.device_name(name.data(), static_cast<int>(name.size()), device);
+  std::size_t memory = 0;
+  driver.device_memory(&memory, device);
+  gpu.name = name.data();
+  gpu.compute_major = ask(Attribute::compute_capability_major);
+  gpu.compute_minor = ask(Attribute::compute_capability_minor);
+  gpu.memory_bytes = static_cast<int64_t>(memory);
+  gpu.multiprocessors = ask(Attribute::multiprocessors);
+  gpu.clock = 1e3 * ask(Attribute::clock_kilohertz);
+  constexpr double transfers_per_clock = 2, bits_per_byte = 8;
+  gpu.bytes_per_second = transfers_per_clock * 1e3 * ask(Attribute::memory_clock_kilohertz) *
+                         ask(Attribute::memory_bus_bits) / bits_per_byte;
+  gpu.advice = cuda::why_unsupported(10 * gpu.compute_major + gpu.compute_minor);
+  return gpu;
+}
+
+}  // namespace
+
+std::vector<GpuDevice> list_gpus() {
+  std::vector<GpuDevice> gpus;
+  if (!cuda::Driver::why_missing().empty()) return gpus;
+  const cuda::Driver& driver = cuda::Driver::get();
+  int count = 0;
+  if (driver.device_count(&count) != cuda::success) return gpus;
+  for (int device = 0; device < count; ++device) gpus.push_back(describe(driver, device));
+  return gpus;
+}
+
+double peak_flops(const GpuDevice& gpu, DType dtype, bool allow_tf32) {
+  double share = 0;
+  if (dtype == DType::bfloat16 || dtype == DType::float16) share = 1;
+  if (dtype == DType::float32) share = allow_tf32 ? 1.0 / 2 : 1.0 / 6;
+  for (const ProductRate& rate : product_rates) {
+    if (rate.capability == 10 * gpu.compute_major + gpu.compute_minor) {
+      return share * rate.flops_per_clock * gpu.multiprocessors * gpu.clock;
+    }
+  }
+  return 0;
+}
+
+}  // namespace gdpa

@@ -1,0 +1,146 @@
+// gdpa::compile fills the kernel cache without a GPU, for an architecture that is named, and says what it made. The
+// kernel that checks offsets is made by the same way.
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "cuda/kernels.h"
+#include "gdpa/gdpa.h"
+#include "jit/cubin.h"
+#include "jit/nvrtc.h"
+
+namespace gdpa {
+namespace {
+
+class CompileAhead : public testing::Test {
+ protected:
+  void SetUp() override {
+    try {
+      jit::Nvrtc::open();
+    } catch (const Error& error) {
+      GTEST_SKIP() << error.what();
+    }
+  }
+
+  static void SetUpTestSuite() {
+    folder() = std::filesystem::temp_directory_path() / ("gdpa-ahead-test-" + std::to_string(::getpid()));
+    ::setenv("GDPA_CACHE_DIR", folder().c_str(), 1);
+  }
+  static void TearDownTestSuite() { std::filesystem::remove_all(folder()); }
+  static std::filesystem::path& folder() {
+    static std::filesystem::path path;
+    return path;
+  }
+
+  /// Shapes alone, in host memory, as someone without a GPU describes them.
+  static Attention problem(DType dtype, int64_t head_dim, Device device = {}) {
+    const auto operand = TensorView::contiguous(nullptr, dtype, {8, 100, 4, head_dim}, device);
+    return {.query = operand, .key = operand, .value = operand, .activation = Activation("0.5 * s")};
+  }
+};
+
+TEST_F(CompileAhead, MakesEveryKernelOfTheCallOnceAndFindsItAfterwards) {
+  const Attention attention = problem(DType::bfloat16, 64);
+  const std::vector<CompiledKernel> first = compile(attention, Direction::backward, "sm_90a");
+  ASSERT_EQ(first.size(), 2U);  // backward, and the rounding of dQ
+  for (const CompiledKernel& made : first) {
+    EXPECT_FALSE(made.was_cached) << made.kernel.name;
+    EXPECT_EQ(made.kernel.architecture, "sm_90a");
+    EXPECT_EQ(made.image.substr(1, 3), "ELF");
+    EXPECT_NE(made.source.find("__global__"), std::string::npos);
+    EXPECT_GT(made.seconds, 0);
+  }
+  EXPECT_NE(first[0].source.find("// 0.5 * s"), std::string::npos);
+  for (const CompiledKernel& made : compile(attention, Direction::backward, "sm_90")) {
+    EXPECT_TRUE(made.was_cached) << made.kernel.name;
+  }
+}
+
+TEST_F(CompileAhead, LengthsAndTheirNumberDoNotChangeTheKernels) {
+  Attention attention = problem(DType::float16, 32);
+  const std::string image = compile(attention, Direction::forward, "sm_80")[0].image;
+  for (TensorView* view : {&attention.query, &attention.key, &attention.value}) {
+    *view = TensorView::contiguous(nullptr, DType::float16, {3, 7777, 4, 32});
+  }
+  const CompiledKernel again = compile(attention, Direction::forward, "sm_80")[0];
+  EXPECT_TRUE(again.was_cached);
+  EXPECT_EQ(again.image, image);
+}
+
+TEST_F(CompileAhead, OnTheCpuThereIsNothingToCompile) {
+  EXPECT_TRUE(compile(problem(DType::float64, 3), Direction::forward).empty());
+}
+
+TEST_F(CompileAhead, RefusesWhatTheGpuCannotDoAndUnknownArchitectures) {
+  EXPECT_THROW(compile(problem(DType::float64, 64), Direction::forward, "sm_90a"), Error);
+  EXPECT_THROW(compile(problem(DType::float32, 60), Direction::forward, "sm_90a"), Error);
+  EXPECT_THROW(compile(problem(DType::float32, 64), Direction::forward, "sm_75"), Error);
+  EXPECT_THROW(explain(problem(DType::float64, 64), Direction::forward, "sm_90a"), Error);
+}
+
+TEST_F(CompileAhead, ExplainsAPlanForAGpuThatIsNotThere) {
+  const Plan plan = explain(problem(DType::bfloat16, 128), Direction::forward, "sm_80");
+  ASSERT_EQ(plan.kernels.size(), 1U);
+  EXPECT_EQ(plan.kernels[0].architecture, "sm_80");
+  EXPECT_GT(plan.kernels[0].registers, 100);
+  EXPECT_EQ(plan.threads, plan.kernels[0].threads);
+  EXPECT_EQ(plan.flops, 2.0 * 4 * 256 * 8 * 100 * 100);
+}
+
+TEST_F(CompileAhead, TheKernelThatChecksOffsetsCompilesForEveryArchitecture) {
+  plan::KernelSpec spec;
+  spec.kind = plan::KernelKind::check_offsets;
+  const Activation any("s");
+  for (const char* architecture : {"sm_80", "sm_90a", "sm_100a"}) {
+    const auto made = cuda::compile_kernels({{spec, 2}}, any.function(), Accuracy::fast, architecture);
+    EXPECT_EQ(made.at(0).kernel.threads, 256);
+    EXPECT_NE(made.at(0).image.find("offsets must not fall"), std::string::npos);
+  }
+}
+
+TEST(Cubin, SaysRegistersLocalMemorySharedMemoryAndConstants) {
+  std::string image;
+  try {
+    const auto compiled = jit::Nvrtc::open().compile({R"(
+extern "C" __constant__ int answer = 42;
+extern "C" __constant__ int nothing = 0;
+extern "C" __global__ void kernel(const int* in, int* out, int at) {
+  __shared__ int shared[100];
+  int local[50];
+  for (int i = 0; i < 50; ++i) local[in[i]] = i;
+  shared[threadIdx.x % 100] = in[threadIdx.x];
+  __syncthreads();
+  out[at] = local[in[at]] + shared[in[at + 1]];
+}
+)",
+                                                      "a test"},
+                                                     "sm_90a");
+    image.assign(compiled.cubin.begin(), compiled.cubin.end());
+  } catch (const Error& error) {
+    GTEST_SKIP() << error.what();
+  }
+  const jit::Cubin cubin(image);
+  EXPECT_EQ(cubin.constant("answer"), 42);
+  EXPECT_EQ(cubin.constant("nothing"), 0);
+  EXPECT_EQ(cubin.constant("missing"), std::nullopt);
+  EXPECT_GE(cubin.registers().value_or(0), 8);
+  EXPECT_GE(cubin.local_bytes().value_or(0), 200);
+  EXPECT_GE(cubin.static_shared_bytes(), 400);
+
+  // Whatever the bytes say, nothing outside of them is read.
+  for (std::size_t size = 0; size < image.size(); size += 7) {
+    const std::string part = image.substr(0, size);
+    const jit::Cubin damaged(part);
+    EXPECT_FALSE(damaged.constant("missing"));
+    damaged.registers();
+    damaged.static_shared_bytes();
+  }
+  EXPECT_EQ(jit::Cubin("not a cubin").registers(), std::nullopt);
+}
+
+}  // namespace
+}  // namespace gdpa

@@ -1,0 +1,207 @@
+// The way of a call to a GPU, on a driver that computes nothing: what is launched, what is refused and in which words.
+// NVRTC is needed, a GPU is not.
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "cuda/target.h"
+#include "fake_driver.h"
+#include "gdpa/gdpa.h"
+#include "gdpa/system.h"
+#include "jit/nvrtc.h"
+
+namespace gdpa {
+namespace {
+
+constexpr Device gpu{DeviceKind::cuda, 0};
+
+/// A jagged problem of three sequences, whose device memory is the fake driver's: this process's.
+struct Call {
+  explicit Call(const std::string& function, bool deterministic = false) {
+    attention.activation = Activation(function);
+    attention.deterministic = deterministic;
+    attention.stream = &attention;
+  }
+
+  static constexpr int64_t rows = 12, heads = 2, head_dim = 16;
+  alignas(16) float numbers[8][rows * heads * head_dim] = {};
+  std::vector<int32_t> offsets = {0, 5, 5, 12};
+
+  TensorView input(int i) const {
+    return TensorView::contiguous(numbers[i], DType::float32, {rows, heads, head_dim}, gpu);
+  }
+  MutableTensorView output(int i) {
+    return MutableTensorView::contiguous(numbers[i], DType::float32, {rows, heads, head_dim}, gpu);
+  }
+  TensorView cumulative() const { return TensorView::contiguous(offsets.data(), DType::int32, {4}, gpu); }
+
+  Attention attention{.query = input(0),
+                      .key = input(1),
+                      .value = input(2),
+                      .cu_seqlens_q = cumulative(),
+                      .cu_seqlens_k = cumulative()};
+
+  void forward() { gdpa::forward(attention, output(3)); }
+  void backward() { gdpa::backward(attention, input(4), output(5), output(6), output(7)); }
+};
+
+/// The words of the Error that `work` throws, or nothing.
+template <class Work>
+std::string refusal_of(Work work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+class CudaBackend : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder() = std::filesystem::temp_directory_path() / ("gdpa-backend-test-" + std::to_string(::getpid()));
+    ::setenv("GDPA_CACHE_DIR", folder().c_str(), 1);
+  }
+  static void TearDownTestSuite() { std::filesystem::remove_all(folder()); }
+
+  void SetUp() override {
+    fake_driver() = FakeDriver();
+    try {
+      jit::Nvrtc::open();
+    } catch (const Error& error) {
+      GTEST_SKIP() << error.what();
+    }
+  }
+
+  static std::filesystem::path& folder() {
+    static std::filesystem::path path;
+    return path;
+  }
+};
+
+TEST_F(CudaBackend, ForwardIsOneKernelOnTheCallersStream) {
+  Call call("s");
+  call.forward();
+  ASSERT_EQ(fake_driver().launches.size(), 1U);
+  const FakeLaunch& launch = fake_driver().launches[0];
+  EXPECT_EQ(launch.stream, call.attention.stream);
+  EXPECT_GT(launch.block, 0U);
+  EXPECT_GT(launch.shared_bytes, 0U);
+}
+
+TEST_F(CudaBackend, ASecondCallLoadsNothing) {
+  Call call("s + 1");
+  call.forward();
+  EXPECT_EQ(fake_driver().loads, 1);
+  call.forward();
+  EXPECT_EQ(fake_driver().loads, 1);
+}
+
+TEST_F(CudaBackend, BackwardClearsItsSumsAndGivesTheMemoryBack) {
+  Call call("s + 2");
+  call.backward();
+  EXPECT_EQ(fake_driver().launches.size(), 2U);  // backward, and the rounding of dQ
+  EXPECT_EQ(fake_driver().fills, 1);
+  EXPECT_EQ(fake_driver().allocations, 0);
+}
+
+TEST_F(CudaBackend, AKernelThatIsNotLoadedIsRefusedDuringACapture) {
+  Call call("s + 3");
+  fake_driver().is_capturing = true;
+  EXPECT_NE(refusal_of([&] { call.backward(); }).find("run the same call once before capturing, or gdpa::compile"),
+            std::string::npos);
+  EXPECT_TRUE(fake_driver().launches.empty());
+  EXPECT_EQ(fake_driver().fills, 0);
+}
+
+TEST_F(CudaBackend, WhatWasCompiledAheadIsReadyForACapture) {
+  for (const bool deterministic : {false, true}) {
+    Call call("s + 4", deterministic);
+    compile(call.attention, Direction::forward);
+    compile(call.attention, Direction::backward);
+    EXPECT_TRUE(fake_driver().launches.empty());
+    fake_driver().is_capturing = true;
+    call.forward();
+    call.backward();
+    EXPECT_EQ(fake_driver().launches.size(), 3U);
+    fake_driver() = FakeDriver();
+  }
+}
+
+TEST_F(CudaBackend, MemoryThatIsNotThereIsSaidBeforeAnythingRuns) {
+  Call call("s + 2");
+  fake_driver().has_memory = false;
+  const std::string words = refusal_of([&] { call.backward(); });
+  EXPECT_NE(words.find("allocating the workspace of backward"), std::string::npos) << words;
+  EXPECT_NE(words.find("CUDA_ERROR_OUT_OF_MEMORY"), std::string::npos) << words;
+  EXPECT_TRUE(fake_driver().launches.empty());
+}
+
+TEST_F(CudaBackend, ADriverThatRefusesAKernelIsNamedWithItsVersion) {
+  Call call("s + 5");
+  fake_driver().load_status = 209;
+  fake_driver().version = 12040;
+  const std::string words = refusal_of([&] { call.forward(); });
+  EXPECT_NE(words.find("with a driver for CUDA 12.4"), std::string::npos) << words;
+}
+
+TEST_F(CudaBackend, ExplainListsEveryKernelOfTheCall) {
+  const Call call("s + 6", true);
+  const Plan forward = explain(call.attention, Direction::forward);
+  const Plan backward = explain(call.attention, Direction::backward);
+  ASSERT_EQ(forward.kernels.size(), 1U);
+  ASSERT_EQ(backward.kernels.size(), 2U);
+  for (const GpuKernel& kernel : backward.kernels) {
+    EXPECT_EQ(kernel.architecture, "sm_90a");
+    EXPECT_GT(kernel.registers, 0);
+    EXPECT_LE(kernel.registers, 255);
+    EXPECT_GT(kernel.shared_bytes, 0);
+    EXPECT_EQ(kernel.threads % 32, 0);
+    EXPECT_GT(kernel.ctas, 0);
+  }
+  EXPECT_EQ(forward.flops, 2.0 * Call::heads * 2 * Call::head_dim * (5 * 5 + 7 * 7));
+}
+
+TEST(Target, AGpuOlderThanAmpereIsRefusedInWords) {
+  EXPECT_EQ(cuda::why_unsupported(80), "");
+  EXPECT_EQ(cuda::why_unsupported(121), "");
+  EXPECT_EQ(cuda::why_unsupported(75),
+            "expected compute capability 8.0 or later (Ampere), got 7.5; use a newer GPU, or the CPU");
+}
+
+TEST(Target, AnOldDeviceIsAnErrorOfTheCall) {
+  fake_driver() = FakeDriver();
+  fake_driver().capability = 70;
+  EXPECT_NE(refusal_of([] { cuda::target_of(3); }).find("cuda:3: expected compute capability 8.0"), std::string::npos);
+}
+
+TEST(Target, AnArchitectureIsKnownByBothOfItsNames) {
+  EXPECT_EQ(cuda::target_of("sm_90").architecture, "sm_90a");
+  EXPECT_EQ(cuda::target_of("sm_90a").gpu.capability, 90);
+  EXPECT_EQ(cuda::target_of("sm_80").architecture, "sm_80");
+  for (const char* wrong : {"", "sm_75", "sm_80a", "sm_90b", "hopper", "90"}) {
+    EXPECT_NE(refusal_of([&] { cuda::target_of(wrong); }).find("expected one of sm_80, sm_86"), std::string::npos);
+  }
+}
+
+TEST(Gpus, AreListedWithTheirRates) {
+  fake_driver() = FakeDriver();
+  fake_driver().devices = 2;
+  const std::vector<GpuDevice> gpus = list_gpus();
+  ASSERT_EQ(gpus.size(), 2U);
+  EXPECT_EQ(gpus[1].name, "Fake GPU");
+  EXPECT_EQ(gpus[1].advice, "");
+  EXPECT_DOUBLE_EQ(peak_flops(gpus[0], DType::bfloat16), 132 * 4096 * 1.98e9);
+  EXPECT_DOUBLE_EQ(peak_flops(gpus[0], DType::float32), 132 * 4096 * 1.98e9 / 6);
+  EXPECT_EQ(peak_flops(gpus[0], DType::float64), 0);
+  EXPECT_NEAR(gpus[0].bytes_per_second, 4.917e12, 1e9);
+  fake_driver().capability = 75;
+  EXPECT_NE(list_gpus()[0].advice, "");
+}
+
+}  // namespace
+}  // namespace gdpa

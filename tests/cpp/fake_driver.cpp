@@ -1,0 +1,148 @@
+// See fake_driver.h. Device memory is host memory, and a kernel is a number.
+#include "fake_driver.h"
+
+#include <cstdlib>
+#include <cstring>
+
+namespace {
+
+constexpr int success = 0, out_of_memory = 2, no_device = 100;
+
+int number_from(const char* variable, int otherwise) {
+  const char* const text = std::getenv(variable);
+  return text == nullptr ? otherwise : std::atoi(text);
+}
+
+FakeDriver made_from_environment() {
+  FakeDriver driver;
+  driver.version = number_from("FAKE_CUDA_VERSION", driver.version);
+  driver.devices = number_from("FAKE_CUDA_DEVICES", driver.devices);
+  driver.capability = number_from("FAKE_CUDA_CAPABILITY", driver.capability);
+  return driver;
+}
+
+template <class Handle>
+int hand_out(Handle* handle) {
+  static int object = 0;
+  *handle = reinterpret_cast<Handle>(&object);
+  return success;
+}
+
+int allocate(std::uint64_t* address, std::size_t bytes) {
+  if (!fake_driver().has_memory) return out_of_memory;
+  *address = reinterpret_cast<std::uint64_t>(std::calloc(bytes, 1));
+  return success;
+}
+
+int release(std::uint64_t address) {
+  std::free(reinterpret_cast<void*>(address));
+  return success;
+}
+
+int copy(std::uint64_t to, std::uint64_t from, std::size_t bytes) {
+  std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
+  return success;
+}
+
+}  // namespace
+
+extern "C" {
+
+FakeDriver& fake_driver() {
+  static FakeDriver driver = made_from_environment();
+  return driver;
+}
+
+int cuInit(unsigned) { return fake_driver().devices > 0 ? success : no_device; }
+// NVRTC asks the driver for tables of functions. They begin with their size; one that holds nothing else serves.
+int cuGetExportTable(const void** table, const void*) {
+  static const std::uint64_t size_alone = sizeof size_alone;
+  *table = &size_alone;
+  return success;
+}
+int cuDriverGetVersion(int* version) {
+  *version = fake_driver().version;
+  return success;
+}
+int cuGetErrorName(int status, const char** name) {
+  *name = status == out_of_memory ? "CUDA_ERROR_OUT_OF_MEMORY"
+          : status == no_device   ? "CUDA_ERROR_NO_DEVICE"
+                                  : "CUDA_ERROR_OF_THE_TEST";
+  return success;
+}
+int cuDeviceGetCount(int* count) {
+  *count = fake_driver().devices;
+  return success;
+}
+int cuDeviceGetName(char* name, int length, int) {
+  std::strncpy(name, "Fake GPU", static_cast<std::size_t>(length));
+  return success;
+}
+int cuDeviceTotalMem_v2(std::size_t* bytes, int) {
+  *bytes = std::size_t{1} << 34;
+  return success;
+}
+int cuDeviceGetAttribute(int* value, int attribute, int) {
+  constexpr int clock = 13, multiprocessors = 16, memory_clock = 36, bus = 37, major = 75, minor = 76;
+  *value = attribute == clock             ? 1'980'000
+           : attribute == multiprocessors ? 132
+           : attribute == memory_clock    ? 3'201'000
+           : attribute == bus             ? 6144
+           : attribute == major           ? fake_driver().capability / 10
+           : attribute == minor           ? fake_driver().capability % 10
+                                          : 0;
+  return success;
+}
+int cuDevicePrimaryCtxRetain(void** context, int) { return hand_out(context); }
+int cuCtxPushCurrent_v2(void*) { return success; }
+int cuCtxPopCurrent_v2(void** context) { return hand_out(context); }
+int cuCtxSynchronize() { return success; }
+int cuModuleLoadData(void** module, const void*) {
+  ++fake_driver().loads;
+  return fake_driver().load_status != success ? fake_driver().load_status : hand_out(module);
+}
+int cuModuleGetFunction(void** kernel, void*, const char*) { return hand_out(kernel); }
+int cuFuncSetAttribute(void*, int, int) { return success; }
+int cuLaunchKernel(void*, unsigned grid, unsigned, unsigned, unsigned block, unsigned, unsigned, unsigned shared_bytes,
+                   void* stream, void**, void**) {
+  fake_driver().launches.push_back({grid, block, shared_bytes, stream});
+  return success;
+}
+int cuStreamIsCapturing(void*, int* status) {
+  *status = fake_driver().is_capturing ? 1 : 0;
+  return success;
+}
+int cuStreamCreate(void** stream, unsigned) { return hand_out(stream); }
+int cuStreamDestroy_v2(void*) { return success; }
+int cuStreamSynchronize(void*) { return success; }
+int cuEventCreate(void** event, unsigned) { return hand_out(event); }
+int cuEventDestroy_v2(void*) { return success; }
+int cuEventRecord(void*, void*) { return success; }
+int cuEventSynchronize(void*) { return success; }
+int cuEventElapsedTime(float* milliseconds, void*, void*) {
+  *milliseconds = 1;
+  return success;
+}
+int cuMemAlloc_v2(std::uint64_t* address, std::size_t bytes) { return allocate(address, bytes); }
+int cuMemFree_v2(std::uint64_t address) { return release(address); }
+int cuMemAllocAsync(std::uint64_t* address, std::size_t bytes, void*) {
+  ++fake_driver().allocations;
+  return allocate(address, bytes);
+}
+int cuMemFreeAsync(std::uint64_t address, void*) {
+  --fake_driver().allocations;
+  return release(address);
+}
+int cuMemsetD8Async(std::uint64_t address, unsigned char value, std::size_t bytes, void*) {
+  ++fake_driver().fills;
+  std::memset(reinterpret_cast<void*>(address), value, bytes);
+  return success;
+}
+int cuMemcpyHtoD_v2(std::uint64_t to, const void* from, std::size_t bytes) {
+  return copy(to, reinterpret_cast<std::uint64_t>(from), bytes);
+}
+int cuMemcpyDtoH_v2(void* to, std::uint64_t from, std::size_t bytes) {
+  return copy(reinterpret_cast<std::uint64_t>(to), from, bytes);
+}
+
+}  // extern "C"

@@ -1,0 +1,32 @@
+// A CUDA driver that computes nothing: it keeps count of what it is asked, in host memory, so that the way of a call to
+// a GPU can be tested where there is none. It is libcuda.so.1 to whoever opens that name after it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+struct FakeLaunch {
+  unsigned grid = 0;
+  unsigned block = 0;
+  unsigned shared_bytes = 0;
+  void* stream = nullptr;
+};
+
+struct FakeDriver {
+  int version = 13020;
+  int devices = 1;
+  int capability = 90;  ///< 10 * major + minor
+  bool is_capturing = false;
+  bool has_memory = true;
+  int load_status = 0;  ///< that loading a kernel answers
+
+  int loads = 0;
+  int fills = 0;
+  int64_t allocations = 0;  ///< from a stream's pool, less those given back
+  std::vector<FakeLaunch> launches;
+};
+
+/// The one of this process. It starts from the environment variables FAKE_CUDA_VERSION, FAKE_CUDA_DEVICES and
+/// FAKE_CUDA_CAPABILITY where they are set.
+extern "C" FakeDriver& fake_driver();

@@ -1,0 +1,131 @@
+// The promise of docs/accuracy.md as a test: the results of a random problem against the definition in fp64.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "random_problem.h"
+#include "reference.h"
+#include "strided.h"
+
+namespace gdpa::test {
+
+/// What a call computes with: the type of its operands, or fp32 operands in one product of tf32.
+enum class Products { of_type, tf32 };
+
+/// The constant c of the documentation.
+inline double relative_bound(DType dtype, Products products) {
+  switch (dtype) {
+    case DType::bfloat16:
+      return 3e-3;
+    case DType::float16:
+      return 6e-4;
+    case DType::float32:
+      return products == Products::tf32 ? 6e-4 : 2e-6;
+    default:
+      return 1e-13;
+  }
+}
+
+inline double rounded(DType dtype, double value) {
+  std::array<std::byte, 8> stored;
+  from_double(dtype, value, stored.data());
+  return to_double(dtype, stored.data());
+}
+
+/// To the 10 bits of fraction of tf32, ties to even.
+inline double rounded_to_tf32(double value) {
+  const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(value));
+  return static_cast<double>(std::bit_cast<float>((bits + 0xfff + ((bits >> 13) & 1)) & ~std::uint32_t{0x1fff}));
+}
+
+struct Results {
+  explicit Results(RandomProblem& problem)
+      : output(problem.new_output()),
+        grad_query(problem.new_grad_query()),
+        grad_key(problem.new_grad_key()),
+        grad_value(problem.new_grad_value()) {}
+
+  Strided output, grad_query, grad_key, grad_value;
+};
+
+/// One result beside what it should be, exactly and in its own type.
+class Judge {
+ public:
+  Judge(DType dtype, Products products) : dtype_(dtype), bound_(relative_bound(dtype, products)) {}
+
+  /// The error is at most twice the larger of c times the norm of the result and the error of the same computation in
+  /// the same type. The latter counts where a result is a small difference of large terms. Rows from `written` on
+  /// belong to no sequence and are 0; nothing outside the result was written.
+  void expect_near(Strided& result, const Dense& exact, const Dense& same_type, int64_t written,
+                   const char* what) const {
+    EXPECT_TRUE(result.rest_is_poisoned()) << what;
+    const std::vector<double> values = result.values();
+    ASSERT_EQ(values.size(), exact.values.size()) << what;
+    const auto count = static_cast<std::size_t>(written * exact.heads * exact.width);
+    const Distance actual = distance(values, exact.values, count);
+    std::vector<double> stored = same_type.values;
+    for (double& value : stored) value = rounded(dtype_, value);
+    const Distance allowed = distance(stored, exact.values, count);
+    EXPECT_LE(actual.error, 2 * std::max(bound_ * actual.norm, allowed.error))
+        << what << ": relative error " << actual.error / actual.norm;
+    for (std::size_t i = count; i < values.size(); ++i) {
+      ASSERT_EQ(values[i], 0.0) << what << ": element " << i << " belongs to no sequence";
+    }
+  }
+
+ private:
+  struct Distance {
+    double error = 0;
+    double norm = 0;
+  };
+
+  /// 2-norms over the first `count` elements; NaN where one is NaN, which no bound admits.
+  static Distance distance(const std::vector<double>& values, const std::vector<double>& expected, std::size_t count) {
+    Distance sums;
+    for (std::size_t i = 0; i < count; ++i) {
+      const double difference = values[i] - expected[i];
+      sums.error += difference * difference;
+      sums.norm += expected[i] * expected[i];
+    }
+    return {std::sqrt(sums.error), std::sqrt(sums.norm)};
+  }
+
+  DType dtype_;
+  double bound_;
+};
+
+/// All four results keep the promise. The computation in the same type rounds P, and for tf32 the operands too.
+inline void expect_promise(RandomProblem& problem, Strided& grad_output, Results& results,
+                           Products products = Products::of_type) {
+  Reference reference = problem.reference();
+  Dense grad = RandomProblem::dense(grad_output, problem.heads_q(), problem.head_dim_v());
+  const Dense output = reference_output(reference);
+  const ReferenceGradients exact = reference_gradients(reference, grad);
+  Dense rounded_output = output;
+  ReferenceGradients same_type = exact;
+  const DType dtype = problem.dtype();
+  if (products == Products::tf32 || size_in_bytes(dtype) == 2) {
+    reference.round = [&](double value) {
+      return products == Products::tf32 ? rounded_to_tf32(value) : rounded(dtype, value);
+    };
+    for (Dense* operand : {&reference.query, &reference.key, &reference.value, &grad}) {
+      for (double& value : operand->values) value = reference.round(value);
+    }
+    rounded_output = reference_output(reference);
+    same_type = reference_gradients(reference, grad);
+  }
+  const Judge judge(dtype, products);
+  judge.expect_near(results.output, output, rounded_output, problem.written_output_rows(), "O");
+  judge.expect_near(results.grad_query, exact.query, same_type.query, problem.written_query_rows(), "dQ");
+  judge.expect_near(results.grad_key, exact.key, same_type.key, problem.written_key_rows(), "dK");
+  judge.expect_near(results.grad_value, exact.value, same_type.value, problem.written_key_rows(), "dV");
+}
+
+}  // namespace gdpa::test

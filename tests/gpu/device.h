@@ -1,0 +1,121 @@
+// The GPU as its tests use it: whether there is one, a stream, and memory with guards. No CUDA header, no PyTorch.
+#pragma once
+
+#include <dlfcn.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "cuda/driver.h"
+
+namespace gdpa::test {
+
+/// Why there is no GPU to test on, or an empty string.
+inline std::string why_no_gpu() {
+  const std::string missing = cuda::Driver::why_missing();
+  if (!missing.empty()) return "needs a GPU: " + missing;
+  int count = 0;
+  cuda::check(cuda::Driver::get().device_count(&count), "counting the GPUs");
+  return count > 0 ? "" : "needs a GPU: the driver shows none";
+}
+
+/// What the tests want of the driver beside what the library itself calls.
+struct DriverOfTests {
+  cuda::Status (*stream_create)(cuda::Stream* stream, unsigned flags);
+  cuda::Status (*stream_synchronize)(cuda::Stream stream);
+  cuda::Status (*copy_to_device)(cuda::DevicePointer to, const void* from, std::size_t bytes, cuda::Stream stream);
+  cuda::Status (*copy_to_host)(void* to, cuda::DevicePointer from, std::size_t bytes, cuda::Stream stream);
+
+  static const DriverOfTests& get() {
+    static const DriverOfTests driver = [] {
+      DriverOfTests opened{};
+      find("cuStreamCreate", opened.stream_create);
+      find("cuStreamSynchronize", opened.stream_synchronize);
+      find("cuMemcpyHtoDAsync_v2", opened.copy_to_device);
+      find("cuMemcpyDtoHAsync_v2", opened.copy_to_host);
+      return opened;
+    }();
+    return driver;
+  }
+
+ private:
+  template <class Function>
+  static void find(const char* symbol, Function& function) {
+    static void* const library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    function = reinterpret_cast<Function>(::dlsym(library, symbol));
+    if (function == nullptr) throw std::runtime_error(std::string("libcuda.so.1 has no ") + symbol);
+  }
+};
+
+/// The first GPU, current for the life of the object, and a stream of it that waits for no other.
+class Gpu {
+ public:
+  Gpu() : current_(0) {
+    constexpr unsigned non_blocking = 1;
+    cuda::check(DriverOfTests::get().stream_create(&stream_, non_blocking), "making a stream");
+  }
+
+  cuda::Stream stream() const { return stream_; }
+
+  void synchronize() const { cuda::check(DriverOfTests::get().stream_synchronize(stream_), "waiting for the kernels"); }
+
+  /// One for all tests of the program.
+  static const Gpu& get() {
+    static const Gpu gpu;
+    return gpu;
+  }
+
+ private:
+  cuda::CurrentDevice current_;
+  cuda::Stream stream_ = nullptr;
+};
+
+/// Bytes on the GPU, a copy of some on the host, between two guards that nothing may change. Every byte of the guards
+/// is 0xff, NaN in all floating types: what reads them shows too. A tool that knows where an allocation ends, such as
+/// compute-sanitizer, sees more without guards.
+class GuardedMemory {
+ public:
+  GuardedMemory(const Gpu& gpu, const std::vector<std::byte>& content, std::size_t guard)
+      : gpu_(gpu), guard_(guard), host_(content.size() + 2 * guard, std::byte{0xff}) {
+    std::memcpy(host_.data() + guard, content.data(), content.size());
+    cuda::check(cuda::Driver::get().allocate_async(&address_, host_.size(), gpu.stream()), "allocating memory");
+    cuda::check(DriverOfTests::get().copy_to_device(address_, host_.data(), host_.size(), gpu.stream()),
+                "copying to the GPU");
+  }
+  GuardedMemory(const GuardedMemory&) = delete;
+  GuardedMemory& operator=(const GuardedMemory&) = delete;
+  ~GuardedMemory() { cuda::Driver::get().free_async(address_, gpu_.stream()); }
+
+  std::byte* data() const { return reinterpret_cast<std::byte*>(address_ + guard_); }
+
+  /// Copies back what lies there once all work is done.
+  void fetch() {
+    cuda::check(DriverOfTests::get().copy_to_host(host_.data(), address_, host_.size(), gpu_.stream()),
+                "copying from the GPU");
+    gpu_.synchronize();
+  }
+
+  /// As fetched.
+  std::vector<std::byte> content() const {
+    const auto guard = static_cast<std::ptrdiff_t>(guard_);
+    return {host_.begin() + guard, host_.end() - guard};
+  }
+  bool guards_are_intact() const {
+    for (std::size_t i = 0; i < guard_; ++i) {
+      if (host_[i] != std::byte{0xff} || host_[host_.size() - 1 - i] != std::byte{0xff}) return false;
+    }
+    return true;
+  }
+
+ private:
+  const Gpu& gpu_;
+  std::size_t guard_;
+  std::vector<std::byte> host_;
+  cuda::DevicePointer address_ = 0;
+};
+
+}  // namespace gdpa::test

@@ -1,0 +1,230 @@
+// The named functions and their derivatives as a GPU evaluates them, fast and exact, on millions of scores, against the
+// definition in fp64. `gpu_functions_test --table` prints the table of docs/accuracy.md.
+#include <gtest/gtest.h>
+#include <tbb/parallel_for.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "activation/function.h"
+#include "cuda/driver.h"
+#include "cuda/kernels.h"
+#include "device.h"
+#include "fmt/format.h"
+#include "gdpa/activation.h"
+#include "jit/nvrtc.h"
+
+namespace gdpa::test {
+namespace {
+
+/// Every 1024th bit pattern of fp32 that is no NaN, a fine grid where the functions bend, and the ends.
+const std::vector<float>& scores() {
+  static const std::vector<float> all = [] {
+    std::vector<float> result;
+    constexpr std::uint64_t step = 1024, patterns = std::uint64_t{1} << 32;
+    for (std::uint64_t bits = 0; bits < patterns; bits += step) {
+      const auto score = std::bit_cast<float>(static_cast<std::uint32_t>(bits));
+      if (!std::isnan(score)) result.push_back(score);
+    }
+    constexpr int grid = 2'000'000;
+    for (int i = -grid; i <= grid; ++i) result.push_back(static_cast<float>(20.0 * i / grid));
+    using Limits = std::numeric_limits<float>;
+    for (const float end : {3e38F, Limits::max(), Limits::min(), Limits::denorm_min(), Limits::infinity()}) {
+      result.insert(result.end(), {end, -end});
+    }
+    return result;
+  }();
+  return all;
+}
+
+struct Evaluated {
+  std::vector<float> alone;  ///< f, by itself
+  std::vector<float> value;  ///< f, computed together with f'
+  std::vector<float> derivative;
+};
+
+/// f and f' of every score, as the kernels compute them.
+Evaluated on_gpu(const Activation& activation, Accuracy accuracy) {
+  static const jit::Nvrtc nvrtc = jit::Nvrtc::open();
+  const std::string source = activation::cuda_source(activation.function(), accuracy) +
+                             "extern \"C\" __global__ void evaluate(const float* scores, float* alone, float* value,\n"
+                             "                                    float* derivative, long count) {\n"
+                             "  const long i = blockIdx.x * long{blockDim.x} + threadIdx.x;\n"
+                             "  if (i >= count) return;\n"
+                             "  alone[i] = Activation::value(scores[i]);\n"
+                             "  Activation::value_and_derivative(scores[i], value[i], derivative[i]);\n"
+                             "}\n";
+  const Gpu& gpu = Gpu::get();
+  const cuda::Driver& driver = cuda::Driver::get();
+  const jit::Compiled compiled =
+      nvrtc.compile({source, activation.text()}, cuda::architecture_of(cuda::device_properties(0).capability));
+  cuda::Module module = nullptr;
+  cuda::Kernel kernel = nullptr;
+  cuda::check(driver.module_load(&module, compiled.cubin.data()), "loading the kernel");
+  cuda::check(driver.module_kernel(&kernel, module, "evaluate"), "loading the kernel");
+
+  const auto* bytes = reinterpret_cast<const std::byte*>(scores().data());
+  const std::size_t size = scores().size() * sizeof(float);
+  const GuardedMemory input(gpu, {bytes, bytes + size}, 0);
+  const std::vector<std::byte> poison(size, std::byte{0xff});
+  GuardedMemory alone(gpu, poison, 0);
+  GuardedMemory value(gpu, poison, 0);
+  GuardedMemory derivative(gpu, poison, 0);
+  void* addresses[] = {input.data(), alone.data(), value.data(), derivative.data()};
+  auto count = static_cast<int64_t>(scores().size());
+  void* parameters[] = {&addresses[0], &addresses[1], &addresses[2], &addresses[3], &count};
+  constexpr unsigned threads = 256;
+  const auto blocks = static_cast<unsigned>((scores().size() + threads - 1) / threads);
+  cuda::check(driver.launch(kernel, blocks, 1, 1, threads, 1, 1, 0, gpu.stream(), parameters, nullptr),
+              "launching the kernel");
+  const auto numbers = [&](GuardedMemory& memory) {
+    memory.fetch();
+    std::vector<float> result(scores().size());
+    std::memcpy(result.data(), memory.content().data(), size);
+    return result;
+  };
+  return {numbers(alone), numbers(value), numbers(derivative)};
+}
+
+/// The largest errors over all scores, and where they are.
+struct Errors {
+  double scaled = 0;  ///< |error| / max(1, |exact|)
+  double scaled_at = 0;
+  double relative = 0;  ///< |error| / |exact|, where |exact| is at least `significant`
+  double relative_at = 0;
+  std::string not_finite;  ///< what came where the exact result is finite, or something else for an infinity
+
+  static constexpr double significant = 0.01;
+
+  void include(float score, float actual, double exact) {
+    const auto as_float = static_cast<float>(exact);
+    if (std::isinf(as_float)) {
+      if (actual != as_float) not_finite = fmt::format("{} for {} at {}", actual, exact, score);
+      return;
+    }
+    if (!std::isfinite(actual)) {
+      not_finite = fmt::format("{} for {} at {}", actual, exact, score);
+      return;
+    }
+    const double error = std::abs(static_cast<double>(actual) - exact);
+    const double magnitude = std::abs(exact);
+    if (error > scaled * std::max(1.0, magnitude)) {
+      scaled = error / std::max(1.0, magnitude);
+      scaled_at = static_cast<double>(score);
+    }
+    if (magnitude >= significant && error > relative * magnitude) {
+      relative = error / magnitude;
+      relative_at = static_cast<double>(score);
+    }
+  }
+};
+
+struct Measured {
+  Errors value;
+  Errors derivative;
+  bool is_one_function = true;  ///< f is the same to the last bit alone and beside f'
+};
+
+/// f' of hardswish jumps there, and a score rounded to either side is right.
+bool is_at_kink(const std::string& name, float score) {
+  constexpr float kink = 3;
+  return name == "hardswish" && std::abs(std::abs(score) - kink) < 4 * kink * std::numeric_limits<float>::epsilon();
+}
+
+Measured measure(const std::string& name, Accuracy accuracy) {
+  const Activation activation(name);
+  const Evaluated evaluated = on_gpu(activation, accuracy);
+  std::vector<double> exact_value(scores().size());
+  std::vector<double> exact_derivative(scores().size());
+  tbb::parallel_for(std::size_t{0}, scores().size(), [&](std::size_t i) {
+    exact_value[i] = activation.value(static_cast<double>(scores()[i]));
+    exact_derivative[i] = activation.derivative(static_cast<double>(scores()[i]));
+  });
+  Measured measured;
+  for (std::size_t i = 0; i < scores().size(); ++i) {
+    measured.value.include(scores()[i], evaluated.value[i], exact_value[i]);
+    if (!is_at_kink(name, scores()[i])) {
+      measured.derivative.include(scores()[i], evaluated.derivative[i], exact_derivative[i]);
+    }
+    measured.is_one_function &=
+        std::bit_cast<std::uint32_t>(evaluated.alone[i]) == std::bit_cast<std::uint32_t>(evaluated.value[i]);
+  }
+  return measured;
+}
+
+/// Without those that are another one's name.
+std::vector<std::string> function_names() {
+  std::vector<std::string> names;
+  for (const NamedActivation& named : named_activations()) names.push_back(named.name);
+  std::vector<std::string> functions;
+  for (const NamedActivation& named : named_activations()) {
+    const bool is_alias =
+        named.name != named.expression && std::find(names.begin(), names.end(), named.expression) != names.end();
+    if (!is_alias) functions.push_back(named.name);
+  }
+  return functions;
+}
+
+class GpuFunctions : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (const std::string why = why_no_gpu(); !why.empty()) GTEST_SKIP() << why;
+  }
+
+  static void errors_are_below(Accuracy accuracy, double bound) {
+    const Measured measured = measure(GetParam(), accuracy);
+    EXPECT_EQ(measured.value.not_finite, "");
+    EXPECT_EQ(measured.derivative.not_finite, "");
+    EXPECT_LE(measured.value.scaled, bound) << "f at " << measured.value.scaled_at;
+    EXPECT_LE(measured.derivative.scaled, bound) << "f' at " << measured.derivative.scaled_at;
+    EXPECT_TRUE(measured.is_one_function);
+    RecordProperty("scores", static_cast<int>(scores().size()));
+  }
+};
+
+/// The relative error that NVIDIA promises for tanh.approx, a quarter of a rounding of bf16.
+TEST_P(GpuFunctions, FastOnesAreWithinTheHardwaresApproximation) { errors_are_below(Accuracy::fast, 0x1p-11); }
+TEST_P(GpuFunctions, ExactOnesAreGoodToSomeUnitsInTheLastPlace) { errors_are_below(Accuracy::exact, 0x1p-18); }
+
+std::string test_name(const testing::TestParamInfo<std::string>& tested) { return tested.param; }
+
+INSTANTIATE_TEST_SUITE_P(Named, GpuFunctions, testing::ValuesIn(function_names()), test_name);
+
+int print_table() {
+  if (const std::string why = why_no_gpu(); !why.empty()) {
+    fmt::print(stderr, "gpu_functions_test: {}\n", why);
+    return 1;
+  }
+  fmt::print("| function | accuracy | f: error | at s | relative | at s | f': error | at s | relative | at s |\n");
+  fmt::print("|---|---|---|---|---|---|---|---|---|---|\n");
+  bool is_finite = true;
+  for (const std::string& name : function_names()) {
+    for (const Accuracy accuracy : {Accuracy::fast, Accuracy::exact}) {
+      const Measured measured = measure(name, accuracy);
+      fmt::print("| {} | {} |", name, accuracy == Accuracy::fast ? "fast" : "exact");
+      for (const Errors& errors : {measured.value, measured.derivative}) {
+        fmt::print(" {:.1e} | {:.3g} | {:.1e} | {:.3g} |", errors.scaled, errors.scaled_at, errors.relative,
+                   errors.relative_at);
+        is_finite &= errors.not_finite.empty();
+      }
+      fmt::print("\n");
+    }
+  }
+  fmt::print("\n{} scores each; {}\n", scores().size(),
+             is_finite ? "no NaN and no infinity where the true value is finite" : "some results are NaN or infinite");
+  return is_finite ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace gdpa::test
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  if (argc > 1 && std::string(argv[1]) == "--table") return gdpa::test::print_table();
+  return RUN_ALL_TESTS();
+}

@@ -1,0 +1,249 @@
+// The GPU backend keeps its promise of accuracy on random problems over every option, forward and backward, through the
+// public C++ API on device pointers and a stream; it writes every element of every result, and nothing else.
+// GDPA_GPU_PROBLEMS is how many problems each configuration draws. compute-sanitizer runs this program too.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "device.h"
+#include "fmt/format.h"
+#include "gdpa/attention.h"
+#include "gdpa/error.h"
+#include "promise.h"
+#include "random_problem.h"
+
+namespace gdpa::test {
+namespace {
+
+/// What fixes the kernels: with so few of them most of the time goes into problems, not into compiling.
+struct Configuration {
+  DType dtype;
+  int64_t head_dim;
+  int64_t head_dim_v;
+  const char* function;
+  Accuracy accuracy = Accuracy::fast;
+  Products products = Products::of_type;
+};
+
+std::string name_of(const Configuration& c) {
+  std::string text = fmt::format("{}_{}_{}_{}_{}", c.products == Products::tf32 ? "tf32" : name(c.dtype), c.head_dim,
+                                 c.head_dim_v, c.function, c.accuracy == Accuracy::fast ? "fast" : "exact");
+  for (char& letter : text) {
+    if (std::isalnum(static_cast<unsigned char>(letter)) == 0) letter = '_';
+  }
+  return text;
+}
+
+const std::vector<Configuration>& configurations() {
+  constexpr DType bf16 = DType::bfloat16, fp16 = DType::float16, fp32 = DType::float32;
+  constexpr Accuracy fast = Accuracy::fast, exact = Accuracy::exact;
+  static const std::vector<Configuration> all = {
+      {bf16, 8, 8, "identity"},
+      {bf16, 16, 16, "gelu"},
+      {bf16, 40, 72, "silu"},
+      {bf16, 64, 64, "gelu"},
+      {bf16, 64, 128, "sigmoid"},
+      {bf16, 128, 128, "gelu"},
+      {bf16, 128, 128, "silu", exact},
+      {bf16, 128, 128, "1"},
+      {bf16, 128, 40, "exp(-s * s) + 0.25 * s"},
+      {bf16, 192, 128, "silu"},
+      {bf16, 256, 256, "gelu", exact},
+      {fp16, 16, 16, "silu"},
+      {fp16, 64, 64, "gelu", exact},
+      {fp16, 96, 64, "cos(s)"},
+      {fp16, 128, 128, "relu2"},
+      {fp16, 128, 128, "gelu"},
+      {fp16, 192, 256, "sigmoid"},
+      {fp32, 16, 16, "gelu"},
+      {fp32, 40, 104, "silu"},
+      {fp32, 64, 64, "gelu"},
+      {fp32, 128, 128, "sigmoid"},
+      {fp32, 192, 128, "silu"},
+      {fp32, 256, 256, "cos(s)"},
+      {fp32, 64, 64, "gelu", fast, Products::tf32},
+      {fp32, 40, 16, "silu", fast, Products::tf32},
+      {fp32, 128, 128, "relu2", fast, Products::tf32},
+      {fp32, 256, 192, "identity", fast, Products::tf32},
+  };
+  return all;
+}
+
+int problem_count() {
+  const char* asked = std::getenv("GDPA_GPU_PROBLEMS");
+  return asked != nullptr ? std::atoi(asked) : 20;
+}
+
+/// A problem and its results in the memory of the GPU.
+class OnDevice {
+ public:
+  OnDevice(const Gpu& gpu, std::size_t guard) : gpu_(gpu), guard_(guard) {}
+
+  TensorView input(const Strided& host) { return moved(host.view(), take(host)); }
+  MutableTensorView output(Strided& host) { return moved(host.mutable_view(), take(host)); }
+
+  Workspace workspace(int64_t bytes) {
+    if (bytes == 0) return {};
+    const std::vector<std::byte> poison(static_cast<std::size_t>(bytes), std::byte{0xff});
+    copies_.push_back({nullptr, std::make_unique<GuardedMemory>(gpu_, poison, guard_)});
+    return {copies_.back().memory->data(), bytes};
+  }
+
+  /// Brings results home. Inputs must be as they were, guards untouched.
+  void fetch(const std::vector<Strided*>& results) {
+    for (Copy& copy : copies_) {
+      copy.memory->fetch();
+      EXPECT_TRUE(copy.memory->guards_are_intact()) << "something was written outside of an operand";
+      if (copy.host == nullptr) continue;
+      const std::vector<std::byte> content = copy.memory->content();
+      const auto result = std::find(results.begin(), results.end(), copy.host);
+      if (result == results.end()) {
+        EXPECT_EQ(content, copy.host->bytes()) << "an input has changed";
+      } else {
+        (*result)->bytes() = content;
+      }
+    }
+  }
+
+ private:
+  struct Copy {
+    const Strided* host;  ///< null for the workspace
+    std::unique_ptr<GuardedMemory> memory;
+  };
+
+  /// Bytes from the memory of the host to its copy.
+  std::uintptr_t take(const Strided& host) {
+    copies_.push_back({&host, std::make_unique<GuardedMemory>(gpu_, host.bytes(), guard_)});
+    return reinterpret_cast<std::uintptr_t>(copies_.back().memory->data()) -
+           reinterpret_cast<std::uintptr_t>(host.bytes().data());
+  }
+
+  template <class View>
+  static View moved(View view, std::uintptr_t distance) {
+    view.data = reinterpret_cast<decltype(view.data)>(reinterpret_cast<std::uintptr_t>(view.data) + distance);
+    view.device = {DeviceKind::cuda, 0};
+    return view;
+  }
+
+  const Gpu& gpu_;
+  std::size_t guard_;
+  std::vector<Copy> copies_;
+};
+
+/// How often each option was drawn, for the record.
+using Counts = std::map<std::string, int>;
+
+void count_options(const Attention& attention, const Reference& reference, bool has_guards, Counts& counts) {
+  const auto count = [&](const char* option, bool is_drawn) { counts[option] += is_drawn ? 1 : 0; };
+  const auto count_side = [&](const std::string& side, const TensorView& operand,
+                              const std::optional<TensorView>& cu_seqlens) {
+    count((side + " jagged").c_str(), cu_seqlens.has_value());
+    count((side + " dense").c_str(), operand.rank == 4);
+    count((side + " shared").c_str(), !cu_seqlens && operand.rank == 3 && reference.entries.size() > 1);
+    count("offsets of 64 bits", cu_seqlens && cu_seqlens->dtype == DType::int64);
+  };
+  count_side("query", attention.query, attention.cu_seqlens_q);
+  count_side("key", attention.key, attention.cu_seqlens_k);
+  count("problems", true);
+  count("deterministic", attention.deterministic);
+  count("exact", attention.accuracy == Accuracy::exact);
+  count("tf32", attention.allow_tf32);
+  count("grouped heads", reference.query.heads > reference.key.heads);
+  count("window", !attention.mask.keeps_all());
+  count("diagonal upper left", !attention.mask.keeps_all() && attention.mask.diagonal == Diagonal::upper_left);
+  count("out_scale 1/len_q", attention.out_scale.kind == OutScale::Kind::reciprocal_length_q);
+  count("out_scale 1/len_k", attention.out_scale.kind == OutScale::Kind::reciprocal_length_k);
+  count("out_scale of each entry", attention.out_scale.kind == OutScale::Kind::per_batch);
+  count("scale given", attention.scale.has_value());
+  count("workspace given", attention.workspace.data != nullptr);
+  count("guards", has_guards);
+  count("an entry without rows", std::any_of(reference.entries.begin(), reference.entries.end(),
+                                             [](const Entry& e) { return e.length_q == 0 || e.length_k == 0; }));
+}
+
+class GpuProblems : public testing::TestWithParam<std::size_t> {
+ protected:
+  void SetUp() override {
+    if (const std::string why = why_no_gpu(); !why.empty()) GTEST_SKIP() << why;
+  }
+
+  /// Of every 8 problems in a row, each combination of deterministic mode, rows on multiples of 16 bytes, and guards.
+  static void check(std::uint64_t seed, Counts& counts) {
+    const Configuration& fixed = configurations()[GetParam()];
+    const Gpu& gpu = Gpu::get();
+    RandomProblem problem(seed, {.dtype = fixed.dtype,
+                                 .function = fixed.function,
+                                 .head_dim = fixed.head_dim,
+                                 .head_dim_v = fixed.head_dim_v,
+                                 .gap_unit = seed / 2 % 2 == 0 ? 8 : 1});
+    const std::size_t guard = seed / 4 % 2 == 0 ? 4096 : 0;
+    SCOPED_TRACE(fmt::format("seed {}: {}", seed, problem.describe()));
+    Strided grad_output = problem.grad_output();
+    Results results(problem);
+    OnDevice device(gpu, guard);
+    Attention attention = problem.attention([&](const Strided& operand) { return device.input(operand); });
+    attention.accuracy = fixed.accuracy;
+    attention.deterministic = seed % 2 == 0;
+    attention.allow_tf32 = fixed.products == Products::tf32;
+    attention.stream = gpu.stream();
+    forward(attention, device.output(results.output));
+    if (seed % 3 == 0) attention.workspace = device.workspace(workspace_bytes(attention, Direction::backward));
+    backward(attention, device.input(grad_output), device.output(results.grad_query), device.output(results.grad_key),
+             device.output(results.grad_value));
+    device.fetch({&results.output, &results.grad_query, &results.grad_key, &results.grad_value});
+    expect_promise(problem, grad_output, results, fixed.products);
+    count_options(attention, problem.reference(), guard > 0, counts);
+  }
+};
+
+TEST_P(GpuProblems, AgreeWithTheDefinition) {
+  Counts counts;
+  std::uint64_t seed = GetParam() * 1'000'000;
+  for (int i = 0; i < problem_count() && !HasFailure(); ++i) check(seed++, counts);
+  for (const auto& [option, number] : counts) RecordProperty(option, number);
+}
+
+std::string test_name(const testing::TestParamInfo<std::size_t>& tested) {
+  return name_of(configurations()[tested.param]);
+}
+
+INSTANTIATE_TEST_SUITE_P(Drawn, GpuProblems, testing::Range(std::size_t{0}, configurations().size()), test_name);
+
+/// The rows of dQ in fp32 alone are more than any GPU has memory for.
+TEST(GpuMemory, AFailingAllocationIsAnErrorInWords) {
+  if (const std::string why = why_no_gpu(); !why.empty()) GTEST_SKIP() << why;
+  constexpr int64_t rows = int64_t{1} << 40;
+  const Gpu& gpu = Gpu::get();
+  const GuardedMemory memory(gpu, std::vector<std::byte>(4096), 0);
+  const Device device{DeviceKind::cuda, 0};
+  const auto view = [&](int64_t count) {
+    return MutableTensorView::contiguous(memory.data(), DType::bfloat16, {count, 1, 64}, device);
+  };
+  const auto input = [&](int64_t count) {
+    return TensorView::contiguous(memory.data(), DType::bfloat16, {count, 1, 64}, device);
+  };
+  const Attention attention{.query = input(rows), .key = input(8), .value = input(8), .stream = gpu.stream()};
+  try {
+    backward(attention, input(rows), view(rows), view(8), view(8));
+    FAIL() << "expected an Error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::runtime);
+    EXPECT_NE(std::string(error.what()).find("workspace"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("MEMORY"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace gdpa::test
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
