@@ -16,6 +16,7 @@ struct MappedOperand {
 
 struct ForwardArguments {
   portable::Arguments common;
+  bool in_runs;  ///< each CTA takes places that follow each other, else every gridDim-th
   MappedOperand query, key, value, output;
 };
 

@@ -57,17 +57,18 @@ struct Barriers {
 /// Makes initialised barriers visible to the copy engine; a barrier of the CTA follows.
 __device__ inline void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
-/// The place in a ring of buffers, and the parity of the lap around it.
+/// Buffers of a ring are used in turns: turn n uses buffer n % buffers, for the n / buffers-th time.
 template <int buffers>
-struct Turn {
-  int index = 0;
-  unsigned parity = 0;
+__device__ __forceinline__ int index_in(int turn) {
+  return turn % buffers;
+}
 
-  __device__ __forceinline__ Turn next() const {
-    if constexpr (buffers == 1) return {0, parity ^ 1u};
-    return index + 1 == buffers ? Turn{0, parity ^ 1u} : Turn{index + 1, parity};
-  }
-};
+/// Waits until the barrier of a turn's buffer has ended the phase of this turn; of the turn one lap before with
+/// `laps_before` 1, which is over at once in the first lap.
+template <int buffers>
+__device__ __forceinline__ void wait_for_turn(const Barriers<buffers>& barriers, int turn, unsigned laps_before = 0) {
+  barriers[index_in<buffers>(turn)].wait((static_cast<unsigned>(turn / buffers) + laps_before) & 1u);
+}
 
 /// A barrier by number, 1 to 15, of `threads` threads: those that wait, and those that only arrive.
 __device__ inline void named_wait(int number, int threads) {

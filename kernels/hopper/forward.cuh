@@ -3,7 +3,7 @@
 // One CTA on each multiprocessor stays there and takes tiles of 128 queries. Three kinds of warps work side by side:
 //
 //     dealer    1 warp          finds tiles and lays them into a ring (schedule.cuh)
-//     loader    1 warp          Q of each tile; K and V of its key tiles into `stages` buffers each
+//     loaders   2 warps         Q of each tile, K and V of its key tiles into `stages` buffers each
 //     computing 2 warpgroups    64 queries each: S = Q K^T, P = f(scale * S), O += P V; O to its own buffer and away
 //
 // A warpgroup issues S of the next key tile, which may be the next query tile's first, before P V of this one, and
@@ -32,6 +32,7 @@ template <class Config>
 struct ForwardPlan {
   static constexpr int warpgroups = 2;  ///< that compute
   static constexpr int rows = 64;       ///< queries of a warpgroup
+  static constexpr int loaders = 2;     ///< warps
   static constexpr int threads = (warpgroups + 1) * warpgroup_threads;
   static_assert(Config::tile_queries == warpgroups * rows, "a warpgroup takes 64 queries");
   // 65,536 registers in all, in multiples of 8 a thread.
@@ -42,7 +43,6 @@ struct ForwardPlan {
   using KeyTile = SwizzledTile<Config::tile_keys, Config::head_dim>;
   using ValueTile = SwizzledTile<Config::tile_keys, Config::head_dim_v>;
   using OutputTile = SwizzledTile<rows, Config::head_dim_v>;
-  using StageTurn = Turn<Config::stages>;
 
   static constexpr int keys_at = QueryTile::bytes;
   static constexpr int values_at = keys_at + Config::stages * KeyTile::bytes;
@@ -64,8 +64,8 @@ struct ForwardPlan {
   __device__ Barriers<Config::stages> key_free() const { return {at(barriers_at + stage_barriers)}; }
   __device__ Barriers<Config::stages> value_filled() const { return {at(barriers_at + 2 * stage_barriers)}; }
   __device__ Barriers<Config::stages> value_free() const { return {at(barriers_at + 3 * stage_barriers)}; }
-  __device__ Barrier query_filled() const { return {at(barriers_at + 4 * stage_barriers)}; }
-  __device__ Barrier query_free() const { return {at(barriers_at + 4 * stage_barriers + Barrier::bytes)}; }
+  __device__ Barriers<1> query_filled() const { return {at(barriers_at + 4 * stage_barriers)}; }
+  __device__ Barriers<1> query_free() const { return {at(barriers_at + 4 * stage_barriers + Barrier::bytes)}; }
   __device__ TileRing tiles() const {
     constexpr int barriers = ring_at + tile_slots * static_cast<int>(sizeof(Tile));
     return {reinterpret_cast<Tile*>(memory + ring_at), {at(barriers)}, {at(barriers + Barriers<tile_slots>::bytes)}};
@@ -78,7 +78,7 @@ struct ForwardPlan {
     value_free().initialise(warpgroups);
     query_filled().initialise(1);
     query_free().initialise(warpgroups * 4);  // every warp takes its own rows
-    tiles().initialise(warpgroups + 1);
+    tiles().initialise(warpgroups + loaders);
     publish_barriers();
   }
 };
@@ -88,38 +88,53 @@ constexpr int forward_threads = ForwardPlan<Config>::threads;
 template <class Config>
 constexpr int forward_shared_bytes = ForwardPlan<Config>::shared_bytes;
 
-/// The loader's work, by one thread.
-template <class Config>
-__device__ void load_tiles(const ForwardArguments& arguments, const ForwardPlan<Config>& plan) {
-  using Plan = ForwardPlan<Config>;
-  const TileRing ring = plan.tiles();
-  TileRing::Position position;
-  typename Plan::StageTurn turn;
-  for (unsigned query_parity = 1;; query_parity ^= 1u) {
-    const Tile& tile = ring.wait(position);
+/// Calls start(tile, number) for every tile of queries, and load(tile, row, turn) for every tile of keys that is to be
+/// loaded; by one thread, which is one of the ring's readers.
+template <class Config, class Start, class Load>
+__device__ void for_all_loads(const TileRing& ring, Start start, Load load) {
+  int turn = 0;
+  for (int number = 0;; ++number) {
+    const Tile& tile = ring.wait(number);
     if (tile.key_tiles == 0) return;
-    plan.query_free().wait(query_parity);
-    plan.query_filled().arrive_and_expect(Plan::QueryTile::bytes);
-    plan.query().load(arguments.query.map, plan.query_filled().address, tile.head, tile.query);
-    for (int i = 0; i < tile.key_tiles; ++i) {
-      const int row = i * Config::tile_keys;
-      const Barrier keys = plan.key_filled()[turn.index];
-      plan.key_free()[turn.index].wait(turn.parity ^ 1u);
-      keys.arrive_and_expect(Plan::KeyTile::bytes);
-      plan.keys()
-          .stage(turn.index)
-          .load(arguments.key.map, keys.address, tile.key_head, {tile.key.x + row, tile.key.y});
-      const Barrier values = plan.value_filled()[turn.index];
-      plan.value_free()[turn.index].wait(turn.parity ^ 1u);
-      values.arrive_and_expect(Plan::ValueTile::bytes);
-      plan.values()
-          .stage(turn.index)
-          .load(arguments.value.map, values.address, tile.key_head, {tile.value.x + row, tile.value.y});
-      turn = turn.next();
-    }
-    ring.release(position);
-    position = position.next();
+    start(tile, number);
+    const int count = tile.loads ? tile.key_tiles : 0;
+    for (int i = 0; i < count; ++i, ++turn) load(tile, i * Config::tile_keys, turn);
+    ring.release(number);
   }
+}
+
+/// The first loader: Q and K.
+template <class Config>
+__device__ void load_queries_and_keys(const ForwardArguments& arguments, const ForwardPlan<Config>& plan) {
+  using Plan = ForwardPlan<Config>;
+  const auto load_query = [&](const Tile& tile, int number) {
+    wait_for_turn(plan.query_free(), number, 1);
+    const Barrier filled = plan.query_filled()[0];
+    filled.arrive_and_expect(Plan::QueryTile::bytes);
+    plan.query().load(arguments.query.map, filled.address, tile.head, tile.query);
+  };
+  for_all_loads<Config>(plan.tiles(), load_query, [&](const Tile& tile, int row, int turn) {
+    const int stage = index_in<Config::stages>(turn);
+    wait_for_turn(plan.key_free(), turn, 1);
+    const Barrier filled = plan.key_filled()[stage];
+    filled.arrive_and_expect(Plan::KeyTile::bytes);
+    plan.keys().stage(stage).load(arguments.key.map, filled.address, tile.key_head, {tile.key.x + row, tile.key.y});
+  });
+}
+
+/// The second loader: V, whose buffers become free at another time than those of K.
+template <class Config>
+__device__ void load_values(const ForwardArguments& arguments, const ForwardPlan<Config>& plan) {
+  using Plan = ForwardPlan<Config>;
+  const auto nothing = [](const Tile&, int) {};
+  for_all_loads<Config>(plan.tiles(), nothing, [&](const Tile& tile, int row, int turn) {
+    const int stage = index_in<Config::stages>(turn);
+    wait_for_turn(plan.value_free(), turn, 1);
+    const Barrier filled = plan.value_filled()[stage];
+    filled.arrive_and_expect(Plan::ValueTile::bytes);
+    plan.values().stage(stage).load(arguments.value.map, filled.address, tile.key_head,
+                                    {tile.value.x + row, tile.value.y});
+  });
 }
 
 /// One warpgroup that computes.
@@ -153,7 +168,7 @@ struct Computing {
 #pragma unroll
     for (int step = 0; step < steps; ++step) load_matrices(query[step], plan.query().chunk(row, step * 2 + lane / 16));
     __syncwarp();
-    if (lane == 0) plan.query_free().arrive();
+    if (lane == 0) plan.query_free()[0].arrive();
   }
 
   __device__ __forceinline__ void issue_scores(int stage) {
@@ -161,7 +176,8 @@ struct Computing {
     begin_products();
 #pragma unroll
     for (int step = 0; step < steps; ++step) {
-      ScoreProduct::template multiply_add<false>(scores, query[step], keys.at(Plan::KeyTile::column_step(step)), step > 0);
+      ScoreProduct::template multiply_add<false>(scores, query[step], keys.at(Plan::KeyTile::column_step(step)),
+                                                 step > 0);
     }
     commit_products();
   }
@@ -171,7 +187,8 @@ struct Computing {
     begin_products();
 #pragma unroll
     for (int step = 0; step < key_steps; ++step) {
-      OutputProduct::template multiply_add<true>(output, weights[step], values.at(Plan::ValueTile::row_step(step)), add || step > 0);
+      OutputProduct::template multiply_add<true>(output, weights[step], values.at(Plan::ValueTile::row_step(step)),
+                                                 add || step > 0);
     }
     commit_products();
   }
@@ -182,8 +199,8 @@ struct Computing {
     for (int i = 0; i < Config::tile_keys / 2; ++i) scores[i] = Config::Activation::value(scores[i] * scale);
   }
 
-  __device__ __forceinline__ static bool needs_mask(const Tile& tile, int key_tile) {
-    return key_tile < uniform(tile.full_begin) || key_tile >= uniform(tile.full_end);
+  __device__ __forceinline__ static bool is_full(const Tile& tile, int key_tile) {
+    return key_tile >= uniform(tile.full_begin) && key_tile < uniform(tile.full_end);
   }
 
   /// Weights that do not count become 0, whatever they are: f(0) may be infinite.
@@ -241,70 +258,79 @@ struct Computing {
     }
   }
 
-  __device__ __forceinline__ void run() {
-    const TileRing ring = plan.tiles();
-    TileRing::Position position;
-    typename Plan::StageTurn turn;  // of the key tile whose weights are made, or being made
-    unsigned query_parity = 0;
-    int key_tiles = uniform(ring.wait(position).key_tiles);
-    if (key_tiles == 0) return;
-    if (warpgroup == 1) named_arrive(turn_barrier, Plan::warpgroups * warpgroup_threads);  // the other begins
+  /// What the loop asks of a tile, in registers.
+  struct View {
+    int key_tiles, keeps;
 
-    int key_tile = 0;
-    plan.query_filled().wait(query_parity);
+    __device__ __forceinline__ explicit View(const Tile& tile)
+        : key_tiles(uniform(tile.key_tiles)), keeps(uniform(tile.keeps)) {}
+  };
+
+  __device__ __forceinline__ void run() {
+    constexpr int turn_threads = Plan::warpgroups * warpgroup_threads;
+    const TileRing ring = plan.tiles();
+    int number = 0;    // of the tile that P V is about
+    int key_tile = 0;  // whose weights are made, or being made
+    int turn = 0;      // of that key tile's buffers
+    View now(ring.wait(number));
+    if (now.key_tiles == 0) return;
+    if (warpgroup == 1) named_arrive(turn_barrier, turn_threads);  // the other begins
+
+    wait_for_turn(plan.query_filled(), number);
     load_query();
-    plan.key_filled()[0].wait(0);
+    wait_for_turn(plan.key_filled(), turn);
     issue_scores(0);
     wait_for_products<0>();
-    if (leads()) plan.key_free()[0].arrive();
+    if (leads() && !now.keeps) plan.key_free()[0].arrive();
     apply_function();
-    if (needs_mask(ring[position], 0)) apply_mask(ring[position], 0);
+    if (!is_full(ring[number], 0)) apply_mask(ring[number], 0);
     pack_weights();
 
     for (;;) {
-      // Here: weights of key tile `key_tile` of the tile at `position`; sums of the key tiles before it.
-      const bool ends = key_tile + 1 == key_tiles;
-      const TileRing::Position next_position = ends ? position.next() : position;
-      const int next_key_tile = ends ? 0 : key_tile + 1;
+      // Here: weights of key tile `key_tile` of tile `number`; sums of the key tiles before it.
+      const bool ends = key_tile + 1 == now.key_tiles;
+      View next = now;       // the tile that Q K^T is about
+      turn = uniform(turn);  // the compiler loses sight of it in the loop, and then moves every descriptor
+      int next_turn = turn + 1;
       if (ends) {
-        key_tiles = uniform(ring.wait(next_position).key_tiles);
-        if (key_tiles == 0) break;
-        query_parity ^= 1u;
-        plan.query_filled().wait(query_parity);
+        const Tile& tile = ring.wait(number + 1);
+        next = View(tile);
+        if (next.key_tiles == 0) break;
+        if (!uniform(tile.loads)) next_turn = turn - key_tile;
+        wait_for_turn(plan.query_filled(), number + 1);
         load_query();
       }
-      // The compiler loses sight of a uniform index in the loop, and then moves every descriptor between register files.
-      turn.index = uniform(turn.index);
-      typename Plan::StageTurn next_turn = turn.next();
-      next_turn.index = uniform(next_turn.index);
-      plan.key_filled()[next_turn.index].wait(next_turn.parity);
-      named_wait(turn_barrier + warpgroup, Plan::warpgroups * warpgroup_threads);
-      issue_scores(next_turn.index);
-      plan.value_filled()[turn.index].wait(turn.parity);
-      issue_output(turn.index, key_tile > 0);
-      named_arrive(turn_barrier + (warpgroup ^ 1), Plan::warpgroups * warpgroup_threads);
+      const int next_number = ends ? number + 1 : number;
+      const int next_key_tile = ends ? 0 : key_tile + 1;
+      const int stage = index_in<Config::stages>(turn), next_stage = index_in<Config::stages>(uniform(next_turn));
+      wait_for_turn(plan.key_filled(), next_turn);
+      named_wait(turn_barrier + warpgroup, turn_threads);
+      issue_scores(next_stage);
+      wait_for_turn(plan.value_filled(), turn);
+      issue_output(stage, key_tile > 0);
+      named_arrive(turn_barrier + (warpgroup ^ 1), turn_threads);
       wait_for_products<1>();
-      if (leads()) plan.key_free()[next_turn.index].arrive();
+      if (leads() && !next.keeps) plan.key_free()[next_stage].arrive();
       apply_function();
-      const Tile& next = ring[next_position];
-      if (needs_mask(next, next_key_tile)) apply_mask(next, next_key_tile);
+      if (!is_full(ring[next_number], next_key_tile)) apply_mask(ring[next_number], next_key_tile);
       // Waits for nothing, but begins a block of its own: the compiler would move the function below the wait for P V.
-      plan.value_filled()[turn.index].wait(turn.parity);
+      wait_for_turn(plan.value_filled(), turn);
       wait_for_products<0>();
-      if (leads()) plan.value_free()[turn.index].arrive();
+      if (leads() && !now.keeps) plan.value_free()[stage].arrive();
       pack_weights();
       if (ends) {
-        store_output(ring[position]);
-        if (leads()) ring.release(position);
+        store_output(ring[number]);
+        if (leads()) ring.release(number);
       }
-      position = next_position;
+      now = next;
+      number = next_number;
       key_tile = next_key_tile;
       turn = next_turn;
     }
-    plan.value_filled()[turn.index].wait(turn.parity);
-    issue_output(turn.index, key_tile > 0);
+    wait_for_turn(plan.value_filled(), turn);
+    issue_output(index_in<Config::stages>(turn), key_tile > 0);
     wait_for_products<0>();
-    store_output(ring[position]);
+    store_output(ring[number]);
     if (leads()) wait_for_stores();
   }
 };
@@ -321,7 +347,8 @@ __device__ void forward(const ForwardArguments& arguments) {
     give_registers_back<Plan::other_registers>();
     const int warp = warp_index() - Plan::warpgroups * 4;
     if (warp == 0) deal_tiles<Config>(arguments, plan.tiles());
-    if (warp == 1 && lane_index() == 0) load_tiles<Config>(arguments, plan);
+    if (warp == 1 && lane_index() == 0) load_queries_and_keys<Config>(arguments, plan);
+    if (warp == 2 && lane_index() == 0) load_values<Config>(arguments, plan);
   } else {
     take_registers<Plan::computing_registers>();
     Computing<Config> computing{arguments, plan, warpgroup, static_cast<float>(arguments.common.params.scale)};

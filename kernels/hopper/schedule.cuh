@@ -1,6 +1,10 @@
-// Which tiles of queries a CTA computes, found by one warp while others compute: it takes every gridDim-th place of
-// portable/schedule.cuh, 32 of them at a time, one a lane, and lays those that have a tile into a ring in shared
+// Which tiles of queries a CTA computes, found by one warp while others compute: it takes the CTA's share of the places
+// of portable/schedule.cuh, 32 of them at a time, one a lane, and lays those that have a tile into a ring in shared
 // memory. Empty places cost nobody else anything. A tile that meets no key is zeros, which this warp writes itself.
+//
+// Where keys are many, CTAs that run together shall read the same ones, and the share is every gridDim-th place. Where
+// they fit the buffers, the share is a run of places, and a tile that meets the same keys as the one before finds them
+// where they are: K and V stay, and Q streams past them.
 #pragma once
 
 #include "common/tile.cuh"
@@ -13,6 +17,8 @@ namespace gdpa::hopper {
 /// A tile of queries of one head, and the tiles of keys that it meets.
 struct Tile {
   int key_tiles;   ///< 0: there are no more tiles
+  int loads;       ///< 0: K and V are those of the tile before, and lie in the buffers
+  int keeps;       ///< 1: the next tile finds K and V in the buffers
   int full_begin;  ///< tiles of keys [full_begin, full_end), counted from the first, need no test of their scores
   int full_end;
   int first_query;
@@ -34,7 +40,6 @@ constexpr int tile_slots = 64;
 
 struct TileRing {
   static constexpr int bytes = tile_slots * static_cast<int>(sizeof(Tile)) + 2 * Barriers<tile_slots>::bytes;
-  using Position = Turn<tile_slots>;
 
   Tile* tiles;
   Barriers<tile_slots> filled;
@@ -44,20 +49,17 @@ struct TileRing {
     filled.initialise(1);
     free.initialise(readers);
   }
-  /// The position of tile `count` of the CTA.
-  static __device__ Position position(int count) {
-    return {count % tile_slots, static_cast<unsigned>(count / tile_slots) & 1u};
-  }
-  __device__ void wait_free(const Position& position) const { free[position.index].wait(position.parity ^ 1u); }
-  __device__ void publish(const Position& position) const { filled[position.index].arrive(); }
+  // Tiles are known by their number within the CTA.
+  __device__ Tile& operator[](int number) const { return tiles[index_in<tile_slots>(number)]; }
+  __device__ void wait_free(int number) const { wait_for_turn(free, number, 1); }
+  __device__ void publish(int number) const { filled[index_in<tile_slots>(number)].arrive(); }
 
-  /// The tile at a position, once it is there.
-  __device__ __forceinline__ const Tile& wait(const Position& position) const {
-    filled[position.index].wait(position.parity);
-    return tiles[position.index];
+  /// The tile, once it is there.
+  __device__ __forceinline__ const Tile& wait(int number) const {
+    wait_for_turn(filled, number);
+    return (*this)[number];
   }
-  __device__ __forceinline__ const Tile& operator[](const Position& position) const { return tiles[position.index]; }
-  __device__ void release(const Position& position) const { free[position.index].arrive(); }
+  __device__ void release(int number) const { free[index_in<tile_slots>(number)].arrive(); }
 };
 
 /// Where a tile from `row` on lies in an operand's map.
@@ -131,19 +133,43 @@ __device__ void write_zeros(const Operand& output, const portable::Work& work, i
   }
 }
 
+/// Whether a lane's tile meets exactly the keys of the tile before it, all of which the buffers hold. `tiles` says
+/// which lanes have one; the first of them always loads.
+template <class Config>
+__device__ bool reuses_keys(const ForwardArguments& arguments, const portable::Work& work, const Kept& met,
+                            unsigned tiles) {
+  constexpr int keys = Config::tile_keys;
+  const bool shared = arguments.common.params.keys.cumulative == nullptr && arguments.key.batch_step == 0 &&
+                      arguments.value.batch_step == 0;
+  const int b = shared ? 0 : static_cast<int>(work.batch_begin);
+  const int first = met.begin / keys;
+  const int end = (met.begin + met.count + keys - 1) / keys;
+  const unsigned before = tiles & ((1u << lane_index()) - 1);
+  const int source = before == 0 ? 0 : 31 - __clz(static_cast<int>(before));
+  const auto is_same = [source](int value) { return __shfl_sync(0xffffffffu, value, source) == value; };
+  // Every lane takes part in every exchange.
+  const bool same_b = is_same(b), same_head = is_same(work.key_head), same_first = is_same(first),
+             same_end = is_same(end);
+  return before != 0 && end - first <= Config::stages && same_b && same_head && same_first && same_end;
+}
+
 /// The work of one warp: fills the ring, and ends it with a tile of no keys.
 template <class Config>
 __device__ void deal_tiles(const ForwardArguments& arguments, const TileRing& ring) {
   const Params& params = arguments.common.params;
   const portable::Owner owner = portable::query_owner<Config>(arguments.common, params.batch);
-  const int64_t places = owner.heads * owner.places();
+  const int64_t all = owner.heads * owner.places();
+  // Places are counted in 32 bits, as tiles are: registers are few here.
+  const unsigned step = arguments.in_runs ? 1 : gridDim.x;
+  const auto begin = static_cast<unsigned>(arguments.in_runs ? all * blockIdx.x / gridDim.x : blockIdx.x);
+  const auto end = static_cast<unsigned>(arguments.in_runs ? all * (blockIdx.x + 1) / gridDim.x : all);
   const int lane = lane_index();
   int dealt = 0;
-  for (int64_t first = blockIdx.x; first < places; first += int64_t{32} * gridDim.x) {
-    const int64_t place = first + int64_t{lane} * gridDim.x;
+  for (unsigned first = begin; first < end; first += 32 * step) {
+    const unsigned place = first + static_cast<unsigned>(lane) * step;
     portable::Work work{};
     Kept met{0, 0};
-    if (place < places) {
+    if (place < end) {
       work = portable::work_at(arguments.common, owner, true, place, owner.jagged() ? entry_of(owner, place) : 0);
     }
     if (work.exists) {
@@ -152,11 +178,16 @@ __device__ void deal_tiles(const ForwardArguments& arguments, const TileRing& ri
     }
     __syncwarp();
     const unsigned tiles = __ballot_sync(0xffffffffu, met.count > 0);
+    const unsigned reusing = __ballot_sync(0xffffffffu, reuses_keys<Config>(arguments, work, met, tiles));
     if (met.count > 0) {
-      const TileRing::Position position = ring.position(dealt + __popc(tiles & ((1u << lane) - 1)));
-      ring.wait_free(position);
-      describe_tile<Config>(ring.tiles[position.index], arguments, work, met);
-      ring.publish(position);
+      const int number = dealt + __popc(tiles & ((1u << lane) - 1));
+      ring.wait_free(number);
+      Tile& tile = ring[number];
+      describe_tile<Config>(tile, arguments, work, met);
+      const int next = __ffs(static_cast<int>(tiles & ~((2u << lane) - 1))) - 1;
+      tile.loads = (reusing >> lane & 1) == 0;
+      tile.keeps = next >= 0 && (reusing >> next & 1) != 0;
+      ring.publish(number);
     }
     __syncwarp();
     dealt += __popc(tiles);
@@ -164,11 +195,10 @@ __device__ void deal_tiles(const ForwardArguments& arguments, const TileRing& ri
       write_zeros<Config>(params.output, work, __ffs(left) - 1);
     }
   }
-  const TileRing::Position end = ring.position(dealt);
-  ring.wait_free(end);
+  ring.wait_free(dealt);
   if (lane == 0) {
-    ring.tiles[end.index].key_tiles = 0;
-    ring.publish(end);
+    ring[dealt].key_tiles = 0;
+    ring.publish(dealt);
   }
 }
 

@@ -81,6 +81,12 @@ __device__ inline int64_t find_entry(const Owner& owner, int64_t place) {
   return low;
 }
 
+/// How often `part` goes into `count`. Both count tiles, of which no GPU's memory holds 2^32, and a division in 64 bits
+/// is a call of a function.
+__device__ inline int64_t whole_parts(int64_t count, int64_t part) {
+  return static_cast<int64_t>(static_cast<unsigned>(count) / static_cast<unsigned>(part));
+}
+
 /// The work of a place, tiles innermost so that CTAs that run together read the same keys, or queries. `entry` is that
 /// of the place where the owner is jagged.
 __device__ inline Work work_at(const Arguments& arguments, const Owner& owner, bool owns_queries, int64_t place,
@@ -95,13 +101,13 @@ __device__ inline Work work_at(const Arguments& arguments, const Owner& owner, b
     first = owner.first_place(work.owner);
     tiles = (work.owner < owner.entries ? owner.first_place(work.owner + 1) : owner.places()) - first;
   } else {
-    work.owner = place / (owner.heads * tiles);
+    work.owner = tiles > 0 ? whole_parts(place, owner.heads * tiles) : 0;
     first = work.owner * tiles;
   }
   const int64_t rest = place - first * owner.heads;
   if (tiles <= 0 || rest < 0 || rest >= tiles * owner.heads) return work;  // as only offsets that fall can make it
-  work.head = static_cast<int>(rest / tiles);
-  work.key_head = static_cast<int>(work.head * params.heads_k / owner.heads);
+  work.head = static_cast<int>(whole_parts(rest, tiles));
+  work.key_head = static_cast<int>(whole_parts(work.head * params.heads_k, owner.heads));
   work.tile = static_cast<int>(rest - work.head * tiles);
   if (owner.jagged()) {
     work.batch_begin = work.owner;

@@ -179,7 +179,7 @@ class Call {
     portable::Arguments arguments = arguments_of(memory);
     for (const plan::GpuStep& step : sequence_.plan.steps) {
       if (step.kernel.family == plan::KernelFamily::hopper) {
-        hopper::ForwardArguments mapped = map_forward(problem_, arguments, step.kernel);
+        hopper::ForwardArguments mapped = map_forward(problem_, arguments, sequence_.plan);
         launch(&mapped);
       } else {
         launch(&arguments);

@@ -101,11 +101,13 @@ plan::TensorMaps tensor_maps(const Problem& problem, const Params& params) {
 }
 
 hopper::ForwardArguments map_forward(const Problem& problem, const portable::Arguments& common,
-                                     const plan::KernelSpec& kernel) {
+                                     const plan::GpuPlan& plan) {
+  const plan::KernelSpec& kernel = plan.steps.front().kernel;
   constexpr int rows_of_a_warpgroup = 64;  // each stores its own
   const auto [query, key, value, output] = forward_operands(problem, common.params);
   hopper::ForwardArguments arguments{};
   arguments.common = common;
+  arguments.in_runs = plan.in_runs;
   arguments.query = map(query, problem.dtype, kernel.tile_queries);
   arguments.key = map(key, problem.dtype, kernel.tile_keys);
   arguments.value = map(value, problem.dtype, kernel.tile_keys);

@@ -12,8 +12,8 @@ namespace gdpa::cuda {
 /// Whether maps of the forward operands can be made.
 plan::TensorMaps tensor_maps(const Problem& problem, const Params& params);
 
-/// The arguments of the Hopper forward: those of every kernel, and the maps for the tiles of `kernel`.
+/// The arguments of the Hopper forward: those of every kernel, and the maps for the tiles of the plan.
 hopper::ForwardArguments map_forward(const Problem& problem, const portable::Arguments& common,
-                                     const plan::KernelSpec& kernel);
+                                     const plan::GpuPlan& plan);
 
 }  // namespace gdpa::cuda

@@ -117,11 +117,21 @@ class Planner {
   }
 
   GpuPlan hopper_forward(KernelSpec kernel) {
-    constexpr int warpgroups = 2, warps_each = 4;
+    constexpr int warps = 8;  // two warpgroups
+    const int64_t mean_keys = keys_.form == Form::shared ? keys_.rows : keys_.rows / std::max<int64_t>(1, keys_.batch);
     kernel.family = KernelFamily::hopper;
-    set_tiles(kernel, 128, 128, warpgroups * warps_each, 2);
+    if (std::max(problem_.head_dim, problem_.head_dim_v) > 64) {
+      set_tiles(kernel, 128, 128, warps, 2);
+    } else if (mean_keys <= 512) {
+      set_tiles(kernel, 128, 128, warps, 4);
+    } else {
+      set_tiles(kernel, 128, 192, warps, 3);
+    }
+    plan_.in_runs = mean_keys <= int64_t{kernel.stages} * kernel.tile_keys;
+    plan_.reason = plan_.in_runs
+                       ? "the keys of a sequence mostly fit shared memory: they stay there while queries pass by"
+                       : "one CTA on each multiprocessor takes tiles of queries and the keys pass by";
     const int64_t tiles = problem_.heads_q * queries_.most_tiles(kernel.tile_queries, problem_.batch);
-    plan_.reason = "one CTA on each multiprocessor takes tiles of queries and the keys pass by";
     plan_.steps.push_back({kernel, std::min<int64_t>(tiles, gpu_.multiprocessors)});
     return plan_;
   }

@@ -68,6 +68,7 @@ struct GpuPlan {
   GpuWorkspace workspace;
   std::vector<GpuStep> steps;
   bool deterministic = true;
+  bool in_runs = false;  ///< hopper: each CTA takes places that follow each other, so that K and V stay in its buffers
   std::string reason;  ///< why these kernels, in one sentence
 };
 
