@@ -4,7 +4,7 @@
 //
 //     dealer    1 warp          finds tiles and lays them into a ring (schedule.cuh)
 //     loaders   2 warps         Q of each tile, K and V of its key tiles into `stages` buffers each
-//     computing 2 warpgroups    64 queries each: S = Q K^T, P = f(scale * S), O += P V; O to its own buffer and away
+//     computing 2 warpgroups    64 queries each: S = Q K^T, P = f(scale * S), O += P V; O away through a buffer of Q
 //
 // A warpgroup issues S of the next key tile, which may be the next query tile's first, before P V of this one, and
 // computes P of the next while the tensor cores are at P V of this one: nothing is drained between tiles. The two
@@ -15,7 +15,7 @@
 //     using Element, Activation;      BFloat16 or Float16; value(s)
 //     int head_dim, head_dim_v;       multiples of 8, at most 128
 //     int tile_queries, tile_keys;    128; 64, 128, 192 or 256
-//     int stages;                     of K, and of V
+//     int stages, query_stages;       buffers of K, and of V; of Q, which take O too
 //
 // Launch: grid any number of CTAs, best one for each multiprocessor; block forward_threads<Config>; dynamic shared
 //         memory forward_shared_bytes<Config>; no workspace.
@@ -42,30 +42,36 @@ struct ForwardPlan {
   using QueryTile = SwizzledTile<Config::tile_queries, Config::head_dim>;
   using KeyTile = SwizzledTile<Config::tile_keys, Config::head_dim>;
   using ValueTile = SwizzledTile<Config::tile_keys, Config::head_dim_v>;
-  using OutputTile = SwizzledTile<rows, Config::head_dim_v>;
+  using OutputTile = SwizzledTile<Config::tile_queries, Config::head_dim_v>;
 
-  static constexpr int keys_at = QueryTile::bytes;
+  static constexpr int query_bytes = QueryTile::bytes > OutputTile::bytes ? QueryTile::bytes : OutputTile::bytes;
+  static constexpr int keys_at = Config::query_stages * query_bytes;
   static constexpr int values_at = keys_at + Config::stages * KeyTile::bytes;
-  static constexpr int output_at = values_at + Config::stages * ValueTile::bytes;
-  static constexpr int barriers_at = output_at + warpgroups * OutputTile::bytes;
+  static constexpr int barriers_at = values_at + Config::stages * ValueTile::bytes;
   static constexpr int stage_barriers = Barriers<Config::stages>::bytes;
-  static constexpr int ring_at = barriers_at + 4 * stage_barriers + 2 * Barrier::bytes;
+  static constexpr int query_barriers = Barriers<Config::query_stages>::bytes;
+  static constexpr int ring_at = barriers_at + 4 * stage_barriers + 2 * query_barriers;
   static constexpr int shared_bytes = ring_at + TileRing::bytes;
+  static_assert(shared_bytes <= 227 * 1024, "more than a CTA can have");
 
   unsigned char* memory;
 
   __device__ unsigned at(int offset) const { return shared_address(memory) + static_cast<unsigned>(offset); }
-  __device__ QueryTile query() const { return {at(0)}; }
+  /// Q of a tile, by its number.
+  __device__ QueryTile query(int number) const { return {at(index_in<Config::query_stages>(number) * query_bytes)}; }
+  /// O of a tile goes where Q of the next one was, which is in registers by then.
+  __device__ OutputTile output(int number) const { return {query(number + 1).base}; }
   __device__ KeyTile keys() const { return {at(keys_at)}; }
   __device__ ValueTile values() const { return {at(values_at)}; }
-  __device__ OutputTile output(int warpgroup) const { return {at(output_at + warpgroup * OutputTile::bytes)}; }
 
   __device__ Barriers<Config::stages> key_filled() const { return {at(barriers_at)}; }
   __device__ Barriers<Config::stages> key_free() const { return {at(barriers_at + stage_barriers)}; }
   __device__ Barriers<Config::stages> value_filled() const { return {at(barriers_at + 2 * stage_barriers)}; }
   __device__ Barriers<Config::stages> value_free() const { return {at(barriers_at + 3 * stage_barriers)}; }
-  __device__ Barriers<1> query_filled() const { return {at(barriers_at + 4 * stage_barriers)}; }
-  __device__ Barriers<1> query_free() const { return {at(barriers_at + 4 * stage_barriers + Barrier::bytes)}; }
+  __device__ Barriers<Config::query_stages> query_filled() const { return {at(barriers_at + 4 * stage_barriers)}; }
+  __device__ Barriers<Config::query_stages> query_free() const {
+    return {at(barriers_at + 4 * stage_barriers + query_barriers)};
+  }
   __device__ TileRing tiles() const {
     constexpr int barriers = ring_at + tile_slots * static_cast<int>(sizeof(Tile));
     return {reinterpret_cast<Tile*>(memory + ring_at), {at(barriers)}, {at(barriers + Barriers<tile_slots>::bytes)}};
@@ -77,7 +83,7 @@ struct ForwardPlan {
     value_filled().initialise(1);
     value_free().initialise(warpgroups);
     query_filled().initialise(1);
-    query_free().initialise(warpgroups * 4);  // every warp takes its own rows
+    query_free().initialise(warpgroups);
     tiles().initialise(warpgroups + loaders);
     publish_barriers();
   }
@@ -109,9 +115,9 @@ __device__ void load_queries_and_keys(const ForwardArguments& arguments, const F
   using Plan = ForwardPlan<Config>;
   const auto load_query = [&](const Tile& tile, int number) {
     wait_for_turn(plan.query_free(), number, 1);
-    const Barrier filled = plan.query_filled()[0];
+    const Barrier filled = plan.query_filled()[index_in<Config::query_stages>(number)];
     filled.arrive_and_expect(Plan::QueryTile::bytes);
-    plan.query().load(arguments.query.map, filled.address, tile.head, tile.query);
+    plan.query(number).load(arguments.query.map, filled.address, tile.head, tile.query);
   };
   for_all_loads<Config>(plan.tiles(), load_query, [&](const Tile& tile, int row, int turn) {
     const int stage = index_in<Config::stages>(turn);
@@ -133,7 +139,7 @@ __device__ void load_values(const ForwardArguments& arguments, const ForwardPlan
     const Barrier filled = plan.value_filled()[stage];
     filled.arrive_and_expect(Plan::ValueTile::bytes);
     plan.values().stage(stage).load(arguments.value.map, filled.address, tile.key_head,
-                                    {tile.value.x + row, tile.value.y});
+                                    {tile.key.x + row, tile.value_y});
   });
 }
 
@@ -162,13 +168,22 @@ struct Computing {
 
   __device__ __forceinline__ static bool leads() { return threadIdx.x % warpgroup_threads == 0; }
 
-  __device__ __forceinline__ void load_query() {
-    const int thread = fresh_thread_index(), lane = thread % 32;
-    const int row = warpgroup * Plan::rows + thread / 32 * 16 + lane % 16;
+  __device__ __forceinline__ void load_query(int number) {
+    wait_for_turn(plan.query_filled(), number);
+    const auto rows = plan.query(number).from_row(warpgroup * Plan::rows);
+    const unsigned thread = fresh_thread_index(), lane = thread % 32;
+    const int row = static_cast<int>(thread / 32 * 16 + lane % 16);
 #pragma unroll
-    for (int step = 0; step < steps; ++step) load_matrices(query[step], plan.query().chunk(row, step * 2 + lane / 16));
-    __syncwarp();
-    if (lane == 0) plan.query_free()[0].arrive();
+    for (int step = 0; step < steps; ++step) {
+      load_matrices(query[step], rows.chunk(row, step * 2 + static_cast<int>(lane / 16)));
+    }
+  }
+
+  /// Gives the place of Q of a tile back, once O of the tile before has left it.
+  __device__ __forceinline__ void release_query(int number) {
+    if (!leads()) return;
+    wait_for_stores_to_read();
+    plan.query_free()[index_in<Config::query_stages>(number)].arrive();
   }
 
   __device__ __forceinline__ void issue_scores(int stage) {
@@ -207,12 +222,12 @@ struct Computing {
   __device__ __forceinline__ void apply_mask(const Tile& tile, int key_tile) {
     const MaskOfSequence mask{arguments.common.params.mask, tile.length_q, tile.length_k};
     const int first_key = tile.first_key + key_tile * Config::tile_keys;
-    const int thread = fresh_thread_index(), lane = thread % 32;
-    const int row = tile.first_query + warpgroup * Plan::rows + thread / 32 * 16 + lane / 4;
+    const unsigned thread = fresh_thread_index(), lane = thread % 32;
+    const int row = tile.first_query + warpgroup * Plan::rows + static_cast<int>(thread / 32 * 16 + lane / 4);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       Kept kept = mask.row(row + half * 8);
-      kept.begin -= first_key + lane % 4 * 2;
+      kept.begin -= first_key + static_cast<int>(lane % 4 * 2);
 #pragma unroll
       for (int j = 0; j < Config::tile_keys / 8; ++j) {
 #pragma unroll
@@ -234,13 +249,11 @@ struct Computing {
   }
 
   /// O through shared memory into the rows of the sequence; rows beyond it are cut off by the map.
-  __device__ __forceinline__ void store_output(const Tile& tile) {
-    const auto staging = plan.output(warpgroup);
+  __device__ __forceinline__ void store_output(const Tile& tile, int number) {
+    const auto staging = plan.output(number).from_row(warpgroup * Plan::rows);
     const float factor = tile.out_scale;
-    const int thread = fresh_thread_index(), lane = thread % 32;
-    const int row = thread / 32 * 16 + lane % 16;
-    if (leads()) wait_for_stores_to_read();
-    named_wait(own_barrier + warpgroup, warpgroup_threads);
+    const unsigned thread = fresh_thread_index(), lane = thread % 32;
+    const int row = static_cast<int>(thread / 32 * 16 + lane % 16);
 #pragma unroll
     for (int j = 0; j < columns_v / 16; ++j) {
       unsigned matrix[4];
@@ -248,13 +261,14 @@ struct Computing {
       for (int i = 0; i < 4; ++i) {
         matrix[i] = Element::pack(output[j * 8 + i * 2] * factor, output[j * 8 + i * 2 + 1] * factor);
       }
-      store_matrices(staging.chunk(row, j * 2 + lane / 16), matrix);
+      store_matrices(staging.chunk(row, j * 2 + static_cast<int>(lane / 16)), matrix);
     }
     publish_to_copies();
     named_wait(own_barrier + warpgroup, warpgroup_threads);
     if (leads()) {
-      staging.store(arguments.output.map, tile.head, {tile.output.x + warpgroup * Plan::rows, tile.output.y});
+      staging.store(arguments.output.map, tile.head, {tile.query.x + warpgroup * Plan::rows, tile.output_y});
       commit_stores();
+      plan.tiles().release(number);
     }
   }
 
@@ -276,8 +290,9 @@ struct Computing {
     if (now.key_tiles == 0) return;
     if (warpgroup == 1) named_arrive(turn_barrier, turn_threads);  // the other begins
 
-    wait_for_turn(plan.query_filled(), number);
-    load_query();
+    load_query(number);
+    named_wait(own_barrier + warpgroup, warpgroup_threads);
+    release_query(number);
     wait_for_turn(plan.key_filled(), turn);
     issue_scores(0);
     wait_for_products<0>();
@@ -289,7 +304,8 @@ struct Computing {
     for (;;) {
       // Here: weights of key tile `key_tile` of tile `number`; sums of the key tiles before it.
       const bool ends = key_tile + 1 == now.key_tiles;
-      View next = now;       // the tile that Q K^T is about
+      const bool has_stored = key_tile == 0 && number > 0;  // O of the tile before
+      View next = now;                                      // the tile that Q K^T is about
       turn = uniform(turn);  // the compiler loses sight of it in the loop, and then moves every descriptor
       int next_turn = turn + 1;
       if (ends) {
@@ -297,8 +313,8 @@ struct Computing {
         next = View(tile);
         if (next.key_tiles == 0) break;
         if (!uniform(tile.loads)) next_turn = turn - key_tile;
-        wait_for_turn(plan.query_filled(), number + 1);
-        load_query();
+        if (has_stored) release_query(number);
+        load_query(number + 1);
       }
       const int next_number = ends ? number + 1 : number;
       const int next_key_tile = ends ? 0 : key_tile + 1;
@@ -309,6 +325,7 @@ struct Computing {
       wait_for_turn(plan.value_filled(), turn);
       issue_output(stage, key_tile > 0);
       named_arrive(turn_barrier + (warpgroup ^ 1), turn_threads);
+      if (has_stored && !ends) release_query(number);
       wait_for_products<1>();
       if (leads() && !next.keeps) plan.key_free()[next_stage].arrive();
       apply_function();
@@ -318,10 +335,7 @@ struct Computing {
       wait_for_products<0>();
       if (leads() && !now.keeps) plan.value_free()[stage].arrive();
       pack_weights();
-      if (ends) {
-        store_output(ring[number]);
-        if (leads()) ring.release(number);
-      }
+      if (ends) store_output(ring[number], number);
       now = next;
       number = next_number;
       key_tile = next_key_tile;
@@ -330,7 +344,10 @@ struct Computing {
     wait_for_turn(plan.value_filled(), turn);
     issue_output(index_in<Config::stages>(turn), key_tile > 0);
     wait_for_products<0>();
-    store_output(ring[number]);
+    // Nobody has emptied this place: no Q follows.
+    if (leads()) wait_for_stores_to_read();
+    named_wait(own_barrier + warpgroup, warpgroup_threads);
+    store_output(ring[number], number);
     if (leads()) wait_for_stores();
   }
 };

@@ -1,5 +1,5 @@
 // Which tiles of queries a CTA computes, found by one warp while others compute: it takes the CTA's share of the places
-// of portable/schedule.cuh, 32 of them at a time, one a lane, and lays those that have a tile into a ring in shared
+// of portable/schedule.cuh, 16 of them at a time, one a lane, and lays those that have a tile into a ring in shared
 // memory. Empty places cost nobody else anything. A tile that meets no key is zeros, which this warp writes itself.
 //
 // Where keys are many, CTAs that run together shall read the same ones, and the share is every gridDim-th place. Where
@@ -29,14 +29,15 @@ struct Tile {
   int key_head;
   float out_scale;
   MapOrigin query;  ///< of the tile's first row
-  MapOrigin key;
-  MapOrigin value;
-  MapOrigin output;
+  MapOrigin key;    ///< of the first key
+  int output_y;     ///< with x of the query
+  int value_y;      ///< with x of the key
 };
 
 /// Tiles on their way from the warp that finds them: to the warp that loads and to each warpgroup that computes. Two
-/// rounds of the warp fit.
-constexpr int tile_slots = 64;
+/// rounds fit.
+constexpr int places_at_once = 16;
+constexpr int tile_slots = 2 * places_at_once;
 
 struct TileRing {
   static constexpr int bytes = tile_slots * static_cast<int>(sizeof(Tile)) + 2 * Barriers<tile_slots>::bytes;
@@ -113,9 +114,9 @@ __device__ void describe_tile(Tile& tile, const ForwardArguments& arguments, con
   const int64_t b = work.batch_begin;
   tile.out_scale = portable::out_scale_of(arguments.common, b, work.queries, work.keys);
   tile.query = origin_of(arguments.query, params.queries, work.queries, b, first_query);
-  tile.output = origin_of(arguments.output, params.queries, work.queries, b, first_query);
+  tile.output_y = origin_of(arguments.output, params.queries, work.queries, b, first_query).y;
   tile.key = origin_of(arguments.key, params.keys, work.keys, b, first_key);
-  tile.value = origin_of(arguments.value, params.keys, work.keys, b, first_key);
+  tile.value_y = origin_of(arguments.value, params.keys, work.keys, b, first_key).y;
 }
 
 /// Zeros for the tile of the work that lane `source` holds, by the warp.
@@ -165,11 +166,11 @@ __device__ void deal_tiles(const ForwardArguments& arguments, const TileRing& ri
   const auto end = static_cast<unsigned>(arguments.in_runs ? all * (blockIdx.x + 1) / gridDim.x : all);
   const int lane = lane_index();
   int dealt = 0;
-  for (unsigned first = begin; first < end; first += 32 * step) {
+  for (unsigned first = begin; first < end; first += places_at_once * step) {
     const unsigned place = first + static_cast<unsigned>(lane) * step;
     portable::Work work{};
     Kept met{0, 0};
-    if (place < end) {
+    if (lane < places_at_once && place < end) {
       work = portable::work_at(arguments.common, owner, true, place, owner.jagged() ? entry_of(owner, place) : 0);
     }
     if (work.exists) {

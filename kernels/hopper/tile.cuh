@@ -24,6 +24,11 @@ struct SwizzledTile {
     return {base + static_cast<unsigned>(index * bytes)};
   }
 
+  /// The rows from `row`, a multiple of 8, on.
+  __device__ __forceinline__ SwizzledTile from_row(int row) const {
+    return {base + static_cast<unsigned>(row * row_bytes)};
+  }
+
   /// The address of a chunk of eight columns.
   __device__ __forceinline__ unsigned chunk(int row, int index) const {
     return base + static_cast<unsigned>(index / 8 * block_bytes + row * row_bytes + (index % 8 ^ row % 8) * 16);

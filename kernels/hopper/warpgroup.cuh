@@ -13,8 +13,8 @@ __device__ inline int warpgroup_index() { return uniform(static_cast<int>(thread
 
 /// The thread's index within its warpgroup, read anew at every call, so that addresses made from it occupy no registers
 /// while others need them.
-__device__ inline int fresh_thread_index() {
-  int index;
+__device__ inline unsigned fresh_thread_index() {
+  unsigned index;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
   return index % warpgroup_threads;
 }

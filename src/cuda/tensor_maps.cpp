@@ -80,6 +80,7 @@ hopper::MappedOperand map(const Mapped& mapped, DType dtype, int box_rows) {
   const std::uint32_t box[] = {hopper::box_columns, 1, static_cast<std::uint32_t>(box_rows), 1};
   const std::uint32_t every[] = {1, 1, 1, 1};
   hopper::MappedOperand result{};
+  if (mapped.operand.data == nullptr) return result;  // it has no rows, so that no tile reads or writes it
   const MapType type = dtype == DType::float16 ? MapType::float16 : MapType::bfloat16;
   check(Driver::get().encode_tensor_map(&result.map, static_cast<int>(type), 4,
                                         reinterpret_cast<void*>(mapped.address()), extents, strides, box, every,

@@ -120,13 +120,10 @@ class Planner {
     constexpr int warps = 8;  // two warpgroups
     const int64_t mean_keys = keys_.form == Form::shared ? keys_.rows : keys_.rows / std::max<int64_t>(1, keys_.batch);
     kernel.family = KernelFamily::hopper;
-    if (std::max(problem_.head_dim, problem_.head_dim_v) > 64) {
-      set_tiles(kernel, 128, 128, warps, 2);
-    } else if (mean_keys <= 512) {
-      set_tiles(kernel, 128, 128, warps, 4);
-    } else {
-      set_tiles(kernel, 128, 192, warps, 3);
-    }
+    const bool is_narrow = std::max(problem_.head_dim, problem_.head_dim_v) <= 64;
+    const bool is_short = mean_keys <= (is_narrow ? 512 : 256);
+    set_tiles(kernel, 128, is_narrow && !is_short ? 192 : 128, warps, is_short ? (is_narrow ? 4 : 2) : 3);
+    kernel.query_stages = is_short ? 3 : 1;
     plan_.in_runs = mean_keys <= int64_t{kernel.stages} * kernel.tile_keys;
     plan_.reason = plan_.in_runs
                        ? "the keys of a sequence mostly fit shared memory: they stay there while queries pass by"

@@ -39,7 +39,8 @@ struct KernelSpec {
   int warps = 0;         ///< that compute, along the tile that the CTA owns
   int column_warps = 1;  ///< backward: along head_dim and the queries
   int stages = 0;
-  int ctas = 1;  ///< that shall fit on one multiprocessor
+  int query_stages = 0;  ///< hopper: buffers of Q; the others are of K and V
+  int ctas = 1;          ///< that shall fit on one multiprocessor
   bool aligned = false;
   bool reduce_grad_query = false;
   bool keys_shared = false;
@@ -69,7 +70,7 @@ struct GpuPlan {
   std::vector<GpuStep> steps;
   bool deterministic = true;
   bool in_runs = false;  ///< hopper: each CTA takes places that follow each other, so that K and V stay in its buffers
-  std::string reason;  ///< why these kernels, in one sentence
+  std::string reason;    ///< why these kernels, in one sentence
 };
 
 /// fp32 operands in one tf32 product rather than three: torch.backends.cuda.matmul.allow_tf32.

@@ -99,5 +99,48 @@ TEST(GpuPlan, Float32TakesOneProductWhereAllowed) {
   EXPECT_EQ(gpu_plan(problem, Gpu{}, true, Float32Products::three).steps[0].kernel.element, GpuElement::float32);
 }
 
+GpuPlan hopper_plan_of(const Problem& problem, int capability = 90, bool aligned = true,
+                       TensorMaps maps = TensorMaps::available) {
+  Gpu gpu;
+  gpu.capability = capability;
+  return gpu_plan(problem, gpu, aligned, Float32Products::three, maps);
+}
+
+TEST(GpuPlan, HopperGetsItsOwnForwardOfOneCtaForEachMultiprocessor) {
+  Problem problem = problem_of(Direction::forward);
+  problem.rows_q = 100'000;
+  const GpuPlan plan = hopper_plan_of(problem);
+  ASSERT_EQ(plan.steps.size(), 1U);
+  EXPECT_EQ(plan.steps[0].kernel.family, KernelFamily::hopper);
+  EXPECT_EQ(plan.steps[0].work, Gpu{}.multiprocessors);
+  problem.rows_q = 100;
+  problem.batch = 1;
+  EXPECT_EQ(hopper_plan_of(problem).steps[0].work, problem.heads_q * 2);
+}
+
+TEST(GpuPlan, WhatTheHopperForwardDoesNotTakeIsPortableAndThePlanSaysWhy) {
+  const Problem problem = problem_of(Direction::forward);
+  const auto expect_portable = [](const GpuPlan& plan, const char* why) {
+    EXPECT_EQ(plan.steps[0].kernel.family, KernelFamily::portable);
+    EXPECT_NE(plan.reason.find(why), std::string::npos) << plan.reason;
+  };
+  expect_portable(hopper_plan_of(problem, 100), "compute capability 9.0, not 10.0");
+  expect_portable(hopper_plan_of(problem, 90, false), "16 bytes");
+  expect_portable(hopper_plan_of(problem, 90, true, TensorMaps::unavailable), "strides");
+  expect_portable(hopper_plan_of(problem_of(Direction::forward, DType::float32)), "bfloat16 and float16");
+  expect_portable(hopper_plan_of(problem_of(Direction::forward, DType::float16, 136)), "head dims up to 128");
+}
+
+TEST(GpuPlan, KeysThatFitSharedMemoryAreMetInRuns) {
+  Problem problem = problem_of(Direction::forward);
+  problem.rows_k = 256 * problem.batch;
+  EXPECT_TRUE(hopper_plan_of(problem).in_runs);
+  problem.rows_k = 257 * problem.batch;
+  EXPECT_FALSE(hopper_plan_of(problem).in_runs);
+  problem.key_form = Form::shared;
+  problem.rows_k = 256;
+  EXPECT_TRUE(hopper_plan_of(problem).in_runs);
+}
+
 }  // namespace
 }  // namespace gdpa::plan

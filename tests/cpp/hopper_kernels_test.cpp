@@ -1,0 +1,110 @@
+// The Hopper kernels compile, by the NVRTC at hand, without a spill and without a warning that products wait for each
+// other, multiply by WGMMA and copy by TMA; and the function lies between the two waits, where the products of P V run
+// beside it. No GPU is needed.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <regex>
+#include <string>
+#include <vector>
+
+#include "cuda/source.h"
+#include "gdpa/error.h"
+#include "jit/nvrtc.h"
+#include "plan/gpu_plan.h"
+
+namespace gdpa::cuda {
+namespace {
+
+struct Case {
+  DType dtype;
+  int64_t head_dim;
+  int64_t head_dim_v;
+  int64_t mean_keys;
+  const char* function;
+};
+
+class HopperKernels : public testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override {
+    try {
+      nvrtc_.emplace(jit::Nvrtc::open());
+    } catch (const Error& error) {
+      GTEST_SKIP() << error.what();
+    }
+    Problem problem;
+    problem.dtype = GetParam().dtype;
+    problem.batch = 10;
+    problem.heads_q = problem.heads_k = 4;
+    problem.head_dim = GetParam().head_dim;
+    problem.head_dim_v = GetParam().head_dim_v;
+    problem.rows_q = problem.rows_k = GetParam().mean_keys * problem.batch;
+    const plan::GpuPlan plan =
+        plan::gpu_plan(problem, plan::Gpu{}, true, plan::Float32Products::three, plan::TensorMaps::available);
+    ASSERT_EQ(plan.steps.size(), 1U);
+    ASSERT_EQ(plan.steps[0].kernel.family, plan::KernelFamily::hopper) << plan.reason;
+    const Activation activation(GetParam().function);
+    compiled_ =
+        nvrtc_->compile({kernel_source(plan.steps[0].kernel, activation.function(), Accuracy::fast), activation.text()},
+                        "sm_90a", {"--ptxas-options=-v"});
+  }
+
+  std::optional<jit::Nvrtc> nvrtc_;
+  jit::Compiled compiled_;
+};
+
+TEST_P(HopperKernels, KeepEverythingInRegistersAndNoProductWaits) {
+  EXPECT_NE(compiled_.log.find("0 bytes spill stores, 0 bytes spill loads"), std::string::npos) << compiled_.log;
+  // C7508: setmaxnreg ignored; C7510 to C7519: products serialised.
+  EXPECT_FALSE(std::regex_search(compiled_.log, std::regex("C75[01][0-9]"))) << compiled_.log;
+}
+
+/// The machine code as text, by the disassembler of the CUDA toolkit or of Triton; nothing where there is none.
+std::optional<std::string> disassembled(const std::vector<char>& cubin) {
+  const char* const tool = std::getenv("GDPA_CUOBJDUMP");
+  const std::string program = tool == nullptr ? "cuobjdump" : tool;
+  const auto name = std::filesystem::temp_directory_path() / ("gdpa_hopper_test_" + std::to_string(::getpid()));
+  std::ofstream(name, std::ios::binary).write(cubin.data(), static_cast<std::streamsize>(cubin.size()));
+  std::string text;
+  if (FILE* const pipe = ::popen((program + " -sass " + name.string() + " 2>/dev/null").c_str(), "r")) {
+    std::array<char, 4096> part;
+    while (const std::size_t count = std::fread(part.data(), 1, part.size(), pipe)) text.append(part.data(), count);
+    ::pclose(pipe);
+  }
+  std::filesystem::remove(name);
+  if (text.empty()) return std::nullopt;
+  return text;
+}
+
+TEST_P(HopperKernels, TheFunctionRunsWhileTheProductsDo) {
+  const std::optional<std::string> code = disassembled(compiled_.cubin);
+  if (!code) GTEST_SKIP() << "no cuobjdump; set GDPA_CUOBJDUMP to the disassembler of the CUDA toolkit or of Triton";
+  for (const char* instruction : {"HGMMA", "UTMALDG", "UTMASTG", "USETMAXREG"}) {
+    EXPECT_NE(code->find(instruction), std::string::npos) << instruction;
+  }
+  // Between the wait for Q K^T and the wait for P V, once for each score that a thread holds.
+  const std::size_t begin = code->find("WARPGROUP.DEPBAR.LE gsb0, 0x1");
+  ASSERT_NE(begin, std::string::npos);
+  const std::size_t end = code->find("WARPGROUP.DEPBAR.LE gsb0, 0x0", begin);
+  ASSERT_NE(end, std::string::npos);
+  std::size_t count = 0;
+  for (std::size_t at = begin; (at = code->find("MUFU.TANH", at)) < end; ++at) ++count;
+  const int columns = GetParam().head_dim > 64 || GetParam().mean_keys <= 512 ? 128 : 192;
+  EXPECT_EQ(count, static_cast<std::size_t>(columns) / 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Plans, HopperKernels,
+    testing::Values(Case{DType::bfloat16, 128, 128, 2048, "gelu_tanh"}, Case{DType::bfloat16, 128, 128, 256, "silu"},
+                    Case{DType::float16, 128, 128, 2048, "gelu"}, Case{DType::bfloat16, 64, 64, 2048, "gelu_tanh"},
+                    Case{DType::bfloat16, 64, 64, 256, "gelu"}, Case{DType::float16, 96, 64, 2048, "silu"},
+                    Case{DType::bfloat16, 40, 72, 2048, "tanh"}));
+
+}  // namespace
+}  // namespace gdpa::cuda
