@@ -16,7 +16,8 @@ struct MappedOperand {
 
 struct ForwardArguments {
   portable::Arguments common;
-  bool in_runs;  ///< each CTA takes places that follow each other, else every gridDim-th
+  float scale;   ///< that of params; multiplied from where it lies, it takes no register
+  bool in_runs;  ///< each CTA takes places that follow each other, else one of every gridDim
   MappedOperand query, key, value, output;
 };
 

@@ -9,7 +9,8 @@
 // A warpgroup issues S of the next key tile, which may be the next query tile's first, before P V of this one, and
 // computes P of the next while the tensor cores are at P V of this one: nothing is drained between tiles. The two
 // warpgroups take turns in issuing, so that one's products run under the other's function. Q and P are operands in
-// registers. There is no maximum and no sum, so nothing else is carried from one key tile to the next.
+// registers. There is no maximum and no sum, so
+// nothing else is carried from one key tile to the next.
 //
 // Config: struct with
 //     using Element, Activation;      BFloat16 or Float16; value(s)
@@ -159,14 +160,13 @@ struct Computing {
   const ForwardArguments& arguments;
   const Plan& plan;
   const int warpgroup;
-  const float scale;
 
   unsigned query[steps][4];
   float scores[Config::tile_keys / 2];
   unsigned weights[key_steps][4];
   float output[columns_v / 2];
 
-  __device__ __forceinline__ static bool leads() { return threadIdx.x % warpgroup_threads == 0; }
+  __device__ __forceinline__ static bool leads() { return fresh_thread_index() == 0; }
 
   __device__ __forceinline__ void load_query(int number) {
     wait_for_turn(plan.query_filled(), number);
@@ -211,11 +211,12 @@ struct Computing {
   /// Scores to weights, still in fp32 and in the registers of the scores.
   __device__ __forceinline__ void apply_function() {
 #pragma unroll
-    for (int i = 0; i < Config::tile_keys / 2; ++i) scores[i] = Config::Activation::value(scores[i] * scale);
+    for (int i = 0; i < Config::tile_keys / 2; ++i) scores[i] = Config::Activation::value(scores[i] * arguments.scale);
   }
 
   __device__ __forceinline__ static bool is_full(const Tile& tile, int key_tile) {
-    return key_tile >= uniform(tile.full_begin) && key_tile < uniform(tile.full_end);
+    const int begin = tile.full_begin, end = tile.full_end;
+    return uniform(static_cast<int>(key_tile >= begin && key_tile < end)) != 0;
   }
 
   /// Weights that do not count become 0, whatever they are: f(0) may be infinite.
@@ -306,7 +307,9 @@ struct Computing {
       const bool ends = key_tile + 1 == now.key_tiles;
       const bool has_stored = key_tile == 0 && number > 0;  // O of the tile before
       View next = now;                                      // the tile that Q K^T is about
-      turn = uniform(turn);  // the compiler loses sight of it in the loop, and then moves every descriptor
+      // The compiler loses sight of what is uniform in the loop, and would keep it, and every descriptor, in registers.
+      turn = uniform(turn);
+      number = uniform(number);
       int next_turn = turn + 1;
       if (ends) {
         const Tile& tile = ring.wait(number + 1);
@@ -318,6 +321,7 @@ struct Computing {
       }
       const int next_number = ends ? number + 1 : number;
       const int next_key_tile = ends ? 0 : key_tile + 1;
+      const bool full = is_full(ring[next_number], next_key_tile);
       const int stage = index_in<Config::stages>(turn), next_stage = index_in<Config::stages>(uniform(next_turn));
       wait_for_turn(plan.key_filled(), next_turn);
       named_wait(turn_barrier + warpgroup, turn_threads);
@@ -329,7 +333,7 @@ struct Computing {
       wait_for_products<1>();
       if (leads() && !next.keeps) plan.key_free()[next_stage].arrive();
       apply_function();
-      if (!is_full(ring[next_number], next_key_tile)) apply_mask(ring[next_number], next_key_tile);
+      if (!full) apply_mask(ring[next_number], next_key_tile);
       // Waits for nothing, but begins a block of its own: the compiler would move the function below the wait for P V.
       wait_for_turn(plan.value_filled(), turn);
       wait_for_products<0>();
@@ -363,12 +367,16 @@ __device__ void forward(const ForwardArguments& arguments) {
   if (warpgroup == Plan::warpgroups) {
     give_registers_back<Plan::other_registers>();
     const int warp = warp_index() - Plan::warpgroups * 4;
-    if (warp == 0) deal_tiles<Config>(arguments, plan.tiles());
-    if (warp == 1 && lane_index() == 0) load_queries_and_keys<Config>(arguments, plan);
-    if (warp == 2 && lane_index() == 0) load_values<Config>(arguments, plan);
+    if (warp == 0) {
+      deal_tiles<Config>(arguments, plan.tiles());
+    } else if (warp == 1) {
+      if (lane_index() == 0) load_queries_and_keys<Config>(arguments, plan);
+    } else if (warp == 2) {
+      if (lane_index() == 0) load_values<Config>(arguments, plan);
+    }
   } else {
     take_registers<Plan::computing_registers>();
-    Computing<Config> computing{arguments, plan, warpgroup, static_cast<float>(arguments.common.params.scale)};
+    Computing<Config> computing{arguments, plan, warpgroup};
     computing.run();
   }
 }

@@ -2,7 +2,7 @@
 // of portable/schedule.cuh, 16 of them at a time, one a lane, and lays those that have a tile into a ring in shared
 // memory. Empty places cost nobody else anything. A tile that meets no key is zeros, which this warp writes itself.
 //
-// Where keys are many, CTAs that run together shall read the same ones, and the share is every gridDim-th place. Where
+// Where keys are many, CTAs that run together shall read the same ones, and each takes one of gridDim places. Where
 // they fit the buffers, the share is a run of places, and a tile that meets the same keys as the one before finds them
 // where they are: K and V stay, and Q streams past them.
 #pragma once
@@ -154,23 +154,44 @@ __device__ bool reuses_keys(const ForwardArguments& arguments, const portable::W
   return before != 0 && end - first <= Config::stages && same_b && same_head && same_first && same_end;
 }
 
+/// The places of a CTA, counted in 32 bits, as tiles are: registers are few here.
+struct Share {
+  unsigned begin = 0;
+  unsigned end;    ///< no place of the CTA lies at or behind it
+  unsigned count;  ///< some of which may lie there
+  bool in_runs;
+
+  __device__ Share(int64_t all, bool in_runs_) : end(static_cast<unsigned>(all)), in_runs(in_runs_) {
+    if (in_runs) {
+      begin = static_cast<unsigned>(all * blockIdx.x / gridDim.x);
+      end = static_cast<unsigned>(all * (blockIdx.x + 1) / gridDim.x);
+    }
+    count = in_runs ? end - begin : (end + gridDim.x - 1) / gridDim.x;
+  }
+
+  /// Each gridDim places that follow each other are dealt to all CTAs, each time turned by a few: places without a tile
+  /// come at regular distances, and would else always fall to the same CTAs. With 132 CTAs a place's successor in the
+  /// CTA is 139 further on, a prime, so that no distance fits.
+  __device__ unsigned place(unsigned i) const {
+    if (in_runs) return begin + i;
+    constexpr unsigned turned_by = 7;
+    return i * gridDim.x + (blockIdx.x + i * turned_by) % gridDim.x;
+  }
+};
+
 /// The work of one warp: fills the ring, and ends it with a tile of no keys.
 template <class Config>
 __device__ void deal_tiles(const ForwardArguments& arguments, const TileRing& ring) {
   const Params& params = arguments.common.params;
   const portable::Owner owner = portable::query_owner<Config>(arguments.common, params.batch);
-  const int64_t all = owner.heads * owner.places();
-  // Places are counted in 32 bits, as tiles are: registers are few here.
-  const unsigned step = arguments.in_runs ? 1 : gridDim.x;
-  const auto begin = static_cast<unsigned>(arguments.in_runs ? all * blockIdx.x / gridDim.x : blockIdx.x);
-  const auto end = static_cast<unsigned>(arguments.in_runs ? all * (blockIdx.x + 1) / gridDim.x : all);
+  const Share share(owner.heads * owner.places(), arguments.in_runs);
   const int lane = lane_index();
   int dealt = 0;
-  for (unsigned first = begin; first < end; first += places_at_once * step) {
-    const unsigned place = first + static_cast<unsigned>(lane) * step;
+  for (unsigned first = 0; first < share.count; first += places_at_once) {
+    const unsigned place = share.place(first + static_cast<unsigned>(lane));
     portable::Work work{};
     Kept met{0, 0};
-    if (lane < places_at_once && place < end) {
+    if (lane < places_at_once && place < share.end) {
       work = portable::work_at(arguments.common, owner, true, place, owner.jagged() ? entry_of(owner, place) : 0);
     }
     if (work.exists) {

@@ -90,7 +90,9 @@ std::string config_of(const KernelSpec& kernel) {
   number("tile_queries", kernel.tile_queries);
   number("tile_keys", kernel.tile_keys);
   number("stages", kernel.stages);
-  if (kernel.family == KernelFamily::hopper) number("query_stages", kernel.query_stages);
+  if (kernel.family == KernelFamily::hopper) {
+    number("query_stages", kernel.query_stages);
+  }
   number("ctas", kernel.ctas);
   if (kernel.kind == KernelKind::backward) {
     number("key_warps", kernel.warps);

@@ -108,6 +108,7 @@ hopper::ForwardArguments map_forward(const Problem& problem, const portable::Arg
   const auto [query, key, value, output] = forward_operands(problem, common.params);
   hopper::ForwardArguments arguments{};
   arguments.common = common;
+  arguments.scale = static_cast<float>(common.params.scale);
   arguments.in_runs = plan.in_runs;
   arguments.query = map(query, problem.dtype, kernel.tile_queries);
   arguments.key = map(key, problem.dtype, kernel.tile_keys);

@@ -135,7 +135,7 @@ TEST(GpuPlan, KeysThatFitSharedMemoryAreMetInRuns) {
   Problem problem = problem_of(Direction::forward);
   problem.rows_k = 256 * problem.batch;
   EXPECT_TRUE(hopper_plan_of(problem).in_runs);
-  problem.rows_k = 257 * problem.batch;
+  problem.rows_k = 385 * problem.batch;
   EXPECT_FALSE(hopper_plan_of(problem).in_runs);
   problem.key_form = Form::shared;
   problem.rows_k = 256;
