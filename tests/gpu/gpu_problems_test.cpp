@@ -223,15 +223,15 @@ TEST(GpuMemory, AFailingAllocationIsAnErrorInWords) {
   const Gpu& gpu = Gpu::get();
   const GuardedMemory memory(gpu, std::vector<std::byte>(4096), 0);
   const Device device{DeviceKind::cuda, 0};
-  const auto view = [&](int64_t count) {
-    return MutableTensorView::contiguous(memory.data(), DType::bfloat16, {count, 1, 64}, device);
-  };
   const auto input = [&](int64_t count) {
     return TensorView::contiguous(memory.data(), DType::bfloat16, {count, 1, 64}, device);
   };
+  const auto gradient = [&](int64_t count, int64_t place) {
+    return MutableTensorView::contiguous(memory.data() + place * 1024, DType::bfloat16, {count, 1, 64}, device);
+  };
   const Attention attention{.query = input(rows), .key = input(8), .value = input(8), .stream = gpu.stream()};
   try {
-    backward(attention, input(rows), view(rows), view(8), view(8));
+    backward(attention, input(rows), gradient(rows, 1), gradient(8, 2), gradient(8, 3));
     FAIL() << "expected an Error";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::runtime);
