@@ -5,10 +5,9 @@ from typing import Any
 
 import torch
 
-from gdpa import _operators  # noqa: F401  registers what autograd and torch.compile need
 from gdpa._activation import ActivationLike, text_of
 from gdpa._errors import translated
-from gdpa._library import forward as _forward
+from gdpa._operators import attend
 
 OutScale = float | str | torch.Tensor
 
@@ -274,7 +273,7 @@ def _attend(
     if params is not None or not isinstance(activation, str):
         activation = text_of(activation, params)
     try:
-        return _forward(
+        return attend(
             query,
             key,
             value,
