@@ -70,7 +70,7 @@ test-sanitize: setup  ## the C++ tests under AddressSanitizer and UndefinedBehav
 test-wheel: wheel  ## the wheel in bare environments, one for each supported end of PyTorch's versions
 	@for version in $(TORCH_VERSIONS); do scripts/test-wheel dist/*.whl "$$version" || exit 1; done
 
-gpu-test: install  ## the GPU tests, on a machine with a GPU; keeps their record, reports/gpu.json
+gpu-test: build install  ## the GPU tests, on a machine with a GPU; keeps their record, reports/gpu.json
 	@$(PYTHON) scripts/gpu-record run $(OPTIONS)
 
 gpu-record-check:  ## fails where the record of the GPU tests does not cover the sources as they are

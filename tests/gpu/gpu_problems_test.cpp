@@ -137,8 +137,16 @@ class OnDevice {
   std::vector<Copy> copies_;
 };
 
-/// How often each option was drawn, for the record.
+/// How often each option was drawn and each kind of kernel ran, for the record.
 using Counts = std::map<std::string, int>;
+
+void count_kernels(const Attention& attention, Counts& counts) {
+  for (const Direction direction : {Direction::forward, Direction::backward}) {
+    for (const GpuKernel& kernel : explain(attention, direction).kernels) {
+      ++counts["kernel " + kernel.name.substr(0, kernel.name.find(' '))];
+    }
+  }
+}
 
 void count_options(const Attention& attention, const Reference& reference, bool has_guards, Counts& counts) {
   const auto count = [&](const char* option, bool is_drawn) { counts[option] += is_drawn ? 1 : 0; };
@@ -200,6 +208,7 @@ class GpuProblems : public testing::TestWithParam<std::size_t> {
     device.fetch({&results.output, &results.grad_query, &results.grad_key, &results.grad_value});
     expect_promise(problem, grad_output, results, fixed.products);
     count_options(attention, problem.reference(), guard > 0, counts);
+    count_kernels(attention, counts);
   }
 };
 

@@ -57,6 +57,19 @@ def test_a_kernel_that_is_not_loaded_is_refused_while_a_graph_is_captured() -> N
         gdpa.varlen_attention(*tensors, cu_seqlens, cu_seqlens, activation="tanh(s) * 0.123")
 
 
+def test_what_was_warmed_up_can_be_captured() -> None:
+    tensors, cu_seqlens = operands(), offsets([200, 0, 1, 399])
+    keywords = {"activation": "tanh(s) * 0.321", "deterministic": True}
+    made = gdpa.warmup(gdpa.varlen_attention, *tensors, cu_seqlens, cu_seqlens, **keywords)
+    assert {kernel.name.split()[0] for kernel in made} >= {"forward", "backward"}
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = gradients(tensors, cu_seqlens, **keywords)
+    graph.replay()
+    for one, other in zip(gradients(tensors, cu_seqlens, **keywords), captured, strict=True):
+        assert torch.equal(one, other)
+
+
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_a_call_runs_on_the_device_and_stream_of_its_tensors() -> None:
     here, there = torch.device("cuda:0"), torch.device("cuda:1")
