@@ -1,7 +1,9 @@
-// The GPU plan; see gpu_plan.h. The tiles come from measurements that docs/kernels/portable.md keeps.
+// The GPU plan; see gpu_plan.h. The tiles are chosen in gpu_tiles.cpp.
 #include "plan/gpu_plan.h"
 
 #include <algorithm>
+
+#include "plan/gpu_tiles.h"
 
 namespace gdpa::plan {
 namespace {
@@ -42,9 +44,10 @@ int64_t parts_for(const Side& side, int64_t heads, int64_t tile, const Gpu& gpu,
 
 class Planner {
  public:
-  Planner(const Problem& problem, const Gpu& gpu, bool aligned, Float32Products products)
+  Planner(const Problem& problem, const Gpu& gpu, FunctionRegisters function, bool aligned, Float32Products products)
       : problem_(problem),
         gpu_(gpu),
+        function_(function),
         queries_{problem.query_form, problem.rows_q, problem.batch},
         keys_{problem.key_form, problem.rows_k, problem.batch} {
     base_.element = element_of(problem.dtype, products);
@@ -56,7 +59,7 @@ class Planner {
   GpuPlan forward() {
     KernelSpec kernel = base_;
     kernel.kind = KernelKind::forward;
-    choose_forward_tiles(kernel);
+    choose_tiles(kernel, gpu_, function_);
     plan_.steps.push_back({kernel, problem_.heads_q * queries_.most_tiles(kernel.tile_queries, problem_.batch)});
     return plan_;
   }
@@ -70,13 +73,13 @@ class Planner {
 
     KernelSpec kernel = base_;
     kernel.kind = KernelKind::backward;
-    choose_backward_tiles(kernel);
     kernel.reduce_grad_query = !own_query_kernel;
     kernel.keys_shared = keys_shared;
+    choose_tiles(kernel, gpu_, function_);
     KernelSpec query_kernel = base_;
     query_kernel.kind = KernelKind::backward_query;
-    choose_backward_query_tiles(query_kernel);
     query_kernel.queries_shared = queries_shared;
+    choose_tiles(query_kernel, gpu_, function_);
     if (keys_shared) plan_.parts = parts_for(keys_, problem_.heads_k, kernel.tile_keys, gpu_, kernel.ctas);
     if (queries_shared) {
       plan_.parts = parts_for(queries_, problem_.heads_q, query_kernel.tile_queries, gpu_, query_kernel.ctas);
@@ -92,41 +95,6 @@ class Planner {
   }
 
  private:
-  bool is_wide() const { return std::max(problem_.head_dim, problem_.head_dim_v) > 128; }
-  bool is_blackwell() const { return gpu_.capability >= 100; }  // the compiler spills the larger tiles for it
-  bool is_32_bit() const { return problem_.dtype == DType::float32; }
-
-  static void set_tiles(KernelSpec& kernel, int queries, int keys, int warps, int stages, int ctas = 1) {
-    kernel.tile_queries = queries;
-    kernel.tile_keys = keys;
-    kernel.warps = warps;
-    kernel.stages = stages;
-    kernel.ctas = ctas;
-  }
-
-  void choose_forward_tiles(KernelSpec& kernel) const {
-    if (is_32_bit()) return is_wide() ? set_tiles(kernel, 64, 16, 4, 2) : set_tiles(kernel, 128, 32, 8, 2);
-    if (is_wide()) return set_tiles(kernel, 128, 64, 8, 2);
-    set_tiles(kernel, 128, is_blackwell() ? 32 : 64, 4, 2, 2);
-  }
-
-  void choose_backward_tiles(KernelSpec& kernel) const {
-    const bool has_narrow_rows = std::max(problem_.head_dim, problem_.head_dim_v) <= 96;
-    kernel.column_warps = 2;
-    if (is_32_bit()) return set_tiles(kernel, 32, 64, 4, is_wide() ? 1 : 2);
-    if (is_wide()) return set_tiles(kernel, 64, 64, 4, 2);
-    if (!has_narrow_rows && problem_.head_dim == problem_.head_dim_v) {
-      return set_tiles(kernel, is_blackwell() ? 32 : 64, 128, 4, 2);
-    }
-    kernel.column_warps = 1;
-    set_tiles(kernel, 64, 128, 8, 2);
-  }
-
-  void choose_backward_query_tiles(KernelSpec& kernel) const {
-    if (is_32_bit()) return set_tiles(kernel, 64, 16, 4, is_wide() ? 1 : 2);
-    set_tiles(kernel, 128, is_wide() ? 32 : 64, 8, 2);
-  }
-
   void lay_out_workspace(bool query_sum, bool query_slabs, bool key_slabs) {
     GpuWorkspace& workspace = plan_.workspace;
     const auto take = [&](int64_t rows, int64_t heads, int64_t columns) {
@@ -148,6 +116,7 @@ class Planner {
 
   const Problem& problem_;
   const Gpu& gpu_;
+  FunctionRegisters function_;
   Side queries_;
   Side keys_;
   KernelSpec base_;
@@ -155,6 +124,25 @@ class Planner {
 };
 
 }  // namespace
+
+FunctionRegisters registers_of(const activation::Program& program, Accuracy accuracy) {
+  using activation::Operation;
+  const bool is_long = std::any_of(program.steps.begin(), program.steps.end(), [&](const activation::Step& step) {
+    switch (step.operation) {
+      case Operation::power:
+      case Operation::expm1:
+      case Operation::log1p:
+        return true;  // there is no fast form
+      case Operation::erf:
+      case Operation::sin:
+      case Operation::cos:
+        return accuracy == Accuracy::exact;
+      default:
+        return false;
+    }
+  });
+  return is_long ? FunctionRegisters::many : FunctionRegisters::few;
+}
 
 int64_t padded_columns(int64_t columns) { return divide_up(columns, column_group) * column_group; }
 
@@ -169,8 +157,9 @@ GpuStep reduction(const Problem& problem, const Gpu& gpu, bool aligned, int64_t 
   return {kernel, std::min(divide_up(pieces, threads), ctas_per_multiprocessor * gpu.multiprocessors)};
 }
 
-GpuPlan gpu_plan(const Problem& problem, const Gpu& gpu, bool aligned, Float32Products products) {
-  Planner planner(problem, gpu, aligned, products);
+GpuPlan gpu_plan(const Problem& problem, const Gpu& gpu, FunctionRegisters function, bool aligned,
+                 Float32Products products) {
+  Planner planner(problem, gpu, function, aligned, products);
   return problem.direction == Direction::forward ? planner.forward() : planner.backward();
 }
 

@@ -37,7 +37,7 @@ class GpuKernels : public testing::TestWithParam<Case> {
     problem.head_dim_v = GetParam().head_dim_v;
     problem.rows_q = problem.rows_k = 1000;
     const auto add = [&] {
-      for (const plan::GpuStep& step : plan::gpu_plan(problem, gpu, true, plan::Float32Products::three).steps) {
+      for (const plan::GpuStep& step : plan::gpu_plan(problem, gpu, plan::FunctionRegisters::few, true, plan::Float32Products::three).steps) {
         result.push_back(step.kernel);
       }
     };
