@@ -68,7 +68,7 @@ def from_command(what: str, goal: float, unit: str, ask: Callable[[], float]) ->
 
 def host_costs(device: torch.device, dtype: torch.dtype) -> list[Figure]:
     unit = "us a call"
-    asked = ("bench", "--host-cost", *(("--device", "cuda") if device.type == "cuda" else ()))
+    asked = ("bench", "--host-cost", "--device", str(device))
     return [
         from_command("one row, C++", 5, unit, lambda: command.json_of(*asked)["host_cost_us"]),
         Figure("one row, PyTorch", call_cost(False, device, dtype), 15, unit, more_is_better=False),

@@ -57,8 +57,8 @@ def ratios(result: Result, mask: str) -> list[Figure]:
 
 def workspace_per_thread(direction: str) -> float:
     """MiB beyond inputs and outputs for each thread, on one long sequence, as the plan says."""
-    lengths = ("--lengths", str(LONG_SEQUENCE), "--heads", "4", "--head-dim", "128")
-    plan = command.json_of("explain", *lengths)[direction]
+    problem = ("--lengths", str(LONG_SEQUENCE), "--heads", "4", "--head-dim", "128", "--device", "cpu")
+    plan = command.json_of("explain", *problem)[direction]
     return plan["workspace_bytes"] / plan["threads"] / 2**20
 
 
