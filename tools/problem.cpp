@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "command.h"
+#include "device.h"
 
 namespace gdpa::tool {
 namespace {
@@ -275,9 +276,6 @@ void add_problem_options(CLI::App& parser, ProblemOptions& options) {
   parser.add_option("--head-dim-v", options.head_dim_v, "Elements of a head of value; those of the key if left out")
       ->check(CLI::PositiveNumber)
       ->group(shape);
-  parser.add_option("--dtype", options.dtype, "float32, float64, bfloat16, float16 (fp32, fp64, bf16, fp16)")
-      ->capture_default_str()
-      ->group(shape);
 
   const char* const function = "Function";
   parser.add_option("--with", options.with, "A parameter of the expression: name=number, once for each")
@@ -302,6 +300,12 @@ void add_problem_options(CLI::App& parser, ProblemOptions& options) {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str()
       ->group(function);
+}
+
+void add_dtype_option(CLI::App& parser, ProblemOptions& options) {
+  parser.add_option("--dtype", options.dtype, "float32, float64, bfloat16, float16 (fp32, fp64, bf16, fp16)")
+      ->capture_default_str()
+      ->group("Heads and type");
 }
 
 void add_activation_option(CLI::App& parser, ProblemOptions& options) {
@@ -387,6 +391,7 @@ Problem resolve(const ProblemOptions& options) {
   problem.accuracy = options.accuracy == "exact" ? Accuracy::exact : Accuracy::fast;
   problem.deterministic = options.deterministic;
   problem.threads = options.threads;
+  problem.device = choose_device(options.device, {problem.dtype, problem.head_dim, problem.head_dim_v});
   return problem;
 }
 
@@ -418,6 +423,7 @@ Json to_json(const Problem& problem) {
       {"accuracy", problem.accuracy == Accuracy::exact ? "exact" : "fast"},
       {"deterministic", problem.deterministic},
       {"threads", problem.threads},
+      {"device", describe(problem.device, problem.threads)},
   };
 }
 
