@@ -16,18 +16,24 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* has_packages =
-    "import sys, importlib.util as u; sys.exit(not (u.find_spec('gdpa') and u.find_spec('torch')))";
+/// A folder that only has the name of a package has no file to begin with.
+constexpr const char* has_packages = R"(
+import importlib.util, sys
+found = [importlib.util.find_spec(name) for name in ("gdpa", "torch")]
+sys.exit(not all(package and package.origin for package in found)))";
 
 /// The interpreters beside this program, of the environment whose packages it lies in
-/// (bin, lib/pythonX.Y/site-packages/gdpa/bin), of the active environment, and on PATH.
+/// (<environment>/lib/pythonX.Y/site-packages/gdpa/bin), of the active environment, and on PATH.
 std::vector<std::string> interpreters() {
   std::vector<fs::path> folders;
   std::error_code unknown;
   const fs::path folder = fs::read_symlink("/proc/self/exe", unknown).parent_path();
   if (!unknown) {
     folders.push_back(folder);
-    folders.push_back(folder.parent_path().parent_path().parent_path().parent_path().parent_path() / "bin");
+    const fs::path packages = folder.parent_path().parent_path();
+    if (packages.filename() == "site-packages") {
+      folders.push_back(packages.parent_path().parent_path().parent_path() / "bin");
+    }
   }
   if (const char* environment = std::getenv("VIRTUAL_ENV")) folders.push_back(fs::path(environment) / "bin");
   if (const char* path = std::getenv("PATH")) {

@@ -46,7 +46,7 @@ def varlen_attention(
         cu_seq_q: (B + 1), int32 or int64: 0, then the running sum of the query lengths. Lengths of 0 are ordinary;
             rows after the last number belong to no sequence, their output and gradients are 0.
         cu_seq_k: (B + 1), the same of the keys.
-        max_q, max_k: the longest lengths, as torch's function takes them; nothing depends on them.
+        max_q, max_k: the longest lengths, as torch's function takes them: hints that gdpa does not need.
         activation: f as a name ("gelu"), an expression in s ("s * sigmoid(1.702 * s)"), both as in docs/functions.md, a
             Python function of one tensor written with torch operations, or a gdpa.Activation. A Python function is
             traced once for each function object.

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gdpa._errors import translated

@@ -1,4 +1,4 @@
-"""Compiling ahead from Python: what is made, for which call, and that nothing is computed. NVRTC is needed, a GPU not."""
+"""Compiling ahead from Python: what is made, for which call, and that nothing is computed. NVRTC is needed, no GPU."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_refuses_what_the_call_would_refuse() -> None:
         gdpa.warmup(gdpa.varlen_attention, *problem(torch.float64), architecture="sm_90a")
     with pytest.raises(ValueError, match="multiple of 8"):
         gdpa.warmup(gdpa.varlen_attention, *problem(head_dim=20), architecture="sm_90a")
-    with pytest.raises(ValueError, match='architecture: expected one of sm_80, .*, got "sm_70"'):
+    with pytest.raises(ValueError, match=r'architecture: expected one of sm_80, .*, got "sm_70"'):
         gdpa.warmup(gdpa.varlen_attention, *problem(), architecture="sm_70")
     with pytest.raises(ValueError, match="sigmod"):
         gdpa.warmup(gdpa.varlen_attention, *problem(), activation="sigmod(s)", architecture="sm_90a")
