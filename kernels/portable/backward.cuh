@@ -11,8 +11,8 @@
 //     dQ = dS K       ->  added to an fp32 sum in global memory, which reduce.cuh then rounds
 //
 // key_warps split the keys. Where dK and dV do not fit in the registers of warps that own all columns (d > 128),
-// column_warps split the columns, and, for the scores, the queries; P then goes through shared memory as dS does. A tile
-// of fewer than 16 queries for each column warp is not split: every one of them computes all its scores.
+// column_warps split the columns, and, for the scores, the queries; P then goes through shared memory as dS does. A
+// tile of fewer than 16 queries for each column warp is not split: every one of them computes all its scores.
 //
 // The additions to dQ come in any order, so dQ differs in the last bits from run to run. Deterministic:
 // reduce_grad_query = false here, and backward_query.cuh computes dQ. dK and dV are always summed in one order.
@@ -54,8 +54,8 @@ struct BackwardTiles {
   static constexpr int warp_keys = Config::tile_keys / Config::key_warps;
   static constexpr int row_tiles = warp_keys / 16;
   /// Scores are split by queries where each column warp can have 16; else every one of them computes all.
-  static constexpr bool weights_shared =
-      Config::column_warps > 1 && Config::tile_queries % (16 * Config::column_warps) == 0;
+  static constexpr bool weights_shared = Config::column_warps > 1 &&
+                                         Config::tile_queries % (16 * Config::column_warps) == 0;
   static constexpr int warp_queries = Config::tile_queries / (weights_shared ? Config::column_warps : 1);
 
   // dQ of a tile: warps split the queries, 32 each where there are so many, and then the columns. The last warps may

@@ -134,10 +134,12 @@ __device__ void forward_tile(const Arguments& arguments, const Work& work, unsig
     if (first_query() + warp_row >= work.queries.count) continue;
     if (mask().is_full(first_query(), Config::tile_queries, first_key, Config::tile_keys)) {
       attend<Config, false>(output, query_tile.from_row(warp_row), stream.key_tile(first_key),
-                            stream.value_tile(first_key).from(0, column), scale, mask(), first_query() + warp_row, first_key);
+                            stream.value_tile(first_key).from(0, column), scale, mask(), first_query() + warp_row,
+                            first_key);
     } else {
       attend<Config, true>(output, query_tile.from_row(warp_row), stream.key_tile(first_key),
-                           stream.value_tile(first_key).from(0, column), scale, mask(), first_query() + warp_row, first_key);
+                           stream.value_tile(first_key).from(0, column), scale, mask(), first_query() + warp_row,
+                           first_key);
     }
   }
   wait_for_copies<0>();

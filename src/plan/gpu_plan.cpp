@@ -134,6 +134,7 @@ FunctionRegisters registers_of(const activation::Program& program, Accuracy accu
       case Operation::log1p:
         return true;  // there is no fast form
       case Operation::erf:
+      case Operation::softplus:
       case Operation::sin:
       case Operation::cos:
         return accuracy == Accuracy::exact;

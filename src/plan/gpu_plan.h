@@ -23,7 +23,7 @@ struct Gpu {
 /// How many registers a function takes beside the sums of the products: few, or so many that tiles have to be narrower.
 enum class FunctionRegisters : std::uint8_t { few, many };
 
-/// What the program of f and f' takes: many where a step is a long polynomial in fp32 (erf, powers, sines).
+/// What the program of f and f' takes: many where a step is a long polynomial in fp32 (erf, softplus, powers, sines).
 FunctionRegisters registers_of(const activation::Program& program, Accuracy accuracy);
 
 enum class KernelKind : std::uint8_t { forward, backward, backward_query, reduce, check_offsets };
