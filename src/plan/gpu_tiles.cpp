@@ -34,7 +34,7 @@ constexpr Tile forward_16_bit[] = {
 constexpr Tile backward_16_bit[] = {
     {64, 128, 8, 1, 2, 1, 160, 128}, {64, 128, 4, 2, 2, 1, 192, 128}, {32, 128, 4, 2, 2, 1, 192, 160},
     {64, 64, 4, 2, 2, 1, 192, 160},  {64, 64, 4, 2, 1, 1, 192, 160},  {32, 64, 4, 2, 2, 1, 192, 160},
-    {32, 64, 4, 2, 1, 1, 192, 160},  {32, 32, 2, 2, 1, 1, 192, 160},
+    {32, 64, 4, 2, 1, 1, 192, 160},  {32, 32, 2, 2, 1, 1, 192, 160},  {16, 32, 2, 2, 1, 1, 192, 160},
 };
 constexpr Tile backward_query_16_bit[] = {
     {128, 64, 8, 1, 2, 1, 128, 96}, {128, 32, 8, 1, 2, 1, 160, 128}, {64, 32, 4, 1, 2, 1, 160, 128},
@@ -45,8 +45,9 @@ constexpr Tile forward_32_bit[] = {
     {64, 16, 4, 2, 2, 1, 112, 80},  {64, 16, 4, 2, 1, 1, 112, 80},
 };
 constexpr Tile backward_32_bit[] = {
-    {32, 64, 4, 2, 2, 1, 176, 144}, {32, 64, 4, 2, 1, 1, 176, 144}, {32, 32, 2, 2, 2, 1, 176, 144},
-    {32, 32, 2, 2, 1, 1, 176, 144}, {16, 32, 2, 2, 1, 1, 176, 144}, {16, 16, 1, 4, 1, 1, 176, 144},
+    {32, 64, 4, 2, 2, 1, 160, 160}, {32, 64, 4, 2, 1, 1, 160, 160}, {32, 32, 2, 2, 2, 1, 144, 144},
+    {32, 32, 2, 2, 1, 1, 144, 144}, {32, 32, 2, 4, 1, 1, 128, 128}, {16, 32, 2, 2, 1, 1, 120, 120},
+    {16, 16, 1, 4, 1, 1, 120, 120},
 };
 constexpr Tile backward_query_32_bit[] = {
     {64, 16, 4, 1, 2, 1, 96, 80},
@@ -143,7 +144,10 @@ int sum_registers(const KernelSpec& kernel) {
       return of_warp(kernel.tile_queries / kernel.warps, columns + 2 * kernel.tile_keys);
     case KernelKind::backward: {
       const int queries = kernel.tile_queries / (shares_weights(kernel) ? kernel.column_warps : 1);
-      return of_warp(kernel.tile_keys / kernel.warps, columns + columns_v + 2 * queries);
+      const int scores = of_warp(kernel.tile_keys / kernel.warps, 2 * queries);
+      const int grad_query = of_warp(kernel.tile_queries, columns / kernel.warps);  // of all column warps
+      return of_warp(kernel.tile_keys / kernel.warps, columns + columns_v) +
+             std::max(scores, kernel.reduce_grad_query ? grad_query : 0);
     }
     case KernelKind::reduce:
     case KernelKind::check_offsets:

@@ -17,7 +17,7 @@ int64_t shared_bytes(const KernelSpec& kernel);
 /// Shared memory that a CTA has beside it, at most: its piece of work, and the places of the tiles in its stages.
 constexpr int64_t static_shared_bytes = 256;
 
-/// Registers of a thread that hold sums while both products of a tile are under way.
+/// Registers of a thread that hold sums, the most at once.
 int sum_registers(const KernelSpec& kernel);
 
 }  // namespace gdpa::plan

@@ -1,8 +1,8 @@
 // The kernels that plans name compile without spills, for every GPU since Ampere, by the newest NVRTC and by the oldest
 // one that is tested, and multiply on the tensor cores. No GPU is needed.
 //
-// The sample holds every tile that the planner returns for each GPU, every variant of each kind of kernel, and every
-// named function with every kind and element type, fast and exact. Environment variables:
+// The sample holds every tile that the planner returns for each GPU, by both NVRTCs, every variant of each kind of
+// kernel, and every named function with every kind and element type, fast and exact. Environment variables:
 //     GDPA_OLDEST_NVRTC      the folder of the older NVRTC; `make setup` installs one
 //     GDPA_COMPILE_KERNELS   compiles only so many, spread over all
 //     GDPA_COMPILE_ALL=1     takes every kernel with every function by both NVRTCs rather than the sample: days, so
@@ -131,7 +131,8 @@ std::vector<KernelSpec> kernels_of(const Problem& problem, const plan::Gpu& gpu,
   return result;
 }
 
-/// What the sample covers, each once: the tiles of each GPU, the variants of each kind, and the functions.
+/// What the sample covers, each once: the tiles of each GPU by each compiler, the variants of each kind,
+/// and the functions.
 class Coverage {
  public:
   /// How many of the three are new with this instance.
@@ -148,11 +149,11 @@ class Coverage {
   std::size_t functions() const { return functions_.size(); }
 
  private:
-  using Tile = std::tuple<std::string, KernelKind, bool, int, int, int, int, int>;
+  using Tile = std::tuple<std::string, std::size_t, KernelKind, bool, int, int, int, int, int>;
   static Tile tile_of(const Instance& instance) {
     const KernelSpec& kernel = instance.kernel;
     const bool is_16_bit = kernel.element == GpuElement::bfloat16 || kernel.element == GpuElement::float16;
-    return {instance.architecture, kernel.kind,         is_16_bit,     kernel.tile_queries,
+    return {instance.architecture, instance.compiler,   kernel.kind,   is_16_bit,  kernel.tile_queries,
             kernel.tile_keys,      kernel.column_warps, kernel.stages, kernel.ctas};
   }
   using Variant = std::tuple<KernelKind, GpuElement, bool, bool, bool, bool>;
@@ -188,7 +189,9 @@ void visit_instances(Visit visit) {
               (i + turn) % 2 == 0 || problem.dtype == DType::float32 ? Accuracy::exact : Accuracy::fast;
           const std::string function(names[(i / 2 + turn) % names.size()].name);
           for (const KernelSpec& kernel : kernels_of(problem, gpu, function, accuracy, aligned)) {
-            visit(Instance{kernel, function, accuracy, architecture, turn % compilers().size()});
+            for (std::size_t c = 0; c < compilers().size(); ++c) {
+              visit(Instance{kernel, function, accuracy, architecture, (c + i / 2 + turn / 2) % compilers().size()});
+            }
           }
         }
       }
@@ -211,11 +214,7 @@ std::vector<Instance> sample() {
 
 std::vector<Instance> everything() {
   std::map<std::string, Instance> all;
-  visit_instances([&](Instance instance) {
-    for (instance.compiler = 0; instance.compiler < compilers().size(); ++instance.compiler) {
-      all.emplace(name_of(instance), instance);
-    }
-  });
+  visit_instances([&](const Instance& instance) { all.emplace(name_of(instance), instance); });
   std::vector<Instance> result;
   for (auto& [name, instance] : all) result.push_back(std::move(instance));
   return result;
