@@ -243,9 +243,7 @@ int execute(const CLI::App& parser, BenchOptions& options) {
   }
   if (options.activations.empty()) options.activations = {options.problem.activation};
 
-  ProblemOptions first = shapes.front();
-  first.activation = options.activations.front();
-  const Device chosen = resolve(first).device;
+  const Device chosen = device_of(shapes.front());
   if (chosen.kind == DeviceKind::cuda && !options.alone) compare_with_others(parser, options, chosen);
   if (!options.plot.empty()) {
     throw UsageError("--plot: expected a comparison to draw, got gdpa alone; use python3 -m gdpa.bench");

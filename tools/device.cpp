@@ -58,8 +58,8 @@ GpuDevice gpu_of(Device device) {
   const std::vector<GpuDevice> gpus = list_gpus();
   if (device.index >= static_cast<int>(gpus.size())) {
     throw MachineError(
-        fmt::format("--device cuda:{}: expected one of the {} GPUs that the driver shows; see gdpa "
-                    "doctor, or use --device cpu",
+        fmt::format("--device cuda:{}: expected a GPU of that number, the driver shows {}; see gdpa doctor, or use "
+                    "--device cpu",
                     device.index, gpus.size()));
   }
   return gpus[static_cast<std::size_t>(device.index)];

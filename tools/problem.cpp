@@ -155,6 +155,12 @@ void check_options(const ProblemOptions& options) {
               "--dense gives every batch entry the same length: expected --fill 1 beside it");
 }
 
+DType dtype_of(const ProblemOptions& options) {
+  const auto dtype = dtypes.find(options.dtype);
+  if (dtype != dtypes.end()) return dtype->second;
+  throw UsageError(fmt::format("--dtype: expected float32, float64, bfloat16 or float16; got '{}'", options.dtype));
+}
+
 std::map<std::string, double> parse_parameters(const std::vector<std::string>& texts) {
   std::map<std::string, double> parameters;
   for (const std::string& text : texts) {
@@ -357,6 +363,11 @@ int64_t sum(const std::vector<int64_t>& lengths) { return std::accumulate(length
 
 int64_t maximum(const std::vector<int64_t>& lengths) { return *std::max_element(lengths.begin(), lengths.end()); }
 
+Device device_of(const ProblemOptions& options) {
+  const int64_t head_dim_v = options.head_dim_v > 0 ? options.head_dim_v : options.head_dim;
+  return choose_device(options.device, {dtype_of(options), options.head_dim, head_dim_v});
+}
+
 Problem resolve(const ProblemOptions& options) {
   check_options(options);
   const GivenLengths given(options);
@@ -369,11 +380,6 @@ Problem resolve(const ProblemOptions& options) {
                     "{} of the queries and {} of the keys",
                     queries.lengths.size(), keys.lengths.size()));
   }
-  const auto dtype = dtypes.find(options.dtype);
-  if (dtype == dtypes.end()) {
-    throw UsageError(fmt::format("--dtype: expected float32, float64, bfloat16 or float16; got '{}'", options.dtype));
-  }
-
   Problem problem;
   problem.lengths_q = queries.lengths;
   problem.lengths_k = keys.lengths;
@@ -383,7 +389,7 @@ Problem resolve(const ProblemOptions& options) {
   problem.heads_k = options.heads_k > 0 ? options.heads_k : options.heads;
   problem.head_dim = options.head_dim;
   problem.head_dim_v = options.head_dim_v > 0 ? options.head_dim_v : options.head_dim;
-  problem.dtype = dtype->second;
+  problem.dtype = dtype_of(options);
   problem.activation = Activation(options.activation, parse_parameters(options.with));
   problem.scale = options.scale;
   parse_out_scale(options.out_scale, problem);
@@ -391,7 +397,7 @@ Problem resolve(const ProblemOptions& options) {
   problem.accuracy = options.accuracy == "exact" ? Accuracy::exact : Accuracy::fast;
   problem.deterministic = options.deterministic;
   problem.threads = options.threads;
-  problem.device = choose_device(options.device, {problem.dtype, problem.head_dim, problem.head_dim_v});
+  problem.device = device_of(options);
   return problem;
 }
 

@@ -80,6 +80,9 @@ struct Problem {
 /// Reads the options. Throws UsageError, or gdpa::Error where the activation is at fault.
 Problem resolve(const ProblemOptions& options);
 
+/// The device that resolve chooses, without reading lengths: standard input can be read only once.
+Device device_of(const ProblemOptions& options);
+
 int64_t sum(const std::vector<int64_t>& lengths);
 int64_t maximum(const std::vector<int64_t>& lengths);
 

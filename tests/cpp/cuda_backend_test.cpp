@@ -126,10 +126,12 @@ TEST_F(CudaBackend, WhatWasCompiledAheadIsReadyForACapture) {
     compile(call.attention, Direction::forward);
     compile(call.attention, Direction::backward);
     EXPECT_TRUE(fake_driver().launches.empty());
+    const int loads = fake_driver().loads;
     fake_driver().is_capturing = true;
     call.forward();
     call.backward();
     EXPECT_EQ(fake_driver().launches.size(), 3U);
+    EXPECT_EQ(fake_driver().loads, loads);
     fake_driver() = FakeDriver();
   }
 }

@@ -174,6 +174,8 @@ def test_lengths_come_from_a_file_or_from_standard_input(tmp_path: Path) -> None
     assert run_json("--lengths", str(file))["problem"]["lengths_q"] == [3, 17, 5]
     piped = json.loads(succeed("run", "--lengths", "-", "--seconds", "0", "--json", stdin="4 6"))
     assert piped["problem"]["lengths_q"] == [4, 6]
+    timed = succeed("bench", "--lengths", "-", "--seconds", "0", "--direction", "fwd", "--json", stdin="4 6")
+    assert json.loads(timed)["q"] == 6
 
 
 def test_generated_lengths_have_the_fill_and_follow_the_seed() -> None:
@@ -310,7 +312,7 @@ def on_fake_gpu(*arguments: str, **environment: str) -> subprocess.CompletedProc
 def test_a_gpu_that_is_not_there_is_said_to_be_missing() -> None:
     done = gdpa("run", "--device", "cuda:7")
     assert done.returncode == 3
-    assert "--device cuda:7: expected one of the" in done.stderr and "--device cpu" in done.stderr
+    assert "--device cuda:7: expected a GPU of that number" in done.stderr and "--device cpu" in done.stderr
     assert gdpa("run", "--device", "gpu").returncode == 2
 
 
