@@ -296,10 +296,12 @@ FAKE_DRIVER = Path(os.environ.get("GDPA_BUILD", Path(__file__).parents[2] / "bui
 
 
 @pytest.fixture(scope="module")
-def nvrtc() -> None:
+def nvrtc() -> str:
+    """The file of NVRTC."""
     components = {found["name"]: found for found in json.loads(succeed("doctor", "--json"))["components"]}
     if not components["NVRTC"]["found"]:
         pytest.skip(components["NVRTC"]["advice"])
+    return str(components["NVRTC"]["location"])
 
 
 def on_fake_gpu(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -316,7 +318,7 @@ def test_a_gpu_that_is_not_there_is_said_to_be_missing() -> None:
     assert gdpa("run", "--device", "gpu").returncode == 2
 
 
-def test_compile_fills_the_cache_for_a_gpu_that_is_not_there(nvrtc: None, tmp_path: Path) -> None:
+def test_compile_fills_the_cache_for_a_gpu_that_is_not_there(nvrtc: str, tmp_path: Path) -> None:
     arguments = ("compile", "--arch", "sm_90", "--dtype", "bf16", "--head-dim", "16", "--activation", "silu", "--json")
 
     def kernels() -> list[dict[str, Any]]:
@@ -342,7 +344,7 @@ def test_compile_needs_a_gpu_or_an_architecture() -> None:
     assert gdpa("compile", "--arch", "sm_90a", "--dtype", "fp64").returncode == 2
 
 
-def test_explain_lists_the_kernels_for_an_architecture(nvrtc: None) -> None:
+def test_explain_lists_the_kernels_for_an_architecture(nvrtc: str) -> None:
     plan = json.loads(succeed("explain", "--arch", "sm_80", "--dtype", "fp16", "--head-dim", "16", "--json"))
     assert [kernel["name"].split()[0] for kernel in plan["backward"]["kernels"]] == ["backward", "reduce"]
     for kernel in plan["backward"]["kernels"]:
@@ -353,7 +355,7 @@ def test_explain_lists_the_kernels_for_an_architecture(nvrtc: None) -> None:
     assert "FLOP a byte" in text and "spilled bytes" in text
 
 
-def test_explain_shows_the_source_and_the_instructions(nvrtc: None, tmp_path: Path) -> None:
+def test_explain_shows_the_source_and_the_instructions(nvrtc: str, tmp_path: Path) -> None:
     problem = ("--arch", "sm_80", "--dtype", "fp16", "--head-dim", "16", "--activation", "s * 2")
     source = succeed("explain", *problem, "--dump-source")
     assert source.count("__global__") == 3 and "// s * 2" in source
@@ -372,14 +374,14 @@ def test_a_dump_for_the_cpu_is_refused() -> None:
     assert done.returncode == 2 and "--arch" in done.stderr
 
 
-def test_where_the_disassembler_was_looked_for_is_said(nvrtc: None, tmp_path: Path) -> None:
-    done = gdpa(
-        "explain", "--arch", "sm_80", "--dtype", "fp16", "--dump-sass", GDPA_CACHE_DIR=str(tmp_path), PATH="/nowhere",
-        CUDA_HOME="/no/toolkit", GDPA_NVRTC=os.environ.get("GDPA_NVRTC", ""),
-    )  # fmt: skip
+def test_where_the_disassembler_was_looked_for_is_said(nvrtc: str) -> None:
+    nowhere = {"PATH": "/nowhere", "CUDA_HOME": "/no/toolkit", "GDPA_SITE_PACKAGES": "/no/packages"}
+    done = gdpa("explain", "--arch", "sm_80", "--dtype", "fp16", "--dump-sass", GDPA_NVRTC=nvrtc, **nowhere)
     if done.returncode == 0:
         pytest.skip("a disassembler lies in a place that is always looked at")
-    assert "/nowhere\n" in done.stderr and "/no/toolkit/bin" in done.stderr
+    assert done.returncode == 3
+    for place in ("/nowhere", "/no/toolkit/bin", "/no/packages/triton/backends/nvidia/bin"):
+        assert f"\n  {place}\n" in done.stderr + "\n"
 
 
 def test_a_gpu_is_chosen_where_there_is_one_and_can_be_left() -> None:
@@ -410,7 +412,7 @@ def test_an_old_gpu_is_refused_and_never_chosen() -> None:
     assert "Fake GPU, compute capability 7.5" in report and "use a newer GPU, or the CPU" in report
 
 
-def test_doctor_says_that_a_driver_is_older_than_nvrtc(nvrtc: None) -> None:
+def test_doctor_says_that_a_driver_is_older_than_nvrtc(nvrtc: str) -> None:
     done = on_fake_gpu("doctor", "--json", FAKE_CUDA_VERSION="11080", FAKE_CUDA_CAPABILITY="75")
     advice = {found["name"]: found["advice"] for found in json.loads(done.stdout)["components"]}
     assert "this one is for 11.8: update the driver" in advice["NVRTC"]
