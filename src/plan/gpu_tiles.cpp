@@ -32,21 +32,21 @@ constexpr Tile forward_16_bit[] = {
     {128, 32, 8, 1, 2, 1, 192, 160}, {64, 32, 4, 1, 2, 1, 192, 160},  {64, 16, 4, 1, 2, 1, 192, 160},
 };
 constexpr Tile backward_16_bit[] = {
-    {64, 128, 8, 1, 2, 1, 160, 128}, {64, 128, 4, 2, 2, 1, 192, 128}, {32, 128, 4, 2, 2, 1, 192, 160},
-    {64, 64, 4, 2, 2, 1, 192, 160},  {64, 64, 4, 2, 1, 1, 192, 160},  {32, 64, 4, 2, 2, 1, 192, 160},
-    {32, 64, 4, 2, 1, 1, 192, 160},  {32, 32, 2, 2, 1, 1, 192, 160},  {16, 32, 2, 2, 1, 1, 192, 160},
+    {64, 128, 8, 1, 2, 1, 164, 132}, {64, 128, 4, 2, 2, 1, 196, 128}, {32, 128, 4, 2, 2, 1, 192, 164},
+    {64, 64, 4, 2, 2, 1, 192, 164},  {64, 64, 4, 2, 1, 1, 192, 164},  {32, 64, 4, 2, 2, 1, 192, 164},
+    {32, 64, 4, 2, 1, 1, 192, 164},  {32, 32, 2, 2, 1, 1, 192, 164},  {16, 32, 2, 2, 1, 1, 192, 164},
 };
 constexpr Tile backward_query_16_bit[] = {
     {128, 64, 8, 1, 2, 1, 128, 96}, {128, 32, 8, 1, 2, 1, 160, 128}, {64, 32, 4, 1, 2, 1, 160, 128},
     {64, 32, 4, 2, 2, 1, 160, 128}, {64, 16, 4, 1, 2, 1, 160, 128},  {64, 16, 4, 2, 1, 1, 160, 128},
 };
 constexpr Tile forward_32_bit[] = {
-    {128, 32, 8, 1, 2, 1, 112, 72}, {128, 16, 8, 1, 2, 1, 112, 80}, {64, 32, 4, 2, 2, 1, 112, 64},
+    {128, 32, 8, 1, 2, 1, 112, 72}, {128, 16, 8, 1, 2, 1, 104, 80}, {64, 32, 4, 2, 2, 1, 112, 64},
     {64, 16, 4, 2, 2, 1, 112, 80},  {64, 16, 4, 2, 1, 1, 112, 80},
 };
 constexpr Tile backward_32_bit[] = {
-    {32, 64, 4, 2, 2, 1, 160, 160}, {32, 64, 4, 2, 1, 1, 160, 160}, {32, 32, 2, 2, 2, 1, 144, 144},
-    {32, 32, 2, 2, 1, 1, 144, 144}, {32, 32, 2, 4, 1, 1, 128, 128}, {16, 32, 2, 2, 1, 1, 120, 120},
+    {32, 64, 4, 2, 2, 1, 164, 164}, {32, 64, 4, 2, 1, 1, 164, 164}, {32, 32, 2, 2, 2, 1, 128, 128},
+    {32, 32, 2, 2, 1, 1, 128, 128}, {32, 32, 2, 4, 1, 1, 128, 128}, {16, 32, 2, 2, 1, 1, 124, 124},
     {16, 16, 1, 4, 1, 1, 120, 120},
 };
 constexpr Tile backward_query_32_bit[] = {
@@ -59,6 +59,8 @@ constexpr Tile backward_query_32_bit[] = {
 constexpr int row_group = 16;     // rows and columns of one tensor-core product
 constexpr int chunk_bytes = 16;   // of a row in shared memory
 constexpr int column_group = 16;  // to which head dims are padded
+
+constexpr int registers_of_shared_keys = 4;  // out_scale of the entry, which multiplies P and dS
 
 constexpr int blackwell = 100;
 
@@ -165,8 +167,8 @@ void choose_tiles(KernelSpec& kernel, const Gpu& gpu, FunctionRegisters function
     kernel.column_warps = tile.column_warps;
     kernel.stages = tile.stages;
     kernel.ctas = tile.ctas;
-    if (sum_registers(kernel) <= (takes_many ? tile.most_sums_beside_many : tile.most_sums) && fits(kernel, gpu))
-      return;
+    const int registers = sum_registers(kernel) + (kernel.keys_shared ? registers_of_shared_keys : 0);
+    if (registers <= (takes_many ? tile.most_sums_beside_many : tile.most_sums) && fits(kernel, gpu)) return;
   }
   throw Error(
       ErrorKind::runtime,

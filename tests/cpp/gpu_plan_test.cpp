@@ -101,8 +101,11 @@ void visit_kernels(Visit visit) {
                 Problem problem = problem_of(direction, dtype, head_dim);
                 problem.head_dim_v = head_dim_v;
                 problem.deterministic = deterministic;
-                const GpuPlan plan = gpu_plan(problem, gpu, function, true, Float32Products::three);
-                for (const GpuStep& step : plan.steps) visit(gpu, step.kernel);
+                for (const Form key_form : {Form::jagged, Form::shared}) {
+                  problem.key_form = key_form;
+                  const GpuPlan plan = gpu_plan(problem, gpu, function, true, Float32Products::three);
+                  for (const GpuStep& step : plan.steps) visit(gpu, step.kernel);
+                }
               }
             }
           }
