@@ -11,6 +11,8 @@ export CMAKE_CXX_COMPILER_LAUNCHER := ccache
 export CCACHE_DIR := $(CURDIR)/.cache/ccache
 # Where the tests find the NVRTC that PyTorch brings.
 export GDPA_SITE_PACKAGES = $(abspath $(wildcard .venv/lib/python3*/site-packages))
+# And the oldest one that they compile kernels with.
+export GDPA_OLDEST_NVRTC = $(abspath $(wildcard .venv-nvrtc/lib/python3*/site-packages/nvidia/cu13/lib))
 
 PYTHON := .venv/bin/python
 REPORTS ?= build/reports
@@ -34,6 +36,8 @@ setup:  ## system packages and the Python environment .venv
 	@scripts/install-system-packages requirements/debian.txt
 	@scripts/once .venv/.requirements requirements/python.txt requirements/data.txt -- \
 	    scripts/make-environment .venv "-r requirements/python.txt" "--no-deps -r requirements/data.txt"
+	@scripts/once .venv-nvrtc/.requirements requirements/nvrtc.txt -- \
+	    scripts/make-environment .venv-nvrtc "--no-deps -r requirements/nvrtc.txt"
 
 build: setup  ## the C++ library, command line, tests and examples, in build/
 	@scripts/once build/.configured -- cmake -G Ninja -S . -B build -DGDPA_DEVELOP=ON
@@ -64,13 +68,14 @@ test-sanitize: setup  ## the C++ tests under AddressSanitizer and UndefinedBehav
 	    cmake -G Ninja -S . -B build-sanitize -DGDPA_DEVELOP=ON -DGDPA_SANITIZE=ON
 	@cmake --build build-sanitize
 	@# AddressSanitizer's dlopen hides from NVRTC the folder that it lies in, where its other half is.
-	@LD_LIBRARY_PATH="$(GDPA_SITE_PACKAGES)/nvidia/cu13/lib" GDPA_FUZZ_PROBLEMS=300 \
+	@LD_LIBRARY_PATH="$(GDPA_SITE_PACKAGES)/nvidia/cu13/lib:$(GDPA_OLDEST_NVRTC)" \
+	    GDPA_FUZZ_PROBLEMS=300 GDPA_COMPILE_KERNELS=4 \
 	    GTEST_OUTPUT=xml:$(abspath $(REPORTS))/ ctest --test-dir build-sanitize --output-on-failure --parallel $$(nproc)
 
 test-wheel: wheel  ## the wheel in bare environments, one for each supported end of PyTorch's versions
 	@for version in $(TORCH_VERSIONS); do scripts/test-wheel dist/*.whl "$$version" || exit 1; done
 
-gpu-test: install  ## the GPU tests, on a machine with a GPU; keeps their record, reports/gpu.json
+gpu-test: build install  ## the GPU tests, on a machine with a GPU; keeps their record, reports/gpu.json
 	@$(PYTHON) scripts/gpu-record run $(OPTIONS)
 
 gpu-record-check:  ## fails where the record of the GPU tests does not cover the sources as they are

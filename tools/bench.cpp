@@ -1,15 +1,21 @@
-// gdpa bench: times gdpa on shapes of your own or of a built-in suite. Other systems beside it: python -m gdpa.bench.
+// gdpa bench: times gdpa on shapes of your own or of a built-in suite. On a GPU python -m gdpa.bench does, which times
+// other systems beside it.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
+#include <optional>
+#include <set>
 
 #include "command.h"
 #include "commit.h"
+#include "device.h"
 #include "gdpa/system.h"
+#include "hand_over.h"
 #include "measure.h"
 #include "problem.h"
+#include "rates.h"
 #include "suites.h"
 #include "workload.h"
 
@@ -20,12 +26,16 @@ const char* const footer =
     "A time is the median of all calls of all rounds, after one call to warm up; the functions and directions of a\n"
     "shape take turns within a round. FLOP = 2 * H * (d + d_v) * kept scores, backward x 2.5. JSON has one object a "
     "row.\n"
+    "On a GPU the comparison with other systems runs (python3 -m gdpa.bench, with the same options), where a Python "
+    "with\n"
+    "gdpa and PyTorch is found; --alone times gdpa by itself, from C++, by events.\n"
     "A suite sets batch, lengths, heads and head_dim; --scale-batch shrinks its batch for a small machine.\n\n"
     "Examples:\n"
     "  gdpa bench --batch 32 --max-length 512 --head-dim 128\n"
     "  gdpa bench --lengths histories.txt --mask causal --activation gelu silu \"s * sigmoid(1.702 * s)\"\n"
     "  gdpa bench --suite anchors --scale-batch .03 --direction fwd --json anchors.jsonl\n"
     "  gdpa bench --list-suites\n"
+    "  gdpa bench --device cuda --alone --dtype bf16 --max-length 2048 --batch 64\n"
     "  gdpa bench --host-cost";
 
 struct BenchOptions {
@@ -38,12 +48,15 @@ struct BenchOptions {
   int rounds = 3;
   bool list_suites = false;
   bool host_cost = false;
+  bool alone = false;
+  std::string plot;
   JsonOutput json;
 };
 
 /// One figure of the table: a problem in one direction, and the times taken so far.
 struct Figure {
   const Problem* problem;
+  const Workload* workload;
   Direction direction;
   std::function<void()> work;
   double flops;
@@ -53,22 +66,14 @@ struct Figure {
 
 const char* direction_name(Direction direction) { return direction == Direction::forward ? "fwd" : "bwd"; }
 
-/// The rates of the processor by type and threads, measured once each.
-const ProcessorRates& rates_for(DType dtype, int threads) {
-  static std::map<std::pair<bool, int>, ProcessorRates> measured;
-  const auto [rates, is_new] = measured.try_emplace({dtype == DType::float64, threads});
-  if (is_new) rates->second = measure_processor_rates(dtype, threads);
-  return rates->second;
-}
-
 Figure figure_of(const Problem& problem, Workload& workload, Direction direction) {
   const Plan planned = gdpa::explain(workload.attention(), direction);
-  const ProcessorRates& rates = rates_for(problem.dtype, problem.threads);
-  const double floor = std::max(planned.flops / rates.product_flops, planned.bytes / rates.copy_bytes);
+  const double floor = Floor(planned, rates_of(problem.device, problem.dtype, problem.threads)).seconds();
   if (direction == Direction::forward) {
-    return {&problem, direction, [&workload] { workload.run_forward(); }, problem.forward_flops(), floor};
+    return {&problem, &workload, direction, [&workload] { workload.run_forward(); }, problem.forward_flops(), floor};
   }
-  return {&problem, direction, [&workload] { workload.run_backward(); }, 2.5 * problem.forward_flops(), floor};
+  return {&problem, &workload, direction, [&workload] { workload.run_backward(); }, 2.5 * problem.forward_flops(),
+          floor};
 }
 
 /// The row that both benchmarks write; python/gdpa/bench/rows.py has the same fields.
@@ -144,7 +149,7 @@ std::vector<Json> bench_shape(const ProblemOptions& shape, const BenchOptions& o
   for (Figure& figure : figures) figure.work();
   for (int round = 0; round < options.rounds; ++round) {
     for (Figure& figure : figures) {
-      const auto times = time_calls(figure.work, options.seconds / options.rounds);
+      const auto times = figure.workload->time(figure.work, options.seconds / options.rounds);
       figure.times.insert(figure.times.end(), times.begin(), times.end());
     }
     progress.advance_to(shapes_done * options.rounds + round + 1);
@@ -154,7 +159,8 @@ std::vector<Json> bench_shape(const ProblemOptions& shape, const BenchOptions& o
   return rows;
 }
 
-/// The cost of a call apart from the work: forward on one query and one key, one head, on one thread.
+/// The cost of a call apart from the work: forward on one query and one key, one head, on one thread. On a GPU it is
+/// the time until the call returns.
 int bench_host_cost(BenchOptions& options) {
   ProblemOptions one_row = options.problem;
   one_row.lengths = "1";
@@ -163,11 +169,12 @@ int bench_host_cost(BenchOptions& options) {
   const Problem problem = resolve(one_row);
   Workload workload(problem, Contents::random, one_row.seed);
   workload.run_forward();
-  const double microseconds = median(time_calls([&] { workload.run_forward(); }, options.seconds)) * 1e6;
+  const double microseconds = median(workload.time_host([&] { workload.run_forward(); }, options.seconds)) * 1e6;
+  const std::string device = describe(problem.device, problem.threads);
   if (!options.json.replaces_text()) {
-    fmt::print("{:.3f} us for one forward call on one query and one key (median)\n", microseconds);
+    fmt::print("{:.3f} us for one forward call on one query and one key (median), {}\n", microseconds, device);
   }
-  if (options.json.requested) options.json.write({{"host_cost_us", microseconds}});
+  if (options.json.requested) options.json.write({{"host_cost_us", microseconds}, {"device", device}});
   return success;
 }
 
@@ -192,8 +199,41 @@ void warn_if_busy(int processors) {
              processors);
 }
 
-int execute(BenchOptions& options, bool dtype_given) {
+/// The options that were given, as both benchmarks know them; empty and a line on standard error where one of them is
+/// known to this program alone.
+std::optional<std::vector<std::string>> common_options(const CLI::App& parser, const BenchOptions& options) {
+  static const std::set<std::string> common = {
+      "--suite",     "--scale-batch", "--lengths",  "--batch",   "--max-length", "--fill",
+      "--seed",      "--heads",       "--head-dim", "--dtype",   "--activation", "--mask",
+      "--direction", "--seconds",     "--rounds",   "--threads", "--plot"};
+  std::vector<std::string> arguments;
+  for (const CLI::Option* option : parser.get_options()) {
+    const std::string name = option->get_name();
+    if (option->count() == 0 || name == "--json" || name == "--device") continue;
+    if (common.count(name) == 0) {
+      fmt::print(stderr, "gdpa bench: {} is known to gdpa alone, so that no other system is timed beside it\n", name);
+      return std::nullopt;
+    }
+    arguments.push_back(name);
+    for (const std::string& value : option->results()) arguments.push_back(value);
+  }
+  if (options.json.requested) {
+    arguments.insert(arguments.end(), {"--json", options.json.replaces_text() ? "-" : options.json.path});
+  }
+  return arguments;
+}
+
+/// Comes back where gdpa is to be timed by itself.
+void compare_with_others(const CLI::App& parser, const BenchOptions& options, Device device) {
+  std::optional<std::vector<std::string>> arguments = common_options(parser, options);
+  if (!arguments) return;
+  arguments->insert(arguments->end(), {"--device", fmt::format("cuda:{}", device.index)});
+  fmt::print(stderr, "gdpa bench: {}; gdpa is timed alone\n", hand_over_to_python(*arguments));
+}
+
+int execute(const CLI::App& parser, BenchOptions& options) {
   if (options.host_cost) return bench_host_cost(options);
+  const bool dtype_given = parser.get_option("--dtype")->count() > 0;
   std::vector<ProblemOptions> shapes = {options.problem};
   if (!options.suite.empty()) {
     const SuiteDefaults defaults = defaults_of_suite(options.suite);
@@ -203,10 +243,13 @@ int execute(BenchOptions& options, bool dtype_given) {
   }
   if (options.activations.empty()) options.activations = {options.problem.activation};
 
-  const System system = inspect_system();
-  warn_if_busy(system.threads);
-  const int threads = options.problem.threads > 0 ? options.problem.threads : system.threads;
-  const std::string device = fmt::format("{}, {} thread{}", system.processor, threads, threads == 1 ? "" : "s");
+  const Device chosen = device_of(shapes.front());
+  if (chosen.kind == DeviceKind::cuda && !options.alone) compare_with_others(parser, options, chosen);
+  if (!options.plot.empty()) {
+    throw UsageError("--plot: expected a comparison to draw, got gdpa alone; use python3 -m gdpa.bench");
+  }
+  if (chosen.kind == DeviceKind::cpu) warn_if_busy(inspect_system().threads);
+  const std::string device = describe(chosen, options.problem.threads);
   std::vector<std::vector<std::string>> rows;
   Progress progress("gdpa bench", static_cast<int64_t>(shapes.size()) * options.rounds);
   for (std::size_t i = 0; i < shapes.size(); ++i) {
@@ -233,6 +276,8 @@ Command add_bench(CLI::App& app) {
                    "f, one or several: names or expressions; the suite's, or gelu, if left out")
       ->group("Function");
   add_problem_options(*parser, options->problem);
+  add_dtype_option(*parser, options->problem);
+  add_device_option(*parser, options->problem.device);
   const char* const group = "Benchmark";
   parser->add_option("--suite", options->suite, "A built-in list of shapes")->group(group);
   parser->add_flag("--list-suites", options->list_suites, "Show the built-in suites and stop")->group(group);
@@ -252,13 +297,16 @@ Command add_bench(CLI::App& app) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str()
       ->group(group);
+  parser->add_flag("--alone", options->alone, "On a GPU, time gdpa by itself, without other systems beside it")
+      ->group(group);
+  parser->add_option("--plot", options->plot, "A picture of the comparison, on a GPU: .png or .svg")->group(group);
   parser->add_flag("--host-cost", options->host_cost, "Time one forward call on a problem of one row instead")
       ->group(group);
   add_json_option(*parser, options->json);
   parser->footer(footer);
   return {parser, [options, parser] {
             if (options->list_suites) return list_suites(*options);
-            return execute(*options, parser->get_option("--dtype")->count() > 0);
+            return execute(*parser, *options);
           }};
 }
 

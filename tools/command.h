@@ -33,6 +33,7 @@ struct Command {
 
 Command add_run(CLI::App& app);
 Command add_explain(CLI::App& app);
+Command add_compile(CLI::App& app);
 Command add_bench(CLI::App& app);
 Command add_doctor(CLI::App& app);
 

@@ -2,7 +2,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <array>
+#include <exception>
 #include <memory>
+#include <utility>
 
 #include "command.h"
 #include "commit.h"
@@ -17,7 +20,8 @@ namespace {
 const char* const footer =
     "The self-check computes a small jagged problem forward and backward in each type and holds it against fp64; "
     "where\n"
-    "it fails the exit code is 1. What is missing and not needed on the CPU is said, and is no failure.\n\n"
+    "it fails, here or on a GPU, the exit code is 1. What is missing and not needed on the CPU is said, and is no "
+    "failure.\n\n"
     "Examples:\n"
     "  gdpa doctor\n"
     "  gdpa doctor --rates            measure how fast this processor multiplies and copies, too\n"
@@ -30,25 +34,28 @@ struct DoctorOptions {
 };
 
 struct SelfCheck {
+  std::string device;
   DType dtype;
   double worst_error;
-  bool ok() const { return worst_error <= promised_error(dtype); }
+  std::string failure = {};  ///< why nothing was computed
+  bool ok() const { return failure.empty() && worst_error <= promised_error(dtype); }
 };
 
-SelfCheck self_check(const char* dtype) {
+SelfCheck self_check(const std::string& device, const char* dtype) {
   ProblemOptions options;
   options.lengths_q = "0,1,37,70";
   options.lengths_k = "5,0,65,9";
   options.heads = 2;
   options.head_dim = 40;
   options.dtype = dtype;
+  options.device = device;
   options.mask = "causal";
   const Problem problem = resolve(options);
   Workload workload(problem, Contents::random, 0);
   workload.run_forward();
   workload.run_backward();
   const Reference reference = compute_reference(problem, workload);
-  SelfCheck check{problem.dtype, 0};
+  SelfCheck check{device, problem.dtype, 0};
   const auto add = [&check](const Tensor& got, const std::vector<double>& expected) {
     const double error = relative_error(got.to_double(), expected);
     if (!(error <= check.worst_error)) check.worst_error = error;  // keeps a NaN
@@ -58,6 +65,28 @@ SelfCheck self_check(const char* dtype) {
   add(workload.grad_key, reference.grad_key);
   add(workload.grad_value, reference.grad_value);
   return check;
+}
+
+/// The CPU in every type, then each GPU that gdpa runs on in its types.
+std::vector<SelfCheck> self_checks(const System& system) {
+  std::vector<SelfCheck> checks;
+  for (const char* dtype : {"float32", "float64", "bfloat16", "float16"}) checks.push_back(self_check("cpu", dtype));
+  constexpr std::array gpu_types = {std::pair{"float32", DType::float32}, std::pair{"bfloat16", DType::bfloat16},
+                                    std::pair{"float16", DType::float16}};
+  Progress progress("self-check on GPUs", static_cast<int64_t>(gpu_types.size() * system.gpus.size()));
+  for (std::size_t i = 0; i < system.gpus.size(); ++i) {
+    if (!system.gpus[i].advice.empty()) continue;
+    const std::string device = fmt::format("cuda:{}", i);
+    for (const auto& [type_name, dtype] : gpu_types) {
+      try {
+        checks.push_back(self_check(device, type_name));
+      } catch (const std::exception& error) {
+        checks.push_back({device, dtype, 0, error.what()});
+      }
+      progress.advance_to(static_cast<int64_t>(checks.size()) - 4);
+    }
+  }
+  return checks;
 }
 
 double gibibytes(int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
@@ -81,16 +110,29 @@ void print_report(const System& system, const std::vector<SelfCheck>& checks) {
     if (!component.advice.empty()) fmt::print("  {:<12} -> {}\n", "", component.advice);
   }
   fmt::print("\ndevices\n");
-  for (const GpuDevice& gpu : system.gpus) {
-    fmt::print("  {}, compute capability {}.{}, {:.1f} GiB\n", gpu.name, gpu.compute_major, gpu.compute_minor,
-               gibibytes(gpu.memory_bytes));
+  for (std::size_t i = 0; i < system.gpus.size(); ++i) {
+    const GpuDevice& gpu = system.gpus[i];
+    fmt::print("  cuda:{}  {}, compute capability {}.{}, {} multiprocessors, {:.1f} GiB\n", i, gpu.name,
+               gpu.compute_major, gpu.compute_minor, gpu.multiprocessors, gibibytes(gpu.memory_bytes));
+    if (!gpu.advice.empty()) fmt::print("          -> {}\n", gpu.advice);
   }
   if (system.gpus.empty()) fmt::print("  no GPU; gdpa computes on the CPU\n");
 
+  const KernelCache& cache = system.cache;
+  fmt::print("\nkernel cache\n  {}: {} kernel{}, {:.1f} of at most {:.0f} MiB\n", cache.folder, cache.entries,
+             cache.entries == 1 ? "" : "s", static_cast<double>(cache.bytes) / (1 << 20),
+             static_cast<double>(cache.limit_bytes) / (1 << 20));
+  if (!cache.advice.empty()) fmt::print("  -> {}\n", cache.advice);
+
   fmt::print("\nself-check, worst error of O, dQ, dK and dV\n");
   for (const SelfCheck& check : checks) {
-    fmt::print("  {:<12} {:.1e} of at most {:.0e}  {}\n", name(check.dtype), check.worst_error,
-               promised_error(check.dtype), check.ok() ? good("ok") : bad("wrong"));
+    fmt::print("  {:<7} {:<9} ", check.device, name(check.dtype));
+    if (check.failure.empty()) {
+      fmt::print("{:.1e} of at most {:.0e}  {}\n", check.worst_error, promised_error(check.dtype),
+                 check.ok() ? good("ok") : bad("wrong"));
+    } else {
+      fmt::print("{}  {}\n", bad("failed"), check.failure);
+    }
   }
 }
 
@@ -108,12 +150,17 @@ Json report_to_json(const System& system, const std::vector<SelfCheck>& checks) 
   for (const GpuDevice& gpu : system.gpus) {
     gpus.push_back({{"name", gpu.name},
                     {"compute_capability", fmt::format("{}.{}", gpu.compute_major, gpu.compute_minor)},
-                    {"memory_bytes", gpu.memory_bytes}});
+                    {"memory_bytes", gpu.memory_bytes},
+                    {"multiprocessors", gpu.multiprocessors},
+                    {"advice", gpu.advice}});
   }
   Json self_checks = Json::object();
+  Json gpu_checks = Json::object();
   for (const SelfCheck& check : checks) {
-    self_checks[name(check.dtype)] = {
+    Json& of_device = check.device == "cpu" ? self_checks : gpu_checks[check.device];
+    of_device[name(check.dtype)] = {
         {"error", check.worst_error}, {"promise", promised_error(check.dtype)}, {"ok", check.ok()}};
+    if (!check.failure.empty()) of_device[name(check.dtype)]["failure"] = check.failure;
   }
   return {{"version", system.version},
           {"commit", commit()},
@@ -128,7 +175,14 @@ Json report_to_json(const System& system, const std::vector<SelfCheck>& checks) 
           {"available_memory_bytes", system.available_memory_bytes},
           {"components", components},
           {"gpus", gpus},
-          {"self_check", self_checks}};
+          {"kernel_cache",
+           {{"folder", system.cache.folder},
+            {"entries", system.cache.entries},
+            {"bytes", system.cache.bytes},
+            {"limit_bytes", system.cache.limit_bytes},
+            {"advice", system.cache.advice}}},
+          {"self_check", self_checks},
+          {"gpu_self_check", gpu_checks}};
 }
 
 Json rates_to_json(const ProcessorRates& rates) {
@@ -139,8 +193,7 @@ Json rates_to_json(const ProcessorRates& rates) {
 
 int execute(DoctorOptions& options) {
   const System system = inspect_system();
-  std::vector<SelfCheck> checks;
-  for (const char* dtype : {"float32", "float64", "bfloat16", "float16"}) checks.push_back(self_check(dtype));
+  const std::vector<SelfCheck> checks = self_checks(system);
   bool ok = true;
   for (const SelfCheck& check : checks) ok = ok && check.ok();
 

@@ -1,12 +1,18 @@
-// gdpa explain: what would run for a problem, in both directions, and the least time that this processor needs for it.
+// gdpa explain: what would run for a problem, in both directions, the least time that the device needs for it, and the
+// source and the instructions of its GPU kernels.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <memory>
+#include <utility>
 
 #include "command.h"
-#include "gdpa/system.h"
+#include "device.h"
+#include "disassemble.h"
 #include "problem.h"
+#include "rates.h"
 #include "workload.h"
 
 namespace gdpa::tool {
@@ -19,86 +25,212 @@ const char* const footer =
     "it\n"
     "copies memory. Both rates are measured now, with the threads that the problem may use, in processor time, so "
     "that\n"
-    "other programs hardly disturb them. The FLOP are those of the products over the scores that the mask keeps; the\n"
+    "other programs hardly disturb them. On a GPU they are the most that its clocks and widths allow. The FLOP are "
+    "those of the products over the scores that the mask keeps; the\n"
     "function itself is not counted, so that no kernel quite reaches the floor.\n\n"
     "Examples:\n"
     "  gdpa explain --batch 32 --max-length 500 --head-dim 128 --mask causal\n"
     "  gdpa explain --activation \"s * sigmoid(b * s)\" --with b=1.702\n"
-    "  gdpa explain --lengths histories.txt --dtype bf16 --json";
+    "  gdpa explain --lengths histories.txt --dtype bf16 --json\n"
+    "  gdpa explain --arch sm_90a --dtype bf16 --head-dim 128\n"
+    "  gdpa explain --arch sm_80 --dtype fp16 --activation silu --dump-source";
+
+/// A text that is asked for, and where it goes: standard output, a file, or a file for each kernel in a folder.
+struct Dump {
+  bool requested = false;
+  std::string path;
+};
 
 struct ExplainOptions {
   ProblemOptions problem;
+  std::string architecture;
+  Dump source;
+  Dump sass;
   JsonOutput json;
 };
 
-struct Floor {
-  double product_seconds;
-  double copy_seconds;
-  double seconds() const { return std::max(product_seconds, copy_seconds); }
-  const char* bound() const { return product_seconds >= copy_seconds ? "products" : "memory"; }
-};
-
-Floor floor_of(const Plan& plan, const ProcessorRates& rates) {
-  return {plan.flops / rates.product_flops, plan.bytes / rates.copy_bytes};
+std::vector<std::vector<std::string>> rows_of(const std::vector<GpuKernel>& kernels) {
+  std::vector<std::vector<std::string>> rows;
+  for (const GpuKernel& kernel : kernels) {
+    rows.push_back({"  " + kernel.name, fmt::format("{}", kernel.ctas), fmt::format("{}", kernel.threads),
+                    fmt::format("{}", kernel.registers), fmt::format("{}", kernel.local_bytes),
+                    fmt::format("{:.1f}", static_cast<double>(kernel.shared_bytes) / 1024)});
+  }
+  return rows;
 }
 
-void print_direction(const char* direction, const Plan& plan, const Floor& floor) {
+/// `rates` is null for a GPU that is only named.
+void print_direction(const char* direction, const Plan& plan, const Rates* rates) {
   fmt::print("{}\n", direction);
   fmt::print("  kernel     {}\n", plan.kernel);
   fmt::print("  schedule   {}\n", plan.schedule);
   fmt::print("  reason     {}\n", plan.reason);
   fmt::print("  tiles      {} queries x {} keys\n", plan.tile_queries, plan.tile_keys);
-  fmt::print("  units      {}, dealt out to {} thread{}\n", plan.units, plan.threads, plan.threads == 1 ? "" : "s");
-  fmt::print("  workspace  {:.2f} MiB, all threads together\n", static_cast<double>(plan.workspace_bytes) / (1 << 20));
+  const bool on_gpu = !plan.kernels.empty();
+  const double mebibytes = static_cast<double>(plan.workspace_bytes) / (1 << 20);
+  if (on_gpu) {
+    fmt::print("  units      {} CTAs of {} threads at most\n", plan.units, plan.threads);
+    fmt::print("  workspace  {:.2f} MiB of the device's memory\n", mebibytes);
+  } else {
+    fmt::print("  units      {}, dealt out to {} thread{}\n", plan.units, plan.threads, plan.threads == 1 ? "" : "s");
+    fmt::print("  workspace  {:.2f} MiB, all threads together\n", mebibytes);
+  }
   fmt::print("  repeats    {}\n", plan.deterministic ? "the same bits every time" : "not to the last bit");
   fmt::print("  amount     {:.4g} GFLOP, {:.4g} MB\n", plan.flops * 1e-9, plan.bytes * 1e-6);
-  fmt::print("  floor      {:.4g} ms, {:.4g} GFLOP/s, bound by {}\n\n", floor.seconds() * 1e3,
-             floor.seconds() > 0 ? plan.flops / floor.seconds() * 1e-9 : 0.0, floor.bound());
+  if (rates == nullptr) {
+    fmt::print("  intensity  {:.4g} FLOP a byte; the floor needs the GPU's rates\n", plan.flops / plan.bytes);
+  } else {
+    const Floor floor(plan, *rates);
+    fmt::print("  floor      {:.4g} ms, {:.4g} GFLOP/s, bound by {}\n", floor.seconds() * 1e3,
+               floor.seconds() > 0 ? plan.flops / floor.seconds() * 1e-9 : 0.0, floor.bound());
+  }
+  if (on_gpu) {
+    fmt::print("\n{}", table({"  kernels for " + plan.kernels.front().architecture, "CTAs", "threads", "registers",
+                              "spilled bytes", "shared KiB"},
+                             rows_of(plan.kernels)));
+  }
+  fmt::print("\n");
 }
 
-Json plan_to_json(const Plan& plan, const Floor& floor) {
-  return {{"kernel", plan.kernel},
-          {"schedule", plan.schedule},
-          {"reason", plan.reason},
-          {"tile_queries", plan.tile_queries},
-          {"tile_keys", plan.tile_keys},
-          {"threads", plan.threads},
-          {"units", plan.units},
-          {"workspace_bytes", plan.workspace_bytes},
-          {"deterministic", plan.deterministic},
-          {"flops", plan.flops},
-          {"bytes", plan.bytes},
-          {"floor_ms", floor.seconds() * 1e3},
-          {"floor_bound", floor.bound()}};
+Json kernels_to_json(const std::vector<GpuKernel>& kernels) {
+  Json list = Json::array();
+  for (const GpuKernel& kernel : kernels) {
+    list.push_back({{"name", kernel.name},
+                    {"architecture", kernel.architecture},
+                    {"ctas", kernel.ctas},
+                    {"threads", kernel.threads},
+                    {"registers", kernel.registers},
+                    {"spilled_bytes", kernel.local_bytes},
+                    {"shared_bytes", kernel.shared_bytes}});
+  }
+  return list;
+}
+
+Json plan_to_json(const Plan& plan, const Rates* rates) {
+  Json json = {{"kernel", plan.kernel},
+               {"schedule", plan.schedule},
+               {"reason", plan.reason},
+               {"tile_queries", plan.tile_queries},
+               {"tile_keys", plan.tile_keys},
+               {"threads", plan.threads},
+               {"units", plan.units},
+               {"workspace_bytes", plan.workspace_bytes},
+               {"deterministic", plan.deterministic},
+               {"flops", plan.flops},
+               {"bytes", plan.bytes},
+               {"kernels", kernels_to_json(plan.kernels)}};
+  if (rates != nullptr) {
+    const Floor floor(plan, *rates);
+    json["floor_ms"] = floor.seconds() * 1e3;
+    json["floor_bound"] = floor.bound();
+  }
+  return json;
+}
+
+/// "1-forward.cu": which kernel of the call, and its kind.
+std::string file_name(std::size_t number, const GpuKernel& kernel, const char* suffix) {
+  return fmt::format("{}-{}.{}", number, kernel.name.substr(0, kernel.name.find(' ')), suffix);
+}
+
+void write_text(const std::filesystem::path& path, const std::string& text) {
+  std::ofstream file(path);
+  file << text;
+  if (!file.flush()) throw MachineError(fmt::format("{}: the file cannot be written", path.string()));
+}
+
+template <class Text>
+void dump(const Dump& where, const std::vector<CompiledKernel>& kernels, const char* suffix, Text text_of) {
+  if (!where.requested) return;
+  std::string together;
+  for (std::size_t i = 0; i < kernels.size(); ++i) {
+    const GpuKernel& kernel = kernels[i].kernel;
+    const std::string text = fmt::format("// {}, {}\n{}\n", kernel.name, kernel.architecture, text_of(kernels[i]));
+    if (std::filesystem::is_directory(where.path)) {
+      write_text(std::filesystem::path(where.path) / file_name(i + 1, kernel, suffix), text);
+    } else {
+      together += text;
+    }
+  }
+  if (where.path.empty() || where.path == "-") {
+    fmt::print("{}", together);
+  } else if (!together.empty()) {
+    write_text(where.path, together);
+  }
+}
+
+/// The kernels of both directions, each once.
+std::vector<CompiledKernel> kernels_of(const Attention& attention, const std::string& architecture) {
+  std::vector<CompiledKernel> kernels;
+  for (const Direction direction : {Direction::forward, Direction::backward}) {
+    for (CompiledKernel& compiled : gdpa::compile(attention, direction, architecture)) {
+      const bool is_known = std::any_of(kernels.begin(), kernels.end(), [&](const CompiledKernel& known) {
+        return known.kernel.name == compiled.kernel.name;
+      });
+      if (!is_known) kernels.push_back(std::move(compiled));
+    }
+  }
+  return kernels;
+}
+
+/// An architecture that is named is a GPU of its own, whatever devices there are.
+ProblemOptions problem_for(const ExplainOptions& options) {
+  ProblemOptions problem = options.problem;
+  if (options.architecture.empty()) return problem;
+  if (!problem.device.empty())
+    throw UsageError("--arch names a GPU that need not be here: expected no --device with it");
+  problem.device = "cpu";
+  return problem;
 }
 
 int execute(ExplainOptions& options) {
-  const Problem problem = resolve(options.problem);
+  const Problem problem = resolve(problem_for(options));
   const Workload shapes(problem, Contents::none, options.problem.seed);
-  const Plan forward = gdpa::explain(shapes.attention(), Direction::forward);
-  const Plan backward = gdpa::explain(shapes.attention(), Direction::backward);
-  const ProcessorRates rates = measure_processor_rates(problem.dtype, problem.threads);
-  const Floor forward_floor = floor_of(forward, rates);
-  const Floor backward_floor = floor_of(backward, rates);
+  const bool on_gpu = problem.device.kind == DeviceKind::cuda || !options.architecture.empty();
+  if (options.source.requested || options.sass.requested) {
+    if (!on_gpu) throw UsageError("--dump-source, --dump-sass: expected a GPU, got the CPU; add --arch sm_90a");
+    const std::vector<CompiledKernel> kernels = kernels_of(shapes.attention(), options.architecture);
+    dump(options.source, kernels, "cu", [](const CompiledKernel& kernel) { return kernel.source; });
+    dump(options.sass, kernels, "sass", [](const CompiledKernel& kernel) { return disassemble(kernel.image); });
+    return success;
+  }
+  const Plan forward = gdpa::explain(shapes.attention(), Direction::forward, options.architecture);
+  const Plan backward = gdpa::explain(shapes.attention(), Direction::backward, options.architecture);
+  const Rates* const rates =
+      options.architecture.empty() ? &rates_of(problem.device, problem.dtype, problem.threads) : nullptr;
 
   if (!options.json.replaces_text()) {
-    fmt::print("{}\n\n", describe(problem));
+    fmt::print("{}\n", describe(problem));
+    fmt::print("on {}\n\n", rates == nullptr ? options.architecture : describe(problem.device, problem.threads));
     fmt::print("f(s)   = {}\nf'(s)  = {}\n\n", problem.activation.text(), problem.activation.derivative_text());
-    print_direction("forward", forward, forward_floor);
-    print_direction("backward", backward, backward_floor);
-    fmt::print("measured now: products {:.1f} GFLOP/s, copies {:.1f} GB/s, {} thread{}\n", rates.product_flops * 1e-9,
-               rates.copy_bytes * 1e-9, rates.threads, rates.threads == 1 ? "" : "s");
+    print_direction("forward", forward, rates);
+    print_direction("backward", backward, rates);
+    if (rates != nullptr) fmt::print("{}\n", rates->source);
   }
   if (options.json.requested) {
-    options.json.write({{"problem", to_json(problem)},
-                        {"forward", plan_to_json(forward, forward_floor)},
-                        {"backward", plan_to_json(backward, backward_floor)},
-                        {"rates",
-                         {{"threads", rates.threads},
-                          {"product_tflops", rates.product_flops * 1e-12},
-                          {"copy_gb_per_second", rates.copy_bytes * 1e-9}}}});
+    Json report = {{"problem", to_json(problem)},
+                   {"forward", plan_to_json(forward, rates)},
+                   {"backward", plan_to_json(backward, rates)}};
+    if (rates != nullptr) {
+      report["rates"] = {{"product_tflops", rates->product_flops * 1e-12},
+                         {"copy_gb_per_second", rates->copy_bytes * 1e-9}};
+    }
+    options.json.write(report);
   }
   return success;
+}
+
+void add_dump_option(CLI::App& parser, const char* name, Dump& dump, const std::string& description) {
+  parser
+      .add_option_function<std::string>(
+          name,
+          [&dump](const std::string& path) {
+            dump.requested = true;
+            dump.path = path;
+          },
+          description + ": to standard output, a file, or a file each in a folder")
+      ->expected(0, 1)
+      ->option_text("[FILE or FOLDER]")
+      ->group("Output");
 }
 
 }  // namespace
@@ -108,6 +240,12 @@ Command add_explain(CLI::App& app) {
   CLI::App* const parser = app.add_subcommand("explain", "Say what would run for a problem, and its floor");
   add_activation_option(*parser, options->problem);
   add_problem_options(*parser, options->problem);
+  add_dtype_option(*parser, options->problem);
+  add_device_option(*parser, options->problem.device);
+  parser->add_option("--arch", options->architecture, "A GPU that need not be here, by its architecture: sm_90a, sm_80")
+      ->group("Device");
+  add_dump_option(*parser, "--dump-source", options->source, "Write the generated CUDA C++ of every kernel instead");
+  add_dump_option(*parser, "--dump-sass", options->sass, "Write the instructions of every kernel instead");
   add_json_option(*parser, options->json);
   parser->footer(footer);
   return {parser, [options] { return execute(*options); }};

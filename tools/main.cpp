@@ -37,7 +37,8 @@ int run_program(int argc, char** argv) {
   app.set_version_flag("--version", fmt::format("gdpa {} (commit {})", GDPA_VERSION, commit()),
                        "The version and commit");
   app.require_subcommand(1);
-  const std::vector<Command> commands = {add_run(app), add_explain(app), add_bench(app), add_doctor(app)};
+  const std::vector<Command> commands = {add_run(app), add_explain(app), add_compile(app), add_bench(app),
+                                         add_doctor(app)};
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

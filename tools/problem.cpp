@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "command.h"
+#include "device.h"
 
 namespace gdpa::tool {
 namespace {
@@ -154,6 +155,12 @@ void check_options(const ProblemOptions& options) {
               "--dense gives every batch entry the same length: expected --fill 1 beside it");
 }
 
+DType dtype_of(const ProblemOptions& options) {
+  const auto dtype = dtypes.find(options.dtype);
+  if (dtype != dtypes.end()) return dtype->second;
+  throw UsageError(fmt::format("--dtype: expected float32, float64, bfloat16 or float16; got '{}'", options.dtype));
+}
+
 std::map<std::string, double> parse_parameters(const std::vector<std::string>& texts) {
   std::map<std::string, double> parameters;
   for (const std::string& text : texts) {
@@ -275,9 +282,6 @@ void add_problem_options(CLI::App& parser, ProblemOptions& options) {
   parser.add_option("--head-dim-v", options.head_dim_v, "Elements of a head of value; those of the key if left out")
       ->check(CLI::PositiveNumber)
       ->group(shape);
-  parser.add_option("--dtype", options.dtype, "float32, float64, bfloat16, float16 (fp32, fp64, bf16, fp16)")
-      ->capture_default_str()
-      ->group(shape);
 
   const char* const function = "Function";
   parser.add_option("--with", options.with, "A parameter of the expression: name=number, once for each")
@@ -302,6 +306,12 @@ void add_problem_options(CLI::App& parser, ProblemOptions& options) {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str()
       ->group(function);
+}
+
+void add_dtype_option(CLI::App& parser, ProblemOptions& options) {
+  parser.add_option("--dtype", options.dtype, "float32, float64, bfloat16, float16 (fp32, fp64, bf16, fp16)")
+      ->capture_default_str()
+      ->group("Heads and type");
 }
 
 void add_activation_option(CLI::App& parser, ProblemOptions& options) {
@@ -353,6 +363,11 @@ int64_t sum(const std::vector<int64_t>& lengths) { return std::accumulate(length
 
 int64_t maximum(const std::vector<int64_t>& lengths) { return *std::max_element(lengths.begin(), lengths.end()); }
 
+Device device_of(const ProblemOptions& options) {
+  const int64_t head_dim_v = options.head_dim_v > 0 ? options.head_dim_v : options.head_dim;
+  return choose_device(options.device, {dtype_of(options), options.head_dim, head_dim_v});
+}
+
 Problem resolve(const ProblemOptions& options) {
   check_options(options);
   const GivenLengths given(options);
@@ -365,11 +380,6 @@ Problem resolve(const ProblemOptions& options) {
                     "{} of the queries and {} of the keys",
                     queries.lengths.size(), keys.lengths.size()));
   }
-  const auto dtype = dtypes.find(options.dtype);
-  if (dtype == dtypes.end()) {
-    throw UsageError(fmt::format("--dtype: expected float32, float64, bfloat16 or float16; got '{}'", options.dtype));
-  }
-
   Problem problem;
   problem.lengths_q = queries.lengths;
   problem.lengths_k = keys.lengths;
@@ -379,7 +389,7 @@ Problem resolve(const ProblemOptions& options) {
   problem.heads_k = options.heads_k > 0 ? options.heads_k : options.heads;
   problem.head_dim = options.head_dim;
   problem.head_dim_v = options.head_dim_v > 0 ? options.head_dim_v : options.head_dim;
-  problem.dtype = dtype->second;
+  problem.dtype = dtype_of(options);
   problem.activation = Activation(options.activation, parse_parameters(options.with));
   problem.scale = options.scale;
   parse_out_scale(options.out_scale, problem);
@@ -387,6 +397,7 @@ Problem resolve(const ProblemOptions& options) {
   problem.accuracy = options.accuracy == "exact" ? Accuracy::exact : Accuracy::fast;
   problem.deterministic = options.deterministic;
   problem.threads = options.threads;
+  problem.device = device_of(options);
   return problem;
 }
 
@@ -418,6 +429,7 @@ Json to_json(const Problem& problem) {
       {"accuracy", problem.accuracy == Accuracy::exact ? "exact" : "fast"},
       {"deterministic", problem.deterministic},
       {"threads", problem.threads},
+      {"device", describe(problem.device, problem.threads)},
   };
 }
 

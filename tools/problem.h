@@ -38,10 +38,12 @@ struct ProblemOptions {
   std::string accuracy = "fast";
   bool deterministic = false;
   int threads = 0;
+  std::string device;
 };
 
-/// Adds every option of ProblemOptions but --activation, which `gdpa bench` takes several times.
+/// Adds every option of ProblemOptions but --activation and --dtype, of which some commands take several, and --device.
 void add_problem_options(CLI::App& parser, ProblemOptions& options);
+void add_dtype_option(CLI::App& parser, ProblemOptions& options);
 void add_activation_option(CLI::App& parser, ProblemOptions& options);
 void add_json_option(CLI::App& parser, JsonOutput& json);
 
@@ -66,6 +68,7 @@ struct Problem {
   Accuracy accuracy = Accuracy::fast;
   bool deterministic = false;
   int threads = 0;
+  Device device;
 
   int64_t batch() const { return static_cast<int64_t>(lengths_q.size()); }
   double scale_or_default() const;
@@ -76,6 +79,9 @@ struct Problem {
 
 /// Reads the options. Throws UsageError, or gdpa::Error where the activation is at fault.
 Problem resolve(const ProblemOptions& options);
+
+/// The device that resolve chooses, without reading lengths: standard input can be read only once.
+Device device_of(const ProblemOptions& options);
 
 int64_t sum(const std::vector<int64_t>& lengths);
 int64_t maximum(const std::vector<int64_t>& lengths);

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "command.h"
+#include "device.h"
 #include "measure.h"
 #include "problem.h"
 #include "reference.h"
@@ -15,11 +16,14 @@ namespace {
 const char* const footer =
     "The error of an output is the 2-norm of its difference from an fp64 computation, relative to that computation's\n"
     "2-norm. It is held against the promise for the type: 3e-3 bfloat16, 6e-4 float16, 2e-6 float32, 1e-13 float64.\n"
-    "Outputs are filled with NaN beforehand, so that an element that is not written fails the check.\n\n"
+    "Outputs are filled with NaN beforehand, so that an element that is not written fails the check. Times are those "
+    "of\n"
+    "the clock on the CPU, and of events on a GPU.\n\n"
     "Examples:\n"
     "  gdpa run --lengths 3,17,0,5\n"
     "  gdpa run --lengths-q 100,30 --lengths-k 20,50 --heads 8 --heads-k 2 --mask window:16,0\n"
     "  gdpa run --batch 32 --max-length 500 --fill .3 --dtype bf16 --activation silu --mask causal\n"
+    "  gdpa run --device cuda --dtype bf16 --batch 64 --max-length 300 --fill .5\n"
     "  gdpa run --shared-q 4 --lengths-k histories.txt --out-scale 1/len_k          pooling by 4 queries\n"
     "  gdpa run --batch 16 --shared-k 64 --activation \"a * tanh(b * s)\" --with a=2 --with b=.5\n"
     "  gdpa run --dense --batch 4 --max-length 128 --json | python3 -m json.tool";
@@ -57,14 +61,14 @@ std::vector<CheckedOutput> check_outputs(const Problem& problem, const Workload&
   return checked;
 }
 
-Timing time(const std::function<void()>& work, double flops, double seconds) {
-  const double measured = median(time_calls(work, seconds));
+Timing time(const Workload& workload, const std::function<void()>& work, double flops, double seconds) {
+  const double measured = median(workload.time(work, seconds));
   return {measured * 1e3, flops / measured * 1e-9};
 }
 
 void print_result(const Problem& problem, const std::vector<CheckedOutput>& checked, const Timing& forward,
                   const Timing& backward) {
-  fmt::print("{}\n\n", describe(problem));
+  fmt::print("{}\non {}\n\n", describe(problem), describe(problem.device, problem.threads));
   std::vector<std::vector<std::string>> rows;
   for (const CheckedOutput& output : checked) {
     rows.push_back({output.name, fmt::format("{:.2e}", output.error),
@@ -103,8 +107,10 @@ int execute(RunOptions& options) {
   for (const CheckedOutput& output : checked) ok = ok && output.ok;
 
   const double flops = problem.forward_flops();
-  const Timing forward = time([&] { workload.run_forward(); }, flops, options.seconds);
-  const Timing backward = time([&] { workload.run_backward(); }, 2.5 * flops, options.seconds);
+  const Timing forward = time(
+      workload, [&] { workload.run_forward(); }, flops, options.seconds);
+  const Timing backward = time(
+      workload, [&] { workload.run_backward(); }, 2.5 * flops, options.seconds);
   if (!options.json.replaces_text()) print_result(problem, checked, forward, backward);
   if (options.json.requested) options.json.write(result_to_json(problem, checked, forward, backward, ok));
   return ok ? success : check_failed;
@@ -117,6 +123,8 @@ Command add_run(CLI::App& app) {
   CLI::App* const parser = app.add_subcommand("run", "Compute a problem, check it against fp64, time it");
   add_activation_option(*parser, options->problem);
   add_problem_options(*parser, options->problem);
+  add_dtype_option(*parser, options->problem);
+  add_device_option(*parser, options->problem.device);
   parser->add_flag("--no-check", options->no_check, "Skip the fp64 computation, which takes long for large problems")
       ->group("Output");
   parser->add_option("--seconds", options->seconds, "Repeat each direction for so long; the time is the median")

@@ -12,6 +12,7 @@
 #include <random>
 
 #include "command.h"
+#include "measure.h"
 
 namespace gdpa::tool {
 namespace {
@@ -83,37 +84,42 @@ std::vector<int64_t> cumulative(const std::vector<int64_t>& lengths) {
 }
 
 MutableTensorView shape_of(const std::vector<int64_t>& lengths, Form form, int64_t heads, int64_t head_dim,
-                           DType dtype) {
+                           const Problem& problem) {
   const auto batch = static_cast<int64_t>(lengths.size());
-  if (form == Form::dense) return MutableTensorView::contiguous(nullptr, dtype, {batch, lengths[0], heads, head_dim});
+  if (form == Form::dense) {
+    return MutableTensorView::contiguous(nullptr, problem.dtype, {batch, lengths[0], heads, head_dim}, problem.device);
+  }
   const int64_t rows = form == Form::shared ? lengths[0] : sum(lengths);
-  return MutableTensorView::contiguous(nullptr, dtype, {rows, heads, head_dim});
+  return MutableTensorView::contiguous(nullptr, problem.dtype, {rows, heads, head_dim}, problem.device);
 }
 
 /// A shared query gives every batch entry rows of its own.
 MutableTensorView shape_of_output(const Problem& problem) {
   const Form form = problem.form_q == Form::dense ? Form::dense : Form::jagged;
-  return shape_of(problem.lengths_q, form, problem.heads_q, problem.head_dim_v, problem.dtype);
-}
-
-TensorView vector_view(const void* data, DType dtype, std::size_t size) {
-  return TensorView::contiguous(data, dtype, {static_cast<int64_t>(size)});
+  return shape_of(problem.lengths_q, form, problem.heads_q, problem.head_dim_v, problem);
 }
 
 }  // namespace
 
 Tensor::Tensor(MutableTensorView shape, bool allocate) : view_(shape) {
   if (!allocate) return;
-  const auto bytes = static_cast<std::size_t>(elements() * size_in_bytes(view_.dtype));
   try {
-    memory_ = std::make_unique<std::byte[]>(bytes);
+    memory_ = std::make_unique<std::byte[]>(bytes());
   } catch (const std::bad_alloc&) {
     throw MachineError(
         fmt::format("an operand of {:.1f} GiB does not fit into memory: expected less; take a smaller "
                     "--batch, --scale-batch or --max-length",
-                    static_cast<double>(bytes) / (1 << 30)));
+                    static_cast<double>(bytes()) / (1 << 30)));
   }
   view_.data = memory_.get();
+  if (view_.device.kind == DeviceKind::cuda) {
+    on_device_ = std::make_unique<DeviceMemory>(view_.device.index, bytes());
+    view_.data = on_device_->data();
+  }
+}
+
+void Tensor::upload() {
+  if (on_device_) on_device_->upload(memory_.get());
 }
 
 TensorView Tensor::input() const {
@@ -136,14 +142,17 @@ void Tensor::fill_with_normal_numbers(uint64_t seed) {
   for (std::size_t i = made; i < count; i += made) {
     std::memcpy(memory_.get() + i * size, memory_.get(), std::min(made, count - i) * size);
   }
+  upload();
 }
 
 void Tensor::poison() {
   // All bits set are a NaN in every one of the four types.
-  std::memset(view_.data, 0xff, static_cast<std::size_t>(elements() * size_in_bytes(view_.dtype)));
+  std::memset(memory_.get(), 0xff, bytes());
+  upload();
 }
 
 std::vector<double> Tensor::to_double() const {
+  if (on_device_) on_device_->download(memory_.get());
   std::vector<double> numbers(static_cast<std::size_t>(elements()));
   for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = load_as(view_.dtype, memory_.get(), i);
   return numbers;
@@ -154,9 +163,9 @@ Workload::Workload(const Problem& problem, Contents contents, uint64_t seed)
       cumulative_k_(cumulative(problem.lengths_k)),
       out_scale_(problem.out_scale) {
   const bool allocate = contents == Contents::random;
-  const auto shape_q = shape_of(problem.lengths_q, problem.form_q, problem.heads_q, problem.head_dim, problem.dtype);
-  const auto shape_k = shape_of(problem.lengths_k, problem.form_k, problem.heads_k, problem.head_dim, problem.dtype);
-  const auto shape_v = shape_of(problem.lengths_k, problem.form_k, problem.heads_k, problem.head_dim_v, problem.dtype);
+  const auto shape_q = shape_of(problem.lengths_q, problem.form_q, problem.heads_q, problem.head_dim, problem);
+  const auto shape_k = shape_of(problem.lengths_k, problem.form_k, problem.heads_k, problem.head_dim, problem);
+  const auto shape_v = shape_of(problem.lengths_k, problem.form_k, problem.heads_k, problem.head_dim_v, problem);
   query = Tensor(shape_q, allocate);
   key = Tensor(shape_k, allocate);
   value = Tensor(shape_v, allocate);
@@ -188,6 +197,49 @@ Workload::Workload(const Problem& problem, Contents contents, uint64_t seed)
   attention_.accuracy = problem.accuracy;
   attention_.deterministic = problem.deterministic;
   attention_.threads = problem.threads;
+  if (problem.device.kind == DeviceKind::cuda) {
+    stream_ = std::make_unique<DeviceStream>(problem.device.index);
+    attention_.stream = stream_->handle();
+  }
+}
+
+TensorView Workload::vector_view(const void* data, DType dtype, std::size_t size) {
+  const Device device = query.view().device;
+  if (device.kind == DeviceKind::cuda) {
+    vectors_.push_back(
+        std::make_unique<DeviceMemory>(device.index, size * static_cast<std::size_t>(size_in_bytes(dtype))));
+    vectors_.back()->upload(data);
+    data = vectors_.back()->data();
+  }
+  return TensorView::contiguous(data, dtype, {static_cast<int64_t>(size)}, device);
+}
+
+std::vector<double> Workload::time(const std::function<void()>& work, double seconds) const {
+  if (!stream_) return time_calls(work, seconds);
+  constexpr int calls_at_a_time = 8;  // queued together, so that the device never waits for the host
+  std::vector<double> times = stream_->time(work, 1);
+  for (double total = times.front(); total < seconds;) {
+    for (const double call : stream_->time(work, calls_at_a_time)) {
+      times.push_back(call);
+      total += call;
+    }
+  }
+  return times;
+}
+
+std::vector<double> Workload::time_host(const std::function<void()>& work, double seconds) const {
+  if (!stream_) return time_calls(work, seconds);
+  constexpr int calls_at_a_time = 64;  // few enough that the driver's queue never fills
+  std::vector<double> times;
+  double total = 0;
+  do {
+    for (int call = 0; call < calls_at_a_time; ++call) {
+      times.push_back(time_calls(work, 0).front());
+      total += times.back();
+    }
+    stream_->wait();
+  } while (total < seconds);
+  return times;
 }
 
 }  // namespace gdpa::tool

@@ -3,14 +3,17 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
+#include "device_memory.h"
 #include "problem.h"
 
 namespace gdpa::tool {
 
-/// A contiguous operand (rows, heads, head_dim), or (batch, length, heads, head_dim) where dense.
+/// A contiguous operand (rows, heads, head_dim), or (batch, length, heads, head_dim) where dense. On a GPU it is made
+/// in host memory and copied there.
 class Tensor {
  public:
   Tensor() = default;
@@ -26,8 +29,12 @@ class Tensor {
   std::vector<double> to_double() const;
 
  private:
+  std::size_t bytes() const { return static_cast<std::size_t>(elements() * size_in_bytes(view_.dtype)); }
+  void upload();
+
   MutableTensorView view_;
   std::unique_ptr<std::byte[]> memory_;
+  std::unique_ptr<DeviceMemory> on_device_;
 };
 
 enum class Contents {
@@ -48,12 +55,23 @@ class Workload {
     backward(attention_, grad_output.input(), grad_query.view(), grad_key.view(), grad_value.view());
   }
 
+  /// Calls `work` for at least `seconds` and at least once; the seconds that each call took: by the clock on the CPU,
+  /// by events on a GPU.
+  std::vector<double> time(const std::function<void()>& work, double seconds) const;
+
+  /// The seconds until each call returned, which on a GPU is before it is computed.
+  std::vector<double> time_host(const std::function<void()>& work, double seconds) const;
+
   Tensor query, key, value, output;
   Tensor grad_output, grad_query, grad_key, grad_value;
 
  private:
+  TensorView vector_view(const void* data, DType dtype, std::size_t size);
+
   std::vector<int64_t> cumulative_q_, cumulative_k_;
   std::vector<double> out_scale_;
+  std::vector<std::unique_ptr<DeviceMemory>> vectors_;
+  std::unique_ptr<DeviceStream> stream_;
   Attention attention_ = {.query = {}, .key = {}, .value = {}};
 };
 

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <future>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -333,6 +334,26 @@ void flops(StableIValue* values, Stack stack) {
   values[0] = torch::stable::detail::from(gdpa::explain(problem.attention(), direction).flops);
 }
 
+/// Compiles the kernels of both directions at the same time: a line for each, "name\tarchitecture\tcached\tseconds".
+void compile(StableIValue* values, Stack stack) {
+  const Problem problem(stack);
+  const bool with_backward = stack.take<bool>();
+  const std::string architecture = stack.take_text();
+  const gdpa::Attention attention = problem.attention();
+  auto later = std::async(with_backward ? std::launch::async : std::launch::deferred, [&] {
+    using Kernels = std::vector<gdpa::CompiledKernel>;
+    return with_backward ? gdpa::compile(attention, gdpa::Direction::backward, architecture) : Kernels();
+  });
+  std::vector<gdpa::CompiledKernel> kernels = gdpa::compile(attention, gdpa::Direction::forward, architecture);
+  for (gdpa::CompiledKernel& kernel : later.get()) kernels.push_back(std::move(kernel));
+  std::string lines;
+  for (const gdpa::CompiledKernel& made : kernels) {
+    lines += made.kernel.name + "\t" + made.kernel.architecture + "\t" + (made.was_cached ? "1" : "0") + "\t" +
+             std::to_string(made.seconds) + "\n";
+  }
+  values[0] = torch::stable::detail::from(lines);
+}
+
 /// The canonical text of an activation and its derivative, or why it is none.
 void activation(StableIValue* values, Stack stack) {
   const gdpa::Activation activation(stack.take_text());
@@ -368,6 +389,7 @@ void implement(torch::stable::detail::StableLibrary& library) {
   library.impl("forward", boxed<forward>);
   library.impl("backward", boxed<backward>);
   library.impl("flops", boxed<flops>);
+  library.impl("compile", boxed<compile>);
 }
 
 }  // namespace
@@ -377,6 +399,7 @@ STABLE_TORCH_LIBRARY(gdpa, library) {
   library.def(("forward(" + problem + ") -> Tensor").c_str());
   library.def(("backward(Tensor grad_output, " + problem + ") -> (Tensor, Tensor, Tensor)").c_str());
   library.def(("flops(" + problem + ", bool is_backward) -> float").c_str());
+  library.def(("compile(" + problem + ", bool backward, str architecture) -> str").c_str());
   library.def("activation(str text) -> (str text, str derivative)");
 }
 

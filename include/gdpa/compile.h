@@ -21,8 +21,8 @@ struct CompiledKernel {
 };
 
 /// Compiles every kernel that forward or backward needs for this problem, all at the same time, and keeps them in the
-/// kernel cache; nothing is computed. The kernels depend on types, head_dim, forms, function, mask and alignment, not
-/// on lengths: operands may have null data, which counts as aligned to 16 bytes.
+/// kernel cache; nothing is computed. The kernels depend on types, head_dim, forms, function and alignment, not on
+/// lengths or scales: operands may have null data, which counts as aligned to 16 bytes.
 ///
 /// Without `architecture` it is the GPU of the operands, and the kernels are loaded there too: a call that is captured
 /// into a CUDA graph afterwards finds them. With one ("sm_80", "sm_90a") no GPU is needed: the cache is filled for

@@ -12,13 +12,13 @@ struct Rows {
   int count;
 };
 
-__device__ inline int64_t clamp(int64_t value, int64_t low, int64_t high) {
+GDPA_HOST_DEVICE inline int64_t clamp(int64_t value, int64_t low, int64_t high) {
   return value < low ? low : value > high ? high : value;
 }
 
 /// The rows of batch entry b. Cumulative lengths come from the device and may be wrong: whatever they say, the rows
 /// lie within the `packed_rows` of the operand. A sequence has fewer than 2^31 - 2^16 rows.
-__device__ inline Rows rows_of(const Sequences& side, int64_t b, int64_t packed_rows) {
+GDPA_HOST_DEVICE inline Rows rows_of(const Sequences& side, int64_t b, int64_t packed_rows) {
   constexpr int64_t most = 0x7fff0000;
   if (side.cumulative == nullptr) return {0, static_cast<int>(side.length)};
   const int64_t begin = clamp(side.begin(b), 0, packed_rows);
@@ -27,7 +27,8 @@ __device__ inline Rows rows_of(const Sequences& side, int64_t b, int64_t packed_
 }
 
 /// Elements from an operand's data to row `row` of the rows of batch entry b, head h.
-__device__ inline int64_t element_offset(const Operand& operand, const Rows& rows, int64_t b, int64_t row, int64_t h) {
+GDPA_HOST_DEVICE inline int64_t element_offset(const Operand& operand, const Rows& rows, int64_t b, int64_t row,
+                                               int64_t h) {
   return operand.offset(Sequences{}, b, rows.begin + row, h);
 }
 
@@ -35,7 +36,9 @@ __device__ inline int64_t element_offset(const Operand& operand, const Rows& row
 struct Kept {
   int begin;
   int count;
-  __device__ bool holds(int index) const { return static_cast<unsigned>(index - begin) < static_cast<unsigned>(count); }
+  GDPA_HOST_DEVICE bool holds(int index) const {
+    return static_cast<unsigned>(index - begin) < static_cast<unsigned>(count);
+  }
 };
 
 /// The mask of one batch entry. A mask of another kind answers the same five questions.
@@ -44,30 +47,30 @@ struct MaskOfSequence {
   int length_q;
   int length_k;
 
-  static __device__ Kept kept(const Range& range) {
+  static GDPA_HOST_DEVICE Kept kept(const Range& range) {
     return {static_cast<int>(range.begin), static_cast<int>(range.size())};
   }
 
   /// The keys that a tile of queries meets, and the queries that a tile of keys meets: empty, or one range.
-  __device__ Kept keys_of(int query, int count) const {
+  GDPA_HOST_DEVICE Kept keys_of(int query, int count) const {
     return kept(mask.keys({query, end(query, count, length_q)}, length_q, length_k));
   }
-  __device__ Kept queries_of(int key, int count) const {
+  GDPA_HOST_DEVICE Kept queries_of(int key, int count) const {
     return kept(mask.queries({key, end(key, count, length_k)}, length_q, length_k));
   }
 
   /// Every score of the tile counts: none is masked, none lies beyond the sequences.
-  __device__ bool is_full(int query, int queries, int key, int keys) const {
+  GDPA_HOST_DEVICE bool is_full(int query, int queries, int key, int keys) const {
     return query + queries <= length_q && key + keys <= length_k &&
            mask.is_full({query, query + queries}, {key, key + keys}, length_q, length_k);
   }
 
   /// Which scores of one row, or of one column, of a tile count; none beyond the sequences.
-  __device__ Kept row(int query) const { return query < length_q ? keys_of(query, 1) : Kept{0, 0}; }
-  __device__ Kept column(int key) const { return key < length_k ? queries_of(key, 1) : Kept{0, 0}; }
+  GDPA_HOST_DEVICE Kept row(int query) const { return query < length_q ? keys_of(query, 1) : Kept{0, 0}; }
+  GDPA_HOST_DEVICE Kept column(int key) const { return key < length_k ? queries_of(key, 1) : Kept{0, 0}; }
 
  private:
-  static __device__ int64_t end(int first, int count, int length) {
+  static GDPA_HOST_DEVICE int64_t end(int first, int count, int length) {
     return first + count < length ? first + count : length;
   }
 };

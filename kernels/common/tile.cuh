@@ -257,6 +257,9 @@ __device__ void multiply_fragments(Sums<row_tiles, columns>& sums, const Fragmen
                                    Tile b) {
 #pragma unroll
   for (int step = 0; step < depth / product_depth<Element>; ++step) {
+    // The products of fp32 do not depend on each other: the compiler would start those of several steps at once, with
+    // more operands than there are registers.
+    if constexpr (Element::bytes == 4) __syncwarp();
     multiply_step<Element>(sums, a.at[step], b.from_row(step * product_depth<Element>));
   }
 }

@@ -60,4 +60,9 @@ GDPA_HOST_DEVICE constexpr int padded_columns(int columns) {
   return (columns + column_group - 1) / column_group * column_group;
 }
 
+/// The columns of each of `warps` warps that share an operand's, padded.
+GDPA_HOST_DEVICE constexpr int columns_of_warp(int columns, int warps) {
+  return padded_columns((columns + warps - 1) / warps);
+}
+
 }  // namespace gdpa

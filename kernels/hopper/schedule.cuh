@@ -1,5 +1,5 @@
 // Which tiles of queries a CTA computes, found by one warp while others compute: it takes the CTA's share of the places
-// of portable/schedule.cuh, 16 of them at a time, one a lane, and lays those that have a tile into a ring in shared
+// of portable/work.cuh, 16 of them at a time, one a lane, and lays those that have a tile into a ring in shared
 // memory. Empty places cost nobody else anything. A tile that meets no key is zeros, which this warp writes itself.
 //
 // Where keys are many, CTAs that run together shall read the same ones, and each takes one of gridDim places. Where
@@ -10,7 +10,7 @@
 #include "common/tile.cuh"
 #include "hopper/arguments.cuh"
 #include "hopper/barrier.cuh"
-#include "portable/schedule.cuh"
+#include "portable/work.cuh"
 
 namespace gdpa::hopper {
 
@@ -183,7 +183,8 @@ struct Share {
 template <class Config>
 __device__ void deal_tiles(const ForwardArguments& arguments, const TileRing& ring) {
   const Params& params = arguments.common.params;
-  const portable::Owner owner = portable::query_owner<Config>(arguments.common, params.batch);
+  const portable::Owner owner{params.queries, arguments.common.packed_rows_q, params.heads_q, Config::tile_queries,
+                              params.batch};
   const Share share(owner.heads * owner.places(), arguments.in_runs);
   const int lane = lane_index();
   int dealt = 0;

@@ -11,7 +11,8 @@
 //     dQ = dS K       ->  added to an fp32 sum in global memory, which reduce.cuh then rounds
 //
 // key_warps split the keys. Where dK and dV do not fit in the registers of warps that own all columns (d > 128),
-// column_warps split the columns, and, for the scores, the queries; P then goes through shared memory as dS does.
+// column_warps split the columns, and, for the scores, the queries; P then goes through shared memory as dS does. A
+// tile of fewer than 16 queries for each column warp is not split: every one of them computes all its scores.
 //
 // The additions to dQ come in any order, so dQ differs in the last bits from run to run. Deterministic:
 // reduce_grad_query = false here, and backward_query.cuh computes dQ. dK and dV are always summed in one order.
@@ -26,7 +27,7 @@
 // Config: struct with
 //     using Element, Activation;                types.cuh; value_and_derivative(s, f, f')
 //     int head_dim, head_dim_v;                 multiples of 8, at most 256
-//     int tile_keys, tile_queries;              multiples of 16 * key_warps and of 16 * column_warps
+//     int tile_keys, tile_queries;              multiples of 16 * key_warps and of 16
 //     int key_warps, column_warps, stages, ctas;
 //     bool aligned;                             every row of every operand begins at a multiple of 16 bytes
 //     bool reduce_grad_query, keys_shared;
@@ -40,10 +41,8 @@ namespace gdpa::portable {
 template <class Config>
 struct BackwardTiles {
   using Element = typename Config::Element;
-  static constexpr int warp_columns =
-      padded_columns((Config::head_dim + Config::column_warps - 1) / Config::column_warps);
-  static constexpr int warp_columns_v =
-      padded_columns((Config::head_dim_v + Config::column_warps - 1) / Config::column_warps);
+  static constexpr int warp_columns = columns_of_warp(Config::head_dim, Config::column_warps);
+  static constexpr int warp_columns_v = columns_of_warp(Config::head_dim_v, Config::column_warps);
   static constexpr int columns = warp_columns * Config::column_warps;
   static constexpr int columns_v = warp_columns_v * Config::column_warps;
   using QueryOrKey = SharedTile<Element, columns>;
@@ -54,7 +53,10 @@ struct BackwardTiles {
   static constexpr int threads = warps * 32;
   static constexpr int warp_keys = Config::tile_keys / Config::key_warps;
   static constexpr int row_tiles = warp_keys / 16;
-  static constexpr int warp_queries = Config::tile_queries / Config::column_warps;
+  /// Scores are split by queries where each column warp can have 16; else every one of them computes all.
+  static constexpr bool weights_shared = Config::column_warps > 1 &&
+                                         Config::tile_queries % (16 * Config::column_warps) == 0;
+  static constexpr int warp_queries = Config::tile_queries / (weights_shared ? Config::column_warps : 1);
 
   // dQ of a tile: warps split the queries, 32 each where there are so many, and then the columns. The last warps may
   // compute columns past the last one, from whatever lies there; they are never stored.
@@ -69,7 +71,6 @@ struct BackwardTiles {
   static constexpr int query_bytes = QueryOrKey::bytes(Config::tile_queries);
   static constexpr int stage_bytes = query_bytes + Value::bytes(Config::tile_queries);
   static constexpr int scores_bytes = Scores::bytes(Config::tile_keys);
-  static constexpr bool weights_shared = Config::column_warps > 1;
   static constexpr bool scores_shared = weights_shared || Config::reduce_grad_query;
   static constexpr int shared_bytes = key_bytes + value_bytes + Config::stages * stage_bytes +
                                       (scores_shared ? scores_bytes : 0) + (weights_shared ? scores_bytes : 0);
@@ -170,7 +171,7 @@ __device__ void differentiate(int step, const Sums<row_tiles, columns>& scores,
   }
 }
 
-/// What one warp multiplies: its rows of the tiles, and its place in the shared P and dS.
+/// What one warp multiplies: its rows of the tiles, its place in the shared P and dS, and its columns of dK and dV.
 template <class Config>
 struct WarpTiles {
   using Tiles = BackwardTiles<Config>;
@@ -182,6 +183,8 @@ struct WarpTiles {
   typename Tiles::Scores grad_scores;
   int first_key;
   int first_query;
+  int column;
+  int column_v;
 };
 
 /// What one tile of queries adds to dK and dV, but for the part that waits for other warps: P^T and dS^T of this warp's
@@ -210,12 +213,15 @@ __device__ void contribute(KeySums& grad_key, ValueSums& grad_value, const WarpT
     Fragments<Element, Tiles::row_tiles, depth> grad_scores;
     differentiate<Config, edge>(step, scores, grad_weights, weights, grad_scores, scale, weight_factor, kept,
                                 tiles.first_query);
-    if constexpr (Tiles::scores_shared) grad_scores.store(tiles.grad_scores.from(0, step * depth));
+    // Where every column warp has all the scores, one of them stores them.
+    if (Tiles::scores_shared && (Tiles::weights_shared || tiles.column == 0)) {
+      grad_scores.store(tiles.grad_scores.from(0, step * depth));
+    }
     if constexpr (Tiles::weights_shared) {
       weights.store(tiles.weights.from(0, step * depth));
     } else {
-      multiply_fragments(grad_value, weights, tiles.grad_output.from_row(step * depth));
-      multiply_fragments(grad_key, grad_scores, tiles.query.from_row(step * depth));
+      multiply_fragments(grad_value, weights, tiles.grad_output.from(step * depth, tiles.column_v));
+      multiply_fragments(grad_key, grad_scores, tiles.query.from(step * depth, tiles.column));
     }
   }
 }
@@ -318,7 +324,7 @@ __device__ void backward_tile(const Arguments& arguments, const Work& work, unsi
       params.value.row_stride, work.keys.count - work.tile * Config::tile_keys);
   const int warp_key = warp_index() / Config::column_warps * Tiles::warp_keys;
   const int column_warp = warp_index() % Config::column_warps;
-  const int warp_query = column_warp * Tiles::warp_queries;
+  const int warp_query = Tiles::weights_shared ? column_warp * Tiles::warp_queries : 0;
   const int column = column_warp * Tiles::warp_columns;
   const int column_v = column_warp * Tiles::warp_columns_v;
   const float scale = static_cast<float>(params.scale);
@@ -356,7 +362,9 @@ __device__ void backward_tile(const Arguments& arguments, const Work& work, unsi
                                   weights_tile.from(warp_key, warp_query),
                                   grad_scores_tile.from(warp_key, warp_query),
                                   first_key + warp_key,
-                                  at.query + warp_query};
+                                  at.query + warp_query,
+                                  column,
+                                  column_v};
     if (mask.is_full(at.query, Config::tile_queries, first_key, Config::tile_keys)) {
       contribute<Config, false>(grad_key, grad_value, tiles, scale, weight_factor, mask);
     } else {

@@ -8,6 +8,9 @@
 //     S = Q K^T, dP = dO V^T  ->  registers     dS = dP * f'(scale * S)  ->  registers, as the A operand
 //     dQ += dS K      ->  registers
 //
+// Where the sums of dQ do not fit in the registers of warps that own all columns (d > 128), column_warps split them;
+// each of these warps computes the scores of its rows for itself.
+//
 // Q shared by the batch: the batch is cut into parts, a CTA walks over one, and writes fp32 sums, one slab for each
 // part, that reduce.cuh adds up in order.
 //
@@ -18,7 +21,7 @@
 //     using Element, Activation;                types.cuh; value_and_derivative(s, f, f')
 //     int head_dim, head_dim_v;                 multiples of 8, at most 256
 //     int tile_queries, tile_keys;              multiples of 16 * warps and of 16
-//     int warps, stages, ctas;
+//     int warps, column_warps, stages, ctas;    warps along the queries; along the columns of dQ
 //     bool aligned;                             every row of every operand begins at a multiple of 16 bytes
 //     bool queries_shared;
 #pragma once
@@ -33,7 +36,7 @@ struct BackwardQueryTiles {
   using Stream = KeyStream<Config>;
   using QueryTile = typename Stream::KeyTile;
   using GradOutputTile = typename Stream::ValueTile;
-  static constexpr int threads = Config::warps * 32;
+  static constexpr int threads = Stream::threads;
   static constexpr int warp_rows = Config::tile_queries / Config::warps;
   static constexpr int row_tiles = warp_rows / 16;
   static constexpr int query_bytes = QueryTile::bytes(Config::tile_queries);
@@ -107,7 +110,8 @@ __device__ void add_entry(const Arguments& arguments, const Work& work, int64_t 
       params.grad_output.row_stride, queries.count - first_query);
   stream.start();
 
-  const int warp_row = warp_index() * Tiles::warp_rows;
+  const int warp_row = warp_index() / Config::column_warps * Tiles::warp_rows;
+  const int column = warp_index() % Config::column_warps * Tiles::Stream::warp_columns;
   const float scale = static_cast<float>(params.scale);
   const float factor = Config::queries_shared ? out_scale_of(arguments, b, queries, keys) : 1.0f;
   for (int first_key = stream.begin; first_key < stream.end; first_key += Config::tile_keys) {
@@ -124,7 +128,7 @@ __device__ void add_entry(const Arguments& arguments, const Work& work, int64_t 
       differentiate_scores<Config, true>(scores, grad_weights, grad_scores, scale, factor, mask, first_query + warp_row,
                                          first_key);
     }
-    multiply_fragments(grad_query, grad_scores, stream.key_tile(first_key));
+    multiply_fragments(grad_query, grad_scores, stream.key_tile(first_key).from(0, column));
   }
   wait_for_copies<0>();
 }
@@ -134,27 +138,28 @@ __device__ void backward_query_tile(const Arguments& arguments, const Work& work
   using Tiles = BackwardQueryTiles<Config>;
   using Storage = typename Config::Element::Storage;
   const Params& params = arguments.params;
-  Sums<Tiles::row_tiles, Tiles::QueryTile::columns> grad_query;
+  Sums<Tiles::row_tiles, Tiles::Stream::warp_columns> grad_query;
   for (int64_t b = work.batch_begin; b < work.batch_end; ++b) {
     add_entry<Config>(arguments, work, b, shared, grad_query);
   }
   __syncthreads();  // Q is read no more, and copied where no key met it: its place takes dQ
 
-  const int warp_row = warp_index() * Tiles::warp_rows;
+  const int warp_row = warp_index() / Config::column_warps * Tiles::warp_rows;
+  const int column = warp_index() % Config::column_warps * Tiles::Stream::warp_columns;
   const int first_query = work.tile * Config::tile_queries;
   const float scale = static_cast<float>(params.scale);
   if constexpr (Config::queries_shared) {
     const Operand& slab = arguments.grad_query_sum;
     auto* to = static_cast<float*>(slab.data) +
-               element_offset(slab, work.queries, work.owner, first_query + warp_row, work.head);
+               element_offset(slab, work.queries, work.owner, first_query + warp_row, work.head) + column;
     visit_sums(grad_query, scale, [&](int r, int c, const float(&values)[4]) {
-      if (first_query + warp_row + r >= work.queries.count) return;
+      if (first_query + warp_row + r >= work.queries.count || column + c >= padded_columns(Config::head_dim)) return;
       *reinterpret_cast<float4*>(to + r * slab.row_stride + c) = {values[0], values[1], values[2], values[3]};
     });
   } else {
     const typename Tiles::QueryTile staging{shared};
     stage_sums(grad_query, scale * out_scale_of(arguments, work.batch_begin, work.queries, work.keys),
-               staging.from_row(warp_row));
+               staging.from(warp_row, column));
     __syncthreads();
     store_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim>(
         staging,

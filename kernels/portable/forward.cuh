@@ -10,6 +10,9 @@
 //
 // There is no maximum and no sum to keep, so tiles are independent, and one barrier a tile is all the warps share.
 //
+// Where the sums of O do not fit in the registers of warps that own all columns (fp32, d_v > 128), column_warps split
+// them; each of these warps computes the scores of its rows for itself.
+//
 // Launch: grid as schedule.cuh says, queries own the work; block forward_threads<Config>; dynamic shared memory
 //         forward_shared_bytes<Config>; no workspace.
 //
@@ -17,7 +20,8 @@
 //     using Element, Activation;                types.cuh; value(s)
 //     int head_dim, head_dim_v;                 multiples of 8, at most 256
 //     int tile_queries, tile_keys;              multiples of 16 * warps and of 16
-//     int warps, stages, ctas;                  CTAs that shall fit on one multiprocessor
+//     int warps, column_warps, stages;          along the queries; along the columns of O
+//     int ctas;                                 that shall fit on one multiprocessor
 //     bool aligned;                             every row of every operand begins at a multiple of 16 bytes
 #pragma once
 
@@ -31,7 +35,7 @@ struct ForwardTiles {
   using Stream = KeyStream<Config>;
   using QueryTile = typename Stream::KeyTile;
   using OutputTile = typename Stream::ValueTile;
-  static constexpr int threads = Config::warps * 32;
+  static constexpr int threads = Stream::threads;
   static constexpr int warp_rows = Config::tile_queries / Config::warps;
   static constexpr int row_tiles = warp_rows / 16;
   /// Q, and O when all is done.
@@ -61,6 +65,7 @@ __device__ void attend(Sums<row_tiles, columns_v>& output, KeyTile query, KeyTil
   }
   Scores scores;
   multiply_rows(scores, query, key);
+  __syncwarp();  // where f is short, the compiler would load V before there are registers for it
 #pragma unroll
   for (int step = 0; step < Config::tile_keys / depth; ++step) {
     Fragments<Element, row_tiles, depth> weights;
@@ -91,7 +96,8 @@ __device__ void store_output(const Arguments& arguments, const Work& work, const
   const int first_query = work.tile * Config::tile_queries;
   const typename Tiles::OutputTile staging{shared};
   stage_sums(output, out_scale_of(arguments, work.batch_begin, work.queries, work.keys),
-             staging.from_row(warp_index() * Tiles::warp_rows));
+             staging.from(warp_index() / Config::column_warps * Tiles::warp_rows,
+                          warp_index() % Config::column_warps * Tiles::Stream::warp_columns_v));
   __syncthreads();
   store_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim_v>(
       staging,
@@ -119,18 +125,21 @@ __device__ void forward_tile(const Arguments& arguments, const Work& work, unsig
       params.query.row_stride, work.queries.count - first_query());
   stream.start();
 
-  const int warp_row = warp_index() * Tiles::warp_rows;
+  const int warp_row = warp_index() / Config::column_warps * Tiles::warp_rows;
+  const int column = warp_index() % Config::column_warps * Tiles::Stream::warp_columns_v;
   const float scale = static_cast<float>(params.scale);
-  Sums<row_tiles, Tiles::OutputTile::columns> output;
+  Sums<row_tiles, Tiles::Stream::warp_columns_v> output;
   for (int first_key = stream.begin; first_key < stream.end; first_key += Config::tile_keys) {
     stream.advance(first_key);
     if (first_query() + warp_row >= work.queries.count) continue;
     if (mask().is_full(first_query(), Config::tile_queries, first_key, Config::tile_keys)) {
       attend<Config, false>(output, query_tile.from_row(warp_row), stream.key_tile(first_key),
-                            stream.value_tile(first_key), scale, mask(), first_query() + warp_row, first_key);
+                            stream.value_tile(first_key).from(0, column), scale, mask(), first_query() + warp_row,
+                            first_key);
     } else {
       attend<Config, true>(output, query_tile.from_row(warp_row), stream.key_tile(first_key),
-                           stream.value_tile(first_key), scale, mask(), first_query() + warp_row, first_key);
+                           stream.value_tile(first_key).from(0, column), scale, mask(), first_query() + warp_row,
+                           first_key);
     }
   }
   wait_for_copies<0>();

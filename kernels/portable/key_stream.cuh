@@ -7,14 +7,17 @@
 
 namespace gdpa::portable {
 
-/// Buffers for `stages` tiles of keys and values. Config: Element, head_dim, head_dim_v, tile_keys, warps, stages,
-/// aligned.
+/// Buffers for `stages` tiles of keys and values. Config: Element, head_dim, head_dim_v, tile_keys, warps,
+/// column_warps, stages, aligned.
 template <class Config>
 struct KeyStream {
   using Element = typename Config::Element;
   using Storage = typename Element::Storage;
-  using KeyTile = SharedTile<Element, padded_columns(Config::head_dim)>;
-  using ValueTile = SharedTile<Element, padded_columns(Config::head_dim_v)>;
+  static constexpr int threads = Config::warps * Config::column_warps * 32;
+  static constexpr int warp_columns = columns_of_warp(Config::head_dim, Config::column_warps);
+  static constexpr int warp_columns_v = columns_of_warp(Config::head_dim_v, Config::column_warps);
+  using KeyTile = SharedTile<Element, warp_columns * Config::column_warps>;
+  using ValueTile = SharedTile<Element, warp_columns_v * Config::column_warps>;
   static constexpr int key_bytes = KeyTile::bytes(Config::tile_keys);
   static constexpr int stage_bytes = key_bytes + ValueTile::bytes(Config::tile_keys);
   static constexpr int bytes = Config::stages * stage_bytes;
@@ -46,7 +49,7 @@ struct KeyStream {
 
   template <int columns, class Tile>
   __device__ void load_operand(Tile tile, const Operand& operand, int row) const {
-    load_rows<Config::warps * 32, Config::aligned, Config::tile_keys, columns>(
+    load_rows<threads, Config::aligned, Config::tile_keys, columns>(
         tile, static_cast<const Storage*>(operand.data) + element_offset(operand, keys, b, row, head),
         operand.row_stride, keys.count - row);
   }

@@ -5,10 +5,9 @@ from typing import Any
 
 import torch
 
-from gdpa import _operators  # noqa: F401  registers what autograd and torch.compile need
 from gdpa._activation import ActivationLike, text_of
 from gdpa._errors import translated
-from gdpa._library import forward as _forward
+from gdpa._operators import attend
 
 OutScale = float | str | torch.Tensor
 
@@ -47,7 +46,7 @@ def varlen_attention(
         cu_seq_q: (B + 1), int32 or int64: 0, then the running sum of the query lengths. Lengths of 0 are ordinary;
             rows after the last number belong to no sequence, their output and gradients are 0.
         cu_seq_k: (B + 1), the same of the keys.
-        max_q, max_k: the longest lengths, as torch's function takes them; nothing depends on them.
+        max_q, max_k: the longest lengths, as torch's function takes them: hints that gdpa does not need.
         activation: f as a name ("gelu"), an expression in s ("s * sigmoid(1.702 * s)"), both as in docs/functions.md, a
             Python function of one tensor written with torch operations, or a gdpa.Activation. A Python function is
             traced once for each function object.
@@ -274,7 +273,7 @@ def _attend(
     if params is not None or not isinstance(activation, str):
         activation = text_of(activation, params)
     try:
-        return _forward(
+        return attend(
             query,
             key,
             value,

@@ -33,4 +33,5 @@ _load()
 forward = torch.ops.gdpa.forward.default
 backward = torch.ops.gdpa.backward.default
 flops = torch.ops.gdpa.flops.default
+compile_kernels = torch.ops.gdpa.compile.default
 describe_activation = torch.ops.gdpa.activation.default

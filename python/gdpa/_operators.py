@@ -20,7 +20,7 @@ _per_batch = _problem.index("out_scale_per_batch")
 
 
 @torch.library.register_fake("gdpa::forward")
-def _(query, key, value, cu_seqlens_q, cu_seqlens_k, *rest):  # type: ignore[no-untyped-def]
+def empty_output(query, key, value, cu_seqlens_q, cu_seqlens_k, *rest):  # type: ignore[no-untyped-def]
     for name, tensor in (("key", key), ("value", value)):
         if tensor.device != query.device:
             raise TypeError(
@@ -114,6 +114,25 @@ def _autograd(operator: Any, function: type[torch.autograd.Function], operands: 
 
 _library.impl("forward", _autograd(forward, _Forward, 3), "Autograd", with_keyset=True)
 _library.impl("backward", _autograd(backward, _Backward, 4), "Autograd", with_keyset=True)
+
+
+def attend(*problem: Any) -> torch.Tensor:
+    """gdpa::forward, past its autograd kernel where no gradient can be asked for: that kernel is Python's, and being
+    dispatched to it takes as long as the rest of a call of one row."""
+    if torch.compiler.is_compiling() or forward_ad._current_level >= 0 or _require_gradient(*problem[:3]):
+        return forward(*problem)
+    with torch._C._AutoDispatchBelowAutograd():
+        return forward(*problem)
+
+
+def _require_gradient(query: Any, key: Any, value: Any) -> bool:
+    """Also of what is no tensor, which the operator refuses in words of its own."""
+    if not torch.is_grad_enabled():
+        return False
+    try:
+        return query.requires_grad or key.requires_grad or value.requires_grad
+    except AttributeError:
+        return True
 
 
 # Autocast -------------------------------------------------------------------------------------------------------------

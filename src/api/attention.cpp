@@ -34,7 +34,8 @@ void backward(const Attention& attention, const TensorView& grad_output, const M
 
 int64_t workspace_bytes(const Attention& attention, Direction direction) {
   const api::CheckedCall call = api::check_plan(attention, direction);
-  return is_on_gpu(call) ? cuda::workspace_bytes(call.problem, call.params) : 0;
+  if (!is_on_gpu(call)) return 0;
+  return cuda::workspace_bytes(call.problem, call.params, attention.activation.function());
 }
 
 std::vector<CompiledKernel> compile(const Attention& attention, Direction direction, const std::string& architecture) {

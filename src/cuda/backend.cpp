@@ -45,8 +45,10 @@ Accuracy accuracy_of(const Problem& problem) {
   return problem.dtype == DType::float32 ? Accuracy::exact : problem.accuracy;
 }
 
-plan::GpuPlan plan_of(const Problem& problem, const Params& params, const plan::Gpu& gpu) {
-  return plan::gpu_plan(problem, gpu, is_aligned(problem, params),
+plan::GpuPlan plan_of(const Problem& problem, const Params& params, const activation::Function& function,
+                      const plan::Gpu& gpu) {
+  return plan::gpu_plan(problem, gpu, plan::registers_of(function.value_and_derivative(), accuracy_of(problem)),
+                        is_aligned(problem, params),
                         problem.allow_tf32 ? plan::Float32Products::one : plan::Float32Products::three,
                         tensor_maps(problem, params));
 }
@@ -117,8 +119,8 @@ struct Reduction {
 
 /// What runs for a problem on a GPU, in order: the check of debug mode, the plan's kernels, the reductions.
 struct Sequence {
-  Sequence(const Problem& problem, const Params& params, const plan::Gpu& gpu)
-      : aligned(is_aligned(problem, params)), plan(plan_of(problem, params, gpu)) {
+  Sequence(const Problem& problem, const Params& params, const activation::Function& function, const plan::Gpu& gpu)
+      : aligned(is_aligned(problem, params)), plan(plan_of(problem, params, function, gpu)) {
     checks = checks_offsets() && (params.queries.cumulative != nullptr || params.keys.cumulative != nullptr);
     if (checks) {
       plan::KernelSpec spec;
@@ -262,20 +264,20 @@ class HostLengths {
 void run(const Problem& problem, const Params& params, const activation::Function& function, void* stream,
          const Workspace& workspace) {
   const CurrentDevice current(problem.device.index);
-  const Sequence sequence(problem, params, target_of(problem.device.index).gpu);
+  const Sequence sequence(problem, params, function, target_of(problem.device.index).gpu);
   const auto kernels =
       find_kernels(sequence.steps, function, accuracy_of(problem), problem.device.index, static_cast<Stream>(stream));
   Call(problem, params, static_cast<Stream>(stream), sequence).run(kernels, workspace);
 }
 
-int64_t workspace_bytes(const Problem& problem, const Params& params) {
-  return plan_of(problem, params, target_of(problem.device.index).gpu).workspace.bytes;
+int64_t workspace_bytes(const Problem& problem, const Params& params, const activation::Function& function) {
+  return plan_of(problem, params, function, target_of(problem.device.index).gpu).workspace.bytes;
 }
 
 std::vector<CompiledKernel> compile(const Problem& problem, const Params& params, const activation::Function& function,
                                     const std::string& architecture, void* stream) {
   const Target target = architecture.empty() ? target_of(problem.device.index) : target_of(architecture);
-  const Sequence sequence(problem, params, target.gpu);
+  const Sequence sequence(problem, params, function, target.gpu);
   std::vector<CompiledKernel> compiled =
       compile_kernels(sequence.steps, function, accuracy_of(problem), target.architecture);
   if (architecture.empty()) {
@@ -288,7 +290,7 @@ std::vector<CompiledKernel> compile(const Problem& problem, const Params& params
 Plan explain(const Problem& problem, const Params& params, const activation::Function& function,
              const std::string& architecture) {
   const Target target = architecture.empty() ? target_of(problem.device.index) : target_of(architecture);
-  const Sequence sequence(problem, params, target.gpu);
+  const Sequence sequence(problem, params, function, target.gpu);
   const plan::GpuPlan& chosen = sequence.plan;
   const plan::GpuStep& first = chosen.steps.front();
   Plan plan;

@@ -20,7 +20,7 @@ void run(const Problem& problem, const Params& params, const activation::Functio
          const Workspace& workspace);
 
 /// Device memory that run needs beyond inputs and outputs.
-int64_t workspace_bytes(const Problem& problem, const Params& params);
+int64_t workspace_bytes(const Problem& problem, const Params& params, const activation::Function& function);
 
 /// The kernels of a call, compiled at the same time. Without an architecture they are those of the problem's device,
 /// and are loaded there; `stream` is asked whether a graph is being captured.

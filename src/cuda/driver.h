@@ -22,6 +22,7 @@ enum class DeviceAttribute : int {
   multiprocessors = 16,
   compute_capability_major = 75,
   compute_capability_minor = 76,
+  shared_memory_per_block_optin = 97,
   clock_kilohertz = 13,
   memory_clock_kilohertz = 36,
   memory_bus_bits = 37,

@@ -16,19 +16,20 @@ namespace {
 struct KnownGpu {
   int capability;
   int multiprocessors;
+  int shared_kilobytes;  ///< that one CTA may have
 };
 
 /// One GPU of each architecture. Kernels do not depend on the number of multiprocessors; grids and workspaces do.
 constexpr std::array known_gpus = {
-    KnownGpu{80, 108},   // A100
-    KnownGpu{86, 84},    // A40
-    KnownGpu{87, 16},    // Orin
-    KnownGpu{89, 142},   // L40S
-    KnownGpu{90, 132},   // H100, H200
-    KnownGpu{100, 148},  // B200
-    KnownGpu{103, 160},  // B300
-    KnownGpu{120, 170},  // RTX 5090
-    KnownGpu{121, 48},   // GB10
+    KnownGpu{80, 108, 163},   // A100
+    KnownGpu{86, 84, 99},     // A40
+    KnownGpu{87, 16, 163},    // Orin
+    KnownGpu{89, 142, 99},    // L40S
+    KnownGpu{90, 132, 227},   // H100, H200
+    KnownGpu{100, 148, 227},  // B200
+    KnownGpu{103, 160, 227},  // B300
+    KnownGpu{120, 170, 99},   // RTX 5090
+    KnownGpu{121, 48, 99},    // GB10
 };
 
 Target target_from(const plan::Gpu& gpu) { return {gpu, architecture_of(gpu.capability)}; }
@@ -59,6 +60,7 @@ const Target& target_of(int device) {
   plan::Gpu gpu;
   gpu.multiprocessors = ask(DeviceAttribute::multiprocessors);
   gpu.capability = 10 * ask(DeviceAttribute::compute_capability_major) + ask(DeviceAttribute::compute_capability_minor);
+  gpu.shared_bytes = ask(DeviceAttribute::shared_memory_per_block_optin);
   if (const std::string problem = why_unsupported(gpu.capability); !problem.empty()) {
     throw Error(ErrorKind::runtime, fmt::format("cuda:{}: {}", device, problem));
   }
@@ -73,6 +75,7 @@ Target target_of(const std::string& architecture) {
       plan::Gpu gpu;
       gpu.multiprocessors = known.multiprocessors;
       gpu.capability = known.capability;
+      gpu.shared_bytes = known.shared_kilobytes * 1024;
       return target_from(gpu);
     }
     names += (names.empty() ? "" : ", ") + name;

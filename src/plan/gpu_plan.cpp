@@ -1,10 +1,11 @@
-// The GPU plan; see gpu_plan.h. The tiles come from measurements that docs/kernels/portable.md keeps.
+// The GPU plan; see gpu_plan.h. The tiles are chosen in gpu_tiles.cpp.
 #include "plan/gpu_plan.h"
-
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <string>
+
+#include "plan/gpu_tiles.h"
+#include "plan/hopper_plan.h"
 
 namespace gdpa::plan {
 namespace {
@@ -27,6 +28,7 @@ struct Side {
   int64_t batch;
 
   int64_t length() const { return form == Form::dense && batch > 0 ? rows / batch : rows; }
+  int64_t mean_length() const { return form == Form::shared ? rows : rows / std::max<int64_t>(1, batch); }
 
   /// The most tiles that one head can have over all batch entries, and one for rows that no entry has where the side
   /// is jagged; over `parts` of the batch where it is shared.
@@ -45,9 +47,11 @@ int64_t parts_for(const Side& side, int64_t heads, int64_t tile, const Gpu& gpu,
 
 class Planner {
  public:
-  Planner(const Problem& problem, const Gpu& gpu, bool aligned, Float32Products products, TensorMaps tensor_maps)
+  Planner(const Problem& problem, const Gpu& gpu, FunctionRegisters function, bool aligned, Float32Products products,
+          TensorMaps tensor_maps)
       : problem_(problem),
         gpu_(gpu),
+        function_(function),
         tensor_maps_(tensor_maps),
         queries_{problem.query_form, problem.rows_q, problem.batch},
         keys_{problem.key_form, problem.rows_k, problem.batch} {
@@ -60,11 +64,10 @@ class Planner {
   GpuPlan forward() {
     KernelSpec kernel = base_;
     kernel.kind = KernelKind::forward;
-    const std::string obstacle = hopper_obstacle();
+    const std::string obstacle = why_not_hopper(problem_, gpu_, kernel, tensor_maps_);
     if (obstacle.empty()) return hopper_forward(kernel);
-    plan_.reason =
-        fmt::format("one CTA owns a tile of queries and the keys pass by; not the Hopper kernel: {}", obstacle);
-    choose_forward_tiles(kernel);
+    plan_.reason = "one CTA owns a tile of queries and the keys pass by; not the Hopper kernel: " + obstacle;
+    choose_tiles(kernel, gpu_, function_);
     plan_.steps.push_back({kernel, problem_.heads_q * queries_.most_tiles(kernel.tile_queries, problem_.batch)});
     return plan_;
   }
@@ -80,13 +83,13 @@ class Planner {
 
     KernelSpec kernel = base_;
     kernel.kind = KernelKind::backward;
-    choose_backward_tiles(kernel);
     kernel.reduce_grad_query = !own_query_kernel;
     kernel.keys_shared = keys_shared;
+    choose_tiles(kernel, gpu_, function_);
     KernelSpec query_kernel = base_;
     query_kernel.kind = KernelKind::backward_query;
-    choose_backward_query_tiles(query_kernel);
     query_kernel.queries_shared = queries_shared;
+    choose_tiles(query_kernel, gpu_, function_);
     if (keys_shared) plan_.parts = parts_for(keys_, problem_.heads_k, kernel.tile_keys, gpu_, kernel.ctas);
     if (queries_shared) {
       plan_.parts = parts_for(queries_, problem_.heads_q, query_kernel.tile_queries, gpu_, query_kernel.ctas);
@@ -102,70 +105,15 @@ class Planner {
   }
 
  private:
-  /// Why the Hopper forward does not take the problem, or an empty string.
-  std::string hopper_obstacle() const {
-    constexpr int64_t most_columns = 128;
-    if (gpu_.capability != 90)
-      return fmt::format("it needs compute capability 9.0, not {}.{}", gpu_.capability / 10, gpu_.capability % 10);
-    if (is_32_bit()) return "it takes bfloat16 and float16";
-    if (std::max(problem_.head_dim, problem_.head_dim_v) > most_columns) {
-      return fmt::format("it takes head dims up to {}", most_columns);
-    }
-    if (!base_.aligned) return "some row does not begin at a multiple of 16 bytes";
-    if (tensor_maps_ == TensorMaps::unavailable) return "the copy engine does not reach an operand of these strides";
-    return {};
-  }
-
-  GpuPlan hopper_forward(KernelSpec kernel) {
-    constexpr int warps = 8;  // two warpgroups
-    const int64_t mean_keys = keys_.form == Form::shared ? keys_.rows : keys_.rows / std::max<int64_t>(1, keys_.batch);
-    kernel.family = KernelFamily::hopper;
-    const bool is_narrow = std::max(problem_.head_dim, problem_.head_dim_v) <= 64;
-    const bool is_short = mean_keys <= (is_narrow ? 512 : 256);
-    set_tiles(kernel, 128, is_narrow && !is_short ? 192 : 128, warps, is_short ? (is_narrow ? 4 : 2) : 3);
-    kernel.query_stages = is_short ? 3 : 1;
-    plan_.in_runs = mean_keys <= int64_t{kernel.stages} * kernel.tile_keys;
-    plan_.reason = plan_.in_runs
-                       ? "the keys of a sequence mostly fit shared memory: they stay there while queries pass by"
-                       : "one CTA on each multiprocessor takes tiles of queries and the keys pass by";
+  /// One CTA for each multiprocessor, which stays there.
+  GpuPlan hopper_forward(KernelSpec& kernel) {
+    choose_hopper_tiles(kernel, keys_.mean_length());
+    plan_.in_runs = keys_.mean_length() <= int64_t{kernel.stages} * kernel.tile_keys;
+    plan_.reason = plan_.in_runs ? "keys mostly fit shared memory: they stay there while tiles of queries pass by"
+                                 : "one CTA on each multiprocessor takes tiles of queries, and the keys pass by";
     const int64_t tiles = problem_.heads_q * queries_.most_tiles(kernel.tile_queries, problem_.batch);
     plan_.steps.push_back({kernel, std::min<int64_t>(tiles, gpu_.multiprocessors)});
     return plan_;
-  }
-
-  bool is_wide() const { return std::max(problem_.head_dim, problem_.head_dim_v) > 128; }
-  bool is_blackwell() const { return gpu_.capability >= 100; }  // the compiler spills the larger tiles for it
-  bool is_32_bit() const { return problem_.dtype == DType::float32; }
-
-  static void set_tiles(KernelSpec& kernel, int queries, int keys, int warps, int stages, int ctas = 1) {
-    kernel.tile_queries = queries;
-    kernel.tile_keys = keys;
-    kernel.warps = warps;
-    kernel.stages = stages;
-    kernel.ctas = ctas;
-  }
-
-  void choose_forward_tiles(KernelSpec& kernel) const {
-    if (is_32_bit()) return is_wide() ? set_tiles(kernel, 64, 16, 4, 2) : set_tiles(kernel, 128, 32, 8, 2);
-    if (is_wide()) return set_tiles(kernel, 128, 64, 8, 2);
-    set_tiles(kernel, 128, is_blackwell() ? 32 : 64, 4, 2, 2);
-  }
-
-  void choose_backward_tiles(KernelSpec& kernel) const {
-    const bool has_narrow_rows = std::max(problem_.head_dim, problem_.head_dim_v) <= 96;
-    kernel.column_warps = 2;
-    if (is_32_bit()) return set_tiles(kernel, 32, 64, 4, is_wide() ? 1 : 2);
-    if (is_wide()) return set_tiles(kernel, 64, 64, 4, 2);
-    if (!has_narrow_rows && problem_.head_dim == problem_.head_dim_v) {
-      return set_tiles(kernel, is_blackwell() ? 32 : 64, 128, 4, 2);
-    }
-    kernel.column_warps = 1;
-    set_tiles(kernel, 64, 128, 8, 2);
-  }
-
-  void choose_backward_query_tiles(KernelSpec& kernel) const {
-    if (is_32_bit()) return set_tiles(kernel, 64, 16, 4, is_wide() ? 1 : 2);
-    set_tiles(kernel, 128, is_wide() ? 32 : 64, 8, 2);
   }
 
   void lay_out_workspace(bool query_sum, bool query_slabs, bool key_slabs) {
@@ -189,6 +137,7 @@ class Planner {
 
   const Problem& problem_;
   const Gpu& gpu_;
+  FunctionRegisters function_;
   TensorMaps tensor_maps_;
   Side queries_;
   Side keys_;
@@ -197,6 +146,26 @@ class Planner {
 };
 
 }  // namespace
+
+FunctionRegisters registers_of(const activation::Program& program, Accuracy accuracy) {
+  using activation::Operation;
+  const bool is_long = std::any_of(program.steps.begin(), program.steps.end(), [&](const activation::Step& step) {
+    switch (step.operation) {
+      case Operation::power:
+      case Operation::expm1:
+      case Operation::log1p:
+        return true;  // there is no fast form
+      case Operation::erf:
+      case Operation::softplus:
+      case Operation::sin:
+      case Operation::cos:
+        return accuracy == Accuracy::exact;
+      default:
+        return false;
+    }
+  });
+  return is_long ? FunctionRegisters::many : FunctionRegisters::few;
+}
 
 int64_t padded_columns(int64_t columns) { return divide_up(columns, column_group) * column_group; }
 
@@ -211,9 +180,9 @@ GpuStep reduction(const Problem& problem, const Gpu& gpu, bool aligned, int64_t 
   return {kernel, std::min(divide_up(pieces, threads), ctas_per_multiprocessor * gpu.multiprocessors)};
 }
 
-GpuPlan gpu_plan(const Problem& problem, const Gpu& gpu, bool aligned, Float32Products products,
-                 TensorMaps tensor_maps) {
-  Planner planner(problem, gpu, aligned, products, tensor_maps);
+GpuPlan gpu_plan(const Problem& problem, const Gpu& gpu, FunctionRegisters function, bool aligned,
+                 Float32Products products, TensorMaps tensor_maps) {
+  Planner planner(problem, gpu, function, aligned, products, tensor_maps);
   return problem.direction == Direction::forward ? planner.forward() : planner.backward();
 }
 

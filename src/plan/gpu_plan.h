@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "activation/program.h"
 #include "definition/params.h"
 #include "definition/problem.h"
 #include "gdpa/plan.h"
@@ -15,11 +16,18 @@ namespace gdpa::plan {
 /// What a plan asks about the device.
 struct Gpu {
   int multiprocessors = 132;
-  int capability = 90;  ///< 10 * major + minor
+  int capability = 90;            ///< 10 * major + minor
+  int shared_bytes = 227 * 1024;  ///< that one CTA may have
 };
 
 /// Which instructions a kernel is made of, and the folder of kernels/ that holds it.
 enum class KernelFamily : std::uint8_t { portable, hopper };
+
+/// How many registers a function takes beside the sums of the products: few, or so many that tiles have to be narrower.
+enum class FunctionRegisters : std::uint8_t { few, many };
+
+/// What the program of f and f' takes: many where a step is a long polynomial in fp32 (erf, softplus, powers, sines).
+FunctionRegisters registers_of(const activation::Program& program, Accuracy accuracy);
 
 enum class KernelKind : std::uint8_t { forward, backward, backward_query, reduce, check_offsets };
 
@@ -36,8 +44,8 @@ struct KernelSpec {
   int head_dim_v = 0;
   int tile_queries = 0;
   int tile_keys = 0;
-  int warps = 0;         ///< that compute, along the tile that the CTA owns
-  int column_warps = 1;  ///< backward: along head_dim and the queries
+  int warps = 0;         ///< that compute, along the rows that the CTA owns
+  int column_warps = 1;  ///< along the columns of the sums; backward: along the queries of the scores too
   int stages = 0;
   int query_stages = 0;  ///< hopper: buffers of Q; the others are of K and V
   int ctas = 1;          ///< that shall fit on one multiprocessor
@@ -85,7 +93,8 @@ int64_t padded_columns(int64_t columns);
 /// The kernel that rounds fp32 sums into a gradient: `rows` rows, one for each head, of `columns` columns.
 GpuStep reduction(const Problem& problem, const Gpu& gpu, bool aligned, int64_t columns, int64_t rows);
 
-GpuPlan gpu_plan(const Problem& problem, const Gpu& gpu, bool aligned, Float32Products products,
-                 TensorMaps tensor_maps = TensorMaps::unavailable);
+/// Throws Error (runtime) where the GPU has too little shared memory for these head dims.
+GpuPlan gpu_plan(const Problem& problem, const Gpu& gpu, FunctionRegisters function, bool aligned,
+                 Float32Products products, TensorMaps tensor_maps = TensorMaps::unavailable);
 
 }  // namespace gdpa::plan

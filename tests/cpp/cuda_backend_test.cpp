@@ -4,8 +4,10 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "cuda/target.h"
@@ -124,10 +126,12 @@ TEST_F(CudaBackend, WhatWasCompiledAheadIsReadyForACapture) {
     compile(call.attention, Direction::forward);
     compile(call.attention, Direction::backward);
     EXPECT_TRUE(fake_driver().launches.empty());
+    const int loads = fake_driver().loads;
     fake_driver().is_capturing = true;
     call.forward();
     call.backward();
     EXPECT_EQ(fake_driver().launches.size(), 3U);
+    EXPECT_EQ(fake_driver().loads, loads);
     fake_driver() = FakeDriver();
   }
 }
@@ -147,6 +151,27 @@ TEST_F(CudaBackend, ADriverThatRefusesAKernelIsNamedWithItsVersion) {
   fake_driver().version = 12040;
   const std::string words = refusal_of([&] { call.forward(); });
   EXPECT_NE(words.find("with a driver for CUDA 12.4"), std::string::npos) << words;
+}
+
+TEST_F(CudaBackend, DebugModeChecksOffsetsBeforeTheKernelsOfACall) {
+  // In a process of its own: the variable is read once.
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const auto child = [] {
+    ::setenv("GDPA_CHECK_OFFSETS", "1", 1);
+    Call call("s");
+    call.forward();
+    const auto& launches = fake_driver().launches;
+    std::exit(launches.size() == 2 && launches[0].grid == 2 && launches[0].block == 256 ? 0 : 1);
+  };
+  EXPECT_EXIT(child(), testing::ExitedWithCode(0), "");
+}
+
+TEST_F(CudaBackend, ThreadsThatNeedOneKernelLoadItOnce) {
+  Call call("s + 7");
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) threads.emplace_back([&] { compile(call.attention, Direction::forward); });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(fake_driver().loads, 1);
 }
 
 TEST_F(CudaBackend, ExplainListsEveryKernelOfTheCall) {

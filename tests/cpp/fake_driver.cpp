@@ -83,11 +83,13 @@ int cuDeviceTotalMem_v2(std::size_t* bytes, int) {
   return success;
 }
 int cuDeviceGetAttribute(int* value, int attribute, int) {
-  constexpr int clock = 13, multiprocessors = 16, memory_clock = 36, bus = 37, major = 75, minor = 76;
+  constexpr int clock = 13, multiprocessors = 16, memory_clock = 36, bus = 37, major = 75, minor = 76,
+                shared_bytes = 97;
   *value = attribute == clock             ? 1'980'000
            : attribute == multiprocessors ? 132
            : attribute == memory_clock    ? 3'201'000
            : attribute == bus             ? 6144
+           : attribute == shared_bytes    ? 227 * 1024
            : attribute == major           ? fake_driver().capability / 10
            : attribute == minor           ? fake_driver().capability % 10
                                           : 0;
@@ -96,7 +98,7 @@ int cuDeviceGetAttribute(int* value, int attribute, int) {
 int cuDevicePrimaryCtxRetain(void** context, int) { return hand_out(context); }
 int cuCtxPushCurrent_v2(void*) { return success; }
 int cuCtxPopCurrent_v2(void** context) { return hand_out(context); }
-int cuCtxSynchronize() { return success; }
+int cuCtxSetCurrent(void*) { return success; }
 int cuModuleLoadData(void** module, const void*) {
   ++fake_driver().loads;
   return fake_driver().load_status != success ? fake_driver().load_status : hand_out(module);
@@ -118,7 +120,6 @@ int cuStreamSynchronize(void*) { return success; }
 int cuEventCreate(void** event, unsigned) { return hand_out(event); }
 int cuEventDestroy_v2(void*) { return success; }
 int cuEventRecord(void*, void*) { return success; }
-int cuEventSynchronize(void*) { return success; }
 int cuEventElapsedTime(float* milliseconds, void*, void*) {
   *milliseconds = 1;
   return success;

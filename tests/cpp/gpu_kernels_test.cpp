@@ -1,77 +1,387 @@
-// The kernels of plans compile, by the NVRTC at hand, for Ampere, Hopper and Blackwell, and the common ones keep
-// everything in registers. No GPU is needed.
+// The kernels that plans name compile without spills, for every GPU since Ampere, by the newest NVRTC and by the oldest
+// one that is tested, and multiply on the tensor cores. No GPU is needed.
+//
+// The sample holds every tile that the planner returns for each GPU, by both NVRTCs, every variant of each kind of
+// kernel, and every named function with every kind and element type, fast and exact. Environment variables:
+//     GDPA_OLDEST_NVRTC      the folder of the older NVRTC; `make setup` installs one
+//     GDPA_COMPILE_KERNELS   compiles only so many, spread over all
+//     GDPA_COMPILE_ALL=1     takes every kernel with every function by both NVRTCs rather than the sample: days, so
+//                            give a number too
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <array>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <mutex>
 #include <optional>
+#include <regex>
+#include <set>
 #include <string>
+#include <thread>
+#include <tuple>
 #include <vector>
 
-#include "cuda/kernels.h"
 #include "cuda/source.h"
-#include "gdpa/error.h"
+#include "cuda/target.h"
+#include "gdpa/activation.h"
+#include "jit/cubin.h"
 #include "jit/nvrtc.h"
 #include "plan/gpu_plan.h"
+#include "plan/gpu_tiles.h"
 
 namespace gdpa::cuda {
 namespace {
 
-struct Case {
-  DType dtype;
-  int64_t head_dim;
-  int64_t head_dim_v;
-  int capability;
+using plan::GpuElement;
+using plan::KernelKind;
+using plan::KernelSpec;
+
+std::string environment(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+/// The newest NVRTC that is found, and the oldest one that is tested.
+const std::vector<jit::Nvrtc>& compilers() {
+  static const std::vector<jit::Nvrtc> both = [] {
+    std::vector<jit::Nvrtc> found = {jit::Nvrtc::open()};
+    const std::string oldest = environment("GDPA_OLDEST_NVRTC");
+    if (oldest.empty()) return found;
+    const std::string before = environment("GDPA_NVRTC");
+    setenv("GDPA_NVRTC", oldest.c_str(), 1);
+    found.push_back(jit::Nvrtc::open());
+    before.empty() ? unsetenv("GDPA_NVRTC") : setenv("GDPA_NVRTC", before.c_str(), 1);
+    return found;
+  }();
+  return both;
+}
+
+// --- what is compiled ------------------------------------------------------------------------------------------------
+
+struct Instance {
+  KernelSpec kernel;
+  std::string function;
+  Accuracy accuracy = Accuracy::fast;
+  std::string architecture;
+  std::size_t compiler = 0;
 };
 
-class GpuKernels : public testing::TestWithParam<Case> {
- protected:
-  /// Every kernel of forward, backward and deterministic backward.
-  static std::vector<plan::KernelSpec> kernels() {
-    std::vector<plan::KernelSpec> result;
-    plan::Gpu gpu;
-    gpu.capability = GetParam().capability;
-    Problem problem;
-    problem.dtype = GetParam().dtype;
-    problem.batch = 10;
-    problem.heads_q = problem.heads_k = 4;
-    problem.head_dim = GetParam().head_dim;
-    problem.head_dim_v = GetParam().head_dim_v;
-    problem.rows_q = problem.rows_k = 1000;
-    const auto add = [&] {
-      for (const plan::GpuStep& step : plan::gpu_plan(problem, gpu, true, plan::Float32Products::three).steps) {
-        result.push_back(step.kernel);
+std::string name_of(const Instance& instance) {
+  const KernelSpec& kernel = instance.kernel;
+  return fmt::format("{} ({} x {} warps, {} CTAs{}{}{}{}), {} {}, {}, NVRTC {}.{}", describe(kernel), kernel.warps,
+                     kernel.column_warps, kernel.ctas, kernel.aligned ? ", aligned" : "",
+                     kernel.reduce_grad_query ? ", reduce_grad_query" : "", kernel.keys_shared ? ", keys_shared" : "",
+                     kernel.queries_shared ? ", queries_shared" : "", instance.function,
+                     instance.accuracy == Accuracy::fast ? "fast" : "exact", instance.architecture,
+                     compilers()[instance.compiler].major(), compilers()[instance.compiler].minor());
+}
+
+/// The problems whose plans have all kinds of kernels.
+std::vector<Problem> problems() {
+  std::vector<Problem> result;
+  constexpr std::array head_dims = {std::pair{128, 128}, std::pair{64, 64},   std::pair{256, 256}, std::pair{96, 96},
+                                    std::pair{192, 128}, std::pair{64, 128},  std::pair{8, 8},     std::pair{192, 192},
+                                    std::pair{128, 256}, std::pair{112, 112}, std::pair{160, 160}, std::pair{256, 64},
+                                    std::pair{224, 224}, std::pair{136, 72}};
+  for (const auto& [head_dim, head_dim_v] : head_dims) {
+    for (const DType dtype : {DType::bfloat16, DType::float16, DType::float32}) {
+      for (const bool allow_tf32 : {false, true}) {
+        if (allow_tf32 && dtype != DType::float32) continue;
+        Problem problem;
+        problem.dtype = dtype;
+        problem.allow_tf32 = allow_tf32;
+        problem.batch = 10;
+        problem.heads_q = problem.heads_k = 4;
+        problem.head_dim = head_dim;
+        problem.head_dim_v = head_dim_v;
+        problem.rows_q = problem.rows_k = 1000;
+        result.push_back(problem);
+        problem.direction = Direction::backward;
+        for (const Form key_form : {Form::jagged, Form::shared}) {
+          problem.key_form = key_form;
+          for (const bool deterministic : {false, true}) {
+            problem.deterministic = deterministic;
+            result.push_back(problem);
+          }
+        }
+        problem.query_form = Form::shared;
+        result.push_back(problem);
       }
-    };
-    add();
-    problem.direction = Direction::backward;
-    add();
-    problem.deterministic = true;
-    add();
-    result.push_back(plan::reduction(problem, gpu, true, problem.head_dim, 1000).kernel);
-    return result;
+    }
   }
+  return result;
+}
+
+std::vector<KernelSpec> kernels_of(const Problem& problem, const plan::Gpu& gpu, const std::string& function,
+                                   Accuracy accuracy, bool aligned) {
+  const Activation activation(function);
+  const auto registers = plan::registers_of(activation.function().value_and_derivative(), accuracy);
+  const auto products = problem.allow_tf32 ? plan::Float32Products::one : plan::Float32Products::three;
+  std::vector<KernelSpec> result;
+  for (const plan::GpuStep& step : plan::gpu_plan(problem, gpu, registers, aligned, products).steps) {
+    result.push_back(step.kernel);
+  }
+  result.push_back(plan::reduction(problem, gpu, aligned, problem.head_dim, 1000).kernel);
+  return result;
+}
+
+/// What the sample covers, each once: the tiles of each GPU by each compiler, the variants of each kind,
+/// and the functions.
+class Coverage {
+ public:
+  /// How many of the three are new with this instance.
+  int news(const Instance& instance) const {
+    return static_cast<int>(!tiles_.contains(tile_of(instance))) +
+           static_cast<int>(!variants_.contains(variant_of(instance))) +
+           static_cast<int>(!functions_.contains(function_of(instance)));
+  }
+  void add(const Instance& instance) {
+    tiles_.insert(tile_of(instance));
+    variants_.insert(variant_of(instance));
+    functions_.insert(function_of(instance));
+  }
+  std::size_t functions() const { return functions_.size(); }
+
+ private:
+  using Tile = std::tuple<std::string, std::size_t, KernelKind, bool, int, int, int, int, int>;
+  static Tile tile_of(const Instance& instance) {
+    const KernelSpec& kernel = instance.kernel;
+    const bool is_16_bit = kernel.element == GpuElement::bfloat16 || kernel.element == GpuElement::float16;
+    return {instance.architecture, instance.compiler,   kernel.kind,   is_16_bit,  kernel.tile_queries,
+            kernel.tile_keys,      kernel.column_warps, kernel.stages, kernel.ctas};
+  }
+  using Variant = std::tuple<KernelKind, GpuElement, bool, bool, bool, bool>;
+  static Variant variant_of(const Instance& instance) {
+    const KernelSpec& kernel = instance.kernel;
+    return {kernel.kind,        kernel.element,       kernel.aligned, kernel.reduce_grad_query,
+            kernel.keys_shared, kernel.queries_shared};
+  }
+  using Function = std::tuple<KernelKind, GpuElement, std::string, Accuracy>;
+  static Function function_of(const Instance& instance) {
+    if (instance.kernel.kind == KernelKind::reduce) return {};
+    return {instance.kernel.kind, instance.kernel.element, instance.function, instance.accuracy};
+  }
+
+  std::set<Tile> tiles_;
+  std::set<Variant> variants_;
+  std::set<Function> functions_;
 };
 
-TEST_P(GpuKernels, CompileWithoutSpills) {
-  std::optional<jit::Nvrtc> nvrtc;
-  try {
-    nvrtc.emplace(jit::Nvrtc::open());
-  } catch (const Error& error) {
-    GTEST_SKIP() << error.what();
-  }
-  const Activation activation("gelu");
-  for (const plan::KernelSpec& kernel : kernels()) {
-    const std::string source = kernel_source(kernel, activation.function(), Accuracy::fast);
-    const jit::Compiled compiled =
-        nvrtc->compile({source, activation.text()}, architecture_of(GetParam().capability), {"--ptxas-options=-v"});
-    EXPECT_FALSE(compiled.cubin.empty());
-    EXPECT_NE(compiled.log.find("0 bytes spill stores"), std::string::npos) << describe(kernel) << "\n" << compiled.log;
+/// Everything that may be compiled, in an order that turns through the functions.
+template <class Visit>
+void visit_instances(Visit visit) {
+  const std::vector<NamedActivation>& names = named_activations();
+  std::size_t turn = 0;
+  for (const char* architecture : {"sm_90a", "sm_80", "sm_100a", "sm_86", "sm_120a"}) {
+    const plan::Gpu gpu = target_of(std::string(architecture)).gpu;
+    for (const Problem& problem : problems()) {
+      for (const bool aligned : {true, false}) {
+        ++turn;
+        for (std::size_t i = 0; i < 2 * names.size(); ++i) {
+          // fp32 is always exact; see the backend.
+          const Accuracy accuracy =
+              (i + turn) % 2 == 0 || problem.dtype == DType::float32 ? Accuracy::exact : Accuracy::fast;
+          const std::string function(names[(i / 2 + turn) % names.size()].name);
+          for (const KernelSpec& kernel : kernels_of(problem, gpu, function, accuracy, aligned)) {
+            for (std::size_t c = 0; c < compilers().size(); ++c) {
+              visit(Instance{kernel, function, accuracy, architecture, (c + i / 2 + turn / 2) % compilers().size()});
+            }
+          }
+        }
+      }
+    }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Plans, GpuKernels,
-                         testing::Values(Case{DType::bfloat16, 128, 128, 80}, Case{DType::bfloat16, 128, 128, 90},
-                                         Case{DType::bfloat16, 128, 128, 100}, Case{DType::bfloat16, 64, 64, 90},
-                                         Case{DType::float16, 192, 128, 90}, Case{DType::float32, 64, 64, 90}));
+std::vector<Instance> sample() {
+  std::vector<Instance> result;
+  Coverage coverage;
+  for (const int wanted : {3, 2, 1}) {
+    visit_instances([&](const Instance& instance) {
+      if (coverage.news(instance) < wanted) return;
+      coverage.add(instance);
+      result.push_back(instance);
+    });
+  }
+  return result;
+}
+
+std::vector<Instance> everything() {
+  std::map<std::string, Instance> all;
+  visit_instances([&](const Instance& instance) { all.emplace(name_of(instance), instance); });
+  std::vector<Instance> result;
+  for (auto& [name, instance] : all) result.push_back(std::move(instance));
+  return result;
+}
+
+std::vector<Instance> instances() {
+  const std::vector<Instance> all = environment("GDPA_COMPILE_ALL") == "1" ? everything() : sample();
+  const std::string limit = environment("GDPA_COMPILE_KERNELS");
+  if (limit.empty() || std::stoul(limit) >= all.size()) return all;
+  std::vector<Instance> fewer;
+  for (std::size_t i = 0; i < std::stoul(limit); ++i) fewer.push_back(all[i * all.size() / std::stoul(limit)]);
+  return fewer;
+}
+
+// --- what is found in a cubin ----------------------------------------------------------------------------------------
+
+/// NVIDIA's disassembler: of the toolkit, or of the triton package that PyTorch brings; an empty path where there is
+/// none.
+std::filesystem::path disassembler() {
+  for (const std::string& folder : {environment("GDPA_SITE_PACKAGES") + "/triton/backends/nvidia/bin",
+                                    environment("CUDA_HOME") + "/bin", std::string("/usr/local/cuda/bin")}) {
+    const std::filesystem::path path = folder + "/nvdisasm";
+    if (std::filesystem::exists(path)) return path;
+  }
+  return {};
+}
+
+std::string disassemble(const std::vector<char>& cubin) {
+  static std::atomic<int> count{0};
+  const auto file = std::filesystem::temp_directory_path() / fmt::format("gdpa-{}-{}.cubin", getpid(), count++);
+  std::ofstream(file, std::ios::binary).write(cubin.data(), static_cast<std::streamsize>(cubin.size()));
+  const std::string command = fmt::format("'{}' -c '{}'", disassembler().string(), file.string());
+  std::string text;
+  if (FILE* const pipe = popen(command.c_str(), "r")) {
+    std::array<char, 4096> part;
+    for (std::size_t read = 0; (read = fread(part.data(), 1, part.size(), pipe)) > 0;) text.append(part.data(), read);
+    pclose(pipe);
+  }
+  std::filesystem::remove(file);
+  return text;
+}
+
+/// The matrix instruction that all products of an element type take, and none of another.
+std::string product_of(GpuElement element) {
+  switch (element) {
+    case GpuElement::bfloat16:
+      return "HMMA.16816.F32.BF16";
+    case GpuElement::float16:
+      return "HMMA.16816.F32";
+    case GpuElement::float32:
+    case GpuElement::tensor_float32:
+      return "HMMA.1688.F32.TF32";
+  }
+  return "";
+}
+
+/// What is wrong with the instructions of a kernel: lines, or nothing.
+std::string faults_of(const KernelSpec& kernel, const std::string& code) {
+  std::set<std::string> operations;
+  static const std::regex pattern(R"(\b([A-Z][A-Z0-9]+(?:\.[A-Z0-9_]+)*)\b)");
+  for (auto at = std::sregex_iterator(code.begin(), code.end(), pattern); at != std::sregex_iterator(); ++at) {
+    operations.insert((*at)[1]);
+  }
+  const auto has = [&](const std::string& operation) {
+    const auto found = operations.lower_bound(operation);
+    return found != operations.end() && (*found == operation || found->starts_with(operation + "."));
+  };
+  std::string faults;
+  const auto expect = [&](bool wanted, const std::string& operation) {
+    if (has(operation) != wanted) faults += fmt::format("  {} {}\n", wanted ? "expected" : "unexpected", operation);
+  };
+  expect(false, "LDL");
+  expect(false, "STL");
+  if (kernel.kind == KernelKind::reduce) return faults;
+  for (const std::string& operation : operations) {
+    if (operation.starts_with("HMMA.") && operation != product_of(kernel.element)) {
+      faults += fmt::format("  unexpected {}\n", operation);
+    }
+  }
+  expect(true, product_of(kernel.element));
+  expect(true, "LDSM");
+  expect(kernel.aligned, "LDGSTS");
+  return faults;
+}
+
+/// Compiles one instance, and says what is wrong with it: lines, or nothing.
+std::string faults_of(const Instance& instance, bool reads_code) {
+  const Activation activation(instance.function);
+  const KernelSpec& kernel = instance.kernel;
+  const std::string source = kernel_source(kernel, activation.function(), instance.accuracy);
+  const jit::Compiled compiled =
+      compilers()[instance.compiler].compile({source, activation.text()}, instance.architecture);
+  std::string faults;
+  const jit::Cubin cubin(std::string_view(compiled.cubin.data(), compiled.cubin.size()));
+  if (const int bytes = cubin.local_bytes().value_or(-1); bytes != 0) {
+    faults += fmt::format("  expected no local memory, got {} bytes\n", bytes);
+  }
+  const auto expect = [&](const char* what, int64_t expected, int64_t got) {
+    if (got != expected) faults += fmt::format("  {}: the planner counts {}, the kernel {}\n", what, expected, got);
+  };
+  expect("shared memory", plan::shared_bytes(kernel), cubin.constant(SourceNames::shared_bytes).value_or(-1));
+  if (kernel.kind != KernelKind::reduce) {
+    expect("threads", kernel.warps * kernel.column_warps * 32, cubin.constant(SourceNames::threads).value_or(-1));
+  }
+  // From sm_90 on the section of a kernel's own shared memory begins with what the system takes.
+  constexpr int of_system = 1024;
+  const int own = cubin.static_shared_bytes() % of_system;
+  if (own > plan::static_shared_bytes) {
+    faults +=
+        fmt::format("  static shared memory: expected at most {} bytes, got {}\n", plan::static_shared_bytes, own);
+  }
+  // What ptxas says of tensor-core instructions that it had to serialise, or registers that it ran out of.
+  static const std::regex warning(R"(C75(0[89]|1[0-9]))");
+  if (std::regex_search(compiled.log, warning)) faults += compiled.log;
+  if (reads_code) faults += faults_of(kernel, disassemble(compiled.cubin));
+  return faults;
+}
+
+TEST(GpuKernels, TheToolsOfThisTestAreThere) {
+  EXPECT_EQ(compilers().size(), 2U) << "expected two NVRTCs: set GDPA_OLDEST_NVRTC to the folder of the older one, "
+                                       "which `make setup` installs";
+  EXPECT_FALSE(disassembler().empty()) << "expected nvdisasm: set GDPA_SITE_PACKAGES to the site-packages of a Python "
+                                          "with PyTorch, or CUDA_HOME to a CUDA toolkit";
+}
+
+TEST(GpuKernels, TheSampleHasEveryFunctionWithEveryKindAndElement) {
+  Coverage coverage;
+  for (const Instance& instance : sample()) coverage.add(instance);
+  constexpr std::size_t kinds = 3, with_two_accuracies = 2, with_one = 2, no_function = 1;
+  EXPECT_EQ(coverage.functions(),
+            kinds * (2 * with_two_accuracies + with_one) * named_activations().size() + no_function);
+}
+
+TEST(GpuKernels, CompileWithoutSpillsToTensorCoreProducts) {
+  const std::vector<Instance> all = instances();
+  const bool can_read_code = !disassembler().empty();
+  compilers();
+  std::atomic<std::size_t> next{0};
+  std::mutex mutex;
+  std::set<std::tuple<KernelKind, GpuElement, bool, std::string, std::size_t>> read;
+  const auto work = [&] {
+    for (std::size_t i = next++; i < all.size(); i = next++) {
+      const Instance& instance = all[i];
+      const KernelSpec& kernel = instance.kernel;
+      bool reads_code = can_read_code;
+      {
+        const std::lock_guard lock(mutex);
+        if (i % 50 == 0) fmt::print("{} of {} kernels\n", i, all.size());
+        std::fflush(stdout);
+        // Disassembling takes half as long as compiling, and kernels of one kind are alike.
+        reads_code &=
+            read.emplace(kernel.kind, kernel.element, kernel.aligned, instance.architecture, instance.compiler).second;
+      }
+      std::string faults;
+      try {
+        faults = faults_of(instance, reads_code);
+      } catch (const std::exception& error) {
+        faults = error.what();
+      }
+      const std::lock_guard lock(mutex);
+      EXPECT_TRUE(faults.empty()) << name_of(instance) << ":\n" << faults;
+    }
+  };
+  std::vector<std::thread> threads;
+  for (unsigned i = 0; i < std::max(1U, std::thread::hardware_concurrency()); ++i) threads.emplace_back(work);
+  for (std::thread& thread : threads) thread.join();
+}
 
 }  // namespace
 }  // namespace gdpa::cuda

@@ -3,6 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+#include <vector>
+
+#include "activation/function.h"
+#include "gdpa/error.h"
+#include "plan/gpu_tiles.h"
+
 namespace gdpa::plan {
 namespace {
 
@@ -19,7 +26,9 @@ Problem problem_of(Direction direction, DType dtype = DType::bfloat16, int64_t h
   return problem;
 }
 
-GpuPlan plan_of(const Problem& problem) { return gpu_plan(problem, Gpu{}, true, Float32Products::three); }
+GpuPlan plan_of(const Problem& problem) {
+  return gpu_plan(problem, Gpu{}, FunctionRegisters::few, true, Float32Products::three);
+}
 
 TEST(GpuPlan, ForwardIsOneKernelWithoutMemory) {
   const GpuPlan plan = plan_of(problem_of(Direction::forward));
@@ -74,18 +83,31 @@ TEST(GpuPlan, ASharedQueryIsSummedInSlabsWithoutAdditionsThatWaitForEachOther) {
   EXPECT_TRUE(plan.deterministic);
 }
 
-TEST(GpuPlan, TilesAreMultiplesOfWhatTheirWarpsTake) {
-  for (const DType dtype : {DType::bfloat16, DType::float16, DType::float32}) {
-    for (int64_t head_dim = 8; head_dim <= 256; head_dim += 8) {
-      for (const bool deterministic : {false, true}) {
-        for (const Direction direction : {Direction::forward, Direction::backward}) {
-          Problem problem = problem_of(direction, dtype, head_dim);
-          problem.deterministic = deterministic;
-          for (const GpuStep& step : plan_of(problem).steps) {
-            const KernelSpec& kernel = step.kernel;
-            const bool owns_keys = kernel.kind == KernelKind::backward;
-            EXPECT_EQ((owns_keys ? kernel.tile_keys : kernel.tile_queries) % (16 * kernel.warps), 0);
-            EXPECT_EQ((owns_keys ? kernel.tile_queries : kernel.tile_keys) % (16 * kernel.column_warps), 0);
+/// Every GPU that differs in shared memory or in what the planner does for it.
+std::vector<Gpu> gpus() {
+  return {{108, 80, 163 * 1024}, {84, 86, 99 * 1024}, {132, 90, 227 * 1024}, {148, 100, 227 * 1024}};
+}
+
+/// Calls visit(gpu, kernel) for the kernels of every plan: each type, pair of head dims, direction and mode.
+template <class Visit>
+void visit_kernels(Visit visit) {
+  for (const Gpu& gpu : gpus()) {
+    for (const FunctionRegisters function : {FunctionRegisters::few, FunctionRegisters::many}) {
+      for (const DType dtype : {DType::bfloat16, DType::float16, DType::float32}) {
+        for (int64_t head_dim = 8; head_dim <= 256; head_dim += 8) {
+          for (int64_t head_dim_v = 8; head_dim_v <= 256; head_dim_v += 8) {
+            for (const bool deterministic : {false, true}) {
+              for (const Direction direction : {Direction::forward, Direction::backward}) {
+                Problem problem = problem_of(direction, dtype, head_dim);
+                problem.head_dim_v = head_dim_v;
+                problem.deterministic = deterministic;
+                for (const Form key_form : {Form::jagged, Form::shared}) {
+                  problem.key_form = key_form;
+                  const GpuPlan plan = gpu_plan(problem, gpu, function, true, Float32Products::three);
+                  for (const GpuStep& step : plan.steps) visit(gpu, step.kernel);
+                }
+              }
+            }
           }
         }
       }
@@ -93,17 +115,86 @@ TEST(GpuPlan, TilesAreMultiplesOfWhatTheirWarpsTake) {
   }
 }
 
+TEST(GpuPlan, TilesAreMultiplesOfWhatTheirWarpsTake) {
+  visit_kernels([](const Gpu&, const KernelSpec& kernel) {
+    const bool owns_keys = kernel.kind == KernelKind::backward;
+    ASSERT_EQ((owns_keys ? kernel.tile_keys : kernel.tile_queries) % (16 * kernel.warps), 0);
+    ASSERT_EQ((owns_keys ? kernel.tile_queries : kernel.tile_keys) % 16, 0);
+  });
+}
+
+TEST(GpuPlan, EveryTileFitsTheSharedMemoryOfItsGpuAndTheRegistersOfAThread) {
+  visit_kernels([](const Gpu& gpu, const KernelSpec& kernel) {
+    constexpr int64_t reserved = 1024;
+    const int64_t bytes = shared_bytes(kernel) + static_shared_bytes;
+    ASSERT_LE(bytes, gpu.shared_bytes);
+    ASSERT_LE(kernel.ctas * (bytes + reserved), gpu.shared_bytes + reserved);
+    ASSERT_LE(sum_registers(kernel), 192);
+    ASSERT_LE(kernel.ctas * kernel.warps * kernel.column_warps, 8);  // 255 registers for each thread
+  });
+}
+
+TEST(GpuPlan, TheMeasuredTilesOfHopperStay) {
+  for (const int64_t head_dim : {64, 128}) {
+    Problem problem = problem_of(Direction::forward, DType::bfloat16, head_dim);
+    const KernelSpec forward = plan_of(problem).steps[0].kernel;
+    EXPECT_EQ(forward.tile_queries, 128);
+    EXPECT_EQ(forward.tile_keys, 64);
+    EXPECT_EQ(forward.warps, 4);
+    EXPECT_EQ(forward.ctas, 2);
+    problem.direction = Direction::backward;
+    const KernelSpec backward = plan_of(problem).steps[0].kernel;
+    EXPECT_EQ(backward.tile_queries, 64);
+    EXPECT_EQ(backward.tile_keys, 128);
+    EXPECT_EQ(backward.warps * backward.column_warps, 8);
+    EXPECT_EQ(backward.column_warps, head_dim == 64 ? 1 : 2);
+  }
+}
+
+TEST(GpuPlan, AFunctionThatTakesManyRegistersGetsANarrowerTile) {
+  const Problem problem = problem_of(Direction::forward);
+  const auto tile_keys = [&](FunctionRegisters function) {
+    return gpu_plan(problem, Gpu{}, function, true, Float32Products::three).steps[0].kernel.tile_keys;
+  };
+  EXPECT_LT(tile_keys(FunctionRegisters::many), tile_keys(FunctionRegisters::few));
+}
+
+TEST(GpuPlan, ErfTakesManyRegistersAtFullPrecisionOnly) {
+  const auto registers = [](const char* text, Accuracy accuracy) {
+    return registers_of(Activation(text).function().value_and_derivative(), accuracy);
+  };
+  EXPECT_EQ(registers("gelu", Accuracy::exact), FunctionRegisters::many);
+  EXPECT_EQ(registers("gelu", Accuracy::fast), FunctionRegisters::few);
+  EXPECT_EQ(registers("silu", Accuracy::exact), FunctionRegisters::few);
+  EXPECT_EQ(registers("abs(s)^1.7", Accuracy::fast), FunctionRegisters::many);
+}
+
+TEST(GpuPlan, AGpuWithTooLittleSharedMemoryIsAnErrorThatSaysHowMuch) {
+  Gpu gpu;
+  gpu.shared_bytes = 48 * 1024;
+  const Problem problem = problem_of(Direction::backward, DType::float32, 256);
+  try {
+    gpu_plan(problem, gpu, FunctionRegisters::few, true, Float32Products::three);
+    FAIL() << "expected an error";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("at least 67 KB of shared memory, got 48 KB"), std::string::npos)
+        << error.what();
+  }
+}
+
 TEST(GpuPlan, Float32TakesOneProductWhereAllowed) {
   const Problem problem = problem_of(Direction::forward, DType::float32);
-  EXPECT_EQ(gpu_plan(problem, Gpu{}, true, Float32Products::one).steps[0].kernel.element, GpuElement::tensor_float32);
-  EXPECT_EQ(gpu_plan(problem, Gpu{}, true, Float32Products::three).steps[0].kernel.element, GpuElement::float32);
+  EXPECT_EQ(gpu_plan(problem, Gpu{}, FunctionRegisters::few, true, Float32Products::one).steps[0].kernel.element,
+            GpuElement::tensor_float32);
+  EXPECT_EQ(gpu_plan(problem, Gpu{}, FunctionRegisters::few, true, Float32Products::three).steps[0].kernel.element,
+            GpuElement::float32);
 }
 
 GpuPlan hopper_plan_of(const Problem& problem, int capability = 90, bool aligned = true,
                        TensorMaps maps = TensorMaps::available) {
   Gpu gpu;
   gpu.capability = capability;
-  return gpu_plan(problem, gpu, aligned, Float32Products::three, maps);
+  return gpu_plan(problem, gpu, FunctionRegisters::few, aligned, Float32Products::three, maps);
 }
 
 TEST(GpuPlan, HopperGetsItsOwnForwardOfOneCtaForEachMultiprocessor) {

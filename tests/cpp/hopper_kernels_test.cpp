@@ -50,8 +50,8 @@ class HopperKernels : public testing::TestWithParam<Case> {
     problem.head_dim = GetParam().head_dim;
     problem.head_dim_v = GetParam().head_dim_v;
     problem.rows_q = problem.rows_k = GetParam().mean_keys * problem.batch;
-    const plan::GpuPlan plan =
-        plan::gpu_plan(problem, plan::Gpu{}, true, plan::Float32Products::three, plan::TensorMaps::available);
+    const plan::GpuPlan plan = plan::gpu_plan(problem, plan::Gpu{}, plan::FunctionRegisters::few, true,
+                                              plan::Float32Products::three, plan::TensorMaps::available);
     ASSERT_EQ(plan.steps.size(), 1U);
     ASSERT_EQ(plan.steps[0].kernel.family, plan::KernelFamily::hopper) << plan.reason;
     kernel_ = plan.steps[0].kernel;

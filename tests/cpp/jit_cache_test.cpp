@@ -194,6 +194,18 @@ TEST_F(JitCache, GrowsToItsLimitAndDropsWhatWasUsedLongestAgo) {
   EXPECT_FALSE(cache.find_or_build("b", [] { return image_of("b"); }).was_cached);
 }
 
+TEST_F(JitCache, SaysWhatItHoldsAndWhyItCannotBeWritten) {
+  EXPECT_EQ(cache().usage().entries, 0);
+  cache().find_or_build("a", [] { return image_of("a"); });
+  cache().find_or_build("b", [] { return image_of("b"); });
+  const CacheUsage usage = cache().usage();
+  EXPECT_EQ(usage.entries, 2);
+  EXPECT_GT(usage.bytes, 200'000U);
+  EXPECT_EQ(usage.problem, "");
+  EXPECT_TRUE(files_ending(".part").empty());
+  EXPECT_NE(Cache({"/proc/gdpa-cache", 1 << 30}).usage().problem, "");
+}
+
 TEST_F(JitCache, ABuilderThatThrowsLeavesNoEntry) {
   EXPECT_THROW(cache().find_or_build("a", []() -> std::string { throw std::runtime_error("no compiler"); }),
                std::runtime_error);

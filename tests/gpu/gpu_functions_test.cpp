@@ -13,7 +13,7 @@
 
 #include "activation/function.h"
 #include "cuda/driver.h"
-#include "cuda/kernels.h"
+#include "cuda/target.h"
 #include "device.h"
 #include "fmt/format.h"
 #include "gdpa/activation.h"
@@ -61,8 +61,7 @@ Evaluated on_gpu(const Activation& activation, Accuracy accuracy) {
                              "}\n";
   const Gpu& gpu = Gpu::get();
   const cuda::Driver& driver = cuda::Driver::get();
-  const jit::Compiled compiled =
-      nvrtc.compile({source, activation.text()}, cuda::architecture_of(cuda::device_properties(0).capability));
+  const jit::Compiled compiled = nvrtc.compile({source, activation.text()}, cuda::target_of(0).architecture);
   cuda::Module module = nullptr;
   cuda::Kernel kernel = nullptr;
   cuda::check(driver.module_load(&module, compiled.cubin.data()), "loading the kernel");

@@ -137,8 +137,16 @@ class OnDevice {
   std::vector<Copy> copies_;
 };
 
-/// How often each option was drawn, for the record.
+/// How often each option was drawn and each kind of kernel ran, for the record.
 using Counts = std::map<std::string, int>;
+
+void count_kernels(const Attention& attention, Counts& counts) {
+  for (const Direction direction : {Direction::forward, Direction::backward}) {
+    for (const GpuKernel& kernel : explain(attention, direction).kernels) {
+      ++counts["kernel " + kernel.name.substr(0, kernel.name.find(' '))];
+    }
+  }
+}
 
 void count_options(const Attention& attention, const Reference& reference, bool has_guards, Counts& counts) {
   const auto count = [&](const char* option, bool is_drawn) { counts[option] += is_drawn ? 1 : 0; };
@@ -200,6 +208,7 @@ class GpuProblems : public testing::TestWithParam<std::size_t> {
     device.fetch({&results.output, &results.grad_query, &results.grad_key, &results.grad_value});
     expect_promise(problem, grad_output, results, fixed.products);
     count_options(attention, problem.reference(), guard > 0, counts);
+    count_kernels(attention, counts);
   }
 };
 
@@ -223,15 +232,15 @@ TEST(GpuMemory, AFailingAllocationIsAnErrorInWords) {
   const Gpu& gpu = Gpu::get();
   const GuardedMemory memory(gpu, std::vector<std::byte>(4096), 0);
   const Device device{DeviceKind::cuda, 0};
-  const auto view = [&](int64_t count) {
-    return MutableTensorView::contiguous(memory.data(), DType::bfloat16, {count, 1, 64}, device);
-  };
   const auto input = [&](int64_t count) {
     return TensorView::contiguous(memory.data(), DType::bfloat16, {count, 1, 64}, device);
   };
+  const auto gradient = [&](int64_t count, int64_t place) {
+    return MutableTensorView::contiguous(memory.data() + place * 1024, DType::bfloat16, {count, 1, 64}, device);
+  };
   const Attention attention{.query = input(rows), .key = input(8), .value = input(8), .stream = gpu.stream()};
   try {
-    backward(attention, input(rows), view(rows), view(8), view(8));
+    backward(attention, input(rows), gradient(rows, 1), gradient(8, 2), gradient(8, 3));
     FAIL() << "expected an Error";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::runtime);

@@ -57,6 +57,19 @@ def test_a_kernel_that_is_not_loaded_is_refused_while_a_graph_is_captured() -> N
         gdpa.varlen_attention(*tensors, cu_seqlens, cu_seqlens, activation="tanh(s) * 0.123")
 
 
+def test_what_was_warmed_up_can_be_captured() -> None:
+    tensors, cu_seqlens = operands(), offsets([200, 0, 1, 399])
+    keywords = {"activation": "tanh(s) * 0.321", "deterministic": True}
+    made = gdpa.warmup(gdpa.varlen_attention, *tensors, cu_seqlens, cu_seqlens, **keywords)
+    assert {kernel.name.split()[0] for kernel in made} >= {"forward", "backward"}
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = gradients(tensors, cu_seqlens, **keywords)
+    graph.replay()
+    for one, other in zip(gradients(tensors, cu_seqlens, **keywords), captured, strict=True):
+        assert torch.equal(one, other)
+
+
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_a_call_runs_on_the_device_and_stream_of_its_tensors() -> None:
     here, there = torch.device("cuda:0"), torch.device("cuda:1")
@@ -147,25 +160,31 @@ WRONG_OFFSETS = {
 }
 
 
-@pytest.mark.parametrize("wrong", WRONG_OFFSETS)
-def test_debug_mode_names_the_offset_that_is_wrong(wrong: str) -> None:
+def printed_for(cu_seqlens: str, setting: str) -> str:
+    """What a process prints that makes a right call, then one with these cumulative lengths."""
     program = (
         "import torch, gdpa\n"
         "t = torch.randn(600, 1, 64, device='cuda', dtype=torch.bfloat16)\n"
-        "right, wrong = (torch.tensor(o, device='cuda') for o in ([0, 1, 2, 600], [" + wrong + "]))\n"
-        "gdpa.varlen_attention(t, t, t, right, right)\n"
-        "torch.cuda.synchronize()\n"
-        "print('the right ones', flush=True)\n"
-        "gdpa.varlen_attention(t, t, t, wrong, right)\n"
-        "torch.cuda.synchronize()\n"
+        f"right, given = (torch.tensor(o, device='cuda') for o in ([0, 1, 2, 600], [{cu_seqlens}]))\n"
+        "for offsets in (right, given):\n"
+        "    gdpa.varlen_attention(t, t, t, offsets, right)\n"
+        "    torch.cuda.synchronize()\n"
+        "    print('a call', flush=True)\n"
     )
-    for setting, expected in (("1", WRONG_OFFSETS[wrong]), ("0", "")):
-        environment = {**os.environ, "GDPA_CHECK_OFFSETS": setting}
-        command = [sys.executable, "-c", program]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        before, after = done.stdout.split("the right ones")
-        assert before == ""
-        assert expected in after and bool(after.strip()) == bool(expected), done.stdout
+    environment = {**os.environ, "GDPA_CHECK_OFFSETS": setting}
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("wrong", WRONG_OFFSETS)
+def test_debug_mode_names_the_offset_that_is_wrong(wrong: str) -> None:
+    right, given, _ = printed_for(wrong, "1").split("a call")
+    assert right == ""
+    assert WRONG_OFFSETS[wrong] in given
+
+
+def test_without_debug_mode_nothing_is_printed() -> None:
+    assert printed_for("0, 500, 300, 600", "0") == "a call\n" * 2
 
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])

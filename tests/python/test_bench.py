@@ -15,12 +15,15 @@ import gdpa
 from gdpa.bench import __main__ as bench
 from gdpa.bench import command
 from gdpa.bench.cases import Case, cases_of_suite, generate_lengths, kept_scores, movielens_lengths
-from gdpa.bench.figures import Figure, ratios
-from gdpa.bench.measure import Effort, Result, measure, measure_rates
+from gdpa.bench.device import Processor, processor_rates
+from gdpa.bench.figures import Figure
+from gdpa.bench.figures_cpu import ratios
+from gdpa.bench.measure import Effort, Result, measure
 from gdpa.bench.rows import Rates, fields
 from gdpa.bench.systems import SYSTEMS, Gdpa, GdpaIn, Operands, Padded, SdpaPerSequence, System
 
 CPU = torch.device("cpu")
+ON_CPU = tuple(system for system in SYSTEMS if "cpu" in system.devices)
 QUICK = Effort(seconds=0.0, rounds=1)
 
 
@@ -70,10 +73,19 @@ def test_nested_and_per_sequence_softmax_agree() -> None:
     torch.testing.assert_close(nested[0], torch.cat([output[0].transpose(0, 1) for output in one_by_one]))
 
 
+class Unbounded(Processor):
+    """The processor, without the time that measuring its rates takes."""
+
+    bound: Rates | None = None
+
+    def rates(self, dtype: str, product_flops: float | None) -> Rates | None:
+        return self.bound
+
+
 def test_every_system_gives_a_row_or_a_reason() -> None:
-    result = measure(case(mask="window:2,0"), SYSTEMS, ["fwd"], QUICK, None)
+    result = measure(case(mask="window:2,0"), ON_CPU, ["fwd"], QUICK, Unbounded())
     named = {row.system for row in result.rows} | {refused.system for refused in result.refusals}
-    assert named == {system.name for system in SYSTEMS}
+    assert named == {system.name for system in ON_CPU}
     assert all(refused.reason for refused in result.refusals)
 
 
@@ -85,7 +97,7 @@ class Broken(System):
 
 
 def test_a_system_that_fails_is_reported_with_its_words_and_stops_nothing() -> None:
-    result = measure(case(batch_limit=2), [Broken(), Gdpa()], ["fwd", "bwd"], QUICK, None)
+    result = measure(case(batch_limit=2), [Broken(), Gdpa()], ["fwd", "bwd"], QUICK, Unbounded())
     assert [row.system for row in result.rows] == ["gdpa", "gdpa"]
     assert {refused.reason for refused in result.refusals} == {"RuntimeError: needs a device that is not there"}
 
@@ -96,8 +108,9 @@ def test_rows_have_the_fields_of_the_command_line() -> None:
 
 
 def test_a_row_says_what_was_run() -> None:
-    rates = Rates(1e12, 1e11)
-    row = measure(case(batch_limit=2, mask="causal"), [Gdpa()], ["bwd"], QUICK, rates).rows[0]
+    device = Unbounded()
+    device.bound = Rates(1e12, 1e11)
+    row = measure(case(batch_limit=2, mask="causal"), [Gdpa()], ["bwd"], QUICK, device).rows[0]
     assert (row.system, row.version, row.dtype, row.mask) == ("gdpa", gdpa.__version__, "float64", "causal")
     assert (row.B, row.H_q, row.d, row.q, row.kv) == (3, 2, 8, 12, 12)
     assert row.fill == pytest.approx(22 / 36)
@@ -141,12 +154,37 @@ def test_suites_scale_and_share() -> None:
     assert pma.shared_q and set(pma.lengths_q) == {4}
 
 
+def test_a_shape_of_a_suite_may_differ_in_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = {"head_dim": 8, "length_q": 6, "length_k": 9, "activation": ["silu", "relu"], "mask": "window:2,0"}
+    shape |= {"batch": 3, "heads": 2, "dtype": "float16", "shared_kv": True}
+    plain = {"head_dim": 4, "length_q": 5, "length_k": 5}
+    suite = {"batch": 7, "heads": 1, "dtype": "float32", "activation": "gelu", "shapes": [plain, shape]}
+    monkeypatch.setattr("gdpa.bench.cases.suites", lambda: {"own": suite})
+    first, silu, relu = cases_of_suite("own")
+    assert first == Case((5,) * 7, (5,) * 7, 1, 4, "float32", "gelu")
+    assert silu == Case((6,) * 3, (9,) * 3, 2, 8, "float16", "silu", "window:2,0", shared_kv=True)
+    assert relu == replace(silu, activation="relu")
+
+
+def test_options_replace_what_a_suite_says_and_no_case_comes_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = {"head_dim": 8, "length_q": 6, "length_k": 6, "activation": ["silu", "relu"], "mask": "causal"}
+    suite = {"batch": 2, "heads": 2, "dtype": "float32", "shapes": [shape]}
+    monkeypatch.setattr("gdpa.bench.cases.suites", lambda: {"own": suite})
+    asked = bench.parse(["--suite", "own", "--activation", "gelu", "--dtype", "fp16"])
+    (only,) = bench.chosen_cases(asked)
+    assert (only.activation, only.dtype, only.mask) == ("gelu", "float16", "causal")
+    as_it_is = bench.chosen_cases(bench.parse(["--suite", "own", "--mask", "none"]))
+    assert [(case.activation, case.mask) for case in as_it_is] == [("silu", "none"), ("relu", "none")]
+
+
 def test_the_floor_is_that_of_the_threads_that_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []
     answer = {"rates": {"float32": {"product_tflops": 2.0, "copy_gb_per_second": 3.0}}}
     monkeypatch.setattr(command, "json_of", lambda *arguments: asked.append(arguments) or answer)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    assert measure_rates("bfloat16") == Rates(2e12, 3e9)
+    processor_rates.cache_clear()
+    assert Processor().rates("bfloat16", None) == Rates(2e12, 3e9)
+    processor_rates.cache_clear()
     assert asked[0][-2:] == ("--threads", "3")
 
 
@@ -158,7 +196,8 @@ def test_movielens_has_its_943_histories() -> None:
 
 def test_ratios_put_the_right_system_on_top() -> None:
     timed = case(dtype="float32")
-    result = measure(timed, [Gdpa(), GdpaIn("float16"), SdpaPerSequence(), Padded()], ["fwd", "bwd"], QUICK, None)
+    systems = [Gdpa(), GdpaIn("float16"), SdpaPerSequence(), Padded()]
+    result = measure(timed, systems, ["fwd", "bwd"], QUICK, Unbounded())
     ms = {"gdpa": 2.0, "SDPA per sequence": 3.0, "padded": 8.0}
     rows = [replace(row, ms=4.0 if row.dtype == "float16" else ms[row.system]) for row in result.rows]
     measured = {figure.what: figure for figure in ratios(Result(rows), "none")}
@@ -180,7 +219,19 @@ def test_the_command_prints_a_table_and_writes_rows_and_a_picture(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows, picture = tmp_path / "rows.jsonl", tmp_path / "new" / "rates.png"
-    arguments = ["--lengths", "5,9", "--heads", "1", "--head-dim", "8", "--systems", "gdpa", "SDPA per sequence"]
+    arguments = [
+        "--device",
+        "cpu",
+        "--lengths",
+        "5,9",
+        "--heads",
+        "1",
+        "--head-dim",
+        "8",
+        "--systems",
+        "gdpa",
+        "SDPA per sequence",
+    ]
     arguments += [
         "--seconds",
         "0",
@@ -209,6 +260,9 @@ def test_the_command_prints_a_table_and_writes_rows_and_a_picture(
         (["--mask", "triangle"], "expected none, causal or window"),
         (["--activation", "sigmod(s)"], "sigmod"),
         (["--systems", "nosuch"], "expected names among gdpa"),
+        (["--systems", "SDPA cuDNN", "--device", "cpu"], "on cpu; got 'SDPA cuDNN'"),
+        (["--device", "tpu"], "expected cpu, cuda or cuda:N"),
+        (["--device", "cuda:99"], "expected a GPU that PyTorch sees"),
     ],
 )
 def test_wrong_arguments_are_refused_in_words(
@@ -220,7 +274,10 @@ def test_wrong_arguments_are_refused_in_words(
 
 def test_it_runs_as_a_module() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "gdpa.bench", "--list-systems"], capture_output=True, text=True, timeout=120
+        [sys.executable, "-m", "gdpa.bench", "--list-systems", "--device", "cpu"],
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [system.name for system in SYSTEMS]
+    assert done.stdout.splitlines() == [system.name for system in ON_CPU]

@@ -6,6 +6,7 @@ The program is GDPA_COMMAND, or the `gdpa` beside this Python or on PATH.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -43,8 +44,16 @@ ROW_FIELDS = [
 ]
 
 
-def gdpa(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run([command.find(), *arguments], capture_output=True, text=True, input=stdin, timeout=120)
+def gdpa(*arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    """On the CPU, unless an environment says otherwise: with a GPU in the machine it would be chosen."""
+    return subprocess.run(
+        [command.find(), *arguments],
+        capture_output=True,
+        text=True,
+        input=stdin,
+        timeout=120,
+        env=os.environ | ({"CUDA_VISIBLE_DEVICES": ""} | environment),
+    )
 
 
 def succeed(*arguments: str, stdin: str = "") -> str:
@@ -57,7 +66,7 @@ def run_json(*arguments: str) -> dict[str, Any]:
     return json.loads(succeed("run", "--seconds", "0", "--json", *arguments))
 
 
-@pytest.mark.parametrize("subcommand", ["run", "explain", "bench", "doctor"])
+@pytest.mark.parametrize("subcommand", ["run", "explain", "compile", "bench", "doctor"])
 def test_every_subcommand_explains_itself_with_examples(subcommand: str) -> None:
     text = succeed(subcommand, "--help")
     assert f"Usage: gdpa {subcommand}" in text
@@ -66,7 +75,7 @@ def test_every_subcommand_explains_itself_with_examples(subcommand: str) -> None
 
 def test_the_main_help_lists_the_subcommands_and_exit_codes() -> None:
     text = succeed("--help")
-    for word in ("run", "explain", "bench", "doctor", "Exit codes"):
+    for word in ("run", "explain", "compile", "bench", "doctor", "Exit codes"):
         assert word in text
 
 
@@ -165,6 +174,8 @@ def test_lengths_come_from_a_file_or_from_standard_input(tmp_path: Path) -> None
     assert run_json("--lengths", str(file))["problem"]["lengths_q"] == [3, 17, 5]
     piped = json.loads(succeed("run", "--lengths", "-", "--seconds", "0", "--json", stdin="4 6"))
     assert piped["problem"]["lengths_q"] == [4, 6]
+    timed = succeed("bench", "--lengths", "-", "--seconds", "0", "--direction", "fwd", "--json", stdin="4 6")
+    assert json.loads(timed)["q"] == 6
 
 
 def test_generated_lengths_have_the_fill_and_follow_the_seed() -> None:
@@ -277,3 +288,173 @@ def test_doctor_says_the_same_to_people() -> None:
     text = succeed("doctor")
     for word in ("processor", "libraries", "devices", "self-check", "libxsmm", "NVRTC"):
         assert word in text
+
+
+# GPUs: NVRTC is needed, and for what is launched a driver that computes nothing ---------------------------------------
+
+FAKE_DRIVER = Path(os.environ.get("GDPA_BUILD", Path(__file__).parents[2] / "build")) / "tests" / "cpp" / "fake_driver"
+
+
+@pytest.fixture(scope="module")
+def nvrtc() -> str:
+    """The file of NVRTC."""
+    components = {found["name"]: found for found in json.loads(succeed("doctor", "--json"))["components"]}
+    if not components["NVRTC"]["found"]:
+        pytest.skip(components["NVRTC"]["advice"])
+    return str(components["NVRTC"]["location"])
+
+
+def on_fake_gpu(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    if not (FAKE_DRIVER / "libcuda.so.1").is_file():
+        pytest.skip("needs a finished build of the tests: cmake --build build")
+    libraries = f"{FAKE_DRIVER}:{os.environ.get('LD_LIBRARY_PATH', '')}"
+    return gdpa(*arguments, **({"LD_LIBRARY_PATH": libraries} | environment))
+
+
+def test_a_gpu_that_is_not_there_is_said_to_be_missing() -> None:
+    done = gdpa("run", "--device", "cuda:7")
+    assert done.returncode == 3
+    assert "--device cuda:7: expected a GPU of that number" in done.stderr and "--device cpu" in done.stderr
+    assert gdpa("run", "--device", "gpu").returncode == 2
+
+
+def test_compile_fills_the_cache_for_a_gpu_that_is_not_there(nvrtc: str, tmp_path: Path) -> None:
+    arguments = ("compile", "--arch", "sm_90", "--dtype", "bf16", "--head-dim", "16", "--activation", "silu", "--json")
+
+    def kernels() -> list[dict[str, Any]]:
+        done = gdpa(*arguments, GDPA_CACHE_DIR=str(tmp_path))
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    first = kernels()
+    assert [(kernel["direction"], kernel["kernel"].split()[0]) for kernel in first] == [
+        ("fwd", "forward"),
+        ("bwd", "backward"),
+        ("bwd", "reduce"),
+    ]
+    assert {kernel["architecture"] for kernel in first} == {"sm_90a"}
+    assert not any(kernel["cached"] for kernel in first)
+    assert all(kernel["cached"] for kernel in kernels())
+
+
+def test_compile_needs_a_gpu_or_an_architecture() -> None:
+    done = gdpa("compile")
+    assert done.returncode == 2 and "--arch sm_90a" in done.stderr
+    assert gdpa("compile", "--arch", "sm_70").returncode == 2
+    assert gdpa("compile", "--arch", "sm_90a", "--dtype", "fp64").returncode == 2
+
+
+def test_explain_lists_the_kernels_for_an_architecture(nvrtc: str) -> None:
+    plan = json.loads(succeed("explain", "--arch", "sm_80", "--dtype", "fp16", "--head-dim", "16", "--json"))
+    assert [kernel["name"].split()[0] for kernel in plan["backward"]["kernels"]] == ["backward", "reduce"]
+    for kernel in plan["backward"]["kernels"]:
+        assert kernel["architecture"] == "sm_80"
+        assert 0 < kernel["registers"] <= 255 and kernel["threads"] % 32 == 0
+    assert "floor_ms" not in plan["forward"] and "rates" not in plan
+    text = succeed("explain", "--arch", "sm_80", "--dtype", "fp16", "--head-dim", "16")
+    assert "FLOP a byte" in text and "spilled bytes" in text
+
+
+def test_explain_shows_the_source_and_the_instructions(nvrtc: str, tmp_path: Path) -> None:
+    problem = ("--arch", "sm_80", "--dtype", "fp16", "--head-dim", "16", "--activation", "s * 2")
+    source = succeed("explain", *problem, "--dump-source")
+    assert source.count("__global__") == 3 and "// s * 2" in source
+    succeed("explain", *problem, "--dump-source", str(tmp_path))
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["1-forward.cu", "2-backward.cu", "3-reduce.cu"]
+    file = tmp_path / "kernels.sass"
+    done = gdpa("explain", *problem, "--dump-sass", str(file))
+    if done.returncode == 3:
+        assert "Looked in:" in done.stderr
+        pytest.skip(done.stderr)
+    assert "HMMA" in file.read_text()
+
+
+def test_a_dump_for_the_cpu_is_refused() -> None:
+    done = gdpa("explain", "--dump-sass")
+    assert done.returncode == 2 and "--arch" in done.stderr
+
+
+def test_where_the_disassembler_was_looked_for_is_said(nvrtc: str) -> None:
+    nowhere = {"PATH": "/nowhere", "CUDA_HOME": "/no/toolkit", "GDPA_SITE_PACKAGES": "/no/packages"}
+    done = gdpa("explain", "--arch", "sm_80", "--dtype", "fp16", "--dump-sass", GDPA_NVRTC=nvrtc, **nowhere)
+    if done.returncode == 0:
+        pytest.skip("a disassembler lies in a place that is always looked at")
+    assert done.returncode == 3
+    for place in ("/nowhere", "/no/toolkit/bin", "/no/packages/triton/backends/nvidia/bin"):
+        assert f"\n  {place}\n" in done.stderr + "\n"
+
+
+def test_a_gpu_is_chosen_where_there_is_one_and_can_be_left() -> None:
+    def device(*arguments: str) -> str:
+        done = on_fake_gpu("run", "--lengths", "8", "--seconds", "0", "--no-check", "--json", *arguments)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)["problem"]["device"]
+
+    assert device() == "cuda:0, Fake GPU"
+    assert device("--device", "cuda") == "cuda:0, Fake GPU"
+    assert "Fake" not in device("--device", "cpu")
+    assert "Fake" not in device("--dtype", "fp64"), "no kernels for the type: the CPU computes it"
+    assert "Fake" not in device("--head-dim", "12")
+
+
+def test_what_was_not_computed_fails_the_check_on_a_gpu_too() -> None:
+    done = on_fake_gpu("run", "--lengths", "8", "--seconds", "0")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "on cuda:0, Fake GPU" in done.stdout
+
+
+def test_an_old_gpu_is_refused_and_never_chosen() -> None:
+    done = on_fake_gpu("run", "--device", "cuda", FAKE_CUDA_CAPABILITY="75")
+    assert done.returncode == 3
+    assert "expected compute capability 8.0 or later (Ampere), got 7.5" in done.stderr
+    assert on_fake_gpu("run", "--lengths", "8", "--seconds", "0", FAKE_CUDA_CAPABILITY="75").returncode == 0
+    report = on_fake_gpu("doctor", FAKE_CUDA_CAPABILITY="75").stdout
+    assert "Fake GPU, compute capability 7.5" in report and "use a newer GPU, or the CPU" in report
+
+
+def test_doctor_says_that_a_driver_is_older_than_nvrtc(nvrtc: str) -> None:
+    done = on_fake_gpu("doctor", "--json", FAKE_CUDA_VERSION="11080", FAKE_CUDA_CAPABILITY="75")
+    advice = {found["name"]: found["advice"] for found in json.loads(done.stdout)["components"]}
+    assert "this one is for 11.8: update the driver" in advice["NVRTC"]
+
+
+def test_doctor_says_what_to_do_about_a_cache_that_cannot_be_written() -> None:
+    report = json.loads(gdpa("doctor", "--json", GDPA_CACHE_DIR="/proc/gdpa").stdout)["kernel_cache"]
+    assert report["folder"] == "/proc/gdpa" and "set GDPA_CACHE_DIR to a folder" in report["advice"]
+
+
+def fake_python(folder: Path) -> str:
+    """A PATH whose python3 has every package and prints what it is asked to run."""
+    python = folder / "python3"
+    python.write_text('#!/bin/bash\n[ "$1" = -c ] && exit 0\nprintf "%s|" "$@"\n')
+    python.chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
+
+
+def test_on_a_gpu_bench_is_the_comparison_with_the_same_options(tmp_path: Path) -> None:
+    options = ("--suite", "anchors", "--activation", "gelu", "s * 2", "--direction", "fwd", "--json")
+    done = on_fake_gpu("bench", *options, PATH=fake_python(tmp_path), VIRTUAL_ENV=str(tmp_path))
+    words = done.stdout.rstrip("|").split("|")
+    if words[:2] != ["-m", "gdpa.bench"]:
+        pytest.skip("the command lies beside a Python of its own")
+    values = {name: words[words.index(name) + 1] for name in ("--suite", "--direction", "--json", "--device")}
+    assert values == {"--suite": "anchors", "--direction": "fwd", "--json": "-", "--device": "cuda:0"}
+    assert words[words.index("--activation") + 1 :][:2] == ["gelu", "s * 2"]
+
+
+def test_on_a_gpu_bench_times_gdpa_alone_where_asked(tmp_path: Path) -> None:
+    path = fake_python(tmp_path)
+    arguments = ("bench", "--lengths", "8", "--seconds", "0", "--dtype", "bf16", "--direction", "fwd", "--json")
+    alone = on_fake_gpu(*arguments, "--alone", PATH=path)
+    assert alone.returncode == 0 and alone.stderr == ""
+    assert json.loads(alone.stdout)["device"] == "cuda:0, Fake GPU"
+    grouped = on_fake_gpu(*arguments, "--heads-k", "2", PATH=path)
+    assert json.loads(grouped.stdout)["H_k"] == 2
+    assert (
+        grouped.stderr == "gdpa bench: --heads-k is known to gdpa alone, so that no other system is timed beside it\n"
+    )
+
+
+def test_the_host_cost_of_a_call_on_a_gpu() -> None:
+    done = on_fake_gpu("bench", "--host-cost", "--seconds", ".01", "--json")
+    assert json.loads(done.stdout)["device"] == "cuda:0, Fake GPU"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from gdpa.bench.device import Processor
 from gdpa.demo import histories as data
 from gdpa.demo.__main__ import main
 from gdpa.demo.expression import in_pytorch
@@ -84,10 +85,12 @@ def test_samples_are_spread_over_the_batches() -> None:
 def test_the_demonstration_writes_its_figures_and_its_picture(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["--quick", "--output", str(tmp_path), "--activation", "sin(s)"]) == 0
+    assert main(["--device", "cpu", "--quick", "--output", str(tmp_path), "--activation", "sin(s)"]) == 0
 
     document = json.loads((tmp_path / "demo.json").read_text())
     assert document["histories"]["users"] == 32
+    assert document["settings"]["device"] == Processor().describe()
+    assert (document["settings"]["dtype"], document["settings"]["batch"]) == ("float32", 16)
     rows = document["measurements"]
     assert [(row["use"], row["activation"]) for row in rows] == [
         (use.name, text) for use in USES for text in ("gelu", "silu", "sin(s)")
@@ -105,6 +108,7 @@ def test_the_demonstration_writes_its_figures_and_its_picture(
 def test_an_error_is_one_sentence_and_an_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, expected in (
         (["--users", "944"], "--users is a number from 1 to 943"),
+        (["--device", "cuda:99"], "a GPU that PyTorch sees"),
         (["--activation", "s +"], "is not an expression in s"),
         (["--activation", "softmax(s)"], "to compare with PyTorch"),
     ):

@@ -13,14 +13,18 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gdpa.bench.cases import Case
+    from gdpa.bench.device import Device
     from gdpa.bench.figures import Figure
+    from gdpa.bench.measure import Effort, Result
     from gdpa.bench.systems import System
 
+STANDARD_OUTPUT = Path("-")
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 SHORT_DTYPES = {"fp32": "float32", "fp64": "float64", "bf16": "bfloat16", "fp16": "float16"}
 
 EXAMPLES = """examples:
   python -m gdpa.bench --figures
+  python -m gdpa.bench --suite anchors --device cuda --report
   python -m gdpa.bench --lengths movielens --batch-limit 64 --head-dim 128 --mask causal --plot movielens.png
   python -m gdpa.bench --suite anchors --scale-batch 0.01 --direction fwd --json anchors.jsonl
   python -m gdpa.bench --batch 16 --max-length 300 --fill 0.5 --activation gelu silu --dtype float32 bfloat16
@@ -49,13 +53,14 @@ def dtype(text: str) -> str:
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m gdpa.bench",
-        description="Times gdpa and every other system that can be imported, taking turns on the same problems.",
+        description="Times gdpa and every other system that can be imported, taking turns on the same problems; "
+        "on a GPU, where PyTorch sees one, with cuBLAS in turn.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     what = parser.add_argument_group("what is timed")
     what.add_argument("--figures", action="store_true", help="the project's figures against their goals; minutes")
-    what.add_argument("--suite", metavar="NAME", help="a built-in list of shapes: anchors, uses")
+    what.add_argument("--suite", metavar="NAME", help="a built-in list of shapes; a wrong name shows the names")
     what.add_argument("--scale-batch", type=float, default=1.0, metavar="F", help="factor on the suite's batch (1)")
     what.add_argument("--lengths", metavar="SOURCE", help="movielens, numbers such as 3,17,0,5, or a file of numbers")
     what.add_argument("--users", type=int, metavar="N", help="the first N of these lengths only")
@@ -67,18 +72,28 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     what.add_argument("--heads", type=int, default=4, metavar="N", help="attention heads (4)")
     what.add_argument("--head-dim", type=int, default=64, metavar="N", help="elements of a head (64)")
     what.add_argument("--dtype", type=dtype, nargs="+", metavar="TYPE", help="float32, float64, bfloat16, float16")
-    what.add_argument("--activation", nargs="+", metavar="F", help="names or expressions in s (gelu)")
-    what.add_argument("--mask", default="none", metavar="MASK", help="none, causal, or window:LEFT,RIGHT (none)")
+    what.add_argument("--activation", nargs="+", metavar="F", help="names or expressions in s (the suite's, or gelu)")
+    what.add_argument("--mask", metavar="MASK", help="none, causal, or window:LEFT,RIGHT (the suite's, or none)")
     what.add_argument("--direction", default="both", choices=("fwd", "bwd", "both"))
     what.add_argument("--systems", nargs="+", metavar="NAME", help="only these; --list-systems shows the names")
     what.add_argument("--list-systems", action="store_true", help="show the names and stop")
     how = parser.add_argument_group("how")
-    how.add_argument("--seconds", type=float, metavar="S", help="for each figure, all rounds together (0.5)")
+    how.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:N (the GPU where PyTorch sees one)")
+    how.add_argument(
+        "--seconds", type=float, metavar="S", help="for each figure, all rounds together (0.5; 0.9 on a GPU)"
+    )
     how.add_argument("--rounds", type=int, default=3, metavar="N", help="turns that the systems take (3)")
     how.add_argument("--threads", type=int, metavar="N", help="CPU threads, for gdpa and PyTorch alike")
     out = parser.add_argument_group("output")
-    out.add_argument("--json", type=Path, metavar="FILE", help="one JSON object a row; - for standard output")
+    out.add_argument(
+        "--json", type=Path, nargs="?", const=STANDARD_OUTPUT, metavar="FILE",
+        help="one JSON object a row; to standard output without FILE",
+    )  # fmt: skip
     out.add_argument("--plot", type=Path, metavar="FILE", help="a picture, .png or .svg")
+    out.add_argument(
+        "--report", type=Path, nargs="?", const=Path("reports"), metavar="FOLDER",
+        help="SUITE-DEVICE.json, .md and .png in this folder (reports)",
+    )  # fmt: skip
     options = parser.parse_args(arguments)
     for name in ("batch", "heads", "head_dim", "rounds", "threads", "users"):
         number = getattr(options, name)
@@ -105,11 +120,18 @@ def chosen_cases(options: argparse.Namespace) -> list[Case]:
         )
         shapes = [Case(lengths, lengths, options.heads, options.head_dim)]
     cases = [
-        replace(shape, dtype=dtype, activation=activation, mask=options.mask, batch_limit=options.batch_limit)
+        replace(
+            shape,
+            dtype=dtype,
+            activation=activation,
+            mask=options.mask or shape.mask,
+            batch_limit=options.batch_limit,
+        )
         for shape in shapes
         for dtype in options.dtype or [shape.dtype]
         for activation in options.activation or [shape.activation]
     ]
+    cases = list(dict.fromkeys(cases))
     for case in cases:
         check(case)
     return cases
@@ -128,19 +150,95 @@ def check(case: Case) -> None:
         raise ValueError(f"--mask: expected none, causal or window:LEFT,RIGHT (-1 has no bound); got {case.mask!r}")
 
 
-def chosen_systems(options: argparse.Namespace) -> list[System]:
+def chosen_systems(options: argparse.Namespace, kind: str) -> list[System]:
+    """Those that are worth timing on this kind of device, or those that were asked for."""
     from gdpa.bench.systems import SYSTEMS
 
-    known = {system.name: system for system in SYSTEMS}
+    known = {system.name: system for system in SYSTEMS if kind in system.devices}
     for name in options.systems or []:
         if name not in known:
-            raise ValueError(f"--systems: expected names among {', '.join(known)}; got {name!r}")
-    return [known[name] for name in options.systems] if options.systems else list(SYSTEMS)
+            raise ValueError(f"--systems: expected names among {', '.join(known)} on {kind}; got {name!r}")
+    return [known[name] for name in options.systems or known]
 
 
-def show_progress(text: str) -> None:
-    if sys.stderr.isatty():
-        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+def run_cases(options: argparse.Namespace, device: Device, effort: Effort, systems: list[System]) -> Result:
+    from gdpa.bench.measure import DIRECTIONS, Result, measure
+    from gdpa.bench.progress import Progress, in_words
+    from gdpa.bench.rows import write_json
+
+    directions = [options.direction] if options.direction != "both" else list(DIRECTIONS)
+    cases = chosen_cases(options)
+    turns = sum(
+        len(directions) * sum(system.refusal(case) is None for system in systems)
+        + (device.product(case.dtype) is not None)
+        for case in cases
+    )
+    print(f"{len(cases)} cases, {in_words(turns * device.duration(effort.seconds))} at least", file=sys.stderr)
+    result, progress = Result(), Progress(len(cases))
+    for case in cases:
+        result.add(measure(case, systems, directions, effort, device, progress))
+        progress.finish_case()
+        if options.json and options.json != STANDARD_OUTPUT:
+            write_json(options.json, result.rows)  # at once, so that a run that is cut short leaves what it has
+    progress.finish()
+    return result
+
+
+def run_figures(options: argparse.Namespace, device: Device, effort: Effort) -> tuple[Result, list[Figure]]:
+    from gdpa.bench.progress import Progress
+
+    progress = Progress(1)
+    if device.torch_device.type == "cuda":
+        from gdpa.bench import figures_gpu
+
+        measured = figures_gpu.measure_figures(effort, device, options.scale_batch, progress)
+    else:
+        from gdpa.bench import figures_cpu
+
+        measured = figures_cpu.measure_figures(effort, device, options.users, progress)
+    progress.finish()
+    return measured
+
+
+def chosen_effort(options: argparse.Namespace, device: Device) -> Effort:
+    from gdpa.bench.measure import Effort
+
+    seconds = device.seconds
+    if options.figures and device.torch_device.type == "cpu":
+        from gdpa.bench.figures_cpu import SECONDS as seconds
+    return Effort(seconds if options.seconds is None else options.seconds, options.rounds)
+
+
+def hand_over(
+    options: argparse.Namespace, device: Device, effort: Effort, result: Result, figures: list[Figure]
+) -> None:
+    """The tables, and the files that were asked for."""
+    import torch
+
+    from gdpa.bench.rows import print_rows, print_table, write_json
+
+    title = f"{device.describe()}, PyTorch {torch.__version__}"
+    if options.json:
+        write_json(None if options.json == STANDARD_OUTPUT else options.json, result.rows)
+    if options.json != STANDARD_OUTPUT:
+        print_rows(title, result.rows, result.refusals)
+        if figures:
+            from gdpa.bench.figures import COLUMNS
+
+            print_table("figures", COLUMNS, [figure.cells() for figure in figures], texts=2)
+    if options.plot and result.rows:
+        from gdpa.bench.plot import draw
+
+        draw(options.plot, title, result.rows)
+    if options.report:
+        from gdpa.bench import command
+        from gdpa.bench.report import Report
+
+        subject = "figures" if options.figures else options.suite or "shapes"
+        method = f"{effort.rounds} rounds, {effort.seconds / effort.rounds:.2g} s a turn, by docs/benchmarks.md"
+        report = Report(subject, device.describe(), torch.__version__, command.commit(), method, result, figures)
+        for path in report.write(options.report):
+            print(f"written: {path}", file=sys.stderr)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -148,50 +246,24 @@ def run(options: argparse.Namespace) -> int:
 
     if options.threads:
         torch.set_num_threads(options.threads)
-    from gdpa.bench.measure import DIRECTIONS, Effort, Result, busy_warning, describe_device, measure, measure_rates
-    from gdpa.bench.rows import print_rows, print_table, write_json
+    from gdpa.bench.device import choose
+    from gdpa.bench.measure import busy_warning
 
-    systems = chosen_systems(options)
+    device = choose(options.device)
+    kind = device.torch_device.type
+    systems = chosen_systems(options, kind)
     if options.list_systems:
         print("\n".join(system.name for system in systems))
         return 0
-    busy = busy_warning()
+    busy = busy_warning() if kind == "cpu" else None
     if busy:
         print(busy, file=sys.stderr)
-    title = f"{describe_device()}, PyTorch {torch.__version__}"
-    result = Result()
-    figures: list[Figure] = []
+    effort = chosen_effort(options, device)
     if options.figures:
-        from gdpa.bench.figures import COLUMNS, measure_figures
-
-        effort = Effort(options.seconds or 6.0, options.rounds)
-        result, figures = measure_figures(effort, measure_rates("float32"), options.users, show_progress)
+        result, figures = run_figures(options, device, effort)
     else:
-        directions = [options.direction] if options.direction != "both" else list(DIRECTIONS)
-        effort = Effort(options.seconds or 0.5, options.rounds)
-        cases = chosen_cases(options)
-        rates = {name: measure_rates(name) for name in dict.fromkeys(case.dtype for case in cases)}
-        for index, case in enumerate(cases):
-
-            def progress(text: str, index: int = index) -> None:
-                show_progress(f"case {index + 1}/{len(cases)}, batch {text}")
-
-            one = measure(case, systems, directions, effort, rates[case.dtype], progress)
-            result.rows += one.rows
-            result.refusals += one.refusals
-    show_progress("")
-
-    to_stdout = options.json == Path("-")
-    if options.json:
-        write_json(None if to_stdout else options.json, result.rows)
-    if not to_stdout:
-        print_rows(title, result.rows, result.refusals)
-        if figures:
-            print_table("figures", COLUMNS, [figure.cells() for figure in figures], texts=2)
-    if options.plot and result.rows:
-        from gdpa.bench.plot import draw
-
-        draw(options.plot, title, result.rows)
+        result, figures = run_cases(options, device, effort, systems), []
+    hand_over(options, device, effort, result, figures)
     return 0
 
 

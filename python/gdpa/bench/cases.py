@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,7 @@ class Case:
 SIZES = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
 
 
+@cache
 def kept_scores(length_q: int, length_k: int, window: tuple[int, int]) -> int:
     """Scores of one sequence and one head inside the window (left, right); -1 is no bound."""
     left, right = window
@@ -101,29 +103,33 @@ def suites() -> dict[str, Any]:
 
 
 def cases_of_suite(name: str, batch_factor: float = 1.0, seed: int = 0) -> list[Case]:
-    """The cases of a suite, in its own type and function. Raises ValueError for an unknown name."""
+    """The cases of a suite. A shape says what differs from the suite: batch, heads, dtype, activation, mask, what is
+    shared; an activation may be a list. Raises ValueError for an unknown name.
+    """
     if name not in suites():
         raise ValueError(f"--suite: expected one of {', '.join(suites())}; got {name!r}")
     suite = suites()[name]
-    batch = max(1, round(suite["batch"] * batch_factor))
-    cases = []
-    for shape in suite["shapes"]:
-        shared_q, shared_kv = shape.get("shared_q", False), shape.get("shared_kv", False)
-        lengths_q = generate_lengths(batch, shape["length_q"], shape.get("fill", 1.0), seed)
-        lengths_k = generate_lengths(batch, shape["length_k"], shape.get("fill_k", 1.0), seed + 1)
-        cases.append(
-            Case(
-                (shape["length_q"],) * batch if shared_q else lengths_q,
-                (shape["length_k"],) * batch if shared_kv else lengths_k,
-                suite["heads"],
-                shape["head_dim"],
-                suite["dtype"],
-                suite["activation"],
-                shared_q=shared_q,
-                shared_kv=shared_kv,
-            )
+    return [case for shape in suite["shapes"] for case in cases_of_shape(suite | shape, batch_factor, seed)]
+
+
+def cases_of_shape(shape: dict[str, Any], batch_factor: float, seed: int) -> Iterator[Case]:
+    batch = max(1, round(shape["batch"] * batch_factor))
+    shared_q, shared_kv = shape.get("shared_q", False), shape.get("shared_kv", False)
+    lengths_q = generate_lengths(batch, shape["length_q"], shape.get("fill", 1.0), seed)
+    lengths_k = generate_lengths(batch, shape["length_k"], shape.get("fill_k", 1.0), seed + 1)
+    activations = shape["activation"] if isinstance(shape["activation"], list) else [shape["activation"]]
+    for activation in activations:
+        yield Case(
+            (shape["length_q"],) * batch if shared_q else lengths_q,
+            (shape["length_k"],) * batch if shared_kv else lengths_k,
+            shape["heads"],
+            shape["head_dim"],
+            shape["dtype"],
+            activation,
+            shape.get("mask", "none"),
+            shared_q=shared_q,
+            shared_kv=shared_kv,
         )
-    return cases
 
 
 def movielens_lengths() -> tuple[int, ...]:

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +29,22 @@ def find() -> str:
 
 
 def output_of(*arguments: str) -> str:
+    asked = f"`gdpa {' '.join(arguments)}`"
     try:
-        return subprocess.run([find(), *arguments], capture_output=True, text=True, check=True, timeout=600).stdout
+        done = subprocess.run([find(), *arguments], capture_output=True, text=True, timeout=600)
     except (OSError, subprocess.SubprocessError) as error:
-        raise CommandMissing(f"the command gdpa did not answer ({error}): {ADVICE}") from None
+        raise CommandMissing(f"{asked} did not answer ({type(error).__name__}): {ADVICE}") from None
+    if done.returncode != 0:
+        said = done.stderr.strip().splitlines() or ["nothing"]
+        raise CommandMissing(f"{asked} ended with exit status {done.returncode} and said: {said[0]}")
+    return done.stdout
 
 
 def json_of(*arguments: str) -> dict[str, Any]:
     return json.loads(output_of(*arguments, "--json"))
 
 
+@cache
 def commit() -> str:
     """The commit that gdpa was built from, "unknown" where the command is missing."""
     try:

@@ -1,25 +1,19 @@
-"""The figures that the project is held to, measured on the histories of MovieLens 100K, beside their goals."""
+"""A figure that the project is held to, beside its goal, and how the cost of a call is taken on any device."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from statistics import median
 
 import torch
 
 import gdpa
 from gdpa.bench import command
-from gdpa.bench.cases import Case, movielens_lengths
-from gdpa.bench.measure import DIRECTIONS, Effort, Result, measure
-from gdpa.bench.rows import Rates
-from gdpa.bench.systems import Gdpa, GdpaIn, Padded, SdpaPerSequence
+from gdpa.bench.measure import Progress
 
-USERS_IN_A_CALL = 64
-LONG_SEQUENCE = 100_000
-SYSTEMS = (Gdpa(), GdpaIn("bfloat16"), GdpaIn("float16"), SdpaPerSequence(), Padded())
+CALLS_BEFORE_WAITING = 50  # fewer than a GPU's queue holds, so that no call waits for its place
 
 
 @dataclass(frozen=True)
@@ -39,7 +33,7 @@ class Figure:
         return self.measured >= self.goal if self.more_is_better else self.measured <= self.goal
 
     def cells(self) -> tuple[str, ...]:
-        measured = "not measured" if self.measured is None else f"{self.measured:.2f}"
+        measured = "not measured" if self.measured is None else f"{self.measured:.4g}"
         bound = "at least" if self.more_is_better else "at most"
         return (self.what, self.unit, measured, f"{bound} {self.goal:g}", "yes" if self.reached else "no")
 
@@ -47,32 +41,18 @@ class Figure:
 COLUMNS = ("figure", "unit", "measured", "goal", "reached")
 
 
-def ratios(result: Result, mask: str) -> list[Figure]:
-    """gdpa's speed against each other system's, and its own in 16 bits against float32."""
-    ms = {(row.system, row.dtype, row.direction): row.ms for row in result.rows}
-    gdpa_fp32 = ("gdpa", "float32")
-    comparisons = (
-        (gdpa_fp32, ("SDPA per sequence", "float32"), 1.2, "float32 against SDPA per sequence"),
-        (gdpa_fp32, ("padded", "float32"), 3.0, "float32 against padded product-GELU-product"),
-        (("gdpa", "bfloat16"), gdpa_fp32, 0.8, "bfloat16 against float32"),
-        (("gdpa", "float16"), gdpa_fp32, 0.8, "float16 against float32"),
-    )
-    found = []
-    for fast, other, goal, what in comparisons:
-        for direction in DIRECTIONS:
-            pair = (ms.get((*fast, direction)), ms.get((*other, direction)))
-            ratio = pair[1] / pair[0] if pair[0] and pair[1] else None
-            found.append(Figure(f"{what}, mask {mask}, {direction}", ratio, goal, "times the speed"))
-    return found
+def call_cost(record: bool, device: torch.device, dtype: torch.dtype, calls: int = 2000) -> float:
+    """Median microseconds of one forward call on one query and one key, with or without a record for the gradient.
 
-
-def call_cost(record: bool, calls: int = 2000) -> float:
-    """Median microseconds of one forward call on one query and one key, with or without a record for the gradient."""
-    query, key, value = torch.randn(3, 1, 1, 64, requires_grad=record).unbind()
-    offsets = torch.tensor([0, 1])
+    The host's part alone: nothing waits for a GPU while the time is taken.
+    """
+    query, key, value = torch.randn(3, 1, 1, 64, dtype=dtype, device=device, requires_grad=record).unbind()
+    offsets = torch.tensor([0, 1], device=device)
     times = []
     with torch.set_grad_enabled(record):
-        for _ in range(calls):
+        for call in range(calls):
+            if device.type == "cuda" and call % CALLS_BEFORE_WAITING == 0:
+                torch.cuda.synchronize()
             start = time.perf_counter()
             gdpa.varlen_attention(query, key, value, offsets, offsets)
             times.append(time.perf_counter() - start)
@@ -86,46 +66,16 @@ def from_command(what: str, goal: float, unit: str, ask: Callable[[], float]) ->
         return Figure(what, None, goal, str(missing), more_is_better=False)
 
 
-def workspace_per_thread(direction: str) -> float:
-    """MiB beyond inputs and outputs for each thread, on one long sequence, as the plan says."""
-    lengths = ("--lengths", str(LONG_SEQUENCE), "--heads", "4", "--head-dim", "128")
-    plan = command.json_of("explain", *lengths)[direction]
-    return plan["workspace_bytes"] / plan["threads"] / 2**20
-
-
-def host_costs() -> list[Figure]:
+def host_costs(device: torch.device, dtype: torch.dtype) -> list[Figure]:
     unit = "us a call"
+    asked = ("bench", "--host-cost", "--device", str(device))
     return [
-        from_command("one row, C++", 5, unit, lambda: command.json_of("bench", "--host-cost")["host_cost_us"]),
-        Figure("one row, PyTorch", call_cost(record=False), 15, unit, more_is_better=False),
-        Figure("one row, PyTorch, recording", call_cost(record=True), 30, unit, more_is_better=False),
+        from_command("one row, C++", 5, unit, lambda: command.json_of(*asked)["host_cost_us"]),
+        Figure("one row, PyTorch", call_cost(False, device, dtype), 15, unit, more_is_better=False),
+        Figure("one row, PyTorch, recording", call_cost(True, device, dtype), 30, unit, more_is_better=False),
     ]
 
 
-def workspaces() -> list[Figure]:
-    what = f"memory beyond inputs and outputs, {LONG_SEQUENCE} tokens"
-    return [
-        from_command(f"{what}, {direction}", 64, "MiB a thread", partial(workspace_per_thread, direction))
-        for direction in ("forward", "backward")
-    ]
-
-
-def progress_of_batch(progress: Callable[[str], None], mask: str, batch: str) -> None:
-    progress(f"mask {mask}, batch {batch}")
-
-
-def measure_figures(
-    effort: Effort, rates: Rates | None, users: int | None, progress: Callable[[str], None]
-) -> tuple[Result, list[Figure]]:
-    """All rows that were timed, and the figures made of them."""
-    lengths = movielens_lengths()[:users]
-    everything = Result()
-    figures: list[Figure] = []
-    for mask in ("none", "causal"):
-        case = Case(lengths, lengths, heads=4, head_dim=128, mask=mask, batch_limit=USERS_IN_A_CALL)
-        progress_of_mask = partial(progress_of_batch, progress, mask)
-        result = measure(case, SYSTEMS, DIRECTIONS, effort, rates, progress_of_mask)
-        everything.rows += result.rows
-        everything.refusals += result.refusals
-        figures += ratios(result, mask)
-    return everything, figures + host_costs() + workspaces()
+def part_of(progress: Progress, index: int, parts: int, what: str) -> Progress:
+    """The progress of one of several parts of a run."""
+    return lambda done, text: progress((index + done) / parts, f"{what}, {text}")

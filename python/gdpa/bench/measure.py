@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import os
-import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 from statistics import median
 
 import torch
 
 from gdpa.bench import command
 from gdpa.bench.cases import Case
-from gdpa.bench.rows import Rates, Refused, Row
+from gdpa.bench.device import Device, Work
+from gdpa.bench.rows import Refused, Row
 from gdpa.bench.systems import Gdpa, Operands, Prepared, System
 
 DIRECTIONS = ("fwd", "bwd")
+
+Progress = Callable[[float, str], None]  # gets the part of the case that is done, and what runs now
 
 
 @dataclass(frozen=True)
@@ -33,13 +35,17 @@ class Result:
     rows: list[Row] = field(default_factory=list)
     refusals: list[Refused] = field(default_factory=list)
 
+    def add(self, other: Result) -> None:
+        self.rows += other.rows
+        self.refusals += other.refusals
 
-def describe_device() -> str:
-    """As `gdpa bench` names it: the processor and the threads."""
-    processors = Path("/proc/cpuinfo").read_text().splitlines()
-    model = next((line.partition(":")[2].strip() for line in processors if line.startswith("model name")), "cpu")
-    threads = torch.get_num_threads()
-    return f"{model}, {threads} thread{'' if threads == 1 else 's'}"
+
+@dataclass
+class Times:
+    """Seconds on one batch, of one call: each figure's median, and of each call of the product that took turns."""
+
+    figures: dict[tuple[str, str], float]  # by system and direction
+    product: list[float]
 
 
 def busy_warning() -> str | None:
@@ -51,66 +57,80 @@ def busy_warning() -> str | None:
     return f"warning: this machine is busy (load {load:.1f} on {processors} processors); the times mean little"
 
 
-def measure_rates(dtype: str) -> Rates | None:
-    """On as many threads as PyTorch has, from `gdpa doctor --rates`, or None where the command is missing."""
-    try:
-        rates = command.json_of("doctor", "--rates", "--threads", str(torch.get_num_threads()))["rates"]
-    except command.CommandMissing:
-        return None
-    measured = rates["float64" if dtype == "float64" else "float32"]
-    return Rates(measured["product_tflops"] * 1e12, measured["copy_gb_per_second"] * 1e9)
+def work_of(prepared: Prepared, direction: str) -> Work:
+    """A forward call without a record for the gradient, or the gradients alone: the forward before is not counted."""
+    if direction == "fwd":
+        return Work(lambda _: forward_alone(prepared))
+    return Work(prepared.backward, prepared.forward)
 
 
-def time_forward(prepared: Prepared, seconds: float) -> list[float]:
-    """Seconds of each forward call, without a record for the gradient, until `seconds` have passed."""
-    times: list[float] = []
-    with torch.no_grad():
-        while sum(times) < seconds or not times:
-            start = time.perf_counter()
-            outputs = prepared.forward()
-            times.append(time.perf_counter() - start)
-            del outputs
-    return times
+@torch.no_grad()
+def forward_alone(prepared: Prepared) -> list[torch.Tensor]:
+    return prepared.forward()
 
 
-def time_backward(prepared: Prepared, seconds: float) -> list[float]:
-    """Seconds of each backward call alone; the forward call before it is not counted."""
-    times: list[float] = []
-    while sum(times) < seconds or not times:
-        outputs = prepared.forward()
-        start = time.perf_counter()
-        gradients = prepared.backward(outputs)
-        times.append(time.perf_counter() - start)
-        del outputs, gradients
-    return times
+def reason_of(error: Exception) -> str:
+    """What a system said in one line; of a full GPU only how much was asked for, which every attempt says alike."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return str(error).partition(" GPU ")[0]
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"
 
 
-TIMERS: dict[str, Callable[[Prepared, float], list[float]]] = {"fwd": time_forward, "bwd": time_backward}
+class Turns:
+    """The systems that can run one batch, ready. One that fails, at any time, is refused with what it said."""
+
+    def __init__(self, device: Device, result: Result) -> None:
+        self.device = device
+        self.result = result
+        self.work: dict[tuple[str, str], Work] = {}
+
+    def prepare(self, case: Case, operands: Operands, system: System, directions: Sequence[str]) -> None:
+        try:
+            prepared = system.prepare(case, operands)
+        except Exception as error:
+            self.result.refusals += [Refused(system.name, direction, reason_of(error)) for direction in directions]
+            return
+        for direction in directions:
+            self.work[system.name, direction] = work_of(prepared, direction)
+            self.take((system.name, direction), 0.0)  # warms up
+
+    def take(self, figure: tuple[str, str], seconds: float) -> list[float]:
+        try:
+            return self.device.times(self.work[figure], seconds)
+        except Exception as error:
+            self.result.refusals.append(Refused(*figure, reason_of(error)))
+            del self.work[figure]
+        self.device.release()  # what the failed call held: another may need it
+        return []
 
 
 def time_batch(
-    case: Case, systems: Sequence[System], directions: Sequence[str], seconds: float, rounds: int, result: Result
-) -> dict[tuple[str, str], float]:
-    """(system, direction) -> median seconds on one batch. A system that fails is refused with what it said."""
-    operands = Operands.random(case, torch.device("cpu"))
-    ready: dict[str, Prepared] = {}
-    for system in systems:
-        try:
-            ready[system.name] = prepared = system.prepare(case, operands)
-            for direction in directions:
-                TIMERS[direction](prepared, 0.0)  # warms up
-        except Exception as error:
-            ready.pop(system.name, None)
-            reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
-            result.refusals += [Refused(system.name, direction, reason) for direction in directions]
-    times: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for _ in range(rounds):
-        for name, prepared in ready.items():
-            for direction in directions:
-                taken = times[name, direction]
-                if sum(taken) <= 2 * seconds:  # a system so slow has had its time before the last round
-                    taken += TIMERS[direction](prepared, seconds / rounds)
-    return {figure: median(taken) for figure, taken in times.items()}
+    case: Case,
+    figures: dict[System, list[str]],
+    effort: Effort,
+    device: Device,
+    result: Result,
+    progress: Progress,
+) -> Times:
+    operands = Operands.random(case, device.torch_device)
+    turns = Turns(device, result)
+    for system, directions in figures.items():
+        progress(0.0, f"{system.name}, first call")
+        turns.prepare(case, operands, system, directions)
+    product = device.product(case.dtype)
+    times = Times({}, [])
+    taken: dict[tuple[str, str], list[float]] = defaultdict(list)
+    slice_seconds = effort.seconds / effort.rounds
+    for turn in range(effort.rounds):
+        if product:
+            times.product += device.times(product.work, slice_seconds)
+        for place, figure in enumerate(list(turns.work)):
+            progress((turn + place / len(turns.work)) / effort.rounds, f"{figure[0]} {figure[1]}, round {turn + 1}")
+            if sum(taken[figure]) <= 2 * effort.seconds:  # a system so slow has had its time before the last round
+                taken[figure] += turns.take(figure, slice_seconds)
+    times.figures = {figure: median(taken[figure]) for figure in turns.work}
+    return times
 
 
 def measure(
@@ -118,46 +138,64 @@ def measure(
     systems: Sequence[System],
     directions: Sequence[str],
     effort: Effort,
-    rates: Rates | None,
-    progress: Callable[[str], None] = lambda text: None,
+    device: Device,
+    progress: Progress = lambda done, text: None,
 ) -> Result:
     """One row for each system and direction that can run the case, and a reason for each that cannot."""
     result = Result()
-    able = []
     for system in systems:
         reason = system.refusal(case)
-        if reason is None:
-            able.append(system)
-        else:
+        if reason is not None:
             result.refusals += [Refused(system.name, direction, reason) for direction in directions]
+
+    def able() -> dict[System, list[str]]:
+        """The directions that each system has not been refused."""
+        refused = {(refused.system, refused.direction) for refused in result.refusals}
+        left = {s: [direction for direction in directions if (s.name, direction) not in refused] for s in systems}
+        return {system: directions for system, directions in left.items() if directions}
+
     batches = list(case.batches())
     totals: dict[tuple[str, str], float] = defaultdict(float)
+    product_times: list[float] = []
     for index, batch in enumerate(batches):
-        progress(f"{index + 1}/{len(batches)}")
-        failed_before = {refused.system for refused in result.refusals}
-        still_able = [system for system in able if system.name not in failed_before]
-        for figure, seconds in time_batch(
-            batch, still_able, directions, effort.seconds / len(batches), effort.rounds, result
-        ).items():
+        times = time_batch(
+            batch,
+            able(),
+            Effort(effort.seconds / len(batches), effort.rounds),
+            device,
+            result,
+            partial(progress_of_batch, progress, index, len(batches)),
+        )
+        product_times += times.product
+        for figure, seconds in times.figures.items():
             totals[figure] += seconds
-    failed = {refused.system for refused in result.refusals}
-    for system in able:
-        if system.name not in failed:
-            result.rows += [
-                make_row(case, system, direction, totals[system.name, direction], rates) for direction in directions
-            ]
+        device.release()
+    product = device.product(case.dtype)
+    product_flops = product.flops / median(product_times) if product else None
+    result.rows = [
+        make_row(case, system, direction, totals[system.name, direction], device, product_flops)
+        for system, timed in able().items()
+        for direction in timed
+    ]
     return result
 
 
-def make_row(case: Case, system: System, direction: str, seconds: float, rates: Rates | None) -> Row:
+def progress_of_batch(progress: Progress, index: int, batches: int, done: float, text: str) -> None:
+    progress((index + done) / batches, f"batch {index + 1}/{batches}, {text}" if batches > 1 else text)
+
+
+def make_row(
+    case: Case, system: System, direction: str, seconds: float, device: Device, product_flops: float | None
+) -> Row:
     longest = max(case.lengths_q)
     room = longest * len(case.lengths_q)
+    rates = device.rates(case.dtype, product_flops)
     return Row(
         system=system.row_name,
         version=system.version(),
         commit=command.commit(),
         direction=direction,
-        device=describe_device(),
+        device=device.describe(),
         dtype=system.dtype or case.dtype,
         activation=system.function or case.activation,
         accuracy="fast" if isinstance(system, Gdpa) else None,
@@ -175,6 +213,6 @@ def make_row(case: Case, system: System, direction: str, seconds: float, rates: 
         shared_kv=case.shared_kv,
         ms=seconds * 1e3,
         tflops=case.flops(direction) / seconds * 1e-12,
-        cublas_tflops=None,
+        cublas_tflops=product_flops * 1e-12 if product_flops else None,
         floor_tflops=rates.floor_tflops(case, direction) if rates else None,
     )

@@ -72,11 +72,24 @@ def write_json(path: Path | None, rows: list[Row]) -> None:
         path.write_text(text)
 
 
-COLUMNS = ("", "system", "dtype", "f", "mask", "B", "H", "d", "q", "kv", "fill", "ms", "GFLOP/s", "of floor")
+COLUMNS = ("", "system", "dtype", "f", "mask", "B", "H", "d", "q", "kv", "fill", "ms")
+
+
+def has_cublas(rows: list[Row]) -> bool:
+    return any(row.cublas_tflops for row in rows)
+
+
+def columns(rows: list[Row]) -> tuple[str, ...]:
+    """Those of every row, and the rates: beside cuBLAS on a GPU."""
+    return (*COLUMNS, *(("TFLOP/s", "of cuBLAS", "of floor") if has_cublas(rows) else ("GFLOP/s", "of floor")))
+
+
+def share(rate: float, of: float | None) -> str:
+    return f"{rate / of:.2f}" if of else ""
 
 
 def cells(row: Row) -> tuple[str, ...]:
-    of_floor = f"{row.tflops / row.floor_tflops:.2f}" if row.floor_tflops else ""
+    beside_cublas = (f"{row.tflops:.1f}", share(row.tflops, row.cublas_tflops))
     return (
         row.direction,
         row.system,
@@ -86,12 +99,18 @@ def cells(row: Row) -> tuple[str, ...]:
         str(row.B),
         str(row.H_q),
         str(row.d),
-        f"{row.q} shared" if row.shared_q else str(row.q),
-        f"{row.kv} shared" if row.shared_kv else str(row.kv),
+        *lengths(row),
         f"{row.fill:.2f}",
         f"{row.ms:.3f}",
-        f"{row.tflops * 1e3:.1f}",
-        of_floor,
+        *(beside_cublas if row.cublas_tflops else (f"{row.tflops * 1e3:.1f}",)),
+        share(row.tflops, row.floor_tflops),
+    )
+
+
+def lengths(row: Row) -> tuple[str, str]:
+    return (
+        f"{row.q} shared" if row.shared_q else str(row.q),
+        f"{row.kv} shared" if row.shared_kv else str(row.kv),
     )
 
 
@@ -119,10 +138,17 @@ def print_plain(title: str, columns: tuple[str, ...], lines: list[tuple[str, ...
 
 
 def print_rows(title: str, rows: list[Row], refusals: list[Refused]) -> None:
-    print_table(title, COLUMNS, [cells(row) for row in rows], texts=5)
-    for refused, cases in Counter(refusals).items():
-        times = f" ({cases} cases)" if cases > 1 else ""
-        print(f"not run: {refused.system}, {refused.direction}: {refused.reason}{times}")
+    print_table(title, columns(rows), [cells(row) for row in rows], texts=5)
+    for line in not_run(refusals):
+        print(f"not run: {line}")
+
+
+def not_run(refusals: list[Refused]) -> list[str]:
+    """One line for each system, direction and reason."""
+    return [
+        f"{refused.system}, {refused.direction}: {refused.reason}" + (f" ({cases} cases)" if cases > 1 else "")
+        for refused, cases in Counter(refusals).items()
+    ]
 
 
 def fields() -> list[str]:

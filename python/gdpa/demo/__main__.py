@@ -24,8 +24,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--activation", default=OWN_FUNCTION, metavar="TEXT", help=f'your function of s ("{OWN_FUNCTION}")'
     )
-    parser.add_argument("--dtype", default="float32", choices=DTYPES, help="type of query, key and value (float32)")
-    parser.add_argument("--batch", default=64, type=int, metavar="N", help="users in a batch (64)")
+    parser.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:N (the GPU where PyTorch sees one)")
+    parser.add_argument("--dtype", choices=DTYPES, help="type of query, key and value (float32; bfloat16 on a GPU)")
+    parser.add_argument("--batch", type=int, metavar="N", help="users in a batch (64; 256 on a GPU)")
     parser.add_argument("--users", type=int, metavar="N", help="the first N users only (all 943)")
     parser.add_argument("--heads", default=4, type=int, metavar="N", help="attention heads (4)")
     parser.add_argument("--head-dim", default=128, type=int, metavar="N", help="numbers in a head (128)")
@@ -55,6 +56,7 @@ def run(options: argparse.Namespace) -> None:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     import gdpa
+    from gdpa.bench import device as devices
     from gdpa.demo import histories as data
     from gdpa.demo import report
     from gdpa.demo.expression import in_pytorch
@@ -63,21 +65,25 @@ def run(options: argparse.Namespace) -> None:
 
     if options.threads:
         torch.set_num_threads(options.threads)
+    device = devices.choose(options.device)
+    is_gpu = device.torch_device.type == "cuda"
+    dtype = options.dtype or ("bfloat16" if is_gpu else "float32")
+    users_in_a_batch = options.batch or (256 if is_gpu else 64)
     functions = {text: in_pytorch(text) for text in ("gelu", "silu", options.activation)}
     gdpa.Activation(options.activation)  # refuses what gdpa cannot read before any work is done
 
     histories = data.load(options.users)
-    batches = list(histories.batches(options.batch))
+    batches = list(histories.batches(users_in_a_batch))
     lengths = histories.lengths
     title = (
-        f"gdpa {gdpa.__version__}, PyTorch {torch.__version__}, {options.dtype}, {options.heads} heads of "
-        f"{options.head_dim}, {torch.get_num_threads()} CPU threads"
+        f"gdpa {gdpa.__version__}, PyTorch {torch.__version__}, {dtype}, {options.heads} heads of "
+        f"{options.head_dim}, on {device.describe()}"
     )
     console = Console()
     console.print(title, highlight=False)
     console.print(
         f"MovieLens 100K: {histories.users} users, {len(histories.items)} ratings, histories of {int(lengths.min())} "
-        f"to {int(lengths.max())}; {len(batches)} batches of up to {options.batch} users",
+        f"to {int(lengths.max())}; {len(batches)} batches of up to {users_in_a_batch} users",
         highlight=False,
     )
 
@@ -90,7 +96,9 @@ def run(options: argparse.Namespace) -> None:
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("", total=len(USES) * len(functions) * len(batches))
         for use in USES:
-            embedding = data.Embedding(histories, options.heads, options.head_dim, getattr(torch, options.dtype))
+            embedding = data.Embedding(
+                histories, options.heads, options.head_dim, getattr(torch, dtype), device.torch_device
+            )
             for text, function in functions.items():
                 progress.update(task, description=f"{use.name}, {text}")
                 measurement = Measurement(use, text)
@@ -104,11 +112,11 @@ def run(options: argparse.Namespace) -> None:
     settings = {
         "gdpa": gdpa.__version__,
         "torch": torch.__version__,
-        "device": "cpu",
-        "dtype": options.dtype,
+        "device": device.describe(),
+        "dtype": dtype,
         "heads": options.heads,
         "head_dim": options.head_dim,
-        "batch": options.batch,
+        "batch": users_in_a_batch,
         "threads": torch.get_num_threads(),
     }
     report.write_json(options.output / "demo.json", settings, histories, measurements)

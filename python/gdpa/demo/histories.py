@@ -74,8 +74,17 @@ class Embedding:
     Untrained, but of the size and the spread that layer-normalised activations have: scores are about N(0, 1).
     """
 
-    def __init__(self, histories: Histories, heads: int, head_dim: int, dtype: torch.dtype, seed: int = 0) -> None:
+    def __init__(
+        self,
+        histories: Histories,
+        heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device | None = None,
+        seed: int = 0,
+    ) -> None:
         width = heads * head_dim
+        self.device = device or torch.device("cpu")
         self.generator = torch.Generator().manual_seed(seed)
         self.shape = (heads, head_dim)
         self.dtype = dtype
@@ -84,7 +93,8 @@ class Embedding:
         self.projections = self.normal(3, width, width) / width**0.5
 
     def normal(self, *shape: int) -> Tensor:
-        return torch.randn(*shape, generator=self.generator)
+        """Drawn on the CPU, so that every device gets the same numbers."""
+        return torch.randn(*shape, generator=self.generator).to(self.device)
 
     def rows(self, count: int) -> Tensor:
         """(count, heads, head_dim) numbers from N(0, 1): learned rows before any learning."""
@@ -92,6 +102,6 @@ class Embedding:
 
     def query_key_value(self, batch: Histories) -> tuple[Tensor, ...]:
         """Three tensors (events, heads, head_dim)."""
-        events = self.items[batch.items] + self.ratings[batch.ratings]
+        events = self.items[batch.items.to(self.device)] + self.ratings[batch.ratings.to(self.device)]
         events = torch.nn.functional.layer_norm(events, events.shape[-1:])
         return tuple((events @ matrix).view(-1, *self.shape).to(self.dtype) for matrix in self.projections)

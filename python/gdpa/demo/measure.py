@@ -82,14 +82,21 @@ class Measurement:
         return (sums.gdpa / sums.reference) ** 0.5, (sums.pytorch / sums.reference) ** 0.5
 
 
+def now(device: torch.device) -> float:
+    """Seconds of the clock, when the device has done all that it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
 def run(forward: Forward, inputs: tuple[Tensor, ...], grad_output: Tensor) -> tuple[Times, tuple[Tensor, ...]]:
     """One training step's share of the attention: its times, and O, dQ, dK, dV."""
     query, key, value = (tensor.detach().requires_grad_() for tensor in inputs)
-    begin = time.perf_counter()
+    begin = now(query.device)
     output = forward(query, key, value)
-    middle = time.perf_counter()
+    middle = now(query.device)
     gradients = torch.autograd.grad(output, (query, key, value), grad_output)
-    end = time.perf_counter()
+    end = now(query.device)
     return Times(middle - begin, end - middle), (output.detach(), *gradients)
 
 

@@ -55,7 +55,7 @@ class Case:
         if use.shared_keys:
             key, value = embedding.rows(use.shared_keys), embedding.rows(use.shared_keys)
         rows = batch.users * use.shared_queries if use.shared_queries else len(query)
-        return Case(use, query, key, value, batch.offsets, embedding.rows(rows))
+        return Case(use, query, key, value, batch.offsets.to(embedding.device), embedding.rows(rows))
 
     @property
     def inputs(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -117,8 +117,8 @@ def packed(case: Case, function: Elementwise) -> Forward | None:
     return forward
 
 
-def causal(rows: int) -> Tensor:
-    return torch.ones(rows, rows, dtype=torch.bool).tril()
+def causal(rows: int, device: torch.device) -> Tensor:
+    return torch.ones(rows, rows, dtype=torch.bool, device=device).tril()
 
 
 class Padded:
@@ -128,9 +128,9 @@ class Padded:
         self.case, self.function = case, function
         lengths = case.offsets.diff()
         longest = int(lengths.max())
-        self.exists = torch.arange(longest) < lengths[:, None]  # (batch, longest)
+        self.exists = torch.arange(longest, device=lengths.device) < lengths[:, None]  # (batch, longest)
         if case.use.causal:
-            self.keep: Tensor | None = causal(longest)
+            self.keep: Tensor | None = causal(longest, lengths.device)
         else:
             # Rows of padded queries are dropped with their outputs; only padded keys need a mask.
             self.keep = None if case.use.shared_keys else self.exists[:, None, None, :]
@@ -173,7 +173,7 @@ def reference(case: Case, function: Elementwise) -> Forward:
         outputs = []
         for rows in zip(*([t] * count if shared else t.split(case.lengths) for t, shared in sides), strict=True):
             q, k, v = (tensor.transpose(0, 1) for tensor in rows)
-            keep = causal(q.shape[1]) if use.causal else None
+            keep = causal(q.shape[1], q.device) if use.causal else None
             outputs.append((attention(q, k, v, function, keep) / k.shape[1]).transpose(0, 1))
         return torch.cat(outputs)
 

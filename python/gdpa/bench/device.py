@@ -1,0 +1,199 @@
+"""The device that is measured: which one, what it is called, how a call on it is timed, and what bounds it.
+
+The one place that decides between the processor and a GPU; the demonstration asks here too.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from gdpa.bench import command
+from gdpa.bench.rows import Rates
+
+PRODUCT_SIZE = 8192  # of the square cuBLAS product that GPU rates are compared with
+COPIED_BYTES = 2**30
+QUEUED_CALLS = 500  # at most, before their times are read
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is timed: `run` gets what `prepare` returned, and only `run` counts."""
+
+    run: Callable[[Any], object]
+    prepare: Callable[[], Any] = lambda: None
+
+
+@dataclass(frozen=True)
+class Product:
+    """A large product of two matrices, which takes turns with what is measured."""
+
+    work: Work
+    flops: float
+
+
+class Device(ABC):
+    torch_device: torch.device
+    seconds: float  # to spend on each figure, where nobody says: all rounds together
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Its name, as rows give it."""
+
+    @abstractmethod
+    def times(self, work: Work, seconds: float) -> list[float]:
+        """Seconds of each call; calls are made until they sum up to `seconds`, one at least."""
+
+    @abstractmethod
+    def product(self, dtype: str) -> Product | None:
+        """What the rates of this device are shares of, or None where nothing is."""
+
+    @abstractmethod
+    def rates(self, dtype: str, product_flops: float | None) -> Rates | None:
+        """What bounds a problem here. `product_flops` is the rate that product() reached, where there is one."""
+
+    @abstractmethod
+    def duration(self, seconds: float) -> float:
+        """How long times() takes at least."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Gives back memory that nothing uses, for the next problem."""
+
+
+class Processor(Device):
+    torch_device = torch.device("cpu")
+    seconds = 0.5
+
+    def describe(self) -> str:
+        """As `gdpa bench` says it: the processor and the threads."""
+        described = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next((line.partition(":")[2].strip() for line in described if line.startswith("model name")), "cpu")
+        threads = torch.get_num_threads()
+        return f"{model}, {threads} thread{'' if threads == 1 else 's'}"
+
+    def times(self, work: Work, seconds: float) -> list[float]:
+        times: list[float] = []
+        while sum(times) < seconds or not times:
+            prepared = work.prepare()
+            start = time.perf_counter()
+            result = work.run(prepared)
+            times.append(time.perf_counter() - start)
+            del prepared, result
+        return times
+
+    def duration(self, seconds: float) -> float:
+        return seconds
+
+    def release(self) -> None:
+        pass
+
+    def product(self, dtype: str) -> Product | None:
+        return None
+
+    def rates(self, dtype: str, product_flops: float | None) -> Rates | None:
+        """From `gdpa doctor --rates` on as many threads as PyTorch has, or None where the command is missing."""
+        return processor_rates("float64" if dtype == "float64" else "float32", torch.get_num_threads())
+
+
+@cache
+def processor_rates(dtype: str, threads: int) -> Rates | None:
+    try:
+        measured = command.json_of("doctor", "--rates", "--threads", str(threads))["rates"][dtype]
+    except command.CommandMissing:
+        return None
+    return Rates(measured["product_tflops"] * 1e12, measured["copy_gb_per_second"] * 1e9)
+
+
+class Gpu(Device):
+    """A GPU as PyTorch sees it. Calls are queued and timed by events, so that the host's part is not counted."""
+
+    seconds = 0.9
+
+    def __init__(self, torch_device: torch.device) -> None:
+        torch.cuda.set_device(torch_device)
+        self.torch_device = torch_device
+        self._products: dict[str, Product] = {}
+        self._copy_bytes: float | None = None
+
+    def describe(self) -> str:
+        return torch.cuda.get_device_name(self.torch_device)
+
+    def times(self, work: Work, seconds: float) -> list[float]:
+        """After a warm-up of as long: the clock of a GPU falls under load, and a short burst would run faster."""
+        begin, latest = time.perf_counter(), 0.0
+        while latest == 0.0 or time.perf_counter() - begin < seconds:
+            latest = self._queue(work, 1)[0]
+        times: list[float] = []
+        while sum(times) < seconds or not times:
+            missing = math.ceil((seconds - sum(times)) / latest)
+            times += self._queue(work, min(max(missing, 1), QUEUED_CALLS))
+        return times
+
+    def _queue(self, work: Work, calls: int) -> list[float]:
+        events = []
+        for _ in range(calls):
+            prepared = work.prepare()
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            result = work.run(prepared)
+            end.record()
+            del prepared, result
+            events.append((start, end))
+        torch.cuda.synchronize()
+        return [max(start.elapsed_time(end) * 1e-3, 1e-9) for start, end in events]
+
+    def duration(self, seconds: float) -> float:
+        return 2 * seconds
+
+    def product(self, dtype: str) -> Product:
+        """cuBLAS on N(0, 1) numbers, in the type of the operands."""
+        if dtype not in self._products:
+            size, element = PRODUCT_SIZE, getattr(torch, dtype)
+            left, right = (torch.randn(size, size, device=self.torch_device).to(element) for _ in range(2))
+            output = torch.empty_like(left)
+            self._products[dtype] = Product(Work(lambda _: torch.mm(left, right, out=output)), 2.0 * size**3)
+        return self._products[dtype]
+
+    def rates(self, dtype: str, product_flops: float | None) -> Rates | None:
+        return Rates(product_flops, self.copy_bytes()) if product_flops else None
+
+    def copy_bytes(self) -> float:
+        """Bytes read and written a second by a large copy, measured once."""
+        if self._copy_bytes is None:
+            source = torch.randint(255, (COPIED_BYTES,), dtype=torch.uint8, device=self.torch_device)
+            target = torch.empty_like(source)
+            self._copy_bytes = 2.0 * COPIED_BYTES / median(self.times(Work(lambda _: target.copy_(source)), 0.1))
+        return self._copy_bytes
+
+    def release(self) -> None:
+        torch.cuda.empty_cache()
+
+
+def choose(wanted: str | None) -> Device:
+    """The device that `--device` names; without it the GPU where PyTorch sees one, else the processor.
+
+    Raises ValueError for a name that is none of cpu, cuda and cuda:N, and for a GPU that PyTorch does not see.
+    """
+    seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    name = wanted or ("cuda" if seen else "cpu")
+    if name == "cpu":
+        return Processor()
+    kind, _, index = name.partition(":")
+    if kind != "cuda" or (":" in name and not index.isdecimal()):
+        raise ValueError(f"--device: expected cpu, cuda or cuda:N; got {name!r}")
+    if int(index or 0) >= seen:
+        raise ValueError(
+            f"--device: expected a GPU that PyTorch sees, of which there are {seen}; got {name!r}; "
+            "pass --device cpu, or look at what `gdpa doctor` says"
+        )
+    return Gpu(torch.device("cuda", int(index or 0)))

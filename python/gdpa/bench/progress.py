@@ -1,0 +1,38 @@
+"""Shows how far a run is and how long it will still take: a line that changes on a terminal, else one a case."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass, field
+
+
+def in_words(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+@dataclass
+class Progress:
+    cases: int
+    begin: float = field(default_factory=time.monotonic)
+    case: int = 0
+    reported: int = 0
+
+    def __call__(self, done: float, text: str) -> None:
+        """`done` is the part of the present case; the time left is what the part before it took, carried on."""
+        total = self.case + done
+        elapsed = time.monotonic() - self.begin
+        left = f", about {in_words(elapsed / total * (self.cases - total))} left" if total > 0 else ""
+        place = f"case {self.case + 1}/{self.cases}"
+        if sys.stderr.isatty():
+            print(f"\r\033[K{place}, {text}{left}", end="", file=sys.stderr, flush=True)
+        elif self.case == self.reported:
+            self.reported += 1
+            print(f"{place}{left}", file=sys.stderr, flush=True)
+
+    def finish_case(self) -> None:
+        self.case += 1
+
+    def finish(self) -> None:
+        if sys.stderr.isatty():
+            print("\r\033[K", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,42 @@
+"""The systems that are timed, one small class each. To add one, write a class and list it here.
+
+A system gets its operands in the layout that it likes best before any time is taken, and says why when it cannot run.
+"""
+
+from torch.nn.attention import SDPBackend
+
+from gdpa.bench.systems.base import Operands, Prepared, System
+from gdpa.bench.systems.ours import Gdpa, GdpaIn, GdpaWith
+from gdpa.bench.systems.packages import FlashAttention, Hstu, TritonGdpa
+from gdpa.bench.systems.padded import Padded, PaddedCompiled
+from gdpa.bench.systems.pytorch import Flex, SdpaDense, SdpaNested, SdpaPerSequence, Varlen
+
+SYSTEMS: tuple[System, ...] = (
+    Gdpa(),
+    SdpaPerSequence(),
+    SdpaNested(),
+    SdpaDense("SDPA cuDNN", SDPBackend.CUDNN_ATTENTION),
+    SdpaDense("SDPA flash", SDPBackend.FLASH_ATTENTION),
+    SdpaDense("SDPA efficient", SDPBackend.EFFICIENT_ATTENTION),
+    Varlen(),
+    Flex(),
+    Padded(),
+    PaddedCompiled(),
+    FlashAttention("FlashAttention 2", ("flash_attn",), ("flash_attn", "flash-attn"), no_bound=-1),
+    FlashAttention("FlashAttention 3", ("flash_attn_interface",), ("flash_attn_3", "flash-attn-3"), no_bound=-1),
+    FlashAttention("FlashAttention 4", ("flash_attn.cute",), ("flash-attn-4", "flash_attn_4"), no_bound=None),
+    Hstu(),
+    TritonGdpa(),
+)
+
+__all__ = [
+    "SYSTEMS",
+    "Gdpa",
+    "GdpaIn",
+    "GdpaWith",
+    "Operands",
+    "Padded",
+    "Prepared",
+    "SdpaPerSequence",
+    "System",
+]

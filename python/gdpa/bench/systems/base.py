@@ -1,0 +1,125 @@
+"""What a system is, and the operands that it gets, in the layouts that systems like."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from gdpa.bench.cases import Case
+
+
+@dataclass(frozen=True)
+class Operands:
+    """The packed operands of one call: (rows, heads, head_dim), sequence after sequence, or once where shared."""
+
+    case: Case
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    grad_output: Tensor
+
+    @classmethod
+    def random(cls, case: Case, device: torch.device, seed: int = 0) -> Operands:
+        generator = torch.Generator(device).manual_seed(seed)
+
+        def normal(lengths: tuple[int, ...], shared: bool) -> Tensor:
+            rows = lengths[0] if shared else sum(lengths)
+            numbers = torch.randn(rows, case.heads, case.head_dim, generator=generator, device=device)
+            return numbers.to(getattr(torch, case.dtype))
+
+        return cls(
+            case,
+            normal(case.lengths_q, case.shared_q),
+            normal(case.lengths_k, case.shared_kv),
+            normal(case.lengths_k, case.shared_kv),
+            normal(case.lengths_q, False),
+        )
+
+    def to(self, dtype: torch.dtype) -> Operands:
+        tensors = (self.query, self.key, self.value, self.grad_output)
+        return Operands(self.case, *(operand.to(dtype) for operand in tensors))
+
+    @cached_property
+    def dense(self) -> Operands:
+        """The same as (batch, longest, heads, head_dim), batch 1 where shared: views, where nothing needs padding."""
+        case = self.case
+        return Operands(
+            case,
+            dense(self.query, case.lengths_q, case.shared_q),
+            dense(self.key, case.lengths_k, case.shared_kv),
+            dense(self.value, case.lengths_k, case.shared_kv),
+            dense(self.grad_output, case.lengths_q, False),
+        )
+
+    def leaves(self) -> list[Tensor]:
+        """Query, key and value, each asking for its gradient."""
+        return [operand.detach().requires_grad_() for operand in (self.query, self.key, self.value)]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A system, ready to be timed: `forward` reads `inputs`, and the gradients of its outputs are `grad_outputs`."""
+
+    forward: Callable[[], list[Tensor]]
+    inputs: list[Tensor]
+    grad_outputs: list[Tensor]
+
+    def backward(self, outputs: list[Tensor]) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(outputs, self.inputs, self.grad_outputs)
+
+
+class System(ABC):
+    """One way to compute attention. `name` tells it from the others of a run, `row_name` is what its rows say."""
+
+    name: str
+    devices: tuple[str, ...] = ("cpu", "cuda")  # where it is worth timing
+    function: str | None = None  # what it computes in the place of f, where that is fixed
+    dtype: str | None = None  # what it computes in, where that is not the case's type
+
+    @property
+    def row_name(self) -> str:
+        return self.name
+
+    def version(self) -> str:
+        return torch.__version__
+
+    def refusal(self, case: Case) -> str | None:
+        """Why this case cannot be run, or None."""
+        return None
+
+    @abstractmethod
+    def prepare(self, case: Case, operands: Operands) -> Prepared: ...
+
+
+def refuse_windows(case: Case) -> str | None:
+    return "knows no windows" if case.mask.startswith("window") else None
+
+
+def refuse_causal_cross(case: Case) -> str | None:
+    """PyTorch's own causal mask starts at the upper left: it is gdpa's only where the lengths agree."""
+    if case.mask == "causal" and case.lengths_q != case.lengths_k:
+        return "its causal mask counts from the upper left, and the lengths of queries and keys differ"
+    return None
+
+
+def refuse_shared(case: Case) -> str | None:
+    return "has no operand that the batch shares" if case.shared_q or case.shared_kv else None
+
+
+def offsets(lengths: tuple[int, ...], device: torch.device, dtype: torch.dtype = torch.int64) -> Tensor:
+    return torch.tensor([0, *accumulate(lengths)], dtype=dtype, device=device)
+
+
+def dense(rows: Tensor, lengths: Sequence[int], shared: bool) -> Tensor:
+    """(batch, longest, heads, head_dim), zeros after the end of each sequence; batch is 1 where the rows are shared."""
+    if shared:
+        return rows.unsqueeze(0)
+    if len(set(lengths)) == 1:
+        return rows.unflatten(0, (len(lengths), lengths[0]))
+    return torch.nn.utils.rnn.pad_sequence(list(rows.split(list(lengths))), batch_first=True)

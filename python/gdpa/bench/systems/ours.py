@@ -1,0 +1,65 @@
+"""gdpa through PyTorch, as the case asks for it or in a variant that takes turns with it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+import gdpa
+from gdpa.bench.cases import Case
+from gdpa.bench.systems.base import Operands, Prepared, System, offsets
+
+
+class Gdpa(System):
+    """gdpa through PyTorch, on the packed operands as they are."""
+
+    name = "gdpa"
+
+    def version(self) -> str:
+        return gdpa.__version__
+
+    def prepare(self, case: Case, operands: Operands) -> Prepared:
+        inputs = operands.leaves()
+        offsets_q = None if case.shared_q else offsets(case.lengths_q, operands.query.device)
+        offsets_k = None if case.shared_kv else offsets(case.lengths_k, operands.query.device)
+
+        def forward() -> list[Tensor]:
+            query, key, value = inputs
+            output = gdpa.varlen_attention(
+                query, key, value, offsets_q, offsets_k, activation=case.activation, window_size=case.window
+            )
+            return [output]
+
+        return Prepared(forward, inputs, [operands.grad_output])
+
+
+class GdpaIn(Gdpa):
+    """gdpa in another type than the case's, to take turns with it."""
+
+    def __init__(self, dtype: str) -> None:
+        self.name = f"gdpa, {dtype}"
+        self.dtype = dtype
+
+    @property
+    def row_name(self) -> str:
+        return "gdpa"
+
+    def prepare(self, case: Case, operands: Operands) -> Prepared:
+        return super().prepare(case, operands.to(getattr(torch, str(self.dtype))))
+
+
+class GdpaWith(Gdpa):
+    """gdpa with another function than the case's, to take turns with it."""
+
+    def __init__(self, activation: str) -> None:
+        self.name = f"gdpa, {activation}"
+        self.function = activation
+
+    @property
+    def row_name(self) -> str:
+        return "gdpa"
+
+    def prepare(self, case: Case, operands: Operands) -> Prepared:
+        return super().prepare(replace(case, activation=str(self.function)), operands)

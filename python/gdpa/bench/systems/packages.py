@@ -1,0 +1,183 @@
+"""Attention from other packages, for GPUs: FlashAttention 2 to 4, HSTU and Triton GDPA, where they are installed."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from functools import cache
+from importlib import metadata
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gdpa.bench.cases import Case
+from gdpa.bench.systems.base import Operands, Prepared, System, offsets, refuse_shared
+
+
+@cache
+def first_module(names: tuple[str, ...]) -> ModuleType | str:
+    """The first of these modules that can be imported, or why none can."""
+    reasons = []
+    for name in names:
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as missing:
+            reasons.append(f"no module named {missing.name}")
+        except Exception as error:  # an extension may fail on its libraries in any way
+            reasons.append(
+                f"{name}: {type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
+            )
+    return "; ".join(dict.fromkeys(reasons))
+
+
+def only_known(function: Callable[..., Any], **arguments: object) -> dict[str, object]:
+    """Those of the arguments that this version of the function has; for arguments that change no result."""
+    known = inspect.signature(function).parameters
+    return {name: value for name, value in arguments.items() if name in known}
+
+
+class Package(System):
+    """A system of an installed package that takes packed operands and cumulative lengths in int32."""
+
+    devices = ("cuda",)
+    modules: tuple[str, ...]
+    distributions: tuple[str, ...]  # what pip calls it
+
+    def version(self) -> str:
+        for name in self.distributions:
+            try:
+                return metadata.version(name)
+            except metadata.PackageNotFoundError:
+                continue
+        return "unknown"
+
+    def refusal(self, case: Case) -> str | None:
+        module = first_module(self.modules)
+        return module if isinstance(module, str) else self.refuse(case)
+
+    def refuse(self, case: Case) -> str | None:
+        return refuse_shared(case)
+
+    def prepare(self, case: Case, operands: Operands) -> Prepared:
+        inputs = operands.leaves()
+        cumulative = [
+            offsets(lengths, operands.query.device, torch.int32) for lengths in (case.lengths_q, case.lengths_k)
+        ]
+        call = self.call(case, first_module(self.modules))
+
+        def forward() -> list[Tensor]:
+            result = call(*inputs, *cumulative, max(case.lengths_q), max(case.lengths_k))
+            return [result[0] if isinstance(result, tuple) else result]
+
+        return Prepared(forward, inputs, [operands.grad_output])
+
+    def call(self, case: Case, module: Any) -> Callable[..., Any]:
+        """A function of query, key, value, both cumulative and both longest lengths; the output, or it and more."""
+        raise NotImplementedError
+
+
+class FlashAttention(Package):
+    """Softmax. Dense operands go to the function for them, which is the faster one."""
+
+    function = "softmax"
+
+    def __init__(self, name: str, modules: tuple[str, ...], distributions: tuple[str, ...], no_bound: int | None):
+        self.name = name
+        self.modules = modules
+        self.distributions = distributions
+        self.no_bound = no_bound  # what stands for a side of the window without a bound
+
+    def prepare(self, case: Case, operands: Operands) -> Prepared:
+        if len(set(case.lengths_q)) > 1 or len(set(case.lengths_k)) > 1:
+            return super().prepare(case, operands)
+        inputs = operands.dense.leaves()
+        module: Any = first_module(self.modules)
+        options = self.options(case)
+
+        def forward() -> list[Tensor]:
+            result = module.flash_attn_func(*inputs, **options)
+            return [result[0] if isinstance(result, tuple) else result]
+
+        return Prepared(forward, inputs, [operands.dense.grad_output])
+
+    def call(self, case: Case, module: Any) -> Callable[..., Any]:
+        options = self.options(case)
+
+        def call(*arguments: Any) -> Any:
+            query, key, value, offsets_q, offsets_k, longest_q, longest_k = arguments
+            return module.flash_attn_varlen_func(
+                query, key, value, cu_seqlens_q=offsets_q, cu_seqlens_k=offsets_k,
+                max_seqlen_q=longest_q, max_seqlen_k=longest_k, **options,
+            )  # fmt: skip
+
+        return call
+
+    def options(self, case: Case) -> dict[str, Any]:
+        if case.mask == "causal":
+            return {"causal": True}
+        left, right = (self.no_bound if side < 0 else side for side in case.window)
+        return {"window_size": (left, right)}
+
+
+class Hstu(Package):
+    """SiLU, divided by the longest length; no scale before it but alpha."""
+
+    name = "HSTU"
+    modules = ("hstu", "hstu_attn", "fbgemm_gpu.experimental.hstu")
+    distributions = ("fbgemm_gpu_hstu", "fbgemm-gpu-hstu", "hstu_attn", "hstu-attn", "fbgemm_gpu")
+    function = "silu"
+
+    def refuse(self, case: Case) -> str | None:
+        if case.mask != "none" and case.lengths_q != case.lengths_k:
+            return "its masks are for queries and keys of equal lengths"
+        return refuse_shared(case)
+
+    def call(self, case: Case, module: Any) -> Callable[..., Any]:
+        function = module.hstu_attn_varlen_func
+        longest = max(case.lengths_k)
+        options = {"num_contexts": None, "num_targets": None, "window_size": case.window, "alpha": case.head_dim**-0.5}
+        options |= only_known(function, scaling_seqlen=longest, seqused_q=None, seqused_k=None)
+
+        def call(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> Any:
+            offsets_q, offsets_k, longest_q, longest_k = rest
+            return function(
+                query, key, value, offsets_q, offsets_k, max_seqlen_q=longest_q, max_seqlen_k=longest_k, **options
+            )
+
+        return call
+
+
+class TritonGdpa(Package):
+    """Meta's GDPA in Triton; its scale multiplies after f. Its own package is called gdpa too, so it must be imported
+    under the name of its repository or of the library that it comes from."""
+
+    name = "Triton GDPA"
+    modules = tuple(
+        f"{parent}.triton.triton_generalized_dot_product_attention"
+        for parent in ("ads_mkl.ops.cute_dsl.gdpa", "ads_model_kernel_library.gdpa")
+    )
+    distributions = ("ads_mkl", "ads_model_kernel_library")
+    activations = {  # noqa: RUF012 - a table
+        "identity": "raw", "gelu": "gelu", "gelu_tanh": "gelu_approx", "silu": "silu", "relu": "relu",
+        "leaky_relu": "leaky_relu", "hardswish": "hardswish", "relu2": "relu_square",
+    }  # fmt: skip
+
+    def refuse(self, case: Case) -> str | None:
+        if case.activation not in self.activations:
+            return f"has none of its functions for {case.activation!r}"
+        if case.mask != "none":
+            return "its masks are not gdpa's"
+        return refuse_shared(case)
+
+    def call(self, case: Case, module: Any) -> Callable[..., Any]:
+        def call(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> Any:
+            offsets_q, offsets_k, longest_q, longest_k = rest
+            return module.generalized_dot_product_attention(
+                query, key, value, query_offset=offsets_q, key_offset=offsets_k, max_seq_len_q=longest_q,
+                max_seq_len_kv=longest_k, qk_scale=case.head_dim**-0.5, activation=self.activations[case.activation],
+            )  # fmt: skip
+
+        return call

@@ -1,0 +1,99 @@
+"""Product, f, product on padded operands: what people write without gdpa, as it stands and under torch.compile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gdpa.bench.cases import Case
+from gdpa.bench.systems.base import Operands, Prepared, System, refuse_causal_cross, refuse_windows
+
+Elementwise = Callable[[Tensor], Tensor]
+
+# torch.compile gives up on a function that it has compiled this often. A benchmark has more shapes than a model.
+RECOMPILATIONS = 64
+
+
+class Padded(System):
+    """product, f, product on operands padded with zeros to the longest sequence of the batch."""
+
+    name = "padded"
+
+    def refusal(self, case: Case) -> str | None:
+        if elementwise(case.activation) is None:
+            return f"no PyTorch form is known of the function {case.activation!r}"
+        return refuse_windows(case) or refuse_causal_cross(case)
+
+    def prepare(self, case: Case, operands: Operands) -> Prepared:
+        padded = operands.dense
+        query, key, value, grad_output = (
+            operand.transpose(1, 2).contiguous()
+            for operand in (padded.query, padded.key, padded.value, padded.grad_output)
+        )
+        inputs = [operand.detach().requires_grad_() for operand in (query, key, value)]
+        function = elementwise(case.activation)
+        attention = self.attention()
+        scale = case.head_dim**-0.5
+        longest = max(case.lengths_q)
+        keep = None
+        if case.mask == "causal":
+            keep = torch.ones(longest, longest, dtype=torch.bool, device=operands.query.device).tril()
+
+        def forward() -> list[Tensor]:
+            return [attention(*inputs, function, scale, keep)]
+
+        return Prepared(forward, inputs, [grad_output])
+
+    def attention(self) -> Callable[..., Tensor]:
+        return padded_attention
+
+
+class PaddedCompiled(Padded):
+    """The same under torch.compile, which fuses the function and the mask."""
+
+    name = "padded, compiled"
+
+    def attention(self) -> Callable[..., Tensor]:
+        return compiled(padded_attention, dynamic=True)
+
+
+def padded_attention(
+    query: Tensor, key: Tensor, value: Tensor, function: Elementwise, scale: float, keep: Tensor | None
+) -> Tensor:
+    """Padded values are zero, so that a padded key adds nothing whatever f(0) is."""
+    scores = function(scale * (query @ key.mT))
+    if keep is not None:
+        scores = scores * keep
+    return scores @ value
+
+
+@cache
+def compiled(function: Callable[..., Tensor], dynamic: bool | None = None) -> Callable[..., Tensor]:
+    torch._dynamo.config.recompile_limit = RECOMPILATIONS
+    return torch.compile(function, dynamic=dynamic)
+
+
+def elementwise(activation: str) -> Elementwise | None:
+    """f as PyTorch users write it, for a name or a plain expression."""
+    from gdpa.demo.expression import in_pytorch
+
+    named: dict[str, Elementwise] = {
+        "identity": lambda s: s,
+        "gelu_tanh": partial(F.gelu, approximate="tanh"),
+        "fast_gelu": partial(F.gelu, approximate="tanh"),
+        "fast_silu": F.silu,
+        "leaky_relu": F.leaky_relu,
+        "hardswish": F.hardswish,
+        "softplus": F.softplus,
+        "relu2": lambda s: F.relu(s).square(),
+    }
+    if activation in named:
+        return named[activation]
+    try:
+        return in_pytorch(activation)
+    except ValueError:
+        return None

@@ -1,0 +1,201 @@
+"""PyTorch's own attention, all of it softmax: scaled_dot_product_attention, varlen_attn and FlexAttention."""
+
+from __future__ import annotations
+
+import inspect
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from gdpa.bench.cases import Case
+from gdpa.bench.systems.base import (
+    Operands,
+    Prepared,
+    System,
+    offsets,
+    refuse_causal_cross,
+    refuse_shared,
+    refuse_windows,
+)
+from gdpa.bench.systems.padded import compiled
+
+
+class SdpaPerSequence(System):
+    """scaled_dot_product_attention, one call a sequence, so that nothing is padded."""
+
+    name = "SDPA per sequence"
+    devices = ("cpu",)  # a GPU would wait for a thousand launches
+    function = "softmax"
+
+    def refusal(self, case: Case) -> str | None:
+        return refuse_windows(case) or refuse_causal_cross(case)
+
+    def prepare(self, case: Case, operands: Operands) -> Prepared:
+        queries = sequences(operands.query, case.lengths_q, case.shared_q)
+        keys = sequences(operands.key, case.lengths_k, case.shared_kv)
+        values = sequences(operands.value, case.lengths_k, case.shared_kv)
+        grads = sequences(operands.grad_output, case.lengths_q, False)
+        run = [b for b, lengths in enumerate(zip(case.lengths_q, case.lengths_k, strict=True)) if min(lengths) > 0]
+        causal = case.mask == "causal"
+
+        def forward() -> list[Tensor]:
+            return [F.scaled_dot_product_attention(queries[b], keys[b], values[b], is_causal=causal) for b in run]
+
+        inputs = list({id(part[b]): part[b] for b in run for part in (queries, keys, values)}.values())
+        return Prepared(forward, inputs, [grads[b].detach() for b in run])
+
+
+class SdpaNested(System):
+    """scaled_dot_product_attention on nested jagged tensors."""
+
+    name = "SDPA nested"
+    devices = ("cpu",)  # on a GPU it calls what varlen_attn calls
+    function = "softmax"
+
+    def refusal(self, case: Case) -> str | None:
+        if case.shared_q or case.shared_kv:
+            return "nested tensors have no operand that the batch shares"
+        if min(case.lengths_q + case.lengths_k) == 0:
+            return "fails on sequences without rows"
+        return refuse_windows(case) or refuse_causal_cross(case)
+
+    def prepare(self, case: Case, operands: Operands) -> Prepared:
+        inputs = operands.leaves()
+        offsets_q = offsets(case.lengths_q, operands.query.device)
+        offsets_k = offsets(case.lengths_k, operands.query.device)
+        causal = case.mask == "causal"
+
+        def nested(rows: Tensor, row_offsets: Tensor, lengths: tuple[int, ...]) -> Tensor:
+            jagged = torch.nested.nested_tensor_from_jagged(
+                rows, row_offsets, min_seqlen=min(lengths), max_seqlen=max(lengths)
+            )
+            return jagged.transpose(1, 2)
+
+        def forward() -> list[Tensor]:
+            query = nested(inputs[0], offsets_q, case.lengths_q)
+            key, value = (nested(rows, offsets_k, case.lengths_k) for rows in inputs[1:])
+            output = F.scaled_dot_product_attention(query, key, value, is_causal=causal)
+            return [output.transpose(1, 2).values()]
+
+        return Prepared(forward, inputs, [operands.grad_output])
+
+
+class SdpaDense(System):
+    """scaled_dot_product_attention of one backend on operands padded to the longest sequence."""
+
+    devices = ("cuda",)
+    function = "softmax"
+
+    def __init__(self, name: str, backend: SDPBackend) -> None:
+        self.name = name
+        self.backend = backend
+
+    def version(self) -> str:
+        if self.backend == SDPBackend.CUDNN_ATTENTION:
+            return f"{torch.__version__}, cuDNN {torch.backends.cudnn.version()}"
+        return super().version()
+
+    def refusal(self, case: Case) -> str | None:
+        if case.mask == "none" and not case.shared_kv and len(set(case.lengths_k)) > 1:
+            return "keys of different lengths are padded, and softmax would count the padding"
+        return refuse_windows(case) or refuse_causal_cross(case)
+
+    def prepare(self, case: Case, operands: Operands) -> Prepared:
+        inputs = operands.dense.leaves()
+        batch, causal = len(case.lengths_q), case.mask == "causal"
+
+        def forward() -> list[Tensor]:
+            query, key, value = (operand.expand(batch, -1, -1, -1).transpose(1, 2) for operand in inputs)
+            with sdpa_kernel(self.backend):
+                return [F.scaled_dot_product_attention(query, key, value, is_causal=causal)]
+
+        return Prepared(forward, inputs, [operands.dense.grad_output.transpose(1, 2)])
+
+
+class Varlen(System):
+    """torch.nn.attention.varlen on the packed operands as they are."""
+
+    name = "PyTorch varlen"
+    devices = ("cuda",)
+    function = "softmax"
+
+    def refusal(self, case: Case) -> str | None:
+        try:
+            from torch.nn.attention.varlen import varlen_attn
+        except ImportError:
+            return "this PyTorch has no torch.nn.attention.varlen"
+        if "window_size" not in inspect.signature(varlen_attn).parameters:
+            return "torch.nn.attention.varlen of this PyTorch has no window_size; 2.11 has"
+        return refuse_shared(case)
+
+    def prepare(self, case: Case, operands: Operands) -> Prepared:
+        from torch.nn.attention.varlen import varlen_attn
+
+        inputs = operands.leaves()
+        longest_q, longest_k = max(case.lengths_q), max(case.lengths_k)
+        offsets_q, offsets_k = (
+            offsets(lengths, operands.query.device, torch.int32) for lengths in (case.lengths_q, case.lengths_k)
+        )
+
+        def forward() -> list[Tensor]:
+            query, key, value = inputs
+            output = varlen_attn(query, key, value, offsets_q, offsets_k, longest_q, longest_k, window_size=case.window)
+            assert isinstance(output, Tensor)
+            return [output]
+
+        return Prepared(forward, inputs, [operands.grad_output])
+
+
+class Flex(System):
+    """FlexAttention under torch.compile on padded operands, with a block mask where a score does not count."""
+
+    name = "FlexAttention"
+    devices = ("cuda",)
+    function = "softmax"
+
+    def prepare(self, case: Case, operands: Operands) -> Prepared:
+        from torch.nn.attention.flex_attention import flex_attention
+
+        inputs = operands.dense.leaves()
+        batch = len(case.lengths_q)
+        block_mask = self.block_mask(case, operands.query.device)
+        attention = compiled(flex_attention)
+
+        def forward() -> list[Tensor]:
+            query, key, value = (operand.expand(batch, -1, -1, -1).transpose(1, 2) for operand in inputs)
+            return [attention(query, key, value, block_mask=block_mask)]
+
+        return Prepared(forward, inputs, [operands.dense.grad_output.transpose(1, 2)])
+
+    @staticmethod
+    def block_mask(case: Case, device: torch.device) -> object | None:
+        """Which scores count, by the mask and by the lengths; None where all do."""
+        from torch.nn.attention.flex_attention import create_block_mask
+
+        longest_q, longest_k = max(case.lengths_q), max(case.lengths_k)
+        if case.mask == "none" and {*case.lengths_q} == {longest_q} and {*case.lengths_k} == {longest_k}:
+            return None
+        lengths_q = torch.tensor(case.lengths_q, device=device)
+        lengths_k = torch.tensor(case.lengths_k, device=device)
+        left, right = case.window
+
+        def counts(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+            kept = (q < lengths_q[b]) & (k < lengths_k[b])
+            diagonal = q + lengths_k[b] - lengths_q[b]
+            if left >= 0:
+                kept = kept & (k >= diagonal - left)
+            if right >= 0:
+                kept = kept & (k <= diagonal + right)
+            return kept
+
+        return create_block_mask(counts, len(case.lengths_q), None, longest_q, longest_k, device=device.type)
+
+
+def sequences(rows: Tensor, lengths: tuple[int, ...], shared: bool) -> list[Tensor]:
+    """One contiguous leaf (1, heads, length, head_dim) a sequence; the same one each time where it is shared."""
+    if shared:
+        return [rows.transpose(0, 1).unsqueeze(0).contiguous().requires_grad_()] * len(lengths)
+    parts = rows.split(list(lengths))
+    return [part.transpose(0, 1).unsqueeze(0).contiguous().requires_grad_() for part in parts]

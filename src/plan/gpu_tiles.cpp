@@ -1,0 +1,181 @@
+// See gpu_tiles.h.
+#include "plan/gpu_tiles.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <span>
+
+#include "gdpa/error.h"
+
+namespace gdpa::plan {
+namespace {
+
+/// One tile, and the sums that a thread may hold with it: beyond them the compiler spills, or a later one is faster.
+/// Fewer beside a function that takes many registers, where rows are not aligned and copies take some, and on
+/// Blackwell, for which the compiler schedules otherwise.
+struct Tile {
+  int queries;
+  int keys;
+  int warps;  ///< along the queries; backward: along the keys
+  int column_warps;
+  int stages;
+  int ctas;
+  int most_sums;
+  int most_sums_beside_many;
+};
+
+// The first that fits is taken. Each list begins with the tiles that were measured on a GPU with 227 KB; what follows
+// is for 163 KB (A100) and for 99 KB (Ada, and the small ones of Ampere and Blackwell), and for wider rows.
+constexpr Tile forward_16_bit[] = {
+    {128, 64, 4, 1, 2, 2, 192, 160}, {128, 32, 4, 1, 2, 2, 192, 160}, {128, 64, 8, 1, 2, 1, 192, 160},
+    {128, 32, 8, 1, 2, 1, 192, 160}, {64, 32, 4, 1, 2, 1, 192, 160},  {64, 16, 4, 1, 2, 1, 192, 160},
+};
+constexpr Tile backward_16_bit[] = {
+    {64, 128, 8, 1, 2, 1, 164, 132}, {64, 128, 4, 2, 2, 1, 196, 128}, {32, 128, 4, 2, 2, 1, 192, 164},
+    {64, 64, 4, 2, 2, 1, 192, 164},  {64, 64, 4, 2, 1, 1, 192, 164},  {32, 64, 4, 2, 2, 1, 192, 164},
+    {32, 64, 4, 2, 1, 1, 192, 164},  {32, 32, 2, 2, 1, 1, 192, 164},  {16, 32, 2, 2, 1, 1, 192, 164},
+};
+constexpr Tile backward_query_16_bit[] = {
+    {128, 64, 8, 1, 2, 1, 128, 96}, {128, 32, 8, 1, 2, 1, 160, 128}, {64, 32, 4, 1, 2, 1, 160, 128},
+    {64, 32, 4, 2, 2, 1, 160, 128}, {64, 16, 4, 1, 2, 1, 160, 128},  {64, 16, 4, 2, 1, 1, 160, 128},
+};
+constexpr Tile forward_32_bit[] = {
+    {128, 32, 8, 1, 2, 1, 112, 72}, {128, 16, 8, 1, 2, 1, 104, 80}, {64, 32, 4, 2, 2, 1, 112, 64},
+    {64, 16, 4, 2, 2, 1, 112, 80},  {64, 16, 4, 2, 1, 1, 112, 80},
+};
+constexpr Tile backward_32_bit[] = {
+    {32, 64, 4, 2, 2, 1, 164, 164}, {32, 64, 4, 2, 1, 1, 164, 164}, {32, 32, 2, 2, 2, 1, 128, 128},
+    {32, 32, 2, 2, 1, 1, 128, 128}, {32, 32, 2, 4, 1, 1, 128, 128}, {16, 32, 2, 2, 1, 1, 124, 124},
+    {16, 16, 1, 4, 1, 1, 120, 120},
+};
+constexpr Tile backward_query_32_bit[] = {
+    {64, 16, 4, 1, 2, 1, 96, 80},
+    {64, 16, 4, 2, 2, 1, 112, 80},
+    {64, 16, 4, 2, 1, 1, 112, 80},
+    {32, 16, 2, 2, 1, 1, 112, 80},
+};
+
+constexpr int row_group = 16;     // rows and columns of one tensor-core product
+constexpr int chunk_bytes = 16;   // of a row in shared memory
+constexpr int column_group = 16;  // to which head dims are padded
+
+constexpr int registers_of_shared_keys = 4;  // out_scale of the entry, which multiplies P and dS
+
+constexpr int blackwell = 100;
+
+bool is_16_bit(const KernelSpec& kernel) {
+  return kernel.element == GpuElement::bfloat16 || kernel.element == GpuElement::float16;
+}
+
+std::span<const Tile> tiles_of(const KernelSpec& kernel) {
+  switch (kernel.kind) {
+    case KernelKind::forward:
+      return is_16_bit(kernel) ? std::span<const Tile>(forward_16_bit) : forward_32_bit;
+    case KernelKind::backward:
+      return is_16_bit(kernel) ? std::span<const Tile>(backward_16_bit) : backward_32_bit;
+    case KernelKind::backward_query:
+      return is_16_bit(kernel) ? std::span<const Tile>(backward_query_16_bit) : backward_query_32_bit;
+    case KernelKind::reduce:
+    case KernelKind::check_offsets:
+      break;
+  }
+  return {};
+}
+
+int divide_up(int count, int divisor) { return (count + divisor - 1) / divisor; }
+
+int columns_of_warp(const KernelSpec& kernel, int columns) {
+  return divide_up(divide_up(columns, kernel.column_warps), column_group) * column_group;
+}
+
+/// Bytes of a row of so many elements in shared memory: an odd number of chunks.
+int64_t row_bytes(const KernelSpec& kernel, int elements) {
+  return int64_t{elements * (is_16_bit(kernel) ? 2 : 4) / chunk_bytes | 1} * chunk_bytes;
+}
+
+int64_t operand_row_bytes(const KernelSpec& kernel, int columns) {
+  return row_bytes(kernel, columns_of_warp(kernel, columns) * kernel.column_warps);
+}
+
+/// backward: the column warps split the queries of the scores, and share P.
+bool shares_weights(const KernelSpec& kernel) {
+  return kernel.column_warps > 1 && kernel.tile_queries % (row_group * kernel.column_warps) == 0;
+}
+
+bool fits(const KernelSpec& kernel, const Gpu& gpu) {
+  constexpr int64_t reserved = 1024;  // by the system, of each CTA
+  const int64_t bytes = shared_bytes(kernel) + static_shared_bytes;
+  const int64_t of_multiprocessor = gpu.shared_bytes + reserved;
+  return bytes <= gpu.shared_bytes && kernel.ctas * (bytes + reserved) <= of_multiprocessor;
+}
+
+}  // namespace
+
+int64_t shared_bytes(const KernelSpec& kernel) {
+  const int64_t row = operand_row_bytes(kernel, kernel.head_dim);
+  const int64_t row_v = operand_row_bytes(kernel, kernel.head_dim_v);
+  const int64_t stages_of_keys = kernel.stages * kernel.tile_keys * (row + row_v);
+  switch (kernel.kind) {
+    case KernelKind::forward:
+      return kernel.tile_queries * std::max(row, row_v) + stages_of_keys;
+    case KernelKind::backward_query:
+      return kernel.tile_queries * (row + row_v) + stages_of_keys;
+    case KernelKind::backward: {
+      const int64_t scores = kernel.tile_keys * row_bytes(kernel, kernel.tile_queries);
+      const bool has_weights = shares_weights(kernel);
+      return (kernel.tile_keys + kernel.stages * kernel.tile_queries) * (row + row_v) +
+             (has_weights || kernel.reduce_grad_query ? scores : 0) + (has_weights ? scores : 0);
+    }
+    case KernelKind::reduce:
+    case KernelKind::check_offsets:
+      break;
+  }
+  return 0;
+}
+
+int sum_registers(const KernelSpec& kernel) {
+  constexpr int threads_of_warp = 32;
+  const int columns = columns_of_warp(kernel, kernel.head_dim);
+  const int columns_v = columns_of_warp(kernel, kernel.head_dim_v);
+  const auto of_warp = [](int rows, int count) { return rows * count / threads_of_warp; };
+  switch (kernel.kind) {
+    case KernelKind::forward:
+      return of_warp(kernel.tile_queries / kernel.warps, columns_v + kernel.tile_keys);
+    case KernelKind::backward_query:
+      return of_warp(kernel.tile_queries / kernel.warps, columns + 2 * kernel.tile_keys);
+    case KernelKind::backward: {
+      const int queries = kernel.tile_queries / (shares_weights(kernel) ? kernel.column_warps : 1);
+      const int scores = of_warp(kernel.tile_keys / kernel.warps, 2 * queries);
+      const int grad_query = of_warp(kernel.tile_queries, columns / kernel.warps);  // of all column warps
+      return of_warp(kernel.tile_keys / kernel.warps, columns + columns_v) +
+             std::max(scores, kernel.reduce_grad_query ? grad_query : 0);
+    }
+    case KernelKind::reduce:
+    case KernelKind::check_offsets:
+      break;
+  }
+  return 0;
+}
+
+void choose_tiles(KernelSpec& kernel, const Gpu& gpu, FunctionRegisters function) {
+  const bool takes_many = function == FunctionRegisters::many || gpu.capability >= blackwell || !kernel.aligned;
+  for (const Tile& tile : tiles_of(kernel)) {
+    kernel.tile_queries = tile.queries;
+    kernel.tile_keys = tile.keys;
+    kernel.warps = tile.warps;
+    kernel.column_warps = tile.column_warps;
+    kernel.stages = tile.stages;
+    kernel.ctas = tile.ctas;
+    const int registers = sum_registers(kernel) + (kernel.keys_shared ? registers_of_shared_keys : 0);
+    if (registers <= (takes_many ? tile.most_sums_beside_many : tile.most_sums) && fits(kernel, gpu)) return;
+  }
+  throw Error(
+      ErrorKind::runtime,
+      fmt::format("head_dim {}, head_dim_v {}: expected a GPU that gives a CTA at least {} KB of shared memory, "
+                  "got {} KB; use smaller head dims, or the CPU",
+                  kernel.head_dim, kernel.head_dim_v, (shared_bytes(kernel) + static_shared_bytes + 1023) / 1024,
+                  gpu.shared_bytes / 1024));
+}
+
+}  // namespace gdpa::plan

@@ -1,0 +1,173 @@
+// Which work a place stands for: the device code that finds it, run on the host against a plain enumeration of tiles.
+#include "portable/work.cuh"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <tuple>
+#include <vector>
+
+namespace gdpa::portable {
+namespace {
+
+/// One side of a problem, and the other one beside it with a row for each of its entries.
+struct Side {
+  std::vector<int64_t> offsets;  ///< empty where all entries have `length` rows
+  int64_t packed_rows = 0;
+  int64_t length = 0;
+  int64_t batch = 0;
+  int64_t heads = 4;
+  int64_t tile = 64;
+  int64_t parts = 0;  ///< where the batch shares the rows
+
+  Arguments arguments() const {
+    Arguments result{};
+    result.params.batch = batch;
+    result.params.heads_q = heads;
+    result.params.heads_k = heads / 2;
+    result.params.queries.cumulative = offsets.empty() ? nullptr : offsets.data();
+    result.params.queries.cumulative_is_int64 = true;
+    result.params.queries.length = length;
+    result.params.keys.length = 1;
+    result.packed_rows_q = packed_rows;
+    result.parts = parts;
+    return result;
+  }
+};
+
+using Tile = std::tuple<int64_t, int, int>;  ///< entry or part, head, tile
+
+/// What a grid of so many CTAs computes: how often each tile.
+std::map<Tile, int> computed_by(const Side& side, int64_t grid) {
+  const Arguments arguments = side.arguments();
+  const Owner owner{arguments.params.queries, side.packed_rows, side.heads, side.tile,
+                    side.parts > 0 ? side.parts : side.batch};
+  std::map<Tile, int> tiles;
+  for (int64_t cta = 0; cta < grid; ++cta) {
+    for (int64_t place = cta; place < owner.heads * owner.places(); place += grid) {
+      const Work work = find_work(arguments, owner, true, place);
+      if (!work.exists) continue;
+      EXPECT_EQ(work.key_head, work.head / 2);
+      EXPECT_GE(work.queries.begin, 0);
+      if (owner.jagged()) {
+        EXPECT_LE(work.queries.begin + work.queries.count, side.packed_rows);
+      }
+      ++tiles[{work.owner, work.head, work.tile}];
+    }
+  }
+  return tiles;
+}
+
+/// What it should: every tile of every entry, and of the rows behind the last one, once.
+std::map<Tile, int> tiles_of(const Side& side) {
+  std::map<Tile, int> tiles;
+  const auto add = [&](int64_t entry, int64_t rows) {
+    for (int head = 0; head < side.heads; ++head) {
+      for (int tile = 0; tile * side.tile < rows; ++tile) tiles[{entry, head, tile}] = 1;
+    }
+  };
+  const int64_t entries = side.parts > 0 ? side.parts : side.batch;
+  for (int64_t b = 0; b < entries; ++b) {
+    const auto at = static_cast<std::size_t>(b);
+    add(b, side.offsets.empty() ? side.length : side.offsets[at + 1] - side.offsets[at]);
+  }
+  if (!side.offsets.empty()) add(side.batch, side.packed_rows - side.offsets.back());
+  return tiles;
+}
+
+void expect_every_tile_once(const Side& side) {
+  for (const int64_t grid : {1, 3, 132, 100000}) EXPECT_EQ(computed_by(side, grid), tiles_of(side)) << grid << " CTAs";
+}
+
+Side jagged(const std::vector<int64_t>& lengths, int64_t tile, int64_t unused_rows = 0) {
+  Side side;
+  side.tile = tile;
+  side.batch = static_cast<int64_t>(lengths.size());
+  side.offsets = {0};
+  for (const int64_t length : lengths) side.offsets.push_back(side.offsets.back() + length);
+  side.packed_rows = side.offsets.back() + unused_rows;
+  return side;
+}
+
+TEST(GpuWork, EveryTileOfAJaggedBatchIsFoundOnce) {
+  expect_every_tile_once(jagged({1, 64, 65, 63, 200}, 64));
+  expect_every_tile_once(jagged({1000}, 128));
+  std::mt19937 random(1);
+  for (int round = 0; round < 100; ++round) {
+    std::vector<int64_t> lengths(random() % 100 + 1);
+    for (int64_t& length : lengths) length = random() % 3 == 0 ? 0 : random() % 300;
+    expect_every_tile_once(jagged(lengths, 16 << random() % 4, random() % 2 == 0 ? 0 : random() % 200));
+  }
+}
+
+TEST(GpuWork, EntriesWithoutRowsAreNoWork) {
+  expect_every_tile_once(jagged({0, 0, 0}, 64));
+  expect_every_tile_once(jagged({0, 0, 5, 0, 0, 0, 70, 0}, 64));
+  EXPECT_TRUE(computed_by(jagged({0, 0}, 64), 10).empty());
+}
+
+TEST(GpuWork, ABatchWithMoreEntriesThanOneRoundOfProbesIsSearched) {
+  expect_every_tile_once(jagged(std::vector<int64_t>(5000, 3), 64));
+  expect_every_tile_once(jagged(std::vector<int64_t>(1025, 64), 64, 1));
+}
+
+TEST(GpuWork, RowsBehindTheLastOffsetAreWorkThatMeetsNothing) {
+  const Side side = jagged({10, 20}, 16, 40);
+  expect_every_tile_once(side);
+  const Arguments arguments = side.arguments();
+  const Owner owner{arguments.params.queries, side.packed_rows, side.heads, side.tile, side.batch};
+  for (int64_t place = 0; place < owner.heads * owner.places(); ++place) {
+    const Work work = find_work(arguments, owner, true, place);
+    if (!work.exists || work.owner != side.batch) continue;
+    EXPECT_EQ(work.queries.begin, 30);
+    EXPECT_EQ(work.queries.count, 40);
+    EXPECT_EQ(work.keys.count, 0);
+  }
+}
+
+TEST(GpuWork, OffsetsThatFallOrRunPastTheEndGiveNoTileTwiceAndNoRowOutside) {
+  std::mt19937 random(2);
+  for (int round = 0; round < 300; ++round) {
+    Side side = jagged(std::vector<int64_t>(random() % 70 + 1, 50), 16 << random() % 4, random() % 100);
+    for (int64_t& offset : side.offsets) {
+      if (random() % 4 == 0) offset = static_cast<int64_t>(random() % 8000) - 2000;
+    }
+    for (const auto& [tile, count] : computed_by(side, 7)) EXPECT_EQ(count, 1);
+  }
+}
+
+TEST(GpuWork, EveryTileOfADenseBatchIsFoundOnce) {
+  for (const int64_t length : {1, 63, 64, 65, 1000}) {
+    Side side;
+    side.length = length;
+    side.batch = 7;
+    side.packed_rows = length * side.batch;
+    expect_every_tile_once(side);
+  }
+}
+
+TEST(GpuWork, ASharedSideIsWorkOfEachPartAndThePartsAreTheBatch) {
+  Side side;
+  side.length = 100;
+  side.batch = 10;
+  side.parts = 3;
+  expect_every_tile_once(side);
+  const Arguments arguments = side.arguments();
+  const Owner owner{arguments.params.queries, 0, side.heads, side.tile, side.parts};
+  std::map<int64_t, std::pair<int64_t, int64_t>> parts;
+  for (int64_t place = 0; place < owner.heads * owner.places(); ++place) {
+    const Work work = find_work(arguments, owner, true, place);
+    parts[work.owner] = {work.batch_begin, work.batch_end};
+  }
+  int64_t next = 0;
+  for (const auto& [part, range] : parts) {
+    EXPECT_EQ(range.first, next);
+    EXPECT_GT(range.second, range.first);
+    next = range.second;
+  }
+  EXPECT_EQ(next, side.batch);
+}
+
+}  // namespace
+}  // namespace gdpa::portable

@@ -1,0 +1,109 @@
+"""Compiling ahead from Python: what is made, for which call, and that nothing is computed. NVRTC is needed, no GPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import gdpa
+
+
+@pytest.fixture(scope="module", autouse=True)
+def has_nvrtc() -> None:
+    try:
+        gdpa.warmup(gdpa.varlen_attention, *problem(), backward=False, architecture="sm_80")
+    except RuntimeError as error:
+        pytest.skip(str(error))
+
+
+def problem(dtype: torch.dtype = torch.bfloat16, head_dim: int = 32) -> tuple[torch.Tensor, ...]:
+    rows = torch.ones(3, 2, head_dim, dtype=dtype)
+    cu = torch.tensor([0, 1, 3])
+    return rows, rows, rows, cu, cu
+
+
+def test_names_the_kernels_of_both_directions() -> None:
+    kernels = gdpa.warmup(gdpa.varlen_attention, *problem(), activation="silu", architecture="sm_90a")
+    assert [kernel.name.split()[0] for kernel in kernels] == ["forward", "backward", "reduce"]
+    assert {kernel.architecture for kernel in kernels} == {"sm_90a"}
+    assert all(kernel.seconds > 0 for kernel in kernels)
+
+
+def test_finds_them_in_the_cache_the_second_time_in_another_process(tmp_path: Path) -> None:
+    program = (
+        "import torch, gdpa; rows = torch.ones(2, 1, 16); cu = torch.tensor([0, 2]);"
+        "kernels = gdpa.warmup(gdpa.varlen_attention, rows, rows, rows, cu, cu, backward=False, architecture='sm_80');"
+        "print([kernel.was_cached for kernel in kernels])"
+    )
+    environment = os.environ | {"GDPA_CACHE_DIR": str(tmp_path)}
+
+    def run() -> str:
+        return subprocess.check_output([sys.executable, "-c", program], env=environment, text=True, timeout=120).strip()
+
+    assert run() == "[False]"
+    assert run() == "[True]"
+
+
+def test_takes_the_layout_of_scaled_dot_product_attention() -> None:
+    dense = torch.ones(2, 4, 7, 16, dtype=torch.float16)
+    kernels = gdpa.warmup(
+        gdpa.generalized_dot_product_attention, dense, dense, dense, "silu", backward=False, architecture="sm_80"
+    )
+    assert [kernel.name.split()[0] for kernel in kernels] == ["forward"]
+
+
+def test_takes_a_module_that_calls_gdpa_and_gives_it_zeros() -> None:
+    class Block(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.project = torch.nn.Linear(32, 32, dtype=torch.bfloat16)
+            self.seen: torch.Tensor | None = None
+
+        def forward(self, x: torch.Tensor, cu: torch.Tensor) -> torch.Tensor:
+            x = self.project(x)
+            self.seen = gdpa.varlen_attention(x, x, x, cu, cu)
+            return x + self.seen
+
+    block = Block()
+    rows, _, _, cu, _ = problem()
+    kernels = gdpa.warmup(block, rows, cu, backward=False, architecture="sm_80")
+    assert len(kernels) == 1
+    assert block.seen is not None and block.seen.shape == rows.shape and not block.seen.any()
+
+
+def test_a_python_function_and_its_expression_share_a_kernel() -> None:
+    def swish(s: torch.Tensor, b: float) -> torch.Tensor:
+        return s * torch.sigmoid(b * s)
+
+    for activation in (swish, "s * sigmoid(b * s)"):
+        kernels = gdpa.warmup(
+            gdpa.varlen_attention, *problem(), activation=activation, params={"b": 1.702}, backward=False,
+            architecture="sm_80",
+        )  # fmt: skip
+    assert kernels[0].was_cached
+
+
+def test_on_the_cpu_there_is_nothing_to_compile() -> None:
+    assert gdpa.warmup(gdpa.varlen_attention, *problem(torch.float64, 5)) == []
+
+
+def test_refuses_what_the_call_would_refuse() -> None:
+    with pytest.raises(TypeError, match="float64"):
+        gdpa.warmup(gdpa.varlen_attention, *problem(torch.float64), architecture="sm_90a")
+    with pytest.raises(ValueError, match="multiple of 8"):
+        gdpa.warmup(gdpa.varlen_attention, *problem(head_dim=20), architecture="sm_90a")
+    with pytest.raises(ValueError, match=r'architecture: expected one of sm_80, .*, got "sm_70"'):
+        gdpa.warmup(gdpa.varlen_attention, *problem(), architecture="sm_70")
+    with pytest.raises(ValueError, match="sigmod"):
+        gdpa.warmup(gdpa.varlen_attention, *problem(), activation="sigmod(s)", architecture="sm_90a")
+
+
+def test_calls_compute_again_afterwards() -> None:
+    rows, _, _, cu, _ = problem(torch.float32)
+    gdpa.warmup(gdpa.varlen_attention, rows, rows, rows, cu, cu, backward=False, architecture="sm_80")
+    assert gdpa.varlen_attention(rows, rows, rows, cu, cu, activation="s").any()

@@ -1,0 +1,137 @@
+// Declares the few entries of the CUDA driver by hand: no CUDA header is needed to build.
+#include "device_memory.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <string>
+
+#include "command.h"
+
+namespace gdpa::tool {
+namespace {
+
+using Address = std::uint64_t;
+
+struct Driver {
+  int (*initialize)(unsigned);
+  int (*error_name)(int, const char**);
+  int (*retain_context)(void**, int);
+  int (*set_context)(void*);
+  int (*allocate)(Address*, std::size_t);
+  int (*release)(Address);
+  int (*upload)(Address, const void*, std::size_t);
+  int (*download)(void*, Address, std::size_t);
+  int (*create_stream)(void**, unsigned);
+  int (*destroy_stream)(void*);
+  int (*wait_for_stream)(void*);
+  int (*create_event)(void**, unsigned);
+  int (*destroy_event)(void*);
+  int (*record_event)(void*, void*);
+  int (*elapsed)(float*, void*, void*);
+};
+
+const Driver& driver() {
+  static const Driver opened = [] {
+    void* const library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr)
+      throw MachineError("expected the NVIDIA driver's libcuda.so.1, found none; see gdpa doctor");
+    const auto find = [library](const char* name, auto& function) {
+      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(library, name));
+      if (function == nullptr) {
+        throw MachineError(fmt::format("libcuda.so.1 has no {}: update the NVIDIA driver; see gdpa doctor", name));
+      }
+    };
+    Driver found{};
+    find("cuInit", found.initialize);
+    find("cuGetErrorName", found.error_name);
+    find("cuDevicePrimaryCtxRetain", found.retain_context);
+    find("cuCtxSetCurrent", found.set_context);
+    find("cuMemAlloc_v2", found.allocate);
+    find("cuMemFree_v2", found.release);
+    find("cuMemcpyHtoD_v2", found.upload);
+    find("cuMemcpyDtoH_v2", found.download);
+    find("cuStreamCreate", found.create_stream);
+    find("cuStreamDestroy_v2", found.destroy_stream);
+    find("cuStreamSynchronize", found.wait_for_stream);
+    find("cuEventCreate", found.create_event);
+    find("cuEventDestroy_v2", found.destroy_event);
+    find("cuEventRecord", found.record_event);
+    find("cuEventElapsedTime", found.elapsed);
+    return found;
+  }();
+  return opened;
+}
+
+void check(int status, const std::string& doing) {
+  if (status == 0) return;
+  const char* name = nullptr;
+  driver().error_name(status, &name);
+  throw MachineError(fmt::format("{}: the CUDA driver answered {}", doing, name == nullptr ? "an error" : name));
+}
+
+/// Makes the device the one that this thread works on.
+void use(int device) {
+  void* context = nullptr;
+  check(driver().initialize(0), "starting the GPU");
+  check(driver().retain_context(&context, device), "starting the GPU");
+  check(driver().set_context(context), "starting the GPU");
+}
+
+Address address_of(void* data) { return reinterpret_cast<Address>(data); }
+
+}  // namespace
+
+DeviceMemory::DeviceMemory(int device, std::size_t bytes) : bytes_(bytes) {
+  use(device);
+  if (bytes == 0) return;
+  Address address = 0;
+  check(driver().allocate(&address, bytes),
+        fmt::format("an operand of {:.1f} GiB on the GPU (take a smaller --batch, --scale-batch or --max-length)",
+                    static_cast<double>(bytes) / (1 << 30)));
+  data_ = reinterpret_cast<void*>(address);
+}
+
+DeviceMemory::~DeviceMemory() {
+  if (data_ != nullptr) driver().release(address_of(data_));
+}
+
+void DeviceMemory::upload(const void* from) {
+  if (bytes_ > 0) check(driver().upload(address_of(data_), from, bytes_), "copying to the GPU");
+}
+
+void DeviceMemory::download(void* to) const {
+  if (bytes_ > 0) check(driver().download(to, address_of(data_), bytes_), "copying from the GPU");
+}
+
+DeviceStream::DeviceStream(int device) {
+  constexpr unsigned non_blocking = 1;
+  use(device);
+  check(driver().create_stream(&handle_, non_blocking), "making a stream");
+}
+
+DeviceStream::~DeviceStream() { driver().destroy_stream(handle_); }
+
+void DeviceStream::wait() const { check(driver().wait_for_stream(handle_), "waiting for the GPU"); }
+
+std::vector<double> DeviceStream::time(const std::function<void()>& work, int calls) const {
+  std::vector<void*> events(static_cast<std::size_t>(calls) + 1);
+  for (void*& event : events) check(driver().create_event(&event, 0), "making an event");
+  check(driver().record_event(events[0], handle_), "recording an event");
+  for (int call = 1; call <= calls; ++call) {
+    work();
+    check(driver().record_event(events[static_cast<std::size_t>(call)], handle_), "recording an event");
+  }
+  wait();
+  std::vector<double> seconds;
+  for (std::size_t i = 1; i < events.size(); ++i) {
+    float milliseconds = 0;
+    check(driver().elapsed(&milliseconds, events[i - 1], events[i]), "reading an event");
+    seconds.push_back(1e-3 * static_cast<double>(milliseconds));
+  }
+  for (void* event : events) driver().destroy_event(event);
+  return seconds;
+}
+
+}  // namespace gdpa::tool

@@ -1,0 +1,78 @@
+// See hand_over.h.
+#include "hand_over.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <sstream>
+
+namespace gdpa::tool {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A folder that only has the name of a package has no file to begin with.
+constexpr const char* has_packages = R"(
+import importlib.util, sys
+found = [importlib.util.find_spec(name) for name in ("gdpa", "torch")]
+sys.exit(not all(package and package.origin for package in found)))";
+
+/// The interpreters beside this program, of the environment whose packages it lies in
+/// (<environment>/lib/pythonX.Y/site-packages/gdpa/bin), of the active environment, and on PATH.
+std::vector<std::string> interpreters() {
+  std::vector<fs::path> folders;
+  std::error_code unknown;
+  const fs::path folder = fs::read_symlink("/proc/self/exe", unknown).parent_path();
+  if (!unknown) {
+    folders.push_back(folder);
+    const fs::path packages = folder.parent_path().parent_path();
+    if (packages.filename() == "site-packages") {
+      folders.push_back(packages.parent_path().parent_path().parent_path() / "bin");
+    }
+  }
+  if (const char* environment = std::getenv("VIRTUAL_ENV")) folders.push_back(fs::path(environment) / "bin");
+  if (const char* path = std::getenv("PATH")) {
+    std::istringstream stream(path);
+    for (std::string part; std::getline(stream, part, ':');) folders.emplace_back(part);
+  }
+  std::vector<std::string> found;
+  for (const fs::path& place : folders) {
+    const std::string interpreter = (place / "python3").string();
+    const bool is_new = std::find(found.begin(), found.end(), interpreter) == found.end();
+    if (is_new && ::access(interpreter.c_str(), X_OK) == 0) found.push_back(interpreter);
+  }
+  return found;
+}
+
+bool has_gdpa(const std::string& interpreter) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::execl(interpreter.c_str(), interpreter.c_str(), "-c", has_packages, nullptr);
+    ::_exit(1);
+  }
+  int status = 0;
+  return child > 0 && ::waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+}  // namespace
+
+std::string hand_over_to_python(const std::vector<std::string>& arguments) {
+  const std::vector<std::string> known = interpreters();
+  for (const std::string& interpreter : known) {
+    if (!has_gdpa(interpreter)) continue;
+    std::vector<std::string> line = {interpreter, "-m", "gdpa.bench"};
+    line.insert(line.end(), arguments.begin(), arguments.end());
+    std::vector<char*> pointers;
+    for (std::string& word : line) pointers.push_back(word.data());
+    pointers.push_back(nullptr);
+    ::execv(interpreter.c_str(), pointers.data());
+  }
+  return fmt::format("no Python that has gdpa and PyTorch among {}", fmt::join(known, ", "));
+}
+
+}  // namespace gdpa::tool
