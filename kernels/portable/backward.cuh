@@ -25,7 +25,7 @@
 //         grad_key_sum and grad_value_sum where keys_shared, not zeroed.
 //
 // Config: struct with
-//     using Element, Activation;                types.cuh; value_and_derivative(s, f, f')
+//     using Element, Activation;                types.cuh; value_and_derivative(s, f, f'), score_factor
 //     int head_dim, head_dim_v;                 multiples of 8, at most 256
 //     int tile_keys, tile_queries;              multiples of 16 * key_warps and of 16
 //     int key_warps, column_warps, stages, ctas;
@@ -328,6 +328,7 @@ __device__ void backward_tile(const Arguments& arguments, const Work& work, unsi
   const int column = column_warp * Tiles::warp_columns;
   const int column_v = column_warp * Tiles::warp_columns_v;
   const float scale = static_cast<float>(params.scale);
+  const float score_scale = scale * Config::Activation::score_factor;
   // out_scale multiplies the finished sums. Keys that the batch shares sum over entries that differ in it: then P and
   // dS take it.
   const float factor = Config::keys_shared ? 1.0f : out_scale_of(arguments, work.batch_begin, work.queries, work.keys);
@@ -366,9 +367,9 @@ __device__ void backward_tile(const Arguments& arguments, const Work& work, unsi
                                   column,
                                   column_v};
     if (mask.is_full(at.query, Config::tile_queries, first_key, Config::tile_keys)) {
-      contribute<Config, false>(grad_key, grad_value, tiles, scale, weight_factor, mask);
+      contribute<Config, false>(grad_key, grad_value, tiles, score_scale, weight_factor, mask);
     } else {
-      contribute<Config, true>(grad_key, grad_value, tiles, scale, weight_factor, mask);
+      contribute<Config, true>(grad_key, grad_value, tiles, score_scale, weight_factor, mask);
     }
 
     if constexpr (Tiles::scores_shared) __syncthreads();  // every warp's part of P and dS is there

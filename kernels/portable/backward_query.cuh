@@ -18,7 +18,7 @@
 //         backward_query_shared_bytes<Config>. Workspace: the slabs of grad_query_sum where queries_shared, not zeroed.
 //
 // Config: struct with
-//     using Element, Activation;                types.cuh; value_and_derivative(s, f, f')
+//     using Element, Activation;                types.cuh; value_and_derivative(s, f, f'), score_factor
 //     int head_dim, head_dim_v;                 multiples of 8, at most 256
 //     int tile_queries, tile_keys;              multiples of 16 * warps and of 16
 //     int warps, column_warps, stages, ctas;    warps along the queries; along the columns of dQ
@@ -112,7 +112,7 @@ __device__ void add_entry(const Arguments& arguments, const Work& work, int64_t 
 
   const int warp_row = warp_index() / Config::column_warps * Tiles::warp_rows;
   const int column = warp_index() % Config::column_warps * Tiles::Stream::warp_columns;
-  const float scale = static_cast<float>(params.scale);
+  const float scale = static_cast<float>(params.scale) * Config::Activation::score_factor;
   const float factor = Config::queries_shared ? out_scale_of(arguments, b, queries, keys) : 1.0f;
   for (int first_key = stream.begin; first_key < stream.end; first_key += Config::tile_keys) {
     stream.advance(first_key);

@@ -17,7 +17,7 @@
 //         forward_shared_bytes<Config>; no workspace.
 //
 // Config: struct with
-//     using Element, Activation;                types.cuh; value(s)
+//     using Element, Activation;                types.cuh; value(s), score_factor
 //     int head_dim, head_dim_v;                 multiples of 8, at most 256
 //     int tile_queries, tile_keys;              multiples of 16 * warps and of 16
 //     int warps, column_warps, stages;          along the queries; along the columns of O
@@ -127,7 +127,7 @@ __device__ void forward_tile(const Arguments& arguments, const Work& work, unsig
 
   const int warp_row = warp_index() / Config::column_warps * Tiles::warp_rows;
   const int column = warp_index() % Config::column_warps * Tiles::Stream::warp_columns_v;
-  const float scale = static_cast<float>(params.scale);
+  const float scale = static_cast<float>(params.scale) * Config::Activation::score_factor;
   Sums<row_tiles, Tiles::Stream::warp_columns_v> output;
   for (int first_key = stream.begin; first_key < stream.end; first_key += Config::tile_keys) {
     stream.advance(first_key);

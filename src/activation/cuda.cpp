@@ -144,7 +144,7 @@ class Printer {
 }  // namespace
 
 std::string cuda_source(const Function& function, Accuracy accuracy) {
-  FastPrograms programs{function.value(), function.value_and_derivative()};
+  FactoredPrograms programs{1, function.value(), function.value_and_derivative()};
   if (accuracy == Accuracy::fast) programs = rewrite_fast(programs.value, programs.value_and_derivative);
   const Printer value(programs.value, accuracy);
   const Printer both(programs.value_and_derivative, accuracy);
@@ -152,6 +152,7 @@ std::string cuda_source(const Function& function, Accuracy accuracy) {
       "#include \"common/elementary.cuh\"\n\n"
       "// {}\n"
       "struct Activation {{\n"
+      "  static constexpr float score_factor = {};\n\n"
       "  static __device__ __forceinline__ float value(float s) {{\n"
       "{}"
       "    return {};\n"
@@ -162,7 +163,8 @@ std::string cuda_source(const Function& function, Accuracy accuracy) {
       "    derivative = {};\n"
       "  }}\n"
       "}};\n",
-      function.text(), value.statements(), value.result(0), both.statements(), both.result(0), both.result(1));
+      function.text(), literal(programs.score_factor), value.statements(), value.result(0), both.statements(),
+      both.result(0), both.result(1));
 }
 
 }  // namespace gdpa::activation

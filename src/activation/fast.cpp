@@ -6,7 +6,6 @@
 #include <unordered_set>
 #include <vector>
 
-#include "activation/lower.h"
 #include "activation/tree.h"
 
 namespace gdpa::activation {
@@ -94,35 +93,8 @@ class Rewriting {
     return tree_.make(Operation::tanh, tree_.multiply(z, polynomial));
   }
 
-  // A number times something.
-  bool is_term(NodeId id) const { return tree_[id].operation == Operation::multiply && tree_.is_number(tree_[id].a); }
-
-  bool is_polynomial(NodeId id) const {
-    const Node& node = tree_[id];
-    return node.operation == Operation::add && (is_term(node.a) || tree_.is_number(node.a)) && is_term(node.b);
-  }
-
-  // factor * x, with the factor taken into constants that x multiplies by anyway: -x, c x, (c x)^2, c0 + c1 y,
-  // y (c0 + c1 z).
-  NodeId scaled(double factor, NodeId x) {
-    const Node node = tree_[x];
-    if (node.operation == Operation::negate) return scaled(-factor, node.a);
-    if (node.operation == Operation::multiply && node.a == node.b && is_term(node.a)) {
-      const Node& root = tree_[node.a];
-      const double c = tree_[root.a].number;
-      return tree_.multiply(number(factor * c * c), tree_.multiply(root.b, root.b));
-    }
-    if (is_polynomial(x)) {
-      return tree_.add(tree_.multiply(number(factor), node.a), tree_.multiply(number(factor), node.b));
-    }
-    if (node.operation == Operation::multiply && is_polynomial(node.b)) {
-      return tree_.multiply(node.a, scaled(factor, node.b));
-    }
-    if (node.operation == Operation::multiply && is_polynomial(node.a)) {
-      return tree_.multiply(scaled(factor, node.a), node.b);
-    }
-    return tree_.multiply(number(factor), x);
-  }
+  NodeId scaled(double factor, NodeId x) { return activation::scaled(tree_, factor, x); }
+  bool is_term(NodeId id) const { return activation::is_term(tree_, id); }
 
   Tree& tree_;
   std::unordered_set<NodeId> factors_;
@@ -130,7 +102,7 @@ class Rewriting {
 
 }  // namespace
 
-FastPrograms rewrite_fast(const Program& value, const Program& value_and_derivative) {
+FactoredPrograms rewrite_fast(const Program& value, const Program& value_and_derivative) {
   Tree tree;
   const NodeId f = rebuild(tree, value)[0];
   const std::vector<NodeId> both = rebuild(tree, value_and_derivative);
@@ -140,7 +112,7 @@ FastPrograms rewrite_fast(const Program& value, const Program& value_and_derivat
   const NodeId fast_f = rewriting.run(f);
   const NodeId guarded_f = rewriting.run(both[0]);
   const NodeId fast_derivative = rewriting.run(both[1]);
-  return {lower(tree, {fast_f}, ""), lower(tree, {guarded_f, fast_derivative}, "")};
+  return factor(tree, fast_f, guarded_f, fast_derivative);
 }
 
 }  // namespace gdpa::activation

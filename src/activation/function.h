@@ -41,9 +41,11 @@ class Function {
 };
 
 /// CUDA C++ of the function as the struct `Activation`, with the members
+///     static constexpr float score_factor;
 ///     static __device__ float value(float s);
 ///     static __device__ void value_and_derivative(float s, float& f, float& derivative);
-/// self-contained but for the headers under kernels/ that it names.
+/// which take score_factor times the score and return f and f' of the score: a kernel multiplies its own scale by the
+/// factor, once. Self-contained but for the headers under kernels/ that it names.
 std::string cuda_source(const Function& function, Accuracy accuracy);
 
 }  // namespace gdpa::activation

@@ -3,6 +3,7 @@
 
 #include <elf.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -60,7 +61,8 @@ class Sections {
   std::string_view names_;
 };
 
-/// The number of an attribute of the one kernel; .nv.info is a list of (format, attribute, size, value).
+/// The largest number of an attribute: the kernel's, since the functions that it calls, which are listed too, have
+/// less. .nv.info is a list of (format, attribute, size, value).
 std::optional<int> attribute_of(std::string_view image, Attribute wanted) {
   constexpr unsigned char has_sized_value = 4;
   struct Entry {
@@ -72,6 +74,7 @@ std::optional<int> attribute_of(std::string_view image, Attribute wanted) {
     std::uint32_t symbol;
     std::int32_t number;
   };
+  std::optional<int> largest;
   const Sections sections(image);
   for (const Elf64_Shdr& section : sections.all()) {
     if (sections.name_of(section) != ".nv.info") continue;
@@ -82,12 +85,12 @@ std::optional<int> attribute_of(std::string_view image, Attribute wanted) {
       at += sizeof(Entry);
       if (entry->format != has_sized_value) continue;
       if (entry->attribute == wanted) {
-        if (const auto value = read<Value>(list, at)) return value->number;
+        if (const auto value = read<Value>(list, at)) largest = std::max(largest.value_or(0), value->number);
       }
       at += entry->size;
     }
   }
-  return std::nullopt;
+  return largest;
 }
 
 }  // namespace

@@ -17,13 +17,13 @@ namespace {
 
 using gdpa::Activation;
 using gdpa::activation::evaluate;
-using gdpa::activation::FastPrograms;
+using gdpa::activation::FactoredPrograms;
 using gdpa::activation::Operation;
 using gdpa::activation::Program;
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-FastPrograms fast(const Activation& activation) {
+FactoredPrograms fast(const Activation& activation) {
   return rewrite_fast(activation.function().value(), activation.function().value_and_derivative());
 }
 
@@ -46,15 +46,15 @@ TEST(Fast, IsTheSameFunctionButForThePolynomialOfErf) {
   }
   for (const std::string& text : texts) {
     const Activation activation(text);
-    const FastPrograms programs = fast(activation);
+    const FactoredPrograms programs = fast(activation);
     const bool has_erf = count(activation.function().value(), Operation::erf) > 0;
     for (double s = -7; s <= 3; s += 0.01) {
-      const std::vector<double> both = evaluate(programs.value_and_derivative, s);
+      const std::vector<double> both = evaluate(programs.value_and_derivative, programs.score_factor * s);
       const double f = activation.value(s), slope = activation.derivative(s);
       const double tolerance = has_erf ? 4e-5 * (1 + std::fabs(s)) : 1e-13 * (1 + std::fabs(f) + std::fabs(slope));
       ASSERT_NEAR(both[0], f, tolerance) << text << " at " << s;
       ASSERT_NEAR(both[1], slope, tolerance) << text << " at " << s;
-      ASSERT_EQ(evaluate(programs.value, s)[0], both[0]) << text << " at " << s;
+      ASSERT_EQ(evaluate(programs.value, programs.score_factor * s)[0], both[0]) << text << " at " << s;
     }
   }
 }
@@ -62,9 +62,9 @@ TEST(Fast, IsTheSameFunctionButForThePolynomialOfErf) {
 TEST(Fast, NamesKeepTheirLimits) {
   for (const std::string& name : names()) {
     const Activation activation(name);
-    const FastPrograms programs = fast(activation);
+    const FactoredPrograms programs = fast(activation);
     for (const double s : {-infinity, -1e308, -1e4, 1e4, infinity}) {
-      const std::vector<double> both = evaluate(programs.value_and_derivative, s);
+      const std::vector<double> both = evaluate(programs.value_and_derivative, programs.score_factor * s);
       EXPECT_DOUBLE_EQ(both[0], activation.value(s)) << name << " at " << s;
       EXPECT_DOUBLE_EQ(both[1], activation.derivative(s)) << name << " at " << s;
     }

@@ -47,7 +47,7 @@ TEST(Guards, ThatChangeAFiniteValueStay) {
 
 TEST(Guards, OfTheDerivativeAreSharedWithTheValueBesideItInTheFastFormToo) {
   const Function& function = Activation("gelu_tanh").function();
-  const FastPrograms fast = rewrite_fast(function.value(), function.value_and_derivative());
+  const FactoredPrograms fast = rewrite_fast(function.value(), function.value_and_derivative());
   const auto& steps = fast.value_and_derivative.steps;
   EXPECT_EQ(std::count_if(steps.begin(), steps.end(), [](const Step& s) { return s.operation == Operation::tanh; }), 1);
   EXPECT_EQ(bounds_in(fast.value), 1);

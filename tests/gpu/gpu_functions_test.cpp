@@ -56,8 +56,9 @@ Evaluated on_gpu(const Activation& activation, Accuracy accuracy) {
                              "                                    float* derivative, long count) {\n"
                              "  const long i = blockIdx.x * long{blockDim.x} + threadIdx.x;\n"
                              "  if (i >= count) return;\n"
-                             "  alone[i] = Activation::value(scores[i]);\n"
-                             "  Activation::value_and_derivative(scores[i], value[i], derivative[i]);\n"
+                             "  const float score = Activation::score_factor * scores[i];\n"
+                             "  alone[i] = Activation::value(score);\n"
+                             "  Activation::value_and_derivative(score, value[i], derivative[i]);\n"
                              "}\n";
   const Gpu& gpu = Gpu::get();
   const cuda::Driver& driver = cuda::Driver::get();
