@@ -13,7 +13,7 @@
 // nothing else is carried from one key tile to the next.
 //
 // Config: struct with
-//     using Element, Activation;      BFloat16 or Float16; value(s)
+//     using Element, Activation;      BFloat16 or Float16; value(s), score_factor
 //     int head_dim, head_dim_v;       multiples of 8, at most 128
 //     int tile_queries, tile_keys;    128; 64, 128, 192 or 256
 //     int stages, query_stages;       buffers of K, and of V; of Q, which take O too
@@ -210,8 +210,9 @@ struct Computing {
 
   /// Scores to weights, still in fp32 and in the registers of the scores.
   __device__ __forceinline__ void apply_function() {
+    const float scale = arguments.scale * Config::Activation::score_factor;
 #pragma unroll
-    for (int i = 0; i < Config::tile_keys / 2; ++i) scores[i] = Config::Activation::value(scores[i] * arguments.scale);
+    for (int i = 0; i < Config::tile_keys / 2; ++i) scores[i] = Config::Activation::value(scores[i] * scale);
   }
 
   __device__ __forceinline__ static bool is_full(const Tile& tile, int key_tile) {

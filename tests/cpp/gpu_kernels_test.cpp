@@ -29,6 +29,7 @@
 
 #include "cuda/source.h"
 #include "cuda/target.h"
+#include "disassemble.h"
 #include "gdpa/activation.h"
 #include "jit/cubin.h"
 #include "jit/nvrtc.h"
@@ -41,11 +42,6 @@ namespace {
 using plan::GpuElement;
 using plan::KernelKind;
 using plan::KernelSpec;
-
-std::string environment(const char* name) {
-  const char* const value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
 
 /// The newest NVRTC that is found, and the oldest one that is tested.
 const std::vector<jit::Nvrtc>& compilers() {
@@ -230,32 +226,6 @@ std::vector<Instance> instances() {
 }
 
 // --- what is found in a cubin ----------------------------------------------------------------------------------------
-
-/// NVIDIA's disassembler: of the toolkit, or of the triton package that PyTorch brings; an empty path where there is
-/// none.
-std::filesystem::path disassembler() {
-  for (const std::string& folder : {environment("GDPA_SITE_PACKAGES") + "/triton/backends/nvidia/bin",
-                                    environment("CUDA_HOME") + "/bin", std::string("/usr/local/cuda/bin")}) {
-    const std::filesystem::path path = folder + "/nvdisasm";
-    if (std::filesystem::exists(path)) return path;
-  }
-  return {};
-}
-
-std::string disassemble(const std::vector<char>& cubin) {
-  static std::atomic<int> count{0};
-  const auto file = std::filesystem::temp_directory_path() / fmt::format("gdpa-{}-{}.cubin", getpid(), count++);
-  std::ofstream(file, std::ios::binary).write(cubin.data(), static_cast<std::streamsize>(cubin.size()));
-  const std::string command = fmt::format("'{}' -c '{}'", disassembler().string(), file.string());
-  std::string text;
-  if (FILE* const pipe = popen(command.c_str(), "r")) {
-    std::array<char, 4096> part;
-    for (std::size_t read = 0; (read = fread(part.data(), 1, part.size(), pipe)) > 0;) text.append(part.data(), read);
-    pclose(pipe);
-  }
-  std::filesystem::remove(file);
-  return text;
-}
 
 /// The matrix instruction that all products of an element type take, and none of another.
 std::string product_of(GpuElement element) {

@@ -2,20 +2,14 @@
 // other, multiply by WGMMA and copy by TMA; and the function lies between the two waits, where the products of P V run
 // beside it. No GPU is needed.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <array>
-#include <cstdio>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <optional>
 #include <ostream>
 #include <regex>
 #include <string>
-#include <vector>
 
 #include "cuda/source.h"
+#include "disassemble.h"
 #include "gdpa/error.h"
 #include "jit/nvrtc.h"
 #include "plan/gpu_plan.h"
@@ -71,36 +65,19 @@ TEST_P(HopperKernels, KeepEverythingInRegistersAndNoProductWaits) {
   EXPECT_FALSE(std::regex_search(compiled_.log, std::regex("C75[01][0-9]"))) << compiled_.log;
 }
 
-/// The machine code as text, by the disassembler of the CUDA toolkit or of Triton; nothing where there is none.
-std::optional<std::string> disassembled(const std::vector<char>& cubin) {
-  const char* const tool = std::getenv("GDPA_CUOBJDUMP");
-  const std::string program = tool == nullptr ? "cuobjdump" : tool;
-  const auto name = std::filesystem::temp_directory_path() / ("gdpa_hopper_test_" + std::to_string(::getpid()));
-  std::ofstream(name, std::ios::binary).write(cubin.data(), static_cast<std::streamsize>(cubin.size()));
-  std::string text;
-  if (FILE* const pipe = ::popen((program + " -sass " + name.string() + " 2>/dev/null").c_str(), "r")) {
-    std::array<char, 4096> part;
-    while (const std::size_t count = std::fread(part.data(), 1, part.size(), pipe)) text.append(part.data(), count);
-    ::pclose(pipe);
-  }
-  std::filesystem::remove(name);
-  if (text.empty()) return std::nullopt;
-  return text;
-}
-
 TEST_P(HopperKernels, TheFunctionRunsWhileTheProductsDo) {
-  const std::optional<std::string> code = disassembled(compiled_.cubin);
-  if (!code) GTEST_SKIP() << "no cuobjdump; set GDPA_CUOBJDUMP to the disassembler of the CUDA toolkit or of Triton";
+  if (disassembler().empty()) GTEST_SKIP() << "no nvdisasm: set GDPA_SITE_PACKAGES to a folder that holds triton";
+  const std::string code = disassemble(compiled_.cubin);
   for (const char* instruction : {"HGMMA", "UTMALDG", "UTMASTG", "USETMAXREG"}) {
-    EXPECT_NE(code->find(instruction), std::string::npos) << instruction;
+    EXPECT_NE(code.find(instruction), std::string::npos) << instruction;
   }
   // Between the wait for Q K^T and the wait for P V, once for each score that a thread holds.
-  const std::size_t begin = code->find("WARPGROUP.DEPBAR.LE gsb0, 0x1");
+  const std::size_t begin = code.find("WARPGROUP.DEPBAR.LE gsb0, 0x1");
   ASSERT_NE(begin, std::string::npos);
-  const std::size_t end = code->find("WARPGROUP.DEPBAR.LE gsb0, 0x0", begin);
+  const std::size_t end = code.find("WARPGROUP.DEPBAR.LE gsb0, 0x0", begin);
   ASSERT_NE(end, std::string::npos);
   std::size_t count = 0;
-  for (std::size_t at = begin; (at = code->find("MUFU.TANH", at)) < end; ++at) ++count;
+  for (std::size_t at = begin; (at = code.find("MUFU.TANH", at)) < end; ++at) ++count;
   EXPECT_EQ(count, static_cast<std::size_t>(kernel_.tile_keys) / 2);
 }
 

@@ -1,0 +1,49 @@
+// The machine code of a cubin as text.
+#pragma once
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace gdpa::cuda {
+
+inline std::string environment(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+/// NVIDIA's disassembler: of the toolkit, or of the triton package that PyTorch brings; an empty path where there is
+/// none.
+inline std::filesystem::path disassembler() {
+  for (const std::string& folder : {environment("GDPA_SITE_PACKAGES") + "/triton/backends/nvidia/bin",
+                                    environment("CUDA_HOME") + "/bin", std::string("/usr/local/cuda/bin")}) {
+    const std::filesystem::path path = folder + "/nvdisasm";
+    if (std::filesystem::exists(path)) return path;
+  }
+  return {};
+}
+
+inline std::string disassemble(const std::vector<char>& cubin) {
+  static std::atomic<int> count{0};
+  const auto file = std::filesystem::temp_directory_path() / fmt::format("gdpa-{}-{}.cubin", getpid(), count++);
+  std::ofstream(file, std::ios::binary).write(cubin.data(), static_cast<std::streamsize>(cubin.size()));
+  const std::string command = fmt::format("'{}' -c '{}'", disassembler().string(), file.string());
+  std::string text;
+  if (FILE* const pipe = popen(command.c_str(), "r")) {
+    std::array<char, 4096> part;
+    for (std::size_t read = 0; (read = fread(part.data(), 1, part.size(), pipe)) > 0;) text.append(part.data(), read);
+    pclose(pipe);
+  }
+  std::filesystem::remove(file);
+  return text;
+}
+
+}  // namespace gdpa::cuda
