@@ -3,7 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <unordered_map>
 
@@ -34,6 +38,21 @@ constexpr std::array known_gpus = {
 
 Target target_from(const plan::Gpu& gpu) { return {gpu, architecture_of(gpu.capability)}; }
 
+/// GDPA_SHARED_KILOBYTES: plans as for a GPU whose CTAs may have no more shared memory than that, so that the kernels of
+/// smaller GPUs are tested on a larger one.
+int limited_shared_bytes(int of_device) {
+  const char* const text = std::getenv("GDPA_SHARED_KILOBYTES");
+  if (text == nullptr || *text == '\0') return of_device;
+  int kilobytes = 0;
+  const char* const end = text + std::strlen(text);
+  const auto [rest, error] = std::from_chars(text, end, kilobytes);
+  if (error != std::errc() || rest != end || kilobytes <= 0) {
+    throw Error(ErrorKind::value,
+                fmt::format("GDPA_SHARED_KILOBYTES: expected a whole number above 0, got \"{}\"; correct it", text));
+  }
+  return std::min(of_device, kilobytes * 1024);
+}
+
 }  // namespace
 
 std::string architecture_of(int capability) {
@@ -60,7 +79,7 @@ const Target& target_of(int device) {
   plan::Gpu gpu;
   gpu.multiprocessors = ask(DeviceAttribute::multiprocessors);
   gpu.capability = 10 * ask(DeviceAttribute::compute_capability_major) + ask(DeviceAttribute::compute_capability_minor);
-  gpu.shared_bytes = ask(DeviceAttribute::shared_memory_per_block_optin);
+  gpu.shared_bytes = limited_shared_bytes(ask(DeviceAttribute::shared_memory_per_block_optin));
   if (const std::string problem = why_unsupported(gpu.capability); !problem.empty()) {
     throw Error(ErrorKind::runtime, fmt::format("cuda:{}: {}", device, problem));
   }

@@ -14,8 +14,12 @@ int widest(const KernelSpec& kernel) { return std::max(kernel.head_dim, kernel.h
 
 std::string why_not_hopper(const Problem& problem, const Gpu& gpu, const KernelSpec& kernel, TensorMaps tensor_maps) {
   constexpr int most_columns = 128;
+  constexpr int shared_kilobytes = 227;
   if (gpu.capability != 90) {
     return fmt::format("it needs compute capability 9.0, not {}.{}", gpu.capability / 10, gpu.capability % 10);
+  }
+  if (gpu.shared_bytes < shared_kilobytes * 1024) {
+    return fmt::format("it needs {} KB of shared memory, not {}", shared_kilobytes, gpu.shared_bytes / 1024);
   }
   if (problem.dtype == DType::float32) return "it takes bfloat16 and float16";
   if (widest(kernel) > most_columns) return fmt::format("it takes head dims up to {}", most_columns);
