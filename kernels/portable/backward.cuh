@@ -327,8 +327,8 @@ __device__ void backward_tile(const Arguments& arguments, const Work& work, unsi
   const int warp_query = Tiles::weights_shared ? column_warp * Tiles::warp_queries : 0;
   const int column = column_warp * Tiles::warp_columns;
   const int column_v = column_warp * Tiles::warp_columns_v;
-  const float scale = static_cast<float>(params.scale);
-  const float score_scale = scale * Config::Activation::score_factor;
+  const float score_scale = static_cast<float>(params.scale) * Config::Activation::score_factor;
+  const auto scale = [&] { return score_scale * (1.0f / Config::Activation::score_factor); };  // a register less
   // out_scale multiplies the finished sums. Keys that the batch shares sum over entries that differ in it: then P and
   // dS take it.
   const float factor = Config::keys_shared ? 1.0f : out_scale_of(arguments, work.batch_begin, work.queries, work.keys);
@@ -380,14 +380,14 @@ __device__ void backward_tile(const Arguments& arguments, const Work& work, unsi
                                            query_tile(stage).from(0, column));
     }
     if constexpr (Config::reduce_grad_query) {
-      reduce_grad_query<Config>(arguments, work, at, grad_scores_tile, key_tile, factor * scale);
+      reduce_grad_query<Config>(arguments, work, at, grad_scores_tile, key_tile, factor * scale());
     }
   }
   wait_for_copies<0>();
   __syncthreads();  // K and V are read no more, and copied where nothing met them: their places take dK and dV
 
-  store_gradient<Config, Config::head_dim>(grad_key, factor * scale, key_tile, params.grad_key, arguments.grad_key_sum,
-                                           work, warp_key, column);
+  store_gradient<Config, Config::head_dim>(grad_key, factor * scale(), key_tile, params.grad_key,
+                                           arguments.grad_key_sum, work, warp_key, column);
   store_gradient<Config, Config::head_dim_v>(grad_value, factor, value_tile, params.grad_value,
                                              arguments.grad_value_sum, work, warp_key, column_v);
 }
