@@ -52,8 +52,9 @@ def warmup(
         function: gdpa.varlen_attention or gdpa.generalized_dot_product_attention; or a function or module of yours that
             calls them: its other operations run, with zeros for what gdpa would have computed.
         arguments, keywords: as for the call. Kernels depend on types, head_dim, which operands are shared, the
-            activation, accuracy, determinism and on whether rows begin at multiples of 16 bytes; not on lengths or
-            scales, so that a batch of one row will do.
+            activation, accuracy, determinism and on whether rows begin at multiples of 16 bytes; on Hopper also on
+            whether keys are few, 256 a sequence on average or less (512 where head_dim is at most 64). They do not
+            depend on other lengths or on scales.
         backward: compile the kernels of the gradients too.
         architecture: "sm_90a", "sm_80": fill the cache for a GPU that is not here; the tensors may then be on the CPU.
             Without it, tensors on the CPU have nothing to compile.

@@ -41,7 +41,13 @@ struct Mapped {
     return is_jagged() ? data - extent() * operand.row_stride * element_bytes : data;
   }
 
+  /// A plan is asked for before there is an output, which then will be as gdpa's callers make it: contiguous.
+  bool is_still_unknown() const {
+    return operand.data == nullptr && operand.head_stride == 0 && operand.row_stride == 0 && operand.batch_stride == 0;
+  }
+
   bool can_be_mapped() const {
+    if (is_still_unknown()) return true;
     const auto is_possible = [](int64_t stride, int64_t count) {
       return count <= 1 || (stride > 0 && stride * element_bytes < most_stride);
     };

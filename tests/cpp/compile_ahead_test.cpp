@@ -60,6 +60,13 @@ TEST_F(CompileAhead, MakesEveryKernelOfTheCallOnceAndFindsItAfterwards) {
   }
 }
 
+TEST_F(CompileAhead, NamesTheKernelThatTheCallWillRunThoughThereIsNoOutputYet) {
+  const Attention attention = problem(DType::bfloat16, 64);
+  EXPECT_EQ(compile(attention, Direction::forward, "sm_90a")[0].kernel.name.rfind("hopper: forward", 0), 0U);
+  EXPECT_EQ(explain(attention, Direction::forward, "sm_90a").kernel.rfind("hopper: forward", 0), 0U);
+  EXPECT_EQ(explain(attention, Direction::forward, "sm_80").kernel.rfind("portable: forward", 0), 0U);
+}
+
 TEST_F(CompileAhead, LengthsAndTheirNumberDoNotChangeTheKernels) {
   Attention attention = problem(DType::float16, 32);
   const std::string image = compile(attention, Direction::forward, "sm_80")[0].image;
