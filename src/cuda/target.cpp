@@ -38,8 +38,8 @@ constexpr std::array known_gpus = {
 
 Target target_from(const plan::Gpu& gpu) { return {gpu, architecture_of(gpu.capability)}; }
 
-/// GDPA_SHARED_KILOBYTES: plans as for a GPU whose CTAs may have no more shared memory than that, so that the kernels of
-/// smaller GPUs are tested on a larger one.
+/// GDPA_SHARED_KILOBYTES: plans as for a GPU whose CTAs may have no more shared memory than that, so that the kernels
+/// of smaller GPUs are tested on a larger one.
 int limited_shared_bytes(int of_device) {
   const char* const text = std::getenv("GDPA_SHARED_KILOBYTES");
   if (text == nullptr || *text == '\0') return of_device;
