@@ -17,8 +17,9 @@ namespace {
 
 const char* const footer =
     "Kernels depend on types, heads' sizes, on which operands are shared, on the function, --accuracy and\n"
-    "--deterministic; not on lengths or scales. They are kept in the kernel cache, where every process of this user\n"
-    "finds them (docs/compilation.md). JSON has one object a kernel.\n\n"
+    "--deterministic; not on lengths or scales, but on Hopper on whether keys are few (256 a sequence on average). They\n"
+    "are kept in the kernel cache, where every process of this user finds them (docs/compilation.md). JSON has one object\n"
+    "a kernel.\n\n"
     "Examples:\n"
     "  gdpa compile --dtype bf16 --head-dim 128 --activation silu\n"
     "  gdpa compile --arch sm_90a --dtype bf16 fp16 --head-dim 64 --activation gelu \"s * sigmoid(1.702 * s)\"\n"
