@@ -17,8 +17,10 @@ namespace {
 
 const char* const footer =
     "Kernels depend on types, heads' sizes, on which operands are shared, on the function, --accuracy and\n"
-    "--deterministic; not on lengths or scales, but on Hopper on whether keys are few (256 a sequence on average). They\n"
-    "are kept in the kernel cache, where every process of this user finds them (docs/compilation.md). JSON has one object\n"
+    "--deterministic; not on lengths or scales, but on Hopper on whether keys are few (256 a sequence on average). "
+    "They\n"
+    "are kept in the kernel cache, where every process of this user finds them (docs/compilation.md). JSON has one "
+    "object\n"
     "a kernel.\n\n"
     "Examples:\n"
     "  gdpa compile --dtype bf16 --head-dim 128 --activation silu\n"
