@@ -127,9 +127,11 @@ Json plan_to_json(const Plan& plan, const Rates* rates) {
   return json;
 }
 
-/// "1-forward.cu": which kernel of the call, and its kind.
+/// "1-forward.cu": which kernel of the call, and its kind, the first word behind "portable: " where a family is named.
 std::string file_name(std::size_t number, const GpuKernel& kernel, const char* suffix) {
-  return fmt::format("{}-{}.{}", number, kernel.name.substr(0, kernel.name.find(' ')), suffix);
+  const auto colon = kernel.name.find(": ");
+  const auto begin = colon == std::string::npos ? 0 : colon + 2;
+  return fmt::format("{}-{}.{}", number, kernel.name.substr(begin, kernel.name.find(' ', begin) - begin), suffix);
 }
 
 void write_text(const std::filesystem::path& path, const std::string& text) {

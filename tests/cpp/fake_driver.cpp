@@ -145,5 +145,9 @@ int cuMemcpyHtoD_v2(std::uint64_t to, const void* from, std::size_t bytes) {
 int cuMemcpyDtoH_v2(void* to, std::uint64_t from, std::size_t bytes) {
   return copy(reinterpret_cast<std::uint64_t>(to), from, bytes);
 }
+int cuTensorMapEncodeTiled(void*, int, std::uint32_t, void*, const std::uint64_t*, const std::uint64_t*,
+                           const std::uint32_t*, const std::uint32_t*, int, int, int, int) {
+  return success;
+}
 
 }  // extern "C"
