@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from bench_cases import by_name, unpadded
+from bench_cases import small_case as case
 
 import gdpa
 from gdpa.bench import __main__ as bench
@@ -25,19 +27,6 @@ from gdpa.bench.systems import SYSTEMS, Gdpa, GdpaIn, Operands, Padded, SdpaPerS
 CPU = torch.device("cpu")
 ON_CPU = tuple(system for system in SYSTEMS if "cpu" in system.devices)
 QUICK = Effort(seconds=0.0, rounds=1)
-
-
-def case(**changes: object) -> Case:
-    lengths = (7, 3, 12)
-    return replace(Case(lengths, lengths, heads=2, head_dim=8, dtype="float64", activation="silu"), **changes)
-
-
-def by_name(name: str) -> System:
-    return next(system for system in SYSTEMS if system.name == name)
-
-
-def unpadded(output: torch.Tensor, lengths: tuple[int, ...]) -> torch.Tensor:
-    return torch.cat([output[b, :, :length].transpose(0, 1) for b, length in enumerate(lengths)])
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,14 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+from bench_cases import by_name, small_case, unpadded
 from torch.nn.attention import SDPBackend
 
 from gdpa.bench import figures_gpu
@@ -23,24 +25,12 @@ from gdpa.bench.measure import Effort, Result, measure, work_of
 from gdpa.bench.progress import Progress
 from gdpa.bench.report import Report
 from gdpa.bench.rows import Rates, Refused, cells, columns
-from gdpa.bench.systems import SYSTEMS, Gdpa, Operands, Prepared, SdpaPerSequence, System
+from gdpa.bench.systems import SYSTEMS, Gdpa, Operands, Prepared, SdpaPerSequence
 from gdpa.bench.systems.packages import FlashAttention, Hstu, TritonGdpa, first_module
 from gdpa.bench.systems.pytorch import Flex, SdpaDense
 
 CPU = torch.device("cpu")
-
-
-def case(**changes: object) -> Case:
-    lengths = (7, 3, 12)
-    return replace(Case(lengths, lengths, heads=2, head_dim=8, dtype="float32", activation="silu"), **changes)
-
-
-def by_name(name: str) -> System:
-    return next(system for system in SYSTEMS if system.name == name)
-
-
-def unpadded(output: torch.Tensor, lengths: tuple[int, ...]) -> torch.Tensor:
-    return torch.cat([output[b, :, :length].transpose(0, 1) for b, length in enumerate(lengths)])
+case = partial(small_case, dtype="float32")
 
 
 # Which device --------------------------------------------------------------------------------------------------------

@@ -1,0 +1,23 @@
+"""What the tests of the benchmark time: one small case, a system by its name, and results without their padding."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from gdpa.bench.cases import Case
+from gdpa.bench.systems import SYSTEMS, System
+
+
+def small_case(**changes: object) -> Case:
+    lengths = (7, 3, 12)
+    return replace(Case(lengths, lengths, heads=2, head_dim=8, dtype="float64", activation="silu"), **changes)
+
+
+def by_name(name: str) -> System:
+    return next(system for system in SYSTEMS if system.name == name)
+
+
+def unpadded(output: torch.Tensor, lengths: tuple[int, ...]) -> torch.Tensor:
+    return torch.cat([output[b, :, :length].transpose(0, 1) for b, length in enumerate(lengths)])
