@@ -86,7 +86,7 @@ class Drawing:
             left = place - 0.4 + beside.index(name(row)) * width
             colour = COLOURS[self.series.index(name(row)) % len(COLOURS)]
             axis.bar(left, row.tflops * factor, width, align="edge", color=colour)
-            for rate, style in self.bounds(row):
+            for rate, style in self.bounds(row) if beside[0] == name(row) else ():
                 if rate:
                     axis.hlines(rate * factor, place - 0.45, place + 0.45, color="black", linewidth=1, linestyle=style)
             for standing in self.standings:
