@@ -13,7 +13,7 @@
 // nothing else is carried from one key tile to the next.
 //
 // Config: struct with
-//     using Element, Activation;      BFloat16 or Float16; value(s), score_factor
+//     using Element, Activation;      BFloat16 or Float16; what forward takes of src/activation/function.h
 //     int head_dim, head_dim_v;       multiples of 8, at most 128
 //     int tile_queries, tile_keys;    128; 64, 128, 192 or 256
 //     int stages, query_stages;       buffers of K, and of V; of Q, which take O too
@@ -148,6 +148,7 @@ __device__ void load_values(const ForwardArguments& arguments, const ForwardPlan
 template <class Config>
 struct Computing {
   using Element = typename Config::Element;
+  using Activation = typename Config::Activation;
   using Plan = ForwardPlan<Config>;
   static constexpr int steps = (Config::head_dim + 15) / 16;  ///< of Q K^T
   static constexpr int columns_v = Plan::ValueTile::columns;
@@ -210,9 +211,11 @@ struct Computing {
 
   /// Scores to weights, still in fp32 and in the registers of the scores.
   __device__ __forceinline__ void apply_function() {
-    const float scale = arguments.scale * Config::Activation::score_factor;
+    const float scale = arguments.scale * Activation::score_factor;
 #pragma unroll
-    for (int i = 0; i < Config::tile_keys / 2; ++i) scores[i] = Config::Activation::value(scores[i] * scale);
+    for (int i = 0; i < Config::tile_keys / 2; ++i) {
+      scores[i] = Activation::value(Activation::scales_scores ? scores[i] * scale : scores[i]);
+    }
   }
 
   __device__ __forceinline__ static bool is_full(const Tile& tile, int key_tile) {
@@ -245,7 +248,7 @@ struct Computing {
     for (int step = 0; step < key_steps; ++step) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        weights[step][i] = Element::pack(scores[step * 8 + i * 2], scores[step * 8 + i * 2 + 1]);
+        weights[step][i] = Element::template pack<Activation::clamps_at_zero>(scores[step * 8 + i * 2], scores[step * 8 + i * 2 + 1]);
       }
     }
   }
@@ -253,7 +256,7 @@ struct Computing {
   /// O through shared memory into the rows of the sequence; rows beyond it are cut off by the map.
   __device__ __forceinline__ void store_output(const Tile& tile, int number) {
     const auto staging = plan.output(number).from_row(warpgroup * Plan::rows);
-    const float factor = tile.out_scale;
+    const float factor = Activation::value_factor * arguments.common.output_factor * tile.out_scale;
     const unsigned thread = fresh_thread_index(), lane = thread % 32;
     const int row = static_cast<int>(thread / 32 * 16 + lane % 16);
 #pragma unroll

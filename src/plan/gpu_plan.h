@@ -53,6 +53,7 @@ struct KernelSpec {
   bool reduce_grad_query = false;
   bool keys_shared = false;
   bool queries_shared = false;
+  bool scales_scores = true;  ///< forward: else the output is multiplied, by GpuPlan::output_factor
 
   bool operator==(const KernelSpec&) const = default;
 };
@@ -77,6 +78,7 @@ struct GpuPlan {
   GpuWorkspace workspace;
   std::vector<GpuStep> steps;
   bool deterministic = true;
+  double output_factor = 1;  ///< forward, where scores are not scaled: of every output, beside out_scale
   bool in_runs = false;  ///< hopper: each CTA takes places that follow each other, so that K and V stay in its buffers
   std::string reason;    ///< why these kernels, in one sentence
 };
@@ -96,5 +98,9 @@ GpuStep reduction(const Problem& problem, const Gpu& gpu, bool aligned, int64_t 
 /// Throws Error (runtime) where the GPU has too little shared memory for these head dims.
 GpuPlan gpu_plan(const Problem& problem, const Gpu& gpu, FunctionRegisters function, bool aligned,
                  Float32Products products, TensorMaps tensor_maps = TensorMaps::unavailable);
+
+/// Makes a forward plan leave out the product of each score by scale, where f(scale s) is a multiple of f(s) and the
+/// weights, scale^-degree larger then, cannot overflow for it. `value` is the program of f.
+void take_scale_out(GpuPlan& plan, const activation::Program& value, double scale);
 
 }  // namespace gdpa::plan

@@ -51,15 +51,19 @@ struct Evaluated {
 /// f and f' of every score, as the kernels compute them.
 Evaluated on_gpu(const Activation& activation, Accuracy accuracy) {
   static const jit::Nvrtc nvrtc = jit::Nvrtc::open();
-  const std::string source = activation::cuda_source(activation.function(), accuracy) +
-                             "extern \"C\" __global__ void evaluate(const float* scores, float* alone, float* value,\n"
-                             "                                    float* derivative, long count) {\n"
-                             "  const long i = blockIdx.x * long{blockDim.x} + threadIdx.x;\n"
-                             "  if (i >= count) return;\n"
-                             "  const float score = Activation::score_factor * scores[i];\n"
-                             "  alone[i] = Activation::value(score);\n"
-                             "  Activation::value_and_derivative(score, value[i], derivative[i]);\n"
-                             "}\n";
+  const std::string source =
+      activation::cuda_source(activation.function(), accuracy) +
+      "extern \"C\" __global__ void evaluate(const float* scores, float* alone, float* value,\n"
+      "                                    float* derivative, long count) {\n"
+      "  const long i = blockIdx.x * long{blockDim.x} + threadIdx.x;\n"
+      "  if (i >= count) return;\n"
+      "  using Forward = Activation;\n"
+      "  using Backward = ActivationWithDerivative;\n"
+      "  const float f = Forward::value(Forward::score_factor * scores[i]);\n"
+      "  alone[i] = Forward::value_factor * (Forward::clamps_at_zero ? gdpa::maximum(f, 0.0f) : f);\n"
+      "  Backward::value_and_derivative(Backward::score_factor * scores[i], value[i],\n"
+      "                                 derivative[i]);\n"
+      "}\n";
   const Gpu& gpu = Gpu::get();
   const cuda::Driver& driver = cuda::Driver::get();
   const jit::Compiled compiled = nvrtc.compile({source, activation.text()}, cuda::target_of(0).architecture);
