@@ -3,20 +3,23 @@
 // One CTA on each multiprocessor stays there and takes tiles of 128 queries. Three kinds of warps work side by side:
 //
 //     dealer    1 warp          finds tiles and lays them into a ring (schedule.cuh)
-//     loaders   2 warps         Q of each tile, K and V of its key tiles into `stages` buffers each
-//     computing 2 warpgroups    64 queries each: S = Q K^T, P = f(scale * S), O += P V; O away through a buffer of Q
+//     loaders   3 warps         Q of each tile; K, and V, of its key tiles into `stages` buffers each
+//     computing 2 warpgroups    64 queries each: S = Q K^T, P = f(scale * S), O += P V
 //
 // A warpgroup issues S of the next key tile, which may be the next query tile's first, before P V of this one, and
 // computes P of the next while the tensor cores are at P V of this one: nothing is drained between tiles. The two
-// warpgroups take turns in issuing, so that one's products run under the other's function. Q and P are operands in
-// registers. There is no maximum and no sum, so
-// nothing else is carried from one key tile to the next.
+// warpgroups take turns in issuing, so that one's products run under the other's function. P is an operand in
+// registers. There is no maximum and no sum, so nothing else is carried from one key tile to the next.
+//
+// Q is an operand in registers too where there is room for it; O then leaves through its place in shared memory. Where
+// there is none, Q stays in shared memory until the last S of its tile, and O leaves from the registers.
 //
 // Config: struct with
 //     using Element, Activation;      BFloat16 or Float16; value(s), score_factor
-//     int head_dim, head_dim_v;       multiples of 8, at most 128
-//     int tile_queries, tile_keys;    128; 64, 128, 192 or 256
-//     int stages, query_stages;       buffers of K, and of V; of Q, which take O too
+//     int head_dim, head_dim_v;       multiples of 8, at most 256
+//     int tile_queries, tile_keys;    128; a multiple of 16 for which wgmma.cuh has a product
+//     int stages, query_stages;       buffers of K, and of V; of Q
+//     bool query_in_registers;
 //
 // Launch: grid any number of CTAs, best one for each multiprocessor; block forward_threads<Config>; dynamic shared
 //         memory forward_shared_bytes<Config>; no workspace.
@@ -33,25 +36,28 @@ template <class Config>
 struct ForwardPlan {
   static constexpr int warpgroups = 2;  ///< that compute
   static constexpr int rows = 64;       ///< queries of a warpgroup
-  static constexpr int loaders = 2;     ///< warps
+  static constexpr int loaders = 3;     ///< warps
   static constexpr int threads = (warpgroups + 1) * warpgroup_threads;
   static_assert(Config::tile_queries == warpgroups * rows, "a warpgroup takes 64 queries");
   // 65,536 registers in all, in multiples of 8 a thread.
   static constexpr int computing_registers = 224;
   static constexpr int other_registers = 56;
 
-  using QueryTile = SwizzledTile<Config::tile_queries, Config::head_dim>;
+  // Q and O are a warpgroup's own.
+  using QueryTile = SwizzledTile<rows, Config::head_dim>;
   using KeyTile = SwizzledTile<Config::tile_keys, Config::head_dim>;
   using ValueTile = SwizzledTile<Config::tile_keys, Config::head_dim_v>;
-  using OutputTile = SwizzledTile<Config::tile_queries, Config::head_dim_v>;
+  using OutputTile = SwizzledTile<rows, Config::head_dim_v>;
 
-  static constexpr int query_bytes = QueryTile::bytes > OutputTile::bytes ? QueryTile::bytes : OutputTile::bytes;
-  static constexpr int keys_at = Config::query_stages * query_bytes;
+  static constexpr bool takes_output = Config::query_in_registers && OutputTile::bytes > QueryTile::bytes;
+  static constexpr int query_bytes = takes_output ? OutputTile::bytes : QueryTile::bytes;
+  static constexpr int keys_at = Config::query_stages * warpgroups * query_bytes;
   static constexpr int values_at = keys_at + Config::stages * KeyTile::bytes;
   static constexpr int barriers_at = values_at + Config::stages * ValueTile::bytes;
   static constexpr int stage_barriers = Barriers<Config::stages>::bytes;
   static constexpr int query_barriers = Barriers<Config::query_stages>::bytes;
-  static constexpr int ring_at = barriers_at + 4 * stage_barriers + 2 * query_barriers;
+  static constexpr int queries_at = barriers_at + 4 * stage_barriers;
+  static constexpr int ring_at = queries_at + 2 * warpgroups * query_barriers;
   static constexpr int shared_bytes = ring_at + TileRing::bytes;
   static_assert(shared_bytes <= 227 * 1024, "more than a CTA can have");
 
@@ -59,9 +65,11 @@ struct ForwardPlan {
 
   __device__ unsigned at(int offset) const { return shared_address(memory) + static_cast<unsigned>(offset); }
   /// Q of a tile, by its number.
-  __device__ QueryTile query(int number) const { return {at(index_in<Config::query_stages>(number) * query_bytes)}; }
+  __device__ QueryTile query(int number, int warpgroup) const {
+    return {at((index_in<Config::query_stages>(number) * warpgroups + warpgroup) * query_bytes)};
+  }
   /// O of a tile goes where Q of the next one was, which is in registers by then.
-  __device__ OutputTile output(int number) const { return {query(number + 1).base}; }
+  __device__ OutputTile output(int number, int warpgroup) const { return {query(number + 1, warpgroup).base}; }
   __device__ KeyTile keys() const { return {at(keys_at)}; }
   __device__ ValueTile values() const { return {at(values_at)}; }
 
@@ -69,9 +77,11 @@ struct ForwardPlan {
   __device__ Barriers<Config::stages> key_free() const { return {at(barriers_at + stage_barriers)}; }
   __device__ Barriers<Config::stages> value_filled() const { return {at(barriers_at + 2 * stage_barriers)}; }
   __device__ Barriers<Config::stages> value_free() const { return {at(barriers_at + 3 * stage_barriers)}; }
-  __device__ Barriers<Config::query_stages> query_filled() const { return {at(barriers_at + 4 * stage_barriers)}; }
-  __device__ Barriers<Config::query_stages> query_free() const {
-    return {at(barriers_at + 4 * stage_barriers + query_barriers)};
+  __device__ Barriers<Config::query_stages> query_filled(int warpgroup) const {
+    return {at(queries_at + warpgroup * query_barriers)};
+  }
+  __device__ Barriers<Config::query_stages> query_free(int warpgroup) const {
+    return {at(queries_at + (warpgroups + warpgroup) * query_barriers)};
   }
   __device__ TileRing tiles() const {
     constexpr int barriers = ring_at + tile_slots * static_cast<int>(sizeof(Tile));
@@ -83,8 +93,10 @@ struct ForwardPlan {
     key_free().initialise(warpgroups);
     value_filled().initialise(1);
     value_free().initialise(warpgroups);
-    query_filled().initialise(1);
-    query_free().initialise(warpgroups);
+    for (int warpgroup = 0; warpgroup < warpgroups; ++warpgroup) {
+      query_filled(warpgroup).initialise(1);
+      query_free(warpgroup).initialise(1);
+    }
     tiles().initialise(warpgroups + loaders);
     publish_barriers();
   }
@@ -110,17 +122,28 @@ __device__ void for_all_loads(const TileRing& ring, Start start, Load load) {
   }
 }
 
-/// The first loader: Q and K.
+/// The first loader: Q, whose buffers become free in the order in which the warpgroups take their turns.
 template <class Config>
-__device__ void load_queries_and_keys(const ForwardArguments& arguments, const ForwardPlan<Config>& plan) {
+__device__ void load_queries(const ForwardArguments& arguments, const ForwardPlan<Config>& plan) {
   using Plan = ForwardPlan<Config>;
   const auto load_query = [&](const Tile& tile, int number) {
-    wait_for_turn(plan.query_free(), number, 1);
-    const Barrier filled = plan.query_filled()[index_in<Config::query_stages>(number)];
-    filled.arrive_and_expect(Plan::QueryTile::bytes);
-    plan.query(number).load(arguments.query.map, filled.address, tile.head, tile.query);
+    for (int warpgroup = 0; warpgroup < Plan::warpgroups; ++warpgroup) {
+      wait_for_turn(plan.query_free(warpgroup), number, 1);
+      const Barrier filled = plan.query_filled(warpgroup)[index_in<Config::query_stages>(number)];
+      filled.arrive_and_expect(Plan::QueryTile::bytes);
+      plan.query(number, warpgroup)
+          .load(arguments.query.map, filled.address, tile.head, {tile.query.x + warpgroup * Plan::rows, tile.query.y});
+    }
   };
-  for_all_loads<Config>(plan.tiles(), load_query, [&](const Tile& tile, int row, int turn) {
+  for_all_loads<Config>(plan.tiles(), load_query, [](const Tile&, int, int) {});
+}
+
+/// The second loader: K.
+template <class Config>
+__device__ void load_keys(const ForwardArguments& arguments, const ForwardPlan<Config>& plan) {
+  using Plan = ForwardPlan<Config>;
+  const auto nothing = [](const Tile&, int) {};
+  for_all_loads<Config>(plan.tiles(), nothing, [&](const Tile& tile, int row, int turn) {
     const int stage = index_in<Config::stages>(turn);
     wait_for_turn(plan.key_free(), turn, 1);
     const Barrier filled = plan.key_filled()[stage];
@@ -129,7 +152,7 @@ __device__ void load_queries_and_keys(const ForwardArguments& arguments, const F
   });
 }
 
-/// The second loader: V, whose buffers become free at another time than those of K.
+/// The third loader: V, whose buffers become free at another time than those of K.
 template <class Config>
 __device__ void load_values(const ForwardArguments& arguments, const ForwardPlan<Config>& plan) {
   using Plan = ForwardPlan<Config>;
@@ -144,13 +167,28 @@ __device__ void load_values(const ForwardArguments& arguments, const ForwardPlan
   });
 }
 
+/// Four lanes with four words each: word i of lane t becomes word t of lane i.
+__device__ inline void exchange_in_quad(unsigned (&words)[4]) {
+#pragma unroll
+  for (int step = 1; step <= 2; step *= 2) {
+    const bool upper = (threadIdx.x & static_cast<unsigned>(step)) != 0;
+#pragma unroll
+    for (int pair = 0; pair < 2; ++pair) {
+      const int low = step == 1 ? pair * 2 : pair;
+      const unsigned come = __shfl_xor_sync(0xffffffffu, upper ? words[low] : words[low + step], step);
+      words[low] = upper ? come : words[low];
+      words[low + step] = upper ? words[low + step] : come;
+    }
+  }
+}
+
 /// One warpgroup that computes.
 template <class Config>
 struct Computing {
   using Element = typename Config::Element;
   using Plan = ForwardPlan<Config>;
   static constexpr int steps = (Config::head_dim + 15) / 16;  ///< of Q K^T
-  static constexpr int columns_v = Plan::ValueTile::columns;
+  static constexpr int columns_v = output_columns(Config::head_dim_v);
   static constexpr int key_steps = Config::tile_keys / 16;  ///< of P V
   using ScoreProduct = WarpgroupProduct<Element, Config::tile_keys>;
   using OutputProduct = WarpgroupProduct<Element, columns_v>;
@@ -169,8 +207,9 @@ struct Computing {
   __device__ __forceinline__ static bool leads() { return fresh_thread_index() == 0; }
 
   __device__ __forceinline__ void load_query(int number) {
-    wait_for_turn(plan.query_filled(), number);
-    const auto rows = plan.query(number).from_row(warpgroup * Plan::rows);
+    wait_for_turn(plan.query_filled(warpgroup), number);
+    if (!Config::query_in_registers) return;
+    const auto rows = plan.query(number, warpgroup);
     const unsigned thread = fresh_thread_index(), lane = thread % 32;
     const int row = static_cast<int>(thread / 32 * 16 + lane % 16);
 #pragma unroll
@@ -179,20 +218,26 @@ struct Computing {
     }
   }
 
-  /// Gives the place of Q of a tile back, once O of the tile before has left it.
+  /// Gives the place of Q of a tile back; where it takes O, once O of the tile before has left it.
   __device__ __forceinline__ void release_query(int number) {
     if (!leads()) return;
-    wait_for_stores_to_read();
-    plan.query_free()[index_in<Config::query_stages>(number)].arrive();
+    if (Config::query_in_registers) wait_for_stores_to_read();
+    plan.query_free(warpgroup)[index_in<Config::query_stages>(number)].arrive();
   }
 
-  __device__ __forceinline__ void issue_scores(int stage) {
+  __device__ __forceinline__ void issue_scores(int number, int stage) {
+    const OperandDescriptor queries = plan.query(number, warpgroup).by_columns();
     const OperandDescriptor keys = plan.keys().stage(stage).by_columns();
     begin_products();
 #pragma unroll
     for (int step = 0; step < steps; ++step) {
-      ScoreProduct::template multiply_add<false>(scores, query[step], keys.at(Plan::KeyTile::column_step(step)),
-                                                 step > 0);
+      const auto key_columns = keys.at(Plan::KeyTile::column_step(step));
+      if constexpr (Config::query_in_registers) {
+        ScoreProduct::template multiply_add<false>(scores, query[step], key_columns, step > 0);
+      } else {
+        ScoreProduct::template multiply_add<false>(scores, queries.at(Plan::QueryTile::column_step(step)), key_columns,
+                                                   step > 0);
+      }
     }
     commit_products();
   }
@@ -251,8 +296,8 @@ struct Computing {
   }
 
   /// O through shared memory into the rows of the sequence; rows beyond it are cut off by the map.
-  __device__ __forceinline__ void store_output(const Tile& tile, int number) {
-    const auto staging = plan.output(number).from_row(warpgroup * Plan::rows);
+  __device__ __forceinline__ void store_through_query(const Tile& tile, int number) {
+    const auto staging = plan.output(number, warpgroup);
     const float factor = tile.out_scale;
     const unsigned thread = fresh_thread_index(), lane = thread % 32;
     const int row = static_cast<int>(thread / 32 * 16 + lane % 16);
@@ -271,6 +316,46 @@ struct Computing {
       staging.store(arguments.output.map, tile.head, {tile.query.x + warpgroup * Plan::rows, tile.output_y});
       commit_stores();
       plan.tiles().release(number);
+    }
+  }
+
+  /// O from the registers: the four lanes that hold a row exchange parts of it, so that each has 16 bytes together.
+  __device__ __forceinline__ void store_from_registers(const Tile& tile, int number) {
+    using Storage = typename Element::Storage;
+    const Operand& operand = arguments.common.params.output;
+    const float factor = tile.out_scale;
+    const unsigned thread = fresh_thread_index(), lane = thread % 32;
+    const int row = warpgroup * Plan::rows + static_cast<int>(thread / 32 * 16 + lane / 4);
+    const int column = static_cast<int>(lane % 4 * 8);
+    const int rows = tile.length_q - tile.first_query;
+    const int64_t first =
+        offset_of(arguments.output, operand, arguments.common.params.queries, {tile.query.x, tile.output_y}, tile.head);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      Storage* const to = static_cast<Storage*>(operand.data) + first + (row + half * 8) * operand.row_stride + column;
+#pragma unroll
+      for (int j = 0; j < columns_v / 32; ++j) {
+        unsigned parts[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int sum = (j * 4 + i) * 4 + half * 2;
+          parts[i] = Element::pack(output[sum] * factor, output[sum + 1] * factor);
+        }
+        exchange_in_quad(parts);
+        if (row + half * 8 < rows && j * 32 + column < Config::head_dim_v) {
+          *reinterpret_cast<uint4*>(to + j * 32) = uint4{parts[0], parts[1], parts[2], parts[3]};
+        }
+      }
+    }
+    named_wait(own_barrier + warpgroup, warpgroup_threads);
+    if (leads()) plan.tiles().release(number);
+  }
+
+  __device__ __forceinline__ void store_output(const Tile& tile, int number) {
+    if constexpr (Config::query_in_registers) {
+      store_through_query(tile, number);
+    } else {
+      store_from_registers(tile, number);
     }
   }
 
@@ -293,12 +378,15 @@ struct Computing {
     if (warpgroup == 1) named_arrive(turn_barrier, turn_threads);  // the other begins
 
     load_query(number);
-    named_wait(own_barrier + warpgroup, warpgroup_threads);
-    release_query(number);
+    if (Config::query_in_registers) {
+      named_wait(own_barrier + warpgroup, warpgroup_threads);
+      release_query(number);
+    }
     wait_for_turn(plan.key_filled(), turn);
-    issue_scores(0);
+    issue_scores(number, 0);
     wait_for_products<0>();
     if (leads() && !now.keeps) plan.key_free()[0].arrive();
+    if (!Config::query_in_registers && now.key_tiles == 1) release_query(number);
     apply_function();
     if (!is_full(ring[number], 0)) apply_mask(ring[number], 0);
     pack_weights();
@@ -306,8 +394,9 @@ struct Computing {
     for (;;) {
       // Here: weights of key tile `key_tile` of tile `number`; sums of the key tiles before it.
       const bool ends = key_tile + 1 == now.key_tiles;
-      const bool has_stored = key_tile == 0 && number > 0;  // O of the tile before
-      View next = now;                                      // the tile that Q K^T is about
+      // O of the tile before, in the place of Q
+      const bool has_stored = Config::query_in_registers && key_tile == 0 && number > 0;
+      View next = now;  // the tile that Q K^T is about
       // The compiler loses sight of what is uniform in the loop, and would keep it, and every descriptor, in registers.
       turn = uniform(turn);
       number = uniform(number);
@@ -326,13 +415,14 @@ struct Computing {
       const int stage = index_in<Config::stages>(turn), next_stage = index_in<Config::stages>(uniform(next_turn));
       wait_for_turn(plan.key_filled(), next_turn);
       named_wait(turn_barrier + warpgroup, turn_threads);
-      issue_scores(next_stage);
+      issue_scores(next_number, next_stage);
       wait_for_turn(plan.value_filled(), turn);
       issue_output(stage, key_tile > 0);
       named_arrive(turn_barrier + (warpgroup ^ 1), turn_threads);
       if (has_stored && !ends) release_query(number);
       wait_for_products<1>();
       if (leads() && !next.keeps) plan.key_free()[next_stage].arrive();
+      if (!Config::query_in_registers && next_key_tile + 1 == next.key_tiles) release_query(next_number);
       apply_function();
       if (!full) apply_mask(ring[next_number], next_key_tile);
       // Waits for nothing, but begins a block of its own: the compiler would move the function below the wait for P V.
@@ -349,11 +439,13 @@ struct Computing {
     wait_for_turn(plan.value_filled(), turn);
     issue_output(index_in<Config::stages>(turn), key_tile > 0);
     wait_for_products<0>();
-    // Nobody has emptied this place: no Q follows.
-    if (leads()) wait_for_stores_to_read();
-    named_wait(own_barrier + warpgroup, warpgroup_threads);
+    if (Config::query_in_registers) {
+      // Nobody has emptied this place: no Q follows.
+      if (leads()) wait_for_stores_to_read();
+      named_wait(own_barrier + warpgroup, warpgroup_threads);
+    }
     store_output(ring[number], number);
-    if (leads()) wait_for_stores();
+    if (Config::query_in_registers && leads()) wait_for_stores();
   }
 };
 
@@ -371,8 +463,10 @@ __device__ void forward(const ForwardArguments& arguments) {
     if (warp == 0) {
       deal_tiles<Config>(arguments, plan.tiles());
     } else if (warp == 1) {
-      if (lane_index() == 0) load_queries_and_keys<Config>(arguments, plan);
+      if (lane_index() == 0) load_queries<Config>(arguments, plan);
     } else if (warp == 2) {
+      if (lane_index() == 0) load_keys<Config>(arguments, plan);
+    } else {
       if (lane_index() == 0) load_values<Config>(arguments, plan);
     }
   } else {

@@ -5,16 +5,71 @@
 
 #include <algorithm>
 
+#include "hopper/arguments.cuh"
+
 namespace gdpa::plan {
 namespace {
 
+constexpr int shared_kilobytes = 227;
+
 int widest(const KernelSpec& kernel) { return std::max(kernel.head_dim, kernel.head_dim_v); }
+
+int round_up(int count, int unit) { return (count + unit - 1) / unit * unit; }
+
+/// What the tiles of head dims above 128 are bounded by: 224 registers a thread, and shared memory. A warpgroup's
+/// tile of 64 rows is 128 threads' operands.
+struct WideTile {
+  const KernelSpec& kernel;
+
+  int operand_registers() const {
+    const int query = kernel.query_in_registers ? round_up(kernel.head_dim, 16) / 4 : 0;
+    const int scores = kernel.tile_keys / 2, weights = kernel.tile_keys / 4;
+    return query + scores + weights + hopper::output_columns(kernel.head_dim_v) / 2;
+  }
+
+  int shared_bytes() const {
+    constexpr int element_bytes = 2, block_columns = 64, ring_and_barriers = 3072;
+    const int columns = round_up(kernel.head_dim, block_columns),
+              columns_v = round_up(kernel.head_dim_v, block_columns);
+    const int query = kernel.query_in_registers ? std::max(columns, columns_v) : columns;  // O takes its place
+    return (kernel.query_stages * kernel.tile_queries * query +
+            kernel.stages * kernel.tile_keys * (columns + columns_v)) *
+               element_bytes +
+           ring_and_barriers;
+  }
+
+  bool fits() const {
+    // Beside 256 columns of O the compiler finds no room for all else.
+    const bool has_room = !kernel.query_in_registers || hopper::output_columns(kernel.head_dim_v) < 256;
+    return has_room && operand_registers() <= 192 && shared_bytes() <= shared_kilobytes * 1024;
+  }
+};
+
+/// The widest tile of at least `least` keys with which everything fits; false where there is none.
+bool widen(KernelSpec& kernel, bool query_in_registers, int least, int most) {
+  kernel.query_in_registers = query_in_registers;
+  for (kernel.tile_keys = most; kernel.tile_keys >= least; kernel.tile_keys -= 16) {
+    if (WideTile{kernel}.fits()) return true;
+  }
+  return false;
+}
+
+/// Q in registers where 64 keys fit beside it; then as many buffers as fit.
+void choose_wide_tiles(KernelSpec& kernel) {
+  constexpr int least_keys = 64, most_keys = 128;
+  kernel.stages = 2;
+  kernel.query_stages = 1;
+  if (!widen(kernel, true, least_keys, most_keys)) widen(kernel, false, least_keys, most_keys);
+  for (int* const buffers : {&kernel.stages, &kernel.query_stages}) {
+    ++*buffers;
+    if (!WideTile{kernel}.fits()) --*buffers;
+  }
+}
 
 }  // namespace
 
 std::string why_not_hopper(const Problem& problem, const Gpu& gpu, const KernelSpec& kernel, TensorMaps tensor_maps) {
-  constexpr int most_columns = 128;
-  constexpr int shared_kilobytes = 227;
+  constexpr int most_columns = 256;
   if (gpu.capability != 90) {
     return fmt::format("it needs compute capability 9.0, not {}.{}", gpu.capability / 10, gpu.capability % 10);
   }
@@ -33,8 +88,10 @@ void choose_hopper_tiles(KernelSpec& kernel, int64_t mean_keys) {
   const bool are_few = mean_keys <= (is_narrow ? 512 : 256);
   kernel.family = KernelFamily::hopper;
   kernel.tile_queries = 128;
-  kernel.tile_keys = is_narrow && !are_few ? 192 : 128;
   kernel.warps = 8;  // two warpgroups
+  if (widest(kernel) > 128) return choose_wide_tiles(kernel);
+  kernel.query_in_registers = true;
+  kernel.tile_keys = is_narrow && !are_few ? 192 : 128;
   kernel.stages = !are_few ? 3 : is_narrow ? 4 : 2;
   kernel.query_stages = are_few ? 3 : 1;
 }
