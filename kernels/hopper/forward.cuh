@@ -130,9 +130,14 @@ __device__ void load_queries(const ForwardArguments& arguments, const ForwardPla
     for (int warpgroup = 0; warpgroup < Plan::warpgroups; ++warpgroup) {
       wait_for_turn(plan.query_free(warpgroup), number, 1);
       const Barrier filled = plan.query_filled(warpgroup)[index_in<Config::query_stages>(number)];
-      filled.arrive_and_expect(Plan::QueryTile::bytes);
-      plan.query(number, warpgroup)
-          .load(arguments.query.map, filled.address, tile.head, {tile.query.x + warpgroup * Plan::rows, tile.query.y});
+      const int row = warpgroup * Plan::rows;
+      if (tile.first_query + row < tile.length_q) {
+        filled.arrive_and_expect(Plan::QueryTile::bytes);
+        plan.query(number, warpgroup)
+            .load(arguments.query.map, filled.address, tile.head, {tile.query.x + row, tile.query.y});
+      } else {
+        filled.arrive();  // whatever lies there; nobody stores these rows
+      }
     }
   };
   for_all_loads<Config>(plan.tiles(), load_query, [](const Tile&, int, int) {});
