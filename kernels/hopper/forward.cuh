@@ -364,92 +364,102 @@ struct Computing {
     }
   }
 
-  /// What the loop asks of a tile, in registers.
-  struct View {
-    int key_tiles, keeps;
+  /// A key tile of a tile of queries, and what the loop asks of them, in registers.
+  struct Position {
+    int key_tiles;  ///< of the tile; 0: there are no more tiles
+    int keeps;      ///< the next tile finds K and V in the buffers
+    int number;     ///< of the tile
+    int key_tile = 0;
+    bool full = true;  ///< no score needs a test
+    Turn<Config::stages> turn = {};
 
-    __device__ __forceinline__ explicit View(const Tile& tile)
-        : key_tiles(uniform(tile.key_tiles)), keeps(uniform(tile.keeps)) {}
+    __device__ __forceinline__ Position(const Tile& tile, int number_)
+        : key_tiles(uniform(tile.key_tiles)), keeps(uniform(tile.keeps)), number(number_) {
+      if (key_tiles > 0) full = is_full(tile, 0);
+    }
+    __device__ __forceinline__ bool ends() const { return key_tile + 1 == key_tiles; }
   };
+
+  __device__ __forceinline__ Position after(const Position& now) const {
+    Position next = now;
+    if (now.ends()) {
+      const Tile& tile = plan.tiles().wait(now.number + 1);
+      next = Position(tile, now.number + 1);
+      if (next.key_tiles == 0) return next;
+      next.turn = uniform(tile.loads) != 0 ? now.turn.next() : now.turn.before(now.key_tile);
+    } else {
+      ++next.key_tile;
+      next.full = is_full(plan.tiles()[now.number], next.key_tile);
+      next.turn = now.turn.next();
+    }
+    // The compiler loses sight of what is uniform in the loop, and would keep it, and every descriptor, in registers.
+    next.number = uniform(next.number);
+    next.turn.buffer = uniform(next.turn.buffer);
+    return next;
+  }
 
   __device__ __forceinline__ void run() {
     constexpr int turn_threads = Plan::warpgroups * warpgroup_threads;
     const TileRing ring = plan.tiles();
-    int number = 0;    // of the tile that P V is about
-    int key_tile = 0;  // whose weights are made, or being made
-    int turn = 0;      // of that key tile's buffers
-    View now(ring.wait(number));
+    Position now(ring.wait(0), 0);  // weights are made of it, and P V is about it next
     if (now.key_tiles == 0) return;
     if (warpgroup == 1) named_arrive(turn_barrier, turn_threads);  // the other begins
 
-    load_query(number);
+    load_query(0);
     if (Config::query_in_registers) {
       named_wait(own_barrier + warpgroup, warpgroup_threads);
-      release_query(number);
+      release_query(0);
     }
-    wait_for_turn(plan.key_filled(), turn);
-    issue_scores(number, 0);
+    wait_for_turn(plan.key_filled(), now.turn);
+    issue_scores(0, 0);
     wait_for_products<0>();
-    if (leads() && !now.keeps) plan.key_free()[0].arrive();
-    if (!Config::query_in_registers && now.key_tiles == 1) release_query(number);
+    if (leads() && now.keeps == 0) plan.key_free()[0].arrive();
+    if (!Config::query_in_registers && now.ends()) release_query(0);
     apply_function();
-    if (!is_full(ring[number], 0)) apply_mask(ring[number], 0);
+    if (!now.full) apply_mask(ring[0], 0);
     pack_weights();
 
-    for (;;) {
-      // Here: weights of key tile `key_tile` of tile `number`; sums of the key tiles before it.
-      const bool ends = key_tile + 1 == now.key_tiles;
+    Position next = after(now);  // Q K^T is about it
+    while (next.key_tiles > 0) {
+      const bool ends = next.key_tile == 0;  // a tile of queries
       // O of the tile before, in the place of Q
-      const bool has_stored = Config::query_in_registers && key_tile == 0 && number > 0;
-      View next = now;  // the tile that Q K^T is about
-      // The compiler loses sight of what is uniform in the loop, and would keep it, and every descriptor, in registers.
-      turn = uniform(turn);
-      number = uniform(number);
-      int next_turn = turn + 1;
+      const bool has_stored = Config::query_in_registers && now.key_tile == 0 && now.number > 0;
       if (ends) {
-        const Tile& tile = ring.wait(number + 1);
-        next = View(tile);
-        if (next.key_tiles == 0) break;
-        if (!uniform(tile.loads)) next_turn = turn - key_tile;
-        if (has_stored) release_query(number);
-        load_query(number + 1);
+        if (has_stored) release_query(now.number);
+        load_query(next.number);
       }
-      const int next_number = ends ? number + 1 : number;
-      const int next_key_tile = ends ? 0 : key_tile + 1;
-      const bool full = is_full(ring[next_number], next_key_tile);
-      const int stage = index_in<Config::stages>(turn), next_stage = index_in<Config::stages>(uniform(next_turn));
-      wait_for_turn(plan.key_filled(), next_turn);
+      wait_for_turn(plan.key_filled(), next.turn);
       named_wait(turn_barrier + warpgroup, turn_threads);
-      issue_scores(next_number, next_stage);
-      wait_for_turn(plan.value_filled(), turn);
-      issue_output(stage, key_tile > 0);
+      issue_scores(next.number, next.turn.buffer);
+      wait_for_turn(plan.value_filled(), now.turn);
+      issue_output(now.turn.buffer, now.key_tile > 0);
       named_arrive(turn_barrier + (warpgroup ^ 1), turn_threads);
-      if (has_stored && !ends) release_query(number);
+      if (has_stored && !ends) release_query(now.number);
       wait_for_products<1>();
-      if (leads() && !next.keeps) plan.key_free()[next_stage].arrive();
-      if (!Config::query_in_registers && next_key_tile + 1 == next.key_tiles) release_query(next_number);
+      if (leads() && next.keeps == 0) plan.key_free()[next.turn.buffer].arrive();
+      if (!Config::query_in_registers && next.ends()) release_query(next.number);
       apply_function();
-      if (!full) apply_mask(ring[next_number], next_key_tile);
-      // Waits for nothing, but begins a block of its own: the compiler would move the function below the wait for P V.
-      wait_for_turn(plan.value_filled(), turn);
-      wait_for_products<0>();
-      if (leads() && !now.keeps) plan.value_free()[stage].arrive();
-      pack_weights();
-      if (ends) store_output(ring[number], number);
+      if (!next.full) apply_mask(ring[next.number], next.key_tile);
+      // Looked up here, while P V runs, so that only the turn lies between its end and the next products.
+      const Position last = now;
       now = next;
-      number = next_number;
-      key_tile = next_key_tile;
-      turn = next_turn;
+      next = after(now);
+      // Waits for nothing, but begins a block of its own: the compiler would move the function below the wait for P V.
+      wait_for_turn(plan.value_filled(), last.turn);
+      wait_for_products<0>();
+      if (leads() && last.keeps == 0) plan.value_free()[last.turn.buffer].arrive();
+      pack_weights();
+      if (ends) store_output(ring[last.number], last.number);
     }
-    wait_for_turn(plan.value_filled(), turn);
-    issue_output(index_in<Config::stages>(turn), key_tile > 0);
+    wait_for_turn(plan.value_filled(), now.turn);
+    issue_output(now.turn.buffer, now.key_tile > 0);
     wait_for_products<0>();
     if (Config::query_in_registers) {
       // Nobody has emptied this place: no Q follows.
       if (leads()) wait_for_stores_to_read();
       named_wait(own_barrier + warpgroup, warpgroup_threads);
     }
-    store_output(ring[number], number);
+    store_output(ring[now.number], now.number);
     if (Config::query_in_registers && leads()) wait_for_stores();
   }
 };
