@@ -16,8 +16,8 @@ int widest(const KernelSpec& kernel) { return std::max(kernel.head_dim, kernel.h
 
 int round_up(int count, int unit) { return (count + unit - 1) / unit * unit; }
 
-/// What the tiles of head dims above 128 are bounded by: 224 registers a thread, and shared memory. A warpgroup's
-/// tile of 64 rows is 128 threads' operands.
+/// What bounds the tiles of head dims above 128: the registers of a thread of a warpgroup, which holds 64 rows of each
+/// operand, and shared memory.
 struct WideTile {
   const KernelSpec& kernel;
 
@@ -39,27 +39,26 @@ struct WideTile {
   }
 
   bool fits() const {
-    // Beside 256 columns of O the compiler finds no room for all else.
+    // Of 224 registers the compiler needs 32 for all else, and more beside both Q and 256 columns of O.
     const bool has_room = !kernel.query_in_registers || hopper::output_columns(kernel.head_dim_v) < 256;
     return has_room && operand_registers() <= 192 && shared_bytes() <= shared_kilobytes * 1024;
   }
 };
 
-/// The widest tile of at least `least` keys with which everything fits; false where there is none.
-bool widen(KernelSpec& kernel, bool query_in_registers, int least, int most) {
+/// Takes as many keys as fit; false where it cannot be 64.
+bool take_keys(KernelSpec& kernel, bool query_in_registers) {
   kernel.query_in_registers = query_in_registers;
-  for (kernel.tile_keys = most; kernel.tile_keys >= least; kernel.tile_keys -= 16) {
+  for (kernel.tile_keys = 128; kernel.tile_keys >= 64; kernel.tile_keys -= 16) {
     if (WideTile{kernel}.fits()) return true;
   }
   return false;
 }
 
-/// Q in registers where 64 keys fit beside it; then as many buffers as fit.
+/// Q in registers where there is room for it, then as many keys as fit two buffers, then more buffers.
 void choose_wide_tiles(KernelSpec& kernel) {
-  constexpr int least_keys = 64, most_keys = 128;
   kernel.stages = 2;
   kernel.query_stages = 1;
-  if (!widen(kernel, true, least_keys, most_keys)) widen(kernel, false, least_keys, most_keys);
+  if (!take_keys(kernel, true)) take_keys(kernel, false);
   for (int* const buffers : {&kernel.stages, &kernel.query_stages}) {
     ++*buffers;
     if (!WideTile{kernel}.fits()) --*buffers;
@@ -69,7 +68,6 @@ void choose_wide_tiles(KernelSpec& kernel) {
 }  // namespace
 
 std::string why_not_hopper(const Problem& problem, const Gpu& gpu, const KernelSpec& kernel, TensorMaps tensor_maps) {
-  constexpr int most_columns = 256;
   if (gpu.capability != 90) {
     return fmt::format("it needs compute capability 9.0, not {}.{}", gpu.capability / 10, gpu.capability % 10);
   }
@@ -77,7 +75,6 @@ std::string why_not_hopper(const Problem& problem, const Gpu& gpu, const KernelS
     return fmt::format("it needs {} KB of shared memory, not {}", shared_kilobytes, gpu.shared_bytes / 1024);
   }
   if (problem.dtype == DType::float32) return "it takes bfloat16 and float16";
-  if (widest(kernel) > most_columns) return fmt::format("it takes head dims up to {}", most_columns);
   if (!kernel.aligned) return "some row does not begin at a multiple of 16 bytes";
   if (tensor_maps == TensorMaps::unavailable) return "the copy engine does not reach an operand of these strides";
   return {};
