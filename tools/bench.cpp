@@ -43,13 +43,14 @@ struct BenchOptions {
   std::vector<std::string> activations;
   std::string suite;
   double scale_batch = 1.0;
-  std::string direction = "both";
+  std::string direction;  // empty: the suite's, or both
   double seconds = 0.5;
   int rounds = 3;
   bool list_suites = false;
   bool host_cost = false;
   bool alone = false;
   std::string plot;
+  std::optional<std::string> report;
   JsonOutput json;
 };
 
@@ -60,6 +61,7 @@ struct Figure {
   Direction direction;
   std::function<void()> work;
   double flops;
+  double bytes;
   double floor_seconds;
   std::vector<double> times = {};
 };
@@ -70,14 +72,16 @@ Figure figure_of(const Problem& problem, Workload& workload, Direction direction
   const Plan planned = gdpa::explain(workload.attention(), direction);
   const double floor = Floor(planned, rates_of(problem.device, problem.dtype, problem.threads)).seconds();
   if (direction == Direction::forward) {
-    return {&problem, &workload, direction, [&workload] { workload.run_forward(); }, problem.forward_flops(), floor};
+    return {&problem,      &workload, direction, [&workload] { workload.run_forward(); }, problem.forward_flops(),
+            planned.bytes, floor};
   }
-  return {&problem, &workload, direction, [&workload] { workload.run_backward(); }, 2.5 * problem.forward_flops(),
-          floor};
+  return {&problem,      &workload, direction, [&workload] { workload.run_backward(); }, 2.5 * problem.forward_flops(),
+          planned.bytes, floor};
 }
 
 /// The row that both benchmarks write; python/gdpa/bench/rows.py has the same fields.
-Json row_of(const Figure& figure, const std::string& activation, const std::string& device) {
+Json row_of(const Figure& figure, const std::optional<std::string>& shape, const std::string& activation,
+            const std::string& device) {
   const Problem& problem = *figure.problem;
   const double seconds = median(figure.times);
   const int64_t longest = maximum(problem.lengths_q);
@@ -87,6 +91,7 @@ Json row_of(const Figure& figure, const std::string& activation, const std::stri
           {"commit", commit()},
           {"direction", direction_name(figure.direction)},
           {"device", device},
+          {"shape", shape ? Json(*shape) : Json()},
           {"dtype", name(problem.dtype)},
           {"activation", activation},
           {"accuracy", problem.accuracy == Accuracy::exact ? "exact" : "fast"},
@@ -102,6 +107,7 @@ Json row_of(const Figure& figure, const std::string& activation, const std::stri
           {"fill", room > 0 ? static_cast<double>(sum(problem.lengths_q)) / room : 0.0},
           {"shared_q", problem.form_q == Form::shared},
           {"shared_kv", problem.form_k == Form::shared},
+          {"bytes", figure.bytes},
           {"ms", seconds * 1e3},
           {"tflops", figure.flops / seconds * 1e-12},
           {"cublas_tflops", nullptr},
@@ -127,11 +133,11 @@ std::vector<std::string> text_row(const Json& row) {
 }
 
 /// Times one shape with every function and direction, in turns.
-std::vector<Json> bench_shape(const ProblemOptions& shape, const BenchOptions& options, const std::string& device,
+std::vector<Json> bench_shape(const SuiteShape& shape, const BenchOptions& options, const std::string& device,
                               Progress& progress, int64_t shapes_done) {
   std::vector<Problem> problems;
-  for (const std::string& activation : options.activations) {
-    ProblemOptions with_activation = shape;
+  for (const std::string& activation : shape.activations) {
+    ProblemOptions with_activation = shape.problem;
     with_activation.activation = activation;
     problems.push_back(resolve(with_activation));
   }
@@ -139,11 +145,11 @@ std::vector<Json> bench_shape(const ProblemOptions& shape, const BenchOptions& o
   std::vector<Figure> figures;
   std::vector<std::string> names;
   for (std::size_t i = 0; i < problems.size(); ++i) {
-    workloads.push_back(std::make_unique<Workload>(problems[i], Contents::random, shape.seed));
+    workloads.push_back(std::make_unique<Workload>(problems[i], Contents::random, shape.problem.seed));
     for (const Direction direction : {Direction::forward, Direction::backward}) {
       if (options.direction != "both" && options.direction != direction_name(direction)) continue;
       figures.push_back(figure_of(problems[i], *workloads.back(), direction));
-      names.push_back(options.activations[i]);
+      names.push_back(shape.activations[i]);
     }
   }
   for (Figure& figure : figures) figure.work();
@@ -155,7 +161,7 @@ std::vector<Json> bench_shape(const ProblemOptions& shape, const BenchOptions& o
     progress.advance_to(shapes_done * options.rounds + round + 1);
   }
   std::vector<Json> rows;
-  for (std::size_t i = 0; i < figures.size(); ++i) rows.push_back(row_of(figures[i], names[i], device));
+  for (std::size_t i = 0; i < figures.size(); ++i) rows.push_back(row_of(figures[i], shape.name, names[i], device));
   return rows;
 }
 
@@ -209,7 +215,7 @@ std::optional<std::vector<std::string>> common_options(const CLI::App& parser, c
   std::vector<std::string> arguments;
   for (const CLI::Option* option : parser.get_options()) {
     const std::string name = option->get_name();
-    if (option->count() == 0 || name == "--json" || name == "--device") continue;
+    if (option->count() == 0 || name == "--json" || name == "--report" || name == "--device") continue;
     if (common.count(name) == 0) {
       fmt::print(stderr, "gdpa bench: {} is known to gdpa alone, so that no other system is timed beside it\n", name);
       return std::nullopt;
@@ -219,6 +225,10 @@ std::optional<std::vector<std::string>> common_options(const CLI::App& parser, c
   }
   if (options.json.requested) {
     arguments.insert(arguments.end(), {"--json", options.json.replaces_text() ? "-" : options.json.path});
+  }
+  if (options.report) {
+    arguments.push_back("--report");
+    if (!options.report->empty()) arguments.push_back(*options.report);
   }
   return arguments;
 }
@@ -233,20 +243,24 @@ void compare_with_others(const CLI::App& parser, const BenchOptions& options, De
 
 int execute(const CLI::App& parser, BenchOptions& options) {
   if (options.host_cost) return bench_host_cost(options);
-  const bool dtype_given = parser.get_option("--dtype")->count() > 0;
-  std::vector<ProblemOptions> shapes = {options.problem};
-  if (!options.suite.empty()) {
-    const SuiteDefaults defaults = defaults_of_suite(options.suite);
-    if (!dtype_given) options.problem.dtype = defaults.dtype;
-    if (options.activations.empty()) options.activations = {defaults.activation};
-    shapes = problems_of_suite(options.suite, options.problem, options.scale_batch);
+  std::vector<SuiteShape> shapes;
+  if (options.suite.empty()) {
+    if (options.activations.empty()) options.activations = {options.problem.activation};
+    shapes = {{std::nullopt, options.problem, options.activations}};
+  } else {
+    SuiteOverrides overrides{options.scale_batch, std::nullopt, std::nullopt, options.activations};
+    if (parser.get_option("--dtype")->count() > 0) overrides.dtype = options.problem.dtype;
+    if (parser.get_option("--mask")->count() > 0) overrides.mask = options.problem.mask;
+    shapes = shapes_of_suite(options.suite, options.problem, overrides);
+    if (options.direction.empty()) options.direction = direction_of_suite(options.suite);
   }
-  if (options.activations.empty()) options.activations = {options.problem.activation};
+  if (options.direction.empty()) options.direction = "both";
 
-  const Device chosen = device_of(shapes.front());
+  const Device chosen = device_of(shapes.front().problem);
   if (chosen.kind == DeviceKind::cuda && !options.alone) compare_with_others(parser, options, chosen);
-  if (!options.plot.empty()) {
-    throw UsageError("--plot: expected a comparison to draw, got gdpa alone; use python3 -m gdpa.bench");
+  if (!options.plot.empty() || options.report) {
+    throw UsageError(fmt::format("{}: expected a comparison, got gdpa alone; use python3 -m gdpa.bench",
+                                 options.report ? "--report" : "--plot"));
   }
   if (chosen.kind == DeviceKind::cpu) warn_if_busy(inspect_system().threads);
   const std::string device = describe(chosen, options.problem.threads);
@@ -285,9 +299,8 @@ Command add_bench(CLI::App& app) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str()
       ->group(group);
-  parser->add_option("--direction", options->direction, "fwd, bwd or both")
+  parser->add_option("--direction", options->direction, "fwd, bwd or both; the suite's, or both, if left out")
       ->check(CLI::IsMember({"fwd", "bwd", "both"}))
-      ->capture_default_str()
       ->group(group);
   parser->add_option("--seconds", options->seconds, "Time to spend on each figure, all rounds together")
       ->check(CLI::NonNegativeNumber)
@@ -300,6 +313,13 @@ Command add_bench(CLI::App& app) {
   parser->add_flag("--alone", options->alone, "On a GPU, time gdpa by itself, without other systems beside it")
       ->group(group);
   parser->add_option("--plot", options->plot, "A picture of the comparison, on a GPU: .png or .svg")->group(group);
+  parser
+      ->add_option_function<std::string>(
+          "--report", [options](const std::string& folder) { options->report = folder; },
+          "On a GPU, a page, a picture and a JSON document of the comparison in this folder, or in reports")
+      ->expected(0, 1)
+      ->option_text("[FOLDER]")
+      ->group(group);
   parser->add_flag("--host-cost", options->host_cost, "Time one forward call on a problem of one row instead")
       ->group(group);
   add_json_option(*parser, options->json);

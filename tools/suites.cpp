@@ -27,15 +27,16 @@ const Json& suites() {
   return parsed;
 }
 
-std::vector<ProblemOptions> problems_of_suite(const std::string& name, const ProblemOptions& options,
-                                              double batch_factor) {
-  const Json& described = suite(name);
-  std::vector<ProblemOptions> problems;
-  for (const Json& shape : described.at("shapes")) {
+std::vector<SuiteShape> shapes_of_suite(const std::string& name, const ProblemOptions& options,
+                                        const SuiteOverrides& overrides) {
+  std::vector<SuiteShape> shapes;
+  for (const Json& differences : suite(name).at("shapes")) {
+    Json shape = suite(name);
+    shape.update(differences);
     ProblemOptions problem = options;
-    const double batch = std::round(described.at("batch").get<double>() * batch_factor);
+    const double batch = std::round(shape.at("batch").get<double>() * overrides.batch_factor);
     problem.batch = std::max<int64_t>(1, static_cast<int64_t>(batch));
-    problem.heads = described.at("heads");
+    problem.heads = shape.at("heads");
     problem.head_dim = shape.at("head_dim");
     problem.max_length = shape.at("length_q");
     problem.max_length_k = shape.at("length_k");
@@ -43,13 +44,22 @@ std::vector<ProblemOptions> problems_of_suite(const std::string& name, const Pro
     problem.fill_k = shape.value("fill_k", 1.0);
     problem.shared_q = shape.value("shared_q", false) ? problem.max_length : 0;
     problem.shared_k = shape.value("shared_kv", false) ? problem.max_length_k : 0;
-    problems.push_back(problem);
+    problem.dtype = overrides.dtype.value_or(shape.at("dtype"));
+    problem.mask = overrides.mask.value_or(shape.value("mask", "none"));
+    const Json activation = shape.at("activation");
+    std::vector<std::string> activations = overrides.activations;
+    if (activations.empty() && activation.is_array()) activations = activation;
+    if (activations.empty()) activations = {activation};
+    std::optional<std::string> shape_name;
+    if (shape.contains("name")) shape_name = shape.at("name");
+    shapes.push_back({shape_name, problem, activations});
   }
-  return problems;
+  return shapes;
 }
 
-SuiteDefaults defaults_of_suite(const std::string& name) {
-  return {suite(name).at("dtype"), suite(name).at("activation")};
+std::string direction_of_suite(const std::string& name) {
+  const Json directions = suite(name).value("directions", Json::array({"fwd", "bwd"}));
+  return directions.size() == 1 ? directions.front() : "both";
 }
 
 }  // namespace gdpa::tool

@@ -2,6 +2,7 @@
 // reads too.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,16 +13,26 @@ namespace gdpa::tool {
 /// The whole file, for --list-suites.
 const Json& suites();
 
-/// The problems of a suite: the shapes are the suite's, everything else is `options`'. `batch_factor` multiplies every
-/// batch. Throws UsageError for an unknown name.
-std::vector<ProblemOptions> problems_of_suite(const std::string& name, const ProblemOptions& options,
-                                              double batch_factor);
-
-/// The type and function that a suite is meant for.
-struct SuiteDefaults {
-  std::string dtype;
-  std::string activation;
+/// One shape: a problem but for its function, which takes turns with the other functions of the shape.
+struct SuiteShape {
+  std::optional<std::string> name;
+  ProblemOptions problem;
+  std::vector<std::string> activations;
 };
-SuiteDefaults defaults_of_suite(const std::string& name);
+
+/// What was given on the command line, and is then taken instead of what the suite says.
+struct SuiteOverrides {
+  double batch_factor = 1.0;  ///< on every batch
+  std::optional<std::string> dtype, mask;
+  std::vector<std::string> activations;
+};
+
+/// The shapes of a suite; what neither the suite nor `overrides` says is `options`'. Throws UsageError for an unknown
+/// name.
+std::vector<SuiteShape> shapes_of_suite(const std::string& name, const ProblemOptions& options,
+                                        const SuiteOverrides& overrides);
+
+/// "fwd", "bwd" or "both": the directions that a suite is meant for.
+std::string direction_of_suite(const std::string& name);
 
 }  // namespace gdpa::tool

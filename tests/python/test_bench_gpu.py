@@ -427,7 +427,8 @@ def test_a_report_is_a_document_tables_and_a_picture(tmp_path: Path) -> None:
     document = json.loads(written[0].read_text())
     assert len(document["rows"]) == len(result.rows) and document["rows"][0]["cublas_tflops"] == pytest.approx(600)
     assert document["figures"][0]["reached"] is True
-    assert document["not_run"] == [{"system": "HSTU", "direction": "fwd", "reason": "no module named hstu"}]
+    (refused,) = document["not_run"]
+    assert refused == {"system": "HSTU", "direction": "fwd", "reason": "no module named hstu", "shape": None}
     text = written[1].read_text()
     assert "330.0 (0.55)" in text and "- HSTU, fwd: no module named hstu" in text
     assert "| speed | x | 1.5 | at least 1.2 | yes |" in text

@@ -22,6 +22,7 @@ ROW_FIELDS = [
     "commit",
     "direction",
     "device",
+    "shape",
     "dtype",
     "activation",
     "accuracy",
@@ -37,6 +38,7 @@ ROW_FIELDS = [
     "fill",
     "shared_q",
     "shared_kv",
+    "bytes",
     "ms",
     "tflops",
     "cublas_tflops",
@@ -263,6 +265,20 @@ def test_the_anchors_hold_the_published_shapes() -> None:
     assert len([shape for shape in shapes if shape["head_dim"] == 64]) == 4
 
 
+def test_a_shape_of_a_suite_says_what_differs_from_the_suite() -> None:
+    """The suite hopper has a direction, functions, types and masks of some of its shapes."""
+    options = ("--scale-batch", ".0005", "--seconds", "0", "--rounds", "1", "--alone", "--json")
+    done = on_fake_gpu("bench", "--suite", "hopper", *options)  # computes nothing, so that long sequences take no time
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {row["direction"] for row in rows} == {"fwd"}
+    functions = [row["activation"] for row in rows if row["shape"] == "2048/2048"]
+    assert functions == ["gelu_tanh", "silu", "relu", "gelu", "s * sigmoid(s)"]
+    by_name = {row["shape"]: row for row in rows}
+    assert by_name["2048/2048 fp16"]["dtype"] == "float16" and by_name["2048/2048"]["dtype"] == "bfloat16"
+    assert by_name["2048/2048 causal"]["mask"] == "causal"
+    assert by_name["PFFN KV 64"]["shared_kv"] and by_name["PMA Q 4, KV 1024"]["shared_q"]
+
+
 def test_bench_measures_the_host_cost() -> None:
     assert json.loads(succeed("bench", "--host-cost", "--seconds", ".01", "--json"))["host_cost_us"] > 0
 
@@ -440,6 +456,22 @@ def test_on_a_gpu_bench_is_the_comparison_with_the_same_options(tmp_path: Path) 
     values = {name: words[words.index(name) + 1] for name in ("--suite", "--direction", "--json", "--device")}
     assert values == {"--suite": "anchors", "--direction": "fwd", "--json": "-", "--device": "cuda:0"}
     assert words[words.index("--activation") + 1 :][:2] == ["gelu", "s * 2"]
+
+
+@pytest.mark.parametrize(("given", "handed"), [(("--report", "here"), "here"), (("--report",), None)])
+def test_on_a_gpu_bench_hands_the_report_over(given: tuple[str, ...], handed: str | None, tmp_path: Path) -> None:
+    options = ("--suite", "anchors", *given)
+    done = on_fake_gpu("bench", *options, PATH=fake_python(tmp_path), VIRTUAL_ENV=str(tmp_path))
+    words = done.stdout.rstrip("|").split("|")
+    if words[:2] != ["-m", "gdpa.bench"]:
+        pytest.skip("the command lies beside a Python of its own")
+    after = words[words.index("--report") + 1]
+    assert after == (handed or "--device")
+
+
+def test_a_report_of_gdpa_alone_is_refused() -> None:
+    done = gdpa("bench", "--lengths", "4", "--report")
+    assert done.returncode == 2 and "--report: expected a comparison" in done.stderr
 
 
 def test_on_a_gpu_bench_times_gdpa_alone_where_asked(tmp_path: Path) -> None:

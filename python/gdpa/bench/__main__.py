@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gdpa.bench.device import Device
     from gdpa.bench.figures import Figure
     from gdpa.bench.measure import Effort, Result
+    from gdpa.bench.report import Report
     from gdpa.bench.systems import System
 
 STANDARD_OUTPUT = Path("-")
@@ -25,6 +26,8 @@ SHORT_DTYPES = {"fp32": "float32", "fp64": "float64", "bf16": "bfloat16", "fp16"
 EXAMPLES = """examples:
   python -m gdpa.bench --figures
   python -m gdpa.bench --suite anchors --device cuda --report
+  python -m gdpa.bench --suite hopper --shapes 1-11 --systems gdpa --report part1
+  python -m gdpa.bench --merge part1/hopper-h200.json part2/hopper-h200.json --report
   python -m gdpa.bench --lengths movielens --batch-limit 64 --head-dim 128 --mask causal --plot movielens.png
   python -m gdpa.bench --suite anchors --scale-batch 0.01 --direction fwd --json anchors.jsonl
   python -m gdpa.bench --batch 16 --max-length 300 --fill 0.5 --activation gelu silu --dtype float32 bfloat16
@@ -61,6 +64,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     what = parser.add_argument_group("what is timed")
     what.add_argument("--figures", action="store_true", help="the project's figures against their goals; minutes")
     what.add_argument("--suite", metavar="NAME", help="a built-in list of shapes; a wrong name shows the names")
+    what.add_argument("--shapes", nargs="+", metavar="SHAPE", help="of the suite: names, numbers or ranges such as 3-7")
     what.add_argument("--scale-batch", type=float, default=1.0, metavar="F", help="factor on the suite's batch (1)")
     what.add_argument("--lengths", metavar="SOURCE", help="movielens, numbers such as 3,17,0,5, or a file of numbers")
     what.add_argument("--users", type=int, metavar="N", help="the first N of these lengths only")
@@ -74,8 +78,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     what.add_argument("--dtype", type=dtype, nargs="+", metavar="TYPE", help="float32, float64, bfloat16, float16")
     what.add_argument("--activation", nargs="+", metavar="F", help="names or expressions in s (the suite's, or gelu)")
     what.add_argument("--mask", metavar="MASK", help="none, causal, or window:LEFT,RIGHT (the suite's, or none)")
-    what.add_argument("--direction", default="both", choices=("fwd", "bwd", "both"))
+    what.add_argument("--direction", choices=("fwd", "bwd", "both"), help="(the suite's, or both)")
     what.add_argument("--systems", nargs="+", metavar="NAME", help="only these; --list-systems shows the names")
+    what.add_argument("--without", nargs="+", default=[], metavar="NAME", help="all systems but these")
     what.add_argument("--list-systems", action="store_true", help="show the names and stop")
     how = parser.add_argument_group("how")
     how.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:N (the GPU where PyTorch sees one)")
@@ -85,6 +90,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     how.add_argument("--rounds", type=int, default=3, metavar="N", help="turns that the systems take (3)")
     how.add_argument("--threads", type=int, metavar="N", help="CPU threads, for gdpa and PyTorch alike")
     out = parser.add_argument_group("output")
+    out.add_argument(
+        "--merge", type=Path, nargs="+", metavar="FILE",
+        help="measure nothing: join the .json of the reports of several runs into one",
+    )  # fmt: skip
     out.add_argument(
         "--json", type=Path, nargs="?", const=STANDARD_OUTPUT, metavar="FILE",
         help="one JSON object a row; to standard output without FILE",
@@ -99,6 +108,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         number = getattr(options, name)
         if number is not None and number < 1:
             parser.error(f"--{name.replace('_', '-')}: expected a number from 1 up; got {number}")
+    if options.shapes and not options.suite:
+        parser.error("--shapes: expected --suite beside it")
     if not 0 <= options.fill <= 1 or options.scale_batch <= 0:
         parser.error("--fill: expected a number from 0 to 1, and --scale-batch one above 0")
     return options
@@ -111,7 +122,7 @@ def chosen_cases(options: argparse.Namespace) -> list[Case]:
     from gdpa.bench.cases import Case, cases_of_suite, generate_lengths, read_lengths
 
     if options.suite:
-        shapes = cases_of_suite(options.suite, options.scale_batch, options.seed)
+        shapes = cases_of_suite(options.suite, options.scale_batch, options.seed, options.shapes)
     else:
         lengths = (
             read_lengths(options.lengths)[: options.users]
@@ -155,32 +166,46 @@ def chosen_systems(options: argparse.Namespace, kind: str) -> list[System]:
     from gdpa.bench.systems import SYSTEMS
 
     known = {system.name: system for system in SYSTEMS if kind in system.devices}
-    for name in options.systems or []:
-        if name not in known:
-            raise ValueError(f"--systems: expected names among {', '.join(known)} on {kind}; got {name!r}")
-    return [known[name] for name in options.systems or known]
+    for option, names in (("--systems", options.systems or []), ("--without", options.without)):
+        for name in names:
+            if name not in known:
+                raise ValueError(f"{option}: expected names among {', '.join(known)} on {kind}; got {name!r}")
+    return [known[name] for name in options.systems or known if name not in options.without]
+
+
+def chosen_directions(options: argparse.Namespace) -> list[str]:
+    from gdpa.bench.cases import suite_named
+    from gdpa.bench.measure import DIRECTIONS
+
+    if options.direction is None and options.suite:
+        return list(suite_named(options.suite).get("directions", DIRECTIONS))
+    return list(DIRECTIONS) if options.direction in (None, "both") else [options.direction]
 
 
 def run_cases(options: argparse.Namespace, device: Device, effort: Effort, systems: list[System]) -> Result:
-    from gdpa.bench.measure import DIRECTIONS, Result, measure
+    from gdpa.bench.cases import by_shape
+    from gdpa.bench.estimate import estimate
+    from gdpa.bench.measure import Result, measure
     from gdpa.bench.progress import Progress, in_words
     from gdpa.bench.rows import write_json
+    from gdpa.bench.systems import in_turn
 
-    directions = [options.direction] if options.direction != "both" else list(DIRECTIONS)
-    cases = chosen_cases(options)
-    turns = sum(
-        len(directions) * sum(system.refusal(case) is None for system in systems)
-        + (device.product(case.dtype) is not None)
-        for case in cases
-    )
-    print(f"{len(cases)} cases, {in_words(turns * device.duration(effort.seconds))} at least", file=sys.stderr)
-    result, progress = Result(), Progress(len(cases))
-    for case in cases:
-        result.add(measure(case, systems, directions, effort, device, progress))
+    directions = chosen_directions(options)
+    plan = [(case, in_turn(systems, functions)) for case, functions in by_shape(chosen_cases(options))]
+    print(estimate(plan, directions, effort, device), file=sys.stderr)
+    result, progress = Result(), Progress(len(plan))
+    for case, in_this_case in plan:
+        result.add(measure(case, in_this_case, directions, effort, device, progress))
         progress.finish_case()
+        # At once, so that a run that is cut short leaves what it has.
         if options.json and options.json != STANDARD_OUTPUT:
-            write_json(options.json, result.rows)  # at once, so that a run that is cut short leaves what it has
+            write_json(options.json, result.rows)
+        if options.report:
+            report_of(options, device, effort, result, []).write_document(options.report)
     progress.finish()
+    taken = sorted(((seconds, name) for name, seconds in result.first_calls.items()), reverse=True)
+    words = ", ".join(f"{name} {in_words(seconds)}" for seconds, name in taken)
+    print(f"first calls, with what they compile: {words}", file=sys.stderr)
     return result
 
 
@@ -209,34 +234,41 @@ def chosen_effort(options: argparse.Namespace, device: Device) -> Effort:
     return Effort(seconds if options.seconds is None else options.seconds, options.rounds)
 
 
-def hand_over(
+def report_of(
     options: argparse.Namespace, device: Device, effort: Effort, result: Result, figures: list[Figure]
-) -> None:
-    """The tables, and the files that were asked for."""
+) -> Report:
     import torch
 
+    from gdpa.bench import command
+    from gdpa.bench.report import Report
+
+    subject = "figures" if options.figures else options.suite or "shapes"
+    method = f"{effort.rounds} rounds, {effort.seconds / effort.rounds:.2g} s a turn, by docs/benchmarks.md"
+    return Report(subject, device.describe(), torch.__version__, command.commit(), method, result, figures)
+
+
+def hand_over(options: argparse.Namespace, report: Report) -> None:
+    """The tables, and the files that were asked for."""
+    from gdpa.bench import goals
     from gdpa.bench.rows import print_rows, print_table, write_json
 
-    title = f"{device.describe()}, PyTorch {torch.__version__}"
+    title = f"{report.device}, PyTorch {report.torch}"
+    rows, standings = report.result.rows, report.standings
     if options.json:
-        write_json(None if options.json == STANDARD_OUTPUT else options.json, result.rows)
+        write_json(None if options.json == STANDARD_OUTPUT else options.json, rows)
     if options.json != STANDARD_OUTPUT:
-        print_rows(title, result.rows, result.refusals)
-        if figures:
+        print_rows(title, rows, report.result.refusals)
+        if report.figures:
             from gdpa.bench.figures import COLUMNS
 
-            print_table("figures", COLUMNS, [figure.cells() for figure in figures], texts=2)
-    if options.plot and result.rows:
+            print_table("figures", COLUMNS, [figure.cells() for figure in report.figures], texts=2)
+        if standings:
+            print_table(goals.in_words(standings), *goals.table(standings), texts=3)
+    if options.plot and rows:
         from gdpa.bench.plot import draw
 
-        draw(options.plot, title, result.rows)
+        draw(options.plot, title, rows, standings)
     if options.report:
-        from gdpa.bench import command
-        from gdpa.bench.report import Report
-
-        subject = "figures" if options.figures else options.suite or "shapes"
-        method = f"{effort.rounds} rounds, {effort.seconds / effort.rounds:.2g} s a turn, by docs/benchmarks.md"
-        report = Report(subject, device.describe(), torch.__version__, command.commit(), method, result, figures)
         for path in report.write(options.report):
             print(f"written: {path}", file=sys.stderr)
 
@@ -248,7 +280,11 @@ def run(options: argparse.Namespace) -> int:
         torch.set_num_threads(options.threads)
     from gdpa.bench.device import choose
     from gdpa.bench.measure import busy_warning
+    from gdpa.bench.report import merged
 
+    if options.merge:
+        hand_over(options, merged(options.merge))
+        return 0
     device = choose(options.device)
     kind = device.torch_device.type
     systems = chosen_systems(options, kind)
@@ -263,7 +299,7 @@ def run(options: argparse.Namespace) -> int:
         result, figures = run_figures(options, device, effort)
     else:
         result, figures = run_cases(options, device, effort, systems), []
-    hand_over(options, device, effort, result, figures)
+    hand_over(options, report_of(options, device, effort, result, figures))
     return 0
 
 

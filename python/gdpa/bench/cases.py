@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -27,6 +27,7 @@ class Case:
     shared_q: bool = False  # one query operand for the whole batch
     shared_kv: bool = False
     batch_limit: int = 0  # sequences in one call; 0 is all of them
+    name: str | None = None  # of the shape in its suite
 
     def batches(self) -> Iterator[Case]:
         """The case cut into calls of at most `batch_limit` sequences, in order."""
@@ -98,18 +99,52 @@ def generate_lengths(batch: int, max_length: int, fill: float, seed: int) -> tup
 
 
 def suites() -> dict[str, Any]:
-    """Name -> description, batch, heads, dtype, activation and shapes."""
+    """Name -> description, batch, heads, dtype, activation and shapes; directions, where not both are timed."""
     return json.loads(SUITES_FILE.read_text())
 
 
-def cases_of_suite(name: str, batch_factor: float = 1.0, seed: int = 0) -> list[Case]:
-    """The cases of a suite. A shape says what differs from the suite: batch, heads, dtype, activation, mask, what is
-    shared; an activation may be a list. Raises ValueError for an unknown name.
-    """
+def suite_named(name: str) -> dict[str, Any]:
+    """Raises ValueError for an unknown name."""
     if name not in suites():
         raise ValueError(f"--suite: expected one of {', '.join(suites())}; got {name!r}")
-    suite = suites()[name]
-    return [case for shape in suite["shapes"] for case in cases_of_shape(suite | shape, batch_factor, seed)]
+    return suites()[name]
+
+
+def cases_of_suite(
+    name: str, batch_factor: float = 1.0, seed: int = 0, wanted: Sequence[str] | None = None
+) -> list[Case]:
+    """The cases of a suite, or of those of its shapes that are wanted: their names, numbers from 1, or ranges "3-7".
+
+    A shape says what differs from the suite: batch, heads, dtype, activation, mask, what is shared; an activation may
+    be a list. Raises ValueError for an unknown name.
+    """
+    suite = suite_named(name)
+    shapes = suite["shapes"] if wanted is None else chosen_shapes(suite["shapes"], wanted)
+    return [case for shape in shapes for case in cases_of_shape(suite | shape, batch_factor, seed)]
+
+
+def chosen_shapes(shapes: list[dict[str, Any]], wanted: Sequence[str]) -> list[dict[str, Any]]:
+    """In the order of the suite, however they are asked for."""
+    numbers = {shape["name"]: number for number, shape in enumerate(shapes, 1)}
+    chosen: set[int] = set()
+    for word in wanted:
+        first, _, last = word.partition("-")
+        if word in numbers:
+            chosen.add(numbers[word])
+        elif first.isdecimal() and (last or first).isdecimal() and 1 <= int(first) <= int(last or first) <= len(shapes):
+            chosen.update(range(int(first), int(last or first) + 1))
+        else:
+            known = "; ".join(f"{number} {name}" for name, number in numbers.items())
+            raise ValueError(f"--shapes: expected names, numbers or ranges such as 3-7 of {known}; got {word!r}")
+    return [shape for number, shape in enumerate(shapes, 1) if number in chosen]
+
+
+def by_shape(cases: Sequence[Case]) -> list[tuple[Case, list[str]]]:
+    """The cases that differ in nothing but f, which take turns: the first of them, and the functions of all."""
+    functions: dict[Case, list[str]] = {}
+    for case in cases:
+        functions.setdefault(replace(case, activation=""), []).append(case.activation)
+    return [(replace(shape, activation=names[0]), names) for shape, names in functions.items()]
 
 
 def cases_of_shape(shape: dict[str, Any], batch_factor: float, seed: int) -> Iterator[Case]:
@@ -129,6 +164,7 @@ def cases_of_shape(shape: dict[str, Any], batch_factor: float, seed: int) -> Ite
             shape.get("mask", "none"),
             shared_q=shared_q,
             shared_kv=shared_kv,
+            name=shape.get("name"),
         )
 
 

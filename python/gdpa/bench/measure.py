@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -34,10 +35,13 @@ class Effort:
 class Result:
     rows: list[Row] = field(default_factory=list)
     refusals: list[Refused] = field(default_factory=list)
+    first_calls: dict[str, float] = field(default_factory=dict)  # seconds of each system, with what it compiles
 
     def add(self, other: Result) -> None:
         self.rows += other.rows
         self.refusals += other.refusals
+        for system, seconds in other.first_calls.items():
+            self.first_calls[system] = self.first_calls.get(system, 0.0) + seconds
 
 
 @dataclass
@@ -80,29 +84,37 @@ def reason_of(error: Exception) -> str:
 class Turns:
     """The systems that can run one batch, ready. One that fails, at any time, is refused with what it said."""
 
-    def __init__(self, device: Device, result: Result) -> None:
+    def __init__(self, case: Case, device: Device, result: Result) -> None:
+        self.case = case
         self.device = device
         self.result = result
         self.work: dict[tuple[str, str], Work] = {}
 
-    def prepare(self, case: Case, operands: Operands, system: System, directions: Sequence[str]) -> None:
+    def prepare(self, operands: Operands, system: System, directions: Sequence[str]) -> None:
+        begin = time.perf_counter()
         try:
-            prepared = system.prepare(case, operands)
+            prepared = system.prepare(self.case, operands)
         except Exception as error:
-            self.result.refusals += [Refused(system.name, direction, reason_of(error)) for direction in directions]
+            for direction in directions:
+                self.refuse((system.name, direction), error)
             return
         for direction in directions:
             self.work[system.name, direction] = work_of(prepared, direction)
             self.take((system.name, direction), 0.0)  # warms up
+        taken = time.perf_counter() - begin
+        self.result.first_calls[system.row_name] = self.result.first_calls.get(system.row_name, 0.0) + taken
 
     def take(self, figure: tuple[str, str], seconds: float) -> list[float]:
         try:
             return self.device.times(self.work[figure], seconds)
         except Exception as error:
-            self.result.refusals.append(Refused(*figure, reason_of(error)))
+            self.refuse(figure, error)
             del self.work[figure]
         self.device.release()  # what the failed call held: another may need it
         return []
+
+    def refuse(self, figure: tuple[str, str], error: Exception) -> None:
+        self.result.refusals.append(Refused(*figure, reason_of(error), self.case.name))
 
 
 def time_batch(
@@ -114,10 +126,10 @@ def time_batch(
     progress: Progress,
 ) -> Times:
     operands = Operands.random(case, device.torch_device)
-    turns = Turns(device, result)
+    turns = Turns(case, device, result)
     for system, directions in figures.items():
         progress(0.0, f"{system.name}, first call")
-        turns.prepare(case, operands, system, directions)
+        turns.prepare(operands, system, directions)
     product = device.product(case.dtype)
     times = Times({}, [])
     taken: dict[tuple[str, str], list[float]] = defaultdict(list)
@@ -146,7 +158,7 @@ def measure(
     for system in systems:
         reason = system.refusal(case)
         if reason is not None:
-            result.refusals += [Refused(system.name, direction, reason) for direction in directions]
+            result.refusals += [Refused(system.name, direction, reason, case.name) for direction in directions]
 
     def able() -> dict[System, list[str]]:
         """The directions that each system has not been refused."""
@@ -196,6 +208,7 @@ def make_row(
         commit=command.commit(),
         direction=direction,
         device=device.describe(),
+        shape=case.name,
         dtype=system.dtype or case.dtype,
         activation=system.function or case.activation,
         accuracy="fast" if isinstance(system, Gdpa) else None,
@@ -211,6 +224,7 @@ def make_row(
         fill=sum(case.lengths_q) / room if room else 0.0,
         shared_q=case.shared_q,
         shared_kv=case.shared_kv,
+        bytes=case.bytes(direction),
         ms=seconds * 1e3,
         tflops=case.flops(direction) / seconds * 1e-12,
         cublas_tflops=product_flops * 1e-12 if product_flops else None,

@@ -1,20 +1,32 @@
-"""The picture of a run: the rate of every system on every case, forward and backward, under the floor and cuBLAS."""
+"""The picture of a run: the rate of every system on every case, forward and backward, under the floor and cuBLAS, and
+beside its goal and its frontier where a suite has goals."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
-from gdpa.bench.rows import Row
+from gdpa.bench.goals import Standing, frontier
+from gdpa.bench.rows import Row, has_cublas
 
 COLOURS = (
     "#1b6ca8", "#e07b39", "#6a994e", "#8d6a9f", "#b23a48", "#4d908e", "#f2c14e", "#7f7f7f", "#c17c74", "#2b2d42",
     "#9fb8ad", "#d4a5a5",
 )  # fmt: skip
+GOAL_COLOURS = {True: "#2e9e3f", False: "#d1001f"}
+GOAL_LABELS = {True: "goal, reached", False: "goal, not reached"}
 WIDEST_INCHES = 20.0
+CASES_IN_A_LINE = 16
+
+LineStyle = Literal["solid", "dotted", "dashed"]
 
 
 def label(row: Row, varying: list[str]) -> str:
     """What tells this case from the others of the run."""
+    if row.shape:
+        return row.shape.replace(" ", "\n", 1)
     told = [f"{field} {getattr(row, field):.3g}" if field == "fill" else f"{field} {getattr(row, field)}"
             for field in varying]  # fmt: skip
     return "\n".join(told) or f"q {row.q}, kv {row.kv}"
@@ -25,48 +37,103 @@ def name(row: Row) -> str:
 
 
 def case_of(row: Row) -> tuple[object, ...]:
-    return (row.dtype, row.mask, row.B, row.d, row.q, row.kv, round(row.fill, 3), row.shared_q, row.shared_kv)
+    shared = (row.shared_q, row.shared_kv)
+    return (row.shape, row.dtype, row.mask, row.B, row.d, row.q, row.kv, round(row.fill, 3), *shared)
 
 
-def draw(path: Path, title: str, rows: list[Row]) -> None:
+@dataclass(frozen=True)
+class Drawing:
+    """What all parts of a picture share."""
+
+    rows: list[Row]
+    standings: Sequence[Standing]
+
+    @property
+    def series(self) -> list[str]:
+        return list(dict.fromkeys(name(row) for row in self.rows))
+
+    @property
+    def varying(self) -> list[str]:
+        fields = ("dtype", "mask", "B", "d", "q", "kv", "fill")
+        return [field for field in fields if len({getattr(row, field) for row in self.rows}) > 1]
+
+    @property
+    def unit(self) -> tuple[str, float]:
+        return ("TFLOP/s", 1.0) if has_cublas(self.rows) else ("GFLOP/s", 1e3)
+
+    def lines(self) -> list[list[Row]]:
+        """The rows of each line of the picture: of one direction, and of no more cases than can be read."""
+        lines = []
+        for direction in ("fwd", "bwd"):
+            rows = [row for row in self.rows if row.direction == direction]
+            cases = list(dict.fromkeys(case_of(row) for row in rows))
+            for first in range(0, len(cases), CASES_IN_A_LINE):
+                part = set(cases[first : first + CASES_IN_A_LINE])
+                lines.append([row for row in rows if case_of(row) in part])
+        return lines
+
+    def bounds(self, row: Row) -> list[tuple[float | None, LineStyle]]:
+        """The rates to draw a line across the case at, and its style."""
+        limit = frontier(row) if self.standings else None
+        return [(row.floor_tflops, "solid"), (row.cublas_tflops, "dotted"), (limit, "dashed")]
+
+    def draw_line(self, axis: Any, rows: list[Row]) -> None:
+        unit, factor = self.unit
+        cases = list(dict.fromkeys(case_of(row) for row in rows))
+        for row in rows:
+            beside = list(dict.fromkeys(name(other) for other in rows if case_of(other) == case_of(row)))
+            place, width = cases.index(case_of(row)), 0.8 / len(beside)
+            left = place - 0.4 + beside.index(name(row)) * width
+            colour = COLOURS[self.series.index(name(row)) % len(COLOURS)]
+            axis.bar(left, row.tflops * factor, width, align="edge", color=colour)
+            for rate, style in self.bounds(row) if beside[0] == name(row) else ():
+                if rate:
+                    axis.hlines(rate * factor, place - 0.45, place + 0.45, color="black", linewidth=1, linestyle=style)
+            for standing in self.standings:
+                if standing.row == row and standing.goal_tflops:
+                    goal, colour = standing.goal_tflops * factor, GOAL_COLOURS[standing.reached]
+                    axis.hlines(goal, left, left + width, color=colour, linewidth=2.5)
+        labels = {cases.index(case_of(row)): label(row, self.varying) for row in rows}
+        axis.set_xticks(range(len(cases)), [labels[place] for place in range(len(cases))], fontsize=8)
+        axis.set_ylabel(f"{'forward' if rows[0].direction == 'fwd' else 'backward'}, {unit}")
+        axis.margins(x=0.01)
+        axis.spines[["top", "right"]].set_visible(False)
+
+    def legend(self) -> list[Any]:
+        from matplotlib.lines import Line2D
+        from matplotlib.patches import Rectangle
+
+        bars = [Rectangle((0, 0), 1, 1, color=COLOURS[i % len(COLOURS)], label=s) for i, s in enumerate(self.series)]
+        bounds = ("floor", "cuBLAS", "frontier")
+        lines = {
+            what: Line2D([], [], color="black", linewidth=1, linestyle=style, label=what)
+            for row in self.rows
+            for what, (rate, style) in zip(bounds, self.bounds(row), strict=True)
+            if rate
+        }
+        goals = [
+            Line2D([], [], color=GOAL_COLOURS[reached], linewidth=2.5, label=GOAL_LABELS[reached])
+            for reached in sorted({standing.reached for standing in self.standings if standing.goal_tflops})
+        ]
+        return [*bars, *lines.values(), *goals]
+
+
+def draw(path: Path, title: str, rows: list[Row], standings: Sequence[Standing] = ()) -> None:
     """Writes a picture in the format of the path's ending. Needs matplotlib."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Rectangle
 
-    directions = [direction for direction in ("fwd", "bwd") if any(row.direction == direction for row in rows)]
-    cases = list(dict.fromkeys(case_of(row) for row in rows))
-    series = list(dict.fromkeys(name(row) for row in rows))
-    fields = ("dtype", "mask", "B", "d", "q", "kv", "fill")
-    varying = [field for field in fields if len({getattr(row, field) for row in rows}) > 1]
-    unit, factor = ("TFLOP/s", 1.0) if any(row.cublas_tflops for row in rows) else ("GFLOP/s", 1e3)
-    width = min(max(6.4, 1.6 + 0.35 * len(rows)), WIDEST_INCHES)
+    drawing = Drawing(rows, standings)
+    lines = drawing.lines()
+    width = min(max(6.4, 1.6 + 0.35 * max(map(len, lines))), WIDEST_INCHES)
     figure, axes = pyplot.subplots(
-        len(directions), 1, figsize=(width, 3.4 * len(directions)), squeeze=False, layout="constrained"
+        len(lines), 1, figsize=(width, 3.4 * len(lines)), squeeze=False, layout="constrained"
     )
-    for axis, direction in zip(axes[:, 0], directions, strict=True):
-        for row in (row for row in rows if row.direction == direction):
-            beside = [name(other) for other in rows if case_of(other) == case_of(row) and other.direction == direction]
-            place, index, width = cases.index(case_of(row)), series.index(name(row)), 0.8 / len(beside)
-            left = place - 0.4 + beside.index(name(row)) * width
-            axis.bar(left, row.tflops * factor, width, align="edge", color=COLOURS[index % len(COLOURS)])
-            for rate, style in ((row.floor_tflops, "solid"), (row.cublas_tflops, "dotted")):
-                if rate:
-                    axis.hlines(rate * factor, place - 0.45, place + 0.45, color="black", linewidth=1, linestyle=style)
-        labels = {cases.index(case_of(row)): label(row, varying) for row in rows}
-        axis.set_xticks(range(len(cases)), [labels[place] for place in range(len(cases))], fontsize=8)
-        axis.set_ylabel(f"{'forward' if direction == 'fwd' else 'backward'}, {unit}")
-        axis.margins(x=0.01)
-        axis.spines[["top", "right"]].set_visible(False)
-    handles = [Rectangle((0, 0), 1, 1, color=COLOURS[i % len(COLOURS)]) for i in range(len(series))]
-    lines = [Line2D([], [], color="black", linewidth=1, label="floor")]
-    if unit == "TFLOP/s":
-        lines.append(Line2D([], [], color="black", linewidth=1, linestyle="dotted", label="cuBLAS"))
-    names = [*series, *(str(line.get_label()) for line in lines)]
-    figure.legend([*handles, *lines], names, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
+    for axis, part in zip(axes[:, 0], lines, strict=True):
+        drawing.draw_line(axis, part)
+    figure.legend(handles=drawing.legend(), loc="outside lower center", ncols=4, fontsize=8, frameon=False)
     figure.suptitle(title, fontsize=9)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)

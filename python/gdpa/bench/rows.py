@@ -19,6 +19,7 @@ class Row:
     commit: str
     direction: str
     device: str
+    shape: str | None
     dtype: str
     activation: str
     accuracy: str | None
@@ -34,6 +35,7 @@ class Row:
     fill: float
     shared_q: bool
     shared_kv: bool
+    bytes: float
     ms: float
     tflops: float
     cublas_tflops: float | None
@@ -47,6 +49,7 @@ class Refused:
     system: str
     direction: str
     reason: str
+    shape: str | None = None
 
 
 @dataclass(frozen=True)
@@ -145,9 +148,10 @@ def print_rows(title: str, rows: list[Row], refusals: list[Refused]) -> None:
 
 def not_run(refusals: list[Refused]) -> list[str]:
     """One line for each system, direction and reason."""
+    counted = Counter((refused.system, refused.direction, refused.reason) for refused in refusals)
     return [
-        f"{refused.system}, {refused.direction}: {refused.reason}" + (f" ({cases} cases)" if cases > 1 else "")
-        for refused, cases in Counter(refusals).items()
+        f"{system}, {direction}: {reason}" + (f" ({cases} cases)" if cases > 1 else "")
+        for (system, direction, reason), cases in counted.items()
     ]
 
 

@@ -6,7 +6,7 @@ A system gets its operands in the layout that it likes best before any time is t
 from torch.nn.attention import SDPBackend
 
 from gdpa.bench.systems.base import Operands, Prepared, System
-from gdpa.bench.systems.ours import Gdpa, GdpaIn, GdpaWith
+from gdpa.bench.systems.ours import Gdpa, GdpaIn, GdpaWith, in_turn
 from gdpa.bench.systems.packages import FlashAttention, Hstu, TritonGdpa
 from gdpa.bench.systems.padded import Padded, PaddedCompiled
 from gdpa.bench.systems.pytorch import Flex, SdpaDense, SdpaNested, SdpaPerSequence, Varlen
@@ -39,4 +39,5 @@ __all__ = [
     "Prepared",
     "SdpaPerSequence",
     "System",
+    "in_turn",
 ]

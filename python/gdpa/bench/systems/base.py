@@ -81,6 +81,7 @@ class System(ABC):
     devices: tuple[str, ...] = ("cpu", "cuda")  # where it is worth timing
     function: str | None = None  # what it computes in the place of f, where that is fixed
     dtype: str | None = None  # what it computes in, where that is not the case's type
+    first_call = 0.1  # seconds that the first call on a new shape takes on a GPU, about, for estimates alone
 
     @property
     def row_name(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -16,6 +17,7 @@ class Gdpa(System):
     """gdpa through PyTorch, on the packed operands as they are."""
 
     name = "gdpa"
+    first_call = 0.5  # some compile a kernel
 
     def version(self) -> str:
         return gdpa.__version__
@@ -48,6 +50,12 @@ class GdpaIn(Gdpa):
 
     def prepare(self, case: Case, operands: Operands) -> Prepared:
         return super().prepare(case, operands.to(getattr(torch, str(self.dtype))))
+
+
+def in_turn(systems: Sequence[System], functions: Sequence[str]) -> list[System]:
+    """The systems for a case of several functions: gdpa with each of them, the others as they are, with the first."""
+    variants = [GdpaWith(function) for function in functions[1:]]
+    return [one for system in systems for one in ([system, *variants] if type(system) is Gdpa else [system])]
 
 
 class GdpaWith(Gdpa):

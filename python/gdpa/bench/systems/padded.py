@@ -56,6 +56,7 @@ class PaddedCompiled(Padded):
     """The same under torch.compile, which fuses the function and the mask."""
 
     name = "padded, compiled"
+    first_call = 0.8
 
     def attention(self) -> Callable[..., Tensor]:
         return compiled(padded_attention, dynamic=True)

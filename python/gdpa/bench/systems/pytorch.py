@@ -152,6 +152,7 @@ class Flex(System):
     """FlexAttention under torch.compile on padded operands, with a block mask where a score does not count."""
 
     name = "FlexAttention"
+    first_call = 1.5
     devices = ("cuda",)
     function = "softmax"
 
@@ -190,7 +191,9 @@ class Flex(System):
                 kept = kept & (k <= diagonal + right)
             return kept
 
-        return create_block_mask(counts, len(case.lengths_q), None, longest_q, longest_k, device=device.type)
+        # One mask for the whole batch where all sequences have one: the blocks are counted score by score.
+        batch = len(case.lengths_q) if len({*zip(case.lengths_q, case.lengths_k, strict=True)}) > 1 else None
+        return create_block_mask(counts, batch, None, longest_q, longest_k, device=device.type)
 
 
 def sequences(rows: Tensor, lengths: tuple[int, ...], shared: bool) -> list[Tensor]:

@@ -1,0 +1,210 @@
+"""What the rows of a suite should reach, and whether those of a run do.
+
+A shape in suites.json names a goal for each of its functions, ``{"of": KIND, "at_least": NUMBER}``. The kinds:
+
+- cublas: the share of the cuBLAS product that took turns with the row.
+- tflops: TFLOP/s where cuBLAS gives 660, that is 660 times the share.
+- row: the rate by that of another row of gdpa, ``"row": [SHAPE, FUNCTION]``, in the same run.
+- others: the rate by that of the fastest other system on the same shape, in the same run.
+- frontier: the rate by the most that power and memory allow, see `frontier`.
+
+Where cuBLAS ran, rates of different rows are compared as shares of cuBLAS, since the clock of a GPU drifts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gdpa.bench.cases import suites
+from gdpa.bench.rows import Refused, Row, has_cublas, share
+
+USUAL_CUBLAS = 660.0  # TFLOP/s of an H200, sustained; what the goals of kind tflops and the frontier refer to
+CUBLAS_UNIT = f"TFLOP/s where cuBLAS gives {USUAL_CUBLAS:.0f}"
+FRONTIER_DEVICE, POWER_TFLOPS, TFLOPS_BY_TERABYTES, COPY_TERABYTES = "H200", 815.0, 72.0, 4.3
+OURS = "gdpa"
+
+
+@dataclass(frozen=True)
+class Goal:
+    shape: str
+    activation: str
+    direction: str
+    of: str
+    at_least: float
+    row: tuple[str, str] | None = None  # shape and function, for the kind row
+
+    @property
+    def unit(self) -> str:
+        """What is counted."""
+        if self.row:
+            return f"of {', '.join(self.row)}"
+        return {"cublas": "of cuBLAS", "tflops": CUBLAS_UNIT, "others": "of the fastest other",
+                "frontier": "of the frontier"}[self.of]  # fmt: skip
+
+
+def frontier(row: Row) -> float | None:
+    """TFLOP/s that no kernel is expected to pass: the smaller of what power and what memory allow; None where unknown.
+
+    Both constants are measured on an H200 (700 W) and hold there alone. Power: kernels without a costly function (ReLU)
+    lay near 815 TFLOP/s less 72 for each TB/s that they moved, while cuBLAS gave 660, so that a row of I FLOP/byte may
+    give 815 / (1 + 72 / I), and less or more as cuBLAS does in its run. Memory: 4.3 TB/s, read and written, of a copy
+    from device to device, each input read once and each output written once.
+    """
+    if row.cublas_tflops is None or FRONTIER_DEVICE not in row.device:
+        return None
+    flop_by_byte = row.tflops * row.ms * 1e9 / row.bytes
+    power = POWER_TFLOPS / (1 + TFLOPS_BY_TERABYTES / flop_by_byte) * row.cublas_tflops / USUAL_CUBLAS
+    return min(power, COPY_TERABYTES * flop_by_byte)
+
+
+def speed(row: Row) -> float:
+    """What compares across rows: the share of cuBLAS, or the rate where no cuBLAS ran."""
+    return row.tflops / row.cublas_tflops if row.cublas_tflops else row.tflops
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A goal beside what a run measured. Where it could not be told whether it is reached, `missing` says why."""
+
+    goal: Goal
+    row: Row | None
+    best_other: Row | None
+    measured: float | None
+    missing: str | None = None
+
+    @property
+    def reached(self) -> bool:
+        return self.measured is not None and self.measured >= self.goal.at_least
+
+    @property
+    def goal_tflops(self) -> float | None:
+        """The rate at which this run would have reached the goal."""
+        return self.row.tflops * self.goal.at_least / self.measured if self.row and self.measured else None
+
+    def as_json(self) -> dict[str, Any]:
+        best = self.best_other
+        return asdict(self.goal) | {
+            "measured": self.measured,
+            "reached": self.reached,
+            "missing": self.missing,
+            "tflops": self.row.tflops if self.row else None,
+            "cublas_tflops": self.row.cublas_tflops if self.row else None,
+            "frontier_tflops": frontier(self.row) if self.row else None,
+            "best_other": {"system": best.system, "tflops": best.tflops} if best else None,
+        }
+
+    def cells(self, factor: float) -> tuple[str, ...]:
+        """`factor` on TFLOP/s; rates are followed by their share of cuBLAS."""
+
+        def rate(of: Row | None, tflops: float | None) -> str:
+            if of is None or tflops is None:
+                return ""
+            of_cublas = share(tflops, of.cublas_tflops)
+            return f"{tflops * factor:.1f}" + (f" ({of_cublas})" if of_cublas else "")
+
+        other = self.best_other
+        return (
+            self.goal.shape,
+            self.goal.activation,
+            self.goal.direction,
+            rate(self.row, self.row.tflops if self.row else None),
+            rate(self.row, frontier(self.row) if self.row else None),
+            f"{other.system} {rate(other, other.tflops)}" if other else "",
+            f"{self.goal.at_least:g} {self.goal.unit}",
+            self.missing or f"{self.measured:.4g}",
+            "yes" if self.reached else "no",
+        )
+
+
+COLUMNS = ("shape", "f", "", "{unit}", "frontier", "fastest other", "goal", "measured", "reached")
+
+
+def table(standings: Sequence[Standing]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Columns and lines."""
+    beside_cublas = has_cublas([standing.row for standing in standings if standing.row])
+    unit = "TFLOP/s (of cuBLAS)" if beside_cublas else "GFLOP/s"
+    lines = [standing.cells(1.0 if beside_cublas else 1e3) for standing in standings]
+    return tuple(column.format(unit=unit) for column in COLUMNS), lines
+
+
+def in_words(standings: Sequence[Standing]) -> str:
+    return f"{sum(standing.reached for standing in standings)} of {len(standings)} goals reached"
+
+
+def goals_of_suite(name: str) -> list[Goal]:
+    """In the order of the suite; none for a suite without goals, or for a name that is none."""
+    suite = suites().get(name, {})
+    return [
+        Goal(shape["name"], activation, direction, goal["of"], goal["at_least"],
+             tuple(goal["row"]) if goal["of"] == "row" else None)
+        for shape in suite.get("shapes", [])
+        for activation, goal in shape.get("goals", {}).items()
+        for direction in suite.get("directions", ["fwd", "bwd"])
+    ]  # fmt: skip
+
+
+def standings(suite: str, rows: Sequence[Row], refusals: Sequence[Refused]) -> list[Standing]:
+    """The goals of the shapes that the run met."""
+    met = {row.shape for row in rows} | {refused.shape for refused in refusals}
+    return [standing(goal, rows) for goal in goals_of_suite(suite) if goal.shape in met]
+
+
+def standing(goal: Goal, rows: Sequence[Row]) -> Standing:
+    row = ours(rows, goal.shape, goal.activation, goal.direction)
+    others = [
+        other
+        for other in rows
+        if (other.shape, other.direction) == (goal.shape, goal.direction) and other.system != OURS
+    ]
+    best = max(others, key=speed, default=None)
+    if row is None:
+        return Standing(goal, None, best, None, "has no row")
+    measured = KINDS[goal.of](goal, row, best, rows)
+    if isinstance(measured, str):
+        return Standing(goal, row, best, None, measured)
+    return Standing(goal, row, best, measured)
+
+
+def ours(rows: Sequence[Row], shape: str, activation: str, direction: str) -> Row | None:
+    wanted = (OURS, shape, activation, direction)
+    found = (row for row in rows if (row.system, row.shape, row.activation, row.direction) == wanted)
+    return next(found, None)
+
+
+# Each kind of goal: what is measured, or why it cannot be said. -------------------------------------------------------
+
+Measured = float | str
+
+
+def of_cublas(goal: Goal, row: Row, best: Row | None, rows: Sequence[Row]) -> Measured:
+    return row.tflops / row.cublas_tflops if row.cublas_tflops else "no cuBLAS ran"
+
+
+def of_tflops(goal: Goal, row: Row, best: Row | None, rows: Sequence[Row]) -> Measured:
+    return USUAL_CUBLAS * row.tflops / row.cublas_tflops if row.cublas_tflops else "no cuBLAS ran"
+
+
+def of_row(goal: Goal, row: Row, best: Row | None, rows: Sequence[Row]) -> Measured:
+    assert goal.row is not None
+    other = ours(rows, *goal.row, goal.direction)
+    return speed(row) / speed(other) if other else f"no row {', '.join(goal.row)}"
+
+
+def of_others(goal: Goal, row: Row, best: Row | None, rows: Sequence[Row]) -> Measured:
+    return speed(row) / speed(best) if best else "no other system ran"
+
+
+def of_frontier(goal: Goal, row: Row, best: Row | None, rows: Sequence[Row]) -> Measured:
+    limit = frontier(row)
+    return row.tflops / limit if limit else f"known of an {FRONTIER_DEVICE} alone"
+
+
+KINDS: dict[str, Callable[[Goal, Row, Row | None, Sequence[Row]], Measured]] = {
+    "cublas": of_cublas,
+    "tflops": of_tflops,
+    "row": of_row,
+    "others": of_others,
+    "frontier": of_frontier,
+}
