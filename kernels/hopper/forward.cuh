@@ -15,7 +15,7 @@
 // there is none, Q stays in shared memory until the last S of its tile, and O leaves from the registers.
 //
 // Config: struct with
-//     using Element, Activation;      BFloat16 or Float16; value(s), score_factor
+//     using Element, Activation;      BFloat16 or Float16; what forward takes of src/activation/function.h
 //     int head_dim, head_dim_v;       multiples of 8, at most 256
 //     int tile_queries, tile_keys;    128; a multiple of 16 for which wgmma.cuh has a product
 //     int stages, query_stages;       buffers of K, and of V; of Q
@@ -191,6 +191,7 @@ __device__ inline void exchange_in_quad(unsigned (&words)[4]) {
 template <class Config>
 struct Computing {
   using Element = typename Config::Element;
+  using Activation = typename Config::Activation;
   using Plan = ForwardPlan<Config>;
   static constexpr int steps = (Config::head_dim + 15) / 16;  ///< of Q K^T
   static constexpr int columns_v = output_columns(Config::head_dim_v);
@@ -260,9 +261,11 @@ struct Computing {
 
   /// Scores to weights, still in fp32 and in the registers of the scores.
   __device__ __forceinline__ void apply_function() {
-    const float scale = arguments.scale * Config::Activation::score_factor;
+    const float scale = arguments.scale * Activation::score_factor;
 #pragma unroll
-    for (int i = 0; i < Config::tile_keys / 2; ++i) scores[i] = Config::Activation::value(scores[i] * scale);
+    for (int i = 0; i < Config::tile_keys / 2; ++i) {
+      scores[i] = Activation::value(Activation::scales_scores ? scores[i] * scale : scores[i]);
+    }
   }
 
   __device__ __forceinline__ static bool is_full(const Tile& tile, int key_tile) {
@@ -295,15 +298,21 @@ struct Computing {
     for (int step = 0; step < key_steps; ++step) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        weights[step][i] = Element::pack(scores[step * 8 + i * 2], scores[step * 8 + i * 2 + 1]);
+        weights[step][i] =
+            Element::template pack<Activation::clamps_at_zero>(scores[step * 8 + i * 2], scores[step * 8 + i * 2 + 1]);
       }
     }
+  }
+
+  /// What O is multiplied by.
+  __device__ __forceinline__ float output_factor(const Tile& tile) const {
+    return Activation::value_factor * arguments.common.output_factor * tile.out_scale;
   }
 
   /// O through shared memory into the rows of the sequence; rows beyond it are cut off by the map.
   __device__ __forceinline__ void store_through_query(const Tile& tile, int number) {
     const auto staging = plan.output(number, warpgroup);
-    const float factor = tile.out_scale;
+    const float factor = output_factor(tile);
     const unsigned thread = fresh_thread_index(), lane = thread % 32;
     const int row = static_cast<int>(thread / 32 * 16 + lane % 16);
 #pragma unroll
@@ -328,7 +337,7 @@ struct Computing {
   __device__ __forceinline__ void store_from_registers(const Tile& tile, int number) {
     using Storage = typename Element::Storage;
     const Operand& operand = arguments.common.params.output;
-    const float factor = tile.out_scale;
+    const float factor = output_factor(tile);
     const unsigned thread = fresh_thread_index(), lane = thread % 32;
     const int row = warpgroup * Plan::rows + static_cast<int>(thread / 32 * 16 + lane / 4);
     const int column = static_cast<int>(lane % 4 * 8);

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "activation/function.h"
@@ -289,6 +291,39 @@ TEST(GpuPlan, KeysThatFitSharedMemoryAreMetInRuns) {
   problem.key_form = Form::shared;
   problem.rows_k = 256;
   EXPECT_TRUE(hopper_plan_of(problem).in_runs);
+}
+
+GpuPlan plan_with_scale(const Problem& problem, const char* function, double scale) {
+  GpuPlan plan = plan_of(problem);
+  take_scale_out(plan, Activation(function).function().value(), scale);
+  return plan;
+}
+
+TEST(GpuPlan, TheOutputTakesTheScaleOfHomogeneousFunctions) {
+  const Problem problem = problem_of(Direction::forward);
+  for (const auto& [function, factor] : {std::pair{"relu", 0.25}, std::pair{"leaky_relu", 0.25},
+                                         std::pair{"relu2", 0.0625}, std::pair{"sqrt(abs(s))", 0.5}}) {
+    const GpuPlan plan = plan_with_scale(problem, function, 0.25);
+    EXPECT_FALSE(plan.steps[0].kernel.scales_scores) << function;
+    EXPECT_EQ(plan.output_factor, factor) << function;
+  }
+}
+
+TEST(GpuPlan, ScoresAreScaledWhereTheOutputCannotTakeTheScale) {
+  const auto scales_scores = [](const Problem& problem, const char* function, double scale) {
+    const GpuPlan plan = plan_with_scale(problem, function, scale);
+    EXPECT_EQ(plan.output_factor, plan.steps[0].kernel.scales_scores ? 1 : std::fabs(scale));
+    return plan.steps[0].kernel.scales_scores;
+  };
+  const Problem problem = problem_of(Direction::forward);
+  EXPECT_FALSE(scales_scores(problem, "relu", 1e-3));
+  EXPECT_TRUE(scales_scores(problem, "gelu", 1e-3));
+  EXPECT_TRUE(scales_scores(problem, "relu", -1e-3));  // relu(-s) is no multiple of relu(s)
+  EXPECT_TRUE(scales_scores(problem, "relu", 0));
+  EXPECT_TRUE(scales_scores(problem, "relu", 1e-12));  // unscaled weights may overflow
+  EXPECT_TRUE(scales_scores(problem, "relu", 1e12));   // or vanish
+  EXPECT_TRUE(scales_scores(problem_of(Direction::forward, DType::float16), "relu", 1e-3));
+  EXPECT_TRUE(scales_scores(problem_of(Direction::backward), "relu", 1e-3));
 }
 
 }  // namespace
