@@ -17,7 +17,7 @@ struct BFloat16 {
   using Storage = Half16;
   static constexpr int bytes = 2;
 
-  /// Two fp32 rounded to nearest even, the first in the low half; negative ones become 0 where it clamps, and NaN stays.
+  /// Two fp32 rounded to nearest even, the first in the low half. Clamped, negative ones become 0, and NaN stays.
   template <bool clamps_at_zero = false>
   static __device__ unsigned pack(float low, float high) {
     unsigned packed;
