@@ -93,6 +93,7 @@ std::string config_of(const KernelSpec& kernel) {
   number("stages", kernel.stages);
   if (kernel.family == KernelFamily::hopper) {
     number("query_stages", kernel.query_stages);
+    flag("query_in_registers", kernel.query_in_registers);
   }
   number("ctas", kernel.ctas);
   if (kernel.kind == KernelKind::backward) {

@@ -47,8 +47,9 @@ struct KernelSpec {
   int warps = 0;         ///< that compute, along the rows that the CTA owns
   int column_warps = 1;  ///< along the columns of the sums; backward: along the queries of the scores too
   int stages = 0;
-  int query_stages = 0;  ///< hopper: buffers of Q; the others are of K and V
-  int ctas = 1;          ///< that shall fit on one multiprocessor
+  int query_stages = 0;             ///< hopper: buffers of Q; the others are of K and V
+  bool query_in_registers = false;  ///< hopper: Q as operand; else it stays in shared memory
+  int ctas = 1;                     ///< that shall fit on one multiprocessor
   bool aligned = false;
   bool reduce_grad_query = false;
   bool keys_shared = false;

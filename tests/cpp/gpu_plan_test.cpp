@@ -319,6 +319,7 @@ TEST(GpuPlan, ScoresAreScaledWhereTheOutputCannotTakeTheScale) {
   EXPECT_FALSE(scales_scores(problem, "relu", 1e-3));
   EXPECT_TRUE(scales_scores(problem, "gelu", 1e-3));
   EXPECT_TRUE(scales_scores(problem, "relu", -1e-3));  // relu(-s) is no multiple of relu(s)
+  EXPECT_TRUE(scales_scores(problem, "relu2", -1e-3));
   EXPECT_TRUE(scales_scores(problem, "relu", 0));
   EXPECT_TRUE(scales_scores(problem, "relu", 1e-12));  // unscaled weights may overflow
   EXPECT_TRUE(scales_scores(problem, "relu", 1e12));   // or vanish
