@@ -22,7 +22,8 @@ struct CompiledKernel {
 
 /// Compiles every kernel that forward or backward needs for this problem, all at the same time, and keeps them in the
 /// kernel cache; nothing is computed. The kernels depend on types, head_dim, forms, function and alignment, not on
-/// lengths or scales: operands may have null data, which counts as aligned to 16 bytes.
+/// lengths, and on scale only in that a function like relu, where relu(c s) = c relu(s), has one for a positive scale
+/// and one for others: operands may have null data, which counts as aligned to 16 bytes.
 ///
 /// Without `architecture` it is the GPU of the operands, and the kernels are loaded there too: a call that is captured
 /// into a CUDA graph afterwards finds them. With one ("sm_80", "sm_90a") no GPU is needed: the cache is filled for

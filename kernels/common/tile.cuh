@@ -3,6 +3,7 @@
 // matrix load reads, lie in eight different bank groups.
 #pragma once
 
+#include "common/elementary.cuh"
 #include "common/memory.cuh"
 #include "common/mma.cuh"
 #include "definition/layout.h"
@@ -178,15 +179,18 @@ struct Fragments {
   static constexpr int steps = columns / product_depth<Element>;
   FragmentA at[steps][row_tiles];
 
-  /// Takes the four numbers of the fragment of sums (row_tile, column_tile).
+  /// Takes the four numbers of the fragment of sums (row_tile, column_tile); the greater of each and 0 where it clamps.
+  template <bool clamps_at_zero = false>
   __device__ void set(int row_tile, int column_tile, const float (&value)[4]) {
     if constexpr (Element::bytes == 2) {
       FragmentA& a = at[column_tile / 2][row_tile];
-      a.part[column_tile % 2 * 2] = Element::pack(value[0], value[1]);
-      a.part[column_tile % 2 * 2 + 1] = Element::pack(value[2], value[3]);
+      a.part[column_tile % 2 * 2] = Element::template pack<clamps_at_zero>(value[0], value[1]);
+      a.part[column_tile % 2 * 2 + 1] = Element::template pack<clamps_at_zero>(value[2], value[3]);
     } else {
       FragmentA& a = at[column_tile][row_tile];
-      for (int i = 0; i < 4; ++i) a.part[i % 2 * 2 + i / 2] = __float_as_uint(value[i]);
+      for (int i = 0; i < 4; ++i) {
+        a.part[i % 2 * 2 + i / 2] = __float_as_uint(clamps_at_zero ? maximum(value[i], 0.0f) : value[i]);
+      }
     }
   }
 

@@ -17,10 +17,15 @@ struct BFloat16 {
   using Storage = Half16;
   static constexpr int bytes = 2;
 
-  /// Two fp32 rounded to nearest even, the first in the low half.
+  /// Two fp32 rounded to nearest even, the first in the low half. Clamped, negative ones become 0, and NaN stays.
+  template <bool clamps_at_zero = false>
   static __device__ unsigned pack(float low, float high) {
     unsigned packed;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    if constexpr (clamps_at_zero) {
+      asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    } else {
+      asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    }
     return packed;
   }
 };
@@ -29,9 +34,14 @@ struct Float16 {
   using Storage = Half16;
   static constexpr int bytes = 2;
 
+  template <bool clamps_at_zero = false>
   static __device__ unsigned pack(float low, float high) {
     unsigned packed;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    if constexpr (clamps_at_zero) {
+      asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    } else {
+      asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    }
     return packed;
   }
 };

@@ -6,6 +6,12 @@
 
 namespace gdpa::hopper {
 
+/// Columns of O in the registers of a warpgroup: those of a product that wgmma.cuh has.
+GDPA_HOST_DEVICE constexpr int output_columns(int head_dim_v) {
+  if (head_dim_v <= 64) return 64;
+  return head_dim_v <= 192 ? (head_dim_v + 31) / 32 * 32 : 256;
+}
+
 /// An operand, as the copy engine sees it. `extent` is that of x; batch_step is how far y goes from one batch entry to
 /// the next where the operand is not packed: 1, or 0 where the batch shares it.
 struct MappedOperand {

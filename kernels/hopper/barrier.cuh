@@ -70,6 +70,28 @@ __device__ __forceinline__ void wait_for_turn(const Barriers<buffers>& barriers,
   barriers[index_in<buffers>(turn)].wait((static_cast<unsigned>(turn / buffers) + laps_before) & 1u);
 }
 
+/// A turn that is counted rather than divided out: its buffer, and the parity of its phase.
+template <int buffers>
+struct Turn {
+  int buffer = 0;
+  unsigned parity = 0;
+
+  __device__ __forceinline__ Turn next() const {
+    const bool wraps = buffer + 1 == buffers;
+    return {wraps ? 0 : buffer + 1, parity ^ static_cast<unsigned>(wraps)};
+  }
+  /// `turns` turns before, fewer than there are buffers.
+  __device__ __forceinline__ Turn before(int turns) const {
+    const bool wraps = buffer < turns;
+    return {wraps ? buffer - turns + buffers : buffer - turns, parity ^ static_cast<unsigned>(wraps)};
+  }
+};
+
+template <int buffers>
+__device__ __forceinline__ void wait_for_turn(const Barriers<buffers>& barriers, const Turn<buffers>& turn) {
+  barriers[turn.buffer].wait(turn.parity);
+}
+
 /// A barrier by number, 1 to 15, of `threads` threads: those that wait, and those that only arrive.
 __device__ inline void named_wait(int number, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");

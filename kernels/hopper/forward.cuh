@@ -3,20 +3,23 @@
 // One CTA on each multiprocessor stays there and takes tiles of 128 queries. Three kinds of warps work side by side:
 //
 //     dealer    1 warp          finds tiles and lays them into a ring (schedule.cuh)
-//     loaders   2 warps         Q of each tile, K and V of its key tiles into `stages` buffers each
-//     computing 2 warpgroups    64 queries each: S = Q K^T, P = f(scale * S), O += P V; O away through a buffer of Q
+//     loaders   3 warps         Q of each tile; K, and V, of its key tiles into `stages` buffers each
+//     computing 2 warpgroups    64 queries each: S = Q K^T, P = f(scale * S), O += P V
 //
 // A warpgroup issues S of the next key tile, which may be the next query tile's first, before P V of this one, and
 // computes P of the next while the tensor cores are at P V of this one: nothing is drained between tiles. The two
-// warpgroups take turns in issuing, so that one's products run under the other's function. Q and P are operands in
-// registers. There is no maximum and no sum, so
-// nothing else is carried from one key tile to the next.
+// warpgroups take turns in issuing, so that one's products run under the other's function. P is an operand in
+// registers. There is no maximum and no sum, so nothing else is carried from one key tile to the next.
+//
+// Q is an operand in registers too where there is room for it; O then leaves through its place in shared memory. Where
+// there is none, Q stays in shared memory until the last S of its tile, and O leaves from the registers.
 //
 // Config: struct with
-//     using Element, Activation;      BFloat16 or Float16; value(s), score_factor
-//     int head_dim, head_dim_v;       multiples of 8, at most 128
-//     int tile_queries, tile_keys;    128; 64, 128, 192 or 256
-//     int stages, query_stages;       buffers of K, and of V; of Q, which take O too
+//     using Element, Activation;      BFloat16 or Float16; what forward takes of src/activation/function.h
+//     int head_dim, head_dim_v;       multiples of 8, at most 256
+//     int tile_queries, tile_keys;    128; a multiple of 16 for which wgmma.cuh has a product
+//     int stages, query_stages;       buffers of K, and of V; of Q
+//     bool query_in_registers;
 //
 // Launch: grid any number of CTAs, best one for each multiprocessor; block forward_threads<Config>; dynamic shared
 //         memory forward_shared_bytes<Config>; no workspace.
@@ -33,25 +36,28 @@ template <class Config>
 struct ForwardPlan {
   static constexpr int warpgroups = 2;  ///< that compute
   static constexpr int rows = 64;       ///< queries of a warpgroup
-  static constexpr int loaders = 2;     ///< warps
+  static constexpr int loaders = 3;     ///< warps
   static constexpr int threads = (warpgroups + 1) * warpgroup_threads;
   static_assert(Config::tile_queries == warpgroups * rows, "a warpgroup takes 64 queries");
   // 65,536 registers in all, in multiples of 8 a thread.
   static constexpr int computing_registers = 224;
   static constexpr int other_registers = 56;
 
-  using QueryTile = SwizzledTile<Config::tile_queries, Config::head_dim>;
+  // Q and O are a warpgroup's own.
+  using QueryTile = SwizzledTile<rows, Config::head_dim>;
   using KeyTile = SwizzledTile<Config::tile_keys, Config::head_dim>;
   using ValueTile = SwizzledTile<Config::tile_keys, Config::head_dim_v>;
-  using OutputTile = SwizzledTile<Config::tile_queries, Config::head_dim_v>;
+  using OutputTile = SwizzledTile<rows, Config::head_dim_v>;
 
-  static constexpr int query_bytes = QueryTile::bytes > OutputTile::bytes ? QueryTile::bytes : OutputTile::bytes;
-  static constexpr int keys_at = Config::query_stages * query_bytes;
+  static constexpr bool takes_output = Config::query_in_registers && OutputTile::bytes > QueryTile::bytes;
+  static constexpr int query_bytes = takes_output ? OutputTile::bytes : QueryTile::bytes;
+  static constexpr int keys_at = Config::query_stages * warpgroups * query_bytes;
   static constexpr int values_at = keys_at + Config::stages * KeyTile::bytes;
   static constexpr int barriers_at = values_at + Config::stages * ValueTile::bytes;
   static constexpr int stage_barriers = Barriers<Config::stages>::bytes;
   static constexpr int query_barriers = Barriers<Config::query_stages>::bytes;
-  static constexpr int ring_at = barriers_at + 4 * stage_barriers + 2 * query_barriers;
+  static constexpr int queries_at = barriers_at + 4 * stage_barriers;
+  static constexpr int ring_at = queries_at + 2 * warpgroups * query_barriers;
   static constexpr int shared_bytes = ring_at + TileRing::bytes;
   static_assert(shared_bytes <= 227 * 1024, "more than a CTA can have");
 
@@ -59,9 +65,11 @@ struct ForwardPlan {
 
   __device__ unsigned at(int offset) const { return shared_address(memory) + static_cast<unsigned>(offset); }
   /// Q of a tile, by its number.
-  __device__ QueryTile query(int number) const { return {at(index_in<Config::query_stages>(number) * query_bytes)}; }
+  __device__ QueryTile query(int number, int warpgroup) const {
+    return {at((index_in<Config::query_stages>(number) * warpgroups + warpgroup) * query_bytes)};
+  }
   /// O of a tile goes where Q of the next one was, which is in registers by then.
-  __device__ OutputTile output(int number) const { return {query(number + 1).base}; }
+  __device__ OutputTile output(int number, int warpgroup) const { return {query(number + 1, warpgroup).base}; }
   __device__ KeyTile keys() const { return {at(keys_at)}; }
   __device__ ValueTile values() const { return {at(values_at)}; }
 
@@ -69,9 +77,11 @@ struct ForwardPlan {
   __device__ Barriers<Config::stages> key_free() const { return {at(barriers_at + stage_barriers)}; }
   __device__ Barriers<Config::stages> value_filled() const { return {at(barriers_at + 2 * stage_barriers)}; }
   __device__ Barriers<Config::stages> value_free() const { return {at(barriers_at + 3 * stage_barriers)}; }
-  __device__ Barriers<Config::query_stages> query_filled() const { return {at(barriers_at + 4 * stage_barriers)}; }
-  __device__ Barriers<Config::query_stages> query_free() const {
-    return {at(barriers_at + 4 * stage_barriers + query_barriers)};
+  __device__ Barriers<Config::query_stages> query_filled(int warpgroup) const {
+    return {at(queries_at + warpgroup * query_barriers)};
+  }
+  __device__ Barriers<Config::query_stages> query_free(int warpgroup) const {
+    return {at(queries_at + (warpgroups + warpgroup) * query_barriers)};
   }
   __device__ TileRing tiles() const {
     constexpr int barriers = ring_at + tile_slots * static_cast<int>(sizeof(Tile));
@@ -83,8 +93,10 @@ struct ForwardPlan {
     key_free().initialise(warpgroups);
     value_filled().initialise(1);
     value_free().initialise(warpgroups);
-    query_filled().initialise(1);
-    query_free().initialise(warpgroups);
+    for (int warpgroup = 0; warpgroup < warpgroups; ++warpgroup) {
+      query_filled(warpgroup).initialise(1);
+      query_free(warpgroup).initialise(1);
+    }
     tiles().initialise(warpgroups + loaders);
     publish_barriers();
   }
@@ -110,17 +122,33 @@ __device__ void for_all_loads(const TileRing& ring, Start start, Load load) {
   }
 }
 
-/// The first loader: Q and K.
+/// The first loader: Q, whose buffers become free in the order in which the warpgroups take their turns.
 template <class Config>
-__device__ void load_queries_and_keys(const ForwardArguments& arguments, const ForwardPlan<Config>& plan) {
+__device__ void load_queries(const ForwardArguments& arguments, const ForwardPlan<Config>& plan) {
   using Plan = ForwardPlan<Config>;
   const auto load_query = [&](const Tile& tile, int number) {
-    wait_for_turn(plan.query_free(), number, 1);
-    const Barrier filled = plan.query_filled()[index_in<Config::query_stages>(number)];
-    filled.arrive_and_expect(Plan::QueryTile::bytes);
-    plan.query(number).load(arguments.query.map, filled.address, tile.head, tile.query);
+    for (int warpgroup = 0; warpgroup < Plan::warpgroups; ++warpgroup) {
+      wait_for_turn(plan.query_free(warpgroup), number, 1);
+      const Barrier filled = plan.query_filled(warpgroup)[index_in<Config::query_stages>(number)];
+      const int row = warpgroup * Plan::rows;
+      if (tile.first_query + row < tile.length_q) {
+        filled.arrive_and_expect(Plan::QueryTile::bytes);
+        plan.query(number, warpgroup)
+            .load(arguments.query.map, filled.address, tile.head, {tile.query.x + row, tile.query.y});
+      } else {
+        filled.arrive();  // whatever lies there; nobody stores these rows
+      }
+    }
   };
-  for_all_loads<Config>(plan.tiles(), load_query, [&](const Tile& tile, int row, int turn) {
+  for_all_loads<Config>(plan.tiles(), load_query, [](const Tile&, int, int) {});
+}
+
+/// The second loader: K.
+template <class Config>
+__device__ void load_keys(const ForwardArguments& arguments, const ForwardPlan<Config>& plan) {
+  using Plan = ForwardPlan<Config>;
+  const auto nothing = [](const Tile&, int) {};
+  for_all_loads<Config>(plan.tiles(), nothing, [&](const Tile& tile, int row, int turn) {
     const int stage = index_in<Config::stages>(turn);
     wait_for_turn(plan.key_free(), turn, 1);
     const Barrier filled = plan.key_filled()[stage];
@@ -129,7 +157,7 @@ __device__ void load_queries_and_keys(const ForwardArguments& arguments, const F
   });
 }
 
-/// The second loader: V, whose buffers become free at another time than those of K.
+/// The third loader: V, whose buffers become free at another time than those of K.
 template <class Config>
 __device__ void load_values(const ForwardArguments& arguments, const ForwardPlan<Config>& plan) {
   using Plan = ForwardPlan<Config>;
@@ -144,13 +172,29 @@ __device__ void load_values(const ForwardArguments& arguments, const ForwardPlan
   });
 }
 
+/// Four lanes with four words each: word i of lane t becomes word t of lane i.
+__device__ inline void exchange_in_quad(unsigned (&words)[4]) {
+#pragma unroll
+  for (int step = 1; step <= 2; step *= 2) {
+    const bool upper = (threadIdx.x & static_cast<unsigned>(step)) != 0;
+#pragma unroll
+    for (int pair = 0; pair < 2; ++pair) {
+      const int low = step == 1 ? pair * 2 : pair;
+      const unsigned come = __shfl_xor_sync(0xffffffffu, upper ? words[low] : words[low + step], step);
+      words[low] = upper ? come : words[low];
+      words[low + step] = upper ? words[low + step] : come;
+    }
+  }
+}
+
 /// One warpgroup that computes.
 template <class Config>
 struct Computing {
   using Element = typename Config::Element;
+  using Activation = typename Config::Activation;
   using Plan = ForwardPlan<Config>;
   static constexpr int steps = (Config::head_dim + 15) / 16;  ///< of Q K^T
-  static constexpr int columns_v = Plan::ValueTile::columns;
+  static constexpr int columns_v = output_columns(Config::head_dim_v);
   static constexpr int key_steps = Config::tile_keys / 16;  ///< of P V
   using ScoreProduct = WarpgroupProduct<Element, Config::tile_keys>;
   using OutputProduct = WarpgroupProduct<Element, columns_v>;
@@ -169,8 +213,9 @@ struct Computing {
   __device__ __forceinline__ static bool leads() { return fresh_thread_index() == 0; }
 
   __device__ __forceinline__ void load_query(int number) {
-    wait_for_turn(plan.query_filled(), number);
-    const auto rows = plan.query(number).from_row(warpgroup * Plan::rows);
+    wait_for_turn(plan.query_filled(warpgroup), number);
+    if (!Config::query_in_registers) return;
+    const auto rows = plan.query(number, warpgroup);
     const unsigned thread = fresh_thread_index(), lane = thread % 32;
     const int row = static_cast<int>(thread / 32 * 16 + lane % 16);
 #pragma unroll
@@ -179,20 +224,26 @@ struct Computing {
     }
   }
 
-  /// Gives the place of Q of a tile back, once O of the tile before has left it.
+  /// Gives the place of Q of a tile back; where it takes O, once O of the tile before has left it.
   __device__ __forceinline__ void release_query(int number) {
     if (!leads()) return;
-    wait_for_stores_to_read();
-    plan.query_free()[index_in<Config::query_stages>(number)].arrive();
+    if (Config::query_in_registers) wait_for_stores_to_read();
+    plan.query_free(warpgroup)[index_in<Config::query_stages>(number)].arrive();
   }
 
-  __device__ __forceinline__ void issue_scores(int stage) {
+  __device__ __forceinline__ void issue_scores(int number, int stage) {
+    const OperandDescriptor queries = plan.query(number, warpgroup).by_columns();
     const OperandDescriptor keys = plan.keys().stage(stage).by_columns();
     begin_products();
 #pragma unroll
     for (int step = 0; step < steps; ++step) {
-      ScoreProduct::template multiply_add<false>(scores, query[step], keys.at(Plan::KeyTile::column_step(step)),
-                                                 step > 0);
+      const auto key_columns = keys.at(Plan::KeyTile::column_step(step));
+      if constexpr (Config::query_in_registers) {
+        ScoreProduct::template multiply_add<false>(scores, query[step], key_columns, step > 0);
+      } else {
+        ScoreProduct::template multiply_add<false>(scores, queries.at(Plan::QueryTile::column_step(step)), key_columns,
+                                                   step > 0);
+      }
     }
     commit_products();
   }
@@ -210,9 +261,11 @@ struct Computing {
 
   /// Scores to weights, still in fp32 and in the registers of the scores.
   __device__ __forceinline__ void apply_function() {
-    const float scale = arguments.scale * Config::Activation::score_factor;
+    const float scale = arguments.scale * Activation::score_factor;
 #pragma unroll
-    for (int i = 0; i < Config::tile_keys / 2; ++i) scores[i] = Config::Activation::value(scores[i] * scale);
+    for (int i = 0; i < Config::tile_keys / 2; ++i) {
+      scores[i] = Activation::value(Activation::scales_scores ? scores[i] * scale : scores[i]);
+    }
   }
 
   __device__ __forceinline__ static bool is_full(const Tile& tile, int key_tile) {
@@ -245,15 +298,21 @@ struct Computing {
     for (int step = 0; step < key_steps; ++step) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        weights[step][i] = Element::pack(scores[step * 8 + i * 2], scores[step * 8 + i * 2 + 1]);
+        weights[step][i] =
+            Element::template pack<Activation::clamps_at_zero>(scores[step * 8 + i * 2], scores[step * 8 + i * 2 + 1]);
       }
     }
   }
 
+  /// What O is multiplied by.
+  __device__ __forceinline__ float output_factor(const Tile& tile) const {
+    return Activation::value_factor * arguments.common.output_factor * tile.out_scale;
+  }
+
   /// O through shared memory into the rows of the sequence; rows beyond it are cut off by the map.
-  __device__ __forceinline__ void store_output(const Tile& tile, int number) {
-    const auto staging = plan.output(number).from_row(warpgroup * Plan::rows);
-    const float factor = tile.out_scale;
+  __device__ __forceinline__ void store_through_query(const Tile& tile, int number) {
+    const auto staging = plan.output(number, warpgroup);
+    const float factor = output_factor(tile);
     const unsigned thread = fresh_thread_index(), lane = thread % 32;
     const int row = static_cast<int>(thread / 32 * 16 + lane % 16);
 #pragma unroll
@@ -274,86 +333,143 @@ struct Computing {
     }
   }
 
-  /// What the loop asks of a tile, in registers.
-  struct View {
-    int key_tiles, keeps;
+  /// O from the registers: the four lanes that hold a row exchange parts of it, so that each has 16 bytes together.
+  __device__ __forceinline__ void store_from_registers(const Tile& tile, int number) {
+    using Storage = typename Element::Storage;
+    const Operand& operand = arguments.common.params.output;
+    const float factor = output_factor(tile);
+    const unsigned thread = fresh_thread_index(), lane = thread % 32;
+    const int row = warpgroup * Plan::rows + static_cast<int>(thread / 32 * 16 + lane / 4);
+    const int column = static_cast<int>(lane % 4 * 8);
+    const int rows = tile.length_q - tile.first_query;
+    const int64_t first =
+        offset_of(arguments.output, operand, arguments.common.params.queries, {tile.query.x, tile.output_y}, tile.head);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      Storage* const to = static_cast<Storage*>(operand.data) + first + (row + half * 8) * operand.row_stride + column;
+#pragma unroll
+      for (int j = 0; j < columns_v / 32; ++j) {
+        unsigned parts[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int sum = (j * 4 + i) * 4 + half * 2;
+          parts[i] = Element::pack(output[sum] * factor, output[sum + 1] * factor);
+        }
+        exchange_in_quad(parts);
+        if (row + half * 8 < rows && j * 32 + column < Config::head_dim_v) {
+          *reinterpret_cast<uint4*>(to + j * 32) = uint4{parts[0], parts[1], parts[2], parts[3]};
+        }
+      }
+    }
+    named_wait(own_barrier + warpgroup, warpgroup_threads);
+    if (leads()) plan.tiles().release(number);
+  }
 
-    __device__ __forceinline__ explicit View(const Tile& tile)
-        : key_tiles(uniform(tile.key_tiles)), keeps(uniform(tile.keeps)) {}
+  __device__ __forceinline__ void store_output(const Tile& tile, int number) {
+    if constexpr (Config::query_in_registers) {
+      store_through_query(tile, number);
+    } else {
+      store_from_registers(tile, number);
+    }
+  }
+
+  /// A key tile of a tile of queries, and what the loop asks of them, in registers.
+  struct Position {
+    int key_tiles;  ///< of the tile; 0: there are no more tiles
+    int keeps;      ///< the next tile finds K and V in the buffers
+    int number;     ///< of the tile
+    int key_tile = 0;
+    bool full = true;  ///< no score needs a test
+    Turn<Config::stages> turn = {};
+
+    __device__ __forceinline__ Position(const Tile& tile, int number_)
+        : key_tiles(uniform(tile.key_tiles)), keeps(uniform(tile.keeps)), number(number_) {
+      if (key_tiles > 0) full = is_full(tile, 0);
+    }
+    __device__ __forceinline__ bool ends() const { return key_tile + 1 == key_tiles; }
   };
+
+  __device__ __forceinline__ Position after(const Position& now) const {
+    Position next = now;
+    if (now.ends()) {
+      const Tile& tile = plan.tiles().wait(now.number + 1);
+      next = Position(tile, now.number + 1);
+      if (next.key_tiles == 0) return next;
+      next.turn = uniform(tile.loads) != 0 ? now.turn.next() : now.turn.before(now.key_tile);
+    } else {
+      ++next.key_tile;
+      next.full = is_full(plan.tiles()[now.number], next.key_tile);
+      next.turn = now.turn.next();
+    }
+    // The compiler loses sight of what is uniform in the loop, and would keep it, and every descriptor, in registers.
+    next.number = uniform(next.number);
+    next.turn.buffer = uniform(next.turn.buffer);
+    return next;
+  }
 
   __device__ __forceinline__ void run() {
     constexpr int turn_threads = Plan::warpgroups * warpgroup_threads;
     const TileRing ring = plan.tiles();
-    int number = 0;    // of the tile that P V is about
-    int key_tile = 0;  // whose weights are made, or being made
-    int turn = 0;      // of that key tile's buffers
-    View now(ring.wait(number));
+    Position now(ring.wait(0), 0);  // weights are made of it, and P V is about it next
     if (now.key_tiles == 0) return;
     if (warpgroup == 1) named_arrive(turn_barrier, turn_threads);  // the other begins
 
-    load_query(number);
-    named_wait(own_barrier + warpgroup, warpgroup_threads);
-    release_query(number);
-    wait_for_turn(plan.key_filled(), turn);
-    issue_scores(0);
+    load_query(0);
+    if (Config::query_in_registers) {
+      named_wait(own_barrier + warpgroup, warpgroup_threads);
+      release_query(0);
+    }
+    wait_for_turn(plan.key_filled(), now.turn);
+    issue_scores(0, 0);
     wait_for_products<0>();
-    if (leads() && !now.keeps) plan.key_free()[0].arrive();
+    if (leads() && now.keeps == 0) plan.key_free()[0].arrive();
+    if (!Config::query_in_registers && now.ends()) release_query(0);
     apply_function();
-    if (!is_full(ring[number], 0)) apply_mask(ring[number], 0);
+    if (!now.full) apply_mask(ring[0], 0);
     pack_weights();
 
-    for (;;) {
-      // Here: weights of key tile `key_tile` of tile `number`; sums of the key tiles before it.
-      const bool ends = key_tile + 1 == now.key_tiles;
-      const bool has_stored = key_tile == 0 && number > 0;  // O of the tile before
-      View next = now;                                      // the tile that Q K^T is about
-      // The compiler loses sight of what is uniform in the loop, and would keep it, and every descriptor, in registers.
-      turn = uniform(turn);
-      number = uniform(number);
-      int next_turn = turn + 1;
+    Position next = after(now);  // Q K^T is about it
+    while (next.key_tiles > 0) {
+      const bool ends = next.key_tile == 0;  // a tile of queries
+      // O of the tile before, in the place of Q
+      const bool has_stored = Config::query_in_registers && now.key_tile == 0 && now.number > 0;
       if (ends) {
-        const Tile& tile = ring.wait(number + 1);
-        next = View(tile);
-        if (next.key_tiles == 0) break;
-        if (!uniform(tile.loads)) next_turn = turn - key_tile;
-        if (has_stored) release_query(number);
-        load_query(number + 1);
+        if (has_stored) release_query(now.number);
+        load_query(next.number);
       }
-      const int next_number = ends ? number + 1 : number;
-      const int next_key_tile = ends ? 0 : key_tile + 1;
-      const bool full = is_full(ring[next_number], next_key_tile);
-      const int stage = index_in<Config::stages>(turn), next_stage = index_in<Config::stages>(uniform(next_turn));
-      wait_for_turn(plan.key_filled(), next_turn);
+      wait_for_turn(plan.key_filled(), next.turn);
       named_wait(turn_barrier + warpgroup, turn_threads);
-      issue_scores(next_stage);
-      wait_for_turn(plan.value_filled(), turn);
-      issue_output(stage, key_tile > 0);
+      issue_scores(next.number, next.turn.buffer);
+      wait_for_turn(plan.value_filled(), now.turn);
+      issue_output(now.turn.buffer, now.key_tile > 0);
       named_arrive(turn_barrier + (warpgroup ^ 1), turn_threads);
-      if (has_stored && !ends) release_query(number);
+      if (has_stored && !ends) release_query(now.number);
       wait_for_products<1>();
-      if (leads() && !next.keeps) plan.key_free()[next_stage].arrive();
+      if (leads() && next.keeps == 0) plan.key_free()[next.turn.buffer].arrive();
+      if (!Config::query_in_registers && next.ends()) release_query(next.number);
       apply_function();
-      if (!full) apply_mask(ring[next_number], next_key_tile);
-      // Waits for nothing, but begins a block of its own: the compiler would move the function below the wait for P V.
-      wait_for_turn(plan.value_filled(), turn);
-      wait_for_products<0>();
-      if (leads() && !now.keeps) plan.value_free()[stage].arrive();
-      pack_weights();
-      if (ends) store_output(ring[number], number);
+      if (!next.full) apply_mask(ring[next.number], next.key_tile);
+      // Looked up here, while P V runs, so that only the turn lies between its end and the next products.
+      const Position last = now;
       now = next;
-      number = next_number;
-      key_tile = next_key_tile;
-      turn = next_turn;
+      next = after(now);
+      // Waits for nothing, but begins a block of its own: the compiler would move the function below the wait for P V.
+      wait_for_turn(plan.value_filled(), last.turn);
+      wait_for_products<0>();
+      if (leads() && last.keeps == 0) plan.value_free()[last.turn.buffer].arrive();
+      pack_weights();
+      if (ends) store_output(ring[last.number], last.number);
     }
-    wait_for_turn(plan.value_filled(), turn);
-    issue_output(index_in<Config::stages>(turn), key_tile > 0);
+    wait_for_turn(plan.value_filled(), now.turn);
+    issue_output(now.turn.buffer, now.key_tile > 0);
     wait_for_products<0>();
-    // Nobody has emptied this place: no Q follows.
-    if (leads()) wait_for_stores_to_read();
-    named_wait(own_barrier + warpgroup, warpgroup_threads);
-    store_output(ring[number], number);
-    if (leads()) wait_for_stores();
+    if (Config::query_in_registers) {
+      // Nobody has emptied this place: no Q follows.
+      if (leads()) wait_for_stores_to_read();
+      named_wait(own_barrier + warpgroup, warpgroup_threads);
+    }
+    store_output(ring[now.number], now.number);
+    if (Config::query_in_registers && leads()) wait_for_stores();
   }
 };
 
@@ -371,8 +487,10 @@ __device__ void forward(const ForwardArguments& arguments) {
     if (warp == 0) {
       deal_tiles<Config>(arguments, plan.tiles());
     } else if (warp == 1) {
-      if (lane_index() == 0) load_queries_and_keys<Config>(arguments, plan);
+      if (lane_index() == 0) load_queries<Config>(arguments, plan);
     } else if (warp == 2) {
+      if (lane_index() == 0) load_keys<Config>(arguments, plan);
+    } else {
       if (lane_index() == 0) load_values<Config>(arguments, plan);
     }
   } else {

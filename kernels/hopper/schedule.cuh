@@ -70,6 +70,14 @@ __device__ inline MapOrigin origin_of(const MappedOperand& operand, const Sequen
   return {operand.extent - rows.count + row, static_cast<int>(rows.begin) + rows.count};
 }
 
+/// Elements from the operand's data to the row of a head that lies there in its map.
+__device__ inline int64_t offset_of(const MappedOperand& mapped, const Operand& operand, const Sequences& side,
+                                    const MapOrigin& at, int head) {
+  const bool packed = side.cumulative != nullptr;
+  const int64_t rows = packed ? int64_t{at.x} - mapped.extent + at.y : at.x;
+  return rows * operand.row_stride + (packed ? 0 : at.y * operand.batch_stride) + head * operand.head_stride;
+}
+
 /// The entry of a place, by each lane for a place of its own; see portable::find_entry.
 __device__ inline int64_t entry_of(const portable::Owner& owner, int64_t place) {
   int64_t low = 0;

@@ -11,6 +11,8 @@
 // So one map bounds every sequence of a packed operand at its own end: a tile that runs past it gets zeros, whatever
 // the neighbour holds, and no length is known to the host. The address in a jagged map is that of the operand less
 // extent * row stride, to make up for the first term.
+//
+// A box that is loaded must begin before the end: one wholly past the extent is an illegal address to the copy engine.
 #pragma once
 
 #include "gdpa/integers.h"

@@ -34,8 +34,8 @@ struct SwizzledTile {
     return base + static_cast<unsigned>(index / 8 * block_bytes + row * row_bytes + (index % 8 ^ row % 8) * 16);
   }
 
-  /// The tile as B of products over 16 of its columns: column n of B is row n of the tile; and as B of products over 16
-  /// of its rows, transposed: row k of B is row k of the tile.
+  /// The tile as operand of products over 16 of its columns: row m of A, or column n of B, is that row of the tile; and
+  /// as B of products over 16 of its rows, transposed: row k of B is row k of the tile.
   __device__ __forceinline__ OperandDescriptor by_columns() const { return {base / 16, 1}; }
   __device__ __forceinline__ OperandDescriptor by_rows() const { return {base / 16, block_bytes / 16}; }
   static constexpr unsigned column_step(int step) { return step / 4 * (block_bytes / 16) + step % 4 * 2; }

@@ -74,23 +74,24 @@ struct WarpgroupProduct;
 #define GDPA_SUMS_8(i)                                                                                          \
   "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3]), "+f"(sums[i + 4]), "+f"(sums[i + 5]), \
       "+f"(sums[i + 6]), "+f"(sums[i + 7])
-#define GDPA_SUMS_32(i) GDPA_SUMS_8(i), GDPA_SUMS_8(i + 8), GDPA_SUMS_8(i + 16), GDPA_SUMS_8(i + 24)
+#define GDPA_SUMS_16(i) GDPA_SUMS_8(i), GDPA_SUMS_8(i + 8)
+#define GDPA_SUMS_32(i) GDPA_SUMS_16(i), GDPA_SUMS_16(i + 16)
 #define GDPA_NAMES_32                        \
   "%0, %1, %2, %3, %4, %5, %6, %7, "         \
   "%8, %9, %10, %11, %12, %13, %14, %15, "   \
   "%16, %17, %18, %19, %20, %21, %22, %23, " \
   "%24, %25, %26, %27, %28, %29, %30, %31"
-#define GDPA_NAMES_64                          \
-  GDPA_NAMES_32                                \
-  ", %32, %33, %34, %35, %36, %37, %38, %39, " \
-  "%40, %41, %42, %43, %44, %45, %46, %47, "   \
-  "%48, %49, %50, %51, %52, %53, %54, %55, "   \
-  "%56, %57, %58, %59, %60, %61, %62, %63"
-#define GDPA_NAMES_96                          \
+#define GDPA_NAMES_40 GDPA_NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define GDPA_NAMES_48 GDPA_NAMES_40 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define GDPA_NAMES_56 GDPA_NAMES_48 ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define GDPA_NAMES_64 GDPA_NAMES_56 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define GDPA_NAMES_80                          \
   GDPA_NAMES_64                                \
   ", %64, %65, %66, %67, %68, %69, %70, %71, " \
-  "%72, %73, %74, %75, %76, %77, %78, %79, "   \
-  "%80, %81, %82, %83, %84, %85, %86, %87, "   \
+  "%72, %73, %74, %75, %76, %77, %78, %79"
+#define GDPA_NAMES_96                          \
+  GDPA_NAMES_80                                \
+  ", %80, %81, %82, %83, %84, %85, %86, %87, " \
   "%88, %89, %90, %91, %92, %93, %94, %95"
 #define GDPA_NAMES_128                               \
   GDPA_NAMES_96                                      \
@@ -99,12 +100,20 @@ struct WarpgroupProduct;
   "%112, %113, %114, %115, %116, %117, %118, %119, " \
   "%120, %121, %122, %123, %124, %125, %126, %127"
 
+#define GDPA_SUMS_40(i) GDPA_SUMS_32(i), GDPA_SUMS_8(i + 32)
+#define GDPA_SUMS_48(i) GDPA_SUMS_32(i), GDPA_SUMS_16(i + 32)
+#define GDPA_SUMS_56(i) GDPA_SUMS_48(i), GDPA_SUMS_8(i + 48)
 #define GDPA_SUMS_64(i) GDPA_SUMS_32(i), GDPA_SUMS_32(i + 32)
-#define GDPA_SUMS_96(i) GDPA_SUMS_32(i), GDPA_SUMS_32(i + 32), GDPA_SUMS_32(i + 64)
-#define GDPA_SUMS_128(i) GDPA_SUMS_32(i), GDPA_SUMS_32(i + 32), GDPA_SUMS_32(i + 64), GDPA_SUMS_32(i + 96)
+#define GDPA_SUMS_80(i) GDPA_SUMS_64(i), GDPA_SUMS_16(i + 64)
+#define GDPA_SUMS_96(i) GDPA_SUMS_64(i), GDPA_SUMS_32(i + 64)
+#define GDPA_SUMS_128(i) GDPA_SUMS_96(i), GDPA_SUMS_32(i + 96)
 
 GDPA_PRODUCTS(64, GDPA_NAMES_32, GDPA_SUMS_32, 32, 33, 34, 35, 36, 37, 38, 34, 35)
+GDPA_PRODUCTS(80, GDPA_NAMES_40, GDPA_SUMS_40, 40, 41, 42, 43, 44, 45, 46, 42, 43)
+GDPA_PRODUCTS(96, GDPA_NAMES_48, GDPA_SUMS_48, 48, 49, 50, 51, 52, 53, 54, 50, 51)
+GDPA_PRODUCTS(112, GDPA_NAMES_56, GDPA_SUMS_56, 56, 57, 58, 59, 60, 61, 62, 58, 59)
 GDPA_PRODUCTS(128, GDPA_NAMES_64, GDPA_SUMS_64, 64, 65, 66, 67, 68, 69, 70, 66, 67)
+GDPA_PRODUCTS(160, GDPA_NAMES_80, GDPA_SUMS_80, 80, 81, 82, 83, 84, 85, 86, 82, 83)
 GDPA_PRODUCTS(192, GDPA_NAMES_96, GDPA_SUMS_96, 96, 97, 98, 99, 100, 101, 102, 98, 99)
 GDPA_PRODUCTS(256, GDPA_NAMES_128, GDPA_SUMS_128, 128, 129, 130, 131, 132, 133, 134, 130, 131)
 

@@ -12,6 +12,7 @@ struct Arguments {
   int64_t packed_rows_q;   ///< rows of a jagged query operand: offsets are clamped to them
   int64_t packed_rows_k;   ///< of jagged keys and values
   int64_t parts;           ///< that the batch is cut into, where the operand that owns the work is shared
+  float output_factor;     ///< forward: of every output, where the scores were not scaled; else 1
   Operand grad_query_sum;  ///< backward: zeroed before; backward_query with queries_shared: `parts` slabs
   Operand grad_key_sum;    ///< backward with keys_shared: `parts` slabs, batch_stride apart
   Operand grad_value_sum;

@@ -25,7 +25,7 @@
 //         grad_key_sum and grad_value_sum where keys_shared, not zeroed.
 //
 // Config: struct with
-//     using Element, Activation;                types.cuh; value_and_derivative(s, f, f'), score_factor
+//     using Element, Activation;                types.cuh; what backward takes of src/activation/function.h
 //     int head_dim, head_dim_v;                 multiples of 8, at most 256
 //     int tile_keys, tile_queries;              multiples of 16 * key_warps and of 16
 //     int key_warps, column_warps, stages, ctas;

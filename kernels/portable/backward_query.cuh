@@ -18,7 +18,7 @@
 //         backward_query_shared_bytes<Config>. Workspace: the slabs of grad_query_sum where queries_shared, not zeroed.
 //
 // Config: struct with
-//     using Element, Activation;                types.cuh; value_and_derivative(s, f, f'), score_factor
+//     using Element, Activation;                types.cuh; what backward takes of src/activation/function.h
 //     int head_dim, head_dim_v;                 multiples of 8, at most 256
 //     int tile_queries, tile_keys;              multiples of 16 * warps and of 16
 //     int warps, column_warps, stages, ctas;    warps along the queries; along the columns of dQ

@@ -17,7 +17,7 @@
 //         forward_shared_bytes<Config>; no workspace.
 //
 // Config: struct with
-//     using Element, Activation;                types.cuh; value(s), score_factor
+//     using Element, Activation;                types.cuh; what forward takes of src/activation/function.h
 //     int head_dim, head_dim_v;                 multiples of 8, at most 256
 //     int tile_queries, tile_keys;              multiples of 16 * warps and of 16
 //     int warps, column_warps, stages;          along the queries; along the columns of O
@@ -55,6 +55,7 @@ template <class Config, bool edge, int row_tiles, int columns_v, class KeyTile, 
 __device__ void attend(Sums<row_tiles, columns_v>& output, KeyTile query, KeyTile key, ValueTile value, float scale,
                        const MaskOfSequence& mask, int first_query, int first_key) {
   using Element = typename Config::Element;
+  using Activation = typename Config::Activation;
   using Scores = Sums<row_tiles, Config::tile_keys>;
   constexpr int depth = product_depth<Element>;
   Kept kept[row_tiles][2] = {};
@@ -77,17 +78,18 @@ __device__ void attend(Sums<row_tiles, columns_v>& output, KeyTile query, KeyTil
         float p[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          p[i] = Config::Activation::value(scores.at[r][column_tile].part[i] * scale);
+          const float score = scores.at[r][column_tile].part[i];
+          p[i] = Activation::value(Activation::scales_scores ? score * scale : score);
           if (edge && !kept[r][i / 2].holds(first_key + Scores::column(column_tile, i))) p[i] = 0.0f;
         }
-        weights.set(r, n, p);
+        weights.template set<Activation::clamps_at_zero>(r, n, p);
       }
     }
     multiply_fragments(output, weights, value.from_row(step * depth));
   }
 }
 
-/// O = out_scale * sums, by way of the shared memory of Q.
+/// O = out_scale * sums, times what the function and the scores left out, by way of the shared memory of Q.
 template <class Config, class Output>
 __device__ void store_output(const Arguments& arguments, const Work& work, const Output& output, unsigned shared) {
   using Tiles = ForwardTiles<Config>;
@@ -95,7 +97,9 @@ __device__ void store_output(const Arguments& arguments, const Work& work, const
   const Operand& target = arguments.params.output;
   const int first_query = work.tile * Config::tile_queries;
   const typename Tiles::OutputTile staging{shared};
-  stage_sums(output, out_scale_of(arguments, work.batch_begin, work.queries, work.keys),
+  const float factor = Config::Activation::value_factor * arguments.output_factor *
+                       out_scale_of(arguments, work.batch_begin, work.queries, work.keys);
+  stage_sums(output, factor,
              staging.from(warp_index() / Config::column_warps * Tiles::warp_rows,
                           warp_index() % Config::column_warps * Tiles::Stream::warp_columns_v));
   __syncthreads();

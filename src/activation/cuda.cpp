@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string>
 
+#include "activation/degree.h"
 #include "activation/fast.h"
 #include "activation/function.h"
 #include "activation/tree.h"
@@ -51,7 +52,7 @@ class Printer {
   std::string operand(std::uint16_t index) const {
     const Step& step = program_.steps[index];
     if (step.operation == Operation::constant) return literal(step.number);
-    if (step.operation == Operation::score) return "s";
+    if (step.operation == Operation::score) return "x";
     return fmt::format("v{}", index);
   }
 
@@ -143,28 +144,64 @@ class Printer {
 
 }  // namespace
 
-std::string cuda_source(const Function& function, Accuracy accuracy) {
-  FactoredPrograms programs{1, function.value(), function.value_and_derivative()};
-  if (accuracy == Accuracy::fast) programs = rewrite_fast(programs.value, programs.value_and_derivative);
-  const Printer value(programs.value, accuracy);
-  const Printer both(programs.value_and_derivative, accuracy);
+namespace {
+
+/// Takes max(x, 0) away where a program ends in it, which rounding to 16 bits does on the way.
+bool take_clamp_at_zero(Program& program) {
+  const std::size_t last = program.steps.size() - 1;
+  const Step end = program.steps[last];
+  if (program.results[0] != last || end.operation != Operation::maximum) return false;
+  const auto is_zero = [&](std::uint16_t index) {
+    return program.steps[index].operation == Operation::constant && program.steps[index].number == 0;
+  };
+  if (!is_zero(end.a) && !is_zero(end.b)) return false;
+  program.results[0] = is_zero(end.a) ? end.b : end.a;
+  program.steps.pop_back();
+  return true;
+}
+
+/// What is left of the factors where scores come as they are: value((k s)) = k^degree value(s).
+void take_score_factor_out(FactoredProgram& value, double degree) {
+  value.value_factor *= std::pow(value.score_factor, degree);
+  value.score_factor = 1;
+}
+
+}  // namespace
+
+std::string cuda_source(const Function& function, Accuracy accuracy, ForwardForm forward) {
+  FastPrograms programs{{1, 1, function.value()}, {1, 1, function.value_and_derivative()}};
+  if (accuracy == Accuracy::fast) {
+    programs = rewrite_fast(function.value(), function.value_and_derivative(),
+                            forward.has_fp16_weights ? ValueFactor::suits_fp16 : ValueFactor::suits_bfloat16);
+  }
+  if (!forward.scales_scores) take_score_factor_out(programs.value, degree_of(function.value()).value());
+  const bool clamps_at_zero = take_clamp_at_zero(programs.value.program);
+  const Printer value(programs.value.program, accuracy);
+  const Printer both(programs.value_and_derivative.program, accuracy);
   return fmt::format(
       "#include \"common/elementary.cuh\"\n\n"
       "// {}\n"
       "struct Activation {{\n"
-      "  static constexpr float score_factor = {};\n\n"
-      "  static __device__ __forceinline__ float value(float s) {{\n"
+      "  static constexpr bool scales_scores = {};\n"
+      "  static constexpr float score_factor = {};\n"
+      "  static constexpr float value_factor = {};\n"
+      "  static constexpr bool clamps_at_zero = {};\n\n"
+      "  static __device__ __forceinline__ float value(float x) {{\n"
       "{}"
       "    return {};\n"
-      "  }}\n\n"
-      "  static __device__ __forceinline__ void value_and_derivative(float s, float& f, float& derivative) {{\n"
+      "  }}\n"
+      "}};\n\n"
+      "struct ActivationWithDerivative {{\n"
+      "  static constexpr float score_factor = {};\n\n"
+      "  static __device__ __forceinline__ void value_and_derivative(float x, float& f, float& derivative) {{\n"
       "{}"
       "    f = {};\n"
       "    derivative = {};\n"
       "  }}\n"
       "}};\n",
-      function.text(), literal(programs.score_factor), value.statements(), value.result(0), both.statements(),
-      both.result(0), both.result(1));
+      function.text(), forward.scales_scores, literal(programs.value.score_factor),
+      literal(programs.value.value_factor), clamps_at_zero, value.statements(), value.result(0),
+      literal(programs.value_and_derivative.score_factor), both.statements(), both.result(0), both.result(1));
 }
 
 }  // namespace gdpa::activation

@@ -1,6 +1,7 @@
 // See factors.h.
 #include "activation/factors.h"
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 #include <vector>
@@ -11,32 +12,66 @@ namespace gdpa::activation {
 
 namespace {
 
+/// Equal but for the roundings of a root and its powers.
+bool is_about(double x, double y) { return std::fabs(x - y) <= 1e-12 * std::fabs(y); }
+
+/// A factor of 1 is no instruction.
+double whole_if_about(double x) { return is_about(std::fabs(x), 1) ? std::copysign(1, x) : x; }
+
+/// So far from the ends of fp32 that its powers stay within them too.
+bool is_moderate(double x) { return std::fabs(x) > 1e-3 && std::fabs(x) < 1e3; }
+
+bool is_possible(ValueFactor kind, double factor) {
+  constexpr double most_in_fp16 = 4;  // two bits less of numbers below 6.1e-5
+  switch (kind) {
+    case ValueFactor::is_one:
+      break;
+    case ValueFactor::suits_fp16:
+      return std::fabs(factor) >= 1 && std::fabs(factor) <= most_in_fp16;
+    case ValueFactor::suits_bfloat16:
+      return is_moderate(factor);
+  }
+  return factor == 1;
+}
+
 /// A number can be taken into its constants without an instruction more: c x, c0 + c1 y, y (c0 + c1 z) and so on.
 bool takes_factor(const Tree& tree, NodeId id) {
   const Node& node = tree[id];
   if (is_term(tree, id)) return true;
   if (node.operation == Operation::negate) return takes_factor(tree, node.a);
   if (node.operation == Operation::multiply) return takes_factor(tree, node.a) || takes_factor(tree, node.b);
-  if (node.operation != Operation::add) return false;
-  return (tree.is_number(node.a) || takes_factor(tree, node.a)) && takes_factor(tree, node.b);
+  if (node.operation != Operation::add && node.operation != Operation::subtract) return false;
+  if (tree.is_number(node.a) || tree.is_number(node.b)) return true;
+  return takes_factor(tree, node.a) && takes_factor(tree, node.b);
 }
 
 /// An expression rebuilt in terms of x = factor * s. Every node is kept as a number times a node until something other
 /// than a product, a sum of equals, a bound or a sign needs it whole.
 class Factoring {
  public:
-  Factoring(const Tree& from, double factor) : from_(from), factor_(factor) {}
+  /// Where it pulls, c0 + c x becomes c (c0 / c + x): if x is a product, it and the sum are one instruction, and c may
+  /// find another place.
+  Factoring(const Tree& from, double factor, bool pulls) : from_(from), factor_(factor), pulls_(pulls) {}
 
-  NodeId run(NodeId root) {
-    const std::vector<bool> wanted = from_.reachable({root});
-    terms_.resize(root + 1);
-    for (NodeId id = 0; id <= root; ++id) {
+  FactoredProgram run(const std::vector<NodeId>& roots, ValueFactor value_factor) {
+    const std::vector<bool> wanted = from_.reachable(roots);
+    terms_.resize(wanted.size());
+    for (NodeId id = 0; id < wanted.size(); ++id) {
       if (wanted[id]) terms_[id] = rule(from_[id]);
     }
-    return whole(terms_[root]);
+    FactoredProgram result;
+    result.score_factor = factor_;
+    if (Term& value = terms_[roots[0]]; is_possible(value_factor, whole_if_about(value.number))) {
+      result.value_factor = whole_if_about(value.number);
+      value.number = 1;
+    }
+    for (const NodeId root : roots) roots_.push_back(whole(root));
+    result.program = lower(to_, roots_, "");
+    return result;
   }
 
   const Tree& tree() const { return to_; }
+  const std::vector<NodeId>& roots() const { return roots_; }
 
  private:
   struct Term {
@@ -44,7 +79,10 @@ class Factoring {
     NodeId node = 0;
   };
 
-  NodeId whole(const Term& term) { return term.number == 1 ? term.node : scaled(to_, term.number, term.node); }
+  NodeId whole(const Term& term) {
+    const double number = whole_if_about(term.number);
+    return number == 1 ? term.node : scaled(to_, number, term.node);
+  }
   NodeId whole(NodeId id) { return whole(terms_[id]); }
 
   Term rule(const Node& node) {
@@ -89,13 +127,33 @@ class Factoring {
     const Node& node = to_[id];
     if (node.operation != Operation::add || !to_.is_number(node.a)) return false;
     const double number = to_[node.a].number;
-    return is_term(to_, node.b) ? to_.is_number(to_[node.b].a, number) : number == 1;
+    return is_about(is_term(to_, node.b) ? to_[to_[node.b].a].number : 1, number);
   }
 
   Term sum(const Node& node) {
-    const Term a = terms_[node.a], b = terms_[node.b];
-    if (a.number == b.number) return {a.number, to_.make(node.operation, a.node, b.node)};
-    return {1, to_.make(node.operation, whole(a), whole(b))};
+    Term a = terms_[node.a], b = terms_[node.b];
+    if (node.operation == Operation::subtract) b.number = -b.number;
+    if (to_.is_number(b.node)) std::swap(a, b);
+    if (pulls_ && to_.is_number(a.node) && !to_.is_number(b.node)) {
+      const double number = to_[a.node].number * a.number / b.number;
+      if (is_moderate(number)) return {b.number, to_.add(to_.number(number), b.node)};
+    }
+    if (is_about(a.number, b.number)) return {a.number, to_.add(a.node, b.node)};
+    if (is_about(a.number, -b.number)) return {a.number, to_.subtract(a.node, b.node)};
+    if (is_multiple_of(b.node, a.node)) std::swap(a, b);
+    if (is_multiple_of(a.node, b.node) && a.number * b.number > 0) {
+      // c0 y + c y z is y (c0 + c z).
+      const Node& multiple = to_[a.node];
+      const NodeId rest = multiple.a == b.node ? multiple.b : multiple.a;
+      return {1, to_.multiply(b.node, to_.add(to_.number(b.number), whole({a.number, rest})))};
+    }
+    return {1, to_.add(whole(a), whole(b))};
+  }
+
+  /// A product with that factor.
+  bool is_multiple_of(NodeId id, NodeId factor) const {
+    const Node& node = to_[id];
+    return node.operation == Operation::multiply && (node.a == factor || node.b == factor);
   }
 
   /// The minimum or maximum of a term and a number, whose sides a negative factor exchanges.
@@ -116,7 +174,9 @@ class Factoring {
   const Tree& from_;
   Tree to_;
   double factor_;
+  bool pulls_;
   std::vector<Term> terms_;
+  std::vector<NodeId> roots_;
 };
 
 /// Instructions, roughly: a product that one sum alone reads is part of it, a sign is part of what reads it, and a
@@ -161,16 +221,59 @@ int cost_of(const Program& program) {
   return cost;
 }
 
-/// The numbers that multiply the score, and their halves: 1/2 + 1/2 tanh(x / 2) times x wants x / 2.
-std::set<double> candidates(const Tree& tree, const std::vector<NodeId>& roots) {
-  std::set<double> factors = {0.5};
-  const std::vector<bool> wanted = tree.reachable(roots);
+/// For each node the greatest power of the score in it, where it is a polynomial; in bounds too.
+std::vector<int> powers_of_score(const Tree& tree) {
+  constexpr int highest = 16;
+  std::vector<int> powers(tree.size());
   for (NodeId id = 0; id < tree.size(); ++id) {
-    if (!wanted[id] || !is_term(tree, id) || tree[id].b != tree.score()) continue;
-    const double number = std::fabs(tree[tree[id].a].number);
-    if (number > 1e-3 && number < 1e3) factors.insert({number, number / 2});  // its powers stay within fp32
+    const Node& node = tree[id];
+    switch (node.operation) {
+      case Operation::score:
+        powers[id] = 1;
+        break;
+      case Operation::negate:
+        powers[id] = powers[node.a];
+        break;
+      case Operation::multiply:
+        powers[id] = std::min(highest, powers[node.a] + powers[node.b]);
+        break;
+      case Operation::add:
+      case Operation::subtract:
+      case Operation::minimum:
+      case Operation::maximum:
+        powers[id] = std::max(powers[node.a], powers[node.b]);
+        break;
+      default:
+        break;
+    }
   }
-  return factors;
+  return powers;
+}
+
+/// Factors after which a number is 1: c x^n wants the n-th root of c, x (c0 + c x^n) the root after that, c0 + c x^n
+/// that of c / c0. And halves, since 1/2 + 1/2 tanh(x / 2) times x wants x / 2.
+void add_candidates(std::set<double>& factors, const Tree& tree, const std::vector<NodeId>& roots) {
+  constexpr std::size_t most = 64;  // factors: a function of so many constants is long whatever is saved
+  const std::vector<bool> wanted = tree.reachable(roots);
+  const std::vector<int> powers = powers_of_score(tree);
+  const auto take_root = [&](double number, int power) {
+    const double factor = power == 1 ? std::fabs(number) : std::pow(std::fabs(number), 1.0 / power);
+    if (is_moderate(factor)) factors.insert(factor);
+  };
+  for (NodeId id = 0; id < tree.size() && factors.size() < most; ++id) {
+    if (!wanted[id]) continue;
+    const Node& node = tree[id];
+    if (is_term(tree, id) && powers[node.b] > 0) {
+      const double number = tree[node.a].number;
+      take_root(number, powers[node.b]);
+      take_root(number, powers[node.b] + 1);
+      if (node.b == tree.score()) take_root(number / 2, 1);
+    }
+    if (node.operation == Operation::add && tree.is_number(node.a) && powers[node.b] > 0) {
+      const double number = is_term(tree, node.b) ? tree[tree[node.b].a].number : 1;
+      take_root(number / tree[node.a].number, powers[node.b]);
+    }
+  }
 }
 
 }  // namespace
@@ -185,27 +288,31 @@ NodeId scaled(Tree& tree, double factor, NodeId x) {
   if (node.operation == Operation::multiply && node.a == node.b && is_term(tree, node.a)) {
     const Node root = tree[node.a];
     const double c = tree[root.a].number;
-    return tree.multiply(tree.number(factor * c * c), tree.multiply(root.b, root.b));
+    return tree.multiply(tree.number(whole_if_about(factor * c * c)), tree.multiply(root.b, root.b));
+  }
+  if (is_term(tree, x) && is_about(std::fabs(factor * tree[node.a].number), 1)) {
+    return factor * tree[node.a].number > 0 ? node.b : tree.negate(node.b);
   }
   if (!takes_factor(tree, x) || is_term(tree, x)) return tree.multiply(tree.number(factor), x);
-  if (node.operation == Operation::add) return tree.add(scaled(tree, factor, node.a), scaled(tree, factor, node.b));
+  if (node.operation == Operation::add || node.operation == Operation::subtract) {
+    return tree.make(node.operation, scaled(tree, factor, node.a), scaled(tree, factor, node.b));
+  }
   return takes_factor(tree, node.b) ? tree.multiply(node.a, scaled(tree, factor, node.b))
                                     : tree.multiply(scaled(tree, factor, node.a), node.b);
 }
 
-FactoredPrograms factor(const Tree& tree, NodeId value, NodeId value_beside_derivative, NodeId derivative) {
-  FactoredPrograms best{1, lower(tree, {value}, ""), lower(tree, {value_beside_derivative, derivative}, "")};
-  int least = cost_of(best.value) + cost_of(best.value_and_derivative);
-  for (const double score_factor : candidates(tree, {value, derivative})) {
-    Factoring factoring(tree, score_factor);
-    const NodeId f = factoring.run(value), beside = factoring.run(value_beside_derivative);
-    const NodeId slope = factoring.run(derivative);
-    FactoredPrograms tried{score_factor, lower(factoring.tree(), {f}, ""),
-                           lower(factoring.tree(), {beside, slope}, "")};
-    const int cost = cost_of(tried.value) + cost_of(tried.value_and_derivative);
-    if (cost >= least) continue;
-    least = cost;
-    best = std::move(tried);
+FactoredProgram factor(const Tree& tree, const std::vector<NodeId>& roots, ValueFactor value_factor) {
+  FactoredProgram best{1, 1, lower(tree, roots, "")};
+  Factoring gathering(tree, 1, true);
+  gathering.run(roots, value_factor);
+  std::set<double> score_factors = {0.5, 1};
+  add_candidates(score_factors, tree, roots);
+  add_candidates(score_factors, gathering.tree(), gathering.roots());
+  for (const double score_factor : score_factors) {
+    for (const bool pulls : {false, true}) {
+      FactoredProgram tried = Factoring(tree, score_factor, pulls).run(roots, value_factor);
+      if (cost_of(tried.program) < cost_of(best.program)) best = std::move(tried);
+    }
   }
   return best;
 }

@@ -1,22 +1,30 @@
-// Which multiple of the score a function wants to be given. A kernel multiplies every score by `scale` anyway, so that
-// a factor taken in there costs nothing, and the function loses its multiplications by constants.
+// Which multiple of the score a function wants to be given, and which multiple of itself it then gives. A kernel
+// multiplies every score by `scale` and every output by `out_scale` anyway, so that factors taken in there cost
+// nothing, and the function loses its multiplications by constants.
 #pragma once
+
+#include <cstdint>
+#include <vector>
 
 #include "activation/program.h"
 #include "activation/tree.h"
 
 namespace gdpa::activation {
 
-/// f and {f, f'} in terms of x = score_factor * s, which costs the fewest instructions of the factors that the
-/// function's own constants suggest; 1 where none is cheaper.
-struct FactoredPrograms {
+/// The roots, in terms of x = score_factor * s, and the first of them divided by value_factor.
+struct FactoredProgram {
   double score_factor = 1;
-  Program value;
-  Program value_and_derivative;
+  double value_factor = 1;
+  Program program;
 };
 
-/// The nodes are functions of the score, f and {f, f'} of one function. Constants change by rounding only.
-FactoredPrograms factor(const Tree& tree, NodeId value, NodeId value_beside_derivative, NodeId derivative);
+/// Whether the first root may be given as a multiple of itself. A weight of fp16 may not be greater than f, which
+/// overflows at 65504, nor much less: it loses bits below 6.1e-5. bfloat16 has the range of fp32.
+enum class ValueFactor : std::uint8_t { is_one, suits_fp16, suits_bfloat16 };
+
+/// The roots, functions of the score, with the factors that cost the fewest instructions of those that their own
+/// constants suggest; 1 where none is cheaper. Constants change by rounding only.
+FactoredProgram factor(const Tree& tree, const std::vector<NodeId>& roots, ValueFactor value_factor);
 
 /// factor * x, with the factor taken into constants that x multiplies by anyway: -x, c x, (c x)^2, c0 + c1 y,
 /// y (c0 + c1 z).

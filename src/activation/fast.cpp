@@ -2,6 +2,7 @@
 #include "activation/fast.h"
 
 #include <cmath>
+#include <cstdint>
 #include <numbers>
 #include <unordered_set>
 #include <vector>
@@ -31,6 +32,10 @@ std::vector<NodeId> rebuild(Tree& tree, const Program& program) {
   return results;
 }
 
+/// How c0 + c1 x + c2 x^2 is written: c0 + x (c1 + c2 x), or e + c2 (x - turn)^2. Where x is a square the latter is one
+/// instruction less if c2 can be made -1, and one more if the square has another reader.
+enum class Quartic : std::uint8_t { by_powers, from_its_turn };
+
 class Rewriting {
  public:
   explicit Rewriting(Tree& tree) : tree_(tree) {}
@@ -49,7 +54,8 @@ class Rewriting {
     }
   }
 
-  NodeId run(NodeId root) {
+  NodeId run(NodeId root, Quartic quartic) {
+    quartic_ = quartic;
     const std::vector<bool> wanted = tree_.reachable({root});
     std::vector<NodeId> rewritten(root + 1);
     for (NodeId id = 0; id <= root; ++id) {
@@ -70,6 +76,7 @@ class Rewriting {
   NodeId rule(NodeId id, const Node& node) {
     if (node.operation == Operation::exp) return tree_.make(Operation::exp2, scaled(std::numbers::log2e, node.a));
     if (node.operation == Operation::erf) return erf(node.a);
+    if (node.operation == Operation::select) return choice(node);
     if (node.operation != Operation::sigmoid) return tree_.make(node);
     if (factors_.count(id) > 0) {
       const NodeId tanh = tree_.make(Operation::tanh, scaled(0.5, node.a));
@@ -79,17 +86,39 @@ class Rewriting {
     return tree_.divide(number(1), tree_.add(number(1), power));
   }
 
+  // Leaky ReLU: where(0 < x, x, c x) is the greater of the two for 0 < c <= 1, a comparison less.
+  NodeId choice(const Node& node) {
+    const Node& test = tree_[node.a];
+    const bool is_leaky = test.operation == Operation::less && tree_.is_number(test.a, 0) && test.b == node.b &&
+                          is_term(node.c) && tree_[node.c].b == node.b;
+    if (!is_leaky) return tree_.make(node);
+    const double slope = tree_[tree_[node.c].a].number;
+    return slope > 0 && slope <= 1 ? tree_.maximum(node.b, node.c) : tree_.make(node);
+  }
+
   // erf(y) as tanh(y (c0 + c1 y^2 + c2 y^4)), fitted for the least greatest error, 3.7e-5. The square stops at 25,
-  // where both are 1 and the polynomial has not turned yet. With y = c z the powers of c go into the coefficients.
+  // where both are 1 and the polynomial has not turned yet, at -c1 / (2 c2) = 29.1. With y = c z the powers of c go
+  // into the coefficients.
   NodeId erf(NodeId y) {
+    constexpr double c0 = 1.1281433792392357, c1 = 0.10408118658876885, c2 = -0.0017864749185219169;
+    constexpr double turn = -c1 / (2 * c2), stop = 25;
     const double scale = is_term(y) ? tree_[tree_[y].a].number : 1;
     const bool is_moderate = std::fabs(scale) > 1e-3 && std::fabs(scale) < 1e3;  // its powers stay within fp32
     const double c = is_moderate ? scale : 1;
     const NodeId z = is_moderate && is_term(y) ? tree_[y].b : y;
-    const NodeId square = tree_.minimum(tree_.multiply(z, z), number(25 / (c * c)));
-    const NodeId high = tree_.multiply(number(-0.0017864749185219169 * std::pow(c, 5)), square);
-    const NodeId middle = tree_.add(number(0.10408118658876885 * std::pow(c, 3)), high);
-    const NodeId polynomial = tree_.add(number(1.1281433792392357 * c), tree_.multiply(square, middle));
+    const NodeId square = tree_.multiply(z, z);
+    NodeId polynomial = 0;
+    if (quartic_ == Quartic::from_its_turn) {
+      const NodeId from_turn = tree_.add(number(-turn / (c * c)), square);
+      const NodeId bounded = tree_.minimum(from_turn, number((stop - turn) / (c * c)));
+      const NodeId high = tree_.multiply(number(c2 * std::pow(c, 5)), tree_.multiply(bounded, bounded));
+      polynomial = tree_.add(number((c0 - c2 * turn * turn) * c), high);
+    } else {
+      const NodeId bounded = tree_.minimum(square, number(stop / (c * c)));
+      const NodeId high = tree_.multiply(number(c2 * std::pow(c, 5)), bounded);
+      const NodeId middle = tree_.add(number(c1 * std::pow(c, 3)), high);
+      polynomial = tree_.add(number(c0 * c), tree_.multiply(bounded, middle));
+    }
     return tree_.make(Operation::tanh, tree_.multiply(z, polynomial));
   }
 
@@ -97,22 +126,23 @@ class Rewriting {
   bool is_term(NodeId id) const { return activation::is_term(tree_, id); }
 
   Tree& tree_;
+  Quartic quartic_ = Quartic::by_powers;
   std::unordered_set<NodeId> factors_;
 };
 
 }  // namespace
 
-FactoredPrograms rewrite_fast(const Program& value, const Program& value_and_derivative) {
+FastPrograms rewrite_fast(const Program& value, const Program& value_and_derivative, ValueFactor value_factor) {
   Tree tree;
   const NodeId f = rebuild(tree, value)[0];
   const std::vector<NodeId> both = rebuild(tree, value_and_derivative);
   Rewriting rewriting(tree);
   rewriting.find_factors(f);
   rewriting.find_factors(both[0]);  // the same f, with the guards that only the derivative needs
-  const NodeId fast_f = rewriting.run(f);
-  const NodeId guarded_f = rewriting.run(both[0]);
-  const NodeId fast_derivative = rewriting.run(both[1]);
-  return factor(tree, fast_f, guarded_f, fast_derivative);
+  const NodeId fast_f = rewriting.run(f, Quartic::from_its_turn);
+  const NodeId guarded_f = rewriting.run(both[0], Quartic::by_powers);
+  const NodeId fast_derivative = rewriting.run(both[1], Quartic::by_powers);
+  return {factor(tree, {fast_f}, value_factor), factor(tree, {guarded_f, fast_derivative}, ValueFactor::is_one)};
 }
 
 }  // namespace gdpa::activation

@@ -7,8 +7,15 @@
 
 namespace gdpa::activation {
 
-/// `value` and `value_and_derivative` of one function, rewritten alike: both compute the same approximation of f, given
-/// a multiple of the score. Afterwards there is no exp, sigmoid and erf: exp2, tanh and divisions stand in their place.
-FactoredPrograms rewrite_fast(const Program& value, const Program& value_and_derivative);
+/// The two programs of one function. Each has its own factors: forward reads the one, backward the other.
+struct FastPrograms {
+  FactoredProgram value;                 ///< results {f / value_factor}
+  FactoredProgram value_and_derivative;  ///< results {f, f'}, its value_factor is 1
+};
+
+/// `value` and `value_and_derivative` of one function, rewritten alike: both compute the same approximation of f, but
+/// for the rounding of their factors. `value_factor` is what that of the first may be. Afterwards there is no exp,
+/// sigmoid and erf: exp2, tanh and divisions stand in their place.
+FastPrograms rewrite_fast(const Program& value, const Program& value_and_derivative, ValueFactor value_factor);
 
 }  // namespace gdpa::activation

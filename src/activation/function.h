@@ -40,12 +40,30 @@ class Function {
   bool is_zero_at_zero_ = false;
 };
 
-/// CUDA C++ of the function as the struct `Activation`, with the members
-///     static constexpr float score_factor;
-///     static __device__ float value(float s);
-///     static __device__ void value_and_derivative(float s, float& f, float& derivative);
-/// which take score_factor times the score and return f and f' of the score: a kernel multiplies its own scale by the
-/// factor, once. Self-contained but for the headers under kernels/ that it names.
-std::string cuda_source(const Function& function, Accuracy accuracy);
+/// What a forward kernel gives the function, and what becomes of the weights.
+struct ForwardForm {
+  /// x is score_factor * scale * (Q K^T). Else it is Q K^T: of a homogeneous function (degree.h), whose output is then
+  /// multiplied by scale^degree.
+  bool scales_scores = true;
+  /// Weights are rounded to fp16, whose range value_factor must suit.
+  bool has_fp16_weights = true;
+};
+
+/// CUDA C++ of the function as two structs. Forward takes
+///     struct Activation {
+///       static constexpr bool scales_scores;       // as ForwardForm says what x is
+///       static constexpr float score_factor;
+///       static constexpr float value_factor;
+///       static constexpr bool clamps_at_zero;
+///       static __device__ float value(float x);
+///     };
+/// where f(s) is value_factor * value(x), or value_factor * max(value(x), 0) where it clamps: a kernel multiplies its
+/// own scale by the one factor and the output by the other, once, and clamps where it rounds. Backward takes
+///     struct ActivationWithDerivative {
+///       static constexpr float score_factor;
+///       static __device__ void value_and_derivative(float x, float& f, float& derivative);
+///     };
+/// which gives f and f' of the score. Self-contained but for the headers under kernels/ that it names.
+std::string cuda_source(const Function& function, Accuracy accuracy, ForwardForm forward = {});
 
 }  // namespace gdpa::activation

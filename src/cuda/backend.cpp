@@ -47,10 +47,12 @@ Accuracy accuracy_of(const Problem& problem) {
 
 plan::GpuPlan plan_of(const Problem& problem, const Params& params, const activation::Function& function,
                       const plan::Gpu& gpu) {
-  return plan::gpu_plan(problem, gpu, plan::registers_of(function.value_and_derivative(), accuracy_of(problem)),
-                        is_aligned(problem, params),
-                        problem.allow_tf32 ? plan::Float32Products::one : plan::Float32Products::three,
-                        tensor_maps(problem, params));
+  plan::GpuPlan plan = plan::gpu_plan(
+      problem, gpu, plan::registers_of(function.value_and_derivative(), accuracy_of(problem)),
+      is_aligned(problem, params), problem.allow_tf32 ? plan::Float32Products::one : plan::Float32Products::three,
+      tensor_maps(problem, params));
+  plan::take_scale_out(plan, function.value(), params.scale);
+  return plan;
 }
 
 /// GDPA_CHECK_OFFSETS=1: debug mode, for the life of the process.
@@ -200,6 +202,7 @@ class Call {
     arguments.packed_rows_q = problem_.rows_q;
     arguments.packed_rows_k = problem_.rows_k;
     arguments.parts = sequence_.plan.parts;
+    arguments.output_factor = static_cast<float>(sequence_.plan.output_factor);
     for (const Reduction& reduction : sequence_.reductions) arguments.*reduction.sums_of = reduction.sums(memory);
     return arguments;
   }

@@ -84,7 +84,8 @@ std::string config_of(const KernelSpec& kernel) {
     number("columns", kernel.head_dim);
     return text + "};\n";
   }
-  text += "  using Activation = ::Activation;\n";
+  const bool is_forward = kernel.kind == KernelKind::forward;
+  text += fmt::format("  using Activation = ::{};\n", is_forward ? "Activation" : "ActivationWithDerivative");
   number("head_dim", kernel.head_dim);
   number("head_dim_v", kernel.head_dim_v);
   number("tile_queries", kernel.tile_queries);
@@ -92,6 +93,7 @@ std::string config_of(const KernelSpec& kernel) {
   number("stages", kernel.stages);
   if (kernel.family == KernelFamily::hopper) {
     number("query_stages", kernel.query_stages);
+    flag("query_in_registers", kernel.query_in_registers);
   }
   number("ctas", kernel.ctas);
   if (kernel.kind == KernelKind::backward) {
@@ -111,6 +113,7 @@ std::string config_of(const KernelSpec& kernel) {
 
 std::string kernel_source(const KernelSpec& kernel, const activation::Function& function, Accuracy accuracy) {
   const std::string_view family = name_of(kernel.family), name = name_of(kernel.kind);
+  const activation::ForwardForm form{kernel.scales_scores, kernel.element == GpuElement::float16};
   const bool has_function = kernel.kind != KernelKind::reduce && kernel.kind != KernelKind::check_offsets;
   return fmt::format(
       "#include \"{7}/{0}.cuh\"\n\n"
@@ -121,7 +124,7 @@ std::string kernel_source(const KernelSpec& kernel, const activation::Function& 
       "{6}(const __grid_constant__ gdpa::{7}::{8} arguments) {{\n"
       "  gdpa::{7}::{0}<Config>(arguments);\n"
       "}}\n",
-      name, has_function ? activation::cuda_source(function, accuracy) : std::string(), config_of(kernel),
+      name, has_function ? activation::cuda_source(function, accuracy, form) : std::string(), config_of(kernel),
       SourceNames::threads, SourceNames::shared_bytes, kernel.ctas, SourceNames::kernel, family,
       arguments_of(kernel.kind));
 }

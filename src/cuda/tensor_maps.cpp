@@ -110,13 +110,13 @@ plan::TensorMaps tensor_maps(const Problem& problem, const Params& params) {
 hopper::ForwardArguments map_forward(const Problem& problem, const portable::Arguments& common,
                                      const plan::GpuPlan& plan) {
   const plan::KernelSpec& kernel = plan.steps.front().kernel;
-  constexpr int rows_of_a_warpgroup = 64;  // each stores its own
+  constexpr int rows_of_a_warpgroup = 64;  // each has its own Q and stores its own O
   const auto [query, key, value, output] = forward_operands(problem, common.params);
   hopper::ForwardArguments arguments{};
   arguments.common = common;
   arguments.scale = static_cast<float>(common.params.scale);
   arguments.in_runs = plan.in_runs;
-  arguments.query = map(query, problem.dtype, kernel.tile_queries);
+  arguments.query = map(query, problem.dtype, rows_of_a_warpgroup);
   arguments.key = map(key, problem.dtype, kernel.tile_keys);
   arguments.value = map(value, problem.dtype, kernel.tile_keys);
   arguments.output = map(output, problem.dtype, rows_of_a_warpgroup);

@@ -2,8 +2,11 @@
 #include "plan/gpu_plan.h"
 
 #include <algorithm>
+#include <cmath>
+#include <optional>
 #include <string>
 
+#include "activation/degree.h"
 #include "plan/gpu_tiles.h"
 #include "plan/hopper_plan.h"
 
@@ -184,6 +187,19 @@ GpuPlan gpu_plan(const Problem& problem, const Gpu& gpu, FunctionRegisters funct
                  Float32Products products, TensorMaps tensor_maps) {
   Planner planner(problem, gpu, function, aligned, products, tensor_maps);
   return problem.direction == Direction::forward ? planner.forward() : planner.backward();
+}
+
+void take_scale_out(GpuPlan& plan, const activation::Program& value, double scale) {
+  // bfloat16 and fp32 reach 2^128: with a factor in these bounds, neither a weight nor a sum overflows where the result
+  // is below 2^96, nor does one vanish that is above 2^-94. fp16 ends at 65504, which scores of head dim 128 do reach.
+  constexpr double least = 0x1p-32, most = 0x1p32;
+  KernelSpec& kernel = plan.steps.front().kernel;
+  const std::optional<double> degree = activation::degree_of(value);
+  if (kernel.kind != KernelKind::forward || kernel.element == GpuElement::float16 || !degree || !(scale > 0)) return;
+  const double factor = std::pow(scale, *degree);
+  if (!(factor >= least && factor <= most)) return;
+  kernel.scales_scores = false;
+  plan.output_factor = factor;
 }
 
 }  // namespace gdpa::plan

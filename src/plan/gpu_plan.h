@@ -47,12 +47,14 @@ struct KernelSpec {
   int warps = 0;         ///< that compute, along the rows that the CTA owns
   int column_warps = 1;  ///< along the columns of the sums; backward: along the queries of the scores too
   int stages = 0;
-  int query_stages = 0;  ///< hopper: buffers of Q; the others are of K and V
-  int ctas = 1;          ///< that shall fit on one multiprocessor
+  int query_stages = 0;             ///< hopper: buffers of Q; the others are of K and V
+  bool query_in_registers = false;  ///< hopper: Q as operand; else it stays in shared memory
+  int ctas = 1;                     ///< that shall fit on one multiprocessor
   bool aligned = false;
   bool reduce_grad_query = false;
   bool keys_shared = false;
   bool queries_shared = false;
+  bool scales_scores = true;  ///< forward: else the output is multiplied, by GpuPlan::output_factor
 
   bool operator==(const KernelSpec&) const = default;
 };
@@ -77,6 +79,7 @@ struct GpuPlan {
   GpuWorkspace workspace;
   std::vector<GpuStep> steps;
   bool deterministic = true;
+  double output_factor = 1;  ///< forward, where scores are not scaled: of every output, beside out_scale
   bool in_runs = false;  ///< hopper: each CTA takes places that follow each other, so that K and V stay in its buffers
   std::string reason;    ///< why these kernels, in one sentence
 };
@@ -96,5 +99,9 @@ GpuStep reduction(const Problem& problem, const Gpu& gpu, bool aligned, int64_t 
 /// Throws Error (runtime) where the GPU has too little shared memory for these head dims.
 GpuPlan gpu_plan(const Problem& problem, const Gpu& gpu, FunctionRegisters function, bool aligned,
                  Float32Products products, TensorMaps tensor_maps = TensorMaps::unavailable);
+
+/// Makes a forward plan leave out the product of each score by scale, where f(scale s) is a multiple of f(s) and the
+/// weights, scale^-degree larger then, cannot overflow for it. `value` is the program of f.
+void take_scale_out(GpuPlan& plan, const activation::Program& value, double scale);
 
 }  // namespace gdpa::plan

@@ -5,16 +5,69 @@
 
 #include <algorithm>
 
+#include "hopper/arguments.cuh"
+
 namespace gdpa::plan {
 namespace {
 
+constexpr int shared_kilobytes = 227;
+
 int widest(const KernelSpec& kernel) { return std::max(kernel.head_dim, kernel.head_dim_v); }
+
+int round_up(int count, int unit) { return (count + unit - 1) / unit * unit; }
+
+/// What bounds the tiles of head dims above 128: the registers of a thread of a warpgroup, which holds 64 rows of each
+/// operand, and shared memory.
+struct WideTile {
+  const KernelSpec& kernel;
+
+  int operand_registers() const {
+    const int query = kernel.query_in_registers ? round_up(kernel.head_dim, 16) / 4 : 0;
+    const int scores = kernel.tile_keys / 2, weights = kernel.tile_keys / 4;
+    return query + scores + weights + hopper::output_columns(kernel.head_dim_v) / 2;
+  }
+
+  int shared_bytes() const {
+    constexpr int element_bytes = 2, block_columns = 64, ring_and_barriers = 3072;
+    const int columns = round_up(kernel.head_dim, block_columns),
+              columns_v = round_up(kernel.head_dim_v, block_columns);
+    const int query = kernel.query_in_registers ? std::max(columns, columns_v) : columns;  // O takes its place
+    return (kernel.query_stages * kernel.tile_queries * query +
+            kernel.stages * kernel.tile_keys * (columns + columns_v)) *
+               element_bytes +
+           ring_and_barriers;
+  }
+
+  bool fits() const {
+    // Of 224 registers the compiler needs 32 for all else, and more beside both Q and 256 columns of O.
+    const bool has_room = !kernel.query_in_registers || hopper::output_columns(kernel.head_dim_v) < 256;
+    return has_room && operand_registers() <= 192 && shared_bytes() <= shared_kilobytes * 1024;
+  }
+};
+
+/// Takes as many keys as fit; false where it cannot be 64.
+bool take_keys(KernelSpec& kernel, bool query_in_registers) {
+  kernel.query_in_registers = query_in_registers;
+  for (kernel.tile_keys = 128; kernel.tile_keys >= 64; kernel.tile_keys -= 16) {
+    if (WideTile{kernel}.fits()) return true;
+  }
+  return false;
+}
+
+/// Q in registers where there is room for it, then as many keys as fit two buffers, then more buffers.
+void choose_wide_tiles(KernelSpec& kernel) {
+  kernel.stages = 2;
+  kernel.query_stages = 1;
+  if (!take_keys(kernel, true)) take_keys(kernel, false);
+  for (int* const buffers : {&kernel.stages, &kernel.query_stages}) {
+    ++*buffers;
+    if (!WideTile{kernel}.fits()) --*buffers;
+  }
+}
 
 }  // namespace
 
 std::string why_not_hopper(const Problem& problem, const Gpu& gpu, const KernelSpec& kernel, TensorMaps tensor_maps) {
-  constexpr int most_columns = 128;
-  constexpr int shared_kilobytes = 227;
   if (gpu.capability != 90) {
     return fmt::format("it needs compute capability 9.0, not {}.{}", gpu.capability / 10, gpu.capability % 10);
   }
@@ -22,7 +75,6 @@ std::string why_not_hopper(const Problem& problem, const Gpu& gpu, const KernelS
     return fmt::format("it needs {} KB of shared memory, not {}", shared_kilobytes, gpu.shared_bytes / 1024);
   }
   if (problem.dtype == DType::float32) return "it takes bfloat16 and float16";
-  if (widest(kernel) > most_columns) return fmt::format("it takes head dims up to {}", most_columns);
   if (!kernel.aligned) return "some row does not begin at a multiple of 16 bytes";
   if (tensor_maps == TensorMaps::unavailable) return "the copy engine does not reach an operand of these strides";
   return {};
@@ -33,8 +85,10 @@ void choose_hopper_tiles(KernelSpec& kernel, int64_t mean_keys) {
   const bool are_few = mean_keys <= (is_narrow ? 512 : 256);
   kernel.family = KernelFamily::hopper;
   kernel.tile_queries = 128;
-  kernel.tile_keys = is_narrow && !are_few ? 192 : 128;
   kernel.warps = 8;  // two warpgroups
+  if (widest(kernel) > 128) return choose_wide_tiles(kernel);
+  kernel.query_in_registers = true;
+  kernel.tile_keys = is_narrow && !are_few ? 192 : 128;
   kernel.stages = !are_few ? 3 : is_narrow ? 4 : 2;
   kernel.query_stages = are_few ? 3 : 1;
 }

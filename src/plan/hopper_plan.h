@@ -8,12 +8,12 @@
 
 namespace gdpa::plan {
 
-/// Why the Hopper forward does not take a problem, or an empty string. Of the kernel, element, head dims and alignment
-/// are read.
+/// Why the Hopper forward does not take a problem, or an empty string. Of the kernel, alignment is
+/// read.
 std::string why_not_hopper(const Problem& problem, const Gpu& gpu, const KernelSpec& kernel, TensorMaps tensor_maps);
 
 /// Sets the family, tile, warps and buffers for keys of this mean length. Where they are few, K and V need few buffers
-/// to stay, and Q gets several, since it streams.
+/// to stay, and Q gets several, since it streams. With a head dim above 128 registers and shared memory decide.
 void choose_hopper_tiles(KernelSpec& kernel, int64_t mean_keys);
 
 }  // namespace gdpa::plan

@@ -1,23 +1,26 @@
-// The multiple of the score that a function asks for, and what it saves: products by constants that the kernel's own
-// product by `scale` does on the way.
+// The multiple of the score that a function asks for, the multiple of itself that it gives, and what they save:
+// products by constants that the kernel's own products by `scale` and `out_scale` do on the way.
 #include "activation/factors.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
+#include <string>
+#include <vector>
 
 #include "activation/fast.h"
 #include "activation/function.h"
 #include "activation/lower.h"
+#include "activation/scalar.h"
 #include "gdpa/activation.h"
 
 namespace gdpa::activation {
 namespace {
 
-FactoredPrograms fast(const char* text) {
+FastPrograms fast(const std::string& text, ValueFactor value_factor = ValueFactor::suits_bfloat16) {
   const Activation activation(text);
-  return rewrite_fast(activation.function().value(), activation.function().value_and_derivative());
+  return rewrite_fast(activation.function().value(), activation.function().value_and_derivative(), value_factor);
 }
 
 std::ptrdiff_t count(const Program& program, Operation operation) {
@@ -25,30 +28,98 @@ std::ptrdiff_t count(const Program& program, Operation operation) {
                        [&](const Step& step) { return step.operation == operation; });
 }
 
+/// Products and sums; bounds.
+struct Arithmetic {
+  std::ptrdiff_t products;
+  std::ptrdiff_t sums;
+  std::ptrdiff_t bounds;
+
+  bool operator==(const Arithmetic&) const = default;
+};
+
+Arithmetic arithmetic(const FactoredProgram& factored) {
+  const Program& program = factored.program;
+  return {count(program, Operation::multiply), count(program, Operation::add) + count(program, Operation::subtract),
+          count(program, Operation::minimum) + count(program, Operation::maximum)};
+}
+
+/// f of a score as fp32 arithmetic makes it of the program: every constant and every step is rounded.
+double in_fp32(const FactoredProgram& factored, double score) {
+  const auto rounded = [](double x) { return static_cast<double>(static_cast<float>(x)); };
+  std::vector<double> values;
+  for (const Step& step : factored.program.steps) {
+    double value = step.number;
+    if (step.operation == Operation::score) value = rounded(factored.score_factor) * rounded(score);
+    if (operand_count(step.operation) > 0) {
+      value = apply(step.operation, values[step.a], values[step.b], values[step.c]);
+    }
+    values.push_back(rounded(value));
+  }
+  return rounded(factored.value_factor) * values[factored.program.results[0]];
+}
+
+TEST(Factors, ACubicIsMonicInGeluTanh) {
+  // y (y^2 + C), y + y tanh: every product but one is part of a sum; and the bound that keeps -inf away.
+  for (const char* text : {"gelu_tanh", "0.5 * s * (1 + tanh(sqrt(2 / pi) * (s + 0.044715 * s^3)))"}) {
+    const FactoredProgram value = fast(text).value;
+    EXPECT_NEAR(value.score_factor, std::cbrt(std::sqrt(2 / M_PI) * 0.044715), 1e-12) << text;
+    EXPECT_NEAR(value.value_factor, 0.5 / value.score_factor, 1e-12) << text;
+    EXPECT_EQ(arithmetic(value), (Arithmetic{3, 2, text == std::string("gelu_tanh")})) << text;
+  }
+}
+
+TEST(Factors, AQuinticIsMonicInGelu) {
+  const FactoredProgram value = fast("gelu").value;
+  EXPECT_EQ(arithmetic(value), (Arithmetic{4, 3, 2}));
+  EXPECT_GT(value.value_factor, 1);
+}
+
 TEST(Factors, HalfTheScoreMakesSiluOneSpecialFunctionAndOneFusedProduct) {
   for (const char* text : {"silu", "s * sigmoid(s)"}) {
-    const FactoredPrograms programs = fast(text);
-    EXPECT_EQ(programs.score_factor, 0.5) << text;
-    EXPECT_EQ(count(programs.value, Operation::multiply), 1) << text;
-    EXPECT_EQ(count(programs.value, Operation::add), 1) << text;
+    const FactoredProgram value = fast(text).value;
+    EXPECT_EQ(value.score_factor, 0.5) << text;
+    EXPECT_EQ(count(value.program, Operation::multiply), 1) << text;
+    EXPECT_EQ(count(value.program, Operation::add), 1) << text;
   }
 }
 
 TEST(Factors, TheConstantOfAnExponentialGoesIntoTheScale) {
-  const FactoredPrograms programs = fast("sigmoid");
-  EXPECT_DOUBLE_EQ(programs.score_factor, 1 / std::log(2.0));
-  EXPECT_EQ(count(programs.value, Operation::multiply), 0);
+  const FactoredProgram value = fast("sigmoid").value;
+  EXPECT_DOUBLE_EQ(value.score_factor, 1 / std::log(2.0));
+  EXPECT_EQ(count(value.program, Operation::multiply), 0);
+  EXPECT_EQ(arithmetic(fast("exp(2 - (3 * s)^2)").value), (Arithmetic{1, 1, 0}));
 }
 
-TEST(Factors, ASquareAndABoundTakeTheirsToo) {
-  const FactoredPrograms programs = fast("gelu_tanh");
-  EXPECT_EQ(programs.score_factor, 0.5);
-  EXPECT_EQ(count(programs.value, Operation::multiply), 4);  // two of them fused with a sum
-  EXPECT_NEAR(evaluate(programs.value, 0.5 * -1.5)[0], Activation("gelu_tanh").value(-1.5), 1e-15);
+TEST(Factors, AFactorOfTheWholeGoesIntoTheOutput) {
+  for (const char* text : {"7 * tanh(s)", "-0.25 * tanh(s)"}) {
+    const FactoredProgram value = fast(text).value;
+    EXPECT_EQ(value.value_factor, text[0] == '7' ? 7 : -0.25);
+    EXPECT_EQ(arithmetic(value), (Arithmetic{0, 0, 0}));
+  }
+  EXPECT_EQ(arithmetic(fast("s * sigmoid(1.702 * s)").value), (Arithmetic{1, 1, 0}));
+}
+
+TEST(Factors, WeightsOfFp16AreNotLargerThanTheFunctionNorMuchSmaller) {
+  for (const char* text : {"gelu", "gelu_tanh", "silu", "s * sigmoid(1.702 * s)", "7 * tanh(s)", "-0.25 * tanh(s)",
+                           "hardswish", "3 * tanh(s)"}) {
+    const double factor = std::fabs(fast(text, ValueFactor::suits_fp16).value.value_factor);
+    EXPECT_GE(factor, 1) << text;
+    EXPECT_LE(factor, 4) << text;
+  }
+}
+
+TEST(Factors, NoneIsTakenOutOfTheValueBesideTheDerivative) {
+  for (const char* text : {"gelu", "gelu_tanh", "7 * tanh(s)"}) {
+    EXPECT_EQ(fast(text).value_and_derivative.value_factor, 1) << text;
+  }
 }
 
 TEST(Factors, AreOneWhereNothingIsSaved) {
-  for (const char* text : {"relu", "identity", "tanh", "softplus"}) EXPECT_EQ(fast(text).score_factor, 1) << text;
+  for (const char* text : {"relu", "identity", "tanh", "softplus"}) {
+    const FactoredProgram value = fast(text).value;
+    EXPECT_EQ(value.score_factor, 1) << text;
+    EXPECT_EQ(value.value_factor, 1) << text;
+  }
 }
 
 TEST(Factors, OfANegativeBoundExchangeItsSides) {
@@ -56,10 +127,72 @@ TEST(Factors, OfANegativeBoundExchangeItsSides) {
   const NodeId negative = tree.negate(tree.multiply(tree.number(3), tree.score()));
   const NodeId bounded = tree.minimum(negative, tree.number(2));
   const NodeId value = tree.multiply(bounded, tree.make(Operation::tanh, tree.multiply(tree.number(3), tree.score())));
-  const FactoredPrograms programs = factor(tree, value, value, value);
-  EXPECT_EQ(programs.score_factor, 3);
+  const FactoredProgram factored = factor(tree, {value}, ValueFactor::is_one);
+  EXPECT_EQ(factored.score_factor, 3);
   for (double s = -4; s < 4; s += 0.3) {
-    EXPECT_NEAR(evaluate(programs.value, 3 * s)[0], std::fmin(-3 * s, 2) * std::tanh(3 * s), 1e-14) << s;
+    EXPECT_NEAR(evaluate(factored.program, 3 * s)[0], std::fmin(-3 * s, 2) * std::tanh(3 * s), 1e-14) << s;
+  }
+}
+
+/// What users write: polynomials, their sums, bounds and signs, in every place that a factor may pass.
+const std::vector<std::string>& expressions() {
+  static const std::vector<std::string> all = [] {
+    std::vector<std::string> texts;
+    for (const NamedActivation& named : named_activations()) texts.push_back(named.name);
+    for (const char* text : {"s * sigmoid(1.702 * s)",
+                             "0.5 * s * (1 + tanh(sqrt(2 / pi) * (s + 0.044715 * s^3)))",
+                             "s * (1 + 0.1 * s^2)",
+                             "s^3 - 2 * s^2",
+                             "s - 0.1 * s^2 + 0.01 * s^3",
+                             "3 * s^4 + 2 * s^2 + 1",
+                             "exp(2 - (3 * s)^2)",
+                             "exp(1 - s)",
+                             "5 * tanh(0.3 * s) - 1",
+                             "-0.7 * relu(2 * s - 1)",
+                             "clamp(0.2 * s + 0.5, 0, 1) * s",
+                             "erf(0.3 * s) * s",
+                             "s * tanh(softplus(s))",
+                             "1 - 2 * sigmoid(3 * s)",
+                             "min(2 * s, 3, -s^2) + max(-4 * s, -1)",
+                             "abs(3 * s) - s",
+                             "where(s > 0, 2 * s, -0.3 * s)",
+                             "where(s > 0, s, 0.2 * s) * 9",
+                             "where(s > 0, s, 3 * s)",
+                             "cos(2 * s + 1)",
+                             "(2 * s + 1) * (3 - s) / 7",
+                             "s * (s * (s * 1e-2 - 0.3) + 2)",
+                             "1e-6 * s * (1 + 1e6 * tanh(s))",
+                             "tanh(-2 * (s - 0.5 * s^3))",
+                             "(1 + s^2)^-0.5 * s",
+                             "s / (1 + abs(s))",
+                             "-s",
+                             "-(1 + s) * sigmoid(-s)"}) {
+      texts.emplace_back(text);
+    }
+    return texts;
+  }();
+  return all;
+}
+
+TEST(Factors, LeaveTheFunctionAsItIsInFp32) {
+  for (const std::string& text : expressions()) {
+    const Activation activation(text);
+    // erf's polynomial is off by 3.7e-5.
+    const bool has_erf = count(activation.function().value(), Operation::erf) > 0;
+    for (const ValueFactor value_factor : {ValueFactor::suits_fp16, ValueFactor::suits_bfloat16}) {
+      const FactoredProgram value = fast(text, value_factor).value;
+      for (double s = -9; s <= 9; s += 0.0137) {
+        const double f = activation.value(static_cast<double>(static_cast<float>(s)));
+        const double tolerance = has_erf ? 4e-5 * (1 + std::fabs(s)) : 4e-6 * (1 + std::fabs(s) + std::fabs(f));
+        ASSERT_NEAR(in_fp32(value, s), f, tolerance) << text << " at " << s;
+      }
+    }
+  }
+}
+
+TEST(Factors, KeepNaN) {
+  for (const std::string& text : expressions()) {
+    EXPECT_TRUE(std::isnan(in_fp32(fast(text).value, std::nan("")))) << text;
   }
 }
 

@@ -47,10 +47,11 @@ TEST(Guards, ThatChangeAFiniteValueStay) {
 
 TEST(Guards, OfTheDerivativeAreSharedWithTheValueBesideItInTheFastFormToo) {
   const Function& function = Activation("gelu_tanh").function();
-  const FactoredPrograms fast = rewrite_fast(function.value(), function.value_and_derivative());
-  const auto& steps = fast.value_and_derivative.steps;
+  const FastPrograms fast =
+      rewrite_fast(function.value(), function.value_and_derivative(), ValueFactor::suits_bfloat16);
+  const auto& steps = fast.value_and_derivative.program.steps;
   EXPECT_EQ(std::count_if(steps.begin(), steps.end(), [](const Step& s) { return s.operation == Operation::tanh; }), 1);
-  EXPECT_EQ(bounds_in(fast.value), 1);
+  EXPECT_EQ(bounds_in(fast.value.program), 1);
 }
 
 TEST(Guards, WithoutThemTheValueIsTheSameBitsAsBesideTheDerivative) {

@@ -120,9 +120,9 @@ std::vector<KernelSpec> kernels_of(const Problem& problem, const plan::Gpu& gpu,
   const auto registers = plan::registers_of(activation.function().value_and_derivative(), accuracy);
   const auto products = problem.allow_tf32 ? plan::Float32Products::one : plan::Float32Products::three;
   std::vector<KernelSpec> result;
-  for (const plan::GpuStep& step : plan::gpu_plan(problem, gpu, registers, aligned, products).steps) {
-    result.push_back(step.kernel);
-  }
+  plan::GpuPlan plan = plan::gpu_plan(problem, gpu, registers, aligned, products);
+  plan::take_scale_out(plan, activation.function().value(), 0.125);
+  for (const plan::GpuStep& step : plan.steps) result.push_back(step.kernel);
   result.push_back(plan::reduction(problem, gpu, aligned, problem.head_dim, 1000).kernel);
   return result;
 }

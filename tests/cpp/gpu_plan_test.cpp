@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "activation/function.h"
@@ -219,7 +222,64 @@ TEST(GpuPlan, WhatTheHopperForwardDoesNotTakeIsPortableAndThePlanSaysWhy) {
   expect_portable(hopper_plan_of(problem, 90, false), "16 bytes");
   expect_portable(hopper_plan_of(problem, 90, true, TensorMaps::unavailable), "strides");
   expect_portable(hopper_plan_of(problem_of(Direction::forward, DType::float32)), "bfloat16 and float16");
-  expect_portable(hopper_plan_of(problem_of(Direction::forward, DType::float16, 136)), "head dims up to 128");
+}
+
+/// Calls visit(kernel) for the Hopper forward of every pair of head dims, with few keys and with many.
+template <class Visit>
+void visit_hopper_kernels(Visit visit) {
+  Problem problem = problem_of(Direction::forward);
+  for (problem.head_dim = 8; problem.head_dim <= 256; problem.head_dim += 8) {
+    for (problem.head_dim_v = 8; problem.head_dim_v <= 256; problem.head_dim_v += 8) {
+      for (const int64_t mean_keys : {100, 2048}) {
+        problem.rows_k = mean_keys * problem.batch;
+        const KernelSpec kernel = hopper_plan_of(problem).steps[0].kernel;
+        ASSERT_EQ(kernel.family, KernelFamily::hopper);
+        visit(kernel);
+      }
+    }
+  }
+}
+
+int round_up(int count, int unit) { return (count + unit - 1) / unit * unit; }
+
+TEST(GpuPlan, EveryHopperTileFitsSharedMemory) {
+  visit_hopper_kernels([](const KernelSpec& kernel) {
+    constexpr int ring_and_barriers = 2816 + 128;
+    const int row = round_up(kernel.head_dim, 64) * 2, row_v = round_up(kernel.head_dim_v, 64) * 2;
+    const int query = kernel.query_in_registers ? std::max(row, row_v) : row;
+    const int bytes = kernel.query_stages * kernel.tile_queries * query +
+                      kernel.stages * kernel.tile_keys * (row + row_v) + ring_and_barriers;
+    ASSERT_LE(bytes, Gpu{}.shared_bytes) << kernel.head_dim << " x " << kernel.head_dim_v;
+  });
+}
+
+/// 224 registers, of which the compiler needs 32 for all else.
+TEST(GpuPlan, EveryHopperTileFitsTheRegistersOfAThread) {
+  visit_hopper_kernels([](const KernelSpec& kernel) {
+    const int query = kernel.query_in_registers ? round_up(kernel.head_dim, 16) / 4 : 0;
+    const int scores = kernel.tile_keys / 2, weights = kernel.tile_keys / 4;
+    const int output = std::max(32, round_up(kernel.head_dim_v, 32) / 2);
+    ASSERT_LE(query + scores + weights + output, 192) << kernel.head_dim << " x " << kernel.head_dim_v;
+  });
+}
+
+TEST(GpuPlan, WideHeadsKeepQueriesInRegistersWhereThereIsRoomForSixtyFourKeys) {
+  const auto kernel_of = [](int64_t head_dim, int64_t head_dim_v) {
+    Problem problem = problem_of(Direction::forward, DType::bfloat16, head_dim);
+    problem.head_dim_v = head_dim_v;
+    problem.rows_k = 2048 * problem.batch;
+    return hopper_plan_of(problem).steps[0].kernel;
+  };
+  const auto expect_tile = [&](int64_t head_dim, int64_t head_dim_v, bool query_in_registers, int tile_keys) {
+    const KernelSpec kernel = kernel_of(head_dim, head_dim_v);
+    EXPECT_EQ(kernel.query_in_registers, query_in_registers) << head_dim << " x " << head_dim_v;
+    EXPECT_EQ(kernel.tile_keys, tile_keys) << head_dim << " x " << head_dim_v;
+  };
+  expect_tile(192, 192, true, 64);
+  expect_tile(192, 128, true, 96);
+  expect_tile(256, 128, true, 80);
+  expect_tile(256, 256, false, 80);
+  expect_tile(128, 256, false, 80);
 }
 
 TEST(GpuPlan, KeysThatFitSharedMemoryAreMetInRuns) {
@@ -231,6 +291,40 @@ TEST(GpuPlan, KeysThatFitSharedMemoryAreMetInRuns) {
   problem.key_form = Form::shared;
   problem.rows_k = 256;
   EXPECT_TRUE(hopper_plan_of(problem).in_runs);
+}
+
+GpuPlan plan_with_scale(const Problem& problem, const char* function, double scale) {
+  GpuPlan plan = plan_of(problem);
+  take_scale_out(plan, Activation(function).function().value(), scale);
+  return plan;
+}
+
+TEST(GpuPlan, TheOutputTakesTheScaleOfHomogeneousFunctions) {
+  const Problem problem = problem_of(Direction::forward);
+  for (const auto& [function, factor] : {std::pair{"relu", 0.25}, std::pair{"leaky_relu", 0.25},
+                                         std::pair{"relu2", 0.0625}, std::pair{"sqrt(abs(s))", 0.5}}) {
+    const GpuPlan plan = plan_with_scale(problem, function, 0.25);
+    EXPECT_FALSE(plan.steps[0].kernel.scales_scores) << function;
+    EXPECT_EQ(plan.output_factor, factor) << function;
+  }
+}
+
+TEST(GpuPlan, ScoresAreScaledWhereTheOutputCannotTakeTheScale) {
+  const auto scales_scores = [](const Problem& problem, const char* function, double scale) {
+    const GpuPlan plan = plan_with_scale(problem, function, scale);
+    EXPECT_EQ(plan.output_factor, plan.steps[0].kernel.scales_scores ? 1 : std::fabs(scale));
+    return plan.steps[0].kernel.scales_scores;
+  };
+  const Problem problem = problem_of(Direction::forward);
+  EXPECT_FALSE(scales_scores(problem, "relu", 1e-3));
+  EXPECT_TRUE(scales_scores(problem, "gelu", 1e-3));
+  EXPECT_TRUE(scales_scores(problem, "relu", -1e-3));  // relu(-s) is no multiple of relu(s)
+  EXPECT_TRUE(scales_scores(problem, "relu2", -1e-3));
+  EXPECT_TRUE(scales_scores(problem, "relu", 0));
+  EXPECT_TRUE(scales_scores(problem, "relu", 1e-12));  // unscaled weights may overflow
+  EXPECT_TRUE(scales_scores(problem, "relu", 1e12));   // or vanish
+  EXPECT_TRUE(scales_scores(problem_of(Direction::forward, DType::float16), "relu", 1e-3));
+  EXPECT_TRUE(scales_scores(problem_of(Direction::backward), "relu", 1e-3));
 }
 
 }  // namespace

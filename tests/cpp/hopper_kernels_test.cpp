@@ -1,6 +1,6 @@
 // The Hopper kernels compile, by the NVRTC at hand, without a spill and without a warning that products wait for each
 // other, multiply by WGMMA and copy by TMA; and the function lies between the two waits, where the products of P V run
-// beside it. No GPU is needed.
+// beside it, in as few instructions as its formula has. No GPU is needed.
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -23,6 +23,8 @@ struct Case {
   int64_t head_dim_v;
   int64_t mean_keys;
   const char* function;
+  int tanhs;       ///< for each score
+  int arithmetic;  ///< instructions in fp32 beside them, bounds among them
 };
 
 std::ostream& operator<<(std::ostream& stream, const Case& test) {
@@ -44,12 +46,13 @@ class HopperKernels : public testing::TestWithParam<Case> {
     problem.head_dim = GetParam().head_dim;
     problem.head_dim_v = GetParam().head_dim_v;
     problem.rows_q = problem.rows_k = GetParam().mean_keys * problem.batch;
-    const plan::GpuPlan plan = plan::gpu_plan(problem, plan::Gpu{}, plan::FunctionRegisters::few, true,
-                                              plan::Float32Products::three, plan::TensorMaps::available);
+    const Activation activation(GetParam().function);
+    plan::GpuPlan plan = plan::gpu_plan(problem, plan::Gpu{}, plan::FunctionRegisters::few, true,
+                                        plan::Float32Products::three, plan::TensorMaps::available);
+    plan::take_scale_out(plan, activation.function().value(), 0.125);
     ASSERT_EQ(plan.steps.size(), 1U);
     ASSERT_EQ(plan.steps[0].kernel.family, plan::KernelFamily::hopper) << plan.reason;
     kernel_ = plan.steps[0].kernel;
-    const Activation activation(GetParam().function);
     compiled_ = nvrtc_->compile({kernel_source(kernel_, activation.function(), Accuracy::fast), activation.text()},
                                 "sm_90a", {"--ptxas-options=-v"});
   }
@@ -68,25 +71,41 @@ TEST_P(HopperKernels, KeepEverythingInRegistersAndNoProductWaits) {
 TEST_P(HopperKernels, TheFunctionRunsWhileTheProductsDo) {
   if (disassembler().empty()) GTEST_SKIP() << "no nvdisasm: set GDPA_SITE_PACKAGES to a folder that holds triton";
   const std::string code = disassemble(compiled_.cubin);
-  for (const char* instruction : {"HGMMA", "UTMALDG", "UTMASTG", "USETMAXREG"}) {
+  for (const char* instruction : {"HGMMA", "UTMALDG", "USETMAXREG"}) {
     EXPECT_NE(code.find(instruction), std::string::npos) << instruction;
   }
-  // Between the wait for Q K^T and the wait for P V, once for each score that a thread holds.
+  // O leaves by the copy engine from the place of Q, or by 16 bytes a thread where Q stays there.
+  EXPECT_EQ(code.find("UTMASTG") != std::string::npos, kernel_.query_in_registers);
+  // Between the wait for Q K^T and the wait for P V, for each score that a thread holds.
   const std::size_t begin = code.find("WARPGROUP.DEPBAR.LE gsb0, 0x1");
   ASSERT_NE(begin, std::string::npos);
   const std::size_t end = code.find("WARPGROUP.DEPBAR.LE gsb0, 0x0", begin);
   ASSERT_NE(end, std::string::npos);
-  std::size_t count = 0;
-  for (std::size_t at = begin; (at = code.find("MUFU.TANH", at)) < end; ++at) ++count;
-  EXPECT_EQ(count, static_cast<std::size_t>(kernel_.tile_keys) / 2);
+  const auto count = [&](const char* instruction) {
+    int result = 0;
+    for (std::size_t at = begin; (at = code.find(instruction, at)) < end; ++at) ++result;
+    return result;
+  };
+  const int scores = kernel_.tile_keys / 2;
+  EXPECT_EQ(count(" MUFU.TANH "), GetParam().tanhs * scores);
+  const int arithmetic = count(" FMUL ") + count(" FFMA ") + count(" FADD ") + count(" FMNMX");
+  EXPECT_EQ(arithmetic, GetParam().arithmetic * scores);
+  // max(x, 0) is a part of the rounding to 16 bits.
+  EXPECT_EQ(code.find("F2FP.RELU") != std::string::npos, std::string(GetParam().function) == "relu");
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Plans, HopperKernels,
-    testing::Values(Case{DType::bfloat16, 128, 128, 2048, "gelu_tanh"}, Case{DType::bfloat16, 128, 128, 256, "silu"},
-                    Case{DType::float16, 128, 128, 2048, "gelu"}, Case{DType::bfloat16, 64, 64, 2048, "gelu_tanh"},
-                    Case{DType::bfloat16, 64, 64, 256, "gelu"}, Case{DType::float16, 96, 64, 2048, "silu"},
-                    Case{DType::bfloat16, 40, 72, 2048, "tanh"}));
+    testing::Values(
+        Case{DType::bfloat16, 128, 128, 2048, "gelu_tanh", 1, 5}, Case{DType::bfloat16, 128, 128, 256, "silu", 1, 3},
+        Case{DType::float16, 128, 128, 2048, "gelu", 1, 7}, Case{DType::bfloat16, 64, 64, 2048, "gelu_tanh", 1, 5},
+        Case{DType::bfloat16, 64, 64, 256, "gelu", 1, 7}, Case{DType::float16, 96, 64, 2048, "silu", 1, 3},
+        Case{DType::bfloat16, 40, 72, 2048, "tanh", 1, 1}, Case{DType::bfloat16, 128, 128, 2048, "relu", 0, 0},
+        Case{DType::float16, 64, 64, 2048, "relu", 0, 1}, Case{DType::bfloat16, 64, 64, 256, "relu2", 0, 2},
+        Case{DType::bfloat16, 192, 192, 2048, "gelu_tanh", 1, 5}, Case{DType::float16, 160, 160, 128, "gelu", 1, 7},
+        Case{DType::bfloat16, 192, 128, 2048, "silu", 1, 3}, Case{DType::float16, 136, 200, 2048, "tanh", 1, 1},
+        Case{DType::bfloat16, 128, 256, 2048, "gelu", 1, 7}, Case{DType::bfloat16, 256, 64, 2048, "silu", 1, 3},
+        Case{DType::bfloat16, 256, 256, 2048, "gelu", 1, 7}, Case{DType::float16, 256, 256, 128, "gelu_tanh", 1, 5}));
 
 }  // namespace
 }  // namespace gdpa::cuda
