@@ -30,6 +30,30 @@ struct BFloat16 {
   }
 };
 
+/// Multiplies pairs of an element type, rounding once, by a factor that is more precise than the type.
+template <class Element>
+struct SplitFactor;
+
+template <>
+struct SplitFactor<BFloat16> {
+  // Each twice in a word. Neither is 0 and both have the sign of the factor, so that infinity stays infinity.
+  unsigned high, low;
+
+  __device__ explicit SplitFactor(float factor) {
+    const unsigned cut = __float_as_uint(factor * 0.99f) & 0xffff0000u;
+    const float rest = factor - __uint_as_float(cut);
+    high = cut | cut >> 16;
+    low = BFloat16::pack(rest, rest);
+  }
+
+  __device__ unsigned times(unsigned pair) const {
+    unsigned rest, product;
+    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(rest) : "r"(pair), "r"(low));
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(product) : "r"(pair), "r"(high), "r"(rest));
+    return product;
+  }
+};
+
 struct Float16 {
   using Storage = Half16;
   static constexpr int bytes = 2;

@@ -16,6 +16,9 @@ struct Barrier {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address), "r"(arrivals));
   }
 
+  /// Before its memory becomes another barrier; nobody may be at it.
+  __device__ void invalidate() const { asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(address) : "memory"); }
+
   __device__ void arrive() const { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address) : "memory"); }
 
   /// One arrival, and the announcement of bytes that copies will bring.
@@ -51,6 +54,9 @@ struct Barriers {
   }
   __device__ void initialise(int arrivals) const {
     for (int i = 0; i < buffers; ++i) (*this)[i].initialise(arrivals);
+  }
+  __device__ void invalidate() const {
+    for (int i = 0; i < buffers; ++i) (*this)[i].invalidate();
   }
 };
 

@@ -20,6 +20,7 @@
 //     int tile_queries, tile_keys;    128; a multiple of 16 for which wgmma.cuh has a product
 //     int stages, query_stages;       buffers of K, and of V; of Q
 //     bool query_in_registers;
+//     bool scales_query;              Q is multiplied by what scores else are; it must be in registers
 //
 // Launch: grid any number of CTAs, best one for each multiprocessor; block forward_threads<Config>; dynamic shared
 //         memory forward_shared_bytes<Config>; no workspace.
@@ -37,6 +38,8 @@ struct ForwardPlan {
   static constexpr int warpgroups = 2;  ///< that compute
   static constexpr int rows = 64;       ///< queries of a warpgroup
   static constexpr int loaders = 3;     ///< warps
+  // Numbered barriers: of all threads; for each warpgroup, of its own threads; for each warpgroup, its turn to issue.
+  static constexpr int everybody = 0, own_barrier = 1, turn_barrier = own_barrier + warpgroups;
   static constexpr int threads = (warpgroups + 1) * warpgroup_threads;
   static_assert(Config::tile_queries == warpgroups * rows, "a warpgroup takes 64 queries");
   // 65,536 registers in all, in multiples of 8 a thread.
@@ -58,7 +61,8 @@ struct ForwardPlan {
   static constexpr int query_barriers = Barriers<Config::query_stages>::bytes;
   static constexpr int queries_at = barriers_at + 4 * stage_barriers;
   static constexpr int ring_at = queries_at + 2 * warpgroups * query_barriers;
-  static constexpr int shared_bytes = ring_at + TileRing::bytes;
+  static constexpr int found_nan_at = ring_at + TileRing::bytes;
+  static constexpr int shared_bytes = found_nan_at + static_cast<int>(sizeof(int));
   static_assert(shared_bytes <= 227 * 1024, "more than a CTA can have");
 
   unsigned char* memory;
@@ -88,17 +92,41 @@ struct ForwardPlan {
     return {reinterpret_cast<Tile*>(memory + ring_at), {at(barriers)}, {at(barriers + Barriers<tile_slots>::bytes)}};
   }
 
-  __device__ void initialise() const {
-    key_filled().initialise(1);
-    key_free().initialise(warpgroups);
-    value_filled().initialise(1);
-    value_free().initialise(warpgroups);
+  __device__ volatile int& found_nan() const { return *reinterpret_cast<int*>(memory + found_nan_at); }
+
+  /// Calls visit(barriers, arrivals of a phase) for all of them.
+  template <class Visit>
+  __device__ void for_all_barriers(Visit visit) const {
+    visit(key_filled(), 1);
+    visit(key_free(), warpgroups);
+    visit(value_filled(), 1);
+    visit(value_free(), warpgroups);
     for (int warpgroup = 0; warpgroup < warpgroups; ++warpgroup) {
-      query_filled(warpgroup).initialise(1);
-      query_free(warpgroup).initialise(1);
+      visit(query_filled(warpgroup), 1);
+      visit(query_free(warpgroup), 1);
     }
-    tiles().initialise(warpgroups + loaders);
+    visit(tiles().filled, 1);
+    visit(tiles().free, warpgroups + loaders);
+  }
+
+  __device__ void initialise() const {
+    for_all_barriers([](const auto& barriers, int arrivals) { barriers.initialise(arrivals); });
+    found_nan() = 0;
     publish_barriers();
+  }
+
+  /// Whether a pass over the CTA's tiles has found NaN in O. The barriers are then as at the beginning. By all threads.
+  __device__ bool begins_again() const {
+    __syncwarp();
+    named_wait(everybody, threads);
+    if (found_nan() == 0) return false;
+    named_wait(everybody, threads);
+    if (threadIdx.x == 0) {
+      for_all_barriers([](const auto& barriers, int) { barriers.invalidate(); });
+      initialise();
+    }
+    named_wait(everybody, threads);
+    return true;
   }
 };
 
@@ -198,12 +226,12 @@ struct Computing {
   static constexpr int key_steps = Config::tile_keys / 16;  ///< of P V
   using ScoreProduct = WarpgroupProduct<Element, Config::tile_keys>;
   using OutputProduct = WarpgroupProduct<Element, columns_v>;
-  // Numbered barriers: one for each warpgroup's own threads, one for each warpgroup's turn to issue.
-  static constexpr int own_barrier = 1, turn_barrier = own_barrier + Plan::warpgroups;
+  static constexpr int own_barrier = Plan::own_barrier, turn_barrier = Plan::turn_barrier;
 
   const ForwardArguments& arguments;
   const Plan& plan;
   const int warpgroup;
+  const bool assumes_finite;  ///< scores; where one is not, O is NaN
 
   unsigned query[steps][4];
   float scores[Config::tile_keys / 2];
@@ -221,6 +249,19 @@ struct Computing {
 #pragma unroll
     for (int step = 0; step < steps; ++step) {
       load_matrices(query[step], rows.chunk(row, step * 2 + static_cast<int>(lane / 16)));
+    }
+    if constexpr (Config::scales_query && Activation::scales_scores) scale_query();
+  }
+
+  /// What x of the function is of Q K^T.
+  __device__ __forceinline__ float score_scale() const { return arguments.scale * Activation::score_factor; }
+
+  __device__ __forceinline__ void scale_query() {
+    const SplitFactor<Element> factor(score_scale());
+#pragma unroll
+    for (int step = 0; step < steps; ++step) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) query[step][i] = factor.times(query[step][i]);
     }
   }
 
@@ -259,13 +300,31 @@ struct Computing {
     commit_products();
   }
 
+  template <class Function>
+  __device__ __forceinline__ void for_all_scores(Function function) {
+    constexpr bool scales = Activation::scales_scores && !Config::scales_query;
+    const float scale = score_scale();
+#pragma unroll
+    for (int i = 0; i < Config::tile_keys / 2; ++i) scores[i] = function(scales ? scores[i] * scale : scores[i]);
+  }
+
   /// Scores to weights, still in fp32 and in the registers of the scores.
   __device__ __forceinline__ void apply_function() {
-    const float scale = arguments.scale * Activation::score_factor;
-#pragma unroll
-    for (int i = 0; i < Config::tile_keys / 2; ++i) {
-      scores[i] = Activation::value(Activation::scales_scores ? scores[i] * scale : scores[i]);
+    if (!Activation::bounds_scores || assumes_finite) {
+      for_all_scores([](float x) { return Activation::value_of_finite(x); });
+    } else {
+      for_all_scores([](float x) { return Activation::value(x); });
     }
+  }
+
+  /// A weight that is NaN makes a whole row of O NaN, so that one column tells.
+  __device__ __forceinline__ void look_for_nan(const Tile& tile) {
+    if (!Activation::bounds_scores || !assumes_finite) return;
+    const unsigned thread = fresh_thread_index();
+    const int row = warpgroup * Plan::rows + static_cast<int>(thread / 32 * 16 + thread % 32 / 4);
+    const int rows = tile.length_q - tile.first_query;
+    const bool found = (row < rows && output[0] != output[0]) || (row + 8 < rows && output[2] != output[2]);
+    if (found) plan.found_nan() = 1;
   }
 
   __device__ __forceinline__ static bool is_full(const Tile& tile, int key_tile) {
@@ -366,6 +425,7 @@ struct Computing {
   }
 
   __device__ __forceinline__ void store_output(const Tile& tile, int number) {
+    look_for_nan(tile);
     if constexpr (Config::query_in_registers) {
       store_through_query(tile, number);
     } else {
@@ -454,7 +514,9 @@ struct Computing {
       now = next;
       next = after(now);
       // Waits for nothing, but begins a block of its own: the compiler would move the function below the wait for P V.
-      wait_for_turn(plan.value_filled(), last.turn);
+      // A barrier of K or V would not do: it can be a lap further by the time when a slow warp asks, which then waits
+      // for ever. The ring keeps this tile until all warps have stored it.
+      ring.wait(now.number);
       wait_for_products<0>();
       if (leads() && last.keeps == 0) plan.value_free()[last.turn.buffer].arrive();
       pack_weights();
@@ -473,6 +535,17 @@ struct Computing {
   }
 };
 
+/// The CTA's tiles once; and once more where the function bounds scores, which costs an instruction for each, to be
+/// right at infinities: the first pass leaves the bounds out, and where it finds NaN, the second one has them.
+template <class Config, class Pass>
+__device__ __forceinline__ void for_all_passes(const ForwardPlan<Config>& plan, Pass pass) {
+#pragma unroll 1
+  for (bool assumes_finite = Config::Activation::bounds_scores;; assumes_finite = false) {
+    pass(assumes_finite);
+    if (!assumes_finite || !plan.begins_again()) return;
+  }
+}
+
 template <class Config>
 __device__ void forward(const ForwardArguments& arguments) {
   using Plan = ForwardPlan<Config>;
@@ -484,19 +557,23 @@ __device__ void forward(const ForwardArguments& arguments) {
   if (warpgroup == Plan::warpgroups) {
     give_registers_back<Plan::other_registers>();
     const int warp = warp_index() - Plan::warpgroups * 4;
-    if (warp == 0) {
-      deal_tiles<Config>(arguments, plan.tiles());
-    } else if (warp == 1) {
-      if (lane_index() == 0) load_queries<Config>(arguments, plan);
-    } else if (warp == 2) {
-      if (lane_index() == 0) load_keys<Config>(arguments, plan);
-    } else {
-      if (lane_index() == 0) load_values<Config>(arguments, plan);
-    }
+    for_all_passes(plan, [&](bool) {
+      if (warp == 0) {
+        deal_tiles<Config>(arguments, plan.tiles());
+      } else if (warp == 1) {
+        if (lane_index() == 0) load_queries<Config>(arguments, plan);
+      } else if (warp == 2) {
+        if (lane_index() == 0) load_keys<Config>(arguments, plan);
+      } else {
+        if (lane_index() == 0) load_values<Config>(arguments, plan);
+      }
+    });
   } else {
     take_registers<Plan::computing_registers>();
-    Computing<Config> computing{arguments, plan, warpgroup};
-    computing.run();
+    for_all_passes(plan, [&](bool assumes_finite) {
+      Computing<Config> computing{arguments, plan, warpgroup, assumes_finite};
+      computing.run();
+    });
   }
 }
 

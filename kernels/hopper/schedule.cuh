@@ -4,7 +4,8 @@
 //
 // Where keys are many, CTAs that run together shall read the same ones, and each takes one of gridDim places. Where
 // they fit the buffers, the share is a run of places, and a tile that meets the same keys as the one before finds them
-// where they are: K and V stay, and Q streams past them.
+// where they are: K and V stay, and Q streams past them. Where a head has one tile of queries, nobody else reads its
+// keys, and the share is a run of places with as many keys as the others have.
 #pragma once
 
 #include "common/tile.cuh"
@@ -46,10 +47,6 @@ struct TileRing {
   Barriers<tile_slots> filled;
   Barriers<tile_slots> free;
 
-  __device__ void initialise(int readers) const {
-    filled.initialise(1);
-    free.initialise(readers);
-  }
   // Tiles are known by their number within the CTA.
   __device__ Tile& operator[](int number) const { return tiles[index_in<tile_slots>(number)]; }
   __device__ void wait_free(int number) const { wait_for_turn(free, number, 1); }
@@ -169,10 +166,15 @@ struct Share {
   unsigned count;  ///< some of which may lie there
   bool in_runs;
 
-  __device__ Share(int64_t all, bool in_runs_) : end(static_cast<unsigned>(all)), in_runs(in_runs_) {
+  __device__ Share(const ForwardArguments& arguments, const portable::Owner& owner, int64_t rows_beside)
+      : end(static_cast<unsigned>(owner.heads * owner.places())), in_runs(arguments.in_runs) {
     if (in_runs) {
-      begin = static_cast<unsigned>(all * blockIdx.x / gridDim.x);
-      end = static_cast<unsigned>(all * (blockIdx.x + 1) / gridDim.x);
+      // One lane searches where this share begins, the next one where it ends.
+      const unsigned share = blockIdx.x + threadIdx.x % 2;
+      const auto first = static_cast<unsigned>(
+          portable::first_place_of_share(arguments.common, owner, rows_beside, share, gridDim.x));
+      begin = __shfl_sync(0xffffffffu, first, 0);
+      end = max(begin, __shfl_sync(0xffffffffu, first, 1));
     }
     count = in_runs ? end - begin : (end + gridDim.x - 1) / gridDim.x;
   }
@@ -193,7 +195,7 @@ __device__ void deal_tiles(const ForwardArguments& arguments, const TileRing& ri
   const Params& params = arguments.common.params;
   const portable::Owner owner{params.queries, arguments.common.packed_rows_q, params.heads_q, Config::tile_queries,
                               params.batch};
-  const Share share(owner.heads * owner.places(), arguments.in_runs);
+  const Share share(arguments, owner, Config::tile_keys);
   const int lane = lane_index();
   int dealt = 0;
   for (unsigned first = 0; first < share.count; first += places_at_once) {

@@ -103,6 +103,32 @@ GDPA_HOST_DEVICE inline int64_t whole_parts(int64_t count, int64_t part) {
   return static_cast<int64_t>(static_cast<unsigned>(count) / static_cast<unsigned>(part));
 }
 
+/// Where the share of one of `shares` begins when each gets a run of places. Where every entry has as many queries, and
+/// as many keys as its own offsets say, shares differ by their keys: a place then costs what it reads, its keys and
+/// `rows_beside`, and the entry where a share begins is found by the offsets of the keys, which are such a sum already.
+GDPA_HOST_DEVICE inline int64_t first_place_of_share(const Arguments& arguments, const Owner& owner,
+                                                     int64_t rows_beside, int64_t share, int64_t shares) {
+  const Sequences& keys = arguments.params.keys;
+  const int64_t places = owner.heads * owner.places();
+  if (owner.jagged() || keys.cumulative == nullptr) return places * share / shares;
+  const auto cost_before = [&](int64_t b) {
+    return clamp(keys.begin(b), 0, arguments.packed_rows_k) + b * rows_beside;
+  };
+  const int64_t target = cost_before(owner.entries) * share / shares;
+  int64_t entry = 0;  // the last one before which there is no more than that
+  for (int64_t size = owner.entries + 1; size > 1;) {
+    const int64_t half = size / 2;
+    const bool is_beyond = cost_before(entry + half) > target;
+    if (!is_beyond) entry += half;
+    size = is_beyond ? half : size - half;
+  }
+  if (entry >= owner.entries) return places;
+  const int64_t before = cost_before(entry), cost = cost_before(entry + 1) - before;
+  const int64_t each = owner.heads * owner.tiles_each();
+  // Offsets that fall, which they must not, may cost less than nothing.
+  return entry * each + (cost > 0 ? clamp((target - before) * each / cost, 0, each) : 0);
+}
+
 /// The work of a place, tiles innermost so that CTAs that run together read the same keys, or queries. `entry` is that
 /// of the place where the owner is jagged.
 GDPA_HOST_DEVICE inline Work work_at(const Arguments& arguments, const Owner& owner, bool owns_queries, int64_t place,

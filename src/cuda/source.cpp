@@ -70,7 +70,7 @@ std::string_view type_of(GpuElement element) {
 }
 
 /// The members that the kernels of each kind ask their configuration for.
-std::string config_of(const KernelSpec& kernel) {
+std::string config_of(const KernelSpec& kernel, Accuracy accuracy) {
   if (kernel.kind == KernelKind::check_offsets) return "struct Config {};\n";
   std::string text = fmt::format("struct Config {{\n  using Element = gdpa::{};\n", type_of(kernel.element));
   const auto number = [&](std::string_view name, int value) {
@@ -94,6 +94,9 @@ std::string config_of(const KernelSpec& kernel) {
   if (kernel.family == KernelFamily::hopper) {
     number("query_stages", kernel.query_stages);
     flag("query_in_registers", kernel.query_in_registers);
+    // Rounding Q once more is as much as rounding the weights. fp16 would lose small elements altogether.
+    flag("scales_query", kernel.query_in_registers && kernel.element == GpuElement::bfloat16 &&
+                             accuracy == Accuracy::fast);
   }
   number("ctas", kernel.ctas);
   if (kernel.kind == KernelKind::backward) {
@@ -124,7 +127,7 @@ std::string kernel_source(const KernelSpec& kernel, const activation::Function& 
       "{6}(const __grid_constant__ gdpa::{7}::{8} arguments) {{\n"
       "  gdpa::{7}::{0}<Config>(arguments);\n"
       "}}\n",
-      name, has_function ? activation::cuda_source(function, accuracy, form) : std::string(), config_of(kernel),
+      name, has_function ? activation::cuda_source(function, accuracy, form) : std::string(), config_of(kernel, accuracy),
       SourceNames::threads, SourceNames::shared_bytes, kernel.ctas, SourceNames::kernel, family,
       arguments_of(kernel.kind));
 }

@@ -111,9 +111,13 @@ class Planner {
   /// One CTA for each multiprocessor, which stays there.
   GpuPlan hopper_forward(KernelSpec& kernel) {
     choose_hopper_tiles(kernel, keys_.mean_length());
-    plan_.in_runs = keys_.mean_length() <= int64_t{kernel.stages} * kernel.tile_keys;
-    plan_.reason = plan_.in_runs ? "keys mostly fit shared memory: they stay there while tiles of queries pass by"
-                                 : "one CTA on each multiprocessor takes tiles of queries, and the keys pass by";
+    const bool keys_stay = keys_.mean_length() <= int64_t{kernel.stages} * kernel.tile_keys;
+    const bool has_one_tile = queries_.form != Form::jagged && queries_.mean_length() <= kernel.tile_queries;
+    plan_.in_runs = keys_stay || has_one_tile;
+    plan_.reason = keys_stay ? "keys mostly fit shared memory: they stay there while tiles of queries pass by"
+                   : has_one_tile
+                       ? "one tile of queries for each head: CTAs take as many keys each, whatever their sequences have"
+                       : "one CTA on each multiprocessor takes tiles of queries, and the keys pass by";
     const int64_t tiles = problem_.heads_q * queries_.most_tiles(kernel.tile_queries, problem_.batch);
     plan_.steps.push_back({kernel, std::min<int64_t>(tiles, gpu_.multiprocessors)});
     return plan_;

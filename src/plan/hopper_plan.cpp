@@ -88,8 +88,8 @@ void choose_hopper_tiles(KernelSpec& kernel, int64_t mean_keys) {
   kernel.warps = 8;  // two warpgroups
   if (widest(kernel) > 128) return choose_wide_tiles(kernel);
   kernel.query_in_registers = true;
-  kernel.tile_keys = is_narrow && !are_few ? 192 : 128;
-  kernel.stages = !are_few ? 3 : is_narrow ? 4 : 2;
+  kernel.tile_keys = !are_few ? (is_narrow ? 192 : 128) : mean_keys <= 64 ? 64 : 128;
+  kernel.stages = !are_few ? 3 : is_narrow || kernel.tile_keys == 64 ? 4 : 2;
   kernel.query_stages = are_few ? 3 : 1;
 }
 

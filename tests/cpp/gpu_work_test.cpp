@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <map>
 #include <random>
 #include <tuple>
@@ -167,6 +168,63 @@ TEST(GpuWork, ASharedSideIsWorkOfEachPartAndThePartsAreTheBatch) {
     next = range.second;
   }
   EXPECT_EQ(next, side.batch);
+}
+
+/// Shares of a batch whose entries have as many queries each, and keys by these offsets.
+std::vector<int64_t> shares_of(const Side& queries, const std::vector<int64_t>& key_offsets, int64_t rows_beside,
+                               int64_t shares) {
+  Arguments arguments = queries.arguments();
+  arguments.params.keys.cumulative = key_offsets.data();
+  arguments.params.keys.cumulative_is_int64 = true;
+  arguments.packed_rows_k = key_offsets.back();
+  const Owner owner{arguments.params.queries, 0, queries.heads, queries.tile, queries.batch};
+  std::vector<int64_t> first;
+  for (int64_t share = 0; share <= shares; ++share) {
+    first.push_back(first_place_of_share(arguments, owner, rows_beside, share, shares));
+  }
+  return first;
+}
+
+TEST(GpuWork, SharesHaveAsManyKeysEachToAPlace) {
+  std::mt19937 random(3);
+  for (int round = 0; round < 50; ++round) {
+    Side queries;
+    queries.length = 1 + static_cast<int64_t>(random() % 200);
+    queries.batch = 1 + static_cast<int64_t>(random() % 300);
+    std::vector<int64_t> lengths;
+    for (int64_t b = 0; b < queries.batch; ++b) lengths.push_back(static_cast<int64_t>(random() % 2048));
+    const Side keys = jagged(lengths, 128);
+    constexpr int64_t rows_beside = 128, shares = 132;
+    const std::vector<int64_t> first = shares_of(queries, keys.offsets, rows_beside, shares);
+    const int64_t each = queries.heads * ((queries.length + queries.tile - 1) / queries.tile);
+    EXPECT_EQ(first.front(), 0);
+    EXPECT_EQ(first.back(), each * queries.batch);
+    const auto cost_before = [&](int64_t place) {
+      const auto entry = static_cast<std::size_t>(place / each);
+      const int64_t within = entry < lengths.size() ? (lengths[entry] + rows_beside) * (place % each) : 0;
+      return (keys.offsets[entry] + static_cast<int64_t>(entry) * rows_beside) * each + within;
+    };
+    const int64_t fair = cost_before(first.back()) / shares;
+    for (std::size_t share = 0; share < shares; ++share) {
+      const int64_t cost = cost_before(first[share + 1]) - cost_before(first[share]);
+      EXPECT_LE(std::abs(cost - fair), 2048 + rows_beside + each) << share;
+    }
+  }
+}
+
+TEST(GpuWork, SharesOfKeyOffsetsThatFallStayAmongThePlaces) {
+  std::mt19937 random(4);
+  for (int round = 0; round < 200; ++round) {
+    Side queries;
+    queries.length = 70;
+    queries.batch = 20;
+    std::vector<int64_t> offsets;
+    for (int64_t b = 0; b <= queries.batch; ++b) offsets.push_back(static_cast<int64_t>(random() % 8000) - 2000);
+    for (const int64_t place : shares_of(queries, offsets, 128, 7)) {
+      EXPECT_GE(place, 0);
+      EXPECT_LE(place, queries.heads * 2 * queries.batch);
+    }
+  }
 }
 
 }  // namespace

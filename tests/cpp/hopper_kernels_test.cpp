@@ -24,7 +24,8 @@ struct Case {
   int64_t mean_keys;
   const char* function;
   int tanhs;       ///< for each score
-  int arithmetic;  ///< instructions in fp32 beside them, bounds among them
+  int arithmetic;  ///< instructions in fp32 beside them
+  int bounds;      ///< those more that the pass takes which assumes nothing of the scores
 };
 
 std::ostream& operator<<(std::ostream& stream, const Case& test) {
@@ -87,9 +88,10 @@ TEST_P(HopperKernels, TheFunctionRunsWhileTheProductsDo) {
     return result;
   };
   const int scores = kernel_.tile_keys / 2;
-  EXPECT_EQ(count(" MUFU.TANH "), GetParam().tanhs * scores);
+  const int passes = GetParam().bounds > 0 ? 2 : 1;
+  EXPECT_EQ(count(" MUFU.TANH "), passes * GetParam().tanhs * scores);
   const int arithmetic = count(" FMUL ") + count(" FFMA ") + count(" FADD ") + count(" FMNMX");
-  EXPECT_EQ(arithmetic, GetParam().arithmetic * scores);
+  EXPECT_EQ(arithmetic, (passes * GetParam().arithmetic + GetParam().bounds) * scores);
   // max(x, 0) is a part of the rounding to 16 bits.
   EXPECT_EQ(code.find("F2FP.RELU") != std::string::npos, std::string(GetParam().function) == "relu");
 }
@@ -97,15 +99,17 @@ TEST_P(HopperKernels, TheFunctionRunsWhileTheProductsDo) {
 INSTANTIATE_TEST_SUITE_P(
     Plans, HopperKernels,
     testing::Values(
-        Case{DType::bfloat16, 128, 128, 2048, "gelu_tanh", 1, 5}, Case{DType::bfloat16, 128, 128, 256, "silu", 1, 3},
-        Case{DType::float16, 128, 128, 2048, "gelu", 1, 7}, Case{DType::bfloat16, 64, 64, 2048, "gelu_tanh", 1, 5},
-        Case{DType::bfloat16, 64, 64, 256, "gelu", 1, 7}, Case{DType::float16, 96, 64, 2048, "silu", 1, 3},
-        Case{DType::bfloat16, 40, 72, 2048, "tanh", 1, 1}, Case{DType::bfloat16, 128, 128, 2048, "relu", 0, 0},
-        Case{DType::float16, 64, 64, 2048, "relu", 0, 1}, Case{DType::bfloat16, 64, 64, 256, "relu2", 0, 2},
-        Case{DType::bfloat16, 192, 192, 2048, "gelu_tanh", 1, 5}, Case{DType::float16, 160, 160, 128, "gelu", 1, 7},
-        Case{DType::bfloat16, 192, 128, 2048, "silu", 1, 3}, Case{DType::float16, 136, 200, 2048, "tanh", 1, 1},
-        Case{DType::bfloat16, 128, 256, 2048, "gelu", 1, 7}, Case{DType::bfloat16, 256, 64, 2048, "silu", 1, 3},
-        Case{DType::bfloat16, 256, 256, 2048, "gelu", 1, 7}, Case{DType::float16, 256, 256, 128, "gelu_tanh", 1, 5}));
+        Case{DType::bfloat16, 128, 128, 2048, "gelu_tanh", 1, 3, 1},
+        Case{DType::bfloat16, 128, 128, 256, "silu", 1, 1, 1}, Case{DType::float16, 128, 128, 2048, "gelu", 1, 6, 1},
+        Case{DType::bfloat16, 64, 64, 2048, "gelu_tanh", 1, 3, 1}, Case{DType::bfloat16, 64, 64, 256, "gelu", 1, 5, 1},
+        Case{DType::float16, 96, 64, 2048, "silu", 1, 2, 1}, Case{DType::bfloat16, 40, 72, 2048, "tanh", 1, 0, 0},
+        Case{DType::bfloat16, 128, 128, 2048, "relu", 0, 0, 0}, Case{DType::float16, 64, 64, 2048, "relu", 0, 1, 0},
+        Case{DType::bfloat16, 64, 64, 256, "relu2", 0, 2, 0},
+        Case{DType::bfloat16, 192, 192, 2048, "gelu_tanh", 1, 3, 1},
+        Case{DType::float16, 160, 160, 128, "gelu", 1, 6, 1}, Case{DType::bfloat16, 192, 128, 2048, "silu", 1, 1, 1},
+        Case{DType::float16, 136, 200, 2048, "tanh", 1, 1, 0}, Case{DType::bfloat16, 128, 256, 2048, "gelu", 1, 6, 1},
+        Case{DType::bfloat16, 256, 64, 2048, "silu", 1, 1, 1}, Case{DType::bfloat16, 256, 256, 2048, "gelu", 1, 6, 1},
+        Case{DType::float16, 256, 256, 128, "gelu_tanh", 1, 4, 1}));
 
 }  // namespace
 }  // namespace gdpa::cuda
