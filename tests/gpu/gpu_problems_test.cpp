@@ -187,6 +187,8 @@ class GpuProblems : public testing::TestWithParam<std::size_t> {
   }
 
   /// Of every 8 problems in a row, each combination of deterministic mode, rows on multiples of 16 bytes, and guards.
+  /// Under compute-sanitizer it is 4: one of each two with the same rows has no guards, and the next configuration has
+  /// them where this one has none.
   static void check(std::uint64_t seed, Counts& counts) {
     const Configuration& fixed = configurations()[GetParam()];
     const Gpu& gpu = Gpu::get();
@@ -195,7 +197,7 @@ class GpuProblems : public testing::TestWithParam<std::size_t> {
                                  .head_dim = fixed.head_dim,
                                  .head_dim_v = fixed.head_dim_v,
                                  .gap_unit = seed / 2 % 2 == 0 ? 8 : 1});
-    const std::size_t guard = seed / 4 % 2 == 0 ? 4096 : 0;
+    const std::size_t guard = (GetParam() + seed + seed / 2 + seed / 4) % 2 == 0 ? 4096 : 0;
     SCOPED_TRACE(fmt::format("seed {}: {}", seed, problem.describe()));
     Strided grad_output = problem.grad_output();
     Results results(problem);

@@ -1,0 +1,181 @@
+"""scripts/gpu-record in a small checkout of its own, whose GPU programs are scripts that write what a test would.
+
+From which sources these were built they say in the words that the build writes.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import gdpa
+
+ROOT = Path(__file__).parents[2]
+TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+
+# Logs its settings and writes the report of one test.
+PROGRAM = r"""#!/bin/bash
+memory=${GDPA_SHARED_KILOBYTES:-own}
+echo "${TOOL:-none} $memory $GDPA_GPU_PROBLEMS" >>"${0%/build/*}/log"
+[ "$memory" = own ] && kind=hopper || kind=portable
+for word; do [[ $word = --gtest_output=xml:* ]] && report=${word#*:}; done
+cat >"$report" <<END
+<testsuites><testsuite><testcase name="Drawn" classname="Problems"><properties>
+<property name="problems" value="$GDPA_GPU_PROBLEMS"/><property name="kernel ${KIND:-$kind}:" value="1"/>
+</properties></testcase></testsuite></testsuites>
+END
+"""
+SANITIZER = """#!/bin/bash
+[[ $2 = --tool=* ]] && export TOOL=${2#--tool=}
+exec "${@:3}"
+"""
+
+
+def script(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def build(checkout: Path, name: str, file: Path, *covered: str, text: str = "") -> None:
+    """Writes a file that says what a build of the checkout would say now."""
+    source = checkout / "built_from.cpp"
+    groups = "library|tests" if covered else "library"
+    settings = {"ROOT": checkout, "NAME": name, "GROUPS": groups, "FILES": ";".join(covered), "OUTPUT": source}
+    command = ["cmake", *(f"-D{key}={value}" for key, value in settings.items()), "-P"]
+    subprocess.run([*command, str(checkout / "cmake" / "write_built_from.cmake")], check=True)
+    script(file, f"{text}\n# {source.read_text()}")
+
+
+def build_all(checkout: Path) -> None:
+    program = checkout / "build" / "tests" / "gpu" / "gpu_problems_test"
+    build(checkout, "libgdpa", checkout / "libgdpa.so")
+    text = PROGRAM + (checkout / "libgdpa.so").read_text()
+    build(checkout, "gpu_problems_test", program, "tests/gpu/gpu_problems_test.cpp", text=text)
+    build(checkout, "libgdpa", checkout / "package" / "lib" / "libgdpa.so.0")
+    build(checkout, "libgdpa_torch", checkout / "package" / "lib" / "libgdpa_torch.so")
+
+
+@pytest.fixture
+def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The script as a module, with ROOT in tmp_path."""
+    for folder in ("cmake", "include", "kernels", "scripts", "src", "torch", "tests"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    path = tmp_path / "scripts" / "gpu-record"
+    build_all(tmp_path)
+    report = json.dumps({"library": str(tmp_path / "libgdpa.so"), "components": []})
+    script(tmp_path / "build" / "tools" / "gdpa", f"#!/bin/bash\necho '{report}'\n")
+    package = importlib.machinery.ModuleSpec("gdpa", None, is_package=True)
+    package.submodule_search_locations = [str(tmp_path / "package")]
+    monkeypatch.setattr(importlib.util, "find_spec", {"gdpa": package}.get)
+    script(tmp_path / "bin" / "compute-sanitizer", SANITIZER)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
+    monkeypatch.delenv("GDPA_SHARED_KILOBYTES", raising=False)
+    loader = importlib.machinery.SourceFileLoader("gpu_record", str(path))
+    specification = importlib.util.spec_from_loader("gpu_record", loader)
+    assert specification is not None
+    module = importlib.util.module_from_spec(specification)
+    monkeypatch.setitem(sys.modules, "gpu_record", module)
+    loader.exec_module(module)
+    monkeypatch.setattr(module, "machine", lambda: {"device": "Fake GPU"})
+    return module
+
+
+def call(record: ModuleType, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
+    """The words that it ends with; empty where it succeeds."""
+    monkeypatch.setattr(sys, "argv", ["gpu-record", *arguments])
+    try:
+        record.main()
+    except SystemExit as end:
+        return str(end.code)
+    return ""
+
+
+def test_each_sanitizer_runs_on_the_kernels_of_the_gpu_and_on_the_portable_ones(
+    record: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    parts = [name for tool in TOOLS for name in (tool, f"{tool}-portable")]
+    assert call(record, monkeypatch, "run", *parts) == ""
+    expected = [f"{tool} {kilobytes} 4" for tool in TOOLS for kilobytes in ("own", "226")]
+    assert set((tmp_path / "log").read_text().splitlines()) == set(expected)
+    assert sorted(json.loads((tmp_path / "reports" / "gpu.json").read_text())["parts"]) == sorted(parts)
+
+
+@pytest.mark.parametrize("part", [name for tool in TOOLS for name in (tool, f"{tool}-portable")])
+def test_the_check_requires_each_part_under_a_sanitizer(
+    part: str, record: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record, "LEAST_PROBLEMS", 0)
+    parts = {name: {"sources": entry.sources, "problems": 1} for name, entry in record.PARTS.items()}
+    record.RECORD.parent.mkdir()
+    record.RECORD.write_text(json.dumps({"parts": parts}))
+    assert call(record, monkeypatch, "check") == ""
+    del parts[part]
+    record.RECORD.write_text(json.dumps({"parts": parts}))
+    assert f"does not cover the sources as they are: {part};" in call(record, monkeypatch, "check")
+
+
+def test_a_part_for_hopper_kernels_that_ran_none_is_not_recorded(
+    record: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KIND", "portable")
+    assert call(record, monkeypatch, "run", "memcheck", "memcheck-portable") == "gpu-record: failed: memcheck"
+    assert "expected hopper kernels among those that ran, got none" in capfd.readouterr().out
+    assert list(record.recorded()) == ["memcheck-portable"]
+
+
+@pytest.mark.parametrize(
+    ("edited", "part", "refused"),
+    [
+        ("kernels/common/tile.cuh", "memcheck", ["libgdpa", "libgdpa", "gpu_problems_test"]),
+        ("src/cuda/backend.cpp", "fuzz", ["libgdpa", "libgdpa", "libgdpa_torch"]),
+        ("tests/cpp/promise.h", "memcheck", ["gpu_problems_test"]),
+        ("tests/gpu/gpu_problems_test.cpp", "memcheck", ["gpu_problems_test"]),
+    ],
+)
+def test_what_was_built_from_other_sources_is_refused(
+    edited: str, part: str, refused: list[str], record: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with (tmp_path / edited).open("a") as file:
+        file.write("// edited\n")
+    message = call(record, monkeypatch, "run", part)
+    named = re.findall(r"^  (\w+): expected sources [0-9a-f]{12}, got sources [0-9a-f]{12}: /", message, re.MULTILINE)
+    assert sorted(named) == sorted(refused)
+    assert "run make build install" in message
+    assert not (tmp_path / "log").exists() and not record.RECORD.exists()
+    build_all(tmp_path)
+    assert not record.old_binaries([record.PARTS[part]])
+
+
+def test_a_program_that_does_not_say_its_sources_is_refused(
+    record: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script(tmp_path / "build" / "tests" / "gpu" / "gpu_problems_test", PROGRAM)
+    assert "gpu_problems_test: expected sources" in (message := call(record, monkeypatch, "run", "memcheck"))
+    assert "got a file that does not say its sources" in message
+
+
+def test_sources_edited_while_a_part_runs_make_its_record_old(
+    record: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = tmp_path / "build" / "tests" / "gpu" / "gpu_problems_test"
+    edit = 'echo "// edited" >>"${0%/build/*}/kernels/common/tile.cuh"'
+    program.write_text(program.read_text().replace("#!/bin/bash", f"#!/bin/bash\n{edit}"))
+    assert call(record, monkeypatch, "run", "memcheck") == ""
+    record.sources_hash.cache_clear()
+    assert "memcheck" in record.missing()
+
+
+def test_the_installed_library_says_its_sources() -> None:
+    folder = Path(gdpa.__path__[0]) / "lib"
+    for name, file in (("libgdpa", "libgdpa.so.0"), ("libgdpa_torch", "libgdpa_torch.so")):
+        assert re.search(rf"gdpa built from: {name} [0-9a-f]{{64}}\0".encode(), (folder / file).read_bytes())
