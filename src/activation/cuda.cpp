@@ -2,11 +2,14 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <limits>
 #include <string>
+#include <utility>
 
 #include "activation/degree.h"
 #include "activation/fast.h"
 #include "activation/function.h"
+#include "activation/guards.h"
 #include "activation/tree.h"
 
 namespace gdpa::activation {
@@ -166,17 +169,47 @@ void take_score_factor_out(FactoredProgram& value, double degree) {
   value.score_factor = 1;
 }
 
+constexpr Range everything = {-std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity()};
+
+/// f as forward is given it.
+struct Forward {
+  FactoredProgram value_of_finite;
+  Range scores;  ///< value(x) is value_of_finite of x kept within them
+  bool clamps_at_zero;
+};
+
+Forward forward_of(const Function& function, FactoredProgram value, Range scores, ForwardForm form) {
+  if (!form.scales_scores) take_score_factor_out(value, degree_of(function.value()).value());
+  const bool clamps_at_zero = take_clamp_at_zero(value.program);
+  const double factor = value.score_factor;
+  return {std::move(value), {factor * scores.low, factor * scores.high}, clamps_at_zero};
+}
+
+/// x kept within the scores.
+std::string bounded(Range scores) {
+  std::string x = "x";
+  if (scores.low != everything.low) x = fmt::format("gdpa::maximum({}, {})", literal(scores.low), x);
+  if (scores.high != everything.high) x = fmt::format("gdpa::minimum({}, {})", literal(scores.high), x);
+  return x;
+}
+
 }  // namespace
 
-std::string cuda_source(const Function& function, Accuracy accuracy, ForwardForm forward) {
-  FastPrograms programs{{1, 1, function.value()}, {1, 1, function.value_and_derivative()}};
-  if (accuracy == Accuracy::fast) {
-    programs = rewrite_fast(function.value(), function.value_and_derivative(),
-                            forward.has_fp16_weights ? ValueFactor::suits_fp16 : ValueFactor::suits_bfloat16);
+std::string cuda_source(const Function& function, Accuracy accuracy, ForwardForm form) {
+  const auto programs_with = [&](const Program& value) -> FastPrograms {
+    if (accuracy == Accuracy::exact) return {{1, 1, value}, {1, 1, function.value_and_derivative()}};
+    return rewrite_fast(value, function.value_and_derivative(),
+                        form.has_fp16_weights ? ValueFactor::suits_fp16 : ValueFactor::suits_bfloat16);
+  };
+  const FastPrograms programs = programs_with(function.value());
+  Forward forward =
+      forward_of(function, programs_with(function.value_of_finite()).value, function.finite_scores(), form);
+  // Where fp32 overflows before f has levelled out, as in s^4 sigmoid(s), the bounds stay where they were written.
+  if (!is_level_in_fp32(forward.value_of_finite.program, forward.scores)) {
+    forward = forward_of(function, programs.value, everything, form);
   }
-  if (!forward.scales_scores) take_score_factor_out(programs.value, degree_of(function.value()).value());
-  const bool clamps_at_zero = take_clamp_at_zero(programs.value.program);
-  const Printer value(programs.value.program, accuracy);
+  const std::string x = bounded(forward.scores);
+  const Printer value(forward.value_of_finite.program, accuracy);
   const Printer both(programs.value_and_derivative.program, accuracy);
   return fmt::format(
       "#include \"common/elementary.cuh\"\n\n"
@@ -185,10 +218,14 @@ std::string cuda_source(const Function& function, Accuracy accuracy, ForwardForm
       "  static constexpr bool scales_scores = {};\n"
       "  static constexpr float score_factor = {};\n"
       "  static constexpr float value_factor = {};\n"
-      "  static constexpr bool clamps_at_zero = {};\n\n"
-      "  static __device__ __forceinline__ float value(float x) {{\n"
+      "  static constexpr bool clamps_at_zero = {};\n"
+      "  static constexpr bool bounds_scores = {};\n\n"
+      "  static __device__ __forceinline__ float value_of_finite(float x) {{\n"
       "{}"
       "    return {};\n"
+      "  }}\n\n"
+      "  static __device__ __forceinline__ float value(float x) {{\n"
+      "    return value_of_finite({});\n"
       "  }}\n"
       "}};\n\n"
       "struct ActivationWithDerivative {{\n"
@@ -199,9 +236,10 @@ std::string cuda_source(const Function& function, Accuracy accuracy, ForwardForm
       "    derivative = {};\n"
       "  }}\n"
       "}};\n",
-      function.text(), forward.scales_scores, literal(programs.value.score_factor),
-      literal(programs.value.value_factor), clamps_at_zero, value.statements(), value.result(0),
-      literal(programs.value_and_derivative.score_factor), both.statements(), both.result(0), both.result(1));
+      function.text(), form.scales_scores, literal(forward.value_of_finite.score_factor),
+      literal(forward.value_of_finite.value_factor), forward.clamps_at_zero, x != "x", value.statements(),
+      value.result(0), x, literal(programs.value_and_derivative.score_factor), both.statements(), both.result(0),
+      both.result(1));
 }
 
 }  // namespace gdpa::activation

@@ -122,7 +122,11 @@ std::shared_ptr<const Function> Function::build(Parsed& parsed, const Bindings& 
   std::shared_ptr<Function> function(new Function);
   function->text_ = canonical;
   function->derivative_text_ = to_text(tree, derivative);
-  function->value_ = lower(tree, {without_idle_guards(tree, value)}, canonical);
+  const NodeId guarded = without_idle_guards(tree, value);
+  const Unguarded unguarded = without_guards_at_infinity(tree, guarded);
+  function->value_ = lower(tree, {guarded}, canonical);
+  function->value_of_finite_ = lower(tree, {unguarded.root}, canonical);
+  function->finite_scores_ = unguarded.scores;
   function->value_and_derivative_ = lower(tree, {value, derivative}, canonical);
   function->is_zero_at_zero_ = evaluate(function->value_, 0)[0] == 0;
   return function;

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "activation/program.h"
+#include "activation/tree.h"
 #include "gdpa/activation.h"
 
 namespace gdpa::activation {
@@ -25,6 +26,11 @@ class Function {
   const Program& value() const { return value_; }                                ///< results {f}
   const Program& value_and_derivative() const { return value_and_derivative_; }  ///< results {f, f'}
 
+  /// f without the bounds that only infinite scores need, guards.h: f(s) is that of min(max(s, low), high) of
+  /// finite_scores(), and of s itself where s is finite. Where f has no such bounds it is value().
+  const Program& value_of_finite() const { return value_of_finite_; }
+  const Range& finite_scores() const { return finite_scores_; }
+
   /// f(0) == 0: rows of zeros then contribute nothing, and tails need no mask.
   bool is_zero_at_zero() const { return is_zero_at_zero_; }
 
@@ -37,6 +43,8 @@ class Function {
   std::string derivative_text_;
   Program value_;
   Program value_and_derivative_;
+  Program value_of_finite_;
+  Range finite_scores_ = {};
   bool is_zero_at_zero_ = false;
 };
 
@@ -55,15 +63,19 @@ struct ForwardForm {
 ///       static constexpr float score_factor;
 ///       static constexpr float value_factor;
 ///       static constexpr bool clamps_at_zero;
+///       static constexpr bool bounds_scores;
 ///       static __device__ float value(float x);
+///       static __device__ float value_of_finite(float x);
 ///     };
 /// where f(s) is value_factor * value(x), or value_factor * max(value(x), 0) where it clamps: a kernel multiplies its
-/// own scale by the one factor and the output by the other, once, and clamps where it rounds. Backward takes
+/// own scale by the one factor and the output by the other, once, and clamps where it rounds. value_of_finite is value
+/// without the bounds that only an infinite x needs: of a finite x the same bits, of an infinite one the same or NaN.
+/// Where it is value itself, bounds_scores is false. Backward takes
 ///     struct ActivationWithDerivative {
 ///       static constexpr float score_factor;
 ///       static __device__ void value_and_derivative(float x, float& f, float& derivative);
 ///     };
 /// which gives f and f' of the score. Self-contained but for the headers under kernels/ that it names.
-std::string cuda_source(const Function& function, Accuracy accuracy, ForwardForm forward = {});
+std::string cuda_source(const Function& function, Accuracy accuracy, ForwardForm form = {});
 
 }  // namespace gdpa::activation

@@ -1,7 +1,8 @@
-// Guards that a value does not need: a bound of guard() may be there for the derivative alone, and a minimum costs as
-// much as two products on a GPU.
+// Guards that a value does not need: a bound of guard() may be there for the derivative alone, or for infinite scores
+// alone, and a minimum costs as much as two products on a GPU.
 #pragma once
 
+#include "activation/program.h"
 #include "activation/tree.h"
 
 namespace gdpa::activation {
@@ -9,5 +10,20 @@ namespace gdpa::activation {
 /// The expression without those bounds of guard(s, low, high) beyond which its value is the same number without them,
 /// infinities and NaN included. Only for values: the derivative must be taken before.
 NodeId without_idle_guards(Tree& tree, NodeId root);
+
+/// An expression less the bounds that only an infinite score needs, where infinity times 0 is NaN without them. Beyond
+/// them it has levelled out: f(s) is `root` of min(max(s, scores.low), scores.high) for every s, and `root` of s itself
+/// for every finite s of fp32.
+struct Unguarded {
+  NodeId root;
+  Range scores;  ///< infinite on a side that lost no bound
+};
+
+/// To the precision of fp64. Only for values, as above.
+Unguarded without_guards_at_infinity(Tree& tree, NodeId root);
+
+/// Whether f's program in fp32 is the same number, to the sign of a zero, for every finite score beyond the ends of
+/// `scores` as at them, and that number or NaN for an infinite one: whether overflow spares what holds in fp64.
+bool is_level_in_fp32(const Program& program, Range scores);
 
 }  // namespace gdpa::activation

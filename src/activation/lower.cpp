@@ -55,24 +55,44 @@ Program lower(const Tree& tree, const std::vector<NodeId>& roots, const std::str
   return program;
 }
 
-std::vector<double> evaluate(const Program& program, double score) {
-  std::vector<double> values;
+namespace {
+
+/// `compute` gives an operation's value.
+template <class T, class Compute>
+std::vector<T> evaluate_steps(const Program& program, T score, const Compute& compute) {
+  std::vector<T> values;
   values.reserve(program.steps.size());
   for (const Step& step : program.steps) {
     switch (step.operation) {
       case Operation::constant:
-        values.push_back(step.number);
+        values.push_back(static_cast<T>(step.number));
         break;
       case Operation::score:
         values.push_back(score);
         break;
       default:
-        values.push_back(apply(step.operation, values[step.a], values[step.b], values[step.c]));
+        values.push_back(compute(step.operation, values[step.a], values[step.b], values[step.c]));
     }
   }
-  std::vector<double> results;
+  std::vector<T> results;
   for (std::uint16_t step : program.results) results.push_back(values[step]);
   return results;
+}
+
+/// fp64 rounded to fp32 is fp32's own result for +, -, * and /.
+float apply_in_fp32(Operation operation, float a, float b, float c) {
+  // The fast division: PTX promises 0, or NaN for an infinity, where the divisor's reciprocal would be denormal.
+  const bool is_denormal = std::isfinite(b) && std::fabs(b) > 0x1p126F;
+  if (operation == Operation::divide && is_denormal) return a * 0.0F;
+  return static_cast<float>(apply(operation, double{a}, double{b}, double{c}));
+}
+
+}  // namespace
+
+std::vector<double> evaluate(const Program& program, double score) { return evaluate_steps(program, score, apply); }
+
+std::vector<float> evaluate_in_fp32(const Program& program, float score) {
+  return evaluate_steps(program, score, apply_in_fp32);
 }
 
 }  // namespace gdpa::activation

@@ -18,4 +18,7 @@ Program lower(const Tree& tree, const std::vector<NodeId>& roots, const std::str
 /// The program's results at one score, in fp64.
 std::vector<double> evaluate(const Program& program, double score);
 
+/// The same in fp32, as a GPU computes them but for the errors of elementary functions: what overflows there does here.
+std::vector<float> evaluate_in_fp32(const Program& program, float score);
+
 }  // namespace gdpa::activation

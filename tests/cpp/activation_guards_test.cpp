@@ -1,12 +1,16 @@
-// A value keeps the bounds of guard() that it needs, and loses those that only the derivative needs.
+// A value keeps the bounds of guard() that it needs, and loses those that only the derivative needs; a value of finite
+// scores loses those of infinite ones too, in the source for GPUs where fp32 allows.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string>
+#include <utility>
 
 #include "activation/fast.h"
 #include "activation/function.h"
+#include "activation/guards.h"
 #include "activation/lower.h"
 #include "gdpa/activation.h"
 
@@ -60,6 +64,90 @@ TEST(Guards, WithoutThemTheValueIsTheSameBitsAsBesideTheDerivative) {
     const Program& both = activation.function().value_and_derivative();
     for (double s = -60; s <= 60; s += 0.37) EXPECT_EQ(activation.value(s), evaluate(both, s)[0]) << named.name << s;
   }
+}
+
+TEST(Guards, ThatOnlyInfiniteScoresNeedAreNotInTheValueOfFiniteOnes) {
+  for (const auto& [text, low] :
+       {std::pair{"gelu", -40.0}, {"gelu_tanh", -22.0}, {"silu", -800.0}, {"hardswish", -3.0}}) {
+    const Function& function = Activation(text).function();
+    EXPECT_EQ(bounds_in(function.value_of_finite()), bounds_in(function.value()) - 1) << text;
+    EXPECT_EQ(function.finite_scores().low, low) << text;
+    EXPECT_EQ(function.finite_scores().high, infinity) << text;
+    for (const double s : {-infinity, -1e38, low - 0.1, low, -1.5, 0.7, 1e38, infinity}) {
+      EXPECT_EQ(evaluate(function.value_of_finite(), std::fmax(s, low))[0], evaluate(function.value(), s)[0])
+          << text << " at " << s;
+    }
+    EXPECT_EQ(evaluate(function.value_of_finite(), -1e38)[0], 0) << text;
+    EXPECT_TRUE(std::isnan(evaluate(function.value_of_finite(), -infinity)[0])) << text;
+  }
+}
+
+TEST(Guards, OnBothSidesAreBothTakenOut) {
+  const Function& function = Activation("guard(s, -40, 50) * exp(-s^2)").function();
+  EXPECT_EQ(bounds_in(function.value_of_finite()), 0);
+  EXPECT_EQ(function.finite_scores().low, -40);
+  EXPECT_EQ(function.finite_scores().high, 50);
+}
+
+TEST(Guards, StayInTheValueOfFiniteScoresWhereTheyChangeANumber) {
+  for (const char* text :
+       {"guard(s, -30, inf) * sigmoid(s)",                              // not level yet
+        "guard(s, -800, inf) * sigmoid(s) + s",                         // never level
+        "where(guard(s, -1000, inf) < -1e300, 5, 0)",                   // at -inf another number, not NaN
+        "guard(s, -800, inf) * sigmoid(s) + where(s < -1e300, 5, 0)"})  // with the guard another number at -inf
+  {
+    const Function& function = Activation(text).function();
+    EXPECT_EQ(function.finite_scores().low, -infinity) << text;
+    EXPECT_EQ(bounds_in(function.value_of_finite()), 1) << text;
+  }
+}
+
+bool holds(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
+
+/// The body of value_of_finite.
+std::string of_finite(const std::string& source) {
+  const std::size_t begin = source.find("value_of_finite(float x)");
+  return source.substr(begin, source.find('}', begin) - begin);
+}
+
+TEST(Guards, AreOutsideOfTheFunctionThatAGpuComputesForFiniteScores) {
+  for (const Accuracy accuracy : {Accuracy::fast, Accuracy::exact}) {
+    for (const char* text : {"gelu", "gelu_tanh", "silu", "hardswish"}) {
+      const std::string source = cuda_source(Activation(text).function(), accuracy);
+      EXPECT_TRUE(holds(source, "bounds_scores = true")) << source;
+      EXPECT_TRUE(holds(source, "return value_of_finite(gdpa::maximum(-")) << source;
+    }
+    for (const char* text : {"gelu", "gelu_tanh", "silu"}) {
+      EXPECT_FALSE(holds(of_finite(cuda_source(Activation(text).function(), accuracy)), "maximum")) << text;
+    }
+    for (const char* text : {"relu", "sigmoid", "softplus"}) {
+      const std::string source = cuda_source(Activation(text).function(), accuracy);
+      EXPECT_TRUE(holds(source, "bounds_scores = false")) << source;
+      EXPECT_TRUE(holds(source, "return value_of_finite(x);")) << source;
+    }
+  }
+}
+
+TEST(Guards, AreMultipliedByTheFactorOfTheScore) {
+  const std::string source = cuda_source(Activation("silu").function(), Accuracy::fast);
+  EXPECT_TRUE(holds(source, "score_factor = 0.5f")) << source;
+  EXPECT_TRUE(holds(source, "maximum(-400.0f, x)")) << source;
+}
+
+TEST(Guards, StayInsideWhereFp32OverflowsBeyondThem) {
+  const Function& quartic = Activation("guard(s, -1000, inf)^4 * sigmoid(s)").function();
+  EXPECT_EQ(quartic.finite_scores().low, -1000);  // in fp64 it is 0
+  for (const Accuracy accuracy : {Accuracy::fast, Accuracy::exact}) {
+    const std::string source = cuda_source(quartic, accuracy);
+    EXPECT_TRUE(holds(source, "bounds_scores = false")) << source;
+    EXPECT_TRUE(holds(of_finite(source), "maximum")) << source;
+  }
+}
+
+TEST(Guards, StayInsideWhereTheFastDivisionGivesZeroForAGreatDivisor) {
+  const Function& softsign = Activation("guard(s, -1e20, inf) / (1 + abs(guard(s, -1e20, inf)))").function();
+  EXPECT_EQ(softsign.finite_scores().low, -1e20);
+  EXPECT_TRUE(holds(cuda_source(softsign, Accuracy::fast), "bounds_scores = false"));
 }
 
 }  // namespace
