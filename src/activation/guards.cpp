@@ -89,10 +89,11 @@ NodeId without_idle_guards(Tree& tree, NodeId root) {
 }
 
 Unguarded without_guards_at_infinity(Tree& tree, NodeId root) {
+  const Program guarded = lower(tree, {root}, "");
   Unguarded result{root, {-infinity, infinity}};
   for (const Bound& bound : bounds_of(tree, root)) {
     const NodeId shorter = without(tree, result.root, bound);
-    if (!is_needed_at_infinity_only(bound, lower(tree, {result.root}, ""), lower(tree, {shorter}, ""))) continue;
+    if (!is_needed_at_infinity_only(bound, guarded, lower(tree, {shorter}, ""))) continue;
     result.root = shorter;
     double& end = bound.first == Operation::minimum ? result.scores.high : result.scores.low;
     end = bound.first == Operation::minimum ? std::fmin(end, bound.second) : std::fmax(end, bound.second);

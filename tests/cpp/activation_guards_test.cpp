@@ -89,9 +89,19 @@ TEST(Guards, OnBothSidesAreBothTakenOut) {
   EXPECT_EQ(function.finite_scores().high, 50);
 }
 
+TEST(Guards, OfSeveralBoundsTheNarrowestIsLeft) {
+  for (const char* text : {"guard(s, -900, inf) * sigmoid(s) + guard(s, -800, inf) * sigmoid(2 * s)",
+                           "guard(s, -800, inf) * sigmoid(s) + guard(s, -900, inf) * sigmoid(2 * s)"}) {
+    const Function& function = Activation(text).function();
+    EXPECT_EQ(bounds_in(function.value_of_finite()), 0) << text;
+    EXPECT_EQ(function.finite_scores().low, -800) << text;
+  }
+}
+
 TEST(Guards, StayInTheValueOfFiniteScoresWhereTheyChangeANumber) {
   for (const char* text :
-       {"guard(s, -30, inf) * sigmoid(s)",                              // not level yet
+       {"guard(s, -2, inf) * sigmoid(guard(s, -2, inf))",               // level because of the guard
+        "guard(s, -30, inf) * sigmoid(s)",                              // not level yet
         "guard(s, -800, inf) * sigmoid(s) + s",                         // never level
         "where(guard(s, -1000, inf) < -1e300, 5, 0)",                   // at -inf another number, not NaN
         "guard(s, -800, inf) * sigmoid(s) + where(s < -1e300, 5, 0)"})  // with the guard another number at -inf
@@ -131,7 +141,7 @@ TEST(Guards, AreOutsideOfTheFunctionThatAGpuComputesForFiniteScores) {
 TEST(Guards, AreMultipliedByTheFactorOfTheScore) {
   const std::string source = cuda_source(Activation("silu").function(), Accuracy::fast);
   EXPECT_TRUE(holds(source, "score_factor = 0.5f")) << source;
-  EXPECT_TRUE(holds(source, "maximum(-400.0f, x)")) << source;
+  EXPECT_TRUE(holds(source, "value_of_finite(gdpa::maximum(-400.0f, x))")) << source;
 }
 
 TEST(Guards, StayInsideWhereFp32OverflowsBeyondThem) {
