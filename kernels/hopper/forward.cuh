@@ -32,6 +32,10 @@
 
 namespace gdpa::hopper {
 
+/// Bounds that only infinite scores need cost an instruction for each: a first pass over the CTA's tiles leaves them
+/// out, and where O has NaN, which may come of that, there is a second one with them.
+enum class Scores : int { taken_for_finite, found_nan, bounded };
+
 /// Who is who, and what lies where in shared memory.
 template <class Config>
 struct ForwardPlan {
@@ -61,8 +65,8 @@ struct ForwardPlan {
   static constexpr int query_barriers = Barriers<Config::query_stages>::bytes;
   static constexpr int queries_at = barriers_at + 4 * stage_barriers;
   static constexpr int ring_at = queries_at + 2 * warpgroups * query_barriers;
-  static constexpr int found_nan_at = ring_at + TileRing::bytes;
-  static constexpr int shared_bytes = found_nan_at + static_cast<int>(sizeof(int));
+  static constexpr int scores_at = ring_at + TileRing::bytes;
+  static constexpr int shared_bytes = scores_at + static_cast<int>(sizeof(Scores));
   static_assert(shared_bytes <= 227 * 1024, "more than a CTA can have");
 
   unsigned char* memory;
@@ -92,7 +96,8 @@ struct ForwardPlan {
     return {reinterpret_cast<Tile*>(memory + ring_at), {at(barriers)}, {at(barriers + Barriers<tile_slots>::bytes)}};
   }
 
-  __device__ volatile int& found_nan() const { return *reinterpret_cast<int*>(memory + found_nan_at); }
+  /// Here rather than in a register, of which none is left.
+  __device__ volatile Scores& scores() const { return *reinterpret_cast<Scores*>(memory + scores_at); }
 
   /// Calls visit(barriers, arrivals of a phase) for all of them.
   template <class Visit>
@@ -111,19 +116,21 @@ struct ForwardPlan {
 
   __device__ void initialise() const {
     for_all_barriers([](const auto& barriers, int arrivals) { barriers.initialise(arrivals); });
-    found_nan() = 0;
+    scores() = Scores::taken_for_finite;
     publish_barriers();
   }
 
-  /// Whether a pass over the CTA's tiles has found NaN in O. The barriers are then as at the beginning. By all threads.
+  /// Whether a pass over the CTA's tiles found NaN, so that scores are bounded in another one, for which the barriers
+  /// are as at the beginning. By all threads.
   __device__ bool begins_again() const {
     __syncwarp();
     named_wait(everybody, threads);
-    if (found_nan() == 0) return false;
+    if (scores() != Scores::found_nan) return false;
     named_wait(everybody, threads);
     if (threadIdx.x == 0) {
       for_all_barriers([](const auto& barriers, int) { barriers.invalidate(); });
       initialise();
+      scores() = Scores::bounded;
     }
     named_wait(everybody, threads);
     return true;
@@ -231,7 +238,6 @@ struct Computing {
   const ForwardArguments& arguments;
   const Plan& plan;
   const int warpgroup;
-  const bool assumes_finite;  ///< scores; where one is not, O is NaN
 
   unsigned query[steps][4];
   float scores[Config::tile_keys / 2];
@@ -308,23 +314,27 @@ struct Computing {
     for (int i = 0; i < Config::tile_keys / 2; ++i) scores[i] = function(scales ? scores[i] * scale : scores[i]);
   }
 
+  __device__ __forceinline__ bool bounds_scores() const {
+    return Activation::bounds_scores && uniform(plan.scores() == Scores::bounded ? 1 : 0) != 0;
+  }
+
   /// Scores to weights, still in fp32 and in the registers of the scores.
-  __device__ __forceinline__ void apply_function() {
-    if (!Activation::bounds_scores || assumes_finite) {
-      for_all_scores([](float x) { return Activation::value_of_finite(x); });
-    } else {
+  __device__ __forceinline__ void apply_function(bool bounded) {
+    if (bounded) {
       for_all_scores([](float x) { return Activation::value(x); });
+    } else {
+      for_all_scores([](float x) { return Activation::value_of_finite(x); });
     }
   }
 
   /// A weight that is NaN makes a whole row of O NaN, so that one column tells.
   __device__ __forceinline__ void look_for_nan(const Tile& tile) {
-    if (!Activation::bounds_scores || !assumes_finite) return;
+    if (!Activation::bounds_scores) return;
     const unsigned thread = fresh_thread_index();
     const int row = warpgroup * Plan::rows + static_cast<int>(thread / 32 * 16 + thread % 32 / 4);
     const int rows = tile.length_q - tile.first_query;
     const bool found = (row < rows && output[0] != output[0]) || (row + 8 < rows && output[2] != output[2]);
-    if (found) plan.found_nan() = 1;
+    if (found && plan.scores() != Scores::bounded) plan.scores() = Scores::found_nan;
   }
 
   __device__ __forceinline__ static bool is_full(const Tile& tile, int key_tile) {
@@ -484,7 +494,7 @@ struct Computing {
     wait_for_products<0>();
     if (leads() && now.keeps == 0) plan.key_free()[0].arrive();
     if (!Config::query_in_registers && now.ends()) release_query(0);
-    apply_function();
+    apply_function(bounds_scores());
     if (!now.full) apply_mask(ring[0], 0);
     pack_weights();
 
@@ -504,10 +514,11 @@ struct Computing {
       issue_output(now.turn.buffer, now.key_tile > 0);
       named_arrive(turn_barrier + (warpgroup ^ 1), turn_threads);
       if (has_stored && !ends) release_query(now.number);
+      const bool bounded = bounds_scores();
       wait_for_products<1>();
       if (leads() && next.keeps == 0) plan.key_free()[next.turn.buffer].arrive();
       if (!Config::query_in_registers && next.ends()) release_query(next.number);
-      apply_function();
+      apply_function(bounded);
       if (!next.full) apply_mask(ring[next.number], next.key_tile);
       // Looked up here, while P V runs, so that only the turn lies between its end and the next products.
       const Position last = now;
@@ -535,15 +546,13 @@ struct Computing {
   }
 };
 
-/// The CTA's tiles once; and once more where the function bounds scores, which costs an instruction for each, to be
-/// right at infinities: the first pass leaves the bounds out, and where it finds NaN, the second one has them.
+/// What a warp does with the CTA's tiles, once or twice; see Scores.
 template <class Config, class Pass>
 __device__ __forceinline__ void for_all_passes(const ForwardPlan<Config>& plan, Pass pass) {
 #pragma unroll 1
-  for (bool assumes_finite = Config::Activation::bounds_scores;; assumes_finite = false) {
-    pass(assumes_finite);
-    if (!assumes_finite || !plan.begins_again()) return;
-  }
+  do {
+    pass();
+  } while (Config::Activation::bounds_scores && plan.begins_again());
 }
 
 template <class Config>
@@ -557,7 +566,7 @@ __device__ void forward(const ForwardArguments& arguments) {
   if (warpgroup == Plan::warpgroups) {
     give_registers_back<Plan::other_registers>();
     const int warp = warp_index() - Plan::warpgroups * 4;
-    for_all_passes(plan, [&](bool) {
+    for_all_passes(plan, [&] {
       if (warp == 0) {
         deal_tiles<Config>(arguments, plan.tiles());
       } else if (warp == 1) {
@@ -570,8 +579,8 @@ __device__ void forward(const ForwardArguments& arguments) {
     });
   } else {
     take_registers<Plan::computing_registers>();
-    for_all_passes(plan, [&](bool assumes_finite) {
-      Computing<Config> computing{arguments, plan, warpgroup, assumes_finite};
+    for_all_passes(plan, [&] {
+      Computing<Config> computing{arguments, plan, warpgroup};
       computing.run();
     });
   }

@@ -171,8 +171,8 @@ struct Share {
     if (in_runs) {
       // One lane searches where this share begins, the next one where it ends.
       const unsigned share = blockIdx.x + threadIdx.x % 2;
-      const auto first = static_cast<unsigned>(
-          portable::first_place_of_share(arguments.common, owner, rows_beside, share, gridDim.x));
+      const auto first =
+          static_cast<unsigned>(portable::first_place_of_share(arguments.common, owner, rows_beside, share, gridDim.x));
       begin = __shfl_sync(0xffffffffu, first, 0);
       end = max(begin, __shfl_sync(0xffffffffu, first, 1));
     }

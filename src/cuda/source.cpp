@@ -95,8 +95,8 @@ std::string config_of(const KernelSpec& kernel, Accuracy accuracy) {
     number("query_stages", kernel.query_stages);
     flag("query_in_registers", kernel.query_in_registers);
     // Rounding Q once more is as much as rounding the weights. fp16 would lose small elements altogether.
-    flag("scales_query", kernel.query_in_registers && kernel.element == GpuElement::bfloat16 &&
-                             accuracy == Accuracy::fast);
+    flag("scales_query",
+         kernel.query_in_registers && kernel.element == GpuElement::bfloat16 && accuracy == Accuracy::fast);
   }
   number("ctas", kernel.ctas);
   if (kernel.kind == KernelKind::backward) {
@@ -127,9 +127,9 @@ std::string kernel_source(const KernelSpec& kernel, const activation::Function& 
       "{6}(const __grid_constant__ gdpa::{7}::{8} arguments) {{\n"
       "  gdpa::{7}::{0}<Config>(arguments);\n"
       "}}\n",
-      name, has_function ? activation::cuda_source(function, accuracy, form) : std::string(), config_of(kernel, accuracy),
-      SourceNames::threads, SourceNames::shared_bytes, kernel.ctas, SourceNames::kernel, family,
-      arguments_of(kernel.kind));
+      name, has_function ? activation::cuda_source(function, accuracy, form) : std::string(),
+      config_of(kernel, accuracy), SourceNames::threads, SourceNames::shared_bytes, kernel.ctas, SourceNames::kernel,
+      family, arguments_of(kernel.kind));
 }
 
 std::string describe(const KernelSpec& kernel) {
