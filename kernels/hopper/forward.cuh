@@ -533,6 +533,8 @@ struct Computing {
       pack_weights();
       if (ends) store_output(ring[last.number], last.number);
     }
+    // Takes the turn that is left over: another pass begins with none.
+    if (warpgroup == 0) named_wait(turn_barrier, turn_threads);
     wait_for_turn(plan.value_filled(), now.turn);
     issue_output(now.turn.buffer, now.key_tile > 0);
     wait_for_products<0>();

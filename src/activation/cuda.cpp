@@ -195,6 +195,16 @@ std::string bounded(Range scores) {
 
 }  // namespace
 
+namespace {
+
+/// The factor, less what the roundings of x and of the output may add: the greatest score has no infinite value then.
+double value_factor_of(const FactoredProgram& value) {
+  const bool rounds_once = value.score_factor == 1 || value.value_factor == 1;
+  return rounds_once ? value.value_factor : value.value_factor * (1 - 0x1p-22);
+}
+
+}  // namespace
+
 std::string cuda_source(const Function& function, Accuracy accuracy, ForwardForm form) {
   const auto programs_with = [&](const Program& value) -> FastPrograms {
     if (accuracy == Accuracy::exact) return {{1, 1, value}, {1, 1, function.value_and_derivative()}};
@@ -237,7 +247,7 @@ std::string cuda_source(const Function& function, Accuracy accuracy, ForwardForm
       "  }}\n"
       "}};\n",
       function.text(), form.scales_scores, literal(forward.value_of_finite.score_factor),
-      literal(forward.value_of_finite.value_factor), forward.clamps_at_zero, x != "x", value.statements(),
+      literal(value_factor_of(forward.value_of_finite)), forward.clamps_at_zero, x != "x", value.statements(),
       value.result(0), x, literal(programs.value_and_derivative.score_factor), both.statements(), both.result(0),
       both.result(1));
 }
