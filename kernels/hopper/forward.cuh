@@ -33,8 +33,10 @@
 namespace gdpa::hopper {
 
 /// Bounds that only infinite scores need cost an instruction for each: a first pass over the CTA's tiles leaves them
-/// out, and where O has NaN, which may come of that, there is a second one with them.
-enum class Scores : int { taken_for_finite, found_nan, bounded };
+/// out, and where O has NaN, which may come of that, there is a second one with them. Each is code of its own: a branch
+/// at every key tile would cost as much as the bounds.
+enum class Scores { taken_for_finite, bounded };
+enum class Pass : int { first, first_that_found_nan, second };
 
 /// Who is who, and what lies where in shared memory.
 template <class Config>
@@ -42,8 +44,6 @@ struct ForwardPlan {
   static constexpr int warpgroups = 2;  ///< that compute
   static constexpr int rows = 64;       ///< queries of a warpgroup
   static constexpr int loaders = 3;     ///< warps
-  // Numbered barriers: of all threads; for each warpgroup, of its own threads; for each warpgroup, its turn to issue.
-  static constexpr int everybody = 0, own_barrier = 1, turn_barrier = own_barrier + warpgroups;
   static constexpr int threads = (warpgroups + 1) * warpgroup_threads;
   static_assert(Config::tile_queries == warpgroups * rows, "a warpgroup takes 64 queries");
   // 65,536 registers in all, in multiples of 8 a thread.
@@ -65,8 +65,9 @@ struct ForwardPlan {
   static constexpr int query_barriers = Barriers<Config::query_stages>::bytes;
   static constexpr int queries_at = barriers_at + 4 * stage_barriers;
   static constexpr int ring_at = queries_at + 2 * warpgroups * query_barriers;
-  static constexpr int scores_at = ring_at + TileRing::bytes;
-  static constexpr int shared_bytes = scores_at + static_cast<int>(sizeof(Scores));
+  static constexpr int meeting_at = ring_at + TileRing::bytes;
+  static constexpr int pass_at = meeting_at + Barrier::bytes;
+  static constexpr int shared_bytes = pass_at + static_cast<int>(sizeof(Pass));
   static_assert(shared_bytes <= 227 * 1024, "more than a CTA can have");
 
   unsigned char* memory;
@@ -96,8 +97,9 @@ struct ForwardPlan {
     return {reinterpret_cast<Tile*>(memory + ring_at), {at(barriers)}, {at(barriers + Barriers<tile_slots>::bytes)}};
   }
 
-  /// Here rather than in a register, of which none is left.
-  __device__ volatile Scores& scores() const { return *reinterpret_cast<Scores*>(memory + scores_at); }
+  /// Of all warps, between the passes.
+  __device__ Barrier meeting() const { return {at(meeting_at)}; }
+  __device__ volatile Pass& pass() const { return *reinterpret_cast<Pass*>(memory + pass_at); }
 
   /// Calls visit(barriers, arrivals of a phase) for all of them.
   template <class Visit>
@@ -116,23 +118,34 @@ struct ForwardPlan {
 
   __device__ void initialise() const {
     for_all_barriers([](const auto& barriers, int arrivals) { barriers.initialise(arrivals); });
-    scores() = Scores::taken_for_finite;
     publish_barriers();
   }
+  __device__ void initialise_meeting() const {
+    meeting().initialise(threads / 32);
+    pass() = Pass::first;
+  }
 
-  /// Whether a pass over the CTA's tiles found NaN, so that scores are bounded in another one, for which the barriers
-  /// are as at the beginning. By all threads.
-  __device__ bool begins_again() const {
+  /// Waits for all warps, for the time-th time. (One numbered barrier at two places of the code would do, but synccheck
+  /// takes it for a divergence.)
+  __device__ void meet(unsigned time) const {
     __syncwarp();
-    named_wait(everybody, threads);
-    if (scores() != Scores::found_nan) return false;
-    named_wait(everybody, threads);
+    if (lane_index() == 0) meeting().arrive();
+    meeting().wait(time & 1u);
+  }
+
+  /// Whether the first pass over the CTA's tiles found NaN, so that scores are bounded in a second one, for which the
+  /// barriers are as at the beginning. By all threads.
+  __device__ bool begins_again() const {
+    if (pass() == Pass::second) return false;
+    meet(0);
+    if (pass() == Pass::first) return false;
+    meet(1);
     if (threadIdx.x == 0) {
       for_all_barriers([](const auto& barriers, int) { barriers.invalidate(); });
       initialise();
-      scores() = Scores::bounded;
+      pass() = Pass::second;
     }
-    named_wait(everybody, threads);
+    meet(2);
     return true;
   }
 };
@@ -223,7 +236,7 @@ __device__ inline void exchange_in_quad(unsigned (&words)[4]) {
 }
 
 /// One warpgroup that computes.
-template <class Config>
+template <class Config, Scores scores_are>
 struct Computing {
   using Element = typename Config::Element;
   using Activation = typename Config::Activation;
@@ -233,7 +246,8 @@ struct Computing {
   static constexpr int key_steps = Config::tile_keys / 16;  ///< of P V
   using ScoreProduct = WarpgroupProduct<Element, Config::tile_keys>;
   using OutputProduct = WarpgroupProduct<Element, columns_v>;
-  static constexpr int own_barrier = Plan::own_barrier, turn_barrier = Plan::turn_barrier;
+  // Numbered barriers: one for each warpgroup's own threads, one for each warpgroup's turn to issue.
+  static constexpr int own_barrier = 1, turn_barrier = own_barrier + Plan::warpgroups;
 
   const ForwardArguments& arguments;
   const Plan& plan;
@@ -306,35 +320,25 @@ struct Computing {
     commit_products();
   }
 
-  template <class Function>
-  __device__ __forceinline__ void for_all_scores(Function function) {
+  /// Scores to weights, still in fp32 and in the registers of the scores.
+  __device__ __forceinline__ void apply_function() {
     constexpr bool scales = Activation::scales_scores && !Config::scales_query;
     const float scale = score_scale();
 #pragma unroll
-    for (int i = 0; i < Config::tile_keys / 2; ++i) scores[i] = function(scales ? scores[i] * scale : scores[i]);
-  }
-
-  __device__ __forceinline__ bool bounds_scores() const {
-    return Activation::bounds_scores && uniform(plan.scores() == Scores::bounded ? 1 : 0) != 0;
-  }
-
-  /// Scores to weights, still in fp32 and in the registers of the scores.
-  __device__ __forceinline__ void apply_function(bool bounded) {
-    if (bounded) {
-      for_all_scores([](float x) { return Activation::value(x); });
-    } else {
-      for_all_scores([](float x) { return Activation::value_of_finite(x); });
+    for (int i = 0; i < Config::tile_keys / 2; ++i) {
+      const float x = scales ? scores[i] * scale : scores[i];
+      scores[i] = scores_are == Scores::bounded ? Activation::value(x) : Activation::value_of_finite(x);
     }
   }
 
   /// A weight that is NaN makes a whole row of O NaN, so that one column tells.
   __device__ __forceinline__ void look_for_nan(const Tile& tile) {
-    if (!Activation::bounds_scores) return;
+    if (scores_are == Scores::bounded || !Activation::bounds_scores) return;
     const unsigned thread = fresh_thread_index();
     const int row = warpgroup * Plan::rows + static_cast<int>(thread / 32 * 16 + thread % 32 / 4);
     const int rows = tile.length_q - tile.first_query;
     const bool found = (row < rows && output[0] != output[0]) || (row + 8 < rows && output[2] != output[2]);
-    if (found && plan.scores() != Scores::bounded) plan.scores() = Scores::found_nan;
+    if (found) plan.pass() = Pass::first_that_found_nan;
   }
 
   __device__ __forceinline__ static bool is_full(const Tile& tile, int key_tile) {
@@ -494,7 +498,7 @@ struct Computing {
     wait_for_products<0>();
     if (leads() && now.keeps == 0) plan.key_free()[0].arrive();
     if (!Config::query_in_registers && now.ends()) release_query(0);
-    apply_function(bounds_scores());
+    apply_function();
     if (!now.full) apply_mask(ring[0], 0);
     pack_weights();
 
@@ -514,11 +518,10 @@ struct Computing {
       issue_output(now.turn.buffer, now.key_tile > 0);
       named_arrive(turn_barrier + (warpgroup ^ 1), turn_threads);
       if (has_stored && !ends) release_query(now.number);
-      const bool bounded = bounds_scores();
       wait_for_products<1>();
       if (leads() && next.keeps == 0) plan.key_free()[next.turn.buffer].arrive();
       if (!Config::query_in_registers && next.ends()) release_query(next.number);
-      apply_function(bounded);
+      apply_function();
       if (!next.full) apply_mask(ring[next.number], next.key_tile);
       // Looked up here, while P V runs, so that only the turn lies between its end and the next products.
       const Position last = now;
@@ -548,27 +551,24 @@ struct Computing {
   }
 };
 
-/// What a warp does with the CTA's tiles, once or twice; see Scores.
-template <class Config, class Pass>
-__device__ __forceinline__ void for_all_passes(const ForwardPlan<Config>& plan, Pass pass) {
-#pragma unroll 1
-  do {
-    pass();
-  } while (Config::Activation::bounds_scores && plan.begins_again());
-}
-
 template <class Config>
 __device__ void forward(const ForwardArguments& arguments) {
   using Plan = ForwardPlan<Config>;
+  constexpr bool may_begin_again = Config::Activation::bounds_scores;
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   const Plan plan{shared_memory};
-  if (threadIdx.x == 0) plan.initialise();
+  if (threadIdx.x == 0) {
+    plan.initialise_meeting();
+    plan.initialise();
+  }
   __syncthreads();
   const int warpgroup = warpgroup_index();
   if (warpgroup == Plan::warpgroups) {
     give_registers_back<Plan::other_registers>();
-    const int warp = warp_index() - Plan::warpgroups * 4;
-    for_all_passes(plan, [&] {
+#pragma unroll 1
+    do {
+      // Read anew: a register that lives as long as the dealer works would be one too many.
+      const unsigned warp = fresh_thread_index() / 32;
       if (warp == 0) {
         deal_tiles<Config>(arguments, plan.tiles());
       } else if (warp == 1) {
@@ -578,13 +578,13 @@ __device__ void forward(const ForwardArguments& arguments) {
       } else {
         if (lane_index() == 0) load_values<Config>(arguments, plan);
       }
-    });
+    } while (may_begin_again && plan.begins_again());
   } else {
     take_registers<Plan::computing_registers>();
-    for_all_passes(plan, [&] {
-      Computing<Config> computing{arguments, plan, warpgroup};
-      computing.run();
-    });
+    Computing<Config, Scores::taken_for_finite>{arguments, plan, warpgroup}.run();
+    if constexpr (may_begin_again) {
+      if (plan.begins_again()) Computing<Config, Scores::bounded>{arguments, plan, warpgroup}.run();
+    }
   }
 }
 

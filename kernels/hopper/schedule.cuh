@@ -1,16 +1,14 @@
-// Which tiles of queries a CTA computes, found by one warp while others compute: it takes the CTA's share of the places
-// of portable/work.cuh, 16 of them at a time, one a lane, and lays those that have a tile into a ring in shared
-// memory. Empty places cost nobody else anything. A tile that meets no key is zeros, which this warp writes itself.
-//
-// Where keys are many, CTAs that run together shall read the same ones, and each takes one of gridDim places. Where
-// they fit the buffers, the share is a run of places, and a tile that meets the same keys as the one before finds them
-// where they are: K and V stay, and Q streams past them. Where a head has one tile of queries, nobody else reads its
-// keys, and the share is a run of places with as many keys as the others have.
+// The dealer: one warp takes the CTA's tiles of queries (share.cuh), 16 of them at a time, one a lane, finds the keys
+// that each meets, and lays them into a ring in shared memory, from which the other warps read. A tile that meets no
+// key is zeros, which this warp writes itself. A tile that meets the same keys as the one before finds them in the
+// buffers, if they fit: K and V stay, and Q streams past them.
 #pragma once
 
 #include "common/tile.cuh"
 #include "hopper/arguments.cuh"
 #include "hopper/barrier.cuh"
+#include "hopper/share.cuh"
+#include "hopper/warpgroup.cuh"
 #include "portable/work.cuh"
 
 namespace gdpa::hopper {
@@ -37,8 +35,8 @@ struct Tile {
 
 /// Tiles on their way from the warp that finds them: to the warp that loads and to each warpgroup that computes. Two
 /// rounds fit.
-constexpr int places_at_once = 16;
-constexpr int tile_slots = 2 * places_at_once;
+constexpr int tiles_at_once = 16;
+constexpr int tile_slots = 2 * tiles_at_once;
 
 struct TileRing {
   static constexpr int bytes = tile_slots * static_cast<int>(sizeof(Tile)) + 2 * Barriers<tile_slots>::bytes;
@@ -73,22 +71,6 @@ __device__ inline int64_t offset_of(const MappedOperand& mapped, const Operand& 
   const bool packed = side.cumulative != nullptr;
   const int64_t rows = packed ? int64_t{at.x} - mapped.extent + at.y : at.x;
   return rows * operand.row_stride + (packed ? 0 : at.y * operand.batch_stride) + head * operand.head_stride;
-}
-
-/// The entry of a place, by each lane for a place of its own; see portable::find_entry.
-__device__ inline int64_t entry_of(const portable::Owner& owner, int64_t place) {
-  int64_t low = 0;
-  int64_t size = owner.entries + 1;
-  while (size > 1) {
-    const int64_t half = size / 2;
-    if (owner.first_place(low + half) * owner.heads <= place) {
-      low += half;
-      size -= half;
-    } else {
-      size = half;
-    }
-  }
-  return low;
 }
 
 /// Describes the tile of `work`, which meets the keys `met`.
@@ -133,7 +115,8 @@ __device__ void write_zeros(const Operand& output, const portable::Work& work, i
       __shfl_sync(0xffffffffu, element_offset(output, work.queries, work.batch_begin, first_query, work.head), source);
   const int rows = __shfl_sync(0xffffffffu, min(Config::tile_queries, work.queries.count - first_query), source);
   auto* first = static_cast<typename Config::Element::Storage*>(output.data) + offset;
-  for (int i = lane_index(); i < rows * chunks; i += 32) {
+  const auto lane = static_cast<int>(fresh_thread_index() % 32);  // what it takes to divide by chunks shall not be kept
+  for (int i = lane; i < rows * chunks; i += 32) {
     *reinterpret_cast<uint4*>(first + i / chunks * output.row_stride + i % chunks * (16 / Config::Element::bytes)) =
         uint4{0, 0, 0, 0};
   }
@@ -159,52 +142,17 @@ __device__ bool reuses_keys(const ForwardArguments& arguments, const portable::W
   return before != 0 && end - first <= Config::stages && same_b && same_head && same_first && same_end;
 }
 
-/// The places of a CTA, counted in 32 bits, as tiles are: registers are few here.
-struct Share {
-  unsigned begin = 0;
-  unsigned end;    ///< no place of the CTA lies at or behind it
-  unsigned count;  ///< some of which may lie there
-  bool in_runs;
-
-  __device__ Share(const ForwardArguments& arguments, const portable::Owner& owner, int64_t rows_beside)
-      : end(static_cast<unsigned>(owner.heads * owner.places())), in_runs(arguments.in_runs) {
-    if (in_runs) {
-      // One lane searches where this share begins, the next one where it ends.
-      const unsigned share = blockIdx.x + threadIdx.x % 2;
-      const auto first =
-          static_cast<unsigned>(portable::first_place_of_share(arguments.common, owner, rows_beside, share, gridDim.x));
-      begin = __shfl_sync(0xffffffffu, first, 0);
-      end = max(begin, __shfl_sync(0xffffffffu, first, 1));
-    }
-    count = in_runs ? end - begin : (end + gridDim.x - 1) / gridDim.x;
-  }
-
-  /// Each gridDim places that follow each other are dealt to all CTAs, each time turned by a few: places without a tile
-  /// come at regular distances, and would else always fall to the same CTAs. With 132 CTAs a place's successor in the
-  /// CTA is 139 further on, a prime, so that no distance fits.
-  __device__ unsigned place(unsigned i) const {
-    if (in_runs) return begin + i;
-    constexpr unsigned turned_by = 7;
-    return i * gridDim.x + (blockIdx.x + i * turned_by) % gridDim.x;
-  }
-};
-
 /// The work of one warp: fills the ring, and ends it with a tile of no keys.
 template <class Config>
 __device__ void deal_tiles(const ForwardArguments& arguments, const TileRing& ring) {
   const Params& params = arguments.common.params;
-  const portable::Owner owner{params.queries, arguments.common.packed_rows_q, params.heads_q, Config::tile_queries,
-                              params.batch};
-  const Share share(arguments, owner, Config::tile_keys);
+  Share<Config> share(arguments);
   const int lane = lane_index();
   int dealt = 0;
-  for (unsigned first = 0; first < share.count; first += places_at_once) {
-    const unsigned place = share.place(first + static_cast<unsigned>(lane));
-    portable::Work work{};
+  for (;;) {
+    const portable::Work work = share.take(tiles_at_once);
+    if (__ballot_sync(0xffffffffu, work.exists) == 0) break;
     Kept met{0, 0};
-    if (lane < places_at_once && place < share.end) {
-      work = portable::work_at(arguments.common, owner, true, place, owner.jagged() ? entry_of(owner, place) : 0);
-    }
     if (work.exists) {
       met = MaskOfSequence{params.mask, work.queries.count, work.keys.count}.keys_of(work.tile * Config::tile_queries,
                                                                                      Config::tile_queries);
