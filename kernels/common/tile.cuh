@@ -4,13 +4,12 @@
 #pragma once
 
 #include "common/elementary.cuh"
+#include "common/lanes.cuh"
 #include "common/memory.cuh"
 #include "common/mma.cuh"
 #include "definition/layout.h"
 
 namespace gdpa {
-
-__device__ inline int lane_index() { return static_cast<int>(threadIdx.x % 32); }
 
 /// The index of the warp, the same register in every lane, so that what depends on it needs no vector registers.
 __device__ inline int warp_index() { return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0); }

@@ -7,21 +7,11 @@
 // that takes as long as the others', by the keys that its tiles meet.
 #pragma once
 
+#include "common/lanes.cuh"
 #include "hopper/arguments.cuh"
 #include "portable/work.cuh"
 
 namespace gdpa::hopper {
-
-/// The sum over the lanes up to and with this one.
-template <class Number>
-__device__ Number sum_up_to_lane(Number value) {
-#pragma unroll
-  for (int distance = 1; distance < 32; distance *= 2) {
-    const Number other = __shfl_up_sync(0xffffffffu, value, distance);
-    if (lane_index() >= distance) value += other;
-  }
-  return value;
-}
 
 /// 32 entries of a jagged batch, one a lane.
 struct Entries {

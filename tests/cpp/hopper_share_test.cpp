@@ -1,0 +1,150 @@
+// Which tiles a CTA of the Hopper forward gets: the device code that finds them, run on the host, against a plain
+// enumeration. Every tile once, and as much for each CTA.
+#include "warp.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <tuple>
+#include <vector>
+
+#include "hopper/share.cuh"
+
+namespace gdpa::hopper {
+namespace {
+
+struct Config {
+  static constexpr int tile_queries = 128;
+  static constexpr int tile_keys = 64;
+};
+
+struct Jagged {
+  std::vector<int64_t> lengths_q, lengths_k, offsets_q = {0}, offsets_k = {0};
+  int64_t unused_rows = 0;
+  int heads = 4;
+  bool in_runs = false;
+
+  ForwardArguments arguments() {
+    for (const int64_t length : lengths_q) offsets_q.push_back(offsets_q.back() + length);
+    for (const int64_t length : lengths_k) offsets_k.push_back(offsets_k.back() + length);
+    ForwardArguments result{};
+    Params& params = result.common.params;
+    params.batch = static_cast<int64_t>(lengths_q.size());
+    params.heads_q = heads;
+    params.heads_k = heads / 2;
+    params.queries.cumulative = offsets_q.data();
+    params.keys.cumulative = offsets_k.data();
+    params.queries.cumulative_is_int64 = params.keys.cumulative_is_int64 = true;
+    result.common.packed_rows_q = offsets_q.back() + unused_rows;
+    result.common.packed_rows_k = offsets_k.back();
+    result.in_runs = in_runs;
+    return result;
+  }
+};
+
+using Found = std::tuple<int64_t, int, int>;  ///< entry, head, tile
+
+struct Dealt {
+  std::map<Found, int> tiles;          ///< how often each
+  std::vector<int64_t> counts, costs;  ///< of each CTA
+};
+
+Dealt deal(Jagged problem, unsigned ctas) {
+  const ForwardArguments arguments = problem.arguments();
+  Dealt dealt;
+  for (unsigned cta = 0; cta < ctas; ++cta) {
+    constexpr unsigned at_once = 16;
+    std::vector<std::vector<portable::Work>> found(at_once);
+    warp::run(cta, ctas, [&](unsigned lane) {
+      Share<Config> share(arguments);
+      for (;;) {
+        const portable::Work work = share.take(at_once);
+        if (__ballot_sync(~0u, work.exists) == 0) return;
+        if (lane < at_once && work.exists) found[lane].push_back(work);
+      }
+    });
+    int64_t count = 0, cost = 0;
+    for (const auto& of_lane : found) {
+      for (const portable::Work& work : of_lane) {
+        ++dealt.tiles[{work.batch_begin, work.head, work.tile}];
+        EXPECT_EQ(work.key_head, work.head / 2);
+        const auto b = static_cast<std::size_t>(work.batch_begin);
+        const bool is_behind = b == problem.lengths_q.size();
+        EXPECT_EQ(work.queries.count, is_behind ? problem.unused_rows : problem.lengths_q[b]);
+        EXPECT_EQ(work.keys.count, is_behind ? 0 : problem.lengths_k[b]);
+        ++count;
+        cost += (work.keys.count + Config::tile_keys - 1) / Config::tile_keys + 1;
+      }
+    }
+    dealt.counts.push_back(count);
+    dealt.costs.push_back(cost);
+  }
+  return dealt;
+}
+
+std::map<Found, int> tiles_of(const Jagged& problem) {
+  std::map<Found, int> tiles;
+  const auto add = [&](std::size_t entry, int64_t rows) {
+    for (int head = 0; head < problem.heads; ++head) {
+      for (int tile = 0; tile * Config::tile_queries < rows; ++tile) {
+        tiles[{static_cast<int64_t>(entry), head, tile}] = 1;
+      }
+    }
+  };
+  for (std::size_t b = 0; b < problem.lengths_q.size(); ++b) add(b, problem.lengths_q[b]);
+  add(problem.lengths_q.size(), problem.unused_rows);
+  return tiles;
+}
+
+Jagged random_problem(std::mt19937& random, std::size_t batch, unsigned longest) {
+  Jagged problem;
+  for (std::size_t b = 0; b < batch; ++b) {
+    problem.lengths_q.push_back(random() % 4 == 0 ? 0 : random() % longest);
+    problem.lengths_k.push_back(random() % 4 == 0 ? 0 : random() % longest);
+  }
+  problem.unused_rows = random() % 2 == 0 ? 0 : random() % 400;
+  problem.in_runs = random() % 2 == 0;
+  return problem;
+}
+
+TEST(HopperShare, EveryTileIsDealtOnce) {
+  std::mt19937 random(1);
+  for (const std::size_t batch : {1, 2, 31, 32, 33, 100}) {
+    for (int round = 0; round < 2; ++round) {
+      const Jagged problem = random_problem(random, batch, 700);
+      EXPECT_EQ(deal(problem, 1 + random() % 7).tiles, tiles_of(problem)) << batch << " entries";
+    }
+  }
+}
+
+TEST(HopperShare, CtasGetAsManyTilesEachWhateverLengthsAre) {
+  std::mt19937 random(2);
+  Jagged problem = random_problem(random, 200, 500);
+  problem.in_runs = false;
+  const Dealt dealt = deal(problem, 12);
+  const auto [least, most] = std::minmax_element(dealt.counts.begin(), dealt.counts.end());
+  EXPECT_LE(*most - *least, 1);
+}
+
+TEST(HopperShare, RunsMeetAsManyKeysEachToATile) {
+  std::mt19937 random(3);
+  Jagged problem = random_problem(random, 200, 500);
+  problem.in_runs = true;
+  problem.unused_rows = 0;
+  const Dealt dealt = deal(problem, 12);
+  const auto [least, most] = std::minmax_element(dealt.costs.begin(), dealt.costs.end());
+  EXPECT_LE(*most - *least, 2 * (500 / Config::tile_keys + 2));
+}
+
+TEST(HopperShare, ABatchWithoutRowsIsNoWork) {
+  Jagged problem;
+  problem.lengths_q = problem.lengths_k = {0, 0, 0};
+  for (const bool in_runs : {false, true}) {
+    problem.in_runs = in_runs;
+    EXPECT_TRUE(deal(problem, 3).tiles.empty());
+  }
+}
+
+}  // namespace
+}  // namespace gdpa::hopper
