@@ -100,10 +100,10 @@ std::map<Found, int> tiles_of(const Jagged& problem) {
 Jagged random_problem(std::mt19937& random, std::size_t batch, unsigned longest) {
   Jagged problem;
   for (std::size_t b = 0; b < batch; ++b) {
-    problem.lengths_q.push_back(random() % 4 == 0 ? 0 : random() % longest);
-    problem.lengths_k.push_back(random() % 4 == 0 ? 0 : random() % longest);
+    problem.lengths_q.push_back(static_cast<int64_t>(random() % 4 == 0 ? 0 : random() % longest));
+    problem.lengths_k.push_back(static_cast<int64_t>(random() % 4 == 0 ? 0 : random() % longest));
   }
-  problem.unused_rows = random() % 2 == 0 ? 0 : random() % 400;
+  problem.unused_rows = static_cast<int64_t>(random() % 2 == 0 ? 0 : random() % 400);
   problem.in_runs = random() % 2 == 0;
   return problem;
 }
@@ -113,7 +113,7 @@ TEST(HopperShare, EveryTileIsDealtOnce) {
   for (const std::size_t batch : {1, 2, 31, 32, 33, 100}) {
     for (int round = 0; round < 2; ++round) {
       const Jagged problem = random_problem(random, batch, 700);
-      EXPECT_EQ(deal(problem, 1 + random() % 7).tiles, tiles_of(problem)) << batch << " entries";
+      EXPECT_EQ(deal(problem, static_cast<unsigned>(1 + random() % 7)).tiles, tiles_of(problem)) << batch << " entries";
     }
   }
 }
