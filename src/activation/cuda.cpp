@@ -193,10 +193,6 @@ std::string bounded(Range scores) {
   return x;
 }
 
-}  // namespace
-
-namespace {
-
 /// The factor, less what the roundings of x and of the output may add: the greatest score has no infinite value then.
 double value_factor_of(const FactoredProgram& value) {
   const bool rounds_once = value.score_factor == 1 || value.value_factor == 1;
