@@ -27,4 +27,10 @@ struct ForwardArguments {
   MappedOperand query, key, value, output;
 };
 
+struct BackwardArguments {
+  portable::Arguments common;
+  float scale;  ///< that of params
+  MappedOperand query, key, value, grad_output;
+};
+
 }  // namespace gdpa::hopper

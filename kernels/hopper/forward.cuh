@@ -26,6 +26,7 @@
 //         memory forward_shared_bytes<Config>; no workspace.
 #pragma once
 
+#include "hopper/rows.cuh"
 #include "hopper/schedule.cuh"
 #include "hopper/tile.cuh"
 #include "hopper/warpgroup.cuh"
@@ -92,10 +93,7 @@ struct ForwardPlan {
   __device__ Barriers<Config::query_stages> query_free(int warpgroup) const {
     return {at(queries_at + (warpgroups + warpgroup) * query_barriers)};
   }
-  __device__ TileRing tiles() const {
-    constexpr int barriers = ring_at + tile_slots * static_cast<int>(sizeof(Tile));
-    return {reinterpret_cast<Tile*>(memory + ring_at), {at(barriers)}, {at(barriers + Barriers<tile_slots>::bytes)}};
-  }
+  __device__ TileRing tiles() const { return TileRing::at(memory + ring_at); }
 
   /// Of all warps, between the passes.
   __device__ Barrier meeting() const { return {at(meeting_at)}; }
@@ -218,21 +216,6 @@ __device__ void load_values(const ForwardArguments& arguments, const ForwardPlan
     plan.values().stage(stage).load(arguments.value.map, filled.address, tile.key_head,
                                     {tile.key.x + row, tile.value_y});
   });
-}
-
-/// Four lanes with four words each: word i of lane t becomes word t of lane i.
-__device__ inline void exchange_in_quad(unsigned (&words)[4]) {
-#pragma unroll
-  for (int step = 1; step <= 2; step *= 2) {
-    const bool upper = (threadIdx.x & static_cast<unsigned>(step)) != 0;
-#pragma unroll
-    for (int pair = 0; pair < 2; ++pair) {
-      const int low = step == 1 ? pair * 2 : pair;
-      const unsigned come = __shfl_xor_sync(0xffffffffu, upper ? words[low] : words[low + step], step);
-      words[low] = upper ? come : words[low];
-      words[low + step] = upper ? words[low + step] : come;
-    }
-  }
 }
 
 /// One warpgroup that computes.
@@ -406,34 +389,15 @@ struct Computing {
     }
   }
 
-  /// O from the registers: the four lanes that hold a row exchange parts of it, so that each has 16 bytes together.
   __device__ __forceinline__ void store_from_registers(const Tile& tile, int number) {
     using Storage = typename Element::Storage;
     const Operand& operand = arguments.common.params.output;
-    const float factor = output_factor(tile);
-    const unsigned thread = fresh_thread_index(), lane = thread % 32;
-    const int row = warpgroup * Plan::rows + static_cast<int>(thread / 32 * 16 + lane / 4);
-    const int column = static_cast<int>(lane % 4 * 8);
-    const int rows = tile.length_q - tile.first_query;
     const int64_t first =
         offset_of(arguments.output, operand, arguments.common.params.queries, {tile.query.x, tile.output_y}, tile.head);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      Storage* const to = static_cast<Storage*>(operand.data) + first + (row + half * 8) * operand.row_stride + column;
-#pragma unroll
-      for (int j = 0; j < columns_v / 32; ++j) {
-        unsigned parts[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int sum = (j * 4 + i) * 4 + half * 2;
-          parts[i] = Element::pack(output[sum] * factor, output[sum + 1] * factor);
-        }
-        exchange_in_quad(parts);
-        if (row + half * 8 < rows && j * 32 + column < Config::head_dim_v) {
-          *reinterpret_cast<uint4*>(to + j * 32) = uint4{parts[0], parts[1], parts[2], parts[3]};
-        }
-      }
-    }
+    const int row = warpgroup * Plan::rows;
+    store_rows_from_registers<Element, Config::head_dim_v>(
+        output, output_factor(tile), static_cast<Storage*>(operand.data) + first + row * operand.row_stride,
+        operand.row_stride, tile.length_q - tile.first_query - row);
     named_wait(own_barrier + warpgroup, warpgroup_threads);
     if (leads()) plan.tiles().release(number);
   }

@@ -6,7 +6,8 @@
 
 #include "common/tile.cuh"
 #include "hopper/arguments.cuh"
-#include "hopper/barrier.cuh"
+#include "hopper/ring.cuh"
+#include "hopper/rows.cuh"
 #include "hopper/share.cuh"
 #include "hopper/warpgroup.cuh"
 #include "portable/work.cuh"
@@ -36,27 +37,7 @@ struct Tile {
 /// Tiles on their way from the warp that finds them: to the warp that loads and to each warpgroup that computes. Two
 /// rounds fit.
 constexpr int tiles_at_once = 16;
-constexpr int tile_slots = 2 * tiles_at_once;
-
-struct TileRing {
-  static constexpr int bytes = tile_slots * static_cast<int>(sizeof(Tile)) + 2 * Barriers<tile_slots>::bytes;
-
-  Tile* tiles;
-  Barriers<tile_slots> filled;
-  Barriers<tile_slots> free;
-
-  // Tiles are known by their number within the CTA.
-  __device__ Tile& operator[](int number) const { return tiles[index_in<tile_slots>(number)]; }
-  __device__ void wait_free(int number) const { wait_for_turn(free, number, 1); }
-  __device__ void publish(int number) const { filled[index_in<tile_slots>(number)].arrive(); }
-
-  /// The tile, once it is there.
-  __device__ __forceinline__ const Tile& wait(int number) const {
-    wait_for_turn(filled, number);
-    return (*this)[number];
-  }
-  __device__ void release(int number) const { free[index_in<tile_slots>(number)].arrive(); }
-};
+using TileRing = Ring<Tile, 2 * tiles_at_once>;
 
 /// Where a tile from `row` on lies in an operand's map.
 __device__ inline MapOrigin origin_of(const MappedOperand& operand, const Sequences& side, const Rows& rows, int64_t b,
@@ -109,17 +90,12 @@ __device__ void describe_tile(Tile& tile, const ForwardArguments& arguments, con
 /// Zeros for the tile of the work that lane `source` holds, by the warp.
 template <class Config>
 __device__ void write_zeros(const Operand& output, const portable::Work& work, int source) {
-  constexpr int chunks = Config::head_dim_v * Config::Element::bytes / 16;
   const int first_query = work.tile * Config::tile_queries;
   const int64_t offset =
       __shfl_sync(0xffffffffu, element_offset(output, work.queries, work.batch_begin, first_query, work.head), source);
   const int rows = __shfl_sync(0xffffffffu, min(Config::tile_queries, work.queries.count - first_query), source);
-  auto* first = static_cast<typename Config::Element::Storage*>(output.data) + offset;
-  const auto lane = static_cast<int>(fresh_thread_index() % 32);  // what it takes to divide by chunks shall not be kept
-  for (int i = lane; i < rows * chunks; i += 32) {
-    *reinterpret_cast<uint4*>(first + i / chunks * output.row_stride + i % chunks * (16 / Config::Element::bytes)) =
-        uint4{0, 0, 0, 0};
-  }
+  write_zero_rows<typename Config::Element, Config::head_dim_v>(
+      static_cast<typename Config::Element::Storage*>(output.data) + offset, output.row_stride, rows);
 }
 
 /// Whether a lane's tile meets exactly the keys of the tile before it, all of which the buffers hold. `tiles` says

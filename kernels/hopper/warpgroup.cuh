@@ -1,6 +1,8 @@
 // Four warps that multiply together: their index, and their share of the registers.
 #pragma once
 
+#include "gdpa/integers.h"
+
 namespace gdpa::hopper {
 
 constexpr int warpgroup_threads = 128;
@@ -17,6 +19,13 @@ __device__ inline unsigned fresh_thread_index() {
   unsigned index;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
   return index % warpgroup_threads;
+}
+
+/// The same number, from which a loop computes anew, each time, what else would lie in registers all along.
+__device__ inline int64_t computed_anew(int64_t number) {
+  int64_t same;
+  asm volatile("mov.b64 %0, %1;" : "=l"(same) : "l"(number));
+  return same;
 }
 
 /// All warps of a warpgroup take more registers, once others have given them back, or give them back.

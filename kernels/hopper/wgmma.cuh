@@ -39,11 +39,12 @@ struct OperandDescriptor {
 /// The product for one element type and number of columns; lane l of warp w of the warpgroup holds, with g = l / 4 and
 /// t = l % 4, of C: rows 16 w + g and 16 w + g + 8 at columns 8 j + 2 t and + 1, in sums[4 j] to sums[4 j + 3].
 /// `add` false takes the sums as 0. `transposed`: row k of B is row k of the tile, else column n of B is row n of it.
+/// `a_transposed`: column k of A is row k of its tile, else row m of A is row m of it.
 template <class Element, int columns>
 struct WarpgroupProduct;
 
 // One instruction has a name of its own for every n, and its operands are numbered: half of n sums, then the others.
-#define GDPA_PRODUCT(ELEMENT, TYPE, COLUMNS, NAMES, SUMS, A0, A1, A2, A3, B, ADD, TRANSPOSED, ADD_SS, TRANSPOSED_SS) \
+#define GDPA_PRODUCT(ELEMENT, TYPE, COLUMNS, NAMES, SUMS, A0, A1, A2, A3, B, ADD, T, ADD_SS, T_SS, T_A)              \
   template <>                                                                                                        \
   struct WarpgroupProduct<ELEMENT, COLUMNS> {                                                                        \
     template <bool transposed>                                                                                       \
@@ -52,19 +53,19 @@ struct WarpgroupProduct;
       asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #ADD                                                     \
                    ", 0;\n"                                                                                          \
                    "wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k16.f32." TYPE "." TYPE " {" NAMES "}, {%" #A0      \
-                   ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", add, 1, 1, %" #TRANSPOSED ";\n}"                       \
+                   ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", add, 1, 1, %" #T ";\n}"                                \
                    : SUMS(0)                                                                                         \
                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int{add}), "n"(int{transposed}));       \
     }                                                                                                                \
-    template <bool transposed>                                                                                       \
+    template <bool transposed, bool a_transposed = false>                                                            \
     static __device__ __forceinline__ void multiply_add(float (&sums)[COLUMNS / 2], unsigned long long a,            \
                                                         unsigned long long b, bool add) {                            \
       asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #ADD_SS                                                  \
                    ", 0;\n"                                                                                          \
                    "wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k16.f32." TYPE "." TYPE " {" NAMES "}, %" #A0       \
-                   ", %" #A1 ", add, 1, 1, 0, %" #TRANSPOSED_SS ";\n}"                                               \
+                   ", %" #A1 ", add, 1, 1, %" #T_A ", %" #T_SS ";\n}"                                                \
                    : SUMS(0)                                                                                         \
-                   : "l"(a), "l"(b), "r"(int{add}), "n"(int{transposed}));                                           \
+                   : "l"(a), "l"(b), "r"(int{add}), "n"(int{transposed}), "n"(int{a_transposed}));                   \
     }                                                                                                                \
   };
 #define GDPA_PRODUCTS(...)                    \
@@ -76,9 +77,11 @@ struct WarpgroupProduct;
       "+f"(sums[i + 6]), "+f"(sums[i + 7])
 #define GDPA_SUMS_16(i) GDPA_SUMS_8(i), GDPA_SUMS_8(i + 8)
 #define GDPA_SUMS_32(i) GDPA_SUMS_16(i), GDPA_SUMS_16(i + 16)
+#define GDPA_NAMES_16                \
+  "%0, %1, %2, %3, %4, %5, %6, %7, " \
+  "%8, %9, %10, %11, %12, %13, %14, %15"
 #define GDPA_NAMES_32                        \
-  "%0, %1, %2, %3, %4, %5, %6, %7, "         \
-  "%8, %9, %10, %11, %12, %13, %14, %15, "   \
+  GDPA_NAMES_16 ", "                         \
   "%16, %17, %18, %19, %20, %21, %22, %23, " \
   "%24, %25, %26, %27, %28, %29, %30, %31"
 #define GDPA_NAMES_40 GDPA_NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
@@ -108,13 +111,14 @@ struct WarpgroupProduct;
 #define GDPA_SUMS_96(i) GDPA_SUMS_64(i), GDPA_SUMS_32(i + 64)
 #define GDPA_SUMS_128(i) GDPA_SUMS_96(i), GDPA_SUMS_32(i + 96)
 
-GDPA_PRODUCTS(64, GDPA_NAMES_32, GDPA_SUMS_32, 32, 33, 34, 35, 36, 37, 38, 34, 35)
-GDPA_PRODUCTS(80, GDPA_NAMES_40, GDPA_SUMS_40, 40, 41, 42, 43, 44, 45, 46, 42, 43)
-GDPA_PRODUCTS(96, GDPA_NAMES_48, GDPA_SUMS_48, 48, 49, 50, 51, 52, 53, 54, 50, 51)
-GDPA_PRODUCTS(112, GDPA_NAMES_56, GDPA_SUMS_56, 56, 57, 58, 59, 60, 61, 62, 58, 59)
-GDPA_PRODUCTS(128, GDPA_NAMES_64, GDPA_SUMS_64, 64, 65, 66, 67, 68, 69, 70, 66, 67)
-GDPA_PRODUCTS(160, GDPA_NAMES_80, GDPA_SUMS_80, 80, 81, 82, 83, 84, 85, 86, 82, 83)
-GDPA_PRODUCTS(192, GDPA_NAMES_96, GDPA_SUMS_96, 96, 97, 98, 99, 100, 101, 102, 98, 99)
-GDPA_PRODUCTS(256, GDPA_NAMES_128, GDPA_SUMS_128, 128, 129, 130, 131, 132, 133, 134, 130, 131)
+GDPA_PRODUCTS(32, GDPA_NAMES_16, GDPA_SUMS_16, 16, 17, 18, 19, 20, 21, 22, 18, 19, 20)
+GDPA_PRODUCTS(64, GDPA_NAMES_32, GDPA_SUMS_32, 32, 33, 34, 35, 36, 37, 38, 34, 35, 36)
+GDPA_PRODUCTS(80, GDPA_NAMES_40, GDPA_SUMS_40, 40, 41, 42, 43, 44, 45, 46, 42, 43, 44)
+GDPA_PRODUCTS(96, GDPA_NAMES_48, GDPA_SUMS_48, 48, 49, 50, 51, 52, 53, 54, 50, 51, 52)
+GDPA_PRODUCTS(112, GDPA_NAMES_56, GDPA_SUMS_56, 56, 57, 58, 59, 60, 61, 62, 58, 59, 60)
+GDPA_PRODUCTS(128, GDPA_NAMES_64, GDPA_SUMS_64, 64, 65, 66, 67, 68, 69, 70, 66, 67, 68)
+GDPA_PRODUCTS(160, GDPA_NAMES_80, GDPA_SUMS_80, 80, 81, 82, 83, 84, 85, 86, 82, 83, 84)
+GDPA_PRODUCTS(192, GDPA_NAMES_96, GDPA_SUMS_96, 96, 97, 98, 99, 100, 101, 102, 98, 99, 100)
+GDPA_PRODUCTS(256, GDPA_NAMES_128, GDPA_SUMS_128, 128, 129, 130, 131, 132, 133, 134, 130, 131, 132)
 
 }  // namespace gdpa::hopper

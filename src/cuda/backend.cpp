@@ -182,11 +182,14 @@ class Call {
     }
     portable::Arguments arguments = arguments_of(memory);
     for (const plan::GpuStep& step : sequence_.plan.steps) {
-      if (step.kernel.family == plan::KernelFamily::hopper) {
+      if (step.kernel.family == plan::KernelFamily::portable) {
+        launch(&arguments);
+      } else if (problem_.direction == Direction::forward) {
         hopper::ForwardArguments mapped = map_forward(problem_, arguments, sequence_.plan);
         launch(&mapped);
       } else {
-        launch(&arguments);
+        hopper::BackwardArguments mapped = map_backward(problem_, arguments, sequence_.plan);
+        launch(&mapped);
       }
     }
     for (const Reduction& reduction : sequence_.reductions) {

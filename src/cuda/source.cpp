@@ -92,6 +92,7 @@ std::string config_of(const KernelSpec& kernel, Accuracy accuracy) {
   number("tile_keys", kernel.tile_keys);
   number("stages", kernel.stages);
   if (kernel.family == KernelFamily::hopper) {
+    if (!is_forward) return text + "};\n";
     number("query_stages", kernel.query_stages);
     flag("query_in_registers", kernel.query_in_registers);
     // Rounding Q once more is as much as rounding the weights. fp16 would lose small elements altogether.

@@ -57,13 +57,15 @@ struct Mapped {
   }
 };
 
-std::array<Mapped, 4> forward_operands(const Problem& problem, const Params& params) {
+/// Query, key, value, and output or its gradient.
+std::array<Mapped, 4> operands_of(const Problem& problem, const Params& params) {
   const Sequences &queries = params.queries, &keys = params.keys;
+  const Operand& output = problem.direction == Direction::forward ? params.output : params.grad_output;
   return {
       Mapped{params.query, queries, problem.batch, problem.rows_q, problem.heads_q, problem.head_dim},
       Mapped{params.key, keys, problem.batch, problem.rows_k, problem.heads_k, problem.head_dim},
       Mapped{params.value, keys, problem.batch, problem.rows_k, problem.heads_k, problem.head_dim_v},
-      Mapped{params.output, queries, problem.batch, problem.rows_q, problem.heads_q, problem.head_dim_v},
+      Mapped{output, queries, problem.batch, problem.rows_q, problem.heads_q, problem.head_dim_v},
   };
 }
 
@@ -100,9 +102,8 @@ hopper::MappedOperand map(const Mapped& mapped, DType dtype, int box_rows) {
 }  // namespace
 
 plan::TensorMaps tensor_maps(const Problem& problem, const Params& params) {
-  const auto operands = forward_operands(problem, params);
+  const auto operands = operands_of(problem, params);
   const bool possible =
-      problem.direction == Direction::forward &&
       std::all_of(operands.begin(), operands.end(), [](const Mapped& m) { return m.can_be_mapped(); });
   return possible ? plan::TensorMaps::available : plan::TensorMaps::unavailable;
 }
@@ -111,7 +112,7 @@ hopper::ForwardArguments map_forward(const Problem& problem, const portable::Arg
                                      const plan::GpuPlan& plan) {
   const plan::KernelSpec& kernel = plan.steps.front().kernel;
   constexpr int rows_of_a_warpgroup = 64;  // each has its own Q and stores its own O
-  const auto [query, key, value, output] = forward_operands(problem, common.params);
+  const auto [query, key, value, output] = operands_of(problem, common.params);
   hopper::ForwardArguments arguments{};
   arguments.common = common;
   arguments.scale = static_cast<float>(common.params.scale);
@@ -120,6 +121,20 @@ hopper::ForwardArguments map_forward(const Problem& problem, const portable::Arg
   arguments.key = map(key, problem.dtype, kernel.tile_keys);
   arguments.value = map(value, problem.dtype, kernel.tile_keys);
   arguments.output = map(output, problem.dtype, rows_of_a_warpgroup);
+  return arguments;
+}
+
+hopper::BackwardArguments map_backward(const Problem& problem, const portable::Arguments& common,
+                                       const plan::GpuPlan& plan) {
+  const plan::KernelSpec& kernel = plan.steps.front().kernel;
+  const auto [query, key, value, grad_output] = operands_of(problem, common.params);
+  hopper::BackwardArguments arguments{};
+  arguments.common = common;
+  arguments.scale = static_cast<float>(common.params.scale);
+  arguments.query = map(query, problem.dtype, kernel.tile_queries);
+  arguments.key = map(key, problem.dtype, kernel.tile_keys);
+  arguments.value = map(value, problem.dtype, kernel.tile_keys);
+  arguments.grad_output = map(grad_output, problem.dtype, kernel.tile_queries);
   return arguments;
 }
 

@@ -9,11 +9,15 @@
 
 namespace gdpa::cuda {
 
-/// Whether maps of the forward operands can be made.
+/// Whether maps of the operands can be made that the problem's direction needs.
 plan::TensorMaps tensor_maps(const Problem& problem, const Params& params);
 
 /// The arguments of the Hopper forward: those of every kernel, and the maps for the tiles of the plan.
 hopper::ForwardArguments map_forward(const Problem& problem, const portable::Arguments& common,
                                      const plan::GpuPlan& plan);
+
+/// Those of the Hopper backward.
+hopper::BackwardArguments map_backward(const Problem& problem, const portable::Arguments& common,
+                                       const plan::GpuPlan& plan);
 
 }  // namespace gdpa::cuda

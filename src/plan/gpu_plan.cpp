@@ -88,6 +88,9 @@ class Planner {
     kernel.kind = KernelKind::backward;
     kernel.reduce_grad_query = !own_query_kernel;
     kernel.keys_shared = keys_shared;
+    const std::string obstacle = why_not_hopper(problem_, gpu_, kernel, tensor_maps_);
+    if (obstacle.empty()) return hopper_backward(kernel);
+    plan_.reason += "; not the Hopper kernel: " + obstacle;
     choose_tiles(kernel, gpu_, function_);
     KernelSpec query_kernel = base_;
     query_kernel.kind = KernelKind::backward_query;
@@ -119,6 +122,15 @@ class Planner {
                        ? "one tile of queries for each head: CTAs take as many keys each, whatever their sequences have"
                        : "one CTA on each multiprocessor takes tiles of queries, and the keys pass by";
     const int64_t tiles = problem_.heads_q * queries_.most_tiles(kernel.tile_queries, problem_.batch);
+    plan_.steps.push_back({kernel, std::min<int64_t>(tiles, gpu_.multiprocessors)});
+    return plan_;
+  }
+
+  GpuPlan hopper_backward(KernelSpec& kernel) {
+    choose_hopper_backward_tiles(kernel);
+    plan_.reason = "one CTA on each multiprocessor takes tiles of keys, and adds to sums of dQ";
+    lay_out_workspace(true, false, false);
+    const int64_t tiles = problem_.heads_k * keys_.most_tiles(kernel.tile_keys, problem_.batch);
     plan_.steps.push_back({kernel, std::min<int64_t>(tiles, gpu_.multiprocessors)});
     return plan_;
   }

@@ -65,6 +65,17 @@ void choose_wide_tiles(KernelSpec& kernel) {
   }
 }
 
+std::string why_not_backward(const Problem& problem, const KernelSpec& kernel) {
+  constexpr int most_columns = 128;
+  if (widest(kernel) > most_columns) {
+    return fmt::format("it takes head dims up to {}, not {}", most_columns, widest(kernel));
+  }
+  const auto is_shared = [&](Form form) { return form == Form::shared && problem.batch != 1; };
+  if (is_shared(problem.query_form) || is_shared(problem.key_form)) return "the batch shares an operand";
+  if (problem.deterministic) return "dQ shall be summed in one order";
+  return {};
+}
+
 }  // namespace
 
 std::string why_not_hopper(const Problem& problem, const Gpu& gpu, const KernelSpec& kernel, TensorMaps tensor_maps) {
@@ -77,7 +88,7 @@ std::string why_not_hopper(const Problem& problem, const Gpu& gpu, const KernelS
   if (problem.dtype == DType::float32) return "it takes bfloat16 and float16";
   if (!kernel.aligned) return "some row does not begin at a multiple of 16 bytes";
   if (tensor_maps == TensorMaps::unavailable) return "the copy engine does not reach an operand of these strides";
-  return {};
+  return problem.direction == Direction::backward ? why_not_backward(problem, kernel) : std::string();
 }
 
 void choose_hopper_tiles(KernelSpec& kernel, int64_t mean_keys) {
@@ -91,6 +102,14 @@ void choose_hopper_tiles(KernelSpec& kernel, int64_t mean_keys) {
   kernel.tile_keys = !are_few ? (is_narrow ? 192 : 128) : mean_keys <= 64 ? 64 : 128;
   kernel.stages = !are_few ? 3 : is_narrow || kernel.tile_keys == 64 ? 4 : 2;
   kernel.query_stages = are_few ? 3 : 1;
+}
+
+void choose_hopper_backward_tiles(KernelSpec& kernel) {
+  kernel.family = KernelFamily::hopper;
+  kernel.tile_queries = 64;
+  kernel.tile_keys = 128;
+  kernel.warps = 8;  // two warpgroups
+  kernel.stages = 2;
 }
 
 }  // namespace gdpa::plan

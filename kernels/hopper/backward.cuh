@@ -1,0 +1,545 @@
+// Backward on Hopper's tensor cores (WGMMA), fed by its copy engine (TMA): dK and dV, and dQ by reduction.
+//
+// One CTA on each multiprocessor stays there and takes tiles of 128 keys, past which the queries stream in tiles of 64.
+// Three kinds of warps work side by side:
+//
+//     dealer    1 warp          finds tiles of keys and lays them into a ring (key_schedule.cuh)
+//     loaders   3 warps         K and V of each tile; Q, and dO, of its tiles of queries into `stages` buffers each
+//     computing 2 warpgroups    64 keys each: S^T = K Q^T and dP^T = V dO^T, then P = f(scale * S) and
+//                               dS = dP * f'(scale * S), dV += P^T dO and dK += dS^T Q, whose sums stay in registers
+//
+// dQ = dS K needs the keys of both warpgroups: dS goes through shared memory, and each warpgroup multiplies for one half
+// of the columns, a tile of queries later, when the other's dS has long been there. dQ is added to fp32 sums in global
+// memory, which reduce.cuh rounds.
+//
+// For a tile of queries n, a warpgroup issues dV (n), makes dS (n), issues dK (n) and dQ (n - 1), then S and dP of
+// n + 1, which may belong to the next tile of keys: nothing is drained between them. It computes P and f' of n + 1
+// while the other warpgroup, whose turn it is then, issues its products. Before the first tile and behind the last one
+// dQ and S are multiplied of whatever lies in the buffers, and dropped: a product under a condition would make all of
+// them wait for each other.
+//
+// Config: struct with
+//     using Element, Activation;      BFloat16 or Float16; what backward takes of src/activation/function.h
+//     int head_dim, head_dim_v;       multiples of 8, at most 128
+//     int tile_queries, tile_keys;    64, 128
+//     int stages;                     buffers of Q, and of dO
+//
+// Launch: grid any number of CTAs, best one for each multiprocessor; block backward_threads<Config>; dynamic shared
+//         memory backward_shared_bytes<Config>. Workspace: grad_query_sum, zeroed before.
+#pragma once
+
+#include "hopper/key_schedule.cuh"
+#include "hopper/tile.cuh"
+#include "hopper/warpgroup.cuh"
+
+namespace gdpa::hopper {
+
+/// Who is who, and what lies where in shared memory.
+template <class Config>
+struct BackwardPlan {
+  static constexpr int warpgroups = 2;  ///< that compute
+  static constexpr int rows = 64;       ///< keys of a warpgroup
+  static constexpr int loaders = 3;     ///< warps
+  static constexpr int threads = (warpgroups + 1) * warpgroup_threads;
+  static_assert(Config::tile_keys == warpgroups * rows, "a warpgroup takes 64 keys");
+  static_assert(Config::tile_queries == 64, "dS of a key is a row of 128 bytes");
+  // 65,536 registers in all, in multiples of 8 a thread.
+  static constexpr int computing_registers = 240;
+  static constexpr int other_registers = 32;
+
+  static constexpr int key_stages = 2;  ///< K is needed until dQ of its last tile, when S of the next has begun
+  /// dS of a tile is overwritten four later: a warpgroup that writes it has seen the other's dS of two before, and that
+  /// one waited for its products of dS four before.
+  static constexpr int score_stages = 4;
+
+  using QueryTile = SwizzledTile<Config::tile_queries, Config::head_dim>;
+  using GradOutputTile = SwizzledTile<Config::tile_queries, Config::head_dim_v>;
+  using KeysTile = SwizzledTile<Config::tile_keys, Config::head_dim>;
+  using ValuesTile = SwizzledTile<Config::tile_keys, Config::head_dim_v>;
+  using ScoresTile = SwizzledTile<Config::tile_keys, Config::tile_queries>;  ///< rows are keys
+  static constexpr int grad_query_columns = KeysTile::columns / warpgroups;  ///< of a warpgroup
+
+  static constexpr int values_at = key_stages * KeysTile::bytes;
+  static constexpr int queries_at = values_at + ValuesTile::bytes;
+  static constexpr int grad_outputs_at = queries_at + Config::stages * QueryTile::bytes;
+  static constexpr int scores_at = grad_outputs_at + Config::stages * GradOutputTile::bytes;
+  static constexpr int ring_at = scores_at + score_stages * ScoresTile::bytes;
+  static constexpr int barriers_at = ring_at + KeyRing::bytes;
+  static constexpr int stage_barriers = Barriers<Config::stages>::bytes;
+  static constexpr int key_barriers = Barriers<key_stages>::bytes;
+  static constexpr int key_barriers_at = barriers_at + 4 * stage_barriers;
+  static constexpr int value_barriers_at = key_barriers_at + 2 * key_barriers;
+  static constexpr int score_barriers_at = value_barriers_at + 2 * Barrier::bytes;
+  static constexpr int work_at = score_barriers_at + Barriers<score_stages>::bytes;
+  static constexpr int shared_bytes = work_at + static_cast<int>(sizeof(portable::Work));
+  static_assert(shared_bytes <= 227 * 1024, "more than a CTA can have");
+
+  unsigned char* memory;
+
+  __device__ unsigned at(int offset) const { return shared_address(memory) + static_cast<unsigned>(offset); }
+  __device__ KeysTile keys(int number) const {
+    return KeysTile{at(0)}.stage(index_in<key_stages>(number));
+  }
+  __device__ ValuesTile values() const { return {at(values_at)}; }
+  __device__ QueryTile queries(int step) const {
+    return QueryTile{at(queries_at)}.stage(index_in<Config::stages>(step));
+  }
+  __device__ GradOutputTile grad_outputs(int step) const {
+    return GradOutputTile{at(grad_outputs_at)}.stage(index_in<Config::stages>(step));
+  }
+  __device__ ScoresTile grad_scores(int step) const {
+    return ScoresTile{at(scores_at)}.stage(index_in<score_stages>(step));
+  }
+
+  __device__ KeyRing tiles() const { return KeyRing::at(memory + ring_at); }
+  __device__ Barriers<Config::stages> query_filled() const { return {at(barriers_at)}; }
+  __device__ Barriers<Config::stages> query_free() const { return {at(barriers_at + stage_barriers)}; }
+  __device__ Barriers<Config::stages> grad_output_filled() const { return {at(barriers_at + 2 * stage_barriers)}; }
+  __device__ Barriers<Config::stages> grad_output_free() const { return {at(barriers_at + 3 * stage_barriers)}; }
+  __device__ Barriers<key_stages> key_filled() const { return {at(key_barriers_at)}; }
+  __device__ Barriers<key_stages> key_free() const { return {at(key_barriers_at + key_barriers)}; }
+  __device__ Barriers<1> value_filled() const { return {at(value_barriers_at)}; }
+  __device__ Barriers<1> value_free() const { return {at(value_barriers_at + Barrier::bytes)}; }
+  __device__ Barriers<score_stages> grad_scores_written() const { return {at(score_barriers_at)}; }
+
+  /// What the dealer is at.
+  __device__ portable::Work& work() const { return *reinterpret_cast<portable::Work*>(memory + work_at); }
+
+  __device__ void initialise() const {
+    query_filled().initialise(1);
+    query_free().initialise(warpgroups);
+    grad_output_filled().initialise(1);
+    grad_output_free().initialise(warpgroups);
+    key_filled().initialise(1);
+    key_free().initialise(warpgroups);
+    value_filled().initialise(1);
+    value_free().initialise(warpgroups);
+    grad_scores_written().initialise(warpgroups * warpgroup_threads / 32);
+    tiles().filled.initialise(1);
+    tiles().free.initialise(warpgroups + loaders);
+    publish_barriers();
+  }
+};
+
+template <class Config>
+constexpr int backward_threads = BackwardPlan<Config>::threads;
+template <class Config>
+constexpr int backward_shared_bytes = BackwardPlan<Config>::shared_bytes;
+
+/// Calls load(tile, number) for every tile of keys; by one thread, which is one of the ring's readers.
+template <class Load>
+__device__ void for_all_key_tiles(const KeyRing& ring, Load load) {
+  for (int number = 0;; ++number) {
+    const KeyTile& tile = ring.wait(number);
+    if (tile.steps == 0) return;
+    load(tile, number);
+    ring.release(number);
+  }
+}
+
+/// The first loader: K and V.
+template <class Config>
+__device__ void load_keys_and_values(const BackwardArguments& arguments, const BackwardPlan<Config>& plan) {
+  using Plan = BackwardPlan<Config>;
+  for_all_key_tiles(plan.tiles(), [&](const KeyTile& tile, int number) {
+    wait_for_turn(plan.key_free(), number, 1);
+    const Barrier key_filled = plan.key_filled()[index_in<Plan::key_stages>(number)];
+    key_filled.arrive_and_expect(Plan::KeysTile::bytes);
+    plan.keys(number).load(arguments.key.map, key_filled.address, tile.key_head, tile.key);
+    wait_for_turn(plan.value_free(), number, 1);
+    const Barrier value_filled = plan.value_filled()[0];
+    value_filled.arrive_and_expect(Plan::ValuesTile::bytes);
+    plan.values().load(arguments.value.map, value_filled.address, tile.key_head, {tile.key.x, tile.value_y});
+  });
+}
+
+/// Calls load(tile, head, first row from the tile's, step) for every tile of queries, by number within the CTA.
+template <class Config, class Load>
+__device__ void for_all_query_tiles(const KeyRing& ring, Load load) {
+  int step = 0;
+  for_all_key_tiles(ring, [&](const KeyTile& tile, int) {
+    const int steps = tile.steps, query_tiles = tile.query_tiles;
+    int head = tile.first_head;
+    for (int i = 0, query_tile = 0; i < steps; ++i, ++step) {
+      load(tile, head, query_tile * Config::tile_queries, step);
+      if (++query_tile == query_tiles) {
+        query_tile = 0;
+        ++head;
+      }
+    }
+  });
+}
+
+/// The second loader: Q.
+template <class Config>
+__device__ void load_queries(const BackwardArguments& arguments, const BackwardPlan<Config>& plan) {
+  for_all_query_tiles<Config>(plan.tiles(), [&](const KeyTile& tile, int head, int row, int step) {
+    wait_for_turn(plan.query_free(), step, 1);
+    const Barrier filled = plan.query_filled()[index_in<Config::stages>(step)];
+    filled.arrive_and_expect(BackwardPlan<Config>::QueryTile::bytes);
+    plan.queries(step).load(arguments.query.map, filled.address, head, {tile.query.x + row, tile.query.y});
+  });
+}
+
+/// The third loader: dO.
+template <class Config>
+__device__ void load_grad_outputs(const BackwardArguments& arguments, const BackwardPlan<Config>& plan) {
+  for_all_query_tiles<Config>(plan.tiles(), [&](const KeyTile& tile, int head, int row, int step) {
+    wait_for_turn(plan.grad_output_free(), step, 1);
+    const Barrier filled = plan.grad_output_filled()[index_in<Config::stages>(step)];
+    filled.arrive_and_expect(BackwardPlan<Config>::GradOutputTile::bytes);
+    plan.grad_outputs(step).load(arguments.grad_output.map, filled.address, head,
+                                 {tile.query.x + row, tile.grad_output_y});
+  });
+}
+
+/// One warpgroup that computes.
+template <class Config>
+struct Differentiating {
+  using Element = typename Config::Element;
+  using Activation = typename Config::Activation;
+  using Storage = typename Element::Storage;
+  using Plan = BackwardPlan<Config>;
+  static constexpr int queries = Config::tile_queries;
+  static constexpr int steps = (Config::head_dim + 15) / 16;      ///< of K Q^T
+  static constexpr int steps_v = (Config::head_dim_v + 15) / 16;  ///< of V dO^T
+  static constexpr int query_steps = queries / 16;                ///< of P^T dO and dS^T Q
+  static constexpr int key_steps = Config::tile_keys / 16;        ///< of dS K
+  static constexpr int columns = output_columns(Config::head_dim);
+  static constexpr int columns_v = output_columns(Config::head_dim_v);
+  using ScoreProduct = WarpgroupProduct<Element, queries>;
+  using GradKeyProduct = WarpgroupProduct<Element, columns>;
+  using GradValueProduct = WarpgroupProduct<Element, columns_v>;
+  using GradQueryProduct = WarpgroupProduct<Element, Plan::grad_query_columns>;
+  static constexpr int turn_barrier = 1;  ///< numbered barriers: one for each warpgroup's turn to issue
+
+  const BackwardArguments& arguments;
+  const Plan& plan;
+  const int warpgroup;
+
+  float scores[queries / 2];  ///< S^T, then f'
+  float grad_weights[queries / 2];
+  unsigned weights[query_steps][4];
+  unsigned grad_scores[query_steps][4];
+  float grad_query[Plan::grad_query_columns / 2];
+  float grad_key[columns / 2];
+  float grad_value[columns_v / 2];
+
+  __device__ __forceinline__ static bool leads() { return fresh_thread_index() == 0; }
+
+  __device__ __forceinline__ void issue_scores(int number, int step) {
+    const OperandDescriptor keys = plan.keys(number).from_row(warpgroup * Plan::rows).by_columns();
+    const OperandDescriptor queries = plan.queries(step).by_columns();
+    begin_products();
+#pragma unroll
+    for (int k = 0; k < steps; ++k) {
+      ScoreProduct::template multiply_add<false>(scores, keys.at(Plan::KeysTile::column_step(k)),
+                                                 queries.at(Plan::QueryTile::column_step(k)), k > 0);
+    }
+    commit_products();
+  }
+
+  __device__ __forceinline__ void issue_grad_weights(int step) {
+    const OperandDescriptor values = plan.values().from_row(warpgroup * Plan::rows).by_columns();
+    const OperandDescriptor grad_outputs = plan.grad_outputs(step).by_columns();
+    begin_products();
+#pragma unroll
+    for (int k = 0; k < steps_v; ++k) {
+      ScoreProduct::template multiply_add<false>(grad_weights, values.at(Plan::ValuesTile::column_step(k)),
+                                                 grad_outputs.at(Plan::GradOutputTile::column_step(k)), k > 0);
+    }
+    commit_products();
+  }
+
+  __device__ __forceinline__ void issue_grad_value(int step, bool add) {
+    const OperandDescriptor grad_outputs = plan.grad_outputs(step).by_rows();
+    begin_products();
+#pragma unroll
+    for (int k = 0; k < query_steps; ++k) {
+      GradValueProduct::template multiply_add<true>(
+          grad_value, weights[k], grad_outputs.at(Plan::GradOutputTile::row_step(k)), add || k > 0);
+    }
+    commit_products();
+  }
+
+  __device__ __forceinline__ void issue_grad_key(int step, bool add) {
+    const OperandDescriptor queries = plan.queries(step).by_rows();
+    begin_products();
+#pragma unroll
+    for (int k = 0; k < query_steps; ++k) {
+      GradKeyProduct::template multiply_add<true>(grad_key, grad_scores[k], queries.at(Plan::QueryTile::row_step(k)),
+                                                  add || k > 0);
+    }
+    commit_products();
+  }
+
+  /// dS K for this warpgroup's columns.
+  __device__ __forceinline__ void issue_grad_query(int number, int step) {
+    constexpr unsigned half = Plan::grad_query_columns * Element::bytes / Plan::KeysTile::row_bytes *
+                                  (Plan::KeysTile::block_bytes / 16) +
+                              Plan::grad_query_columns * Element::bytes % Plan::KeysTile::row_bytes / 16;
+    const OperandDescriptor grads = plan.grad_scores(step).by_rows();
+    const OperandDescriptor keys = plan.keys(number).by_rows();
+    const unsigned column = static_cast<unsigned>(warpgroup) * half;
+    begin_products();
+#pragma unroll
+    for (int k = 0; k < key_steps; ++k) {
+      GradQueryProduct::template multiply_add<true, true>(grad_query, grads.at(Plan::ScoresTile::row_step(k)),
+                                                          keys.at(Plan::KeysTile::row_step(k) + column), k > 0);
+    }
+    commit_products();
+  }
+
+  /// A tile of queries of a tile of keys. What else there is to know lies in the ring: registers are few.
+  struct Position {
+    int number;  ///< of the tile of keys
+    int step;    ///< of its tiles of queries, those of all heads
+  };
+
+  __device__ __forceinline__ static bool holds(bool condition) { return uniform(static_cast<int>(condition)) != 0; }
+
+  __device__ __forceinline__ const KeyTile& tile_of(const Position& at) const { return plan.tiles()[at.number]; }
+  __device__ __forceinline__ bool exists(const Position& at) const { return holds(tile_of(at).steps > 0); }
+  __device__ __forceinline__ bool ends(const Position& at) const { return holds(at.step + 1 == tile_of(at).steps); }
+  __device__ __forceinline__ static int query_tile_of(const KeyTile& tile, const Position& at) {
+    return at.step % tile.query_tiles;
+  }
+  /// No score needs a test.
+  __device__ __forceinline__ bool is_full(const Position& at) const {
+    const KeyTile& tile = tile_of(at);
+    const int query_tile = query_tile_of(tile, at);
+    return holds(query_tile >= tile.full_begin && query_tile < tile.full_end);
+  }
+
+  __device__ __forceinline__ Position after(const Position& now) const {
+    if (!ends(now)) return {now.number, now.step + 1};
+    plan.tiles().wait(now.number + 1);
+    return {now.number + 1, 0};
+  }
+
+  /// Which queries count for a thread's two keys: less what an element's place adds.
+  struct KeptQueries {
+    Kept of_key[2];
+
+    __device__ __forceinline__ KeptQueries(const BackwardArguments& arguments, const KeyTile& tile,
+                                           const Position& at, int warpgroup) {
+      const MaskOfSequence mask{arguments.common.params.mask, tile.length_q, tile.length_k};
+      const unsigned thread = fresh_thread_index(), lane = thread % 32;
+      const int key = tile.first_key + warpgroup * Plan::rows + static_cast<int>(thread / 32 * 16 + lane / 4);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        of_key[half] = mask.column(key + half * 8);
+        of_key[half].begin -= tile.first_query + query_tile_of(tile, at) * queries + static_cast<int>(lane % 4 * 2);
+      }
+    }
+    /// Of element i of the sums.
+    __device__ __forceinline__ bool holds(int i) const { return of_key[i / 2 % 2].holds(i / 4 * 8 + i % 2); }
+  };
+
+  /// P, rounded, and f' in the registers of the scores.
+  __device__ __forceinline__ void apply_function() {
+    const float scale = arguments.scale * Activation::score_factor;
+#pragma unroll
+    for (int i = 0; i < queries / 2; i += 2) {
+      float value[2];
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        float derivative;
+        Activation::value_and_derivative(scores[i + j] * scale, value[j], derivative);
+        scores[i + j] = derivative;
+      }
+      weights[i / 8][i % 8 / 2] = Element::pack(value[0], value[1]);
+    }
+  }
+
+  /// Weights that do not count become 0, whatever they are.
+  __device__ __forceinline__ void mask_weights(const KeptQueries& kept) {
+#pragma unroll
+    for (int i = 0; i < queries / 2; i += 2) {
+      unsigned& pair = weights[i / 8][i % 8 / 2];
+      if (!kept.holds(i)) pair &= 0xffff0000u;
+      if (!kept.holds(i + 1)) pair &= 0x0000ffffu;
+    }
+  }
+
+  /// dS = dP * f', in the registers of dP.
+  __device__ __forceinline__ void apply_derivative() {
+#pragma unroll
+    for (int i = 0; i < queries / 2; ++i) grad_weights[i] *= scores[i];
+  }
+  __device__ __forceinline__ void mask_grad_scores(const KeptQueries& kept) {
+#pragma unroll
+    for (int i = 0; i < queries / 2; ++i) {
+      if (!kept.holds(i)) grad_weights[i] = 0.0f;
+    }
+  }
+
+  /// dS, rounded, as an operand and to shared memory.
+  __device__ __forceinline__ void write_grad_scores(int step) {
+#pragma unroll
+    for (int i = 0; i < queries / 2; i += 2) {
+      grad_scores[i / 8][i % 8 / 2] = Element::pack(grad_weights[i], grad_weights[i + 1]);
+    }
+    const unsigned thread = fresh_thread_index(), lane = thread % 32;
+    const int row = warpgroup * Plan::rows + static_cast<int>(thread / 32 * 16 + lane % 16);
+    const auto tile = plan.grad_scores(step);
+#pragma unroll
+    for (int k = 0; k < query_steps; ++k) {
+      store_matrices(tile.chunk(row, k * 2 + static_cast<int>(lane / 16)), grad_scores[k]);
+    }
+    publish_to_copies();
+    __syncwarp();
+    if (lane == 0) plan.grad_scores_written()[index_in<Plan::score_stages>(step)].arrive();
+  }
+
+  /// Adds dQ of a tile of queries to the sums.
+  __device__ __forceinline__ void add_grad_query(const Position& at) {
+    const KeyTile& tile = tile_of(at);
+    const Operand& sum = arguments.common.grad_query_sum;
+    const float factor = arguments.scale * tile.out_scale;
+    const unsigned thread = fresh_thread_index(), lane = thread % 32;
+    const int head = tile.first_head + at.step / tile.query_tiles;
+    const int row = query_tile_of(tile, at) * queries + static_cast<int>(thread / 32 * 16 + lane / 4);
+    const int rows = tile.length_q - tile.first_query;
+    const int column = warpgroup * Plan::grad_query_columns;
+    float* const to = static_cast<float*>(sum.data) + tile.grad_query + head * sum.head_stride +
+                      row * sum.row_stride + column + lane % 4 * 4;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (row + half * 8 >= rows) continue;
+#pragma unroll
+      for (int j = 0; j < Plan::grad_query_columns / 16; ++j) {
+        if (column + j * 16 >= padded_columns(Config::head_dim)) continue;
+        const float values[4] = {
+            grad_query[j * 8 + half * 2] * factor, grad_query[j * 8 + half * 2 + 1] * factor,
+            grad_query[j * 8 + half * 2 + 4] * factor, grad_query[j * 8 + half * 2 + 5] * factor};
+        reduce_add(to + half * 8 * sum.row_stride + j * 16, values);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void store_grad_keys(const KeyTile& tile) {
+    const Params& params = arguments.common.params;
+    const int row = warpgroup * Plan::rows;
+    const int rows = tile.length_k - tile.first_key - row;
+    const float out_scale = tile.out_scale;
+    const auto first = [&](const Operand& operand, int64_t offset) {
+      return static_cast<Storage*>(operand.data) + offset + row * operand.row_stride;
+    };
+    store_rows_from_registers<Element, Config::head_dim>(grad_key, arguments.scale * out_scale,
+                                                         first(params.grad_key, tile.grad_key),
+                                                         params.grad_key.row_stride, rows);
+    store_rows_from_registers<Element, Config::head_dim_v>(grad_value, out_scale,
+                                                           first(params.grad_value, tile.grad_value),
+                                                           params.grad_value.row_stride, rows);
+  }
+
+  /// Behind the last product with K of a tile.
+  __device__ __forceinline__ void release_keys(int number) {
+    if (!leads()) return;
+    plan.key_free()[index_in<Plan::key_stages>(number)].arrive();
+    plan.tiles().release(number);
+  }
+
+  __device__ __forceinline__ void run() {
+    constexpr int turn_threads = Plan::warpgroups * warpgroup_threads;
+    const KeyRing ring = plan.tiles();
+    ring.wait(0);
+    Position now{0, 0};
+    if (!exists(now)) return;
+    if (warpgroup == 1) named_arrive(turn_barrier, turn_threads);  // the other begins
+
+    wait_for_turn(plan.key_filled(), 0);
+    wait_for_turn(plan.query_filled(), 0);
+    issue_scores(0, 0);
+    wait_for_turn(plan.value_filled(), 0);
+    wait_for_turn(plan.grad_output_filled(), 0);
+    issue_grad_weights(0);
+    wait_for_products<1>();
+    apply_function();
+    if (!is_full(now)) mask_weights({arguments, tile_of(now), now, warpgroup});
+    wait_for_products<0>();
+    if (ends(now) && leads()) plan.value_free()[0].arrive();
+
+    Position last = now;
+    int step = 0;
+    do {
+      named_wait(turn_barrier + warpgroup, turn_threads);
+      issue_grad_value(step, now.step > 0);
+      apply_derivative();
+      if (!is_full(now)) mask_grad_scores({arguments, tile_of(now), now, warpgroup});
+      write_grad_scores(step);
+      issue_grad_key(step, now.step > 0);
+      if (step > 0) wait_for_turn(plan.grad_scores_written(), step - 1);
+      issue_grad_query(last.number, step + Plan::score_stages - 1);
+      wait_for_products<1>();
+      if (leads()) {
+        plan.query_free()[index_in<Config::stages>(step)].arrive();
+        plan.grad_output_free()[index_in<Config::stages>(step)].arrive();
+      }
+      const Position next = after(now);
+      const bool goes_on = exists(next);
+      if (goes_on) {
+        if (next.step == 0) wait_for_turn(plan.key_filled(), next.number);
+        wait_for_turn(plan.query_filled(), step + 1);
+      }
+      issue_scores(next.number, step + 1);
+      named_arrive(turn_barrier + (warpgroup ^ 1), turn_threads);
+      wait_for_products<1>();
+      if (step > 0) {
+        add_grad_query(last);
+        if (ends(last)) release_keys(last.number);
+      }
+      if (goes_on) {
+        if (next.step == 0) wait_for_turn(plan.value_filled(), next.number);
+        wait_for_turn(plan.grad_output_filled(), step + 1);
+      }
+      issue_grad_weights(step + 1);
+      if (ends(now)) store_grad_keys(tile_of(now));
+      wait_for_products<1>();
+      apply_function();
+      if (goes_on && !is_full(next)) mask_weights({arguments, tile_of(next), next, warpgroup});
+      // Waits for nothing, but begins a block of its own: the compiler would move the function below the wait for dP.
+      ring.wait(now.number);
+      wait_for_products<0>();
+      if (goes_on && ends(next) && leads()) plan.value_free()[0].arrive();
+      last = now;
+      now = next;
+      ++step;
+    } while (exists(now));
+    wait_for_turn(plan.grad_scores_written(), step - 1);
+    issue_grad_query(last.number, step - 1);
+    wait_for_products<0>();
+    add_grad_query(last);
+  }
+};
+
+template <class Config>
+__device__ void backward(const BackwardArguments& arguments) {
+  using Plan = BackwardPlan<Config>;
+  extern __shared__ __align__(1024) unsigned char shared_memory[];
+  const Plan plan{shared_memory};
+  if (threadIdx.x == 0) plan.initialise();
+  __syncthreads();
+  const int warpgroup = warpgroup_index();
+  if (warpgroup == Plan::warpgroups) {
+    give_registers_back<Plan::other_registers>();
+    const unsigned warp = fresh_thread_index() / 32;
+    if (warp == 0) {
+      deal_key_tiles<Config>(arguments, plan.tiles(), plan.work());
+    } else if (lane_index() == 0) {
+      if (warp == 1) {
+        load_keys_and_values<Config>(arguments, plan);
+      } else if (warp == 2) {
+        load_queries<Config>(arguments, plan);
+      } else {
+        load_grad_outputs<Config>(arguments, plan);
+      }
+    }
+  } else {
+    take_registers<Plan::computing_registers>();
+    Differentiating<Config>{arguments, plan, warpgroup}.run();
+  }
+}
+
+}  // namespace gdpa::hopper

@@ -1,0 +1,64 @@
+// Rows of a gradient or an output on their way from a warpgroup's registers, which hold them as sums of a product
+// (wgmma.cuh), to global memory, 16 bytes a lane.
+#pragma once
+
+#include "hopper/warpgroup.cuh"
+
+namespace gdpa::hopper {
+
+/// Four lanes with four words each: word i of lane t becomes word t of lane i.
+__device__ inline void exchange_in_quad(unsigned (&words)[4]) {
+#pragma unroll
+  for (int step = 1; step <= 2; step *= 2) {
+    const bool upper = (threadIdx.x & static_cast<unsigned>(step)) != 0;
+#pragma unroll
+    for (int pair = 0; pair < 2; ++pair) {
+      const int low = step == 1 ? pair * 2 : pair;
+      const unsigned come = __shfl_xor_sync(0xffffffffu, upper ? words[low] : words[low + step], step);
+      words[low] = upper ? come : words[low];
+      words[low + step] = upper ? words[low + step] : come;
+    }
+  }
+}
+
+/// Stores factor * sums, rounded, as the 64 rows from `first` on, of which `rows` exist: the four lanes that hold a row
+/// exchange parts of it, so that each has 16 bytes together.
+template <class Element, int valid_columns, int half_columns>
+__device__ __forceinline__ void store_rows_from_registers(const float (&sums)[half_columns], float factor,
+                                                          typename Element::Storage* first, int64_t row_stride,
+                                                          int rows) {
+  const unsigned thread = fresh_thread_index(), lane = thread % 32;
+  const int row = static_cast<int>(thread / 32 * 16 + lane / 4);
+  const int column = static_cast<int>(lane % 4 * 8);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    typename Element::Storage* const to = first + (row + half * 8) * row_stride + column;
+#pragma unroll
+    for (int j = 0; j < half_columns / 16; ++j) {
+      unsigned parts[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int sum = (j * 4 + i) * 4 + half * 2;
+        parts[i] = Element::pack(sums[sum] * factor, sums[sum + 1] * factor);
+      }
+      exchange_in_quad(parts);
+      if (row + half * 8 < rows && j * 32 + column < valid_columns) {
+        *reinterpret_cast<uint4*>(to + j * 32) = uint4{parts[0], parts[1], parts[2], parts[3]};
+      }
+    }
+  }
+}
+
+/// Zeros in `rows` rows, by a warp. A loop of few registers: the warps that call it have few.
+template <class Element, int columns>
+__device__ void write_zero_rows(typename Element::Storage* first, int64_t row_stride, int rows) {
+  constexpr int elements = 16 / Element::bytes, chunks = columns / elements;
+  static_assert(chunks <= 32, "a chunk for each lane");
+  const auto lane = static_cast<int>(fresh_thread_index() % 32);
+  if (lane >= chunks) return;
+  typename Element::Storage* to = first + lane * elements;
+#pragma unroll 1
+  for (; rows > 0; --rows, to += row_stride) *reinterpret_cast<uint4*>(to) = uint4{0, 0, 0, 0};
+}
+
+}  // namespace gdpa::hopper
