@@ -142,11 +142,11 @@ __device__ bool reuses_keys(const ForwardArguments& arguments, const portable::W
   return before != 0 && end - first <= Config::stages && same_b && same_head && same_first && same_end;
 }
 
-/// The work of one warp: fills the ring, and ends it with a tile of no keys.
+/// The work of one warp: fills the ring with the tiles of the CTA's share, and ends it with a tile of no keys.
 template <class Config>
-__device__ void deal_tiles(const ForwardArguments& arguments, const TileRing& ring) {
+__device__ void deal_tiles(const ForwardArguments& arguments, const Span& span, const TileRing& ring) {
   const Params& params = arguments.common.params;
-  Share<Config> share(arguments);
+  Share<Config> share(arguments, span);
   const int lane = lane_index();
   int dealt = 0;
   for (;;) {
