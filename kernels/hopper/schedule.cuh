@@ -149,8 +149,9 @@ __device__ void deal_tiles(const ForwardArguments& arguments, const Span& span, 
   Share<Config> share(arguments, span);
   const int lane = lane_index();
   int dealt = 0;
-  for (;;) {
-    const portable::Work work = share.take(tiles_at_once);
+  // The tiles of a run are close together; else few are taken at first, which the other warps wait for.
+  for (unsigned count = share.in_runs() ? tiles_at_once : 1;; count = min(2 * count, unsigned{tiles_at_once})) {
+    const portable::Work work = share.take(count);
     if (__ballot_sync(0xffffffffu, work.exists) == 0) break;
     Kept met{0, 0};
     if (work.exists) {

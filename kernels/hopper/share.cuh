@@ -126,7 +126,7 @@ __device__ void find_run(const Batch<Config>& batch, Sum* of_warps, Span& span) 
   const int each = (entries + threads - 1) / threads;
   const int first = min(thread * each, entries), last = min(first + each, entries);
   Sum own;
-#pragma unroll 4
+#pragma unroll 1
   for (int b = first; b < last; ++b) own = own + batch.sum_of(b);
 
   Sum up_to{sum_up_to_lane(own.tiles), sum_up_to_lane(own.cost)};

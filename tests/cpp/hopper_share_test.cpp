@@ -70,8 +70,8 @@ Dealt deal(Lengths problem, unsigned ctas, int passes = 1) {
       if (thread >= 32) return;
       for (int pass = 0; pass < passes; ++pass) {
         Share<Config> share(arguments, span);
-        for (;;) {
-          const portable::Work work = share.take(at_once);
+        for (unsigned count = 1;; count = std::min(2 * count, at_once)) {
+          const portable::Work work = share.take(count);
           if (__ballot_sync(~0u, work.exists) == 0) break;
           if (thread < at_once && work.exists) found[thread].push_back(work);
         }
