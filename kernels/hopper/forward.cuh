@@ -68,7 +68,8 @@ struct ForwardPlan {
   static constexpr int ring_at = queries_at + 2 * warpgroups * query_barriers;
   static constexpr int meeting_at = ring_at + TileRing::bytes;
   static constexpr int pass_at = meeting_at + Barrier::bytes;
-  static constexpr int shared_bytes = pass_at + static_cast<int>(sizeof(Pass));
+  static constexpr int span_at = pass_at + static_cast<int>(sizeof(Pass));
+  static constexpr int shared_bytes = span_at + static_cast<int>(sizeof(Span));
   static_assert(shared_bytes <= 227 * 1024, "more than a CTA can have");
 
   unsigned char* memory;
@@ -94,6 +95,13 @@ struct ForwardPlan {
     return {at(queries_at + (warpgroups + warpgroup) * query_barriers)};
   }
   __device__ TileRing tiles() const { return TileRing::at(memory + ring_at); }
+
+  /// The CTA's share of the tiles, and what it takes to find it, where tiles are only dealt later.
+  __device__ Span& span() const { return *reinterpret_cast<Span*>(memory + span_at); }
+  __device__ Sum* sums_of_warps() const {
+    static_assert(threads / 32 * sizeof(Sum) <= tile_slots * sizeof(Tile), "sums have the room of the tiles");
+    return reinterpret_cast<Sum*>(memory + ring_at);
+  }
 
   /// Of all warps, between the passes.
   __device__ Barrier meeting() const { return {at(meeting_at)}; }
@@ -525,6 +533,7 @@ __device__ void forward(const ForwardArguments& arguments) {
     plan.initialise_meeting();
     plan.initialise();
   }
+  find_share<Config, Plan::threads>(arguments, plan.sums_of_warps(), plan.span());
   __syncthreads();
   const int warpgroup = warpgroup_index();
   if (warpgroup == Plan::warpgroups) {
@@ -534,7 +543,7 @@ __device__ void forward(const ForwardArguments& arguments) {
       // Read anew: a register that lives as long as the dealer works would be one too many.
       const unsigned warp = fresh_thread_index() / 32;
       if (warp == 0) {
-        deal_tiles<Config>(arguments, plan.tiles());
+        deal_tiles<Config>(arguments, plan.span(), plan.tiles());
       } else if (warp == 1) {
         if (lane_index() == 0) load_queries<Config>(arguments, plan);
       } else if (warp == 2) {

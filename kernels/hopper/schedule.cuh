@@ -118,15 +118,16 @@ __device__ bool reuses_keys(const ForwardArguments& arguments, const portable::W
   return before != 0 && end - first <= Config::stages && same_b && same_head && same_first && same_end;
 }
 
-/// The work of one warp: fills the ring, and ends it with a tile of no keys.
+/// The work of one warp: fills the ring with the tiles of the CTA's share, and ends it with a tile of no keys.
 template <class Config>
-__device__ void deal_tiles(const ForwardArguments& arguments, const TileRing& ring) {
+__device__ void deal_tiles(const ForwardArguments& arguments, const Span& span, const TileRing& ring) {
   const Params& params = arguments.common.params;
-  Share<Config> share(arguments);
+  Share<Config> share(arguments, span);
   const int lane = lane_index();
   int dealt = 0;
-  for (;;) {
-    const portable::Work work = share.take(tiles_at_once);
+  // The tiles of a run are close together; else few are taken at first, which the other warps wait for.
+  for (unsigned count = share.in_runs() ? tiles_at_once : 1;; count = min(2 * count, unsigned{tiles_at_once})) {
+    const portable::Work work = share.take(count);
     if (__ballot_sync(0xffffffffu, work.exists) == 0) break;
     Kept met{0, 0};
     if (work.exists) {

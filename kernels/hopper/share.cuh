@@ -1,10 +1,12 @@
-// Which tiles of queries are a CTA's, found by one warp, one tile a lane. A tile has a rank: entries of the batch
-// follow each other, in an entry its heads, and in a head its tiles; there is no rank without a tile, so that CTAs get
-// as many each, whatever lengths are.
+// Which tiles of queries are a CTA's. A tile has a rank: entries of the batch follow each other, in an entry its heads,
+// and in a head its tiles; there is no rank without a tile, so that CTAs get as many each, whatever lengths are.
 //
 // Where keys are many, CTAs that run together shall read the same ones, and each takes one of gridDim ranks. Where they
 // fit the buffers, or a head has one tile of queries, so that nobody else reads its keys, the share is a run of ranks
 // that takes as long as the others', by the keys that its tiles meet.
+//
+// All threads of the CTA find where its share lies, before they part: for a run every length of a jagged batch is read,
+// which would take one warp tens of microseconds. Then a warp finds the tiles themselves, one a lane.
 #pragma once
 
 #include "common/lanes.cuh"
@@ -18,6 +20,23 @@ struct Entries {
   int first;
   unsigned tiles_before;  ///< of the entries before these
   unsigned tiles_up_to;   ///< and of these up to and with the lane's
+};
+
+/// Where the share of a CTA lies; in shared memory, as each pass over its tiles asks.
+struct Span {
+  int entry;              ///< of a jagged batch, from which on its tiles are looked for
+  unsigned tiles_before;  ///< of the entries before that one
+  unsigned begin;         ///< of the CTA's tiles, by number; in a run by rank
+  unsigned end;           ///< no rank of the CTA lies at or behind it
+};
+
+/// Tiles, and what they take.
+struct Sum {
+  unsigned tiles = 0;
+  unsigned long long cost = 0;
+
+  __device__ Sum operator+(const Sum& other) const { return {tiles + other.tiles, cost + other.cost}; }
+  __device__ Sum operator-(const Sum& other) const { return {tiles - other.tiles, cost - other.cost}; }
 };
 
 /// The tiles of the batch, in 32 bits each as nowhere more fit the memory: registers are few here.
@@ -51,42 +70,17 @@ struct Batch {
     return (rows + Config::tile_keys - 1) / Config::tile_keys + 1;
   }
 
+  __device__ Sum sum_of(int64_t b) const {
+    const unsigned tiles = tiles_of(b);
+    return {tiles, static_cast<unsigned long long>(tiles) * cost_of(b)};
+  }
+
   __device__ Entries entries_from(int first, unsigned tiles_before) const {
     return {first, tiles_before, tiles_before + sum_up_to_lane(tiles_of(first + lane_index()))};
   }
   __device__ bool are_last(const Entries& entries) const { return entries.first + 32 > owner.entries; }
   __device__ Entries after(const Entries& entries) const {
     return entries_from(entries.first + 32, __shfl_sync(0xffffffffu, entries.tiles_up_to, 31));
-  }
-
-  /// The cost of all tiles.
-  __device__ unsigned long long cost() const {
-    unsigned long long sum = 0;
-#pragma unroll 4
-    for (int64_t b = lane_index(); b <= owner.entries; b += 32) {
-      sum += static_cast<unsigned long long>(tiles_of(b)) * cost_of(b);
-    }
-    return __shfl_sync(0xffffffffu, sum_up_to_lane(sum), 31);
-  }
-
-  /// The rank before which tiles cost no more than `target`, looked for from `entries` on, before which they cost
-  /// `cost_before`; `entries` are then those that have the rank.
-  __device__ unsigned rank_at_cost(Entries& entries, unsigned long long& cost_before, unsigned long long target) const {
-    for (;;) {
-      const unsigned long long each = cost_of(entries.first + lane_index());
-      unsigned tiles_before = __shfl_up_sync(0xffffffffu, entries.tiles_up_to, 1);
-      if (lane_index() == 0) tiles_before = entries.tiles_before;
-      const unsigned long long cost = (entries.tiles_up_to - tiles_before) * each;
-      const unsigned long long cost_up_to = cost_before + sum_up_to_lane(cost);
-      const unsigned beyond = __ballot_sync(0xffffffffu, cost_up_to > target);
-      if (beyond != 0) {
-        const auto rank = tiles_before + static_cast<unsigned>((target - (cost_up_to - cost)) / each);
-        return __shfl_sync(0xffffffffu, rank, __ffs(static_cast<int>(beyond)) - 1);
-      }
-      if (are_last(entries)) return __shfl_sync(0xffffffffu, entries.tiles_up_to, 31);
-      cost_before = __shfl_sync(0xffffffffu, cost_up_to, 31);
-      entries = after(entries);
-    }
   }
 
   /// The work of each lane's rank, where it is wanted and there is such a tile, looked for from `entries` on, which are
@@ -122,34 +116,83 @@ struct Batch {
   }
 };
 
-/// The CTA's share, a few tiles at a time.
+/// Finds a run of the jagged batch that takes as long as those of the other CTAs. By all `threads` of the CTA, each of
+/// which adds up entries that follow each other; `of_warps` has room for a sum of each warp. A barrier must follow.
+template <class Config, int threads>
+__device__ void find_run(const Batch<Config>& batch, Sum* of_warps, Span& span) {
+  constexpr int warps = threads / 32;
+  const auto thread = static_cast<int>(threadIdx.x);
+  const int entries = static_cast<int>(batch.owner.entries) + 1;
+  const int each = (entries + threads - 1) / threads;
+  const int first = min(thread * each, entries), last = min(first + each, entries);
+  Sum own;
+#pragma unroll 1
+  for (int b = first; b < last; ++b) own = own + batch.sum_of(b);
+
+  Sum up_to{sum_up_to_lane(own.tiles), sum_up_to_lane(own.cost)};
+  if (lane_index() == 31) of_warps[thread / 32] = up_to;
+  __syncthreads();
+  Sum all;
+#pragma unroll
+  for (int warp = 0; warp < warps; ++warp) {
+    const Sum sum = of_warps[warp];
+    if (warp < thread / 32) up_to = up_to + sum;
+    all = all + sum;
+  }
+
+  // Where this run begins, and the next one: it is for the thread to say that has added up the tile there, or for the
+  // last one where there is none.
+  for (unsigned next = 0; next < 2; ++next) {
+    const unsigned long long target = all.cost * (blockIdx.x + next) / gridDim.x;
+    Sum before = up_to - own;
+    if (target < before.cost || (target >= up_to.cost && thread < threads - 1)) continue;
+    int b = first;
+    for (; b < last; ++b) {
+      const Sum up_to_b = before + batch.sum_of(b);
+      if (up_to_b.cost > target) break;
+      before = up_to_b;
+    }
+    const unsigned rank = before.tiles + static_cast<unsigned>((target - before.cost) / batch.cost_of(b));
+    if (next == 0) {
+      span.entry = b;
+      span.tiles_before = before.tiles;
+      span.begin = rank;
+    } else {
+      span.end = rank;
+    }
+  }
+}
+
+/// Finds the CTA's share, by all `threads` of the CTA, as above.
+template <class Config, int threads>
+__device__ void find_share(const ForwardArguments& arguments, Sum* of_warps, Span& span) {
+  const Batch<Config> batch(arguments);
+  const portable::Owner& owner = batch.owner;
+  if (arguments.in_runs && owner.jagged()) {
+    find_run<Config, threads>(batch, of_warps, span);
+  } else if (arguments.in_runs) {
+    // One thread searches where this share begins, the next one where it ends.
+    const unsigned next = threadIdx.x;
+    if (next < 2) {
+      (next == 0 ? span.begin : span.end) = static_cast<unsigned>(
+          portable::first_place_of_share(arguments.common, owner, Config::tile_keys, blockIdx.x + next, gridDim.x));
+    }
+  } else if (threadIdx.x == 0) {
+    span = {0, 0, 0, owner.jagged() ? ~0u : static_cast<unsigned>(owner.heads * owner.places())};
+  }
+}
+
+/// The CTA's share, a few tiles at a time, by one warp.
 template <class Config>
 struct Share {
   Batch<Config> batch;
-  Entries entries{};   ///< of a jagged batch, where the next tiles are looked for
-  unsigned next = 0;   ///< of the CTA's tiles, by number; in a run by rank
-  unsigned end = ~0u;  ///< no rank of the CTA lies at or behind it
+  Entries entries{};  ///< of a jagged batch, where the next tiles are looked for
+  unsigned next;      ///< of the CTA's tiles, by number; in a run by rank
+  unsigned end;       ///< no rank of the CTA lies at or behind it
 
-  __device__ explicit Share(const ForwardArguments& arguments) : batch(arguments) {
-    const portable::Owner& owner = batch.owner;
-    const unsigned share = blockIdx.x, shares = gridDim.x;
-    if (owner.jagged()) {
-      entries = batch.entries_from(0, 0);
-      if (!in_runs()) return;
-      const unsigned long long cost = batch.cost();
-      unsigned long long cost_before = 0;
-      next = batch.rank_at_cost(entries, cost_before, cost * share / shares);
-      Entries last = entries;
-      end = batch.rank_at_cost(last, cost_before, cost * (share + 1) / shares);
-    } else if (in_runs()) {
-      // One lane searches where this share begins, the next one where it ends.
-      const auto first = static_cast<unsigned>(
-          portable::first_place_of_share(arguments.common, owner, Config::tile_keys, share + threadIdx.x % 2, shares));
-      next = __shfl_sync(0xffffffffu, first, 0);
-      end = __shfl_sync(0xffffffffu, first, 1);
-    } else {
-      end = static_cast<unsigned>(owner.heads * owner.places());
-    }
+  __device__ Share(const ForwardArguments& arguments, const Span& span)
+      : batch(arguments), next(span.begin), end(span.end) {
+    if (batch.owner.jagged()) entries = batch.entries_from(span.entry, span.tiles_before);
   }
 
   __device__ bool in_runs() const { return batch.arguments.in_runs; }

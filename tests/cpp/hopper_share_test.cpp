@@ -1,5 +1,5 @@
 // Which tiles a CTA of the Hopper forward gets: the device code that finds them, run on the host, against a plain
-// enumeration. Every tile once, and as much for each CTA.
+// enumeration. Every tile once, in each pass over them, and as much for each CTA.
 #include "warp.h"
 
 #include <gtest/gtest.h>
@@ -19,8 +19,9 @@ struct Config {
   static constexpr int tile_keys = 64;
 };
 
-struct Jagged {
+struct Lengths {
   std::vector<int64_t> lengths_q, lengths_k, offsets_q = {0}, offsets_k = {0};
+  bool dense = false;  ///< all entries are as long as the first
   int64_t unused_rows = 0;
   int heads = 4;
   bool in_runs = false;
@@ -33,12 +34,17 @@ struct Jagged {
     params.batch = static_cast<int64_t>(lengths_q.size());
     params.heads_q = heads;
     params.heads_k = heads / 2;
+    result.in_runs = in_runs;
+    if (dense) {
+      params.queries.length = lengths_q[0];
+      params.keys.length = lengths_k[0];
+      return result;
+    }
     params.queries.cumulative = offsets_q.data();
     params.keys.cumulative = offsets_k.data();
     params.queries.cumulative_is_int64 = params.keys.cumulative_is_int64 = true;
     result.common.packed_rows_q = offsets_q.back() + unused_rows;
     result.common.packed_rows_k = offsets_k.back();
-    result.in_runs = in_runs;
     return result;
   }
 };
@@ -50,18 +56,25 @@ struct Dealt {
   std::vector<int64_t> counts, costs;  ///< of each CTA
 };
 
-Dealt deal(Jagged problem, unsigned ctas) {
+Dealt deal(Lengths problem, unsigned ctas, int passes = 1) {
   const ForwardArguments arguments = problem.arguments();
   Dealt dealt;
   for (unsigned cta = 0; cta < ctas; ++cta) {
-    constexpr unsigned at_once = 16;
+    constexpr unsigned warps = 3, at_once = 16;
+    Sum sums[warps];
+    Span span;
     std::vector<std::vector<portable::Work>> found(at_once);
-    warp::run(cta, ctas, [&](unsigned lane) {
-      Share<Config> share(arguments);
-      for (;;) {
-        const portable::Work work = share.take(at_once);
-        if (__ballot_sync(~0u, work.exists) == 0) return;
-        if (lane < at_once && work.exists) found[lane].push_back(work);
+    warp::run(cta, ctas, warps, [&](unsigned thread) {
+      find_share<Config, warps * 32>(arguments, sums, span);
+      __syncthreads();
+      if (thread >= 32) return;
+      for (int pass = 0; pass < passes; ++pass) {
+        Share<Config> share(arguments, span);
+        for (unsigned count = 1;; count = std::min(2 * count, at_once)) {
+          const portable::Work work = share.take(count);
+          if (__ballot_sync(~0u, work.exists) == 0) break;
+          if (thread < at_once && work.exists) found[thread].push_back(work);
+        }
       }
     });
     int64_t count = 0, cost = 0;
@@ -83,12 +96,12 @@ Dealt deal(Jagged problem, unsigned ctas) {
   return dealt;
 }
 
-std::map<Found, int> tiles_of(const Jagged& problem) {
+std::map<Found, int> tiles_of(const Lengths& problem, int times = 1) {
   std::map<Found, int> tiles;
   const auto add = [&](std::size_t entry, int64_t rows) {
     for (int head = 0; head < problem.heads; ++head) {
       for (int tile = 0; tile * Config::tile_queries < rows; ++tile) {
-        tiles[{static_cast<int64_t>(entry), head, tile}] = 1;
+        tiles[{static_cast<int64_t>(entry), head, tile}] = times;
       }
     }
   };
@@ -97,8 +110,8 @@ std::map<Found, int> tiles_of(const Jagged& problem) {
   return tiles;
 }
 
-Jagged random_problem(std::mt19937& random, std::size_t batch, unsigned longest) {
-  Jagged problem;
+Lengths random_problem(std::mt19937& random, std::size_t batch, unsigned longest) {
+  Lengths problem;
   for (std::size_t b = 0; b < batch; ++b) {
     problem.lengths_q.push_back(static_cast<int64_t>(random() % 4 == 0 ? 0 : random() % longest));
     problem.lengths_k.push_back(static_cast<int64_t>(random() % 4 == 0 ? 0 : random() % longest));
@@ -112,15 +125,60 @@ TEST(HopperShare, EveryTileIsDealtOnce) {
   std::mt19937 random(1);
   for (const std::size_t batch : {1, 2, 31, 32, 33, 100}) {
     for (int round = 0; round < 2; ++round) {
-      const Jagged problem = random_problem(random, batch, 700);
+      const Lengths problem = random_problem(random, batch, 700);
       EXPECT_EQ(deal(problem, static_cast<unsigned>(1 + random() % 7)).tiles, tiles_of(problem)) << batch << " entries";
     }
   }
 }
 
+TEST(HopperShare, EveryTileOfManyEntriesIsDealtOnce) {
+  std::mt19937 random(4);
+  for (const bool in_runs : {false, true}) {
+    Lengths problem = random_problem(random, 5000, 200);
+    problem.heads = 2;
+    problem.in_runs = in_runs;
+    EXPECT_EQ(deal(problem, 5).tiles, tiles_of(problem));
+  }
+}
+
+TEST(HopperShare, EmptyEntriesInARowAreNoWork) {
+  std::mt19937 random(5);
+  Lengths problem = random_problem(random, 500, 300);
+  std::fill(problem.lengths_q.begin(), problem.lengths_q.begin() + 150, 0);
+  std::fill(problem.lengths_q.begin() + 200, problem.lengths_q.begin() + 350, 0);
+  std::fill(problem.lengths_q.begin() + 400, problem.lengths_q.end(), 0);
+  for (const bool in_runs : {false, true}) {
+    for (const int64_t unused_rows : {0, 1000}) {
+      problem.in_runs = in_runs;
+      problem.unused_rows = unused_rows;
+      EXPECT_EQ(deal(problem, 6).tiles, tiles_of(problem)) << unused_rows << " unused rows";
+    }
+  }
+}
+
+TEST(HopperShare, EveryTileOfADenseBatchIsDealtOnce) {
+  Lengths problem;
+  problem.dense = true;
+  problem.lengths_q.assign(10, 300);
+  problem.lengths_k.assign(10, 100);
+  for (const bool in_runs : {false, true}) {
+    problem.in_runs = in_runs;
+    EXPECT_EQ(deal(problem, 7).tiles, tiles_of(problem));
+  }
+}
+
+TEST(HopperShare, ASecondPassDealsTheSameTiles) {
+  std::mt19937 random(6);
+  Lengths problem = random_problem(random, 100, 400);
+  for (const bool in_runs : {false, true}) {
+    problem.in_runs = in_runs;
+    EXPECT_EQ(deal(problem, 3, 2).tiles, tiles_of(problem, 2));
+  }
+}
+
 TEST(HopperShare, CtasGetAsManyTilesEachWhateverLengthsAre) {
   std::mt19937 random(2);
-  Jagged problem = random_problem(random, 200, 500);
+  Lengths problem = random_problem(random, 200, 500);
   problem.in_runs = false;
   const Dealt dealt = deal(problem, 12);
   const auto [least, most] = std::minmax_element(dealt.counts.begin(), dealt.counts.end());
@@ -129,16 +187,19 @@ TEST(HopperShare, CtasGetAsManyTilesEachWhateverLengthsAre) {
 
 TEST(HopperShare, RunsMeetAsManyKeysEachToATile) {
   std::mt19937 random(3);
-  Jagged problem = random_problem(random, 200, 500);
-  problem.in_runs = true;
-  problem.unused_rows = 0;
-  const Dealt dealt = deal(problem, 12);
-  const auto [least, most] = std::minmax_element(dealt.costs.begin(), dealt.costs.end());
-  EXPECT_LE(*most - *least, 2 * (500 / Config::tile_keys + 2));
+  for (const std::size_t batch : {1, 20, 200, 1000}) {
+    Lengths problem = random_problem(random, batch, 500);
+    problem.lengths_q[0] = 100000 / static_cast<int64_t>(batch);  // some work in any case
+    problem.in_runs = true;
+    problem.unused_rows = 0;
+    const Dealt dealt = deal(problem, 12);
+    const auto [least, most] = std::minmax_element(dealt.costs.begin(), dealt.costs.end());
+    EXPECT_LE(*most - *least, 2 * (500 / Config::tile_keys + 2)) << batch << " entries";
+  }
 }
 
 TEST(HopperShare, ABatchWithoutRowsIsNoWork) {
-  Jagged problem;
+  Lengths problem;
   problem.lengths_q = problem.lengths_k = {0, 0, 0};
   for (const bool in_runs : {false, true}) {
     problem.in_runs = in_runs;
