@@ -44,8 +44,8 @@ struct BackwardPlan {
   static_assert(Config::tile_keys == warpgroups * rows, "a warpgroup takes 64 keys");
   static_assert(Config::tile_queries == 64, "dS of a key is a row of 128 bytes");
   // 65,536 registers in all, in multiples of 8 a thread.
-  static constexpr int computing_registers = 240;
-  static constexpr int other_registers = 32;
+  static constexpr int computing_registers = 232;
+  static constexpr int other_registers = 40;
 
   static constexpr int key_stages = 2;  ///< K is needed until dQ of its last tile, when S of the next has begun
   /// dS of a tile is overwritten four later: a warpgroup that writes it has seen the other's dS of two before, and that
@@ -116,7 +116,7 @@ struct BackwardPlan {
     value_free().initialise(warpgroups);
     grad_scores_written().initialise(warpgroups * warpgroup_threads / 32);
     tiles().filled.initialise(1);
-    tiles().free.initialise(warpgroups + loaders);
+    tiles().free.initialise(warpgroups * 4 + loaders);  // each warp that computes, each loader
     publish_barriers();
   }
 };
@@ -217,7 +217,8 @@ struct Differentiating {
   const Plan& plan;
   const int warpgroup;
 
-  float scores[queries / 2];  ///< S^T, then f'
+  float scores[queries / 2];
+  unsigned derivatives[queries / 4];  ///< f', rounded, two in a register: in fp32 they would be too many
   float grad_weights[queries / 2];
   unsigned weights[query_steps][4];
   unsigned grad_scores[query_steps][4];
@@ -336,19 +337,16 @@ struct Differentiating {
     __device__ __forceinline__ bool holds(int i) const { return of_key[i / 2 % 2].holds(i / 4 * 8 + i % 2); }
   };
 
-  /// P, rounded, and f' in the registers of the scores.
+  /// P and f', rounded.
   __device__ __forceinline__ void apply_function() {
     const float scale = arguments.scale * Activation::score_factor;
 #pragma unroll
     for (int i = 0; i < queries / 2; i += 2) {
-      float value[2];
+      float value[2], derivative[2];
 #pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        float derivative;
-        Activation::value_and_derivative(scores[i + j] * scale, value[j], derivative);
-        scores[i + j] = derivative;
-      }
+      for (int j = 0; j < 2; ++j) Activation::value_and_derivative(scores[i + j] * scale, value[j], derivative[j]);
       weights[i / 8][i % 8 / 2] = Element::pack(value[0], value[1]);
+      derivatives[i / 2] = BFloat16::pack(derivative[0], derivative[1]);
     }
   }
 
@@ -365,7 +363,10 @@ struct Differentiating {
   /// dS = dP * f', in the registers of dP.
   __device__ __forceinline__ void apply_derivative() {
 #pragma unroll
-    for (int i = 0; i < queries / 2; ++i) grad_weights[i] *= scores[i];
+    for (int i = 0; i < queries / 2; i += 2) {
+      grad_weights[i] *= __uint_as_float(derivatives[i / 2] << 16);
+      grad_weights[i + 1] *= __uint_as_float(derivatives[i / 2] & 0xffff0000u);
+    }
   }
   __device__ __forceinline__ void mask_grad_scores(const KeptQueries& kept) {
 #pragma unroll
@@ -434,11 +435,11 @@ struct Differentiating {
                                                            params.grad_value.row_stride, rows);
   }
 
-  /// Behind the last product with K of a tile.
+  /// Behind the last product with K of a tile, and the last look at what the ring says of it.
   __device__ __forceinline__ void release_keys(int number) {
-    if (!leads()) return;
-    plan.key_free()[index_in<Plan::key_stages>(number)].arrive();
-    plan.tiles().release(number);
+    if (leads()) plan.key_free()[index_in<Plan::key_stages>(number)].arrive();
+    __syncwarp();
+    if (lane_index() == 0) plan.tiles().release(number);
   }
 
   __device__ __forceinline__ void run() {

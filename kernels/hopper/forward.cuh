@@ -99,7 +99,7 @@ struct ForwardPlan {
   /// The CTA's share of the tiles, and what it takes to find it, where tiles are only dealt later.
   __device__ Span& span() const { return *reinterpret_cast<Span*>(memory + span_at); }
   __device__ Sum* sums_of_warps() const {
-    static_assert(threads / 32 * sizeof(Sum) <= tile_slots * sizeof(Tile), "sums have the room of the tiles");
+    static_assert(threads / 32 * sizeof(Sum) <= TileRing::barriers_at, "sums have the room of the tiles");
     return reinterpret_cast<Sum*>(memory + ring_at);
   }
 
