@@ -27,6 +27,13 @@ struct ForwardArguments {
   MappedOperand query, key, value, output;
 };
 
+/// Sums of dQ: (heads, two halves of the columns, rows), each row contiguous in columns of a half.
+GDPA_HOST_DEVICE constexpr int half_columns(int head_dim) { return head_dim <= 64 ? 32 : 64; }
+GDPA_HOST_DEVICE inline portable::SumLayout sum_layout(int head_dim, int64_t rows) {
+  const int columns = half_columns(head_dim);
+  return {columns, 2 * rows * columns, rows * columns, columns / 16, 1};
+}
+
 struct BackwardArguments {
   portable::Arguments common;
   float scale;  ///< that of params

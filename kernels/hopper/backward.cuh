@@ -9,8 +9,8 @@
 //                               dS = dP * f'(scale * S), dV += P^T dO and dK += dS^T Q, whose sums stay in registers
 //
 // dQ = dS K needs the keys of both warpgroups: dS goes through shared memory, and each warpgroup multiplies for one half
-// of the columns, a tile of queries later, when the other's dS has long been there. dQ is added to fp32 sums in global
-// memory, which reduce.cuh rounds.
+// of the columns, a tile of queries later, when the other's dS has long been there. The copy engine adds dQ to fp32 sums
+// in global memory, which reduce.cuh rounds.
 //
 // For a tile of queries n, a warpgroup issues dV (n), makes dS (n), issues dK (n) and dQ (n - 1), then S and dP of
 // n + 1, which may belong to the next tile of keys: nothing is drained between them. It computes P and f' of n + 1
@@ -48,9 +48,7 @@ struct BackwardPlan {
   static constexpr int other_registers = 40;
 
   static constexpr int key_stages = 2;  ///< K is needed until dQ of its last tile, when S of the next has begun
-  /// dS of a tile is overwritten four later: a warpgroup that writes it has seen the other's dS of two before, and that
-  /// one waited for its products of dS four before.
-  static constexpr int score_stages = 4;
+  static constexpr int score_stages = 2;
 
   using QueryTile = SwizzledTile<Config::tile_queries, Config::head_dim>;
   using GradOutputTile = SwizzledTile<Config::tile_queries, Config::head_dim_v>;
@@ -58,19 +56,21 @@ struct BackwardPlan {
   using ValuesTile = SwizzledTile<Config::tile_keys, Config::head_dim_v>;
   using ScoresTile = SwizzledTile<Config::tile_keys, Config::tile_queries>;  ///< rows are keys
   static constexpr int grad_query_columns = KeysTile::columns / warpgroups;  ///< of a warpgroup
+  static constexpr int grad_query_row_bytes = grad_query_columns * static_cast<int>(sizeof(float));
 
   static constexpr int values_at = key_stages * KeysTile::bytes;
   static constexpr int queries_at = values_at + ValuesTile::bytes;
   static constexpr int grad_outputs_at = queries_at + Config::stages * QueryTile::bytes;
   static constexpr int scores_at = grad_outputs_at + Config::stages * GradOutputTile::bytes;
-  static constexpr int ring_at = scores_at + score_stages * ScoresTile::bytes;
+  static constexpr int sums_at = scores_at + score_stages * ScoresTile::bytes;
+  static constexpr int ring_at = sums_at + warpgroups * Config::tile_queries * grad_query_row_bytes;
   static constexpr int barriers_at = ring_at + KeyRing::bytes;
   static constexpr int stage_barriers = Barriers<Config::stages>::bytes;
   static constexpr int key_barriers = Barriers<key_stages>::bytes;
   static constexpr int key_barriers_at = barriers_at + 4 * stage_barriers;
   static constexpr int value_barriers_at = key_barriers_at + 2 * key_barriers;
   static constexpr int score_barriers_at = value_barriers_at + 2 * Barrier::bytes;
-  static constexpr int work_at = score_barriers_at + Barriers<score_stages>::bytes;
+  static constexpr int work_at = score_barriers_at + 2 * Barriers<score_stages>::bytes;
   static constexpr int shared_bytes = work_at + static_cast<int>(sizeof(portable::Work));
   static_assert(shared_bytes <= 227 * 1024, "more than a CTA can have");
 
@@ -102,6 +102,14 @@ struct BackwardPlan {
   __device__ Barriers<1> value_free() const { return {at(value_barriers_at + Barrier::bytes)}; }
   __device__ Barriers<score_stages> grad_scores_written() const { return {at(score_barriers_at)}; }
 
+  __device__ Barriers<score_stages> grad_scores_free() const {
+    return {at(score_barriers_at + Barriers<score_stages>::bytes)};
+  }
+  /// dQ of a warpgroup's columns, on its way to the sums.
+  __device__ unsigned grad_query(int warpgroup) const {
+    return at(sums_at + warpgroup * Config::tile_queries * grad_query_row_bytes);
+  }
+
   /// What the dealer is at.
   __device__ portable::Work& work() const { return *reinterpret_cast<portable::Work*>(memory + work_at); }
 
@@ -115,6 +123,7 @@ struct BackwardPlan {
     value_filled().initialise(1);
     value_free().initialise(warpgroups);
     grad_scores_written().initialise(warpgroups * warpgroup_threads / 32);
+    grad_scores_free().initialise(warpgroups);
     tiles().filled.initialise(1);
     tiles().free.initialise(warpgroups * 4 + loaders);  // each warp that computes, each loader
     publish_barriers();
@@ -211,7 +220,8 @@ struct Differentiating {
   using GradKeyProduct = WarpgroupProduct<Element, columns>;
   using GradValueProduct = WarpgroupProduct<Element, columns_v>;
   using GradQueryProduct = WarpgroupProduct<Element, Plan::grad_query_columns>;
-  static constexpr int turn_barrier = 1;  ///< numbered barriers: one for each warpgroup's turn to issue
+  // Numbered barriers: one for each warpgroup's own threads, one for each warpgroup's turn to issue.
+  static constexpr int own_barrier = 1, turn_barrier = own_barrier + Plan::warpgroups;
 
   const BackwardArguments& arguments;
   const Plan& plan;
@@ -384,6 +394,7 @@ struct Differentiating {
     const unsigned thread = fresh_thread_index(), lane = thread % 32;
     const int row = warpgroup * Plan::rows + static_cast<int>(thread / 32 * 16 + lane % 16);
     const auto tile = plan.grad_scores(step);
+    wait_for_turn(plan.grad_scores_free(), step, 1);
 #pragma unroll
     for (int k = 0; k < query_steps; ++k) {
       store_matrices(tile.chunk(row, k * 2 + static_cast<int>(lane / 16)), grad_scores[k]);
@@ -393,29 +404,40 @@ struct Differentiating {
     if (lane == 0) plan.grad_scores_written()[index_in<Plan::score_stages>(step)].arrive();
   }
 
-  /// Adds dQ of a tile of queries to the sums.
+  /// Adds dQ of a tile of queries to the sums, by the copy engine. Two rows that follow each other have their groups of
+  /// 16 columns in turned order, so that the lanes of both write to different banks.
   __device__ __forceinline__ void add_grad_query(const Position& at) {
     const KeyTile& tile = tile_of(at);
-    const Operand& sum = arguments.common.grad_query_sum;
-    const float factor = arguments.scale * tile.out_scale;
+    const int first_row = query_tile_of(tile, at) * queries;
     const unsigned thread = fresh_thread_index(), lane = thread % 32;
-    const int head = tile.first_head + at.step / tile.query_tiles;
-    const int row = query_tile_of(tile, at) * queries + static_cast<int>(thread / 32 * 16 + lane / 4);
-    const int rows = tile.length_q - tile.first_query;
-    const int column = warpgroup * Plan::grad_query_columns;
-    float* const to = static_cast<float*>(sum.data) + tile.grad_query + head * sum.head_stride +
-                      row * sum.row_stride + column + lane % 4 * 4;
+    const unsigned row = thread / 32 * 16 + lane / 4;
+    const unsigned turned = (row + static_cast<unsigned>(tile.grad_query)) % 2 * 64;
+    const unsigned staging = plan.grad_query(warpgroup);
+    const unsigned to = staging + row * Plan::grad_query_row_bytes + lane % 4 * 16;
+    const float factor = arguments.scale * tile.out_scale;
+    if (leads()) wait_for_stores_to_read();
+    named_wait(own_barrier + warpgroup, warpgroup_threads);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      if (row + half * 8 >= rows) continue;
 #pragma unroll
       for (int j = 0; j < Plan::grad_query_columns / 16; ++j) {
-        if (column + j * 16 >= padded_columns(Config::head_dim)) continue;
-        const float values[4] = {
-            grad_query[j * 8 + half * 2] * factor, grad_query[j * 8 + half * 2 + 1] * factor,
-            grad_query[j * 8 + half * 2 + 4] * factor, grad_query[j * 8 + half * 2 + 5] * factor};
-        reduce_add(to + half * 8 * sum.row_stride + j * 16, values);
+        const float(&sums)[Plan::grad_query_columns / 2] = grad_query;
+        const int first = j * 8 + half * 2;
+        store_shared_chunk((to + half * 8 * Plan::grad_query_row_bytes + j * 64) ^ turned,
+                           uint4{__float_as_uint(sums[first] * factor), __float_as_uint(sums[first + 1] * factor),
+                                 __float_as_uint(sums[first + 4] * factor), __float_as_uint(sums[first + 5] * factor)});
       }
+    }
+    publish_to_copies();
+    named_wait(own_barrier + warpgroup, warpgroup_threads);
+    if (leads()) {
+      const int rows = min(queries, tile.length_q - tile.first_query - first_row);
+      const int head = tile.first_head + at.step / tile.query_tiles;
+      const int64_t place = (int64_t{head} * Plan::warpgroups + warpgroup) * arguments.common.packed_rows_q +
+                            tile.grad_query + first_row;
+      add_to_global(static_cast<float*>(arguments.common.grad_query_sum.data) + place * Plan::grad_query_columns,
+                    staging, static_cast<unsigned>(rows * Plan::grad_query_row_bytes));
+      commit_stores();
     }
   }
 
@@ -472,7 +494,7 @@ struct Differentiating {
       write_grad_scores(step);
       issue_grad_key(step, now.step > 0);
       if (step > 0) wait_for_turn(plan.grad_scores_written(), step - 1);
-      issue_grad_query(last.number, step + Plan::score_stages - 1);
+      issue_grad_query(last.number, step + 1);
       wait_for_products<1>();
       if (leads()) {
         plan.query_free()[index_in<Config::stages>(step)].arrive();
@@ -488,6 +510,7 @@ struct Differentiating {
       named_arrive(turn_barrier + (warpgroup ^ 1), turn_threads);
       wait_for_products<1>();
       if (step > 0) {
+        if (leads()) plan.grad_scores_free()[index_in<Plan::score_stages>(step + 1)].arrive();
         add_grad_query(last);
         if (ends(last)) release_keys(last.number);
       }
@@ -512,6 +535,7 @@ struct Differentiating {
     issue_grad_query(last.number, step - 1);
     wait_for_products<0>();
     add_grad_query(last);
+    if (leads()) wait_for_stores();
   }
 };
 

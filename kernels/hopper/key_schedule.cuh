@@ -29,7 +29,7 @@ struct KeyTile {
   int grad_output_y;  ///< with x of the query
   MapOrigin key;      ///< of the first key
   int value_y;        ///< with x of the key
-  int64_t grad_query;  ///< elements from the sum's data to the row first_query of head 0
+  int64_t grad_query;  ///< the row first_query among those of the sums
   int64_t grad_key;    ///< from the operand's data to the row first_key of key_head
   int64_t grad_value;
 };
@@ -67,7 +67,7 @@ __device__ void describe_key_tile(KeyTile& tile, const BackwardArguments& argume
   tile.grad_output_y = origin_of(arguments.grad_output, params.queries, work.queries, b, first_query).y;
   tile.key = origin_of(arguments.key, params.keys, work.keys, b, first_key);
   tile.value_y = origin_of(arguments.value, params.keys, work.keys, b, first_key).y;
-  tile.grad_query = element_offset(arguments.common.grad_query_sum, work.queries, b, first_query, 0);
+  tile.grad_query = first_query + (params.queries.cumulative != nullptr ? work.queries.begin : b * params.queries.length);
   tile.grad_key = element_offset(params.grad_key, work.keys, b, first_key, work.head);
   tile.grad_value = element_offset(params.grad_value, work.keys, b, first_key, work.head);
 }

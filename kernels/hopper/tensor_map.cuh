@@ -56,6 +56,13 @@ __device__ inline void store_box(const TensorMap& map, unsigned source, int colu
                : "memory");
 }
 
+/// Starts the addition of fp32 numbers in shared memory to those in global memory.
+__device__ inline void add_to_global(float* destination, unsigned source, unsigned bytes) {
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(destination),
+               "r"(source), "r"(bytes)
+               : "memory");
+}
+
 __device__ inline void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 
 /// Waits until this thread's stores have read their shared memory, or have ended.

@@ -216,6 +216,10 @@ class Call {
     portable::ReduceArguments arguments{};
     arguments.sums = static_cast<const float*>(from.data);
     arguments.slabs = reduction.form == Form::shared ? sequence_.plan.parts : 1;
+    arguments.layout = sequence_.plan.sums == plan::SumOrder::rows_of_heads
+                           ? portable::SumLayout{from.row_stride, from.head_stride, 0,
+                                                 static_cast<int>(from.head_stride / plan::column_group), 0}
+                           : hopper::sum_layout(static_cast<int>(reduction.columns), rows);
     arguments.slab_stride = reduction.rows * from.row_stride;
     arguments.rows = reduction.rows;
     arguments.rows_in_batch = reduction.form == Form::dense ? std::max<int64_t>(1, reduction.length) : rows;

@@ -7,13 +7,13 @@
 #include <string>
 
 #include "activation/degree.h"
+#include "hopper/arguments.cuh"
 #include "plan/gpu_tiles.h"
 #include "plan/hopper_plan.h"
 
 namespace gdpa::plan {
 namespace {
 
-constexpr int64_t column_group = 16;  // fp32 sums pad a row of a head to this many columns, as kernels/ does
 constexpr int64_t workspace_alignment = 256;
 
 int64_t divide_up(int64_t count, int64_t divisor) { return (count + divisor - 1) / divisor; }
@@ -129,6 +129,7 @@ class Planner {
   GpuPlan hopper_backward(KernelSpec& kernel) {
     choose_hopper_backward_tiles(kernel);
     plan_.reason = "one CTA on each multiprocessor takes tiles of keys, and adds to sums of dQ";
+    plan_.sums = SumOrder::halves_of_heads;
     lay_out_workspace(true, false, false);
     const int64_t tiles = problem_.heads_k * keys_.most_tiles(kernel.tile_keys, problem_.batch);
     plan_.steps.push_back({kernel, std::min<int64_t>(tiles, gpu_.multiprocessors)});
@@ -144,7 +145,9 @@ class Planner {
       return at;
     };
     if (query_sum) {
-      workspace.grad_query = take(problem_.rows_q, problem_.heads_q, problem_.head_dim);
+      const bool in_halves = plan_.sums == SumOrder::halves_of_heads;
+      const int64_t columns = in_halves ? 2 * hopper::half_columns(base_.head_dim) : problem_.head_dim;
+      workspace.grad_query = take(problem_.rows_q, problem_.heads_q, columns);
       workspace.zeroed_bytes = workspace.bytes;
     }
     if (query_slabs) workspace.grad_query = take(plan_.parts * problem_.rows_q, problem_.heads_q, problem_.head_dim);

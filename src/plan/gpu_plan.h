@@ -74,9 +74,13 @@ struct GpuWorkspace {
   int64_t zeroed_bytes = 0;  ///< from the start, before the first kernel
 };
 
+/// How fp32 sums lie in the workspace: (rows, heads, padded columns), or as the Hopper backward adds to them.
+enum class SumOrder : std::uint8_t { rows_of_heads, halves_of_heads };
+
 struct GpuPlan {
   int64_t parts = 1;  ///< into which the batch is cut where an operand is shared and its gradient summed
   GpuWorkspace workspace;
+  SumOrder sums = SumOrder::rows_of_heads;
   std::vector<GpuStep> steps;
   bool deterministic = true;
   double output_factor = 1;  ///< forward, where scores are not scaled: of every output, beside out_scale
@@ -90,7 +94,8 @@ enum class Float32Products : std::uint8_t { one, three };
 /// Whether the copy engine (TMA) reaches every operand: its maps ask more of strides and sizes than `aligned` does.
 enum class TensorMaps : std::uint8_t { unavailable, available };
 
-/// fp32 sums pad each row of a head to this many floats, as the kernels do.
+/// fp32 sums pad each row of a head to this many floats, as the kernels do: to whole groups of 16.
+constexpr int64_t column_group = 16;
 int64_t padded_columns(int64_t columns);
 
 /// The kernel that rounds fp32 sums into a gradient: `rows` rows, one for each head, of `columns` columns.
