@@ -3,7 +3,7 @@
 // One CTA on each multiprocessor stays there and takes tiles of 128 keys, past which the queries stream in tiles of 64.
 // Three kinds of warps work side by side:
 //
-//     dealer    1 warp          finds tiles of keys and lays them into a ring (key_schedule.cuh)
+//     dealer    1 warp          takes tiles of keys and lays them into a ring (key_schedule.cuh)
 //     loaders   3 warps         K and V of each tile; Q, and dO, of its tiles of queries into `stages` buffers each
 //     computing 2 warpgroups    64 keys each: S^T = K Q^T and dP^T = V dO^T, then P = f(scale * S) and
 //                               dS = dP * f'(scale * S), dV += P^T dO and dK += dS^T Q, whose sums stay in registers
@@ -25,7 +25,8 @@
 //     int stages;                     buffers of Q, and of dO
 //
 // Launch: grid any number of CTAs, best one for each multiprocessor; block backward_threads<Config>; dynamic shared
-//         memory backward_shared_bytes<Config>. Workspace: grad_query_sum, zeroed before.
+//         memory backward_shared_bytes<Config>; after key_schedule. Workspace: grad_query_sum and the counter of places,
+//         zeroed before; the table of tiles.
 #pragma once
 
 #include "hopper/key_schedule.cuh"
@@ -44,8 +45,8 @@ struct BackwardPlan {
   static_assert(Config::tile_keys == warpgroups * rows, "a warpgroup takes 64 keys");
   static_assert(Config::tile_queries == 64, "dS of a key is a row of 128 bytes");
   // 65,536 registers in all, in multiples of 8 a thread.
-  static constexpr int computing_registers = 232;
-  static constexpr int other_registers = 40;
+  static constexpr int computing_registers = 240;
+  static constexpr int other_registers = 24;
 
   static constexpr int key_stages = 2;  ///< K is needed until dQ of its last tile, when S of the next has begun
   static constexpr int score_stages = 2;
@@ -70,8 +71,7 @@ struct BackwardPlan {
   static constexpr int key_barriers_at = barriers_at + 4 * stage_barriers;
   static constexpr int value_barriers_at = key_barriers_at + 2 * key_barriers;
   static constexpr int score_barriers_at = value_barriers_at + 2 * Barrier::bytes;
-  static constexpr int work_at = score_barriers_at + 2 * Barriers<score_stages>::bytes;
-  static constexpr int shared_bytes = work_at + static_cast<int>(sizeof(portable::Work));
+  static constexpr int shared_bytes = score_barriers_at + 2 * Barriers<score_stages>::bytes;
   static_assert(shared_bytes <= 227 * 1024, "more than a CTA can have");
 
   unsigned char* memory;
@@ -109,9 +109,6 @@ struct BackwardPlan {
   __device__ unsigned grad_query(int warpgroup) const {
     return at(sums_at + warpgroup * Config::tile_queries * grad_query_row_bytes);
   }
-
-  /// What the dealer is at.
-  __device__ portable::Work& work() const { return *reinterpret_cast<portable::Work*>(memory + work_at); }
 
   __device__ void initialise() const {
     query_filled().initialise(1);
@@ -167,12 +164,13 @@ template <class Config, class Load>
 __device__ void for_all_query_tiles(const KeyRing& ring, Load load) {
   int step = 0;
   for_all_key_tiles(ring, [&](const KeyTile& tile, int) {
-    const int steps = tile.steps, query_tiles = tile.query_tiles;
-    int head = tile.first_head;
-    for (int i = 0, query_tile = 0; i < steps; ++i, ++step) {
-      load(tile, head, query_tile * Config::tile_queries, step);
-      if (++query_tile == query_tiles) {
-        query_tile = 0;
+    int head = tile.first_head, row = 0;
+#pragma unroll 1
+    for (int left = tile.steps; left > 0; --left, ++step) {
+      load(tile, head, row, step);
+      row += Config::tile_queries;
+      if (row == tile.query_tiles * Config::tile_queries) {
+        row = 0;
         ++head;
       }
     }
@@ -227,8 +225,7 @@ struct Differentiating {
   const Plan& plan;
   const int warpgroup;
 
-  float scores[queries / 2];
-  unsigned derivatives[queries / 4];  ///< f', rounded, two in a register: in fp32 they would be too many
+  float scores[queries / 2];  ///< S^T, then f'
   float grad_weights[queries / 2];
   unsigned weights[query_steps][4];
   unsigned grad_scores[query_steps][4];
@@ -303,8 +300,10 @@ struct Differentiating {
 
   /// A tile of queries of a tile of keys. What else there is to know lies in the ring: registers are few.
   struct Position {
-    int number;  ///< of the tile of keys
-    int step;    ///< of its tiles of queries, those of all heads
+    int number;           ///< of the tile of keys
+    int step = 0;         ///< of its tiles of queries, those of all heads
+    int query_tile = 0;   ///< of the head's
+    int head_number = 0;  ///< of the group's
   };
 
   __device__ __forceinline__ static bool holds(bool condition) { return uniform(static_cast<int>(condition)) != 0; }
@@ -312,20 +311,19 @@ struct Differentiating {
   __device__ __forceinline__ const KeyTile& tile_of(const Position& at) const { return plan.tiles()[at.number]; }
   __device__ __forceinline__ bool exists(const Position& at) const { return holds(tile_of(at).steps > 0); }
   __device__ __forceinline__ bool ends(const Position& at) const { return holds(at.step + 1 == tile_of(at).steps); }
-  __device__ __forceinline__ static int query_tile_of(const KeyTile& tile, const Position& at) {
-    return at.step % tile.query_tiles;
-  }
   /// No score needs a test.
   __device__ __forceinline__ bool is_full(const Position& at) const {
     const KeyTile& tile = tile_of(at);
-    const int query_tile = query_tile_of(tile, at);
-    return holds(query_tile >= tile.full_begin && query_tile < tile.full_end);
+    return holds(at.query_tile >= tile.full_begin && at.query_tile < tile.full_end);
   }
 
   __device__ __forceinline__ Position after(const Position& now) const {
-    if (!ends(now)) return {now.number, now.step + 1};
-    plan.tiles().wait(now.number + 1);
-    return {now.number + 1, 0};
+    if (ends(now)) {
+      plan.tiles().wait(now.number + 1);
+      return {now.number + 1};
+    }
+    const bool wraps = holds(now.query_tile + 1 == tile_of(now).query_tiles);
+    return {now.number, now.step + 1, wraps ? 0 : now.query_tile + 1, now.head_number + static_cast<int>(wraps)};
   }
 
   /// Which queries count for a thread's two keys: less what an element's place adds.
@@ -340,23 +338,26 @@ struct Differentiating {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         of_key[half] = mask.column(key + half * 8);
-        of_key[half].begin -= tile.first_query + query_tile_of(tile, at) * queries + static_cast<int>(lane % 4 * 2);
+        of_key[half].begin -= tile.first_query + at.query_tile * queries + static_cast<int>(lane % 4 * 2);
       }
     }
     /// Of element i of the sums.
     __device__ __forceinline__ bool holds(int i) const { return of_key[i / 2 % 2].holds(i / 4 * 8 + i % 2); }
   };
 
-  /// P and f', rounded.
+  /// P, rounded, and f' in the registers of the scores.
   __device__ __forceinline__ void apply_function() {
     const float scale = arguments.scale * Activation::score_factor;
 #pragma unroll
     for (int i = 0; i < queries / 2; i += 2) {
-      float value[2], derivative[2];
+      float value[2];
 #pragma unroll
-      for (int j = 0; j < 2; ++j) Activation::value_and_derivative(scores[i + j] * scale, value[j], derivative[j]);
+      for (int j = 0; j < 2; ++j) {
+        float derivative;
+        Activation::value_and_derivative(scores[i + j] * scale, value[j], derivative);
+        scores[i + j] = derivative;
+      }
       weights[i / 8][i % 8 / 2] = Element::pack(value[0], value[1]);
-      derivatives[i / 2] = BFloat16::pack(derivative[0], derivative[1]);
     }
   }
 
@@ -373,10 +374,7 @@ struct Differentiating {
   /// dS = dP * f', in the registers of dP.
   __device__ __forceinline__ void apply_derivative() {
 #pragma unroll
-    for (int i = 0; i < queries / 2; i += 2) {
-      grad_weights[i] *= __uint_as_float(derivatives[i / 2] << 16);
-      grad_weights[i + 1] *= __uint_as_float(derivatives[i / 2] & 0xffff0000u);
-    }
+    for (int i = 0; i < queries / 2; ++i) grad_weights[i] *= scores[i];
   }
   __device__ __forceinline__ void mask_grad_scores(const KeptQueries& kept) {
 #pragma unroll
@@ -408,13 +406,17 @@ struct Differentiating {
   /// 16 columns in turned order, so that the lanes of both write to different banks.
   __device__ __forceinline__ void add_grad_query(const Position& at) {
     const KeyTile& tile = tile_of(at);
-    const int first_row = query_tile_of(tile, at) * queries;
+    const int first_row = at.query_tile * queries;
     const unsigned thread = fresh_thread_index(), lane = thread % 32;
     const unsigned row = thread / 32 * 16 + lane / 4;
     const unsigned turned = (row + static_cast<unsigned>(tile.grad_query)) % 2 * 64;
     const unsigned staging = plan.grad_query(warpgroup);
     const unsigned to = staging + row * Plan::grad_query_row_bytes + lane % 4 * 16;
-    const float factor = arguments.scale * tile.out_scale;
+    const float factor = tile.grad_query_factor;
+    if (holds(factor != 1.0f)) {
+#pragma unroll
+      for (float& sum : grad_query) sum *= factor;
+    }
     if (leads()) wait_for_stores_to_read();
     named_wait(own_barrier + warpgroup, warpgroup_threads);
 #pragma unroll
@@ -424,15 +426,15 @@ struct Differentiating {
         const float(&sums)[Plan::grad_query_columns / 2] = grad_query;
         const int first = j * 8 + half * 2;
         store_shared_chunk((to + half * 8 * Plan::grad_query_row_bytes + j * 64) ^ turned,
-                           uint4{__float_as_uint(sums[first] * factor), __float_as_uint(sums[first + 1] * factor),
-                                 __float_as_uint(sums[first + 4] * factor), __float_as_uint(sums[first + 5] * factor)});
+                           uint4{__float_as_uint(sums[first]), __float_as_uint(sums[first + 1]),
+                                 __float_as_uint(sums[first + 4]), __float_as_uint(sums[first + 5])});
       }
     }
     publish_to_copies();
     named_wait(own_barrier + warpgroup, warpgroup_threads);
     if (leads()) {
       const int rows = min(queries, tile.length_q - tile.first_query - first_row);
-      const int head = tile.first_head + at.step / tile.query_tiles;
+      const int head = tile.first_head + at.head_number;
       const int64_t place = (int64_t{head} * Plan::warpgroups + warpgroup) * arguments.common.packed_rows_q +
                             tile.grad_query + first_row;
       add_to_global(static_cast<float*>(arguments.common.grad_query_sum.data) + place * Plan::grad_query_columns,
@@ -468,7 +470,7 @@ struct Differentiating {
     constexpr int turn_threads = Plan::warpgroups * warpgroup_threads;
     const KeyRing ring = plan.tiles();
     ring.wait(0);
-    Position now{0, 0};
+    Position now{0};
     if (!exists(now)) return;
     if (warpgroup == 1) named_arrive(turn_barrier, turn_threads);  // the other begins
 
@@ -551,7 +553,7 @@ __device__ void backward(const BackwardArguments& arguments) {
     give_registers_back<Plan::other_registers>();
     const unsigned warp = fresh_thread_index() / 32;
     if (warp == 0) {
-      deal_key_tiles<Config>(arguments, plan.tiles(), plan.work());
+      deal_key_tiles(arguments, plan.tiles());
     } else if (lane_index() == 0) {
       if (warp == 1) {
         load_keys_and_values<Config>(arguments, plan);

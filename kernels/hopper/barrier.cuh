@@ -66,14 +66,14 @@ __device__ inline void publish_barriers() { asm volatile("fence.mbarrier_init.re
 /// Buffers of a ring are used in turns: turn n uses buffer n % buffers, for the n / buffers-th time.
 template <int buffers>
 __device__ __forceinline__ int index_in(int turn) {
-  return turn % buffers;
+  return static_cast<int>(static_cast<unsigned>(turn) % buffers);
 }
 
 /// Waits until the barrier of a turn's buffer has ended the phase of this turn; of the turn one lap before with
 /// `laps_before` 1, which is over at once in the first lap.
 template <int buffers>
 __device__ __forceinline__ void wait_for_turn(const Barriers<buffers>& barriers, int turn, unsigned laps_before = 0) {
-  barriers[index_in<buffers>(turn)].wait((static_cast<unsigned>(turn / buffers) + laps_before) & 1u);
+  barriers[index_in<buffers>(turn)].wait((static_cast<unsigned>(turn) / buffers + laps_before) & 1u);
 }
 
 /// A turn that is counted rather than divided out: its buffer, and the parity of its phase.

@@ -1,6 +1,8 @@
-// The dealer of backward: one warp takes tiles of keys, finds the tiles of queries that meet each, and lays what the
-// other warps ask of it into a ring in shared memory. Keys that meet no query have gradients of zero, which this warp
-// writes itself.
+// The schedule of backward: a small kernel finds, for each place of work.cuh, the tile of keys and the tiles of queries
+// that meet it, and writes what the warps of backward ask of it into a table; keys that meet no query have gradients of
+// zero, which it writes itself. A warp of each CTA of backward takes places from the table, in order, as others end.
+//
+// The dealer of forward finds its tiles itself. Here it has 24 registers, since two warpgroups take all others.
 #pragma once
 
 #include "common/sequence.cuh"
@@ -12,29 +14,8 @@
 
 namespace gdpa::hopper {
 
-/// A tile of keys of one head, and the tiles of queries that meet it: `query_tiles` of each head of its group.
-struct KeyTile {
-  int steps;       ///< tiles of queries of all heads; 0: there are no more tiles of keys
-  int query_tiles;
-  int full_begin;  ///< tiles of queries [full_begin, full_end) of a head need no test of their scores
-  int full_end;
-  int first_query;
-  int first_key;
-  int length_q;
-  int length_k;
-  int first_head;  ///< of the group
-  int key_head;
-  float out_scale;
-  MapOrigin query;    ///< of the first tile's first row
-  int grad_output_y;  ///< with x of the query
-  MapOrigin key;      ///< of the first key
-  int value_y;        ///< with x of the key
-  int64_t grad_query;  ///< the row first_query among those of the sums
-  int64_t grad_key;    ///< from the operand's data to the row first_key of key_head
-  int64_t grad_value;
-};
-
-using KeyRing = Ring<KeyTile, 4>;
+/// One that is worked on, one that waits: a CTA that took more could end long after the others.
+using KeyRing = Ring<KeyTile, 2>;
 
 /// Describes the tile of `work`, which the queries `met` meet.
 template <class Config>
@@ -63,6 +44,7 @@ __device__ void describe_key_tile(KeyTile& tile, const BackwardArguments& argume
   tile.key_head = work.head;
   const int64_t b = work.batch_begin;
   tile.out_scale = portable::out_scale_of(arguments.common, b, work.queries, work.keys);
+  tile.grad_query_factor = params.out_scale.kind == OutputScale::Kind::number ? 1.0f : tile.out_scale;
   tile.query = origin_of(arguments.query, params.queries, work.queries, b, first_query);
   tile.grad_output_y = origin_of(arguments.grad_output, params.queries, work.queries, b, first_query).y;
   tile.key = origin_of(arguments.key, params.keys, work.keys, b, first_key);
@@ -72,54 +54,67 @@ __device__ void describe_key_tile(KeyTile& tile, const BackwardArguments& argume
   tile.grad_value = element_offset(params.grad_value, work.keys, b, first_key, work.head);
 }
 
-/// The work of one warp: fills the ring, and ends it with a tile of no steps. `work` lies in shared memory: registers
-/// are few.
 template <class Config>
-__device__ void deal_key_tiles(const BackwardArguments& arguments, const KeyRing& ring, portable::Work& work) {
-  // As in share.cuh: tiles at one distance, which a mask may make equally long, shall not all fall to one CTA.
-  constexpr unsigned turned_by = 7;
+constexpr int key_schedule_threads = 256;
+template <class Config>
+constexpr int key_schedule_shared_bytes = 0;
+
+/// A kernel of its own, a warp for each place.
+///
+/// Launch: grid any number of CTAs, best places / 8; block key_schedule_threads<Config>; no shared memory.
+template <class Config>
+__device__ void key_schedule(const BackwardArguments& arguments) {
   using Storage = typename Config::Element::Storage;
+  constexpr unsigned warps = key_schedule_threads<Config> / 32;
   const Params& params = arguments.common.params;
-  int dealt = 0;
-  for (unsigned round = 0;; ++round) {
-    const portable::Owner owner{params.keys, computed_anew(arguments.common.packed_rows_k), params.heads_k,
-                                Config::tile_keys, computed_anew(params.batch)};
-    const auto places = static_cast<unsigned>(owner.heads * owner.places());
-    if (round * gridDim.x >= places) break;
-    const unsigned place = round * gridDim.x + (blockIdx.x + round * turned_by) % gridDim.x;
-    if (place >= places) continue;
-    const portable::Work found = portable::find_work(arguments.common, owner, false, place);
-    __syncwarp();
-    if (lane_index() == 0) work = found;
-    __syncwarp();
+  const portable::Owner owner{params.keys, arguments.common.packed_rows_k, params.heads_k, Config::tile_keys,
+                              params.batch};
+  const auto places = static_cast<unsigned>(owner.heads * owner.places());
+  for (unsigned place = blockIdx.x * warps + threadIdx.x / 32; place < places; place += gridDim.x * warps) {
+    const portable::Work work = portable::find_work(arguments.common, owner, false, place);
+    KeyTile& tile = arguments.key_tiles[place];
+    if (lane_index() == 0) tile.steps = 0;
     if (!work.exists) continue;
     const int first_key = work.tile * Config::tile_keys;
-    const Kept met = MaskOfSequence{params.mask, work.queries.count, work.keys.count}.queries_of(first_key,
-                                                                                                Config::tile_keys);
+    const MaskOfSequence mask{params.mask, work.queries.count, work.keys.count};
+    const Kept met = mask.queries_of(first_key, Config::tile_keys);
     if (met.count > 0) {
-      if (lane_index() == 0) {
-        ring.wait_free(dealt);
-        describe_key_tile<Config>(ring[dealt], arguments, work, met);
-        ring.publish(dealt);
-      }
-      __syncwarp();
-      ++dealt;
-    } else {
-      const int rows = min(Config::tile_keys, work.keys.count - first_key);
-      const auto at = [&](const Operand& operand) {
-        return static_cast<Storage*>(operand.data) +
-               element_offset(operand, work.keys, work.batch_begin, first_key, work.head);
-      };
-      write_zero_rows<typename Config::Element, Config::head_dim>(at(params.grad_key), params.grad_key.row_stride,
-                                                                  rows);
-      write_zero_rows<typename Config::Element, Config::head_dim_v>(at(params.grad_value),
-                                                                    params.grad_value.row_stride, rows);
+      if (lane_index() == 0) describe_key_tile<Config>(tile, arguments, work, met);
+      continue;
     }
+    const int rows = min(Config::tile_keys, work.keys.count - first_key);
+    const auto at = [&](const Operand& operand) {
+      return static_cast<Storage*>(operand.data) +
+             element_offset(operand, work.keys, work.batch_begin, first_key, work.head);
+    };
+    write_zero_rows<typename Config::Element, Config::head_dim>(at(params.grad_key), params.grad_key.row_stride, rows);
+    write_zero_rows<typename Config::Element, Config::head_dim_v>(at(params.grad_value), params.grad_value.row_stride,
+                                                                  rows);
   }
-  if (lane_index() == 0) {
+}
+
+/// The dealer's work: takes one place after the other, which CTAs share by a counter, and fills the ring; ends it with a
+/// tile of no steps.
+__device__ inline void deal_key_tiles(const BackwardArguments& arguments, const KeyRing& ring) {
+  constexpr int words = sizeof(KeyTile) / sizeof(int);
+  static_assert(words <= 32, "a word for each lane");
+  const int lane = lane_index();
+  int dealt = 0;
+  for (;;) {
+    unsigned place = 0;
+    if (lane == 0) place = atomicAdd(arguments.places_taken, 1u);
+    place = __shfl_sync(0xffffffffu, place, 0);
+    const bool ends = place >= arguments.places;
+    int word = 0;
+    if (!ends && lane < words) word = reinterpret_cast<const int*>(arguments.key_tiles + place)[lane];
+    const bool is_empty = __shfl_sync(0xffffffffu, word, 0) == 0;  // steps come first
+    if (is_empty && !ends) continue;
     ring.wait_free(dealt);
-    ring[dealt].steps = 0;
-    ring.publish(dealt);
+    if (lane < words) reinterpret_cast<int*>(&ring[dealt])[lane] = word;
+    __syncwarp();
+    if (lane == 0) ring.publish(dealt);
+    if (ends) return;
+    ++dealt;
   }
 }
 

@@ -44,6 +44,7 @@ struct ReduceArguments {
   SumLayout layout;
   int64_t slab_stride;  ///< floats from one slab to the next
   int64_t slabs;
+  float factor;           ///< of every sum
   int64_t rows;           ///< packed rows, or batch * length, or length where the batch shares the operand
   int64_t rows_in_batch;  ///< rows between batch strides of `output`: its length where dense, else `rows`
   int64_t heads;

@@ -41,6 +41,8 @@ __device__ void reduce(const ReduceArguments& arguments) {
         sum[column_of(i * 4 + 3)] += four.w;
       }
     }
+#pragma unroll
+    for (float& one : sum) one *= arguments.factor;
     auto* to =
         static_cast<Storage*>(arguments.output.data) +
         arguments.output.offset(Sequences{}, row / arguments.rows_in_batch, row % arguments.rows_in_batch, head) +

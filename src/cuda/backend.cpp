@@ -129,6 +129,7 @@ struct Sequence {
       spec.kind = plan::KernelKind::check_offsets;
       steps.push_back({spec, 2});
     }
+    if (plan.schedule) steps.push_back(*plan.schedule);
     steps.insert(steps.end(), plan.steps.begin(), plan.steps.end());
 
     const plan::GpuWorkspace& workspace = plan.workspace;
@@ -181,14 +182,16 @@ class Call {
       launch(&arguments);
     }
     portable::Arguments arguments = arguments_of(memory);
+    if (sequence_.plan.schedule) {
+      hopper::BackwardArguments mapped = backward_arguments(arguments, memory);
+      launch(&mapped);
+      launch(&mapped);
+    } else
     for (const plan::GpuStep& step : sequence_.plan.steps) {
       if (step.kernel.family == plan::KernelFamily::portable) {
         launch(&arguments);
-      } else if (problem_.direction == Direction::forward) {
-        hopper::ForwardArguments mapped = map_forward(problem_, arguments, sequence_.plan);
-        launch(&mapped);
       } else {
-        hopper::BackwardArguments mapped = map_backward(problem_, arguments, sequence_.plan);
+        hopper::ForwardArguments mapped = map_forward(problem_, arguments, sequence_.plan);
         launch(&mapped);
       }
     }
@@ -210,16 +213,30 @@ class Call {
     return arguments;
   }
 
+  /// Of the schedule and of the kernel that follows it.
+  hopper::BackwardArguments backward_arguments(const portable::Arguments& common, const Memory& memory) const {
+    const plan::GpuPlan& plan = sequence_.plan;
+    hopper::BackwardArguments arguments = map_backward(problem_, common, plan);
+    arguments.places = static_cast<unsigned>(plan.places);
+    arguments.places_taken = static_cast<unsigned*>(memory.at(plan.workspace.places_taken));
+    arguments.key_tiles = static_cast<hopper::KeyTile*>(memory.at(plan.workspace.key_tiles));
+    return arguments;
+  }
+
   portable::ReduceArguments arguments_of(const Reduction& reduction, const Memory& memory) const {
     const Operand from = reduction.sums(memory);
     const int64_t rows = std::max<int64_t>(1, reduction.rows);
     portable::ReduceArguments arguments{};
     arguments.sums = static_cast<const float*>(from.data);
     arguments.slabs = reduction.form == Form::shared ? sequence_.plan.parts : 1;
-    arguments.layout = sequence_.plan.sums == plan::SumOrder::rows_of_heads
-                           ? portable::SumLayout{from.row_stride, from.head_stride, 0,
-                                                 static_cast<int>(from.head_stride / plan::column_group), 0}
-                           : hopper::sum_layout(static_cast<int>(reduction.columns), rows);
+    arguments.factor = 1;
+    if (sequence_.plan.sums == plan::SumOrder::rows_of_heads) {
+      arguments.layout = {from.row_stride, from.head_stride, 0,
+                          static_cast<int>(from.head_stride / plan::column_group), 0};
+    } else {
+      arguments.layout = hopper::sum_layout(static_cast<int>(reduction.columns), rows);
+      arguments.factor = hopper::grad_query_factor(params_);
+    }
     arguments.slab_stride = reduction.rows * from.row_stride;
     arguments.rows = reduction.rows;
     arguments.rows_in_batch = reduction.form == Form::dense ? std::max<int64_t>(1, reduction.length) : rows;

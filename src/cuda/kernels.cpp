@@ -37,8 +37,7 @@ struct Key {
 };
 
 Key key_of(const plan::KernelSpec& spec, const activation::Function& function, Accuracy accuracy, int device) {
-  const bool has_function = spec.kind != plan::KernelKind::reduce && spec.kind != plan::KernelKind::check_offsets;
-  return {spec, has_function ? function.text() : std::string_view(), accuracy, device};
+  return {spec, has_function(spec.kind) ? function.text() : std::string_view(), accuracy, device};
 }
 
 struct KeyHash {

@@ -31,6 +31,8 @@ std::string_view name_of(KernelKind kind) {
       return "backward";
     case KernelKind::backward_query:
       return "backward_query";
+    case KernelKind::key_schedule:
+      return "key_schedule";
     case KernelKind::reduce:
       return "reduce";
     case KernelKind::check_offsets:
@@ -47,6 +49,8 @@ std::string_view arguments_of(KernelKind kind) {
       return "BackwardArguments";
     case KernelKind::backward_query:
       return "BackwardQueryArguments";
+    case KernelKind::key_schedule:
+      return "BackwardArguments";
     case KernelKind::reduce:
       return "ReduceArguments";
     case KernelKind::check_offsets:
@@ -85,7 +89,7 @@ std::string config_of(const KernelSpec& kernel, Accuracy accuracy) {
     return text + "};\n";
   }
   const bool is_forward = kernel.kind == KernelKind::forward;
-  text += fmt::format("  using Activation = ::{};\n", is_forward ? "Activation" : "ActivationWithDerivative");
+  if (has_function(kernel.kind)) text += fmt::format("  using Activation = ::{};\n", is_forward ? "Activation" : "ActivationWithDerivative");
   number("head_dim", kernel.head_dim);
   number("head_dim_v", kernel.head_dim_v);
   number("tile_queries", kernel.tile_queries);
@@ -115,10 +119,13 @@ std::string config_of(const KernelSpec& kernel, Accuracy accuracy) {
 
 }  // namespace
 
+bool has_function(KernelKind kind) {
+  return kind == KernelKind::forward || kind == KernelKind::backward || kind == KernelKind::backward_query;
+}
+
 std::string kernel_source(const KernelSpec& kernel, const activation::Function& function, Accuracy accuracy) {
   const std::string_view family = name_of(kernel.family), name = name_of(kernel.kind);
   const activation::ForwardForm form{kernel.scales_scores, kernel.element == GpuElement::float16};
-  const bool has_function = kernel.kind != KernelKind::reduce && kernel.kind != KernelKind::check_offsets;
   return fmt::format(
       "#include \"{7}/{0}.cuh\"\n\n"
       "{1}\n{2}\n"
@@ -128,7 +135,7 @@ std::string kernel_source(const KernelSpec& kernel, const activation::Function& 
       "{6}(const __grid_constant__ gdpa::{7}::{8} arguments) {{\n"
       "  gdpa::{7}::{0}<Config>(arguments);\n"
       "}}\n",
-      name, has_function ? activation::cuda_source(function, accuracy, form) : std::string(),
+      name, has_function(kernel.kind) ? activation::cuda_source(function, accuracy, form) : std::string(),
       config_of(kernel, accuracy), SourceNames::threads, SourceNames::shared_bytes, kernel.ctas, SourceNames::kernel,
       family, arguments_of(kernel.kind));
 }

@@ -16,6 +16,9 @@ struct SourceNames {
   static constexpr const char* shared_bytes = "gdpa_shared_bytes";  ///< int: dynamic shared memory of a CTA
 };
 
+/// Whether kernels of this kind evaluate the function.
+bool has_function(plan::KernelKind kind);
+
 std::string kernel_source(const plan::KernelSpec& kernel, const activation::Function& function, Accuracy accuracy);
 
 /// What identifies the instance to a person: "hopper: forward BFloat16 d=128 ...".

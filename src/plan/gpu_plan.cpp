@@ -132,16 +132,28 @@ class Planner {
     plan_.sums = SumOrder::halves_of_heads;
     lay_out_workspace(true, false, false);
     const int64_t tiles = problem_.heads_k * keys_.most_tiles(kernel.tile_keys, problem_.batch);
+    GpuWorkspace& workspace = plan_.workspace;
+    workspace.places_taken = workspace.bytes;
+    workspace.key_tiles = workspace.bytes += workspace_alignment;
+    workspace.zeroed_bytes = workspace.bytes;
+    workspace.bytes += aligned_bytes(tiles * static_cast<int64_t>(sizeof(hopper::KeyTile)));
+    KernelSpec schedule = kernel;
+    schedule.kind = KernelKind::key_schedule;
+    constexpr int64_t places_of_a_cta = 8;
+    plan_.places = tiles;
+    plan_.schedule = GpuStep{schedule, divide_up(tiles, places_of_a_cta)};
     plan_.steps.push_back({kernel, std::min<int64_t>(tiles, gpu_.multiprocessors)});
     return plan_;
   }
+
+  static int64_t aligned_bytes(int64_t bytes) { return divide_up(bytes, workspace_alignment) * workspace_alignment; }
 
   void lay_out_workspace(bool query_sum, bool query_slabs, bool key_slabs) {
     GpuWorkspace& workspace = plan_.workspace;
     const auto take = [&](int64_t rows, int64_t heads, int64_t columns) {
       const int64_t at = workspace.bytes;
       const int64_t bytes = rows * heads * padded_columns(columns) * static_cast<int64_t>(sizeof(float));
-      workspace.bytes += divide_up(bytes, workspace_alignment) * workspace_alignment;
+      workspace.bytes += aligned_bytes(bytes);
       return at;
     };
     if (query_sum) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,7 +30,7 @@ enum class FunctionRegisters : std::uint8_t { few, many };
 /// What the program of f and f' takes: many where a step is a long polynomial in fp32 (erf, softplus, powers, sines).
 FunctionRegisters registers_of(const activation::Program& program, Accuracy accuracy);
 
-enum class KernelKind : std::uint8_t { forward, backward, backward_query, reduce, check_offsets };
+enum class KernelKind : std::uint8_t { forward, backward, backward_query, key_schedule, reduce, check_offsets };
 
 /// How the tensor cores see the operands. fp32 is computed in tf32, one product or three.
 enum class GpuElement : std::uint8_t { bfloat16, float16, float32, tensor_float32 };
@@ -70,6 +71,8 @@ struct GpuWorkspace {
   int64_t grad_query = -1;
   int64_t grad_key = -1;
   int64_t grad_value = -1;
+  int64_t places_taken = -1;  ///< hopper: the counter of backward's schedule, and its table
+  int64_t key_tiles = -1;
   int64_t bytes = 0;
   int64_t zeroed_bytes = 0;  ///< from the start, before the first kernel
 };
@@ -81,6 +84,8 @@ struct GpuPlan {
   int64_t parts = 1;  ///< into which the batch is cut where an operand is shared and its gradient summed
   GpuWorkspace workspace;
   SumOrder sums = SumOrder::rows_of_heads;
+  std::optional<GpuStep> schedule;  ///< that runs before the steps, where they need a table of work
+  int64_t places = 0;               ///< of that table
   std::vector<GpuStep> steps;
   bool deterministic = true;
   double output_factor = 1;  ///< forward, where scores are not scaled: of every output, beside out_scale

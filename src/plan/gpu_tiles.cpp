@@ -77,6 +77,7 @@ std::span<const Tile> tiles_of(const KernelSpec& kernel) {
     case KernelKind::backward_query:
       return is_16_bit(kernel) ? std::span<const Tile>(backward_query_16_bit) : backward_query_32_bit;
     case KernelKind::reduce:
+    case KernelKind::key_schedule:
     case KernelKind::check_offsets:
       break;
   }
@@ -128,6 +129,7 @@ int64_t shared_bytes(const KernelSpec& kernel) {
              (has_weights || kernel.reduce_grad_query ? scores : 0) + (has_weights ? scores : 0);
     }
     case KernelKind::reduce:
+    case KernelKind::key_schedule:
     case KernelKind::check_offsets:
       break;
   }
@@ -152,6 +154,7 @@ int sum_registers(const KernelSpec& kernel) {
              std::max(scores, kernel.reduce_grad_query ? grad_query : 0);
     }
     case KernelKind::reduce:
+    case KernelKind::key_schedule:
     case KernelKind::check_offsets:
       break;
   }
