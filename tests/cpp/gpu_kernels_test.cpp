@@ -27,6 +27,7 @@
 #include <tuple>
 #include <vector>
 
+#include "compilers.h"
 #include "cuda/source.h"
 #include "cuda/target.h"
 #include "disassemble.h"
@@ -42,21 +43,6 @@ namespace {
 using plan::GpuElement;
 using plan::KernelKind;
 using plan::KernelSpec;
-
-/// The newest NVRTC that is found, and the oldest one that is tested.
-const std::vector<jit::Nvrtc>& compilers() {
-  static const std::vector<jit::Nvrtc> both = [] {
-    std::vector<jit::Nvrtc> found = {jit::Nvrtc::open()};
-    const std::string oldest = environment("GDPA_OLDEST_NVRTC");
-    if (oldest.empty()) return found;
-    const std::string before = environment("GDPA_NVRTC");
-    setenv("GDPA_NVRTC", oldest.c_str(), 1);
-    found.push_back(jit::Nvrtc::open());
-    before.empty() ? unsetenv("GDPA_NVRTC") : setenv("GDPA_NVRTC", before.c_str(), 1);
-    return found;
-  }();
-  return both;
-}
 
 // --- what is compiled ------------------------------------------------------------------------------------------------
 
