@@ -27,22 +27,28 @@ struct ForwardArguments {
   MappedOperand query, key, value, output;
 };
 
-/// Sums of dQ: (heads, two halves of the columns, rows), each row contiguous in columns of a half.
+/// Columns of dQ that a warpgroup of backward computes: half of those of K's tile.
 GDPA_HOST_DEVICE constexpr int half_columns(int head_dim) { return head_dim <= 64 ? 32 : 64; }
-GDPA_HOST_DEVICE inline portable::SumLayout sum_layout(int head_dim, int64_t rows) {
-  const int columns = half_columns(head_dim);
-  return {columns, 2 * rows * columns, rows * columns, columns / 16, 1};
+
+/// Its tiles.
+constexpr int backward_tile_queries = 64, backward_tile_keys = 128;
+
+/// Whether dQ of a batch entry goes to the gradient at once: one CTA has all of its keys, one tile after the other. Else
+/// it goes to fp32 sums, to which the CTAs that have them add.
+GDPA_HOST_DEVICE inline bool is_direct(const Mask& mask, int64_t length_k) {
+  return mask.keeps_all() && length_k > 0 && length_k <= 2 * backward_tile_keys;
 }
 
-/// What the sums of dQ still are to be multiplied by: scale, and out_scale where it is one number.
-GDPA_HOST_DEVICE inline float grad_query_factor(const Params& params) {
-  const bool is_number = params.out_scale.kind == OutputScale::Kind::number;
-  return static_cast<float>(params.scale * (is_number ? params.out_scale.number : 1.0));
-}
+/// Whether the CTA that takes the place before takes this one too, and the one that takes this one the next.
+enum class KeyTileLinks : int { none, to_next, to_previous };
+
+/// Where dQ of a tile goes: to fp32 sums, or to the gradient, as the first of its tiles of keys or to what is there.
+enum class GradQuery : int { added_to_sums, stored, added };
 
 /// A tile of keys of one head, and the tiles of queries that meet it: `query_tiles` of each head of its group.
 struct KeyTile {
-  int steps;       ///< tiles of queries of all heads; 0: there are no more tiles of keys
+  int steps;           ///< tiles of queries of all heads; 0: there are no more tiles of keys
+  KeyTileLinks links;  ///< to the places beside it
   int query_tiles;
   int full_begin;  ///< tiles of queries [full_begin, full_end) of a head need no test of their scores
   int full_end;
@@ -53,11 +59,12 @@ struct KeyTile {
   int first_head;  ///< of the group
   int key_head;
   float out_scale;
-  float grad_query_factor;  ///< what the rounding of dQ leaves to be multiplied
   MapOrigin query;    ///< of the first tile's first row
   int grad_output_y;  ///< with x of the query
   MapOrigin key;      ///< of the first key
   int value_y;        ///< with x of the key
+  GradQuery grad_query_is;
+  int grad_query_y;    ///< with x of the query
   int64_t grad_query;  ///< the row first_query among those of the sums
   int64_t grad_key;    ///< from the operand's data to the row first_key of key_head
   int64_t grad_value;
@@ -69,7 +76,8 @@ struct BackwardArguments {
   unsigned places;         ///< in the table
   unsigned* places_taken;  ///< zeroed before
   KeyTile* key_tiles;      ///< the table
-  MappedOperand query, key, value, grad_output;
+  float* grad_query_sums;  ///< (heads, two halves of the columns, rows), each row contiguous in the columns of a half
+  MappedOperand query, key, value, grad_output, grad_query;
 };
 
 }  // namespace gdpa::hopper

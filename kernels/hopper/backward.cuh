@@ -9,8 +9,9 @@
 //                               dS = dP * f'(scale * S), dV += P^T dO and dK += dS^T Q, whose sums stay in registers
 //
 // dQ = dS K needs the keys of both warpgroups: dS goes through shared memory, and each warpgroup multiplies for one half
-// of the columns, a tile of queries later, when the other's dS has long been there. The copy engine adds dQ to fp32 sums
-// in global memory, which reduce.cuh rounds.
+// of the columns, a tile of queries later, when the other's dS has long been there. The copy engine takes dQ away. Where
+// a sequence has one tile of keys or two, and no mask, one CTA takes both, stores dQ of the first, and adds that of the
+// second to it. Else it adds to fp32 sums in global memory (grad_query_sums.cuh).
 //
 // For a tile of queries n, a warpgroup issues dV (n), makes dS (n), issues dK (n) and dQ (n - 1), then S and dP of
 // n + 1, which may belong to the next tile of keys: nothing is drained between them. It computes P and f' of n + 1
@@ -25,8 +26,8 @@
 //     int stages;                     buffers of Q, and of dO
 //
 // Launch: grid any number of CTAs, best one for each multiprocessor; block backward_threads<Config>; dynamic shared
-//         memory backward_shared_bytes<Config>; after key_schedule. Workspace: grad_query_sum and the counter of places,
-//         zeroed before; the table of tiles.
+//         memory backward_shared_bytes<Config>; after key_schedule. Workspace: the counter of places, zeroed before;
+//         the table of tiles; the sums of dQ.
 #pragma once
 
 #include "hopper/key_schedule.cuh"
@@ -42,8 +43,8 @@ struct BackwardPlan {
   static constexpr int rows = 64;       ///< keys of a warpgroup
   static constexpr int loaders = 3;     ///< warps
   static constexpr int threads = (warpgroups + 1) * warpgroup_threads;
-  static_assert(Config::tile_keys == warpgroups * rows, "a warpgroup takes 64 keys");
-  static_assert(Config::tile_queries == 64, "dS of a key is a row of 128 bytes");
+  static_assert(Config::tile_keys == backward_tile_keys && Config::tile_keys == warpgroups * rows, "64 keys each");
+  static_assert(Config::tile_queries == backward_tile_queries, "dS of a key is a row of 128 bytes");
   // 65,536 registers in all, in multiples of 8 a thread.
   static constexpr int computing_registers = 240;
   static constexpr int other_registers = 24;
@@ -56,7 +57,9 @@ struct BackwardPlan {
   using KeysTile = SwizzledTile<Config::tile_keys, Config::head_dim>;
   using ValuesTile = SwizzledTile<Config::tile_keys, Config::head_dim_v>;
   using ScoresTile = SwizzledTile<Config::tile_keys, Config::tile_queries>;  ///< rows are keys
-  static constexpr int grad_query_columns = KeysTile::columns / warpgroups;  ///< of a warpgroup
+  static constexpr int grad_query_columns = half_columns(Config::head_dim);
+  static_assert(KeysTile::columns == warpgroups * grad_query_columns, "half for each warpgroup");
+  using GradQueryTile = NarrowTile<grad_query_columns>;
   static constexpr int grad_query_row_bytes = grad_query_columns * static_cast<int>(sizeof(float));
 
   static constexpr int values_at = key_stages * KeysTile::bytes;
@@ -402,44 +405,84 @@ struct Differentiating {
     if (lane == 0) plan.grad_scores_written()[index_in<Plan::score_stages>(step)].arrive();
   }
 
-  /// Adds dQ of a tile of queries to the sums, by the copy engine. Two rows that follow each other have their groups of
-  /// 16 columns in turned order, so that the lanes of both write to different banks.
-  __device__ __forceinline__ void add_grad_query(const Position& at) {
+  /// dQ of a tile of queries to where it goes, by the copy engine.
+  __device__ __forceinline__ void send_grad_query(const Position& at) {
     const KeyTile& tile = tile_of(at);
-    const int first_row = at.query_tile * queries;
-    const unsigned thread = fresh_thread_index(), lane = thread % 32;
-    const unsigned row = thread / 32 * 16 + lane / 4;
-    const unsigned turned = (row + static_cast<unsigned>(tile.grad_query)) % 2 * 64;
-    const unsigned staging = plan.grad_query(warpgroup);
-    const unsigned to = staging + row * Plan::grad_query_row_bytes + lane % 4 * 16;
-    const float factor = tile.grad_query_factor;
-    if (holds(factor != 1.0f)) {
+    const GradQuery is = tile.grad_query_is;
+    if (leads()) {
+      wait_for_stores_to_read();
+      // What the tile of keys before stored is there before this one adds to it.
+      if (is == GradQuery::added && at.step == 0) wait_for_stores();
+    }
+    named_wait(own_barrier + warpgroup, warpgroup_threads);
+    if (holds(is == GradQuery::added_to_sums)) {
+      add_to_sums(tile, at);
+    } else {
+      round_grad_query(tile, at, is);
+    }
+    if (leads()) commit_stores();
+  }
+
+  /// Two rows that follow each other have their groups of 16 columns in turned order, so that the lanes of both write to
+  /// different banks.
+  __device__ __forceinline__ void add_to_sums(const KeyTile& tile, const Position& at) {
+    if (arguments.common.params.out_scale.kind != OutputScale::Kind::number) {
+      const float factor = tile.out_scale;
 #pragma unroll
       for (float& sum : grad_query) sum *= factor;
     }
-    if (leads()) wait_for_stores_to_read();
-    named_wait(own_barrier + warpgroup, warpgroup_threads);
+    const int first_row = at.query_tile * queries;
+    const int64_t place = tile.grad_query + first_row;
+    const unsigned thread = fresh_thread_index(), lane = thread % 32;
+    const unsigned row = thread / 32 * 16 + lane / 4;
+    const unsigned turned = (row + static_cast<unsigned>(place)) % 2 * 64;
+    const unsigned staging = plan.grad_query(warpgroup);
+    const unsigned to = staging + row * Plan::grad_query_row_bytes + lane % 4 * 16;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
       for (int j = 0; j < Plan::grad_query_columns / 16; ++j) {
-        const float(&sums)[Plan::grad_query_columns / 2] = grad_query;
-        const int first = j * 8 + half * 2;
+        const float* const sums = grad_query + j * 8 + half * 2;
         store_shared_chunk((to + half * 8 * Plan::grad_query_row_bytes + j * 64) ^ turned,
-                           uint4{__float_as_uint(sums[first]), __float_as_uint(sums[first + 1]),
-                                 __float_as_uint(sums[first + 4]), __float_as_uint(sums[first + 5])});
+                           uint4{__float_as_uint(sums[0]), __float_as_uint(sums[1]), __float_as_uint(sums[4]),
+                                 __float_as_uint(sums[5])});
       }
     }
     publish_to_copies();
     named_wait(own_barrier + warpgroup, warpgroup_threads);
     if (leads()) {
       const int rows = min(queries, tile.length_q - tile.first_query - first_row);
+      add_to_global(sums_at<Config>(arguments, tile.first_head + at.head_number, warpgroup, place), staging,
+                    static_cast<unsigned>(rows * Plan::grad_query_row_bytes));
+    }
+  }
+
+  __device__ __forceinline__ void round_grad_query(const KeyTile& tile, const Position& at, GradQuery is) {
+    const float factor = arguments.scale * tile.out_scale;
+    const unsigned thread = fresh_thread_index(), lane = thread % 32;
+    const int row = static_cast<int>(thread / 32 * 16 + lane % 16);
+    const typename Plan::GradQueryTile staging{plan.grad_query(warpgroup)};
+#pragma unroll
+    for (int j = 0; j < Plan::grad_query_columns / 16; ++j) {
+      unsigned matrix[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        matrix[i] = Element::pack(grad_query[j * 8 + i * 2] * factor, grad_query[j * 8 + i * 2 + 1] * factor);
+      }
+      store_matrices(staging.chunk(row, j * 2 + static_cast<int>(lane / 16)), matrix);
+    }
+    publish_to_copies();
+    named_wait(own_barrier + warpgroup, warpgroup_threads);
+    const int column = warpgroup * Plan::grad_query_columns;
+    if (leads() && column < Config::head_dim) {
+      const TensorMap& map = arguments.grad_query.map;
       const int head = tile.first_head + at.head_number;
-      const int64_t place = (int64_t{head} * Plan::warpgroups + warpgroup) * arguments.common.packed_rows_q +
-                            tile.grad_query + first_row;
-      add_to_global(static_cast<float*>(arguments.common.grad_query_sum.data) + place * Plan::grad_query_columns,
-                    staging, static_cast<unsigned>(rows * Plan::grad_query_row_bytes));
-      commit_stores();
+      const MapOrigin origin = {tile.query.x + at.query_tile * queries, tile.grad_query_y};
+      if (is == GradQuery::stored) {
+        store_box(map, staging.base, column, head, origin);
+      } else {
+        add_box(map, staging.base, column, head, origin);
+      }
     }
   }
 
@@ -513,7 +556,7 @@ struct Differentiating {
       wait_for_products<1>();
       if (step > 0) {
         if (leads()) plan.grad_scores_free()[index_in<Plan::score_stages>(step + 1)].arrive();
-        add_grad_query(last);
+        send_grad_query(last);
         if (ends(last)) release_keys(last.number);
       }
       if (goes_on) {
@@ -536,7 +579,7 @@ struct Differentiating {
     wait_for_turn(plan.grad_scores_written(), step - 1);
     issue_grad_query(last.number, step - 1);
     wait_for_products<0>();
-    add_grad_query(last);
+    send_grad_query(last);
     if (leads()) wait_for_stores();
   }
 };

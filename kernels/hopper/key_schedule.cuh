@@ -8,6 +8,7 @@
 #include "common/sequence.cuh"
 #include "hopper/arguments.cuh"
 #include "hopper/ring.cuh"
+#include "hopper/grad_query_sums.cuh"
 #include "hopper/rows.cuh"
 #include "hopper/schedule.cuh"
 #include "portable/work.cuh"
@@ -44,11 +45,17 @@ __device__ void describe_key_tile(KeyTile& tile, const BackwardArguments& argume
   tile.key_head = work.head;
   const int64_t b = work.batch_begin;
   tile.out_scale = portable::out_scale_of(arguments.common, b, work.queries, work.keys);
-  tile.grad_query_factor = params.out_scale.kind == OutputScale::Kind::number ? 1.0f : tile.out_scale;
   tile.query = origin_of(arguments.query, params.queries, work.queries, b, first_query);
   tile.grad_output_y = origin_of(arguments.grad_output, params.queries, work.queries, b, first_query).y;
   tile.key = origin_of(arguments.key, params.keys, work.keys, b, first_key);
   tile.value_y = origin_of(arguments.value, params.keys, work.keys, b, first_key).y;
+  const bool direct = is_direct(params.mask, work.keys.count);
+  const bool has_second = direct && work.keys.count > Config::tile_keys;
+  tile.grad_query_is = !direct ? GradQuery::added_to_sums : work.tile == 0 ? GradQuery::stored : GradQuery::added;
+  tile.links = !has_second      ? KeyTileLinks::none
+               : work.tile == 0 ? KeyTileLinks::to_next
+                                : KeyTileLinks::to_previous;
+  tile.grad_query_y = origin_of(arguments.grad_query, params.queries, work.queries, b, first_query).y;
   tile.grad_query = first_query + (params.queries.cumulative != nullptr ? work.queries.begin : b * params.queries.length);
   tile.grad_key = element_offset(params.grad_key, work.keys, b, first_key, work.head);
   tile.grad_value = element_offset(params.grad_value, work.keys, b, first_key, work.head);
@@ -59,7 +66,7 @@ constexpr int key_schedule_threads = 256;
 template <class Config>
 constexpr int key_schedule_shared_bytes = 0;
 
-/// A kernel of its own, a warp for each place.
+/// A kernel of its own, a warp for each place; it also clears the sums of dQ that are used.
 ///
 /// Launch: grid any number of CTAs, best places / 8; block key_schedule_threads<Config>; no shared memory.
 template <class Config>
@@ -70,6 +77,9 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
   const portable::Owner owner{params.keys, arguments.common.packed_rows_k, params.heads_k, Config::tile_keys,
                               params.batch};
   const auto places = static_cast<unsigned>(owner.heads * owner.places());
+  for_all_summed_rows<Config, warps>(arguments, [&](const portable::Work& work, int64_t row, int rows) {
+    clear_sums<Config>(arguments, row, rows);
+  });
   for (unsigned place = blockIdx.x * warps + threadIdx.x / 32; place < places; place += gridDim.x * warps) {
     const portable::Work work = portable::find_work(arguments.common, owner, false, place);
     KeyTile& tile = arguments.key_tiles[place];
@@ -99,16 +109,24 @@ __device__ inline void deal_key_tiles(const BackwardArguments& arguments, const 
   constexpr int words = sizeof(KeyTile) / sizeof(int);
   static_assert(words <= 32, "a word for each lane");
   const int lane = lane_index();
+  unsigned place = 0;
+  bool is_linked = false;  // to the place before
   int dealt = 0;
   for (;;) {
-    unsigned place = 0;
-    if (lane == 0) place = atomicAdd(arguments.places_taken, 1u);
-    place = __shfl_sync(0xffffffffu, place, 0);
+    if (is_linked) {
+      ++place;
+    } else {
+      if (lane == 0) place = atomicAdd(arguments.places_taken, 1u);
+      place = __shfl_sync(0xffffffffu, place, 0);
+    }
     const bool ends = place >= arguments.places;
     int word = 0;
     if (!ends && lane < words) word = reinterpret_cast<const int*>(arguments.key_tiles + place)[lane];
-    const bool is_empty = __shfl_sync(0xffffffffu, word, 0) == 0;  // steps come first
-    if (is_empty && !ends) continue;
+    const int steps = __shfl_sync(0xffffffffu, word, 0);  // the first two of the table's words
+    const auto links = static_cast<KeyTileLinks>(__shfl_sync(0xffffffffu, word, 1));
+    const bool is_others = steps == 0 || (links == KeyTileLinks::to_previous && !is_linked);
+    if (is_others && !ends) continue;
+    is_linked = links == KeyTileLinks::to_next;
     ring.wait_free(dealt);
     if (lane < words) reinterpret_cast<int*>(&ring[dealt])[lane] = word;
     __syncwarp();

@@ -56,6 +56,14 @@ __device__ inline void store_box(const TensorMap& map, unsigned source, int colu
                : "memory");
 }
 
+/// The same, added to what is there; in the type of the map, rounded at each addition.
+__device__ inline void add_box(const TensorMap& map, unsigned source, int column, int head, const MapOrigin& at) {
+  asm volatile(
+      "cp.reduce.async.bulk.tensor.4d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
+      "r"(source), "r"(column), "r"(head), "r"(at.x), "r"(at.y)
+      : "memory");
+}
+
 /// Starts the addition of fp32 numbers in shared memory to those in global memory.
 __device__ inline void add_to_global(float* destination, unsigned source, unsigned bytes) {
   asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(destination),

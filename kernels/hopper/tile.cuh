@@ -56,6 +56,21 @@ struct SwizzledTile {
   }
 };
 
+/// A tile for the copy engine alone, of 64 columns or of 32, whose rows of 64 bytes it swizzles by two.
+template <int columns_>
+struct NarrowTile {
+  static constexpr int row_bytes = columns_ * 2;
+  static_assert(row_bytes == 128 || row_bytes == 64, "a swizzle for each");
+
+  unsigned base;
+
+  /// The address of a chunk of eight columns.
+  __device__ __forceinline__ unsigned chunk(int row, int index) const {
+    const int turn = row_bytes == 128 ? row % 8 : row / 2 % 4;
+    return base + static_cast<unsigned>(row * row_bytes + (index ^ turn) * 16);
+  }
+};
+
 /// Four 8 x 8 matrices of 16-bit elements to shared memory; lane i gives the address of row i % 8 of matrix i / 8.
 __device__ inline void store_matrices(unsigned address, const unsigned (&matrix)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(matrix[0]),

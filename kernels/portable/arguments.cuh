@@ -5,24 +5,8 @@
 
 namespace gdpa::portable {
 
-/// Where fp32 sums of a gradient lie: each row of a head in `parts` that are apart, of groups of 16 columns, whose inner
-/// order is the kernels' own. With turned 1, rows of odd index have each two neighbouring groups exchanged.
-struct SumLayout {
-  int64_t row_stride;  ///< in floats
-  int64_t head_stride;
-  int64_t part_stride;
-  int part_groups;
-  int turned;
-
-  GDPA_HOST_DEVICE int64_t offset(int64_t row, int64_t head, int group) const {
-    const int turned_group = group ^ (static_cast<int>(row) & turned);
-    return row * row_stride + head * head_stride + turned_group / part_groups * part_stride +
-           turned_group % part_groups * 16;
-  }
-};
-
 /// Arguments of forward, backward and backward_query. fp32 sums are contiguous, (rows, heads, padded columns) of the
-/// operand whose gradient they are, for every dense batch entry; those of Hopper are (heads, parts, rows, columns).
+/// operand whose gradient they are, for every dense batch entry; the order within 16 columns is the kernels' own.
 struct Arguments {
   Params params;
   int64_t packed_rows_q;   ///< rows of a jagged query operand: offsets are clamped to them
@@ -40,11 +24,9 @@ using BackwardArguments = Arguments;
 using BackwardQueryArguments = Arguments;
 
 struct ReduceArguments {
-  const float* sums;
-  SumLayout layout;
+  const float* sums;    ///< slabs of (rows, heads, padded columns)
   int64_t slab_stride;  ///< floats from one slab to the next
   int64_t slabs;
-  float factor;           ///< of every sum
   int64_t rows;           ///< packed rows, or batch * length, or length where the batch shares the operand
   int64_t rows_in_batch;  ///< rows between batch strides of `output`: its length where dense, else `rows`
   int64_t heads;

@@ -25,13 +25,10 @@ __device__ void reduce(const ReduceArguments& arguments) {
   const int64_t pieces = arguments.rows * arguments.heads * groups;
   for (int64_t piece = static_cast<int64_t>(blockIdx.x) * reduce_threads<Config> + threadIdx.x; piece < pieces;
        piece += static_cast<int64_t>(gridDim.x) * reduce_threads<Config>) {
-    const int group = static_cast<int>(piece % groups);
-    const int64_t head = piece / groups % arguments.heads;
-    const int64_t row = piece / groups / arguments.heads;
-    const float* const sums = arguments.sums + arguments.layout.offset(row, head, group);
     float sum[column_group] = {};
     for (int64_t slab = 0; slab < arguments.slabs; ++slab) {
-      const auto* from = reinterpret_cast<const float4*>(sums + slab * arguments.slab_stride);
+      const auto* from =
+          reinterpret_cast<const float4*>(arguments.sums + slab * arguments.slab_stride) + piece * (column_group / 4);
 #pragma unroll
       for (int i = 0; i < column_group / 4; ++i) {
         const float4 four = from[i];
@@ -41,8 +38,9 @@ __device__ void reduce(const ReduceArguments& arguments) {
         sum[column_of(i * 4 + 3)] += four.w;
       }
     }
-#pragma unroll
-    for (float& one : sum) one *= arguments.factor;
+    const int group = static_cast<int>(piece % groups);
+    const int64_t head = piece / groups % arguments.heads;
+    const int64_t row = piece / groups / arguments.heads;
     auto* to =
         static_cast<Storage*>(arguments.output.data) +
         arguments.output.offset(Sequences{}, row / arguments.rows_in_batch, row % arguments.rows_in_batch, head) +

@@ -129,7 +129,6 @@ struct Sequence {
       spec.kind = plan::KernelKind::check_offsets;
       steps.push_back({spec, 2});
     }
-    if (plan.schedule) steps.push_back(*plan.schedule);
     steps.insert(steps.end(), plan.steps.begin(), plan.steps.end());
 
     const plan::GpuWorkspace& workspace = plan.workspace;
@@ -138,7 +137,7 @@ struct Sequence {
       steps.push_back(plan::reduction(problem, gpu, aligned, reduction.columns, reduction.rows * reduction.heads));
     };
     using portable::Arguments;
-    if (workspace.grad_query >= 0) {
+    if (workspace.grad_query >= 0 && plan.places == 0) {
       reduce({&Arguments::grad_query_sum, problem.query_form, problem.rows_q, params.queries.length, problem.heads_q,
               problem.head_dim, workspace.grad_query, params.grad_query});
     }
@@ -182,18 +181,14 @@ class Call {
       launch(&arguments);
     }
     portable::Arguments arguments = arguments_of(memory);
-    if (sequence_.plan.schedule) {
+    if (sequence_.plan.steps.front().kernel.family == plan::KernelFamily::portable) {
+      for (std::size_t i = 0; i < sequence_.plan.steps.size(); ++i) launch(&arguments);
+    } else if (problem_.direction == Direction::forward) {
+      hopper::ForwardArguments mapped = map_forward(problem_, arguments, sequence_.plan);
+      launch(&mapped);
+    } else {
       hopper::BackwardArguments mapped = backward_arguments(arguments, memory);
-      launch(&mapped);
-      launch(&mapped);
-    } else
-    for (const plan::GpuStep& step : sequence_.plan.steps) {
-      if (step.kernel.family == plan::KernelFamily::portable) {
-        launch(&arguments);
-      } else {
-        hopper::ForwardArguments mapped = map_forward(problem_, arguments, sequence_.plan);
-        launch(&mapped);
-      }
+      for (std::size_t i = 0; i < sequence_.plan.steps.size(); ++i) launch(&mapped);
     }
     for (const Reduction& reduction : sequence_.reductions) {
       portable::ReduceArguments reduce = arguments_of(reduction, memory);
@@ -213,13 +208,16 @@ class Call {
     return arguments;
   }
 
-  /// Of the schedule and of the kernel that follows it.
+  /// Of all kernels of the Hopper backward.
   hopper::BackwardArguments backward_arguments(const portable::Arguments& common, const Memory& memory) const {
     const plan::GpuPlan& plan = sequence_.plan;
     hopper::BackwardArguments arguments = map_backward(problem_, common, plan);
     arguments.places = static_cast<unsigned>(plan.places);
     arguments.places_taken = static_cast<unsigned*>(memory.at(plan.workspace.places_taken));
     arguments.key_tiles = static_cast<hopper::KeyTile*>(memory.at(plan.workspace.key_tiles));
+    if (plan.workspace.grad_query >= 0) {
+      arguments.grad_query_sums = static_cast<float*>(memory.at(plan.workspace.grad_query));
+    }
     return arguments;
   }
 
@@ -229,14 +227,6 @@ class Call {
     portable::ReduceArguments arguments{};
     arguments.sums = static_cast<const float*>(from.data);
     arguments.slabs = reduction.form == Form::shared ? sequence_.plan.parts : 1;
-    arguments.factor = 1;
-    if (sequence_.plan.sums == plan::SumOrder::rows_of_heads) {
-      arguments.layout = {from.row_stride, from.head_stride, 0,
-                          static_cast<int>(from.head_stride / plan::column_group), 0};
-    } else {
-      arguments.layout = hopper::sum_layout(static_cast<int>(reduction.columns), rows);
-      arguments.factor = hopper::grad_query_factor(params_);
-    }
     arguments.slab_stride = reduction.rows * from.row_stride;
     arguments.rows = reduction.rows;
     arguments.rows_in_batch = reduction.form == Form::dense ? std::max<int64_t>(1, reduction.length) : rows;
@@ -319,7 +309,10 @@ Plan explain(const Problem& problem, const Params& params, const activation::Fun
   const Target target = architecture.empty() ? target_of(problem.device.index) : target_of(architecture);
   const Sequence sequence(problem, params, function, target.gpu);
   const plan::GpuPlan& chosen = sequence.plan;
-  const plan::GpuStep& first = chosen.steps.front();
+  // The first that computes products; the schedule of the Hopper backward runs before it.
+  const plan::GpuStep& first = *std::find_if(chosen.steps.begin(), chosen.steps.end(), [](const plan::GpuStep& step) {
+    return has_function(step.kernel.kind);
+  });
   Plan plan;
   plan.direction = problem.direction;
   plan.kernel = describe(first.kernel);

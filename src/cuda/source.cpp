@@ -33,12 +33,19 @@ std::string_view name_of(KernelKind kind) {
       return "backward_query";
     case KernelKind::key_schedule:
       return "key_schedule";
+    case KernelKind::round_grad_query:
+      return "round_grad_query";
     case KernelKind::reduce:
       return "reduce";
     case KernelKind::check_offsets:
       return "check_offsets";
   }
   return "";
+}
+
+/// The file that has the kernel.
+std::string_view header_of(KernelKind kind) {
+  return kind == KernelKind::round_grad_query ? "grad_query_sums" : name_of(kind);
 }
 
 std::string_view arguments_of(KernelKind kind) {
@@ -50,6 +57,7 @@ std::string_view arguments_of(KernelKind kind) {
     case KernelKind::backward_query:
       return "BackwardQueryArguments";
     case KernelKind::key_schedule:
+    case KernelKind::round_grad_query:
       return "BackwardArguments";
     case KernelKind::reduce:
       return "ReduceArguments";
@@ -127,7 +135,7 @@ std::string kernel_source(const KernelSpec& kernel, const activation::Function& 
   const std::string_view family = name_of(kernel.family), name = name_of(kernel.kind);
   const activation::ForwardForm form{kernel.scales_scores, kernel.element == GpuElement::float16};
   return fmt::format(
-      "#include \"{7}/{0}.cuh\"\n\n"
+      "#include \"{7}/{9}.cuh\"\n\n"
       "{1}\n{2}\n"
       "extern \"C\" __constant__ int {3} = gdpa::{7}::{0}_threads<Config>;\n"
       "extern \"C\" __constant__ int {4} = gdpa::{7}::{0}_shared_bytes<Config>;\n"
@@ -137,7 +145,7 @@ std::string kernel_source(const KernelSpec& kernel, const activation::Function& 
       "}}\n",
       name, has_function(kernel.kind) ? activation::cuda_source(function, accuracy, form) : std::string(),
       config_of(kernel, accuracy), SourceNames::threads, SourceNames::shared_bytes, kernel.ctas, SourceNames::kernel,
-      family, arguments_of(kernel.kind));
+      family, arguments_of(kernel.kind), header_of(kernel.kind));
 }
 
 std::string describe(const KernelSpec& kernel) {

@@ -12,7 +12,7 @@ namespace {
 
 // The driver's enumerations, as its binary interface has them (cuda.h, CUtensorMap...).
 enum class MapType : int { float16 = 6, bfloat16 = 9 };
-constexpr int no_interleave = 0, swizzle_128_bytes = 3, promotion_256_bytes = 3, fill_with_zeros = 0;
+constexpr int no_interleave = 0, swizzle_64_bytes = 2, swizzle_128_bytes = 3, promotion_256_bytes = 3, fill_with_zeros = 0;
 
 constexpr int64_t element_bytes = 2;
 constexpr int64_t most_stride = int64_t{1} << 40;      // bytes, of a map
@@ -57,8 +57,8 @@ struct Mapped {
   }
 };
 
-/// Query, key, value, and output or its gradient.
-std::array<Mapped, 4> operands_of(const Problem& problem, const Params& params) {
+/// Query, key, value, output or its gradient, and in backward the gradient of query.
+std::array<Mapped, 5> operands_of(const Problem& problem, const Params& params) {
   const Sequences &queries = params.queries, &keys = params.keys;
   const Operand& output = problem.direction == Direction::forward ? params.output : params.grad_output;
   return {
@@ -66,11 +66,12 @@ std::array<Mapped, 4> operands_of(const Problem& problem, const Params& params) 
       Mapped{params.key, keys, problem.batch, problem.rows_k, problem.heads_k, problem.head_dim},
       Mapped{params.value, keys, problem.batch, problem.rows_k, problem.heads_k, problem.head_dim_v},
       Mapped{output, queries, problem.batch, problem.rows_q, problem.heads_q, problem.head_dim_v},
+      Mapped{params.grad_query, queries, problem.batch, problem.rows_q, problem.heads_q, problem.head_dim},
   };
 }
 
-/// The map of an operand that is copied in boxes of `box_rows` rows.
-hopper::MappedOperand map(const Mapped& mapped, DType dtype, int box_rows) {
+/// The map of an operand that is copied in boxes of `box_rows` rows, 64 or 32 columns wide.
+hopper::MappedOperand map(const Mapped& mapped, DType dtype, int box_rows, int box_columns = hopper::box_columns) {
   constexpr int64_t any_stride = 16;  // where there is one coordinate only
   const auto stride = [](int64_t elements) {
     return static_cast<std::uint64_t>(elements > 0 ? elements * element_bytes : any_stride);
@@ -85,14 +86,15 @@ hopper::MappedOperand map(const Mapped& mapped, DType dtype, int box_rows) {
                                    static_cast<std::uint64_t>(mapped.extent_y())};
   const std::uint64_t strides[] = {stride(mapped.operand.head_stride), stride(mapped.operand.row_stride),
                                    stride(mapped.stride_y())};
-  const std::uint32_t box[] = {hopper::box_columns, 1, static_cast<std::uint32_t>(box_rows), 1};
+  const std::uint32_t box[] = {static_cast<std::uint32_t>(box_columns), 1, static_cast<std::uint32_t>(box_rows), 1};
   const std::uint32_t every[] = {1, 1, 1, 1};
   hopper::MappedOperand result{};
   if (mapped.operand.data == nullptr) return result;  // it has no rows, so that no tile reads or writes it
+  const int swizzle = box_columns == hopper::box_columns ? swizzle_128_bytes : swizzle_64_bytes;  // as wide as a row
   const MapType type = dtype == DType::float16 ? MapType::float16 : MapType::bfloat16;
   check(Driver::get().encode_tensor_map(&result.map, static_cast<int>(type), 4,
                                         reinterpret_cast<void*>(mapped.address()), extents, strides, box, every,
-                                        no_interleave, swizzle_128_bytes, promotion_256_bytes, fill_with_zeros),
+                                        no_interleave, swizzle, promotion_256_bytes, fill_with_zeros),
         "describing an operand to the copy engine");
   result.extent = static_cast<int>(mapped.extent());
   result.batch_step = mapped.is_shared() ? 0 : 1;
@@ -112,7 +114,7 @@ hopper::ForwardArguments map_forward(const Problem& problem, const portable::Arg
                                      const plan::GpuPlan& plan) {
   const plan::KernelSpec& kernel = plan.steps.front().kernel;
   constexpr int rows_of_a_warpgroup = 64;  // each has its own Q and stores its own O
-  const auto [query, key, value, output] = operands_of(problem, common.params);
+  const auto [query, key, value, output, unused] = operands_of(problem, common.params);
   hopper::ForwardArguments arguments{};
   arguments.common = common;
   arguments.scale = static_cast<float>(common.params.scale);
@@ -126,8 +128,8 @@ hopper::ForwardArguments map_forward(const Problem& problem, const portable::Arg
 
 hopper::BackwardArguments map_backward(const Problem& problem, const portable::Arguments& common,
                                        const plan::GpuPlan& plan) {
-  const plan::KernelSpec& kernel = plan.steps.front().kernel;
-  const auto [query, key, value, grad_output] = operands_of(problem, common.params);
+  const plan::KernelSpec& kernel = plan.steps.front().kernel;  // all have the tiles
+  const auto [query, key, value, grad_output, grad_query] = operands_of(problem, common.params);
   hopper::BackwardArguments arguments{};
   arguments.common = common;
   arguments.scale = static_cast<float>(common.params.scale);
@@ -135,6 +137,8 @@ hopper::BackwardArguments map_backward(const Problem& problem, const portable::A
   arguments.key = map(key, problem.dtype, kernel.tile_keys);
   arguments.value = map(value, problem.dtype, kernel.tile_keys);
   arguments.grad_output = map(grad_output, problem.dtype, kernel.tile_queries);
+  arguments.grad_query =
+      map(grad_query, problem.dtype, kernel.tile_queries, hopper::half_columns(static_cast<int>(problem.head_dim)));
   return arguments;
 }
 

@@ -14,6 +14,7 @@
 namespace gdpa::plan {
 namespace {
 
+constexpr int64_t column_group = 16;  // fp32 sums pad a row of a head to this many columns, as kernels/ does
 constexpr int64_t workspace_alignment = 256;
 
 int64_t divide_up(int64_t count, int64_t divisor) { return (count + divisor - 1) / divisor; }
@@ -126,23 +127,38 @@ class Planner {
     return plan_;
   }
 
+  /// A schedule, the main kernel with one CTA for each multiprocessor, and the rounding of those dQ that are summed.
   GpuPlan hopper_backward(KernelSpec& kernel) {
-    choose_hopper_backward_tiles(kernel);
-    plan_.reason = "one CTA on each multiprocessor takes tiles of keys, and adds to sums of dQ";
-    plan_.sums = SumOrder::halves_of_heads;
-    lay_out_workspace(true, false, false);
-    const int64_t tiles = problem_.heads_k * keys_.most_tiles(kernel.tile_keys, problem_.batch);
-    GpuWorkspace& workspace = plan_.workspace;
-    workspace.places_taken = workspace.bytes;
-    workspace.key_tiles = workspace.bytes += workspace_alignment;
-    workspace.zeroed_bytes = workspace.bytes;
-    workspace.bytes += aligned_bytes(tiles * static_cast<int64_t>(sizeof(hopper::KeyTile)));
-    KernelSpec schedule = kernel;
-    schedule.kind = KernelKind::key_schedule;
     constexpr int64_t places_of_a_cta = 8;
+    choose_hopper_backward_tiles(kernel);
+    kernel.reduce_grad_query = false;
+    const bool all_direct = keys_.form != Form::jagged && hopper::is_direct(problem_.mask, keys_.length());
+    plan_.deterministic = all_direct;
+    plan_.reason =
+        "one CTA on each multiprocessor takes tiles of keys, and adds to sums of dQ where a sequence has more than two";
+    const int64_t tiles = problem_.heads_k * keys_.most_tiles(kernel.tile_keys, problem_.batch);
+    const int64_t query_tiles = queries_.most_tiles(kernel.tile_queries, problem_.batch);
     plan_.places = tiles;
-    plan_.schedule = GpuStep{schedule, divide_up(tiles, places_of_a_cta)};
-    plan_.steps.push_back({kernel, std::min<int64_t>(tiles, gpu_.multiprocessors)});
+    GpuWorkspace& workspace = plan_.workspace;
+    const auto take = [&](int64_t bytes) {
+      const int64_t at = workspace.bytes;
+      workspace.bytes += aligned_bytes(bytes);
+      return at;
+    };
+    workspace.places_taken = take(sizeof(unsigned));
+    workspace.zeroed_bytes = workspace.bytes;
+    workspace.key_tiles = take(tiles * static_cast<int64_t>(sizeof(hopper::KeyTile)));
+    const int64_t columns = 2 * hopper::half_columns(kernel.head_dim);
+    if (!all_direct) {
+      workspace.grad_query = take(problem_.rows_q * problem_.heads_q * columns * static_cast<int64_t>(sizeof(float)));
+    }
+    const auto add = [&](KernelKind kind, int64_t work) {
+      kernel.kind = kind;
+      plan_.steps.push_back({kernel, work});
+    };
+    add(KernelKind::key_schedule, divide_up(std::max(tiles, all_direct ? 0 : query_tiles), places_of_a_cta));
+    add(KernelKind::backward, std::min<int64_t>(tiles, gpu_.multiprocessors));
+    if (!all_direct) add(KernelKind::round_grad_query, divide_up(query_tiles, places_of_a_cta));
     return plan_;
   }
 
@@ -157,9 +173,7 @@ class Planner {
       return at;
     };
     if (query_sum) {
-      const bool in_halves = plan_.sums == SumOrder::halves_of_heads;
-      const int64_t columns = in_halves ? 2 * hopper::half_columns(base_.head_dim) : problem_.head_dim;
-      workspace.grad_query = take(problem_.rows_q, problem_.heads_q, columns);
+      workspace.grad_query = take(problem_.rows_q, problem_.heads_q, problem_.head_dim);
       workspace.zeroed_bytes = workspace.bytes;
     }
     if (query_slabs) workspace.grad_query = take(plan_.parts * problem_.rows_q, problem_.heads_q, problem_.head_dim);

@@ -30,7 +30,7 @@ enum class FunctionRegisters : std::uint8_t { few, many };
 /// What the program of f and f' takes: many where a step is a long polynomial in fp32 (erf, softplus, powers, sines).
 FunctionRegisters registers_of(const activation::Program& program, Accuracy accuracy);
 
-enum class KernelKind : std::uint8_t { forward, backward, backward_query, key_schedule, reduce, check_offsets };
+enum class KernelKind : std::uint8_t { forward, backward, backward_query, key_schedule, round_grad_query, reduce, check_offsets };
 
 /// How the tensor cores see the operands. fp32 is computed in tf32, one product or three.
 enum class GpuElement : std::uint8_t { bfloat16, float16, float32, tensor_float32 };
@@ -68,7 +68,7 @@ struct GpuStep {
 
 /// Where fp32 sums lie in the workspace, in bytes from its start; -1 where there are none.
 struct GpuWorkspace {
-  int64_t grad_query = -1;
+  int64_t grad_query = -1;         ///< hopper: in an order of their own, cleared and rounded by kernels of its own
   int64_t grad_key = -1;
   int64_t grad_value = -1;
   int64_t places_taken = -1;  ///< hopper: the counter of backward's schedule, and its table
@@ -77,16 +77,11 @@ struct GpuWorkspace {
   int64_t zeroed_bytes = 0;  ///< from the start, before the first kernel
 };
 
-/// How fp32 sums lie in the workspace: (rows, heads, padded columns), or as the Hopper backward adds to them.
-enum class SumOrder : std::uint8_t { rows_of_heads, halves_of_heads };
-
 struct GpuPlan {
   int64_t parts = 1;  ///< into which the batch is cut where an operand is shared and its gradient summed
   GpuWorkspace workspace;
-  SumOrder sums = SumOrder::rows_of_heads;
-  std::optional<GpuStep> schedule;  ///< that runs before the steps, where they need a table of work
-  int64_t places = 0;               ///< of that table
   std::vector<GpuStep> steps;
+  int64_t places = 0;  ///< hopper: of the table that backward's schedule writes
   bool deterministic = true;
   double output_factor = 1;  ///< forward, where scores are not scaled: of every output, beside out_scale
   bool in_runs = false;  ///< hopper: each CTA takes places that follow each other, so that K and V stay in its buffers
@@ -99,8 +94,7 @@ enum class Float32Products : std::uint8_t { one, three };
 /// Whether the copy engine (TMA) reaches every operand: its maps ask more of strides and sizes than `aligned` does.
 enum class TensorMaps : std::uint8_t { unavailable, available };
 
-/// fp32 sums pad each row of a head to this many floats, as the kernels do: to whole groups of 16.
-constexpr int64_t column_group = 16;
+/// fp32 sums pad each row of a head to this many floats, as the kernels do.
 int64_t padded_columns(int64_t columns);
 
 /// The kernel that rounds fp32 sums into a gradient: `rows` rows, one for each head, of `columns` columns.

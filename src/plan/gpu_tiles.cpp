@@ -78,6 +78,7 @@ std::span<const Tile> tiles_of(const KernelSpec& kernel) {
       return is_16_bit(kernel) ? std::span<const Tile>(backward_query_16_bit) : backward_query_32_bit;
     case KernelKind::reduce:
     case KernelKind::key_schedule:
+    case KernelKind::round_grad_query:
     case KernelKind::check_offsets:
       break;
   }
@@ -130,6 +131,7 @@ int64_t shared_bytes(const KernelSpec& kernel) {
     }
     case KernelKind::reduce:
     case KernelKind::key_schedule:
+    case KernelKind::round_grad_query:
     case KernelKind::check_offsets:
       break;
   }
@@ -155,6 +157,7 @@ int sum_registers(const KernelSpec& kernel) {
     }
     case KernelKind::reduce:
     case KernelKind::key_schedule:
+    case KernelKind::round_grad_query:
     case KernelKind::check_offsets:
       break;
   }
