@@ -11,6 +11,7 @@
 
 #include "activation/function.h"
 #include "gdpa/error.h"
+#include "hopper/arguments.cuh"
 #include "plan/gpu_tiles.h"
 
 namespace gdpa::plan {
@@ -222,6 +223,125 @@ TEST(GpuPlan, WhatTheHopperForwardDoesNotTakeIsPortableAndThePlanSaysWhy) {
   expect_portable(hopper_plan_of(problem, 90, false), "16 bytes");
   expect_portable(hopper_plan_of(problem, 90, true, TensorMaps::unavailable), "strides");
   expect_portable(hopper_plan_of(problem_of(Direction::forward, DType::float32)), "bfloat16 and float16");
+}
+
+std::vector<KernelKind> kinds_of(const GpuPlan& plan) {
+  std::vector<KernelKind> kinds;
+  for (const GpuStep& step : plan.steps) kinds.push_back(step.kernel.kind);
+  return kinds;
+}
+
+TEST(GpuPlan, HopperGetsItsOwnBackwardBetweenAScheduleOfItsTilesOfKeysAndTheRoundingOfDQ) {
+  Problem problem = problem_of(Direction::backward);
+  const GpuPlan plan = hopper_plan_of(problem);
+  ASSERT_EQ(kinds_of(plan),
+            (std::vector{KernelKind::key_schedule, KernelKind::backward, KernelKind::round_grad_query}));
+  for (const GpuStep& step : plan.steps) {
+    EXPECT_EQ(step.kernel.family, KernelFamily::hopper) << plan.reason;
+    EXPECT_EQ(step.kernel.tile_queries, 64);
+    EXPECT_EQ(step.kernel.tile_keys, 128);
+  }
+  EXPECT_FALSE(plan.deterministic);
+
+  constexpr int64_t warps = 8;  // of the CTAs before and behind, each with a place or a tile of queries
+  EXPECT_EQ(plan.places, 2 * (3000 / 128 + 10 + 1));  // no more tiles than these, however the rows are cut
+  EXPECT_EQ(plan.steps[0].work, (plan.places + warps - 1) / warps);
+  EXPECT_EQ(plan.steps[1].work, plan.places);
+  EXPECT_EQ(plan.steps[2].work, (1000 / 64 + 10 + 1 + warps - 1) / warps);
+  problem.rows_q = 100'000;
+  EXPECT_EQ(hopper_plan_of(problem).steps[0].work, (100'000 / 64 + 10 + 1 + warps - 1) / warps) << "it clears sums";
+  problem.rows_k = 100'000;
+  EXPECT_EQ(hopper_plan_of(problem).steps[1].work, Gpu{}.multiprocessors);
+}
+
+TEST(GpuPlan, ADenseBatchOfFewKeysNeedsNoSumsOfDQ) {
+  Problem problem = problem_of(Direction::backward);
+  problem.query_form = problem.key_form = Form::dense;
+  problem.rows_k = problem.batch * 256;
+  const GpuPlan plan = hopper_plan_of(problem);
+  EXPECT_EQ(kinds_of(plan), (std::vector{KernelKind::key_schedule, KernelKind::backward}));
+  EXPECT_EQ(plan.workspace.grad_query, -1);
+  EXPECT_TRUE(plan.deterministic);
+  EXPECT_EQ(plan.places, 2 * 10 * 2);
+
+  const auto needs_sums = [](const Problem& other) {
+    const GpuPlan with_sums = hopper_plan_of(other);
+    return with_sums.workspace.grad_query >= 0 && !with_sums.deterministic && with_sums.steps.size() == 3;
+  };
+  problem.rows_k = problem.batch * 257;
+  EXPECT_TRUE(needs_sums(problem)) << "more keys than a CTA takes";
+  problem.rows_k = 0;
+  EXPECT_TRUE(needs_sums(problem)) << "no tile of keys would write dQ";
+  problem.rows_k = problem.batch * 256;
+  problem.mask = Mask::causal();
+  EXPECT_TRUE(needs_sums(problem)) << "queries that meet no key of a tile";
+  problem.mask = {};
+  problem.key_form = Form::jagged;
+  EXPECT_TRUE(needs_sums(problem)) << "a sequence may be longer than the mean";
+}
+
+TEST(GpuPlan, WhatTheHopperBackwardDoesNotTakeIsPortableAndThePlanSaysWhy) {
+  const Problem problem = problem_of(Direction::backward);
+  const auto expect_portable = [](const GpuPlan& plan, const char* why) {
+    for (const GpuStep& step : plan.steps) EXPECT_EQ(step.kernel.family, KernelFamily::portable) << why;
+    EXPECT_EQ(plan.places, 0) << why;
+    EXPECT_NE(plan.reason.find(why), std::string::npos) << plan.reason;
+  };
+  expect_portable(hopper_plan_of(problem, 100), "it needs compute capability 9.0, not 10.0");
+  expect_portable(hopper_plan_of(problem, 90, false), "some row does not begin at a multiple of 16 bytes");
+  expect_portable(hopper_plan_of(problem, 90, true, TensorMaps::unavailable), "strides");
+  expect_portable(hopper_plan_of(problem_of(Direction::backward, DType::float32)), "it takes bfloat16 and float16");
+  expect_portable(hopper_plan_of(problem_of(Direction::backward, DType::bfloat16, 136)),
+                  "it takes head dims up to 128, not 136");
+  Gpu gpu;
+  gpu.shared_bytes = 163 * 1024;
+  expect_portable(gpu_plan(problem, gpu, FunctionRegisters::few, true, Float32Products::three, TensorMaps::available),
+                  "it needs 227 KB of shared memory, not 163");
+
+  const auto changed = [&](auto change) {
+    Problem other = problem;
+    change(other);
+    return hopper_plan_of(other);
+  };
+  expect_portable(changed([](Problem& other) { other.head_dim_v = 256; }), "it takes head dims up to 128, not 256");
+  expect_portable(changed([](Problem& other) { other.key_form = Form::shared; }), "the batch shares an operand");
+  expect_portable(changed([](Problem& other) { other.query_form = Form::shared; }), "the batch shares an operand");
+  expect_portable(changed([](Problem& other) { other.deterministic = true; }), "dQ shall be summed in one order");
+}
+
+TEST(GpuPlan, TheHopperBackwardTakesEveryHeadDimUpTo128AndASideThatABatchOfOneShares) {
+  const auto expect_hopper = [](const Problem& problem) {
+    const GpuPlan plan = hopper_plan_of(problem);
+    for (const GpuStep& step : plan.steps) EXPECT_EQ(step.kernel.family, KernelFamily::hopper) << plan.reason;
+  };
+  for (const DType dtype : {DType::bfloat16, DType::float16}) {
+    Problem problem = problem_of(Direction::backward, dtype);
+    for (problem.head_dim = 8; problem.head_dim <= 128; problem.head_dim += 8) {
+      for (problem.head_dim_v = 8; problem.head_dim_v <= 128; problem.head_dim_v += 8) expect_hopper(problem);
+    }
+  }
+  Problem problem = problem_of(Direction::backward);
+  problem.batch = 1;
+  problem.key_form = problem.query_form = Form::shared;
+  expect_hopper(problem);
+}
+
+TEST(GpuPlan, OfTheHopperBackwardOnlyTheCounterIsClearedBeforeIt) {
+  for (const auto& [head_dim, columns] :
+       {std::pair{40, 64}, std::pair{64, 64}, std::pair{72, 128}, std::pair{128, 128}}) {
+    const GpuPlan plan = hopper_plan_of(problem_of(Direction::backward, DType::bfloat16, head_dim));
+    const GpuWorkspace& workspace = plan.workspace;
+    EXPECT_EQ(workspace.places_taken, 0);
+    EXPECT_GE(workspace.zeroed_bytes, static_cast<int64_t>(sizeof(unsigned)));
+    EXPECT_LE(workspace.zeroed_bytes, 256) << "the schedule clears those sums that are used, and writes the table";
+    EXPECT_GE(workspace.key_tiles, workspace.zeroed_bytes);
+    EXPECT_GE(workspace.grad_query, workspace.key_tiles + plan.places * static_cast<int64_t>(sizeof(hopper::KeyTile)));
+    const int64_t sums = int64_t{1000} * 4 * columns * 4;  // whole halves of 32 or 64 columns
+    EXPECT_GE(workspace.bytes, workspace.grad_query + sums) << head_dim;
+    for (const int64_t at : {workspace.key_tiles, workspace.grad_query, workspace.bytes}) EXPECT_EQ(at % 256, 0);
+    EXPECT_EQ(workspace.grad_key, -1);
+    EXPECT_EQ(workspace.grad_value, -1);
+  }
 }
 
 /// Calls visit(kernel) for the Hopper forward of every pair of head dims, with few keys and with many.
