@@ -301,29 +301,39 @@ struct Differentiating {
     commit_products();
   }
 
-  /// A tile of queries of a tile of keys. What else there is to know lies in the ring: registers are few.
+  /// A tile of queries of a tile of keys; what else there is to know lies in the ring: registers are few. Or a pause
+  /// before the first one: products of whatever lies in the buffers, which nobody keeps. It follows a tile of keys that
+  /// had one tile of queries only, since K of the next has no buffer before dQ of the one before that is there.
   struct Position {
     int number;           ///< of the tile of keys
-    int step = 0;         ///< of its tiles of queries, those of all heads
+    int step = 0;         ///< of its tiles of queries, those of all heads; -1: the pause
     int query_tile = 0;   ///< of the head's
     int head_number = 0;  ///< of the group's
+
+    __device__ __forceinline__ bool pauses() const { return step < 0; }
   };
 
   __device__ __forceinline__ static bool holds(bool condition) { return uniform(static_cast<int>(condition)) != 0; }
 
   __device__ __forceinline__ const KeyTile& tile_of(const Position& at) const { return plan.tiles()[at.number]; }
-  __device__ __forceinline__ bool exists(const Position& at) const { return holds(tile_of(at).steps > 0); }
-  __device__ __forceinline__ bool ends(const Position& at) const { return holds(at.step + 1 == tile_of(at).steps); }
-  /// No score needs a test.
+  __device__ __forceinline__ bool exists(const Position& at) const {
+    return at.pauses() || holds(tile_of(at).steps > 0);
+  }
+  __device__ __forceinline__ bool ends(const Position& at) const {
+    return !at.pauses() && holds(at.step + 1 == tile_of(at).steps);
+  }
+  /// No score needs a test, or counts at all.
   __device__ __forceinline__ bool is_full(const Position& at) const {
     const KeyTile& tile = tile_of(at);
-    return holds(at.query_tile >= tile.full_begin && at.query_tile < tile.full_end);
+    return at.pauses() || holds(at.query_tile >= tile.full_begin && at.query_tile < tile.full_end);
   }
 
   __device__ __forceinline__ Position after(const Position& now) const {
-    if (ends(now)) {
-      plan.tiles().wait(now.number + 1);
-      return {now.number + 1};
+    if (ends(now) && now.step == 0) return {now.number + 1, -1};
+    if (ends(now) || now.pauses()) {
+      const int number = now.pauses() ? now.number : now.number + 1;
+      plan.tiles().wait(number);
+      return {number};
     }
     const bool wraps = holds(now.query_tile + 1 == tile_of(now).query_tiles);
     return {now.number, now.step + 1, wraps ? 0 : now.query_tile + 1, now.head_number + static_cast<int>(wraps)};
@@ -530,48 +540,53 @@ struct Differentiating {
     if (ends(now) && leads()) plan.value_free()[0].arrive();
 
     Position last = now;
-    int step = 0;
+    int step = 0;  // of all, pauses too
+    int load = 0;  // of Q and dO
     do {
       named_wait(turn_barrier + warpgroup, turn_threads);
-      issue_grad_value(step, now.step > 0);
+      issue_grad_value(load, now.step > 0);
       apply_derivative();
       if (!is_full(now)) mask_grad_scores({arguments, tile_of(now), now, warpgroup});
       write_grad_scores(step);
-      issue_grad_key(step, now.step > 0);
+      issue_grad_key(load, now.step > 0);
       if (step > 0) wait_for_turn(plan.grad_scores_written(), step - 1);
       issue_grad_query(last.number, step + 1);
       wait_for_products<1>();
-      if (leads()) {
-        plan.query_free()[index_in<Config::stages>(step)].arrive();
-        plan.grad_output_free()[index_in<Config::stages>(step)].arrive();
+      if (!now.pauses()) {
+        if (leads()) {
+          plan.query_free()[index_in<Config::stages>(load)].arrive();
+          plan.grad_output_free()[index_in<Config::stages>(load)].arrive();
+        }
+        ++load;
       }
       const Position next = after(now);
       const bool goes_on = exists(next);
-      if (goes_on) {
+      const bool loads = goes_on && !next.pauses();
+      if (loads) {
         if (next.step == 0) wait_for_turn(plan.key_filled(), next.number);
-        wait_for_turn(plan.query_filled(), step + 1);
+        wait_for_turn(plan.query_filled(), load);
       }
-      issue_scores(next.number, step + 1);
+      issue_scores(next.number, load);
       named_arrive(turn_barrier + (warpgroup ^ 1), turn_threads);
       wait_for_products<1>();
       if (step > 0) {
         if (leads()) plan.grad_scores_free()[index_in<Plan::score_stages>(step + 1)].arrive();
-        send_grad_query(last);
+        if (!last.pauses()) send_grad_query(last);
         if (ends(last)) release_keys(last.number);
       }
-      if (goes_on) {
+      if (loads) {
         if (next.step == 0) wait_for_turn(plan.value_filled(), next.number);
-        wait_for_turn(plan.grad_output_filled(), step + 1);
+        wait_for_turn(plan.grad_output_filled(), load);
       }
-      issue_grad_weights(step + 1);
+      issue_grad_weights(load);
       if (ends(now)) store_grad_keys(tile_of(now));
       wait_for_products<1>();
       apply_function();
-      if (goes_on && !is_full(next)) mask_weights({arguments, tile_of(next), next, warpgroup});
+      if (loads && !is_full(next)) mask_weights({arguments, tile_of(next), next, warpgroup});
       // Waits for nothing, but begins a block of its own: the compiler would move the function below the wait for dP.
       ring.wait(now.number);
       wait_for_products<0>();
-      if (goes_on && ends(next) && leads()) plan.value_free()[0].arrive();
+      if (loads && ends(next) && leads()) plan.value_free()[0].arrive();
       last = now;
       now = next;
       ++step;
@@ -579,7 +594,7 @@ struct Differentiating {
     wait_for_turn(plan.grad_scores_written(), step - 1);
     issue_grad_query(last.number, step - 1);
     wait_for_products<0>();
-    send_grad_query(last);
+    if (!last.pauses()) send_grad_query(last);
     if (leads()) wait_for_stores();
   }
 };
