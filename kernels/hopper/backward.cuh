@@ -436,34 +436,37 @@ struct Differentiating {
   /// Two rows that follow each other have their groups of 16 columns in turned order, so that the lanes of both write to
   /// different banks.
   __device__ __forceinline__ void add_to_sums(const KeyTile& tile, const Position& at) {
-    if (arguments.common.params.out_scale.kind != OutputScale::Kind::number) {
+    const int64_t place = tile.grad_query + at.query_tile * queries;
+    if (arguments.common.params.out_scale.kind == OutputScale::Kind::number) {
+      stage_sums(place, [](float sum) { return sum; });
+    } else {
       const float factor = tile.out_scale;
-#pragma unroll
-      for (float& sum : grad_query) sum *= factor;
+      stage_sums(place, [factor](float sum) { return sum * factor; });
     }
-    const int first_row = at.query_tile * queries;
-    const int64_t place = tile.grad_query + first_row;
+    publish_to_copies();
+    named_wait(own_barrier + warpgroup, warpgroup_threads);
+    if (leads()) {
+      const int rows = min(queries, tile.length_q - tile.first_query - at.query_tile * queries);
+      add_to_global(sums_at<Config>(arguments, tile.first_head + at.head_number, warpgroup, place),
+                    plan.grad_query(warpgroup), static_cast<unsigned>(rows * Plan::grad_query_row_bytes));
+    }
+  }
+
+  template <class Scale>
+  __device__ __forceinline__ void stage_sums(int64_t place, Scale scale) {
     const unsigned thread = fresh_thread_index(), lane = thread % 32;
     const unsigned row = thread / 32 * 16 + lane / 4;
     const unsigned turned = (row + static_cast<unsigned>(place)) % 2 * 64;
-    const unsigned staging = plan.grad_query(warpgroup);
-    const unsigned to = staging + row * Plan::grad_query_row_bytes + lane % 4 * 16;
+    const unsigned to = plan.grad_query(warpgroup) + row * Plan::grad_query_row_bytes + lane % 4 * 16;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
       for (int j = 0; j < Plan::grad_query_columns / 16; ++j) {
         const float* const sums = grad_query + j * 8 + half * 2;
         store_shared_chunk((to + half * 8 * Plan::grad_query_row_bytes + j * 64) ^ turned,
-                           uint4{__float_as_uint(sums[0]), __float_as_uint(sums[1]), __float_as_uint(sums[4]),
-                                 __float_as_uint(sums[5])});
+                           uint4{__float_as_uint(scale(sums[0])), __float_as_uint(scale(sums[1])),
+                                 __float_as_uint(scale(sums[4])), __float_as_uint(scale(sums[5]))});
       }
-    }
-    publish_to_copies();
-    named_wait(own_barrier + warpgroup, warpgroup_threads);
-    if (leads()) {
-      const int rows = min(queries, tile.length_q - tile.first_query - first_row);
-      add_to_global(sums_at<Config>(arguments, tile.first_head + at.head_number, warpgroup, place), staging,
-                    static_cast<unsigned>(rows * Plan::grad_query_row_bytes));
     }
   }
 

@@ -137,7 +137,7 @@ class Planner {
     plan_.reason =
         "one CTA on each multiprocessor takes tiles of keys, and adds to sums of dQ where a sequence has more than two";
     const int64_t tiles = problem_.heads_k * keys_.most_tiles(kernel.tile_keys, problem_.batch);
-    const int64_t query_tiles = queries_.most_tiles(kernel.tile_queries, problem_.batch);
+    const int64_t query_tiles = problem_.heads_q * queries_.most_tiles(kernel.tile_queries, problem_.batch);
     plan_.places = tiles;
     GpuWorkspace& workspace = plan_.workspace;
     const auto take = [&](int64_t bytes) {
