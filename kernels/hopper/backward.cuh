@@ -301,42 +301,50 @@ struct Differentiating {
     commit_products();
   }
 
-  /// A tile of queries of a tile of keys; what else there is to know lies in the ring: registers are few. Or a pause
-  /// before the first one: products of whatever lies in the buffers, which nobody keeps. It follows a tile of keys that
-  /// had one tile of queries only, since K of the next has no buffer before dQ of the one before that is there.
+  /// A tile of queries of a tile of keys. Or a pause before the first one: products of whatever lies in the buffers,
+  /// which nobody keeps. It follows a tile of keys that had one tile of queries only, since K of the next has no buffer
+  /// before dQ of the one before that is there.
   struct Position {
+    enum : int { exists = 1, pauses = 2, ends = 4, full = 8, wraps = 16, summed = 32 };
     int number;           ///< of the tile of keys
-    int step = 0;         ///< of its tiles of queries, those of all heads; -1: the pause
+    int step = 0;         ///< of its tiles of queries, those of all heads
     int query_tile = 0;   ///< of the head's
     int head_number = 0;  ///< of the group's
+    int flags = 0;
 
-    __device__ __forceinline__ bool pauses() const { return step < 0; }
+    __device__ __forceinline__ bool is(int flag) const { return (flags & flag) != 0; }
+    __device__ __forceinline__ bool loads() const { return (flags & (exists | pauses)) == exists; }
   };
 
-  __device__ __forceinline__ static bool holds(bool condition) { return uniform(static_cast<int>(condition)) != 0; }
-
   __device__ __forceinline__ const KeyTile& tile_of(const Position& at) const { return plan.tiles()[at.number]; }
-  __device__ __forceinline__ bool exists(const Position& at) const {
-    return at.pauses() || holds(tile_of(at).steps > 0);
-  }
-  __device__ __forceinline__ bool ends(const Position& at) const {
-    return !at.pauses() && holds(at.step + 1 == tile_of(at).steps);
-  }
-  /// No score needs a test, or counts at all.
-  __device__ __forceinline__ bool is_full(const Position& at) const {
+
+  /// The position with what the loop asks of it: whether it exists, is the last of its tile of keys, or of its head
+  /// (wraps), needs no test of scores (full), and adds dQ to sums.
+  __device__ __forceinline__ Position looked_up(Position at) const {
     const KeyTile& tile = tile_of(at);
-    return at.pauses() || holds(at.query_tile >= tile.full_begin && at.query_tile < tile.full_end);
+    const int steps = tile.steps;
+    int flags = steps > 0 ? Position::exists : 0;
+    if (at.step + 1 == steps) flags |= Position::ends;
+    if (at.query_tile >= tile.full_begin && at.query_tile < tile.full_end) flags |= Position::full;
+    if (at.query_tile + 1 == tile.query_tiles) flags |= Position::wraps;
+    if (tile.grad_query_is == GradQuery::added_to_sums) flags |= Position::summed;
+    at.flags = uniform(flags);
+    return at;
   }
 
+  /// Looked up a step ahead, so that nothing of it lies between one product and the next.
   __device__ __forceinline__ Position after(const Position& now) const {
-    if (ends(now) && now.step == 0) return {now.number + 1, -1};
-    if (ends(now) || now.pauses()) {
-      const int number = now.pauses() ? now.number : now.number + 1;
-      plan.tiles().wait(number);
-      return {number};
+    if (!now.is(Position::exists)) return now;
+    if (now.is(Position::ends) && now.step == 0) {
+      return {now.number + 1, -1, 0, 0, Position::exists | Position::pauses | Position::full};
     }
-    const bool wraps = holds(now.query_tile + 1 == tile_of(now).query_tiles);
-    return {now.number, now.step + 1, wraps ? 0 : now.query_tile + 1, now.head_number + static_cast<int>(wraps)};
+    if (now.is(Position::ends | Position::pauses)) {
+      const int number = now.is(Position::pauses) ? now.number : now.number + 1;
+      plan.tiles().wait(number);
+      return looked_up({number});
+    }
+    const bool wraps = now.is(Position::wraps);
+    return looked_up({now.number, now.step + 1, wraps ? 0 : now.query_tile + 1, now.head_number + (wraps ? 1 : 0)});
   }
 
   /// Which queries count for a thread's two keys: less what an element's place adds.
@@ -418,17 +426,17 @@ struct Differentiating {
   /// dQ of a tile of queries to where it goes, by the copy engine.
   __device__ __forceinline__ void send_grad_query(const Position& at) {
     const KeyTile& tile = tile_of(at);
-    const GradQuery is = tile.grad_query_is;
+    const bool is_summed = at.is(Position::summed);
     if (leads()) {
       wait_for_stores_to_read();
-      // What the tile of keys before stored is there before this one adds to it.
-      if (is == GradQuery::added && at.step == 0) wait_for_stores();
+      // What the tile of keys before has stored is there before this one adds to it.
+      if (!is_summed && at.step == 0) wait_for_stores();
     }
     named_wait(own_barrier + warpgroup, warpgroup_threads);
-    if (holds(is == GradQuery::added_to_sums)) {
+    if (is_summed) {
       add_to_sums(tile, at);
     } else {
-      round_grad_query(tile, at, is);
+      round_grad_query(tile, at);
     }
     if (leads()) commit_stores();
   }
@@ -470,7 +478,7 @@ struct Differentiating {
     }
   }
 
-  __device__ __forceinline__ void round_grad_query(const KeyTile& tile, const Position& at, GradQuery is) {
+  __device__ __forceinline__ void round_grad_query(const KeyTile& tile, const Position& at) {
     const float factor = arguments.scale * tile.out_scale;
     const unsigned thread = fresh_thread_index(), lane = thread % 32;
     const int row = static_cast<int>(thread / 32 * 16 + lane % 16);
@@ -491,7 +499,7 @@ struct Differentiating {
       const TensorMap& map = arguments.grad_query.map;
       const int head = tile.first_head + at.head_number;
       const MapOrigin origin = {tile.query.x + at.query_tile * queries, tile.grad_query_y};
-      if (is == GradQuery::stored) {
+      if (tile.grad_query_is == GradQuery::stored) {
         store_box(map, staging.base, column, head, origin);
       } else {
         add_box(map, staging.base, column, head, origin);
@@ -526,8 +534,8 @@ struct Differentiating {
     constexpr int turn_threads = Plan::warpgroups * warpgroup_threads;
     const KeyRing ring = plan.tiles();
     ring.wait(0);
-    Position now{0};
-    if (!exists(now)) return;
+    Position now = looked_up({0});
+    if (!now.is(Position::exists)) return;
     if (warpgroup == 1) named_arrive(turn_barrier, turn_threads);  // the other begins
 
     wait_for_turn(plan.key_filled(), 0);
@@ -538,34 +546,31 @@ struct Differentiating {
     issue_grad_weights(0);
     wait_for_products<1>();
     apply_function();
-    if (!is_full(now)) mask_weights({arguments, tile_of(now), now, warpgroup});
+    if (!now.is(Position::full)) mask_weights({arguments, tile_of(now), now, warpgroup});
     wait_for_products<0>();
-    if (ends(now) && leads()) plan.value_free()[0].arrive();
+    if (now.is(Position::ends) && leads()) plan.value_free()[0].arrive();
 
-    Position last = now;
+    Position last = now, next = after(now);
     int step = 0;  // of all, pauses too
     int load = 0;  // of Q and dO
     do {
       named_wait(turn_barrier + warpgroup, turn_threads);
       issue_grad_value(load, now.step > 0);
       apply_derivative();
-      if (!is_full(now)) mask_grad_scores({arguments, tile_of(now), now, warpgroup});
+      if (!now.is(Position::full)) mask_grad_scores({arguments, tile_of(now), now, warpgroup});
       write_grad_scores(step);
       issue_grad_key(load, now.step > 0);
       if (step > 0) wait_for_turn(plan.grad_scores_written(), step - 1);
       issue_grad_query(last.number, step + 1);
       wait_for_products<1>();
-      if (!now.pauses()) {
+      if (now.loads()) {
         if (leads()) {
           plan.query_free()[index_in<Config::stages>(load)].arrive();
           plan.grad_output_free()[index_in<Config::stages>(load)].arrive();
         }
         ++load;
       }
-      const Position next = after(now);
-      const bool goes_on = exists(next);
-      const bool loads = goes_on && !next.pauses();
-      if (loads) {
+      if (next.loads()) {
         if (next.step == 0) wait_for_turn(plan.key_filled(), next.number);
         wait_for_turn(plan.query_filled(), load);
       }
@@ -574,30 +579,33 @@ struct Differentiating {
       wait_for_products<1>();
       if (step > 0) {
         if (leads()) plan.grad_scores_free()[index_in<Plan::score_stages>(step + 1)].arrive();
-        if (!last.pauses()) send_grad_query(last);
-        if (ends(last)) release_keys(last.number);
+        if (last.loads()) send_grad_query(last);
+        if (last.is(Position::ends)) release_keys(last.number);
       }
-      if (loads) {
+      if (next.loads()) {
         if (next.step == 0) wait_for_turn(plan.value_filled(), next.number);
         wait_for_turn(plan.grad_output_filled(), load);
       }
       issue_grad_weights(load);
-      if (ends(now)) store_grad_keys(tile_of(now));
+      if (now.is(Position::ends)) store_grad_keys(tile_of(now));
       wait_for_products<1>();
       apply_function();
-      if (loads && !is_full(next)) mask_weights({arguments, tile_of(next), next, warpgroup});
-      // Waits for nothing, but begins a block of its own: the compiler would move the function below the wait for dP.
-      ring.wait(now.number);
-      wait_for_products<0>();
-      if (loads && ends(next) && leads()) plan.value_free()[0].arrive();
+      if (next.loads() && !next.is(Position::full)) {
+        mask_weights({arguments, tile_of(next), next, warpgroup});
+      }
       last = now;
       now = next;
+      next = after(now);
+      // Waits for nothing, but begins a block of its own: the compiler would move the function below the wait for dP.
+      ring.wait(last.number);
+      wait_for_products<0>();
+      if (now.loads() && now.is(Position::ends) && leads()) plan.value_free()[0].arrive();
       ++step;
-    } while (exists(now));
+    } while (now.is(Position::exists));
     wait_for_turn(plan.grad_scores_written(), step - 1);
     issue_grad_query(last.number, step - 1);
     wait_for_products<0>();
-    if (!last.pauses()) send_grad_query(last);
+    if (last.loads()) send_grad_query(last);
     if (leads()) wait_for_stores();
   }
 };

@@ -15,8 +15,9 @@
 
 namespace gdpa::hopper {
 
-/// One that is worked on, one that waits: a CTA that took more could end long after the others.
-using KeyRing = Ring<KeyTile, 2>;
+/// One whose dQ is not through yet, one that is worked on, one that waits: a CTA that took more could end long after the
+/// others.
+using KeyRing = Ring<KeyTile, 3>;
 
 /// Describes the tile of `work`, which the queries `met` meet.
 template <class Config>
