@@ -8,10 +8,10 @@
 //     computing 2 warpgroups    64 keys each: S^T = K Q^T and dP^T = V dO^T, then P = f(scale * S) and
 //                               dS = dP * f'(scale * S), dV += P^T dO and dK += dS^T Q, whose sums stay in registers
 //
-// dQ = dS K needs the keys of both warpgroups: dS goes through shared memory, and each warpgroup multiplies for one half
-// of the columns, a tile of queries later, when the other's dS has long been there. The copy engine takes dQ away. Where
-// a sequence has one tile of keys or two, and no mask, one CTA takes both, stores dQ of the first, and adds that of the
-// second to it. Else it adds to fp32 sums in global memory (grad_query_sums.cuh).
+// dQ = dS K needs the keys of both warpgroups: dS goes through shared memory, and each warpgroup multiplies for one
+// half of the columns, a tile of queries later, when the other's dS has long been there. The copy engine takes dQ away.
+// Where a sequence has one tile of keys or two, and no mask, one CTA takes both, stores dQ of the first, and adds that
+// of the second to it. Else it adds to fp32 sums in global memory (grad_query_sums.cuh).
 //
 // For a tile of queries n, a warpgroup issues dV (n), makes dS (n), issues dK (n) and dQ (n - 1), then S and dP of
 // n + 1, which may belong to the next tile of keys: nothing is drained between them. It computes P and f' of n + 1
@@ -80,9 +80,7 @@ struct BackwardPlan {
   unsigned char* memory;
 
   __device__ unsigned at(int offset) const { return shared_address(memory) + static_cast<unsigned>(offset); }
-  __device__ KeysTile keys(int number) const {
-    return KeysTile{at(0)}.stage(index_in<key_stages>(number));
-  }
+  __device__ KeysTile keys(int number) const { return KeysTile{at(0)}.stage(index_in<key_stages>(number)); }
   __device__ ValuesTile values() const { return {at(values_at)}; }
   __device__ QueryTile queries(int step) const {
     return QueryTile{at(queries_at)}.stage(index_in<Config::stages>(step));
@@ -267,8 +265,8 @@ struct Differentiating {
     begin_products();
 #pragma unroll
     for (int k = 0; k < query_steps; ++k) {
-      GradValueProduct::template multiply_add<true>(
-          grad_value, weights[k], grad_outputs.at(Plan::GradOutputTile::row_step(k)), add || k > 0);
+      GradValueProduct::template multiply_add<true>(grad_value, weights[k],
+                                                    grad_outputs.at(Plan::GradOutputTile::row_step(k)), add || k > 0);
     }
     commit_products();
   }
@@ -286,9 +284,9 @@ struct Differentiating {
 
   /// dS K for this warpgroup's columns.
   __device__ __forceinline__ void issue_grad_query(int number, int step) {
-    constexpr unsigned half = Plan::grad_query_columns * Element::bytes / Plan::KeysTile::row_bytes *
-                                  (Plan::KeysTile::block_bytes / 16) +
-                              Plan::grad_query_columns * Element::bytes % Plan::KeysTile::row_bytes / 16;
+    constexpr unsigned half =
+        Plan::grad_query_columns * Element::bytes / Plan::KeysTile::row_bytes * (Plan::KeysTile::block_bytes / 16) +
+        Plan::grad_query_columns * Element::bytes % Plan::KeysTile::row_bytes / 16;
     const OperandDescriptor grads = plan.grad_scores(step).by_rows();
     const OperandDescriptor keys = plan.keys(number).by_rows();
     const unsigned column = static_cast<unsigned>(warpgroup) * half;
@@ -351,8 +349,8 @@ struct Differentiating {
   struct KeptQueries {
     Kept of_key[2];
 
-    __device__ __forceinline__ KeptQueries(const BackwardArguments& arguments, const KeyTile& tile,
-                                           const Position& at, int warpgroup) {
+    __device__ __forceinline__ KeptQueries(const BackwardArguments& arguments, const KeyTile& tile, const Position& at,
+                                           int warpgroup) {
       const MaskOfSequence mask{arguments.common.params.mask, tile.length_q, tile.length_k};
       const unsigned thread = fresh_thread_index(), lane = thread % 32;
       const int key = tile.first_key + warpgroup * Plan::rows + static_cast<int>(thread / 32 * 16 + lane / 4);
@@ -441,8 +439,8 @@ struct Differentiating {
     if (leads()) commit_stores();
   }
 
-  /// Two rows that follow each other have their groups of 16 columns in turned order, so that the lanes of both write to
-  /// different banks.
+  /// Two rows that follow each other have their groups of 16 columns in turned order, so that the lanes of both write
+  /// to different banks.
   __device__ __forceinline__ void add_to_sums(const KeyTile& tile, const Position& at) {
     const int64_t place = tile.grad_query + at.query_tile * queries;
     if (arguments.common.params.out_scale.kind == OutputScale::Kind::number) {
@@ -515,12 +513,10 @@ struct Differentiating {
     const auto first = [&](const Operand& operand, int64_t offset) {
       return static_cast<Storage*>(operand.data) + offset + row * operand.row_stride;
     };
-    store_rows_from_registers<Element, Config::head_dim>(grad_key, arguments.scale * out_scale,
-                                                         first(params.grad_key, tile.grad_key),
-                                                         params.grad_key.row_stride, rows);
-    store_rows_from_registers<Element, Config::head_dim_v>(grad_value, out_scale,
-                                                           first(params.grad_value, tile.grad_value),
-                                                           params.grad_value.row_stride, rows);
+    store_rows_from_registers<Element, Config::head_dim>(
+        grad_key, arguments.scale * out_scale, first(params.grad_key, tile.grad_key), params.grad_key.row_stride, rows);
+    store_rows_from_registers<Element, Config::head_dim_v>(
+        grad_value, out_scale, first(params.grad_value, tile.grad_value), params.grad_value.row_stride, rows);
   }
 
   /// Behind the last product with K of a tile, and the last look at what the ring says of it.

@@ -1,8 +1,8 @@
 // fp32 sums of dQ, for batch entries whose keys are several CTAs': cleared before backward, rounded behind it. Those of
 // other entries are not touched (is_direct).
 //
-// They lie as backward's copies add them: (heads, two halves of the columns, rows), in groups of 16 columns, whose inner
-// order is that of the lanes (column_of); in rows of odd index each two neighbouring groups are exchanged.
+// They lie as backward's copies add them: (heads, two halves of the columns, rows), in groups of 16 columns, whose
+// inner order is that of the lanes (column_of); in rows of odd index each two neighbouring groups are exchanged.
 #pragma once
 
 #include "common/tile.cuh"
@@ -23,8 +23,7 @@ __device__ void for_all_summed_rows(const BackwardArguments& arguments, Visit vi
     const portable::Work work = portable::find_work(arguments.common, owner, true, place);
     if (!work.exists || is_direct(params.mask, work.keys.count)) continue;
     const int first = work.tile * Config::tile_queries;
-    const int64_t row =
-        first + (owner.jagged() ? work.queries.begin : work.batch_begin * params.queries.length);
+    const int64_t row = first + (owner.jagged() ? work.queries.begin : work.batch_begin * params.queries.length);
     visit(work, row, min(Config::tile_queries, work.queries.count - first));
   }
 }
@@ -53,7 +52,8 @@ constexpr int round_grad_query_shared_bytes = 0;
 
 /// A kernel of its own: multiplies the sums by scale, and by out_scale where it is one number, and writes dQ.
 ///
-/// Launch: grid any number of CTAs, best tiles of queries / 8; block round_grad_query_threads<Config>; no shared memory.
+/// Launch: grid any number of CTAs, best tiles of queries / 8; block round_grad_query_threads<Config>; no shared
+/// memory.
 template <class Config>
 __device__ void round_grad_query(const BackwardArguments& arguments) {
   using Element = typename Config::Element;
@@ -68,9 +68,9 @@ __device__ void round_grad_query(const BackwardArguments& arguments) {
   const int lane = lane_index(), place = lane % row_lanes * 4;
   const int lane_row = lane / row_lanes;
   for_all_summed_rows<Config, warps>(arguments, [&](const portable::Work& work, int64_t first_row, int rows) {
-    auto* const gradient = static_cast<Storage*>(params.grad_query.data) +
-                           element_offset(params.grad_query, work.queries, work.batch_begin,
-                                          work.tile * Config::tile_queries, work.head);
+    auto* const gradient =
+        static_cast<Storage*>(params.grad_query.data) +
+        element_offset(params.grad_query, work.queries, work.batch_begin, work.tile * Config::tile_queries, work.head);
     const float* const sums = sums_at<Config>(arguments, work.head, place / half, first_row) + place % half;
     for (int begin = 0; begin < rows; begin += rows_at_once) {
       float4 four[4];

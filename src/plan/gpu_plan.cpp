@@ -132,10 +132,12 @@ class Planner {
     constexpr int64_t places_of_a_cta = 8;
     choose_hopper_backward_tiles(kernel);
     kernel.reduce_grad_query = false;
-    const bool all_direct = keys_.form != Form::jagged && hopper::is_direct(problem_.mask, keys_.length());
+    const bool all_direct = is_all_direct(problem_);
     plan_.deterministic = all_direct;
     plan_.reason =
-        "one CTA on each multiprocessor takes tiles of keys, and adds to sums of dQ where a sequence has more than two";
+        all_direct ? "one CTA on each multiprocessor takes all keys of a sequence, and stores dQ at once"
+                   : "one CTA on each multiprocessor takes tiles of keys, and adds to sums of dQ where a sequence has "
+                     "more than 256 keys or a mask";
     const int64_t tiles = problem_.heads_k * keys_.most_tiles(kernel.tile_keys, problem_.batch);
     const int64_t query_tiles = problem_.heads_q * queries_.most_tiles(kernel.tile_queries, problem_.batch);
     plan_.places = tiles;
