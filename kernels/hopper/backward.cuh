@@ -421,17 +421,15 @@ struct Differentiating {
     if (lane == 0) plan.grad_scores_written()[index_in<Plan::score_stages>(step)].arrive();
   }
 
+  /// Before a barrier of the warpgroup, behind which send_grad_query may write to the staging place.
+  __device__ __forceinline__ static void free_staging() {
+    if (leads()) wait_for_stores_to_read();
+  }
+
   /// dQ of a tile of queries to where it goes, by the copy engine.
   __device__ __forceinline__ void send_grad_query(const Position& at) {
     const KeyTile& tile = tile_of(at);
-    const bool is_summed = at.is(Position::summed);
-    if (leads()) {
-      wait_for_stores_to_read();
-      // What the tile of keys before has stored is there before this one adds to it.
-      if (!is_summed && at.step == 0) wait_for_stores();
-    }
-    named_wait(own_barrier + warpgroup, warpgroup_threads);
-    if (is_summed) {
+    if (at.is(Position::summed)) {
       add_to_sums(tile, at);
     } else {
       round_grad_query(tile, at);
@@ -500,6 +498,7 @@ struct Differentiating {
       if (tile.grad_query_is == GradQuery::stored) {
         store_box(map, staging.base, column, head, origin);
       } else {
+        if (at.step == 0) wait_for_stores();  // what the tile of keys before has stored is there
         add_box(map, staging.base, column, head, origin);
       }
     }
@@ -550,6 +549,7 @@ struct Differentiating {
     int step = 0;  // of all, pauses too
     int load = 0;  // of Q and dO
     do {
+      free_staging();
       named_wait(turn_barrier + warpgroup, turn_threads);
       issue_grad_value(load, now.step > 0);
       apply_derivative();
@@ -600,6 +600,8 @@ struct Differentiating {
     } while (now.is(Position::exists));
     wait_for_turn(plan.grad_scores_written(), step - 1);
     issue_grad_query(last.number, step - 1);
+    free_staging();
+    named_wait(own_barrier + warpgroup, warpgroup_threads);
     wait_for_products<0>();
     if (last.loads()) send_grad_query(last);
     if (leads()) wait_for_stores();

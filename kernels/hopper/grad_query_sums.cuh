@@ -7,14 +7,15 @@
 
 #include "common/tile.cuh"
 #include "hopper/arguments.cuh"
+#include "hopper/rows.cuh"
 #include "portable/work.cuh"
 
 namespace gdpa::hopper {
 
-/// Calls visit(work, first row, rows) for every tile of queries of a head whose dQ is summed, among them rows that no
-/// sequence has; by a warp of each `warps` of a CTA. Rows are counted over the batch.
+/// Calls visit(work, first row, rows) for every tile of queries of a head whose dQ backward does not store, because it is
+/// summed or because there are no keys, as for rows that no sequence has; by a warp of each `warps` of a CTA. Rows are counted over the batch.
 template <class Config, unsigned warps, class Visit>
-__device__ void for_all_summed_rows(const BackwardArguments& arguments, Visit visit) {
+__device__ void for_all_rows_left(const BackwardArguments& arguments, Visit visit) {
   const Params& params = arguments.common.params;
   const portable::Owner owner{params.queries, arguments.common.packed_rows_q, params.heads_q, Config::tile_queries,
                               params.batch};
@@ -50,7 +51,8 @@ constexpr int round_grad_query_threads = 256;
 template <class Config>
 constexpr int round_grad_query_shared_bytes = 0;
 
-/// A kernel of its own: multiplies the sums by scale, and by out_scale where it is one number, and writes dQ.
+/// A kernel of its own: multiplies the sums by scale, and by out_scale where it is one number, and writes dQ; zeros where
+/// there are no keys.
 ///
 /// Launch: grid any number of CTAs, best tiles of queries / 8; block round_grad_query_threads<Config>; no shared
 /// memory.
@@ -67,10 +69,14 @@ __device__ void round_grad_query(const BackwardArguments& arguments) {
   const auto factor = static_cast<float>(params.scale * (is_number ? params.out_scale.number : 1.0));
   const int lane = lane_index(), place = lane % row_lanes * 4;
   const int lane_row = lane / row_lanes;
-  for_all_summed_rows<Config, warps>(arguments, [&](const portable::Work& work, int64_t first_row, int rows) {
+  for_all_rows_left<Config, warps>(arguments, [&](const portable::Work& work, int64_t first_row, int rows) {
     auto* const gradient =
         static_cast<Storage*>(params.grad_query.data) +
         element_offset(params.grad_query, work.queries, work.batch_begin, work.tile * Config::tile_queries, work.head);
+    if (work.keys.count == 0) {
+      write_zero_rows<Element, Config::head_dim>(gradient, params.grad_query.row_stride, rows);
+      return;
+    }
     const float* const sums = sums_at<Config>(arguments, work.head, place / half, first_row) + place % half;
     for (int begin = 0; begin < rows; begin += rows_at_once) {
       float4 four[4];

@@ -77,8 +77,8 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
   const portable::Owner owner{params.keys, arguments.common.packed_rows_k, params.heads_k, Config::tile_keys,
                               params.batch};
   const auto places = static_cast<unsigned>(owner.heads * owner.places());
-  for_all_summed_rows<Config, warps>(arguments, [&](const portable::Work& work, int64_t row, int rows) {
-    clear_sums<Config>(arguments, work.head, row, rows);
+  for_all_rows_left<Config, warps>(arguments, [&](const portable::Work& work, int64_t row, int rows) {
+    if (work.keys.count > 0) clear_sums<Config>(arguments, work.head, row, rows);
   });
   for (unsigned place = blockIdx.x * warps + threadIdx.x / 32; place < places; place += gridDim.x * warps) {
     const portable::Work work = portable::find_work(arguments.common, owner, false, place);

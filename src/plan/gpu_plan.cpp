@@ -127,7 +127,7 @@ class Planner {
     return plan_;
   }
 
-  /// A schedule, the main kernel with one CTA for each multiprocessor, and the rounding of those dQ that are summed.
+  /// A schedule, the main kernel with one CTA for each multiprocessor, and the rounding of what it left of dQ.
   GpuPlan hopper_backward(KernelSpec& kernel) {
     constexpr int64_t places_of_a_cta = 8;
     choose_hopper_backward_tiles(kernel);
@@ -160,7 +160,9 @@ class Planner {
     };
     add(KernelKind::key_schedule, divide_up(std::max(tiles, all_direct ? 0 : query_tiles), places_of_a_cta));
     add(KernelKind::backward, std::min<int64_t>(tiles, gpu_.multiprocessors));
-    if (!all_direct) add(KernelKind::round_grad_query, divide_up(query_tiles, places_of_a_cta));
+    // Rows that no sequence has get their zeros there.
+    const bool has_rows_left = !all_direct || queries_.form == Form::jagged;
+    if (has_rows_left) add(KernelKind::round_grad_query, divide_up(query_tiles, places_of_a_cta));
     return plan_;
   }
 
