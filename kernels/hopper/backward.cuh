@@ -8,10 +8,10 @@
 //     computing 2 warpgroups    64 keys each: S^T = K Q^T and dP^T = V dO^T, then P = f(scale * S) and
 //                               dS = dP * f'(scale * S), dV += P^T dO and dK += dS^T Q, whose sums stay in registers
 //
-// dQ = dS K needs the keys of both warpgroups: dS goes through shared memory, and each warpgroup multiplies for one half
-// of the columns, a tile of queries later, when the other's dS has long been there. The copy engine takes dQ away. Where
-// a sequence has one tile of keys or two, and no mask, one CTA takes both, stores dQ of the first, and adds that of the
-// second to it. Else it adds to fp32 sums in global memory (grad_query_sums.cuh).
+// dQ = dS K needs the keys of both warpgroups: dS goes through shared memory, and each warpgroup multiplies for one
+// half of the columns, a tile of queries later, when the other's dS has long been there. The copy engine takes dQ away.
+// Where a sequence has one tile of keys or two, and no mask, one CTA takes both, stores dQ of the first, and adds that
+// of the second to it. Else it adds to fp32 sums in global memory (grad_query_sums.cuh).
 //
 // For a tile of queries n, a warpgroup issues dV (n), makes dS (n), issues dK (n) and dQ (n - 1), then S and dP of
 // n + 1, which may belong to the next tile of keys: nothing is drained between them. It computes P and f' of n + 1
@@ -80,9 +80,7 @@ struct BackwardPlan {
   unsigned char* memory;
 
   __device__ unsigned at(int offset) const { return shared_address(memory) + static_cast<unsigned>(offset); }
-  __device__ KeysTile keys(int number) const {
-    return KeysTile{at(0)}.stage(index_in<key_stages>(number));
-  }
+  __device__ KeysTile keys(int number) const { return KeysTile{at(0)}.stage(index_in<key_stages>(number)); }
   __device__ ValuesTile values() const { return {at(values_at)}; }
   __device__ QueryTile queries(int step) const {
     return QueryTile{at(queries_at)}.stage(index_in<Config::stages>(step));
@@ -267,8 +265,8 @@ struct Differentiating {
     begin_products();
 #pragma unroll
     for (int k = 0; k < query_steps; ++k) {
-      GradValueProduct::template multiply_add<true>(
-          grad_value, weights[k], grad_outputs.at(Plan::GradOutputTile::row_step(k)), add || k > 0);
+      GradValueProduct::template multiply_add<true>(grad_value, weights[k],
+                                                    grad_outputs.at(Plan::GradOutputTile::row_step(k)), add || k > 0);
     }
     commit_products();
   }
@@ -286,9 +284,9 @@ struct Differentiating {
 
   /// dS K for this warpgroup's columns.
   __device__ __forceinline__ void issue_grad_query(int number, int step) {
-    constexpr unsigned half = Plan::grad_query_columns * Element::bytes / Plan::KeysTile::row_bytes *
-                                  (Plan::KeysTile::block_bytes / 16) +
-                              Plan::grad_query_columns * Element::bytes % Plan::KeysTile::row_bytes / 16;
+    constexpr unsigned half =
+        Plan::grad_query_columns * Element::bytes / Plan::KeysTile::row_bytes * (Plan::KeysTile::block_bytes / 16) +
+        Plan::grad_query_columns * Element::bytes % Plan::KeysTile::row_bytes / 16;
     const OperandDescriptor grads = plan.grad_scores(step).by_rows();
     const OperandDescriptor keys = plan.keys(number).by_rows();
     const unsigned column = static_cast<unsigned>(warpgroup) * half;
@@ -301,40 +299,58 @@ struct Differentiating {
     commit_products();
   }
 
-  /// A tile of queries of a tile of keys. What else there is to know lies in the ring: registers are few.
+  /// A tile of queries of a tile of keys. Or a pause before the first one: products of whatever lies in the buffers,
+  /// which nobody keeps. It follows a tile of keys that had one tile of queries only, since K of the next has no buffer
+  /// before dQ of the one before that is there.
   struct Position {
+    enum : int { exists = 1, pauses = 2, ends = 4, full = 8, wraps = 16, summed = 32 };
     int number;           ///< of the tile of keys
     int step = 0;         ///< of its tiles of queries, those of all heads
     int query_tile = 0;   ///< of the head's
     int head_number = 0;  ///< of the group's
+    int flags = 0;
+
+    __device__ __forceinline__ bool is(int flag) const { return (flags & flag) != 0; }
+    __device__ __forceinline__ bool loads() const { return (flags & (exists | pauses)) == exists; }
   };
 
-  __device__ __forceinline__ static bool holds(bool condition) { return uniform(static_cast<int>(condition)) != 0; }
-
   __device__ __forceinline__ const KeyTile& tile_of(const Position& at) const { return plan.tiles()[at.number]; }
-  __device__ __forceinline__ bool exists(const Position& at) const { return holds(tile_of(at).steps > 0); }
-  __device__ __forceinline__ bool ends(const Position& at) const { return holds(at.step + 1 == tile_of(at).steps); }
-  /// No score needs a test.
-  __device__ __forceinline__ bool is_full(const Position& at) const {
+
+  /// The position with what the loop asks of it: whether it exists, is the last of its tile of keys, or of its head
+  /// (wraps), needs no test of scores (full), and adds dQ to sums.
+  __device__ __forceinline__ Position looked_up(Position at) const {
     const KeyTile& tile = tile_of(at);
-    return holds(at.query_tile >= tile.full_begin && at.query_tile < tile.full_end);
+    const int steps = tile.steps;
+    int flags = steps > 0 ? Position::exists : 0;
+    if (at.step + 1 == steps) flags |= Position::ends;
+    if (at.query_tile >= tile.full_begin && at.query_tile < tile.full_end) flags |= Position::full;
+    if (at.query_tile + 1 == tile.query_tiles) flags |= Position::wraps;
+    if (tile.grad_query_is == GradQuery::added_to_sums) flags |= Position::summed;
+    at.flags = uniform(flags);
+    return at;
   }
 
+  /// Looked up a step ahead, so that nothing of it lies between one product and the next.
   __device__ __forceinline__ Position after(const Position& now) const {
-    if (ends(now)) {
-      plan.tiles().wait(now.number + 1);
-      return {now.number + 1};
+    if (!now.is(Position::exists)) return now;
+    if (now.is(Position::ends) && now.step == 0) {
+      return {now.number + 1, -1, 0, 0, Position::exists | Position::pauses | Position::full};
     }
-    const bool wraps = holds(now.query_tile + 1 == tile_of(now).query_tiles);
-    return {now.number, now.step + 1, wraps ? 0 : now.query_tile + 1, now.head_number + static_cast<int>(wraps)};
+    if (now.is(Position::ends | Position::pauses)) {
+      const int number = now.is(Position::pauses) ? now.number : now.number + 1;
+      plan.tiles().wait(number);
+      return looked_up({number});
+    }
+    const bool wraps = now.is(Position::wraps);
+    return looked_up({now.number, now.step + 1, wraps ? 0 : now.query_tile + 1, now.head_number + (wraps ? 1 : 0)});
   }
 
   /// Which queries count for a thread's two keys: less what an element's place adds.
   struct KeptQueries {
     Kept of_key[2];
 
-    __device__ __forceinline__ KeptQueries(const BackwardArguments& arguments, const KeyTile& tile,
-                                           const Position& at, int warpgroup) {
+    __device__ __forceinline__ KeptQueries(const BackwardArguments& arguments, const KeyTile& tile, const Position& at,
+                                           int warpgroup) {
       const MaskOfSequence mask{arguments.common.params.mask, tile.length_q, tile.length_k};
       const unsigned thread = fresh_thread_index(), lane = thread % 32;
       const int key = tile.first_key + warpgroup * Plan::rows + static_cast<int>(thread / 32 * 16 + lane / 4);
@@ -405,59 +421,60 @@ struct Differentiating {
     if (lane == 0) plan.grad_scores_written()[index_in<Plan::score_stages>(step)].arrive();
   }
 
+  /// Before a barrier of the warpgroup, behind which send_grad_query may write to the staging place.
+  __device__ __forceinline__ static void free_staging() {
+    if (leads()) wait_for_stores_to_read();
+  }
+
   /// dQ of a tile of queries to where it goes, by the copy engine.
   __device__ __forceinline__ void send_grad_query(const Position& at) {
     const KeyTile& tile = tile_of(at);
-    const GradQuery is = tile.grad_query_is;
-    if (leads()) {
-      wait_for_stores_to_read();
-      // What the tile of keys before stored is there before this one adds to it.
-      if (is == GradQuery::added && at.step == 0) wait_for_stores();
-    }
-    named_wait(own_barrier + warpgroup, warpgroup_threads);
-    if (holds(is == GradQuery::added_to_sums)) {
+    if (at.is(Position::summed)) {
       add_to_sums(tile, at);
     } else {
-      round_grad_query(tile, at, is);
+      round_grad_query(tile, at);
     }
     if (leads()) commit_stores();
   }
 
-  /// Two rows that follow each other have their groups of 16 columns in turned order, so that the lanes of both write to
-  /// different banks.
+  /// Two rows that follow each other have their groups of 16 columns in turned order, so that the lanes of both write
+  /// to different banks.
   __device__ __forceinline__ void add_to_sums(const KeyTile& tile, const Position& at) {
-    if (arguments.common.params.out_scale.kind != OutputScale::Kind::number) {
+    const int64_t place = tile.grad_query + at.query_tile * queries;
+    if (arguments.common.params.out_scale.kind == OutputScale::Kind::number) {
+      stage_sums(place, [](float sum) { return sum; });
+    } else {
       const float factor = tile.out_scale;
-#pragma unroll
-      for (float& sum : grad_query) sum *= factor;
+      stage_sums(place, [factor](float sum) { return sum * factor; });
     }
-    const int first_row = at.query_tile * queries;
-    const int64_t place = tile.grad_query + first_row;
+    publish_to_copies();
+    named_wait(own_barrier + warpgroup, warpgroup_threads);
+    if (leads()) {
+      const int rows = min(queries, tile.length_q - tile.first_query - at.query_tile * queries);
+      add_to_global(sums_at<Config>(arguments, tile.first_head + at.head_number, warpgroup, place),
+                    plan.grad_query(warpgroup), static_cast<unsigned>(rows * Plan::grad_query_row_bytes));
+    }
+  }
+
+  template <class Scale>
+  __device__ __forceinline__ void stage_sums(int64_t place, Scale scale) {
     const unsigned thread = fresh_thread_index(), lane = thread % 32;
     const unsigned row = thread / 32 * 16 + lane / 4;
     const unsigned turned = (row + static_cast<unsigned>(place)) % 2 * 64;
-    const unsigned staging = plan.grad_query(warpgroup);
-    const unsigned to = staging + row * Plan::grad_query_row_bytes + lane % 4 * 16;
+    const unsigned to = plan.grad_query(warpgroup) + row * Plan::grad_query_row_bytes + lane % 4 * 16;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
       for (int j = 0; j < Plan::grad_query_columns / 16; ++j) {
         const float* const sums = grad_query + j * 8 + half * 2;
         store_shared_chunk((to + half * 8 * Plan::grad_query_row_bytes + j * 64) ^ turned,
-                           uint4{__float_as_uint(sums[0]), __float_as_uint(sums[1]), __float_as_uint(sums[4]),
-                                 __float_as_uint(sums[5])});
+                           uint4{__float_as_uint(scale(sums[0])), __float_as_uint(scale(sums[1])),
+                                 __float_as_uint(scale(sums[4])), __float_as_uint(scale(sums[5]))});
       }
-    }
-    publish_to_copies();
-    named_wait(own_barrier + warpgroup, warpgroup_threads);
-    if (leads()) {
-      const int rows = min(queries, tile.length_q - tile.first_query - first_row);
-      add_to_global(sums_at<Config>(arguments, tile.first_head + at.head_number, warpgroup, place), staging,
-                    static_cast<unsigned>(rows * Plan::grad_query_row_bytes));
     }
   }
 
-  __device__ __forceinline__ void round_grad_query(const KeyTile& tile, const Position& at, GradQuery is) {
+  __device__ __forceinline__ void round_grad_query(const KeyTile& tile, const Position& at) {
     const float factor = arguments.scale * tile.out_scale;
     const unsigned thread = fresh_thread_index(), lane = thread % 32;
     const int row = static_cast<int>(thread / 32 * 16 + lane % 16);
@@ -478,9 +495,10 @@ struct Differentiating {
       const TensorMap& map = arguments.grad_query.map;
       const int head = tile.first_head + at.head_number;
       const MapOrigin origin = {tile.query.x + at.query_tile * queries, tile.grad_query_y};
-      if (is == GradQuery::stored) {
+      if (tile.grad_query_is == GradQuery::stored) {
         store_box(map, staging.base, column, head, origin);
       } else {
+        if (at.step == 0) wait_for_stores();  // what the tile of keys before has stored is there
         add_box(map, staging.base, column, head, origin);
       }
     }
@@ -494,12 +512,10 @@ struct Differentiating {
     const auto first = [&](const Operand& operand, int64_t offset) {
       return static_cast<Storage*>(operand.data) + offset + row * operand.row_stride;
     };
-    store_rows_from_registers<Element, Config::head_dim>(grad_key, arguments.scale * out_scale,
-                                                         first(params.grad_key, tile.grad_key),
-                                                         params.grad_key.row_stride, rows);
-    store_rows_from_registers<Element, Config::head_dim_v>(grad_value, out_scale,
-                                                           first(params.grad_value, tile.grad_value),
-                                                           params.grad_value.row_stride, rows);
+    store_rows_from_registers<Element, Config::head_dim>(
+        grad_key, arguments.scale * out_scale, first(params.grad_key, tile.grad_key), params.grad_key.row_stride, rows);
+    store_rows_from_registers<Element, Config::head_dim_v>(
+        grad_value, out_scale, first(params.grad_value, tile.grad_value), params.grad_value.row_stride, rows);
   }
 
   /// Behind the last product with K of a tile, and the last look at what the ring says of it.
@@ -513,8 +529,8 @@ struct Differentiating {
     constexpr int turn_threads = Plan::warpgroups * warpgroup_threads;
     const KeyRing ring = plan.tiles();
     ring.wait(0);
-    Position now{0};
-    if (!exists(now)) return;
+    Position now = looked_up({0});
+    if (!now.is(Position::exists)) return;
     if (warpgroup == 1) named_arrive(turn_barrier, turn_threads);  // the other begins
 
     wait_for_turn(plan.key_filled(), 0);
@@ -525,61 +541,69 @@ struct Differentiating {
     issue_grad_weights(0);
     wait_for_products<1>();
     apply_function();
-    if (!is_full(now)) mask_weights({arguments, tile_of(now), now, warpgroup});
+    if (!now.is(Position::full)) mask_weights({arguments, tile_of(now), now, warpgroup});
     wait_for_products<0>();
-    if (ends(now) && leads()) plan.value_free()[0].arrive();
+    if (now.is(Position::ends) && leads()) plan.value_free()[0].arrive();
 
-    Position last = now;
-    int step = 0;
+    Position last = now, next = after(now);
+    int step = 0;  // of all, pauses too
+    int load = 0;  // of Q and dO
     do {
+      free_staging();
       named_wait(turn_barrier + warpgroup, turn_threads);
-      issue_grad_value(step, now.step > 0);
+      issue_grad_value(load, now.step > 0);
       apply_derivative();
-      if (!is_full(now)) mask_grad_scores({arguments, tile_of(now), now, warpgroup});
+      if (!now.is(Position::full)) mask_grad_scores({arguments, tile_of(now), now, warpgroup});
       write_grad_scores(step);
-      issue_grad_key(step, now.step > 0);
+      issue_grad_key(load, now.step > 0);
       if (step > 0) wait_for_turn(plan.grad_scores_written(), step - 1);
       issue_grad_query(last.number, step + 1);
       wait_for_products<1>();
-      if (leads()) {
-        plan.query_free()[index_in<Config::stages>(step)].arrive();
-        plan.grad_output_free()[index_in<Config::stages>(step)].arrive();
+      if (now.loads()) {
+        if (leads()) {
+          plan.query_free()[index_in<Config::stages>(load)].arrive();
+          plan.grad_output_free()[index_in<Config::stages>(load)].arrive();
+        }
+        ++load;
       }
-      const Position next = after(now);
-      const bool goes_on = exists(next);
-      if (goes_on) {
+      if (next.loads()) {
         if (next.step == 0) wait_for_turn(plan.key_filled(), next.number);
-        wait_for_turn(plan.query_filled(), step + 1);
+        wait_for_turn(plan.query_filled(), load);
       }
-      issue_scores(next.number, step + 1);
+      issue_scores(next.number, load);
       named_arrive(turn_barrier + (warpgroup ^ 1), turn_threads);
       wait_for_products<1>();
       if (step > 0) {
         if (leads()) plan.grad_scores_free()[index_in<Plan::score_stages>(step + 1)].arrive();
-        send_grad_query(last);
-        if (ends(last)) release_keys(last.number);
+        if (last.loads()) send_grad_query(last);
+        if (last.is(Position::ends)) release_keys(last.number);
       }
-      if (goes_on) {
+      if (next.loads()) {
         if (next.step == 0) wait_for_turn(plan.value_filled(), next.number);
-        wait_for_turn(plan.grad_output_filled(), step + 1);
+        wait_for_turn(plan.grad_output_filled(), load);
       }
-      issue_grad_weights(step + 1);
-      if (ends(now)) store_grad_keys(tile_of(now));
+      issue_grad_weights(load);
+      if (now.is(Position::ends)) store_grad_keys(tile_of(now));
       wait_for_products<1>();
       apply_function();
-      if (goes_on && !is_full(next)) mask_weights({arguments, tile_of(next), next, warpgroup});
-      // Waits for nothing, but begins a block of its own: the compiler would move the function below the wait for dP.
-      ring.wait(now.number);
-      wait_for_products<0>();
-      if (goes_on && ends(next) && leads()) plan.value_free()[0].arrive();
+      if (next.loads() && !next.is(Position::full)) {
+        mask_weights({arguments, tile_of(next), next, warpgroup});
+      }
       last = now;
       now = next;
+      next = after(now);
+      // Waits for nothing, but begins a block of its own: the compiler would move the function below the wait for dP.
+      ring.wait(last.number);
+      wait_for_products<0>();
+      if (now.loads() && now.is(Position::ends) && leads()) plan.value_free()[0].arrive();
       ++step;
-    } while (exists(now));
+    } while (now.is(Position::exists));
     wait_for_turn(plan.grad_scores_written(), step - 1);
     issue_grad_query(last.number, step - 1);
+    free_staging();
+    named_wait(own_barrier + warpgroup, warpgroup_threads);
     wait_for_products<0>();
-    send_grad_query(last);
+    if (last.loads()) send_grad_query(last);
     if (leads()) wait_for_stores();
   }
 };

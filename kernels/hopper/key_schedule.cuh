@@ -7,16 +7,17 @@
 
 #include "common/sequence.cuh"
 #include "hopper/arguments.cuh"
-#include "hopper/ring.cuh"
 #include "hopper/grad_query_sums.cuh"
+#include "hopper/ring.cuh"
 #include "hopper/rows.cuh"
 #include "hopper/schedule.cuh"
 #include "portable/work.cuh"
 
 namespace gdpa::hopper {
 
-/// One that is worked on, one that waits: a CTA that took more could end long after the others.
-using KeyRing = Ring<KeyTile, 2>;
+/// One whose dQ is not through yet, one that is worked on, one that waits: a CTA that took more could end long after
+/// the others.
+using KeyRing = Ring<KeyTile, 3>;
 
 /// Describes the tile of `work`, which the queries `met` meet.
 template <class Config>
@@ -52,11 +53,10 @@ __device__ void describe_key_tile(KeyTile& tile, const BackwardArguments& argume
   const bool direct = is_direct(params.mask, work.keys.count);
   const bool has_second = direct && work.keys.count > Config::tile_keys;
   tile.grad_query_is = !direct ? GradQuery::added_to_sums : work.tile == 0 ? GradQuery::stored : GradQuery::added;
-  tile.links = !has_second      ? KeyTileLinks::none
-               : work.tile == 0 ? KeyTileLinks::to_next
-                                : KeyTileLinks::to_previous;
+  tile.links = !has_second ? KeyTileLinks::none : work.tile == 0 ? KeyTileLinks::to_next : KeyTileLinks::to_previous;
   tile.grad_query_y = origin_of(arguments.grad_query, params.queries, work.queries, b, first_query).y;
-  tile.grad_query = first_query + (params.queries.cumulative != nullptr ? work.queries.begin : b * params.queries.length);
+  tile.grad_query =
+      first_query + (params.queries.cumulative != nullptr ? work.queries.begin : b * params.queries.length);
   tile.grad_key = element_offset(params.grad_key, work.keys, b, first_key, work.head);
   tile.grad_value = element_offset(params.grad_value, work.keys, b, first_key, work.head);
 }
@@ -77,8 +77,8 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
   const portable::Owner owner{params.keys, arguments.common.packed_rows_k, params.heads_k, Config::tile_keys,
                               params.batch};
   const auto places = static_cast<unsigned>(owner.heads * owner.places());
-  for_all_summed_rows<Config, warps>(arguments, [&](const portable::Work& work, int64_t row, int rows) {
-    clear_sums<Config>(arguments, row, rows);
+  for_all_rows_left<Config, warps>(arguments, [&](const portable::Work& work, int64_t row, int rows) {
+    if (work.keys.count > 0) clear_sums<Config>(arguments, work.head, row, rows);
   });
   for (unsigned place = blockIdx.x * warps + threadIdx.x / 32; place < places; place += gridDim.x * warps) {
     const portable::Work work = portable::find_work(arguments.common, owner, false, place);
@@ -103,8 +103,8 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
   }
 }
 
-/// The dealer's work: takes one place after the other, which CTAs share by a counter, and fills the ring; ends it with a
-/// tile of no steps.
+/// The dealer's work: takes one place after the other, which CTAs share by a counter, and fills the ring; ends it with
+/// a tile of no steps.
 __device__ inline void deal_key_tiles(const BackwardArguments& arguments, const KeyRing& ring) {
   constexpr int words = sizeof(KeyTile) / sizeof(int);
   static_assert(words <= 32, "a word for each lane");
@@ -125,7 +125,10 @@ __device__ inline void deal_key_tiles(const BackwardArguments& arguments, const 
     const int steps = __shfl_sync(0xffffffffu, word, 0);  // the first two of the table's words
     const auto links = static_cast<KeyTileLinks>(__shfl_sync(0xffffffffu, word, 1));
     const bool is_others = steps == 0 || (links == KeyTileLinks::to_previous && !is_linked);
-    if (is_others && !ends) continue;
+    if (is_others && !ends) {
+      is_linked = false;  // offsets that fall, which they must not, may have made a link to nothing
+      continue;
+    }
     is_linked = links == KeyTileLinks::to_next;
     ring.wait_free(dealt);
     if (lane < words) reinterpret_cast<int*>(&ring[dealt])[lane] = word;

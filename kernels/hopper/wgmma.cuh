@@ -44,29 +44,29 @@ template <class Element, int columns>
 struct WarpgroupProduct;
 
 // One instruction has a name of its own for every n, and its operands are numbered: half of n sums, then the others.
-#define GDPA_PRODUCT(ELEMENT, TYPE, COLUMNS, NAMES, SUMS, A0, A1, A2, A3, B, ADD, T, ADD_SS, T_SS, T_A)              \
-  template <>                                                                                                        \
-  struct WarpgroupProduct<ELEMENT, COLUMNS> {                                                                        \
-    template <bool transposed>                                                                                       \
-    static __device__ __forceinline__ void multiply_add(float (&sums)[COLUMNS / 2], const unsigned (&a)[4],          \
-                                                        unsigned long long b, bool add) {                            \
-      asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #ADD                                                     \
-                   ", 0;\n"                                                                                          \
-                   "wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k16.f32." TYPE "." TYPE " {" NAMES "}, {%" #A0      \
-                   ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", add, 1, 1, %" #T ";\n}"                                \
-                   : SUMS(0)                                                                                         \
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int{add}), "n"(int{transposed}));       \
-    }                                                                                                                \
-    template <bool transposed, bool a_transposed = false>                                                            \
-    static __device__ __forceinline__ void multiply_add(float (&sums)[COLUMNS / 2], unsigned long long a,            \
-                                                        unsigned long long b, bool add) {                            \
-      asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #ADD_SS                                                  \
-                   ", 0;\n"                                                                                          \
-                   "wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k16.f32." TYPE "." TYPE " {" NAMES "}, %" #A0       \
-                   ", %" #A1 ", add, 1, 1, %" #T_A ", %" #T_SS ";\n}"                                                \
-                   : SUMS(0)                                                                                         \
-                   : "l"(a), "l"(b), "r"(int{add}), "n"(int{transposed}), "n"(int{a_transposed}));                   \
-    }                                                                                                                \
+#define GDPA_PRODUCT(ELEMENT, TYPE, COLUMNS, NAMES, SUMS, A0, A1, A2, A3, B, ADD, T, ADD_SS, T_SS, T_A)         \
+  template <>                                                                                                   \
+  struct WarpgroupProduct<ELEMENT, COLUMNS> {                                                                   \
+    template <bool transposed>                                                                                  \
+    static __device__ __forceinline__ void multiply_add(float (&sums)[COLUMNS / 2], const unsigned (&a)[4],     \
+                                                        unsigned long long b, bool add) {                       \
+      asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #ADD                                                \
+                   ", 0;\n"                                                                                     \
+                   "wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k16.f32." TYPE "." TYPE " {" NAMES "}, {%" #A0 \
+                   ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", add, 1, 1, %" #T ";\n}"                           \
+                   : SUMS(0)                                                                                    \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int{add}), "n"(int{transposed}));  \
+    }                                                                                                           \
+    template <bool transposed, bool a_transposed = false>                                                       \
+    static __device__ __forceinline__ void multiply_add(float (&sums)[COLUMNS / 2], unsigned long long a,       \
+                                                        unsigned long long b, bool add) {                       \
+      asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #ADD_SS                                             \
+                   ", 0;\n"                                                                                     \
+                   "wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k16.f32." TYPE "." TYPE " {" NAMES "}, %" #A0  \
+                   ", %" #A1 ", add, 1, 1, %" #T_A ", %" #T_SS ";\n}"                                           \
+                   : SUMS(0)                                                                                    \
+                   : "l"(a), "l"(b), "r"(int{add}), "n"(int{transposed}), "n"(int{a_transposed}));              \
+    }                                                                                                           \
   };
 #define GDPA_PRODUCTS(...)                    \
   GDPA_PRODUCT(BFloat16, "bf16", __VA_ARGS__) \
@@ -80,10 +80,11 @@ struct WarpgroupProduct;
 #define GDPA_NAMES_16                \
   "%0, %1, %2, %3, %4, %5, %6, %7, " \
   "%8, %9, %10, %11, %12, %13, %14, %15"
-#define GDPA_NAMES_32                        \
-  GDPA_NAMES_16 ", "                         \
-  "%16, %17, %18, %19, %20, %21, %22, %23, " \
-  "%24, %25, %26, %27, %28, %29, %30, %31"
+#define GDPA_NAMES_32                            \
+  GDPA_NAMES_16                                  \
+      ", "                                       \
+      "%16, %17, %18, %19, %20, %21, %22, %23, " \
+      "%24, %25, %26, %27, %28, %29, %30, %31"
 #define GDPA_NAMES_40 GDPA_NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
 #define GDPA_NAMES_48 GDPA_NAMES_40 ", %40, %41, %42, %43, %44, %45, %46, %47"
 #define GDPA_NAMES_56 GDPA_NAMES_48 ", %48, %49, %50, %51, %52, %53, %54, %55"

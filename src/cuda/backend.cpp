@@ -310,9 +310,8 @@ Plan explain(const Problem& problem, const Params& params, const activation::Fun
   const Sequence sequence(problem, params, function, target.gpu);
   const plan::GpuPlan& chosen = sequence.plan;
   // The first that computes products; the schedule of the Hopper backward runs before it.
-  const plan::GpuStep& first = *std::find_if(chosen.steps.begin(), chosen.steps.end(), [](const plan::GpuStep& step) {
-    return has_function(step.kernel.kind);
-  });
+  const plan::GpuStep& first = *std::find_if(chosen.steps.begin(), chosen.steps.end(),
+                                             [](const plan::GpuStep& step) { return has_function(step.kernel.kind); });
   Plan plan;
   plan.direction = problem.direction;
   plan.kernel = describe(first.kernel);

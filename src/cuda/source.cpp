@@ -97,7 +97,8 @@ std::string config_of(const KernelSpec& kernel, Accuracy accuracy) {
     return text + "};\n";
   }
   const bool is_forward = kernel.kind == KernelKind::forward;
-  if (has_function(kernel.kind)) text += fmt::format("  using Activation = ::{};\n", is_forward ? "Activation" : "ActivationWithDerivative");
+  if (has_function(kernel.kind))
+    text += fmt::format("  using Activation = ::{};\n", is_forward ? "Activation" : "ActivationWithDerivative");
   number("head_dim", kernel.head_dim);
   number("head_dim_v", kernel.head_dim_v);
   number("tile_queries", kernel.tile_queries);

@@ -12,7 +12,8 @@ namespace {
 
 // The driver's enumerations, as its binary interface has them (cuda.h, CUtensorMap...).
 enum class MapType : int { float16 = 6, bfloat16 = 9 };
-constexpr int no_interleave = 0, swizzle_64_bytes = 2, swizzle_128_bytes = 3, promotion_256_bytes = 3, fill_with_zeros = 0;
+constexpr int no_interleave = 0, swizzle_64_bytes = 2, swizzle_128_bytes = 3, promotion_256_bytes = 3,
+              fill_with_zeros = 0;
 
 constexpr int64_t element_bytes = 2;
 constexpr int64_t most_stride = int64_t{1} << 40;      // bytes, of a map

@@ -127,17 +127,19 @@ class Planner {
     return plan_;
   }
 
-  /// A schedule, the main kernel with one CTA for each multiprocessor, and the rounding of those dQ that are summed.
+  /// A schedule, the main kernel with one CTA for each multiprocessor, and the rounding of what it left of dQ.
   GpuPlan hopper_backward(KernelSpec& kernel) {
     constexpr int64_t places_of_a_cta = 8;
     choose_hopper_backward_tiles(kernel);
     kernel.reduce_grad_query = false;
-    const bool all_direct = keys_.form != Form::jagged && hopper::is_direct(problem_.mask, keys_.length());
+    const bool all_direct = is_all_direct(problem_);
     plan_.deterministic = all_direct;
     plan_.reason =
-        "one CTA on each multiprocessor takes tiles of keys, and adds to sums of dQ where a sequence has more than two";
+        all_direct ? "one CTA on each multiprocessor takes all keys of a sequence, and stores dQ at once"
+                   : "one CTA on each multiprocessor takes tiles of keys, and adds to sums of dQ where a sequence has "
+                     "more than 256 keys or a mask";
     const int64_t tiles = problem_.heads_k * keys_.most_tiles(kernel.tile_keys, problem_.batch);
-    const int64_t query_tiles = queries_.most_tiles(kernel.tile_queries, problem_.batch);
+    const int64_t query_tiles = problem_.heads_q * queries_.most_tiles(kernel.tile_queries, problem_.batch);
     plan_.places = tiles;
     GpuWorkspace& workspace = plan_.workspace;
     const auto take = [&](int64_t bytes) {
@@ -158,7 +160,9 @@ class Planner {
     };
     add(KernelKind::key_schedule, divide_up(std::max(tiles, all_direct ? 0 : query_tiles), places_of_a_cta));
     add(KernelKind::backward, std::min<int64_t>(tiles, gpu_.multiprocessors));
-    if (!all_direct) add(KernelKind::round_grad_query, divide_up(query_tiles, places_of_a_cta));
+    // Rows that no sequence has get their zeros there.
+    const bool has_rows_left = !all_direct || queries_.form == Form::jagged;
+    if (has_rows_left) add(KernelKind::round_grad_query, divide_up(query_tiles, places_of_a_cta));
     return plan_;
   }
 

@@ -30,7 +30,15 @@ enum class FunctionRegisters : std::uint8_t { few, many };
 /// What the program of f and f' takes: many where a step is a long polynomial in fp32 (erf, softplus, powers, sines).
 FunctionRegisters registers_of(const activation::Program& program, Accuracy accuracy);
 
-enum class KernelKind : std::uint8_t { forward, backward, backward_query, key_schedule, round_grad_query, reduce, check_offsets };
+enum class KernelKind : std::uint8_t {
+  forward,
+  backward,
+  backward_query,
+  key_schedule,
+  round_grad_query,
+  reduce,
+  check_offsets
+};
 
 /// How the tensor cores see the operands. fp32 is computed in tf32, one product or three.
 enum class GpuElement : std::uint8_t { bfloat16, float16, float32, tensor_float32 };
@@ -68,7 +76,7 @@ struct GpuStep {
 
 /// Where fp32 sums lie in the workspace, in bytes from its start; -1 where there are none.
 struct GpuWorkspace {
-  int64_t grad_query = -1;         ///< hopper: in an order of their own, cleared and rounded by kernels of its own
+  int64_t grad_query = -1;  ///< hopper: in an order of their own, cleared and rounded by kernels of its own
   int64_t grad_key = -1;
   int64_t grad_value = -1;
   int64_t places_taken = -1;  ///< hopper: the counter of backward's schedule, and its table

@@ -72,7 +72,7 @@ std::string why_not_backward(const Problem& problem, const KernelSpec& kernel) {
   }
   const auto is_shared = [&](Form form) { return form == Form::shared && problem.batch != 1; };
   if (is_shared(problem.query_form) || is_shared(problem.key_form)) return "the batch shares an operand";
-  if (problem.deterministic) return "dQ shall be summed in one order";
+  if (problem.deterministic && !is_all_direct(problem)) return "dQ shall be summed in one order";
   return {};
 }
 
@@ -104,10 +104,15 @@ void choose_hopper_tiles(KernelSpec& kernel, int64_t mean_keys) {
   kernel.query_stages = are_few ? 3 : 1;
 }
 
+bool is_all_direct(const Problem& problem) {
+  return problem.key_form == Form::dense && problem.batch > 0 &&
+         hopper::is_direct(problem.mask, problem.rows_k / problem.batch);
+}
+
 void choose_hopper_backward_tiles(KernelSpec& kernel) {
   kernel.family = KernelFamily::hopper;
-  kernel.tile_queries = 64;
-  kernel.tile_keys = 128;
+  kernel.tile_queries = hopper::backward_tile_queries;
+  kernel.tile_keys = hopper::backward_tile_keys;
   kernel.warps = 8;  // two warpgroups
   kernel.stages = 2;
 }

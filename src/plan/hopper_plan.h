@@ -19,4 +19,8 @@ void choose_hopper_tiles(KernelSpec& kernel, int64_t mean_keys);
 /// The same of a backward kernel.
 void choose_hopper_backward_tiles(KernelSpec& kernel);
 
+/// Whether backward stores dQ of every batch entry at once, without sums and in one order: where lengths of keys are
+/// known and few.
+bool is_all_direct(const Problem& problem);
+
 }  // namespace gdpa::plan

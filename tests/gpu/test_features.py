@@ -216,6 +216,37 @@ def test_a_score_of_minus_infinity_gets_the_limit_of_the_function(name: str, hea
     assert torch.equal(*results)
 
 
+def padded_gradients(tensors: list[torch.Tensor], lengths: list[list[int]], weights: torch.Tensor) -> list[torch.Tensor]:
+    """The gradients of gelu_tanh attention in fp64, of all sequences at once, padded to the longest."""
+    sides = [torch.tensor(lengths[0]), *(torch.tensor(lengths[1]) for _ in range(2))]
+    kept = [torch.arange(int(side.max()))[None] < side[:, None] for side in sides]
+    padded = []
+    for tensor, mask in zip([*tensors, weights], [*kept, kept[0]], strict=True):
+        rows = torch.zeros(*mask.shape, *tensor.shape[1:], dtype=torch.float64)
+        rows[mask] = tensor.detach().double()
+        padded.append(rows.requires_grad_())
+    query, key, value, grad_output = padded
+    scores = torch.einsum("bihd,bjhd->bhij", query, key) / query.shape[-1] ** 0.5
+    probabilities = torch.nn.functional.gelu(scores, approximate="tanh") * kept[1][:, None, None]
+    output = torch.einsum("bhij,bjhd->bihd", probabilities, value)
+    gradients = torch.autograd.grad(output, padded[:3], grad_output.detach())
+    return [gradient[mask] for gradient, mask in zip(gradients, kept, strict=True)]
+
+
+# So many that each CTA has a row of them: of no query or one tile of them, of no keys, one tile, two or more.
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("longest", [(130, 300), (64, 130), (70, 500), (300, 257)])
+def test_sequences_that_follow_each_other_on_a_cta(longest: tuple[int, int], head_dim: int) -> None:
+    lengths = [torch.randint(0, most + 1, (1200,)).tolist() for most in longest]
+    query, (key, value) = operands(sum(lengths[0]), 1, head_dim)[0], operands(sum(lengths[1]), 1, head_dim)[1:]
+    tensors = [query, key, value]
+    weights = torch.randn_like(tensors[0])
+    output = gdpa.varlen_attention(*tensors, offsets(lengths[0]), offsets(lengths[1]), activation="gelu_tanh")
+    gradients = torch.autograd.grad(output, tensors, weights)
+    for got, wanted in zip(gradients, padded_gradients(tensors, lengths, weights), strict=True):
+        assert (got - wanted).norm() <= 2 * 3e-3 * wanted.norm()
+
+
 def test_tf32_follows_pytorch() -> None:
     problem = Problem(*(t.detach() for t in operands(300, dtype=torch.float32)), [100, 200], [100, 200])
     weights = torch.randn(300, 2, 64)
