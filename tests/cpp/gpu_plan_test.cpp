@@ -243,41 +243,58 @@ TEST(GpuPlan, HopperGetsItsOwnBackwardBetweenAScheduleOfItsTilesOfKeysAndTheRoun
   }
   EXPECT_FALSE(plan.deterministic);
 
-  constexpr int64_t warps = 8;  // of the CTAs before and behind, each with a place or a tile of queries
+  // A warp, of 8 of a CTA, for each place of the table, and for each tile of queries whose dQ is cleared and rounded.
+  constexpr int64_t warps = 8;
+  const auto ctas = [](int64_t tiles) { return (tiles + warps - 1) / warps; };
   EXPECT_EQ(plan.places, 2 * (3000 / 128 + 10 + 1));  // no more tiles than these, however the rows are cut
-  EXPECT_EQ(plan.steps[0].work, (plan.places + warps - 1) / warps);
+  EXPECT_EQ(plan.steps[0].work, ctas(4 * (1000 / 64 + 10 + 1)));
   EXPECT_EQ(plan.steps[1].work, plan.places);
-  EXPECT_EQ(plan.steps[2].work, (1000 / 64 + 10 + 1 + warps - 1) / warps);
-  problem.rows_q = 100'000;
-  EXPECT_EQ(hopper_plan_of(problem).steps[0].work, (100'000 / 64 + 10 + 1 + warps - 1) / warps) << "it clears sums";
+  EXPECT_EQ(plan.steps[2].work, ctas(4 * (1000 / 64 + 10 + 1)));
+  problem.rows_q = 100;
+  EXPECT_EQ(hopper_plan_of(problem).steps[0].work, ctas(plan.places));
   problem.rows_k = 100'000;
   EXPECT_EQ(hopper_plan_of(problem).steps[1].work, Gpu{}.multiprocessors);
 }
 
-TEST(GpuPlan, ADenseBatchOfFewKeysNeedsNoSumsOfDQ) {
+TEST(GpuPlan, FewDenseKeysNeedNoSumsOfDQAndAreDeterministic) {
   Problem problem = problem_of(Direction::backward);
   problem.query_form = problem.key_form = Form::dense;
   problem.rows_k = problem.batch * 256;
-  const GpuPlan plan = hopper_plan_of(problem);
-  EXPECT_EQ(kinds_of(plan), (std::vector{KernelKind::key_schedule, KernelKind::backward}));
-  EXPECT_EQ(plan.workspace.grad_query, -1);
-  EXPECT_TRUE(plan.deterministic);
-  EXPECT_EQ(plan.places, 2 * 10 * 2);
+  for (const bool deterministic : {false, true}) {
+    problem.deterministic = deterministic;
+    const GpuPlan plan = hopper_plan_of(problem);
+    EXPECT_EQ(kinds_of(plan), (std::vector{KernelKind::key_schedule, KernelKind::backward})) << plan.reason;
+    EXPECT_EQ(plan.workspace.grad_query, -1);
+    EXPECT_TRUE(plan.deterministic);
+    EXPECT_EQ(plan.places, 2 * 10 * 2);
+    EXPECT_EQ(plan.steps[0].work, plan.places / 8) << "nothing is cleared";
+  }
 
+  problem.deterministic = false;
   const auto needs_sums = [](const Problem& other) {
     const GpuPlan with_sums = hopper_plan_of(other);
     return with_sums.workspace.grad_query >= 0 && !with_sums.deterministic && with_sums.steps.size() == 3;
   };
   problem.rows_k = problem.batch * 257;
   EXPECT_TRUE(needs_sums(problem)) << "more keys than a CTA takes";
-  problem.rows_k = 0;
-  EXPECT_TRUE(needs_sums(problem)) << "no tile of keys would write dQ";
   problem.rows_k = problem.batch * 256;
   problem.mask = Mask::causal();
   EXPECT_TRUE(needs_sums(problem)) << "queries that meet no key of a tile";
   problem.mask = {};
   problem.key_form = Form::jagged;
   EXPECT_TRUE(needs_sums(problem)) << "a sequence may be longer than the mean";
+}
+
+TEST(GpuPlan, RowsThatNoSequenceHasGetTheirZerosWhereNothingIsSummed) {
+  Problem problem = problem_of(Direction::backward);
+  problem.key_form = Form::dense;
+  problem.rows_k = problem.batch * 256;
+  ASSERT_EQ(problem.query_form, Form::jagged);
+  const GpuPlan plan = hopper_plan_of(problem);
+  EXPECT_EQ(kinds_of(plan),
+            (std::vector{KernelKind::key_schedule, KernelKind::backward, KernelKind::round_grad_query}));
+  EXPECT_EQ(plan.workspace.grad_query, -1);
+  EXPECT_TRUE(plan.deterministic);
 }
 
 TEST(GpuPlan, WhatTheHopperBackwardDoesNotTakeIsPortableAndThePlanSaysWhy) {
