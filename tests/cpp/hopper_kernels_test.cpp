@@ -1,14 +1,20 @@
-// The Hopper kernels compile, by the NVRTC at hand, without a spill and without a warning that products wait for each
-// other, multiply by WGMMA and copy by TMA; and the function lies between the two waits, where the products of P V run
-// beside it, in as few instructions as its formula has. No GPU is needed.
+// The Hopper kernels compile, forward by the NVRTC at hand and backward by the oldest one too, without a spill and
+// without a warning that products wait for each other, multiply by WGMMA and copy by TMA; and the function lies between
+// two waits, where products run beside it, in as few instructions as its formula has. No GPU is needed.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <optional>
 #include <ostream>
 #include <regex>
 #include <set>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
+#include "compilers.h"
 #include "cuda/source.h"
 #include "disassemble.h"
 #include "gdpa/error.h"
@@ -17,6 +23,20 @@
 
 namespace gdpa::cuda {
 namespace {
+
+/// Instructions of machine code whose operation begins with `operation`.
+int count(std::string_view code, const std::string& operation) {
+  int result = 0;
+  for (std::size_t at = 0; (at = code.find(" " + operation, at)) != std::string_view::npos; ++at) ++result;
+  return result;
+}
+
+/// Of ptxas: C7508: setmaxnreg ignored; C7510 to C7519: products serialised.
+bool has_warning(const jit::Compiled& compiled) { return std::regex_search(compiled.log, std::regex("C75[01][0-9]")); }
+
+bool has_no_spill(const jit::Compiled& compiled) {
+  return compiled.log.find("0 bytes spill stores, 0 bytes spill loads") != std::string::npos;
+}
 
 struct Case {
   DType dtype;
@@ -65,9 +85,8 @@ class HopperKernels : public testing::TestWithParam<Case> {
 };
 
 TEST_P(HopperKernels, KeepEverythingInRegistersAndNoProductWaits) {
-  EXPECT_NE(compiled_.log.find("0 bytes spill stores, 0 bytes spill loads"), std::string::npos) << compiled_.log;
-  // C7508: setmaxnreg ignored; C7510 to C7519: products serialised.
-  EXPECT_FALSE(std::regex_search(compiled_.log, std::regex("C75[01][0-9]"))) << compiled_.log;
+  EXPECT_TRUE(has_no_spill(compiled_)) << compiled_.log;
+  EXPECT_FALSE(has_warning(compiled_)) << compiled_.log;
 }
 
 TEST_P(HopperKernels, TheFunctionRunsWhileTheProductsDo) {
@@ -85,13 +104,9 @@ TEST_P(HopperKernels, TheFunctionRunsWhileTheProductsDo) {
   for (std::size_t begin = 0; (begin = code.find(wait_for_scores, begin)) != std::string::npos; ++begin) {
     const std::size_t end = code.find(wait_for_output, begin);
     ASSERT_NE(end, std::string::npos);
-    const auto count = [&](const char* instruction) {
-      int result = 0;
-      for (std::size_t at = begin; (at = code.find(instruction, at)) < end; ++at) ++result;
-      return result;
-    };
-    tanhs.insert(count(" MUFU.TANH "));
-    arithmetic.insert(count(" FMUL ") + count(" FFMA ") + count(" FADD ") + count(" FMNMX"));
+    const std::string_view part = std::string_view(code).substr(begin, end - begin);
+    tanhs.insert(count(part, "MUFU.TANH "));
+    arithmetic.insert(count(part, "FMUL ") + count(part, "FFMA ") + count(part, "FADD ") + count(part, "FMNMX"));
   }
   const int scores = kernel_.tile_keys / 2;
   const Case& test = GetParam();
@@ -120,6 +135,146 @@ INSTANTIATE_TEST_SUITE_P(
         Case{DType::float16, 136, 200, 2048, "tanh", 1, 1, 0}, Case{DType::bfloat16, 128, 256, 2048, "gelu", 1, 6, 1},
         Case{DType::bfloat16, 256, 64, 2048, "silu", 1, 1, 1}, Case{DType::bfloat16, 256, 256, 2048, "gelu", 1, 6, 1},
         Case{DType::float16, 256, 256, 128, "gelu_tanh", 1, 4, 1}));
+
+// --- backward --------------------------------------------------------------------------------------------------------
+
+struct BackwardCase {
+  DType dtype;
+  int64_t head_dim;
+  int64_t head_dim_v;
+  const char* function;
+  Accuracy accuracy;
+  int special;     ///< MUFU instructions, for f and f' of each score
+  int arithmetic;  ///< instructions in fp32 beside them
+};
+
+std::ostream& operator<<(std::ostream& stream, const BackwardCase& test) {
+  return stream << test.head_dim << " x " << test.head_dim_v << ", " << test.function
+                << (test.accuracy == Accuracy::fast ? ", fast" : ", exact");
+}
+
+/// The kernels of backward for such a problem, in the order in which they run.
+std::vector<plan::KernelSpec> backward_kernels(DType dtype, int64_t head_dim, int64_t head_dim_v) {
+  Problem problem;
+  problem.direction = Direction::backward;
+  problem.dtype = dtype;
+  problem.batch = 10;
+  problem.heads_q = problem.heads_k = 4;
+  problem.head_dim = head_dim;
+  problem.head_dim_v = head_dim_v;
+  problem.rows_q = problem.rows_k = 2048 * problem.batch;
+  const plan::GpuPlan plan = plan::gpu_plan(problem, plan::Gpu{}, plan::FunctionRegisters::few, true,
+                                            plan::Float32Products::three, plan::TensorMaps::available);
+  std::vector<plan::KernelSpec> kernels;
+  for (const plan::GpuStep& step : plan.steps) {
+    EXPECT_EQ(step.kernel.family, plan::KernelFamily::hopper) << plan.reason;
+    kernels.push_back(step.kernel);
+  }
+  return kernels;
+}
+
+jit::Compiled compile(const jit::Nvrtc& nvrtc, const plan::KernelSpec& kernel, const Activation& activation,
+                      Accuracy accuracy) {
+  return nvrtc.compile({kernel_source(kernel, activation.function(), accuracy), activation.text()}, "sm_90a",
+                       {"--ptxas-options=-v"});
+}
+
+class HopperBackwardKernel : public testing::TestWithParam<BackwardCase> {
+ protected:
+  /// Calls visit(compiled) for each NVRTC.
+  template <class Visit>
+  void visit_compiled(Visit visit) const {
+    const BackwardCase& test = GetParam();
+    const auto kernels = backward_kernels(test.dtype, test.head_dim, test.head_dim_v);
+    const auto kernel = std::find_if(kernels.begin(), kernels.end(),
+                                     [](const auto& one) { return one.kind == plan::KernelKind::backward; });
+    ASSERT_NE(kernel, kernels.end());
+    try {
+      compilers();
+    } catch (const Error& error) {
+      GTEST_SKIP() << error.what();
+    }
+    for (const jit::Nvrtc& nvrtc : compilers()) {
+      SCOPED_TRACE(fmt::format("NVRTC {}.{}", nvrtc.major(), nvrtc.minor()));
+      visit(compile(nvrtc, *kernel, Activation(test.function), test.accuracy));
+    }
+  }
+};
+
+/// Where machine code waits for products: the place of each wait, and how many groups of products may still run behind
+/// it.
+std::vector<std::pair<std::size_t, char>> waits_for_products(std::string_view code) {
+  constexpr std::string_view wait = "WARPGROUP.DEPBAR.LE gsb0, 0x";
+  std::vector<std::pair<std::size_t, char>> waits;
+  for (std::size_t at = 0; (at = code.find(wait, at)) != std::string_view::npos; ++at) {
+    waits.emplace_back(at, code[at + wait.size()]);
+  }
+  return waits;
+}
+
+TEST_P(HopperBackwardKernel, KeepsEverythingInRegistersAndItsFunctionRunsWhileProductsDo) {
+  visit_compiled([](const jit::Compiled& compiled) {
+    EXPECT_TRUE(has_no_spill(compiled)) << compiled.log;
+    EXPECT_NE(compiled.log.find(" 0 bytes stack frame"), std::string::npos) << compiled.log;
+    EXPECT_FALSE(has_warning(compiled)) << compiled.log;
+    if (disassembler().empty()) return;
+    const std::string code = disassemble(compiled.cubin);
+    for (const char* instruction : {"HGMMA", "UTMALDG", "USETMAXREG", "UBLKRED", "UTMASTG", "UTMAREDG"}) {
+      EXPECT_GT(count(code, instruction), 0) << instruction;  // dQ leaves by the copy engine in each of three ways
+    }
+    // Before the loop for S and dP of the first tile. In it for dV and dK, which frees Q and dO; for dQ; for S; for dP.
+    // Behind it for the last dQ. With a wait more, products run one after the other.
+    const auto waits = waits_for_products(code);
+    std::string left;
+    for (const auto& wait : waits) left += wait.second;
+    ASSERT_EQ(left, "1011100");
+    // Between the wait for S and that for dP, in both places: the whole function, for the scores of a thread.
+    constexpr int scores = 32;
+    for (const std::size_t wait_for_scores : {0, 4}) {
+      const std::size_t begin = waits[wait_for_scores].first, end = waits[wait_for_scores + 1].first;
+      const std::string_view part = std::string_view(code).substr(begin, end - begin);
+      EXPECT_EQ(count(part, "MUFU"), GetParam().special * scores);
+      EXPECT_EQ(count(part, "FMUL") + count(part, "FFMA") + count(part, "FADD") + count(part, "FMNMX"),
+                GetParam().arithmetic * scores);
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Plans, HopperBackwardKernel,
+                         testing::Values(BackwardCase{DType::bfloat16, 128, 128, "gelu_tanh", Accuracy::fast, 1, 13},
+                                         BackwardCase{DType::float16, 128, 128, "gelu_tanh", Accuracy::exact, 2, 21},
+                                         BackwardCase{DType::bfloat16, 128, 128, "silu", Accuracy::fast, 1, 7},
+                                         BackwardCase{DType::bfloat16, 128, 128, "relu", Accuracy::fast, 0, 1},
+                                         BackwardCase{DType::float16, 128, 128, "gelu", Accuracy::fast, 2, 13},
+                                         BackwardCase{DType::bfloat16, 64, 64, "gelu_tanh", Accuracy::fast, 1, 13},
+                                         BackwardCase{DType::float16, 64, 64, "silu", Accuracy::exact, 2, 15},
+                                         BackwardCase{DType::bfloat16, 64, 64, "relu", Accuracy::exact, 0, 1},
+                                         BackwardCase{DType::float16, 96, 64, "gelu", Accuracy::exact, 2, 23},
+                                         BackwardCase{DType::bfloat16, 96, 64, "identity", Accuracy::fast, 0, 1}));
+
+TEST(HopperBackward, TheKernelsBesideItKeepEverythingInRegisters) {
+  for (const auto& [head_dim, head_dim_v] : {std::pair{128, 128}, std::pair{40, 72}}) {
+    for (const DType dtype : {DType::bfloat16, DType::float16}) {
+      for (const plan::KernelSpec& kernel : backward_kernels(dtype, head_dim, head_dim_v)) {
+        if (has_function(kernel.kind)) continue;
+        for (const jit::Nvrtc& nvrtc : compilers()) {
+          const jit::Compiled compiled = compile(nvrtc, kernel, Activation("silu"), Accuracy::fast);
+          EXPECT_TRUE(has_no_spill(compiled)) << describe(kernel) << compiled.log;
+          EXPECT_NE(compiled.log.find(" 0 bytes stack frame"), std::string::npos) << compiled.log;
+        }
+      }
+    }
+  }
+}
+
+TEST(HopperBackward, TheScheduleIsOneKernelWhateverTheFunction) {
+  for (const plan::KernelSpec& kernel : backward_kernels(DType::bfloat16, 128, 128)) {
+    const auto source = [&](const char* function) {
+      return kernel_source(kernel, Activation(function).function(), Accuracy::fast);
+    };
+    EXPECT_EQ(source("silu") == source("relu"), kernel.kind != plan::KernelKind::backward) << describe(kernel);
+  }
+}
 
 }  // namespace
 }  // namespace gdpa::cuda
