@@ -5,6 +5,7 @@
 // inner order is that of the lanes (column_of); in rows of odd index each two neighbouring groups are exchanged.
 #pragma once
 
+#include "common/lanes.cuh"
 #include "common/tile.cuh"
 #include "hopper/arguments.cuh"
 #include "hopper/rows.cuh"
@@ -12,20 +13,57 @@
 
 namespace gdpa::hopper {
 
-/// Calls visit(work, first row, rows) for every tile of queries of a head whose dQ backward does not store, because it is
-/// summed or because there are no keys, as for rows that no sequence has; by a warp of each `warps` of a CTA. Rows are counted over the batch.
+/// Places of work.cuh that a warp looks up at once, one a lane: the searches wait for memory together.
+constexpr int places_at_once = 8;
+
+/// Calls visit(work) for the places from `first` on, each lane of the first few with the work of its own; by a warp.
+template <class Visit>
+__device__ void look_up_places(const BackwardArguments& arguments, const portable::Owner& owner, bool owns_queries,
+                               unsigned first, Visit visit) {
+  const auto places = static_cast<unsigned>(owner.heads * owner.places());
+  const unsigned place = first + static_cast<unsigned>(lane_index());
+  portable::Work work{};
+  if (lane_index() < places_at_once && place < places) {
+    const int64_t entry = owner.jagged() ? portable::find_entry_alone(owner, place) : 0;
+    work = portable::work_at(arguments.common, owner, owns_queries, place, entry);
+  }
+  visit(work);
+  __syncwarp();
+}
+
+/// Rows of dQ that backward does not store, because they are summed or because there are no keys, as for rows that no
+/// sequence has: those of one tile of one head.
+struct RowsLeft {
+  int64_t row;     ///< the first, counted over the batch
+  int64_t offset;  ///< elements from the gradient's data to it
+  int rows;
+  int head;
+  int keys;
+};
+
+/// Calls visit(left) for all of them; by a warp of each `warps` of a CTA.
 template <class Config, unsigned warps, class Visit>
 __device__ void for_all_rows_left(const BackwardArguments& arguments, Visit visit) {
   const Params& params = arguments.common.params;
   const portable::Owner owner{params.queries, arguments.common.packed_rows_q, params.heads_q, Config::tile_queries,
                               params.batch};
   const auto places = static_cast<unsigned>(owner.heads * owner.places());
-  for (unsigned place = blockIdx.x * warps + threadIdx.x / 32; place < places; place += gridDim.x * warps) {
-    const portable::Work work = portable::find_work(arguments.common, owner, true, place);
-    if (!work.exists || is_direct(params.mask, work.keys.count)) continue;
-    const int first = work.tile * Config::tile_queries;
-    const int64_t row = first + (owner.jagged() ? work.queries.begin : work.batch_begin * params.queries.length);
-    visit(work, row, min(Config::tile_queries, work.queries.count - first));
+  for (unsigned first = (blockIdx.x * warps + threadIdx.x / 32) * places_at_once; first < places;
+       first += gridDim.x * warps * places_at_once) {
+    look_up_places(arguments, owner, true, first, [&](const portable::Work& work) {
+      const int row = work.tile * Config::tile_queries;
+      const RowsLeft mine = {row + (owner.jagged() ? work.queries.begin : work.batch_begin * params.queries.length),
+                             element_offset(params.grad_query, work.queries, work.batch_begin, row, work.head),
+                             min(Config::tile_queries, work.queries.count - row), work.head, work.keys.count};
+      const bool is_left = work.exists && !is_direct(params.mask, work.keys.count);
+      for (unsigned left = __ballot_sync(0xffffffffu, is_left); left != 0; left &= left - 1) {
+        const int source = __ffs(static_cast<int>(left)) - 1;
+        const auto of_source = [source](auto value) { return __shfl_sync(0xffffffffu, value, source); };
+        visit(RowsLeft{of_source(mine.row), of_source(mine.offset), of_source(mine.rows), of_source(mine.head),
+                       of_source(mine.keys)});
+        __syncwarp();
+      }
+    });
   }
 }
 
@@ -38,10 +76,10 @@ __device__ float* sums_at(const BackwardArguments& arguments, int64_t head, int 
 
 /// By a warp.
 template <class Config>
-__device__ void clear_sums(const BackwardArguments& arguments, int64_t head, int64_t row, int rows) {
-  const int chunks = rows * half_columns(Config::head_dim) / 4;
+__device__ void clear_sums(const BackwardArguments& arguments, const RowsLeft& left) {
+  const int chunks = left.rows * half_columns(Config::head_dim) / 4;
   for (int half = 0; half < 2; ++half) {
-    auto* const to = reinterpret_cast<float4*>(sums_at<Config>(arguments, head, half, row));
+    auto* const to = reinterpret_cast<float4*>(sums_at<Config>(arguments, left.head, half, left.row));
     for (int i = lane_index(); i < chunks; i += 32) to[i] = {};
   }
 }
@@ -51,10 +89,10 @@ constexpr int round_grad_query_threads = 256;
 template <class Config>
 constexpr int round_grad_query_shared_bytes = 0;
 
-/// A kernel of its own: multiplies the sums by scale, and by out_scale where it is one number, and writes dQ; zeros where
-/// there are no keys.
+/// A kernel of its own: multiplies the sums by scale, and by out_scale where it is one number, and writes dQ; zeros
+/// where there are no keys.
 ///
-/// Launch: grid any number of CTAs, best tiles of queries / 8; block round_grad_query_threads<Config>; no shared
+/// Launch: grid any number of CTAs, best tiles of queries / 64; block round_grad_query_threads<Config>; no shared
 /// memory.
 template <class Config>
 __device__ void round_grad_query(const BackwardArguments& arguments) {
@@ -69,15 +107,14 @@ __device__ void round_grad_query(const BackwardArguments& arguments) {
   const auto factor = static_cast<float>(params.scale * (is_number ? params.out_scale.number : 1.0));
   const int lane = lane_index(), place = lane % row_lanes * 4;
   const int lane_row = lane / row_lanes;
-  for_all_rows_left<Config, warps>(arguments, [&](const portable::Work& work, int64_t first_row, int rows) {
-    auto* const gradient =
-        static_cast<Storage*>(params.grad_query.data) +
-        element_offset(params.grad_query, work.queries, work.batch_begin, work.tile * Config::tile_queries, work.head);
-    if (work.keys.count == 0) {
+  for_all_rows_left<Config, warps>(arguments, [&](const RowsLeft& left) {
+    const int rows = left.rows;
+    auto* const gradient = static_cast<Storage*>(params.grad_query.data) + left.offset;
+    if (left.keys == 0) {
       write_zero_rows<Element, Config::head_dim>(gradient, params.grad_query.row_stride, rows);
       return;
     }
-    const float* const sums = sums_at<Config>(arguments, work.head, place / half, first_row) + place % half;
+    const float* const sums = sums_at<Config>(arguments, left.head, place / half, left.row) + place % half;
     for (int begin = 0; begin < rows; begin += rows_at_once) {
       float4 four[4];
 #pragma unroll
@@ -97,7 +134,7 @@ __device__ void round_grad_query(const BackwardArguments& arguments) {
         const unsigned high_second = __shfl_sync(0xffffffffu, high, source + 1);
         const bool is_high = lane % 4 >= 2;
         const int row = begin + i * (32 / row_lanes) + lane_row;
-        const int turned = place ^ (static_cast<int>(first_row + row) & 1) * column_group;
+        const int turned = place ^ (static_cast<int>(left.row + row) & 1) * column_group;
         if (row < rows && turned < Config::head_dim) {
           *reinterpret_cast<uint2*>(gradient + row * params.grad_query.row_stride + turned) =
               is_high ? uint2{high_first, high_second} : uint2{low_first, low_second};

@@ -61,14 +61,19 @@ __device__ void describe_key_tile(KeyTile& tile, const BackwardArguments& argume
   tile.grad_value = element_offset(params.grad_value, work.keys, b, first_key, work.head);
 }
 
+template <int columns>
+struct Columns {
+  static constexpr int value = columns;
+};
+
 template <class Config>
 constexpr int key_schedule_threads = 256;
 template <class Config>
 constexpr int key_schedule_shared_bytes = 0;
 
-/// A kernel of its own, a warp for each place; it also clears the sums of dQ that are used.
+/// A kernel of its own, a lane for each place; it also clears the sums of dQ that are used.
 ///
-/// Launch: grid any number of CTAs, best places / 8; block key_schedule_threads<Config>; no shared memory.
+/// Launch: grid any number of CTAs, best places / 64; block key_schedule_threads<Config>; no shared memory.
 template <class Config>
 __device__ void key_schedule(const BackwardArguments& arguments) {
   using Storage = typename Config::Element::Storage;
@@ -77,29 +82,45 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
   const portable::Owner owner{params.keys, arguments.common.packed_rows_k, params.heads_k, Config::tile_keys,
                               params.batch};
   const auto places = static_cast<unsigned>(owner.heads * owner.places());
-  for_all_rows_left<Config, warps>(arguments, [&](const portable::Work& work, int64_t row, int rows) {
-    if (work.keys.count > 0) clear_sums<Config>(arguments, work.head, row, rows);
+  for_all_rows_left<Config, warps>(arguments, [&](const RowsLeft& left) {
+    if (left.keys > 0) clear_sums<Config>(arguments, left);
   });
-  for (unsigned place = blockIdx.x * warps + threadIdx.x / 32; place < places; place += gridDim.x * warps) {
-    const portable::Work work = portable::find_work(arguments.common, owner, false, place);
-    KeyTile& tile = arguments.key_tiles[place];
-    if (lane_index() == 0) tile.steps = 0;
-    if (!work.exists) continue;
-    const int first_key = work.tile * Config::tile_keys;
-    const MaskOfSequence mask{params.mask, work.queries.count, work.keys.count};
-    const Kept met = mask.queries_of(first_key, Config::tile_keys);
-    if (met.count > 0) {
-      if (lane_index() == 0) describe_key_tile<Config>(tile, arguments, work, met);
-      continue;
-    }
-    const int rows = min(Config::tile_keys, work.keys.count - first_key);
-    const auto at = [&](const Operand& operand) {
-      return static_cast<Storage*>(operand.data) +
-             element_offset(operand, work.keys, work.batch_begin, first_key, work.head);
-    };
-    write_zero_rows<typename Config::Element, Config::head_dim>(at(params.grad_key), params.grad_key.row_stride, rows);
-    write_zero_rows<typename Config::Element, Config::head_dim_v>(at(params.grad_value), params.grad_value.row_stride,
-                                                                  rows);
+  for (unsigned first = (blockIdx.x * warps + threadIdx.x / 32) * places_at_once; first < places;
+       first += gridDim.x * warps * places_at_once) {
+    look_up_places(arguments, owner, false, first, [&](const portable::Work& work) {
+      const unsigned place = first + static_cast<unsigned>(lane_index());
+      const int first_key = work.tile * Config::tile_keys;
+      Kept met{0, 0};
+      if (work.exists) {
+        const MaskOfSequence mask{params.mask, work.queries.count, work.keys.count};
+        met = mask.queries_of(first_key, Config::tile_keys);
+      }
+      if (lane_index() < places_at_once && place < places) {
+        KeyTile& tile = arguments.key_tiles[place];
+        if (met.count > 0) {
+          describe_key_tile<Config>(tile, arguments, work, met);
+        } else {
+          tile.steps = 0;
+        }
+      }
+      const auto offset_in = [&](const Operand& operand) {
+        return element_offset(operand, work.keys, work.batch_begin, first_key, work.head);
+      };
+      const int64_t key_offset = offset_in(params.grad_key), value_offset = offset_in(params.grad_value);
+      const int rows = min(Config::tile_keys, work.keys.count - first_key);
+      const bool has_zeros = work.exists && met.count == 0;
+      for (unsigned left = __ballot_sync(0xffffffffu, has_zeros); left != 0; left &= left - 1) {
+        const int source = __ffs(static_cast<int>(left)) - 1;
+        const auto of_source = [source](auto value) { return __shfl_sync(0xffffffffu, value, source); };
+        const auto write = [&](const Operand& operand, int64_t offset, auto columns) {
+          write_zero_rows<typename Config::Element, columns.value>(static_cast<Storage*>(operand.data) + offset,
+                                                                   operand.row_stride, of_source(rows));
+          __syncwarp();
+        };
+        write(params.grad_key, of_source(key_offset), Columns<Config::head_dim>{});
+        write(params.grad_value, of_source(value_offset), Columns<Config::head_dim_v>{});
+      }
+    });
   }
 }
 

@@ -97,6 +97,18 @@ GDPA_HOST_DEVICE inline int64_t find_entry(const Owner& owner, int64_t place) {
   return low;
 }
 
+/// The same by one thread.
+GDPA_HOST_DEVICE inline int64_t find_entry_alone(const Owner& owner, int64_t place) {
+  int64_t low = 0;
+  for (int64_t size = owner.entries + 1; size > 1;) {
+    const int64_t half = size / 2;
+    const bool is_before = owner.first_place(low + half) * owner.heads <= place;
+    if (is_before) low += half;
+    size = is_before ? size - half : half;
+  }
+  return low;
+}
+
 /// How often `part` goes into `count`. Both count tiles, of which no GPU's memory holds 2^32, and a division in 64 bits
 /// is a call of a function.
 GDPA_HOST_DEVICE inline int64_t whole_parts(int64_t count, int64_t part) {

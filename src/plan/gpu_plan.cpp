@@ -129,7 +129,7 @@ class Planner {
 
   /// A schedule, the main kernel with one CTA for each multiprocessor, and the rounding of what it left of dQ.
   GpuPlan hopper_backward(KernelSpec& kernel) {
-    constexpr int64_t places_of_a_cta = 8;
+    constexpr int64_t places_of_a_cta = 64;
     choose_hopper_backward_tiles(kernel);
     kernel.reduce_grad_query = false;
     const bool all_direct = is_all_direct(problem_);

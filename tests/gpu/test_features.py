@@ -247,6 +247,19 @@ def test_sequences_that_follow_each_other_on_a_cta(longest: tuple[int, int], hea
         assert (got - wanted).norm() <= 2 * 3e-3 * wanted.norm()
 
 
+@pytest.mark.parametrize("keys", [100, 200, 300])
+def test_rows_behind_the_last_offset_have_gradients_of_zero(keys: int) -> None:
+    query = operands(700)[0]
+    key, value = (torch.randn(3, keys, 2, 64).bfloat16().requires_grad_() for _ in range(2))
+    output = gdpa.varlen_attention(query, key, value, offsets([200, 0, 399]), None)
+    weights = torch.randn_like(output)
+    poison = torch.full_like(query, float("nan"))  # the memory that the gradient gets
+    del poison
+    (gradient,) = torch.autograd.grad(output, query, weights)
+    assert gradient.isfinite().all()
+    assert bool((gradient[599:] == 0).all())
+
+
 def test_tf32_follows_pytorch() -> None:
     problem = Problem(*(t.detach() for t in operands(300, dtype=torch.float32)), [100, 200], [100, 200])
     weights = torch.randn(300, 2, 64)
