@@ -243,9 +243,8 @@ TEST(GpuPlan, HopperGetsItsOwnBackwardBetweenAScheduleOfItsTilesOfKeysAndTheRoun
   }
   EXPECT_FALSE(plan.deterministic);
 
-  // A warp, of 8 of a CTA, for each place of the table, and for each tile of queries whose dQ is cleared and rounded.
-  constexpr int64_t warps = 8;
-  const auto ctas = [](int64_t tiles) { return (tiles + warps - 1) / warps; };
+  // A CTA before and behind has 64 places of the table, and as many tiles of queries whose dQ is cleared and rounded.
+  const auto ctas = [](int64_t places) { return (places + 63) / 64; };
   EXPECT_EQ(plan.places, 2 * (3000 / 128 + 10 + 1));  // no more tiles than these, however the rows are cut
   EXPECT_EQ(plan.steps[0].work, ctas(4 * (1000 / 64 + 10 + 1)));
   EXPECT_EQ(plan.steps[1].work, plan.places);
@@ -267,7 +266,7 @@ TEST(GpuPlan, FewDenseKeysNeedNoSumsOfDQAndAreDeterministic) {
     EXPECT_EQ(plan.workspace.grad_query, -1);
     EXPECT_TRUE(plan.deterministic);
     EXPECT_EQ(plan.places, 2 * 10 * 2);
-    EXPECT_EQ(plan.steps[0].work, plan.places / 8) << "nothing is cleared";
+    EXPECT_EQ(plan.steps[0].work, 1) << "nothing is cleared";
   }
 
   problem.deterministic = false;
