@@ -250,7 +250,13 @@ INSTANTIATE_TEST_SUITE_P(Plans, HopperBackwardKernel,
                                          BackwardCase{DType::float16, 64, 64, "silu", Accuracy::exact, 2, 15},
                                          BackwardCase{DType::bfloat16, 64, 64, "relu", Accuracy::exact, 0, 1},
                                          BackwardCase{DType::float16, 96, 64, "gelu", Accuracy::exact, 2, 23},
-                                         BackwardCase{DType::bfloat16, 96, 64, "identity", Accuracy::fast, 0, 1}));
+                                         BackwardCase{DType::bfloat16, 96, 64, "identity", Accuracy::fast, 0, 1},
+                                         BackwardCase{DType::bfloat16, 128, 128, "gelu", Accuracy::exact, 2, 23},
+                                         BackwardCase{DType::bfloat16, 128, 128, "identity", Accuracy::fast, 0, 1},
+                                         BackwardCase{DType::float16, 64, 64, "identity", Accuracy::fast, 0, 1},
+                                         BackwardCase{DType::bfloat16, 40, 72, "gelu_tanh", Accuracy::fast, 1, 13},
+                                         BackwardCase{DType::float16, 40, 72, "silu", Accuracy::fast, 1, 7},
+                                         BackwardCase{DType::bfloat16, 64, 96, "relu", Accuracy::fast, 0, 1}));
 
 TEST(HopperBackward, TheKernelsBesideItKeepEverythingInRegisters) {
   for (const auto& [head_dim, head_dim_v] : {std::pair{128, 128}, std::pair{40, 72}}) {
