@@ -33,10 +33,10 @@ GDPA_HOST_DEVICE constexpr int half_columns(int head_dim) { return head_dim <= 6
 /// Its tiles.
 constexpr int backward_tile_queries = 64, backward_tile_keys = 128;
 
-/// Whether dQ of a batch entry goes to the gradient at once: one CTA has all of its keys, one tile after the other.
-/// Else it goes to fp32 sums, to which the CTAs that have them add.
-GDPA_HOST_DEVICE inline bool is_direct(const Mask& mask, int64_t length_k) {
-  return mask.keeps_all() && length_k > 0 && length_k <= 2 * backward_tile_keys;
+/// Whether dQ of a batch entry goes to the gradient at once: one CTA has all of its keys, up to `most_keys`, one tile
+/// after the other. Else it goes to fp32 sums, to which the CTAs that have them add.
+GDPA_HOST_DEVICE inline bool is_direct(const Mask& mask, int64_t length_k, int64_t most_keys) {
+  return mask.keeps_all() && length_k > 0 && length_k <= most_keys;
 }
 
 /// Whether the CTA that takes the place before takes this one too, and the one that takes this one the next.
@@ -73,6 +73,7 @@ struct KeyTile {
 struct BackwardArguments {
   portable::Arguments common;
   float scale;             ///< that of params
+  int direct_keys;         ///< of is_direct: one tile or two
   unsigned places;         ///< in the table
   unsigned* places_taken;  ///< zeroed before
   KeyTile* key_tiles;      ///< the table

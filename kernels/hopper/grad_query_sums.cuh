@@ -55,7 +55,7 @@ __device__ void for_all_rows_left(const BackwardArguments& arguments, Visit visi
       const RowsLeft mine = {row + (owner.jagged() ? work.queries.begin : work.batch_begin * params.queries.length),
                              element_offset(params.grad_query, work.queries, work.batch_begin, row, work.head),
                              min(Config::tile_queries, work.queries.count - row), work.head, work.keys.count};
-      const bool is_left = work.exists && !is_direct(params.mask, work.keys.count);
+      const bool is_left = work.exists && !is_direct(params.mask, work.keys.count, arguments.direct_keys);
       for (unsigned left = __ballot_sync(0xffffffffu, is_left); left != 0; left &= left - 1) {
         const int source = __ffs(static_cast<int>(left)) - 1;
         const auto of_source = [source](auto value) { return __shfl_sync(0xffffffffu, value, source); };

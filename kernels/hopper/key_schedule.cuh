@@ -50,7 +50,7 @@ __device__ void describe_key_tile(KeyTile& tile, const BackwardArguments& argume
   tile.grad_output_y = origin_of(arguments.grad_output, params.queries, work.queries, b, first_query).y;
   tile.key = origin_of(arguments.key, params.keys, work.keys, b, first_key);
   tile.value_y = origin_of(arguments.value, params.keys, work.keys, b, first_key).y;
-  const bool direct = is_direct(params.mask, work.keys.count);
+  const bool direct = is_direct(params.mask, work.keys.count, arguments.direct_keys);
   const bool has_second = direct && work.keys.count > Config::tile_keys;
   tile.grad_query_is = !direct ? GradQuery::added_to_sums : work.tile == 0 ? GradQuery::stored : GradQuery::added;
   tile.links = !has_second ? KeyTileLinks::none : work.tile == 0 ? KeyTileLinks::to_next : KeyTileLinks::to_previous;

@@ -212,6 +212,7 @@ class Call {
   hopper::BackwardArguments backward_arguments(const portable::Arguments& common, const Memory& memory) const {
     const plan::GpuPlan& plan = sequence_.plan;
     hopper::BackwardArguments arguments = map_backward(problem_, common, plan);
+    arguments.direct_keys = plan.direct_keys;
     arguments.places = static_cast<unsigned>(plan.places);
     arguments.places_taken = static_cast<unsigned*>(memory.at(plan.workspace.places_taken));
     arguments.key_tiles = static_cast<hopper::KeyTile*>(memory.at(plan.workspace.key_tiles));

@@ -1,6 +1,8 @@
 // The GPU plan; see gpu_plan.h. The tiles are chosen in gpu_tiles.cpp.
 #include "plan/gpu_plan.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -132,15 +134,18 @@ class Planner {
     constexpr int64_t places_of_a_cta = 64;
     choose_hopper_backward_tiles(kernel);
     kernel.reduce_grad_query = false;
-    const bool all_direct = is_all_direct(problem_);
+    const bool all_direct = is_all_direct(problem_, gpu_);
     plan_.deterministic = all_direct;
-    plan_.reason =
-        all_direct ? "one CTA on each multiprocessor takes all keys of a sequence, and stores dQ at once"
-                   : "one CTA on each multiprocessor takes tiles of keys, and adds to sums of dQ where a sequence has "
-                     "more than 256 keys or a mask";
+    plan_.reason = all_direct
+                       ? "one CTA on each multiprocessor takes all keys of a sequence, and stores dQ at once"
+                       : fmt::format(
+                             "one CTA on each multiprocessor takes tiles of keys, and adds to sums of dQ where a "
+                             "sequence has more than {} keys or a mask",
+                             direct_keys(problem_, gpu_));
     const int64_t tiles = problem_.heads_k * keys_.most_tiles(kernel.tile_keys, problem_.batch);
     const int64_t query_tiles = problem_.heads_q * queries_.most_tiles(kernel.tile_queries, problem_.batch);
     plan_.places = tiles;
+    plan_.direct_keys = direct_keys(problem_, gpu_);
     GpuWorkspace& workspace = plan_.workspace;
     const auto take = [&](int64_t bytes) {
       const int64_t at = workspace.bytes;

@@ -89,7 +89,8 @@ struct GpuPlan {
   int64_t parts = 1;  ///< into which the batch is cut where an operand is shared and its gradient summed
   GpuWorkspace workspace;
   std::vector<GpuStep> steps;
-  int64_t places = 0;  ///< hopper: of the table that backward's schedule writes
+  int64_t places = 0;   ///< hopper: of the table that backward's schedule writes
+  int direct_keys = 0;  ///< hopper: up to which one CTA of backward takes all keys of a sequence
   bool deterministic = true;
   double output_factor = 1;  ///< forward, where scores are not scaled: of every output, beside out_scale
   bool in_runs = false;  ///< hopper: each CTA takes places that follow each other, so that K and V stay in its buffers

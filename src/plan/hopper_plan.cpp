@@ -65,14 +65,14 @@ void choose_wide_tiles(KernelSpec& kernel) {
   }
 }
 
-std::string why_not_backward(const Problem& problem, const KernelSpec& kernel) {
+std::string why_not_backward(const Problem& problem, const Gpu& gpu, const KernelSpec& kernel) {
   constexpr int most_columns = 128;
   if (widest(kernel) > most_columns) {
     return fmt::format("it takes head dims up to {}, not {}", most_columns, widest(kernel));
   }
   const auto is_shared = [&](Form form) { return form == Form::shared && problem.batch != 1; };
   if (is_shared(problem.query_form) || is_shared(problem.key_form)) return "the batch shares an operand";
-  if (problem.deterministic && !is_all_direct(problem)) return "dQ shall be summed in one order";
+  if (problem.deterministic && !is_all_direct(problem, gpu)) return "dQ shall be summed in one order";
   return {};
 }
 
@@ -88,7 +88,7 @@ std::string why_not_hopper(const Problem& problem, const Gpu& gpu, const KernelS
   if (problem.dtype == DType::float32) return "it takes bfloat16 and float16";
   if (!kernel.aligned) return "some row does not begin at a multiple of 16 bytes";
   if (tensor_maps == TensorMaps::unavailable) return "the copy engine does not reach an operand of these strides";
-  return problem.direction == Direction::backward ? why_not_backward(problem, kernel) : std::string();
+  return problem.direction == Direction::backward ? why_not_backward(problem, gpu, kernel) : std::string();
 }
 
 void choose_hopper_tiles(KernelSpec& kernel, int64_t mean_keys) {
@@ -104,9 +104,14 @@ void choose_hopper_tiles(KernelSpec& kernel, int64_t mean_keys) {
   kernel.query_stages = are_few ? 3 : 1;
 }
 
-bool is_all_direct(const Problem& problem) {
+int direct_keys(const Problem& problem, const Gpu& gpu) {
+  const bool has_work_for_all = problem.batch * problem.heads_k >= gpu.multiprocessors;
+  return (has_work_for_all ? 2 : 1) * hopper::backward_tile_keys;
+}
+
+bool is_all_direct(const Problem& problem, const Gpu& gpu) {
   return problem.key_form == Form::dense && problem.batch > 0 &&
-         hopper::is_direct(problem.mask, problem.rows_k / problem.batch);
+         hopper::is_direct(problem.mask, problem.rows_k / problem.batch, direct_keys(problem, gpu));
 }
 
 void choose_hopper_backward_tiles(KernelSpec& kernel) {

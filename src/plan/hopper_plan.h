@@ -19,8 +19,12 @@ void choose_hopper_tiles(KernelSpec& kernel, int64_t mean_keys);
 /// The same of a backward kernel.
 void choose_hopper_backward_tiles(KernelSpec& kernel);
 
+/// Up to how many keys of a sequence one CTA takes in backward, so that it stores dQ at once: two tiles where there are
+/// sequences for all CTAs, else one.
+int direct_keys(const Problem& problem, const Gpu& gpu);
+
 /// Whether backward stores dQ of every batch entry at once, without sums and in one order: where lengths of keys are
 /// known and few.
-bool is_all_direct(const Problem& problem);
+bool is_all_direct(const Problem& problem, const Gpu& gpu);
 
 }  // namespace gdpa::plan
