@@ -255,28 +255,36 @@ TEST(GpuPlan, HopperGetsItsOwnBackwardBetweenAScheduleOfItsTilesOfKeysAndTheRoun
   EXPECT_EQ(hopper_plan_of(problem).steps[1].work, Gpu{}.multiprocessors);
 }
 
-TEST(GpuPlan, FewDenseKeysNeedNoSumsOfDQAndAreDeterministic) {
+/// Dense sequences of so many keys, of 2 heads.
+Problem dense_keys(int64_t batch, int64_t length) {
   Problem problem = problem_of(Direction::backward);
+  problem.batch = batch;
   problem.query_form = problem.key_form = Form::dense;
-  problem.rows_k = problem.batch * 256;
+  problem.rows_q = batch * 100;
+  problem.rows_k = batch * length;
+  return problem;
+}
+
+TEST(GpuPlan, FewDenseKeysNeedNoSumsOfDQAndAreDeterministic) {
+  constexpr int64_t batch = 70;  // sequences for 132 CTAs
+  Problem problem = dense_keys(batch, 256);
   for (const bool deterministic : {false, true}) {
     problem.deterministic = deterministic;
     const GpuPlan plan = hopper_plan_of(problem);
     EXPECT_EQ(kinds_of(plan), (std::vector{KernelKind::key_schedule, KernelKind::backward})) << plan.reason;
     EXPECT_EQ(plan.workspace.grad_query, -1);
     EXPECT_TRUE(plan.deterministic);
-    EXPECT_EQ(plan.places, 2 * 10 * 2);
-    EXPECT_EQ(plan.steps[0].work, 1) << "nothing is cleared";
+    EXPECT_EQ(plan.direct_keys, 256);
+    EXPECT_EQ(plan.places, 2 * batch * 2);
+    EXPECT_EQ(plan.steps[0].work, (plan.places + 63) / 64) << "nothing is cleared";
   }
 
-  problem.deterministic = false;
   const auto needs_sums = [](const Problem& other) {
-    const GpuPlan with_sums = hopper_plan_of(other);
-    return with_sums.workspace.grad_query >= 0 && !with_sums.deterministic && with_sums.steps.size() == 3;
+    const GpuPlan plan = hopper_plan_of(other);
+    return plan.workspace.grad_query >= 0 && !plan.deterministic && plan.steps.size() == 3;
   };
-  problem.rows_k = problem.batch * 257;
-  EXPECT_TRUE(needs_sums(problem)) << "more keys than a CTA takes";
-  problem.rows_k = problem.batch * 256;
+  EXPECT_TRUE(needs_sums(dense_keys(batch, 257))) << "more keys than a CTA takes";
+  problem.deterministic = false;
   problem.mask = Mask::causal();
   EXPECT_TRUE(needs_sums(problem)) << "queries that meet no key of a tile";
   problem.mask = {};
@@ -284,11 +292,18 @@ TEST(GpuPlan, FewDenseKeysNeedNoSumsOfDQAndAreDeterministic) {
   EXPECT_TRUE(needs_sums(problem)) << "a sequence may be longer than the mean";
 }
 
+TEST(GpuPlan, WhereThereAreFewSequencesACtaTakesOneTileOfKeysAlone) {
+  const GpuPlan two_tiles = hopper_plan_of(dense_keys(60, 256)), one_tile = hopper_plan_of(dense_keys(60, 128));
+  EXPECT_EQ(two_tiles.direct_keys, 128);
+  EXPECT_GE(two_tiles.workspace.grad_query, 0);
+  EXPECT_FALSE(two_tiles.deterministic);
+  EXPECT_EQ(one_tile.workspace.grad_query, -1);
+  EXPECT_TRUE(one_tile.deterministic);
+}
+
 TEST(GpuPlan, RowsThatNoSequenceHasGetTheirZerosWhereNothingIsSummed) {
-  Problem problem = problem_of(Direction::backward);
-  problem.key_form = Form::dense;
-  problem.rows_k = problem.batch * 256;
-  ASSERT_EQ(problem.query_form, Form::jagged);
+  Problem problem = dense_keys(70, 256);
+  problem.query_form = Form::jagged;
   const GpuPlan plan = hopper_plan_of(problem);
   EXPECT_EQ(kinds_of(plan),
             (std::vector{KernelKind::key_schedule, KernelKind::backward, KernelKind::round_grad_query}));
