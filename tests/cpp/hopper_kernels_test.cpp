@@ -230,7 +230,7 @@ TEST_P(HopperBackwardKernel, KeepsEverythingInRegistersAndItsFunctionRunsWhilePr
     ASSERT_EQ(left, "1011100");
     // Between the wait for S and that for dP, in both places: the whole function, for the scores of a thread.
     constexpr int scores = 32;
-    for (const std::size_t wait_for_scores : {0, 4}) {
+    for (const std::size_t wait_for_scores : {std::size_t{0}, std::size_t{4}}) {
       const std::size_t begin = waits[wait_for_scores].first, end = waits[wait_for_scores + 1].first;
       const std::string_view part = std::string_view(code).substr(begin, end - begin);
       EXPECT_EQ(count(part, "MUFU"), GetParam().special * scores);
