@@ -122,8 +122,8 @@ struct BackwardPlan {
     value_free().initialise(warpgroups);
     grad_scores_written().initialise(warpgroups * warpgroup_threads / 32);
     grad_scores_free().initialise(warpgroups);
-    tiles().filled.initialise(1);
-    tiles().free.initialise(warpgroups * 4 + loaders);  // each warp that computes, each loader
+    tiles().filled.initialise(key_tile_words);
+    tiles().free.initialise(warpgroups * warpgroup_threads + loaders);  // all threads that read it
     publish_barriers();
   }
 };
@@ -521,8 +521,7 @@ struct Differentiating {
   /// Behind the last product with K of a tile, and the last look at what the ring says of it.
   __device__ __forceinline__ void release_keys(int number) {
     if (leads()) plan.key_free()[index_in<Plan::key_stages>(number)].arrive();
-    __syncwarp();
-    if (lane_index() == 0) plan.tiles().release(number);
+    plan.tiles().release(number);
   }
 
   __device__ __forceinline__ void run() {
@@ -591,9 +590,7 @@ struct Differentiating {
       }
       last = now;
       now = next;
-      next = after(now);
-      // Waits for nothing, but begins a block of its own: the compiler would move the function below the wait for dP.
-      ring.wait(last.number);
+      next = after(now);  // which has blocks of its own, so that the function stays above the wait for dP
       wait_for_products<0>();
       if (now.loads() && now.is(Position::ends) && leads()) plan.value_free()[0].arrive();
       ++step;

@@ -18,6 +18,8 @@ namespace gdpa::hopper {
 /// One whose dQ is not through yet, one that is worked on, one that waits: a CTA that took more could end long after
 /// the others.
 using KeyRing = Ring<KeyTile, 3>;
+constexpr int key_tile_words = sizeof(KeyTile) / sizeof(int);  ///< a lane writes each of them
+static_assert(key_tile_words <= 32);
 
 /// Describes the tile of `work`, which the queries `met` meet.
 template <class Config>
@@ -100,7 +102,7 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
         if (met.count > 0) {
           describe_key_tile<Config>(tile, arguments, work, met);
         } else {
-          tile.steps = 0;
+          tile = KeyTile{};
         }
       }
       const auto offset_in = [&](const Operand& operand) {
@@ -127,8 +129,7 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
 /// The dealer's work: takes one place after the other, which CTAs share by a counter, and fills the ring; ends it with
 /// a tile of no steps.
 __device__ inline void deal_key_tiles(const BackwardArguments& arguments, const KeyRing& ring) {
-  constexpr int words = sizeof(KeyTile) / sizeof(int);
-  static_assert(words <= 32, "a word for each lane");
+  constexpr int words = key_tile_words;
   const int lane = lane_index();
   unsigned place = 0;
   bool is_linked = false;  // to the place before
@@ -152,9 +153,10 @@ __device__ inline void deal_key_tiles(const BackwardArguments& arguments, const 
     }
     is_linked = links == KeyTileLinks::to_next;
     ring.wait_free(dealt);
-    if (lane < words) reinterpret_cast<int*>(&ring[dealt])[lane] = word;
-    __syncwarp();
-    if (lane == 0) ring.publish(dealt);
+    if (lane < words) {
+      reinterpret_cast<int*>(&ring[dealt])[lane] = word;
+      ring.publish(dealt);
+    }
     if (ends) return;
     ++dealt;
   }

@@ -23,6 +23,7 @@ struct Ring {
 
   __device__ Item& operator[](int number) const { return items[index_in<slots>(number)]; }
   __device__ void wait_free(int number) const { wait_for_turn(free, number, 1); }
+  /// By each thread that has written a part of it.
   __device__ void publish(int number) const { filled[index_in<slots>(number)].arrive(); }
 
   /// The item, once it is there.

@@ -137,7 +137,7 @@ struct Sequence {
       steps.push_back(plan::reduction(problem, gpu, aligned, reduction.columns, reduction.rows * reduction.heads));
     };
     using portable::Arguments;
-    if (workspace.grad_query >= 0 && plan.places == 0) {
+    if (workspace.grad_query >= 0 && plan.steps.front().kernel.family == plan::KernelFamily::portable) {
       reduce({&Arguments::grad_query_sum, problem.query_form, problem.rows_q, params.queries.length, problem.heads_q,
               problem.head_dim, workspace.grad_query, params.grad_query});
     }

@@ -216,7 +216,7 @@ def test_a_score_of_minus_infinity_gets_the_limit_of_the_function(name: str, hea
     assert torch.equal(*results)
 
 
-def padded_gradients(tensors: list[torch.Tensor], lengths: list[list[int]], weights: torch.Tensor) -> list[torch.Tensor]:
+def padded_gradients(tensors: list[Tensor], lengths: list[list[int]], weights: Tensor) -> list[Tensor]:
     """The gradients of gelu_tanh attention in fp64, of all sequences at once, padded to the longest."""
     sides = [torch.tensor(lengths[0]), *(torch.tensor(lengths[1]) for _ in range(2))]
     kept = [torch.arange(int(side.max()))[None] < side[:, None] for side in sides]
@@ -298,9 +298,11 @@ def allocated_beyond(before: int) -> int:
 
 
 @pytest.mark.parametrize(
-    ("deterministic", "workspace"), [(False, 1024 * 2 * 64 * 4), (True, 0)], ids=["sums of dQ", "deterministic"]
+    ("deterministic", "least", "most"),
+    [(False, 1024 * 2 * 64 * 4, 1024 * 2 * 64 * 4 + 4096), (True, 0, 0)],  # beside the sums a table of 26 tiles of keys
+    ids=["sums of dQ", "deterministic"],
 )
-def test_memory_beyond_results_is_the_workspace(deterministic: bool, workspace: int) -> None:
+def test_memory_beyond_results_is_the_workspace(deterministic: bool, least: int, most: int) -> None:
     tensors, cu_seqlens = operands(1024), offsets([200, 0, 1, 823])
     bytes_each = tensors[0].numel() * 2
     weights = torch.randn_like(tensors[0])
@@ -312,7 +314,7 @@ def test_memory_beyond_results_is_the_workspace(deterministic: bool, workspace: 
         assert allocated_beyond(before) == bytes_each
         before = torch.cuda.memory_allocated()
         results = torch.autograd.grad(output, tensors, weights)
-        assert allocated_beyond(before) == 3 * bytes_each + workspace
+        assert least <= allocated_beyond(before) - 3 * bytes_each <= most
         del output, results
 
 
