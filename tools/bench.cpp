@@ -43,7 +43,7 @@ struct BenchOptions {
   std::vector<std::string> activations;
   std::string suite;
   double scale_batch = 1.0;
-  std::string direction;  // empty: the suite's, or both
+  std::string direction = "both";
   double seconds = 0.5;
   int rounds = 3;
   bool list_suites = false;
@@ -141,13 +141,18 @@ std::vector<Json> bench_shape(const SuiteShape& shape, const BenchOptions& optio
     with_activation.activation = activation;
     problems.push_back(resolve(with_activation));
   }
+  const auto is_wanted = [&](const std::string& direction) {
+    const bool is_asked_for = options.direction == "both" || options.direction == direction;
+    return is_asked_for &&
+           std::find(shape.directions.begin(), shape.directions.end(), direction) != shape.directions.end();
+  };
   std::vector<std::unique_ptr<Workload>> workloads;
   std::vector<Figure> figures;
   std::vector<std::string> names;
   for (std::size_t i = 0; i < problems.size(); ++i) {
     workloads.push_back(std::make_unique<Workload>(problems[i], Contents::random, shape.problem.seed));
     for (const Direction direction : {Direction::forward, Direction::backward}) {
-      if (options.direction != "both" && options.direction != direction_name(direction)) continue;
+      if (!is_wanted(direction_name(direction))) continue;
       figures.push_back(figure_of(problems[i], *workloads.back(), direction));
       names.push_back(shape.activations[i]);
     }
@@ -252,9 +257,7 @@ int execute(const CLI::App& parser, BenchOptions& options) {
     if (parser.get_option("--dtype")->count() > 0) overrides.dtype = options.problem.dtype;
     if (parser.get_option("--mask")->count() > 0) overrides.mask = options.problem.mask;
     shapes = shapes_of_suite(options.suite, options.problem, overrides);
-    if (options.direction.empty()) options.direction = direction_of_suite(options.suite);
   }
-  if (options.direction.empty()) options.direction = "both";
 
   const Device chosen = device_of(shapes.front().problem);
   if (chosen.kind == DeviceKind::cuda && !options.alone) compare_with_others(parser, options, chosen);
@@ -299,7 +302,7 @@ Command add_bench(CLI::App& app) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str()
       ->group(group);
-  parser->add_option("--direction", options->direction, "fwd, bwd or both; the suite's, or both, if left out")
+  parser->add_option("--direction", options->direction, "fwd, bwd or both; both if left out")
       ->check(CLI::IsMember({"fwd", "bwd", "both"}))
       ->group(group);
   parser->add_option("--seconds", options->seconds, "Time to spend on each figure, all rounds together")

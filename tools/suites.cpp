@@ -44,22 +44,18 @@ std::vector<SuiteShape> shapes_of_suite(const std::string& name, const ProblemOp
     problem.fill_k = shape.value("fill_k", 1.0);
     problem.shared_q = shape.value("shared_q", false) ? problem.max_length : 0;
     problem.shared_k = shape.value("shared_kv", false) ? problem.max_length_k : 0;
+    problem.deterministic |= shape.value("deterministic", false);
     problem.dtype = overrides.dtype.value_or(shape.at("dtype"));
     problem.mask = overrides.mask.value_or(shape.value("mask", "none"));
     const Json activation = shape.at("activation");
     std::vector<std::string> activations = overrides.activations;
     if (activations.empty() && activation.is_array()) activations = activation;
     if (activations.empty()) activations = {activation};
-    std::optional<std::string> shape_name;
-    if (shape.contains("name")) shape_name = shape.at("name");
-    shapes.push_back({shape_name, problem, activations});
+    SuiteShape& added = shapes.emplace_back(SuiteShape{std::nullopt, problem, activations});
+    if (shape.contains("name")) added.name = shape.at("name");
+    if (shape.contains("directions")) added.directions = shape.at("directions");
   }
   return shapes;
-}
-
-std::string direction_of_suite(const std::string& name) {
-  const Json directions = suite(name).value("directions", Json::array({"fwd", "bwd"}));
-  return directions.size() == 1 ? directions.front() : "both";
 }
 
 }  // namespace gdpa::tool

@@ -18,6 +18,7 @@ struct SuiteShape {
   std::optional<std::string> name;
   ProblemOptions problem;
   std::vector<std::string> activations;
+  std::vector<std::string> directions = {"fwd", "bwd"};  ///< that are worth timing
 };
 
 /// What was given on the command line, and is then taken instead of what the suite says.
@@ -31,8 +32,5 @@ struct SuiteOverrides {
 /// name.
 std::vector<SuiteShape> shapes_of_suite(const std::string& name, const ProblemOptions& options,
                                         const SuiteOverrides& overrides);
-
-/// "fwd", "bwd" or "both": the directions that a suite is meant for.
-std::string direction_of_suite(const std::string& name);
 
 }  // namespace gdpa::tool

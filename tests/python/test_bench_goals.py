@@ -10,30 +10,34 @@ from typing import Any
 import pytest
 from bench_cases import small_case
 
+import gdpa
 from gdpa.bench import __main__ as bench
 from gdpa.bench import goals, plot
-from gdpa.bench.cases import by_shape, cases_of_suite, suites
+from gdpa.bench.cases import Case, by_shape, cases_of_suite, suites
 from gdpa.bench.device import Processor
 from gdpa.bench.estimate import estimate
 from gdpa.bench.figures import Figure
 from gdpa.bench.goals import Goal, frontier, goals_of_suite, standings
 from gdpa.bench.measure import Effort, Result, measure
 from gdpa.bench.report import Report, merged
-from gdpa.bench.rows import Refused, Row
+from gdpa.bench.rows import Rates, Refused, Row
 from gdpa.bench.systems import Gdpa, Padded, SdpaPerSequence, in_turn
 
 OWN = {
     "description": "for these tests", "batch": 2, "heads": 2, "dtype": "float32", "activation": "gelu_tanh",
-    "directions": ["fwd"],
     "shapes": [
         {"name": "long", "head_dim": 8, "length_q": 12, "length_k": 12,
          "activation": ["gelu_tanh", "silu", "relu", "gelu"],
-         "goals": {"gelu_tanh": {"of": "cublas", "at_least": 0.9},
-                   "silu": {"of": "tflops", "at_least": 530},
-                   "relu": {"of": "others", "at_least": 1.3},
-                   "gelu": {"of": "row", "row": ["long", "gelu_tanh"], "at_least": 0.8}}},
+         "goals": {"fwd": {"gelu_tanh": {"of": "cublas", "at_least": 0.9},
+                           "silu": {"of": "tflops", "at_least": 530},
+                           "relu": {"of": "others", "at_least": 1.3},
+                           "gelu": {"of": "row", "row": ["long", "gelu_tanh"], "at_least": 0.8}},
+                   "bwd": {"silu": {"of": "row", "row": ["long", "gelu_tanh"], "at_least": 0.7},
+                           "relu": {"of": "floor", "at_least": 0.65}}}},
         {"name": "short", "head_dim": 8, "length_q": 6, "length_k": 6,
-         "goals": {"gelu_tanh": {"of": "frontier", "at_least": 0.85}}},
+         "goals": {"fwd": {"gelu_tanh": {"of": "frontier", "at_least": 0.85}}}},
+        {"name": "repeated", "head_dim": 8, "length_q": 6, "length_k": 6, "deterministic": True,
+         "directions": ["bwd"]},
     ],
 }  # fmt: skip
 
@@ -79,6 +83,40 @@ def test_each_kind_of_goal_by_hand(own_suite: None) -> None:
     assert told[1].goal_tflops == pytest.approx(530 * 625 / 660)
 
 
+def test_backward_has_goals_of_its_own(own_suite: None) -> None:
+    forward = [row(), row(activation="silu", tflops=500.0)]
+    backward = [
+        row(direction="bwd", tflops=400.0),
+        row(direction="bwd", activation="silu", tflops=300.0),
+        row(direction="bwd", activation="relu", tflops=350.0),
+    ]
+    assert {standing.goal.direction for standing in standings("own", forward, [])} == {"fwd"}
+    told = standings("own", backward, [])
+    assert [(standing.goal.direction, standing.goal.activation) for standing in told] == [
+        ("bwd", "silu"), ("bwd", "relu"),
+    ]  # fmt: skip
+    assert told[0].measured == pytest.approx(0.75)  # by the row of its own direction
+    assert told[1].measured == pytest.approx(0.7)  # of 500 at the floor
+    assert len(standings("own", forward + backward, [])) == 6
+
+
+def test_backward_counts_five_products_and_reads_and_writes_each_operand_once() -> None:
+    """By hand, a head of d = 128 in 16 bits: 10 FLOP for each score and column, Q, K, V and dO, and the gradients."""
+    case = Case((512,) * 3, (256,) * 3, heads=1, head_dim=128, dtype="bfloat16")
+    assert case.flops("bwd") == 3 * 10 * 128 * 512 * 256
+    assert case.bytes("bwd") == 3 * 2 * 128 * (3 * 512 + 4 * 256)
+    shared = replace(case, shared_kv=True)
+    assert shared.bytes("bwd") == 2 * 128 * (3 * 3 * 512 + 4 * 256)
+    rates = Rates(product_flops=660e12, copy_bytes=4.3e12)
+    assert rates.floor_tflops(case, "bwd") == pytest.approx(660)
+    intensity = 10 * 512 * 256 / (2 * (3 * 512 + 4 * 256))
+    timed = row(direction="bwd", bytes=case.bytes("bwd"), ms=case.flops("bwd") / 600e9, cublas_tflops=660.0)
+    assert frontier(timed) == pytest.approx(815 / (1 + 72 / intensity))
+    short = replace(case, lengths_k=(16,) * 3)
+    flop_by_byte = 10 * 512 * 16 / (2 * (3 * 512 + 4 * 16))
+    assert rates.floor_tflops(short, "bwd") == pytest.approx(4.3 * flop_by_byte)
+
+
 @pytest.mark.parametrize(
     ("query", "key", "share"), [(2048, 2048, 1.15), (512, 512, 0.96), (256, 256, 0.79), (2048, 128, 0.77)]
 )
@@ -105,10 +143,12 @@ def test_a_goal_says_why_it_is_not_measured(own_suite: None) -> None:
         row(activation="relu"),
         row(activation="gelu"),
         row(shape="short", device="NVIDIA A100"),
+        row(direction="bwd", activation="relu", floor_tflops=None),
     ]
     told = standings("own", rows, [])
     assert [standing.missing for standing in told] == [
-        "has no row", "no cuBLAS ran", "no other system ran", "no row long, gelu_tanh", "known of an H200 alone",
+        "has no row", "no cuBLAS ran", "no other system ran", "no row long, gelu_tanh", "has no row",
+        "no floor is known", "known of an H200 alone",
     ]  # fmt: skip
     assert not any(standing.reached for standing in told)
 
@@ -125,17 +165,20 @@ def test_the_goals_of_the_suites_can_be_told() -> None:
     for name, suite in suites().items():
         shapes = [shape["name"] for shape in suite["shapes"]]
         assert len(set(shapes)) == len(shapes), name
-        timed = {(case.name, case.activation) for case in cases_of_suite(name, 1e-9)}
-        for goal in goals_of_suite(name):
+        cases = cases_of_suite(name, 1e-9)
+        timed = {(case.name, case.activation, direction) for case in cases for direction in case.directions}
+        told = goals_of_suite(name)
+        for goal in told:
             assert goal.of in goals.KINDS and goal.at_least > 0 and goal.unit
-            assert (goal.shape, goal.activation) in timed
-            assert goal.row is None or goal.row in timed
+            assert (goal.shape, goal.activation, goal.direction) in timed
+            assert goal.row is None or (*goal.row, goal.direction) in timed
         if any("goals" in shape for shape in suite["shapes"]):
-            assert {(goal.shape, goal.activation) for goal in goals_of_suite(name)} == timed
+            with_goal = {(goal.shape, goal.activation) for goal in told}
+            assert with_goal == {(case.name, case.activation) for case in cases}
 
 
 def test_the_suite_hopper_has_the_rows_that_were_promised() -> None:
-    told = {(goal.shape, goal.activation): goal for goal in goals_of_suite("hopper")}
+    told = {(goal.shape, goal.activation): goal for goal in goals_of_suite("hopper") if goal.direction == "fwd"}
     assert len(told) == 57
     table = [goal.at_least for goal in told.values() if goal.of == "cublas" and " d " not in goal.shape]
     assert len(table) == 33 and sum(table) == pytest.approx(28.18)
@@ -147,6 +190,26 @@ def test_the_suite_hopper_has_the_rows_that_were_promised() -> None:
     assert pma.shared_q and {*pma.lengths_q} == {32} and sum(pma.lengths_k) / 1152 == pytest.approx(1024, rel=0.05)
     assert [len(cases[f"16384/16384 B {batch}"].lengths_q) for batch in (1, 4, 16, 64)] == [1, 4, 16, 64]
     assert len(cases["2048/2048"].lengths_q) == 1152 and cases["2048/2048 window"].window == (256, 0)
+
+
+def test_the_suite_hopper_has_the_backward_rows_that_were_promised() -> None:
+    told = {(goal.shape, goal.activation): goal for goal in goals_of_suite("hopper") if goal.direction == "bwd"}
+    table = [goal.at_least for goal in told.values() if goal.of == "cublas" and " d " not in goal.shape]
+    assert len(table) == 33 and sum(table) == pytest.approx(25.93)
+    narrow = [goal for goal in told.values() if goal.shape.endswith(" d 64")]
+    assert len(narrow) == 6 and {(goal.of, goal.at_least) for goal in narrow} == {("others", 1.2)}
+    wide = [told[f"2048/2048 d {head_dim}", "gelu_tanh"].at_least for head_dim in (96, 192, 256)]
+    assert wide == [0.7, 0.6, 0.6]
+    shared = [goal for goal in told.values() if goal.shape.startswith(("PFFN", "PMA"))]
+    assert len(shared) == 7 and {(goal.of, goal.at_least) for goal in shared} == {("floor", 0.65)}
+    for shape, at_least in (("causal", 0.85), ("window", 0.65), ("deterministic", 0.9)):
+        goal = told[f"2048/2048 {shape}", "gelu_tanh"]
+        assert goal == Goal(goal.shape, "gelu_tanh", "bwd", "row", at_least, ("2048/2048", "gelu_tanh"))
+    cases = {case.name: case for case in cases_of_suite("hopper", 1e-9)}
+    assert [name for name, case in cases.items() if case.deterministic] == ["2048/2048 deterministic"]
+    assert [name for name, case in cases.items() if case.directions == ("bwd",)] == [
+        "1024/1024 d 64", "2048/2048 deterministic",
+    ]  # fmt: skip
 
 
 def test_shapes_are_asked_for_by_name_number_and_range() -> None:
@@ -161,15 +224,33 @@ def test_shapes_are_asked_for_by_name_number_and_range() -> None:
 
 
 def test_the_functions_of_a_shape_take_turns_and_the_others_run_once(own_suite: None) -> None:
-    (case, functions), (short, only) = by_shape(cases_of_suite("own"))
+    (case, functions), (short, only), (repeated, _) = by_shape(cases_of_suite("own"))
     assert functions == ["gelu_tanh", "silu", "relu", "gelu"] and only == ["gelu_tanh"] and short.name == "short"
-    systems = in_turn([Gdpa(), SdpaPerSequence(), Padded()], functions)
+    systems = in_turn([Gdpa(), SdpaPerSequence(), Padded()], case, functions)
     assert case.activation == "gelu_tanh"
     rows = measure(case, systems, ["fwd"], Effort(0.0, 1), Quiet()).rows
     assert [(row.system, row.activation) for row in rows] == [
         *(("gdpa", function) for function in functions), ("SDPA per sequence", "softmax"), ("padded", "gelu_tanh"),
     ]  # fmt: skip
-    assert in_turn([Padded()], functions)[0].name == "padded" and len(in_turn([Padded()], functions)) == 1
+    assert [system.name for system in in_turn([Padded()], case, functions)] == ["padded"]
+    assert [system.name for system in in_turn([Gdpa(), Padded()], repeated, ["relu"])] == ["gdpa"]
+
+
+def test_a_deterministic_shape_asks_for_it_and_its_row_says_so(
+    own_suite: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    attention = gdpa.varlen_attention
+
+    def varlen_attention(*operands: Any, **options: Any) -> Any:
+        asked.append(options["deterministic"])
+        return attention(*operands, **options)
+
+    monkeypatch.setattr(gdpa, "varlen_attention", varlen_attention)
+    _, short, repeated = (case for case, _ in by_shape(cases_of_suite("own")))
+    rows = [measure(case, [Gdpa()], ["bwd"], Effort(0.0, 1), Quiet()).rows[0] for case in (short, repeated)]
+    assert [row.deterministic for row in rows] == [False, True]
+    assert asked[0] is False and asked[-1] is True
 
 
 class Quiet(Processor):
@@ -180,17 +261,27 @@ class Quiet(Processor):
 
 
 def test_an_estimate_counts_turns_and_first_calls() -> None:
-    plan = [(small_case(), in_turn([Gdpa(), Padded()], ["silu", "relu"])), (small_case(mask="window:2,0"), [Padded()])]
-    words = estimate(plan, ["fwd", "bwd"], Effort(10.0, 3), Quiet())
+    case, both = small_case(), ["fwd", "bwd"]
+    plan = [
+        (case, in_turn([Gdpa(), Padded()], case, ["silu", "relu"]), both),
+        (small_case(mask="window:2,0"), [Padded()], both),
+    ]
+    words = estimate(plan, Effort(10.0, 3), Quiet())
     first_calls = 2 * (2 * Gdpa.first_call + Padded.first_call)
     assert words.startswith("2 cases") and f"about {60 + first_calls:.0f} s: 60 s of turns" in words
 
 
-def test_a_suite_says_its_directions_and_an_option_others(own_suite: None) -> None:
-    assert bench.chosen_directions(bench.parse(["--suite", "own"])) == ["fwd"]
-    assert bench.chosen_directions(bench.parse(["--suite", "own", "--direction", "both"])) == ["fwd", "bwd"]
-    assert bench.chosen_directions(bench.parse([])) == ["fwd", "bwd"]
-    assert bench.chosen_directions(bench.parse(["--direction", "bwd"])) == ["bwd"]
+def test_an_option_chooses_among_the_directions_of_each_shape(own_suite: None) -> None:
+    def directions(*options: str) -> dict[str | None, list[str]]:
+        work = bench.chosen_work(bench.parse(list(options)), [Gdpa()])
+        return {case.name: directions for case, _, directions in work}
+
+    both = ["fwd", "bwd"]
+    assert directions("--suite", "own") == {"long": both, "short": both, "repeated": ["bwd"]}
+    assert directions("--suite", "own", "--direction", "fwd") == {"long": ["fwd"], "short": ["fwd"]}
+    assert directions() == {None: both}
+    with pytest.raises(ValueError, match="--direction: expected one that these shapes are timed in; got 'fwd'"):
+        directions("--suite", "own", "--shapes", "repeated", "--direction", "fwd")
 
 
 def report(rows: list[Row], **changes: Any) -> Report:
@@ -250,16 +341,26 @@ def test_the_command_measures_parts_and_merges_them(
 ) -> None:
     common = ["--device", "cpu", "--suite", "own", "--seconds", "0", "--rounds", "1", "--systems", "gdpa", "padded"]
     parts = []
-    for shape in ("1", "short"):
-        folder = tmp_path / shape
-        assert bench.main([*common, "--without", "padded", "--shapes", shape, "--report", str(folder)]) == 0
+    for shape, direction in (("1", "fwd"), ("short", "fwd"), ("1", "bwd")):
+        folder = tmp_path / shape / direction
+        asked = ["--shapes", shape, "--direction", direction, "--report", str(folder)]
+        assert bench.main([*common, "--without", "padded", *asked]) == 0
         parts += [str(path) for path in folder.glob("*.json")]
     assert "of turns" in capsys.readouterr().err
     assert bench.main(["--merge", *parts, "--report", str(tmp_path / "whole")]) == 0
-    assert "of 5 goals reached" in capsys.readouterr().out
+    assert "of 7 goals reached" in capsys.readouterr().out
     (document,) = (tmp_path / "whole").glob("own-*.json")
     read = json.loads(document.read_text())
-    assert [(row["shape"], row["activation"]) for row in read["rows"]] == [
-        *(("long", function) for function in ("gelu_tanh", "silu", "relu", "gelu")), ("short", "gelu_tanh"),
+    functions = ("gelu_tanh", "silu", "relu", "gelu")
+    assert [(row["direction"], row["shape"], row["activation"]) for row in read["rows"]] == [
+        *(("fwd", "long", function) for function in functions), ("fwd", "short", "gelu_tanh"),
+        *(("bwd", "long", function) for function in functions),
     ]  # fmt: skip
-    assert {row["direction"] for row in read["rows"]} == {"fwd"} and len(read["goals"]) == 5
+
+
+def test_a_report_from_before_backward_had_goals_is_read(tmp_path: Path) -> None:
+    """Forward rows alone: their goals, and none that nobody measured."""
+    before = Path(__file__).parents[2] / "reports" / "hopper-h200.json"
+    whole = merged([before])
+    assert {standing.goal.direction for standing in whole.standings} == {row.direction for row in whole.result.rows}
+    assert all(standing.row for standing in whole.standings)

@@ -26,8 +26,9 @@ SHORT_DTYPES = {"fp32": "float32", "fp64": "float64", "bf16": "bfloat16", "fp16"
 EXAMPLES = """examples:
   python -m gdpa.bench --figures
   python -m gdpa.bench --suite anchors --device cuda --report
-  python -m gdpa.bench --suite hopper --shapes 1-11 --systems gdpa --report part1
-  python -m gdpa.bench --merge part1/hopper-h200.json part2/hopper-h200.json --report
+  python -m gdpa.bench --suite hopper --systems gdpa --direction fwd --report fwd
+  python -m gdpa.bench --suite hopper --systems gdpa --direction bwd --report bwd
+  python -m gdpa.bench --merge fwd/hopper-h200.json bwd/hopper-h200.json --report
   python -m gdpa.bench --lengths movielens --batch-limit 64 --head-dim 128 --mask causal --plot movielens.png
   python -m gdpa.bench --suite anchors --scale-batch 0.01 --direction fwd --json anchors.jsonl
   python -m gdpa.bench --batch 16 --max-length 300 --fill 0.5 --activation gelu silu --dtype float32 bfloat16
@@ -78,7 +79,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     what.add_argument("--dtype", type=dtype, nargs="+", metavar="TYPE", help="float32, float64, bfloat16, float16")
     what.add_argument("--activation", nargs="+", metavar="F", help="names or expressions in s (the suite's, or gelu)")
     what.add_argument("--mask", metavar="MASK", help="none, causal, or window:LEFT,RIGHT (the suite's, or none)")
-    what.add_argument("--direction", choices=("fwd", "bwd", "both"), help="(the suite's, or both)")
+    what.add_argument("--direction", choices=("fwd", "bwd", "both"), default="both", help="(both)")
     what.add_argument("--systems", nargs="+", metavar="NAME", help="only these; --list-systems shows the names")
     what.add_argument("--without", nargs="+", default=[], metavar="NAME", help="all systems but these")
     what.add_argument("--list-systems", action="store_true", help="show the names and stop")
@@ -173,28 +174,31 @@ def chosen_systems(options: argparse.Namespace, kind: str) -> list[System]:
     return [known[name] for name in options.systems or known if name not in options.without]
 
 
-def chosen_directions(options: argparse.Namespace) -> list[str]:
-    from gdpa.bench.cases import suite_named
-    from gdpa.bench.measure import DIRECTIONS
+def chosen_work(options: argparse.Namespace, systems: list[System]) -> list[tuple[Case, list[System], list[str]]]:
+    """The cases in turn, with their systems and those of their directions that were asked for."""
+    from gdpa.bench.cases import by_shape
+    from gdpa.bench.systems import in_turn
 
-    if options.direction is None and options.suite:
-        return list(suite_named(options.suite).get("directions", DIRECTIONS))
-    return list(DIRECTIONS) if options.direction in (None, "both") else [options.direction]
+    work = []
+    for case, functions in by_shape(chosen_cases(options)):
+        directions = [direction for direction in case.directions if options.direction in (direction, "both")]
+        if directions:
+            work.append((case, in_turn(systems, case, functions), directions))
+    if not work:
+        raise ValueError(f"--direction: expected one that these shapes are timed in; got {options.direction!r}")
+    return work
 
 
 def run_cases(options: argparse.Namespace, device: Device, effort: Effort, systems: list[System]) -> Result:
-    from gdpa.bench.cases import by_shape
     from gdpa.bench.estimate import estimate
     from gdpa.bench.measure import Result, measure
     from gdpa.bench.progress import Progress, in_words
     from gdpa.bench.rows import write_json
-    from gdpa.bench.systems import in_turn
 
-    directions = chosen_directions(options)
-    plan = [(case, in_turn(systems, functions)) for case, functions in by_shape(chosen_cases(options))]
-    print(estimate(plan, directions, effort, device), file=sys.stderr)
+    plan = chosen_work(options, systems)
+    print(estimate(plan, effort, device), file=sys.stderr)
     result, progress = Result(), Progress(len(plan))
-    for case, in_this_case in plan:
+    for case, in_this_case, directions in plan:
         result.add(measure(case, in_this_case, directions, effort, device, progress))
         progress.finish_case()
         # At once, so that a run that is cut short leaves what it has.

@@ -10,12 +10,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+DIRECTIONS = ("fwd", "bwd")
 SUITES_FILE = Path(__file__).with_name("suites.json")  # `gdpa bench` embeds the same file
 
 
 @dataclass(frozen=True)
 class Case:
-    """One row of the benchmark, but for the system and the direction."""
+    """A row of the benchmark in each of its directions, but for the system."""
 
     lengths_q: tuple[int, ...]
     lengths_k: tuple[int, ...]
@@ -26,6 +27,8 @@ class Case:
     mask: str = "none"  # "none", "causal", or "window:LEFT,RIGHT", counted from the bottom right
     shared_q: bool = False  # one query operand for the whole batch
     shared_kv: bool = False
+    deterministic: bool = False  # the same bits every time, which gdpa alone is asked for
+    directions: tuple[str, ...] = DIRECTIONS  # those that are worth timing
     batch_limit: int = 0  # sequences in one call; 0 is all of them
     name: str | None = None  # of the shape in its suite
 
@@ -99,7 +102,7 @@ def generate_lengths(batch: int, max_length: int, fill: float, seed: int) -> tup
 
 
 def suites() -> dict[str, Any]:
-    """Name -> description, batch, heads, dtype, activation and shapes; directions, where not both are timed."""
+    """Name -> description, batch, heads, dtype, activation and shapes."""
     return json.loads(SUITES_FILE.read_text())
 
 
@@ -115,8 +118,9 @@ def cases_of_suite(
 ) -> list[Case]:
     """The cases of a suite, or of those of its shapes that are wanted: their names, numbers from 1, or ranges "3-7".
 
-    A shape says what differs from the suite: batch, heads, dtype, activation, mask, what is shared; an activation may
-    be a list. Raises ValueError for an unknown name.
+    A shape says what differs from the suite: batch, heads, dtype, activation, mask, what is shared, whether it is
+    deterministic, and directions, where not both are timed; an activation may be a list. Raises ValueError for an
+    unknown name.
     """
     suite = suite_named(name)
     shapes = suite["shapes"] if wanted is None else chosen_shapes(suite["shapes"], wanted)
@@ -164,6 +168,8 @@ def cases_of_shape(shape: dict[str, Any], batch_factor: float, seed: int) -> Ite
             shape.get("mask", "none"),
             shared_q=shared_q,
             shared_kv=shared_kv,
+            deterministic=shape.get("deterministic", False),
+            directions=tuple(shape.get("directions", DIRECTIONS)),
             name=shape.get("name"),
         )
 

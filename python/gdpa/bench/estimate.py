@@ -11,12 +11,10 @@ from gdpa.bench.progress import in_words
 from gdpa.bench.systems import System
 
 
-def estimate(
-    plan: Sequence[tuple[Case, Sequence[System]]], directions: Sequence[str], effort: Effort, device: Device
-) -> str:
+def estimate(plan: Sequence[tuple[Case, Sequence[System], Sequence[str]]], effort: Effort, device: Device) -> str:
     """In a sentence: the turns of every figure, which are known, and first calls, which compile, by experience."""
     figures, first_calls = 0, 0.0
-    for case, systems in plan:
+    for case, systems, directions in plan:
         able = [system for system in systems if system.refusal(case) is None]
         figures += len(directions) * len(able) + (device.product(case.dtype) is not None)
         first_calls += len(directions) * sum(system.first_call for system in able)

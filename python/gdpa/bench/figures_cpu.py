@@ -7,10 +7,10 @@ from functools import partial
 import torch
 
 from gdpa.bench import command
-from gdpa.bench.cases import Case, movielens_lengths
+from gdpa.bench.cases import DIRECTIONS, Case, movielens_lengths
 from gdpa.bench.device import Device
 from gdpa.bench.figures import Figure, from_command, host_costs, part_of
-from gdpa.bench.measure import DIRECTIONS, Effort, Progress, Result, measure
+from gdpa.bench.measure import Effort, Progress, Result, measure
 from gdpa.bench.systems import Gdpa, GdpaIn, Padded, SdpaPerSequence
 
 SECONDS = 6.0  # for each figure, where nobody says

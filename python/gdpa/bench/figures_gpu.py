@@ -13,11 +13,11 @@ from statistics import median
 
 import torch
 
-from gdpa.bench.cases import Case, cases_of_suite
+from gdpa.bench.cases import DIRECTIONS, Case, cases_of_suite
 from gdpa.bench.cold_start import ACTIVATION as NEW_ACTIVATION
 from gdpa.bench.device import Device
 from gdpa.bench.figures import Figure, host_costs, part_of
-from gdpa.bench.measure import DIRECTIONS, Effort, Progress, Result, forward_alone, measure
+from gdpa.bench.measure import Effort, Progress, Result, forward_alone, measure
 from gdpa.bench.rows import Row
 from gdpa.bench.systems import Gdpa, GdpaWith, Operands, System
 

@@ -1,11 +1,12 @@
 """What the rows of a suite should reach, and whether those of a run do.
 
-A shape in suites.json names a goal for each of its functions, ``{"of": KIND, "at_least": NUMBER}``. The kinds:
+A shape in suites.json names goals for a direction and a function, ``{"of": KIND, "at_least": NUMBER}``. The kinds:
 
 - cublas: the share of the cuBLAS product that took turns with the row.
 - tflops: TFLOP/s where cuBLAS gives 660, that is 660 times the share.
 - row: the rate by that of another row of gdpa, ``"row": [SHAPE, FUNCTION]``, in the same run.
 - others: the rate by that of the fastest other system on the same shape, in the same run.
+- floor: the rate by that at the floor, see docs/benchmarks.md.
 - frontier: the rate by the most that power and memory allow, see `frontier`.
 
 Where cuBLAS ran, rates of different rows are compared as shares of cuBLAS, since the clock of a GPU drifts.
@@ -41,7 +42,7 @@ class Goal:
         if self.row:
             return f"of {', '.join(self.row)}"
         return {"cublas": "of cuBLAS", "tflops": CUBLAS_UNIT, "others": "of the fastest other",
-                "frontier": "of the frontier"}[self.of]  # fmt: skip
+                "floor": "of the floor", "frontier": "of the frontier"}[self.of]  # fmt: skip
 
 
 def frontier(row: Row) -> float | None:
@@ -140,15 +141,16 @@ def goals_of_suite(name: str) -> list[Goal]:
         Goal(shape["name"], activation, direction, goal["of"], goal["at_least"],
              tuple(goal["row"]) if goal["of"] == "row" else None)
         for shape in suite.get("shapes", [])
-        for activation, goal in shape.get("goals", {}).items()
-        for direction in suite.get("directions", ["fwd", "bwd"])
+        for direction, goals in shape.get("goals", {}).items()
+        for activation, goal in goals.items()
     ]  # fmt: skip
 
 
 def standings(suite: str, rows: Sequence[Row], refusals: Sequence[Refused]) -> list[Standing]:
-    """The goals of the shapes that the run met."""
-    met = {row.shape for row in rows} | {refused.shape for refused in refusals}
-    return [standing(goal, rows) for goal in goals_of_suite(suite) if goal.shape in met]
+    """The goals of the shapes that the run met, in the directions that it met them in."""
+    met = {(row.shape, row.direction) for row in rows}
+    met |= {(refused.shape, refused.direction) for refused in refusals}
+    return [standing(goal, rows) for goal in goals_of_suite(suite) if (goal.shape, goal.direction) in met]
 
 
 def standing(goal: Goal, rows: Sequence[Row]) -> Standing:
@@ -196,6 +198,10 @@ def of_others(goal: Goal, row: Row, best: Row | None, rows: Sequence[Row]) -> Me
     return speed(row) / speed(best) if best else "no other system ran"
 
 
+def of_floor(goal: Goal, row: Row, best: Row | None, rows: Sequence[Row]) -> Measured:
+    return row.tflops / row.floor_tflops if row.floor_tflops else "no floor is known"
+
+
 def of_frontier(goal: Goal, row: Row, best: Row | None, rows: Sequence[Row]) -> Measured:
     limit = frontier(row)
     return row.tflops / limit if limit else f"known of an {FRONTIER_DEVICE} alone"
@@ -206,5 +212,6 @@ KINDS: dict[str, Callable[[Goal, Row, Row | None, Sequence[Row]], Measured]] = {
     "tflops": of_tflops,
     "row": of_row,
     "others": of_others,
+    "floor": of_floor,
     "frontier": of_frontier,
 }

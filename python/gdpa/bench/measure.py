@@ -18,8 +18,6 @@ from gdpa.bench.device import Device, Work
 from gdpa.bench.rows import Refused, Row
 from gdpa.bench.systems import Gdpa, Operands, Prepared, System
 
-DIRECTIONS = ("fwd", "bwd")
-
 Progress = Callable[[float, str], None]  # gets the part of the case that is done, and what runs now
 
 
@@ -212,7 +210,7 @@ def make_row(
         dtype=system.dtype or case.dtype,
         activation=system.function or case.activation,
         accuracy="fast" if isinstance(system, Gdpa) else None,
-        deterministic=False,
+        deterministic=case.deterministic,
         mask=case.mask,
         B=len(case.lengths_q),
         H_q=case.heads,

@@ -30,8 +30,9 @@ class Gdpa(System):
         def forward() -> list[Tensor]:
             query, key, value = inputs
             output = gdpa.varlen_attention(
-                query, key, value, offsets_q, offsets_k, activation=case.activation, window_size=case.window
-            )
+                query, key, value, offsets_q, offsets_k,
+                activation=case.activation, window_size=case.window, deterministic=case.deterministic,
+            )  # fmt: skip
             return [output]
 
         return Prepared(forward, inputs, [operands.grad_output])
@@ -52,8 +53,11 @@ class GdpaIn(Gdpa):
         return super().prepare(case, operands.to(getattr(torch, str(self.dtype))))
 
 
-def in_turn(systems: Sequence[System], functions: Sequence[str]) -> list[System]:
-    """The systems for a case of several functions: gdpa with each of them, the others as they are, with the first."""
+def in_turn(systems: Sequence[System], case: Case, functions: Sequence[str]) -> list[System]:
+    """The systems for a case of several functions: gdpa with each of them, the others as they are, with the first; gdpa
+    alone where the case is deterministic."""
+    if case.deterministic:
+        systems = [system for system in systems if isinstance(system, Gdpa)]
     variants = [GdpaWith(function) for function in functions[1:]]
     return [one for system in systems for one in ([system, *variants] if type(system) is Gdpa else [system])]
 
