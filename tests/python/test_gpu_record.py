@@ -175,6 +175,19 @@ def test_sources_edited_while_a_part_runs_make_its_record_old(
     assert "memcheck" in record.missing()
 
 
+def test_a_part_that_stands_still_is_stopped_and_the_others_are_recorded(
+    record: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program = tmp_path / "build" / "tests" / "gpu" / "gpu_problems_test"
+    waits = '[ "$TOOL" = racecheck ] && sleep 1000'
+    program.write_text(program.read_text().replace("#!/bin/bash", f"#!/bin/bash\n{waits}"))
+    ended = call(record, monkeypatch, "run", "--limit", "3", "--jobs", "3", "memcheck", "racecheck", "initcheck")
+    assert ended == "gpu-record: failed: racecheck"
+    assert "expected it to end within 3 s" in capfd.readouterr().out
+    assert sorted(record.recorded()) == ["initcheck", "memcheck"]
+    assert subprocess.run(["pgrep", "-f", str(program)], capture_output=True).returncode == 1  # nothing is left
+
+
 def test_the_installed_library_says_its_sources() -> None:
     folder = Path(gdpa.__path__[0]) / "lib"
     for name, file in (("libgdpa", "libgdpa.so.0"), ("libgdpa_torch", "libgdpa_torch.so")):
