@@ -39,6 +39,10 @@ GDPA_HOST_DEVICE inline bool is_direct(const Mask& mask, int64_t length_k, int64
   return mask.keeps_all() && length_k > 0 && length_k <= most_keys;
 }
 
+/// Bounds that only huge and infinite scores need cost as much as half of a function: a first pass of backward leaves
+/// them out, and where dK or dV is not finite, which may come of that, there is a second one with them, of all tiles.
+enum class BackwardPass : int { only, first, again };
+
 /// Whether the CTA that takes the place before takes this one too, and the one that takes this one the next.
 enum class KeyTileLinks : int { none, to_next, to_previous };
 
@@ -76,6 +80,7 @@ struct BackwardArguments {
   int direct_keys;         ///< of is_direct: one tile or two
   unsigned places;         ///< in the table
   unsigned* places_taken;  ///< zeroed before
+  unsigned* found;         ///< not finite, in the first pass; zeroed before
   KeyTile* key_tiles;      ///< the table
   float* grad_query_sums;  ///< (heads, two halves of the columns, rows), each row contiguous in the columns of a half
   MappedOperand query, key, value, grad_output, grad_query;

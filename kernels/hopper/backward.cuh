@@ -24,6 +24,7 @@
 //     int head_dim, head_dim_v;       multiples of 8, at most 128
 //     int tile_queries, tile_keys;    64, 128
 //     int stages;                     buffers of Q, and of dO
+//     BackwardPass pass;              whether there are two, and which this is
 //
 // Launch: grid any number of CTAs, best one for each multiprocessor; block backward_threads<Config>; dynamic shared
 //         memory backward_shared_bytes<Config>; after key_schedule. Workspace: the counter of places, zeroed before;
@@ -504,18 +505,31 @@ struct Differentiating {
     }
   }
 
+  /// A weight or dS that is not finite makes a whole row of dV or dK so, and one column tells.
+  __device__ __forceinline__ void look_for_infinity(int rows) const {
+    if (Config::pass != BackwardPass::first) return;
+    const unsigned thread = fresh_thread_index();
+    const int row = static_cast<int>(thread / 32 * 16 + thread % 32 / 4);
+    const auto is_finite = [](float number) { return fabsf(number) <= 3.4028235e38f; };
+    const bool is_low_finite = is_finite(grad_key[0]) && is_finite(grad_value[0]);
+    const bool is_high_finite = is_finite(grad_key[2]) && is_finite(grad_value[2]);
+    if ((row < rows && !is_low_finite) || (row + 8 < rows && !is_high_finite)) *arguments.found = 1;
+  }
+
   __device__ __forceinline__ void store_grad_keys(const KeyTile& tile) {
     const Params& params = arguments.common.params;
     const int row = warpgroup * Plan::rows;
     const int rows = tile.length_k - tile.first_key - row;
     const float out_scale = tile.out_scale;
+    look_for_infinity(rows);
     const auto first = [&](const Operand& operand, int64_t offset) {
       return static_cast<Storage*>(operand.data) + offset + row * operand.row_stride;
     };
     store_rows_from_registers<Element, Config::head_dim>(
         grad_key, arguments.scale * out_scale, first(params.grad_key, tile.grad_key), params.grad_key.row_stride, rows);
-    store_rows_from_registers<Element, Config::head_dim_v>(
-        grad_value, out_scale, first(params.grad_value, tile.grad_value), params.grad_value.row_stride, rows);
+    store_rows_from_registers<Element, Config::head_dim_v>(grad_value, Activation::value_factor * out_scale,
+                                                           first(params.grad_value, tile.grad_value),
+                                                           params.grad_value.row_stride, rows);
   }
 
   /// Behind the last product with K of a tile, and the last look at what the ring says of it.
@@ -608,6 +622,7 @@ struct Differentiating {
 template <class Config>
 __device__ void backward(const BackwardArguments& arguments) {
   using Plan = BackwardPlan<Config>;
+  if (Config::pass == BackwardPass::again && *arguments.found == 0) return;
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   const Plan plan{shared_memory};
   if (threadIdx.x == 0) plan.initialise();

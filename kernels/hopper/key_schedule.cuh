@@ -74,6 +74,7 @@ template <class Config>
 constexpr int key_schedule_shared_bytes = 0;
 
 /// A kernel of its own, a lane for each place; it also clears the sums of dQ that are used.
+/// Before a second pass, if there is one, it does all of this again.
 ///
 /// Launch: grid any number of CTAs, best places / 64; block key_schedule_threads<Config>; no shared memory.
 template <class Config>
@@ -84,6 +85,10 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
   const portable::Owner owner{params.keys, arguments.common.packed_rows_k, params.heads_k, Config::tile_keys,
                               params.batch};
   const auto places = static_cast<unsigned>(owner.heads * owner.places());
+  if (Config::pass == BackwardPass::again) {
+    if (*arguments.found == 0) return;
+    if (blockIdx.x == 0 && threadIdx.x == 0) *arguments.places_taken = 0;
+  }
   for_all_rows_left<Config, warps>(arguments, [&](const RowsLeft& left) {
     if (left.keys > 0) clear_sums<Config>(arguments, left);
   });

@@ -214,9 +214,19 @@ std::string cuda_source(const Function& function, Accuracy accuracy, ForwardForm
   if (!is_level_in_fp32(forward.value_of_finite.program, forward.scores)) {
     forward = forward_of(function, programs.value, everything, form);
   }
+  // Where overflow shows nothing, as in a minimum, the bounds stay.
+  FactoredProgram unguarded = {1, 1, function.unguarded_value_and_derivative()};
+  if (accuracy == Accuracy::fast) {
+    const ValueFactor kind = form.has_fp16_weights ? ValueFactor::suits_fp16 : ValueFactor::suits_bfloat16;
+    unguarded = rewrite_fast(function.value(), unguarded.program, kind, kind).value_and_derivative;
+  }
+  const bool is_other = unguarded.program.steps.size() < programs.value_and_derivative.program.steps.size() &&
+                        is_same_or_not_finite(programs.value_and_derivative, unguarded);
+  if (!is_other) unguarded = programs.value_and_derivative;
   const std::string x = bounded(forward.scores);
   const Printer value(forward.value_of_finite.program, accuracy);
   const Printer both(programs.value_and_derivative.program, accuracy);
+  const Printer first(unguarded.program, accuracy);
   return fmt::format(
       "#include \"common/elementary.cuh\"\n\n"
       "// {}\n"
@@ -235,7 +245,17 @@ std::string cuda_source(const Function& function, Accuracy accuracy, ForwardForm
       "  }}\n"
       "}};\n\n"
       "struct ActivationWithDerivative {{\n"
-      "  static constexpr float score_factor = {};\n\n"
+      "  static constexpr float score_factor = {};\n"
+      "  static constexpr float value_factor = 1.0f;\n\n"
+      "  static __device__ __forceinline__ void value_and_derivative(float x, float& f, float& derivative) {{\n"
+      "{}"
+      "    f = {};\n"
+      "    derivative = {};\n"
+      "  }}\n"
+      "}};\n\n"
+      "struct UnguardedActivationWithDerivative {{\n"
+      "  static constexpr float score_factor = {};\n"
+      "  static constexpr float value_factor = {};\n\n"
       "  static __device__ __forceinline__ void value_and_derivative(float x, float& f, float& derivative) {{\n"
       "{}"
       "    f = {};\n"
@@ -245,7 +265,8 @@ std::string cuda_source(const Function& function, Accuracy accuracy, ForwardForm
       function.text(), form.scales_scores, literal(forward.value_of_finite.score_factor),
       literal(value_factor_of(forward.value_of_finite)), forward.clamps_at_zero, x != "x", value.statements(),
       value.result(0), x, literal(programs.value_and_derivative.score_factor), both.statements(), both.result(0),
-      both.result(1));
+      both.result(1), literal(unguarded.score_factor), literal(unguarded.value_factor), first.statements(),
+      first.result(0), first.result(1));
 }
 
 }  // namespace gdpa::activation

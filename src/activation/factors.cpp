@@ -136,7 +136,7 @@ class Factoring {
     if (to_.is_number(b.node)) std::swap(a, b);
     if (pulls_ && to_.is_number(a.node) && !to_.is_number(b.node)) {
       const double number = to_[a.node].number * a.number / b.number;
-      if (is_moderate(number)) return {b.number, to_.add(to_.number(number), b.node)};
+      if (is_moderate(number)) return {b.number, number_and(number, b.node)};
     }
     if (is_about(a.number, b.number)) return {a.number, to_.add(a.node, b.node)};
     if (is_about(a.number, -b.number)) return {a.number, to_.subtract(a.node, b.node)};
@@ -148,6 +148,14 @@ class Factoring {
       return {1, to_.multiply(b.node, to_.add(to_.number(b.number), whole({a.number, rest})))};
     }
     return {1, to_.add(whole(a), whole(b))};
+  }
+
+  /// number + x, where x may be such a sum itself: 1 - (1 + t) / 2 is (1 - t) / 2.
+  NodeId number_and(double number, NodeId x) {
+    const Node node = to_[x];
+    if (node.operation != Operation::add || !to_.is_number(node.a)) return to_.add(to_.number(number), x);
+    const double together = number + to_[node.a].number;
+    return together == 0 ? node.b : to_.add(to_.number(together), node.b);
   }
 
   /// A product with that factor.

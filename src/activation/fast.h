@@ -10,12 +10,13 @@ namespace gdpa::activation {
 /// The two programs of one function. Each has its own factors: forward reads the one, backward the other.
 struct FastPrograms {
   FactoredProgram value;                 ///< results {f / value_factor}
-  FactoredProgram value_and_derivative;  ///< results {f, f'}, its value_factor is 1
+  FactoredProgram value_and_derivative;  ///< results {f / value_factor, f'}
 };
 
 /// `value` and `value_and_derivative` of one function, rewritten alike: both compute the same approximation of f, but
 /// for the rounding of their factors. `value_factor` is what that of the first may be. Afterwards there is no exp,
-/// sigmoid and erf: exp2, tanh and divisions stand in their place.
-FastPrograms rewrite_fast(const Program& value, const Program& value_and_derivative, ValueFactor value_factor);
+/// sigmoid and erf: exp2, tanh and divisions stand in their place. `both_factor` is what that of f beside f' may be.
+FastPrograms rewrite_fast(const Program& value, const Program& value_and_derivative, ValueFactor value_factor,
+                          ValueFactor both_factor = ValueFactor::is_one);
 
 }  // namespace gdpa::activation

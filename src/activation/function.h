@@ -31,6 +31,11 @@ class Function {
   const Program& value_of_finite() const { return value_of_finite_; }
   const Range& finite_scores() const { return finite_scores_; }
 
+  /// The same without any bound of guard(): of scores that need one a result is not finite, or the same anyhow
+  /// (is_same_or_not_finite tells).
+  const Program& unguarded_value_and_derivative() const { return unguarded_value_and_derivative_; }
+  bool has_guards() const { return unguarded_value_and_derivative_.steps.size() < value_and_derivative_.steps.size(); }
+
   /// f(0) == 0: rows of zeros then contribute nothing, and tails need no mask.
   bool is_zero_at_zero() const { return is_zero_at_zero_; }
 
@@ -44,6 +49,7 @@ class Function {
   Program value_;
   Program value_and_derivative_;
   Program value_of_finite_;
+  Program unguarded_value_and_derivative_;
   Range finite_scores_ = {};
   bool is_zero_at_zero_ = false;
 };
@@ -73,9 +79,12 @@ struct ForwardForm {
 /// Where it is value itself, bounds_scores is false. Backward takes
 ///     struct ActivationWithDerivative {
 ///       static constexpr float score_factor;
+///       static constexpr float value_factor;  // 1
 ///       static __device__ void value_and_derivative(float x, float& f, float& derivative);
 ///     };
-/// which gives f and f' of the score. Self-contained but for the headers under kernels/ that it names.
+/// which gives f / value_factor and f' of the score. Hopper's backward computes with UnguardedActivationWithDerivative
+/// first, which has the same members, and none of the bounds that huge and infinite scores need: where one is missing,
+/// a result is not finite. Self-contained but for the headers under kernels/ that it names.
 std::string cuda_source(const Function& function, Accuracy accuracy, ForwardForm form = {});
 
 }  // namespace gdpa::activation

@@ -101,6 +101,34 @@ Unguarded without_guards_at_infinity(Tree& tree, NodeId root) {
   return result;
 }
 
+NodeId without_guards(Tree& tree, NodeId root) {
+  return tree.rewrite(root, [&](const Node& node) { return is_guard(node) ? node.a : tree.make(node); });
+}
+
+bool is_same_or_not_finite(const FactoredProgram& one, const FactoredProgram& other) {
+  constexpr float rounding = 1e-5F;
+  const auto results_of = [](const FactoredProgram& factored, float score) {
+    std::vector<float> results = evaluate_in_fp32(factored.program, score * static_cast<float>(factored.score_factor));
+    results[0] *= static_cast<float>(factored.value_factor);
+    return results;
+  };
+  const auto holds = [&](float score) {
+    const std::vector<float> expected = results_of(one, score), got = results_of(other, score);
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      const float allowed = rounding * std::fmax(1.0F, std::fabs(expected[i]));
+      if (std::isfinite(got[i]) && !(std::fabs(got[i] - expected[i]) <= allowed)) return false;
+    }
+    return true;
+  };
+  constexpr int steps = 16;  // of each power of two
+  constexpr float last = std::numeric_limits<float>::max(), beyond = std::numeric_limits<float>::infinity();
+  for (double score = std::numeric_limits<float>::min(); score < last; score *= std::exp2(1.0 / steps)) {
+    const auto rounded = static_cast<float>(score);
+    if (!holds(rounded) || !holds(-rounded)) return false;
+  }
+  return holds(0) && holds(last) && holds(-last) && holds(beyond) && holds(-beyond);
+}
+
 bool is_level_in_fp32(const Program& program, Range scores) {
   const auto is_level_beyond = [&](const Bound& bound) {
     const auto value = [&](double score) { return evaluate_in_fp32(program, static_cast<float>(score))[0]; };

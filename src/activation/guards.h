@@ -2,6 +2,7 @@
 // alone, and a minimum costs as much as two products on a GPU.
 #pragma once
 
+#include "activation/factors.h"
 #include "activation/program.h"
 #include "activation/tree.h"
 
@@ -21,6 +22,13 @@ struct Unguarded {
 
 /// To the precision of fp64. Only for values, as above.
 Unguarded without_guards_at_infinity(Tree& tree, NodeId root);
+
+/// An expression without any bound of guard(): of values and derivatives alike.
+NodeId without_guards(Tree& tree, NodeId root);
+
+/// Whether the second program gives what the first does but for rounding, or nothing finite, in fp32 for scores over
+/// its whole range, infinities too.
+bool is_same_or_not_finite(const FactoredProgram& one, const FactoredProgram& other);
 
 /// Whether f's program in fp32 is the same number, to the sign of a zero, for every finite score beyond the ends of
 /// `scores` as at them, and that number or NaN for an infinite one: whether overflow spares what holds in fp64.

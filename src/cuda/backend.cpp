@@ -52,6 +52,7 @@ plan::GpuPlan plan_of(const Problem& problem, const Params& params, const activa
       is_aligned(problem, params), problem.allow_tf32 ? plan::Float32Products::one : plan::Float32Products::three,
       tensor_maps(problem, params));
   plan::take_scale_out(plan, function.value(), params.scale);
+  if (problem.direction == Direction::backward && function.has_guards()) plan::leave_guards_out(plan);
   return plan;
 }
 
@@ -215,6 +216,7 @@ class Call {
     arguments.direct_keys = plan.direct_keys;
     arguments.places = static_cast<unsigned>(plan.places);
     arguments.places_taken = static_cast<unsigned*>(memory.at(plan.workspace.places_taken));
+    arguments.found = arguments.places_taken + 1;
     arguments.key_tiles = static_cast<hopper::KeyTile*>(memory.at(plan.workspace.key_tiles));
     if (plan.workspace.grad_query >= 0) {
       arguments.grad_query_sums = static_cast<float*>(memory.at(plan.workspace.grad_query));

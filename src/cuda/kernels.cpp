@@ -62,6 +62,7 @@ struct KeyHash {
                            int{spec.keys_shared},
                            int{spec.queries_shared},
                            int{spec.scales_scores},
+                           static_cast<int>(spec.pass),
                            static_cast<int>(key.accuracy),
                            key.device}) {
       hash = (hash ^ static_cast<std::size_t>(part)) * 0x9e3779b97f4a7c15U;

@@ -67,6 +67,18 @@ std::string_view arguments_of(KernelKind kind) {
   return "";
 }
 
+std::string_view name_of(hopper::BackwardPass pass) {
+  switch (pass) {
+    case hopper::BackwardPass::only:
+      return "only";
+    case hopper::BackwardPass::first:
+      return "first";
+    case hopper::BackwardPass::again:
+      return "again";
+  }
+  return "";
+}
+
 std::string_view type_of(GpuElement element) {
   switch (element) {
     case GpuElement::bfloat16:
@@ -97,15 +109,22 @@ std::string config_of(const KernelSpec& kernel, Accuracy accuracy) {
     return text + "};\n";
   }
   const bool is_forward = kernel.kind == KernelKind::forward;
-  if (has_function(kernel.kind))
-    text += fmt::format("  using Activation = ::{};\n", is_forward ? "Activation" : "ActivationWithDerivative");
+  if (has_function(kernel.kind)) {
+    const bool is_unguarded = kernel.pass == hopper::BackwardPass::first;
+    text += fmt::format("  using Activation = ::{};\n", is_forward     ? "Activation"
+                                                        : is_unguarded ? "UnguardedActivationWithDerivative"
+                                                                       : "ActivationWithDerivative");
+  }
   number("head_dim", kernel.head_dim);
   number("head_dim_v", kernel.head_dim_v);
   number("tile_queries", kernel.tile_queries);
   number("tile_keys", kernel.tile_keys);
   number("stages", kernel.stages);
   if (kernel.family == KernelFamily::hopper) {
-    if (!is_forward) return text + "};\n";
+    if (!is_forward) {
+      return text +
+             fmt::format("  static constexpr auto pass = gdpa::hopper::BackwardPass::{};\n}};\n", name_of(kernel.pass));
+    }
     number("query_stages", kernel.query_stages);
     flag("query_in_registers", kernel.query_in_registers);
     // Rounding Q once more is as much as rounding the weights. fp16 would lose small elements altogether.
@@ -154,6 +173,7 @@ std::string describe(const KernelSpec& kernel) {
   std::string text = fmt::format("{}: {} {} d={}", name_of(kernel.family), name_of(kernel.kind),
                                  type_of(kernel.element), kernel.head_dim);
   if (kernel.kind == KernelKind::reduce) return text;
+  if (kernel.pass == hopper::BackwardPass::again) text += " again";
   return text + fmt::format(" d_v={} tile {}x{}, {} warps, {} stages", kernel.head_dim_v, kernel.tile_queries,
                             kernel.tile_keys, kernel.warps * kernel.column_warps, kernel.stages);
 }

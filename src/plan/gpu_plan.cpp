@@ -152,7 +152,7 @@ class Planner {
       workspace.bytes += aligned_bytes(bytes);
       return at;
     };
-    workspace.places_taken = take(sizeof(unsigned));
+    workspace.places_taken = take(2 * sizeof(unsigned));
     workspace.zeroed_bytes = workspace.bytes;
     workspace.key_tiles = take(tiles * static_cast<int64_t>(sizeof(hopper::KeyTile)));
     const int64_t columns = 2 * hopper::half_columns(kernel.head_dim);
@@ -254,6 +254,14 @@ void take_scale_out(GpuPlan& plan, const activation::Program& value, double scal
   if (!(factor >= least && factor <= most)) return;
   kernel.scales_scores = false;
   plan.output_factor = factor;
+}
+
+void leave_guards_out(GpuPlan& plan) {
+  if (plan.places == 0) return;
+  GpuStep schedule = plan.steps[0], backward = plan.steps[1];
+  plan.steps[1].kernel.pass = hopper::BackwardPass::first;
+  schedule.kernel.pass = backward.kernel.pass = hopper::BackwardPass::again;
+  plan.steps.insert(plan.steps.begin() + 2, {schedule, backward});
 }
 
 }  // namespace gdpa::plan

@@ -11,6 +11,7 @@
 #include "definition/params.h"
 #include "definition/problem.h"
 #include "gdpa/plan.h"
+#include "hopper/arguments.cuh"
 
 namespace gdpa::plan {
 
@@ -63,6 +64,7 @@ struct KernelSpec {
   bool reduce_grad_query = false;
   bool keys_shared = false;
   bool queries_shared = false;
+  hopper::BackwardPass pass = hopper::BackwardPass::only;  ///< hopper: of backward and its schedule
   bool scales_scores = true;  ///< forward: else the output is multiplied, by GpuPlan::output_factor
 
   bool operator==(const KernelSpec&) const = default;
@@ -116,5 +118,9 @@ GpuPlan gpu_plan(const Problem& problem, const Gpu& gpu, FunctionRegisters funct
 /// Makes a forward plan leave out the product of each score by scale, where f(scale s) is a multiple of f(s) and the
 /// weights, scale^-degree larger then, cannot overflow for it. `value` is the program of f.
 void take_scale_out(GpuPlan& plan, const activation::Program& value, double scale);
+
+/// Makes a Hopper backward plan compute first without the bounds that huge and infinite scores need, and again with
+/// them where that shows. For a function that has any.
+void leave_guards_out(GpuPlan& plan);
 
 }  // namespace gdpa::plan

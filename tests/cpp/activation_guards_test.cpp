@@ -160,5 +160,44 @@ TEST(Guards, StayInsideWhereTheFastDivisionGivesZeroForAGreatDivisor) {
   EXPECT_TRUE(holds(cuda_source(softsign, Accuracy::fast), "bounds_scores = false"));
 }
 
+FactoredProgram both(const Function& function, const Program& value_and_derivative, ValueFactor factor) {
+  return rewrite_fast(function.value(), value_and_derivative, factor, factor).value_and_derivative;
+}
+
+TEST(Guards, WithoutAnyAResultOfFAndItsDerivativeIsTheSameOrNotFinite) {
+  for (const char* text : {"gelu", "gelu_tanh", "silu", "hardswish"}) {
+    const Function& function = Activation(text).function();
+    EXPECT_TRUE(function.has_guards()) << text;
+    for (const ValueFactor factor : {ValueFactor::is_one, ValueFactor::suits_fp16, ValueFactor::suits_bfloat16}) {
+      const FactoredProgram guarded = both(function, function.value_and_derivative(), ValueFactor::is_one);
+      const FactoredProgram unguarded = both(function, function.unguarded_value_and_derivative(), factor);
+      EXPECT_TRUE(is_same_or_not_finite(guarded, unguarded)) << text;
+    }
+  }
+  for (const char* text : {"relu", "identity", "tanh", "sigmoid", "s * sigmoid(1.702 * s)"}) {
+    EXPECT_FALSE(Activation(text).function().has_guards()) << text;
+  }
+}
+
+TEST(Guards, AResultThatIsAnotherNumberIsFound) {
+  const Function& silu = Activation("silu").function();
+  const auto program_of = [](const char* text) {
+    return FactoredProgram{1, 1, Activation(text).function().value_and_derivative()};
+  };
+  const FactoredProgram guarded = {1, 1, silu.value_and_derivative()};
+  EXPECT_TRUE(is_same_or_not_finite(guarded, guarded));
+  EXPECT_FALSE(is_same_or_not_finite(guarded, program_of("1.001 * silu(s)")));
+  EXPECT_FALSE(is_same_or_not_finite(program_of("relu"), program_of("min(relu(s), 1e30)")));  // at great scores alone
+}
+
+// What the source for Hopper's backward has of them: a bound takes as long as two products.
+TEST(Guards, AreLeftOutOfTheFirstPassOfBackward) {
+  const std::string source = cuda_source(Activation("gelu_tanh").function(), Accuracy::fast, {true, false});
+  const std::size_t unguarded = source.find("struct UnguardedActivationWithDerivative");
+  ASSERT_NE(unguarded, std::string::npos);
+  EXPECT_EQ(source.find("imum(", unguarded), std::string::npos);
+  EXPECT_NE(source.rfind("imum(", unguarded), std::string::npos);
+}
+
 }  // namespace
 }  // namespace gdpa::activation

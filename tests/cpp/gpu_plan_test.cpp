@@ -478,5 +478,34 @@ TEST(GpuPlan, ScoresAreScaledWhereTheOutputCannotTakeTheScale) {
   EXPECT_TRUE(scales_scores(problem_of(Direction::backward), "relu", 1e-3));
 }
 
+TEST(GpuPlan, AFunctionWithBoundsHasASecondPassOfTheHopperBackwardBehindTheFirst) {
+  Problem problem;
+  problem.direction = Direction::backward;
+  problem.dtype = DType::bfloat16;
+  problem.batch = 10;
+  problem.heads_q = problem.heads_k = 4;
+  problem.head_dim = problem.head_dim_v = 64;
+  problem.rows_q = problem.rows_k = 10000;
+  GpuPlan plan = gpu_plan(problem, Gpu{}, FunctionRegisters::few, true, Float32Products::three, TensorMaps::available);
+  leave_guards_out(plan);
+  using hopper::BackwardPass;
+  std::vector<std::pair<KernelKind, BackwardPass>> steps;
+  for (const GpuStep& step : plan.steps) steps.emplace_back(step.kernel.kind, step.kernel.pass);
+  const std::vector<std::pair<KernelKind, BackwardPass>> expected = {
+      {KernelKind::key_schedule, BackwardPass::only},
+      {KernelKind::backward, BackwardPass::first},
+      {KernelKind::key_schedule, BackwardPass::again},
+      {KernelKind::backward, BackwardPass::again},
+      {KernelKind::round_grad_query, BackwardPass::only}};
+  EXPECT_EQ(steps, expected);
+  EXPECT_EQ(plan.steps[2].work, plan.steps[0].work);
+  EXPECT_EQ(plan.steps[3].work, plan.steps[1].work);
+
+  GpuPlan portable = gpu_plan(problem, Gpu{}, FunctionRegisters::few, false, Float32Products::three);
+  const std::size_t before = portable.steps.size();
+  leave_guards_out(portable);
+  EXPECT_EQ(portable.steps.size(), before);
+}
+
 }  // namespace
 }  // namespace gdpa::plan

@@ -216,6 +216,24 @@ def test_a_score_of_minus_infinity_gets_the_limit_of_the_function(name: str, hea
     assert torch.equal(*results)
 
 
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+@pytest.mark.parametrize("name", ["gelu", "gelu_tanh", "silu", "hardswish"])
+def test_a_score_of_minus_infinity_gets_the_limit_of_the_derivative(name: str, head_dim: int) -> None:
+    query, key, value = (t.detach() for t in operands(1014, head_dim=head_dim))
+    query[..., 0] = key[..., 0] = 0
+    weights = torch.randn_like(query)
+    results = []
+    for size in (1e4, 1e30):  # as above
+        query[::3, :, 0], key[::5, :, 0] = size, -size
+        tensors = [t.clone().requires_grad_() for t in (query, key, value)]
+        cu_seqlens = offsets([300, 1, 513, 200])
+        output = gdpa.varlen_attention(*tensors, cu_seqlens, cu_seqlens, activation=name)
+        results.append([g[..., 1:] for g in torch.autograd.grad(output, tensors, weights)])  # column 0 has the size
+    for great, infinite in zip(*results, strict=True):
+        assert infinite.isfinite().all()
+        assert (great - infinite).norm() <= 3e-3 * great.norm()
+
+
 def padded_gradients(tensors: list[Tensor], lengths: list[list[int]], weights: Tensor) -> list[Tensor]:
     """The gradients of gelu_tanh attention in fp64, of all sequences at once, padded to the longest."""
     sides = [torch.tensor(lengths[0]), *(torch.tensor(lengths[1]) for _ in range(2))]
