@@ -265,19 +265,33 @@ def test_the_anchors_hold_the_published_shapes() -> None:
     assert len([shape for shape in shapes if shape["head_dim"] == 64]) == 4
 
 
-def test_a_shape_of_a_suite_says_what_differs_from_the_suite() -> None:
-    """The suite hopper has directions, functions, types and masks of some of its shapes."""
-    options = ("--scale-batch", ".0005", "--direction", "fwd", "--seconds", "0", "--rounds", "1", "--alone", "--json")
-    done = on_fake_gpu("bench", "--suite", "hopper", *options)  # computes nothing, so that long sequences take no time
+def rows_of_suite_hopper(direction: str) -> list[dict[str, Any]]:
+    """From a GPU that computes nothing, so that long sequences take no time."""
+    asked = ("--suite", "hopper", "--direction", direction)
+    done = on_fake_gpu(
+        "bench", *asked, "--scale-batch", ".0005", "--seconds", "0", "--rounds", "1", "--alone", "--json"
+    )
     rows = [json.loads(line) for line in done.stdout.splitlines()]
-    assert {row["direction"] for row in rows} == {"fwd"}
-    assert all(row["shape"] != "1024/1024 d 64" for row in rows)  # of backward alone
+    assert {row["direction"] for row in rows} == {direction}
+    return rows
+
+
+def test_a_shape_of_a_suite_says_what_differs_from_the_suite() -> None:
+    """The suite hopper has functions, types and masks of some of its shapes."""
+    rows = rows_of_suite_hopper("fwd")
     functions = [row["activation"] for row in rows if row["shape"] == "2048/2048"]
     assert functions == ["gelu_tanh", "silu", "relu", "gelu", "s * sigmoid(s)"]
     by_name = {row["shape"]: row for row in rows}
     assert by_name["2048/2048 fp16"]["dtype"] == "float16" and by_name["2048/2048"]["dtype"] == "bfloat16"
     assert by_name["2048/2048 causal"]["mask"] == "causal"
     assert by_name["PFFN KV 64"]["shared_kv"] and by_name["PMA Q 4, KV 1024"]["shared_q"]
+    assert not by_name.keys() & {"1024/1024 d 64", "2048/2048 deterministic"}  # worth timing backward alone
+
+
+def test_a_shape_of_a_suite_may_be_timed_backward_alone_and_be_deterministic() -> None:
+    deterministic = {row["shape"]: row["deterministic"] for row in rows_of_suite_hopper("bwd")}
+    assert not deterministic["1024/1024 d 64"] and deterministic["2048/2048 deterministic"]
+    assert sum(deterministic.values()) == 1
 
 
 def test_bench_measures_the_host_cost() -> None:

@@ -10,8 +10,11 @@ import importlib.util
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from types import ModuleType
 
@@ -63,6 +66,12 @@ def build_all(checkout: Path) -> None:
     build(checkout, "gpu_problems_test", program, "tests/gpu/gpu_problems_test.cpp", text=text)
     build(checkout, "libgdpa", checkout / "package" / "lib" / "libgdpa.so.0")
     build(checkout, "libgdpa_torch", checkout / "package" / "lib" / "libgdpa_torch.so")
+
+
+def insert(checkout: Path, line: str) -> None:
+    """A first line of the program under a sanitizer, which still says its sources."""
+    program = checkout / "build" / "tests" / "gpu" / "gpu_problems_test"
+    program.write_text(program.read_text().replace("#!/bin/bash", f"#!/bin/bash\n{line}"))
 
 
 @pytest.fixture
@@ -167,25 +176,57 @@ def test_a_program_that_does_not_say_its_sources_is_refused(
 def test_sources_edited_while_a_part_runs_make_its_record_old(
     record: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    program = tmp_path / "build" / "tests" / "gpu" / "gpu_problems_test"
-    edit = 'echo "// edited" >>"${0%/build/*}/kernels/common/tile.cuh"'
-    program.write_text(program.read_text().replace("#!/bin/bash", f"#!/bin/bash\n{edit}"))
+    insert(tmp_path, 'echo "// edited" >>"${0%/build/*}/kernels/common/tile.cuh"')
     assert call(record, monkeypatch, "run", "memcheck") == ""
     record.sources_hash.cache_clear()
     assert "memcheck" in record.missing()
 
 
+# What racecheck has started says its process and waits for ever.
+STANDS_STILL = '[ "$TOOL" = racecheck ] && { sleep 1000 & echo $! >>"${0%/build/*}/started"; wait; }'
+
+
+def still_run(checkout: Path) -> list[str]:
+    """Of those that said their process; one that has ended and that nobody asked for is no program any more."""
+    states = [Path(f"/proc/{process}/stat") for process in (checkout / "started").read_text().split()]
+    return [state.read_text() for state in states if state.exists() and ") Z " not in state.read_text()]
+
+
 def test_a_part_that_stands_still_is_stopped_and_the_others_are_recorded(
     record: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    program = tmp_path / "build" / "tests" / "gpu" / "gpu_problems_test"
-    waits = '[ "$TOOL" = racecheck ] && sleep 1000'
-    program.write_text(program.read_text().replace("#!/bin/bash", f"#!/bin/bash\n{waits}"))
+    insert(tmp_path, STANDS_STILL)
     ended = call(record, monkeypatch, "run", "--limit", "3", "--jobs", "3", "memcheck", "racecheck", "initcheck")
     assert ended == "gpu-record: failed: racecheck"
     assert "expected it to end within 3 s" in capfd.readouterr().out
     assert sorted(record.recorded()) == ["initcheck", "memcheck"]
-    assert subprocess.run(["pgrep", "-f", str(program)], capture_output=True).returncode == 1  # nothing is left
+    assert not still_run(tmp_path)
+
+
+def test_an_interrupt_stops_what_runs_and_what_would_follow(
+    record: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    insert(tmp_path, STANDS_STILL)
+    me = threading.get_ident()
+    started = tmp_path / "started"
+
+    def interrupt() -> None:
+        while not (started.exists() and len(started.read_text().splitlines()) == record.PARTS["racecheck"].processes):
+            time.sleep(0.1)
+        signal.pthread_kill(me, signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        call(record, monkeypatch, "run", "racecheck", "memcheck")
+    assert not record.RECORD.exists() and not still_run(tmp_path)
+
+
+def test_a_part_that_fails_without_a_word_is_not_recorded(
+    record: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    insert(tmp_path, '[ "$TOOL" = racecheck ] && [ "$GTEST_SHARD_INDEX" = 3 ] && kill -KILL $$')
+    assert call(record, monkeypatch, "run", "memcheck", "racecheck") == "gpu-record: failed: racecheck"
+    assert list(record.recorded()) == ["memcheck"]
 
 
 def test_the_installed_library_says_its_sources() -> None:
