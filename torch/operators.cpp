@@ -294,9 +294,7 @@ Tensor with_last_stride_1(const Tensor& tensor) {
 
 /// Memory of PyTorch's allocator for backward's sums on a GPU: it may be given back while the kernels still run, since
 /// what is allocated next is used on the same stream.
-OptionalTensor lend_workspace(gdpa::Attention& attention, const Tensor& query) {
-  if (query.is_cpu()) return std::nullopt;
-  const int64_t bytes = gdpa::workspace_bytes(attention, gdpa::Direction::backward);
+OptionalTensor lend_workspace(gdpa::Attention& attention, const Tensor& query, int64_t bytes) {
   if (bytes == 0) return std::nullopt;
   Tensor workspace = empty({bytes / gdpa::size_in_bytes(attention.query.dtype)}, query);
   attention.workspace = {workspace.data_ptr(), bytes};
@@ -315,14 +313,16 @@ void backward(StableIValue* values, Stack stack) {
   const auto given_grad_output = stack.take<Tensor>();
   const Problem problem(stack);
   gdpa::Attention attention = problem.attention();
-  const OptionalTensor workspace = lend_workspace(attention, problem.query);
   const Tensor grad_output = with_last_stride_1(given_grad_output);
   const std::array<Tensor, 3> gradients = {empty_like(problem.query), empty_like(problem.key),
                                            empty_like(problem.value)};
-  gdpa::backward(attention, view_of<gdpa::TensorView>("grad_output", grad_output),
-                 view_of<gdpa::MutableTensorView>("grad_query", gradients[0]),
-                 view_of<gdpa::MutableTensorView>("grad_key", gradients[1]),
-                 view_of<gdpa::MutableTensorView>("grad_value", gradients[2]));
+  const auto output_view = view_of<gdpa::TensorView>("grad_output", grad_output);
+  const auto query_view = view_of<gdpa::MutableTensorView>("grad_query", gradients[0]);
+  const auto key_view = view_of<gdpa::MutableTensorView>("grad_key", gradients[1]);
+  const auto value_view = view_of<gdpa::MutableTensorView>("grad_value", gradients[2]);
+  const int64_t bytes = gdpa::workspace_bytes(attention, output_view, query_view, key_view, value_view);
+  const OptionalTensor workspace = lend_workspace(attention, problem.query, bytes);
+  gdpa::backward(attention, output_view, query_view, key_view, value_view);
   for (std::size_t i = 0; i < gradients.size(); ++i) values[i] = torch::stable::detail::from(gradients[i]);
 }
 

@@ -26,7 +26,7 @@ struct OutScale {
   static OutScale of_batch(TensorView numbers) { return {Kind::per_batch, 1.0, numbers}; }
 };
 
-/// Device memory that a call may use until the work that it put on the stream is done; see Plan.workspace_bytes.
+/// Device memory that a call may use until the work that it put on the stream is done; see workspace_bytes.
 struct Workspace {
   void* data = nullptr;  ///< null: the call takes memory from the stream's own pool and gives it back
   int64_t bytes = 0;
@@ -84,8 +84,12 @@ GDPA_API void backward(const Attention& attention, const TensorView& grad_output
                        const MutableTensorView& grad_key, const MutableTensorView& grad_value);
 
 /// GPU: bytes of device memory that a call needs beyond inputs and outputs, for Attention::workspace; a multiple of
-/// 256.
+/// 256. It may depend on the gradients too, on their strides and on whether rows begin at multiples of 16 bytes:
+/// without them it is for contiguous ones that begin so.
 GDPA_API int64_t workspace_bytes(const Attention& attention, Direction direction);
+GDPA_API int64_t workspace_bytes(const Attention& attention, const TensorView& grad_output,
+                                 const MutableTensorView& grad_query, const MutableTensorView& grad_key,
+                                 const MutableTensorView& grad_value);
 
 /// What forward or backward would run for this problem, without running it. Only shapes, types and cumulative lengths
 /// are read: operands may have null data. On a GPU its kernels are compiled, as by compile(). With an architecture

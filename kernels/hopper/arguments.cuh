@@ -70,14 +70,15 @@ struct KeyTile {
   GradQuery grad_query_is;
   int grad_query_y;    ///< with x of the query
   int64_t grad_query;  ///< the row first_query among those of the sums
-  int64_t grad_key;    ///< from the operand's data to the row first_key of key_head
+  int64_t grad_key;    ///< from the operand's data, or the sums', to the row first_key of key_head
   int64_t grad_value;
 };
 
 struct BackwardArguments {
   portable::Arguments common;
   float scale;             ///< that of params
-  int direct_keys;         ///< of is_direct: one tile or two
+  int direct_keys;         ///< of is_direct: no tile, one, or two
+  bool queries_shared;     ///< by the batch
   unsigned places;         ///< in the table
   unsigned* places_taken;  ///< zeroed before
   unsigned* found;         ///< not finite, in the first pass; zeroed before

@@ -24,6 +24,7 @@
 //     int head_dim, head_dim_v;       multiples of 8, at most 128
 //     int tile_queries, tile_keys;    64, 128
 //     int stages;                     buffers of Q, and of dO
+//     bool keys_shared;               by the batch, whose parts are then taken for sequences
 //     BackwardPass pass;              whether there are two, and which this is
 //
 // Launch: grid any number of CTAs, best one for each multiprocessor; block backward_threads<Config>; dynamic shared
@@ -207,7 +208,6 @@ template <class Config>
 struct Differentiating {
   using Element = typename Config::Element;
   using Activation = typename Config::Activation;
-  using Storage = typename Element::Storage;
   using Plan = BackwardPlan<Config>;
   static constexpr int queries = Config::tile_queries;
   static constexpr int steps = (Config::head_dim + 15) / 16;      ///< of K Q^T
@@ -517,19 +517,19 @@ struct Differentiating {
   }
 
   __device__ __forceinline__ void store_grad_keys(const KeyTile& tile) {
-    const Params& params = arguments.common.params;
+    using Gradients = KeyGradients<Config>;
+    const Operand &of_key = Gradients::of_key(arguments), &of_value = Gradients::of_value(arguments);
     const int row = warpgroup * Plan::rows;
     const int rows = tile.length_k - tile.first_key - row;
     const float out_scale = tile.out_scale;
     look_for_infinity(rows);
     const auto first = [&](const Operand& operand, int64_t offset) {
-      return static_cast<Storage*>(operand.data) + offset + row * operand.row_stride;
+      return static_cast<typename Gradients::Element::Storage*>(operand.data) + offset + row * operand.row_stride;
     };
-    store_rows_from_registers<Element, Config::head_dim>(
-        grad_key, arguments.scale * out_scale, first(params.grad_key, tile.grad_key), params.grad_key.row_stride, rows);
-    store_rows_from_registers<Element, Config::head_dim_v>(grad_value, Activation::value_factor * out_scale,
-                                                           first(params.grad_value, tile.grad_value),
-                                                           params.grad_value.row_stride, rows);
+    Gradients::template store<Config::head_dim>(grad_key, arguments.scale * out_scale, first(of_key, tile.grad_key),
+                                                of_key.row_stride, rows);
+    Gradients::template store<Config::head_dim_v>(grad_value, Activation::value_factor * out_scale,
+                                                  first(of_value, tile.grad_value), of_value.row_stride, rows);
   }
 
   /// Behind the last product with K of a tile, and the last look at what the ring says of it.

@@ -38,15 +38,16 @@ struct RowsLeft {
   int64_t offset;  ///< elements from the gradient's data to it
   int rows;
   int head;
-  int keys;
+  int keys;  ///< 0: there is nothing to sum
 };
 
 /// Calls visit(left) for all of them; by a warp of each `warps` of a CTA.
 template <class Config, unsigned warps, class Visit>
 __device__ void for_all_rows_left(const BackwardArguments& arguments, Visit visit) {
   const Params& params = arguments.common.params;
+  const bool is_shared = arguments.queries_shared;
   const portable::Owner owner{params.queries, arguments.common.packed_rows_q, params.heads_q, Config::tile_queries,
-                              params.batch};
+                              is_shared ? 1 : params.batch};
   const auto places = static_cast<unsigned>(owner.heads * owner.places());
   for (unsigned first = (blockIdx.x * warps + threadIdx.x / 32) * places_at_once; first < places;
        first += gridDim.x * warps * places_at_once) {
@@ -54,7 +55,8 @@ __device__ void for_all_rows_left(const BackwardArguments& arguments, Visit visi
       const int row = work.tile * Config::tile_queries;
       const RowsLeft mine = {row + (owner.jagged() ? work.queries.begin : work.batch_begin * params.queries.length),
                              element_offset(params.grad_query, work.queries, work.batch_begin, row, work.head),
-                             min(Config::tile_queries, work.queries.count - row), work.head, work.keys.count};
+                             min(Config::tile_queries, work.queries.count - row), work.head,
+                             is_shared ? 1 : work.keys.count};
       const bool is_left = work.exists && !is_direct(params.mask, work.keys.count, arguments.direct_keys);
       for (unsigned left = __ballot_sync(0xffffffffu, is_left); left != 0; left &= left - 1) {
         const int source = __ffs(static_cast<int>(left)) - 1;

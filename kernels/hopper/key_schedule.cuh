@@ -8,6 +8,7 @@
 #include "common/sequence.cuh"
 #include "hopper/arguments.cuh"
 #include "hopper/grad_query_sums.cuh"
+#include "hopper/key_gradients.cuh"
 #include "hopper/ring.cuh"
 #include "hopper/rows.cuh"
 #include "hopper/schedule.cuh"
@@ -57,10 +58,14 @@ __device__ void describe_key_tile(KeyTile& tile, const BackwardArguments& argume
   tile.grad_query_is = !direct ? GradQuery::added_to_sums : work.tile == 0 ? GradQuery::stored : GradQuery::added;
   tile.links = !has_second ? KeyTileLinks::none : work.tile == 0 ? KeyTileLinks::to_next : KeyTileLinks::to_previous;
   tile.grad_query_y = origin_of(arguments.grad_query, params.queries, work.queries, b, first_query).y;
-  tile.grad_query =
-      first_query + (params.queries.cumulative != nullptr ? work.queries.begin : b * params.queries.length);
-  tile.grad_key = element_offset(params.grad_key, work.keys, b, first_key, work.head);
-  tile.grad_value = element_offset(params.grad_value, work.keys, b, first_key, work.head);
+  const int64_t rows_before = params.queries.cumulative != nullptr ? work.queries.begin
+                              : arguments.queries_shared           ? 0
+                                                                   : b * params.queries.length;
+  tile.grad_query = first_query + rows_before;
+  using Gradients = KeyGradients<Config>;
+  const int64_t index = Gradients::batch_index(work);
+  tile.grad_key = element_offset(Gradients::of_key(arguments), work.keys, index, first_key, work.head);
+  tile.grad_value = element_offset(Gradients::of_value(arguments), work.keys, index, first_key, work.head);
 }
 
 template <int columns>
@@ -79,11 +84,12 @@ constexpr int key_schedule_shared_bytes = 0;
 /// Launch: grid any number of CTAs, best places / 64; block key_schedule_threads<Config>; no shared memory.
 template <class Config>
 __device__ void key_schedule(const BackwardArguments& arguments) {
-  using Storage = typename Config::Element::Storage;
+  using Gradients = KeyGradients<Config>;
+  using Storage = typename Gradients::Element::Storage;
   constexpr unsigned warps = key_schedule_threads<Config> / 32;
   const Params& params = arguments.common.params;
   const portable::Owner owner{params.keys, arguments.common.packed_rows_k, params.heads_k, Config::tile_keys,
-                              params.batch};
+                              Config::keys_shared ? arguments.common.parts : params.batch};
   const auto places = static_cast<unsigned>(owner.heads * owner.places());
   if (Config::pass == BackwardPass::again) {
     if (*arguments.found == 0) return;
@@ -94,7 +100,8 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
   });
   for (unsigned first = (blockIdx.x * warps + threadIdx.x / 32) * places_at_once; first < places;
        first += gridDim.x * warps * places_at_once) {
-    look_up_places(arguments, owner, false, first, [&](const portable::Work& work) {
+    look_up_places(arguments, owner, false, first, [&](portable::Work work) {
+      work.queries = queries_that_meet<Config>(arguments, work);
       const unsigned place = first + static_cast<unsigned>(lane_index());
       const int first_key = work.tile * Config::tile_keys;
       Kept met{0, 0};
@@ -111,21 +118,22 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
         }
       }
       const auto offset_in = [&](const Operand& operand) {
-        return element_offset(operand, work.keys, work.batch_begin, first_key, work.head);
+        return element_offset(operand, work.keys, Gradients::batch_index(work), first_key, work.head);
       };
-      const int64_t key_offset = offset_in(params.grad_key), value_offset = offset_in(params.grad_value);
+      const int64_t key_offset = offset_in(Gradients::of_key(arguments));
+      const int64_t value_offset = offset_in(Gradients::of_value(arguments));
       const int rows = min(Config::tile_keys, work.keys.count - first_key);
       const bool has_zeros = work.exists && met.count == 0;
       for (unsigned left = __ballot_sync(0xffffffffu, has_zeros); left != 0; left &= left - 1) {
         const int source = __ffs(static_cast<int>(left)) - 1;
         const auto of_source = [source](auto value) { return __shfl_sync(0xffffffffu, value, source); };
         const auto write = [&](const Operand& operand, int64_t offset, auto columns) {
-          write_zero_rows<typename Config::Element, columns.value>(static_cast<Storage*>(operand.data) + offset,
-                                                                   operand.row_stride, of_source(rows));
+          write_zero_rows<typename Gradients::Element, columns.value>(static_cast<Storage*>(operand.data) + offset,
+                                                                      operand.row_stride, of_source(rows));
           __syncwarp();
         };
-        write(params.grad_key, of_source(key_offset), Columns<Config::head_dim>{});
-        write(params.grad_value, of_source(value_offset), Columns<Config::head_dim_v>{});
+        write(Gradients::of_key(arguments), of_source(key_offset), Columns<Gradients::columns>{});
+        write(Gradients::of_value(arguments), of_source(value_offset), Columns<Gradients::columns_v>{});
       }
     });
   }

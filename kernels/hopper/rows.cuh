@@ -2,6 +2,7 @@
 // (wgmma.cuh), to global memory, 16 bytes a lane.
 #pragma once
 
+#include "common/types.cuh"
 #include "hopper/warpgroup.cuh"
 
 namespace gdpa::hopper {
@@ -44,6 +45,27 @@ __device__ __forceinline__ void store_rows_from_registers(const float (&sums)[ha
       exchange_in_quad(parts);
       if (row + half * 8 < rows && j * 32 + column < valid_columns) {
         *reinterpret_cast<uint4*>(to + j * 32) = uint4{parts[0], parts[1], parts[2], parts[3]};
+      }
+    }
+  }
+}
+
+/// Stores factor * sums into fp32 sums, the 64 rows from `first` on of which `rows` exist: four lanes have 16 columns
+/// of a row, in their order (column_of in common/tile.cuh).
+template <int valid_columns, int half_columns>
+__device__ __forceinline__ void store_sums_from_registers(const float (&sums)[half_columns], float factor, float* first,
+                                                          int64_t row_stride, int rows) {
+  const unsigned thread = fresh_thread_index(), lane = thread % 32;
+  const int row = static_cast<int>(thread / 32 * 16 + lane / 4);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float* const to = first + (row + half * 8) * row_stride + lane % 4 * 4;
+#pragma unroll
+    for (int j = 0; j < half_columns / 8; ++j) {
+      const float* const of_group = sums + j * 8 + half * 2;
+      if (row + half * 8 < rows && j * column_group < valid_columns) {
+        *reinterpret_cast<float4*>(to + j * column_group) =
+            float4{of_group[0] * factor, of_group[1] * factor, of_group[4] * factor, of_group[5] * factor};
       }
     }
   }

@@ -21,6 +21,11 @@ void run(const Attention& attention, const api::CheckedCall& call) {
   }
 }
 
+int64_t workspace_bytes(const Attention& attention, const api::CheckedCall& call) {
+  if (!is_on_gpu(call)) return 0;
+  return cuda::workspace_bytes(call.problem, call.params, attention.activation.function());
+}
+
 }  // namespace
 
 void forward(const Attention& attention, const MutableTensorView& output) {
@@ -33,9 +38,12 @@ void backward(const Attention& attention, const TensorView& grad_output, const M
 }
 
 int64_t workspace_bytes(const Attention& attention, Direction direction) {
-  const api::CheckedCall call = api::check_plan(attention, direction);
-  if (!is_on_gpu(call)) return 0;
-  return cuda::workspace_bytes(call.problem, call.params, attention.activation.function());
+  return workspace_bytes(attention, api::check_plan(attention, direction));
+}
+
+int64_t workspace_bytes(const Attention& attention, const TensorView& grad_output, const MutableTensorView& grad_query,
+                        const MutableTensorView& grad_key, const MutableTensorView& grad_value) {
+  return workspace_bytes(attention, api::check_backward(attention, {grad_output, grad_query, grad_key, grad_value}));
 }
 
 std::vector<CompiledKernel> compile(const Attention& attention, Direction direction, const std::string& architecture) {

@@ -332,6 +332,7 @@ CheckedCall check_inputs(const Attention& attention, Direction direction, bool n
                   .rows_q = queries.rows,
                   .rows_k = keys.rows,
                   .mask = attention.mask,
+                  .out_scale = attention.out_scale.kind,
                   .accuracy = attention.accuracy,
                   .deterministic = attention.deterministic,
                   .threads = attention.threads,

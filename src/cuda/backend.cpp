@@ -72,14 +72,15 @@ class Memory {
     if (bytes == 0) return;
     if (given.data == nullptr) {
       check(Driver::get().allocate_async(&owned_, static_cast<std::size_t>(bytes), stream),
-            "allocating the workspace of backward (Plan.workspace_bytes)");
+            "allocating the workspace of backward (workspace_bytes)");
       address_ = owned_;
       return;
     }
     if (given.bytes < bytes) {
-      throw Error(ErrorKind::value, fmt::format("workspace: expected {} bytes, got {}; ask explain() for "
-                                                "workspace_bytes",
-                                                bytes, given.bytes));
+      throw Error(
+          ErrorKind::value,
+          fmt::format("workspace: expected {} bytes, got {}; ask workspace_bytes() with the gradients of the call",
+                      bytes, given.bytes));
     }
     address_ = reinterpret_cast<DevicePointer>(given.data);
   }
@@ -214,6 +215,7 @@ class Call {
     const plan::GpuPlan& plan = sequence_.plan;
     hopper::BackwardArguments arguments = map_backward(problem_, common, plan);
     arguments.direct_keys = plan.direct_keys;
+    arguments.queries_shared = problem_.shares_queries();
     arguments.places = static_cast<unsigned>(plan.places);
     arguments.places_taken = static_cast<unsigned*>(memory.at(plan.workspace.places_taken));
     arguments.found = arguments.places_taken + 1;

@@ -29,10 +29,15 @@ struct Problem {
   int64_t rows_q = 0;  ///< rows of the query operand: tokens, batch * length, or length where shared
   int64_t rows_k = 0;
   Mask mask;
+  OutScale::Kind out_scale = OutScale::Kind::number;
   Accuracy accuracy = Accuracy::fast;
   bool deterministic = false;
   int threads = 0;  ///< asked for: 0 is one for each processor
   bool allow_tf32 = false;
+
+  /// Whether batch entries have the same rows of a side, so that its gradients are sums over the batch.
+  bool shares_queries() const { return query_form == Form::shared && batch != 1; }
+  bool shares_keys() const { return key_form == Form::shared && batch != 1; }
 
   /// One batch entry's lengths, where the host can read them (always on the CPU).
   struct Lengths {

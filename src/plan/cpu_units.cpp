@@ -36,8 +36,8 @@ Sizes sizes_of(const Problem& problem) {
   sizes.group = problem.heads_q / std::max<int64_t>(problem.heads_k, 1);
   sizes.width_q = round_up(problem.head_dim, cpu_vector);
   sizes.width_v = round_up(problem.head_dim_v, cpu_vector);
-  sizes.shared_queries = problem.query_form == Form::shared && problem.batch != 1;
-  sizes.shared_keys = problem.key_form == Form::shared && problem.batch != 1;
+  sizes.shared_queries = problem.shares_queries();
+  sizes.shared_keys = problem.shares_keys();
   return sizes;
 }
 

@@ -79,8 +79,7 @@ class Planner {
   }
 
   GpuPlan backward() {
-    const bool keys_shared = keys_.form == Form::shared && problem_.batch != 1;
-    const bool queries_shared = queries_.form == Form::shared && problem_.batch != 1;
+    const bool keys_shared = problem_.shares_keys(), queries_shared = problem_.shares_queries();
     // Additions of many batch entries to the few rows of a shared query would wait for each other.
     const bool own_query_kernel = problem_.deterministic || queries_shared;
     plan_.deterministic = own_query_kernel;
@@ -136,29 +135,30 @@ class Planner {
     kernel.reduce_grad_query = false;
     const bool all_direct = is_all_direct(problem_, gpu_);
     plan_.deterministic = all_direct;
-    plan_.reason = all_direct
-                       ? "one CTA on each multiprocessor takes all keys of a sequence, and stores dQ at once"
-                       : fmt::format(
-                             "one CTA on each multiprocessor takes tiles of keys, and adds to sums of dQ where a "
-                             "sequence has more than {} keys or a mask",
-                             direct_keys(problem_, gpu_));
-    const int64_t tiles = problem_.heads_k * keys_.most_tiles(kernel.tile_keys, problem_.batch);
-    const int64_t query_tiles = problem_.heads_q * queries_.most_tiles(kernel.tile_queries, problem_.batch);
-    plan_.places = tiles;
+    plan_.reason =
+        all_direct ? "one CTA on each multiprocessor takes all keys of a sequence, and stores dQ at once"
+        : problem_.shares_queries()
+            ? "one CTA on each multiprocessor takes tiles of keys, and adds to sums of dQ, which the batch shares"
+            : fmt::format(
+                  "one CTA on each multiprocessor takes tiles of keys, and adds to sums of dQ where a sequence has "
+                  "more "
+                  "than {} keys or a mask",
+                  direct_keys(problem_, gpu_));
     plan_.direct_keys = direct_keys(problem_, gpu_);
+    if (kernel.keys_shared) {
+      plan_.parts =
+          parts_for(keys_, problem_.heads_k, std::max(plan_.direct_keys, kernel.tile_keys), gpu_, kernel.ctas);
+    }
+    const int64_t tiles = problem_.heads_k * keys_.most_tiles(kernel.tile_keys, plan_.parts);
+    const int64_t query_tiles = problem_.heads_q * queries_.most_tiles(kernel.tile_queries, 1);
+    plan_.places = tiles;
     GpuWorkspace& workspace = plan_.workspace;
-    const auto take = [&](int64_t bytes) {
-      const int64_t at = workspace.bytes;
-      workspace.bytes += aligned_bytes(bytes);
-      return at;
-    };
     workspace.places_taken = take(2 * sizeof(unsigned));
     workspace.zeroed_bytes = workspace.bytes;
     workspace.key_tiles = take(tiles * static_cast<int64_t>(sizeof(hopper::KeyTile)));
     const int64_t columns = 2 * hopper::half_columns(kernel.head_dim);
-    if (!all_direct) {
-      workspace.grad_query = take(problem_.rows_q * problem_.heads_q * columns * static_cast<int64_t>(sizeof(float)));
-    }
+    if (!all_direct) workspace.grad_query = take_sums(problem_.rows_q, problem_.heads_q, columns);
+    if (kernel.keys_shared) take_key_slabs();
     const auto add = [&](KernelKind kind, int64_t work) {
       kernel.kind = kind;
       plan_.steps.push_back({kernel, work});
@@ -167,29 +167,39 @@ class Planner {
     add(KernelKind::backward, std::min<int64_t>(tiles, gpu_.multiprocessors));
     // Rows that no sequence has get their zeros there.
     const bool has_rows_left = !all_direct || queries_.form == Form::jagged;
+    kernel.keys_shared = false;  // that kernel has no use for it
     if (has_rows_left) add(KernelKind::round_grad_query, divide_up(query_tiles, places_of_a_cta));
     return plan_;
   }
 
   static int64_t aligned_bytes(int64_t bytes) { return divide_up(bytes, workspace_alignment) * workspace_alignment; }
 
+  /// The place in the workspace that the next bytes get.
+  int64_t take(int64_t bytes) {
+    const int64_t at = plan_.workspace.bytes;
+    plan_.workspace.bytes += aligned_bytes(bytes);
+    return at;
+  }
+  int64_t take_sums(int64_t rows, int64_t heads, int64_t columns) {
+    return take(rows * heads * padded_columns(columns) * static_cast<int64_t>(sizeof(float)));
+  }
+
+  /// Of dK and dV of shared keys, for each part of the batch.
+  void take_key_slabs() {
+    plan_.workspace.grad_key = take_sums(plan_.parts * problem_.rows_k, problem_.heads_k, problem_.head_dim);
+    plan_.workspace.grad_value = take_sums(plan_.parts * problem_.rows_k, problem_.heads_k, problem_.head_dim_v);
+  }
+
   void lay_out_workspace(bool query_sum, bool query_slabs, bool key_slabs) {
     GpuWorkspace& workspace = plan_.workspace;
-    const auto take = [&](int64_t rows, int64_t heads, int64_t columns) {
-      const int64_t at = workspace.bytes;
-      const int64_t bytes = rows * heads * padded_columns(columns) * static_cast<int64_t>(sizeof(float));
-      workspace.bytes += aligned_bytes(bytes);
-      return at;
-    };
     if (query_sum) {
-      workspace.grad_query = take(problem_.rows_q, problem_.heads_q, problem_.head_dim);
+      workspace.grad_query = take_sums(problem_.rows_q, problem_.heads_q, problem_.head_dim);
       workspace.zeroed_bytes = workspace.bytes;
     }
-    if (query_slabs) workspace.grad_query = take(plan_.parts * problem_.rows_q, problem_.heads_q, problem_.head_dim);
-    if (key_slabs) {
-      workspace.grad_key = take(plan_.parts * problem_.rows_k, problem_.heads_k, problem_.head_dim);
-      workspace.grad_value = take(plan_.parts * problem_.rows_k, problem_.heads_k, problem_.head_dim_v);
+    if (query_slabs) {
+      workspace.grad_query = take_sums(plan_.parts * problem_.rows_q, problem_.heads_q, problem_.head_dim);
     }
+    if (key_slabs) take_key_slabs();
   }
 
   const Problem& problem_;

@@ -70,8 +70,14 @@ std::string why_not_backward(const Problem& problem, const Gpu& gpu, const Kerne
   if (widest(kernel) > most_columns) {
     return fmt::format("it takes head dims up to {}, not {}", most_columns, widest(kernel));
   }
-  const auto is_shared = [&](Form form) { return form == Form::shared && problem.batch != 1; };
-  if (is_shared(problem.query_form) || is_shared(problem.key_form)) return "the batch shares an operand";
+  if (problem.shares_keys()) {
+    // The queries of a part of the batch are taken for one sequence.
+    if (problem.query_form != Form::jagged) return "the batch shares keys, and queries are not packed";
+    if (!problem.mask.keeps_all()) return "the batch shares keys, and there is a mask";
+    const bool has_one_scale =
+        problem.out_scale == OutScale::Kind::number || problem.out_scale == OutScale::Kind::reciprocal_length_k;
+    if (!has_one_scale) return "the batch shares keys, and its entries differ in out_scale";
+  }
   if (problem.deterministic && !is_all_direct(problem, gpu)) return "dQ shall be summed in one order";
   return {};
 }
@@ -105,13 +111,15 @@ void choose_hopper_tiles(KernelSpec& kernel, int64_t mean_keys) {
 }
 
 int direct_keys(const Problem& problem, const Gpu& gpu) {
+  if (problem.shares_queries()) return 0;
   const bool has_work_for_all = problem.batch * problem.heads_k >= gpu.multiprocessors;
   return (has_work_for_all ? 2 : 1) * hopper::backward_tile_keys;
 }
 
 bool is_all_direct(const Problem& problem, const Gpu& gpu) {
-  return problem.key_form == Form::dense && problem.batch > 0 &&
-         hopper::is_direct(problem.mask, problem.rows_k / problem.batch, direct_keys(problem, gpu));
+  if (problem.key_form == Form::jagged || problem.batch == 0) return false;
+  const int64_t length = problem.key_form == Form::shared ? problem.rows_k : problem.rows_k / problem.batch;
+  return hopper::is_direct(problem.mask, length, direct_keys(problem, gpu));
 }
 
 void choose_hopper_backward_tiles(KernelSpec& kernel) {

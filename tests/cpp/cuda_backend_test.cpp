@@ -111,6 +111,27 @@ TEST_F(CudaBackend, BackwardClearsItsSumsAndGivesTheMemoryBack) {
   EXPECT_EQ(fake_driver().allocations, 0);
 }
 
+TEST_F(CudaBackend, TheWorkspaceIsThatOfTheKernelsWhichTheGradientsGet) {
+  constexpr Device hopper{DeviceKind::cuda, 1};  // a device is asked for its properties once
+  fake_driver().devices = 2;
+  fake_driver().capability = 90;
+  alignas(16) static std::byte numbers[1 << 16];
+  const TensorView input = TensorView::contiguous(numbers, DType::bfloat16, {3, 64, 2, 16}, hopper);
+  const Attention attention{.query = input, .key = input, .value = input};
+  constexpr std::size_t elements = 3 * 64 * 2 * 16;
+  const auto needed = [&](std::size_t offset) {
+    const auto gradient = [&](std::size_t number) {
+      return MutableTensorView::contiguous(numbers + number * elements * 2 + offset, DType::bfloat16, {3, 64, 2, 16},
+                                           hopper);
+    };
+    return workspace_bytes(attention, input, gradient(1), gradient(2), gradient(3));
+  };
+  constexpr int64_t sums = elements * sizeof(float);
+  EXPECT_LT(needed(0), sums) << "dQ is stored at once";
+  EXPECT_EQ(needed(0), workspace_bytes(attention, Direction::backward));
+  EXPECT_GE(needed(2), sums) << "rows that begin elsewhere go to the portable kernels, which sum";
+}
+
 TEST_F(CudaBackend, AKernelThatIsNotLoadedIsRefusedDuringACapture) {
   Call call("s + 3");
   fake_driver().is_capturing = true;

@@ -335,8 +335,20 @@ TEST(GpuPlan, WhatTheHopperBackwardDoesNotTakeIsPortableAndThePlanSaysWhy) {
     return hopper_plan_of(other);
   };
   expect_portable(changed([](Problem& other) { other.head_dim_v = 256; }), "it takes head dims up to 128, not 256");
-  expect_portable(changed([](Problem& other) { other.key_form = Form::shared; }), "the batch shares an operand");
-  expect_portable(changed([](Problem& other) { other.query_form = Form::shared; }), "the batch shares an operand");
+  const auto with_shared_keys = [&](auto change) {
+    return changed([&](Problem& other) {
+      other.key_form = Form::shared;
+      change(other);
+    });
+  };
+  expect_portable(with_shared_keys([](Problem& other) { other.query_form = Form::dense; }),
+                  "the batch shares keys, and queries are not packed");
+  expect_portable(with_shared_keys([](Problem& other) { other.mask = Mask::causal(); }),
+                  "the batch shares keys, and there is a mask");
+  for (const OutScale::Kind kind : {OutScale::Kind::reciprocal_length_q, OutScale::Kind::per_batch}) {
+    expect_portable(with_shared_keys([kind](Problem& other) { other.out_scale = kind; }),
+                    "the batch shares keys, and its entries differ in out_scale");
+  }
   expect_portable(changed([](Problem& other) { other.deterministic = true; }), "dQ shall be summed in one order");
 }
 
@@ -355,6 +367,43 @@ TEST(GpuPlan, TheHopperBackwardTakesEveryHeadDimUpTo128AndASideThatABatchOfOneSh
   problem.batch = 1;
   problem.key_form = problem.query_form = Form::shared;
   expect_hopper(problem);
+}
+
+TEST(GpuPlan, TheHopperBackwardSumsTheGradientsOfSharedKeysForPartsOfTheBatch) {
+  Problem problem = problem_of(Direction::backward);
+  problem.batch = 1152;
+  problem.key_form = Form::shared;
+  problem.rows_k = 200;
+  const GpuPlan plan = hopper_plan_of(problem);
+  EXPECT_EQ(kinds_of(plan),
+            (std::vector{KernelKind::key_schedule, KernelKind::backward, KernelKind::round_grad_query}));
+  EXPECT_TRUE(plan.steps[0].kernel.keys_shared);
+  EXPECT_TRUE(plan.steps[1].kernel.keys_shared);
+  EXPECT_FALSE(plan.steps[2].kernel.keys_shared) << "that kernel is the same one";
+  // Two heads of 200 keys, which one CTA takes: as many parts as make two pieces of work for each multiprocessor.
+  EXPECT_EQ(plan.parts, 132);
+  EXPECT_EQ(plan.places, 2 * 2 * plan.parts);
+  EXPECT_EQ(plan.workspace.grad_value - plan.workspace.grad_key, plan.parts * 200 * 2 * 128 * 4);
+  EXPECT_EQ(plan.workspace.bytes - plan.workspace.grad_value, plan.parts * 200 * 2 * 128 * 4);
+  EXPECT_EQ(plan.workspace.grad_query, -1);
+  EXPECT_TRUE(plan.deterministic);
+
+  problem.rows_k = 300;
+  EXPECT_GE(hopper_plan_of(problem).workspace.grad_query, 0);
+  EXPECT_FALSE(hopper_plan_of(problem).deterministic);
+}
+
+TEST(GpuPlan, TheHopperBackwardAddsAllOfTheGradientOfSharedQueriesToOneSum) {
+  Problem problem = problem_of(Direction::backward);
+  problem.query_form = Form::shared;
+  problem.rows_q = 100;
+  problem.rows_k = 40 * problem.batch;
+  const GpuPlan plan = hopper_plan_of(problem);
+  EXPECT_EQ(kinds_of(plan),
+            (std::vector{KernelKind::key_schedule, KernelKind::backward, KernelKind::round_grad_query}));
+  EXPECT_EQ(plan.direct_keys, 0) << "no sequence stores what others add to";
+  EXPECT_EQ(plan.workspace.bytes - plan.workspace.grad_query, 100 * 4 * 128 * 4);
+  EXPECT_FALSE(plan.deterministic);
 }
 
 TEST(GpuPlan, OfTheHopperBackwardOnlyTheCounterIsClearedBeforeIt) {

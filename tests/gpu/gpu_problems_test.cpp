@@ -208,9 +208,14 @@ class GpuProblems : public testing::TestWithParam<std::size_t> {
     attention.allow_tf32 = fixed.products == Products::tf32;
     attention.stream = gpu.stream();
     forward(attention, device.output(results.output));
-    if (seed % 3 == 0) attention.workspace = device.workspace(workspace_bytes(attention, Direction::backward));
-    backward(attention, device.input(grad_output), device.output(results.grad_query), device.output(results.grad_key),
-             device.output(results.grad_value));
+    const TensorView grad_output_view = device.input(grad_output);
+    const MutableTensorView grad_query = device.output(results.grad_query), grad_key = device.output(results.grad_key),
+                            grad_value = device.output(results.grad_value);
+    if (seed % 3 == 0) {
+      attention.workspace =
+          device.workspace(workspace_bytes(attention, grad_output_view, grad_query, grad_key, grad_value));
+    }
+    backward(attention, grad_output_view, grad_query, grad_key, grad_value);
     device.fetch({&results.output, &results.grad_query, &results.grad_key, &results.grad_value});
     expect_promise(problem, grad_output, results, fixed.products);
     count_options(attention, problem.reference(), guard > 0, counts);

@@ -1,0 +1,60 @@
+// Where dK and dV of a tile of keys go: to the gradients; or, where the batch shares the keys, to fp32 sums of a part
+// of the batch, one slab for each part, which a kernel behind adds in order (portable/reduce.cuh).
+#pragma once
+
+#include "hopper/arguments.cuh"
+#include "hopper/rows.cuh"
+#include "portable/work.cuh"
+
+namespace gdpa::hopper {
+
+template <class Config, bool keys_shared = Config::keys_shared>
+struct KeyGradients {
+  using Element = typename Config::Element;
+  static constexpr int columns = Config::head_dim, columns_v = Config::head_dim_v;
+
+  static __device__ const Operand& of_key(const BackwardArguments& arguments) {
+    return arguments.common.params.grad_key;
+  }
+  static __device__ const Operand& of_value(const BackwardArguments& arguments) {
+    return arguments.common.params.grad_value;
+  }
+  static __device__ int64_t batch_index(const portable::Work& work) { return work.batch_begin; }
+
+  template <int columns_of_row, int half_columns>
+  static __device__ __forceinline__ void store(const float (&sums)[half_columns], float factor,
+                                               typename Element::Storage* first, int64_t row_stride, int rows) {
+    store_rows_from_registers<Element, columns_of_row>(sums, factor, first, row_stride, rows);
+  }
+};
+
+template <class Config>
+struct KeyGradients<Config, true> {
+  using Element = Float32;
+  static constexpr int columns = padded_columns(Config::head_dim), columns_v = padded_columns(Config::head_dim_v);
+
+  static __device__ const Operand& of_key(const BackwardArguments& arguments) { return arguments.common.grad_key_sum; }
+  static __device__ const Operand& of_value(const BackwardArguments& arguments) {
+    return arguments.common.grad_value_sum;
+  }
+  static __device__ int64_t batch_index(const portable::Work& work) { return work.owner; }
+
+  template <int columns_of_row, int half_columns>
+  static __device__ __forceinline__ void store(const float (&sums)[half_columns], float factor, float* first,
+                                               int64_t row_stride, int rows) {
+    store_sums_from_registers<columns_of_row>(sums, factor, first, row_stride, rows);
+  }
+};
+
+/// The queries that the keys of `work` meet: those of its batch entry; where the batch shares the keys, those of all
+/// entries of its part, as one sequence, since they follow each other.
+template <class Config>
+__device__ Rows queries_that_meet(const BackwardArguments& arguments, const portable::Work& work) {
+  if (!Config::keys_shared || work.batch_end <= work.batch_begin) return work.queries;
+  constexpr int64_t most = 0x7fff0000;  // as rows_of has it
+  const Rows last = portable::queries_of(arguments.common, work.batch_end - 1);
+  const int64_t begin = work.queries.begin;
+  return {begin, static_cast<int>(clamp(last.begin + last.count - begin, 0, most))};
+}
+
+}  // namespace gdpa::hopper
