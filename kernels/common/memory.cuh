@@ -67,6 +67,16 @@ __device__ inline void store_shared_chunk(unsigned address, uint4 value) {
                : "memory");
 }
 
+/// A number in global memory that other CTAs write: what they wrote before it is there too.
+__device__ inline unsigned load_acquired(const unsigned* from) {
+  unsigned value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+}
+__device__ inline void store_released(unsigned* to, unsigned value) {
+  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+}
+
 /// Adds four numbers to global memory, each atomically; `destination` is aligned to 16 bytes.
 __device__ inline void reduce_add(float* destination, const float (&value)[4]) {
 #if __CUDA_ARCH__ >= 900

@@ -25,6 +25,7 @@
 //     int tile_queries, tile_keys;    64, 128
 //     int stages;                     buffers of Q, and of dO
 //     bool keys_shared;               by the batch, whose parts are then taken for sequences
+//     bool ordered;                   additions to sums of dQ (turns.cuh)
 //     BackwardPass pass;              whether there are two, and which this is
 //
 // Launch: grid any number of CTAs, best one for each multiprocessor; block backward_threads<Config>; dynamic shared
@@ -34,6 +35,7 @@
 
 #include "hopper/key_schedule.cuh"
 #include "hopper/tile.cuh"
+#include "hopper/turns.cuh"
 #include "hopper/warpgroup.cuh"
 
 namespace gdpa::hopper {
@@ -76,7 +78,8 @@ struct BackwardPlan {
   static constexpr int key_barriers_at = barriers_at + 4 * stage_barriers;
   static constexpr int value_barriers_at = key_barriers_at + 2 * key_barriers;
   static constexpr int score_barriers_at = value_barriers_at + 2 * Barrier::bytes;
-  static constexpr int shared_bytes = score_barriers_at + 2 * Barriers<score_stages>::bytes;
+  static constexpr int turns_at = score_barriers_at + 2 * Barriers<score_stages>::bytes;
+  static constexpr int shared_bytes = turns_at + warpgroups * static_cast<int>(sizeof(HeldTurn));
   static_assert(shared_bytes <= 227 * 1024, "more than a CTA can have");
 
   unsigned char* memory;
@@ -113,7 +116,13 @@ struct BackwardPlan {
     return at(sums_at + warpgroup * Config::tile_queries * grad_query_row_bytes);
   }
 
+  /// Of its leader, that it passes on later.
+  __device__ HeldTurn& turn(int warpgroup) const {
+    return *reinterpret_cast<HeldTurn*>(memory + turns_at + warpgroup * static_cast<int>(sizeof(HeldTurn)));
+  }
+
   __device__ void initialise() const {
+    for (int warpgroup = 0; warpgroup < warpgroups; ++warpgroup) turn(warpgroup).number = nullptr;
     query_filled().initialise(1);
     query_free().initialise(warpgroups);
     grad_output_filled().initialise(1);
@@ -423,8 +432,14 @@ struct Differentiating {
   }
 
   /// Before a barrier of the warpgroup, behind which send_grad_query may write to the staging place.
-  __device__ __forceinline__ static void free_staging() {
-    if (leads()) wait_for_stores_to_read();
+  __device__ __forceinline__ void free_staging() const {
+    if (!leads()) return;
+    if constexpr (Config::ordered) {
+      wait_for_stores();
+      plan.turn(warpgroup).pass_on();
+    } else {
+      wait_for_stores_to_read();
+    }
   }
 
   /// dQ of a tile of queries to where it goes, by the copy engine.
@@ -451,9 +466,14 @@ struct Differentiating {
     publish_to_copies();
     named_wait(own_barrier + warpgroup, warpgroup_threads);
     if (leads()) {
+      const int head = tile.first_head + at.head_number;
+      if constexpr (Config::ordered) {
+        plan.turn(warpgroup).take(turn_of(arguments, head, tile.turn + at.query_tile, warpgroup),
+                                  tile.first_key / Config::tile_keys);
+      }
       const int rows = min(queries, tile.length_q - tile.first_query - at.query_tile * queries);
-      add_to_global(sums_at<Config>(arguments, tile.first_head + at.head_number, warpgroup, place),
-                    plan.grad_query(warpgroup), static_cast<unsigned>(rows * Plan::grad_query_row_bytes));
+      add_to_global(sums_at<Config>(arguments, head, warpgroup, place), plan.grad_query(warpgroup),
+                    static_cast<unsigned>(rows * Plan::grad_query_row_bytes));
     }
   }
 
@@ -615,7 +635,10 @@ struct Differentiating {
     named_wait(own_barrier + warpgroup, warpgroup_threads);
     wait_for_products<0>();
     if (last.loads()) send_grad_query(last);
-    if (leads()) wait_for_stores();
+    if (leads()) {
+      wait_for_stores();
+      if constexpr (Config::ordered) plan.turn(warpgroup).pass_on();
+    }
   }
 };
 
@@ -632,7 +655,7 @@ __device__ void backward(const BackwardArguments& arguments) {
     give_registers_back<Plan::other_registers>();
     const unsigned warp = fresh_thread_index() / 32;
     if (warp == 0) {
-      deal_key_tiles(arguments, plan.tiles());
+      deal_key_tiles<Config::ordered>(arguments, plan.tiles(), plan.key_filled());
     } else if (lane_index() == 0) {
       if (warp == 1) {
         load_keys_and_values<Config>(arguments, plan);

@@ -39,6 +39,8 @@ struct RowsLeft {
   int rows;
   int head;
   int keys;  ///< 0: there is nothing to sum
+  int turn;  ///< of the tile, among those of the head
+  int first_key_tile;
 };
 
 /// Calls visit(left) for all of them; by a warp of each `warps` of a CTA.
@@ -53,16 +55,20 @@ __device__ void for_all_rows_left(const BackwardArguments& arguments, Visit visi
        first += gridDim.x * warps * places_at_once) {
     look_up_places(arguments, owner, true, first, [&](const portable::Work& work) {
       const int row = work.tile * Config::tile_queries;
+      const MaskOfSequence mask{params.mask, work.queries.count, work.keys.count};
       const RowsLeft mine = {row + (owner.jagged() ? work.queries.begin : work.batch_begin * params.queries.length),
                              element_offset(params.grad_query, work.queries, work.batch_begin, row, work.head),
-                             min(Config::tile_queries, work.queries.count - row), work.head,
-                             is_shared ? 1 : work.keys.count};
+                             min(Config::tile_queries, work.queries.count - row),
+                             work.head,
+                             is_shared ? 1 : work.keys.count,
+                             static_cast<int>(owner.first_place_of(work.batch_begin)) + work.tile,
+                             mask.keys_of(row, Config::tile_queries).begin / backward_tile_keys};
       const bool is_left = work.exists && !is_direct(params.mask, work.keys.count, arguments.direct_keys);
       for (unsigned left = __ballot_sync(0xffffffffu, is_left); left != 0; left &= left - 1) {
         const int source = __ffs(static_cast<int>(left)) - 1;
         const auto of_source = [source](auto value) { return __shfl_sync(0xffffffffu, value, source); };
         visit(RowsLeft{of_source(mine.row), of_source(mine.offset), of_source(mine.rows), of_source(mine.head),
-                       of_source(mine.keys)});
+                       of_source(mine.keys), of_source(mine.turn), of_source(mine.first_key_tile)});
         __syncwarp();
       }
     });

@@ -12,6 +12,7 @@
 #include "hopper/ring.cuh"
 #include "hopper/rows.cuh"
 #include "hopper/schedule.cuh"
+#include "hopper/turns.cuh"
 #include "portable/work.cuh"
 
 namespace gdpa::hopper {
@@ -62,6 +63,8 @@ __device__ void describe_key_tile(KeyTile& tile, const BackwardArguments& argume
                               : arguments.queries_shared           ? 0
                                                                    : b * params.queries.length;
   tile.grad_query = first_query + rows_before;
+  const portable::Owner queries{params.queries, arguments.common.packed_rows_q, params.heads_q, rows, params.batch};
+  tile.turn = static_cast<int>(queries.first_place_of(b)) + first_query / rows;
   using Gradients = KeyGradients<Config>;
   const int64_t index = Gradients::batch_index(work);
   tile.grad_key = element_offset(Gradients::of_key(arguments), work.keys, index, first_key, work.head);
@@ -97,6 +100,9 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
   }
   for_all_rows_left<Config, warps>(arguments, [&](const RowsLeft& left) {
     if (left.keys > 0) clear_sums<Config>(arguments, left);
+    if (Config::ordered && lane_index() < 2) {
+      *turn_of(arguments, left.head, left.turn, lane_index()) = static_cast<unsigned>(left.first_key_tile);
+    }
   });
   for (unsigned first = (blockIdx.x * warps + threadIdx.x / 32) * places_at_once; first < places;
        first += gridDim.x * warps * places_at_once) {
@@ -140,14 +146,19 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
 }
 
 /// The dealer's work: takes one place after the other, which CTAs share by a counter, and fills the ring; ends it with
-/// a tile of no steps.
-__device__ inline void deal_key_tiles(const BackwardArguments& arguments, const KeyRing& ring) {
+/// a tile of no steps. A place is taken late, when the ring has room for it; where dQ has one order, when the place
+/// before has begun: a CTA that held places while it works on others would let those wait that hold the next ones.
+template <bool ordered>
+__device__ void deal_key_tiles(const BackwardArguments& arguments, const KeyRing& ring,
+                               const Barriers<2>& keys_filled) {
   constexpr int words = key_tile_words;
   const int lane = lane_index();
   unsigned place = 0;
   bool is_linked = false;  // to the place before
   int dealt = 0;
   for (;;) {
+    ring.wait_free(ordered ? dealt + 1 : dealt);
+    if (ordered && dealt == 1) wait_for_turn(keys_filled, 0);
     if (is_linked) {
       ++place;
     } else {
@@ -165,7 +176,6 @@ __device__ inline void deal_key_tiles(const BackwardArguments& arguments, const 
       continue;
     }
     is_linked = links == KeyTileLinks::to_next;
-    ring.wait_free(dealt);
     if (lane < words) {
       reinterpret_cast<int*>(&ring[dealt])[lane] = word;
       ring.publish(dealt);

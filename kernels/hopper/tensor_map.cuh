@@ -77,6 +77,9 @@ __device__ inline void commit_stores() { asm volatile("cp.async.bulk.commit_grou
 __device__ inline void wait_for_stores_to_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 __device__ inline void wait_for_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
+/// Orders what this thread has loaded from global memory before the copies that it starts.
+__device__ inline void order_copies_behind_loads() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
+
 /// Makes what this thread wrote to shared memory visible to the copy engine; a barrier before the copy follows.
 __device__ inline void publish_to_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 

@@ -59,6 +59,8 @@ struct Owner {
   GDPA_HOST_DEVICE int64_t tiles_each() const { return (side.length + tile - 1) / tile; }
   GDPA_HOST_DEVICE int64_t first_row(int64_t b) const { return clamp(side.begin(b), 0, packed_rows); }
   GDPA_HOST_DEVICE int64_t first_place(int64_t b) const { return first_row(b) / tile + b; }
+  /// The place of an entry's first tile among those of one head.
+  GDPA_HOST_DEVICE int64_t first_place_of(int64_t b) const { return jagged() ? first_place(b) : b * tiles_each(); }
 
   /// Places of one head.
   GDPA_HOST_DEVICE int64_t places() const {

@@ -220,6 +220,10 @@ class Call {
     arguments.places_taken = static_cast<unsigned*>(memory.at(plan.workspace.places_taken));
     arguments.found = arguments.places_taken + 1;
     arguments.key_tiles = static_cast<hopper::KeyTile*>(memory.at(plan.workspace.key_tiles));
+    if (plan.workspace.turns >= 0) {
+      arguments.turns = static_cast<unsigned*>(memory.at(plan.workspace.turns));
+      arguments.turns_of_head = static_cast<int>(plan.turns_of_head);
+    }
     if (plan.workspace.grad_query >= 0) {
       arguments.grad_query_sums = static_cast<float*>(memory.at(plan.workspace.grad_query));
     }

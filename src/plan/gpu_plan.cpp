@@ -134,7 +134,8 @@ class Planner {
     choose_hopper_backward_tiles(kernel);
     kernel.reduce_grad_query = false;
     const bool all_direct = is_all_direct(problem_, gpu_);
-    plan_.deterministic = all_direct;
+    kernel.ordered = problem_.deterministic && !all_direct;
+    plan_.deterministic = all_direct || kernel.ordered;
     plan_.reason =
         all_direct ? "one CTA on each multiprocessor takes all keys of a sequence, and stores dQ at once"
         : problem_.shares_queries()
@@ -157,6 +158,10 @@ class Planner {
     workspace.zeroed_bytes = workspace.bytes;
     workspace.key_tiles = take(tiles * static_cast<int64_t>(sizeof(hopper::KeyTile)));
     const int64_t columns = 2 * hopper::half_columns(kernel.head_dim);
+    if (kernel.ordered) {
+      plan_.turns_of_head = queries_.most_tiles(kernel.tile_queries, 1);
+      workspace.turns = take(2 * problem_.heads_q * plan_.turns_of_head * static_cast<int64_t>(sizeof(unsigned)));
+    }
     if (!all_direct) workspace.grad_query = take_sums(problem_.rows_q, problem_.heads_q, columns);
     if (kernel.keys_shared) take_key_slabs();
     const auto add = [&](KernelKind kind, int64_t work) {
@@ -167,7 +172,7 @@ class Planner {
     add(KernelKind::backward, std::min<int64_t>(tiles, gpu_.multiprocessors));
     // Rows that no sequence has get their zeros there.
     const bool has_rows_left = !all_direct || queries_.form == Form::jagged;
-    kernel.keys_shared = false;  // that kernel has no use for it
+    kernel.keys_shared = kernel.ordered = false;  // that kernel has no use for them
     if (has_rows_left) add(KernelKind::round_grad_query, divide_up(query_tiles, places_of_a_cta));
     return plan_;
   }

@@ -64,6 +64,7 @@ struct KernelSpec {
   bool reduce_grad_query = false;
   bool keys_shared = false;
   bool queries_shared = false;
+  bool ordered = false;                                    ///< hopper: CTAs add to sums of dQ in one order
   hopper::BackwardPass pass = hopper::BackwardPass::only;  ///< hopper: of backward and its schedule
   bool scales_scores = true;  ///< forward: else the output is multiplied, by GpuPlan::output_factor
 
@@ -83,6 +84,7 @@ struct GpuWorkspace {
   int64_t grad_value = -1;
   int64_t places_taken = -1;  ///< hopper: the counter of backward's schedule, and its table
   int64_t key_tiles = -1;
+  int64_t turns = -1;  ///< hopper: in deterministic mode, of the additions to dQ
   int64_t bytes = 0;
   int64_t zeroed_bytes = 0;  ///< from the start, before the first kernel
 };
@@ -91,8 +93,9 @@ struct GpuPlan {
   int64_t parts = 1;  ///< into which the batch is cut where an operand is shared and its gradient summed
   GpuWorkspace workspace;
   std::vector<GpuStep> steps;
-  int64_t places = 0;   ///< hopper: of the table that backward's schedule writes
-  int direct_keys = 0;  ///< hopper: up to which one CTA of backward takes all keys of a sequence
+  int64_t turns_of_head = 0;  ///< hopper: tiles of queries that have one, at most
+  int64_t places = 0;         ///< hopper: of the table that backward's schedule writes
+  int direct_keys = 0;        ///< hopper: up to which one CTA of backward takes all keys of a sequence
   bool deterministic = true;
   double output_factor = 1;  ///< forward, where scores are not scaled: of every output, beside out_scale
   bool in_runs = false;  ///< hopper: each CTA takes places that follow each other, so that K and V stay in its buffers

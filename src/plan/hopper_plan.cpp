@@ -78,7 +78,10 @@ std::string why_not_backward(const Problem& problem, const Gpu& gpu, const Kerne
         problem.out_scale == OutScale::Kind::number || problem.out_scale == OutScale::Kind::reciprocal_length_k;
     if (!has_one_scale) return "the batch shares keys, and its entries differ in out_scale";
   }
-  if (problem.deterministic && !is_all_direct(problem, gpu)) return "dQ shall be summed in one order";
+  const bool shares = problem.shares_queries() || problem.shares_keys();
+  if (problem.deterministic && shares && !is_all_direct(problem, gpu)) {
+    return "the batch shares an operand, and dQ shall be summed in one order";
+  }
   return {};
 }
 

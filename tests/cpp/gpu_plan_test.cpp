@@ -349,7 +349,11 @@ TEST(GpuPlan, WhatTheHopperBackwardDoesNotTakeIsPortableAndThePlanSaysWhy) {
     expect_portable(with_shared_keys([kind](Problem& other) { other.out_scale = kind; }),
                     "the batch shares keys, and its entries differ in out_scale");
   }
-  expect_portable(changed([](Problem& other) { other.deterministic = true; }), "dQ shall be summed in one order");
+  expect_portable(changed([](Problem& other) {
+                    other.query_form = Form::shared;
+                    other.deterministic = true;
+                  }),
+                  "the batch shares an operand, and dQ shall be summed in one order");
 }
 
 TEST(GpuPlan, TheHopperBackwardTakesEveryHeadDimUpTo128AndASideThatABatchOfOneShares) {
@@ -404,6 +408,22 @@ TEST(GpuPlan, TheHopperBackwardAddsAllOfTheGradientOfSharedQueriesToOneSum) {
   EXPECT_EQ(plan.direct_keys, 0) << "no sequence stores what others add to";
   EXPECT_EQ(plan.workspace.bytes - plan.workspace.grad_query, 100 * 4 * 128 * 4);
   EXPECT_FALSE(plan.deterministic);
+}
+
+TEST(GpuPlan, DeterministicModeOfTheHopperBackwardAddsATurnForEachTileOfQueries) {
+  Problem problem = problem_of(Direction::backward);
+  const GpuPlan any_order = hopper_plan_of(problem);
+  problem.deterministic = true;
+  const GpuPlan one_order = hopper_plan_of(problem);
+  EXPECT_EQ(kinds_of(one_order), kinds_of(any_order));
+  EXPECT_TRUE(one_order.deterministic);
+  EXPECT_TRUE(one_order.steps[0].kernel.ordered);
+  EXPECT_TRUE(one_order.steps[1].kernel.ordered);
+  EXPECT_EQ(one_order.steps[2].kernel, any_order.steps[2].kernel);
+  EXPECT_EQ(one_order.turns_of_head, 1000 / 64 + 10 + 1);
+  const int64_t bytes = one_order.workspace.bytes - any_order.workspace.bytes;
+  EXPECT_EQ(bytes, (4 * one_order.turns_of_head * 2 * 4 + 255) / 256 * 256) << "of 4 heads, and two halves of columns";
+  EXPECT_EQ(any_order.workspace.turns, -1);
 }
 
 TEST(GpuPlan, OfTheHopperBackwardOnlyTheCounterIsClearedBeforeIt) {

@@ -138,6 +138,11 @@ INSTANTIATE_TEST_SUITE_P(
 
 // --- backward --------------------------------------------------------------------------------------------------------
 
+struct BackwardOptions {
+  Form key_form = Form::jagged;
+  bool deterministic = false;
+};
+
 struct BackwardCase {
   DType dtype;
   int64_t head_dim;
@@ -147,23 +152,25 @@ struct BackwardCase {
   int special;     ///< MUFU instructions, for f and f' of each score
   int arithmetic;  ///< instructions in fp32 beside them
   int bounded;     ///< the same in the second pass, -1 where there is none
-  Form key_form = Form::jagged;
+  BackwardOptions options = {};
 };
 
 std::ostream& operator<<(std::ostream& stream, const BackwardCase& test) {
   return stream << test.head_dim << " x " << test.head_dim_v << ", " << test.function
                 << (test.accuracy == Accuracy::fast ? ", fast" : ", exact")
-                << (test.key_form == Form::shared ? ", shared keys" : "");
+                << (test.options.key_form == Form::shared ? ", shared keys" : "")
+                << (test.options.deterministic ? ", deterministic" : "");
 }
 
 /// The kernels of backward for such a problem, in the order in which they run.
 std::vector<plan::KernelSpec> backward_kernels(DType dtype, int64_t head_dim, int64_t head_dim_v,
-                                               const Activation& activation, Form key_form = Form::jagged) {
+                                               const Activation& activation, BackwardOptions options = {}) {
   Problem problem;
   problem.direction = Direction::backward;
   problem.dtype = dtype;
   problem.batch = 10;
-  problem.key_form = key_form;
+  problem.key_form = options.key_form;
+  problem.deterministic = options.deterministic;
   problem.heads_q = problem.heads_k = 4;
   problem.head_dim = head_dim;
   problem.head_dim_v = head_dim_v;
@@ -201,7 +208,7 @@ class HopperBackwardKernel : public testing::TestWithParam<BackwardCase> {
     if (test.bounded >= 0) arithmetic.push_back(test.bounded);
     std::size_t pass = 0;
     for (const plan::KernelSpec& kernel :
-         backward_kernels(test.dtype, test.head_dim, test.head_dim_v, activation, test.key_form)) {
+         backward_kernels(test.dtype, test.head_dim, test.head_dim_v, activation, test.options)) {
       if (kernel.kind != plan::KernelKind::backward) continue;
       ASSERT_LT(pass, arithmetic.size());
       for (const jit::Nvrtc& nvrtc : compilers()) {
@@ -271,16 +278,20 @@ INSTANTIATE_TEST_SUITE_P(
                     BackwardCase{DType::bfloat16, 40, 72, "gelu_tanh", Accuracy::fast, 1, 9, 13},
                     BackwardCase{DType::float16, 40, 72, "silu", Accuracy::fast, 1, 5, 7},
                     BackwardCase{DType::bfloat16, 64, 96, "relu", Accuracy::fast, 0, 1, -1},
-                    BackwardCase{DType::bfloat16, 128, 128, "gelu_tanh", Accuracy::fast, 1, 9, 13, Form::shared},
-                    BackwardCase{DType::float16, 40, 72, "relu", Accuracy::fast, 0, 1, -1, Form::shared}));
+                    BackwardCase{DType::bfloat16, 128, 128, "gelu_tanh", Accuracy::fast, 1, 9, 13, {Form::shared}},
+                    BackwardCase{DType::float16, 40, 72, "relu", Accuracy::fast, 0, 1, -1, {Form::shared}},
+                    BackwardCase{
+                        DType::bfloat16, 128, 128, "gelu_tanh", Accuracy::fast, 1, 9, 13, {Form::jagged, true}},
+                    BackwardCase{DType::float16, 64, 64, "relu", Accuracy::exact, 0, 1, -1, {Form::jagged, true}}));
 
 TEST(HopperBackward, TheKernelsBesideItKeepEverythingInRegisters) {
   for (const auto& [head_dim, head_dim_v] : {std::pair{128, 128}, std::pair{40, 72}}) {
-    for (const auto& [dtype, key_form] :
-         {std::pair{DType::bfloat16, Form::jagged}, std::pair{DType::float16, Form::jagged},
-          std::pair{DType::bfloat16, Form::shared}}) {
+    for (const auto& [dtype, options] :
+         {std::pair{DType::bfloat16, BackwardOptions{}}, std::pair{DType::float16, BackwardOptions{}},
+          std::pair{DType::bfloat16, BackwardOptions{Form::shared}},
+          std::pair{DType::bfloat16, BackwardOptions{Form::jagged, true}}}) {
       for (const plan::KernelSpec& kernel :
-           backward_kernels(dtype, head_dim, head_dim_v, Activation("silu"), key_form)) {
+           backward_kernels(dtype, head_dim, head_dim_v, Activation("silu"), options)) {
         if (has_function(kernel.kind)) continue;
         for (const jit::Nvrtc& nvrtc : compilers()) {
           const jit::Compiled compiled = compile(nvrtc, kernel, Activation("silu"), Accuracy::fast);
