@@ -46,15 +46,21 @@ struct KeyGradients<Config, true> {
   }
 };
 
-/// The queries that the keys of `work` meet: those of its batch entry; where the batch shares the keys, those of all
-/// entries of its part, as one sequence, since they follow each other.
+/// The queries that the keys of `work` meet: those of its batch entry; where the batch shares the keys, a part of all
+/// queries, which follow each other, as one sequence. Parts are equally long, whatever the entries are.
 template <class Config>
 __device__ Rows queries_that_meet(const BackwardArguments& arguments, const portable::Work& work) {
-  if (!Config::keys_shared || work.batch_end <= work.batch_begin) return work.queries;
+  if (!Config::keys_shared) return work.queries;
   constexpr int64_t most = 0x7fff0000;  // as rows_of has it
-  const Rows last = portable::queries_of(arguments.common, work.batch_end - 1);
-  const int64_t begin = work.queries.begin;
-  return {begin, static_cast<int>(clamp(last.begin + last.count - begin, 0, most))};
+  const portable::Arguments& common = arguments.common;
+  const Sequences& side = common.params.queries;
+  const int64_t begin = clamp(side.begin(0), 0, common.packed_rows_q);
+  const int64_t rows = clamp(side.begin(common.params.batch), begin, common.packed_rows_q) - begin;
+  const auto first_of = [&](int64_t part) {
+    return part < common.parts ? rows * part / common.parts / Config::tile_queries * Config::tile_queries : rows;
+  };
+  const int64_t first = first_of(work.owner);
+  return {begin + first, static_cast<int>(clamp(first_of(work.owner + 1) - first, 0, most))};
 }
 
 }  // namespace gdpa::hopper

@@ -147,8 +147,7 @@ class Planner {
                   direct_keys(problem_, gpu_));
     plan_.direct_keys = direct_keys(problem_, gpu_);
     if (kernel.keys_shared) {
-      plan_.parts =
-          parts_for(keys_, problem_.heads_k, std::max(plan_.direct_keys, kernel.tile_keys), gpu_, kernel.ctas);
+      plan_.parts = parts_of_queries(std::max(plan_.direct_keys, kernel.tile_keys));
     }
     const int64_t tiles = problem_.heads_k * keys_.most_tiles(kernel.tile_keys, plan_.parts);
     const int64_t query_tiles = problem_.heads_q * queries_.most_tiles(kernel.tile_queries, 1);
@@ -175,6 +174,29 @@ class Planner {
     kernel.keys_shared = kernel.ordered = false;  // that kernel has no use for them
     if (has_rows_left) add(KernelKind::round_grad_query, divide_up(query_tiles, places_of_a_cta));
     return plan_;
+  }
+
+  /// Parts into which all queries are cut where the batch shares the keys, `keys` of which one CTA takes. They are
+  /// equally long: one piece of work for each multiprocessor, or up to four where that leaves fewer of them idle at the
+  /// end.
+  int64_t parts_of_queries(int64_t keys) const {
+    constexpr int64_t least_rows = 256;  // of a part
+    const int64_t owners = std::max<int64_t>(1, problem_.heads_k * divide_up(keys_.length(), keys));
+    const int64_t most = std::max<int64_t>(1, problem_.rows_q / least_rows);
+    int64_t best = 1;
+    double best_share = 0;
+    for (int64_t rounds = 1; rounds <= 4; ++rounds) {
+      constexpr double worth_a_round = 1.05;
+      const int64_t parts = std::clamp<int64_t>(rounds * gpu_.multiprocessors / owners, 1, most);
+      const int64_t pieces = owners * parts;
+      const double share = static_cast<double>(pieces) /
+                           static_cast<double>(divide_up(pieces, gpu_.multiprocessors) * gpu_.multiprocessors);
+      if (share > best_share * worth_a_round) {
+        best = parts;
+        best_share = share;
+      }
+    }
+    return best;
   }
 
   static int64_t aligned_bytes(int64_t bytes) { return divide_up(bytes, workspace_alignment) * workspace_alignment; }

@@ -376,6 +376,7 @@ TEST(GpuPlan, TheHopperBackwardTakesEveryHeadDimUpTo128AndASideThatABatchOfOneSh
 TEST(GpuPlan, TheHopperBackwardSumsTheGradientsOfSharedKeysForPartsOfTheBatch) {
   Problem problem = problem_of(Direction::backward);
   problem.batch = 1152;
+  problem.rows_q = 1'000'000;
   problem.key_form = Form::shared;
   problem.rows_k = 200;
   const GpuPlan plan = hopper_plan_of(problem);
@@ -384,8 +385,8 @@ TEST(GpuPlan, TheHopperBackwardSumsTheGradientsOfSharedKeysForPartsOfTheBatch) {
   EXPECT_TRUE(plan.steps[0].kernel.keys_shared);
   EXPECT_TRUE(plan.steps[1].kernel.keys_shared);
   EXPECT_FALSE(plan.steps[2].kernel.keys_shared) << "that kernel is the same one";
-  // Two heads of 200 keys, which one CTA takes: as many parts as make two pieces of work for each multiprocessor.
-  EXPECT_EQ(plan.parts, 132);
+  // Two heads of 200 keys, which one CTA takes: as many parts as make a piece of work for each multiprocessor.
+  EXPECT_EQ(plan.parts, 66);
   EXPECT_EQ(plan.places, 2 * 2 * plan.parts);
   EXPECT_EQ(plan.workspace.grad_value - plan.workspace.grad_key, plan.parts * 200 * 2 * 128 * 4);
   EXPECT_EQ(plan.workspace.bytes - plan.workspace.grad_value, plan.parts * 200 * 2 * 128 * 4);
@@ -395,6 +396,24 @@ TEST(GpuPlan, TheHopperBackwardSumsTheGradientsOfSharedKeysForPartsOfTheBatch) {
   problem.rows_k = 300;
   EXPECT_GE(hopper_plan_of(problem).workspace.grad_query, 0);
   EXPECT_FALSE(hopper_plan_of(problem).deterministic);
+}
+
+TEST(GpuPlan, PartsOfTheQueriesFillTheMultiprocessorsAndAreNotShort) {
+  Problem problem = problem_of(Direction::backward);
+  problem.batch = 1152;
+  problem.rows_q = 1'000'000;
+  problem.key_form = Form::shared;
+  problem.rows_k = 128;
+  const auto parts = [&](int64_t heads) {
+    problem.heads_q = problem.heads_k = heads;
+    return hopper_plan_of(problem).parts;
+  };
+  EXPECT_EQ(parts(4), 33);
+  EXPECT_EQ(parts(5), 26) << "130 of 132 are enough";
+  EXPECT_EQ(parts(50), 5) << "two rounds of 132 leave 14 idle, and one 32";
+  EXPECT_EQ(parts(1000), 1);
+  problem.rows_q = 1000;
+  EXPECT_EQ(parts(4), 3);
 }
 
 TEST(GpuPlan, TheHopperBackwardAddsAllOfTheGradientOfSharedQueriesToOneSum) {
