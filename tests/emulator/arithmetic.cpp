@@ -192,6 +192,39 @@ struct Cosine {
   float operator()(float x) const { return std::cos(x); }
 };
 
+/// A sum of two numbers: the nearest double, and what is left of it.
+struct Sum {
+  Sum(double a, double b) : nearest(a + b) {
+    const double from_b = nearest - a;
+    rest = (a - (nearest - from_b)) + (b - from_b);
+  }
+  double nearest, rest;
+
+  float rounded_down() const {
+    const auto result = static_cast<float>(nearest);
+    const double error = static_cast<double>(result) - nearest;
+    const bool is_above = error > 0 || (error == 0 && rest < 0);
+    return is_above ? std::nextafter(result, -std::numeric_limits<float>::infinity()) : result;
+  }
+  float rounded_toward_zero() const {
+    Sum negated = *this;
+    negated.nearest = -nearest;
+    negated.rest = -rest;
+    return nearest > 0 ? rounded_down() : -negated.rounded_down();
+  }
+};
+struct AddTowardZero {
+  float operator()(float a, float b) const {
+    return Sum(static_cast<double>(a), static_cast<double>(b)).rounded_toward_zero();
+  }
+};
+/// The product of two floats is exact in double.
+struct MultiplyAddDown {
+  float operator()(float a, float b, float c) const {
+    return Sum(static_cast<double>(a) * static_cast<double>(b), static_cast<double>(c)).rounded_down();
+  }
+};
+
 /// Two 16-bit numbers in each register, multiplied, and the third added where there is one.
 template <class Half>
 struct MultiplyPairs {
@@ -251,25 +284,31 @@ Execute multiply_pairs(bool adds) {
 
 Execute product(const Name& name, bool adds) {
   const string_view type = name.type();
+  name.may_have({"lo"});
   if (type == "bf16x2") return multiply_pairs<BFloat16>(adds);
   if (type == "f16x2") return multiply_pairs<Float16>(adds);
   if (name.has("wide")) return wide(type, adds);
   if (name.has("hi")) return adds ? nullptr : binary_of_integers<MultiplyHigh>(type);
+  if (name.has("rm")) {
+    return adds && type == "f32" ? &lanewise<MultiplyAddDown, float, float, float, float> : nullptr;
+  }
   if (!name.has("ftz")) return adds ? multiply_add(type) : binary<Multiply>(type);
   return adds ? &lanewise<FlushedMultiplyAdd, float, float, float, float> : float_binary<FlushedMultiply>(type);
 }
 
 }  // namespace
 
-Execute arithmetic(Instruction& instruction) {
-  const Name name(instruction.name);
+Execute arithmetic(Instruction&, const Name& name) {
   const string_view base = name.base(), type = name.type();
   const bool is_approximate = name.has("approx");
+  name.may_have({"rn"});
+  if (base == "add" && name.has("rz")) return float_binary<AddTowardZero>(type);
   if (base == "add") return name.has("ftz") ? float_binary<FlushedAdd>(type) : binary<Add>(type);
   if (base == "sub") return name.has("ftz") ? nullptr : binary<Subtract>(type);
   if (base == "mul") return product(name, false);
   if (base == "mad" || base == "fma") return product(name, true);
-  if (base == "div") return is_approximate ? float_binary<ApproximateDivide>(type) : binary<Divide>(type);
+  if (base == "div")
+    return is_approximate && name.has("ftz") ? float_binary<ApproximateDivide>(type) : binary<Divide>(type);
   if (base == "rem") return binary_of_integers<Remainder>(type);
   if (base == "min") return name.has("NaN") ? float_binary<MinimumOrNan>(type) : binary<Minimum>(type);
   if (base == "max") return name.has("NaN") ? float_binary<MaximumOrNan>(type) : binary<Maximum>(type);
@@ -279,6 +318,7 @@ Execute arithmetic(Instruction& instruction) {
     return for_floating(type,
                         [](auto t) -> Execute { return &lanewise<CopySign, decltype(t), decltype(t), decltype(t)>; });
   }
+  if (is_approximate) name.may_have({"ftz"});
   if (base == "rcp")
     return is_approximate ? float_unary<ApproximateReciprocal>(type) : floating_unary<Reciprocal>(type);
   if (base == "sqrt")

@@ -54,10 +54,10 @@ Outcome try_wait(Warp& warp, const Instruction& i, std::uint32_t active) {
 
 }  // namespace
 
-Execute barriers(Instruction& instruction) {
-  const Name name(instruction.name);
+Execute barriers(Instruction& instruction, const Name& name) {
+  name.may_have({"aligned", "shared", "shared::cta", "b64", "release", "cta"});
   const bool is_numbered = name.base() == "bar" || name.base() == "barrier";
-  if (is_numbered && (name.has("sync") || name.has("arrive")) && !name.has("cluster")) {
+  if (is_numbered && (name.has("sync") || name.has("arrive"))) {
     instruction.together = Together::all;
     return name.has("sync") ? &meet<true> : &meet<false>;
   }

@@ -170,7 +170,9 @@ Execute moves(Instruction& instruction, const Name& name) {
     const bool first_is_whole = operands[0].kind == Operand::Kind::in_registers && operands[0].bytes * 8 == bits;
     return first_is_whole ? &join : &take_apart;
   }
-  if (operands[1].displacement != 0) return &move;
+  // An address may have 8 bytes where 4 are asked for.
+  const bool is_as_wide = operands[1].kind == Operand::Kind::constant || operands[1].bytes * 8 == bits;
+  if (operands[1].displacement != 0 || !is_as_wide) return &move;
   if (bits == 64) return &lanewise<Same, std::uint64_t, std::uint64_t>;
   if (bits == 32) return &lanewise<Same, Word, Word>;
   return &move;
@@ -190,8 +192,7 @@ Execute measure(string_view type) {
 
 }  // namespace
 
-Execute bits(Instruction& instruction) {
-  const Name name(instruction.name);
+Execute bits(Instruction& instruction, const Name& name) {
   const string_view base = name.base(), type = name.type();
   const bool is_word = type == "b32" || type == "u32", is_double_word = type == "b64" || type == "u64";
   if (type == "pred") return nullptr;
@@ -204,7 +205,8 @@ Execute bits(Instruction& instruction) {
   }
   if (base == "shl") return shift<ShiftLeft>(type);
   if (base == "shr") return shift<ShiftRight>(type);
-  if (base == "shf" && name.has("wrap")) {
+  if (base == "shf" && name.has("wrap") && is_word) {
+    name.may_have({"r"});
     return name.has("l") ? &lanewise<FunnelLeft, Word, Word, Word, Word>
                          : &lanewise<FunnelRight, Word, Word, Word, Word>;
   }
@@ -220,7 +222,7 @@ Execute bits(Instruction& instruction) {
     return &lanewise<InsertBits, std::uint64_t, std::uint64_t, std::uint64_t, Word, Word>;
   }
   if (base == "prmt" && name.size() == 2) return &lanewise<PermuteBytes, Word, Word, Word, Word>;
-  if (base == "lop3") return &lanewise<ByTable, Word, Word, Word, Word, Word>;
+  if (base == "lop3" && is_word) return &lanewise<ByTable, Word, Word, Word, Word, Word>;
   return nullptr;
 }
 

@@ -73,10 +73,12 @@ Execute exchange(const Name& name) {
   if (name.has("idx")) return &shuffle<Exchange::idx>;
   if (name.has("up")) return &shuffle<Exchange::up>;
   if (name.has("down")) return &shuffle<Exchange::down>;
-  return &shuffle<Exchange::bfly>;
+  if (name.has("bfly")) return &shuffle<Exchange::bfly>;
+  return nullptr;
 }
 
 Execute of_lanes(const Name& name) {
+  name.may_have({"b32"});
   if (name.base() == "shfl") return exchange(name);
   if (name.base() == "vote" && name.has("ballot")) return &ballot;
   if (name.base() == "vote" && name.has("all")) return &vote<true>;
@@ -87,12 +89,13 @@ Execute of_lanes(const Name& name) {
 
 }  // namespace
 
-Execute control(Instruction& instruction) {
-  const Name name(instruction.name);
+Execute control(Instruction& instruction, const Name& name) {
+  name.may_have({"uni", "sync"});
   if (name.base() == "bra") return &branch;
   if (name.base() == "ret" || name.base() == "exit") return &leave;
   if (name.base() == "nanosleep") return &nothing;
   if (name.base() == "setmaxnreg") {
+    name.may_have({"inc", "dec", "aligned", "u32"});
     instruction.together = Together::all;
     return &nothing;
   }
@@ -102,12 +105,18 @@ Execute control(Instruction& instruction) {
 }
 
 void look_up(Instruction& instruction) {
+  const auto fail = [&](const std::string& what) {
+    throw std::runtime_error("PTX: the emulator does not know " + what + ": " + instruction.text);
+  };
   for (const auto find :
        {&arithmetic, &bits, &predicates, &conversions, &memory, &control, &barriers, &products, &copies}) {
-    instruction.execute = find(instruction);
-    if (instruction.execute != nullptr) return;
+    const Name name(instruction.name);
+    instruction.execute = find(instruction, name);
+    if (instruction.execute == nullptr) continue;
+    if (const std::string_view part = name.unknown(); !part.empty()) fail("what ." + std::string(part) + " means here");
+    return;
   }
-  throw std::runtime_error("PTX: the emulator does not know this instruction: " + instruction.text);
+  fail("this instruction");
 }
 
 }  // namespace gdpa::emulator

@@ -108,12 +108,18 @@ struct ToTensorFloat32 {
   }
 };
 
+/// To [0, 1]; NaN to 0.
+struct Saturated {
+  float operator()(float x) const { return std::fmin(std::fmax(x, 0.0f), 1.0f); }
+};
+
 }  // namespace
 
-Execute conversions(Instruction& instruction) {
-  const Name name(instruction.name);
+Execute conversions(Instruction& instruction, const Name& name) {
   if (name.base() != "cvt") return nullptr;
   const string_view to = name[name.size() - 2], from = name.type();
+  name.may_have({"rn"});
+  if (name.has("sat")) return to == "f32" && from == "f32" ? &lanewise<Saturated, float, float> : nullptr;
   if (to == "bf16x2" && from == "f32") return pair<BFloat16>(name.has("relu"));
   if (to == "f16x2" && from == "f32") return pair<Float16>(name.has("relu"));
   if (to == "tf32") return name.has("rna") ? &lanewise<ToTensorFloat32, std::uint32_t, float> : nullptr;

@@ -230,7 +230,7 @@ Outcome commit(Warp& warp, const Instruction&, std::uint32_t active) {
 template <bool reading>
 Outcome wait(Warp& warp, const Instruction& i, std::uint32_t active) {
   for_each_lane(active, [&](unsigned lane) {
-    std::deque<std::vector<std::uint64_t>>& groups = warp.copies[lane].groups;
+    std::vector<std::vector<std::uint64_t>>& groups = warp.copies[lane].groups;
     const auto pending = static_cast<std::size_t>(warp.number(i.operands[0], lane));
     const std::size_t over = groups.size() > pending ? groups.size() - pending : 0;
     for (std::size_t group = 0; group < over; ++group) {
@@ -245,17 +245,19 @@ Outcome wait(Warp& warp, const Instruction& i, std::uint32_t active) {
 
 }  // namespace
 
-Execute copies(Instruction& instruction) {
-  const std::string_view name = instruction.name;
-  const auto has = [&](std::string_view part) { return name.find(part) != std::string_view::npos; };
-  if (name == "cp.async.cg.shared.global" || name == "cp.async.ca.shared.global") return &copy_of_lanes;
-  if (name == "cp.async.commit_group" || name == "cp.async.bulk.commit_group") return &commit;
-  if (name == "cp.async.wait_group" || name == "cp.async.bulk.wait_group") return &wait<false>;
-  if (name == "cp.async.bulk.wait_group.read") return &wait<true>;
-  if (name.starts_with("cp.async.bulk.tensor.4d.shared")) return &load_box;
-  if (name.starts_with("cp.async.bulk.tensor.4d.global")) return &store_box<false>;
-  if (name.starts_with("cp.reduce.async.bulk.tensor.4d.global") && has(".add")) return &store_box<true>;
-  if (name.starts_with("cp.reduce.async.bulk.global") && name.ends_with(".add.f32")) return &reduce_bulk;
+Execute copies(Instruction&, const Name& name) {
+  if (name.base() != "cp" || !name.has("async")) return nullptr;
+  const bool is_bulk = name.has("bulk");
+  if (name.has("commit_group")) return &commit;
+  if (name.has("wait_group")) return name.has("read") ? &wait<true> : &wait<false>;
+  name.may_have({"global", "shared", "shared::cta", "shared::cluster", "cg", "ca", "tile"});
+  if (!is_bulk) return &copy_of_lanes;
+  const bool adds = name.has("reduce") && name.has("add");
+  if (name.has("tensor") && name.has("4d")) {
+    if (name.has("mbarrier::complete_tx::bytes")) return &load_box;
+    if (name.has("bulk_group")) return adds ? &store_box<true> : &store_box<false>;
+  }
+  if (adds && name.has("bulk_group") && name.type() == "f32") return &reduce_bulk;
   return nullptr;
 }
 

@@ -163,7 +163,7 @@ class Warp {
   /// Copies that a lane has started and will wait for: those of no group yet, then its groups, the latest last.
   struct Copies {
     std::vector<std::uint64_t> open;
-    std::deque<std::vector<std::uint64_t>> groups;
+    std::vector<std::vector<std::uint64_t>> groups;
   };
   std::array<Copies, lanes> copies;
 

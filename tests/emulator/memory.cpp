@@ -60,6 +60,7 @@ Execute access(string_view type, bool loads) {
 
 Execute access(const Name& name, bool loads) {
   const auto is_in = [&](string_view space) { return name.has(space); };
+  name.may_have({"v2", "v4", "nc", "volatile", "relaxed", "cta", "gpu"});
   if (is_in("shared") || is_in("shared::cta")) return access<Space::shared>(name.type(), loads);
   if (is_in("global") || is_in("param") || is_in("const") || is_in("local")) {
     return access<Space::global>(name.type(), loads);
@@ -121,11 +122,11 @@ Outcome nothing(Warp&, const Instruction&, std::uint32_t) { return Outcome::next
 
 }  // namespace
 
-Execute memory(Instruction& instruction) {
-  const Name name(instruction.name);
+Execute memory(Instruction&, const Name& name) {
   const string_view base = name.base(), type = name.type();
   if (base == "ld" || base == "ldu") return access(name, true);
   if (base == "st") return access(name, false);
+  if (base == "atom" || base == "red") name.may_have({"relaxed", "cta", "gpu", "global", "shared", "shared::cta"});
   if (base == "atom") {
     if (name.has("add") && type == "u32") return &atomic<std::uint32_t, Add>;
     if (name.has("add") && type == "f32") return &atomic<float, Add>;
@@ -133,11 +134,18 @@ Execute memory(Instruction& instruction) {
     if (name.has("or") && type == "b32") return &atomic<std::uint32_t, Or>;
   }
   if (base == "red" && name.has("add")) {
+    name.may_have({"v2", "v4"});
     if (type == "f32") return &reduce<float>;
     if (type == "u32") return &reduce<std::uint32_t>;
   }
-  if (base == "cvta") return !name.has("shared") ? &same_address : name.has("to") ? &to_shared : &from_shared;
-  if (base == "fence" || base == "membar" || base == "prefetch") return &nothing;
+  if (base == "cvta") {
+    name.may_have({"to", "global", "param", "const", "local"});
+    return !name.has("shared") ? &same_address : name.has("to") ? &to_shared : &from_shared;
+  }
+  if (base == "fence" || base == "membar" || base == "prefetch") {
+    for (std::size_t part = 0; part < name.size(); ++part) static_cast<void>(name[part]);
+    return &nothing;
+  }
   return nullptr;
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <initializer_list>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -13,17 +14,8 @@
 
 namespace gdpa::emulator {
 
-Execute arithmetic(Instruction& instruction);
-Execute bits(Instruction& instruction);
-Execute predicates(Instruction& instruction);
-Execute conversions(Instruction& instruction);
-Execute memory(Instruction& instruction);
-Execute control(Instruction& instruction);
-Execute barriers(Instruction& instruction);
-Execute products(Instruction& instruction);
-Execute copies(Instruction& instruction);
-
-/// The parts between the points of an instruction's name.
+/// The parts between the points of an instruction's name. A part that nobody has asked for means that the instruction
+/// does something that the emulator does not know.
 class Name {
  public:
   explicit Name(std::string_view name) {
@@ -32,16 +24,48 @@ class Name {
       parts_.push_back(name.substr(0, point));
       name.remove_prefix(std::min(point + 1, name.size()));
     }
+    is_known_.resize(parts_.size());
   }
-  std::string_view base() const { return parts_.front(); }
-  std::string_view type() const { return parts_.back(); }
-  std::string_view operator[](std::size_t part) const { return parts_.at(part); }
+
+  std::string_view base() const { return (*this)[0]; }
+  std::string_view type() const { return (*this)[parts_.size() - 1]; }
+  std::string_view operator[](std::size_t part) const {
+    is_known_.at(part) = true;
+    return parts_.at(part);
+  }
   std::size_t size() const { return parts_.size(); }
-  bool has(std::string_view part) const { return std::find(parts_.begin(), parts_.end(), part) != parts_.end(); }
+
+  bool has(std::string_view part) const {
+    const auto found = std::find(parts_.begin(), parts_.end(), part);
+    if (found == parts_.end()) return false;
+    is_known_[static_cast<std::size_t>(found - parts_.begin())] = true;
+    return true;
+  }
+  /// Parts that mean nothing here, or only what is done anyway.
+  void may_have(std::initializer_list<std::string_view> parts) const {
+    for (const std::string_view part : parts) has(part);
+  }
+
+  /// A part that nobody has asked for, or nothing.
+  std::string_view unknown() const {
+    const auto found = std::find(is_known_.begin(), is_known_.end(), false);
+    return found == is_known_.end() ? std::string_view() : parts_[static_cast<std::size_t>(found - is_known_.begin())];
+  }
 
  private:
   std::vector<std::string_view> parts_;
+  mutable std::vector<bool> is_known_;
 };
+
+Execute arithmetic(Instruction& instruction, const Name& name);
+Execute bits(Instruction& instruction, const Name& name);
+Execute predicates(Instruction& instruction, const Name& name);
+Execute conversions(Instruction& instruction, const Name& name);
+Execute memory(Instruction& instruction, const Name& name);
+Execute control(Instruction& instruction, const Name& name);
+Execute barriers(Instruction& instruction, const Name& name);
+Execute products(Instruction& instruction, const Name& name);
+Execute copies(Instruction& instruction, const Name& name);
 
 template <class F>
 void for_each_lane(std::uint32_t active, F f) {

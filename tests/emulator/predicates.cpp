@@ -119,8 +119,7 @@ Outcome select(Warp& warp, const Instruction& i, std::uint32_t active) {
 
 }  // namespace
 
-Execute predicates(Instruction& instruction) {
-  const Name name(instruction.name);
+Execute predicates(Instruction& instruction, const Name& name) {
   const string_view base = name.base(), type = name.type();
   if (base == "setp") {
     const With with = name.has("and")   ? With::conjunction

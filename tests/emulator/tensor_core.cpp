@@ -238,31 +238,34 @@ Outcome nothing(Warp&, const Instruction&, std::uint32_t) { return Outcome::next
 
 }  // namespace
 
-Execute products(Instruction& instruction) {
-  const std::string_view name = instruction.name;
-  const auto ends = [&](std::string_view end) { return name.ends_with(end); };
-  const auto all = [&](Execute execute) {
-    instruction.together = Together::all;
-    return execute;
-  };
-  if (name.starts_with("wgmma.mma_async")) {
-    const std::size_t n = name.find("m64n");
-    instruction.detail = std::stoi(std::string(name.substr(n + 4)));
-    if (ends(".f32.bf16.bf16")) return all(&multiply_of_warpgroup<BFloat16>);
-    if (ends(".f32.f16.f16")) return all(&multiply_of_warpgroup<Float16>);
-    return nullptr;
+Execute products(Instruction& instruction, const Name& name) {
+  const std::string_view base = name.base();
+  if (base != "wgmma" && base != "mma" && base != "ldmatrix" && base != "stmatrix") return nullptr;
+  instruction.together = Together::all;
+  name.may_have({"sync", "aligned"});
+  if (base == "wgmma" && name.has("mma_async") && name.size() == 8) {
+    // .m64n128k16.f32.bf16.bf16
+    const std::string_view shape = name[4];
+    if (!shape.starts_with("m64n") || !shape.ends_with("k16") || name[5] != "f32" || name[6] != name[7]) return nullptr;
+    instruction.detail = std::stoi(std::string(shape.substr(4)));
+    return name[6] == "bf16"  ? &multiply_of_warpgroup<BFloat16>
+           : name[6] == "f16" ? &multiply_of_warpgroup<Float16>
+                              : nullptr;
   }
-  if (name == "wgmma.commit_group.sync.aligned") return all(&commit_products);
-  if (name == "wgmma.wait_group.sync.aligned") return all(&wait_for_products);
-  if (name == "wgmma.fence.sync.aligned") return all(&nothing);
-  if (name == "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32") return all(&multiply_of_warp<BFloat16, 2>);
-  if (name == "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32") return all(&multiply_of_warp<Float16, 2>);
-  if (name == "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32") return all(&multiply_of_warp<TensorFloat32, 1>);
-  if (name.starts_with("ldmatrix.")) {
-    return name.find(".trans") != std::string_view::npos ? all(&load_matrices<true>) : all(&load_matrices<false>);
+  if (base == "wgmma" && name.has("fence")) return &nothing;
+  if (base == "wgmma" && name.has("commit_group")) return &commit_products;
+  if (base == "wgmma" && name.has("wait_group")) return &wait_for_products;
+  if (base == "mma" && name.has("row") && name.has("col") && name.type() == "f32" && name.size() == 10 &&
+      name[6] == "f32" && name[7] == name[8]) {
+    if (name.has("m16n8k16") && name[7] == "bf16") return &multiply_of_warp<BFloat16, 2>;
+    if (name.has("m16n8k16") && name[7] == "f16") return &multiply_of_warp<Float16, 2>;
+    if (name.has("m16n8k8") && name[7] == "tf32") return &multiply_of_warp<TensorFloat32, 1>;
   }
-  if (name.starts_with("stmatrix."))
-    return name.find(".trans") == std::string_view::npos ? all(&store_matrices) : nullptr;
+  name.may_have({"m8n8", "x1", "x2", "x4", "shared", "shared::cta"});
+  if (base == "ldmatrix" && name.type() == "b16") {
+    return name.has("trans") ? &load_matrices<true> : &load_matrices<false>;
+  }
+  if (base == "stmatrix" && name.type() == "b16") return &store_matrices;
   return nullptr;
 }
 
