@@ -110,16 +110,29 @@ int cuDeviceTotalMem_v2(std::size_t* bytes, int) {
   return success;
 }
 int cuDeviceGetAttribute(int* value, int attribute, int) {
-  constexpr int clock = 13, multiprocessor_count = 16, memory_clock = 36, bus = 37, major = 75, minor = 76,
-                shared_bytes = 97;
-  *value = attribute == clock                  ? 1'980'000
-           : attribute == multiprocessor_count ? static_cast<int>(multiprocessors)
-           : attribute == memory_clock         ? 3'201'000
-           : attribute == bus                  ? 6144
-           : attribute == shared_bytes         ? 227 * 1024
-           : attribute == major                ? 9
-           : attribute == minor                ? 0
-                                               : 0;
+  // By their numbers in cuda.h; what is not here is 0.
+  switch (attribute) {
+    case 13:  // clock, kHz
+      *value = 1'980'000;
+      break;
+    case 16:  // multiprocessors
+      *value = static_cast<int>(multiprocessors);
+      break;
+    case 36:  // clock of the memory, kHz
+      *value = 3'201'000;
+      break;
+    case 37:  // width of the memory, bits
+      *value = 6144;
+      break;
+    case 75:  // compute capability, first number; the second is 0
+      *value = 9;
+      break;
+    case 97:  // shared memory that a CTA may ask for
+      *value = 227 * 1024;
+      break;
+    default:
+      *value = 0;
+  }
   return success;
 }
 int cuDevicePrimaryCtxRetain(void** context, int) { return hand_out(context); }

@@ -115,7 +115,10 @@ void Warp::finish_products(unsigned groups) {
 
 int Warp::run(int budget) {
   const std::vector<Instruction>& instructions = cta_->launch().kernel->instructions;
-  for (; !products_.empty() && cta_->machine().random_below(2) == 0; products_.pop_front()) products_.front().compute();
+  Machine& machine = cta_->machine();
+  for (; !products_.empty() && machine.random_below(machine.pace().turns_of_product) == 0; products_.pop_front()) {
+    products_.front().compute();
+  }
   stalled_ = 0;
   int done = 0;
   while (done < budget && live_ != 0 && !is_blocked()) {
@@ -337,8 +340,10 @@ void Machine::run(const Launch& launch) {
     std::memcpy(parameters_.data() + parameters_at_ + kernel.parameter_offsets[i], launch.parameters[i],
                 kernel.parameter_sizes[i]);
   }
-  constexpr int most_instructions = 600;
-  constexpr unsigned patience = 400;  // turns of each warp in which nothing happens
+  // What is awaited may come at once or late: launches differ by far.
+  pace_ = {8u << 2 * random_below(4), 4u << 3 * random_below(4), 1u << 4 * random_below(3)};
+  constexpr unsigned patience = 400;   // turns of each warp in which nothing happens
+  constexpr int most_of_waiting = 12;  // instructions of a turn: whoever runs more is not waiting
   std::vector<std::unique_ptr<Cta>> resident;
   unsigned next = 0;
   std::uint64_t events = events_;
@@ -350,10 +355,9 @@ void Machine::run(const Launch& launch) {
     const std::size_t which = random_below(static_cast<unsigned>(resident.size()));
     Cta& cta = *resident[which];
     Warp& warp = cta.warps()[random_below(static_cast<unsigned>(cta.warps().size()))];
-    const int budget = 1 + static_cast<int>(random_below(most_instructions));
-    // A turn of few instructions is one of waiting.
-    if (warp.live() != 0 && !warp.is_blocked() && warp.run(budget) > 12) note_event();
-    if (random_below(8) == 0) cta.advance_some_copy();
+    const int budget = 1 + static_cast<int>(random_below(2 * pace_.instructions_of_turn));
+    if (warp.live() != 0 && !warp.is_blocked() && warp.run(budget) > most_of_waiting) note_event();
+    if (random_below(pace_.turns_of_copy) == 0) cta.advance_some_copy();
     if (events_ != events) {
       events = events_;
       idle_turns = 0;

@@ -291,6 +291,13 @@ class Machine {
   std::byte* global(std::uint64_t address, std::size_t bytes);
   const std::byte* parameters() const { return parameters_.data() + parameters_at_; }
   unsigned random_below(unsigned bound) { return static_cast<unsigned>(random_() % bound); }
+  /// How slow this launch is, in turns: one in so many advances a copy, and a product of the warp whose turn it is.
+  struct Pace {
+    unsigned instructions_of_turn = 1;
+    unsigned turns_of_copy = 1;
+    unsigned turns_of_product = 1;
+  };
+  const Pace& pace() const { return pace_; }
   /// Something happened that others may have waited for.
   void note_event() { ++events_; }
 
@@ -298,6 +305,7 @@ class Machine {
   GlobalMemory& memory_;
   unsigned multiprocessors_;
   std::mt19937_64 random_;
+  Pace pace_;
   std::vector<std::byte> parameters_;
   std::size_t parameters_at_ = 0;
   std::uint64_t events_ = 0;

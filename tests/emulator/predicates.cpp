@@ -1,6 +1,6 @@
 // Comparisons, what is made of their results, and the choice by one.
+#include <cmath>
 #include <functional>
-#include <stdexcept>
 
 #include "integers.h"
 #include "operations.h"
@@ -11,12 +11,21 @@ namespace {
 
 using std::string_view;
 
+template <class T>
+bool is_nan(T x) {
+  if constexpr (std::is_floating_point_v<T>) {
+    return std::isnan(x);
+  } else {
+    return false;
+  }
+}
+
 /// Where neither is NaN, and the comparison holds.
 template <class F>
 struct Ordered {
   template <class T>
   bool operator()(T a, T b) const {
-    return a == a && b == b && F{}(a, b);
+    return !is_nan(a) && !is_nan(b) && F{}(a, b);
   }
 };
 /// Where one is NaN, or the comparison holds.
@@ -24,7 +33,7 @@ template <class F>
 struct Unordered {
   template <class T>
   bool operator()(T a, T b) const {
-    return a != a || b != b || F{}(a, b);
+    return is_nan(a) || is_nan(b) || F{}(a, b);
   }
 };
 struct Always {
