@@ -140,7 +140,14 @@ int cuCtxPushCurrent_v2(void*) { return success; }
 int cuCtxPopCurrent_v2(void** context) { return hand_out(context); }
 int cuModuleLoadData(void** module, const void* image) {
   try {
-    auto* const loaded = new Module(ptx_behind(image));  // as long as the process
+    const char* const ptx = ptx_behind(image);
+    if (*ptx == '\0') {
+      throw std::runtime_error(
+          "expected PTX behind the cubin, got none; set GDPA_NVRTC to the emulator's libnvrtc.so.13, and "
+          "GDPA_CACHE_DIR "
+          "to a folder that no GPU has used");
+    }
+    auto* const loaded = new Module(ptx);  // as long as the process
     for (const std::vector<std::byte>& variable : loaded->variables()) {
       memory().add(reinterpret_cast<std::uint64_t>(variable.data()), variable.size());
     }

@@ -235,6 +235,7 @@ class Cta {
 
   /// Shared memory begins at an address that is not 0.
   static constexpr std::uint64_t shared_begin = 1024;
+  static constexpr std::size_t shared_alignment = 1024;
   std::byte* shared(std::uint64_t address, std::size_t bytes);
   std::uint64_t shared_base() const { return reinterpret_cast<std::uint64_t>(memory_) - shared_begin; }
   /// Where the local memory of a thread begins.

@@ -114,7 +114,6 @@ std::string name_of(std::string_view declared) {
 }
 
 constexpr std::size_t registers_alignment = 64;
-std::size_t rounded(std::size_t number, std::size_t unit) { return (number + unit - 1) / unit * unit; }
 
 }  // namespace
 

@@ -14,6 +14,9 @@ namespace gdpa::emulator {
 
 constexpr unsigned lanes = 32;
 
+/// Up to a multiple.
+inline std::size_t rounded(std::size_t number, std::size_t unit) { return (number + unit - 1) / unit * unit; }
+
 /// The same number in every lane, for reading it at each width.
 struct Constant {
   explicit Constant(std::uint64_t number);
