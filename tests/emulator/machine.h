@@ -173,6 +173,7 @@ class Warp {
   void commit_products() { ++product_groups_; }
   unsigned product_groups() const { return product_groups_; }
   /// Of the first so many groups.
+  bool has_products(unsigned groups) const { return !products_.empty() && products_.front().group < groups; }
   void finish_products(unsigned groups);
 
  private:

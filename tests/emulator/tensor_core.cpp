@@ -219,14 +219,21 @@ Outcome commit_products(Warp& warp, const Instruction&, std::uint32_t) {
   return Outcome::next;
 }
 
-/// A product is of four warps: it is over for all of them at once, and not before each has come to it.
+/// A product is of four warps: it is over for all of them at once, not before each has come to it, and not at once.
 Outcome wait_for_products(Warp& warp, const Instruction& i, std::uint32_t active) {
   const auto pending = static_cast<unsigned>(warp.number(i.operands[0], 0));
   if (warp.product_groups() <= pending) return Outcome::next;
   const unsigned over = warp.product_groups() - pending;
   const unsigned first = warp.index() / 4 * 4;
+  bool has_come = true, has_products = false;
   for (unsigned member = first; member < first + 4; ++member) {
-    if (warp.cta().warps().at(member).product_groups() >= over) continue;
+    const Warp& other = warp.cta().warps().at(member);
+    has_come = has_come && other.product_groups() >= over;
+    has_products = has_products || other.has_products(over);
+  }
+  Machine& machine = warp.cta().machine();
+  if (!has_come || (has_products && machine.random_below(machine.pace().turns_of_product) != 0)) {
+    if (has_come) machine.note_event();  // it will be over, if not now
     warp.stall(active);
     return Outcome::retry_later;
   }

@@ -101,7 +101,7 @@ Outcome Warp::step(const Group& group, const Instruction& instruction) {
 }
 
 void Warp::finish_products(unsigned groups) {
-  for (; !products_.empty() && products_.front().group < groups; products_.pop_front()) products_.front().compute();
+  for (; has_products(groups); products_.pop_front()) products_.front().compute();
 }
 
 int Warp::run(int budget) {
@@ -146,19 +146,23 @@ std::string Warp::describe() const {
   for (unsigned lane = 0; lane < lanes; ++lane) {
     if (live_ >> lane & 1) places[counters_[lane]] |= 1u << lane;
   }
+  // An instruction, with what is in its registers.
+  const auto told = [&](std::uint32_t place, unsigned lane) {
+    if (place >= instructions.size()) return std::string("nothing");
+    std::string text = instructions[place].text;
+    for (const Operand& operand : instructions[place].operands) {
+      if (operand.kind != Operand::Kind::in_registers || operand.bytes == 0) continue;
+      text += " " + std::to_string(number(operand, lane));
+    }
+    return text;
+  };
   std::string text;
   for (const auto& [place, which] : places) {
-    char bits[16];
-    std::snprintf(bits, sizeof bits, "%08x", which);
-    text += (text.empty() ? "" : "; ") + std::string("lanes ") + bits + " at " + std::to_string(place) + ": " +
-            (place < instructions.size() ? instructions[place].text : "the end");
-    if (place < instructions.size()) {
-      for (const Operand& operand : instructions[place].operands) {
-        if (operand.kind == Operand::Kind::in_registers && operand.bytes > 0) {
-          text += " " + std::to_string(number(operand, static_cast<unsigned>(__builtin_ctz(which))));
-        }
-      }
-    }
+    const auto lane = static_cast<unsigned>(__builtin_ctz(which));
+    std::array<char, 16> bits;
+    std::snprintf(bits.data(), bits.size(), "%08x", which);
+    text += (text.empty() ? "" : "; ") + std::string("lanes ") + bits.data() + " after " + told(place - 1, lane) +
+            ", before " + told(place, lane);
   }
   if (is_blocked()) text += "; blocked at barrier " + std::to_string(blocked_at_);
   return text;
