@@ -1,0 +1,122 @@
+// Where lanes go, and what the lanes of a warp tell each other.
+#include "operations.h"
+
+namespace gdpa::emulator {
+
+namespace {
+
+Outcome branch(Warp& warp, const Instruction& i, std::uint32_t active) {
+  warp.branch(active, i.target);
+  return Outcome::jumped;
+}
+Outcome leave(Warp& warp, const Instruction&, std::uint32_t active) {
+  warp.exit(active);
+  warp.cta().machine().note_event();
+  return Outcome::jumped;
+}
+Outcome nothing(Warp&, const Instruction&, std::uint32_t) { return Outcome::next; }
+
+enum class Exchange { idx, up, down, bfly };
+
+/// The lane that shfl reads for this one, or this one where that lies outside of its segment.
+template <Exchange how>
+int source_of(int lane, int distance, int clamp, int segment) {
+  const int least = lane & segment, last = least | (clamp & ~segment);
+  switch (how) {
+    case Exchange::up:
+      return lane - distance >= last ? lane - distance : -1;
+    case Exchange::down:
+      return lane + distance <= last ? lane + distance : -1;
+    case Exchange::bfly:
+      return (lane ^ distance) <= last ? lane ^ distance : -1;
+    case Exchange::idx:
+      break;
+  }
+  const int source = least | (distance & ~segment);
+  return source <= last ? source : -1;
+}
+
+/// d[|p], a, lane or distance, clamp and segment, mask.
+template <Exchange how>
+Outcome shuffle(Warp& warp, const Instruction& i, std::uint32_t active) {
+  const bool says_whether = i.operands.size() == 6;
+  const std::size_t first = says_whether ? 2 : 1;
+  std::array<std::uint64_t, lanes> given{};
+  for_each_lane(active, [&](unsigned l) { given[l] = warp.number(i.operands[first], l); });
+  std::uint32_t inside = 0;
+  for_each_lane(active, [&](unsigned l) {
+    const auto distance = static_cast<int>(warp.number(i.operands[first + 1], l) & 31);
+    const auto packed = static_cast<int>(warp.number(i.operands[first + 2], l));
+    int source = source_of<how>(static_cast<int>(l), distance, packed & 31, packed >> 8 & 31);
+    if (source >= 0) inside |= 1u << l;
+    if (source < 0) source = static_cast<int>(l);
+    if ((active >> source & 1) == 0) throw Fault("a lane is asked for a value that does not take part");
+    warp.set_number(i.operands[0], l, given[static_cast<std::size_t>(source)]);
+  });
+  if (says_whether) warp.set_predicate(i.operands[1], active, inside);
+  return Outcome::next;
+}
+
+Outcome ballot(Warp& warp, const Instruction& i, std::uint32_t active) {
+  const std::uint32_t bits = warp.predicate(i.operands[1]) & active;
+  for_each_lane(active, [&](unsigned l) { warp.set_number(i.operands[0], l, bits); });
+  return Outcome::next;
+}
+template <bool all>
+Outcome vote(Warp& warp, const Instruction& i, std::uint32_t active) {
+  const std::uint32_t bits = warp.predicate(i.operands[1]) & active;
+  warp.set_predicate(i.operands[0], active, (all ? bits == active : bits != 0) ? ~0u : 0);
+  return Outcome::next;
+}
+
+Execute exchange(const Name& name) {
+  if (name.has("idx")) return &shuffle<Exchange::idx>;
+  if (name.has("up")) return &shuffle<Exchange::up>;
+  if (name.has("down")) return &shuffle<Exchange::down>;
+  if (name.has("bfly")) return &shuffle<Exchange::bfly>;
+  return nullptr;
+}
+
+Execute of_lanes(const Name& name) {
+  name.may_have({"b32"});
+  if (name.base() == "shfl") return exchange(name);
+  if (name.base() == "vote" && name.has("ballot")) return &ballot;
+  if (name.base() == "vote" && name.has("all")) return &vote<true>;
+  if (name.base() == "vote" && name.has("any")) return &vote<false>;
+  if (name.base() == "bar" && name.has("warp")) return &nothing;
+  return nullptr;
+}
+
+}  // namespace
+
+Execute control(Instruction& instruction, const Name& name) {
+  name.may_have({"uni", "sync"});
+  if (name.base() == "bra") return &branch;
+  if (name.base() == "ret" || name.base() == "exit") return &leave;
+  if (name.base() == "nanosleep") return &nothing;
+  if (name.base() == "setmaxnreg") {
+    name.may_have({"inc", "dec", "aligned", "u32"});
+    instruction.together = Together::all;
+    return &nothing;
+  }
+  const Execute execute = of_lanes(name);
+  if (execute != nullptr) instruction.together = Together::mask;
+  return execute;
+}
+
+void look_up(Instruction& instruction) {
+  const auto fail = [&](const std::string& what) {
+    throw std::runtime_error("PTX: the emulator does not know " + what + ": " + instruction.text);
+  };
+  for (const auto find :
+       {&arithmetic, &bits, &predicates, &conversions, &memory, &control, &barriers, &products, &copies}) {
+    const Name name(instruction.name);
+    instruction.execute = find(instruction, name);
+    if (instruction.execute == nullptr) continue;
+    if (const std::string_view part = name.unknown(); !part.empty()) fail("what ." + std::string(part) + " means here");
+    return;
+  }
+  fail("this instruction");
+}
+
+}  // namespace gdpa::emulator

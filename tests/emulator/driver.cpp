@@ -1,0 +1,230 @@
+// What stands in for the CUDA driver (libcuda.so.1): its memory is that of the host, and its one GPU is the emulator,
+// which runs a kernel when it is launched. GDPA_EMULATED_SEED varies the order in which things happen.
+#include <elf.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+
+#include "machine.h"
+#include "tensor_map.h"
+
+namespace {
+
+using namespace gdpa::emulator;
+
+constexpr int success = 0, invalid_value = 1, out_of_memory = 2, launch_failed = 719;
+constexpr unsigned multiprocessors = 3;  // few, so that CTAs have several tiles each
+
+GlobalMemory& memory() {
+  static GlobalMemory all;
+  return all;
+}
+
+std::uint64_t seed() {
+  const char* const text = std::getenv("GDPA_EMULATED_SEED");
+  return text == nullptr ? 1 : std::strtoull(text, nullptr, 10);
+}
+
+template <class Handle>
+int hand_out(Handle* handle) {
+  static int object = 0;
+  *handle = reinterpret_cast<Handle>(&object);
+  return success;
+}
+
+int allocate(std::uint64_t* address, std::size_t bytes) {
+  constexpr std::size_t alignment = 256, most = std::size_t{1} << 32;
+  if (bytes > most) return out_of_memory;
+  void* const block = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+  if (block == nullptr) return out_of_memory;
+  std::memset(block, 0xff, bytes);  // what has not been written is NaN
+  *address = reinterpret_cast<std::uint64_t>(block);
+  memory().add(*address, bytes);
+  return success;
+}
+
+int release(std::uint64_t address) {
+  memory().remove(address);
+  std::free(reinterpret_cast<void*>(address));
+  return success;
+}
+
+int copy(std::uint64_t to, std::uint64_t from, std::size_t bytes) {
+  std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
+  return success;
+}
+
+int report(const std::exception& error) {
+  std::fprintf(stderr, "emulator: %s\n", error.what());
+  return launch_failed;
+}
+
+/// Behind the cubin that NVRTC made lies the PTX that it was made of; see compiler.cpp.
+const char* ptx_behind(const void* image) {
+  const auto* const bytes = static_cast<const char*>(image);
+  Elf64_Ehdr header;
+  std::memcpy(&header, bytes, sizeof header);
+  std::uint64_t end = std::max(header.e_shoff + std::uint64_t{header.e_shentsize} * header.e_shnum,
+                               header.e_phoff + std::uint64_t{header.e_phentsize} * header.e_phnum);
+  for (unsigned i = 0; i < header.e_shnum; ++i) {
+    Elf64_Shdr section;
+    std::memcpy(&section, bytes + header.e_shoff + std::uint64_t{header.e_shentsize} * i, sizeof section);
+    if (section.sh_type != SHT_NOBITS) end = std::max(end, section.sh_offset + section.sh_size);
+  }
+  return bytes + end;
+}
+
+}  // namespace
+
+extern "C" {
+
+int cuInit(unsigned) { return success; }
+int cuDriverGetVersion(int* version) {
+  *version = 13000;
+  return success;
+}
+int cuGetErrorName(int status, const char** name) {
+  *name = status == out_of_memory ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_OF_THE_EMULATOR";
+  return success;
+}
+// NVRTC asks the driver for tables of functions. They begin with their size; one that holds nothing else serves.
+int cuGetExportTable(const void** table, const void*) {
+  static const std::uint64_t size_alone = sizeof size_alone;
+  *table = &size_alone;
+  return success;
+}
+int cuDeviceGetCount(int* count) {
+  *count = 1;
+  return success;
+}
+int cuDeviceGetName(char* name, int length, int) {
+  std::strncpy(name, "emulated GPU", static_cast<std::size_t>(length));
+  return success;
+}
+int cuDeviceTotalMem_v2(std::size_t* bytes, int) {
+  *bytes = std::size_t{1} << 32;
+  return success;
+}
+int cuDeviceGetAttribute(int* value, int attribute, int) {
+  // By their numbers in cuda.h; what is not here is 0.
+  switch (attribute) {
+    case 13:  // clock, kHz
+      *value = 1'980'000;
+      break;
+    case 16:  // multiprocessors
+      *value = static_cast<int>(multiprocessors);
+      break;
+    case 36:  // clock of the memory, kHz
+      *value = 3'201'000;
+      break;
+    case 37:  // width of the memory, bits
+      *value = 6144;
+      break;
+    case 75:  // compute capability, first number; the second is 0
+      *value = 9;
+      break;
+    case 97:  // shared memory that a CTA may ask for
+      *value = 227 * 1024;
+      break;
+    default:
+      *value = 0;
+  }
+  return success;
+}
+int cuDevicePrimaryCtxRetain(void** context, int) { return hand_out(context); }
+int cuCtxPushCurrent_v2(void*) { return success; }
+int cuCtxPopCurrent_v2(void** context) { return hand_out(context); }
+int cuModuleLoadData(void** module, const void* image) {
+  try {
+    const char* const ptx = ptx_behind(image);
+    if (*ptx == '\0') {
+      throw std::runtime_error(
+          "expected PTX behind the cubin, got none; set GDPA_NVRTC to the emulator's libnvrtc.so.13, and "
+          "GDPA_CACHE_DIR "
+          "to a folder that no GPU has used");
+    }
+    auto* const loaded = new Module(ptx);  // as long as the process
+    for (const std::vector<std::byte>& variable : loaded->variables()) {
+      memory().add(reinterpret_cast<std::uint64_t>(variable.data()), variable.size());
+    }
+    *module = loaded;
+    return success;
+  } catch (const std::exception& error) {
+    return report(error);
+  }
+}
+int cuModuleGetFunction(void** kernel, void* module, const char* name) {
+  try {
+    *kernel = const_cast<Kernel*>(&static_cast<Module*>(module)->kernel(name));
+    return success;
+  } catch (const std::exception& error) {
+    return report(error);
+  }
+}
+int cuFuncSetAttribute(void*, int, int) { return success; }
+int cuLaunchKernel(void* kernel, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+                   unsigned block_z, unsigned shared_bytes, void*, void** parameters, void**) {
+  if (grid_y != 1 || grid_z != 1 || block_y != 1 || block_z != 1) return invalid_value;
+  static std::uint64_t launches = 0;
+  try {
+    Machine machine(memory(), multiprocessors, seed() * 1'000'003 + launches++);
+    machine.run({static_cast<const Kernel*>(kernel), grid_x, block_x, shared_bytes, parameters});
+    return success;
+  } catch (const std::exception& error) {
+    return report(error);
+  }
+}
+int cuStreamIsCapturing(void*, int* status) {
+  *status = 0;
+  return success;
+}
+int cuStreamCreate(void** stream, unsigned) { return hand_out(stream); }
+int cuStreamSynchronize(void*) { return success; }
+int cuMemAllocAsync(std::uint64_t* address, std::size_t bytes, void*) { return allocate(address, bytes); }
+int cuMemFreeAsync(std::uint64_t address, void*) { return release(address); }
+int cuMemsetD8Async(std::uint64_t address, unsigned char value, std::size_t bytes, void*) {
+  std::memset(reinterpret_cast<void*>(address), value, bytes);
+  return success;
+}
+int cuMemcpyDtoH_v2(void* to, std::uint64_t from, std::size_t bytes) {
+  return copy(reinterpret_cast<std::uint64_t>(to), from, bytes);
+}
+int cuMemcpyHtoDAsync_v2(std::uint64_t to, const void* from, std::size_t bytes, void*) {
+  return copy(to, reinterpret_cast<std::uint64_t>(from), bytes);
+}
+int cuMemcpyDtoHAsync_v2(void* to, std::uint64_t from, std::size_t bytes, void*) {
+  return copy(reinterpret_cast<std::uint64_t>(to), from, bytes);
+}
+int cuTensorMapEncodeTiled(void* map, int type, std::uint32_t rank, void* address, const std::uint64_t* extents,
+                           const std::uint64_t* strides, const std::uint32_t* box, const std::uint32_t* element_strides,
+                           int interleave, int swizzle, int /*promotion*/, int fill) {
+  if (rank != 4 || interleave != 0 || fill != 0 || reinterpret_cast<std::uint64_t>(address) % 16 != 0)
+    return invalid_value;
+  TensorMap result{};
+  result.seal = TensorMap::sealed;
+  result.address = reinterpret_cast<std::uint64_t>(address);
+  for (std::size_t i = 0; i < 4; ++i) {
+    if (extents[i] == 0 || extents[i] > std::uint64_t{1} << 32 || box[i] == 0 || box[i] > 256 ||
+        element_strides[i] != 1) {
+      return invalid_value;
+    }
+    result.extents[i] = extents[i];
+    result.box[i] = box[i];
+    if (i == 3) break;
+    if (strides[i] % 16 != 0 || strides[i] >= std::uint64_t{1} << 40) return invalid_value;
+    result.strides[i] = strides[i];
+  }
+  result.type = static_cast<std::uint16_t>(type);
+  result.element_bytes = type == map_type_float32 ? 4 : 2;
+  result.swizzle_bytes = static_cast<std::uint16_t>(swizzle == 0 ? 0 : 16 << swizzle);
+  if (swizzle != 0 && box[0] * result.element_bytes > result.swizzle_bytes) return invalid_value;
+  std::memset(map, 0, 128);
+  std::memcpy(map, &result, sizeof result);
+  return success;
+}
+
+}  // extern "C"
