@@ -60,7 +60,7 @@ Execute access(string_view type, bool loads) {
 
 Execute access(const Name& name, bool loads) {
   const auto is_in = [&](string_view space) { return name.has(space); };
-  name.may_have({"v2", "v4", "nc", "volatile", "relaxed", "cta", "gpu"});
+  name.may_have({"v2", "v4", "nc", "volatile", "relaxed", "acquire", "release", "cta", "gpu"});
   if (is_in("shared") || is_in("shared::cta")) return access<Space::shared>(name.type(), loads);
   if (is_in("global") || is_in("param") || is_in("const") || is_in("local")) {
     return access<Space::global>(name.type(), loads);
