@@ -6,7 +6,7 @@ namespace gdpa::emulator {
 namespace {
 
 Outcome branch(Warp& warp, const Instruction& i, std::uint32_t active) {
-  warp.branch(active, i.target);
+  warp.set_counters(active, i.target);
   return Outcome::jumped;
 }
 Outcome leave(Warp& warp, const Instruction&, std::uint32_t active) {

@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
 
 #include "machine.h"
 #include "tensor_map.h"
@@ -144,8 +143,7 @@ int cuModuleLoadData(void** module, const void* image) {
     if (*ptx == '\0') {
       throw std::runtime_error(
           "expected PTX behind the cubin, got none; set GDPA_NVRTC to the emulator's libnvrtc.so.13, and "
-          "GDPA_CACHE_DIR "
-          "to a folder that no GPU has used");
+          "GDPA_CACHE_DIR to a folder that no GPU has used");
     }
     auto* const loaded = new Module(ptx);  // as long as the process
     for (const std::vector<std::byte>& variable : loaded->variables()) {

@@ -1,7 +1,6 @@
 // Operations of integers that more than one file of instructions has.
 #pragma once
 
-#include <cmath>
 #include <type_traits>
 
 namespace gdpa::emulator {

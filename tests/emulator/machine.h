@@ -138,11 +138,8 @@ class Warp {
     std::memcpy(registers_.data() + operand.place, &all, sizeof all);
   }
 
-  void branch(std::uint32_t active, std::uint32_t target) {
-    for (unsigned lane = 0; lane < lanes; ++lane) {
-      if (active >> lane & 1) counters_[lane] = target;
-    }
-  }
+  /// The instruction that these lanes are at next.
+  void set_counters(std::uint32_t of_lanes, std::uint32_t counter);
   void exit(std::uint32_t active) { live_ &= ~active; }
   /// These lanes do nothing until the warp gets its next turn.
   void stall(std::uint32_t active) { stalled_ |= active; }
@@ -182,7 +179,6 @@ class Warp {
     std::uint32_t lanes;
   };
   Group next_group() const;
-  void set_counters(std::uint32_t of_lanes, std::uint32_t counter);
   Outcome step(const Group& group, const Instruction& instruction);
 
   Cta* cta_;

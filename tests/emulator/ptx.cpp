@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <cctype>
 #include <cstring>
-#include <memory>
-#include <optional>
 #include <stdexcept>
 #include <string_view>
 #include <unordered_map>
