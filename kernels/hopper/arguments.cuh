@@ -83,7 +83,8 @@ struct BackwardArguments {
   unsigned places;         ///< in the table
   unsigned* places_taken;  ///< zeroed before
   unsigned* found;         ///< not finite, in the first pass; zeroed before
-  KeyTile* key_tiles;      ///< the table
+  KeyTile* key_tiles;      ///< the table; zeroed before in deterministic mode
+  unsigned* offsets_fall;  ///< whether they do, which they must not; zeroed before
   unsigned* turns;         ///< in deterministic mode
   int turns_of_head;
   float* grad_query_sums;  ///< (heads, two halves of the columns, rows), each row contiguous in the columns of a half

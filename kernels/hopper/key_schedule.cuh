@@ -84,6 +84,8 @@ constexpr int key_schedule_shared_bytes = 0;
 /// A kernel of its own, a lane for each place; it also clears the sums of dQ that are used.
 /// Before a second pass, if there is one, it does all of this again.
 ///
+/// Where dQ has one order, the table was cleared before: tiles do not lie at their own places then.
+///
 /// Launch: grid any number of CTAs, best places / 64; block key_schedule_threads<Config>; no shared memory.
 template <class Config>
 __device__ void key_schedule(const BackwardArguments& arguments) {
@@ -98,6 +100,7 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
     if (*arguments.found == 0) return;
     if (blockIdx.x == 0 && threadIdx.x == 0) *arguments.places_taken = 0;
   }
+  if (Config::ordered) look_for_offsets_that_fall(arguments);
   for_all_rows_left<Config, warps>(arguments, [&](const RowsLeft& left) {
     if (left.keys > 0) clear_sums<Config>(arguments, left);
     if (Config::ordered && lane_index() < 2) {
@@ -115,7 +118,10 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
         const MaskOfSequence mask{params.mask, work.queries.count, work.keys.count};
         met = mask.queries_of(first_key, Config::tile_keys);
       }
-      if (lane_index() < places_at_once && place < places) {
+      if constexpr (Config::ordered) {
+        const unsigned in_turns = met.count > 0 ? place_in_turns<Config>(arguments, owner, work) : places;
+        if (in_turns < places) describe_key_tile<Config>(arguments.key_tiles[in_turns], arguments, work, met);
+      } else if (lane_index() < places_at_once && place < places) {
         KeyTile& tile = arguments.key_tiles[place];
         if (met.count > 0) {
           describe_key_tile<Config>(tile, arguments, work, met);

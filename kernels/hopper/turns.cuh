@@ -2,12 +2,18 @@
 // has a number in global memory, that of the tile of keys whose turn it is. Who adds waits for its own number, and
 // passes the turn on when the copy engine has added.
 //
-// Nobody waits for ever: CTAs take tiles of keys in rising order, so that who holds the lowest one waits for none.
+// So a CTA follows the one that has the tile of keys before by a tile of queries or two, and waits for it until it does.
+// It waits less where it begins as much later: the tiles of a head do not follow each other in the table. Those of a
+// window of batch entries lie in rows, first the first tile of each head, then the second of each.
+//
+// Nobody waits for ever: CTAs take places in rising order, and the tiles of a head lie in rising order, so that who
+// holds the lowest one waits for none.
 #pragma once
 
 #include "common/memory.cuh"
 #include "hopper/arguments.cuh"
 #include "hopper/tensor_map.cuh"
+#include "portable/work.cuh"
 
 namespace gdpa::hopper {
 
@@ -16,18 +22,17 @@ __device__ inline unsigned* turn_of(const BackwardArguments& arguments, int head
   return arguments.turns + (static_cast<int64_t>(head) * arguments.turns_of_head + place) * 2 + half;
 }
 
-/// A turn that is taken and not passed on yet; in shared memory, where it takes no registers. By one thread.
+/// A turn that is taken and not passed on yet; in shared memory, since its owner has no register for it. By one thread.
 struct HeldTurn {
-  unsigned* number;  ///< null: there is none
-  unsigned next;
+  unsigned* volatile number;  ///< null: there is none
+  volatile unsigned next;
 
-  __device__ void take(unsigned* of_tile, int key_tile) {
-    const auto mine = static_cast<unsigned>(key_tile);
-    while (load_acquired(of_tile) != mine) {
+  __device__ void take(const BackwardArguments& arguments, unsigned* of_tile, int key_tile) {
+    number = of_tile;
+    next = static_cast<unsigned>(key_tile) + 1;
+    while (load_acquired(number) + 1 != next && load_acquired(arguments.offsets_fall) == 0) {
     }
     order_copies_behind_loads();
-    number = of_tile;
-    next = mine + 1;
   }
 
   /// Behind the end of the copies.
@@ -37,5 +42,45 @@ struct HeldTurn {
     number = nullptr;
   }
 };
+
+/// Heads of a window, if its entries have fewer than that each. A CTA of 132 has gone 8 tiles of queries further, of 32,
+/// when its head's next tile of keys is begun.
+constexpr int64_t heads_of_window = 32;
+
+/// The place in the table of a tile of keys that exists.
+template <class Config>
+__device__ unsigned place_in_turns(const BackwardArguments& arguments, const portable::Owner& owner,
+                                   const portable::Work& work) {
+  const int64_t entries = max(heads_of_window / owner.heads, int64_t{1});
+  const int64_t first = work.owner / entries * entries;
+  const auto is_whole = [&](int keys) { return is_direct(arguments.common.params.mask, keys, arguments.direct_keys); };
+  // Both tiles of an entry that one CTA takes lie in the first row.
+  const int row = is_whole(work.keys.count) ? 0 : work.tile;
+  int64_t heads_before = 0;  // tiles of a head, of all rows before and of this one's entries before
+  int64_t mine = 1;          // of a head in this row
+  for (int64_t b = first; b < min(first + entries, owner.entries); ++b) {
+    const int keys = portable::keys_of(arguments.common, b).count;
+    const int tiles = (keys + Config::tile_keys - 1) / Config::tile_keys;
+    const int row_length = is_whole(keys) ? tiles : 1;
+    heads_before += min(tiles, row * row_length);
+    const int in_row = min(row_length, max(tiles - row * row_length, 0));
+    if (b < work.owner) heads_before += in_row;
+    if (b == work.owner) mine = in_row;
+  }
+  return static_cast<unsigned>((owner.first_place_of(first) + heads_before) * owner.heads + work.head * mine +
+                               work.tile - row);
+}
+
+/// Offsets that fall, which they must not, may have no place for a tile for whose turn another would wait. By all CTAs.
+__device__ inline void look_for_offsets_that_fall(const BackwardArguments& arguments) {
+  const Params& params = arguments.common.params;
+  const auto falls = [](const Sequences& side, int64_t b) {
+    return side.cumulative != nullptr && side.begin(b + 1) < side.begin(b);
+  };
+  const int64_t threads = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t b = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; b < params.batch; b += threads) {
+    if (falls(params.queries, b) || falls(params.keys, b)) *arguments.offsets_fall = 1;
+  }
+}
 
 }  // namespace gdpa::hopper
