@@ -79,8 +79,8 @@ struct BackwardPlan {
   static constexpr int value_barriers_at = key_barriers_at + 2 * key_barriers;
   static constexpr int score_barriers_at = value_barriers_at + 2 * Barrier::bytes;
   static constexpr int staging_barriers_at = score_barriers_at + 2 * Barriers<score_stages>::bytes;
-  static constexpr int turn_at = staging_barriers_at + 2 * warpgroups * Barrier::bytes;
-  static constexpr int shared_bytes = turn_at + static_cast<int>(sizeof(HeldTurn));
+  static constexpr int turns_at = staging_barriers_at + 2 * warpgroups * Barrier::bytes;
+  static constexpr int shared_bytes = turns_at + warpgroups * static_cast<int>(sizeof(HeldTurn));
   static_assert(shared_bytes <= 227 * 1024, "more than a CTA can have");
 
   unsigned char* memory;
@@ -123,11 +123,13 @@ struct BackwardPlan {
     return {at(staging_barriers_at + (warpgroups + warpgroup) * Barrier::bytes)};
   }
 
-  /// Of the sender.
-  __device__ HeldTurn& turn() const { return *reinterpret_cast<HeldTurn*>(memory + turn_at); }
+  /// Of the sender, for what a staging place holds.
+  __device__ HeldTurn& turn(int warpgroup) const {
+    return *reinterpret_cast<HeldTurn*>(memory + turns_at + warpgroup * static_cast<int>(sizeof(HeldTurn)));
+  }
 
   __device__ void initialise() const {
-    turn().number = nullptr;
+    for (int warpgroup = 0; warpgroup < warpgroups; ++warpgroup) turn(warpgroup).number = nullptr;
     query_filled().initialise(1);
     query_free().initialise(warpgroups);
     grad_output_filled().initialise(1);
@@ -164,8 +166,8 @@ __device__ void for_all_key_tiles(const KeyRing& ring, Load load) {
   }
 }
 
-/// Calls begin(tile, number) for every tile of keys, and then load(tile, head, first row from the tile's, step) for each
-/// of its tiles of queries, by number within the CTA.
+/// Calls begin(tile, number) for every tile of keys, and then load(tile, head, first row from the tile's, step) for
+/// each of its tiles of queries, by number within the CTA.
 template <class Config, class Begin, class Visit>
 __device__ void for_all_query_tiles(const KeyRing& ring, Begin begin, Visit visit) {
   int step = 0;
@@ -221,33 +223,38 @@ __device__ void load_values_and_grad_outputs(const BackwardArguments& arguments,
   });
 }
 
-/// The sender: dQ from the staging places to where it goes. What one place holds is on its way while the other is filled.
+/// The sender: dQ from the staging places to where it goes. What one holds is on its way while the other is filled.
 template <class Config>
 __device__ void send_grad_queries(const BackwardArguments& arguments, const BackwardPlan<Config>& plan) {
   using Plan = BackwardPlan<Config>;
-  const auto end_last = [&] {
-    if constexpr (Config::ordered) {
-      wait_for_stores();
-      plan.turn().pass_on();
-    } else {
-      wait_for_stores_to_read();
-    }
-  };
   const auto no_more = [](const KeyTile&, int) {};
   for_all_query_tiles<Config>(plan.tiles(), no_more, [&](const KeyTile& tile, int head, int row, int step) {
 #pragma unroll
     for (int warpgroup = 0; warpgroup < Plan::warpgroups; ++warpgroup) {
       wait_for_turn(plan.grad_query_staged(warpgroup), step);
-      if (step > 0 || warpgroup > 0) {
-        end_last();
+      bool is_other_free = step == 0 && warpgroup == 0;
+      const auto free_other = [&] {
+        if (is_other_free) return;
+        is_other_free = true;
+        if constexpr (Config::ordered) {
+          wait_for_stores();
+          plan.turn(warpgroup ^ 1).pass_on();
+        } else {
+          wait_for_stores_to_read();
+        }
         plan.staging_free(warpgroup ^ 1)[0].arrive();
+      };
+      if constexpr (Config::ordered) {
+        if (tile.grad_query_is == GradQuery::added_to_sums) {
+          HeldTurn& turn = plan.turn(warpgroup);
+          turn.ask(turn_of(arguments, head, tile.turn + row / Config::tile_queries, warpgroup),
+                   tile.first_key / Config::tile_keys);
+          while (!turn.has_come(arguments)) free_other();
+        }
       }
+      free_other();
       const unsigned staging = plan.grad_query(warpgroup);
       if (tile.grad_query_is == GradQuery::added_to_sums) {
-        if constexpr (Config::ordered) {
-          plan.turn().take(arguments, turn_of(arguments, head, tile.turn + row / Config::tile_queries, warpgroup),
-                    tile.first_key / Config::tile_keys);
-        }
         const int rows = min(Config::tile_queries, tile.length_q - tile.first_query - row);
         add_to_global(sums_at<Config>(arguments, head, warpgroup, tile.grad_query + row), staging,
                       static_cast<unsigned>(rows * Plan::grad_query_row_bytes));
@@ -257,7 +264,8 @@ __device__ void send_grad_queries(const BackwardArguments& arguments, const Back
         if (tile.grad_query_is == GradQuery::stored) {
           store_box(map, staging, column, head, origin);
         } else {
-          if (row == 0 && head == tile.first_head) wait_for_stores();  // what the tile of keys before has stored is there
+          // What the tile of keys before has stored is there.
+          if (row == 0 && head == tile.first_head) wait_for_stores();
           add_box(map, staging, column, head, origin);
         }
       }
@@ -265,7 +273,7 @@ __device__ void send_grad_queries(const BackwardArguments& arguments, const Back
     }
   });
   wait_for_stores();
-  if constexpr (Config::ordered) plan.turn().pass_on();
+  if constexpr (Config::ordered) plan.turn(Plan::warpgroups - 1).pass_on();
 }
 
 /// One warpgroup that computes.

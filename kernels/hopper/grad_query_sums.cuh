@@ -139,7 +139,8 @@ __device__ void round_grad_query(const BackwardArguments& arguments) {
         const int column = place ^ static_cast<int>(turn_of_sums(left.row + row)) * 8;
         if (row < rows && column < Config::head_dim) {
           *reinterpret_cast<uint2*>(gradient + row * params.grad_query.row_stride + column) = {
-              Element::pack(four[i].x * factor, four[i].y * factor), Element::pack(four[i].z * factor, four[i].w * factor)};
+              Element::pack(four[i].x * factor, four[i].y * factor),
+              Element::pack(four[i].z * factor, four[i].w * factor)};
         }
       }
     }

@@ -2,9 +2,9 @@
 // has a number in global memory, that of the tile of keys whose turn it is. Who adds waits for its own number, and
 // passes the turn on when the copy engine has added.
 //
-// So a CTA follows the one that has the tile of keys before by a tile of queries or two, and waits for it until it does.
-// It waits less where it begins as much later: the tiles of a head do not follow each other in the table. Those of a
-// window of batch entries lie in rows, first the first tile of each head, then the second of each.
+// So a CTA follows the one that has the tile of keys before by a tile of queries or two, and waits for it until it
+// does. It waits less where it begins as much later: the tiles of a head do not follow each other in the table. Those
+// of a window of batch entries lie in rows, first the first tile of each head, then the second of each.
 //
 // Nobody waits for ever: CTAs take places in rising order, and the tiles of a head lie in rising order, so that who
 // holds the lowest one waits for none.
@@ -22,17 +22,22 @@ __device__ inline unsigned* turn_of(const BackwardArguments& arguments, int head
   return arguments.turns + (static_cast<int64_t>(head) * arguments.turns_of_head + place) * 2 + half;
 }
 
-/// A turn that is taken and not passed on yet; in shared memory, since its owner has no register for it. By one thread.
+/// A turn that is asked for, and not passed on yet; in shared memory, since its owner has no register for it. By one
+/// thread.
 struct HeldTurn {
   unsigned* volatile number;  ///< null: there is none
   volatile unsigned next;
 
-  __device__ void take(const BackwardArguments& arguments, unsigned* of_tile, int key_tile) {
+  __device__ void ask(unsigned* of_tile, int key_tile) {
     number = of_tile;
     next = static_cast<unsigned>(key_tile) + 1;
-    while (load_acquired(number) + 1 != next && load_acquired(arguments.offsets_fall) == 0) {
-    }
+  }
+
+  /// Copies that start behind it follow those of who had the turn before.
+  __device__ bool has_come(const BackwardArguments& arguments) const {
+    const bool has = load_acquired(number) + 1 == next || load_acquired(arguments.offsets_fall) != 0;
     order_copies_behind_loads();
+    return has;
   }
 
   /// Behind the end of the copies.
@@ -43,8 +48,8 @@ struct HeldTurn {
   }
 };
 
-/// Heads of a window, if its entries have fewer than that each. A CTA of 132 has gone 8 tiles of queries further, of 32,
-/// when its head's next tile of keys is begun.
+/// Heads of a window, if its entries have fewer than that each. A CTA of 132 has gone 8 tiles of queries further, of
+/// 32, when its head's next tile of keys is begun.
 constexpr int64_t heads_of_window = 32;
 
 /// The place in the table of a tile of keys that exists.

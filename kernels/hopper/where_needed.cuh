@@ -3,8 +3,8 @@
 
 namespace gdpa::hopper {
 
-/// The function of the first pass, and where that is not finite the one with bounds, in the same factors. So a call with
-/// a score that is not finite gives the others the bits that they have without it.
+/// The function of the first pass, and where that is not finite the one with bounds, in the same factors. So a call
+/// with a score that is not finite gives the others the bits that they have without it.
 template <class Unguarded, class Guarded>
 struct GuardedWhereNeeded {
   static constexpr float score_factor = Unguarded::score_factor;
