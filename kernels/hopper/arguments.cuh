@@ -70,6 +70,7 @@ struct KeyTile {
   GradQuery grad_query_is;
   int grad_query_y;    ///< with x of the query
   int turn;            ///< of the first tile of queries, among those of a head (turns.cuh)
+  int key_tile;        ///< which of the sequence's
   int64_t grad_query;  ///< the row first_query among those of the sums
   int64_t grad_key;    ///< from the operand's data, or the sums', to the row first_key of key_head
   int64_t grad_value;

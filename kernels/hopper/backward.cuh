@@ -40,6 +40,29 @@
 
 namespace gdpa::hopper {
 
+/// What the computing warpgroups have to know of a step: a tile of queries of a tile of keys; or a pause, products of
+/// whatever lies in the buffers, which nobody keeps; or, where it does not exist, that there are no more. A pause
+/// follows a tile of keys that has one tile of queries only, since K of the next but one has no buffer before dQ of the
+/// first is there. The loader of Q finds it, so that no look-up lies between one product and the next.
+struct Step {
+  enum : int {
+    exists = 1,
+    computes = 2,  ///< it is no pause
+    adds = 4,      ///< to dK and dV; false for the first of a tile of keys
+    ends = 8,      ///< it is the last of a tile of keys
+    full = 16,     ///< scores need no test
+    summed = 32,   ///< dQ goes to sums
+    odd = 64,      ///< modulo 2, the number of steps before that are no pauses
+    turn = 128     ///< from here on: turn_of_sums of the first query
+  };
+  int flags;
+  int number;      ///< of the tile of keys
+  int query_tile;  ///< of its head's
+
+  __device__ __forceinline__ bool is(int flag) const { return (flags & flag) != 0; }
+  __device__ __forceinline__ bool begins() const { return (flags & (computes | adds)) == computes; }
+};
+
 /// Who is who, and what lies where in shared memory.
 template <class Config>
 struct BackwardPlan {
@@ -80,7 +103,8 @@ struct BackwardPlan {
   static constexpr int score_barriers_at = value_barriers_at + 2 * Barrier::bytes;
   static constexpr int staging_barriers_at = score_barriers_at + 2 * Barriers<score_stages>::bytes;
   static constexpr int turns_at = staging_barriers_at + 2 * warpgroups * Barrier::bytes;
-  static constexpr int shared_bytes = turns_at + warpgroups * static_cast<int>(sizeof(HeldTurn));
+  static constexpr int steps_at = turns_at + warpgroups * static_cast<int>(sizeof(HeldTurn));
+  static constexpr int shared_bytes = steps_at + Config::stages * static_cast<int>(sizeof(Step));
   static_assert(shared_bytes <= 227 * 1024, "more than a CTA can have");
 
   unsigned char* memory;
@@ -128,6 +152,11 @@ struct BackwardPlan {
     return *reinterpret_cast<HeldTurn*>(memory + turns_at + warpgroup * static_cast<int>(sizeof(HeldTurn)));
   }
 
+  /// As long as its buffer of Q.
+  __device__ Step& step(int number) const {
+    return reinterpret_cast<Step*>(memory + steps_at)[index_in<Config::stages>(number)];
+  }
+
   __device__ void initialise() const {
     for (int warpgroup = 0; warpgroup < warpgroups; ++warpgroup) turn(warpgroup).number = nullptr;
     query_filled().initialise(1);
@@ -155,122 +184,146 @@ constexpr int backward_threads = BackwardPlan<Config>::threads;
 template <class Config>
 constexpr int backward_shared_bytes = BackwardPlan<Config>::shared_bytes;
 
-/// Calls load(tile, number) for every tile of keys; by one thread, which is one of the ring's readers.
-template <class Load>
-__device__ void for_all_key_tiles(const KeyRing& ring, Load load) {
+/// Calls visit(tile, number) for every tile of keys; by one thread, which is one of the ring's readers.
+template <class Visit>
+__device__ void for_all_key_tiles(const KeyRing& ring, Visit visit) {
   for (int number = 0;; ++number) {
     const KeyTile& tile = ring.wait(number);
     if (tile.steps == 0) return;
-    load(tile, number);
+    visit(tile, number);
     ring.release(number);
   }
 }
 
-/// Calls begin(tile, number) for every tile of keys, and then load(tile, head, first row from the tile's, step) for
-/// each of its tiles of queries, by number within the CTA.
-template <class Config, class Begin, class Visit>
-__device__ void for_all_query_tiles(const KeyRing& ring, Begin begin, Visit visit) {
-  int step = 0;
-  for_all_key_tiles(ring, [&](const KeyTile& tile, int number) {
-    begin(tile, number);
-    int head = tile.first_head, row = 0;
+/// Calls visit(head, first row from the tile's, how many are left with it) for every tile of queries of a tile of keys.
+template <class Config, class Visit>
+__device__ void for_all_query_tiles(const KeyTile& tile, Visit visit) {
+  int head = tile.first_head, row = 0;
 #pragma unroll 1
-    for (int left = tile.steps; left > 0; --left, ++step) {
-      visit(tile, head, row, step);
-      row += Config::tile_queries;
-      if (row == tile.query_tiles * Config::tile_queries) {
-        row = 0;
-        ++head;
-      }
+  for (int left = tile.steps; left > 0; --left) {
+    visit(head, row, left);
+    row += Config::tile_queries;
+    if (row == tile.query_tiles * Config::tile_queries) {
+      row = 0;
+      ++head;
     }
-  });
+  }
 }
 
-/// The first loader: K and Q.
+/// The first loader: K and Q, and what there is to do in each step.
 template <class Config>
 __device__ void load_keys_and_queries(const BackwardArguments& arguments, const BackwardPlan<Config>& plan) {
   using Plan = BackwardPlan<Config>;
-  const auto load_keys = [&](const KeyTile& tile, int number) {
+  int step = 0;
+  int odd = 0;
+  const auto filled = [&] { return plan.query_filled()[index_in<Config::stages>(step)]; };
+  for_all_key_tiles(plan.tiles(), [&](const KeyTile& tile, int number) {
     wait_for_turn(plan.key_free(), number, 1);
-    const Barrier filled = plan.key_filled()[index_in<Plan::key_stages>(number)];
-    filled.arrive_and_expect(Plan::KeysTile::bytes);
-    plan.keys(number).load(arguments.key.map, filled.address, tile.key_head, tile.key);
-  };
-  for_all_query_tiles<Config>(plan.tiles(), load_keys, [&](const KeyTile& tile, int head, int row, int step) {
+    const Barrier key_filled = plan.key_filled()[index_in<Plan::key_stages>(number)];
+    key_filled.arrive_and_expect(Plan::KeysTile::bytes);
+    plan.keys(number).load(arguments.key.map, key_filled.address, tile.key_head, tile.key);
+    for_all_query_tiles<Config>(tile, [&](int head, int row, int left) {
+      wait_for_turn(plan.query_free(), step, 1);
+      const int query_tile = row / Config::tile_queries;
+      int flags = Step::exists | Step::computes | odd;
+      if (left < tile.steps) flags |= Step::adds;
+      if (left == 1) flags |= Step::ends;
+      if (query_tile >= tile.full_begin && query_tile < tile.full_end) flags |= Step::full;
+      if (tile.grad_query_is == GradQuery::added_to_sums) flags |= Step::summed;
+      plan.step(step) = {flags + static_cast<int>(turn_of_sums(tile.grad_query)) * Step::turn, number, query_tile};
+      filled().arrive_and_expect(Plan::QueryTile::bytes);
+      plan.queries(step).load(arguments.query.map, filled().address, head, {tile.query.x + row, tile.query.y});
+      ++step;
+      odd ^= Step::odd;
+    });
+    if (tile.steps > 1) return;
     wait_for_turn(plan.query_free(), step, 1);
-    const Barrier filled = plan.query_filled()[index_in<Config::stages>(step)];
-    filled.arrive_and_expect(Plan::QueryTile::bytes);
-    plan.queries(step).load(arguments.query.map, filled.address, head, {tile.query.x + row, tile.query.y});
+    plan.step(step) = {Step::exists | Step::full, number + 1, 0};
+    filled().arrive();
+    ++step;
   });
+  wait_for_turn(plan.query_free(), step, 1);
+  plan.step(step) = {Step::full, 0, 0};
+  filled().arrive();
 }
 
 /// The second loader: V and dO.
 template <class Config>
 __device__ void load_values_and_grad_outputs(const BackwardArguments& arguments, const BackwardPlan<Config>& plan) {
   using Plan = BackwardPlan<Config>;
-  const auto load_values = [&](const KeyTile& tile, int number) {
+  int step = 0;
+  const auto filled = [&] { return plan.grad_output_filled()[index_in<Config::stages>(step)]; };
+  for_all_key_tiles(plan.tiles(), [&](const KeyTile& tile, int number) {
     wait_for_turn(plan.value_free(), number, 1);
-    const Barrier filled = plan.value_filled()[0];
-    filled.arrive_and_expect(Plan::ValuesTile::bytes);
-    plan.values().load(arguments.value.map, filled.address, tile.key_head, {tile.key.x, tile.value_y});
-  };
-  for_all_query_tiles<Config>(plan.tiles(), load_values, [&](const KeyTile& tile, int head, int row, int step) {
+    const Barrier value_filled = plan.value_filled()[0];
+    value_filled.arrive_and_expect(Plan::ValuesTile::bytes);
+    plan.values().load(arguments.value.map, value_filled.address, tile.key_head, {tile.key.x, tile.value_y});
+    for_all_query_tiles<Config>(tile, [&](int head, int row, int) {
+      wait_for_turn(plan.grad_output_free(), step, 1);
+      filled().arrive_and_expect(Plan::GradOutputTile::bytes);
+      plan.grad_outputs(step).load(arguments.grad_output.map, filled().address, head,
+                                   {tile.query.x + row, tile.grad_output_y});
+      ++step;
+    });
+    if (tile.steps > 1) return;
     wait_for_turn(plan.grad_output_free(), step, 1);
-    const Barrier filled = plan.grad_output_filled()[index_in<Config::stages>(step)];
-    filled.arrive_and_expect(Plan::GradOutputTile::bytes);
-    plan.grad_outputs(step).load(arguments.grad_output.map, filled.address, head,
-                                 {tile.query.x + row, tile.grad_output_y});
+    filled().arrive();
+    ++step;
   });
+  wait_for_turn(plan.grad_output_free(), step, 1);
+  filled().arrive();
 }
 
 /// The sender: dQ from the staging places to where it goes. What one holds is on its way while the other is filled.
 template <class Config>
 __device__ void send_grad_queries(const BackwardArguments& arguments, const BackwardPlan<Config>& plan) {
   using Plan = BackwardPlan<Config>;
-  const auto no_more = [](const KeyTile&, int) {};
-  for_all_query_tiles<Config>(plan.tiles(), no_more, [&](const KeyTile& tile, int head, int row, int step) {
+  unsigned parity = 0;  // of the times that each place was filled
+  for_all_key_tiles(plan.tiles(), [&](const KeyTile& tile, int) {
+    for_all_query_tiles<Config>(tile, [&](int head, int row, int left) {
 #pragma unroll
-    for (int warpgroup = 0; warpgroup < Plan::warpgroups; ++warpgroup) {
-      wait_for_turn(plan.grad_query_staged(warpgroup), step);
-      bool is_other_free = step == 0 && warpgroup == 0;
-      const auto free_other = [&] {
-        if (is_other_free) return;
-        is_other_free = true;
+      for (int warpgroup = 0; warpgroup < Plan::warpgroups; ++warpgroup) {
+        plan.grad_query_staged(warpgroup)[0].wait(parity);
+        bool is_other_free = false;
+        const auto free_other = [&] {
+          if (is_other_free) return;
+          is_other_free = true;
+          if constexpr (Config::ordered) {
+            wait_for_stores();
+            plan.turn(warpgroup ^ 1).pass_on();
+          } else {
+            wait_for_stores_to_read();
+          }
+          plan.staging_free(warpgroup ^ 1)[0].arrive();
+        };
         if constexpr (Config::ordered) {
-          wait_for_stores();
-          plan.turn(warpgroup ^ 1).pass_on();
-        } else {
-          wait_for_stores_to_read();
+          if (tile.grad_query_is == GradQuery::added_to_sums) {
+            HeldTurn& turn = plan.turn(warpgroup);
+            turn.ask(turn_of(arguments, head, tile.turn + row / Config::tile_queries, warpgroup), tile.key_tile);
+            while (!turn.has_come(arguments)) free_other();
+          }
         }
-        plan.staging_free(warpgroup ^ 1)[0].arrive();
-      };
-      if constexpr (Config::ordered) {
+        free_other();
+        const unsigned staging = plan.grad_query(warpgroup);
         if (tile.grad_query_is == GradQuery::added_to_sums) {
-          HeldTurn& turn = plan.turn(warpgroup);
-          turn.ask(turn_of(arguments, head, tile.turn + row / Config::tile_queries, warpgroup),
-                   tile.first_key / Config::tile_keys);
-          while (!turn.has_come(arguments)) free_other();
+          const int rows = min(Config::tile_queries, tile.length_q - tile.first_query - row);
+          add_to_global(sums_at<Config>(arguments, head, warpgroup, tile.grad_query + row), staging,
+                        static_cast<unsigned>(rows * Plan::grad_query_row_bytes));
+        } else if (const int column = warpgroup * Plan::grad_query_columns; column < Config::head_dim) {
+          const TensorMap& map = arguments.grad_query.map;
+          const MapOrigin origin = {tile.query.x + row, tile.grad_query_y};
+          if (tile.grad_query_is == GradQuery::stored) {
+            store_box(map, staging, column, head, origin);
+          } else {
+            // What the tile of keys before has stored is there.
+            if (left == tile.steps) wait_for_stores();
+            add_box(map, staging, column, head, origin);
+          }
         }
+        commit_stores();
       }
-      free_other();
-      const unsigned staging = plan.grad_query(warpgroup);
-      if (tile.grad_query_is == GradQuery::added_to_sums) {
-        const int rows = min(Config::tile_queries, tile.length_q - tile.first_query - row);
-        add_to_global(sums_at<Config>(arguments, head, warpgroup, tile.grad_query + row), staging,
-                      static_cast<unsigned>(rows * Plan::grad_query_row_bytes));
-      } else if (const int column = warpgroup * Plan::grad_query_columns; column < Config::head_dim) {
-        const TensorMap& map = arguments.grad_query.map;
-        const MapOrigin origin = {tile.query.x + row, tile.grad_query_y};
-        if (tile.grad_query_is == GradQuery::stored) {
-          store_box(map, staging, column, head, origin);
-        } else {
-          // What the tile of keys before has stored is there.
-          if (row == 0 && head == tile.first_head) wait_for_stores();
-          add_box(map, staging, column, head, origin);
-        }
-      }
-      commit_stores();
-    }
+      parity ^= 1;
+    });
   });
   wait_for_stores();
   if constexpr (Config::ordered) plan.turn(Plan::warpgroups - 1).pass_on();
@@ -372,57 +425,20 @@ struct Differentiating {
     commit_products();
   }
 
-  /// A tile of queries of a tile of keys. Or a pause before the first one: products of whatever lies in the buffers,
-  /// which nobody keeps. It follows a tile of keys that had one tile of queries only, since K of the next has no buffer
-  /// before dQ of the one before that is there.
-  struct Position {
-    enum : int { exists = 1, pauses = 2, ends = 4, full = 8, wraps = 16, summed = 32 };
-    int number;           ///< of the tile of keys
-    int step = 0;         ///< of its tiles of queries, those of all heads
-    int query_tile = 0;   ///< of the head's
-    int head_number = 0;  ///< of the group's
-    int flags = 0;
+  __device__ __forceinline__ const KeyTile& tile_of(const Step& step) const { return plan.tiles()[step.number]; }
 
-    __device__ __forceinline__ bool is(int flag) const { return (flags & flag) != 0; }
-    __device__ __forceinline__ bool loads() const { return (flags & (exists | pauses)) == exists; }
-  };
-
-  __device__ __forceinline__ const KeyTile& tile_of(const Position& at) const { return plan.tiles()[at.number]; }
-
-  /// The position with what the loop asks of it: whether it exists, is the last of its tile of keys, or of its head
-  /// (wraps), needs no test of scores (full), and adds dQ to sums.
-  __device__ __forceinline__ Position looked_up(Position at) const {
-    const KeyTile& tile = tile_of(at);
-    const int steps = tile.steps;
-    int flags = steps > 0 ? Position::exists : 0;
-    if (at.step + 1 == steps) flags |= Position::ends;
-    if (at.query_tile >= tile.full_begin && at.query_tile < tile.full_end) flags |= Position::full;
-    if (at.query_tile + 1 == tile.query_tiles) flags |= Position::wraps;
-    if (tile.grad_query_is == GradQuery::added_to_sums) flags |= Position::summed;
-    at.flags = uniform(flags);
-    return at;
-  }
-
-  /// Looked up a step ahead, so that nothing of it lies between one product and the next.
-  __device__ __forceinline__ Position after(const Position& now) const {
-    if (!now.is(Position::exists)) return now;
-    if (now.is(Position::ends) && now.step == 0) {
-      return {now.number + 1, -1, 0, 0, Position::exists | Position::pauses | Position::full};
-    }
-    if (now.is(Position::ends | Position::pauses)) {
-      const int number = now.is(Position::pauses) ? now.number : now.number + 1;
-      plan.tiles().wait(number);
-      return looked_up({number});
-    }
-    const bool wraps = now.is(Position::wraps);
-    return looked_up({now.number, now.step + 1, wraps ? 0 : now.query_tile + 1, now.head_number + (wraps ? 1 : 0)});
+  /// The step, once Q is there too; uniform, as far as the loop asks for it.
+  __device__ __forceinline__ Step wait_for_step(int number) const {
+    wait_for_turn(plan.query_filled(), number);
+    const Step& step = plan.step(number);
+    return {uniform(step.flags), uniform(step.number), 0};
   }
 
   /// Which queries count for a thread's two keys: less what an element's place adds.
   struct KeptQueries {
     Kept of_key[2];
 
-    __device__ __forceinline__ KeptQueries(const BackwardArguments& arguments, const KeyTile& tile, const Position& at,
+    __device__ __forceinline__ KeptQueries(const BackwardArguments& arguments, const KeyTile& tile, int query_tile,
                                            int warpgroup) {
       const MaskOfSequence mask{arguments.common.params.mask, tile.length_q, tile.length_k};
       const unsigned thread = fresh_thread_index(), lane = thread % 32;
@@ -430,7 +446,7 @@ struct Differentiating {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         of_key[half] = mask.column(key + half * 8);
-        of_key[half].begin -= tile.first_query + at.query_tile * queries + static_cast<int>(lane % 4 * 2);
+        of_key[half].begin -= tile.first_query + query_tile * queries + static_cast<int>(lane % 4 * 2);
       }
     }
     /// Of element i of the sums.
@@ -501,17 +517,18 @@ struct Differentiating {
     if (fresh_thread_index() % 32 == 0) barrier.arrive();
   }
 
-  /// dQ of a tile of queries to the staging place, for the sender; the `number`-th of the CTA.
-  __device__ __forceinline__ void stage_grad_query(const Position& at, int number) {
-    const KeyTile& tile = tile_of(at);
-    wait_for_turn(plan.staging_free(warpgroup), number, 1);
-    if (!at.is(Position::summed)) {
-      stage_rounded(arguments.scale * tile.out_scale);
+  /// dQ of a step to the staging place, for the sender.
+  __device__ __forceinline__ void stage_grad_query(const Step& step) {
+    // The place has been freed as often as dQ was staged before, and the second one once more, with the first dQ.
+    plan.staging_free(warpgroup)[0].wait(static_cast<unsigned>(step.is(Step::odd)) ^ 1u ^
+                                         static_cast<unsigned>(warpgroup));
+    if (!step.is(Step::summed)) {
+      stage_rounded(arguments.scale * tile_of(step).out_scale);
     } else if (arguments.common.params.out_scale.kind == OutputScale::Kind::number) {
-      stage_sums(tile.grad_query + at.query_tile * queries, [](float sum) { return sum; });
+      stage_sums(step.flags / Step::turn, [](float sum) { return sum; });
     } else {
-      const float factor = tile.out_scale;
-      stage_sums(tile.grad_query + at.query_tile * queries, [factor](float sum) { return sum * factor; });
+      const float factor = tile_of(step).out_scale;
+      stage_sums(step.flags / Step::turn, [factor](float sum) { return sum * factor; });
     }
     publish_by_warp(plan.grad_query_staged(warpgroup)[0]);
   }
@@ -519,11 +536,11 @@ struct Differentiating {
   /// As grad_query_sums.cuh says where a row's groups of columns lie: lanes that write different rows meet different
   /// banks.
   template <class Scale>
-  __device__ __forceinline__ void stage_sums(int64_t first_row, Scale scale) {
+  __device__ __forceinline__ void stage_sums(int first_turn, Scale scale) {
     const unsigned thread = fresh_thread_index(), lane = thread % 32;
     const unsigned row = thread / 32 * 16 + lane / 4;
     const unsigned to = plan.grad_query(warpgroup) + row * Plan::grad_query_row_bytes + lane % 4 * 8;
-    const unsigned turn = turn_of_sums(first_row + row);
+    const unsigned turn = turn_of_sums(first_turn + row);
 #pragma unroll
     for (unsigned group = 0; group < Plan::grad_query_columns / 8; ++group) {
       const unsigned at = to + group / sums_turns * sums_turns * 32 + (group % sums_turns ^ turn) * 32;
@@ -584,81 +601,77 @@ struct Differentiating {
     plan.tiles().release(number);
   }
 
+  __device__ __forceinline__ KeptQueries kept_queries(const Step& step, int number) const {
+    return {arguments, tile_of(step), plan.step(number).query_tile, warpgroup};
+  }
+
   __device__ __forceinline__ void run() {
     constexpr int turn_threads = Plan::warpgroups * warpgroup_threads;
-    const KeyRing ring = plan.tiles();
-    ring.wait(0);
-    Position now = looked_up({0});
-    if (!now.is(Position::exists)) return;
+    Step now = wait_for_step(0);
+    if (!now.is(Step::exists)) return;
     if (warpgroup == 1) named_arrive(turn_barrier, turn_threads);  // the other begins
 
+    plan.tiles().wait(0);
     wait_for_turn(plan.key_filled(), 0);
-    wait_for_turn(plan.query_filled(), 0);
     issue_scores(0, 0);
     wait_for_turn(plan.value_filled(), 0);
     wait_for_turn(plan.grad_output_filled(), 0);
     issue_grad_weights(0);
     wait_for_products<1>();
     apply_function();
-    if (!now.is(Position::full)) mask_weights({arguments, tile_of(now), now, warpgroup});
+    if (!now.is(Step::full)) mask_weights(kept_queries(now, 0));
     wait_for_products<0>();
-    if (now.is(Position::ends) && leads()) plan.value_free()[0].arrive();
+    if (now.is(Step::ends) && leads()) plan.value_free()[0].arrive();
 
-    Position last = now, next = after(now);
-    int step = 0;  // of all, pauses too
-    int load = 0;  // of Q and dO
+    Step last = now;
+    int step = 0;
     do {
       named_wait(turn_barrier + warpgroup, turn_threads);
-      issue_grad_value(load, now.step > 0);
+      issue_grad_value(step, now.is(Step::adds));
       apply_derivative();
-      if (!now.is(Position::full)) mask_grad_scores({arguments, tile_of(now), now, warpgroup});
+      if (!now.is(Step::full)) mask_grad_scores(kept_queries(now, step));
       write_grad_scores(step);
-      issue_grad_key(load, now.step > 0);
+      issue_grad_key(step, now.is(Step::adds));
       publish_grad_scores(step);
       if (step > 0) wait_for_turn(plan.grad_scores_written(), step - 1);
       issue_grad_query(last.number, step + 1);
       wait_for_products<1>();
-      if (now.loads()) {
-        if (leads()) {
-          plan.query_free()[index_in<Config::stages>(load)].arrive();
-          plan.grad_output_free()[index_in<Config::stages>(load)].arrive();
-        }
-        ++load;
+      if (leads()) {
+        plan.query_free()[index_in<Config::stages>(step)].arrive();
+        plan.grad_output_free()[index_in<Config::stages>(step)].arrive();
       }
-      if (next.loads()) {
-        if (next.step == 0) wait_for_turn(plan.key_filled(), next.number);
-        wait_for_turn(plan.query_filled(), load);
+      const Step next = wait_for_step(step + 1);
+      if (next.begins()) {
+        plan.tiles().wait(next.number);
+        wait_for_turn(plan.key_filled(), next.number);
       }
-      issue_scores(next.number, load);
+      issue_scores(next.number, step + 1);
       named_arrive(turn_barrier + (warpgroup ^ 1), turn_threads);
       wait_for_products<1>();
       if (step > 0) {
         if (leads()) plan.grad_scores_free()[index_in<Plan::score_stages>(step + 1)].arrive();
-        if (last.loads()) stage_grad_query(last, load - (now.loads() ? 2 : 1));
-        if (last.is(Position::ends)) release_keys(last.number);
+        if (last.is(Step::computes)) stage_grad_query(last);
+        if (last.is(Step::ends)) release_keys(last.number);
       }
-      if (next.loads()) {
-        if (next.step == 0) wait_for_turn(plan.value_filled(), next.number);
-        wait_for_turn(plan.grad_output_filled(), load);
-      }
-      issue_grad_weights(load);
-      if (now.is(Position::ends)) store_grad_keys(tile_of(now));
+      if (next.begins()) wait_for_turn(plan.value_filled(), next.number);
+      wait_for_turn(plan.grad_output_filled(), step + 1);
+      issue_grad_weights(step + 1);
+      if (now.is(Step::ends)) store_grad_keys(tile_of(now));
       wait_for_products<1>();
       apply_function();
-      if (next.loads() && !next.is(Position::full)) {
-        mask_weights({arguments, tile_of(next), next, warpgroup});
-      }
+      if (!next.is(Step::full)) mask_weights(kept_queries(next, step + 1));
+      // Is over. The border of a block keeps the function above the wait for dP.
+      wait_for_turn(plan.grad_output_filled(), step + 1);
+      wait_for_products<0>();
+      if (next.is(Step::ends) && leads()) plan.value_free()[0].arrive();
       last = now;
       now = next;
-      next = after(now);  // which has blocks of its own, so that the function stays above the wait for dP
-      wait_for_products<0>();
-      if (now.loads() && now.is(Position::ends) && leads()) plan.value_free()[0].arrive();
       ++step;
-    } while (now.is(Position::exists));
+    } while (now.is(Step::exists));
     wait_for_turn(plan.grad_scores_written(), step - 1);
     issue_grad_query(last.number, step - 1);
     wait_for_products<0>();
-    if (last.loads()) stage_grad_query(last, load - 1);
+    if (last.is(Step::computes)) stage_grad_query(last);
   }
 };
 

@@ -13,6 +13,7 @@
 #include "hopper/rows.cuh"
 #include "hopper/schedule.cuh"
 #include "hopper/turns.cuh"
+#include "hopper/windows.cuh"
 #include "portable/work.cuh"
 
 namespace gdpa::hopper {
@@ -65,6 +66,7 @@ __device__ void describe_key_tile(KeyTile& tile, const BackwardArguments& argume
   tile.grad_query = first_query + rows_before;
   const portable::Owner queries{params.queries, arguments.common.packed_rows_q, params.heads_q, rows, params.batch};
   tile.turn = static_cast<int>(queries.first_place_of(b)) + first_query / rows;
+  tile.key_tile = work.tile;
   using Gradients = KeyGradients<Config>;
   const int64_t index = Gradients::batch_index(work);
   tile.grad_key = element_offset(Gradients::of_key(arguments), work.keys, index, first_key, work.head);
@@ -119,8 +121,13 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
         met = mask.queries_of(first_key, Config::tile_keys);
       }
       if constexpr (Config::ordered) {
-        const unsigned in_turns = met.count > 0 ? place_in_turns<Config>(arguments, owner, work) : places;
-        if (in_turns < places) describe_key_tile<Config>(arguments.key_tiles[in_turns], arguments, work, met);
+        const auto in_window = [&] {
+          return static_cast<unsigned>(place_in_window(arguments.common, arguments.direct_keys, owner, work));
+        };
+        const unsigned place_of_tile = met.count > 0 ? in_window() : places;
+        if (place_of_tile < places) {
+          describe_key_tile<Config>(arguments.key_tiles[place_of_tile], arguments, work, met);
+        }
       } else if (lane_index() < places_at_once && place < places) {
         KeyTile& tile = arguments.key_tiles[place];
         if (met.count > 0) {

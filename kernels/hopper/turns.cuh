@@ -13,13 +13,12 @@
 #include "common/memory.cuh"
 #include "hopper/arguments.cuh"
 #include "hopper/tensor_map.cuh"
-#include "portable/work.cuh"
 
 namespace gdpa::hopper {
 
 /// The number of a half of the columns of a head's tile of queries; `place` is that of the tile among those of a head.
 __device__ inline unsigned* turn_of(const BackwardArguments& arguments, int head, int place, int half) {
-  return arguments.turns + (static_cast<int64_t>(head) * arguments.turns_of_head + place) * 2 + half;
+  return arguments.turns + (int64_t{head} * arguments.turns_of_head + place) * 2 + half;
 }
 
 /// A turn that is asked for, and not passed on yet; in shared memory, since its owner has no register for it. By one
@@ -47,34 +46,6 @@ struct HeldTurn {
     number = nullptr;
   }
 };
-
-/// Heads of a window, if its entries have fewer than that each. A CTA of 132 has gone 8 tiles of queries further, of
-/// 32, when its head's next tile of keys is begun.
-constexpr int64_t heads_of_window = 32;
-
-/// The place in the table of a tile of keys that exists.
-template <class Config>
-__device__ unsigned place_in_turns(const BackwardArguments& arguments, const portable::Owner& owner,
-                                   const portable::Work& work) {
-  const int64_t entries = max(heads_of_window / owner.heads, int64_t{1});
-  const int64_t first = work.owner / entries * entries;
-  const auto is_whole = [&](int keys) { return is_direct(arguments.common.params.mask, keys, arguments.direct_keys); };
-  // Both tiles of an entry that one CTA takes lie in the first row.
-  const int row = is_whole(work.keys.count) ? 0 : work.tile;
-  int64_t heads_before = 0;  // tiles of a head, of all rows before and of this one's entries before
-  int64_t mine = 1;          // of a head in this row
-  for (int64_t b = first; b < min(first + entries, owner.entries); ++b) {
-    const int keys = portable::keys_of(arguments.common, b).count;
-    const int tiles = (keys + Config::tile_keys - 1) / Config::tile_keys;
-    const int row_length = is_whole(keys) ? tiles : 1;
-    heads_before += min(tiles, row * row_length);
-    const int in_row = min(row_length, max(tiles - row * row_length, 0));
-    if (b < work.owner) heads_before += in_row;
-    if (b == work.owner) mine = in_row;
-  }
-  return static_cast<unsigned>((owner.first_place_of(first) + heads_before) * owner.heads + work.head * mine +
-                               work.tile - row);
-}
 
 /// Offsets that fall, which they must not, may have no place for a tile for whose turn another would wait. By all CTAs.
 __device__ inline void look_for_offsets_that_fall(const BackwardArguments& arguments) {
