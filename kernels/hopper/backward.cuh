@@ -233,10 +233,6 @@ __device__ void load_keys_and_queries(const BackwardArguments& arguments, const 
       plan.step(step) = {flags + static_cast<int>(turn_of_sums(tile.grad_query)) * Step::turn, number, query_tile};
       filled().arrive_and_expect(Plan::QueryTile::bytes);
       plan.queries(step).load(arguments.query.map, filled().address, head, {tile.query.x + row, tile.query.y});
-      const int later = row + Config::stages * Config::tile_queries;
-      if (later < tile.query_tiles * Config::tile_queries) {
-        Plan::QueryTile::prefetch(arguments.query.map, head, {tile.query.x + later, tile.query.y});
-      }
       ++step;
       odd ^= Step::odd;
     });
@@ -267,10 +263,6 @@ __device__ void load_values_and_grad_outputs(const BackwardArguments& arguments,
       filled().arrive_and_expect(Plan::GradOutputTile::bytes);
       plan.grad_outputs(step).load(arguments.grad_output.map, filled().address, head,
                                    {tile.query.x + row, tile.grad_output_y});
-      const int later = row + Config::stages * Config::tile_queries;
-      if (later < tile.query_tiles * Config::tile_queries) {
-        Plan::GradOutputTile::prefetch(arguments.grad_output.map, head, {tile.query.x + later, tile.grad_output_y});
-      }
       ++step;
     });
     if (tile.steps > 1) return;
@@ -518,15 +510,15 @@ struct Differentiating {
     publish_by_warp(plan.grad_scores_written()[index_in<Plan::score_stages>(step)]);
   }
 
-  /// What the warp has written to shared memory, to the copy engine and to products, by one arrival. Waits until it has
-  /// been written, and so comes well behind it.
+  /// What the warp has written to shared memory, to the copy engine and to products, by one arrival; waits until it is
+  /// there.
   __device__ __forceinline__ static void publish_by_warp(const Barrier& barrier) {
     publish_to_copies();
     __syncwarp();
     if (fresh_thread_index() % 32 == 0) barrier.arrive();
   }
 
-  /// dQ of a step to the staging place; for the sender, once it is published.
+  /// dQ of a step to the staging place, for the sender.
   __device__ __forceinline__ void stage_grad_query(const Step& step) {
     // The place has been freed as often as dQ was staged before, and the second one once more, with the first dQ.
     plan.staging_free(warpgroup)[0].wait(static_cast<unsigned>(step.is(Step::odd)) ^ 1u ^
@@ -539,8 +531,8 @@ struct Differentiating {
       const float factor = tile_of(step).out_scale;
       stage_sums(step.flags / Step::turn, [factor](float sum) { return sum * factor; });
     }
+    publish_by_warp(plan.grad_query_staged(warpgroup)[0]);
   }
-  __device__ __forceinline__ void publish_grad_query() const { publish_by_warp(plan.grad_query_staged(warpgroup)[0]); }
 
   /// As grad_query_sums.cuh says where a row's groups of columns lie: lanes that write different rows meet different
   /// banks.
@@ -668,8 +660,8 @@ struct Differentiating {
       if (now.is(Step::ends)) store_grad_keys(tile_of(now));
       wait_for_products<1>();
       apply_function();
+      // A branch: the border of a block keeps the function above the wait for dP.
       if (!next.is(Step::full)) mask_weights(kept_queries(next, step + 1));
-      if (step > 0 && last.is(Step::computes)) publish_grad_query();
       wait_for_products<0>();
       if (next.is(Step::ends) && leads()) plan.value_free()[0].arrive();
       last = now;
@@ -679,10 +671,7 @@ struct Differentiating {
     wait_for_turn(plan.grad_scores_written(), step - 1);
     issue_grad_query(last.number, step - 1);
     wait_for_products<0>();
-    if (last.is(Step::computes)) {
-      stage_grad_query(last);
-      publish_grad_query();
-    }
+    if (last.is(Step::computes)) stage_grad_query(last);
   }
 };
 

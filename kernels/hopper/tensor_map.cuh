@@ -49,13 +49,6 @@ __device__ inline void load_box(unsigned destination, const TensorMap& map, unsi
       : "memory");
 }
 
-/// Starts the copy of a box to the second-level cache.
-__device__ inline void prefetch_box(const TensorMap& map, int column, int head, const MapOrigin& at) {
-  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global [%0, {%1, %2, %3, %4}];" ::"l"(&map), "r"(column), "r"(head),
-               "r"(at.x), "r"(at.y)
-               : "memory");
-}
-
 /// Starts the copy of a box from shared memory.
 __device__ inline void store_box(const TensorMap& map, unsigned source, int column, int head, const MapOrigin& at) {
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),

@@ -48,11 +48,6 @@ struct SwizzledTile {
       load_box(base + static_cast<unsigned>(block * block_bytes), map, barrier, block * box_columns, head, at);
     }
   }
-  /// To the second-level cache.
-  __device__ static void prefetch(const TensorMap& map, int head, const MapOrigin& at) {
-#pragma unroll
-    for (int block = 0; block < blocks; ++block) prefetch_box(map, block * box_columns, head, at);
-  }
   __device__ void store(const TensorMap& map, int head, const MapOrigin& at) const {
 #pragma unroll
     for (int block = 0; block < blocks; ++block) {

@@ -64,17 +64,12 @@ struct Box {
   Coordinates at;
 };
 
-/// The box at the coordinates that begin with an operand; it has no place in shared memory.
-Box box_of(Warp& warp, unsigned lane, const Operand& map, const Operand* coordinates) {
-  Box box{map_at(warp, warp.address(map, lane)), 0, {}};
+/// The box at the coordinates that begin with an operand.
+Box box_of(Warp& warp, unsigned lane, const Operand& shared, const Operand& map, const Operand* coordinates) {
+  Box box{map_at(warp, warp.address(map, lane)), warp.address(shared, lane), {}};
   for (std::size_t d = 0; d < box.at.size(); ++d) {
     box.at[d] = static_cast<std::int32_t>(warp.number(coordinates[d], lane));
   }
-  return box;
-}
-Box box_of(Warp& warp, unsigned lane, const Operand& shared, const Operand& map, const Operand* coordinates) {
-  Box box = box_of(warp, lane, map, coordinates);
-  box.shared = warp.address(shared, lane);
   const std::uint64_t unit = box.map.swizzle_bytes == 0 ? 128 : box.map.swizzle_bytes * 8u;
   if (box.shared % unit != 0) throw Fault("a box in shared memory that is not aligned to its swizzle");
   warp.cta().shared(box.shared, 1);
@@ -144,13 +139,6 @@ Outcome load_box(Warp& warp, const Instruction& i, std::uint32_t active) {
                  cta.complete(barrier, bytes.size());
                }});
   });
-  return Outcome::next;
-}
-
-/// cp.async.bulk.prefetch.tensor.4d to the second-level cache, which is not there: [map, {x, y, z, w}].
-Outcome prefetch_box(Warp& warp, const Instruction& i, std::uint32_t active) {
-  for_each_lane(
-      active, [&](unsigned lane) { read_from_tensor(warp.cta(), box_of(warp, lane, i.operands[0], &i.operands[1])); });
   return Outcome::next;
 }
 
@@ -262,11 +250,10 @@ Execute copies(Instruction&, const Name& name) {
   const bool is_bulk = name.has("bulk");
   if (name.has("commit_group")) return &commit;
   if (name.has("wait_group")) return name.has("read") ? &wait<true> : &wait<false>;
-  name.may_have({"global", "shared", "shared::cta", "shared::cluster", "cg", "ca", "tile", "L2"});
+  name.may_have({"global", "shared", "shared::cta", "shared::cluster", "cg", "ca", "tile"});
   if (!is_bulk) return &copy_of_lanes;
   const bool adds = name.has("reduce") && name.has("add");
   if (name.has("tensor") && name.has("4d")) {
-    if (name.has("prefetch")) return &prefetch_box;
     if (name.has("mbarrier::complete_tx::bytes")) return &load_box;
     if (name.has("bulk_group")) return adds ? &store_box<true> : &store_box<false>;
   }
