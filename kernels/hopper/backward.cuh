@@ -160,7 +160,7 @@ struct BackwardPlan {
   __device__ void initialise() const {
     for (int warpgroup = 0; warpgroup < warpgroups; ++warpgroup) turn(warpgroup).number = nullptr;
     query_filled().initialise(1);
-    query_free().initialise(warpgroups);
+    query_free().initialise(warpgroups * warpgroup_threads / 32);
     grad_output_filled().initialise(1);
     grad_output_free().initialise(warpgroups);
     key_filled().initialise(1);
@@ -602,6 +602,12 @@ struct Differentiating {
     plan.tiles().release(number);
   }
 
+  /// Behind the warp's last look at what it says, and the last product with Q.
+  __device__ __forceinline__ void release_step(int number) const {
+    __syncwarp();
+    if (fresh_thread_index() % 32 == 0) plan.query_free()[index_in<Config::stages>(number)].arrive();
+  }
+
   __device__ __forceinline__ KeptQueries kept_queries(const Step& step, int number) const {
     return {arguments, tile_of(step), plan.step(number).query_tile, warpgroup};
   }
@@ -636,10 +642,8 @@ struct Differentiating {
       if (step > 0) wait_for_turn(plan.grad_scores_written(), step - 1);
       issue_grad_query(last.number, step + 1);
       wait_for_products<1>();
-      if (leads()) {
-        plan.query_free()[index_in<Config::stages>(step)].arrive();
-        plan.grad_output_free()[index_in<Config::stages>(step)].arrive();
-      }
+      release_step(step);
+      if (leads()) plan.grad_output_free()[index_in<Config::stages>(step)].arrive();
       const Step next = wait_for_step(step + 1);
       if (next.begins()) {
         plan.tiles().wait(next.number);
