@@ -56,16 +56,11 @@ struct Step {
     turn = 128     ///< from here on: turn_of_sums of the first query
   };
   int flags;
-  int number;  ///< of the tile of keys
+  int number;      ///< of the tile of keys
+  int query_tile;  ///< of its head's
 
   __device__ __forceinline__ bool is(int flag) const { return (flags & flag) != 0; }
   __device__ __forceinline__ bool begins() const { return (flags & (computes | adds)) == computes; }
-};
-
-/// A step in shared memory, a word from a lane each: flags, number, and which of its head's tiles of queries it is.
-constexpr int step_words = 3;
-struct StepWords {
-  int words[step_words];
 };
 
 /// Who is who, and what lies where in shared memory.
@@ -109,8 +104,7 @@ struct BackwardPlan {
   static constexpr int staging_barriers_at = score_barriers_at + 2 * Barriers<score_stages>::bytes;
   static constexpr int turns_at = staging_barriers_at + 2 * warpgroups * Barrier::bytes;
   static constexpr int steps_at = turns_at + warpgroups * static_cast<int>(sizeof(HeldTurn));
-  static constexpr int step_barriers_at = steps_at + Config::stages * static_cast<int>(sizeof(StepWords));
-  static constexpr int shared_bytes = step_barriers_at + stage_barriers;
+  static constexpr int shared_bytes = steps_at + Config::stages * static_cast<int>(sizeof(Step));
   static_assert(shared_bytes <= 227 * 1024, "more than a CTA can have");
 
   unsigned char* memory;
@@ -130,7 +124,6 @@ struct BackwardPlan {
 
   __device__ KeyRing tiles() const { return KeyRing::at(memory + ring_at); }
   __device__ Barriers<Config::stages> query_filled() const { return {at(barriers_at)}; }
-  __device__ Barriers<Config::stages> step_known() const { return {at(step_barriers_at)}; }
   __device__ Barriers<Config::stages> query_free() const { return {at(barriers_at + stage_barriers)}; }
   __device__ Barriers<Config::stages> grad_output_filled() const { return {at(barriers_at + 2 * stage_barriers)}; }
   __device__ Barriers<Config::stages> grad_output_free() const { return {at(barriers_at + 3 * stage_barriers)}; }
@@ -160,14 +153,13 @@ struct BackwardPlan {
   }
 
   /// As long as its buffer of Q.
-  __device__ StepWords& step(int number) const {
-    return reinterpret_cast<StepWords*>(memory + steps_at)[index_in<Config::stages>(number)];
+  __device__ Step& step(int number) const {
+    return reinterpret_cast<Step*>(memory + steps_at)[index_in<Config::stages>(number)];
   }
 
   __device__ void initialise() const {
     for (int warpgroup = 0; warpgroup < warpgroups; ++warpgroup) turn(warpgroup).number = nullptr;
     query_filled().initialise(1);
-    step_known().initialise(step_words);
     query_free().initialise(warpgroups * warpgroup_threads / 32);
     grad_output_filled().initialise(1);
     grad_output_free().initialise(warpgroups);
@@ -218,56 +210,41 @@ __device__ void for_all_query_tiles(const KeyTile& tile, Visit visit) {
   }
 }
 
-/// The first loader: K and Q, and what there is to do in each step; by a warp, of which one thread starts the copies,
-/// and each of the first few writes a word of the step.
+/// The first loader: K and Q, and what there is to do in each step.
 template <class Config>
 __device__ void load_keys_and_queries(const BackwardArguments& arguments, const BackwardPlan<Config>& plan) {
   using Plan = BackwardPlan<Config>;
-  const int lane = lane_index();
   int step = 0;
   int odd = 0;
   const auto filled = [&] { return plan.query_filled()[index_in<Config::stages>(step)]; };
-  const auto tell = [&](int flags, int number, int query_tile) {
-    wait_for_turn(plan.query_free(), step, 1);
-    if (lane < step_words) {
-      plan.step(step).words[lane] = lane == 0 ? flags : lane == 1 ? number : query_tile;
-      plan.step_known()[index_in<Config::stages>(step)].arrive();
-    }
-  };
-  for (int number = 0;; ++number) {
-    const KeyTile& tile = plan.tiles().wait(number);
-    if (tile.steps == 0) break;
+  for_all_key_tiles(plan.tiles(), [&](const KeyTile& tile, int number) {
     wait_for_turn(plan.key_free(), number, 1);
-    if (lane == 0) {
-      const Barrier key_filled = plan.key_filled()[index_in<Plan::key_stages>(number)];
-      key_filled.arrive_and_expect(Plan::KeysTile::bytes);
-      plan.keys(number).load(arguments.key.map, key_filled.address, tile.key_head, tile.key);
-    }
+    const Barrier key_filled = plan.key_filled()[index_in<Plan::key_stages>(number)];
+    key_filled.arrive_and_expect(Plan::KeysTile::bytes);
+    plan.keys(number).load(arguments.key.map, key_filled.address, tile.key_head, tile.key);
     for_all_query_tiles<Config>(tile, [&](int head, int row, int left) {
+      wait_for_turn(plan.query_free(), step, 1);
       const int query_tile = row / Config::tile_queries;
       int flags = Step::exists | Step::computes | odd;
       if (left < tile.steps) flags |= Step::adds;
       if (left == 1) flags |= Step::ends;
       if (query_tile >= tile.full_begin && query_tile < tile.full_end) flags |= Step::full;
       if (tile.grad_query_is == GradQuery::added_to_sums) flags |= Step::summed;
-      tell(flags + static_cast<int>(turn_of_sums(tile.grad_query)) * Step::turn, number, query_tile);
-      if (lane == 0) {
-        filled().arrive_and_expect(Plan::QueryTile::bytes);
-        plan.queries(step).load(arguments.query.map, filled().address, head, {tile.query.x + row, tile.query.y});
-      }
+      plan.step(step) = {flags + static_cast<int>(turn_of_sums(tile.grad_query)) * Step::turn, number, query_tile};
+      filled().arrive_and_expect(Plan::QueryTile::bytes);
+      plan.queries(step).load(arguments.query.map, filled().address, head, {tile.query.x + row, tile.query.y});
       ++step;
       odd ^= Step::odd;
     });
-    const bool pauses = tile.steps == 1;
-    __syncwarp();
-    if (lane == 0) plan.tiles().release(number);
-    if (!pauses) continue;
-    tell(Step::exists | Step::full, number + 1, 0);
-    if (lane == 0) filled().arrive();
+    if (tile.steps > 1) return;
+    wait_for_turn(plan.query_free(), step, 1);
+    plan.step(step) = {Step::exists | Step::full, number + 1, 0};
+    filled().arrive();
     ++step;
-  }
-  tell(Step::full, 0, 0);
-  if (lane == 0) filled().arrive();
+  });
+  wait_for_turn(plan.query_free(), step, 1);
+  plan.step(step) = {Step::full, 0, 0};
+  filled().arrive();
 }
 
 /// The second loader: V and dO.
@@ -450,12 +427,13 @@ struct Differentiating {
 
   __device__ __forceinline__ const KeyTile& tile_of(const Step& step) const { return plan.tiles()[step.number]; }
 
-  /// The step, once Q is there too; uniform, as the loop has to have it.
+  /// The step, once Q is there too. One lane reads it for its warp, and tells when it has been read: racecheck does not
+  /// see that one lane arrives for others.
   __device__ __forceinline__ Step wait_for_step(int number) const {
-    wait_for_turn(plan.step_known(), number);
     wait_for_turn(plan.query_filled(), number);
-    const StepWords& step = plan.step(number);
-    return {uniform(step.words[0]), uniform(step.words[1])};
+    Step step{};
+    if (lane_index() == 0) step = plan.step(number);
+    return {uniform(step.flags), uniform(step.number), 0};
   }
 
   /// Which queries count for a thread's two keys: less what an element's place adds.
@@ -628,12 +606,13 @@ struct Differentiating {
 
   /// Behind the warp's last look at what it says, and the last product with Q.
   __device__ __forceinline__ void release_step(int number) const {
-    __syncwarp();
-    if (fresh_thread_index() % 32 == 0) plan.query_free()[index_in<Config::stages>(number)].arrive();
+    if (lane_index() == 0) plan.query_free()[index_in<Config::stages>(number)].arrive();
   }
 
   __device__ __forceinline__ KeptQueries kept_queries(const Step& step, int number) const {
-    return {arguments, tile_of(step), plan.step(number).words[2], warpgroup};
+    int query_tile = 0;
+    if (lane_index() == 0) query_tile = plan.step(number).query_tile;
+    return {arguments, tile_of(step), uniform(query_tile), warpgroup};
   }
 
   __device__ __forceinline__ void run() {
@@ -717,10 +696,10 @@ __device__ void backward(const BackwardArguments& arguments) {
     const unsigned warp = fresh_thread_index() / 32;
     if (warp == 0) {
       deal_key_tiles<Config::ordered>(arguments, plan.tiles(), plan.key_filled());
-    } else if (warp == 1) {
-      load_keys_and_queries<Config>(arguments, plan);
     } else if (lane_index() == 0) {
-      if (warp == 2) {
+      if (warp == 1) {
+        load_keys_and_queries<Config>(arguments, plan);
+      } else if (warp == 2) {
         load_values_and_grad_outputs<Config>(arguments, plan);
       } else {
         send_grad_queries<Config>(arguments, plan);
