@@ -47,7 +47,7 @@ int main() {
   driver.call("cuInit", 0u);
   driver.call("cuDevicePrimaryCtxRetain", &context, 0);
   driver.call("cuCtxSetCurrent", context);
-  driver.call("cuStreamCreate", &stream, 1u);
+  driver.call("cuStreamCreate", &stream, 0u);  // waits for the copies below, which may end later than their calls
 
   // query, key and value of two sequences, 5 and 7 rows, one after the other: (tokens, heads, head_dim).
   constexpr int64_t tokens = 12, heads = 2, head_dim = 16;

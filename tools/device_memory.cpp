@@ -98,7 +98,10 @@ DeviceMemory::~DeviceMemory() {
 }
 
 void DeviceMemory::upload(const void* from) {
-  if (bytes_ > 0) check(driver().upload(address_of(data_), from, bytes_), "copying to the GPU");
+  if (bytes_ == 0) return;
+  check(driver().upload(address_of(data_), from, bytes_), "copying to the GPU");
+  // It returns once it has read what it copies: a stream that waits for no other could begin before that has arrived.
+  check(driver().wait_for_stream(nullptr), "copying to the GPU");
 }
 
 void DeviceMemory::download(void* to) const {
