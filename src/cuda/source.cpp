@@ -93,6 +93,19 @@ std::string_view type_of(GpuElement element) {
   return "";
 }
 
+/// f and f' for a pass of backward.
+std::string_view differentiated(hopper::BackwardPass pass) {
+  switch (pass) {
+    case hopper::BackwardPass::only:
+      return "::ActivationWithDerivative";
+    case hopper::BackwardPass::first:
+      return "::UnguardedActivationWithDerivative";
+    case hopper::BackwardPass::again:
+      break;
+  }
+  return "gdpa::hopper::GuardedWhereNeeded<::UnguardedActivationWithDerivative, ::ActivationWithDerivative>";
+}
+
 /// The members that the kernels of each kind ask their configuration for.
 std::string config_of(const KernelSpec& kernel, Accuracy accuracy) {
   if (kernel.kind == KernelKind::check_offsets) return "struct Config {};\n";
@@ -110,10 +123,7 @@ std::string config_of(const KernelSpec& kernel, Accuracy accuracy) {
   }
   const bool is_forward = kernel.kind == KernelKind::forward;
   if (has_function(kernel.kind)) {
-    const bool is_unguarded = kernel.pass == hopper::BackwardPass::first;
-    text += fmt::format("  using Activation = ::{};\n", is_forward     ? "Activation"
-                                                        : is_unguarded ? "UnguardedActivationWithDerivative"
-                                                                       : "ActivationWithDerivative");
+    text += fmt::format("  using Activation = {};\n", is_forward ? "::Activation" : differentiated(kernel.pass));
   }
   number("head_dim", kernel.head_dim);
   number("head_dim_v", kernel.head_dim_v);

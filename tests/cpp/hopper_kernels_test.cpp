@@ -151,7 +151,7 @@ struct BackwardCase {
   Accuracy accuracy;
   int special;     ///< MUFU instructions, for f and f' of each score
   int arithmetic;  ///< instructions in fp32 beside them
-  int bounded;     ///< the same in the second pass, -1 where there is none
+  int bounded;     ///< the same in the second pass, which has both forms of f; -1 where there is none
   BackwardOptions options = {};
 };
 
@@ -253,7 +253,9 @@ TEST_P(HopperBackwardKernel, KeepsEverythingInRegistersAndItsFunctionRunsWhilePr
     for (const std::size_t wait_for_scores : {std::size_t{0}, std::size_t{4}}) {
       const std::size_t begin = waits[wait_for_scores].first, end = waits[wait_for_scores + 1].first;
       const std::string_view part = std::string_view(code).substr(begin, end - begin);
-      EXPECT_EQ(count(part, "MUFU"), GetParam().special * scores);
+      const bool has_both_forms = arithmetic == GetParam().bounded;
+      EXPECT_GE(count(part, "MUFU"), GetParam().special * scores);
+      EXPECT_LE(count(part, "MUFU"), GetParam().special * scores * (has_both_forms ? 2 : 1));
       const int in_fp32 = count(part, "FMUL") + count(part, "FFMA") + count(part, "FADD") + count(part, "FMNMX");
       EXPECT_EQ(in_fp32 / scores, arithmetic) << in_fp32 % scores << " more are not of each score";
     }
@@ -262,26 +264,26 @@ TEST_P(HopperBackwardKernel, KeepsEverythingInRegistersAndItsFunctionRunsWhilePr
 
 INSTANTIATE_TEST_SUITE_P(
     Plans, HopperBackwardKernel,
-    testing::Values(BackwardCase{DType::bfloat16, 128, 128, "gelu_tanh", Accuracy::fast, 1, 9, 13},
-                    BackwardCase{DType::float16, 128, 128, "gelu_tanh", Accuracy::exact, 2, 18, 21},
-                    BackwardCase{DType::bfloat16, 128, 128, "silu", Accuracy::fast, 1, 5, 7},
+    testing::Values(BackwardCase{DType::bfloat16, 128, 128, "gelu_tanh", Accuracy::fast, 1, 9, 23},
+                    BackwardCase{DType::float16, 128, 128, "gelu_tanh", Accuracy::exact, 2, 18, 38},
+                    BackwardCase{DType::bfloat16, 128, 128, "silu", Accuracy::fast, 1, 5, 9},
                     BackwardCase{DType::bfloat16, 128, 128, "relu", Accuracy::fast, 0, 1, -1},
-                    BackwardCase{DType::float16, 128, 128, "gelu", Accuracy::fast, 2, 10, 13},
-                    BackwardCase{DType::bfloat16, 64, 64, "gelu_tanh", Accuracy::fast, 1, 9, 13},
-                    BackwardCase{DType::float16, 64, 64, "silu", Accuracy::exact, 2, 13, 15},
+                    BackwardCase{DType::float16, 128, 128, "gelu", Accuracy::fast, 2, 10, 24},
+                    BackwardCase{DType::bfloat16, 64, 64, "gelu_tanh", Accuracy::fast, 1, 9, 23},
+                    BackwardCase{DType::float16, 64, 64, "silu", Accuracy::exact, 2, 13, 17},
                     BackwardCase{DType::bfloat16, 64, 64, "relu", Accuracy::exact, 0, 1, -1},
-                    BackwardCase{DType::float16, 96, 64, "gelu", Accuracy::exact, 2, 21, 23},
+                    BackwardCase{DType::float16, 96, 64, "gelu", Accuracy::exact, 2, 21, 25},
                     BackwardCase{DType::bfloat16, 96, 64, "identity", Accuracy::fast, 0, 1, -1},
-                    BackwardCase{DType::bfloat16, 128, 128, "gelu", Accuracy::exact, 2, 21, 23},
+                    BackwardCase{DType::bfloat16, 128, 128, "gelu", Accuracy::exact, 2, 21, 25},
                     BackwardCase{DType::bfloat16, 128, 128, "identity", Accuracy::fast, 0, 1, -1},
                     BackwardCase{DType::float16, 64, 64, "identity", Accuracy::fast, 0, 1, -1},
-                    BackwardCase{DType::bfloat16, 40, 72, "gelu_tanh", Accuracy::fast, 1, 9, 13},
-                    BackwardCase{DType::float16, 40, 72, "silu", Accuracy::fast, 1, 5, 7},
+                    BackwardCase{DType::bfloat16, 40, 72, "gelu_tanh", Accuracy::fast, 1, 9, 23},
+                    BackwardCase{DType::float16, 40, 72, "silu", Accuracy::fast, 1, 5, 9},
                     BackwardCase{DType::bfloat16, 64, 96, "relu", Accuracy::fast, 0, 1, -1},
-                    BackwardCase{DType::bfloat16, 128, 128, "gelu_tanh", Accuracy::fast, 1, 9, 13, {Form::shared}},
+                    BackwardCase{DType::bfloat16, 128, 128, "gelu_tanh", Accuracy::fast, 1, 9, 23, {Form::shared}},
                     BackwardCase{DType::float16, 40, 72, "relu", Accuracy::fast, 0, 1, -1, {Form::shared}},
                     BackwardCase{
-                        DType::bfloat16, 128, 128, "gelu_tanh", Accuracy::fast, 1, 9, 13, {Form::jagged, true}},
+                        DType::bfloat16, 128, 128, "gelu_tanh", Accuracy::fast, 1, 9, 23, {Form::jagged, true}},
                     BackwardCase{DType::float16, 64, 64, "relu", Accuracy::exact, 0, 1, -1, {Form::jagged, true}}));
 
 TEST(HopperBackward, TheKernelsBesideItKeepEverythingInRegisters) {
