@@ -70,6 +70,7 @@ struct KeyTile {
   GradQuery grad_query_is;
   int grad_query_y;    ///< with x of the query
   int turn;            ///< of the first tile of queries, among those of a head (turns.cuh)
+  int key_tile;        ///< which of the sequence's
   int64_t grad_query;  ///< the row first_query among those of the sums
   int64_t grad_key;    ///< from the operand's data, or the sums', to the row first_key of key_head
   int64_t grad_value;
@@ -83,7 +84,8 @@ struct BackwardArguments {
   unsigned places;         ///< in the table
   unsigned* places_taken;  ///< zeroed before
   unsigned* found;         ///< not finite, in the first pass; zeroed before
-  KeyTile* key_tiles;      ///< the table
+  KeyTile* key_tiles;      ///< the table; zeroed before in deterministic mode
+  unsigned* offsets_fall;  ///< whether they do, which they must not; zeroed before
   unsigned* turns;         ///< in deterministic mode
   int turns_of_head;
   float* grad_query_sums;  ///< (heads, two halves of the columns, rows), each row contiguous in the columns of a half

@@ -4,14 +4,13 @@
 // Three kinds of warps work side by side:
 //
 //     dealer    1 warp          takes tiles of keys and lays them into a ring (key_schedule.cuh)
-//     loaders   3 warps         K and V of each tile; Q, and dO, of its tiles of queries into `stages` buffers each
+//     loaders   2 warps         K of each tile and Q of its tiles of queries; V and dO; `stages` buffers of Q and of dO
+//     sender    1 warp          takes dQ of each tile of queries away (grad_query_sums.cuh)
 //     computing 2 warpgroups    64 keys each: S^T = K Q^T and dP^T = V dO^T, then P = f(scale * S) and
 //                               dS = dP * f'(scale * S), dV += P^T dO and dK += dS^T Q, whose sums stay in registers
 //
 // dQ = dS K needs the keys of both warpgroups: dS goes through shared memory, and each warpgroup multiplies for one
-// half of the columns, a tile of queries later, when the other's dS has long been there. The copy engine takes dQ away.
-// Where a sequence has one tile of keys or two, and no mask, one CTA takes both, stores dQ of the first, and adds that
-// of the second to it. Else it adds to fp32 sums in global memory (grad_query_sums.cuh).
+// half of the columns, a tile of queries later, when the other's dS has long been there.
 //
 // For a tile of queries n, a warpgroup issues dV (n), makes dS (n), issues dK (n) and dQ (n - 1), then S and dP of
 // n + 1, which may belong to the next tile of keys: nothing is drained between them. It computes P and f' of n + 1
@@ -37,15 +36,16 @@
 #include "hopper/tile.cuh"
 #include "hopper/turns.cuh"
 #include "hopper/warpgroup.cuh"
+#include "hopper/where_needed.cuh"
 
 namespace gdpa::hopper {
 
 /// Who is who, and what lies where in shared memory.
 template <class Config>
 struct BackwardPlan {
-  static constexpr int warpgroups = 2;  ///< that compute
-  static constexpr int rows = 64;       ///< keys of a warpgroup
-  static constexpr int loaders = 3;     ///< warps
+  static constexpr int warpgroups = 2;    ///< that compute
+  static constexpr int rows = 64;         ///< keys of a warpgroup
+  static constexpr int ring_readers = 3;  ///< threads that do not compute: two loaders and the sender
   static constexpr int threads = (warpgroups + 1) * warpgroup_threads;
   static_assert(Config::tile_keys == backward_tile_keys && Config::tile_keys == warpgroups * rows, "64 keys each");
   static_assert(Config::tile_queries == backward_tile_queries, "dS of a key is a row of 128 bytes");
@@ -78,7 +78,8 @@ struct BackwardPlan {
   static constexpr int key_barriers_at = barriers_at + 4 * stage_barriers;
   static constexpr int value_barriers_at = key_barriers_at + 2 * key_barriers;
   static constexpr int score_barriers_at = value_barriers_at + 2 * Barrier::bytes;
-  static constexpr int turns_at = score_barriers_at + 2 * Barriers<score_stages>::bytes;
+  static constexpr int staging_barriers_at = score_barriers_at + 2 * Barriers<score_stages>::bytes;
+  static constexpr int turns_at = staging_barriers_at + 2 * warpgroups * Barrier::bytes;
   static constexpr int shared_bytes = turns_at + warpgroups * static_cast<int>(sizeof(HeldTurn));
   static_assert(shared_bytes <= 227 * 1024, "more than a CTA can have");
 
@@ -111,12 +112,18 @@ struct BackwardPlan {
   __device__ Barriers<score_stages> grad_scores_free() const {
     return {at(score_barriers_at + Barriers<score_stages>::bytes)};
   }
-  /// dQ of a warpgroup's columns, on its way to the sums.
+  /// dQ of a warpgroup's columns, on its way out: a staging place.
   __device__ unsigned grad_query(int warpgroup) const {
     return at(sums_at + warpgroup * Config::tile_queries * grad_query_row_bytes);
   }
+  __device__ Barriers<1> grad_query_staged(int warpgroup) const {
+    return {at(staging_barriers_at + warpgroup * Barrier::bytes)};
+  }
+  __device__ Barriers<1> staging_free(int warpgroup) const {
+    return {at(staging_barriers_at + (warpgroups + warpgroup) * Barrier::bytes)};
+  }
 
-  /// Of its leader, that it passes on later.
+  /// Of the sender, for what a staging place holds.
   __device__ HeldTurn& turn(int warpgroup) const {
     return *reinterpret_cast<HeldTurn*>(memory + turns_at + warpgroup * static_cast<int>(sizeof(HeldTurn)));
   }
@@ -133,8 +140,12 @@ struct BackwardPlan {
     value_free().initialise(warpgroups);
     grad_scores_written().initialise(warpgroups * warpgroup_threads / 32);
     grad_scores_free().initialise(warpgroups);
+    for (int warpgroup = 0; warpgroup < warpgroups; ++warpgroup) {
+      grad_query_staged(warpgroup).initialise(warpgroup_threads / 32);
+      staging_free(warpgroup).initialise(1);
+    }
     tiles().filled.initialise(key_tile_words);
-    tiles().free.initialise(warpgroups * warpgroup_threads + loaders);  // all threads that read it
+    tiles().free.initialise(warpgroups * warpgroup_threads + ring_readers);
     publish_barriers();
   }
 };
@@ -155,31 +166,17 @@ __device__ void for_all_key_tiles(const KeyRing& ring, Load load) {
   }
 }
 
-/// The first loader: K and V.
-template <class Config>
-__device__ void load_keys_and_values(const BackwardArguments& arguments, const BackwardPlan<Config>& plan) {
-  using Plan = BackwardPlan<Config>;
-  for_all_key_tiles(plan.tiles(), [&](const KeyTile& tile, int number) {
-    wait_for_turn(plan.key_free(), number, 1);
-    const Barrier key_filled = plan.key_filled()[index_in<Plan::key_stages>(number)];
-    key_filled.arrive_and_expect(Plan::KeysTile::bytes);
-    plan.keys(number).load(arguments.key.map, key_filled.address, tile.key_head, tile.key);
-    wait_for_turn(plan.value_free(), number, 1);
-    const Barrier value_filled = plan.value_filled()[0];
-    value_filled.arrive_and_expect(Plan::ValuesTile::bytes);
-    plan.values().load(arguments.value.map, value_filled.address, tile.key_head, {tile.key.x, tile.value_y});
-  });
-}
-
-/// Calls load(tile, head, first row from the tile's, step) for every tile of queries, by number within the CTA.
-template <class Config, class Load>
-__device__ void for_all_query_tiles(const KeyRing& ring, Load load) {
+/// Calls begin(tile, number) for every tile of keys, and then load(tile, head, first row from the tile's, step) for
+/// each of its tiles of queries, by number within the CTA.
+template <class Config, class Begin, class Visit>
+__device__ void for_all_query_tiles(const KeyRing& ring, Begin begin, Visit visit) {
   int step = 0;
-  for_all_key_tiles(ring, [&](const KeyTile& tile, int) {
+  for_all_key_tiles(ring, [&](const KeyTile& tile, int number) {
+    begin(tile, number);
     int head = tile.first_head, row = 0;
 #pragma unroll 1
     for (int left = tile.steps; left > 0; --left, ++step) {
-      load(tile, head, row, step);
+      visit(tile, head, row, step);
       row += Config::tile_queries;
       if (row == tile.query_tiles * Config::tile_queries) {
         row = 0;
@@ -189,27 +186,94 @@ __device__ void for_all_query_tiles(const KeyRing& ring, Load load) {
   });
 }
 
-/// The second loader: Q.
+/// The first loader: K and Q.
 template <class Config>
-__device__ void load_queries(const BackwardArguments& arguments, const BackwardPlan<Config>& plan) {
-  for_all_query_tiles<Config>(plan.tiles(), [&](const KeyTile& tile, int head, int row, int step) {
+__device__ void load_keys_and_queries(const BackwardArguments& arguments, const BackwardPlan<Config>& plan) {
+  using Plan = BackwardPlan<Config>;
+  const auto load_keys = [&](const KeyTile& tile, int number) {
+    wait_for_turn(plan.key_free(), number, 1);
+    const Barrier filled = plan.key_filled()[index_in<Plan::key_stages>(number)];
+    filled.arrive_and_expect(Plan::KeysTile::bytes);
+    plan.keys(number).load(arguments.key.map, filled.address, tile.key_head, tile.key);
+  };
+  for_all_query_tiles<Config>(plan.tiles(), load_keys, [&](const KeyTile& tile, int head, int row, int step) {
     wait_for_turn(plan.query_free(), step, 1);
     const Barrier filled = plan.query_filled()[index_in<Config::stages>(step)];
-    filled.arrive_and_expect(BackwardPlan<Config>::QueryTile::bytes);
+    filled.arrive_and_expect(Plan::QueryTile::bytes);
     plan.queries(step).load(arguments.query.map, filled.address, head, {tile.query.x + row, tile.query.y});
   });
 }
 
-/// The third loader: dO.
+/// The second loader: V and dO.
 template <class Config>
-__device__ void load_grad_outputs(const BackwardArguments& arguments, const BackwardPlan<Config>& plan) {
-  for_all_query_tiles<Config>(plan.tiles(), [&](const KeyTile& tile, int head, int row, int step) {
+__device__ void load_values_and_grad_outputs(const BackwardArguments& arguments, const BackwardPlan<Config>& plan) {
+  using Plan = BackwardPlan<Config>;
+  const auto load_values = [&](const KeyTile& tile, int number) {
+    wait_for_turn(plan.value_free(), number, 1);
+    const Barrier filled = plan.value_filled()[0];
+    filled.arrive_and_expect(Plan::ValuesTile::bytes);
+    plan.values().load(arguments.value.map, filled.address, tile.key_head, {tile.key.x, tile.value_y});
+  };
+  for_all_query_tiles<Config>(plan.tiles(), load_values, [&](const KeyTile& tile, int head, int row, int step) {
     wait_for_turn(plan.grad_output_free(), step, 1);
     const Barrier filled = plan.grad_output_filled()[index_in<Config::stages>(step)];
-    filled.arrive_and_expect(BackwardPlan<Config>::GradOutputTile::bytes);
+    filled.arrive_and_expect(Plan::GradOutputTile::bytes);
     plan.grad_outputs(step).load(arguments.grad_output.map, filled.address, head,
                                  {tile.query.x + row, tile.grad_output_y});
   });
+}
+
+/// The sender: dQ from the staging places to where it goes. What one holds is on its way while the other is filled.
+template <class Config>
+__device__ void send_grad_queries(const BackwardArguments& arguments, const BackwardPlan<Config>& plan) {
+  using Plan = BackwardPlan<Config>;
+  const auto no_more = [](const KeyTile&, int) {};
+  for_all_query_tiles<Config>(plan.tiles(), no_more, [&](const KeyTile& tile, int head, int row, int step) {
+#pragma unroll
+    for (int warpgroup = 0; warpgroup < Plan::warpgroups; ++warpgroup) {
+      wait_for_turn(plan.grad_query_staged(warpgroup), step);
+      bool is_other_free = step == 0 && warpgroup == 0;
+      const auto free_other = [&] {
+        if (is_other_free) return;
+        is_other_free = true;
+        if constexpr (Config::ordered) {
+          wait_for_stores();
+          plan.turn(warpgroup ^ 1).pass_on();
+        } else {
+          wait_for_stores_to_read();
+        }
+        plan.staging_free(warpgroup ^ 1)[0].arrive();
+      };
+      if constexpr (Config::ordered) {
+        if (tile.grad_query_is == GradQuery::added_to_sums) {
+          HeldTurn& turn = plan.turn(warpgroup);
+          turn.ask(turn_of(arguments, head, tile.turn + row / Config::tile_queries, warpgroup),
+                   tile.first_key / Config::tile_keys);
+          while (!turn.has_come(arguments)) free_other();
+        }
+      }
+      free_other();
+      const unsigned staging = plan.grad_query(warpgroup);
+      if (tile.grad_query_is == GradQuery::added_to_sums) {
+        const int rows = min(Config::tile_queries, tile.length_q - tile.first_query - row);
+        add_to_global(sums_at<Config>(arguments, head, warpgroup, tile.grad_query + row), staging,
+                      static_cast<unsigned>(rows * Plan::grad_query_row_bytes));
+      } else if (const int column = warpgroup * Plan::grad_query_columns; column < Config::head_dim) {
+        const TensorMap& map = arguments.grad_query.map;
+        const MapOrigin origin = {tile.query.x + row, tile.grad_query_y};
+        if (tile.grad_query_is == GradQuery::stored) {
+          store_box(map, staging, column, head, origin);
+        } else {
+          // What the tile of keys before has stored is there.
+          if (row == 0 && head == tile.first_head) wait_for_stores();
+          add_box(map, staging, column, head, origin);
+        }
+      }
+      commit_stores();
+    }
+  });
+  wait_for_stores();
+  if constexpr (Config::ordered) plan.turn(Plan::warpgroups - 1).pass_on();
 }
 
 /// One warpgroup that computes.
@@ -229,8 +293,7 @@ struct Differentiating {
   using GradKeyProduct = WarpgroupProduct<Element, columns>;
   using GradValueProduct = WarpgroupProduct<Element, columns_v>;
   using GradQueryProduct = WarpgroupProduct<Element, Plan::grad_query_columns>;
-  // Numbered barriers: one for each warpgroup's own threads, one for each warpgroup's turn to issue.
-  static constexpr int own_barrier = 1, turn_barrier = own_barrier + Plan::warpgroups;
+  static constexpr int turn_barrier = 1;  ///< numbered; one for each warpgroup's turn to issue
 
   const BackwardArguments& arguments;
   const Plan& plan;
@@ -412,7 +475,7 @@ struct Differentiating {
     }
   }
 
-  /// dS, rounded, as an operand and to shared memory.
+  /// dS, rounded, as an operand and to shared memory, where the other warpgroup sees it once it is published.
   __device__ __forceinline__ void write_grad_scores(int step) {
 #pragma unroll
     for (int i = 0; i < queries / 2; i += 2) {
@@ -426,77 +489,54 @@ struct Differentiating {
     for (int k = 0; k < query_steps; ++k) {
       store_matrices(tile.chunk(row, k * 2 + static_cast<int>(lane / 16)), grad_scores[k]);
     }
+  }
+  __device__ __forceinline__ void publish_grad_scores(int step) const {
+    publish_by_warp(plan.grad_scores_written()[index_in<Plan::score_stages>(step)]);
+  }
+
+  /// What the warp has written to shared memory, to the copy engine and to products, by one arrival.
+  __device__ __forceinline__ static void publish_by_warp(const Barrier& barrier) {
     publish_to_copies();
     __syncwarp();
-    if (lane == 0) plan.grad_scores_written()[index_in<Plan::score_stages>(step)].arrive();
+    if (fresh_thread_index() % 32 == 0) barrier.arrive();
   }
 
-  /// Before a barrier of the warpgroup, behind which send_grad_query may write to the staging place.
-  __device__ __forceinline__ void free_staging() const {
-    if (!leads()) return;
-    if constexpr (Config::ordered) {
-      wait_for_stores();
-      plan.turn(warpgroup).pass_on();
-    } else {
-      wait_for_stores_to_read();
-    }
-  }
-
-  /// dQ of a tile of queries to where it goes, by the copy engine.
-  __device__ __forceinline__ void send_grad_query(const Position& at) {
+  /// dQ of a tile of queries to the staging place, for the sender; the `number`-th of the CTA.
+  __device__ __forceinline__ void stage_grad_query(const Position& at, int number) {
     const KeyTile& tile = tile_of(at);
-    if (at.is(Position::summed)) {
-      add_to_sums(tile, at);
-    } else {
-      round_grad_query(tile, at);
-    }
-    if (leads()) commit_stores();
-  }
-
-  /// Two rows that follow each other have their groups of 16 columns in turned order, so that the lanes of both write
-  /// to different banks.
-  __device__ __forceinline__ void add_to_sums(const KeyTile& tile, const Position& at) {
-    const int64_t place = tile.grad_query + at.query_tile * queries;
-    if (arguments.common.params.out_scale.kind == OutputScale::Kind::number) {
-      stage_sums(place, [](float sum) { return sum; });
+    wait_for_turn(plan.staging_free(warpgroup), number, 1);
+    if (!at.is(Position::summed)) {
+      stage_rounded(arguments.scale * tile.out_scale);
+    } else if (arguments.common.params.out_scale.kind == OutputScale::Kind::number) {
+      stage_sums(tile.grad_query + at.query_tile * queries, [](float sum) { return sum; });
     } else {
       const float factor = tile.out_scale;
-      stage_sums(place, [factor](float sum) { return sum * factor; });
+      stage_sums(tile.grad_query + at.query_tile * queries, [factor](float sum) { return sum * factor; });
     }
-    publish_to_copies();
-    named_wait(own_barrier + warpgroup, warpgroup_threads);
-    if (leads()) {
-      const int head = tile.first_head + at.head_number;
-      if constexpr (Config::ordered) {
-        plan.turn(warpgroup).take(turn_of(arguments, head, tile.turn + at.query_tile, warpgroup),
-                                  tile.first_key / Config::tile_keys);
-      }
-      const int rows = min(queries, tile.length_q - tile.first_query - at.query_tile * queries);
-      add_to_global(sums_at<Config>(arguments, head, warpgroup, place), plan.grad_query(warpgroup),
-                    static_cast<unsigned>(rows * Plan::grad_query_row_bytes));
-    }
+    publish_by_warp(plan.grad_query_staged(warpgroup)[0]);
   }
 
+  /// As grad_query_sums.cuh says where a row's groups of columns lie: lanes that write different rows meet different
+  /// banks.
   template <class Scale>
-  __device__ __forceinline__ void stage_sums(int64_t place, Scale scale) {
+  __device__ __forceinline__ void stage_sums(int64_t first_row, Scale scale) {
     const unsigned thread = fresh_thread_index(), lane = thread % 32;
     const unsigned row = thread / 32 * 16 + lane / 4;
-    const unsigned turned = (row + static_cast<unsigned>(place)) % 2 * 64;
-    const unsigned to = plan.grad_query(warpgroup) + row * Plan::grad_query_row_bytes + lane % 4 * 16;
+    const unsigned to = plan.grad_query(warpgroup) + row * Plan::grad_query_row_bytes + lane % 4 * 8;
+    const unsigned turn = turn_of_sums(first_row + row);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
+    for (unsigned group = 0; group < Plan::grad_query_columns / 8; ++group) {
+      const unsigned at = to + group / sums_turns * sums_turns * 32 + (group % sums_turns ^ turn) * 32;
+      const float* const sums = grad_query + group * 4;
 #pragma unroll
-      for (int j = 0; j < Plan::grad_query_columns / 16; ++j) {
-        const float* const sums = grad_query + j * 8 + half * 2;
-        store_shared_chunk((to + half * 8 * Plan::grad_query_row_bytes + j * 64) ^ turned,
-                           uint4{__float_as_uint(scale(sums[0])), __float_as_uint(scale(sums[1])),
-                                 __float_as_uint(scale(sums[4])), __float_as_uint(scale(sums[5]))});
+      for (unsigned half = 0; half < 2; ++half) {
+        store_shared(at + half * 8 * Plan::grad_query_row_bytes, __float_as_uint(scale(sums[half * 2])),
+                     __float_as_uint(scale(sums[half * 2 + 1])));
       }
     }
   }
 
-  __device__ __forceinline__ void round_grad_query(const KeyTile& tile, const Position& at) {
-    const float factor = arguments.scale * tile.out_scale;
+  __device__ __forceinline__ void stage_rounded(float factor) {
     const unsigned thread = fresh_thread_index(), lane = thread % 32;
     const int row = static_cast<int>(thread / 32 * 16 + lane % 16);
     const typename Plan::GradQueryTile staging{plan.grad_query(warpgroup)};
@@ -508,20 +548,6 @@ struct Differentiating {
         matrix[i] = Element::pack(grad_query[j * 8 + i * 2] * factor, grad_query[j * 8 + i * 2 + 1] * factor);
       }
       store_matrices(staging.chunk(row, j * 2 + static_cast<int>(lane / 16)), matrix);
-    }
-    publish_to_copies();
-    named_wait(own_barrier + warpgroup, warpgroup_threads);
-    const int column = warpgroup * Plan::grad_query_columns;
-    if (leads() && column < Config::head_dim) {
-      const TensorMap& map = arguments.grad_query.map;
-      const int head = tile.first_head + at.head_number;
-      const MapOrigin origin = {tile.query.x + at.query_tile * queries, tile.grad_query_y};
-      if (tile.grad_query_is == GradQuery::stored) {
-        store_box(map, staging.base, column, head, origin);
-      } else {
-        if (at.step == 0) wait_for_stores();  // what the tile of keys before has stored is there
-        add_box(map, staging.base, column, head, origin);
-      }
     }
   }
 
@@ -582,13 +608,13 @@ struct Differentiating {
     int step = 0;  // of all, pauses too
     int load = 0;  // of Q and dO
     do {
-      free_staging();
       named_wait(turn_barrier + warpgroup, turn_threads);
       issue_grad_value(load, now.step > 0);
       apply_derivative();
       if (!now.is(Position::full)) mask_grad_scores({arguments, tile_of(now), now, warpgroup});
       write_grad_scores(step);
       issue_grad_key(load, now.step > 0);
+      publish_grad_scores(step);
       if (step > 0) wait_for_turn(plan.grad_scores_written(), step - 1);
       issue_grad_query(last.number, step + 1);
       wait_for_products<1>();
@@ -608,7 +634,7 @@ struct Differentiating {
       wait_for_products<1>();
       if (step > 0) {
         if (leads()) plan.grad_scores_free()[index_in<Plan::score_stages>(step + 1)].arrive();
-        if (last.loads()) send_grad_query(last);
+        if (last.loads()) stage_grad_query(last, load - (now.loads() ? 2 : 1));
         if (last.is(Position::ends)) release_keys(last.number);
       }
       if (next.loads()) {
@@ -631,14 +657,8 @@ struct Differentiating {
     } while (now.is(Position::exists));
     wait_for_turn(plan.grad_scores_written(), step - 1);
     issue_grad_query(last.number, step - 1);
-    free_staging();
-    named_wait(own_barrier + warpgroup, warpgroup_threads);
     wait_for_products<0>();
-    if (last.loads()) send_grad_query(last);
-    if (leads()) {
-      wait_for_stores();
-      if constexpr (Config::ordered) plan.turn(warpgroup).pass_on();
-    }
+    if (last.loads()) stage_grad_query(last, load - 1);
   }
 };
 
@@ -658,11 +678,11 @@ __device__ void backward(const BackwardArguments& arguments) {
       deal_key_tiles<Config::ordered>(arguments, plan.tiles(), plan.key_filled());
     } else if (lane_index() == 0) {
       if (warp == 1) {
-        load_keys_and_values<Config>(arguments, plan);
+        load_keys_and_queries<Config>(arguments, plan);
       } else if (warp == 2) {
-        load_queries<Config>(arguments, plan);
+        load_values_and_grad_outputs<Config>(arguments, plan);
       } else {
-        load_grad_outputs<Config>(arguments, plan);
+        send_grad_queries<Config>(arguments, plan);
       }
     }
   } else {

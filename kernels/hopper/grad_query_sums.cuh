@@ -1,12 +1,11 @@
 // fp32 sums of dQ, for batch entries whose keys are several CTAs': cleared before backward, rounded behind it. Those of
 // other entries are not touched (is_direct).
 //
-// They lie as backward's copies add them: (heads, two halves of the columns, rows), in groups of 16 columns, whose
-// inner order is that of the lanes (column_of); in rows of odd index each two neighbouring groups are exchanged.
+// They lie as backward's copies add them: (heads, two halves of the columns, rows). Of each four groups of 8 columns
+// of a row, group i lies in the place of i ^ turn_of_sums(row).
 #pragma once
 
 #include "common/lanes.cuh"
-#include "common/tile.cuh"
 #include "hopper/arguments.cuh"
 #include "hopper/rows.cuh"
 #include "portable/work.cuh"
@@ -82,6 +81,10 @@ __device__ float* sums_at(const BackwardArguments& arguments, int64_t head, int 
   return arguments.grad_query_sums + ((head * 2 + half) * arguments.common.packed_rows_q + row) * columns;
 }
 
+/// Rows that a warp writes at once to shared memory have different turns.
+constexpr unsigned sums_turns = 4;
+__device__ inline unsigned turn_of_sums(int64_t row) { return static_cast<unsigned>(row) % sums_turns; }
+
 /// By a warp.
 template <class Config>
 __device__ void clear_sums(const BackwardArguments& arguments, const RowsLeft& left) {
@@ -132,20 +135,12 @@ __device__ void round_grad_query(const BackwardArguments& arguments) {
       }
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        // Of 16 columns, lane t of four has 2t, 2t + 1, 8 + 2t and 9 + 2t; it gets the four from 4t on.
-        const unsigned low = Element::pack(four[i].x * factor, four[i].y * factor);
-        const unsigned high = Element::pack(four[i].z * factor, four[i].w * factor);
-        const int source = (lane & ~3) + lane % 2 * 2;
-        const unsigned low_first = __shfl_sync(0xffffffffu, low, source);
-        const unsigned low_second = __shfl_sync(0xffffffffu, low, source + 1);
-        const unsigned high_first = __shfl_sync(0xffffffffu, high, source);
-        const unsigned high_second = __shfl_sync(0xffffffffu, high, source + 1);
-        const bool is_high = lane % 4 >= 2;
         const int row = begin + i * (32 / row_lanes) + lane_row;
-        const int turned = place ^ (static_cast<int>(left.row + row) & 1) * column_group;
-        if (row < rows && turned < Config::head_dim) {
-          *reinterpret_cast<uint2*>(gradient + row * params.grad_query.row_stride + turned) =
-              is_high ? uint2{high_first, high_second} : uint2{low_first, low_second};
+        const int column = place ^ static_cast<int>(turn_of_sums(left.row + row)) * 8;
+        if (row < rows && column < Config::head_dim) {
+          *reinterpret_cast<uint2*>(gradient + row * params.grad_query.row_stride + column) = {
+              Element::pack(four[i].x * factor, four[i].y * factor),
+              Element::pack(four[i].z * factor, four[i].w * factor)};
         }
       }
     }

@@ -13,6 +13,7 @@
 #include "hopper/rows.cuh"
 #include "hopper/schedule.cuh"
 #include "hopper/turns.cuh"
+#include "hopper/windows.cuh"
 #include "portable/work.cuh"
 
 namespace gdpa::hopper {
@@ -65,6 +66,7 @@ __device__ void describe_key_tile(KeyTile& tile, const BackwardArguments& argume
   tile.grad_query = first_query + rows_before;
   const portable::Owner queries{params.queries, arguments.common.packed_rows_q, params.heads_q, rows, params.batch};
   tile.turn = static_cast<int>(queries.first_place_of(b)) + first_query / rows;
+  tile.key_tile = work.tile;
   using Gradients = KeyGradients<Config>;
   const int64_t index = Gradients::batch_index(work);
   tile.grad_key = element_offset(Gradients::of_key(arguments), work.keys, index, first_key, work.head);
@@ -84,6 +86,8 @@ constexpr int key_schedule_shared_bytes = 0;
 /// A kernel of its own, a lane for each place; it also clears the sums of dQ that are used.
 /// Before a second pass, if there is one, it does all of this again.
 ///
+/// Where dQ has one order, the table was cleared before: tiles do not lie at their own places then.
+///
 /// Launch: grid any number of CTAs, best places / 64; block key_schedule_threads<Config>; no shared memory.
 template <class Config>
 __device__ void key_schedule(const BackwardArguments& arguments) {
@@ -98,6 +102,7 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
     if (*arguments.found == 0) return;
     if (blockIdx.x == 0 && threadIdx.x == 0) *arguments.places_taken = 0;
   }
+  if (Config::ordered) look_for_offsets_that_fall(arguments);
   for_all_rows_left<Config, warps>(arguments, [&](const RowsLeft& left) {
     if (left.keys > 0) clear_sums<Config>(arguments, left);
     if (Config::ordered && lane_index() < 2) {
@@ -115,7 +120,15 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
         const MaskOfSequence mask{params.mask, work.queries.count, work.keys.count};
         met = mask.queries_of(first_key, Config::tile_keys);
       }
-      if (lane_index() < places_at_once && place < places) {
+      if constexpr (Config::ordered) {
+        const auto in_window = [&] {
+          return static_cast<unsigned>(place_in_window(arguments.common, arguments.direct_keys, owner, work));
+        };
+        const unsigned place_of_tile = met.count > 0 ? in_window() : places;
+        if (place_of_tile < places) {
+          describe_key_tile<Config>(arguments.key_tiles[place_of_tile], arguments, work, met);
+        }
+      } else if (lane_index() < places_at_once && place < places) {
         KeyTile& tile = arguments.key_tiles[place];
         if (met.count > 0) {
           describe_key_tile<Config>(tile, arguments, work, met);

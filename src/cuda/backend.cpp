@@ -219,6 +219,7 @@ class Call {
     arguments.places = static_cast<unsigned>(plan.places);
     arguments.places_taken = static_cast<unsigned*>(memory.at(plan.workspace.places_taken));
     arguments.found = arguments.places_taken + 1;
+    arguments.offsets_fall = arguments.places_taken + 2;
     arguments.key_tiles = static_cast<hopper::KeyTile*>(memory.at(plan.workspace.key_tiles));
     if (plan.workspace.turns >= 0) {
       arguments.turns = static_cast<unsigned*>(memory.at(plan.workspace.turns));

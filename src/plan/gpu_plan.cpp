@@ -153,9 +153,10 @@ class Planner {
     const int64_t query_tiles = problem_.heads_q * queries_.most_tiles(kernel.tile_queries, 1);
     plan_.places = tiles;
     GpuWorkspace& workspace = plan_.workspace;
-    workspace.places_taken = take(2 * sizeof(unsigned));
+    workspace.places_taken = take(3 * sizeof(unsigned));
     workspace.zeroed_bytes = workspace.bytes;
     workspace.key_tiles = take(tiles * static_cast<int64_t>(sizeof(hopper::KeyTile)));
+    if (kernel.ordered) workspace.zeroed_bytes = workspace.bytes;
     const int64_t columns = 2 * hopper::half_columns(kernel.head_dim);
     if (kernel.ordered) {
       plan_.turns_of_head = queries_.most_tiles(kernel.tile_queries, 1);

@@ -1,0 +1,40 @@
+// Where tiles of keys stand in the table of backward if dQ has one order (turns.cuh): those of a head not one after the
+// other, since a CTA would begin one while the one before it is as far. The tiles of a window of batch entries stand in
+// rows, first the first tile of each head, then the second of each.
+//
+// The host includes this file too, to test it.
+#pragma once
+
+#include "hopper/arguments.cuh"
+#include "portable/work.cuh"
+
+namespace gdpa::hopper {
+
+/// Heads of a window, if one entry has no more. Of 132 CTAs with 32 tiles of queries each, one has done 8 of them when
+/// its head's next tile of keys is begun.
+constexpr int64_t heads_of_window = 32;
+
+/// The place of a tile of keys, which exists; `direct_keys` as of is_direct.
+GDPA_HOST_DEVICE inline int64_t place_in_window(const portable::Arguments& arguments, int direct_keys,
+                                                const portable::Owner& owner, const portable::Work& work) {
+  const int64_t entries = owner.heads < heads_of_window ? heads_of_window / owner.heads : 1;
+  const int64_t first = work.owner / entries * entries;
+  const int64_t end = first + entries < owner.entries ? first + entries : owner.entries;
+  const auto is_whole = [&](int64_t keys) { return is_direct(arguments.params.mask, keys, direct_keys); };
+  // Both tiles of an entry that one CTA takes stand in the first row.
+  const int64_t row = is_whole(work.keys.count) ? 0 : work.tile;
+  int64_t before = 0;  // tiles of a head each, of the rows before, and of this row's entries before
+  int64_t mine = 1;    // of a head of this entry in this row
+  for (int64_t b = first; b < end; ++b) {
+    const int64_t keys = portable::keys_of(arguments, b).count;
+    const int64_t tiles = (keys + owner.tile - 1) / owner.tile;
+    const int64_t of_row = is_whole(keys) ? tiles : 1;
+    const int64_t of_rows_before = clamp(row * of_row, 0, tiles);
+    const int64_t here = clamp(tiles - of_rows_before, 0, of_row);
+    before += of_rows_before + (b < work.owner ? here : 0);
+    if (b == work.owner) mine = here;
+  }
+  return (owner.first_place_of(first) + before) * owner.heads + work.head * mine + work.tile - row;
+}
+
+}  // namespace gdpa::hopper

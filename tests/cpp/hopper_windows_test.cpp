@@ -1,0 +1,91 @@
+// Where tiles of keys stand in the table of the Hopper backward if dQ has one order: the device code that says so, run
+// on the host.
+#include "hopper/windows.cuh"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <utility>
+#include <vector>
+
+namespace gdpa::hopper {
+namespace {
+
+constexpr int64_t tile_keys = 128;
+
+/// A jagged batch, and where the tiles of keys of each head stand, by entry and head.
+struct Batch {
+  std::vector<int64_t> offsets = {0};
+  int64_t table_size = 0;
+  std::map<std::pair<int64_t, int>, std::vector<int64_t>> places;
+
+  Batch(const std::vector<int64_t>& lengths, int64_t heads, int direct_keys) {
+    for (const int64_t length : lengths) offsets.push_back(offsets.back() + length);
+    portable::Arguments arguments{};
+    arguments.params.batch = static_cast<int64_t>(lengths.size());
+    arguments.params.heads_q = arguments.params.heads_k = heads;
+    arguments.params.queries.length = 1;
+    arguments.params.keys.cumulative = offsets.data();
+    arguments.params.keys.cumulative_is_int64 = true;
+    arguments.packed_rows_k = offsets.back();
+    const portable::Owner owner{arguments.params.keys, offsets.back(), heads, tile_keys, arguments.params.batch};
+    table_size = heads * owner.places();
+    for (int64_t place = 0; place < table_size; ++place) {
+      const portable::Work work = portable::find_work(arguments, owner, false, place);
+      if (work.exists) places[{work.owner, work.head}].push_back(place_in_window(arguments, direct_keys, owner, work));
+    }
+  }
+};
+
+std::vector<int64_t> drawn_lengths(std::mt19937& random, unsigned most) {
+  std::vector<int64_t> lengths(random() % 100 + 1);
+  for (int64_t& length : lengths) length = random() % 4 == 0 ? 0 : random() % most;
+  return lengths;
+}
+
+TEST(HopperWindows, EveryTileHasAPlaceOfItsOwnAndThoseOfAHeadRise) {
+  std::mt19937 random(1);
+  for (int round = 0; round < 300; ++round) {
+    const int64_t heads = std::vector<int64_t>{1, 2, 4, 7, 33}[random() % 5];
+    const Batch batch(drawn_lengths(random, 2000), heads, static_cast<int>(random() % 3 * tile_keys));
+    std::map<int64_t, int> taken;
+    for (const auto& [head, places] : batch.places) {
+      for (std::size_t i = 0; i < places.size(); ++i) {
+        ++taken[places[i]];
+        if (i > 0) {
+          EXPECT_LT(places[i - 1], places[i]);
+        }
+      }
+    }
+    for (const auto& [place, count] : taken) {
+      EXPECT_EQ(count, 1) << place;
+      EXPECT_GE(place, 0);
+      EXPECT_LT(place, batch.table_size);
+    }
+  }
+}
+
+TEST(HopperWindows, TheTilesOfAHeadStandAWindowApart) {
+  const Batch batch(std::vector<int64_t>(64, 2048), 4, 256);
+  for (const auto& [head, places] : batch.places) {
+    ASSERT_EQ(places.size(), 16);
+    for (std::size_t i = 1; i < places.size(); ++i) EXPECT_EQ(places[i] - places[i - 1], heads_of_window);
+  }
+}
+
+TEST(HopperWindows, TwoTilesThatOneCtaTakesStandSideBySide) {
+  std::mt19937 random(2);
+  for (int round = 0; round < 100; ++round) {
+    const Batch batch(drawn_lengths(random, 600), 3, 256);
+    for (const auto& [head, places] : batch.places) {
+      const auto entry = static_cast<std::size_t>(head.first);
+      if (batch.offsets[entry + 1] - batch.offsets[entry] <= 256 && places.size() == 2) {
+        EXPECT_EQ(places[1], places[0] + 1);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gdpa::hopper
