@@ -43,8 +43,10 @@ GDPA_HOST_DEVICE inline bool is_direct(const Mask& mask, int64_t length_k, int64
 /// them out, and where dK or dV is not finite, which may come of that, there is a second one with them, of all tiles.
 enum class BackwardPass : int { only, first, again };
 
-/// Whether the CTA that takes the place before takes this one too, and the one that takes this one the next.
-enum class KeyTileLinks : int { none, to_next, to_previous };
+/// Whether the CTA that takes this place takes the next one too, and has taken the one before.
+struct KeyTileLinks {
+  enum : int { none = 0, to_next = 1, to_previous = 2 };
+};
 
 /// Where dQ of a tile goes: to fp32 sums, or to the gradient, as the first of its tiles of keys or to what is there.
 enum class GradQuery : int { added_to_sums, stored, added };
@@ -52,7 +54,7 @@ enum class GradQuery : int { added_to_sums, stored, added };
 /// A tile of keys of one head, and the tiles of queries that meet it: `query_tiles` of each head of its group.
 struct KeyTile {
   int steps;           ///< tiles of queries of all heads; 0: there are no more tiles of keys
-  KeyTileLinks links;  ///< to the places beside it
+  int links;           ///< to the places beside it: of KeyTileLinks
   int query_tiles;
   int full_begin;  ///< tiles of queries [full_begin, full_end) of a head need no test of their scores
   int full_end;
@@ -79,7 +81,7 @@ struct KeyTile {
 struct BackwardArguments {
   portable::Arguments common;
   float scale;             ///< that of params
-  int direct_keys;         ///< of is_direct: no tile, one, or two
+  int direct_keys;         ///< of is_direct
   bool queries_shared;     ///< by the batch
   unsigned places;         ///< in the table
   unsigned* places_taken;  ///< zeroed before

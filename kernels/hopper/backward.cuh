@@ -16,7 +16,8 @@
 // n + 1, which may belong to the next tile of keys: nothing is drained between them. It computes P and f' of n + 1
 // while the other warpgroup, whose turn it is then, issues its products. Before the first tile and behind the last one
 // dQ and S are multiplied of whatever lies in the buffers, and dropped: a product under a condition would make all of
-// them wait for each other.
+// them wait for each other. A tile of keys with one tile of queries is the last before a new beginning, since K of the
+// next but one has no buffer before its dQ is there.
 //
 // Config: struct with
 //     using Element, Activation;      BFloat16 or Float16; what backward takes of src/activation/function.h
@@ -40,27 +41,23 @@
 
 namespace gdpa::hopper {
 
-/// What the computing warpgroups have to know of a step: a tile of queries of a tile of keys; or a pause, products of
-/// whatever lies in the buffers, which nobody keeps; or, where it does not exist, that there are no more. A pause
-/// follows a tile of keys that has one tile of queries only, since K of the next but one has no buffer before dQ of the
-/// first is there. The loader of Q finds it, so that no look-up lies between one product and the next.
+/// What the computing warpgroups have to know of a step, a tile of queries of a tile of keys; where it does not exist,
+/// that there are no more. The loader of Q finds it, so that no look-up lies between one product and the next.
 struct Step {
   enum : int {
     exists = 1,
-    computes = 2,  ///< it is no pause
-    adds = 4,      ///< to dK and dV; false for the first of a tile of keys
-    ends = 8,      ///< it is the last of a tile of keys
-    full = 16,     ///< scores need no test
-    summed = 32,   ///< dQ goes to sums
-    odd = 64,      ///< modulo 2, the number of steps before that are no pauses
-    turn = 128     ///< from here on: turn_of_sums of the first query
+    begins = 2,   ///< it is the first of a tile of keys
+    ends = 4,     ///< it is the last of it
+    alone = 8,    ///< it is the only one; or it does not exist
+    full = 16,    ///< scores need no test
+    summed = 32,  ///< dQ goes to sums
+    turn = 64     ///< from here on: turn_of_sums of the first query
   };
   int flags;
   int number;      ///< of the tile of keys
   int query_tile;  ///< of its head's
 
   __device__ __forceinline__ bool is(int flag) const { return (flags & flag) != 0; }
-  __device__ __forceinline__ bool begins() const { return (flags & (computes | adds)) == computes; }
 };
 
 /// Who is who, and what lies where in shared memory.
@@ -215,7 +212,6 @@ template <class Config>
 __device__ void load_keys_and_queries(const BackwardArguments& arguments, const BackwardPlan<Config>& plan) {
   using Plan = BackwardPlan<Config>;
   int step = 0;
-  int odd = 0;
   const auto filled = [&] { return plan.query_filled()[index_in<Config::stages>(step)]; };
   for_all_key_tiles(plan.tiles(), [&](const KeyTile& tile, int number) {
     wait_for_turn(plan.key_free(), number, 1);
@@ -225,25 +221,20 @@ __device__ void load_keys_and_queries(const BackwardArguments& arguments, const 
     for_all_query_tiles<Config>(tile, [&](int head, int row, int left) {
       wait_for_turn(plan.query_free(), step, 1);
       const int query_tile = row / Config::tile_queries;
-      int flags = Step::exists | Step::computes | odd;
-      if (left < tile.steps) flags |= Step::adds;
+      int flags = Step::exists;
+      if (left == tile.steps) flags |= Step::begins;
       if (left == 1) flags |= Step::ends;
+      if (tile.steps == 1) flags |= Step::alone;
       if (query_tile >= tile.full_begin && query_tile < tile.full_end) flags |= Step::full;
       if (tile.grad_query_is == GradQuery::added_to_sums) flags |= Step::summed;
       plan.step(step) = {flags + static_cast<int>(turn_of_sums(tile.grad_query)) * Step::turn, number, query_tile};
       filled().arrive_and_expect(Plan::QueryTile::bytes);
       plan.queries(step).load(arguments.query.map, filled().address, head, {tile.query.x + row, tile.query.y});
       ++step;
-      odd ^= Step::odd;
     });
-    if (tile.steps > 1) return;
-    wait_for_turn(plan.query_free(), step, 1);
-    plan.step(step) = {Step::exists | Step::full, number + 1, 0};
-    filled().arrive();
-    ++step;
   });
   wait_for_turn(plan.query_free(), step, 1);
-  plan.step(step) = {Step::full, 0, 0};
+  plan.step(step) = {Step::alone, 0, 0};
   filled().arrive();
 }
 
@@ -265,10 +256,6 @@ __device__ void load_values_and_grad_outputs(const BackwardArguments& arguments,
                                    {tile.query.x + row, tile.grad_output_y});
       ++step;
     });
-    if (tile.steps > 1) return;
-    wait_for_turn(plan.grad_output_free(), step, 1);
-    filled().arrive();
-    ++step;
   });
   wait_for_turn(plan.grad_output_free(), step, 1);
   filled().arrive();
@@ -284,26 +271,18 @@ __device__ void send_grad_queries(const BackwardArguments& arguments, const Back
 #pragma unroll
       for (int warpgroup = 0; warpgroup < Plan::warpgroups; ++warpgroup) {
         plan.grad_query_staged(warpgroup)[0].wait(parity);
-        bool is_other_free = false;
-        const auto free_other = [&] {
-          if (is_other_free) return;
-          is_other_free = true;
-          if constexpr (Config::ordered) {
-            wait_for_stores();
-            plan.turn(warpgroup ^ 1).pass_on();
-          } else {
-            wait_for_stores_to_read();
-          }
-          plan.staging_free(warpgroup ^ 1)[0].arrive();
-        };
+        wait_for_stores_to_read();
+        plan.staging_free(warpgroup ^ 1)[0].arrive();
         if constexpr (Config::ordered) {
           if (tile.grad_query_is == GradQuery::added_to_sums) {
             HeldTurn& turn = plan.turn(warpgroup);
             turn.ask(turn_of(arguments, head, tile.turn + row / Config::tile_queries, warpgroup), tile.key_tile);
-            while (!turn.has_come(arguments)) free_other();
+            while (!turn.has_come(arguments)) {
+              wait_for_stores();
+              plan.turn(warpgroup ^ 1).pass_on();
+            }
           }
         }
-        free_other();
         const unsigned staging = plan.grad_query(warpgroup);
         if (tile.grad_query_is == GradQuery::added_to_sums) {
           const int rows = min(Config::tile_queries, tile.length_q - tile.first_query - row);
@@ -321,6 +300,10 @@ __device__ void send_grad_queries(const BackwardArguments& arguments, const Back
           }
         }
         commit_stores();
+        if constexpr (Config::ordered) {
+          wait_for_stores<1>();
+          plan.turn(warpgroup ^ 1).pass_on();
+        }
       }
       parity ^= 1;
     });
@@ -347,6 +330,7 @@ struct Differentiating {
   using GradValueProduct = WarpgroupProduct<Element, columns_v>;
   using GradQueryProduct = WarpgroupProduct<Element, Plan::grad_query_columns>;
   static constexpr int turn_barrier = 1;  ///< numbered; one for each warpgroup's turn to issue
+  static constexpr int turn_threads = Plan::warpgroups * warpgroup_threads;
 
   const BackwardArguments& arguments;
   const Plan& plan;
@@ -521,10 +505,9 @@ struct Differentiating {
   }
 
   /// dQ of a step to the staging place, for the sender.
-  __device__ __forceinline__ void stage_grad_query(const Step& step) {
+  __device__ __forceinline__ void stage_grad_query(const Step& step, int number) {
     // The place has been freed as often as dQ was staged before, and the second one once more, with the first dQ.
-    plan.staging_free(warpgroup)[0].wait(static_cast<unsigned>(step.is(Step::odd)) ^ 1u ^
-                                         static_cast<unsigned>(warpgroup));
+    wait_for_turn(plan.staging_free(warpgroup), number, 1 ^ warpgroup);
     if (!step.is(Step::summed)) {
       stage_rounded(arguments.scale * tile_of(step).out_scale);
     } else if (arguments.common.params.out_scale.kind == OutputScale::Kind::number) {
@@ -615,70 +598,99 @@ struct Differentiating {
     return {arguments, tile_of(step), uniform(query_tile), warpgroup};
   }
 
-  __device__ __forceinline__ void run() {
-    constexpr int turn_threads = Plan::warpgroups * warpgroup_threads;
-    Step now = wait_for_step(0);
-    if (!now.is(Step::exists)) return;
-    if (warpgroup == 1) named_arrive(turn_barrier, turn_threads);  // the other begins
-
-    plan.tiles().wait(0);
-    wait_for_turn(plan.key_filled(), 0);
-    issue_scores(0, 0);
-    wait_for_turn(plan.value_filled(), 0);
-    wait_for_turn(plan.grad_output_filled(), 0);
-    issue_grad_weights(0);
+  /// S, dP, P and f' of a step before which nothing is under way.
+  __device__ __forceinline__ void begin(const Step& now, int step) {
+    plan.tiles().wait(now.number);
+    wait_for_turn(plan.key_filled(), now.number);
+    issue_scores(now.number, step);
+    wait_for_turn(plan.value_filled(), now.number);
+    wait_for_turn(plan.grad_output_filled(), step);
+    issue_grad_weights(step);
     wait_for_products<1>();
     apply_function();
-    if (!now.is(Step::full)) mask_weights(kept_queries(now, 0));
+    if (!now.is(Step::full)) mask_weights(kept_queries(now, step));
     wait_for_products<0>();
     if (now.is(Step::ends) && leads()) plan.value_free()[0].arrive();
+    // Else what these held before would take registers from the function.
+    for (float& sum : grad_key) sum = 0.0f;
+    for (float& sum : grad_value) sum = 0.0f;
+  }
 
-    Step last = now;
-    int step = 0;
-    do {
-      named_wait(turn_barrier + warpgroup, turn_threads);
-      issue_grad_value(step, now.is(Step::adds));
-      apply_derivative();
-      if (!now.is(Step::full)) mask_grad_scores(kept_queries(now, step));
-      write_grad_scores(step);
-      issue_grad_key(step, now.is(Step::adds));
-      if (step > 0) wait_for_turn(plan.grad_scores_written(), step - 1);
-      issue_grad_query(last.number, step + 1);
-      wait_for_products<1>();
-      release_step(step);
-      if (leads()) plan.grad_output_free()[index_in<Config::stages>(step)].arrive();
-      const Step next = wait_for_step(step + 1);
-      if (next.begins()) {
-        plan.tiles().wait(next.number);
-        wait_for_turn(plan.key_filled(), next.number);
-      }
-      issue_scores(next.number, step + 1);
-      named_arrive(turn_barrier + (warpgroup ^ 1), turn_threads);
-      publish_grad_scores(step);
-      wait_for_products<1>();
-      if (step > 0) {
-        if (leads()) plan.grad_scores_free()[index_in<Plan::score_stages>(step + 1)].arrive();
-        if (last.is(Step::computes)) stage_grad_query(last);
-        if (last.is(Step::ends)) release_keys(last.number);
-      }
-      if (next.begins()) wait_for_turn(plan.value_filled(), next.number);
-      wait_for_turn(plan.grad_output_filled(), step + 1);
-      issue_grad_weights(step + 1);
-      if (now.is(Step::ends)) store_grad_keys(tile_of(now));
-      wait_for_products<1>();
-      apply_function();
-      // A branch: the border of a block keeps the function above the wait for dP.
-      if (!next.is(Step::full)) mask_weights(kept_queries(next, step + 1));
-      wait_for_products<0>();
-      if (next.is(Step::ends) && leads()) plan.value_free()[0].arrive();
-      last = now;
-      now = next;
-      ++step;
-    } while (now.is(Step::exists));
-    wait_for_turn(plan.grad_scores_written(), step - 1);
-    issue_grad_query(last.number, step - 1);
+  /// dV, dS and dK of a step, and dQ of the one before, `last`, if it exists; waits for all but dQ.
+  __device__ __forceinline__ void differentiate(const Step& now, const Step& last, int step) {
+    named_wait(turn_barrier + warpgroup, turn_threads);
+    issue_grad_value(step, !now.is(Step::begins));
+    apply_derivative();
+    if (!now.is(Step::full)) mask_grad_scores(kept_queries(now, step));
+    write_grad_scores(step);
+    issue_grad_key(step, !now.is(Step::begins));
+    if (last.is(Step::exists)) wait_for_turn(plan.grad_scores_written(), step - 1);
+    issue_grad_query(last.number, step + 1);
+    wait_for_products<1>();
+    release_step(step);
+    if (leads()) plan.grad_output_free()[index_in<Config::stages>(step)].arrive();
+  }
+
+  /// Behind dQ of a step.
+  __device__ __forceinline__ void end(const Step& step, int number) {
+    if (leads()) plan.grad_scores_free()[index_in<Plan::score_stages>(number)].arrive();
+    stage_grad_query(step, number);
+    if (step.is(Step::ends)) release_keys(step.number);
+  }
+
+  __device__ __forceinline__ void finish(const Step& step, int number) {
+    wait_for_turn(plan.grad_scores_written(), number);
+    issue_grad_query(step.number, number);
     wait_for_products<0>();
-    if (last.is(Step::computes)) stage_grad_query(last);
+    end(step, number);
+  }
+
+  __device__ __forceinline__ void run() {
+    if (warpgroup == 1) named_arrive(turn_barrier, turn_threads);  // the other begins
+    Step now = wait_for_step(0);
+    int step = 0;
+    while (now.is(Step::exists)) {
+      begin(now, step);
+      Step last{0, now.number, 0};
+      while (!now.is(Step::alone)) {
+        differentiate(now, last, step);
+        const Step next = wait_for_step(step + 1);
+        if (next.is(Step::begins)) {
+          plan.tiles().wait(next.number);
+          wait_for_turn(plan.key_filled(), next.number);
+        }
+        issue_scores(next.number, step + 1);
+        named_arrive(turn_barrier + (warpgroup ^ 1), turn_threads);
+        publish_grad_scores(step);
+        wait_for_products<1>();
+        if (last.is(Step::exists)) end(last, step - 1);
+        if (next.is(Step::begins)) wait_for_turn(plan.value_filled(), next.number);
+        wait_for_turn(plan.grad_output_filled(), step + 1);
+        issue_grad_weights(step + 1);
+        if (now.is(Step::ends)) store_grad_keys(tile_of(now));
+        wait_for_products<1>();
+        apply_function();
+        // A branch: the border of a block keeps the function above the wait for dP.
+        if (!next.is(Step::full)) mask_weights(kept_queries(next, step + 1));
+        wait_for_products<0>();
+        if (next.is(Step::ends) && leads()) plan.value_free()[0].arrive();
+        last = now;
+        now = next;
+        ++step;
+      }
+      if (now.is(Step::exists)) {
+        differentiate(now, last, step);
+        named_arrive(turn_barrier + (warpgroup ^ 1), turn_threads);
+        publish_grad_scores(step);
+        wait_for_products<0>();
+        if (last.is(Step::exists)) end(last, step - 1);
+        store_grad_keys(tile_of(now));
+        finish(now, step);
+        now = wait_for_step(++step);
+      } else {
+        finish(last, step - 1);
+      }
+    }
   }
 };
 

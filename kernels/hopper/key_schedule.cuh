@@ -56,9 +56,10 @@ __device__ void describe_key_tile(KeyTile& tile, const BackwardArguments& argume
   tile.key = origin_of(arguments.key, params.keys, work.keys, b, first_key);
   tile.value_y = origin_of(arguments.value, params.keys, work.keys, b, first_key).y;
   const bool direct = is_direct(params.mask, work.keys.count, arguments.direct_keys);
-  const bool has_second = direct && work.keys.count > Config::tile_keys;
   tile.grad_query_is = !direct ? GradQuery::added_to_sums : work.tile == 0 ? GradQuery::stored : GradQuery::added;
-  tile.links = !has_second ? KeyTileLinks::none : work.tile == 0 ? KeyTileLinks::to_next : KeyTileLinks::to_previous;
+  tile.links = KeyTileLinks::none;
+  if (direct && first_key + Config::tile_keys < work.keys.count) tile.links |= KeyTileLinks::to_next;
+  if (direct && work.tile > 0) tile.links |= KeyTileLinks::to_previous;
   tile.grad_query_y = origin_of(arguments.grad_query, params.queries, work.queries, b, first_query).y;
   const int64_t rows_before = params.queries.cumulative != nullptr ? work.queries.begin
                               : arguments.queries_shared           ? 0
@@ -182,13 +183,13 @@ __device__ void deal_key_tiles(const BackwardArguments& arguments, const KeyRing
     int word = 0;
     if (!ends && lane < words) word = reinterpret_cast<const int*>(arguments.key_tiles + place)[lane];
     const int steps = __shfl_sync(0xffffffffu, word, 0);  // the first two of the table's words
-    const auto links = static_cast<KeyTileLinks>(__shfl_sync(0xffffffffu, word, 1));
-    const bool is_others = steps == 0 || (links == KeyTileLinks::to_previous && !is_linked);
+    const int links = __shfl_sync(0xffffffffu, word, 1);
+    const bool is_others = steps == 0 || ((links & KeyTileLinks::to_previous) != 0 && !is_linked);
     if (is_others && !ends) {
       is_linked = false;  // offsets that fall, which they must not, may have made a link to nothing
       continue;
     }
-    is_linked = links == KeyTileLinks::to_next;
+    is_linked = (links & KeyTileLinks::to_next) != 0;
     if (lane < words) {
       reinterpret_cast<int*>(&ring[dealt])[lane] = word;
       ring.publish(dealt);

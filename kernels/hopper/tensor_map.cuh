@@ -75,7 +75,12 @@ __device__ inline void commit_stores() { asm volatile("cp.async.bulk.commit_grou
 
 /// Waits until this thread's stores have read their shared memory, or have ended.
 __device__ inline void wait_for_stores_to_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
-__device__ inline void wait_for_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+
+/// All but the last `under_way` groups of them have arrived.
+template <int under_way = 0>
+__device__ inline void wait_for_stores() {
+  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(under_way) : "memory");
+}
 
 /// Orders what this thread has loaded from global memory before the copies that it starts.
 __device__ inline void order_copies_behind_loads() { asm volatile("fence.proxy.async.global;" ::: "memory"); }

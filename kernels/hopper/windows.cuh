@@ -21,7 +21,7 @@ GDPA_HOST_DEVICE inline int64_t place_in_window(const portable::Arguments& argum
   const int64_t first = work.owner / entries * entries;
   const int64_t end = first + entries < owner.entries ? first + entries : owner.entries;
   const auto is_whole = [&](int64_t keys) { return is_direct(arguments.params.mask, keys, direct_keys); };
-  // Both tiles of an entry that one CTA takes stand in the first row.
+  // All tiles of an entry that one CTA takes stand in the first row.
   const int64_t row = is_whole(work.keys.count) ? 0 : work.tile;
   int64_t before = 0;  // tiles of a head each, of the rows before, and of this row's entries before
   int64_t mine = 1;    // of a head of this entry in this row

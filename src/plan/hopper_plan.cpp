@@ -115,8 +115,12 @@ void choose_hopper_tiles(KernelSpec& kernel, int64_t mean_keys) {
 
 int direct_keys(const Problem& problem, const Gpu& gpu) {
   if (problem.shares_queries()) return 0;
-  const bool has_work_for_all = problem.batch * problem.heads_k >= gpu.multiprocessors;
-  return (has_work_for_all ? 2 : 1) * hopper::backward_tile_keys;
+  // What a CTA has at the end while others have none shall be little beside all that it had.
+  const int64_t heads = problem.batch * problem.heads_k;
+  // Of shared keys, dQ of a part of the batch has left the second-level cache before the next tile adds to it.
+  const int most = problem.shares_keys() ? 2 : 4;
+  const int tiles = heads < gpu.multiprocessors ? 1 : heads < int64_t{8} * gpu.multiprocessors ? 2 : most;
+  return tiles * hopper::backward_tile_keys;
 }
 
 bool is_all_direct(const Problem& problem, const Gpu& gpu) {
