@@ -83,6 +83,7 @@ struct BackwardArguments {
   float scale;             ///< that of params
   int direct_keys;         ///< of is_direct
   bool queries_shared;     ///< by the batch
+  int heads_of_window;     ///< in deterministic mode: of place_in_window
   unsigned places;         ///< in the table
   unsigned* places_taken;  ///< zeroed before
   unsigned* found;         ///< not finite, in the first pass; zeroed before
@@ -90,7 +91,8 @@ struct BackwardArguments {
   unsigned* offsets_fall;  ///< whether they do, which they must not; zeroed before
   unsigned* turns;         ///< in deterministic mode
   int turns_of_head;
-  float* grad_query_sums;  ///< (heads, two halves of the columns, rows), each row contiguous in the columns of a half
+  float* grad_query_sums;  ///< (heads, two halves of the columns, rows), each row contiguous in the columns of a half;
+                           ///< null: every dQ is stored at once
   MappedOperand query, key, value, grad_output, grad_query;
 };
 

@@ -100,7 +100,8 @@ struct BackwardPlan {
   static constexpr int score_barriers_at = value_barriers_at + 2 * Barrier::bytes;
   static constexpr int staging_barriers_at = score_barriers_at + 2 * Barriers<score_stages>::bytes;
   static constexpr int turns_at = staging_barriers_at + 2 * warpgroups * Barrier::bytes;
-  static constexpr int steps_at = turns_at + warpgroups * static_cast<int>(sizeof(HeldTurn));
+  static constexpr int held_turns = 2;  ///< one that is asked for, one that is not passed on yet
+  static constexpr int steps_at = turns_at + held_turns * static_cast<int>(sizeof(HeldTurn));
   static constexpr int shared_bytes = steps_at + Config::stages * static_cast<int>(sizeof(Step));
   static_assert(shared_bytes <= 227 * 1024, "more than a CTA can have");
 
@@ -144,10 +145,8 @@ struct BackwardPlan {
     return {at(staging_barriers_at + (warpgroups + warpgroup) * Barrier::bytes)};
   }
 
-  /// Of the sender, for what a staging place holds.
-  __device__ HeldTurn& turn(int warpgroup) const {
-    return *reinterpret_cast<HeldTurn*>(memory + turns_at + warpgroup * static_cast<int>(sizeof(HeldTurn)));
-  }
+  /// Of the sender.
+  __device__ HeldTurn& turn(unsigned number) const { return reinterpret_cast<HeldTurn*>(memory + turns_at)[number]; }
 
   /// As long as its buffer of Q.
   __device__ Step& step(int number) const {
@@ -155,7 +154,7 @@ struct BackwardPlan {
   }
 
   __device__ void initialise() const {
-    for (int warpgroup = 0; warpgroup < warpgroups; ++warpgroup) turn(warpgroup).number = nullptr;
+    for (unsigned held = 0; held < held_turns; ++held) turn(held).number = nullptr;
     query_filled().initialise(1);
     query_free().initialise(warpgroups * warpgroup_threads / 32);
     grad_output_filled().initialise(1);
@@ -262,27 +261,30 @@ __device__ void load_values_and_grad_outputs(const BackwardArguments& arguments,
 }
 
 /// The sender: dQ from the staging places to where it goes. What one holds is on its way while the other is filled.
+///
+/// In deterministic mode it asks for its turn before dQ is there, and passes it on behind the next tile's first half,
+/// when both halves have arrived: to ask and to pass on take a way to memory and back each.
 template <class Config>
 __device__ void send_grad_queries(const BackwardArguments& arguments, const BackwardPlan<Config>& plan) {
   using Plan = BackwardPlan<Config>;
+  // Of shared keys, dQ has left the second-level cache since the tile of keys before, and to add there is slow.
+  constexpr int prefetched_queries = 4 * Config::tile_queries;
   unsigned parity = 0;  // of the times that each place was filled
   for_all_key_tiles(plan.tiles(), [&](const KeyTile& tile, int) {
     for_all_query_tiles<Config>(tile, [&](int head, int row, int left) {
+      if constexpr (Config::ordered) {
+        if (tile.grad_query_is == GradQuery::added_to_sums) {
+          HeldTurn& turn = plan.turn(parity);
+          turn.ask(turn_of(arguments, head, tile.turn + row / Config::tile_queries), tile.key_tile);
+          while (!turn.has_come(arguments)) {
+            wait_for_stores();
+            plan.turn(parity ^ 1).pass_on();
+          }
+        }
+      }
 #pragma unroll
       for (int warpgroup = 0; warpgroup < Plan::warpgroups; ++warpgroup) {
         plan.grad_query_staged(warpgroup)[0].wait(parity);
-        wait_for_stores_to_read();
-        plan.staging_free(warpgroup ^ 1)[0].arrive();
-        if constexpr (Config::ordered) {
-          if (tile.grad_query_is == GradQuery::added_to_sums) {
-            HeldTurn& turn = plan.turn(warpgroup);
-            turn.ask(turn_of(arguments, head, tile.turn + row / Config::tile_queries, warpgroup), tile.key_tile);
-            while (!turn.has_come(arguments)) {
-              wait_for_stores();
-              plan.turn(warpgroup ^ 1).pass_on();
-            }
-          }
-        }
         const unsigned staging = plan.grad_query(warpgroup);
         if (tile.grad_query_is == GradQuery::added_to_sums) {
           const int rows = min(Config::tile_queries, tile.length_q - tile.first_query - row);
@@ -296,20 +298,25 @@ __device__ void send_grad_queries(const BackwardArguments& arguments, const Back
           } else {
             // What the tile of keys before has stored is there.
             if (left == tile.steps) wait_for_stores();
+            if (Config::keys_shared) prefetch_box(map, column, head, {origin.x + prefetched_queries, origin.y});
             add_box(map, staging, column, head, origin);
           }
         }
         commit_stores();
+        wait_for_stores_to_read();
+        plan.staging_free(warpgroup)[0].arrive();
         if constexpr (Config::ordered) {
-          wait_for_stores<1>();
-          plan.turn(warpgroup ^ 1).pass_on();
+          if (warpgroup == 0) {
+            wait_for_stores<1>();
+            plan.turn(parity ^ 1).pass_on();
+          }
         }
       }
       parity ^= 1;
     });
   });
   wait_for_stores();
-  if constexpr (Config::ordered) plan.turn(Plan::warpgroups - 1).pass_on();
+  if constexpr (Config::ordered) plan.turn(parity ^ 1).pass_on();
 }
 
 /// One warpgroup that computes.
@@ -455,13 +462,20 @@ struct Differentiating {
     }
   }
 
-  /// Weights that do not count become 0, whatever they are.
+  /// Weights that do not count become 0, whatever they are, and so does f' there: dS is 0 then, but for gradients
+  /// that are not finite.
   __device__ __forceinline__ void mask_weights(const KeptQueries& kept) {
 #pragma unroll
     for (int i = 0; i < queries / 2; i += 2) {
       unsigned& pair = weights[i / 8][i % 8 / 2];
-      if (!kept.holds(i)) pair &= 0xffff0000u;
-      if (!kept.holds(i + 1)) pair &= 0x0000ffffu;
+      if (!kept.holds(i)) {
+        pair &= 0xffff0000u;
+        scores[i] = 0.0f;
+      }
+      if (!kept.holds(i + 1)) {
+        pair &= 0x0000ffffu;
+        scores[i + 1] = 0.0f;
+      }
     }
   }
 
@@ -469,12 +483,6 @@ struct Differentiating {
   __device__ __forceinline__ void apply_derivative() {
 #pragma unroll
     for (int i = 0; i < queries / 2; ++i) grad_weights[i] *= scores[i];
-  }
-  __device__ __forceinline__ void mask_grad_scores(const KeptQueries& kept) {
-#pragma unroll
-    for (int i = 0; i < queries / 2; ++i) {
-      if (!kept.holds(i)) grad_weights[i] = 0.0f;
-    }
   }
 
   /// dS, rounded, as an operand and to shared memory, where the other warpgroup sees it once it is published.
@@ -506,8 +514,7 @@ struct Differentiating {
 
   /// dQ of a step to the staging place, for the sender.
   __device__ __forceinline__ void stage_grad_query(const Step& step, int number) {
-    // The place has been freed as often as dQ was staged before, and the second one once more, with the first dQ.
-    wait_for_turn(plan.staging_free(warpgroup), number, 1 ^ warpgroup);
+    wait_for_turn(plan.staging_free(warpgroup), number, 1);
     if (!step.is(Step::summed)) {
       stage_rounded(arguments.scale * tile_of(step).out_scale);
     } else if (arguments.common.params.out_scale.kind == OutputScale::Kind::number) {
@@ -621,7 +628,6 @@ struct Differentiating {
     named_wait(turn_barrier + warpgroup, turn_threads);
     issue_grad_value(step, !now.is(Step::begins));
     apply_derivative();
-    if (!now.is(Step::full)) mask_grad_scores(kept_queries(now, step));
     write_grad_scores(step);
     issue_grad_key(step, !now.is(Step::begins));
     if (last.is(Step::exists)) wait_for_turn(plan.grad_scores_written(), step - 1);
@@ -707,7 +713,7 @@ __device__ void backward(const BackwardArguments& arguments) {
     give_registers_back<Plan::other_registers>();
     const unsigned warp = fresh_thread_index() / 32;
     if (warp == 0) {
-      deal_key_tiles<Config::ordered>(arguments, plan.tiles(), plan.key_filled());
+      deal_key_tiles(arguments, plan.tiles(), plan.key_filled());
     } else if (lane_index() == 0) {
       if (warp == 1) {
         load_keys_and_queries<Config>(arguments, plan);

@@ -42,7 +42,8 @@ __device__ void describe_key_tile(KeyTile& tile, const BackwardArguments& argume
   tile.length_q = work.queries.count;
   tile.length_k = work.keys.count;
   const auto is_full = [&](int i) { return mask.is_full(first_query + i * rows, rows, first_key, Config::tile_keys); };
-  int begin = 0, end = query_tiles;
+  const bool cuts_keys = first_key + Config::tile_keys > work.keys.count;  // then none is full
+  int begin = cuts_keys ? query_tiles : 0, end = query_tiles;
   while (begin < end && !is_full(begin)) ++begin;
   while (begin < end && !is_full(end - 1)) --end;
   tile.full_begin = begin;
@@ -104,12 +105,13 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
     if (blockIdx.x == 0 && threadIdx.x == 0) *arguments.places_taken = 0;
   }
   if (Config::ordered) look_for_offsets_that_fall(arguments);
-  for_all_rows_left<Config, warps>(arguments, [&](const RowsLeft& left) {
+  const auto clear = [&](const RowsLeft& left) {
     if (left.keys > 0) clear_sums<Config>(arguments, left);
-    if (Config::ordered && lane_index() < 2) {
-      *turn_of(arguments, left.head, left.turn, lane_index()) = static_cast<unsigned>(left.first_key_tile);
+    if (Config::ordered && lane_index() == 0) {
+      *turn_of(arguments, left.head, left.turn) = static_cast<unsigned>(left.first_key_tile);
     }
-  });
+  };
+  if (arguments.grad_query_sums != nullptr) for_all_rows_left<Config, warps>(arguments, clear);
   for (unsigned first = (blockIdx.x * warps + threadIdx.x / 32) * places_at_once; first < places;
        first += gridDim.x * warps * places_at_once) {
     look_up_places(arguments, owner, false, first, [&](portable::Work work) {
@@ -123,7 +125,8 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
       }
       if constexpr (Config::ordered) {
         const auto in_window = [&] {
-          return static_cast<unsigned>(place_in_window(arguments.common, arguments.direct_keys, owner, work));
+          return static_cast<unsigned>(
+              place_in_window(arguments.common, arguments.direct_keys, arguments.heads_of_window, owner, work));
         };
         const unsigned place_of_tile = met.count > 0 ? in_window() : places;
         if (place_of_tile < places) {
@@ -160,19 +163,20 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
 }
 
 /// The dealer's work: takes one place after the other, which CTAs share by a counter, and fills the ring; ends it with
-/// a tile of no steps. A place is taken late, when the ring has room for it; where dQ has one order, when the place
-/// before has begun: a CTA that held places while it works on others would let those wait that hold the next ones.
-template <bool ordered>
-__device__ void deal_key_tiles(const BackwardArguments& arguments, const KeyRing& ring,
+/// a tile of no steps. A place is taken late: when the place before has begun, so that no CTA holds what others could
+/// do, or what others wait for; only if that one is short, as soon as the ring has room.
+__device__ inline void deal_key_tiles(const BackwardArguments& arguments, const KeyRing& ring,
                                const Barriers<2>& keys_filled) {
   constexpr int words = key_tile_words;
+  constexpr int steps_to_wait = 4;  // take as long as the next tile's way from the table to K in shared memory
   const int lane = lane_index();
   unsigned place = 0;
   bool is_linked = false;  // to the place before
+  bool is_late = false;
   int dealt = 0;
   for (;;) {
-    ring.wait_free(ordered ? dealt + 1 : dealt);
-    if (ordered && dealt == 1) wait_for_turn(keys_filled, 0);
+    ring.wait_free(is_late ? dealt + 1 : dealt);
+    if (is_late && dealt == 1) wait_for_turn(keys_filled, 0);
     if (is_linked) {
       ++place;
     } else {
@@ -190,6 +194,7 @@ __device__ void deal_key_tiles(const BackwardArguments& arguments, const KeyRing
       continue;
     }
     is_linked = (links & KeyTileLinks::to_next) != 0;
+    is_late = steps >= steps_to_wait;
     if (lane < words) {
       reinterpret_cast<int*>(&ring[dealt])[lane] = word;
       ring.publish(dealt);

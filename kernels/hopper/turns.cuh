@@ -1,6 +1,6 @@
-// One order for the additions to fp32 sums of dQ, in deterministic mode: each half of the columns of a tile of queries
-// has a number in global memory, that of the tile of keys whose turn it is. Who adds waits for its own number, and
-// passes the turn on when the copy engine has added.
+// One order for the additions to fp32 sums of dQ, in deterministic mode: each tile of queries has a number in global
+// memory, that of the tile of keys whose turn it is. Who adds waits for its own number, and passes the turn on when the
+// copy engine has added.
 //
 // So a CTA follows the one that has the tile of keys before by a tile of queries or two, and waits for it until it
 // does. It waits less where it begins as much later: the tiles of a head do not follow each other in the table. Those
@@ -16,9 +16,9 @@
 
 namespace gdpa::hopper {
 
-/// The number of a half of the columns of a head's tile of queries; `place` is that of the tile among those of a head.
-__device__ inline unsigned* turn_of(const BackwardArguments& arguments, int head, int place, int half) {
-  return arguments.turns + (int64_t{head} * arguments.turns_of_head + place) * 2 + half;
+/// The number of a head's tile of queries; `place` is that of the tile among those of a head.
+__device__ inline unsigned* turn_of(const BackwardArguments& arguments, int head, int place) {
+  return arguments.turns + int64_t{head} * arguments.turns_of_head + place;
 }
 
 /// A turn that is asked for, and not passed on yet; in shared memory, since its owner has no register for it. By one

@@ -10,13 +10,11 @@
 
 namespace gdpa::hopper {
 
-/// Heads of a window, if one entry has no more. Of 132 CTAs with 32 tiles of queries each, one has done 8 of them when
-/// its head's next tile of keys is begun.
-constexpr int64_t heads_of_window = 32;
-
-/// The place of a tile of keys, which exists; `direct_keys` as of is_direct.
+/// The place of a tile of keys, which exists; `direct_keys` as of is_direct. A window has so many heads, or those of one
+/// entry if these are more.
 GDPA_HOST_DEVICE inline int64_t place_in_window(const portable::Arguments& arguments, int direct_keys,
-                                                const portable::Owner& owner, const portable::Work& work) {
+                                                int64_t heads_of_window, const portable::Owner& owner,
+                                                const portable::Work& work) {
   const int64_t entries = owner.heads < heads_of_window ? heads_of_window / owner.heads : 1;
   const int64_t first = work.owner / entries * entries;
   const int64_t end = first + entries < owner.entries ? first + entries : owner.entries;

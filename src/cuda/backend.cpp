@@ -216,6 +216,7 @@ class Call {
     hopper::BackwardArguments arguments = map_backward(problem_, common, plan);
     arguments.direct_keys = plan.direct_keys;
     arguments.queries_shared = problem_.shares_queries();
+    arguments.heads_of_window = static_cast<int>(plan.heads_of_window);
     arguments.places = static_cast<unsigned>(plan.places);
     arguments.places_taken = static_cast<unsigned*>(memory.at(plan.workspace.places_taken));
     arguments.found = arguments.places_taken + 1;

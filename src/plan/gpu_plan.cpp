@@ -160,7 +160,8 @@ class Planner {
     const int64_t columns = 2 * hopper::half_columns(kernel.head_dim);
     if (kernel.ordered) {
       plan_.turns_of_head = queries_.most_tiles(kernel.tile_queries, 1);
-      workspace.turns = take(2 * problem_.heads_q * plan_.turns_of_head * static_cast<int64_t>(sizeof(unsigned)));
+      plan_.heads_of_window = heads_of_window(problem_, gpu_);
+      workspace.turns = take(problem_.heads_q * plan_.turns_of_head * static_cast<int64_t>(sizeof(unsigned)));
     }
     if (!all_direct) workspace.grad_query = take_sums(problem_.rows_q, problem_.heads_q, columns);
     if (kernel.keys_shared) take_key_slabs();

@@ -94,7 +94,8 @@ struct GpuPlan {
   GpuWorkspace workspace;
   std::vector<GpuStep> steps;
   int64_t turns_of_head = 0;  ///< hopper: tiles of queries that have one, at most
-  int64_t places = 0;         ///< hopper: of the table that backward's schedule writes
+  int64_t heads_of_window = 0;  ///< hopper: in deterministic mode, of the table that backward's schedule writes
+  int64_t places = 0;         ///< hopper: of that table
   int direct_keys = 0;        ///< hopper: up to which one CTA of backward takes all keys of a sequence
   bool deterministic = true;
   double output_factor = 1;  ///< forward, where scores are not scaled: of every output, beside out_scale

@@ -123,6 +123,16 @@ int direct_keys(const Problem& problem, const Gpu& gpu) {
   return tiles * hopper::backward_tile_keys;
 }
 
+int64_t heads_of_window(const Problem& problem, const Gpu& gpu) {
+  // So many that a CTA has gone `ahead` steps when its head's next tile of keys is begun. More would keep less of them in
+  // the second-level cache; and each tile looks at the entries of a window.
+  constexpr int64_t ahead = 4, least = 8, most = 64;
+  const int64_t entries = problem.query_form == Form::shared ? 1 : std::max<int64_t>(1, problem.batch);
+  const int64_t tiles = (problem.rows_q / entries + hopper::backward_tile_queries - 1) / hopper::backward_tile_queries;
+  const int64_t steps = std::max<int64_t>(1, tiles * (problem.heads_q / problem.heads_k));
+  return std::clamp(ahead * gpu.multiprocessors / steps, least, most);
+}
+
 bool is_all_direct(const Problem& problem, const Gpu& gpu) {
   if (problem.key_form == Form::jagged || problem.batch == 0) return false;
   const int64_t length = problem.key_form == Form::shared ? problem.rows_k : problem.rows_k / problem.batch;

@@ -292,6 +292,16 @@ TEST(GpuPlan, FewDenseKeysNeedNoSumsOfDQAndAreDeterministic) {
   EXPECT_TRUE(needs_sums(problem)) << "a sequence may be longer than the mean";
 }
 
+TEST(GpuPlan, WhereThereAreManySequencesForEachCtaItTakesAllOfUpToFourTilesOfKeys) {
+  constexpr int64_t few = 527, many = 528;  // of two heads each, for 132 CTAs
+  const GpuPlan plan = hopper_plan_of(dense_keys(many, 512));
+  EXPECT_EQ(plan.direct_keys, 512);
+  EXPECT_EQ(plan.workspace.grad_query, -1);
+  EXPECT_TRUE(plan.deterministic);
+  EXPECT_EQ(hopper_plan_of(dense_keys(few, 512)).direct_keys, 256);
+  EXPECT_GE(hopper_plan_of(dense_keys(many, 513)).workspace.grad_query, 0);
+}
+
 TEST(GpuPlan, WhereThereAreFewSequencesACtaTakesOneTileOfKeysAlone) {
   const GpuPlan two_tiles = hopper_plan_of(dense_keys(60, 256)), one_tile = hopper_plan_of(dense_keys(60, 128));
   EXPECT_EQ(two_tiles.direct_keys, 128);
@@ -441,8 +451,21 @@ TEST(GpuPlan, DeterministicModeOfTheHopperBackwardAddsATurnForEachTileOfQueries)
   EXPECT_EQ(one_order.steps[2].kernel, any_order.steps[2].kernel);
   EXPECT_EQ(one_order.turns_of_head, 1000 / 64 + 10 + 1);
   const int64_t bytes = one_order.workspace.bytes - any_order.workspace.bytes;
-  EXPECT_EQ(bytes, (4 * one_order.turns_of_head * 2 * 4 + 255) / 256 * 256) << "of 4 heads, and two halves of columns";
+  EXPECT_EQ(bytes, (4 * one_order.turns_of_head * 4 + 255) / 256 * 256) << "of 4 heads";
   EXPECT_EQ(any_order.workspace.turns, -1);
+}
+
+TEST(GpuPlan, ACtaOfDeterministicModeHasGoneFourStepsWhenItsHeadsNextTileOfKeysIsBegun) {
+  Problem problem = dense_keys(64, 2048);
+  problem.deterministic = true;
+  const auto heads_of_window = [&](int64_t queries) {
+    problem.rows_q = problem.batch * queries;
+    return hopper_plan_of(problem).heads_of_window;
+  };
+  EXPECT_EQ(heads_of_window(1024), 16) << "16 tiles of two heads, of 132 CTAs";
+  EXPECT_EQ(heads_of_window(512), 33);
+  EXPECT_EQ(heads_of_window(1), 64);
+  EXPECT_EQ(heads_of_window(100'000), 8);
 }
 
 TEST(GpuPlan, OfTheHopperBackwardOnlyTheCounterIsClearedBeforeIt) {

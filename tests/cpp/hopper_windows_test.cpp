@@ -20,7 +20,7 @@ struct Batch {
   int64_t table_size = 0;
   std::map<std::pair<int64_t, int>, std::vector<int64_t>> places;
 
-  Batch(const std::vector<int64_t>& lengths, int64_t heads, int direct_keys) {
+  Batch(const std::vector<int64_t>& lengths, int64_t heads, int direct_keys, int64_t heads_of_window) {
     for (const int64_t length : lengths) offsets.push_back(offsets.back() + length);
     portable::Arguments arguments{};
     arguments.params.batch = static_cast<int64_t>(lengths.size());
@@ -33,7 +33,9 @@ struct Batch {
     table_size = heads * owner.places();
     for (int64_t place = 0; place < table_size; ++place) {
       const portable::Work work = portable::find_work(arguments, owner, false, place);
-      if (work.exists) places[{work.owner, work.head}].push_back(place_in_window(arguments, direct_keys, owner, work));
+      if (!work.exists) continue;
+      places[{work.owner, work.head}].push_back(
+          place_in_window(arguments, direct_keys, heads_of_window, owner, work));
     }
   }
 };
@@ -48,7 +50,8 @@ TEST(HopperWindows, EveryTileHasAPlaceOfItsOwnAndThoseOfAHeadRise) {
   std::mt19937 random(1);
   for (int round = 0; round < 300; ++round) {
     const int64_t heads = std::vector<int64_t>{1, 2, 4, 7, 33}[random() % 5];
-    const Batch batch(drawn_lengths(random, 2000), heads, static_cast<int>(random() % 3 * tile_keys));
+    const Batch batch(drawn_lengths(random, 2000), heads, static_cast<int>(random() % 5 * tile_keys),
+                      static_cast<int64_t>(random() % 64 + 1));
     std::map<int64_t, int> taken;
     for (const auto& [head, places] : batch.places) {
       for (std::size_t i = 0; i < places.size(); ++i) {
@@ -67,22 +70,23 @@ TEST(HopperWindows, EveryTileHasAPlaceOfItsOwnAndThoseOfAHeadRise) {
 }
 
 TEST(HopperWindows, TheTilesOfAHeadStandAWindowApart) {
-  const Batch batch(std::vector<int64_t>(64, 2048), 4, 256);
-  for (const auto& [head, places] : batch.places) {
-    ASSERT_EQ(places.size(), 16);
-    for (std::size_t i = 1; i < places.size(); ++i) EXPECT_EQ(places[i] - places[i - 1], heads_of_window);
+  for (const int64_t heads_of_window : {8, 16, 32}) {
+    const Batch batch(std::vector<int64_t>(64, 2048), 4, 256, heads_of_window);
+    for (const auto& [head, places] : batch.places) {
+      ASSERT_EQ(places.size(), 16);
+      for (std::size_t i = 1; i < places.size(); ++i) EXPECT_EQ(places[i] - places[i - 1], heads_of_window);
+    }
   }
 }
 
-TEST(HopperWindows, TwoTilesThatOneCtaTakesStandSideBySide) {
+TEST(HopperWindows, TilesThatOneCtaTakesStandSideBySide) {
   std::mt19937 random(2);
   for (int round = 0; round < 100; ++round) {
-    const Batch batch(drawn_lengths(random, 600), 3, 256);
+    const Batch batch(drawn_lengths(random, 900), 3, 512, 32);
     for (const auto& [head, places] : batch.places) {
       const auto entry = static_cast<std::size_t>(head.first);
-      if (batch.offsets[entry + 1] - batch.offsets[entry] <= 256 && places.size() == 2) {
-        EXPECT_EQ(places[1], places[0] + 1);
-      }
+      if (batch.offsets[entry + 1] - batch.offsets[entry] > 512) continue;
+      for (std::size_t i = 1; i < places.size(); ++i) EXPECT_EQ(places[i], places[i - 1] + 1);
     }
   }
 }
