@@ -69,8 +69,9 @@ class SdpaNested(Packed):
         causal = case.mask == "causal"
 
         def nested(rows: Tensor, row_offsets: Tensor, lengths: tuple[int, ...]) -> Tensor:
+            # On the processor it asks for a GPU where the rows are views of a fused projection.
             jagged = torch.nested.nested_tensor_from_jagged(
-                rows, row_offsets, min_seqlen=min(lengths), max_seqlen=max(lengths)
+                rows.contiguous(), row_offsets, min_seqlen=min(lengths), max_seqlen=max(lengths)
             )
             return jagged.transpose(1, 2)
 
