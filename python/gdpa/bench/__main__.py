@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gdpa.bench.cases import Case
     from gdpa.bench.device import Device
+    from gdpa.bench.document import Document
     from gdpa.bench.figures import Figure
     from gdpa.bench.measure import Effort, Result
     from gdpa.bench.report import Report
     from gdpa.bench.systems import System
+    from gdpa.bench.training.report import TrainingReport
 
 STANDARD_OUTPUT = Path("-")
 DTYPES = ("float32", "float64", "bfloat16", "float16")
@@ -25,6 +27,7 @@ SHORT_DTYPES = {"fp32": "float32", "fp64": "float64", "bf16": "bfloat16", "fp16"
 
 EXAMPLES = """examples:
   python -m gdpa.bench --figures
+  python -m gdpa.bench --training-step --device cuda --report
   python -m gdpa.bench --suite anchors --device cuda --report
   python -m gdpa.bench --suite hopper --systems gdpa --direction fwd --report fwd
   python -m gdpa.bench --suite hopper --systems gdpa --direction bwd --report bwd
@@ -64,6 +67,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     what = parser.add_argument_group("what is timed")
     what.add_argument("--figures", action="store_true", help="the project's figures against their goals; minutes")
+    what.add_argument(
+        "--training-step", action="store_true",
+        help="a step of a block (projections, attention, PFFN) on gdpa, padded, and with softmax; a minute on a GPU",
+    )  # fmt: skip
     what.add_argument("--suite", metavar="NAME", help="a built-in list of shapes; a wrong name shows the names")
     what.add_argument("--shapes", nargs="+", metavar="SHAPE", help="of the suite: names, numbers or ranges such as 3-7")
     what.add_argument("--scale-batch", type=float, default=1.0, metavar="F", help="factor on the suite's batch (1)")
@@ -192,7 +199,7 @@ def chosen_work(options: argparse.Namespace, systems: list[System]) -> list[tupl
 def run_cases(options: argparse.Namespace, device: Device, effort: Effort, systems: list[System]) -> Result:
     from gdpa.bench.estimate import estimate
     from gdpa.bench.measure import Result, measure
-    from gdpa.bench.progress import Progress, in_words
+    from gdpa.bench.progress import Progress
     from gdpa.bench.rows import write_json
 
     plan = chosen_work(options, systems)
@@ -207,10 +214,16 @@ def run_cases(options: argparse.Namespace, device: Device, effort: Effort, syste
         if options.report:
             report_of(options, device, effort, result, []).write_document(options.report)
     progress.finish()
+    say_first_calls(result)
+    return result
+
+
+def say_first_calls(result: Result) -> None:
+    from gdpa.bench.progress import in_words
+
     taken = sorted(((seconds, name) for name, seconds in result.first_calls.items()), reverse=True)
     words = ", ".join(f"{name} {in_words(seconds)}" for seconds, name in taken)
     print(f"first calls, with what they compile: {words}", file=sys.stderr)
-    return result
 
 
 def run_figures(options: argparse.Namespace, device: Device, effort: Effort) -> tuple[Result, list[Figure]]:
@@ -229,6 +242,37 @@ def run_figures(options: argparse.Namespace, device: Device, effort: Effort) -> 
     return measured
 
 
+def run_training(options: argparse.Namespace, device: Device, effort: Effort, systems: list[System]) -> TrainingReport:
+    from gdpa.bench.estimate import estimate_training
+    from gdpa.bench.measure import Result
+    from gdpa.bench.progress import Progress
+    from gdpa.bench.training.batch import shapes_on
+    from gdpa.bench.training.contenders import contenders_of
+    from gdpa.bench.training.report import TRAINING, Step, TrainingReport
+    from gdpa.bench.training.step import measure_steps
+
+    kind = device.torch_device.type
+    shapes, contenders, compile = shapes_on(kind, options.scale_batch), contenders_of(systems), kind == "cuda"
+    if not contenders:
+        raise ValueError(
+            f"--systems: expected gdpa, padded or a softmax on packed operands; got {' '.join(options.systems or [])!r}"
+        )
+    print(estimate_training(shapes, contenders, compile, effort, device), file=sys.stderr)
+    steps: list[Step] = []
+    result, progress = Result(), Progress(len(shapes))
+    report = TrainingReport(*circumstances(TRAINING, device, effort), steps, result)
+    for shape in shapes:
+        steps_of_shape, result_of_shape = measure_steps(shape, contenders, compile, effort, device, progress)
+        steps += steps_of_shape
+        result.add(result_of_shape)
+        progress.finish_case()
+        if options.report:
+            report.write_document(options.report)
+    progress.finish()
+    say_first_calls(result)
+    return report
+
+
 def chosen_effort(options: argparse.Namespace, device: Device) -> Effort:
     from gdpa.bench.measure import Effort
 
@@ -238,40 +282,35 @@ def chosen_effort(options: argparse.Namespace, device: Device) -> Effort:
     return Effort(seconds if options.seconds is None else options.seconds, options.rounds)
 
 
-def report_of(
-    options: argparse.Namespace, device: Device, effort: Effort, result: Result, figures: list[Figure]
-) -> Report:
+def circumstances(subject: str, device: Device, effort: Effort) -> tuple[str, str, str, str, str]:
+    """What every document says first: subject, device, PyTorch, commit and method."""
     import torch
 
     from gdpa.bench import command
+
+    method = f"{effort.rounds} rounds, {effort.seconds / effort.rounds:.2g} s a turn, by docs/benchmarks.md"
+    return subject, device.describe(), torch.__version__, command.commit(), method
+
+
+def report_of(
+    options: argparse.Namespace, device: Device, effort: Effort, result: Result, figures: list[Figure]
+) -> Report:
     from gdpa.bench.report import Report
 
     subject = "figures" if options.figures else options.suite or "shapes"
-    method = f"{effort.rounds} rounds, {effort.seconds / effort.rounds:.2g} s a turn, by docs/benchmarks.md"
-    return Report(subject, device.describe(), torch.__version__, command.commit(), method, result, figures)
+    return Report(*circumstances(subject, device, effort), result, figures)
 
 
-def hand_over(options: argparse.Namespace, report: Report) -> None:
+def hand_over(options: argparse.Namespace, report: Document) -> None:
     """The tables, and the files that were asked for."""
-    from gdpa.bench import goals
-    from gdpa.bench.rows import print_rows, print_table, write_json
+    from gdpa.bench.rows import write_json
 
-    title = f"{report.device}, PyTorch {report.torch}"
-    rows, standings = report.result.rows, report.standings
     if options.json:
-        write_json(None if options.json == STANDARD_OUTPUT else options.json, rows)
+        write_json(None if options.json == STANDARD_OUTPUT else options.json, report.rows)
     if options.json != STANDARD_OUTPUT:
-        print_rows(title, rows, report.result.refusals)
-        if report.figures:
-            from gdpa.bench.figures import COLUMNS
-
-            print_table("figures", COLUMNS, [figure.cells() for figure in report.figures], texts=2)
-        if standings:
-            print_table(goals.in_words(standings), *goals.table(standings), texts=3)
-    if options.plot and rows:
-        from gdpa.bench.plot import draw
-
-        draw(options.plot, title, rows, standings)
+        report.show()
+    if options.plot and report.rows:
+        report.draw(options.plot)
     if options.report:
         for path in report.write(options.report):
             print(f"written: {path}", file=sys.stderr)
@@ -299,16 +338,26 @@ def run(options: argparse.Namespace) -> int:
     if busy:
         print(busy, file=sys.stderr)
     effort = chosen_effort(options, device)
-    if options.figures:
-        result, figures = run_figures(options, device, effort)
+    report: Document
+    if options.training_step:
+        from gdpa.bench.training.step import Disagreement
+
+        try:
+            report = run_training(options, device, effort, systems)
+        except Disagreement as found:
+            print(f"gdpa.bench: {found}", file=sys.stderr)
+            return 1
+    elif options.figures:
+        report = report_of(options, device, effort, *run_figures(options, device, effort))
     else:
-        result, figures = run_cases(options, device, effort, systems), []
-    hand_over(options, report_of(options, device, effort, result, figures))
+        report = report_of(options, device, effort, run_cases(options, device, effort, systems), [])
+    hand_over(options, report)
     return 0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit codes as the command line's: 0 done, 2 an argument is wrong, 3 something is missing here."""
+    """Exit codes as the command line's: 0 done, 1 a result is not as promised, 2 an argument is wrong, 3 something is
+    missing here."""
     keep_pytorch_alive()
     options = parse(arguments)
     warnings.filterwarnings("ignore", message="The PyTorch API of nested tensors")

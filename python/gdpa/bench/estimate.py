@@ -9,6 +9,10 @@ from gdpa.bench.device import Device
 from gdpa.bench.measure import Effort
 from gdpa.bench.progress import in_words
 from gdpa.bench.systems import System
+from gdpa.bench.training.batch import Shape
+from gdpa.bench.training.contenders import Contender
+
+COMPILED_BLOCK, EAGER_BLOCK = 8.0, 0.5  # seconds until a block has its first gradients, about
 
 
 def estimate(plan: Sequence[tuple[Case, Sequence[System], Sequence[str]]], effort: Effort, device: Device) -> str:
@@ -19,6 +23,20 @@ def estimate(plan: Sequence[tuple[Case, Sequence[System], Sequence[str]]], effor
         figures += len(directions) * len(able) + (device.product(case.dtype) is not None)
         first_calls += len(directions) * sum(system.first_call for system in able)
     turns = figures * device.duration(effort.seconds)
-    return (
-        f"{len(plan)} cases, about {in_words(turns + first_calls)}: {in_words(turns)} of turns, the rest in first calls"
-    )
+    return in_a_sentence(len(plan), turns, first_calls)
+
+
+def estimate_training(
+    shapes: Sequence[Shape], contenders: Sequence[Contender], compile: bool, effort: Effort, device: Device
+) -> str:
+    """The same of training steps, whose first calls compile a whole block, forward and backward."""
+    figures, first_calls = 0, 0.0
+    for shape in shapes:
+        able = [one for one in contenders if one.system.refusal(shape.attention) is None]
+        figures += len(able) + (device.product(shape.dtype) is not None)
+        first_calls += len(able) * (COMPILED_BLOCK if compile else EAGER_BLOCK)
+    return in_a_sentence(len(shapes), figures * device.duration(effort.seconds), first_calls)
+
+
+def in_a_sentence(cases: int, turns: float, first_calls: float) -> str:
+    return f"{cases} cases, about {in_words(turns + first_calls)}: {in_words(turns)} of turns, the rest in first calls"

@@ -39,7 +39,10 @@ class Result:
         self.rows += other.rows
         self.refusals += other.refusals
         for system, seconds in other.first_calls.items():
-            self.first_calls[system] = self.first_calls.get(system, 0.0) + seconds
+            self.add_first_call(system, seconds)
+
+    def add_first_call(self, system: str, seconds: float) -> None:
+        self.first_calls[system] = self.first_calls.get(system, 0.0) + seconds
 
 
 @dataclass
@@ -99,8 +102,7 @@ class Turns:
         for direction in directions:
             self.work[system.name, direction] = work_of(prepared, direction)
             self.take((system.name, direction), 0.0)  # warms up
-        taken = time.perf_counter() - begin
-        self.result.first_calls[system.row_name] = self.result.first_calls.get(system.row_name, 0.0) + taken
+        self.result.add_first_call(system.row_name, time.perf_counter() - begin)
 
     def take(self, figure: tuple[str, str], seconds: float) -> list[float]:
         try:
@@ -110,6 +112,22 @@ class Turns:
             del self.work[figure]
         self.device.release()  # what the failed call held: another may need it
         return []
+
+    def rounds(self, effort: Effort, progress: Progress) -> Times:
+        """Every figure in turn, and before them the product that rates are compared with, where there is one."""
+        product = self.device.product(self.case.dtype)
+        times = Times({}, [])
+        taken: dict[tuple[str, str], list[float]] = defaultdict(list)
+        slice_seconds = effort.seconds / effort.rounds
+        for turn in range(effort.rounds):
+            if product:
+                times.product += self.device.times(product.work, slice_seconds)
+            for place, figure in enumerate(list(self.work)):
+                progress((turn + place / len(self.work)) / effort.rounds, f"{figure[0]} {figure[1]}, round {turn + 1}")
+                if sum(taken[figure]) <= 2 * effort.seconds:  # a system so slow has had its time before the last round
+                    taken[figure] += self.take(figure, slice_seconds)
+        times.figures = {figure: median(taken[figure]) for figure in self.work}
+        return times
 
     def refuse(self, figure: tuple[str, str], error: Exception) -> None:
         self.result.refusals.append(Refused(*figure, reason_of(error), self.case.name))
@@ -128,19 +146,7 @@ def time_batch(
     for system, directions in figures.items():
         progress(0.0, f"{system.name}, first call")
         turns.prepare(operands, system, directions)
-    product = device.product(case.dtype)
-    times = Times({}, [])
-    taken: dict[tuple[str, str], list[float]] = defaultdict(list)
-    slice_seconds = effort.seconds / effort.rounds
-    for turn in range(effort.rounds):
-        if product:
-            times.product += device.times(product.work, slice_seconds)
-        for place, figure in enumerate(list(turns.work)):
-            progress((turn + place / len(turns.work)) / effort.rounds, f"{figure[0]} {figure[1]}, round {turn + 1}")
-            if sum(taken[figure]) <= 2 * effort.seconds:  # a system so slow has had its time before the last round
-                taken[figure] += turns.take(figure, slice_seconds)
-    times.figures = {figure: median(taken[figure]) for figure in turns.work}
-    return times
+    return turns.rounds(effort, progress)
 
 
 def measure(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from gdpa.bench.cases import Case
 
@@ -65,8 +68,8 @@ class Rates:
         return flops / seconds * 1e-12 if seconds > 0 else 0.0
 
 
-def write_json(path: Path | None, rows: list[Row]) -> None:
-    """To a file, or to standard output for None."""
+def write_json(path: Path | None, rows: Sequence[Any]) -> None:
+    """One object a row, which is a dataclass: to a file, or to standard output for None."""
     text = "".join(json.dumps(asdict(row)) + "\n" for row in rows)
     if path is None:
         print(text, end="")
@@ -142,6 +145,10 @@ def print_plain(title: str, columns: tuple[str, ...], lines: list[tuple[str, ...
 
 def print_rows(title: str, rows: list[Row], refusals: list[Refused]) -> None:
     print_table(title, columns(rows), [cells(row) for row in rows], texts=5)
+    print_not_run(refusals)
+
+
+def print_not_run(refusals: list[Refused]) -> None:
     for line in not_run(refusals):
         print(f"not run: {line}")
 
@@ -155,5 +162,5 @@ def not_run(refusals: list[Refused]) -> list[str]:
     ]
 
 
-def fields() -> list[str]:
-    return list(Row.__dataclass_fields__)
+def fields(kind: type[Any] = Row) -> list[str]:
+    return [field.name for field in dataclasses.fields(kind)]

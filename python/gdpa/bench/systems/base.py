@@ -13,6 +13,8 @@ from torch import Tensor
 
 from gdpa.bench.cases import Case
 
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]  # query, key and value to output
+
 
 @dataclass(frozen=True)
 class Operands:
@@ -96,6 +98,19 @@ class System(ABC):
 
     @abstractmethod
     def prepare(self, case: Case, operands: Operands) -> Prepared: ...
+
+
+class Packed(System):
+    """A system that takes the packed operands as they are."""
+
+    @abstractmethod
+    def packed(self, case: Case, device: torch.device) -> Attend:
+        """Attention over the sequences of the case: of query, key and value (rows, heads, head_dim), as the query."""
+
+    def prepare(self, case: Case, operands: Operands) -> Prepared:
+        inputs = operands.leaves()
+        attend = self.packed(case, operands.query.device)
+        return Prepared(lambda: [attend(*inputs)], inputs, [operands.grad_output])
 
 
 def refuse_windows(case: Case) -> str | None:

@@ -10,10 +10,10 @@ from torch import Tensor
 
 import gdpa
 from gdpa.bench.cases import Case
-from gdpa.bench.systems.base import Operands, Prepared, System, offsets
+from gdpa.bench.systems.base import Attend, Operands, Packed, Prepared, System, offsets
 
 
-class Gdpa(System):
+class Gdpa(Packed):
     """gdpa through PyTorch, on the packed operands as they are."""
 
     name = "gdpa"
@@ -22,20 +22,17 @@ class Gdpa(System):
     def version(self) -> str:
         return gdpa.__version__
 
-    def prepare(self, case: Case, operands: Operands) -> Prepared:
-        inputs = operands.leaves()
-        offsets_q = None if case.shared_q else offsets(case.lengths_q, operands.query.device)
-        offsets_k = None if case.shared_kv else offsets(case.lengths_k, operands.query.device)
+    def packed(self, case: Case, device: torch.device) -> Attend:
+        offsets_q = None if case.shared_q else offsets(case.lengths_q, device)
+        offsets_k = None if case.shared_kv else offsets(case.lengths_k, device)
 
-        def forward() -> list[Tensor]:
-            query, key, value = inputs
-            output = gdpa.varlen_attention(
+        def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            return gdpa.varlen_attention(
                 query, key, value, offsets_q, offsets_k,
                 activation=case.activation, window_size=case.window, deterministic=case.deterministic,
             )  # fmt: skip
-            return [output]
 
-        return Prepared(forward, inputs, [operands.grad_output])
+        return attend
 
 
 class GdpaIn(Gdpa):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gdpa.bench.cases import Case
-from gdpa.bench.systems.base import Operands, Prepared, System, offsets, refuse_shared
+from gdpa.bench.systems.base import Attend, Operands, Packed, Prepared, offsets, refuse_shared
 
 
 @cache
@@ -39,7 +39,7 @@ def only_known(function: Callable[..., Any], **arguments: object) -> dict[str, o
     return {name: value for name, value in arguments.items() if name in known}
 
 
-class Package(System):
+class Package(Packed):
     """A system of an installed package that takes packed operands and cumulative lengths in int32."""
 
     devices = ("cuda",)
@@ -61,18 +61,16 @@ class Package(System):
     def refuse(self, case: Case) -> str | None:
         return refuse_shared(case)
 
-    def prepare(self, case: Case, operands: Operands) -> Prepared:
-        inputs = operands.leaves()
-        cumulative = [
-            offsets(lengths, operands.query.device, torch.int32) for lengths in (case.lengths_q, case.lengths_k)
-        ]
+    def packed(self, case: Case, device: torch.device) -> Attend:
+        cumulative = [offsets(lengths, device, torch.int32) for lengths in (case.lengths_q, case.lengths_k)]
+        longest_q, longest_k = max(case.lengths_q), max(case.lengths_k)
         call = self.call(case, first_module(self.modules))
 
-        def forward() -> list[Tensor]:
-            result = call(*inputs, *cumulative, max(case.lengths_q), max(case.lengths_k))
-            return [result[0] if isinstance(result, tuple) else result]
+        def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            result = call(query, key, value, *cumulative, longest_q, longest_k)
+            return result[0] if isinstance(result, tuple) else result
 
-        return Prepared(forward, inputs, [operands.grad_output])
+        return attend
 
     def call(self, case: Case, module: Any) -> Callable[..., Any]:
         """A function of query, key, value, both cumulative and both longest lengths; the output, or it and more."""

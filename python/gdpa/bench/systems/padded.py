@@ -73,9 +73,11 @@ def padded_attention(
 
 
 @cache
-def compiled(function: Callable[..., Tensor], dynamic: bool | None = None) -> Callable[..., Tensor]:
+def compiled(
+    function: Callable[..., Tensor], dynamic: bool | None = None, fullgraph: bool = False
+) -> Callable[..., Tensor]:
     torch._dynamo.config.recompile_limit = RECOMPILATIONS
-    return torch.compile(function, dynamic=dynamic)
+    return torch.compile(function, dynamic=dynamic, fullgraph=fullgraph)
 
 
 def elementwise(activation: str) -> Elementwise | None:

@@ -11,7 +11,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gdpa.bench.cases import Case
 from gdpa.bench.systems.base import (
+    Attend,
     Operands,
+    Packed,
     Prepared,
     System,
     offsets,
@@ -47,7 +49,7 @@ class SdpaPerSequence(System):
         return Prepared(forward, inputs, [grads[b].detach() for b in run])
 
 
-class SdpaNested(System):
+class SdpaNested(Packed):
     """scaled_dot_product_attention on nested jagged tensors."""
 
     name = "SDPA nested"
@@ -61,25 +63,25 @@ class SdpaNested(System):
             return "fails on sequences without rows"
         return refuse_windows(case) or refuse_causal_cross(case)
 
-    def prepare(self, case: Case, operands: Operands) -> Prepared:
-        inputs = operands.leaves()
-        offsets_q = offsets(case.lengths_q, operands.query.device)
-        offsets_k = offsets(case.lengths_k, operands.query.device)
+    def packed(self, case: Case, device: torch.device) -> Attend:
+        offsets_q = offsets(case.lengths_q, device)
+        offsets_k = offsets(case.lengths_k, device)
         causal = case.mask == "causal"
 
         def nested(rows: Tensor, row_offsets: Tensor, lengths: tuple[int, ...]) -> Tensor:
+            # On the processor it asks for a GPU where the rows are views of a fused projection.
             jagged = torch.nested.nested_tensor_from_jagged(
-                rows, row_offsets, min_seqlen=min(lengths), max_seqlen=max(lengths)
+                rows.contiguous(), row_offsets, min_seqlen=min(lengths), max_seqlen=max(lengths)
             )
             return jagged.transpose(1, 2)
 
-        def forward() -> list[Tensor]:
-            query = nested(inputs[0], offsets_q, case.lengths_q)
-            key, value = (nested(rows, offsets_k, case.lengths_k) for rows in inputs[1:])
+        def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            query = nested(query, offsets_q, case.lengths_q)
+            key, value = (nested(rows, offsets_k, case.lengths_k) for rows in (key, value))
             output = F.scaled_dot_product_attention(query, key, value, is_causal=causal)
-            return [output.transpose(1, 2).values()]
+            return output.transpose(1, 2).values()
 
-        return Prepared(forward, inputs, [operands.grad_output])
+        return attend
 
 
 class SdpaDense(System):
@@ -114,7 +116,7 @@ class SdpaDense(System):
         return Prepared(forward, inputs, [operands.dense.grad_output.transpose(1, 2)])
 
 
-class Varlen(System):
+class Varlen(Packed):
     """torch.nn.attention.varlen on the packed operands as they are."""
 
     name = "PyTorch varlen"
@@ -130,22 +132,18 @@ class Varlen(System):
             return "torch.nn.attention.varlen of this PyTorch has no window_size; 2.11 has"
         return refuse_shared(case)
 
-    def prepare(self, case: Case, operands: Operands) -> Prepared:
+    def packed(self, case: Case, device: torch.device) -> Attend:
         from torch.nn.attention.varlen import varlen_attn
 
-        inputs = operands.leaves()
         longest_q, longest_k = max(case.lengths_q), max(case.lengths_k)
-        offsets_q, offsets_k = (
-            offsets(lengths, operands.query.device, torch.int32) for lengths in (case.lengths_q, case.lengths_k)
-        )
+        offsets_q, offsets_k = (offsets(lengths, device, torch.int32) for lengths in (case.lengths_q, case.lengths_k))
 
-        def forward() -> list[Tensor]:
-            query, key, value = inputs
+        def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             output = varlen_attn(query, key, value, offsets_q, offsets_k, longest_q, longest_k, window_size=case.window)
             assert isinstance(output, Tensor)
-            return [output]
+            return output
 
-        return Prepared(forward, inputs, [operands.grad_output])
+        return attend
 
 
 class Flex(System):

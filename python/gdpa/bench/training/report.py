@@ -1,0 +1,130 @@
+"""The rows of training steps, and their report: a table, and a picture of the milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from gdpa.bench.document import Document, markdown_table
+from gdpa.bench.measure import Result
+from gdpa.bench.plot import COLOURS
+from gdpa.bench.rows import Refused, print_not_run, print_table, share
+
+TRAINING = "training-step"  # the subject of its documents
+STEP = "step"  # where rates say the direction
+OURS = "gdpa"
+GIB = 2.0**30
+COLUMNS = (
+    "sequences", "tokens", "system", "f", "compiled", "ms", "times gdpa's", "M tokens/s", "TFLOP/s", "of cuBLAS",
+    "peak GiB", "difference",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Step:
+    """A training step of one system; docs/benchmarks.md explains the fields."""
+
+    system: str
+    version: str
+    commit: str
+    device: str
+    shape: str
+    dtype: str
+    activation: str
+    compiled: bool
+    B: int
+    H: int
+    d: int
+    ffn_rows: int
+    max_length: int
+    tokens: int
+    ms: float
+    times_gdpa: float | None
+    tokens_per_second: float
+    tflops: float
+    cublas_tflops: float | None
+    peak_bytes: int | None
+    difference: float | None
+
+    direction: ClassVar[str] = STEP
+
+
+@dataclass(frozen=True)
+class TrainingReport(Document):
+    steps: list[Step]
+    result: Result  # what did not run
+
+    caption = "milliseconds of a training step of every system on every shape"
+
+    @property
+    def rows(self) -> list[Step]:
+        return self.steps
+
+    @property
+    def refusals(self) -> list[Refused]:
+        return self.result.refusals
+
+    def tables(self) -> list[str]:
+        if not self.steps:
+            return []
+        block = self.steps[0]
+        what = f"{block.H} heads of {block.d} and a PFFN of {block.ffn_rows} rows, in {block.dtype}"
+        return [f"Forward, backward and AdamW of a block of {what}.", markdown_table(COLUMNS, lines(self.steps))]
+
+    def show(self) -> None:
+        print_table(f"{self.device}, PyTorch {self.torch}", COLUMNS, lines(self.steps), texts=1)
+        print_not_run(self.refusals)
+
+    def draw(self, path: Path) -> None:
+        """One group of bars a shape, one bar a system, with its multiple of gdpa's time. Needs matplotlib."""
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+
+        shapes = list(dict.fromkeys(step.shape for step in self.steps))
+        systems = list(dict.fromkeys(step.system for step in self.steps))
+        width = 0.8 / len(systems)
+        figure, axis = pyplot.subplots(figsize=(max(6.4, 1.2 * len(shapes) * len(systems)), 3.8), layout="constrained")
+        for index, system in enumerate(systems):
+            of_system = [step for step in self.steps if step.system == system]
+            places = [shapes.index(step.shape) - 0.4 + (index + 0.5) * width for step in of_system]
+            label = f"{system} ({of_system[0].activation})"
+            bars = axis.bar(places, [step.ms for step in of_system], width, color=COLOURS[index], label=label)
+            axis.bar_label(bars, [multiple(step) for step in of_system], fontsize=8)
+        axis.set_xticks(range(len(shapes)), [f"{shape} rows" for shape in shapes], fontsize=8)
+        axis.set_ylabel("ms a training step")
+        axis.spines[["top", "right"]].set_visible(False)
+        figure.legend(loc="outside lower center", ncols=4, fontsize=8, frameon=False)
+        figure.suptitle(self.title, fontsize=9)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=110)
+        pyplot.close(figure)
+
+
+def multiple(step: Step) -> str:
+    """Its time as a multiple of gdpa's."""
+    return f"{step.times_gdpa:.2f}" if step.times_gdpa else ""
+
+
+def lines(steps: Sequence[Step]) -> list[tuple[str, ...]]:
+    """The cells of COLUMNS, one line a step."""
+    return [
+        (
+            step.shape,
+            str(step.tokens),
+            step.system,
+            step.activation,
+            "yes" if step.compiled else "no",
+            f"{step.ms:.2f}",
+            multiple(step),
+            f"{step.tokens_per_second * 1e-6:.2f}",
+            f"{step.tflops:.3g}",
+            share(step.tflops, step.cublas_tflops),
+            "" if step.peak_bytes is None else f"{step.peak_bytes / GIB:.1f}",
+            "" if step.difference is None else f"{step.difference:.1e}",
+        )
+        for step in steps
+    ]

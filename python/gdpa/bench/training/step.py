@@ -1,0 +1,202 @@
+"""Takes the times of training steps: blocks of the same weights take turns, after their results have been compared."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from gdpa.bench import command
+from gdpa.bench.device import Device, Work
+from gdpa.bench.measure import Effort, Progress, Result, Times, Turns
+from gdpa.bench.rows import Refused
+from gdpa.bench.systems.padded import compiled
+from gdpa.bench.training.batch import Batch, Shape
+from gdpa.bench.training.block import Block
+from gdpa.bench.training.contenders import Contender, OnPadded, WithGdpa
+from gdpa.bench.training.report import OURS, STEP, Step
+
+LEARNING_RATE = 1e-5  # thousands of steps on one batch leave the weights near those that were compared
+# Largest difference between gdpa and padded, as a part of the 2-norm: roundings of the type, not another function.
+AGREEMENT = {"bfloat16": 0.02, "float16": 0.005, "float32": 1e-4, "float64": 1e-9}
+
+
+class Disagreement(Exception):
+    """gdpa and the padded computation gave different results, so that their times compare nothing."""
+
+
+class Trainer:
+    """A block with its batch and its optimiser, AdamW: what a training step reads and changes."""
+
+    def __init__(self, contender: Contender, batch: Batch, compile: bool) -> None:
+        self.contender = contender
+        self.batch = batch
+        self.block = Block(batch.shape, batch.rows.device, contender.attention(batch), contender.feed_forward(batch))
+        self.rows = contender.arrange(batch, batch.rows).detach().requires_grad_()
+        self.grad_output = contender.arrange(batch, batch.grad_output)
+        self.optimiser = torch.optim.AdamW(self.block.parameters(), lr=LEARNING_RATE, fused=True)
+        # Every block under the same rules: one graph, or an error that says why not, for shapes that do not change.
+        self.forward = compiled(self.block, dynamic=False, fullgraph=True) if compile else self.block
+        self.is_compiled = compile
+        self.peak_bytes: int | None = None
+
+    def gradients(self) -> Tensor:
+        """The output of a forward and a backward pass, which leave the gradients of the weights and of the rows."""
+        self.forget()
+        output: Tensor = self.forward(self.rows)
+        output.backward(self.grad_output)
+        return output.detach()
+
+    def step(self) -> None:
+        self.gradients()
+        self.optimiser.step()
+
+    @property
+    def work(self) -> Work:
+        return Work(lambda _: self.step())
+
+    def measure_peak(self) -> None:
+        """What a step takes on a GPU beyond weights, optimiser and batch: activations, gradients, workspaces."""
+        from gdpa.bench.figures_gpu import memory_beyond
+
+        def step() -> list[Tensor]:
+            self.step()
+            self.forget()
+            return []
+
+        step()  # the first one makes the optimiser's state
+        self.peak_bytes = memory_beyond(step)
+
+    def forget(self) -> None:
+        self.rows.grad = None
+        self.optimiser.zero_grad()
+
+    def results(self) -> dict[str, Tensor]:
+        """Output and gradients by name, without padding. Raises ValueError where a number is not finite."""
+        output = self.gradients()
+        assert self.rows.grad is not None
+        found = {"output": output, "gradient of the rows": self.rows.grad}
+        found = {name: self.contender.packed(self.batch, rows) for name, rows in found.items()}
+        for name, weight in self.block.named_parameters():
+            assert weight.grad is not None
+            found[f"gradient of {name}"] = weight.grad
+        for name, tensor in found.items():
+            if not tensor.isfinite().all():
+                raise ValueError(f"{name}: expected finite numbers, found others")
+        return found
+
+
+def worst_difference(results: dict[str, Tensor], reference: dict[str, Tensor]) -> tuple[float, str]:
+    """The largest 2-norm of a difference, as a part of the reference's, and the name of the tensor that has it."""
+
+    def difference(name: str) -> float:
+        exact = reference[name].double()
+        return float((results[name].double() - exact).norm() / exact.norm())
+
+    return max((difference(name), name) for name in reference)
+
+
+class Training(Turns):
+    """The blocks that can train one shape, ready to take turns."""
+
+    def __init__(self, shape: Shape, compile: bool, device: Device, result: Result) -> None:
+        super().__init__(shape.attention, device, result)
+        self.shape = shape
+        self.compile = compile
+        self.batch = Batch.random(shape, device.torch_device)
+        self.trainers: dict[str, Trainer] = {}
+        self.ours: dict[str, Tensor] | None = None  # gdpa's results
+        self.difference: float | None = None  # of the padded computation from them
+
+    def enter(self, contender: Contender) -> None:
+        """Computes once. A block that torch.compile fails on is refused as compiled, and runs eagerly.
+
+        Raises Disagreement where a block that should compute what gdpa's does computes something else.
+        """
+        reason = contender.system.refusal(self.case)
+        if reason is not None:
+            self.result.refusals.append(Refused(contender.name, STEP, reason, self.shape.name))
+            return
+        begin = time.perf_counter()
+        for compile in (True, False) if self.compile else (False,):
+            try:
+                trainer = Trainer(contender, self.batch, compile)
+                results = trainer.results()
+                if self.device.torch_device.type == "cuda":
+                    trainer.measure_peak()
+            except Exception as error:
+                self.refuse((f"{contender.name}, compiled" if compile else contender.name, STEP), error)
+            else:
+                self.compare(contender, results)
+                self.trainers[contender.name] = trainer
+                self.work[contender.name, STEP] = trainer.work
+                self.result.add_first_call(contender.name, time.perf_counter() - begin)
+                return
+            self.device.release()  # what the failed block held
+
+    def compare(self, contender: Contender, results: dict[str, Tensor]) -> None:
+        """Keeps gdpa's results, and holds the padded computation's against them; softmax computes something else."""
+        if isinstance(contender, WithGdpa):
+            self.ours = results
+        elif isinstance(contender, OnPadded) and self.ours is not None:
+            bound = AGREEMENT[self.shape.dtype]
+            self.difference, where = worst_difference(results, self.ours)
+            if not self.difference <= bound:
+                raise Disagreement(
+                    f"{self.shape.name}: expected {contender.name} to be within {bound:g} of gdpa, got "
+                    f"{self.difference:.2g} in the {where}; no time was taken"
+                )
+
+    def steps(self, times: Times) -> list[Step]:
+        product = self.device.product(self.shape.dtype)
+        cublas_tflops = product.flops / median(times.product) * 1e-12 if product else None
+        ours = times.figures.get((OURS, STEP))
+        return [self.row(name, seconds, ours, cublas_tflops) for (name, _), seconds in times.figures.items()]
+
+    def row(self, name: str, seconds: float, ours: float | None, cublas_tflops: float | None) -> Step:
+        shape, trainer = self.shape, self.trainers[name]
+        system = trainer.contender.system
+        tokens = sum(shape.lengths)
+        return Step(
+            system=name,
+            version=system.version(),
+            commit=command.commit(),
+            device=self.device.describe(),
+            shape=shape.name,
+            dtype=shape.dtype,
+            activation=system.function or shape.activation,
+            compiled=trainer.is_compiled,
+            B=shape.batch,
+            H=shape.heads,
+            d=shape.head_dim,
+            ffn_rows=shape.ffn_rows,
+            max_length=shape.max_length,
+            tokens=tokens,
+            ms=seconds * 1e3,
+            times_gdpa=seconds / ours if ours else None,
+            tokens_per_second=tokens / seconds,
+            tflops=shape.flops / seconds * 1e-12,
+            cublas_tflops=cublas_tflops,
+            peak_bytes=trainer.peak_bytes,
+            difference=self.difference if isinstance(trainer.contender, OnPadded) else None,
+        )
+
+
+def measure_steps(
+    shape: Shape, contenders: Sequence[Contender], compile: bool, effort: Effort, device: Device, progress: Progress
+) -> tuple[list[Step], Result]:
+    """A row for every contender that can train this shape, and a reason for each that cannot.
+
+    Raises Disagreement where the padded block does not compute what gdpa's does.
+    """
+    result = Result()
+    training = Training(shape, compile, device, result)
+    for contender in contenders:
+        progress(0.0, f"{contender.name}, first call")
+        training.enter(contender)
+    steps = training.steps(training.rounds(effort, progress))
+    device.release()
+    return steps, result
