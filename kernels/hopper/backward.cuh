@@ -267,8 +267,6 @@ __device__ void load_values_and_grad_outputs(const BackwardArguments& arguments,
 template <class Config>
 __device__ void send_grad_queries(const BackwardArguments& arguments, const BackwardPlan<Config>& plan) {
   using Plan = BackwardPlan<Config>;
-  // Of shared keys, dQ has left the second-level cache since the tile of keys before, and to add there is slow.
-  constexpr int prefetched_queries = 4 * Config::tile_queries;
   unsigned parity = 0;  // of the times that each place was filled
   for_all_key_tiles(plan.tiles(), [&](const KeyTile& tile, int) {
     for_all_query_tiles<Config>(tile, [&](int head, int row, int left) {
@@ -298,7 +296,6 @@ __device__ void send_grad_queries(const BackwardArguments& arguments, const Back
           } else {
             // What the tile of keys before has stored is there.
             if (left == tile.steps) wait_for_stores();
-            if (Config::keys_shared) prefetch_box(map, column, head, {origin.x + prefetched_queries, origin.y});
             add_box(map, staging, column, head, origin);
           }
         }

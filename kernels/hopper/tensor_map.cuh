@@ -64,13 +64,6 @@ __device__ inline void add_box(const TensorMap& map, unsigned source, int column
       : "memory");
 }
 
-/// Asks for a box in the second-level cache.
-__device__ inline void prefetch_box(const TensorMap& map, int column, int head, const MapOrigin& at) {
-  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(&map), "r"(column),
-               "r"(head), "r"(at.x), "r"(at.y)
-               : "memory");
-}
-
 /// Starts the addition of fp32 numbers in shared memory to those in global memory.
 __device__ inline void add_to_global(float* destination, unsigned source, unsigned bytes) {
   asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(destination),

@@ -219,9 +219,6 @@ Outcome copy_of_lanes(Warp& warp, const Instruction& i, std::uint32_t active) {
   return Outcome::next;
 }
 
-/// There is no cache.
-Outcome nothing(Warp&, const Instruction&, std::uint32_t) { return Outcome::next; }
-
 Outcome commit(Warp& warp, const Instruction&, std::uint32_t active) {
   for_each_lane(active, [&](unsigned lane) {
     Warp::Copies& copies = warp.copies[lane];
@@ -253,11 +250,10 @@ Execute copies(Instruction&, const Name& name) {
   const bool is_bulk = name.has("bulk");
   if (name.has("commit_group")) return &commit;
   if (name.has("wait_group")) return name.has("read") ? &wait<true> : &wait<false>;
-  name.may_have({"global", "shared", "shared::cta", "shared::cluster", "cg", "ca", "tile", "L2"});
+  name.may_have({"global", "shared", "shared::cta", "shared::cluster", "cg", "ca", "tile"});
   if (!is_bulk) return &copy_of_lanes;
   const bool adds = name.has("reduce") && name.has("add");
   if (name.has("tensor") && name.has("4d")) {
-    if (name.has("prefetch")) return &nothing;
     if (name.has("mbarrier::complete_tx::bytes")) return &load_box;
     if (name.has("bulk_group")) return adds ? &store_box<true> : &store_box<false>;
   }
