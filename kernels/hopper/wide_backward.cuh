@@ -169,18 +169,23 @@ __device__ __forceinline__ void issue_scores(float (&sums)[32], const Tile& a_ti
   commit_products();
 }
 
-/// sums (+)= A B, whose rows are 64 queries.
+/// sums += A B, whose rows are 64 queries.
 template <class Element, class Tile, int half_columns>
 __device__ __forceinline__ void issue_gradient(float (&sums)[half_columns], const unsigned (&a)[4][4],
-                                               const Tile& b_tile, bool add) {
+                                               const Tile& b_tile) {
   const OperandDescriptor b = b_tile.by_rows();
   begin_products();
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
-    WarpgroupProduct<Element, half_columns * 2>::template multiply_add<true>(sums, a[k], b.at(Tile::row_step(k)),
-                                                                             add || k > 0);
+    WarpgroupProduct<Element, half_columns * 2>::template multiply_add<true>(sums, a[k], b.at(Tile::row_step(k)), true);
   }
   commit_products();
+}
+
+template <int count>
+__device__ __forceinline__ void clear(float (&sums)[count]) {
+#pragma unroll
+  for (int i = 0; i < count; ++i) sums[i] = 0.0f;
 }
 
 /// Which tile of queries of a tile of keys.
@@ -223,17 +228,6 @@ struct GradQueryOfSide {
 
   float first[columns(0) / 2];
   float last[columns(last_chunk) / 2];  ///< where there are two
-  float* to;                            ///< of the thread's first row
-  int rows;                             ///< that exist from it on
-
-  /// The sums of a tile of queries.
-  __device__ __forceinline__ void find(const BackwardArguments& arguments, const KeyTile& tile,
-                                       const QueryPosition& position) {
-    const unsigned thread = fresh_thread_index(), lane = thread % 32;
-    const int row = position.row + static_cast<int>(thread / 32 * 16 + lane / 4);
-    to = sums_at<Config>(arguments, position.head, 0, tile.grad_query + row) + lane % 4 * 4;
-    rows = tile.length_q - tile.first_query - row;
-  }
 
   template <int chunk>
   __device__ __forceinline__ auto& sums() {
@@ -243,6 +237,9 @@ struct GradQueryOfSide {
       return last;
     }
   }
+
+  /// Before the first step, so that other registers may be used until then.
+  __device__ __forceinline__ void clear() { hopper::clear(sums<last_chunk>()); }
 
   template <int chunk>
   __device__ __forceinline__ void issue(const Plan& plan, int step) {
@@ -257,29 +254,33 @@ struct GradQueryOfSide {
     commit_products();
   }
 
+  /// To the sums of a tile of queries.
   template <int chunk>
-  __device__ __forceinline__ void add(const BackwardArguments& arguments, const KeyTile& tile) {
+  __device__ __forceinline__ void add(const BackwardArguments& arguments, const KeyTile& tile,
+                                      const QueryPosition& position) {
     const bool is_number = arguments.common.params.out_scale.kind == OutputScale::Kind::number;
     const float factor = is_number ? 1.0f : tile.out_scale;  // numbers are left to the kernel that rounds
+    const unsigned thread = fresh_thread_index(), lane = thread % 32;
+    const int row = position.row + static_cast<int>(thread / 32 * 16 + lane / 4);
+    const int rows = tile.length_q - tile.first_query - row;
+    float* const to = sums_at<Config>(arguments, position.head, first_column(chunk) / column_group,
+                                      tile.grad_query + row) + lane % 4 * 4;
     const int64_t block_elements = arguments.common.packed_rows_q * column_group;
 #pragma unroll
-    for (int j = 0; j < columns(chunk) / column_group; ++j) {
-      constexpr int first_block = first_column(chunk) / column_group;
-      if ((first_block + j) * column_group >= Config::head_dim) break;
-      float* const block = to + (first_block + j) * block_elements;
-      const float* const group = sums<chunk>() + j * 8;
+    for (int half = 0; half < 2; ++half) {
+      if (half * 8 >= rows) break;
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        if (half * 8 >= rows) break;
-        const float four[4] = {group[half * 2] * factor, group[half * 2 + 1] * factor, group[half * 2 + 4] * factor,
-                               group[half * 2 + 5] * factor};
-        reduce_add(block + half * 8 * column_group, four);
+      for (int j = 0; j < columns(chunk) / column_group; ++j) {
+        if (first_column(chunk) + j * column_group >= Config::head_dim) break;
+        const float* const group = sums<chunk>() + j * 8 + half * 2;
+        const float four[4] = {group[0] * factor, group[1] * factor, group[4] * factor, group[5] * factor};
+        reduce_add(to + j * block_elements + half * 8 * column_group, four);
       }
     }
   }
 };
 
-/// What both sides have: the way through the tiles of keys. `Own` says what a side does in a step.
+/// What both sides have, for one tile of keys: registers hold nothing from one to the next.
 template <class Config, Side side>
 struct WideSide {
   using Element = typename Config::Element;
@@ -290,6 +291,16 @@ struct WideSide {
   const BackwardArguments& arguments;
   const Plan& plan;
   GradQuery grad_query;
+  QueryPosition position;  ///< of the tile of queries in this step
+  QueryPosition before;    ///< and in the step before
+
+  __device__ __forceinline__ WideSide(const BackwardArguments& arguments_, const Plan& plan_, const KeyTile& tile)
+      : arguments(arguments_), plan(plan_), position{uniform(tile.first_head), 0}, before(position) {}
+
+  __device__ __forceinline__ void advance(const KeyTile& tile) {
+    before = position;
+    position.template advance<Config>(tile);
+  }
 
   __device__ __forceinline__ static bool leads() { return fresh_thread_index() == 0; }
   template <int buffers>
@@ -322,7 +333,7 @@ template <class Config>
 struct ValueSide : WideSide<Config, Side::value> {
   using Base = WideSide<Config, Side::value>;
   using typename Base::Element, typename Base::Plan, typename Base::GradQuery;
-  using Base::arguments, Base::plan, Base::grad_query, Base::release;
+  using Base::Base, Base::arguments, Base::plan, Base::grad_query, Base::position, Base::before, Base::release;
   using Activation = typename Config::Activation;
 
   float scores[32];
@@ -330,7 +341,7 @@ struct ValueSide : WideSide<Config, Side::value> {
   float grad_value[output_columns(Config::head_dim_v) / 2];
 
   /// P, rounded, and f' to the other side.
-  __device__ __forceinline__ void evaluate(const KeyTile& tile, const QueryPosition& position) {
+  __device__ __forceinline__ void evaluate(const KeyTile& tile) {
     const float scale = arguments.scale * Activation::score_factor;
     named_wait(Plan::derivatives_free, Plan::computing_threads);
 #pragma unroll
@@ -351,56 +362,49 @@ struct ValueSide : WideSide<Config, Side::value> {
 
   /// From P of a step to that of the next, unless it is the last of a tile of keys.
   template <bool is_last>
-  __device__ __forceinline__ void compute(const KeyTile& tile, int step, QueryPosition& position, bool is_first) {
+  __device__ __forceinline__ void compute(const KeyTile& tile, int step, bool is_first) {
     if constexpr (!is_last) {
       wait_for_turn(plan.query_filled(), step + 1);
       issue_scores<Element, Config::head_dim>(scores, plan.keys(), plan.queries(step + 1));
     }
-    if (!is_first) grad_query.template add<GradQuery::last_chunk>(arguments, tile);
-    grad_query.find(arguments, tile, position);
+    if (!is_first) grad_query.template add<GradQuery::last_chunk>(arguments, tile, before);
     wait_for_turn(plan.grad_output_filled(), step);
     wait_for_turn(plan.grad_scores_written(), step);
     if constexpr (Base::has_two_chunks) grad_query.template issue<0>(plan, step);
-    issue_gradient<Element>(grad_value, weights, plan.grad_outputs(step), !is_first);
+    issue_gradient<Element>(grad_value, weights, plan.grad_outputs(step));
     if constexpr (Base::has_two_chunks) {
       wait_for_products<1>();
-      grad_query.template add<0>(arguments, tile);
+      grad_query.template add<0>(arguments, tile, position);
     }
     grad_query.template issue<GradQuery::last_chunk>(plan, step);
     wait_for_products<1>();
     release(plan.grad_output_free(), step);
     if constexpr (!is_last) {
       release(plan.query_free(), step + 1);
-      position.template advance<Config>(tile);
-      evaluate(tile, position);
+      this->advance(tile);
+      evaluate(tile);
     }
     wait_for_products<0>();
     release(plan.grad_scores_free(), step);
   }
 
-  __device__ __forceinline__ void run() {
-    int step = 0;
-    for (int number = 0;; ++number) {
-      const KeyTile& tile = plan.tiles().wait(number);
-      const int steps = uniform(tile.steps);
-      if (steps == 0) return;
-      QueryPosition position{tile.first_head, 0};
-      wait_for_turn(plan.key_filled(), number);
-      wait_for_turn(plan.query_filled(), step);
-      issue_scores<Element, Config::head_dim>(scores, plan.keys(), plan.queries(step));
-      wait_for_products<0>();
-      release(plan.query_free(), step);
-      evaluate(tile, position);
+  __device__ __forceinline__ void run(const KeyTile& tile, int number, int steps, int step) {
+    wait_for_turn(plan.key_filled(), number);
+    wait_for_turn(plan.query_filled(), step);
+    issue_scores<Element, Config::head_dim>(scores, plan.keys(), plan.queries(step));
+    wait_for_products<0>();
+    release(plan.query_free(), step);
+    evaluate(tile);
+    clear(grad_value);
+    grad_query.clear();
+    const int last = step + steps - 1;
 #pragma unroll 1
-      for (int left = steps; left > 1; --left, ++step) compute<false>(tile, step, position, left == steps);
-      compute<true>(tile, step, position, steps == 1);
-      ++step;
-      release(plan.key_free(), number);
-      grad_query.template add<GradQuery::last_chunk>(arguments, tile);
-      this->template store<Config::head_dim_v>(grad_value, Activation::value_factor,
-                                               arguments.common.params.grad_value, tile.grad_value, tile);
-      plan.tiles().release(number);
-    }
+    for (bool is_first = true; step < last; ++step, is_first = false) compute<false>(tile, step, is_first);
+    compute<true>(tile, last, steps == 1);
+    release(plan.key_free(), number);
+    grad_query.template add<GradQuery::last_chunk>(arguments, tile, position);
+    this->template store<Config::head_dim_v>(grad_value, Activation::value_factor, arguments.common.params.grad_value,
+                                             tile.grad_value, tile);
   }
 };
 
@@ -408,7 +412,7 @@ template <class Config>
 struct KeySide : WideSide<Config, Side::key> {
   using Base = WideSide<Config, Side::key>;
   using typename Base::Element, typename Base::Plan, typename Base::GradQuery;
-  using Base::arguments, Base::plan, Base::grad_query, Base::release;
+  using Base::Base, Base::arguments, Base::plan, Base::grad_query, Base::position, Base::before, Base::release;
 
   float grad_weights[32];
   unsigned grad_scores[4][4];
@@ -420,7 +424,7 @@ struct KeySide : WideSide<Config, Side::key> {
   }
 
   /// dS = dP * f', rounded, as an operand and to shared memory, for products of both sides.
-  __device__ __forceinline__ void make_grad_scores(const KeyTile& tile, int step, const QueryPosition& position) {
+  __device__ __forceinline__ void make_grad_scores(const KeyTile& tile, int step) {
     named_wait(Plan::derivatives_written, Plan::computing_threads);
 #pragma unroll
     for (int piece = 0; piece < 8; ++piece) {
@@ -447,55 +451,61 @@ struct KeySide : WideSide<Config, Side::key> {
 
   /// From dP of a step to that of the next, unless it is the last of a tile of keys.
   template <bool is_last>
-  __device__ __forceinline__ void compute(const KeyTile& tile, int step, QueryPosition& position, bool is_first) {
-    make_grad_scores(tile, step, position);
+  __device__ __forceinline__ void compute(const KeyTile& tile, int step, bool is_first) {
+    make_grad_scores(tile, step);
     wait_for_turn(plan.query_filled(), step);
-    issue_gradient<Element>(grad_key, grad_scores, plan.queries(step), !is_first);
-    if (!is_first) grad_query.template add<GradQuery::last_chunk>(arguments, tile);
-    grad_query.find(arguments, tile, position);
+    issue_gradient<Element>(grad_key, grad_scores, plan.queries(step));
+    if (!is_first) grad_query.template add<GradQuery::last_chunk>(arguments, tile, before);
     wait_for_turn(plan.grad_scores_written(), step);
     grad_query.template issue<0>(plan, step);
     if constexpr (!is_last) issue_grad_weights(step + 1);
     wait_for_products<is_last ? 0 : 1>();
     release(plan.query_free(), step);
     if constexpr (Base::has_two_chunks) {
-      grad_query.template add<0>(arguments, tile);
+      grad_query.template add<0>(arguments, tile, position);
       grad_query.template issue<1>(plan, step);
     }
     wait_for_products<0>();
     release(plan.grad_scores_free(), step);
     if constexpr (!is_last) {
       release(plan.grad_output_free(), step + 1);
-      position.template advance<Config>(tile);
+      this->advance(tile);
     }
   }
 
-  __device__ __forceinline__ void run() {
-    named_arrive(Plan::derivatives_free, Plan::computing_threads);
-    int step = 0;
-    for (int number = 0;; ++number) {
-      const KeyTile& tile = plan.tiles().wait(number);
-      const int steps = uniform(tile.steps);
-      if (steps == 0) return;
-      QueryPosition position{tile.first_head, 0};
-      wait_for_turn(plan.value_filled(), number);
-      issue_grad_weights(step);
-      wait_for_products<0>();
-      release(plan.grad_output_free(), step);
-      wait_for_turn(plan.key_filled(), number);
+  __device__ __forceinline__ void run(const KeyTile& tile, int number, int steps, int step) {
+    wait_for_turn(plan.value_filled(), number);
+    issue_grad_weights(step);
+    wait_for_products<0>();
+    release(plan.grad_output_free(), step);
+    wait_for_turn(plan.key_filled(), number);
+    clear(grad_key);
+    grad_query.clear();
+    const int last = step + steps - 1;
 #pragma unroll 1
-      for (int left = steps; left > 1; --left, ++step) compute<false>(tile, step, position, left == steps);
-      release(plan.value_free(), number);
-      compute<true>(tile, step, position, steps == 1);
-      ++step;
-      release(plan.key_free(), number);
-      grad_query.template add<GradQuery::last_chunk>(arguments, tile);
-      this->template store<Config::head_dim>(grad_key, arguments.scale, arguments.common.params.grad_key,
-                                             tile.grad_key, tile);
-      plan.tiles().release(number);
-    }
+    for (bool is_first = true; step < last; ++step, is_first = false) compute<false>(tile, step, is_first);
+    release(plan.value_free(), number);
+    compute<true>(tile, last, steps == 1);
+    release(plan.key_free(), number);
+    grad_query.template add<GradQuery::last_chunk>(arguments, tile, position);
+    this->template store<Config::head_dim>(grad_key, arguments.scale, arguments.common.params.grad_key, tile.grad_key,
+                                           tile);
   }
 };
+
+/// A side's way through the tiles of keys.
+template <class OwnSide, class Config>
+__device__ __forceinline__ void compute_side(const BackwardArguments& arguments, const WideBackwardPlan<Config>& plan) {
+  int step = 0;
+  for (int number = 0;; ++number) {
+    const KeyTile& tile = plan.tiles().wait(number);
+    const int steps = uniform(tile.steps);
+    if (steps == 0) return;
+    OwnSide(arguments, plan, tile).run(tile, number, steps, step);
+    plan.tiles().release(number);
+    step += steps;
+  }
+}
 
 template <class Config>
 __device__ void wide_backward(const BackwardArguments& arguments) {
@@ -527,9 +537,10 @@ __device__ void wide_backward(const BackwardArguments& arguments) {
   } else {
     take_registers<Plan::computing_registers>();
     if (warpgroup == 0) {
-      ValueSide<Config>{{arguments, plan}}.run();
+      compute_side<ValueSide<Config>>(arguments, plan);
     } else {
-      KeySide<Config>{{arguments, plan}}.run();
+      named_arrive(Plan::derivatives_free, Plan::computing_threads);
+      compute_side<KeySide<Config>>(arguments, plan);
     }
   }
 }
