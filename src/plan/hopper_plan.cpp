@@ -66,11 +66,10 @@ void choose_wide_tiles(KernelSpec& kernel) {
 }
 
 std::string why_not_backward(const Problem& problem, const Gpu& gpu, const KernelSpec& kernel) {
-  constexpr int most_columns = 128;
-  if (widest(kernel) > most_columns) {
-    return fmt::format("it takes head dims up to {}, not {}", most_columns, widest(kernel));
-  }
-  if (problem.shares_keys()) {
+  if (hopper::is_wide(kernel.head_dim, kernel.head_dim_v)) {
+    if (problem.shares_keys()) return "the batch shares keys, and a head dim is above 128";
+    if (problem.deterministic) return "dQ shall be summed in one order, and a head dim is above 128";
+  } else if (problem.shares_keys()) {
     // The queries of a part of the batch are taken for one sequence.
     if (problem.query_form != Form::jagged) return "the batch shares keys, and queries are not packed";
     if (!problem.mask.keeps_all()) return "the batch shares keys, and there is a mask";
@@ -114,7 +113,8 @@ void choose_hopper_tiles(KernelSpec& kernel, int64_t mean_keys) {
 }
 
 int direct_keys(const Problem& problem, const Gpu& gpu) {
-  if (problem.shares_queries()) return 0;
+  const bool is_wide = hopper::is_wide(static_cast<int>(problem.head_dim), static_cast<int>(problem.head_dim_v));
+  if (problem.shares_queries() || is_wide) return 0;
   const bool has_work_for_all = problem.batch * problem.heads_k >= gpu.multiprocessors;
   return (has_work_for_all ? 2 : 1) * hopper::backward_tile_keys;
 }
@@ -128,7 +128,8 @@ bool is_all_direct(const Problem& problem, const Gpu& gpu) {
 void choose_hopper_backward_tiles(KernelSpec& kernel) {
   kernel.family = KernelFamily::hopper;
   kernel.tile_queries = hopper::backward_tile_queries;
-  kernel.tile_keys = hopper::backward_tile_keys;
+  kernel.tile_keys = hopper::is_wide(kernel.head_dim, kernel.head_dim_v) ? hopper::wide_backward_tile_keys
+                                                                         : hopper::backward_tile_keys;
   kernel.warps = 8;  // two warpgroups
   kernel.stages = 2;
 }
