@@ -254,29 +254,31 @@ struct GradQueryOfSide {
     commit_products();
   }
 
-  /// To the sums of a tile of queries.
-  template <int chunk>
-  __device__ __forceinline__ void add(const BackwardArguments& arguments, const KeyTile& tile,
-                                      const QueryPosition& position) {
+  /// To the sums of a tile of queries: one of the two rows that a thread has, or both.
+  template <int chunk, int half>
+  __device__ __forceinline__ void add_row(const BackwardArguments& arguments, const KeyTile& tile,
+                                          const QueryPosition& position) {
     const bool is_number = arguments.common.params.out_scale.kind == OutputScale::Kind::number;
     const float factor = is_number ? 1.0f : tile.out_scale;  // numbers are left to the kernel that rounds
     const unsigned thread = fresh_thread_index(), lane = thread % 32;
-    const int row = position.row + static_cast<int>(thread / 32 * 16 + lane / 4);
-    const int rows = tile.length_q - tile.first_query - row;
+    const int row = position.row + half * 8 + static_cast<int>(thread / 32 * 16 + lane / 4);
+    if (tile.first_query + row >= tile.length_q) return;
     float* const to = sums_at<Config>(arguments, position.head, first_column(chunk) / column_group,
                                       tile.grad_query + row) + lane % 4 * 4;
     const int64_t block_elements = arguments.common.packed_rows_q * column_group;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      if (half * 8 >= rows) break;
-#pragma unroll
-      for (int j = 0; j < columns(chunk) / column_group; ++j) {
-        if (first_column(chunk) + j * column_group >= Config::head_dim) break;
-        const float* const group = sums<chunk>() + j * 8 + half * 2;
-        const float four[4] = {group[0] * factor, group[1] * factor, group[4] * factor, group[5] * factor};
-        reduce_add(to + j * block_elements + half * 8 * column_group, four);
-      }
+    for (int j = 0; j < columns(chunk) / column_group; ++j) {
+      if (first_column(chunk) + j * column_group >= Config::head_dim) break;
+      const float* const group = sums<chunk>() + j * 8 + half * 2;
+      const float four[4] = {group[0] * factor, group[1] * factor, group[4] * factor, group[5] * factor};
+      reduce_add(to + j * block_elements, four);
     }
+  }
+  template <int chunk>
+  __device__ __forceinline__ void add(const BackwardArguments& arguments, const KeyTile& tile,
+                                      const QueryPosition& position) {
+    add_row<chunk, 0>(arguments, tile, position);
+    add_row<chunk, 1>(arguments, tile, position);
   }
 };
 
@@ -455,13 +457,15 @@ struct KeySide : WideSide<Config, Side::key> {
     make_grad_scores(tile, step);
     wait_for_turn(plan.query_filled(), step);
     issue_gradient<Element>(grad_key, grad_scores, plan.queries(step));
-    if (!is_first) grad_query.template add<GradQuery::last_chunk>(arguments, tile, before);
+    if (!is_first) grad_query.template add_row<GradQuery::last_chunk, 0>(arguments, tile, before);
+    wait_for_products<0>();
+    release(plan.query_free(), step);  // early: the value side waits for what comes here
+    if (!is_first) grad_query.template add_row<GradQuery::last_chunk, 1>(arguments, tile, before);
     wait_for_turn(plan.grad_scores_written(), step);
     grad_query.template issue<0>(plan, step);
     if constexpr (!is_last) issue_grad_weights(step + 1);
-    wait_for_products<is_last ? 0 : 1>();
-    release(plan.query_free(), step);
     if constexpr (Base::has_two_chunks) {
+      wait_for_products<is_last ? 0 : 1>();
       grad_query.template add<0>(arguments, tile, position);
       grad_query.template issue<1>(plan, step);
     }

@@ -266,14 +266,22 @@ Problem dense_keys(int64_t batch, int64_t length) {
 }
 
 TEST(GpuPlan, HeadDimsAbove128HaveABackwardOfTheirOwnWhichAddsDQToSumsHoweverFewKeysThereAre) {
-  for (const auto& [head_dim, head_dim_v] : {std::pair{192, 128}, std::pair{128, 256}, std::pair{136, 136}}) {
+  struct Case {
+    int64_t head_dim, head_dim_v;
+    int stages;  ///< of Q and dO that fit
+  };
+  for (const auto& [head_dim, head_dim_v, stages] :
+       {Case{192, 128, 3}, Case{128, 256, 3}, Case{136, 136, 3}, Case{192, 256, 2}, Case{256, 256, 2}}) {
     Problem problem = dense_keys(70, 64);
     problem.head_dim = head_dim;
     problem.head_dim_v = head_dim_v;
     const GpuPlan plan = hopper_plan_of(problem);
     ASSERT_EQ(kinds_of(plan),
               (std::vector{KernelKind::key_schedule, KernelKind::wide_backward, KernelKind::round_grad_query}));
-    for (const GpuStep& step : plan.steps) EXPECT_EQ(step.kernel.tile_keys, 64);
+    for (const GpuStep& step : plan.steps) {
+      EXPECT_EQ(step.kernel.tile_keys, 64);
+      EXPECT_EQ(step.kernel.stages, stages);
+    }
     EXPECT_EQ(plan.places, 2 * 70);
     EXPECT_EQ(plan.direct_keys, 0);
     EXPECT_FALSE(plan.deterministic);
