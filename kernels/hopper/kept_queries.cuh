@@ -1,5 +1,5 @@
-// Which scores count, of those that a warpgroup of backward holds transposed: where a tile is cut by the mask or by the end
-// of a sequence, weights and dS are selected to 0 after f, whatever f gives.
+// Which scores count, of those that a warpgroup of backward holds transposed: where a tile is cut by the mask or by the
+// end of a sequence, weights and dS are selected to 0 after f, whatever f gives.
 #pragma once
 
 #include "common/sequence.cuh"

@@ -1,26 +1,31 @@
-// Backward on Hopper's tensor cores (WGMMA), fed by its copy engine (TMA), for head dims above 128: dK and dV of 64 keys
-// take half of the registers of a warpgroup each, so that one has dV, the value side, and the other dK, the key side.
+// Backward on Hopper's tensor cores (WGMMA), fed by its copy engine (TMA), for head dims above 128: dK and dV of 64
+// keys take half of the registers of a warpgroup each, so that one warpgroup has dV and another dK.
 //
 // One CTA on each multiprocessor stays there and takes tiles of 64 keys, past which the queries stream in tiles of 64:
 //
 //     dealer     1 warp       takes tiles of keys and lays them into a ring (key_schedule.cuh)
 //     loaders    3 warps      K and V of each tile; Q; dO; `stages` buffers of Q and of dO
-//     value side 1 warpgroup  S^T = K Q^T, P = f(scale * S), which stays in registers; f' to the other side, through
-//                             shared memory; dV += P^T dO
-//     key side   1 warpgroup  dP^T = V dO^T, dS = dP * f', which stays in registers, and goes to shared memory;
+//     value side 1 warpgroup  S^T = K Q^T, P = f(scale * S), which stays in registers, and f'(scale * S), which goes to
+//                             the other side through shared memory; dV += P^T dO
+//     key side   1 warpgroup  dP^T = V dO^T, dS = dP * f', which stays in registers, and goes to shared memory too;
 //                             dK += dS^T Q
 //     both                    dQ = dS K, half of the columns each, from registers to the sums (grad_query_sums.cuh)
 //
-// Shared memory has no room for dQ on its way. Its additions take as long as all else, and a warpgroup that adds waits
-// for the memory to take them: so products are issued before additions, to run beside them. dQ comes in chunks of
-// columns, whose registers are those of the chunk before: while one is multiplied, all of the last is added.
+// Shared memory has no room for dQ on its way. The memory takes its additions more slowly than the tensor cores take
+// all products, and a warpgroup that adds waits for it: so products are issued before additions, to run beside them. dQ
+// of a side comes in two chunks of columns, which have the same registers: for a tile of queries n
+//
+//     value side  S (n + 1) | add the last chunk (n - 1) | first chunk of dQ (n), dV (n) | wait S, first chunk | add it
+//                 last chunk (n) | wait dV | P and f' (n + 1) | wait last chunk
+//     key side    dS (n) | dK (n) | add the last chunk (n - 1); in between wait dK, to free Q | first chunk of dQ (n),
+//                 dP (n + 1) | wait first chunk | add it | last chunk (n) | wait dP, last chunk
 //
 // Config: struct as of backward.cuh, with
 //     int head_dim, head_dim_v;       multiples of 8, at most 256
 //     int tile_queries, tile_keys;    64, 64
-//     keys_shared, ordered            false
+//     bool keys_shared, ordered;      false
 //
-// Launch: as backward.cuh; block wide_backward_threads<Config>; dynamic shared memory wide_backward_shared_bytes<Config>.
+// Launch: as backward.cuh, with wide_backward_threads<Config> and wide_backward_shared_bytes<Config>.
 #pragma once
 
 #include "hopper/kept_queries.cuh"
@@ -263,8 +268,9 @@ struct GradQueryOfSide {
     const unsigned thread = fresh_thread_index(), lane = thread % 32;
     const int row = position.row + half * 8 + static_cast<int>(thread / 32 * 16 + lane / 4);
     if (tile.first_query + row >= tile.length_q) return;
-    float* const to = sums_at<Config>(arguments, position.head, first_column(chunk) / column_group,
-                                      tile.grad_query + row) + lane % 4 * 4;
+    float* const to =
+        sums_at<Config>(arguments, position.head, first_column(chunk) / column_group, tile.grad_query + row) +
+        lane % 4 * 4;
     const int64_t block_elements = arguments.common.packed_rows_q * column_group;
 #pragma unroll
     for (int j = 0; j < columns(chunk) / column_group; ++j) {
@@ -334,8 +340,8 @@ struct WideSide {
 template <class Config>
 struct ValueSide : WideSide<Config, Side::value> {
   using Base = WideSide<Config, Side::value>;
-  using typename Base::Element, typename Base::Plan, typename Base::GradQuery;
   using Base::Base, Base::arguments, Base::plan, Base::grad_query, Base::position, Base::before, Base::release;
+  using typename Base::Element, typename Base::Plan, typename Base::GradQuery;
   using Activation = typename Config::Activation;
 
   float scores[32];
@@ -413,8 +419,8 @@ struct ValueSide : WideSide<Config, Side::value> {
 template <class Config>
 struct KeySide : WideSide<Config, Side::key> {
   using Base = WideSide<Config, Side::key>;
-  using typename Base::Element, typename Base::Plan, typename Base::GradQuery;
   using Base::Base, Base::arguments, Base::plan, Base::grad_query, Base::position, Base::before, Base::release;
+  using typename Base::Element, typename Base::Plan, typename Base::GradQuery;
 
   float grad_weights[32];
   unsigned grad_scores[4][4];

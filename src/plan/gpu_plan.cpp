@@ -140,7 +140,7 @@ class Planner {
     plan_.reason =
         all_direct ? "one CTA on each multiprocessor takes all keys of a sequence, and stores dQ at once"
         : is_wide
-            ? "one CTA on each multiprocessor takes tiles of keys, and adds to sums of dQ; dK and dV have a warpgroup each"
+            ? "one CTA on each multiprocessor takes tiles of keys, one warpgroup dK and one dV, and adds to sums of dQ"
         : problem_.shares_queries()
             ? "one CTA on each multiprocessor takes tiles of keys, and adds to sums of dQ, which the batch shares"
             : fmt::format(

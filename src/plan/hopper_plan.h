@@ -20,8 +20,8 @@ void choose_hopper_tiles(KernelSpec& kernel, int64_t mean_keys);
 void choose_hopper_backward_tiles(KernelSpec& kernel);
 
 /// Up to how many keys of a sequence one CTA takes in backward, so that it stores dQ at once: two tiles where there are
-/// sequences for all CTAs, else one; none where the batch shares the queries, whose gradient is a sum over the batch, or
-/// where a head dim is above 128.
+/// sequences for all CTAs, else one; none where the batch shares the queries, whose gradient is a sum over the batch,
+/// or where a head dim is above 128.
 int direct_keys(const Problem& problem, const Gpu& gpu);
 
 /// Whether backward stores dQ of every batch entry at once, without sums and in one order: where lengths of keys are

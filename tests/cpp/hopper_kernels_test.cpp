@@ -303,9 +303,9 @@ TEST_P(HopperWideBackwardKernel, KeepsEverythingInRegistersAndItsFunctionRunsWhi
     for (const char* instruction : {"HGMMA", "UTMALDG", "USETMAXREG", "REDG.E.ADD.F32x4"}) {
       EXPECT_GT(count(code, instruction), 0) << instruction;
     }
-    // The key side: before its loop for dP; in it for dK, which frees Q, for the first of dQ, for dP and the last of dQ;
-    // behind it the same of the last step. The value side: for S; in its loop for S and the first of dQ, for dV, for the
-    // last of dQ; and again behind it.
+    // The key side: before its loop for dP; in it for dK, which frees Q, for the first of dQ, for dP and the last of
+    // dQ; behind it the same of the last step. The value side: for S; in its loop for S and the first of dQ, for dV,
+    // for the last of dQ; and again behind it.
     const auto waits = waits_for_products(code);
     std::string left;
     for (const auto& wait : waits) left += wait.second;
