@@ -33,6 +33,22 @@ GDPA_HOST_DEVICE constexpr int half_columns(int head_dim) { return head_dim <= 6
 /// Its tiles.
 constexpr int backward_tile_queries = 64, backward_tile_keys = 128;
 
+/// Whether backward has a kernel of its own for these head dims, since dK and dV of 64 keys fill the registers of a
+/// warpgroup each (wide_backward.cuh); and the keys of its tiles.
+GDPA_HOST_DEVICE constexpr bool is_wide(int head_dim, int head_dim_v) { return head_dim > 128 || head_dim_v > 128; }
+constexpr int wide_backward_tile_keys = 64;
+
+/// How fp32 sums of dQ lie: (heads, blocks of columns, rows), each row contiguous in the columns of a block.
+struct SumsShape {
+  int blocks;
+  int columns;  ///< of a block
+};
+GDPA_HOST_DEVICE constexpr SumsShape sums_shape(int head_dim, int head_dim_v) {
+  constexpr int group = 16;  // that four lanes hold together
+  if (is_wide(head_dim, head_dim_v)) return {(head_dim + group - 1) / group, group};
+  return {2, half_columns(head_dim)};
+}
+
 /// Whether dQ of a batch entry goes to the gradient at once: one CTA has all of its keys, up to `most_keys`, one tile
 /// after the other. Else it goes to fp32 sums, to which the CTAs that have them add.
 GDPA_HOST_DEVICE inline bool is_direct(const Mask& mask, int64_t length_k, int64_t most_keys) {
@@ -91,8 +107,7 @@ struct BackwardArguments {
   unsigned* offsets_fall;  ///< whether they do, which they must not; zeroed before
   unsigned* turns;         ///< in deterministic mode
   int turns_of_head;
-  float* grad_query_sums;  ///< (heads, two halves of the columns, rows), each row contiguous in the columns of a half;
-                           ///< null: every dQ is stored at once
+  float* grad_query_sums;  ///< as sums_shape says; null: every dQ is stored at once
   MappedOperand query, key, value, grad_output, grad_query;
 };
 

@@ -33,6 +33,7 @@
 //         the table of tiles; the sums of dQ.
 #pragma once
 
+#include "hopper/kept_queries.cuh"
 #include "hopper/key_schedule.cuh"
 #include "hopper/tile.cuh"
 #include "hopper/turns.cuh"
@@ -179,32 +180,6 @@ template <class Config>
 constexpr int backward_threads = BackwardPlan<Config>::threads;
 template <class Config>
 constexpr int backward_shared_bytes = BackwardPlan<Config>::shared_bytes;
-
-/// Calls visit(tile, number) for every tile of keys; by one thread, which is one of the ring's readers.
-template <class Visit>
-__device__ void for_all_key_tiles(const KeyRing& ring, Visit visit) {
-  for (int number = 0;; ++number) {
-    const KeyTile& tile = ring.wait(number);
-    if (tile.steps == 0) return;
-    visit(tile, number);
-    ring.release(number);
-  }
-}
-
-/// Calls visit(head, first row from the tile's, how many are left with it) for every tile of queries of a tile of keys.
-template <class Config, class Visit>
-__device__ void for_all_query_tiles(const KeyTile& tile, Visit visit) {
-  int head = tile.first_head, row = 0;
-#pragma unroll 1
-  for (int left = tile.steps; left > 0; --left) {
-    visit(head, row, left);
-    row += Config::tile_queries;
-    if (row == tile.query_tiles * Config::tile_queries) {
-      row = 0;
-      ++head;
-    }
-  }
-}
 
 /// The first loader: K and Q, and what there is to do in each step.
 template <class Config>
@@ -424,25 +399,6 @@ struct Differentiating {
     return {uniform(step.flags), uniform(step.number), 0};
   }
 
-  /// Which queries count for a thread's two keys: less what an element's place adds.
-  struct KeptQueries {
-    Kept of_key[2];
-
-    __device__ __forceinline__ KeptQueries(const BackwardArguments& arguments, const KeyTile& tile, int query_tile,
-                                           int warpgroup) {
-      const MaskOfSequence mask{arguments.common.params.mask, tile.length_q, tile.length_k};
-      const unsigned thread = fresh_thread_index(), lane = thread % 32;
-      const int key = tile.first_key + warpgroup * Plan::rows + static_cast<int>(thread / 32 * 16 + lane / 4);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        of_key[half] = mask.column(key + half * 8);
-        of_key[half].begin -= tile.first_query + query_tile * queries + static_cast<int>(lane % 4 * 2);
-      }
-    }
-    /// Of element i of the sums.
-    __device__ __forceinline__ bool holds(int i) const { return of_key[i / 2 % 2].holds(i / 4 * 8 + i % 2); }
-  };
-
   /// P, rounded, and f' in the registers of the scores.
   __device__ __forceinline__ void apply_function() {
     const float scale = arguments.scale * Activation::score_factor;
@@ -459,21 +415,10 @@ struct Differentiating {
     }
   }
 
-  /// Weights that do not count become 0, whatever they are, and so does f' there: dS is 0 then, but for gradients
-  /// that are not finite.
-  __device__ __forceinline__ void mask_weights(const KeptQueries& kept) {
-#pragma unroll
-    for (int i = 0; i < queries / 2; i += 2) {
-      unsigned& pair = weights[i / 8][i % 8 / 2];
-      if (!kept.holds(i)) {
-        pair &= 0xffff0000u;
-        scores[i] = 0.0f;
-      }
-      if (!kept.holds(i + 1)) {
-        pair &= 0x0000ffffu;
-        scores[i + 1] = 0.0f;
-      }
-    }
+  /// Where scores do not count, f' is 0 too: dS is 0 then, but for gradients that are not finite.
+  __device__ __forceinline__ void mask(const KeptQueries& kept) {
+    kept.mask(weights);
+    kept.mask(scores);
   }
 
   /// dS = dP * f', in the registers of dP.
@@ -499,14 +444,6 @@ struct Differentiating {
   }
   __device__ __forceinline__ void publish_grad_scores(int step) const {
     publish_by_warp(plan.grad_scores_written()[index_in<Plan::score_stages>(step)]);
-  }
-
-  /// What the warp has written to shared memory, to the copy engine and to products, by one arrival; waits until it is
-  /// there.
-  __device__ __forceinline__ static void publish_by_warp(const Barrier& barrier) {
-    publish_to_copies();
-    __syncwarp();
-    if (fresh_thread_index() % 32 == 0) barrier.arrive();
   }
 
   /// dQ of a step to the staging place, for the sender.
@@ -599,7 +536,9 @@ struct Differentiating {
   __device__ __forceinline__ KeptQueries kept_queries(const Step& step, int number) const {
     int query_tile = 0;
     if (lane_index() == 0) query_tile = plan.step(number).query_tile;
-    return {arguments, tile_of(step), uniform(query_tile), warpgroup};
+    const KeyTile& tile = tile_of(step);
+    return {arguments.common.params.mask, tile, tile.first_key + warpgroup * Plan::rows,
+            tile.first_query + uniform(query_tile) * queries};
   }
 
   /// S, dP, P and f' of a step before which nothing is under way.
@@ -612,7 +551,7 @@ struct Differentiating {
     issue_grad_weights(step);
     wait_for_products<1>();
     apply_function();
-    if (!now.is(Step::full)) mask_weights(kept_queries(now, step));
+    if (!now.is(Step::full)) mask(kept_queries(now, step));
     wait_for_products<0>();
     if (now.is(Step::ends) && leads()) plan.value_free()[0].arrive();
     // Else what these held before would take registers from the function.
@@ -674,7 +613,7 @@ struct Differentiating {
         wait_for_products<1>();
         apply_function();
         // A branch: the border of a block keeps the function above the wait for dP.
-        if (!next.is(Step::full)) mask_weights(kept_queries(next, step + 1));
+        if (!next.is(Step::full)) mask(kept_queries(next, step + 1));
         wait_for_products<0>();
         if (next.is(Step::ends) && leads()) plan.value_free()[0].arrive();
         last = now;

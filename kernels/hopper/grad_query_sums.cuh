@@ -1,11 +1,13 @@
 // fp32 sums of dQ, for batch entries whose keys are several CTAs': cleared before backward, rounded behind it. Those of
 // other entries are not touched (is_direct).
 //
-// They lie as backward's copies add them: (heads, two halves of the columns, rows). Of each four groups of 8 columns
-// of a row, group i lies in the place of i ^ turn_of_sums(row).
+// They lie as backward adds them. Copies bring halves of the columns, and of each four groups of 8 columns of a row,
+// group i lies in the place of i ^ turn_of_sums(row). Registers bring groups of 16 columns, in the order in which four
+// lanes hold them (column_of in common/tile.cuh): the eight rows that a warp adds at once follow each other.
 #pragma once
 
 #include "common/lanes.cuh"
+#include "common/tile.cuh"
 #include "hopper/arguments.cuh"
 #include "hopper/rows.cuh"
 #include "portable/work.cuh"
@@ -61,7 +63,7 @@ __device__ void for_all_rows_left(const BackwardArguments& arguments, Visit visi
                              work.head,
                              is_shared ? 1 : work.keys.count,
                              static_cast<int>(owner.first_place_of(work.batch_begin)) + work.tile,
-                             mask.keys_of(row, Config::tile_queries).begin / backward_tile_keys};
+                             mask.keys_of(row, Config::tile_queries).begin / Config::tile_keys};
       const bool is_left = work.exists && !is_direct(params.mask, work.keys.count, arguments.direct_keys);
       for (unsigned left = __ballot_sync(0xffffffffu, is_left); left != 0; left &= left - 1) {
         const int source = __ffs(static_cast<int>(left)) - 1;
@@ -74,23 +76,49 @@ __device__ void for_all_rows_left(const BackwardArguments& arguments, Visit visi
   }
 }
 
-/// The sums of a head's rows from `row` on, in one half of the columns.
 template <class Config>
-__device__ float* sums_at(const BackwardArguments& arguments, int64_t head, int half, int64_t row) {
-  constexpr int columns = half_columns(Config::head_dim);
-  return arguments.grad_query_sums + ((head * 2 + half) * arguments.common.packed_rows_q + row) * columns;
+constexpr SumsShape shape_of_sums = sums_shape(Config::head_dim, Config::head_dim_v);
+
+/// The sums of a head's rows from `row` on, in one block of the columns.
+template <class Config>
+__device__ float* sums_at(const BackwardArguments& arguments, int64_t head, int block, int64_t row) {
+  constexpr SumsShape shape = shape_of_sums<Config>;
+  return arguments.grad_query_sums +
+         ((head * shape.blocks + block) * arguments.common.packed_rows_q + row) * shape.columns;
 }
 
 /// Rows that a warp writes at once to shared memory have different turns.
 constexpr unsigned sums_turns = 4;
 __device__ inline unsigned turn_of_sums(int64_t row) { return static_cast<unsigned>(row) % sums_turns; }
 
+/// Four columns of a row, rounded.
+struct RoundedColumns {
+  int first;
+  uint2 words;
+};
+
+/// Sums from `place` of a row on, in the order of the gradient; by a warp, whose lanes have places that follow each
+/// other.
+template <class Config>
+__device__ RoundedColumns in_order(int place, int64_t row, uint2 words) {
+  if constexpr (is_wide(Config::head_dim, Config::head_dim_v)) {
+    // A lane has two columns, and the two that lie 8 further: it gives a neighbour of these or of those.
+    const bool is_odd = place / 4 % 2 != 0;
+    const unsigned come = __shfl_xor_sync(0xffffffffu, is_odd ? words.x : words.y, 1);
+    const int first = place / column_group * column_group + column_of(place % column_group);
+    if (is_odd) return {first + 6, {come, words.y}};
+    return {first, {words.x, come}};
+  } else {
+    return {place ^ static_cast<int>(turn_of_sums(row)) * 8, words};
+  }
+}
+
 /// By a warp.
 template <class Config>
 __device__ void clear_sums(const BackwardArguments& arguments, const RowsLeft& left) {
-  const int chunks = left.rows * half_columns(Config::head_dim) / 4;
-  for (int half = 0; half < 2; ++half) {
-    auto* const to = reinterpret_cast<float4*>(sums_at<Config>(arguments, left.head, half, left.row));
+  const int chunks = left.rows * shape_of_sums<Config>.columns / 4;
+  for (int block = 0; block < shape_of_sums<Config>.blocks; ++block) {
+    auto* const to = reinterpret_cast<float4*>(sums_at<Config>(arguments, left.head, block, left.row));
     for (int i = lane_index(); i < chunks; i += 32) to[i] = {};
   }
 }
@@ -109,15 +137,13 @@ template <class Config>
 __device__ void round_grad_query(const BackwardArguments& arguments) {
   using Element = typename Config::Element;
   using Storage = typename Element::Storage;
-  constexpr int half = half_columns(Config::head_dim);
-  constexpr int row_lanes = 2 * half / 4;           // lanes of a row, which have four sums each
-  constexpr int rows_at_once = 32 / row_lanes * 4;  // so many that loads overlap
+  constexpr SumsShape shape = shape_of_sums<Config>;
+  constexpr int row_chunks = shape.blocks * shape.columns / 4;  // each a lane's
+  constexpr int at_once = 4;                                    // so many that loads overlap
   constexpr unsigned warps = round_grad_query_threads<Config> / 32;
   const Params& params = arguments.common.params;
   const bool is_number = params.out_scale.kind == OutputScale::Kind::number;
   const auto factor = static_cast<float>(params.scale * (is_number ? params.out_scale.number : 1.0));
-  const int lane = lane_index(), place = lane % row_lanes * 4;
-  const int lane_row = lane / row_lanes;
   for_all_rows_left<Config, warps>(arguments, [&](const RowsLeft& left) {
     const int rows = left.rows;
     auto* const gradient = static_cast<Storage*>(params.grad_query.data) + left.offset;
@@ -125,22 +151,23 @@ __device__ void round_grad_query(const BackwardArguments& arguments) {
       write_zero_rows<Element, Config::head_dim>(gradient, params.grad_query.row_stride, rows);
       return;
     }
-    const float* const sums = sums_at<Config>(arguments, left.head, place / half, left.row) + place % half;
-    for (int begin = 0; begin < rows; begin += rows_at_once) {
-      float4 four[4];
+    for (int begin = 0; begin < rows * row_chunks; begin += at_once * 32) {
+      const auto chunk = [begin](int i) { return begin + i * 32 + lane_index(); };
+      float4 four[at_once];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int row = begin + i * (32 / row_lanes) + lane_row;
-        four[i] = row < rows ? *reinterpret_cast<const float4*>(sums + row * half) : float4{};
+      for (int i = 0; i < at_once; ++i) {
+        const int row = chunk(i) / row_chunks, place = chunk(i) % row_chunks * 4;
+        const float* const sums = sums_at<Config>(arguments, left.head, place / shape.columns, left.row + row);
+        four[i] = row < rows ? *reinterpret_cast<const float4*>(sums + place % shape.columns) : float4{};
       }
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int row = begin + i * (32 / row_lanes) + lane_row;
-        const int column = place ^ static_cast<int>(turn_of_sums(left.row + row)) * 8;
-        if (row < rows && column < Config::head_dim) {
-          *reinterpret_cast<uint2*>(gradient + row * params.grad_query.row_stride + column) = {
-              Element::pack(four[i].x * factor, four[i].y * factor),
-              Element::pack(four[i].z * factor, four[i].w * factor)};
+      for (int i = 0; i < at_once; ++i) {
+        const int row = chunk(i) / row_chunks, place = chunk(i) % row_chunks * 4;
+        const uint2 words = {Element::pack(four[i].x * factor, four[i].y * factor),
+                             Element::pack(four[i].z * factor, four[i].w * factor)};
+        const RoundedColumns columns = in_order<Config>(place, left.row + row, words);
+        if (row < rows && columns.first < Config::head_dim) {
+          *reinterpret_cast<uint2*>(gradient + row * params.grad_query.row_stride + columns.first) = columns.words;
         }
       }
     }

@@ -165,8 +165,9 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
 /// The dealer's work: takes one place after the other, which CTAs share by a counter, and fills the ring; ends it with
 /// a tile of no steps. A place is taken late: when the place before has begun, so that no CTA holds what others could
 /// do, or what others wait for; only if that one is short, as soon as the ring has room.
-__device__ inline void deal_key_tiles(const BackwardArguments& arguments, const KeyRing& ring,
-                               const Barriers<2>& keys_filled) {
+template <int key_stages>
+__device__ void deal_key_tiles(const BackwardArguments& arguments, const KeyRing& ring,
+                               const Barriers<key_stages>& keys_filled) {
   constexpr int words = key_tile_words;
   constexpr int steps_to_wait = 4;  // take as long as the next tile's way from the table to K in shared memory
   const int lane = lane_index();
@@ -201,6 +202,32 @@ __device__ inline void deal_key_tiles(const BackwardArguments& arguments, const 
     }
     if (ends) return;
     ++dealt;
+  }
+}
+
+/// Calls visit(tile, number) for every tile of keys; by one thread, which is one of the ring's readers.
+template <class Visit>
+__device__ void for_all_key_tiles(const KeyRing& ring, Visit visit) {
+  for (int number = 0;; ++number) {
+    const KeyTile& tile = ring.wait(number);
+    if (tile.steps == 0) return;
+    visit(tile, number);
+    ring.release(number);
+  }
+}
+
+/// Calls visit(head, first row from the tile's, how many are left with it) for every tile of queries of a tile of keys.
+template <class Config, class Visit>
+__device__ void for_all_query_tiles(const KeyTile& tile, Visit visit) {
+  int head = tile.first_head, row = 0;
+#pragma unroll 1
+  for (int left = tile.steps; left > 0; --left) {
+    visit(head, row, left);
+    row += Config::tile_queries;
+    if (row == tile.query_tiles * Config::tile_queries) {
+      row = 0;
+      ++head;
+    }
   }
 }
 

@@ -3,7 +3,9 @@
 #pragma once
 
 #include "common/tile.cuh"
+#include "hopper/barrier.cuh"
 #include "hopper/tensor_map.cuh"
+#include "hopper/warpgroup.cuh"
 #include "hopper/wgmma.cuh"
 
 namespace gdpa::hopper {
@@ -76,6 +78,14 @@ __device__ inline void store_matrices(unsigned address, const unsigned (&matrix)
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(matrix[0]),
                "r"(matrix[1]), "r"(matrix[2]), "r"(matrix[3])
                : "memory");
+}
+
+/// What the warp has written to shared memory, to the copy engine and to products, by one arrival; waits until it is
+/// there.
+__device__ __forceinline__ void publish_by_warp(const Barrier& barrier) {
+  publish_to_copies();
+  __syncwarp();
+  if (fresh_thread_index() % 32 == 0) barrier.arrive();
 }
 
 }  // namespace gdpa::hopper

@@ -29,6 +29,8 @@ std::string_view name_of(KernelKind kind) {
       return "forward";
     case KernelKind::backward:
       return "backward";
+    case KernelKind::wide_backward:
+      return "wide_backward";
     case KernelKind::backward_query:
       return "backward_query";
     case KernelKind::key_schedule:
@@ -56,6 +58,7 @@ std::string_view arguments_of(KernelKind kind) {
       return "BackwardArguments";
     case KernelKind::backward_query:
       return "BackwardQueryArguments";
+    case KernelKind::wide_backward:
     case KernelKind::key_schedule:
     case KernelKind::round_grad_query:
       return "BackwardArguments";
@@ -160,7 +163,8 @@ std::string config_of(const KernelSpec& kernel, Accuracy accuracy) {
 }  // namespace
 
 bool has_function(KernelKind kind) {
-  return kind == KernelKind::forward || kind == KernelKind::backward || kind == KernelKind::backward_query;
+  return kind == KernelKind::forward || kind == KernelKind::backward || kind == KernelKind::wide_backward ||
+         kind == KernelKind::backward_query;
 }
 
 std::string kernel_source(const KernelSpec& kernel, const activation::Function& function, Accuracy accuracy) {

@@ -131,6 +131,7 @@ class Planner {
   /// A schedule, the main kernel with one CTA for each multiprocessor, and the rounding of what it left of dQ.
   GpuPlan hopper_backward(KernelSpec& kernel) {
     constexpr int64_t places_of_a_cta = 64;
+    const bool is_wide = hopper::is_wide(kernel.head_dim, kernel.head_dim_v);
     choose_hopper_backward_tiles(kernel);
     kernel.reduce_grad_query = false;
     const bool all_direct = is_all_direct(problem_, gpu_);
@@ -138,6 +139,8 @@ class Planner {
     plan_.deterministic = all_direct || kernel.ordered;
     plan_.reason =
         all_direct ? "one CTA on each multiprocessor takes all keys of a sequence, and stores dQ at once"
+        : is_wide
+            ? "one CTA on each multiprocessor takes tiles of keys, one warpgroup dK and one dV, and adds to sums of dQ"
         : problem_.shares_queries()
             ? "one CTA on each multiprocessor takes tiles of keys, and adds to sums of dQ, which the batch shares"
             : fmt::format(
@@ -157,20 +160,20 @@ class Planner {
     workspace.zeroed_bytes = workspace.bytes;
     workspace.key_tiles = take(tiles * static_cast<int64_t>(sizeof(hopper::KeyTile)));
     if (kernel.ordered) workspace.zeroed_bytes = workspace.bytes;
-    const int64_t columns = 2 * hopper::half_columns(kernel.head_dim);
+    const hopper::SumsShape sums = hopper::sums_shape(kernel.head_dim, kernel.head_dim_v);
     if (kernel.ordered) {
       plan_.turns_of_head = queries_.most_tiles(kernel.tile_queries, 1);
       plan_.heads_of_window = heads_of_window(problem_, gpu_);
       workspace.turns = take(problem_.heads_q * plan_.turns_of_head * static_cast<int64_t>(sizeof(unsigned)));
     }
-    if (!all_direct) workspace.grad_query = take_sums(problem_.rows_q, problem_.heads_q, columns);
+    if (!all_direct) workspace.grad_query = take_sums(problem_.rows_q, problem_.heads_q, sums.blocks * sums.columns);
     if (kernel.keys_shared) take_key_slabs();
     const auto add = [&](KernelKind kind, int64_t work) {
       kernel.kind = kind;
       plan_.steps.push_back({kernel, work});
     };
     add(KernelKind::key_schedule, divide_up(std::max(tiles, all_direct ? 0 : query_tiles), places_of_a_cta));
-    add(KernelKind::backward, std::min<int64_t>(tiles, gpu_.multiprocessors));
+    add(is_wide ? KernelKind::wide_backward : KernelKind::backward, std::min<int64_t>(tiles, gpu_.multiprocessors));
     // Rows that no sequence has get their zeros there.
     const bool has_rows_left = !all_direct || queries_.form == Form::jagged;
     kernel.keys_shared = kernel.ordered = false;  // that kernel has no use for them

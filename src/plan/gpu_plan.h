@@ -34,6 +34,7 @@ FunctionRegisters registers_of(const activation::Program& program, Accuracy accu
 enum class KernelKind : std::uint8_t {
   forward,
   backward,
+  wide_backward,
   backward_query,
   key_schedule,
   round_grad_query,

@@ -77,6 +77,7 @@ std::span<const Tile> tiles_of(const KernelSpec& kernel) {
     case KernelKind::backward_query:
       return is_16_bit(kernel) ? std::span<const Tile>(backward_query_16_bit) : backward_query_32_bit;
     case KernelKind::reduce:
+    case KernelKind::wide_backward:
     case KernelKind::key_schedule:
     case KernelKind::round_grad_query:
     case KernelKind::check_offsets:
@@ -130,6 +131,7 @@ int64_t shared_bytes(const KernelSpec& kernel) {
              (has_weights || kernel.reduce_grad_query ? scores : 0) + (has_weights ? scores : 0);
     }
     case KernelKind::reduce:
+    case KernelKind::wide_backward:
     case KernelKind::key_schedule:
     case KernelKind::round_grad_query:
     case KernelKind::check_offsets:
@@ -156,6 +158,7 @@ int sum_registers(const KernelSpec& kernel) {
              std::max(scores, kernel.reduce_grad_query ? grad_query : 0);
     }
     case KernelKind::reduce:
+    case KernelKind::wide_backward:
     case KernelKind::key_schedule:
     case KernelKind::round_grad_query:
     case KernelKind::check_offsets:

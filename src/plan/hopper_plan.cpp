@@ -65,12 +65,22 @@ void choose_wide_tiles(KernelSpec& kernel) {
   }
 }
 
+/// Buffers of Q and of dO, as many as are of use and fit beside K and V, f' in fp32 and dS twice.
+int wide_backward_stages(const KernelSpec& kernel) {
+  constexpr int rows = hopper::wide_backward_tile_keys, element_bytes = 2, block_columns = 64;
+  constexpr int most = 3, ring_and_barriers = 1024;
+  constexpr int scores = rows * hopper::backward_tile_queries;
+  const int columns = round_up(kernel.head_dim, block_columns) + round_up(kernel.head_dim_v, block_columns);
+  const int rest = shared_kilobytes * 1024 - ring_and_barriers -
+                   scores * (static_cast<int>(sizeof(float)) + 2 * element_bytes) - rows * columns * element_bytes;
+  return std::min(most, rest / (rows * columns * element_bytes));
+}
+
 std::string why_not_backward(const Problem& problem, const Gpu& gpu, const KernelSpec& kernel) {
-  constexpr int most_columns = 128;
-  if (widest(kernel) > most_columns) {
-    return fmt::format("it takes head dims up to {}, not {}", most_columns, widest(kernel));
-  }
-  if (problem.shares_keys()) {
+  if (hopper::is_wide(kernel.head_dim, kernel.head_dim_v)) {
+    if (problem.shares_keys()) return "the batch shares keys, and a head dim is above 128";
+    if (problem.deterministic) return "dQ shall be summed in one order, and a head dim is above 128";
+  } else if (problem.shares_keys()) {
     // The queries of a part of the batch are taken for one sequence.
     if (problem.query_form != Form::jagged) return "the batch shares keys, and queries are not packed";
     if (!problem.mask.keeps_all()) return "the batch shares keys, and there is a mask";
@@ -114,7 +124,8 @@ void choose_hopper_tiles(KernelSpec& kernel, int64_t mean_keys) {
 }
 
 int direct_keys(const Problem& problem, const Gpu& gpu) {
-  if (problem.shares_queries()) return 0;
+  const bool is_wide = hopper::is_wide(static_cast<int>(problem.head_dim), static_cast<int>(problem.head_dim_v));
+  if (problem.shares_queries() || is_wide) return 0;
   // What a CTA has at the end while others have none shall be little beside all that it had.
   const int64_t heads = problem.batch * problem.heads_k;
   // Of shared keys, dQ of a part of the batch has left the second-level cache before the next tile adds to it.
@@ -142,9 +153,10 @@ bool is_all_direct(const Problem& problem, const Gpu& gpu) {
 void choose_hopper_backward_tiles(KernelSpec& kernel) {
   kernel.family = KernelFamily::hopper;
   kernel.tile_queries = hopper::backward_tile_queries;
-  kernel.tile_keys = hopper::backward_tile_keys;
+  const bool is_wide = hopper::is_wide(kernel.head_dim, kernel.head_dim_v);
+  kernel.tile_keys = is_wide ? hopper::wide_backward_tile_keys : hopper::backward_tile_keys;
   kernel.warps = 8;  // two warpgroups
-  kernel.stages = 2;
+  kernel.stages = is_wide ? wide_backward_stages(kernel) : 2;
 }
 
 }  // namespace gdpa::plan

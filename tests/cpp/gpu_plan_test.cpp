@@ -265,6 +265,32 @@ Problem dense_keys(int64_t batch, int64_t length) {
   return problem;
 }
 
+TEST(GpuPlan, HeadDimsAbove128HaveABackwardOfTheirOwnWhichAddsDQToSumsHoweverFewKeysThereAre) {
+  struct Case {
+    int64_t head_dim, head_dim_v;
+    int stages;  ///< of Q and dO that fit
+  };
+  for (const auto& [head_dim, head_dim_v, stages] :
+       {Case{192, 128, 3}, Case{128, 256, 3}, Case{136, 136, 3}, Case{192, 256, 2}, Case{256, 256, 2}}) {
+    Problem problem = dense_keys(70, 64);
+    problem.head_dim = head_dim;
+    problem.head_dim_v = head_dim_v;
+    const GpuPlan plan = hopper_plan_of(problem);
+    ASSERT_EQ(kinds_of(plan),
+              (std::vector{KernelKind::key_schedule, KernelKind::wide_backward, KernelKind::round_grad_query}));
+    for (const GpuStep& step : plan.steps) {
+      EXPECT_EQ(step.kernel.tile_keys, 64);
+      EXPECT_EQ(step.kernel.stages, stages);
+    }
+    EXPECT_EQ(plan.places, 2 * 70);
+    EXPECT_EQ(plan.direct_keys, 0);
+    EXPECT_FALSE(plan.deterministic);
+    const int64_t columns = (head_dim + 15) / 16 * 16;
+    EXPECT_EQ(plan.workspace.bytes - plan.workspace.grad_query,
+              (problem.rows_q * problem.heads_q * columns * 4 + 255) / 256 * 256);
+  }
+}
+
 TEST(GpuPlan, FewDenseKeysNeedNoSumsOfDQAndAreDeterministic) {
   constexpr int64_t batch = 70;  // sequences for 132 CTAs
   Problem problem = dense_keys(batch, 256);
@@ -332,8 +358,6 @@ TEST(GpuPlan, WhatTheHopperBackwardDoesNotTakeIsPortableAndThePlanSaysWhy) {
   expect_portable(hopper_plan_of(problem, 90, false), "some row does not begin at a multiple of 16 bytes");
   expect_portable(hopper_plan_of(problem, 90, true, TensorMaps::unavailable), "strides");
   expect_portable(hopper_plan_of(problem_of(Direction::backward, DType::float32)), "it takes bfloat16 and float16");
-  expect_portable(hopper_plan_of(problem_of(Direction::backward, DType::bfloat16, 136)),
-                  "it takes head dims up to 128, not 136");
   Gpu gpu;
   gpu.shared_bytes = 163 * 1024;
   expect_portable(gpu_plan(problem, gpu, FunctionRegisters::few, true, Float32Products::three, TensorMaps::available),
@@ -344,7 +368,16 @@ TEST(GpuPlan, WhatTheHopperBackwardDoesNotTakeIsPortableAndThePlanSaysWhy) {
     change(other);
     return hopper_plan_of(other);
   };
-  expect_portable(changed([](Problem& other) { other.head_dim_v = 256; }), "it takes head dims up to 128, not 256");
+  expect_portable(changed([](Problem& other) {
+                    other.head_dim_v = 256;
+                    other.key_form = Form::shared;
+                  }),
+                  "the batch shares keys, and a head dim is above 128");
+  expect_portable(changed([](Problem& other) {
+                    other.head_dim = 136;
+                    other.deterministic = true;
+                  }),
+                  "dQ shall be summed in one order, and a head dim is above 128");
   const auto with_shared_keys = [&](auto change) {
     return changed([&](Problem& other) {
       other.key_form = Form::shared;
@@ -366,15 +399,15 @@ TEST(GpuPlan, WhatTheHopperBackwardDoesNotTakeIsPortableAndThePlanSaysWhy) {
                   "the batch shares an operand, and dQ shall be summed in one order");
 }
 
-TEST(GpuPlan, TheHopperBackwardTakesEveryHeadDimUpTo128AndASideThatABatchOfOneShares) {
+TEST(GpuPlan, TheHopperBackwardTakesEveryHeadDimAndASideThatABatchOfOneShares) {
   const auto expect_hopper = [](const Problem& problem) {
     const GpuPlan plan = hopper_plan_of(problem);
     for (const GpuStep& step : plan.steps) EXPECT_EQ(step.kernel.family, KernelFamily::hopper) << plan.reason;
   };
   for (const DType dtype : {DType::bfloat16, DType::float16}) {
     Problem problem = problem_of(Direction::backward, dtype);
-    for (problem.head_dim = 8; problem.head_dim <= 128; problem.head_dim += 8) {
-      for (problem.head_dim_v = 8; problem.head_dim_v <= 128; problem.head_dim_v += 8) expect_hopper(problem);
+    for (problem.head_dim = 8; problem.head_dim <= 256; problem.head_dim += 8) {
+      for (problem.head_dim_v = 8; problem.head_dim_v <= 256; problem.head_dim_v += 8) expect_hopper(problem);
     }
   }
   Problem problem = problem_of(Direction::backward);

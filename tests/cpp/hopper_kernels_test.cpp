@@ -214,7 +214,7 @@ class HopperBackwardKernel : public testing::TestWithParam<BackwardCase> {
     std::size_t pass = 0;
     for (const plan::KernelSpec& kernel :
          backward_kernels(test.dtype, test.head_dim, test.head_dim_v, activation, test.options)) {
-      if (kernel.kind != plan::KernelKind::backward) continue;
+      if (!has_function(kernel.kind)) continue;
       ASSERT_LT(pass, instructions.size());
       for (const jit::Nvrtc& nvrtc : compilers()) {
         SCOPED_TRACE(fmt::format("NVRTC {}.{}, pass {}", nvrtc.major(), nvrtc.minor(), pass));
@@ -290,12 +290,55 @@ INSTANTIATE_TEST_SUITE_P(
         BackwardCase{DType::bfloat16, 128, 128, "gelu_tanh", Accuracy::fast, {1, 9}, {{2, 23}}, {Form::jagged, true}},
         BackwardCase{DType::float16, 64, 64, "relu", Accuracy::exact, {0, 1}, {}, {Form::jagged, true}}));
 
+/// Of head dims above 128; `arithmetic` is not read.
+class HopperWideBackwardKernel : public HopperBackwardKernel {};
+
+TEST_P(HopperWideBackwardKernel, KeepsEverythingInRegistersAndItsFunctionRunsWhileProductsDo) {
+  const bool has_two_chunks = GetParam().head_dim > 128;  // of dQ, which a side adds one after the other
+  visit_compiled([&](const jit::Compiled& compiled, const Instructions& instructions) {
+    EXPECT_TRUE(has_no_spill(compiled)) << compiled.log;
+    EXPECT_NE(compiled.log.find(" 0 bytes stack frame"), std::string::npos) << compiled.log;
+    EXPECT_FALSE(has_warning(compiled)) << compiled.log;
+    if (disassembler().empty()) return;
+    const std::string code = disassemble(compiled.cubin);
+    for (const char* instruction : {"HGMMA", "UTMALDG", "USETMAXREG", "REDG.E.ADD.F32x4"}) {
+      EXPECT_GT(count(code, instruction), 0) << instruction;
+    }
+    // The key side: before its loop for dP; in it for dK, which frees Q, for the first of dQ, for dP and the last of
+    // dQ; behind it the same of the last step. The value side: for S; in its loop for S and the first of dQ, for dV,
+    // for the last of dQ; and again behind it.
+    const auto waits = waits_for_products(code);
+    std::string left;
+    for (const auto& wait : waits) left += wait.second;
+    ASSERT_EQ(left, has_two_chunks ? "00100000110110" : "0000001010");
+    // In the value side's loop the function lies between the wait for S and that for the last of dQ.
+    const std::size_t begin = waits[has_two_chunks ? 8 : 6].first, end = waits[has_two_chunks ? 10 : 7].first;
+    const std::string_view part = std::string_view(code).substr(begin, end - begin);
+    EXPECT_EQ(count(part, "MUFU"), instructions.special * 32);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Plans, HopperWideBackwardKernel,
+    testing::Values(BackwardCase{DType::bfloat16, 256, 256, "gelu_tanh", Accuracy::fast, {1, 9}, {{2, 23}}},
+                    BackwardCase{DType::bfloat16, 192, 192, "gelu_tanh", Accuracy::fast, {1, 9}, {{2, 23}}},
+                    BackwardCase{DType::float16, 256, 256, "gelu", Accuracy::exact, {2, 21}, {{2, 25}}},
+                    BackwardCase{DType::bfloat16, 256, 256, "relu", Accuracy::fast, {0, 1}},
+                    BackwardCase{DType::float16, 160, 160, "silu", Accuracy::exact, {2, 13}, {{2, 17}}},
+                    BackwardCase{DType::bfloat16, 192, 128, "silu", Accuracy::fast, {1, 5}, {{1, 9}}},
+                    BackwardCase{DType::bfloat16, 136, 200, "gelu", Accuracy::fast, {2, 10}, {{4, 24}}},
+                    BackwardCase{DType::bfloat16, 128, 256, "gelu_tanh", Accuracy::fast, {1, 9}, {{2, 23}}},
+                    BackwardCase{DType::float16, 40, 136, "identity", Accuracy::fast, {0, 1}}));
+
 TEST(HopperBackward, TheKernelsBesideItKeepEverythingInRegisters) {
-  for (const auto& [head_dim, head_dim_v] : {std::pair{128, 128}, std::pair{40, 72}}) {
+  for (const auto& [head_dim, head_dim_v] :
+       {std::pair{128, 128}, std::pair{40, 72}, std::pair{136, 200}, std::pair{256, 256}}) {
     for (const auto& [dtype, options] :
          {std::pair{DType::bfloat16, BackwardOptions{}}, std::pair{DType::float16, BackwardOptions{}},
           std::pair{DType::bfloat16, BackwardOptions{Form::shared}},
           std::pair{DType::bfloat16, BackwardOptions{Form::jagged, true}}}) {
+      const bool is_plain = options.key_form == Form::jagged && !options.deterministic;
+      if (head_dim > 128 && !is_plain) continue;  // the portable kernels have these
       for (const plan::KernelSpec& kernel :
            backward_kernels(dtype, head_dim, head_dim_v, Activation("silu"), options)) {
         if (has_function(kernel.kind)) continue;

@@ -263,7 +263,7 @@ def padded_gradients(tensors: list[Tensor], lengths: list[list[int]], weights: T
 
 
 # So many that each CTA has a row of them: of no query or one tile of them, of no keys, one tile, two or more.
-@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("head_dim", [64, 128, 192, 256])
 @pytest.mark.parametrize("longest", [(130, 300), (64, 130), (70, 500), (300, 257)])
 def test_sequences_that_follow_each_other_on_a_cta(longest: tuple[int, int], head_dim: int) -> None:
     lengths = [torch.randint(0, most + 1, (1200,)).tolist() for most in longest]
