@@ -71,8 +71,8 @@ struct WideBackwardPlan {
   static constexpr int shared_bytes = score_barriers_at + 2 * Barriers<score_stages>::bytes;
   static_assert(shared_bytes <= 227 * 1024, "more than a CTA can have");
 
-  /// Numbered barriers of both sides: f' of a tile of queries is there, or has been read.
-  static constexpr int derivatives_written = 1, derivatives_free = 2;
+  /// A numbered barrier of both sides: f' of a tile of queries is there.
+  static constexpr int derivatives_written = 1;
   static constexpr int computing_threads = sides * warpgroup_threads;
 
   unsigned char* memory;
@@ -101,6 +101,7 @@ struct WideBackwardPlan {
   __device__ Barriers<1> key_free() const { return {at(key_barriers_at + Barrier::bytes)}; }
   __device__ Barriers<1> value_filled() const { return {at(key_barriers_at + 2 * Barrier::bytes)}; }
   __device__ Barriers<1> value_free() const { return {at(key_barriers_at + 3 * Barrier::bytes)}; }
+  /// Behind it f' has been read too: each thread arrives, since racecheck sees no other order between those.
   __device__ Barriers<score_stages> grad_scores_written() const { return {at(score_barriers_at)}; }
   __device__ Barriers<score_stages> grad_scores_free() const {
     return {at(score_barriers_at + Barriers<score_stages>::bytes)};
@@ -115,7 +116,7 @@ struct WideBackwardPlan {
     key_free().initialise(sides);
     value_filled().initialise(1);
     value_free().initialise(1);
-    grad_scores_written().initialise(warpgroup_threads / 32);
+    grad_scores_written().initialise(warpgroup_threads);
     grad_scores_free().initialise(sides);
     tiles().filled.initialise(key_tile_words);
     tiles().free.initialise(computing_threads + loaders);
@@ -348,10 +349,9 @@ struct ValueSide : WideSide<Config, Side::value> {
   unsigned weights[4][4];
   float grad_value[output_columns(Config::head_dim_v) / 2];
 
-  /// P, rounded, and f' to the other side.
+  /// P, rounded, and f' to the other side, which has read that of the step before when its dS is there.
   __device__ __forceinline__ void evaluate(const KeyTile& tile) {
     const float scale = arguments.scale * Activation::score_factor;
-    named_wait(Plan::derivatives_free, Plan::computing_threads);
 #pragma unroll
     for (int piece = 0; piece < 8; ++piece) {
       float value[4], derivative[4];
@@ -442,7 +442,6 @@ struct KeySide : WideSide<Config, Side::key> {
       grad_weights[piece * 4 + 2] *= __uint_as_float(derivative.z);
       grad_weights[piece * 4 + 3] *= __uint_as_float(derivative.w);
     }
-    named_arrive(Plan::derivatives_free, Plan::computing_threads);
     if (!position.template is_full<Config>(tile)) position.kept(arguments, tile).mask(grad_weights);
 #pragma unroll
     for (int i = 0; i < 32; i += 2) {
@@ -454,7 +453,8 @@ struct KeySide : WideSide<Config, Side::key> {
     wait_for_turn(plan.grad_scores_free(), step, 1);
 #pragma unroll
     for (int k = 0; k < 4; ++k) store_matrices(to.chunk(row, k * 2 + static_cast<int>(lane / 16)), grad_scores[k]);
-    publish_by_warp(plan.grad_scores_written()[index_in<Plan::score_stages>(step)]);
+    publish_to_copies();
+    plan.grad_scores_written()[index_in<Plan::score_stages>(step)].arrive();
   }
 
   /// From dP of a step to that of the next, unless it is the last of a tile of keys.
@@ -549,7 +549,6 @@ __device__ void wide_backward(const BackwardArguments& arguments) {
     if (warpgroup == 0) {
       compute_side<ValueSide<Config>>(arguments, plan);
     } else {
-      named_arrive(Plan::derivatives_free, Plan::computing_threads);
       compute_side<KeySide<Config>>(arguments, plan);
     }
   }
