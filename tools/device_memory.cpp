@@ -26,6 +26,7 @@ struct Driver {
   int (*create_stream)(void**, unsigned);
   int (*destroy_stream)(void*);
   int (*wait_for_stream)(void*);
+  int (*wait_for_all)();
   int (*create_event)(void**, unsigned);
   int (*destroy_event)(void*);
   int (*record_event)(void*, void*);
@@ -55,6 +56,7 @@ const Driver& driver() {
     find("cuStreamCreate", found.create_stream);
     find("cuStreamDestroy_v2", found.destroy_stream);
     find("cuStreamSynchronize", found.wait_for_stream);
+    find("cuCtxSynchronize", found.wait_for_all);
     find("cuEventCreate", found.create_event);
     find("cuEventDestroy_v2", found.destroy_event);
     find("cuEventRecord", found.record_event);
@@ -105,7 +107,10 @@ void DeviceMemory::upload(const void* from) {
 }
 
 void DeviceMemory::download(void* to) const {
-  if (bytes_ > 0) check(driver().download(to, address_of(data_), bytes_), "copying from the GPU");
+  if (bytes_ == 0) return;
+  // The copy waits for no stream that waits for no other, where what it copies may still be computed.
+  check(driver().wait_for_all(), "waiting for the GPU");
+  check(driver().download(to, address_of(data_), bytes_), "copying from the GPU");
 }
 
 DeviceStream::DeviceStream(int device) {
