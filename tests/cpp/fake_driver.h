@@ -18,6 +18,7 @@ struct FakeDriver {
   int devices = 1;
   int capability = 90;  ///< 10 * major + minor
   bool is_capturing = false;
+  bool is_computing = false;  ///< a kernel was launched, and nothing has waited since: its results are not there yet
   bool has_memory = true;
   int load_status = 0;  ///< that loading a kernel answers
 
