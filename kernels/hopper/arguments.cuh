@@ -69,8 +69,8 @@ enum class GradQuery : int { added_to_sums, stored, added };
 
 /// A tile of keys of one head, and the tiles of queries that meet it: `query_tiles` of each head of its group.
 struct KeyTile {
-  int steps;           ///< tiles of queries of all heads; 0: there are no more tiles of keys
-  int links;           ///< to the places beside it: of KeyTileLinks
+  int steps;  ///< tiles of queries of all heads; 0: there are no more tiles of keys
+  int links;  ///< to the places beside it: of KeyTileLinks
   int query_tiles;
   int full_begin;  ///< tiles of queries [full_begin, full_end) of a head need no test of their scores
   int full_end;

@@ -580,13 +580,6 @@ struct Differentiating {
     if (step.is(Step::ends)) release_keys(step.number);
   }
 
-  __device__ __forceinline__ void finish(const Step& step, int number) {
-    wait_for_turn(plan.grad_scores_written(), number);
-    issue_grad_query(step.number, number);
-    wait_for_products<0>();
-    end(step, number);
-  }
-
   __device__ __forceinline__ void run() {
     if (warpgroup == 1) named_arrive(turn_barrier, turn_threads);  // the other begins
     Step now = wait_for_step(0);
@@ -627,11 +620,16 @@ struct Differentiating {
         wait_for_products<0>();
         if (last.is(Step::exists)) end(last, step - 1);
         store_grad_keys(tile_of(now));
-        finish(now, step);
-        now = wait_for_step(++step);
-      } else {
-        finish(last, step - 1);
+        last = now;
+        ++step;
       }
+      // At one place of the code: the ends of two, merged, would move sums between their products and the wait for
+      // them.
+      wait_for_turn(plan.grad_scores_written(), step - 1);
+      issue_grad_query(last.number, step - 1);
+      wait_for_products<0>();
+      end(last, step - 1);
+      if (now.is(Step::exists)) now = wait_for_step(step);
     }
   }
 };

@@ -10,8 +10,8 @@
 
 namespace gdpa::hopper {
 
-/// The place of a tile of keys, which exists; `direct_keys` as of is_direct. A window has so many heads, or those of one
-/// entry if these are more.
+/// The place of a tile of keys, which exists; `direct_keys` as of is_direct. A window has so many heads, or those of
+/// one entry if these are more.
 GDPA_HOST_DEVICE inline int64_t place_in_window(const portable::Arguments& arguments, int direct_keys,
                                                 int64_t heads_of_window, const portable::Owner& owner,
                                                 const portable::Work& work) {

@@ -94,10 +94,10 @@ struct GpuPlan {
   int64_t parts = 1;  ///< into which the batch is cut where an operand is shared and its gradient summed
   GpuWorkspace workspace;
   std::vector<GpuStep> steps;
-  int64_t turns_of_head = 0;  ///< hopper: tiles of queries that have one, at most
+  int64_t turns_of_head = 0;    ///< hopper: tiles of queries that have one, at most
   int64_t heads_of_window = 0;  ///< hopper: in deterministic mode, of the table that backward's schedule writes
-  int64_t places = 0;         ///< hopper: of that table
-  int direct_keys = 0;        ///< hopper: up to which one CTA of backward takes all keys of a sequence
+  int64_t places = 0;           ///< hopper: of that table
+  int direct_keys = 0;          ///< hopper: up to which one CTA of backward takes all keys of a sequence
   bool deterministic = true;
   double output_factor = 1;  ///< forward, where scores are not scaled: of every output, beside out_scale
   bool in_runs = false;  ///< hopper: each CTA takes places that follow each other, so that K and V stay in its buffers

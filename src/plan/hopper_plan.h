@@ -19,9 +19,9 @@ void choose_hopper_tiles(KernelSpec& kernel, int64_t mean_keys);
 /// The same of a backward kernel.
 void choose_hopper_backward_tiles(KernelSpec& kernel);
 
-/// Up to how many keys of a sequence one CTA takes in backward, so that it stores dQ at once: four tiles where there are
-/// many sequences for each CTA, two where there is one, else one tile; none where the batch shares the queries, whose
-/// gradient is a sum over the batch, or where a head dim is above 128.
+/// Up to how many keys of a sequence one CTA takes in backward, so that it stores dQ at once: four tiles where there
+/// are many sequences for each CTA, two where there is one, else one tile; none where the batch shares the queries,
+/// whose gradient is a sum over the batch, or where a head dim is above 128.
 int direct_keys(const Problem& problem, const Gpu& gpu);
 
 /// In deterministic mode, of how many heads the tiles of keys stand in rows (kernels/hopper/windows.cuh).

@@ -34,8 +34,7 @@ struct Batch {
     for (int64_t place = 0; place < table_size; ++place) {
       const portable::Work work = portable::find_work(arguments, owner, false, place);
       if (!work.exists) continue;
-      places[{work.owner, work.head}].push_back(
-          place_in_window(arguments, direct_keys, heads_of_window, owner, work));
+      places[{work.owner, work.head}].push_back(place_in_window(arguments, direct_keys, heads_of_window, owner, work));
     }
   }
 };
