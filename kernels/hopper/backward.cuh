@@ -576,8 +576,16 @@ struct Differentiating {
   /// Behind dQ of a step.
   __device__ __forceinline__ void end(const Step& step, int number) {
     if (leads()) plan.grad_scores_free()[index_in<Plan::score_stages>(number)].arrive();
+    read_behind_wait(grad_query);
     stage_grad_query(step, number);
     if (step.is(Step::ends)) release_keys(step.number);
+  }
+
+  __device__ __forceinline__ void finish(const Step& step, int number) {
+    wait_for_turn(plan.grad_scores_written(), number);
+    issue_grad_query(step.number, number);
+    wait_for_products<0>();
+    end(step, number);
   }
 
   __device__ __forceinline__ void run() {
@@ -620,16 +628,11 @@ struct Differentiating {
         wait_for_products<0>();
         if (last.is(Step::exists)) end(last, step - 1);
         store_grad_keys(tile_of(now));
-        last = now;
-        ++step;
+        finish(now, step);
+        now = wait_for_step(++step);
+      } else {
+        finish(last, step - 1);
       }
-      // At one place of the code: the ends of two, merged, would move sums between their products and the wait for
-      // them.
-      wait_for_turn(plan.grad_scores_written(), step - 1);
-      issue_grad_query(last.number, step - 1);
-      wait_for_products<0>();
-      end(last, step - 1);
-      if (now.is(Step::exists)) now = wait_for_step(step);
     }
   }
 };

@@ -20,6 +20,14 @@ __device__ __forceinline__ void wait_for_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
 
+/// Keeps what reads the sums behind the wait before it: the compiler orders no arithmetic by that, nor a change of type.
+/// No instruction.
+template <int count>
+__device__ __forceinline__ void read_behind_wait(float (&sums)[count]) {
+#pragma unroll
+  for (float& sum : sums) asm volatile("" : "+f"(sum));
+}
+
 /// Where the tensor cores find an operand: rows of 128 bytes, swizzled, eight rows 1024 bytes apart. All in units of 16
 /// bytes, below 2^14 since shared memory is, so that a step through the operand is one addition and nothing is masked.
 struct OperandDescriptor {
