@@ -20,8 +20,8 @@ __device__ __forceinline__ void wait_for_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
 
-/// Keeps what reads the sums behind the wait before it: the compiler orders no arithmetic by that, nor a change of type.
-/// No instruction.
+/// Keeps what reads the sums behind the wait before it: the compiler orders no arithmetic by that, nor a change of
+/// type. No instruction.
 template <int count>
 __device__ __forceinline__ void read_behind_wait(float (&sums)[count]) {
 #pragma unroll
