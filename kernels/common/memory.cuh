@@ -44,6 +44,12 @@ __device__ inline unsigned load_shared(unsigned address) {
   return value;
 }
 
+__device__ inline uint2 load_shared_pair(unsigned address) {
+  uint2 value;
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(value.x), "=r"(value.y) : "r"(address) : "memory");
+  return value;
+}
+
 __device__ inline uint4 load_shared_chunk(unsigned address) {
   uint4 value;
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
@@ -73,8 +79,9 @@ __device__ inline unsigned load_acquired(const unsigned* from) {
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
   return value;
 }
-__device__ inline void store_released(unsigned* to, unsigned value) {
-  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+/// Adds to such a number, behind what this thread wrote before.
+__device__ inline void add_released(unsigned* to, unsigned value) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
 
 /// Adds four numbers to global memory, each atomically; `destination` is aligned to 16 bytes.

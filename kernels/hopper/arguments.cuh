@@ -64,8 +64,15 @@ struct KeyTileLinks {
   enum : int { none = 0, to_next = 1, to_previous = 2 };
 };
 
-/// Where dQ of a tile goes: to fp32 sums, or to the gradient, as the first of its tiles of keys or to what is there.
-enum class GradQuery : int { added_to_sums, stored, added };
+/// What becomes of dQ of a tile of queries and one of keys.
+enum class GradQuery : int {
+  stored,         ///< in the gradient: there is one CTA for all keys of the sequence, and this is its first tile of them
+  added,          ///< to the gradient: it is another
+  begins_sums,    ///< stored as fp32 sums: it is the first of tiles of several CTAs
+  added_to_sums,  ///< which have been begun, or cleared
+  ends_sums       ///< the sums, with it, are stored in the gradient: it is the last
+};
+GDPA_HOST_DEVICE constexpr bool has_sums(GradQuery is) { return is >= GradQuery::begins_sums; }
 
 /// A tile of keys of one head, and the tiles of queries that meet it: `query_tiles` of each head of its group.
 struct KeyTile {
@@ -88,7 +95,7 @@ struct KeyTile {
   GradQuery grad_query_is;
   int grad_query_y;    ///< with x of the query
   int turn;            ///< of the first tile of queries, among those of a head (turns.cuh)
-  int key_tile;        ///< which of the sequence's
+  int turns_before;    ///< additions to the same sums that have to be there before (turns.cuh)
   int64_t grad_query;  ///< the row first_query among those of the sums
   int64_t grad_key;    ///< from the operand's data, or the sums', to the row first_key of key_head
   int64_t grad_value;
@@ -99,14 +106,15 @@ struct BackwardArguments {
   float scale;             ///< that of params
   int direct_keys;         ///< of is_direct
   bool queries_shared;     ///< by the batch
-  int heads_of_window;     ///< in deterministic mode: of place_in_window
+  int heads_of_window;     ///< where there are turns: of place_in_window
   unsigned places;         ///< in the table
   unsigned* places_taken;  ///< zeroed before
   unsigned* found;         ///< not finite, in the first pass; zeroed before
-  KeyTile* key_tiles;      ///< the table; zeroed before in deterministic mode
+  KeyTile* key_tiles;      ///< the table; zeroed before where there are turns
   unsigned* offsets_fall;  ///< whether they do, which they must not; zeroed before
-  unsigned* turns;         ///< in deterministic mode
+  unsigned* turns;         ///< of turns.cuh
   int turns_of_head;
+  bool has_rows_left;      ///< of dQ, for the schedule: sums, or rows without keys
   float* grad_query_sums;  ///< as sums_shape says; null: every dQ is stored at once
   MappedOperand query, key, value, grad_output, grad_query;
 };

@@ -25,7 +25,7 @@
 //     int tile_queries, tile_keys;    64, 128
 //     int stages;                     buffers of Q, and of dO
 //     bool keys_shared;               by the batch, whose parts are then taken for sequences
-//     bool ordered;                   additions to sums of dQ (turns.cuh)
+//     bool sums_begun, ordered;       by turns, how tiles of keys add to sums of dQ (turns.cuh)
 //     BackwardPass pass;              whether there are two, and which this is
 //
 // Launch: grid any number of CTAs, best one for each multiprocessor; block backward_threads<Config>; dynamic shared
@@ -52,7 +52,8 @@ struct Step {
     alone = 8,    ///< it is the only one; or it does not exist
     full = 16,    ///< scores need no test
     summed = 32,  ///< dQ goes to sums
-    turn = 64     ///< from here on: turn_of_sums of the first query
+    taken = 64,   ///< the sums come, to be stored with it
+    turn = 128    ///< from here on: turn_of_sums of the first query
   };
   int flags;
   int number;      ///< of the tile of keys
@@ -100,7 +101,7 @@ struct BackwardPlan {
   static constexpr int value_barriers_at = key_barriers_at + 2 * key_barriers;
   static constexpr int score_barriers_at = value_barriers_at + 2 * Barrier::bytes;
   static constexpr int staging_barriers_at = score_barriers_at + 2 * Barriers<score_stages>::bytes;
-  static constexpr int turns_at = staging_barriers_at + 2 * warpgroups * Barrier::bytes;
+  static constexpr int turns_at = staging_barriers_at + 3 * warpgroups * Barrier::bytes;
   static constexpr int held_turns = 2;  ///< one that is asked for, one that is not passed on yet
   static constexpr int steps_at = turns_at + held_turns * static_cast<int>(sizeof(HeldTurn));
   static constexpr int shared_bytes = steps_at + Config::stages * static_cast<int>(sizeof(Step));
@@ -145,6 +146,10 @@ struct BackwardPlan {
   __device__ Barriers<1> staging_free(int warpgroup) const {
     return {at(staging_barriers_at + (warpgroups + warpgroup) * Barrier::bytes)};
   }
+  /// For each step, whether or not they have to.
+  __device__ Barriers<1> sums_have_come(int warpgroup) const {
+    return {at(staging_barriers_at + (2 * warpgroups + warpgroup) * Barrier::bytes)};
+  }
 
   /// Of the sender.
   __device__ HeldTurn& turn(unsigned number) const { return reinterpret_cast<HeldTurn*>(memory + turns_at)[number]; }
@@ -169,6 +174,7 @@ struct BackwardPlan {
     for (int warpgroup = 0; warpgroup < warpgroups; ++warpgroup) {
       grad_query_staged(warpgroup).initialise(warpgroup_threads / 32);
       staging_free(warpgroup).initialise(1);
+      sums_have_come(warpgroup).initialise(1);
     }
     tiles().filled.initialise(key_tile_words);
     tiles().free.initialise(warpgroups * warpgroup_threads + ring_readers);
@@ -200,7 +206,11 @@ __device__ void load_keys_and_queries(const BackwardArguments& arguments, const 
       if (left == 1) flags |= Step::ends;
       if (tile.steps == 1) flags |= Step::alone;
       if (query_tile >= tile.full_begin && query_tile < tile.full_end) flags |= Step::full;
-      if (tile.grad_query_is == GradQuery::added_to_sums) flags |= Step::summed;
+      if (tile.grad_query_is == GradQuery::ends_sums) {
+        flags |= Step::taken;
+      } else if (has_sums(tile.grad_query_is)) {
+        flags |= Step::summed;
+      }
       plan.step(step) = {flags + static_cast<int>(turn_of_sums(tile.grad_query)) * Step::turn, number, query_tile};
       filled().arrive_and_expect(Plan::QueryTile::bytes);
       plan.queries(step).load(arguments.query.map, filled().address, head, {tile.query.x + row, tile.query.y});
@@ -237,21 +247,42 @@ __device__ void load_values_and_grad_outputs(const BackwardArguments& arguments,
 
 /// The sender: dQ from the staging places to where it goes. What one holds is on its way while the other is filled.
 ///
-/// In deterministic mode it asks for its turn before dQ is there, and passes it on behind the next tile's first half,
-/// when both halves have arrived: to ask and to pass on take a way to memory and back each.
+/// Where there are turns, it asks for its own before dQ is there, and passes it on behind the next tile's first half,
+/// when both halves have arrived: to ask and to pass on take a way to memory and back each. Sums that a tile ends come
+/// to the staging places as soon as they may.
 template <class Config>
 __device__ void send_grad_queries(const BackwardArguments& arguments, const BackwardPlan<Config>& plan) {
   using Plan = BackwardPlan<Config>;
   unsigned parity = 0;  // of the times that each place was filled
   for_all_key_tiles(plan.tiles(), [&](const KeyTile& tile, int) {
     for_all_query_tiles<Config>(tile, [&](int head, int row, int left) {
-      if constexpr (Config::ordered) {
-        if (tile.grad_query_is == GradQuery::added_to_sums) {
+      const GradQuery is = tile.grad_query_is;
+      const auto sums = [&](int warpgroup) {
+        return sums_at<Config>(arguments, head, warpgroup, tile.grad_query + row);
+      };
+      const auto bytes_of_sums = [&] {
+        const int rows = min(Config::tile_queries, tile.length_q - tile.first_query - row);
+        return static_cast<unsigned>(rows * Plan::grad_query_row_bytes);
+      };
+      if constexpr (has_turns<Config>) {
+        if (has_sums(is)) {
           HeldTurn& turn = plan.turn(parity);
-          turn.ask(turn_of(arguments, head, tile.turn + row / Config::tile_queries), tile.key_tile);
-          while (!turn.has_come(arguments)) {
+          turn.number = turn_of(arguments, head, tile.turn + row / Config::tile_queries);
+          while (!turn.has_come(arguments, tile.turns_before)) {
             wait_for_stores();
             plan.turn(parity ^ 1).pass_on();
+          }
+        }
+      }
+      if constexpr (Config::sums_begun) {
+#pragma unroll 1
+        for (int warpgroup = 0; warpgroup < Plan::warpgroups; ++warpgroup) {
+          const Barrier have_come = plan.sums_have_come(warpgroup)[0];
+          if (is == GradQuery::ends_sums) {
+            have_come.arrive_and_expect(static_cast<int>(bytes_of_sums()));
+            load_bytes(plan.grad_query(warpgroup), sums(warpgroup), bytes_of_sums(), have_come.address);
+          } else {
+            have_come.arrive();
           }
         }
       }
@@ -259,25 +290,25 @@ __device__ void send_grad_queries(const BackwardArguments& arguments, const Back
       for (int warpgroup = 0; warpgroup < Plan::warpgroups; ++warpgroup) {
         plan.grad_query_staged(warpgroup)[0].wait(parity);
         const unsigned staging = plan.grad_query(warpgroup);
-        if (tile.grad_query_is == GradQuery::added_to_sums) {
-          const int rows = min(Config::tile_queries, tile.length_q - tile.first_query - row);
-          add_to_global(sums_at<Config>(arguments, head, warpgroup, tile.grad_query + row), staging,
-                        static_cast<unsigned>(rows * Plan::grad_query_row_bytes));
+        if (is == GradQuery::added_to_sums) {
+          add_to_global(sums(warpgroup), staging, bytes_of_sums());
+        } else if (is == GradQuery::begins_sums) {
+          store_bytes(sums(warpgroup), staging, bytes_of_sums());
         } else if (const int column = warpgroup * Plan::grad_query_columns; column < Config::head_dim) {
           const TensorMap& map = arguments.grad_query.map;
           const MapOrigin origin = {tile.query.x + row, tile.grad_query_y};
-          if (tile.grad_query_is == GradQuery::stored) {
-            store_box(map, staging, column, head, origin);
-          } else {
+          if (is == GradQuery::added) {
             // What the tile of keys before has stored is there.
             if (left == tile.steps) wait_for_stores();
             add_box(map, staging, column, head, origin);
+          } else {
+            store_box(map, staging, column, head, origin);
           }
         }
         commit_stores();
         wait_for_stores_to_read();
         plan.staging_free(warpgroup)[0].arrive();
-        if constexpr (Config::ordered) {
+        if constexpr (has_turns<Config>) {
           if (warpgroup == 0) {
             wait_for_stores<1>();
             plan.turn(parity ^ 1).pass_on();
@@ -288,7 +319,7 @@ __device__ void send_grad_queries(const BackwardArguments& arguments, const Back
     });
   });
   wait_for_stores();
-  if constexpr (Config::ordered) plan.turn(parity ^ 1).pass_on();
+  if constexpr (has_turns<Config>) plan.turn(parity ^ 1).pass_on();
 }
 
 /// One warpgroup that computes.
@@ -310,6 +341,7 @@ struct Differentiating {
   using GradQueryProduct = WarpgroupProduct<Element, Plan::grad_query_columns>;
   static constexpr int turn_barrier = 1;  ///< numbered; one for each warpgroup's turn to issue
   static constexpr int turn_threads = Plan::warpgroups * warpgroup_threads;
+  static constexpr int sums_barrier = turn_barrier + Plan::warpgroups;  ///< numbered; of each warpgroup for itself
 
   const BackwardArguments& arguments;
   const Plan& plan;
@@ -449,21 +481,38 @@ struct Differentiating {
   /// dQ of a step to the staging place, for the sender.
   __device__ __forceinline__ void stage_grad_query(const Step& step, int number) {
     wait_for_turn(plan.staging_free(warpgroup), number, 1);
+    const int turn = step.flags / Step::turn;
     if (!step.is(Step::summed)) {
+      if (Config::sums_begun && step.is(Step::taken)) {
+        plan.sums_have_come(warpgroup)[0].wait(static_cast<unsigned>(number) % 2);
+        for_all_staged_sums(turn, [](unsigned at, float* sums) {
+          const uint2 before = load_shared_pair(at);
+          sums[0] += __uint_as_float(before.x);
+          sums[1] += __uint_as_float(before.y);
+        });
+        named_wait(sums_barrier + warpgroup, warpgroup_threads);  // dQ takes their place
+      }
       stage_rounded(arguments.scale * tile_of(step).out_scale);
-    } else if (arguments.common.params.out_scale.kind == OutputScale::Kind::number) {
-      stage_sums(step.flags / Step::turn, [](float sum) { return sum; });
+    } else if (Config::sums_begun || arguments.common.params.out_scale.kind == OutputScale::Kind::number) {
+      stage_sums(turn, [](float sum) { return sum; });
     } else {
       const float factor = tile_of(step).out_scale;
-      stage_sums(step.flags / Step::turn, [factor](float sum) { return sum * factor; });
+      stage_sums(turn, [factor](float sum) { return sum * factor; });
     }
     publish_by_warp(plan.grad_query_staged(warpgroup)[0]);
   }
 
-  /// As grad_query_sums.cuh says where a row's groups of columns lie: lanes that write different rows meet different
-  /// banks.
   template <class Scale>
   __device__ __forceinline__ void stage_sums(int first_turn, Scale scale) {
+    for_all_staged_sums(first_turn, [scale](unsigned at, const float* sums) {
+      store_shared(at, __float_as_uint(scale(sums[0])), __float_as_uint(scale(sums[1])));
+    });
+  }
+
+  /// Calls visit(address in the staging place, two sums) for all that the thread has. As grad_query_sums.cuh says where
+  /// a row's groups of columns lie: lanes that have different rows meet different banks.
+  template <class Visit>
+  __device__ __forceinline__ void for_all_staged_sums(int first_turn, Visit visit) {
     const unsigned thread = fresh_thread_index(), lane = thread % 32;
     const unsigned row = thread / 32 * 16 + lane / 4;
     const unsigned to = plan.grad_query(warpgroup) + row * Plan::grad_query_row_bytes + lane % 4 * 8;
@@ -471,11 +520,9 @@ struct Differentiating {
 #pragma unroll
     for (unsigned group = 0; group < Plan::grad_query_columns / 8; ++group) {
       const unsigned at = to + group / sums_turns * sums_turns * 32 + (group % sums_turns ^ turn) * 32;
-      const float* const sums = grad_query + group * 4;
 #pragma unroll
       for (unsigned half = 0; half < 2; ++half) {
-        store_shared(at + half * 8 * Plan::grad_query_row_bytes, __float_as_uint(scale(sums[half * 2])),
-                     __float_as_uint(scale(sums[half * 2 + 1])));
+        visit(at + half * 8 * Plan::grad_query_row_bytes, grad_query + group * 4 + half * 2);
       }
     }
   }

@@ -1,5 +1,6 @@
-// fp32 sums of dQ, for batch entries whose keys are several CTAs': cleared before backward, rounded behind it. Those of
-// other entries are not touched (is_direct).
+// fp32 sums of dQ, for batch entries whose keys are several CTAs'. Without a mask the first tile of keys begins them and
+// the last one rounds them (turns.cuh); else, and where the batch shares the queries or a head dim is above 128, they are
+// cleared before backward and rounded behind it. Those of other entries are not touched (is_direct).
 //
 // They lie as backward adds them. Copies bring halves of the columns, and of each four groups of 8 columns of a row,
 // group i lies in the place of i ^ turn_of_sums(row). Registers bring groups of 16 columns, in the order in which four
@@ -128,8 +129,7 @@ constexpr int round_grad_query_threads = 256;
 template <class Config>
 constexpr int round_grad_query_shared_bytes = 0;
 
-/// A kernel of its own: multiplies the sums by scale, and by out_scale where it is one number, and writes dQ; zeros
-/// where there are no keys.
+/// A kernel of its own: multiplies the sums by scale, and by out_scale where it is one number, and writes dQ.
 ///
 /// Launch: grid any number of CTAs, best tiles of queries / 64; block round_grad_query_threads<Config>; no shared
 /// memory.
@@ -145,12 +145,9 @@ __device__ void round_grad_query(const BackwardArguments& arguments) {
   const bool is_number = params.out_scale.kind == OutputScale::Kind::number;
   const auto factor = static_cast<float>(params.scale * (is_number ? params.out_scale.number : 1.0));
   for_all_rows_left<Config, warps>(arguments, [&](const RowsLeft& left) {
+    if (left.keys == 0) return;
     const int rows = left.rows;
     auto* const gradient = static_cast<Storage*>(params.grad_query.data) + left.offset;
-    if (left.keys == 0) {
-      write_zero_rows<Element, Config::head_dim>(gradient, params.grad_query.row_stride, rows);
-      return;
-    }
     for (int begin = 0; begin < rows * row_chunks; begin += at_once * 32) {
       const auto chunk = [begin](int i) { return begin + i * 32 + lane_index(); };
       float4 four[at_once];

@@ -57,10 +57,15 @@ __device__ void describe_key_tile(KeyTile& tile, const BackwardArguments& argume
   tile.key = origin_of(arguments.key, params.keys, work.keys, b, first_key);
   tile.value_y = origin_of(arguments.value, params.keys, work.keys, b, first_key).y;
   const bool direct = is_direct(params.mask, work.keys.count, arguments.direct_keys);
-  tile.grad_query_is = !direct ? GradQuery::added_to_sums : work.tile == 0 ? GradQuery::stored : GradQuery::added;
+  const bool is_first = work.tile == 0, is_last = first_key + Config::tile_keys >= work.keys.count;
+  tile.grad_query_is = direct                              ? (is_first ? GradQuery::stored : GradQuery::added)
+                       : Config::sums_begun && is_first ? GradQuery::begins_sums
+                       : Config::sums_begun && is_last  ? GradQuery::ends_sums
+                                                        : GradQuery::added_to_sums;
+  tile.turns_before = Config::ordered || is_last ? work.tile : min(work.tile, 1);
   tile.links = KeyTileLinks::none;
-  if (direct && first_key + Config::tile_keys < work.keys.count) tile.links |= KeyTileLinks::to_next;
-  if (direct && work.tile > 0) tile.links |= KeyTileLinks::to_previous;
+  if (direct && !is_last) tile.links |= KeyTileLinks::to_next;
+  if (direct && !is_first) tile.links |= KeyTileLinks::to_previous;
   tile.grad_query_y = origin_of(arguments.grad_query, params.queries, work.queries, b, first_query).y;
   const int64_t rows_before = params.queries.cumulative != nullptr ? work.queries.begin
                               : arguments.queries_shared           ? 0
@@ -68,7 +73,6 @@ __device__ void describe_key_tile(KeyTile& tile, const BackwardArguments& argume
   tile.grad_query = first_query + rows_before;
   const portable::Owner queries{params.queries, arguments.common.packed_rows_q, params.heads_q, rows, params.batch};
   tile.turn = static_cast<int>(queries.first_place_of(b)) + first_query / rows;
-  tile.key_tile = work.tile;
   using Gradients = KeyGradients<Config>;
   const int64_t index = Gradients::batch_index(work);
   tile.grad_key = element_offset(Gradients::of_key(arguments), work.keys, index, first_key, work.head);
@@ -85,12 +89,12 @@ constexpr int key_schedule_threads = 256;
 template <class Config>
 constexpr int key_schedule_shared_bytes = 0;
 
-/// A kernel of its own, a lane for each place; it also clears the sums of dQ that are used.
+/// A kernel of its own, a lane for each place; it also prepares rows of dQ: zeros where there are no keys, and sums.
 /// Before a second pass, if there is one, it does all of this again.
 ///
-/// Where dQ has one order, the table was cleared before: tiles do not lie at their own places then.
+/// Where there are turns, the table was cleared before: tiles do not lie at their own places then.
 ///
-/// Launch: grid any number of CTAs, best places / 64; block key_schedule_threads<Config>; no shared memory.
+/// Launch: grid any number of CTAs, best places or tiles of queries / 64; block key_schedule_threads<Config>; no shared memory.
 template <class Config>
 __device__ void key_schedule(const BackwardArguments& arguments) {
   using Gradients = KeyGradients<Config>;
@@ -104,14 +108,19 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
     if (*arguments.found == 0) return;
     if (blockIdx.x == 0 && threadIdx.x == 0) *arguments.places_taken = 0;
   }
-  if (Config::ordered) look_for_offsets_that_fall(arguments);
-  const auto clear = [&](const RowsLeft& left) {
-    if (left.keys > 0) clear_sums<Config>(arguments, left);
-    if (Config::ordered && lane_index() == 0) {
+  if (has_turns<Config>) look_for_offsets_that_fall(arguments);
+  const auto prepare = [&](const RowsLeft& left) {
+    if (left.keys == 0) {
+      auto* const gradient = static_cast<typename Config::Element::Storage*>(params.grad_query.data) + left.offset;
+      write_zero_rows<typename Config::Element, Config::head_dim>(gradient, params.grad_query.row_stride, left.rows);
+      return;
+    }
+    if (!Config::sums_begun) clear_sums<Config>(arguments, left);
+    if (has_turns<Config> && lane_index() == 0) {
       *turn_of(arguments, left.head, left.turn) = static_cast<unsigned>(left.first_key_tile);
     }
   };
-  if (arguments.grad_query_sums != nullptr) for_all_rows_left<Config, warps>(arguments, clear);
+  if (arguments.has_rows_left) for_all_rows_left<Config, warps>(arguments, prepare);
   for (unsigned first = (blockIdx.x * warps + threadIdx.x / 32) * places_at_once; first < places;
        first += gridDim.x * warps * places_at_once) {
     look_up_places(arguments, owner, false, first, [&](portable::Work work) {
@@ -123,7 +132,7 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
         const MaskOfSequence mask{params.mask, work.queries.count, work.keys.count};
         met = mask.queries_of(first_key, Config::tile_keys);
       }
-      if constexpr (Config::ordered) {
+      if constexpr (has_turns<Config>) {
         const auto in_window = [&] {
           return static_cast<unsigned>(
               place_in_window(arguments.common, arguments.direct_keys, arguments.heads_of_window, owner, work));

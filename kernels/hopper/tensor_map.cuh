@@ -64,6 +64,20 @@ __device__ inline void add_box(const TensorMap& map, unsigned source, int column
       : "memory");
 }
 
+/// Starts the copy of `bytes`, a multiple of 16, from global to shared memory; they arrive at `barrier`.
+__device__ inline void load_bytes(unsigned destination, const void* source, unsigned bytes, unsigned barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   destination),
+               "l"(source), "r"(bytes), "r"(barrier)
+               : "memory");
+}
+
+/// Starts the copy of `bytes`, a multiple of 16, from shared to global memory.
+__device__ inline void store_bytes(void* destination, unsigned source, unsigned bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(destination), "r"(source), "r"(bytes)
+               : "memory");
+}
+
 /// Starts the addition of fp32 numbers in shared memory to those in global memory.
 __device__ inline void add_to_global(float* destination, unsigned source, unsigned bytes) {
   asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(destination),

@@ -1,10 +1,14 @@
-// One order for the additions to fp32 sums of dQ, in deterministic mode: each tile of queries has a number in global
-// memory, that of the tile of keys whose turn it is. Who adds waits for its own number, and passes the turn on when the
-// copy engine has added.
+// Who adds to fp32 sums of dQ when: each tile of queries has a number in global memory, that counts the tiles of keys
+// which have added to its sums. Who adds waits until so many have as have to, and counts itself when the copy engine has
+// added.
+//
+// Where the first tile of keys begins the sums and the last one ends them (GradQuery), so that nothing is cleared before
+// nor rounded behind, all others wait for the first, and the last one for all. In deterministic mode each waits for all
+// before it.
 //
 // So a CTA follows the one that has the tile of keys before by a tile of queries or two, and waits for it until it
-// does. It waits less where it begins as much later: the tiles of a head do not follow each other in the table. Those
-// of a window of batch entries lie in rows, first the first tile of each head, then the second of each.
+// does. It waits less where it begins as much later: the tiles of a head do not follow each other in the table
+// (windows.cuh).
 //
 // Nobody waits for ever: CTAs take places in rising order, and the tiles of a head lie in rising order, so that who
 // holds the lowest one waits for none.
@@ -16,6 +20,9 @@
 
 namespace gdpa::hopper {
 
+template <class Config>
+constexpr bool has_turns = Config::sums_begun || Config::ordered;
+
 /// The number of a head's tile of queries; `place` is that of the tile among those of a head.
 __device__ inline unsigned* turn_of(const BackwardArguments& arguments, int head, int place) {
   return arguments.turns + int64_t{head} * arguments.turns_of_head + place;
@@ -25,16 +32,11 @@ __device__ inline unsigned* turn_of(const BackwardArguments& arguments, int head
 /// thread.
 struct HeldTurn {
   unsigned* volatile number;  ///< null: there is none
-  volatile unsigned next;
 
-  __device__ void ask(unsigned* of_tile, int key_tile) {
-    number = of_tile;
-    next = static_cast<unsigned>(key_tile) + 1;
-  }
-
-  /// Copies that start behind it follow those of who had the turn before.
-  __device__ bool has_come(const BackwardArguments& arguments) const {
-    const bool has = load_acquired(number) + 1 == next || load_acquired(arguments.offsets_fall) != 0;
+  /// Copies that start behind it follow those of who have counted themselves.
+  __device__ bool has_come(const BackwardArguments& arguments, int turns_before) const {
+    const bool has =
+        load_acquired(number) >= static_cast<unsigned>(turns_before) || load_acquired(arguments.offsets_fall) != 0;
     order_copies_behind_loads();
     return has;
   }
@@ -42,7 +44,7 @@ struct HeldTurn {
   /// Behind the end of the copies.
   __device__ void pass_on() {
     if (number == nullptr) return;
-    store_released(number, next);
+    add_released(number, 1);
     number = nullptr;
   }
 };

@@ -23,7 +23,7 @@
 // Config: struct as of backward.cuh, with
 //     int head_dim, head_dim_v;       multiples of 8, at most 256
 //     int tile_queries, tile_keys;    64, 64
-//     bool keys_shared, ordered;      false
+//     bool keys_shared, sums_begun, ordered;  false
 //
 // Launch: as backward.cuh, with wide_backward_threads<Config> and wide_backward_shared_bytes<Config>.
 #pragma once
@@ -46,7 +46,7 @@ struct WideBackwardPlan {
   static constexpr int threads = (sides + 1) * warpgroup_threads;
   static constexpr int rows = 64;  ///< of every tile
   static_assert(Config::tile_keys == rows && Config::tile_queries == rows, "as many as a product has");
-  static_assert(!Config::keys_shared && !Config::ordered, "the portable kernels have these");
+  static_assert(!Config::keys_shared && !has_turns<Config>, "the portable kernels have these");
   // 65,536 registers in all, in multiples of 8 a thread.
   static constexpr int computing_registers = 240;
   static constexpr int other_registers = 24;

@@ -226,6 +226,7 @@ class Call {
       arguments.turns = static_cast<unsigned*>(memory.at(plan.workspace.turns));
       arguments.turns_of_head = static_cast<int>(plan.turns_of_head);
     }
+    arguments.has_rows_left = plan.has_rows_left;
     if (plan.workspace.grad_query >= 0) {
       arguments.grad_query_sums = static_cast<float*>(memory.at(plan.workspace.grad_query));
     }

@@ -61,6 +61,7 @@ struct KeyHash {
                            int{spec.reduce_grad_query},
                            int{spec.keys_shared},
                            int{spec.queries_shared},
+                           int{spec.sums_begun},
                            int{spec.ordered},
                            int{spec.scales_scores},
                            static_cast<int>(spec.pass),

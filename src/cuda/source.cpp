@@ -136,6 +136,7 @@ std::string config_of(const KernelSpec& kernel, Accuracy accuracy) {
   if (kernel.family == KernelFamily::hopper) {
     if (!is_forward) {
       flag("keys_shared", kernel.keys_shared);
+      flag("sums_begun", kernel.sums_begun);
       flag("ordered", kernel.ordered);
       return text +
              fmt::format("  static constexpr auto pass = gdpa::hopper::BackwardPass::{};\n}};\n", name_of(kernel.pass));

@@ -128,7 +128,7 @@ class Planner {
     return plan_;
   }
 
-  /// A schedule, the main kernel with one CTA for each multiprocessor, and the rounding of what it left of dQ.
+  /// A schedule, the main kernel with one CTA for each multiprocessor, and the rounding of sums that it left of dQ.
   GpuPlan hopper_backward(KernelSpec& kernel) {
     constexpr int64_t places_of_a_cta = 64;
     const bool is_wide = hopper::is_wide(kernel.head_dim, kernel.head_dim_v);
@@ -136,6 +136,8 @@ class Planner {
     kernel.reduce_grad_query = false;
     const bool all_direct = is_all_direct(problem_, gpu_);
     kernel.ordered = problem_.deterministic && !all_direct;
+    kernel.sums_begun = !all_direct && begins_sums(problem_);
+    const bool has_turns = kernel.ordered || kernel.sums_begun;
     plan_.deterministic = all_direct || kernel.ordered;
     plan_.reason =
         all_direct ? "one CTA on each multiprocessor takes all keys of a sequence, and stores dQ at once"
@@ -153,15 +155,17 @@ class Planner {
       plan_.parts = parts_of_queries(std::max(plan_.direct_keys, kernel.tile_keys));
     }
     const int64_t tiles = problem_.heads_k * keys_.most_tiles(kernel.tile_keys, plan_.parts);
-    const int64_t query_tiles = problem_.heads_q * queries_.most_tiles(kernel.tile_queries, 1);
+    plan_.has_rows_left = has_rows_to_prepare(problem_, gpu_);
+    const int64_t query_tiles =
+        plan_.has_rows_left ? problem_.heads_q * queries_.most_tiles(kernel.tile_queries, 1) : 0;
     plan_.places = tiles;
     GpuWorkspace& workspace = plan_.workspace;
     workspace.places_taken = take(3 * sizeof(unsigned));
     workspace.zeroed_bytes = workspace.bytes;
     workspace.key_tiles = take(tiles * static_cast<int64_t>(sizeof(hopper::KeyTile)));
-    if (kernel.ordered) workspace.zeroed_bytes = workspace.bytes;
+    if (has_turns) workspace.zeroed_bytes = workspace.bytes;
     const hopper::SumsShape sums = hopper::sums_shape(kernel.head_dim, kernel.head_dim_v);
-    if (kernel.ordered) {
+    if (has_turns) {
       plan_.turns_of_head = queries_.most_tiles(kernel.tile_queries, 1);
       plan_.heads_of_window = heads_of_window(problem_, gpu_);
       workspace.turns = take(problem_.heads_q * plan_.turns_of_head * static_cast<int64_t>(sizeof(unsigned)));
@@ -172,12 +176,11 @@ class Planner {
       kernel.kind = kind;
       plan_.steps.push_back({kernel, work});
     };
-    add(KernelKind::key_schedule, divide_up(std::max(tiles, all_direct ? 0 : query_tiles), places_of_a_cta));
+    add(KernelKind::key_schedule, divide_up(std::max(tiles, query_tiles), places_of_a_cta));
     add(is_wide ? KernelKind::wide_backward : KernelKind::backward, std::min<int64_t>(tiles, gpu_.multiprocessors));
-    // Rows that no sequence has get their zeros there.
-    const bool has_rows_left = !all_direct || queries_.form == Form::jagged;
+    const bool rounds = !all_direct && !kernel.sums_begun;
     kernel.keys_shared = kernel.ordered = false;  // that kernel has no use for them
-    if (has_rows_left) add(KernelKind::round_grad_query, divide_up(query_tiles, places_of_a_cta));
+    if (rounds) add(KernelKind::round_grad_query, divide_up(query_tiles, places_of_a_cta));
     return plan_;
   }
 

@@ -65,7 +65,8 @@ struct KernelSpec {
   bool reduce_grad_query = false;
   bool keys_shared = false;
   bool queries_shared = false;
-  bool ordered = false;                                    ///< hopper: CTAs add to sums of dQ in one order
+  bool sums_begun = false;  ///< hopper: by the first tile of keys, and ended by the last one; else cleared and rounded
+  bool ordered = false;     ///< hopper: CTAs add to sums of dQ in one order
   hopper::BackwardPass pass = hopper::BackwardPass::only;  ///< hopper: of backward and its schedule
   bool scales_scores = true;  ///< forward: else the output is multiplied, by GpuPlan::output_factor
 
@@ -80,12 +81,12 @@ struct GpuStep {
 
 /// Where fp32 sums lie in the workspace, in bytes from its start; -1 where there are none.
 struct GpuWorkspace {
-  int64_t grad_query = -1;  ///< hopper: in an order of their own, cleared and rounded by kernels of its own
+  int64_t grad_query = -1;  ///< hopper: in an order of their own
   int64_t grad_key = -1;
   int64_t grad_value = -1;
   int64_t places_taken = -1;  ///< hopper: the counter of backward's schedule, and its table
   int64_t key_tiles = -1;
-  int64_t turns = -1;  ///< hopper: in deterministic mode, of the additions to dQ
+  int64_t turns = -1;  ///< hopper: of the additions to dQ
   int64_t bytes = 0;
   int64_t zeroed_bytes = 0;  ///< from the start, before the first kernel
 };
@@ -95,9 +96,10 @@ struct GpuPlan {
   GpuWorkspace workspace;
   std::vector<GpuStep> steps;
   int64_t turns_of_head = 0;    ///< hopper: tiles of queries that have one, at most
-  int64_t heads_of_window = 0;  ///< hopper: in deterministic mode, of the table that backward's schedule writes
+  int64_t heads_of_window = 0;  ///< hopper: where there are turns, of the table that backward's schedule writes
   int64_t places = 0;           ///< hopper: of that table
   int direct_keys = 0;          ///< hopper: up to which one CTA of backward takes all keys of a sequence
+  bool has_rows_left = false;   ///< hopper: of dQ, for backward's schedule to prepare
   bool deterministic = true;
   double output_factor = 1;  ///< forward, where scores are not scaled: of every output, beside out_scale
   bool in_runs = false;  ///< hopper: each CTA takes places that follow each other, so that K and V stay in its buffers

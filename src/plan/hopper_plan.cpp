@@ -144,6 +144,15 @@ int64_t heads_of_window(const Problem& problem, const Gpu& gpu) {
   return std::clamp(ahead * gpu.multiprocessors / steps, least, most);
 }
 
+bool begins_sums(const Problem& problem) {
+  const bool is_wide = hopper::is_wide(static_cast<int>(problem.head_dim), static_cast<int>(problem.head_dim_v));
+  return problem.mask.keeps_all() && !problem.shares_queries() && !problem.shares_keys() && !is_wide;
+}
+
+bool has_rows_to_prepare(const Problem& problem, const Gpu& gpu) {
+  return problem.query_form == Form::jagged || !is_all_direct(problem, gpu);
+}
+
 bool is_all_direct(const Problem& problem, const Gpu& gpu) {
   if (problem.key_form == Form::jagged || problem.batch == 0) return false;
   const int64_t length = problem.key_form == Form::shared ? problem.rows_k : problem.rows_k / problem.batch;

@@ -24,7 +24,15 @@ void choose_hopper_backward_tiles(KernelSpec& kernel);
 /// whose gradient is a sum over the batch, or where a head dim is above 128.
 int direct_keys(const Problem& problem, const Gpu& gpu);
 
-/// In deterministic mode, of how many heads the tiles of keys stand in rows (kernels/hopper/windows.cuh).
+/// Whether the first tile of keys of a sequence begins the sums of its dQ, and the last one ends them: each tile of
+/// queries has to meet all of them, and no other sequence's.
+bool begins_sums(const Problem& problem);
+
+/// Whether backward's schedule has rows of dQ to look for: sums, or rows that no sequence has.
+bool has_rows_to_prepare(const Problem& problem, const Gpu& gpu);
+
+/// Where tiles of keys wait for each other, of how many heads
+/// their tiles stand in rows (kernels/hopper/windows.cuh).
 int64_t heads_of_window(const Problem& problem, const Gpu& gpu);
 
 /// Whether backward stores dQ of every batch entry at once, without sums and in one order: where lengths of keys are

@@ -231,11 +231,10 @@ std::vector<KernelKind> kinds_of(const GpuPlan& plan) {
   return kinds;
 }
 
-TEST(GpuPlan, HopperGetsItsOwnBackwardBetweenAScheduleOfItsTilesOfKeysAndTheRoundingOfDQ) {
+TEST(GpuPlan, HopperGetsItsOwnBackwardBehindAScheduleOfItsTilesOfKeys) {
   Problem problem = problem_of(Direction::backward);
   const GpuPlan plan = hopper_plan_of(problem);
-  ASSERT_EQ(kinds_of(plan),
-            (std::vector{KernelKind::key_schedule, KernelKind::backward, KernelKind::round_grad_query}));
+  ASSERT_EQ(kinds_of(plan), (std::vector{KernelKind::key_schedule, KernelKind::backward}));
   for (const GpuStep& step : plan.steps) {
     EXPECT_EQ(step.kernel.family, KernelFamily::hopper) << plan.reason;
     EXPECT_EQ(step.kernel.tile_queries, 64);
@@ -243,16 +242,43 @@ TEST(GpuPlan, HopperGetsItsOwnBackwardBetweenAScheduleOfItsTilesOfKeysAndTheRoun
   }
   EXPECT_FALSE(plan.deterministic);
 
-  // A CTA before and behind has 64 places of the table, and as many tiles of queries whose dQ is cleared and rounded.
+  // A CTA before has 64 places of the table, and as many tiles of queries whose dQ is prepared.
   const auto ctas = [](int64_t places) { return (places + 63) / 64; };
   EXPECT_EQ(plan.places, 2 * (3000 / 128 + 10 + 1));  // no more tiles than these, however the rows are cut
   EXPECT_EQ(plan.steps[0].work, ctas(4 * (1000 / 64 + 10 + 1)));
   EXPECT_EQ(plan.steps[1].work, plan.places);
-  EXPECT_EQ(plan.steps[2].work, ctas(4 * (1000 / 64 + 10 + 1)));
   problem.rows_q = 100;
   EXPECT_EQ(hopper_plan_of(problem).steps[0].work, ctas(plan.places));
   problem.rows_k = 100'000;
   EXPECT_EQ(hopper_plan_of(problem).steps[1].work, Gpu{}.multiprocessors);
+}
+
+TEST(GpuPlan, SumsOfDQAreBegunAndEndedByTilesOfKeysUnlessThereIsAMaskOrTheBatchSharesAnOperand) {
+  const auto expect_begun = [](const Problem& problem, bool begun) {
+    const GpuPlan plan = hopper_plan_of(problem);
+    ASSERT_EQ(plan.steps[1].kernel.family, KernelFamily::hopper) << plan.reason;
+    EXPECT_GE(plan.workspace.grad_query, 0);
+    EXPECT_EQ(plan.steps[0].kernel.sums_begun, begun);
+    EXPECT_EQ(plan.steps[1].kernel.sums_begun, begun);
+    EXPECT_EQ(kinds_of(plan).back() == KernelKind::round_grad_query, !begun);
+    EXPECT_EQ(plan.workspace.turns >= 0, begun || problem.deterministic);
+  };
+  Problem problem = problem_of(Direction::backward);
+  problem.rows_k = 100'000;
+  for (const bool deterministic : {false, true}) {
+    problem.deterministic = deterministic;
+    problem.mask = {};
+    expect_begun(problem, true);
+    problem.mask = Mask::causal();  // not every tile of keys meets a tile of queries
+    expect_begun(problem, false);
+  }
+  problem = problem_of(Direction::backward);
+  problem.query_form = Form::shared;  // other sequences add to the same sums
+  expect_begun(problem, false);
+  problem = problem_of(Direction::backward);
+  problem.key_form = Form::shared;
+  problem.rows_k = 300;
+  expect_begun(problem, false);
 }
 
 /// Dense sequences of so many keys, of 2 heads.
@@ -307,7 +333,7 @@ TEST(GpuPlan, FewDenseKeysNeedNoSumsOfDQAndAreDeterministic) {
 
   const auto needs_sums = [](const Problem& other) {
     const GpuPlan plan = hopper_plan_of(other);
-    return plan.workspace.grad_query >= 0 && !plan.deterministic && plan.steps.size() == 3;
+    return plan.workspace.grad_query >= 0 && !plan.deterministic;
   };
   EXPECT_TRUE(needs_sums(dense_keys(batch, 257))) << "more keys than a CTA takes";
   problem.deterministic = false;
@@ -339,10 +365,11 @@ TEST(GpuPlan, WhereThereAreFewSequencesACtaTakesOneTileOfKeysAlone) {
 
 TEST(GpuPlan, RowsThatNoSequenceHasGetTheirZerosWhereNothingIsSummed) {
   Problem problem = dense_keys(70, 256);
+  EXPECT_FALSE(hopper_plan_of(problem).has_rows_left);
   problem.query_form = Form::jagged;
   const GpuPlan plan = hopper_plan_of(problem);
-  EXPECT_EQ(kinds_of(plan),
-            (std::vector{KernelKind::key_schedule, KernelKind::backward, KernelKind::round_grad_query}));
+  EXPECT_TRUE(plan.has_rows_left);
+  EXPECT_EQ(kinds_of(plan), (std::vector{KernelKind::key_schedule, KernelKind::backward}));
   EXPECT_EQ(plan.workspace.grad_query, -1);
   EXPECT_TRUE(plan.deterministic);
 }
@@ -423,11 +450,9 @@ TEST(GpuPlan, TheHopperBackwardSumsTheGradientsOfSharedKeysForPartsOfTheBatch) {
   problem.key_form = Form::shared;
   problem.rows_k = 200;
   const GpuPlan plan = hopper_plan_of(problem);
-  EXPECT_EQ(kinds_of(plan),
-            (std::vector{KernelKind::key_schedule, KernelKind::backward, KernelKind::round_grad_query}));
+  EXPECT_EQ(kinds_of(plan), (std::vector{KernelKind::key_schedule, KernelKind::backward}));
   EXPECT_TRUE(plan.steps[0].kernel.keys_shared);
   EXPECT_TRUE(plan.steps[1].kernel.keys_shared);
-  EXPECT_FALSE(plan.steps[2].kernel.keys_shared) << "that kernel is the same one";
   // Two heads of 200 keys, which one CTA takes: as many parts as make a piece of work for each multiprocessor.
   EXPECT_EQ(plan.parts, 66);
   EXPECT_EQ(plan.places, 2 * 2 * plan.parts);
@@ -437,8 +462,12 @@ TEST(GpuPlan, TheHopperBackwardSumsTheGradientsOfSharedKeysForPartsOfTheBatch) {
   EXPECT_TRUE(plan.deterministic);
 
   problem.rows_k = 300;
-  EXPECT_GE(hopper_plan_of(problem).workspace.grad_query, 0);
-  EXPECT_FALSE(hopper_plan_of(problem).deterministic);
+  const GpuPlan with_sums = hopper_plan_of(problem);
+  EXPECT_EQ(kinds_of(with_sums),
+            (std::vector{KernelKind::key_schedule, KernelKind::backward, KernelKind::round_grad_query}));
+  EXPECT_FALSE(with_sums.steps[2].kernel.keys_shared) << "that kernel is the same one";
+  EXPECT_GE(with_sums.workspace.grad_query, 0);
+  EXPECT_FALSE(with_sums.deterministic);
 }
 
 TEST(GpuPlan, PartsOfTheQueriesFillTheMultiprocessorsAndAreNotShort) {
@@ -474,6 +503,7 @@ TEST(GpuPlan, TheHopperBackwardAddsAllOfTheGradientOfSharedQueriesToOneSum) {
 
 TEST(GpuPlan, DeterministicModeOfTheHopperBackwardAddsATurnForEachTileOfQueries) {
   Problem problem = problem_of(Direction::backward);
+  problem.mask = Mask::causal();
   const GpuPlan any_order = hopper_plan_of(problem);
   problem.deterministic = true;
   const GpuPlan one_order = hopper_plan_of(problem);
@@ -501,16 +531,21 @@ TEST(GpuPlan, ACtaOfDeterministicModeHasGoneFourStepsWhenItsHeadsNextTileOfKeysI
   EXPECT_EQ(heads_of_window(100'000), 8);
 }
 
-TEST(GpuPlan, OfTheHopperBackwardOnlyTheCounterIsClearedBeforeIt) {
+TEST(GpuPlan, OfTheHopperBackwardOnlyTheCounterAndATableOfTurnsAreClearedBeforeIt) {
+  Problem masked = problem_of(Direction::backward);
+  masked.mask = Mask::causal();
+  EXPECT_LE(hopper_plan_of(masked).workspace.zeroed_bytes, 256) << "the schedule clears sums, and writes the table";
+
   for (const auto& [head_dim, columns] :
        {std::pair{40, 64}, std::pair{64, 64}, std::pair{72, 128}, std::pair{128, 128}}) {
     const GpuPlan plan = hopper_plan_of(problem_of(Direction::backward, DType::bfloat16, head_dim));
     const GpuWorkspace& workspace = plan.workspace;
     EXPECT_EQ(workspace.places_taken, 0);
     EXPECT_GE(workspace.zeroed_bytes, static_cast<int64_t>(sizeof(unsigned)));
-    EXPECT_LE(workspace.zeroed_bytes, 256) << "the schedule clears those sums that are used, and writes the table";
-    EXPECT_GE(workspace.key_tiles, workspace.zeroed_bytes);
-    EXPECT_GE(workspace.grad_query, workspace.key_tiles + plan.places * static_cast<int64_t>(sizeof(hopper::KeyTile)));
+    const int64_t table_end = workspace.key_tiles + plan.places * static_cast<int64_t>(sizeof(hopper::KeyTile));
+    EXPECT_LT(workspace.zeroed_bytes - table_end, 256) << "tiles stand where they have to, and sums are begun";
+    EXPECT_GE(workspace.turns, workspace.zeroed_bytes);
+    EXPECT_GT(workspace.grad_query, workspace.turns);
     const int64_t sums = int64_t{1000} * 4 * columns * 4;  // whole halves of 32 or 64 columns
     EXPECT_GE(workspace.bytes, workspace.grad_query + sums) << head_dim;
     for (const int64_t at : {workspace.key_tiles, workspace.grad_query, workspace.bytes}) EXPECT_EQ(at % 256, 0);

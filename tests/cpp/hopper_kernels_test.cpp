@@ -138,9 +138,12 @@ INSTANTIATE_TEST_SUITE_P(
 
 // --- backward --------------------------------------------------------------------------------------------------------
 
+const Mask causal = Mask::causal();
+
 struct BackwardOptions {
   Form key_form = Form::jagged;
   bool deterministic = false;
+  Mask mask = {};
 };
 
 /// Those of f and f', for each score.
@@ -164,7 +167,8 @@ std::ostream& operator<<(std::ostream& stream, const BackwardCase& test) {
   return stream << test.head_dim << " x " << test.head_dim_v << ", " << test.function
                 << (test.accuracy == Accuracy::fast ? ", fast" : ", exact")
                 << (test.options.key_form == Form::shared ? ", shared keys" : "")
-                << (test.options.deterministic ? ", deterministic" : "");
+                << (test.options.deterministic ? ", deterministic" : "")
+                << (test.options.mask.keeps_all() ? "" : ", causal");
 }
 
 /// The kernels of backward for such a problem, in the order in which they run.
@@ -176,6 +180,7 @@ std::vector<plan::KernelSpec> backward_kernels(DType dtype, int64_t head_dim, in
   problem.batch = 10;
   problem.key_form = options.key_form;
   problem.deterministic = options.deterministic;
+  problem.mask = options.mask;
   problem.heads_q = problem.heads_k = 4;
   problem.head_dim = head_dim;
   problem.head_dim_v = head_dim_v;
@@ -245,8 +250,11 @@ TEST_P(HopperBackwardKernel, KeepsEverythingInRegistersAndItsFunctionRunsWhilePr
     if (disassembler().empty()) return;
     const std::string code = disassemble(compiled.cubin);
     for (const char* instruction : {"HGMMA", "UTMALDG", "USETMAXREG", "UBLKRED", "UTMASTG", "UTMAREDG"}) {
-      EXPECT_GT(count(code, instruction), 0) << instruction;  // dQ leaves by the copy engine in each of three ways
+      EXPECT_GT(count(code, instruction), 0) << instruction;  // dQ leaves by the copy engine in each of these ways
     }
+    const BackwardOptions& options = GetParam().options;
+    const bool begins_sums = options.mask.keeps_all() && options.key_form != Form::shared;
+    EXPECT_EQ(count(code, "UBLKCP") > 0, begins_sums) << "the first tile of keys stores sums, and the last loads them";
     // Before the loop for S and dP of the first step. In it for dV and dK, which frees Q and dO; for dQ; for S; for dP.
     // Of a lone step for dV and dK, for dQ of the step before, for its own; or behind the loop for the last dQ. With a
     // wait more, products run one after the other.
@@ -288,7 +296,11 @@ INSTANTIATE_TEST_SUITE_P(
         BackwardCase{DType::bfloat16, 128, 128, "gelu_tanh", Accuracy::fast, {1, 9}, {{2, 23}}, {Form::shared}},
         BackwardCase{DType::float16, 40, 72, "relu", Accuracy::fast, {0, 1}, {}, {Form::shared}},
         BackwardCase{DType::bfloat16, 128, 128, "gelu_tanh", Accuracy::fast, {1, 9}, {{2, 23}}, {Form::jagged, true}},
-        BackwardCase{DType::float16, 64, 64, "relu", Accuracy::exact, {0, 1}, {}, {Form::jagged, true}}));
+        BackwardCase{DType::float16, 64, 64, "relu", Accuracy::exact, {0, 1}, {}, {Form::jagged, true}},
+        BackwardCase{
+            DType::bfloat16, 128, 128, "gelu_tanh", Accuracy::fast, {1, 9}, {{2, 23}}, {Form::jagged, false, causal}},
+        BackwardCase{
+            DType::bfloat16, 128, 128, "silu", Accuracy::fast, {1, 5}, {{1, 9}}, {Form::jagged, true, causal}}));
 
 /// Of head dims above 128; `arithmetic` is not read.
 class HopperWideBackwardKernel : public HopperBackwardKernel {};

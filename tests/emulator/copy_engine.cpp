@@ -1,4 +1,4 @@
-// Copies that run beside the program: cp.async, boxes of tensors into and out of shared memory, and bulk reductions.
+// Copies that run beside the program: cp.async, boxes of tensors and runs of bytes into and out of shared memory.
 // Each begins when it is asked for and reads and writes at random times until something waits for it.
 #include <string_view>
 
@@ -155,27 +155,66 @@ Outcome store_box(Warp& warp, const Instruction& i, std::uint32_t active) {
   return Outcome::next;
 }
 
-/// cp.reduce.async.bulk .add.f32: [global], [shared], bytes.
-Outcome reduce_bulk(Warp& warp, const Instruction& i, std::uint32_t active) {
+/// Bytes that a bulk copy moves, some of shared and as many of global memory.
+struct Run {
+  std::uint64_t global, shared;
+  std::size_t bytes;
+};
+Run run_of(Warp& warp, unsigned lane, const Operand& global, const Operand& shared, const Operand& bytes) {
+  const Run run = {warp.address(global, lane), warp.address(shared, lane),
+                   static_cast<std::size_t>(warp.number(bytes, lane))};
+  if (run.global % chunk != 0 || run.shared % chunk != 0 || run.bytes % chunk != 0) {
+    throw Fault("a bulk copy not of 16-byte units");
+  }
+  if (run.bytes > 0) {
+    warp.cta().shared(run.shared, 1);
+    warp.cta().shared(run.shared + run.bytes - 1, 1);
+  }
+  return run;
+}
+
+/// cp.async.bulk into shared memory: [shared], [global], bytes, [barrier].
+Outcome load_bulk(Warp& warp, const Instruction& i, std::uint32_t active) {
   Cta& cta = warp.cta();
   for_each_lane(active, [&](unsigned lane) {
-    const std::uint64_t global = warp.address(i.operands[0], lane), shared = warp.address(i.operands[1], lane);
-    const auto count = static_cast<std::size_t>(warp.number(i.operands[2], lane));
-    if (global % chunk != 0 || shared % chunk != 0 || count % chunk != 0) {
-      throw Fault("a bulk copy not of 16-byte units");
-    }
-    if (count == 0) return;
-    const auto read = [&cta, shared, count] {
-      const std::byte* const from = cta.shared(shared, 1);
-      cta.shared(shared + count - 1, 1);
-      return Bytes(from, from + count);
+    const Run run = run_of(warp, lane, i.operands[1], i.operands[0], i.operands[2]);
+    const std::uint64_t barrier = warp.address(i.operands.at(3), lane);
+    cta.barrier(barrier);
+    if (run.bytes == 0) return;
+    cta.start({&i,
+               [&cta, run] {
+                 const std::byte* const from = cta.machine().global(run.global, run.bytes);
+                 return Bytes(from, from + run.bytes);
+               },
+               [&cta, run, barrier](const Bytes& bytes) {
+                 std::memcpy(cta.shared(run.shared, 1), bytes.data(), bytes.size());
+                 cta.complete(barrier, bytes.size());
+               }});
+  });
+  return Outcome::next;
+}
+
+/// cp.async.bulk and cp.reduce.async.bulk .add.f32 out of shared memory: [global], [shared], bytes.
+template <bool adds>
+Outcome store_bulk(Warp& warp, const Instruction& i, std::uint32_t active) {
+  Cta& cta = warp.cta();
+  for_each_lane(active, [&](unsigned lane) {
+    const Run run = run_of(warp, lane, i.operands[0], i.operands[1], i.operands[2]);
+    if (run.bytes == 0) return;
+    const auto read = [&cta, run] {
+      const std::byte* const from = cta.shared(run.shared, 1);
+      return Bytes(from, from + run.bytes);
     };
-    const auto add = [&cta, global](const Bytes& bytes) {
+    const auto write = [&cta, global = run.global](const Bytes& bytes) {
+      if constexpr (!adds) {
+        std::memcpy(cta.machine().global(global, bytes.size()), bytes.data(), bytes.size());
+        return;
+      }
       auto* const sums = reinterpret_cast<float*>(cta.machine().global(global, bytes.size()));
       const auto* const terms = reinterpret_cast<const float*>(bytes.data());
       for (std::size_t at = 0; at < bytes.size() / sizeof(float); ++at) sums[at] += terms[at];
     };
-    warp.copies[lane].open.push_back(cta.start({&i, read, add}));
+    warp.copies[lane].open.push_back(cta.start({&i, read, write}));
   });
   return Outcome::next;
 }
@@ -257,8 +296,10 @@ Execute copies(Instruction&, const Name& name) {
     if (name.has("mbarrier::complete_tx::bytes")) return &load_box;
     if (name.has("bulk_group")) return adds ? &store_box<true> : &store_box<false>;
   }
-  if (adds && name.has("bulk_group") && name.type() == "f32") return &reduce_bulk;
-  return nullptr;
+  if (name.has("mbarrier::complete_tx::bytes")) return &load_bulk;
+  if (!name.has("bulk_group")) return nullptr;
+  if (!adds) return &store_bulk<false>;
+  return name.type() == "f32" ? &store_bulk<true> : nullptr;
 }
 
 }  // namespace gdpa::emulator

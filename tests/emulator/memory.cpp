@@ -126,7 +126,8 @@ Execute memory(Instruction&, const Name& name) {
   const string_view base = name.base(), type = name.type();
   if (base == "ld" || base == "ldu") return access(name, true);
   if (base == "st") return access(name, false);
-  if (base == "atom" || base == "red") name.may_have({"relaxed", "cta", "gpu", "global", "shared", "shared::cta"});
+  if (base == "atom" || base == "red")
+    name.may_have({"relaxed", "release", "cta", "gpu", "global", "shared", "shared::cta"});
   if (base == "atom") {
     if (name.has("add") && type == "u32") return &atomic<std::uint32_t, Add>;
     if (name.has("add") && type == "f32") return &atomic<float, Add>;
