@@ -94,6 +94,8 @@ struct KeyTile {
   int value_y;        ///< with x of the key
   GradQuery grad_query_is;
   int grad_query_y;    ///< with x of the query
+  int grad_key_y;      ///< with x of the key
+  int grad_value_y;
   int turn;            ///< of the first tile of queries, among those of a head (turns.cuh)
   int turns_before;    ///< additions to the same sums that have to be there before (turns.cuh)
   int64_t grad_query;  ///< the row first_query among those of the sums
@@ -116,7 +118,7 @@ struct BackwardArguments {
   int turns_of_head;
   bool has_rows_left;      ///< of dQ, for the schedule: sums, or rows without keys
   float* grad_query_sums;  ///< as sums_shape says; null: every dQ is stored at once
-  MappedOperand query, key, value, grad_output, grad_query;
+  MappedOperand query, key, value, grad_output, grad_query, grad_key, grad_value;
 };
 
 }  // namespace gdpa::hopper

@@ -5,7 +5,7 @@
 //
 //     dealer    1 warp          takes tiles of keys and lays them into a ring (key_schedule.cuh)
 //     loaders   2 warps         K of each tile and Q of its tiles of queries; V and dO; `stages` buffers of Q and of dO
-//     sender    1 warp          takes dQ of each tile of queries away (grad_query_sums.cuh)
+//     sender    1 warp          takes dQ of each tile of queries away (grad_query_sums.cuh), and dK and dV of each of keys
 //     computing 2 warpgroups    64 keys each: S^T = K Q^T and dP^T = V dO^T, then P = f(scale * S) and
 //                               dS = dP * f'(scale * S), dV += P^T dO and dK += dS^T Q, whose sums stay in registers
 //
@@ -65,6 +65,7 @@ struct Step {
 /// Who is who, and what lies where in shared memory.
 template <class Config>
 struct BackwardPlan {
+  using Element = typename Config::Element;
   static constexpr int warpgroups = 2;    ///< that compute
   static constexpr int rows = 64;         ///< keys of a warpgroup
   static constexpr int ring_readers = 3;  ///< threads that do not compute: two loaders and the sender
@@ -87,13 +88,22 @@ struct BackwardPlan {
   static_assert(KeysTile::columns == warpgroups * grad_query_columns, "half for each warpgroup");
   using GradQueryTile = NarrowTile<grad_query_columns>;
   static constexpr int grad_query_row_bytes = grad_query_columns * static_cast<int>(sizeof(float));
+  static constexpr int staging_bytes = Config::tile_queries * grad_query_row_bytes;
+
+  /// dK and dV leave in rounds of as many columns as a staging place has; shared ones from registers.
+  static constexpr int columns_of_round = staging_bytes / (rows * Element::bytes);
+  using RoundTile = SwizzledTile<rows, columns_of_round>;
+  static constexpr int rounds_of(int columns) {
+    return Config::keys_shared ? 0 : (columns + columns_of_round - 1) / columns_of_round;
+  }
+  static constexpr int key_rounds = rounds_of(Config::head_dim), value_rounds = rounds_of(Config::head_dim_v);
 
   static constexpr int values_at = key_stages * KeysTile::bytes;
   static constexpr int queries_at = values_at + ValuesTile::bytes;
   static constexpr int grad_outputs_at = queries_at + Config::stages * QueryTile::bytes;
   static constexpr int scores_at = grad_outputs_at + Config::stages * GradOutputTile::bytes;
   static constexpr int sums_at = scores_at + score_stages * ScoresTile::bytes;
-  static constexpr int ring_at = sums_at + warpgroups * Config::tile_queries * grad_query_row_bytes;
+  static constexpr int ring_at = sums_at + warpgroups * staging_bytes;
   static constexpr int barriers_at = ring_at + KeyRing::bytes;
   static constexpr int stage_barriers = Barriers<Config::stages>::bytes;
   static constexpr int key_barriers = Barriers<key_stages>::bytes;
@@ -136,11 +146,9 @@ struct BackwardPlan {
   __device__ Barriers<score_stages> grad_scores_free() const {
     return {at(score_barriers_at + Barriers<score_stages>::bytes)};
   }
-  /// dQ of a warpgroup's columns, on its way out: a staging place.
-  __device__ unsigned grad_query(int warpgroup) const {
-    return at(sums_at + warpgroup * Config::tile_queries * grad_query_row_bytes);
-  }
-  __device__ Barriers<1> grad_query_staged(int warpgroup) const {
+  /// A warpgroup's gradients on their way out: dQ of its columns, dK and dV of its rows.
+  __device__ unsigned staging(int warpgroup) const { return at(sums_at + warpgroup * staging_bytes); }
+  __device__ Barriers<1> staged(int warpgroup) const {
     return {at(staging_barriers_at + warpgroup * Barrier::bytes)};
   }
   __device__ Barriers<1> staging_free(int warpgroup) const {
@@ -172,7 +180,7 @@ struct BackwardPlan {
     grad_scores_written().initialise(warpgroups * warpgroup_threads / 32);
     grad_scores_free().initialise(warpgroups);
     for (int warpgroup = 0; warpgroup < warpgroups; ++warpgroup) {
-      grad_query_staged(warpgroup).initialise(warpgroup_threads / 32);
+      staged(warpgroup).initialise(warpgroup_threads / 32);
       staging_free(warpgroup).initialise(1);
       sums_have_come(warpgroup).initialise(1);
     }
@@ -245,17 +253,50 @@ __device__ void load_values_and_grad_outputs(const BackwardArguments& arguments,
   filled().arrive();
 }
 
-/// The sender: dQ from the staging places to where it goes. What one holds is on its way while the other is filled.
+/// The sender: gradients from the staging places to where they go. What one holds is on its way while the other is
+/// filled. dK and dV of a tile of keys come before the last dQ of it.
 ///
-/// Where there are turns, it asks for its own before dQ is there, and passes it on behind the next tile's first half,
-/// when both halves have arrived: to ask and to pass on take a way to memory and back each. Sums that a tile ends come
-/// to the staging places as soon as they may.
+/// Where there are turns, it asks for its own before dQ is there, and passes it on behind what comes next from the first
+/// warpgroup, when both halves have arrived: to ask and to pass on take a way to memory and back each. Sums that a tile
+/// ends come to the staging places as soon as they may.
 template <class Config>
-__device__ void send_grad_queries(const BackwardArguments& arguments, const BackwardPlan<Config>& plan) {
+__device__ void send_gradients(const BackwardArguments& arguments, const BackwardPlan<Config>& plan) {
   using Plan = BackwardPlan<Config>;
   unsigned parity = 0;  // of the times that each place was filled
+  unsigned held = 0;    // the turn of dQ
+  const auto send = [&](auto start) {
+#pragma unroll
+    for (int warpgroup = 0; warpgroup < Plan::warpgroups; ++warpgroup) {
+      plan.staged(warpgroup)[0].wait(parity);
+      start(warpgroup, plan.staging(warpgroup));
+      commit_stores();
+      wait_for_stores_to_read();
+      plan.staging_free(warpgroup)[0].arrive();
+      if constexpr (has_turns<Config>) {
+        if (warpgroup == 0) {
+          wait_for_stores<1>();
+          plan.turn(held ^ 1).pass_on();
+        }
+      }
+    }
+    parity ^= 1;
+  };
   for_all_key_tiles(plan.tiles(), [&](const KeyTile& tile, int) {
+    const auto send_key_gradient = [&](const TensorMap& map, int rounds, int y) {
+#pragma unroll 1
+      for (int column = 0; column < rounds * Plan::columns_of_round; column += Plan::columns_of_round) {
+        send([&](int warpgroup, unsigned staging) {
+          const int row = warpgroup * Plan::rows;
+          if (tile.first_key + row >= tile.length_k) return;
+          typename Plan::RoundTile{staging}.store(map, column, tile.key_head, {tile.key.x + row, y});
+        });
+      }
+    };
     for_all_query_tiles<Config>(tile, [&](int head, int row, int left) {
+      if (left == 1) {
+        send_key_gradient(arguments.grad_key.map, Plan::key_rounds, tile.grad_key_y);
+        send_key_gradient(arguments.grad_value.map, Plan::value_rounds, tile.grad_value_y);
+      }
       const GradQuery is = tile.grad_query_is;
       const auto sums = [&](int warpgroup) {
         return sums_at<Config>(arguments, head, warpgroup, tile.grad_query + row);
@@ -266,11 +307,11 @@ __device__ void send_grad_queries(const BackwardArguments& arguments, const Back
       };
       if constexpr (has_turns<Config>) {
         if (has_sums(is)) {
-          HeldTurn& turn = plan.turn(parity);
+          HeldTurn& turn = plan.turn(held);
           turn.number = turn_of(arguments, head, tile.turn + row / Config::tile_queries);
           while (!turn.has_come(arguments, tile.turns_before)) {
             wait_for_stores();
-            plan.turn(parity ^ 1).pass_on();
+            plan.turn(held ^ 1).pass_on();
           }
         }
       }
@@ -280,16 +321,13 @@ __device__ void send_grad_queries(const BackwardArguments& arguments, const Back
           const Barrier have_come = plan.sums_have_come(warpgroup)[0];
           if (is == GradQuery::ends_sums) {
             have_come.arrive_and_expect(static_cast<int>(bytes_of_sums()));
-            load_bytes(plan.grad_query(warpgroup), sums(warpgroup), bytes_of_sums(), have_come.address);
+            load_bytes(plan.staging(warpgroup), sums(warpgroup), bytes_of_sums(), have_come.address);
           } else {
             have_come.arrive();
           }
         }
       }
-#pragma unroll
-      for (int warpgroup = 0; warpgroup < Plan::warpgroups; ++warpgroup) {
-        plan.grad_query_staged(warpgroup)[0].wait(parity);
-        const unsigned staging = plan.grad_query(warpgroup);
+      send([&](int warpgroup, unsigned staging) {
         if (is == GradQuery::added_to_sums) {
           add_to_global(sums(warpgroup), staging, bytes_of_sums());
         } else if (is == GradQuery::begins_sums) {
@@ -305,21 +343,12 @@ __device__ void send_grad_queries(const BackwardArguments& arguments, const Back
             store_box(map, staging, column, head, origin);
           }
         }
-        commit_stores();
-        wait_for_stores_to_read();
-        plan.staging_free(warpgroup)[0].arrive();
-        if constexpr (has_turns<Config>) {
-          if (warpgroup == 0) {
-            wait_for_stores<1>();
-            plan.turn(parity ^ 1).pass_on();
-          }
-        }
-      }
-      parity ^= 1;
+      });
+      held ^= 1;
     });
   });
   wait_for_stores();
-  if constexpr (has_turns<Config>) plan.turn(parity ^ 1).pass_on();
+  if constexpr (has_turns<Config>) plan.turn(held ^ 1).pass_on();
 }
 
 /// One warpgroup that computes.
@@ -478,9 +507,14 @@ struct Differentiating {
     publish_by_warp(plan.grad_scores_written()[index_in<Plan::score_stages>(step)]);
   }
 
+  /// How often the staging place was filled before dQ of this step; so often too before dK of the tile that it ends.
+  __device__ __forceinline__ int times_staged(const Step& step, int number, bool tile_has_ended) const {
+    return number + (Plan::key_rounds + Plan::value_rounds) * (step.number + static_cast<int>(tile_has_ended));
+  }
+
   /// dQ of a step to the staging place, for the sender.
   __device__ __forceinline__ void stage_grad_query(const Step& step, int number) {
-    wait_for_turn(plan.staging_free(warpgroup), number, 1);
+    wait_for_turn(plan.staging_free(warpgroup), times_staged(step, number, step.is(Step::ends)), 1);
     const int turn = step.flags / Step::turn;
     if (!step.is(Step::summed)) {
       if (Config::sums_begun && step.is(Step::taken)) {
@@ -492,14 +526,15 @@ struct Differentiating {
         });
         named_wait(sums_barrier + warpgroup, warpgroup_threads);  // dQ takes their place
       }
-      stage_rounded(arguments.scale * tile_of(step).out_scale);
+      stage_rounded<typename Plan::GradQueryTile>(grad_query, arguments.scale * tile_of(step).out_scale, 0,
+                                                  Plan::grad_query_columns);
     } else if (Config::sums_begun || arguments.common.params.out_scale.kind == OutputScale::Kind::number) {
       stage_sums(turn, [](float sum) { return sum; });
     } else {
       const float factor = tile_of(step).out_scale;
       stage_sums(turn, [factor](float sum) { return sum * factor; });
     }
-    publish_by_warp(plan.grad_query_staged(warpgroup)[0]);
+    publish_by_warp(plan.staged(warpgroup)[0]);
   }
 
   template <class Scale>
@@ -515,7 +550,7 @@ struct Differentiating {
   __device__ __forceinline__ void for_all_staged_sums(int first_turn, Visit visit) {
     const unsigned thread = fresh_thread_index(), lane = thread % 32;
     const unsigned row = thread / 32 * 16 + lane / 4;
-    const unsigned to = plan.grad_query(warpgroup) + row * Plan::grad_query_row_bytes + lane % 4 * 8;
+    const unsigned to = plan.staging(warpgroup) + row * Plan::grad_query_row_bytes + lane % 4 * 8;
     const unsigned turn = turn_of_sums(first_turn + row);
 #pragma unroll
     for (unsigned group = 0; group < Plan::grad_query_columns / 8; ++group) {
@@ -527,18 +562,32 @@ struct Differentiating {
     }
   }
 
-  __device__ __forceinline__ void stage_rounded(float factor) {
+  /// Columns [first, end) of sums, rounded, as the first of a tile in the staging place.
+  template <class Tile, int count>
+  __device__ __forceinline__ void stage_rounded(const float (&sums)[count], float factor, int first, int end) {
     const unsigned thread = fresh_thread_index(), lane = thread % 32;
     const int row = static_cast<int>(thread / 32 * 16 + lane % 16);
-    const typename Plan::GradQueryTile staging{plan.grad_query(warpgroup)};
+    const Tile staging{plan.staging(warpgroup)};
 #pragma unroll
-    for (int j = 0; j < Plan::grad_query_columns / 16; ++j) {
+    for (int j = first / 16; j < end / 16; ++j) {
       unsigned matrix[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        matrix[i] = Element::pack(grad_query[j * 8 + i * 2] * factor, grad_query[j * 8 + i * 2 + 1] * factor);
+        matrix[i] = Element::pack(sums[j * 8 + i * 2] * factor, sums[j * 8 + i * 2 + 1] * factor);
       }
-      store_matrices(staging.chunk(row, j * 2 + static_cast<int>(lane / 16)), matrix);
+      store_matrices(staging.chunk(row, (j - first / 16) * 2 + static_cast<int>(lane / 16)), matrix);
+    }
+  }
+
+  /// dK or dV to the staging place, in rounds; `before` times it was filled before.
+  template <int rounds, int count>
+  __device__ __forceinline__ void stage_key_gradient(const float (&sums)[count], float factor, int before) {
+#pragma unroll
+    for (int round = 0; round < rounds; ++round) {
+      const int first = round * Plan::columns_of_round;
+      wait_for_turn(plan.staging_free(warpgroup), before + round, 1);
+      stage_rounded<typename Plan::RoundTile>(sums, factor, first, min(first + Plan::columns_of_round, count * 2));
+      publish_by_warp(plan.staged(warpgroup)[0]);
     }
   }
 
@@ -553,20 +602,29 @@ struct Differentiating {
     if ((row < rows && !is_low_finite) || (row + 8 < rows && !is_high_finite)) *arguments.found = 1;
   }
 
-  __device__ __forceinline__ void store_grad_keys(const KeyTile& tile) {
-    using Gradients = KeyGradients<Config>;
-    const Operand &of_key = Gradients::of_key(arguments), &of_value = Gradients::of_value(arguments);
+  /// dK and dV of the tile of keys that step `number` ends.
+  __device__ __forceinline__ void store_grad_keys(const Step& step, int number) {
+    const KeyTile& tile = tile_of(step);
     const int row = warpgroup * Plan::rows;
     const int rows = tile.length_k - tile.first_key - row;
     const float out_scale = tile.out_scale;
     look_for_infinity(rows);
-    const auto first = [&](const Operand& operand, int64_t offset) {
-      return static_cast<typename Gradients::Element::Storage*>(operand.data) + offset + row * operand.row_stride;
-    };
-    Gradients::template store<Config::head_dim>(grad_key, arguments.scale * out_scale, first(of_key, tile.grad_key),
-                                                of_key.row_stride, rows);
-    Gradients::template store<Config::head_dim_v>(grad_value, Activation::value_factor * out_scale,
-                                                  first(of_value, tile.grad_value), of_value.row_stride, rows);
+    if constexpr (Config::keys_shared) {
+      using Gradients = KeyGradients<Config>;
+      const Operand &of_key = Gradients::of_key(arguments), &of_value = Gradients::of_value(arguments);
+      const auto first = [&](const Operand& operand, int64_t offset) {
+        return static_cast<typename Gradients::Element::Storage*>(operand.data) + offset + row * operand.row_stride;
+      };
+      Gradients::template store<Config::head_dim>(grad_key, arguments.scale * out_scale, first(of_key, tile.grad_key),
+                                                  of_key.row_stride, rows);
+      Gradients::template store<Config::head_dim_v>(grad_value, Activation::value_factor * out_scale,
+                                                    first(of_value, tile.grad_value), of_value.row_stride, rows);
+    } else {
+      const int before = times_staged(step, number, false);
+      stage_key_gradient<Plan::key_rounds>(grad_key, arguments.scale * out_scale, before);
+      stage_key_gradient<Plan::value_rounds>(grad_value, Activation::value_factor * out_scale,
+                                             before + Plan::key_rounds);
+    }
   }
 
   /// Behind the last product with K of a tile, and the last look at what the ring says of it.
@@ -657,7 +715,7 @@ struct Differentiating {
         if (next.is(Step::begins)) wait_for_turn(plan.value_filled(), next.number);
         wait_for_turn(plan.grad_output_filled(), step + 1);
         issue_grad_weights(step + 1);
-        if (now.is(Step::ends)) store_grad_keys(tile_of(now));
+        if (now.is(Step::ends)) store_grad_keys(now, step);
         wait_for_products<1>();
         apply_function();
         // A branch: the border of a block keeps the function above the wait for dP.
@@ -674,7 +732,7 @@ struct Differentiating {
         publish_grad_scores(step);
         wait_for_products<0>();
         if (last.is(Step::exists)) end(last, step - 1);
-        store_grad_keys(tile_of(now));
+        store_grad_keys(now, step);
         finish(now, step);
         now = wait_for_step(++step);
       } else {
@@ -704,7 +762,7 @@ __device__ void backward(const BackwardArguments& arguments) {
       } else if (warp == 2) {
         load_values_and_grad_outputs<Config>(arguments, plan);
       } else {
-        send_grad_queries<Config>(arguments, plan);
+        send_gradients<Config>(arguments, plan);
       }
     }
   } else {

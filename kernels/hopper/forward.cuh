@@ -391,7 +391,7 @@ struct Computing {
     publish_to_copies();
     named_wait(own_barrier + warpgroup, warpgroup_threads);
     if (leads()) {
-      staging.store(arguments.output.map, tile.head, {tile.query.x + warpgroup * Plan::rows, tile.output_y});
+      staging.store(arguments.output.map, 0, tile.head, {tile.query.x + warpgroup * Plan::rows, tile.output_y});
       commit_stores();
       plan.tiles().release(number);
     }

@@ -73,6 +73,8 @@ __device__ void describe_key_tile(KeyTile& tile, const BackwardArguments& argume
   tile.grad_query = first_query + rows_before;
   const portable::Owner queries{params.queries, arguments.common.packed_rows_q, params.heads_q, rows, params.batch};
   tile.turn = static_cast<int>(queries.first_place_of(b)) + first_query / rows;
+  tile.grad_key_y = origin_of(arguments.grad_key, params.keys, work.keys, b, first_key).y;
+  tile.grad_value_y = origin_of(arguments.grad_value, params.keys, work.keys, b, first_key).y;
   using Gradients = KeyGradients<Config>;
   const int64_t index = Gradients::batch_index(work);
   tile.grad_key = element_offset(Gradients::of_key(arguments), work.keys, index, first_key, work.head);
@@ -221,7 +223,7 @@ __device__ void for_all_key_tiles(const KeyRing& ring, Visit visit) {
     const KeyTile& tile = ring.wait(number);
     if (tile.steps == 0) return;
     visit(tile, number);
-    ring.release(number);
+    ring.release(static_cast<int>(computed_anew(number)));  // else its barrier takes a register meanwhile
   }
 }
 

@@ -50,10 +50,10 @@ struct SwizzledTile {
       load_box(base + static_cast<unsigned>(block * block_bytes), map, barrier, block * box_columns, head, at);
     }
   }
-  __device__ void store(const TensorMap& map, int head, const MapOrigin& at) const {
+  __device__ void store(const TensorMap& map, int first_column, int head, const MapOrigin& at) const {
 #pragma unroll
     for (int block = 0; block < blocks; ++block) {
-      store_box(map, base + static_cast<unsigned>(block * block_bytes), block * box_columns, head, at);
+      store_box(map, base + static_cast<unsigned>(block * block_bytes), first_column + block * box_columns, head, at);
     }
   }
 };

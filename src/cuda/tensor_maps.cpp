@@ -58,8 +58,8 @@ struct Mapped {
   }
 };
 
-/// Query, key, value, output or its gradient, and in backward the gradient of query.
-std::array<Mapped, 5> operands_of(const Problem& problem, const Params& params) {
+/// Query, key, value, output or its gradient, and in backward the gradients of query, key and value.
+std::array<Mapped, 7> operands_of(const Problem& problem, const Params& params) {
   const Sequences &queries = params.queries, &keys = params.keys;
   const Operand& output = problem.direction == Direction::forward ? params.output : params.grad_output;
   return {
@@ -68,6 +68,8 @@ std::array<Mapped, 5> operands_of(const Problem& problem, const Params& params) 
       Mapped{params.value, keys, problem.batch, problem.rows_k, problem.heads_k, problem.head_dim_v},
       Mapped{output, queries, problem.batch, problem.rows_q, problem.heads_q, problem.head_dim_v},
       Mapped{params.grad_query, queries, problem.batch, problem.rows_q, problem.heads_q, problem.head_dim},
+      Mapped{params.grad_key, keys, problem.batch, problem.rows_k, problem.heads_k, problem.head_dim},
+      Mapped{params.grad_value, keys, problem.batch, problem.rows_k, problem.heads_k, problem.head_dim_v},
   };
 }
 
@@ -102,6 +104,9 @@ hopper::MappedOperand map(const Mapped& mapped, DType dtype, int box_rows, int b
   return result;
 }
 
+/// Of a tile: its own Q and O in forward, its own dK and dV in backward.
+constexpr int rows_of_a_warpgroup = 64;
+
 }  // namespace
 
 plan::TensorMaps tensor_maps(const Problem& problem, const Params& params) {
@@ -114,23 +119,22 @@ plan::TensorMaps tensor_maps(const Problem& problem, const Params& params) {
 hopper::ForwardArguments map_forward(const Problem& problem, const portable::Arguments& common,
                                      const plan::GpuPlan& plan) {
   const plan::KernelSpec& kernel = plan.steps.front().kernel;
-  constexpr int rows_of_a_warpgroup = 64;  // each has its own Q and stores its own O
-  const auto [query, key, value, output, unused] = operands_of(problem, common.params);
+  const auto operands = operands_of(problem, common.params);
   hopper::ForwardArguments arguments{};
   arguments.common = common;
   arguments.scale = static_cast<float>(common.params.scale);
   arguments.in_runs = plan.in_runs;
-  arguments.query = map(query, problem.dtype, rows_of_a_warpgroup);
-  arguments.key = map(key, problem.dtype, kernel.tile_keys);
-  arguments.value = map(value, problem.dtype, kernel.tile_keys);
-  arguments.output = map(output, problem.dtype, rows_of_a_warpgroup);
+  arguments.query = map(operands[0], problem.dtype, rows_of_a_warpgroup);
+  arguments.key = map(operands[1], problem.dtype, kernel.tile_keys);
+  arguments.value = map(operands[2], problem.dtype, kernel.tile_keys);
+  arguments.output = map(operands[3], problem.dtype, rows_of_a_warpgroup);
   return arguments;
 }
 
 hopper::BackwardArguments map_backward(const Problem& problem, const portable::Arguments& common,
                                        const plan::GpuPlan& plan) {
   const plan::KernelSpec& kernel = plan.steps.front().kernel;  // all have the tiles
-  const auto [query, key, value, grad_output, grad_query] = operands_of(problem, common.params);
+  const auto [query, key, value, grad_output, grad_query, grad_key, grad_value] = operands_of(problem, common.params);
   hopper::BackwardArguments arguments{};
   arguments.common = common;
   arguments.scale = static_cast<float>(common.params.scale);
@@ -140,6 +144,8 @@ hopper::BackwardArguments map_backward(const Problem& problem, const portable::A
   arguments.grad_output = map(grad_output, problem.dtype, kernel.tile_queries);
   arguments.grad_query =
       map(grad_query, problem.dtype, kernel.tile_queries, hopper::half_columns(static_cast<int>(problem.head_dim)));
+  arguments.grad_key = map(grad_key, problem.dtype, rows_of_a_warpgroup);
+  arguments.grad_value = map(grad_value, problem.dtype, rows_of_a_warpgroup);
   return arguments;
 }
 
