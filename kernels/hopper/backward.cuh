@@ -4,8 +4,9 @@
 // Three kinds of warps work side by side:
 //
 //     dealer    1 warp          takes tiles of keys and lays them into a ring (key_schedule.cuh)
-//     loaders   2 warps         K of each tile and Q of its tiles of queries; V and dO; `stages` buffers of Q and of dO
+//     loader    1 warp          K and V of each tile, Q and dO of its tiles of queries; `stages` buffers of Q and of dO
 //     sender    1 warp          takes dQ of each tile of queries away (grad_query_sums.cuh), and dK and dV of each of keys
+//     keeper    1 warp          of turns, for the sender (turns.cuh)
 //     computing 2 warpgroups    64 keys each: S^T = K Q^T and dP^T = V dO^T, then P = f(scale * S) and
 //                               dS = dP * f'(scale * S), dV += P^T dO and dK += dS^T Q, whose sums stay in registers
 //
@@ -68,7 +69,7 @@ struct BackwardPlan {
   using Element = typename Config::Element;
   static constexpr int warpgroups = 2;    ///< that compute
   static constexpr int rows = 64;         ///< keys of a warpgroup
-  static constexpr int ring_readers = 3;  ///< threads that do not compute: two loaders and the sender
+  static constexpr int ring_readers = has_turns<Config> ? 3 : 2;  ///< threads that do not compute
   static constexpr int threads = (warpgroups + 1) * warpgroup_threads;
   static_assert(Config::tile_keys == backward_tile_keys && Config::tile_keys == warpgroups * rows, "64 keys each");
   static_assert(Config::tile_queries == backward_tile_queries, "dS of a key is a row of 128 bytes");
@@ -98,6 +99,9 @@ struct BackwardPlan {
   }
   static constexpr int key_rounds = rounds_of(Config::head_dim), value_rounds = rounds_of(Config::head_dim_v);
 
+  /// How often a staging place was filled behind dQ of so many steps, and dK and dV of so many tiles of keys.
+  __device__ static int times_staged(int steps, int tiles) { return steps + (key_rounds + value_rounds) * tiles; }
+
   static constexpr int values_at = key_stages * KeysTile::bytes;
   static constexpr int queries_at = values_at + ValuesTile::bytes;
   static constexpr int grad_outputs_at = queries_at + Config::stages * QueryTile::bytes;
@@ -111,9 +115,10 @@ struct BackwardPlan {
   static constexpr int value_barriers_at = key_barriers_at + 2 * key_barriers;
   static constexpr int score_barriers_at = value_barriers_at + 2 * Barrier::bytes;
   static constexpr int staging_barriers_at = score_barriers_at + 2 * Barriers<score_stages>::bytes;
-  static constexpr int turns_at = staging_barriers_at + 3 * warpgroups * Barrier::bytes;
-  static constexpr int held_turns = 2;  ///< one that is asked for, one that is not passed on yet
-  static constexpr int steps_at = turns_at + held_turns * static_cast<int>(sizeof(HeldTurn));
+  static constexpr int turn_barriers_at = staging_barriers_at + 3 * warpgroups * Barrier::bytes;
+  static constexpr int held_turns = 4;  ///< that are asked for, and not passed on yet
+  static constexpr int turns_at = turn_barriers_at + 2 * Barriers<held_turns>::bytes;
+  static constexpr int steps_at = turns_at + held_turns * static_cast<int>(sizeof(unsigned*));
   static constexpr int shared_bytes = steps_at + Config::stages * static_cast<int>(sizeof(Step));
   static_assert(shared_bytes <= 227 * 1024, "more than a CTA can have");
 
@@ -159,8 +164,12 @@ struct BackwardPlan {
     return {at(staging_barriers_at + (2 * warpgroups + warpgroup) * Barrier::bytes)};
   }
 
-  /// Of the sender.
-  __device__ HeldTurn& turn(unsigned number) const { return reinterpret_cast<HeldTurn*>(memory + turns_at)[number]; }
+  /// The keeper's, who has no register for them: the numbers that it counts in, in global memory.
+  __device__ unsigned* volatile& turn(int number) const {
+    return reinterpret_cast<unsigned* volatile*>(memory + turns_at)[index_in<held_turns>(number)];
+  }
+  __device__ Barriers<held_turns> turn_has_come() const { return {at(turn_barriers_at)}; }
+  __device__ Barriers<held_turns> turn_is_over() const { return {at(turn_barriers_at + Barriers<held_turns>::bytes)}; }
 
   /// As long as its buffer of Q.
   __device__ Step& step(int number) const {
@@ -168,7 +177,6 @@ struct BackwardPlan {
   }
 
   __device__ void initialise() const {
-    for (unsigned held = 0; held < held_turns; ++held) turn(held).number = nullptr;
     query_filled().initialise(1);
     query_free().initialise(warpgroups * warpgroup_threads / 32);
     grad_output_filled().initialise(1);
@@ -184,6 +192,8 @@ struct BackwardPlan {
       staging_free(warpgroup).initialise(1);
       sums_have_come(warpgroup).initialise(1);
     }
+    turn_has_come().initialise(1);
+    turn_is_over().initialise(1);
     tiles().filled.initialise(key_tile_words);
     tiles().free.initialise(warpgroups * warpgroup_threads + ring_readers);
     publish_barriers();
@@ -195,22 +205,24 @@ constexpr int backward_threads = BackwardPlan<Config>::threads;
 template <class Config>
 constexpr int backward_shared_bytes = BackwardPlan<Config>::shared_bytes;
 
-/// The first loader: K and Q, and what there is to do in each step.
+/// The loader: K, V, Q and dO, and what there is to do in each step.
 template <class Config>
-__device__ void load_keys_and_queries(const BackwardArguments& arguments, const BackwardPlan<Config>& plan) {
+__device__ void load_operands(const BackwardArguments& arguments, const BackwardPlan<Config>& plan) {
   using Plan = BackwardPlan<Config>;
   int step = 0;
-  const auto filled = [&] { return plan.query_filled()[index_in<Config::stages>(step)]; };
+  const auto query_filled = [&] { return plan.query_filled()[index_in<Config::stages>(step)]; };
+  const auto grad_output_filled = [&] { return plan.grad_output_filled()[index_in<Config::stages>(step)]; };
   for_all_key_tiles(plan.tiles(), [&](const KeyTile& tile, int number) {
     wait_for_turn(plan.key_free(), number, 1);
     const Barrier key_filled = plan.key_filled()[index_in<Plan::key_stages>(number)];
     key_filled.arrive_and_expect(Plan::KeysTile::bytes);
     plan.keys(number).load(arguments.key.map, key_filled.address, tile.key_head, tile.key);
     for_all_query_tiles<Config>(tile, [&](int head, int row, int left) {
+      const bool begins = left == tile.steps;
       wait_for_turn(plan.query_free(), step, 1);
       const int query_tile = row / Config::tile_queries;
       int flags = Step::exists;
-      if (left == tile.steps) flags |= Step::begins;
+      if (begins) flags |= Step::begins;
       if (left == 1) flags |= Step::ends;
       if (tile.steps == 1) flags |= Step::alone;
       if (query_tile >= tile.full_begin && query_tile < tile.full_end) flags |= Step::full;
@@ -220,82 +232,72 @@ __device__ void load_keys_and_queries(const BackwardArguments& arguments, const 
         flags |= Step::summed;
       }
       plan.step(step) = {flags + static_cast<int>(turn_of_sums(tile.grad_query)) * Step::turn, number, query_tile};
-      filled().arrive_and_expect(Plan::QueryTile::bytes);
-      plan.queries(step).load(arguments.query.map, filled().address, head, {tile.query.x + row, tile.query.y});
+      query_filled().arrive_and_expect(Plan::QueryTile::bytes);
+      plan.queries(step).load(arguments.query.map, query_filled().address, head, {tile.query.x + row, tile.query.y});
+      wait_for_turn(plan.grad_output_free(), step, 1);
+      grad_output_filled().arrive_and_expect(Plan::GradOutputTile::bytes);
+      plan.grad_outputs(step).load(arguments.grad_output.map, grad_output_filled().address, head,
+                                   {tile.query.x + row, tile.grad_output_y});
+      // V has one buffer, which is free when the last step of the tile before has begun: later than those of Q and dO.
+      if (begins) {
+        wait_for_turn(plan.value_free(), number, 1);
+        const Barrier value_filled = plan.value_filled()[0];
+        value_filled.arrive_and_expect(Plan::ValuesTile::bytes);
+        plan.values().load(arguments.value.map, value_filled.address, tile.key_head, {tile.key.x, tile.value_y});
+      }
       ++step;
     });
   });
   wait_for_turn(plan.query_free(), step, 1);
   plan.step(step) = {Step::alone, 0, 0};
-  filled().arrive();
-}
-
-/// The second loader: V and dO.
-template <class Config>
-__device__ void load_values_and_grad_outputs(const BackwardArguments& arguments, const BackwardPlan<Config>& plan) {
-  using Plan = BackwardPlan<Config>;
-  int step = 0;
-  const auto filled = [&] { return plan.grad_output_filled()[index_in<Config::stages>(step)]; };
-  for_all_key_tiles(plan.tiles(), [&](const KeyTile& tile, int number) {
-    wait_for_turn(plan.value_free(), number, 1);
-    const Barrier value_filled = plan.value_filled()[0];
-    value_filled.arrive_and_expect(Plan::ValuesTile::bytes);
-    plan.values().load(arguments.value.map, value_filled.address, tile.key_head, {tile.key.x, tile.value_y});
-    for_all_query_tiles<Config>(tile, [&](int head, int row, int) {
-      wait_for_turn(plan.grad_output_free(), step, 1);
-      filled().arrive_and_expect(Plan::GradOutputTile::bytes);
-      plan.grad_outputs(step).load(arguments.grad_output.map, filled().address, head,
-                                   {tile.query.x + row, tile.grad_output_y});
-      ++step;
-    });
-  });
+  query_filled().arrive();
   wait_for_turn(plan.grad_output_free(), step, 1);
-  filled().arrive();
+  grad_output_filled().arrive();
 }
 
 /// The sender: gradients from the staging places to where they go. What one holds is on its way while the other is
-/// filled. dK and dV of a tile of keys come before the last dQ of it.
-///
-/// Where there are turns, it asks for its own before dQ is there, and passes it on behind what comes next from the first
-/// warpgroup, when both halves have arrived: to ask and to pass on take a way to memory and back each. Sums that a tile
-/// ends come to the staging places as soon as they may.
+/// filled. dK and dV of a tile of keys come before the last dQ of it. Sums that a tile ends come to the staging places
+/// as soon as they may.
 template <class Config>
 __device__ void send_gradients(const BackwardArguments& arguments, const BackwardPlan<Config>& plan) {
   using Plan = BackwardPlan<Config>;
-  unsigned parity = 0;  // of the times that each place was filled
-  unsigned held = 0;    // the turn of dQ
-  const auto send = [&](auto start) {
+  int step = 0;
+  const auto end_turn = [&] {
+    if (step > 0) plan.turn_is_over()[index_in<Plan::held_turns>(step - 1)].arrive();
+  };
+  const auto send = [&](int times_staged, bool is_step, auto start) {
 #pragma unroll
     for (int warpgroup = 0; warpgroup < Plan::warpgroups; ++warpgroup) {
-      plan.staged(warpgroup)[0].wait(parity);
+      wait_for_turn(plan.staged(warpgroup), times_staged);
+      if constexpr (has_turns<Config>) {
+        if (warpgroup == 1 && is_step) {
+          // All but what the first warpgroup has just sent has arrived.
+          wait_for_stores<1>();
+          end_turn();
+        }
+      }
       start(warpgroup, plan.staging(warpgroup));
       commit_stores();
       wait_for_stores_to_read();
       plan.staging_free(warpgroup)[0].arrive();
-      if constexpr (has_turns<Config>) {
-        if (warpgroup == 0) {
-          wait_for_stores<1>();
-          plan.turn(held ^ 1).pass_on();
-        }
-      }
     }
-    parity ^= 1;
   };
-  for_all_key_tiles(plan.tiles(), [&](const KeyTile& tile, int) {
-    const auto send_key_gradient = [&](const TensorMap& map, int rounds, int y) {
+  for_all_key_tiles(plan.tiles(), [&](const KeyTile& tile, int number) {
+    const auto send_key_gradient = [&](const TensorMap& map, int first_round, int rounds, int y) {
 #pragma unroll 1
-      for (int column = 0; column < rounds * Plan::columns_of_round; column += Plan::columns_of_round) {
-        send([&](int warpgroup, unsigned staging) {
+      for (int round = 0; round < rounds; ++round) {
+        send(Plan::times_staged(step, number) + first_round + round, false, [&](int warpgroup, unsigned staging) {
           const int row = warpgroup * Plan::rows;
           if (tile.first_key + row >= tile.length_k) return;
+          const int column = round * Plan::columns_of_round;
           typename Plan::RoundTile{staging}.store(map, column, tile.key_head, {tile.key.x + row, y});
         });
       }
     };
     for_all_query_tiles<Config>(tile, [&](int head, int row, int left) {
       if (left == 1) {
-        send_key_gradient(arguments.grad_key.map, Plan::key_rounds, tile.grad_key_y);
-        send_key_gradient(arguments.grad_value.map, Plan::value_rounds, tile.grad_value_y);
+        send_key_gradient(arguments.grad_key.map, 0, Plan::key_rounds, tile.grad_key_y);
+        send_key_gradient(arguments.grad_value.map, Plan::key_rounds, Plan::value_rounds, tile.grad_value_y);
       }
       const GradQuery is = tile.grad_query_is;
       const auto sums = [&](int warpgroup) {
@@ -305,16 +307,7 @@ __device__ void send_gradients(const BackwardArguments& arguments, const Backwar
         const int rows = min(Config::tile_queries, tile.length_q - tile.first_query - row);
         return static_cast<unsigned>(rows * Plan::grad_query_row_bytes);
       };
-      if constexpr (has_turns<Config>) {
-        if (has_sums(is)) {
-          HeldTurn& turn = plan.turn(held);
-          turn.number = turn_of(arguments, head, tile.turn + row / Config::tile_queries);
-          while (!turn.has_come(arguments, tile.turns_before)) {
-            wait_for_stores();
-            plan.turn(held ^ 1).pass_on();
-          }
-        }
-      }
+      if constexpr (has_turns<Config>) wait_for_turn(plan.turn_has_come(), step);
       if constexpr (Config::sums_begun) {
 #pragma unroll 1
         for (int warpgroup = 0; warpgroup < Plan::warpgroups; ++warpgroup) {
@@ -327,7 +320,7 @@ __device__ void send_gradients(const BackwardArguments& arguments, const Backwar
           }
         }
       }
-      send([&](int warpgroup, unsigned staging) {
+      send(Plan::times_staged(step, number + static_cast<int>(left == 1)), true, [&](int warpgroup, unsigned staging) {
         if (is == GradQuery::added_to_sums) {
           add_to_global(sums(warpgroup), staging, bytes_of_sums());
         } else if (is == GradQuery::begins_sums) {
@@ -344,11 +337,47 @@ __device__ void send_gradients(const BackwardArguments& arguments, const Backwar
           }
         }
       });
-      held ^= 1;
+      ++step;
     });
   });
   wait_for_stores();
-  if constexpr (has_turns<Config>) plan.turn(held ^ 1).pass_on();
+  if constexpr (has_turns<Config>) end_turn();
+}
+
+/// The keeper of turns asks for the sender's while dQ is still multiplied, and passes them on when the copy engine has
+/// added: to ask and to pass on take a way to memory and back each, for which the sender has no time.
+template <class Config>
+__device__ void keep_turns(const BackwardArguments& arguments, const BackwardPlan<Config>& plan) {
+  using Plan = BackwardPlan<Config>;
+  int asked = 0, passed = 0;
+  const auto pass_on = [&] {
+    if (unsigned* const number = plan.turn(passed); number != nullptr) add_released(number, 1);
+    ++passed;
+  };
+  const auto pass_on_what_is_over = [&] {
+    if (passed < asked && is_over(plan.turn_is_over(), passed)) pass_on();
+  };
+  for_all_key_tiles(plan.tiles(), [&](const KeyTile& tile, int) {
+    for_all_query_tiles<Config>(tile, [&](int head, int row, int) {
+      if (asked - passed == Plan::held_turns) {
+        wait_for_turn(plan.turn_is_over(), passed);
+        pass_on();
+      }
+      plan.turn(asked) = nullptr;  // which is not asked for where dQ is stored at once
+      if (has_sums(tile.grad_query_is)) {
+        unsigned* const number = turn_of(arguments, head, tile.turn + row / Config::tile_queries);
+        while (!has_come(arguments, number, tile.turns_before)) pass_on_what_is_over();
+        plan.turn(asked) = number;
+      }
+      plan.turn_has_come()[index_in<Plan::held_turns>(asked)].arrive();
+      ++asked;
+      pass_on_what_is_over();
+    });
+  });
+  while (passed < asked) {
+    wait_for_turn(plan.turn_is_over(), passed);
+    pass_on();
+  }
 }
 
 /// One warpgroup that computes.
@@ -507,14 +536,10 @@ struct Differentiating {
     publish_by_warp(plan.grad_scores_written()[index_in<Plan::score_stages>(step)]);
   }
 
-  /// How often the staging place was filled before dQ of this step; so often too before dK of the tile that it ends.
-  __device__ __forceinline__ int times_staged(const Step& step, int number, bool tile_has_ended) const {
-    return number + (Plan::key_rounds + Plan::value_rounds) * (step.number + static_cast<int>(tile_has_ended));
-  }
-
   /// dQ of a step to the staging place, for the sender.
   __device__ __forceinline__ void stage_grad_query(const Step& step, int number) {
-    wait_for_turn(plan.staging_free(warpgroup), times_staged(step, number, step.is(Step::ends)), 1);
+    const int tiles = step.number + static_cast<int>(step.is(Step::ends));
+    wait_for_turn(plan.staging_free(warpgroup), Plan::times_staged(number, tiles), 1);
     const int turn = step.flags / Step::turn;
     if (!step.is(Step::summed)) {
       if (Config::sums_begun && step.is(Step::taken)) {
@@ -620,7 +645,7 @@ struct Differentiating {
       Gradients::template store<Config::head_dim_v>(grad_value, Activation::value_factor * out_scale,
                                                     first(of_value, tile.grad_value), of_value.row_stride, rows);
     } else {
-      const int before = times_staged(step, number, false);
+      const int before = Plan::times_staged(number, step.number);
       stage_key_gradient<Plan::key_rounds>(grad_key, arguments.scale * out_scale, before);
       stage_key_gradient<Plan::value_rounds>(grad_value, Activation::value_factor * out_scale,
                                              before + Plan::key_rounds);
@@ -758,11 +783,11 @@ __device__ void backward(const BackwardArguments& arguments) {
       deal_key_tiles(arguments, plan.tiles(), plan.key_filled());
     } else if (lane_index() == 0) {
       if (warp == 1) {
-        load_keys_and_queries<Config>(arguments, plan);
+        load_operands<Config>(arguments, plan);
       } else if (warp == 2) {
-        load_values_and_grad_outputs<Config>(arguments, plan);
-      } else {
         send_gradients<Config>(arguments, plan);
+      } else if (has_turns<Config>) {
+        keep_turns<Config>(arguments, plan);
       }
     }
   } else {

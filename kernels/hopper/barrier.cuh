@@ -40,6 +40,21 @@ struct Barrier {
         "r"(parity)
         : "memory");
   }
+
+  /// Whether it is over, without waiting.
+  __device__ __forceinline__ bool is_over(unsigned parity) const {
+    int is;
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+        "selp.b32 %0, 1, 0, done;\n"
+        "}"
+        : "=r"(is)
+        : "r"(address), "r"(parity)
+        : "memory");
+    return is != 0;
+  }
 };
 
 /// Barriers of a ring of buffers, one behind the other.
@@ -74,6 +89,12 @@ __device__ __forceinline__ int index_in(int turn) {
 template <int buffers>
 __device__ __forceinline__ void wait_for_turn(const Barriers<buffers>& barriers, int turn, unsigned laps_before = 0) {
   barriers[index_in<buffers>(turn)].wait((static_cast<unsigned>(turn) / buffers + laps_before) & 1u);
+}
+
+/// Whether it has, without waiting.
+template <int buffers>
+__device__ __forceinline__ bool is_over(const Barriers<buffers>& barriers, int turn) {
+  return barriers[index_in<buffers>(turn)].is_over(static_cast<unsigned>(turn) / buffers & 1u);
 }
 
 /// A turn that is counted rather than divided out: its buffer, and the parity of its phase.

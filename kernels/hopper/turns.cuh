@@ -28,26 +28,13 @@ __device__ inline unsigned* turn_of(const BackwardArguments& arguments, int head
   return arguments.turns + int64_t{head} * arguments.turns_of_head + place;
 }
 
-/// A turn that is asked for, and not passed on yet; in shared memory, since its owner has no register for it. By one
-/// thread.
-struct HeldTurn {
-  unsigned* volatile number;  ///< null: there is none
-
-  /// Copies that start behind it follow those of who have counted themselves.
-  __device__ bool has_come(const BackwardArguments& arguments, int turns_before) const {
-    const bool has =
-        load_acquired(number) >= static_cast<unsigned>(turns_before) || load_acquired(arguments.offsets_fall) != 0;
-    order_copies_behind_loads();
-    return has;
-  }
-
-  /// Behind the end of the copies.
-  __device__ void pass_on() {
-    if (number == nullptr) return;
-    add_released(number, 1);
-    number = nullptr;
-  }
-};
+/// Whether so many have counted themselves. Copies that start behind it follow theirs.
+__device__ inline bool has_come(const BackwardArguments& arguments, const unsigned* number, int turns_before) {
+  const bool has =
+      load_acquired(number) >= static_cast<unsigned>(turns_before) || load_acquired(arguments.offsets_fall) != 0;
+  order_copies_behind_loads();
+  return has;
+}
 
 /// Offsets that fall, which they must not, may have no place for a tile for whose turn another would wait. By all CTAs.
 __device__ inline void look_for_offsets_that_fall(const BackwardArguments& arguments) {

@@ -39,15 +39,16 @@ Outcome arrive_and_expect(Warp& warp, const Instruction& i, std::uint32_t active
   });
   return Outcome::next;
 }
-/// p, [barrier], parity: whether the phase of that parity is over.
-Outcome try_wait(Warp& warp, const Instruction& i, std::uint32_t active) {
+/// p, [barrier], parity: whether the phase of that parity is over; try_wait waits for it some time.
+template <bool waits>
+Outcome test_wait(Warp& warp, const Instruction& i, std::uint32_t active) {
   std::uint32_t over = 0;
   for_each_lane(active, [&](unsigned l) {
     const PhaseBarrier& barrier = warp.cta().barrier(warp.address(i.operands[1], l));
     over |= static_cast<std::uint32_t>(barrier.parity != (warp.number(i.operands[2], l) & 1)) << l;
   });
   warp.set_predicate(i.operands[0], active, over);
-  if (over == active) return Outcome::next;
+  if (over == active || !waits) return Outcome::next;
   warp.stall(active & ~over);
   return Outcome::next_later;
 }
@@ -65,7 +66,8 @@ Execute barriers(Instruction& instruction, const Name& name) {
   if (name.has("init")) return &initialise;
   if (name.has("inval")) return &invalidate;
   if (name.has("arrive")) return name.has("expect_tx") ? &arrive_and_expect : &arrive;
-  if (name.has("try_wait") && name.has("parity")) return &try_wait;
+  if (name.has("try_wait") && name.has("parity")) return &test_wait<true>;
+  if (name.has("test_wait") && name.has("parity")) return &test_wait<false>;
   return nullptr;
 }
 
