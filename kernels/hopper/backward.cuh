@@ -261,9 +261,11 @@ __device__ void load_operands(const BackwardArguments& arguments, const Backward
 template <class Config>
 __device__ void send_gradients(const BackwardArguments& arguments, const BackwardPlan<Config>& plan) {
   using Plan = BackwardPlan<Config>;
-  int step = 0;
+  int step = 0, turns_over = 0;
   const auto end_turn = [&] {
-    if (step > 0) plan.turn_is_over()[index_in<Plan::held_turns>(step - 1)].arrive();
+    if (turns_over == step) return;
+    plan.turn_is_over()[index_in<Plan::held_turns>(turns_over)].arrive();
+    ++turns_over;
   };
   const auto send = [&](int times_staged, bool is_step, auto start) {
 #pragma unroll
@@ -307,7 +309,14 @@ __device__ void send_gradients(const BackwardArguments& arguments, const Backwar
         const int rows = min(Config::tile_queries, tile.length_q - tile.first_query - row);
         return static_cast<unsigned>(rows * Plan::grad_query_row_bytes);
       };
-      if constexpr (has_turns<Config>) wait_for_turn(plan.turn_has_come(), step);
+      if constexpr (has_turns<Config>) {
+        // Who has to pass this turn on may wait for the one before.
+        if (!is_over(plan.turn_has_come(), step)) {
+          wait_for_stores();
+          end_turn();
+        }
+        wait_for_turn(plan.turn_has_come(), step);
+      }
       if constexpr (Config::sums_begun) {
 #pragma unroll 1
         for (int warpgroup = 0; warpgroup < Plan::warpgroups; ++warpgroup) {
