@@ -495,24 +495,13 @@ struct Differentiating {
     }
   }
 
-  /// A weight or dS that is not finite makes a whole row of dV or dK so, and one column tells.
-  __device__ __forceinline__ void look_for_infinity(int rows) const {
-    if (Config::pass != BackwardPass::first) return;
-    const unsigned thread = fresh_thread_index();
-    const int row = static_cast<int>(thread / 32 * 16 + thread % 32 / 4);
-    const auto is_finite = [](float number) { return fabsf(number) <= 3.4028235e38f; };
-    const bool is_low_finite = is_finite(grad_key[0]) && is_finite(grad_value[0]);
-    const bool is_high_finite = is_finite(grad_key[2]) && is_finite(grad_value[2]);
-    if ((row < rows && !is_low_finite) || (row + 8 < rows && !is_high_finite)) *arguments.found = 1;
-  }
-
   __device__ __forceinline__ void store_grad_keys(const KeyTile& tile) {
     using Gradients = KeyGradients<Config>;
     const Operand &of_key = Gradients::of_key(arguments), &of_value = Gradients::of_value(arguments);
     const int row = warpgroup * Plan::rows;
     const int rows = tile.length_k - tile.first_key - row;
     const float out_scale = tile.out_scale;
-    look_for_infinity(rows);
+    look_for_infinity<Config>(arguments, rows, grad_key, grad_value);
     const auto first = [&](const Operand& operand, int64_t offset) {
       return static_cast<typename Gradients::Element::Storage*>(operand.data) + offset + row * operand.row_stride;
     };

@@ -317,21 +317,11 @@ struct WideSide {
     if (leads()) free[index_in<buffers>(turn)].arrive();
   }
 
-  /// A weight or dS that is not finite makes a whole row of dV or dK so, and one column tells.
-  template <int half_columns>
-  __device__ __forceinline__ void look_for_infinity(const float (&sums)[half_columns], int rows) const {
-    if (Config::pass != BackwardPass::first) return;
-    const unsigned thread = fresh_thread_index();
-    const int row = static_cast<int>(thread / 32 * 16 + thread % 32 / 4);
-    const auto is_finite = [](float number) { return fabsf(number) <= 3.4028235e38f; };
-    if ((row < rows && !is_finite(sums[0])) || (row + 8 < rows && !is_finite(sums[2]))) *arguments.found = 1;
-  }
-
   template <int columns, int half_columns>
   __device__ __forceinline__ void store(const float (&sums)[half_columns], float factor, const Operand& gradient,
                                         int64_t offset, const KeyTile& tile) const {
     const int rows = tile.length_k - tile.first_key;
-    look_for_infinity(sums, rows);
+    look_for_infinity<Config>(arguments, rows, sums);
     KeyGradients<Config>::template store<columns>(sums, factor * tile.out_scale,
                                                   static_cast<typename Element::Storage*>(gradient.data) + offset,
                                                   gradient.row_stride, rows);
