@@ -637,18 +637,10 @@ __device__ void backward(const BackwardArguments& arguments) {
   const int warpgroup = warpgroup_index();
   if (warpgroup == Plan::warpgroups) {
     give_registers_back<Plan::other_registers>();
-    const unsigned warp = fresh_thread_index() / 32;
-    if (warp == 0) {
-      deal_key_tiles(arguments, plan.tiles(), plan.key_filled());
-    } else if (lane_index() == 0) {
-      if (warp == 1) {
-        load_keys_and_queries<Config>(arguments, plan);
-      } else if (warp == 2) {
-        load_values_and_grad_outputs<Config>(arguments, plan);
-      } else {
-        send_grad_queries<Config>(arguments, plan);
-      }
-    }
+    deal_and_copy([&] { deal_key_tiles(arguments, plan.tiles(), plan.key_filled()); },
+                  [&] { load_keys_and_queries<Config>(arguments, plan); },
+                  [&] { load_values_and_grad_outputs<Config>(arguments, plan); },
+                  [&] { send_grad_queries<Config>(arguments, plan); });
   } else {
     take_registers<Plan::computing_registers>();
     Differentiating<Config>{arguments, plan, warpgroup}.run();
