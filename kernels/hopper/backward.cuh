@@ -625,24 +625,13 @@ struct Differentiating {
     }
   }
 
-  /// A weight or dS that is not finite makes a whole row of dV or dK so, and one column tells.
-  __device__ __forceinline__ void look_for_infinity(int rows) const {
-    if (Config::pass != BackwardPass::first) return;
-    const unsigned thread = fresh_thread_index();
-    const int row = static_cast<int>(thread / 32 * 16 + thread % 32 / 4);
-    const auto is_finite = [](float number) { return fabsf(number) <= 3.4028235e38f; };
-    const bool is_low_finite = is_finite(grad_key[0]) && is_finite(grad_value[0]);
-    const bool is_high_finite = is_finite(grad_key[2]) && is_finite(grad_value[2]);
-    if ((row < rows && !is_low_finite) || (row + 8 < rows && !is_high_finite)) *arguments.found = 1;
-  }
-
   /// dK and dV of the tile of keys that step `number` ends.
   __device__ __forceinline__ void store_grad_keys(const Step& step, int number) {
     const KeyTile& tile = tile_of(step);
     const int row = warpgroup * Plan::rows;
     const int rows = tile.length_k - tile.first_key - row;
     const float out_scale = tile.out_scale;
-    look_for_infinity(rows);
+    look_for_infinity<Config>(arguments, rows, grad_key, grad_value);
     if constexpr (Config::keys_shared) {
       using Gradients = KeyGradients<Config>;
       const Operand &of_key = Gradients::of_key(arguments), &of_value = Gradients::of_value(arguments);
@@ -787,18 +776,11 @@ __device__ void backward(const BackwardArguments& arguments) {
   const int warpgroup = warpgroup_index();
   if (warpgroup == Plan::warpgroups) {
     give_registers_back<Plan::other_registers>();
-    const unsigned warp = fresh_thread_index() / 32;
-    if (warp == 0) {
-      deal_key_tiles(arguments, plan.tiles(), plan.key_filled());
-    } else if (lane_index() == 0) {
-      if (warp == 1) {
-        load_operands<Config>(arguments, plan);
-      } else if (warp == 2) {
-        send_gradients<Config>(arguments, plan);
-      } else if (has_turns<Config>) {
-        keep_turns<Config>(arguments, plan);
-      }
-    }
+    deal_and_copy([&] { deal_key_tiles(arguments, plan.tiles(), plan.key_filled()); },
+                  [&] { load_operands<Config>(arguments, plan); }, [&] { send_gradients<Config>(arguments, plan); },
+                  [&] {
+                    if constexpr (has_turns<Config>) keep_turns<Config>(arguments, plan);
+                  });
   } else {
     take_registers<Plan::computing_registers>();
     Differentiating<Config>{arguments, plan, warpgroup}.run();

@@ -540,17 +540,10 @@ __device__ void forward(const ForwardArguments& arguments) {
     give_registers_back<Plan::other_registers>();
 #pragma unroll 1
     do {
-      // Read anew: a register that lives as long as the dealer works would be one too many.
-      const unsigned warp = fresh_thread_index() / 32;
-      if (warp == 0) {
-        deal_tiles<Config>(arguments, plan.span(), plan.tiles());
-      } else if (warp == 1) {
-        if (lane_index() == 0) load_queries<Config>(arguments, plan);
-      } else if (warp == 2) {
-        if (lane_index() == 0) load_keys<Config>(arguments, plan);
-      } else {
-        if (lane_index() == 0) load_values<Config>(arguments, plan);
-      }
+      deal_and_copy([&] { deal_tiles<Config>(arguments, plan.span(), plan.tiles()); },
+                    [&] { load_queries<Config>(arguments, plan); },
+                    [&] { load_keys<Config>(arguments, plan); },
+                    [&] { load_values<Config>(arguments, plan); });
     } while (may_begin_again && plan.begins_again());
   } else {
     take_registers<Plan::computing_registers>();

@@ -1,6 +1,7 @@
-// Four warps that multiply together: their index, and their share of the registers.
+// Four warps that multiply together: their index, and their share of the registers; and what four others do for them.
 #pragma once
 
+#include "common/lanes.cuh"
 #include "gdpa/integers.h"
 
 namespace gdpa::hopper {
@@ -36,6 +37,24 @@ __device__ void take_registers() {
 template <int registers>
 __device__ void give_registers_back() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
+}
+
+/// The work of the warpgroup that multiplies nothing: its first warp deals, and of each other one thread copies.
+template <class Deal, class First, class Second, class Third>
+__device__ __forceinline__ void deal_and_copy(Deal deal, First first, Second second, Third third) {
+  // Read anew: who calls this again would keep it while the dealer works, which is one register too many.
+  const unsigned warp = fresh_thread_index() / 32;
+  if (warp == 0) {
+    deal();
+  } else if (lane_index() == 0) {
+    if (warp == 1) {
+      first();
+    } else if (warp == 2) {
+      second();
+    } else {
+      third();
+    }
+  }
 }
 
 }  // namespace gdpa::hopper

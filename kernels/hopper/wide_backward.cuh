@@ -144,7 +144,7 @@ __device__ void load_keys_and_values(const BackwardArguments& arguments, const W
   });
 }
 
-/// A loader: Q or dO. `tile_of_step` gives the buffer, and `y_of` where the sequence of a tile of keys begins.
+/// Of Q and of dO. `tile_of_step` gives the buffer, and `y_of` where the sequence of a tile of keys begins.
 template <class Config, class TileOfStep, class YOf>
 __device__ void load_query_tiles(const WideBackwardPlan<Config>& plan, const TensorMap& map,
                                  const Barriers<Config::stages>& filled, const Barriers<Config::stages>& free,
@@ -160,6 +160,22 @@ __device__ void load_query_tiles(const WideBackwardPlan<Config>& plan, const Ten
       ++step;
     });
   });
+}
+
+/// A loader: Q.
+template <class Config>
+__device__ void load_queries(const BackwardArguments& arguments, const WideBackwardPlan<Config>& plan) {
+  load_query_tiles<Config>(
+      plan, arguments.query.map, plan.query_filled(), plan.query_free(), [&](int step) { return plan.queries(step); },
+      [](const KeyTile& tile) { return tile.query.y; });
+}
+
+/// A loader: dO.
+template <class Config>
+__device__ void load_grad_outputs(const BackwardArguments& arguments, const WideBackwardPlan<Config>& plan) {
+  load_query_tiles<Config>(
+      plan, arguments.grad_output.map, plan.grad_output_filled(), plan.grad_output_free(),
+      [&](int step) { return plan.grad_outputs(step); }, [](const KeyTile& tile) { return tile.grad_output_y; });
 }
 
 /// sums = A B^T over the first columns of both.
@@ -317,21 +333,11 @@ struct WideSide {
     if (leads()) free[index_in<buffers>(turn)].arrive();
   }
 
-  /// A weight or dS that is not finite makes a whole row of dV or dK so, and one column tells.
-  template <int half_columns>
-  __device__ __forceinline__ void look_for_infinity(const float (&sums)[half_columns], int rows) const {
-    if (Config::pass != BackwardPass::first) return;
-    const unsigned thread = fresh_thread_index();
-    const int row = static_cast<int>(thread / 32 * 16 + thread % 32 / 4);
-    const auto is_finite = [](float number) { return fabsf(number) <= 3.4028235e38f; };
-    if ((row < rows && !is_finite(sums[0])) || (row + 8 < rows && !is_finite(sums[2]))) *arguments.found = 1;
-  }
-
   template <int columns, int half_columns>
   __device__ __forceinline__ void store(const float (&sums)[half_columns], float factor, const Operand& gradient,
                                         int64_t offset, const KeyTile& tile) const {
     const int rows = tile.length_k - tile.first_key;
-    look_for_infinity(sums, rows);
+    look_for_infinity<Config>(arguments, rows, sums);
     KeyGradients<Config>::template store<columns>(sums, factor * tile.out_scale,
                                                   static_cast<typename Element::Storage*>(gradient.data) + offset,
                                                   gradient.row_stride, rows);
@@ -528,22 +534,10 @@ __device__ void wide_backward(const BackwardArguments& arguments) {
   const int warpgroup = warpgroup_index();
   if (warpgroup == Plan::sides) {
     give_registers_back<Plan::other_registers>();
-    const unsigned warp = fresh_thread_index() / 32;
-    if (warp == 0) {
-      deal_key_tiles(arguments, plan.tiles(), plan.key_filled());
-    } else if (lane_index() == 0) {
-      if (warp == 1) {
-        load_keys_and_values<Config>(arguments, plan);
-      } else if (warp == 2) {
-        load_query_tiles<Config>(
-            plan, arguments.query.map, plan.query_filled(), plan.query_free(),
-            [&](int step) { return plan.queries(step); }, [](const KeyTile& tile) { return tile.query.y; });
-      } else {
-        load_query_tiles<Config>(
-            plan, arguments.grad_output.map, plan.grad_output_filled(), plan.grad_output_free(),
-            [&](int step) { return plan.grad_outputs(step); }, [](const KeyTile& tile) { return tile.grad_output_y; });
-      }
-    }
+    deal_and_copy([&] { deal_key_tiles(arguments, plan.tiles(), plan.key_filled()); },
+                  [&] { load_keys_and_values<Config>(arguments, plan); },
+                  [&] { load_queries<Config>(arguments, plan); },
+                  [&] { load_grad_outputs<Config>(arguments, plan); });
   } else {
     take_registers<Plan::computing_registers>();
     if (warpgroup == 0) {

@@ -130,7 +130,6 @@ std::shared_ptr<const Function> Function::build(Parsed& parsed, const Bindings& 
   function->value_and_derivative_ = lower(tree, {value, derivative}, canonical);
   function->unguarded_value_and_derivative_ =
       lower(tree, {without_guards(tree, value), without_guards(tree, derivative)}, canonical);
-  function->is_zero_at_zero_ = evaluate(function->value_, 0)[0] == 0;
   return function;
 }
 

@@ -36,9 +36,6 @@ class Function {
   const Program& unguarded_value_and_derivative() const { return unguarded_value_and_derivative_; }
   bool has_guards() const { return unguarded_value_and_derivative_.steps.size() < value_and_derivative_.steps.size(); }
 
-  /// f(0) == 0: rows of zeros then contribute nothing, and tails need no mask.
-  bool is_zero_at_zero() const { return is_zero_at_zero_; }
-
  private:
   Function() = default;
   static std::shared_ptr<const Function> build(Parsed& parsed, const std::map<std::string, double>& bindings,
@@ -51,7 +48,6 @@ class Function {
   Program value_of_finite_;
   Program unguarded_value_and_derivative_;
   Range finite_scores_ = {};
-  bool is_zero_at_zero_ = false;
 };
 
 /// What a forward kernel gives the function, and what becomes of the weights.

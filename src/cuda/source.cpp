@@ -23,63 +23,53 @@ std::string_view name_of(KernelFamily family) {
   return "";
 }
 
-std::string_view name_of(KernelKind kind) {
+/// How a source names what belongs to a kind of kernel.
+struct KindInSource {
+  std::string_view name;
+  std::string_view header;     ///< the file that has the kernel
+  std::string_view arguments;  ///< what it takes
+  bool has_function = false;
+};
+
+KindInSource in_source(KernelKind kind) {
   switch (kind) {
     case KernelKind::forward:
-      return "forward";
+      return {"forward", "forward", "ForwardArguments", true};
     case KernelKind::backward:
-      return "backward";
+      return {"backward", "backward", "BackwardArguments", true};
     case KernelKind::wide_backward:
-      return "wide_backward";
+      return {"wide_backward", "wide_backward", "BackwardArguments", true};
     case KernelKind::backward_query:
-      return "backward_query";
+      return {"backward_query", "backward_query", "BackwardQueryArguments", true};
     case KernelKind::key_schedule:
-      return "key_schedule";
+      return {"key_schedule", "key_schedule", "BackwardArguments"};
     case KernelKind::round_grad_query:
-      return "round_grad_query";
+      return {"round_grad_query", "grad_query_sums", "BackwardArguments"};
     case KernelKind::reduce:
-      return "reduce";
+      return {"reduce", "reduce", "ReduceArguments"};
     case KernelKind::check_offsets:
-      return "check_offsets";
+      return {"check_offsets", "check_offsets", "CheckOffsetsArguments"};
   }
-  return "";
+  return {};
 }
 
-/// The file that has the kernel.
-std::string_view header_of(KernelKind kind) {
-  return kind == KernelKind::round_grad_query ? "grad_query_sums" : name_of(kind);
-}
+/// The same of a pass of backward.
+struct PassInSource {
+  std::string_view name;
+  std::string_view activation;  ///< f and f'
+};
 
-std::string_view arguments_of(KernelKind kind) {
-  switch (kind) {
-    case KernelKind::forward:
-      return "ForwardArguments";
-    case KernelKind::backward:
-      return "BackwardArguments";
-    case KernelKind::backward_query:
-      return "BackwardQueryArguments";
-    case KernelKind::wide_backward:
-    case KernelKind::key_schedule:
-    case KernelKind::round_grad_query:
-      return "BackwardArguments";
-    case KernelKind::reduce:
-      return "ReduceArguments";
-    case KernelKind::check_offsets:
-      return "CheckOffsetsArguments";
-  }
-  return "";
-}
-
-std::string_view name_of(hopper::BackwardPass pass) {
+PassInSource in_source(hopper::BackwardPass pass) {
   switch (pass) {
     case hopper::BackwardPass::only:
-      return "only";
+      return {"only", "::ActivationWithDerivative"};
     case hopper::BackwardPass::first:
-      return "first";
+      return {"first", "::UnguardedActivationWithDerivative"};
     case hopper::BackwardPass::again:
-      return "again";
+      return {"again",
+              "gdpa::hopper::GuardedWhereNeeded<::UnguardedActivationWithDerivative, ::ActivationWithDerivative>"};
   }
-  return "";
+  return {};
 }
 
 std::string_view type_of(GpuElement element) {
@@ -94,19 +84,6 @@ std::string_view type_of(GpuElement element) {
       return "TensorFloat32";
   }
   return "";
-}
-
-/// f and f' for a pass of backward.
-std::string_view differentiated(hopper::BackwardPass pass) {
-  switch (pass) {
-    case hopper::BackwardPass::only:
-      return "::ActivationWithDerivative";
-    case hopper::BackwardPass::first:
-      return "::UnguardedActivationWithDerivative";
-    case hopper::BackwardPass::again:
-      break;
-  }
-  return "gdpa::hopper::GuardedWhereNeeded<::UnguardedActivationWithDerivative, ::ActivationWithDerivative>";
 }
 
 /// The members that the kernels of each kind ask their configuration for.
@@ -126,7 +103,7 @@ std::string config_of(const KernelSpec& kernel, Accuracy accuracy) {
   }
   const bool is_forward = kernel.kind == KernelKind::forward;
   if (has_function(kernel.kind)) {
-    text += fmt::format("  using Activation = {};\n", is_forward ? "::Activation" : differentiated(kernel.pass));
+    text += fmt::format("  using Activation = {};\n", is_forward ? "::Activation" : in_source(kernel.pass).activation);
   }
   number("head_dim", kernel.head_dim);
   number("head_dim_v", kernel.head_dim_v);
@@ -138,8 +115,8 @@ std::string config_of(const KernelSpec& kernel, Accuracy accuracy) {
       flag("keys_shared", kernel.keys_shared);
       flag("sums_begun", kernel.sums_begun);
       flag("ordered", kernel.ordered);
-      return text +
-             fmt::format("  static constexpr auto pass = gdpa::hopper::BackwardPass::{};\n}};\n", name_of(kernel.pass));
+      return text + fmt::format("  static constexpr auto pass = gdpa::hopper::BackwardPass::{};\n}};\n",
+                                in_source(kernel.pass).name);
     }
     number("query_stages", kernel.query_stages);
     flag("query_in_registers", kernel.query_in_registers);
@@ -163,13 +140,11 @@ std::string config_of(const KernelSpec& kernel, Accuracy accuracy) {
 
 }  // namespace
 
-bool has_function(KernelKind kind) {
-  return kind == KernelKind::forward || kind == KernelKind::backward || kind == KernelKind::wide_backward ||
-         kind == KernelKind::backward_query;
-}
+bool has_function(KernelKind kind) { return in_source(kind).has_function; }
 
 std::string kernel_source(const KernelSpec& kernel, const activation::Function& function, Accuracy accuracy) {
-  const std::string_view family = name_of(kernel.family), name = name_of(kernel.kind);
+  const std::string_view family = name_of(kernel.family);
+  const KindInSource kind = in_source(kernel.kind);
   const activation::ForwardForm form{kernel.scales_scores, kernel.element == GpuElement::float16};
   return fmt::format(
       "#include \"{7}/{9}.cuh\"\n\n"
@@ -180,14 +155,14 @@ std::string kernel_source(const KernelSpec& kernel, const activation::Function& 
       "{6}(const __grid_constant__ gdpa::{7}::{8} arguments) {{\n"
       "  gdpa::{7}::{0}<Config>(arguments);\n"
       "}}\n",
-      name, has_function(kernel.kind) ? activation::cuda_source(function, accuracy, form) : std::string(),
+      kind.name, kind.has_function ? activation::cuda_source(function, accuracy, form) : std::string(),
       config_of(kernel, accuracy), SourceNames::threads, SourceNames::shared_bytes, kernel.ctas, SourceNames::kernel,
-      family, arguments_of(kernel.kind), header_of(kernel.kind));
+      family, kind.arguments, kind.header);
 }
 
 std::string describe(const KernelSpec& kernel) {
-  if (kernel.kind == KernelKind::check_offsets) return std::string(name_of(kernel.kind));
-  std::string text = fmt::format("{}: {} {} d={}", name_of(kernel.family), name_of(kernel.kind),
+  if (kernel.kind == KernelKind::check_offsets) return std::string(in_source(kernel.kind).name);
+  std::string text = fmt::format("{}: {} {} d={}", name_of(kernel.family), in_source(kernel.kind).name,
                                  type_of(kernel.element), kernel.head_dim);
   if (kernel.kind == KernelKind::reduce) return text;
   if (kernel.pass == hopper::BackwardPass::again) text += " again";
