@@ -74,14 +74,14 @@ __device__ inline void store_shared_chunk(unsigned address, uint4 value) {
 }
 
 /// A number in global memory that other CTAs write: what they wrote before it is there too.
-__device__ inline unsigned load_acquired(const unsigned* from) {
-  unsigned value;
-  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+__device__ inline int load_acquired(const int* from) {
+  int value;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
   return value;
 }
 /// Adds to such a number, behind what this thread wrote before.
-__device__ inline void add_released(unsigned* to, unsigned value) {
-  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+__device__ inline void add_released(int* to, int value) {
+  asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
 
 /// Adds four numbers to global memory, each atomically; `destination` is aligned to 16 bytes.

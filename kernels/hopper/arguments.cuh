@@ -66,21 +66,30 @@ struct KeyTileLinks {
 
 /// What becomes of dQ of a tile of queries and one of keys.
 enum class GradQuery : int {
-  stored,         ///< in the gradient: there is one CTA for all keys of the sequence, and this is its first tile of them
+  stored,         ///< in the gradient: a CTA has all keys that the queries meet, and this is its first tile of them
   added,          ///< to the gradient: it is another
-  begins_sums,    ///< stored as fp32 sums: it is the first of tiles of several CTAs
+  begins_sums,    ///< stored as fp32 sums: it is the first of several CTAs' tiles
   added_to_sums,  ///< which have been begun, or cleared
   ends_sums       ///< the sums, with it, are stored in the gradient: it is the last
 };
 GDPA_HOST_DEVICE constexpr bool has_sums(GradQuery is) { return is >= GradQuery::begins_sums; }
+
+/// Tiles of queries [begin, end) of those that meet a tile of keys.
+struct QueryTiles {
+  int begin;
+  int end;
+
+  GDPA_HOST_DEVICE bool holds(int tile) const { return tile >= begin && tile < end; }
+};
 
 /// A tile of keys of one head, and the tiles of queries that meet it: `query_tiles` of each head of its group.
 struct KeyTile {
   int steps;  ///< tiles of queries of all heads; 0: there are no more tiles of keys
   int links;  ///< to the places beside it: of KeyTileLinks
   int query_tiles;
-  int full_begin;  ///< tiles of queries [full_begin, full_end) of a head need no test of their scores
-  int full_end;
+  QueryTiles full;   ///< need no test of their scores
+  QueryTiles first;  ///< meet no keys before it
+  QueryTiles last;   ///< meet no keys behind it
   int first_query;
   int first_key;
   int length_q;
@@ -92,13 +101,12 @@ struct KeyTile {
   int grad_output_y;  ///< with x of the query
   MapOrigin key;      ///< of the first key
   int value_y;        ///< with x of the key
-  GradQuery grad_query_is;
+  int is_direct;        ///< whether, as the function of that name says
   int grad_query_y;    ///< with x of the query
   int grad_key_y;      ///< with x of the key
   int grad_value_y;
   int turn;            ///< of the first tile of queries, among those of a head (turns.cuh)
-  int turns_before;    ///< additions to the same sums that have to be there before (turns.cuh)
-  int64_t grad_query;  ///< the row first_query among those of the sums
+  int grad_query;      ///< the row first_query among those of the sums
   int64_t grad_key;    ///< from the operand's data, or the sums', to the row first_key of key_head
   int64_t grad_value;
 };
@@ -113,8 +121,8 @@ struct BackwardArguments {
   unsigned* places_taken;  ///< zeroed before
   unsigned* found;         ///< not finite, in the first pass; zeroed before
   KeyTile* key_tiles;      ///< the table; zeroed before where there are turns
-  unsigned* offsets_fall;  ///< whether they do, which they must not; zeroed before
-  unsigned* turns;         ///< of turns.cuh
+  int* offsets_fall;       ///< whether they do, which they must not; zeroed before
+  int* turns;              ///< of turns.cuh
   int turns_of_head;
   bool has_rows_left;      ///< of dQ, for the schedule: sums, or rows without keys
   float* grad_query_sums;  ///< as sums_shape says; null: every dQ is stored at once

@@ -26,7 +26,7 @@
 //     int tile_queries, tile_keys;    64, 128
 //     int stages;                     buffers of Q, and of dO
 //     bool keys_shared;               by the batch, whose parts are then taken for sequences
-//     bool sums_begun, ordered;       by turns, how tiles of keys add to sums of dQ (turns.cuh)
+//     bool sums_begun, ordered;       by turns, and these in one order: how tiles of keys add to sums of dQ (turns.cuh)
 //     BackwardPass pass;              whether there are two, and which this is
 //
 // Launch: grid any number of CTAs, best one for each multiprocessor; block backward_threads<Config>; dynamic shared
@@ -69,7 +69,7 @@ struct BackwardPlan {
   using Element = typename Config::Element;
   static constexpr int warpgroups = 2;    ///< that compute
   static constexpr int rows = 64;         ///< keys of a warpgroup
-  static constexpr int ring_readers = has_turns<Config> ? 3 : 2;  ///< threads that do not compute
+  static constexpr int ring_readers = Config::sums_begun ? 3 : 2;  ///< threads that do not compute
   static constexpr int threads = (warpgroups + 1) * warpgroup_threads;
   static_assert(Config::tile_keys == backward_tile_keys && Config::tile_keys == warpgroups * rows, "64 keys each");
   static_assert(Config::tile_queries == backward_tile_queries, "dS of a key is a row of 128 bytes");
@@ -118,7 +118,7 @@ struct BackwardPlan {
   static constexpr int turn_barriers_at = staging_barriers_at + 3 * warpgroups * Barrier::bytes;
   static constexpr int held_turns = 4;  ///< that are asked for, and not passed on yet
   static constexpr int turns_at = turn_barriers_at + 2 * Barriers<held_turns>::bytes;
-  static constexpr int steps_at = turns_at + held_turns * static_cast<int>(sizeof(unsigned*));
+  static constexpr int steps_at = turns_at + held_turns * static_cast<int>(sizeof(HeldTurn));
   static constexpr int shared_bytes = steps_at + Config::stages * static_cast<int>(sizeof(Step));
   static_assert(shared_bytes <= 227 * 1024, "more than a CTA can have");
 
@@ -164,9 +164,9 @@ struct BackwardPlan {
     return {at(staging_barriers_at + (2 * warpgroups + warpgroup) * Barrier::bytes)};
   }
 
-  /// The keeper's, who has no register for them: the numbers that it counts in, in global memory.
-  __device__ unsigned* volatile& turn(int number) const {
-    return reinterpret_cast<unsigned* volatile*>(memory + turns_at)[index_in<held_turns>(number)];
+  /// The keeper's, who has no register for them.
+  __device__ HeldTurn& turn(int number) const {
+    return reinterpret_cast<HeldTurn*>(memory + turns_at)[index_in<held_turns>(number)];
   }
   __device__ Barriers<held_turns> turn_has_come() const { return {at(turn_barriers_at)}; }
   __device__ Barriers<held_turns> turn_is_over() const { return {at(turn_barriers_at + Barriers<held_turns>::bytes)}; }
@@ -225,10 +225,11 @@ __device__ void load_operands(const BackwardArguments& arguments, const Backward
       if (begins) flags |= Step::begins;
       if (left == 1) flags |= Step::ends;
       if (tile.steps == 1) flags |= Step::alone;
-      if (query_tile >= tile.full_begin && query_tile < tile.full_end) flags |= Step::full;
-      if (tile.grad_query_is == GradQuery::ends_sums) {
+      if (tile.full.holds(query_tile)) flags |= Step::full;
+      const GradQuery is = grad_query_of<Config>(tile, query_tile);
+      if (is == GradQuery::ends_sums) {
         flags |= Step::taken;
-      } else if (has_sums(tile.grad_query_is)) {
+      } else if (has_sums(is)) {
         flags |= Step::summed;
       }
       plan.step(step) = {flags + static_cast<int>(turn_of_sums(tile.grad_query)) * Step::turn, number, query_tile};
@@ -271,7 +272,7 @@ __device__ void send_gradients(const BackwardArguments& arguments, const Backwar
 #pragma unroll
     for (int warpgroup = 0; warpgroup < Plan::warpgroups; ++warpgroup) {
       wait_for_turn(plan.staged(warpgroup), times_staged);
-      if constexpr (has_turns<Config>) {
+      if constexpr (Config::sums_begun) {
         if (warpgroup == 1 && is_step) {
           // All but what the first warpgroup has just sent has arrived.
           wait_for_stores<1>();
@@ -301,7 +302,7 @@ __device__ void send_gradients(const BackwardArguments& arguments, const Backwar
         send_key_gradient(arguments.grad_key.map, 0, Plan::key_rounds, tile.grad_key_y);
         send_key_gradient(arguments.grad_value.map, Plan::key_rounds, Plan::value_rounds, tile.grad_value_y);
       }
-      const GradQuery is = tile.grad_query_is;
+      const GradQuery is = grad_query_of<Config>(tile, row / Config::tile_queries);
       const auto sums = [&](int warpgroup) {
         return sums_at<Config>(arguments, head, warpgroup, tile.grad_query + row);
       };
@@ -309,7 +310,7 @@ __device__ void send_gradients(const BackwardArguments& arguments, const Backwar
         const int rows = min(Config::tile_queries, tile.length_q - tile.first_query - row);
         return static_cast<unsigned>(rows * Plan::grad_query_row_bytes);
       };
-      if constexpr (has_turns<Config>) {
+      if constexpr (Config::sums_begun) {
         // Who has to pass this turn on may wait for the one before.
         if (!is_over(plan.turn_has_come(), step)) {
           wait_for_stores();
@@ -350,7 +351,7 @@ __device__ void send_gradients(const BackwardArguments& arguments, const Backwar
     });
   });
   wait_for_stores();
-  if constexpr (has_turns<Config>) end_turn();
+  if constexpr (Config::sums_begun) end_turn();
 }
 
 /// The keeper of turns asks for the sender's while dQ is still multiplied, and passes them on when the copy engine has
@@ -360,7 +361,8 @@ __device__ void keep_turns(const BackwardArguments& arguments, const BackwardPla
   using Plan = BackwardPlan<Config>;
   int asked = 0, passed = 0;
   const auto pass_on = [&] {
-    if (unsigned* const number = plan.turn(passed); number != nullptr) add_released(number, 1);
+    const HeldTurn& turn = plan.turn(passed);
+    if (turn.number != nullptr) add_released(turn.number, turn.step);
     ++passed;
   };
   const auto pass_on_what_is_over = [&] {
@@ -372,12 +374,16 @@ __device__ void keep_turns(const BackwardArguments& arguments, const BackwardPla
         wait_for_turn(plan.turn_is_over(), passed);
         pass_on();
       }
-      plan.turn(asked) = nullptr;  // which is not asked for where dQ is stored at once
-      if (has_sums(tile.grad_query_is)) {
-        unsigned* const number = turn_of(arguments, head, tile.turn + row / Config::tile_queries);
-        while (!has_come(arguments, number, tile.turns_before)) pass_on_what_is_over();
-        plan.turn(asked) = number;
+      const int query_tile = row / Config::tile_queries;
+      const GradQuery is = grad_query_of<Config>(tile, query_tile);
+      int* number = nullptr;  // which is not asked for where dQ is stored at once
+      if (has_sums(is)) {
+        number = turn_of(arguments, head, tile.turn + query_tile);
+        const int awaited = Turns::awaited<Config>(is, tile.first_key / Config::tile_keys);
+        while (!has_come(arguments, number, awaited)) pass_on_what_is_over();
       }
+      plan.turn(asked).number = number;
+      plan.turn(asked).step = Turns::passed_on(is);
       plan.turn_has_come()[index_in<Plan::held_turns>(asked)].arrive();
       ++asked;
       pass_on_what_is_over();
@@ -779,7 +785,7 @@ __device__ void backward(const BackwardArguments& arguments) {
     deal_and_copy([&] { deal_key_tiles(arguments, plan.tiles(), plan.key_filled()); },
                   [&] { load_operands<Config>(arguments, plan); }, [&] { send_gradients<Config>(arguments, plan); },
                   [&] {
-                    if constexpr (has_turns<Config>) keep_turns<Config>(arguments, plan);
+                    if constexpr (Config::sums_begun) keep_turns<Config>(arguments, plan);
                   });
   } else {
     take_registers<Plan::computing_registers>();

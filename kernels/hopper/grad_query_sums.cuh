@@ -1,6 +1,6 @@
-// fp32 sums of dQ, for batch entries whose keys are several CTAs'. Without a mask the first tile of keys begins them and
-// the last one rounds them (turns.cuh); else, and where the batch shares the queries or a head dim is above 128, they are
-// cleared before backward and rounded behind it. Those of other entries are not touched (is_direct).
+// fp32 sums of dQ, for batch entries whose keys are several CTAs': the first tile of keys begins them, and the last one
+// rounds them (turns.cuh). Where the batch shares an operand, or a head dim is above 128, they are cleared before
+// backward and rounded behind it. Those of other entries are not touched (is_direct).
 //
 // They lie as backward adds them. Copies bring halves of the columns, and of each four groups of 8 columns of a row,
 // group i lies in the place of i ^ turn_of_sums(row). Registers bring groups of 16 columns, in the order in which four
@@ -40,7 +40,7 @@ struct RowsLeft {
   int64_t offset;  ///< elements from the gradient's data to it
   int rows;
   int head;
-  int keys;  ///< 0: there is nothing to sum
+  int keys;  ///< that they meet; 0: there is nothing to sum
   int turn;  ///< of the tile, among those of the head
   int first_key_tile;
 };
@@ -58,13 +58,14 @@ __device__ void for_all_rows_left(const BackwardArguments& arguments, Visit visi
     look_up_places(arguments, owner, true, first, [&](const portable::Work& work) {
       const int row = work.tile * Config::tile_queries;
       const MaskOfSequence mask{params.mask, work.queries.count, work.keys.count};
+      const Kept keys = mask.keys_of(row, Config::tile_queries);
       const RowsLeft mine = {row + (owner.jagged() ? work.queries.begin : work.batch_begin * params.queries.length),
                              element_offset(params.grad_query, work.queries, work.batch_begin, row, work.head),
                              min(Config::tile_queries, work.queries.count - row),
                              work.head,
-                             is_shared ? 1 : work.keys.count,
+                             is_shared ? 1 : keys.count,
                              static_cast<int>(owner.first_place_of(work.batch_begin)) + work.tile,
-                             mask.keys_of(row, Config::tile_queries).begin / Config::tile_keys};
+                             keys.begin / Config::tile_keys};
       const bool is_left = work.exists && !is_direct(params.mask, work.keys.count, arguments.direct_keys);
       for (unsigned left = __ballot_sync(0xffffffffu, is_left); left != 0; left &= left - 1) {
         const int source = __ffs(static_cast<int>(left)) - 1;

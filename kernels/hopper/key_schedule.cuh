@@ -41,13 +41,21 @@ __device__ void describe_key_tile(KeyTile& tile, const BackwardArguments& argume
   tile.first_key = first_key;
   tile.length_q = work.queries.count;
   tile.length_k = work.keys.count;
-  const auto is_full = [&](int i) { return mask.is_full(first_query + i * rows, rows, first_key, Config::tile_keys); };
-  const bool cuts_keys = first_key + Config::tile_keys > work.keys.count;  // then none is full
-  int begin = cuts_keys ? query_tiles : 0, end = query_tiles;
-  while (begin < end && !is_full(begin)) ++begin;
-  while (begin < end && !is_full(end - 1)) --end;
-  tile.full_begin = begin;
-  tile.full_end = end;
+  // Each kind of tiles of queries follows each other.
+  const auto those = [query_tiles](bool there_are, auto is) {
+    QueryTiles tiles{there_are ? 0 : query_tiles, query_tiles};
+    while (tiles.begin < tiles.end && !is(tiles.begin)) ++tiles.begin;
+    while (tiles.begin < tiles.end && !is(tiles.end - 1)) --tiles.end;
+    return tiles;
+  };
+  const int next_key = first_key + Config::tile_keys;
+  const auto keys_of = [&](int i) { return mask.keys_of(first_query + i * rows, rows); };
+  tile.full = those(next_key <= work.keys.count, [&](int i) {
+    return mask.is_full(first_query + i * rows, rows, first_key, Config::tile_keys);
+  });
+  tile.first = those(work.tile == 0 || !params.mask.keeps_all(), [&](int i) { return keys_of(i).begin >= first_key; });
+  tile.last = those(next_key >= work.keys.count || !params.mask.keeps_all(),
+                    [&](int i) { return keys_of(i).begin + keys_of(i).count <= next_key; });
   tile.first_head = work.head * group;
   tile.key_head = work.head;
   const int64_t b = work.batch_begin;
@@ -56,21 +64,15 @@ __device__ void describe_key_tile(KeyTile& tile, const BackwardArguments& argume
   tile.grad_output_y = origin_of(arguments.grad_output, params.queries, work.queries, b, first_query).y;
   tile.key = origin_of(arguments.key, params.keys, work.keys, b, first_key);
   tile.value_y = origin_of(arguments.value, params.keys, work.keys, b, first_key).y;
-  const bool direct = is_direct(params.mask, work.keys.count, arguments.direct_keys);
-  const bool is_first = work.tile == 0, is_last = first_key + Config::tile_keys >= work.keys.count;
-  tile.grad_query_is = direct                              ? (is_first ? GradQuery::stored : GradQuery::added)
-                       : Config::sums_begun && is_first ? GradQuery::begins_sums
-                       : Config::sums_begun && is_last  ? GradQuery::ends_sums
-                                                        : GradQuery::added_to_sums;
-  tile.turns_before = Config::ordered || is_last ? work.tile : min(work.tile, 1);
+  tile.is_direct = static_cast<int>(is_direct(params.mask, work.keys.count, arguments.direct_keys));
   tile.links = KeyTileLinks::none;
-  if (direct && !is_last) tile.links |= KeyTileLinks::to_next;
-  if (direct && !is_first) tile.links |= KeyTileLinks::to_previous;
+  if (tile.is_direct != 0 && next_key < work.keys.count) tile.links |= KeyTileLinks::to_next;
+  if (tile.is_direct != 0 && work.tile > 0) tile.links |= KeyTileLinks::to_previous;
   tile.grad_query_y = origin_of(arguments.grad_query, params.queries, work.queries, b, first_query).y;
   const int64_t rows_before = params.queries.cumulative != nullptr ? work.queries.begin
                               : arguments.queries_shared           ? 0
                                                                    : b * params.queries.length;
-  tile.grad_query = first_query + rows_before;
+  tile.grad_query = first_query + static_cast<int>(rows_before);  // no more than a map has
   const portable::Owner queries{params.queries, arguments.common.packed_rows_q, params.heads_q, rows, params.batch};
   tile.turn = static_cast<int>(queries.first_place_of(b)) + first_query / rows;
   tile.grad_key_y = origin_of(arguments.grad_key, params.keys, work.keys, b, first_key).y;
@@ -110,16 +112,17 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
     if (*arguments.found == 0) return;
     if (blockIdx.x == 0 && threadIdx.x == 0) *arguments.places_taken = 0;
   }
-  if (has_turns<Config>) look_for_offsets_that_fall(arguments);
+  if (Config::sums_begun) look_for_offsets_that_fall(arguments);
   const auto prepare = [&](const RowsLeft& left) {
     if (left.keys == 0) {
       auto* const gradient = static_cast<typename Config::Element::Storage*>(params.grad_query.data) + left.offset;
       write_zero_rows<typename Config::Element, Config::head_dim>(gradient, params.grad_query.row_stride, left.rows);
       return;
     }
-    if (!Config::sums_begun) clear_sums<Config>(arguments, left);
-    if (has_turns<Config> && lane_index() == 0) {
-      *turn_of(arguments, left.head, left.turn) = static_cast<unsigned>(left.first_key_tile);
+    if (!Config::sums_begun) {
+      clear_sums<Config>(arguments, left);
+    } else if (lane_index() == 0) {
+      *turn_of(arguments, left.head, left.turn) = Turns::before_the_first + left.first_key_tile;
     }
   };
   if (arguments.has_rows_left) for_all_rows_left<Config, warps>(arguments, prepare);
@@ -134,7 +137,7 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
         const MaskOfSequence mask{params.mask, work.queries.count, work.keys.count};
         met = mask.queries_of(first_key, Config::tile_keys);
       }
-      if constexpr (has_turns<Config>) {
+      if constexpr (Config::sums_begun) {
         const auto in_window = [&] {
           return static_cast<unsigned>(
               place_in_window(arguments.common, arguments.direct_keys, arguments.heads_of_window, owner, work));
@@ -225,6 +228,17 @@ __device__ void for_all_key_tiles(const KeyRing& ring, Visit visit) {
     visit(tile, number);
     ring.release(static_cast<int>(computed_anew(number)));  // else its barrier takes a register meanwhile
   }
+}
+
+/// What becomes of dQ of a tile of queries of a tile of keys.
+template <class Config>
+__device__ GradQuery grad_query_of(const KeyTile& tile, int query_tile) {
+  const bool is_first = tile.first.holds(query_tile);
+  if (tile.is_direct != 0) return is_first ? GradQuery::stored : GradQuery::added;
+  if (!Config::sums_begun) return GradQuery::added_to_sums;
+  const bool is_last = tile.last.holds(query_tile);
+  if (is_first) return is_last ? GradQuery::stored : GradQuery::begins_sums;
+  return is_last ? GradQuery::ends_sums : GradQuery::added_to_sums;
 }
 
 /// Calls visit(head, first row from the tile's, how many are left with it) for every tile of queries of a tile of keys.

@@ -1,10 +1,9 @@
-// Who adds to fp32 sums of dQ when: each tile of queries has a number in global memory, that counts the tiles of keys
-// which have added to its sums. Who adds waits until so many have as have to, and counts itself when the copy engine has
-// added.
+// Who adds to fp32 sums of dQ when. The first tile of keys that a tile of queries meets begins the sums, and the last one
+// ends them (GradQuery), so that nothing is cleared before nor rounded behind: all others wait for the first, and the
+// last one for all. In deterministic mode each waits for all before it.
 //
-// Where the first tile of keys begins the sums and the last one ends them (GradQuery), so that nothing is cleared before
-// nor rounded behind, all others wait for the first, and the last one for all. In deterministic mode each waits for all
-// before it.
+// For that each tile of queries has a number in global memory: that of the tile of keys which would be next if they added
+// in order, less before_the_first until the sums are begun. Who has added adds to it.
 //
 // So a CTA follows the one that has the tile of keys before by a tile of queries or two, and waits for it until it
 // does. It waits less where it begins as much later: the tiles of a head do not follow each other in the table
@@ -20,21 +19,36 @@
 
 namespace gdpa::hopper {
 
-template <class Config>
-constexpr bool has_turns = Config::sums_begun || Config::ordered;
+/// What the numbers are.
+struct Turns {
+  static constexpr int before_the_first = -(1 << 30);
+
+  /// What has to be reached before a tile of keys may add.
+  template <class Config>
+  static __device__ int awaited(GradQuery is, int key_tile) {
+    if (is == GradQuery::begins_sums) return before_the_first;
+    return Config::ordered || is == GradQuery::ends_sums ? key_tile : 0;
+  }
+  static __device__ int passed_on(GradQuery is) { return is == GradQuery::begins_sums ? 1 - before_the_first : 1; }
+};
 
 /// The number of a head's tile of queries; `place` is that of the tile among those of a head.
-__device__ inline unsigned* turn_of(const BackwardArguments& arguments, int head, int place) {
+__device__ inline int* turn_of(const BackwardArguments& arguments, int head, int place) {
   return arguments.turns + int64_t{head} * arguments.turns_of_head + place;
 }
 
-/// Whether so many have counted themselves. Copies that start behind it follow theirs.
-__device__ inline bool has_come(const BackwardArguments& arguments, const unsigned* number, int turns_before) {
-  const bool has =
-      load_acquired(number) >= static_cast<unsigned>(turns_before) || load_acquired(arguments.offsets_fall) != 0;
+/// Whether the number is as high. Copies that start behind it follow those of who made it so.
+__device__ inline bool has_come(const BackwardArguments& arguments, const int* number, int awaited) {
+  const bool has = load_acquired(number) >= awaited || load_acquired(arguments.offsets_fall) != 0;
   order_copies_behind_loads();
   return has;
 }
+
+/// A turn that is asked for, and not passed on yet.
+struct HeldTurn {
+  int* volatile number;  ///< in global memory; null: it needs none
+  volatile int step;     ///< to be added to it
+};
 
 /// Offsets that fall, which they must not, may have no place for a tile for whose turn another would wait. By all CTAs.
 __device__ inline void look_for_offsets_that_fall(const BackwardArguments& arguments) {

@@ -46,7 +46,7 @@ struct WideBackwardPlan {
   static constexpr int threads = (sides + 1) * warpgroup_threads;
   static constexpr int rows = 64;  ///< of every tile
   static_assert(Config::tile_keys == rows && Config::tile_queries == rows, "as many as a product has");
-  static_assert(!Config::keys_shared && !has_turns<Config>, "the portable kernels have these");
+  static_assert(!Config::keys_shared && !Config::sums_begun && !Config::ordered, "the portable kernels have these");
   // 65,536 registers in all, in multiples of 8 a thread.
   static constexpr int computing_registers = 240;
   static constexpr int other_registers = 24;
@@ -227,7 +227,7 @@ struct QueryPosition {
   template <class Config>
   __device__ __forceinline__ bool is_full(const KeyTile& tile) const {
     const int index = row / Config::tile_queries;
-    return uniform(index >= tile.full_begin && index < tile.full_end) != 0;
+    return uniform(static_cast<int>(tile.full.holds(index))) != 0;
   }
   __device__ __forceinline__ KeptQueries kept(const BackwardArguments& arguments, const KeyTile& tile) const {
     return {arguments.common.params.mask, tile, tile.first_key, tile.first_query + row};

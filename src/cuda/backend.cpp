@@ -220,10 +220,10 @@ class Call {
     arguments.places = static_cast<unsigned>(plan.places);
     arguments.places_taken = static_cast<unsigned*>(memory.at(plan.workspace.places_taken));
     arguments.found = arguments.places_taken + 1;
-    arguments.offsets_fall = arguments.places_taken + 2;
+    arguments.offsets_fall = reinterpret_cast<int*>(arguments.places_taken + 2);
     arguments.key_tiles = static_cast<hopper::KeyTile*>(memory.at(plan.workspace.key_tiles));
     if (plan.workspace.turns >= 0) {
-      arguments.turns = static_cast<unsigned*>(memory.at(plan.workspace.turns));
+      arguments.turns = static_cast<int*>(memory.at(plan.workspace.turns));
       arguments.turns_of_head = static_cast<int>(plan.turns_of_head);
     }
     arguments.has_rows_left = plan.has_rows_left;

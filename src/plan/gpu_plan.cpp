@@ -137,7 +137,6 @@ class Planner {
     const bool all_direct = is_all_direct(problem_, gpu_);
     kernel.ordered = problem_.deterministic && !all_direct;
     kernel.sums_begun = !all_direct && begins_sums(problem_);
-    const bool has_turns = kernel.ordered || kernel.sums_begun;
     plan_.deterministic = all_direct || kernel.ordered;
     plan_.reason =
         all_direct ? "one CTA on each multiprocessor takes all keys of a sequence, and stores dQ at once"
@@ -163,9 +162,9 @@ class Planner {
     workspace.places_taken = take(3 * sizeof(unsigned));
     workspace.zeroed_bytes = workspace.bytes;
     workspace.key_tiles = take(tiles * static_cast<int64_t>(sizeof(hopper::KeyTile)));
-    if (has_turns) workspace.zeroed_bytes = workspace.bytes;
+    if (kernel.sums_begun) workspace.zeroed_bytes = workspace.bytes;
     const hopper::SumsShape sums = hopper::sums_shape(kernel.head_dim, kernel.head_dim_v);
-    if (has_turns) {
+    if (kernel.sums_begun) {
       plan_.turns_of_head = queries_.most_tiles(kernel.tile_queries, 1);
       plan_.heads_of_window = heads_of_window(problem_, gpu_);
       workspace.turns = take(problem_.heads_q * plan_.turns_of_head * static_cast<int64_t>(sizeof(unsigned)));

@@ -146,7 +146,7 @@ int64_t heads_of_window(const Problem& problem, const Gpu& gpu) {
 
 bool begins_sums(const Problem& problem) {
   const bool is_wide = hopper::is_wide(static_cast<int>(problem.head_dim), static_cast<int>(problem.head_dim_v));
-  return problem.mask.keeps_all() && !problem.shares_queries() && !problem.shares_keys() && !is_wide;
+  return !problem.shares_queries() && !problem.shares_keys() && !is_wide;
 }
 
 bool has_rows_to_prepare(const Problem& problem, const Gpu& gpu) {

@@ -24,8 +24,8 @@ void choose_hopper_backward_tiles(KernelSpec& kernel);
 /// whose gradient is a sum over the batch, or where a head dim is above 128.
 int direct_keys(const Problem& problem, const Gpu& gpu);
 
-/// Whether the first tile of keys of a sequence begins the sums of its dQ, and the last one ends them: each tile of
-/// queries has to meet all of them, and no other sequence's.
+/// Whether the first tile of keys that queries meet begins the sums of their dQ, and the last one ends them: where these
+/// are of one sequence.
 bool begins_sums(const Problem& problem);
 
 /// Whether backward's schedule has rows of dQ to look for: sums, or rows that no sequence has.

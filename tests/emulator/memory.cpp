@@ -137,7 +137,7 @@ Execute memory(Instruction&, const Name& name) {
   if (base == "red" && name.has("add")) {
     name.may_have({"v2", "v4"});
     if (type == "f32") return &reduce<float>;
-    if (type == "u32") return &reduce<std::uint32_t>;
+    if (type == "u32" || type == "s32") return &reduce<std::uint32_t>;
   }
   if (base == "cvta") {
     name.may_have({"to", "global", "param", "const", "local"});
