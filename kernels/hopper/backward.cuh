@@ -115,10 +115,8 @@ struct BackwardPlan {
   static constexpr int value_barriers_at = key_barriers_at + 2 * key_barriers;
   static constexpr int score_barriers_at = value_barriers_at + 2 * Barrier::bytes;
   static constexpr int staging_barriers_at = score_barriers_at + 2 * Barriers<score_stages>::bytes;
-  static constexpr int turn_barriers_at = staging_barriers_at + 3 * warpgroups * Barrier::bytes;
-  static constexpr int held_turns = 4;  ///< that are asked for, and not passed on yet
-  static constexpr int turns_at = turn_barriers_at + 2 * Barriers<held_turns>::bytes;
-  static constexpr int steps_at = turns_at + held_turns * static_cast<int>(sizeof(HeldTurn));
+  static constexpr int turns_at = staging_barriers_at + 3 * warpgroups * Barrier::bytes;
+  static constexpr int steps_at = turns_at + HeldTurns::bytes;
   static constexpr int shared_bytes = steps_at + Config::stages * static_cast<int>(sizeof(Step));
   static_assert(shared_bytes <= 227 * 1024, "more than a CTA can have");
 
@@ -164,12 +162,7 @@ struct BackwardPlan {
     return {at(staging_barriers_at + (2 * warpgroups + warpgroup) * Barrier::bytes)};
   }
 
-  /// The keeper's, who has no register for them.
-  __device__ HeldTurn& turn(int number) const {
-    return reinterpret_cast<HeldTurn*>(memory + turns_at)[index_in<held_turns>(number)];
-  }
-  __device__ Barriers<held_turns> turn_has_come() const { return {at(turn_barriers_at)}; }
-  __device__ Barriers<held_turns> turn_is_over() const { return {at(turn_barriers_at + Barriers<held_turns>::bytes)}; }
+  __device__ HeldTurns turns() const { return HeldTurns::at(memory + turns_at); }
 
   /// As long as its buffer of Q.
   __device__ Step& step(int number) const {
@@ -192,8 +185,7 @@ struct BackwardPlan {
       staging_free(warpgroup).initialise(1);
       sums_have_come(warpgroup).initialise(1);
     }
-    turn_has_come().initialise(1);
-    turn_is_over().initialise(1);
+    turns().initialise(1);
     tiles().filled.initialise(key_tile_words);
     tiles().free.initialise(warpgroups * warpgroup_threads + ring_readers);
     publish_barriers();
@@ -265,7 +257,7 @@ __device__ void send_gradients(const BackwardArguments& arguments, const Backwar
   int step = 0, turns_over = 0;
   const auto end_turn = [&] {
     if (turns_over == step) return;
-    plan.turn_is_over()[index_in<Plan::held_turns>(turns_over)].arrive();
+    plan.turns().end(turns_over);
     ++turns_over;
   };
   const auto send = [&](int times_staged, bool is_step, auto start) {
@@ -312,11 +304,11 @@ __device__ void send_gradients(const BackwardArguments& arguments, const Backwar
       };
       if constexpr (Config::sums_begun) {
         // Who has to pass this turn on may wait for the one before.
-        if (!is_over(plan.turn_has_come(), step)) {
+        if (!is_over(plan.turns().come, step)) {
           wait_for_stores();
           end_turn();
         }
-        wait_for_turn(plan.turn_has_come(), step);
+        wait_for_turn(plan.turns().come, step);
       }
       if constexpr (Config::sums_begun) {
 #pragma unroll 1
@@ -352,47 +344,6 @@ __device__ void send_gradients(const BackwardArguments& arguments, const Backwar
   });
   wait_for_stores();
   if constexpr (Config::sums_begun) end_turn();
-}
-
-/// The keeper of turns asks for the sender's while dQ is still multiplied, and passes them on when the copy engine has
-/// added: to ask and to pass on take a way to memory and back each, for which the sender has no time.
-template <class Config>
-__device__ void keep_turns(const BackwardArguments& arguments, const BackwardPlan<Config>& plan) {
-  using Plan = BackwardPlan<Config>;
-  int asked = 0, passed = 0;
-  const auto pass_on = [&] {
-    const HeldTurn& turn = plan.turn(passed);
-    if (turn.number != nullptr) add_released(turn.number, turn.step);
-    ++passed;
-  };
-  const auto pass_on_what_is_over = [&] {
-    if (passed < asked && is_over(plan.turn_is_over(), passed)) pass_on();
-  };
-  for_all_key_tiles(plan.tiles(), [&](const KeyTile& tile, int) {
-    for_all_query_tiles<Config>(tile, [&](int head, int row, int) {
-      if (asked - passed == Plan::held_turns) {
-        wait_for_turn(plan.turn_is_over(), passed);
-        pass_on();
-      }
-      const int query_tile = row / Config::tile_queries;
-      const GradQuery is = grad_query_of<Config>(tile, query_tile);
-      int* number = nullptr;  // which is not asked for where dQ is stored at once
-      if (has_sums(is)) {
-        number = turn_of(arguments, head, tile.turn + query_tile);
-        const int awaited = Turns::awaited<Config>(is, tile.first_key / Config::tile_keys);
-        while (!has_come(arguments, number, awaited)) pass_on_what_is_over();
-      }
-      plan.turn(asked).number = number;
-      plan.turn(asked).step = Turns::passed_on(is);
-      plan.turn_has_come()[index_in<Plan::held_turns>(asked)].arrive();
-      ++asked;
-      pass_on_what_is_over();
-    });
-  });
-  while (passed < asked) {
-    wait_for_turn(plan.turn_is_over(), passed);
-    pass_on();
-  }
 }
 
 /// One warpgroup that computes.
@@ -785,7 +736,7 @@ __device__ void backward(const BackwardArguments& arguments) {
     deal_and_copy([&] { deal_key_tiles(arguments, plan.tiles(), plan.key_filled()); },
                   [&] { load_operands<Config>(arguments, plan); }, [&] { send_gradients<Config>(arguments, plan); },
                   [&] {
-                    if constexpr (Config::sums_begun) keep_turns<Config>(arguments, plan);
+                    if constexpr (Config::sums_begun) keep_turns<Config>(arguments, plan.tiles(), plan.turns());
                   });
   } else {
     take_registers<Plan::computing_registers>();

@@ -256,4 +256,44 @@ __device__ void for_all_query_tiles(const KeyTile& tile, Visit visit) {
   }
 }
 
+/// The keeper of turns asks for them while dQ is still multiplied, and passes them on when it has been added: to ask and
+/// to pass on take a way to memory and back each, for which who adds has no time.
+template <class Config>
+__device__ void keep_turns(const BackwardArguments& arguments, const KeyRing& tiles, const HeldTurns& turns) {
+  int asked = 0, passed = 0;
+  const auto pass_on = [&] {
+    const HeldTurn& turn = turns[passed];
+    if (turn.number != nullptr) add_released(turn.number, Turns::passed_on(turn.is));
+    ++passed;
+  };
+  const auto pass_on_what_is_over = [&] {
+    if (passed < asked && is_over(turns.over, passed)) pass_on();
+  };
+  for_all_key_tiles(tiles, [&](const KeyTile& tile, int) {
+    for_all_query_tiles<Config>(tile, [&](int head, int row, int) {
+      if (asked - passed == HeldTurns::most) {
+        wait_for_turn(turns.over, passed);
+        pass_on();
+      }
+      const int query_tile = row / Config::tile_queries;
+      const GradQuery is = grad_query_of<Config>(tile, query_tile);
+      int* number = nullptr;  // which is not asked for where dQ is stored at once
+      if (has_sums(is)) {
+        number = turn_of(arguments, head, tile.turn + query_tile);
+        const int awaited = Turns::awaited<Config>(is, tile.first_key / Config::tile_keys);
+        while (!has_come(arguments, number, awaited)) pass_on_what_is_over();
+      }
+      turns[asked].number = number;
+      turns[asked].is = is;
+      turns.come[index_in<HeldTurns::most>(asked)].arrive();
+      ++asked;
+      pass_on_what_is_over();
+    });
+  });
+  while (passed < asked) {
+    wait_for_turn(turns.over, passed);
+    pass_on();
+  }
+}
+
 }  // namespace gdpa::hopper

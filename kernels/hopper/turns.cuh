@@ -15,6 +15,7 @@
 
 #include "common/memory.cuh"
 #include "hopper/arguments.cuh"
+#include "hopper/barrier.cuh"
 #include "hopper/tensor_map.cuh"
 
 namespace gdpa::hopper {
@@ -46,8 +47,31 @@ __device__ inline bool has_come(const BackwardArguments& arguments, const int* n
 
 /// A turn that is asked for, and not passed on yet.
 struct HeldTurn {
-  int* volatile number;  ///< in global memory; null: it needs none
-  volatile int step;     ///< to be added to it
+  int* volatile number;   ///< in global memory; null: it needs none
+  volatile GradQuery is;  ///< what becomes of dQ
+};
+
+/// Those of a CTA, in shared memory; known by the number of the step.
+struct HeldTurns {
+  static constexpr int most = 4;
+  static constexpr int barriers_at = most * static_cast<int>(sizeof(HeldTurn));
+  static constexpr int bytes = barriers_at + 2 * Barriers<most>::bytes;
+
+  HeldTurn* turns;
+  Barriers<most> come;  ///< the keeper says that they have
+  Barriers<most> over;  ///< who adds says that they are
+
+  __device__ static HeldTurns at(unsigned char* memory) {
+    const unsigned barriers = shared_address(memory) + barriers_at;
+    return {reinterpret_cast<HeldTurn*>(memory), {barriers}, {barriers + Barriers<most>::bytes}};
+  }
+
+  __device__ HeldTurn& operator[](int number) const { return turns[index_in<most>(number)]; }
+  __device__ void initialise(int arrivals_at_end) const {
+    come.initialise(1);
+    over.initialise(arrivals_at_end);
+  }
+  __device__ __forceinline__ void end(int number) const { over[index_in<most>(number)].arrive(); }
 };
 
 /// Offsets that fall, which they must not, may have no place for a tile for whose turn another would wait. By all CTAs.
