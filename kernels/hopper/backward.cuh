@@ -5,7 +5,7 @@
 //
 //     dealer    1 warp          takes tiles of keys and lays them into a ring (key_schedule.cuh)
 //     loader    1 warp          K and V of each tile, Q and dO of its tiles of queries; `stages` buffers of Q and of dO
-//     sender    1 warp          takes dQ of each tile of queries away (grad_query_sums.cuh), and dK and dV of each of keys
+//     sender    1 warp          takes dQ of each tile of queries away (grad_query_sums.cuh), dK and dV of each of keys
 //     keeper    1 warp          of turns, for the sender (turns.cuh)
 //     computing 2 warpgroups    64 keys each: S^T = K Q^T and dP^T = V dO^T, then P = f(scale * S) and
 //                               dS = dP * f'(scale * S), dV += P^T dO and dK += dS^T Q, whose sums stay in registers

@@ -98,7 +98,8 @@ constexpr int key_schedule_shared_bytes = 0;
 ///
 /// Where there are turns, the table was cleared before: tiles do not lie at their own places then.
 ///
-/// Launch: grid any number of CTAs, best places or tiles of queries / 64; block key_schedule_threads<Config>; no shared memory.
+/// Launch: grid any number of CTAs, best places or tiles of queries / 64; block key_schedule_threads<Config>; no shared
+///         memory.
 template <class Config>
 __device__ void key_schedule(const BackwardArguments& arguments) {
   using Gradients = KeyGradients<Config>;

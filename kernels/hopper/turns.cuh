@@ -1,9 +1,9 @@
-// Who adds to fp32 sums of dQ when. The first tile of keys that a tile of queries meets begins the sums, and the last one
-// ends them (GradQuery), so that nothing is cleared before nor rounded behind: all others wait for the first, and the
-// last one for all. In deterministic mode each waits for all before it.
+// Who adds to fp32 sums of dQ when. The first tile of keys that a tile of queries meets begins the sums, and the last
+// one ends them (GradQuery), so that nothing is cleared before nor rounded behind: all others wait for the first, and
+// the last one for all. In deterministic mode each waits for all before it.
 //
-// For that each tile of queries has a number in global memory: that of the tile of keys which would be next if they added
-// in order, less before_the_first until the sums are begun. Who has added adds to it.
+// For that each tile of queries has a number in global memory: that of the tile of keys which would be next if they
+// added in order, less before_the_first until the sums are begun. Who has added adds to it.
 //
 // So a CTA follows the one that has the tile of keys before by a tile of queries or two, and waits for it until it
 // does. It waits less where it begins as much later: the tiles of a head do not follow each other in the table

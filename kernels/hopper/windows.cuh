@@ -1,6 +1,6 @@
 // Where tiles of keys stand in the table of backward if they wait for each other (turns.cuh): those of a head not one
-// after the other, since a CTA would begin one while the one before it is as far. The tiles of a window of batch entries
-// stand in rows, first the first tile of each head, then the second of each.
+// after the other, since a CTA would begin one while the one before it is as far. The tiles of a window of batch
+// entries stand in rows, first the first tile of each head, then the second of each.
 //
 // The host includes this file too, to test it.
 #pragma once

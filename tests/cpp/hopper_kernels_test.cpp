@@ -253,7 +253,7 @@ TEST_P(HopperBackwardKernel, KeepsEverythingInRegistersAndItsFunctionRunsWhilePr
       EXPECT_GT(count(code, instruction), 0) << instruction;  // dQ leaves by the copy engine in each of these ways
     }
     const BackwardOptions& options = GetParam().options;
-    const bool begins_sums = options.mask.keeps_all() && options.key_form != Form::shared;
+    const bool begins_sums = options.key_form != Form::shared;
     EXPECT_EQ(count(code, "UBLKCP") > 0, begins_sums) << "the first tile of keys stores sums, and the last loads them";
     // Before the loop for S and dP of the first step. In it for dV and dK, which frees Q and dO; for dQ; for S; for dP.
     // Of a lone step for dV and dK, for dQ of the step before, for its own; or behind the loop for the last dQ. With a
