@@ -53,9 +53,9 @@ __device__ void describe_key_tile(KeyTile& tile, const BackwardArguments& argume
   tile.full = those(next_key <= work.keys.count, [&](int i) {
     return mask.is_full(first_query + i * rows, rows, first_key, Config::tile_keys);
   });
-  tile.first = those(work.tile == 0 || !params.mask.keeps_all(), [&](int i) { return keys_of(i).begin >= first_key; });
-  tile.last = those(next_key >= work.keys.count || !params.mask.keeps_all(),
-                    [&](int i) { return keys_of(i).begin + keys_of(i).count <= next_key; });
+  tile.first = those(next_key >= work.keys.count || !params.mask.keeps_all(),
+                     [&](int i) { return keys_of(i).begin + keys_of(i).count <= next_key; });
+  tile.last = those(work.tile == 0 || !params.mask.keeps_all(), [&](int i) { return keys_of(i).begin >= first_key; });
   tile.first_head = work.head * group;
   tile.key_head = work.head;
   const int64_t b = work.batch_begin;
@@ -123,7 +123,7 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
     if (!Config::sums_begun) {
       clear_sums<Config>(arguments, left);
     } else if (lane_index() == 0) {
-      *turn_of(arguments, left.head, left.turn) = Turns::before_the_first + left.first_key_tile;
+      *turn_of(arguments, left.head, left.turn) = Turns::before_the_first - left.last_key_tile;
     }
   };
   if (arguments.has_rows_left) for_all_rows_left<Config, warps>(arguments, prepare);
@@ -234,11 +234,10 @@ __device__ void for_all_key_tiles(const KeyRing& ring, Visit visit) {
 /// What becomes of dQ of a tile of queries of a tile of keys.
 template <class Config>
 __device__ GradQuery grad_query_of(const KeyTile& tile, int query_tile) {
-  const bool is_first = tile.first.holds(query_tile);
-  if (tile.is_direct != 0) return is_first ? GradQuery::stored : GradQuery::added;
+  if (tile.is_direct != 0) return tile.first_key == 0 ? GradQuery::stored : GradQuery::added;
   if (!Config::sums_begun) return GradQuery::added_to_sums;
   const bool is_last = tile.last.holds(query_tile);
-  if (is_first) return is_last ? GradQuery::stored : GradQuery::begins_sums;
+  if (tile.first.holds(query_tile)) return is_last ? GradQuery::stored : GradQuery::begins_sums;
   return is_last ? GradQuery::ends_sums : GradQuery::added_to_sums;
 }
 

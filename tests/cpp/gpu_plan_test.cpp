@@ -519,13 +519,16 @@ TEST(GpuPlan, DeterministicModeOfTheHopperBackwardTakesTheSameTurnsInOneOrder) {
       << "of 4 heads";
 }
 
-TEST(GpuPlan, ACtaHasGoneFourStepsWhenItsHeadsNextTileOfKeysIsBegun) {
+TEST(GpuPlan, ACtaHasGoneTwoStepsOrFourInDeterministicModeWhenItsHeadsNextTileOfKeysIsBegun) {
   Problem problem = dense_keys(64, 2048);
   const auto heads_of_window = [&](int64_t queries) {
     problem.rows_q = problem.batch * queries;
     return hopper_plan_of(problem).heads_of_window;
   };
-  EXPECT_EQ(heads_of_window(1024), 16) << "16 tiles of two heads, of 132 CTAs";
+  EXPECT_EQ(heads_of_window(1024), 8) << "16 tiles of two heads, of 132 CTAs";
+  EXPECT_EQ(heads_of_window(512), 16);
+  problem.deterministic = true;
+  EXPECT_EQ(heads_of_window(1024), 16);
   EXPECT_EQ(heads_of_window(512), 33);
   EXPECT_EQ(heads_of_window(1), 64);
   EXPECT_EQ(heads_of_window(100'000), 8);
