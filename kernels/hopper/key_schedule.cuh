@@ -177,22 +177,30 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
   }
 }
 
+/// The next tile of keys is taken when the loader has so many steps left of one: that takes as long as the next one's way
+/// from the table to K in shared memory.
+constexpr int steps_before_next = 3;
+
+/// By the loader of Q at each step: says when the next tile is due.
+__device__ inline void say_what_is_due(const Barriers<KeyRing::slots>& next_is_due, const KeyTile& tile, int number,
+                                       int left) {
+  if (left == min(tile.steps, steps_before_next)) next_is_due[index_in<KeyRing::slots>(number)].arrive();
+}
+
 /// The dealer's work: takes one place after the other, which CTAs share by a counter, and fills the ring; ends it with
-/// a tile of no steps. A place is taken late: when the place before has begun, so that no CTA holds what others could
-/// do, or what others wait for; only if that one is short, as soon as the ring has room.
-template <int key_stages>
-__device__ void deal_key_tiles(const BackwardArguments& arguments, const KeyRing& ring,
-                               const Barriers<key_stages>& keys_filled) {
+/// a tile of no steps. A place is taken late, so that no CTA holds what others could do, or what others wait for; only
+/// behind a short one as soon as the ring has room.
+__device__ inline void deal_key_tiles(const BackwardArguments& arguments, const KeyRing& ring,
+                                      const Barriers<KeyRing::slots>& next_is_due) {
   constexpr int words = key_tile_words;
-  constexpr int steps_to_wait = 4;  // take as long as the next tile's way from the table to K in shared memory
   const int lane = lane_index();
   unsigned place = 0;
   bool is_linked = false;  // to the place before
   bool is_late = false;
   int dealt = 0;
   for (;;) {
-    ring.wait_free(is_late ? dealt + 1 : dealt);
-    if (is_late && dealt == 1) wait_for_turn(keys_filled, 0);
+    ring.wait_free(dealt);
+    if (is_late) wait_for_turn(next_is_due, dealt - 1);
     if (is_linked) {
       ++place;
     } else {
@@ -210,7 +218,7 @@ __device__ void deal_key_tiles(const BackwardArguments& arguments, const KeyRing
       continue;
     }
     is_linked = (links & KeyTileLinks::to_next) != 0;
-    is_late = steps >= steps_to_wait;
+    is_late = steps > steps_before_next;
     if (lane < words) {
       reinterpret_cast<int*>(&ring[dealt])[lane] = word;
       ring.publish(dealt);
