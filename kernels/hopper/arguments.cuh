@@ -68,7 +68,7 @@ struct KeyTileLinks {
 enum class GradQuery : int {
   stored,         ///< in the gradient: a CTA has all keys that the queries meet, and this is its first tile of them
   added,          ///< to the gradient: it is another
-  begins_sums,    ///< stored as fp32 sums: it is the first of several CTAs' tiles
+  begins_sums,    ///< stored as fp32 sums: it is the first of several CTAs' tiles, of the last keys
   added_to_sums,  ///< which have been begun, or cleared
   ends_sums       ///< the sums, with it, are stored in the gradient: it is the last
 };
@@ -88,8 +88,8 @@ struct KeyTile {
   int links;  ///< to the places beside it: of KeyTileLinks
   int query_tiles;
   QueryTiles full;   ///< need no test of their scores
-  QueryTiles first;  ///< meet no keys before it
-  QueryTiles last;   ///< meet no keys behind it
+  QueryTiles first;  ///< meet no keys behind it: it is the first that adds to their sums
+  QueryTiles last;   ///< meet no keys before it
   int first_query;
   int first_key;
   int length_q;

@@ -5,7 +5,7 @@
 //
 //     dealer    1 warp          takes tiles of keys and lays them into a ring (key_schedule.cuh)
 //     loader    1 warp          K and V of each tile, Q and dO of its tiles of queries; `stages` buffers of Q and of dO
-//     sender    1 warp          takes dQ of each tile of queries away (grad_query_sums.cuh), and dK and dV of each of keys
+//     sender    1 warp          takes dQ of each tile of queries away (grad_query_sums.cuh), dK and dV of each of keys
 //     keeper    1 warp          of turns, for the sender (turns.cuh)
 //     computing 2 warpgroups    64 keys each: S^T = K Q^T and dP^T = V dO^T, then P = f(scale * S) and
 //                               dS = dP * f'(scale * S), dV += P^T dO and dK += dS^T Q, whose sums stay in registers
@@ -108,7 +108,8 @@ struct BackwardPlan {
   static constexpr int scores_at = grad_outputs_at + Config::stages * GradOutputTile::bytes;
   static constexpr int sums_at = scores_at + score_stages * ScoresTile::bytes;
   static constexpr int ring_at = sums_at + warpgroups * staging_bytes;
-  static constexpr int barriers_at = ring_at + KeyRing::bytes;
+  static constexpr int due_barriers_at = ring_at + KeyRing::bytes;
+  static constexpr int barriers_at = due_barriers_at + Barriers<KeyRing::slots>::bytes;
   static constexpr int stage_barriers = Barriers<Config::stages>::bytes;
   static constexpr int key_barriers = Barriers<key_stages>::bytes;
   static constexpr int key_barriers_at = barriers_at + 4 * stage_barriers;
@@ -136,6 +137,7 @@ struct BackwardPlan {
   }
 
   __device__ KeyRing tiles() const { return KeyRing::at(memory + ring_at); }
+  __device__ Barriers<KeyRing::slots> next_is_due() const { return {at(due_barriers_at)}; }
   __device__ Barriers<Config::stages> query_filled() const { return {at(barriers_at)}; }
   __device__ Barriers<Config::stages> query_free() const { return {at(barriers_at + stage_barriers)}; }
   __device__ Barriers<Config::stages> grad_output_filled() const { return {at(barriers_at + 2 * stage_barriers)}; }
@@ -186,6 +188,7 @@ struct BackwardPlan {
       sums_have_come(warpgroup).initialise(1);
     }
     turns().initialise(1);
+    next_is_due().initialise(1);
     tiles().filled.initialise(key_tile_words);
     tiles().free.initialise(warpgroups * warpgroup_threads + ring_readers);
     publish_barriers();
@@ -211,6 +214,7 @@ __device__ void load_operands(const BackwardArguments& arguments, const Backward
     plan.keys(number).load(arguments.key.map, key_filled.address, tile.key_head, tile.key);
     for_all_query_tiles<Config>(tile, [&](int head, int row, int left) {
       const bool begins = left == tile.steps;
+      say_what_is_due(plan.next_is_due(), tile, number, left);
       wait_for_turn(plan.query_free(), step, 1);
       const int query_tile = row / Config::tile_queries;
       int flags = Step::exists;
@@ -733,7 +737,7 @@ __device__ void backward(const BackwardArguments& arguments) {
   const int warpgroup = warpgroup_index();
   if (warpgroup == Plan::warpgroups) {
     give_registers_back<Plan::other_registers>();
-    deal_and_copy([&] { deal_key_tiles(arguments, plan.tiles(), plan.key_filled()); },
+    deal_and_copy([&] { deal_key_tiles(arguments, plan.tiles(), plan.next_is_due()); },
                   [&] { load_operands<Config>(arguments, plan); }, [&] { send_gradients<Config>(arguments, plan); },
                   [&] {
                     if constexpr (Config::sums_begun) keep_turns<Config>(arguments, plan.tiles(), plan.turns());

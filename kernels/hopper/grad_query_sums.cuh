@@ -1,6 +1,6 @@
 // fp32 sums of dQ, for batch entries whose keys are several CTAs': the first tile of keys begins them, and the last one
-// rounds them (turns.cuh). Where the batch shares an operand, or a head dim is above 128, they are cleared before
-// backward and rounded behind it. Those of other entries are not touched (is_direct).
+// rounds them (turns.cuh). Where the batch shares an operand, they are cleared before backward and rounded behind it.
+// Those of other entries are not touched (is_direct).
 //
 // They lie as backward adds them. Copies bring halves of the columns, and of each four groups of 8 columns of a row,
 // group i lies in the place of i ^ turn_of_sums(row). Registers bring groups of 16 columns, in the order in which four
@@ -42,7 +42,7 @@ struct RowsLeft {
   int head;
   int keys;  ///< that they meet; 0: there is nothing to sum
   int turn;  ///< of the tile, among those of the head
-  int first_key_tile;
+  int last_key_tile;
 };
 
 /// Calls visit(left) for all of them; by a warp of each `warps` of a CTA.
@@ -65,13 +65,13 @@ __device__ void for_all_rows_left(const BackwardArguments& arguments, Visit visi
                              work.head,
                              is_shared ? 1 : keys.count,
                              static_cast<int>(owner.first_place_of(work.batch_begin)) + work.tile,
-                             keys.begin / Config::tile_keys};
+                             (keys.begin + keys.count - 1) / Config::tile_keys};
       const bool is_left = work.exists && !is_direct(params.mask, work.keys.count, arguments.direct_keys);
       for (unsigned left = __ballot_sync(0xffffffffu, is_left); left != 0; left &= left - 1) {
         const int source = __ffs(static_cast<int>(left)) - 1;
         const auto of_source = [source](auto value) { return __shfl_sync(0xffffffffu, value, source); };
         visit(RowsLeft{of_source(mine.row), of_source(mine.offset), of_source(mine.rows), of_source(mine.head),
-                       of_source(mine.keys), of_source(mine.turn), of_source(mine.first_key_tile)});
+                       of_source(mine.keys), of_source(mine.turn), of_source(mine.last_key_tile)});
         __syncwarp();
       }
     });

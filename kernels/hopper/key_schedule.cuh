@@ -1,6 +1,7 @@
 // The schedule of backward: a small kernel finds, for each place of work.cuh, the tile of keys and the tiles of queries
 // that meet it, and writes what the warps of backward ask of it into a table; keys that meet no query have gradients of
-// zero, which it writes itself. A warp of each CTA of backward takes places from the table, in order, as others end.
+// zero, which it writes itself. A warp of each CTA of backward takes places from the table, in order, as others end;
+// another one keeps the turns of their dQ (turns.cuh).
 //
 // The dealer of forward finds its tiles itself. Here it has 24 registers, since two warpgroups take all others.
 #pragma once
@@ -53,9 +54,9 @@ __device__ void describe_key_tile(KeyTile& tile, const BackwardArguments& argume
   tile.full = those(next_key <= work.keys.count, [&](int i) {
     return mask.is_full(first_query + i * rows, rows, first_key, Config::tile_keys);
   });
-  tile.first = those(work.tile == 0 || !params.mask.keeps_all(), [&](int i) { return keys_of(i).begin >= first_key; });
-  tile.last = those(next_key >= work.keys.count || !params.mask.keeps_all(),
-                    [&](int i) { return keys_of(i).begin + keys_of(i).count <= next_key; });
+  tile.first = those(next_key >= work.keys.count || !params.mask.keeps_all(),
+                     [&](int i) { return keys_of(i).begin + keys_of(i).count <= next_key; });
+  tile.last = those(work.tile == 0 || !params.mask.keeps_all(), [&](int i) { return keys_of(i).begin >= first_key; });
   tile.first_head = work.head * group;
   tile.key_head = work.head;
   const int64_t b = work.batch_begin;
@@ -98,7 +99,8 @@ constexpr int key_schedule_shared_bytes = 0;
 ///
 /// Where there are turns, the table was cleared before: tiles do not lie at their own places then.
 ///
-/// Launch: grid any number of CTAs, best places or tiles of queries / 64; block key_schedule_threads<Config>; no shared memory.
+/// Launch: grid any number of CTAs, best places or tiles of queries / 64; block key_schedule_threads<Config>; no shared
+///         memory.
 template <class Config>
 __device__ void key_schedule(const BackwardArguments& arguments) {
   using Gradients = KeyGradients<Config>;
@@ -122,7 +124,7 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
     if (!Config::sums_begun) {
       clear_sums<Config>(arguments, left);
     } else if (lane_index() == 0) {
-      *turn_of(arguments, left.head, left.turn) = Turns::before_the_first + left.first_key_tile;
+      *turn_of(arguments, left.head, left.turn) = Turns::before_the_first - left.last_key_tile;
     }
   };
   if (arguments.has_rows_left) for_all_rows_left<Config, warps>(arguments, prepare);
@@ -176,22 +178,30 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
   }
 }
 
+/// The next tile of keys is taken when the loader has so many steps left of one: that takes as long as the next one's way
+/// from the table to K in shared memory.
+constexpr int steps_before_next = 3;
+
+/// By the loader of Q at each step: says when the next tile is due.
+__device__ inline void say_what_is_due(const Barriers<KeyRing::slots>& next_is_due, const KeyTile& tile, int number,
+                                       int left) {
+  if (left == min(tile.steps, steps_before_next)) next_is_due[index_in<KeyRing::slots>(number)].arrive();
+}
+
 /// The dealer's work: takes one place after the other, which CTAs share by a counter, and fills the ring; ends it with
-/// a tile of no steps. A place is taken late: when the place before has begun, so that no CTA holds what others could
-/// do, or what others wait for; only if that one is short, as soon as the ring has room.
-template <int key_stages>
-__device__ void deal_key_tiles(const BackwardArguments& arguments, const KeyRing& ring,
-                               const Barriers<key_stages>& keys_filled) {
+/// a tile of no steps. A place is taken late, so that no CTA holds what others could do, or what others wait for; only
+/// behind a short one as soon as the ring has room.
+__device__ inline void deal_key_tiles(const BackwardArguments& arguments, const KeyRing& ring,
+                                      const Barriers<KeyRing::slots>& next_is_due) {
   constexpr int words = key_tile_words;
-  constexpr int steps_to_wait = 4;  // take as long as the next tile's way from the table to K in shared memory
   const int lane = lane_index();
   unsigned place = 0;
   bool is_linked = false;  // to the place before
   bool is_late = false;
   int dealt = 0;
   for (;;) {
-    ring.wait_free(is_late ? dealt + 1 : dealt);
-    if (is_late && dealt == 1) wait_for_turn(keys_filled, 0);
+    ring.wait_free(dealt);
+    if (is_late) wait_for_turn(next_is_due, dealt - 1);
     if (is_linked) {
       ++place;
     } else {
@@ -209,7 +219,7 @@ __device__ void deal_key_tiles(const BackwardArguments& arguments, const KeyRing
       continue;
     }
     is_linked = (links & KeyTileLinks::to_next) != 0;
-    is_late = steps >= steps_to_wait;
+    is_late = steps > steps_before_next;
     if (lane < words) {
       reinterpret_cast<int*>(&ring[dealt])[lane] = word;
       ring.publish(dealt);
@@ -233,11 +243,10 @@ __device__ void for_all_key_tiles(const KeyRing& ring, Visit visit) {
 /// What becomes of dQ of a tile of queries of a tile of keys.
 template <class Config>
 __device__ GradQuery grad_query_of(const KeyTile& tile, int query_tile) {
-  const bool is_first = tile.first.holds(query_tile);
-  if (tile.is_direct != 0) return is_first ? GradQuery::stored : GradQuery::added;
+  if (tile.is_direct != 0) return tile.first_key == 0 ? GradQuery::stored : GradQuery::added;
   if (!Config::sums_begun) return GradQuery::added_to_sums;
   const bool is_last = tile.last.holds(query_tile);
-  if (is_first) return is_last ? GradQuery::stored : GradQuery::begins_sums;
+  if (tile.first.holds(query_tile)) return is_last ? GradQuery::stored : GradQuery::begins_sums;
   return is_last ? GradQuery::ends_sums : GradQuery::added_to_sums;
 }
 

@@ -1,16 +1,17 @@
-// Who adds to fp32 sums of dQ when. The first tile of keys that a tile of queries meets begins the sums, and the last one
-// ends them (GradQuery), so that nothing is cleared before nor rounded behind: all others wait for the first, and the
-// last one for all. In deterministic mode each waits for all before it.
+// Who adds to fp32 sums of dQ when. Tiles of keys add in falling order: the last one that a tile of queries meets begins
+// the sums, and the first one ends them (GradQuery), so that nothing is cleared before nor rounded behind. All others
+// wait until they are begun, and who ends them for all others. In deterministic mode each waits for all before it.
 //
-// For that each tile of queries has a number in global memory: that of the tile of keys which would be next if they added
-// in order, less before_the_first until the sums are begun. Who has added adds to it.
+// For that each tile of queries has a number in global memory: less the index of the tile of keys which would be next if
+// they added in order, and before_the_first until the sums are begun. Who has added adds to it.
 //
-// So a CTA follows the one that has the tile of keys before by a tile of queries or two, and waits for it until it
-// does. It waits less where it begins as much later: the tiles of a head do not follow each other in the table
-// (windows.cuh).
+// So a CTA follows the one that has the tile of keys behind by a tile of queries or two, and waits for it until it does.
+// It waits less where it begins as much later: the tiles of a head do not follow each other in the table (windows.cuh).
+// Under a mask that leaves out later keys, or a window, a tile of keys meets the queries that it has in common with the
+// one behind a step or two after that one: hence the falling order.
 //
-// Nobody waits for ever: CTAs take places in rising order, and the tiles of a head lie in rising order, so that who
-// holds the lowest one waits for none.
+// Nobody waits for ever: CTAs take places in rising order, and the tiles of a head lie in the order in which they add, so
+// that who holds the lowest place waits for none.
 #pragma once
 
 #include "common/memory.cuh"
@@ -23,12 +24,13 @@ namespace gdpa::hopper {
 /// What the numbers are.
 struct Turns {
   static constexpr int before_the_first = -(1 << 30);
+  static constexpr int begun = before_the_first / 2;  ///< more than before, and less than any index has
 
   /// What has to be reached before a tile of keys may add.
   template <class Config>
   static __device__ int awaited(GradQuery is, int key_tile) {
-    if (is == GradQuery::begins_sums) return before_the_first;
-    return Config::ordered || is == GradQuery::ends_sums ? key_tile : 0;
+    if (is == GradQuery::begins_sums) return 2 * before_the_first;  // less than any
+    return Config::ordered || is == GradQuery::ends_sums ? -key_tile : begun;
   }
   static __device__ int passed_on(GradQuery is) { return is == GradQuery::begins_sums ? 1 - before_the_first : 1; }
 };

@@ -4,21 +4,27 @@
 // One CTA on each multiprocessor stays there and takes tiles of 64 keys, past which the queries stream in tiles of 64:
 //
 //     dealer     1 warp       takes tiles of keys and lays them into a ring (key_schedule.cuh)
-//     loaders    3 warps      K and V of each tile; Q; dO; `stages` buffers of Q and of dO
+//     loader     1 warp       K and V of each tile, Q and dO of its tiles of queries; `stages` buffers of Q and of dO
+//     keeper     1 warp       of turns to add to dQ, for both sides (turns.cuh)
 //     value side 1 warpgroup  S^T = K Q^T, P = f(scale * S), which stays in registers, and f'(scale * S), which goes to
 //                             the other side through shared memory; dV += P^T dO
 //     key side   1 warpgroup  dP^T = V dO^T, dS = dP * f', which stays in registers, and goes to shared memory too;
 //                             dK += dS^T Q
-//     both                    dQ = dS K, half of the columns each, from registers to the sums (grad_query_sums.cuh)
+//     both                    dQ = dS K, half of the columns each, from registers to the sums (grad_query_sums.cuh), or
+//                             with them to the gradient
 //
 // Shared memory has no room for dQ on its way. The memory takes its additions more slowly than the tensor cores take
 // all products, and a warpgroup that adds waits for it: so products are issued before additions, to run beside them. dQ
 // of a side comes in two chunks of columns, which have the same registers: for a tile of queries n
 //
-//     value side  S (n + 1) | add the last chunk (n - 1) | first chunk of dQ (n), dV (n) | wait S, first chunk | add it
+//     value side  S (n + 1) | put the last chunk (n - 1) | first chunk of dQ (n), dV (n) | wait S, first chunk | put it
 //                 last chunk (n) | wait dV | P and f' (n + 1) | wait last chunk
-//     key side    dS (n) | dK (n) | add the last chunk (n - 1); in between wait dK, to free Q | first chunk of dQ (n),
-//                 dP (n + 1) | wait first chunk | add it | last chunk (n) | wait dP, last chunk
+//     key side    dS (n) | dK (n) | put the last chunk (n - 1); in between wait dK, to free Q | first chunk of dQ (n),
+//                 dP (n + 1) | wait first chunk | put it | last chunk (n) | wait dP, last chunk
+//
+// To put is to store as the first sums, to add to them, or to add them and store in the gradient. A side waits for the
+// turn of step n before it puts the first chunk, and its warps end it when they have put the last one, a step later: so
+// before they wait for the turn of n + 1, and none waits for others while it holds back what these wait for.
 //
 // Config: struct as of backward.cuh, with
 //     int head_dim, head_dim_v;       multiples of 8, at most 256
@@ -42,7 +48,7 @@ enum class Side : int { value, key };
 template <class Config>
 struct WideBackwardPlan {
   static constexpr int sides = 2;
-  static constexpr int ring_readers = Config::sums_begun ? 3 : 2;  ///< threads that do not compute
+  static constexpr int ring_readers = Config::sums_begun ? 2 : 1;  ///< threads that do not compute
   static constexpr int threads = (sides + 1) * warpgroup_threads;
   static constexpr int rows = 64;  ///< of every tile
   static_assert(Config::tile_keys == rows && Config::tile_queries == rows, "as many as a product has");
@@ -64,7 +70,8 @@ struct WideBackwardPlan {
   static constexpr int scores_at = grad_outputs_at + Config::stages * ValuesTile::bytes;
   static constexpr int derivatives_at = scores_at + score_stages * ScoresTile::bytes;
   static constexpr int ring_at = derivatives_at + derivative_bytes;
-  static constexpr int barriers_at = ring_at + KeyRing::bytes;
+  static constexpr int due_barriers_at = ring_at + KeyRing::bytes;
+  static constexpr int barriers_at = due_barriers_at + Barriers<KeyRing::slots>::bytes;
   static constexpr int stage_barriers = Barriers<Config::stages>::bytes;
   static constexpr int key_barriers_at = barriers_at + 4 * stage_barriers;
   static constexpr int score_barriers_at = key_barriers_at + 4 * Barrier::bytes;
@@ -94,6 +101,7 @@ struct WideBackwardPlan {
   }
 
   __device__ KeyRing tiles() const { return KeyRing::at(memory + ring_at); }
+  __device__ Barriers<KeyRing::slots> next_is_due() const { return {at(due_barriers_at)}; }
   __device__ Barriers<Config::stages> query_filled() const { return {at(barriers_at)}; }
   __device__ Barriers<Config::stages> query_free() const { return {at(barriers_at + stage_barriers)}; }
   __device__ Barriers<Config::stages> grad_output_filled() const { return {at(barriers_at + 2 * stage_barriers)}; }
@@ -123,6 +131,7 @@ struct WideBackwardPlan {
     grad_scores_free().initialise(sides);
     tiles().filled.initialise(key_tile_words);
     turns().initialise(computing_threads / 32);
+    next_is_due().initialise(1);
     tiles().free.initialise(computing_threads + ring_readers);
     publish_barriers();
   }
@@ -133,58 +142,37 @@ constexpr int wide_backward_threads = WideBackwardPlan<Config>::threads;
 template <class Config>
 constexpr int wide_backward_shared_bytes = WideBackwardPlan<Config>::shared_bytes;
 
-/// A loader: an operand of each tile of keys, and one of its tiles of queries, by load_keys(tile, number) and
-/// load_queries(tile, head, row, step), which wait for their buffers. The first tile of queries comes before its tile of
-/// keys, whose one buffer is free later.
-template <class Config, class LoadKeys, class LoadQueries>
-__device__ void load_operands(const WideBackwardPlan<Config>& plan, LoadKeys load_keys, LoadQueries load_queries) {
+/// The loader: K, V, Q and dO.
+template <class Config>
+__device__ void load_operands(const BackwardArguments& arguments, const WideBackwardPlan<Config>& plan) {
+  using Plan = WideBackwardPlan<Config>;
   int step = 0;
   for_all_key_tiles(plan.tiles(), [&](const KeyTile& tile, int number) {
     for_all_query_tiles<Config>(tile, [&](int head, int row, int left) {
-      load_queries(tile, head, row, step);
-      if (left == tile.steps) load_keys(tile, number);
+      say_what_is_due(plan.next_is_due(), tile, number, left);
+      const Barrier query_filled = plan.query_filled()[index_in<Config::stages>(step)];
+      wait_for_turn(plan.query_free(), step, 1);
+      query_filled.arrive_and_expect(Plan::KeysTile::bytes);
+      plan.queries(step).load(arguments.query.map, query_filled.address, head, {tile.query.x + row, tile.query.y});
+      const Barrier grad_output_filled = plan.grad_output_filled()[index_in<Config::stages>(step)];
+      wait_for_turn(plan.grad_output_free(), step, 1);
+      grad_output_filled.arrive_and_expect(Plan::ValuesTile::bytes);
+      plan.grad_outputs(step).load(arguments.grad_output.map, grad_output_filled.address, head,
+                                   {tile.query.x + row, tile.grad_output_y});
+      // V and K have one buffer each, V's of which is free a step before the tile before ends, and K's when it does:
+      // later than those of the first Q and dO.
+      if (left == tile.steps) {
+        const Barrier key_filled = plan.key_filled()[0], value_filled = plan.value_filled()[0];
+        wait_for_turn(plan.value_free(), number, 1);
+        value_filled.arrive_and_expect(Plan::ValuesTile::bytes);
+        plan.values().load(arguments.value.map, value_filled.address, tile.key_head, {tile.key.x, tile.value_y});
+        wait_for_turn(plan.key_free(), number, 1);
+        key_filled.arrive_and_expect(Plan::KeysTile::bytes);
+        plan.keys().load(arguments.key.map, key_filled.address, tile.key_head, tile.key);
+      }
       ++step;
     });
   });
-}
-
-/// To a buffer of a ring, once it is free.
-template <class Tile, int buffers>
-__device__ void load_tile(const Tile& buffer, const Barriers<buffers>& filled, const Barriers<buffers>& free, int turn,
-                          const TensorMap& map, int head, const MapOrigin& at) {
-  const Barrier is_filled = filled[index_in<buffers>(turn)];
-  wait_for_turn(free, turn, 1);
-  is_filled.arrive_and_expect(Tile::bytes);
-  buffer.load(map, is_filled.address, head, at);
-}
-
-/// The loader of K and Q.
-template <class Config>
-__device__ void load_keys_and_queries(const BackwardArguments& arguments, const WideBackwardPlan<Config>& plan) {
-  load_operands<Config>(
-      plan,
-      [&](const KeyTile& tile, int number) {
-        load_tile(plan.keys(), plan.key_filled(), plan.key_free(), number, arguments.key.map, tile.key_head, tile.key);
-      },
-      [&](const KeyTile& tile, int head, int row, int step) {
-        load_tile(plan.queries(step), plan.query_filled(), plan.query_free(), step, arguments.query.map, head,
-                  {tile.query.x + row, tile.query.y});
-      });
-}
-
-/// The loader of V and dO.
-template <class Config>
-__device__ void load_values_and_grad_outputs(const BackwardArguments& arguments, const WideBackwardPlan<Config>& plan) {
-  load_operands<Config>(
-      plan,
-      [&](const KeyTile& tile, int number) {
-        load_tile(plan.values(), plan.value_filled(), plan.value_free(), number, arguments.value.map, tile.key_head,
-                  {tile.key.x, tile.value_y});
-      },
-      [&](const KeyTile& tile, int head, int row, int step) {
-        load_tile(plan.grad_outputs(step), plan.grad_output_filled(), plan.grad_output_free(), step,
-                  arguments.grad_output.map, head, {tile.query.x + row, tile.grad_output_y});
-      });
 }
 
 /// sums = A B^T over the first columns of both.
@@ -339,13 +327,6 @@ struct GradQueryOfSide {
     // Lanes that have no row meet the others: products are of whole warps, and one lane ends the turn for all.
     __syncwarp();
   }
-  template <int chunk>
-  __device__ __forceinline__ void put(const BackwardArguments& arguments, const KeyTile& tile,
-                                      const QueryPosition& position, GradQuery is) {
-    put_row<chunk, 0>(arguments, tile, position, is);
-    put_row<chunk, 1>(arguments, tile, position, is);
-  }
-
   /// In the gradient, rounded.
   template <int chunk>
   __device__ __forceinline__ void store(const BackwardArguments& arguments, const KeyTile& tile,
@@ -399,14 +380,19 @@ struct WideSide {
     return static_cast<hopper::GradQuery>(uniform(is));
   }
 
-  template <int chunk>
-  __device__ __forceinline__ void put_grad_query(const KeyTile& tile, const QueryPosition& of_step, int step) {
-    grad_query.template put<chunk>(arguments, tile, of_step, wait_for_turn_of(step));
-    if constexpr (chunk == GradQuery::last_chunk) end_turn(step);
+  /// Behind the last row the turn is over.
+  template <int chunk, int half>
+  __device__ __forceinline__ void put_row(const KeyTile& tile, const QueryPosition& of_step, int step,
+                                          hopper::GradQuery is) {
+    grad_query.template put_row<chunk, half>(arguments, tile, of_step, is);
+    constexpr bool is_over = chunk == GradQuery::last_chunk && half == 1;
+    if (Config::sums_begun && is_over && lane_index() == 0) plan.turns().end(step);
   }
-  /// Behind all that the warp adds. Before the next turn is waited for: others wait for this one.
-  __device__ __forceinline__ void end_turn(int step) const {
-    if (Config::sums_begun && lane_index() == 0) plan.turns().end(step);
+  template <int chunk>
+  __device__ __forceinline__ void put(const KeyTile& tile, const QueryPosition& of_step, int step) {
+    const hopper::GradQuery is = wait_for_turn_of(step);
+    put_row<chunk, 0>(tile, of_step, step, is);
+    put_row<chunk, 1>(tile, of_step, step, is);
   }
 
   template <int columns, int half_columns>
@@ -457,14 +443,14 @@ struct ValueSide : WideSide<Config, Side::value> {
       wait_for_turn(plan.query_filled(), step + 1);
       issue_scores<Element, Config::head_dim>(scores, plan.keys(), plan.queries(step + 1));
     }
-    if (!is_first) this->template put_grad_query<GradQuery::last_chunk>(tile, before, step - 1);
+    if (!is_first) this->template put<GradQuery::last_chunk>(tile, before, step - 1);
     wait_for_turn(plan.grad_output_filled(), step);
     wait_for_turn(plan.grad_scores_written(), step);
     if constexpr (Base::has_two_chunks) grad_query.template issue<0>(plan, step);
     issue_gradient<Element>(grad_value, weights, plan.grad_outputs(step));
     if constexpr (Base::has_two_chunks) {
       wait_for_products<1>();
-      this->template put_grad_query<0>(tile, position, step);
+      this->template put<0>(tile, position, step);
     }
     grad_query.template issue<GradQuery::last_chunk>(plan, step);
     wait_for_products<1>();
@@ -492,7 +478,7 @@ struct ValueSide : WideSide<Config, Side::value> {
     for (bool is_first = true; step < last; ++step, is_first = false) compute<false>(tile, step, is_first);
     compute<true>(tile, last, steps == 1);
     release(plan.key_free(), number);
-    this->template put_grad_query<GradQuery::last_chunk>(tile, position, last);
+    this->template put<GradQuery::last_chunk>(tile, position, last);
     this->template store<Config::head_dim_v>(grad_value, Activation::value_factor, arguments.common.params.grad_value,
                                              tile.grad_value, tile);
   }
@@ -539,25 +525,28 @@ struct KeySide : WideSide<Config, Side::key> {
     plan.grad_scores_written()[index_in<Plan::score_stages>(step)].arrive();
   }
 
+  /// Of the step before.
+  template <int half>
+  __device__ __forceinline__ void put_row_of_last_chunk(const KeyTile& tile, int step_before) {
+    this->template put_row<GradQuery::last_chunk, half>(tile, before, step_before, this->wait_for_turn_of(step_before));
+  }
+
   /// From dP of a step to that of the next, unless it is the last of a tile of keys.
   template <bool is_last>
   __device__ __forceinline__ void compute(const KeyTile& tile, int step, bool is_first) {
     make_grad_scores(tile, step);
     wait_for_turn(plan.query_filled(), step);
     issue_gradient<Element>(grad_key, grad_scores, plan.queries(step));
-    if (!is_first) grad_query.template put_row<GradQuery::last_chunk, 0>(arguments, tile, before, this->wait_for_turn_of(step - 1));
+    if (!is_first) put_row_of_last_chunk<0>(tile, step - 1);
     wait_for_products<0>();
     release(plan.query_free(), step);  // early: the value side waits for what comes here
-    if (!is_first) {
-      grad_query.template put_row<GradQuery::last_chunk, 1>(arguments, tile, before, this->wait_for_turn_of(step - 1));
-      this->end_turn(step - 1);
-    }
+    if (!is_first) put_row_of_last_chunk<1>(tile, step - 1);
     wait_for_turn(plan.grad_scores_written(), step);
     grad_query.template issue<0>(plan, step);
     if constexpr (!is_last) issue_grad_weights(step + 1);
     if constexpr (Base::has_two_chunks) {
       wait_for_products<is_last ? 0 : 1>();
-      this->template put_grad_query<0>(tile, position, step);
+      this->template put<0>(tile, position, step);
       grad_query.template issue<1>(plan, step);
     }
     wait_for_products<0>();
@@ -582,7 +571,7 @@ struct KeySide : WideSide<Config, Side::key> {
     release(plan.value_free(), number);
     compute<true>(tile, last, steps == 1);
     release(plan.key_free(), number);
-    this->template put_grad_query<GradQuery::last_chunk>(tile, position, last);
+    this->template put<GradQuery::last_chunk>(tile, position, last);
     this->template store<Config::head_dim>(grad_key, arguments.scale, arguments.common.params.grad_key, tile.grad_key,
                                            tile);
   }
@@ -614,12 +603,12 @@ __device__ __forceinline__ void wide_backward(const BackwardArguments& arguments
   const int warpgroup = warpgroup_index();
   if (warpgroup == Plan::sides) {
     give_registers_back<Plan::other_registers>();
-    deal_and_copy([&] { deal_key_tiles(arguments, plan.tiles(), plan.key_filled()); },
-                  [&] { load_keys_and_queries<Config>(arguments, plan); },
-                  [&] { load_values_and_grad_outputs<Config>(arguments, plan); },
+    deal_and_copy([&] { deal_key_tiles(arguments, plan.tiles(), plan.next_is_due()); },
+                  [&] { load_operands<Config>(arguments, plan); },
                   [&] {
                     if constexpr (Config::sums_begun) keep_turns<Config>(arguments, plan.tiles(), plan.turns());
-                  });
+                  },
+                  [] {});
   } else {
     take_registers<Plan::computing_registers>();
     if (warpgroup == 0) {

@@ -1,8 +1,6 @@
 // Where tiles of keys stand in the table of backward if they wait for each other (turns.cuh): those of a head not one
-// after the other, since a CTA would begin one while the one before it is as far. The tiles of a window of batch entries
-// stand in rows, first the first tile of each head, then the second of each.
-//
-// The host includes this file too, to test it.
+// after the other, since a CTA would begin one while the one that it waits for is as far. The tiles of a window of batch
+// entries stand in rows, first the last tile of each head, then the one before it.
 #pragma once
 
 #include "hopper/arguments.cuh"
@@ -19,20 +17,22 @@ GDPA_HOST_DEVICE inline int64_t place_in_window(const portable::Arguments& argum
   const int64_t first = work.owner / entries * entries;
   const int64_t end = first + entries < owner.entries ? first + entries : owner.entries;
   const auto is_whole = [&](int64_t keys) { return is_direct(arguments.params.mask, keys, direct_keys); };
-  // All tiles of an entry that one CTA takes stand in the first row.
-  const int64_t row = is_whole(work.keys.count) ? 0 : work.tile;
+  const auto tiles_of = [&](int64_t keys) { return (keys + owner.tile - 1) / owner.tile; };
+  // All tiles of an entry that one CTA takes stand in the first row, in their order.
+  const bool mine_is_whole = is_whole(work.keys.count);
+  const int64_t row = mine_is_whole ? 0 : tiles_of(work.keys.count) - 1 - work.tile;
   int64_t before = 0;  // tiles of a head each, of the rows before, and of this row's entries before
   int64_t mine = 1;    // of a head of this entry in this row
   for (int64_t b = first; b < end; ++b) {
     const int64_t keys = portable::keys_of(arguments, b).count;
-    const int64_t tiles = (keys + owner.tile - 1) / owner.tile;
+    const int64_t tiles = tiles_of(keys);
     const int64_t of_row = is_whole(keys) ? tiles : 1;
     const int64_t of_rows_before = clamp(row * of_row, 0, tiles);
     const int64_t here = clamp(tiles - of_rows_before, 0, of_row);
     before += of_rows_before + (b < work.owner ? here : 0);
     if (b == work.owner) mine = here;
   }
-  return (owner.first_place_of(first) + before) * owner.heads + work.head * mine + work.tile - row;
+  return (owner.first_place_of(first) + before) * owner.heads + work.head * mine + (mine_is_whole ? work.tile : 0);
 }
 
 }  // namespace gdpa::hopper

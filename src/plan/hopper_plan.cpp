@@ -135,9 +135,11 @@ int direct_keys(const Problem& problem, const Gpu& gpu) {
 }
 
 int64_t heads_of_window(const Problem& problem, const Gpu& gpu) {
-  // So many that a CTA has gone `ahead` steps when its head's next tile of keys is begun. More would keep less of them
-  // in the second-level cache; and each tile looks at the entries of a window.
-  constexpr int64_t ahead = 4, least = 8, most = 64;
+  // So many that a CTA has gone `ahead` steps when its head's next tile of keys is begun, which waits for it in
+  // deterministic mode, else for the first tile alone. More would keep less of them in the second-level cache; and each
+  // tile looks at the entries of a window.
+  const int64_t ahead = problem.deterministic ? 4 : 2;
+  constexpr int64_t least = 8, most = 64;
   const int64_t entries = problem.query_form == Form::shared ? 1 : std::max<int64_t>(1, problem.batch);
   const int64_t tiles = (problem.rows_q / entries + hopper::backward_tile_queries - 1) / hopper::backward_tile_queries;
   const int64_t steps = std::max<int64_t>(1, tiles * (problem.heads_q / problem.heads_k));

@@ -144,6 +144,7 @@ struct BackwardOptions {
   Form key_form = Form::jagged;
   bool deterministic = false;
   Mask mask = {};
+  Form query_form = Form::jagged;
 };
 
 /// Those of f and f', for each score.
@@ -168,7 +169,8 @@ std::ostream& operator<<(std::ostream& stream, const BackwardCase& test) {
                 << (test.accuracy == Accuracy::fast ? ", fast" : ", exact")
                 << (test.options.key_form == Form::shared ? ", shared keys" : "")
                 << (test.options.deterministic ? ", deterministic" : "")
-                << (test.options.mask.keeps_all() ? "" : ", causal");
+                << (test.options.mask.keeps_all() ? "" : ", causal")
+                << (test.options.query_form == Form::shared ? ", shared queries" : "");
 }
 
 /// The kernels of backward for such a problem, in the order in which they run.
@@ -178,6 +180,7 @@ std::vector<plan::KernelSpec> backward_kernels(DType dtype, int64_t head_dim, in
   problem.direction = Direction::backward;
   problem.dtype = dtype;
   problem.batch = 10;
+  problem.query_form = options.query_form;
   problem.key_form = options.key_form;
   problem.deterministic = options.deterministic;
   problem.mask = options.mask;
@@ -185,6 +188,7 @@ std::vector<plan::KernelSpec> backward_kernels(DType dtype, int64_t head_dim, in
   problem.head_dim = head_dim;
   problem.head_dim_v = head_dim_v;
   problem.rows_q = problem.rows_k = 2048 * problem.batch;
+  if (options.query_form == Form::shared) problem.rows_q = 100;
   plan::GpuPlan plan = plan::gpu_plan(problem, plan::Gpu{}, plan::FunctionRegisters::few, true,
                                       plan::Float32Products::three, plan::TensorMaps::available);
   if (activation.function().has_guards()) plan::leave_guards_out(plan);
@@ -253,7 +257,7 @@ TEST_P(HopperBackwardKernel, KeepsEverythingInRegistersAndItsFunctionRunsWhilePr
       EXPECT_GT(count(code, instruction), 0) << instruction;  // dQ leaves by the copy engine in each of these ways
     }
     const BackwardOptions& options = GetParam().options;
-    const bool begins_sums = options.mask.keeps_all() && options.key_form != Form::shared;
+    const bool begins_sums = options.key_form != Form::shared;
     EXPECT_EQ(count(code, "UBLKCP") > 0, begins_sums) << "the first tile of keys stores sums, and the last loads them";
     // Before the loop for S and dP of the first step. In it for dV and dK, which frees Q and dO; for dQ; for S; for dP.
     // Of a lone step for dV and dK, for dQ of the step before, for its own; or behind the loop for the last dQ. With a
@@ -316,6 +320,8 @@ TEST_P(HopperWideBackwardKernel, KeepsEverythingInRegistersAndItsFunctionRunsWhi
     for (const char* instruction : {"HGMMA", "UTMALDG", "USETMAXREG", "REDG.E.ADD.F32x4"}) {
       EXPECT_GT(count(code, instruction), 0) << instruction;
     }
+    // Sums that a tile of keys ends come from where all multiprocessors see them.
+    EXPECT_EQ(count(code, "LDG.E.128.STRONG.GPU") > 0, GetParam().options.query_form != Form::shared);
     // The key side: before its loop for dP; in it for dK, which frees Q, for the first of dQ, for dP and the last of
     // dQ; behind it the same of the last step. The value side: for S; in its loop for S and the first of dQ, for dV,
     // for the last of dQ; and again behind it.
@@ -332,15 +338,26 @@ TEST_P(HopperWideBackwardKernel, KeepsEverythingInRegistersAndItsFunctionRunsWhi
 
 INSTANTIATE_TEST_SUITE_P(
     Plans, HopperWideBackwardKernel,
-    testing::Values(BackwardCase{DType::bfloat16, 256, 256, "gelu_tanh", Accuracy::fast, {1, 9}, {{2, 23}}},
-                    BackwardCase{DType::bfloat16, 192, 192, "gelu_tanh", Accuracy::fast, {1, 9}, {{2, 23}}},
-                    BackwardCase{DType::float16, 256, 256, "gelu", Accuracy::exact, {2, 21}, {{2, 25}}},
-                    BackwardCase{DType::bfloat16, 256, 256, "relu", Accuracy::fast, {0, 1}},
-                    BackwardCase{DType::float16, 160, 160, "silu", Accuracy::exact, {2, 13}, {{2, 17}}},
-                    BackwardCase{DType::bfloat16, 192, 128, "silu", Accuracy::fast, {1, 5}, {{1, 9}}},
-                    BackwardCase{DType::bfloat16, 136, 200, "gelu", Accuracy::fast, {2, 10}, {{4, 24}}},
-                    BackwardCase{DType::bfloat16, 128, 256, "gelu_tanh", Accuracy::fast, {1, 9}, {{2, 23}}},
-                    BackwardCase{DType::float16, 40, 136, "identity", Accuracy::fast, {0, 1}}));
+    testing::Values(
+        BackwardCase{DType::bfloat16, 256, 256, "gelu_tanh", Accuracy::fast, {1, 9}, {{2, 23}}},
+        BackwardCase{DType::bfloat16, 192, 192, "gelu_tanh", Accuracy::fast, {1, 9}, {{2, 23}}},
+        BackwardCase{DType::float16, 256, 256, "gelu", Accuracy::exact, {2, 21}, {{2, 25}}},
+        BackwardCase{DType::bfloat16, 256, 256, "relu", Accuracy::fast, {0, 1}},
+        BackwardCase{DType::float16, 160, 160, "silu", Accuracy::exact, {2, 13}, {{2, 17}}},
+        BackwardCase{DType::bfloat16, 192, 128, "silu", Accuracy::fast, {1, 5}, {{1, 9}}},
+        BackwardCase{DType::bfloat16, 136, 200, "gelu", Accuracy::fast, {2, 10}, {{4, 24}}},
+        BackwardCase{DType::bfloat16, 128, 256, "gelu_tanh", Accuracy::fast, {1, 9}, {{2, 23}}},
+        BackwardCase{DType::float16, 40, 136, "identity", Accuracy::fast, {0, 1}},
+        BackwardCase{
+            DType::bfloat16, 256, 256, "gelu_tanh", Accuracy::fast, {1, 9}, {{2, 23}}, {Form::jagged, true, causal}},
+        BackwardCase{DType::bfloat16,
+                     256,
+                     256,
+                     "gelu_tanh",
+                     Accuracy::fast,
+                     {1, 9},
+                     {{2, 23}},
+                     {Form::jagged, false, {}, Form::shared}}));
 
 TEST(HopperBackward, TheKernelsBesideItKeepEverythingInRegisters) {
   for (const auto& [head_dim, head_dim_v] :
@@ -348,9 +365,9 @@ TEST(HopperBackward, TheKernelsBesideItKeepEverythingInRegisters) {
     for (const auto& [dtype, options] :
          {std::pair{DType::bfloat16, BackwardOptions{}}, std::pair{DType::float16, BackwardOptions{}},
           std::pair{DType::bfloat16, BackwardOptions{Form::shared}},
-          std::pair{DType::bfloat16, BackwardOptions{Form::jagged, true}}}) {
-      const bool is_plain = options.key_form == Form::jagged && !options.deterministic;
-      if (head_dim > 128 && !is_plain) continue;  // the portable kernels have these
+          std::pair{DType::bfloat16, BackwardOptions{Form::jagged, true}},
+          std::pair{DType::bfloat16, BackwardOptions{Form::jagged, false, {}, Form::shared}}}) {
+      if (head_dim > 128 && options.key_form == Form::shared) continue;  // the portable kernels have these
       for (const plan::KernelSpec& kernel :
            backward_kernels(dtype, head_dim, head_dim_v, Activation("silu"), options)) {
         if (has_function(kernel.kind)) continue;
