@@ -273,8 +273,8 @@ struct GradQueryOfSide {
     commit_products();
   }
 
-  /// Calls visit(sums in memory, those of the thread) for each group of 16 columns of one of its two rows, four of which
-  /// it has; if the row exists.
+  /// Calls visit(sums in memory, those of the thread) for each group of 16 columns of one of the two rows that it has
+  /// four columns of, if the row exists.
   template <int chunk, int half, class Visit>
   __device__ __forceinline__ void for_all_groups(const BackwardArguments& arguments, const KeyTile& tile,
                                                  const QueryPosition& position, Visit visit) {
@@ -327,6 +327,7 @@ struct GradQueryOfSide {
     // Lanes that have no row meet the others: products are of whole warps, and one lane ends the turn for all.
     __syncwarp();
   }
+
   /// In the gradient, rounded.
   template <int chunk>
   __device__ __forceinline__ void store(const BackwardArguments& arguments, const KeyTile& tile,
