@@ -67,8 +67,8 @@ struct Step {
 template <class Config>
 struct BackwardPlan {
   using Element = typename Config::Element;
-  static constexpr int warpgroups = 2;    ///< that compute
-  static constexpr int rows = 64;         ///< keys of a warpgroup
+  static constexpr int warpgroups = 2;                             ///< that compute
+  static constexpr int rows = 64;                                  ///< keys of a warpgroup
   static constexpr int ring_readers = Config::sums_begun ? 3 : 2;  ///< threads that do not compute
   static constexpr int threads = (warpgroups + 1) * warpgroup_threads;
   static_assert(Config::tile_keys == backward_tile_keys && Config::tile_keys == warpgroups * rows, "64 keys each");
@@ -153,9 +153,7 @@ struct BackwardPlan {
   }
   /// A warpgroup's gradients on their way out: dQ of its columns, dK and dV of its rows.
   __device__ unsigned staging(int warpgroup) const { return at(sums_at + warpgroup * staging_bytes); }
-  __device__ Barriers<1> staged(int warpgroup) const {
-    return {at(staging_barriers_at + warpgroup * Barrier::bytes)};
-  }
+  __device__ Barriers<1> staged(int warpgroup) const { return {at(staging_barriers_at + warpgroup * Barrier::bytes)}; }
   __device__ Barriers<1> staging_free(int warpgroup) const {
     return {at(staging_barriers_at + (warpgroups + warpgroup) * Barrier::bytes)};
   }

@@ -51,9 +51,8 @@ __device__ void describe_key_tile(KeyTile& tile, const BackwardArguments& argume
   };
   const int next_key = first_key + Config::tile_keys;
   const auto keys_of = [&](int i) { return mask.keys_of(first_query + i * rows, rows); };
-  tile.full = those(next_key <= work.keys.count, [&](int i) {
-    return mask.is_full(first_query + i * rows, rows, first_key, Config::tile_keys);
-  });
+  tile.full = those(next_key <= work.keys.count,
+                    [&](int i) { return mask.is_full(first_query + i * rows, rows, first_key, Config::tile_keys); });
   tile.first = those(next_key >= work.keys.count || !params.mask.keeps_all(),
                      [&](int i) { return keys_of(i).begin + keys_of(i).count <= next_key; });
   tile.last = those(work.tile == 0 || !params.mask.keeps_all(), [&](int i) { return keys_of(i).begin >= first_key; });
@@ -178,8 +177,8 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
   }
 }
 
-/// The next tile of keys is taken when the loader has so many steps left of one: that takes as long as the next one's way
-/// from the table to K in shared memory.
+/// The next tile of keys is taken when the loader has so many steps left of one: that takes as long as the next one's
+/// way from the table to K in shared memory.
 constexpr int steps_before_next = 3;
 
 /// By the loader of Q at each step: says when the next tile is due.
@@ -265,8 +264,8 @@ __device__ void for_all_query_tiles(const KeyTile& tile, Visit visit) {
   }
 }
 
-/// The keeper of turns asks for them while dQ is still multiplied, and passes them on when it has been added: to ask and
-/// to pass on take a way to memory and back each, for which who adds has no time.
+/// The keeper of turns asks for them while dQ is still multiplied, and passes them on when it has been added: to ask
+/// and to pass on take a way to memory and back each, for which who adds has no time.
 template <class Config>
 __device__ void keep_turns(const BackwardArguments& arguments, const KeyRing& tiles, const HeldTurns& turns) {
   int asked = 0, passed = 0;
