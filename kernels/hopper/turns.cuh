@@ -1,17 +1,18 @@
-// Who adds to fp32 sums of dQ when. Tiles of keys add in falling order: the last one that a tile of queries meets begins
-// the sums, and the first one ends them (GradQuery), so that nothing is cleared before nor rounded behind. All others
-// wait until they are begun, and who ends them for all others. In deterministic mode each waits for all before it.
+// Who adds to fp32 sums of dQ when. Tiles of keys add in falling order: the last one that a tile of queries meets
+// begins the sums, and the first one ends them (GradQuery), so that nothing is cleared before nor rounded behind. All
+// others wait until they are begun, and who ends them for all others. In deterministic mode each waits for all before
+// it.
 //
-// For that each tile of queries has a number in global memory: less the index of the tile of keys which would be next if
-// they added in order, and before_the_first until the sums are begun. Who has added adds to it.
+// For that each tile of queries has a number in global memory: less the index of the tile of keys which would be next
+// if they added in order, and before_the_first until the sums are begun. Who has added adds to it.
 //
-// So a CTA follows the one that has the tile of keys behind by a tile of queries or two, and waits for it until it does.
-// It waits less where it begins as much later: the tiles of a head do not follow each other in the table (windows.cuh).
-// Under a mask that leaves out later keys, or a window, a tile of keys meets the queries that it has in common with the
-// one behind a step or two after that one: hence the falling order.
+// So a CTA follows the one that has the tile of keys behind by a tile of queries or two, and waits for it until it
+// does. It waits less where it begins as much later: the tiles of a head do not follow each other in the table
+// (windows.cuh). Under a mask that leaves out later keys, or a window, a tile of keys meets the queries that it has in
+// common with the one behind a step or two after that one: hence the falling order.
 //
-// Nobody waits for ever: CTAs take places in rising order, and the tiles of a head lie in the order in which they add, so
-// that who holds the lowest place waits for none.
+// Nobody waits for ever: CTAs take places in rising order, and the tiles of a head lie in the order in which they add,
+// so that who holds the lowest place waits for none.
 #pragma once
 
 #include "common/memory.cuh"

@@ -24,7 +24,7 @@ void choose_hopper_backward_tiles(KernelSpec& kernel);
 /// whose gradient is a sum over the batch, or where a head dim is above 128.
 int direct_keys(const Problem& problem, const Gpu& gpu);
 
-/// Whether the first tile of keys that queries meet begins the sums of their dQ, and the last one ends them: where these
+/// Whether the first tile of keys that queries meet begins the sums of their dQ, and the last one ends them: where they
 /// are of one sequence.
 bool begins_sums(const Problem& problem);
 
