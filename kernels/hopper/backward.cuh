@@ -54,7 +54,8 @@ struct Step {
     full = 16,    ///< scores need no test
     summed = 32,  ///< dQ goes to sums
     taken = 64,   ///< the sums come, to be stored with it
-    turn = 128    ///< from here on: turn_of_sums of the first query
+    odd = 128,    ///< where they have come an odd number of times before
+    turn = 256    ///< from here on: turn_of_sums of the first query
   };
   int flags;
   int number;      ///< of the tile of keys
@@ -108,8 +109,8 @@ struct BackwardPlan {
   static constexpr int scores_at = grad_outputs_at + Config::stages * GradOutputTile::bytes;
   static constexpr int sums_at = scores_at + score_stages * ScoresTile::bytes;
   static constexpr int ring_at = sums_at + warpgroups * staging_bytes;
-  static constexpr int due_barriers_at = ring_at + KeyRing::bytes;
-  static constexpr int barriers_at = due_barriers_at + Barriers<KeyRing::slots>::bytes;
+  static constexpr int due_barrier_at = ring_at + KeyRing::bytes;
+  static constexpr int barriers_at = due_barrier_at + Barrier::bytes;
   static constexpr int stage_barriers = Barriers<Config::stages>::bytes;
   static constexpr int key_barriers = Barriers<key_stages>::bytes;
   static constexpr int key_barriers_at = barriers_at + 4 * stage_barriers;
@@ -137,7 +138,7 @@ struct BackwardPlan {
   }
 
   __device__ KeyRing tiles() const { return KeyRing::at(memory + ring_at); }
-  __device__ Barriers<KeyRing::slots> next_is_due() const { return {at(due_barriers_at)}; }
+  __device__ Barrier next_is_due() const { return {at(due_barrier_at)}; }
   __device__ Barriers<Config::stages> query_filled() const { return {at(barriers_at)}; }
   __device__ Barriers<Config::stages> query_free() const { return {at(barriers_at + stage_barriers)}; }
   __device__ Barriers<Config::stages> grad_output_filled() const { return {at(barriers_at + 2 * stage_barriers)}; }
@@ -157,8 +158,7 @@ struct BackwardPlan {
   __device__ Barriers<1> staging_free(int warpgroup) const {
     return {at(staging_barriers_at + (warpgroups + warpgroup) * Barrier::bytes)};
   }
-  /// For each step, whether or not they have to.
-  __device__ Barriers<1> sums_have_come(int warpgroup) const {
+  __device__ Barrier sums_have_come(int warpgroup) const {
     return {at(staging_barriers_at + (2 * warpgroups + warpgroup) * Barrier::bytes)};
   }
 
@@ -202,7 +202,7 @@ constexpr int backward_shared_bytes = BackwardPlan<Config>::shared_bytes;
 template <class Config>
 __device__ void load_operands(const BackwardArguments& arguments, const BackwardPlan<Config>& plan) {
   using Plan = BackwardPlan<Config>;
-  int step = 0;
+  int step = 0, odd = 0;
   const auto query_filled = [&] { return plan.query_filled()[index_in<Config::stages>(step)]; };
   const auto grad_output_filled = [&] { return plan.grad_output_filled()[index_in<Config::stages>(step)]; };
   for_all_key_tiles(plan.tiles(), [&](const KeyTile& tile, int number) {
@@ -212,7 +212,7 @@ __device__ void load_operands(const BackwardArguments& arguments, const Backward
     plan.keys(number).load(arguments.key.map, key_filled.address, tile.key_head, tile.key);
     for_all_query_tiles<Config>(tile, [&](int head, int row, int left) {
       const bool begins = left == tile.steps;
-      say_what_is_due(plan.next_is_due(), tile, number, left);
+      say_when_next_is_due(plan.next_is_due(), tile, left);
       wait_for_turn(plan.query_free(), step, 1);
       const int query_tile = row / Config::tile_queries;
       int flags = Step::exists;
@@ -222,7 +222,8 @@ __device__ void load_operands(const BackwardArguments& arguments, const Backward
       if (tile.full.holds(query_tile)) flags |= Step::full;
       const GradQuery is = grad_query_of<Config>(tile, query_tile);
       if (is == GradQuery::ends_sums) {
-        flags |= Step::taken;
+        flags |= Step::taken + odd;
+        odd ^= Step::odd;
       } else if (has_sums(is)) {
         flags |= Step::summed;
       }
@@ -312,16 +313,12 @@ __device__ void send_gradients(const BackwardArguments& arguments, const Backwar
         }
         wait_for_turn(plan.turns().come, step);
       }
-      if constexpr (Config::sums_begun) {
+      if (is == GradQuery::ends_sums) {
 #pragma unroll 1
         for (int warpgroup = 0; warpgroup < Plan::warpgroups; ++warpgroup) {
-          const Barrier have_come = plan.sums_have_come(warpgroup)[0];
-          if (is == GradQuery::ends_sums) {
-            have_come.arrive_and_expect(static_cast<int>(bytes_of_sums()));
-            load_bytes(plan.staging(warpgroup), sums(warpgroup), bytes_of_sums(), have_come.address);
-          } else {
-            have_come.arrive();
-          }
+          const Barrier have_come = plan.sums_have_come(warpgroup);
+          have_come.arrive_and_expect(static_cast<int>(bytes_of_sums()));
+          load_bytes(plan.staging(warpgroup), sums(warpgroup), bytes_of_sums(), have_come.address);
         }
       }
       send(Plan::times_staged(step, number + static_cast<int>(left == 1)), true, [&](int warpgroup, unsigned staging) {
@@ -511,7 +508,7 @@ struct Differentiating {
     const int turn = step.flags / Step::turn;
     if (!step.is(Step::summed)) {
       if (Config::sums_begun && step.is(Step::taken)) {
-        plan.sums_have_come(warpgroup)[0].wait(static_cast<unsigned>(number) % 2);
+        plan.sums_have_come(warpgroup).wait(step.is(Step::odd) ? 1 : 0);
         for_all_staged_sums(turn, [](unsigned at, float* sums) {
           const uint2 before = load_shared_pair(at);
           sums[0] += __uint_as_float(before.x);

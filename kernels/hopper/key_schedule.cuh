@@ -181,26 +181,30 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
 /// way from the table to K in shared memory.
 constexpr int steps_before_next = 3;
 
-/// By the loader of Q at each step: says when the next tile is due.
-__device__ inline void say_what_is_due(const Barriers<KeyRing::slots>& next_is_due, const KeyTile& tile, int number,
-                                       int left) {
-  if (left == min(tile.steps, steps_before_next)) next_is_due[index_in<KeyRing::slots>(number)].arrive();
+/// By the loader of Q at each step: says when the next tile is due. Behind a short one it is at once.
+__device__ inline void say_when_next_is_due(const Barrier& next_is_due, const KeyTile& tile, int left) {
+  if (left == steps_before_next && tile.steps > steps_before_next) next_is_due.arrive();
 }
 
 /// The dealer's work: takes one place after the other, which CTAs share by a counter, and fills the ring; ends it with
 /// a tile of no steps. A place is taken late, so that no CTA holds what others could do, or what others wait for; only
 /// behind a short one as soon as the ring has room.
 __device__ inline void deal_key_tiles(const BackwardArguments& arguments, const KeyRing& ring,
-                                      const Barriers<KeyRing::slots>& next_is_due) {
+                                      const Barrier& next_is_due) {
   constexpr int words = key_tile_words;
   const int lane = lane_index();
   unsigned place = 0;
   bool is_linked = false;  // to the place before
   bool is_late = false;
+  unsigned parity = 0;  // of the times that it waited for the next one to be due
   int dealt = 0;
   for (;;) {
     ring.wait_free(dealt);
-    if (is_late) wait_for_turn(next_is_due, dealt - 1);
+    if (is_late) {
+      next_is_due.wait(parity);
+      parity ^= 1;
+      is_late = false;
+    }
     if (is_linked) {
       ++place;
     } else {

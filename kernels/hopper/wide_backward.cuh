@@ -70,8 +70,8 @@ struct WideBackwardPlan {
   static constexpr int scores_at = grad_outputs_at + Config::stages * ValuesTile::bytes;
   static constexpr int derivatives_at = scores_at + score_stages * ScoresTile::bytes;
   static constexpr int ring_at = derivatives_at + derivative_bytes;
-  static constexpr int due_barriers_at = ring_at + KeyRing::bytes;
-  static constexpr int barriers_at = due_barriers_at + Barriers<KeyRing::slots>::bytes;
+  static constexpr int due_barrier_at = ring_at + KeyRing::bytes;
+  static constexpr int barriers_at = due_barrier_at + Barrier::bytes;
   static constexpr int stage_barriers = Barriers<Config::stages>::bytes;
   static constexpr int key_barriers_at = barriers_at + 4 * stage_barriers;
   static constexpr int score_barriers_at = key_barriers_at + 4 * Barrier::bytes;
@@ -101,7 +101,7 @@ struct WideBackwardPlan {
   }
 
   __device__ KeyRing tiles() const { return KeyRing::at(memory + ring_at); }
-  __device__ Barriers<KeyRing::slots> next_is_due() const { return {at(due_barriers_at)}; }
+  __device__ Barrier next_is_due() const { return {at(due_barrier_at)}; }
   __device__ Barriers<Config::stages> query_filled() const { return {at(barriers_at)}; }
   __device__ Barriers<Config::stages> query_free() const { return {at(barriers_at + stage_barriers)}; }
   __device__ Barriers<Config::stages> grad_output_filled() const { return {at(barriers_at + 2 * stage_barriers)}; }
@@ -149,7 +149,7 @@ __device__ void load_operands(const BackwardArguments& arguments, const WideBack
   int step = 0;
   for_all_key_tiles(plan.tiles(), [&](const KeyTile& tile, int number) {
     for_all_query_tiles<Config>(tile, [&](int head, int row, int left) {
-      say_what_is_due(plan.next_is_due(), tile, number, left);
+      say_when_next_is_due(plan.next_is_due(), tile, left);
       const Barrier query_filled = plan.query_filled()[index_in<Config::stages>(step)];
       wait_for_turn(plan.query_free(), step, 1);
       query_filled.arrive_and_expect(Plan::KeysTile::bytes);

@@ -146,7 +146,11 @@ int64_t heads_of_window(const Problem& problem, const Gpu& gpu) {
   return std::clamp(ahead * gpu.multiprocessors / steps, least, most);
 }
 
-bool begins_sums(const Problem& problem) { return !problem.shares_queries() && !problem.shares_keys(); }
+bool begins_sums(const Problem& problem) {
+  if (problem.shares_queries() || problem.shares_keys()) return false;
+  return problem.deterministic ||
+         !hopper::is_wide(static_cast<int>(problem.head_dim), static_cast<int>(problem.head_dim_v));
+}
 
 bool has_rows_to_prepare(const Problem& problem, const Gpu& gpu) {
   return problem.query_form == Form::jagged || !is_all_direct(problem, gpu);
