@@ -84,16 +84,6 @@ __device__ inline void add_released(int* to, int value) {
   asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
 
-/// Four numbers that other CTAs write, from where all multiprocessors see them.
-__device__ inline float4 load_relaxed(const float* from) {
-  float4 value;
-  asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
-               : "l"(from)
-               : "memory");
-  return value;
-}
-
 /// Adds four numbers to global memory, each atomically; `destination` is aligned to 16 bytes.
 __device__ inline void reduce_add(float* destination, const float (&value)[4]) {
 #if __CUDA_ARCH__ >= 900

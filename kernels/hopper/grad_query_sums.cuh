@@ -1,6 +1,6 @@
 // fp32 sums of dQ, for batch entries whose keys are several CTAs': the first tile of keys begins them, and the last one
-// rounds them (turns.cuh). Where the batch shares an operand, they are cleared before backward and rounded behind it.
-// Those of other entries are not touched (is_direct).
+// rounds them (turns.cuh). Where the batch shares an operand, or a head dim is above 128, they are cleared before
+// backward and rounded behind it. Those of other entries are not touched (is_direct).
 //
 // They lie as backward adds them. Copies bring halves of the columns, and of each four groups of 8 columns of a row,
 // group i lies in the place of i ^ turn_of_sums(row). Registers bring groups of 16 columns, in the order in which four

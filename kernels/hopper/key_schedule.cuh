@@ -181,7 +181,7 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
 /// way from the table to K in shared memory.
 constexpr int steps_before_next = 3;
 
-/// By the loader of Q at each step: says when the next tile is due. Behind a short one it is at once.
+/// By a loader of Q at each step: says when the next tile is due. Behind a short one it is at once.
 __device__ inline void say_when_next_is_due(const Barrier& next_is_due, const KeyTile& tile, int left) {
   if (left == steps_before_next && tile.steps > steps_before_next) next_is_due.arrive();
 }

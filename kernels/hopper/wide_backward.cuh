@@ -4,32 +4,26 @@
 // One CTA on each multiprocessor stays there and takes tiles of 64 keys, past which the queries stream in tiles of 64:
 //
 //     dealer     1 warp       takes tiles of keys and lays them into a ring (key_schedule.cuh)
-//     loader     1 warp       K and V of each tile, Q and dO of its tiles of queries; `stages` buffers of Q and of dO
-//     keeper     1 warp       of turns to add to dQ, for both sides (turns.cuh)
+//     loaders    3 warps      K and V of each tile; Q; dO; `stages` buffers of Q and of dO
 //     value side 1 warpgroup  S^T = K Q^T, P = f(scale * S), which stays in registers, and f'(scale * S), which goes to
 //                             the other side through shared memory; dV += P^T dO
 //     key side   1 warpgroup  dP^T = V dO^T, dS = dP * f', which stays in registers, and goes to shared memory too;
 //                             dK += dS^T Q
-//     both                    dQ = dS K, half of the columns each, from registers to the sums (grad_query_sums.cuh), or
-//                             with them to the gradient
+//     both                    dQ = dS K, half of the columns each, from registers to the sums (grad_query_sums.cuh)
 //
 // Shared memory has no room for dQ on its way. The memory takes its additions more slowly than the tensor cores take
 // all products, and a warpgroup that adds waits for it: so products are issued before additions, to run beside them. dQ
 // of a side comes in two chunks of columns, which have the same registers: for a tile of queries n
 //
-//     value side  S (n + 1) | put the last chunk (n - 1) | first chunk of dQ (n), dV (n) | wait S, first chunk | put it
+//     value side  S (n + 1) | add the last chunk (n - 1) | first chunk of dQ (n), dV (n) | wait S, first chunk | add it
 //                 last chunk (n) | wait dV | P and f' (n + 1) | wait last chunk
-//     key side    dS (n) | dK (n) | put the last chunk (n - 1); in between wait dK, to free Q | first chunk of dQ (n),
-//                 dP (n + 1) | wait first chunk | put it | last chunk (n) | wait dP, last chunk
-//
-// To put is to store as the first sums, to add to them, or to add them and store in the gradient. A side waits for the
-// turn of step n before it puts the first chunk, and its warps end it when they have put the last one, a step later: so
-// before they wait for the turn of n + 1, and none waits for others while it holds back what these wait for.
+//     key side    dS (n) | dK (n) | add the last chunk (n - 1); in between wait dK, to free Q | first chunk of dQ (n),
+//                 dP (n + 1) | wait first chunk | add it | last chunk (n) | wait dP, last chunk
 //
 // Config: struct as of backward.cuh, with
 //     int head_dim, head_dim_v;       multiples of 8, at most 256
 //     int tile_queries, tile_keys;    64, 64
-//     bool keys_shared;               false
+//     bool keys_shared, sums_begun, ordered;  false
 //
 // Launch: as backward.cuh, with wide_backward_threads<Config> and wide_backward_shared_bytes<Config>.
 #pragma once
@@ -48,11 +42,11 @@ enum class Side : int { value, key };
 template <class Config>
 struct WideBackwardPlan {
   static constexpr int sides = 2;
-  static constexpr int ring_readers = Config::sums_begun ? 2 : 1;  ///< threads that do not compute
+  static constexpr int loaders = 3;
   static constexpr int threads = (sides + 1) * warpgroup_threads;
   static constexpr int rows = 64;  ///< of every tile
   static_assert(Config::tile_keys == rows && Config::tile_queries == rows, "as many as a product has");
-  static_assert(!Config::keys_shared, "the portable kernels have these");
+  static_assert(!Config::keys_shared && !Config::sums_begun && !Config::ordered, "the portable kernels have these");
   // 65,536 registers in all, in multiples of 8 a thread.
   static constexpr int computing_registers = 240;
   static constexpr int other_registers = 24;
@@ -75,8 +69,7 @@ struct WideBackwardPlan {
   static constexpr int stage_barriers = Barriers<Config::stages>::bytes;
   static constexpr int key_barriers_at = barriers_at + 4 * stage_barriers;
   static constexpr int score_barriers_at = key_barriers_at + 4 * Barrier::bytes;
-  static constexpr int turns_at = score_barriers_at + 2 * Barriers<score_stages>::bytes;
-  static constexpr int shared_bytes = turns_at + HeldTurns::bytes;
+  static constexpr int shared_bytes = score_barriers_at + 2 * Barriers<score_stages>::bytes;
   static_assert(shared_bytes <= 227 * 1024, "more than a CTA can have");
 
   /// A numbered barrier of both sides: f' of a tile of queries is there.
@@ -116,13 +109,12 @@ struct WideBackwardPlan {
     return {at(score_barriers_at + Barriers<score_stages>::bytes)};
   }
 
-  __device__ HeldTurns turns() const { return HeldTurns::at(memory + turns_at); }
-
   __device__ void initialise() const {
     query_filled().initialise(1);
     query_free().initialise(sides);
     grad_output_filled().initialise(1);
     grad_output_free().initialise(sides);
+    next_is_due().initialise(2);  // loaders
     key_filled().initialise(1);
     key_free().initialise(sides);
     value_filled().initialise(1);
@@ -130,9 +122,7 @@ struct WideBackwardPlan {
     grad_scores_written().initialise(warpgroup_threads);
     grad_scores_free().initialise(sides);
     tiles().filled.initialise(key_tile_words);
-    turns().initialise(computing_threads / 32);
-    next_is_due().initialise(1);
-    tiles().free.initialise(computing_threads + ring_readers);
+    tiles().free.initialise(computing_threads + loaders);
     publish_barriers();
   }
 };
@@ -142,37 +132,54 @@ constexpr int wide_backward_threads = WideBackwardPlan<Config>::threads;
 template <class Config>
 constexpr int wide_backward_shared_bytes = WideBackwardPlan<Config>::shared_bytes;
 
-/// The loader: K, V, Q and dO.
+/// A loader: K and V of each tile, V first, which is free earlier.
 template <class Config>
-__device__ void load_operands(const BackwardArguments& arguments, const WideBackwardPlan<Config>& plan) {
+__device__ void load_keys_and_values(const BackwardArguments& arguments, const WideBackwardPlan<Config>& plan) {
   using Plan = WideBackwardPlan<Config>;
-  int step = 0;
   for_all_key_tiles(plan.tiles(), [&](const KeyTile& tile, int number) {
+    const Barrier key_filled = plan.key_filled()[0], value_filled = plan.value_filled()[0];
+    wait_for_turn(plan.value_free(), number, 1);
+    value_filled.arrive_and_expect(Plan::ValuesTile::bytes);
+    plan.values().load(arguments.value.map, value_filled.address, tile.key_head, {tile.key.x, tile.value_y});
+    wait_for_turn(plan.key_free(), number, 1);
+    key_filled.arrive_and_expect(Plan::KeysTile::bytes);
+    plan.keys().load(arguments.key.map, key_filled.address, tile.key_head, tile.key);
+  });
+}
+
+/// Of Q and of dO. `tile_of_step` gives the buffer, and `y_of` where the sequence of a tile of keys begins.
+template <class Config, class TileOfStep, class YOf>
+__device__ void load_query_tiles(const WideBackwardPlan<Config>& plan, const TensorMap& map,
+                                 const Barriers<Config::stages>& filled, const Barriers<Config::stages>& free,
+                                 TileOfStep tile_of_step, YOf y_of) {
+  int step = 0;
+  for_all_key_tiles(plan.tiles(), [&](const KeyTile& tile, int) {
     for_all_query_tiles<Config>(tile, [&](int head, int row, int left) {
       say_when_next_is_due(plan.next_is_due(), tile, left);
-      const Barrier query_filled = plan.query_filled()[index_in<Config::stages>(step)];
-      wait_for_turn(plan.query_free(), step, 1);
-      query_filled.arrive_and_expect(Plan::KeysTile::bytes);
-      plan.queries(step).load(arguments.query.map, query_filled.address, head, {tile.query.x + row, tile.query.y});
-      const Barrier grad_output_filled = plan.grad_output_filled()[index_in<Config::stages>(step)];
-      wait_for_turn(plan.grad_output_free(), step, 1);
-      grad_output_filled.arrive_and_expect(Plan::ValuesTile::bytes);
-      plan.grad_outputs(step).load(arguments.grad_output.map, grad_output_filled.address, head,
-                                   {tile.query.x + row, tile.grad_output_y});
-      // V and K have one buffer each, V's of which is free a step before the tile before ends, and K's when it does:
-      // later than those of the first Q and dO.
-      if (left == tile.steps) {
-        const Barrier key_filled = plan.key_filled()[0], value_filled = plan.value_filled()[0];
-        wait_for_turn(plan.value_free(), number, 1);
-        value_filled.arrive_and_expect(Plan::ValuesTile::bytes);
-        plan.values().load(arguments.value.map, value_filled.address, tile.key_head, {tile.key.x, tile.value_y});
-        wait_for_turn(plan.key_free(), number, 1);
-        key_filled.arrive_and_expect(Plan::KeysTile::bytes);
-        plan.keys().load(arguments.key.map, key_filled.address, tile.key_head, tile.key);
-      }
+      const auto buffer = tile_of_step(step);
+      const Barrier is_filled = filled[index_in<Config::stages>(step)];
+      wait_for_turn(free, step, 1);
+      is_filled.arrive_and_expect(buffer.bytes);
+      buffer.load(map, is_filled.address, head, {tile.query.x + row, y_of(tile)});
       ++step;
     });
   });
+}
+
+/// A loader: Q.
+template <class Config>
+__device__ void load_queries(const BackwardArguments& arguments, const WideBackwardPlan<Config>& plan) {
+  load_query_tiles<Config>(
+      plan, arguments.query.map, plan.query_filled(), plan.query_free(), [&](int step) { return plan.queries(step); },
+      [](const KeyTile& tile) { return tile.query.y; });
+}
+
+/// A loader: dO.
+template <class Config>
+__device__ void load_grad_outputs(const BackwardArguments& arguments, const WideBackwardPlan<Config>& plan) {
+  load_query_tiles<Config>(
+      plan, arguments.grad_output.map, plan.grad_output_filled(), plan.grad_output_free(),
+      [&](int step) { return plan.grad_outputs(step); }, [](const KeyTile& tile) { return tile.grad_output_y; });
 }
 
 /// sums = A B^T over the first columns of both.
@@ -273,74 +280,32 @@ struct GradQueryOfSide {
     commit_products();
   }
 
-  /// Calls visit(sums in memory, those of the thread) for each group of 16 columns of one of the two rows that it has
-  /// four columns of, if the row exists.
-  template <int chunk, int half, class Visit>
-  __device__ __forceinline__ void for_all_groups(const BackwardArguments& arguments, const KeyTile& tile,
-                                                 const QueryPosition& position, Visit visit) {
+  /// To the sums of a tile of queries: one of the two rows that a thread has, or both.
+  template <int chunk, int half>
+  __device__ __forceinline__ void add_row(const BackwardArguments& arguments, const KeyTile& tile,
+                                          const QueryPosition& position) {
+    const bool is_number = arguments.common.params.out_scale.kind == OutputScale::Kind::number;
+    const float factor = is_number ? 1.0f : tile.out_scale;  // numbers are left to the kernel that rounds
     const unsigned thread = fresh_thread_index(), lane = thread % 32;
     const int row = position.row + half * 8 + static_cast<int>(thread / 32 * 16 + lane / 4);
     if (tile.first_query + row >= tile.length_q) return;
-    float* const first =
+    float* const to =
         sums_at<Config>(arguments, position.head, first_column(chunk) / column_group, tile.grad_query + row) +
         lane % 4 * 4;
     const int64_t block_elements = arguments.common.packed_rows_q * column_group;
 #pragma unroll
     for (int j = 0; j < columns(chunk) / column_group; ++j) {
       if (first_column(chunk) + j * column_group >= Config::head_dim) break;
-      visit(first + j * block_elements, sums<chunk>() + j * 8 + half * 2);
+      const float* const group = sums<chunk>() + j * 8 + half * 2;
+      const float four[4] = {group[0] * factor, group[1] * factor, group[4] * factor, group[5] * factor};
+      reduce_add(to + j * block_elements, four);
     }
   }
-
-  /// One of the two rows that a thread has to where dQ goes; what is stored in the gradient goes with the second one.
-  template <int chunk, int half>
-  __device__ __forceinline__ void put_row(const BackwardArguments& arguments, const KeyTile& tile,
-                                          const QueryPosition& position, GradQuery is) {
-    if constexpr (Config::sums_begun) {
-      if (is == GradQuery::begins_sums) {
-        for_all_groups<chunk, half>(arguments, tile, position, [](float* to, const float* group) {
-          *reinterpret_cast<float4*>(to) = float4{group[0], group[1], group[4], group[5]};
-        });
-      } else if (is == GradQuery::added_to_sums) {
-        for_all_groups<chunk, half>(arguments, tile, position, [](float* to, const float* group) {
-          reduce_add(to, {group[0], group[1], group[4], group[5]});
-        });
-      } else {
-        if (is == GradQuery::ends_sums) {
-          for_all_groups<chunk, half>(arguments, tile, position, [](const float* from, float* group) {
-            const float4 before = load_relaxed(from);
-            group[0] += before.x;
-            group[1] += before.y;
-            group[4] += before.z;
-            group[5] += before.w;
-          });
-        }
-        if constexpr (half == 1) store<chunk>(arguments, tile, position);
-      }
-    } else {
-      const bool is_number = arguments.common.params.out_scale.kind == OutputScale::Kind::number;
-      const float factor = is_number ? 1.0f : tile.out_scale;  // numbers are left to the kernel that rounds
-      for_all_groups<chunk, half>(arguments, tile, position, [factor](float* to, const float* group) {
-        reduce_add(to, {group[0] * factor, group[1] * factor, group[4] * factor, group[5] * factor});
-      });
-    }
-    // Lanes that have no row meet the others: products are of whole warps, and one lane ends the turn for all.
-    __syncwarp();
-  }
-
-  /// In the gradient, rounded.
   template <int chunk>
-  __device__ __forceinline__ void store(const BackwardArguments& arguments, const KeyTile& tile,
-                                        const QueryPosition& position) {
-    constexpr int first = first_column(chunk);
-    const Params& params = arguments.common.params;
-    const int64_t offset = offset_of(arguments.grad_query, params.grad_query, params.queries,
-                                     {tile.query.x + position.row, tile.grad_query_y}, position.head);
-    read_behind_wait(sums<chunk>());
-    store_rows_from_registers<Element, Config::head_dim - first>(
-        sums<chunk>(), arguments.scale * tile.out_scale,
-        static_cast<typename Element::Storage*>(params.grad_query.data) + offset + first, params.grad_query.row_stride,
-        tile.length_q - tile.first_query - position.row);
+  __device__ __forceinline__ void add(const BackwardArguments& arguments, const KeyTile& tile,
+                                      const QueryPosition& position) {
+    add_row<chunk, 0>(arguments, tile, position);
+    add_row<chunk, 1>(arguments, tile, position);
   }
 };
 
@@ -370,30 +335,6 @@ struct WideSide {
   template <int buffers>
   __device__ __forceinline__ static void release(const Barriers<buffers>& free, int turn) {
     if (leads()) free[index_in<buffers>(turn)].arrive();
-  }
-
-  /// What becomes of dQ of a step, once its turn has come.
-  __device__ __forceinline__ hopper::GradQuery wait_for_turn_of(int step) const {
-    if constexpr (!Config::sums_begun) return hopper::GradQuery::added_to_sums;
-    wait_for_turn(plan.turns().come, step);
-    int is = 0;
-    if (lane_index() == 0) is = static_cast<int>(plan.turns()[step].is);  // the lane that ends the turn
-    return static_cast<hopper::GradQuery>(uniform(is));
-  }
-
-  /// Behind the last row the turn is over.
-  template <int chunk, int half>
-  __device__ __forceinline__ void put_row(const KeyTile& tile, const QueryPosition& of_step, int step,
-                                          hopper::GradQuery is) {
-    grad_query.template put_row<chunk, half>(arguments, tile, of_step, is);
-    constexpr bool is_over = chunk == GradQuery::last_chunk && half == 1;
-    if (Config::sums_begun && is_over && lane_index() == 0) plan.turns().end(step);
-  }
-  template <int chunk>
-  __device__ __forceinline__ void put(const KeyTile& tile, const QueryPosition& of_step, int step) {
-    const hopper::GradQuery is = wait_for_turn_of(step);
-    put_row<chunk, 0>(tile, of_step, step, is);
-    put_row<chunk, 1>(tile, of_step, step, is);
   }
 
   template <int columns, int half_columns>
@@ -444,14 +385,14 @@ struct ValueSide : WideSide<Config, Side::value> {
       wait_for_turn(plan.query_filled(), step + 1);
       issue_scores<Element, Config::head_dim>(scores, plan.keys(), plan.queries(step + 1));
     }
-    if (!is_first) this->template put<GradQuery::last_chunk>(tile, before, step - 1);
+    if (!is_first) grad_query.template add<GradQuery::last_chunk>(arguments, tile, before);
     wait_for_turn(plan.grad_output_filled(), step);
     wait_for_turn(plan.grad_scores_written(), step);
     if constexpr (Base::has_two_chunks) grad_query.template issue<0>(plan, step);
     issue_gradient<Element>(grad_value, weights, plan.grad_outputs(step));
     if constexpr (Base::has_two_chunks) {
       wait_for_products<1>();
-      this->template put<0>(tile, position, step);
+      grad_query.template add<0>(arguments, tile, position);
     }
     grad_query.template issue<GradQuery::last_chunk>(plan, step);
     wait_for_products<1>();
@@ -479,7 +420,7 @@ struct ValueSide : WideSide<Config, Side::value> {
     for (bool is_first = true; step < last; ++step, is_first = false) compute<false>(tile, step, is_first);
     compute<true>(tile, last, steps == 1);
     release(plan.key_free(), number);
-    this->template put<GradQuery::last_chunk>(tile, position, last);
+    grad_query.template add<GradQuery::last_chunk>(arguments, tile, position);
     this->template store<Config::head_dim_v>(grad_value, Activation::value_factor, arguments.common.params.grad_value,
                                              tile.grad_value, tile);
   }
@@ -526,28 +467,22 @@ struct KeySide : WideSide<Config, Side::key> {
     plan.grad_scores_written()[index_in<Plan::score_stages>(step)].arrive();
   }
 
-  /// Of the step before.
-  template <int half>
-  __device__ __forceinline__ void put_row_of_last_chunk(const KeyTile& tile, int step_before) {
-    this->template put_row<GradQuery::last_chunk, half>(tile, before, step_before, this->wait_for_turn_of(step_before));
-  }
-
   /// From dP of a step to that of the next, unless it is the last of a tile of keys.
   template <bool is_last>
   __device__ __forceinline__ void compute(const KeyTile& tile, int step, bool is_first) {
     make_grad_scores(tile, step);
     wait_for_turn(plan.query_filled(), step);
     issue_gradient<Element>(grad_key, grad_scores, plan.queries(step));
-    if (!is_first) put_row_of_last_chunk<0>(tile, step - 1);
+    if (!is_first) grad_query.template add_row<GradQuery::last_chunk, 0>(arguments, tile, before);
     wait_for_products<0>();
     release(plan.query_free(), step);  // early: the value side waits for what comes here
-    if (!is_first) put_row_of_last_chunk<1>(tile, step - 1);
+    if (!is_first) grad_query.template add_row<GradQuery::last_chunk, 1>(arguments, tile, before);
     wait_for_turn(plan.grad_scores_written(), step);
     grad_query.template issue<0>(plan, step);
     if constexpr (!is_last) issue_grad_weights(step + 1);
     if constexpr (Base::has_two_chunks) {
       wait_for_products<is_last ? 0 : 1>();
-      this->template put<0>(tile, position, step);
+      grad_query.template add<0>(arguments, tile, position);
       grad_query.template issue<1>(plan, step);
     }
     wait_for_products<0>();
@@ -572,7 +507,7 @@ struct KeySide : WideSide<Config, Side::key> {
     release(plan.value_free(), number);
     compute<true>(tile, last, steps == 1);
     release(plan.key_free(), number);
-    this->template put<GradQuery::last_chunk>(tile, position, last);
+    grad_query.template add<GradQuery::last_chunk>(arguments, tile, position);
     this->template store<Config::head_dim>(grad_key, arguments.scale, arguments.common.params.grad_key, tile.grad_key,
                                            tile);
   }
@@ -592,9 +527,8 @@ __device__ __forceinline__ void compute_side(const BackwardArguments& arguments,
   }
 }
 
-/// Inlined, however long it is: products do not run beside each other in a function that is called.
 template <class Config>
-__device__ __forceinline__ void wide_backward(const BackwardArguments& arguments) {
+__device__ void wide_backward(const BackwardArguments& arguments) {
   using Plan = WideBackwardPlan<Config>;
   if (Config::pass == BackwardPass::again && *arguments.found == 0) return;
   extern __shared__ __align__(1024) unsigned char shared_memory[];
@@ -605,11 +539,9 @@ __device__ __forceinline__ void wide_backward(const BackwardArguments& arguments
   if (warpgroup == Plan::sides) {
     give_registers_back<Plan::other_registers>();
     deal_and_copy([&] { deal_key_tiles(arguments, plan.tiles(), plan.next_is_due()); },
-                  [&] { load_operands<Config>(arguments, plan); },
-                  [&] {
-                    if constexpr (Config::sums_begun) keep_turns<Config>(arguments, plan.tiles(), plan.turns());
-                  },
-                  [] {});
+                  [&] { load_keys_and_values<Config>(arguments, plan); },
+                  [&] { load_queries<Config>(arguments, plan); },
+                  [&] { load_grad_outputs<Config>(arguments, plan); });
   } else {
     take_registers<Plan::computing_registers>();
     if (warpgroup == 0) {

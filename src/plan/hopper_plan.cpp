@@ -77,10 +77,10 @@ int wide_backward_stages(const KernelSpec& kernel) {
 }
 
 std::string why_not_backward(const Problem& problem, const Gpu& gpu, const KernelSpec& kernel) {
-  if (problem.shares_keys()) {
-    if (hopper::is_wide(kernel.head_dim, kernel.head_dim_v)) {
-      return "the batch shares keys, and a head dim is above 128";
-    }
+  if (hopper::is_wide(kernel.head_dim, kernel.head_dim_v)) {
+    if (problem.shares_keys()) return "the batch shares keys, and a head dim is above 128";
+    if (problem.deterministic) return "dQ shall be summed in one order, and a head dim is above 128";
+  } else if (problem.shares_keys()) {
     // The queries of a part of the batch are taken for one sequence.
     if (problem.query_form != Form::jagged) return "the batch shares keys, and queries are not packed";
     if (!problem.mask.keeps_all()) return "the batch shares keys, and there is a mask";
@@ -147,9 +147,8 @@ int64_t heads_of_window(const Problem& problem, const Gpu& gpu) {
 }
 
 bool begins_sums(const Problem& problem) {
-  if (problem.shares_queries() || problem.shares_keys()) return false;
-  return problem.deterministic ||
-         !hopper::is_wide(static_cast<int>(problem.head_dim), static_cast<int>(problem.head_dim_v));
+  const bool is_wide = hopper::is_wide(static_cast<int>(problem.head_dim), static_cast<int>(problem.head_dim_v));
+  return !problem.shares_queries() && !problem.shares_keys() && !is_wide;
 }
 
 bool has_rows_to_prepare(const Problem& problem, const Gpu& gpu) {

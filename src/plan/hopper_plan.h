@@ -25,7 +25,7 @@ void choose_hopper_backward_tiles(KernelSpec& kernel);
 int direct_keys(const Problem& problem, const Gpu& gpu);
 
 /// Whether the first tile of keys that queries meet begins the sums of their dQ, and the last one ends them: where they
-/// are of one sequence. With head dims above 128 in deterministic mode only: there it takes longer than it saves.
+/// are of one sequence, and the kernel is not that of head dims above 128, which it made slower.
 bool begins_sums(const Problem& problem);
 
 /// Whether backward's schedule has rows of dQ to look for: sums, or rows that no sequence has.

@@ -291,7 +291,7 @@ Problem dense_keys(int64_t batch, int64_t length) {
   return problem;
 }
 
-TEST(GpuPlan, HeadDimsAbove128HaveABackwardOfTheirOwnWhichTakesTurnsHoweverFewKeysThereAre) {
+TEST(GpuPlan, HeadDimsAbove128HaveABackwardOfTheirOwnWhichAddsDQToSumsHoweverFewKeysThereAre) {
   struct Case {
     int64_t head_dim, head_dim_v;
     int stages;  ///< of Q and dO that fit
@@ -301,23 +301,19 @@ TEST(GpuPlan, HeadDimsAbove128HaveABackwardOfTheirOwnWhichTakesTurnsHoweverFewKe
     Problem problem = dense_keys(70, 64);
     problem.head_dim = head_dim;
     problem.head_dim_v = head_dim_v;
-    for (const bool deterministic : {false, true}) {
-      problem.deterministic = deterministic;
-      const GpuPlan plan = hopper_plan_of(problem);
-      ASSERT_EQ(kinds_of(plan), (std::vector{KernelKind::key_schedule, KernelKind::wide_backward})) << plan.reason;
-      for (const GpuStep& step : plan.steps) {
-        EXPECT_EQ(step.kernel.tile_keys, 64);
-        EXPECT_EQ(step.kernel.stages, stages);
-        EXPECT_TRUE(step.kernel.sums_begun);
-        EXPECT_EQ(step.kernel.ordered, deterministic);
-      }
-      EXPECT_EQ(plan.places, 2 * 70);
-      EXPECT_EQ(plan.direct_keys, 0);
-      EXPECT_EQ(plan.deterministic, deterministic);
-      const int64_t columns = (head_dim + 15) / 16 * 16;
-      EXPECT_EQ(plan.workspace.bytes - plan.workspace.grad_query,
-                (problem.rows_q * problem.heads_q * columns * 4 + 255) / 256 * 256);
+    const GpuPlan plan = hopper_plan_of(problem);
+    ASSERT_EQ(kinds_of(plan),
+              (std::vector{KernelKind::key_schedule, KernelKind::wide_backward, KernelKind::round_grad_query}));
+    for (const GpuStep& step : plan.steps) {
+      EXPECT_EQ(step.kernel.tile_keys, 64);
+      EXPECT_EQ(step.kernel.stages, stages);
     }
+    EXPECT_EQ(plan.places, 2 * 70);
+    EXPECT_EQ(plan.direct_keys, 0);
+    EXPECT_FALSE(plan.deterministic);
+    const int64_t columns = (head_dim + 15) / 16 * 16;
+    EXPECT_EQ(plan.workspace.bytes - plan.workspace.grad_query,
+              (problem.rows_q * problem.heads_q * columns * 4 + 255) / 256 * 256);
   }
 }
 
@@ -404,6 +400,11 @@ TEST(GpuPlan, WhatTheHopperBackwardDoesNotTakeIsPortableAndThePlanSaysWhy) {
                     other.key_form = Form::shared;
                   }),
                   "the batch shares keys, and a head dim is above 128");
+  expect_portable(changed([](Problem& other) {
+                    other.head_dim = 136;
+                    other.deterministic = true;
+                  }),
+                  "dQ shall be summed in one order, and a head dim is above 128");
   const auto with_shared_keys = [&](auto change) {
     return changed([&](Problem& other) {
       other.key_form = Form::shared;
@@ -488,18 +489,16 @@ TEST(GpuPlan, PartsOfTheQueriesFillTheMultiprocessorsAndAreNotShort) {
 }
 
 TEST(GpuPlan, TheHopperBackwardAddsAllOfTheGradientOfSharedQueriesToOneSum) {
-  for (const auto& [head_dim, kind] :
-       {std::pair{128, KernelKind::backward}, std::pair{256, KernelKind::wide_backward}}) {
-    Problem problem = problem_of(Direction::backward, DType::bfloat16, head_dim);
-    problem.query_form = Form::shared;
-    problem.rows_q = 100;
-    problem.rows_k = 40 * problem.batch;
-    const GpuPlan plan = hopper_plan_of(problem);
-    EXPECT_EQ(kinds_of(plan), (std::vector{KernelKind::key_schedule, kind, KernelKind::round_grad_query}));
-    EXPECT_EQ(plan.direct_keys, 0) << "no sequence stores what others add to";
-    EXPECT_EQ(plan.workspace.bytes - plan.workspace.grad_query, 100 * 4 * head_dim * 4);
-    EXPECT_FALSE(plan.deterministic);
-  }
+  Problem problem = problem_of(Direction::backward);
+  problem.query_form = Form::shared;
+  problem.rows_q = 100;
+  problem.rows_k = 40 * problem.batch;
+  const GpuPlan plan = hopper_plan_of(problem);
+  EXPECT_EQ(kinds_of(plan),
+            (std::vector{KernelKind::key_schedule, KernelKind::backward, KernelKind::round_grad_query}));
+  EXPECT_EQ(plan.direct_keys, 0) << "no sequence stores what others add to";
+  EXPECT_EQ(plan.workspace.bytes - plan.workspace.grad_query, 100 * 4 * 128 * 4);
+  EXPECT_FALSE(plan.deterministic);
 }
 
 TEST(GpuPlan, DeterministicModeOfTheHopperBackwardTakesTheSameTurnsInOneOrder) {

@@ -144,7 +144,6 @@ struct BackwardOptions {
   Form key_form = Form::jagged;
   bool deterministic = false;
   Mask mask = {};
-  Form query_form = Form::jagged;
 };
 
 /// Those of f and f', for each score.
@@ -169,8 +168,7 @@ std::ostream& operator<<(std::ostream& stream, const BackwardCase& test) {
                 << (test.accuracy == Accuracy::fast ? ", fast" : ", exact")
                 << (test.options.key_form == Form::shared ? ", shared keys" : "")
                 << (test.options.deterministic ? ", deterministic" : "")
-                << (test.options.mask.keeps_all() ? "" : ", causal")
-                << (test.options.query_form == Form::shared ? ", shared queries" : "");
+                << (test.options.mask.keeps_all() ? "" : ", causal");
 }
 
 /// The kernels of backward for such a problem, in the order in which they run.
@@ -180,7 +178,6 @@ std::vector<plan::KernelSpec> backward_kernels(DType dtype, int64_t head_dim, in
   problem.direction = Direction::backward;
   problem.dtype = dtype;
   problem.batch = 10;
-  problem.query_form = options.query_form;
   problem.key_form = options.key_form;
   problem.deterministic = options.deterministic;
   problem.mask = options.mask;
@@ -188,7 +185,6 @@ std::vector<plan::KernelSpec> backward_kernels(DType dtype, int64_t head_dim, in
   problem.head_dim = head_dim;
   problem.head_dim_v = head_dim_v;
   problem.rows_q = problem.rows_k = 2048 * problem.batch;
-  if (options.query_form == Form::shared) problem.rows_q = 100;
   plan::GpuPlan plan = plan::gpu_plan(problem, plan::Gpu{}, plan::FunctionRegisters::few, true,
                                       plan::Float32Products::three, plan::TensorMaps::available);
   if (activation.function().has_guards()) plan::leave_guards_out(plan);
@@ -320,8 +316,6 @@ TEST_P(HopperWideBackwardKernel, KeepsEverythingInRegistersAndItsFunctionRunsWhi
     for (const char* instruction : {"HGMMA", "UTMALDG", "USETMAXREG", "REDG.E.ADD.F32x4"}) {
       EXPECT_GT(count(code, instruction), 0) << instruction;
     }
-    // Sums that a tile of keys ends come from where all multiprocessors see them.
-    EXPECT_EQ(count(code, "LDG.E.128.STRONG.GPU") > 0, GetParam().options.query_form != Form::shared);
     // The key side: before its loop for dP; in it for dK, which frees Q, for the first of dQ, for dP and the last of
     // dQ; behind it the same of the last step. The value side: for S; in its loop for S and the first of dQ, for dV,
     // for the last of dQ; and again behind it.
@@ -338,26 +332,15 @@ TEST_P(HopperWideBackwardKernel, KeepsEverythingInRegistersAndItsFunctionRunsWhi
 
 INSTANTIATE_TEST_SUITE_P(
     Plans, HopperWideBackwardKernel,
-    testing::Values(
-        BackwardCase{DType::bfloat16, 256, 256, "gelu_tanh", Accuracy::fast, {1, 9}, {{2, 23}}},
-        BackwardCase{DType::bfloat16, 192, 192, "gelu_tanh", Accuracy::fast, {1, 9}, {{2, 23}}},
-        BackwardCase{DType::float16, 256, 256, "gelu", Accuracy::exact, {2, 21}, {{2, 25}}},
-        BackwardCase{DType::bfloat16, 256, 256, "relu", Accuracy::fast, {0, 1}},
-        BackwardCase{DType::float16, 160, 160, "silu", Accuracy::exact, {2, 13}, {{2, 17}}},
-        BackwardCase{DType::bfloat16, 192, 128, "silu", Accuracy::fast, {1, 5}, {{1, 9}}},
-        BackwardCase{DType::bfloat16, 136, 200, "gelu", Accuracy::fast, {2, 10}, {{4, 24}}},
-        BackwardCase{DType::bfloat16, 128, 256, "gelu_tanh", Accuracy::fast, {1, 9}, {{2, 23}}},
-        BackwardCase{DType::float16, 40, 136, "identity", Accuracy::fast, {0, 1}},
-        BackwardCase{
-            DType::bfloat16, 256, 256, "gelu_tanh", Accuracy::fast, {1, 9}, {{2, 23}}, {Form::jagged, true, causal}},
-        BackwardCase{DType::bfloat16,
-                     256,
-                     256,
-                     "gelu_tanh",
-                     Accuracy::fast,
-                     {1, 9},
-                     {{2, 23}},
-                     {Form::jagged, false, {}, Form::shared}}));
+    testing::Values(BackwardCase{DType::bfloat16, 256, 256, "gelu_tanh", Accuracy::fast, {1, 9}, {{2, 23}}},
+                    BackwardCase{DType::bfloat16, 192, 192, "gelu_tanh", Accuracy::fast, {1, 9}, {{2, 23}}},
+                    BackwardCase{DType::float16, 256, 256, "gelu", Accuracy::exact, {2, 21}, {{2, 25}}},
+                    BackwardCase{DType::bfloat16, 256, 256, "relu", Accuracy::fast, {0, 1}},
+                    BackwardCase{DType::float16, 160, 160, "silu", Accuracy::exact, {2, 13}, {{2, 17}}},
+                    BackwardCase{DType::bfloat16, 192, 128, "silu", Accuracy::fast, {1, 5}, {{1, 9}}},
+                    BackwardCase{DType::bfloat16, 136, 200, "gelu", Accuracy::fast, {2, 10}, {{4, 24}}},
+                    BackwardCase{DType::bfloat16, 128, 256, "gelu_tanh", Accuracy::fast, {1, 9}, {{2, 23}}},
+                    BackwardCase{DType::float16, 40, 136, "identity", Accuracy::fast, {0, 1}}));
 
 TEST(HopperBackward, TheKernelsBesideItKeepEverythingInRegisters) {
   for (const auto& [head_dim, head_dim_v] :
@@ -365,9 +348,9 @@ TEST(HopperBackward, TheKernelsBesideItKeepEverythingInRegisters) {
     for (const auto& [dtype, options] :
          {std::pair{DType::bfloat16, BackwardOptions{}}, std::pair{DType::float16, BackwardOptions{}},
           std::pair{DType::bfloat16, BackwardOptions{Form::shared}},
-          std::pair{DType::bfloat16, BackwardOptions{Form::jagged, true}},
-          std::pair{DType::bfloat16, BackwardOptions{Form::jagged, false, {}, Form::shared}}}) {
-      if (head_dim > 128 && options.key_form == Form::shared) continue;  // the portable kernels have these
+          std::pair{DType::bfloat16, BackwardOptions{Form::jagged, true}}}) {
+      const bool is_plain = options.key_form == Form::jagged && !options.deterministic;
+      if (head_dim > 128 && !is_plain) continue;  // the portable kernels have these
       for (const plan::KernelSpec& kernel :
            backward_kernels(dtype, head_dim, head_dim_v, Activation("silu"), options)) {
         if (has_function(kernel.kind)) continue;
