@@ -126,18 +126,26 @@ void write_to_tensor(Cta& cta, const Box& box, bool adds, const Bytes& bytes) {
   });
 }
 
+/// Starts a copy into shared memory, whose bytes arrive at the barrier of an operand.
+template <class Read, class Write>
+void start_load(Warp& warp, unsigned lane, const Instruction& i, const Operand& of_barrier, Read read, Write write) {
+  Cta& cta = warp.cta();
+  const std::uint64_t barrier = warp.address(of_barrier, lane);
+  cta.barrier(barrier);
+  cta.start({&i, read, [&cta, write, barrier](const Bytes& bytes) {
+               write(bytes);
+               cta.complete(barrier, bytes.size());
+             }});
+}
+
 /// cp.async.bulk.tensor.4d into shared memory: [shared], [map, {x, y, z, w}], [barrier].
 Outcome load_box(Warp& warp, const Instruction& i, std::uint32_t active) {
   Cta& cta = warp.cta();
   for_each_lane(active, [&](unsigned lane) {
     const Box box = box_of(warp, lane, i.operands[0], i.operands[1], &i.operands[2]);
-    const std::uint64_t barrier = warp.address(i.operands.at(6), lane);
-    cta.barrier(barrier);
-    cta.start({&i, [&cta, box] { return read_from_tensor(cta, box); },
-               [&cta, box, barrier](const Bytes& bytes) {
-                 write_to_shared(cta, box, bytes);
-                 cta.complete(barrier, bytes.size());
-               }});
+    start_load(
+        warp, lane, i, i.operands.at(6), [&cta, box] { return read_from_tensor(cta, box); },
+        [&cta, box](const Bytes& bytes) { write_to_shared(cta, box, bytes); });
   });
   return Outcome::next;
 }
@@ -178,18 +186,13 @@ Outcome load_bulk(Warp& warp, const Instruction& i, std::uint32_t active) {
   Cta& cta = warp.cta();
   for_each_lane(active, [&](unsigned lane) {
     const Run run = run_of(warp, lane, i.operands[1], i.operands[0], i.operands[2]);
-    const std::uint64_t barrier = warp.address(i.operands.at(3), lane);
-    cta.barrier(barrier);
     if (run.bytes == 0) return;
-    cta.start({&i,
-               [&cta, run] {
-                 const std::byte* const from = cta.machine().global(run.global, run.bytes);
-                 return Bytes(from, from + run.bytes);
-               },
-               [&cta, run, barrier](const Bytes& bytes) {
-                 std::memcpy(cta.shared(run.shared, 1), bytes.data(), bytes.size());
-                 cta.complete(barrier, bytes.size());
-               }});
+    const auto read = [&cta, run] {
+      const std::byte* const from = cta.machine().global(run.global, run.bytes);
+      return Bytes(from, from + run.bytes);
+    };
+    start_load(warp, lane, i, i.operands.at(3), read,
+               [&cta, run](const Bytes& bytes) { std::memcpy(cta.shared(run.shared, 1), bytes.data(), bytes.size()); });
   });
   return Outcome::next;
 }

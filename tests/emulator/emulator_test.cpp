@@ -242,6 +242,40 @@ TEST(Emulator, APhaseIsNotOverBeforeItsCopyIs) {
   EXPECT_TRUE(was_late) << "who does not wait finds it out";
 }
 
+/// Numbers that one thread copies to shared memory and, once a test says that they are there or without one, back.
+std::vector<std::uint32_t> copied_run(bool waits, std::uint64_t seed) {
+  const std::string body =
+      "setp.ne.u32 %p0, %r0, 0;\n"
+      "@%p0 bra over;\n"
+      "mov.u32 %r2, memory;\n"
+      "mbarrier.init.shared::cta.b64 [%r2], 1;\n"
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], 64;\n"
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r2+1024], [%rd1], 64, [%r2];\n"
+      "again: mbarrier.test_wait.parity.shared::cta.b64 %p1, [%r2], 0;\n" +
+      std::string(waits ? "@!%p1 bra again;\n" : "") +
+      "cp.async.bulk.global.shared::cta.bulk_group [%rd0], [%r2+1024], 64;\n"
+      "cp.async.bulk.commit_group;\n"
+      "cp.async.bulk.wait_group 0;\n"
+      "over:\n";
+  GlobalMemory memory;
+  std::vector<std::uint32_t> numbers(16);
+  std::iota(numbers.begin(), numbers.end(), 1);
+  const Array<std::uint32_t> from(memory, numbers), to(memory, numbers.size());
+  run(memory, kernel(2, body), lanes, {to.address(), from.address()}, seed);
+  return to.content();
+}
+
+TEST(Emulator, ATestOfAPhaseReturnsAtOnceAndSaysWhetherItIsOver) {
+  std::vector<std::uint32_t> expected(16);
+  std::iota(expected.begin(), expected.end(), 1);
+  bool was_early = false;
+  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+    EXPECT_EQ(copied_run(true, seed), expected) << "seed " << seed;
+    was_early = was_early || copied_run(false, seed) != expected;
+  }
+  EXPECT_TRUE(was_early) << "who does not ask again copies what was there before";
+}
+
 // ---------------------------------------------------------------------------------------------------------------------
 // A product of the tensor cores, 64 x 16 times 16 x 8.
 

@@ -1,0 +1,229 @@
+// Sums of dQ to which tiles of keys of several CTAs add by turns (kernels/hopper/turns.cuh), in another random order of
+// warps, CTAs and copies at each call: right with and without a mask, and in deterministic mode the same bits every
+// time. Sequences are longer than those of random_problem.h, so that tiles of keys begin, add to and end sums.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <numeric>
+#include <ostream>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "device.h"
+#include "gdpa/gdpa.h"
+#include "numbers.h"
+
+namespace gdpa::test {
+namespace {
+
+constexpr int64_t heads = 2, head_dim = 16;
+constexpr double scale = 0.25;
+
+/// Rows of bfloat16, (tokens, heads, head_dim).
+using Rows = std::vector<std::uint16_t>;
+
+Rows drawn_rows(int64_t tokens, std::mt19937& random) {
+  std::normal_distribution<float> normal;
+  Rows rows(static_cast<std::size_t>(tokens * heads * head_dim));
+  for (std::uint16_t& element : rows) element = emulator::BFloat16::from(normal(random));
+  return rows;
+}
+
+std::size_t index_of(int64_t token, int64_t head, int64_t column) {
+  return static_cast<std::size_t>((token * heads + head) * head_dim + column);
+}
+
+struct Gradients {
+  std::vector<double> query, key, value;
+};
+
+struct Problem {
+  std::vector<int64_t> lengths_q, lengths_k;
+  Mask mask;
+  Rows query, key, value, grad_output;
+
+  explicit Problem(const Mask& mask_) : lengths_q{330, 64, 0, 90}, lengths_k{700, 300, 300, 0}, mask(mask_) {
+    std::mt19937 random(7);
+    query = drawn_rows(tokens(lengths_q), random);
+    grad_output = drawn_rows(tokens(lengths_q), random);
+    key = drawn_rows(tokens(lengths_k), random);
+    value = drawn_rows(tokens(lengths_k), random);
+    let_large_terms_cancel();
+  }
+
+  static int64_t tokens(const std::vector<int64_t>& lengths) {
+    return std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+  }
+
+  bool meets(int64_t query_row, int64_t key_row, std::size_t b) const {
+    const int64_t from_diagonal = key_row - query_row - (lengths_k[b] - lengths_q[b]);
+    return (mask.left < 0 || from_diagonal >= -mask.left) && (mask.right < 0 || from_diagonal <= mask.right);
+  }
+
+  /// By the definition, f = relu.
+  Gradients expected() const {
+    Gradients sums{std::vector<double>(query.size()), std::vector<double>(key.size()),
+                   std::vector<double>(value.size())};
+    int64_t begin_q = 0, begin_k = 0;
+    for (std::size_t b = 0; b < lengths_q.size(); begin_q += lengths_q[b], begin_k += lengths_k[b], ++b) {
+      for (int64_t i = 0; i < lengths_q[b]; ++i) {
+        for (int64_t j = 0; j < lengths_k[b]; ++j) {
+          for (int64_t head = 0; meets(i, j, b) && head < heads; ++head) {
+            add_score(sums, index_of(begin_q + i, head, 0), index_of(begin_k + j, head, 0));
+          }
+        }
+      }
+    }
+    return sums;
+  }
+
+ private:
+  /// Some keys of the first sequence are there again, tiles further, with a large value of the other sign: what sums of
+  /// dQ lose on the way to a small end tells in which order they were made. Rounded results would mostly hide it.
+  void let_large_terms_cancel() {
+    constexpr int64_t some = 150, further = 350;
+    constexpr float large = 1024;
+    for (std::size_t at = 0; at < index_of(some, 0, 0); ++at) {
+      const std::size_t again = at + index_of(further, 0, 0);
+      const float number = large * emulator::BFloat16::to_float(value[at]);
+      key[again] = key[at];
+      value[at] = emulator::BFloat16::from(number);
+      value[again] = emulator::BFloat16::from(-number);
+    }
+  }
+
+  /// What one score, of the query and the key that begin there, gives to all gradients.
+  void add_score(Gradients& sums, std::size_t of_query, std::size_t of_key) const {
+    const auto number = [](const Rows& rows, std::size_t at) {
+      return static_cast<double>(emulator::BFloat16::to_float(rows[at]));
+    };
+    double score = 0, grad_weight = 0;
+    for (std::size_t c = 0; c < head_dim; ++c) {
+      score += scale * number(query, of_query + c) * number(key, of_key + c);
+      grad_weight += number(grad_output, of_query + c) * number(value, of_key + c);
+    }
+    if (score <= 0) return;
+    for (std::size_t c = 0; c < head_dim; ++c) {
+      sums.query[of_query + c] += scale * grad_weight * number(key, of_key + c);
+      sums.key[of_key + c] += scale * grad_weight * number(query, of_query + c);
+      sums.value[of_key + c] += score * number(grad_output, of_query + c);
+    }
+  }
+};
+
+template <class Number>
+GuardedMemory on_gpu(const std::vector<Number>& numbers) {
+  const auto* const bytes = reinterpret_cast<const std::byte*>(numbers.data());
+  return {Gpu::get(), std::vector<std::byte>(bytes, bytes + numbers.size() * sizeof(Number)), 256};
+}
+
+/// dQ, dK and dV of a call.
+struct Results {
+  Rows query, key, value;
+  bool operator==(const Results&) const = default;
+};
+
+Results computed(const Problem& problem, bool deterministic) {
+  constexpr Device device{DeviceKind::cuda, 0};
+  const auto offsets = [](const std::vector<int64_t>& lengths) {
+    std::vector<int64_t> sums(lengths.size() + 1);
+    std::partial_sum(lengths.begin(), lengths.end(), sums.begin() + 1);
+    return sums;
+  };
+  const int64_t tokens_q = Problem::tokens(problem.lengths_q), tokens_k = Problem::tokens(problem.lengths_k);
+  const auto view = [&](const GuardedMemory& memory, int64_t tokens) {
+    return TensorView::contiguous(memory.data(), DType::bfloat16, {tokens, heads, head_dim}, device);
+  };
+  const auto result_view = [&](const GuardedMemory& memory, int64_t tokens) {
+    return MutableTensorView::contiguous(memory.data(), DType::bfloat16, {tokens, heads, head_dim}, device);
+  };
+  const auto offsets_view = [&](const GuardedMemory& memory, const std::vector<int64_t>& lengths) {
+    return TensorView::contiguous(memory.data(), DType::int64, {static_cast<int64_t>(lengths.size()) + 1}, device);
+  };
+  const GuardedMemory query = on_gpu(problem.query), key = on_gpu(problem.key), value = on_gpu(problem.value),
+                      grad_output = on_gpu(problem.grad_output), offsets_q = on_gpu(offsets(problem.lengths_q)),
+                      offsets_k = on_gpu(offsets(problem.lengths_k));
+  const auto poisoned = [](const Rows& like) { return on_gpu(Rows(like.size(), 0xffff)); };
+  GuardedMemory grad_query = poisoned(problem.query), grad_key = poisoned(problem.key),
+                grad_value = poisoned(problem.value);
+  const Attention attention{.query = view(query, tokens_q),
+                            .key = view(key, tokens_k),
+                            .value = view(value, tokens_k),
+                            .cu_seqlens_q = offsets_view(offsets_q, problem.lengths_q),
+                            .cu_seqlens_k = offsets_view(offsets_k, problem.lengths_k),
+                            .activation = Activation("relu"),
+                            .scale = scale,
+                            .mask = problem.mask,
+                            .deterministic = deterministic,
+                            .stream = Gpu::get().stream()};
+  backward(attention, view(grad_output, tokens_q), result_view(grad_query, tokens_q), result_view(grad_key, tokens_k),
+           result_view(grad_value, tokens_k));
+  const auto fetched = [](GuardedMemory& memory) {
+    memory.fetch();
+    EXPECT_TRUE(memory.guards_are_intact());
+    const std::vector<std::byte> bytes = memory.content();
+    Rows rows(bytes.size() / sizeof(Rows::value_type));
+    std::memcpy(rows.data(), bytes.data(), bytes.size());
+    return rows;
+  };
+  return {fetched(grad_query), fetched(grad_key), fetched(grad_value)};
+}
+
+/// The norm of the error, as a part of the result's norm.
+double error_of(const Rows& rows, const std::vector<double>& expected) {
+  double errors = 0, squares = 0;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const double error = static_cast<double>(emulator::BFloat16::to_float(rows[i])) - expected[i];
+    errors += error * error;
+    squares += expected[i] * expected[i];
+  }
+  return std::sqrt(errors / squares);
+}
+
+struct MaskCase {
+  const char* name;
+  Mask mask;
+};
+std::ostream& operator<<(std::ostream& stream, const MaskCase& test) { return stream << test.name; }
+
+class Turns : public testing::TestWithParam<MaskCase> {
+ protected:
+  static constexpr int calls = 8;  ///< each in an order of its own
+
+  void SetUp() override {
+    if (const std::string why = why_no_gpu(); !why.empty()) GTEST_SKIP() << why;
+  }
+
+  static void expect_right(const Results& results, const Gradients& expected) {
+    constexpr double promise = 6e-3;  // of docs/accuracy.md, in bfloat16
+    EXPECT_LT(error_of(results.query, expected.query), promise);
+    EXPECT_LT(error_of(results.key, expected.key), promise);
+    EXPECT_LT(error_of(results.value, expected.value), promise);
+  }
+};
+
+TEST_P(Turns, GiveTheGradientsOfTheDefinitionInAnyOrderOfCtas) {
+  const Problem problem(GetParam().mask);
+  const Gradients expected = problem.expected();
+  for (int call = 0; call < calls; ++call) expect_right(computed(problem, false), expected);
+}
+
+TEST_P(Turns, GiveTheSameBitsInAnyOrderOfCtasWhereTheyHaveOne) {
+  const Problem problem(GetParam().mask);
+  const Results first = computed(problem, true);
+  expect_right(first, problem.expected());
+  for (int call = 1; call < calls; ++call) EXPECT_TRUE(computed(problem, true) == first) << "call " << call;
+}
+
+INSTANTIATE_TEST_SUITE_P(Masks, Turns,
+                         testing::Values(MaskCase{"none", {}}, MaskCase{"causal", Mask::causal()},
+                                         MaskCase{"window", Mask::window(280, 20)}),
+                         [](const testing::TestParamInfo<MaskCase>& tested) { return tested.param.name; });
+
+}  // namespace
+}  // namespace gdpa::test
