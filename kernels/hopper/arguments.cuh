@@ -6,6 +6,9 @@
 
 namespace gdpa::hopper {
 
+/// Rows of a warpgroup's product: its queries and O in forward, its keys in backward.
+constexpr int warpgroup_rows = 64;
+
 /// Columns of O in the registers of a warpgroup: those of a product that wgmma.cuh has.
 GDPA_HOST_DEVICE constexpr int output_columns(int head_dim_v) {
   if (head_dim_v <= 64) return 64;
@@ -101,13 +104,13 @@ struct KeyTile {
   int grad_output_y;  ///< with x of the query
   MapOrigin key;      ///< of the first key
   int value_y;        ///< with x of the key
-  int is_direct;        ///< whether, as the function of that name says
-  int grad_query_y;    ///< with x of the query
-  int grad_key_y;      ///< with x of the key
+  int is_direct;      ///< whether, as the function of that name says
+  int grad_query_y;   ///< with x of the query
+  int grad_key_y;     ///< with x of the key
   int grad_value_y;
-  int turn;            ///< of the first tile of queries, among those of a head (turns.cuh)
-  int grad_query;      ///< the row first_query among those of the sums
-  int64_t grad_key;    ///< from the operand's data, or the sums', to the row first_key of key_head
+  int turn;          ///< of the first tile of queries, among those of a head (turns.cuh)
+  int grad_query;    ///< the row first_query among those of the sums, of which no memory holds 2^31
+  int64_t grad_key;  ///< from the operand's data, or the sums', to the row first_key of key_head
   int64_t grad_value;
 };
 

@@ -69,7 +69,7 @@ template <class Config>
 struct BackwardPlan {
   using Element = typename Config::Element;
   static constexpr int warpgroups = 2;                             ///< that compute
-  static constexpr int rows = 64;                                  ///< keys of a warpgroup
+  static constexpr int rows = warpgroup_rows;                      ///< keys of a warpgroup
   static constexpr int ring_readers = Config::sums_begun ? 3 : 2;  ///< threads that do not compute
   static constexpr int threads = (warpgroups + 1) * warpgroup_threads;
   static_assert(Config::tile_keys == backward_tile_keys && Config::tile_keys == warpgroups * rows, "64 keys each");
@@ -185,7 +185,7 @@ struct BackwardPlan {
       staging_free(warpgroup).initialise(1);
       sums_have_come(warpgroup).initialise(1);
     }
-    turns().initialise(1);
+    turns().initialise();
     next_is_due().initialise(1);
     tiles().filled.initialise(key_tile_words);
     tiles().free.initialise(warpgroups * warpgroup_threads + ring_readers);

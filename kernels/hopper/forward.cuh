@@ -1,10 +1,10 @@
 // Forward on Hopper's tensor cores (WGMMA), fed by its copy engine (TMA): O = out_scale * f(scale * Q K^T) V.
 //
-// One CTA on each multiprocessor stays there and takes tiles of 128 queries. Three kinds of warps work side by side:
+// One CTA on each multiprocessor stays there and takes tiles of queries. Three kinds of warps work side by side:
 //
 //     dealer    1 warp          finds tiles and lays them into a ring (schedule.cuh)
 //     loaders   3 warps         Q of each tile; K, and V, of its key tiles into `stages` buffers each
-//     computing 2 warpgroups    64 queries each: S = Q K^T, P = f(scale * S), O += P V
+//     computing 2 warpgroups    64 queries each: S = Q K^T, P = f(scale * S), O += P V; one, where there are no more
 //
 // A warpgroup issues S of the next key tile, which may be the next query tile's first, before P V of this one, and
 // computes P of the next while the tensor cores are at P V of this one: nothing is drained between tiles. The two
@@ -17,7 +17,7 @@
 // Config: struct with
 //     using Element, Activation;      BFloat16 or Float16; what forward takes of src/activation/function.h
 //     int head_dim, head_dim_v;       multiples of 8, at most 256
-//     int tile_queries, tile_keys;    128; a multiple of 16 for which wgmma.cuh has a product
+//     int tile_queries, tile_keys;    128 or 64; a multiple of 16 for which wgmma.cuh has a product
 //     int stages, query_stages;       buffers of K, and of V; of Q
 //     bool query_in_registers;
 //     bool scales_query;              Q is multiplied by what scores else are; it must be in registers
@@ -42,11 +42,11 @@ enum class Pass : int { first, first_that_found_nan, second };
 /// Who is who, and what lies where in shared memory.
 template <class Config>
 struct ForwardPlan {
-  static constexpr int warpgroups = 2;  ///< that compute
-  static constexpr int rows = 64;       ///< queries of a warpgroup
+  static constexpr int rows = warpgroup_rows;
+  static constexpr int warpgroups = Config::tile_queries / rows;  ///< that compute
   static constexpr int loaders = 3;     ///< warps
   static constexpr int threads = (warpgroups + 1) * warpgroup_threads;
-  static_assert(Config::tile_queries == warpgroups * rows, "a warpgroup takes 64 queries");
+  static_assert(warpgroups == 1 || warpgroups == 2, "what turns are for");
   // 65,536 registers in all, in multiples of 8 a thread.
   static constexpr int computing_registers = 224;
   static constexpr int other_registers = 56;
@@ -251,6 +251,14 @@ struct Computing {
 
   __device__ __forceinline__ static bool leads() { return fresh_thread_index() == 0; }
 
+  // The turn to issue products, where there are two warpgroups.
+  __device__ __forceinline__ void take_turn() const {
+    if (Plan::warpgroups > 1) named_wait(turn_barrier + warpgroup, Plan::warpgroups * warpgroup_threads);
+  }
+  __device__ __forceinline__ void give_turn() const {
+    if (Plan::warpgroups > 1) named_arrive(turn_barrier + (warpgroup ^ 1), Plan::warpgroups * warpgroup_threads);
+  }
+
   __device__ __forceinline__ void load_query(int number) {
     wait_for_turn(plan.query_filled(warpgroup), number);
     if (!Config::query_in_registers) return;
@@ -454,11 +462,10 @@ struct Computing {
   }
 
   __device__ __forceinline__ void run() {
-    constexpr int turn_threads = Plan::warpgroups * warpgroup_threads;
     const TileRing ring = plan.tiles();
     Position now(ring.wait(0), 0);  // weights are made of it, and P V is about it next
     if (now.key_tiles == 0) return;
-    if (warpgroup == 1) named_arrive(turn_barrier, turn_threads);  // the other begins
+    if (warpgroup == 1) give_turn();  // the other begins
 
     load_query(0);
     if (Config::query_in_registers) {
@@ -484,11 +491,11 @@ struct Computing {
         load_query(next.number);
       }
       wait_for_turn(plan.key_filled(), next.turn);
-      named_wait(turn_barrier + warpgroup, turn_threads);
+      take_turn();
       issue_scores(next.number, next.turn.buffer);
       wait_for_turn(plan.value_filled(), now.turn);
       issue_output(now.turn.buffer, now.key_tile > 0);
-      named_arrive(turn_barrier + (warpgroup ^ 1), turn_threads);
+      give_turn();
       if (has_stored && !ends) release_query(now.number);
       wait_for_products<1>();
       if (leads() && next.keeps == 0) plan.key_free()[next.turn.buffer].arrive();
@@ -509,7 +516,7 @@ struct Computing {
       if (ends) store_output(ring[last.number], last.number);
     }
     // Takes the turn that is left over: another pass begins with none.
-    if (warpgroup == 0) named_wait(turn_barrier, turn_threads);
+    if (warpgroup == 0) take_turn();
     wait_for_turn(plan.value_filled(), now.turn);
     issue_output(now.turn.buffer, now.key_tile > 0);
     wait_for_products<0>();

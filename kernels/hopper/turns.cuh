@@ -70,9 +70,9 @@ struct HeldTurns {
   }
 
   __device__ HeldTurn& operator[](int number) const { return turns[index_in<most>(number)]; }
-  __device__ void initialise(int arrivals_at_end) const {
+  __device__ void initialise() const {
     come.initialise(1);
-    over.initialise(arrivals_at_end);
+    over.initialise(1);
   }
   __device__ __forceinline__ void end(int number) const { over[index_in<most>(number)].arrive(); }
 };

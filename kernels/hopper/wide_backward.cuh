@@ -46,7 +46,8 @@ struct WideBackwardPlan {
   static constexpr int threads = (sides + 1) * warpgroup_threads;
   static constexpr int rows = 64;  ///< of every tile
   static_assert(Config::tile_keys == rows && Config::tile_queries == rows, "as many as a product has");
-  static_assert(!Config::keys_shared && !Config::sums_begun && !Config::ordered, "the portable kernels have these");
+  static_assert(!Config::keys_shared && !Config::ordered, "the portable kernels have these");
+  static_assert(!Config::sums_begun, "sums are cleared before, and rounded behind");
   // 65,536 registers in all, in multiples of 8 a thread.
   static constexpr int computing_registers = 240;
   static constexpr int other_registers = 24;

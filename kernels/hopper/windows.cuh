@@ -1,6 +1,7 @@
 // Where tiles of keys stand in the table of backward if they wait for each other (turns.cuh): those of a head not one
 // after the other, since a CTA would begin one while the one that it waits for is as far. The tiles of a window of
-// batch entries stand in rows, first the last tile of each head, then the one before it.
+// batch entries stand in rows, first the last tile of each head, then the one before it. The host includes this file
+// too, to test it.
 #pragma once
 
 #include "hopper/arguments.cuh"

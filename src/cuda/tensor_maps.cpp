@@ -104,9 +104,6 @@ hopper::MappedOperand map(const Mapped& mapped, DType dtype, int box_rows, int b
   return result;
 }
 
-/// Of a tile: its own Q and O in forward, its own dK and dV in backward.
-constexpr int rows_of_a_warpgroup = 64;
-
 }  // namespace
 
 plan::TensorMaps tensor_maps(const Problem& problem, const Params& params) {
@@ -119,15 +116,15 @@ plan::TensorMaps tensor_maps(const Problem& problem, const Params& params) {
 hopper::ForwardArguments map_forward(const Problem& problem, const portable::Arguments& common,
                                      const plan::GpuPlan& plan) {
   const plan::KernelSpec& kernel = plan.steps.front().kernel;
-  const auto operands = operands_of(problem, common.params);
+  const auto [query, key, value, output, grad_query, grad_key, grad_value] = operands_of(problem, common.params);
   hopper::ForwardArguments arguments{};
   arguments.common = common;
   arguments.scale = static_cast<float>(common.params.scale);
   arguments.in_runs = plan.in_runs;
-  arguments.query = map(operands[0], problem.dtype, rows_of_a_warpgroup);
-  arguments.key = map(operands[1], problem.dtype, kernel.tile_keys);
-  arguments.value = map(operands[2], problem.dtype, kernel.tile_keys);
-  arguments.output = map(operands[3], problem.dtype, rows_of_a_warpgroup);
+  arguments.query = map(query, problem.dtype, hopper::warpgroup_rows);
+  arguments.key = map(key, problem.dtype, kernel.tile_keys);
+  arguments.value = map(value, problem.dtype, kernel.tile_keys);
+  arguments.output = map(output, problem.dtype, hopper::warpgroup_rows);
   return arguments;
 }
 
@@ -144,8 +141,8 @@ hopper::BackwardArguments map_backward(const Problem& problem, const portable::A
   arguments.grad_output = map(grad_output, problem.dtype, kernel.tile_queries);
   arguments.grad_query =
       map(grad_query, problem.dtype, kernel.tile_queries, hopper::half_columns(static_cast<int>(problem.head_dim)));
-  arguments.grad_key = map(grad_key, problem.dtype, rows_of_a_warpgroup);
-  arguments.grad_value = map(grad_value, problem.dtype, rows_of_a_warpgroup);
+  arguments.grad_key = map(grad_key, problem.dtype, hopper::warpgroup_rows);
+  arguments.grad_value = map(grad_value, problem.dtype, hopper::warpgroup_rows);
   return arguments;
 }
 

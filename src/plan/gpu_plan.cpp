@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <string>
 
@@ -115,9 +116,11 @@ class Planner {
  private:
   /// One CTA for each multiprocessor, which stays there.
   GpuPlan hopper_forward(KernelSpec& kernel) {
-    choose_hopper_tiles(kernel, keys_.mean_length());
+    constexpr int64_t unknown = std::numeric_limits<int64_t>::max();
+    const int64_t most_queries = queries_.form == Form::jagged ? unknown : queries_.mean_length();
+    choose_hopper_tiles(kernel, most_queries, keys_.mean_length());
     const bool keys_stay = keys_.mean_length() <= int64_t{kernel.stages} * kernel.tile_keys;
-    const bool has_one_tile = queries_.form != Form::jagged && queries_.mean_length() <= kernel.tile_queries;
+    const bool has_one_tile = most_queries <= kernel.tile_queries;
     plan_.in_runs = keys_stay || has_one_tile;
     plan_.reason = keys_stay ? "keys mostly fit shared memory: they stay there while tiles of queries pass by"
                    : has_one_tile

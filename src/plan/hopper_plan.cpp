@@ -110,17 +110,25 @@ std::string why_not_hopper(const Problem& problem, const Gpu& gpu, const KernelS
   return problem.direction == Direction::backward ? why_not_backward(problem, gpu, kernel) : std::string();
 }
 
-void choose_hopper_tiles(KernelSpec& kernel, int64_t mean_keys) {
+void choose_hopper_tiles(KernelSpec& kernel, int64_t most_queries, int64_t mean_keys) {
   const bool is_narrow = widest(kernel) <= 64;
   const bool are_few = mean_keys <= (is_narrow ? 512 : 256);
+  const bool is_wide = widest(kernel) > 128;
+  const int warpgroups = !is_wide && most_queries <= hopper::warpgroup_rows ? 1 : 2;
   kernel.family = KernelFamily::hopper;
-  kernel.tile_queries = 128;
-  kernel.warps = 8;  // two warpgroups
-  if (widest(kernel) > 128) return choose_wide_tiles(kernel);
+  kernel.tile_queries = warpgroups * hopper::warpgroup_rows;
+  kernel.warps = warpgroups * 4;
+  if (is_wide) return choose_wide_tiles(kernel);
   kernel.query_in_registers = true;
   kernel.tile_keys = !are_few ? (is_narrow ? 192 : 128) : mean_keys <= 64 ? 64 : 128;
-  kernel.stages = !are_few ? 3 : is_narrow || kernel.tile_keys == 64 ? 4 : 2;
-  kernel.query_stages = are_few ? 3 : 1;
+  if (warpgroups == 1) {
+    // No tile finds its keys in the buffers: as many as there is room for.
+    kernel.stages = is_narrow || kernel.tile_keys == 64 ? 4 : 3;
+    kernel.query_stages = 2;
+  } else {
+    kernel.stages = !are_few ? 3 : is_narrow || kernel.tile_keys == 64 ? 4 : 2;
+    kernel.query_stages = are_few ? 3 : 1;
+  }
 }
 
 int direct_keys(const Problem& problem, const Gpu& gpu) {

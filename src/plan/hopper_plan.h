@@ -12,9 +12,11 @@ namespace gdpa::plan {
 /// head dims are read.
 std::string why_not_hopper(const Problem& problem, const Gpu& gpu, const KernelSpec& kernel, TensorMaps tensor_maps);
 
-/// Sets the family, tile, warps and buffers for keys of this mean length. Where they are few, K and V need few buffers
-/// to stay, and Q gets several, since it streams. With a head dim above 128 registers and shared memory decide.
-void choose_hopper_tiles(KernelSpec& kernel, int64_t mean_keys);
+/// Sets the family, tile, warps and buffers, for keys of this mean length and queries that no sequence has more of (or
+/// any number, where it is not known). Where keys are few, K and V need few buffers to stay, and Q gets several, since it
+/// streams; where queries are, a second warpgroup would have none. With a head dim above 128 registers and shared memory
+/// decide.
+void choose_hopper_tiles(KernelSpec& kernel, int64_t most_queries, int64_t mean_keys);
 
 /// The same of a backward kernel.
 void choose_hopper_backward_tiles(KernelSpec& kernel);

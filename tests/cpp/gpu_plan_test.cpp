@@ -557,17 +557,22 @@ TEST(GpuPlan, OfTheHopperBackwardOnlyTheCounterAndATableOfTurnsAreClearedBeforeI
   }
 }
 
-/// Calls visit(kernel) for the Hopper forward of every pair of head dims, with few keys and with many.
+/// Calls visit(kernel) for the Hopper forward of every pair of head dims, with few keys and with many, and of any number
+/// of queries or few.
 template <class Visit>
 void visit_hopper_kernels(Visit visit) {
   Problem problem = problem_of(Direction::forward);
   for (problem.head_dim = 8; problem.head_dim <= 256; problem.head_dim += 8) {
     for (problem.head_dim_v = 8; problem.head_dim_v <= 256; problem.head_dim_v += 8) {
-      for (const int64_t mean_keys : {100, 2048}) {
+      for (const int64_t mean_keys : {50, 100, 2048}) {
         problem.rows_k = mean_keys * problem.batch;
-        const KernelSpec kernel = hopper_plan_of(problem).steps[0].kernel;
-        ASSERT_EQ(kernel.family, KernelFamily::hopper);
-        visit(kernel);
+        for (const Form queries : {Form::jagged, Form::shared}) {
+          problem.query_form = queries;
+          problem.rows_q = queries == Form::shared ? 20 : 1000;
+          const KernelSpec kernel = hopper_plan_of(problem).steps[0].kernel;
+          ASSERT_EQ(kernel.family, KernelFamily::hopper);
+          visit(kernel);
+        }
       }
     }
   }
@@ -613,6 +618,25 @@ TEST(GpuPlan, WideHeadsKeepQueriesInRegistersWhereThereIsRoomForSixtyFourKeys) {
   expect_tile(256, 128, true, 80);
   expect_tile(256, 256, false, 80);
   expect_tile(128, 256, false, 80);
+}
+
+TEST(GpuPlan, ASecondWarpgroupIsThereWhereTheSequencesMayHaveQueriesForIt) {
+  Problem problem = problem_of(Direction::forward);
+  const auto tile_queries = [&](Form form, int64_t queries) {
+    problem.query_form = form;
+    problem.rows_q = form == Form::shared ? queries : queries * problem.batch;
+    const KernelSpec kernel = hopper_plan_of(problem).steps[0].kernel;
+    EXPECT_EQ(kernel.warps * 16, kernel.tile_queries);
+    return kernel.tile_queries;
+  };
+  for (const Form form : {Form::dense, Form::shared}) {
+    EXPECT_EQ(tile_queries(form, 1), 64);
+    EXPECT_EQ(tile_queries(form, 64), 64);
+    EXPECT_EQ(tile_queries(form, 65), 128);
+  }
+  EXPECT_EQ(tile_queries(Form::jagged, 10), 128) << "one of them may have more";
+  problem.head_dim = 192;
+  EXPECT_EQ(tile_queries(Form::dense, 64), 128);
 }
 
 TEST(GpuPlan, KeysThatFitSharedMemoryAreMetInRuns) {

@@ -47,6 +47,7 @@ struct Case {
   int tanhs;       ///< for each score
   int arithmetic;  ///< instructions in fp32 beside them
   int bounds;      ///< those more that the pass takes which assumes nothing of the scores
+  int64_t queries = 0;  ///< of each sequence; 0: of some more, of others fewer
 };
 
 std::ostream& operator<<(std::ostream& stream, const Case& test) {
@@ -68,6 +69,10 @@ class HopperKernels : public testing::TestWithParam<Case> {
     problem.head_dim = GetParam().head_dim;
     problem.head_dim_v = GetParam().head_dim_v;
     problem.rows_q = problem.rows_k = GetParam().mean_keys * problem.batch;
+    if (GetParam().queries > 0) {
+      problem.query_form = Form::dense;
+      problem.rows_q = GetParam().queries * problem.batch;
+    }
     const Activation activation(GetParam().function);
     plan::GpuPlan plan = plan::gpu_plan(problem, plan::Gpu{}, plan::FunctionRegisters::few, true,
                                         plan::Float32Products::three, plan::TensorMaps::available);
@@ -130,6 +135,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{DType::float16, 96, 64, 2048, "silu", 1, 2, 1}, Case{DType::bfloat16, 40, 72, 2048, "tanh", 1, 0, 0},
         Case{DType::bfloat16, 128, 128, 2048, "relu", 0, 0, 0}, Case{DType::float16, 64, 64, 2048, "relu", 0, 1, 0},
         Case{DType::bfloat16, 64, 64, 256, "relu2", 0, 2, 0},
+        Case{DType::bfloat16, 128, 128, 2048, "gelu_tanh", 1, 3, 1, 32},
+        Case{DType::bfloat16, 64, 64, 2048, "silu", 1, 1, 1, 64}, Case{DType::bfloat16, 72, 128, 50, "tanh", 1, 0, 0, 4},
         Case{DType::bfloat16, 192, 192, 2048, "gelu_tanh", 1, 3, 1},
         Case{DType::float16, 160, 160, 128, "gelu", 1, 6, 1}, Case{DType::bfloat16, 192, 128, 2048, "silu", 1, 1, 1},
         Case{DType::float16, 136, 200, 2048, "tanh", 1, 1, 0}, Case{DType::bfloat16, 128, 256, 2048, "gelu", 1, 6, 1},
