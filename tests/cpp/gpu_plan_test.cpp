@@ -557,8 +557,8 @@ TEST(GpuPlan, OfTheHopperBackwardOnlyTheCounterAndATableOfTurnsAreClearedBeforeI
   }
 }
 
-/// Calls visit(kernel) for the Hopper forward of every pair of head dims, with few keys and with many, and of any number
-/// of queries or few.
+/// Calls visit(kernel) for the Hopper forward of every pair of head dims, with few keys and with many, and of any
+/// number of queries or few.
 template <class Visit>
 void visit_hopper_kernels(Visit visit) {
   Problem problem = problem_of(Direction::forward);

@@ -44,9 +44,9 @@ struct Case {
   int64_t head_dim_v;
   int64_t mean_keys;
   const char* function;
-  int tanhs;       ///< for each score
-  int arithmetic;  ///< instructions in fp32 beside them
-  int bounds;      ///< those more that the pass takes which assumes nothing of the scores
+  int tanhs;            ///< for each score
+  int arithmetic;       ///< instructions in fp32 beside them
+  int bounds;           ///< those more that the pass takes which assumes nothing of the scores
   int64_t queries = 0;  ///< of each sequence; 0: of some more, of others fewer
 };
 
@@ -136,7 +136,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{DType::bfloat16, 128, 128, 2048, "relu", 0, 0, 0}, Case{DType::float16, 64, 64, 2048, "relu", 0, 1, 0},
         Case{DType::bfloat16, 64, 64, 256, "relu2", 0, 2, 0},
         Case{DType::bfloat16, 128, 128, 2048, "gelu_tanh", 1, 3, 1, 32},
-        Case{DType::bfloat16, 64, 64, 2048, "silu", 1, 1, 1, 64}, Case{DType::bfloat16, 72, 128, 50, "tanh", 1, 0, 0, 4},
+        Case{DType::bfloat16, 64, 64, 2048, "silu", 1, 1, 1, 64},
+        Case{DType::bfloat16, 72, 128, 50, "tanh", 1, 0, 0, 4},
         Case{DType::bfloat16, 192, 192, 2048, "gelu_tanh", 1, 3, 1},
         Case{DType::float16, 160, 160, 128, "gelu", 1, 6, 1}, Case{DType::bfloat16, 192, 128, 2048, "silu", 1, 1, 1},
         Case{DType::float16, 136, 200, 2048, "tanh", 1, 1, 0}, Case{DType::bfloat16, 128, 256, 2048, "gelu", 1, 6, 1},

@@ -19,6 +19,7 @@ GOAL_COLOURS = {True: "#2e9e3f", False: "#d1001f"}
 GOAL_LABELS = {True: "goal, reached", False: "goal, not reached"}
 WIDEST_INCHES = 20.0
 CASES_IN_A_LINE = 16
+WIDEST_BAR = 0.2  # of the place of a case
 
 LineStyle = Literal["solid", "dotted", "dashed"]
 
@@ -62,13 +63,14 @@ class Drawing:
         return ("TFLOP/s", 1.0) if has_cublas(self.rows) else ("GFLOP/s", 1e3)
 
     def lines(self) -> list[list[Row]]:
-        """The rows of each line of the picture: of one direction, and of no more cases than can be read."""
+        """The rows of each line of the picture: of one direction, and of as many cases as can be read."""
         lines = []
         for direction in ("fwd", "bwd"):
             rows = [row for row in self.rows if row.direction == direction]
             cases = list(dict.fromkeys(case_of(row) for row in rows))
-            for first in range(0, len(cases), CASES_IN_A_LINE):
-                part = set(cases[first : first + CASES_IN_A_LINE])
+            parts = -(-len(cases) // CASES_IN_A_LINE)
+            for i in range(parts):
+                part = set(cases[len(cases) * i // parts : len(cases) * (i + 1) // parts])
                 lines.append([row for row in rows if case_of(row) in part])
         return lines
 
@@ -82,8 +84,8 @@ class Drawing:
         cases = list(dict.fromkeys(case_of(row) for row in rows))
         for row in rows:
             beside = list(dict.fromkeys(name(other) for other in rows if case_of(other) == case_of(row)))
-            place, width = cases.index(case_of(row)), 0.8 / len(beside)
-            left = place - 0.4 + beside.index(name(row)) * width
+            place, width = cases.index(case_of(row)), min(0.8 / len(beside), WIDEST_BAR)
+            left = place + (beside.index(name(row)) - len(beside) / 2) * width
             colour = COLOURS[self.series.index(name(row)) % len(COLOURS)]
             axis.bar(left, row.tflops * factor, width, align="edge", color=colour)
             for rate, style in self.bounds(row) if beside[0] == name(row) else ():
