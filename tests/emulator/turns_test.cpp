@@ -17,6 +17,7 @@
 #include "device.h"
 #include "gdpa/gdpa.h"
 #include "numbers.h"
+#include "reference.h"
 
 namespace gdpa::test {
 namespace {
@@ -27,20 +28,20 @@ constexpr double scale = 0.25;
 /// Rows of bfloat16, (tokens, heads, head_dim).
 using Rows = std::vector<std::uint16_t>;
 
+std::size_t elements_of(int64_t tokens) { return static_cast<std::size_t>(tokens * heads * head_dim); }
+
 Rows drawn_rows(int64_t tokens, std::mt19937& random) {
   std::normal_distribution<float> normal;
-  Rows rows(static_cast<std::size_t>(tokens * heads * head_dim));
+  Rows rows(elements_of(tokens));
   for (std::uint16_t& element : rows) element = emulator::BFloat16::from(normal(random));
   return rows;
 }
 
-std::size_t index_of(int64_t token, int64_t head, int64_t column) {
-  return static_cast<std::size_t>((token * heads + head) * head_dim + column);
+Dense numbers_of(const Rows& rows) {
+  Dense numbers = Dense::zeros(static_cast<int64_t>(rows.size()) / (heads * head_dim), heads, head_dim);
+  std::transform(rows.begin(), rows.end(), numbers.values.begin(), emulator::BFloat16::to_float);
+  return numbers;
 }
-
-struct Gradients {
-  std::vector<double> query, key, value;
-};
 
 struct Problem {
   std::vector<int64_t> lengths_q, lengths_k;
@@ -60,26 +61,23 @@ struct Problem {
     return std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
   }
 
-  bool meets(int64_t query_row, int64_t key_row, std::size_t b) const {
-    const int64_t from_diagonal = key_row - query_row - (lengths_k[b] - lengths_q[b]);
-    return (mask.left < 0 || from_diagonal >= -mask.left) && (mask.right < 0 || from_diagonal <= mask.right);
-  }
-
   /// By the definition, f = relu.
-  Gradients expected() const {
-    Gradients sums{std::vector<double>(query.size()), std::vector<double>(key.size()),
-                   std::vector<double>(value.size())};
+  ReferenceGradients expected() const {
+    Reference reference;
+    reference.query = numbers_of(query);
+    reference.key = numbers_of(key);
+    reference.value = numbers_of(value);
+    reference.output_rows = tokens(lengths_q);
+    reference.function = [](double score) { return std::max(score, 0.0); };
+    reference.derivative = [](double score) { return score > 0 ? 1.0 : 0.0; };
+    reference.scale = scale;
+    reference.left = mask.left;
+    reference.right = mask.right;
     int64_t begin_q = 0, begin_k = 0;
     for (std::size_t b = 0; b < lengths_q.size(); begin_q += lengths_q[b], begin_k += lengths_k[b], ++b) {
-      for (int64_t i = 0; i < lengths_q[b]; ++i) {
-        for (int64_t j = 0; j < lengths_k[b]; ++j) {
-          for (int64_t head = 0; meets(i, j, b) && head < heads; ++head) {
-            add_score(sums, index_of(begin_q + i, head, 0), index_of(begin_k + j, head, 0));
-          }
-        }
-      }
+      reference.entries.push_back({begin_q, begin_q, begin_k, lengths_q[b], lengths_k[b]});
     }
-    return sums;
+    return reference_gradients(reference, numbers_of(grad_output));
   }
 
  private:
@@ -88,30 +86,12 @@ struct Problem {
   void let_large_terms_cancel() {
     constexpr int64_t some = 150, further = 350;
     constexpr float large = 1024;
-    for (std::size_t at = 0; at < index_of(some, 0, 0); ++at) {
-      const std::size_t again = at + index_of(further, 0, 0);
+    for (std::size_t at = 0; at < elements_of(some); ++at) {
+      const std::size_t again = at + elements_of(further);
       const float number = large * emulator::BFloat16::to_float(value[at]);
       key[again] = key[at];
       value[at] = emulator::BFloat16::from(number);
       value[again] = emulator::BFloat16::from(-number);
-    }
-  }
-
-  /// What one score, of the query and the key that begin there, gives to all gradients.
-  void add_score(Gradients& sums, std::size_t of_query, std::size_t of_key) const {
-    const auto number = [](const Rows& rows, std::size_t at) {
-      return static_cast<double>(emulator::BFloat16::to_float(rows[at]));
-    };
-    double score = 0, grad_weight = 0;
-    for (std::size_t c = 0; c < head_dim; ++c) {
-      score += scale * number(query, of_query + c) * number(key, of_key + c);
-      grad_weight += number(grad_output, of_query + c) * number(value, of_key + c);
-    }
-    if (score <= 0) return;
-    for (std::size_t c = 0; c < head_dim; ++c) {
-      sums.query[of_query + c] += scale * grad_weight * number(key, of_key + c);
-      sums.key[of_key + c] += scale * grad_weight * number(query, of_query + c);
-      sums.value[of_key + c] += score * number(grad_output, of_query + c);
     }
   }
 };
@@ -175,12 +155,12 @@ Results computed(const Problem& problem, bool deterministic) {
 }
 
 /// The norm of the error, as a part of the result's norm.
-double error_of(const Rows& rows, const std::vector<double>& expected) {
+double error_of(const Rows& rows, const Dense& expected) {
   double errors = 0, squares = 0;
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    const double error = static_cast<double>(emulator::BFloat16::to_float(rows[i])) - expected[i];
+    const double error = static_cast<double>(emulator::BFloat16::to_float(rows[i])) - expected.values[i];
     errors += error * error;
-    squares += expected[i] * expected[i];
+    squares += expected.values[i] * expected.values[i];
   }
   return std::sqrt(errors / squares);
 }
@@ -199,7 +179,7 @@ class Turns : public testing::TestWithParam<MaskCase> {
     if (const std::string why = why_no_gpu(); !why.empty()) GTEST_SKIP() << why;
   }
 
-  static void expect_right(const Results& results, const Gradients& expected) {
+  static void expect_right(const Results& results, const ReferenceGradients& expected) {
     constexpr double promise = 6e-3;  // of docs/accuracy.md, in bfloat16
     EXPECT_LT(error_of(results.query, expected.query), promise);
     EXPECT_LT(error_of(results.key, expected.key), promise);
@@ -209,7 +189,7 @@ class Turns : public testing::TestWithParam<MaskCase> {
 
 TEST_P(Turns, GiveTheGradientsOfTheDefinitionInAnyOrderOfCtas) {
   const Problem problem(GetParam().mask);
-  const Gradients expected = problem.expected();
+  const ReferenceGradients expected = problem.expected();
   for (int call = 0; call < calls; ++call) expect_right(computed(problem, false), expected);
 }
 
