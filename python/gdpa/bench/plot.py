@@ -63,7 +63,8 @@ class Drawing:
         return ("TFLOP/s", 1.0) if has_cublas(self.rows) else ("GFLOP/s", 1e3)
 
     def lines(self) -> list[list[Row]]:
-        """The rows of each line of the picture: of one direction, and of as many cases as can be read."""
+        """The rows of each line of the picture: of one direction, and of no more cases than can be
+        read, shared out evenly."""
         lines = []
         for direction in ("fwd", "bwd"):
             rows = [row for row in self.rows if row.direction == direction]
