@@ -30,11 +30,15 @@ struct ForwardArguments {
   MappedOperand query, key, value, output;
 };
 
-/// Columns of dQ that a warpgroup of backward computes: half of those of K's tile.
-GDPA_HOST_DEVICE constexpr int half_columns(int head_dim) { return head_dim <= 64 ? 32 : 64; }
+/// The tiles of backward: 64 queries, or twice as many with head dims up to 64.
+constexpr int backward_tile_queries = 64, most_backward_tile_queries = 128, backward_tile_keys = 128;
 
-/// Its tiles.
-constexpr int backward_tile_queries = 64, backward_tile_keys = 128;
+/// Columns of dQ that a warpgroup of backward computes, for 64 queries: half of those of K's tile, or where it has half
+/// of the tile's queries, all.
+GDPA_HOST_DEVICE constexpr int grad_query_columns(int tile_queries, int head_dim) {
+  const int columns = head_dim <= 64 ? 64 : 128;
+  return tile_queries > warpgroup_rows ? columns : columns / 2;
+}
 
 /// Whether backward has a kernel of its own for these head dims, since dK and dV of 64 keys fill the registers of a
 /// warpgroup each (wide_backward.cuh); and the keys of its tiles.
@@ -46,10 +50,10 @@ struct SumsShape {
   int blocks;
   int columns;  ///< of a block
 };
-GDPA_HOST_DEVICE constexpr SumsShape sums_shape(int head_dim, int head_dim_v) {
+GDPA_HOST_DEVICE constexpr SumsShape sums_shape(int tile_queries, int head_dim, int head_dim_v) {
   constexpr int group = 16;  // that four lanes hold together
   if (is_wide(head_dim, head_dim_v)) return {(head_dim + group - 1) / group, group};
-  return {2, half_columns(head_dim)};
+  return {tile_queries > warpgroup_rows ? 1 : 2, grad_query_columns(tile_queries, head_dim)};
 }
 
 /// Whether dQ of a batch entry goes to the gradient at once: one CTA has all of its keys, up to `most_keys`, one tile

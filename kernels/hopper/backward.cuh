@@ -1,7 +1,7 @@
 // Backward on Hopper's tensor cores (WGMMA), fed by its copy engine (TMA): dK and dV, and dQ by reduction.
 //
-// One CTA on each multiprocessor stays there and takes tiles of 128 keys, past which the queries stream in tiles of 64.
-// Three kinds of warps work side by side:
+// One CTA on each multiprocessor stays there and takes tiles of 128 keys, past which the queries stream in tiles of 64,
+// or of 128 where dK and dV leave registers for their scores. Three kinds of warps work side by side:
 //
 //     dealer    1 warp          takes tiles of keys and lays them into a ring (key_schedule.cuh)
 //     loader    1 warp          K and V of each tile, Q and dO of its tiles of queries; `stages` buffers of Q and of dO
@@ -11,19 +11,20 @@
 //                               dS = dP * f'(scale * S), dV += P^T dO and dK += dS^T Q, whose sums stay in registers
 //
 // dQ = dS K needs the keys of both warpgroups: dS goes through shared memory, and each warpgroup multiplies for one
-// half of the columns, a tile of queries later, when the other's dS has long been there.
+// half of the columns, or of 128 queries, a tile of queries later, when the other's dS has long been there.
 //
 // For a tile of queries n, a warpgroup issues dV (n), makes dS (n), issues dK (n) and dQ (n - 1), then S and dP of
 // n + 1, which may belong to the next tile of keys: nothing is drained between them. It computes P and f' of n + 1
-// while the other warpgroup, whose turn it is then, issues its products. Before the first tile and behind the last one
-// dQ and S are multiplied of whatever lies in the buffers, and dropped: a product under a condition would make all of
-// them wait for each other. A tile of keys with one tile of queries is the last before a new beginning, since K of the
-// next but one has no buffer before its dQ is there.
+// while the other warpgroup, whose turn it is then, issues its products. Of 128 queries it does so in two parts, and
+// makes dS there too: P, f' and dP of all of them are more than there are registers. Before the first tile and behind
+// the last one dQ and S are multiplied of whatever lies in the buffers, and dropped: a product under a condition would
+// make all of them wait for each other. A tile of keys with one tile of queries is the last before a new beginning,
+// since K of the next but one has no buffer before its dQ is there.
 //
 // Config: struct with
 //     using Element, Activation;      BFloat16 or Float16; what backward takes of src/activation/function.h
 //     int head_dim, head_dim_v;       multiples of 8, at most 128
-//     int tile_queries, tile_keys;    64, 128
+//     int tile_queries, tile_keys;    64, or 128 with head dims up to 64; 128
 //     int stages;                     buffers of Q, and of dO
 //     bool keys_shared;               by the batch, whose parts are then taken for sequences
 //     bool sums_begun, ordered;       by turns, and these in one order: how tiles of keys add to sums of dQ (turns.cuh)
@@ -73,7 +74,10 @@ struct BackwardPlan {
   static constexpr int ring_readers = Config::sums_begun ? 3 : 2;  ///< threads that do not compute
   static constexpr int threads = (warpgroups + 1) * warpgroup_threads;
   static_assert(Config::tile_keys == backward_tile_keys && Config::tile_keys == warpgroups * rows, "64 keys each");
-  static_assert(Config::tile_queries == backward_tile_queries, "dS of a key is a row of 128 bytes");
+  static_assert(Config::tile_queries == rows || (Config::tile_queries == warpgroups * rows &&
+                                                 Config::head_dim <= box_columns && Config::head_dim_v <= box_columns),
+                "registers for the scores of 128 queries");
+  static constexpr bool splits_queries = Config::tile_queries > rows;  ///< between the warpgroups, for dQ
   // 65,536 registers in all, in multiples of 8 a thread.
   static constexpr int computing_registers = 240;
   static constexpr int other_registers = 24;
@@ -86,14 +90,14 @@ struct BackwardPlan {
   using KeysTile = SwizzledTile<Config::tile_keys, Config::head_dim>;
   using ValuesTile = SwizzledTile<Config::tile_keys, Config::head_dim_v>;
   using ScoresTile = SwizzledTile<Config::tile_keys, Config::tile_queries>;  ///< rows are keys
-  static constexpr int grad_query_columns = half_columns(Config::head_dim);
-  static_assert(KeysTile::columns == warpgroups * grad_query_columns, "half for each warpgroup");
+  static constexpr int grad_query_columns = hopper::grad_query_columns(Config::tile_queries, Config::head_dim);
+  static_assert(KeysTile::columns == (splits_queries ? 1 : warpgroups) * grad_query_columns, "what is not split");
   using GradQueryTile = NarrowTile<grad_query_columns>;
   static constexpr int grad_query_row_bytes = grad_query_columns * static_cast<int>(sizeof(float));
-  static constexpr int staging_bytes = Config::tile_queries * grad_query_row_bytes;
+  static constexpr int staging_bytes = rows * grad_query_row_bytes;
 
   /// dK and dV leave in rounds of as many columns as a staging place has; shared ones from registers.
-  static constexpr int columns_of_round = staging_bytes / (rows * Element::bytes);
+  static constexpr int columns_of_round = splits_queries ? box_columns : staging_bytes / (rows * Element::bytes);
   using RoundTile = SwizzledTile<rows, columns_of_round>;
   static constexpr int rounds_of(int columns) {
     return Config::keys_shared ? 0 : (columns + columns_of_round - 1) / columns_of_round;
@@ -298,12 +302,14 @@ __device__ void send_gradients(const BackwardArguments& arguments, const Backwar
         send_key_gradient(arguments.grad_value.map, Plan::key_rounds, Plan::value_rounds, tile.grad_value_y);
       }
       const GradQuery is = grad_query_of<Config>(tile, row / Config::tile_queries);
+      const auto row_of = [&](int warpgroup) { return row + (Plan::splits_queries ? warpgroup * Plan::rows : 0); };
       const auto sums = [&](int warpgroup) {
-        return sums_at<Config>(arguments, head, warpgroup, tile.grad_query + row);
+        return sums_at<Config>(arguments, head, Plan::splits_queries ? 0 : warpgroup,
+                               tile.grad_query + row_of(warpgroup));
       };
-      const auto bytes_of_sums = [&] {
-        const int rows = min(Config::tile_queries, tile.length_q - tile.first_query - row);
-        return static_cast<unsigned>(rows * Plan::grad_query_row_bytes);
+      const auto bytes_of_sums = [&](int warpgroup) {
+        const int rows = min(Plan::rows, tile.length_q - tile.first_query - row_of(warpgroup));
+        return static_cast<unsigned>(max(rows, 0) * Plan::grad_query_row_bytes);
       };
       if constexpr (Config::sums_begun) {
         // Who has to pass this turn on may wait for the one before.
@@ -317,18 +323,21 @@ __device__ void send_gradients(const BackwardArguments& arguments, const Backwar
 #pragma unroll 1
         for (int warpgroup = 0; warpgroup < Plan::warpgroups; ++warpgroup) {
           const Barrier have_come = plan.sums_have_come(warpgroup);
-          have_come.arrive_and_expect(static_cast<int>(bytes_of_sums()));
-          load_bytes(plan.staging(warpgroup), sums(warpgroup), bytes_of_sums(), have_come.address);
+          const unsigned bytes = bytes_of_sums(warpgroup);
+          have_come.arrive_and_expect(static_cast<int>(bytes));
+          if (bytes != 0) load_bytes(plan.staging(warpgroup), sums(warpgroup), bytes, have_come.address);
         }
       }
       send(Plan::times_staged(step, number + static_cast<int>(left == 1)), true, [&](int warpgroup, unsigned staging) {
+        const int column = Plan::splits_queries ? 0 : warpgroup * Plan::grad_query_columns;
+        if (Plan::splits_queries && bytes_of_sums(warpgroup) == 0) return;  // no query has these rows
         if (is == GradQuery::added_to_sums) {
-          add_to_global(sums(warpgroup), staging, bytes_of_sums());
+          add_to_global(sums(warpgroup), staging, bytes_of_sums(warpgroup));
         } else if (is == GradQuery::begins_sums) {
-          store_bytes(sums(warpgroup), staging, bytes_of_sums());
-        } else if (const int column = warpgroup * Plan::grad_query_columns; column < Config::head_dim) {
+          store_bytes(sums(warpgroup), staging, bytes_of_sums(warpgroup));
+        } else if (column < Config::head_dim) {
           const TensorMap& map = arguments.grad_query.map;
-          const MapOrigin origin = {tile.query.x + row, tile.grad_query_y};
+          const MapOrigin origin = {tile.query.x + row_of(warpgroup), tile.grad_query_y};
           if (is == GradQuery::added) {
             // What the tile of keys before has stored is there.
             if (left == tile.steps) wait_for_stores();
@@ -351,14 +360,16 @@ struct Differentiating {
   using Element = typename Config::Element;
   using Activation = typename Config::Activation;
   using Plan = BackwardPlan<Config>;
-  static constexpr int queries = Config::tile_queries;
+  static constexpr int part_queries = 64;  ///< whose S and dP a product has
+  static constexpr int parts = Config::tile_queries / part_queries;
+  static constexpr int part_steps = part_queries / 16;
   static constexpr int steps = (Config::head_dim + 15) / 16;      ///< of K Q^T
   static constexpr int steps_v = (Config::head_dim_v + 15) / 16;  ///< of V dO^T
-  static constexpr int query_steps = queries / 16;                ///< of P^T dO and dS^T Q
+  static constexpr int query_steps = parts * part_steps;          ///< of P^T dO and dS^T Q
   static constexpr int key_steps = Config::tile_keys / 16;        ///< of dS K
   static constexpr int columns = output_columns(Config::head_dim);
   static constexpr int columns_v = output_columns(Config::head_dim_v);
-  using ScoreProduct = WarpgroupProduct<Element, queries>;
+  using ScoreProduct = WarpgroupProduct<Element, part_queries>;
   using GradKeyProduct = WarpgroupProduct<Element, columns>;
   using GradValueProduct = WarpgroupProduct<Element, columns_v>;
   using GradQueryProduct = WarpgroupProduct<Element, Plan::grad_query_columns>;
@@ -370,8 +381,8 @@ struct Differentiating {
   const Plan& plan;
   const int warpgroup;
 
-  float scores[queries / 2];  ///< S^T, then f'
-  float grad_weights[queries / 2];
+  float scores[parts][part_queries / 2];  ///< S^T, then f'
+  float grad_weights[part_queries / 2];
   unsigned weights[query_steps][4];
   unsigned grad_scores[query_steps][4];
   float grad_query[Plan::grad_query_columns / 2];
@@ -380,21 +391,21 @@ struct Differentiating {
 
   __device__ __forceinline__ static bool leads() { return fresh_thread_index() == 0; }
 
-  __device__ __forceinline__ void issue_scores(int number, int step) {
+  __device__ __forceinline__ void issue_scores(int number, int step, int part) {
     const OperandDescriptor keys = plan.keys(number).from_row(warpgroup * Plan::rows).by_columns();
-    const OperandDescriptor queries = plan.queries(step).by_columns();
+    const OperandDescriptor queries = plan.queries(step).from_row(part * part_queries).by_columns();
     begin_products();
 #pragma unroll
     for (int k = 0; k < steps; ++k) {
-      ScoreProduct::template multiply_add<false>(scores, keys.at(Plan::KeysTile::column_step(k)),
+      ScoreProduct::template multiply_add<false>(scores[part], keys.at(Plan::KeysTile::column_step(k)),
                                                  queries.at(Plan::QueryTile::column_step(k)), k > 0);
     }
     commit_products();
   }
 
-  __device__ __forceinline__ void issue_grad_weights(int step) {
+  __device__ __forceinline__ void issue_grad_weights(int step, int part) {
     const OperandDescriptor values = plan.values().from_row(warpgroup * Plan::rows).by_columns();
-    const OperandDescriptor grad_outputs = plan.grad_outputs(step).by_columns();
+    const OperandDescriptor grad_outputs = plan.grad_outputs(step).from_row(part * part_queries).by_columns();
     begin_products();
 #pragma unroll
     for (int k = 0; k < steps_v; ++k) {
@@ -426,18 +437,20 @@ struct Differentiating {
     commit_products();
   }
 
-  /// dS K for this warpgroup's columns.
+  /// dS K for this warpgroup's columns, or queries.
   __device__ __forceinline__ void issue_grad_query(int number, int step) {
     constexpr unsigned half =
         Plan::grad_query_columns * Element::bytes / Plan::KeysTile::row_bytes * (Plan::KeysTile::block_bytes / 16) +
         Plan::grad_query_columns * Element::bytes % Plan::KeysTile::row_bytes / 16;
     const OperandDescriptor grads = plan.grad_scores(step).by_rows();
     const OperandDescriptor keys = plan.keys(number).by_rows();
-    const unsigned column = static_cast<unsigned>(warpgroup) * half;
+    const auto share = static_cast<unsigned>(warpgroup);
+    const unsigned query = Plan::splits_queries ? share * (Plan::ScoresTile::block_bytes / 16) : 0;
+    const unsigned column = Plan::splits_queries ? 0 : share * half;
     begin_products();
 #pragma unroll
     for (int k = 0; k < key_steps; ++k) {
-      GradQueryProduct::template multiply_add<true, true>(grad_query, grads.at(Plan::ScoresTile::row_step(k)),
+      GradQueryProduct::template multiply_add<true, true>(grad_query, grads.at(Plan::ScoresTile::row_step(k) + query),
                                                           keys.at(Plan::KeysTile::row_step(k) + column), k > 0);
     }
     commit_products();
@@ -455,45 +468,50 @@ struct Differentiating {
   }
 
   /// P, rounded, and f' in the registers of the scores.
+  template <int part>
   __device__ __forceinline__ void apply_function() {
     const float scale = arguments.scale * Activation::score_factor;
+    float(&of_part)[part_queries / 2] = scores[part];
 #pragma unroll
-    for (int i = 0; i < queries / 2; i += 2) {
+    for (int i = 0; i < part_queries / 2; i += 2) {
       float value[2];
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         float derivative;
-        Activation::value_and_derivative(scores[i + j] * scale, value[j], derivative);
-        scores[i + j] = derivative;
+        Activation::value_and_derivative(of_part[i + j] * scale, value[j], derivative);
+        of_part[i + j] = derivative;
       }
-      weights[i / 8][i % 8 / 2] = Element::pack(value[0], value[1]);
+      weights[part * part_steps + i / 8][i % 8 / 2] = Element::pack(value[0], value[1]);
     }
   }
 
   /// Where scores do not count, f' is 0 too: dS is 0 then, but for gradients that are not finite.
+  template <int part>
   __device__ __forceinline__ void mask(const KeptQueries& kept) {
-    kept.mask(weights);
-    kept.mask(scores);
+    kept.mask(weights + part * part_steps);
+    kept.mask(scores[part]);
   }
 
   /// dS = dP * f', in the registers of dP.
+  template <int part>
   __device__ __forceinline__ void apply_derivative() {
 #pragma unroll
-    for (int i = 0; i < queries / 2; ++i) grad_weights[i] *= scores[i];
+    for (int i = 0; i < part_queries / 2; ++i) grad_weights[i] *= scores[part][i];
   }
 
   /// dS, rounded, as an operand and to shared memory, where the other warpgroup sees it once it is published.
+  template <int part>
   __device__ __forceinline__ void write_grad_scores(int step) {
 #pragma unroll
-    for (int i = 0; i < queries / 2; i += 2) {
-      grad_scores[i / 8][i % 8 / 2] = Element::pack(grad_weights[i], grad_weights[i + 1]);
+    for (int i = 0; i < part_queries / 2; i += 2) {
+      grad_scores[part * part_steps + i / 8][i % 8 / 2] = Element::pack(grad_weights[i], grad_weights[i + 1]);
     }
     const unsigned thread = fresh_thread_index(), lane = thread % 32;
     const int row = warpgroup * Plan::rows + static_cast<int>(thread / 32 * 16 + lane % 16);
     const auto tile = plan.grad_scores(step);
-    wait_for_turn(plan.grad_scores_free(), step, 1);
+    if (part == 0) wait_for_turn(plan.grad_scores_free(), step, 1);
 #pragma unroll
-    for (int k = 0; k < query_steps; ++k) {
+    for (int k = part * part_steps; k < (part + 1) * part_steps; ++k) {
       store_matrices(tile.chunk(row, k * 2 + static_cast<int>(lane / 16)), grad_scores[k]);
     }
   }
@@ -617,38 +635,63 @@ struct Differentiating {
     if (lane_index() == 0) plan.query_free()[index_in<Config::stages>(number)].arrive();
   }
 
-  __device__ __forceinline__ KeptQueries kept_queries(const Step& step, int number) const {
+  __device__ __forceinline__ KeptQueries kept_queries(const Step& step, int number, int part) const {
     int query_tile = 0;
     if (lane_index() == 0) query_tile = plan.step(number).query_tile;
     const KeyTile& tile = tile_of(step);
     return {arguments.common.params.mask, tile, tile.first_key + warpgroup * Plan::rows,
-            tile.first_query + uniform(query_tile) * queries};
+            tile.first_query + uniform(query_tile) * Config::tile_queries + part * part_queries};
+  }
+
+  /// P and f' of a step whose S and dP are under way, of its first part; of more than one, dS too. S of a part is
+  /// multiplied late, behind the function of the one before: else the compiler begins with its own, for which there are
+  /// no registers.
+  template <int part = 0>
+  __device__ __forceinline__ void weigh(const Step& step, int number) {
+    if constexpr (part == 0) wait_for_products<1>();
+    apply_function<part>();
+    // A branch: the border of a block keeps the function above the wait for dP.
+    if (!step.is(Step::full)) mask<part>(kept_queries(step, number, part));
+    if constexpr (part + 1 < parts) {
+      issue_scores(step.number, number, part + 1);
+      wait_for_products<1>();
+      apply_derivative<part>();
+      write_grad_scores<part>(number);
+      issue_grad_weights(number, part + 1);
+      wait_for_products<1>();
+      weigh<part + 1>(step, number);
+    } else {
+      wait_for_products<0>();
+      if (step.is(Step::ends) && leads()) plan.value_free()[0].arrive();
+      if constexpr (parts > 1) {
+        apply_derivative<part>();
+        write_grad_scores<part>(number);
+      }
+    }
   }
 
   /// S, dP, P and f' of a step before which nothing is under way.
   __device__ __forceinline__ void begin(const Step& now, int step) {
     plan.tiles().wait(now.number);
     wait_for_turn(plan.key_filled(), now.number);
-    issue_scores(now.number, step);
+    issue_scores(now.number, step, 0);
     wait_for_turn(plan.value_filled(), now.number);
     wait_for_turn(plan.grad_output_filled(), step);
-    issue_grad_weights(step);
-    wait_for_products<1>();
-    apply_function();
-    if (!now.is(Step::full)) mask(kept_queries(now, step));
-    wait_for_products<0>();
-    if (now.is(Step::ends) && leads()) plan.value_free()[0].arrive();
+    issue_grad_weights(step, 0);
+    weigh(now, step);
     // Else what these held before would take registers from the function.
     for (float& sum : grad_key) sum = 0.0f;
     for (float& sum : grad_value) sum = 0.0f;
   }
 
-  /// dV, dS and dK of a step, and dQ of the one before, `last`, if it exists; waits for all but dQ.
+  /// dV, dS unless it is there, and dK of a step, and dQ of the one before, `last`, if it exists; waits for all but dQ.
   __device__ __forceinline__ void differentiate(const Step& now, const Step& last, int step) {
     named_wait(turn_barrier + warpgroup, turn_threads);
     issue_grad_value(step, !now.is(Step::begins));
-    apply_derivative();
-    write_grad_scores(step);
+    if constexpr (parts == 1) {
+      apply_derivative<0>();
+      write_grad_scores<0>(step);
+    }
     issue_grad_key(step, !now.is(Step::begins));
     if (last.is(Step::exists)) wait_for_turn(plan.grad_scores_written(), step - 1);
     issue_grad_query(last.number, step + 1);
@@ -686,21 +729,16 @@ struct Differentiating {
           plan.tiles().wait(next.number);
           wait_for_turn(plan.key_filled(), next.number);
         }
-        issue_scores(next.number, step + 1);
+        issue_scores(next.number, step + 1, 0);
         named_arrive(turn_barrier + (warpgroup ^ 1), turn_threads);
         publish_grad_scores(step);
         wait_for_products<1>();
         if (last.is(Step::exists)) end(last, step - 1);
         if (next.is(Step::begins)) wait_for_turn(plan.value_filled(), next.number);
         wait_for_turn(plan.grad_output_filled(), step + 1);
-        issue_grad_weights(step + 1);
+        issue_grad_weights(step + 1, 0);
         if (now.is(Step::ends)) store_grad_keys(now, step);
-        wait_for_products<1>();
-        apply_function();
-        // A branch: the border of a block keeps the function above the wait for dP.
-        if (!next.is(Step::full)) mask(kept_queries(next, step + 1));
-        wait_for_products<0>();
-        if (next.is(Step::ends) && leads()) plan.value_free()[0].arrive();
+        weigh(next, step + 1);
         last = now;
         now = next;
         ++step;

@@ -44,11 +44,11 @@ template <class Config>
 struct ForwardPlan {
   static constexpr int rows = warpgroup_rows;
   static constexpr int warpgroups = Config::tile_queries / rows;  ///< that compute
-  static constexpr int loaders = 3;     ///< warps
+  static constexpr int loaders = 3;                               ///< warps
   static constexpr int threads = (warpgroups + 1) * warpgroup_threads;
   static_assert(warpgroups == 1 || warpgroups == 2, "what turns are for");
   // 65,536 registers in all, in multiples of 8 a thread.
-  static constexpr int computing_registers = 224;
+  static constexpr int computing_registers = warpgroups == 1 ? 240 : 224;
   static constexpr int other_registers = 56;
 
   // Q and O are a warpgroup's own.
@@ -548,8 +548,7 @@ __device__ void forward(const ForwardArguments& arguments) {
 #pragma unroll 1
     do {
       deal_and_copy([&] { deal_tiles<Config>(arguments, plan.span(), plan.tiles()); },
-                    [&] { load_queries<Config>(arguments, plan); },
-                    [&] { load_keys<Config>(arguments, plan); },
+                    [&] { load_queries<Config>(arguments, plan); }, [&] { load_keys<Config>(arguments, plan); },
                     [&] { load_values<Config>(arguments, plan); });
     } while (may_begin_again && plan.begins_again());
   } else {

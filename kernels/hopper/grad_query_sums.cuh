@@ -2,9 +2,9 @@
 // rounds them (turns.cuh). Where the batch shares an operand, or a head dim is above 128, they are cleared before
 // backward and rounded behind it. Those of other entries are not touched (is_direct).
 //
-// They lie as backward adds them. Copies bring halves of the columns, and of each four groups of 8 columns of a row,
-// group i lies in the place of i ^ turn_of_sums(row). Registers bring groups of 16 columns, in the order in which four
-// lanes hold them (column_of in common/tile.cuh): the eight rows that a warp adds at once follow each other.
+// They lie as backward adds them. Copies bring halves of the columns, or all, and of each four groups of 8 columns of a
+// row, group i lies in the place of i ^ turn_of_sums(row). Registers bring groups of 16 columns, in the order in which
+// four lanes hold them (column_of in common/tile.cuh): the eight rows that a warp adds at once follow each other.
 #pragma once
 
 #include "common/lanes.cuh"
@@ -79,7 +79,7 @@ __device__ void for_all_rows_left(const BackwardArguments& arguments, Visit visi
 }
 
 template <class Config>
-constexpr SumsShape shape_of_sums = sums_shape(Config::head_dim, Config::head_dim_v);
+constexpr SumsShape shape_of_sums = sums_shape(Config::tile_queries, Config::head_dim, Config::head_dim_v);
 
 /// The sums of a head's rows from `row` on, in one block of the columns.
 template <class Config>

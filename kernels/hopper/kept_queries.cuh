@@ -9,7 +9,7 @@
 
 namespace gdpa::hopper {
 
-/// Which queries count for a thread's two keys of the 64 from `first_key` on: less what an element's place adds.
+/// Which of 64 queries count for a thread's two keys of the 64 from `first_key` on: less what an element's place adds.
 struct KeptQueries {
   Kept of_key[2];
 
@@ -26,11 +26,10 @@ struct KeptQueries {
   /// Of element i of the sums.
   __device__ __forceinline__ bool holds(int i) const { return of_key[i / 2 % 2].holds(i / 4 * 8 + i % 2); }
 
-  /// Weights that do not count, of an operand of 16 queries a step, become 0, whatever they are.
-  template <int steps>
-  __device__ __forceinline__ void mask(unsigned (&weights)[steps][4]) const {
+  /// Weights of 64 queries that do not count become 0, whatever they are: an operand of 16 queries a step.
+  __device__ __forceinline__ void mask(unsigned (*weights)[4]) const {
 #pragma unroll
-    for (int i = 0; i < steps * 8; i += 2) {
+    for (int i = 0; i < 32; i += 2) {
       unsigned& pair = weights[i / 8][i % 8 / 2];
       if (!holds(i)) pair &= 0xffff0000u;
       if (!holds(i + 1)) pair &= 0x0000ffffu;

@@ -139,8 +139,8 @@ hopper::BackwardArguments map_backward(const Problem& problem, const portable::A
   arguments.key = map(key, problem.dtype, kernel.tile_keys);
   arguments.value = map(value, problem.dtype, kernel.tile_keys);
   arguments.grad_output = map(grad_output, problem.dtype, kernel.tile_queries);
-  arguments.grad_query =
-      map(grad_query, problem.dtype, kernel.tile_queries, hopper::half_columns(static_cast<int>(problem.head_dim)));
+  arguments.grad_query = map(grad_query, problem.dtype, hopper::warpgroup_rows,
+                             hopper::grad_query_columns(kernel.tile_queries, static_cast<int>(problem.head_dim)));
   arguments.grad_key = map(grad_key, problem.dtype, hopper::warpgroup_rows);
   arguments.grad_value = map(grad_value, problem.dtype, hopper::warpgroup_rows);
   return arguments;

@@ -135,7 +135,8 @@ class Planner {
   GpuPlan hopper_backward(KernelSpec& kernel) {
     constexpr int64_t places_of_a_cta = 64;
     const bool is_wide = hopper::is_wide(kernel.head_dim, kernel.head_dim_v);
-    choose_hopper_backward_tiles(kernel);
+    choose_hopper_backward_tiles(kernel, problem_.mask,
+                                 problem_.shares_keys() ? problem_.rows_q : queries_.mean_length());
     kernel.reduce_grad_query = false;
     const bool all_direct = is_all_direct(problem_, gpu_);
     kernel.ordered = problem_.deterministic && !all_direct;
@@ -166,10 +167,10 @@ class Planner {
     workspace.zeroed_bytes = workspace.bytes;
     workspace.key_tiles = take(tiles * static_cast<int64_t>(sizeof(hopper::KeyTile)));
     if (kernel.sums_begun) workspace.zeroed_bytes = workspace.bytes;
-    const hopper::SumsShape sums = hopper::sums_shape(kernel.head_dim, kernel.head_dim_v);
+    const hopper::SumsShape sums = hopper::sums_shape(kernel.tile_queries, kernel.head_dim, kernel.head_dim_v);
     if (kernel.sums_begun) {
       plan_.turns_of_head = queries_.most_tiles(kernel.tile_queries, 1);
-      plan_.heads_of_window = heads_of_window(problem_, gpu_);
+      plan_.heads_of_window = heads_of_window(problem_, gpu_, kernel.tile_queries);
       workspace.turns = take(problem_.heads_q * plan_.turns_of_head * static_cast<int64_t>(sizeof(unsigned)));
     }
     if (!all_direct) workspace.grad_query = take_sums(problem_.rows_q, problem_.heads_q, sums.blocks * sums.columns);

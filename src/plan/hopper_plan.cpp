@@ -122,7 +122,7 @@ void choose_hopper_tiles(KernelSpec& kernel, int64_t most_queries, int64_t mean_
   kernel.query_in_registers = true;
   kernel.tile_keys = !are_few ? (is_narrow ? 192 : 128) : mean_keys <= 64 ? 64 : 128;
   if (warpgroups == 1) {
-    // No tile finds its keys in the buffers: as many as there is room for.
+    // Tiles that follow each other seldom have the same keys: as many buffers as there is room for.
     kernel.stages = is_narrow || kernel.tile_keys == 64 ? 4 : 3;
     kernel.query_stages = 2;
   } else {
@@ -142,14 +142,14 @@ int direct_keys(const Problem& problem, const Gpu& gpu) {
   return tiles * hopper::backward_tile_keys;
 }
 
-int64_t heads_of_window(const Problem& problem, const Gpu& gpu) {
+int64_t heads_of_window(const Problem& problem, const Gpu& gpu, int tile_queries) {
   // So many that a CTA has gone `ahead` steps when its head's next tile of keys is begun, which waits for it in
   // deterministic mode, else for the first tile alone. More would keep less of them in the second-level cache; and each
   // tile looks at the entries of a window.
   const int64_t ahead = problem.deterministic ? 4 : 2;
   constexpr int64_t least = 8, most = 64;
   const int64_t entries = problem.query_form == Form::shared ? 1 : std::max<int64_t>(1, problem.batch);
-  const int64_t tiles = (problem.rows_q / entries + hopper::backward_tile_queries - 1) / hopper::backward_tile_queries;
+  const int64_t tiles = (problem.rows_q / entries + tile_queries - 1) / tile_queries;
   const int64_t steps = std::max<int64_t>(1, tiles * (problem.heads_q / problem.heads_k));
   return std::clamp(ahead * gpu.multiprocessors / steps, least, most);
 }
@@ -169,9 +169,11 @@ bool is_all_direct(const Problem& problem, const Gpu& gpu) {
   return hopper::is_direct(problem.mask, length, direct_keys(problem, gpu));
 }
 
-void choose_hopper_backward_tiles(KernelSpec& kernel) {
+void choose_hopper_backward_tiles(KernelSpec& kernel, const Mask& mask, int64_t mean_queries) {
+  constexpr int64_t worth_large_tiles = 512;  // else too many are the only one of a sequence, or half of one
+  const bool is_large = widest(kernel) <= 64 && mask.keeps_all() && mean_queries >= worth_large_tiles;
   kernel.family = KernelFamily::hopper;
-  kernel.tile_queries = hopper::backward_tile_queries;
+  kernel.tile_queries = is_large ? hopper::most_backward_tile_queries : hopper::backward_tile_queries;
   const bool is_wide = hopper::is_wide(kernel.head_dim, kernel.head_dim_v);
   kernel.tile_keys = is_wide ? hopper::wide_backward_tile_keys : hopper::backward_tile_keys;
   kernel.warps = 8;  // two warpgroups

@@ -253,6 +253,38 @@ TEST(GpuPlan, HopperGetsItsOwnBackwardBehindAScheduleOfItsTilesOfKeys) {
   EXPECT_EQ(hopper_plan_of(problem).steps[1].work, Gpu{}.multiprocessors);
 }
 
+TEST(GpuPlan, TheHopperBackwardTakesTwiceAsManyQueriesAtOnceWhereSequencesAreLongAndHeadDimsSmall) {
+  Problem problem = problem_of(Direction::backward, DType::bfloat16, 64);
+  problem.rows_q = 512 * problem.batch;
+  const auto expect_tile = [](const Problem& of, int tile_queries) {
+    const GpuPlan plan = hopper_plan_of(of);
+    for (const GpuStep& step : plan.steps) EXPECT_EQ(step.kernel.tile_queries, tile_queries) << plan.reason;
+    const int64_t tiles = of.rows_q / tile_queries + of.batch + 1;
+    if (plan.steps[0].kernel.sums_begun) {
+      EXPECT_EQ(plan.turns_of_head, tiles);
+    }
+  };
+  expect_tile(problem, 128);
+  Problem deterministic = problem;
+  deterministic.deterministic = true;
+  expect_tile(deterministic, 128);
+  Problem shorter = problem;
+  shorter.rows_q -= 1;
+  expect_tile(shorter, 64);
+  Problem shares_keys = shorter;  // whose queries are one long stream
+  shares_keys.key_form = Form::shared;
+  expect_tile(shares_keys, 128);
+  Problem masked = problem;
+  masked.mask = Mask::causal();
+  expect_tile(masked, 64);
+  for (const auto& [head_dim, head_dim_v] : {std::pair{72, 64}, std::pair{64, 72}, std::pair{128, 128}}) {
+    Problem wider = problem;
+    wider.head_dim = head_dim;
+    wider.head_dim_v = head_dim_v;
+    expect_tile(wider, 64);
+  }
+}
+
 TEST(GpuPlan, SumsOfDQAreBegunAndEndedByTilesOfKeysUnlessTheBatchSharesAnOperand) {
   const auto expect_begun = [](const Problem& problem, bool begun) {
     const GpuPlan plan = hopper_plan_of(problem);
@@ -532,6 +564,8 @@ TEST(GpuPlan, ACtaHasGoneTwoStepsOrFourInDeterministicModeWhenItsHeadsNextTileOf
   EXPECT_EQ(heads_of_window(512), 33);
   EXPECT_EQ(heads_of_window(1), 64);
   EXPECT_EQ(heads_of_window(100'000), 8);
+  problem.head_dim = problem.head_dim_v = 64;
+  EXPECT_EQ(heads_of_window(1024), 33) << "8 tiles of two heads";
 }
 
 TEST(GpuPlan, OfTheHopperBackwardOnlyTheCounterAndATableOfTurnsAreClearedBeforeIt) {

@@ -57,7 +57,8 @@ struct Given {
   std::optional<std::string> function = {};  ///< the text of one of smooth_functions()
   std::optional<int64_t> head_dim = {};
   std::optional<int64_t> head_dim_v = {};
-  int64_t gap_unit = 1;  ///< strides leave gaps of multiples of so many elements
+  int64_t gap_unit = 1;          ///< strides leave gaps of multiples of so many elements
+  bool streams_queries = false;  ///< many times as many as keys, and no mask
 };
 
 class RandomProblem {
@@ -182,11 +183,13 @@ class RandomProblem {
     key_form_ = static_cast<int>(pick<int64_t>({0, 0, 0, 1, 2}));
     const int64_t batch =
         query_form_ == 2 && key_form_ == 2 ? 1 : uniform(query_form_ == 1 || key_form_ == 1 ? 1 : 0, 5);
-    shared_q_ = random_length();
+    const int64_t times = given_.streams_queries ? 13 : 1;  // odd: ends of sequences lie anywhere in a tile
+    shared_q_ = times * random_length();
     shared_k_ = random_length();
-    lengths_q_ = random_lengths(query_form_, batch, shared_q_);
+    lengths_q_ = random_lengths(query_form_, batch, shared_q_, times);
     lengths_k_ = random_lengths(key_form_, batch, shared_k_);
-    if (query_form_ == 0 && key_form_ == 0 && chance(0.5)) lengths_k_ = lengths_q_;
+    const bool may_be_alike = query_form_ == 0 && key_form_ == 0 && !given_.streams_queries;
+    if (may_be_alike && chance(0.5)) lengths_k_ = lengths_q_;
     query_rows_ = rows_of(query_form_, lengths_q_, shared_q_);
     key_rows_ = rows_of(key_form_, lengths_k_, shared_k_);
     output_rows_ = query_form_ == 2 ? batch * shared_q_ : query_rows_;
@@ -209,11 +212,11 @@ class RandomProblem {
     }
   }
 
-  /// `same` is the length of every entry where the operand is not jagged.
-  std::vector<int64_t> random_lengths(int form, int64_t batch, int64_t same) {
+  /// `same` is the length of every entry where the operand is not jagged; others are drawn, `times` as long.
+  std::vector<int64_t> random_lengths(int form, int64_t batch, int64_t same, int64_t times = 1) {
     std::vector<int64_t> lengths(static_cast<std::size_t>(batch), same);
     if (form == 0) {
-      for (int64_t& length : lengths) length = random_length();
+      for (int64_t& length : lengths) length = times * random_length();
     }
     return lengths;
   }
@@ -226,7 +229,7 @@ class RandomProblem {
 
   void choose_mask() {
     auto side = [&] { return chance(0.3) ? int64_t{-1} : uniform(0, 100); };
-    if (chance(0.3))
+    if (given_.streams_queries || chance(0.3))
       mask_ = Mask::all();
     else if (chance(0.4))
       mask_ = Mask::causal();

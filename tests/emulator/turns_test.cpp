@@ -43,12 +43,20 @@ Dense numbers_of(const Rows& rows) {
   return numbers;
 }
 
+struct TurnsCase {
+  const char* name;
+  Mask mask;
+  int64_t longest = 330;  ///< of the sequences' queries
+};
+std::ostream& operator<<(std::ostream& stream, const TurnsCase& test) { return stream << test.name; }
+
 struct Problem {
   std::vector<int64_t> lengths_q, lengths_k;
   Mask mask;
   Rows query, key, value, grad_output;
 
-  explicit Problem(const Mask& mask_) : lengths_q{330, 64, 0, 90}, lengths_k{700, 300, 300, 0}, mask(mask_) {
+  explicit Problem(const TurnsCase& test)
+      : lengths_q{test.longest, 64, 0, 90}, lengths_k{700, 300, 300, 0}, mask(test.mask) {
     std::mt19937 random(7);
     query = drawn_rows(tokens(lengths_q), random);
     grad_output = drawn_rows(tokens(lengths_q), random);
@@ -165,13 +173,7 @@ double error_of(const Rows& rows, const Dense& expected) {
   return std::sqrt(errors / squares);
 }
 
-struct MaskCase {
-  const char* name;
-  Mask mask;
-};
-std::ostream& operator<<(std::ostream& stream, const MaskCase& test) { return stream << test.name; }
-
-class Turns : public testing::TestWithParam<MaskCase> {
+class Turns : public testing::TestWithParam<TurnsCase> {
  protected:
   static constexpr int calls = 8;  ///< each in an order of its own
 
@@ -188,22 +190,23 @@ class Turns : public testing::TestWithParam<MaskCase> {
 };
 
 TEST_P(Turns, GiveTheGradientsOfTheDefinitionInAnyOrderOfCtas) {
-  const Problem problem(GetParam().mask);
+  const Problem problem(GetParam());
   const ReferenceGradients expected = problem.expected();
   for (int call = 0; call < calls; ++call) expect_right(computed(problem, false), expected);
 }
 
 TEST_P(Turns, GiveTheSameBitsInAnyOrderOfCtasWhereTheyHaveOne) {
-  const Problem problem(GetParam().mask);
+  const Problem problem(GetParam());
   const Results first = computed(problem, true);
   expect_right(first, problem.expected());
   for (int call = 1; call < calls; ++call) EXPECT_TRUE(computed(problem, true) == first) << "call " << call;
 }
 
-INSTANTIATE_TEST_SUITE_P(Masks, Turns,
-                         testing::Values(MaskCase{"none", {}}, MaskCase{"causal", Mask::causal()},
-                                         MaskCase{"window", Mask::window(280, 20)}),
-                         [](const testing::TestParamInfo<MaskCase>& tested) { return tested.param.name; });
+INSTANTIATE_TEST_SUITE_P(Problems, Turns,
+                         testing::Values(TurnsCase{"none", {}}, TurnsCase{"causal", Mask::causal()},
+                                         TurnsCase{"window", Mask::window(280, 20)},
+                                         TurnsCase{"in_tiles_of_128_queries", {}, 1900}),
+                         [](const testing::TestParamInfo<TurnsCase>& tested) { return tested.param.name; });
 
 }  // namespace
 }  // namespace gdpa::test

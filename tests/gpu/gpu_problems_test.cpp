@@ -30,11 +30,13 @@ struct Configuration {
   const char* function;
   Accuracy accuracy = Accuracy::fast;
   Products products = Products::of_type;
+  bool streams_queries = false;
 };
 
 std::string name_of(const Configuration& c) {
-  std::string text = fmt::format("{}_{}_{}_{}_{}", c.products == Products::tf32 ? "tf32" : name(c.dtype), c.head_dim,
-                                 c.head_dim_v, c.function, c.accuracy == Accuracy::fast ? "fast" : "exact");
+  std::string text =
+      fmt::format("{}_{}_{}_{}_{}{}", c.products == Products::tf32 ? "tf32" : name(c.dtype), c.head_dim, c.head_dim_v,
+                  c.function, c.accuracy == Accuracy::fast ? "fast" : "exact", c.streams_queries ? "_streams" : "");
   for (char& letter : text) {
     if (std::isalnum(static_cast<unsigned char>(letter)) == 0) letter = '_';
   }
@@ -76,6 +78,8 @@ const std::vector<Configuration>& configurations() {
       {fp32, 40, 16, "silu", fast, Products::tf32},
       {fp32, 128, 128, "relu2", fast, Products::tf32},
       {fp32, 256, 192, "identity", fast, Products::tf32},
+      {bf16, 64, 64, "gelu", fast, Products::of_type, true},
+      {fp16, 48, 32, "silu", fast, Products::of_type, true},
   };
   return all;
 }
@@ -196,7 +200,8 @@ class GpuProblems : public testing::TestWithParam<std::size_t> {
                                  .function = fixed.function,
                                  .head_dim = fixed.head_dim,
                                  .head_dim_v = fixed.head_dim_v,
-                                 .gap_unit = seed / 2 % 2 == 0 ? 8 : 1});
+                                 .gap_unit = seed / 2 % 2 == 0 ? 8 : 1,
+                                 .streams_queries = fixed.streams_queries});
     const std::size_t guard = (GetParam() + seed + seed / 2 + seed / 4) % 2 == 0 ? 4096 : 0;
     SCOPED_TRACE(fmt::format("seed {}: {}", seed, problem.describe()));
     Strided grad_output = problem.grad_output();
