@@ -485,11 +485,12 @@ struct Differentiating {
     }
   }
 
-  /// Where scores do not count, f' is 0 too: dS is 0 then, but for gradients that are not finite.
+  /// Where scores do not count P is 0; and f', unless dS of each part is masked itself: dS is 0 then, but for gradients
+  /// that are not finite.
   template <int part>
   __device__ __forceinline__ void mask(const KeptQueries& kept) {
     kept.mask(weights + part * part_steps);
-    kept.mask(scores[part]);
+    if constexpr (parts == 1) kept.mask(scores[part]);
   }
 
   /// dS = dP * f', in the registers of dP.
@@ -655,19 +656,23 @@ struct Differentiating {
     if constexpr (part + 1 < parts) {
       issue_scores(step.number, number, part + 1);
       wait_for_products<1>();
-      apply_derivative<part>();
-      write_grad_scores<part>(number);
+      end_part<part>(step, number);
       issue_grad_weights(number, part + 1);
       wait_for_products<1>();
       weigh<part + 1>(step, number);
     } else {
       wait_for_products<0>();
       if (step.is(Step::ends) && leads()) plan.value_free()[0].arrive();
-      if constexpr (parts > 1) {
-        apply_derivative<part>();
-        write_grad_scores<part>(number);
-      }
+      if constexpr (parts > 1) end_part<part>(step, number);
     }
+  }
+
+  /// dS of a part, 0 where scores do not count.
+  template <int part>
+  __device__ __forceinline__ void end_part(const Step& step, int number) {
+    apply_derivative<part>();
+    if (!step.is(Step::full)) kept_queries(step, number, part).mask(grad_weights);
+    write_grad_scores<part>(number);
   }
 
   /// S, dP, P and f' of a step before which nothing is under way.

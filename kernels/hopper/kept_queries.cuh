@@ -1,6 +1,6 @@
 // Which scores count, of those that a warpgroup of backward holds transposed: where a tile is cut by the mask or by the
-// end of a sequence, weights are selected to 0 after f, whatever f gives. So is dS in wide_backward.cuh. It is f' in
-// backward.cuh, and dS is 0 then but for gradients that are not finite.
+// end of a sequence, weights are selected to 0 after f, whatever f gives. So is dS, but in backward.cuh with tiles of 64
+// queries: f' is 0 there, and dS then, but for gradients that are not finite.
 #pragma once
 
 #include "common/sequence.cuh"

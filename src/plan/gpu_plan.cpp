@@ -135,7 +135,7 @@ class Planner {
   GpuPlan hopper_backward(KernelSpec& kernel) {
     constexpr int64_t places_of_a_cta = 64;
     const bool is_wide = hopper::is_wide(kernel.head_dim, kernel.head_dim_v);
-    choose_hopper_backward_tiles(kernel, problem_.mask,
+    choose_hopper_backward_tiles(kernel, function_, problem_.mask,
                                  problem_.shares_keys() ? problem_.rows_q : queries_.mean_length());
     kernel.reduce_grad_query = false;
     const bool all_direct = is_all_direct(problem_, gpu_);

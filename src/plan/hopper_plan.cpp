@@ -169,9 +169,11 @@ bool is_all_direct(const Problem& problem, const Gpu& gpu) {
   return hopper::is_direct(problem.mask, length, direct_keys(problem, gpu));
 }
 
-void choose_hopper_backward_tiles(KernelSpec& kernel, const Mask& mask, int64_t mean_queries) {
+void choose_hopper_backward_tiles(KernelSpec& kernel, FunctionRegisters function, const Mask& mask,
+                                  int64_t mean_queries) {
   constexpr int64_t worth_large_tiles = 512;  // else too many are the only one of a sequence, or half of one
-  const bool is_large = widest(kernel) <= 64 && mask.keeps_all() && mean_queries >= worth_large_tiles;
+  const bool has_registers = widest(kernel) <= 64 && function == FunctionRegisters::few;
+  const bool is_large = has_registers && mask.keeps_all() && mean_queries >= worth_large_tiles;
   kernel.family = KernelFamily::hopper;
   kernel.tile_queries = is_large ? hopper::most_backward_tile_queries : hopper::backward_tile_queries;
   const bool is_wide = hopper::is_wide(kernel.head_dim, kernel.head_dim_v);

@@ -19,9 +19,10 @@ std::string why_not_hopper(const Problem& problem, const Gpu& gpu, const KernelS
 void choose_hopper_tiles(KernelSpec& kernel, int64_t most_queries, int64_t mean_keys);
 
 /// The same of a backward kernel, for queries of this mean length, or all of them where the batch shares the keys. With
-/// head dims up to 64 there are registers for tiles of 128 queries; sequences must be long for that, and a window would
-/// make tiles of keys wait for each other.
-void choose_hopper_backward_tiles(KernelSpec& kernel, const Mask& mask, int64_t mean_queries);
+/// head dims up to 64 there are registers for tiles of 128 queries, unless the function needs many; sequences must be
+/// long for that, and a window would make tiles of keys wait for each other.
+void choose_hopper_backward_tiles(KernelSpec& kernel, FunctionRegisters function, const Mask& mask,
+                                  int64_t mean_queries);
 
 /// Up to how many keys of a sequence one CTA takes in backward, so that it stores dQ at once: four tiles where there
 /// are many sequences for each CTA, two where there is one, else one tile; none where the batch shares the queries,

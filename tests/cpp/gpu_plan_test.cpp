@@ -265,6 +265,9 @@ TEST(GpuPlan, TheHopperBackwardTakesTwiceAsManyQueriesAtOnceWhereSequencesAreLon
     }
   };
   expect_tile(problem, 128);
+  const GpuPlan of_long_function =
+      gpu_plan(problem, Gpu{}, FunctionRegisters::many, true, Float32Products::three, TensorMaps::available);
+  EXPECT_EQ(of_long_function.steps[1].kernel.tile_queries, 64);
   Problem deterministic = problem;
   deterministic.deterministic = true;
   expect_tile(deterministic, 128);

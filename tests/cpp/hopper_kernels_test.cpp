@@ -184,7 +184,8 @@ std::ostream& operator<<(std::ostream& stream, const BackwardCase& test) {
 
 /// The kernels of backward for such a problem, in the order in which they run.
 std::vector<plan::KernelSpec> backward_kernels(DType dtype, int64_t head_dim, int64_t head_dim_v,
-                                               const Activation& activation, BackwardOptions options = {}) {
+                                               const Activation& activation, Accuracy accuracy = Accuracy::fast,
+                                               BackwardOptions options = {}) {
   Problem problem;
   problem.direction = Direction::backward;
   problem.dtype = dtype;
@@ -197,8 +198,9 @@ std::vector<plan::KernelSpec> backward_kernels(DType dtype, int64_t head_dim, in
   problem.head_dim_v = head_dim_v;
   problem.rows_q = options.queries * problem.batch;
   problem.rows_k = 2048 * problem.batch;
-  plan::GpuPlan plan = plan::gpu_plan(problem, plan::Gpu{}, plan::FunctionRegisters::few, true,
-                                      plan::Float32Products::three, plan::TensorMaps::available);
+  plan::GpuPlan plan =
+      plan::gpu_plan(problem, plan::Gpu{}, plan::registers_of(activation.function().value_and_derivative(), accuracy),
+                     true, plan::Float32Products::three, plan::TensorMaps::available);
   if (activation.function().has_guards()) plan::leave_guards_out(plan);
   std::vector<plan::KernelSpec> kernels;
   for (const plan::GpuStep& step : plan.steps) {
@@ -230,7 +232,7 @@ class HopperBackwardKernel : public testing::TestWithParam<BackwardCase> {
     if (test.again) instructions.push_back(*test.again);
     std::size_t pass = 0;
     for (const plan::KernelSpec& kernel :
-         backward_kernels(test.dtype, test.head_dim, test.head_dim_v, activation, test.options)) {
+         backward_kernels(test.dtype, test.head_dim, test.head_dim_v, activation, test.accuracy, test.options)) {
       if (!has_function(kernel.kind)) continue;
       ASSERT_LT(pass, instructions.size());
       for (const jit::Nvrtc& nvrtc : compilers()) {
@@ -376,7 +378,7 @@ TEST(HopperBackward, TheKernelsBesideItKeepEverythingInRegisters) {
       const bool is_plain = options.key_form == Form::jagged && !options.deterministic;
       if (head_dim > 128 && !is_plain) continue;  // the portable kernels have these
       for (const plan::KernelSpec& kernel :
-           backward_kernels(dtype, head_dim, head_dim_v, Activation("silu"), options)) {
+           backward_kernels(dtype, head_dim, head_dim_v, Activation("silu"), Accuracy::fast, options)) {
         if (has_function(kernel.kind)) continue;
         for (const jit::Nvrtc& nvrtc : compilers()) {
           const jit::Compiled compiled = compile(nvrtc, kernel, Activation("silu"), Accuracy::fast);
