@@ -121,9 +121,10 @@ struct BackwardPlan {
   static constexpr int value_barriers_at = key_barriers_at + 2 * key_barriers;
   static constexpr int score_barriers_at = value_barriers_at + 2 * Barrier::bytes;
   static constexpr int staging_barriers_at = score_barriers_at + 2 * Barriers<score_stages>::bytes;
-  static constexpr int turns_at = staging_barriers_at + 3 * warpgroups * Barrier::bytes;
+  static constexpr int turns_at = staging_barriers_at + 4 * warpgroups * Barrier::bytes;
   static constexpr int steps_at = turns_at + HeldTurns::bytes;
-  static constexpr int shared_bytes = steps_at + Config::stages * static_cast<int>(sizeof(Step));
+  static constexpr int sums_taken_at = steps_at + Config::stages * static_cast<int>(sizeof(Step));
+  static constexpr int shared_bytes = sums_taken_at + static_cast<int>(sizeof(unsigned));
   static_assert(shared_bytes <= 227 * 1024, "more than a CTA can have");
 
   unsigned char* memory;
@@ -165,8 +166,16 @@ struct BackwardPlan {
   __device__ Barrier sums_have_come(int warpgroup) const {
     return {at(staging_barriers_at + (2 * warpgroups + warpgroup) * Barrier::bytes)};
   }
+  __device__ Barrier sums_are_read(int warpgroup) const {
+    return {at(staging_barriers_at + (3 * warpgroups + warpgroup) * Barrier::bytes)};
+  }
 
   __device__ HeldTurns turns() const { return HeldTurns::at(memory + turns_at); }
+
+  /// Whether sums have come to the staging places an odd number of times: the sender's, who has no register for it.
+  __device__ volatile unsigned& sums_taken() const {
+    return *reinterpret_cast<volatile unsigned*>(memory + sums_taken_at);
+  }
 
   /// As long as its buffer of Q.
   __device__ Step& step(int number) const {
@@ -188,8 +197,10 @@ struct BackwardPlan {
       staged(warpgroup).initialise(warpgroup_threads / 32);
       staging_free(warpgroup).initialise(1);
       sums_have_come(warpgroup).initialise(1);
+      sums_are_read(warpgroup).initialise(warpgroup_threads);
     }
     turns().initialise();
+    sums_taken() = 0;
     next_is_due().initialise(1);
     tiles().filled.initialise(key_tile_words);
     tiles().free.initialise(warpgroups * warpgroup_threads + ring_readers);
@@ -253,6 +264,18 @@ __device__ void load_operands(const BackwardArguments& arguments, const Backward
   query_filled().arrive();
   wait_for_turn(plan.grad_output_free(), step, 1);
   grad_output_filled().arrive();
+}
+
+/// Before sums come to the staging places again. They were read long ago, since dQ has left from where they were; this
+/// is for racecheck, which does not see that. By the sender.
+template <class Config>
+__device__ __forceinline__ void wait_for_read_sums(const BackwardPlan<Config>& plan) {
+  const unsigned parity = plan.sums_taken() ^ 1;
+#pragma unroll
+  for (int warpgroup = 0; warpgroup < BackwardPlan<Config>::warpgroups; ++warpgroup) {
+    plan.sums_are_read(warpgroup).wait(parity);
+  }
+  plan.sums_taken() = parity;
 }
 
 /// The sender: gradients from the staging places to where they go. What one holds is on its way while the other is
@@ -320,6 +343,7 @@ __device__ void send_gradients(const BackwardArguments& arguments, const Backwar
         wait_for_turn(plan.turns().come, step);
       }
       if (is == GradQuery::ends_sums) {
+        wait_for_read_sums(plan);
 #pragma unroll 1
         for (int warpgroup = 0; warpgroup < Plan::warpgroups; ++warpgroup) {
           const Barrier have_come = plan.sums_have_come(warpgroup);
@@ -375,7 +399,6 @@ struct Differentiating {
   using GradQueryProduct = WarpgroupProduct<Element, Plan::grad_query_columns>;
   static constexpr int turn_barrier = 1;  ///< numbered; one for each warpgroup's turn to issue
   static constexpr int turn_threads = Plan::warpgroups * warpgroup_threads;
-  static constexpr int sums_barrier = turn_barrier + Plan::warpgroups;  ///< numbered; of each warpgroup for itself
 
   const BackwardArguments& arguments;
   const Plan& plan;
@@ -527,13 +550,16 @@ struct Differentiating {
     const int turn = step.flags / Step::turn;
     if (!step.is(Step::summed)) {
       if (Config::sums_begun && step.is(Step::taken)) {
-        plan.sums_have_come(warpgroup).wait(step.is(Step::odd) ? 1 : 0);
+        const unsigned parity = step.is(Step::odd) ? 1 : 0;
+        plan.sums_have_come(warpgroup).wait(parity);
         for_all_staged_sums(turn, [](unsigned at, float* sums) {
           const uint2 before = load_shared_pair(at);
           sums[0] += __uint_as_float(before.x);
           sums[1] += __uint_as_float(before.y);
         });
-        named_wait(sums_barrier + warpgroup, warpgroup_threads);  // dQ takes their place
+        const Barrier are_read = plan.sums_are_read(warpgroup);
+        are_read.arrive();
+        are_read.wait(parity);  // dQ takes their place
       }
       stage_rounded<typename Plan::GradQueryTile>(grad_query, arguments.scale * tile_of(step).out_scale, 0,
                                                   Plan::grad_query_columns);

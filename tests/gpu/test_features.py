@@ -362,17 +362,22 @@ def test_memory_beyond_results_is_the_sums_of_grad_query(deterministic: bool) ->
     tensors, cu_seqlens = operands(1024), offsets([200, 0, 1, 823])
     bytes_each = tensors[0].numel() * 2
     weights = torch.randn_like(tensors[0])
-    gc.collect()  # tensors of other tests must not go meanwhile
-    for _ in range(2):
+    gc.collect()
+    forward, backward = [], []
+    # What goes meanwhile makes it less: tensors of other tests, and results of the time before, which a thread of
+    # autograd may hold a while longer on a busy machine. So the most of several times counts.
+    for _ in range(5):
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         output = gdpa.varlen_attention(*tensors, cu_seqlens, cu_seqlens, deterministic=deterministic)
-        assert allocated_beyond(before) == bytes_each
+        forward.append(allocated_beyond(before))
         before = torch.cuda.memory_allocated()
         results = torch.autograd.grad(output, tensors, weights)
-        assert sums <= allocated_beyond(before) - 3 * bytes_each <= sums + beside
+        backward.append(allocated_beyond(before) - 3 * bytes_each)
         del output, results
+    assert max(forward) == bytes_each
+    assert sums <= max(backward) <= sums + beside
 
 
 def test_the_dense_function_counts_from_the_upper_left_on_the_gpu_too() -> None:
