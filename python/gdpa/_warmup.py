@@ -54,9 +54,10 @@ def warmup(
         arguments, keywords: as for the call. Kernels depend on types, head_dim, which operands are shared, the
             activation, accuracy, determinism and on whether rows begin at multiples of 16 bytes; on Hopper also on
             whether keys are few, 256 a sequence on average or less (512 where head_dim is at most 64), whether dense
-            or shared queries are 64 of a sequence at most, and, where head_dim is at most 64, whether queries are 512
-            of a sequence on average or more. They do not depend on other lengths, nor on scales, but that a function
-            like relu, where relu(c s) = c relu(s), has one kernel for a positive scale and one for others.
+            or shared queries are 64 of a sequence at most, and, where head_dim is at most 64 and there is no window,
+            whether queries are 512 of a sequence on average or more (or in all, where the batch shares the keys).
+            They do not depend on other lengths, nor on scales, but that a function like relu, where
+            relu(c s) = c relu(s), has one kernel for a positive scale and one for others.
         backward: compile the kernels of the gradients too.
         architecture: "sm_90a", "sm_80": fill the cache for a GPU that is not here; the tensors may then be on the CPU.
             Without it, tensors on the CPU have nothing to compile.
