@@ -9,6 +9,8 @@ MAKEFLAGS += --no-print-directory
 export CXX
 export CMAKE_CXX_COMPILER_LAUNCHER := ccache
 export CCACHE_DIR := $(CURDIR)/.cache/ccache
+# Object files are found again from another checkout of the same sources.
+export CCACHE_BASEDIR := $(CURDIR)
 # Where the tests find the NVRTC that PyTorch brings.
 export GDPA_SITE_PACKAGES = $(abspath $(wildcard .venv/lib/python3*/site-packages))
 # And the oldest one that they compile kernels with.
