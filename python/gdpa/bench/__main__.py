@@ -30,6 +30,7 @@ EXAMPLES = """examples:
   python -m gdpa.bench --training-step --device cuda --report
   python -m gdpa.bench --suite anchors --device cuda --report
   python -m gdpa.bench --suite hopper --systems gdpa --direction fwd --report fwd
+  python -m gdpa.bench --suite hopper --activation gelu_tanh "s * exp(-s * s)" --against older-build --json rows.jsonl
   python -m gdpa.bench --suite hopper --systems gdpa --direction bwd --report bwd
   python -m gdpa.bench --merge fwd/hopper-h200.json bwd/hopper-h200.json --report
   python -m gdpa.bench --lengths movielens --batch-limit 64 --head-dim 128 --mask causal --plot movielens.png
@@ -70,6 +71,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     what.add_argument(
         "--training-step", action="store_true",
         help="a step of a block (projections, attention, PFFN) on gdpa, padded, and with softmax; a minute on a GPU",
+    )  # fmt: skip
+    what.add_argument(
+        "--against", type=Path, metavar="FOLDER",
+        help="another build of gdpa, in FOLDER/gdpa: both are timed in turn, each in a process of its own",
     )  # fmt: skip
     what.add_argument("--suite", metavar="NAME", help="a built-in list of shapes; a wrong name shows the names")
     what.add_argument("--shapes", nargs="+", metavar="SHAPE", help="of the suite: names, numbers or ranges such as 3-7")
@@ -218,6 +223,23 @@ def run_cases(options: argparse.Namespace, device: Device, effort: Effort, syste
     return result
 
 
+def run_against(options: argparse.Namespace, device: Device, effort: Effort) -> None:
+    """A table of how much faster this build is than the other one, and the rows as JSON where --json asks for them."""
+    from gdpa.bench.against import COLUMNS, compare
+    from gdpa.bench.rows import print_not_run, print_table, write_json
+
+    work = []
+    for case in chosen_cases(options):
+        directions = [direction for direction in case.directions if options.direction in (direction, "both")]
+        work += [(case, directions)] if directions else []
+    rows, refusals = compare(work, options.against, str(device.torch_device), device.describe(), effort)
+    if options.json:
+        write_json(None if options.json == STANDARD_OUTPUT else options.json, rows)
+    if options.json != STANDARD_OUTPUT:
+        print_table(f"against {options.against}", COLUMNS, [row.cells() for row in rows], texts=5)
+    print_not_run(refusals)
+
+
 def say_first_calls(result: Result) -> None:
     from gdpa.bench.progress import in_words
 
@@ -338,6 +360,9 @@ def run(options: argparse.Namespace) -> int:
     if busy:
         print(busy, file=sys.stderr)
     effort = chosen_effort(options, device)
+    if options.against:
+        run_against(options, device, effort)
+        return 0
     report: Document
     if options.training_step:
         from gdpa.bench.training.step import Disagreement

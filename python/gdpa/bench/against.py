@@ -1,0 +1,140 @@
+"""Two builds of gdpa, timed in turn on the same cases: ``--against FOLDER``, where FOLDER/gdpa is the other build.
+
+Each build lives in a process of its own, because one process cannot load both. The processes take turns, so that both
+see the same clock and temperature of the GPU: one after the other in one run would be off by several percent. A row has
+the median of the ratios of the rounds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import gdpa
+from gdpa.bench.cases import Case
+from gdpa.bench.measure import Effort
+from gdpa.bench.progress import Progress
+from gdpa.bench.rows import Refused
+
+WORKER = Path(__file__).with_name("against_worker.py")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One case in one direction: milliseconds of a call of each build, medians, and how much faster this build is."""
+
+    direction: str
+    device: str
+    shape: str | None
+    dtype: str
+    activation: str
+    mask: str
+    d: int
+    other_ms: float
+    ms: float
+    speed_up: float  # median over the rounds of other time / this time
+    rounds: list[float]  # the ratio of each round
+
+    def cells(self) -> tuple[str, ...]:
+        ratios = " ".join(f"{ratio:.3f}" for ratio in self.rounds)
+        numbers = (f"{self.other_ms:.3f}", f"{self.ms:.3f}", f"{self.speed_up:.3f}", ratios)
+        return (self.direction, self.shape or "", self.dtype, self.activation, self.mask, str(self.d), *numbers)
+
+
+COLUMNS = ("", "shape", "dtype", "f", "mask", "d", "other ms", "this ms", "speed-up", "of each round")
+
+
+class Build:
+    """A process that times one build of gdpa."""
+
+    def __init__(self, folder: Path, device: str) -> None:
+        paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+        self._process = subprocess.Popen(
+            [sys.executable, str(WORKER), device],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        loaded = Path(self._answer()["gdpa"])
+        if folder.resolve() not in loaded.resolve().parents:
+            raise ValueError(f"--against: expected the package gdpa in {folder}, got {loaded}; name its parent folder")
+
+    def ask(self, **question: Any) -> dict[str, Any]:
+        """Raises RuntimeError with what the build said where it cannot do what is asked."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(question) + "\n")
+        self._process.stdin.flush()
+        answer = self._answer()
+        if "refused" in answer:
+            raise RuntimeError(answer["refused"])
+        return answer
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise OSError(f"--against: a timing process ended with status {self._process.wait()}; its error is above")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def close(self) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+
+def question_of(case: Case) -> dict[str, Any]:
+    names = ("lengths_q", "lengths_k", "shared_q", "shared_kv", "heads", "head_dim", "dtype", "activation", "window")
+    return {name: getattr(case, name) for name in (*names, "deterministic")}
+
+
+def compare_case(case: Case, direction: str, builds: Sequence[Build], effort: Effort, device: str) -> Comparison:
+    """`builds` are the other one and this one. The order changes from round to round."""
+    times: list[list[float]] = [[], []]
+    for turn in range(effort.rounds):
+        for index in (0, 1) if turn % 2 == 0 else (1, 0):
+            answer = builds[index].ask(time=direction, seconds=effort.seconds / effort.rounds)
+            times[index].append(median(answer["times"]))
+    ratios = [other / this for other, this in zip(*times, strict=True)]
+    return Comparison(
+        direction, device, case.name, case.dtype, case.activation, case.mask, case.head_dim,
+        median(times[0]) * 1e3, median(times[1]) * 1e3, median(ratios), ratios,
+    )  # fmt: skip
+
+
+def compare(
+    work: Sequence[tuple[Case, Sequence[str]]], folder: Path, device: str, described: str, effort: Effort
+) -> tuple[list[Comparison], list[Refused]]:
+    """Every case in each of its directions, and what one of the builds refused."""
+    rows: list[Comparison] = []
+    refusals: list[Refused] = []
+    progress = Progress(len(work))
+    builds: list[Build] = []
+    try:
+        builds += [Build(folder, device)]
+        builds += [Build(Path(gdpa.__file__).parents[1], device)]
+        for case, directions in work:
+            for number, direction in enumerate(directions):
+                progress(number / len(directions), f"{case.name or 'case'} {case.activation} {direction}")
+                try:
+                    if number == 0:
+                        for build in builds:
+                            build.ask(prepare=question_of(case))
+                    rows.append(compare_case(case, direction, builds, effort, described))
+                except RuntimeError as refused:
+                    refusals.append(Refused("gdpa", direction, str(refused), case.name))
+            progress.finish_case()
+    finally:
+        for build in builds:
+            build.close()
+    progress.finish()
+    return rows, refusals

@@ -1,0 +1,46 @@
+"""Two builds of gdpa timed in turn: `python -m gdpa.bench --against FOLDER`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import gdpa
+from gdpa.bench import __main__ as bench
+
+PACKAGE = Path(gdpa.__file__).parent
+CASE = ["--lengths", "3,0,17", "--head-dim", "16", "--dtype", "fp32", "--device", "cpu", "--seconds", "0.003"]
+
+
+def other_build(folder: Path, *, broken: bool = False) -> Path:
+    """A copy of this build of gdpa, or one whose attention fails."""
+    shutil.copytree(PACKAGE, folder / "gdpa", symlinks=True)
+    if broken:
+        with (folder / "gdpa" / "__init__.py").open("a") as file:
+            file.write("\n\ndef varlen_attention(*args, **keywords):\n    raise ValueError('an older build')\n")
+    return folder
+
+
+def test_a_row_has_both_builds_and_their_ratio(tmp_path: Path) -> None:
+    other, rows_file = other_build(tmp_path / "other"), tmp_path / "rows.jsonl"
+    assert bench.main([*CASE, "--activation", "silu", "--against", str(other), "--json", str(rows_file)]) == 0
+    rows = [json.loads(line) for line in rows_file.read_text().splitlines()]
+    assert [row["direction"] for row in rows] == ["fwd", "bwd"]
+    for row in rows:
+        assert row["activation"] == "silu" and row["ms"] > 0 and row["other_ms"] > 0
+        assert len(row["rounds"]) == 3
+        assert row["speed_up"] == sorted(row["rounds"])[1]
+
+
+def test_the_other_build_is_the_one_that_is_timed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = other_build(tmp_path / "other", broken=True)
+    assert bench.main([*CASE, "--direction", "fwd", "--against", str(other)]) == 0
+    assert "ValueError: an older build" in capsys.readouterr().out
+
+
+def test_a_folder_without_gdpa_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.main([*CASE, "--against", str(tmp_path)]) == 2
+    assert f"expected the package gdpa in {tmp_path}" in capsys.readouterr().err
