@@ -16,6 +16,7 @@ struct CompiledKernel {
   GpuKernel kernel;
   bool was_cached = false;  ///< in the kernel cache on disk, or in this process
   double seconds = 0;       ///< that finding or compiling it took
+  std::string compiler;     ///< the version of the NVRTC that compiled it: "13.2.86"
   std::string source;       ///< the CUDA C++ that was generated for it
   std::string image;        ///< the cubin
 };

@@ -17,11 +17,8 @@
 
 #include "cuda/source.h"
 #include "gdpa/error.h"
-#include "gdpa/version.h"
-#include "jit/cache.h"
 #include "jit/cubin.h"
-#include "jit/headers.h"
-#include "jit/nvrtc.h"
+#include "jit/images.h"
 
 namespace gdpa::cuda {
 namespace {
@@ -88,57 +85,37 @@ Registry& registry() {
   return kernels;
 }
 
-const jit::Nvrtc& nvrtc() {
-  static const jit::Nvrtc compiler = jit::Nvrtc::open();
-  return compiler;
-}
-
-/// Everything that an image depends on: versions, architecture, the source and the headers that it includes.
-std::string cache_key(const std::string& source, const std::string& architecture) {
-  std::string key =
-      fmt::format("gdpa {} NVRTC {}.{} {}\n{}", GDPA_VERSION, nvrtc().major(), nvrtc().minor(), architecture, source);
-  for (const jit::Header& header : jit::embedded_headers()) key += "\n// " + header.name + "\n" + header.text;
-  return key;
-}
-
 void warn_once(const std::string& warning) {
   static std::once_flag once;
   if (!warning.empty()) std::call_once(once, [&] { fmt::print(stderr, "gdpa: {}\n", warning); });
 }
 
-[[noreturn]] void throw_damaged(const std::string& what) {
+int constant_of(const jit::Cubin& cubin, const char* name, const std::string& compiler) {
+  if (const std::optional<int> value = cubin.constant(name)) return *value;
   throw Error(
       ErrorKind::runtime,
-      fmt::format("expected a cubin that says its {}, got one that does not; this NVRTC ({}.{}) is not known to "
+      fmt::format("expected a cubin that says its {}, got one that does not; NVRTC {}, which made it, is not known to "
                   "gdpa: set GDPA_NVRTC to another",
-                  what, nvrtc().major(), nvrtc().minor()));
-}
-
-int constant_of(const jit::Cubin& cubin, const char* name) {
-  const std::optional<int> value = cubin.constant(name);
-  if (!value) throw_damaged(name);
-  return *value;
+                  name, compiler));
 }
 
 CompiledKernel compile_one(const plan::KernelSpec& spec, const activation::Function& function, Accuracy accuracy,
                            const std::string& architecture) {
-  static const jit::Cache cache(jit::CacheSettings::from_environment());
+  static const jit::Images images(jit::CacheSettings::from_environment());
   const auto start = std::chrono::steady_clock::now();
   CompiledKernel compiled;
   compiled.source = kernel_source(spec, function, accuracy);
-  jit::Cache::Result result = cache.find_or_build(cache_key(compiled.source, architecture), [&] {
-    const jit::Compiled fresh = nvrtc().compile({compiled.source, function.text()}, architecture);
-    return std::string(fresh.cubin.begin(), fresh.cubin.end());
-  });
+  jit::Cache::Result result = images.find_or_compile({compiled.source, function.text()}, architecture);
   warn_once(result.warning);
   compiled.image = std::move(result.image);
+  compiled.compiler = std::move(result.version);
   compiled.was_cached = result.was_cached;
   const jit::Cubin cubin(compiled.image);
   GpuKernel& kernel = compiled.kernel;
   kernel.name = describe(spec);
   kernel.architecture = architecture;
-  kernel.threads = constant_of(cubin, SourceNames::threads);
-  kernel.shared_bytes = constant_of(cubin, SourceNames::shared_bytes) + cubin.static_shared_bytes();
+  kernel.threads = constant_of(cubin, SourceNames::threads, compiled.compiler);
+  kernel.shared_bytes = constant_of(cubin, SourceNames::shared_bytes, compiled.compiler) + cubin.static_shared_bytes();
   kernel.registers = cubin.registers().value_or(0);
   kernel.local_bytes = cubin.local_bytes().value_or(0);
   compiled.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -146,22 +123,22 @@ CompiledKernel compile_one(const plan::KernelSpec& spec, const activation::Funct
 }
 
 /// What the driver says of an image that it cannot load is a number; which versions met is what helps.
-void check_loaded(Status status) {
+void check_loaded(Status status, const std::string& compiler) {
   if (status == success) return;
-  check(status, fmt::format("loading a kernel that NVRTC {}.{} made, with a driver for CUDA {} (NVRTC's first number "
+  check(status, fmt::format("loading a kernel that NVRTC {} made, with a driver for CUDA {} (NVRTC's first number "
                             "may not be the larger one; see gdpa doctor)",
-                            nvrtc().major(), nvrtc().minor(), version_of(Driver::get()))
+                            compiler, version_of(Driver::get()))
                     .c_str());
 }
 
-LoadedKernel load(const std::string& image) {
+LoadedKernel load(const CompiledKernel& compiled) {
   const Driver& driver = Driver::get();
-  const jit::Cubin cubin(image);
+  const jit::Cubin cubin(compiled.image);
   LoadedKernel kernel;
-  kernel.threads = static_cast<unsigned>(constant_of(cubin, SourceNames::threads));
-  kernel.shared_bytes = static_cast<unsigned>(constant_of(cubin, SourceNames::shared_bytes));
+  kernel.threads = static_cast<unsigned>(constant_of(cubin, SourceNames::threads, compiled.compiler));
+  kernel.shared_bytes = static_cast<unsigned>(constant_of(cubin, SourceNames::shared_bytes, compiled.compiler));
   Module module = nullptr;
-  check_loaded(driver.module_load(&module, image.data()));
+  check_loaded(driver.module_load(&module, compiled.image.data()), compiled.compiler);
   check(driver.module_kernel(&kernel.handle, module, SourceNames::kernel), "loading a kernel");
   check(driver.kernel_set_attribute(kernel.handle, KernelAttribute::max_dynamic_shared_bytes,
                                     static_cast<int>(kernel.shared_bytes)),
@@ -230,7 +207,7 @@ std::vector<const LoadedKernel*> find_kernels(const std::vector<plan::GpuStep>& 
   for (std::size_t i = 0; i < missing.size(); ++i) {
     if (look_up(missing[i].kernel) != nullptr) continue;  // twice in one call, or another thread was first
     Key key = key_of(missing[i].kernel, function, accuracy, device);
-    auto entry = std::make_unique<Entry>(Entry{std::string(key.function), load(compiled[i].image)});
+    auto entry = std::make_unique<Entry>(Entry{std::string(key.function), load(compiled[i])});
     key.function = entry->function;
     known.kernels.emplace(key, std::move(entry));
   }

@@ -1,5 +1,6 @@
 // The kernel cache on disk; see cache.h. An entry is: magic, version of this layout, length of key, length of image,
-// checksum of both, key, image.
+// checksum of both, key, image. The key in the file ends with the version of the compiler. The name of the file is the
+// hash of the key without that version, and the version in clear text, so that all versions of a key can be listed.
 #include "jit/cache.h"
 
 #include <fcntl.h>
@@ -28,6 +29,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view entry_suffix = ".gdpa";
+constexpr std::string_view record_suffix = ".record";
 constexpr std::string_view unfinished_suffix = ".part";
 constexpr auto unfinished_lifetime = std::chrono::hours(1);
 constexpr double share_kept_when_full = .8;
@@ -128,6 +130,24 @@ std::string hexadecimal(std::string_view key) {
   return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
 }
 
+std::string with_version(std::string_view key, std::string_view version) {
+  return fmt::format("{}\nNVRTC {}", key, version);
+}
+
+/// The numbers of a version, so that 13.10 is newer than 13.9.
+std::vector<int> numbers_of(std::string_view version) {
+  std::vector<int> numbers;
+  const char* at = version.data();
+  const char* const end = at + version.size();
+  while (at < end) {
+    int number = 0;
+    const auto [rest, error] = std::from_chars(at, end, number);
+    if (error == std::errc()) numbers.push_back(number);
+    at = std::max(rest, at) + 1;
+  }
+  return numbers;
+}
+
 bool ends_with(const fs::path& file, std::string_view suffix) {
   return std::string_view(file.native()).ends_with(suffix);
 }
@@ -155,20 +175,57 @@ CacheSettings CacheSettings::from_environment() {
 
 Cache::Cache(CacheSettings settings) : settings_(std::move(settings)) {}
 
-fs::path Cache::file_of(std::string_view key) const {
-  return settings_.folder / (hexadecimal(key) + std::string(entry_suffix));
+fs::path Cache::file_of(std::string_view key, std::string_view version) const {
+  return settings_.folder / fmt::format("{}-{}{}", hexadecimal(key), version, entry_suffix);
 }
 
-Cache::Result Cache::find_or_build(std::string_view key, const std::function<std::string()>& build) const {
-  const fs::path file = file_of(key);
-  const auto cached = [&]() -> std::optional<Result> {
-    std::optional<std::string> image = read(file, key);
-    if (!image) return std::nullopt;
-    std::error_code ignored;
-    fs::last_write_time(file, fs::file_time_type::clock::now(), ignored);  // by which shrink() chooses
-    return Result{std::move(*image), true, {}};
-  };
-  if (auto result = cached()) return std::move(*result);
+fs::path Cache::record_file_of(std::string_view key) const {
+  return settings_.folder / (hexadecimal(key) + std::string(record_suffix));
+}
+
+std::optional<Cache::Result> Cache::find(std::string_view key, std::string_view version) const {
+  const fs::path file = file_of(key, version);
+  std::optional<std::string> image = read(file, with_version(key, version));
+  if (!image) return std::nullopt;
+  std::error_code ignored;
+  fs::last_write_time(file, fs::file_time_type::clock::now(), ignored);  // by which shrink() chooses
+  return Result{std::move(*image), std::string(version), true, {}};
+}
+
+std::optional<Cache::Result> Cache::find_newest(std::string_view key) const {
+  const std::string prefix = hexadecimal(key) + "-";
+  std::vector<std::string> versions;
+  std::error_code error;
+  for (fs::directory_iterator it(settings_.folder, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (!name.starts_with(prefix) || !ends_with(name, entry_suffix)) continue;
+    versions.push_back(name.substr(prefix.size(), name.size() - prefix.size() - entry_suffix.size()));
+  }
+  std::sort(versions.begin(), versions.end(),
+            [](const std::string& a, const std::string& b) { return numbers_of(a) > numbers_of(b); });
+  for (const std::string& version : versions) {
+    if (auto result = find(key, version)) return result;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> Cache::read_record(std::string_view key) const {
+  const fs::path file = record_file_of(key);
+  std::optional<std::string> text = read(file, key);
+  std::error_code ignored;
+  if (text) fs::last_write_time(file, fs::file_time_type::clock::now(), ignored);
+  return text;
+}
+
+void Cache::write_record(std::string_view key, std::string_view text) const {
+  std::error_code ignored;
+  fs::create_directories(settings_.folder, ignored);
+  write(record_file_of(key), key, text);
+}
+
+Cache::Result Cache::find_or_build(std::string_view key, std::string_view version,
+                                   const std::function<std::string()>& build) const {
+  if (auto result = find(key, version)) return std::move(*result);
 
   std::error_code ignored;
   fs::create_directories(settings_.folder, ignored);
@@ -177,10 +234,10 @@ Cache::Result Cache::find_or_build(std::string_view key, const std::function<std
   const fs::path lock_file = settings_.folder / fmt::format("lock-{}", hexadecimal(key).substr(0, 2));
   const File lock(::open(lock_file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   if (lock && ::flock(lock.get(), LOCK_EX) == 0) {
-    if (auto result = cached()) return std::move(*result);
+    if (auto result = find(key, version)) return std::move(*result);
   }
-  Result result{build(), false, {}};
-  result.warning = write(file, key, result.image);
+  Result result{build(), std::string(version), false, {}};
+  result.warning = write(file_of(key, version), with_version(key, version), result.image);
   shrink();
   return result;
 }
@@ -220,7 +277,7 @@ void Cache::shrink() const {
     if (gone) continue;
     if (ends_with(it->path(), unfinished_suffix) && now - used > unfinished_lifetime) {
       fs::remove(it->path(), gone);  // left by a process that was killed
-    } else if (ends_with(it->path(), entry_suffix)) {
+    } else if (ends_with(it->path(), entry_suffix) || ends_with(it->path(), record_suffix)) {
       entries.push_back({it->path(), used, bytes});
       total += bytes;
     }

@@ -1,10 +1,12 @@
-// The kernel cache on disk: what NVRTC made, kept per user, keyed by everything that it depends on. An entry is trusted
-// only after its whole key and its checksum have been compared; a damaged one is rebuilt.
+// The kernel cache on disk: the images that NVRTC compiled, kept per user. The key of an image is everything that it
+// depends on, except the version of the compiler, which is kept next to the key. An entry is trusted only after its
+// whole key and its checksum have been compared; a damaged one is rebuilt.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -34,13 +36,24 @@ class Cache {
 
   struct Result {
     std::string image;
+    std::string version;  ///< of the compiler that made the image
     bool was_cached = false;
-    std::string warning;  ///< why the entry could not be kept, or empty: the image is good either way
+    std::string warning;  ///< why the entry could not be written, or empty: the image is good either way
   };
 
-  /// The image of `key`, built by `build` where the folder has none. Of many processes that ask for one key at a time,
-  /// one builds and the others wait for its entry.
-  Result find_or_build(std::string_view key, const std::function<std::string()>& build) const;
+  /// The image that a compiler of this version ("13.2.86") makes of `key`. `build` makes it where the folder has none.
+  /// Of many processes that ask for one key at a time, one builds and the others wait for its entry.
+  Result find_or_build(std::string_view key, std::string_view version, const std::function<std::string()>& build) const;
+
+  /// The image of `key` that the newest compiler made, or nothing where the folder has none of any version.
+  std::optional<Result> find_newest(std::string_view key) const;
+
+  /// A short text that was written under `key` by write_record, or nothing. Records are no kernels: they are not
+  /// counted by usage().
+  std::optional<std::string> read_record(std::string_view key) const;
+
+  /// Writes a record. A folder that cannot be written is no error: the record is then missing.
+  void write_record(std::string_view key, std::string_view text) const;
 
   /// Makes the folder if it can, and tries to write there.
   CacheUsage usage() const;
@@ -48,7 +61,9 @@ class Cache {
   const CacheSettings& settings() const { return settings_; }
 
  private:
-  std::filesystem::path file_of(std::string_view key) const;
+  std::filesystem::path file_of(std::string_view key, std::string_view version) const;
+  std::filesystem::path record_file_of(std::string_view key) const;
+  std::optional<Result> find(std::string_view key, std::string_view version) const;
   void shrink() const;
 
   CacheSettings settings_;

@@ -7,8 +7,11 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <regex>
+#include <sstream>
 
 #include "gdpa/error.h"
 #include "jit/headers.h"
@@ -25,47 +28,15 @@ std::string environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-/// One attempt after another to open the library, and a record of those that failed.
-class Search {
- public:
-  void* loaded() {
-    for (const char* soname : sonames) {
-      if (void* library = dlopen(soname, RTLD_NOW | RTLD_NOLOAD)) return library;
-    }
-    return nullptr;
+/// The texts between separators that are not empty.
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  std::istringstream stream(text);
+  for (std::string part; std::getline(stream, part, separator);) {
+    if (!part.empty()) parts.push_back(part);
   }
-
-  void* file(const std::string& path) {
-    tried_.push_back(path);
-    return dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  }
-
-  void* folder(const std::string& path) {
-    for (const char* soname : sonames) {
-      if (void* library = file(path + "/" + soname)) return library;
-    }
-    return nullptr;
-  }
-
-  void* packages(const std::string& site_packages) {
-    for (const char* lib : {"nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib"}) {
-      if (void* library = folder(site_packages + "/" + lib)) return library;
-    }
-    return nullptr;
-  }
-
-  void* loader_path() {
-    for (const char* soname : sonames) {
-      if (void* library = file(soname)) return library;
-    }
-    return nullptr;
-  }
-
-  std::string tried() const { return fmt::format("{}", fmt::join(tried_, "\n  ")); }
-
- private:
-  std::vector<std::string> tried_;
-};
+  return parts;
+}
 
 /// The folder of Python packages that this library was installed into, if it was (<folder>/gdpa/lib/libgdpa.so), and
 /// those of GDPA_SITE_PACKAGES.
@@ -75,20 +46,86 @@ std::vector<std::string> site_packages() {
   if (dladdr(reinterpret_cast<const void*>(&site_packages), &info) != 0 && info.dli_fname != nullptr) {
     result.push_back(std::filesystem::path(info.dli_fname).parent_path().parent_path().parent_path().string());
   }
-  const std::string folders = environment("GDPA_SITE_PACKAGES");
-  std::size_t begin = 0;
-  while (begin < folders.size()) {
-    const std::size_t end = std::min(folders.find(':', begin), folders.size());
-    if (end > begin) result.push_back(folders.substr(begin, end - begin));
-    begin = end + 1;
-  }
+  for (const std::string& folder : split(environment("GDPA_SITE_PACKAGES"), ':')) result.push_back(folder);
   return result;
 }
 
-void* named_by_user(const std::string& path) {
+/// What `ldconfig` found under a soname, read from the loader's own cache: the paths stand there as C strings. Opening
+/// the soname would say the same, but would load the library.
+std::vector<std::string> known_to_the_loader(const std::string& soname) {
+  std::ifstream file("/etc/ld.so.cache", std::ios::binary);
+  const std::string content{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  const std::string name = "/" + soname + '\0';
+  std::vector<std::string> paths;
+  for (std::size_t at = content.find(name); at != std::string::npos; at = content.find(name, at + 1)) {
+    const std::size_t begin = content.rfind('\0', at) + 1;
+    paths.push_back(content.substr(begin, at + name.size() - 1 - begin));
+  }
+  return paths;
+}
+
+/// The file of a library that the process has open already, or an empty string.
+std::string file_of_open(const char* soname) {
+  void* const library = dlopen(soname, RTLD_NOW | RTLD_NOLOAD);
+  if (library == nullptr) return {};
+  link_map* map = nullptr;
+  const std::string file = dlinfo(library, RTLD_DI_LINKMAP, &map) == 0 ? map->l_name : "";
+  dlclose(library);
+  return file;
+}
+
+/// Collects files that exist.
+class Search {
+ public:
+  void file(const std::string& path) {
+    std::error_code ignored;
+    if (std::filesystem::exists(path, ignored)) found_.push_back(path);
+    tried_.push_back(path);
+  }
+
+  void folder(const std::string& path) {
+    for (const char* soname : sonames) file(path + "/" + soname);
+  }
+
+  void everywhere() {
+    for (const char* soname : sonames) {
+      if (const std::string path = file_of_open(soname); !path.empty()) file(path);
+    }
+    for (const std::string& packages : site_packages()) {
+      for (const char* lib : {"nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib"}) folder(packages + "/" + lib);
+    }
+    for (const std::string& path : split(environment("LD_LIBRARY_PATH"), ':')) folder(path);
+    for (const char* soname : sonames) {
+      for (const std::string& path : known_to_the_loader(soname)) file(path);
+    }
+    for (const std::string& toolkit : {environment("CUDA_HOME"), std::string("/usr/local/cuda")}) {
+      if (!toolkit.empty()) folder(toolkit + "/lib64");
+    }
+  }
+
+  const std::vector<std::string>& found() const { return found_; }
+  const std::vector<std::string>& tried() const { return tried_; }
+
+ private:
+  std::vector<std::string> found_;
+  std::vector<std::string> tried_;
+};
+
+Search search_everywhere() {
   Search search;
-  void* const library = std::filesystem::is_directory(path) ? search.folder(path) : search.file(path);
-  if (library != nullptr) return library;
+  search.everywhere();
+  return search;
+}
+
+void* open_first(const std::vector<std::string>& files) {
+  for (const std::string& file : files) {
+    if (void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
+  }
+  return nullptr;
+}
+
+void* open_named_by_user(const std::string& path) {
+  if (void* const library = open_first(Nvrtc::files())) return library;
   const char* const reason = dlerror();
   throw Error(ErrorKind::runtime,
               fmt::format("GDPA_NVRTC is \"{}\", expected libnvrtc.so or the folder that holds it; {}; correct it or "
@@ -96,23 +133,17 @@ void* named_by_user(const std::string& path) {
                           path, reason == nullptr ? "it cannot be opened" : reason));
 }
 
-void* find() {
-  if (const std::string path = environment("GDPA_NVRTC"); !path.empty()) return named_by_user(path);
-  Search search;
-  if (void* library = search.loaded()) return library;
-  for (const std::string& folder : site_packages()) {
-    if (void* library = search.packages(folder)) return library;
-  }
-  if (void* library = search.loader_path()) return library;
-  for (const std::string& toolkit : {environment("CUDA_HOME"), std::string("/usr/local/cuda")}) {
-    if (toolkit.empty()) continue;
-    if (void* library = search.folder(toolkit + "/lib64")) return library;
-  }
+void* open_library() {
+  if (const std::string path = environment("GDPA_NVRTC"); !path.empty()) return open_named_by_user(path);
+  const Search search = search_everywhere();
+  if (void* const library = open_first(search.found())) return library;
+  // A loader may know places of its own, as the RPATH of the program.
+  if (void* const library = open_first({std::begin(sonames), std::end(sonames)})) return library;
   throw Error(
       ErrorKind::runtime,
       fmt::format("expected NVRTC, the compiler of GPU kernels (libnvrtc.so.13 or .12), but found none; install "
                   "PyTorch with CUDA or the CUDA toolkit, or set GDPA_NVRTC to the library. Tried:\n  {}",
-                  search.tried()));
+                  fmt::join(search.tried(), "\n  ")));
 }
 
 template <typename Pointer>
@@ -150,7 +181,20 @@ std::string line_at_fault(const Source& source, const std::string& log) {
 
 }  // namespace
 
-Nvrtc Nvrtc::open() { return Nvrtc(find()); }
+Nvrtc Nvrtc::open() { return Nvrtc(open_library()); }
+
+std::vector<std::string> Nvrtc::files() {
+  const std::string named = environment("GDPA_NVRTC");
+  if (named.empty()) return search_everywhere().found();
+  if (!std::filesystem::is_directory(named)) return {named};
+  Search search;
+  search.folder(named);
+  return search.found();
+}
+
+std::vector<std::string> Nvrtc::base_options(const std::string& architecture) {
+  return {"-arch=" + architecture, "-std=c++17", "-default-device"};
+}
 
 Nvrtc::Nvrtc(void* library) {
   resolve(library, "nvrtcVersion", functions_.version);
@@ -162,14 +206,35 @@ Nvrtc::Nvrtc(void* library) {
   resolve(library, "nvrtcGetCUBIN", functions_.cubin);
   resolve(library, "nvrtcGetProgramLogSize", functions_.log_size);
   resolve(library, "nvrtcGetProgramLog", functions_.log);
-  check(functions_.version(&major_, &minor_), "asking for its version");
+  resolve(library, "nvrtcGetPTXSize", functions_.ptx_size);
+  resolve(library, "nvrtcGetPTX", functions_.ptx);
+  int minor = 0;
+  check(functions_.version(&major_, &minor), "asking for its version");
+  version_ = fmt::format("{}.{}", major_, minor);
   link_map* map = nullptr;
   if (dlinfo(library, RTLD_DI_LINKMAP, &map) == 0) path_ = map->l_name;
+  version_ = build_version();
+}
+
+/// NVRTC answers "13.2" when it is asked. The PTX that it makes says more: "release 13.2, V13.2.86".
+std::string Nvrtc::build_version() const {
+  Program raw = nullptr;
+  check(functions_.create(&raw, "__global__ void empty() {}", source_name, 0, nullptr, nullptr), "taking a source");
+  const auto destroy = [this](Program* program) { functions_.destroy(program); };
+  const std::unique_ptr<Program, decltype(destroy)> program(&raw, destroy);
+  check(functions_.compile(raw, 0, nullptr), "compiling an empty kernel");
+  std::size_t size = 0;
+  check(functions_.ptx_size(raw, &size), "reading PTX");
+  std::string ptx(size, '\0');
+  check(functions_.ptx(raw, ptx.data()), "reading PTX");
+  static const std::regex pattern(R"(release [0-9.]+, V([0-9]+\.[0-9]+\.[0-9.]*[0-9]))");
+  std::smatch match;
+  return std::regex_search(ptx, match, pattern) ? match[1].str() : version_;
 }
 
 void Nvrtc::check(int result, const char* doing) const {
   if (result == 0) return;
-  throw Error(ErrorKind::runtime, fmt::format("NVRTC {}.{} ({}) failed while {}: {}", major_, minor_, path_, doing,
+  throw Error(ErrorKind::runtime, fmt::format("NVRTC {} ({}) failed while {}: {}", version_, path_, doing,
                                               functions_.error_string(result)));
 }
 
@@ -187,9 +252,10 @@ Compiled Nvrtc::compile(const Source& source, const std::string& architecture,
   const auto destroy = [this](Program* program) { functions_.destroy(program); };
   const std::unique_ptr<Program, decltype(destroy)> program(&raw, destroy);
 
-  const std::string target = "-arch=" + architecture;
-  std::vector<const char*> arguments = {target.c_str(), "-std=c++17", "-default-device"};
-  for (const std::string& option : options) arguments.push_back(option.c_str());
+  std::vector<std::string> all_options = base_options(architecture);
+  all_options.insert(all_options.end(), options.begin(), options.end());
+  std::vector<const char*> arguments;
+  for (const std::string& option : all_options) arguments.push_back(option.c_str());
   const int result = functions_.compile(raw, static_cast<int>(arguments.size()), arguments.data());
 
   Compiled compiled;
@@ -199,10 +265,9 @@ Compiled Nvrtc::compile(const Source& source, const std::string& architecture,
   check(functions_.log(raw, compiled.log.data()), "reading its log");
   while (!compiled.log.empty() && compiled.log.back() == '\0') compiled.log.pop_back();
   if (result != 0) {
-    throw Error(
-        ErrorKind::runtime,
-        fmt::format("NVRTC {}.{} ({}) could not compile \"{}\" for {}: {}\n{}{}", major_, minor_, path_, source.subject,
-                    architecture, functions_.error_string(result), line_at_fault(source, compiled.log), compiled.log));
+    throw Error(ErrorKind::runtime, fmt::format("NVRTC {} ({}) could not compile \"{}\" for {}: {}\n{}{}", version_,
+                                                path_, source.subject, architecture, functions_.error_string(result),
+                                                line_at_fault(source, compiled.log), compiled.log));
   }
   check(functions_.cubin_size(raw, &size), "reading the cubin");
   compiled.cubin.resize(size);

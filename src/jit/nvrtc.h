@@ -20,19 +20,27 @@ struct Compiled {
 /// A copy of libnvrtc. Safe to share between threads; it stays loaded until the process ends.
 class Nvrtc {
  public:
-  /// The first libnvrtc.so.13 or .12 that can be opened, of: the environment variable GDPA_NVRTC (a library, or the
-  /// folder that holds it; nothing else is tried where it is set), the one already in the process, the packages that
-  /// torch brings, beside the package that this library belongs to and in the folders of the environment variable
-  /// GDPA_SITE_PACKAGES (separated by colons), the loader's path, and the toolkit ($CUDA_HOME, /usr/local/cuda).
-  /// Throws Error (runtime) that lists where it looked.
+  /// Opens the first of files() that can be opened. Throws Error (runtime) that lists where it looked.
   static Nvrtc open();
+
+  /// The files named libnvrtc.so.13 or .12 that exist, in the order in which open() tries them; none is opened. The
+  /// places are: the environment variable GDPA_NVRTC (a library, or the folder that holds it; nothing else is looked
+  /// at where it is set), the library that the process has open already, the packages that torch brings, next to the
+  /// package that this library belongs to and in the folders of the environment variable GDPA_SITE_PACKAGES (separated
+  /// by colons), the dynamic loader's folders, and the toolkit ($CUDA_HOME, /usr/local/cuda).
+  static std::vector<std::string> files();
 
   const std::string& path() const { return path_; }
   int major() const { return major_; }
-  int minor() const { return minor_; }
+
+  /// The version with its build number, as in "13.2.86": what the compiled code depends on.
+  const std::string& version() const { return version_; }
+
+  /// The options of every compilation for an architecture, except the `options` of compile().
+  static std::vector<std::string> base_options(const std::string& architecture);
 
   /// Compiles for an architecture by its name ("sm_80", "sm_90a", "sm_100a"). Headers of kernels/ may be included.
-  /// `options` are added to the command line. Throws Error (runtime) with the log, the line at fault and the subject.
+  /// `options` are added to base_options(). Throws Error (runtime) with the log, the line at fault and the subject.
   Compiled compile(const Source& source, const std::string& architecture,
                    const std::vector<std::string>& options = {}) const;
 
@@ -48,14 +56,17 @@ class Nvrtc {
     int (*cubin)(Program, char*);
     int (*log_size)(Program, std::size_t*);
     int (*log)(Program, char*);
+    int (*ptx_size)(Program, std::size_t*);
+    int (*ptx)(Program, char*);
   };
 
   explicit Nvrtc(void* library);
   void check(int result, const char* doing) const;
+  std::string build_version() const;
 
   std::string path_;
   int major_ = 0;
-  int minor_ = 0;
+  std::string version_;
   Functions functions_{};
 };
 

@@ -117,7 +117,7 @@ Component nvrtc() {
   try {
     const auto found = jit::Nvrtc::open();
     component.found = true;
-    component.version = fmt::format("{}.{}", found.major(), found.minor());
+    component.version = found.version();
     component.location = found.path();
     component.advice = advice_on_versions(found);
   } catch (const Error& error) {

@@ -56,12 +56,12 @@ struct Instance {
 
 std::string name_of(const Instance& instance) {
   const KernelSpec& kernel = instance.kernel;
-  return fmt::format("{} ({} x {} warps, {} CTAs{}{}{}{}), {} {}, {}, NVRTC {}.{}", describe(kernel), kernel.warps,
+  return fmt::format("{} ({} x {} warps, {} CTAs{}{}{}{}), {} {}, {}, NVRTC {}", describe(kernel), kernel.warps,
                      kernel.column_warps, kernel.ctas, kernel.aligned ? ", aligned" : "",
                      kernel.reduce_grad_query ? ", reduce_grad_query" : "", kernel.keys_shared ? ", keys_shared" : "",
                      kernel.queries_shared ? ", queries_shared" : "", instance.function,
                      instance.accuracy == Accuracy::fast ? "fast" : "exact", instance.architecture,
-                     compilers()[instance.compiler].major(), compilers()[instance.compiler].minor());
+                     compilers()[instance.compiler].version());
 }
 
 /// The problems whose plans have all kinds of kernels.

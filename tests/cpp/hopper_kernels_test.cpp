@@ -236,7 +236,7 @@ class HopperBackwardKernel : public testing::TestWithParam<BackwardCase> {
       if (!has_function(kernel.kind)) continue;
       ASSERT_LT(pass, instructions.size());
       for (const jit::Nvrtc& nvrtc : compilers()) {
-        SCOPED_TRACE(fmt::format("NVRTC {}.{}, pass {}", nvrtc.major(), nvrtc.minor(), pass));
+        SCOPED_TRACE(fmt::format("NVRTC {}, pass {}", nvrtc.version(), pass));
         visit(compile(nvrtc, kernel, activation, test.accuracy), kernel, instructions[pass]);
       }
       ++pass;

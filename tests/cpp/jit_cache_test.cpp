@@ -21,6 +21,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+const std::string version = "13.0.88";
+
 /// A folder of its own for each test, removed afterwards.
 class JitCache : public testing::Test {
  protected:
@@ -74,8 +76,8 @@ TEST_F(JitCache, BuildsAnImageOnceAndReadsItAfterwards) {
     ++builds;
     return image_of("a");
   };
-  const auto first = cache().find_or_build("a", build);
-  const auto second = cache().find_or_build("a", build);
+  const auto first = cache().find_or_build("a", version, build);
+  const auto second = cache().find_or_build("a", version, build);
   EXPECT_FALSE(first.was_cached);
   EXPECT_TRUE(second.was_cached);
   EXPECT_EQ(builds, 1);
@@ -86,13 +88,51 @@ TEST_F(JitCache, BuildsAnImageOnceAndReadsItAfterwards) {
 
 TEST_F(JitCache, KeysThatDifferInOneCharacterAreDifferentEntries) {
   const auto cache = this->cache();
-  cache.find_or_build("sm_80", [] { return "80"; });
-  EXPECT_EQ(cache.find_or_build("sm_90", [] { return "90"; }).image, "90");
-  EXPECT_EQ(cache.find_or_build("sm_80", [] { return "wrong"; }).image, "80");
+  cache.find_or_build("sm_80", version, [] { return "80"; });
+  EXPECT_EQ(cache.find_or_build("sm_90", version, [] { return "90"; }).image, "90");
+  EXPECT_EQ(cache.find_or_build("sm_80", version, [] { return "wrong"; }).image, "80");
+}
+
+TEST_F(JitCache, AnImageIsThatOfTheVersionThatIsAskedFor) {
+  cache().find_or_build("a", "13.0.48", [] { return "48"; });
+  EXPECT_EQ(cache().find_or_build("a", "13.0.88", [] { return "88"; }).image, "88");
+  EXPECT_EQ(cache().find_or_build("a", "13.0.48", [] { return "wrong"; }).image, "48");
+}
+
+TEST_F(JitCache, TheNewestVersionOfAnImageIsFoundWithoutAVersion) {
+  EXPECT_FALSE(cache().find_newest("a"));
+  for (const char* made_by : {"13.9.1", "13.10.2", "12.9.86"}) {
+    cache().find_or_build("a", made_by, [&] { return std::string(made_by); });
+  }
+  cache().find_or_build("b", "14.0.1", [] { return "b"; });
+  const auto newest = cache().find_newest("a");
+  ASSERT_TRUE(newest);
+  EXPECT_EQ(newest->image, "13.10.2");
+  EXPECT_EQ(newest->version, "13.10.2");
+  EXPECT_TRUE(newest->was_cached);
+}
+
+TEST_F(JitCache, ADamagedEntryOfTheNewestVersionIsPassedOver) {
+  for (const char* made_by : {"13.0.88", "13.2.86"}) {
+    cache().find_or_build("a", made_by, [&] { return std::string(made_by); });
+  }
+  for (const fs::path& file : files_ending("13.2.86.gdpa")) fs::resize_file(file, 50);
+  ASSERT_TRUE(cache().find_newest("a"));
+  EXPECT_EQ(cache().find_newest("a")->image, "13.0.88");
+}
+
+TEST_F(JitCache, ARecordIsReadBackAndIsNoKernel) {
+  EXPECT_EQ(cache().read_record("compiler"), std::nullopt);
+  cache().write_record("compiler", "13.2.86");
+  EXPECT_EQ(cache().read_record("compiler"), "13.2.86");
+  EXPECT_EQ(cache().read_record("another compiler"), std::nullopt);
+  EXPECT_EQ(cache().usage().entries, 0);
+  fs::resize_file(files_ending(".record").at(0), 20);
+  EXPECT_EQ(cache().read_record("compiler"), std::nullopt);
 }
 
 TEST_F(JitCache, ADamagedEntryIsRebuiltWhereverTheDamageLies) {
-  cache().find_or_build("a", [] { return image_of("a"); });
+  cache().find_or_build("a", version, [] { return image_of("a"); });
   const fs::path file = files_ending(".gdpa").at(0);
   const auto size = fs::file_size(file);
   for (const std::uintmax_t position : {std::uintmax_t{0}, std::uintmax_t{9}, std::uintmax_t{30}, size / 2, size - 1}) {
@@ -103,19 +143,19 @@ TEST_F(JitCache, ADamagedEntryIsRebuiltWhereverTheDamageLies) {
       stream.seekp(static_cast<std::streamoff>(position));
       stream.put(static_cast<char>(byte ^ 1));
     }
-    const auto result = cache().find_or_build("a", [] { return image_of("a"); });
+    const auto result = cache().find_or_build("a", version, [] { return image_of("a"); });
     EXPECT_FALSE(result.was_cached) << "byte " << position;
     EXPECT_EQ(result.image, image_of("a"));
-    EXPECT_TRUE(cache().find_or_build("a", [] { return image_of("a"); }).was_cached);
+    EXPECT_TRUE(cache().find_or_build("a", version, [] { return image_of("a"); }).was_cached);
   }
 }
 
 TEST_F(JitCache, ATruncatedOrEmptyEntryIsRebuilt) {
   for (const double share : {.0, .0001, .5, .999}) {
-    cache().find_or_build("a", [] { return image_of("a"); });
+    cache().find_or_build("a", version, [] { return image_of("a"); });
     const fs::path file = files_ending(".gdpa").at(0);
     fs::resize_file(file, static_cast<std::uintmax_t>(share * static_cast<double>(fs::file_size(file))));
-    EXPECT_FALSE(cache().find_or_build("a", [] { return image_of("a"); }).was_cached) << share;
+    EXPECT_FALSE(cache().find_or_build("a", version, [] { return image_of("a"); }).was_cached) << share;
   }
 }
 
@@ -126,7 +166,7 @@ TEST_F(JitCache, SixtyFourProcessesAgreeAndBuildEachImageOnce) {
     bool is_right = true;
     for (int step = 0; step < 4; ++step) {
       const std::string key = "key " + std::to_string((i + step) % 4);
-      const auto result = cache().find_or_build(key, [&] {
+      const auto result = cache().find_or_build(key, version, [&] {
         std::ofstream(builds, std::ios::app) << 'x';
         return image_of(key);
       });
@@ -146,14 +186,15 @@ TEST_F(JitCache, AKillAtAnyMomentLeavesNoWrongEntry) {
     const pid_t child = ::fork();
     if (child == 0) {
       for (;;) {
-        cache().find_or_build(key, [&] { return image_of(key); });
+        cache().find_or_build(key, version, [&] { return image_of(key); });
         for (const auto& file : files_ending(".gdpa")) fs::remove(file);
       }
     }
     std::this_thread::sleep_for(std::chrono::microseconds(std::uniform_int_distribution<>(200, 8000)(random)));
     ::kill(child, SIGKILL);
     ::waitpid(child, nullptr, 0);
-    EXPECT_EQ(cache().find_or_build(key, [&] { return image_of(key); }).image, image_of(key)) << "round " << round;
+    EXPECT_EQ(cache().find_or_build(key, version, [&] { return image_of(key); }).image, image_of(key))
+        << "round " << round;
   }
 }
 
@@ -162,18 +203,18 @@ TEST_F(JitCache, AFullDiskStillGivesTheImageAndSaysWhatToDo) {
     ::signal(SIGXFSZ, SIG_IGN);
     const rlimit limit{50'000, 50'000};  // a file may not grow beyond: what a full disk does to a write
     ::setrlimit(RLIMIT_FSIZE, &limit);
-    const auto result = cache().find_or_build("a", [] { return image_of("a"); });
+    const auto result = cache().find_or_build("a", version, [] { return image_of("a"); });
     return result.image == image_of("a") && result.warning.find("GDPA_CACHE_DIR") != std::string::npos;
   });
   EXPECT_EQ(good, 1);
   EXPECT_TRUE(files_ending(".gdpa").empty());
   EXPECT_TRUE(files_ending(".part").empty());
-  EXPECT_FALSE(cache().find_or_build("a", [] { return image_of("a"); }).was_cached);
+  EXPECT_FALSE(cache().find_or_build("a", version, [] { return image_of("a"); }).was_cached);
 }
 
 TEST_F(JitCache, AFolderThatCannotBeWrittenStillGivesTheImage) {
   const Cache cache({"/proc/gdpa-cache", 1 << 30});  // nobody, root neither, can make a folder there
-  const auto result = cache.find_or_build("a", [] { return image_of("a"); });
+  const auto result = cache.find_or_build("a", version, [] { return image_of("a"); });
   EXPECT_EQ(result.image, image_of("a"));
   EXPECT_NE(result.warning.find("could not keep"), std::string::npos);
 }
@@ -181,23 +222,23 @@ TEST_F(JitCache, AFolderThatCannotBeWrittenStillGivesTheImage) {
 TEST_F(JitCache, GrowsToItsLimitAndDropsWhatWasUsedLongestAgo) {
   const auto cache = this->cache(450'000);
   for (const char* key : {"a", "b", "c", "d"}) {
-    cache.find_or_build(key, [&] { return image_of(key); });
+    cache.find_or_build(key, version, [&] { return image_of(key); });
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
-  EXPECT_TRUE(cache.find_or_build("a", [] { return image_of("a"); }).was_cached);
+  EXPECT_TRUE(cache.find_or_build("a", version, [] { return image_of("a"); }).was_cached);
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  cache.find_or_build("e", [] { return image_of("e"); });
+  cache.find_or_build("e", version, [] { return image_of("e"); });
   std::uintmax_t total = 0;
   for (const auto& file : files_ending(".gdpa")) total += fs::file_size(file);
   EXPECT_LE(total, 450'000U);
-  EXPECT_TRUE(cache.find_or_build("a", [] { return image_of("a"); }).was_cached);
-  EXPECT_FALSE(cache.find_or_build("b", [] { return image_of("b"); }).was_cached);
+  EXPECT_TRUE(cache.find_or_build("a", version, [] { return image_of("a"); }).was_cached);
+  EXPECT_FALSE(cache.find_or_build("b", version, [] { return image_of("b"); }).was_cached);
 }
 
 TEST_F(JitCache, SaysWhatItHoldsAndWhyItCannotBeWritten) {
   EXPECT_EQ(cache().usage().entries, 0);
-  cache().find_or_build("a", [] { return image_of("a"); });
-  cache().find_or_build("b", [] { return image_of("b"); });
+  cache().find_or_build("a", version, [] { return image_of("a"); });
+  cache().find_or_build("b", version, [] { return image_of("b"); });
   const CacheUsage usage = cache().usage();
   EXPECT_EQ(usage.entries, 2);
   EXPECT_GT(usage.bytes, 200'000U);
@@ -207,9 +248,9 @@ TEST_F(JitCache, SaysWhatItHoldsAndWhyItCannotBeWritten) {
 }
 
 TEST_F(JitCache, ABuilderThatThrowsLeavesNoEntry) {
-  EXPECT_THROW(cache().find_or_build("a", []() -> std::string { throw std::runtime_error("no compiler"); }),
+  EXPECT_THROW(cache().find_or_build("a", version, []() -> std::string { throw std::runtime_error("no compiler"); }),
                std::runtime_error);
-  EXPECT_FALSE(cache().find_or_build("a", [] { return image_of("a"); }).was_cached);
+  EXPECT_FALSE(cache().find_or_build("a", version, [] { return image_of("a"); }).was_cached);
 }
 
 }  // namespace

@@ -56,6 +56,8 @@ int nvrtcCompileProgram(void* program, int count, const char* const* options) {
 }
 int nvrtcGetProgramLogSize(void* program, std::size_t* bytes) { return call("nvrtcGetProgramLogSize", program, bytes); }
 int nvrtcGetProgramLog(void* program, char* log) { return call("nvrtcGetProgramLog", program, log); }
+int nvrtcGetPTXSize(void* program, std::size_t* bytes) { return call("nvrtcGetPTXSize", program, bytes); }
+int nvrtcGetPTX(void* program, char* ptx) { return call("nvrtcGetPTX", program, ptx); }
 int nvrtcGetCUBINSize(void* program, std::size_t* bytes) {
   std::size_t ptx = 0;
   const int status = call("nvrtcGetCUBINSize", program, bytes);

@@ -1,0 +1,77 @@
+// Finding and compiling images; see images.h.
+#include "jit/images.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <system_error>
+
+#include "gdpa/version.h"
+#include "jit/headers.h"
+
+namespace gdpa::jit {
+namespace {
+
+/// Everything that an image depends on except the version of the compiler.
+std::string cache_key(const std::string& source, const std::string& architecture) {
+  std::string key =
+      fmt::format("gdpa {}\n{}\n{}", GDPA_VERSION, fmt::join(Nvrtc::base_options(architecture), " "), source);
+  for (const Header& header : embedded_headers()) key += "\n// " + header.name + "\n" + header.text;
+  return key;
+}
+
+/// The key of the record that says which version a copy of libnvrtc has, or an empty string where there is no such
+/// file. Another file in its place has another size or another time of its last change.
+std::string record_key(const std::string& compiler_file) {
+  std::error_code error;
+  const std::filesystem::path file = std::filesystem::canonical(compiler_file, error);
+  struct stat status {};
+  if (error || ::stat(file.c_str(), &status) != 0) return {};
+  return fmt::format("version of {}, {} bytes, changed at {}.{:09}", file.string(), status.st_size,
+                     status.st_mtim.tv_sec, status.st_mtim.tv_nsec);
+}
+
+}  // namespace
+
+Images::Images(CacheSettings settings, std::function<std::vector<std::string>()> compiler_files)
+    : cache_(std::move(settings)), compiler_files_(std::move(compiler_files)) {}
+
+const Nvrtc& Images::compiler() const {
+  static const Nvrtc opened = Nvrtc::open();
+  return opened;
+}
+
+std::optional<std::string> Images::installed_version() const {
+  const std::lock_guard lock(mutex_);
+  if (!version_) version_ = look_for_installed_version();
+  return version_;
+}
+
+/// From the cache's record of that copy of libnvrtc. The first process that meets a copy opens it and writes the
+/// record.
+std::optional<std::string> Images::look_for_installed_version() const {
+  const std::vector<std::string> files = compiler_files_();
+  if (files.empty()) return std::nullopt;
+  if (const std::string key = record_key(files.front()); !key.empty()) {
+    if (auto recorded = cache_.read_record(key)) return recorded;
+  }
+  const Nvrtc& opened = compiler();
+  if (const std::string key = record_key(opened.path()); !key.empty()) cache_.write_record(key, opened.version());
+  return opened.version();
+}
+
+Cache::Result Images::find_or_compile(const Source& source, const std::string& architecture) const {
+  const std::string key = cache_key(source.text, architecture);
+  std::optional<std::string> version = installed_version();
+  if (!version) {
+    if (auto result = cache_.find_newest(key)) return std::move(*result);
+    version = compiler().version();
+  }
+  return cache_.find_or_build(key, *version, [&] {
+    const Compiled fresh = compiler().compile(source, architecture);
+    return std::string(fresh.cubin.begin(), fresh.cubin.end());
+  });
+}
+
+}  // namespace gdpa::jit
