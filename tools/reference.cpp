@@ -42,7 +42,7 @@ void add_scaled(double* to, double factor, const double* from, int64_t size) {
 
 bool keeps(const Mask& mask, int64_t i, int64_t j, int64_t length_q, int64_t length_k) {
   const int64_t diagonal = mask.diagonal == Diagonal::bottom_right ? i + length_k - length_q : i;
-  return (mask.left < 0 || j >= diagonal - mask.left) && (mask.right < 0 || j <= diagonal + mask.right);
+  return (mask.left < 0 || diagonal - j <= mask.left) && (mask.right < 0 || j - diagonal <= mask.right);
 }
 
 double out_scale(const Problem& problem, std::size_t b) {

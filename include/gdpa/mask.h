@@ -20,9 +20,13 @@ struct Range {
   GDPA_HOST_DEVICE constexpr int64_t size() const { return empty() ? 0 : end - begin; }
 };
 
-/// A window around the diagonal: query i meets key j where
-///     i + shift - left <= j <= i + shift + right,   shift = L_k - L_q for bottom_right, else 0,
-/// and a side of -1 has no bound. A score outside contributes nothing: P and dS are 0 there. The default keeps all.
+/// A window around the diagonal. Query i attends to key j where
+///     i + shift - left <= j <= i + shift + right,   shift = L_k - L_q for bottom_right, else 0.
+/// A side of -1 has no bound; any other side is a number of keys from 0 to the largest int64_t. P and dS are 0 outside
+/// the window. The default mask keeps every score.
+///
+/// The functions compare a side with a difference of lengths. They never add a side to a length, because that sum can
+/// overflow. Lengths are below 2^61.
 struct Mask {
   int64_t left = -1;
   int64_t right = -1;
@@ -42,8 +46,8 @@ struct Mask {
     if (queries.empty()) return Range{};
     const int64_t shift = shift_of(length_q, length_k);
     Range result{0, length_k};
-    if (left >= 0 && queries.begin + shift - left > 0) result.begin = queries.begin + shift - left;
-    if (right >= 0 && queries.end - 1 + shift + right + 1 < length_k) result.end = queries.end + shift + right;
+    if (left >= 0 && left < queries.begin + shift) result.begin = queries.begin + shift - left;
+    if (right >= 0 && right < length_k - queries.end - shift) result.end = queries.end + shift + right;
     if (result.empty()) return Range{};
     return result;
   }
@@ -56,8 +60,8 @@ struct Mask {
   /// True when every one of these queries meets every one of these keys, so that a tile can skip the test.
   GDPA_HOST_DEVICE constexpr bool is_full(Range queries, Range keys, int64_t length_q, int64_t length_k) const {
     const int64_t shift = shift_of(length_q, length_k);
-    const bool left_full = left < 0 || queries.end - 1 + shift - left <= keys.begin;
-    const bool right_full = right < 0 || keys.end - 1 <= queries.begin + shift + right;
+    const bool left_full = left < 0 || left >= queries.end - 1 + shift - keys.begin;
+    const bool right_full = right < 0 || right >= keys.end - 1 - queries.begin - shift;
     return left_full && right_full;
   }
 

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+#include <random>
 #include <vector>
 
 namespace gdpa {
@@ -112,6 +114,48 @@ TEST(Mask, a_full_tile_has_every_pair) {
       });
     });
   });
+}
+
+/// The definition in 128 bits, where no sum overflows.
+bool meets_in_128_bits(const Mask& mask, int64_t i, int64_t j, int64_t length_q, int64_t length_k) {
+  __extension__ using Wide = __int128;
+  const Wide diagonal = Wide{i} + (mask.diagonal == Diagonal::bottom_right ? Wide{length_k} - length_q : Wide{0});
+  return (mask.left < 0 || diagonal - mask.left <= j) && (mask.right < 0 || j <= diagonal + mask.right);
+}
+
+TEST(Mask, sides_over_the_whole_range_of_int64_follow_the_definition) {
+  std::mt19937_64 random(1);
+  constexpr int64_t largest = std::numeric_limits<int64_t>::max();
+  const auto draw_side = [&]() -> int64_t {
+    const auto bits = static_cast<int64_t>(random() >> 1);
+    switch (random() % 5) {
+      case 0:
+        return -1;
+      case 1:
+        return largest - bits % 40;
+      case 2:
+        return bits % 40;
+      default:
+        return bits >> (random() % 63);
+    }
+  };
+  for (int repetition = 0; repetition < 20000; ++repetition) {
+    const Mask mask{draw_side(), draw_side(), random() % 2 == 0 ? Diagonal::bottom_right : Diagonal::upper_left};
+    const auto length_q = static_cast<int64_t>(random() % 12), length_k = static_cast<int64_t>(random() % 12);
+    const auto of_pair = [&](int64_t i, int64_t j) { return meets_in_128_bits(mask, i, j, length_q, length_k); };
+    for (int64_t i = 0; i < length_q; ++i) {
+      expect_same(mask.keys({i, i + 1}, length_q, length_k), hull(length_k, [&](int64_t j) { return of_pair(i, j); }),
+                  "keys");
+      for (int64_t j = 0; j < length_k; ++j) {
+        ASSERT_EQ(mask.is_full({i, i + 1}, {j, j + 1}, length_q, length_k), of_pair(i, j))
+            << "left " << mask.left << " right " << mask.right;
+      }
+    }
+    for (int64_t j = 0; j < length_k; ++j) {
+      expect_same(mask.queries({j, j + 1}, length_q, length_k),
+                  hull(length_q, [&](int64_t i) { return of_pair(i, j); }), "queries");
+    }
+  }
 }
 
 TEST(Mask, lengths_near_the_largest_integer_do_not_overflow_without_bounds) {

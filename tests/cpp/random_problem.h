@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <optional>
 #include <random>
@@ -228,7 +229,9 @@ class RandomProblem {
   }
 
   void choose_mask() {
-    auto side = [&] { return chance(0.3) ? int64_t{-1} : uniform(0, 100); };
+    constexpr int64_t largest = std::numeric_limits<int64_t>::max();
+    const auto huge = [&] { return chance(0.5) ? largest - uniform(0, 100) : largest >> uniform(0, 40); };
+    const auto side = [&] { return chance(0.3) ? int64_t{-1} : chance(0.2) ? huge() : uniform(0, 100); };
     if (given_.streams_queries || chance(0.3))
       mask_ = Mask::all();
     else if (chance(0.4))

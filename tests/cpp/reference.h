@@ -49,8 +49,8 @@ struct Reference {
 
   bool meets(const Entry& entry, int64_t i, int64_t j) const {
     const int64_t shift = bottom_right ? entry.length_k - entry.length_q : 0;
-    if (left >= 0 && j < i + shift - left) return false;
-    if (right >= 0 && j > i + shift + right) return false;
+    if (left >= 0 && i + shift - j > left) return false;  // no sum with a side, which may be the largest integer
+    if (right >= 0 && j - i - shift > right) return false;
     return true;
   }
 };

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import os
 import random
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -90,7 +91,17 @@ class Case:
             activation=activation,
             scale=draw.choice([None, None, 0.2, -0.5]),
             out_scale=draw.choice([1.0, 0.37, "1/len_q", "1/len_k", torch.rand(batch)]),
-            window=draw.choice([(-1, -1), (-1, -1), (-1, 0), (draw.randint(0, 80), draw.randint(0, 80)), (20, -1)]),
+            window=draw.choice(
+                [
+                    (-1, -1),
+                    (-1, -1),
+                    (-1, 0),
+                    (draw.randint(0, 80), draw.randint(0, 80)),
+                    (20, -1),
+                    (sys.maxsize, 0),
+                    (draw.randint(0, 80), sys.maxsize - draw.randint(0, 80)),
+                ]
+            ),
         )
         self.keywords = {"accuracy": draw.choice(["fast", "exact"]), "deterministic": draw.random() < 0.4}
         self.weights = torch.randn(rows_q * (batch if shared_q else 1), heads_q, head_dim_v).to(dtype)

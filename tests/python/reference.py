@@ -60,9 +60,9 @@ def allowed(length_q: int, length_k: int, window: tuple[int, int], upper_left: b
     left, right = window
     met = torch.ones(length_q, length_k, dtype=torch.bool)
     if left >= 0:
-        met &= j >= i - left
+        met &= i - j <= left  # no sum with a side, which may be the largest integer
     if right >= 0:
-        met &= j <= i + right
+        met &= j - i <= right
     return met
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -41,7 +42,7 @@ def problems(draw: st.DrawFn) -> tuple[Problem, dict[str, Any]]:
 
     rows_q = lengths_q[0] if shared_q else sum(lengths_q) + spare
     rows_k = lengths_k[0] if shared_k else sum(lengths_k) + spare
-    window = st.one_of(st.just(-1), st.integers(0, 80))
+    window = st.one_of(st.just(-1), st.integers(0, 80), st.integers(0, sys.maxsize))
     out_scales = st.sampled_from([1.0, 0.37, "1/len_q", "1/len_k", torch.rand(batch, generator=generator)])
     problem = Problem(
         normal(rows_q, heads_q, head_dim),

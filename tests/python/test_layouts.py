@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 import pytest
 import torch
 from reference import Problem, assert_within_promise, offsets
@@ -160,3 +163,16 @@ def test_values_of_either_type_scale_each_sequence() -> None:
     plain = gdpa.varlen_attention(query, query, query, OFFSETS, OFFSETS)
     torch.testing.assert_close(one, other)
     torch.testing.assert_close(one, plain * numbers.repeat_interleave(torch.tensor(LENGTHS))[:, None, None])
+
+
+@pytest.mark.parametrize("side", [sys.maxsize, sys.maxsize - 1, 2**62, 2**33])
+@pytest.mark.parametrize("window", [("side", 0), (0, "side"), ("side", "side"), (-1, "side")])
+def test_a_side_of_a_window_beyond_every_length_is_no_bound(window: tuple[Any, Any], side: int) -> None:
+    operands = [torch.randn(TOTAL, 2, 16, requires_grad=True) for _ in range(3)]
+
+    def results(bound: int) -> list[Tensor]:
+        left, right = (bound if one == "side" else one for one in window)
+        output = gdpa.varlen_attention(*operands, OFFSETS, OFFSETS, window_size=(left, right))
+        return gradients_of(output, torch.ones_like(output), *operands)
+
+    assert_equal(results(side), results(-1))
