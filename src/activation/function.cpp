@@ -88,8 +88,7 @@ Bindings resolve(const Parsed& parsed, std::string_view text, const Bindings& gi
   for (const auto& [name, position] : parsed.parameters) {
     const auto found = bindings.find(name);
     if (found == bindings.end()) {
-      throw Error(ErrorKind::value,
-                  fault(text, position, fmt::format("the parameter {} has no number", name), unbound_advice(name)));
+      throw Error(ErrorKind::value, unbound_fault(text, position, name));
     }
     if (!std::isfinite(found->second)) {
       throw Error(ErrorKind::value, fault(text, position, fmt::format("the parameter {} is {}", name, found->second),

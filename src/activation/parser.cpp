@@ -124,19 +124,28 @@ std::size_t distance(std::string_view x, std::string_view y) {
   return row[y.size()];
 }
 
-/// "did you mean "gelu"? Functions: ..." for a name that is none.
-std::string suggestion(std::string_view name) {
-  const std::vector<std::string> names = function_names();
+/// The function name that the fewest changed letters separate from `name`: fewer than `limit` and fewer than the name
+/// has letters. Empty where no name is that close.
+std::string nearest_function(std::string_view name, std::size_t limit) {
   std::string nearest;
-  std::size_t best = std::min<std::size_t>(3, name.size());
-  for (const std::string& candidate : names) {
+  std::size_t best = std::min(limit, name.size());
+  for (const std::string& candidate : function_names()) {
     const std::size_t changes = distance(name, candidate);
     if (changes < best) {
       best = changes;
       nearest = candidate;
     }
   }
-  return (nearest.empty() ? "" : fmt::format("did you mean \"{}\"? ", nearest)) + "functions: " + listed(names);
+  return nearest;
+}
+
+std::string did_you_mean(const std::string& nearest) {
+  return nearest.empty() ? "" : fmt::format("did you mean \"{}\"? ", nearest);
+}
+
+/// The advice for a call of an unknown function: did you mean "gelu"? functions: ...
+std::string suggestion(std::string_view name) {
+  return did_you_mean(nearest_function(name, 3)) + "functions: " + listed(function_names());
 }
 
 class Parser {
@@ -437,9 +446,19 @@ std::string fault(std::string_view text, std::size_t position, std::string_view 
                      advice);
 }
 
-std::string unbound_advice(std::string_view name) {
-  if (name == "e") return "write exp(x) for e^x, or give it: ... with e = 2.718281828459045";
-  return fmt::format("give it: ... with {} = 1; or write s for the score", name);
+std::string unbound_fault(std::string_view text, std::size_t position, std::string_view name) {
+  if (name == "e") {
+    return fault(text, position, "the parameter e has no number",
+                 "write exp(x) for e^x, or give it: ... with e = 2.718281828459045");
+  }
+  // One changed letter in a short name is more often a parameter than a misspelt function: "b", "tau", "beta".
+  constexpr std::size_t shortest_misspelt = 4;
+  const std::string nearest = name.size() < shortest_misspelt ? "" : nearest_function(name, name.size() < 6 ? 2 : 3);
+  const std::string what = nearest.empty()
+                               ? fmt::format("the parameter {} has no number", name)
+                               : fmt::format("{} is neither a function nor a parameter with a number", name);
+  return fault(text, position, what,
+               fmt::format("{}give it: ... with {} = 1; or write s for the score", did_you_mean(nearest), name));
 }
 
 std::string listed(const std::vector<std::string>& names) { return fmt::format("{}", fmt::join(names, ", ")); }

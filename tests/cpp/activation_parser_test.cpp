@@ -200,6 +200,19 @@ TEST(ParserErrors, AnUnknownFunctionListsTheNearestAndAll) {
   EXPECT_EQ(message("qqqqqqqq(s)").find("did you mean"), std::string::npos);
 }
 
+TEST(ParserErrors, AMisspeltFunctionWithoutAnArgumentIsNotTakenForAParameterAlone) {
+  EXPECT_EQ(message("gelo"),
+            "activation: gelo is neither a function nor a parameter with a number\n"
+            "    gelo\n"
+            "    ^\n"
+            "did you mean \"gelu\"? give it: ... with gelo = 1; or write s for the score");
+  EXPECT_NE(message("s * sigmod").find("did you mean \"sigmoid\"?"), std::string::npos);
+  EXPECT_NE(message("gelu_tahn").find("did you mean \"gelu_tanh\"?"), std::string::npos);
+  for (const std::string parameter : {"a", "tau", "alpha", "beta", "slope", "bias"}) {
+    EXPECT_EQ(message(parameter + " * s").find("did you mean"), std::string::npos) << parameter;
+  }
+}
+
 TEST(ParserErrors, EachFaultOfAParameterIsNamed) {
   EXPECT_EQ(message("a * tanh(s)"),
             "activation: the parameter a has no number\n"
