@@ -1,20 +1,9 @@
-# Writes the C++ source OUTPUT for built_from.cmake: NAME, and the hash of the list of files with their hashes.
+# Writes the C++ source OUTPUT for built_from.cmake: NAME, and the hash of the sources that scripts/sources_hash.py makes.
 cmake_minimum_required(VERSION 3.25)
-file(STRINGS ${ROOT}/cmake/gpu_sources.txt entries REGEX "^(${GROUPS}) ")
-list(TRANSFORM entries REPLACE "^[a-z]+ " "")
-set(files ${FILES})
-foreach(entry IN LISTS entries)
-  if(IS_DIRECTORY ${ROOT}/${entry})
-    file(GLOB_RECURSE entry RELATIVE ${ROOT} ${ROOT}/${entry}/*)
-  endif()
-  list(APPEND files ${entry})
-endforeach()
-list(SORT files)
-set(text "")
-foreach(file IN LISTS files)
-  file(SHA256 ${ROOT}/${file} hash)
-  string(APPEND text "${hash}  ${file}\n")
-endforeach()
-string(SHA256 hash "${text}")
+set(hash "unknown sources, because the build found no Python 3")
+if(PYTHON)
+  execute_process(COMMAND ${PYTHON} ${ROOT}/scripts/sources_hash.py ${GROUPS} ${FILES} OUTPUT_VARIABLE hash
+                  OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+endif()
 file(CONFIGURE OUTPUT ${OUTPUT} CONTENT
      "[[gnu::used]] static const char built_from[] = \"gdpa built from: @NAME@ @hash@\";\n" @ONLY)

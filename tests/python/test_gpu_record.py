@@ -53,7 +53,14 @@ def build(checkout: Path, name: str, file: Path, *covered: str, text: str = "") 
     """Writes a file that says what a build of the checkout would say now."""
     source = checkout / "built_from.cpp"
     groups = "library|tests" if covered else "library"
-    settings = {"ROOT": checkout, "NAME": name, "GROUPS": groups, "FILES": ";".join(covered), "OUTPUT": source}
+    settings = {
+        "ROOT": checkout,
+        "PYTHON": sys.executable,
+        "NAME": name,
+        "GROUPS": groups,
+        "FILES": ";".join(covered),
+        "OUTPUT": source,
+    }
     command = ["cmake", *(f"-D{key}={value}" for key, value in settings.items()), "-P"]
     subprocess.run([*command, str(checkout / "cmake" / "write_built_from.cmake")], check=True)
     script(file, f"{text}\n# {source.read_text()}")
@@ -155,7 +162,7 @@ def test_what_was_built_from_other_sources_is_refused(
     edited: str, part: str, refused: list[str], record: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with (tmp_path / edited).open("a") as file:
-        file.write("// edited\n")
+        file.write("struct Edited;\n")
     message = call(record, monkeypatch, "run", part)
     named = re.findall(r"^  (\w+): expected sources [0-9a-f]{12}, got sources [0-9a-f]{12}: /", message, re.MULTILINE)
     assert sorted(named) == sorted(refused)
@@ -173,10 +180,40 @@ def test_a_program_that_does_not_say_its_sources_is_refused(
     assert "got a file that does not say its sources" in message
 
 
+def test_a_comment_that_changes_keeps_the_record(record: ModuleType, tmp_path: Path) -> None:
+    with (tmp_path / "kernels" / "common" / "tile.cuh").open("a") as file:
+        file.write("// edited\n")
+    assert not record.old_binaries([record.PARTS["memcheck"], record.PARTS["fuzz"]])
+
+
+def test_show_names_the_machine_and_the_versions_of_each_part(
+    record: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine = {"device": "NVIDIA H200", "driver": "580.1", "nvrtc": "13.0.88", "torch": "2.11.0+cu130"}
+    parts = {
+        "memcheck": {"sources": record.PARTS["memcheck"].sources, "tests": 3, "problems": 7, "seconds": 5, **machine}
+    }
+    parts["racecheck"] = parts["memcheck"] | {"sources": "older", "device": "NVIDIA H100"}
+    record.RECORD.parent.mkdir()
+    record.RECORD.write_text(json.dumps({"parts": parts}))
+    assert call(record, monkeypatch, "show") == ""
+    lines = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines()}
+    assert lines["memcheck"] == [
+        "memcheck",
+        "covered",
+        "3",
+        "7",
+        "5",
+        *["NVIDIA", "H200", "580.1", "13.0.88", "2.11.0+cu130"],
+    ]
+    assert lines["racecheck"][:2] == ["racecheck", "older"] and "H100" in lines["racecheck"]
+    assert lines["initcheck"] == ["initcheck", "missing"]
+
+
 def test_sources_edited_while_a_part_runs_make_its_record_old(
     record: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    insert(tmp_path, 'echo "// edited" >>"${0%/build/*}/kernels/common/tile.cuh"')
+    insert(tmp_path, 'echo "struct Edited;" >>"${0%/build/*}/kernels/common/tile.cuh"')
     assert call(record, monkeypatch, "run", "memcheck") == ""
     record.sources_hash.cache_clear()
     assert "memcheck" in record.missing()

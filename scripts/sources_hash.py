@@ -1,0 +1,212 @@
+#!/usr/bin/env python3
+"""Hashes source files by their tokens, so that a changed comment or line break keeps the hash.
+
+    scripts/sources_hash.py GROUPS [FILE ...]    prints the hash of the entries of cmake/gpu_sources.txt in these groups
+                                                 ("library|tests"), and of the files
+
+The build writes this hash into what it makes (cmake/built_from.cmake), and scripts/gpu-record compares it with the hash
+of the checkout. Comments, Python docstrings and white space outside of literals do not count; every other character
+does. The rules depend on no version of Python: one machine builds, another one runs the tests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# In C++: raw strings, strings and characters, comments, white space.
+CXX_TOKENS = re.compile(
+    r"""(?P<raw>\bu?8?[LU]?R"(?P<delimiter>[^()\\\s]{0,16})\(.*?\)(?P=delimiter)")"""
+    r"""|(?P<literal>"(?:[^"\\\n]|\\.)*"|(?<![0-9A-Fa-f])'(?:[^'\\\n]|\\.)+')"""
+    r"""|(?P<comment>//(?:[^\n\\]|\\.)*|/\*.*?\*/)"""
+    r"""|(?P<space>\s+)""",
+    re.DOTALL,
+)
+# In Python: strings of every kind, comments, white space.
+PYTHON_TOKENS = re.compile(
+    r"""(?P<literal>\b[rRbBfFuU]{0,2}(?:\"\"\"(?:[^\\]|\\.)*?\"\"\"|'''(?:[^\\]|\\.)*?'''"""
+    r"""|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'))"""
+    r"""|(?P<quoted>\"\"\"(?:[^\\]|\\.)*?\"\"\"|'''(?:[^\\]|\\.)*?'''|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')"""
+    r"""|(?P<comment>\#[^\n]*)"""
+    r"""|(?P<space>\s+)""",
+    re.DOTALL,
+)
+# Two characters that begin an operator of C++ or Python when they touch.
+OPERATORS = frozenset(
+    [
+        "++",
+        "--",
+        "<<",
+        ">>",
+        "<=",
+        ">=",
+        "==",
+        "!=",
+        "&&",
+        "||",
+        "->",
+        "+=",
+        "-=",
+        "*=",
+        "/=",
+        "%=",
+        "&=",
+        "|=",
+        "^=",
+        "::",
+        ".*",
+        "**",
+        "//",
+        "/*",
+        "##",
+        ":=",
+        "@=",
+        "~=",
+        "..",
+    ]
+)
+
+
+def needs_space(before: str, after: str) -> bool:
+    """Whether two neighbours would become one token without the white space between them."""
+
+    def is_word(character: str) -> bool:
+        return character.isalnum() or character == "_"
+
+    return (is_word(before) and is_word(after)) or before + after in OPERATORS
+
+
+class Normalised:
+    """The text so far, and the white space that waits for the next token."""
+
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+        self._space = False
+
+    @property
+    def last(self) -> str:
+        return self._parts[-1][-1] if self._parts else "\n"
+
+    def add(self, text: str) -> None:
+        if self._space and needs_space(self.last, text[0]):
+            self._parts.append(" ")
+        self._parts.append(text)
+        self._space = False
+
+    def space(self) -> None:
+        self._space = True
+
+    def drop_trailing_comma(self) -> None:
+        """The comma that a formatter puts after the last element when each element has a line of its own."""
+        if self.last == ",":
+            self._parts[-1] = self._parts[-1][:-1]
+            if not self._parts[-1]:
+                del self._parts[-1]
+
+    def end_line(self) -> None:
+        self._space = False
+        if self.last != "\n":
+            self._parts.append("\n")
+
+    def text(self) -> str:
+        return "".join(self._parts).strip("\n")
+
+
+def normalised_cxx(text: str) -> str:
+    """Line breaks count where a preprocessor directive begins or ends, and nowhere else."""
+    text = re.sub(r"\\\r?\n", "", text)
+    result, at, in_directive = Normalised(), 0, False
+
+    def add_code(code: str) -> None:
+        nonlocal in_directive
+        if not in_directive and code[0] == "#" and (result.last == "\n" or starts_line):
+            result.end_line()
+            in_directive = True
+        result.add(code)
+
+    starts_line = True
+    for match in CXX_TOKENS.finditer(text):
+        if match.start() > at:
+            add_code(text[at : match.start()])
+            starts_line = False
+        at = match.end()
+        if match["raw"] is not None or match["literal"] is not None:
+            result.add(match[0])
+            starts_line = False
+            continue
+        result.space()
+        if match["space"] is not None and "\n" in match[0]:
+            starts_line = True
+            if in_directive:
+                result.end_line()
+                in_directive = False
+    if at < len(text):
+        add_code(text[at:])
+    return result.text()
+
+
+def normalised_python(text: str) -> str:
+    """Line breaks and indentation count outside of brackets. A string that is a statement by itself is a comment."""
+    text = re.sub(r"\\\r?\n", "", text)
+    result, at, depth, indentation = Normalised(), 0, 0, ""
+    starts_line = True
+
+    def begin_line() -> None:
+        nonlocal starts_line
+        if starts_line and depth == 0:
+            result.end_line()
+            result.add(f"{len(indentation)}>")
+        starts_line = False
+
+    for match in PYTHON_TOKENS.finditer(text):
+        if match.start() > at:
+            code = text[at : match.start()]
+            if starts_line and depth > 0 and code[0] in ")]}":
+                result.drop_trailing_comma()
+            begin_line()
+            result.add(code)
+            depth += sum(code.count(bracket) for bracket in "([{") - sum(code.count(bracket) for bracket in ")]}")
+        at = match.end()
+        if match["literal"] is not None or match["quoted"] is not None:
+            is_statement = starts_line and depth == 0 and re.match(r"[ \t]*(#[^\n]*)?(\n|$)", text[at:])
+            if not is_statement:
+                begin_line()
+                result.add(match[0])
+        elif match["space"] is not None:
+            result.space()
+            if "\n" in match[0]:
+                starts_line = True
+                indentation = match[0].rpartition("\n")[2]
+    if at < len(text):
+        begin_line()
+        result.add(text[at:])
+    return result.text()
+
+
+def normalised(name: str, text: str) -> str:
+    if name.endswith(".py"):
+        return normalised_python(text)
+    return normalised_cxx(text) if name.endswith((".h", ".cpp", ".cuh", ".in", ".inc")) else text
+
+
+def sources_hash(groups: str, files: list[str], root: Path = ROOT) -> str:
+    """The hash of `files`, and of the entries of cmake/gpu_sources.txt in `groups`, such as "library|tests"."""
+    listed = re.findall(rf"^(?:{groups}) (.+)$", (root / "cmake" / "gpu_sources.txt").read_text(), re.MULTILINE)
+    places = [root / entry for entry in (*listed, *files)]
+    covered = [file for place in places for file in (place.rglob("*") if place.is_dir() else [place])]
+    names = sorted({file.relative_to(root).as_posix() for file in covered if not file.is_dir()})
+    lines = []
+    for name in names:
+        text = normalised(name, (root / name).read_text())
+        lines.append(f"{hashlib.sha256(text.encode()).hexdigest()}  {name}\n")
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    print(sources_hash(sys.argv[1], sys.argv[2:]))
