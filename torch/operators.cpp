@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "gdpa/gdpa.h"
+#include "gradient_layout.h"
 
 namespace {
 
@@ -283,10 +284,8 @@ std::vector<int64_t> output_sizes(const gdpa::Attention& attention) {
   return sizes;
 }
 
-/// Gradients arrive as autograd made them: expanded scalars, transposed views.
-Tensor with_last_stride_1(const Tensor& tensor) {
-  const int64_t rank = tensor.dim();
-  if (rank == 0 || tensor.size(rank - 1) <= 1 || tensor.stride(rank - 1) == 1) return tensor;
+Tensor copied_where_needed(const Tensor& tensor) {
+  if (!gdpa::needs_copy(view_of<gdpa::TensorView>("grad_output", tensor))) return tensor;
   Tensor copy = empty_like(tensor);
   TORCH_ERROR_CODE_CHECK(aoti_torch_copy_(copy.get(), tensor.get(), 0));
   return copy;
@@ -313,7 +312,7 @@ void backward(StableIValue* values, Stack stack) {
   const auto given_grad_output = stack.take<Tensor>();
   const Problem problem(stack);
   gdpa::Attention attention = problem.attention();
-  const Tensor grad_output = with_last_stride_1(given_grad_output);
+  const Tensor grad_output = copied_where_needed(given_grad_output);
   const std::array<Tensor, 3> gradients = {empty_like(problem.query), empty_like(problem.key),
                                            empty_like(problem.value)};
   const auto output_view = view_of<gdpa::TensorView>("grad_output", grad_output);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
@@ -14,6 +15,7 @@
 #include "fake_driver.h"
 #include "gdpa/gdpa.h"
 #include "gdpa/system.h"
+#include "gradient_layout.h"
 #include "jit/nvrtc.h"
 
 namespace gdpa {
@@ -130,6 +132,68 @@ TEST_F(CudaBackend, TheWorkspaceIsThatOfTheKernelsWhichTheGradientsGet) {
   EXPECT_LT(needed(0), sums) << "dQ is stored at once";
   EXPECT_EQ(needed(0), workspace_bytes(attention, Direction::backward));
   EXPECT_GE(needed(2), sums) << "rows that begin elsewhere go to the portable kernels, which sum";
+}
+
+/// Backward on a Hopper GPU with dense operands, for gradients of the output in any layout.
+struct GradientLayouts {
+  static constexpr Device hopper{DeviceKind::cuda, 1};  // a device is asked for its properties once
+  static constexpr int64_t elements = 3 * 64 * 2 * 16;
+  alignas(16) inline static std::byte numbers[1 << 17] = {};
+
+  GradientLayouts() {
+    fake_driver().devices = 2;
+    fake_driver().capability = 90;
+  }
+
+  static TensorView grad_output(std::array<int64_t, 4> strides, int64_t byte = 0) {
+    TensorView view = TensorView::contiguous(numbers + byte, DType::bfloat16, {3, 64, 2, 16}, hopper);
+    view.strides = strides;
+    return view;
+  }
+
+  /// The portable kernels add to fp32 sums of dQ here, which need memory; the Hopper kernels store dQ at once.
+  static bool takes_hopper_kernels(const TensorView& grad_output) {
+    const TensorView input = TensorView::contiguous(numbers, DType::bfloat16, {3, 64, 2, 16}, hopper);
+    const Attention attention{.query = input, .key = input, .value = input};
+    const auto gradient = [](int64_t number) {
+      return MutableTensorView::contiguous(numbers + number * elements * 2, DType::bfloat16, {3, 64, 2, 16}, hopper);
+    };
+    const int64_t bytes = workspace_bytes(attention, grad_output, gradient(1), gradient(2), gradient(3));
+    return bytes < elements * static_cast<int64_t>(sizeof(float));
+  }
+};
+
+TEST_F(CudaBackend, AGradientIsCopiedWhereTheHopperKernelsCannotReadIt) {
+  using Layouts = GradientLayouts;
+  const Layouts layouts;
+  const std::vector<TensorView> unreadable = {
+      Layouts::grad_output({2048, 32, 0, 1}),  Layouts::grad_output({2048, 0, 16, 1}),
+      Layouts::grad_output({2052, 32, 16, 1}), Layouts::grad_output({2048, 36, 16, 1}),
+      Layouts::grad_output({2448, 38, 17, 1}), Layouts::grad_output({2048, 32, 16, 1}, 2)};
+  for (const TensorView& view : unreadable) {
+    SCOPED_TRACE(testing::Message() << "strides " << view.strides[0] << ' ' << view.strides[1] << ' ' << view.strides[2]
+                                    << " at " << view.data);
+    EXPECT_FALSE(Layouts::takes_hopper_kernels(view)) << "otherwise no copy is due";
+    EXPECT_TRUE(needs_copy(view));
+  }
+  for (const int64_t last : {0, 2}) EXPECT_TRUE(needs_copy(Layouts::grad_output({2048, 32, 16, last})));
+  EXPECT_TRUE(needs_copy(Layouts::grad_output({0, 0, 0, 1})));
+  const std::vector<TensorView> readable = {Layouts::grad_output({2048, 32, 16, 1}),
+                                            Layouts::grad_output({2048, 16, 1024, 1}),
+                                            Layouts::grad_output({4096, 64, 24, 1}, 16)};
+  for (const TensorView& view : readable) {
+    EXPECT_TRUE(Layouts::takes_hopper_kernels(view));
+    EXPECT_FALSE(needs_copy(view)) << view.strides[0] << ' ' << view.strides[1] << ' ' << view.strides[2];
+  }
+}
+
+TEST(GradientLayout, TheCpuReadsEveryStrideButTheLast) {
+  TensorView view = TensorView::contiguous(nullptr, DType::float32, {12, 2, 5});
+  EXPECT_FALSE(needs_copy(view));
+  view.strides = {0, 0, 1};
+  EXPECT_FALSE(needs_copy(view));
+  view.strides = {0, 0, 0};
+  EXPECT_TRUE(needs_copy(view));
 }
 
 TEST_F(CudaBackend, AKernelThatIsNotLoadedIsRefusedDuringACapture) {

@@ -59,6 +59,27 @@ def test_a_captured_graph_replays_the_same_bits_on_new_data() -> None:
             assert torch.equal(one, other)
 
 
+@pytest.mark.parametrize("dims", [(0, 1, 2), (0,), (1,), (2,)], ids=str)
+def test_a_gradient_that_mean_expands_takes_the_kernels_of_a_contiguous_one(dims: tuple[int, ...]) -> None:
+    tensors, cu_seqlens = operands(head_dim=128), offsets([200, 0, 1, 399])
+    activation = f"tanh(s) * 0.12{len(dims)}{dims[0]}"  # a function whose kernels no other test loads
+
+    def attend() -> Tensor:
+        return gdpa.varlen_attention(*tensors, cu_seqlens, cu_seqlens, activation=activation, deterministic=True)
+
+    output = attend()
+    loss = output.mean(dims).square().sum()
+    (expanded,) = torch.autograd.grad(loss, output, retain_graph=True)
+    expected = torch.autograd.grad(output, tensors, expanded.contiguous())
+    # A kernel that this contiguous gradient did not load is refused during capture: the portable ones are not loaded.
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = torch.autograd.grad(attend().mean(dims).square().sum(), tensors)
+    graph.replay()
+    for one, other in zip(expected, captured, strict=True):
+        assert torch.equal(one, other)
+
+
 def test_a_kernel_that_is_not_loaded_is_refused_while_a_graph_is_captured() -> None:
     tensors, cu_seqlens = operands(), offsets([600])
     with (
