@@ -469,6 +469,7 @@ struct Computing {
 
     load_query(0);
     if (Config::query_in_registers) {
+      publish_to_copies();  // a copy of Q may replace what was read (docs/kernels/hopper-memory-model.md)
       named_wait(own_barrier + warpgroup, warpgroup_threads);
       release_query(0);
     }
