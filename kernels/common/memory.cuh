@@ -2,6 +2,8 @@
 // global memory. Thin wrappers over PTX, one instruction each.
 #pragma once
 
+#include "common/random_delay.cuh"
+
 namespace gdpa {
 
 __device__ inline unsigned shared_address(const void* pointer) {
@@ -77,10 +79,12 @@ __device__ inline void store_shared_chunk(unsigned address, uint4 value) {
 __device__ inline int load_acquired(const int* from) {
   int value;
   asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  random_delay();
   return value;
 }
 /// Adds to such a number, behind what this thread wrote before.
 __device__ inline void add_released(int* to, int value) {
+  random_delay();
   asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "common/memory.cuh"
+#include "common/random_delay.cuh"
 
 namespace gdpa::hopper {
 
@@ -19,10 +20,14 @@ struct Barrier {
   /// Before its memory becomes another barrier; nobody may be at it.
   __device__ void invalidate() const { asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(address) : "memory"); }
 
-  __device__ void arrive() const { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address) : "memory"); }
+  __device__ void arrive() const {
+    random_delay();
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address) : "memory");
+  }
 
   /// One arrival, and the announcement of bytes that copies will bring.
   __device__ void arrive_and_expect(int count) const {
+    random_delay();
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address), "r"(count) : "memory");
   }
 
@@ -39,6 +44,7 @@ struct Barrier {
         "}" ::"r"(address),
         "r"(parity)
         : "memory");
+    random_delay();
   }
 
   /// Whether it is over, without waiting.
@@ -53,6 +59,7 @@ struct Barrier {
         : "=r"(is)
         : "r"(address), "r"(parity)
         : "memory");
+    random_delay();
     return is != 0;
   }
 };
@@ -122,8 +129,10 @@ __device__ __forceinline__ void wait_for_turn(const Barriers<buffers>& barriers,
 /// A barrier by number, 1 to 15, of `threads` threads: those that wait, and those that only arrive.
 __device__ inline void named_wait(int number, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
+  random_delay();
 }
 __device__ inline void named_arrive(int number, int threads) {
+  random_delay();
   asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 

@@ -17,6 +17,10 @@
 
 #include "gdpa/integers.h"
 
+#ifdef __CUDACC_RTC__
+#include "common/random_delay.cuh"
+#endif
+
 namespace gdpa::hopper {
 
 /// The driver's CUtensorMap.
@@ -42,6 +46,7 @@ __device__ inline void prefetch(const TensorMap& map) {
 /// Starts the copy of a box to shared memory; its bytes arrive at `barrier`.
 __device__ inline void load_box(unsigned destination, const TensorMap& map, unsigned barrier, int column, int head,
                                 const MapOrigin& at) {
+  random_delay();
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], "
       "[%2];" ::"r"(destination),
@@ -51,6 +56,7 @@ __device__ inline void load_box(unsigned destination, const TensorMap& map, unsi
 
 /// Starts the copy of a box from shared memory.
 __device__ inline void store_box(const TensorMap& map, unsigned source, int column, int head, const MapOrigin& at) {
+  random_delay();
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
                "r"(source), "r"(column), "r"(head), "r"(at.x), "r"(at.y)
                : "memory");
@@ -58,6 +64,7 @@ __device__ inline void store_box(const TensorMap& map, unsigned source, int colu
 
 /// The same, added to what is there; in the type of the map, rounded at each addition.
 __device__ inline void add_box(const TensorMap& map, unsigned source, int column, int head, const MapOrigin& at) {
+  random_delay();
   asm volatile(
       "cp.reduce.async.bulk.tensor.4d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
       "r"(source), "r"(column), "r"(head), "r"(at.x), "r"(at.y)
@@ -66,6 +73,7 @@ __device__ inline void add_box(const TensorMap& map, unsigned source, int column
 
 /// Starts the copy of `bytes`, a multiple of 16, from global to shared memory; they arrive at `barrier`.
 __device__ inline void load_bytes(unsigned destination, const void* source, unsigned bytes, unsigned barrier) {
+  random_delay();
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
                    destination),
                "l"(source), "r"(bytes), "r"(barrier)
@@ -74,12 +82,14 @@ __device__ inline void load_bytes(unsigned destination, const void* source, unsi
 
 /// Starts the copy of `bytes`, a multiple of 16, from shared to global memory.
 __device__ inline void store_bytes(void* destination, unsigned source, unsigned bytes) {
+  random_delay();
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(destination), "r"(source), "r"(bytes)
                : "memory");
 }
 
 /// Starts the addition of fp32 numbers in shared memory to those in global memory.
 __device__ inline void add_to_global(float* destination, unsigned source, unsigned bytes) {
+  random_delay();
   asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(destination),
                "r"(source), "r"(bytes)
                : "memory");
@@ -88,18 +98,23 @@ __device__ inline void add_to_global(float* destination, unsigned source, unsign
 __device__ inline void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 
 /// Waits until this thread's stores have read their shared memory, or have ended.
-__device__ inline void wait_for_stores_to_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+__device__ inline void wait_for_stores_to_read() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+  random_delay();
+}
 
 /// All but the last `under_way` groups of them have arrived.
 template <int under_way = 0>
 __device__ inline void wait_for_stores() {
   asm volatile("cp.async.bulk.wait_group %0;" ::"n"(under_way) : "memory");
+  random_delay();
 }
 
 /// Orders what this thread has loaded from global memory before the copies that it starts.
 __device__ inline void order_copies_behind_loads() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
-/// Makes what this thread wrote to shared memory visible to the copy engine; a barrier before the copy follows.
+/// Orders what this thread wrote to shared memory, or read there, before copies and products that read or replace it; a
+/// barrier before these must follow.
 __device__ inline void publish_to_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 #endif

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <string_view>
 
 namespace gdpa::cuda {
@@ -12,6 +13,16 @@ using plan::GpuElement;
 using plan::KernelFamily;
 using plan::KernelKind;
 using plan::KernelSpec;
+
+/// GDPA_RANDOM_DELAYS=1: a delay of random length at every wait, arrival and copy of the Hopper kernels, for the stress
+/// test (kernels/common/random_delay.cuh); for the life of the process.
+bool has_random_delays(const KernelSpec& kernel) {
+  static const bool is_asked = [] {
+    const char* const text = std::getenv("GDPA_RANDOM_DELAYS");
+    return text != nullptr && std::string_view(text) == "1";
+  }();
+  return is_asked && kernel.family == KernelFamily::hopper;
+}
 
 std::string_view name_of(KernelFamily family) {
   switch (family) {
@@ -147,7 +158,7 @@ std::string kernel_source(const KernelSpec& kernel, const activation::Function& 
   const KindInSource kind = in_source(kernel.kind);
   const activation::ForwardForm form{kernel.scales_scores, kernel.element == GpuElement::float16};
   return fmt::format(
-      "#include \"{7}/{9}.cuh\"\n\n"
+      "{10}#include \"{7}/{9}.cuh\"\n\n"
       "{1}\n{2}\n"
       "extern \"C\" __constant__ int {3} = gdpa::{7}::{0}_threads<Config>;\n"
       "extern \"C\" __constant__ int {4} = gdpa::{7}::{0}_shared_bytes<Config>;\n"
@@ -157,7 +168,7 @@ std::string kernel_source(const KernelSpec& kernel, const activation::Function& 
       "}}\n",
       kind.name, kind.has_function ? activation::cuda_source(function, accuracy, form) : std::string(),
       config_of(kernel, accuracy), SourceNames::threads, SourceNames::shared_bytes, kernel.ctas, SourceNames::kernel,
-      family, kind.arguments, kind.header);
+      family, kind.arguments, kind.header, has_random_delays(kernel) ? "#define GDPA_RANDOM_DELAYS\n\n" : "");
 }
 
 std::string describe(const KernelSpec& kernel) {
@@ -166,6 +177,7 @@ std::string describe(const KernelSpec& kernel) {
                                  type_of(kernel.element), kernel.head_dim);
   if (kernel.kind == KernelKind::reduce) return text;
   if (kernel.pass == hopper::BackwardPass::again) text += " again";
+  if (has_random_delays(kernel)) text += " delayed";
   return text + fmt::format(" d_v={} tile {}x{}, {} warps, {} stages", kernel.head_dim_v, kernel.tile_queries,
                             kernel.tile_keys, kernel.warps * kernel.column_warps, kernel.stages);
 }

@@ -14,6 +14,12 @@ Outcome leave(Warp& warp, const Instruction&, std::uint32_t active) {
   warp.cta().machine().note_event();
   return Outcome::jumped;
 }
+/// There is no time here: the warp sleeps until its next turn, which comes early or late. Its other lanes sleep too, so
+/// that they do not go ahead of those that sleep under a condition.
+Outcome sleep(Warp& warp, const Instruction&, std::uint32_t) {
+  warp.stall(~0u);
+  return Outcome::next_later;
+}
 Outcome nothing(Warp&, const Instruction&, std::uint32_t) { return Outcome::next; }
 
 enum class Exchange { idx, up, down, bfly };
@@ -93,7 +99,10 @@ Execute control(Instruction& instruction, const Name& name) {
   name.may_have({"uni", "sync"});
   if (name.base() == "bra") return &branch;
   if (name.base() == "ret" || name.base() == "exit") return &leave;
-  if (name.base() == "nanosleep") return &nothing;
+  if (name.base() == "nanosleep") {
+    name.may_have({"u32"});
+    return &sleep;
+  }
   if (name.base() == "setmaxnreg") {
     name.may_have({"inc", "dec", "aligned", "u32"});
     instruction.together = Together::all;

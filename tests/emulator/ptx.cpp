@@ -360,11 +360,9 @@ class Parser {
     for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
       if (const auto named = scope->names.find(name); named != scope->names.end()) return named->second;
     }
-    static const std::unordered_map<std::string, Special> specials = {{"%tid.x", Special::thread},
-                                                                      {"%ntid.x", Special::threads},
-                                                                      {"%ctaid.x", Special::cta},
-                                                                      {"%nctaid.x", Special::ctas},
-                                                                      {"%laneid", Special::lane}};
+    static const std::unordered_map<std::string, Special> specials = {
+        {"%tid.x", Special::thread},  {"%ntid.x", Special::threads}, {"%ctaid.x", Special::cta},
+        {"%nctaid.x", Special::ctas}, {"%laneid", Special::lane},    {"%clock", Special::clock}};
     if (const auto special = specials.find(name); special != specials.end())
       return add_special(name, special->second, 4, 0);
     if (const auto variable = variables_.find(name); variable != variables_.end()) {

@@ -60,7 +60,7 @@ struct Instruction {
 };
 
 /// A value of the launch that registers have before the first instruction.
-enum class Special : std::uint8_t { thread, threads, cta, ctas, lane, parameters, shared, local, variable };
+enum class Special : std::uint8_t { thread, threads, cta, ctas, lane, clock, parameters, shared, local, variable };
 struct SpecialRegister {
   Special what;
   std::uint32_t place;

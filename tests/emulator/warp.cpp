@@ -11,6 +11,7 @@ Warp::Warp(Cta& cta, unsigned index)
   const unsigned first = index * lanes;
   const unsigned threads = std::min(lanes, launch.threads - first);
   live_ = threads == lanes ? ~0u : (1u << threads) - 1;
+  const unsigned clock = cta.machine().random_below(~0u);  // there is no time here: it stands still
   for (const SpecialRegister& special : launch.kernel->specials) {
     Operand operand;
     operand.kind = Operand::Kind::in_registers;
@@ -33,6 +34,9 @@ Warp::Warp(Cta& cta, unsigned index)
           break;
         case Special::lane:
           number = lane;
+          break;
+        case Special::clock:
+          number = clock;
           break;
         case Special::parameters:
           number = reinterpret_cast<std::uint64_t>(cta.machine().parameters()) + special.value;

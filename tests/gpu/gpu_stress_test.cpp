@@ -1,0 +1,470 @@
+// The Hopper kernels with a random delay at every wait, arrival and copy (GDPA_RANDOM_DELAYS), in many launches of
+// small problems: an order of events that a kernel does not enforce gives other results, sooner or later. Results of a
+// call are compared on the GPU, bit by bit with those of the first call, which are compared with the definition in
+// fp64. dQ of the default mode, whose order of additions is free, is compared with the definition each time.
+//
+// GDPA_STRESS_LAUNCHES is the number of calls of forward and backward, 100,000 by default, shared by all problems;
+// GDPA_STRESS_SECONDS, if set, ends the run after so many seconds instead.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "device.h"
+#include "gdpa/gdpa.h"
+#include "jit/nvrtc.h"
+#include "reference.h"
+#include "strided.h"
+
+namespace gdpa::test {
+namespace {
+
+/// A problem that is small, so that a call takes some tens of microseconds, and of a form that has a synchronisation of
+/// its own. Operands are bfloat16.
+struct StressCase {
+  const char* name;
+  int64_t head_dim;
+  int64_t head_dim_v;
+  int64_t heads;
+  std::vector<int64_t> lengths_q;
+  std::vector<int64_t> lengths_k;
+  Mask mask = {};
+  const char* function = "relu";
+  bool is_dense = false;  ///< equal lengths, passed without cumulative lengths
+  bool shares_keys = false;
+  bool shares_queries = false;
+  bool has_deterministic = true;  ///< whether a Hopper kernel computes the deterministic gradients
+};
+
+/// Several tiles of keys (128) and of queries (64) for each head, full and cut ones, sequences without rows.
+const std::vector<StressCase>& cases() {
+  const std::vector<int64_t> queries{330, 64, 0, 190}, keys{600, 300, 200, 0};
+  static const std::vector<StressCase> all = {
+      {"sums", 64, 64, 2, queries, keys},
+      {"sums_of_128_columns", 128, 128, 2, {200, 65, 130}, {500, 129, 257}},
+      {"causal", 64, 64, 2, {500, 300, 70}, {500, 300, 70}, Mask::causal()},
+      {"window", 64, 64, 2, {600, 250}, {600, 250}, Mask::window(140, 20)},
+      {"tiles_of_128_queries", 64, 64, 1, {700, 640, 520}, {300, 520, 260}},
+      {"two_passes", 64, 64, 2, queries, keys, {}, "gelu"},
+      {"one_tile_of_keys", 64, 64, 2, {330, 100, 64, 20}, {128, 100, 30, 64}},
+      {"direct", 64, 64, 1, std::vector<int64_t>(140, 100), std::vector<int64_t>(140, 200), {}, "relu", true},
+      {"few_queries", 128, 128, 2, {1, 64, 30, 17, 60}, {300, 260, 40, 129, 500}},
+      {"shared_keys", 64, 64, 2, {400, 100, 0, 333}, {200}, {}, "relu", false, true},
+      {"shared_queries", 64, 64, 2, {100}, {300, 0, 77, 500}, {}, "relu", false, false, true, false},
+      {"wide", 192, 192, 1, {200, 70}, {300, 100}, {}, "relu", false, false, false, false},
+  };
+  return all;
+}
+
+std::vector<std::byte> bytes_of(const void* data, std::size_t bytes) {
+  const auto* const begin = static_cast<const std::byte*>(data);
+  return {begin, begin + bytes};
+}
+
+/// Kernels that compare results on the GPU, so that only a number of differences is copied to the host.
+class Comparison {
+ public:
+  explicit Comparison(const Gpu& gpu) : gpu_(gpu) {
+    int major = 0, minor = 0;
+    const cuda::Driver& driver = cuda::Driver::get();
+    cuda::check(driver.device_attribute(&major, cuda::DeviceAttribute::compute_capability_major, 0), "asking");
+    cuda::check(driver.device_attribute(&minor, cuda::DeviceAttribute::compute_capability_minor, 0), "asking");
+    const std::string architecture = fmt::format("sm_{}{}{}", major, minor, major >= 9 ? "a" : "");
+    const jit::Compiled compiled = jit::Nvrtc::open().compile({source, "the comparison of results"}, architecture);
+    cuda::Module module = nullptr;
+    cuda::check(driver.module_load(&module, compiled.cubin.data()), "loading the comparison");
+    cuda::check(driver.module_kernel(&bits_, module, "count_different_words"), "finding a kernel");
+    cuda::check(driver.module_kernel(&errors_, module, "count_errors"), "finding a kernel");
+  }
+
+  /// Adds the number of 32-bit words that differ to `count`.
+  void bits(const std::byte* result, const std::byte* first, std::size_t bytes, std::byte* count) const {
+    auto words = static_cast<unsigned>(bytes / sizeof(unsigned));
+    void* arguments[] = {&result, &first, &words, &count};
+    launch(bits_, words, arguments);
+  }
+
+  /// Adds the number of bfloat16 elements that are not within `tolerance` of `expected`, in fp32.
+  void errors(const std::byte* result, const std::byte* expected, std::size_t elements, float tolerance,
+              std::byte* count) const {
+    auto number = static_cast<unsigned>(elements);
+    void* arguments[] = {&result, &expected, &number, &tolerance, &count};
+    launch(errors_, number, arguments);
+  }
+
+ private:
+  static constexpr const char* source = R"(
+extern "C" __global__ void count_different_words(const unsigned* result, const unsigned* first, unsigned words,
+                                                 unsigned* count) {
+  unsigned differences = 0;
+  for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < words; i += gridDim.x * blockDim.x) {
+    if (result[i] != first[i]) ++differences;
+  }
+  if (differences != 0) atomicAdd(count, differences);
+}
+
+/// An element that is NaN is an error too.
+extern "C" __global__ void count_errors(const unsigned short* result, const float* expected, unsigned elements,
+                                        float tolerance, unsigned* count) {
+  unsigned errors = 0;
+  for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < elements; i += gridDim.x * blockDim.x) {
+    const float error = fabsf(__uint_as_float(unsigned{result[i]} << 16) - expected[i]);
+    if (!(error <= tolerance + fabsf(expected[i]) * 0x1p-7f)) ++errors;
+  }
+  if (errors != 0) atomicAdd(count, errors);
+}
+)";
+
+  void launch(cuda::Kernel kernel, unsigned elements, void** arguments) const {
+    constexpr unsigned threads = 256, most_ctas = 64;
+    const unsigned ctas = std::clamp((elements + threads - 1) / threads, 1u, most_ctas);
+    cuda::check(cuda::Driver::get().launch(kernel, ctas, 1, 1, threads, 1, 1, 0, gpu_.stream(), arguments, nullptr),
+                "comparing results");
+  }
+
+  const Gpu& gpu_;
+  cuda::Kernel bits_ = nullptr;
+  cuda::Kernel errors_ = nullptr;
+};
+
+/// What a call writes: on the GPU, with the results of the first call, and the number of differences since.
+struct Result {
+  enum class Compared { bits, with_fp64 };
+
+  Result(const Gpu& gpu, const char* name_, std::vector<int64_t> sizes_, Compared compared_)
+      : name(name_),
+        sizes(std::move(sizes_)),
+        compared(compared_),
+        now(gpu, poison(), 0),
+        first(gpu, poison(), 0),
+        expected(gpu, std::vector<std::byte>(elements() * sizeof(float)), 0),
+        view(Strided::contiguous(DType::bfloat16, sizes).mutable_view()) {
+    view.data = now.data();
+    view.device = {DeviceKind::cuda, 0};
+  }
+
+  std::size_t elements() const {
+    return static_cast<std::size_t>(
+        std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, [](int64_t a, int64_t b) { return a * b; }));
+  }
+  /// NaN, and of a whole number of 32-bit words.
+  std::vector<std::byte> poison() const {
+    return std::vector<std::byte>((elements() + elements() % 2) * 2, std::byte{0xff});
+  }
+
+  std::string name;
+  std::vector<int64_t> sizes;
+  Compared compared;
+  float tolerance = 0;  ///< of each element of dQ, beside that of its rounding
+  GuardedMemory now, first, expected;
+  MutableTensorView view;  ///< of the results now
+};
+
+/// Operands of a case on the GPU, its calls, and the comparison of their results.
+class Stress {
+ public:
+  Stress(const StressCase& test, const Comparison& comparison)
+      : test_(test), gpu_(Gpu::get()), comparison_(comparison), counts_(gpu_, std::vector<std::byte>(1024), 0) {
+    std::mt19937_64 random(11);
+    const auto drawn = [&](int64_t rows, int64_t width) {
+      Strided operand = Strided::contiguous(DType::bfloat16, {rows, test.heads, width});
+      operand.fill_normal(random);
+      return operand;
+    };
+    const int64_t rows_q = sum(test.lengths_q), rows_k = sum(test.lengths_k);
+    batch_ = static_cast<int64_t>(std::max(test.lengths_q.size(), test.lengths_k.size()));
+    output_rows_ = test.shares_queries ? rows_q * batch_ : rows_q;
+    Strided query = drawn(rows_q, test.head_dim), key = drawn(rows_k, test.head_dim),
+            value = drawn(rows_k, test.head_dim_v), grad_output = drawn(output_rows_, test.head_dim_v);
+    for (Strided* operand : {&query, &key, &value, &grad_output}) operands_.push_back(on_gpu(operand->bytes()));
+    for (const std::vector<int64_t>* lengths : {&test.lengths_q, &test.lengths_k}) {
+      std::vector<int64_t> offsets(lengths->size() + 1);
+      std::partial_sum(lengths->begin(), lengths->end(), offsets.begin() + 1);
+      offsets_.push_back(on_gpu(bytes_of(offsets.data(), offsets.size() * sizeof(int64_t))));
+    }
+    attention_ = {.query = input(0, rows_q, test.head_dim, test.lengths_q),
+                  .key = input(1, rows_k, test.head_dim, test.lengths_k),
+                  .value = input(2, rows_k, test.head_dim_v, test.lengths_k),
+                  .activation = Activation(test.function),
+                  .mask = test.mask,
+                  .stream = gpu_.stream()};
+    if (!test.is_dense && !test.shares_queries) attention_.cu_seqlens_q = offsets_view(0, test.lengths_q);
+    if (!test.is_dense && !test.shares_keys) attention_.cu_seqlens_k = offsets_view(1, test.lengths_k);
+    grad_output_ =
+        input(3, output_rows_, test.head_dim_v, test.shares_queries ? std::vector<int64_t>{} : test.lengths_q);
+
+    using Compared = Result::Compared;
+    const std::vector<int64_t> query_sizes = sizes_of(attention_.query), key_sizes = sizes_of(attention_.key),
+                               value_sizes = sizes_of(attention_.value), output_sizes = sizes_of(grad_output_);
+    add_call([this](Attention& call, const std::vector<MutableTensorView>& results) { forward(call, results[0]); },
+             {{"O", output_sizes, Compared::bits}});
+    const auto run_backward = [this](Attention& call, const std::vector<MutableTensorView>& results) {
+      backward(call, grad_output_, results[0], results[1], results[2]);
+    };
+    add_call(run_backward, {{"dQ", query_sizes, Compared::with_fp64},
+                            {"dK", key_sizes, Compared::bits},
+                            {"dV", value_sizes, Compared::bits}});
+    if (test.has_deterministic) {
+      add_call(run_backward, {{"dQ in one order", query_sizes, Compared::bits},
+                              {"dK with dQ in one order", key_sizes, Compared::bits},
+                              {"dV with dQ in one order", value_sizes, Compared::bits}});
+      calls_.back().deterministic = true;
+    }
+    expect_definition(query, key, value, grad_output);
+  }
+
+  /// Calls of forward and backward in a round.
+  int calls() const { return static_cast<int>(calls_.size()); }
+
+  /// Puts `rounds` of all calls on the stream, each followed by the comparison of its results, and waits for them. The
+  /// number of different elements of each result that has any, in words.
+  std::string run(int rounds) {
+    for (int round = 0; round < rounds; ++round) {
+      for (Call& call : calls_) launch(call, true);
+    }
+    return differences();
+  }
+
+  void count_kernels() const {
+    for (const Direction direction : {Direction::forward, Direction::backward}) {
+      for (const GpuKernel& kernel : explain(attention_, direction).kernels) {
+        testing::Test::RecordProperty("kernel " + kernel.name.substr(0, kernel.name.find(' ')), 1);
+      }
+    }
+  }
+
+ private:
+  using Run = std::function<void(Attention&, const std::vector<MutableTensorView>&)>;
+  struct ResultShape {
+    const char* name;
+    std::vector<int64_t> sizes;
+    Result::Compared compared;
+  };
+  struct Call {
+    Run run;
+    bool deterministic = false;
+    std::vector<std::unique_ptr<Result>> results;
+  };
+
+  static int64_t sum(const std::vector<int64_t>& lengths) {
+    return std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+  }
+  std::unique_ptr<GuardedMemory> on_gpu(const std::vector<std::byte>& bytes) const {
+    return std::make_unique<GuardedMemory>(gpu_, bytes, 0);
+  }
+  static std::vector<int64_t> sizes_of(const TensorView& view) {
+    return {view.sizes.begin(), view.sizes.begin() + view.rank};
+  }
+  TensorView input(std::size_t operand, int64_t rows, int64_t width, const std::vector<int64_t>& lengths) const {
+    const Device device{DeviceKind::cuda, 0};
+    const void* const data = operands_[operand]->data();
+    if (!test_.is_dense) return TensorView::contiguous(data, DType::bfloat16, {rows, test_.heads, width}, device);
+    return TensorView::contiguous(data, DType::bfloat16, {batch_, lengths.front(), test_.heads, width}, device);
+  }
+  TensorView offsets_view(std::size_t side, const std::vector<int64_t>& lengths) const {
+    return TensorView::contiguous(offsets_[side]->data(), DType::int64, {static_cast<int64_t>(lengths.size()) + 1},
+                                  {DeviceKind::cuda, 0});
+  }
+
+  void add_call(Run run, const std::vector<ResultShape>& results) {
+    Call call{std::move(run), false, {}};
+    for (const ResultShape& result : results) {
+      call.results.push_back(std::make_unique<Result>(gpu_, result.name, result.sizes, result.compared));
+    }
+    calls_.push_back(std::move(call));
+  }
+
+  /// Results are NaN before the call, so that what it leaves out is seen.
+  void launch(Call& call, bool compares) {
+    std::vector<MutableTensorView> views;
+    for (const auto& result : call.results) {
+      views.push_back(result->view);
+      cuda::check(cuda::Driver::get().fill_async(reinterpret_cast<cuda::DevicePointer>(result->now.data()), 0xff,
+                                                 result->poison().size(), gpu_.stream()),
+                  "filling a result with NaN");
+    }
+    attention_.deterministic = call.deterministic;
+    call.run(attention_, views);
+    if (!compares) return;
+    for (const auto& result : call.results) {
+      std::byte* const count = counts_.data() + index_of(*result) * sizeof(unsigned);
+      if (result->compared == Result::Compared::bits) {
+        comparison_.bits(result->now.data(), result->first.data(), result->poison().size(), count);
+      } else {
+        comparison_.errors(result->now.data(), result->expected.data(), result->elements(), result->tolerance, count);
+      }
+    }
+  }
+
+  std::size_t index_of(const Result& wanted) const {
+    std::size_t index = 0;
+    for (const Call& call : calls_) {
+      for (const auto& result : call.results) {
+        if (result.get() == &wanted) return index;
+        ++index;
+      }
+    }
+    return index;
+  }
+
+  std::string differences() {
+    counts_.fetch();
+    const std::vector<std::byte> bytes = counts_.content();
+    std::string text;
+    for (const Call& call : calls_) {
+      for (const auto& result : call.results) {
+        unsigned count = 0;
+        std::memcpy(&count, bytes.data() + index_of(*result) * sizeof count, sizeof count);
+        if (count == 0) continue;
+        text += fmt::format("{}{}: {} {}", text.empty() ? "" : "; ", result->name, count,
+                            result->compared == Result::Compared::bits ? "words differ from the first call's"
+                                                                       : "elements differ from the definition");
+      }
+    }
+    return text;
+  }
+
+  /// Makes the first call of each kind, keeps its results, and compares these with the definition.
+  void expect_definition(Strided& query, Strided& key, Strided& value, Strided& grad_output) {
+    const auto dense = [&](Strided& operand) {
+      const auto& sizes = operand.sizes();
+      return Dense{sizes[0], sizes[1], sizes[2], operand.values()};
+    };
+    Reference reference;
+    reference.query = dense(query);
+    reference.key = dense(key);
+    reference.value = dense(value);
+    reference.output_rows = output_rows_;
+    const Activation activation(test_.function);
+    const bool is_relu = std::string(test_.function) == "relu";
+    reference.function = [is_relu](double x) {
+      return is_relu ? std::max(x, 0.0) : 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
+    };
+    reference.derivative = [is_relu](double x) {
+      if (is_relu) return x > 0 ? 1.0 : 0.0;
+      return 0.5 * (1 + std::erf(x / std::sqrt(2.0))) + x * std::exp(-x * x / 2) / std::sqrt(2 * std::acos(-1.0));
+    };
+    reference.scale = 1 / std::sqrt(static_cast<double>(test_.head_dim));
+    reference.left = test_.mask.left;
+    reference.right = test_.mask.right;
+    int64_t begin_q = 0, begin_k = 0;
+    for (int64_t b = 0; b < batch_; ++b) {
+      const int64_t length_q = test_.lengths_q[test_.shares_queries ? 0 : static_cast<std::size_t>(b)];
+      const int64_t length_k = test_.lengths_k[test_.shares_keys ? 0 : static_cast<std::size_t>(b)];
+      const int64_t query_begin = test_.shares_queries ? 0 : begin_q, key_begin = test_.shares_keys ? 0 : begin_k;
+      reference.entries.push_back({query_begin, begin_q, key_begin, length_q, length_k});
+      begin_q += length_q;
+      begin_k += length_k;
+    }
+    const Dense output = reference_output(reference);
+    const ReferenceGradients gradients = reference_gradients(reference, dense(grad_output));
+    for (Call& call : calls_) {
+      launch(call, false);
+      const std::vector<const Dense*> expected =
+          call.results.size() == 1 ? std::vector<const Dense*>{&output}
+                                   : std::vector<const Dense*>{&gradients.query, &gradients.key, &gradients.value};
+      for (std::size_t i = 0; i < expected.size(); ++i) expect_right(*call.results[i], expected[i]->values);
+    }
+  }
+
+  void expect_right(Result& result, const std::vector<double>& expected) {
+    result.now.fetch();
+    const std::vector<std::byte> content = result.now.content();
+    double errors = 0, squares = 0;
+    std::vector<float> rounded(expected.size());
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      const double error = to_double(DType::bfloat16, content.data() + i * 2) - expected[i];
+      errors += error * error;
+      squares += expected[i] * expected[i];
+      rounded[i] = static_cast<float>(expected[i]);
+    }
+    constexpr double promise = 6e-3;  // of docs/accuracy.md, in bfloat16
+    EXPECT_LE(std::sqrt(errors), promise * std::sqrt(squares)) << test_.name << ": " << result.name;
+    // Five times the promise for the worst of all elements; what one tile of keys adds is many times as much.
+    const double mean_square = squares / static_cast<double>(expected.size());
+    result.tolerance = static_cast<float>(5 * promise * std::sqrt(mean_square));
+    write(result.first, content);
+    write(result.expected, bytes_of(rounded.data(), rounded.size() * sizeof(float)));
+  }
+  void write(GuardedMemory& memory, const std::vector<std::byte>& content) const {
+    cuda::check(DriverOfTests::get().copy_to_device(reinterpret_cast<cuda::DevicePointer>(memory.data()),
+                                                    content.data(), content.size(), gpu_.stream()),
+                "copying to the GPU");
+    gpu_.synchronize();
+  }
+
+  const StressCase& test_;
+  const Gpu& gpu_;
+  const Comparison& comparison_;
+  int64_t batch_ = 0;
+  int64_t output_rows_ = 0;
+  std::vector<std::unique_ptr<GuardedMemory>> operands_, offsets_;
+  GuardedMemory counts_;
+  Attention attention_;
+  TensorView grad_output_;
+  std::vector<Call> calls_;
+};
+
+double number_from(const char* variable, double otherwise) {
+  const char* const text = std::getenv(variable);
+  return text != nullptr ? std::atof(text) : otherwise;
+}
+
+TEST(GpuStress, ResultsDoNotDependOnTheOrderOfEvents) {
+  if (const std::string why = why_no_gpu(); !why.empty()) GTEST_SKIP() << why;
+  const double most_seconds = number_from("GDPA_STRESS_SECONDS", 0);
+  const bool by_time = most_seconds > 0;
+  const double most_calls = number_from("GDPA_STRESS_LAUNCHES", 100'000);
+  const Comparison comparison(Gpu::get());
+  std::vector<std::unique_ptr<Stress>> stresses;
+  for (const StressCase& test : cases()) {
+    stresses.push_back(std::make_unique<Stress>(test, comparison));
+    stresses.back()->count_kernels();
+  }
+  if (HasFailure()) return;  // the first results are wrong
+
+  const auto start = std::chrono::steady_clock::now();
+  const auto seconds = [start] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  double calls = 0, last_report = 0;
+  constexpr int most_rounds = 25;  // between comparisons on the host
+  const auto is_over = [&] { return by_time ? seconds() >= most_seconds : calls >= most_calls; };
+  int rounds = 1;
+  while (!is_over()) {
+    for (std::size_t i = 0; i < stresses.size() && !is_over(); ++i) {
+      const std::string differences = stresses[i]->run(rounds);
+      calls += rounds * stresses[i]->calls();
+      ASSERT_EQ(differences, "") << cases()[i].name << ", after " << calls << " calls";
+      if (seconds() - last_report > 10) {
+        last_report = seconds();
+        fmt::print("gpu_stress_test: {:.0f} calls in {:.0f} s\n", calls, last_report);
+        std::fflush(stdout);
+      }
+    }
+    rounds = std::min(2 * rounds, most_rounds);
+  }
+  RecordProperty("calls under stress", static_cast<int>(calls));
+  fmt::print("gpu_stress_test: {:.0f} calls in {:.0f} s, no difference\n", calls, seconds());
+}
+
+}  // namespace
+}  // namespace gdpa::test
+
+int main(int argc, char** argv) {
+  ::setenv("GDPA_RANDOM_DELAYS", "1", 0);  // before the first kernel is made; 0 in the environment tests without delays
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
