@@ -1,11 +1,10 @@
 // gdpa compile: fills the kernel cache ahead of the first call, for the GPU at hand or for one that is only named.
 #include <fmt/format.h>
 
-#include <atomic>
-#include <exception>
+#include <future>
 #include <memory>
 #include <mutex>
-#include <thread>
+#include <utility>
 
 #include "command.h"
 #include "device.h"
@@ -16,23 +15,22 @@ namespace gdpa::tool {
 namespace {
 
 const char* const footer =
-    "Kernels depend on types, heads' sizes, on which operands are shared, on the function, --accuracy and\n"
-    "--deterministic; not on lengths or scales, but on Hopper on whether keys are few (256 a sequence on average). "
-    "They\n"
-    "are kept in the kernel cache, where every process of this user finds them (docs/compilation.md). JSON has one "
-    "object\n"
-    "a kernel.\n\n"
+    "All kernels are compiled that calls of this kind can need with any lengths: the kernels depend on types, head\n"
+    "dims, forms of the operands, mask, function, --accuracy and --deterministic. --these-lengths compiles only the\n"
+    "kernels of the lengths that are given. The kernel cache keeps them, where every process of this user finds them\n"
+    "(docs/compilation.md). JSON has one object a kernel.\n\n"
     "Examples:\n"
     "  gdpa compile --dtype bf16 --head-dim 128 --activation silu\n"
     "  gdpa compile --arch sm_90a --dtype bf16 fp16 --head-dim 64 --activation gelu \"s * sigmoid(1.702 * s)\"\n"
     "  GDPA_CACHE_DIR=/shared/kernels gdpa compile --arch sm_80 --direction fwd";
 
-struct CompileOptions {
+struct Options {
   ProblemOptions problem;
   std::vector<std::string> activations = {"gelu"};
   std::vector<std::string> dtypes = {"bfloat16"};
   std::string direction = "both";
   std::string architecture;
+  bool these_lengths = false;
   JsonOutput json;
 };
 
@@ -43,7 +41,7 @@ struct Task {
   std::vector<CompiledKernel> kernels = {};
 };
 
-std::vector<Task> tasks_of(const CompileOptions& options) {
+std::vector<Task> tasks_of(const Options& options) {
   std::vector<Task> tasks;
   for (const std::string& activation : options.activations) {
     for (const std::string& dtype : options.dtypes) {
@@ -61,45 +59,43 @@ std::vector<Task> tasks_of(const CompileOptions& options) {
   return tasks;
 }
 
-/// Each task on a thread of its own, as many at a time as there are processors.
-void compile_all(std::vector<Task>& tasks, const std::string& architecture) {
-  Progress progress("gdpa compile", static_cast<int64_t>(tasks.size()));
+/// All tasks at the same time. gdpa::compile takes as many kernels at a time as there are processors.
+void compile_all(std::vector<Task>& tasks, const Options& options) {
+  Progress progress("gdpa compile", 0);
   std::mutex mutex;
-  std::exception_ptr error;
-  std::size_t next = 0;
-  int64_t done = 0;
-  const auto work = [&] {
-    std::unique_lock lock(mutex);
-    while (next < tasks.size() && !error) {
-      Task& task = tasks[next++];
-      lock.unlock();
-      std::exception_ptr failed;
-      try {
-        const Workload shapes(task.problem, Contents::none, 0);
-        task.kernels = gdpa::compile(shapes.attention(), task.direction, architecture);
-      } catch (...) {
-        failed = std::current_exception();
-      }
-      lock.lock();
-      if (failed) error = failed;
-      progress.advance_to(++done);
+  std::vector<std::pair<int64_t, int64_t>> counts(tasks.size());  // done and total, of each task
+  const auto report = [&](std::size_t task, int64_t done, int64_t total) {
+    const std::lock_guard lock(mutex);
+    counts[task] = {done, total};
+    int64_t all_done = 0, all = 0;
+    for (const auto& [of_task, kernels] : counts) {
+      all_done += of_task;
+      all += kernels;
     }
+    progress.expect(all);
+    progress.advance_to(all_done);
   };
-  std::vector<std::thread> threads;
-  const std::size_t most = std::max(1u, std::thread::hardware_concurrency());
-  for (std::size_t i = 0; i < std::min(most, tasks.size()); ++i) threads.emplace_back(work);
-  for (std::thread& thread : threads) thread.join();
-  if (error) std::rethrow_exception(error);
+  std::vector<std::future<void>> pending;
+  for (std::size_t i = 0; i < tasks.size(); ++i) {
+    pending.push_back(std::async(std::launch::async, [&, i] {
+      const Workload shapes(tasks[i].problem, Contents::none, 0);
+      tasks[i].kernels = gdpa::compile(shapes.attention(), tasks[i].direction,
+                                       {options.architecture, options.these_lengths ? Lengths::these : Lengths::any,
+                                        [&, i](int64_t done, int64_t total) { report(i, done, total); }});
+    }));
+  }
+  for (const auto& one : pending) one.wait();
+  for (auto& one : pending) one.get();
 }
 
-int execute(CompileOptions& options) {
+int execute(Options& options) {
   std::vector<Task> tasks = tasks_of(options);
   if (options.architecture.empty() && tasks.front().problem.device.kind == DeviceKind::cpu) {
     throw UsageError(
         "expected a GPU to compile for, found none that gdpa runs on; name an architecture: --arch sm_90a (Hopper), "
         "sm_80 (A100)");
   }
-  compile_all(tasks, options.architecture);
+  compile_all(tasks, options);
   std::vector<std::vector<std::string>> rows;
   for (const Task& task : tasks) {
     for (const CompiledKernel& made : task.kernels) {
@@ -126,7 +122,7 @@ int execute(CompileOptions& options) {
 }  // namespace
 
 Command add_compile(CLI::App& app) {
-  auto options = std::make_shared<CompileOptions>();
+  auto options = std::make_shared<Options>();
   CLI::App* const parser = app.add_subcommand("compile", "Compile GPU kernels ahead of the first call");
   parser->add_option("--activation", options->activations, "f, one or several: names or expressions")
       ->capture_default_str()
@@ -142,6 +138,8 @@ Command add_compile(CLI::App& app) {
       ->check(CLI::IsMember({"fwd", "bwd", "both"}))
       ->capture_default_str()
       ->group("Function");
+  parser->add_flag("--these-lengths", options->these_lengths, "Only the kernels of the lengths that are given")
+      ->group("Lengths");
   add_json_option(*parser, options->json);
   parser->footer(footer);
   return {parser, [options] { return execute(*options); }};

@@ -164,7 +164,7 @@ void dump(const Dump& where, const std::vector<CompiledKernel>& kernels, const c
 std::vector<CompiledKernel> kernels_of(const Attention& attention, const std::string& architecture) {
   std::vector<CompiledKernel> kernels;
   for (const Direction direction : {Direction::forward, Direction::backward}) {
-    for (CompiledKernel& compiled : gdpa::compile(attention, direction, architecture)) {
+    for (CompiledKernel& compiled : gdpa::compile(attention, direction, {architecture, Lengths::these, {}})) {
       const bool is_known = std::any_of(kernels.begin(), kernels.end(), [&](const CompiledKernel& known) {
         return known.kernel.name == compiled.kernel.name;
       });

@@ -40,6 +40,7 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
+  void expect(int64_t total) { total_ = total; }
   void advance_to(int64_t done);
 
  private:

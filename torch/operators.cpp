@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <future>
 #include <optional>
@@ -333,17 +334,43 @@ void flops(StableIValue* values, Stack stack) {
   values[0] = torch::stable::detail::from(gdpa::explain(problem.attention(), direction).flops);
 }
 
+/// Numbers that a Python thread reads while kernels are compiled in another one: how many kernels are done, how many
+/// there are, and whether to stop (not 0).
+class SharedProgress {
+ public:
+  explicit SharedProgress(const Tensor& tensor) : numbers_(static_cast<int64_t*>(tensor.data_ptr())) {}
+
+  void add(int64_t done, int64_t total) {
+    std::atomic_ref(numbers_[0]) += done;
+    std::atomic_ref(numbers_[1]) += total;
+    if (std::atomic_ref(numbers_[2]) != 0) refuse(gdpa::ErrorKind::runtime, "gdpa.warmup: the compilation was stopped");
+  }
+
+ private:
+  int64_t* numbers_;
+};
+
 /// Compiles the kernels of both directions at the same time: a line for each, "name\tarchitecture\tcached\tseconds".
 void compile(StableIValue* values, Stack stack) {
+  static const std::vector<std::pair<std::string_view, gdpa::Lengths>> all_lengths = {{"any", gdpa::Lengths::any},
+                                                                                      {"these", gdpa::Lengths::these}};
   const Problem problem(stack);
   const bool with_backward = stack.take<bool>();
   const std::string architecture = stack.take_text();
+  const std::string lengths_text = stack.take_text();
+  const auto progress_tensor = stack.take<Tensor>();
   const gdpa::Attention attention = problem.attention();
+  const gdpa::Lengths lengths = one_of("lengths", lengths_text, all_lengths);
+  SharedProgress progress(progress_tensor);
+  const auto compile_one_way = [&](gdpa::Direction direction) {
+    const auto report = [&progress](int64_t done, int64_t total) { progress.add(done > 0, done > 0 ? 0 : total); };
+    return gdpa::compile(attention, direction, {architecture, lengths, report});
+  };
   auto later = std::async(with_backward ? std::launch::async : std::launch::deferred, [&] {
     using Kernels = std::vector<gdpa::CompiledKernel>;
-    return with_backward ? gdpa::compile(attention, gdpa::Direction::backward, architecture) : Kernels();
+    return with_backward ? compile_one_way(gdpa::Direction::backward) : Kernels();
   });
-  std::vector<gdpa::CompiledKernel> kernels = gdpa::compile(attention, gdpa::Direction::forward, architecture);
+  std::vector<gdpa::CompiledKernel> kernels = compile_one_way(gdpa::Direction::forward);
   for (gdpa::CompiledKernel& kernel : later.get()) kernels.push_back(std::move(kernel));
   std::string lines;
   for (const gdpa::CompiledKernel& made : kernels) {
@@ -398,7 +425,8 @@ STABLE_TORCH_LIBRARY(gdpa, library) {
   library.def(("forward(" + problem + ") -> Tensor").c_str());
   library.def(("backward(Tensor grad_output, " + problem + ") -> (Tensor, Tensor, Tensor)").c_str());
   library.def(("flops(" + problem + ", bool is_backward) -> float").c_str());
-  library.def(("compile(" + problem + ", bool backward, str architecture) -> str").c_str());
+  library.def(
+      ("compile(" + problem + ", bool backward, str architecture, str lengths, Tensor progress) -> str").c_str());
   library.def("activation(str text) -> (str text, str derivative)");
 }
 

@@ -13,8 +13,15 @@ Two functions, forward and backward, over jagged and dense batches; see docs/pyt
 from gdpa._activation import Activation
 from gdpa._attention import generalized_dot_product_attention, varlen_attention
 from gdpa._library import version as _version
-from gdpa._warmup import CompiledKernel, warmup
+from gdpa._warmup import CompiledKernel, Warmup, warmup
 
 __version__ = _version()
 
-__all__ = ["Activation", "CompiledKernel", "generalized_dot_product_attention", "varlen_attention", "warmup"]
+__all__ = [
+    "Activation",
+    "CompiledKernel",
+    "Warmup",
+    "generalized_dot_product_attention",
+    "varlen_attention",
+    "warmup",
+]

@@ -46,10 +46,16 @@ int64_t workspace_bytes(const Attention& attention, const TensorView& grad_outpu
   return workspace_bytes(attention, api::check_backward(attention, {grad_output, grad_query, grad_key, grad_value}));
 }
 
-std::vector<CompiledKernel> compile(const Attention& attention, Direction direction, const std::string& architecture) {
-  const api::CheckedCall call = api::check_plan(attention, direction, !architecture.empty());
-  if (!is_on_gpu(call) && architecture.empty()) return {};
-  return cuda::compile(call.problem, call.params, attention.activation.function(), architecture, attention.stream);
+std::vector<CompiledKernel> compile(const Attention& attention, Direction direction, const CompileOptions& options) {
+  const bool is_for_device = options.architecture.empty();
+  const api::CheckedCall call = api::check_plan(attention, direction, !is_for_device);
+  if (!is_on_gpu(call) && is_for_device) return {};
+  return cuda::compile(call.problem, call.params, attention.activation.function(), options);
+}
+
+std::future<std::vector<CompiledKernel>> compile_async(const Attention& attention, Direction direction,
+                                                       const CompileOptions& options) {
+  return std::async(std::launch::async, [=] { return compile(attention, direction, options); });
 }
 
 Plan explain(const Attention& attention, Direction direction, const std::string& architecture) {

@@ -16,6 +16,7 @@
 #include "cuda/tensor_maps.h"
 #include "gdpa/error.h"
 #include "plan/gpu_plan.h"
+#include "plan/representatives.h"
 #include "plan/work.h"
 #include "portable/arguments.cuh"
 
@@ -45,13 +46,22 @@ Accuracy accuracy_of(const Problem& problem) {
   return problem.dtype == DType::float32 ? Accuracy::exact : problem.accuracy;
 }
 
-plan::GpuPlan plan_of(const Problem& problem, const Params& params, const activation::Function& function,
+/// What a plan depends on besides the problem, the function and the GPU.
+struct Operands {
+  Operands(const Problem& problem, const Params& params)
+      : aligned(is_aligned(problem, params)), maps(tensor_maps(problem, params)), scale(params.scale) {}
+
+  bool aligned;
+  plan::TensorMaps maps;
+  double scale;
+};
+
+plan::GpuPlan plan_of(const Problem& problem, const Operands& operands, const activation::Function& function,
                       const plan::Gpu& gpu) {
   plan::GpuPlan plan = plan::gpu_plan(
-      problem, gpu, plan::registers_of(function.value_and_derivative(), accuracy_of(problem)),
-      is_aligned(problem, params), problem.allow_tf32 ? plan::Float32Products::one : plan::Float32Products::three,
-      tensor_maps(problem, params));
-  plan::take_scale_out(plan, function.value(), params.scale);
+      problem, gpu, plan::registers_of(function.value_and_derivative(), accuracy_of(problem)), operands.aligned,
+      problem.allow_tf32 ? plan::Float32Products::one : plan::Float32Products::three, operands.maps);
+  plan::take_scale_out(plan, function.value(), operands.scale);
   if (problem.direction == Direction::backward && function.has_guards()) plan::leave_guards_out(plan);
   return plan;
 }
@@ -123,8 +133,9 @@ struct Reduction {
 
 /// What runs for a problem on a GPU, in order: the check of debug mode, the plan's kernels, the reductions.
 struct Sequence {
-  Sequence(const Problem& problem, const Params& params, const activation::Function& function, const plan::Gpu& gpu)
-      : aligned(is_aligned(problem, params)), plan(plan_of(problem, params, function, gpu)) {
+  Sequence(const Problem& problem, const Params& params, const Operands& operands, const activation::Function& function,
+           const plan::Gpu& gpu)
+      : plan(plan_of(problem, operands, function, gpu)) {
     checks = checks_offsets() && (params.queries.cumulative != nullptr || params.keys.cumulative != nullptr);
     if (checks) {
       plan::KernelSpec spec;
@@ -136,7 +147,8 @@ struct Sequence {
     const plan::GpuWorkspace& workspace = plan.workspace;
     const auto reduce = [&](const Reduction& reduction) {
       reductions.push_back(reduction);
-      steps.push_back(plan::reduction(problem, gpu, aligned, reduction.columns, reduction.rows * reduction.heads));
+      steps.push_back(
+          plan::reduction(problem, gpu, operands.aligned, reduction.columns, reduction.rows * reduction.heads));
     };
     using portable::Arguments;
     if (workspace.grad_query >= 0 && plan.steps.front().kernel.family == plan::KernelFamily::portable) {
@@ -151,7 +163,6 @@ struct Sequence {
     }
   }
 
-  bool aligned;
   plan::GpuPlan plan;
   bool checks = false;
   std::vector<Reduction> reductions;
@@ -293,25 +304,48 @@ class HostLengths {
 void run(const Problem& problem, const Params& params, const activation::Function& function, void* stream,
          const Workspace& workspace) {
   const CurrentDevice current(problem.device.index);
-  const Sequence sequence(problem, params, function, target_of(problem.device.index).gpu);
+  const Sequence sequence(problem, params, Operands(problem, params), function, target_of(problem.device.index).gpu);
   const auto kernels =
       find_kernels(sequence.steps, function, accuracy_of(problem), problem.device.index, static_cast<Stream>(stream));
   Call(problem, params, static_cast<Stream>(stream), sequence).run(kernels, workspace);
 }
 
 int64_t workspace_bytes(const Problem& problem, const Params& params, const activation::Function& function) {
-  return plan_of(problem, params, function, target_of(problem.device.index).gpu).workspace.bytes;
+  const Operands operands(problem, params);
+  return plan_of(problem, operands, function, target_of(problem.device.index).gpu).workspace.bytes;
+}
+
+std::vector<plan::GpuStep> steps_ahead(const Problem& problem, const Params& params,
+                                       const activation::Function& function, const plan::Gpu& gpu, Lengths lengths) {
+  const Operands operands(problem, params);
+  std::vector<plan::GpuStep> steps;
+  const auto add = [&](const plan::GpuStep& step, int64_t work) {
+    const bool is_known = std::any_of(steps.begin(), steps.end(),
+                                      [&](const plan::GpuStep& known) { return known.kernel == step.kernel; });
+    if (!is_known) steps.push_back({step.kernel, work});
+  };
+  for (const plan::GpuStep& step : Sequence(problem, params, operands, function, gpu).steps) add(step, step.work);
+  if (lengths == Lengths::these) return steps;
+  for (const Problem& other : plan::representative_problems(problem, gpu)) {
+    try {
+      for (const plan::GpuStep& step : Sequence(other, params, operands, function, gpu).steps) add(step, 0);
+    } catch (const Error&) {
+      // The GPU has too little shared memory for calls of such lengths: they have no kernels, and throw this themselves.
+    }
+  }
+  return steps;
 }
 
 std::vector<CompiledKernel> compile(const Problem& problem, const Params& params, const activation::Function& function,
-                                    const std::string& architecture, void* stream) {
-  const Target target = architecture.empty() ? target_of(problem.device.index) : target_of(architecture);
-  const Sequence sequence(problem, params, function, target.gpu);
+                                    const CompileOptions& options) {
+  const bool is_for_device = options.architecture.empty();
+  const Target target = is_for_device ? target_of(problem.device.index) : target_of(options.architecture);
+  const auto steps = steps_ahead(problem, params, function, target.gpu, options.lengths);
   std::vector<CompiledKernel> compiled =
-      compile_kernels(sequence.steps, function, accuracy_of(problem), target.architecture);
-  if (architecture.empty()) {
+      compile_ahead(steps, function, accuracy_of(problem), target.architecture, options.progress);
+  if (is_for_device) {
     const CurrentDevice current(problem.device.index);
-    find_kernels(sequence.steps, function, accuracy_of(problem), problem.device.index, static_cast<Stream>(stream));
+    load_kernels(steps, compiled, function, accuracy_of(problem), problem.device.index);
   }
   return compiled;
 }
@@ -319,7 +353,7 @@ std::vector<CompiledKernel> compile(const Problem& problem, const Params& params
 Plan explain(const Problem& problem, const Params& params, const activation::Function& function,
              const std::string& architecture) {
   const Target target = architecture.empty() ? target_of(problem.device.index) : target_of(architecture);
-  const Sequence sequence(problem, params, function, target.gpu);
+  const Sequence sequence(problem, params, Operands(problem, params), function, target.gpu);
   const plan::GpuPlan& chosen = sequence.plan;
   // The first that computes products; the schedule of the Hopper backward runs before it.
   const plan::GpuStep& first = *std::find_if(chosen.steps.begin(), chosen.steps.end(),

@@ -11,6 +11,7 @@
 #include "gdpa/attention.h"
 #include "gdpa/compile.h"
 #include "gdpa/plan.h"
+#include "plan/gpu_plan.h"
 
 namespace gdpa::cuda {
 
@@ -22,10 +23,15 @@ void run(const Problem& problem, const Params& params, const activation::Functio
 /// Device memory that run needs beyond inputs and outputs.
 int64_t workspace_bytes(const Problem& problem, const Params& params, const activation::Function& function);
 
-/// The kernels of a call, compiled at the same time. Without an architecture they are those of the problem's device,
-/// and are loaded there; `stream` is asked whether a graph is being captured.
+/// The kernels that the problem needs, each once: those of the call first, then, with Lengths::any, those that it needs
+/// with other lengths, another number of batch entries or of heads. Their work is 0.
+std::vector<plan::GpuStep> steps_ahead(const Problem& problem, const Params& params,
+                                       const activation::Function& function, const plan::Gpu& gpu, Lengths lengths);
+
+/// Compiles these kernels for options.architecture. Without an architecture they are those of the problem's device, and
+/// are loaded there, even while a CUDA graph is being captured.
 std::vector<CompiledKernel> compile(const Problem& problem, const Params& params, const activation::Function& function,
-                                    const std::string& architecture, void* stream);
+                                    const CompileOptions& options);
 
 /// The plan in words, with what its compiled kernels need; for the problem's device, or for an architecture. Cumulative
 /// lengths are read from the problem's device, which may then be the CPU.

@@ -45,6 +45,7 @@ const char* fill(void* library, Driver& driver) {
   need("cuFuncSetAttribute", driver.kernel_set_attribute);
   need("cuLaunchKernel", driver.launch);
   need("cuStreamIsCapturing", driver.stream_is_capturing);
+  need("cuThreadExchangeStreamCaptureMode", driver.exchange_capture_mode);
   need("cuMemsetD8Async", driver.fill_async);
   need("cuMemAllocAsync", driver.allocate_async);
   need("cuMemFreeAsync", driver.free_async);
@@ -131,5 +132,11 @@ CurrentDevice::~CurrentDevice() {
   Context previous = nullptr;
   opened().driver.context_pop(&previous);
 }
+
+RelaxedCapture::RelaxedCapture() {
+  check(Driver::get().exchange_capture_mode(&mode_), "loading kernels during a capture");
+}
+
+RelaxedCapture::~RelaxedCapture() { opened().driver.exchange_capture_mode(&mode_); }
 
 }  // namespace gdpa::cuda

@@ -49,6 +49,7 @@ struct Driver {
   Status (*launch)(Kernel kernel, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
                    unsigned block_z, unsigned shared_bytes, Stream stream, void** parameters, void** extra);
   Status (*stream_is_capturing)(Stream stream, int* status);
+  Status (*exchange_capture_mode)(int* mode);  ///< of the calling thread; in: the new mode, out: the old one
   Status (*fill_async)(DevicePointer destination, unsigned char value, std::size_t bytes, Stream stream);
   Status (*allocate_async)(DevicePointer* pointer, std::size_t bytes, Stream stream);
   /// Writes the 128 bytes of a tensor map. Null where the driver is older than CUDA 12.0.
@@ -78,6 +79,19 @@ class CurrentDevice {
   CurrentDevice(const CurrentDevice&) = delete;
   CurrentDevice& operator=(const CurrentDevice&) = delete;
   ~CurrentDevice();
+};
+
+/// Lets the calling thread load kernels while any thread captures a CUDA graph. PyTorch's captures would otherwise
+/// fail, since their mode makes every thread's loading an error of the capture.
+class RelaxedCapture {
+ public:
+  RelaxedCapture();
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+  ~RelaxedCapture();
+
+ private:
+  int mode_ = 2;  ///< CU_STREAM_CAPTURE_MODE_RELAXED, then the thread's own mode
 };
 
 }  // namespace gdpa::cuda

@@ -10,8 +10,10 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <semaphore>
 #include <shared_mutex>
 #include <string_view>
+#include <thread>
 #include <unordered_map>
 #include <utility>
 
@@ -137,6 +139,7 @@ LoadedKernel load(const CompiledKernel& compiled) {
   LoadedKernel kernel;
   kernel.threads = static_cast<unsigned>(constant_of(cubin, SourceNames::threads, compiled.compiler));
   kernel.shared_bytes = static_cast<unsigned>(constant_of(cubin, SourceNames::shared_bytes, compiled.compiler));
+  const RelaxedCapture relaxed;
   Module module = nullptr;
   check_loaded(driver.module_load(&module, compiled.image.data()), compiled.compiler);
   check(driver.module_kernel(&kernel.handle, module, SourceNames::kernel), "loading a kernel");
@@ -183,35 +186,83 @@ std::vector<CompiledKernel> compile_kernels(const std::vector<plan::GpuStep>& st
   return compiled;
 }
 
+std::vector<CompiledKernel> compile_ahead(const std::vector<plan::GpuStep>& steps, const activation::Function& function,
+                                          Accuracy accuracy, const std::string& architecture,
+                                          const std::function<void(int64_t, int64_t)>& progress) {
+  static std::counting_semaphore<> processors(std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
+  const auto total = static_cast<int64_t>(steps.size());
+  std::mutex mutex;
+  int64_t done = 0;
+  bool is_stopped = false;  // by an error, of a compilation or of `progress`
+  const auto report = [&](int64_t more) {
+    const std::lock_guard lock(mutex);
+    done += more;
+    if (progress) progress(done, total);
+  };
+  report(0);
+  const auto compile_in_turn = [&](const plan::GpuStep& step) {
+    processors.acquire();
+    const std::unique_ptr<std::counting_semaphore<>, void (*)(std::counting_semaphore<>*)> slot(
+        &processors, [](std::counting_semaphore<>* taken) { taken->release(); });
+    {
+      const std::lock_guard lock(mutex);
+      if (is_stopped) return CompiledKernel();
+    }
+    try {
+      CompiledKernel compiled = compile_one(step.kernel, function, accuracy, architecture);
+      compiled.kernel.ctas = step.work;
+      report(1);
+      return compiled;
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      is_stopped = true;
+      throw;
+    }
+  };
+  std::vector<std::future<CompiledKernel>> pending;
+  for (const plan::GpuStep& step : steps) {
+    pending.push_back(std::async(std::launch::async, compile_in_turn, step));
+  }
+  for (const auto& one : pending) one.wait();
+  std::vector<CompiledKernel> compiled;
+  for (auto& one : pending) compiled.push_back(one.get());
+  return compiled;
+}
+
+void load_kernels(const std::vector<plan::GpuStep>& steps, const std::vector<CompiledKernel>& compiled,
+                  const activation::Function& function, Accuracy accuracy, int device) {
+  Registry& known = registry();
+  const std::unique_lock lock(known.mutex);
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    Key key = key_of(steps[i].kernel, function, accuracy, device);
+    if (known.kernels.contains(key)) continue;  // twice in one call, or another thread was first
+    auto entry = std::make_unique<Entry>(Entry{std::string(key.function), load(compiled[i])});
+    key.function = entry->function;
+    known.kernels.emplace(key, std::move(entry));
+  }
+}
+
 std::vector<const LoadedKernel*> find_kernels(const std::vector<plan::GpuStep>& steps,
                                               const activation::Function& function, Accuracy accuracy, int device,
                                               Stream stream) {
   Registry& known = registry();
   std::vector<const LoadedKernel*> kernels(steps.size());
   std::vector<plan::GpuStep> missing;
-  const auto look_up = [&](const plan::KernelSpec& spec) -> const LoadedKernel* {
-    const auto found = known.kernels.find(key_of(spec, function, accuracy, device));
-    return found == known.kernels.end() ? nullptr : &found->second->kernel;
-  };
-  {
+  const auto look_up = [&] {
     const std::shared_lock lock(known.mutex);
+    missing.clear();
     for (std::size_t i = 0; i < steps.size(); ++i) {
-      kernels[i] = look_up(steps[i].kernel);
+      const auto found = known.kernels.find(key_of(steps[i].kernel, function, accuracy, device));
+      kernels[i] = found == known.kernels.end() ? nullptr : &found->second->kernel;
       if (kernels[i] == nullptr) missing.push_back(steps[i]);
     }
-  }
+  };
+  look_up();
   if (missing.empty()) return kernels;
   refuse_during_capture(stream, missing.front().kernel);
-  const auto compiled = compile_kernels(missing, function, accuracy, target_of(device).architecture);
-  const std::unique_lock lock(known.mutex);
-  for (std::size_t i = 0; i < missing.size(); ++i) {
-    if (look_up(missing[i].kernel) != nullptr) continue;  // twice in one call, or another thread was first
-    Key key = key_of(missing[i].kernel, function, accuracy, device);
-    auto entry = std::make_unique<Entry>(Entry{std::string(key.function), load(compiled[i])});
-    key.function = entry->function;
-    known.kernels.emplace(key, std::move(entry));
-  }
-  for (std::size_t i = 0; i < steps.size(); ++i) kernels[i] = look_up(steps[i].kernel);
+  load_kernels(missing, compile_kernels(missing, function, accuracy, target_of(device).architecture), function,
+               accuracy, device);
+  look_up();
   return kernels;
 }
 

@@ -2,6 +2,7 @@
 // The kernels of one call that have to be compiled are compiled at the same time.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -31,5 +32,15 @@ std::vector<const LoadedKernel*> find_kernels(const std::vector<plan::GpuStep>& 
 std::vector<CompiledKernel> compile_kernels(const std::vector<plan::GpuStep>& steps,
                                             const activation::Function& function, Accuracy accuracy,
                                             const std::string& architecture);
+
+/// Loads compiled kernels of these steps on a device, whose context must be current, for find_kernels to find.
+void load_kernels(const std::vector<plan::GpuStep>& steps, const std::vector<CompiledKernel>& compiled,
+                  const activation::Function& function, Accuracy accuracy, int device);
+
+/// compile_kernels ahead of a call: at most as many kernels at a time as there are processors, in the whole process,
+/// and `progress` is told of each one (CompileOptions::progress).
+std::vector<CompiledKernel> compile_ahead(const std::vector<plan::GpuStep>& steps, const activation::Function& function,
+                                          Accuracy accuracy, const std::string& architecture,
+                                          const std::function<void(int64_t, int64_t)>& progress);
 
 }  // namespace gdpa::cuda

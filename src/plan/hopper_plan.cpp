@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "hopper/arguments.cuh"
+#include "plan/thresholds.h"
 
 namespace gdpa::plan {
 namespace {
@@ -112,15 +113,15 @@ std::string why_not_hopper(const Problem& problem, const Gpu& gpu, const KernelS
 
 void choose_hopper_tiles(KernelSpec& kernel, int64_t most_queries, int64_t mean_keys) {
   const bool is_narrow = widest(kernel) <= 64;
-  const bool are_few = mean_keys <= (is_narrow ? 512 : 256);
+  const bool are_few = mean_keys <= (is_narrow ? thresholds::few_keys_of_narrow_heads : thresholds::few_keys);
   const bool is_wide = widest(kernel) > 128;
-  const int warpgroups = !is_wide && most_queries <= hopper::warpgroup_rows ? 1 : 2;
+  const int warpgroups = !is_wide && most_queries <= thresholds::queries_of_one_warpgroup ? 1 : 2;
   kernel.family = KernelFamily::hopper;
   kernel.tile_queries = warpgroups * hopper::warpgroup_rows;
   kernel.warps = warpgroups * 4;
   if (is_wide) return choose_wide_tiles(kernel);
   kernel.query_in_registers = true;
-  kernel.tile_keys = !are_few ? (is_narrow ? 192 : 128) : mean_keys <= 64 ? 64 : 128;
+  kernel.tile_keys = !are_few ? (is_narrow ? 192 : 128) : mean_keys <= thresholds::keys_of_a_short_tile ? 64 : 128;
   if (warpgroups == 1) {
     // Tiles that follow each other seldom have the same keys: as many buffers as there is room for.
     kernel.stages = is_narrow || kernel.tile_keys == 64 ? 4 : 3;
@@ -137,8 +138,12 @@ int direct_keys(const Problem& problem, const Gpu& gpu) {
   // What a CTA has at the end while others have none shall be little beside all that it had.
   const int64_t heads = problem.batch * problem.heads_k;
   // Of shared keys, dQ of a part of the batch has left the second-level cache before the next tile adds to it.
-  const int most = problem.shares_keys() ? 2 : 4;
-  const int tiles = heads < gpu.multiprocessors ? 1 : heads < int64_t{8} * gpu.multiprocessors ? 2 : most;
+  const int most =
+      problem.shares_keys() ? thresholds::direct_tiles_of_few_heads : thresholds::direct_tiles_of_many_heads;
+  const int tiles = heads < thresholds::few_heads_per_multiprocessor * gpu.multiprocessors ? thresholds::direct_tiles
+                    : heads < thresholds::many_heads_per_multiprocessor * gpu.multiprocessors
+                        ? thresholds::direct_tiles_of_few_heads
+                        : most;
   return tiles * hopper::backward_tile_keys;
 }
 
@@ -171,9 +176,8 @@ bool is_all_direct(const Problem& problem, const Gpu& gpu) {
 
 void choose_hopper_backward_tiles(KernelSpec& kernel, FunctionRegisters function, const Mask& mask,
                                   int64_t mean_queries) {
-  constexpr int64_t worth_large_tiles = 512;  // else too many are the only one of a sequence, or half of one
   const bool has_registers = widest(kernel) <= 64 && function == FunctionRegisters::few;
-  const bool is_large = has_registers && mask.keeps_all() && mean_queries >= worth_large_tiles;
+  const bool is_large = has_registers && mask.keeps_all() && mean_queries >= thresholds::queries_of_large_tiles;
   kernel.family = KernelFamily::hopper;
   kernel.tile_queries = is_large ? hopper::most_backward_tile_queries : hopper::backward_tile_queries;
   const bool is_wide = hopper::is_wide(kernel.head_dim, kernel.head_dim_v);

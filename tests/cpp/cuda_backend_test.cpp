@@ -221,6 +221,23 @@ TEST_F(CudaBackend, WhatWasCompiledAheadIsReadyForACapture) {
   }
 }
 
+TEST_F(CudaBackend, KernelsForOtherLengthsAreReadyForACaptureToo) {
+  constexpr Device hopper{DeviceKind::cuda, 2};
+  fake_driver().devices = 3;
+  fake_driver().capability = 90;
+  alignas(16) static std::byte numbers[1 << 18], results[1 << 18];
+  const auto problem_of = [&](int64_t length) {
+    const auto operand = TensorView::contiguous(numbers, DType::bfloat16, {2, length, 1, 16}, hopper);
+    return Attention{.query = operand, .key = operand, .value = operand, .activation = Activation("s + 8")};
+  };
+  compile(problem_of(100), Direction::forward);
+  fake_driver().is_capturing = true;
+  for (const int64_t length : {1, 64, 65, 512, 513, 2000}) {
+    forward(problem_of(length), MutableTensorView::contiguous(results, DType::bfloat16, {2, length, 1, 16}, hopper));
+  }
+  EXPECT_EQ(fake_driver().launches.size(), 6U);
+}
+
 TEST_F(CudaBackend, MemoryThatIsNotThereIsSaidBeforeAnythingRuns) {
   Call call("s + 2");
   fake_driver().has_memory = false;

@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 namespace {
 
@@ -113,6 +114,11 @@ int cuLaunchKernel(void*, unsigned grid, unsigned, unsigned, unsigned block, uns
 }
 int cuStreamIsCapturing(void*, int* status) {
   *status = fake_driver().is_capturing ? 1 : 0;
+  return success;
+}
+int cuThreadExchangeStreamCaptureMode(int* mode) {
+  thread_local int of_thread = 0;
+  std::swap(*mode, of_thread);
   return success;
 }
 int cuStreamCreate(void** stream, unsigned) { return hand_out(stream); }

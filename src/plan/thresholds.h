@@ -1,0 +1,43 @@
+// The numbers of rows and of batch entries at which the choice of a kernel changes. The planner compares lengths with
+// these numbers and with no others, so that representative_problems() can derive one problem for each choice.
+#pragma once
+
+#include <cstdint>
+
+#include "hopper/arguments.cuh"
+
+namespace gdpa::plan::thresholds {
+
+/// Mean number of keys up to which forward loads K and V in tiles of 64 rows.
+constexpr int64_t keys_of_a_short_tile = 64;
+
+/// Mean number of keys up to which forward keeps K and V in shared memory; the second one where head dims are at
+/// most 64.
+constexpr int64_t few_keys = 256, few_keys_of_narrow_heads = 512;
+
+/// Number of queries up to which forward computes with one warpgroup.
+constexpr int64_t queries_of_one_warpgroup = hopper::warpgroup_rows;
+
+/// Mean number of queries from which backward takes tiles of 128 queries. With fewer, too many tiles would be the only
+/// one of a sequence, or half of one.
+constexpr int64_t queries_of_large_tiles = 512;
+
+/// Tiles of keys that one CTA of backward takes, so that it stores dQ without sums: one tile where batch entries times
+/// heads are fewer than the multiprocessors, few tiles where they are fewer than `many` per multiprocessor, and more
+/// tiles otherwise.
+constexpr int direct_tiles = 1, direct_tiles_of_few_heads = 2, direct_tiles_of_many_heads = 4;
+constexpr int64_t few_heads_per_multiprocessor = 1, many_heads_per_multiprocessor = 8;
+
+constexpr int64_t keys_of(int tiles) { return int64_t{tiles} * hopper::backward_tile_keys; }
+
+/// All of them, for each of the numbers that the planner looks at.
+constexpr int64_t of_queries[] = {queries_of_one_warpgroup, queries_of_large_tiles};
+constexpr int64_t of_keys[] = {keys_of_a_short_tile,
+                               few_keys,
+                               few_keys_of_narrow_heads,
+                               keys_of(direct_tiles),
+                               keys_of(direct_tiles_of_few_heads),
+                               keys_of(direct_tiles_of_many_heads)};
+constexpr int64_t of_heads_per_multiprocessor[] = {few_heads_per_multiprocessor, many_heads_per_multiprocessor};
+
+}  // namespace gdpa::plan::thresholds
