@@ -28,7 +28,9 @@ struct OutScale {
 
 /// Device memory that a call may use until the work that it put on the stream is done; see workspace_bytes.
 struct Workspace {
-  void* data = nullptr;  ///< null: the call takes memory from the stream's own pool and gives it back
+  static constexpr int64_t alignment = 256;  ///< bytes
+
+  void* data = nullptr;  ///< aligned; null: the call takes memory from the stream's own pool and gives it back
   int64_t bytes = 0;
 };
 
@@ -37,7 +39,8 @@ struct Workspace {
 ///
 /// Each side, queries and keys, comes in one of three forms:
 ///   jagged  rank 3, (tokens, heads, head_dim), with cumulative lengths (batch + 1, int32 or int64) that start at
-///           0, never fall, and end at the number of tokens or before
+///           0, never fall, and end at the number of tokens or before. On a GPU a call does not read them: it clamps
+///           wrong ones, and rows before the first offset keep what their memory had (docs/compilation.md)
 ///   dense   rank 4, (batch, length, heads, head_dim), without cumulative lengths
 ///   shared  rank 3, (length, heads, head_dim), without cumulative lengths: one operand for the whole batch
 ///           (queries: PMA; keys and values: PFFN). The other side says how many batch entries there are; where both
@@ -45,8 +48,8 @@ struct Workspace {
 ///
 /// query and key have the same head_dim, key and value the same tokens and heads, and the heads of query are a
 /// multiple of those of key (GQA, MQA). All of one dtype: float32, float64 (CPU), bfloat16 or float16. On a GPU
-/// head_dim and head_dim_v are multiples of 8 up to 256. The last stride is 1; the others are free, so views of a fused
-/// QKV projection need no copy.
+/// head_dim and head_dim_v are multiples of 8 up to 256, and a sequence has at most 2^31 - 2^16 rows. The last stride
+/// is 1; the others are free, so views of a fused QKV projection need no copy.
 struct Attention {
   TensorView query;
   TensorView key;
@@ -67,7 +70,8 @@ struct Attention {
 
 /// Computes O into `output`, whose shape is the query's with head_dim_v last; for a shared query with batch entries
 /// (batch * length, heads, head_dim_v), or (batch, length, heads, head_dim_v). Its last stride is 1, its rows must not
-/// overlap. Rows beyond the last cumulative length become zeros: every element of `output` is written.
+/// overlap, and it has no element in common with an input. Rows beyond the last cumulative length become zeros: every
+/// element of `output` is written.
 ///
 /// Throws Error before anything is written when an argument does not fit; see docs/errors.md.
 ///
@@ -79,7 +83,8 @@ struct Attention {
 GDPA_API void forward(const Attention& attention, const MutableTensorView& output);
 
 /// Computes the gradients of query, key and value from that of the output, recomputing the scores. The gradient of a
-/// shared or grouped operand is the sum over all who read it. Shapes as the inputs'; any strides, the last one 1.
+/// shared or grouped operand is the sum over all who read it. Shapes as the inputs'; any strides, the last one 1. No
+/// gradient has an element in common with an input or with another gradient; they may be views of one fused tensor.
 GDPA_API void backward(const Attention& attention, const TensorView& grad_output, const MutableTensorView& grad_query,
                        const MutableTensorView& grad_key, const MutableTensorView& grad_value);
 

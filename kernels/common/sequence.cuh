@@ -17,13 +17,12 @@ GDPA_HOST_DEVICE inline int64_t clamp(int64_t value, int64_t low, int64_t high) 
 }
 
 /// The rows of batch entry b. Cumulative lengths come from the device and may be wrong: whatever they say, the rows
-/// lie within the `packed_rows` of the operand. A sequence has fewer than 2^31 - 2^16 rows.
+/// lie within the `packed_rows` of the operand. A sequence has at most most_gpu_rows rows.
 GDPA_HOST_DEVICE inline Rows rows_of(const Sequences& side, int64_t b, int64_t packed_rows) {
-  constexpr int64_t most = 0x7fff0000;
   if (side.cumulative == nullptr) return {0, static_cast<int>(side.length)};
   const int64_t begin = clamp(side.begin(b), 0, packed_rows);
   const int64_t end = clamp(side.begin(b + 1), begin, packed_rows);
-  return {begin, static_cast<int>(clamp(end - begin, 0, most))};
+  return {begin, static_cast<int>(clamp(end - begin, 0, most_gpu_rows))};
 }
 
 /// Elements from an operand's data to row `row` of the rows of batch entry b, head h.

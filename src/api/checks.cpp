@@ -3,12 +3,14 @@
 #include "api/checks.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "api/message.h"
+#include "api/overlap.h"
 
 namespace gdpa::api {
 namespace {
@@ -262,6 +264,22 @@ void check_mask(const Mask& mask) {
   }
 }
 
+void check_workspace(const Workspace& workspace) {
+  const auto remainder = static_cast<int64_t>(reinterpret_cast<std::uintptr_t>(workspace.data) % Workspace::alignment);
+  if (remainder != 0) {
+    refuse(ErrorKind::value, "workspace",
+           fmt::format("an address that is a multiple of {} bytes", Workspace::alignment),
+           fmt::format("a remainder of {}", remainder), "pass the address that the device's allocator returned");
+  }
+}
+
+void check_length_fits_gpu(const Side& side) {
+  if (side.sequences.length > most_gpu_rows) {
+    refuse(ErrorKind::value, side.operand, fmt::format("at most {} rows in a sequence on a GPU", most_gpu_rows),
+           fmt::format("{}", side.sequences.length), "split the sequence, or move the tensors to the CPU");
+  }
+}
+
 /// What the GPU kernels are written for.
 void check_fits_gpu(const Attention& attention) {
   if (attention.query.dtype == DType::float64) {
@@ -289,7 +307,8 @@ CheckedCall check_inputs(const Attention& attention, Direction direction, bool n
   check_operand("query", query, common);
   check_operand("key", key, common);
   check_operand("value", value, common);
-  if (for_gpu || query.device.kind == DeviceKind::cuda) check_fits_gpu(attention);
+  const bool is_on_gpu = for_gpu || query.device.kind == DeviceKind::cuda;
+  if (is_on_gpu) check_fits_gpu(attention);
 
   check_same("value", "rank", value.rank, "the key's", key.rank);
   check_same("key", "head_dim", size(key, key.rank - 1), "the query's", size(query, query.rank - 1));
@@ -305,6 +324,10 @@ CheckedCall check_inputs(const Attention& attention, Direction direction, bool n
 
   const Side queries = side_of("query", "cu_seqlens_q", query, attention.cu_seqlens_q, common);
   const Side keys = side_of("key", "cu_seqlens_k", key, attention.cu_seqlens_k, common);
+  if (is_on_gpu) {
+    check_length_fits_gpu(queries);
+    check_length_fits_gpu(keys);
+  }
   const int64_t batch = common_batch(queries, keys);
   check_offsets(queries, query.device);
   check_offsets(keys, query.device);
@@ -313,6 +336,7 @@ CheckedCall check_inputs(const Attention& attention, Direction direction, bool n
   const double scale = attention.scale.value_or(1.0 / std::sqrt(static_cast<double>(head_dim)));
   check_finite("scale", scale);
   check_mask(attention.mask);
+  check_workspace(attention.workspace);
   if (attention.threads < 0) {
     refuse(ErrorKind::value, "threads", "0 for all processors, or a number of threads",
            fmt::format("{}", attention.threads), "correct the number");
@@ -387,13 +411,38 @@ void check_gradient(std::string_view who, const MutableTensorView& view, const T
   check_no_overlap(who, view);
 }
 
-/// Kernels read operands after the first results have been written.
-template <class... Views>
-void check_not_shared(std::string_view who, const MutableTensorView& written, const Views&... others) {
-  if (has_elements(written) && ((written.data == others.data) || ...)) {
-    refuse(ErrorKind::value, who, "memory of its own", "the address of another operand", "write into another tensor");
+/// What a call reads, by name. Kernels read it after the first results have been written.
+class Inputs {
+ public:
+  explicit Inputs(const Attention& attention) {
+    add("query", attention.query);
+    add("key", attention.key);
+    add("value", attention.value);
+    if (attention.cu_seqlens_q) add("cu_seqlens_q", *attention.cu_seqlens_q);
+    if (attention.cu_seqlens_k) add("cu_seqlens_k", *attention.cu_seqlens_k);
+    if (attention.out_scale.kind == OutScale::Kind::per_batch) add("out_scale", attention.out_scale.per_batch);
   }
-}
+
+  void add(std::string_view who, const TensorView& view) { inputs_[count_++] = {who, Bytes::of(view)}; }
+
+  void check_without(std::string_view who, const Bytes& written) const {
+    for (std::size_t i = 0; i < count_; ++i) check_apart(who, written, inputs_[i].who, inputs_[i].bytes);
+  }
+
+  static void check_apart(std::string_view who, const Bytes& written, std::string_view other, const Bytes& bytes) {
+    if (!overlap(written, bytes)) return;
+    refuse(ErrorKind::value, who, "memory of its own", fmt::format("elements that {} has too", other),
+           "write into another tensor");
+  }
+
+ private:
+  struct Input {
+    std::string_view who;
+    Bytes bytes;
+  };
+  std::array<Input, 7> inputs_;
+  std::size_t count_ = 0;
+};
 
 }  // namespace
 
@@ -407,7 +456,7 @@ CheckedCall check_forward(const Attention& attention, const MutableTensorView& o
   check_operand("output", output, common);
   check_output_shape("output", output, call.problem, attention);
   check_no_overlap("output", output);
-  check_not_shared("output", output, attention.query, attention.key, attention.value);
+  Inputs(attention).check_without("output", Bytes::of(output));
   call.params.output = operand_of(output, call.problem.query_form, call.params.queries.length, true);
   return call;
 }
@@ -427,16 +476,21 @@ CheckedCall check_backward(const Attention& attention, const Gradients& gradient
     Operand& operand;
   };
   Params& params = call.params;
-  for (const Written& written :
-       {Written{"grad_query", gradients.query, attention.query, problem.query_form, params.grad_query},
-        Written{"grad_key", gradients.key, attention.key, problem.key_form, params.grad_key},
-        Written{"grad_value", gradients.value, attention.value, problem.key_form, params.grad_value}}) {
+  const std::array<Written, 3> all = {
+      Written{"grad_query", gradients.query, attention.query, problem.query_form, params.grad_query},
+      Written{"grad_key", gradients.key, attention.key, problem.key_form, params.grad_key},
+      Written{"grad_value", gradients.value, attention.value, problem.key_form, params.grad_value}};
+  Inputs inputs(attention);
+  inputs.add("grad_output", gradients.output);
+  std::array<Bytes, 3> bytes;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const Written& written = all[i];
     check_gradient(written.who, written.gradient, written.input, common);
-    check_not_shared(written.who, written.gradient, attention.query, attention.key, attention.value, gradients.output);
+    bytes[i] = Bytes::of(written.gradient);
+    inputs.check_without(written.who, bytes[i]);
+    for (std::size_t j = 0; j < i; ++j) Inputs::check_apart(written.who, bytes[i], all[j].who, bytes[j]);
     written.operand = operand_of(written.gradient, written.form, 0, false);
   }
-  check_not_shared("grad_query", gradients.query, gradients.key, gradients.value);
-  check_not_shared("grad_key", gradients.key, gradients.value);
   params.grad_output = operand_of(gradients.output, problem.query_form, params.queries.length, true);
   return call;
 }

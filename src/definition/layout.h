@@ -6,6 +6,9 @@
 
 namespace gdpa {
 
+/// GPU kernels count the rows of one sequence in 32 bits, and a tile may begin past the last row.
+constexpr int64_t most_gpu_rows = 0x7fff0000;
+
 /// The rows of one side (queries, or keys) of every batch entry: cumulative lengths where they are jagged, one length
 /// where they are not.
 struct Sequences {

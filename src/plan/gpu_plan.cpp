@@ -18,7 +18,6 @@ namespace gdpa::plan {
 namespace {
 
 constexpr int64_t column_group = 16;  // fp32 sums pad a row of a head to this many columns, as kernels/ does
-constexpr int64_t workspace_alignment = 256;
 
 int64_t divide_up(int64_t count, int64_t divisor) { return (count + divisor - 1) / divisor; }
 
@@ -210,7 +209,7 @@ class Planner {
     return best;
   }
 
-  static int64_t aligned_bytes(int64_t bytes) { return divide_up(bytes, workspace_alignment) * workspace_alignment; }
+  static int64_t aligned_bytes(int64_t bytes) { return divide_up(bytes, Workspace::alignment) * Workspace::alignment; }
 
   /// The place in the workspace that the next bytes get.
   int64_t take(int64_t bytes) {

@@ -2,7 +2,9 @@
 // do, before anything is written.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -140,6 +142,15 @@ const std::vector<Mistake>& input_mistakes() {
        "window: expected sides of 0 or more, or -1 for no bound, got -2; correct the window"},
       {"threads", [](Call& c) { c.attention.threads = -1; }, ErrorKind::value,
        "threads: expected 0 for all processors, or a number of threads, got -1; correct the number"},
+      {"workspace",
+       [](Call& c) {
+         alignas(256) static std::byte memory[512];
+         c.attention.workspace = {memory + 8, 256};
+       },
+       ErrorKind::value,
+       "workspace: expected an address that is a multiple of 256 bytes, got a remainder of 8; pass the address that "
+       "the "
+       "device's allocator returned"},
   };
   return mistakes;
 }
@@ -184,7 +195,27 @@ TEST(Checks, RefuseAnOutputThatDoesNotFit) {
        "output: expected strides that give each element an address of its own, got stride 0 in dimension 1 of shape "
        "(5, 4, 16); write into a tensor of its own, or a view that does not repeat or overlap rows"},
       {"alias", [](Call& c) { c.output_view.data = c.query.data(); }, ErrorKind::value,
-       "output: expected memory of its own, got the address of another operand; write into another tensor"},
+       "output: expected memory of its own, got elements that query has too; write into another tensor"},
+      {"alias_of_a_part", [](Call& c) { c.output_view.data = c.query.data() + 7; }, ErrorKind::value,
+       "output: expected memory of its own, got elements that query has too; write into another tensor"},
+      {"alias_of_the_end", [](Call& c) { c.attention.value.data = c.output.data() + c.output.size() - 1; },
+       ErrorKind::value,
+       "output: expected memory of its own, got elements that value has too; write into another tensor"},
+      {"alias_of_offsets",
+       [](Call& c) {
+         c.output.front() = 0;  // all offsets are 0
+         c.output[1] = c.output[2] = 0;
+         c.attention.cu_seqlens_q->data = c.output.data();
+       },
+       ErrorKind::value,
+       "output: expected memory of its own, got elements that cu_seqlens_q has too; write into another tensor"},
+      {"alias_of_out_scale",
+       [](Call& c) {
+         std::fill_n(c.output.begin(), 4, 0.0F);  // two finite numbers of 64 bits
+         c.attention.out_scale.per_batch.data = c.output.data();
+       },
+       ErrorKind::value,
+       "output: expected memory of its own, got elements that out_scale has too; write into another tensor"},
       {"dtype", [](Call& c) { c.output_view.dtype = DType::float64; }, ErrorKind::type,
        "output: expected dtype float32, as the query's, got float64; convert all operands to one dtype"},
   };
@@ -203,13 +234,43 @@ TEST(Checks, RefuseGradientsThatDoNotFit) {
       {"shape_of_query", [](Call& c) { c.grad_query_view.sizes[1] = 2; }, ErrorKind::value,
        "grad_query: expected shape (5, 4, 8), as its input's, got (5, 2, 8); allocate the input's shape"},
       {"one_memory_for_two", [](Call& c) { c.grad_value_view.data = c.grad_key.data(); }, ErrorKind::value,
-       "grad_key: expected memory of its own, got the address of another operand; write into another tensor"},
+       "grad_value: expected memory of its own, got elements that grad_key has too; write into another tensor"},
+      {"one_memory_in_part", [](Call& c) { c.grad_query_view.data = c.grad_value.data() + 3; }, ErrorKind::value,
+       "grad_value: expected memory of its own, got elements that grad_query has too; write into another tensor"},
+      {"alias_of_grad_output", [](Call& c) { c.grad_output_view.data = c.grad_key.data(); }, ErrorKind::value,
+       "grad_key: expected memory of its own, got elements that grad_output has too; write into another tensor"},
   };
   for (const Mistake& mistake : mistakes) {
     Call call;
     mistake.spoil(call);
     expect_refused([&] { call.run_backward(); }, mistake);
   }
+}
+
+TEST(Checks, GradientsMayBeViewsOfOneFusedTensor) {
+  constexpr int64_t tokens = 5, heads = 2, head_dim = 8;
+  // Inputs and gradients, all six of them row by row in one memory.
+  std::vector<float> fused(tokens * 6 * heads * head_dim, 1.0F);
+  const auto part = [&](int64_t index) {
+    auto view = MutableTensorView::contiguous(fused.data() + index * heads * head_dim, DType::float32,
+                                              {tokens, heads, head_dim});
+    view.strides[0] = 6 * heads * head_dim;
+    return view;
+  };
+  const auto input = [&](int64_t index) {
+    const MutableTensorView view = part(index);
+    return TensorView{view.data, view.dtype, view.device, view.rank, view.sizes, view.strides};
+  };
+  const Attention attention{.query = input(0), .key = input(1), .value = input(2)};
+  const std::vector<float> ones(tokens * heads * head_dim, 1.0F);
+  const TensorView grad_output = TensorView::contiguous(ones.data(), DType::float32, {tokens, heads, head_dim});
+  EXPECT_NO_THROW(backward(attention, grad_output, part(3), part(4), part(5)));
+  EXPECT_THROW(backward(attention, grad_output, part(3), part(4), part(4)), Error);
+  EXPECT_THROW(backward(attention, grad_output, part(2), part(4), part(5)), Error);
+  EXPECT_NO_THROW(forward(attention, part(3)));
+  MutableTensorView shifted = part(3);
+  shifted.data = static_cast<float*>(shifted.data) - 1;
+  EXPECT_THROW(forward(attention, shifted), Error) << "the last element of a row of the value";
 }
 
 TEST(Checks, RefuseWhatTheGpuKernelsAreNotWrittenFor) {
@@ -227,6 +288,26 @@ TEST(Checks, RefuseWhatTheGpuKernelsAreNotWrittenFor) {
       {"head_dim", [](Call& c) { c.attention.value.sizes[2] = 12; }, ErrorKind::value,
        "value: expected a head_dim that is a multiple of 8 up to 256 on a GPU, got 12; pad it with zeros, or move the "
        "tensors to the CPU"},
+      {"length_of_shared_keys",
+       [](Call& c) {
+         c.attention.cu_seqlens_q.reset();
+         c.attention.cu_seqlens_k.reset();
+         c.attention.key.sizes[0] = c.attention.value.sizes[0] = most_gpu_rows + 1;
+       },
+       ErrorKind::value,
+       "key: expected at most 2147418112 rows in a sequence on a GPU, got 2147418113; split the sequence, or move the "
+       "tensors to the CPU"},
+      {"dense_length",
+       [](Call& c) {
+         c.attention.cu_seqlens_q.reset();
+         c.attention.cu_seqlens_k.reset();
+         c.attention.query.rank = 4;
+         c.attention.query.sizes = {2, int64_t{1} << 31, Call::heads_q, Call::head_dim};
+         c.attention.query.strides = {0, 0, Call::head_dim, 1};
+       },
+       ErrorKind::value,
+       "query: expected at most 2147418112 rows in a sequence on a GPU, got 2147483648; split the sequence, or move "
+       "the tensors to the CPU"},
   };
   for (const Mistake& mistake : mistakes) {
     Call call;
@@ -235,6 +316,17 @@ TEST(Checks, RefuseWhatTheGpuKernelsAreNotWrittenFor) {
     mistake.spoil(call);
     expect_refused([&] { api::check_plan(call.attention, Direction::forward); }, mistake);
   }
+}
+
+TEST(Checks, ADenseLengthBeyond32BitsIsAllowedOnTheCpu) {
+  const int64_t length = (int64_t{1} << 31) + 5;
+  const auto view = [&](int64_t rows) {
+    TensorView dense = TensorView::contiguous(nullptr, DType::float32, {1, rows, 1, 8});
+    dense.strides[1] = 0;
+    return dense;
+  };
+  const Attention attention{.query = view(length), .key = view(3), .value = view(3)};
+  EXPECT_EQ(api::check_plan(attention, Direction::forward).params.queries.length, length);
 }
 
 TEST(Checks, DescribeAJaggedProblemByItsRowsAndHeads) {

@@ -156,7 +156,9 @@ struct GradientLayouts {
     const TensorView input = TensorView::contiguous(numbers, DType::bfloat16, {3, 64, 2, 16}, hopper);
     const Attention attention{.query = input, .key = input, .value = input};
     const auto gradient = [](int64_t number) {
-      return MutableTensorView::contiguous(numbers + number * elements * 2, DType::bfloat16, {3, 64, 2, 16}, hopper);
+      constexpr int64_t behind_every_layout = 1 << 16;
+      return MutableTensorView::contiguous(numbers + behind_every_layout + number * elements * 2, DType::bfloat16,
+                                           {3, 64, 2, 16}, hopper);
     };
     const int64_t bytes = workspace_bytes(attention, grad_output, gradient(1), gradient(2), gradient(3));
     return bytes < elements * static_cast<int64_t>(sizeof(float));

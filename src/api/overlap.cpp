@@ -1,0 +1,93 @@
+// Comparing the bytes of two views; see overlap.h.
+#include "api/overlap.h"
+
+#include <algorithm>
+
+namespace gdpa::api {
+namespace {
+
+/// A step between bytes, and how often it may be taken: from `least` to `most` times.
+struct Step {
+  int64_t stride;
+  int64_t least;
+  int64_t most;
+
+  int64_t lowest() const { return stride * least; }
+  int64_t highest() const { return stride * most; }
+};
+
+/// Searches a byte of one view that is a byte of the other: with the steps of one taken forwards and those of the other
+/// backwards, a sum of steps that is the distance of their first bytes.
+class Search {
+ public:
+  Search(const Bytes& one, const Bytes& other) {
+    add(one, 1);
+    add(other, -1);
+    std::sort(steps_.begin(), steps_.begin() + count_,
+              [](const Step& a, const Step& b) { return a.stride > b.stride; });
+    for (int i = count_; i-- > 0;) {
+      const Step& step = steps_[static_cast<std::size_t>(i)];
+      lowest_[static_cast<std::size_t>(i)] = lowest_[static_cast<std::size_t>(i) + 1] + step.lowest();
+      highest_[static_cast<std::size_t>(i)] = highest_[static_cast<std::size_t>(i) + 1] + step.highest();
+    }
+  }
+
+  bool finds(int64_t distance) { return finds(0, distance); }
+
+ private:
+  static constexpr std::size_t most_steps = 2 * Bytes::max_rank;
+  static constexpr int most_visits = 1 << 16;
+
+  /// Steps of the same length are one: views with the same strides then leave little to search.
+  void add(const Bytes& bytes, int64_t sign) {
+    for (int i = 0; i < bytes.rank; ++i) {
+      const int64_t times = bytes.sizes[static_cast<std::size_t>(i)] - 1;
+      const int64_t stride = sign * bytes.strides[static_cast<std::size_t>(i)];
+      if (times == 0 || stride == 0) continue;
+      Step step{stride > 0 ? stride : -stride, stride > 0 ? 0 : -times, stride > 0 ? times : 0};
+      const auto end = steps_.begin() + count_;
+      const auto same = std::find_if(steps_.begin(), end, [&](const Step& s) { return s.stride == step.stride; });
+      if (same == end) {
+        steps_[static_cast<std::size_t>(count_++)] = step;
+      } else {
+        same->least += step.least;
+        same->most += step.most;
+      }
+    }
+  }
+
+  static int64_t floor_divide(int64_t number, int64_t divisor) {
+    return number / divisor - static_cast<int64_t>(number % divisor < 0);
+  }
+
+  /// Whether the steps from index `i` on, the shorter ones, can make up the distance.
+  bool finds(int i, int64_t distance) {
+    const auto at = static_cast<std::size_t>(i);
+    if (distance < lowest_[at] || distance > highest_[at]) return false;
+    if (i == count_ || distance == 0) return true;
+    if (++visits_ > most_visits) return true;
+    const Step& step = steps_[at];
+    const int64_t least = -floor_divide(highest_[at + 1] - distance, step.stride);
+    const int64_t most = floor_divide(distance - lowest_[at + 1], step.stride);
+    for (int64_t times = std::max(least, step.least); times <= std::min(most, step.most); ++times) {
+      if (finds(i + 1, distance - times * step.stride)) return true;
+    }
+    return false;
+  }
+
+  std::array<Step, most_steps> steps_ = {};
+  int count_ = 0;
+  std::array<int64_t, most_steps + 1> lowest_ = {};  ///< of the sums of the steps from each index on
+  std::array<int64_t, most_steps + 1> highest_ = {};
+  int visits_ = 0;
+};
+
+}  // namespace
+
+bool overlap(const Bytes& one, const Bytes& other) {
+  const bool may_overlap =
+      one.begin < one.end && other.begin < other.end && one.begin < other.end && other.begin < one.end;
+  return may_overlap && Search(one, other).finds(other.first - one.first);
+}
+
+}  // namespace gdpa::api
