@@ -60,7 +60,9 @@ def varlen_attention(
             generalized_dot_product_attention counts from the upper left instead.)
         enable_gqa: H_q may be a multiple of H_k: neighbouring query heads share a key head.
         accuracy: "fast" or "exact": how closely f follows its definition, see docs/accuracy.md.
-        deterministic: the same bits every time. The CPU's results always are, for one number of threads.
+        deterministic: the same bits every time. torch.use_deterministic_algorithms(True) implies it when this function
+            is called, for the gradients too. Every problem has deterministic kernels, so warn_only=True does the same
+            and warns of nothing. The CPU's results are always deterministic, for one number of threads.
 
     Returns:
         (T_q, H_q, d_v); for a shared query (B * L_q, H_q, d_v), the rows of one sequence after the other. Same dtype.
@@ -289,7 +291,7 @@ def _attend(
             diagonal,
             enable_gqa,
             accuracy,
-            deterministic,
+            deterministic or torch.are_deterministic_algorithms_enabled(),
             _allow_tf32(query),
         )
     except RuntimeError as error:

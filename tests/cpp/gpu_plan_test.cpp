@@ -119,6 +119,29 @@ void visit_kernels(Visit visit) {
   }
 }
 
+TEST(GpuPlan, EveryProblemHasDeterministicKernels) {
+  const std::vector<Form> forms = {Form::jagged, Form::dense, Form::shared};
+  for (const Gpu& gpu : gpus()) {
+    for (const int64_t head_dim : {64, 128, 256}) {
+      for (const Form query_form : forms) {
+        for (const Form key_form : forms) {
+          for (const Mask& mask : {Mask::all(), Mask::causal()}) {
+            for (const TensorMaps maps : {TensorMaps::available, TensorMaps::unavailable}) {
+              Problem problem = problem_of(Direction::backward, DType::bfloat16, head_dim);
+              problem.query_form = query_form;
+              problem.key_form = key_form;
+              problem.mask = mask;
+              problem.deterministic = true;
+              EXPECT_TRUE(
+                  gpu_plan(problem, gpu, FunctionRegisters::few, true, Float32Products::three, maps).deterministic);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(GpuPlan, TilesAreMultiplesOfWhatTheirWarpsTake) {
   visit_kernels([](const Gpu&, const KernelSpec& kernel) {
     const bool owns_keys = kernel.kind == KernelKind::backward;

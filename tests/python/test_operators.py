@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import warnings
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -11,6 +13,7 @@ import torch
 from reference import offsets
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import gdpa
@@ -75,6 +78,58 @@ def test_autocast_leaves_fp64_alone_and_can_be_switched_off() -> None:
         assert gdpa.varlen_attention(*[query.double()] * 3, cu, cu).dtype == torch.float64
         with torch.autocast("cpu", enabled=False):
             assert gdpa.varlen_attention(query, query, query, cu, cu).dtype == torch.float32
+
+
+class Asked(TorchDispatchMode):
+    """Notes the argument `deterministic` of each forward and backward operator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.deterministic: list[bool] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "gdpa":
+            names = [argument.name for argument in func._schema.arguments]
+            self.deterministic.append(args[names.index("deterministic")])
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def deterministic_algorithms() -> Iterator[Callable[..., None]]:
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    yield torch.use_deterministic_algorithms
+    torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+
+@pytest.mark.parametrize("warn_only", [False, True])
+def test_deterministic_algorithms_of_torch_imply_deterministic(
+    warn_only: bool, deterministic_algorithms: Callable[..., None]
+) -> None:
+    query, cu = jagged(requires_grad=True)
+    for mode, deterministic in ((False, False), (True, False), (False, True)):
+        deterministic_algorithms(mode, warn_only=warn_only)
+        with Asked() as asked, warnings.catch_warnings():
+            warnings.simplefilter("error")
+            gdpa.varlen_attention(query, query, query, cu, cu, deterministic=deterministic).sum().backward()
+        assert asked.deterministic == [mode or deterministic] * 2
+
+
+def test_compiled_code_follows_deterministic_algorithms(deterministic_algorithms: Callable[..., None]) -> None:
+    asked = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        asked.extend(any(a is True for a in node.args) for node in graph.graph.nodes if "gdpa" in str(node.target))
+        return graph
+
+    torch._dynamo.reset()
+    compiled = torch.compile(
+        lambda query, cu: gdpa.varlen_attention(query, query, query, cu, cu), fullgraph=True, backend=backend
+    )
+    query, cu = jagged()
+    for mode in (False, True):
+        deterministic_algorithms(mode)
+        compiled(query, cu)
+    assert asked == [False, True]
 
 
 def counted(call: Any) -> int:
