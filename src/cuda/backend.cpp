@@ -176,7 +176,7 @@ class Call {
       : problem_(problem), params_(params), stream_(stream), sequence_(sequence) {}
 
   /// `kernels` are those of the sequence's steps.
-  void run(const std::vector<const LoadedKernel*>& kernels, const Workspace& workspace) {
+  void run(const LoadedKernels& kernels, const Workspace& workspace) {
     const plan::GpuWorkspace& needed = sequence_.plan.workspace;
     const Memory memory(workspace, needed.bytes, stream_);
     if (needed.zeroed_bytes > 0) {
@@ -330,7 +330,8 @@ std::vector<plan::GpuStep> steps_ahead(const Problem& problem, const Params& par
     try {
       for (const plan::GpuStep& step : Sequence(other, params, operands, function, gpu).steps) add(step, 0);
     } catch (const Error&) {
-      // The GPU has too little shared memory for calls of such lengths: they have no kernels, and throw this themselves.
+      // The GPU has too little shared memory for calls of such lengths: they have no kernels, and throw this
+      // themselves.
     }
   }
   return steps;

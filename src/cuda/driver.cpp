@@ -40,6 +40,8 @@ const char* fill(void* library, Driver& driver) {
   need("cuCtxPushCurrent_v2", driver.context_push);
   need("cuCtxPopCurrent_v2", driver.context_pop);
   need("cuModuleLoadData", driver.module_load);
+  need("cuModuleUnload", driver.module_unload);
+  need("cuCtxSynchronize", driver.context_synchronize);
   need("cuModuleGetFunction", driver.module_kernel);
   need("cuMemcpyDtoH_v2", driver.copy_to_host);
   need("cuFuncSetAttribute", driver.kernel_set_attribute);

@@ -43,7 +43,9 @@ struct Driver {
   Status (*context_push)(Context context);
   Status (*context_pop)(Context* context);
   Status (*module_load)(Module* module, const void* image);
+  Status (*module_unload)(Module module);
   Status (*module_kernel)(Kernel* kernel, Module module, const char* name);
+  Status (*context_synchronize)();
   Status (*copy_to_host)(void* destination, DevicePointer source, std::size_t bytes);
   Status (*kernel_set_attribute)(Kernel kernel, KernelAttribute attribute, int value);
   Status (*launch)(Kernel kernel, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,

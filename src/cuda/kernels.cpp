@@ -4,8 +4,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
+#include <charconv>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <future>
 #include <memory>
 #include <mutex>
@@ -73,13 +78,27 @@ struct KeyHash {
 };
 
 struct Entry {
-  std::string function;  ///< what the key's view looks at
-  LoadedKernel kernel;
+  std::string function;  ///< the key's view points at this text
+  Module module = nullptr;
+  std::shared_ptr<const LoadedKernel> kernel;
+  std::atomic<std::uint64_t> used = 0;    ///< Registry::uses at the last use
+  std::atomic<bool> is_in_graph = false;  ///< it was launched during the capture of a CUDA graph
 };
 
 struct Registry {
   std::shared_mutex mutex;
   std::unordered_map<Key, std::unique_ptr<Entry>, KeyHash> kernels;
+  std::atomic<std::uint64_t> uses = 0;
+
+  /// The kernel of a key for a call, or null. The mutex must be held.
+  std::shared_ptr<const LoadedKernel> use(const Key& key, bool is_captured) {
+    const auto found = kernels.find(key);
+    if (found == kernels.end()) return nullptr;
+    Entry& entry = *found->second;
+    entry.used.store(uses.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
+    if (is_captured) entry.is_in_graph.store(true, std::memory_order_relaxed);
+    return entry.kernel;
+  }
 };
 
 Registry& registry() {
@@ -133,26 +152,55 @@ void check_loaded(Status status, const std::string& compiler) {
                     .c_str());
 }
 
-LoadedKernel load(const CompiledKernel& compiled) {
+/// Loads a kernel and its module into `entry`.
+void load(const CompiledKernel& compiled, Entry& entry) {
   const Driver& driver = Driver::get();
   const jit::Cubin cubin(compiled.image);
   LoadedKernel kernel;
   kernel.threads = static_cast<unsigned>(constant_of(cubin, SourceNames::threads, compiled.compiler));
   kernel.shared_bytes = static_cast<unsigned>(constant_of(cubin, SourceNames::shared_bytes, compiled.compiler));
   const RelaxedCapture relaxed;
-  Module module = nullptr;
-  check_loaded(driver.module_load(&module, compiled.image.data()), compiled.compiler);
-  check(driver.module_kernel(&kernel.handle, module, SourceNames::kernel), "loading a kernel");
+  check_loaded(driver.module_load(&entry.module, compiled.image.data()), compiled.compiler);
+  check(driver.module_kernel(&kernel.handle, entry.module, SourceNames::kernel), "loading a kernel");
   check(driver.kernel_set_attribute(kernel.handle, KernelAttribute::max_dynamic_shared_bytes,
                                     static_cast<int>(kernel.shared_bytes)),
         "giving a kernel its shared memory");
-  return kernel;
+  entry.kernel = std::make_shared<const LoadedKernel>(kernel);
 }
 
-void refuse_during_capture(Stream stream, const plan::KernelSpec& spec) {
+/// Unloads the kernels that were used longest ago until an eighth of the places is free. It leaves those that a call
+/// holds and those that a CUDA graph may launch. Others may still run: the device is waited for first. The registry's
+/// mutex must be held alone.
+void unload_oldest(Registry& known) {
+  const std::size_t most = most_loaded_kernels();
+  if (known.kernels.size() <= most) return;
+  using Place = decltype(known.kernels)::iterator;
+  std::vector<Place> candidates;
+  for (Place place = known.kernels.begin(); place != known.kernels.end(); ++place) {
+    const Entry& entry = *place->second;
+    if (entry.kernel.use_count() == 1 && !entry.is_in_graph) candidates.push_back(place);
+  }
+  std::sort(candidates.begin(), candidates.end(),
+            [](const Place& a, const Place& b) { return a->second->used < b->second->used; });
+  const std::size_t surplus = known.kernels.size() - (most - most / 8);
+  if (candidates.size() > surplus) candidates.resize(surplus);
+  const Driver& driver = Driver::get();
+  const RelaxedCapture relaxed;
+  for (const Place& place : candidates) {
+    const CurrentDevice current(place->first.device);
+    // An error of a kernel that ran before is for the next call to report. The kernel then stays loaded.
+    if (driver.context_synchronize() != success || driver.module_unload(place->second->module) != success) return;
+    known.kernels.erase(place);
+  }
+}
+
+bool is_capturing(Stream stream) {
   int capture = 0;
   check(Driver::get().stream_is_capturing(stream, &capture), "asking whether a graph is being captured");
-  if (capture == 0) return;
+  return capture != 0;
+}
+
+[[noreturn]] void refuse_during_capture(const plan::KernelSpec& spec) {
   throw Error(
       ErrorKind::runtime,
       fmt::format("CUDA graph: expected every kernel to be loaded before the capture begins, but \"{}\" is not; "
@@ -229,40 +277,64 @@ std::vector<CompiledKernel> compile_ahead(const std::vector<plan::GpuStep>& step
   return compiled;
 }
 
-void load_kernels(const std::vector<plan::GpuStep>& steps, const std::vector<CompiledKernel>& compiled,
-                  const activation::Function& function, Accuracy accuracy, int device) {
+std::size_t most_loaded_kernels() {
+  static const std::size_t most = [] {
+    constexpr std::size_t otherwise = 512;
+    const char* const text = std::getenv("GDPA_LOADED_KERNELS");
+    if (text == nullptr || *text == '\0') return otherwise;
+    std::size_t number = 0;
+    const char* const end = text + std::strlen(text);
+    const auto [rest, error] = std::from_chars(text, end, number);
+    if (error != std::errc() || rest != end || number == 0) {
+      throw Error(ErrorKind::value,
+                  fmt::format("GDPA_LOADED_KERNELS: expected a whole number above 0, got \"{}\"; correct it", text));
+    }
+    return number;
+  }();
+  return most;
+}
+
+LoadedKernels load_kernels(const std::vector<plan::GpuStep>& steps, const std::vector<CompiledKernel>& compiled,
+                           const activation::Function& function, Accuracy accuracy, int device) {
   Registry& known = registry();
+  LoadedKernels kernels;
   const std::unique_lock lock(known.mutex);
   for (std::size_t i = 0; i < steps.size(); ++i) {
     Key key = key_of(steps[i].kernel, function, accuracy, device);
-    if (known.kernels.contains(key)) continue;  // twice in one call, or another thread was first
-    auto entry = std::make_unique<Entry>(Entry{std::string(key.function), load(compiled[i])});
-    key.function = entry->function;
-    known.kernels.emplace(key, std::move(entry));
+    if (!known.kernels.contains(key)) {  // else it comes twice in one call, or another thread was first
+      auto entry = std::make_unique<Entry>();
+      entry->function = key.function;
+      load(compiled[i], *entry);
+      key.function = entry->function;
+      known.kernels.emplace(key, std::move(entry));
+    }
+    kernels.push_back(known.use(key, false));
   }
+  unload_oldest(known);
+  return kernels;
 }
 
-std::vector<const LoadedKernel*> find_kernels(const std::vector<plan::GpuStep>& steps,
-                                              const activation::Function& function, Accuracy accuracy, int device,
-                                              Stream stream) {
+LoadedKernels find_kernels(const std::vector<plan::GpuStep>& steps, const activation::Function& function,
+                           Accuracy accuracy, int device, Stream stream) {
   Registry& known = registry();
-  std::vector<const LoadedKernel*> kernels(steps.size());
-  std::vector<plan::GpuStep> missing;
-  const auto look_up = [&] {
+  const bool is_captured = is_capturing(stream);
+  LoadedKernels kernels(steps.size());
+  std::vector<std::size_t> missing;
+  {
     const std::shared_lock lock(known.mutex);
-    missing.clear();
     for (std::size_t i = 0; i < steps.size(); ++i) {
-      const auto found = known.kernels.find(key_of(steps[i].kernel, function, accuracy, device));
-      kernels[i] = found == known.kernels.end() ? nullptr : &found->second->kernel;
-      if (kernels[i] == nullptr) missing.push_back(steps[i]);
+      kernels[i] = known.use(key_of(steps[i].kernel, function, accuracy, device), is_captured);
+      if (kernels[i] == nullptr) missing.push_back(i);
     }
-  };
-  look_up();
+  }
   if (missing.empty()) return kernels;
-  refuse_during_capture(stream, missing.front().kernel);
-  load_kernels(missing, compile_kernels(missing, function, accuracy, target_of(device).architecture), function,
-               accuracy, device);
-  look_up();
+  if (is_captured) refuse_during_capture(steps[missing.front()].kernel);
+  std::vector<plan::GpuStep> steps_missing;
+  for (const std::size_t i : missing) steps_missing.push_back(steps[i]);
+  const LoadedKernels loaded =
+      load_kernels(steps_missing, compile_kernels(steps_missing, function, accuracy, target_of(device).architecture),
+                   function, accuracy, device);
+  for (std::size_t i = 0; i < missing.size(); ++i) kernels[missing[i]] = loaded[i];
   return kernels;
 }
 

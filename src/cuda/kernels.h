@@ -1,8 +1,14 @@
-// The kernels of this process: found in memory, else in the cache on disk, else compiled; loaded on their device once.
+// The kernels of this process: found in memory, else in the cache on disk, else compiled and loaded on their device.
 // The kernels of one call that have to be compiled are compiled at the same time.
+//
+// A process that meets many functions does not fill the GPU's memory with code: beyond most_loaded_kernels() the
+// kernels that were used longest ago are unloaded. A kernel that was launched into a CUDA graph stays, since the graph
+// may be launched at any time.
 #pragma once
 
+#include <cstddef>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -21,11 +27,17 @@ struct LoadedKernel {
   unsigned shared_bytes = 0;  ///< dynamic shared memory of a CTA
 };
 
+/// The kernels of the steps of a call. They stay loaded at least as long as this list lives.
+using LoadedKernels = std::vector<std::shared_ptr<const LoadedKernel>>;
+
+/// How many kernels stay loaded: GDPA_LOADED_KERNELS, read once, or 512. Throws Error (value) where that is no number
+/// above 0.
+std::size_t most_loaded_kernels();
+
 /// The kernels of the steps on a device, whose context must be current. `stream` is asked whether a graph is being
 /// captured, in which case a kernel that is not loaded yet is an Error (runtime) that says what to do before capturing.
-std::vector<const LoadedKernel*> find_kernels(const std::vector<plan::GpuStep>& steps,
-                                              const activation::Function& function, Accuracy accuracy, int device,
-                                              Stream stream);
+LoadedKernels find_kernels(const std::vector<plan::GpuStep>& steps, const activation::Function& function,
+                           Accuracy accuracy, int device, Stream stream);
 
 /// The kernels of the steps for an architecture ("sm_90a"), from the cache on disk or compiled into it. Needs no
 /// device.
@@ -34,8 +46,8 @@ std::vector<CompiledKernel> compile_kernels(const std::vector<plan::GpuStep>& st
                                             const std::string& architecture);
 
 /// Loads compiled kernels of these steps on a device, whose context must be current, for find_kernels to find.
-void load_kernels(const std::vector<plan::GpuStep>& steps, const std::vector<CompiledKernel>& compiled,
-                  const activation::Function& function, Accuracy accuracy, int device);
+LoadedKernels load_kernels(const std::vector<plan::GpuStep>& steps, const std::vector<CompiledKernel>& compiled,
+                           const activation::Function& function, Accuracy accuracy, int device);
 
 /// compile_kernels ahead of a call: at most as many kernels at a time as there are processors, in the whole process,
 /// and `progress` is told of each one (CompileOptions::progress).

@@ -240,6 +240,64 @@ TEST_F(CudaBackend, KernelsForOtherLengthsAreReadyForACaptureToo) {
   EXPECT_EQ(fake_driver().launches.size(), 6U);
 }
 
+/// The number of the child's check that failed, or 0. In a process of its own: the variable is read once.
+template <class Work>
+void expect_of_child(const char* most_kernels, Work work) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const auto child = [&] {
+    ::setenv("GDPA_LOADED_KERNELS", most_kernels, 1);
+    std::exit(work());
+  };
+  EXPECT_EXIT(child(), testing::ExitedWithCode(0), "");
+}
+
+/// One kernel, different for each number.
+void call_of(int number) { Call("s + " + std::to_string(100 + number)).forward(); }
+
+TEST_F(CudaBackend, KernelsThatWereUsedLongestAgoAreUnloadedWhenThereAreTooMany) {
+  expect_of_child("3", [] {
+    for (const int number : {0, 1, 2, 0}) call_of(number);
+    if (fake_driver().unloads != 0 || fake_driver().loads != 3) return 1;
+    call_of(3);  // in the place of 1
+    if (fake_driver().unloads != 1 || fake_driver().loads != 4) return 2;
+    if (fake_driver().unloads_while_computing != 0) return 3;
+    for (const int number : {0, 2, 3}) call_of(number);
+    if (fake_driver().loads != 4) return 4;
+    call_of(1);
+    return fake_driver().loads == 5 ? 0 : 5;
+  });
+}
+
+TEST_F(CudaBackend, AKernelOfACapturedGraphIsNeverUnloaded) {
+  expect_of_child("2", [] {
+    call_of(0);
+    fake_driver().is_capturing = true;
+    call_of(0);
+    fake_driver().is_capturing = false;
+    for (const int number : {1, 2, 3}) call_of(number);
+    const int loads = fake_driver().loads;
+    if (fake_driver().unloads != 2) return 1;
+    call_of(0);
+    return fake_driver().loads == loads ? 0 : 2;
+  });
+}
+
+TEST_F(CudaBackend, TheKernelsOfOneCallStayLoadedThoughTheyAreMoreThanTheBound) {
+  expect_of_child("1", [] {
+    Call call("s + 99", true);
+    call.backward();
+    const auto launched = fake_driver().launches.size();
+    return launched >= 2 && fake_driver().loads >= 2 && fake_driver().unloads == 0 ? 0 : 1;
+  });
+}
+
+TEST_F(CudaBackend, ABoundOfLoadedKernelsThatIsNoNumberIsRefused) {
+  expect_of_child("many", [] {
+    const std::string words = refusal_of([] { call_of(0); });
+    return words.find("GDPA_LOADED_KERNELS: expected a whole number above 0, got \"many\"") == 0 ? 0 : 1;
+  });
+}
+
 TEST_F(CudaBackend, MemoryThatIsNotThereIsSaidBeforeAnythingRuns) {
   Call call("s + 2");
   fake_driver().has_memory = false;

@@ -104,6 +104,11 @@ int cuModuleLoadData(void** module, const void*) {
   ++fake_driver().loads;
   return fake_driver().load_status != success ? fake_driver().load_status : hand_out(module);
 }
+int cuModuleUnload(void*) {
+  if (fake_driver().is_computing) fake_driver().unloads_while_computing++;
+  ++fake_driver().unloads;
+  return success;
+}
 int cuModuleGetFunction(void** kernel, void*, const char*) { return hand_out(kernel); }
 int cuFuncSetAttribute(void*, int, int) { return success; }
 int cuLaunchKernel(void*, unsigned grid, unsigned, unsigned, unsigned block, unsigned, unsigned, unsigned shared_bytes,

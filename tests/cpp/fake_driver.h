@@ -23,6 +23,8 @@ struct FakeDriver {
   int load_status = 0;  ///< that loading a kernel answers
 
   int loads = 0;
+  int unloads = 0;
+  int unloads_while_computing = 0;  ///< before anything waited for the kernels that were launched
   int fills = 0;
   int64_t allocations = 0;  ///< from a stream's pool, less those given back
   std::vector<FakeLaunch> launches;

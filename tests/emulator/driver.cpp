@@ -155,6 +155,10 @@ int cuModuleLoadData(void** module, const void* image) {
     return report(error);
   }
 }
+int cuModuleUnload(void* module) {
+  delete static_cast<Module*>(module);
+  return success;
+}
 int cuModuleGetFunction(void** kernel, void* module, const char* name) {
   try {
     *kernel = const_cast<Kernel*>(&static_cast<Module*>(module)->kernel(name));
