@@ -32,12 +32,11 @@ class ReusedSchedule {
 template <class T>
 void run_units(const Problem& problem, const Params& params, const Evaluator& evaluator,
                const plan::CpuSchedule& schedule) {
-  using Compute = ComputeType<T>;
   AlignedMemory partial_sums;
   if (schedule.partial_elements > 0) {
-    partial_sums = allocate_aligned(schedule.partial_elements * static_cast<int64_t>(sizeof(Compute)));
+    partial_sums = allocate_aligned(schedule.partial_elements * static_cast<int64_t>(sizeof(double)));
   }
-  const Call<T> call{params, evaluator, schedule, static_cast<Compute*>(partial_sums.get())};
+  const Call<T> call{params, evaluator, schedule, static_cast<double*>(partial_sums.get())};
   const bool forward = problem.direction == Direction::forward;
   for_each_unit(schedule.threads, static_cast<int64_t>(schedule.units.size()), [&](int64_t i) {
     const plan::CpuUnit& unit = schedule.units[static_cast<std::size_t>(i)];

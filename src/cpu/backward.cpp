@@ -11,6 +11,7 @@ template <class T>
 class Backward {
  public:
   using Compute = ComputeType<T>;
+  static constexpr int64_t most_query_terms = 256;  ///< summed in the compute type before they go to partial sums
 
   Backward(const Call<T>& call, const plan::CpuUnit& unit)
       : call_(call), params_(call.params), tiles_(call.schedule.tiles), unit_(unit) {
@@ -26,20 +27,20 @@ class Backward {
     grad_scores_ = base + buffers.grad_scores;
     grad_keys_ = base + buffers.grad_keys;
     grad_values_ = base + buffers.grad_values;
-    grad_query_ = unit.query_sum >= 0 ? call.partial_sums + unit.query_sum : base + buffers.grad_query;
+    grad_query_ = base + buffers.grad_query;
   }
 
   void run() {
     key_range_ = unit_.keys;
     query_range_ = unit_.queries;
     keeps_keys_ = unit_.sums_over_batch && unit_.grad_key_value;
-    keeps_query_ = unit_.query_sum >= 0 || (unit_.sums_over_batch && unit_.grad_query);
+    keeps_query_ = unit_.sums_over_batch && unit_.grad_query;
     if (keeps_keys_) {
       for_each_part(unit_.keys, tiles_.keys, plan::cpu_vector, [&](Range keys) {
         key_range_ = keys;
         run_batch();
       });
-    } else if (keeps_query_ && unit_.query_sum < 0) {
+    } else if (keeps_query_) {
       for_each_part(unit_.queries, tiles_.block_queries, 1, [&](Range queries) {
         query_range_ = queries;
         run_batch();
@@ -74,10 +75,12 @@ class Backward {
   void run_block(Range queries) {
     queries_ = queries;
     const int64_t rows = std::max<int64_t>(0, queries.size());
-    if (unit_.grad_query && !keeps_query_) clear(grad_query_, call_.width_q, unit_.heads.size() * rows, call_.width_q);
+    if (unit_.grad_query && !keeps_query_ && query_terms_ == 0) {
+      clear(grad_query_, call_.width_q, unit_.heads.size() * rows, call_.width_q);
+    }
     const Range keys = plan::intersection(key_range_, {0, length_k_});
     for_each_part(keys, tiles_.keys, plan::cpu_vector, [&](Range tile) { meet(tile); });
-    if (unit_.grad_query && !keeps_query_) store_grad_query(queries);
+    if (unit_.grad_query && !keeps_query_) pass_on_grad_query(queries, keys.size());
   }
 
   void meet(Range keys) {
@@ -152,11 +155,30 @@ class Backward {
     round_through<T>(scores_, count);
   }
 
-  /// Where dQ of this row is summed: among the rows of the block, or of the whole sequence where the batch shares it.
+  /// Where dQ of this row is summed, among the rows of the block.
   int64_t grad_query_row(int64_t head, int64_t query) const {
-    const int64_t first = unit_.query_sum >= 0 ? 0 : queries_.begin;
-    const int64_t rows = unit_.query_sum >= 0 ? length_q_ : queries_.size();
-    return (head - unit_.heads.begin) * rows + query - first;
+    return (head - unit_.heads.begin) * queries_.size() + query - queries_.begin;
+  }
+
+  /// Some queries have met all keys of a batch entry: they are stored for good, or added to the partial sums, once for
+  /// several short entries.
+  void pass_on_grad_query(Range queries, int64_t keys) {
+    if (unit_.query_sum < 0) {
+      store_grad_query(queries);
+      return;
+    }
+    query_terms_ += std::max<int64_t>(0, keys);
+    if (query_terms_ >= most_query_terms) add_grad_query_to_partial_sums(queries);
+  }
+
+  void add_grad_query_to_partial_sums(Range queries) {
+    for (int64_t head = unit_.heads.begin; head < unit_.heads.end; ++head) {
+      const int64_t first = (head - unit_.heads.begin) * params_.queries.length + queries.begin;
+      accumulate_rows<Compute>(grad_query_ + grad_query_row(head, queries.begin) * call_.width_q, call_.width_q,
+                               queries.size(), params_.head_dim,
+                               call_.partial_sums + unit_.query_sum + first * call_.width_q, call_.width_q);
+    }
+    query_terms_ = 0;
   }
 
   void store_grad_query(Range queries) {
@@ -179,11 +201,11 @@ class Backward {
       store_grad_keys(keys);
       return;
     }
-    Compute* sum = call_.partial_sums + unit_.key_sum;
-    accumulate_rows<Compute>(grad_keys_, call_.width_q, keys.size(), params_.head_dim, Compute{1},
-                             sum + keys.begin * call_.width_q, call_.width_q);
+    double* sum = call_.partial_sums + unit_.key_sum;
+    accumulate_rows<Compute>(grad_keys_, call_.width_q, keys.size(), params_.head_dim, sum + keys.begin * call_.width_q,
+                             call_.width_q);
     sum += length_k_ * call_.width_q;
-    accumulate_rows<Compute>(grad_values_, call_.width_v, keys.size(), params_.head_dim_v, Compute{1},
+    accumulate_rows<Compute>(grad_values_, call_.width_v, keys.size(), params_.head_dim_v,
                              sum + keys.begin * call_.width_v, call_.width_v);
   }
 
@@ -200,18 +222,20 @@ class Backward {
   void begin_sums() {
     if (unit_.key_sum >= 0) {
       std::fill_n(call_.partial_sums + unit_.key_sum,
-                  params_.keys.size(unit_.batch.begin) * (call_.width_q + call_.width_v), Compute{0});
+                  params_.keys.size(unit_.batch.begin) * (call_.width_q + call_.width_v), 0.0);
+    }
+    if (unit_.query_sum >= 0) {
+      std::fill_n(call_.partial_sums + unit_.query_sum, unit_.heads.size() * params_.queries.length * call_.width_q,
+                  0.0);
     }
     if (keeps_keys_) clear_grad_keys();
-    if (keeps_query_) {
-      const int64_t rows = unit_.query_sum >= 0 ? params_.queries.length : query_range_.size();
-      clear(grad_query_, call_.width_q, unit_.heads.size() * rows, call_.width_q);
-    }
+    if (keeps_query_) clear(grad_query_, call_.width_q, unit_.heads.size() * query_range_.size(), call_.width_q);
   }
 
   void end_sums() {
     if (keeps_keys_) store_grad_keys(key_range_);
-    if (keeps_query_ && unit_.query_sum < 0) store_grad_query(query_range_);
+    if (keeps_query_) store_grad_query(query_range_);
+    if (query_terms_ > 0) add_grad_query_to_partial_sums(queries_);
   }
 
   const Call<T>& call_;
@@ -220,6 +244,7 @@ class Backward {
   const plan::CpuUnit& unit_;
   Range key_range_;  // of the unit, or the part of it that is being summed over the batch
   Range query_range_;
+  int64_t query_terms_ = 0;   // keys in the sums of dQ that are not in the partial sums yet
   bool keeps_query_ = false;  // dQ is summed over the unit rather than over one block of queries
   bool keeps_keys_ = false;   // dK and dV are summed over the unit rather than over one tile of keys
   int64_t b_ = 0;
@@ -241,17 +266,20 @@ class Backward {
 };
 
 template <class T>
-void reduce_rows(const ComputeType<T>* sums, const plan::CpuReduction& reduction, int64_t width, int64_t padded_width,
+void reduce_rows(const double* sums, const plan::CpuReduction& reduction, int64_t width, int64_t padded_width,
                  T* destination, int64_t stride) {
   using Compute = ComputeType<T>;
-  auto* total = static_cast<Compute*>(
-      thread_workspace(reduction.rows.size() * padded_width * static_cast<int64_t>(sizeof(Compute))));
-  clear(total, padded_width, reduction.rows.size(), padded_width);
+  const int64_t rows = reduction.rows.size(), elements = rows * padded_width;
+  auto* const total =
+      static_cast<double*>(thread_workspace(elements * static_cast<int64_t>(sizeof(double) + sizeof(Compute))));
+  auto* const rounded = reinterpret_cast<Compute*>(total + elements);
+  clear(total, padded_width, rows, padded_width);
   for (int64_t i = 0; i < reduction.count; ++i) {
-    accumulate_rows<Compute>(sums + i * reduction.stride + reduction.rows.begin * padded_width, padded_width,
-                             reduction.rows.size(), width, Compute{1}, total, padded_width);
+    accumulate_rows<double>(sums + i * reduction.stride + reduction.rows.begin * padded_width, padded_width, rows,
+                            width, total, padded_width);
   }
-  store_rows<T>(total, padded_width, reduction.rows.size(), width, Compute{1}, destination, stride);
+  std::transform(total, total + elements, rounded, [](double sum) { return static_cast<Compute>(sum); });
+  store_rows<T>(rounded, padded_width, rows, width, Compute{1}, destination, stride);
 }
 
 }  // namespace

@@ -168,13 +168,22 @@ void store_rows(const ComputeType<T>* source, std::int64_t source_stride, std::i
   });
 }
 
+template <class D>
+HWY_INLINE hn::Vec<D> load_double(D d, const double* source) {
+  return hn::LoadU(d, source);
+}
+template <class D>
+HWY_INLINE hn::Vec<D> load_double(D d, const float* source) {
+  return hn::PromoteTo(d, hn::LoadU(hn::Rebind<float, D>(), source));
+}
+
 template <class Compute>
 void accumulate_rows(const Compute* source, std::int64_t source_stride, std::int64_t rows, std::int64_t columns,
-                     Compute factor, Compute* sum, std::int64_t sum_stride) {
-  for_each_vector_of_rows<Compute>(rows, columns, [=](auto d, std::int64_t i, std::int64_t j) HWY_ATTR {
-    const auto values = hn::LoadU(d, source + i * source_stride + j);
-    Compute* const to = sum + i * sum_stride + j;
-    hn::StoreU(hn::MulAdd(values, hn::Set(d, factor), hn::LoadU(d, to)), d, to);
+                     double* sum, std::int64_t sum_stride) {
+  for_each_vector_of_rows<double>(rows, columns, [=](auto d, std::int64_t i, std::int64_t j) HWY_ATTR {
+    const auto values = load_double(d, source + i * source_stride + j);
+    double* const to = sum + i * sum_stride + j;
+    hn::StoreU(hn::Add(values, hn::LoadU(d, to)), d, to);
   });
 }
 
@@ -311,8 +320,8 @@ void store_rows(const ComputeType<T>* source, std::int64_t source_stride, std::i
 
 template <class Compute>
 void accumulate_rows(const Compute* source, std::int64_t source_stride, std::int64_t rows, std::int64_t columns,
-                     Compute factor, Compute* sum, std::int64_t sum_stride) {
-  conversions<Compute>().accumulate(source, source_stride, rows, columns, factor, sum, sum_stride);
+                     double* sum, std::int64_t sum_stride) {
+  conversions<Compute>().accumulate(source, source_stride, rows, columns, sum, sum_stride);
 }
 
 template <class T>
@@ -335,10 +344,8 @@ GDPA_INSTANTIATE(float);
 GDPA_INSTANTIATE(double);
 #undef GDPA_INSTANTIATE
 
-template void accumulate_rows<float>(const float*, std::int64_t, std::int64_t, std::int64_t, float, float*,
-                                     std::int64_t);
-template void accumulate_rows<double>(const double*, std::int64_t, std::int64_t, std::int64_t, double, double*,
-                                      std::int64_t);
+template void accumulate_rows<float>(const float*, std::int64_t, std::int64_t, std::int64_t, double*, std::int64_t);
+template void accumulate_rows<double>(const double*, std::int64_t, std::int64_t, std::int64_t, double*, std::int64_t);
 
 }  // namespace gdpa::cpu
 #endif  // HWY_ONCE

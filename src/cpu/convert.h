@@ -43,10 +43,10 @@ template <class T>
 void store_rows(const ComputeType<T>* source, std::int64_t source_stride, std::int64_t rows, std::int64_t columns,
                 ComputeType<T> factor, T* destination, std::int64_t destination_stride);
 
-/// sum[i * sum_stride + j] += factor * source[i * source_stride + j]. Instantiated for float and double.
+/// sum[i * sum_stride + j] += source[i * source_stride + j], added in double. Instantiated for float and double.
 template <class Compute>
 void accumulate_rows(const Compute* source, std::int64_t source_stride, std::int64_t rows, std::int64_t columns,
-                     Compute factor, Compute* sum, std::int64_t sum_stride);
+                     double* sum, std::int64_t sum_stride);
 
 /// values[i] = values[i] rounded to the precision of T: what storing it as T and reading it back gives. Does nothing
 /// for float and double.

@@ -264,7 +264,9 @@ class Cutter {
     return unit;
   }
 
-  int64_t partial_limit() const { return schedule_.threads * processor_.partial_bytes / element_bytes(); }
+  int64_t partial_limit() const {
+    return schedule_.threads * processor_.partial_bytes / static_cast<int64_t>(sizeof(double));
+  }
 
   void cut_separately(int64_t b, int64_t key_head, double cost) {
     add_key_units(b, key_head, cost * 4 / 5);
@@ -307,7 +309,9 @@ class Cutter {
     const int64_t sum_elements = shared_rows * (sizes_.shared_keys ? sizes_.key_row() : sizes_.group * sizes_.width_q);
     const int64_t all_heads = std::max<int64_t>(1, problem_.heads_k * sum_elements);
     const int64_t most = partial_limit() / all_heads;
-    if (most < 1) {
+    // A unit holds dQ of all shared queries until it adds them to a partial sum.
+    const bool fits_thread = sizes_.shared_keys || shared_rows <= schedule_.tiles.block_queries;
+    if (most < 1 || !fits_thread) {
       cut_shared_separately();
       return;
     }

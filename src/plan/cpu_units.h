@@ -93,7 +93,7 @@ struct CpuSchedule {
   CpuCut cut = CpuCut::whole;
   std::vector<CpuUnit> units;  ///< by decreasing cost
   std::vector<CpuReduction> reductions;
-  int64_t partial_elements = 0;  ///< of the compute type
+  int64_t partial_elements = 0;  ///< in double
 };
 
 /// Fills `schedule` anew; its vectors keep their memory, so that a small problem allocates nothing the second time.

@@ -188,22 +188,22 @@ TEST(CpuSchedule, one_long_entry_among_many_short_ones_is_cut_where_the_batch_sh
 }
 
 TEST(CpuSchedule, units_that_share_a_gradient_have_sums_of_their_own) {
-  const Example example(Direction::backward, {4096}, {4096}, 1, 1, 128);
+  const Example example(Direction::backward, {2048}, {2048}, 1, 1, 128);
   const CpuSchedule schedule = example.schedule();
   EXPECT_EQ(schedule.cut, CpuCut::partial);
   std::vector<int64_t> sums;
   for (const CpuUnit& unit : schedule.units) sums.push_back(unit.key_sum);
   std::sort(sums.begin(), sums.end());
   for (std::size_t i = 0; i < sums.size(); ++i) {
-    EXPECT_EQ(sums[i], static_cast<int64_t>(i) * 4096 * 256);
+    EXPECT_EQ(sums[i], static_cast<int64_t>(i) * 2048 * 256);
   }
   int64_t rows = 0;
   for (const CpuReduction& reduction : schedule.reductions) {
     EXPECT_EQ(reduction.count, static_cast<int64_t>(sums.size()));
     rows += reduction.rows.size();
   }
-  EXPECT_EQ(rows, 4096);
-  EXPECT_EQ(schedule.partial_elements, static_cast<int64_t>(sums.size()) * 4096 * 256);
+  EXPECT_EQ(rows, 2048);
+  EXPECT_EQ(schedule.partial_elements, static_cast<int64_t>(sums.size()) * 2048 * 256);
 }
 
 TEST(CpuSchedule, units_come_largest_first_and_fill_the_threads_evenly) {
@@ -316,7 +316,7 @@ TEST(CpuPlan, says_which_schedule_and_why) {
   const Plan many =
       Example(Direction::backward, std::vector<int64_t>(100, 200), std::vector<int64_t>(100, 200), 4, 1, 64).plan();
   EXPECT_EQ(many.schedule, "whole sequences");
-  const Plan one = Example(Direction::backward, {8192}, {8192}, 1, 1, 64).plan();
+  const Plan one = Example(Direction::backward, {4096}, {4096}, 1, 1, 64).plan();
   EXPECT_EQ(one.schedule, "partial sums");
   const Plan longest = Example(Direction::backward, {2'000'000}, {2'000'000}, 1, 1, 64).plan();
   EXPECT_EQ(longest.schedule, "separate gradients");

@@ -1,0 +1,56 @@
+"""The gradient of an operand that a large batch shares is as accurate on the CPU as PyTorch's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import gdpa
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """By PyTorch; operands are (batch, length, heads, head_dim), or (length, heads, head_dim) where the batch shares
+    them. The result is packed, (batch * length, heads, head_dim)."""
+    q, k, v = (operand.transpose(-3, -2) for operand in (query, key, value))
+    weights = F.gelu(q @ k.transpose(-1, -2) / query.shape[-1] ** 0.5)
+    return (weights @ v).transpose(-3, -2).flatten(0, 1)
+
+
+def gradients(call: Callable[..., Tensor], operands: list[Tensor], grad_output: Tensor) -> tuple[Tensor, ...]:
+    leaves = [operand.detach().requires_grad_() for operand in operands]
+    return torch.autograd.grad(call(*leaves), leaves, grad_output)
+
+
+def error(result: Tensor, exact: Tensor) -> float:
+    return ((result.double() - exact).norm() / exact.norm()).item()
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "batch", "shared"),
+    [(16, 100, 64, "query"), (16, 100, 500, "query"), (4, 20, 4000, "query"), (20, 16, 4000, "key")],
+)
+def test_sums_over_a_large_batch_lose_no_more_than_those_of_pytorch(
+    queries: int, keys: int, batch: int, shared: str
+) -> None:
+    heads, head_dim = 2, 64
+    torch.manual_seed(0)
+    query_sizes = [queries] if shared == "query" else [batch, queries]
+    key_sizes = [keys] if shared == "key" else [batch, keys]
+    operands = [torch.randn(*sizes, heads, head_dim) for sizes in (query_sizes, key_sizes, key_sizes)]
+    grad_output = torch.randn(batch * queries, heads, head_dim)
+    cu_q = None if shared == "query" else torch.arange(batch + 1) * queries
+    cu_k = None if shared == "key" else torch.arange(batch + 1) * keys
+
+    def packed(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        q, k, v = (operand.flatten(0, 1) if operand.dim() == 4 else operand for operand in (query, key, value))
+        return gdpa.varlen_attention(q, k, v, cu_q, cu_k)
+
+    exact = gradients(attend, [operand.double() for operand in operands], grad_output.double())
+    pytorch = gradients(attend, operands, grad_output)
+    results = gradients(packed, operands, grad_output)
+    for name, result, other, reference in zip(("dQ", "dK", "dV"), results, pytorch, exact, strict=True):
+        assert error(result, reference) <= 1.5 * error(other, reference), name
