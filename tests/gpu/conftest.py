@@ -1,4 +1,4 @@
-"""Settings of the GPU tests, which need a GPU: everything here runs on its first device."""
+"""Settings of the GPU tests, which need a GPU: tensors are made on its current device where no other is named."""
 
 import sys
 from pathlib import Path
