@@ -331,7 +331,7 @@ void flops(StableIValue* values, Stack stack) {
   const Problem problem(stack);
   const bool is_backward = stack.take<bool>();
   const auto direction = is_backward ? gdpa::Direction::backward : gdpa::Direction::forward;
-  values[0] = torch::stable::detail::from(gdpa::explain(problem.attention(), direction).flops);
+  values[0] = torch::stable::detail::from(gdpa::flops(problem.attention(), direction));
 }
 
 /// Numbers that a Python thread reads while kernels are compiled in another one: how many kernels are done, how many

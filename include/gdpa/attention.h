@@ -96,6 +96,12 @@ GDPA_API int64_t workspace_bytes(const Attention& attention, const TensorView& g
                                  const MutableTensorView& grad_query, const MutableTensorView& grad_key,
                                  const MutableTensorView& grad_value);
 
+/// Multiplications and additions of the matrix products of forward (two) or backward (five), over the scores that the
+/// mask keeps. Operands may have null data. Nothing is compiled, and no function of a GPU's driver is called, so it may
+/// be used while a CUDA graph is captured. On a GPU cumulative lengths are therefore not read: all sequences of a
+/// jagged operand are taken to have its mean length. Everything else is exact.
+GDPA_API double flops(const Attention& attention, Direction direction);
+
 /// What forward or backward would run for this problem, without running it. Only shapes, types and cumulative lengths
 /// are read: operands may have null data. On a GPU its kernels are compiled, as by compile(). With an architecture
 /// ("sm_90a") it is the plan for a GPU that need not be there; the operands may be described as if in host memory.

@@ -6,6 +6,7 @@
 #include "cuda/backend.h"
 #include "gdpa/compile.h"
 #include "plan/cpu_plan.h"
+#include "plan/work.h"
 
 namespace gdpa {
 namespace {
@@ -56,6 +57,12 @@ std::vector<CompiledKernel> compile(const Attention& attention, Direction direct
 std::future<std::vector<CompiledKernel>> compile_async(const Attention& attention, Direction direction,
                                                        const CompileOptions& options) {
   return std::async(std::launch::async, [=] { return compile(attention, direction, options); });
+}
+
+double flops(const Attention& attention, Direction direction) {
+  const api::CheckedCall call = api::check_plan(attention, direction);
+  return is_on_gpu(call) ? plan::flops_of_mean_lengths(call.problem, call.params)
+                         : plan::flops_of(call.problem, call.params);
 }
 
 Plan explain(const Attention& attention, Direction direction, const std::string& architecture) {

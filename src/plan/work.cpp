@@ -1,9 +1,26 @@
 // Counting products and bytes; see work.h.
 #include "plan/work.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "plan/cpu_units.h"
 
 namespace gdpa::plan {
+namespace {
+
+double flops_of_scores(const Problem& problem, double kept) {
+  const double forward = 2.0 * static_cast<double>(problem.head_dim + problem.head_dim_v);
+  const double backward = 2.0 * static_cast<double>(3 * problem.head_dim + 2 * problem.head_dim_v);
+  return static_cast<double>(problem.heads_q) * kept * (problem.direction == Direction::forward ? forward : backward);
+}
+
+double mean_length(const Sequences& side, int64_t rows, int64_t batch) {
+  if (side.cumulative == nullptr) return static_cast<double>(side.length);
+  return static_cast<double>(rows) / static_cast<double>(batch);
+}
+
+}  // namespace
 
 double flops_of(const Problem& problem, const Params& params) {
   double kept = 0;
@@ -11,9 +28,19 @@ double flops_of(const Problem& problem, const Params& params) {
     const int64_t length_q = params.queries.size(b);
     kept += kept_scores(params.mask, {0, length_q}, length_q, params.keys.size(b));
   }
-  const double forward = 2.0 * static_cast<double>(problem.head_dim + problem.head_dim_v);
-  const double backward = 2.0 * static_cast<double>(3 * problem.head_dim + 2 * problem.head_dim_v);
-  return static_cast<double>(problem.heads_q) * kept * (problem.direction == Direction::forward ? forward : backward);
+  return flops_of_scores(problem, kept);
+}
+
+double flops_of_mean_lengths(const Problem& problem, const Params& params) {
+  if (problem.batch == 0) return 0;
+  const double length_q = mean_length(params.queries, problem.rows_q, problem.batch);
+  const double length_k = mean_length(params.keys, problem.rows_k, problem.batch);
+  // The share of the scores that the mask keeps, of the nearest whole lengths.
+  const int64_t whole_q = std::max<int64_t>(1, std::llround(length_q));
+  const int64_t whole_k = std::max<int64_t>(1, std::llround(length_k));
+  const double share = kept_scores(params.mask, {0, whole_q}, whole_q, whole_k) /
+                       (static_cast<double>(whole_q) * static_cast<double>(whole_k));
+  return flops_of_scores(problem, static_cast<double>(problem.batch) * length_q * length_k * share);
 }
 
 double traffic_of(const Problem& problem, const Params& params) {

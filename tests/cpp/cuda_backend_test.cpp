@@ -353,6 +353,39 @@ TEST_F(CudaBackend, ExplainListsEveryKernelOfTheCall) {
   EXPECT_EQ(forward.flops, 2.0 * Call::heads * 2 * Call::head_dim * (5 * 5 + 7 * 7));
 }
 
+/// Operands on a GPU whose data cannot be read from here.
+Attention unreadable(bool is_jagged, const Mask& mask) {
+  const auto* const address = reinterpret_cast<const void*>(1 << 20);
+  const auto view = [&](int64_t rows) {
+    return is_jagged ? TensorView::contiguous(address, DType::bfloat16, {3 * rows, 2, 16}, gpu)
+                     : TensorView::contiguous(address, DType::bfloat16, {3, rows, 2, 16}, gpu);
+  };
+  Attention attention{.query = view(5), .key = view(7), .value = view(7), .activation = Activation("s + 8")};
+  attention.mask = mask;
+  if (is_jagged) {
+    attention.cu_seqlens_q = attention.cu_seqlens_k = TensorView::contiguous(address, DType::int32, {4}, gpu);
+  }
+  return attention;
+}
+
+TEST_F(CudaBackend, CountingFlopsIsArithmeticOnShapes) {
+  const auto count = [](bool is_jagged, const Mask& mask, Direction direction) {
+    return flops(unreadable(is_jagged, mask), direction);
+  };
+  fake_driver().is_capturing = true;
+  constexpr double of_score = 2 * 2 * 16;  // heads, product and sum, columns
+  // Three sequences of 5 queries and 7 keys; for the jagged ones these are the mean lengths.
+  for (const bool is_jagged : {false, true}) {
+    EXPECT_EQ(count(is_jagged, Mask::all(), Direction::forward), 3 * 5 * 7 * of_score * 2);
+    EXPECT_EQ(count(is_jagged, Mask::all(), Direction::backward), 3 * 5 * 7 * of_score * 5);
+    EXPECT_DOUBLE_EQ(count(is_jagged, Mask::causal(), Direction::forward), 3 * (3 + 4 + 5 + 6 + 7) * of_score * 2);
+    EXPECT_DOUBLE_EQ(count(is_jagged, Mask::window(1, 0), Direction::forward), 3 * (5 * 2) * of_score * 2);
+  }
+  EXPECT_EQ(fake_driver().calls, 0);
+  EXPECT_EQ(fake_driver().loads, 0);
+  EXPECT_TRUE(fake_driver().launches.empty());
+}
+
 TEST(Target, AGpuOlderThanAmpereIsRefusedInWords) {
   EXPECT_EQ(cuda::why_unsupported(80), "");
   EXPECT_EQ(cuda::why_unsupported(121), "");

@@ -22,27 +22,32 @@ FakeDriver made_from_environment() {
   return driver;
 }
 
+int succeed() {
+  ++fake_driver().calls;
+  return success;
+}
+
 template <class Handle>
 int hand_out(Handle* handle) {
   static int object = 0;
   *handle = reinterpret_cast<Handle>(&object);
-  return success;
+  return succeed();
 }
 
 int allocate(std::uint64_t* address, std::size_t bytes) {
   if (!fake_driver().has_memory) return out_of_memory;
   *address = reinterpret_cast<std::uint64_t>(std::calloc(bytes, 1));
-  return success;
+  return succeed();
 }
 
 int release(std::uint64_t address) {
   std::free(reinterpret_cast<void*>(address));
-  return success;
+  return succeed();
 }
 
 int copy(std::uint64_t to, std::uint64_t from, std::size_t bytes) {
   std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
-  return success;
+  return succeed();
 }
 
 }  // namespace
@@ -59,29 +64,29 @@ int cuInit(unsigned) { return fake_driver().devices > 0 ? success : no_device; }
 int cuGetExportTable(const void** table, const void*) {
   static const std::uint64_t size_alone = sizeof size_alone;
   *table = &size_alone;
-  return success;
+  return succeed();
 }
 int cuDriverGetVersion(int* version) {
   *version = fake_driver().version;
-  return success;
+  return succeed();
 }
 int cuGetErrorName(int status, const char** name) {
   *name = status == out_of_memory ? "CUDA_ERROR_OUT_OF_MEMORY"
           : status == no_device   ? "CUDA_ERROR_NO_DEVICE"
                                   : "CUDA_ERROR_OF_THE_TEST";
-  return success;
+  return succeed();
 }
 int cuDeviceGetCount(int* count) {
   *count = fake_driver().devices;
-  return success;
+  return succeed();
 }
 int cuDeviceGetName(char* name, int length, int) {
   std::strncpy(name, "Fake GPU", static_cast<std::size_t>(length));
-  return success;
+  return succeed();
 }
 int cuDeviceTotalMem_v2(std::size_t* bytes, int) {
   *bytes = std::size_t{1} << 34;
-  return success;
+  return succeed();
 }
 int cuDeviceGetAttribute(int* value, int attribute, int) {
   constexpr int clock = 13, multiprocessors = 16, memory_clock = 36, bus = 37, major = 75, minor = 76,
@@ -94,12 +99,12 @@ int cuDeviceGetAttribute(int* value, int attribute, int) {
            : attribute == major           ? fake_driver().capability / 10
            : attribute == minor           ? fake_driver().capability % 10
                                           : 0;
-  return success;
+  return succeed();
 }
 int cuDevicePrimaryCtxRetain(void** context, int) { return hand_out(context); }
-int cuCtxPushCurrent_v2(void*) { return success; }
+int cuCtxPushCurrent_v2(void*) { return succeed(); }
 int cuCtxPopCurrent_v2(void** context) { return hand_out(context); }
-int cuCtxSetCurrent(void*) { return success; }
+int cuCtxSetCurrent(void*) { return succeed(); }
 int cuModuleLoadData(void** module, const void*) {
   ++fake_driver().loads;
   return fake_driver().load_status != success ? fake_driver().load_status : hand_out(module);
@@ -110,38 +115,38 @@ int cuModuleUnload(void*) {
   return success;
 }
 int cuModuleGetFunction(void** kernel, void*, const char*) { return hand_out(kernel); }
-int cuFuncSetAttribute(void*, int, int) { return success; }
+int cuFuncSetAttribute(void*, int, int) { return succeed(); }
 int cuLaunchKernel(void*, unsigned grid, unsigned, unsigned, unsigned block, unsigned, unsigned, unsigned shared_bytes,
                    void* stream, void**, void**) {
   fake_driver().launches.push_back({grid, block, shared_bytes, stream});
   fake_driver().is_computing = true;
-  return success;
+  return succeed();
 }
 int cuStreamIsCapturing(void*, int* status) {
   *status = fake_driver().is_capturing ? 1 : 0;
-  return success;
+  return succeed();
 }
 int cuThreadExchangeStreamCaptureMode(int* mode) {
   thread_local int of_thread = 0;
   std::swap(*mode, of_thread);
-  return success;
+  return succeed();
 }
 int cuStreamCreate(void** stream, unsigned) { return hand_out(stream); }
-int cuStreamDestroy_v2(void*) { return success; }
+int cuStreamDestroy_v2(void*) { return succeed(); }
 int cuStreamSynchronize(void* stream) {
   if (stream != nullptr) fake_driver().is_computing = false;  // streams do not wait for the default one
-  return success;
+  return succeed();
 }
 int cuCtxSynchronize() {
   fake_driver().is_computing = false;
-  return success;
+  return succeed();
 }
 int cuEventCreate(void** event, unsigned) { return hand_out(event); }
-int cuEventDestroy_v2(void*) { return success; }
-int cuEventRecord(void*, void*) { return success; }
+int cuEventDestroy_v2(void*) { return succeed(); }
+int cuEventRecord(void*, void*) { return succeed(); }
 int cuEventElapsedTime(float* milliseconds, void*, void*) {
   *milliseconds = 1;
-  return success;
+  return succeed();
 }
 int cuMemAlloc_v2(std::uint64_t* address, std::size_t bytes) { return allocate(address, bytes); }
 int cuMemFree_v2(std::uint64_t address) { return release(address); }
@@ -156,7 +161,7 @@ int cuMemFreeAsync(std::uint64_t address, void*) {
 int cuMemsetD8Async(std::uint64_t address, unsigned char value, std::size_t bytes, void*) {
   ++fake_driver().fills;
   std::memset(reinterpret_cast<void*>(address), value, bytes);
-  return success;
+  return succeed();
 }
 int cuMemcpyHtoD_v2(std::uint64_t to, const void* from, std::size_t bytes) {
   return copy(to, reinterpret_cast<std::uint64_t>(from), bytes);
@@ -164,13 +169,13 @@ int cuMemcpyHtoD_v2(std::uint64_t to, const void* from, std::size_t bytes) {
 int cuMemcpyDtoH_v2(void* to, std::uint64_t from, std::size_t bytes) {
   if (fake_driver().is_computing) {
     std::memset(to, 0xff, bytes);
-    return success;
+    return succeed();
   }
   return copy(reinterpret_cast<std::uint64_t>(to), from, bytes);
 }
 int cuTensorMapEncodeTiled(void*, int, std::uint32_t, void*, const std::uint64_t*, const std::uint64_t*,
                            const std::uint32_t*, const std::uint32_t*, int, int, int, int) {
-  return success;
+  return succeed();
 }
 
 }  // extern "C"

@@ -22,6 +22,7 @@ struct FakeDriver {
   bool has_memory = true;
   int load_status = 0;  ///< that loading a kernel answers
 
+  int calls = 0;  ///< of all functions, those that succeeded
   int loads = 0;
   int unloads = 0;
   int unloads_while_computing = 0;  ///< before anything waited for the kernels that were launched

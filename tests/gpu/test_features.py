@@ -11,6 +11,7 @@ import pytest
 import torch
 from reference import Problem, assert_within_promise, offsets
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 import gdpa
 
@@ -341,6 +342,15 @@ def test_compiled_code_and_autocast_reach_the_gpu() -> None:
     )
     with torch.autocast("cuda", torch.bfloat16):
         assert gdpa.varlen_attention(*tensors, cu_seqlens, cu_seqlens).dtype == torch.bfloat16
+
+
+def test_flops_can_be_counted_while_a_graph_is_captured() -> None:
+    tensors, cu_seqlens = operands(), offsets([200, 0, 1, 399])
+    gradients(tensors, cu_seqlens)
+    with torch.cuda.graph(torch.cuda.CUDAGraph()), FlopCounterMode(display=False) as counter:
+        gradients(tensors, cu_seqlens)
+    scores = 2 * 4 * 150 * 150  # heads, sequences of the mean length
+    assert counter.get_total_flops() == 2 * scores * (2 + 5) * 64
 
 
 def allocated_beyond(before: int) -> int:
