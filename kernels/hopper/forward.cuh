@@ -20,7 +20,7 @@
 //     int tile_queries, tile_keys;    128 or 64; a multiple of 16 for which wgmma.cuh has a product
 //     int stages, query_stages;       buffers of K, and of V; of Q
 //     bool query_in_registers;
-//     bool scales_query;              Q is multiplied by what scores else are; it must be in registers
+//     bool scales_query;              the kernel multiplies Q by scale, instead of each score; Q must be in registers
 //
 // Launch: grid any number of CTAs, best one for each multiprocessor; block forward_threads<Config>; dynamic shared
 //         memory forward_shared_bytes<Config>; no workspace.

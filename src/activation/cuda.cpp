@@ -9,7 +9,7 @@
 #include "activation/degree.h"
 #include "activation/fast.h"
 #include "activation/function.h"
-#include "activation/guards.h"
+#include "activation/prove.h"
 #include "activation/tree.h"
 
 namespace gdpa::activation {
@@ -220,8 +220,10 @@ std::string cuda_source(const Function& function, Accuracy accuracy, ForwardForm
     const ValueFactor kind = form.has_fp16_weights ? ValueFactor::suits_fp16 : ValueFactor::suits_bfloat16;
     unguarded = rewrite_fast(function.value(), unguarded.program, kind, kind).value_and_derivative;
   }
-  const bool is_other = unguarded.program.steps.size() < programs.value_and_derivative.program.steps.size() &&
-                        is_same_or_not_finite(programs.value_and_derivative, unguarded);
+  const bool is_other =
+      unguarded.program.steps.size() < programs.value_and_derivative.program.steps.size() &&
+      is_same_where_finite(joined(function.value(), function.value_and_derivative(),
+                                  function.unguarded_value_and_derivative(), accuracy == Accuracy::fast));
   if (!is_other) unguarded = programs.value_and_derivative;
   const std::string x = bounded(forward.scores);
   const Printer value(forward.value_of_finite.program, accuracy);

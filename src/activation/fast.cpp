@@ -7,6 +7,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "activation/lower.h"
 #include "activation/tree.h"
 
 namespace gdpa::activation {
@@ -144,6 +145,20 @@ FastPrograms rewrite_fast(const Program& value, const Program& value_and_derivat
   const NodeId guarded_f = rewriting.run(both[0], Quartic::by_powers);
   const NodeId fast_derivative = rewriting.run(both[1], Quartic::by_powers);
   return {factor(tree, {fast_f}, value_factor), factor(tree, {guarded_f, fast_derivative}, both_factor)};
+}
+
+Program joined(const Program& value, const Program& one, const Program& other, bool is_fast) {
+  Tree tree;
+  const NodeId f = rebuild(tree, value)[0];
+  std::vector<NodeId> results = rebuild(tree, one);
+  const std::vector<NodeId> others = rebuild(tree, other);
+  Rewriting rewriting(tree);
+  for (const NodeId root : {f, results[0], others[0]}) rewriting.find_factors(root);
+  results.insert(results.end(), others.begin(), others.end());
+  if (is_fast) {
+    for (NodeId& result : results) result = rewriting.run(result, Quartic::by_powers);
+  }
+  return lower(tree, results, "");
 }
 
 }  // namespace gdpa::activation

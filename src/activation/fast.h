@@ -19,4 +19,8 @@ struct FastPrograms {
 FastPrograms rewrite_fast(const Program& value, const Program& value_and_derivative, ValueFactor value_factor,
                           ValueFactor both_factor = ValueFactor::is_one);
 
+/// One program with the results of both, for proofs about the two: what the programs share is one step. It is rewritten
+/// as rewrite_fast() does it, but without factors, where `is_fast`. `value` is f's program.
+Program joined(const Program& value, const Program& one, const Program& other, bool is_fast);
+
 }  // namespace gdpa::activation

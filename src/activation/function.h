@@ -32,7 +32,7 @@ class Function {
   const Range& finite_scores() const { return finite_scores_; }
 
   /// The same without any bound of guard(): of scores that need one a result is not finite, or the same anyhow
-  /// (is_same_or_not_finite tells).
+  /// (is_same_where_finite proves it).
   const Program& unguarded_value_and_derivative() const { return unguarded_value_and_derivative_; }
   bool has_guards() const { return unguarded_value_and_derivative_.steps.size() < value_and_derivative_.steps.size(); }
 

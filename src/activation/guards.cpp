@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "activation/lower.h"
+#include "activation/prove.h"
 
 namespace gdpa::activation {
 
@@ -38,36 +39,26 @@ std::vector<Bound> bounds_of(const Tree& tree, NodeId root) {
   return bounds;
 }
 
-/// Whether `holds` does from the bound to infinity: guard() promises a function that has levelled out there, so that
-/// what is looked for is an infinity or a NaN on the way, and eight scores for every power of two find where something
-/// overflows. `last` is the greatest finite one.
-template <class Holds>
-bool holds_beyond(const Bound& bound, double last, const Holds& holds) {
-  const double direction = bound.first == Operation::minimum ? 1 : -1;
-  const double first_step = std::ldexp(std::fmax(1, std::fabs(bound.second)), -24);
-  for (double step = 0;; step = step == 0 ? first_step : step * std::exp2(1.0 / 8)) {
-    const double score = bound.second + direction * step;
-    if (direction * score >= last) break;
-    if (!holds(score)) return false;
-  }
-  return holds(direction * last) && holds(direction * infinity);
+/// The scores beyond a bound, infinity included.
+Range beyond(const Bound& bound) {
+  return bound.first == Operation::minimum ? Range{bound.second, infinity} : Range{-infinity, bound.second};
 }
 
-bool is_same_beyond(const Bound& bound, const Program& one, const Program& other) {
-  return holds_beyond(bound, std::numeric_limits<double>::max(), [&](double score) {
-    return evaluate(one, score)[0] == evaluate(other, score)[0];  // not of NaN
-  });
+bool is_same_beyond(const Tree& tree, const Bound& bound, NodeId one, NodeId other) {
+  const Range scores = beyond(bound);
+  return are_equal(lower(tree, {one, other}, ""), scores.low, scores.high);
 }
 
 constexpr double greatest_fp32 = std::numeric_limits<float>::max();
 
-bool is_needed_at_infinity_only(const Bound& bound, const Program& guarded, const Program& unguarded) {
-  const double level = evaluate(unguarded, bound.second)[0];
-  return holds_beyond(bound, greatest_fp32, [&](double score) {
-    const double without = evaluate(unguarded, score)[0];
-    const bool is_lost = std::isinf(score) && std::isnan(without);
-    return evaluate(guarded, score)[0] == level && (without == level || is_lost);
-  });
+bool is_needed_at_infinity_only(const Tree& tree, const Bound& bound, NodeId guarded, NodeId unguarded) {
+  const Program without = lower(tree, {unguarded}, "");
+  const Range scores = beyond(bound);
+  const double level = evaluate(without, bound.second)[0];
+  const double at_infinity = evaluate(without, std::isinf(scores.high) ? scores.high : scores.low)[0];
+  return (at_infinity == level || std::isnan(at_infinity)) &&
+         is_constant(lower(tree, {guarded}, ""), scores.low, scores.high, level) &&
+         is_constant(without, std::fmax(scores.low, -greatest_fp32), std::fmin(scores.high, greatest_fp32), level);
 }
 
 NodeId without(Tree& tree, NodeId root, const Bound& bound) {
@@ -83,17 +74,16 @@ NodeId without(Tree& tree, NodeId root, const Bound& bound) {
 NodeId without_idle_guards(Tree& tree, NodeId root) {
   for (const Bound& bound : bounds_of(tree, root)) {
     const NodeId shorter = without(tree, root, bound);
-    if (is_same_beyond(bound, lower(tree, {root}, ""), lower(tree, {shorter}, ""))) root = shorter;
+    if (is_same_beyond(tree, bound, root, shorter)) root = shorter;
   }
   return root;
 }
 
 Unguarded without_guards_at_infinity(Tree& tree, NodeId root) {
-  const Program guarded = lower(tree, {root}, "");
   Unguarded result{root, {-infinity, infinity}};
   for (const Bound& bound : bounds_of(tree, root)) {
     const NodeId shorter = without(tree, result.root, bound);
-    if (!is_needed_at_infinity_only(bound, guarded, lower(tree, {shorter}, ""))) continue;
+    if (!is_needed_at_infinity_only(tree, bound, root, shorter)) continue;
     result.root = shorter;
     double& end = bound.first == Operation::minimum ? result.scores.high : result.scores.low;
     end = bound.first == Operation::minimum ? std::fmin(end, bound.second) : std::fmax(end, bound.second);
@@ -103,44 +93,6 @@ Unguarded without_guards_at_infinity(Tree& tree, NodeId root) {
 
 NodeId without_guards(Tree& tree, NodeId root) {
   return tree.rewrite(root, [&](const Node& node) { return is_guard(node) ? node.a : tree.make(node); });
-}
-
-bool is_same_or_not_finite(const FactoredProgram& one, const FactoredProgram& other) {
-  constexpr float rounding = 1e-5F;
-  const auto results_of = [](const FactoredProgram& factored, float score) {
-    std::vector<float> results = evaluate_in_fp32(factored.program, score * static_cast<float>(factored.score_factor));
-    results[0] *= static_cast<float>(factored.value_factor);
-    return results;
-  };
-  const auto holds = [&](float score) {
-    const std::vector<float> expected = results_of(one, score), got = results_of(other, score);
-    for (std::size_t i = 0; i < expected.size(); ++i) {
-      const float allowed = rounding * std::fmax(1.0F, std::fabs(expected[i]));
-      if (std::isfinite(got[i]) && !(std::fabs(got[i] - expected[i]) <= allowed)) return false;
-    }
-    return true;
-  };
-  constexpr int steps = 16;  // of each power of two
-  constexpr float last = std::numeric_limits<float>::max(), beyond = std::numeric_limits<float>::infinity();
-  for (double score = std::numeric_limits<float>::min(); score < last; score *= std::exp2(1.0 / steps)) {
-    const auto rounded = static_cast<float>(score);
-    if (!holds(rounded) || !holds(-rounded)) return false;
-  }
-  return holds(0) && holds(last) && holds(-last) && holds(beyond) && holds(-beyond);
-}
-
-bool is_level_in_fp32(const Program& program, Range scores) {
-  const auto is_level_beyond = [&](const Bound& bound) {
-    const auto value = [&](double score) { return evaluate_in_fp32(program, static_cast<float>(score))[0]; };
-    const float level = value(bound.second);
-    return holds_beyond(bound, greatest_fp32, [&](double score) {
-      const float beyond = value(score);
-      const bool is_same = beyond == level && std::signbit(beyond) == std::signbit(level);
-      return is_same || (std::isinf(score) && std::isnan(beyond));
-    });
-  };
-  return (scores.low == -infinity || is_level_beyond({Operation::maximum, scores.low})) &&
-         (scores.high == infinity || is_level_beyond({Operation::minimum, scores.high}));
 }
 
 }  // namespace gdpa::activation

@@ -1,8 +1,8 @@
 // Guards that a value does not need: a bound of guard() may be there for the derivative alone, or for infinite scores
-// alone, and a minimum costs as much as two products on a GPU.
+// alone, and a minimum costs as much as two products on a GPU. A guard goes only where intervals prove that no score
+// needs it (prove.h); where the proof fails, the guard stays.
 #pragma once
 
-#include "activation/factors.h"
 #include "activation/program.h"
 #include "activation/tree.h"
 
@@ -25,13 +25,5 @@ Unguarded without_guards_at_infinity(Tree& tree, NodeId root);
 
 /// An expression without any bound of guard(): of values and derivatives alike.
 NodeId without_guards(Tree& tree, NodeId root);
-
-/// Whether the second program gives what the first does but for rounding, or nothing finite, in fp32 for scores over
-/// its whole range, infinities too.
-bool is_same_or_not_finite(const FactoredProgram& one, const FactoredProgram& other);
-
-/// Whether f's program in fp32 is the same number, to the sign of a zero, for every finite score beyond the ends of
-/// `scores` as at them, and that number or NaN for an infinite one: whether overflow spares what holds in fp64.
-bool is_level_in_fp32(const Program& program, Range scores);
 
 }  // namespace gdpa::activation

@@ -79,14 +79,6 @@ std::vector<T> evaluate_steps(const Program& program, T score, const Compute& co
   return results;
 }
 
-/// fp64 rounded to fp32 is fp32's own result for +, -, * and /.
-float apply_in_fp32(Operation operation, float a, float b, float c) {
-  // The fast division: PTX promises 0, or NaN for an infinity, where the divisor's reciprocal would be denormal.
-  const bool is_denormal = std::isfinite(b) && std::fabs(b) > 0x1p126F;
-  if (operation == Operation::divide && is_denormal) return a * 0.0F;
-  return static_cast<float>(apply(operation, double{a}, double{b}, double{c}));
-}
-
 }  // namespace
 
 std::vector<double> evaluate(const Program& program, double score) { return evaluate_steps(program, score, apply); }

@@ -25,7 +25,8 @@ Parsed parse(std::string_view text);
 /// The message of a fault at a place of the text: what is wrong, the text with a caret under the place, what to do.
 std::string fault(std::string_view text, std::size_t position, std::string_view what, std::string_view advice);
 
-/// The message for a name in an expression without a number: a parameter that the caller forgot, or a misspelt function.
+/// The message for a name in an expression without a number: a parameter that the caller forgot, or a misspelt
+/// function.
 std::string unbound_fault(std::string_view text, std::size_t position, std::string_view name);
 
 /// "one, two, three"

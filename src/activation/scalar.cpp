@@ -77,4 +77,12 @@ double apply(Operation operation, double a, double b, double c) {
   return 0;
 }
 
+float apply_in_fp32(Operation operation, float a, float b, float c) {
+  // The fast division: PTX promises 0, or NaN for an infinity, where the divisor's reciprocal would be denormal.
+  const bool is_denormal = std::isfinite(b) && std::fabs(b) > 0x1p126F;
+  if (operation == Operation::divide && is_denormal) return a * 0.0F;
+  // fp64 rounded to fp32 is fp32's own result for +, -, * and /.
+  return static_cast<float>(apply(operation, double{a}, double{b}, double{c}));
+}
+
 }  // namespace gdpa::activation

@@ -9,4 +9,8 @@ namespace gdpa::activation {
 /// The operation's value; 1 and 0 stand for true and false. Not for constant and score, which compute nothing.
 double apply(Operation operation, double a, double b = 0, double c = 0);
 
+/// The same in fp32, as a GPU computes it but for the errors of its elementary functions: what overflows there does
+/// here.
+float apply_in_fp32(Operation operation, float a, float b = 0, float c = 0);
+
 }  // namespace gdpa::activation

@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "activation/rounded_query.h"
+
 namespace gdpa::cuda {
 namespace {
 
@@ -98,7 +100,7 @@ std::string_view type_of(GpuElement element) {
 }
 
 /// The members that the kernels of each kind ask their configuration for.
-std::string config_of(const KernelSpec& kernel, Accuracy accuracy) {
+std::string config_of(const KernelSpec& kernel, const activation::Function& function, Accuracy accuracy) {
   if (kernel.kind == KernelKind::check_offsets) return "struct Config {};\n";
   std::string text = fmt::format("struct Config {{\n  using Element = gdpa::{};\n", type_of(kernel.element));
   const auto number = [&](std::string_view name, int value) {
@@ -131,9 +133,9 @@ std::string config_of(const KernelSpec& kernel, Accuracy accuracy) {
     }
     number("query_stages", kernel.query_stages);
     flag("query_in_registers", kernel.query_in_registers);
-    // Rounding Q once more is as much as rounding the weights. fp16 would lose small elements altogether.
-    flag("scales_query",
-         kernel.query_in_registers && kernel.element == GpuElement::bfloat16 && accuracy == Accuracy::fast);
+    // A product with Q saves a product with each score. fp16 would lose small elements of Q altogether.
+    flag("scales_query", kernel.query_in_registers && kernel.scales_scores && kernel.element == GpuElement::bfloat16 &&
+                             accuracy == Accuracy::fast && activation::tolerates_rounded_query(function.value()));
   }
   number("ctas", kernel.ctas);
   if (kernel.kind == KernelKind::backward) {
@@ -167,8 +169,9 @@ std::string kernel_source(const KernelSpec& kernel, const activation::Function& 
       "  gdpa::{7}::{0}<Config>(arguments);\n"
       "}}\n",
       kind.name, kind.has_function ? activation::cuda_source(function, accuracy, form) : std::string(),
-      config_of(kernel, accuracy), SourceNames::threads, SourceNames::shared_bytes, kernel.ctas, SourceNames::kernel,
-      family, kind.arguments, kind.header, has_random_delays(kernel) ? "#define GDPA_RANDOM_DELAYS\n\n" : "");
+      config_of(kernel, function, accuracy), SourceNames::threads, SourceNames::shared_bytes, kernel.ctas,
+      SourceNames::kernel, family, kind.arguments, kind.header,
+      has_random_delays(kernel) ? "#define GDPA_RANDOM_DELAYS\n\n" : "");
 }
 
 std::string describe(const KernelSpec& kernel) {

@@ -12,6 +12,7 @@
 #include "activation/function.h"
 #include "activation/guards.h"
 #include "activation/lower.h"
+#include "activation/prove.h"
 #include "gdpa/activation.h"
 
 namespace gdpa::activation {
@@ -154,24 +155,20 @@ TEST(Guards, StayInsideWhereFp32OverflowsBeyondThem) {
   }
 }
 
-TEST(Guards, StayInsideWhereTheFastDivisionGivesZeroForAGreatDivisor) {
-  const Function& softsign = Activation("guard(s, -1e20, inf) / (1 + abs(guard(s, -1e20, inf)))").function();
-  EXPECT_EQ(softsign.finite_scores().low, -1e20);
-  EXPECT_TRUE(holds(cuda_source(softsign, Accuracy::fast), "bounds_scores = false"));
-}
-
-FactoredProgram both(const Function& function, const Program& value_and_derivative, ValueFactor factor) {
-  return rewrite_fast(function.value(), value_and_derivative, factor, factor).value_and_derivative;
+TEST(Guards, AreNeededWhereTheFastDivisionGivesZeroForAGreatDivisor) {
+  const Program softsign = Activation("s / (1 + abs(s))").function().value();
+  EXPECT_FALSE(is_level_in_fp32(softsign, {-1e20, infinity}));
+  EXPECT_FALSE(is_level_in_fp32(softsign, {-infinity, 1e20}));
 }
 
 TEST(Guards, WithoutAnyAResultOfFAndItsDerivativeIsTheSameOrNotFinite) {
   for (const char* text : {"gelu", "gelu_tanh", "silu", "hardswish"}) {
     const Function& function = Activation(text).function();
     EXPECT_TRUE(function.has_guards()) << text;
-    for (const ValueFactor factor : {ValueFactor::is_one, ValueFactor::suits_fp16, ValueFactor::suits_bfloat16}) {
-      const FactoredProgram guarded = both(function, function.value_and_derivative(), ValueFactor::is_one);
-      const FactoredProgram unguarded = both(function, function.unguarded_value_and_derivative(), factor);
-      EXPECT_TRUE(is_same_or_not_finite(guarded, unguarded)) << text;
+    for (const bool is_fast : {false, true}) {
+      EXPECT_TRUE(is_same_where_finite(joined(function.value(), function.value_and_derivative(),
+                                              function.unguarded_value_and_derivative(), is_fast)))
+          << text << (is_fast ? ", fast" : "");
     }
   }
   for (const char* text : {"relu", "identity", "tanh", "sigmoid", "s * sigmoid(1.702 * s)"}) {
@@ -180,14 +177,32 @@ TEST(Guards, WithoutAnyAResultOfFAndItsDerivativeIsTheSameOrNotFinite) {
 }
 
 TEST(Guards, AResultThatIsAnotherNumberIsFound) {
-  const Function& silu = Activation("silu").function();
-  const auto program_of = [](const char* text) {
-    return FactoredProgram{1, 1, Activation(text).function().value_and_derivative()};
+  const auto program_of = [](const char* text) { return Activation(text).function().value_and_derivative(); };
+  const Program silu = program_of("silu");
+  const auto is_same = [](const Program& one, const Program& other) {
+    return is_same_where_finite(joined(one, one, other, false));
   };
-  const FactoredProgram guarded = {1, 1, silu.value_and_derivative()};
-  EXPECT_TRUE(is_same_or_not_finite(guarded, guarded));
-  EXPECT_FALSE(is_same_or_not_finite(guarded, program_of("1.001 * silu(s)")));
-  EXPECT_FALSE(is_same_or_not_finite(program_of("relu"), program_of("min(relu(s), 1e30)")));  // at great scores alone
+  EXPECT_TRUE(is_same(silu, silu));
+  EXPECT_FALSE(is_same(silu, program_of("1.001 * silu(s)")));
+  EXPECT_FALSE(is_same(program_of("relu"), program_of("min(relu(s), 1e30)")));  // at great scores alone
+}
+
+/// A bump of height 1 and width 1e-3 near s = 100.2: eight samples of each power of two all miss it.
+const std::string bump = "max(0, 1 - abs(s - 100.2) * 2000)";
+
+TEST(Guards, StayWhereTheFunctionDiffersBetweenSamples) {
+  // Beyond 50 the guarded bump is 0. Without the guard it is 1 at 100.2.
+  const std::string guarded = "max(0, 1 - abs(guard(s, -inf, 50) - 100.2) * 2000)";
+  ASSERT_EQ(Activation(bump).value(100.2), 1);
+  const Activation activation(guarded);
+  EXPECT_EQ(activation.value(100.2), 0);
+  EXPECT_EQ(bounds_in(activation.function().value()), 2);
+  EXPECT_EQ(evaluate(activation.function().value_of_finite(), 100.2)[0], 0);
+  const Function& function = activation.function();
+  for (const bool is_fast : {false, true}) {
+    EXPECT_FALSE(is_same_where_finite(
+        joined(function.value(), function.value_and_derivative(), function.unguarded_value_and_derivative(), is_fast)));
+  }
 }
 
 // What the source for Hopper's backward has of them: a bound takes as long as two products.
