@@ -352,18 +352,22 @@ def test_a_gpu_that_is_not_there_is_said_to_be_missing() -> None:
 def test_compile_fills_the_cache_for_a_gpu_that_is_not_there(nvrtc: str, tmp_path: Path) -> None:
     arguments = ("compile", "--arch", "sm_90", "--dtype", "bf16", "--head-dim", "16", "--activation", "silu", "--json")
 
-    def kernels() -> list[dict[str, Any]]:
-        done = gdpa(*arguments, GDPA_CACHE_DIR=str(tmp_path))
+    def kernels(*more: str) -> list[dict[str, Any]]:
+        done = gdpa(*arguments, *more, GDPA_CACHE_DIR=str(tmp_path))
         assert done.returncode == 0, done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]
 
-    first = kernels()
+    first = kernels("--these-lengths")
     assert [(kernel["direction"], *kernel["kernel"].split()[:2]) for kernel in first] == [
         ("fwd", "hopper:", "forward"),
         *[("bwd", "hopper:", kernel) for kernel in ("key_schedule", "backward")] * 2,  # in two passes
     ]
     assert {kernel["architecture"] for kernel in first} == {"sm_90a"}
     assert not any(kernel["cached"] for kernel in first)
+    assert all(kernel["cached"] for kernel in kernels("--these-lengths"))
+    for_all_lengths = kernels()
+    assert {kernel["kernel"] for kernel in first} < {kernel["kernel"] for kernel in for_all_lengths}
+    assert sum(kernel["cached"] for kernel in for_all_lengths) == len(first)
     assert all(kernel["cached"] for kernel in kernels())
 
 
