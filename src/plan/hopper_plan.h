@@ -1,4 +1,4 @@
-// Which problems the Hopper kernels take, and in which tiles. Pure functions; docs/kernels/hopper-forward.md and
+// Which problems the Hopper kernels take, and in which tiles. Pure functions; docs/notebook/hopper-forward.md and
 // hopper-backward.md have the measurements.
 #pragma once
 
