@@ -11,7 +11,8 @@ template <class T>
 class Backward {
  public:
   using Compute = ComputeType<T>;
-  static constexpr int64_t most_query_terms = 256;  ///< summed in the compute type before they go to partial sums
+  /// So many terms at least are summed in the compute type before their sum is added to one in double.
+  static constexpr int64_t terms_of_sum = 256;
 
   Backward(const Call<T>& call, const plan::CpuUnit& unit)
       : call_(call), params_(call.params), tiles_(call.schedule.tiles), unit_(unit) {
@@ -27,6 +28,7 @@ class Backward {
     grad_scores_ = base + buffers.grad_scores;
     grad_keys_ = base + buffers.grad_keys;
     grad_values_ = base + buffers.grad_values;
+    key_totals_ = reinterpret_cast<double*>(base + buffers.key_totals);
     grad_query_ = base + buffers.grad_query;
   }
 
@@ -34,13 +36,13 @@ class Backward {
     key_range_ = unit_.keys;
     query_range_ = unit_.queries;
     keeps_keys_ = unit_.sums_over_batch && unit_.grad_key_value;
-    keeps_query_ = unit_.sums_over_batch && unit_.grad_query;
+    keeps_query_ = unit_.query_sum >= 0 || (unit_.sums_over_batch && unit_.grad_query);
     if (keeps_keys_) {
       for_each_part(unit_.keys, tiles_.keys, plan::cpu_vector, [&](Range keys) {
         key_range_ = keys;
         run_batch();
       });
-    } else if (keeps_query_) {
+    } else if (keeps_query_ && unit_.query_sum < 0) {
       for_each_part(unit_.queries, tiles_.block_queries, 1, [&](Range queries) {
         query_range_ = queries;
         run_batch();
@@ -75,12 +77,11 @@ class Backward {
   void run_block(Range queries) {
     queries_ = queries;
     const int64_t rows = std::max<int64_t>(0, queries.size());
-    if (unit_.grad_query && !keeps_query_ && query_terms_ == 0) {
-      clear(grad_query_, call_.width_q, unit_.heads.size() * rows, call_.width_q);
-    }
+    const bool owns_query = unit_.grad_query && !keeps_query_;
+    if (owns_query) clear(grad_query_, call_.width_q, unit_.heads.size() * rows, call_.width_q);
     const Range keys = plan::intersection(key_range_, {0, length_k_});
     for_each_part(keys, tiles_.keys, plan::cpu_vector, [&](Range tile) { meet(tile); });
-    if (unit_.grad_query && !keeps_query_) pass_on_grad_query(queries, keys.size());
+    if (owns_query) store_grad_query(queries);
   }
 
   void meet(Range keys) {
@@ -93,6 +94,10 @@ class Backward {
       }
     }
     if (unit_.grad_key_value && !keeps_keys_) pass_on_grad_keys(keys);
+    if (unit_.query_sum >= 0) {
+      query_terms_ += keys.size();
+      if (query_terms_ >= terms_of_sum) add_to_query_sum();
+    }
   }
 
   void pack_keys(Range keys) {
@@ -132,6 +137,8 @@ class Backward {
       multiply_transposed<Compute>({grad_scores_, columns.count}, {query_, call_.width_q},
                                    {grad_keys_ + columns.begin * call_.width_q, call_.width_q}, columns.count, head_dim,
                                    rows, Sum::add);
+      key_terms_ += rows;
+      if (key_terms_ >= terms_of_sum) add_to_key_totals();
     }
     if (unit_.grad_query) {
       multiply<Compute>({grad_scores_, columns.count}, {keys_ + columns.begin * call_.width_q, call_.width_q},
@@ -160,24 +167,18 @@ class Backward {
     return (head - unit_.heads.begin) * queries_.size() + query - queries_.begin;
   }
 
-  /// Some queries have met all keys of a batch entry: they are stored for good, or added to the partial sums, once for
-  /// several short entries.
-  void pass_on_grad_query(Range queries, int64_t keys) {
-    if (unit_.query_sum < 0) {
-      store_grad_query(queries);
-      return;
+  /// The sums of dQ of a shared query, over many keys of one or several batch entries, go on in double.
+  void add_to_query_sum() {
+    for (int64_t head = unit_.heads.begin; head < unit_.heads.end; ++head) {
+      const int64_t first = (head - unit_.heads.begin) * params_.queries.length * call_.width_q;
+      accumulate_rows<Compute>(grad_query_ + first, call_.width_q, params_.queries.length, call_.width_q,
+                               call_.partial_sums + unit_.query_sum + first, call_.width_q);
     }
-    query_terms_ += std::max<int64_t>(0, keys);
-    if (query_terms_ >= most_query_terms) add_grad_query_to_partial_sums(queries);
+    clear_query_sum();
   }
 
-  void add_grad_query_to_partial_sums(Range queries) {
-    for (int64_t head = unit_.heads.begin; head < unit_.heads.end; ++head) {
-      const int64_t first = (head - unit_.heads.begin) * params_.queries.length + queries.begin;
-      accumulate_rows<Compute>(grad_query_ + grad_query_row(head, queries.begin) * call_.width_q, call_.width_q,
-                               queries.size(), params_.head_dim,
-                               call_.partial_sums + unit_.query_sum + first * call_.width_q, call_.width_q);
-    }
+  void clear_query_sum() {
+    clear(grad_query_, call_.width_q, unit_.heads.size() * params_.queries.length, call_.width_q);
     query_terms_ = 0;
   }
 
@@ -193,10 +194,33 @@ class Backward {
   void clear_grad_keys() {
     clear(grad_keys_, call_.width_q, tiles_.keys, call_.width_q);
     clear(grad_values_, call_.width_v, tiles_.keys, call_.width_v);
+    key_terms_ = 0;
+  }
+
+  double* value_totals() const { return key_totals_ + tiles_.keys * call_.width_q; }
+
+  /// The sums of dK and dV over many queries and heads go on in double.
+  void add_to_key_totals() {
+    if (!has_key_totals_) std::fill_n(key_totals_, tiles_.keys * (call_.width_q + call_.width_v), 0.0);
+    has_key_totals_ = true;
+    accumulate_rows<Compute>(grad_keys_, call_.width_q, tiles_.keys, call_.width_q, key_totals_, call_.width_q);
+    accumulate_rows<Compute>(grad_values_, call_.width_v, tiles_.keys, call_.width_v, value_totals(), call_.width_v);
+    clear_grad_keys();
+  }
+
+  /// Leaves all of dK and dV of the tile of keys in the sums of the compute type.
+  void end_grad_keys() {
+    if (!has_key_totals_) return;
+    add_to_key_totals();
+    const auto round = [](double total) { return static_cast<Compute>(total); };
+    std::transform(key_totals_, value_totals(), grad_keys_, round);
+    std::transform(value_totals(), value_totals() + tiles_.keys * call_.width_v, grad_values_, round);
+    has_key_totals_ = false;
   }
 
   /// One tile of keys is done, for these queries: into the partial sums, or stored for good.
   void pass_on_grad_keys(Range keys) {
+    end_grad_keys();
     if (unit_.key_sum < 0) {
       store_grad_keys(keys);
       return;
@@ -227,15 +251,23 @@ class Backward {
     if (unit_.query_sum >= 0) {
       std::fill_n(call_.partial_sums + unit_.query_sum, unit_.heads.size() * params_.queries.length * call_.width_q,
                   0.0);
+      clear_query_sum();
+    } else if (keeps_query_) {
+      clear(grad_query_, call_.width_q, unit_.heads.size() * query_range_.size(), call_.width_q);
     }
     if (keeps_keys_) clear_grad_keys();
-    if (keeps_query_) clear(grad_query_, call_.width_q, unit_.heads.size() * query_range_.size(), call_.width_q);
   }
 
   void end_sums() {
-    if (keeps_keys_) store_grad_keys(key_range_);
-    if (keeps_query_) store_grad_query(query_range_);
-    if (query_terms_ > 0) add_grad_query_to_partial_sums(queries_);
+    if (keeps_keys_) {
+      end_grad_keys();
+      store_grad_keys(key_range_);
+    }
+    if (unit_.query_sum >= 0) {
+      add_to_query_sum();
+    } else if (keeps_query_) {
+      store_grad_query(query_range_);
+    }
   }
 
   const Call<T>& call_;
@@ -244,9 +276,11 @@ class Backward {
   const plan::CpuUnit& unit_;
   Range key_range_;  // of the unit, or the part of it that is being summed over the batch
   Range query_range_;
-  int64_t query_terms_ = 0;   // keys in the sums of dQ that are not in the partial sums yet
-  bool keeps_query_ = false;  // dQ is summed over the unit rather than over one block of queries
-  bool keeps_keys_ = false;   // dK and dV are summed over the unit rather than over one tile of keys
+  int64_t key_terms_ = 0;        // queries in the sums of dK and dV that are not in the totals
+  bool has_key_totals_ = false;  // of this tile of keys
+  int64_t query_terms_ = 0;      // keys in the sums of dQ that are not in the partial sums yet
+  bool keeps_query_ = false;     // dQ is summed over the unit rather than over one block of queries
+  bool keeps_keys_ = false;      // dK and dV are summed over the unit rather than over one tile of keys
   int64_t b_ = 0;
   int64_t length_q_ = 0;
   int64_t length_k_ = 0;
@@ -262,6 +296,7 @@ class Backward {
   Compute* grad_scores_;
   Compute* grad_keys_;
   Compute* grad_values_;
+  double* key_totals_;
   Compute* grad_query_;
 };
 

@@ -460,6 +460,7 @@ CpuBuffers buffers_for(const Problem& problem, const CpuTiles& tiles) {
   add(buffers.grad_output, tiles.queries * sizes.width_v);
   add(buffers.grad_keys, tiles.keys * sizes.width_q);
   add(buffers.grad_values, tiles.keys * sizes.width_v);
+  add(buffers.key_totals, tiles.keys * sizes.key_row() * static_cast<int64_t>(sizeof(double)) / compute_bytes(problem));
   add(buffers.grad_query, sizes.group * tiles.block_queries * sizes.width_q);
   return buffers;
 }

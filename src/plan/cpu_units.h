@@ -48,6 +48,7 @@ struct CpuBuffers {
   int64_t grad_query = 0;   ///< backward: sums of dQ
   int64_t grad_keys = 0;    ///< backward: sums of dK for one tile of keys, or for the unit's keys
   int64_t grad_values = 0;  ///< the same for dV
+  int64_t key_totals = 0;   ///< backward: in double, what sums of dK and then dV of one tile of keys were added to
   int64_t total = 0;
 };
 

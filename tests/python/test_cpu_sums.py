@@ -1,4 +1,4 @@
-"""The gradient of an operand that a large batch shares is as accurate on the CPU as PyTorch's."""
+"""Gradients that are long sums, over a batch, heads or queries, are as accurate on the CPU as PyTorch's."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """By PyTorch; operands are (batch, length, heads, head_dim), or (length, heads, head_dim) where the batch shares
     them. The result is packed, (batch * length, heads, head_dim)."""
     q, k, v = (operand.transpose(-3, -2) for operand in (query, key, value))
+    k, v = (operand.repeat_interleave(q.shape[-3] // k.shape[-3], -3) for operand in (k, v))
     weights = F.gelu(q @ k.transpose(-1, -2) / query.shape[-1] ** 0.5)
     return (weights @ v).transpose(-3, -2).flatten(0, 1)
 
@@ -31,7 +32,13 @@ def error(result: Tensor, exact: Tensor) -> float:
 
 @pytest.mark.parametrize(
     ("queries", "keys", "batch", "shared"),
-    [(16, 100, 64, "query"), (16, 100, 500, "query"), (4, 20, 4000, "query"), (20, 16, 4000, "key")],
+    [
+        (16, 100, 64, "query"),
+        (16, 100, 500, "query"),
+        (4, 20, 4000, "query"),
+        (4, 6000, 3, "query"),
+        (20, 16, 4000, "key"),
+    ],
 )
 def test_sums_over_a_large_batch_lose_no_more_than_those_of_pytorch(
     queries: int, keys: int, batch: int, shared: str
@@ -53,4 +60,24 @@ def test_sums_over_a_large_batch_lose_no_more_than_those_of_pytorch(
     pytorch = gradients(attend, operands, grad_output)
     results = gradients(packed, operands, grad_output)
     for name, result, other, reference in zip(("dQ", "dK", "dV"), results, pytorch, exact, strict=True):
+        assert error(result, reference) <= 1.5 * error(other, reference), name
+
+
+@pytest.mark.parametrize(("length", "heads", "heads_k"), [(400, 32, 1), (3000, 2, 2)])
+def test_sums_over_many_queries_and_heads_lose_no_more_than_those_of_pytorch(
+    length: int, heads: int, heads_k: int
+) -> None:
+    head_dim = 64
+    torch.manual_seed(0)
+    operands = [torch.randn(1, length, count, head_dim) for count in (heads, heads_k, heads_k)]
+    grad_output = torch.randn(length, heads, head_dim)
+    cu_seqlens = torch.tensor([0, length])
+
+    def packed(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return gdpa.varlen_attention(query[0], key[0], value[0], cu_seqlens, cu_seqlens, enable_gqa=True)
+
+    exact = gradients(attend, [operand.double() for operand in operands], grad_output.double())[1:]
+    pytorch = gradients(attend, operands, grad_output)[1:]
+    results = gradients(packed, operands, grad_output)[1:]
+    for name, result, other, reference in zip(("dK", "dV"), results, pytorch, exact, strict=True):
         assert error(result, reference) <= 1.5 * error(other, reference), name
