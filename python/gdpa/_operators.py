@@ -70,9 +70,10 @@ def _mean_length(operand: Any, offsets: Any, batch: Any) -> Any:
 class _Forward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, keyset: Any, *problem: Any) -> torch.Tensor:
+        output = _below_autograd(forward, keyset, problem)  # first: it refuses in words what cannot be saved
         ctx.save_for_backward(*problem[:_tensors_first], problem[_per_batch])
         ctx.options = problem[_tensors_first:_per_batch], problem[_per_batch + 1 :]
-        return _below_autograd(forward, keyset, problem)
+        return output
 
     @staticmethod
     def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -96,7 +97,10 @@ class _Backward(torch.autograd.Function):
 
 
 def _below_autograd(operator: Any, keyset: Any, arguments: tuple[Any, ...]) -> Any:
+    """Calls the operator without its autograd kernel; `keyset` is that kernel's, or None for a call from attend()."""
     with torch._C._AutoDispatchBelowAutograd():
+        if keyset is None:
+            return operator(*arguments)
         return operator.redispatch(keyset & torch._C._after_autograd_keyset, *arguments)
 
 
@@ -117,12 +121,18 @@ _library.impl("backward", _autograd(backward, _Backward, 4), "Autograd", with_ke
 
 
 def attend(*problem: Any) -> torch.Tensor:
-    """gdpa::forward, past its autograd kernel where no gradient can be asked for: that kernel is Python's, and being
-    dispatched to it takes as long as the rest of a call of one row."""
-    if torch.compiler.is_compiling() or forward_ad._current_level >= 0 or _require_gradient(*problem[:3]):
+    """gdpa::forward without the dispatch to its autograd kernel, which is written in Python: the dispatch takes as long
+    as the rest of a call of one row. A call that needs a gradient is recorded here instead."""
+    # Under a transform of torch.func an operand does not say whether a gradient is needed.
+    is_transformed = forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
+    if torch.compiler.is_compiling() or is_transformed:
         return forward(*problem)
-    with torch._C._AutoDispatchBelowAutograd():
+    if not _require_gradient(*problem[:3]):
+        return _below_autograd(forward, None, problem)
+    # The dispatcher casts the operands before the call is recorded.
+    if torch._C._is_any_autocast_enabled():
         return forward(*problem)
+    return _Forward.apply(None, *problem)
 
 
 def _require_gradient(query: Any, key: Any, value: Any) -> bool:

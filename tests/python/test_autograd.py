@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from reference import offsets
+from torch import Tensor
 
 import gdpa
 
@@ -104,3 +105,41 @@ def test_forward_mode_is_refused_rather_than_answered_with_zeros() -> None:
             gdpa.varlen_attention(dual, query, query, cu, cu)
     with pytest.raises(RuntimeError):
         torch.func.jvp(lambda q: gdpa.varlen_attention(q, q, q, cu, cu), (query,), (query,))
+
+
+class Noted(Tensor):
+    """A subclass that notes the functions it is given to."""
+
+    functions: ClassVar[list[Any]] = []
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cls.functions.append(func)
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def test_a_subclass_of_tensor_sees_the_operator_while_gradients_are_recorded() -> None:
+    query = torch.randn(7, 2, 8).as_subclass(Noted).requires_grad_()
+    cu = torch.tensor([0, 3, 7])
+    output = gdpa.varlen_attention(query, query, query, cu, cu)
+    assert torch.ops.gdpa.forward.default in Noted.functions
+    assert isinstance(output, Noted)
+    (gradient,) = torch.autograd.grad(output.sum(), query)
+    plain = query.detach().as_subclass(Tensor).requires_grad_()
+    expected = gdpa.varlen_attention(plain, plain, plain, cu, cu)
+    assert torch.equal(output.as_subclass(Tensor), expected)
+    assert torch.equal(gradient.as_subclass(Tensor), torch.autograd.grad(expected.sum(), plain)[0])
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_vmap_of_a_recorded_call_is_the_calls_one_by_one() -> None:
+    queries, cu = torch.randn(3, 7, 2, 8, requires_grad=True), torch.tensor([0, 3, 7])
+
+    def attend(query: Tensor) -> Tensor:
+        return gdpa.varlen_attention(query, query, query, cu, cu)
+
+    together = torch.func.vmap(attend)(queries)
+    one_by_one = torch.stack([attend(query) for query in queries])
+    assert torch.equal(together, one_by_one)
+    gradients = [torch.autograd.grad(output.square().sum(), queries)[0] for output in (together, one_by_one)]
+    torch.testing.assert_close(*gradients)
