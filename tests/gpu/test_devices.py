@@ -99,7 +99,7 @@ def test_the_autograd_thread_of_the_second_device_runs_backward_there(expected: 
     assert_equal_bits([gradient for gradient in gradients if gradient is not None], expected[1:], THERE)
 
 
-def test_one_backward_pass_through_both_devices(expected: list[Tensor]) -> None:
+def test_one_backward_pass_through_both_devices() -> None:
     """The graph goes from one device to the other, as in a model whose layers lie on two."""
     ours, theirs = operands(HERE), operands(THERE, seed=1)
 
@@ -129,6 +129,7 @@ def test_two_threads_use_two_devices_at_the_same_time(head_dim: int) -> None:
         try:
             torch.cuda.set_device(device)  # of this thread
             tensors = operands(device, rows=sum(lengths), head_dim=head_dim)
+            torch.cuda.synchronize(device)  # the stream that follows does not wait for the one that made them
             with torch.cuda.stream(torch.cuda.Stream(device)):
                 together.wait()
                 outcomes[device] = [results(tensors, lengths, activation=activation) for _ in range(20)]
@@ -191,19 +192,23 @@ def test_the_workspace_lies_on_the_device_of_the_call() -> None:
     """Backward needs fp32 sums of dQ. A call on the second device takes no memory of the first one."""
     lengths = [3000, 2000]
     tensors = operands(THERE, rows=sum(lengths))
-    results(tensors, lengths)
-    torch.cuda.synchronize(THERE)
-    before = {}
-    for device in (HERE, THERE):
-        torch.cuda.reset_peak_memory_stats(device)
-        before[device] = torch.cuda.memory_allocated(device)
-    with torch.cuda.device(HERE):
-        kept = results(tensors, lengths)
-    torch.cuda.synchronize(THERE)
-    assert torch.cuda.max_memory_allocated(HERE) == before[HERE]
-    written = sum(result.numel() * result.element_size() for result in kept)
+    taken = []
+    # A thread of autograd may hold results of the time before, and release them meanwhile: the most of several counts.
+    for _ in range(5):
+        torch.cuda.synchronize(THERE)
+        before = {}
+        for device in (HERE, THERE):
+            torch.cuda.reset_peak_memory_stats(device)
+            before[device] = torch.cuda.memory_allocated(device)
+        with torch.cuda.device(HERE):
+            kept = results(tensors, lengths)
+        torch.cuda.synchronize(THERE)
+        assert torch.cuda.max_memory_allocated(HERE) == before[HERE]
+        taken.append(torch.cuda.max_memory_allocated(THERE) - before[THERE])
+        written = sum(result.numel() * result.element_size() for result in kept)
+        del kept
     sums = 4 * tensors[0].numel()
-    assert torch.cuda.max_memory_allocated(THERE) - before[THERE] >= written + sums
+    assert max(taken) >= written + sums
 
 
 @pytest.mark.parametrize("moved", ["query", "key", "value", "cu_seq_q", "cu_seq_k"])
