@@ -208,7 +208,7 @@ class Stress {
     using Compared = Result::Compared;
     const std::vector<int64_t> query_sizes = sizes_of(attention_.query), key_sizes = sizes_of(attention_.key),
                                value_sizes = sizes_of(attention_.value), output_sizes = sizes_of(grad_output_);
-    add_call([this](Attention& call, const std::vector<MutableTensorView>& results) { forward(call, results[0]); },
+    add_call([](Attention& call, const std::vector<MutableTensorView>& results) { forward(call, results[0]); },
              {{"O", output_sizes, Compared::bits}});
     const auto run_backward = [this](Attention& call, const std::vector<MutableTensorView>& results) {
       backward(call, grad_output_, results[0], results[1], results[2]);
