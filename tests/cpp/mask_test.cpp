@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 #include <random>
 #include <vector>
@@ -155,6 +156,47 @@ TEST(Mask, sides_over_the_whole_range_of_int64_follow_the_definition) {
       expect_same(mask.queries({j, j + 1}, length_q, length_k),
                   hull(length_q, [&](int64_t i) { return of_pair(i, j); }), "queries");
     }
+  }
+}
+
+/// The keys of a range of queries, from the definition in 128 bits.
+Range keys_in_128_bits(const Mask& mask, Range queries, int64_t length_q, int64_t length_k) {
+  __extension__ using Wide = __int128;
+  if (queries.empty()) return {};
+  const Wide shift = mask.diagonal == Diagonal::bottom_right ? Wide{length_k} - length_q : Wide{0};
+  const Wide begin = mask.left < 0 ? Wide{0} : std::max<Wide>(0, queries.begin + shift - mask.left);
+  const Wide end = mask.right < 0 ? Wide{length_k} : std::min<Wide>(length_k, queries.end + shift + mask.right);
+  return begin < end ? Range{static_cast<int64_t>(begin), static_cast<int64_t>(end)} : Range{};
+}
+
+TEST(Mask, sides_and_lengths_of_any_size_follow_the_definition) {
+  std::mt19937_64 random(2);
+  const auto up_to = [&](int64_t most) { return std::uniform_int_distribution<int64_t>(0, most)(random); };
+  const auto with_bits = [&](int64_t most_bits) { return up_to((int64_t{1} << up_to(most_bits)) - 1); };
+  const auto side = [&] {
+    const int64_t small = with_bits(62);
+    return up_to(3) == 0 ? int64_t{-1} : up_to(1) == 0 ? small : std::numeric_limits<int64_t>::max() - small;
+  };
+  const auto range = [&](int64_t length) {
+    const int64_t one = up_to(length), other = up_to(length);
+    return Range{std::min(one, other), std::max(one, other)};
+  };
+  for (int repetition = 0; repetition < 100000; ++repetition) {
+    const Mask mask{side(), side(), up_to(1) == 0 ? Diagonal::bottom_right : Diagonal::upper_left};
+    // Lengths of GPU kernels, and lengths that only the host can describe.
+    const int64_t bits = repetition % 2 == 0 ? 31 : 61;
+    const int64_t length_q = with_bits(bits), length_k = with_bits(bits);
+    const Range queries = range(length_q), keys = range(length_k);
+    expect_same(mask.keys(queries, length_q, length_k), keys_in_128_bits(mask, queries, length_q, length_k), "keys");
+    const Mask transposed{mask.right, mask.left, mask.diagonal};
+    expect_same(mask.queries(keys, length_q, length_k), keys_in_128_bits(transposed, keys, length_k, length_q),
+                "queries");
+    if (queries.empty() || keys.empty()) continue;
+    // The two pairs that are furthest from the diagonal, one on each side.
+    const bool all = meets_in_128_bits(mask, queries.end - 1, keys.begin, length_q, length_k) &&
+                     meets_in_128_bits(mask, queries.begin, keys.end - 1, length_q, length_k);
+    ASSERT_EQ(mask.is_full(queries, keys, length_q, length_k), all)
+        << "left " << mask.left << " right " << mask.right << " lengths " << length_q << ' ' << length_k;
   }
 }
 
