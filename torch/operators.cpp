@@ -350,12 +350,13 @@ class SharedProgress {
   int64_t* numbers_;
 };
 
-/// Compiles the kernels of both directions at the same time: a line for each, "name\tarchitecture\tcached\tseconds".
+/// Compiles the kernels of one direction, or of both at the same time: a line for each,
+/// "name\tarchitecture\tcached\tseconds".
 void compile(StableIValue* values, Stack stack) {
   static const std::vector<std::pair<std::string_view, gdpa::Lengths>> all_lengths = {{"any", gdpa::Lengths::any},
                                                                                       {"these", gdpa::Lengths::these}};
   const Problem problem(stack);
-  const bool with_backward = stack.take<bool>();
+  const std::string directions = stack.take_text();  // "forward", "backward" or "both"
   const std::string architecture = stack.take_text();
   const std::string lengths_text = stack.take_text();
   const auto progress_tensor = stack.take<Tensor>();
@@ -366,12 +367,17 @@ void compile(StableIValue* values, Stack stack) {
     const auto report = [&progress](int64_t done, int64_t total) { progress.add(done > 0, done > 0 ? 0 : total); };
     return gdpa::compile(attention, direction, {architecture, lengths, report});
   };
-  auto later = std::async(with_backward ? std::launch::async : std::launch::deferred, [&] {
-    using Kernels = std::vector<gdpa::CompiledKernel>;
-    return with_backward ? compile_one_way(gdpa::Direction::backward) : Kernels();
-  });
-  std::vector<gdpa::CompiledKernel> kernels = compile_one_way(gdpa::Direction::forward);
-  for (gdpa::CompiledKernel& kernel : later.get()) kernels.push_back(std::move(kernel));
+  std::vector<std::future<std::vector<gdpa::CompiledKernel>>> pending;
+  for (const auto& [name, other] :
+       {std::pair("forward", gdpa::Direction::forward), std::pair("backward", gdpa::Direction::backward)}) {
+    if (directions == name || directions == "both") {
+      pending.push_back(std::async(std::launch::async, compile_one_way, other));
+    }
+  }
+  std::vector<gdpa::CompiledKernel> kernels;
+  for (auto& one : pending) {
+    for (gdpa::CompiledKernel& kernel : one.get()) kernels.push_back(std::move(kernel));
+  }
   std::string lines;
   for (const gdpa::CompiledKernel& made : kernels) {
     lines += made.kernel.name + "\t" + made.kernel.architecture + "\t" + (made.was_cached ? "1" : "0") + "\t" +
@@ -426,7 +432,7 @@ STABLE_TORCH_LIBRARY(gdpa, library) {
   library.def(("backward(Tensor grad_output, " + problem + ") -> (Tensor, Tensor, Tensor)").c_str());
   library.def(("flops(" + problem + ", bool is_backward) -> float").c_str());
   library.def(
-      ("compile(" + problem + ", bool backward, str architecture, str lengths, Tensor progress) -> str").c_str());
+      ("compile(" + problem + ", str direction, str architecture, str lengths, Tensor progress) -> str").c_str());
   library.def("activation(str text) -> (str text, str derivative)");
 }
 

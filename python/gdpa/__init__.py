@@ -12,8 +12,9 @@ Two functions, forward and backward, over jagged and dense batches; see docs/pyt
 
 from gdpa._activation import Activation
 from gdpa._attention import generalized_dot_product_attention, varlen_attention
+from gdpa._compilation import CompiledKernel, Warmup
 from gdpa._library import version as _version
-from gdpa._warmup import CompiledKernel, Warmup, warmup
+from gdpa._warmup import warmup
 
 __version__ = _version()
 

@@ -6,6 +6,7 @@ import torch
 from torch.autograd import forward_ad
 from torch.utils.flop_counter import register_flop_formula
 
+from gdpa._compilation import Warmup
 from gdpa._library import backward, flops, forward
 
 # Held for the life of the process: the registrations end with it.
@@ -13,6 +14,7 @@ _library = torch.library.Library("gdpa", "FRAGMENT")
 
 _problem = tuple(argument.name for argument in forward._schema.arguments)
 _tensors_first = 5  # query, key, value, cu_seqlens_q, cu_seqlens_k
+_activation = _problem.index("activation")
 _per_batch = _problem.index("out_scale_per_batch")
 
 
@@ -66,10 +68,31 @@ def _mean_length(operand: Any, offsets: Any, batch: Any) -> Any:
 
 # Gradients ------------------------------------------------------------------------------------------------------------
 
+# Functions, by their text, with the dtypes and devices for which the kernels of backward have been asked for.
+_prefetched: set[tuple[str, torch.dtype, torch.device]] = set()
+
+
+def _prefetch_backward(problem: tuple[Any, ...]) -> None:
+    """Compiles the kernels of backward in a thread, while those of forward are compiled and run.
+
+    Errors are left to backward, which compiles what is missing then.
+    """
+    query = problem[0]
+    if type(query) not in (torch.Tensor, torch.nn.Parameter):  # a fake tensor has no memory to plan for
+        return
+    if query.is_cuda and torch.cuda.is_current_stream_capturing():
+        return
+    _prefetched.add((problem[_activation], query.dtype, query.device))
+    if query.is_cuda:
+        Warmup([problem], ("backward", "", "these"))
+
 
 class _Forward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, keyset: Any, *problem: Any) -> torch.Tensor:
+        query = problem[0]
+        if isinstance(query, torch.Tensor) and (problem[_activation], query.dtype, query.device) not in _prefetched:
+            _prefetch_backward(problem)
         output = _below_autograd(forward, keyset, problem)  # first: it refuses in words what cannot be saved
         ctx.save_for_backward(*problem[:_tensors_first], problem[_per_batch])
         ctx.options = problem[_tensors_first:_per_batch], problem[_per_batch + 1 :]

@@ -6,6 +6,7 @@ import gc
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 import gdpa
+from gdpa import _compilation
 
 
 def operands(rows: int = 600, heads: int = 2, head_dim: int = 64, dtype: torch.dtype = torch.bfloat16) -> list[Tensor]:
@@ -102,6 +104,18 @@ def test_what_was_warmed_up_can_be_captured() -> None:
     graph.replay()
     for one, other in zip(gradients(tensors, cu_seqlens, **keywords), captured, strict=True):
         assert torch.equal(one, other)
+
+
+def test_the_kernels_of_backward_are_compiled_after_a_call_that_records_gradients() -> None:
+    tensors, cu_seqlens = operands(), offsets([600])
+    keywords = {"activation": "tanh(s) * 0.777"}
+    gdpa.varlen_attention(*tensors, cu_seqlens, cu_seqlens, **keywords)
+    end = time.monotonic() + 60
+    while _compilation._running and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not _compilation._running
+    kernels = gdpa.warmup(gdpa.varlen_attention, *tensors, cu_seqlens, cu_seqlens, lengths="these", **keywords)
+    assert [kernel.name for kernel in kernels if not kernel.was_cached] == []
 
 
 def test_two_streams_at_once_do_not_meet() -> None:

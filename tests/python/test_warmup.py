@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 import torch
 
 import gdpa
+from gdpa._warmup import _Record
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -106,6 +108,21 @@ def test_says_when_the_kernels_are_not_there_in_time(tmp_path: Path) -> None:
     environment = os.environ | {"GDPA_CACHE_DIR": str(tmp_path)}
     said = subprocess.check_output([sys.executable, "-c", program], env=environment, text=True, timeout=300)
     assert "expected the kernels within 0.001 s" in said
+
+
+def test_the_kernels_of_backward_can_be_compiled_alone() -> None:
+    with _Record() as record:
+        gdpa.varlen_attention(*problem(), activation="s * s + 2")
+    kernels = gdpa.Warmup(record.problems, ("backward", "sm_90a", "these")).result()
+    assert {kernel.name.split()[1] for kernel in kernels} == {"key_schedule", "backward"}
+
+
+def test_calls_on_the_cpu_start_no_thread() -> None:
+    rows, _, _, cu, _ = problem(torch.float32)
+    operand = rows.requires_grad_()
+    before = threading.active_count()
+    gdpa.varlen_attention(operand, operand, operand, cu, cu, activation="s * s + 3").sum().backward()
+    assert threading.active_count() == before
 
 
 def test_refuses_unknown_lengths() -> None:
