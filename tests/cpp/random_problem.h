@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <optional>
@@ -13,6 +14,7 @@
 
 #include "fmt/format.h"
 #include "gdpa/attention.h"
+#include "random_expression.h"
 #include "reference.h"
 #include "strided.h"
 
@@ -21,8 +23,8 @@ namespace gdpa::test {
 /// A function by its text, and by the derivative that its text should have.
 struct NamedFunction {
   std::string text;
-  double (*value)(double);
-  double (*derivative)(double);
+  std::function<double(double)> value;
+  std::function<double(double)> derivative;
 };
 
 /// Smooth, so that no rounding of a score moves the derivative; with f(0) = 0 and without.
@@ -47,6 +49,8 @@ inline const std::vector<NamedFunction>& smooth_functions() {
       {"exp(-s * s) + 0.25 * s", [](double s) { return std::exp(-s * s) + 0.25 * s; },
        [](double s) { return -2 * s * std::exp(-s * s) + 0.25; }},
       {"cos(s)", [](double s) { return std::cos(s); }, [](double s) { return -std::sin(s); }},
+      {"s * exp(-s * s)", [](double s) { return s * std::exp(-s * s); },
+       [](double s) { return (1 - 2 * s * s) * std::exp(-s * s); }},
       {"1", [](double) { return 1.0; }, [](double) { return 0.0; }},
   };
   return functions;
@@ -56,10 +60,12 @@ inline const std::vector<NamedFunction>& smooth_functions() {
 struct Given {
   std::optional<DType> dtype = {};
   std::optional<std::string> function = {};  ///< the text of one of smooth_functions()
+  std::optional<DrawnFunction> drawn = {};   ///< in its place
   std::optional<int64_t> head_dim = {};
   std::optional<int64_t> head_dim_v = {};
   int64_t gap_unit = 1;          ///< strides leave gaps of multiples of so many elements
   bool streams_queries = false;  ///< many times as many as keys, and no mask
+  bool draws_scale = false;      ///< any scale, where others are the default or one of three numbers
 };
 
 class RandomProblem {
@@ -153,6 +159,8 @@ class RandomProblem {
  private:
   std::size_t batch() const { return lengths_q_.size(); }
 
+  /// Between -1 and 1.
+  double symmetric() { return std::uniform_real_distribution<double>(-1, 1)(random_); }
   int64_t uniform(int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(random_); }
   bool chance(double probability) { return std::bernoulli_distribution(probability)(random_); }
   template <class Choice>
@@ -211,6 +219,10 @@ class RandomProblem {
     for (const NamedFunction& function : all) {
       if (function.text == given_.function) function_ = function;
     }
+    if (const auto& drawn = given_.drawn) {
+      function_ = {drawn->text, [f = *drawn](double s) { return f.value(s); },
+                   [f = *drawn](double s) { return f.derivative(s); }};
+    }
   }
 
   /// `same` is the length of every entry where the operand is not jagged; others are drawn, `times` as long.
@@ -243,7 +255,10 @@ class RandomProblem {
 
   void choose_scales(int64_t batch) {
     default_scale_ = chance(0.5);
-    scale_ = default_scale_ ? 1 / std::sqrt(static_cast<double>(head_dim_)) : pick({0.125, -0.3, 0.05});
+    const double root = std::sqrt(static_cast<double>(head_dim_));
+    // Scores whose standard deviation is from .2 to 5.
+    const auto any = [&] { return std::exp(symmetric() * std::log(5.0)) / root * pick({1, 1, 1, -1}); };
+    scale_ = default_scale_ ? 1 / root : given_.draws_scale ? any() : pick({0.125, -0.3, 0.05});
     const int64_t kind = uniform(0, 4);
     if (kind == 1) out_scale_ = OutScale::of(0.37);
     if (kind == 2) out_scale_ = OutScale::per_query();

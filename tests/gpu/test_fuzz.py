@@ -1,7 +1,8 @@
 """Random problems over every option, forward and backward, against the definition in fp64; results are poisoned first.
 
 One test is one kernel configuration (types, head dims, function) and many problems, so that kernels are compiled once.
-GDPA_GPU_PROBLEMS is how many problems each one draws. Each test records how many of them had which option.
+GDPA_GPU_PROBLEMS is how many problems each one draws, GDPA_DRAWN_FUNCTIONS how many functions are drawn, from
+GDPA_FUNCTION_SEED. Each test records how many of them had which option.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
+from random_function import Expression, random_function, random_scale
 from reference import SHARE, Problem, assert_within_promise, offsets
 from torch import Tensor
 
@@ -52,10 +54,14 @@ class Case:
         dtype: torch.dtype,
         head_dim: int,
         head_dim_v: int,
-        activation: str,
+        activation: str | Expression,
         lengths: list[int] | None = None,
     ) -> None:
-        """`lengths` are given to both sides; otherwise they are drawn too, and the form in which operands come."""
+        """`lengths` are given to both sides. Otherwise they are drawn too, and the form in which operands come.
+
+        The scale is drawn, too, where the activation is a random expression.
+        """
+        activation, function = (activation, None) if isinstance(activation, str) else activation
         batch = draw.randint(1, 5) if lengths is None else len(lengths)
         form = draw.choice(["jagged", "jagged", "shared query", "shared key", "dense"])
         form = form if lengths is None else "jagged"
@@ -89,7 +95,8 @@ class Case:
             shared_q,
             shared_k,
             activation=activation,
-            scale=draw.choice([None, None, 0.2, -0.5]),
+            function=function,
+            scale=random_scale(draw, head_dim) if function else draw.choice([None, None, 0.2, -0.5]),
             out_scale=draw.choice([1.0, 0.37, "1/len_q", "1/len_k", torch.rand(batch)]),
             window=draw.choice(
                 [
@@ -174,7 +181,8 @@ def check(cases: Iterator[Case], record: Record, share: float | None = None) -> 
         except AssertionError as error:
             problem = case.problem
             raise AssertionError(
-                f"problem {number}: lengths {problem.lengths_q} x {problem.lengths_k}, shared {problem.shared_q} "
+                f"problem {number}: f {problem.activation}, head_dim {problem.query.shape[-1]}, "
+                f"lengths {problem.lengths_q} x {problem.lengths_k}, shared {problem.shared_q} "
                 f"{problem.shared_k}, dense {case.dense}, heads {problem.query.shape[1]} over {problem.key.shape[1]}, "
                 f"scale {problem.scale}, out_scale {problem.out_scale}, window {problem.window}, "
                 f"{case.keywords}: {error}"
@@ -196,6 +204,23 @@ def test_random_problems_keep_the_promise(
     draw = random.Random(repr(configuration))
     torch.manual_seed(draw.randint(0, 2**31))
     check((Case(draw, *configuration) for _ in range(PROBLEMS)), record_property)
+
+
+# Which functions the next test draws, and how many.
+FUNCTION_SEED = int(os.environ.get("GDPA_FUNCTION_SEED", "1"))
+DRAWN_FUNCTIONS = int(os.environ.get("GDPA_DRAWN_FUNCTIONS", "8"))
+DRAWN_DTYPES = (BF16, BF16, FP16, FP32)
+DRAWN_HEAD_DIMS = ((128, 128), (8, 8), (64, 64), (40, 72), (192, 192), (96, 32))
+
+
+@pytest.mark.parametrize("number", range(DRAWN_FUNCTIONS))
+def test_random_functions_and_scales_keep_the_promise(number: int, record_property: Record) -> None:
+    """Functions that are steep for their scores are among them, and scales that are no powers of two."""
+    draw = random.Random(FUNCTION_SEED * 1000 + number)
+    torch.manual_seed(draw.randint(0, 2**31))
+    dtype, dims = DRAWN_DTYPES[number % len(DRAWN_DTYPES)], draw.choice(DRAWN_HEAD_DIMS)
+    expression = random_function(draw)
+    check((Case(draw, dtype, *dims, expression) for _ in range(PROBLEMS)), record_property)
 
 
 @contextmanager

@@ -50,6 +50,7 @@ class Problem:
     out_scale: float | str | Tensor = 1.0
     window: tuple[int, int] = (-1, -1)
     upper_left: bool = False
+    function: Callable[[Tensor], Tensor] | None = None  # what `activation` means, where it is none of FUNCTIONS
 
 
 def allowed(length_q: int, length_k: int, window: tuple[int, int], upper_left: bool) -> Tensor:
@@ -79,7 +80,7 @@ def out_scale_of(problem: Problem, entry: int, length_q: int, length_k: int) -> 
 
 def attention(problem: Problem, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """The output, (rows, heads, head_dim_v), in the type of the operands given."""
-    function = FUNCTIONS[problem.activation]
+    function = problem.function or FUNCTIONS[problem.activation]
     scale = query.shape[-1] ** -0.5 if problem.scale is None else problem.scale
     group = query.shape[1] // key.shape[1]
     rows, begin_q, begin_k = [], 0, 0

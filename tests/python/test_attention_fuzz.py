@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_function import random_function, random_scale
 from reference import FUNCTIONS, Problem, assert_within_promise, offsets
 from torch import Tensor
 
@@ -87,6 +89,18 @@ def varlen_results(
 @given(problems())
 def test_varlen_attention_keeps_its_promise(drawn: tuple[Problem, dict[str, Any]]) -> None:
     problem, keywords = drawn
+    rows = problem.query.shape[0] * (len(problem.lengths_q) if problem.shared_q else 1)
+    weights = torch.randn(rows, problem.query.shape[1], problem.value.shape[-1]).to(problem.query.dtype)
+    assert_within_promise(varlen_results(problem, weights, **keywords), problem, weights)
+
+
+@settings(max_examples=100)
+@given(problems(), st.integers(0, 2**32))
+def test_random_functions_and_scales_keep_the_promise(drawn: tuple[Problem, dict[str, Any]], seed: int) -> None:
+    problem, keywords = drawn
+    draw = random.Random(seed)
+    text, function = random_function(draw)
+    problem = replace(problem, activation=text, function=function, scale=random_scale(draw, problem.query.shape[-1]))
     rows = problem.query.shape[0] * (len(problem.lengths_q) if problem.shared_q else 1)
     weights = torch.randn(rows, problem.query.shape[1], problem.value.shape[-1]).to(problem.query.dtype)
     assert_within_promise(varlen_results(problem, weights, **keywords), problem, weights)
