@@ -39,8 +39,9 @@ struct Workspace {
 ///
 /// Each side, queries and keys, comes in one of three forms:
 ///   jagged  rank 3, (tokens, heads, head_dim), with cumulative lengths (batch + 1, int32 or int64) that start at
-///           0, never fall, and end at the number of tokens or before. On a GPU a call does not read them: it clamps
-///           wrong ones, and rows before the first offset keep what their memory had (docs/compilation.md)
+///           0 or more, never fall, and end at the number of tokens or before. Rows before the first number and after
+///           the last one belong to no sequence. On a GPU a call does not read the numbers on the host: kernels clamp
+///           wrong ones (docs/compilation.md)
 ///   dense   rank 4, (batch, length, heads, head_dim), without cumulative lengths
 ///   shared  rank 3, (length, heads, head_dim), without cumulative lengths: one operand for the whole batch
 ///           (queries: PMA; keys and values: PFFN). The other side says how many batch entries there are; where both
@@ -70,7 +71,7 @@ struct Attention {
 
 /// Computes O into `output`, whose shape is the query's with head_dim_v last; for a shared query with batch entries
 /// (batch * length, heads, head_dim_v), or (batch, length, heads, head_dim_v). Its last stride is 1, its rows must not
-/// overlap, and it has no element in common with an input. Rows beyond the last cumulative length become zeros: every
+/// overlap, and it has no element in common with an input. Rows that belong to no sequence become zeros: every
 /// element of `output` is written.
 ///
 /// Throws Error before anything is written when an argument does not fit; see docs/errors.md.

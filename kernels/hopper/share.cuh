@@ -50,15 +50,16 @@ struct Batch {
         owner{arguments.common.params.queries, arguments.common.packed_rows_q, arguments.common.params.heads_q,
               Config::tile_queries, arguments.common.params.batch} {}
 
-  /// Rows of an entry; of the one behind the last those that no sequence has, which meet nothing.
+  /// The rows of an entry. Two entries after the batch hold the rows without a sequence, which attend to no key: first the
+  /// rows after the last offset, then the rows before the first one.
   __device__ Rows queries_of(int64_t b) const {
     if (b < owner.entries) return portable::queries_of(arguments.common, b);
-    const int64_t used = owner.first_row(owner.entries);
-    return {used, static_cast<int>(owner.packed_rows - used)};
+    return b == owner.entries ? owner.rows_after() : owner.rows_before();
   }
+  __device__ int entries_with_unused_rows() const { return static_cast<int>(owner.entries) + 2; }
 
   __device__ unsigned tiles_of(int64_t b) const {
-    if (b > owner.entries) return 0;
+    if (b >= entries_with_unused_rows()) return 0;
     const auto rows = static_cast<unsigned>(queries_of(b).count);
     return (rows + Config::tile_queries - 1) / Config::tile_queries * static_cast<unsigned>(owner.heads);
   }
@@ -78,7 +79,7 @@ struct Batch {
   __device__ Entries entries_from(int first, unsigned tiles_before) const {
     return {first, tiles_before, tiles_before + sum_up_to_lane(tiles_of(first + lane_index()))};
   }
-  __device__ bool are_last(const Entries& entries) const { return entries.first + 32 > owner.entries; }
+  __device__ bool are_last(const Entries& entries) const { return entries.first + 32 >= entries_with_unused_rows(); }
   __device__ Entries after(const Entries& entries) const {
     return entries_from(entries.first + 32, __shfl_sync(0xffffffffu, entries.tiles_up_to, 31));
   }
@@ -122,7 +123,7 @@ template <class Config, int threads>
 __device__ void find_run(const Batch<Config>& batch, Sum* of_warps, Span& span) {
   constexpr int warps = threads / 32;
   const auto thread = static_cast<int>(threadIdx.x);
-  const int entries = static_cast<int>(batch.owner.entries) + 1;
+  const int entries = batch.entries_with_unused_rows();
   const int each = (entries + threads - 1) / threads;
   const int first = min(thread * each, entries), last = min(first + each, entries);
   Sum own;

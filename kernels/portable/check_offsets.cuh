@@ -14,12 +14,12 @@ constexpr int check_offsets_threads = 256;
 template <class Config>
 constexpr int check_offsets_shared_bytes = 0;
 
-/// What is wrong with number `i`: it is not 0 at the start, it falls, or it lies beyond the operand.
+/// What is wrong with number `i`: it is below 0 at the start, it falls, or it lies beyond the operand.
 enum class OffsetFault { none, start, fall, beyond };
 
 __device__ inline OffsetFault fault_of(const Sequences& side, int64_t i, int64_t rows) {
   const int64_t offset = side.begin(i);
-  if (i == 0 && offset != 0) return OffsetFault::start;
+  if (i == 0 && offset < 0) return OffsetFault::start;
   if (i > 0 && offset < side.begin(i - 1)) return OffsetFault::fall;
   return offset > rows ? OffsetFault::beyond : OffsetFault::none;
 }
@@ -32,7 +32,7 @@ __device__ inline void report_offset(const char* name, const char* operand, cons
     case OffsetFault::none:
       return;
     case OffsetFault::start:
-      printf("gdpa: %s[0] = %lld, expected 0\n", name, offset);
+      printf("gdpa: %s[0] = %lld, expected 0 or more\n", name, offset);
       return;
     case OffsetFault::fall:
       printf("gdpa: %s[%lld] = %lld is below %s[%lld] = %lld: offsets must not fall\n", name, index, offset, name,

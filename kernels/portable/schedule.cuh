@@ -1,5 +1,5 @@
 // Which work a CTA does. The grid may have any number of CTAs: each takes every gridDim-th place of work.cuh. As many
-// CTAs as places, heads * (packed rows / tile + batch + 1) for a jagged side, let the hardware deal them out as others
+// CTAs as places, heads * (packed rows / tile + batch + 2) for a jagged side, let the hardware deal them out as others
 // end, which balances sequences of any lengths.
 #pragma once
 

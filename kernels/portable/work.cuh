@@ -1,11 +1,12 @@
 // Which tile of which head and batch entry a place stands for. The host never knows the lengths of a jagged batch, and
 // no table of tiles is made either: entry b of a side that begins at row c(b) is given the places
 //
-//     c(b) / tile + b  ...  c(b + 1) / tile + b,
+//     c(b) / tile + b + 1  ...  c(b + 1) / tile + b + 1,
 //
-// at least as many as it has tiles, since ceil((y - x) / t) <= y / t - x / t + 1. The entry of a place is found by
-// searching the cumulative lengths themselves; a place without a tile is passed over. Behind the last entry a further
-// one holds the rows that no sequence has: it meets nothing on the other side, so its outputs become zeros.
+// at least as many as it has tiles, since ceil((y - x) / t) <= y / t - x / t + 1. A search of the cumulative lengths finds
+// the entry of a place. A place without a tile is skipped. Two more entries hold the rows without a sequence: entry -1 the
+// rows before the first offset, and entry `batch` the rows after the last one. They have no rows on the other side, so
+// their outputs become zeros.
 //
 // A dense side has heads * batch * ceil(length / tile) places; one that the batch shares has `parts` in the place of
 // batch. The host includes this file too, to test it.
@@ -31,19 +32,24 @@ struct Work {
   Rows keys;
 };
 
-/// The rows of entry b, none where b is the entry behind the last one.
+/// Whether b is an entry of the batch, and not one of the two whose rows have no sequence.
+GDPA_HOST_DEVICE inline bool is_in_batch(const Arguments& arguments, int64_t b) {
+  return b >= 0 && b < arguments.params.batch;
+}
+
+/// The rows of entry b: none where b is not in the batch.
 GDPA_HOST_DEVICE inline Rows queries_of(const Arguments& arguments, int64_t b) {
-  if (b >= arguments.params.batch) return {0, 0};
+  if (!is_in_batch(arguments, b)) return {0, 0};
   return rows_of(arguments.params.queries, b, arguments.packed_rows_q);
 }
 GDPA_HOST_DEVICE inline Rows keys_of(const Arguments& arguments, int64_t b) {
-  if (b >= arguments.params.batch) return {0, 0};
+  if (!is_in_batch(arguments, b)) return {0, 0};
   return rows_of(arguments.params.keys, b, arguments.packed_rows_k);
 }
 
 GDPA_HOST_DEVICE inline float out_scale_of(const Arguments& arguments, int64_t b, const Rows& queries,
                                            const Rows& keys) {
-  if (b >= arguments.params.batch) return 0.0f;
+  if (!is_in_batch(arguments, b)) return 0.0f;
   return static_cast<float>(arguments.params.out_scale.of(b, queries.count, keys.count));
 }
 
@@ -58,13 +64,19 @@ struct Owner {
   GDPA_HOST_DEVICE bool jagged() const { return side.cumulative != nullptr; }
   GDPA_HOST_DEVICE int64_t tiles_each() const { return (side.length + tile - 1) / tile; }
   GDPA_HOST_DEVICE int64_t first_row(int64_t b) const { return clamp(side.begin(b), 0, packed_rows); }
-  GDPA_HOST_DEVICE int64_t first_place(int64_t b) const { return first_row(b) / tile + b; }
+  GDPA_HOST_DEVICE int64_t first_place(int64_t b) const { return b < 0 ? 0 : first_row(b) / tile + b + 1; }
+  /// The rows that no sequence has: of entry -1, and of the entry after the last one.
+  GDPA_HOST_DEVICE Rows rows_before() const { return {0, static_cast<int>(first_row(0))}; }
+  GDPA_HOST_DEVICE Rows rows_after() const {
+    const int64_t used = first_row(entries);
+    return {used, static_cast<int>(packed_rows - used)};
+  }
   /// The place of an entry's first tile among those of one head.
   GDPA_HOST_DEVICE int64_t first_place_of(int64_t b) const { return jagged() ? first_place(b) : b * tiles_each(); }
 
   /// Places of one head.
   GDPA_HOST_DEVICE int64_t places() const {
-    return jagged() ? packed_rows / tile + entries + 1 : entries * tiles_each();
+    return jagged() ? packed_rows / tile + entries + 2 : entries * tiles_each();
   }
 };
 
@@ -80,11 +92,11 @@ GDPA_HOST_DEVICE int count_lanes(Predicate holds) {
 #endif
 }
 
-/// The last entry, of those in the batch and the one behind it, with first_place(entry) * heads <= place; by one warp,
-/// which looks at 32 places in one round.
+/// The last entry, from -1 to the one after the batch, with first_place(entry) * heads <= place; by one warp, which looks
+/// at 32 places in one round.
 GDPA_HOST_DEVICE inline int64_t find_entry(const Owner& owner, int64_t place) {
-  int64_t low = 0;
-  int64_t size = owner.entries + 1;
+  int64_t low = -1;
+  int64_t size = owner.entries + 2;
   while (size > 1) {
     const int64_t step = (size + 31) / 32;
     const int at_or_before = count_lanes([&](int lane) {
@@ -101,8 +113,8 @@ GDPA_HOST_DEVICE inline int64_t find_entry(const Owner& owner, int64_t place) {
 
 /// The same by one thread.
 GDPA_HOST_DEVICE inline int64_t find_entry_alone(const Owner& owner, int64_t place) {
-  int64_t low = 0;
-  for (int64_t size = owner.entries + 1; size > 1;) {
+  int64_t low = -1;
+  for (int64_t size = owner.entries + 2; size > 1;) {
     const int64_t half = size / 2;
     const bool is_before = owner.first_place(low + half) * owner.heads <= place;
     if (is_before) low += half;
@@ -175,10 +187,9 @@ GDPA_HOST_DEVICE inline Work work_at(const Arguments& arguments, const Owner& ow
   work.queries = queries_of(arguments, work.batch_begin);
   work.keys = keys_of(arguments, work.batch_begin);
   Rows& owned = owns_queries ? work.queries : work.keys;
-  if (work.owner == params.batch) {
-    const int64_t used = owner.first_row(params.batch);
-    owned = {used, static_cast<int>(owner.packed_rows - used)};
-  }
+  if (work.owner < 0) owned = owner.rows_before();
+  // Also where the batch is empty and the owner is shared: the gradient of its rows is 0.
+  if (work.owner == params.batch) owned = owner.rows_after();
   work.exists = work.tile * owner.tile < owned.count;
   return work;
 }

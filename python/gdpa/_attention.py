@@ -44,7 +44,8 @@ def varlen_attention(
         key: (T_k, H_k, d), or (L_k, H_k, d) shared, or (B, L_k, H_k, d), with cu_seq_k=None.
         value: (T_k, H_k, d_v), as key; d_v may differ from d.
         cu_seq_q: (B + 1), int32 or int64: 0, then the running sum of the query lengths. Lengths of 0 are ordinary;
-            rows after the last number belong to no sequence, their output and gradients are 0.
+            rows before the first number and after the last one belong to no sequence: their output and gradients
+            are 0.
         cu_seq_k: (B + 1), the same of the keys.
         max_q, max_k: the longest lengths, as torch's function takes them: hints that gdpa does not need.
         activation: f as a name ("gelu"), an expression in s ("s * sigmoid(1.702 * s)"), both as in docs/functions.md, a

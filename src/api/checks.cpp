@@ -166,9 +166,9 @@ Side side_of(std::string_view operand, std::string_view offsets_name, const Tens
 void check_offsets(const Side& side, Device device) {
   if (side.form != Form::jagged || device.kind != DeviceKind::cpu) return;
   const Sequences& sequences = side.sequences;
-  if (sequences.begin(0) != 0) {
-    refuse(ErrorKind::value, side.offsets_name, "0 as the first number", fmt::format("{}", sequences.begin(0)),
-           "pass cumulative lengths that start at 0");
+  if (sequences.begin(0) < 0) {
+    refuse(ErrorKind::value, side.offsets_name, "0 or more as the first number", fmt::format("{}", sequences.begin(0)),
+           "pass cumulative lengths, which count rows");
   }
   for (int64_t b = 0; b < side.batch; ++b) {
     if (sequences.size(b) < 0) {

@@ -17,12 +17,16 @@ struct Rows {
 void clear(const Operand& operand, const Rows& rows, int64_t heads, int64_t width, int64_t element_bytes) {
   if (rows.form != Form::jagged) return;
   auto* data = static_cast<std::byte*>(operand.data);
-  for (int64_t row = rows.sequences.begin(rows.batch); row < rows.count; ++row) {
-    for (int64_t head = 0; head < heads; ++head) {
-      const int64_t offset = row * operand.row_stride + head * operand.head_stride;
-      std::memset(data + offset * element_bytes, 0, static_cast<std::size_t>(width * element_bytes));
+  const auto clear_rows = [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      for (int64_t head = 0; head < heads; ++head) {
+        const int64_t offset = row * operand.row_stride + head * operand.head_stride;
+        std::memset(data + offset * element_bytes, 0, static_cast<std::size_t>(width * element_bytes));
+      }
     }
-  }
+  };
+  clear_rows(0, rows.sequences.begin(0));
+  clear_rows(rows.sequences.begin(rows.batch), rows.count);
 }
 
 }  // namespace

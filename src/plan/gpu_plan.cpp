@@ -36,10 +36,10 @@ struct Side {
   int64_t length() const { return form == Form::dense && batch > 0 ? rows / batch : rows; }
   int64_t mean_length() const { return form == Form::shared ? rows : rows / std::max<int64_t>(1, batch); }
 
-  /// The most tiles that one head can have over all batch entries, and one for rows that no entry has where the side
-  /// is jagged; over `parts` of the batch where it is shared.
+  /// The most tiles that one head can have over all batch entries, or over `parts` of the batch where the side is
+  /// shared. The rows of a jagged side before the first offset and after the last one have tiles too.
   int64_t most_tiles(int64_t tile, int64_t parts) const {
-    if (form == Form::jagged) return rows / tile + batch + 1;
+    if (form == Form::jagged) return rows / tile + batch + 2;
     return (form == Form::shared ? parts : batch) * divide_up(length(), tile);
   }
 };

@@ -109,10 +109,10 @@ const std::vector<Mistake>& input_mistakes() {
        "cu_seqlens_k: expected stride 1, got stride 2; make it contiguous"},
       {"offsets_start",
        [](Call& c) {
-         c.offsets_q = {1, 2, 5};
+         c.offsets_q = {-1, 2, 5};
        },
        ErrorKind::value,
-       "cu_seqlens_q: expected 0 as the first number, got 1; pass cumulative lengths that start at 0"},
+       "cu_seqlens_q: expected 0 or more as the first number, got -1; pass cumulative lengths, which count rows"},
       {"offsets_fall",
        [](Call& c) {
          c.offsets_k = {0, 6, 5};

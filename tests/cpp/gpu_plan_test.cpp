@@ -44,7 +44,7 @@ TEST(GpuPlan, ForwardIsOneKernelWithoutMemory) {
 
 TEST(GpuPlan, JaggedWorkIsBoundedByTheRowsAndTheBatch) {
   const GpuPlan plan = plan_of(problem_of(Direction::forward));
-  EXPECT_EQ(plan.steps[0].work, 4 * (1000 / plan.steps[0].kernel.tile_queries + 10 + 1));
+  EXPECT_EQ(plan.steps[0].work, 4 * (1000 / plan.steps[0].kernel.tile_queries + 10 + 2));
 }
 
 TEST(GpuPlan, BackwardNeedsOneFp32SumOfDQ) {
@@ -233,7 +233,7 @@ TEST(GpuPlan, HopperGetsItsOwnForwardOfOneCtaForEachMultiprocessor) {
   EXPECT_EQ(plan.steps[0].work, Gpu{}.multiprocessors);
   problem.rows_q = 100;
   problem.batch = 1;
-  EXPECT_EQ(hopper_plan_of(problem).steps[0].work, problem.heads_q * 2);
+  EXPECT_EQ(hopper_plan_of(problem).steps[0].work, problem.heads_q * 3);
 }
 
 TEST(GpuPlan, WhatTheHopperForwardDoesNotTakeIsPortableAndThePlanSaysWhy) {
@@ -267,8 +267,8 @@ TEST(GpuPlan, HopperGetsItsOwnBackwardBehindAScheduleOfItsTilesOfKeys) {
 
   // A CTA before has 64 places of the table, and as many tiles of queries whose dQ is prepared.
   const auto ctas = [](int64_t places) { return (places + 63) / 64; };
-  EXPECT_EQ(plan.places, 2 * (3000 / 128 + 10 + 1));  // no more tiles than these, however the rows are cut
-  EXPECT_EQ(plan.steps[0].work, ctas(4 * (1000 / 64 + 10 + 1)));
+  EXPECT_EQ(plan.places, 2 * (3000 / 128 + 10 + 2));  // no more tiles than these, however the rows are cut
+  EXPECT_EQ(plan.steps[0].work, ctas(4 * (1000 / 64 + 10 + 2)));
   EXPECT_EQ(plan.steps[1].work, plan.places);
   problem.rows_q = 100;
   EXPECT_EQ(hopper_plan_of(problem).steps[0].work, ctas(plan.places));
@@ -282,7 +282,7 @@ TEST(GpuPlan, TheHopperBackwardTakesTwiceAsManyQueriesAtOnceWhereSequencesAreLon
   const auto expect_tile = [](const Problem& of, int tile_queries) {
     const GpuPlan plan = hopper_plan_of(of);
     for (const GpuStep& step : plan.steps) EXPECT_EQ(step.kernel.tile_queries, tile_queries) << plan.reason;
-    const int64_t tiles = of.rows_q / tile_queries + of.batch + 1;
+    const int64_t tiles = of.rows_q / tile_queries + of.batch + 2;
     if (plan.steps[0].kernel.sums_begun) {
       EXPECT_EQ(plan.turns_of_head, tiles);
     }
@@ -571,7 +571,7 @@ TEST(GpuPlan, DeterministicModeOfTheHopperBackwardTakesTheSameTurnsInOneOrder) {
     EXPECT_FALSE(any_order.steps[step].kernel.ordered);
     EXPECT_TRUE(one_order.steps[step].kernel.ordered);
   }
-  EXPECT_EQ(one_order.turns_of_head, 1000 / 64 + 10 + 1);
+  EXPECT_EQ(one_order.turns_of_head, 1000 / 64 + 10 + 2);
   EXPECT_EQ(one_order.workspace.bytes, any_order.workspace.bytes);
   EXPECT_GE(one_order.workspace.grad_query - one_order.workspace.turns, 4 * one_order.turns_of_head * 4)
       << "of 4 heads";

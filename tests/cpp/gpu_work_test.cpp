@@ -60,7 +60,8 @@ std::map<Tile, int> computed_by(const Side& side, int64_t grid) {
   return tiles;
 }
 
-/// What it should: every tile of every entry, and of the rows behind the last one, once.
+/// The expected tiles: every tile of every entry, of the rows before the first one, and of the rows after the last one,
+/// once.
 std::map<Tile, int> tiles_of(const Side& side) {
   std::map<Tile, int> tiles;
   const auto add = [&](int64_t entry, int64_t rows) {
@@ -73,7 +74,10 @@ std::map<Tile, int> tiles_of(const Side& side) {
     const auto at = static_cast<std::size_t>(b);
     add(b, side.offsets.empty() ? side.length : side.offsets[at + 1] - side.offsets[at]);
   }
-  if (!side.offsets.empty()) add(side.batch, side.packed_rows - side.offsets.back());
+  if (!side.offsets.empty()) {
+    add(-1, side.offsets.front());
+    add(side.batch, side.packed_rows - side.offsets.back());
+  }
   return tiles;
 }
 
@@ -81,11 +85,11 @@ void expect_every_tile_once(const Side& side) {
   for (const int64_t grid : {1, 3, 132, 100000}) EXPECT_EQ(computed_by(side, grid), tiles_of(side)) << grid << " CTAs";
 }
 
-Side jagged(const std::vector<int64_t>& lengths, int64_t tile, int64_t unused_rows = 0) {
+Side jagged(const std::vector<int64_t>& lengths, int64_t tile, int64_t unused_rows = 0, int64_t first = 0) {
   Side side;
   side.tile = tile;
   side.batch = static_cast<int64_t>(lengths.size());
-  side.offsets = {0};
+  side.offsets = {first};
   for (const int64_t length : lengths) side.offsets.push_back(side.offsets.back() + length);
   side.packed_rows = side.offsets.back() + unused_rows;
   return side;
@@ -98,7 +102,8 @@ TEST(GpuWork, EveryTileOfAJaggedBatchIsFoundOnce) {
   for (int round = 0; round < 100; ++round) {
     std::vector<int64_t> lengths(random() % 100 + 1);
     for (int64_t& length : lengths) length = random() % 3 == 0 ? 0 : random() % 300;
-    expect_every_tile_once(jagged(lengths, 16 << random() % 4, random() % 2 == 0 ? 0 : random() % 200));
+    const int64_t after = random() % 2 == 0 ? 0 : random() % 200, before = random() % 2 == 0 ? 0 : random() % 200;
+    expect_every_tile_once(jagged(lengths, 16 << random() % 4, after, before));
   }
 }
 
@@ -124,6 +129,22 @@ TEST(GpuWork, RowsBehindTheLastOffsetAreWorkThatMeetsNothing) {
     EXPECT_EQ(work.queries.begin, 30);
     EXPECT_EQ(work.queries.count, 40);
     EXPECT_EQ(work.keys.count, 0);
+  }
+}
+
+TEST(GpuWork, RowsBeforeTheFirstOffsetAreWorkWithoutKeys) {
+  for (const int64_t before : {1, 15, 16, 17, 40}) {
+    const Side side = jagged({10, 20}, 16, 3, before);
+    expect_every_tile_once(side);
+    const Arguments arguments = side.arguments();
+    const Owner owner{arguments.params.queries, side.packed_rows, side.heads, side.tile, side.batch};
+    for (int64_t place = 0; place < owner.heads * owner.places(); ++place) {
+      const Work work = find_work(arguments, owner, true, place);
+      if (!work.exists || work.owner >= 0) continue;
+      EXPECT_EQ(work.queries.begin, 0);
+      EXPECT_EQ(work.queries.count, before);
+      EXPECT_EQ(work.keys.count, 0);
+    }
   }
 }
 

@@ -61,21 +61,22 @@ class Judge {
   Judge(DType dtype, Products products) : dtype_(dtype), bound_(relative_bound(dtype, products)) {}
 
   /// The error is at most twice the larger of c times the norm of the result and the error of the same computation in
-  /// the same type. The latter counts where a result is a small difference of large terms. Rows from `written` on
+  /// the same type. The latter counts where a result is a small difference of large terms. Rows outside of `written`
   /// belong to no sequence and are 0; nothing outside the result was written.
-  void expect_near(Strided& result, const Dense& exact, const Dense& same_type, int64_t written,
-                   const char* what) const {
+  void expect_near(Strided& result, const Dense& exact, const Dense& same_type, Range written, const char* what) const {
     EXPECT_TRUE(result.rest_is_poisoned()) << what;
     const std::vector<double> values = result.values();
     ASSERT_EQ(values.size(), exact.values.size()) << what;
-    const auto count = static_cast<std::size_t>(written * exact.heads * exact.width);
-    const Distance actual = distance(values, exact.values, count);
+    const auto begin = static_cast<std::size_t>(written.begin * exact.heads * exact.width);
+    const auto end = static_cast<std::size_t>(written.end * exact.heads * exact.width);
+    const Distance actual = distance(values, exact.values, begin, end);
     std::vector<double> stored = same_type.values;
     for (double& value : stored) value = rounded(dtype_, value);
-    const Distance allowed = distance(stored, exact.values, count);
+    const Distance allowed = distance(stored, exact.values, begin, end);
     EXPECT_LE(actual.error, 2 * std::max(bound_ * actual.norm, allowed.error))
         << what << ": relative error " << actual.error / actual.norm;
-    for (std::size_t i = count; i < values.size(); ++i) {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (i >= begin && i < end) continue;
       ASSERT_EQ(values[i], 0.0) << what << ": element " << i << " belongs to no sequence";
     }
   }
@@ -86,10 +87,11 @@ class Judge {
     double norm = 0;
   };
 
-  /// 2-norms over the first `count` elements; NaN where one is NaN, which no bound admits.
-  static Distance distance(const std::vector<double>& values, const std::vector<double>& expected, std::size_t count) {
+  /// 2-norms over elements [begin, end); NaN where one is NaN, which no bound admits.
+  static Distance distance(const std::vector<double>& values, const std::vector<double>& expected, std::size_t begin,
+                           std::size_t end) {
     Distance sums;
-    for (std::size_t i = 0; i < count; ++i) {
+    for (std::size_t i = begin; i < end; ++i) {
       const double difference = values[i] - expected[i];
       sums.error += difference * difference;
       sums.norm += expected[i] * expected[i];
@@ -122,10 +124,10 @@ inline void expect_promise(RandomProblem& problem, Strided& grad_output, Results
     same_type = reference_gradients(reference, grad);
   }
   const Judge judge(dtype, products);
-  judge.expect_near(results.output, output, rounded_output, problem.written_output_rows(), "O");
-  judge.expect_near(results.grad_query, exact.query, same_type.query, problem.written_query_rows(), "dQ");
-  judge.expect_near(results.grad_key, exact.key, same_type.key, problem.written_key_rows(), "dK");
-  judge.expect_near(results.grad_value, exact.value, same_type.value, problem.written_key_rows(), "dV");
+  judge.expect_near(results.output, output, rounded_output, problem.output_rows_of_sequences(), "O");
+  judge.expect_near(results.grad_query, exact.query, same_type.query, problem.query_rows_of_sequences(), "dQ");
+  judge.expect_near(results.grad_key, exact.key, same_type.key, problem.key_rows_of_sequences(), "dK");
+  judge.expect_near(results.grad_value, exact.value, same_type.value, problem.key_rows_of_sequences(), "dV");
 }
 
 }  // namespace gdpa::test

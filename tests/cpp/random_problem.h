@@ -117,14 +117,14 @@ class RandomProblem {
       Entry entry;
       entry.length_q = lengths_q_[b];
       entry.length_k = lengths_k_[b];
-      entry.query_begin = query_form_ == 2 ? 0 : sum_before(lengths_q_, b);
-      entry.key_begin = key_form_ == 2 ? 0 : sum_before(lengths_k_, b);
-      entry.output_begin = output_row;
+      entry.query_begin = query_form_ == 2 ? 0 : first_q_ + sum_before(lengths_q_, b);
+      entry.key_begin = key_form_ == 2 ? 0 : first_k_ + sum_before(lengths_k_, b);
+      entry.output_begin = first_q_ + output_row;
       entry.out_scale = out_scale_of(b);
       output_row += entry.length_q;
       reference.entries.push_back(entry);
     }
-    reference.output_rows = std::max(output_row, output_rows_);
+    reference.output_rows = std::max(first_q_ + output_row, output_rows_);
     return reference;
   }
 
@@ -141,10 +141,16 @@ class RandomProblem {
     return grad;
   }
 
-  /// The written rows of a result: those of some sequence.
-  int64_t written_query_rows() const { return query_form_ == 2 ? query_rows_ : sum_before(lengths_q_, batch()); }
-  int64_t written_key_rows() const { return key_form_ == 2 ? key_rows_ : sum_before(lengths_k_, batch()); }
-  int64_t written_output_rows() const { return sum_before(lengths_q_, batch()); }
+  /// The rows of a result that belong to a sequence. The others are 0.
+  Range query_rows_of_sequences() const {
+    if (query_form_ == 2) return {0, query_rows_};
+    return {first_q_, first_q_ + sum_before(lengths_q_, batch())};
+  }
+  Range key_rows_of_sequences() const {
+    if (key_form_ == 2) return {0, key_rows_};
+    return {first_k_, first_k_ + sum_before(lengths_k_, batch())};
+  }
+  Range output_rows_of_sequences() const { return {first_q_, first_q_ + sum_before(lengths_q_, batch())}; }
 
   static Dense dense(Strided& tensor, int64_t heads, int64_t width) {
     std::vector<double> values = tensor.values();
@@ -199,8 +205,8 @@ class RandomProblem {
     lengths_k_ = random_lengths(key_form_, batch, shared_k_);
     const bool may_be_alike = query_form_ == 0 && key_form_ == 0 && !given_.streams_queries;
     if (may_be_alike && chance(0.5)) lengths_k_ = lengths_q_;
-    query_rows_ = rows_of(query_form_, lengths_q_, shared_q_);
-    key_rows_ = rows_of(key_form_, lengths_k_, shared_k_);
+    query_rows_ = rows_of(query_form_, lengths_q_, shared_q_, first_q_);
+    key_rows_ = rows_of(key_form_, lengths_k_, shared_k_, first_k_);
     output_rows_ = query_form_ == 2 ? batch * shared_q_ : query_rows_;
     choose_mask();
     choose_scales(batch);
@@ -234,10 +240,11 @@ class RandomProblem {
     return lengths;
   }
 
-  /// Rows of the operand; a jagged one may have some that belong to no sequence.
-  int64_t rows_of(int form, const std::vector<int64_t>& lengths, int64_t shared) {
+  /// Rows of the operand. A jagged one may have rows before the first offset and after the last one.
+  int64_t rows_of(int form, const std::vector<int64_t>& lengths, int64_t shared, int64_t& first) {
     if (form == 2) return shared;
-    return sum_before(lengths, lengths.size()) + (form == 0 && chance(0.3) ? uniform(1, 9) : 0);
+    if (form == 0 && chance(0.2)) first = pick<int64_t>({1, 7, 64, 130});
+    return first + sum_before(lengths, lengths.size()) + (form == 0 && chance(0.3) ? uniform(1, 9) : 0);
   }
 
   void choose_mask() {
@@ -323,17 +330,17 @@ class RandomProblem {
     query_ = place(sizes_of(query_form_, query_rows_, lengths_q_, heads_q_, head_dim_), true);
     key_ = place(sizes_of(key_form_, key_rows_, lengths_k_, heads_k_, head_dim_), true);
     value_ = place(sizes_of(key_form_, key_rows_, lengths_k_, heads_k_, head_dim_v_), true);
-    offsets_q_ = cumulative(lengths_q_);
-    offsets_k_ = cumulative(lengths_k_);
+    offsets_q_ = cumulative(lengths_q_, first_q_);
+    offsets_k_ = cumulative(lengths_k_, first_k_);
   }
 
-  Strided cumulative(const std::vector<int64_t>& lengths) {
+  Strided cumulative(const std::vector<int64_t>& lengths, int64_t first) {
     const bool wide = chance(0.5);
     Strided offsets =
         Strided::contiguous(wide ? DType::int64 : DType::int32, {static_cast<int64_t>(lengths.size()) + 1});
     std::size_t b = 0;
     offsets.for_each([&](std::byte* at) {
-      const int64_t offset = sum_before(lengths, b++);
+      const int64_t offset = first + sum_before(lengths, b++);
       const auto narrow = static_cast<std::int32_t>(offset);
       wide ? std::memcpy(at, &offset, 8) : std::memcpy(at, &narrow, 4);
     });
@@ -355,6 +362,7 @@ class RandomProblem {
   std::vector<int64_t> lengths_q_, lengths_k_;
   int64_t shared_q_ = 0, shared_k_ = 0;
   int64_t query_rows_ = 0, key_rows_ = 0, output_rows_ = 0;
+  int64_t first_q_ = 0, first_k_ = 0;  ///< rows before the first offset
   Mask mask_;
   bool default_scale_ = true;
   double scale_ = 1;

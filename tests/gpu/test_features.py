@@ -174,7 +174,7 @@ def test_offsets_that_are_wrong_write_nothing_beyond_the_operands(wrong: list[in
 WRONG_OFFSETS = {
     "0, 500, 300, 600": "cu_seqlens_q[2] = 300 is below cu_seqlens_q[1] = 500",
     "0, 100, 5000, 6000": "cu_seqlens_q[2] = 5000 is beyond the 600 rows of query",
-    "5, 100, 200, 600": "cu_seqlens_q[0] = 5, expected 0",
+    "-5, 100, 200, 600": "cu_seqlens_q[0] = -5, expected 0 or more",
 }
 
 

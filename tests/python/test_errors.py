@@ -24,7 +24,7 @@ VALUE_ERRORS: dict[str, dict[str, Any]] = {
     "query: expected rank 3": {"query": QUERY[0]},
     "query: expected rank 4 at most, got rank 5": {"query": QUERY[None, None]},
     "query: expected a last dimension of stride 1, got stride 4": {"query": torch.randn(12, 8, 4).transpose(1, 2)},
-    "cu_seqlens_q: expected 0 as the first number, got 1": {"cu_seq_q": torch.tensor([1, 5, 12])},
+    "cu_seqlens_q: expected 0 or more as the first number, got -1": {"cu_seq_q": torch.tensor([-1, 5, 12])},
     "cu_seqlens_q: expected numbers that never fall, got 3 after 5": {"cu_seq_q": torch.tensor([0, 5, 3])},
     "cu_seqlens_k: expected numbers up to 12, the tokens of key, got 13": {"cu_seq_k": torch.tensor([0, 5, 13])},
     "cu_seqlens_k: expected 2 batch entries": {"cu_seq_k": torch.tensor([0, 12])},

@@ -176,3 +176,15 @@ def test_a_side_of_a_window_beyond_every_length_is_no_bound(window: tuple[Any, A
         return gradients_of(output, torch.ones_like(output), *operands)
 
     assert_equal(results(side), results(-1))
+
+
+def test_rows_before_the_first_offset_belong_to_no_sequence() -> None:
+    operands = [torch.randn(TOTAL, 2, 16, requires_grad=True) for _ in range(3)]
+    shifted = OFFSETS[1:]  # begins at 5
+    output = gdpa.varlen_attention(*operands, shifted, shifted, activation="sigmoid")
+    inner = [operand[LENGTHS[0] :].detach().requires_grad_() for operand in operands]
+    alone = gdpa.varlen_attention(*inner, shifted - LENGTHS[0], shifted - LENGTHS[0], activation="sigmoid")
+    results = gradients_of(output, torch.ones_like(output), *operands)
+    assert_equal([result[LENGTHS[0] :] for result in results], gradients_of(alone, torch.ones_like(alone), *inner))
+    for result in results:
+        assert not result[: LENGTHS[0]].any()
