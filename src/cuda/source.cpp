@@ -123,8 +123,14 @@ std::string config_of(const KernelSpec& kernel, const activation::Function& func
   number("tile_queries", kernel.tile_queries);
   number("tile_keys", kernel.tile_keys);
   number("stages", kernel.stages);
+  const auto gradients = [&] {
+    flag("computes_grad_query", kernel.wants_grad_query);
+    flag("computes_grad_key", kernel.wants_grad_key);
+    flag("computes_grad_value", kernel.wants_grad_value);
+  };
   if (kernel.family == KernelFamily::hopper) {
     if (!is_forward) {
+      gradients();
       flag("keys_shared", kernel.keys_shared);
       flag("sums_begun", kernel.sums_begun);
       flag("ordered", kernel.ordered);
@@ -142,6 +148,7 @@ std::string config_of(const KernelSpec& kernel, const activation::Function& func
     number("key_warps", kernel.warps);
     number("column_warps", kernel.column_warps);
     flag("reduce_grad_query", kernel.reduce_grad_query);
+    gradients();
     flag("keys_shared", kernel.keys_shared);
   } else {
     number("warps", kernel.warps);

@@ -15,6 +15,18 @@ namespace gdpa {
 /// The form in which one side of the problem comes; see Attention.
 enum class Form { jagged, dense, shared };
 
+/// Which gradients a backward call computes. A gradient that is not wanted has no output tensor, and the products that
+/// only it needs are skipped.
+struct WantedGradients {
+  bool query = true;
+  bool key = true;
+  bool value = true;
+
+  bool all() const { return query && key && value; }
+  bool any() const { return query || key || value; }
+  bool operator==(const WantedGradients&) const = default;
+};
+
 struct Problem {
   Direction direction = Direction::forward;
   Device device;
@@ -34,6 +46,7 @@ struct Problem {
   bool deterministic = false;
   int threads = 0;  ///< asked for: 0 is one for each processor
   bool allow_tf32 = false;
+  WantedGradients wanted = {};  ///< backward; forward leaves the default
 
   /// Whether batch entries have the same rows of a side, so that its gradients are sums over the batch.
   bool shares_queries() const { return query_form == Form::shared && batch != 1; }
