@@ -29,6 +29,9 @@
 //     bool keys_shared;               by the batch, whose parts are then taken for sequences
 //     bool sums_begun, ordered;       by turns, and these in one order: how tiles of keys add to sums of dQ (turns.cuh)
 //     BackwardPass pass;              whether there are two, and which this is
+//     bool computes_grad_query, computes_grad_key, computes_grad_value;
+//         which gradients the call wants. Products, copies and accumulators that only the others need are left out:
+//         without dQ dS stays in registers, and for dV alone there is no dP and V is not loaded.
 //
 // Launch: grid any number of CTAs, best one for each multiprocessor; block backward_threads<Config>; dynamic shared
 //         memory backward_shared_bytes<Config>; after key_schedule. Workspace: the counter of places, zeroed before;
@@ -73,6 +76,7 @@ struct BackwardPlan {
   static constexpr int rows = warpgroup_rows;                      ///< keys of a warpgroup
   static constexpr int ring_readers = Config::sums_begun ? 3 : 2;  ///< threads that do not compute
   static constexpr int threads = (warpgroups + 1) * warpgroup_threads;
+  static constexpr bool computes_grad_scores = Config::computes_grad_query || Config::computes_grad_key;
   static_assert(Config::tile_keys == backward_tile_keys && Config::tile_keys == warpgroups * rows, "64 keys each");
   static_assert(Config::tile_queries == rows || (Config::tile_queries == warpgroups * rows &&
                                                  Config::head_dim <= box_columns && Config::head_dim_v <= box_columns),
@@ -102,10 +106,13 @@ struct BackwardPlan {
   static constexpr int rounds_of(int columns) {
     return Config::keys_shared ? 0 : (columns + columns_of_round - 1) / columns_of_round;
   }
-  static constexpr int key_rounds = rounds_of(Config::head_dim), value_rounds = rounds_of(Config::head_dim_v);
+  static constexpr int key_rounds = Config::computes_grad_key ? rounds_of(Config::head_dim) : 0;
+  static constexpr int value_rounds = Config::computes_grad_value ? rounds_of(Config::head_dim_v) : 0;
 
   /// How often a staging place was filled behind dQ of so many steps, and dK and dV of so many tiles of keys.
-  __device__ static int times_staged(int steps, int tiles) { return steps + (key_rounds + value_rounds) * tiles; }
+  __device__ static int times_staged(int steps, int tiles) {
+    return (Config::computes_grad_query ? steps : 0) + (key_rounds + value_rounds) * tiles;
+  }
 
   static constexpr int values_at = key_stages * KeysTile::bytes;
   static constexpr int queries_at = values_at + ValuesTile::bytes;
@@ -250,7 +257,7 @@ __device__ void load_operands(const BackwardArguments& arguments, const Backward
       plan.grad_outputs(step).load(arguments.grad_output.map, grad_output_filled().address, head,
                                    {tile.query.x + row, tile.grad_output_y});
       // V has one buffer, which is free when the last step of the tile before has begun: later than those of Q and dO.
-      if (begins) {
+      if (Plan::computes_grad_scores && begins) {
         wait_for_turn(plan.value_free(), number, 1);
         const Barrier value_filled = plan.value_filled()[0];
         value_filled.arrive_and_expect(Plan::ValuesTile::bytes);
@@ -324,6 +331,7 @@ __device__ void send_gradients(const BackwardArguments& arguments, const Backwar
         send_key_gradient(arguments.grad_key.map, 0, Plan::key_rounds, tile.grad_key_y);
         send_key_gradient(arguments.grad_value.map, Plan::key_rounds, Plan::value_rounds, tile.grad_value_y);
       }
+      if constexpr (!Config::computes_grad_query) return;
       const GradQuery is = grad_query_of<Config>(tile, row / Config::tile_queries);
       const auto row_of = [&](int warpgroup) { return row + (Plan::splits_queries ? warpgroup * Plan::rows : 0); };
       const auto sums = [&](int warpgroup) {
@@ -502,9 +510,11 @@ struct Differentiating {
       for (int j = 0; j < 2; ++j) {
         float derivative;
         Activation::value_and_derivative(of_part[i + j] * scale, value[j], derivative);
-        of_part[i + j] = derivative;
+        if constexpr (Plan::computes_grad_scores) of_part[i + j] = derivative;
       }
-      weights[part * part_steps + i / 8][i % 8 / 2] = Element::pack(value[0], value[1]);
+      if constexpr (Config::computes_grad_value) {
+        weights[part * part_steps + i / 8][i % 8 / 2] = Element::pack(value[0], value[1]);
+      }
     }
   }
 
@@ -512,8 +522,8 @@ struct Differentiating {
   /// that are not finite.
   template <int part>
   __device__ __forceinline__ void mask(const KeptQueries& kept) {
-    kept.mask(weights + part * part_steps);
-    if constexpr (parts == 1) kept.mask(scores[part]);
+    if constexpr (Config::computes_grad_value) kept.mask(weights + part * part_steps);
+    if constexpr (Plan::computes_grad_scores && parts == 1) kept.mask(scores[part]);
   }
 
   /// dS = dP * f', in the registers of dP.
@@ -523,13 +533,14 @@ struct Differentiating {
     for (int i = 0; i < part_queries / 2; ++i) grad_weights[i] *= scores[part][i];
   }
 
-  /// dS, rounded, as an operand and to shared memory, where the other warpgroup sees it once it is published.
+  /// dS, rounded, as an operand, and for dQ to shared memory, where the other warpgroup sees it once it is published.
   template <int part>
   __device__ __forceinline__ void write_grad_scores(int step) {
 #pragma unroll
     for (int i = 0; i < part_queries / 2; i += 2) {
       grad_scores[part * part_steps + i / 8][i % 8 / 2] = Element::pack(grad_weights[i], grad_weights[i + 1]);
     }
+    if constexpr (!Config::computes_grad_query) return;
     const unsigned thread = fresh_thread_index(), lane = thread % 32;
     const int row = warpgroup * Plan::rows + static_cast<int>(thread / 32 * 16 + lane % 16);
     const auto tile = plan.grad_scores(step);
@@ -540,6 +551,7 @@ struct Differentiating {
     }
   }
   __device__ __forceinline__ void publish_grad_scores(int step) const {
+    if constexpr (!Config::computes_grad_query) return;
     publish_by_warp(plan.grad_scores_written()[index_in<Plan::score_stages>(step)]);
   }
 
@@ -632,17 +644,27 @@ struct Differentiating {
     const int row = warpgroup * Plan::rows;
     const int rows = tile.length_k - tile.first_key - row;
     const float out_scale = tile.out_scale;
-    look_for_infinity<Config>(arguments, rows, grad_key, grad_value);
+    if constexpr (Config::computes_grad_key && Config::computes_grad_value) {
+      look_for_infinity<Config>(arguments, rows, grad_key, grad_value);
+    } else if constexpr (Config::computes_grad_key) {
+      look_for_infinity<Config>(arguments, rows, grad_key);
+    } else if constexpr (Config::computes_grad_value) {
+      look_for_infinity<Config>(arguments, rows, grad_value);
+    }
     if constexpr (Config::keys_shared) {
       using Gradients = KeyGradients<Config>;
       const Operand &of_key = Gradients::of_key(arguments), &of_value = Gradients::of_value(arguments);
       const auto first = [&](const Operand& operand, int64_t offset) {
         return static_cast<typename Gradients::Element::Storage*>(operand.data) + offset + row * operand.row_stride;
       };
-      Gradients::template store<Config::head_dim>(grad_key, arguments.scale * out_scale, first(of_key, tile.grad_key),
-                                                  of_key.row_stride, rows);
-      Gradients::template store<Config::head_dim_v>(grad_value, Activation::value_factor * out_scale,
-                                                    first(of_value, tile.grad_value), of_value.row_stride, rows);
+      if constexpr (Config::computes_grad_key) {
+        Gradients::template store<Config::head_dim>(grad_key, arguments.scale * out_scale, first(of_key, tile.grad_key),
+                                                    of_key.row_stride, rows);
+      }
+      if constexpr (Config::computes_grad_value) {
+        Gradients::template store<Config::head_dim_v>(grad_value, Activation::value_factor * out_scale,
+                                                      first(of_value, tile.grad_value), of_value.row_stride, rows);
+      }
     } else {
       const int before = Plan::times_staged(number, step.number);
       stage_key_gradient<Plan::key_rounds>(grad_key, arguments.scale * out_scale, before);
@@ -675,18 +697,21 @@ struct Differentiating {
   /// no registers.
   template <int part = 0>
   __device__ __forceinline__ void weigh(const Step& step, int number) {
-    if constexpr (part == 0) wait_for_products<1>();
+    constexpr int products_after_scores = Plan::computes_grad_scores ? 1 : 0;  // dP
+    if constexpr (part == 0) wait_for_products<products_after_scores>();
     apply_function<part>();
     // A branch: the border of a block keeps the function above the wait for dP.
     if (!step.is(Step::full)) mask<part>(kept_queries(step, number, part));
     if constexpr (part + 1 < parts) {
       issue_scores(step.number, number, part + 1);
-      wait_for_products<1>();
-      end_part<part>(step, number);
-      issue_grad_weights(number, part + 1);
-      wait_for_products<1>();
+      if constexpr (Plan::computes_grad_scores) {
+        wait_for_products<1>();
+        end_part<part>(step, number);
+        issue_grad_weights(number, part + 1);
+      }
+      wait_for_products<products_after_scores>();
       weigh<part + 1>(step, number);
-    } else {
+    } else if constexpr (Plan::computes_grad_scores) {
       wait_for_products<0>();
       if (step.is(Step::ends) && leads()) plan.value_free()[0].arrive();
       if constexpr (parts > 1) end_part<part>(step, number);
@@ -706,43 +731,55 @@ struct Differentiating {
     plan.tiles().wait(now.number);
     wait_for_turn(plan.key_filled(), now.number);
     issue_scores(now.number, step, 0);
-    wait_for_turn(plan.value_filled(), now.number);
+    if constexpr (Plan::computes_grad_scores) wait_for_turn(plan.value_filled(), now.number);
     wait_for_turn(plan.grad_output_filled(), step);
-    issue_grad_weights(step, 0);
+    if constexpr (Plan::computes_grad_scores) issue_grad_weights(step, 0);
     weigh(now, step);
     // Else what these held before would take registers from the function.
-    for (float& sum : grad_key) sum = 0.0f;
-    for (float& sum : grad_value) sum = 0.0f;
+    if constexpr (Config::computes_grad_key) {
+      for (float& sum : grad_key) sum = 0.0f;
+    }
+    if constexpr (Config::computes_grad_value) {
+      for (float& sum : grad_value) sum = 0.0f;
+    }
   }
 
   /// dV, dS unless it is there, and dK of a step, and dQ of the one before, `last`, if it exists; waits for all but dQ.
   __device__ __forceinline__ void differentiate(const Step& now, const Step& last, int step) {
     named_wait(turn_barrier + warpgroup, turn_threads);
-    issue_grad_value(step, !now.is(Step::begins));
-    if constexpr (parts == 1) {
+    if constexpr (Config::computes_grad_value) issue_grad_value(step, !now.is(Step::begins));
+    if constexpr (Plan::computes_grad_scores && parts == 1) {
       apply_derivative<0>();
       write_grad_scores<0>(step);
     }
-    issue_grad_key(step, !now.is(Step::begins));
-    if (last.is(Step::exists)) wait_for_turn(plan.grad_scores_written(), step - 1);
-    issue_grad_query(last.number, step + 1);
-    wait_for_products<1>();
+    if constexpr (Config::computes_grad_key) issue_grad_key(step, !now.is(Step::begins));
+    if constexpr (Config::computes_grad_query) {
+      if (last.is(Step::exists)) wait_for_turn(plan.grad_scores_written(), step - 1);
+      issue_grad_query(last.number, step + 1);
+      wait_for_products<1>();
+    } else {
+      wait_for_products<0>();
+    }
     release_step(step);
     if (leads()) plan.grad_output_free()[index_in<Config::stages>(step)].arrive();
   }
 
-  /// Behind dQ of a step.
+  /// After dQ of a step, if it is computed.
   __device__ __forceinline__ void end(const Step& step, int number) {
-    if (leads()) plan.grad_scores_free()[index_in<Plan::score_stages>(number)].arrive();
-    read_behind_wait(grad_query);
-    stage_grad_query(step, number);
+    if constexpr (Config::computes_grad_query) {
+      if (leads()) plan.grad_scores_free()[index_in<Plan::score_stages>(number)].arrive();
+      read_behind_wait(grad_query);
+      stage_grad_query(step, number);
+    }
     if (step.is(Step::ends)) release_keys(step.number);
   }
 
   __device__ __forceinline__ void finish(const Step& step, int number) {
-    wait_for_turn(plan.grad_scores_written(), number);
-    issue_grad_query(step.number, number);
-    wait_for_products<0>();
+    if constexpr (Config::computes_grad_query) {
+      wait_for_turn(plan.grad_scores_written(), number);
+      issue_grad_query(step.number, number);
+      wait_for_products<0>();
+    }
     end(step, number);
   }
 
@@ -763,11 +800,13 @@ struct Differentiating {
         issue_scores(next.number, step + 1, 0);
         named_arrive(turn_barrier + (warpgroup ^ 1), turn_threads);
         publish_grad_scores(step);
-        wait_for_products<1>();
+        if constexpr (Config::computes_grad_query) wait_for_products<1>();
         if (last.is(Step::exists)) end(last, step - 1);
-        if (next.is(Step::begins)) wait_for_turn(plan.value_filled(), next.number);
+        if constexpr (Plan::computes_grad_scores) {
+          if (next.is(Step::begins)) wait_for_turn(plan.value_filled(), next.number);
+        }
         wait_for_turn(plan.grad_output_filled(), step + 1);
-        issue_grad_weights(step + 1, 0);
+        if constexpr (Plan::computes_grad_scores) issue_grad_weights(step + 1, 0);
         if (now.is(Step::ends)) store_grad_keys(now, step);
         weigh(next, step + 1);
         last = now;

@@ -126,7 +126,7 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
       *turn_of(arguments, left.head, left.turn) = Turns::before_the_first - left.last_key_tile;
     }
   };
-  if (arguments.has_rows_left) for_all_rows_left<Config, warps>(arguments, prepare);
+  if (Config::computes_grad_query && arguments.has_rows_left) for_all_rows_left<Config, warps>(arguments, prepare);
   for (unsigned first = (blockIdx.x * warps + threadIdx.x / 32) * places_at_once; first < places;
        first += gridDim.x * warps * places_at_once) {
     look_up_places(arguments, owner, false, first, [&](portable::Work work) {
@@ -170,8 +170,12 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
                                                                       operand.row_stride, of_source(rows));
           __syncwarp();
         };
-        write(Gradients::of_key(arguments), of_source(key_offset), Columns<Gradients::columns>{});
-        write(Gradients::of_value(arguments), of_source(value_offset), Columns<Gradients::columns_v>{});
+        if constexpr (Config::computes_grad_key) {
+          write(Gradients::of_key(arguments), of_source(key_offset), Columns<Gradients::columns>{});
+        }
+        if constexpr (Config::computes_grad_value) {
+          write(Gradients::of_value(arguments), of_source(value_offset), Columns<Gradients::columns_v>{});
+        }
       }
     });
   }

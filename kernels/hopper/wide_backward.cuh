@@ -25,6 +25,10 @@
 //     int tile_queries, tile_keys;    64, 64
 //     bool keys_shared, sums_begun, ordered;  false
 //
+// Work that only an unwanted gradient needs is left out (computes_grad_query, computes_grad_key, computes_grad_value of
+// Config). Without dQ, dS is not written to shared memory, and its barrier only says that f' has been read. For dV
+// alone the key side has no work, and V is not loaded.
+//
 // Launch: as backward.cuh, with wide_backward_threads<Config> and wide_backward_shared_bytes<Config>.
 #pragma once
 
@@ -45,6 +49,8 @@ struct WideBackwardPlan {
   static constexpr int loaders = 3;
   static constexpr int threads = (sides + 1) * warpgroup_threads;
   static constexpr int rows = 64;  ///< of every tile
+  static constexpr bool computes_grad_scores = Config::computes_grad_query || Config::computes_grad_key;
+  static constexpr int working_sides = computes_grad_scores ? 2 : 1;
   static_assert(Config::tile_keys == rows && Config::tile_queries == rows, "as many as a product has");
   static_assert(!Config::keys_shared && !Config::ordered, "the portable kernels have these");
   static_assert(!Config::sums_begun, "sums are cleared before, and rounded behind");
@@ -112,12 +118,12 @@ struct WideBackwardPlan {
 
   __device__ void initialise() const {
     query_filled().initialise(1);
-    query_free().initialise(sides);
+    query_free().initialise(working_sides);
     grad_output_filled().initialise(1);
-    grad_output_free().initialise(sides);
+    grad_output_free().initialise(working_sides);
     next_is_due().initialise(2);  // loaders
     key_filled().initialise(1);
-    key_free().initialise(sides);
+    key_free().initialise(working_sides);
     value_filled().initialise(1);
     value_free().initialise(1);
     grad_scores_written().initialise(warpgroup_threads);
@@ -139,9 +145,11 @@ __device__ void load_keys_and_values(const BackwardArguments& arguments, const W
   using Plan = WideBackwardPlan<Config>;
   for_all_key_tiles(plan.tiles(), [&](const KeyTile& tile, int number) {
     const Barrier key_filled = plan.key_filled()[0], value_filled = plan.value_filled()[0];
-    wait_for_turn(plan.value_free(), number, 1);
-    value_filled.arrive_and_expect(Plan::ValuesTile::bytes);
-    plan.values().load(arguments.value.map, value_filled.address, tile.key_head, {tile.key.x, tile.value_y});
+    if constexpr (Plan::computes_grad_scores) {
+      wait_for_turn(plan.value_free(), number, 1);
+      value_filled.arrive_and_expect(Plan::ValuesTile::bytes);
+      plan.values().load(arguments.value.map, value_filled.address, tile.key_head, {tile.key.x, tile.value_y});
+    }
     wait_for_turn(plan.key_free(), number, 1);
     key_filled.arrive_and_expect(Plan::KeysTile::bytes);
     plan.keys().load(arguments.key.map, key_filled.address, tile.key_head, tile.key);
@@ -316,7 +324,7 @@ struct WideSide {
   using Element = typename Config::Element;
   using Plan = WideBackwardPlan<Config>;
   using GradQuery = GradQueryOfSide<Config, side>;
-  static constexpr bool has_two_chunks = GradQuery::last_chunk > 0;
+  static constexpr bool has_two_chunks = Config::computes_grad_query && GradQuery::last_chunk > 0;
 
   const BackwardArguments& arguments;
   const Plan& plan;
@@ -370,13 +378,19 @@ struct ValueSide : WideSide<Config, Side::value> {
       for (int i = 0; i < 4; ++i) {
         Activation::value_and_derivative(scores[piece * 4 + i] * scale, value[i], derivative[i]);
       }
-      store_shared_chunk(plan.derivatives(piece), {__float_as_uint(derivative[0]), __float_as_uint(derivative[1]),
-                                                   __float_as_uint(derivative[2]), __float_as_uint(derivative[3])});
-      weights[piece / 2][piece % 2 * 2] = Element::pack(value[0], value[1]);
-      weights[piece / 2][piece % 2 * 2 + 1] = Element::pack(value[2], value[3]);
+      if constexpr (Plan::computes_grad_scores) {
+        store_shared_chunk(plan.derivatives(piece), {__float_as_uint(derivative[0]), __float_as_uint(derivative[1]),
+                                                     __float_as_uint(derivative[2]), __float_as_uint(derivative[3])});
+      }
+      if constexpr (Config::computes_grad_value) {
+        weights[piece / 2][piece % 2 * 2] = Element::pack(value[0], value[1]);
+        weights[piece / 2][piece % 2 * 2 + 1] = Element::pack(value[2], value[3]);
+      }
     }
-    named_arrive(Plan::derivatives_written, Plan::computing_threads);
-    if (!position.template is_full<Config>(tile)) position.kept(arguments, tile).mask(weights);
+    if constexpr (Plan::computes_grad_scores) named_arrive(Plan::derivatives_written, Plan::computing_threads);
+    if constexpr (Config::computes_grad_value) {
+      if (!position.template is_full<Config>(tile)) position.kept(arguments, tile).mask(weights);
+    }
   }
 
   /// From P of a step to that of the next, unless it is the last of a tile of keys.
@@ -386,17 +400,25 @@ struct ValueSide : WideSide<Config, Side::value> {
       wait_for_turn(plan.query_filled(), step + 1);
       issue_scores<Element, Config::head_dim>(scores, plan.keys(), plan.queries(step + 1));
     }
-    if (!is_first) grad_query.template add<GradQuery::last_chunk>(arguments, tile, before);
+    if constexpr (Config::computes_grad_query) {
+      if (!is_first) grad_query.template add<GradQuery::last_chunk>(arguments, tile, before);
+    }
     wait_for_turn(plan.grad_output_filled(), step);
-    wait_for_turn(plan.grad_scores_written(), step);
+    if constexpr (Plan::computes_grad_scores) wait_for_turn(plan.grad_scores_written(), step);
     if constexpr (Base::has_two_chunks) grad_query.template issue<0>(plan, step);
-    issue_gradient<Element>(grad_value, weights, plan.grad_outputs(step));
+    if constexpr (Config::computes_grad_value) {
+      issue_gradient<Element>(grad_value, weights, plan.grad_outputs(step));
+    }
     if constexpr (Base::has_two_chunks) {
-      wait_for_products<1>();
+      wait_for_products<Config::computes_grad_value ? 1 : 0>();
       grad_query.template add<0>(arguments, tile, position);
     }
-    grad_query.template issue<GradQuery::last_chunk>(plan, step);
-    wait_for_products<1>();
+    if constexpr (Config::computes_grad_query) {
+      grad_query.template issue<GradQuery::last_chunk>(plan, step);
+      wait_for_products<1>();
+    } else {
+      wait_for_products<0>();
+    }
     release(plan.grad_output_free(), step);
     if constexpr (!is_last) {
       release(plan.query_free(), step + 1);
@@ -404,7 +426,7 @@ struct ValueSide : WideSide<Config, Side::value> {
       evaluate(tile);
     }
     wait_for_products<0>();
-    release(plan.grad_scores_free(), step);
+    if constexpr (Config::computes_grad_query) release(plan.grad_scores_free(), step);
   }
 
   __device__ __forceinline__ void run(const KeyTile& tile, int number, int steps, int step) {
@@ -414,16 +436,20 @@ struct ValueSide : WideSide<Config, Side::value> {
     wait_for_products<0>();
     release(plan.query_free(), step);
     evaluate(tile);
-    clear(grad_value);
-    grad_query.clear();
+    if constexpr (Config::computes_grad_value) clear(grad_value);
+    if constexpr (Config::computes_grad_query) grad_query.clear();
     const int last = step + steps - 1;
 #pragma unroll 1
     for (bool is_first = true; step < last; ++step, is_first = false) compute<false>(tile, step, is_first);
     compute<true>(tile, last, steps == 1);
     release(plan.key_free(), number);
-    grad_query.template add<GradQuery::last_chunk>(arguments, tile, position);
-    this->template store<Config::head_dim_v>(grad_value, Activation::value_factor, arguments.common.params.grad_value,
-                                             tile.grad_value, tile);
+    if constexpr (Config::computes_grad_query) {
+      grad_query.template add<GradQuery::last_chunk>(arguments, tile, position);
+    }
+    if constexpr (Config::computes_grad_value) {
+      this->template store<Config::head_dim_v>(grad_value, Activation::value_factor,
+                                               arguments.common.params.grad_value, tile.grad_value, tile);
+    }
   }
 };
 
@@ -442,7 +468,7 @@ struct KeySide : WideSide<Config, Side::key> {
     issue_scores<Element, Config::head_dim_v>(grad_weights, plan.values(), plan.grad_outputs(step));
   }
 
-  /// dS = dP * f', rounded, as an operand and to shared memory, for products of both sides.
+  /// dS = dP * f', rounded, as an operand, and for dQ to shared memory, for products of both sides.
   __device__ __forceinline__ void make_grad_scores(const KeyTile& tile, int step) {
     named_wait(Plan::derivatives_written, Plan::computing_threads);
 #pragma unroll
@@ -458,13 +484,15 @@ struct KeySide : WideSide<Config, Side::key> {
     for (int i = 0; i < 32; i += 2) {
       grad_scores[i / 8][i % 8 / 2] = Element::pack(grad_weights[i], grad_weights[i + 1]);
     }
-    const unsigned thread = fresh_thread_index(), lane = thread % 32;
-    const int row = static_cast<int>(thread / 32 * 16 + lane % 16);
-    const auto to = plan.grad_scores(step);
-    wait_for_turn(plan.grad_scores_free(), step, 1);
+    if constexpr (Config::computes_grad_query) {
+      const unsigned thread = fresh_thread_index(), lane = thread % 32;
+      const int row = static_cast<int>(thread / 32 * 16 + lane % 16);
+      const auto to = plan.grad_scores(step);
+      wait_for_turn(plan.grad_scores_free(), step, 1);
 #pragma unroll
-    for (int k = 0; k < 4; ++k) store_matrices(to.chunk(row, k * 2 + static_cast<int>(lane / 16)), grad_scores[k]);
-    publish_to_copies();
+      for (int k = 0; k < 4; ++k) store_matrices(to.chunk(row, k * 2 + static_cast<int>(lane / 16)), grad_scores[k]);
+      publish_to_copies();
+    }
     plan.grad_scores_written()[index_in<Plan::score_stages>(step)].arrive();
   }
 
@@ -473,13 +501,17 @@ struct KeySide : WideSide<Config, Side::key> {
   __device__ __forceinline__ void compute(const KeyTile& tile, int step, bool is_first) {
     make_grad_scores(tile, step);
     wait_for_turn(plan.query_filled(), step);
-    issue_gradient<Element>(grad_key, grad_scores, plan.queries(step));
-    if (!is_first) grad_query.template add_row<GradQuery::last_chunk, 0>(arguments, tile, before);
+    if constexpr (Config::computes_grad_key) issue_gradient<Element>(grad_key, grad_scores, plan.queries(step));
+    if constexpr (Config::computes_grad_query) {
+      if (!is_first) grad_query.template add_row<GradQuery::last_chunk, 0>(arguments, tile, before);
+    }
     wait_for_products<0>();
     release(plan.query_free(), step);  // early: the value side waits for what comes here
-    if (!is_first) grad_query.template add_row<GradQuery::last_chunk, 1>(arguments, tile, before);
-    wait_for_turn(plan.grad_scores_written(), step);
-    grad_query.template issue<0>(plan, step);
+    if constexpr (Config::computes_grad_query) {
+      if (!is_first) grad_query.template add_row<GradQuery::last_chunk, 1>(arguments, tile, before);
+      wait_for_turn(plan.grad_scores_written(), step);
+      grad_query.template issue<0>(plan, step);
+    }
     if constexpr (!is_last) issue_grad_weights(step + 1);
     if constexpr (Base::has_two_chunks) {
       wait_for_products<is_last ? 0 : 1>();
@@ -487,7 +519,7 @@ struct KeySide : WideSide<Config, Side::key> {
       grad_query.template issue<1>(plan, step);
     }
     wait_for_products<0>();
-    release(plan.grad_scores_free(), step);
+    if constexpr (Config::computes_grad_query) release(plan.grad_scores_free(), step);
     if constexpr (!is_last) {
       release(plan.grad_output_free(), step + 1);
       this->advance(tile);
@@ -495,22 +527,27 @@ struct KeySide : WideSide<Config, Side::key> {
   }
 
   __device__ __forceinline__ void run(const KeyTile& tile, int number, int steps, int step) {
+    if constexpr (!Plan::computes_grad_scores) return;
     wait_for_turn(plan.value_filled(), number);
     issue_grad_weights(step);
     wait_for_products<0>();
     release(plan.grad_output_free(), step);
     wait_for_turn(plan.key_filled(), number);
-    clear(grad_key);
-    grad_query.clear();
+    if constexpr (Config::computes_grad_key) clear(grad_key);
+    if constexpr (Config::computes_grad_query) grad_query.clear();
     const int last = step + steps - 1;
 #pragma unroll 1
     for (bool is_first = true; step < last; ++step, is_first = false) compute<false>(tile, step, is_first);
     release(plan.value_free(), number);
     compute<true>(tile, last, steps == 1);
     release(plan.key_free(), number);
-    grad_query.template add<GradQuery::last_chunk>(arguments, tile, position);
-    this->template store<Config::head_dim>(grad_key, arguments.scale, arguments.common.params.grad_key, tile.grad_key,
-                                           tile);
+    if constexpr (Config::computes_grad_query) {
+      grad_query.template add<GradQuery::last_chunk>(arguments, tile, position);
+    }
+    if constexpr (Config::computes_grad_key) {
+      this->template store<Config::head_dim>(grad_key, arguments.scale, arguments.common.params.grad_key, tile.grad_key,
+                                             tile);
+    }
   }
 };
 
