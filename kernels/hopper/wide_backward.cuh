@@ -447,8 +447,8 @@ struct ValueSide : WideSide<Config, Side::value> {
       grad_query.template add<GradQuery::last_chunk>(arguments, tile, position);
     }
     if constexpr (Config::computes_grad_value) {
-      this->template store<Config::head_dim_v>(grad_value, Activation::value_factor,
-                                               arguments.common.params.grad_value, tile.grad_value, tile);
+      this->template store<Config::head_dim_v>(grad_value, Activation::value_factor, arguments.common.params.grad_value,
+                                               tile.grad_value, tile);
     }
   }
 };
@@ -578,8 +578,7 @@ __device__ void wide_backward(const BackwardArguments& arguments) {
     give_registers_back<Plan::other_registers>();
     deal_and_copy([&] { deal_key_tiles(arguments, plan.tiles(), plan.next_is_due()); },
                   [&] { load_keys_and_values<Config>(arguments, plan); },
-                  [&] { load_queries<Config>(arguments, plan); },
-                  [&] { load_grad_outputs<Config>(arguments, plan); });
+                  [&] { load_queries<Config>(arguments, plan); }, [&] { load_grad_outputs<Config>(arguments, plan); });
   } else {
     take_registers<Plan::computing_registers>();
     if (warpgroup == 0) {

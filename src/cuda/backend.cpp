@@ -158,6 +158,8 @@ struct Sequence {
     if (workspace.grad_key >= 0) {
       reduce({&Arguments::grad_key_sum, problem.key_form, problem.rows_k, params.keys.length, problem.heads_k,
               problem.head_dim, workspace.grad_key, params.grad_key});
+    }
+    if (workspace.grad_value >= 0) {
       reduce({&Arguments::grad_value_sum, problem.key_form, problem.rows_k, params.keys.length, problem.heads_k,
               problem.head_dim_v, workspace.grad_value, params.grad_value});
     }

@@ -137,12 +137,16 @@ class Planner {
     choose_hopper_backward_tiles(kernel, function_, problem_.mask,
                                  problem_.shares_keys() ? problem_.rows_q : queries_.mean_length());
     kernel.reduce_grad_query = false;
-    const bool all_direct = is_all_direct(problem_, gpu_);
-    kernel.ordered = problem_.deterministic && !all_direct;
-    kernel.sums_begun = !all_direct && begins_sums(problem_);
-    plan_.deterministic = all_direct || kernel.ordered;
+    const bool has_sums = sums_grad_query(problem_, gpu_);
+    kernel.wants_grad_query = problem_.wanted.query;
+    kernel.wants_grad_key = problem_.wanted.key;
+    kernel.wants_grad_value = problem_.wanted.value;
+    kernel.ordered = problem_.deterministic && has_sums;
+    kernel.sums_begun = begins_sums(problem_, gpu_);
+    plan_.deterministic = !has_sums || kernel.ordered;
     plan_.reason =
-        all_direct ? "one CTA on each multiprocessor takes all keys of a sequence, and stores dQ at once"
+        !problem_.wanted.query ? "one CTA on each multiprocessor takes tiles of keys, and dQ is not computed"
+        : !has_sums            ? "one CTA on each multiprocessor takes all keys of a sequence, and stores dQ at once"
         : is_wide
             ? "one CTA on each multiprocessor takes tiles of keys, one warpgroup dK and one dV, and adds to sums of dQ"
         : problem_.shares_queries()
@@ -172,7 +176,7 @@ class Planner {
       plan_.heads_of_window = heads_of_window(problem_, gpu_, kernel.tile_queries);
       workspace.turns = take(problem_.heads_q * plan_.turns_of_head * static_cast<int64_t>(sizeof(unsigned)));
     }
-    if (!all_direct) workspace.grad_query = take_sums(problem_.rows_q, problem_.heads_q, sums.blocks * sums.columns);
+    if (has_sums) workspace.grad_query = take_sums(problem_.rows_q, problem_.heads_q, sums.blocks * sums.columns);
     if (kernel.keys_shared) take_key_slabs();
     const auto add = [&](KernelKind kind, int64_t work) {
       kernel.kind = kind;
@@ -180,8 +184,9 @@ class Planner {
     };
     add(KernelKind::key_schedule, divide_up(std::max(tiles, query_tiles), places_of_a_cta));
     add(is_wide ? KernelKind::wide_backward : KernelKind::backward, std::min<int64_t>(tiles, gpu_.multiprocessors));
-    const bool rounds = !all_direct && !kernel.sums_begun;
+    const bool rounds = has_sums && !kernel.sums_begun;
     kernel.keys_shared = kernel.ordered = false;  // that kernel has no use for them
+    kernel.wants_grad_query = kernel.wants_grad_key = kernel.wants_grad_value = true;
     if (rounds) add(KernelKind::round_grad_query, divide_up(query_tiles, places_of_a_cta));
     return plan_;
   }
@@ -223,8 +228,10 @@ class Planner {
 
   /// Of dK and dV of shared keys, for each part of the batch.
   void take_key_slabs() {
-    plan_.workspace.grad_key = take_sums(plan_.parts * problem_.rows_k, problem_.heads_k, problem_.head_dim);
-    plan_.workspace.grad_value = take_sums(plan_.parts * problem_.rows_k, problem_.heads_k, problem_.head_dim_v);
+    if (problem_.wanted.key)
+      plan_.workspace.grad_key = take_sums(plan_.parts * problem_.rows_k, problem_.heads_k, problem_.head_dim);
+    if (problem_.wanted.value)
+      plan_.workspace.grad_value = take_sums(plan_.parts * problem_.rows_k, problem_.heads_k, problem_.head_dim_v);
   }
 
   void lay_out_workspace(bool query_sum, bool query_slabs, bool key_slabs) {
@@ -305,6 +312,11 @@ void take_scale_out(GpuPlan& plan, const activation::Program& value, double scal
 
 void leave_guards_out(GpuPlan& plan) {
   if (plan.places == 0) return;
+  // The first pass finds values that are not finite in dK or dV. Infinities of f' do not reach dV, and dQ, a sum over
+  // all keys, is not looked at.
+  const KernelSpec& wanted = plan.steps[1].kernel;
+  const bool shows_in_gradients = wanted.wants_grad_key || (wanted.wants_grad_value && !wanted.wants_grad_query);
+  if (!shows_in_gradients) return;
   GpuStep schedule = plan.steps[0], backward = plan.steps[1];
   plan.steps[1].kernel.pass = hopper::BackwardPass::first;
   schedule.kernel.pass = backward.kernel.pass = hopper::BackwardPass::again;

@@ -130,7 +130,7 @@ GpuPlan gpu_plan(const Problem& problem, const Gpu& gpu, FunctionRegisters funct
 void take_scale_out(GpuPlan& plan, const activation::Program& value, double scale);
 
 /// Makes a Hopper backward plan compute first without the bounds that huge and infinite scores need, and again with
-/// them where that shows. For a function that has any.
+/// them where that shows in dK or dV: not where f' matters only for dQ. For a function that has any.
 void leave_guards_out(GpuPlan& plan);
 
 }  // namespace gdpa::plan

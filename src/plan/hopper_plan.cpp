@@ -80,7 +80,9 @@ int wide_backward_stages(const KernelSpec& kernel) {
 std::string why_not_backward(const Problem& problem, const Gpu& gpu, const KernelSpec& kernel) {
   if (hopper::is_wide(kernel.head_dim, kernel.head_dim_v)) {
     if (problem.shares_keys()) return "the batch shares keys, and a head dim is above 128";
-    if (problem.deterministic) return "dQ shall be summed in one order, and a head dim is above 128";
+    if (problem.deterministic && problem.wanted.query) {
+      return "dQ shall be summed in one order, and a head dim is above 128";
+    }
   } else if (problem.shares_keys()) {
     // The queries of a part of the batch are taken for one sequence.
     if (problem.query_form != Form::jagged) return "the batch shares keys, and queries are not packed";
@@ -90,7 +92,7 @@ std::string why_not_backward(const Problem& problem, const Gpu& gpu, const Kerne
     if (!has_one_scale) return "the batch shares keys, and its entries differ in out_scale";
   }
   const bool shares = problem.shares_queries() || problem.shares_keys();
-  if (problem.deterministic && shares && !is_all_direct(problem, gpu)) {
+  if (problem.deterministic && problem.wanted.query && shares && !is_all_direct(problem, gpu)) {
     return "the batch shares an operand, and dQ shall be summed in one order";
   }
   return {};
@@ -134,7 +136,7 @@ void choose_hopper_tiles(KernelSpec& kernel, int64_t most_queries, int64_t mean_
 
 int direct_keys(const Problem& problem, const Gpu& gpu) {
   const bool is_wide = hopper::is_wide(static_cast<int>(problem.head_dim), static_cast<int>(problem.head_dim_v));
-  if (problem.shares_queries() || is_wide) return 0;
+  if (problem.shares_queries() || is_wide || !problem.wanted.query) return 0;
   // What a CTA has at the end while others have none shall be little beside all that it had.
   const int64_t heads = problem.batch * problem.heads_k;
   // Of shared keys, dQ of a part of the batch has left the second-level cache before the next tile adds to it.
@@ -159,13 +161,17 @@ int64_t heads_of_window(const Problem& problem, const Gpu& gpu, int tile_queries
   return std::clamp(ahead * gpu.multiprocessors / steps, least, most);
 }
 
-bool begins_sums(const Problem& problem) {
+bool begins_sums(const Problem& problem, const Gpu& gpu) {
   const bool is_wide = hopper::is_wide(static_cast<int>(problem.head_dim), static_cast<int>(problem.head_dim_v));
-  return !problem.shares_queries() && !problem.shares_keys() && !is_wide;
+  return sums_grad_query(problem, gpu) && !problem.shares_queries() && !problem.shares_keys() && !is_wide;
 }
 
 bool has_rows_to_prepare(const Problem& problem, const Gpu& gpu) {
-  return problem.query_form == Form::jagged || !is_all_direct(problem, gpu);
+  return problem.wanted.query && (problem.query_form == Form::jagged || !is_all_direct(problem, gpu));
+}
+
+bool sums_grad_query(const Problem& problem, const Gpu& gpu) {
+  return problem.wanted.query && !is_all_direct(problem, gpu);
 }
 
 bool is_all_direct(const Problem& problem, const Gpu& gpu) {

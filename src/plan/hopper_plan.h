@@ -26,14 +26,18 @@ void choose_hopper_backward_tiles(KernelSpec& kernel, FunctionRegisters function
 
 /// Up to how many keys of a sequence one CTA takes in backward, so that it stores dQ at once: four tiles where there
 /// are many sequences for each CTA, two where there is one, else one tile; none where the batch shares the queries,
-/// whose gradient is a sum over the batch, or where a head dim is above 128.
+/// whose gradient is a sum over the batch, where a head dim is above 128, or where dQ is not wanted.
 int direct_keys(const Problem& problem, const Gpu& gpu);
 
 /// Whether the first tile of keys that queries meet begins the sums of their dQ, and the last one ends them: where they
 /// are of one sequence, and the kernel is not that of head dims above 128, which it made slower.
-bool begins_sums(const Problem& problem);
+bool begins_sums(const Problem& problem, const Gpu& gpu);
 
-/// Whether backward's schedule has rows of dQ to look for: sums, or rows that no sequence has.
+/// Whether dQ is wanted and some of it goes through fp32 sums in the workspace.
+bool sums_grad_query(const Problem& problem, const Gpu& gpu);
+
+/// Whether backward's schedule has rows of dQ to look for: sums, or rows that no sequence has. False where dQ is not
+/// wanted.
 bool has_rows_to_prepare(const Problem& problem, const Gpu& gpu);
 
 /// Where tiles of keys wait for each other, of how many heads their tiles stand in rows (kernels/hopper/windows.cuh).
