@@ -774,5 +774,40 @@ TEST(GpuPlan, AFunctionWithBoundsHasASecondPassOfTheHopperBackwardBehindTheFirst
   EXPECT_EQ(portable.steps.size(), before);
 }
 
+/// The Hopper plan of backward for keys long enough for sums of dQ, with the guards left out where they may be.
+GpuPlan hopper_plan_wanting(WantedGradients wanted, bool deterministic = false) {
+  Problem problem = problem_of(Direction::backward);
+  problem.wanted = wanted;
+  problem.deterministic = deterministic;
+  GpuPlan plan = gpu_plan(problem, Gpu{}, FunctionRegisters::few, true, Float32Products::three, TensorMaps::available);
+  leave_guards_out(plan);
+  return plan;
+}
+
+TEST(GpuPlan, HopperBackwardWithoutDQHasNoSumsAndNoOrderToKeep) {
+  for (const bool deterministic : {false, true}) {
+    const GpuPlan plan = hopper_plan_wanting({false, true, true}, deterministic);
+    EXPECT_TRUE(plan.deterministic);
+    EXPECT_EQ(plan.workspace.grad_query, -1);
+    EXPECT_EQ(plan.workspace.turns, -1);
+    EXPECT_FALSE(plan.has_rows_left);
+    for (const GpuStep& step : plan.steps) {
+      EXPECT_FALSE(step.kernel.sums_begun || step.kernel.ordered || step.kernel.wants_grad_query);
+    }
+  }
+}
+
+TEST(GpuPlan, HopperBackwardLeavesGuardsOutOnlyWhereInfinitiesShowInDKOrDV) {
+  const auto has_two_passes = [](WantedGradients wanted) {
+    return hopper_plan_wanting(wanted).steps[1].kernel.pass == hopper::BackwardPass::first;
+  };
+  EXPECT_TRUE(has_two_passes({true, true, true}));
+  EXPECT_TRUE(has_two_passes({true, true, false}));
+  EXPECT_TRUE(has_two_passes({false, true, false}));
+  EXPECT_TRUE(has_two_passes({false, false, true}));
+  EXPECT_FALSE(has_two_passes({true, false, false}));
+  EXPECT_FALSE(has_two_passes({true, false, true}));  // an infinity of f' is in dQ alone
+}
+
 }  // namespace
 }  // namespace gdpa::plan

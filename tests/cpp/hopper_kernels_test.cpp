@@ -156,6 +156,7 @@ struct BackwardOptions {
   bool deterministic = false;
   Mask mask = {};
   int64_t queries = 2048;  ///< of each sequence, on average
+  WantedGradients wanted = {};
 };
 
 /// Those of f and f', for each score.
@@ -194,6 +195,7 @@ std::vector<plan::KernelSpec> backward_kernels(DType dtype, int64_t head_dim, in
   problem.key_form = options.key_form;
   problem.deterministic = options.deterministic;
   problem.mask = options.mask;
+  problem.wanted = options.wanted;
   problem.heads_q = problem.heads_k = 4;
   problem.head_dim = head_dim;
   problem.head_dim_v = head_dim_v;
@@ -386,6 +388,39 @@ TEST(HopperBackward, TheKernelsBesideItKeepEverythingInRegisters) {
           EXPECT_TRUE(has_no_spill(compiled)) << describe(kernel) << compiled.log;
           EXPECT_NE(compiled.log.find(" 0 bytes stack frame"), std::string::npos) << compiled.log;
         }
+      }
+    }
+  }
+}
+
+TEST(HopperBackward, KernelsOfSomeGradientsLeaveProductsOutAndKeepEverythingInRegisters) {
+  constexpr WantedGradients only_query{true, false, false}, only_key{false, true, false},
+      only_value{false, false, true}, key_and_value{false, true, true};
+  const Activation activation("gelu_tanh");
+  const auto kernel_of = [&](int64_t head_dim, WantedGradients wanted) {
+    BackwardOptions options;
+    options.wanted = wanted;
+    std::optional<plan::KernelSpec> last;  // the last pass, which has the most instructions
+    for (const plan::KernelSpec& kernel :
+         backward_kernels(DType::bfloat16, head_dim, head_dim, activation, Accuracy::fast, options)) {
+      if (has_function(kernel.kind)) last = kernel;
+    }
+    return last.value();
+  };
+  for (const int64_t head_dim : {64, 128, 192}) {
+    for (const jit::Nvrtc& nvrtc : compilers()) {
+      const auto products = [&](WantedGradients wanted) {
+        const jit::Compiled compiled = compile(nvrtc, kernel_of(head_dim, wanted), activation, Accuracy::fast);
+        EXPECT_TRUE(has_no_spill(compiled)) << compiled.log;
+        EXPECT_FALSE(has_warning(compiled)) << compiled.log;
+        return disassembler().empty() ? 0 : count(disassemble(compiled.cubin), "HGMMA");
+      };
+      const int of_all = products({});
+      for (const WantedGradients wanted : {only_query, only_key, only_value, key_and_value}) {
+        SCOPED_TRACE(fmt::format("head_dim {}, NVRTC {}, wanted: dQ {}, dK {}, dV {}", head_dim, nvrtc.version(),
+                                 wanted.query, wanted.key, wanted.value));
+        const int of_some = products(wanted);
+        EXPECT_TRUE(of_all == 0 || of_some < of_all) << of_some << " of " << of_all;
       }
     }
   }
