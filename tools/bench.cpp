@@ -1,6 +1,8 @@
 // gdpa bench: times gdpa on shapes of your own or of a built-in suite. On a GPU python -m gdpa.bench does, which times
 // other systems beside it.
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cstdlib>

@@ -1,9 +1,12 @@
 // What main.cpp knows of a subcommand, and the exit codes that they share.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <functional>
 #include <stdexcept>
+
+namespace CLI {
+class App;  // its header takes seconds to compile: only files that define options include it
+}
 
 namespace gdpa::tool {
 

@@ -1,5 +1,7 @@
 // gdpa compile: fills the kernel cache ahead of the first call, for the GPU at hand or for one that is only named.
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
 #include <future>
 #include <memory>

@@ -1,11 +1,14 @@
 // The one place that decides on which device a command computes.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 
 #include "gdpa/system.h"
 #include "gdpa/tensor.h"
+
+namespace CLI {
+class App;
+}
 
 namespace gdpa::tool {
 

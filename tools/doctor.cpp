@@ -1,6 +1,8 @@
 // gdpa doctor: what gdpa is, what it found on this machine, whether it computes right here, and what to do otherwise.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
 #include <array>
 #include <exception>

@@ -1,6 +1,8 @@
 // gdpa explain: what would run for a problem, in both directions, the least time that the device needs for it, and the
 // source and the instructions of its GPU kernels.
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <filesystem>

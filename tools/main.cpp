@@ -1,5 +1,6 @@
 // The command line of gdpa: finds the subcommand, runs it, and turns every error into a message and an exit code.
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <cstdio>
 #include <exception>

@@ -1,7 +1,6 @@
 // A problem as the command line describes it: the options, and what they say once they are read.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -10,6 +9,10 @@
 
 #include "gdpa/gdpa.h"
 #include "terminal.h"
+
+namespace CLI {
+class App;
+}
 
 namespace gdpa::tool {
 

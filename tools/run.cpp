@@ -1,5 +1,7 @@
 // gdpa run: computes a problem forward and backward, checks every output against fp64, and times both.
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
 #include <memory>
 
