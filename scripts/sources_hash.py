@@ -18,12 +18,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# In C++: raw strings, strings and characters, comments, white space.
+# In C++: raw strings, whole numbers with their digit separators, strings and characters, comments, spliced lines, white
+# space, and the name that a directive defines with the white space after it, which tells a macro with arguments.
 CXX_TOKENS = re.compile(
     r"""(?P<raw>\bu?8?[LU]?R"(?P<delimiter>[^()\\\s]{0,16})\(.*?\)(?P=delimiter)")"""
-    r"""|(?P<literal>"(?:[^"\\\n]|\\.)*"|(?<![0-9A-Fa-f])'(?:[^'\\\n]|\\.)+')"""
+    r"""|(?P<number>(?<![\w'])\.?[0-9](?:'?[\w.]|(?<=[eEpP])[+-])*)"""
+    r"""|(?P<define>(?<=\#)\s*define\s+\w+[ \t]*)"""
+    r"""|(?P<literal>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)+')"""
     r"""|(?P<comment>//(?:[^\n\\]|\\.)*|/\*.*?\*/)"""
-    r"""|(?P<space>\s+)""",
+    r"""|(?P<space>(?:\s|\\\r?\n)+)""",
     re.DOTALL,
 )
 # In Python: strings of every kind, comments, white space.
@@ -118,7 +121,6 @@ class Normalised:
 
 def normalised_cxx(text: str) -> str:
     """Line breaks count where a preprocessor directive begins or ends, and nowhere else."""
-    text = re.sub(r"\\\r?\n", "", text)
     result, at, in_directive = Normalised(), 0, False
 
     def add_code(code: str) -> None:
@@ -134,12 +136,15 @@ def normalised_cxx(text: str) -> str:
             add_code(text[at : match.start()])
             starts_line = False
         at = match.end()
-        if match["raw"] is not None or match["literal"] is not None:
+        if match["raw"] is not None or match["literal"] is not None or match["number"] is not None:
             result.add(match[0])
             starts_line = False
             continue
+        if match["define"] is not None:
+            result.add(" ".join(match[0].split()) + ("" if match[0][-1].isspace() is False else " "))
+            continue
         result.space()
-        if match["space"] is not None and "\n" in match[0]:
+        if match["space"] is not None and "\n" in re.sub(r"\\\r?\n", "", match[0]):
             starts_line = True
             if in_directive:
                 result.end_line()
@@ -154,6 +159,7 @@ def normalised_python(text: str) -> str:
     text = re.sub(r"\\\r?\n", "", text)
     result, at, depth, indentation = Normalised(), 0, 0, ""
     starts_line = True
+    commas: list[int] = []  # of each open bracket; the comma after a single element makes a tuple, but not in a call
 
     def begin_line() -> None:
         nonlocal starts_line
@@ -165,11 +171,19 @@ def normalised_python(text: str) -> str:
     for match in PYTHON_TOKENS.finditer(text):
         if match.start() > at:
             code = text[at : match.start()]
-            if starts_line and depth > 0 and code[0] in ")]}":
+            if starts_line and commas and code[0] in ")]}" and commas[-1] > 1:
                 result.drop_trailing_comma()
             begin_line()
+            for place, character in enumerate(code):
+                before = code[place - 1] if place else result.last
+                if character in "([{":
+                    commas.append(1 if before.isalnum() or before in "_])" else 0)
+                elif character in ")]}" and commas:
+                    commas.pop()
+                elif character == "," and commas:
+                    commas[-1] += 1
             result.add(code)
-            depth += sum(code.count(bracket) for bracket in "([{") - sum(code.count(bracket) for bracket in ")]}")
+            depth = len(commas)
         at = match.end()
         if match["literal"] is not None or match["quoted"] is not None:
             is_statement = starts_line and depth == 0 and re.match(r"[ \t]*(#[^\n]*)?(\n|$)", text[at:])

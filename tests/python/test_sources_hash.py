@@ -49,6 +49,11 @@ LITERALS = [
     ('f(R"x(a // b)x");', 'f(R"x(a // c)x");'),
     ("f('\"'); // \"", "f('\\''); // \""),
     ("a - -b;", "a--b;"),
+    ('R"(a\\\nb)"', 'R"(ab)"'),
+    ('f(u8\'"\', "a // b");', 'f(u8\'"\', "a // c");'),
+    ('case\'"\': f("a // b");', 'case\'"\': f("a // c");'),
+    ('1\'000; "a // b"', '1\'000; "a // c"'),
+    ("#define F (x)", "#define F(x)"),
 ]
 PYTHON = """import a  # why
 
@@ -71,6 +76,7 @@ OTHER_PYTHON = [
     PYTHON.replace("import a  # why", "import a; x = 1  # why"),
     PYTHON.replace("return 2", 'return """What f does."""'),
 ]
+TUPLES = [("x = (\n    1,\n)", "x = (\n    1\n)"), ("x = y, (\n    1,\n)", "x = y, (\n    1\n)")]
 
 
 @pytest.mark.parametrize("text", SAME_CXX)
@@ -98,6 +104,11 @@ def test_comments_docstrings_and_line_breaks_of_python_do_not_count(sources: Mod
 @pytest.mark.parametrize("text", OTHER_PYTHON)
 def test_tokens_and_indentation_of_python_count(sources: ModuleType, text: str) -> None:
     assert sources.normalised("a.py", text) != sources.normalised("a.py", PYTHON)
+
+
+@pytest.mark.parametrize(("one", "other"), TUPLES)
+def test_the_comma_of_a_tuple_of_one_element_counts(sources: ModuleType, one: str, other: str) -> None:
+    assert sources.normalised("a.py", one) != sources.normalised("a.py", other)
 
 
 def test_every_file_of_the_record_keeps_its_tokens_without_its_comments(sources: ModuleType) -> None:
