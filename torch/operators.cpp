@@ -28,6 +28,10 @@ namespace {
 using torch::stable::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
+/// Which gradients backward computes. The others are tensors without elements.
+constexpr std::string_view wanted_schema =
+    "bool wants_grad_query=True, bool wants_grad_key=True, bool wants_grad_value=True";
+
 /// The arguments that forward, backward and flops share, in the order in which Problem below reads them.
 constexpr std::string_view problem_schema =
     "Tensor query, Tensor key, Tensor value, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, str activation, "
@@ -271,6 +275,15 @@ struct Problem {
   }
 };
 
+/// The arguments of wanted_schema.
+gdpa::WantedGradients take_wanted(Stack& stack) {
+  gdpa::WantedGradients wanted;
+  wanted.query = stack.take<bool>();
+  wanted.key = stack.take<bool>();
+  wanted.value = stack.take<bool>();
+  return wanted;
+}
+
 /// The query's shape with the value's head_dim; a shared query gives its rows once for each batch entry. Where ranks
 /// do not fit, any shape will do: gdpa::forward says what is wrong before it looks at the output.
 std::vector<int64_t> output_sizes(const gdpa::Attention& attention) {
@@ -312,14 +325,22 @@ void forward(StableIValue* values, Stack stack) {
 void backward(StableIValue* values, Stack stack) {
   const auto given_grad_output = stack.take<Tensor>();
   const Problem problem(stack);
+  const gdpa::WantedGradients wanted = take_wanted(stack);
   gdpa::Attention attention = problem.attention();
   const Tensor grad_output = copied_where_needed(given_grad_output);
-  const std::array<Tensor, 3> gradients = {empty_like(problem.query), empty_like(problem.key),
-                                           empty_like(problem.value)};
+  const auto gradient_of = [](bool is_wanted, const Tensor& input) {
+    return is_wanted ? empty_like(input) : empty({0}, input);
+  };
+  const std::array<Tensor, 3> gradients = {gradient_of(wanted.query, problem.query),
+                                           gradient_of(wanted.key, problem.key),
+                                           gradient_of(wanted.value, problem.value)};
+  const auto gradient_view = [](std::string_view who, bool is_wanted, const Tensor& gradient) {
+    return is_wanted ? view_of<gdpa::MutableTensorView>(who, gradient) : gdpa::MutableTensorView{};
+  };
   const auto output_view = view_of<gdpa::TensorView>("grad_output", grad_output);
-  const auto query_view = view_of<gdpa::MutableTensorView>("grad_query", gradients[0]);
-  const auto key_view = view_of<gdpa::MutableTensorView>("grad_key", gradients[1]);
-  const auto value_view = view_of<gdpa::MutableTensorView>("grad_value", gradients[2]);
+  const auto query_view = gradient_view("grad_query", wanted.query, gradients[0]);
+  const auto key_view = gradient_view("grad_key", wanted.key, gradients[1]);
+  const auto value_view = gradient_view("grad_value", wanted.value, gradients[2]);
   const int64_t bytes = gdpa::workspace_bytes(attention, output_view, query_view, key_view, value_view);
   const OptionalTensor workspace = lend_workspace(attention, problem.query, bytes);
   gdpa::backward(attention, output_view, query_view, key_view, value_view);
@@ -330,8 +351,9 @@ void backward(StableIValue* values, Stack stack) {
 void flops(StableIValue* values, Stack stack) {
   const Problem problem(stack);
   const bool is_backward = stack.take<bool>();
+  const gdpa::WantedGradients wanted = take_wanted(stack);
   const auto direction = is_backward ? gdpa::Direction::backward : gdpa::Direction::forward;
-  values[0] = torch::stable::detail::from(gdpa::flops(problem.attention(), direction));
+  values[0] = torch::stable::detail::from(gdpa::flops(problem.attention(), direction, wanted));
 }
 
 /// Numbers that a Python thread reads while kernels are compiled in another one: how many kernels are done, how many
@@ -360,12 +382,13 @@ void compile(StableIValue* values, Stack stack) {
   const std::string architecture = stack.take_text();
   const std::string lengths_text = stack.take_text();
   const auto progress_tensor = stack.take<Tensor>();
+  const gdpa::WantedGradients wanted = take_wanted(stack);
   const gdpa::Attention attention = problem.attention();
   const gdpa::Lengths lengths = one_of("lengths", lengths_text, all_lengths);
   SharedProgress progress(progress_tensor);
   const auto compile_one_way = [&](gdpa::Direction direction) {
     const auto report = [&progress](int64_t done, int64_t total) { progress.add(done > 0, done > 0 ? 0 : total); };
-    return gdpa::compile(attention, direction, {architecture, lengths, report});
+    return gdpa::compile(attention, direction, {architecture, lengths, report, wanted});
   };
   std::vector<std::future<std::vector<gdpa::CompiledKernel>>> pending;
   for (const auto& [name, other] :
@@ -427,12 +450,13 @@ void implement(torch::stable::detail::StableLibrary& library) {
 }  // namespace
 
 STABLE_TORCH_LIBRARY(gdpa, library) {
-  const std::string problem(problem_schema);
+  const std::string problem(problem_schema), wanted(wanted_schema);
   library.def(("forward(" + problem + ") -> Tensor").c_str());
-  library.def(("backward(Tensor grad_output, " + problem + ") -> (Tensor, Tensor, Tensor)").c_str());
-  library.def(("flops(" + problem + ", bool is_backward) -> float").c_str());
+  library.def(("backward(Tensor grad_output, " + problem + ", " + wanted + ") -> (Tensor, Tensor, Tensor)").c_str());
+  library.def(("flops(" + problem + ", bool is_backward, " + wanted + ") -> float").c_str());
   library.def(
-      ("compile(" + problem + ", str direction, str architecture, str lengths, Tensor progress) -> str").c_str());
+      ("compile(" + problem + ", str direction, str architecture, str lengths, Tensor progress, " + wanted + ") -> str")
+          .c_str());
   library.def("activation(str text) -> (str text, str derivative)");
 }
 

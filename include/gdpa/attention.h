@@ -26,6 +26,18 @@ struct OutScale {
   static OutScale of_batch(TensorView numbers) { return {Kind::per_batch, 1.0, numbers}; }
 };
 
+/// Which gradients a backward call computes. A gradient that is not wanted has no output tensor, and the products that
+/// only it needs are skipped.
+struct WantedGradients {
+  bool query = true;
+  bool key = true;
+  bool value = true;
+
+  bool all() const { return query && key && value; }
+  bool any() const { return query || key || value; }
+  bool operator==(const WantedGradients&) const = default;
+};
+
 /// Device memory that a call may use until the work that it put on the stream is done; see workspace_bytes.
 struct Workspace {
   static constexpr int64_t alignment = 256;  ///< bytes
@@ -86,26 +98,32 @@ GDPA_API void forward(const Attention& attention, const MutableTensorView& outpu
 /// Computes the gradients of query, key and value from that of the output, recomputing the scores. The gradient of a
 /// shared or grouped operand is the sum over all who read it. Shapes as the inputs'; any strides, the last one 1. No
 /// gradient has an element in common with an input or with another gradient; they may be views of one fused tensor.
+///
+/// An empty view, MutableTensorView{}, means that this gradient is not wanted: it is not computed, and products that
+/// only it needs are skipped. At least one gradient must be wanted. Keys and values that are not trained:
+///
+///     gdpa::backward(attention, grad_output, grad_query, {}, {});
 GDPA_API void backward(const Attention& attention, const TensorView& grad_output, const MutableTensorView& grad_query,
                        const MutableTensorView& grad_key, const MutableTensorView& grad_value);
 
 /// GPU: bytes of device memory that a call needs beyond inputs and outputs, for Attention::workspace; a multiple of
 /// 256. It may depend on the gradients too, on their strides and on whether rows begin at multiples of 16 bytes:
 /// without them it is for contiguous ones that begin so.
-GDPA_API int64_t workspace_bytes(const Attention& attention, Direction direction);
+GDPA_API int64_t workspace_bytes(const Attention& attention, Direction direction, const WantedGradients& wanted = {});
 GDPA_API int64_t workspace_bytes(const Attention& attention, const TensorView& grad_output,
                                  const MutableTensorView& grad_query, const MutableTensorView& grad_key,
                                  const MutableTensorView& grad_value);
 
-/// Multiplications and additions of the matrix products of forward (two) or backward (five), over the scores that the
-/// mask keeps. Operands may have null data. Nothing is compiled, and no function of a GPU's driver is called, so it may
-/// be used while a CUDA graph is captured. On a GPU cumulative lengths are therefore not read: all sequences of a
-/// jagged operand are taken to have its mean length. Everything else is exact.
-GDPA_API double flops(const Attention& attention, Direction direction);
+/// Multiplications and additions of the matrix products of forward (two) or backward (five, fewer where a gradient is
+/// not wanted), over the scores that the mask keeps. Operands may have null data. Nothing is compiled, and no function
+/// of a GPU's driver is called, so it may be used while a CUDA graph is captured. On a GPU cumulative lengths are
+/// therefore not read: all sequences of a jagged operand are taken to have its mean length. Everything else is exact.
+GDPA_API double flops(const Attention& attention, Direction direction, const WantedGradients& wanted = {});
 
 /// What forward or backward would run for this problem, without running it. Only shapes, types and cumulative lengths
 /// are read: operands may have null data. On a GPU its kernels are compiled, as by compile(). With an architecture
 /// ("sm_90a") it is the plan for a GPU that need not be there; the operands may be described as if in host memory.
-GDPA_API Plan explain(const Attention& attention, Direction direction, const std::string& architecture = "");
+GDPA_API Plan explain(const Attention& attention, Direction direction, const std::string& architecture = "",
+                      const WantedGradients& wanted = {});
 
 }  // namespace gdpa

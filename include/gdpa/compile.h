@@ -37,6 +37,8 @@ struct CompileOptions {
   /// one thread at a time. An exception that it throws ends the compilation: kernels that have not begun are left out,
   /// and compile() throws that exception.
   std::function<void(int64_t done, int64_t total)> progress = {};
+
+  WantedGradients wanted = {};  ///< backward: the gradients that the later calls compute
 };
 
 /// Compiles the kernels of forward or backward, as many at a time as the machine has processors, and keeps them in the

@@ -31,6 +31,8 @@
 //     int key_warps, column_warps, stages, ctas;
 //     bool aligned;                             every row of every operand begins at a multiple of 16 bytes
 //     bool reduce_grad_query, keys_shared;
+//     bool computes_grad_key, computes_grad_value;   products that only a gradient needs that is not computed are left
+//     out
 #pragma once
 
 #include "common/tile.cuh"
@@ -71,6 +73,8 @@ struct BackwardTiles {
   static constexpr int query_bytes = QueryOrKey::bytes(Config::tile_queries);
   static constexpr int stage_bytes = query_bytes + Value::bytes(Config::tile_queries);
   static constexpr int scores_bytes = Scores::bytes(Config::tile_keys);
+  /// dS, and with it dP and V, serves dQ and dK.
+  static constexpr bool computes_grad_scores = Config::reduce_grad_query || Config::computes_grad_key;
   static constexpr bool scores_shared = weights_shared || Config::reduce_grad_query;
   static constexpr int shared_bytes = key_bytes + value_bytes + Config::stages * stage_bytes +
                                       (scores_shared ? scores_bytes : 0) + (weights_shared ? scores_bytes : 0);
@@ -156,7 +160,7 @@ __device__ void differentiate(int step, const Sums<row_tiles, columns>& scores,
       for (int i = 0; i < 4; ++i) {
         float derivative;
         Config::Activation::value_and_derivative(scores.at[r][column_tile].part[i] * scale, value[i], derivative);
-        gradient[i] = grad_weights.at[r][column_tile].part[i] * derivative;
+        gradient[i] = grad_weights.at[r][column_tile].part[i] * derivative;  // 0 where dS is not computed
         if constexpr (Config::keys_shared) {
           value[i] *= weight_factor;
           gradient[i] *= weight_factor;
@@ -165,8 +169,8 @@ __device__ void differentiate(int step, const Sums<row_tiles, columns>& scores,
           value[i] = gradient[i] = 0.0f;
         }
       }
-      weights.set(r, n, value);
-      grad_scores.set(r, n, gradient);
+      if constexpr (Config::computes_grad_value) weights.set(r, n, value);
+      if constexpr (BackwardTiles<Config>::computes_grad_scores) grad_scores.set(r, n, gradient);
     }
   }
 }
@@ -206,7 +210,7 @@ __device__ void contribute(KeySums& grad_key, ValueSums& grad_value, const WarpT
   Scores scores;
   Scores grad_weights;
   multiply_rows(scores, tiles.key, tiles.query);
-  multiply_rows(grad_weights, tiles.value, tiles.grad_output);
+  if constexpr (Tiles::computes_grad_scores) multiply_rows(grad_weights, tiles.value, tiles.grad_output);
 #pragma unroll
   for (int step = 0; step < Tiles::warp_queries / depth; ++step) {
     Fragments<Element, Tiles::row_tiles, depth> weights;
@@ -214,13 +218,17 @@ __device__ void contribute(KeySums& grad_key, ValueSums& grad_value, const WarpT
     differentiate<Config, edge>(step, scores, grad_weights, weights, grad_scores, scale, weight_factor, kept,
                                 tiles.first_query);
     // Where every column warp has all the scores, one of them stores them.
-    if (Tiles::scores_shared && (Tiles::weights_shared || tiles.column == 0)) {
-      grad_scores.store(tiles.grad_scores.from(0, step * depth));
+    if constexpr (Tiles::scores_shared && Tiles::computes_grad_scores) {
+      if (Tiles::weights_shared || tiles.column == 0) grad_scores.store(tiles.grad_scores.from(0, step * depth));
     }
-    if constexpr (Tiles::weights_shared) {
-      weights.store(tiles.weights.from(0, step * depth));
-    } else {
-      multiply_fragments(grad_value, weights, tiles.grad_output.from(step * depth, tiles.column_v));
+    if constexpr (Config::computes_grad_value) {
+      if constexpr (Tiles::weights_shared) {
+        weights.store(tiles.weights.from(0, step * depth));
+      } else {
+        multiply_fragments(grad_value, weights, tiles.grad_output.from(step * depth, tiles.column_v));
+      }
+    }
+    if constexpr (Config::computes_grad_key && !Tiles::weights_shared) {
       multiply_fragments(grad_key, grad_scores, tiles.query.from(step * depth, tiles.column));
     }
   }
@@ -317,11 +325,13 @@ __device__ void backward_tile(const Arguments& arguments, const Work& work, unsi
       static_cast<const Storage*>(params.key.data) +
           element_offset(params.key, work.keys, work.batch_begin, work.tile * Config::tile_keys, work.head),
       params.key.row_stride, work.keys.count - work.tile * Config::tile_keys);
-  load_rows<Tiles::threads, Config::aligned, Config::tile_keys, Config::head_dim_v>(
-      value_tile,
-      static_cast<const Storage*>(params.value.data) +
-          element_offset(params.value, work.keys, work.batch_begin, work.tile * Config::tile_keys, work.head),
-      params.value.row_stride, work.keys.count - work.tile * Config::tile_keys);
+  if constexpr (Tiles::computes_grad_scores) {
+    load_rows<Tiles::threads, Config::aligned, Config::tile_keys, Config::head_dim_v>(
+        value_tile,
+        static_cast<const Storage*>(params.value.data) +
+            element_offset(params.value, work.keys, work.batch_begin, work.tile * Config::tile_keys, work.head),
+        params.value.row_stride, work.keys.count - work.tile * Config::tile_keys);
+  }
   const int warp_key = warp_index() / Config::column_warps * Tiles::warp_keys;
   const int column_warp = warp_index() % Config::column_warps;
   const int warp_query = Tiles::weights_shared ? column_warp * Tiles::warp_queries : 0;
@@ -373,9 +383,11 @@ __device__ void backward_tile(const Arguments& arguments, const Work& work, unsi
     }
 
     if constexpr (Tiles::scores_shared) __syncthreads();  // every warp's part of P and dS is there
-    if constexpr (Tiles::weights_shared) {
+    if constexpr (Tiles::weights_shared && Config::computes_grad_value) {
       multiply_tiles<Config::tile_queries>(grad_value, weights_tile.from_row(warp_key),
                                            grad_output_tile(stage).from(0, column_v));
+    }
+    if constexpr (Tiles::weights_shared && Config::computes_grad_key) {
       multiply_tiles<Config::tile_queries>(grad_key, grad_scores_tile.from_row(warp_key),
                                            query_tile(stage).from(0, column));
     }
@@ -386,10 +398,14 @@ __device__ void backward_tile(const Arguments& arguments, const Work& work, unsi
   wait_for_copies<0>();
   __syncthreads();  // K and V are read no more, and copied where nothing met them: their places take dK and dV
 
-  store_gradient<Config, Config::head_dim>(grad_key, factor * scale(), key_tile, params.grad_key,
-                                           arguments.grad_key_sum, work, warp_key, column);
-  store_gradient<Config, Config::head_dim_v>(grad_value, factor, value_tile, params.grad_value,
-                                             arguments.grad_value_sum, work, warp_key, column_v);
+  if constexpr (Config::computes_grad_key) {
+    store_gradient<Config, Config::head_dim>(grad_key, factor * scale(), key_tile, params.grad_key,
+                                             arguments.grad_key_sum, work, warp_key, column);
+  }
+  if constexpr (Config::computes_grad_value) {
+    store_gradient<Config, Config::head_dim_v>(grad_value, factor, value_tile, params.grad_value,
+                                               arguments.grad_value_sum, work, warp_key, column_v);
+  }
 }
 
 template <class Config>

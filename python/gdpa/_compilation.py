@@ -32,8 +32,9 @@ class Warmup:
     At the end of the program a compilation that still runs is stopped after the kernels that are in the compiler then.
     """
 
-    def __init__(self, problems: list[tuple[Any, ...]], options: tuple[Any, ...]) -> None:
+    def __init__(self, problems: list[tuple[Any, ...]], options: tuple[Any, ...], wanted: list[tuple[bool, ...]]) -> None:
         self._problems = problems
+        self._wanted = wanted
         self._options = options
         self._numbers = [no_progress() for _ in problems]
         self._kernels: list[CompiledKernel] = []
@@ -78,8 +79,8 @@ class Warmup:
 
     def _run(self) -> None:
         try:
-            for problem, numbers in zip(self._problems, self._numbers, strict=True):
-                self._kernels += compiled(problem, self._options, numbers)
+            for problem, wanted, numbers in zip(self._problems, self._wanted, self._numbers, strict=True):
+                self._kernels += compiled(problem, self._options, numbers, wanted)
         except BaseException as error:
             self._error = error
         finally:
@@ -101,11 +102,16 @@ def no_progress() -> torch.Tensor:
     return torch.zeros(3, dtype=torch.int64)
 
 
-def compiled(problem: tuple[Any, ...], options: tuple[Any, ...], progress: torch.Tensor) -> list[CompiledKernel]:
-    """Compiles the kernels of one call of gdpa::forward, and counts them in `progress`."""
+def compiled(
+    problem: tuple[Any, ...], options: tuple[Any, ...], progress: torch.Tensor, wanted: tuple[bool, ...]
+) -> list[CompiledKernel]:
+    """Compiles the kernels of one call of gdpa::forward, and counts them in `progress`.
+
+    `wanted` says which of the gradients of query, key and value backward is to compute.
+    """
     try:
         with torch.no_grad():
-            lines = compile_kernels(*problem, *options, progress)
+            lines = compile_kernels(*problem, *options, progress, *wanted)
     except RuntimeError as error:
         raise translated(error) from None
     columns = (line.split("\t") for line in lines.splitlines())

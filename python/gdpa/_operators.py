@@ -18,6 +18,12 @@ _activation = _problem.index("activation")
 _per_batch = _problem.index("out_scale_per_batch")
 
 
+def _wanted(flags: tuple[bool, ...]) -> tuple[bool, bool, bool]:
+    """Which gradients an operator is asked for. PyTorch drops trailing arguments that are equal to their defaults."""
+    query, key, value = (*flags, *(True,) * (3 - len(flags)))
+    return query, key, value
+
+
 # Shapes ---------------------------------------------------------------------------------------------------------------
 
 
@@ -36,8 +42,12 @@ def empty_output(query, key, value, cu_seqlens_q, cu_seqlens_k, *rest):  # type:
 
 
 @torch.library.register_fake("gdpa::backward")
-def _(grad_output, query, key, value, *rest):  # type: ignore[no-untyped-def]
-    return tuple(tensor.new_empty(tensor.shape) for tensor in (query, key, value))
+def _(grad_output, *arguments):  # type: ignore[no-untyped-def]
+    wanted = _wanted(arguments[len(_problem) :])
+    return tuple(
+        tensor.new_empty(tensor.shape if is_wanted else (0,))
+        for tensor, is_wanted in zip(arguments[:3], wanted, strict=True)
+    )
 
 
 @torch.library.register_fake("gdpa::flops")
@@ -46,8 +56,13 @@ def _(query, key, value, cu_seqlens_q, cu_seqlens_k, *rest):  # type: ignore[no-
     batch = _batch(query, key, cu_seqlens_q, cu_seqlens_k)
     scores = batch * _mean_length(query, cu_seqlens_q, batch) * _mean_length(key, cu_seqlens_k, batch)
     head_dim, head_dim_v = query.shape[-1], value.shape[-1]
-    is_backward = rest[-1]
-    products = 3 * head_dim + 2 * head_dim_v if is_backward else head_dim + head_dim_v
+    is_backward, *flags = rest[len(_problem) - _tensors_first :]
+    if is_backward:
+        wants_query, wants_key, wants_value = _wanted(tuple(flags))
+        products = (1 + wants_query + wants_key) * head_dim
+        products += ((wants_query or wants_key) + wants_value) * head_dim_v
+    else:
+        products = head_dim + head_dim_v
     return float(2 * query.shape[-2] * scores * products)
 
 
@@ -68,12 +83,13 @@ def _mean_length(operand: Any, offsets: Any, batch: Any) -> Any:
 
 # Gradients ------------------------------------------------------------------------------------------------------------
 
-# Functions, by their text, with the dtypes and devices for which the kernels of backward have been asked for.
-_prefetched: set[tuple[str, torch.dtype, torch.device]] = set()
+# Functions, by their text, with the dtypes, devices and wanted gradients for which the kernels of backward have been
+# asked for.
+_prefetched: set[tuple[str, torch.dtype, torch.device, tuple[bool, ...]]] = set()
 
 
-def _prefetch_backward(problem: tuple[Any, ...]) -> None:
-    """Compiles the kernels of backward in a thread, while those of forward are compiled and run.
+def _prefetch_backward(problem: tuple[Any, ...], wanted: tuple[bool, ...]) -> None:
+    """Compiles the kernels of backward for the wanted gradients in a thread, while those of forward are compiled and run.
 
     Errors are left to backward, which compiles what is missing then.
     """
@@ -82,17 +98,20 @@ def _prefetch_backward(problem: tuple[Any, ...]) -> None:
         return
     if query.is_cuda and torch.cuda.is_current_stream_capturing():
         return
-    _prefetched.add((problem[_activation], query.dtype, query.device))
+    _prefetched.add((problem[_activation], query.dtype, query.device, wanted))
     if query.is_cuda:
-        Warmup([problem], ("backward", "", "these"))
+        Warmup([problem], ("backward", "", "these"), [wanted])
 
 
 class _Forward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, keyset: Any, *problem: Any) -> torch.Tensor:
         query = problem[0]
-        if isinstance(query, torch.Tensor) and (problem[_activation], query.dtype, query.device) not in _prefetched:
-            _prefetch_backward(problem)
+        if isinstance(query, torch.Tensor):
+            wanted = tuple(ctx.needs_input_grad[1:4])
+            # In forward mode no input needs a gradient.
+            if any(wanted) and (problem[_activation], query.dtype, query.device, wanted) not in _prefetched:
+                _prefetch_backward(problem, wanted)
         output = _below_autograd(forward, keyset, problem)  # first: it refuses in words what cannot be saved
         ctx.save_for_backward(*problem[:_tensors_first], problem[_per_batch])
         ctx.options = problem[_tensors_first:_per_batch], problem[_per_batch + 1 :]
@@ -102,8 +121,10 @@ class _Forward(torch.autograd.Function):
     def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         *tensors, per_batch = ctx.saved_tensors
         before, after = ctx.options
-        gradients = backward(grad_output, *tensors, *before, per_batch, *after)
-        return (None, *gradients) + (None,) * (len(_problem) - len(gradients))
+        wanted = ctx.needs_input_grad[1:4]
+        computed = backward(grad_output, *tensors, *before, per_batch, *after, *wanted)
+        gradients = (gradient if is_wanted else None for gradient, is_wanted in zip(computed, wanted, strict=True))
+        return (None, *gradients) + (None,) * (len(_problem) - len(computed))
 
 
 class _Backward(torch.autograd.Function):
@@ -198,5 +219,5 @@ def _(*problem: Any, out_val: Any = None, **kwargs: Any) -> int:
 
 
 @register_flop_formula(torch.ops.gdpa.backward, get_raw=True)
-def _(grad_output: Any, *problem: Any, out_val: Any = None, **kwargs: Any) -> int:
-    return int(flops(*problem, True))
+def _(grad_output: Any, *arguments: Any, out_val: Any = None, **kwargs: Any) -> int:
+    return int(flops(*arguments[: len(_problem)], True, *arguments[len(_problem) :]))

@@ -16,11 +16,14 @@ class _Record(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.problems: list[tuple[Any, ...]] = []
+        self.wanted: list[tuple[bool, ...]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is not forward:
             return func(*args, **(kwargs or {}))
         self.problems.append(args)
+        required = tuple(tensor.requires_grad for tensor in args[:3])
+        self.wanted.append(required if any(required) else (True, True, True))
         return empty_output(*args).zero_()
 
 
@@ -61,7 +64,8 @@ def warmup(
             number of heads. Everything else must be the same: dtype, head_dim, the ratio of query heads to key heads,
             the layout (packed, padded or shared operands), activation and params, scale, window_size or mask, the kind
             of out_scale, accuracy, deterministic, and whether rows begin at multiples of 16 bytes.
-        backward: compile the kernels of the gradients too.
+        backward: compile the kernels of the gradients too: of those of query, key and value that require a gradient, or
+            of all three where none does.
         architecture: "sm_90a", "sm_80": fill the cache for a GPU that is not in this machine. The tensors may then be
             on the CPU. Without an architecture there is nothing to compile for tensors on the CPU.
         lengths: "any" compiles the kernels for all lengths. "these" compiles only those that the call itself needs,
@@ -92,5 +96,6 @@ def warmup(
         function(*arguments, **keywords)
     options = "both" if backward else "forward", architecture, lengths
     if background:
-        return Warmup(record.problems, options)
-    return [kernel for problem in record.problems for kernel in compiled(problem, options, no_progress())]
+        return Warmup(record.problems, options, record.wanted)
+    calls = zip(record.problems, record.wanted, strict=True)
+    return [kernel for problem, wanted in calls for kernel in compiled(problem, options, no_progress(), wanted)]

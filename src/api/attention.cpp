@@ -38,8 +38,8 @@ void backward(const Attention& attention, const TensorView& grad_output, const M
   run(attention, api::check_backward(attention, {grad_output, grad_query, grad_key, grad_value}));
 }
 
-int64_t workspace_bytes(const Attention& attention, Direction direction) {
-  return workspace_bytes(attention, api::check_plan(attention, direction));
+int64_t workspace_bytes(const Attention& attention, Direction direction, const WantedGradients& wanted) {
+  return workspace_bytes(attention, api::check_plan(attention, direction, false, wanted));
 }
 
 int64_t workspace_bytes(const Attention& attention, const TensorView& grad_output, const MutableTensorView& grad_query,
@@ -49,7 +49,7 @@ int64_t workspace_bytes(const Attention& attention, const TensorView& grad_outpu
 
 std::vector<CompiledKernel> compile(const Attention& attention, Direction direction, const CompileOptions& options) {
   const bool is_for_device = options.architecture.empty();
-  const api::CheckedCall call = api::check_plan(attention, direction, !is_for_device);
+  const api::CheckedCall call = api::check_plan(attention, direction, !is_for_device, options.wanted);
   if (!is_on_gpu(call) && is_for_device) return {};
   return cuda::compile(call.problem, call.params, attention.activation.function(), options);
 }
@@ -59,14 +59,15 @@ std::future<std::vector<CompiledKernel>> compile_async(const Attention& attentio
   return std::async(std::launch::async, [=] { return compile(attention, direction, options); });
 }
 
-double flops(const Attention& attention, Direction direction) {
-  const api::CheckedCall call = api::check_plan(attention, direction);
+double flops(const Attention& attention, Direction direction, const WantedGradients& wanted) {
+  const api::CheckedCall call = api::check_plan(attention, direction, false, wanted);
   return is_on_gpu(call) ? plan::flops_of_mean_lengths(call.problem, call.params)
                          : plan::flops_of(call.problem, call.params);
 }
 
-Plan explain(const Attention& attention, Direction direction, const std::string& architecture) {
-  const api::CheckedCall call = api::check_plan(attention, direction, !architecture.empty());
+Plan explain(const Attention& attention, Direction direction, const std::string& architecture,
+             const WantedGradients& wanted) {
+  const api::CheckedCall call = api::check_plan(attention, direction, !architecture.empty(), wanted);
   if (is_on_gpu(call) || !architecture.empty()) {
     return cuda::explain(call.problem, call.params, attention.activation.function(), architecture);
   }

@@ -444,10 +444,22 @@ class Inputs {
   std::size_t count_ = 0;
 };
 
+bool is_wanted(const MutableTensorView& gradient) { return gradient.data != nullptr || gradient.rank != 0; }
+
+void want(Problem& problem, const WantedGradients& wanted) {
+  if (!wanted.any()) {
+    refuse(ErrorKind::value, "backward", "at least one gradient that is wanted", "none",
+           "pass a tensor for grad_query, grad_key or grad_value");
+  }
+  problem.wanted = wanted;
+}
+
 }  // namespace
 
-CheckedCall check_plan(const Attention& attention, Direction direction, bool for_gpu) {
-  return check_inputs(attention, direction, false, for_gpu);
+CheckedCall check_plan(const Attention& attention, Direction direction, bool for_gpu, const WantedGradients& wanted) {
+  CheckedCall call = check_inputs(attention, direction, false, for_gpu);
+  if (direction == Direction::backward) want(call.problem, wanted);
+  return call;
 }
 
 CheckedCall check_forward(const Attention& attention, const MutableTensorView& output) {
@@ -464,6 +476,7 @@ CheckedCall check_forward(const Attention& attention, const MutableTensorView& o
 CheckedCall check_backward(const Attention& attention, const Gradients& gradients) {
   CheckedCall call = check_inputs(attention, Direction::backward, true, false);
   const Problem& problem = call.problem;
+  want(call.problem, {is_wanted(gradients.query), is_wanted(gradients.key), is_wanted(gradients.value)});
   const Common common{problem.dtype, problem.device, true};
   check_operand("grad_output", gradients.output, common);
   check_output_shape("grad_output", gradients.output, problem, attention);
@@ -485,6 +498,7 @@ CheckedCall check_backward(const Attention& attention, const Gradients& gradient
   std::array<Bytes, 3> bytes;
   for (std::size_t i = 0; i < all.size(); ++i) {
     const Written& written = all[i];
+    if (!is_wanted(written.gradient)) continue;
     check_gradient(written.who, written.gradient, written.input, common);
     bytes[i] = Bytes::of(written.gradient);
     inputs.check_without(written.who, bytes[i]);

@@ -13,7 +13,7 @@ struct CheckedCall {
   Params params;
 };
 
-/// The gradients that backward writes, and the one that it reads.
+/// The gradients that backward writes, and the one that it reads. An empty view is a gradient that is not wanted.
 struct Gradients {
   const TensorView& output;
   const MutableTensorView& query;
@@ -26,6 +26,7 @@ CheckedCall check_backward(const Attention& attention, const Gradients& gradient
 
 /// For planning alone: operands may have null data, and there are no outputs. `for_gpu`: they must fit a GPU, wherever
 /// they are described to be.
-CheckedCall check_plan(const Attention& attention, Direction direction, bool for_gpu = false);
+CheckedCall check_plan(const Attention& attention, Direction direction, bool for_gpu = false,
+                       const WantedGradients& wanted = {});
 
 }  // namespace gdpa::api

@@ -36,7 +36,7 @@ void run_units(const Problem& problem, const Params& params, const Evaluator& ev
   if (schedule.partial_elements > 0) {
     partial_sums = allocate_aligned(schedule.partial_elements * static_cast<int64_t>(sizeof(double)));
   }
-  const Call<T> call{params, evaluator, schedule, static_cast<double*>(partial_sums.get())};
+  const Call<T> call{params, evaluator, schedule, problem.wanted, static_cast<double*>(partial_sums.get())};
   const bool forward = problem.direction == Direction::forward;
   for_each_unit(schedule.threads, static_cast<int64_t>(schedule.units.size()), [&](int64_t i) {
     const plan::CpuUnit& unit = schedule.units[static_cast<std::size_t>(i)];
@@ -54,8 +54,9 @@ void run(const Problem& problem, const Params& params, const activation::Functio
   ReusedSchedule reused;
   plan::CpuSchedule& schedule = *reused;
   plan::schedule_for_cpu(problem, params, processor, schedule);
-  const Evaluator evaluator(problem.direction == Direction::forward ? function.value()
-                                                                    : function.value_and_derivative());
+  const bool needs_derivative =
+      problem.direction == Direction::backward && (problem.wanted.query || problem.wanted.key);
+  const Evaluator evaluator(needs_derivative ? function.value_and_derivative() : function.value());
   switch (problem.dtype) {
     case DType::float32:
       return run_units<float>(problem, params, evaluator, schedule);

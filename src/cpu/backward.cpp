@@ -1,6 +1,7 @@
 // The backward unit: a tile of keys and values and the sums of dK and dV stay in the cache while tiles of queries pass
 // by. For each tile of scores, recomputed: S = Q K^T, P and f'(S), dP = dO V^T, dS = dP f'(S), and then
-// dV += P^T dO, dK += dS^T Q, dQ += dS K. What a unit adds to and when it stores is its only other question.
+// dV += P^T dO, dK += dS^T Q, dQ += dS K. Products that no wanted gradient needs are left out. What a unit adds to and
+// when it stores is its only other question.
 #include "cpu/call.h"
 #include "cpu/workspace.h"
 
@@ -35,6 +36,9 @@ class Backward {
   void run() {
     key_range_ = unit_.keys;
     query_range_ = unit_.queries;
+    wants_key_ = unit_.grad_key_value && call_.wanted.key;
+    wants_value_ = unit_.grad_key_value && call_.wanted.value;
+    wants_grad_scores_ = unit_.grad_query || wants_key_;
     keeps_keys_ = unit_.sums_over_batch && unit_.grad_key_value;
     keeps_query_ = unit_.query_sum >= 0 || (unit_.sums_over_batch && unit_.grad_query);
     if (keeps_keys_) {
@@ -104,8 +108,10 @@ class Backward {
     const T* key = rows_of<const T>(params_.key, params_.keys, b_, keys.begin, unit_.key_head);
     const T* value = rows_of<const T>(params_.value, params_.keys, b_, keys.begin, unit_.key_head);
     pack_tile_transposed<T>(key, params_.key.row_stride, keys.size(), params_.head_dim, keys_transposed_, tiles_.keys);
-    pack_tile_transposed<T>(value, params_.value.row_stride, keys.size(), params_.head_dim_v, values_transposed_,
-                            tiles_.keys);
+    if (wants_grad_scores_) {
+      pack_tile_transposed<T>(value, params_.value.row_stride, keys.size(), params_.head_dim_v, values_transposed_,
+                              tiles_.keys);
+    }
     // These rows serve dQ = scale dS K alone.
     if (unit_.grad_query) {
       pack_tile<T>(key, params_.key.row_stride, keys.size(), params_.head_dim, static_cast<Compute>(params_.scale),
@@ -130,13 +136,17 @@ class Backward {
     const int64_t rows = queries.size();
     const int64_t head_dim = params_.head_dim;
     const int64_t head_dim_v = params_.head_dim_v;
-    if (unit_.grad_key_value) {
+    if (wants_value_) {
       multiply_transposed<Compute>({scores_, columns.count}, {grad_output_, call_.width_v},
                                    {grad_values_ + columns.begin * call_.width_v, call_.width_v}, columns.count,
                                    head_dim_v, rows, Sum::add);
+    }
+    if (wants_key_) {
       multiply_transposed<Compute>({grad_scores_, columns.count}, {query_, call_.width_q},
                                    {grad_keys_ + columns.begin * call_.width_q, call_.width_q}, columns.count, head_dim,
                                    rows, Sum::add);
+    }
+    if (unit_.grad_key_value) {
       key_terms_ += rows;
       if (key_terms_ >= terms_of_sum) add_to_key_totals();
     }
@@ -147,18 +157,26 @@ class Backward {
     }
   }
 
-  /// Leaves P in scores_ and dS (without scale) in grad_scores_, zeros where the mask keeps nothing.
+  /// Leaves P in scores_ and dS (without scale) in grad_scores_, zeros where the mask keeps nothing. Where neither dQ
+  /// nor dK is wanted, dS is not computed.
   void compute_grad_scores(Range queries, Range keys, Columns columns) {
     const int64_t rows = queries.size();
     const int64_t count = rows * columns.count;
     multiply<Compute>({query_, call_.width_q}, {keys_transposed_ + columns.begin, tiles_.keys},
                       {scores_, columns.count}, rows, columns.count, params_.head_dim, Sum::overwrite);
+    if (!wants_grad_scores_) {
+      call_.evaluator.evaluate(scores_, count, scores_, call_.wants_grad_scores() ? derivatives_ : nullptr);
+      clear_masked(params_.mask, queries, keys, columns, length_q_, length_k_, scores_);
+      round_through<T>(scores_, count);
+      return;
+    }
     multiply<Compute>({grad_output_, call_.width_v}, {values_transposed_ + columns.begin, tiles_.keys},
                       {grad_scores_, columns.count}, rows, columns.count, params_.head_dim_v, Sum::overwrite);
     call_.evaluator.evaluate(scores_, count, scores_, derivatives_);
     for (int64_t i = 0; i < count; ++i) grad_scores_[i] *= derivatives_[i];
-    clear_masked(params_.mask, queries, keys, columns, length_q_, length_k_, scores_);
     clear_masked(params_.mask, queries, keys, columns, length_q_, length_k_, grad_scores_);
+    if (!wants_value_) return;
+    clear_masked(params_.mask, queries, keys, columns, length_q_, length_k_, scores_);
     round_through<T>(scores_, count);
   }
 
@@ -234,12 +252,16 @@ class Backward {
   }
 
   void store_grad_keys(Range keys) {
-    store_rows<T>(grad_keys_, call_.width_q, keys.size(), params_.head_dim, Compute{1},
-                  rows_of<T>(params_.grad_key, params_.keys, b_, keys.begin, unit_.key_head),
-                  params_.grad_key.row_stride);
-    store_rows<T>(grad_values_, call_.width_v, keys.size(), params_.head_dim_v, Compute{1},
-                  rows_of<T>(params_.grad_value, params_.keys, b_, keys.begin, unit_.key_head),
-                  params_.grad_value.row_stride);
+    if (wants_key_) {
+      store_rows<T>(grad_keys_, call_.width_q, keys.size(), params_.head_dim, Compute{1},
+                    rows_of<T>(params_.grad_key, params_.keys, b_, keys.begin, unit_.key_head),
+                    params_.grad_key.row_stride);
+    }
+    if (wants_value_) {
+      store_rows<T>(grad_values_, call_.width_v, keys.size(), params_.head_dim_v, Compute{1},
+                    rows_of<T>(params_.grad_value, params_.keys, b_, keys.begin, unit_.key_head),
+                    params_.grad_value.row_stride);
+    }
   }
 
   /// Sums that live as long as the unit: its partial sums, and rows of a shared operand that it alone owns.
@@ -276,11 +298,14 @@ class Backward {
   const plan::CpuUnit& unit_;
   Range key_range_;  // of the unit, or the part of it that is being summed over the batch
   Range query_range_;
-  int64_t key_terms_ = 0;        // queries in the sums of dK and dV that are not in the totals
-  bool has_key_totals_ = false;  // of this tile of keys
-  int64_t query_terms_ = 0;      // keys in the sums of dQ that are not in the partial sums yet
-  bool keeps_query_ = false;     // dQ is summed over the unit rather than over one block of queries
-  bool keeps_keys_ = false;      // dK and dV are summed over the unit rather than over one tile of keys
+  int64_t key_terms_ = 0;           // queries in the sums of dK and dV that are not in the totals
+  bool has_key_totals_ = false;     // of this tile of keys
+  int64_t query_terms_ = 0;         // keys in the sums of dQ that are not in the partial sums yet
+  bool wants_key_ = false;          // the unit computes dK
+  bool wants_value_ = false;        // the unit computes dV
+  bool wants_grad_scores_ = false;  // dQ or dK needs dS
+  bool keeps_query_ = false;        // dQ is summed over the unit rather than over one block of queries
+  bool keeps_keys_ = false;         // dK and dV are summed over the unit rather than over one tile of keys
   int64_t b_ = 0;
   int64_t length_q_ = 0;
   int64_t length_k_ = 0;
@@ -335,12 +360,16 @@ void reduce(const Call<T>& call, const plan::CpuReduction& reduction) {
                    params.grad_query.row_stride);
     return;
   }
-  reduce_rows<T>(sums, reduction, params.head_dim, call.width_q,
-                 rows_of<T>(params.grad_key, params.keys, reduction.batch, row, reduction.head),
-                 params.grad_key.row_stride);
-  reduce_rows<T>(sums + reduction.length * call.width_q, reduction, params.head_dim_v, call.width_v,
-                 rows_of<T>(params.grad_value, params.keys, reduction.batch, row, reduction.head),
-                 params.grad_value.row_stride);
+  if (call.wanted.key) {
+    reduce_rows<T>(sums, reduction, params.head_dim, call.width_q,
+                   rows_of<T>(params.grad_key, params.keys, reduction.batch, row, reduction.head),
+                   params.grad_key.row_stride);
+  }
+  if (call.wanted.value) {
+    reduce_rows<T>(sums + reduction.length * call.width_q, reduction, params.head_dim_v, call.width_v,
+                   rows_of<T>(params.grad_value, params.keys, reduction.batch, row, reduction.head),
+                   params.grad_value.row_stride);
+  }
 }
 
 #define GDPA_INSTANTIATE(T)                                          \

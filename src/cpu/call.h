@@ -20,7 +20,11 @@ struct Call {
   const Params& params;
   const Evaluator& evaluator;
   const plan::CpuSchedule& schedule;
+  WantedGradients wanted;
   double* partial_sums;  ///< schedule.partial_elements of them: many terms of one sign would drown the next in float
+
+  /// Backward: whether some wanted gradient needs dS, so that the evaluator computes f' too.
+  bool wants_grad_scores() const { return wanted.query || wanted.key; }
 
   int64_t width_q = plan::round_up(params.head_dim, plan::cpu_vector);  ///< stride of packed rows of Q and K
   int64_t width_v = plan::round_up(params.head_dim_v, plan::cpu_vector);

@@ -39,9 +39,9 @@ void clear_unused_rows(const Problem& problem, const Params& params) {
     clear(params.output, queries, problem.heads_q, problem.head_dim_v, element_bytes);
     return;
   }
-  clear(params.grad_query, queries, problem.heads_q, problem.head_dim, element_bytes);
-  clear(params.grad_key, keys, problem.heads_k, problem.head_dim, element_bytes);
-  clear(params.grad_value, keys, problem.heads_k, problem.head_dim_v, element_bytes);
+  if (problem.wanted.query) clear(params.grad_query, queries, problem.heads_q, problem.head_dim, element_bytes);
+  if (problem.wanted.key) clear(params.grad_key, keys, problem.heads_k, problem.head_dim, element_bytes);
+  if (problem.wanted.value) clear(params.grad_value, keys, problem.heads_k, problem.head_dim_v, element_bytes);
 }
 
 }  // namespace gdpa::cpu

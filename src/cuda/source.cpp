@@ -123,14 +123,14 @@ std::string config_of(const KernelSpec& kernel, const activation::Function& func
   number("tile_queries", kernel.tile_queries);
   number("tile_keys", kernel.tile_keys);
   number("stages", kernel.stages);
-  const auto gradients = [&] {
-    flag("computes_grad_query", kernel.wants_grad_query);
+  const auto key_gradients = [&] {
     flag("computes_grad_key", kernel.wants_grad_key);
     flag("computes_grad_value", kernel.wants_grad_value);
   };
   if (kernel.family == KernelFamily::hopper) {
     if (!is_forward) {
-      gradients();
+      flag("computes_grad_query", kernel.wants_grad_query);
+      key_gradients();
       flag("keys_shared", kernel.keys_shared);
       flag("sums_begun", kernel.sums_begun);
       flag("ordered", kernel.ordered);
@@ -148,7 +148,7 @@ std::string config_of(const KernelSpec& kernel, const activation::Function& func
     number("key_warps", kernel.warps);
     number("column_warps", kernel.column_warps);
     flag("reduce_grad_query", kernel.reduce_grad_query);
-    gradients();
+    key_gradients();
     flag("keys_shared", kernel.keys_shared);
   } else {
     number("warps", kernel.warps);
@@ -187,6 +187,9 @@ std::string describe(const KernelSpec& kernel) {
                                  type_of(kernel.element), kernel.head_dim);
   if (kernel.kind == KernelKind::reduce) return text;
   if (kernel.pass == hopper::BackwardPass::again) text += " again";
+  if (!kernel.wants_grad_query) text += " without dQ";
+  if (!kernel.wants_grad_key) text += " without dK";
+  if (!kernel.wants_grad_value) text += " without dV";
   if (has_random_delays(kernel)) text += " delayed";
   return text + fmt::format(" d_v={} tile {}x{}, {} warps, {} stages", kernel.head_dim_v, kernel.tile_queries,
                             kernel.tile_keys, kernel.warps * kernel.column_warps, kernel.stages);

@@ -15,18 +15,6 @@ namespace gdpa {
 /// The form in which one side of the problem comes; see Attention.
 enum class Form { jagged, dense, shared };
 
-/// Which gradients a backward call computes. A gradient that is not wanted has no output tensor, and the products that
-/// only it needs are skipped.
-struct WantedGradients {
-  bool query = true;
-  bool key = true;
-  bool value = true;
-
-  bool all() const { return query && key && value; }
-  bool any() const { return query || key || value; }
-  bool operator==(const WantedGradients&) const = default;
-};
-
 struct Problem {
   Direction direction = Direction::forward;
   Device device;

@@ -31,13 +31,16 @@ struct Sizes {
   int64_t key_row() const { return width_q + width_v; }
 };
 
+bool wants_keys(const Problem& problem) { return problem.wanted.key || problem.wanted.value; }
+
 Sizes sizes_of(const Problem& problem) {
   Sizes sizes;
   sizes.group = problem.heads_q / std::max<int64_t>(problem.heads_k, 1);
   sizes.width_q = round_up(problem.head_dim, cpu_vector);
   sizes.width_v = round_up(problem.head_dim_v, cpu_vector);
-  sizes.shared_queries = problem.shares_queries();
-  sizes.shared_keys = problem.shares_keys();
+  // Only a gradient that is wanted is summed over the batch.
+  sizes.shared_queries = problem.shares_queries() && problem.wanted.query;
+  sizes.shared_keys = problem.shares_keys() && wants_keys(problem);
   return sizes;
 }
 
@@ -163,7 +166,9 @@ class Cutter {
 
     void end() {
       if (unit_.batch.empty()) return;
-      unit_.grad_query = unit_.grad_key_value = cutter_.problem_.direction == Direction::backward;
+      const bool is_backward = cutter_.problem_.direction == Direction::backward;
+      unit_.grad_query = is_backward && cutter_.problem_.wanted.query;
+      unit_.grad_key_value = is_backward && wants_keys(cutter_.problem_);
       cutter_.add_for_all_heads(unit_, cutter_.sizes_.group);
       unit_ = CpuUnit{};
     }
@@ -227,6 +232,10 @@ class Cutter {
       schedule_.units.push_back(unit);
       return;
     }
+    if (!wants_keys(problem_)) {
+      add_query_units(b, key_head, cost);  // nothing is computed twice
+      return;
+    }
     const int64_t sum_elements = length_k(b) * sizes_.key_row();
     const int64_t free = partial_limit() - schedule_.partial_elements;
     if (head_pieces * row_pieces * sum_elements > free) {
@@ -258,8 +267,8 @@ class Cutter {
     unit.batch = {b, b + 1};
     unit.key_head = key_head;
     unit.heads = group_of(key_head);
-    unit.grad_query = true;
-    unit.grad_key_value = true;
+    unit.grad_query = problem_.wanted.query;
+    unit.grad_key_value = wants_keys(problem_);
     unit.cost = cost;
     return unit;
   }
@@ -269,13 +278,14 @@ class Cutter {
   }
 
   void cut_separately(int64_t b, int64_t key_head, double cost) {
+    schedule_.cut = CpuCut::separate;
     add_key_units(b, key_head, cost * 4 / 5);
     add_query_units(b, key_head, cost * 3 / 5);
   }
 
   /// Units that own dK and dV of some keys of one batch entry.
   void add_key_units(int64_t b, int64_t key_head, double cost) {
-    schedule_.cut = CpuCut::separate;
+    if (!wants_keys(problem_)) return;
     const int64_t tile_count = divide_up(length_k(b), schedule_.tiles.keys);
     const int64_t pieces = clamp(pieces_for(cost), 1, std::max<int64_t>(tile_count, 1));
     const int64_t keys = std::max<int64_t>(1, divide_up(tile_count, pieces)) * schedule_.tiles.keys;
@@ -289,7 +299,7 @@ class Cutter {
 
   /// Units that own dQ of some queries of one batch entry.
   void add_query_units(int64_t b, int64_t key_head, double cost) {
-    schedule_.cut = CpuCut::separate;
+    if (!problem_.wanted.query) return;
     const int64_t length = length_q(b);
     const int64_t pieces = clamp(pieces_for(cost), 1, std::max<int64_t>(1, length / smallest_piece));
     const int64_t rows = std::max<int64_t>(1, divide_up(length, pieces));

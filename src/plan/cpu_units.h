@@ -61,7 +61,7 @@ struct CpuUnit {
   Range queries = all_rows;
   Range keys = all_rows;
   bool grad_query = false;       ///< backward: computes dQ
-  bool grad_key_value = false;   ///< backward: computes dK and dV
+  bool grad_key_value = false;   ///< backward: computes dK and dV, those that are wanted
   bool sums_over_batch = false;  ///< backward: alone owns its rows of the operand that the batch shares
   int64_t query_sum = -1;  ///< where in the partial sums dQ is summed over the unit; -1: the unit alone owns these rows
   int64_t key_sum = -1;    ///< the same for dK, then dV

@@ -81,30 +81,40 @@ class Planner {
   GpuPlan backward() {
     const bool keys_shared = problem_.shares_keys(), queries_shared = problem_.shares_queries();
     // Additions of many batch entries to the few rows of a shared query would wait for each other.
-    const bool own_query_kernel = problem_.deterministic || queries_shared;
-    plan_.deterministic = own_query_kernel;
+    const WantedGradients& wanted = problem_.wanted;
+    const bool wants_keys = wanted.key || wanted.value;
+    const bool own_query_kernel = wanted.query && (problem_.deterministic || queries_shared || !wants_keys);
+    const bool adds_to_query = wanted.query && !own_query_kernel;
+    plan_.deterministic = !adds_to_query;
     plan_.reason = own_query_kernel ? "dQ has a kernel of its own, which sums in one order"
-                                    : "one CTA owns a tile of keys and adds to sums of dQ";
+                   : adds_to_query  ? "one CTA owns a tile of keys and adds to sums of dQ"
+                                    : "one CTA owns a tile of keys, and dQ is not wanted";
 
     KernelSpec kernel = base_;
     kernel.kind = KernelKind::backward;
-    kernel.reduce_grad_query = !own_query_kernel;
+    kernel.reduce_grad_query = adds_to_query;
     kernel.keys_shared = keys_shared;
     const std::string obstacle = why_not_hopper(problem_, gpu_, kernel, tensor_maps_);
     if (obstacle.empty()) return hopper_backward(kernel);
     plan_.reason += "; not the Hopper kernel: " + obstacle;
+    kernel.wants_grad_key = wanted.key;
+    kernel.wants_grad_value = wanted.value;
     choose_tiles(kernel, gpu_, function_);
     KernelSpec query_kernel = base_;
     query_kernel.kind = KernelKind::backward_query;
     query_kernel.queries_shared = queries_shared;
     choose_tiles(query_kernel, gpu_, function_);
-    if (keys_shared) plan_.parts = parts_for(keys_, problem_.heads_k, kernel.tile_keys, gpu_, kernel.ctas);
-    if (queries_shared) {
+    if (keys_shared && wants_keys)
+      plan_.parts = parts_for(keys_, problem_.heads_k, kernel.tile_keys, gpu_, kernel.ctas);
+    const bool sums_queries = own_query_kernel && queries_shared;
+    if (sums_queries) {
       plan_.parts = parts_for(queries_, problem_.heads_q, query_kernel.tile_queries, gpu_, query_kernel.ctas);
     }
 
-    lay_out_workspace(kernel.reduce_grad_query, queries_shared, keys_shared);
-    plan_.steps.push_back({kernel, problem_.heads_k * keys_.most_tiles(kernel.tile_keys, plan_.parts)});
+    lay_out_workspace(adds_to_query, sums_queries, keys_shared);
+    if (wants_keys) {
+      plan_.steps.push_back({kernel, problem_.heads_k * keys_.most_tiles(kernel.tile_keys, plan_.parts)});
+    }
     if (own_query_kernel) {
       plan_.steps.push_back(
           {query_kernel, problem_.heads_q * queries_.most_tiles(query_kernel.tile_queries, plan_.parts)});

@@ -68,8 +68,8 @@ struct KernelSpec {
   bool sums_begun = false;  ///< hopper: by the first tile of keys, and ended by the last one; else cleared and rounded
   bool ordered = false;     ///< hopper: CTAs add to sums of dQ in one order
   hopper::BackwardPass pass = hopper::BackwardPass::only;  ///< hopper: of backward and its schedule
-  bool wants_grad_query = true;  ///< backward, wide_backward and Hopper's key_schedule: whether dQ is computed
-  bool wants_grad_key = true;    ///< the same for dK
+  bool wants_grad_query = true;  ///< Hopper's backward, wide_backward and key_schedule: whether dQ is computed
+  bool wants_grad_key = true;    ///< the same for dK, and of the portable backward
   bool wants_grad_value = true;  ///< the same for dV
   bool scales_scores = true;     ///< forward: else the output is multiplied, by GpuPlan::output_factor
 

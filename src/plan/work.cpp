@@ -11,7 +11,10 @@ namespace {
 
 double flops_of_scores(const Problem& problem, double kept) {
   const double forward = 2.0 * static_cast<double>(problem.head_dim + problem.head_dim_v);
-  const double backward = 2.0 * static_cast<double>(3 * problem.head_dim + 2 * problem.head_dim_v);
+  const WantedGradients& wanted = problem.wanted;
+  const int products = 1 + wanted.query + wanted.key;                          // S, dQ and dK
+  const int products_v = (wanted.query || wanted.key ? 1 : 0) + wanted.value;  // dP and dV
+  const double backward = 2.0 * static_cast<double>(products * problem.head_dim + products_v * problem.head_dim_v);
   return static_cast<double>(problem.heads_q) * kept * (problem.direction == Direction::forward ? forward : backward);
 }
 
@@ -50,11 +53,15 @@ double traffic_of(const Problem& problem, const Params& params) {
   const auto head_dim = static_cast<double>(problem.head_dim);
   const auto head_dim_v = static_cast<double>(problem.head_dim_v);
   const double query = static_cast<double>(problem.rows_q) * heads_q * head_dim;
-  const double key_value =
-      static_cast<double>(problem.rows_k) * static_cast<double>(problem.heads_k) * (head_dim + head_dim_v);
+  const double key_rows = static_cast<double>(problem.rows_k) * static_cast<double>(problem.heads_k);
+  const double key = key_rows * head_dim, value = key_rows * head_dim_v;
   const double output = rows_of_output * heads_q * head_dim_v;
-  const double inputs = query + key_value;
-  const double elements = problem.direction == Direction::forward ? inputs + output : 2 * inputs + output;
+  double elements = query + key + value + output;
+  if (problem.direction == Direction::backward) {
+    if (problem.wanted.query) elements += query;
+    if (problem.wanted.key) elements += key;
+    if (problem.wanted.value) elements += value;
+  }
   return elements * static_cast<double>(size_in_bytes(problem.dtype));
 }
 

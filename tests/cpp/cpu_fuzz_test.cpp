@@ -20,7 +20,7 @@ std::uint64_t problem_count() {
   return asked != nullptr ? std::strtoull(asked, nullptr, 10) : 2000;
 }
 
-/// `run(problem, grad_output, results)` computes all four results.
+/// `run(problem, grad_output, results)` computes the output and the wanted gradients.
 template <class Run>
 void check(std::uint64_t seed, const Given& given, const Run& run) {
   RandomProblem problem(seed, given);
@@ -33,8 +33,9 @@ void check(std::uint64_t seed, const Given& given, const Run& run) {
 
 void run_call(RandomProblem& problem, Strided& grad_output, Results& results) {
   forward(problem.attention(), results.output.mutable_view());
-  backward(problem.attention(), grad_output.view(), results.grad_query.mutable_view(), results.grad_key.mutable_view(),
-           results.grad_value.mutable_view());
+  const WantedGradients& wanted = problem.wanted();
+  backward(problem.attention(), grad_output.view(), gradient_view(wanted.query, results.grad_query),
+           gradient_view(wanted.key, results.grad_key), gradient_view(wanted.value, results.grad_value));
 }
 
 TEST(CpuFuzz, random_problems_agree_with_the_definition) {
@@ -65,9 +66,10 @@ TEST(CpuFuzz, every_cut_of_the_work_agrees_with_the_definition) {
       const activation::Function& function = attention.activation.function();
       const api::CheckedCall forward = api::check_forward(attention, results.output.mutable_view());
       cpu::run(forward.problem, forward.params, function, processor);
-      const api::CheckedCall backward =
-          api::check_backward(attention, {grad_output.view(), results.grad_query.mutable_view(),
-                                          results.grad_key.mutable_view(), results.grad_value.mutable_view()});
+      const WantedGradients& wanted = problem.wanted();
+      const api::CheckedCall backward = api::check_backward(
+          attention, {grad_output.view(), gradient_view(wanted.query, results.grad_query),
+                      gradient_view(wanted.key, results.grad_key), gradient_view(wanted.value, results.grad_value)});
       cpu::run(backward.problem, backward.params, function, processor);
       plan::CpuSchedule schedule;
       plan::schedule_for_cpu(backward.problem, backward.params, processor, schedule);

@@ -55,6 +55,11 @@ struct Results {
   Strided output, grad_query, grad_key, grad_value;
 };
 
+/// The view of a gradient that backward gets: an empty one where it is not wanted.
+inline MutableTensorView gradient_view(bool is_wanted, Strided& gradient) {
+  return is_wanted ? gradient.mutable_view() : MutableTensorView{};
+}
+
 /// One result beside what it should be, exactly and in its own type.
 class Judge {
  public:
@@ -103,7 +108,8 @@ class Judge {
   double bound_;
 };
 
-/// All four results keep the promise. The computation in the same type rounds P, and for tf32 the operands too.
+/// The output and the wanted gradients keep the promise; the other gradients are never written. The computation in the
+/// same type rounds P, and for tf32 the operands too.
 inline void expect_promise(RandomProblem& problem, Strided& grad_output, Results& results,
                            Products products = Products::of_type) {
   Reference reference = problem.reference();
@@ -125,9 +131,19 @@ inline void expect_promise(RandomProblem& problem, Strided& grad_output, Results
   }
   const Judge judge(dtype, products);
   judge.expect_near(results.output, output, rounded_output, problem.output_rows_of_sequences(), "O");
-  judge.expect_near(results.grad_query, exact.query, same_type.query, problem.query_rows_of_sequences(), "dQ");
-  judge.expect_near(results.grad_key, exact.key, same_type.key, problem.key_rows_of_sequences(), "dK");
-  judge.expect_near(results.grad_value, exact.value, same_type.value, problem.key_rows_of_sequences(), "dV");
+  const auto judge_gradient = [&](bool is_wanted, Strided& gradient, const Dense& expected, const Dense& rounded,
+                                  Range rows, const char* what) {
+    if (is_wanted) {
+      judge.expect_near(gradient, expected, rounded, rows, what);
+    } else {
+      EXPECT_TRUE(gradient.is_poisoned()) << what << " is not wanted, and was written";
+    }
+  };
+  const WantedGradients& wanted = problem.wanted();
+  const Range queries = problem.query_rows_of_sequences(), keys = problem.key_rows_of_sequences();
+  judge_gradient(wanted.query, results.grad_query, exact.query, same_type.query, queries, "dQ");
+  judge_gradient(wanted.key, results.grad_key, exact.key, same_type.key, keys, "dK");
+  judge_gradient(wanted.value, results.grad_value, exact.value, same_type.value, keys, "dV");
 }
 
 }  // namespace gdpa::test

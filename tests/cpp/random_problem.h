@@ -74,10 +74,12 @@ class RandomProblem {
     choose();
     lay_out();
     fill();
+    choose_wanted();
   }
 
   std::string describe() const { return description_; }
   DType dtype() const { return dtype_; }
+  const WantedGradients& wanted() const { return wanted_; }
 
   Attention attention() const {
     return attention([](const Strided& operand) { return operand.view(); });
@@ -347,6 +349,14 @@ class RandomProblem {
     return offsets;
   }
 
+  /// All gradients in half of the problems, else one or two of them.
+  void choose_wanted() {
+    if (chance(0.5)) return;
+    const int64_t bits = uniform(1, 6);
+    wanted_ = {(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0};
+    description_ += fmt::format(" wanted dQ {} dK {} dV {}", wanted_.query, wanted_.key, wanted_.value);
+  }
+
   void fill() {
     query_.fill_normal(random_);
     key_.fill_normal(random_);
@@ -364,6 +374,7 @@ class RandomProblem {
   int64_t query_rows_ = 0, key_rows_ = 0, output_rows_ = 0;
   int64_t first_q_ = 0, first_k_ = 0;  ///< rows before the first offset
   Mask mask_;
+  WantedGradients wanted_;
   bool default_scale_ = true;
   double scale_ = 1;
   OutScale out_scale_;

@@ -115,6 +115,11 @@ class Strided {
     return result;
   }
 
+  /// Whether no byte at all was ever written.
+  bool is_poisoned() const {
+    return std::all_of(bytes_.begin(), bytes_.end(), [](std::byte byte) { return byte == std::byte{0xff}; });
+  }
+
   /// Whether no byte outside the view was ever written.
   bool rest_is_poisoned() {
     std::vector<bool> inside(bytes_.size(), false);

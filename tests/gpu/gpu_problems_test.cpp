@@ -182,9 +182,9 @@ class OnDevice {
 /// How often each option was drawn and each kind of kernel ran, for the record.
 using Counts = std::map<std::string, int>;
 
-void count_kernels(const Attention& attention, Counts& counts) {
+void count_kernels(const Attention& attention, const WantedGradients& wanted, Counts& counts) {
   for (const Direction direction : {Direction::forward, Direction::backward}) {
-    for (const GpuKernel& kernel : explain(attention, direction).kernels) {
+    for (const GpuKernel& kernel : explain(attention, direction, "", wanted).kernels) {
       ++counts["kernel " + kernel.name.substr(0, kernel.name.find(' '))];
     }
   }
@@ -251,8 +251,13 @@ class GpuProblems : public testing::TestWithParam<std::size_t> {
     attention.stream = gpu.stream();
     forward(attention, device.output(results.output));
     const TensorView grad_output_view = device.input(grad_output);
-    const MutableTensorView grad_query = device.output(results.grad_query), grad_key = device.output(results.grad_key),
-                            grad_value = device.output(results.grad_value);
+    const auto gradient = [&](bool is_wanted, Strided& host) {
+      return is_wanted ? device.output(host) : MutableTensorView{};
+    };
+    const WantedGradients& wanted = problem.wanted();
+    const MutableTensorView grad_query = gradient(wanted.query, results.grad_query),
+                            grad_key = gradient(wanted.key, results.grad_key),
+                            grad_value = gradient(wanted.value, results.grad_value);
     if (seed % 3 == 0) {
       attention.workspace =
           device.workspace(workspace_bytes(attention, grad_output_view, grad_query, grad_key, grad_value));
@@ -261,7 +266,8 @@ class GpuProblems : public testing::TestWithParam<std::size_t> {
     device.fetch({&results.output, &results.grad_query, &results.grad_key, &results.grad_value});
     expect_promise(problem, grad_output, results, fixed.products);
     count_options(attention, problem.reference(), guard > 0, counts);
-    count_kernels(attention, counts);
+    count_kernels(attention, wanted, counts);
+    counts["some gradient not wanted"] += wanted.all() ? 0 : 1;
   }
 };
 
