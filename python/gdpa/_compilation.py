@@ -32,9 +32,12 @@ class Warmup:
     At the end of the program a compilation that still runs is stopped after the kernels that are in the compiler then.
     """
 
-    def __init__(self, problems: list[tuple[Any, ...]], options: tuple[Any, ...], wanted: list[tuple[bool, ...]]) -> None:
+    def __init__(
+        self, problems: list[tuple[Any, ...]], options: tuple[Any, ...], wanted: list[tuple[bool, ...]] | None = None
+    ) -> None:
         self._problems = problems
-        self._wanted = wanted
+        # Which gradients of query, key and value backward is to compute, for each problem; all of them by default.
+        self._wanted = wanted if wanted is not None else [(True, True, True)] * len(problems)
         self._options = options
         self._numbers = [no_progress() for _ in problems]
         self._kernels: list[CompiledKernel] = []

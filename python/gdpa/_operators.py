@@ -89,7 +89,7 @@ _prefetched: set[tuple[str, torch.dtype, torch.device, tuple[bool, ...]]] = set(
 
 
 def _prefetch_backward(problem: tuple[Any, ...], wanted: tuple[bool, ...]) -> None:
-    """Compiles the kernels of backward for the wanted gradients in a thread, while those of forward are compiled and run.
+    """Compiles the backward kernels of the wanted gradients in a thread, while those of forward are compiled and run.
 
     Errors are left to backward, which compiles what is missing then.
     """

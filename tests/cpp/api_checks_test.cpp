@@ -385,5 +385,23 @@ TEST(Checks, APlanNeedsNoData) {
   EXPECT_NO_THROW(api::check_plan(call.attention, Direction::backward));
 }
 
+TEST(Checks, AtLeastOneGradientIsWanted) {
+  Call call;
+  const MutableTensorView none;
+  EXPECT_THROW(backward(call.attention, call.grad_output_view, none, none, none), Error);
+  EXPECT_THROW(flops(call.attention, Direction::backward, {false, false, false}), Error);
+}
+
+TEST(Checks, ProductsThatNoWantedGradientNeedsAreNotCounted) {
+  Call call;
+  const double all = flops(call.attention, Direction::backward);
+  const double d = Call::head_dim, d_v = Call::head_dim_v;
+  const double unit = all / (3 * d + 2 * d_v);
+  EXPECT_DOUBLE_EQ(flops(call.attention, Direction::backward, {true, false, false}), unit * (2 * d + d_v));
+  EXPECT_DOUBLE_EQ(flops(call.attention, Direction::backward, {false, true, false}), unit * (2 * d + d_v));
+  EXPECT_DOUBLE_EQ(flops(call.attention, Direction::backward, {false, false, true}), unit * (d + d_v));
+  EXPECT_DOUBLE_EQ(flops(call.attention, Direction::backward, {false, true, true}), unit * (2 * d + 2 * d_v));
+}
+
 }  // namespace
 }  // namespace gdpa

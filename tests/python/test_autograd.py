@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, ClassVar
 
 import pytest
@@ -143,3 +144,50 @@ def test_vmap_of_a_recorded_call_is_the_calls_one_by_one() -> None:
     assert torch.equal(together, one_by_one)
     gradients = [torch.autograd.grad(output.square().sum(), queries)[0] for output in (together, one_by_one)]
     torch.testing.assert_close(*gradients)
+
+
+ALL_WANTED = [wanted for wanted in itertools.product((False, True), repeat=3) if any(wanted)]
+NAMES = ("query", "key", "value")
+
+
+def ids_of(wanted: tuple[bool, ...]) -> str:
+    return "+".join(name for name, is_wanted in zip(NAMES, wanted, strict=True) if is_wanted)
+
+
+@pytest.mark.parametrize("shared", ["neither", "query", "key"])
+@pytest.mark.parametrize("wanted", ALL_WANTED, ids=ids_of)
+def test_each_choice_of_gradients_agrees_with_autograd_of_plain_pytorch(wanted: tuple[bool, ...], shared: str) -> None:
+    batch, length_q, length_k = 2, 5, 7
+    shape_q = (length_q, 4, 8) if shared == "query" else (batch, length_q, 4, 8)
+    shape_k = (length_k, 2, 8) if shared == "key" else (batch, length_k, 2, 8)
+    tensors = [torch.randn(shape, dtype=torch.float64) for shape in (shape_q, shape_k, shape_k)]
+    for tensor, is_wanted in zip(tensors, wanted, strict=True):
+        tensor.requires_grad_(is_wanted)
+    output = gdpa.varlen_attention(*tensors, None, None, activation="silu", scale=0.3, enable_gqa=True)
+    output = output.reshape(batch, length_q, 4, 8)
+    query, key, value = tensors
+    repeated = [operand.repeat_interleave(2, dim=-2).expand(batch, -1, -1, -1) for operand in (key, value)]
+    scores = 0.3 * torch.einsum("bqhd,bkhd->bhqk", query.expand(batch, -1, -1, -1), repeated[0])
+    expected = torch.einsum("bhqk,bkhd->bqhd", torch.nn.functional.silu(scores), repeated[1])
+    grad_output = torch.randn_like(expected)
+    inputs = [tensor for tensor in tensors if tensor.requires_grad]
+    torch.testing.assert_close(
+        torch.autograd.grad(output, inputs, grad_output), torch.autograd.grad(expected, inputs, grad_output)
+    )
+
+
+@pytest.mark.parametrize("wanted", ALL_WANTED, ids=ids_of)
+def test_a_gradient_that_no_input_needs_is_none_and_has_no_memory(
+    wanted: tuple[bool, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed: list[tuple[torch.Tensor, ...]] = []
+
+    def recorded(*arguments: Any) -> tuple[torch.Tensor, ...]:
+        computed.append(torch.ops.gdpa.backward.default(*arguments))
+        return computed[-1]
+
+    monkeypatch.setattr("gdpa._operators.backward", recorded)
+    tensors = [torch.randn(2, 5, 1, 8).requires_grad_(is_wanted) for is_wanted in wanted]
+    gdpa.varlen_attention(*tensors, None, None).sum().backward()
+    assert [tensor.grad is not None for tensor in tensors] == list(wanted)
+    assert [gradient.numel() > 0 for gradient in computed[0]] == list(wanted)
