@@ -92,6 +92,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     what.add_argument("--activation", nargs="+", metavar="F", help="names or expressions in s (the suite's, or gelu)")
     what.add_argument("--mask", metavar="MASK", help="none, causal, or window:LEFT,RIGHT (the suite's, or none)")
     what.add_argument("--direction", choices=("fwd", "bwd", "both"), default="both", help="(both)")
+    what.add_argument(
+        "--gradients", choices=("qkv", "q", "k", "v", "qk", "qv", "kv"), default="qkv", metavar="WHICH",
+        help="of backward, with --against: q for dQ alone, kv for dK and dV, and so on (qkv)",
+    )  # fmt: skip
     what.add_argument("--systems", nargs="+", metavar="NAME", help="only these; --list-systems shows the names")
     what.add_argument("--without", nargs="+", default=[], metavar="NAME", help="all systems but these")
     what.add_argument("--list-systems", action="store_true", help="show the names and stop")
@@ -123,6 +127,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
             parser.error(f"--{name.replace('_', '-')}: expected a number from 1 up; got {number}")
     if options.shapes and not options.suite:
         parser.error("--shapes: expected --suite beside it")
+    if options.gradients != "qkv" and not options.against:
+        parser.error("--gradients: expected --against with it")
     if not 0 <= options.fill <= 1 or options.scale_batch <= 0:
         parser.error("--fill: expected a number from 0 to 1, and --scale-batch one above 0")
     return options
@@ -150,6 +156,7 @@ def chosen_cases(options: argparse.Namespace) -> list[Case]:
             activation=activation,
             mask=options.mask or shape.mask,
             batch_limit=options.batch_limit,
+            gradients=options.gradients,
         )
         for shape in shapes
         for dtype in options.dtype or [shape.dtype]

@@ -94,7 +94,7 @@ class Build:
 
 def question_of(case: Case) -> dict[str, Any]:
     names = ("lengths_q", "lengths_k", "shared_q", "shared_kv", "heads", "head_dim", "dtype", "activation", "window")
-    return {name: getattr(case, name) for name in (*names, "deterministic")}
+    return {name: getattr(case, name) for name in (*names, "deterministic", "gradients")}
 
 
 def compare_case(case: Case, direction: str, builds: Sequence[Build], effort: Effort, device: str) -> Comparison:

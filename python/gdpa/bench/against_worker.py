@@ -3,7 +3,8 @@
 The process runs as a file, not as a module, so that it can import a gdpa that does not contain it. It reads one JSON
 object a line from standard input and answers each with one on standard output:
 
-    {"prepare": {lengths_q, lengths_k, shared_q, shared_kv, heads, head_dim, dtype, activation, window, deterministic}}
+    {"prepare": {lengths_q, lengths_k, shared_q, shared_kv, heads, head_dim, dtype, activation, window, deterministic,
+                 gradients}}
     {"time": "fwd" | "bwd", "seconds": S}    ->  {"times": [seconds of each call]}
 
 An answer {"refused": text} says why a call failed.
@@ -42,8 +43,10 @@ class Problem:
         def offsets(lengths: list[int], shared: bool) -> torch.Tensor | None:
             return None if shared else torch.tensor([0, *accumulate(lengths)], device=device)
 
-        self.query = normal(case["lengths_q"], case["shared_q"]).requires_grad_()
-        self.key, self.value = (normal(case["lengths_k"], case["shared_kv"]).requires_grad_() for _ in range(2))
+        self.query = normal(case["lengths_q"], case["shared_q"])
+        self.key, self.value = (normal(case["lengths_k"], case["shared_kv"]) for _ in range(2))
+        operands = {"q": self.query, "k": self.key, "v": self.value}
+        self.inputs = [operands[name].requires_grad_() for name in case["gradients"]]
         self.grad_output = normal(case["lengths_q"], False)
         self.offsets = offsets(case["lengths_q"], case["shared_q"]), offsets(case["lengths_k"], case["shared_kv"])
         self.output: torch.Tensor | None = None
@@ -61,8 +64,7 @@ class Problem:
     def backward(self) -> object:
         if self.output is None:
             self.output = self.attend()
-        inputs = [self.query, self.key, self.value]
-        return torch.autograd.grad(self.output, inputs, self.grad_output, retain_graph=True)
+        return torch.autograd.grad(self.output, self.inputs, self.grad_output, retain_graph=True)
 
 
 def queue(call: Callable[[], object], calls: int, device: torch.device) -> list[float]:

@@ -31,6 +31,7 @@ class Case:
     directions: tuple[str, ...] = DIRECTIONS  # those that are worth timing
     batch_limit: int = 0  # sequences in one call; 0 is all of them
     name: str | None = None  # of the shape in its suite
+    gradients: str = "qkv"  # which a backward call computes; --against alone reads it
 
     def batches(self) -> Iterator[Case]:
         """The case cut into calls of at most `batch_limit` sequences, in order."""
