@@ -19,10 +19,21 @@ export GDPA_OLDEST_NVRTC = $(abspath $(wildcard .venv-nvrtc/lib/python3*/site-pa
 PYTHON := .venv/bin/python
 REPORTS ?= build/reports
 TORCH_VERSIONS := 2.11.0 2.15.0
+# `make test` runs samples of what takes long; the targets that end in -all run everything. A sample that has passed is
+# not run again before one of its inputs changes.
+CXX_TEST_INPUTS = $(wildcard CMakeLists.txt cmake include src kernels tools tests/cpp tests/gpu tests/emulator examples \
+                             requirements)
+CTEST = GTEST_OUTPUT=xml:$(abspath $(REPORTS))/ ctest --output-on-failure --parallel $$(nproc)
+# AddressSanitizer's dlopen hides from NVRTC the folder that it lies in, where its other half is. AddressSanitizer of GCC
+# before 14 takes a block of a thread's variables whose address is 16 modulo 4096 for one of an old glibc, reads two words
+# before it as its place and size, and dies of that at exit: it must not look at those blocks.
+SANITIZED = ASAN_OPTIONS=intercept_tls_get_addr=0 GDPA_FUZZ_PROBLEMS=300 GDPA_COMPILE_KERNELS=4 \
+            LD_LIBRARY_PATH="$(GDPA_SITE_PACKAGES)/nvidia/cu13/lib:$(GDPA_OLDEST_NVRTC)"
 CXX_SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.h' '*.cpp' '*.h.in')
 PACKAGE_SOURCES = $(wildcard CMakeLists.txt pyproject.toml LICENSE NOTICES.md README.md cmake include src kernels tools torch python)
 
-.PHONY: gpu-test gpu-record-check help setup build wheel install demo bench test lint test-cpp test-python test-sanitize test-wheel format clean
+.PHONY: gpu-test gpu-record-check help setup build wheel install demo bench test test-all lint test-cpp test-cpp-all \
+        test-python test-python-all test-sanitize test-sanitize-all configure-sanitize test-wheel test-wheel-all format clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,9 +41,13 @@ help:  ## this list
 demo: install  ## the three uses of gdpa on the user histories of MovieLens 100K, checked and timed; OPTIONS="--help"
 	@$(PYTHON) -m gdpa.demo $(OPTIONS)
 
-test:  ## everything below that checks something, step by step, with times and one sum
+test:  ## every kind of check, with samples of the longest ones: about 15 minutes on 2 cores, then what has changed
 	@python3 scripts/gpu-record check || echo "make test: a warning; what follows needs no GPU"
 	@scripts/run-steps build/reports setup build install lint test-cpp test-python test-sanitize test-wheel
+
+test-all:  ## every check whole, step by step; each step is a target of its own
+	@python3 scripts/gpu-record check || echo "make test-all: a warning; what follows needs no GPU"
+	@scripts/run-steps build/reports setup build install lint test-cpp-all test-python-all test-sanitize-all test-wheel-all
 
 setup:  ## system packages and the Python environment .venv
 	@scripts/install-system-packages requirements/debian.txt
@@ -59,25 +74,34 @@ lint: build  ## formatter, ruff, mypy and clang-tidy, changing nothing
 	@scripts/once build/.tidy .clang-tidy include src tools -- scripts/run-clang-tidy build
 	@echo "lint: nothing to complain about"
 
-test-cpp: build  ## the C++ tests and examples
-	@GTEST_OUTPUT=xml:$(abspath $(REPORTS))/ ctest --test-dir build --output-on-failure --parallel $$(nproc)
+test-cpp: build  ## the C++ tests and examples, with samples of those that compile kernels
+	@scripts/once build/.tested $(CXX_TEST_INPUTS) -- bash -c '$(CTEST) --test-dir build -LE whole'
 
-test-python: install  ## the Python tests, against the installed wheel
+test-cpp-all: build  ## all C++ tests and examples
+	@$(CTEST) --test-dir build -LE sample
+
+test-python: install  ## the Python tests, without those marked long, against the installed wheel
+	@GDPA_SAMPLE=1 $(PYTHON) -m pytest --quiet -m "not long" --junitxml=$(REPORTS)/pytest.xml tests/python
+
+test-python-all: install  ## all Python tests
 	@$(PYTHON) -m pytest --quiet --junitxml=$(REPORTS)/pytest.xml tests/python
 
-test-sanitize: setup  ## the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer, in build-sanitize/
+configure-sanitize: setup
 	@scripts/once build-sanitize/.configured -- \
 	    cmake -G Ninja -S . -B build-sanitize -DGDPA_DEVELOP=ON -DGDPA_SANITIZE=ON
-	@cmake --build build-sanitize
-	@# AddressSanitizer's dlopen hides from NVRTC the folder that it lies in, where its other half is. And the one of
-	@# GCC before 14 takes a block of a thread's variables whose address is 16 modulo 4096 for one of an old glibc, reads
-	@# two words before it as its place and size, and dies of that at exit: so it must not look at those blocks.
-	@ASAN_OPTIONS=intercept_tls_get_addr=0 \
-	    LD_LIBRARY_PATH="$(GDPA_SITE_PACKAGES)/nvidia/cu13/lib:$(GDPA_OLDEST_NVRTC)" \
-	    GDPA_FUZZ_PROBLEMS=300 GDPA_COMPILE_KERNELS=4 \
-	    GTEST_OUTPUT=xml:$(abspath $(REPORTS))/ ctest --test-dir build-sanitize --output-on-failure --parallel $$(nproc)
 
-test-wheel: wheel  ## the wheel in bare environments, one for each supported end of PyTorch's versions
+test-sanitize: configure-sanitize  ## some C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	@scripts/once build-sanitize/.tested $(CXX_TEST_INPUTS) -- bash -c 'cmake --build build-sanitize --target \
+	    sanitized_sample && $(SANITIZED) $(CTEST) --test-dir build-sanitize -L sanitized'
+
+test-sanitize-all: configure-sanitize  ## all C++ tests under these sanitizers
+	@cmake --build build-sanitize
+	@$(SANITIZED) $(CTEST) --test-dir build-sanitize -LE sample
+
+test-wheel: wheel  ## the wheel in a bare environment with the newest PyTorch
+	@scripts/test-wheel dist/*.whl $(lastword $(TORCH_VERSIONS))
+
+test-wheel-all: wheel  ## the wheel in bare environments, one for each supported end of PyTorch's versions
 	@for version in $(TORCH_VERSIONS); do scripts/test-wheel dist/*.whl "$$version" || exit 1; done
 
 gpu-test: build install  ## the GPU tests, on a machine with a GPU; keeps their record, reports/gpu.json

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_function import random_function, random_scale
 from reference import FUNCTIONS, Problem, assert_within_promise, offsets
+from sampling import examples
 from torch import Tensor
 
 import gdpa
@@ -85,7 +86,7 @@ def varlen_results(
     return [output.detach(), *torch.autograd.grad(output, operands, weights)]
 
 
-@settings(max_examples=250)
+@settings(max_examples=examples(250))
 @given(problems())
 def test_varlen_attention_keeps_its_promise(drawn: tuple[Problem, dict[str, Any]]) -> None:
     problem, keywords = drawn
@@ -94,7 +95,7 @@ def test_varlen_attention_keeps_its_promise(drawn: tuple[Problem, dict[str, Any]
     assert_within_promise(varlen_results(problem, weights, **keywords), problem, weights)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(problems(), st.integers(0, 2**32))
 def test_random_functions_and_scales_keep_the_promise(drawn: tuple[Problem, dict[str, Any]], seed: int) -> None:
     problem, keywords = drawn
@@ -106,7 +107,7 @@ def test_random_functions_and_scales_keep_the_promise(drawn: tuple[Problem, dict
     assert_within_promise(varlen_results(problem, weights, **keywords), problem, weights)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(problems(), st.booleans())
 def test_dense_attention_keeps_its_promise(drawn: tuple[Problem, dict[str, Any]], is_causal: bool) -> None:
     problem, keywords = drawn

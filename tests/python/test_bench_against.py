@@ -24,6 +24,7 @@ def other_build(folder: Path, *, broken: bool = False) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_a_row_has_both_builds_and_their_ratio(tmp_path: Path) -> None:
     other, rows_file = other_build(tmp_path / "other"), tmp_path / "rows.jsonl"
     assert bench.main([*CASE, "--activation", "silu", "--against", str(other), "--json", str(rows_file)]) == 0

@@ -227,6 +227,7 @@ def test_a_block_that_does_not_compile_runs_eagerly_and_says_so(monkeypatch: pyt
     assert asked == {"dynamic": False, "fullgraph": True}
 
 
+@pytest.mark.long
 def test_blocks_compile_to_one_graph() -> None:
     steps, result = measure(WithGdpa(Gdpa()), OnPadded(Padded()), compile=True)
     assert not result.refusals

@@ -276,6 +276,7 @@ def rows_of_suite_hopper(direction: str) -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.mark.long
 def test_a_shape_of_a_suite_says_what_differs_from_the_suite() -> None:
     """The suite hopper has functions, types and masks of some of its shapes."""
     rows = rows_of_suite_hopper("fwd")
@@ -288,6 +289,7 @@ def test_a_shape_of_a_suite_says_what_differs_from_the_suite() -> None:
     assert not by_name.keys() & {"1024/1024 d 64", "2048/2048 deterministic"}  # worth timing backward alone
 
 
+@pytest.mark.long
 def test_a_shape_of_a_suite_may_be_timed_backward_alone_and_be_deterministic() -> None:
     deterministic = {row["shape"]: row["deterministic"] for row in rows_of_suite_hopper("bwd")}
     assert not deterministic["1024/1024 d 64"] and deterministic["2048/2048 deterministic"]
@@ -349,6 +351,7 @@ def test_a_gpu_that_is_not_there_is_said_to_be_missing() -> None:
     assert gdpa("run", "--device", "gpu").returncode == 2
 
 
+@pytest.mark.long
 def test_compile_fills_the_cache_for_a_gpu_that_is_not_there(nvrtc: str, tmp_path: Path) -> None:
     arguments = ("compile", "--arch", "sm_90", "--dtype", "bf16", "--head-dim", "16", "--activation", "silu", "--json")
 

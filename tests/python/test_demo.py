@@ -82,6 +82,7 @@ def test_samples_are_spread_over_the_batches() -> None:
     assert sampled(3, 5) == {0, 1, 2}
 
 
+@pytest.mark.long
 def test_the_demonstration_writes_its_figures_and_its_picture(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

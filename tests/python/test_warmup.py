@@ -39,6 +39,7 @@ def test_names_the_kernels_of_both_directions() -> None:
     assert all(kernel.seconds > 0 for kernel in kernels)
 
 
+@pytest.mark.long
 def test_covers_calls_with_other_lengths() -> None:
     def kernels_of(rows: int, sequences: int, lengths: str) -> list[gdpa.CompiledKernel]:
         packed = torch.ones(rows, 2, 32, dtype=torch.bfloat16)
@@ -66,6 +67,7 @@ def test_in_the_background_gives_the_same_kernels_and_a_count() -> None:
     assert all(kernel.was_cached for kernel in again)
 
 
+@pytest.mark.long
 def test_in_the_background_lets_other_threads_run_and_can_be_waited_for(tmp_path: Path) -> None:
     program = (
         "import torch, gdpa; rows = torch.ones(2, 1, 32, dtype=torch.bfloat16); cu = torch.tensor([0, 2]);"
@@ -130,6 +132,7 @@ def test_refuses_unknown_lengths() -> None:
         gdpa.warmup(gdpa.varlen_attention, *problem(), architecture="sm_90a", lengths="short")  # type: ignore[call-overload]
 
 
+@pytest.mark.long
 def test_finds_them_in_the_cache_the_second_time_in_another_process(tmp_path: Path) -> None:
     program = (
         "import torch, gdpa; rows = torch.ones(2, 1, 16); cu = torch.tensor([0, 2]);"
