@@ -102,7 +102,7 @@ def _stop_all() -> None:
 
 def no_progress() -> torch.Tensor:
     """What the operator writes and reads: kernels that are done, kernels in all, and whether to stop."""
-    return torch.zeros(3, dtype=torch.int64)
+    return torch.zeros(3, dtype=torch.int64, device="cpu")  # whatever torch's default device is
 
 
 def compiled(

@@ -289,15 +289,16 @@ INSTANTIATE_TEST_SUITE_P(Drawn, GpuProblems, testing::Range(std::size_t{0}, conf
 /// The rows of dQ in fp32 alone are more than any GPU has memory for.
 TEST(GpuMemory, AFailingAllocationIsAnErrorInWords) {
   if (const std::string why = why_no_gpu(); !why.empty()) GTEST_SKIP() << why;
-  constexpr int64_t rows = int64_t{1} << 40;
+  constexpr int64_t rows = int64_t{1} << 30, apart = int64_t{1} << 44;
   const Gpu& gpu = Gpu::get();
   const GuardedMemory memory(gpu, std::vector<std::byte>(4096), 0);
   const Device device{DeviceKind::cuda, 0};
+  // The call fails before it reads or writes anything, so the operands need addresses, but no memory.
   const auto input = [&](int64_t count) {
-    return TensorView::contiguous(memory.data(), DType::bfloat16, {count, 1, 64}, device);
+    return TensorView::contiguous(memory.data(), DType::bfloat16, {count, 8, 256}, device);
   };
   const auto gradient = [&](int64_t count, int64_t place) {
-    return MutableTensorView::contiguous(memory.data() + place * 1024, DType::bfloat16, {count, 1, 64}, device);
+    return MutableTensorView::contiguous(memory.data() + place * apart, DType::bfloat16, {count, 8, 256}, device);
   };
   const Attention attention{.query = input(rows), .key = input(8), .value = input(8), .stream = gpu.stream()};
   try {

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import gdpa
+from gdpa._compilation import no_progress
 from gdpa._warmup import _Record
 
 
@@ -206,3 +207,9 @@ def test_calls_compute_again_afterwards() -> None:
     rows, _, _, cu, _ = problem(torch.float32)
     gdpa.warmup(gdpa.varlen_attention, rows, rows, rows, cu, cu, backward=False, architecture="sm_80")
     assert gdpa.varlen_attention(rows, rows, rows, cu, cu, activation="s").any()
+
+
+def test_does_not_depend_on_the_default_device_of_torch() -> None:
+    """The compiler counts in memory of the host, also where new tensors are made on another device."""
+    with torch.device("meta"):
+        assert no_progress().device.type == "cpu"
