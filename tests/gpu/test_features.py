@@ -67,17 +67,21 @@ def test_a_gradient_that_mean_expands_takes_the_kernels_of_a_contiguous_one(dims
     tensors, cu_seqlens = operands(head_dim=128), offsets([200, 0, 1, 399])
     activation = f"tanh(s) * 0.12{len(dims)}{dims[0]}"  # a function whose kernels no other test loads
 
-    def attend() -> Tensor:
-        return gdpa.varlen_attention(*tensors, cu_seqlens, cu_seqlens, activation=activation, deterministic=True)
+    def attend() -> tuple[Tensor, list[Tensor]]:
+        # Leaves of each call's own: autograd synchronizes a leaf with the stream of its first use.
+        leaves = [tensor.detach().requires_grad_() for tensor in tensors]
+        output = gdpa.varlen_attention(*leaves, cu_seqlens, cu_seqlens, activation=activation, deterministic=True)
+        return output, leaves
 
-    output = attend()
+    output, leaves = attend()
     loss = output.mean(dims).square().sum()
     (expanded,) = torch.autograd.grad(loss, output, retain_graph=True)
-    expected = torch.autograd.grad(output, tensors, expanded.contiguous())
+    expected = torch.autograd.grad(output, leaves, expanded.contiguous())
     # A kernel that this contiguous gradient did not load is refused during capture: the portable ones are not loaded.
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        captured = torch.autograd.grad(attend().mean(dims).square().sum(), tensors)
+        output, leaves = attend()
+        captured = torch.autograd.grad(output.mean(dims).square().sum(), leaves)
     graph.replay()
     for one, other in zip(expected, captured, strict=True):
         assert torch.equal(one, other)
