@@ -246,6 +246,8 @@ def test_an_interrupt_stops_what_runs_and_what_would_follow(
     insert(tmp_path, STANDS_STILL)
     me = threading.get_ident()
     started = tmp_path / "started"
+    # A shell that starts a job in the background lets it ignore interrupts, and this process with it.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def interrupt() -> None:
         while not (started.exists() and len(started.read_text().splitlines()) == record.PARTS["racecheck"].processes):
@@ -253,8 +255,11 @@ def test_an_interrupt_stops_what_runs_and_what_would_follow(
         signal.pthread_kill(me, signal.SIGINT)
 
     threading.Thread(target=interrupt, daemon=True).start()
-    with pytest.raises(KeyboardInterrupt):
-        call(record, monkeypatch, "run", "racecheck", "memcheck")
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            call(record, monkeypatch, "run", "racecheck", "memcheck")
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert not record.RECORD.exists() and not still_run(tmp_path)
 
 

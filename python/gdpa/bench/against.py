@@ -65,6 +65,7 @@ class Build:
         )
         loaded = Path(self._answer()["gdpa"])
         if folder.resolve() not in loaded.resolve().parents:
+            self.close()
             raise ValueError(f"--against: expected the package gdpa in {folder}, got {loaded}; name its parent folder")
 
     def ask(self, **question: Any) -> dict[str, Any]:
