@@ -9,9 +9,6 @@ namespace gdpa::activation {
 
 namespace {
 
-template <class Real>
-constexpr Real infinity = std::numeric_limits<Real>::infinity();
-
 /// Order in which -0 comes before +0.
 template <class Real>
 bool is_below(Real a, Real b) {
