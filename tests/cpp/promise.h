@@ -109,7 +109,8 @@ class Judge {
 };
 
 /// The output and the wanted gradients keep the promise; the other gradients are never written. The computation in the
-/// same type rounds P, and for tf32 the operands too.
+/// same type rounds as PyTorch does: in 16 bits every result of an operation (S, P, dP and dS), in tf32 every operand
+/// of a product.
 inline void expect_promise(RandomProblem& problem, Strided& grad_output, Results& results,
                            Products products = Products::of_type) {
   Reference reference = problem.reference();
@@ -120,11 +121,13 @@ inline void expect_promise(RandomProblem& problem, Strided& grad_output, Results
   ReferenceGradients same_type = exact;
   const DType dtype = problem.dtype();
   if (products == Products::tf32 || size_in_bytes(dtype) == 2) {
-    reference.round = [&](double value) {
-      return products == Products::tf32 ? rounded_to_tf32(value) : rounded(dtype, value);
-    };
-    for (Dense* operand : {&reference.query, &reference.key, &reference.value, &grad}) {
-      for (double& value : operand->values) value = reference.round(value);
+    if (products == Products::tf32) {
+      reference.round_operand = rounded_to_tf32;
+      for (Dense* operand : {&reference.query, &reference.key, &reference.value, &grad}) {
+        for (double& value : operand->values) value = rounded_to_tf32(value);
+      }
+    } else {
+      reference.round_operand = reference.round_product = [&](double value) { return rounded(dtype, value); };
     }
     rounded_output = reference_output(reference);
     same_type = reference_gradients(reference, grad);

@@ -40,8 +40,9 @@ struct Reference {
   int64_t output_rows = 0;
   std::function<double(double)> function;
   std::function<double(double)> derivative;
-  /// What P goes through before its products; the identity for the exact result.
-  std::function<double(double)> round = [](double number) { return number; };
+  /// What P and dS go through before their products, and S and dP after theirs. The exact result rounds nothing.
+  std::function<double(double)> round_operand = [](double number) { return number; };
+  std::function<double(double)> round_product = [](double number) { return number; };
   double scale = 1;
   int64_t left = -1;
   int64_t right = -1;
@@ -77,8 +78,9 @@ void for_each_pair(const Reference& problem, const Body& body) {
           if (!problem.meets(entry, i, j)) continue;
           const int64_t query_row = entry.query_begin + i;
           const int64_t key_row = entry.key_begin + j;
-          const double score = problem.scale * dot(problem.query.at(query_row, head), problem.key.at(key_row, key_head),
-                                                   problem.query.width);
+          const double score =
+              problem.round_product(problem.scale * dot(problem.query.at(query_row, head),
+                                                        problem.key.at(key_row, key_head), problem.query.width));
           body(entry, query_row, entry.output_begin + i, key_row, head, key_head, score);
         }
       }
@@ -90,7 +92,7 @@ inline Dense reference_output(const Reference& problem) {
   Dense output = Dense::zeros(problem.output_rows, problem.query.heads, problem.value.width);
   for_each_pair(problem, [&](const Entry& entry, int64_t, int64_t output_row, int64_t key_row, int64_t head,
                              int64_t key_head, double score) {
-    add(entry.out_scale * problem.round(problem.function(score)), problem.value.at(key_row, key_head),
+    add(entry.out_scale * problem.round_operand(problem.function(score)), problem.value.at(key_row, key_head),
         output.at(output_row, head), problem.value.width);
   });
   return output;
@@ -110,10 +112,11 @@ inline ReferenceGradients reference_gradients(const Reference& problem, const De
   for_each_pair(problem, [&](const Entry& entry, int64_t query_row, int64_t output_row, int64_t key_row, int64_t head,
                              int64_t key_head, double score) {
     const double* grad = grad_output.at(output_row, head);
-    add(entry.out_scale * problem.round(problem.function(score)), grad, gradients.value.at(key_row, key_head),
+    add(entry.out_scale * problem.round_operand(problem.function(score)), grad, gradients.value.at(key_row, key_head),
         value.width);
-    const double grad_score = entry.out_scale * dot(grad, value.at(key_row, key_head), value.width) *
-                              problem.derivative(score) * problem.scale;
+    const double grad_weight =
+        problem.round_product(entry.out_scale * dot(grad, value.at(key_row, key_head), value.width));
+    const double grad_score = problem.scale * problem.round_operand(grad_weight * problem.derivative(score));
     add(grad_score, key.at(key_row, key_head), gradients.query.at(query_row, head), query.width);
     add(grad_score, query.at(query_row, head), gradients.key.at(key_row, key_head), query.width);
   });
