@@ -17,6 +17,7 @@
 #include "gdpa/error.h"
 #include "plan/gpu_plan.h"
 #include "plan/representatives.h"
+#include "plan/thresholds.h"
 #include "plan/work.h"
 #include "portable/arguments.cuh"
 
@@ -41,11 +42,6 @@ bool is_aligned(const Problem& problem, const Params& params) {
          is_aligned(params.grad_value, bytes);
 }
 
-/// The fast forms of functions are made for 16-bit operands; fp32 promises more than they give.
-Accuracy accuracy_of(const Problem& problem) {
-  return problem.dtype == DType::float32 ? Accuracy::exact : problem.accuracy;
-}
-
 /// What a plan depends on besides the problem, the function and the GPU.
 struct Operands {
   Operands(const Problem& problem, const Params& params)
@@ -58,9 +54,16 @@ struct Operands {
 
 plan::GpuPlan plan_of(const Problem& problem, const Operands& operands, const activation::Function& function,
                       const plan::Gpu& gpu) {
-  plan::GpuPlan plan = plan::gpu_plan(
-      problem, gpu, plan::registers_of(function.value_and_derivative(), accuracy_of(problem)), operands.aligned,
-      problem.allow_tf32 ? plan::Float32Products::one : plan::Float32Products::three, operands.maps);
+  const Accuracy accuracy = plan::accuracy_of(problem);
+  plan::GpuPlan plan =
+      plan::gpu_plan(problem, gpu, plan::registers_of(function.value_and_derivative(), accuracy), operands.aligned,
+                     problem.allow_tf32 ? plan::Float32Products::one : plan::Float32Products::three, operands.maps);
+  for (plan::GpuStep& step : plan.steps) {
+    if (has_function(step.kernel.kind)) step.kernel.accuracy = accuracy;
+  }
+  if (problem.dtype != DType::float32 && accuracy != problem.accuracy) {
+    plan.reason += fmt::format("; f is exact: the call has at most {} scores", plan::thresholds::scores_of_exact_calls);
+  }
   plan::take_scale_out(plan, function.value(), operands.scale);
   if (problem.direction == Direction::backward && function.has_guards()) plan::leave_guards_out(plan);
   return plan;
@@ -307,8 +310,7 @@ void run(const Problem& problem, const Params& params, const activation::Functio
          const Workspace& workspace) {
   const CurrentDevice current(problem.device.index);
   const Sequence sequence(problem, params, Operands(problem, params), function, target_of(problem.device.index).gpu);
-  const auto kernels =
-      find_kernels(sequence.steps, function, accuracy_of(problem), problem.device.index, static_cast<Stream>(stream));
+  const auto kernels = find_kernels(sequence.steps, function, problem.device.index, static_cast<Stream>(stream));
   Call(problem, params, static_cast<Stream>(stream), sequence).run(kernels, workspace);
 }
 
@@ -344,11 +346,10 @@ std::vector<CompiledKernel> compile(const Problem& problem, const Params& params
   const bool is_for_device = options.architecture.empty();
   const Target target = is_for_device ? target_of(problem.device.index) : target_of(options.architecture);
   const auto steps = steps_ahead(problem, params, function, target.gpu, options.lengths);
-  std::vector<CompiledKernel> compiled =
-      compile_ahead(steps, function, accuracy_of(problem), target.architecture, options.progress);
+  std::vector<CompiledKernel> compiled = compile_ahead(steps, function, target.architecture, options.progress);
   if (is_for_device) {
     const CurrentDevice current(problem.device.index);
-    load_kernels(steps, compiled, function, accuracy_of(problem), problem.device.index);
+    load_kernels(steps, compiled, function, problem.device.index);
   }
   return compiled;
 }
@@ -371,8 +372,7 @@ Plan explain(const Problem& problem, const Params& params, const activation::Fun
   plan.units = first.work;
   plan.workspace_bytes = chosen.workspace.bytes;
   plan.deterministic = chosen.deterministic;
-  for (const CompiledKernel& compiled :
-       compile_kernels(sequence.steps, function, accuracy_of(problem), target.architecture)) {
+  for (const CompiledKernel& compiled : compile_kernels(sequence.steps, function, target.architecture)) {
     if (compiled.kernel.name == describe(first.kernel)) plan.threads = compiled.kernel.threads;
     plan.kernels.push_back(compiled.kernel);
   }

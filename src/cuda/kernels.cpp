@@ -34,14 +34,13 @@ namespace {
 struct Key {
   plan::KernelSpec spec;
   std::string_view function;
-  Accuracy accuracy;
   int device;
 
   bool operator==(const Key&) const = default;
 };
 
-Key key_of(const plan::KernelSpec& spec, const activation::Function& function, Accuracy accuracy, int device) {
-  return {spec, has_function(spec.kind) ? function.text() : std::string_view(), accuracy, device};
+Key key_of(const plan::KernelSpec& spec, const activation::Function& function, int device) {
+  return {spec, has_function(spec.kind) ? function.text() : std::string_view(), device};
 }
 
 struct KeyHash {
@@ -72,7 +71,7 @@ struct KeyHash {
                            int{spec.wants_grad_value},
                            int{spec.scales_scores},
                            static_cast<int>(spec.pass),
-                           static_cast<int>(key.accuracy),
+                           static_cast<int>(spec.accuracy),
                            key.device}) {
       hash = (hash ^ static_cast<std::size_t>(part)) * 0x9e3779b97f4a7c15U;
     }
@@ -123,12 +122,12 @@ int constant_of(const jit::Cubin& cubin, const char* name, const std::string& co
                   name, compiler));
 }
 
-CompiledKernel compile_one(const plan::KernelSpec& spec, const activation::Function& function, Accuracy accuracy,
+CompiledKernel compile_one(const plan::KernelSpec& spec, const activation::Function& function,
                            const std::string& architecture) {
   static const jit::Images images(jit::CacheSettings::from_environment());
   const auto start = std::chrono::steady_clock::now();
   CompiledKernel compiled;
-  compiled.source = kernel_source(spec, function, accuracy);
+  compiled.source = kernel_source(spec, function);
   jit::Cache::Result result = images.find_or_compile({compiled.source, function.text()}, architecture);
   warn_once(result.warning);
   compiled.image = std::move(result.image);
@@ -214,8 +213,7 @@ bool is_capturing(Stream stream) {
 }  // namespace
 
 std::vector<CompiledKernel> compile_kernels(const std::vector<plan::GpuStep>& steps,
-                                            const activation::Function& function, Accuracy accuracy,
-                                            const std::string& architecture) {
+                                            const activation::Function& function, const std::string& architecture) {
   // The first is compiled by this thread, beside those that the others compile; equal ones are compiled once.
   std::vector<std::shared_future<CompiledKernel>> pending;
   for (std::size_t i = 0; i < steps.size(); ++i) {
@@ -226,7 +224,7 @@ std::vector<CompiledKernel> compile_kernels(const std::vector<plan::GpuStep>& st
       continue;
     }
     pending.push_back(std::async(i == 0 ? std::launch::deferred : std::launch::async, [&, i] {
-                        return compile_one(steps[i].kernel, function, accuracy, architecture);
+                        return compile_one(steps[i].kernel, function, architecture);
                       }).share());
   }
   std::vector<CompiledKernel> compiled;
@@ -238,7 +236,7 @@ std::vector<CompiledKernel> compile_kernels(const std::vector<plan::GpuStep>& st
 }
 
 std::vector<CompiledKernel> compile_ahead(const std::vector<plan::GpuStep>& steps, const activation::Function& function,
-                                          Accuracy accuracy, const std::string& architecture,
+                                          const std::string& architecture,
                                           const std::function<void(int64_t, int64_t)>& progress) {
   static std::counting_semaphore<> processors(std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
   const auto total = static_cast<int64_t>(steps.size());
@@ -260,7 +258,7 @@ std::vector<CompiledKernel> compile_ahead(const std::vector<plan::GpuStep>& step
       if (is_stopped) return CompiledKernel();
     }
     try {
-      CompiledKernel compiled = compile_one(step.kernel, function, accuracy, architecture);
+      CompiledKernel compiled = compile_one(step.kernel, function, architecture);
       compiled.kernel.ctas = step.work;
       report(1);
       return compiled;
@@ -298,12 +296,12 @@ std::size_t most_loaded_kernels() {
 }
 
 LoadedKernels load_kernels(const std::vector<plan::GpuStep>& steps, const std::vector<CompiledKernel>& compiled,
-                           const activation::Function& function, Accuracy accuracy, int device) {
+                           const activation::Function& function, int device) {
   Registry& known = registry();
   LoadedKernels kernels;
   const std::unique_lock lock(known.mutex);
   for (std::size_t i = 0; i < steps.size(); ++i) {
-    Key key = key_of(steps[i].kernel, function, accuracy, device);
+    Key key = key_of(steps[i].kernel, function, device);
     if (!known.kernels.contains(key)) {  // else it comes twice in one call, or another thread was first
       auto entry = std::make_unique<Entry>();
       entry->function = key.function;
@@ -317,8 +315,8 @@ LoadedKernels load_kernels(const std::vector<plan::GpuStep>& steps, const std::v
   return kernels;
 }
 
-LoadedKernels find_kernels(const std::vector<plan::GpuStep>& steps, const activation::Function& function,
-                           Accuracy accuracy, int device, Stream stream) {
+LoadedKernels find_kernels(const std::vector<plan::GpuStep>& steps, const activation::Function& function, int device,
+                           Stream stream) {
   Registry& known = registry();
   const bool is_captured = is_capturing(stream);
   LoadedKernels kernels(steps.size());
@@ -326,7 +324,7 @@ LoadedKernels find_kernels(const std::vector<plan::GpuStep>& steps, const activa
   {
     const std::shared_lock lock(known.mutex);
     for (std::size_t i = 0; i < steps.size(); ++i) {
-      kernels[i] = known.use(key_of(steps[i].kernel, function, accuracy, device), is_captured);
+      kernels[i] = known.use(key_of(steps[i].kernel, function, device), is_captured);
       if (kernels[i] == nullptr) missing.push_back(i);
     }
   }
@@ -334,9 +332,8 @@ LoadedKernels find_kernels(const std::vector<plan::GpuStep>& steps, const activa
   if (is_captured) refuse_during_capture(steps[missing.front()].kernel);
   std::vector<plan::GpuStep> steps_missing;
   for (const std::size_t i : missing) steps_missing.push_back(steps[i]);
-  const LoadedKernels loaded =
-      load_kernels(steps_missing, compile_kernels(steps_missing, function, accuracy, target_of(device).architecture),
-                   function, accuracy, device);
+  const LoadedKernels loaded = load_kernels(
+      steps_missing, compile_kernels(steps_missing, function, target_of(device).architecture), function, device);
   for (std::size_t i = 0; i < missing.size(); ++i) kernels[missing[i]] = loaded[i];
   return kernels;
 }

@@ -36,23 +36,22 @@ std::size_t most_loaded_kernels();
 
 /// The kernels of the steps on a device, whose context must be current. `stream` is asked whether a graph is being
 /// captured, in which case a kernel that is not loaded yet is an Error (runtime) that says what to do before capturing.
-LoadedKernels find_kernels(const std::vector<plan::GpuStep>& steps, const activation::Function& function,
-                           Accuracy accuracy, int device, Stream stream);
+LoadedKernels find_kernels(const std::vector<plan::GpuStep>& steps, const activation::Function& function, int device,
+                           Stream stream);
 
 /// The kernels of the steps for an architecture ("sm_90a"), from the cache on disk or compiled into it. Needs no
 /// device.
 std::vector<CompiledKernel> compile_kernels(const std::vector<plan::GpuStep>& steps,
-                                            const activation::Function& function, Accuracy accuracy,
-                                            const std::string& architecture);
+                                            const activation::Function& function, const std::string& architecture);
 
 /// Loads compiled kernels of these steps on a device, whose context must be current, for find_kernels to find.
 LoadedKernels load_kernels(const std::vector<plan::GpuStep>& steps, const std::vector<CompiledKernel>& compiled,
-                           const activation::Function& function, Accuracy accuracy, int device);
+                           const activation::Function& function, int device);
 
 /// compile_kernels ahead of a call: at most as many kernels at a time as there are processors, in the whole process,
 /// and `progress` is told of each one (CompileOptions::progress).
 std::vector<CompiledKernel> compile_ahead(const std::vector<plan::GpuStep>& steps, const activation::Function& function,
-                                          Accuracy accuracy, const std::string& architecture,
+                                          const std::string& architecture,
                                           const std::function<void(int64_t, int64_t)>& progress);
 
 }  // namespace gdpa::cuda

@@ -100,7 +100,7 @@ std::string_view type_of(GpuElement element) {
 }
 
 /// The members that the kernels of each kind ask their configuration for.
-std::string config_of(const KernelSpec& kernel, const activation::Function& function, Accuracy accuracy) {
+std::string config_of(const KernelSpec& kernel, const activation::Function& function) {
   if (kernel.kind == KernelKind::check_offsets) return "struct Config {};\n";
   std::string text = fmt::format("struct Config {{\n  using Element = gdpa::{};\n", type_of(kernel.element));
   const auto number = [&](std::string_view name, int value) {
@@ -141,7 +141,8 @@ std::string config_of(const KernelSpec& kernel, const activation::Function& func
     flag("query_in_registers", kernel.query_in_registers);
     // A product with Q saves a product with each score. fp16 would lose small elements of Q altogether.
     flag("scales_query", kernel.query_in_registers && kernel.scales_scores && kernel.element == GpuElement::bfloat16 &&
-                             accuracy == Accuracy::fast && activation::tolerates_rounded_query(function.value()));
+                             kernel.accuracy == Accuracy::fast &&
+                             activation::tolerates_rounded_query(function.value()));
   }
   number("ctas", kernel.ctas);
   if (kernel.kind == KernelKind::backward) {
@@ -162,7 +163,7 @@ std::string config_of(const KernelSpec& kernel, const activation::Function& func
 
 bool has_function(KernelKind kind) { return in_source(kind).has_function; }
 
-std::string kernel_source(const KernelSpec& kernel, const activation::Function& function, Accuracy accuracy) {
+std::string kernel_source(const KernelSpec& kernel, const activation::Function& function) {
   const std::string_view family = name_of(kernel.family);
   const KindInSource kind = in_source(kernel.kind);
   const activation::ForwardForm form{kernel.scales_scores, kernel.element == GpuElement::float16};
@@ -175,10 +176,9 @@ std::string kernel_source(const KernelSpec& kernel, const activation::Function& 
       "{6}(const __grid_constant__ gdpa::{7}::{8} arguments) {{\n"
       "  gdpa::{7}::{0}<Config>(arguments);\n"
       "}}\n",
-      kind.name, kind.has_function ? activation::cuda_source(function, accuracy, form) : std::string(),
-      config_of(kernel, function, accuracy), SourceNames::threads, SourceNames::shared_bytes, kernel.ctas,
-      SourceNames::kernel, family, kind.arguments, kind.header,
-      has_random_delays(kernel) ? "#define GDPA_RANDOM_DELAYS\n\n" : "");
+      kind.name, kind.has_function ? activation::cuda_source(function, kernel.accuracy, form) : std::string(),
+      config_of(kernel, function), SourceNames::threads, SourceNames::shared_bytes, kernel.ctas, SourceNames::kernel,
+      family, kind.arguments, kind.header, has_random_delays(kernel) ? "#define GDPA_RANDOM_DELAYS\n\n" : "");
 }
 
 std::string describe(const KernelSpec& kernel) {
@@ -186,6 +186,7 @@ std::string describe(const KernelSpec& kernel) {
   std::string text = fmt::format("{}: {} {} d={}", name_of(kernel.family), in_source(kernel.kind).name,
                                  type_of(kernel.element), kernel.head_dim);
   if (kernel.kind == KernelKind::reduce) return text;
+  if (has_function(kernel.kind) && kernel.accuracy == Accuracy::exact) text += " exact";
   if (kernel.pass == hopper::BackwardPass::again) text += " again";
   if (!kernel.wants_grad_query) text += " without dQ";
   if (!kernel.wants_grad_key) text += " without dK";

@@ -19,7 +19,7 @@ struct SourceNames {
 /// Whether kernels of this kind evaluate the function.
 bool has_function(plan::KernelKind kind);
 
-std::string kernel_source(const plan::KernelSpec& kernel, const activation::Function& function, Accuracy accuracy);
+std::string kernel_source(const plan::KernelSpec& kernel, const activation::Function& function);
 
 /// What identifies the instance to a person: "hopper: forward BFloat16 d=128 ...".
 std::string describe(const plan::KernelSpec& kernel);

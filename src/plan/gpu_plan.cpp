@@ -13,6 +13,7 @@
 #include "hopper/arguments.cuh"
 #include "plan/gpu_tiles.h"
 #include "plan/hopper_plan.h"
+#include "plan/thresholds.h"
 
 namespace gdpa::plan {
 namespace {
@@ -286,6 +287,17 @@ FunctionRegisters registers_of(const activation::Program& program, Accuracy accu
     }
   });
   return is_long ? FunctionRegisters::many : FunctionRegisters::few;
+}
+
+Accuracy accuracy_of(const Problem& problem) {
+  if (problem.dtype == DType::float32) return Accuracy::exact;
+  const bool is_dense = problem.query_form == Form::dense && problem.key_form == Form::dense;
+  const int64_t batch = std::max<int64_t>(1, problem.batch);
+  const int64_t rows_q = problem.rows_q * (problem.query_form == Form::shared ? batch : 1);
+  const int64_t most_keys = is_dense ? divide_up(problem.rows_k, batch) : problem.rows_k;  // that a query can have
+  const auto scores = static_cast<double>(problem.heads_q) * static_cast<double>(rows_q) *
+                      static_cast<double>(most_keys);  // exact up to 2^53, and never overflows
+  return scores <= thresholds::scores_of_exact_calls ? Accuracy::exact : problem.accuracy;
 }
 
 int64_t padded_columns(int64_t columns) { return divide_up(columns, column_group) * column_group; }

@@ -31,6 +31,10 @@ enum class FunctionRegisters : std::uint8_t { few, many };
 /// What the program of f and f' takes: many where a step is a long polynomial in fp32 (erf, softplus, powers, sines).
 FunctionRegisters registers_of(const activation::Program& program, Accuracy accuracy);
 
+/// The accuracy that a GPU evaluates f with. The fast forms are made for 16-bit operands, and for calls of more scores
+/// than thresholds::scores_of_exact_calls; other calls are exact.
+Accuracy accuracy_of(const Problem& problem);
+
 enum class KernelKind : std::uint8_t {
   forward,
   backward,
@@ -68,10 +72,11 @@ struct KernelSpec {
   bool sums_begun = false;  ///< hopper: by the first tile of keys, and ended by the last one; else cleared and rounded
   bool ordered = false;     ///< hopper: CTAs add to sums of dQ in one order
   hopper::BackwardPass pass = hopper::BackwardPass::only;  ///< hopper: of backward and its schedule
-  bool wants_grad_query = true;  ///< Hopper's backward, wide_backward and key_schedule: whether dQ is computed
-  bool wants_grad_key = true;    ///< the same for dK, and of the portable backward
-  bool wants_grad_value = true;  ///< the same for dV
-  bool scales_scores = true;     ///< forward: else the output is multiplied, by GpuPlan::output_factor
+  bool wants_grad_query = true;        ///< Hopper's backward, wide_backward and key_schedule: whether dQ is computed
+  bool wants_grad_key = true;          ///< the same for dK, and of the portable backward
+  bool wants_grad_value = true;        ///< the same for dV
+  bool scales_scores = true;           ///< forward: else the output is multiplied, by GpuPlan::output_factor
+  Accuracy accuracy = Accuracy::fast;  ///< of f, in kernels that evaluate it
 
   bool operator==(const KernelSpec&) const = default;
 };

@@ -21,6 +21,11 @@ std::set<int64_t> numbers_around(std::span<const int64_t> thresholds, int64_t un
   return numbers;
 }
 
+// Batch entries and heads count together, except for the number of scores, which decides whether f is exact. One head
+// has the fewest scores. With two heads, even the longest of the shortest sequences have too many for exact calls.
+static_assert(2 * thresholds::queries_of_one_warpgroup * thresholds::keys_of_a_short_tile >
+              thresholds::scores_of_exact_calls);
+
 std::set<int64_t> batches_of(const Problem& problem, const Gpu& gpu) {
   // Where both sides are shared nothing says how many entries there are: there is one.
   if (problem.query_form == Form::shared && problem.key_form == Form::shared) return {1};
@@ -36,17 +41,19 @@ int64_t rows_of(Form form, int64_t mean_length, int64_t batch) {
 
 std::vector<Problem> representative_problems(const Problem& problem, const Gpu& gpu) {
   Problem representative = problem;
-  // Batch entries and heads count together: with one head, the number of batch entries stands for both.
-  representative.heads_q = problem.heads_q / std::max<int64_t>(1, problem.heads_k);
-  representative.heads_k = 1;
+  const int64_t heads_of_group = problem.heads_q / std::max<int64_t>(1, problem.heads_k);
   std::vector<Problem> result;
-  for (const int64_t batch : batches_of(problem, gpu)) {
-    for (const int64_t queries : numbers_around(thresholds::of_queries)) {
-      for (const int64_t keys : numbers_around(thresholds::of_keys)) {
-        representative.batch = batch;
-        representative.rows_q = rows_of(problem.query_form, queries, batch);
-        representative.rows_k = rows_of(problem.key_form, keys, batch);
-        result.push_back(representative);
+  for (const int64_t heads : {1, 2}) {
+    for (const int64_t batch : batches_of(problem, gpu)) {
+      for (const int64_t queries : numbers_around(thresholds::of_queries)) {
+        for (const int64_t keys : numbers_around(thresholds::of_keys)) {
+          representative.heads_q = heads_of_group * heads;
+          representative.heads_k = heads;
+          representative.batch = batch;
+          representative.rows_q = rows_of(problem.query_form, queries, batch);
+          representative.rows_k = rows_of(problem.key_form, keys, batch);
+          result.push_back(representative);
+        }
       }
     }
   }

@@ -28,6 +28,11 @@ constexpr int64_t queries_of_large_tiles = 512;
 constexpr int direct_tiles = 1, direct_tiles_of_few_heads = 2, direct_tiles_of_many_heads = 4;
 constexpr int64_t few_heads_per_multiprocessor = 1, many_heads_per_multiprocessor = 8;
 
+/// Scores of a call up to which f is exact on a GPU, whatever the call's accuracy. The errors of the fast forms are
+/// absolute. They are small in the 2-norm of a result unless f vanishes at nearly all of its scores: few scores can all
+/// lie there by chance. The time of such a call is the time of its launch.
+constexpr int64_t scores_of_exact_calls = 4096;
+
 constexpr int64_t keys_of(int tiles) { return int64_t{tiles} * hopper::backward_tile_keys; }
 
 /// All of them, for each of the numbers that the planner looks at.

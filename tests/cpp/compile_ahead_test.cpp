@@ -173,7 +173,7 @@ TEST_F(CompileAhead, TheKernelThatChecksOffsetsCompilesForEveryArchitecture) {
   spec.kind = plan::KernelKind::check_offsets;
   const Activation any("s");
   for (const char* architecture : {"sm_80", "sm_90a", "sm_100a"}) {
-    const auto made = cuda::compile_kernels({{spec, 2}}, any.function(), Accuracy::fast, architecture);
+    const auto made = cuda::compile_kernels({{spec, 2}}, any.function(), architecture);
     EXPECT_EQ(made.at(0).kernel.threads, 256);
     EXPECT_NE(made.at(0).image.find("offsets must not fall"), std::string::npos);
   }

@@ -49,18 +49,16 @@ using plan::KernelSpec;
 struct Instance {
   KernelSpec kernel;
   std::string function;
-  Accuracy accuracy = Accuracy::fast;
   std::string architecture;
   std::size_t compiler = 0;
 };
 
 std::string name_of(const Instance& instance) {
   const KernelSpec& kernel = instance.kernel;
-  return fmt::format("{} ({} x {} warps, {} CTAs{}{}{}{}), {} {}, {}, NVRTC {}", describe(kernel), kernel.warps,
+  return fmt::format("{} ({} x {} warps, {} CTAs{}{}{}{}), {}, {}, NVRTC {}", describe(kernel), kernel.warps,
                      kernel.column_warps, kernel.ctas, kernel.aligned ? ", aligned" : "",
                      kernel.reduce_grad_query ? ", reduce_grad_query" : "", kernel.keys_shared ? ", keys_shared" : "",
-                     kernel.queries_shared ? ", queries_shared" : "", instance.function,
-                     instance.accuracy == Accuracy::fast ? "fast" : "exact", instance.architecture,
+                     kernel.queries_shared ? ", queries_shared" : "", instance.function, instance.architecture,
                      compilers()[instance.compiler].version());
 }
 
@@ -108,7 +106,10 @@ std::vector<KernelSpec> kernels_of(const Problem& problem, const plan::Gpu& gpu,
   std::vector<KernelSpec> result;
   plan::GpuPlan plan = plan::gpu_plan(problem, gpu, registers, aligned, products);
   plan::take_scale_out(plan, activation.function().value(), 0.125);
-  for (const plan::GpuStep& step : plan.steps) result.push_back(step.kernel);
+  for (plan::GpuStep& step : plan.steps) {
+    step.kernel.accuracy = accuracy;
+    result.push_back(step.kernel);
+  }
   result.push_back(plan::reduction(problem, gpu, aligned, problem.head_dim, 1000).kernel);
   return result;
 }
@@ -147,7 +148,7 @@ class Coverage {
   using Function = std::tuple<KernelKind, GpuElement, std::string, Accuracy>;
   static Function function_of(const Instance& instance) {
     if (instance.kernel.kind == KernelKind::reduce) return {};
-    return {instance.kernel.kind, instance.kernel.element, instance.function, instance.accuracy};
+    return {instance.kernel.kind, instance.kernel.element, instance.function, instance.kernel.accuracy};
   }
 
   std::set<Tile> tiles_;
@@ -172,7 +173,7 @@ void visit_instances(Visit visit) {
           const std::string function(names[(i / 2 + turn) % names.size()].name);
           for (const KernelSpec& kernel : kernels_of(problem, gpu, function, accuracy, aligned)) {
             for (std::size_t c = 0; c < compilers().size(); ++c) {
-              visit(Instance{kernel, function, accuracy, architecture, (c + i / 2 + turn / 2) % compilers().size()});
+              visit(Instance{kernel, function, architecture, (c + i / 2 + turn / 2) % compilers().size()});
             }
           }
         }
@@ -260,7 +261,7 @@ std::string faults_of(const KernelSpec& kernel, const std::string& code) {
 std::string faults_of(const Instance& instance, bool reads_code) {
   const Activation activation(instance.function);
   const KernelSpec& kernel = instance.kernel;
-  const std::string source = kernel_source(kernel, activation.function(), instance.accuracy);
+  const std::string source = kernel_source(kernel, activation.function());
   const jit::Compiled compiled =
       compilers()[instance.compiler].compile({source, activation.text()}, instance.architecture);
   std::string faults;

@@ -196,6 +196,29 @@ TEST(GpuPlan, ErfTakesManyRegistersAtFullPrecisionOnly) {
   EXPECT_EQ(registers("abs(s)^1.7", Accuracy::fast), FunctionRegisters::many);
 }
 
+TEST(GpuPlan, ACallOfFewScoresIsExact) {
+  Problem problem = problem_of(Direction::forward, DType::float16);
+  problem.heads_q = problem.heads_k = 4;
+  problem.batch = 8;
+  const auto accuracy_of_rows = [&](Form queries, Form keys, int64_t rows_q, int64_t rows_k) {
+    problem.query_form = queries;
+    problem.key_form = keys;
+    problem.rows_q = rows_q;
+    problem.rows_k = rows_k;
+    return accuracy_of(problem);
+  };
+  EXPECT_EQ(accuracy_of_rows(Form::jagged, Form::jagged, 32, 32), Accuracy::exact);
+  EXPECT_EQ(accuracy_of_rows(Form::jagged, Form::jagged, 32, 33), Accuracy::fast) << "one sequence may have all keys";
+  EXPECT_EQ(accuracy_of_rows(Form::dense, Form::dense, 32, 256), Accuracy::exact) << "32 keys for each query";
+  EXPECT_EQ(accuracy_of_rows(Form::dense, Form::dense, 32, 264), Accuracy::fast);
+  EXPECT_EQ(accuracy_of_rows(Form::shared, Form::jagged, 4, 32), Accuracy::exact) << "4 queries for each entry";
+  EXPECT_EQ(accuracy_of_rows(Form::shared, Form::jagged, 5, 32), Accuracy::fast);
+  EXPECT_EQ(accuracy_of_rows(Form::jagged, Form::shared, 32, 32), Accuracy::exact);
+  EXPECT_EQ(accuracy_of_rows(Form::jagged, Form::jagged, int64_t{1} << 40, int64_t{1} << 40), Accuracy::fast);
+  problem.dtype = DType::float32;
+  EXPECT_EQ(accuracy_of(problem), Accuracy::exact);
+}
+
 TEST(GpuPlan, AGpuWithTooLittleSharedMemoryIsAnErrorThatSaysHowMuch) {
   Gpu gpu;
   gpu.shared_bytes = 48 * 1024;

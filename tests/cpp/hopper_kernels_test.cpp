@@ -81,8 +81,8 @@ class HopperKernels : public testing::TestWithParam<Case> {
     ASSERT_EQ(plan.steps.size(), 1U);
     ASSERT_EQ(plan.steps[0].kernel.family, plan::KernelFamily::hopper) << plan.reason;
     kernel_ = plan.steps[0].kernel;
-    compiled_ = nvrtc_->compile({kernel_source(kernel_, activation.function(), Accuracy::fast), activation.text()},
-                                "sm_90a", {"--ptxas-options=-v"});
+    compiled_ = nvrtc_->compile({kernel_source(kernel_, activation.function()), activation.text()}, "sm_90a",
+                                {"--ptxas-options=-v"});
   }
 
   std::optional<jit::Nvrtc> nvrtc_;
@@ -209,13 +209,13 @@ std::vector<plan::KernelSpec> backward_kernels(DType dtype, int64_t head_dim, in
   for (const plan::GpuStep& step : plan.steps) {
     EXPECT_EQ(step.kernel.family, plan::KernelFamily::hopper) << plan.reason;
     kernels.push_back(step.kernel);
+    if (has_function(step.kernel.kind)) kernels.back().accuracy = accuracy;
   }
   return kernels;
 }
 
-jit::Compiled compile(const jit::Nvrtc& nvrtc, const plan::KernelSpec& kernel, const Activation& activation,
-                      Accuracy accuracy) {
-  return nvrtc.compile({kernel_source(kernel, activation.function(), accuracy), activation.text()}, "sm_90a",
+jit::Compiled compile(const jit::Nvrtc& nvrtc, const plan::KernelSpec& kernel, const Activation& activation) {
+  return nvrtc.compile({kernel_source(kernel, activation.function()), activation.text()}, "sm_90a",
                        {"--ptxas-options=-v"});
 }
 
@@ -240,7 +240,7 @@ class HopperBackwardKernel : public testing::TestWithParam<BackwardCase> {
       ASSERT_LT(pass, instructions.size());
       for (const jit::Nvrtc& nvrtc : compilers()) {
         SCOPED_TRACE(fmt::format("NVRTC {}, pass {}", nvrtc.version(), pass));
-        visit(compile(nvrtc, kernel, activation, test.accuracy), kernel, instructions[pass]);
+        visit(compile(nvrtc, kernel, activation), kernel, instructions[pass]);
       }
       ++pass;
     }
@@ -384,7 +384,7 @@ TEST(HopperBackward, TheKernelsBesideItKeepEverythingInRegisters) {
            backward_kernels(dtype, head_dim, head_dim_v, Activation("silu"), Accuracy::fast, options)) {
         if (has_function(kernel.kind)) continue;
         for (const jit::Nvrtc& nvrtc : compilers()) {
-          const jit::Compiled compiled = compile(nvrtc, kernel, Activation("silu"), Accuracy::fast);
+          const jit::Compiled compiled = compile(nvrtc, kernel, Activation("silu"));
           EXPECT_TRUE(has_no_spill(compiled)) << describe(kernel) << compiled.log;
           EXPECT_NE(compiled.log.find(" 0 bytes stack frame"), std::string::npos) << compiled.log;
         }
@@ -410,7 +410,7 @@ TEST(HopperBackward, KernelsOfSomeGradientsLeaveProductsOutAndKeepEverythingInRe
   for (const int64_t head_dim : {64, 128, 192}) {
     for (const jit::Nvrtc& nvrtc : compilers()) {
       const auto products = [&](WantedGradients wanted) {
-        const jit::Compiled compiled = compile(nvrtc, kernel_of(head_dim, wanted), activation, Accuracy::fast);
+        const jit::Compiled compiled = compile(nvrtc, kernel_of(head_dim, wanted), activation);
         EXPECT_TRUE(has_no_spill(compiled)) << compiled.log;
         EXPECT_FALSE(has_warning(compiled)) << compiled.log;
         return disassembler().empty() ? 0 : count(disassemble(compiled.cubin), "HGMMA");
@@ -428,9 +428,7 @@ TEST(HopperBackward, KernelsOfSomeGradientsLeaveProductsOutAndKeepEverythingInRe
 
 TEST(HopperBackward, TheScheduleIsOneKernelWhateverTheFunction) {
   for (const plan::KernelSpec& kernel : backward_kernels(DType::bfloat16, 128, 128, Activation("silu"))) {
-    const auto source = [&](const char* function) {
-      return kernel_source(kernel, Activation(function).function(), Accuracy::fast);
-    };
+    const auto source = [&](const char* function) { return kernel_source(kernel, Activation(function).function()); };
     EXPECT_EQ(source("silu") == source("relu"), kernel.kind != plan::KernelKind::backward) << describe(kernel);
   }
 }

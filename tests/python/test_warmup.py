@@ -154,7 +154,7 @@ def test_takes_the_layout_of_scaled_dot_product_attention() -> None:
     kernels = gdpa.warmup(
         gdpa.generalized_dot_product_attention, dense, dense, dense, "silu", backward=False, architecture="sm_80"
     )
-    assert [kernel.name.split()[1] for kernel in kernels] == ["forward"]
+    assert {kernel.name.split()[1] for kernel in kernels} == {"forward"}
 
 
 def test_takes_a_module_that_calls_gdpa_and_gives_it_zeros() -> None:
@@ -172,7 +172,7 @@ def test_takes_a_module_that_calls_gdpa_and_gives_it_zeros() -> None:
     block = Block()
     rows, _, _, cu, _ = problem()
     kernels = gdpa.warmup(block, rows, cu, backward=False, architecture="sm_80")
-    assert len(kernels) == 1
+    assert {kernel.name.split()[1] for kernel in kernels} == {"forward"}
     assert block.seen is not None and block.seen.shape == rows.shape and not block.seen.any()
 
 
