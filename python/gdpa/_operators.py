@@ -103,12 +103,13 @@ def _prefetch_backward(problem: tuple[Any, ...], wanted: tuple[bool, ...]) -> No
         Warmup([problem], ("backward", "", "these"), [wanted])
 
 
+# Autograd looks at each argument of a Function. Only operands can require a gradient; the rest is one argument.
 class _Forward(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, keyset: Any, *problem: Any) -> torch.Tensor:
-        query = problem[0]
+    def forward(ctx: Any, query: Any, key: Any, value: Any, keyset: Any, rest: tuple[Any, ...]) -> torch.Tensor:
+        problem = (query, key, value, *rest)
         if isinstance(query, torch.Tensor):
-            wanted = tuple(ctx.needs_input_grad[1:4])
+            wanted = ctx.needs_input_grad[:3]
             # In forward mode no input needs a gradient.
             if any(wanted) and (problem[_activation], query.dtype, query.device, wanted) not in _prefetched:
                 _prefetch_backward(problem, wanted)
@@ -121,16 +122,18 @@ class _Forward(torch.autograd.Function):
     def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         *tensors, per_batch = ctx.saved_tensors
         before, after = ctx.options
-        wanted = ctx.needs_input_grad[1:4]
+        wanted = ctx.needs_input_grad[:3]
         computed = backward(grad_output, *tensors, *before, per_batch, *after, *wanted)
         gradients = (gradient if is_wanted else None for gradient, is_wanted in zip(computed, wanted, strict=True))
-        return (None, *gradients) + (None,) * (len(_problem) - len(computed))
+        return (*gradients, None, None)
 
 
 class _Backward(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, keyset: Any, *arguments: Any) -> tuple[torch.Tensor, ...]:
-        return _below_autograd(backward, keyset, arguments)
+    def forward(
+        ctx: Any, grad_output: Any, query: Any, key: Any, value: Any, keyset: Any, rest: tuple[Any, ...]
+    ) -> tuple[torch.Tensor, ...]:
+        return _below_autograd(backward, keyset, (grad_output, query, key, value, *rest))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
@@ -154,7 +157,7 @@ def _autograd(operator: Any, function: type[torch.autograd.Function], operands: 
         needs_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in arguments[:operands])
         # In forward mode PyTorch then refuses a function without jvp, where it would drop the tangents in silence.
         if needs_gradient or forward_ad._current_level >= 0:
-            return function.apply(keyset, *arguments)
+            return function.apply(*arguments[:operands], keyset, arguments[operands:])
         return _below_autograd(operator, keyset, arguments)
 
     return kernel
@@ -176,7 +179,7 @@ def attend(*problem: Any) -> torch.Tensor:
     # The dispatcher casts the operands before the call is recorded.
     if torch._C._is_any_autocast_enabled():
         return forward(*problem)
-    return _Forward.apply(None, *problem)
+    return _Forward.apply(*problem[:3], None, problem[3:])
 
 
 def _require_gradient(query: Any, key: Any, value: Any) -> bool:
