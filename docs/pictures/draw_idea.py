@@ -1,4 +1,4 @@
-"""Draws docs/pictures/idea.svg: a packed batch of three histories through f(Q K^T) V. Needs Python alone.
+"""Draws docs/pictures/idea.svg: a packed batch of three histories through f(Q K^T) V. It needs only Python.
 
 python docs/pictures/draw_idea.py
 """
@@ -29,7 +29,7 @@ def text(x: float, y: float, words: str, size: int = 15, color: str = INK, ancho
 
 
 def rows_of_users(x: float, y: float, width: float, horizontal: bool = False) -> list[str]:
-    """A tensor of rows packed one after the other, the users one colour each; `horizontal` for K transposed."""
+    """A packed tensor of rows with one colour for each user. `horizontal` draws K transposed."""
     parts = []
     for row in range(ROWS):
         along, color = row * CELL, COLORS[user_of(row)]
@@ -39,7 +39,7 @@ def rows_of_users(x: float, y: float, width: float, horizontal: bool = False) ->
 
 
 def score_matrix(x: float, y: float, opacity: list[list[float]]) -> list[str]:
-    """The causal blocks of every user; what lies between users does not exist."""
+    """The causal blocks of every user. The computation has no scores between users."""
     parts = [rectangle(x, y, SIZE, SIZE, "none", more=f'stroke="{FAINT}" stroke-dasharray="2 4"')]
     for row in range(ROWS):
         for column in range(row + 1):

@@ -1,7 +1,7 @@
-"""Draws the pipelines of the GPU kernels: docs/pictures/pipeline-<kernel>.svg. Needs matplotlib.
+"""Draws the pipelines of the GPU kernels: docs/pictures/pipeline-<kernel>.svg. It needs matplotlib.
 
 python docs/pictures/draw_pipelines.py            writes the SVG files
-python docs/pictures/draw_pipelines.py FOLDER     writes PNG files there, to look at
+python docs/pictures/draw_pipelines.py FOLDER     writes PNG files into FOLDER
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from matplotlib.axes import Axes
 
 INK, FAINT, PAPER = "#24292f", "#8b949e", "#ffffff"
 FIRST, SECOND = "#9cc3ea", "#f6c58f"  # the two consumer warpgroups
-FIRST_DARK, SECOND_DARK = "#5b95d1", "#dd9440"  # what they do on the tensor cores
+FIRST_DARK, SECOND_DARK = "#5b95d1", "#dd9440"  # the products of these warpgroups
 LOAD, STORE, OTHER = "#b9dfbf", "#e3b7d3", "#dfe3e8"
 COLORS_OF_WARPGROUPS = ((FIRST, FIRST_DARK), (SECOND, SECOND_DARK))
+HOPPER_GROUPS = [(0, 3, "producer\nwarpgroup"), (4, 5, "consumers")]  # first lane, last lane, name
 
 
 @dataclass
 class Block:
-    """Something that takes time in a lane, from `begin` to `end`."""
+    """An activity in a lane, from `begin` to `end`."""
 
     begin: float
     end: float
@@ -37,7 +38,7 @@ class Block:
 
 @dataclass
 class Lane:
-    """What one group of threads, or one unit of the hardware, does."""
+    """The activities of one group of threads, or of one unit of the hardware."""
 
     name: str
     blocks: list[Block] = field(default_factory=list)
@@ -49,7 +50,7 @@ class Lane:
 
 @dataclass
 class Arrow:
-    """A signal from one lane to another, by their indices."""
+    """A signal between two lanes. Each end is a time and the index of a lane."""
 
     begin: tuple[float, int]
     end: tuple[float, int]
@@ -65,7 +66,7 @@ class Picture:
     memory: list[tuple[str, float, str]]  # label, KB, color
     memory_title: str
     end: float
-    groups: list[tuple[int, int, str]] = field(default_factory=list)  # first lane, last lane, name
+    groups: list[tuple[int, int, str]]  # first lane, last lane, name
 
 
 def draw_timeline(axes: Axes, picture: Picture) -> None:
@@ -124,7 +125,7 @@ def draw_memory(axes: Axes, picture: Picture) -> None:
 
 def draw(picture: Picture, target: Path) -> None:
     lanes = 0.46 * len(picture.lanes)
-    caption = textwrap.wrap(picture.caption, 165)
+    caption = textwrap.wrap(f"Time runs to the right, not to scale. {picture.caption}", 165)
     height = 0.55 + lanes + 0.15 + 0.19 * len(caption) + 0.75
     figure = plt.figure(figsize=(11.5, height), facecolor=PAPER)
     left, width = 0.205, 0.785
@@ -143,8 +144,18 @@ def draw(picture: Picture, target: Path) -> None:
     plt.close(figure)
 
 
+def consumer_lanes(rows: str) -> list[Lane]:
+    """The lanes of two consumer warpgroups with 64 `rows` each."""
+    return [Lane("consumer warpgroup 0", note=f"{rows} 0 to 63"), Lane("consumer warpgroup 1", note="64 to 127")]
+
+
+def stages(name: str, kilobytes: float, color: str, count: int = 2, unit: str = "") -> list[tuple[str, float, str]]:
+    """The buffers of one operand in shared memory, one for each pipeline stage."""
+    return [(f"{name} {stage}\n{kilobytes:g}{unit}", kilobytes, color) for stage in range(count)]
+
+
 def forward() -> Picture:
-    """Two tiles of queries, a and b, of two tiles of keys each; a key tile takes 2 units, one for each warpgroup."""
+    """Two tiles of queries, a and b, with two tiles of keys each. A key tile takes 2 units, one for each warpgroup."""
     tiles = ["a0", "a1", "b0", "b1"]
     scheduler, load_q, load_k, load_v = (
         Lane("tile scheduler", note="warp 0"),
@@ -160,7 +171,7 @@ def forward() -> Picture:
         begin = 0.45 + 1.1 * i if i < 3 else 4.3
         load_k.add(begin, begin + 1.0, f"K {tile}", LOAD)
         load_v.add(begin + 0.4, begin + 1.4, f"V {tile}", LOAD)
-    consumers = [Lane("consumer warpgroup 0", note="queries 0 to 63"), Lane("consumer warpgroup 1", note="64 to 127")]
+    consumers = consumer_lanes("queries")
     tensor = Lane("tensor cores")
     arrows = []
     for warpgroup, lane in enumerate(consumers):
@@ -188,20 +199,20 @@ def forward() -> Picture:
         [scheduler, load_q, load_k, load_v, *consumers, tensor],
         arrows,
         (
-            "Time runs to the right, not to scale. S a1 is Q K^T of query tile a and key tile 1; PV a0 adds P V to "
-            "O. Arrows: the ping-pong barriers. A consumer issues S of the next key tile before PV of this one, and "
-            "evaluates f while the tensor cores work for the other. The loop continues from query tile a to b "
-            "without draining: S b0 is issued before PV a1, and O a is stored under the products of the other."
+            "S a1 is Q K^T of query tile a and key tile 1; PV a0 adds P V to O. Arrows: the ping-pong barriers. A "
+            "consumer issues S of the next key tile before PV of this one, and evaluates f while the tensor cores work "
+            "for the other. The loop continues from query tile a to b without draining: S b0 is issued before PV a1, "
+            "and O a is stored under the products of the other."
         ),
         [
             ("Q, then O\n32 KB", 32, LOAD),
-            *[(f"K stage {i}\n32 KB", 32, FIRST) for i in range(3)],
-            *[(f"V stage {i}\n32 KB", 32, SECOND) for i in range(3)],
+            *stages("K stage", 32, FIRST, 3, " KB"),
+            *stages("V stage", 32, SECOND, 3, " KB"),
             ("", 3, OTHER),
         ],
         "Shared memory, 227 KB, with more than 256 keys on average; the narrow last box: queue of tiles, mbarriers",
         9.2,
-        [(0, 3, "producer\nwarpgroup"), (4, 5, "consumers")],
+        HOPPER_GROUPS,
     )
 
 
@@ -213,7 +224,7 @@ def backward() -> Picture:
         Lane("TMA stores of dQ", note="warp 2, one thread"),
         Lane("dQ semaphores", note="warp 3, one thread"),
     )
-    consumers = [Lane("consumer warpgroup 0", note="keys 0 to 63"), Lane("consumer warpgroup 1", note="64 to 127")]
+    consumers = consumer_lanes("keys")
     tensor = Lane("tensor cores")
     arrows = []
     names = ["n-1", "n", "n+1", "n+2"]
@@ -251,28 +262,23 @@ def backward() -> Picture:
         [scheduler, load, store, semaphore, *consumers, tensor],
         arrows,
         (
-            "Time runs to the right, not to scale. Dark blocks of a consumer issue products, light ones are "
+            "Dark blocks of a consumer issue products, light ones are "
             "arithmetic. Arrows: the ping-pong barriers. When it is its turn, a warpgroup issues dV += P^T dO and dK "
             "+= dS^T Q of step n, its half of dQ = dS K of step n-1, and S^T = K Q^T of step n+1. While the other "
             "one issues, it stages dQ for the store thread, issues dP^T = V dO^T of step n+1, and evaluates f and f' "
             "of step n+1."
         ),
         [
-            ("K stage 0\n32 KB", 32, FIRST),
-            ("K stage 1\n32 KB", 32, FIRST),
+            *stages("K stage", 32, FIRST, unit=" KB"),
             ("V\n32 KB", 32, SECOND),
-            ("Q 0\n16", 16, LOAD),
-            ("Q 1\n16", 16, LOAD),
-            ("dO 0\n16", 16, LOAD),
-            ("dO 1\n16", 16, LOAD),
-            ("dS 0\n16", 16, OTHER),
-            ("dS 1\n16", 16, OTHER),
-            ("dQ\n16", 16, STORE),
-            ("dQ\n16", 16, STORE),
+            *stages("Q", 16, LOAD),
+            *stages("dO", 16, LOAD),
+            *stages("dS", 16, OTHER),
+            *[("dQ\n16", 16, STORE)] * 2,
         ],
         "Shared memory, 224 KB, and less than 1 KB of queues and mbarriers",
         8.0,
-        [(0, 3, "producer\nwarpgroup"), (4, 5, "consumers")],
+        HOPPER_GROUPS,
     )
 
 
@@ -316,7 +322,7 @@ def wide_backward() -> Picture:
         [scheduler, load_kv, load_q, load_do, value, key],
         arrows,
         (
-            "Time runs to the right, not to scale. Arrows: f' in fp32 goes to the dK warpgroup (named barrier), and "
+            "Arrows: f' in fp32 goes to the dK warpgroup (named barrier), and "
             "dS to the dV warpgroup (mbarrier). Each warpgroup multiplies half of the columns of dQ, in two chunks "
             "(dQ, dQ') that use the same registers, and adds them from registers to fp32 accumulators in global "
             "memory (red.v4). Products are issued before the additions, so that they run under them."
@@ -324,14 +330,14 @@ def wide_backward() -> Picture:
         [
             ("K\n32 KB", 32, FIRST),
             ("V\n32 KB", 32, SECOND),
-            *[(f"Q {i}\n32 KB", 32, LOAD) for i in range(2)],
-            *[(f"dO {i}\n32 KB", 32, LOAD) for i in range(2)],
+            *stages("Q", 32, LOAD, unit=" KB"),
+            *stages("dO", 32, LOAD, unit=" KB"),
             ("f'\n16", 16, OTHER),
             ("dS\n2 x 8", 16, OTHER),
         ],
         "Shared memory at d = 256, 224 KB, and less than 1 KB of queues and mbarriers",
         9.95,
-        [(0, 3, "producer\nwarpgroup"), (4, 5, "consumers")],
+        HOPPER_GROUPS,
     )
 
 
@@ -363,19 +369,17 @@ def portable() -> Picture:
         [copies, warps, function, back_copies, back_warps, back_function],
         [],
         (
-            "Time runs to the right, not to scale. All warps of a CTA do the same on rows of their own; in forward "
+            "All warps of a CTA do the same on rows of their own; in forward "
             "two CTAs share a multiprocessor. Forward: P of 16 keys is the register operand of O += P V while f of "
             "the next 16 keys is computed. Backward: P and dS go through shared memory, since each warp multiplies "
             "the keys or queries of others."
         ),
         [
             ("forward: Q, then O\n34.8 KB", 34.8, LOAD),
-            ("K V 0\n17.4", 17.4, FIRST),
-            ("K V 1\n17.4", 17.4, FIRST),
+            *stages("K V", 17.4, FIRST),
             ("", 4, PAPER),
             ("backward: K, V\n69.6 KB", 69.6, SECOND),
-            ("Q dO 0\n34.8", 34.8, LOAD),
-            ("Q dO 1\n34.8", 34.8, LOAD),
+            *stages("Q dO", 34.8, LOAD),
             ("P\n18.4", 18.4, OTHER),
             ("dS\n18.4", 18.4, OTHER),
         ],
