@@ -1,8 +1,8 @@
 // What the launcher passes to the Hopper kernels. Plain structs: the host includes this file too.
 #pragma once
 
+#include "common/arguments.cuh"
 #include "hopper/tensor_map.cuh"
-#include "portable/arguments.cuh"
 
 namespace gdpa::hopper {
 
@@ -24,7 +24,7 @@ struct MappedOperand {
 };
 
 struct ForwardArguments {
-  portable::Arguments common;
+  CommonArguments common;
   float scale;   ///< that of params; multiplied from where it lies, it takes no register
   bool in_runs;  ///< each CTA takes places that follow each other, else one of every gridDim
   MappedOperand query, key, value, output;
@@ -119,7 +119,7 @@ struct KeyTile {
 };
 
 struct BackwardArguments {
-  portable::Arguments common;
+  CommonArguments common;
   float scale;             ///< that of params
   int direct_keys;         ///< of is_direct
   bool queries_shared;     ///< by the batch

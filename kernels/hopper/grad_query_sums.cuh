@@ -9,9 +9,9 @@
 
 #include "common/lanes.cuh"
 #include "common/tile.cuh"
+#include "common/work.cuh"
 #include "hopper/arguments.cuh"
 #include "hopper/rows.cuh"
-#include "portable/work.cuh"
 
 namespace gdpa::hopper {
 
@@ -20,14 +20,14 @@ constexpr int places_at_once = 8;
 
 /// Calls visit(work) for the places from `first` on, each lane of the first few with the work of its own; by a warp.
 template <class Visit>
-__device__ void look_up_places(const BackwardArguments& arguments, const portable::Owner& owner, bool owns_queries,
+__device__ void look_up_places(const BackwardArguments& arguments, const Owner& owner, bool owns_queries,
                                unsigned first, Visit visit) {
   const auto places = static_cast<unsigned>(owner.heads * owner.places());
   const unsigned place = first + static_cast<unsigned>(lane_index());
-  portable::Work work{};
+  Work work{};
   if (lane_index() < places_at_once && place < places) {
-    const int64_t entry = owner.jagged() ? portable::find_entry_alone(owner, place) : 0;
-    work = portable::work_at(arguments.common, owner, owns_queries, place, entry);
+    const int64_t entry = owner.jagged() ? find_entry_by_thread(owner, place) : 0;
+    work = work_at(arguments.common, owner, owns_queries, place, entry);
   }
   visit(work);
   __syncwarp();
@@ -50,12 +50,12 @@ template <class Config, unsigned warps, class Visit>
 __device__ void for_all_rows_left(const BackwardArguments& arguments, Visit visit) {
   const Params& params = arguments.common.params;
   const bool is_shared = arguments.queries_shared;
-  const portable::Owner owner{params.queries, arguments.common.packed_rows_q, params.heads_q, Config::tile_queries,
-                              is_shared ? 1 : params.batch};
+  const Owner owner{params.queries, arguments.common.packed_rows_q, params.heads_q, Config::tile_queries,
+                    is_shared ? 1 : params.batch};
   const auto places = static_cast<unsigned>(owner.heads * owner.places());
   for (unsigned first = (blockIdx.x * warps + threadIdx.x / 32) * places_at_once; first < places;
        first += gridDim.x * warps * places_at_once) {
-    look_up_places(arguments, owner, true, first, [&](const portable::Work& work) {
+    look_up_places(arguments, owner, true, first, [&](const Work& work) {
       const int row = work.tile * Config::tile_queries;
       const MaskOfSequence mask{params.mask, work.queries.count, work.keys.count};
       const Kept keys = mask.keys_of(row, Config::tile_queries);

@@ -2,9 +2,9 @@
 // of the batch, one slab for each part, which a kernel behind adds in order (portable/reduce.cuh).
 #pragma once
 
+#include "common/work.cuh"
 #include "hopper/arguments.cuh"
 #include "hopper/rows.cuh"
-#include "portable/work.cuh"
 
 namespace gdpa::hopper {
 
@@ -19,7 +19,7 @@ struct KeyGradients {
   static __device__ const Operand& of_value(const BackwardArguments& arguments) {
     return arguments.common.params.grad_value;
   }
-  static __device__ int64_t batch_index(const portable::Work& work) { return work.batch_begin; }
+  static __device__ int64_t batch_index(const Work& work) { return work.batch_begin; }
 
   template <int columns_of_row, int half_columns>
   static __device__ __forceinline__ void store(const float (&sums)[half_columns], float factor,
@@ -37,7 +37,7 @@ struct KeyGradients<Config, true> {
   static __device__ const Operand& of_value(const BackwardArguments& arguments) {
     return arguments.common.grad_value_sum;
   }
-  static __device__ int64_t batch_index(const portable::Work& work) { return work.owner; }
+  static __device__ int64_t batch_index(const Work& work) { return work.owner; }
 
   template <int columns_of_row, int half_columns>
   static __device__ __forceinline__ void store(const float (&sums)[half_columns], float factor, float* first,
@@ -49,10 +49,10 @@ struct KeyGradients<Config, true> {
 /// The queries that the keys of `work` meet: those of its batch entry; where the batch shares the keys, a part of all
 /// queries, which follow each other, as one sequence. Parts are equally long, whatever the entries are.
 template <class Config>
-__device__ Rows queries_that_meet(const BackwardArguments& arguments, const portable::Work& work) {
+__device__ Rows queries_that_meet(const BackwardArguments& arguments, const Work& work) {
   if (!Config::keys_shared) return work.queries;
   constexpr int64_t most = 0x7fff0000;  // as rows_of has it
-  const portable::Arguments& common = arguments.common;
+  const CommonArguments& common = arguments.common;
   const Sequences& side = common.params.queries;
   const int64_t begin = clamp(side.begin(0), 0, common.packed_rows_q);
   const int64_t rows = clamp(side.begin(common.params.batch), begin, common.packed_rows_q) - begin;

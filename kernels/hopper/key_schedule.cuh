@@ -7,6 +7,7 @@
 #pragma once
 
 #include "common/sequence.cuh"
+#include "common/work.cuh"
 #include "hopper/arguments.cuh"
 #include "hopper/grad_query_sums.cuh"
 #include "hopper/key_gradients.cuh"
@@ -15,7 +16,6 @@
 #include "hopper/schedule.cuh"
 #include "hopper/turns.cuh"
 #include "hopper/windows.cuh"
-#include "portable/work.cuh"
 
 namespace gdpa::hopper {
 
@@ -27,7 +27,7 @@ static_assert(key_tile_words <= 32);
 
 /// Describes the tile of `work`, which the queries `met` meet.
 template <class Config>
-__device__ void describe_key_tile(KeyTile& tile, const BackwardArguments& arguments, const portable::Work& work,
+__device__ void describe_key_tile(KeyTile& tile, const BackwardArguments& arguments, const Work& work,
                                   const Kept& met) {
   constexpr int rows = Config::tile_queries;
   const Params& params = arguments.common.params;
@@ -35,7 +35,7 @@ __device__ void describe_key_tile(KeyTile& tile, const BackwardArguments& argume
   const int first_key = work.tile * Config::tile_keys;
   const int first_query = met.begin / rows * rows;
   const int query_tiles = (met.begin + met.count - first_query + rows - 1) / rows;
-  const int group = static_cast<int>(portable::whole_parts(params.heads_q, params.heads_k));
+  const int group = static_cast<int>(divide_counts(params.heads_q, params.heads_k));
   tile.steps = query_tiles * group;
   tile.query_tiles = query_tiles;
   tile.first_query = first_query;
@@ -59,7 +59,7 @@ __device__ void describe_key_tile(KeyTile& tile, const BackwardArguments& argume
   tile.first_head = work.head * group;
   tile.key_head = work.head;
   const int64_t b = work.batch_begin;
-  tile.out_scale = portable::out_scale_of(arguments.common, b, work.queries, work.keys);
+  tile.out_scale = out_scale_of(arguments.common, b, work.queries, work.keys);
   tile.query = origin_of(arguments.query, params.queries, work.queries, b, first_query);
   tile.grad_output_y = origin_of(arguments.grad_output, params.queries, work.queries, b, first_query).y;
   tile.key = origin_of(arguments.key, params.keys, work.keys, b, first_key);
@@ -73,7 +73,7 @@ __device__ void describe_key_tile(KeyTile& tile, const BackwardArguments& argume
                               : arguments.queries_shared           ? 0
                                                                    : b * params.queries.length;
   tile.grad_query = first_query + static_cast<int>(rows_before);  // no more than a map has
-  const portable::Owner queries{params.queries, arguments.common.packed_rows_q, params.heads_q, rows, params.batch};
+  const Owner queries{params.queries, arguments.common.packed_rows_q, params.heads_q, rows, params.batch};
   tile.turn = static_cast<int>(queries.first_place_of(b)) + first_query / rows;
   tile.grad_key_y = origin_of(arguments.grad_key, params.keys, work.keys, b, first_key).y;
   tile.grad_value_y = origin_of(arguments.grad_value, params.keys, work.keys, b, first_key).y;
@@ -106,8 +106,8 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
   using Storage = typename Gradients::Element::Storage;
   constexpr unsigned warps = key_schedule_threads<Config> / 32;
   const Params& params = arguments.common.params;
-  const portable::Owner owner{params.keys, arguments.common.packed_rows_k, params.heads_k, Config::tile_keys,
-                              Config::keys_shared ? arguments.common.parts : params.batch};
+  const Owner owner{params.keys, arguments.common.packed_rows_k, params.heads_k, Config::tile_keys,
+                    Config::keys_shared ? arguments.common.parts : params.batch};
   const auto places = static_cast<unsigned>(owner.heads * owner.places());
   if (Config::pass == BackwardPass::again) {
     if (*arguments.found == 0) return;
@@ -129,7 +129,7 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
   if (Config::computes_grad_query && arguments.has_rows_left) for_all_rows_left<Config, warps>(arguments, prepare);
   for (unsigned first = (blockIdx.x * warps + threadIdx.x / 32) * places_at_once; first < places;
        first += gridDim.x * warps * places_at_once) {
-    look_up_places(arguments, owner, false, first, [&](portable::Work work) {
+    look_up_places(arguments, owner, false, first, [&](Work work) {
       work.queries = queries_that_meet<Config>(arguments, work);
       const unsigned place = first + static_cast<unsigned>(lane_index());
       const int first_key = work.tile * Config::tile_keys;

@@ -5,12 +5,12 @@
 #pragma once
 
 #include "common/tile.cuh"
+#include "common/work.cuh"
 #include "hopper/arguments.cuh"
 #include "hopper/ring.cuh"
 #include "hopper/rows.cuh"
 #include "hopper/share.cuh"
 #include "hopper/warpgroup.cuh"
-#include "portable/work.cuh"
 
 namespace gdpa::hopper {
 
@@ -56,8 +56,7 @@ __device__ inline int64_t offset_of(const MappedOperand& mapped, const Operand& 
 
 /// Describes the tile of `work`, which meets the keys `met`.
 template <class Config>
-__device__ void describe_tile(Tile& tile, const ForwardArguments& arguments, const portable::Work& work,
-                              const Kept& met) {
+__device__ void describe_tile(Tile& tile, const ForwardArguments& arguments, const Work& work, const Kept& met) {
   constexpr int keys = Config::tile_keys;
   const Params& params = arguments.common.params;
   const MaskOfSequence mask{params.mask, work.queries.count, work.keys.count};
@@ -80,7 +79,7 @@ __device__ void describe_tile(Tile& tile, const ForwardArguments& arguments, con
   tile.head = work.head;
   tile.key_head = work.key_head;
   const int64_t b = work.batch_begin;
-  tile.out_scale = portable::out_scale_of(arguments.common, b, work.queries, work.keys);
+  tile.out_scale = out_scale_of(arguments.common, b, work.queries, work.keys);
   tile.query = origin_of(arguments.query, params.queries, work.queries, b, first_query);
   tile.output_y = origin_of(arguments.output, params.queries, work.queries, b, first_query).y;
   tile.key = origin_of(arguments.key, params.keys, work.keys, b, first_key);
@@ -89,7 +88,7 @@ __device__ void describe_tile(Tile& tile, const ForwardArguments& arguments, con
 
 /// Zeros for the tile of the work that lane `source` holds, by the warp.
 template <class Config>
-__device__ void write_zeros(const Operand& output, const portable::Work& work, int source) {
+__device__ void write_zeros(const Operand& output, const Work& work, int source) {
   const int first_query = work.tile * Config::tile_queries;
   const int64_t offset =
       __shfl_sync(0xffffffffu, element_offset(output, work.queries, work.batch_begin, first_query, work.head), source);
@@ -101,8 +100,7 @@ __device__ void write_zeros(const Operand& output, const portable::Work& work, i
 /// Whether a lane's tile meets exactly the keys of the tile before it, all of which the buffers hold. `tiles` says
 /// which lanes have one; the first of them always loads.
 template <class Config>
-__device__ bool reuses_keys(const ForwardArguments& arguments, const portable::Work& work, const Kept& met,
-                            unsigned tiles) {
+__device__ bool reuses_keys(const ForwardArguments& arguments, const Work& work, const Kept& met, unsigned tiles) {
   constexpr int keys = Config::tile_keys;
   const bool shared = arguments.common.params.keys.cumulative == nullptr && arguments.key.batch_step == 0 &&
                       arguments.value.batch_step == 0;
@@ -127,7 +125,7 @@ __device__ void deal_tiles(const ForwardArguments& arguments, const Span& span, 
   int dealt = 0;
   // The tiles of a run are close together; else few are taken at first, which the other warps wait for.
   for (unsigned count = share.in_runs() ? tiles_at_once : 1;; count = min(2 * count, unsigned{tiles_at_once})) {
-    const portable::Work work = share.take(count);
+    const Work work = share.take(count);
     if (__ballot_sync(0xffffffffu, work.exists) == 0) break;
     Kept met{0, 0};
     if (work.exists) {

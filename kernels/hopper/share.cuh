@@ -10,8 +10,8 @@
 #pragma once
 
 #include "common/lanes.cuh"
+#include "common/work.cuh"
 #include "hopper/arguments.cuh"
-#include "portable/work.cuh"
 
 namespace gdpa::hopper {
 
@@ -43,17 +43,17 @@ struct Sum {
 template <class Config>
 struct Batch {
   const ForwardArguments& arguments;
-  portable::Owner owner;
+  Owner owner;
 
   __device__ explicit Batch(const ForwardArguments& arguments_)
       : arguments(arguments_),
         owner{arguments.common.params.queries, arguments.common.packed_rows_q, arguments.common.params.heads_q,
               Config::tile_queries, arguments.common.params.batch} {}
 
-  /// The rows of an entry. Two entries after the batch hold the rows without a sequence, which attend to no key: first the
-  /// rows after the last offset, then the rows before the first one.
+  /// The rows of an entry. Two entries after the batch hold the rows without a sequence, which attend to no key: first
+  /// the rows after the last offset, then the rows before the first one.
   __device__ Rows queries_of(int64_t b) const {
-    if (b < owner.entries) return portable::queries_of(arguments.common, b);
+    if (b < owner.entries) return gdpa::queries_of(arguments.common, b);
     return b == owner.entries ? owner.rows_after() : owner.rows_before();
   }
   __device__ int entries_with_unused_rows() const { return static_cast<int>(owner.entries) + 2; }
@@ -67,7 +67,7 @@ struct Batch {
   /// What a tile of the entry takes: tiles of keys, and as much as one of them for Q, O and the way through the ring.
   __device__ unsigned cost_of(int64_t b) const {
     if (b >= owner.entries) return 1;
-    const auto rows = static_cast<unsigned>(portable::keys_of(arguments.common, b).count);
+    const auto rows = static_cast<unsigned>(keys_of(arguments.common, b).count);
     return (rows + Config::tile_keys - 1) / Config::tile_keys + 1;
   }
 
@@ -86,8 +86,8 @@ struct Batch {
 
   /// The work of each lane's rank, where it is wanted and there is such a tile, looked for from `entries` on, which are
   /// then those of the last one.
-  __device__ portable::Work work_of(Entries& entries, unsigned rank, bool wanted) const {
-    portable::Work work{};
+  __device__ Work work_of(Entries& entries, unsigned rank, bool wanted) const {
+    Work work{};
     for (;;) {
       int lane = 0;  // the first one, or the last, with rank < tiles_up_to
 #pragma unroll
@@ -104,10 +104,9 @@ struct Batch {
         work.batch_begin = b;
         work.head = index / tiles;
         work.tile = index % tiles;
-        work.key_head =
-            static_cast<int>(portable::whole_parts(work.head * arguments.common.params.heads_k, owner.heads));
+        work.key_head = static_cast<int>(divide_counts(work.head * arguments.common.params.heads_k, owner.heads));
         work.queries = queries_of(b);
-        work.keys = portable::keys_of(arguments.common, b);
+        work.keys = keys_of(arguments.common, b);
         work.exists = true;
         wanted = false;
       }
@@ -168,7 +167,7 @@ __device__ void find_run(const Batch<Config>& batch, Sum* of_warps, Span& span) 
 template <class Config, int threads>
 __device__ void find_share(const ForwardArguments& arguments, Sum* of_warps, Span& span) {
   const Batch<Config> batch(arguments);
-  const portable::Owner& owner = batch.owner;
+  const Owner& owner = batch.owner;
   if (arguments.in_runs && owner.jagged()) {
     find_run<Config, threads>(batch, of_warps, span);
   } else if (arguments.in_runs) {
@@ -176,7 +175,7 @@ __device__ void find_share(const ForwardArguments& arguments, Sum* of_warps, Spa
     const unsigned next = threadIdx.x;
     if (next < 2) {
       (next == 0 ? span.begin : span.end) = static_cast<unsigned>(
-          portable::first_place_of_share(arguments.common, owner, Config::tile_keys, blockIdx.x + next, gridDim.x));
+          first_slot_of_cta(arguments.common, owner, Config::tile_keys, blockIdx.x + next, gridDim.x));
     }
   } else if (threadIdx.x == 0) {
     span = {0, 0, 0, owner.jagged() ? ~0u : static_cast<unsigned>(owner.heads * owner.places())};
@@ -207,13 +206,13 @@ struct Share {
   }
 
   /// The next tiles of the CTA, one for each of the first `count` lanes as long as there are any.
-  __device__ portable::Work take(unsigned count) {
+  __device__ Work take(unsigned count) {
     const auto lane = static_cast<unsigned>(lane_index());
     const unsigned at = rank(next + lane);
     const bool wanted = lane < count && at < end;
     next += count;
     if (batch.owner.jagged()) return batch.work_of(entries, at, wanted);
-    return wanted ? portable::work_at(batch.arguments.common, batch.owner, true, at, 0) : portable::Work{};
+    return wanted ? work_at(batch.arguments.common, batch.owner, true, at, 0) : Work{};
   }
 };
 

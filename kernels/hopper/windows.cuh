@@ -4,16 +4,15 @@
 // too, to test it.
 #pragma once
 
+#include "common/work.cuh"
 #include "hopper/arguments.cuh"
-#include "portable/work.cuh"
 
 namespace gdpa::hopper {
 
 /// The place of a tile of keys, which exists; `direct_keys` as of is_direct. A window has so many heads, or those of
 /// one entry if these are more.
-GDPA_HOST_DEVICE inline int64_t place_in_window(const portable::Arguments& arguments, int direct_keys,
-                                                int64_t heads_of_window, const portable::Owner& owner,
-                                                const portable::Work& work) {
+GDPA_HOST_DEVICE inline int64_t place_in_window(const CommonArguments& arguments, int direct_keys,
+                                                int64_t heads_of_window, const Owner& owner, const Work& work) {
   const int64_t entries = owner.heads < heads_of_window ? heads_of_window / owner.heads : 1;
   const int64_t first = work.owner / entries * entries;
   const int64_t end = first + entries < owner.entries ? first + entries : owner.entries;
@@ -25,7 +24,7 @@ GDPA_HOST_DEVICE inline int64_t place_in_window(const portable::Arguments& argum
   int64_t before = 0;  // tiles of a head each, of the rows before, and of this row's entries before
   int64_t mine = 1;    // of a head of this entry in this row
   for (int64_t b = first; b < end; ++b) {
-    const int64_t keys = portable::keys_of(arguments, b).count;
+    const int64_t keys = keys_of(arguments, b).count;
     const int64_t tiles = tiles_of(keys);
     const int64_t of_row = is_whole(keys) ? tiles : 1;
     const int64_t of_rows_before = clamp(row * of_row, 0, tiles);

@@ -87,7 +87,7 @@ constexpr int backward_shared_bytes = BackwardTiles<Config>::shared_bytes;
 
 /// The queries of entry b. A CTA whose keys are its own stays in one entry, whose rows are known.
 template <class Config>
-__device__ Rows queries_met(const Arguments& arguments, const Work& work, int64_t b) {
+__device__ Rows queries_met(const CommonArguments& arguments, const Work& work, int64_t b) {
   return Config::keys_shared ? queries_of(arguments, b) : work.queries;
 }
 
@@ -101,13 +101,13 @@ struct QueryPlace {
 /// The walk of one CTA: batch entries of its part, query heads of its group, tiles of queries that meet its keys.
 template <class Config>
 struct QueryWalk {
-  const Arguments& arguments;
+  const CommonArguments& arguments;
   const Work& work;
   QueryPlace place;
   int queries_begin;
   int queries_end;
 
-  __device__ QueryWalk(const Arguments& arguments_, const Work& work_) : arguments(arguments_), work(work_) {
+  __device__ QueryWalk(const CommonArguments& arguments_, const Work& work_) : arguments(arguments_), work(work_) {
     place = {work.batch_begin, first_head(), 0};
     enter();
   }
@@ -236,7 +236,7 @@ __device__ void contribute(KeySums& grad_key, ValueSums& grad_value, const WarpT
 
 /// dQ += factor * dS K for one tile of queries, into the fp32 sum.
 template <class Config>
-__device__ void reduce_grad_query(const Arguments& arguments, const Work& work, const QueryPlace& at,
+__device__ void reduce_grad_query(const CommonArguments& arguments, const Work& work, const QueryPlace& at,
                                   typename BackwardTiles<Config>::Scores grad_scores,
                                   typename BackwardTiles<Config>::QueryOrKey key, float factor) {
   using Tiles = BackwardTiles<Config>;
@@ -282,7 +282,7 @@ __device__ void store_gradient(const Gradient& sums, float factor, Tile staging,
 }
 
 template <class Config>
-__device__ void backward_tile(const Arguments& arguments, const Work& work, unsigned shared) {
+__device__ void backward_tile(const CommonArguments& arguments, const Work& work, unsigned shared) {
   using Tiles = BackwardTiles<Config>;
   using Element = typename Config::Element;
   using Storage = typename Element::Storage;
@@ -409,7 +409,7 @@ __device__ void backward_tile(const Arguments& arguments, const Work& work, unsi
 }
 
 template <class Config>
-__device__ void backward(const Arguments& arguments) {
+__device__ void backward(const CommonArguments& arguments) {
   extern __shared__ __align__(16) unsigned char shared_memory[];
   const int64_t entries = Config::keys_shared ? arguments.parts : arguments.params.batch;
   for_all_work(arguments, key_owner<Config>(arguments, entries), false,

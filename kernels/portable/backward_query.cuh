@@ -82,7 +82,7 @@ __device__ void differentiate_scores(const Sums<row_tiles, Config::tile_keys>& s
 
 /// Adds the part of dQ that batch entry b contributes.
 template <class Config, class Gradient>
-__device__ void add_entry(const Arguments& arguments, const Work& work, int64_t b, unsigned shared,
+__device__ void add_entry(const CommonArguments& arguments, const Work& work, int64_t b, unsigned shared,
                           Gradient& grad_query) {
   using Tiles = BackwardQueryTiles<Config>;
   using Element = typename Config::Element;
@@ -134,7 +134,7 @@ __device__ void add_entry(const Arguments& arguments, const Work& work, int64_t 
 }
 
 template <class Config>
-__device__ void backward_query_tile(const Arguments& arguments, const Work& work, unsigned shared) {
+__device__ void backward_query_tile(const CommonArguments& arguments, const Work& work, unsigned shared) {
   using Tiles = BackwardQueryTiles<Config>;
   using Storage = typename Config::Element::Storage;
   const Params& params = arguments.params;
@@ -170,7 +170,7 @@ __device__ void backward_query_tile(const Arguments& arguments, const Work& work
 }
 
 template <class Config>
-__device__ void backward_query(const Arguments& arguments) {
+__device__ void backward_query(const CommonArguments& arguments) {
   extern __shared__ __align__(16) unsigned char shared_memory[];
   const int64_t entries = Config::queries_shared ? arguments.parts : arguments.params.batch;
   for_all_work(arguments, query_owner<Config>(arguments, entries), true,

@@ -91,7 +91,8 @@ __device__ void attend(Sums<row_tiles, columns_v>& output, KeyTile query, KeyTil
 
 /// O = out_scale * sums, times what the function and the scores left out, by way of the shared memory of Q.
 template <class Config, class Output>
-__device__ void store_output(const Arguments& arguments, const Work& work, const Output& output, unsigned shared) {
+__device__ void store_output(const CommonArguments& arguments, const Work& work, const Output& output,
+                             unsigned shared) {
   using Tiles = ForwardTiles<Config>;
   using Storage = typename Config::Element::Storage;
   const Operand& target = arguments.params.output;
@@ -111,7 +112,7 @@ __device__ void store_output(const Arguments& arguments, const Work& work, const
 }
 
 template <class Config>
-__device__ void forward_tile(const Arguments& arguments, const Work& work, unsigned shared) {
+__device__ void forward_tile(const CommonArguments& arguments, const Work& work, unsigned shared) {
   using Tiles = ForwardTiles<Config>;
   constexpr int row_tiles = Tiles::row_tiles;
   const Params& params = arguments.params;
@@ -152,7 +153,7 @@ __device__ void forward_tile(const Arguments& arguments, const Work& work, unsig
 }
 
 template <class Config>
-__device__ void forward(const Arguments& arguments) {
+__device__ void forward(const CommonArguments& arguments) {
   extern __shared__ __align__(16) unsigned char shared_memory[];
   for_all_work(arguments, query_owner<Config>(arguments, arguments.params.batch), true,
                [&](const Work& work) { forward_tile<Config>(arguments, work, shared_address(shared_memory)); });

@@ -3,14 +3,15 @@
 // end, which balances sequences of any lengths.
 #pragma once
 
-#include "portable/work.cuh"
+#include "common/work.cuh"
+#include "portable/arguments.cuh"
 
 namespace gdpa::portable {
 
 /// Calls compute(work) for all work of this CTA. The work lies in shared memory, where it costs the main loop no
 /// registers.
 template <class Compute>
-__device__ void for_all_work(const Arguments& arguments, const Owner& owner, bool owns_queries, Compute compute) {
+__device__ void for_all_work(const CommonArguments& arguments, const Owner& owner, bool owns_queries, Compute compute) {
   __shared__ Work work;
   const int64_t places = owner.heads * owner.places();
   if (blockIdx.x >= places) return;
@@ -30,11 +31,11 @@ __device__ void for_all_work(const Arguments& arguments, const Owner& owner, boo
 
 /// The queries as owner of the work, and the keys.
 template <class Config>
-__device__ Owner query_owner(const Arguments& arguments, int64_t entries) {
+__device__ Owner query_owner(const CommonArguments& arguments, int64_t entries) {
   return {arguments.params.queries, arguments.packed_rows_q, arguments.params.heads_q, Config::tile_queries, entries};
 }
 template <class Config>
-__device__ Owner key_owner(const Arguments& arguments, int64_t entries) {
+__device__ Owner key_owner(const CommonArguments& arguments, int64_t entries) {
   return {arguments.params.keys, arguments.packed_rows_k, arguments.params.heads_k, Config::tile_keys, entries};
 }
 

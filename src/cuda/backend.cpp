@@ -114,7 +114,7 @@ class Memory {
 
 /// The sums of one operand's gradient that a reduction rounds, and where they go.
 struct Reduction {
-  Operand portable::Arguments::*sums_of;  ///< how kernels know them
+  Operand CommonArguments::*sums_of;  ///< how kernels know them
   Form form;
   int64_t rows;
   int64_t length;  ///< of a batch entry that is not jagged
@@ -153,17 +153,16 @@ struct Sequence {
       steps.push_back(
           plan::reduction(problem, gpu, operands.aligned, reduction.columns, reduction.rows * reduction.heads));
     };
-    using portable::Arguments;
     if (workspace.grad_query >= 0 && plan.steps.front().kernel.family == plan::KernelFamily::portable) {
-      reduce({&Arguments::grad_query_sum, problem.query_form, problem.rows_q, params.queries.length, problem.heads_q,
-              problem.head_dim, workspace.grad_query, params.grad_query});
+      reduce({&CommonArguments::grad_query_sum, problem.query_form, problem.rows_q, params.queries.length,
+              problem.heads_q, problem.head_dim, workspace.grad_query, params.grad_query});
     }
     if (workspace.grad_key >= 0) {
-      reduce({&Arguments::grad_key_sum, problem.key_form, problem.rows_k, params.keys.length, problem.heads_k,
+      reduce({&CommonArguments::grad_key_sum, problem.key_form, problem.rows_k, params.keys.length, problem.heads_k,
               problem.head_dim, workspace.grad_key, params.grad_key});
     }
     if (workspace.grad_value >= 0) {
-      reduce({&Arguments::grad_value_sum, problem.key_form, problem.rows_k, params.keys.length, problem.heads_k,
+      reduce({&CommonArguments::grad_value_sum, problem.key_form, problem.rows_k, params.keys.length, problem.heads_k,
               problem.head_dim_v, workspace.grad_value, params.grad_value});
     }
   }
@@ -198,7 +197,7 @@ class Call {
                                                 problem_.rows_k};
       launch(&arguments);
     }
-    portable::Arguments arguments = arguments_of(memory);
+    CommonArguments arguments = arguments_of(memory);
     if (sequence_.plan.steps.front().kernel.family == plan::KernelFamily::portable) {
       for (std::size_t i = 0; i < sequence_.plan.steps.size(); ++i) launch(&arguments);
     } else if (problem_.direction == Direction::forward) {
@@ -215,8 +214,8 @@ class Call {
   }
 
  private:
-  portable::Arguments arguments_of(const Memory& memory) const {
-    portable::Arguments arguments{};
+  CommonArguments arguments_of(const Memory& memory) const {
+    CommonArguments arguments{};
     arguments.params = params_;
     arguments.packed_rows_q = problem_.rows_q;
     arguments.packed_rows_k = problem_.rows_k;
@@ -227,7 +226,7 @@ class Call {
   }
 
   /// Of all kernels of the Hopper backward.
-  hopper::BackwardArguments backward_arguments(const portable::Arguments& common, const Memory& memory) const {
+  hopper::BackwardArguments backward_arguments(const CommonArguments& common, const Memory& memory) const {
     const plan::GpuPlan& plan = sequence_.plan;
     hopper::BackwardArguments arguments = map_backward(problem_, common, plan);
     arguments.direct_keys = plan.direct_keys;

@@ -113,8 +113,7 @@ plan::TensorMaps tensor_maps(const Problem& problem, const Params& params) {
   return possible ? plan::TensorMaps::available : plan::TensorMaps::unavailable;
 }
 
-hopper::ForwardArguments map_forward(const Problem& problem, const portable::Arguments& common,
-                                     const plan::GpuPlan& plan) {
+hopper::ForwardArguments map_forward(const Problem& problem, const CommonArguments& common, const plan::GpuPlan& plan) {
   const plan::KernelSpec& kernel = plan.steps.front().kernel;
   const auto [query, key, value, output, grad_query, grad_key, grad_value] = operands_of(problem, common.params);
   hopper::ForwardArguments arguments{};
@@ -128,7 +127,7 @@ hopper::ForwardArguments map_forward(const Problem& problem, const portable::Arg
   return arguments;
 }
 
-hopper::BackwardArguments map_backward(const Problem& problem, const portable::Arguments& common,
+hopper::BackwardArguments map_backward(const Problem& problem, const CommonArguments& common,
                                        const plan::GpuPlan& plan) {
   const plan::KernelSpec& kernel = plan.steps.front().kernel;  // all have the tiles
   const auto [query, key, value, grad_output, grad_query, grad_key, grad_value] = operands_of(problem, common.params);

@@ -13,11 +13,10 @@ namespace gdpa::cuda {
 plan::TensorMaps tensor_maps(const Problem& problem, const Params& params);
 
 /// The arguments of the Hopper forward: those of every kernel, and the maps for the tiles of the plan.
-hopper::ForwardArguments map_forward(const Problem& problem, const portable::Arguments& common,
-                                     const plan::GpuPlan& plan);
+hopper::ForwardArguments map_forward(const Problem& problem, const CommonArguments& common, const plan::GpuPlan& plan);
 
 /// Those of the Hopper backward.
-hopper::BackwardArguments map_backward(const Problem& problem, const portable::Arguments& common,
+hopper::BackwardArguments map_backward(const Problem& problem, const CommonArguments& common,
                                        const plan::GpuPlan& plan);
 
 }  // namespace gdpa::cuda

@@ -1,5 +1,5 @@
 // Which work a place stands for: the device code that finds it, run on the host against a plain enumeration of tiles.
-#include "portable/work.cuh"
+#include "common/work.cuh"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <tuple>
 #include <vector>
 
-namespace gdpa::portable {
+namespace gdpa {
 namespace {
 
 /// One side of a problem, and the other one beside it with a row for each of its entries.
@@ -22,8 +22,8 @@ struct Side {
   int64_t tile = 64;
   int64_t parts = 0;  ///< where the batch shares the rows
 
-  Arguments arguments() const {
-    Arguments result{};
+  CommonArguments arguments() const {
+    CommonArguments result{};
     result.params.batch = batch;
     result.params.heads_q = heads;
     result.params.heads_k = heads / 2;
@@ -41,7 +41,7 @@ using Tile = std::tuple<int64_t, int, int>;  ///< entry or part, head, tile
 
 /// What a grid of so many CTAs computes: how often each tile.
 std::map<Tile, int> computed_by(const Side& side, int64_t grid) {
-  const Arguments arguments = side.arguments();
+  const CommonArguments arguments = side.arguments();
   const Owner owner{arguments.params.queries, side.packed_rows, side.heads, side.tile,
                     side.parts > 0 ? side.parts : side.batch};
   std::map<Tile, int> tiles;
@@ -121,7 +121,7 @@ TEST(GpuWork, ABatchWithMoreEntriesThanOneRoundOfProbesIsSearched) {
 TEST(GpuWork, RowsBehindTheLastOffsetAreWorkThatMeetsNothing) {
   const Side side = jagged({10, 20}, 16, 40);
   expect_every_tile_once(side);
-  const Arguments arguments = side.arguments();
+  const CommonArguments arguments = side.arguments();
   const Owner owner{arguments.params.queries, side.packed_rows, side.heads, side.tile, side.batch};
   for (int64_t place = 0; place < owner.heads * owner.places(); ++place) {
     const Work work = find_work(arguments, owner, true, place);
@@ -136,7 +136,7 @@ TEST(GpuWork, RowsBeforeTheFirstOffsetAreWorkWithoutKeys) {
   for (const int64_t before : {1, 15, 16, 17, 40}) {
     const Side side = jagged({10, 20}, 16, 3, before);
     expect_every_tile_once(side);
-    const Arguments arguments = side.arguments();
+    const CommonArguments arguments = side.arguments();
     const Owner owner{arguments.params.queries, side.packed_rows, side.heads, side.tile, side.batch};
     for (int64_t place = 0; place < owner.heads * owner.places(); ++place) {
       const Work work = find_work(arguments, owner, true, place);
@@ -175,7 +175,7 @@ TEST(GpuWork, ASharedSideIsWorkOfEachPartAndThePartsAreTheBatch) {
   side.batch = 10;
   side.parts = 3;
   expect_every_tile_once(side);
-  const Arguments arguments = side.arguments();
+  const CommonArguments arguments = side.arguments();
   const Owner owner{arguments.params.queries, 0, side.heads, side.tile, side.parts};
   std::map<int64_t, std::pair<int64_t, int64_t>> parts;
   for (int64_t place = 0; place < owner.heads * owner.places(); ++place) {
@@ -194,14 +194,14 @@ TEST(GpuWork, ASharedSideIsWorkOfEachPartAndThePartsAreTheBatch) {
 /// Shares of a batch whose entries have as many queries each, and keys by these offsets.
 std::vector<int64_t> shares_of(const Side& queries, const std::vector<int64_t>& key_offsets, int64_t rows_beside,
                                int64_t shares) {
-  Arguments arguments = queries.arguments();
+  CommonArguments arguments = queries.arguments();
   arguments.params.keys.cumulative = key_offsets.data();
   arguments.params.keys.cumulative_is_int64 = true;
   arguments.packed_rows_k = key_offsets.back();
   const Owner owner{arguments.params.queries, 0, queries.heads, queries.tile, queries.batch};
   std::vector<int64_t> first;
   for (int64_t share = 0; share <= shares; ++share) {
-    first.push_back(first_place_of_share(arguments, owner, rows_beside, share, shares));
+    first.push_back(first_slot_of_cta(arguments, owner, rows_beside, share, shares));
   }
   return first;
 }
@@ -249,4 +249,4 @@ TEST(GpuWork, SharesOfKeyOffsetsThatFallStayAmongThePlaces) {
 }
 
 }  // namespace
-}  // namespace gdpa::portable
+}  // namespace gdpa

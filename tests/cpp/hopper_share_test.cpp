@@ -63,7 +63,7 @@ Dealt deal(Lengths problem, unsigned ctas, int passes = 1) {
     constexpr unsigned warps = 3, at_once = 16;
     Sum sums[warps];
     Span span;
-    std::vector<std::vector<portable::Work>> found(at_once);
+    std::vector<std::vector<Work>> found(at_once);
     warp::run(cta, ctas, warps, [&](unsigned thread) {
       find_share<Config, warps * 32>(arguments, sums, span);
       __syncthreads();
@@ -71,7 +71,7 @@ Dealt deal(Lengths problem, unsigned ctas, int passes = 1) {
       for (int pass = 0; pass < passes; ++pass) {
         Share<Config> share(arguments, span);
         for (unsigned count = 1;; count = std::min(2 * count, at_once)) {
-          const portable::Work work = share.take(count);
+          const Work work = share.take(count);
           if (__ballot_sync(~0u, work.exists) == 0) break;
           if (thread < at_once && work.exists) found[thread].push_back(work);
         }
@@ -79,7 +79,7 @@ Dealt deal(Lengths problem, unsigned ctas, int passes = 1) {
     });
     int64_t count = 0, cost = 0;
     for (const auto& of_lane : found) {
-      for (const portable::Work& work : of_lane) {
+      for (const Work& work : of_lane) {
         ++dealt.tiles[{work.batch_begin, work.head, work.tile}];
         EXPECT_EQ(work.key_head, work.head / 2);
         const auto b = static_cast<std::size_t>(work.batch_begin);

@@ -22,17 +22,17 @@ struct Batch {
 
   Batch(const std::vector<int64_t>& lengths, int64_t heads, int direct_keys, int64_t heads_of_window) {
     for (const int64_t length : lengths) offsets.push_back(offsets.back() + length);
-    portable::Arguments arguments{};
+    CommonArguments arguments{};
     arguments.params.batch = static_cast<int64_t>(lengths.size());
     arguments.params.heads_q = arguments.params.heads_k = heads;
     arguments.params.queries.length = 1;
     arguments.params.keys.cumulative = offsets.data();
     arguments.params.keys.cumulative_is_int64 = true;
     arguments.packed_rows_k = offsets.back();
-    const portable::Owner owner{arguments.params.keys, offsets.back(), heads, tile_keys, arguments.params.batch};
+    const Owner owner{arguments.params.keys, offsets.back(), heads, tile_keys, arguments.params.batch};
     table_size = heads * owner.places();
     for (int64_t place = 0; place < table_size; ++place) {
-      const portable::Work work = portable::find_work(arguments, owner, false, place);
+      const Work work = find_work(arguments, owner, false, place);
       if (!work.exists) continue;
       places[{work.owner, work.head}].push_back(place_in_window(arguments, direct_keys, heads_of_window, owner, work));
     }

@@ -3,19 +3,19 @@
 //
 //     c(b) / tile + b + 1  ...  c(b + 1) / tile + b + 1,
 //
-// at least as many as it has tiles, since ceil((y - x) / t) <= y / t - x / t + 1. A search of the cumulative lengths finds
-// the entry of a place. A place without a tile is skipped. Two more entries hold the rows without a sequence: entry -1 the
-// rows before the first offset, and entry `batch` the rows after the last one. They have no rows on the other side, so
-// their outputs become zeros.
+// at least as many as it has tiles, since ceil((y - x) / t) <= y / t - x / t + 1. A search of the cumulative lengths
+// finds the entry of a place. A place without a tile is skipped. Two more entries hold the rows without a sequence:
+// entry -1 the rows before the first offset, and entry `batch` the rows after the last one. They have no rows on the
+// other side, so their outputs become zeros.
 //
 // A dense side has heads * batch * ceil(length / tile) places; one that the batch shares has `parts` in the place of
 // batch. The host includes this file too, to test it.
 #pragma once
 
+#include "common/arguments.cuh"
 #include "common/sequence.cuh"
-#include "portable/arguments.cuh"
 
-namespace gdpa::portable {
+namespace gdpa {
 
 /// One piece of work: a tile of one head, summed over batch entries [batch_begin, batch_end), which is one entry
 /// unless the owner is shared by the batch.
@@ -33,21 +33,21 @@ struct Work {
 };
 
 /// Whether b is an entry of the batch, and not one of the two whose rows have no sequence.
-GDPA_HOST_DEVICE inline bool is_in_batch(const Arguments& arguments, int64_t b) {
+GDPA_HOST_DEVICE inline bool is_in_batch(const CommonArguments& arguments, int64_t b) {
   return b >= 0 && b < arguments.params.batch;
 }
 
 /// The rows of entry b: none where b is not in the batch.
-GDPA_HOST_DEVICE inline Rows queries_of(const Arguments& arguments, int64_t b) {
+GDPA_HOST_DEVICE inline Rows queries_of(const CommonArguments& arguments, int64_t b) {
   if (!is_in_batch(arguments, b)) return {0, 0};
   return rows_of(arguments.params.queries, b, arguments.packed_rows_q);
 }
-GDPA_HOST_DEVICE inline Rows keys_of(const Arguments& arguments, int64_t b) {
+GDPA_HOST_DEVICE inline Rows keys_of(const CommonArguments& arguments, int64_t b) {
   if (!is_in_batch(arguments, b)) return {0, 0};
   return rows_of(arguments.params.keys, b, arguments.packed_rows_k);
 }
 
-GDPA_HOST_DEVICE inline float out_scale_of(const Arguments& arguments, int64_t b, const Rows& queries,
+GDPA_HOST_DEVICE inline float out_scale_of(const CommonArguments& arguments, int64_t b, const Rows& queries,
                                            const Rows& keys) {
   if (!is_in_batch(arguments, b)) return 0.0f;
   return static_cast<float>(arguments.params.out_scale.of(b, queries.count, keys.count));
@@ -92,9 +92,9 @@ GDPA_HOST_DEVICE int count_lanes(Predicate holds) {
 #endif
 }
 
-/// The last entry, from -1 to the one after the batch, with first_place(entry) * heads <= place; by one warp, which looks
-/// at 32 places in one round.
-GDPA_HOST_DEVICE inline int64_t find_entry(const Owner& owner, int64_t place) {
+/// The last entry, from -1 to the one after the batch, with first_place(entry) * heads <= place; by one warp, which
+/// looks at 32 places in one round.
+GDPA_HOST_DEVICE inline int64_t find_entry_by_warp(const Owner& owner, int64_t place) {
   int64_t low = -1;
   int64_t size = owner.entries + 2;
   while (size > 1) {
@@ -112,7 +112,7 @@ GDPA_HOST_DEVICE inline int64_t find_entry(const Owner& owner, int64_t place) {
 }
 
 /// The same by one thread.
-GDPA_HOST_DEVICE inline int64_t find_entry_alone(const Owner& owner, int64_t place) {
+GDPA_HOST_DEVICE inline int64_t find_entry_by_thread(const Owner& owner, int64_t place) {
   int64_t low = -1;
   for (int64_t size = owner.entries + 2; size > 1;) {
     const int64_t half = size / 2;
@@ -125,15 +125,15 @@ GDPA_HOST_DEVICE inline int64_t find_entry_alone(const Owner& owner, int64_t pla
 
 /// How often `part` goes into `count`. Both count tiles, of which no GPU's memory holds 2^32, and a division in 64 bits
 /// is a call of a function.
-GDPA_HOST_DEVICE inline int64_t whole_parts(int64_t count, int64_t part) {
+GDPA_HOST_DEVICE inline int64_t divide_counts(int64_t count, int64_t part) {
   return static_cast<int64_t>(static_cast<unsigned>(count) / static_cast<unsigned>(part));
 }
 
 /// Where the share of one of `shares` begins when each gets a run of places. Where every entry has as many queries, and
 /// as many keys as its own offsets say, shares differ by their keys: a place then costs what it reads, its keys and
 /// `rows_beside`, and the entry where a share begins is found by the offsets of the keys, which are such a sum already.
-GDPA_HOST_DEVICE inline int64_t first_place_of_share(const Arguments& arguments, const Owner& owner,
-                                                     int64_t rows_beside, int64_t share, int64_t shares) {
+GDPA_HOST_DEVICE inline int64_t first_slot_of_cta(const CommonArguments& arguments, const Owner& owner,
+                                                  int64_t rows_beside, int64_t share, int64_t shares) {
   const Sequences& keys = arguments.params.keys;
   const int64_t places = owner.heads * owner.places();
   if (owner.jagged() || keys.cumulative == nullptr) return places * share / shares;
@@ -157,8 +157,8 @@ GDPA_HOST_DEVICE inline int64_t first_place_of_share(const Arguments& arguments,
 
 /// The work of a place, tiles innermost so that CTAs that run together read the same keys, or queries. `entry` is that
 /// of the place where the owner is jagged.
-GDPA_HOST_DEVICE inline Work work_at(const Arguments& arguments, const Owner& owner, bool owns_queries, int64_t place,
-                                     int64_t entry) {
+GDPA_HOST_DEVICE inline Work work_at(const CommonArguments& arguments, const Owner& owner, bool owns_queries,
+                                     int64_t place, int64_t entry) {
   const Params& params = arguments.params;
   Work work{};
   work.place = place;
@@ -169,13 +169,13 @@ GDPA_HOST_DEVICE inline Work work_at(const Arguments& arguments, const Owner& ow
     first = owner.first_place(work.owner);
     tiles = (work.owner < owner.entries ? owner.first_place(work.owner + 1) : owner.places()) - first;
   } else {
-    work.owner = tiles > 0 ? whole_parts(place, owner.heads * tiles) : 0;
+    work.owner = tiles > 0 ? divide_counts(place, owner.heads * tiles) : 0;
     first = work.owner * tiles;
   }
   const int64_t rest = place - first * owner.heads;
   if (tiles <= 0 || rest < 0 || rest >= tiles * owner.heads) return work;  // as only offsets that fall can make it
-  work.head = static_cast<int>(whole_parts(rest, tiles));
-  work.key_head = static_cast<int>(whole_parts(work.head * params.heads_k, owner.heads));
+  work.head = static_cast<int>(divide_counts(rest, tiles));
+  work.key_head = static_cast<int>(divide_counts(work.head * params.heads_k, owner.heads));
   work.tile = static_cast<int>(rest - work.head * tiles);
   if (owner.jagged()) {
     work.batch_begin = work.owner;
@@ -195,9 +195,9 @@ GDPA_HOST_DEVICE inline Work work_at(const Arguments& arguments, const Owner& ow
 }
 
 /// The same by one warp, which finds the entry too.
-GDPA_HOST_DEVICE inline Work find_work(const Arguments& arguments, const Owner& owner, bool owns_queries,
+GDPA_HOST_DEVICE inline Work find_work(const CommonArguments& arguments, const Owner& owner, bool owns_queries,
                                        int64_t place) {
-  return work_at(arguments, owner, owns_queries, place, owner.jagged() ? find_entry(owner, place) : 0);
+  return work_at(arguments, owner, owns_queries, place, owner.jagged() ? find_entry_by_warp(owner, place) : 0);
 }
 
-}  // namespace gdpa::portable
+}  // namespace gdpa

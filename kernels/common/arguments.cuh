@@ -1,0 +1,22 @@
+// The arguments that every kernel family passes to its kernels. A plain struct: the host includes this file too.
+#pragma once
+
+#include "definition/params.h"
+
+namespace gdpa {
+
+/// Arguments of a forward or backward kernel. An fp32 accumulator of a gradient is contiguous: (rows, heads, padded
+/// columns) of the operand, for every dense batch entry or every split of the batch. The kernels choose the order
+/// within 16 columns.
+struct CommonArguments {
+  Params params;
+  int64_t packed_rows_q;   ///< rows of a jagged query operand; kernels clamp cumulative lengths to this number
+  int64_t packed_rows_k;   ///< the same for jagged keys and values
+  int64_t parts;           ///< splits of the batch, where the batch shares the operand whose tiles the CTAs own
+  float output_factor;     ///< forward: multiplies every output where the scores were not scaled; otherwise 1
+  Operand grad_query_sum;  ///< portable backward: cleared before; backward_query with queries_shared: `parts` results
+  Operand grad_key_sum;    ///< backward with keys_shared: `parts` partial results, batch_stride apart
+  Operand grad_value_sum;  ///< the same for dV
+};
+
+}  // namespace gdpa
