@@ -1,32 +1,33 @@
-# Every task of the project, one target each; `make` lists them. A target sets up what it needs first: the Debian
-# packages and the Python environment of requirements/, then the build. What has not changed is not done again:
-# scripts/once compares contents.
+# One target for each task of the project. `make` lists the targets. A target first sets up its requirements: the Debian
+# packages and the Python environment of requirements/, then the build. scripts/once compares the contents of files, so
+# an unchanged step does not run again.
 SHELL := bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
-# What one build folder has compiled, another with the same flags takes from there: the tests' and the wheel's.
+# ccache shares object files between build folders with the same flags, such as the folders of the tests and the wheel.
 export CXX
 export CMAKE_CXX_COMPILER_LAUNCHER := ccache
 export CCACHE_DIR := $(CURDIR)/.cache/ccache
-# Object files are found again from another checkout of the same sources.
+# With a base folder, ccache also finds the object files of another checkout of the same sources.
 export CCACHE_BASEDIR := $(CURDIR)
-# Where the tests find the NVRTC that PyTorch brings.
+# The tests find PyTorch's NVRTC in this folder.
 export GDPA_SITE_PACKAGES = $(abspath $(wildcard .venv/lib/python3*/site-packages))
-# And the oldest one that they compile kernels with.
+# The tests find the oldest supported NVRTC in this folder.
 export GDPA_OLDEST_NVRTC = $(abspath $(wildcard .venv-nvrtc/lib/python3*/site-packages/nvidia/cu13/lib))
 
 PYTHON := .venv/bin/python
 REPORTS ?= build/reports
 TORCH_VERSIONS := 2.11.0 2.15.0
-# `make test` runs samples of what takes long; the targets that end in -all run everything. A sample that has passed is
-# not run again before one of its inputs changes.
+# `make test` runs samples of the long tests. The targets that end in -all run all tests. A sample that has passed runs
+# again only after one of its inputs has changed.
 CXX_TEST_INPUTS = $(wildcard CMakeLists.txt cmake include src kernels tools tests/cpp tests/gpu tests/emulator examples \
                              requirements)
 CTEST = GTEST_OUTPUT=xml:$(abspath $(REPORTS))/ ctest --output-on-failure --parallel $$(nproc)
-# AddressSanitizer's dlopen hides from NVRTC the folder that it lies in, where its other half is. AddressSanitizer of GCC
-# before 14 takes a block of a thread's variables whose address is 16 modulo 4096 for one of an old glibc, reads two words
-# before it as its place and size, and dies of that at exit: it must not look at those blocks.
+# With AddressSanitizer's dlopen, NVRTC does not find its second library, which is in the same folder. LD_LIBRARY_PATH
+# names this folder. AddressSanitizer before GCC 14 mistakes a block of thread-local variables with an address of 16
+# modulo 4096 for a block of an old glibc. It then reads a wrong address and size before the block and crashes at exit.
+# intercept_tls_get_addr=0 disables this code.
 SANITIZED = ASAN_OPTIONS=intercept_tls_get_addr=0 GDPA_FUZZ_PROBLEMS=300 GDPA_COMPILE_KERNELS=4 \
             LD_LIBRARY_PATH="$(GDPA_SITE_PACKAGES)/nvidia/cu13/lib:$(GDPA_OLDEST_NVRTC)"
 CXX_SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.h' '*.cpp' '*.h.in')
@@ -35,88 +36,88 @@ PACKAGE_SOURCES = $(wildcard CMakeLists.txt pyproject.toml LICENSE NOTICES.md RE
 .PHONY: gpu-test gpu-record-check help setup build wheel install demo bench test test-all lint test-cpp test-cpp-all \
         test-python test-python-all test-sanitize test-sanitize-all configure-sanitize test-wheel test-wheel-all format clean
 
-help:  ## this list
+help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: install  ## the three uses of gdpa on the user histories of MovieLens 100K, checked and timed; OPTIONS="--help"
+demo: install  ## run, check and time three uses of gdpa on MovieLens 100K; OPTIONS="--help"
 	@$(PYTHON) -m gdpa.demo $(OPTIONS)
 
-test:  ## every kind of check, with samples of the longest ones: about 15 minutes on 2 cores, then what has changed
-	@python3 scripts/gpu-record check || echo "make test: a warning; what follows needs no GPU"
+test:  ## run every kind of check, with samples of the longest checks; about 15 minutes on 2 cores
+	@python3 scripts/gpu-record check || echo "make test: warning: the GPU record is incomplete; the following steps need no GPU"
 	@scripts/run-steps build/reports setup build install lint test-cpp test-python test-sanitize test-wheel
 
-test-all:  ## every check whole, step by step; each step is a target of its own
-	@python3 scripts/gpu-record check || echo "make test-all: a warning; what follows needs no GPU"
+test-all:  ## run every check completely; each step is also a target
+	@python3 scripts/gpu-record check || echo "make test-all: warning: the GPU record is incomplete; the following steps need no GPU"
 	@scripts/run-steps build/reports setup build install lint test-cpp-all test-python-all test-sanitize-all test-wheel-all
 
-setup:  ## system packages and the Python environment .venv
+setup:  ## install system packages and the Python environments
 	@scripts/install-system-packages requirements/debian.txt
 	@scripts/once .venv/.requirements requirements/python.txt requirements/data.txt -- \
 	    scripts/make-environment .venv "-r requirements/python.txt" "--no-deps -r requirements/data.txt"
 	@scripts/once .venv-nvrtc/.requirements requirements/nvrtc.txt -- \
 	    scripts/make-environment .venv-nvrtc "--no-deps -r requirements/nvrtc.txt"
 
-build: setup  ## the C++ library, command line, tests and examples, in build/
+build: setup  ## build the C++ library, command line, tests and examples in build/
 	@scripts/once build/.configured -- cmake -G Ninja -S . -B build -DGDPA_DEVELOP=ON
 	@cmake --build build
 
-wheel: setup  ## the Python package with all that it links to, in dist/
+wheel: setup  ## build the Python package with its shared libraries in dist/
 	@scripts/once dist/.built $(PACKAGE_SOURCES) -- scripts/build-wheel $(PYTHON) dist
 
-install: wheel  ## that wheel, into .venv
+install: wheel  ## install the wheel into .venv
 	@scripts/once .venv/.package dist -- $(PYTHON) -m pip install --quiet --force-reinstall --no-deps dist/*.whl
 
-lint: build  ## formatter, ruff, mypy and clang-tidy, changing nothing
+lint: build  ## check formatting, ruff, mypy and clang-tidy; change nothing
 	@clang-format-14 --dry-run -Werror $(CXX_SOURCES)
 	@$(PYTHON) -m ruff check --quiet .
 	@$(PYTHON) -m ruff format --quiet --check .
 	@$(PYTHON) -m mypy
 	@scripts/once build/.tidy .clang-tidy include src tools -- scripts/run-clang-tidy build
-	@echo "lint: nothing to complain about"
+	@echo "lint: no findings"
 
-test-cpp: build  ## the C++ tests and examples, with samples of those that compile kernels
+test-cpp: build  ## run the C++ tests and examples, with samples of the tests that compile kernels
 	@scripts/once build/.tested $(CXX_TEST_INPUTS) -- bash -c '$(CTEST) --test-dir build -LE whole'
 
-test-cpp-all: build  ## all C++ tests and examples
+test-cpp-all: build  ## run all C++ tests and examples
 	@$(CTEST) --test-dir build -LE sample
 
-test-python: install  ## the Python tests, without those marked long, against the installed wheel
+test-python: install  ## run the Python tests without the mark long, against the installed wheel
 	@GDPA_SAMPLE=1 $(PYTHON) -m pytest --quiet -m "not long" --junitxml=$(REPORTS)/pytest.xml tests/python
 
-test-python-all: install  ## all Python tests
+test-python-all: install  ## run all Python tests
 	@$(PYTHON) -m pytest --quiet --junitxml=$(REPORTS)/pytest.xml tests/python
 
 configure-sanitize: setup
 	@scripts/once build-sanitize/.configured -- \
 	    cmake -G Ninja -S . -B build-sanitize -DGDPA_DEVELOP=ON -DGDPA_SANITIZE=ON
 
-test-sanitize: configure-sanitize  ## some C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
+test-sanitize: configure-sanitize  ## run some C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@scripts/once build-sanitize/.tested $(CXX_TEST_INPUTS) -- bash -c 'cmake --build build-sanitize --target \
 	    sanitized_sample && $(SANITIZED) $(CTEST) --test-dir build-sanitize -L sanitized'
 
-test-sanitize-all: configure-sanitize  ## all C++ tests under these sanitizers
+test-sanitize-all: configure-sanitize  ## run all C++ tests under these sanitizers
 	@cmake --build build-sanitize
 	@$(SANITIZED) $(CTEST) --test-dir build-sanitize -LE sample
 
-test-wheel: wheel  ## the wheel in a bare environment with the newest PyTorch
+test-wheel: wheel  ## test the wheel in a bare environment with the newest PyTorch
 	@scripts/test-wheel dist/*.whl $(lastword $(TORCH_VERSIONS))
 
-test-wheel-all: wheel  ## the wheel in bare environments, one for each supported end of PyTorch's versions
+test-wheel-all: wheel  ## test the wheel with the oldest and with the newest supported PyTorch
 	@for version in $(TORCH_VERSIONS); do scripts/test-wheel dist/*.whl "$$version" || exit 1; done
 
-gpu-test: build install  ## the GPU tests, on a machine with a GPU; keeps their record, reports/gpu.json
+gpu-test: build install  ## run the GPU tests on a machine with a GPU, and record them in reports/gpu.json
 	@$(PYTHON) scripts/gpu-record run $(OPTIONS)
 
-gpu-record-check:  ## fails where the record of the GPU tests does not cover the sources as they are
+gpu-record-check:  ## fail if the record of the GPU tests does not cover the current sources
 	@python3 scripts/gpu-record check
 
-bench: install  ## the figures of the README, measured here
+bench: install  ## measure the CPU figures of the README on this machine
 	@$(PYTHON) -m gdpa.bench --figures $(OPTIONS)
 
-format: setup  ## formats C++ and Python in place
+format: setup  ## format C++ and Python in place
 	@clang-format-14 -i $(CXX_SOURCES)
 	@$(PYTHON) -m ruff check --quiet --fix .
 	@$(PYTHON) -m ruff format --quiet .
 
-clean:  ## removes what the build made; keeps the Python environments
+clean:  ## remove all build outputs; keep the Python environments
 	@rm -rf build build-* dist results

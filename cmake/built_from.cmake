@@ -1,8 +1,9 @@
-# A program or library says from which sources it was built, in a string that scripts/gpu-record looks for in its file.
-# Each build computes the hash before it compiles anything, so what a failed build left in place keeps the older hash.
+# Each program or library contains the hash of its sources in a string. scripts/gpu-record searches the file for this
+# string. Each build computes the hash before it compiles anything, so the files of an earlier build keep the earlier
+# hash.
 #     gdpa_says_its_sources(TARGET NAME "library|tests" FILE...)
-# covers the entries of gpu_sources.txt in these groups, and the files. scripts/sources_hash.py computes the hash, for the
-# build and for scripts/gpu-record alike. A build without Python 3 says so in place of the hash.
+# covers the entries of gpu_sources.txt in these groups, and the given files. scripts/sources_hash.py computes the hash
+# for the build and for scripts/gpu-record. A build without Python 3 writes a note instead of the hash.
 find_package(Python3 COMPONENTS Interpreter)
 
 function(gdpa_says_its_sources target name groups)

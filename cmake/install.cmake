@@ -1,6 +1,7 @@
-# What is installed where. By CMake into a prefix: the library, its headers, find_package(gdpa) and the command line.
-# Into a wheel (scikit-build-core): the same programs inside the Python package, with the operators and with the
-# libraries that libgdpa links to, each once under its SONAME, found beside one another through $ORIGIN.
+# The installation rules. `cmake --install` installs the library, its headers, find_package(gdpa) and the command line
+# into a prefix. A wheel (scikit-build-core) contains the library and the command line inside the Python package, with
+# the operators and with the libraries that libgdpa links to. Each of these libraries is stored once under its SONAME,
+# and the loader finds it through $ORIGIN.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -10,13 +11,13 @@ if(NOT SKBUILD)
   install(TARGETS gdpa EXPORT gdpaTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
   install(DIRECTORY include/gdpa DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 
-  # libgdpa shows nothing of what it links to, so the targets are the whole package.
+  # libgdpa hides the libraries that it links to, so the package needs no find_dependency().
   set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/gdpa)
   install(EXPORT gdpaTargets FILE gdpaConfig.cmake NAMESPACE gdpa:: DESTINATION ${package_folder})
   write_basic_package_version_file(gdpaConfigVersion.cmake COMPATIBILITY SameMinorVersion)
   install(FILES ${CMAKE_CURRENT_BINARY_DIR}/gdpaConfigVersion.cmake DESTINATION ${package_folder})
 
-  # Against a sanitized library a stranger's program would have to be sanitized too.
+  # A program that links to a sanitized library must be sanitized too, so this test needs an ordinary library.
   if(GDPA_DEVELOP AND NOT GDPA_SANITIZE)
     add_test(NAME installed_package
              COMMAND ${CMAKE_COMMAND} -DBUILD=${CMAKE_BINARY_DIR} -DWORK=${CMAKE_CURRENT_BINARY_DIR}/installed
@@ -25,7 +26,7 @@ if(NOT SKBUILD)
   return()
 endif()
 
-# A wheel holds no links: one file, named by the SONAME.
+# A wheel cannot contain symbolic links, so the library is one file with the SONAME as its name.
 set_property(TARGET gdpa PROPERTY VERSION)
 set_target_properties(gdpa gdpa_torch PROPERTIES INSTALL_RPATH "$ORIGIN")
 set_target_properties(gdpa_command PROPERTIES INSTALL_RPATH "$ORIGIN/../lib")

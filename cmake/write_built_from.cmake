@@ -1,4 +1,4 @@
-# Writes the C++ source OUTPUT for built_from.cmake: NAME, and the hash of the sources that scripts/sources_hash.py makes.
+# Writes the C++ source OUTPUT for built_from.cmake, with NAME and the hash from scripts/sources_hash.py.
 cmake_minimum_required(VERSION 3.25)
 set(hash "unknown sources, because the build found no Python 3")
 if(PYTHON)

@@ -1,4 +1,4 @@
-// Backward: the gradients of query, key and value, and one of them held against a difference of two forward calls.
+// Backward: computes the gradients of query, key and value, and compares one element with a central difference.
 #include <gdpa/gdpa.h>
 
 #include <cmath>
@@ -53,7 +53,7 @@ int main() {
   Rows query = numbers(0.1);
   const Rows key = numbers(0.2), value = numbers(0.3);
 
-  // The gradient of the sum of the output: that of the output itself is 1 everywhere.
+  // The loss is the sum of the output, so the gradient of the output is 1 everywhere.
   const Rows grad_output(query.size(), 1.0);
   Rows grad_query(query.size()), grad_key(key.size()), grad_value(value.size());
   gdpa::backward(attention(query, key, value, offsets), view(grad_output), view(grad_query), view(grad_key),

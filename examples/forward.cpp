@@ -1,4 +1,4 @@
-// Forward: causal attention with SiLU over three sequences of different lengths, packed one after the other.
+// Forward: computes causal attention with SiLU over three packed sequences of different lengths.
 #include <gdpa/gdpa.h>
 
 #include <cmath>
@@ -12,7 +12,7 @@ int main() {
   const std::vector<int32_t> offsets = {0, 5, 5, 12};  // lengths 5, 0 and 7
   const int64_t tokens = offsets.back();
 
-  // query, key and value have the shape (tokens, heads, head_dim). All ones here, so that the answer is known.
+  // query, key and value have the shape (tokens, heads, head_dim). All elements are 1, so the result is known.
   const std::vector<float> ones(static_cast<std::size_t>(tokens * heads * head_dim), 1.0f);
   std::vector<float> output(ones.size());
 
@@ -32,7 +32,8 @@ int main() {
     return 1;
   }
 
-  // Every score is sqrt(head_dim) = 4. The fourth query of a sequence meets four keys, so its output is 4 * silu(4).
+  // Every score is sqrt(head_dim) = 4. The fourth query of a sequence attends to four keys, so its output is 4 *
+  // silu(4).
   const double expected = 4 * gdpa::Activation("silu").value(4.0);
   const double got = output[3 * heads * head_dim];
   std::printf("row 3: %.6f, expected %.6f\n", got, expected);

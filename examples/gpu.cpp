@@ -1,5 +1,5 @@
-// On a GPU: device pointers and a stream of your own, with neither PyTorch nor a CUDA header. The first row is held
-// against the definition in fp64. Without a GPU the program says so and ends well.
+// GPU: calls gdpa with device pointers and a stream, without PyTorch and without CUDA headers. The program compares the
+// first row with the definition in fp64. Without a GPU it prints a note and succeeds.
 #include <gdpa/gdpa.h>
 #include <gdpa/system.h>
 
@@ -13,7 +13,7 @@
 
 namespace {
 
-/// The few functions of the CUDA driver that this program needs; a program that has cuda.h includes it instead.
+/// The functions of the CUDA driver that this program needs. A program with cuda.h can include it instead.
 struct Driver {
   void* library = dlopen("libcuda.so.1", RTLD_NOW);
 
@@ -38,7 +38,7 @@ std::vector<float> numbers(std::size_t count, double phase) {
 
 int main() {
   if (gdpa::list_gpus().empty()) {
-    std::printf("no GPU here: nothing to show; gdpa doctor says more\n");
+    std::printf("this machine has no supported GPU; gdpa doctor prints the reason\n");
     return 0;
   }
   const Driver driver;
@@ -47,9 +47,9 @@ int main() {
   driver.call("cuInit", 0u);
   driver.call("cuDevicePrimaryCtxRetain", &context, 0);
   driver.call("cuCtxSetCurrent", context);
-  driver.call("cuStreamCreate", &stream, 0u);  // waits for the copies below, which may end later than their calls
+  driver.call("cuStreamCreate", &stream, 0u);  // waits for the copies below, which may outlast their calls
 
-  // query, key and value of two sequences, 5 and 7 rows, one after the other: (tokens, heads, head_dim).
+  // query, key and value hold two packed sequences of 5 and 7 rows, with the shape (tokens, heads, head_dim).
   constexpr int64_t tokens = 12, heads = 2, head_dim = 16;
   constexpr std::size_t count = tokens * heads * head_dim, bytes = count * sizeof(float);
   const std::vector<float> query = numbers(count, 0.1), key = numbers(count, 0.2), value = numbers(count, 0.3);
@@ -72,7 +72,8 @@ int main() {
   void* const result = upload(output.data(), bytes);
 
   try {
-    // The first call of a function compiles its kernel, for a second or two; gdpa::compile does that ahead.
+    // The first call of a function compiles its kernel, which takes one or two seconds. gdpa::compile compiles it
+    // ahead.
     gdpa::forward({.query = rows(query),
                    .key = rows(key),
                    .value = rows(value),
@@ -88,7 +89,7 @@ int main() {
   driver.call("cuStreamSynchronize", stream);
   driver.call("cuMemcpyDtoH_v2", static_cast<void*>(output.data()), reinterpret_cast<std::uint64_t>(result), bytes);
 
-  // The first row of the first head, by the definition: sum over the 5 keys of its sequence of f(scale q k) v.
+  // The definition for the first row of the first head: the sum of f(scale q k) v over the 5 keys of its sequence.
   const gdpa::Activation silu("silu");
   double worst = 0;
   for (std::size_t column = 0; column < head_dim; ++column) {

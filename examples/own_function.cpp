@@ -1,5 +1,4 @@
-// A function of your own: an expression with a parameter, its derivative, and pooling by two queries that the whole
-// batch shares.
+// A custom function: an expression with a parameter, its derivative, and pooling by two queries that the batch shares.
 #include <gdpa/gdpa.h>
 
 #include <cmath>
@@ -30,7 +29,7 @@ int main() {
        .out_scale = gdpa::OutScale::per_key()},
       gdpa::MutableTensorView::contiguous(output.data(), gdpa::DType::float32, {batch * queries, 1, head_dim}));
 
-  // Every score is 4 * 1 * 0.5 = 2 and every value 0.5: the mean over the items is 0.5 * f(2) in both histories.
+  // Every score is 4 * 1 * 0.5 = 2 and every value is 0.5, so the mean over the items is 0.5 * f(2) in both histories.
   const double expected = 0.5 * swish.value(2.0);
   for (float number : output) {
     if (std::fabs(number - expected) > 1e-5) {

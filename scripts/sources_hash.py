@@ -4,9 +4,10 @@
     scripts/sources_hash.py GROUPS [FILE ...]    prints the hash of the entries of cmake/gpu_sources.txt in these groups
                                                  ("library|tests"), and of the files
 
-The build writes this hash into what it makes (cmake/built_from.cmake), and scripts/gpu-record compares it with the hash
-of the checkout. Comments, Python docstrings and white space outside of literals do not count; every other character
-does. The rules depend on no version of Python: one machine builds, another one runs the tests.
+The build writes this hash into the libraries and programs (cmake/built_from.cmake). scripts/gpu-record compares it with
+the hash of the checkout. Comments, Python docstrings and white space outside literals do not change the hash. Every
+other character does. The rules do not depend on the version of Python, because the build and the tests may run on
+different machines.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# In C++: raw strings, whole numbers with their digit separators, strings and characters, comments, spliced lines, white
-# space, and the name that a directive defines with the white space after it, which tells a macro with arguments.
+# The C++ tokens: raw strings, numbers with their digit separators, strings and characters, comments, spliced lines, and
+# white space. The token `define` includes the name of the macro and the following white space, because this white space
+# distinguishes a macro without parameters from a macro with parameters.
 CXX_TOKENS = re.compile(
     r"""(?P<raw>\bu?8?[LU]?R"(?P<delimiter>[^()\\\s]{0,16})\(.*?\)(?P=delimiter)")"""
     r"""|(?P<number>(?<![\w'])\.?[0-9](?:'?[\w.]|(?<=[eEpP])[+-])*)"""
@@ -29,7 +31,7 @@ CXX_TOKENS = re.compile(
     r"""|(?P<space>(?:\s|\\\r?\n)+)""",
     re.DOTALL,
 )
-# In Python: strings of every kind, comments, white space.
+# The Python tokens: strings of every kind, comments, and white space.
 PYTHON_TOKENS = re.compile(
     r"""(?P<literal>\b[rRbBfFuU]{0,2}(?:\"\"\"(?:[^\\]|\\.)*?\"\"\"|'''(?:[^\\]|\\.)*?'''"""
     r"""|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'))"""
@@ -38,7 +40,7 @@ PYTHON_TOKENS = re.compile(
     r"""|(?P<space>\s+)""",
     re.DOTALL,
 )
-# Two characters that begin an operator of C++ or Python when they touch.
+# Pairs of adjacent characters that begin an operator of C++ or Python.
 OPERATORS = frozenset(
     [
         "++",
@@ -75,7 +77,7 @@ OPERATORS = frozenset(
 
 
 def needs_space(before: str, after: str) -> bool:
-    """Whether two neighbours would become one token without the white space between them."""
+    """Returns whether two characters would belong to one token without the white space between them."""
 
     def is_word(character: str) -> bool:
         return character.isalnum() or character == "_"
@@ -84,7 +86,7 @@ def needs_space(before: str, after: str) -> bool:
 
 
 class Normalised:
-    """The text so far, and the white space that waits for the next token."""
+    """The normalised text, with pending white space before the next token."""
 
     def __init__(self) -> None:
         self._parts: list[str] = []
@@ -104,7 +106,7 @@ class Normalised:
         self._space = True
 
     def drop_trailing_comma(self) -> None:
-        """The comma that a formatter puts after the last element when each element has a line of its own."""
+        """Removes the comma that a formatter adds after the last element if each element is on a separate line."""
         if self.last == ",":
             self._parts[-1] = self._parts[-1][:-1]
             if not self._parts[-1]:
@@ -120,7 +122,7 @@ class Normalised:
 
 
 def normalised_cxx(text: str) -> str:
-    """Line breaks count where a preprocessor directive begins or ends, and nowhere else."""
+    """Normalises C++. Line breaks count only at the beginning and at the end of a preprocessor directive."""
     result, at, in_directive = Normalised(), 0, False
 
     def add_code(code: str) -> None:
@@ -155,11 +157,13 @@ def normalised_cxx(text: str) -> str:
 
 
 def normalised_python(text: str) -> str:
-    """Line breaks and indentation count outside of brackets. A string that is a statement by itself is a comment."""
+    """Normalises Python. Line breaks and indentation count outside brackets. A string statement is a comment."""
     text = re.sub(r"\\\r?\n", "", text)
     result, at, depth, indentation = Normalised(), 0, 0, ""
     starts_line = True
-    commas: list[int] = []  # of each open bracket; the comma after a single element makes a tuple, but not in a call
+    # The number of commas in each open bracket. The count of a call or an index starts at 1 and all other counts start
+    # at 0. A trailing comma is dropped at a count above 1, so a tuple with one element keeps its comma.
+    commas: list[int] = []
 
     def begin_line() -> None:
         nonlocal starts_line
@@ -208,7 +212,7 @@ def normalised(name: str, text: str) -> str:
 
 
 def sources_hash(groups: str, files: list[str], root: Path = ROOT) -> str:
-    """The hash of `files`, and of the entries of cmake/gpu_sources.txt in `groups`, such as "library|tests"."""
+    """Returns the hash of `files` and of the entries of cmake/gpu_sources.txt in `groups`, such as "library|tests"."""
     listed = re.findall(rf"^(?:{groups}) (.+)$", (root / "cmake" / "gpu_sources.txt").read_text(), re.MULTILINE)
     places = [root / entry for entry in (*listed, *files)]
     covered = [file for place in places for file in (place.rglob("*") if place.is_dir() else [place])]
