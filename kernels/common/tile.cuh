@@ -1,6 +1,6 @@
-// Tiles of operands in shared memory, and the way between them, global memory and the fragments of the tensor cores.
-// Rows are padded to an odd number of 16-byte chunks, so that eight rows of one column of chunks, which is what every
-// matrix load reads, lie in eight different bank groups.
+// Tiles of operands in shared memory, and the copies between global memory, shared memory and the fragments of the
+// tensor cores. Rows are padded to an odd number of 16-byte chunks: a matrix load reads the same chunk of eight rows,
+// and these chunks are then in eight different bank groups.
 #pragma once
 
 #include "common/elementary.cuh"
@@ -11,10 +11,12 @@
 
 namespace gdpa {
 
-/// The index of the warp, the same register in every lane, so that what depends on it needs no vector registers.
+/// The index of the warp. The shuffle tells the compiler that the value is warp-uniform, so that values that depend on
+/// it need no vector registers (CUTLASS: canonical_warp_idx).
 __device__ inline int warp_index() { return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0); }
 
-/// Row-major elements at a shared-memory address. `columns` is what products read: zeros beyond an operand's own.
+/// Row-major elements at a shared-memory address. Products read `columns` columns; those beyond the operand's own are
+/// 0.
 template <class Element_, int columns_>
 struct SharedTile {
   using Element = Element_;
@@ -60,14 +62,15 @@ __device__ uint4 round_chunk(const float* value) {
   }
 }
 
-/// The threads of the CTA copy `rows` rows of `valid_columns` elements; rows from `valid_rows` on and columns beyond
-/// become zeros, and nothing is read for them. `aligned` promises 16-byte alignment of every row, and copies
-/// asynchronously; otherwise elements are read one by one. Either way: commit, wait, and a barrier before reading.
+/// The threads of the CTA copy `rows` rows of `valid_columns` elements. Rows from `valid_rows` on and columns from
+/// `valid_columns` on become zeros, and nothing is read for them. With `aligned`, every row begins at a multiple of 16
+/// bytes and the copy is asynchronous; otherwise elements are read one by one. In both cases the caller commits the
+/// copies, waits for them, and needs a barrier before the tile is read.
 template <int threads, bool aligned, int rows, int valid_columns, class Tile>
 __device__ void load_rows(Tile tile, const typename Tile::Element::Storage* source, int64_t row_stride,
                           int valid_rows) {
-  // Each thread keeps to one column of chunks, so that its addresses advance by constants; a remainder of threads
-  // idles.
+  // Each thread copies one column of chunks, so that its addresses advance by constants. A remainder of threads is
+  // idle.
   constexpr int step = threads / Tile::row_chunks;
   const int thread = static_cast<int>(threadIdx.x);
   const int first_row = thread / Tile::row_chunks;
@@ -91,9 +94,10 @@ __device__ void load_rows(Tile tile, const typename Tile::Element::Storage* sour
 }
 
 // --- shared to fragments ---------------------------------------------------------------------------------------------
-// Which element of a product's depth a lane holds is free as long as A and B agree. For 16-bit elements, and for rows
-// read as they lie, it is the hardware's order. A transposed 32-bit operand has no matrix load; it is read in the
-// order in which sums lie in registers (2 t, then 2 t + 1), so that sums serve as its partner without being moved.
+// The order of a product's depth over the lanes is free, as long as A and B have the same order. 16-bit elements, and
+// rows that are not transposed, have the hardware's order. There is no matrix load of a transposed 32-bit operand; it
+// is read in the order of an accumulator's columns (2 t, then 2 t + 1), so that an accumulator can be the other operand
+// without a shuffle.
 
 /// A (16 x depth) from rows [row, row + 16) at `column`.
 template <class Tile>
@@ -146,9 +150,9 @@ __device__ FragmentA load_a_transposed(Tile tile, int row, int column) {
   return a;
 }
 
-/// A (16 x depth) from rows, in the order of depth that transposed operands have.
+/// A (16 x depth) from rows, in the order of depth of transposed operands.
 template <class Tile>
-__device__ FragmentA load_a_beside_transposed(Tile tile, int row, int column) {
+__device__ FragmentA load_a_in_transposed_order(Tile tile, int row, int column) {
   if constexpr (Tile::Element::bytes == 2) return load_a(tile, row, column);
   const int lane = lane_index();
   const unsigned from = tile.address(lane / 4, lane % 4 * 2) + tile.address(row, column) - tile.base;
@@ -157,28 +161,29 @@ __device__ FragmentA load_a_beside_transposed(Tile tile, int row, int column) {
   return a;
 }
 
-// --- sums ------------------------------------------------------------------------------------------------------------
+// --- accumulators ----------------------------------------------------------------------------------------------------
 
-/// Sums of 16 * row_tiles x columns in the registers of one warp.
+/// Accumulator of 16 * row_tiles x columns in the registers of one warp.
 template <int row_tiles_, int columns_>
-struct Sums {
+struct Accumulator {
   static constexpr int row_tiles = row_tiles_;
   static constexpr int columns = columns_;
   FragmentC at[row_tiles][columns / 8];
 
-  /// The place of part `part` of fragment (row_tile, column_tile).
+  /// The row and the column of element `part` of fragment (row_tile, column_tile).
   static __device__ int row(int row_tile, int part) { return row_tile * 16 + part / 2 * 8 + lane_index() / 4; }
   static __device__ int column(int column_tile, int part) { return column_tile * 8 + lane_index() % 4 * 2 + part % 2; }
 };
 
-/// Sums rounded to the element type: the A operand of a next product whose depth runs over their columns. An element
-/// of 32 bits is kept as it is.
+/// An accumulator rounded to the element type: the A operand of a following product, whose depth is the accumulator's
+/// columns. An element of 32 bits is not rounded.
 template <class Element, int row_tiles, int columns>
 struct Fragments {
   static constexpr int steps = columns / product_depth<Element>;
   FragmentA at[steps][row_tiles];
 
-  /// Takes the four numbers of the fragment of sums (row_tile, column_tile); the greater of each and 0 where it clamps.
+  /// Sets the four elements of fragment (row_tile, column_tile) of the accumulator; with clamps_at_zero to max(value,
+  /// 0).
   template <bool clamps_at_zero = false>
   __device__ void set(int row_tile, int column_tile, const float (&value)[4]) {
     if constexpr (Element::bytes == 2) {
@@ -193,7 +198,7 @@ struct Fragments {
     }
   }
 
-  /// Writes all of them to the first rows and columns of a tile.
+  /// Writes all elements to the first rows and columns of a tile.
   template <class Tile>
   __device__ void store(Tile tile) const {
     const unsigned to = tile.address(lane_index() / 4, lane_index() % 4 * 2);
@@ -202,24 +207,24 @@ struct Fragments {
 #pragma unroll
       for (int s = 0; s < steps; ++s) {
         const FragmentA& a = at[s][r];
-        const unsigned place = to + static_cast<unsigned>(r * 16 * Tile::pitch + s * 32);
+        const unsigned address = to + static_cast<unsigned>(r * 16 * Tile::pitch + s * 32);
         if constexpr (Element::bytes == 2) {
-          for (int i = 0; i < 4; ++i) store_shared(place + i % 2 * 8 * Tile::pitch + i / 2 * 16, a.part[i]);
+          for (int i = 0; i < 4; ++i) store_shared(address + i % 2 * 8 * Tile::pitch + i / 2 * 16, a.part[i]);
         } else {
-          for (int i = 0; i < 2; ++i) store_shared(place + i * 8 * Tile::pitch, a.part[i], a.part[i + 2]);
+          for (int i = 0; i < 2; ++i) store_shared(address + i * 8 * Tile::pitch, a.part[i], a.part[i + 2]);
         }
       }
     }
   }
 };
 
-/// How many steps of depth are unrolled. Splitting fp32 operands takes registers: unrolled further, it spills.
+/// How many steps of depth are unrolled. fp32 operands are split, which takes registers: more unrolling would spill.
 template <class Element>
 constexpr int unrolled_products = Element::bytes == 2 ? 16 : 1;
 
-/// sums += A B^T: rows [0, 16 * row_tiles) of `a` by rows [0, columns) of `b`, over the columns of both.
+/// accumulator += A B^T: rows [0, 16 * row_tiles) of `a` by rows [0, columns) of `b`, over the columns of both.
 template <class Tile, int row_tiles, int columns>
-__device__ void multiply_rows(Sums<row_tiles, columns>& sums, Tile a, Tile b) {
+__device__ void multiply_rows(Accumulator<row_tiles, columns>& accumulator, Tile a, Tile b) {
   using Element = typename Tile::Element;
 #pragma unroll(unrolled_products <Element>)
   for (int k = 0; k < Tile::columns; k += product_depth<Element>) {
@@ -232,87 +237,88 @@ __device__ void multiply_rows(Sums<row_tiles, columns>& sums, Tile a, Tile b) {
       load_b(right, b, n * 16, k);
 #pragma unroll
       for (int r = 0; r < row_tiles; ++r) {
-        TensorCore<Element>::multiply_add(sums.at[r][n * 2], left[r], right[0]);
-        TensorCore<Element>::multiply_add(sums.at[r][n * 2 + 1], left[r], right[1]);
+        TensorCore<Element>::multiply_add(accumulator.at[r][n * 2], left[r], right[0]);
+        TensorCore<Element>::multiply_add(accumulator.at[r][n * 2 + 1], left[r], right[1]);
       }
     }
   }
 }
 
-/// sums += A B for one step of depth: fragments by the first rows of `b`, columns [0, columns).
+/// accumulator += A B for one step of depth: fragments by the first rows of `b`, columns [0, columns).
 template <class Element, int row_tiles, int columns, class Tile>
-__device__ void multiply_step(Sums<row_tiles, columns>& sums, const FragmentA (&a)[row_tiles], Tile b) {
+__device__ void multiply_step(Accumulator<row_tiles, columns>& accumulator, const FragmentA (&a)[row_tiles], Tile b) {
 #pragma unroll
   for (int n = 0; n < columns / 16; ++n) {
     FragmentB right[2];
     load_b_transposed(right, b, 0, n * 16);
 #pragma unroll
     for (int r = 0; r < row_tiles; ++r) {
-      TensorCore<Element>::multiply_add(sums.at[r][n * 2], a[r], right[0]);
-      TensorCore<Element>::multiply_add(sums.at[r][n * 2 + 1], a[r], right[1]);
+      TensorCore<Element>::multiply_add(accumulator.at[r][n * 2], a[r], right[0]);
+      TensorCore<Element>::multiply_add(accumulator.at[r][n * 2 + 1], a[r], right[1]);
     }
   }
 }
 
-/// sums += A B: fragments by the rows [0, depth) of `b`, columns [0, columns).
+/// accumulator += A B: fragments by the rows [0, depth) of `b`, columns [0, columns).
 template <class Element, int row_tiles, int depth, int columns, class Tile>
-__device__ void multiply_fragments(Sums<row_tiles, columns>& sums, const Fragments<Element, row_tiles, depth>& a,
-                                   Tile b) {
+__device__ void multiply_fragments(Accumulator<row_tiles, columns>& accumulator,
+                                   const Fragments<Element, row_tiles, depth>& a, Tile b) {
 #pragma unroll
   for (int step = 0; step < depth / product_depth<Element>; ++step) {
-    // The products of fp32 do not depend on each other: the compiler would start those of several steps at once, with
-    // more operands than there are registers.
+    // The fp32 products are independent. Without the barrier the compiler starts several steps at once, whose operands
+    // do not fit in the registers.
     if constexpr (Element::bytes == 4) __syncwarp();
-    multiply_step<Element>(sums, a.at[step], b.from_row(step * product_depth<Element>));
+    multiply_step<Element>(accumulator, a.at[step], b.from_row(step * product_depth<Element>));
   }
 }
 
-/// sums += A B: rows [0, 16 * row_tiles) of `a` by the rows [0, depth) of `b`, columns [0, columns) of both.
+/// accumulator += A B: rows [0, 16 * row_tiles) of `a` by the rows [0, depth) of `b`, columns [0, columns) of both.
 template <int depth, class TileA, class TileB, int row_tiles, int columns>
-__device__ void multiply_tiles(Sums<row_tiles, columns>& sums, TileA a, TileB b) {
+__device__ void multiply_tiles(Accumulator<row_tiles, columns>& accumulator, TileA a, TileB b) {
   using Element = typename TileA::Element;
 #pragma unroll(unrolled_products <Element>)
   for (int k = 0; k < depth; k += product_depth<Element>) {
     FragmentA left[row_tiles];
 #pragma unroll
-    for (int r = 0; r < row_tiles; ++r) left[r] = load_a_beside_transposed(a, r * 16, k);
-    multiply_step<Element>(sums, left, b.from_row(k));
+    for (int r = 0; r < row_tiles; ++r) left[r] = load_a_in_transposed_order(a, r * 16, k);
+    multiply_step<Element>(accumulator, left, b.from_row(k));
   }
 }
 
-/// sums += A^T B: columns [0, 16 * row_tiles) of `a` by columns [0, columns) of `b`, over rows [0, depth) of both.
+/// accumulator += A^T B: columns [0, 16 * row_tiles) of `a` by columns [0, columns) of `b`, over rows [0, depth) of
+/// both.
 template <int depth, class TileA, class TileB, int row_tiles, int columns>
-__device__ void multiply_columns(Sums<row_tiles, columns>& sums, TileA a, TileB b) {
+__device__ void multiply_columns(Accumulator<row_tiles, columns>& accumulator, TileA a, TileB b) {
   using Element = typename TileA::Element;
 #pragma unroll(unrolled_products <Element>)
   for (int k = 0; k < depth; k += product_depth<Element>) {
     FragmentA left[row_tiles];
 #pragma unroll
     for (int r = 0; r < row_tiles; ++r) left[r] = load_a_transposed(a, k, r * 16);
-    multiply_step<Element>(sums, left, b.from_row(k));
+    multiply_step<Element>(accumulator, left, b.from_row(k));
   }
 }
 
-// --- sums to global --------------------------------------------------------------------------------------------------
+// --- accumulators to global ------------------------------------------------------------------------------------------
 
-/// One warp writes its sums, times `factor` and rounded, to the rows of a tile from its first one on.
+/// One warp writes its accumulator, multiplied by `factor` and rounded, to the first rows of a tile.
 template <class Tile, int row_tiles, int columns>
-__device__ void stage_sums(const Sums<row_tiles, columns>& sums, float factor, Tile tile) {
+__device__ void stage_accumulator(const Accumulator<row_tiles, columns>& accumulator, float factor, Tile tile) {
   Fragments<typename Tile::Element, row_tiles, columns> rounded;
 #pragma unroll
   for (int r = 0; r < row_tiles; ++r) {
 #pragma unroll
     for (int n = 0; n < columns / 8; ++n) {
       float value[4];
-      for (int i = 0; i < 4; ++i) value[i] = sums.at[r][n].part[i] * factor;
+      for (int i = 0; i < 4; ++i) value[i] = accumulator.at[r][n].part[i] * factor;
       rounded.set(r, n, value);
     }
   }
   rounded.store(tile);
 }
 
-/// The threads of the CTA write `rows` rows of a tile to global memory: the way back of load_rows. Rows from
-/// `valid_rows` on and columns from `valid_columns` on are left alone.
+/// The threads of the CTA write `rows` rows of a tile to global memory, the reverse of load_rows. Rows from
+/// `valid_rows` on and columns from `valid_columns` on are not written.
 template <int threads, bool aligned, int rows, int valid_columns, class Tile>
 __device__ void store_rows(Tile tile, typename Tile::Element::Storage* destination, int64_t row_stride,
                            int valid_rows) {
@@ -332,11 +338,11 @@ __device__ void store_rows(Tile tile, typename Tile::Element::Storage* destinati
   }
 }
 
-/// Calls visit(row, column, values) for the sums of one warp, four at a time, in the order of fp32 workspaces: there a
-/// group of 16 columns is kept as lanes hold it, so that every lane moves 16 bytes. `column` is the place of the first
-/// of the four; column_of says which columns they are.
+/// Calls visit(row, column, values) for the accumulator of one warp, four elements at a time. fp32 workspaces store
+/// each group of 16 columns in the order of the lanes, so that each lane writes 16 bytes; `column` is the first of the
+/// four positions in this order. column_of() maps a position to its column.
 template <int row_tiles, int columns, class Visit>
-__device__ void visit_sums(const Sums<row_tiles, columns>& sums, float factor, Visit visit) {
+__device__ void visit_accumulator(const Accumulator<row_tiles, columns>& accumulator, float factor, Visit visit) {
 #pragma unroll
   for (int r = 0; r < row_tiles; ++r) {
 #pragma unroll
@@ -344,14 +350,14 @@ __device__ void visit_sums(const Sums<row_tiles, columns>& sums, float factor, V
 #pragma unroll
       for (int n = 0; n < columns / 16; ++n) {
         float values[4];
-        for (int i = 0; i < 4; ++i) values[i] = sums.at[r][n * 2 + i / 2].part[half * 2 + i % 2] * factor;
-        visit(Sums<row_tiles, columns>::row(r, half * 2), n * 16 + lane_index() % 4 * 4, values);
+        for (int i = 0; i < 4; ++i) values[i] = accumulator.at[r][n * 2 + i / 2].part[half * 2 + i % 2] * factor;
+        visit(Accumulator<row_tiles, columns>::row(r, half * 2), n * 16 + lane_index() % 4 * 4, values);
       }
     }
   }
 }
 
-/// The column, within its group of 16, of place `place` of the group in a workspace.
-__device__ constexpr int column_of(int place) { return place % 4 / 2 * 8 + place / 4 * 2 + place % 2; }
+/// The column, within a group of 16 columns, of a position within the group in an fp32 workspace.
+__device__ constexpr int column_of(int position) { return position % 4 / 2 * 8 + position / 4 * 2 + position % 2; }
 
 }  // namespace gdpa

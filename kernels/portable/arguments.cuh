@@ -11,9 +11,9 @@ using BackwardArguments = CommonArguments;
 using BackwardQueryArguments = CommonArguments;
 
 struct ReduceArguments {
-  const float* sums;    ///< slabs of (rows, heads, padded columns)
-  int64_t slab_stride;  ///< floats from one slab to the next
-  int64_t slabs;
+  const float* partials;  ///< partial results, each (rows, heads, padded columns)
+  int64_t split_stride;   ///< floats from one partial result to the next
+  int64_t splits;         ///< number of partial results
   int64_t rows;           ///< packed rows, or batch * length, or length where the batch shares the operand
   int64_t rows_in_batch;  ///< rows between batch strides of `output`: its length where dense, else `rows`
   int64_t heads;

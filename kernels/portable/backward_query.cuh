@@ -1,27 +1,28 @@
-// dQ in one order, for deterministic mode: beside backward.cuh, which then makes dK and dV alone. Seven products where
-// the default takes five, and no atomics.
+// dQ, summed in one order without atomic operations, for deterministic mode; backward.cuh then computes dK and dV only.
+// Both kernels together compute seven products, where the default computes five.
 //
-// A CTA owns one tile of queries of one head; its warps own 16 * row_tiles rows each, as in forward.cuh:
+// A CTA owns one tile of queries of one head. Each warp owns 16 * row_tiles rows of the tile, as in forward.cuh:
 //
 //     Q, dO           ->  shared memory, once
 //     K, V tile i     ->  stage i % stages, copied `stages - 1` tiles ahead
 //     S = Q K^T, dP = dO V^T  ->  registers     dS = dP * f'(scale * S)  ->  registers, as the A operand
 //     dQ += dS K      ->  registers
 //
-// Where the sums of dQ do not fit in the registers of warps that own all columns (d > 128), column_warps split them;
-// each of these warps computes the scores of its rows for itself.
+// Where the accumulators of dQ do not fit in the registers of warps that have all columns (d > 128), column_warps split
+// the columns. Each of these warps computes all scores of its rows.
 //
-// Q shared by the batch: the batch is cut into parts, a CTA walks over one, and writes fp32 sums, one slab for each
-// part, that reduce.cuh adds up in order.
+// Where the batch shares Q, it is cut into splits. A CTA iterates over one split and writes an fp32 partial result.
+// reduce.cuh adds the partial results in order.
 //
-// Launch: grid as schedule.cuh says, queries own the work; block backward_query_threads<Config>; dynamic shared memory
-//         backward_query_shared_bytes<Config>. Workspace: the slabs of grad_query_sum where queries_shared, not zeroed.
+// Launch: grid as in schedule.cuh, queries own the work; block backward_query_threads<Config>; dynamic shared memory
+//         backward_query_shared_bytes<Config>. Workspace: the partial results grad_query_sum where queries_shared, not
+//         cleared.
 //
 // Config: struct with
-//     using Element, Activation;                types.cuh; what backward takes of src/activation/function.h
+//     using Element, Activation;                types.cuh; the backward functions of src/activation/function.h
 //     int head_dim, head_dim_v;                 multiples of 8, at most 256
 //     int tile_queries, tile_keys;              multiples of 16 * warps and of 16
-//     int warps, column_warps, stages, ctas;    warps along the queries; along the columns of dQ
+//     int warps, column_warps, stages, ctas;    warps along the queries; warps along the columns of dQ
 //     bool aligned;                             every row of every operand begins at a multiple of 16 bytes
 //     bool queries_shared;
 #pragma once
@@ -49,19 +50,18 @@ constexpr int backward_query_threads = BackwardQueryTiles<Config>::threads;
 template <class Config>
 constexpr int backward_query_shared_bytes = BackwardQueryTiles<Config>::shared_bytes;
 
-/// dS = dP * f'(scale * S), rounded; 0 where the mask does not keep the score.
-template <class Config, bool edge, int row_tiles>
-__device__ void differentiate_scores(const Sums<row_tiles, Config::tile_keys>& scores,
-                                     const Sums<row_tiles, Config::tile_keys>& grad_weights,
-                                     Fragments<typename Config::Element, row_tiles, Config::tile_keys>& grad_scores,
-                                     float scale, float factor, const MaskOfSequence& mask, int first_query,
-                                     int first_key) {
-  using Scores = Sums<row_tiles, Config::tile_keys>;
+/// Computes dS = dP * f'(scale * S), rounded to the element type; 0 where the mask excludes the pair.
+template <class Config, bool is_partial, int row_tiles>
+__device__ void differentiate_scores(const Accumulator<row_tiles, Config::tile_keys>& scores,
+                                     const Accumulator<row_tiles, Config::tile_keys>& dp,
+                                     Fragments<typename Config::Element, row_tiles, Config::tile_keys>& ds, float scale,
+                                     float factor, const MaskOfSequence& mask, int first_query, int first_key) {
+  using Scores = Accumulator<row_tiles, Config::tile_keys>;
 #pragma unroll
   for (int r = 0; r < row_tiles; ++r) {
-    Kept kept[2] = {};
-    if constexpr (edge) {
-      for (int half = 0; half < 2; ++half) kept[half] = mask.row(first_query + Scores::row(r, half * 2));
+    Kept valid[2] = {};
+    if constexpr (is_partial) {
+      for (int half = 0; half < 2; ++half) valid[half] = mask.row(first_query + Scores::row(r, half * 2));
     }
 #pragma unroll
     for (int n = 0; n < Config::tile_keys / 8; ++n) {
@@ -71,16 +71,16 @@ __device__ void differentiate_scores(const Sums<row_tiles, Config::tile_keys>& s
         float value;
         float derivative;
         Config::Activation::value_and_derivative(scores.at[r][n].part[i] * scale, value, derivative);
-        gradient[i] = grad_weights.at[r][n].part[i] * derivative;
+        gradient[i] = dp.at[r][n].part[i] * derivative;
         if constexpr (Config::queries_shared) gradient[i] *= factor;
-        if (edge && !kept[i / 2].holds(first_key + Scores::column(n, i))) gradient[i] = 0.0f;
+        if (is_partial && !valid[i / 2].holds(first_key + Scores::column(n, i))) gradient[i] = 0.0f;
       }
-      grad_scores.set(r, n, gradient);
+      ds.set(r, n, gradient);
     }
   }
 }
 
-/// Adds the part of dQ that batch entry b contributes.
+/// Adds to dQ the products with the keys of batch entry b.
 template <class Config, class Gradient>
 __device__ void add_entry(const CommonArguments& arguments, const Work& work, int64_t b, unsigned shared,
                           Gradient& grad_query) {
@@ -98,7 +98,7 @@ __device__ void add_entry(const CommonArguments& arguments, const Work& work, in
   const typename Tiles::Stream stream(params, b, work.key_head, keys, grad_output_tile.base + Tiles::grad_output_bytes,
                                       mask.keys_of(first_query, Config::tile_queries));
 
-  __syncthreads();  // all are done with the entry before
+  __syncthreads();  // every warp has read the previous entry
   load_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim>(
       query_tile,
       static_cast<const Storage*>(params.query.data) + element_offset(params.query, queries, b, first_query, work.head),
@@ -116,19 +116,17 @@ __device__ void add_entry(const CommonArguments& arguments, const Work& work, in
   const float factor = Config::queries_shared ? out_scale_of(arguments, b, queries, keys) : 1.0f;
   for (int first_key = stream.begin; first_key < stream.end; first_key += Config::tile_keys) {
     stream.advance(first_key);
-    Sums<row_tiles, Config::tile_keys> scores;
-    Sums<row_tiles, Config::tile_keys> grad_weights;
+    Accumulator<row_tiles, Config::tile_keys> scores;
+    Accumulator<row_tiles, Config::tile_keys> dp;
     multiply_rows(scores, query_tile.from_row(warp_row), stream.key_tile(first_key));
-    multiply_rows(grad_weights, grad_output_tile.from_row(warp_row), stream.value_tile(first_key));
-    Fragments<Element, row_tiles, Config::tile_keys> grad_scores;
+    multiply_rows(dp, grad_output_tile.from_row(warp_row), stream.value_tile(first_key));
+    Fragments<Element, row_tiles, Config::tile_keys> ds;
     if (mask.is_full(first_query, Config::tile_queries, first_key, Config::tile_keys)) {
-      differentiate_scores<Config, false>(scores, grad_weights, grad_scores, scale, factor, mask,
-                                          first_query + warp_row, first_key);
+      differentiate_scores<Config, false>(scores, dp, ds, scale, factor, mask, first_query + warp_row, first_key);
     } else {
-      differentiate_scores<Config, true>(scores, grad_weights, grad_scores, scale, factor, mask, first_query + warp_row,
-                                         first_key);
+      differentiate_scores<Config, true>(scores, dp, ds, scale, factor, mask, first_query + warp_row, first_key);
     }
-    multiply_fragments(grad_query, grad_scores, stream.key_tile(first_key).from(0, column));
+    multiply_fragments(grad_query, ds, stream.key_tile(first_key).from(0, column));
   }
   wait_for_copies<0>();
 }
@@ -138,28 +136,28 @@ __device__ void backward_query_tile(const CommonArguments& arguments, const Work
   using Tiles = BackwardQueryTiles<Config>;
   using Storage = typename Config::Element::Storage;
   const Params& params = arguments.params;
-  Sums<Tiles::row_tiles, Tiles::Stream::warp_columns> grad_query;
+  Accumulator<Tiles::row_tiles, Tiles::Stream::warp_columns> grad_query;
   for (int64_t b = work.batch_begin; b < work.batch_end; ++b) {
     add_entry<Config>(arguments, work, b, shared, grad_query);
   }
-  __syncthreads();  // Q is read no more, and copied where no key met it: its place takes dQ
+  __syncthreads();  // no warp reads Q any more, and its copy is complete: dQ is staged there
 
   const int warp_row = warp_index() / Config::column_warps * Tiles::warp_rows;
   const int column = warp_index() % Config::column_warps * Tiles::Stream::warp_columns;
   const int first_query = work.tile * Config::tile_queries;
   const float scale = static_cast<float>(params.scale);
   if constexpr (Config::queries_shared) {
-    const Operand& slab = arguments.grad_query_sum;
-    auto* to = static_cast<float*>(slab.data) +
-               element_offset(slab, work.queries, work.owner, first_query + warp_row, work.head) + column;
-    visit_sums(grad_query, scale, [&](int r, int c, const float(&values)[4]) {
+    const Operand& partial = arguments.grad_query_sum;
+    auto* to = static_cast<float*>(partial.data) +
+               element_offset(partial, work.queries, work.owner, first_query + warp_row, work.head) + column;
+    visit_accumulator(grad_query, scale, [&](int r, int c, const float(&values)[4]) {
       if (first_query + warp_row + r >= work.queries.count || column + c >= padded_columns(Config::head_dim)) return;
-      *reinterpret_cast<float4*>(to + r * slab.row_stride + c) = {values[0], values[1], values[2], values[3]};
+      *reinterpret_cast<float4*>(to + r * partial.row_stride + c) = {values[0], values[1], values[2], values[3]};
     });
   } else {
     const typename Tiles::QueryTile staging{shared};
-    stage_sums(grad_query, scale * out_scale_of(arguments, work.batch_begin, work.queries, work.keys),
-               staging.from(warp_row, column));
+    stage_accumulator(grad_query, scale * out_scale_of(arguments, work.batch_begin, work.queries, work.keys),
+                      staging.from(warp_row, column));
     __syncthreads();
     store_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim>(
         staging,

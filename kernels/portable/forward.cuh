@@ -1,27 +1,27 @@
 // Forward on the tensor cores of any GPU since Ampere: O = out_scale * f(scale * Q K^T) V.
 //
-// A CTA owns one tile of queries of one head; its warps own 16 * row_tiles rows each. K and V stream through `stages`
-// buffers of shared memory by asynchronous copies:
+// A CTA owns one tile of queries of one head. Each warp owns 16 * row_tiles rows of the tile. K and V stream through
+// `stages` buffers of shared memory by asynchronous copies:
 //
 //     Q            ->  shared memory, once
 //     K, V tile i  ->  stage i % stages, copied `stages - 1` tiles ahead (key_stream.cuh)
 //     S = Q K^T    ->  registers        P = f(scale * S)  ->  registers, as the A operand of the next product
 //     O += P V     ->  registers        O * out_scale     ->  the rows of Q in shared memory  ->  global memory
 //
-// There is no maximum and no sum to keep, so tiles are independent, and one barrier a tile is all the warps share.
+// There is no normalisation, so the tiles of keys are independent. The warps need one CTA barrier for each tile.
 //
-// Where the sums of O do not fit in the registers of warps that own all columns (fp32, d_v > 128), column_warps split
-// them; each of these warps computes the scores of its rows for itself.
+// Where the accumulators of O do not fit in the registers of warps that have all columns (fp32, d_v > 128),
+// column_warps split the columns. Each of these warps computes all scores of its rows.
 //
-// Launch: grid as schedule.cuh says, queries own the work; block forward_threads<Config>; dynamic shared memory
+// Launch: grid as in schedule.cuh, queries own the work; block forward_threads<Config>; dynamic shared memory
 //         forward_shared_bytes<Config>; no workspace.
 //
 // Config: struct with
-//     using Element, Activation;                types.cuh; what forward takes of src/activation/function.h
+//     using Element, Activation;                types.cuh; the forward functions of src/activation/function.h
 //     int head_dim, head_dim_v;                 multiples of 8, at most 256
 //     int tile_queries, tile_keys;              multiples of 16 * warps and of 16
 //     int warps, column_warps, stages;          along the queries; along the columns of O
-//     int ctas;                                 that shall fit on one multiprocessor
+//     int ctas;                                 CTAs that have to fit on one multiprocessor
 //     bool aligned;                             every row of every operand begins at a multiple of 16 bytes
 #pragma once
 
@@ -38,7 +38,7 @@ struct ForwardTiles {
   static constexpr int threads = Stream::threads;
   static constexpr int warp_rows = Config::tile_queries / Config::warps;
   static constexpr int row_tiles = warp_rows / 16;
-  /// Q, and O when all is done.
+  /// Q, and after the main loop O.
   static constexpr int query_bytes =
       Config::tile_queries * (QueryTile::pitch > OutputTile::pitch ? QueryTile::pitch : OutputTile::pitch);
   static constexpr int shared_bytes = query_bytes + Stream::bytes;
@@ -49,47 +49,49 @@ constexpr int forward_threads = ForwardTiles<Config>::threads;
 template <class Config>
 constexpr int forward_shared_bytes = ForwardTiles<Config>::shared_bytes;
 
-/// O += f(scale * Q K^T) V for one tile of keys; `edge` asks of every score whether it counts. P is made as it is
-/// needed, a step of the second product at a time, so that tensor cores and the function's arithmetic run together.
-template <class Config, bool edge, int row_tiles, int columns_v, class KeyTile, class ValueTile>
-__device__ void attend(Sums<row_tiles, columns_v>& output, KeyTile query, KeyTile key, ValueTile value, float scale,
-                       const MaskOfSequence& mask, int first_query, int first_key) {
+/// O += f(scale * Q K^T) V for one tile of keys. With is_partial, P is 0 where the mask excludes the pair. P is
+/// computed one step of the second product at a time, so that the tensor cores and the arithmetic of the function
+/// overlap.
+template <class Config, bool is_partial, int row_tiles, int columns_v, class KeyTile, class ValueTile>
+__device__ void attend(Accumulator<row_tiles, columns_v>& output, KeyTile query, KeyTile key, ValueTile value,
+                       float scale, const MaskOfSequence& mask, int first_query, int first_key) {
   using Element = typename Config::Element;
   using Activation = typename Config::Activation;
-  using Scores = Sums<row_tiles, Config::tile_keys>;
+  using Scores = Accumulator<row_tiles, Config::tile_keys>;
   constexpr int depth = product_depth<Element>;
-  Kept kept[row_tiles][2] = {};
-  if constexpr (edge) {
+  Kept valid[row_tiles][2] = {};
+  if constexpr (is_partial) {
     for (int r = 0; r < row_tiles; ++r) {
-      for (int half = 0; half < 2; ++half) kept[r][half] = mask.row(first_query + Scores::row(r, half * 2));
+      for (int half = 0; half < 2; ++half) valid[r][half] = mask.row(first_query + Scores::row(r, half * 2));
     }
   }
   Scores scores;
   multiply_rows(scores, query, key);
-  __syncwarp();  // where f is short, the compiler would load V before there are registers for it
+  __syncwarp();  // without it the compiler loads V too early where f is short, and spills
 #pragma unroll
   for (int step = 0; step < Config::tile_keys / depth; ++step) {
-    Fragments<Element, row_tiles, depth> weights;
+    Fragments<Element, row_tiles, depth> p;
 #pragma unroll
     for (int r = 0; r < row_tiles; ++r) {
 #pragma unroll
       for (int n = 0; n < depth / 8; ++n) {
         const int column_tile = step * (depth / 8) + n;
-        float p[4];
+        float values[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const float score = scores.at[r][column_tile].part[i];
-          p[i] = Activation::value(Activation::scales_scores ? score * scale : score);
-          if (edge && !kept[r][i / 2].holds(first_key + Scores::column(column_tile, i))) p[i] = 0.0f;
+          values[i] = Activation::value(Activation::scales_scores ? score * scale : score);
+          if (is_partial && !valid[r][i / 2].holds(first_key + Scores::column(column_tile, i))) values[i] = 0.0f;
         }
-        weights.template set<Activation::clamps_at_zero>(r, n, p);
+        p.template set<Activation::clamps_at_zero>(r, n, values);
       }
     }
-    multiply_fragments(output, weights, value.from_row(step * depth));
+    multiply_fragments(output, p, value.from_row(step * depth));
   }
 }
 
-/// O = out_scale * sums, times what the function and the scores left out, by way of the shared memory of Q.
+/// Stores O = out_scale * accumulator, times the factors that f and the scores left out. O is staged in the shared
+/// memory of Q.
 template <class Config, class Output>
 __device__ void store_output(const CommonArguments& arguments, const Work& work, const Output& output,
                              unsigned shared) {
@@ -100,9 +102,9 @@ __device__ void store_output(const CommonArguments& arguments, const Work& work,
   const typename Tiles::OutputTile staging{shared};
   const float factor = Config::Activation::value_factor * arguments.output_factor *
                        out_scale_of(arguments, work.batch_begin, work.queries, work.keys);
-  stage_sums(output, factor,
-             staging.from(warp_index() / Config::column_warps * Tiles::warp_rows,
-                          warp_index() % Config::column_warps * Tiles::Stream::warp_columns_v));
+  stage_accumulator(output, factor,
+                    staging.from(warp_index() / Config::column_warps * Tiles::warp_rows,
+                                 warp_index() % Config::column_warps * Tiles::Stream::warp_columns_v));
   __syncthreads();
   store_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim_v>(
       staging,
@@ -116,7 +118,8 @@ __device__ void forward_tile(const CommonArguments& arguments, const Work& work,
   using Tiles = ForwardTiles<Config>;
   constexpr int row_tiles = Tiles::row_tiles;
   const Params& params = arguments.params;
-  // The work lies in shared memory: what is read from it anew for every tile of keys costs no registers meanwhile.
+  // `work` is in shared memory. Values that are read from it again for each tile of keys occupy no registers in
+  // between.
   const auto mask = [&] { return MaskOfSequence{params.mask, work.queries.count, work.keys.count}; };
   const auto first_query = [&] { return work.tile * Config::tile_queries; };
   const typename Tiles::QueryTile query_tile{shared};
@@ -133,7 +136,7 @@ __device__ void forward_tile(const CommonArguments& arguments, const Work& work,
   const int warp_row = warp_index() / Config::column_warps * Tiles::warp_rows;
   const int column = warp_index() % Config::column_warps * Tiles::Stream::warp_columns_v;
   const float scale = static_cast<float>(params.scale) * Config::Activation::score_factor;
-  Sums<row_tiles, Tiles::Stream::warp_columns_v> output;
+  Accumulator<row_tiles, Tiles::Stream::warp_columns_v> output;
   for (int first_key = stream.begin; first_key < stream.end; first_key += Config::tile_keys) {
     stream.advance(first_key);
     if (first_query() + warp_row >= work.queries.count) continue;
@@ -148,7 +151,7 @@ __device__ void forward_tile(const CommonArguments& arguments, const Work& work,
     }
   }
   wait_for_copies<0>();
-  __syncthreads();  // Q is read no more, and copied where no key met it: its place takes O
+  __syncthreads();  // no warp reads Q any more, and its copy is complete: O is staged there
   store_output<Config>(arguments, work, output, shared);
 }
 

@@ -1,5 +1,5 @@
-// Keys and values as they stream through shared memory past a tile of queries: which of them the mask leaves, where a
-// tile lies, and what is copied ahead.
+// Keys and values that stream through shared memory for a tile of queries: the range of keys that the mask leaves, the
+// buffer of each tile, and the copies ahead of time.
 #pragma once
 
 #include "common/sequence.cuh"
@@ -23,24 +23,24 @@ struct KeyStream {
   static constexpr int bytes = Config::stages * stage_bytes;
   static constexpr int ahead = (Config::stages - 1) * Config::tile_keys;  ///< keys copied before they are needed
 
-  // References: what lies in shared memory is read when a copy starts, and holds no registers meanwhile.
+  // References into shared memory: the values are read when a copy starts, and occupy no registers in between.
   const Params& params;
   const int64_t& b;
   const int& head;  ///< of keys
   const Rows& keys;
   unsigned shared;
-  int begin;  ///< keys [begin, end) meet the queries; begin is that of a tile
-  int end;
+  int begin;  ///< first key of the first tile that has a valid key
+  int end;    ///< end of the valid range
 
   __device__ KeyStream(const Params& params_, const int64_t& b_, const int& head_, const Rows& keys_, unsigned shared_,
-                       const Kept& met)
+                       const Kept& valid)
       : params(params_),
         b(b_),
         head(head_),
         keys(keys_),
         shared(shared_),
-        begin(met.begin / Config::tile_keys * Config::tile_keys),
-        end(met.begin + met.count) {}
+        begin(valid.begin / Config::tile_keys * Config::tile_keys),
+        end(valid.begin + valid.count) {}
 
   __device__ KeyTile key_tile(int row) const {
     return {shared + static_cast<unsigned>(row / Config::tile_keys % Config::stages * stage_bytes)};
@@ -54,7 +54,7 @@ struct KeyStream {
         operand.row_stride, keys.count - row);
   }
 
-  /// Starts the copy of the tile whose first key is `row`, if there is one. Every call is one group of copies.
+  /// Starts the copy of the tile whose first key is `row`, if there is one. Each call commits one group of copies.
   __device__ void load(int row) const {
     if (row < end) {
       load_operand<Config::head_dim>(key_tile(row), params.key, row);
@@ -63,14 +63,15 @@ struct KeyStream {
     commit_copies();
   }
 
-  /// Starts the first copies. Those of the queries, which were started before, end with them: also where no key meets
-  /// the queries, and no tile is waited for.
+  /// Starts the first copies. The copies of the queries, which the caller has started, are in a group of their own; the
+  /// caller waits for them also where the valid range is empty and advance() is never called.
   __device__ void start() const {
     commit_copies();
     for (int row = 0; row < ahead; row += Config::tile_keys) load(begin + row);
   }
 
-  /// Makes the tile at `row` readable by all, and starts the copy of a later one over the one before it.
+  /// Makes the tile at `row` readable by all threads, and starts the copy of a later tile into the buffer of the
+  /// previous one.
   __device__ void advance(int row) const {
     if constexpr (Config::stages == 1) {
       __syncthreads();

@@ -1,8 +1,8 @@
-// Rounds the fp32 sums of gradients that several CTAs contribute to: adds the slabs, where there are several, in
-// order, and writes the gradient in its own type and layout.
+// Rounds the fp32 accumulators of a gradient: adds the partial results of the splits in order, and writes the gradient
+// in its own type and layout.
 //
 // Launch: grid any number of CTAs, block reduce_threads<Config>, no shared memory. Element and `columns` as in the
-// kernel that made the sums.
+// kernel that wrote the accumulators.
 #pragma once
 
 #include "common/tile.cuh"
@@ -26,9 +26,9 @@ __device__ void reduce(const ReduceArguments& arguments) {
   for (int64_t piece = static_cast<int64_t>(blockIdx.x) * reduce_threads<Config> + threadIdx.x; piece < pieces;
        piece += static_cast<int64_t>(gridDim.x) * reduce_threads<Config>) {
     float sum[column_group] = {};
-    for (int64_t slab = 0; slab < arguments.slabs; ++slab) {
-      const auto* from =
-          reinterpret_cast<const float4*>(arguments.sums + slab * arguments.slab_stride) + piece * (column_group / 4);
+    for (int64_t split = 0; split < arguments.splits; ++split) {
+      const auto* from = reinterpret_cast<const float4*>(arguments.partials + split * arguments.split_stride) +
+                         piece * (column_group / 4);
 #pragma unroll
       for (int i = 0; i < column_group / 4; ++i) {
         const float4 four = from[i];

@@ -1,6 +1,7 @@
-// Which work a CTA does. The grid may have any number of CTAs: each takes every gridDim-th place of work.cuh. As many
-// CTAs as places, heads * (packed rows / tile + batch + 2) for a jagged side, let the hardware deal them out as others
-// end, which balances sequences of any lengths.
+// The tile scheduler of the portable kernels. The grid may have any number of CTAs: CTA i computes the slots i,
+// i + gridDim, ... of the tile order in common/work.cuh. With as many CTAs as slots, heads * (packed rows / tile +
+// batch + 2) for a jagged side, the hardware starts a CTA whenever another one ends, which balances sequences of any
+// lengths.
 #pragma once
 
 #include "common/work.cuh"
@@ -8,8 +9,8 @@
 
 namespace gdpa::portable {
 
-/// Calls compute(work) for all work of this CTA. The work lies in shared memory, where it costs the main loop no
-/// registers.
+/// Calls compute(work) for all work of this CTA. `work` is in shared memory, so that it occupies no registers of the
+/// main loop.
 template <class Compute>
 __device__ void for_all_work(const CommonArguments& arguments, const Owner& owner, bool owns_queries, Compute compute) {
   __shared__ Work work;
@@ -24,12 +25,12 @@ __device__ void for_all_work(const CommonArguments& arguments, const Owner& owne
     __syncthreads();
     if (work.exists) compute(work);
     const bool last = work.place + gridDim.x >= places;
-    __syncthreads();  // all are done with the work, and with the shared memory that it used
+    __syncthreads();  // every thread has read `work`, and is done with its shared memory
     if (last) return;
   }
 }
 
-/// The queries as owner of the work, and the keys.
+/// The side whose tiles the CTAs own: the queries, or the keys.
 template <class Config>
 __device__ Owner query_owner(const CommonArguments& arguments, int64_t entries) {
   return {arguments.params.queries, arguments.packed_rows_q, arguments.params.heads_q, Config::tile_queries, entries};

@@ -252,9 +252,9 @@ class Call {
     const Operand from = reduction.sums(memory);
     const int64_t rows = std::max<int64_t>(1, reduction.rows);
     portable::ReduceArguments arguments{};
-    arguments.sums = static_cast<const float*>(from.data);
-    arguments.slabs = reduction.form == Form::shared ? sequence_.plan.parts : 1;
-    arguments.slab_stride = reduction.rows * from.row_stride;
+    arguments.partials = static_cast<const float*>(from.data);
+    arguments.splits = reduction.form == Form::shared ? sequence_.plan.parts : 1;
+    arguments.split_stride = reduction.rows * from.row_stride;
     arguments.rows = reduction.rows;
     arguments.rows_in_batch = reduction.form == Form::dense ? std::max<int64_t>(1, reduction.length) : rows;
     arguments.heads = reduction.heads;

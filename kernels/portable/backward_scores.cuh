@@ -1,0 +1,104 @@
+// S, P, dP and dS of one tile of keys and one tile of queries, in the registers of the portable backward's warps.
+#pragma once
+
+#include "common/sequence.cuh"
+#include "common/tile.cuh"
+#include "portable/backward_tiles.cuh"
+
+namespace gdpa::portable {
+
+/// Computes P = f(scale * S) and dS = dP * f'(scale * S), rounded to the element type, for columns
+/// [step, step + 1) * depth. Both are 0 where the mask excludes the pair. Rows are keys, columns are queries.
+template <class Config, bool is_partial, int row_tiles, int columns, int depth>
+__device__ void differentiate(int step, const Accumulator<row_tiles, columns>& scores,
+                              const Accumulator<row_tiles, columns>& dp,
+                              Fragments<typename Config::Element, row_tiles, depth>& p,
+                              Fragments<typename Config::Element, row_tiles, depth>& ds, float scale, float out_scale,
+                              const Kept (&valid)[row_tiles][2], int first_query) {
+#pragma unroll
+  for (int r = 0; r < row_tiles; ++r) {
+#pragma unroll
+    for (int n = 0; n < depth / 8; ++n) {
+      const int column_tile = step * (depth / 8) + n;
+      float value[4];
+      float gradient[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float derivative;
+        Config::Activation::value_and_derivative(scores.at[r][column_tile].part[i] * scale, value[i], derivative);
+        gradient[i] = dp.at[r][column_tile].part[i] * derivative;  // 0 where dS is not computed
+        if constexpr (Config::keys_shared) {
+          value[i] *= out_scale;
+          gradient[i] *= out_scale;
+        }
+        if (is_partial &&
+            !valid[r][i / 2].holds(first_query + Accumulator<row_tiles, columns>::column(column_tile, i))) {
+          value[i] = gradient[i] = 0.0f;
+        }
+      }
+      if constexpr (Config::computes_grad_value) p.set(r, n, value);
+      if constexpr (BackwardTiles<Config>::computes_ds) ds.set(r, n, gradient);
+    }
+  }
+}
+
+/// The operands of one warp: its rows of the tiles in shared memory, its part of the tiles of P and dS, and its columns
+/// of dK and dV.
+template <class Config>
+struct WarpTiles {
+  using Tiles = BackwardTiles<Config>;
+  typename Tiles::QueryOrKey key;
+  typename Tiles::Value value;
+  typename Tiles::QueryOrKey query;
+  typename Tiles::Value grad_output;
+  typename Tiles::Scores p;
+  typename Tiles::Scores ds;
+  int first_key;
+  int first_query;
+  int column;
+  int column_v;
+};
+
+/// Computes P^T and dS^T of this warp's keys and of one tile of queries. Stores them to shared memory where other warps
+/// read them; otherwise adds P^T dO to dV and dS^T Q to dK. P and dS are computed one step of the products at a time,
+/// so that the tensor cores and the arithmetic of the function overlap.
+template <class Config, bool is_partial, class GradKey, class GradValue>
+__device__ void compute_scores(GradKey& grad_key, GradValue& grad_value, const WarpTiles<Config>& tiles, float scale,
+                               float out_scale, const MaskOfSequence& mask) {
+  using Tiles = BackwardTiles<Config>;
+  using Element = typename Config::Element;
+  using Scores = Accumulator<Tiles::row_tiles, Tiles::warp_queries>;
+  constexpr int depth = product_depth<Element>;
+  Kept valid[Tiles::row_tiles][2] = {};
+  if constexpr (is_partial) {
+    for (int r = 0; r < Tiles::row_tiles; ++r) {
+      for (int half = 0; half < 2; ++half) valid[r][half] = mask.column(tiles.first_key + Scores::row(r, half * 2));
+    }
+  }
+  Scores scores;
+  Scores dp;
+  multiply_rows(scores, tiles.key, tiles.query);
+  if constexpr (Tiles::computes_ds) multiply_rows(dp, tiles.value, tiles.grad_output);
+#pragma unroll
+  for (int step = 0; step < Tiles::warp_queries / depth; ++step) {
+    Fragments<Element, Tiles::row_tiles, depth> p;
+    Fragments<Element, Tiles::row_tiles, depth> ds;
+    differentiate<Config, is_partial>(step, scores, dp, p, ds, scale, out_scale, valid, tiles.first_query);
+    // Where every column warp computes all scores, one of them stores dS.
+    if constexpr (Tiles::stores_ds && Tiles::computes_ds) {
+      if (Tiles::splits_scores || tiles.column == 0) ds.store(tiles.ds.from(0, step * depth));
+    }
+    if constexpr (Config::computes_grad_value) {
+      if constexpr (Tiles::splits_scores) {
+        p.store(tiles.p.from(0, step * depth));
+      } else {
+        multiply_fragments(grad_value, p, tiles.grad_output.from(step * depth, tiles.column_v));
+      }
+    }
+    if constexpr (Config::computes_grad_key && !Tiles::splits_scores) {
+      multiply_fragments(grad_key, ds, tiles.query.from(step * depth, tiles.column));
+    }
+  }
+}
+
+}  // namespace gdpa::portable
