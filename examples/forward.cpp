@@ -32,8 +32,7 @@ int main() {
     return 1;
   }
 
-  // Every score is sqrt(head_dim) = 4. The fourth query of a sequence attends to four keys, so its output is 4 *
-  // silu(4).
+  // Every score is sqrt(head_dim) = 4. The fourth query attends to four keys, so its output is 4 * silu(4).
   const double expected = 4 * gdpa::Activation("silu").value(4.0);
   const double got = output[3 * heads * head_dim];
   std::printf("row 3: %.6f, expected %.6f\n", got, expected);

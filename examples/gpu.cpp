@@ -72,8 +72,7 @@ int main() {
   void* const result = upload(output.data(), bytes);
 
   try {
-    // The first call of a function compiles its kernel, which takes one or two seconds. gdpa::compile compiles it
-    // ahead.
+    // The first call of a function compiles its kernel for one or two seconds. gdpa::compile compiles it ahead.
     gdpa::forward({.query = rows(query),
                    .key = rows(key),
                    .value = rows(value),
