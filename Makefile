@@ -82,10 +82,10 @@ test-cpp-all: build  ## run all C++ tests and examples
 	@$(CTEST) --test-dir build -LE sample
 
 test-python: install  ## run the Python tests without the mark long, against the installed wheel
-	@GDPA_SAMPLE=1 $(PYTHON) -m pytest --quiet -m "not long" --junitxml=$(REPORTS)/pytest.xml tests/python
+	@GDPA_SAMPLE=1 $(PYTHON) -m pytest --quiet --numprocesses $$(nproc) -m "not long" --junitxml=$(REPORTS)/pytest.xml tests/python
 
 test-python-all: install  ## run all Python tests
-	@$(PYTHON) -m pytest --quiet --junitxml=$(REPORTS)/pytest.xml tests/python
+	@$(PYTHON) -m pytest --quiet --numprocesses $$(nproc) --junitxml=$(REPORTS)/pytest.xml tests/python
 
 configure-sanitize: setup
 	@scripts/once build-sanitize/.configured -- \
