@@ -1,4 +1,4 @@
-"""Settings of the GPU tests, which need a GPU: tensors are made on its current device where no other is named."""
+"""Settings of the GPU tests: tensors are created on the current GPU unless a test names another device."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-# The reference is the CPU tests' own.
+# The GPU tests use the reference of the CPU tests.
 sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
 
 

@@ -1,4 +1,4 @@
-// The GPU as its tests use it: whether there is one, a stream, and memory with guards. No CUDA header, no PyTorch.
+// The GPU of the C++ tests: a device check, a stream, and memory with guards. It needs no CUDA header and no PyTorch.
 #pragma once
 
 #include <dlfcn.h>
@@ -14,16 +14,16 @@
 
 namespace gdpa::test {
 
-/// Why there is no GPU to test on, or an empty string.
+/// Returns the reason why no GPU is available, or an empty string.
 inline std::string why_no_gpu() {
   const std::string missing = cuda::Driver::why_missing();
   if (!missing.empty()) return "needs a GPU: " + missing;
   int count = 0;
   cuda::check(cuda::Driver::get().device_count(&count), "counting the GPUs");
-  return count > 0 ? "" : "needs a GPU: the driver shows none";
+  return count > 0 ? "" : "needs a GPU: the driver reports no GPU";
 }
 
-/// What the tests want of the driver beside what the library itself calls.
+/// The driver functions that the tests call in addition to the functions that the library calls.
 struct DriverOfTests {
   cuda::Status (*stream_create)(cuda::Stream* stream, unsigned flags);
   cuda::Status (*stream_synchronize)(cuda::Stream stream);
@@ -51,7 +51,7 @@ struct DriverOfTests {
   }
 };
 
-/// The first GPU, current for the life of the object, and a stream of it that waits for no other.
+/// The first GPU with a non-blocking stream. The GPU is current during the lifetime of the object.
 class Gpu {
  public:
   Gpu() : current_(0) {
@@ -63,7 +63,7 @@ class Gpu {
 
   void synchronize() const { cuda::check(DriverOfTests::get().stream_synchronize(stream_), "waiting for the kernels"); }
 
-  /// One for all tests of the program.
+  /// The instance that all tests of the program share.
   static const Gpu& get() {
     static const Gpu gpu;
     return gpu;
@@ -74,9 +74,9 @@ class Gpu {
   cuda::Stream stream_ = nullptr;
 };
 
-/// Bytes on the GPU, a copy of some on the host, between two guards that nothing may change. Every byte of the guards
-/// is 0xff, NaN in all floating types: what reads them shows too. A tool that knows where an allocation ends, such as
-/// compute-sanitizer, sees more without guards.
+/// Memory on the GPU between two guards, with a copy on the host. Nothing may change the guards. Every byte of a guard
+/// is 0xff, which is NaN in all floating types, so a result that depends on a guard is NaN. compute-sanitizer knows the
+/// end of an allocation and therefore finds more errors without guards.
 class GuardedMemory {
  public:
   GuardedMemory(const Gpu& gpu, const std::vector<std::byte>& content, std::size_t guard)
@@ -92,14 +92,14 @@ class GuardedMemory {
 
   std::byte* data() const { return reinterpret_cast<std::byte*>(address_ + guard_); }
 
-  /// Copies back what lies there once all work is done.
+  /// Copies the memory to the host and waits for all work on the stream.
   void fetch() {
     cuda::check(DriverOfTests::get().copy_to_host(host_.data(), address_, host_.size(), gpu_.stream()),
                 "copying from the GPU");
     gpu_.synchronize();
   }
 
-  /// As fetched.
+  /// The bytes between the guards at the last fetch().
   std::vector<std::byte> content() const {
     const auto guard = static_cast<std::ptrdiff_t>(guard_);
     return {host_.begin() + guard, host_.end() - guard};

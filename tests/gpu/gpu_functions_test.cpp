@@ -1,5 +1,5 @@
-// The named functions and their derivatives as a GPU evaluates them, fast and exact, on millions of scores, against the
-// definition in fp64. `gpu_functions_test --table` prints the table of docs/accuracy.md.
+// Compares the named functions and their derivatives on a GPU, fast and exact, with the definition in fp64, for
+// millions of scores. `gpu_functions_test --table` prints the table of docs/accuracy.md.
 #include <gtest/gtest.h>
 #include <tbb/parallel_for.h>
 
@@ -22,7 +22,7 @@
 namespace gdpa::test {
 namespace {
 
-/// Every 1024th bit pattern of fp32 that is no NaN, a fine grid where the functions bend, and the ends.
+/// Every 1024th bit pattern of fp32 except NaN, a fine grid near 0, and the ends of the type.
 const std::vector<float>& scores() {
   static const std::vector<float> all = [] {
     std::vector<float> result;
@@ -43,13 +43,13 @@ const std::vector<float>& scores() {
 }
 
 struct Evaluated {
-  std::vector<float> alone;      ///< f, by itself
-  std::vector<float> of_finite;  ///< the same, without the bounds that only infinite scores need
+  std::vector<float> alone;      ///< f, computed alone
+  std::vector<float> of_finite;  ///< f, computed alone and without the bounds that only infinite scores need
   std::vector<float> value;      ///< f, computed together with f'
   std::vector<float> derivative;
 };
 
-/// f and f' of every score, as the kernels compute them.
+/// f and f' of every score, computed in the same way as in the kernels.
 Evaluated on_gpu(const Activation& activation, Accuracy accuracy) {
   static const jit::Nvrtc nvrtc = jit::Nvrtc::open();
   const std::string source =
@@ -100,13 +100,13 @@ Evaluated on_gpu(const Activation& activation, Accuracy accuracy) {
   return {numbers(alone), numbers(of_finite), numbers(value), numbers(derivative)};
 }
 
-/// The largest errors over all scores, and where they are.
+/// The largest errors over all scores, with the scores at which they occur.
 struct Errors {
   double scaled = 0;  ///< |error| / max(1, |exact|)
   double scaled_at = 0;
   double relative = 0;  ///< |error| / |exact|, where |exact| is at least `significant`
   double relative_at = 0;
-  std::string not_finite;  ///< what came where the exact result is finite, or something else for an infinity
+  std::string not_finite;  ///< a result that is not finite although the exact result is, or a wrong infinity
 
   static constexpr double significant = 0.01;
 
@@ -138,7 +138,7 @@ struct Measured {
   Errors derivative;
 };
 
-/// f' of hardswish jumps there, and a score rounded to either side is right.
+/// f' of hardswish jumps at these scores. A rounded score may lie on either side of the jump.
 bool is_at_kink(const std::string& name, float score) {
   constexpr float kink = 3;
   return name == "hardswish" && std::abs(std::abs(score) - kink) < 4 * kink * std::numeric_limits<float>::epsilon();
@@ -155,7 +155,7 @@ Measured measure(const std::string& name, Accuracy accuracy) {
   });
   Measured measured;
   for (std::size_t i = 0; i < scores().size(); ++i) {
-    // Forward and backward take different factors out of f; each is held to the same bounds.
+    // Forward and backward use different factors of f. The same bounds apply to both.
     measured.value.include(scores()[i], evaluated.alone[i], exact_value[i]);
     measured.value.include(scores()[i], evaluated.value[i], exact_value[i]);
     if (!is_at_kink(name, scores()[i])) {
@@ -165,7 +165,7 @@ Measured measure(const std::string& name, Accuracy accuracy) {
   return measured;
 }
 
-/// Without those that are another one's name.
+/// The names without aliases.
 std::vector<std::string> function_names() {
   std::vector<std::string> names;
   for (const NamedActivation& named : named_activations()) names.push_back(named.name);
@@ -194,7 +194,7 @@ class GpuFunctions : public testing::TestWithParam<std::string> {
   }
 };
 
-/// The relative error that NVIDIA promises for tanh.approx, a quarter of a rounding of bf16.
+/// NVIDIA's bound of the relative error of tanh.approx, which is a quarter of a rounding of bf16.
 TEST_P(GpuFunctions, FastOnesAreWithinTheHardwaresApproximation) { errors_are_below(Accuracy::fast, 0x1p-11); }
 TEST_P(GpuFunctions, ExactOnesAreGoodToSomeUnitsInTheLastPlace) { errors_are_below(Accuracy::exact, 0x1p-18); }
 

@@ -1,7 +1,8 @@
-// The GPU backend keeps its promise of accuracy on random problems over every option, forward and backward, through the
-// public C++ API on device pointers and a stream; it writes every element of every result, and nothing else.
-// GDPA_GPU_PROBLEMS is how many problems each configuration draws, GDPA_DRAWN_FUNCTIONS how many configurations have a
-// random function, and GDPA_FUNCTION_SEED which ones. compute-sanitizer runs this program too.
+// Random problems over every option, forward and backward, through the public C++ API with device pointers and a
+// stream. The tests check that the GPU backend keeps its promise of accuracy, writes every element of every result, and
+// writes nothing else. GDPA_GPU_PROBLEMS sets the number of problems of each configuration, GDPA_DRAWN_FUNCTIONS the
+// number of configurations with a random function, and GDPA_FUNCTION_SEED selects these functions. compute-sanitizer
+// also runs this program.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,7 +27,8 @@
 namespace gdpa::test {
 namespace {
 
-/// What fixes the kernels: with so few of them most of the time goes into problems, not into compiling.
+/// The options that determine the kernels. The test has few configurations, so compiling takes only a small part of its
+/// time.
 struct Configuration {
   DType dtype;
   int64_t head_dim;
@@ -44,7 +46,7 @@ std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
   return asked != nullptr ? std::strtoull(asked, nullptr, 10) : otherwise;
 }
 
-/// Configurations whose functions are random expressions: GDPA_DRAWN_FUNCTIONS of them, from GDPA_FUNCTION_SEED.
+/// GDPA_DRAWN_FUNCTIONS configurations with random expressions from the seed GDPA_FUNCTION_SEED.
 std::vector<Configuration> drawn_configurations() {
   constexpr std::array<std::pair<int64_t, int64_t>, 6> head_dims = {
       {{8, 8}, {128, 128}, {64, 64}, {128, 40}, {32, 96}, {192, 192}}};
@@ -111,7 +113,7 @@ const std::vector<Configuration>& configurations() {
         {fp32, 256, 192, "identity", fast, Products::tf32},
         {bf16, 64, 64, "gelu", fast, Products::of_type, true},
         {fp16, 48, 32, "silu", fast, Products::of_type, true},
-        // Steep for its scores: a second rounding of Q would show.
+        // This function is steep for its scores, so a second rounding of Q would exceed the promise.
         {bf16, 128, 128, "s * exp(-s * s)", fast, Products::of_type, false, true},
     };
     const std::vector<Configuration> drawn = drawn_configurations();
@@ -138,16 +140,16 @@ class OnDevice {
     return {copies_.back().memory->data(), bytes};
   }
 
-  /// Brings results home. Inputs must be as they were, guards untouched.
+  /// Copies results to the host. Checks that inputs and guards have not changed.
   void fetch(const std::vector<Strided*>& results) {
     for (Copy& copy : copies_) {
       copy.memory->fetch();
-      EXPECT_TRUE(copy.memory->guards_are_intact()) << "something was written outside of an operand";
+      EXPECT_TRUE(copy.memory->guards_are_intact()) << "the call has written outside an operand";
       if (copy.host == nullptr) continue;
       const std::vector<std::byte> content = copy.memory->content();
       const auto result = std::find(results.begin(), results.end(), copy.host);
       if (result == results.end()) {
-        EXPECT_EQ(content, copy.host->bytes()) << "an input has changed";
+        EXPECT_EQ(content, copy.host->bytes()) << "the call has changed an input";
       } else {
         (*result)->bytes() = content;
       }
@@ -160,7 +162,7 @@ class OnDevice {
     std::unique_ptr<GuardedMemory> memory;
   };
 
-  /// Bytes from the memory of the host to its copy.
+  /// The offset in bytes between the memory of the host and its copy on the GPU.
   std::uintptr_t take(const Strided& host) {
     copies_.push_back({&host, std::make_unique<GuardedMemory>(gpu_, host.bytes(), guard_)});
     return reinterpret_cast<std::uintptr_t>(copies_.back().memory->data()) -
@@ -179,7 +181,7 @@ class OnDevice {
   std::vector<Copy> copies_;
 };
 
-/// How often each option was drawn and each kind of kernel ran, for the record.
+/// Counts for the record: the number of problems with each option, and of launches of each kind of kernel.
 using Counts = std::map<std::string, int>;
 
 void count_kernels(const Attention& attention, const WantedGradients& wanted, Counts& counts) {
@@ -224,9 +226,9 @@ class GpuProblems : public testing::TestWithParam<std::size_t> {
     if (const std::string why = why_no_gpu(); !why.empty()) GTEST_SKIP() << why;
   }
 
-  /// Of every 8 problems in a row, each combination of deterministic mode, rows on multiples of 16 bytes, and guards.
-  /// Under compute-sanitizer it is 4: one of each two with the same rows has no guards, and the next configuration has
-  /// them where this one has none.
+  /// Eight consecutive problems have all combinations of deterministic mode, rows on multiples of 16 bytes, and guards.
+  /// Under compute-sanitizer a configuration has four problems: two with each kind of rows, one of them with guards and
+  /// one without. The next configuration has guards where this configuration has none.
   static void check(std::uint64_t seed, Counts& counts) {
     const Configuration& fixed = configurations()[GetParam()];
     const Gpu& gpu = Gpu::get();
@@ -278,7 +280,7 @@ TEST_P(GpuProblems, AgreeWithTheDefinition) {
   for (const auto& [option, number] : counts) RecordProperty(option, number);
 }
 
-/// A drawn function has a number for its name, which is the same in every run; the trace of a failure has its text.
+/// The name of a random function is a number that is the same in every run. The trace of a failure has its text.
 std::string test_name(const testing::TestParamInfo<std::size_t>& tested) {
   const std::size_t drawn = configurations().size() - drawn_configurations().size();
   return tested.param < drawn ? name_of(configurations()[tested.param]) : fmt::format("drawn_{}", tested.param - drawn);
@@ -286,14 +288,14 @@ std::string test_name(const testing::TestParamInfo<std::size_t>& tested) {
 
 INSTANTIATE_TEST_SUITE_P(Drawn, GpuProblems, testing::Range(std::size_t{0}, configurations().size()), test_name);
 
-/// The rows of dQ in fp32 alone are more than any GPU has memory for.
+/// The fp32 accumulators of dQ need more memory than any GPU has.
 TEST(GpuMemory, AFailingAllocationIsAnErrorInWords) {
   if (const std::string why = why_no_gpu(); !why.empty()) GTEST_SKIP() << why;
   constexpr int64_t rows = int64_t{1} << 30, apart = int64_t{1} << 44;
   const Gpu& gpu = Gpu::get();
   const GuardedMemory memory(gpu, std::vector<std::byte>(4096), 0);
   const Device device{DeviceKind::cuda, 0};
-  // The call fails before it reads or writes anything, so the operands need addresses, but no memory.
+  // The call fails before it reads or writes anything, so the operands need addresses but no memory.
   const auto input = [&](int64_t count) {
     return TensorView::contiguous(memory.data(), DType::bfloat16, {count, 8, 256}, device);
   };

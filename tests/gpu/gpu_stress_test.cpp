@@ -1,10 +1,11 @@
-// The Hopper kernels with a random delay at every wait, arrival and copy (GDPA_RANDOM_DELAYS), in many launches of
-// small problems: an order of events that a kernel does not enforce gives other results, sooner or later. Results of a
-// call are compared on the GPU, bit by bit with those of the first call, which are compared with the definition in
-// fp64. dQ of the default mode, whose order of additions is free, is compared with the definition each time.
+// Many launches of the Hopper kernels on small problems, with a random delay at every wait, arrival and copy
+// (GDPA_RANDOM_DELAYS). If a kernel relies on an order of events that it does not enforce, some launch gives another
+// result. The results of the first call are compared with the definition in fp64. The results of each later call are
+// compared with the first results on the GPU, bit by bit. The order of additions to dQ varies in the default mode, so
+// this dQ is compared with the definition each time.
 //
-// GDPA_STRESS_LAUNCHES is the number of calls of forward and backward, 100,000 by default, shared by all problems;
-// GDPA_STRESS_SECONDS, if set, ends the run after so many seconds instead.
+// GDPA_STRESS_LAUNCHES is the total number of calls of forward and backward over all problems, by default 100,000.
+// GDPA_STRESS_SECONDS, if set, limits the time in seconds instead.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -31,8 +32,7 @@
 namespace gdpa::test {
 namespace {
 
-/// A problem that is small, so that a call takes some tens of microseconds, and of a form that has a synchronisation of
-/// its own. Operands are bfloat16.
+/// A small problem for one synchronisation scheme. A call takes some tens of microseconds. Operands are bfloat16.
 struct StressCase {
   const char* name;
   int64_t head_dim;
@@ -42,13 +42,13 @@ struct StressCase {
   std::vector<int64_t> lengths_k;
   Mask mask = {};
   const char* function = "relu";
-  bool is_dense = false;  ///< equal lengths, passed without cumulative lengths
+  bool is_dense = false;  ///< equal lengths without cumulative lengths
   bool shares_keys = false;
   bool shares_queries = false;
   bool has_deterministic = true;  ///< whether a Hopper kernel computes the deterministic gradients
 };
 
-/// Several tiles of keys (128) and of queries (64) for each head, full and cut ones, sequences without rows.
+/// Several tiles of 128 keys and of 64 queries for each head, full and partial tiles, and sequences without rows.
 const std::vector<StressCase>& cases() {
   const std::vector<int64_t> queries{330, 64, 0, 190}, keys{600, 300, 200, 0};
   static const std::vector<StressCase> all = {
@@ -73,7 +73,7 @@ std::vector<std::byte> bytes_of(const void* data, std::size_t bytes) {
   return {begin, begin + bytes};
 }
 
-/// Kernels that compare results on the GPU, so that only a number of differences is copied to the host.
+/// Kernels that compare results on the GPU, so that only the number of differences is copied to the host.
 class Comparison {
  public:
   explicit Comparison(const Gpu& gpu) : gpu_(gpu) {
@@ -96,7 +96,7 @@ class Comparison {
     launch(bits_, words, arguments);
   }
 
-  /// Adds the number of bfloat16 elements that are not within `tolerance` of `expected`, in fp32.
+  /// Adds the number of bfloat16 elements that differ from `expected` by more than `tolerance`, in fp32.
   void errors(const std::byte* result, const std::byte* expected, std::size_t elements, float tolerance,
               std::byte* count) const {
     auto number = static_cast<unsigned>(elements);
@@ -115,7 +115,7 @@ extern "C" __global__ void count_different_words(const unsigned* result, const u
   if (differences != 0) atomicAdd(count, differences);
 }
 
-/// An element that is NaN is an error too.
+/// An element that is NaN is also an error.
 extern "C" __global__ void count_errors(const unsigned short* result, const float* expected, unsigned elements,
                                         float tolerance, unsigned* count) {
   unsigned errors = 0;
@@ -139,7 +139,7 @@ extern "C" __global__ void count_errors(const unsigned short* result, const floa
   cuda::Kernel errors_ = nullptr;
 };
 
-/// What a call writes: on the GPU, with the results of the first call, and the number of differences since.
+/// One result of a call on the GPU, with the result of the first call and the number of differences.
 struct Result {
   enum class Compared { bits, with_fp64 };
 
@@ -159,7 +159,7 @@ struct Result {
     return static_cast<std::size_t>(
         std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, [](int64_t a, int64_t b) { return a * b; }));
   }
-  /// NaN, and of a whole number of 32-bit words.
+  /// Bytes of NaN, rounded up to a whole number of 32-bit words.
   std::vector<std::byte> poison() const {
     return std::vector<std::byte>((elements() + elements() % 2) * 2, std::byte{0xff});
   }
@@ -167,12 +167,12 @@ struct Result {
   std::string name;
   std::vector<int64_t> sizes;
   Compared compared;
-  float tolerance = 0;  ///< of each element of dQ, beside that of its rounding
+  float tolerance = 0;  ///< of each element of dQ, in addition to the tolerance of its rounding
   GuardedMemory now, first, expected;
-  MutableTensorView view;  ///< of the results now
+  MutableTensorView view;  ///< of `now`
 };
 
-/// Operands of a case on the GPU, its calls, and the comparison of their results.
+/// The operands of a case on the GPU, its calls, and the comparison of their results.
 class Stress {
  public:
   Stress(const StressCase& test, const Comparison& comparison)
@@ -225,11 +225,11 @@ class Stress {
     expect_definition(query, key, value, grad_output);
   }
 
-  /// Calls of forward and backward in a round.
+  /// The number of calls of forward and backward in a round.
   int calls() const { return static_cast<int>(calls_.size()); }
 
-  /// Puts `rounds` of all calls on the stream, each followed by the comparison of its results, and waits for them. The
-  /// number of different elements of each result that has any, in words.
+  /// Launches `rounds` rounds of all calls on the stream, compares the results of each call, and waits. Returns a text
+  /// with the number of different elements of each result that differs, or an empty text.
   std::string run(int rounds) {
     for (int round = 0; round < rounds; ++round) {
       for (Call& call : calls_) launch(call, true);
@@ -286,7 +286,7 @@ class Stress {
     calls_.push_back(std::move(call));
   }
 
-  /// Results are NaN before the call, so that what it leaves out is seen.
+  /// Results are NaN before the call, so an element that the call does not write is an error.
   void launch(Call& call, bool compares) {
     std::vector<MutableTensorView> views;
     for (const auto& result : call.results) {
@@ -336,7 +336,7 @@ class Stress {
     return text;
   }
 
-  /// Makes the first call of each kind, keeps its results, and compares these with the definition.
+  /// Runs the first call of each kind, stores its results, and compares them with the definition.
   void expect_definition(Strided& query, Strided& key, Strided& value, Strided& grad_output) {
     const auto dense = [&](Strided& operand) {
       const auto& sizes = operand.sizes();
@@ -392,7 +392,7 @@ class Stress {
     }
     constexpr double promise = 6e-3;  // of docs/accuracy.md, in bfloat16
     EXPECT_LE(std::sqrt(errors), promise * std::sqrt(squares)) << test_.name << ": " << result.name;
-    // Five times the promise for the worst of all elements; what one tile of keys adds is many times as much.
+    // Five times the promise, for the largest error of an element. The contribution of one key tile is much larger.
     const double mean_square = squares / static_cast<double>(expected.size());
     result.tolerance = static_cast<float>(5 * promise * std::sqrt(mean_square));
     write(result.first, content);
@@ -464,7 +464,7 @@ TEST(GpuStress, ResultsDoNotDependOnTheOrderOfEvents) {
 }  // namespace gdpa::test
 
 int main(int argc, char** argv) {
-  ::setenv("GDPA_RANDOM_DELAYS", "1", 0);  // before the first kernel is made; 0 in the environment tests without delays
+  ::setenv("GDPA_RANDOM_DELAYS", "1", 0);  // before the first kernel is generated; 0 disables the delays
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }

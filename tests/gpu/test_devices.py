@@ -1,6 +1,6 @@
-"""Calls on a device that is not the first one: device, stream, memory, graphs, threads, processes.
+"""Calls on the second device: device, stream, memory, graphs, threads, processes.
 
-Needs two GPUs of one model: equal calls must have equal bits.
+The tests need two GPUs of one model, because equal calls must have equal bits.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LENGTHS = [200, 0, 1, 399]
 
 
 def offsets(lengths: list[int], device: torch.device | str) -> Tensor:
-    """Made on the CPU, so that no other device is touched."""
+    """Creates the tensor on the CPU, so that no other device is used."""
     return torch.tensor([0, *lengths], device="cpu").cumsum(0).int().to(device)
 
 
@@ -70,7 +70,7 @@ def test_a_call_runs_on_the_device_and_the_stream_of_its_tensors(
 
 
 def test_a_call_waits_for_what_is_before_it_on_the_stream_of_its_device(expected: list[Tensor]) -> None:
-    """The operands are written late, on a stream of the second device, while the first device is current."""
+    """A stream of the second device writes the operands late, while the first device is current."""
     results(operands(THERE))  # loads the kernels
     tensors = operands(THERE)
     late = [torch.zeros_like(tensor) for tensor in tensors]
@@ -90,7 +90,7 @@ def test_a_call_waits_for_what_is_before_it_on_the_stream_of_its_device(expected
 
 
 def test_the_autograd_thread_of_the_second_device_runs_backward_there(expected: list[Tensor]) -> None:
-    """loss.backward() runs in a thread of PyTorch's own for each device, whose current device is that one."""
+    """PyTorch runs loss.backward() in a separate thread for each device, and this device is current in the thread."""
     tensors = operands(THERE)
     cu_seqlens = offsets(LENGTHS, THERE)
     with torch.cuda.device(HERE):
@@ -100,7 +100,7 @@ def test_the_autograd_thread_of_the_second_device_runs_backward_there(expected: 
 
 
 def test_one_backward_pass_through_both_devices() -> None:
-    """The graph goes from one device to the other, as in a model whose layers lie on two."""
+    """The autograd graph passes from one device to the other, as in a model with layers on two devices."""
     ours, theirs = operands(HERE), operands(THERE, seed=1)
 
     def through(first: list[Tensor], second: list[Tensor]) -> Tensor:
@@ -118,7 +118,7 @@ def test_one_backward_pass_through_both_devices() -> None:
 
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_two_threads_use_two_devices_at_the_same_time(head_dim: int) -> None:
-    """Each thread loads kernels that no other test loads, on its own device, while the other one does the same."""
+    """Two threads load kernels at the same time, each on its own device. No other test loads these kernels."""
     lengths = [1500, 300, 257, 2100]
     activation = f"tanh(s) * 0.77{head_dim}"
     outcomes: dict[torch.device, list[list[Tensor]]] = {}
@@ -127,9 +127,9 @@ def test_two_threads_use_two_devices_at_the_same_time(head_dim: int) -> None:
 
     def work(device: torch.device) -> None:
         try:
-            torch.cuda.set_device(device)  # of this thread
+            torch.cuda.set_device(device)  # for this thread
             tensors = operands(device, rows=sum(lengths), head_dim=head_dim)
-            torch.cuda.synchronize(device)  # the stream that follows does not wait for the one that made them
+            torch.cuda.synchronize(device)  # the next stream does not wait for the stream of the operands
             with torch.cuda.stream(torch.cuda.Stream(device)):
                 together.wait()
                 outcomes[device] = [results(tensors, lengths, activation=activation) for _ in range(20)]
@@ -151,7 +151,7 @@ def test_two_threads_use_two_devices_at_the_same_time(head_dim: int) -> None:
 
 
 def test_kernels_are_loaded_for_each_device() -> None:
-    """Those of the first device are of no use in a graph of the second one: there they are not loaded yet."""
+    """A graph of the second device cannot use kernels that are loaded only on the first device."""
     keywords = {"activation": "tanh(s) * 0.4321"}
     results(operands(HERE), **keywords)
     tensors, cu_seqlens = [t.detach() for t in operands(THERE)], offsets(LENGTHS, THERE)
@@ -189,11 +189,12 @@ def test_a_graph_of_the_second_device_replays_the_same_bits(expected: list[Tenso
 
 
 def test_the_workspace_lies_on_the_device_of_the_call() -> None:
-    """Backward needs fp32 sums of dQ. A call on the second device takes no memory of the first one."""
+    """Backward allocates fp32 accumulators of dQ on the device of the call, and no memory on the first device."""
     lengths = [3000, 2000]
     tensors = operands(THERE, rows=sum(lengths))
     taken = []
-    # A thread of autograd may hold results of the time before, and release them meanwhile: the most of several counts.
+    # An autograd thread may still hold earlier results and release them during the measurement, so the test uses the
+    # maximum of several measurements.
     for _ in range(5):
         torch.cuda.synchronize(THERE)
         before = {}
@@ -228,7 +229,7 @@ def _free_port() -> int:
 
 
 def _train(rank: int, port: int, folder: str) -> None:
-    """A process of a data-parallel step: its own sequences, gradients of the shared weights averaged by NCCL."""
+    """A process of a data-parallel step with its own sequences. NCCL averages the gradients of the shared weights."""
     torch.cuda.set_device(rank)
     dist.init_process_group("nccl", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     try:
@@ -264,7 +265,7 @@ def _batch() -> list[tuple[Tensor, list[int]]]:
 
 
 def test_two_processes_average_their_gradients_by_nccl(tmp_path: Path) -> None:
-    """DistributedDataParallel, whose hooks run while the autograd threads are in backward."""
+    """DistributedDataParallel runs its hooks while the autograd threads are in backward."""
     if not dist.is_nccl_available():
         pytest.skip("this PyTorch has no NCCL")
     torch.multiprocessing.spawn(_train, args=(_free_port(), str(tmp_path)), nprocs=2)

@@ -1,4 +1,4 @@
-"""What a GPU adds: streams, graphs, sizes beyond 32 bits, offsets that are wrong, the same bits every time."""
+"""Features of the GPU backend: streams, graphs, sizes beyond 32 bits, wrong offsets, repeatable bits, memory."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ def test_a_captured_graph_replays_the_same_bits_on_new_data() -> None:
 @pytest.mark.parametrize("dims", [(0, 1, 2), (0,), (1,), (2,)], ids=str)
 def test_a_gradient_that_mean_expands_takes_the_kernels_of_a_contiguous_one(dims: tuple[int, ...]) -> None:
     tensors, cu_seqlens = operands(head_dim=128), offsets([200, 0, 1, 399])
-    activation = f"tanh(s) * 0.12{len(dims)}{dims[0]}"  # a function whose kernels no other test loads
+    activation = f"tanh(s) * 0.12{len(dims)}{dims[0]}"  # no other test loads the kernels of this function
 
     def attend() -> tuple[Tensor, list[Tensor]]:
-        # Leaves of each call's own: autograd synchronizes a leaf with the stream of its first use.
+        # Each call has separate leaves, because autograd synchronizes a leaf with the stream of its first use.
         leaves = [tensor.detach().requires_grad_() for tensor in tensors]
         output = gdpa.varlen_attention(*leaves, cu_seqlens, cu_seqlens, activation=activation, deterministic=True)
         return output, leaves
@@ -77,7 +77,7 @@ def test_a_gradient_that_mean_expands_takes_the_kernels_of_a_contiguous_one(dims
     loss = output.mean(dims).square().sum()
     (expanded,) = torch.autograd.grad(loss, output, retain_graph=True)
     expected = torch.autograd.grad(output, leaves, expanded.contiguous())
-    # A kernel that this contiguous gradient did not load is refused during capture: the portable ones are not loaded.
+    # A capture refuses kernels that are not loaded. The contiguous gradient has not loaded portable kernels.
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         output, leaves = attend()
@@ -148,7 +148,7 @@ def test_rows_beyond_32_bits_of_elements_are_reached() -> None:
         view.copy_(values)
     far = [view.detach().requires_grad_() for view in views]
     near = [values.detach().requires_grad_() for values in small]
-    # Exact: the kernels that take far rows and near ones then round alike.
+    # With accuracy "exact", the kernels for distant rows and for near rows round in the same way.
     for one, other in zip(
         *(gradients(t, offsets([100, 40]), deterministic=True, accuracy="exact") for t in (far, near)), strict=True
     ):
@@ -183,7 +183,7 @@ WRONG_OFFSETS = {
 
 
 def printed_for(cu_seqlens: str, setting: str) -> str:
-    """What a process prints that makes a right call, then one with these cumulative lengths."""
+    """Returns the output of a process with a correct call and a call with these cumulative lengths."""
     program = (
         "import torch, gdpa\n"
         "t = torch.randn(600, 1, 64, device='cuda', dtype=torch.bfloat16)\n"
@@ -231,7 +231,7 @@ def test_a_score_of_minus_infinity_gets_the_limit_of_the_function(name: str, hea
     query, key, value = (t.detach() for t in operands(1014, head_dim=head_dim))
     query[..., 0] = key[..., 0] = 0
     results = []
-    for size in (1e4, 1e30):  # a score of -1e8 / sqrt(d), where f is 0 to the last bit, and one that overflows
+    for size in (1e4, 1e30):  # a score of -1e8 / sqrt(d), at which f is 0 to the last bit, and a score that overflows
         query[::3, :, 0], key[::5, :, 0] = size, -size
         cu_seqlens = offsets([300, 1, 513, 200])
         results.append(gdpa.varlen_attention(query, key, value, cu_seqlens, cu_seqlens, activation=name))
@@ -246,7 +246,7 @@ def test_a_score_of_minus_infinity_gets_the_limit_of_the_derivative(name: str, h
     query[..., 0] = key[..., 0] = 0
     weights = torch.randn_like(query)
     results = []
-    for size in (1e4, 1e30):  # as above
+    for size in (1e4, 1e30):  # as in the preceding test
         query[::3, :, 0], key[::5, :, 0] = size, -size
         tensors = [t.clone().requires_grad_() for t in (query, key, value)]
         cu_seqlens = offsets([300, 1, 513, 200])
@@ -258,7 +258,7 @@ def test_a_score_of_minus_infinity_gets_the_limit_of_the_derivative(name: str, h
 
 
 def padded_gradients(tensors: list[Tensor], lengths: list[list[int]], weights: Tensor) -> list[Tensor]:
-    """The gradients of gelu_tanh attention in fp64, of all sequences at once, padded to the longest."""
+    """Returns the gradients of gelu_tanh attention in fp64, with all sequences padded to the longest."""
     sides = [torch.tensor(lengths[0]), *(torch.tensor(lengths[1]) for _ in range(2))]
     kept = [torch.arange(int(side.max()))[None] < side[:, None] for side in sides]
     padded = []
@@ -274,7 +274,8 @@ def padded_gradients(tensors: list[Tensor], lengths: list[list[int]], weights: T
     return [gradient[mask] for gradient, mask in zip(gradients, kept, strict=True)]
 
 
-# So many that each CTA has a row of them: of no query or one tile of them, of no keys, one tile, two or more.
+# The number of sequences is large enough for several sequences in each CTA: sequences without queries or with one tile
+# of queries, and sequences without keys or with one, two or more tiles of keys.
 @pytest.mark.parametrize("head_dim", [64, 128, 192, 256])
 @pytest.mark.parametrize("longest", [(130, 300), (64, 130), (70, 500), (300, 257)])
 def test_sequences_that_follow_each_other_on_a_cta(longest: tuple[int, int], head_dim: int) -> None:
@@ -317,12 +318,12 @@ def test_gradients_of_queries_that_a_large_batch_shares(rows: int) -> None:
 
 
 @pytest.mark.parametrize("keys", [100, 200, 300])
-def test_rows_behind_the_last_offset_have_gradients_of_zero(keys: int) -> None:
+def test_rows_after_the_last_offset_have_gradients_of_zero(keys: int) -> None:
     query = operands(700)[0]
     key, value = (torch.randn(3, keys, 2, 64).bfloat16().requires_grad_() for _ in range(2))
     output = gdpa.varlen_attention(query, key, value, offsets([200, 0, 399]), None)
     weights = torch.randn_like(output)
-    poison = torch.full_like(query, float("nan"))  # the memory that the gradient gets
+    poison = torch.full_like(query, float("nan"))  # the allocator reuses this memory for the gradient
     del poison
     (gradient,) = torch.autograd.grad(output, query, weights)
     assert gradient.isfinite().all()
@@ -367,7 +368,7 @@ def test_flops_can_be_counted_while_a_graph_is_captured() -> None:
     gradients(tensors, cu_seqlens)
     with torch.cuda.graph(torch.cuda.CUDAGraph()), FlopCounterMode(display=False) as counter:
         gradients(tensors, cu_seqlens)
-    scores = 2 * 4 * 150 * 150  # heads, sequences of the mean length
+    scores = 2 * 4 * 150 * 150  # heads, sequences, and the mean length of queries and keys
     assert counter.get_total_flops() == 2 * scores * (2 + 5) * 64
 
 
@@ -378,14 +379,14 @@ def allocated_beyond(before: int) -> int:
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_memory_beyond_results_is_the_sums_of_grad_query(deterministic: bool) -> None:
     sums = 1024 * 2 * 64 * 4
-    beside = 4096  # a table of 26 tiles of keys, and the turns of 42 tiles of queries
+    tables = 4096  # a table of 26 tiles of keys, and the semaphores of 42 tiles of queries
     tensors, cu_seqlens = operands(1024), offsets([200, 0, 1, 823])
     bytes_each = tensors[0].numel() * 2
     weights = torch.randn_like(tensors[0])
     gc.collect()
     forward, backward = [], []
-    # What goes meanwhile makes it less: tensors of other tests, and results of the time before, which a thread of
-    # autograd may hold a while longer on a busy machine. So the most of several times counts.
+    # Memory that is freed during the measurement reduces the result: tensors of other tests, and earlier results that
+    # an autograd thread still holds. Therefore the test uses the maximum of several measurements.
     for _ in range(5):
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
@@ -397,7 +398,7 @@ def test_memory_beyond_results_is_the_sums_of_grad_query(deterministic: bool) ->
         backward.append(allocated_beyond(before) - 3 * bytes_each)
         del output, results
     assert max(forward) == bytes_each
-    assert sums <= max(backward) <= sums + beside
+    assert sums <= max(backward) <= sums + tables
 
 
 def test_the_dense_function_counts_from_the_upper_left_on_the_gpu_too() -> None:

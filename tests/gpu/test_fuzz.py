@@ -1,8 +1,9 @@
-"""Random problems over every option, forward and backward, against the definition in fp64; results are poisoned first.
+"""Random problems over every option, forward and backward, compared with the definition in fp64.
 
-One test is one kernel configuration (types, head dims, function) and many problems, so that kernels are compiled once.
-GDPA_GPU_PROBLEMS is how many problems each one draws, GDPA_DRAWN_FUNCTIONS how many functions are drawn, from
-GDPA_FUNCTION_SEED. Each test records how many of them had which option.
+The results contain NaN before a call. One test has one kernel configuration (types, head dims, function) and many
+problems, so that its kernels are compiled once. GDPA_GPU_PROBLEMS sets the number of problems of each test.
+GDPA_DRAWN_FUNCTIONS sets the number of random functions, and GDPA_FUNCTION_SEED selects them. Each test records the
+number of problems with each option.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def any_length(draw: random.Random) -> int:
 
 
 class Case:
-    """One problem, its call, and the gradient that comes in."""
+    """One problem, its call, and the gradient of its output."""
 
     def __init__(
         self,
@@ -57,9 +58,9 @@ class Case:
         activation: str | Expression,
         lengths: list[int] | None = None,
     ) -> None:
-        """`lengths` are given to both sides. Otherwise they are drawn too, and the form in which operands come.
+        """Both sides have the given `lengths`. Without `lengths`, the lengths and the form of the operands are random.
 
-        The scale is drawn, too, where the activation is a random expression.
+        The scale is also random if the activation is a random expression.
         """
         activation, function = (activation, None) if isinstance(activation, str) else activation
         batch = draw.randint(1, 5) if lengths is None else len(lengths)
@@ -80,7 +81,7 @@ class Case:
         rows_k = lengths_k[0] if shared_k else sum(lengths_k) + spare
         self.dense = form == "dense"
         self.offsets_dtype = draw.choice([torch.int32, torch.int64])
-        # Views of wider tensors: rows that begin at any element, as those of a fused projection do.
+        # Views of wider tensors: a row may begin at any element, as in a fused projection.
         margin = draw.choice([0, 0, 8, 3])
 
         def operand(rows: int, heads: int, width: int) -> Tensor:
@@ -114,7 +115,7 @@ class Case:
         self.weights = torch.randn(rows_q * (batch if shared_q else 1), heads_q, head_dim_v).to(dtype)
 
     def options(self) -> Iterator[str]:
-        """What there is to count, in words."""
+        """Yields the names of the options of this problem."""
         problem = self.problem
         drawn = {
             "dense": self.dense,
@@ -164,7 +165,7 @@ class Case:
 
 
 def poison(problem: Problem) -> None:
-    """Leaves NaN in the memory that the allocator hands out next: an element that is not written shows."""
+    """Fills the memory that the allocator returns next with NaN, so that an unwritten element is an error."""
     sizes = [t.numel() for t in (problem.query, problem.key, problem.value)]
     batch = len(problem.lengths_q)
     dtype = problem.query.dtype
@@ -206,7 +207,7 @@ def test_random_problems_keep_the_promise(
     check((Case(draw, *configuration) for _ in range(PROBLEMS)), record_property)
 
 
-# Which functions the next test draws, and how many.
+# The seed and the number of the random functions of the next test.
 FUNCTION_SEED = int(os.environ.get("GDPA_FUNCTION_SEED", "1"))
 DRAWN_FUNCTIONS = int(os.environ.get("GDPA_DRAWN_FUNCTIONS", "8"))
 DRAWN_DTYPES = (BF16, BF16, FP16, FP32)
@@ -215,7 +216,7 @@ DRAWN_HEAD_DIMS = ((128, 128), (8, 8), (64, 64), (40, 72), (192, 192), (96, 32))
 
 @pytest.mark.parametrize("number", range(DRAWN_FUNCTIONS))
 def test_random_functions_and_scales_keep_the_promise(number: int, record_property: Record) -> None:
-    """Functions that are steep for their scores are among them, and scales that are no powers of two."""
+    """Some random functions are steep for their scores, and some scales are not powers of two."""
     draw = random.Random(FUNCTION_SEED * 1000 + number)
     torch.manual_seed(draw.randint(0, 2**31))
     dtype, dims = DRAWN_DTYPES[number % len(DRAWN_DTYPES)], draw.choice(DRAWN_HEAD_DIMS)
@@ -235,9 +236,10 @@ def one_product_of_tf32() -> Iterator[None]:
 
 @pytest.mark.parametrize("head_dim", [16, 64, 128, 256])
 def test_tf32_is_as_close_as_pytorchs_tf32(head_dim: int, record_property: Record) -> None:
-    """Its numbers have fp16's fraction, so that is its share too. PyTorch's own products are in tf32 meanwhile.
+    """tf32 has the fraction of fp16, so the promise of fp16 applies. PyTorch's products also use tf32.
 
-    Lengths are not tiny: the relative error of a lone score that cancels has no bound, PyTorch's as little as gdpa's.
+    The lengths are not very small, because the relative error of a single score with cancellation has no bound, neither
+    in PyTorch nor in gdpa.
     """
     draw = random.Random(head_dim)
     torch.manual_seed(head_dim)
@@ -247,7 +249,7 @@ def test_tf32_is_as_close_as_pytorchs_tf32(head_dim: int, record_property: Recor
         check(cases, record_property, share=SHARE[FP16])
 
 
-# The lengths of a few problems each, since fp64 takes its time over long ones.
+# The lengths of a few problems. The number is small because fp64 is slow for long sequences.
 SHAPES = {
     "long": lambda draw: [draw.choice([2048, 2049, 3000, 4096]), draw.randint(0, 2500)],
     "tiny": lambda draw: [draw.randint(0, 4) for _ in range(draw.randint(100, 400))],
