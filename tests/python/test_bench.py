@@ -236,7 +236,7 @@ def test_the_command_prints_a_table_and_writes_rows_and_a_picture(
     assert bench.main(arguments) == 0
     printed = capsys.readouterr().out
     assert "GFLOP/s" in printed
-    assert "not run: SDPA per sequence, fwd: knows no windows" in printed
+    assert "not run: SDPA per sequence, fwd: does not support windows" in printed
     assert [json.loads(line)["system"] for line in rows.read_text().splitlines()] == ["gdpa", "gdpa"]
     assert picture.stat().st_size > 1000
 
@@ -247,7 +247,7 @@ def test_the_command_prints_a_table_and_writes_rows_and_a_picture(
         (["--suite", "nosuch"], "expected one of anchors, hopper, uses"),
         (["--suite", "uses", "--shapes", "4"], "of 1 self-attention; 2 PFFN; 3 PMA; got '4'"),
         (["--without", "nosuch"], "--without: expected names among gdpa"),
-        (["--merge", __file__], "expected documents that --report of this version writes"),
+        (["--merge", __file__], "expected a document that --report of this version has written"),
         (["--lengths", "nosuch"], "expected movielens"),
         (["--mask", "triangle"], "expected none, causal or window"),
         (["--activation", "sigmod(s)"], "sigmod"),

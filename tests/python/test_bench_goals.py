@@ -148,7 +148,7 @@ def test_a_goal_says_why_it_is_not_measured(own_suite: None) -> None:
     told = standings("own", rows, [])
     assert [standing.missing for standing in told] == [
         "has no row", "no cuBLAS ran", "no other system ran", "no row long, gelu_tanh", "has no row",
-        "no floor is known", "known of an H200 alone",
+        "no floor is known", "known only for an H200",
     ]  # fmt: skip
     assert not any(standing.reached for standing in told)
 
@@ -280,7 +280,7 @@ def test_an_option_chooses_among_the_directions_of_each_shape(own_suite: None) -
     assert directions("--suite", "own") == {"long": both, "short": both, "repeated": ["bwd"]}
     assert directions("--suite", "own", "--direction", "fwd") == {"long": ["fwd"], "short": ["fwd"]}
     assert directions() == {None: both}
-    with pytest.raises(ValueError, match="--direction: expected one that these shapes are timed in; got 'fwd'"):
+    with pytest.raises(ValueError, match="--direction: expected a direction of these shapes; got 'fwd'"):
         directions("--suite", "own", "--shapes", "repeated", "--direction", "fwd")
 
 

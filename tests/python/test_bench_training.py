@@ -202,7 +202,7 @@ def test_a_system_that_fails_is_named_with_the_reason_and_stops_nothing() -> Non
     ]
     assert [refused.reason for refused in result.refusals] == [
         "RuntimeError: needs a device that is not there",
-        "ValueError: output: expected finite numbers, found others",
+        "ValueError: output: expected finite numbers, got NaN or infinities",
     ]
 
 

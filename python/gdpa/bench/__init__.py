@@ -1,4 +1,5 @@
-"""The benchmark: gdpa beside every other system that can be imported, in one run, as a table, JSON rows and a picture.
+"""The benchmark compares gdpa with every other system that can be imported, in one run.
 
-Run it with ``python -m gdpa.bench``; ``--help`` lists its options, docs/benchmarks.md says how it measures.
+It writes a table, JSON rows and a picture. Run it with ``python -m gdpa.bench``. ``--help`` lists its options, and
+docs/benchmarks.md describes the measurement.
 """

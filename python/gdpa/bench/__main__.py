@@ -1,4 +1,4 @@
-"""The command ``python -m gdpa.bench``: its options, its progress, and the order of what it does."""
+"""The command ``python -m gdpa.bench``: its options, its progress, and its steps."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ EXAMPLES = """examples:
 
 
 def keep_pytorch_alive() -> None:
-    """Some virtual machines list AMX and do not allow it; PyTorch's bf16 products die there of an illegal instruction.
+    """Disables AMX in oneDNN if the processor lists AMX but the operating system does not allow it.
 
-    oneDNN reads this variable at its first product. Where the system does allow AMX nothing is changed, so that
-    PyTorch is timed at its best.
+    On some virtual machines, PyTorch's bf16 products otherwise end with an illegal instruction. oneDNN reads the
+    variable at its first product. If the operating system allows AMX, nothing changes.
     """
     arch_prctl, request_permission, amx_tile_data = 158, 0x1023, 18
     if platform.machine() != "x86_64" or ctypes.CDLL(None).syscall(arch_prctl, request_permission, amx_tile_data) == 0:
@@ -61,64 +61,81 @@ def dtype(text: str) -> str:
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m gdpa.bench",
-        description="Times gdpa and every other system that can be imported, taking turns on the same problems; "
-        "on a GPU, where PyTorch sees one, with cuBLAS in turn.",
+        description="Times gdpa and every other system that can be imported, in alternation on the same problems; "
+        "on a GPU, if PyTorch has one, also in alternation with cuBLAS.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    what = parser.add_argument_group("what is timed")
-    what.add_argument("--figures", action="store_true", help="the project's figures against their goals; minutes")
+    what = parser.add_argument_group("problems")
+    what.add_argument(
+        "--figures",
+        action="store_true",
+        help="measure the project's figures and compare them with their goals; takes minutes",
+    )
     what.add_argument(
         "--training-step", action="store_true",
-        help="a step of a block (projections, attention, PFFN) on gdpa, padded, and with softmax; a minute on a GPU",
+        help="time a step of a block (projections, attention, PFFN) with gdpa, padded, and with softmax",
     )  # fmt: skip
     what.add_argument(
         "--against", type=Path, metavar="FOLDER",
-        help="another build of gdpa, in FOLDER/gdpa: both are timed in turn, each in a process of its own",
+        help="compare with another build of gdpa in FOLDER/gdpa; each build runs in a separate process",
     )  # fmt: skip
-    what.add_argument("--suite", metavar="NAME", help="a built-in list of shapes; a wrong name shows the names")
-    what.add_argument("--shapes", nargs="+", metavar="SHAPE", help="of the suite: names, numbers or ranges such as 3-7")
+    what.add_argument("--suite", metavar="NAME", help="a built-in list of shapes; a wrong name prints all names")
+    what.add_argument(
+        "--shapes", nargs="+", metavar="SHAPE", help="shapes of the suite: names, numbers or ranges such as 3-7"
+    )
     what.add_argument("--scale-batch", type=float, default=1.0, metavar="F", help="factor on the suite's batch (1)")
     what.add_argument("--lengths", metavar="SOURCE", help="movielens, numbers such as 3,17,0,5, or a file of numbers")
-    what.add_argument("--users", type=int, metavar="N", help="the first N of these lengths only")
+    what.add_argument("--users", type=int, metavar="N", help="use only the first N lengths")
     what.add_argument("--batch-limit", type=int, default=0, metavar="N", help="sequences in one call (all)")
-    what.add_argument("--batch", type=int, default=8, metavar="N", help="sequences, where no lengths are given (8)")
-    what.add_argument("--max-length", type=int, default=256, metavar="N", help="longest length to generate (256)")
-    what.add_argument("--fill", type=float, default=1.0, metavar="F", help="mean length as a part of the longest (1)")
-    what.add_argument("--seed", type=int, default=0, metavar="N", help="of the generated lengths (0)")
+    what.add_argument("--batch", type=int, default=8, metavar="N", help="number of generated sequences (8)")
+    what.add_argument("--max-length", type=int, default=256, metavar="N", help="longest generated length (256)")
+    what.add_argument(
+        "--fill", type=float, default=1.0, metavar="F", help="mean length divided by the longest length (1)"
+    )
+    what.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the generated lengths (0)")
     what.add_argument("--heads", type=int, default=4, metavar="N", help="attention heads (4)")
-    what.add_argument("--head-dim", type=int, default=64, metavar="N", help="elements of a head (64)")
+    what.add_argument("--head-dim", type=int, default=64, metavar="N", help="elements in a head (64)")
     what.add_argument("--dtype", type=dtype, nargs="+", metavar="TYPE", help="float32, float64, bfloat16, float16")
-    what.add_argument("--activation", nargs="+", metavar="F", help="names or expressions in s (the suite's, or gelu)")
-    what.add_argument("--mask", metavar="MASK", help="none, causal, or window:LEFT,RIGHT (the suite's, or none)")
+    what.add_argument(
+        "--activation",
+        nargs="+",
+        metavar="F",
+        help="names or expressions in s (default: the suite's functions, or gelu)",
+    )
+    what.add_argument(
+        "--mask", metavar="MASK", help="none, causal, or window:LEFT,RIGHT (default: the suite's mask, or none)"
+    )
     what.add_argument("--direction", choices=("fwd", "bwd", "both"), default="both", help="(both)")
     what.add_argument(
         "--gradients", choices=("qkv", "q", "k", "v", "qk", "qv", "kv"), default="qkv", metavar="WHICH",
-        help="of backward, with --against: q for dQ alone, kv for dK and dV, and so on (qkv)",
+        help="gradients of backward, with --against: q for dQ only, kv for dK and dV, and so on (qkv)",
     )  # fmt: skip
-    what.add_argument("--systems", nargs="+", metavar="NAME", help="only these; --list-systems shows the names")
-    what.add_argument("--without", nargs="+", default=[], metavar="NAME", help="all systems but these")
-    what.add_argument("--list-systems", action="store_true", help="show the names and stop")
-    how = parser.add_argument_group("how")
-    how.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:N (the GPU where PyTorch sees one)")
-    how.add_argument(
-        "--seconds", type=float, metavar="S", help="for each figure, all rounds together (0.5; 0.9 on a GPU)"
+    what.add_argument(
+        "--systems", nargs="+", metavar="NAME", help="time only these systems; --list-systems prints the names"
     )
-    how.add_argument("--rounds", type=int, default=3, metavar="N", help="turns that the systems take (3)")
-    how.add_argument("--threads", type=int, metavar="N", help="CPU threads, for gdpa and PyTorch alike")
+    what.add_argument("--without", nargs="+", default=[], metavar="NAME", help="time all systems except these")
+    what.add_argument("--list-systems", action="store_true", help="print the names and stop")
+    how = parser.add_argument_group("how")
+    how.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:N (default: the GPU, if PyTorch has one)")
+    how.add_argument(
+        "--seconds", type=float, metavar="S", help="time for each figure, over all rounds (0.5; 0.9 on a GPU)"
+    )
+    how.add_argument("--rounds", type=int, default=3, metavar="N", help="number of turns of each system (3)")
+    how.add_argument("--threads", type=int, metavar="N", help="CPU threads of gdpa and of PyTorch")
     out = parser.add_argument_group("output")
     out.add_argument(
         "--merge", type=Path, nargs="+", metavar="FILE",
-        help="measure nothing: join the .json of the reports of several runs into one",
+        help="measure nothing; join the .json files of several reports into one report",
     )  # fmt: skip
     out.add_argument(
         "--json", type=Path, nargs="?", const=STANDARD_OUTPUT, metavar="FILE",
-        help="one JSON object a row; to standard output without FILE",
+        help="write one JSON object for each row; to standard output without FILE",
     )  # fmt: skip
-    out.add_argument("--plot", type=Path, metavar="FILE", help="a picture, .png or .svg")
+    out.add_argument("--plot", type=Path, metavar="FILE", help="write a picture, .png or .svg")
     out.add_argument(
         "--report", type=Path, nargs="?", const=Path("reports"), metavar="FOLDER",
-        help="SUITE-DEVICE.json, .md and .png in this folder (reports)",
+        help="write SUITE-DEVICE.json, .md and .png into this folder (reports)",
     )  # fmt: skip
     options = parser.parse_args(arguments)
     for name in ("batch", "heads", "head_dim", "rounds", "threads", "users"):
@@ -126,7 +143,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         if number is not None and number < 1:
             parser.error(f"--{name.replace('_', '-')}: expected a number from 1 up; got {number}")
     if options.shapes and not options.suite:
-        parser.error("--shapes: expected --suite beside it")
+        parser.error("--shapes: expected --suite, because --shapes selects shapes of a suite")
     if options.gradients != "qkv" and not options.against:
         parser.error("--gradients: expected --against with it")
     if not 0 <= options.fill <= 1 or options.scale_batch <= 0:
@@ -135,7 +152,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def chosen_cases(options: argparse.Namespace) -> list[Case]:
-    """The shapes that the options name, in each type and with each function."""
+    """Returns the cases of the options, with every type and every function."""
     from dataclasses import replace
 
     from gdpa.bench.cases import Case, cases_of_suite, generate_lengths, read_lengths
@@ -169,7 +186,7 @@ def chosen_cases(options: argparse.Namespace) -> list[Case]:
 
 
 def check(case: Case) -> None:
-    """Refuses a mask or a function that gdpa cannot read, before any time is spent."""
+    """Raises ValueError for a mask or a function that gdpa cannot parse, before any measurement."""
     import gdpa
 
     gdpa.Activation(case.activation)
@@ -182,7 +199,7 @@ def check(case: Case) -> None:
 
 
 def chosen_systems(options: argparse.Namespace, kind: str) -> list[System]:
-    """Those that are worth timing on this kind of device, or those that were asked for."""
+    """Returns the systems of the options, or all systems for this kind of device."""
     from gdpa.bench.systems import SYSTEMS
 
     known = {system.name: system for system in SYSTEMS if kind in system.devices}
@@ -194,7 +211,7 @@ def chosen_systems(options: argparse.Namespace, kind: str) -> list[System]:
 
 
 def chosen_work(options: argparse.Namespace, systems: list[System]) -> list[tuple[Case, list[System], list[str]]]:
-    """The cases in turn, with their systems and those of their directions that were asked for."""
+    """Returns each case with its systems and its selected directions."""
     from gdpa.bench.cases import by_shape
     from gdpa.bench.systems import in_turn
 
@@ -204,7 +221,7 @@ def chosen_work(options: argparse.Namespace, systems: list[System]) -> list[tupl
         if directions:
             work.append((case, in_turn(systems, case, functions), directions))
     if not work:
-        raise ValueError(f"--direction: expected one that these shapes are timed in; got {options.direction!r}")
+        raise ValueError(f"--direction: expected a direction of these shapes; got {options.direction!r}")
     return work
 
 
@@ -220,7 +237,7 @@ def run_cases(options: argparse.Namespace, device: Device, effort: Effort, syste
     for case, in_this_case, directions in plan:
         result.add(measure(case, in_this_case, directions, effort, device, progress))
         progress.finish_case()
-        # At once, so that a run that is cut short leaves what it has.
+        # Write the rows immediately, so that an interrupted run keeps the finished rows.
         if options.json and options.json != STANDARD_OUTPUT:
             write_json(options.json, result.rows)
         if options.report:
@@ -231,7 +248,7 @@ def run_cases(options: argparse.Namespace, device: Device, effort: Effort, syste
 
 
 def run_against(options: argparse.Namespace, device: Device, effort: Effort) -> None:
-    """A table of how much faster this build is than the other one, and the rows as JSON where --json asks for them."""
+    """Prints a table with the speed-up of this build over the other build, and writes JSON rows for --json."""
     from gdpa.bench.against import COLUMNS, compare
     from gdpa.bench.rows import print_not_run, print_table, write_json
 
@@ -252,7 +269,7 @@ def say_first_calls(result: Result) -> None:
 
     taken = sorted(((seconds, name) for name, seconds in result.first_calls.items()), reverse=True)
     words = ", ".join(f"{name} {in_words(seconds)}" for seconds, name in taken)
-    print(f"first calls, with what they compile: {words}", file=sys.stderr)
+    print(f"first calls, including compilation: {words}", file=sys.stderr)
 
 
 def run_figures(options: argparse.Namespace, device: Device, effort: Effort) -> tuple[Result, list[Figure]]:
@@ -312,7 +329,7 @@ def chosen_effort(options: argparse.Namespace, device: Device) -> Effort:
 
 
 def circumstances(subject: str, device: Device, effort: Effort) -> tuple[str, str, str, str, str]:
-    """What every document says first: subject, device, PyTorch, commit and method."""
+    """Returns the heading of a document: subject, device, PyTorch, commit and method."""
     import torch
 
     from gdpa.bench import command
@@ -331,7 +348,7 @@ def report_of(
 
 
 def hand_over(options: argparse.Namespace, report: Document) -> None:
-    """The tables, and the files that were asked for."""
+    """Prints the tables, and writes the files of the options."""
     from gdpa.bench.rows import write_json
 
     if options.json:
@@ -388,8 +405,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit codes as the command line's: 0 done, 1 a result is not as promised, 2 an argument is wrong, 3 something is
-    missing here."""
+    """Runs the command and returns the exit code.
+
+    The codes are 0 for success, 1 for a result outside its promise, 2 for a wrong argument, and 3 for a missing
+    component.
+    """
     keep_pytorch_alive()
     options = parse(arguments)
     warnings.filterwarnings("ignore", message="The PyTorch API of nested tensors")

@@ -1,8 +1,8 @@
-"""Two builds of gdpa, timed in turn on the same cases: ``--against FOLDER``, where FOLDER/gdpa is the other build.
+"""``--against FOLDER`` times this build and the build in FOLDER/gdpa on the same cases.
 
-Each build lives in a process of its own, because one process cannot load both. The processes take turns, so that both
-see the same clock and temperature of the GPU: one after the other in one run would be off by several percent. A row has
-the median of the ratios of the rounds.
+Each build runs in a separate process, because one process cannot load two builds. The processes alternate, so that both
+run at the same clock and temperature of the GPU. Without alternation the error would be several percent. A row has the
+median of the ratios of the rounds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WORKER = Path(__file__).with_name("against_worker.py")
 
 @dataclass(frozen=True)
 class Comparison:
-    """One case in one direction: milliseconds of a call of each build, medians, and how much faster this build is."""
+    """One case in one direction: the median milliseconds of each build, and the speed-up of this build."""
 
     direction: str
     device: str
@@ -39,7 +39,7 @@ class Comparison:
     d: int
     other_ms: float
     ms: float
-    speed_up: float  # median over the rounds of other time / this time
+    speed_up: float  # the median over the rounds of the other time divided by this time
     rounds: list[float]  # the ratio of each round
 
     def cells(self) -> tuple[str, ...]:
@@ -69,7 +69,7 @@ class Build:
             raise ValueError(f"--against: expected the package gdpa in {folder}, got {loaded}; name its parent folder")
 
     def ask(self, **question: Any) -> dict[str, Any]:
-        """Raises RuntimeError with what the build said where it cannot do what is asked."""
+        """Raises RuntimeError with the message of the build if the build cannot run the request."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(question) + "\n")
         self._process.stdin.flush()
@@ -99,7 +99,7 @@ def question_of(case: Case) -> dict[str, Any]:
 
 
 def compare_case(case: Case, direction: str, builds: Sequence[Build], effort: Effort, device: str) -> Comparison:
-    """`builds` are the other one and this one. The order changes from round to round."""
+    """Measures one case. `builds` are the other build and this build. Their order changes from round to round."""
     times: list[list[float]] = [[], []]
     for turn in range(effort.rounds):
         for index in (0, 1) if turn % 2 == 0 else (1, 0):
@@ -115,7 +115,7 @@ def compare_case(case: Case, direction: str, builds: Sequence[Build], effort: Ef
 def compare(
     work: Sequence[tuple[Case, Sequence[str]]], folder: Path, device: str, described: str, effort: Effort
 ) -> tuple[list[Comparison], list[Refused]]:
-    """Every case in each of its directions, and what one of the builds refused."""
+    """Measures every case in each direction. Returns the rows and the refused cases."""
     rows: list[Comparison] = []
     refusals: list[Refused] = []
     progress = Progress(len(work))

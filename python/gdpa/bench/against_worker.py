@@ -1,7 +1,7 @@
-"""One of the two processes of ``--against``: it times the gdpa on its PYTHONPATH through the public API alone.
+"""One of the two processes of ``--against``. It times the gdpa on its PYTHONPATH through the public API.
 
-The process runs as a file, not as a module, so that it can import a gdpa that does not contain it. It reads one JSON
-object a line from standard input and answers each with one on standard output:
+The process runs this file as a script and not as a module, because the imported gdpa may be older than this file. It
+reads one JSON object in each line of standard input, and answers each object with one line on standard output:
 
     {"prepare": {lengths_q, lengths_k, shared_q, shared_kv, heads, head_dim, dtype, activation, window, deterministic,
                  gradients}}
@@ -24,11 +24,11 @@ import torch
 
 import gdpa
 
-QUEUED_CALLS = 500  # at most, before their times are read
+QUEUED_CALLS = 500  # the most calls before the process reads their times
 
 
 class Problem:
-    """The operands of one case, N(0, 1), and its two calls."""
+    """The N(0, 1) operands of one case, with a forward call and a backward call."""
 
     def __init__(self, case: dict[str, Any], device: torch.device) -> None:
         self.case = case
@@ -68,7 +68,7 @@ class Problem:
 
 
 def queue(call: Callable[[], object], calls: int, device: torch.device) -> list[float]:
-    """Seconds of each call: by events on a GPU, so that the host's part is not counted."""
+    """Returns the seconds of each call. On a GPU, events measure the time without the host's part."""
     if device.type == "cpu":
         times = []
         for _ in range(calls):
@@ -88,7 +88,7 @@ def queue(call: Callable[[], object], calls: int, device: torch.device) -> list[
 
 
 def times_of(call: Callable[[], object], seconds: float, device: torch.device) -> list[float]:
-    """After a warm-up of as long: the clock of a GPU falls under load."""
+    """Times calls after a warm-up of the same length, because the clock of a GPU falls under load."""
     begin, latest = time.perf_counter(), 0.0
     while latest == 0.0 or time.perf_counter() - begin < seconds:
         latest = queue(call, 1, device)[0]

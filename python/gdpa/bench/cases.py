@@ -1,4 +1,4 @@
-"""What is timed: cases, made from a suite, from generated lengths, from a file of lengths or from MovieLens 100K."""
+"""The timed cases, from a suite, from generated lengths, from a file of lengths, or from MovieLens 100K."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ SUITES_FILE = Path(__file__).with_name("suites.json")  # `gdpa bench` embeds the
 
 @dataclass(frozen=True)
 class Case:
-    """A row of the benchmark in each of its directions, but for the system."""
+    """A problem of the benchmark. A row is the result of one system for one case and one direction."""
 
     lengths_q: tuple[int, ...]
     lengths_k: tuple[int, ...]
     heads: int
     head_dim: int
-    dtype: str = "float32"  # as PyTorch spells it
+    dtype: str = "float32"  # PyTorch's name
     activation: str = "gelu"
     mask: str = "none"  # "none", "causal", or "window:LEFT,RIGHT", counted from the bottom right
     shared_q: bool = False  # one query operand for the whole batch
     shared_kv: bool = False
-    deterministic: bool = False  # the same bits every time, which gdpa alone is asked for
-    directions: tuple[str, ...] = DIRECTIONS  # those that are worth timing
-    batch_limit: int = 0  # sequences in one call; 0 is all of them
-    name: str | None = None  # of the shape in its suite
-    gradients: str = "qkv"  # which a backward call computes; --against alone reads it
+    deterministic: bool = False  # the same bits every time; only gdpa runs such a case
+    directions: tuple[str, ...] = DIRECTIONS  # the directions to time
+    batch_limit: int = 0  # sequences in one call; 0 means all sequences
+    name: str | None = None  # the name of the shape in its suite
+    gradients: str = "qkv"  # the gradients of a backward call; only --against uses this field
 
     def batches(self) -> Iterator[Case]:
-        """The case cut into calls of at most `batch_limit` sequences, in order."""
+        """Returns the case divided into calls of at most `batch_limit` sequences, in order."""
         size = self.batch_limit or len(self.lengths_q)
         for first in range(0, len(self.lengths_q), size):
             part = slice(first, first + size)
@@ -51,16 +51,16 @@ class Case:
 
     @property
     def kept_scores(self) -> int:
-        """Scores of one head that the mask keeps, over the batch."""
+        """The number of scores of one head that the mask keeps, summed over the batch."""
         return sum(kept_scores(q, k, self.window) for q, k in zip(self.lengths_q, self.lengths_k, strict=True))
 
     def flops(self, direction: str) -> float:
-        """2 * H * (d + d_v) * kept scores; the backward pass has five products to the forward pass's two."""
+        """2 * H * (d + d_v) for each kept score in forward, and 2.5 times as many in backward (five products)."""
         forward = 4.0 * self.heads * self.head_dim * self.kept_scores
         return forward if direction == "fwd" else 2.5 * forward
 
     def bytes(self, direction: str) -> float:
-        """Each input read once and each output written once."""
+        """The bytes of all inputs, read once, and of all outputs, written once."""
         rows_q = self.lengths_q[0] if self.shared_q else sum(self.lengths_q)
         rows_k = self.lengths_k[0] if self.shared_kv else sum(self.lengths_k)
         rows = rows_q + 2 * rows_k  # query, key and value, or their gradients
@@ -73,7 +73,7 @@ SIZES = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
 
 @cache
 def kept_scores(length_q: int, length_k: int, window: tuple[int, int]) -> int:
-    """Scores of one sequence and one head inside the window (left, right); -1 is no bound."""
+    """Returns the number of scores of one sequence and head inside the window (left, right). -1 means no bound."""
     left, right = window
     if left < 0 and right < 0:
         return length_q * length_k
@@ -87,7 +87,7 @@ def kept_scores(length_q: int, length_k: int, window: tuple[int, int]) -> int:
 
 
 def uniform(seed: int, index: int) -> float:
-    """Number `index` of the stream `seed` of splitmix64, in [0, 1): the generator of `gdpa bench`."""
+    """Returns number `index` of splitmix64 with `seed`, in [0, 1). `gdpa bench` uses the same generator."""
     mask = (1 << 64) - 1
     z = ((seed << 32) + (index + 1) * 0x9E3779B97F4A7C15) & mask
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
@@ -96,19 +96,19 @@ def uniform(seed: int, index: int) -> float:
 
 
 def generate_lengths(batch: int, max_length: int, fill: float, seed: int) -> tuple[int, ...]:
-    """Lengths spread evenly over the widest range within [0, max_length] whose mean is fill * max_length."""
+    """Returns lengths with the mean fill * max_length, spread evenly over the widest range within [0, max_length]."""
     low = max(0.0, 2 * fill - 1) * max_length
     high = min(1.0, 2 * fill) * max_length
     return tuple(math.floor(low + uniform(seed, b) * (high - low) + 0.5) for b in range(batch))
 
 
 def suites() -> dict[str, Any]:
-    """Name -> description, batch, heads, dtype, activation and shapes."""
+    """Returns a dictionary from the name of a suite to its description, batch, heads, dtype, activation and shapes."""
     return json.loads(SUITES_FILE.read_text())
 
 
 def suite_named(name: str) -> dict[str, Any]:
-    """Raises ValueError for an unknown name."""
+    """Returns one suite. Raises ValueError for an unknown name."""
     if name not in suites():
         raise ValueError(f"--suite: expected one of {', '.join(suites())}; got {name!r}")
     return suites()[name]
@@ -117,11 +117,10 @@ def suite_named(name: str) -> dict[str, Any]:
 def cases_of_suite(
     name: str, batch_factor: float = 1.0, seed: int = 0, wanted: Sequence[str] | None = None
 ) -> list[Case]:
-    """The cases of a suite, or of those of its shapes that are wanted: their names, numbers from 1, or ranges "3-7".
+    """Returns the cases of a suite. `shapes` selects shapes by name, by number from 1, or by range, such as "3-7".
 
-    A shape says what differs from the suite: batch, heads, dtype, activation, mask, what is shared, whether it is
-    deterministic, and directions, where not both are timed; an activation may be a list. Raises ValueError for an
-    unknown name.
+    A shape may override these values of the suite: batch, heads, dtype, activation (one or a list), mask, shared
+    operands, deterministic, and directions. Raises ValueError for an unknown name.
     """
     suite = suite_named(name)
     shapes = suite["shapes"] if wanted is None else chosen_shapes(suite["shapes"], wanted)
@@ -129,7 +128,7 @@ def cases_of_suite(
 
 
 def chosen_shapes(shapes: list[dict[str, Any]], wanted: Sequence[str]) -> list[dict[str, Any]]:
-    """In the order of the suite, however they are asked for."""
+    """Returns the selected shapes in the order of the suite."""
     numbers = {shape["name"]: number for number, shape in enumerate(shapes, 1)}
     chosen: set[int] = set()
     for word in wanted:
@@ -145,7 +144,7 @@ def chosen_shapes(shapes: list[dict[str, Any]], wanted: Sequence[str]) -> list[d
 
 
 def by_shape(cases: Sequence[Case]) -> list[tuple[Case, list[str]]]:
-    """The cases that differ in nothing but f, which take turns: the first of them, and the functions of all."""
+    """Groups cases that differ only in f. Returns the first case and all functions of each group."""
     functions: dict[Case, list[str]] = {}
     for case in cases:
         functions.setdefault(replace(case, activation=""), []).append(case.activation)
@@ -176,14 +175,14 @@ def cases_of_shape(shape: dict[str, Any], batch_factor: float, seed: int) -> Ite
 
 
 def movielens_lengths() -> tuple[int, ...]:
-    """The lengths of the 943 user histories of MovieLens 100K, in the order of the users."""
+    """Returns the lengths of the 943 user histories of MovieLens 100K, in the order of the users."""
     from gdpa.demo.histories import load
 
     return tuple(load().lengths.tolist())
 
 
 def read_lengths(source: str) -> tuple[int, ...]:
-    """Lengths from "movielens", from a list such as "3,17,0,5", or from a file of numbers in which '#' is a comment."""
+    """Returns lengths from "movielens", from a list such as "3,17,0,5", or from a file of numbers with '#' comments."""
     if source == "movielens":
         return movielens_lengths()
     text = source

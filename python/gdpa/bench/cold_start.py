@@ -1,6 +1,6 @@
-"""How long a function that is new takes from the first call to the gradient, in this process: one JSON object.
+"""Measures the time from the first call of a new function to its gradient, in this process, and prints a JSON object.
 
-Run as ``python -m gdpa.bench.cold_start`` by the figures, with GDPA_CACHE_DIR set to a folder of their own.
+``--figures`` runs ``python -m gdpa.bench.cold_start`` with GDPA_CACHE_DIR set to a separate folder.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LENGTH = 256
 
 
 def first_gradient(device: torch.device, activation: str) -> float:
-    """Seconds of one forward and backward call; PyTorch, its context and its gradients have been used before."""
+    """Returns the seconds of one forward and backward call. PyTorch has computed a gradient on the device before."""
     operands = torch.randn(3, LENGTH, 4, 128, device=device).bfloat16().unbind()
     query, key, value = (operand.detach().requires_grad_() for operand in operands)
     grad_output = torch.ones_like(query)

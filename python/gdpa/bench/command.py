@@ -1,4 +1,4 @@
-"""Asks the command line `gdpa` for what it knows: the commit, the rates of the processor, the cost of a call."""
+"""Queries the command line `gdpa` for the commit, the rates of the processor and the cost of a call."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-ADVICE = "install the wheel of gdpa, which brings the command, or set GDPA_COMMAND to its path"
+ADVICE = "install the wheel of gdpa, which contains the command, or set GDPA_COMMAND to its path"
 
 
 class CommandMissing(RuntimeError):
-    """The command `gdpa` is not there, or did not answer."""
+    """The command `gdpa` was not found or failed."""
 
 
 def find() -> str:
-    """GDPA_COMMAND, or the command beside this Python, or the one on PATH."""
+    """Returns GDPA_COMMAND, or the command in the folder of this Python, or the command on PATH."""
     beside = Path(sys.executable).with_name("gdpa")
     found = os.environ.get("GDPA_COMMAND") or (str(beside) if beside.is_file() else shutil.which("gdpa"))
     if not found:
@@ -46,7 +46,7 @@ def json_of(*arguments: str) -> dict[str, Any]:
 
 @cache
 def commit() -> str:
-    """The commit that gdpa was built from, "unknown" where the command is missing."""
+    """Returns the commit of gdpa, or "unknown" if the command is missing."""
     try:
         found = re.search(r"commit ([^)]+)", output_of("--version"))
     except CommandMissing:

@@ -1,6 +1,6 @@
-"""The device that is measured: which one, what it is called, how a call on it is timed, and what bounds it.
+"""The measured device: its choice, its name, the timing of calls, and its rates.
 
-The one place that decides between the processor and a GPU; the demonstration asks here too.
+Only this module chooses between the processor and a GPU. The demonstration also uses it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ import torch
 from gdpa.bench import command
 from gdpa.bench.rows import Rates
 
-PRODUCT_SIZE = 8192  # of the square cuBLAS product that GPU rates are compared with
+PRODUCT_SIZE = 8192  # the size of the square cuBLAS product with which GPU rates are compared
 COPIED_BYTES = 2**30
-QUEUED_CALLS = 500  # at most, before their times are read
+QUEUED_CALLS = 500  # the most calls before their times are read
 
 
 @dataclass(frozen=True)
 class Work:
-    """What is timed: `run` gets what `prepare` returned, and only `run` counts."""
+    """A timed call. `run` receives the result of `prepare`, and only `run` is timed."""
 
     run: Callable[[Any], object]
     prepare: Callable[[], Any] = lambda: None
@@ -35,7 +35,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Product:
-    """A large product of two matrices, which takes turns with what is measured."""
+    """A large product of two matrices, which alternates with the measured calls."""
 
     work: Work
     flops: float
@@ -43,31 +43,31 @@ class Product:
 
 class Device(ABC):
     torch_device: torch.device
-    seconds: float  # to spend on each figure, where nobody says: all rounds together
+    seconds: float  # the default time for each figure, over all rounds
 
     @abstractmethod
     def describe(self) -> str:
-        """Its name, as rows give it."""
+        """The name of the device in a row."""
 
     @abstractmethod
     def times(self, work: Work, seconds: float) -> list[float]:
-        """Seconds of each call; calls are made until they sum up to `seconds`, one at least."""
+        """Returns the seconds of each call. Repeats the call until the sum reaches `seconds`, at least once."""
 
     @abstractmethod
     def product(self, dtype: str) -> Product | None:
-        """What the rates of this device are shares of, or None where nothing is."""
+        """Returns the product with which rates on this device are compared, or None."""
 
     @abstractmethod
     def rates(self, dtype: str, product_flops: float | None) -> Rates | None:
-        """What bounds a problem here. `product_flops` is the rate that product() reached, where there is one."""
+        """Returns the rates of this device. `product_flops` is the measured rate of product(), if it exists."""
 
     @abstractmethod
     def duration(self, seconds: float) -> float:
-        """How long times() takes at least."""
+        """Returns the least duration of times()."""
 
     @abstractmethod
     def release(self) -> None:
-        """Gives back memory that nothing uses, for the next problem."""
+        """Releases unused memory for the next problem."""
 
 
 class Processor(Device):
@@ -75,7 +75,7 @@ class Processor(Device):
     seconds = 0.5
 
     def describe(self) -> str:
-        """As `gdpa bench` says it: the processor and the threads."""
+        """The processor and the number of threads, in the form of `gdpa bench`."""
         described = Path("/proc/cpuinfo").read_text().splitlines()
         model = next((line.partition(":")[2].strip() for line in described if line.startswith("model name")), "cpu")
         threads = torch.get_num_threads()
@@ -101,7 +101,7 @@ class Processor(Device):
         return None
 
     def rates(self, dtype: str, product_flops: float | None) -> Rates | None:
-        """From `gdpa doctor --rates` on as many threads as PyTorch has, or None where the command is missing."""
+        """Returns the rates of `gdpa doctor --rates` with PyTorch's number of threads, or None without the command."""
         return processor_rates("float64" if dtype == "float64" else "float32", torch.get_num_threads())
 
 
@@ -115,7 +115,7 @@ def processor_rates(dtype: str, threads: int) -> Rates | None:
 
 
 class Gpu(Device):
-    """A GPU as PyTorch sees it. Calls are queued and timed by events, so that the host's part is not counted."""
+    """A GPU of PyTorch. Calls are queued and timed with events, so the host's part does not count."""
 
     seconds = 0.9
 
@@ -129,7 +129,7 @@ class Gpu(Device):
         return torch.cuda.get_device_name(self.torch_device)
 
     def times(self, work: Work, seconds: float) -> list[float]:
-        """After a warm-up of as long: the clock of a GPU falls under load, and a short burst would run faster."""
+        """Times calls after a warm-up of the same length, because the clock of a GPU falls under load."""
         begin, latest = time.perf_counter(), 0.0
         while latest == 0.0 or time.perf_counter() - begin < seconds:
             latest = self._queue(work, 1)[0]
@@ -156,7 +156,7 @@ class Gpu(Device):
         return 2 * seconds
 
     def product(self, dtype: str) -> Product:
-        """cuBLAS on N(0, 1) numbers, in the type of the operands."""
+        """Returns a cuBLAS product of N(0, 1) numbers in the type of the operands."""
         if dtype not in self._products:
             size, element = PRODUCT_SIZE, getattr(torch, dtype)
             left, right = (torch.randn(size, size, device=self.torch_device).to(element) for _ in range(2))
@@ -168,7 +168,7 @@ class Gpu(Device):
         return Rates(product_flops, self.copy_bytes()) if product_flops else None
 
     def copy_bytes(self) -> float:
-        """Bytes read and written a second by a large copy, measured once."""
+        """Returns the bytes per second that a large copy reads and writes. The rate is measured once."""
         if self._copy_bytes is None:
             source = torch.randint(255, (COPIED_BYTES,), dtype=torch.uint8, device=self.torch_device)
             target = torch.empty_like(source)
@@ -180,9 +180,9 @@ class Gpu(Device):
 
 
 def choose(wanted: str | None) -> Device:
-    """The device that `--device` names; without it the GPU where PyTorch sees one, else the processor.
+    """Returns the device of `--device`. The default is a GPU if PyTorch has one, otherwise the processor.
 
-    Raises ValueError for a name that is none of cpu, cuda and cuda:N, and for a GPU that PyTorch does not see.
+    Raises ValueError for a name other than cpu, cuda and cuda:N, and for a GPU that PyTorch does not have.
     """
     seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
     name = wanted or ("cuda" if seen else "cpu")

@@ -1,4 +1,4 @@
-"""What the report of any run is: one JSON document, a page in Markdown and a picture, under one name."""
+"""The files of a report: a JSON document, a Markdown page and a picture with the same name."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from gdpa.bench.rows import Refused, not_run
 
 @dataclass(frozen=True)
 class Document(ABC):
-    subject: str  # of the run: its name in the files' names
+    subject: str  # the subject of the run, a part of the file names
     device: str
     torch: str
     commit: str
-    method: str  # how long was measured, in a sentence
+    method: str  # a sentence with the duration of the measurement
 
     caption = "rates of every system on every shape"  # of the picture
 
@@ -30,7 +30,7 @@ class Document(ABC):
     @property
     @abstractmethod
     def rows(self) -> Sequence[Any]:
-        """Dataclasses of one kind, one for each figure."""
+        """The rows, as dataclasses of one type."""
 
     @property
     @abstractmethod
@@ -38,7 +38,7 @@ class Document(ABC):
 
     @abstractmethod
     def tables(self) -> list[str]:
-        """Headings and tables of the page, in Markdown."""
+        """Returns the headings and tables of the page, in Markdown."""
 
     @abstractmethod
     def draw(self, path: Path) -> None:
@@ -46,14 +46,14 @@ class Document(ABC):
 
     @abstractmethod
     def show(self) -> None:
-        """Prints the tables, and what did not run."""
+        """Prints the tables and the refused cases."""
 
     def findings(self) -> dict[str, Any]:
-        """What the JSON document has beside the rows."""
+        """Returns the entries of the JSON document in addition to the rows."""
         return {}
 
     def write(self, folder: Path) -> list[Path]:
-        """SUBJECT-DEVICE.json, .md and, where there are rows, .png."""
+        """Writes SUBJECT-DEVICE.json, SUBJECT-DEVICE.md and, if the report has rows, SUBJECT-DEVICE.png."""
         written = {ending: self.path(folder, ending) for ending in ("json", "md", "png")}
         self.write_document(folder)
         written["md"].write_text(self.as_markdown(written["png"].name))
@@ -62,7 +62,7 @@ class Document(ABC):
         return [path for ending, path in written.items() if ending != "png" or self.rows]
 
     def write_document(self, folder: Path) -> None:
-        """SUBJECT-DEVICE.json alone, which is what parts of a run are merged from."""
+        """Writes SUBJECT-DEVICE.json, from which --merge reads the parts of a run."""
         folder.mkdir(parents=True, exist_ok=True)
         self.path(folder, "json").write_text(self.as_json())
 

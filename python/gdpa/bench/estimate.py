@@ -1,4 +1,4 @@
-"""How long a run will take, said before it begins."""
+"""Estimates the duration of a run before it begins."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from gdpa.bench.systems import System
 from gdpa.bench.training.batch import Shape
 from gdpa.bench.training.contenders import Contender
 
-COMPILED_BLOCK, EAGER_BLOCK = 8.0, 0.5  # seconds until a block has its first gradients, about
+COMPILED_BLOCK, EAGER_BLOCK = 8.0, 0.5  # estimated seconds to the first gradients of a block
 
 
 def estimate(plan: Sequence[tuple[Case, Sequence[System], Sequence[str]]], effort: Effort, device: Device) -> str:
-    """In a sentence: the turns of every figure, which are known, and first calls, which compile, by experience."""
+    """Returns a sentence with the known duration of all turns and the estimated duration of the first calls."""
     figures, first_calls = 0, 0.0
     for case, systems, directions in plan:
         able = [system for system in systems if system.refusal(case) is None]
@@ -29,7 +29,7 @@ def estimate(plan: Sequence[tuple[Case, Sequence[System], Sequence[str]]], effor
 def estimate_training(
     shapes: Sequence[Shape], contenders: Sequence[Contender], compile: bool, effort: Effort, device: Device
 ) -> str:
-    """The same of training steps, whose first calls compile a whole block, forward and backward."""
+    """Returns the sentence for training steps. Their first calls compile a whole block, forward and backward."""
     figures, first_calls = 0, 0.0
     for shape in shapes:
         able = [one for one in contenders if one.system.refusal(shape.attention) is None]

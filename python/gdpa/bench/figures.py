@@ -1,4 +1,4 @@
-"""A figure that the project is held to, beside its goal, and how the cost of a call is taken on any device."""
+"""The figures of the project with their goals, and the measurement of the cost of a call."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import gdpa
 from gdpa.bench import command
 from gdpa.bench.measure import Progress
 
-CALLS_BEFORE_WAITING = 50  # fewer than a GPU's queue holds, so that no call waits for its place
+CALLS_BEFORE_WAITING = 50  # fewer calls than a GPU's queue holds, so that no call waits
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A measured number and what it should be: at least `goal` where `more_is_better`, else at most."""
+    """A measured number and its goal. `goal` is a lower bound if `more_is_better`, otherwise an upper bound."""
 
     what: str
-    measured: float | None  # None: could not be measured, `unit` says why
+    measured: float | None  # None if the measurement failed; `unit` is then the reason
     goal: float
     unit: str
     more_is_better: bool = True
@@ -42,9 +42,9 @@ COLUMNS = ("figure", "unit", "measured", "goal", "reached")
 
 
 def call_cost(record: bool, device: torch.device, dtype: torch.dtype, calls: int = 2000) -> float:
-    """Median microseconds of one forward call on one query and one key, with or without a record for the gradient.
+    """Returns the median microseconds of one forward call on one query and one key, with or without recording.
 
-    The host's part alone: nothing waits for a GPU while the time is taken.
+    The time is the host's part, because no measured call waits for a GPU.
     """
     query, key, value = torch.randn(3, 1, 1, 64, dtype=dtype, device=device, requires_grad=record).unbind()
     offsets = torch.tensor([0, 1], device=device)
@@ -77,5 +77,5 @@ def host_costs(device: torch.device, dtype: torch.dtype) -> list[Figure]:
 
 
 def part_of(progress: Progress, index: int, parts: int, what: str) -> Progress:
-    """The progress of one of several parts of a run."""
+    """Returns the progress display of one part of a run."""
     return lambda done, text: progress((index + done) / parts, f"{what}, {text}")

@@ -13,7 +13,7 @@ from gdpa.bench.figures import Figure, from_command, host_costs, part_of
 from gdpa.bench.measure import Effort, Progress, Result, measure
 from gdpa.bench.systems import Gdpa, GdpaIn, Padded, SdpaPerSequence
 
-SECONDS = 6.0  # for each figure, where nobody says
+SECONDS = 6.0  # the default time for each figure
 USERS_IN_A_CALL = 64
 LONG_SEQUENCE = 100_000
 MASKS = ("none", "causal")
@@ -23,7 +23,7 @@ SYSTEMS = (Gdpa(), GdpaIn("bfloat16"), GdpaIn("float16"), SdpaPerSequence(), Pad
 def measure_figures(
     effort: Effort, device: Device, users: int | None, progress: Progress
 ) -> tuple[Result, list[Figure]]:
-    """All rows that were timed, and the figures made of them; of the first `users` histories, or of all."""
+    """Returns all rows and the figures of the first `users` histories, or of all histories."""
     lengths = movielens_lengths()[:users]
     everything = Result()
     figures: list[Figure] = []
@@ -37,7 +37,7 @@ def measure_figures(
 
 
 def ratios(result: Result, mask: str) -> list[Figure]:
-    """gdpa's speed against each other system's, and its own in 16 bits against float32."""
+    """Returns the speed of gdpa relative to each other system, and of 16-bit types relative to float32."""
     ms = {(row.system, row.dtype, row.direction): row.ms for row in result.rows}
     gdpa_fp32 = ("gdpa", "float32")
     comparisons = (
@@ -56,7 +56,7 @@ def ratios(result: Result, mask: str) -> list[Figure]:
 
 
 def workspace_per_thread(direction: str) -> float:
-    """MiB beyond inputs and outputs for each thread, on one long sequence, as the plan says."""
+    """Returns the MiB per thread in addition to inputs and outputs, for one long sequence, from the plan."""
     problem = ("--lengths", str(LONG_SEQUENCE), "--heads", "4", "--head-dim", "128", "--device", "cpu")
     plan = command.json_of("explain", *problem)[direction]
     return plan["workspace_bytes"] / plan["threads"] / 2**20

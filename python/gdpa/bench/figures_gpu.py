@@ -21,7 +21,7 @@ from gdpa.bench.measure import Effort, Progress, Result, forward_alone, measure
 from gdpa.bench.rows import Row
 from gdpa.bench.systems import Gdpa, GdpaWith, Operands, System
 
-LENGTH, HEAD_DIM = 2048, 128  # of the suite's row that shares are promised of
+LENGTH, HEAD_DIM = 2048, 128  # the row of the suite for which shares have goals
 SHARES = {"fwd": 0.50, "bwd": 0.38}
 NAME, EXPRESSION = "silu", "s * sigmoid(s)"
 MIB = 2.0**20
@@ -30,7 +30,7 @@ MIB = 2.0**20
 def measure_figures(
     effort: Effort, device: Device, batch_factor: float, progress: Progress
 ) -> tuple[Result, list[Figure]]:
-    """All rows that were timed, and the figures made of them, on a part of the suite's batch."""
+    """Returns all rows and the figures, for a fraction of the suite's batch."""
     whole, half = (long_case(fill, batch_factor) for fill in (1.0, 0.5))
     systems: list[System] = [Gdpa(), GdpaWith(NAME), GdpaWith(EXPRESSION)]
     parts = 4
@@ -45,7 +45,7 @@ def measure_figures(
 
 
 def long_case(fill: float, batch_factor: float) -> Case:
-    """The suite's row of 2048 queries and keys."""
+    """Returns the suite's case of 2048 queries and keys."""
     for case in cases_of_suite("anchors", batch_factor):
         is_filled = sum(case.lengths_q) == LENGTH * len(case.lengths_q)
         if {*case.lengths_k} == {LENGTH} and case.head_dim == HEAD_DIM and is_filled == (fill == 1.0):
@@ -54,7 +54,7 @@ def long_case(fill: float, batch_factor: float) -> Case:
 
 
 def rates(rows: list[Row], activation: str) -> list[Figure]:
-    """Shares of cuBLAS, of two fills and of an expression beside a name; a share compares across clocks."""
+    """Returns the shares of cuBLAS and their ratios. A share does not depend on the clock."""
 
     def share(direction: str, of: str, filled: bool) -> float | None:
         for row in rows:
@@ -80,7 +80,7 @@ def rates(rows: list[Row], activation: str) -> list[Figure]:
 
 
 def cold_starts(device: Device, rounds: int) -> list[Figure]:
-    """New processes, one with an empty cache and one with the cache that it left, `rounds` times."""
+    """Runs two new processes `rounds` times: the first with an empty cache, the second with the filled cache."""
     unit = "s to the first gradient"
     goals = {"empty": 2.5, "filled": 0.05}
     taken: dict[str, list[float]] = {state: [] for state in goals}
@@ -91,7 +91,7 @@ def cold_starts(device: Device, rounds: int) -> list[Figure]:
                     taken[state].append(first_gradient(device, folder))
                 except (subprocess.SubprocessError, OSError, ValueError) as failed:
                     said = getattr(failed, "stderr", None) or str(failed)
-                    reason = (said.strip().splitlines() or ["it said nothing"])[-1]
+                    reason = (said.strip().splitlines() or ["it printed nothing"])[-1]
                     return [Figure(f"{NEW_ACTIVATION}, cache {s}", None, goals[s], reason, False) for s in goals]
     return [
         Figure(f"{NEW_ACTIVATION}, cache {state}", median(seconds), goals[state], unit, more_is_better=False)
@@ -101,14 +101,14 @@ def cold_starts(device: Device, rounds: int) -> list[Figure]:
 
 def first_gradient(device: Device, cache: str) -> float:
     command = [sys.executable, "-m", "gdpa.bench.cold_start", "--device", str(device.torch_device)]
-    # NVRTC has a cache of its own since 12.9, which would make every round but the first a warm one.
+    # NVRTC has its own cache since 12.9. With this cache, every round except the first would be warm.
     environment = os.environ | {"GDPA_CACHE_DIR": cache, "CUDA_CACHE_DISABLE": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=300)
     return float(json.loads(done.stdout)["seconds"])
 
 
 def memory(case: Case, device: Device) -> list[Figure]:
-    """Beside what may be: 32 B for each entry and 64 KiB, and backward one dQ in float32."""
+    """Returns the memory figures. The goal is 32 B for each entry plus 64 KiB, and in backward one dQ in float32."""
     prepared = Gdpa().prepare(case, Operands.random(case, device.torch_device))
     schedule = 32 * len(case.lengths_q) + 64 * 1024
     query_sum = 4 * prepared.inputs[0].numel()
@@ -125,7 +125,7 @@ def memory(case: Case, device: Device) -> list[Figure]:
 
 
 def memory_beyond(call: Callable[[], Sequence[torch.Tensor]]) -> int:
-    """Bytes that a call takes at its peak beyond its results: from PyTorch's allocator, and from the driver's pool."""
+    """Returns the peak bytes of a call without its results, from PyTorch's allocator and from the driver's pool."""
     pool = DriverPool()
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
@@ -138,7 +138,7 @@ def memory_beyond(call: Callable[[], Sequence[torch.Tensor]]) -> int:
 
 
 class DriverPool:
-    """The pool that cuMemAllocAsync takes from, on the present device, which PyTorch's counters do not see."""
+    """The pool of cuMemAllocAsync on the current device. PyTorch's counters do not include this pool."""
 
     USED_AT_PEAK = 8  # CU_MEMPOOL_ATTR_USED_MEM_HIGH
 
@@ -158,4 +158,4 @@ class DriverPool:
     @staticmethod
     def _check(status: int) -> None:
         if status != 0:
-            raise RuntimeError(f"the driver did not tell what its memory pool holds: error {status}")
+            raise RuntimeError(f"the driver did not return the size of its memory pool: error {status}")

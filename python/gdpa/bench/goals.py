@@ -1,15 +1,15 @@
-"""What the rows of a suite should reach, and whether those of a run do.
+"""The goals of a suite, and their evaluation for the rows of a run.
 
-A shape in suites.json names goals for a direction and a function, ``{"of": KIND, "at_least": NUMBER}``. The kinds:
+A shape in suites.json has goals for a direction and a function, ``{"of": KIND, "at_least": NUMBER}``. The kinds are:
 
-- cublas: the share of the cuBLAS product that took turns with the row.
-- tflops: TFLOP/s where cuBLAS gives 660, that is 660 times the share.
-- row: the rate by that of another row of gdpa, ``"row": [SHAPE, FUNCTION]``, in the same run.
-- others: the rate by that of the fastest other system on the same shape, in the same run.
-- floor: the rate by that at the floor, see docs/benchmarks.md.
-- frontier: the rate by the most that power and memory allow, see `frontier`.
+- cublas: the share of cuBLAS, that is the rate divided by the rate of the cuBLAS product in the same rounds.
+- tflops: 660 times the share of cuBLAS, that is the rate in TFLOP/s if cuBLAS reaches 660.
+- row: the rate divided by the rate of another row of gdpa in the same run, ``"row": [SHAPE, FUNCTION]``.
+- others: the rate divided by the rate of the fastest other system on the same shape in the same run.
+- floor: the rate divided by the rate at the floor, see docs/benchmarks.md.
+- frontier: the rate divided by the highest rate that power and memory allow, see `frontier`.
 
-Where cuBLAS ran, rates of different rows are compared as shares of cuBLAS, since the clock of a GPU drifts.
+If cuBLAS ran, rates of different rows are compared as shares of cuBLAS, because the clock of a GPU drifts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from gdpa.bench.cases import suites
 from gdpa.bench.rows import Refused, Row, has_cublas, share
 
-USUAL_CUBLAS = 660.0  # TFLOP/s of an H200, sustained; what the goals of kind tflops and the frontier refer to
+USUAL_CUBLAS = 660.0  # sustained TFLOP/s of an H200, for the goals of kind tflops and for the frontier
 CUBLAS_UNIT = f"TFLOP/s where cuBLAS gives {USUAL_CUBLAS:.0f}"
 FRONTIER_DEVICE, POWER_TFLOPS, TFLOPS_BY_TERABYTES, COPY_TERABYTES = "H200", 815.0, 72.0, 4.3
 OURS = "gdpa"
@@ -34,11 +34,11 @@ class Goal:
     direction: str
     of: str
     at_least: float
-    row: tuple[str, str] | None = None  # shape and function, for the kind row
+    row: tuple[str, str] | None = None  # the shape and the function of the kind row
 
     @property
     def unit(self) -> str:
-        """What is counted."""
+        """The unit of the goal."""
         if self.row:
             return f"of {', '.join(self.row)}"
         return {"cublas": "of cuBLAS", "tflops": CUBLAS_UNIT, "others": "of the fastest other",
@@ -46,12 +46,14 @@ class Goal:
 
 
 def frontier(row: Row) -> float | None:
-    """TFLOP/s that no kernel is expected to pass: the smaller of what power and what memory allow; None where unknown.
+    """Returns the expected upper bound of a rate in TFLOP/s, or None if it is unknown.
 
-    Both constants are measured on an H200 (700 W) and hold there alone. Power: kernels without a costly function (ReLU)
-    lay near 815 TFLOP/s less 72 for each TB/s that they moved, while cuBLAS gave 660, so that a row of I FLOP/byte may
-    give 815 / (1 + 72 / I), and less or more as cuBLAS does in its run. Memory: 4.3 TB/s, read and written, of a copy
-    from device to device, each input read once and each output written once.
+    The frontier is the smaller of two bounds. Both constants were measured on an H200 (700 W) and are used only for it.
+
+    - Power: kernels with a cheap function (ReLU) reached about 815 TFLOP/s, minus 72 TFLOP/s for each TB/s of memory
+      traffic, in runs in which cuBLAS reached 660 TFLOP/s. The bound of a row with I FLOP/byte is therefore
+      815 / (1 + 72 / I), times the rate of cuBLAS in the run divided by 660.
+    - Memory: a device-to-device copy reads and writes 4.3 TB/s. Each input is read once and each output written once.
     """
     if row.cublas_tflops is None or FRONTIER_DEVICE not in row.device:
         return None
@@ -61,13 +63,13 @@ def frontier(row: Row) -> float | None:
 
 
 def speed(row: Row) -> float:
-    """What compares across rows: the share of cuBLAS, or the rate where no cuBLAS ran."""
+    """Returns the number that is compared between rows: the share of cuBLAS, or the rate without cuBLAS."""
     return row.tflops / row.cublas_tflops if row.cublas_tflops else row.tflops
 
 
 @dataclass(frozen=True)
 class Standing:
-    """A goal beside what a run measured. Where it could not be told whether it is reached, `missing` says why."""
+    """A goal and the measured number. `missing` is the reason if the number could not be measured."""
 
     goal: Goal
     row: Row | None
@@ -81,7 +83,7 @@ class Standing:
 
     @property
     def goal_tflops(self) -> float | None:
-        """The rate at which this run would have reached the goal."""
+        """The rate that reaches the goal in this run."""
         return self.row.tflops * self.goal.at_least / self.measured if self.row and self.measured else None
 
     def as_json(self) -> dict[str, Any]:
@@ -97,7 +99,7 @@ class Standing:
         }
 
     def cells(self, factor: float) -> tuple[str, ...]:
-        """`factor` on TFLOP/s; rates are followed by their share of cuBLAS."""
+        """Returns the cells of a line. `factor` scales TFLOP/s. Each rate is followed by its share of cuBLAS."""
 
         def rate(of: Row | None, tflops: float | None) -> str:
             if of is None or tflops is None:
@@ -123,7 +125,7 @@ COLUMNS = ("shape", "f", "", "{unit}", "frontier", "fastest other", "goal", "mea
 
 
 def table(standings: Sequence[Standing]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Columns and lines."""
+    """Returns the columns and the lines of the table."""
     beside_cublas = has_cublas([standing.row for standing in standings if standing.row])
     unit = "TFLOP/s (of cuBLAS)" if beside_cublas else "GFLOP/s"
     lines = [standing.cells(1.0 if beside_cublas else 1e3) for standing in standings]
@@ -135,7 +137,7 @@ def in_words(standings: Sequence[Standing]) -> str:
 
 
 def goals_of_suite(name: str) -> list[Goal]:
-    """In the order of the suite; none for a suite without goals, or for a name that is none."""
+    """Returns the goals in the order of the suite, or an empty list for a suite without goals or an unknown suite."""
     suite = suites().get(name, {})
     return [
         Goal(shape["name"], activation, direction, goal["of"], goal["at_least"],
@@ -147,7 +149,7 @@ def goals_of_suite(name: str) -> list[Goal]:
 
 
 def standings(suite: str, rows: Sequence[Row], refusals: Sequence[Refused]) -> list[Standing]:
-    """The goals of the shapes that the run met, in the directions that it met them in."""
+    """Returns the goals of the shapes and directions of the run."""
     met = {(row.shape, row.direction) for row in rows}
     met |= {(refused.shape, refused.direction) for refused in refusals}
     return [standing(goal, rows) for goal in goals_of_suite(suite) if (goal.shape, goal.direction) in met]
@@ -175,7 +177,7 @@ def ours(rows: Sequence[Row], shape: str, activation: str, direction: str) -> Ro
     return next(found, None)
 
 
-# Each kind of goal: what is measured, or why it cannot be said. -------------------------------------------------------
+# For each kind of goal: the measured number, or the reason why it is missing. -----------------------------------------
 
 Measured = float | str
 
@@ -204,7 +206,7 @@ def of_floor(goal: Goal, row: Row, best: Row | None, rows: Sequence[Row]) -> Mea
 
 def of_frontier(goal: Goal, row: Row, best: Row | None, rows: Sequence[Row]) -> Measured:
     limit = frontier(row)
-    return row.tflops / limit if limit else f"known of an {FRONTIER_DEVICE} alone"
+    return row.tflops / limit if limit else f"known only for an {FRONTIER_DEVICE}"
 
 
 KINDS: dict[str, Callable[[Goal, Row, Row | None, Sequence[Row]], Measured]] = {

@@ -1,4 +1,4 @@
-"""Takes the times: systems take turns on one batch after the other; a figure is the sum of the batches' medians."""
+"""Measures times. Systems alternate on each batch, and a figure is the sum of the medians of the batches."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from gdpa.bench.device import Device, Work
 from gdpa.bench.rows import Refused, Row
 from gdpa.bench.systems import Gdpa, Operands, Prepared, System
 
-Progress = Callable[[float, str], None]  # gets the part of the case that is done, and what runs now
+Progress = Callable[[float, str], None]  # receives the finished part of the case and the name of the current step
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How long to measure."""
+    """The duration of a measurement."""
 
-    seconds: float = 0.5  # for each figure, all rounds and batches together
+    seconds: float = 0.5  # for each figure, over all rounds and batches
     rounds: int = 3
 
 
@@ -33,7 +33,7 @@ class Effort:
 class Result:
     rows: list[Row] = field(default_factory=list)
     refusals: list[Refused] = field(default_factory=list)
-    first_calls: dict[str, float] = field(default_factory=dict)  # seconds of each system, with what it compiles
+    first_calls: dict[str, float] = field(default_factory=dict)  # seconds of each system, including compilation
 
     def add(self, other: Result) -> None:
         self.rows += other.rows
@@ -47,23 +47,23 @@ class Result:
 
 @dataclass
 class Times:
-    """Seconds on one batch, of one call: each figure's median, and of each call of the product that took turns."""
+    """The seconds of one call on one batch: the median of each figure, and each call of the alternating product."""
 
-    figures: dict[tuple[str, str], float]  # by system and direction
+    figures: dict[tuple[str, str], float]  # for each system and direction
     product: list[float]
 
 
 def busy_warning() -> str | None:
-    """Other programs that run now make every time too long, PyTorch's most: its threads wait for each other."""
+    """Returns a warning if the machine is busy. This affects PyTorch most, because its threads wait for each other."""
     load = os.getloadavg()[0]
     processors = len(os.sched_getaffinity(0))
     if load < 0.5 * processors:
         return None
-    return f"warning: this machine is busy (load {load:.1f} on {processors} processors); the times mean little"
+    return f"warning: this machine is busy (load {load:.1f} on {processors} processors); the times are not reliable"
 
 
 def work_of(prepared: Prepared, direction: str) -> Work:
-    """A forward call without a record for the gradient, or the gradients alone: the forward before is not counted."""
+    """Returns a forward call without recording, or a backward call. The forward call before backward does not count."""
     if direction == "fwd":
         return Work(lambda _: forward_alone(prepared))
     return Work(prepared.backward, prepared.forward)
@@ -75,7 +75,7 @@ def forward_alone(prepared: Prepared) -> list[torch.Tensor]:
 
 
 def reason_of(error: Exception) -> str:
-    """What a system said in one line; of a full GPU only how much was asked for, which every attempt says alike."""
+    """Returns the error message in one line. For a full GPU, only the requested size, which is the same each time."""
     if isinstance(error, torch.OutOfMemoryError):
         return str(error).partition(" GPU ")[0]
     lines = str(error).strip().splitlines()
@@ -83,7 +83,7 @@ def reason_of(error: Exception) -> str:
 
 
 class Turns:
-    """The systems that can run one batch, ready. One that fails, at any time, is refused with what it said."""
+    """The prepared systems of one batch. A system that fails is refused with its message."""
 
     def __init__(self, case: Case, device: Device, result: Result) -> None:
         self.case = case
@@ -110,11 +110,11 @@ class Turns:
         except Exception as error:
             self.refuse(figure, error)
             del self.work[figure]
-        self.device.release()  # what the failed call held: another may need it
+        self.device.release()  # another call may need the memory of the failed call
         return []
 
     def rounds(self, effort: Effort, progress: Progress) -> Times:
-        """Every figure in turn, and before them the product that rates are compared with, where there is one."""
+        """Times the product with which rates are compared, if it exists, and then every figure."""
         product = self.device.product(self.case.dtype)
         times = Times({}, [])
         taken: dict[tuple[str, str], list[float]] = defaultdict(list)
@@ -124,7 +124,7 @@ class Turns:
                 times.product += self.device.times(product.work, slice_seconds)
             for place, figure in enumerate(list(self.work)):
                 progress((turn + place / len(self.work)) / effort.rounds, f"{figure[0]} {figure[1]}, round {turn + 1}")
-                if sum(taken[figure]) <= 2 * effort.seconds:  # a system so slow has had its time before the last round
+                if sum(taken[figure]) <= 2 * effort.seconds:  # a slow system may use its time before the last round
                     taken[figure] += self.take(figure, slice_seconds)
         times.figures = {figure: median(taken[figure]) for figure in self.work}
         return times
@@ -157,7 +157,7 @@ def measure(
     device: Device,
     progress: Progress = lambda done, text: None,
 ) -> Result:
-    """One row for each system and direction that can run the case, and a reason for each that cannot."""
+    """Returns a row for each system and direction that can run the case, and a reason for each that cannot."""
     result = Result()
     for system in systems:
         reason = system.refusal(case)
@@ -165,7 +165,7 @@ def measure(
             result.refusals += [Refused(system.name, direction, reason, case.name) for direction in directions]
 
     def able() -> dict[System, list[str]]:
-        """The directions that each system has not been refused."""
+        """Returns the directions of each system without a refusal."""
         refused = {(refused.system, refused.direction) for refused in result.refusals}
         left = {s: [direction for direction in directions if (s.name, direction) not in refused] for s in systems}
         return {system: directions for system, directions in left.items() if directions}

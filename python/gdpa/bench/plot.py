@@ -1,5 +1,7 @@
-"""The picture of a run: the rate of every system on every case, forward and backward, under the floor and cuBLAS, and
-beside its goal and its frontier where a suite has goals."""
+"""The picture of a run: the rate of every system on every case, forward and backward.
+
+The picture also shows the floor and cuBLAS and, for a suite with goals, the goals and the frontier.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ LineStyle = Literal["solid", "dotted", "dashed"]
 
 
 def label(row: Row, varying: list[str]) -> str:
-    """What tells this case from the others of the run."""
+    """Returns the values in which this case differs from the other cases of the run."""
     if row.shape:
         return row.shape.replace(" ", "\n", 1)
     told = [f"{field} {getattr(row, field):.3g}" if field == "fill" else f"{field} {getattr(row, field)}"
@@ -44,7 +46,7 @@ def case_of(row: Row) -> tuple[object, ...]:
 
 @dataclass(frozen=True)
 class Drawing:
-    """What all parts of a picture share."""
+    """The common properties of all parts of a picture."""
 
     rows: list[Row]
     standings: Sequence[Standing]
@@ -63,8 +65,7 @@ class Drawing:
         return ("TFLOP/s", 1.0) if has_cublas(self.rows) else ("GFLOP/s", 1e3)
 
     def lines(self) -> list[list[Row]]:
-        """The rows of each line of the picture: of one direction, and of no more cases than can be
-        read, shared out evenly."""
+        """Returns the rows of each line of the picture. A line has one direction and a limited number of cases."""
         lines = []
         for direction in ("fwd", "bwd"):
             rows = [row for row in self.rows if row.direction == direction]
@@ -76,7 +77,7 @@ class Drawing:
         return lines
 
     def bounds(self, row: Row) -> list[tuple[float | None, LineStyle]]:
-        """The rates to draw a line across the case at, and its style."""
+        """Returns the rates at which a line crosses the case, with the style of the line."""
         limit = frontier(row) if self.standings else None
         return [(row.floor_tflops, "solid"), (row.cublas_tflops, "dotted"), (limit, "dashed")]
 
@@ -122,7 +123,7 @@ class Drawing:
 
 
 def draw(path: Path, title: str, rows: list[Row], standings: Sequence[Standing] = ()) -> None:
-    """Writes a picture in the format of the path's ending. Needs matplotlib."""
+    """Writes a picture. The suffix of the path determines the format. This function needs matplotlib."""
     import matplotlib
 
     matplotlib.use("Agg")

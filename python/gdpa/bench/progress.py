@@ -1,4 +1,4 @@
-"""Shows how far a run is and how long it will still take: a line that changes on a terminal, else one a case."""
+"""Shows the progress and the remaining time of a run: one changing line on a terminal, otherwise a line per case."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Progress:
     reported: int = 0
 
     def __call__(self, done: float, text: str) -> None:
-        """`done` is the part of the present case; the time left is what the part before it took, carried on."""
+        """Shows a step. `done` is the finished part of the current case. The remaining time is extrapolated."""
         total = self.case + done
         elapsed = time.monotonic() - self.begin
         left = f", about {in_words(elapsed / total * (self.cases - total))} left" if total > 0 else ""

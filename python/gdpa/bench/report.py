@@ -1,4 +1,4 @@
-"""The report of rates: its goals, figures and tables, and how the reports of parts of a run become one."""
+"""The report of rates with goals, figures and tables, and the merging of reports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gdpa.bench.training.report import TRAINING, Step, TrainingReport
 
 @dataclass(frozen=True)
 class Report(Document):
-    """Of a suite, of the project's figures, or of shapes."""
+    """The report of a suite, of the project's figures, or of shapes."""
 
     result: Result
     figures: list[Figure]
@@ -34,7 +34,7 @@ class Report(Document):
 
     @property
     def standings(self) -> list[goals.Standing]:
-        """The goals of the suite beside what was measured."""
+        """The goals of the suite with the measured numbers."""
         return goals.standings(self.subject, self.rows, self.refusals)
 
     def draw(self, path: Path) -> None:
@@ -68,7 +68,7 @@ class Report(Document):
 
 
 def rate_table(rows: list[Row]) -> str:
-    """One line a case, one column a system and function."""
+    """Returns a table with one line for each case, and one column for each system and function."""
     factor = 1.0 if has_cublas(rows) else 1e3
     series = list(dict.fromkeys(name(row) for row in rows))
     by_case: dict[tuple[object, ...], list[Row]] = {}
@@ -93,9 +93,9 @@ def in_words(rate: float, of_cublas: str) -> str:
 
 
 def merged(paths: Sequence[Path]) -> Document:
-    """The documents of parts of one run as one report. A row that came twice is the later document's.
+    """Joins the documents of several parts of a run into one report. For a repeated row, the later document counts.
 
-    Raises ValueError for a document of another subject or device than the first, or of rows with other fields.
+    Raises ValueError if a document has another subject, another device or other fields than the first document.
     """
     documents = [document(path) for path in paths]
     first = documents[0]
@@ -138,5 +138,5 @@ def document(path: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError):
         known = False
     if not known:
-        raise ValueError(f"--merge: expected documents that --report of this version writes; {path} is none")
+        raise ValueError(f"--merge: expected a document that --report of this version has written, got {path}")
     return read

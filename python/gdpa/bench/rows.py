@@ -1,4 +1,4 @@
-"""The rows of the benchmark: their fields, the table for people, and JSON with one object a row."""
+"""The rows of the benchmark: their fields, the printed table, and JSON with one object for each row."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gdpa.bench.cases import Case
 
 @dataclass(frozen=True)
 class Row:
-    """One figure. The fields are those of `gdpa bench --json`; docs/benchmarks.md explains them."""
+    """One figure with the fields of `gdpa bench --json`, which docs/benchmarks.md explains."""
 
     system: str
     version: str
@@ -47,7 +47,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Refused:
-    """A system that did not run one case in one direction, and why."""
+    """A system that did not run a case in one direction, with the reason."""
 
     system: str
     direction: str
@@ -57,7 +57,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class Rates:
-    """What bounds the device, measured in this run: FLOP/s of products, bytes/s of copies."""
+    """The rates of the device, measured in this run: FLOP/s of products and bytes/s of copies."""
 
     product_flops: float
     copy_bytes: float
@@ -69,7 +69,7 @@ class Rates:
 
 
 def write_json(path: Path | None, rows: Sequence[Any]) -> None:
-    """One object a row, which is a dataclass: to a file, or to standard output for None."""
+    """Writes one JSON object for each row (a dataclass) to a file, or to standard output if the path is None."""
     text = "".join(json.dumps(asdict(row)) + "\n" for row in rows)
     if path is None:
         print(text, end="")
@@ -86,7 +86,7 @@ def has_cublas(rows: list[Row]) -> bool:
 
 
 def columns(rows: list[Row]) -> tuple[str, ...]:
-    """Those of every row, and the rates: beside cuBLAS on a GPU."""
+    """Returns the columns of every row, and the rates. On a GPU, the share of cuBLAS is included."""
     return (*COLUMNS, *(("TFLOP/s", "of cuBLAS", "of floor") if has_cublas(rows) else ("GFLOP/s", "of floor")))
 
 
@@ -121,7 +121,7 @@ def lengths(row: Row) -> tuple[str, str]:
 
 
 def print_table(title: str, columns: tuple[str, ...], lines: list[tuple[str, ...]], texts: int) -> None:
-    """With rich where it is installed, else in plain columns. The first `texts` columns are text."""
+    """Prints a table, with rich if it is installed, otherwise in plain columns. The first `texts` columns are text."""
     try:
         from rich.console import Console
         from rich.table import Table
@@ -154,7 +154,7 @@ def print_not_run(refusals: list[Refused]) -> None:
 
 
 def not_run(refusals: list[Refused]) -> list[str]:
-    """One line for each system, direction and reason."""
+    """Returns one line for each system, direction and reason."""
     counted = Counter((refused.system, refused.direction, refused.reason) for refused in refusals)
     return [
         f"{system}, {direction}: {reason}" + (f" ({cases} cases)" if cases > 1 else "")

@@ -1,6 +1,6 @@
-"""The systems that are timed, one small class each. To add one, write a class and list it here.
+"""The timed systems, one small class for each. To add a system, write a class and list it here.
 
-A system gets its operands in the layout that it likes best before any time is taken, and says why when it cannot run.
+Before the timing, a system receives its operands in its best layout. A system that cannot run returns the reason.
 """
 
 from torch.nn.attention import SDPBackend

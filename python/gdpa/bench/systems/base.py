@@ -1,4 +1,4 @@
-"""What a system is, and the operands that it gets, in the layouts that systems like."""
+"""The base class of a system, and its operands in several layouts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]  # query, key and value to o
 
 @dataclass(frozen=True)
 class Operands:
-    """The packed operands of one call: (rows, heads, head_dim), sequence after sequence, or once where shared."""
+    """The packed operands of one call, (rows, heads, head_dim). A shared operand exists once for all sequences."""
 
     case: Case
     query: Tensor
@@ -49,7 +49,7 @@ class Operands:
 
     @cached_property
     def dense(self) -> Operands:
-        """The same as (batch, longest, heads, head_dim), batch 1 where shared: views, where nothing needs padding."""
+        """The operands as (batch, longest, heads, head_dim), with batch 1 if shared; views if nothing is padded."""
         case = self.case
         return Operands(
             case,
@@ -60,13 +60,13 @@ class Operands:
         )
 
     def leaves(self) -> list[Tensor]:
-        """Query, key and value, each asking for its gradient."""
+        """Returns query, key and value as leaves that require gradients."""
         return [operand.detach().requires_grad_() for operand in (self.query, self.key, self.value)]
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A system, ready to be timed: `forward` reads `inputs`, and the gradients of its outputs are `grad_outputs`."""
+    """A prepared system. `forward` reads `inputs`, and `grad_outputs` are the gradients of its outputs."""
 
     forward: Callable[[], list[Tensor]]
     inputs: list[Tensor]
@@ -77,13 +77,13 @@ class Prepared:
 
 
 class System(ABC):
-    """One way to compute attention. `name` tells it from the others of a run, `row_name` is what its rows say."""
+    """A system that computes attention. `name` is unique in a run, and `row_name` is the name in the rows."""
 
     name: str
-    devices: tuple[str, ...] = ("cpu", "cuda")  # where it is worth timing
-    function: str | None = None  # what it computes in the place of f, where that is fixed
-    dtype: str | None = None  # what it computes in, where that is not the case's type
-    first_call = 0.1  # seconds that the first call on a new shape takes on a GPU, about, for estimates alone
+    devices: tuple[str, ...] = ("cpu", "cuda")  # the devices on which the system is timed
+    function: str | None = None  # the fixed function that the system computes instead of f, if any
+    dtype: str | None = None  # the type in which the system computes, if it differs from the case
+    first_call = 0.1  # estimated seconds of the first call on a new shape on a GPU
 
     @property
     def row_name(self) -> str:
@@ -93,7 +93,7 @@ class System(ABC):
         return torch.__version__
 
     def refusal(self, case: Case) -> str | None:
-        """Why this case cannot be run, or None."""
+        """Returns the reason why the system cannot run this case, or None."""
         return None
 
     @abstractmethod
@@ -101,11 +101,11 @@ class System(ABC):
 
 
 class Packed(System):
-    """A system that takes the packed operands as they are."""
+    """A system that reads the packed operands."""
 
     @abstractmethod
     def packed(self, case: Case, device: torch.device) -> Attend:
-        """Attention over the sequences of the case: of query, key and value (rows, heads, head_dim), as the query."""
+        """Computes the attention of query, key and value (rows, heads, head_dim). The result has the shape of query."""
 
     def prepare(self, case: Case, operands: Operands) -> Prepared:
         inputs = operands.leaves()
@@ -114,18 +114,18 @@ class Packed(System):
 
 
 def refuse_windows(case: Case) -> str | None:
-    return "knows no windows" if case.mask.startswith("window") else None
+    return "does not support windows" if case.mask.startswith("window") else None
 
 
 def refuse_causal_cross(case: Case) -> str | None:
-    """PyTorch's own causal mask starts at the upper left: it is gdpa's only where the lengths agree."""
+    """PyTorch's causal mask starts at the upper left. It equals gdpa's mask only if both lengths are equal."""
     if case.mask == "causal" and case.lengths_q != case.lengths_k:
         return "its causal mask counts from the upper left, and the lengths of queries and keys differ"
     return None
 
 
 def refuse_shared(case: Case) -> str | None:
-    return "has no operand that the batch shares" if case.shared_q or case.shared_kv else None
+    return "does not support an operand that the batch shares" if case.shared_q or case.shared_kv else None
 
 
 def offsets(lengths: tuple[int, ...], device: torch.device, dtype: torch.dtype = torch.int64) -> Tensor:
@@ -133,7 +133,7 @@ def offsets(lengths: tuple[int, ...], device: torch.device, dtype: torch.dtype =
 
 
 def dense(rows: Tensor, lengths: Sequence[int], shared: bool) -> Tensor:
-    """(batch, longest, heads, head_dim), zeros after the end of each sequence; batch is 1 where the rows are shared."""
+    """Returns (batch, longest, heads, head_dim) with zeros after each sequence. The batch of shared rows is 1."""
     if shared:
         return rows.unsqueeze(0)
     if len(set(lengths)) == 1:

@@ -1,4 +1,4 @@
-"""gdpa through PyTorch, as the case asks for it or in a variant that takes turns with it."""
+"""gdpa through PyTorch, with the options of the case or in a variant that alternates with it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gdpa.bench.systems.base import Attend, Operands, Packed, Prepared, System, 
 
 
 class Gdpa(Packed):
-    """gdpa through PyTorch, on the packed operands as they are."""
+    """gdpa through PyTorch, on the packed operands."""
 
     name = "gdpa"
     first_call = 0.5  # some compile a kernel
@@ -36,7 +36,7 @@ class Gdpa(Packed):
 
 
 class GdpaIn(Gdpa):
-    """gdpa in another type than the case's, to take turns with it."""
+    """gdpa in another type than the case. It alternates with the type of the case."""
 
     def __init__(self, dtype: str) -> None:
         self.name = f"gdpa, {dtype}"
@@ -51,8 +51,10 @@ class GdpaIn(Gdpa):
 
 
 def in_turn(systems: Sequence[System], case: Case, functions: Sequence[str]) -> list[System]:
-    """The systems for a case of several functions: gdpa with each of them, the others as they are, with the first; gdpa
-    alone where the case is deterministic."""
+    """Returns the systems for a case with several functions.
+
+    gdpa runs with each function. The other systems run with the first function. Only gdpa runs a deterministic case.
+    """
     if case.deterministic:
         systems = [system for system in systems if isinstance(system, Gdpa)]
     variants = [GdpaWith(function) for function in functions[1:]]
@@ -60,7 +62,7 @@ def in_turn(systems: Sequence[System], case: Case, functions: Sequence[str]) -> 
 
 
 class GdpaWith(Gdpa):
-    """gdpa with another function than the case's, to take turns with it."""
+    """gdpa with another function than the case. It alternates with the function of the case."""
 
     def __init__(self, activation: str) -> None:
         self.name = f"gdpa, {activation}"

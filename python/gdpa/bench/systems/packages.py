@@ -1,4 +1,4 @@
-"""Attention from other packages, for GPUs: FlashAttention 2 to 4, HSTU and Triton GDPA, where they are installed."""
+"""Attention from other packages for GPUs, if they are installed: FlashAttention 2 to 4, HSTU and Triton GDPA."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from gdpa.bench.systems.base import Attend, Operands, Packed, Prepared, offsets,
 
 @cache
 def first_module(names: tuple[str, ...]) -> ModuleType | str:
-    """The first of these modules that can be imported, or why none can."""
+    """Returns the first of these modules that can be imported, or the reasons of all failures."""
     reasons = []
     for name in names:
         try:
             return importlib.import_module(name)
         except ModuleNotFoundError as missing:
             reasons.append(f"no module named {missing.name}")
-        except Exception as error:  # an extension may fail on its libraries in any way
+        except Exception as error:  # an extension can raise any error when it loads its libraries
             reasons.append(
                 f"{name}: {type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
             )
@@ -34,17 +34,17 @@ def first_module(names: tuple[str, ...]) -> ModuleType | str:
 
 
 def only_known(function: Callable[..., Any], **arguments: object) -> dict[str, object]:
-    """Those of the arguments that this version of the function has; for arguments that change no result."""
+    """Returns the arguments that this version of the function has. The other arguments must not change the result."""
     known = inspect.signature(function).parameters
     return {name: value for name, value in arguments.items() if name in known}
 
 
 class Package(Packed):
-    """A system of an installed package that takes packed operands and cumulative lengths in int32."""
+    """A system of an installed package with packed operands and cumulative lengths in int32."""
 
     devices = ("cuda",)
     modules: tuple[str, ...]
-    distributions: tuple[str, ...]  # what pip calls it
+    distributions: tuple[str, ...]  # the name of the package in pip
 
     def version(self) -> str:
         for name in self.distributions:
@@ -73,12 +73,15 @@ class Package(Packed):
         return attend
 
     def call(self, case: Case, module: Any) -> Callable[..., Any]:
-        """A function of query, key, value, both cumulative and both longest lengths; the output, or it and more."""
+        """Returns a function of query, key, value, both cumulative lengths and both longest lengths.
+
+        Its result is the output, or a tuple that begins with the output.
+        """
         raise NotImplementedError
 
 
 class FlashAttention(Package):
-    """Softmax. Dense operands go to the function for them, which is the faster one."""
+    """Softmax. Dense operands use the function for dense operands, which is faster."""
 
     function = "softmax"
 
@@ -86,7 +89,7 @@ class FlashAttention(Package):
         self.name = name
         self.modules = modules
         self.distributions = distributions
-        self.no_bound = no_bound  # what stands for a side of the window without a bound
+        self.no_bound = no_bound  # the value of an unbounded side of the window
 
     def prepare(self, case: Case, operands: Operands) -> Prepared:
         if len(set(case.lengths_q)) > 1 or len(set(case.lengths_k)) > 1:

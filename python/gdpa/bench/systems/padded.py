@@ -1,4 +1,4 @@
-"""Product, f, product on padded operands: what people write without gdpa, as it stands and under torch.compile."""
+"""Product, f, product on padded operands, with and without torch.compile: the usual code without gdpa."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from gdpa.bench.systems.base import Operands, Prepared, System, refuse_causal_cr
 
 Elementwise = Callable[[Tensor], Tensor]
 
-# torch.compile gives up on a function that it has compiled this often. A benchmark has more shapes than a model.
+# torch.compile stops compiling a function after this number of compilations. A benchmark has many shapes.
 RECOMPILATIONS = 64
 
 
 class Padded(System):
-    """product, f, product on operands padded with zeros to the longest sequence of the batch."""
+    """Product, f, product on operands that are padded with zeros to the longest sequence of the batch."""
 
     name = "padded"
 
@@ -53,7 +53,7 @@ class Padded(System):
 
 
 class PaddedCompiled(Padded):
-    """The same under torch.compile, which fuses the function and the mask."""
+    """The padded computation under torch.compile, which fuses the function and the mask."""
 
     name = "padded, compiled"
     first_call = 0.8
@@ -65,7 +65,7 @@ class PaddedCompiled(Padded):
 def padded_attention(
     query: Tensor, key: Tensor, value: Tensor, function: Elementwise, scale: float, keep: Tensor | None
 ) -> Tensor:
-    """Padded values are zero, so that a padded key adds nothing whatever f(0) is."""
+    """Computes the output. Padded values are zero, so a padded key contributes nothing, even if f(0) is not 0."""
     scores = function(scale * (query @ key.mT))
     if keep is not None:
         scores = scores * keep
@@ -81,7 +81,7 @@ def compiled(
 
 
 def elementwise(activation: str) -> Elementwise | None:
-    """f as PyTorch users write it, for a name or a plain expression."""
+    """Returns f as a PyTorch function, for a name or an expression."""
     from gdpa.demo.expression import in_pytorch
 
     named: dict[str, Elementwise] = {

@@ -1,4 +1,4 @@
-"""PyTorch's own attention, all of it softmax: scaled_dot_product_attention, varlen_attn and FlexAttention."""
+"""The softmax attention of PyTorch: scaled_dot_product_attention, varlen_attn and FlexAttention."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from gdpa.bench.systems.padded import compiled
 
 
 class SdpaPerSequence(System):
-    """scaled_dot_product_attention, one call a sequence, so that nothing is padded."""
+    """scaled_dot_product_attention with one call for each sequence, without padding."""
 
     name = "SDPA per sequence"
-    devices = ("cpu",)  # a GPU would wait for a thousand launches
+    devices = ("cpu",)  # a GPU would need a thousand launches
     function = "softmax"
 
     def refusal(self, case: Case) -> str | None:
@@ -53,12 +53,12 @@ class SdpaNested(Packed):
     """scaled_dot_product_attention on nested jagged tensors."""
 
     name = "SDPA nested"
-    devices = ("cpu",)  # on a GPU it calls what varlen_attn calls
+    devices = ("cpu",)  # on a GPU it calls the same kernels as varlen_attn
     function = "softmax"
 
     def refusal(self, case: Case) -> str | None:
         if case.shared_q or case.shared_kv:
-            return "nested tensors have no operand that the batch shares"
+            return "nested tensors do not support an operand that the batch shares"
         if min(case.lengths_q + case.lengths_k) == 0:
             return "fails on sequences without rows"
         return refuse_windows(case) or refuse_causal_cross(case)
@@ -69,7 +69,7 @@ class SdpaNested(Packed):
         causal = case.mask == "causal"
 
         def nested(rows: Tensor, row_offsets: Tensor, lengths: tuple[int, ...]) -> Tensor:
-            # On the processor it asks for a GPU where the rows are views of a fused projection.
+            # On the processor it requires a GPU if the rows are views of a fused projection.
             jagged = torch.nested.nested_tensor_from_jagged(
                 rows.contiguous(), row_offsets, min_seqlen=min(lengths), max_seqlen=max(lengths)
             )
@@ -85,7 +85,7 @@ class SdpaNested(Packed):
 
 
 class SdpaDense(System):
-    """scaled_dot_product_attention of one backend on operands padded to the longest sequence."""
+    """scaled_dot_product_attention with one backend, on operands padded to the longest sequence."""
 
     devices = ("cuda",)
     function = "softmax"
@@ -117,7 +117,7 @@ class SdpaDense(System):
 
 
 class Varlen(Packed):
-    """torch.nn.attention.varlen on the packed operands as they are."""
+    """torch.nn.attention.varlen on the packed operands."""
 
     name = "PyTorch varlen"
     devices = ("cuda",)
@@ -147,7 +147,7 @@ class Varlen(Packed):
 
 
 class Flex(System):
-    """FlexAttention under torch.compile on padded operands, with a block mask where a score does not count."""
+    """FlexAttention under torch.compile on padded operands, with a block mask if some scores do not count."""
 
     name = "FlexAttention"
     first_call = 1.5
@@ -170,7 +170,7 @@ class Flex(System):
 
     @staticmethod
     def block_mask(case: Case, device: torch.device) -> object | None:
-        """Which scores count, by the mask and by the lengths; None where all do."""
+        """Returns the function that selects scores by the mask and the lengths, or None if all scores count."""
         from torch.nn.attention.flex_attention import create_block_mask
 
         longest_q, longest_k = max(case.lengths_q), max(case.lengths_k)
@@ -189,13 +189,13 @@ class Flex(System):
                 kept = kept & (k <= diagonal + right)
             return kept
 
-        # One mask for the whole batch where all sequences have one: the blocks are counted score by score.
+        # If all sequences have the same mask, one mask serves the whole batch. Creating a mask evaluates every score.
         batch = len(case.lengths_q) if len({*zip(case.lengths_q, case.lengths_k, strict=True)}) > 1 else None
         return create_block_mask(counts, batch, None, longest_q, longest_k, device=device.type)
 
 
 def sequences(rows: Tensor, lengths: tuple[int, ...], shared: bool) -> list[Tensor]:
-    """One contiguous leaf (1, heads, length, head_dim) a sequence; the same one each time where it is shared."""
+    """Returns a contiguous leaf (1, heads, length, head_dim) for each sequence. A shared operand is the same leaf."""
     if shared:
         return [rows.transpose(0, 1).unsqueeze(0).contiguous().requires_grad_()] * len(lengths)
     parts = rows.split(list(lengths))

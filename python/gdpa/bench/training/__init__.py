@@ -1,1 +1,1 @@
-"""A training step of a block of a recommendation model, on gdpa and on what people use without it."""
+"""A training step of a block of a recommendation model, with gdpa and with other systems."""

@@ -1,4 +1,4 @@
-"""The shapes of blocks that are trained, and the jagged batch that a training step takes."""
+"""The shapes of the trained blocks, and the jagged batch of a training step."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from gdpa.bench.systems.base import offsets
 
 @dataclass(frozen=True)
 class Shape:
-    """A block and its batch, whose lengths are spread evenly over [1, max_length]."""
+    """A block and its batch. The lengths are spread evenly over [1, max_length]."""
 
     batch: int  # sequences
-    max_length: int  # rows that the padded computation gives to each sequence
+    max_length: int  # rows of each sequence in the padded computation
     heads: int = 4
     head_dim: int = 128
-    ffn_rows: int = 256  # of the keys and values of each head of the PFFN
+    ffn_rows: int = 256  # rows of the keys and values in each head of the PFFN
     dtype: str = "bfloat16"
     activation: str = "gelu_tanh"
 
@@ -30,7 +30,7 @@ class Shape:
 
     @property
     def width(self) -> int:
-        """D, elements of a row."""
+        """D, the number of elements in a row."""
         return self.heads * self.head_dim
 
     @cached_property
@@ -48,14 +48,15 @@ class Shape:
 
     @property
     def flops(self) -> float:
-        """Of forward and backward without padding: four D x D projections, and two attentions counted as elsewhere."""
+        """The FLOP of forward and backward without padding: four D x D projections and two attentions."""
         projections = 3 * 2.0 * sum(self.lengths) * 4 * self.width**2
         return projections + sum(
             case.flops(direction) for case in (self.attention, self.feed_forward) for direction in DIRECTIONS
         )
 
 
-# By kind of device. On a GPU both have the same number of tokens; the processor's shows that the command works.
+# The shapes for each kind of device. On a GPU, both have the same number of tokens. The CPU shape only shows that the
+# command works.
 SHAPES = {
     "cuda": (Shape(1152, 512), Shape(288, 2048)),
     "cpu": (Shape(8, 32, heads=2, head_dim=16, ffn_rows=8, dtype="float32"),),
@@ -63,13 +64,13 @@ SHAPES = {
 
 
 def shapes_on(kind: str, batch_factor: float = 1.0) -> list[Shape]:
-    """Those of this kind of device, on a part of their batch."""
+    """Returns the shapes of this kind of device, with a fraction of their batch."""
     return [replace(shape, batch=max(1, round(shape.batch * batch_factor))) for shape in SHAPES[kind]]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """N(0, 1) rows and the gradient that comes back to the output, (tokens, D), sequence after sequence."""
+    """N(0, 1) rows and the gradient of the output, both packed with the shape (tokens, D)."""
 
     shape: Shape
     rows: Tensor
@@ -84,17 +85,17 @@ class Batch:
 
     @cached_property
     def cu_seqlens(self) -> Tensor:
-        """(batch + 1), where each sequence begins."""
+        """The cumulative lengths (batch + 1)."""
         return offsets(self.shape.lengths, self.rows.device)
 
     @cached_property
     def exists(self) -> Tensor:
-        """(batch, max_length), whether a padded row is one of the sequence."""
+        """A mask (batch, max_length) of the rows that belong to a sequence."""
         places = torch.arange(self.shape.max_length, device=self.rows.device)
         return places < self.cu_seqlens.diff()[:, None]
 
     def padded(self, rows: Tensor) -> Tensor:
-        """(batch, max_length, D) of (tokens, D), zeros after the end of each sequence."""
+        """Converts (tokens, D) to (batch, max_length, D) with zeros after each sequence."""
         padded = rows.new_zeros(*self.exists.shape, rows.shape[-1])
         padded[self.exists] = rows
         return padded

@@ -1,4 +1,4 @@
-"""The block that is trained: projections with an attention between them, then a PFFN."""
+"""The trained block: a projection, attention, a projection and a PFFN."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from gdpa.bench.training.batch import Shape
 
 
 class Block(nn.Module):
-    """x + out(attention(qkv(x))), and that plus its PFFN: the same weights, whatever computes the two in between.
+    """Computes x + out(attention(qkv(x))), and adds a PFFN. All systems use the same weights.
 
     Args:
         shape: sizes and dtype of the weights.
-        attention: of query, key and value (..., heads, head_dim) to an output of the same shape.
-        feed_forward: of rows (..., heads, head_dim), and keys and values (ffn_rows, heads, head_dim), to such rows.
+        attention: maps query, key and value (..., heads, head_dim) to an output of the same shape.
+        feed_forward: maps rows (..., heads, head_dim), and keys and values (ffn_rows, heads, head_dim), to such rows.
 
     Example::
 
@@ -35,12 +35,12 @@ class Block(nn.Module):
         self.ffn_keys = nn.Parameter(torch.empty(shape.ffn_rows, *self.heads))
         self.ffn_values = nn.Parameter(torch.empty(shape.ffn_rows, *self.heads))
         generator = torch.Generator().manual_seed(0)
-        for weight in self.parameters():  # N(0, 1) rows then have scores near N(0, 1)
+        for weight in self.parameters():  # with N(0, 1) rows, scores are near N(0, 1)
             nn.init.normal_(weight, std=weight.shape[-1] ** -0.5, generator=generator)
         self.to(device, getattr(torch, shape.dtype))
 
     def forward(self, rows: Tensor) -> Tensor:
-        """(..., D) to (..., D): jagged rows (tokens, D), or padded ones (batch, max_length, D)."""
+        """Maps (..., D) to (..., D). The rows are jagged (tokens, D) or padded (batch, max_length, D)."""
         query, key, value = self.qkv(rows).unflatten(-1, (3, *self.heads)).unbind(-3)
         rows = rows + self.out(self.attention(query, key, value).flatten(-2))
         return rows + self.feed_forward(rows.unflatten(-1, self.heads), self.ffn_keys, self.ffn_values).flatten(-2)

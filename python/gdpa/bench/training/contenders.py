@@ -1,6 +1,6 @@
-"""What computes the attention and the PFFN of a block: gdpa, padded PyTorch, and attention with softmax.
+"""The systems that compute the attention and the PFFN of a block: gdpa, padded PyTorch, and softmax attention.
 
-The systems are those of the benchmark, which know their names, versions and refusals.
+The systems come from the benchmark, which defines their names, versions and refusals.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gdpa.bench.training.batch import Batch
 
 
 class Contender(ABC):
-    """A way to compute the block, on packed rows unless it says otherwise."""
+    """A system that computes the block. The rows are packed unless a subclass pads them."""
 
     def __init__(self, system: System) -> None:
         self.system = system
@@ -30,18 +30,18 @@ class Contender(ABC):
 
     @abstractmethod
     def attention(self, batch: Batch) -> Attend:
-        """Of query, key and value (..., heads, head_dim), each sequence with itself."""
+        """Computes self-attention of query, key and value (..., heads, head_dim) in each sequence."""
 
     @abstractmethod
     def feed_forward(self, batch: Batch) -> Attend:
-        """Of rows (..., heads, head_dim), and keys and values (ffn_rows, heads, head_dim) that the batch shares."""
+        """Computes the PFFN of rows (..., heads, head_dim) with shared keys and values (ffn_rows, heads, head_dim)."""
 
     def arrange(self, batch: Batch, rows: Tensor) -> Tensor:
-        """Packed rows (tokens, D) as this block takes them."""
+        """Converts packed rows (tokens, D) to the layout of this block."""
         return rows
 
     def packed(self, batch: Batch, rows: Tensor) -> Tensor:
-        """The way back, without the padding."""
+        """Converts rows of this block to packed rows without padding."""
         return rows
 
 
@@ -66,11 +66,11 @@ class WithGdpa(Contender):
 
 
 class OnPadded(Contender):
-    """The same as gdpa's, on rows padded with zeros: product, f, mask, product."""
+    """gdpa's computation on rows padded with zeros: product, f, mask, product."""
 
     def attention(self, batch: Batch) -> Attend:
         function, scale = function_of(batch), batch.shape.head_dim**-0.5
-        # A padded key has the bias of the projection, so it must be masked; the mean over the keys is taken with it.
+        # A padded key contains the bias of the projection, so a mask is needed. It includes the division by the length.
         mean = batch.exists / batch.cu_seqlens.diff()[:, None]
         keep = mean.to(batch.rows.dtype)[:, None, None, :]
 
@@ -97,7 +97,7 @@ class OnPadded(Contender):
 
 
 class WithSoftmax(Contender):
-    """Another function: softmax in the attention, and the usual MLP of the same weights and FLOP, f(x W1^T) W2."""
+    """Softmax attention, and an MLP f(x W1^T) W2 with the same weights and FLOP."""
 
     system: Packed
 
@@ -121,7 +121,7 @@ def function_of(batch: Batch) -> Elementwise:
 
 
 def contenders_of(systems: Sequence[System]) -> list[Contender]:
-    """Of the systems, those to build a block on: gdpa, which padded is compared with, and every packed softmax."""
+    """Returns the systems that can compute a block: gdpa, the padded computation, and every packed softmax system."""
     ours = [WithGdpa(system) for system in systems if isinstance(system, Gdpa)]
     padded = [OnPadded(system) for system in systems if type(system) is Padded]
     softmax = [WithSoftmax(one) for one in systems if isinstance(one, Packed) and one.function == "softmax"]

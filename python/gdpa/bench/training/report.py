@@ -13,7 +13,7 @@ from gdpa.bench.plot import COLOURS
 from gdpa.bench.rows import Refused, print_not_run, print_table, share
 
 TRAINING = "training-step"  # the subject of its documents
-STEP = "step"  # where rates say the direction
+STEP = "step"  # replaces the direction of a row of rates
 OURS = "gdpa"
 GIB = 2.0**30
 COLUMNS = (
@@ -54,7 +54,7 @@ class Step:
 @dataclass(frozen=True)
 class TrainingReport(Document):
     steps: list[Step]
-    result: Result  # what did not run
+    result: Result  # the refused blocks
 
     caption = "milliseconds of a training step of every system on every shape"
 
@@ -78,7 +78,7 @@ class TrainingReport(Document):
         print_not_run(self.refusals)
 
     def draw(self, path: Path) -> None:
-        """One group of bars a shape, one bar a system, with its multiple of gdpa's time. Needs matplotlib."""
+        """Draws a group of bars for each shape, with one bar for each system. This function needs matplotlib."""
         import matplotlib
 
         matplotlib.use("Agg")
@@ -105,12 +105,12 @@ class TrainingReport(Document):
 
 
 def multiple(step: Step) -> str:
-    """Its time as a multiple of gdpa's."""
+    """Returns the time divided by gdpa's time, as text."""
     return f"{step.times_gdpa:.2f}" if step.times_gdpa else ""
 
 
 def lines(steps: Sequence[Step]) -> list[tuple[str, ...]]:
-    """The cells of COLUMNS, one line a step."""
+    """Returns the cells of COLUMNS, one line for each step."""
     return [
         (
             step.shape,

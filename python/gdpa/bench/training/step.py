@@ -1,4 +1,4 @@
-"""Takes the times of training steps: blocks of the same weights take turns, after their results have been compared."""
+"""Times training steps. Blocks with the same weights alternate, after their results have been compared."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from gdpa.bench.training.block import Block
 from gdpa.bench.training.contenders import Contender, OnPadded, WithGdpa
 from gdpa.bench.training.report import OURS, STEP, Step
 
-LEARNING_RATE = 1e-5  # thousands of steps on one batch leave the weights near those that were compared
-# Largest difference between gdpa and padded, as a part of the 2-norm: roundings of the type, not another function.
+LEARNING_RATE = 1e-5  # small, so that the weights stay near the compared weights during thousands of steps
+# The largest relative difference in the 2-norm between gdpa and padded. It allows roundings of the type.
 AGREEMENT = {"bfloat16": 0.02, "float16": 0.005, "float32": 1e-4, "float64": 1e-9}
 
 
 class Disagreement(Exception):
-    """gdpa and the padded computation gave different results, so that their times compare nothing."""
+    """gdpa and the padded computation gave different results, so their times cannot be compared."""
 
 
 class Trainer:
-    """A block with its batch and its optimiser, AdamW: what a training step reads and changes."""
+    """A block with its batch and its optimiser, AdamW."""
 
     def __init__(self, contender: Contender, batch: Batch, compile: bool) -> None:
         self.contender = contender
@@ -38,13 +38,13 @@ class Trainer:
         self.rows = contender.arrange(batch, batch.rows).detach().requires_grad_()
         self.grad_output = contender.arrange(batch, batch.grad_output)
         self.optimiser = torch.optim.AdamW(self.block.parameters(), lr=LEARNING_RATE, fused=True)
-        # Every block under the same rules: one graph, or an error that says why not, for shapes that do not change.
+        # All blocks are compiled in the same way: one graph for fixed shapes, or an error with the reason.
         self.forward = compiled(self.block, dynamic=False, fullgraph=True) if compile else self.block
         self.is_compiled = compile
         self.peak_bytes: int | None = None
 
     def gradients(self) -> Tensor:
-        """The output of a forward and a backward pass, which leave the gradients of the weights and of the rows."""
+        """Runs forward and backward, which set the gradients of the weights and of the rows. Returns the output."""
         self.forget()
         output: Tensor = self.forward(self.rows)
         output.backward(self.grad_output)
@@ -59,7 +59,7 @@ class Trainer:
         return Work(lambda _: self.step())
 
     def measure_peak(self) -> None:
-        """What a step takes on a GPU beyond weights, optimiser and batch: activations, gradients, workspaces."""
+        """Returns the peak bytes of a step on a GPU without weights, optimiser and batch."""
         from gdpa.bench.figures_gpu import memory_beyond
 
         def step() -> list[Tensor]:
@@ -67,7 +67,7 @@ class Trainer:
             self.forget()
             return []
 
-        step()  # the first one makes the optimiser's state
+        step()  # the first step creates the state of the optimiser
         self.peak_bytes = memory_beyond(step)
 
     def forget(self) -> None:
@@ -75,7 +75,7 @@ class Trainer:
         self.optimiser.zero_grad()
 
     def results(self) -> dict[str, Tensor]:
-        """Output and gradients by name, without padding. Raises ValueError where a number is not finite."""
+        """Returns the output and the gradients by name, without padding. Raises ValueError for NaN or infinities."""
         output = self.gradients()
         assert self.rows.grad is not None
         found = {"output": output, "gradient of the rows": self.rows.grad}
@@ -85,12 +85,12 @@ class Trainer:
             found[f"gradient of {name}"] = weight.grad
         for name, tensor in found.items():
             if not tensor.isfinite().all():
-                raise ValueError(f"{name}: expected finite numbers, found others")
+                raise ValueError(f"{name}: expected finite numbers, got NaN or infinities")
         return found
 
 
 def worst_difference(results: dict[str, Tensor], reference: dict[str, Tensor]) -> tuple[float, str]:
-    """The largest 2-norm of a difference, as a part of the reference's, and the name of the tensor that has it."""
+    """Returns the largest relative difference of a tensor in the 2-norm, and the name of this tensor."""
 
     def difference(name: str) -> float:
         exact = reference[name].double()
@@ -100,7 +100,7 @@ def worst_difference(results: dict[str, Tensor], reference: dict[str, Tensor]) -
 
 
 class Training(Turns):
-    """The blocks that can train one shape, ready to take turns."""
+    """The prepared blocks of one shape."""
 
     def __init__(self, shape: Shape, compile: bool, device: Device, result: Result) -> None:
         super().__init__(shape.attention, device, result)
@@ -109,12 +109,12 @@ class Training(Turns):
         self.batch = Batch.random(shape, device.torch_device)
         self.trainers: dict[str, Trainer] = {}
         self.ours: dict[str, Tensor] | None = None  # gdpa's results
-        self.difference: float | None = None  # of the padded computation from them
+        self.difference: float | None = None  # the largest relative difference of the padded computation from them
 
     def enter(self, contender: Contender) -> None:
-        """Computes once. A block that torch.compile fails on is refused as compiled, and runs eagerly.
+        """Runs a block once. If torch.compile fails, the compiled block is refused and the block runs eagerly.
 
-        Raises Disagreement where a block that should compute what gdpa's does computes something else.
+        Raises Disagreement if the padded block has other results than gdpa.
         """
         reason = contender.system.refusal(self.case)
         if reason is not None:
@@ -135,10 +135,10 @@ class Training(Turns):
                 self.work[contender.name, STEP] = trainer.work
                 self.result.add_first_call(contender.name, time.perf_counter() - begin)
                 return
-            self.device.release()  # what the failed block held
+            self.device.release()  # releases the memory of the failed block
 
     def compare(self, contender: Contender, results: dict[str, Tensor]) -> None:
-        """Keeps gdpa's results, and holds the padded computation's against them; softmax computes something else."""
+        """Stores gdpa's results and compares the padded computation with them. Softmax computes another function."""
         if isinstance(contender, WithGdpa):
             self.ours = results
         elif isinstance(contender, OnPadded) and self.ours is not None:
@@ -188,9 +188,9 @@ class Training(Turns):
 def measure_steps(
     shape: Shape, contenders: Sequence[Contender], compile: bool, effort: Effort, device: Device, progress: Progress
 ) -> tuple[list[Step], Result]:
-    """A row for every contender that can train this shape, and a reason for each that cannot.
+    """Returns a row for every system that can train this shape, and a reason for each that cannot.
 
-    Raises Disagreement where the padded block does not compute what gdpa's does.
+    Raises Disagreement if the padded block has other results than gdpa.
     """
     result = Result()
     training = Training(shape, compile, device, result)
