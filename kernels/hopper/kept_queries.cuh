@@ -1,5 +1,5 @@
 // Which scores count, of those that a warpgroup of backward holds transposed: where a tile is cut by the mask or by the
-// end of a sequence, weights are selected to 0 after f, whatever f gives. So is dS, but in backward.cuh with tiles of 64
+// end of a sequence, weights are selected to 0 after f, whatever f gives. So is dS, but in backward_consumer.cuh with tiles of 64
 // queries: f' is 0 there, and dS then, but for gradients that are not finite.
 #pragma once
 
