@@ -1,6 +1,6 @@
 """Generalized Dot-Product Attention: O = out_scale * f(scale * Q K^T) V with any elementwise function f.
 
-Two functions, forward and backward, over jagged and dense batches; see docs/pytorch.md::
+Two functions compute it for jagged and for dense batches, forward and backward; see docs/pytorch.md::
 
     import gdpa, torch
 

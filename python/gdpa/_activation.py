@@ -1,4 +1,4 @@
-"""Activation: the function of the score, as the text of the expression language that the operators receive."""
+"""Activation: the function of the score, which the operators receive as a text of the expression language."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -17,18 +17,18 @@ class Activation:
     """An elementwise function of the score s, with its derivative.
 
     Args:
-        function: a name ("gelu"), an expression in s ("a * tanh(b * s)"), both as in docs/functions.md, a Python
-            function of one tensor written with torch operations, or another Activation. Further arguments of a Python
-            function are parameters.
+        function: a name ("gelu"), an expression in s ("a * tanh(b * s)"), a Python function of one tensor that uses
+            torch operations, or another Activation. docs/functions.md describes names and expressions. Further
+            arguments of a Python function are parameters.
         params: a finite number for each named parameter.
 
     Attributes:
-        text: everything that identifies the function, in canonical form; Activation(text) is the same function.
-        derivative: f' as an expression in s, derived and simplified.
+        text: the canonical text that identifies the function. Activation(text) is the same function.
+        derivative: f' as a simplified expression in s.
 
     Raises:
-        ValueError: the text does not parse (it is shown with a caret), a name is unknown, a parameter is missing or
-            unknown, or the Python function does what the expression language cannot say.
+        ValueError: the text has an error (the message marks it with a caret), a name is unknown, a parameter is missing
+            or unknown, or the Python function has an operation that the expression language does not have.
         TypeError: function or params has the wrong type.
 
     Example::
@@ -58,7 +58,7 @@ ActivationLike = str | Callable[..., torch.Tensor] | Activation
 
 
 def text_of(activation: ActivationLike, params: Mapping[str, float] | None) -> str:
-    """The text for the operators. A string passes as it is: they parse each text once and say what is wrong with it."""
+    """Returns the text for the operators. A string is unchanged, because the operators parse and check each text."""
     if isinstance(activation, Activation):
         text = activation.text
     elif isinstance(activation, str):

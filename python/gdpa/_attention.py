@@ -1,4 +1,4 @@
-"""The two public functions: PyTorch's layouts and names in front of the operator gdpa::forward."""
+"""The two public functions. They convert PyTorch's layouts and names to a call of the operator gdpa::forward."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -30,49 +30,52 @@ def varlen_attention(
     accuracy: str = "fast",
     deterministic: bool = False,
 ) -> torch.Tensor:
-    r"""Attention over a jagged batch: for each sequence and head
+    r"""Computes attention over a jagged batch with any elementwise function f instead of softmax.
+
+    For each sequence and head,
 
         S = scale * Q K^T,   P = f(S) where the window allows, else 0,   O = out_scale * P V
 
-    with any elementwise f in the place of softmax. Differentiable once in query, key and value. Arguments come as
-    torch.nn.attention.varlen's: sequences lie one after the other, and cumulative lengths tell where each begins.
+    The function is differentiable once in query, key and value. The arguments follow torch.nn.attention.varlen: the
+    rows hold one sequence after another, and cumulative lengths hold the first row of each sequence. On the CPU, the
+    call uses torch.get_num_threads() threads.
 
     Args:
-        query: (T_q, H_q, d), or (L_q, H_q, d) with cu_seq_q=None: shared by the whole batch. float32, float64,
-            bfloat16 or float16; the last stride is 1, the others are free, so a view of a fused projection needs no
-            copy. A rank-4 tensor (B, L_q, H_q, d) with cu_seq_q=None has one length for all sequences.
-        key: (T_k, H_k, d), or (L_k, H_k, d) shared, or (B, L_k, H_k, d), with cu_seq_k=None.
-        value: (T_k, H_k, d_v), as key; d_v may differ from d.
-        cu_seq_q: (B + 1), int32 or int64: 0, then the running sum of the query lengths. Lengths of 0 are ordinary;
-            rows before the first number and after the last one belong to no sequence: their output and gradients
+        query: (T_q, H_q, d). With cu_seq_q=None, (L_q, H_q, d) shared by the whole batch, or (B, L_q, H_q, d) with one
+            length for all sequences. float32, float64, bfloat16 or float16. The last stride is 1. The other strides are
+            free, so a view of a fused projection needs no copy.
+        key: (T_k, H_k, d). With cu_seq_k=None, (L_k, H_k, d) shared by the whole batch, or (B, L_k, H_k, d).
+        value: (T_k, H_k, d_v), or a form without cumulative lengths, as for key. d_v may differ from d.
+        cu_seq_q: (B + 1), int32 or int64: 0, then the running sum of the query lengths. A length may be 0. Rows before
+            the first number and after the last number belong to no sequence. The output and the gradients of these rows
             are 0.
-        cu_seq_k: (B + 1), the same of the keys.
-        max_q, max_k: the longest lengths, as torch's function takes them: hints that gdpa does not need.
-        activation: f as a name ("gelu"), an expression in s ("s * sigmoid(1.702 * s)"), both as in docs/functions.md, a
-            Python function of one tensor written with torch operations, or a gdpa.Activation. A Python function is
-            traced once for each function object.
-        params: numbers for named parameters of the activation, {"a": 2.0}.
-        scale: multiplies the scores before f; None is 1 / sqrt(d).
-        out_scale: multiplies the output: a number, "1/len_q", "1/len_k" (0 for a sequence without rows), or a tensor
-            (B,), float32 or float64, one number for each sequence; no gradient flows to it.
-        window_size: (left, right), counted in keys around the diagonal; -1 has no bound. Where L_q and L_k differ, the
-            diagonal ends at the bottom right: query i meets key j where
-            i + L_k - L_q - left <= j <= i + L_k - L_q + right. (-1, 0) is causal. (is_causal of
-            generalized_dot_product_attention counts from the upper left instead.)
-        enable_gqa: H_q may be a multiple of H_k: neighbouring query heads share a key head.
-        accuracy: "fast" or "exact": how closely f follows its definition, see docs/accuracy.md.
-        deterministic: the same bits every time. torch.use_deterministic_algorithms(True) implies it when this function
-            is called, for the gradients too. Every problem has deterministic kernels, so warn_only=True does the same
-            and warns of nothing. The CPU's results are always deterministic, for one number of threads.
+        cu_seq_k: (B + 1), the cumulative lengths of the keys.
+        max_q, max_k: the longest lengths, for compatibility with torch's function. gdpa ignores them.
+        activation: f as a name ("gelu"), an expression in s ("s * sigmoid(1.702 * s)"), a Python function of one tensor
+            that uses torch operations, or a gdpa.Activation. docs/functions.md describes names and expressions. gdpa
+            traces a Python function once for each function object.
+        params: numbers for named parameters of the activation, such as {"a": 2.0}.
+        scale: the factor of the scores before f. None means 1 / sqrt(d).
+        out_scale: the factor of the output: a number, "1/len_q", "1/len_k" (0 for a sequence without rows), or a
+            float32 or float64 tensor (B,) with one number for each sequence. No gradient flows to this tensor.
+        window_size: (left, right), in keys around the diagonal. -1 means no bound. The diagonal ends at the bottom
+            right: query i attends to key j if i + L_k - L_q - left <= j <= i + L_k - L_q + right. (-1, 0) is causal.
+            (is_causal of generalized_dot_product_attention starts the diagonal at the upper left instead.)
+        enable_gqa: allows H_q to be a multiple of H_k. Neighbouring query heads then share a key head.
+        accuracy: "fast" or "exact", the accuracy of f, see docs/accuracy.md.
+        deterministic: requests the same bits every time. torch.use_deterministic_algorithms(True) at the time of the
+            call has the same effect, also on the gradients. Every problem has deterministic kernels, so warn_only=True
+            also selects them, without a warning. Results on the CPU are always deterministic for a fixed number of
+            threads.
 
     Returns:
-        (T_q, H_q, d_v); for a shared query (B * L_q, H_q, d_v), the rows of one sequence after the other. Same dtype.
-        On the CPU as many threads work as torch.get_num_threads() says.
+        (T_q, H_q, d_v), with the dtype of query. For a shared query, (B * L_q, H_q, d_v) with the rows of one sequence
+        after another.
 
     Raises:
-        ValueError: a size, stride, number, name or offset does not fit; the message says what was expected.
-        TypeError: a dtype, a device or the type of an argument does not fit.
-        NotImplementedError: a second derivative was asked for.
+        ValueError: a size, stride, number, name or offset is wrong. The message states the expected value.
+        TypeError: a dtype, a device or the type of an argument is wrong.
+        NotImplementedError: a second derivative is requested.
 
     Example::
 
@@ -116,24 +119,25 @@ def generalized_dot_product_attention(
     accuracy: str = "fast",
     deterministic: bool = False,
 ) -> torch.Tensor:
-    r"""scaled_dot_product_attention with f in the place of softmax: out_scale * f(scale * Q K^T) V.
+    r"""scaled_dot_product_attention with f instead of softmax: out_scale * f(scale * Q K^T) V.
 
     Args:
         query: (..., H_q, L_q, d), or a nested tensor of layout torch.jagged and shape (B, H_q, ragged, d).
-        key: (..., H_k, L_k, d), or nested as query. Leading dimensions broadcast; those that an expand made are
-            not copied.
-        value: (..., H_k, L_k, d_v), or nested as key.
-        is_causal: query i meets key j where j <= i, counted from the upper left also where L_q and L_k differ, as
-            scaled_dot_product_attention does. (window_size counts from the bottom right instead.)
-        window_size: (left, right) as in varlen_attention; not together with is_causal.
+        key: (..., H_k, L_k, d), or a nested tensor like query. Leading dimensions broadcast, and gdpa does not copy
+            expanded dimensions.
+        value: (..., H_k, L_k, d_v), or a nested tensor like key.
+        is_causal: query i attends to key j if j <= i. The diagonal starts at the upper left, as in
+            scaled_dot_product_attention. (With window_size it ends at the bottom right.)
+        window_size: (left, right) as in varlen_attention. It cannot be combined with is_causal.
         activation, params, scale, out_scale, enable_gqa, accuracy, deterministic: as in varlen_attention. B of an
             out_scale tensor is the product of the leading dimensions.
 
     Returns:
-        (..., H_q, L_q, d_v), a transposed view of a contiguous (..., L_q, H_q, d_v); nested for nested input.
+        (..., H_q, L_q, d_v), a transposed view of a contiguous (..., L_q, H_q, d_v) tensor. A nested tensor for nested
+        input.
 
     Raises:
-        ValueError, TypeError, NotImplementedError: as varlen_attention.
+        ValueError, TypeError, NotImplementedError: for the same reasons as varlen_attention.
 
     Example::
 
@@ -189,7 +193,7 @@ def _broadcast(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> t
 
 
 def _with_one_batch(tensor: torch.Tensor, leading: torch.Size) -> torch.Tensor:
-    """(*leading, heads, length, head_dim) with the leading dimensions as one; a view wherever strides can say so."""
+    """Returns (*leading, heads, length, head_dim) with one leading dimension, as a view if the strides allow it."""
     expanded = tensor.expand(*leading, *tensor.shape[-3:])
     return expanded.flatten(0, -4) if leading else expanded.unsqueeze(0)
 
@@ -199,7 +203,7 @@ def _attend_nested(query: Any, key: Any, value: Any, options: tuple[Any, ...]) -
         _check_nested(name, tensor)
     q, k, v = (tensor.values().transpose(0, 1) for tensor in (query, key, value))
     output = _attend(q, k, v, query.offsets(), key.offsets(), *options)
-    # From the parts of the query, so that the result's ragged dimension is the query's and the two can be added.
+    # The result uses the query's ragged dimension, so that the result and the query can be added.
     nested = torch.nested.nested_tensor_from_jagged(
         output, query.offsets(), min_seqlen=query._maybe_min_seqlen, max_seqlen=query._maybe_max_seqlen
     )
@@ -233,7 +237,7 @@ def _two(window_size: tuple[int, int]) -> tuple[int, int]:
 
 
 def _allow_tf32(query: torch.Tensor) -> bool:
-    """What PyTorch's own float32 products on a GPU are allowed."""
+    """Returns whether PyTorch allows tf32 for its float32 products on a GPU."""
     is_asked = isinstance(query, torch.Tensor) and query.is_cuda and query.dtype == torch.float32
     return is_asked and _torch_allows_tf32()
 
@@ -260,7 +264,7 @@ def _attend(
     accuracy: str,
     deterministic: bool,
 ) -> torch.Tensor:
-    """Calls the operator, which checks everything; here stands only what its schema cannot say."""
+    """Calls the operator. The operator checks the arguments, and this function converts arguments to its schema."""
     number, kind, per_batch = 1.0, "number", None
     if isinstance(out_scale, str):
         kind = out_scale

@@ -1,4 +1,4 @@
-"""Compilation of GPU kernels in a thread, and what became of each kernel."""
+"""Compilation of GPU kernels in a thread, and the result for each kernel."""
 
 import atexit
 import threading
@@ -11,32 +11,32 @@ from gdpa._library import compile_kernels
 
 
 class CompiledKernel(NamedTuple):
-    """One GPU kernel that gdpa.warmup() compiled or found."""
+    """A GPU kernel that gdpa.warmup() compiled or found in the cache."""
 
-    name: str  #: kind, types and tile of the kernel
+    name: str  #: the kind, types and tile of the kernel
     architecture: str  #: "sm_90a"
     was_cached: bool
     seconds: float
 
 
 class Progress(NamedTuple):
-    """How far a compilation is."""
+    """The progress of a compilation."""
 
-    done: int  #: kernels that are compiled or found
-    total: int  #: all kernels, as far as they are known
+    done: int  #: the number of kernels that are compiled or found
+    total: int  #: the number of all known kernels
 
 
 class Warmup:
-    """A compilation in a background thread, as gdpa.warmup(..., background=True) returns it.
+    """A compilation in a background thread, the result of gdpa.warmup(..., background=True).
 
-    At the end of the program a compilation that still runs is stopped after the kernels that are in the compiler then.
+    If the program ends during the compilation, the compilation stops after the kernels that are being compiled.
     """
 
     def __init__(
         self, problems: list[tuple[Any, ...]], options: tuple[Any, ...], wanted: list[tuple[bool, ...]] | None = None
     ) -> None:
         self._problems = problems
-        # Which gradients of query, key and value backward is to compute, for each problem; all of them by default.
+        # For each problem, the gradients of query, key and value that backward computes. The default is all gradients.
         self._wanted = wanted if wanted is not None else [(True, True, True)] * len(problems)
         self._options = options
         self._numbers = [no_progress() for _ in problems]
@@ -48,22 +48,22 @@ class Warmup:
 
     @property
     def progress(self) -> Progress:
-        """The numbers of kernels that are done and that there are."""
+        """The number of finished kernels and the number of all kernels."""
         counts = torch.stack(self._numbers)[:, :2].sum(0).tolist() if self._numbers else [0, 0]
         return Progress(*counts)
 
     def done(self) -> bool:
-        """Whether result() returns, or raises, at once."""
+        """Returns whether the compilation has ended, so that result() does not wait."""
         return not self._thread.is_alive()
 
     def result(self, timeout: float | None = None) -> list[CompiledKernel]:
         """Waits for the compilation, and returns the kernels or raises the error of gdpa.warmup.
 
         Args:
-            timeout: seconds to wait at most; None waits until the end.
+            timeout: the longest wait in seconds. None waits until the end.
 
         Raises:
-            TimeoutError: the compilation is not done after that time. It goes on.
+            TimeoutError: the compilation has not ended after this time. It continues.
         """
         self._thread.join(timeout)
         if not self.done():
@@ -93,7 +93,7 @@ class Warmup:
 _running: set[Warmup] = set()
 
 
-# The interpreter must not end while a thread is in the compiler: its libraries are unloaded then.
+# The interpreter must not end while a thread runs the compiler, because the interpreter unloads its libraries.
 @atexit.register
 def _stop_all() -> None:
     for warmup in list(_running):
@@ -101,8 +101,8 @@ def _stop_all() -> None:
 
 
 def no_progress() -> torch.Tensor:
-    """What the operator writes and reads: kernels that are done, kernels in all, and whether to stop."""
-    return torch.zeros(3, dtype=torch.int64, device="cpu")  # whatever torch's default device is
+    """Returns new counters for the operator: finished kernels, all kernels, and a flag that stops the compilation."""
+    return torch.zeros(3, dtype=torch.int64, device="cpu")  # independent of torch's default device
 
 
 def compiled(
@@ -110,7 +110,7 @@ def compiled(
 ) -> list[CompiledKernel]:
     """Compiles the kernels of one call of gdpa::forward, and counts them in `progress`.
 
-    `wanted` says which of the gradients of query, key and value backward is to compute.
+    `wanted` selects the gradients of query, key and value that backward computes.
     """
     try:
         with torch.no_grad():

@@ -1,19 +1,19 @@
-"""From the operators' errors to Python's: the one place that knows how a kind of gdpa::Error travels."""
+"""Converts the errors of the operators to Python exceptions. Only this module parses the kind of a gdpa::Error."""
 
 import re
 
-# torch/operators.cpp puts the kind in front of the message, because the stable ABI carries text alone.
+# torch/operators.cpp writes the kind before the message, because the stable ABI passes only text.
 _MARKED = re.compile(r"\[(ValueError|TypeError)\] (.*)", re.DOTALL)
 _KINDS: dict[str, type[Exception]] = {"ValueError": ValueError, "TypeError": TypeError}
 
-# What torch says of an argument that does not fit the operator's schema.
+# torch's message for an argument that does not match the schema of the operator.
 _WRONG_TYPE = re.compile(
     r"Expected a value of type '([^']+)' for argument '([^']+)' but instead found type '([^']+)'", re.DOTALL
 )
 
 
 def translated(error: RuntimeError) -> Exception:
-    """The exception to raise for one that an operator raised: the same words, of the right type."""
+    """Returns the exception to raise instead of an operator's exception, with the same message and the right type."""
     message = str(error)
     if marked := _MARKED.search(message):
         return _KINDS[marked[1]](marked[2])

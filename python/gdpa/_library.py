@@ -1,4 +1,4 @@
-"""Loads the operators; their schemas and checks are in C++, torch/operators.cpp."""
+"""Loads the operators. torch/operators.cpp defines their schemas and checks in C++."""
 
 from importlib import metadata
 from pathlib import Path
@@ -7,7 +7,7 @@ import torch
 
 import gdpa
 
-# More than one folder where the package is installed for editing: sources in one, built files in the other.
+# An editable installation has two folders, one with sources and one with built files.
 _package_folders: list[str] = list(gdpa.__path__)
 
 
@@ -25,7 +25,7 @@ def _load() -> None:
 
 
 def version() -> str:
-    """The version of the installed package."""
+    """Returns the version of the installed package."""
     return metadata.version("gdpa")
 
 

@@ -1,7 +1,7 @@
-"""From a Python function written with torch operations to an expression of docs/functions.md.
+"""Converts a Python function with torch operations to an expression of docs/functions.md.
 
-The function is called once with a Score in the place of a tensor. A Score answers to operators, tensor methods and
-torch functions by writing down what was asked; it has no value, so nothing can depend on one.
+The function is called once with a Score instead of a tensor. A Score records operators, tensor methods and torch
+functions as text. It has no value, so the function cannot depend on a value.
 """
 
 import inspect
@@ -13,17 +13,17 @@ from typing import Any
 
 import torch
 
-_longest = 64 * 1024  # characters, as src/activation/parser.cpp
+_longest = 64 * 1024  # the limit in characters, as in src/activation/parser.cpp
 
 _Traced = dict[frozenset[str], str]
 _cache: "weakref.WeakKeyDictionary[Callable[..., Any], _Traced]" = weakref.WeakKeyDictionary()
 
 
 def expression_of(function: Callable[..., Any], names: frozenset[str]) -> str:
-    """The expression that the function computes; traced once for each function object and set of parameter names."""
+    """Returns the expression of the function. Traces once for each function object and set of parameter names."""
     try:
         traced = _cache.setdefault(function, {})
-    except TypeError:  # no weak reference, no hash: traced each time
+    except TypeError:  # without a weak reference or a hash, the function is traced each time
         traced = {}
     if names not in traced:
         traced[names] = _trace(function, names)
@@ -44,7 +44,7 @@ def _trace(function: Callable[..., Any], names: frozenset[str]) -> str:
 
 
 def _parameters(function: Callable[..., Any], names: frozenset[str]) -> list[str]:
-    """Arguments after the score: those without a default, and those that params names."""
+    """Returns the arguments after the score that have no default or that params names."""
     try:
         arguments = list(inspect.signature(function).parameters.values())[1:]
     except ValueError:  # torch's builtin functions have no signature
@@ -74,13 +74,13 @@ def _control_flow() -> ValueError:
     )
 
 
-# How tightly an expression holds together: what is looser than its place takes parentheses.
+# Precedence levels. An expression with a lower level than its place needs parentheses.
 _SUM, _PRODUCT, _POWER, _ATOM = 1, 2, 3, 4
 _level = {"+": _SUM, "-": _SUM, "*": _PRODUCT, "/": _PRODUCT, "^": _POWER}
 
 
 def _text(value: Any, place: int = _SUM) -> str:
-    """A number or a Score as an operand of an operation of level `place`, or above."""
+    """Returns the text of a number or a Score as an operand in a place of precedence level `place`."""
     value = _score(value)
     return f"({value.text})" if value.level < place else value.text
 
@@ -124,9 +124,9 @@ def _refuse_value(self: "Score", *arguments: Any) -> Any:
 
 
 class Score:
-    """A value computed from the score: its expression."""
+    """A value that is computed from the score, with its expression."""
 
-    __array_ufunc__ = None  # numpy's numbers then leave operators to Score
+    __array_ufunc__ = None  # numpy's numbers then use the operators of Score
 
     def __init__(self, text: str, level: int = _ATOM) -> None:
         if len(text) > _longest:
@@ -180,7 +180,7 @@ class Score:
 
 
 class Condition(Score):
-    """A comparison: the first argument of torch.where, or 1 and 0 in arithmetic."""
+    """A comparison, for the first argument of torch.where. In arithmetic it is 1 or 0."""
 
     def __and__(self, other: Any) -> "Condition":
         return Condition(f"{_text(self, _PRODUCT)} * {_text(other, _PRODUCT)} == 1")
@@ -209,7 +209,7 @@ def _apply(name: str, shown: str, *arguments: Any, **keywords: Any) -> Score:
     return operation(*arguments, **keywords)
 
 
-# The operations, by the name that torch, torch.nn.functional and Tensor give them; arguments are named as torch's -----
+# The operations, with the names and argument names of torch, torch.nn.functional and Tensor. --------------------------
 
 
 def _where(condition: Any, input: Any, other: Any) -> Score:
@@ -283,7 +283,7 @@ def _selu(input: Any, inplace: bool = False) -> Score:
 
 
 def _softplus(input: Any, beta: Any = 1, threshold: Any = 20) -> Score:
-    # Above its default threshold PyTorch's softplus(s) is s, which differs from log(1 + exp(s)) by less than 3e-9.
+    # Above its default threshold, PyTorch's softplus(s) is s. The difference from log(1 + exp(s)) is below 3e-9.
     smooth = _call("softplus", input) if beta == 1 else _call("softplus", beta * input) / beta
     return smooth if threshold == 20 else _where(beta * input > threshold, input, smooth)
 
@@ -310,7 +310,7 @@ def _constant(value: float) -> Callable[..., Score]:
     return lambda input: _score(value)
 
 
-# Functions of one argument that the expression language names as torch does.
+# Functions of one argument with the same name in the expression language and in torch.
 _same_name = (
     *("abs", "sign", "sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log1p"),
     *("tanh", "sigmoid", "erf", "sin", "cos"),

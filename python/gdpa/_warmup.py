@@ -1,4 +1,4 @@
-"""Compilation ahead of the first call: the GPU kernels of a call are compiled and loaded, and nothing is computed."""
+"""Compilation ahead of the first call. It compiles and loads the GPU kernels of a call without computing anything."""
 
 from collections.abc import Callable
 from typing import Any, Literal, overload
@@ -11,7 +11,7 @@ from gdpa._operators import empty_output
 
 
 class _Record(TorchDispatchMode):
-    """Notes what gdpa is asked to compute, and answers with zeros."""
+    """Records the calls of gdpa and returns zeros."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,36 +50,36 @@ def warmup(
     background: bool = False,
     **keywords: Any,
 ) -> list[CompiledKernel] | Warmup:
-    """Compiles the GPU kernels of a call, keeps them in the kernel cache and loads them. Computes nothing.
+    """Compiles the GPU kernels of a call, stores them in the kernel cache and loads them. Computes nothing.
 
-    The first call of a new function waits a second or two for its kernels to be compiled. Which kernels a call needs
-    depends on the lengths of its sequences, so a later call with other lengths may wait again, or fail while a CUDA
-    graph is captured. warmup() compiles all kernels that calls of this kind can need: at the start of a program, before
-    a CUDA graph is captured, or once for all processes of a job.
+    The first call of a new function waits one or two seconds for the compilation of its kernels. The kernels of a call
+    depend on the lengths of its sequences, so a later call with other lengths may wait again, or fail during the
+    capture of a CUDA graph. warmup() compiles all kernels that calls of this kind can need. Call it at the start of a
+    program, before the capture of a CUDA graph, or once for all processes of a job.
 
     Args:
         function: gdpa.varlen_attention or gdpa.generalized_dot_product_attention, or a function or module that calls
-            them. The other operations of such a function run; gdpa's results are zeros.
-        arguments, keywords: as for the call. The kernels fit later calls with any lengths, number of sequences and
-            number of heads. Everything else must be the same: dtype, head_dim, the ratio of query heads to key heads,
-            the layout (packed, padded or shared operands), activation and params, scale, window_size or mask, the kind
-            of out_scale, accuracy, deterministic, and whether rows begin at multiples of 16 bytes.
-        backward: compile the kernels of the gradients too: of those of query, key and value that require a gradient, or
-            of all three where none does.
-        architecture: "sm_90a", "sm_80": fill the cache for a GPU that is not in this machine. The tensors may then be
-            on the CPU. Without an architecture there is nothing to compile for tensors on the CPU.
-        lengths: "any" compiles the kernels for all lengths. "these" compiles only those that the call itself needs,
-            which takes less time where all calls have the same shapes.
-        background: compile in a thread, and return a Warmup at once. `function` itself runs before warmup() returns. A
-            call that needs a kernel before the thread has it waits for that kernel, as it would without warmup().
+            them. The other operations of such a function run, and the results of gdpa are zeros.
+        arguments, keywords: the arguments of the call. The kernels fit later calls with any lengths, number of
+            sequences and number of heads. These properties must be equal: dtype, head_dim, the ratio of query heads to
+            key heads, the layout (packed, padded or shared operands), activation and params, scale, window_size or
+            mask, the kind of out_scale, accuracy, deterministic, and whether rows begin at multiples of 16 bytes.
+        backward: also compile the kernels of the gradients of query, key and value. If some of them require a gradient,
+            compile only the kernels of these gradients.
+        architecture: fill the cache for this architecture, such as "sm_90a" or "sm_80". No GPU is needed, and the
+            tensors may be on the CPU. Without an architecture, CPU tensors need no compilation.
+        lengths: "any" compiles the kernels for all lengths. "these" compiles only the kernels of the call itself. This
+            takes less time, and is sufficient if all calls have the same shapes.
+        background: compile in a thread, and return a Warmup immediately. `function` itself runs before warmup()
+            returns. A call that needs a kernel before its compilation has ended waits for the kernel.
 
     Returns:
-        The kernels, each once per direction: those of the call itself first, in the order in which they run. With
-        ``background=True`` a :class:`Warmup`, whose result() returns them.
+        The kernels, each once for each direction. The kernels of the call itself come first, in launch order. With
+        ``background=True``, a :class:`Warmup`. Its result() returns the kernels.
 
     Raises:
-        ValueError, TypeError: as the call, or for an unknown architecture. With ``background=True`` some are raised by
-            result().
+        ValueError, TypeError: for the same reasons as the call, or for an unknown architecture. With
+            ``background=True``, result() raises some of these errors.
         RuntimeError: NVRTC is missing, or a CUDA graph is being captured.
 
     Example::

@@ -1,4 +1,5 @@
-"""The demonstration: gdpa on the user histories of MovieLens 100K, checked against fp64 and timed against PyTorch.
+"""The demonstration runs gdpa on the user histories of MovieLens 100K.
 
-Run it with ``python -m gdpa.demo``; ``--help`` lists its options.
+It checks the results against fp64 and compares times with PyTorch. Run it with ``python -m gdpa.demo``. ``--help``
+lists its options.
 """

@@ -1,4 +1,4 @@
-"""The command ``python -m gdpa.demo``: its options, its progress, and the order of what it does."""
+"""The command ``python -m gdpa.demo``: its options, its progress, and its steps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import os
 import sys
 from pathlib import Path
 
-# Some virtual machines list AMX without allowing it, and PyTorch's bf16 products die there. Read when torch is loaded.
+# On some virtual machines the processor lists AMX but the system does not allow it, and PyTorch's bf16 products crash.
+# PyTorch reads this variable when it is loaded.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
@@ -18,28 +19,34 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m gdpa.demo",
         description="Generalized Dot-Product Attention over the user histories of MovieLens 100K: causal "
-        "self-attention, PFFN and PMA, forward and backward, with gelu, silu and a function of yours; checked against "
+        "self-attention, PFFN and PMA, forward and backward, with gelu, silu and a custom function; checked against "
         "fp64 and timed against padded PyTorch.",
     )
     parser.add_argument(
-        "--activation", default=OWN_FUNCTION, metavar="TEXT", help=f'your function of s ("{OWN_FUNCTION}")'
+        "--activation", default=OWN_FUNCTION, metavar="TEXT", help=f'the custom function of s ("{OWN_FUNCTION}")'
     )
-    parser.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:N (the GPU where PyTorch sees one)")
+    parser.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:N (default: the GPU, if PyTorch has one)")
     parser.add_argument("--dtype", choices=DTYPES, help="type of query, key and value (float32; bfloat16 on a GPU)")
     parser.add_argument("--batch", type=int, metavar="N", help="users in a batch (64; 256 on a GPU)")
-    parser.add_argument("--users", type=int, metavar="N", help="the first N users only (all 943)")
+    parser.add_argument("--users", type=int, metavar="N", help="use only the first N users (all 943)")
     parser.add_argument("--heads", default=4, type=int, metavar="N", help="attention heads (4)")
-    parser.add_argument("--head-dim", default=128, type=int, metavar="N", help="numbers in a head (128)")
+    parser.add_argument("--head-dim", default=128, type=int, metavar="N", help="elements in a head (128)")
     parser.add_argument(
-        "--threads", type=int, metavar="N", help="CPU threads, for gdpa and PyTorch alike (PyTorch's default)"
+        "--threads", type=int, metavar="N", help="CPU threads of gdpa and of PyTorch (PyTorch's default)"
     )
     parser.add_argument(
-        "--samples", default=2, type=int, metavar="N", help="batches compared with fp64 and PyTorch (2)"
+        "--samples",
+        default=2,
+        type=int,
+        metavar="N",
+        help="number of batches that are compared with fp64 and PyTorch (2)",
     )
     parser.add_argument(
-        "--output", default=Path("results"), type=Path, metavar="FOLDER", help="for demo.png and demo.json"
+        "--output", default=Path("results"), type=Path, metavar="FOLDER", help="folder of demo.png and demo.json"
     )
-    parser.add_argument("--quick", action="store_true", help="32 users in batches of 16, head_dim 32: seconds")
+    parser.add_argument(
+        "--quick", action="store_true", help="use 32 users in batches of 16 with head_dim 32; takes seconds"
+    )
     options = parser.parse_args(arguments)
     if options.quick:
         options.users, options.batch, options.head_dim = 32, 16, 32
@@ -70,7 +77,7 @@ def run(options: argparse.Namespace) -> None:
     dtype = options.dtype or ("bfloat16" if is_gpu else "float32")
     users_in_a_batch = options.batch or (256 if is_gpu else 64)
     functions = {text: in_pytorch(text) for text in ("gelu", "silu", options.activation)}
-    gdpa.Activation(options.activation)  # refuses what gdpa cannot read before any work is done
+    gdpa.Activation(options.activation)  # raises an error for a text that gdpa cannot parse, before any work
 
     histories = data.load(options.users)
     batches = list(histories.batches(users_in_a_batch))

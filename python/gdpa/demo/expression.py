@@ -1,6 +1,7 @@
-"""An expression in s as PyTorch computes it: the demonstration's own reading of the text that gdpa gets.
+"""Evaluates an expression in s with PyTorch, as a reference for gdpa's evaluation of the same text.
 
-Independent of gdpa's parser on purpose, and smaller: arithmetic and the functions that PyTorch has under the same name.
+This parser is independent of gdpa's parser, so that it can reveal errors. It supports only arithmetic and functions
+that have the same name in PyTorch.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ ALLOWED = (
 
 
 def in_pytorch(text: str) -> Elementwise:
-    """The function that a name or an expression stands for, on tensors, differentiable."""
+    """Returns the differentiable function on tensors for a name or an expression."""
     if text in NAMED:
         return NAMED[text]
     names = {name: getattr(torch, name) for name in FUNCTIONS}

@@ -1,4 +1,4 @@
-"""The real data: what every user of MovieLens 100K rated, in the order of time, and the embeddings made of it."""
+"""The data: the ratings of every user of MovieLens 100K in chronological order, and their embeddings."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ RATINGS = 5
 
 
 class DemoError(ValueError):
-    """Something that the user can mend, said in one sentence."""
+    """An error that the user can correct, described in one sentence."""
 
 
 @dataclass(frozen=True)
 class Histories:
-    """The histories of all users, one after the other."""
+    """The packed histories of all users."""
 
     items: Tensor  # (events,) int64, from 0
     ratings: Tensor  # (events,) int64, 0 for one star
@@ -35,7 +35,7 @@ class Histories:
         return self.offsets.diff()
 
     def batches(self, size: int) -> Iterator[Histories]:
-        """The same histories, `size` users at a time; the last batch may be smaller."""
+        """Returns the histories in batches of `size` users. The last batch may be smaller."""
         for first in range(0, self.users, size):
             offsets = self.offsets[first : first + size + 1]
             events = slice(int(offsets[0]), int(offsets[-1]))
@@ -43,20 +43,20 @@ class Histories:
 
 
 def data_file() -> Path:
-    """The table of ratings inside the installed package recbole, whose code stays asleep with its many dependencies."""
+    """Returns the path of the ratings in the installed package recbole, without importing the package."""
     package = find_spec("recbole")
     for folder in package.submodule_search_locations or [] if package else []:
         file = Path(folder) / "dataset_example" / "ml-100k" / "ml-100k.inter"
         if file.is_file():
             return file
     raise DemoError(
-        "MovieLens 100K comes with the package recbole, which is not installed here: "
+        "MovieLens 100K is a part of the package recbole, which is not installed: "
         "run `make demo` in a checkout of gdpa, or `pip install --no-deps recbole==1.2.1`."
     )
 
 
 def load(users: int | None = None) -> Histories:
-    """The histories of the first `users` users, or of all."""
+    """Returns the histories of the first `users` users, or of all users."""
     user, item, rating, time = np.loadtxt(data_file(), skiprows=1, dtype=np.int64, unpack=True)
     order = np.lexsort((time, user))
     _, lengths = np.unique(user, return_counts=True)
@@ -69,9 +69,9 @@ def load(users: int | None = None) -> Histories:
 
 
 class Embedding:
-    """Embeddings of items and ratings and the projections to query, key and value, all from one seed.
+    """Random embeddings of items and ratings, and random projections to query, key and value, from one seed.
 
-    Untrained, but of the size and the spread that layer-normalised activations have: scores are about N(0, 1).
+    The embeddings are untrained, but they have the scale of layer-normalised activations. Scores are about N(0, 1).
     """
 
     def __init__(
@@ -93,15 +93,15 @@ class Embedding:
         self.projections = self.normal(3, width, width) / width**0.5
 
     def normal(self, *shape: int) -> Tensor:
-        """Drawn on the CPU, so that every device gets the same numbers."""
+        """Draws on the CPU, so that every device gets the same numbers."""
         return torch.randn(*shape, generator=self.generator).to(self.device)
 
     def rows(self, count: int) -> Tensor:
-        """(count, heads, head_dim) numbers from N(0, 1): learned rows before any learning."""
+        """Returns N(0, 1) numbers (count, heads, head_dim), in place of learned rows."""
         return self.normal(count, *self.shape).to(self.dtype)
 
     def query_key_value(self, batch: Histories) -> tuple[Tensor, ...]:
-        """Three tensors (events, heads, head_dim)."""
+        """Returns query, key and value, each (events, heads, head_dim)."""
         events = self.items[batch.items.to(self.device)] + self.ratings[batch.ratings.to(self.device)]
         events = torch.nn.functional.layer_norm(events, events.shape[-1:])
         return tuple((events @ matrix).view(-1, *self.shape).to(self.dtype) for matrix in self.projections)

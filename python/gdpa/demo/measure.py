@@ -1,4 +1,4 @@
-"""What the demonstration measures: errors against fp64 beside PyTorch's, and times against the padded computation."""
+"""The measurements of the demonstration: errors of gdpa and PyTorch against fp64, and times of both."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gdpa.demo.histories import Embedding, Histories
 from gdpa.demo.uses import Case, Forward, Padded, Use, packed, reference, with_gdpa
 
 RESULTS = ("O", "dQ", "dK", "dV")
-BACKWARD_FLOPS = 2.5  # five products to the forward pass's two
+BACKWARD_FLOPS = 2.5  # backward has five products, forward has two
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Times:
 
 @dataclass
 class Squares:
-    """Squared 2-norms, added up over batches: of the reference, and of what differs from it."""
+    """Sums of squared 2-norms over batches, of the reference and of the difference from it."""
 
     reference: float = 0.0
     gdpa: float = 0.0
@@ -45,52 +45,52 @@ class Squares:
 
 @dataclass
 class Measurement:
-    """One use with one function: all batches through gdpa, the sampled ones through PyTorch as well."""
+    """The results of one use with one function. gdpa computes all batches, and PyTorch computes the samples."""
 
     use: Use
     activation: str
-    flops: float = 0.0  # of all batches, forward
+    flops: float = 0.0  # all batches, forward
     times: Times = field(default_factory=Times)  # of all batches
-    sampled_times: Times = field(default_factory=Times)  # of the sampled batches, as the two below
+    sampled_times: Times = field(default_factory=Times)  # the sampled batches, also for the next two fields
     padded_times: Times = field(default_factory=Times)
-    packed_times: Times = field(default_factory=Times)  # zeros where PyTorch needs padding
+    packed_times: Times = field(default_factory=Times)  # zeros if PyTorch needs padding
     squares: dict[str, Squares] = field(default_factory=lambda: {name: Squares() for name in RESULTS})
 
     @property
     def label(self) -> str:
-        """The function in the few letters of a table: its name, or "own" for an expression."""
+        """The short name of the function in a table: its name, or "own" for an expression."""
         return self.activation if self.activation.isidentifier() else "own"
 
     def rates(self) -> tuple[float, float]:
-        """GFLOP/s of gdpa, forward and backward, over the scores that count."""
+        """The GFLOP/s of gdpa, forward and backward, over the scores that the mask keeps."""
         return (
             self.flops / self.times.forward / 1e9,
             self.flops * BACKWARD_FLOPS / self.times.backward / 1e9,
         )
 
     def speed_up(self) -> float:
-        """Forward and backward together, over the padded computation of the same batches."""
+        """The speed-up of forward and backward together over the padded computation of the same batches."""
         return self.padded_times.both / self.sampled_times.both
 
     def speed_up_over_packed(self) -> float | None:
-        """The same over PyTorch without padding, for the use that PyTorch can say so."""
+        """The speed-up over PyTorch without padding, for the use that PyTorch can compute in this way."""
         return self.packed_times.both / self.sampled_times.both if self.packed_times.both else None
 
     def errors(self, name: str) -> tuple[float, float]:
-        """Relative 2-norms of the error of gdpa and of PyTorch, in O, dQ, dK or dV."""
+        """Returns the relative 2-norms of the errors of gdpa and of PyTorch, in O, dQ, dK or dV."""
         sums = self.squares[name]
         return (sums.gdpa / sums.reference) ** 0.5, (sums.pytorch / sums.reference) ** 0.5
 
 
 def now(device: torch.device) -> float:
-    """Seconds of the clock, when the device has done all that it was given."""
+    """Waits for the device and returns the wall-clock time in seconds."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
 
 
 def run(forward: Forward, inputs: tuple[Tensor, ...], grad_output: Tensor) -> tuple[Times, tuple[Tensor, ...]]:
-    """One training step's share of the attention: its times, and O, dQ, dK, dV."""
+    """The attention part of a training step: its times, and O, dQ, dK, dV."""
     query, key, value = (tensor.detach().requires_grad_() for tensor in inputs)
     begin = now(query.device)
     output = forward(query, key, value)
@@ -101,13 +101,13 @@ def run(forward: Forward, inputs: tuple[Tensor, ...], grad_output: Tensor) -> tu
 
 
 def sampled(batches: int, wanted: int) -> set[int]:
-    """`wanted` batches, spread evenly."""
+    """Returns the indices of `wanted` batches, spread evenly."""
     wanted = min(wanted, batches)
     return {(2 * i + 1) * batches // (2 * wanted) for i in range(wanted)}
 
 
 def compare(case: Case, activation: str, function: Elementwise, rounds: int, into: Measurement) -> None:
-    """Adds one batch's times and errors, gdpa's and PyTorch's, to the measurement."""
+    """Adds the times and errors of gdpa and PyTorch for one batch to the measurement."""
     forward = with_gdpa(case, activation)
     padded = Padded(case, function)
     without_padding = packed(case, function)
@@ -117,7 +117,7 @@ def compare(case: Case, activation: str, function: Elementwise, rounds: int, int
     ]
     if without_padding:
         steps.append((into.packed_times, without_padding, case.inputs, case.grad_output))
-    # In turn, so that a busy moment of the machine meets all of them.
+    # The systems alternate, so that a temporary load of the machine affects all of them.
     taken = []
     for _ in range(rounds):
         latest = [run(compute, inputs, gradient) for _, compute, inputs, gradient in steps]
@@ -142,7 +142,7 @@ def measure(
     samples: int,
     rounds: int,
 ) -> Iterator[None]:
-    """Runs every batch, adds it to the measurement, and yields after each one, for the progress to show."""
+    """Runs every batch and adds it to the measurement. Yields after each batch, for the progress display."""
     use, activation = into.use, into.activation
     chosen = sampled(len(batches), samples)
     for index, batch in enumerate(batches):

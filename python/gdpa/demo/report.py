@@ -1,4 +1,4 @@
-"""What the demonstration leaves behind: tables on the terminal, a picture, and a JSON file with the same numbers."""
+"""The results of the demonstration: tables on the terminal, a picture, and a JSON file with the same numbers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def print_errors(console: Console, measurements: Sequence[Measurement]) -> None:
 
 def print_times(console: Console, measurements: Sequence[Measurement]) -> None:
     rows = table(
-        "All histories once; speed-up, forward and backward, over PyTorch padded (packed)",
+        "All histories once; speed-up of forward and backward over padded (packed) PyTorch",
         *("fwd ms", "bwd ms", "fwd GFLOP/s", "bwd GFLOP/s", "speed-up"),
     )
     for m in measurements:
@@ -117,7 +117,7 @@ def draw(file: Path, title: str, histories: Histories, measurements: Sequence[Me
     rates.margins(x=0.35)
     rates.set(
         title="Rate; speed-up over padded (packed) PyTorch",
-        xlabel="GFLOP/s over the scores that count",
+        xlabel="GFLOP/s over the scores that the mask keeps",
         yticks=list(places),
         yticklabels=labels,
     )

@@ -1,7 +1,7 @@
-"""The three uses of the demonstration, each said once: what gdpa is called with, and what the same is in PyTorch.
+"""The three uses of the demonstration, each with its call of gdpa and its computation in PyTorch.
 
-PyTorch computes on padded batches, the usual way, with plain products and the function between them. The reference is
-one product a sequence in fp64, which knows neither padding nor masks of it.
+PyTorch computes product, function, product on padded batches, which is the usual method. The reference computes each
+sequence separately in fp64, without padding and without padding masks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gdpa.demo.histories import Embedding, Histories
 
 @dataclass(frozen=True)
 class Use:
-    """Which side of the attention is the history, and which a few rows that the whole batch shares (0: none)."""
+    """A use: the sides of the attention with histories, and the sides with a few shared rows (0: none)."""
 
     name: str
     description: str
@@ -38,13 +38,13 @@ USES = (
 
 @dataclass(frozen=True)
 class Case:
-    """One use on one batch: its tensors, and the gradient that comes back to its output."""
+    """One use on one batch: its tensors, and the gradient of its output."""
 
     use: Use
-    query: Tensor  # (rows, heads, head_dim); so are key and value
+    query: Tensor  # (rows, heads, head_dim), like key and value
     key: Tensor
     value: Tensor
-    offsets: Tensor  # of the history
+    offsets: Tensor  # offsets of the history
     grad_output: Tensor
 
     @staticmethod
@@ -66,7 +66,7 @@ class Case:
         return self.offsets.diff().tolist()
 
     def flops(self) -> float:
-        """Of the forward pass: two products over the scores that count; the backward pass has five."""
+        """The FLOP of forward: two products over the scores that the mask keeps. Backward has five products."""
         heads, head_dim = self.query.shape[1:]
         if self.use.causal:
             scores = sum(n * (n + 1) // 2 for n in self.lengths)
@@ -79,7 +79,7 @@ Forward = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def with_gdpa(case: Case, activation: str) -> Forward:
-    """gdpa's forward for this case, as a function of query, key and value."""
+    """Returns gdpa's forward for this case, as a function of query, key and value."""
     use, offsets = case.use, case.offsets
 
     def forward(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ def with_gdpa(case: Case, activation: str) -> Forward:
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, function: Elementwise, keep: Tensor | None) -> Tensor:
-    """f(Q K^T / sqrt(d)) V in plain PyTorch, on (..., rows, head_dim); `keep` says which scores count."""
+    """Computes f(Q K^T / sqrt(d)) V in PyTorch on (..., rows, head_dim). `keep` selects the scores."""
     weights = function(query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5)
     if keep is not None:
         weights = weights.masked_fill(~keep, 0.0)
@@ -106,7 +106,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor, function: Elementwise, 
 
 
 def packed(case: Case, function: Elementwise) -> Forward | None:
-    """PyTorch without padding, where one product over all rows says the same: only keys that the whole batch shares."""
+    """PyTorch without padding. One product over all rows is sufficient only if the batch shares the keys."""
     if not case.use.shared_keys:
         return None
 
@@ -122,7 +122,7 @@ def causal(rows: int, device: torch.device) -> Tensor:
 
 
 class Padded:
-    """A case as PyTorch has it without gdpa: every history as long as the longest of its batch, and masks."""
+    """A case in PyTorch without gdpa: every history is padded to the longest of its batch, and masked."""
 
     def __init__(self, case: Case, function: Elementwise) -> None:
         self.case, self.function = case, function
@@ -132,7 +132,7 @@ class Padded:
         if case.use.causal:
             self.keep: Tensor | None = causal(longest, lengths.device)
         else:
-            # Rows of padded queries are dropped with their outputs; only padded keys need a mask.
+            # The outputs of padded queries are dropped, so only padded keys need a mask.
             self.keep = None if case.use.shared_keys else self.exists[:, None, None, :]
         key_lengths = lengths.new_tensor([case.use.shared_keys]) if case.use.shared_keys else lengths
         self.out_scale = (1.0 / key_lengths).to(case.query.dtype)[:, None, None, None]
@@ -145,7 +145,7 @@ class Padded:
         self.grad_output = self.pad_output(case.grad_output)
 
     def pad(self, rows: Tensor, shared: int) -> Tensor:
-        """(batch, heads, longest, head_dim), or (1, heads, shared, head_dim)."""
+        """Returns (batch, heads, longest, head_dim), or (1, heads, shared, head_dim)."""
         if shared:
             return rows.transpose(0, 1).unsqueeze(0).contiguous()
         return pad_sequence(list(rows.split(self.case.lengths)), batch_first=True).transpose(1, 2).contiguous()
@@ -159,13 +159,13 @@ class Padded:
         return attention(query, key, value, self.function, self.keep) * self.out_scale
 
     def packed(self, padded: Tensor) -> Tensor:
-        """Back to gdpa's layout: (rows, heads, head_dim) without the padding."""
+        """Converts to gdpa's layout, (rows, heads, head_dim) without padding."""
         rows = padded.transpose(1, 2)
         return rows[self.exists] if rows.shape[:2] == self.exists.shape else rows.flatten(0, 1)
 
 
 def reference(case: Case, function: Elementwise) -> Forward:
-    """The same in plain PyTorch, one sequence at a time; in fp64 for fp64 input."""
+    """Computes the use in PyTorch, one sequence at a time, in fp64 for fp64 input."""
 
     def forward(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         use, count = case.use, len(case.lengths)
