@@ -175,7 +175,8 @@ def attend(*problem: Any) -> torch.Tensor:
     if torch.compiler.is_compiling() or is_transformed:
         return forward(*problem)
     if not _require_gradient(*problem[:3]):
-        return _below_autograd(forward, None, problem)
+        with torch._C._AutoDispatchBelowAutograd():
+            return forward(*problem)
     # The dispatcher casts the operands before the call is recorded.
     if torch._C._is_any_autocast_enabled():
         return forward(*problem)
