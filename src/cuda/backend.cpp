@@ -14,6 +14,8 @@
 #include "cuda/source.h"
 #include "cuda/target.h"
 #include "cuda/tensor_maps.h"
+#include "families/family.h"
+#include "families/planning.h"
 #include "gdpa/error.h"
 #include "plan/gpu_plan.h"
 #include "plan/representatives.h"
@@ -56,16 +58,16 @@ plan::GpuPlan plan_of(const Problem& problem, const Operands& operands, const ac
                       const plan::Gpu& gpu) {
   const Accuracy accuracy = plan::accuracy_of(problem);
   plan::GpuPlan plan =
-      plan::gpu_plan(problem, gpu, plan::registers_of(function.value_and_derivative(), accuracy), operands.aligned,
-                     problem.allow_tf32 ? plan::Float32Products::one : plan::Float32Products::three, operands.maps);
+      families::gpu_plan({problem, gpu, plan::registers_of(function.value_and_derivative(), accuracy), operands.aligned,
+                          problem.allow_tf32 ? plan::Float32Products::one : plan::Float32Products::three, operands.maps,
+                          function.has_guards()});
   for (plan::GpuStep& step : plan.steps) {
-    if (has_function(step.kernel.kind)) step.kernel.accuracy = accuracy;
+    if (plan::has_function(step.kernel.kind)) step.kernel.accuracy = accuracy;
   }
   if (problem.dtype != DType::float32 && accuracy != problem.accuracy) {
     plan.reason += fmt::format("; f is exact: the call has at most {} scores", plan::thresholds::scores_of_exact_calls);
   }
   plan::take_scale_out(plan, function.value(), operands.scale);
-  if (problem.direction == Direction::backward && function.has_guards()) plan::leave_guards_out(plan);
   return plan;
 }
 
@@ -151,9 +153,9 @@ struct Sequence {
     const auto reduce = [&](const Reduction& reduction) {
       reductions.push_back(reduction);
       steps.push_back(
-          plan::reduction(problem, gpu, operands.aligned, reduction.columns, reduction.rows * reduction.heads));
+          families::reduction(problem, gpu, operands.aligned, reduction.columns, reduction.rows * reduction.heads));
     };
-    if (workspace.grad_query >= 0 && plan.steps.front().kernel.family == plan::KernelFamily::portable) {
+    if (plan.reduces_grad_query) {
       reduce({&CommonArguments::grad_query_sum, problem.query_form, problem.rows_q, params.queries.length,
               problem.heads_q, problem.head_dim, workspace.grad_query, params.grad_query});
     }
@@ -174,7 +176,7 @@ struct Sequence {
 };
 
 /// One call on its way to the device.
-class Call {
+class Call final : public families::StepLauncher {
  public:
   Call(const Problem& problem, const Params& params, Stream stream, const Sequence& sequence)
       : problem_(problem), params_(params), stream_(stream), sequence_(sequence) {}
@@ -187,30 +189,25 @@ class Call {
       check(Driver::get().fill_async(memory.address(), 0, static_cast<std::size_t>(needed.zeroed_bytes), stream_),
             "clearing the workspace");
     }
-    std::size_t next = 0;
-    const auto launch = [&](void* arguments) {
-      launch_one(*kernels[next], sequence_.steps[next].work, arguments);
-      ++next;
-    };
+    kernels_ = &kernels;
     if (sequence_.checks) {
       portable::CheckOffsetsArguments arguments{params_.queries, params_.keys, params_.batch, problem_.rows_q,
                                                 problem_.rows_k};
-      launch(&arguments);
+      launch_next(&arguments);
     }
-    CommonArguments arguments = arguments_of(memory);
-    if (sequence_.plan.steps.front().kernel.family == plan::KernelFamily::portable) {
-      for (std::size_t i = 0; i < sequence_.plan.steps.size(); ++i) launch(&arguments);
-    } else if (problem_.direction == Direction::forward) {
-      hopper::ForwardArguments mapped = map_forward(problem_, arguments, sequence_.plan);
-      launch(&mapped);
-    } else {
-      hopper::BackwardArguments mapped = backward_arguments(arguments, memory);
-      for (std::size_t i = 0; i < sequence_.plan.steps.size(); ++i) launch(&mapped);
-    }
+    const CommonArguments arguments = arguments_of(memory);
+    const plan::KernelFamily family = sequence_.plan.steps.front().kernel.family();
+    families::family_of(family).launch({problem_, sequence_.plan, arguments, static_cast<std::byte*>(memory.at(0))},
+                                       *this);
     for (const Reduction& reduction : sequence_.reductions) {
       portable::ReduceArguments reduce = arguments_of(reduction, memory);
-      launch(&reduce);
+      launch_next(&reduce);
     }
+  }
+
+  void launch_next(void* arguments) override {
+    launch_one(*(*kernels_)[next_], sequence_.steps[next_].work, arguments);
+    ++next_;
   }
 
  private:
@@ -219,32 +216,9 @@ class Call {
     arguments.params = params_;
     arguments.packed_rows_q = problem_.rows_q;
     arguments.packed_rows_k = problem_.rows_k;
-    arguments.parts = sequence_.plan.parts;
+    arguments.parts = sequence_.plan.splits;
     arguments.output_factor = static_cast<float>(sequence_.plan.output_factor);
     for (const Reduction& reduction : sequence_.reductions) arguments.*reduction.sums_of = reduction.sums(memory);
-    return arguments;
-  }
-
-  /// Of all kernels of the Hopper backward.
-  hopper::BackwardArguments backward_arguments(const CommonArguments& common, const Memory& memory) const {
-    const plan::GpuPlan& plan = sequence_.plan;
-    hopper::BackwardArguments arguments = map_backward(problem_, common, plan);
-    arguments.direct_keys = plan.direct_keys;
-    arguments.queries_shared = problem_.shares_queries();
-    arguments.heads_of_window = static_cast<int>(plan.heads_of_window);
-    arguments.places = static_cast<unsigned>(plan.places);
-    arguments.places_taken = static_cast<unsigned*>(memory.at(plan.workspace.places_taken));
-    arguments.found = arguments.places_taken + 1;
-    arguments.offsets_fall = reinterpret_cast<int*>(arguments.places_taken + 2);
-    arguments.key_tiles = static_cast<hopper::KeyTile*>(memory.at(plan.workspace.key_tiles));
-    if (plan.workspace.turns >= 0) {
-      arguments.turns = static_cast<int*>(memory.at(plan.workspace.turns));
-      arguments.turns_of_head = static_cast<int>(plan.turns_of_head);
-    }
-    arguments.has_rows_left = plan.has_rows_left;
-    if (plan.workspace.grad_query >= 0) {
-      arguments.grad_query_sums = static_cast<float*>(memory.at(plan.workspace.grad_query));
-    }
     return arguments;
   }
 
@@ -253,7 +227,7 @@ class Call {
     const int64_t rows = std::max<int64_t>(1, reduction.rows);
     portable::ReduceArguments arguments{};
     arguments.partials = static_cast<const float*>(from.data);
-    arguments.splits = reduction.form == Form::shared ? sequence_.plan.parts : 1;
+    arguments.splits = reduction.form == Form::shared ? sequence_.plan.splits : 1;
     arguments.split_stride = reduction.rows * from.row_stride;
     arguments.rows = reduction.rows;
     arguments.rows_in_batch = reduction.form == Form::dense ? std::max<int64_t>(1, reduction.length) : rows;
@@ -276,6 +250,8 @@ class Call {
   const Params& params_;
   Stream stream_;
   const Sequence& sequence_;
+  const LoadedKernels* kernels_ = nullptr;
+  std::size_t next_ = 0;  ///< the step that launch_next launches
 };
 
 /// The cumulative lengths on the host: for counting work when a plan is asked for, never for a call.
@@ -359,8 +335,9 @@ Plan explain(const Problem& problem, const Params& params, const activation::Fun
   const Sequence sequence(problem, params, Operands(problem, params), function, target.gpu);
   const plan::GpuPlan& chosen = sequence.plan;
   // The first that computes products; the schedule of the Hopper backward runs before it.
-  const plan::GpuStep& first = *std::find_if(chosen.steps.begin(), chosen.steps.end(),
-                                             [](const plan::GpuStep& step) { return has_function(step.kernel.kind); });
+  const plan::GpuStep& first = *std::find_if(chosen.steps.begin(), chosen.steps.end(), [](const plan::GpuStep& step) {
+    return plan::has_function(step.kernel.kind);
+  });
   Plan plan;
   plan.direction = problem.direction;
   plan.kernel = describe(first.kernel);

@@ -40,41 +40,13 @@ struct Key {
 };
 
 Key key_of(const plan::KernelSpec& spec, const activation::Function& function, int device) {
-  return {spec, has_function(spec.kind) ? function.text() : std::string_view(), device};
+  return {spec, plan::has_function(spec.kind) ? function.text() : std::string_view(), device};
 }
 
 struct KeyHash {
   std::size_t operator()(const Key& key) const {
-    const plan::KernelSpec& spec = key.spec;
-    std::size_t hash = std::hash<std::string_view>()(key.function);
-    for (const int part : {static_cast<int>(spec.family),
-                           static_cast<int>(spec.kind),
-                           static_cast<int>(spec.element),
-                           spec.head_dim,
-                           spec.head_dim_v,
-                           spec.tile_queries,
-                           spec.tile_keys,
-                           spec.warps,
-                           spec.column_warps,
-                           spec.stages,
-                           spec.query_stages,
-                           int{spec.query_in_registers},
-                           spec.ctas,
-                           int{spec.aligned},
-                           int{spec.reduce_grad_query},
-                           int{spec.keys_shared},
-                           int{spec.queries_shared},
-                           int{spec.sums_begun},
-                           int{spec.ordered},
-                           int{spec.wants_grad_query},
-                           int{spec.wants_grad_key},
-                           int{spec.wants_grad_value},
-                           int{spec.scales_scores},
-                           static_cast<int>(spec.pass),
-                           static_cast<int>(spec.accuracy),
-                           key.device}) {
-      hash = (hash ^ static_cast<std::size_t>(part)) * 0x9e3779b97f4a7c15U;
-    }
+    std::size_t hash = hash_of(key.spec) ^ std::hash<std::string_view>()(key.function);
+    hash = (hash ^ static_cast<std::size_t>(key.device)) * 0x9e3779b97f4a7c15U;
     return hash ^ (hash >> 31);
   }
 };

@@ -2,7 +2,6 @@
 #include "cuda/tensor_maps.h"
 
 #include <algorithm>
-#include <array>
 
 #include "cuda/driver.h"
 #include "gdpa/error.h"
@@ -58,23 +57,48 @@ struct Mapped {
   }
 };
 
-/// Query, key, value, output or its gradient, and in backward the gradients of query, key and value.
-std::array<Mapped, 7> operands_of(const Problem& problem, const Params& params) {
-  const Sequences &queries = params.queries, &keys = params.keys;
-  const Operand& output = problem.direction == Direction::forward ? params.output : params.grad_output;
-  return {
-      Mapped{params.query, queries, problem.batch, problem.rows_q, problem.heads_q, problem.head_dim},
-      Mapped{params.key, keys, problem.batch, problem.rows_k, problem.heads_k, problem.head_dim},
-      Mapped{params.value, keys, problem.batch, problem.rows_k, problem.heads_k, problem.head_dim_v},
-      Mapped{output, queries, problem.batch, problem.rows_q, problem.heads_q, problem.head_dim_v},
-      Mapped{params.grad_query, queries, problem.batch, problem.rows_q, problem.heads_q, problem.head_dim},
-      Mapped{params.grad_key, keys, problem.batch, problem.rows_k, problem.heads_k, problem.head_dim},
-      Mapped{params.grad_value, keys, problem.batch, problem.rows_k, problem.heads_k, problem.head_dim_v},
+Mapped operand_of(const Problem& problem, const Params& params, Tensor tensor) {
+  const auto of_queries = [&](const Operand& operand, int64_t columns) {
+    return Mapped{operand, params.queries, problem.batch, problem.rows_q, problem.heads_q, columns};
   };
+  const auto of_keys = [&](const Operand& operand, int64_t columns) {
+    return Mapped{operand, params.keys, problem.batch, problem.rows_k, problem.heads_k, columns};
+  };
+  switch (tensor) {
+    case Tensor::query:
+      return of_queries(params.query, problem.head_dim);
+    case Tensor::key:
+      return of_keys(params.key, problem.head_dim);
+    case Tensor::value:
+      return of_keys(params.value, problem.head_dim_v);
+    case Tensor::output:
+      return of_queries(params.output, problem.head_dim_v);
+    case Tensor::grad_output:
+      return of_queries(params.grad_output, problem.head_dim_v);
+    case Tensor::grad_query:
+      return of_queries(params.grad_query, problem.head_dim);
+    case Tensor::grad_key:
+      return of_keys(params.grad_key, problem.head_dim);
+    case Tensor::grad_value:
+      break;
+  }
+  return of_keys(params.grad_value, problem.head_dim_v);
 }
 
-/// The map of an operand that is copied in boxes of `box_rows` rows, 64 or 32 columns wide.
-hopper::MappedOperand map(const Mapped& mapped, DType dtype, int box_rows, int box_columns = hopper::box_columns) {
+}  // namespace
+
+plan::TensorMaps tensor_maps(const Problem& problem, const Params& params) {
+  const Tensor output = problem.direction == Direction::forward ? Tensor::output : Tensor::grad_output;
+  for (const Tensor tensor :
+       {Tensor::query, Tensor::key, Tensor::value, output, Tensor::grad_query, Tensor::grad_key, Tensor::grad_value}) {
+    if (!operand_of(problem, params, tensor).can_be_mapped()) return plan::TensorMaps::unavailable;
+  }
+  return plan::TensorMaps::available;
+}
+
+hopper::MappedOperand map_operand(const Problem& problem, const Params& params, Tensor tensor, int box_rows,
+                                  int box_columns) {
+  const Mapped mapped = operand_of(problem, params, tensor);
   constexpr int64_t any_stride = 16;  // where there is one coordinate only
   const auto stride = [](int64_t elements) {
     return static_cast<std::uint64_t>(elements > 0 ? elements * element_bytes : any_stride);
@@ -94,55 +118,14 @@ hopper::MappedOperand map(const Mapped& mapped, DType dtype, int box_rows, int b
   hopper::MappedOperand result{};
   if (mapped.operand.data == nullptr) return result;  // it has no rows, so that no tile reads or writes it
   const int swizzle = box_columns == hopper::box_columns ? swizzle_128_bytes : swizzle_64_bytes;  // as wide as a row
-  const MapType type = dtype == DType::float16 ? MapType::float16 : MapType::bfloat16;
+  const MapType type = problem.dtype == DType::float16 ? MapType::float16 : MapType::bfloat16;
   check(Driver::get().encode_tensor_map(&result.map, static_cast<int>(type), 4,
                                         reinterpret_cast<void*>(mapped.address()), extents, strides, box, every,
                                         no_interleave, swizzle, promotion_256_bytes, fill_with_zeros),
-        "describing an operand to the copy engine");
+        "encoding a tensor map");
   result.extent = static_cast<int>(mapped.extent());
   result.batch_step = mapped.is_shared() ? 0 : 1;
   return result;
-}
-
-}  // namespace
-
-plan::TensorMaps tensor_maps(const Problem& problem, const Params& params) {
-  const auto operands = operands_of(problem, params);
-  const bool possible =
-      std::all_of(operands.begin(), operands.end(), [](const Mapped& m) { return m.can_be_mapped(); });
-  return possible ? plan::TensorMaps::available : plan::TensorMaps::unavailable;
-}
-
-hopper::ForwardArguments map_forward(const Problem& problem, const CommonArguments& common, const plan::GpuPlan& plan) {
-  const plan::KernelSpec& kernel = plan.steps.front().kernel;
-  const auto [query, key, value, output, grad_query, grad_key, grad_value] = operands_of(problem, common.params);
-  hopper::ForwardArguments arguments{};
-  arguments.common = common;
-  arguments.scale = static_cast<float>(common.params.scale);
-  arguments.in_runs = plan.in_runs;
-  arguments.query = map(query, problem.dtype, hopper::warpgroup_rows);
-  arguments.key = map(key, problem.dtype, kernel.tile_keys);
-  arguments.value = map(value, problem.dtype, kernel.tile_keys);
-  arguments.output = map(output, problem.dtype, hopper::warpgroup_rows);
-  return arguments;
-}
-
-hopper::BackwardArguments map_backward(const Problem& problem, const CommonArguments& common,
-                                       const plan::GpuPlan& plan) {
-  const plan::KernelSpec& kernel = plan.steps.front().kernel;  // all have the tiles
-  const auto [query, key, value, grad_output, grad_query, grad_key, grad_value] = operands_of(problem, common.params);
-  hopper::BackwardArguments arguments{};
-  arguments.common = common;
-  arguments.scale = static_cast<float>(common.params.scale);
-  arguments.query = map(query, problem.dtype, kernel.tile_queries);
-  arguments.key = map(key, problem.dtype, kernel.tile_keys);
-  arguments.value = map(value, problem.dtype, kernel.tile_keys);
-  arguments.grad_output = map(grad_output, problem.dtype, kernel.tile_queries);
-  arguments.grad_query = map(grad_query, problem.dtype, hopper::warpgroup_rows,
-                             hopper::grad_query_columns(kernel.tile_queries, static_cast<int>(problem.head_dim)));
-  arguments.grad_key = map(grad_key, problem.dtype, hopper::warpgroup_rows);
-  arguments.grad_value = map(grad_value, problem.dtype, hopper::warpgroup_rows);
-  return arguments;
 }
 
 }  // namespace gdpa::cuda

@@ -1,6 +1,8 @@
-// Tensor maps: an operand as the copy engine (TMA) of Hopper sees it; kernels/hopper/tensor_map.cuh says what a map
-// says.
+// Tensor maps, which TMA reads to find the elements of an operand; kernels/hopper/tensor_map.cuh describes their
+// contents.
 #pragma once
+
+#include <cstdint>
 
 #include "definition/params.h"
 #include "definition/problem.h"
@@ -9,14 +11,14 @@
 
 namespace gdpa::cuda {
 
-/// Whether maps of the operands can be made that the problem's direction needs.
+/// Whether tensor maps can describe all operands of the problem's direction.
 plan::TensorMaps tensor_maps(const Problem& problem, const Params& params);
 
-/// The arguments of the Hopper forward: those of every kernel, and the maps for the tiles of the plan.
-hopper::ForwardArguments map_forward(const Problem& problem, const CommonArguments& common, const plan::GpuPlan& plan);
+enum class Tensor : std::uint8_t { query, key, value, output, grad_output, grad_query, grad_key, grad_value };
 
-/// Those of the Hopper backward.
-hopper::BackwardArguments map_backward(const Problem& problem, const CommonArguments& common,
-                                       const plan::GpuPlan& plan);
+/// The tensor map of an operand that TMA copies in boxes of `box_rows` rows, 64 or 32 columns wide. Throws Error
+/// (runtime) if the driver is too old for tensor maps.
+hopper::MappedOperand map_operand(const Problem& problem, const Params& params, Tensor tensor, int box_rows,
+                                  int box_columns = hopper::box_columns);
 
 }  // namespace gdpa::cuda

@@ -1,10 +1,11 @@
-// The GPU plan: which kernels run for a problem, which template instance of each, how many CTAs, and where the
-// workspace goes. Pure functions of the problem and the device; no lengths are known here, and no GPU is needed.
+// The data of a GPU plan: which kernels run for a problem, which template instance of each, how many CTAs, and where
+// the parts of the workspace are. The kernel families (src/families) make plans; no GPU is needed for that.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "activation/program.h"
@@ -15,20 +16,19 @@
 
 namespace gdpa::plan {
 
-/// What a plan asks about the device.
+/// What a plan needs to know about the device.
 struct Gpu {
   int multiprocessors = 132;
   int capability = 90;            ///< 10 * major + minor
-  int shared_bytes = 227 * 1024;  ///< that one CTA may have
+  int shared_bytes = 227 * 1024;  ///< the most shared memory of one CTA
 };
 
-/// Which instructions a kernel is made of, and the folder of kernels/ that holds it.
-enum class KernelFamily : std::uint8_t { portable, hopper };
-
-/// How many registers a function takes beside the sums of the products: few, or so many that tiles have to be narrower.
+/// How many registers a function needs in addition to the accumulators of the products: few, or so many that the tiles
+/// have to be narrower.
 enum class FunctionRegisters : std::uint8_t { few, many };
 
-/// What the program of f and f' takes: many where a step is a long polynomial in fp32 (erf, softplus, powers, sines).
+/// The registers that the program of f and f' needs: many where a step is a long polynomial in fp32 (erf, softplus,
+/// powers, sines).
 FunctionRegisters registers_of(const activation::Program& program, Accuracy accuracy);
 
 /// The accuracy that a GPU evaluates f with. The fast forms are made for 16-bit operands, and for calls of more scores
@@ -46,96 +46,131 @@ enum class KernelKind : std::uint8_t {
   check_offsets
 };
 
+/// Whether kernels of this kind evaluate f.
+bool has_function(KernelKind kind);
+
 /// How the tensor cores see the operands. fp32 is computed in tf32, one product or three.
 enum class GpuElement : std::uint8_t { bfloat16, float16, float32, tensor_float32 };
 
-/// One template instance: everything that its generated source depends on beside the function. A member that a kind
-/// does not read is left at its default, so that equal kernels are equal specifications.
+/// The members of a KernelSpec that only portable kernels have.
+struct PortableSpec {
+  int column_warps = 1;  ///< warps along the columns of the accumulators; backward: also along the queries of S
+  bool reduce_grad_query = false;  ///< backward: add to dQ atomically
+  bool queries_shared = false;     ///< backward_query: the batch shares the queries
+
+  bool operator==(const PortableSpec&) const = default;
+};
+
+/// The members of a KernelSpec that only Hopper kernels have.
+struct HopperSpec {
+  int query_stages = 0;             ///< forward: stages of Q; KernelSpec::stages are those of K and V
+  bool query_in_registers = false;  ///< forward: Q is an RS operand; otherwise it stays in shared memory
+  bool sums_begun = false;          ///< backward: the first writer of a dQ accumulator stores and the last one rounds;
+                                    ///< otherwise key_schedule clears it and round_grad_query rounds it
+  bool ordered = false;             ///< backward: CTAs add to a dQ accumulator in one order
+  hopper::BackwardPass pass = hopper::BackwardPass::only;  ///< backward and its key_schedule
+
+  bool operator==(const HopperSpec&) const = default;
+};
+
+/// The kernel families, in the order of the alternatives of KernelSpec::of_family.
+enum class KernelFamily : std::uint8_t { portable, hopper };
+
+/// One template instance: everything that its generated source depends on, except the function. A member that a kernel
+/// does not read has its default value, so that equal kernels have equal specifications.
 struct KernelSpec {
-  KernelFamily family = KernelFamily::portable;
   KernelKind kind = KernelKind::forward;
   GpuElement element = GpuElement::bfloat16;
   int head_dim = 0;
   int head_dim_v = 0;
   int tile_queries = 0;
   int tile_keys = 0;
-  int warps = 0;         ///< that compute, along the rows that the CTA owns
-  int column_warps = 1;  ///< along the columns of the sums; backward: along the queries of the scores too
+  int warps = 0;  ///< warps that compute, along the rows of the tile that the CTA owns
   int stages = 0;
-  int query_stages = 0;             ///< hopper: buffers of Q; the others are of K and V
-  bool query_in_registers = false;  ///< hopper: Q as operand; else it stays in shared memory
-  int ctas = 1;                     ///< that shall fit on one multiprocessor
+  int ctas = 1;  ///< CTAs that have to fit on one multiprocessor
   bool aligned = false;
-  bool reduce_grad_query = false;
-  bool keys_shared = false;
-  bool queries_shared = false;
-  bool sums_begun = false;  ///< hopper: by the first tile of keys, and ended by the last one; else cleared and rounded
-  bool ordered = false;     ///< hopper: CTAs add to sums of dQ in one order
-  hopper::BackwardPass pass = hopper::BackwardPass::only;  ///< hopper: of backward and its schedule
-  bool wants_grad_query = true;        ///< Hopper's backward, wide_backward and key_schedule: whether dQ is computed
-  bool wants_grad_key = true;          ///< the same for dK, and of the portable backward
+  bool keys_shared = false;            ///< backward: the batch shares the keys
+  bool wants_grad_query = true;        ///< whether dQ is computed; true in kernels that have no such choice
+  bool wants_grad_key = true;          ///< the same for dK
   bool wants_grad_value = true;        ///< the same for dV
-  bool scales_scores = true;           ///< forward: else the output is multiplied, by GpuPlan::output_factor
+  bool scales_scores = true;           ///< forward: otherwise GpuPlan::output_factor multiplies the output
   Accuracy accuracy = Accuracy::fast;  ///< of f, in kernels that evaluate it
+  std::variant<PortableSpec, HopperSpec> of_family;
+
+  KernelFamily family() const { return static_cast<KernelFamily>(of_family.index()); }
+
+  /// The members of the kernel's own family; of another family: std::bad_variant_access.
+  const PortableSpec& portable() const { return std::get<PortableSpec>(of_family); }
+  PortableSpec& portable() { return std::get<PortableSpec>(of_family); }
+  const HopperSpec& hopper() const { return std::get<HopperSpec>(of_family); }
+  HopperSpec& hopper() { return std::get<HopperSpec>(of_family); }
 
   bool operator==(const KernelSpec&) const = default;
 };
 
-/// One kernel to launch. `work` is the upper bound of its CTAs.
+/// A hash of all members.
+std::size_t hash_of(const KernelSpec& kernel);
+
+/// One kernel to launch. `work` is an upper bound of its CTAs.
 struct GpuStep {
   KernelSpec kernel;
   int64_t work = 0;
 };
 
-/// Where fp32 sums lie in the workspace, in bytes from its start; -1 where there are none.
+/// Offsets of the fp32 accumulators in the workspace, in bytes; -1 where there are none.
 struct GpuWorkspace {
-  int64_t grad_query = -1;  ///< hopper: in an order of their own
+  int64_t grad_query = -1;
   int64_t grad_key = -1;
   int64_t grad_value = -1;
-  int64_t places_taken = -1;  ///< hopper: the counter of backward's schedule, and its table
-  int64_t key_tiles = -1;
-  int64_t turns = -1;  ///< hopper: of the additions to dQ
   int64_t bytes = 0;
-  int64_t zeroed_bytes = 0;  ///< from the start, before the first kernel
+  int64_t zeroed_bytes = 0;  ///< bytes from the start that are cleared before the first kernel
+};
+
+/// The part of a plan that only portable kernels have: nothing.
+struct PortablePlan {};
+
+/// The part of a plan that only Hopper kernels have. Offsets are in the workspace, in bytes; -1 where there is none.
+struct HopperPlan {
+  bool contiguous_tiles = false;    ///< forward: each CTA computes a contiguous range of tiles, so that K and V stay in
+                                    ///< shared memory; otherwise CTAs take tiles in alternation
+  int64_t slot_counter = -1;        ///< backward: offset of the counter of slots that CTAs have taken
+  int64_t key_tiles = -1;           ///< backward: offset of the table that key_schedule writes
+  int64_t slots = 0;                ///< backward: slots of that table
+  int64_t dq_semaphores = -1;       ///< backward: offset of the dQ semaphores
+  int64_t semaphores_per_head = 0;  ///< an upper bound of the tiles of queries of a head
+  int64_t heads_per_group = 0;      ///< with dQ semaphores: heads whose tiles of keys are interleaved in the table
+  int direct_keys = 0;              ///< backward: up to so many keys, one CTA has a whole sequence and stores dQ itself
+  bool prepares_grad_query = false;  ///< key_schedule has rows of dQ to clear or to fill with zeros
 };
 
 struct GpuPlan {
-  int64_t parts = 1;  ///< into which the batch is cut where an operand is shared and its gradient summed
+  int64_t splits =
+      1;  ///< of the batch, where the batch shares an operand and partial results of its gradient are added
   GpuWorkspace workspace;
   std::vector<GpuStep> steps;
-  int64_t turns_of_head = 0;    ///< hopper: tiles of queries that have one, at most
-  int64_t heads_of_window = 0;  ///< hopper: where there are turns, of the table that backward's schedule writes
-  int64_t places = 0;           ///< hopper: of that table
-  int direct_keys = 0;          ///< hopper: up to which one CTA of backward takes all keys of a sequence
-  bool has_rows_left = false;   ///< hopper: of dQ, for backward's schedule to prepare
+  bool reduces_grad_query = false;  ///< the reduce kernel makes dQ of workspace.grad_query
   bool deterministic = true;
-  double output_factor = 1;  ///< forward, where scores are not scaled: of every output, beside out_scale
-  bool in_runs = false;  ///< hopper: each CTA takes places that follow each other, so that K and V stay in its buffers
-  std::string reason;    ///< why these kernels, in one sentence
+  double output_factor = 1;  ///< forward, where scores are not scaled: multiplies every output, as out_scale does
+  std::variant<PortablePlan, HopperPlan> of_family;
+  std::string reason;  ///< why these kernels, in one sentence
+
+  /// The part of the plan's own family; of another family: std::bad_variant_access.
+  const HopperPlan& hopper() const { return std::get<HopperPlan>(of_family); }
+  HopperPlan& hopper() { return std::get<HopperPlan>(of_family); }
 };
 
 /// fp32 operands in one tf32 product rather than three: torch.backends.cuda.matmul.allow_tf32.
 enum class Float32Products : std::uint8_t { one, three };
 
-/// Whether the copy engine (TMA) reaches every operand: its maps ask more of strides and sizes than `aligned` does.
+/// Whether TMA can address every operand. Tensor maps require more of strides and sizes than `aligned` does.
 enum class TensorMaps : std::uint8_t { unavailable, available };
 
-/// fp32 sums pad each row of a head to this many floats, as the kernels do.
+/// fp32 accumulators pad a row of a head to a multiple of this number of columns, as the kernels do.
+constexpr int64_t column_group = 16;
 int64_t padded_columns(int64_t columns);
 
-/// The kernel that rounds fp32 sums into a gradient: `rows` rows, one for each head, of `columns` columns.
-GpuStep reduction(const Problem& problem, const Gpu& gpu, bool aligned, int64_t columns, int64_t rows);
-
-/// Throws Error (runtime) where the GPU has too little shared memory for these head dims.
-GpuPlan gpu_plan(const Problem& problem, const Gpu& gpu, FunctionRegisters function, bool aligned,
-                 Float32Products products, TensorMaps tensor_maps = TensorMaps::unavailable);
-
-/// Makes a forward plan leave out the product of each score by scale, where f(scale s) is a multiple of f(s) and the
-/// weights, scale^-degree larger then, cannot overflow for it. `value` is the program of f.
+/// Makes a forward plan leave out the product of each score by scale. This is possible where f(scale s) is a multiple
+/// of f(s), and where P, which is then larger by scale^-degree, cannot overflow. `value` is the program of f.
 void take_scale_out(GpuPlan& plan, const activation::Program& value, double scale);
-
-/// Makes a Hopper backward plan compute first without the bounds that huge and infinite scores need, and again with
-/// them where that shows in dK or dV: not where f' matters only for dQ. For a function that has any.
-void leave_guards_out(GpuPlan& plan);
 
 }  // namespace gdpa::plan

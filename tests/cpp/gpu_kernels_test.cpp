@@ -31,11 +31,13 @@
 #include "cuda/source.h"
 #include "cuda/target.h"
 #include "disassemble.h"
+#include "families/family.h"
+#include "families/planning.h"
+#include "families/portable/portable_tiles.h"
 #include "gdpa/activation.h"
 #include "jit/cubin.h"
 #include "jit/nvrtc.h"
 #include "plan/gpu_plan.h"
-#include "plan/gpu_tiles.h"
 
 namespace gdpa::cuda {
 namespace {
@@ -56,10 +58,11 @@ struct Instance {
 std::string name_of(const Instance& instance) {
   const KernelSpec& kernel = instance.kernel;
   return fmt::format("{} ({} x {} warps, {} CTAs{}{}{}{}), {}, {}, NVRTC {}", describe(kernel), kernel.warps,
-                     kernel.column_warps, kernel.ctas, kernel.aligned ? ", aligned" : "",
-                     kernel.reduce_grad_query ? ", reduce_grad_query" : "", kernel.keys_shared ? ", keys_shared" : "",
-                     kernel.queries_shared ? ", queries_shared" : "", instance.function, instance.architecture,
-                     compilers()[instance.compiler].version());
+                     kernel.portable().column_warps, kernel.ctas, kernel.aligned ? ", aligned" : "",
+                     kernel.portable().reduce_grad_query ? ", reduce_grad_query" : "",
+                     kernel.keys_shared ? ", keys_shared" : "",
+                     kernel.portable().queries_shared ? ", queries_shared" : "", instance.function,
+                     instance.architecture, compilers()[instance.compiler].version());
 }
 
 /// The problems whose plans have all kinds of kernels.
@@ -104,13 +107,13 @@ std::vector<KernelSpec> kernels_of(const Problem& problem, const plan::Gpu& gpu,
   const auto registers = plan::registers_of(activation.function().value_and_derivative(), accuracy);
   const auto products = problem.allow_tf32 ? plan::Float32Products::one : plan::Float32Products::three;
   std::vector<KernelSpec> result;
-  plan::GpuPlan plan = plan::gpu_plan(problem, gpu, registers, aligned, products);
+  plan::GpuPlan plan = families::gpu_plan({problem, gpu, registers, aligned, products});
   plan::take_scale_out(plan, activation.function().value(), 0.125);
   for (plan::GpuStep& step : plan.steps) {
     step.kernel.accuracy = accuracy;
     result.push_back(step.kernel);
   }
-  result.push_back(plan::reduction(problem, gpu, aligned, problem.head_dim, 1000).kernel);
+  result.push_back(families::reduction(problem, gpu, aligned, problem.head_dim, 1000).kernel);
   return result;
 }
 
@@ -136,14 +139,22 @@ class Coverage {
   static Tile tile_of(const Instance& instance) {
     const KernelSpec& kernel = instance.kernel;
     const bool is_16_bit = kernel.element == GpuElement::bfloat16 || kernel.element == GpuElement::float16;
-    return {instance.architecture, instance.compiler,   kernel.kind,   is_16_bit,  kernel.tile_queries,
-            kernel.tile_keys,      kernel.column_warps, kernel.stages, kernel.ctas};
+    return {instance.architecture,
+            instance.compiler,
+            kernel.kind,
+            is_16_bit,
+            kernel.tile_queries,
+            kernel.tile_keys,
+            kernel.portable().column_warps,
+            kernel.stages,
+            kernel.ctas};
   }
   using Variant = std::tuple<KernelKind, GpuElement, bool, bool, bool, bool>;
   static Variant variant_of(const Instance& instance) {
     const KernelSpec& kernel = instance.kernel;
-    return {kernel.kind,        kernel.element,       kernel.aligned, kernel.reduce_grad_query,
-            kernel.keys_shared, kernel.queries_shared};
+    return {kernel.kind,        kernel.element,
+            kernel.aligned,     kernel.portable().reduce_grad_query,
+            kernel.keys_shared, kernel.portable().queries_shared};
   }
   using Function = std::tuple<KernelKind, GpuElement, std::string, Accuracy>;
   static Function function_of(const Instance& instance) {
@@ -272,16 +283,17 @@ std::string faults_of(const Instance& instance, bool reads_code) {
   const auto expect = [&](const char* what, int64_t expected, int64_t got) {
     if (got != expected) faults += fmt::format("  {}: the planner counts {}, the kernel {}\n", what, expected, got);
   };
-  expect("shared memory", plan::shared_bytes(kernel), cubin.constant(SourceNames::shared_bytes).value_or(-1));
+  expect("shared memory", families::shared_bytes(kernel), cubin.constant(SourceNames::shared_bytes).value_or(-1));
   if (kernel.kind != KernelKind::reduce) {
-    expect("threads", kernel.warps * kernel.column_warps * 32, cubin.constant(SourceNames::threads).value_or(-1));
+    expect("threads", kernel.warps * kernel.portable().column_warps * 32,
+           cubin.constant(SourceNames::threads).value_or(-1));
   }
   // From sm_90 on the section of a kernel's own shared memory begins with what the system takes.
   constexpr int of_system = 1024;
   const int own = cubin.static_shared_bytes() % of_system;
-  if (own > plan::static_shared_bytes) {
+  if (own > families::static_shared_bytes) {
     faults +=
-        fmt::format("  static shared memory: expected at most {} bytes, got {}\n", plan::static_shared_bytes, own);
+        fmt::format("  static shared memory: expected at most {} bytes, got {}\n", families::static_shared_bytes, own);
   }
   // What ptxas says of tensor-core instructions that it had to serialise, or registers that it ran out of.
   static const std::regex warning(R"(C75(0[89]|1[0-9]))");

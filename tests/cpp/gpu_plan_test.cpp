@@ -10,12 +10,15 @@
 #include <vector>
 
 #include "activation/function.h"
+#include "families/family.h"
+#include "families/portable/portable_tiles.h"
 #include "gdpa/error.h"
 #include "hopper/arguments.cuh"
-#include "plan/gpu_tiles.h"
 
 namespace gdpa::plan {
 namespace {
+
+using families::gpu_plan;
 
 Problem problem_of(Direction direction, DType dtype = DType::bfloat16, int64_t head_dim = 128) {
   Problem problem;
@@ -31,7 +34,7 @@ Problem problem_of(Direction direction, DType dtype = DType::bfloat16, int64_t h
 }
 
 GpuPlan plan_of(const Problem& problem) {
-  return gpu_plan(problem, Gpu{}, FunctionRegisters::few, true, Float32Products::three);
+  return gpu_plan({problem, Gpu{}, FunctionRegisters::few, true, Float32Products::three});
 }
 
 TEST(GpuPlan, ForwardIsOneKernelWithoutMemory) {
@@ -60,7 +63,7 @@ TEST(GpuPlan, DeterministicModeNeedsNoSumsAndAddsAKernel) {
   problem.deterministic = true;
   const GpuPlan plan = plan_of(problem);
   ASSERT_EQ(plan.steps.size(), 2U);
-  EXPECT_FALSE(plan.steps[0].kernel.reduce_grad_query);
+  EXPECT_FALSE(plan.steps[0].kernel.portable().reduce_grad_query);
   EXPECT_EQ(plan.steps[1].kernel.kind, KernelKind::backward_query);
   EXPECT_EQ(plan.workspace.bytes, 0);
   EXPECT_TRUE(plan.deterministic);
@@ -71,7 +74,7 @@ TEST(GpuPlan, SharedKeysAreSummedInSlabsThatFillTheDevice) {
   problem.key_form = Form::shared;
   problem.rows_k = 64;
   const GpuPlan plan = plan_of(problem);
-  EXPECT_EQ(plan.parts, 10);  // as many as there are entries: 2 heads of 1 tile would leave the device empty
+  EXPECT_EQ(plan.splits, 10);  // as many as there are entries: 2 heads of 1 tile would leave the device empty
   EXPECT_GE(plan.workspace.grad_key, plan.workspace.zeroed_bytes);
   EXPECT_EQ(plan.workspace.bytes - plan.workspace.grad_key, 2 * 10 * 64 * 2 * 128 * 4);
 }
@@ -82,7 +85,7 @@ TEST(GpuPlan, ASharedQueryIsSummedInSlabsWithoutAdditionsThatWaitForEachOther) {
   problem.rows_q = 4;
   const GpuPlan plan = plan_of(problem);
   ASSERT_EQ(plan.steps.size(), 2U);
-  EXPECT_TRUE(plan.steps[1].kernel.queries_shared);
+  EXPECT_TRUE(plan.steps[1].kernel.portable().queries_shared);
   EXPECT_EQ(plan.workspace.zeroed_bytes, 0);
   EXPECT_TRUE(plan.deterministic);
 }
@@ -107,7 +110,7 @@ void visit_kernels(Visit visit) {
                 problem.deterministic = deterministic;
                 for (const Form key_form : {Form::jagged, Form::shared}) {
                   problem.key_form = key_form;
-                  const GpuPlan plan = gpu_plan(problem, gpu, function, true, Float32Products::three);
+                  const GpuPlan plan = gpu_plan({problem, gpu, function, true, Float32Products::three});
                   for (const GpuStep& step : plan.steps) visit(gpu, step.kernel);
                 }
               }
@@ -133,7 +136,7 @@ TEST(GpuPlan, EveryProblemHasDeterministicKernels) {
               problem.mask = mask;
               problem.deterministic = true;
               EXPECT_TRUE(
-                  gpu_plan(problem, gpu, FunctionRegisters::few, true, Float32Products::three, maps).deterministic);
+                  gpu_plan({problem, gpu, FunctionRegisters::few, true, Float32Products::three, maps}).deterministic);
             }
           }
         }
@@ -153,11 +156,11 @@ TEST(GpuPlan, TilesAreMultiplesOfWhatTheirWarpsTake) {
 TEST(GpuPlan, EveryTileFitsTheSharedMemoryOfItsGpuAndTheRegistersOfAThread) {
   visit_kernels([](const Gpu& gpu, const KernelSpec& kernel) {
     constexpr int64_t reserved = 1024;
-    const int64_t bytes = shared_bytes(kernel) + static_shared_bytes;
+    const int64_t bytes = families::shared_bytes(kernel) + families::static_shared_bytes;
     ASSERT_LE(bytes, gpu.shared_bytes);
     ASSERT_LE(kernel.ctas * (bytes + reserved), gpu.shared_bytes + reserved);
-    ASSERT_LE(sum_registers(kernel), 192);
-    ASSERT_LE(kernel.ctas * kernel.warps * kernel.column_warps, 8);  // 255 registers for each thread
+    ASSERT_LE(families::accumulator_registers(kernel), 192);
+    ASSERT_LE(kernel.ctas * kernel.warps * kernel.portable().column_warps, 8);  // 255 registers for each thread
   });
 }
 
@@ -173,15 +176,15 @@ TEST(GpuPlan, TheMeasuredTilesOfHopperStay) {
     const KernelSpec backward = plan_of(problem).steps[0].kernel;
     EXPECT_EQ(backward.tile_queries, 64);
     EXPECT_EQ(backward.tile_keys, 128);
-    EXPECT_EQ(backward.warps * backward.column_warps, 8);
-    EXPECT_EQ(backward.column_warps, head_dim == 64 ? 1 : 2);
+    EXPECT_EQ(backward.warps * backward.portable().column_warps, 8);
+    EXPECT_EQ(backward.portable().column_warps, head_dim == 64 ? 1 : 2);
   }
 }
 
 TEST(GpuPlan, AFunctionThatTakesManyRegistersGetsANarrowerTile) {
   const Problem problem = problem_of(Direction::backward);
   const auto tile_queries = [&](FunctionRegisters function) {
-    return gpu_plan(problem, Gpu{}, function, true, Float32Products::three).steps[0].kernel.tile_queries;
+    return gpu_plan({problem, Gpu{}, function, true, Float32Products::three}).steps[0].kernel.tile_queries;
   };
   EXPECT_LT(tile_queries(FunctionRegisters::many), tile_queries(FunctionRegisters::few));
 }
@@ -224,7 +227,7 @@ TEST(GpuPlan, AGpuWithTooLittleSharedMemoryIsAnErrorThatSaysHowMuch) {
   gpu.shared_bytes = 48 * 1024;
   const Problem problem = problem_of(Direction::backward, DType::float32, 256);
   try {
-    gpu_plan(problem, gpu, FunctionRegisters::few, true, Float32Products::three);
+    gpu_plan({problem, gpu, FunctionRegisters::few, true, Float32Products::three});
     FAIL() << "expected an error";
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("at least 67 KB of shared memory, got 48 KB"), std::string::npos)
@@ -234,9 +237,9 @@ TEST(GpuPlan, AGpuWithTooLittleSharedMemoryIsAnErrorThatSaysHowMuch) {
 
 TEST(GpuPlan, Float32TakesOneProductWhereAllowed) {
   const Problem problem = problem_of(Direction::forward, DType::float32);
-  EXPECT_EQ(gpu_plan(problem, Gpu{}, FunctionRegisters::few, true, Float32Products::one).steps[0].kernel.element,
+  EXPECT_EQ(gpu_plan({problem, Gpu{}, FunctionRegisters::few, true, Float32Products::one}).steps[0].kernel.element,
             GpuElement::tensor_float32);
-  EXPECT_EQ(gpu_plan(problem, Gpu{}, FunctionRegisters::few, true, Float32Products::three).steps[0].kernel.element,
+  EXPECT_EQ(gpu_plan({problem, Gpu{}, FunctionRegisters::few, true, Float32Products::three}).steps[0].kernel.element,
             GpuElement::float32);
 }
 
@@ -244,7 +247,7 @@ GpuPlan hopper_plan_of(const Problem& problem, int capability = 90, bool aligned
                        TensorMaps maps = TensorMaps::available) {
   Gpu gpu;
   gpu.capability = capability;
-  return gpu_plan(problem, gpu, FunctionRegisters::few, aligned, Float32Products::three, maps);
+  return gpu_plan({problem, gpu, FunctionRegisters::few, aligned, Float32Products::three, maps});
 }
 
 TEST(GpuPlan, HopperGetsItsOwnForwardOfOneCtaForEachMultiprocessor) {
@@ -252,7 +255,7 @@ TEST(GpuPlan, HopperGetsItsOwnForwardOfOneCtaForEachMultiprocessor) {
   problem.rows_q = 100'000;
   const GpuPlan plan = hopper_plan_of(problem);
   ASSERT_EQ(plan.steps.size(), 1U);
-  EXPECT_EQ(plan.steps[0].kernel.family, KernelFamily::hopper);
+  EXPECT_EQ(plan.steps[0].kernel.family(), KernelFamily::hopper);
   EXPECT_EQ(plan.steps[0].work, Gpu{}.multiprocessors);
   problem.rows_q = 100;
   problem.batch = 1;
@@ -262,7 +265,7 @@ TEST(GpuPlan, HopperGetsItsOwnForwardOfOneCtaForEachMultiprocessor) {
 TEST(GpuPlan, WhatTheHopperForwardDoesNotTakeIsPortableAndThePlanSaysWhy) {
   const Problem problem = problem_of(Direction::forward);
   const auto expect_portable = [](const GpuPlan& plan, const char* why) {
-    EXPECT_EQ(plan.steps[0].kernel.family, KernelFamily::portable);
+    EXPECT_EQ(plan.steps[0].kernel.family(), KernelFamily::portable);
     EXPECT_NE(plan.reason.find(why), std::string::npos) << plan.reason;
   };
   expect_portable(hopper_plan_of(problem, 100), "compute capability 9.0, not 10.0");
@@ -282,7 +285,7 @@ TEST(GpuPlan, HopperGetsItsOwnBackwardBehindAScheduleOfItsTilesOfKeys) {
   const GpuPlan plan = hopper_plan_of(problem);
   ASSERT_EQ(kinds_of(plan), (std::vector{KernelKind::key_schedule, KernelKind::backward}));
   for (const GpuStep& step : plan.steps) {
-    EXPECT_EQ(step.kernel.family, KernelFamily::hopper) << plan.reason;
+    EXPECT_EQ(step.kernel.family(), KernelFamily::hopper) << plan.reason;
     EXPECT_EQ(step.kernel.tile_queries, 64);
     EXPECT_EQ(step.kernel.tile_keys, 128);
   }
@@ -290,11 +293,11 @@ TEST(GpuPlan, HopperGetsItsOwnBackwardBehindAScheduleOfItsTilesOfKeys) {
 
   // A CTA before has 64 places of the table, and as many tiles of queries whose dQ is prepared.
   const auto ctas = [](int64_t places) { return (places + 63) / 64; };
-  EXPECT_EQ(plan.places, 2 * (3000 / 128 + 10 + 2));  // no more tiles than these, however the rows are cut
+  EXPECT_EQ(plan.hopper().slots, 2 * (3000 / 128 + 10 + 2));  // no more tiles than these, however the rows are cut
   EXPECT_EQ(plan.steps[0].work, ctas(4 * (1000 / 64 + 10 + 2)));
-  EXPECT_EQ(plan.steps[1].work, plan.places);
+  EXPECT_EQ(plan.steps[1].work, plan.hopper().slots);
   problem.rows_q = 100;
-  EXPECT_EQ(hopper_plan_of(problem).steps[0].work, ctas(plan.places));
+  EXPECT_EQ(hopper_plan_of(problem).steps[0].work, ctas(plan.hopper().slots));
   problem.rows_k = 100'000;
   EXPECT_EQ(hopper_plan_of(problem).steps[1].work, Gpu{}.multiprocessors);
 }
@@ -306,13 +309,13 @@ TEST(GpuPlan, TheHopperBackwardTakesTwiceAsManyQueriesAtOnceWhereSequencesAreLon
     const GpuPlan plan = hopper_plan_of(of);
     for (const GpuStep& step : plan.steps) EXPECT_EQ(step.kernel.tile_queries, tile_queries) << plan.reason;
     const int64_t tiles = of.rows_q / tile_queries + of.batch + 2;
-    if (plan.steps[0].kernel.sums_begun) {
-      EXPECT_EQ(plan.turns_of_head, tiles);
+    if (plan.steps[0].kernel.hopper().sums_begun) {
+      EXPECT_EQ(plan.hopper().semaphores_per_head, tiles);
     }
   };
   expect_tile(problem, 128);
   const GpuPlan of_long_function =
-      gpu_plan(problem, Gpu{}, FunctionRegisters::many, true, Float32Products::three, TensorMaps::available);
+      gpu_plan({problem, Gpu{}, FunctionRegisters::many, true, Float32Products::three, TensorMaps::available});
   EXPECT_EQ(of_long_function.steps[1].kernel.tile_queries, 64);
   Problem deterministic = problem;
   deterministic.deterministic = true;
@@ -337,12 +340,12 @@ TEST(GpuPlan, TheHopperBackwardTakesTwiceAsManyQueriesAtOnceWhereSequencesAreLon
 TEST(GpuPlan, SumsOfDQAreBegunAndEndedByTilesOfKeysUnlessTheBatchSharesAnOperand) {
   const auto expect_begun = [](const Problem& problem, bool begun) {
     const GpuPlan plan = hopper_plan_of(problem);
-    ASSERT_EQ(plan.steps[1].kernel.family, KernelFamily::hopper) << plan.reason;
+    ASSERT_EQ(plan.steps[1].kernel.family(), KernelFamily::hopper) << plan.reason;
     EXPECT_GE(plan.workspace.grad_query, 0);
-    EXPECT_EQ(plan.steps[0].kernel.sums_begun, begun);
-    EXPECT_EQ(plan.steps[1].kernel.sums_begun, begun);
+    EXPECT_EQ(plan.steps[0].kernel.hopper().sums_begun, begun);
+    EXPECT_EQ(plan.steps[1].kernel.hopper().sums_begun, begun);
     EXPECT_EQ(kinds_of(plan).back() == KernelKind::round_grad_query, !begun);
-    EXPECT_EQ(plan.workspace.turns >= 0, begun);
+    EXPECT_EQ(plan.hopper().dq_semaphores >= 0, begun);
   };
   Problem problem = problem_of(Direction::backward);
   problem.rows_k = 100'000;
@@ -389,8 +392,8 @@ TEST(GpuPlan, HeadDimsAbove128HaveABackwardOfTheirOwnWhichAddsDQToSumsHoweverFew
       EXPECT_EQ(step.kernel.tile_keys, 64);
       EXPECT_EQ(step.kernel.stages, stages);
     }
-    EXPECT_EQ(plan.places, 2 * 70);
-    EXPECT_EQ(plan.direct_keys, 0);
+    EXPECT_EQ(plan.hopper().slots, 2 * 70);
+    EXPECT_EQ(plan.hopper().direct_keys, 0);
     EXPECT_FALSE(plan.deterministic);
     const int64_t columns = (head_dim + 15) / 16 * 16;
     EXPECT_EQ(plan.workspace.bytes - plan.workspace.grad_query,
@@ -407,9 +410,9 @@ TEST(GpuPlan, FewDenseKeysNeedNoSumsOfDQAndAreDeterministic) {
     EXPECT_EQ(kinds_of(plan), (std::vector{KernelKind::key_schedule, KernelKind::backward})) << plan.reason;
     EXPECT_EQ(plan.workspace.grad_query, -1);
     EXPECT_TRUE(plan.deterministic);
-    EXPECT_EQ(plan.direct_keys, 256);
-    EXPECT_EQ(plan.places, 2 * batch * 2);
-    EXPECT_EQ(plan.steps[0].work, (plan.places + 63) / 64) << "nothing is cleared";
+    EXPECT_EQ(plan.hopper().direct_keys, 256);
+    EXPECT_EQ(plan.hopper().slots, 2 * batch * 2);
+    EXPECT_EQ(plan.steps[0].work, (plan.hopper().slots + 63) / 64) << "nothing is cleared";
   }
 
   const auto needs_sums = [](const Problem& other) {
@@ -428,16 +431,16 @@ TEST(GpuPlan, FewDenseKeysNeedNoSumsOfDQAndAreDeterministic) {
 TEST(GpuPlan, WhereThereAreManySequencesForEachCtaItTakesAllOfUpToFourTilesOfKeys) {
   constexpr int64_t few = 527, many = 528;  // of two heads each, for 132 CTAs
   const GpuPlan plan = hopper_plan_of(dense_keys(many, 512));
-  EXPECT_EQ(plan.direct_keys, 512);
+  EXPECT_EQ(plan.hopper().direct_keys, 512);
   EXPECT_EQ(plan.workspace.grad_query, -1);
   EXPECT_TRUE(plan.deterministic);
-  EXPECT_EQ(hopper_plan_of(dense_keys(few, 512)).direct_keys, 256);
+  EXPECT_EQ(hopper_plan_of(dense_keys(few, 512)).hopper().direct_keys, 256);
   EXPECT_GE(hopper_plan_of(dense_keys(many, 513)).workspace.grad_query, 0);
 }
 
 TEST(GpuPlan, WhereThereAreFewSequencesACtaTakesOneTileOfKeysAlone) {
   const GpuPlan two_tiles = hopper_plan_of(dense_keys(60, 256)), one_tile = hopper_plan_of(dense_keys(60, 128));
-  EXPECT_EQ(two_tiles.direct_keys, 128);
+  EXPECT_EQ(two_tiles.hopper().direct_keys, 128);
   EXPECT_GE(two_tiles.workspace.grad_query, 0);
   EXPECT_FALSE(two_tiles.deterministic);
   EXPECT_EQ(one_tile.workspace.grad_query, -1);
@@ -446,10 +449,10 @@ TEST(GpuPlan, WhereThereAreFewSequencesACtaTakesOneTileOfKeysAlone) {
 
 TEST(GpuPlan, RowsThatNoSequenceHasGetTheirZerosWhereNothingIsSummed) {
   Problem problem = dense_keys(70, 256);
-  EXPECT_FALSE(hopper_plan_of(problem).has_rows_left);
+  EXPECT_FALSE(hopper_plan_of(problem).hopper().prepares_grad_query);
   problem.query_form = Form::jagged;
   const GpuPlan plan = hopper_plan_of(problem);
-  EXPECT_TRUE(plan.has_rows_left);
+  EXPECT_TRUE(plan.hopper().prepares_grad_query);
   EXPECT_EQ(kinds_of(plan), (std::vector{KernelKind::key_schedule, KernelKind::backward}));
   EXPECT_EQ(plan.workspace.grad_query, -1);
   EXPECT_TRUE(plan.deterministic);
@@ -458,8 +461,7 @@ TEST(GpuPlan, RowsThatNoSequenceHasGetTheirZerosWhereNothingIsSummed) {
 TEST(GpuPlan, WhatTheHopperBackwardDoesNotTakeIsPortableAndThePlanSaysWhy) {
   const Problem problem = problem_of(Direction::backward);
   const auto expect_portable = [](const GpuPlan& plan, const char* why) {
-    for (const GpuStep& step : plan.steps) EXPECT_EQ(step.kernel.family, KernelFamily::portable) << why;
-    EXPECT_EQ(plan.places, 0) << why;
+    for (const GpuStep& step : plan.steps) EXPECT_EQ(step.kernel.family(), KernelFamily::portable) << why;
     EXPECT_NE(plan.reason.find(why), std::string::npos) << plan.reason;
   };
   expect_portable(hopper_plan_of(problem, 100), "it needs compute capability 9.0, not 10.0");
@@ -468,7 +470,7 @@ TEST(GpuPlan, WhatTheHopperBackwardDoesNotTakeIsPortableAndThePlanSaysWhy) {
   expect_portable(hopper_plan_of(problem_of(Direction::backward, DType::float32)), "it takes bfloat16 and float16");
   Gpu gpu;
   gpu.shared_bytes = 163 * 1024;
-  expect_portable(gpu_plan(problem, gpu, FunctionRegisters::few, true, Float32Products::three, TensorMaps::available),
+  expect_portable(gpu_plan({problem, gpu, FunctionRegisters::few, true, Float32Products::three, TensorMaps::available}),
                   "it needs 227 KB of shared memory, not 163");
 
   const auto changed = [&](auto change) {
@@ -485,7 +487,7 @@ TEST(GpuPlan, WhatTheHopperBackwardDoesNotTakeIsPortableAndThePlanSaysWhy) {
                     other.head_dim = 136;
                     other.deterministic = true;
                   }),
-                  "dQ shall be summed in one order, and a head dim is above 128");
+                  "dQ has to be summed in one order, and a head dim is above 128");
   const auto with_shared_keys = [&](auto change) {
     return changed([&](Problem& other) {
       other.key_form = Form::shared;
@@ -504,13 +506,13 @@ TEST(GpuPlan, WhatTheHopperBackwardDoesNotTakeIsPortableAndThePlanSaysWhy) {
                     other.query_form = Form::shared;
                     other.deterministic = true;
                   }),
-                  "the batch shares an operand, and dQ shall be summed in one order");
+                  "the batch shares an operand, and dQ has to be summed in one order");
 }
 
 TEST(GpuPlan, TheHopperBackwardTakesEveryHeadDimAndASideThatABatchOfOneShares) {
   const auto expect_hopper = [](const Problem& problem) {
     const GpuPlan plan = hopper_plan_of(problem);
-    for (const GpuStep& step : plan.steps) EXPECT_EQ(step.kernel.family, KernelFamily::hopper) << plan.reason;
+    for (const GpuStep& step : plan.steps) EXPECT_EQ(step.kernel.family(), KernelFamily::hopper) << plan.reason;
   };
   for (const DType dtype : {DType::bfloat16, DType::float16}) {
     Problem problem = problem_of(Direction::backward, dtype);
@@ -535,10 +537,10 @@ TEST(GpuPlan, TheHopperBackwardSumsTheGradientsOfSharedKeysForPartsOfTheBatch) {
   EXPECT_TRUE(plan.steps[0].kernel.keys_shared);
   EXPECT_TRUE(plan.steps[1].kernel.keys_shared);
   // Two heads of 200 keys, which one CTA takes: as many parts as make a piece of work for each multiprocessor.
-  EXPECT_EQ(plan.parts, 66);
-  EXPECT_EQ(plan.places, 2 * 2 * plan.parts);
-  EXPECT_EQ(plan.workspace.grad_value - plan.workspace.grad_key, plan.parts * 200 * 2 * 128 * 4);
-  EXPECT_EQ(plan.workspace.bytes - plan.workspace.grad_value, plan.parts * 200 * 2 * 128 * 4);
+  EXPECT_EQ(plan.splits, 66);
+  EXPECT_EQ(plan.hopper().slots, 2 * 2 * plan.splits);
+  EXPECT_EQ(plan.workspace.grad_value - plan.workspace.grad_key, plan.splits * 200 * 2 * 128 * 4);
+  EXPECT_EQ(plan.workspace.bytes - plan.workspace.grad_value, plan.splits * 200 * 2 * 128 * 4);
   EXPECT_EQ(plan.workspace.grad_query, -1);
   EXPECT_TRUE(plan.deterministic);
 
@@ -559,7 +561,7 @@ TEST(GpuPlan, PartsOfTheQueriesFillTheMultiprocessorsAndAreNotShort) {
   problem.rows_k = 128;
   const auto parts = [&](int64_t heads) {
     problem.heads_q = problem.heads_k = heads;
-    return hopper_plan_of(problem).parts;
+    return hopper_plan_of(problem).splits;
   };
   EXPECT_EQ(parts(4), 33);
   EXPECT_EQ(parts(5), 26) << "130 of 132 are enough";
@@ -577,7 +579,7 @@ TEST(GpuPlan, TheHopperBackwardAddsAllOfTheGradientOfSharedQueriesToOneSum) {
   const GpuPlan plan = hopper_plan_of(problem);
   EXPECT_EQ(kinds_of(plan),
             (std::vector{KernelKind::key_schedule, KernelKind::backward, KernelKind::round_grad_query}));
-  EXPECT_EQ(plan.direct_keys, 0) << "no sequence stores what others add to";
+  EXPECT_EQ(plan.hopper().direct_keys, 0) << "no sequence stores what others add to";
   EXPECT_EQ(plan.workspace.bytes - plan.workspace.grad_query, 100 * 4 * 128 * 4);
   EXPECT_FALSE(plan.deterministic);
 }
@@ -591,12 +593,13 @@ TEST(GpuPlan, DeterministicModeOfTheHopperBackwardTakesTheSameTurnsInOneOrder) {
   EXPECT_FALSE(any_order.deterministic);
   EXPECT_TRUE(one_order.deterministic);
   for (std::size_t step = 0; step < 2; ++step) {
-    EXPECT_FALSE(any_order.steps[step].kernel.ordered);
-    EXPECT_TRUE(one_order.steps[step].kernel.ordered);
+    EXPECT_FALSE(any_order.steps[step].kernel.hopper().ordered);
+    EXPECT_TRUE(one_order.steps[step].kernel.hopper().ordered);
   }
-  EXPECT_EQ(one_order.turns_of_head, 1000 / 64 + 10 + 2);
+  EXPECT_EQ(one_order.hopper().semaphores_per_head, 1000 / 64 + 10 + 2);
   EXPECT_EQ(one_order.workspace.bytes, any_order.workspace.bytes);
-  EXPECT_GE(one_order.workspace.grad_query - one_order.workspace.turns, 4 * one_order.turns_of_head * 4)
+  EXPECT_GE(one_order.workspace.grad_query - one_order.hopper().dq_semaphores,
+            4 * one_order.hopper().semaphores_per_head * 4)
       << "of 4 heads";
 }
 
@@ -604,7 +607,7 @@ TEST(GpuPlan, ACtaHasGoneTwoStepsOrFourInDeterministicModeWhenItsHeadsNextTileOf
   Problem problem = dense_keys(64, 2048);
   const auto heads_of_window = [&](int64_t queries) {
     problem.rows_q = problem.batch * queries;
-    return hopper_plan_of(problem).heads_of_window;
+    return hopper_plan_of(problem).hopper().heads_per_group;
   };
   EXPECT_EQ(heads_of_window(1024), 8) << "16 tiles of two heads, of 132 CTAs";
   EXPECT_EQ(heads_of_window(512), 16);
@@ -626,15 +629,16 @@ TEST(GpuPlan, OfTheHopperBackwardOnlyTheCounterAndATableOfTurnsAreClearedBeforeI
        {std::pair{40, 64}, std::pair{64, 64}, std::pair{72, 128}, std::pair{128, 128}}) {
     const GpuPlan plan = hopper_plan_of(problem_of(Direction::backward, DType::bfloat16, head_dim));
     const GpuWorkspace& workspace = plan.workspace;
-    EXPECT_EQ(workspace.places_taken, 0);
+    EXPECT_EQ(plan.hopper().slot_counter, 0);
     EXPECT_GE(workspace.zeroed_bytes, static_cast<int64_t>(sizeof(unsigned)));
-    const int64_t table_end = workspace.key_tiles + plan.places * static_cast<int64_t>(sizeof(hopper::KeyTile));
+    const int64_t table_end =
+        plan.hopper().key_tiles + plan.hopper().slots * static_cast<int64_t>(sizeof(hopper::KeyTile));
     EXPECT_LT(workspace.zeroed_bytes - table_end, 256) << "tiles stand where they have to, and sums are begun";
-    EXPECT_GE(workspace.turns, workspace.zeroed_bytes);
-    EXPECT_GT(workspace.grad_query, workspace.turns);
+    EXPECT_GE(plan.hopper().dq_semaphores, workspace.zeroed_bytes);
+    EXPECT_GT(workspace.grad_query, plan.hopper().dq_semaphores);
     const int64_t sums = int64_t{1000} * 4 * columns * 4;  // whole halves of 32 or 64 columns
     EXPECT_GE(workspace.bytes, workspace.grad_query + sums) << head_dim;
-    for (const int64_t at : {workspace.key_tiles, workspace.grad_query, workspace.bytes}) EXPECT_EQ(at % 256, 0);
+    for (const int64_t at : {plan.hopper().key_tiles, workspace.grad_query, workspace.bytes}) EXPECT_EQ(at % 256, 0);
     EXPECT_EQ(workspace.grad_key, -1);
     EXPECT_EQ(workspace.grad_value, -1);
   }
@@ -653,7 +657,7 @@ void visit_hopper_kernels(Visit visit) {
           problem.query_form = queries;
           problem.rows_q = queries == Form::shared ? 20 : 1000;
           const KernelSpec kernel = hopper_plan_of(problem).steps[0].kernel;
-          ASSERT_EQ(kernel.family, KernelFamily::hopper);
+          ASSERT_EQ(kernel.family(), KernelFamily::hopper);
           visit(kernel);
         }
       }
@@ -667,8 +671,8 @@ TEST(GpuPlan, EveryHopperTileFitsSharedMemory) {
   visit_hopper_kernels([](const KernelSpec& kernel) {
     constexpr int ring_and_barriers = 2816 + 128;
     const int row = round_up(kernel.head_dim, 64) * 2, row_v = round_up(kernel.head_dim_v, 64) * 2;
-    const int query = kernel.query_in_registers ? std::max(row, row_v) : row;
-    const int bytes = kernel.query_stages * kernel.tile_queries * query +
+    const int query = kernel.hopper().query_in_registers ? std::max(row, row_v) : row;
+    const int bytes = kernel.hopper().query_stages * kernel.tile_queries * query +
                       kernel.stages * kernel.tile_keys * (row + row_v) + ring_and_barriers;
     ASSERT_LE(bytes, Gpu{}.shared_bytes) << kernel.head_dim << " x " << kernel.head_dim_v;
   });
@@ -677,7 +681,7 @@ TEST(GpuPlan, EveryHopperTileFitsSharedMemory) {
 /// 224 registers, of which the compiler needs 32 for all else.
 TEST(GpuPlan, EveryHopperTileFitsTheRegistersOfAThread) {
   visit_hopper_kernels([](const KernelSpec& kernel) {
-    const int query = kernel.query_in_registers ? round_up(kernel.head_dim, 16) / 4 : 0;
+    const int query = kernel.hopper().query_in_registers ? round_up(kernel.head_dim, 16) / 4 : 0;
     const int scores = kernel.tile_keys / 2, weights = kernel.tile_keys / 4;
     const int output = std::max(32, round_up(kernel.head_dim_v, 32) / 2);
     ASSERT_LE(query + scores + weights + output, 192) << kernel.head_dim << " x " << kernel.head_dim_v;
@@ -693,7 +697,7 @@ TEST(GpuPlan, WideHeadsKeepQueriesInRegistersWhereThereIsRoomForSixtyFourKeys) {
   };
   const auto expect_tile = [&](int64_t head_dim, int64_t head_dim_v, bool query_in_registers, int tile_keys) {
     const KernelSpec kernel = kernel_of(head_dim, head_dim_v);
-    EXPECT_EQ(kernel.query_in_registers, query_in_registers) << head_dim << " x " << head_dim_v;
+    EXPECT_EQ(kernel.hopper().query_in_registers, query_in_registers) << head_dim << " x " << head_dim_v;
     EXPECT_EQ(kernel.tile_keys, tile_keys) << head_dim << " x " << head_dim_v;
   };
   expect_tile(192, 192, true, 64);
@@ -725,12 +729,12 @@ TEST(GpuPlan, ASecondWarpgroupIsThereWhereTheSequencesMayHaveQueriesForIt) {
 TEST(GpuPlan, KeysThatFitSharedMemoryAreMetInRuns) {
   Problem problem = problem_of(Direction::forward);
   problem.rows_k = 256 * problem.batch;
-  EXPECT_TRUE(hopper_plan_of(problem).in_runs);
+  EXPECT_TRUE(hopper_plan_of(problem).hopper().contiguous_tiles);
   problem.rows_k = 385 * problem.batch;
-  EXPECT_FALSE(hopper_plan_of(problem).in_runs);
+  EXPECT_FALSE(hopper_plan_of(problem).hopper().contiguous_tiles);
   problem.key_form = Form::shared;
   problem.rows_k = 256;
-  EXPECT_TRUE(hopper_plan_of(problem).in_runs);
+  EXPECT_TRUE(hopper_plan_of(problem).hopper().contiguous_tiles);
 }
 
 GpuPlan plan_with_scale(const Problem& problem, const char* function, double scale) {
@@ -776,11 +780,11 @@ TEST(GpuPlan, AFunctionWithBoundsHasASecondPassOfTheHopperBackwardBehindTheFirst
   problem.head_dim = problem.head_dim_v = 64;
   problem.rows_q = problem.rows_k = 10000;
   problem.query_form = Form::shared;  // whose sums are rounded behind
-  GpuPlan plan = gpu_plan(problem, Gpu{}, FunctionRegisters::few, true, Float32Products::three, TensorMaps::available);
-  leave_guards_out(plan);
+  GpuPlan plan =
+      gpu_plan({problem, Gpu{}, FunctionRegisters::few, true, Float32Products::three, TensorMaps::available, true});
   using hopper::BackwardPass;
   std::vector<std::pair<KernelKind, BackwardPass>> steps;
-  for (const GpuStep& step : plan.steps) steps.emplace_back(step.kernel.kind, step.kernel.pass);
+  for (const GpuStep& step : plan.steps) steps.emplace_back(step.kernel.kind, step.kernel.hopper().pass);
   const std::vector<std::pair<KernelKind, BackwardPass>> expected = {
       {KernelKind::key_schedule, BackwardPass::only},
       {KernelKind::backward, BackwardPass::first},
@@ -791,10 +795,12 @@ TEST(GpuPlan, AFunctionWithBoundsHasASecondPassOfTheHopperBackwardBehindTheFirst
   EXPECT_EQ(plan.steps[2].work, plan.steps[0].work);
   EXPECT_EQ(plan.steps[3].work, plan.steps[1].work);
 
-  GpuPlan portable = gpu_plan(problem, Gpu{}, FunctionRegisters::few, false, Float32Products::three);
-  const std::size_t before = portable.steps.size();
-  leave_guards_out(portable);
-  EXPECT_EQ(portable.steps.size(), before);
+  const auto portable_steps = [&](bool has_guards) {
+    return gpu_plan({problem, Gpu{}, FunctionRegisters::few, false, Float32Products::three, TensorMaps::unavailable,
+                     has_guards})
+        .steps.size();
+  };
+  EXPECT_EQ(portable_steps(true), portable_steps(false));
 }
 
 /// The Hopper plan of backward for keys long enough for sums of dQ, with the guards left out where they may be.
@@ -802,8 +808,8 @@ GpuPlan hopper_plan_wanting(WantedGradients wanted, bool deterministic = false) 
   Problem problem = problem_of(Direction::backward);
   problem.wanted = wanted;
   problem.deterministic = deterministic;
-  GpuPlan plan = gpu_plan(problem, Gpu{}, FunctionRegisters::few, true, Float32Products::three, TensorMaps::available);
-  leave_guards_out(plan);
+  GpuPlan plan =
+      gpu_plan({problem, Gpu{}, FunctionRegisters::few, true, Float32Products::three, TensorMaps::available, true});
   return plan;
 }
 
@@ -812,17 +818,17 @@ TEST(GpuPlan, HopperBackwardWithoutDQHasNoSumsAndNoOrderToKeep) {
     const GpuPlan plan = hopper_plan_wanting({false, true, true}, deterministic);
     EXPECT_TRUE(plan.deterministic);
     EXPECT_EQ(plan.workspace.grad_query, -1);
-    EXPECT_EQ(plan.workspace.turns, -1);
-    EXPECT_FALSE(plan.has_rows_left);
+    EXPECT_EQ(plan.hopper().dq_semaphores, -1);
+    EXPECT_FALSE(plan.hopper().prepares_grad_query);
     for (const GpuStep& step : plan.steps) {
-      EXPECT_FALSE(step.kernel.sums_begun || step.kernel.ordered || step.kernel.wants_grad_query);
+      EXPECT_FALSE(step.kernel.hopper().sums_begun || step.kernel.hopper().ordered || step.kernel.wants_grad_query);
     }
   }
 }
 
 TEST(GpuPlan, HopperBackwardLeavesGuardsOutOnlyWhereInfinitiesShowInDKOrDV) {
   const auto has_two_passes = [](WantedGradients wanted) {
-    return hopper_plan_wanting(wanted).steps[1].kernel.pass == hopper::BackwardPass::first;
+    return hopper_plan_wanting(wanted).steps[1].kernel.hopper().pass == hopper::BackwardPass::first;
   };
   EXPECT_TRUE(has_two_passes({true, true, true}));
   EXPECT_TRUE(has_two_passes({true, true, false}));

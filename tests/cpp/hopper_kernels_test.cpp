@@ -17,6 +17,7 @@
 #include "compilers.h"
 #include "cuda/source.h"
 #include "disassemble.h"
+#include "families/family.h"
 #include "gdpa/error.h"
 #include "jit/nvrtc.h"
 #include "plan/gpu_plan.h"
@@ -75,11 +76,11 @@ class HopperKernels : public testing::TestWithParam<Case> {
       problem.rows_q = GetParam().queries * problem.batch;
     }
     const Activation activation(GetParam().function);
-    plan::GpuPlan plan = plan::gpu_plan(problem, plan::Gpu{}, plan::FunctionRegisters::few, true,
-                                        plan::Float32Products::three, plan::TensorMaps::available);
+    plan::GpuPlan plan = families::gpu_plan({problem, plan::Gpu{}, plan::FunctionRegisters::few, true,
+                                             plan::Float32Products::three, plan::TensorMaps::available});
     plan::take_scale_out(plan, activation.function().value(), 0.125);
     ASSERT_EQ(plan.steps.size(), 1U);
-    ASSERT_EQ(plan.steps[0].kernel.family, plan::KernelFamily::hopper) << plan.reason;
+    ASSERT_EQ(plan.steps[0].kernel.family(), plan::KernelFamily::hopper) << plan.reason;
     kernel_ = plan.steps[0].kernel;
     compiled_ = nvrtc_->compile({kernel_source(kernel_, activation.function()), activation.text()}, "sm_90a",
                                 {"--ptxas-options=-v"});
@@ -102,7 +103,7 @@ TEST_P(HopperKernels, TheFunctionRunsWhileTheProductsDo) {
     EXPECT_NE(code.find(instruction), std::string::npos) << instruction;
   }
   // O leaves by the copy engine from the place of Q, or by 16 bytes a thread where Q stays there.
-  EXPECT_EQ(code.find("UTMASTG") != std::string::npos, kernel_.query_in_registers);
+  EXPECT_EQ(code.find("UTMASTG") != std::string::npos, kernel_.hopper().query_in_registers);
   // Between the wait for Q K^T and the wait for P V, for each score that a thread holds, in the code of each pass.
   std::multiset<int> tanhs, arithmetic;
   const std::string wait_for_scores = "WARPGROUP.DEPBAR.LE gsb0, 0x1",
@@ -201,15 +202,14 @@ std::vector<plan::KernelSpec> backward_kernels(DType dtype, int64_t head_dim, in
   problem.head_dim_v = head_dim_v;
   problem.rows_q = options.queries * problem.batch;
   problem.rows_k = 2048 * problem.batch;
-  plan::GpuPlan plan =
-      plan::gpu_plan(problem, plan::Gpu{}, plan::registers_of(activation.function().value_and_derivative(), accuracy),
-                     true, plan::Float32Products::three, plan::TensorMaps::available);
-  if (activation.function().has_guards()) plan::leave_guards_out(plan);
+  plan::GpuPlan plan = families::gpu_plan(
+      {problem, plan::Gpu{}, plan::registers_of(activation.function().value_and_derivative(), accuracy), true,
+       plan::Float32Products::three, plan::TensorMaps::available, activation.function().has_guards()});
   std::vector<plan::KernelSpec> kernels;
   for (const plan::GpuStep& step : plan.steps) {
-    EXPECT_EQ(step.kernel.family, plan::KernelFamily::hopper) << plan.reason;
+    EXPECT_EQ(step.kernel.family(), plan::KernelFamily::hopper) << plan.reason;
     kernels.push_back(step.kernel);
-    if (has_function(step.kernel.kind)) kernels.back().accuracy = accuracy;
+    if (plan::has_function(step.kernel.kind)) kernels.back().accuracy = accuracy;
   }
   return kernels;
 }
@@ -382,7 +382,7 @@ TEST(HopperBackward, TheKernelsBesideItKeepEverythingInRegisters) {
       if (head_dim > 128 && !is_plain) continue;  // the portable kernels have these
       for (const plan::KernelSpec& kernel :
            backward_kernels(dtype, head_dim, head_dim_v, Activation("silu"), Accuracy::fast, options)) {
-        if (has_function(kernel.kind)) continue;
+        if (plan::has_function(kernel.kind)) continue;
         for (const jit::Nvrtc& nvrtc : compilers()) {
           const jit::Compiled compiled = compile(nvrtc, kernel, Activation("silu"));
           EXPECT_TRUE(has_no_spill(compiled)) << describe(kernel) << compiled.log;
@@ -403,7 +403,7 @@ TEST(HopperBackward, KernelsOfSomeGradientsLeaveProductsOutAndKeepEverythingInRe
     std::optional<plan::KernelSpec> last;  // the last pass, which has the most instructions
     for (const plan::KernelSpec& kernel :
          backward_kernels(DType::bfloat16, head_dim, head_dim, activation, Accuracy::fast, options)) {
-      if (has_function(kernel.kind)) last = kernel;
+      if (plan::has_function(kernel.kind)) last = kernel;
     }
     return last.value();
   };

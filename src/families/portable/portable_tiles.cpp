@@ -1,5 +1,5 @@
-// See gpu_tiles.h.
-#include "plan/gpu_tiles.h"
+// See portable_tiles.h.
+#include "families/portable/portable_tiles.h"
 
 #include <fmt/format.h>
 
@@ -8,12 +8,19 @@
 
 #include "gdpa/error.h"
 
-namespace gdpa::plan {
+namespace gdpa::families {
 namespace {
 
-/// One tile, and the sums that a thread may hold with it: beyond them the compiler spills, or a later one is faster.
-/// Fewer beside a function that takes many registers, where rows are not aligned and copies take some, and on
-/// Blackwell, for which the compiler schedules otherwise.
+using plan::FunctionRegisters;
+using plan::Gpu;
+using plan::GpuElement;
+using plan::KernelKind;
+using plan::KernelSpec;
+
+/// One tile, and the most registers that accumulators may occupy with it: with more, the compiler spills or a later
+/// tile of the list is faster. The second limit, which is lower, holds with functions that need many registers, with
+/// rows that are not aligned, whose copies need registers, and on Blackwell, for which the compiler schedules in
+/// another way.
 struct Tile {
   int queries;
   int keys;
@@ -21,12 +28,13 @@ struct Tile {
   int column_warps;
   int stages;
   int ctas;
-  int most_sums;
-  int most_sums_beside_many;
+  int most_registers;
+  int most_registers_with_many;
 };
 
-// The first that fits is taken. Each list begins with the tiles that were measured on a GPU with 227 KB; what follows
-// is for 163 KB (A100) and for 99 KB (Ada, and the small ones of Ampere and Blackwell), and for wider rows.
+// A kernel gets the first tile that fits. Each list begins with the tiles that were measured on a GPU with 227 KB of
+// shared memory. The tiles after them are for 163 KB (A100), for 99 KB (Ada, and the small GPUs of Ampere and
+// Blackwell), and for wider rows.
 constexpr Tile forward_16_bit[] = {
     {128, 64, 4, 1, 2, 2, 160, 160}, {128, 32, 4, 1, 2, 2, 192, 160}, {128, 64, 8, 1, 2, 1, 192, 160},
     {128, 32, 8, 1, 2, 1, 192, 160}, {64, 32, 4, 1, 2, 1, 192, 160},  {64, 16, 4, 1, 2, 1, 192, 160},
@@ -60,7 +68,7 @@ constexpr int row_group = 16;     // rows and columns of one tensor-core product
 constexpr int chunk_bytes = 16;   // of a row in shared memory
 constexpr int column_group = 16;  // to which head dims are padded
 
-constexpr int registers_of_shared_keys = 4;  // out_scale of the entry, which multiplies P and dS
+constexpr int registers_of_shared_keys = 4;  // for out_scale of the entry, which multiplies P and dS
 
 constexpr int blackwell = 100;
 
@@ -89,21 +97,21 @@ std::span<const Tile> tiles_of(const KernelSpec& kernel) {
 int divide_up(int count, int divisor) { return (count + divisor - 1) / divisor; }
 
 int columns_of_warp(const KernelSpec& kernel, int columns) {
-  return divide_up(divide_up(columns, kernel.column_warps), column_group) * column_group;
+  return divide_up(divide_up(columns, kernel.portable().column_warps), column_group) * column_group;
 }
 
-/// Bytes of a row of so many elements in shared memory: an odd number of chunks.
+/// Bytes of a row of `elements` elements in shared memory: an odd number of chunks.
 int64_t row_bytes(const KernelSpec& kernel, int elements) {
   return int64_t{elements * (is_16_bit(kernel) ? 2 : 4) / chunk_bytes | 1} * chunk_bytes;
 }
 
 int64_t operand_row_bytes(const KernelSpec& kernel, int columns) {
-  return row_bytes(kernel, columns_of_warp(kernel, columns) * kernel.column_warps);
+  return row_bytes(kernel, columns_of_warp(kernel, columns) * kernel.portable().column_warps);
 }
 
-/// backward: the column warps split the queries of the scores, and share P.
-bool shares_weights(const KernelSpec& kernel) {
-  return kernel.column_warps > 1 && kernel.tile_queries % (row_group * kernel.column_warps) == 0;
+/// backward: the column warps split the queries of the scores, and P goes through shared memory (backward_tiles.cuh).
+bool splits_scores(const KernelSpec& kernel) {
+  return kernel.portable().column_warps > 1 && kernel.tile_queries % (row_group * kernel.portable().column_warps) == 0;
 }
 
 bool fits(const KernelSpec& kernel, const Gpu& gpu) {
@@ -126,9 +134,9 @@ int64_t shared_bytes(const KernelSpec& kernel) {
       return kernel.tile_queries * (row + row_v) + stages_of_keys;
     case KernelKind::backward: {
       const int64_t scores = kernel.tile_keys * row_bytes(kernel, kernel.tile_queries);
-      const bool has_weights = shares_weights(kernel);
+      const bool stores_p = splits_scores(kernel);
       return (kernel.tile_keys + kernel.stages * kernel.tile_queries) * (row + row_v) +
-             (has_weights || kernel.reduce_grad_query ? scores : 0) + (has_weights ? scores : 0);
+             (stores_p || kernel.portable().reduce_grad_query ? scores : 0) + (stores_p ? scores : 0);
     }
     case KernelKind::reduce:
     case KernelKind::wide_backward:
@@ -140,7 +148,7 @@ int64_t shared_bytes(const KernelSpec& kernel) {
   return 0;
 }
 
-int sum_registers(const KernelSpec& kernel) {
+int accumulator_registers(const KernelSpec& kernel) {
   constexpr int threads_of_warp = 32;
   const int columns = columns_of_warp(kernel, kernel.head_dim);
   const int columns_v = columns_of_warp(kernel, kernel.head_dim_v);
@@ -151,11 +159,11 @@ int sum_registers(const KernelSpec& kernel) {
     case KernelKind::backward_query:
       return of_warp(kernel.tile_queries / kernel.warps, columns + 2 * kernel.tile_keys);
     case KernelKind::backward: {
-      const int queries = kernel.tile_queries / (shares_weights(kernel) ? kernel.column_warps : 1);
+      const int queries = kernel.tile_queries / (splits_scores(kernel) ? kernel.portable().column_warps : 1);
       const int scores = of_warp(kernel.tile_keys / kernel.warps, 2 * queries);
       const int grad_query = of_warp(kernel.tile_queries, columns / kernel.warps);  // of all column warps
       return of_warp(kernel.tile_keys / kernel.warps, columns + columns_v) +
-             std::max(scores, kernel.reduce_grad_query ? grad_query : 0);
+             std::max(scores, kernel.portable().reduce_grad_query ? grad_query : 0);
     }
     case KernelKind::reduce:
     case KernelKind::wide_backward:
@@ -173,11 +181,11 @@ void choose_tiles(KernelSpec& kernel, const Gpu& gpu, FunctionRegisters function
     kernel.tile_queries = tile.queries;
     kernel.tile_keys = tile.keys;
     kernel.warps = tile.warps;
-    kernel.column_warps = tile.column_warps;
+    kernel.portable().column_warps = tile.column_warps;
     kernel.stages = tile.stages;
     kernel.ctas = tile.ctas;
-    const int registers = sum_registers(kernel) + (kernel.keys_shared ? registers_of_shared_keys : 0);
-    if (registers <= (takes_many ? tile.most_sums_beside_many : tile.most_sums) && fits(kernel, gpu)) return;
+    const int registers = accumulator_registers(kernel) + (kernel.keys_shared ? registers_of_shared_keys : 0);
+    if (registers <= (takes_many ? tile.most_registers_with_many : tile.most_registers) && fits(kernel, gpu)) return;
   }
   throw Error(
       ErrorKind::runtime,
@@ -187,4 +195,4 @@ void choose_tiles(KernelSpec& kernel, const Gpu& gpu, FunctionRegisters function
                   gpu.shared_bytes / 1024));
 }
 
-}  // namespace gdpa::plan
+}  // namespace gdpa::families

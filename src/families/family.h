@@ -1,0 +1,90 @@
+// The interface of a kernel family: kernels that share a folder of kernels/ and the host code that plans and launches
+// them. docs/add-a-kernel-family.md says how to add one.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "activation/function.h"
+#include "common/arguments.cuh"
+#include "definition/problem.h"
+#include "families/config_text.h"
+#include "plan/gpu_plan.h"
+
+namespace gdpa::families {
+
+/// Everything that a plan depends on.
+struct PlanRequest {
+  const Problem& problem;
+  plan::Gpu gpu;
+  plan::FunctionRegisters function;
+  bool aligned;  ///< every row of every operand begins at a multiple of 16 bytes
+  plan::Float32Products products;
+  plan::TensorMaps tensor_maps = plan::TensorMaps::unavailable;
+  bool has_guards = false;  ///< f or f' has guards, which only huge and infinite scores need
+};
+
+/// Launches the kernels of a plan one after the other. The CUDA backend implements it.
+class StepLauncher {
+ public:
+  /// Launches the next kernel of the plan. `arguments` points to the struct that the kernel takes.
+  virtual void launch_next(void* arguments) = 0;
+
+ protected:
+  ~StepLauncher() = default;
+};
+
+/// A planned call, with device addresses.
+struct PlannedCall {
+  const Problem& problem;
+  const plan::GpuPlan& plan;
+  const CommonArguments& arguments;
+  std::byte* workspace;  ///< device memory of plan.workspace.bytes bytes
+
+  /// The device address `offset` bytes after the start of the workspace.
+  template <class T>
+  T* at(int64_t offset) const {
+    return reinterpret_cast<T*>(workspace + offset);
+  }
+};
+
+class Family {
+ public:
+  virtual ~Family() = default;
+
+  /// The folder of kernels/ and the namespace of the device code: "hopper".
+  virtual std::string_view name() const = 0;
+
+  /// The name in sentences: "Hopper".
+  virtual std::string_view title() const = 0;
+
+  /// Why the kernels of the family cannot compute a problem, in words that `gdpa explain` prints; empty if they can.
+  virtual std::string why_not(const PlanRequest& request) const = 0;
+
+  /// The plan of a problem for which why_not() is empty. A pure function: it uses neither the driver nor the lengths of
+  /// jagged sequences. Throws Error (runtime) if the GPU has too little shared memory.
+  virtual plan::GpuPlan plan(const PlanRequest& request) const = 0;
+
+  /// The type in the generated source that evaluates f, or f and f', in a kernel that does.
+  virtual std::string_view activation(const plan::KernelSpec& kernel) const = 0;
+
+  /// Writes the members of the kernel's Config that are not the same for all families.
+  virtual void write_config(ConfigText& config, const plan::KernelSpec& kernel,
+                            const activation::Function& function) const = 0;
+
+  /// Launches all kernels of call.plan.steps in order, with the arguments and the tensor maps that they take.
+  virtual void launch(const PlannedCall& call, StepLauncher& launcher) const = 0;
+
+  /// Whether the kernels contain the delays of GDPA_RANDOM_DELAYS=1 (kernels/common/random_delay.cuh).
+  virtual bool has_random_delays() const = 0;
+};
+
+/// The family that a kernel belongs to.
+const Family& family_of(plan::KernelFamily family);
+
+/// Selects the kernels of a problem: the plan of the first family in the order of preference that can compute it. The
+/// plan's reason says why the preferred families cannot. Nothing else in gdpa selects a kernel.
+plan::GpuPlan gpu_plan(const PlanRequest& request);
+
+}  // namespace gdpa::families

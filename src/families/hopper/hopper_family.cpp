@@ -1,0 +1,144 @@
+// The Hopper kernels: WGMMA, TMA and warp specialisation, for compute capability 9.0.
+#include <string_view>
+
+#include "activation/rounded_query.h"
+#include "cuda/tensor_maps.h"
+#include "families/family.h"
+#include "families/hopper/hopper_plan.h"
+#include "families/registry.h"
+#include "hopper/arguments.cuh"
+
+namespace gdpa::families {
+namespace {
+
+using cuda::map_operand;
+using cuda::Tensor;
+using plan::KernelKind;
+
+/// How a source names a pass of backward, and f and f' in it.
+struct PassInSource {
+  std::string_view name;
+  std::string_view activation;
+};
+
+PassInSource in_source(hopper::BackwardPass pass) {
+  switch (pass) {
+    case hopper::BackwardPass::only:
+      return {"only", "::ActivationWithDerivative"};
+    case hopper::BackwardPass::first:
+      return {"first", "::UnguardedActivationWithDerivative"};
+    case hopper::BackwardPass::again:
+      return {"again",
+              "gdpa::hopper::GuardedWhereNeeded<::UnguardedActivationWithDerivative, ::ActivationWithDerivative>"};
+  }
+  return {};
+}
+
+hopper::ForwardArguments forward_arguments(const PlannedCall& call) {
+  const plan::KernelSpec& kernel = call.plan.steps.front().kernel;
+  const Params& params = call.arguments.params;
+  const auto map = [&](Tensor tensor, int box_rows) { return map_operand(call.problem, params, tensor, box_rows); };
+  hopper::ForwardArguments arguments{};
+  arguments.common = call.arguments;
+  arguments.scale = static_cast<float>(params.scale);
+  arguments.in_runs = call.plan.hopper().contiguous_tiles;
+  arguments.query = map(Tensor::query, hopper::warpgroup_rows);
+  arguments.key = map(Tensor::key, kernel.tile_keys);
+  arguments.value = map(Tensor::value, kernel.tile_keys);
+  arguments.output = map(Tensor::output, hopper::warpgroup_rows);
+  return arguments;
+}
+
+/// Of all kernels of backward.
+hopper::BackwardArguments backward_arguments(const PlannedCall& call) {
+  const plan::KernelSpec& kernel = call.plan.steps.front().kernel;  // all have the same tiles
+  const plan::HopperPlan& plan = call.plan.hopper();
+  const Params& params = call.arguments.params;
+  const auto map = [&](Tensor tensor, int box_rows, int box_columns = hopper::box_columns) {
+    return map_operand(call.problem, params, tensor, box_rows, box_columns);
+  };
+  hopper::BackwardArguments arguments{};
+  arguments.common = call.arguments;
+  arguments.scale = static_cast<float>(params.scale);
+  arguments.query = map(Tensor::query, kernel.tile_queries);
+  arguments.key = map(Tensor::key, kernel.tile_keys);
+  arguments.value = map(Tensor::value, kernel.tile_keys);
+  arguments.grad_output = map(Tensor::grad_output, kernel.tile_queries);
+  arguments.grad_query =
+      map(Tensor::grad_query, hopper::warpgroup_rows, hopper::grad_query_columns(kernel.tile_queries, kernel.head_dim));
+  arguments.grad_key = map(Tensor::grad_key, hopper::warpgroup_rows);
+  arguments.grad_value = map(Tensor::grad_value, hopper::warpgroup_rows);
+  arguments.direct_keys = plan.direct_keys;
+  arguments.queries_shared = call.problem.shares_queries();
+  arguments.heads_of_window = static_cast<int>(plan.heads_per_group);
+  arguments.places = static_cast<unsigned>(plan.slots);
+  arguments.places_taken = call.at<unsigned>(plan.slot_counter);
+  arguments.found = arguments.places_taken + 1;
+  arguments.offsets_fall = call.at<int>(plan.slot_counter) + 2;
+  arguments.key_tiles = call.at<hopper::KeyTile>(plan.key_tiles);
+  if (plan.dq_semaphores >= 0) {
+    arguments.turns = call.at<int>(plan.dq_semaphores);
+    arguments.turns_of_head = static_cast<int>(plan.semaphores_per_head);
+  }
+  arguments.has_rows_left = plan.prepares_grad_query;
+  if (call.plan.workspace.grad_query >= 0) {
+    arguments.grad_query_sums = call.at<float>(call.plan.workspace.grad_query);
+  }
+  return arguments;
+}
+
+class HopperFamily final : public Family {
+ public:
+  std::string_view name() const override { return "hopper"; }
+  std::string_view title() const override { return "Hopper"; }
+
+  std::string why_not(const PlanRequest& request) const override { return why_not_hopper(request); }
+
+  plan::GpuPlan plan(const PlanRequest& request) const override { return hopper_plan(request); }
+
+  std::string_view activation(const plan::KernelSpec& kernel) const override {
+    return kernel.kind == KernelKind::forward ? "::Activation" : in_source(kernel.hopper().pass).activation;
+  }
+
+  void write_config(ConfigText& config, const plan::KernelSpec& kernel,
+                    const activation::Function& function) const override {
+    const plan::HopperSpec& spec = kernel.hopper();
+    if (kernel.kind == KernelKind::forward) {
+      config.number("query_stages", spec.query_stages);
+      config.flag("query_in_registers", spec.query_in_registers);
+      // A multiplication of Q replaces one of each score. fp16 would lose small elements of Q altogether.
+      config.flag("scales_query",
+                  spec.query_in_registers && kernel.scales_scores && kernel.element == plan::GpuElement::bfloat16 &&
+                      kernel.accuracy == Accuracy::fast && activation::tolerates_rounded_query(function.value()));
+      return;
+    }
+    config.flag("computes_grad_query", kernel.wants_grad_query);
+    config.flag("computes_grad_key", kernel.wants_grad_key);
+    config.flag("computes_grad_value", kernel.wants_grad_value);
+    config.flag("keys_shared", kernel.keys_shared);
+    config.flag("sums_begun", spec.sums_begun);
+    config.flag("ordered", spec.ordered);
+    config.constant("auto", "pass", fmt::format("gdpa::hopper::BackwardPass::{}", in_source(spec.pass).name));
+  }
+
+  void launch(const PlannedCall& call, StepLauncher& launcher) const override {
+    if (call.problem.direction == Direction::forward) {
+      hopper::ForwardArguments arguments = forward_arguments(call);
+      launcher.launch_next(&arguments);
+      return;
+    }
+    hopper::BackwardArguments arguments = backward_arguments(call);
+    for (std::size_t step = 0; step < call.plan.steps.size(); ++step) launcher.launch_next(&arguments);
+  }
+
+  bool has_random_delays() const override { return true; }
+};
+
+}  // namespace
+
+const Family& hopper_family() {
+  static const HopperFamily family;
+  return family;
+}
+
+}  // namespace gdpa::families

@@ -1,0 +1,278 @@
+// See hopper_plan.h. hopper_tiles.cpp chooses the tiles.
+#include "families/hopper/hopper_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "families/hopper/hopper_tiles.h"
+#include "families/planning.h"
+#include "hopper/arguments.cuh"
+#include "plan/thresholds.h"
+
+namespace gdpa::families {
+namespace {
+
+namespace thresholds = plan::thresholds;
+using plan::GpuPlan;
+using plan::KernelKind;
+using plan::KernelSpec;
+
+bool has_wide_heads(const Problem& problem) {
+  return hopper::is_wide(static_cast<int>(problem.head_dim), static_cast<int>(problem.head_dim_v));
+}
+
+// --- how backward computes dQ ----------------------------------------------------------------------------------------
+
+/// The most keys of a sequence that one CTA of backward takes, so that it stores dQ without an fp32 accumulator: four
+/// tiles where there are many sequences for each CTA, two where there is one, otherwise one. 0 where the batch shares
+/// the queries, whose gradient is a sum over the batch; where a head dim is above 128; and where dQ is not wanted.
+int direct_keys(const Problem& problem, const plan::Gpu& gpu) {
+  if (problem.shares_queries() || has_wide_heads(problem) || !problem.wanted.query) return 0;
+  // The work of a CTA at the end, while others are idle, has to be small compared with all of its work.
+  const int64_t heads = problem.batch * problem.heads_k;
+  // With shared keys, dQ of a split of the batch has left the L2 cache before the next tile adds to it.
+  const int most =
+      problem.shares_keys() ? thresholds::direct_tiles_of_few_heads : thresholds::direct_tiles_of_many_heads;
+  const int tiles = heads < thresholds::few_heads_per_multiprocessor * gpu.multiprocessors ? thresholds::direct_tiles
+                    : heads < thresholds::many_heads_per_multiprocessor * gpu.multiprocessors
+                        ? thresholds::direct_tiles_of_few_heads
+                        : most;
+  return tiles * hopper::backward_tile_keys;
+}
+
+/// Whether backward stores dQ of every batch entry without accumulators, and so in one order: where the lengths of the
+/// keys are known and small.
+bool is_all_direct(const Problem& problem, const plan::Gpu& gpu) {
+  if (problem.key_form == Form::jagged || problem.batch == 0) return false;
+  const int64_t length = problem.key_form == Form::shared ? problem.rows_k : problem.rows_k / problem.batch;
+  return hopper::is_direct(problem.mask, length, direct_keys(problem, gpu));
+}
+
+/// Whether some of dQ is accumulated in fp32 in the workspace.
+bool accumulates_grad_query(const Problem& problem, const plan::Gpu& gpu) {
+  return problem.wanted.query && !is_all_direct(problem, gpu);
+}
+
+/// Whether the first tile of keys that adds to an accumulator of dQ stores, and the last one rounds: where the tiles
+/// are of one sequence. With head dims above 128 this was slower.
+bool has_first_and_last_writer(const Problem& problem, const plan::Gpu& gpu) {
+  return accumulates_grad_query(problem, gpu) && !problem.shares_queries() && !problem.shares_keys() &&
+         !has_wide_heads(problem);
+}
+
+/// Where tiles of keys wait for each other: of how many heads the table interleaves the tiles
+/// (kernels/hopper/windows.cuh).
+int64_t heads_per_group(const Problem& problem, const plan::Gpu& gpu, int tile_queries) {
+  // So many that a CTA has finished `ahead` steps when the next tile of keys of its head begins. In deterministic mode
+  // that tile waits for the CTA; otherwise only the first tile is waited for. With more heads fewer accumulators would
+  // stay in the L2 cache, and each tile looks at all entries of a group.
+  const int64_t ahead = problem.deterministic ? 4 : 2;
+  constexpr int64_t least = 8, most = 64;
+  const int64_t entries = problem.query_form == Form::shared ? 1 : std::max<int64_t>(1, problem.batch);
+  const int64_t tiles = (problem.rows_q / entries + tile_queries - 1) / tile_queries;
+  const int64_t steps = std::max<int64_t>(1, tiles * (problem.heads_q / problem.heads_k));
+  return std::clamp(ahead * gpu.multiprocessors / steps, least, most);
+}
+
+// --- which problems --------------------------------------------------------------------------------------------------
+
+std::string why_not_backward(const Problem& problem, const plan::Gpu& gpu) {
+  if (has_wide_heads(problem)) {
+    if (problem.shares_keys()) return "the batch shares keys, and a head dim is above 128";
+    if (problem.deterministic && problem.wanted.query) {
+      return "dQ has to be summed in one order, and a head dim is above 128";
+    }
+  } else if (problem.shares_keys()) {
+    // The queries of a split of the batch are computed as one sequence.
+    if (problem.query_form != Form::jagged) return "the batch shares keys, and queries are not packed";
+    if (!problem.mask.keeps_all()) return "the batch shares keys, and there is a mask";
+    const bool has_one_scale =
+        problem.out_scale == OutScale::Kind::number || problem.out_scale == OutScale::Kind::reciprocal_length_k;
+    if (!has_one_scale) return "the batch shares keys, and its entries differ in out_scale";
+  }
+  const bool shares = problem.shares_queries() || problem.shares_keys();
+  if (problem.deterministic && problem.wanted.query && shares && !is_all_direct(problem, gpu)) {
+    return "the batch shares an operand, and dQ has to be summed in one order";
+  }
+  return {};
+}
+
+// --- plans -----------------------------------------------------------------------------------------------------------
+
+KernelSpec hopper_kernel_for(const PlanRequest& request, KernelKind kind) {
+  KernelSpec kernel = kernel_for(request, kind);
+  kernel.of_family = plan::HopperSpec();
+  return kernel;
+}
+
+/// One persistent CTA on each multiprocessor.
+GpuPlan forward_plan(const PlanRequest& request) {
+  const Problem& problem = request.problem;
+  const Side queries = queries_of(problem), keys = keys_of(problem);
+  KernelSpec kernel = hopper_kernel_for(request, KernelKind::forward);
+  constexpr int64_t unknown = std::numeric_limits<int64_t>::max();
+  const int64_t most_queries = queries.form == Form::jagged ? unknown : queries.mean_length();
+  choose_hopper_tiles(kernel, most_queries, keys.mean_length());
+  const bool keys_stay = keys.mean_length() <= int64_t{kernel.stages} * kernel.tile_keys;
+  const bool has_one_tile = most_queries <= kernel.tile_queries;
+
+  GpuPlan plan;
+  plan::HopperPlan& hopper_part = plan.of_family.emplace<plan::HopperPlan>();
+  hopper_part.contiguous_tiles = keys_stay || has_one_tile;
+  plan.reason = keys_stay ? "the keys of most sequences fit in shared memory, and stay there for all tiles of queries"
+                : has_one_tile
+                    ? "each head has one tile of queries: every CTA gets the same number of keys, however long the "
+                      "sequences are"
+                    : "one CTA on each multiprocessor takes tiles of queries and iterates over the keys";
+  const int64_t tiles = problem.heads_q * queries.most_tiles(kernel.tile_queries, problem.batch);
+  plan.steps.push_back({kernel, std::min<int64_t>(tiles, request.gpu.multiprocessors)});
+  return plan;
+}
+
+/// Splits of all queries where the batch shares the keys, and one CTA takes `keys` of them. Splits are equally long:
+/// one for each multiprocessor, or up to four where fewer multiprocessors are then idle at the end.
+int64_t splits_of_queries(const PlanRequest& request, int64_t keys) {
+  constexpr int64_t least_rows = 256;  // of a split
+  const Problem& problem = request.problem;
+  const int64_t multiprocessors = request.gpu.multiprocessors;
+  const int64_t owners = std::max<int64_t>(1, problem.heads_k * divide_up(keys_of(problem).length(), keys));
+  const int64_t most = std::max<int64_t>(1, problem.rows_q / least_rows);
+  int64_t best = 1;
+  double best_busy = 0;
+  for (int64_t rounds = 1; rounds <= 4; ++rounds) {
+    constexpr double worth_a_round = 1.05;
+    const int64_t splits = std::clamp<int64_t>(rounds * multiprocessors / owners, 1, most);
+    const int64_t tiles = owners * splits;
+    const double busy =
+        static_cast<double>(tiles) / static_cast<double>(divide_up(tiles, multiprocessors) * multiprocessors);
+    if (busy > best_busy * worth_a_round) {
+      best = splits;
+      best_busy = busy;
+    }
+  }
+  return best;
+}
+
+/// f and its guards: see hopper::BackwardPass. The first pass finds values that are not finite in dK or dV. Infinities
+/// of f' do not reach dV, and dQ, a sum over all keys, is not checked. So guards stay where f' matters for dQ only.
+void leave_guards_out(GpuPlan& plan) {
+  const KernelSpec& wanted = plan.steps[1].kernel;
+  const bool shows_in_gradients = wanted.wants_grad_key || (wanted.wants_grad_value && !wanted.wants_grad_query);
+  if (!shows_in_gradients) return;
+  plan::GpuStep schedule = plan.steps[0], backward = plan.steps[1];
+  plan.steps[1].kernel.hopper().pass = hopper::BackwardPass::first;
+  schedule.kernel.hopper().pass = backward.kernel.hopper().pass = hopper::BackwardPass::again;
+  plan.steps.insert(plan.steps.begin() + 2, {schedule, backward});
+}
+
+std::string reason_of_backward(const PlanRequest& request, bool accumulates) {
+  const Problem& problem = request.problem;
+  if (!problem.wanted.query) return "one CTA on each multiprocessor takes tiles of keys, and dQ is not computed";
+  if (!accumulates) return "one CTA on each multiprocessor takes all keys of a sequence, and stores dQ at once";
+  if (has_wide_heads(problem)) {
+    return "one CTA on each multiprocessor takes tiles of keys, one warpgroup for dK and one for dV, and accumulates "
+           "dQ "
+           "in fp32";
+  }
+  if (problem.shares_queries()) {
+    return "one CTA on each multiprocessor takes tiles of keys, and accumulates dQ, which the batch shares, in fp32";
+  }
+  return fmt::format(
+      "one CTA on each multiprocessor takes tiles of keys, and accumulates dQ in fp32 where a sequence has more than "
+      "{} "
+      "keys or a mask",
+      direct_keys(problem, request.gpu));
+}
+
+/// key_schedule, the main kernel with one persistent CTA on each multiprocessor, and the rounding of the accumulators
+/// of dQ that it does not round itself.
+GpuPlan backward_plan(const PlanRequest& request) {
+  constexpr int64_t slots_of_a_cta = 64;
+  const Problem& problem = request.problem;
+  const plan::Gpu& gpu = request.gpu;
+  const Side queries = queries_of(problem), keys = keys_of(problem);
+  const bool is_wide = has_wide_heads(problem);
+  const bool accumulates = accumulates_grad_query(problem, gpu);
+  const bool has_writers = has_first_and_last_writer(problem, gpu);
+
+  KernelSpec kernel = hopper_kernel_for(request, KernelKind::backward);
+  kernel.keys_shared = problem.shares_keys();
+  choose_hopper_backward_tiles(kernel, request.function, problem.mask,
+                               problem.shares_keys() ? problem.rows_q : queries.mean_length());
+  kernel.wants_grad_query = problem.wanted.query;
+  kernel.wants_grad_key = problem.wanted.key;
+  kernel.wants_grad_value = problem.wanted.value;
+  kernel.hopper().ordered = problem.deterministic && accumulates;
+  kernel.hopper().sums_begun = has_writers;
+
+  GpuPlan plan;
+  plan::HopperPlan& hopper_part = plan.of_family.emplace<plan::HopperPlan>();
+  plan.deterministic = !accumulates || kernel.hopper().ordered;
+  plan.reason = reason_of_backward(request, accumulates);
+  hopper_part.direct_keys = direct_keys(problem, gpu);
+  if (kernel.keys_shared) plan.splits = splits_of_queries(request, std::max(hopper_part.direct_keys, kernel.tile_keys));
+  hopper_part.slots = problem.heads_k * keys.most_tiles(kernel.tile_keys, plan.splits);
+  // Rows of dQ with accumulators, and rows that no sequence has.
+  hopper_part.prepares_grad_query = problem.wanted.query && (problem.query_form == Form::jagged || accumulates);
+  const int64_t query_tiles =
+      hopper_part.prepares_grad_query ? problem.heads_q * queries.most_tiles(kernel.tile_queries, 1) : 0;
+
+  WorkspaceLayout layout(plan.workspace);
+  hopper_part.slot_counter = layout.reserve(3 * sizeof(unsigned));
+  layout.clear_reserved();
+  hopper_part.key_tiles = layout.reserve(hopper_part.slots * static_cast<int64_t>(sizeof(hopper::KeyTile)));
+  if (has_writers) {
+    layout.clear_reserved();
+    hopper_part.semaphores_per_head = queries.most_tiles(kernel.tile_queries, 1);
+    hopper_part.heads_per_group = heads_per_group(problem, gpu, kernel.tile_queries);
+    hopper_part.dq_semaphores =
+        layout.reserve(problem.heads_q * hopper_part.semaphores_per_head * static_cast<int64_t>(sizeof(unsigned)));
+  }
+  if (accumulates) {
+    const hopper::SumsShape shape = hopper::sums_shape(kernel.tile_queries, kernel.head_dim, kernel.head_dim_v);
+    plan.workspace.grad_query =
+        layout.reserve_accumulators(problem.rows_q, problem.heads_q, shape.blocks * shape.columns);
+  }
+  if (kernel.keys_shared) layout.reserve_key_partials(problem, plan.splits);
+
+  const auto add = [&](KernelKind kind, int64_t work) {
+    kernel.kind = kind;
+    plan.steps.push_back({kernel, work});
+  };
+  add(KernelKind::key_schedule, divide_up(std::max(hopper_part.slots, query_tiles), slots_of_a_cta));
+  add(is_wide ? KernelKind::wide_backward : KernelKind::backward,
+      std::min<int64_t>(hopper_part.slots, gpu.multiprocessors));
+  if (accumulates && !has_writers) {
+    // This kernel does not depend on what follows.
+    kernel.keys_shared = kernel.hopper().ordered = false;
+    kernel.wants_grad_query = kernel.wants_grad_key = kernel.wants_grad_value = true;
+    add(KernelKind::round_grad_query, divide_up(query_tiles, slots_of_a_cta));
+  }
+  if (request.has_guards) leave_guards_out(plan);
+  return plan;
+}
+
+}  // namespace
+
+std::string why_not_hopper(const PlanRequest& request) {
+  const plan::Gpu& gpu = request.gpu;
+  if (gpu.capability != 90) {
+    return fmt::format("it needs compute capability 9.0, not {}.{}", gpu.capability / 10, gpu.capability % 10);
+  }
+  if (gpu.shared_bytes < hopper_shared_kilobytes * 1024) {
+    return fmt::format("it needs {} KB of shared memory, not {}", hopper_shared_kilobytes, gpu.shared_bytes / 1024);
+  }
+  if (request.problem.dtype == DType::float32) return "it takes bfloat16 and float16";
+  if (!request.aligned) return "some row does not begin at a multiple of 16 bytes";
+  if (request.tensor_maps == plan::TensorMaps::unavailable) return "TMA cannot address an operand of these strides";
+  const bool is_backward = request.problem.direction == Direction::backward;
+  return is_backward ? why_not_backward(request.problem, gpu) : std::string();
+}
+
+GpuPlan hopper_plan(const PlanRequest& request) {
+  return request.problem.direction == Direction::forward ? forward_plan(request) : backward_plan(request);
+}
+
+}  // namespace gdpa::families

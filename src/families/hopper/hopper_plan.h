@@ -1,0 +1,15 @@
+// Which problems the Hopper kernels compute, and their plan. Pure functions; docs/notebook/hopper-forward.md and
+// hopper-backward.md have the measurements.
+#pragma once
+
+#include <string>
+
+#include "families/family.h"
+
+namespace gdpa::families {
+
+/// Family::why_not and Family::plan of the Hopper kernels.
+std::string why_not_hopper(const PlanRequest& request);
+plan::GpuPlan hopper_plan(const PlanRequest& request);
+
+}  // namespace gdpa::families

@@ -1,0 +1,114 @@
+// See hopper_tiles.h.
+#include "families/hopper/hopper_tiles.h"
+
+#include <algorithm>
+
+#include "hopper/arguments.cuh"
+#include "plan/thresholds.h"
+
+namespace gdpa::families {
+namespace {
+
+namespace thresholds = plan::thresholds;
+using plan::FunctionRegisters;
+using plan::KernelSpec;
+
+int widest(const KernelSpec& kernel) { return std::max(kernel.head_dim, kernel.head_dim_v); }
+
+int round_up(int count, int unit) { return (count + unit - 1) / unit * unit; }
+
+/// The limits of a forward tile with head dims above 128: shared memory, and the registers of a thread in a warpgroup
+/// that holds 64 rows of each operand.
+struct WideTile {
+  const KernelSpec& kernel;
+
+  int operand_registers() const {
+    const int query = kernel.hopper().query_in_registers ? round_up(kernel.head_dim, 16) / 4 : 0;
+    const int scores = kernel.tile_keys / 2, p = kernel.tile_keys / 4;
+    return query + scores + p + hopper::output_columns(kernel.head_dim_v) / 2;
+  }
+
+  int shared_bytes() const {
+    constexpr int element_bytes = 2, block_columns = 64, queue_and_barriers = 3072;
+    const int columns = round_up(kernel.head_dim, block_columns),
+              columns_v = round_up(kernel.head_dim_v, block_columns);
+    const int query = kernel.hopper().query_in_registers ? std::max(columns, columns_v) : columns;  // O is staged there
+    return (kernel.hopper().query_stages * kernel.tile_queries * query +
+            kernel.stages * kernel.tile_keys * (columns + columns_v)) *
+               element_bytes +
+           queue_and_barriers;
+  }
+
+  bool fits() const {
+    // The compiler needs 32 of the 224 registers for everything else, and more where both Q and 256 columns of O are in
+    // registers.
+    const bool has_room = !kernel.hopper().query_in_registers || hopper::output_columns(kernel.head_dim_v) < 256;
+    return has_room && operand_registers() <= 192 && shared_bytes() <= hopper_shared_kilobytes * 1024;
+  }
+};
+
+/// Sets the largest tile_keys that fits. Returns false where not even 64 keys fit.
+bool choose_tile_keys(KernelSpec& kernel, bool query_in_registers) {
+  kernel.hopper().query_in_registers = query_in_registers;
+  for (kernel.tile_keys = 128; kernel.tile_keys >= 64; kernel.tile_keys -= 16) {
+    if (WideTile{kernel}.fits()) return true;
+  }
+  return false;
+}
+
+/// Q in registers if it fits, then the largest tile of keys with two stages, then more stages.
+void choose_wide_tiles(KernelSpec& kernel) {
+  kernel.stages = 2;
+  kernel.hopper().query_stages = 1;
+  if (!choose_tile_keys(kernel, true)) choose_tile_keys(kernel, false);
+  for (int* const stages : {&kernel.stages, &kernel.hopper().query_stages}) {
+    ++*stages;
+    if (!WideTile{kernel}.fits()) --*stages;
+  }
+}
+
+/// Stages of Q and dO: as many as fit in shared memory with K and V, f' in fp32 and dS twice, at most three.
+int wide_backward_stages(const KernelSpec& kernel) {
+  constexpr int rows = hopper::wide_backward_tile_keys, element_bytes = 2, block_columns = 64;
+  constexpr int most = 3, queue_and_barriers = 1024;
+  constexpr int scores = rows * hopper::backward_tile_queries;
+  const int columns = round_up(kernel.head_dim, block_columns) + round_up(kernel.head_dim_v, block_columns);
+  const int free = hopper_shared_kilobytes * 1024 - queue_and_barriers -
+                   scores * (static_cast<int>(sizeof(float)) + 2 * element_bytes) - rows * columns * element_bytes;
+  return std::min(most, free / (rows * columns * element_bytes));
+}
+
+}  // namespace
+
+void choose_hopper_tiles(KernelSpec& kernel, int64_t most_queries, int64_t mean_keys) {
+  const bool is_narrow = widest(kernel) <= 64;
+  const bool are_few = mean_keys <= (is_narrow ? thresholds::few_keys_of_narrow_heads : thresholds::few_keys);
+  const bool is_wide = widest(kernel) > 128;
+  const int warpgroups = !is_wide && most_queries <= thresholds::queries_of_one_warpgroup ? 1 : 2;
+  kernel.tile_queries = warpgroups * hopper::warpgroup_rows;
+  kernel.warps = warpgroups * 4;
+  if (is_wide) return choose_wide_tiles(kernel);
+  kernel.hopper().query_in_registers = true;
+  kernel.tile_keys = !are_few ? (is_narrow ? 192 : 128) : mean_keys <= thresholds::keys_of_a_short_tile ? 64 : 128;
+  if (warpgroups == 1) {
+    // Consecutive tiles seldom have the same keys: as many stages as fit.
+    kernel.stages = is_narrow || kernel.tile_keys == 64 ? 4 : 3;
+    kernel.hopper().query_stages = 2;
+  } else {
+    kernel.stages = !are_few ? 3 : is_narrow || kernel.tile_keys == 64 ? 4 : 2;
+    kernel.hopper().query_stages = are_few ? 3 : 1;
+  }
+}
+
+void choose_hopper_backward_tiles(KernelSpec& kernel, FunctionRegisters function, const Mask& mask,
+                                  int64_t mean_queries) {
+  const bool has_registers = widest(kernel) <= 64 && function == FunctionRegisters::few;
+  const bool is_large = has_registers && mask.keeps_all() && mean_queries >= thresholds::queries_of_large_tiles;
+  kernel.tile_queries = is_large ? hopper::most_backward_tile_queries : hopper::backward_tile_queries;
+  const bool is_wide = hopper::is_wide(kernel.head_dim, kernel.head_dim_v);
+  kernel.tile_keys = is_wide ? hopper::wide_backward_tile_keys : hopper::backward_tile_keys;
+  kernel.warps = 8;  // two warpgroups
+  kernel.stages = is_wide ? wide_backward_stages(kernel) : 2;
+}
+
+}  // namespace gdpa::families

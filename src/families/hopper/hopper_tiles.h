@@ -1,0 +1,24 @@
+// Tiles and stages of the Hopper kernels. Pure functions; docs/notebook/hopper-forward.md and hopper-backward.md have
+// the measurements.
+#pragma once
+
+#include "families/family.h"
+
+namespace gdpa::families {
+
+/// Shared memory of a CTA that the Hopper kernels need.
+constexpr int hopper_shared_kilobytes = 227;
+
+/// Sets the tile, warps and stages of a forward kernel, for keys of this mean length and at most `most_queries` queries
+/// in a sequence (the largest number if it is not known). Few keys need few stages to stay in shared memory, and Q,
+/// which then streams, gets several. Few queries need one warpgroup only. With a head dim above 128, registers and
+/// shared memory decide.
+void choose_hopper_tiles(plan::KernelSpec& kernel, int64_t most_queries, int64_t mean_keys);
+
+/// The same for a backward kernel, for queries of this mean length, or all queries where the batch shares the keys.
+/// With head dims up to 64 there are registers for tiles of 128 queries, unless the function needs many. Such tiles pay
+/// off for long sequences without a mask only: a window would make tiles of keys wait for each other.
+void choose_hopper_backward_tiles(plan::KernelSpec& kernel, plan::FunctionRegisters function, const Mask& mask,
+                                  int64_t mean_queries);
+
+}  // namespace gdpa::families

@@ -1,0 +1,53 @@
+// The portable kernels: mma.sync and cp.async, which every supported GPU has.
+#include "families/family.h"
+#include "families/portable/portable_plan.h"
+#include "families/registry.h"
+
+namespace gdpa::families {
+namespace {
+
+using plan::KernelKind;
+
+class PortableFamily final : public Family {
+ public:
+  std::string_view name() const override { return "portable"; }
+  std::string_view title() const override { return "portable"; }
+
+  std::string why_not(const PlanRequest& /*request*/) const override { return {}; }
+
+  plan::GpuPlan plan(const PlanRequest& request) const override { return portable_plan(request); }
+
+  std::string_view activation(const plan::KernelSpec& kernel) const override {
+    return kernel.kind == KernelKind::forward ? "::Activation" : "::ActivationWithDerivative";
+  }
+
+  void write_config(ConfigText& config, const plan::KernelSpec& kernel,
+                    const activation::Function& /*function*/) const override {
+    config.number("ctas", kernel.ctas);
+    config.number(kernel.kind == KernelKind::backward ? "key_warps" : "warps", kernel.warps);
+    config.number("column_warps", kernel.portable().column_warps);
+    if (kernel.kind == KernelKind::backward) {
+      config.flag("reduce_grad_query", kernel.portable().reduce_grad_query);
+      config.flag("computes_grad_key", kernel.wants_grad_key);
+      config.flag("computes_grad_value", kernel.wants_grad_value);
+      config.flag("keys_shared", kernel.keys_shared);
+    }
+    if (kernel.kind == KernelKind::backward_query) config.flag("queries_shared", kernel.portable().queries_shared);
+  }
+
+  void launch(const PlannedCall& call, StepLauncher& launcher) const override {
+    CommonArguments arguments = call.arguments;
+    for (std::size_t step = 0; step < call.plan.steps.size(); ++step) launcher.launch_next(&arguments);
+  }
+
+  bool has_random_delays() const override { return false; }
+};
+
+}  // namespace
+
+const Family& portable_family() {
+  static const PortableFamily family;
+  return family;
+}
+
+}  // namespace gdpa::families
