@@ -1,5 +1,5 @@
 // The interface of a kernel family: kernels that share a folder of kernels/ and the host code that plans and launches
-// them. docs/add-a-kernel-family.md says how to add one.
+// them. docs/kernels/add-a-kernel-family.md says how to add one.
 #pragma once
 
 #include <cstddef>
