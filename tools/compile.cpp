@@ -33,6 +33,7 @@ struct Options {
   std::string direction = "both";
   std::string architecture;
   bool these_lengths = false;
+  std::string gradients = "qkv";
   JsonOutput json;
 };
 
@@ -77,13 +78,14 @@ void compile_all(std::vector<Task>& tasks, const Options& options) {
     progress.expect(all);
     progress.advance_to(all_done);
   };
+  const WantedGradients wanted = wanted_gradients(options.gradients);
   std::vector<std::future<void>> pending;
   for (std::size_t i = 0; i < tasks.size(); ++i) {
     pending.push_back(std::async(std::launch::async, [&, i] {
       const Workload shapes(tasks[i].problem, Contents::none, 0);
       tasks[i].kernels = gdpa::compile(shapes.attention(), tasks[i].direction,
                                        {options.architecture, options.these_lengths ? Lengths::these : Lengths::any,
-                                        [&, i](int64_t done, int64_t total) { report(i, done, total); }});
+                                        [&, i](int64_t done, int64_t total) { report(i, done, total); }, wanted});
     }));
   }
   for (const auto& one : pending) one.wait();
@@ -140,6 +142,7 @@ Command add_compile(CLI::App& app) {
       ->check(CLI::IsMember({"fwd", "bwd", "both"}))
       ->capture_default_str()
       ->group("Function");
+  add_gradients_option(*parser, options->gradients);
   parser->add_flag("--these-lengths", options->these_lengths, "Only the kernels of the lengths that are given")
       ->group("Lengths");
   add_json_option(*parser, options->json);

@@ -34,7 +34,7 @@ const char* const footer =
     "  gdpa explain --batch 32 --max-length 500 --head-dim 128 --mask causal\n"
     "  gdpa explain --activation \"s * sigmoid(b * s)\" --with b=1.702\n"
     "  gdpa explain --lengths histories.txt --dtype bf16 --json\n"
-    "  gdpa explain --arch sm_90a --dtype bf16 --head-dim 128\n"
+    "  gdpa explain --arch sm_90a --dtype bf16 --head-dim 128 --gradients q\n"
     "  gdpa explain --arch sm_80 --dtype fp16 --activation silu --dump-source";
 
 /// A text that is asked for, and where it goes: standard output, a file, or a file for each kernel in a folder.
@@ -46,6 +46,7 @@ struct Dump {
 struct ExplainOptions {
   ProblemOptions problem;
   std::string architecture;
+  std::string gradients = "qkv";
   Dump source;
   Dump sass;
   JsonOutput json;
@@ -62,7 +63,7 @@ std::vector<std::vector<std::string>> rows_of(const std::vector<GpuKernel>& kern
 }
 
 /// `rates` is null for a GPU that is only named.
-void print_direction(const char* direction, const Plan& plan, const Rates* rates) {
+void print_direction(const std::string& direction, const Plan& plan, const Rates* rates) {
   fmt::print("{}\n", direction);
   fmt::print("  kernel     {}\n", plan.kernel);
   fmt::print("  schedule   {}\n", plan.schedule);
@@ -163,10 +164,11 @@ void dump(const Dump& where, const std::vector<CompiledKernel>& kernels, const c
 }
 
 /// The kernels of both directions, each once.
-std::vector<CompiledKernel> kernels_of(const Attention& attention, const std::string& architecture) {
+std::vector<CompiledKernel> kernels_of(const Attention& attention, const std::string& architecture,
+                                       const WantedGradients& wanted) {
   std::vector<CompiledKernel> kernels;
   for (const Direction direction : {Direction::forward, Direction::backward}) {
-    for (CompiledKernel& compiled : gdpa::compile(attention, direction, {architecture, Lengths::these, {}})) {
+    for (CompiledKernel& compiled : gdpa::compile(attention, direction, {architecture, Lengths::these, {}, wanted})) {
       const bool is_known = std::any_of(kernels.begin(), kernels.end(), [&](const CompiledKernel& known) {
         return known.kernel.name == compiled.kernel.name;
       });
@@ -187,18 +189,19 @@ ProblemOptions problem_for(const ExplainOptions& options) {
 }
 
 int execute(ExplainOptions& options) {
+  const WantedGradients wanted = wanted_gradients(options.gradients);
   const Problem problem = resolve(problem_for(options));
   const Workload shapes(problem, Contents::none, options.problem.seed);
   const bool on_gpu = problem.device.kind == DeviceKind::cuda || !options.architecture.empty();
   if (options.source.requested || options.sass.requested) {
     if (!on_gpu) throw UsageError("--dump-source, --dump-sass: expected a GPU, got the CPU; add --arch sm_90a");
-    const std::vector<CompiledKernel> kernels = kernels_of(shapes.attention(), options.architecture);
+    const std::vector<CompiledKernel> kernels = kernels_of(shapes.attention(), options.architecture, wanted);
     dump(options.source, kernels, "cu", [](const CompiledKernel& kernel) { return kernel.source; });
     dump(options.sass, kernels, "sass", [](const CompiledKernel& kernel) { return disassemble(kernel.image); });
     return success;
   }
   const Plan forward = gdpa::explain(shapes.attention(), Direction::forward, options.architecture);
-  const Plan backward = gdpa::explain(shapes.attention(), Direction::backward, options.architecture);
+  const Plan backward = gdpa::explain(shapes.attention(), Direction::backward, options.architecture, wanted);
   const Rates* const rates =
       options.architecture.empty() ? &rates_of(problem.device, problem.dtype, problem.threads) : nullptr;
 
@@ -207,13 +210,15 @@ int execute(ExplainOptions& options) {
     fmt::print("on {}\n\n", rates == nullptr ? options.architecture : describe(problem.device, problem.threads));
     fmt::print("f(s)   = {}\nf'(s)  = {}\n\n", problem.activation.text(), problem.activation.derivative_text());
     print_direction("forward", forward, rates);
-    print_direction("backward", backward, rates);
+    print_direction(wanted.all() ? "backward" : fmt::format("backward, gradients {}", options.gradients), backward,
+                    rates);
     if (rates != nullptr) fmt::print("{}\n", rates->source);
   }
   if (options.json.requested) {
     Json report = {{"problem", to_json(problem)},
                    {"forward", plan_to_json(forward, rates)},
-                   {"backward", plan_to_json(backward, rates)}};
+                   {"backward", plan_to_json(backward, rates)},
+                   {"gradients", options.gradients}};
     if (rates != nullptr) {
       report["rates"] = {{"product_tflops", rates->product_flops * 1e-12},
                          {"copy_gb_per_second", rates->copy_bytes * 1e-9}};
@@ -245,6 +250,7 @@ Command add_explain(CLI::App& app) {
   add_activation_option(*parser, options->problem);
   add_problem_options(*parser, options->problem);
   add_dtype_option(*parser, options->problem);
+  add_gradients_option(*parser, options->gradients);
   add_device_option(*parser, options->problem.device);
   parser->add_option("--arch", options->architecture, "A GPU that need not be here, by its architecture: sm_90a, sm_80")
       ->group("Device");

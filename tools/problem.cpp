@@ -324,6 +324,29 @@ void add_activation_option(CLI::App& parser, ProblemOptions& options) {
       ->group("Function");
 }
 
+void add_gradients_option(CLI::App& parser, std::string& gradients) {
+  parser.add_option("--gradients", gradients, "Gradients of backward: q for dQ, kv for dK and dV, and so on")
+      ->option_text("LETTERS=qkv")
+      ->group("Function");
+}
+
+WantedGradients wanted_gradients(const std::string& letters) {
+  WantedGradients wanted{false, false, false};
+  for (const char letter : letters) {
+    bool* const flag = letter == 'q'   ? &wanted.query
+                       : letter == 'k' ? &wanted.key
+                       : letter == 'v' ? &wanted.value
+                                       : nullptr;
+    if (flag == nullptr || *flag) {
+      throw UsageError(
+          fmt::format("--gradients: expected some of the letters q, k and v, each once, got \"{}\"", letters));
+    }
+    *flag = true;
+  }
+  if (letters.empty()) throw UsageError("--gradients: expected some of the letters q, k and v, got none");
+  return wanted;
+}
+
 void add_json_option(CLI::App& parser, JsonOutput& json) {
   parser
       .add_option_function<std::string>(

@@ -50,6 +50,11 @@ void add_dtype_option(CLI::App& parser, ProblemOptions& options);
 void add_activation_option(CLI::App& parser, ProblemOptions& options);
 void add_json_option(CLI::App& parser, JsonOutput& json);
 
+/// Adds --gradients, which names the gradients that backward computes by the letters q, k and v.
+void add_gradients_option(CLI::App& parser, std::string& gradients);
+/// The gradients that such letters name. Throws UsageError for other letters, a repeated letter, or none.
+WantedGradients wanted_gradients(const std::string& letters);
+
 /// Jagged and dense operands hold one row for each token; a shared one holds its rows once for the whole batch.
 enum class Form { jagged, dense, shared };
 

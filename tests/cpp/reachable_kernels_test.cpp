@@ -52,6 +52,11 @@ class Draw {
         one_of({OutScale::Kind::number, OutScale::Kind::reciprocal_length_q, OutScale::Kind::reciprocal_length_k});
     problem.deterministic = chance(.3);
     problem.allow_tf32 = chance(.3);
+    if (problem.direction == Direction::backward && chance(.4)) {
+      problem.wanted = one_of({WantedGradients{true, false, false}, WantedGradients{false, true, false},
+                               WantedGradients{false, false, true}, WantedGradients{true, true, false},
+                               WantedGradients{true, false, true}, WantedGradients{false, true, true}});
+    }
     return problem;
   }
 

@@ -214,6 +214,29 @@ def test_explain_counts_the_scores_that_the_mask_keeps() -> None:
     assert everything["forward"]["floor_ms"] > 0
 
 
+def test_explain_counts_the_products_of_the_wanted_gradients() -> None:
+    options = ("--lengths", "40", "--heads", "1", "--head-dim", "16", "--head-dim-v", "8", "--json")
+
+    def flops(gradients: str) -> float:
+        plan = json.loads(succeed("explain", *options, "--gradients", gradients))
+        assert plan["gradients"] == gradients
+        return float(plan["backward"]["flops"])
+
+    scores = 2 * 40 * 40
+    assert flops("qkv") == scores * (3 * 16 + 2 * 8)
+    assert flops("q") == scores * (2 * 16 + 8)  # S, dP and dQ
+    assert flops("v") == scores * (16 + 8)  # S and dV
+    assert "backward, gradients kv" in succeed("explain", "--gradients", "kv")
+
+
+@pytest.mark.parametrize("letters", ["qq", "x", "q,k", ""])
+def test_gradients_are_letters_of_operands_each_once(letters: str) -> None:
+    for subcommand in ("explain", "compile"):
+        done = gdpa(subcommand, "--arch", "sm_90a", "--gradients", letters)
+        assert done.returncode == 2
+        assert "--gradients: expected some of the letters q, k and v" in done.stderr
+
+
 def test_bench_writes_one_row_for_each_function_and_direction() -> None:
     lines = succeed(
         "bench", "--lengths", "10,20", "--activation", "gelu", "s * sigmoid(1.702 * s)", "--seconds", "0", "--json"

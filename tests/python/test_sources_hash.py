@@ -79,36 +79,20 @@ OTHER_PYTHON = [
 TUPLES = [("x = (\n    1,\n)", "x = (\n    1\n)"), ("x = y, (\n    1,\n)", "x = y, (\n    1\n)")]
 
 
-@pytest.mark.parametrize("text", SAME_CXX)
-def test_comments_and_line_breaks_of_cxx_do_not_count(sources: ModuleType, text: str) -> None:
-    assert text != CXX
-    assert sources.normalised("a.cuh", text) == sources.normalised("a.cuh", CXX)
+SAME = [("a.cuh", CXX, text) for text in SAME_CXX] + [("a.py", PYTHON, text) for text in SAME_PYTHON]
+OTHER = [("a.cuh", CXX, text) for text in OTHER_CXX] + [("a.py", PYTHON, text) for text in OTHER_PYTHON]
+OTHER += [("a.h", *texts) for texts in LITERALS] + [("a.py", *texts) for texts in TUPLES]
 
 
-@pytest.mark.parametrize("text", OTHER_CXX)
-def test_tokens_of_cxx_count(sources: ModuleType, text: str) -> None:
-    assert sources.normalised("a.cuh", text) != sources.normalised("a.cuh", CXX)
+@pytest.mark.parametrize(("name", "one", "other"), SAME)
+def test_comments_docstrings_and_line_breaks_do_not_count(sources: ModuleType, name: str, one: str, other: str) -> None:
+    assert one != other
+    assert sources.normalised(name, one) == sources.normalised(name, other)
 
 
-@pytest.mark.parametrize(("one", "other"), LITERALS)
-def test_the_contents_of_literals_count(sources: ModuleType, one: str, other: str) -> None:
-    assert sources.normalised("a.h", one) != sources.normalised("a.h", other)
-
-
-@pytest.mark.parametrize("text", SAME_PYTHON)
-def test_comments_docstrings_and_line_breaks_of_python_do_not_count(sources: ModuleType, text: str) -> None:
-    assert text != PYTHON
-    assert sources.normalised("a.py", text) == sources.normalised("a.py", PYTHON)
-
-
-@pytest.mark.parametrize("text", OTHER_PYTHON)
-def test_tokens_and_indentation_of_python_count(sources: ModuleType, text: str) -> None:
-    assert sources.normalised("a.py", text) != sources.normalised("a.py", PYTHON)
-
-
-@pytest.mark.parametrize(("one", "other"), TUPLES)
-def test_the_comma_of_a_tuple_of_one_element_counts(sources: ModuleType, one: str, other: str) -> None:
-    assert sources.normalised("a.py", one) != sources.normalised("a.py", other)
+@pytest.mark.parametrize(("name", "one", "other"), OTHER)
+def test_tokens_indentation_and_literals_count(sources: ModuleType, name: str, one: str, other: str) -> None:
+    assert sources.normalised(name, one) != sources.normalised(name, other)
 
 
 def test_every_file_of_the_record_keeps_its_tokens_without_its_comments(sources: ModuleType) -> None:
