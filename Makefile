@@ -33,11 +33,15 @@ SANITIZED = ASAN_OPTIONS=intercept_tls_get_addr=0 GDPA_FUZZ_PROBLEMS=300 GDPA_CO
 CXX_SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.h' '*.cpp' '*.h.in')
 PACKAGE_SOURCES = $(wildcard CMakeLists.txt pyproject.toml LICENSE NOTICES.md README.md cmake include src kernels tools torch python)
 
+# scripts/run-steps names the targets that it has made, so that the later steps do not check them again.
+MADE ?=
+unmade = $(filter-out $(MADE),$(1))
+
 .PHONY: gpu-test gpu-record-check help setup build wheel install demo bench test test-all lint test-cpp test-cpp-all \
         test-python test-python-all test-sanitize test-sanitize-all configure-sanitize test-wheel test-wheel-all format clean
 
 help:  ## print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: install  ## run, check and time three uses of gdpa on MovieLens 100K; OPTIONS="--help"
 	@$(PYTHON) -m gdpa.demo $(OPTIONS)
@@ -57,17 +61,17 @@ setup:  ## install system packages and the Python environments
 	@scripts/once .venv-nvrtc/.requirements requirements/nvrtc.txt -- \
 	    scripts/make-environment .venv-nvrtc "--no-deps -r requirements/nvrtc.txt"
 
-build: setup  ## build the C++ library, command line, tests and examples in build/
+build: $(call unmade,setup)  ## build the C++ library, command line, tests and examples in build/
 	@scripts/once build/.configured -- cmake -G Ninja -S . -B build -DGDPA_DEVELOP=ON
 	@cmake --build build
 
-wheel: setup  ## build the Python package with its shared libraries in dist/
+wheel: $(call unmade,setup)  ## build the Python package with its shared libraries in dist/
 	@scripts/once dist/.built $(PACKAGE_SOURCES) -- scripts/build-wheel $(PYTHON) dist
 
-install: wheel  ## install the wheel into .venv
+install: $(call unmade,wheel)  ## install the wheel into .venv
 	@scripts/once .venv/.package dist -- $(PYTHON) -m pip install --quiet --force-reinstall --no-deps dist/*.whl
 
-lint: build  ## check formatting, ruff, mypy and clang-tidy; change nothing
+lint: $(call unmade,build)  ## check formatting, ruff, mypy and clang-tidy; change nothing
 	@clang-format-14 --dry-run -Werror $(CXX_SOURCES)
 	@$(PYTHON) -m ruff check --quiet .
 	@$(PYTHON) -m ruff format --quiet --check .
@@ -75,19 +79,19 @@ lint: build  ## check formatting, ruff, mypy and clang-tidy; change nothing
 	@scripts/once build/.tidy .clang-tidy include src tools -- scripts/run-clang-tidy build
 	@echo "lint: no findings"
 
-test-cpp: build  ## run the C++ tests and examples, with samples of the tests that compile kernels
+test-cpp: $(call unmade,build)  ## run the C++ tests and examples, with samples of the tests that compile kernels
 	@scripts/once build/.tested $(CXX_TEST_INPUTS) -- bash -c '$(CTEST) --test-dir build -LE whole'
 
-test-cpp-all: build  ## run all C++ tests and examples
+test-cpp-all: $(call unmade,build)  ## run all C++ tests and examples
 	@$(CTEST) --test-dir build -LE sample
 
-test-python: install  ## run the Python tests without the mark long, against the installed wheel
+test-python: $(call unmade,install)  ## run the Python tests without the mark long, against the installed wheel
 	@GDPA_SAMPLE=1 $(PYTHON) -m pytest --quiet --numprocesses $$(nproc) -m "not long" --junitxml=$(REPORTS)/pytest.xml tests/python
 
-test-python-all: install  ## run all Python tests
+test-python-all: $(call unmade,install)  ## run all Python tests
 	@$(PYTHON) -m pytest --quiet --numprocesses $$(nproc) --junitxml=$(REPORTS)/pytest.xml tests/python
 
-configure-sanitize: setup
+configure-sanitize: $(call unmade,setup)
 	@scripts/once build-sanitize/.configured -- \
 	    cmake -G Ninja -S . -B build-sanitize -DGDPA_DEVELOP=ON -DGDPA_SANITIZE=ON
 
@@ -99,10 +103,10 @@ test-sanitize-all: configure-sanitize  ## run all C++ tests under these sanitize
 	@cmake --build build-sanitize
 	@$(SANITIZED) $(CTEST) --test-dir build-sanitize -LE sample
 
-test-wheel: wheel  ## test the wheel in a bare environment with the newest PyTorch
+test-wheel: $(call unmade,wheel)  ## test the wheel in a bare environment with the newest PyTorch
 	@scripts/test-wheel dist/*.whl $(lastword $(TORCH_VERSIONS))
 
-test-wheel-all: wheel  ## test the wheel with the oldest and with the newest supported PyTorch
+test-wheel-all: $(call unmade,wheel)  ## test the wheel with the oldest and with the newest supported PyTorch
 	@for version in $(TORCH_VERSIONS); do scripts/test-wheel dist/*.whl "$$version" || exit 1; done
 
 gpu-test: build install  ## run the GPU tests on a machine with a GPU, and record them in reports/gpu.json

@@ -1,41 +1,45 @@
-// Backward on Hopper's tensor cores (WGMMA), fed by its copy engine (TMA): dK and dV, and dQ by reduction.
+// Backward on Hopper's tensor cores (WGMMA), with operands loaded by TMA: dK, dV and dQ for head dims up to 128.
 //
-// One CTA on each multiprocessor stays there and takes tiles of 128 keys, past which the queries stream in tiles of 64,
-// or of 128 where dK and dV leave registers for their scores. Three kinds of warps work side by side:
+// The kernel is persistent: one CTA on each multiprocessor computes one tile of 128 keys after the other. Queries
+// stream past in tiles of 64, or of 128 if dK and dV leave registers for their scores. The warps of a CTA have these
+// roles:
 //
-//     dealer    1 warp          takes tiles of keys and lays them into a ring (key_schedule.cuh)
-//     loader    1 warp          K and V of each tile, Q and dO of its tiles of queries; `stages` buffers of Q and of dO
-//     sender    1 warp          takes dQ of each tile of queries away (grad_query_sums.cuh), dK and dV of each of keys
-//     keeper    1 warp          of turns, for the sender (turns.cuh)
-//     computing 2 warpgroups    64 keys each: S^T = K Q^T and dP^T = V dO^T, then P = f(scale * S) and
-//                               dS = dP * f'(scale * S), dV += P^T dO and dK += dS^T Q, whose sums stay in registers
+//     tile scheduler    1 warp          takes key tiles and puts them into a queue (key_schedule.cuh)
+//     producer thread   1, in 1 warp    TMA loads: K and V of each key tile, Q and dO of its query tiles into `stages`
+//                                       stages each
+//     store thread      1, in 1 warp    TMA stores: dQ of each query tile (grad_query_accumulators.cuh), dK and dV of
+//                                       each key tile
+//     semaphore thread  1, in 1 warp    dQ semaphores, for the store thread (dq_semaphore.cuh)
+//     consumers         2 warpgroups    64 keys each: S^T = K Q^T and dP^T = V dO^T, then P = f(scale * S) and
+//                                       dS = dP * f'(scale * S), dV += P^T dO and dK += dS^T Q, accumulated in
+//                                       registers
 //
-// dQ = dS K needs the keys of both warpgroups: dS goes through shared memory, and each warpgroup multiplies for one
-// half of the columns, or of 128 queries, a tile of queries later, when the other's dS has long been there.
+// dQ = dS K needs the keys of both consumers. dS therefore goes through shared memory. Each consumer computes half of
+// the columns of dQ, or half of 128 queries, one query tile later, when dS of the other has been there for long.
 //
-// For a tile of queries n, a warpgroup issues dV (n), makes dS (n), issues dK (n) and dQ (n - 1), then S and dP of
-// n + 1, which may belong to the next tile of keys: nothing is drained between them. It computes P and f' of n + 1
-// while the other warpgroup, whose turn it is then, issues its products. Of 128 queries it does so in two parts, and
-// makes dS there too: P, f' and dP of all of them are more than there are registers. Before the first tile and behind
-// the last one dQ and S are multiplied of whatever lies in the buffers, and dropped: a product under a condition would
-// make all of them wait for each other. A tile of keys with one tile of queries is the last before a new beginning,
-// since K of the next but one has no buffer before its dQ is there.
+// For query tile n, a consumer issues dV (n), computes dS (n), issues dK (n) and dQ (n - 1), then S and dP of n + 1,
+// which may belong to the next key tile: the pipeline is not drained between key tiles. It computes P and f' of n + 1
+// while the other consumer issues its products, in ping-pong order. With 128 queries it does so in two parts and
+// computes dS there too, because P, f' and dP of all of them exceed the registers. Before the first tile and after the
+// last one, dQ and S are products of old data in shared memory and are dropped: a product under a condition would
+// serialise all WGMMA. A key tile with one query tile drains the pipeline, since K of the tile after the next one has
+// no stage before its dQ is done.
 //
 // Config: struct with
-//     using Element, Activation;      BFloat16 or Float16; what backward takes of src/activation/function.h
+//     using Element, Activation;      BFloat16 or Float16; the part for backward of src/activation/function.h
 //     int head_dim, head_dim_v;       multiples of 8, at most 128
 //     int tile_queries, tile_keys;    64, or 128 with head dims up to 64; 128
-//     int stages;                     buffers of Q, and of dO
-//     bool keys_shared;               by the batch, whose parts are then taken for sequences
-//     bool sums_begun, ordered;       by turns, and these in one order: how tiles of keys add to sums of dQ (turns.cuh)
-//     BackwardPass pass;              whether there are two, and which this is
+//     int stages;                     stages of Q, and of dO
+//     bool keys_shared;               broadcast K/V; splits of the batch then take the role of sequences
+//     bool sums_begun, ordered;       dQ accumulators have a first and a last writer; all writers add in order
+//     BackwardPass pass;              whether the call has two passes, and which one this is
 //     bool computes_grad_query, computes_grad_key, computes_grad_value;
-//         which gradients the call wants. Products, copies and accumulators that only the others need are left out:
-//         without dQ dS stays in registers, and for dV alone there is no dP and V is not loaded.
+//         which gradients the call wants. Products, copies and accumulators that only other gradients need are left
+//         out: without dQ, dS stays in registers; for dV alone, there is no dP, and V is not loaded.
 //
 // Launch: grid any number of CTAs, best one for each multiprocessor; block backward_threads<Config>; dynamic shared
-//         memory backward_shared_bytes<Config>; after key_schedule. Workspace: the counter of places, zeroed before;
-//         the table of tiles; the sums of dQ.
+//         memory backward_shared_bytes<Config>; after key_schedule. Workspace: the counter of slots, zeroed before; the
+//         table of key tiles; the accumulators of dQ.
 #pragma once
 
 #include "hopper/backward_consumer.cuh"
@@ -46,23 +50,25 @@ namespace gdpa::hopper {
 
 template <class Config>
 __device__ void backward(const BackwardArguments& arguments) {
-  using Plan = BackwardPlan<Config>;
+  using Shared = BackwardStorage<Config>;
   if (Config::pass == BackwardPass::again && *arguments.found == 0) return;
   extern __shared__ __align__(1024) unsigned char shared_memory[];
-  const Plan plan{shared_memory};
-  if (threadIdx.x == 0) plan.initialise();
+  const Shared shared{shared_memory};
+  if (threadIdx.x == 0) shared.initialise();
   __syncthreads();
   const int warpgroup = warpgroup_index();
-  if (warpgroup == Plan::warpgroups) {
-    give_registers_back<Plan::other_registers>();
-    deal_and_copy([&] { deal_key_tiles(arguments, plan.tiles(), plan.next_is_due()); },
-                  [&] { load_operands<Config>(arguments, plan); }, [&] { send_gradients<Config>(arguments, plan); },
-                  [&] {
-                    if constexpr (Config::sums_begun) keep_turns<Config>(arguments, plan.tiles(), plan.turns());
-                  });
+  if (warpgroup == Shared::warpgroups) {
+    warpgroup_reg_dealloc<Shared::producer_registers>();
+    run_producer_warpgroup([&] { schedule_key_tiles(arguments, shared.tiles(), shared.next_key_tile_due()); },
+                           [&] { load_operands<Config>(arguments, shared); },
+                           [&] { store_gradients<Config>(arguments, shared); },
+                           [&] {
+                             if constexpr (Config::sums_begun)
+                               update_semaphores<Config>(arguments, shared.tiles(), shared.semaphore_requests());
+                           });
   } else {
-    take_registers<Plan::computing_registers>();
-    BackwardConsumer<Config>{arguments, plan, warpgroup}.run();
+    warpgroup_reg_alloc<Shared::consumer_registers>();
+    BackwardConsumer<Config>{arguments, shared, warpgroup}.run();
   }
 }
 

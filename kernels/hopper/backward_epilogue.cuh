@@ -1,10 +1,10 @@
-// Backward: what a consumer warpgroup does with its accumulators: dQ of a step, and dK and dV of a tile of keys, go to
-// the staging buffers in shared memory, or to global memory.
+// Backward: the epilogues of a consumer warpgroup. dQ of a step goes to the staging buffer in shared memory. dK and dV
+// of a key tile go to the staging buffer too, or, with broadcast K/V, to global memory.
 #pragma once
 
 #include "hopper/backward_products.cuh"
 #include "hopper/key_gradients.cuh"
-#include "hopper/where_needed.cuh"
+#include "hopper/second_pass.cuh"
 
 namespace gdpa::hopper {
 
@@ -12,104 +12,107 @@ namespace gdpa::hopper {
 template <class Config>
 struct BackwardEpilogue : BackwardProducts<Config> {
   using Base = BackwardProducts<Config>;
-  using Base::arguments, Base::grad_key, Base::grad_query, Base::grad_value, Base::plan, Base::tile_of, Base::warpgroup;
-  using typename Base::Activation, typename Base::Element, typename Base::Plan;
+  using Base::arguments, Base::grad_key, Base::grad_query, Base::grad_value, Base::shared, Base::tile_of,
+      Base::warpgroup;
+  using typename Base::Activation, typename Base::Element, typename Base::Shared;
 
-  /// dQ of a step to the staging place, for the sender.
+  /// Writes dQ of a step to the staging buffer, for the store thread.
   __device__ __forceinline__ void stage_grad_query(const Step& step, int number) {
     const int tiles = step.number + static_cast<int>(step.is(Step::ends));
-    wait_for_turn(plan.staging_free(warpgroup), Plan::times_staged(number, tiles), 1);
-    const int turn = step.flags / Step::turn;
-    if (!step.is(Step::summed)) {
-      if (Config::sums_begun && step.is(Step::taken)) {
-        const unsigned parity = step.is(Step::odd) ? 1 : 0;
-        plan.sums_have_come(warpgroup).wait(parity);
-        for_all_staged_sums(turn, [](unsigned at, float* sums) {
+    producer_acquire(shared.staging_empty(warpgroup), Shared::times_staged(number, tiles));
+    const int swizzle = step.flags / Step::swizzle;
+    if (!step.is(Step::accumulated)) {
+      if (Config::sums_begun && step.is(Step::loads_accumulator)) {
+        const unsigned parity = step.is(Step::odd_phase) ? 1 : 0;
+        shared.accumulator_full(warpgroup).wait(parity);
+        for_all_staged_accumulators(swizzle, [](unsigned at, float* accumulators) {
           const uint2 before = load_shared_pair(at);
-          sums[0] += __uint_as_float(before.x);
-          sums[1] += __uint_as_float(before.y);
+          accumulators[0] += __uint_as_float(before.x);
+          accumulators[1] += __uint_as_float(before.y);
         });
-        const Barrier are_read = plan.sums_are_read(warpgroup);
+        const Barrier are_read = shared.accumulator_empty(warpgroup);
         are_read.arrive();
-        are_read.wait(parity);  // dQ takes their place
+        are_read.wait(parity);  // dQ overwrites them
       }
-      stage_rounded<typename Plan::GradQueryTile>(grad_query, arguments.scale * tile_of(step).out_scale, 0,
-                                                  Plan::grad_query_columns);
+      stage_rounded<typename Shared::GradQueryTile>(grad_query, arguments.scale * tile_of(step).out_scale, 0,
+                                                    Shared::grad_query_columns);
     } else if (Config::sums_begun || arguments.common.params.out_scale.kind == OutputScale::Kind::number) {
-      stage_sums(turn, [](float sum) { return sum; });
+      stage_accumulators(swizzle, [](float sum) { return sum; });
     } else {
       const float factor = tile_of(step).out_scale;
-      stage_sums(turn, [factor](float sum) { return sum * factor; });
+      stage_accumulators(swizzle, [factor](float sum) { return sum * factor; });
     }
-    publish_by_warp(plan.staged(warpgroup)[0]);
+    fence_and_arrive_by_warp(shared.staging_full(warpgroup)[0]);
   }
 
   template <class Scale>
-  __device__ __forceinline__ void stage_sums(int first_turn, Scale scale) {
-    for_all_staged_sums(first_turn, [scale](unsigned at, const float* sums) {
-      store_shared(at, __float_as_uint(scale(sums[0])), __float_as_uint(scale(sums[1])));
+  __device__ __forceinline__ void stage_accumulators(int first_swizzle, Scale scale) {
+    for_all_staged_accumulators(first_swizzle, [scale](unsigned at, const float* accumulators) {
+      store_shared(at, __float_as_uint(scale(accumulators[0])), __float_as_uint(scale(accumulators[1])));
     });
   }
 
-  /// Calls visit(address in the staging place, two sums) for all that the thread has. As grad_query_sums.cuh says where
-  /// a row's groups of columns lie: lanes that have different rows meet different banks.
+  /// Calls visit(address in the staging buffer, two accumulators) for all accumulators of the thread. The groups of
+  /// columns of a row are swizzled as grad_query_accumulators.cuh says: lanes with different rows use different banks.
   template <class Visit>
-  __device__ __forceinline__ void for_all_staged_sums(int first_turn, Visit visit) {
-    const unsigned thread = fresh_thread_index(), lane = thread % 32;
+  __device__ __forceinline__ void for_all_staged_accumulators(int first_swizzle, Visit visit) {
+    const unsigned thread = thread_in_warpgroup(), lane = thread % 32;
     const unsigned row = thread / 32 * 16 + lane / 4;
-    const unsigned to = plan.staging(warpgroup) + row * Plan::grad_query_row_bytes + lane % 4 * 8;
-    const unsigned turn = turn_of_sums(first_turn + row);
+    const unsigned to = shared.staging(warpgroup) + row * Shared::grad_query_row_bytes + lane % 4 * 8;
+    const unsigned swizzle = accumulator_swizzle(first_swizzle + row);
 #pragma unroll
-    for (unsigned group = 0; group < Plan::grad_query_columns / 8; ++group) {
-      const unsigned at = to + group / sums_turns * sums_turns * 32 + (group % sums_turns ^ turn) * 32;
+    for (unsigned group = 0; group < Shared::grad_query_columns / 8; ++group) {
+      const unsigned at =
+          to + group / accumulator_swizzles * accumulator_swizzles * 32 + (group % accumulator_swizzles ^ swizzle) * 32;
 #pragma unroll
       for (unsigned half = 0; half < 2; ++half) {
-        visit(at + half * 8 * Plan::grad_query_row_bytes, grad_query + group * 4 + half * 2);
+        visit(at + half * 8 * Shared::grad_query_row_bytes, grad_query + group * 4 + half * 2);
       }
     }
   }
 
-  /// Columns [first, end) of sums, rounded, as the first of a tile in the staging place.
+  /// Writes columns [first, end), rounded, as the first columns of a tile in the staging buffer.
   template <class Tile, int count>
-  __device__ __forceinline__ void stage_rounded(const float (&sums)[count], float factor, int first, int end) {
-    const unsigned thread = fresh_thread_index(), lane = thread % 32;
+  __device__ __forceinline__ void stage_rounded(const float (&accumulators)[count], float factor, int first, int end) {
+    const unsigned thread = thread_in_warpgroup(), lane = thread % 32;
     const int row = static_cast<int>(thread / 32 * 16 + lane % 16);
-    const Tile staging{plan.staging(warpgroup)};
+    const Tile staging{shared.staging(warpgroup)};
 #pragma unroll
     for (int j = first / 16; j < end / 16; ++j) {
       unsigned matrix[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        matrix[i] = Element::pack(sums[j * 8 + i * 2] * factor, sums[j * 8 + i * 2 + 1] * factor);
+        matrix[i] = Element::pack(accumulators[j * 8 + i * 2] * factor, accumulators[j * 8 + i * 2 + 1] * factor);
       }
       store_matrices(staging.chunk(row, (j - first / 16) * 2 + static_cast<int>(lane / 16)), matrix);
     }
   }
 
-  /// dK or dV to the staging place, in rounds; `before` times it was filled before.
+  /// Writes dK or dV to the staging buffer, in rounds. The buffer was filled `before` times before.
   template <int rounds, int count>
-  __device__ __forceinline__ void stage_key_gradient(const float (&sums)[count], float factor, int before) {
+  __device__ __forceinline__ void stage_key_gradient(const float (&accumulators)[count], float factor, int before) {
 #pragma unroll
     for (int round = 0; round < rounds; ++round) {
-      const int first = round * Plan::columns_of_round;
-      wait_for_turn(plan.staging_free(warpgroup), before + round, 1);
-      stage_rounded<typename Plan::RoundTile>(sums, factor, first, min(first + Plan::columns_of_round, count * 2));
-      publish_by_warp(plan.staged(warpgroup)[0]);
+      const int first = round * Shared::columns_of_round;
+      producer_acquire(shared.staging_empty(warpgroup), before + round);
+      stage_rounded<typename Shared::RoundTile>(accumulators, factor, first,
+                                                min(first + Shared::columns_of_round, count * 2));
+      fence_and_arrive_by_warp(shared.staging_full(warpgroup)[0]);
     }
   }
 
-  /// dK and dV of the tile of keys that step `number` ends.
+  /// Stores dK and dV of the key tile whose last step is `number`.
   __device__ __forceinline__ void store_grad_keys(const Step& step, int number) {
     const KeyTile& tile = tile_of(step);
-    const int row = warpgroup * Plan::rows;
+    const int row = warpgroup * Shared::rows;
     const int rows = tile.length_k - tile.first_key - row;
     const float out_scale = tile.out_scale;
     if constexpr (Config::computes_grad_key && Config::computes_grad_value) {
-      look_for_infinity<Config>(arguments, rows, grad_key, grad_value);
+      flag_non_finite<Config>(arguments, rows, grad_key, grad_value);
     } else if constexpr (Config::computes_grad_key) {
-      look_for_infinity<Config>(arguments, rows, grad_key);
+      flag_non_finite<Config>(arguments, rows, grad_key);
     } else if constexpr (Config::computes_grad_value) {
-      look_for_infinity<Config>(arguments, rows, grad_value);
+      flag_non_finite<Config>(arguments, rows, grad_value);
     }
     if constexpr (Config::keys_shared) {
       using Gradients = KeyGradients<Config>;
@@ -126,10 +129,10 @@ struct BackwardEpilogue : BackwardProducts<Config> {
                                                       first(of_value, tile.grad_value), of_value.row_stride, rows);
       }
     } else {
-      const int before = Plan::times_staged(number, step.number);
-      stage_key_gradient<Plan::key_rounds>(grad_key, arguments.scale * out_scale, before);
-      stage_key_gradient<Plan::value_rounds>(grad_value, Activation::value_factor * out_scale,
-                                             before + Plan::key_rounds);
+      const int before = Shared::times_staged(number, step.number);
+      stage_key_gradient<Shared::key_rounds>(grad_key, arguments.scale * out_scale, before);
+      stage_key_gradient<Shared::value_rounds>(grad_value, Activation::value_factor * out_scale,
+                                               before + Shared::key_rounds);
     }
   }
 };

@@ -1,5 +1,5 @@
-// How the warps of a CTA wait for each other and for copies: barriers in shared memory that count arrivals and bytes
-// (mbarrier), and the numbered barriers of the CTA. One instruction each.
+// Barriers: mbarriers in shared memory, which count arrivals of threads and bytes of TMA copies; the pipeline state,
+// which says which stage an iteration uses and in which phase; and the named barriers of the CTA. One instruction each.
 #pragma once
 
 #include "common/memory.cuh"
@@ -7,8 +7,8 @@
 
 namespace gdpa::hopper {
 
-/// A barrier in shared memory, by its address. A phase is over when all arrivals, and all bytes that were announced,
-/// have come.
+/// An mbarrier, by its address in shared memory. A phase is complete when all its arrivals have happened and all bytes
+/// that were announced have arrived.
 struct Barrier {
   static constexpr int bytes = 8;
   unsigned address;
@@ -17,7 +17,7 @@ struct Barrier {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address), "r"(arrivals));
   }
 
-  /// Before its memory becomes another barrier; nobody may be at it.
+  /// Must precede another use of the memory. No thread may be waiting.
   __device__ void invalidate() const { asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(address) : "memory"); }
 
   __device__ void arrive() const {
@@ -25,13 +25,13 @@ struct Barrier {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address) : "memory");
   }
 
-  /// One arrival, and the announcement of bytes that copies will bring.
+  /// Arrives once, and announces the bytes that TMA copies will bring in this phase.
   __device__ void arrive_and_expect(int count) const {
     random_delay();
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address), "r"(count) : "memory");
   }
 
-  /// Waits until the phase of this parity is over. A fresh barrier counts as having ended a phase of parity 1.
+  /// Waits until the phase of this parity is complete. A new barrier counts as having completed a phase of parity 1.
   __device__ __forceinline__ void wait(unsigned parity) const {
     asm volatile(
         "{\n"
@@ -47,8 +47,8 @@ struct Barrier {
     random_delay();
   }
 
-  /// Whether it is over, without waiting.
-  __device__ __forceinline__ bool is_over(unsigned parity) const {
+  /// Whether the phase of this parity is complete; does not wait.
+  __device__ __forceinline__ bool is_complete(unsigned parity) const {
     int is;
     asm volatile(
         "{\n"
@@ -64,76 +64,82 @@ struct Barrier {
   }
 };
 
-/// Barriers of a ring of buffers, one behind the other.
-template <int buffers_>
+/// One barrier for each stage of a pipeline, at consecutive addresses.
+template <int stages_>
 struct Barriers {
-  static constexpr int buffers = buffers_;
-  static constexpr int bytes = buffers * Barrier::bytes;
+  static constexpr int stages = stages_;
+  static constexpr int bytes = stages * Barrier::bytes;
   unsigned address;
 
-  __device__ __forceinline__ Barrier operator[](int index) const {
-    return {address + static_cast<unsigned>(index * Barrier::bytes)};
+  __device__ __forceinline__ Barrier operator[](int stage) const {
+    return {address + static_cast<unsigned>(stage * Barrier::bytes)};
   }
   __device__ void initialise(int arrivals) const {
-    for (int i = 0; i < buffers; ++i) (*this)[i].initialise(arrivals);
+    for (int i = 0; i < stages; ++i) (*this)[i].initialise(arrivals);
   }
   __device__ void invalidate() const {
-    for (int i = 0; i < buffers; ++i) (*this)[i].invalidate();
+    for (int i = 0; i < stages; ++i) (*this)[i].invalidate();
   }
 };
 
-/// Makes initialised barriers visible to the copy engine; a barrier of the CTA follows.
-__device__ inline void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+/// Makes initialised barriers visible to the async proxy. A barrier of the CTA must follow.
+__device__ inline void fence_barrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
-/// Buffers of a ring are used in turns: turn n uses buffer n % buffers, for the n / buffers-th time.
-template <int buffers>
-__device__ __forceinline__ int index_in(int turn) {
-  return static_cast<int>(static_cast<unsigned>(turn) % buffers);
+/// The stage that iteration n of a pipeline uses: n % stages, in phase n / stages.
+template <int stages>
+__device__ __forceinline__ int stage_of(int iteration) {
+  return static_cast<int>(static_cast<unsigned>(iteration) % stages);
 }
 
-/// Waits until the barrier of a turn's buffer has ended the phase of this turn; of the turn one lap before with
-/// `laps_before` 1, which is over at once in the first lap.
-template <int buffers>
-__device__ __forceinline__ void wait_for_turn(const Barriers<buffers>& barriers, int turn, unsigned laps_before = 0) {
-  barriers[index_in<buffers>(turn)].wait((static_cast<unsigned>(turn) / buffers + laps_before) & 1u);
+/// The consumer's wait for a full barrier: the producer has filled the stage of this iteration.
+template <int stages>
+__device__ __forceinline__ void consumer_wait(const Barriers<stages>& full, int iteration) {
+  full[stage_of<stages>(iteration)].wait(static_cast<unsigned>(iteration) / stages & 1u);
 }
 
-/// Whether it has, without waiting.
-template <int buffers>
-__device__ __forceinline__ bool is_over(const Barriers<buffers>& barriers, int turn) {
-  return barriers[index_in<buffers>(turn)].is_over(static_cast<unsigned>(turn) / buffers & 1u);
+/// The producer's wait for an empty barrier: all consumers have released the stage since the previous phase. Does not
+/// wait in the first phase.
+template <int stages>
+__device__ __forceinline__ void producer_acquire(const Barriers<stages>& empty, int iteration) {
+  empty[stage_of<stages>(iteration)].wait((static_cast<unsigned>(iteration) / stages + 1) & 1u);
 }
 
-/// A turn that is counted rather than divided out: its buffer, and the parity of its phase.
-template <int buffers>
-struct Turn {
-  int buffer = 0;
+/// Whether the phase of this iteration is complete; does not wait.
+template <int stages>
+__device__ __forceinline__ bool is_complete(const Barriers<stages>& barriers, int iteration) {
+  return barriers[stage_of<stages>(iteration)].is_complete(static_cast<unsigned>(iteration) / stages & 1u);
+}
+
+/// The stage and the parity of the phase of an iteration, advanced by one instead of divided out of its number.
+template <int stages>
+struct PipelineState {
+  int stage = 0;
   unsigned parity = 0;
 
-  __device__ __forceinline__ Turn next() const {
-    const bool wraps = buffer + 1 == buffers;
-    return {wraps ? 0 : buffer + 1, parity ^ static_cast<unsigned>(wraps)};
+  __device__ __forceinline__ PipelineState next() const {
+    const bool wraps = stage + 1 == stages;
+    return {wraps ? 0 : stage + 1, parity ^ static_cast<unsigned>(wraps)};
   }
-  /// `turns` turns before, fewer than there are buffers.
-  __device__ __forceinline__ Turn before(int turns) const {
-    const bool wraps = buffer < turns;
-    return {wraps ? buffer - turns + buffers : buffer - turns, parity ^ static_cast<unsigned>(wraps)};
+  /// The state `iterations` iterations before this one; fewer than there are stages.
+  __device__ __forceinline__ PipelineState before(int iterations) const {
+    const bool wraps = stage < iterations;
+    return {wraps ? stage - iterations + stages : stage - iterations, parity ^ static_cast<unsigned>(wraps)};
   }
 };
 
-template <int buffers>
-__device__ __forceinline__ void wait_for_turn(const Barriers<buffers>& barriers, const Turn<buffers>& turn) {
-  barriers[turn.buffer].wait(turn.parity);
+template <int stages>
+__device__ __forceinline__ void consumer_wait(const Barriers<stages>& full, const PipelineState<stages>& state) {
+  full[state.stage].wait(state.parity);
 }
 
-/// A barrier by number, 1 to 15, of `threads` threads: those that wait, and those that only arrive.
-__device__ inline void named_wait(int number, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
+/// Named barrier 1 to 15. `threads` counts the threads that wait and the threads that only arrive.
+__device__ inline void named_barrier_sync(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
   random_delay();
 }
-__device__ inline void named_arrive(int number, int threads) {
+__device__ inline void named_barrier_arrive(int barrier, int threads) {
   random_delay();
-  asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
 }  // namespace gdpa::hopper

@@ -1,24 +1,26 @@
-// Forward on Hopper's tensor cores (WGMMA), fed by its copy engine (TMA): O = out_scale * f(scale * Q K^T) V.
+// Forward on Hopper's tensor cores (WGMMA), with operands loaded by TMA: O = out_scale * f(scale * Q K^T) V.
 //
-// One CTA on each multiprocessor stays there and takes tiles of queries. Three kinds of warps work side by side:
+// The kernel is persistent: one CTA on each multiprocessor computes one query tile after the other. Its warps have
+// three roles:
 //
-//     dealer    1 warp          finds tiles and lays them into a ring (schedule.cuh)
-//     loaders   3 warps         Q of each tile; K, and V, of its key tiles into `stages` buffers each
-//     computing 2 warpgroups    64 queries each: S = Q K^T, P = f(scale * S), O += P V; one, where there are no more
+//     tile scheduler       1 warp          finds the CTA's query tiles and puts them into a queue (tile_scheduler.cuh)
+//     producer threads     3, in 3 warps   TMA loads: Q of each tile; K, and V, of its key tiles into `stages` stages
+//     each consumer warpgroups  2, or 1         64 queries each: S = Q K^T, P = f(scale * S), O += P V
 //
-// A warpgroup issues S of the next key tile, which may be the next query tile's first, before P V of this one, and
-// computes P of the next while the tensor cores are at P V of this one: nothing is drained between tiles. The two
-// warpgroups take turns in issuing, so that one's products run under the other's function. P is an operand in
-// registers. There is no maximum and no sum, so nothing else is carried from one key tile to the next.
+// A consumer issues S of the next key tile, which may be the first of the next query tile, before P V of this one. It
+// computes P of the next key tile while the tensor cores compute P V of this one. The pipeline is never drained between
+// tiles. The two consumers issue in ping-pong order, so that the products of one run while the other evaluates f. P is
+// an operand in registers. f needs no maximum and no sum of a row, so a consumer carries only O from one key tile to
+// the next.
 //
-// Q is an operand in registers too where there is room for it; O then leaves through its place in shared memory. Where
-// there is none, Q stays in shared memory until the last S of its tile, and O leaves from the registers.
+// Q is an operand in registers where registers suffice. O then leaves through the shared memory of Q. Otherwise Q stays
+// in shared memory until the last S of its tile, and O is stored from registers.
 //
 // Config: struct with
-//     using Element, Activation;      BFloat16 or Float16; what forward takes of src/activation/function.h
+//     using Element, Activation;      BFloat16 or Float16; the part for forward of src/activation/function.h
 //     int head_dim, head_dim_v;       multiples of 8, at most 256
 //     int tile_queries, tile_keys;    128 or 64; a multiple of 16 for which wgmma.cuh has a product
-//     int stages, query_stages;       buffers of K, and of V; of Q
+//     int stages, query_stages;       stages of K, and of V; of Q
 //     bool query_in_registers;
 //     bool scales_query;              the kernel multiplies Q by scale, instead of each score; Q must be in registers
 //
@@ -33,30 +35,31 @@ namespace gdpa::hopper {
 
 template <class Config>
 __device__ void forward(const ForwardArguments& arguments) {
-  using Plan = ForwardPlan<Config>;
-  constexpr bool may_begin_again = Config::Activation::bounds_scores;
+  using Shared = ForwardStorage<Config>;
+  constexpr bool has_second_pass = Config::Activation::bounds_scores;
   extern __shared__ __align__(1024) unsigned char shared_memory[];
-  const Plan plan{shared_memory};
+  const Shared shared{shared_memory};
   if (threadIdx.x == 0) {
-    plan.initialise_meeting();
-    plan.initialise();
+    shared.initialise_pass_barrier();
+    shared.initialise();
   }
-  find_share<Config, Plan::threads>(arguments, plan.sums_of_warps(), plan.span());
+  find_tile_range<Config, Shared::threads>(arguments, shared.totals_of_warps(), shared.tile_range());
   __syncthreads();
   const int warpgroup = warpgroup_index();
-  if (warpgroup == Plan::warpgroups) {
-    give_registers_back<Plan::other_registers>();
+  if (warpgroup == Shared::warpgroups) {
+    warpgroup_reg_dealloc<Shared::producer_registers>();
 #pragma unroll 1
     do {
-      deal_and_copy([&] { deal_tiles<Config>(arguments, plan.span(), plan.tiles()); },
-                    [&] { load_queries<Config>(arguments, plan); }, [&] { load_keys<Config>(arguments, plan); },
-                    [&] { load_values<Config>(arguments, plan); });
-    } while (may_begin_again && plan.begins_again());
+      run_producer_warpgroup([&] { schedule_tiles<Config>(arguments, shared.tile_range(), shared.tiles()); },
+                             [&] { load_queries<Config>(arguments, shared); },
+                             [&] { load_keys<Config>(arguments, shared); },
+                             [&] { load_values<Config>(arguments, shared); });
+    } while (has_second_pass && shared.begins_second_pass());
   } else {
-    take_registers<Plan::computing_registers>();
-    ForwardConsumer<Config, Scores::taken_for_finite>{arguments, plan, warpgroup}.run();
-    if constexpr (may_begin_again) {
-      if (plan.begins_again()) ForwardConsumer<Config, Scores::bounded>{arguments, plan, warpgroup}.run();
+    warpgroup_reg_alloc<Shared::consumer_registers>();
+    ForwardConsumer<Config, Scores::assumed_finite>{arguments, shared, warpgroup}.run();
+    if constexpr (has_second_pass) {
+      if (shared.begins_second_pass()) ForwardConsumer<Config, Scores::bounded>{arguments, shared, warpgroup}.run();
     }
   }
 }

@@ -10,19 +10,21 @@ template <class Config, Scores scores_are>
 struct ForwardConsumer : ForwardEpilogue<Config> {
   using Base = ForwardEpilogue<Config>;
   using Base::arguments, Base::issue_output, Base::issue_scores, Base::key_steps, Base::leads, Base::load_query,
-      Base::output, Base::own_barrier, Base::plan, Base::release_query, Base::score_scale, Base::scores,
-      Base::store_from_registers, Base::store_through_query, Base::turn_barrier, Base::warpgroup, Base::weights;
-  using typename Base::Activation, typename Base::Element, typename Base::Plan;
+      Base::output, Base::own_barrier, Base::shared, Base::release_query, Base::score_scale, Base::scores,
+      Base::store_from_registers, Base::store_through_query, Base::ping_pong_barrier, Base::warpgroup, Base::p;
+  using typename Base::Activation, typename Base::Element, typename Base::Shared;
 
-  // The turn to issue products, where there are two warpgroups.
-  __device__ __forceinline__ void take_turn() const {
-    if (Plan::warpgroups > 1) named_wait(turn_barrier + warpgroup, Plan::warpgroups * warpgroup_threads);
+  // Ping-pong order: two consumers issue their products in alternation.
+  __device__ __forceinline__ void ping_pong_wait() const {
+    if (Shared::warpgroups > 1)
+      named_barrier_sync(ping_pong_barrier + warpgroup, Shared::warpgroups * warpgroup_threads);
   }
-  __device__ __forceinline__ void give_turn() const {
-    if (Plan::warpgroups > 1) named_arrive(turn_barrier + (warpgroup ^ 1), Plan::warpgroups * warpgroup_threads);
+  __device__ __forceinline__ void ping_pong_arrive() const {
+    if (Shared::warpgroups > 1)
+      named_barrier_arrive(ping_pong_barrier + (warpgroup ^ 1), Shared::warpgroups * warpgroup_threads);
   }
 
-  /// Scores to weights, still in fp32 and in the registers of the scores.
+  /// P in fp32, in the registers of S.
   __device__ __forceinline__ void apply_function() {
     constexpr bool scales = Activation::scales_scores && !Config::scales_query;
     const float scale = score_scale();
@@ -33,54 +35,55 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
     }
   }
 
-  /// A weight that is NaN makes a whole row of O NaN, so that one column tells.
-  __device__ __forceinline__ void look_for_nan(const Tile& tile) {
+  /// A NaN in P makes a whole row of O NaN, so that one column suffices to find it.
+  __device__ __forceinline__ void flag_nan(const Tile& tile) {
     if (scores_are == Scores::bounded || !Activation::bounds_scores) return;
-    const unsigned thread = fresh_thread_index();
-    const int row = warpgroup * Plan::rows + static_cast<int>(thread / 32 * 16 + thread % 32 / 4);
+    const unsigned thread = thread_in_warpgroup();
+    const int row = warpgroup * Shared::rows + static_cast<int>(thread / 32 * 16 + thread % 32 / 4);
     const int rows = tile.length_q - tile.first_query;
     const bool found = (row < rows && output[0] != output[0]) || (row + 8 < rows && output[2] != output[2]);
-    if (found) plan.pass() = Pass::first_that_found_nan;
+    if (found) shared.pass() = Pass::first_that_found_nan;
   }
 
   __device__ __forceinline__ static bool is_full(const Tile& tile, int key_tile) {
     const int begin = tile.full_begin, end = tile.full_end;
-    return uniform(static_cast<int>(key_tile >= begin && key_tile < end)) != 0;
+    return broadcast_lane_0(static_cast<int>(key_tile >= begin && key_tile < end)) != 0;
   }
 
-  /// Weights that do not count become 0, whatever they are: f(0) may be infinite.
+  /// Selects 0 for the elements of P outside the valid range. A product with 0 would not do, since f(0) may be
+  /// infinite.
   __device__ __forceinline__ void apply_mask(const Tile& tile, int key_tile) {
     const MaskOfSequence mask{arguments.common.params.mask, tile.length_q, tile.length_k};
     const int first_key = tile.first_key + key_tile * Config::tile_keys;
-    const unsigned thread = fresh_thread_index(), lane = thread % 32;
-    const int row = tile.first_query + warpgroup * Plan::rows + static_cast<int>(thread / 32 * 16 + lane / 4);
+    const unsigned thread = thread_in_warpgroup(), lane = thread % 32;
+    const int row = tile.first_query + warpgroup * Shared::rows + static_cast<int>(thread / 32 * 16 + lane / 4);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      Kept kept = mask.row(row + half * 8);
-      kept.begin -= first_key + static_cast<int>(lane % 4 * 2);
+      Kept valid = mask.row(row + half * 8);
+      valid.begin -= first_key + static_cast<int>(lane % 4 * 2);
 #pragma unroll
       for (int j = 0; j < Config::tile_keys / 8; ++j) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          if (!kept.holds(j * 8 + i)) scores[j * 4 + half * 2 + i] = 0.0f;
+          if (!valid.holds(j * 8 + i)) scores[j * 4 + half * 2 + i] = 0.0f;
         }
       }
     }
   }
 
-  __device__ __forceinline__ void pack_weights() {
+  __device__ __forceinline__ void pack_p() {
 #pragma unroll
     for (int step = 0; step < key_steps; ++step) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        weights[step][i] =
+        p[step][i] =
             Element::template pack<Activation::clamps_at_zero>(scores[step * 8 + i * 2], scores[step * 8 + i * 2 + 1]);
       }
     }
   }
 
   __device__ __forceinline__ void store_output(const Tile& tile, int number) {
-    look_for_nan(tile);
+    flag_nan(tile);
     if constexpr (Config::query_in_registers) {
       store_through_query(tile, number);
     } else {
@@ -88,107 +91,109 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
     }
   }
 
-  /// A key tile of a tile of queries, and what the loop asks of them, in registers.
-  struct Position {
-    int key_tiles;  ///< of the tile; 0: there are no more tiles
-    int keeps;      ///< the next tile finds K and V in the buffers
-    int number;     ///< of the tile
+  /// A key tile of a query tile, and what the main loop needs to know of both, in registers.
+  struct KeyTileIterator {
+    int key_tiles;   ///< of the query tile; 0: no more tiles
+    int keeps_keys;  ///< K and V stay in their stages for the next query tile
+    int number;      ///< of the query tile
     int key_tile = 0;
-    bool full = true;  ///< no score needs a test
-    Turn<Config::stages> turn = {};
+    bool full = true;  ///< no score is masked
+    PipelineState<Config::stages> state = {};
 
-    __device__ __forceinline__ Position(const Tile& tile, int number_)
-        : key_tiles(uniform(tile.key_tiles)), keeps(uniform(tile.keeps)), number(number_) {
+    __device__ __forceinline__ KeyTileIterator(const Tile& tile, int number_)
+        : key_tiles(broadcast_lane_0(tile.key_tiles)), keeps_keys(broadcast_lane_0(tile.keeps_keys)), number(number_) {
       if (key_tiles > 0) full = is_full(tile, 0);
     }
     __device__ __forceinline__ bool ends() const { return key_tile + 1 == key_tiles; }
   };
 
-  __device__ __forceinline__ Position after(const Position& now) const {
-    Position next = now;
+  __device__ __forceinline__ KeyTileIterator after(const KeyTileIterator& now) const {
+    KeyTileIterator next = now;
     if (now.ends()) {
-      const Tile& tile = plan.tiles().wait(now.number + 1);
-      next = Position(tile, now.number + 1);
+      const Tile& tile = shared.tiles().consumer_wait(now.number + 1);
+      next = KeyTileIterator(tile, now.number + 1);
       if (next.key_tiles == 0) return next;
-      next.turn = uniform(tile.loads) != 0 ? now.turn.next() : now.turn.before(now.key_tile);
+      next.state = broadcast_lane_0(tile.loads_keys) != 0 ? now.state.next() : now.state.before(now.key_tile);
     } else {
       ++next.key_tile;
-      next.full = is_full(plan.tiles()[now.number], next.key_tile);
-      next.turn = now.turn.next();
+      next.full = is_full(shared.tiles()[now.number], next.key_tile);
+      next.state = now.state.next();
     }
-    // The compiler loses sight of what is uniform in the loop, and would keep it, and every descriptor, in registers.
-    next.number = uniform(next.number);
-    next.turn.buffer = uniform(next.turn.buffer);
+    // The compiler does not see in the loop that these are uniform. It would keep them and all descriptors in vector
+    // registers.
+    next.number = broadcast_lane_0(next.number);
+    next.state.stage = broadcast_lane_0(next.state.stage);
     return next;
   }
 
   __device__ __forceinline__ void run() {
-    const TileRing ring = plan.tiles();
-    Position now(ring.wait(0), 0);  // weights are made of it, and P V is about it next
+    const TileQueue queue = shared.tiles();
+    KeyTileIterator now(queue.consumer_wait(0), 0);  // the key tile of P, and of the next P V
     if (now.key_tiles == 0) return;
-    if (warpgroup == 1) give_turn();  // the other begins
+    if (warpgroup == 1) ping_pong_arrive();  // warpgroup 0 issues first
 
     load_query(0);
     if (Config::query_in_registers) {
-      publish_to_copies();  // a copy of Q may replace what was read (docs/kernels/hopper-memory-model.md)
-      named_wait(own_barrier + warpgroup, warpgroup_threads);
+      fence_proxy_async_shared();  // a TMA load of Q may overwrite what was read (docs/kernels/hopper-memory-model.md)
+      named_barrier_sync(own_barrier + warpgroup, warpgroup_threads);
       release_query(0);
     }
-    wait_for_turn(plan.key_filled(), now.turn);
+    consumer_wait(shared.key_full(), now.state);
     issue_scores(0, 0);
-    wait_for_products<0>();
-    if (leads() && now.keeps == 0) plan.key_free()[0].arrive();
+    warpgroup_wait<0>();
+    if (leads() && now.keeps_keys == 0) shared.key_empty()[0].arrive();
     if (!Config::query_in_registers && now.ends()) release_query(0);
     apply_function();
-    if (!now.full) apply_mask(ring[0], 0);
-    pack_weights();
+    if (!now.full) apply_mask(queue[0], 0);
+    pack_p();
 
-    Position next = after(now);  // Q K^T is about it
+    KeyTileIterator next = after(now);  // the key tile of the next Q K^T
     while (next.key_tiles > 0) {
-      const bool ends = next.key_tile == 0;  // a tile of queries
-      // O of the tile before, in the place of Q
+      const bool ends = next.key_tile == 0;  // now is the last key tile of its query tile
+      // O of the previous query tile is leaving through the stage of Q.
       const bool has_stored = Config::query_in_registers && now.key_tile == 0 && now.number > 0;
       if (ends) {
         if (has_stored) release_query(now.number);
         load_query(next.number);
       }
-      wait_for_turn(plan.key_filled(), next.turn);
-      take_turn();
-      issue_scores(next.number, next.turn.buffer);
-      wait_for_turn(plan.value_filled(), now.turn);
-      issue_output(now.turn.buffer, now.key_tile > 0);
-      give_turn();
+      consumer_wait(shared.key_full(), next.state);
+      ping_pong_wait();
+      issue_scores(next.number, next.state.stage);
+      consumer_wait(shared.value_full(), now.state);
+      issue_output(now.state.stage, now.key_tile > 0);
+      ping_pong_arrive();
       if (has_stored && !ends) release_query(now.number);
-      wait_for_products<1>();
-      if (leads() && next.keeps == 0) plan.key_free()[next.turn.buffer].arrive();
+      warpgroup_wait<1>();
+      if (leads() && next.keeps_keys == 0) shared.key_empty()[next.state.stage].arrive();
       if (!Config::query_in_registers && next.ends()) release_query(next.number);
       apply_function();
-      if (!next.full) apply_mask(ring[next.number], next.key_tile);
-      // Looked up here, while P V runs, so that only the turn lies between its end and the next products.
-      const Position last = now;
+      if (!next.full) apply_mask(queue[next.number], next.key_tile);
+      // The look-up happens here, while P V runs, so that only the ping-pong wait is between its end and the next
+      // products.
+      const KeyTileIterator last = now;
       now = next;
       next = after(now);
-      // Waits for nothing, but begins a block of its own: the compiler would move the function below the wait for P V.
-      // A barrier of K or V would not do: it can be a lap further by the time when a slow warp asks, which then waits
-      // for ever. The ring keeps this tile until all warps have stored it.
-      ring.wait(now.number);
-      wait_for_products<0>();
-      if (leads() && last.keeps == 0) plan.value_free()[last.turn.buffer].arrive();
-      pack_weights();
-      if (ends) store_output(ring[last.number], last.number);
+      // This wait returns at once, but it begins a new basic block: the compiler would otherwise move the function
+      // below the wait for P V. A barrier of K or V would not do: it can be two phases further when a slow warp looks
+      // at it, which would then wait forever. The queue keeps this tile until all warps have stored it.
+      queue.consumer_wait(now.number);
+      warpgroup_wait<0>();
+      if (leads() && last.keeps_keys == 0) shared.value_empty()[last.state.stage].arrive();
+      pack_p();
+      if (ends) store_output(queue[last.number], last.number);
     }
-    // Takes the turn that is left over: another pass begins with none.
-    if (warpgroup == 0) take_turn();
-    wait_for_turn(plan.value_filled(), now.turn);
-    issue_output(now.turn.buffer, now.key_tile > 0);
-    wait_for_products<0>();
+    // Takes the arrival that is left: a second pass begins without one.
+    if (warpgroup == 0) ping_pong_wait();
+    consumer_wait(shared.value_full(), now.state);
+    issue_output(now.state.stage, now.key_tile > 0);
+    warpgroup_wait<0>();
     if (Config::query_in_registers) {
-      // Nobody has emptied this place: no Q follows.
-      if (leads()) wait_for_stores_to_read();
-      named_wait(own_barrier + warpgroup, warpgroup_threads);
+      // No Q follows, so nobody has waited until O of the previous tile left this stage.
+      if (leads()) tma_store_wait_read();
+      named_barrier_sync(own_barrier + warpgroup, warpgroup_threads);
     }
-    store_output(ring[now.number], now.number);
-    if (Config::query_in_registers && leads()) wait_for_stores();
+    store_output(queue[now.number], now.number);
+    if (Config::query_in_registers && leads()) tma_store_wait();
   }
 };
 

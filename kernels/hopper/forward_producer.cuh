@@ -5,68 +5,68 @@
 
 namespace gdpa::hopper {
 
-/// Calls start(tile, number) for every tile of queries, and load(tile, row, turn) for every tile of keys that is to be
-/// loaded; by one thread, which is one of the ring's readers.
+/// Calls start(tile, number) for each query tile, and load(tile, row, iteration) for each key tile that has to be
+/// loaded. By one thread, which is a consumer of the queue.
 template <class Config, class Start, class Load>
-__device__ void for_all_loads(const TileRing& ring, Start start, Load load) {
-  int turn = 0;
+__device__ void for_all_loads(const TileQueue& queue, Start start, Load load) {
+  int iteration = 0;
   for (int number = 0;; ++number) {
-    const Tile& tile = ring.wait(number);
+    const Tile& tile = queue.consumer_wait(number);
     if (tile.key_tiles == 0) return;
     start(tile, number);
-    const int count = tile.loads ? tile.key_tiles : 0;
-    for (int i = 0; i < count; ++i, ++turn) load(tile, i * Config::tile_keys, turn);
-    ring.release(number);
+    const int count = tile.loads_keys ? tile.key_tiles : 0;
+    for (int i = 0; i < count; ++i, ++iteration) load(tile, i * Config::tile_keys, iteration);
+    queue.consumer_release(number);
   }
 }
 
-/// The first loader: Q, whose buffers become free in the order in which the warpgroups take their turns.
+/// Loads Q. The consumers release its stages in ping-pong order.
 template <class Config>
-__device__ void load_queries(const ForwardArguments& arguments, const ForwardPlan<Config>& plan) {
-  using Plan = ForwardPlan<Config>;
+__device__ void load_queries(const ForwardArguments& arguments, const ForwardStorage<Config>& shared) {
+  using Shared = ForwardStorage<Config>;
   const auto load_query = [&](const Tile& tile, int number) {
-    for (int warpgroup = 0; warpgroup < Plan::warpgroups; ++warpgroup) {
-      wait_for_turn(plan.query_free(warpgroup), number, 1);
-      const Barrier filled = plan.query_filled(warpgroup)[index_in<Config::query_stages>(number)];
-      const int row = warpgroup * Plan::rows;
+    for (int warpgroup = 0; warpgroup < Shared::warpgroups; ++warpgroup) {
+      producer_acquire(shared.query_empty(warpgroup), number);
+      const Barrier full = shared.query_full(warpgroup)[stage_of<Config::query_stages>(number)];
+      const int row = warpgroup * Shared::rows;
       if (tile.first_query + row < tile.length_q) {
-        filled.arrive_and_expect(Plan::QueryTile::bytes);
-        plan.query(number, warpgroup)
-            .load(arguments.query.map, filled.address, tile.head, {tile.query.x + row, tile.query.y});
+        full.arrive_and_expect(Shared::QueryTile::bytes);
+        shared.query(number, warpgroup)
+            .load(arguments.query.map, full.address, tile.head, {tile.query.x + row, tile.query.y});
       } else {
-        filled.arrive();  // whatever lies there; nobody stores these rows
+        full.arrive();  // the stage keeps old data; these rows are never stored
       }
     }
   };
-  for_all_loads<Config>(plan.tiles(), load_query, [](const Tile&, int, int) {});
+  for_all_loads<Config>(shared.tiles(), load_query, [](const Tile&, int, int) {});
 }
 
-/// The second loader: K.
+/// Loads K.
 template <class Config>
-__device__ void load_keys(const ForwardArguments& arguments, const ForwardPlan<Config>& plan) {
-  using Plan = ForwardPlan<Config>;
+__device__ void load_keys(const ForwardArguments& arguments, const ForwardStorage<Config>& shared) {
+  using Shared = ForwardStorage<Config>;
   const auto nothing = [](const Tile&, int) {};
-  for_all_loads<Config>(plan.tiles(), nothing, [&](const Tile& tile, int row, int turn) {
-    const int stage = index_in<Config::stages>(turn);
-    wait_for_turn(plan.key_free(), turn, 1);
-    const Barrier filled = plan.key_filled()[stage];
-    filled.arrive_and_expect(Plan::KeyTile::bytes);
-    plan.keys().stage(stage).load(arguments.key.map, filled.address, tile.key_head, {tile.key.x + row, tile.key.y});
+  for_all_loads<Config>(shared.tiles(), nothing, [&](const Tile& tile, int row, int iteration) {
+    const int stage = stage_of<Config::stages>(iteration);
+    producer_acquire(shared.key_empty(), iteration);
+    const Barrier full = shared.key_full()[stage];
+    full.arrive_and_expect(Shared::KeyTile::bytes);
+    shared.keys().stage(stage).load(arguments.key.map, full.address, tile.key_head, {tile.key.x + row, tile.key.y});
   });
 }
 
-/// The third loader: V, whose buffers become free at another time than those of K.
+/// Loads V. Its stages are released later than the stages of K, so it has its own thread.
 template <class Config>
-__device__ void load_values(const ForwardArguments& arguments, const ForwardPlan<Config>& plan) {
-  using Plan = ForwardPlan<Config>;
+__device__ void load_values(const ForwardArguments& arguments, const ForwardStorage<Config>& shared) {
+  using Shared = ForwardStorage<Config>;
   const auto nothing = [](const Tile&, int) {};
-  for_all_loads<Config>(plan.tiles(), nothing, [&](const Tile& tile, int row, int turn) {
-    const int stage = index_in<Config::stages>(turn);
-    wait_for_turn(plan.value_free(), turn, 1);
-    const Barrier filled = plan.value_filled()[stage];
-    filled.arrive_and_expect(Plan::ValueTile::bytes);
-    plan.values().stage(stage).load(arguments.value.map, filled.address, tile.key_head,
-                                    {tile.key.x + row, tile.value_y});
+  for_all_loads<Config>(shared.tiles(), nothing, [&](const Tile& tile, int row, int iteration) {
+    const int stage = stage_of<Config::stages>(iteration);
+    producer_acquire(shared.value_empty(), iteration);
+    const Barrier full = shared.value_full()[stage];
+    full.arrive_and_expect(Shared::ValueTile::bytes);
+    shared.values().stage(stage).load(arguments.value.map, full.address, tile.key_head,
+                                      {tile.key.x + row, tile.value_y});
   });
 }
 

@@ -10,31 +10,31 @@ template <class Config>
 struct ForwardProducts {
   using Element = typename Config::Element;
   using Activation = typename Config::Activation;
-  using Plan = ForwardPlan<Config>;
+  using Shared = ForwardStorage<Config>;
   static constexpr int steps = (Config::head_dim + 15) / 16;  ///< of Q K^T
   static constexpr int columns_v = output_columns(Config::head_dim_v);
   static constexpr int key_steps = Config::tile_keys / 16;  ///< of P V
-  using ScoreProduct = WarpgroupProduct<Element, Config::tile_keys>;
-  using OutputProduct = WarpgroupProduct<Element, columns_v>;
-  // Numbered barriers: one for each warpgroup's own threads, one for each warpgroup's turn to issue.
-  static constexpr int own_barrier = 1, turn_barrier = own_barrier + Plan::warpgroups;
+  using ScoreProduct = WarpgroupMma<Element, Config::tile_keys>;
+  using OutputProduct = WarpgroupMma<Element, columns_v>;
+  // Named barriers: one for the threads of each warpgroup, and one for the ping-pong order of each warpgroup.
+  static constexpr int own_barrier = 1, ping_pong_barrier = own_barrier + Shared::warpgroups;
 
   const ForwardArguments& arguments;
-  const Plan& plan;
+  const Shared& shared;
   const int warpgroup;
 
   unsigned query[steps][4];
   float scores[Config::tile_keys / 2];
-  unsigned weights[key_steps][4];
+  unsigned p[key_steps][4];
   float output[columns_v / 2];
 
-  __device__ __forceinline__ static bool leads() { return fresh_thread_index() == 0; }
+  __device__ __forceinline__ static bool leads() { return thread_in_warpgroup() == 0; }
 
   __device__ __forceinline__ void load_query(int number) {
-    wait_for_turn(plan.query_filled(warpgroup), number);
+    consumer_wait(shared.query_full(warpgroup), number);
     if (!Config::query_in_registers) return;
-    const auto rows = plan.query(number, warpgroup);
-    const unsigned thread = fresh_thread_index(), lane = thread % 32;
+    const auto rows = shared.query(number, warpgroup);
+    const unsigned thread = thread_in_warpgroup(), lane = thread % 32;
     const int row = static_cast<int>(thread / 32 * 16 + lane % 16);
 #pragma unroll
     for (int step = 0; step < steps; ++step) {
@@ -43,7 +43,7 @@ struct ForwardProducts {
     if constexpr (Config::scales_query && Activation::scales_scores) scale_query();
   }
 
-  /// What x of the function is of Q K^T.
+  /// The factor from Q K^T to the argument of the function.
   __device__ __forceinline__ float score_scale() const { return arguments.scale * Activation::score_factor; }
 
   __device__ __forceinline__ void scale_query() {
@@ -55,39 +55,39 @@ struct ForwardProducts {
     }
   }
 
-  /// Gives the place of Q of a tile back; where it takes O, once O of the tile before has left it.
+  /// Releases the stage of Q of a tile. If O uses the stage, O of the previous tile must have left it.
   __device__ __forceinline__ void release_query(int number) {
     if (!leads()) return;
-    if (Config::query_in_registers) wait_for_stores_to_read();
-    plan.query_free(warpgroup)[index_in<Config::query_stages>(number)].arrive();
+    if (Config::query_in_registers) tma_store_wait_read();
+    shared.query_empty(warpgroup)[stage_of<Config::query_stages>(number)].arrive();
   }
 
   __device__ __forceinline__ void issue_scores(int number, int stage) {
-    const OperandDescriptor queries = plan.query(number, warpgroup).by_columns();
-    const OperandDescriptor keys = plan.keys().stage(stage).by_columns();
-    begin_products();
+    const OperandDescriptor queries = shared.query(number, warpgroup).by_columns();
+    const OperandDescriptor keys = shared.keys().stage(stage).by_columns();
+    warpgroup_arrive();
 #pragma unroll
     for (int step = 0; step < steps; ++step) {
-      const auto key_columns = keys.at(Plan::KeyTile::column_step(step));
+      const auto key_columns = keys.at(Shared::KeyTile::column_step(step));
       if constexpr (Config::query_in_registers) {
         ScoreProduct::template multiply_add<false>(scores, query[step], key_columns, step > 0);
       } else {
-        ScoreProduct::template multiply_add<false>(scores, queries.at(Plan::QueryTile::column_step(step)), key_columns,
-                                                   step > 0);
+        ScoreProduct::template multiply_add<false>(scores, queries.at(Shared::QueryTile::column_step(step)),
+                                                   key_columns, step > 0);
       }
     }
-    commit_products();
+    warpgroup_commit();
   }
 
   __device__ __forceinline__ void issue_output(int stage, bool add) {
-    const OperandDescriptor values = plan.values().stage(stage).by_rows();
-    begin_products();
+    const OperandDescriptor values = shared.values().stage(stage).by_rows();
+    warpgroup_arrive();
 #pragma unroll
     for (int step = 0; step < key_steps; ++step) {
-      OutputProduct::template multiply_add<true>(output, weights[step], values.at(Plan::ValueTile::row_step(step)),
+      OutputProduct::template multiply_add<true>(output, p[step], values.at(Shared::ValueTile::row_step(step)),
                                                  add || step > 0);
     }
-    commit_products();
+    warpgroup_commit();
   }
 };
 

@@ -1,5 +1,5 @@
-// Where dK and dV of a tile of keys go: to the gradients; or, where the batch shares the keys, to fp32 sums of a part
-// of the batch, one slab for each part, which a kernel behind adds in order (portable/reduce.cuh).
+// The destination of dK and dV of a key tile: the gradients, or, with broadcast K/V, fp32 partial results, one for each
+// split of the batch. A later kernel adds the partial results in order (portable/reduce.cuh).
 #pragma once
 
 #include "common/work.cuh"
@@ -22,9 +22,9 @@ struct KeyGradients {
   static __device__ int64_t batch_index(const Work& work) { return work.batch_begin; }
 
   template <int columns_of_row, int half_columns>
-  static __device__ __forceinline__ void store(const float (&sums)[half_columns], float factor,
+  static __device__ __forceinline__ void store(const float (&accumulators)[half_columns], float factor,
                                                typename Element::Storage* first, int64_t row_stride, int rows) {
-    store_rows_from_registers<Element, columns_of_row>(sums, factor, first, row_stride, rows);
+    store_rows_from_registers<Element, columns_of_row>(accumulators, factor, first, row_stride, rows);
   }
 };
 
@@ -40,22 +40,22 @@ struct KeyGradients<Config, true> {
   static __device__ int64_t batch_index(const Work& work) { return work.owner; }
 
   template <int columns_of_row, int half_columns>
-  static __device__ __forceinline__ void store(const float (&sums)[half_columns], float factor, float* first,
+  static __device__ __forceinline__ void store(const float (&accumulators)[half_columns], float factor, float* first,
                                                int64_t row_stride, int rows) {
-    store_sums_from_registers<columns_of_row>(sums, factor, first, row_stride, rows);
+    store_sums_from_registers<columns_of_row>(accumulators, factor, first, row_stride, rows);
   }
 };
 
-/// The queries that the keys of `work` meet: those of its batch entry; where the batch shares the keys, a part of all
-/// queries, which follow each other, as one sequence. Parts are equally long, whatever the entries are.
+/// The queries that attend to the keys of `work`: the queries of its batch entry. With broadcast K/V, a split of all
+/// queries as one sequence. Splits have equal lengths for any entries.
 template <class Config>
 __device__ Rows queries_that_meet(const BackwardArguments& arguments, const Work& work) {
   if (!Config::keys_shared) return work.queries;
-  constexpr int64_t most = 0x7fff0000;  // as rows_of has it
+  constexpr int64_t most = 0x7fff0000;  // as in rows_of
   const CommonArguments& common = arguments.common;
-  const Sequences& side = common.params.queries;
-  const int64_t begin = clamp(side.begin(0), 0, common.packed_rows_q);
-  const int64_t rows = clamp(side.begin(common.params.batch), begin, common.packed_rows_q) - begin;
+  const Sequences& role = common.params.queries;
+  const int64_t begin = clamp(role.begin(0), 0, common.packed_rows_q);
+  const int64_t rows = clamp(role.begin(common.params.batch), begin, common.packed_rows_q) - begin;
   const auto first_of = [&](int64_t part) {
     return part < common.parts ? rows * part / common.parts / Config::tile_queries * Config::tile_queries : rows;
   };

@@ -1,40 +1,41 @@
-// The schedule of backward: a small kernel finds, for each place of work.cuh, the tile of keys and the tiles of queries
-// that meet it, and writes what the warps of backward ask of it into a table; keys that meet no query have gradients of
-// zero, which it writes itself. A warp of each CTA of backward takes places from the table, in order, as others end;
-// another one keeps the turns of their dQ (turns.cuh).
+// The tile scheduler of backward. A small kernel finds, for each slot of work.cuh, the key tile and the query tiles
+// that attend to it, and writes their description into a table. Keys without a query have zero gradients, which this
+// kernel writes. The tile scheduler warp of each CTA of backward takes slots from the table, in order, until none is
+// left. The semaphore thread acquires and increments the dQ semaphores of its key tiles (dq_semaphore.cuh).
 //
-// The dealer of forward finds its tiles itself. Here it has 24 registers, since two warpgroups take all others.
+// The tile scheduler of forward needs no table, since it finds its tiles itself. The warp of backward has 24 registers,
+// too few for the search.
 #pragma once
 
 #include "common/sequence.cuh"
 #include "common/work.cuh"
 #include "hopper/arguments.cuh"
-#include "hopper/grad_query_sums.cuh"
+#include "hopper/dq_semaphore.cuh"
+#include "hopper/grad_query_accumulators.cuh"
 #include "hopper/key_gradients.cuh"
-#include "hopper/ring.cuh"
+#include "hopper/queue.cuh"
 #include "hopper/rows.cuh"
-#include "hopper/schedule.cuh"
-#include "hopper/turns.cuh"
+#include "hopper/tile_scheduler.cuh"
 #include "hopper/windows.cuh"
 
 namespace gdpa::hopper {
 
-/// One whose dQ is not through yet, one that is worked on, one that waits: a CTA that took more could end long after
-/// the others.
-using KeyRing = Ring<KeyTile, 3>;
-constexpr int key_tile_words = sizeof(KeyTile) / sizeof(int);  ///< a lane writes each of them
+/// Three slots: a key tile with dQ still pending, the current one, and the next one. With more, a CTA could end long
+/// after the others.
+using KeyTileQueue = Queue<KeyTile, 3>;
+constexpr int key_tile_words = sizeof(KeyTile) / sizeof(int);  ///< one lane writes each word
 static_assert(key_tile_words <= 32);
 
-/// Describes the tile of `work`, which the queries `met` meet.
+/// Writes the description of the tile of `work`. The queries `valid` attend to it.
 template <class Config>
 __device__ void describe_key_tile(KeyTile& tile, const BackwardArguments& arguments, const Work& work,
-                                  const Kept& met) {
+                                  const Kept& valid) {
   constexpr int rows = Config::tile_queries;
   const Params& params = arguments.common.params;
   const MaskOfSequence mask{params.mask, work.queries.count, work.keys.count};
   const int first_key = work.tile * Config::tile_keys;
-  const int first_query = met.begin / rows * rows;
-  const int query_tiles = (met.begin + met.count - first_query + rows - 1) / rows;
+  const int first_query = valid.begin / rows * rows;
+  const int query_tiles = (valid.begin + valid.count - first_query + rows - 1) / rows;
   const int group = static_cast<int>(divide_counts(params.heads_q, params.heads_k));
   tile.steps = query_tiles * group;
   tile.query_tiles = query_tiles;
@@ -42,7 +43,7 @@ __device__ void describe_key_tile(KeyTile& tile, const BackwardArguments& argume
   tile.first_key = first_key;
   tile.length_q = work.queries.count;
   tile.length_k = work.keys.count;
-  // Each kind of tiles of queries follows each other.
+  // The query tiles of each kind are contiguous.
   const auto those = [query_tiles](bool there_are, auto is) {
     QueryTiles tiles{there_are ? 0 : query_tiles, query_tiles};
     while (tiles.begin < tiles.end && !is(tiles.begin)) ++tiles.begin;
@@ -65,16 +66,16 @@ __device__ void describe_key_tile(KeyTile& tile, const BackwardArguments& argume
   tile.key = origin_of(arguments.key, params.keys, work.keys, b, first_key);
   tile.value_y = origin_of(arguments.value, params.keys, work.keys, b, first_key).y;
   tile.is_direct = static_cast<int>(is_direct(params.mask, work.keys.count, arguments.direct_keys));
-  tile.links = KeyTileLinks::none;
-  if (tile.is_direct != 0 && next_key < work.keys.count) tile.links |= KeyTileLinks::to_next;
-  if (tile.is_direct != 0 && work.tile > 0) tile.links |= KeyTileLinks::to_previous;
+  tile.same_cta = SameCta::none;
+  if (tile.is_direct != 0 && next_key < work.keys.count) tile.same_cta |= SameCta::takes_next;
+  if (tile.is_direct != 0 && work.tile > 0) tile.same_cta |= SameCta::took_previous;
   tile.grad_query_y = origin_of(arguments.grad_query, params.queries, work.queries, b, first_query).y;
   const int64_t rows_before = params.queries.cumulative != nullptr ? work.queries.begin
                               : arguments.queries_shared           ? 0
                                                                    : b * params.queries.length;
-  tile.grad_query = first_query + static_cast<int>(rows_before);  // no more than a map has
+  tile.grad_query = first_query + static_cast<int>(rows_before);  // a tensor map has no more rows
   const Owner queries{params.queries, arguments.common.packed_rows_q, params.heads_q, rows, params.batch};
-  tile.turn = static_cast<int>(queries.first_place_of(b)) + first_query / rows;
+  tile.semaphore = static_cast<int>(queries.first_place_of(b)) + first_query / rows;
   tile.grad_key_y = origin_of(arguments.grad_key, params.keys, work.keys, b, first_key).y;
   tile.grad_value_y = origin_of(arguments.grad_value, params.keys, work.keys, b, first_key).y;
   using Gradients = KeyGradients<Config>;
@@ -93,12 +94,12 @@ constexpr int key_schedule_threads = 256;
 template <class Config>
 constexpr int key_schedule_shared_bytes = 0;
 
-/// A kernel of its own, a lane for each place; it also prepares rows of dQ: zeros where there are no keys, and sums.
-/// Before a second pass, if there is one, it does all of this again.
+/// The kernel that writes the table, one lane for each slot. It also prepares rows of dQ: zeros for rows without keys,
+/// and accumulators. It runs again before a second pass.
 ///
-/// Where there are turns, the table was cleared before: tiles do not lie at their own places then.
+/// With dQ semaphores, the table was cleared before, because tiles are not in their own slots then.
 ///
-/// Launch: grid any number of CTAs, best places or tiles of queries / 64; block key_schedule_threads<Config>; no shared
+/// Launch: grid any number of CTAs, best slots or query tiles / 64; block key_schedule_threads<Config>; no shared
 ///         memory.
 template <class Config>
 __device__ void key_schedule(const BackwardArguments& arguments) {
@@ -113,44 +114,45 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
     if (*arguments.found == 0) return;
     if (blockIdx.x == 0 && threadIdx.x == 0) *arguments.places_taken = 0;
   }
-  if (Config::sums_begun) look_for_offsets_that_fall(arguments);
-  const auto prepare = [&](const RowsLeft& left) {
+  if (Config::sums_begun) check_offsets_rise(arguments);
+  const auto prepare = [&](const RowsToPrepare& left) {
     if (left.keys == 0) {
       auto* const gradient = static_cast<typename Config::Element::Storage*>(params.grad_query.data) + left.offset;
       write_zero_rows<typename Config::Element, Config::head_dim>(gradient, params.grad_query.row_stride, left.rows);
       return;
     }
     if (!Config::sums_begun) {
-      clear_sums<Config>(arguments, left);
+      clear_accumulators<Config>(arguments, left);
     } else if (lane_index() == 0) {
-      *turn_of(arguments, left.head, left.turn) = Turns::before_the_first - left.last_key_tile;
+      *semaphore_of(arguments, left.head, left.semaphore) = DqSemaphore::not_begun - left.last_key_tile;
     }
   };
-  if (Config::computes_grad_query && arguments.has_rows_left) for_all_rows_left<Config, warps>(arguments, prepare);
+  if (Config::computes_grad_query && arguments.has_rows_left)
+    for_all_rows_to_prepare<Config, warps>(arguments, prepare);
   for (unsigned first = (blockIdx.x * warps + threadIdx.x / 32) * places_at_once; first < places;
        first += gridDim.x * warps * places_at_once) {
     look_up_places(arguments, owner, false, first, [&](Work work) {
       work.queries = queries_that_meet<Config>(arguments, work);
       const unsigned place = first + static_cast<unsigned>(lane_index());
       const int first_key = work.tile * Config::tile_keys;
-      Kept met{0, 0};
+      Kept valid{0, 0};
       if (work.exists) {
         const MaskOfSequence mask{params.mask, work.queries.count, work.keys.count};
-        met = mask.queries_of(first_key, Config::tile_keys);
+        valid = mask.queries_of(first_key, Config::tile_keys);
       }
       if constexpr (Config::sums_begun) {
         const auto in_window = [&] {
           return static_cast<unsigned>(
               place_in_window(arguments.common, arguments.direct_keys, arguments.heads_of_window, owner, work));
         };
-        const unsigned place_of_tile = met.count > 0 ? in_window() : places;
+        const unsigned place_of_tile = valid.count > 0 ? in_window() : places;
         if (place_of_tile < places) {
-          describe_key_tile<Config>(arguments.key_tiles[place_of_tile], arguments, work, met);
+          describe_key_tile<Config>(arguments.key_tiles[place_of_tile], arguments, work, valid);
         }
       } else if (lane_index() < places_at_once && place < places) {
         KeyTile& tile = arguments.key_tiles[place];
-        if (met.count > 0) {
-          describe_key_tile<Config>(tile, arguments, work, met);
+        if (valid.count > 0) {
+          describe_key_tile<Config>(tile, arguments, work, valid);
         } else {
           tile = KeyTile{};
         }
@@ -161,7 +163,7 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
       const int64_t key_offset = offset_in(Gradients::of_key(arguments));
       const int64_t value_offset = offset_in(Gradients::of_value(arguments));
       const int rows = min(Config::tile_keys, work.keys.count - first_key);
-      const bool has_zeros = work.exists && met.count == 0;
+      const bool has_zeros = work.exists && valid.count == 0;
       for (unsigned left = __ballot_sync(0xffffffffu, has_zeros); left != 0; left &= left - 1) {
         const int source = __ffs(static_cast<int>(left)) - 1;
         const auto of_source = [source](auto value) { return __shfl_sync(0xffffffffu, value, source); };
@@ -181,35 +183,35 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
   }
 }
 
-/// The next tile of keys is taken when the loader has so many steps left of one: that takes as long as the next one's
-/// way from the table to K in shared memory.
+/// The next key tile is taken this many steps before the end of the current one. They take as long as the next key tile
+/// needs from the table until K is in shared memory.
 constexpr int steps_before_next = 3;
 
-/// By a loader of Q at each step: says when the next tile is due. Behind a short one it is at once.
-__device__ inline void say_when_next_is_due(const Barrier& next_is_due, const KeyTile& tile, int left) {
-  if (left == steps_before_next && tile.steps > steps_before_next) next_is_due.arrive();
+/// Called by the producer thread of Q in each step: signals the tile scheduler. A short key tile needs no signal.
+__device__ inline void signal_next_key_tile(const Barrier& next_key_tile_due, const KeyTile& tile, int left) {
+  if (left == steps_before_next && tile.steps > steps_before_next) next_key_tile_due.arrive();
 }
 
-/// The dealer's work: takes one place after the other, which CTAs share by a counter, and fills the ring; ends it with
-/// a tile of no steps. A place is taken late, so that no CTA holds what others could do, or what others wait for; only
-/// behind a short one as soon as the ring has room.
-__device__ inline void deal_key_tiles(const BackwardArguments& arguments, const KeyRing& ring,
-                                      const Barrier& next_is_due) {
+/// The tile scheduler warp: takes slots from a counter that all CTAs share, and fills the queue. A tile without steps
+/// ends the queue. A slot is taken late, so that no CTA holds work that others could do or wait for. After a short key
+/// tile it is taken as soon as the queue has room.
+__device__ inline void schedule_key_tiles(const BackwardArguments& arguments, const KeyTileQueue& queue,
+                                          const Barrier& next_key_tile_due) {
   constexpr int words = key_tile_words;
   const int lane = lane_index();
   unsigned place = 0;
-  bool is_linked = false;  // to the place before
+  bool follows_previous = false;  // the previous slot
   bool is_late = false;
-  unsigned parity = 0;  // of the times that it waited for the next one to be due
-  int dealt = 0;
+  unsigned parity = 0;  // of the barrier next_is_due
+  int scheduled = 0;
   for (;;) {
-    ring.wait_free(dealt);
+    queue.producer_acquire(scheduled);
     if (is_late) {
-      next_is_due.wait(parity);
+      next_key_tile_due.wait(parity);
       parity ^= 1;
       is_late = false;
     }
-    if (is_linked) {
+    if (follows_previous) {
       ++place;
     } else {
       if (lane == 0) place = atomicAdd(arguments.places_taken, 1u);
@@ -218,36 +220,36 @@ __device__ inline void deal_key_tiles(const BackwardArguments& arguments, const 
     const bool ends = place >= arguments.places;
     int word = 0;
     if (!ends && lane < words) word = reinterpret_cast<const int*>(arguments.key_tiles + place)[lane];
-    const int steps = __shfl_sync(0xffffffffu, word, 0);  // the first two of the table's words
-    const int links = __shfl_sync(0xffffffffu, word, 1);
-    const bool is_others = steps == 0 || ((links & KeyTileLinks::to_previous) != 0 && !is_linked);
+    const int steps = __shfl_sync(0xffffffffu, word, 0);  // the first two words of a description
+    const int same_cta = __shfl_sync(0xffffffffu, word, 1);
+    const bool is_others = steps == 0 || ((same_cta & SameCta::took_previous) != 0 && !follows_previous);
     if (is_others && !ends) {
-      is_linked = false;  // offsets that fall, which they must not, may have made a link to nothing
+      follows_previous = false;  // falling offsets, an error of the caller, can mark a slot without a tile
       continue;
     }
-    is_linked = (links & KeyTileLinks::to_next) != 0;
+    follows_previous = (same_cta & SameCta::takes_next) != 0;
     is_late = steps > steps_before_next;
     if (lane < words) {
-      reinterpret_cast<int*>(&ring[dealt])[lane] = word;
-      ring.publish(dealt);
+      reinterpret_cast<int*>(&queue[scheduled])[lane] = word;
+      queue.producer_commit(scheduled);
     }
     if (ends) return;
-    ++dealt;
+    ++scheduled;
   }
 }
 
-/// Calls visit(tile, number) for every tile of keys; by one thread, which is one of the ring's readers.
+/// Calls visit(tile, number) for each key tile. By one thread, which is a consumer of the queue.
 template <class Visit>
-__device__ void for_all_key_tiles(const KeyRing& ring, Visit visit) {
+__device__ void for_all_key_tiles(const KeyTileQueue& queue, Visit visit) {
   for (int number = 0;; ++number) {
-    const KeyTile& tile = ring.wait(number);
+    const KeyTile& tile = queue.consumer_wait(number);
     if (tile.steps == 0) return;
     visit(tile, number);
-    ring.release(static_cast<int>(computed_anew(number)));  // else its barrier takes a register meanwhile
+    queue.consumer_release(static_cast<int>(launder(number)));  // otherwise its barrier occupies a register
   }
 }
 
-/// What becomes of dQ of a tile of queries of a tile of keys.
+/// The destination of dQ of a query tile of a key tile.
 template <class Config>
 __device__ GradQuery grad_query_of(const KeyTile& tile, int query_tile) {
   if (tile.is_direct != 0) return tile.first_key == 0 ? GradQuery::stored : GradQuery::added;
@@ -257,7 +259,7 @@ __device__ GradQuery grad_query_of(const KeyTile& tile, int query_tile) {
   return is_last ? GradQuery::ends_sums : GradQuery::added_to_sums;
 }
 
-/// Calls visit(head, first row from the tile's, how many are left with it) for every tile of queries of a tile of keys.
+/// Calls visit(head, first row from first_query, steps left including this one) for each query tile of a key tile.
 template <class Config, class Visit>
 __device__ void for_all_query_tiles(const KeyTile& tile, Visit visit) {
   int head = tile.first_head, row = 0;
@@ -272,43 +274,44 @@ __device__ void for_all_query_tiles(const KeyTile& tile, Visit visit) {
   }
 }
 
-/// The keeper of turns asks for them while dQ is still multiplied, and passes them on when it has been added: to ask
-/// and to pass on take a way to memory and back each, for which who adds has no time.
+/// The semaphore thread: waits for the semaphore of a step while dQ is still being computed, and increments it when dQ
+/// has been added. Each takes a round trip to global memory, for which the store thread has no time.
 template <class Config>
-__device__ void keep_turns(const BackwardArguments& arguments, const KeyRing& tiles, const HeldTurns& turns) {
-  int asked = 0, passed = 0;
-  const auto pass_on = [&] {
-    const HeldTurn& turn = turns[passed];
-    if (turn.number != nullptr) add_released(turn.number, Turns::passed_on(turn.is));
-    ++passed;
+__device__ void update_semaphores(const BackwardArguments& arguments, const KeyTileQueue& tiles,
+                                  const SemaphoreRequests& requests) {
+  int acquired_count = 0, incremented_count = 0;
+  const auto increment_next = [&] {
+    const SemaphoreRequest& request = requests[incremented_count];
+    if (request.semaphore != nullptr) add_released(request.semaphore, DqSemaphore::increment(request.is));
+    ++incremented_count;
   };
-  const auto pass_on_what_is_over = [&] {
-    if (passed < asked && is_over(turns.over, passed)) pass_on();
+  const auto increment_if_added = [&] {
+    if (incremented_count < acquired_count && is_complete(requests.added, incremented_count)) increment_next();
   };
   for_all_key_tiles(tiles, [&](const KeyTile& tile, int) {
     for_all_query_tiles<Config>(tile, [&](int head, int row, int) {
-      if (asked - passed == HeldTurns::most) {
-        wait_for_turn(turns.over, passed);
-        pass_on();
+      if (acquired_count - incremented_count == SemaphoreRequests::most) {
+        consumer_wait(requests.added, incremented_count);
+        increment_next();
       }
       const int query_tile = row / Config::tile_queries;
       const GradQuery is = grad_query_of<Config>(tile, query_tile);
-      int* number = nullptr;  // which is not asked for where dQ is stored at once
+      int* semaphore = nullptr;  // null: dQ is stored directly
       if (has_sums(is)) {
-        number = turn_of(arguments, head, tile.turn + query_tile);
-        const int awaited = Turns::awaited<Config>(is, tile.first_key / Config::tile_keys);
-        while (!has_come(arguments, number, awaited)) pass_on_what_is_over();
+        semaphore = semaphore_of(arguments, head, tile.semaphore + query_tile);
+        const int required = DqSemaphore::required<Config>(is, tile.first_key / Config::tile_keys);
+        while (!has_reached(arguments, semaphore, required)) increment_if_added();
       }
-      turns[asked].number = number;
-      turns[asked].is = is;
-      turns.come[index_in<HeldTurns::most>(asked)].arrive();
-      ++asked;
-      pass_on_what_is_over();
+      requests[acquired_count].semaphore = semaphore;
+      requests[acquired_count].is = is;
+      requests.acquired[stage_of<SemaphoreRequests::most>(acquired_count)].arrive();
+      ++acquired_count;
+      increment_if_added();
     });
   });
-  while (passed < asked) {
-    wait_for_turn(turns.over, passed);
-    pass_on();
+  while (incremented_count < acquired_count) {
+    consumer_wait(requests.added, incremented_count);
+    increment_next();
   }
 }
 

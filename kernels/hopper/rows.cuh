@@ -1,5 +1,5 @@
-// Rows of a gradient or an output on their way from a warpgroup's registers, which hold them as sums of a product
-// (wgmma.cuh), to global memory, 16 bytes a lane.
+// Stores of rows of a gradient or an output from the accumulators of a warpgroup (wgmma.cuh) to global memory, 16 bytes
+// for each lane.
 #pragma once
 
 #include "common/types.cuh"
@@ -7,7 +7,7 @@
 
 namespace gdpa::hopper {
 
-/// Four lanes with four words each: word i of lane t becomes word t of lane i.
+/// Transposes the words of four lanes with four words each: word i of lane t becomes word t of lane i.
 __device__ inline void exchange_in_quad(unsigned (&words)[4]) {
 #pragma unroll
   for (int step = 1; step <= 2; step *= 2) {
@@ -15,9 +15,9 @@ __device__ inline void exchange_in_quad(unsigned (&words)[4]) {
 #pragma unroll
     for (int pair = 0; pair < 2; ++pair) {
       const int low = step == 1 ? pair * 2 : pair;
-      const unsigned come = __shfl_xor_sync(0xffffffffu, upper ? words[low] : words[low + step], step);
-      words[low] = upper ? come : words[low];
-      words[low + step] = upper ? words[low + step] : come;
+      const unsigned received = __shfl_xor_sync(0xffffffffu, upper ? words[low] : words[low + step], step);
+      words[low] = upper ? received : words[low];
+      words[low + step] = upper ? words[low + step] : received;
     }
   }
 }
@@ -25,10 +25,10 @@ __device__ inline void exchange_in_quad(unsigned (&words)[4]) {
 /// Stores factor * sums, rounded, as the 64 rows from `first` on, of which `rows` exist: the four lanes that hold a row
 /// exchange parts of it, so that each has 16 bytes together.
 template <class Element, int valid_columns, int half_columns>
-__device__ __forceinline__ void store_rows_from_registers(const float (&sums)[half_columns], float factor,
+__device__ __forceinline__ void store_rows_from_registers(const float (&accumulators)[half_columns], float factor,
                                                           typename Element::Storage* first, int64_t row_stride,
                                                           int rows) {
-  const unsigned thread = fresh_thread_index(), lane = thread % 32;
+  const unsigned thread = thread_in_warpgroup(), lane = thread % 32;
   const int row = static_cast<int>(thread / 32 * 16 + lane / 4);
   const int column = static_cast<int>(lane % 4 * 8);
 #pragma unroll
@@ -40,7 +40,7 @@ __device__ __forceinline__ void store_rows_from_registers(const float (&sums)[ha
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int sum = (j * 4 + i) * 4 + half * 2;
-        parts[i] = Element::pack(sums[sum] * factor, sums[sum + 1] * factor);
+        parts[i] = Element::pack(accumulators[sum] * factor, accumulators[sum + 1] * factor);
       }
       exchange_in_quad(parts);
       if (row + half * 8 < rows && j * 32 + column < valid_columns) {
@@ -53,16 +53,16 @@ __device__ __forceinline__ void store_rows_from_registers(const float (&sums)[ha
 /// Stores factor * sums into fp32 sums, the 64 rows from `first` on of which `rows` exist: four lanes have 16 columns
 /// of a row, in their order (column_of in common/tile.cuh).
 template <int valid_columns, int half_columns>
-__device__ __forceinline__ void store_sums_from_registers(const float (&sums)[half_columns], float factor, float* first,
-                                                          int64_t row_stride, int rows) {
-  const unsigned thread = fresh_thread_index(), lane = thread % 32;
+__device__ __forceinline__ void store_sums_from_registers(const float (&accumulators)[half_columns], float factor,
+                                                          float* first, int64_t row_stride, int rows) {
+  const unsigned thread = thread_in_warpgroup(), lane = thread % 32;
   const int row = static_cast<int>(thread / 32 * 16 + lane / 4);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float* const to = first + (row + half * 8) * row_stride + lane % 4 * 4;
 #pragma unroll
     for (int j = 0; j < half_columns / 8; ++j) {
-      const float* const of_group = sums + j * 8 + half * 2;
+      const float* const of_group = accumulators + j * 8 + half * 2;
       if (row + half * 8 < rows && j * column_group < valid_columns) {
         *reinterpret_cast<float4*>(to + j * column_group) =
             float4{of_group[0] * factor, of_group[1] * factor, of_group[4] * factor, of_group[5] * factor};
@@ -76,7 +76,7 @@ template <class Element, int columns>
 __device__ void write_zero_rows(typename Element::Storage* first, int64_t row_stride, int rows) {
   constexpr int elements = 16 / Element::bytes, chunks = columns / elements;
   static_assert(chunks <= 32, "a chunk for each lane");
-  const auto lane = static_cast<int>(fresh_thread_index() % 32);
+  const auto lane = static_cast<int>(thread_in_warpgroup() % 32);
   if (lane >= chunks) return;
   typename Element::Storage* to = first + lane * elements;
 #pragma unroll 1

@@ -1,18 +1,18 @@
-// Copies of tiles by the copy engine (TMA), through tensor maps: what a map says of an operand, and the instructions.
-// The host includes this file too, and fills the maps in.
+// TMA copies of tiles: the coordinates of the tensor maps, and the instructions. The host includes this file too, and
+// fills in the maps.
 //
-// A map has four coordinates: column, head, x and y. The row of a tile lies at x * row stride + y * y stride, and x is
-// what the hardware bounds: it reads zeros, and writes nothing, from x = extent on.
+// A map has four coordinates: column, head, x and y. The address of a row is x * row stride + y * y stride. The
+// hardware bounds x: from x = extent on, it reads zeros and writes nothing.
 //
-//     dense, shared   x = row                          extent = length    y = batch entry, or 0 where it is shared
+//     dense, shared   x = row                          extent = length    y = batch entry, or 0 for a shared operand
 //     jagged          x = extent - length + row        extent = packed rows
-//                     y = rows up to the end of the sequence, of the same stride as x
+//                     y = rows up to the end of the sequence, with the stride of x
 //
-// So one map bounds every sequence of a packed operand at its own end: a tile that runs past it gets zeros, whatever
-// the neighbour holds, and no length is known to the host. The address in a jagged map is that of the operand less
-// extent * row stride, to make up for the first term.
+// One map therefore bounds every sequence of a packed operand at its own end: a tile that extends past the end reads
+// zeros instead of the next sequence, and the host knows no length. The base address of a jagged map is the address of
+// the operand minus extent * row stride, which cancels the first term of x.
 //
-// A box that is loaded must begin before the end: one wholly past the extent is an illegal address to the copy engine.
+// A box that is loaded must begin before the extent. A box wholly beyond it is an illegal address for TMA.
 #pragma once
 
 #include "gdpa/integers.h"
@@ -31,7 +31,7 @@ struct alignas(64) TensorMap {
 /// Columns of one row of a box: 128 bytes, the width of the swizzle.
 constexpr int box_columns = 64;
 
-/// Where a sequence begins in a map.
+/// The coordinates x and y of a row in a map.
 struct MapOrigin {
   int x;
   int y;
@@ -43,8 +43,8 @@ __device__ inline void prefetch(const TensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
-/// Starts the copy of a box to shared memory; its bytes arrive at `barrier`.
-__device__ inline void load_box(unsigned destination, const TensorMap& map, unsigned barrier, int column, int head,
+/// Starts a TMA load of a box to shared memory. Its bytes arrive at `barrier`.
+__device__ inline void tma_load(unsigned destination, const TensorMap& map, unsigned barrier, int column, int head,
                                 const MapOrigin& at) {
   random_delay();
   asm volatile(
@@ -54,16 +54,17 @@ __device__ inline void load_box(unsigned destination, const TensorMap& map, unsi
       : "memory");
 }
 
-/// Starts the copy of a box from shared memory.
-__device__ inline void store_box(const TensorMap& map, unsigned source, int column, int head, const MapOrigin& at) {
+/// Starts a TMA store of a box from shared memory.
+__device__ inline void tma_store(const TensorMap& map, unsigned source, int column, int head, const MapOrigin& at) {
   random_delay();
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
                "r"(source), "r"(column), "r"(head), "r"(at.x), "r"(at.y)
                : "memory");
 }
 
-/// The same, added to what is there; in the type of the map, rounded at each addition.
-__device__ inline void add_box(const TensorMap& map, unsigned source, int column, int head, const MapOrigin& at) {
+/// Starts a TMA reduction: adds the box to global memory in the type of the map, with a rounding for each addition.
+__device__ inline void tma_reduce_add(const TensorMap& map, unsigned source, int column, int head,
+                                      const MapOrigin& at) {
   random_delay();
   asm volatile(
       "cp.reduce.async.bulk.tensor.4d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
@@ -71,51 +72,51 @@ __device__ inline void add_box(const TensorMap& map, unsigned source, int column
       : "memory");
 }
 
-/// Starts the copy of `bytes`, a multiple of 16, from global to shared memory; they arrive at `barrier`.
-__device__ inline void load_bytes(unsigned destination, const void* source, unsigned bytes, unsigned barrier) {
+/// Starts a bulk copy of `bytes`, a multiple of 16, from global to shared memory. They arrive at `barrier`.
+__device__ inline void bulk_load(unsigned destination, const void* source, unsigned bytes, unsigned barrier) {
   random_delay();
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                   destination),
-               "l"(source), "r"(bytes), "r"(barrier)
-               : "memory");
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(destination),
+      "l"(source), "r"(bytes), "r"(barrier)
+      : "memory");
 }
 
-/// Starts the copy of `bytes`, a multiple of 16, from shared to global memory.
-__device__ inline void store_bytes(void* destination, unsigned source, unsigned bytes) {
+/// Starts a bulk copy of `bytes`, a multiple of 16, from shared to global memory.
+__device__ inline void bulk_store(void* destination, unsigned source, unsigned bytes) {
   random_delay();
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(destination), "r"(source), "r"(bytes)
                : "memory");
 }
 
-/// Starts the addition of fp32 numbers in shared memory to those in global memory.
-__device__ inline void add_to_global(float* destination, unsigned source, unsigned bytes) {
+/// Starts a bulk reduction: adds fp32 numbers in shared memory to global memory.
+__device__ inline void bulk_reduce_add(float* destination, unsigned source, unsigned bytes) {
   random_delay();
   asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(destination),
                "r"(source), "r"(bytes)
                : "memory");
 }
 
-__device__ inline void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+__device__ inline void tma_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 
-/// Waits until this thread's stores have read their shared memory, or have ended.
-__device__ inline void wait_for_stores_to_read() {
+/// Waits until the stores of this thread have read shared memory.
+__device__ inline void tma_store_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
   random_delay();
 }
 
-/// All but the last `under_way` groups of them have arrived.
-template <int under_way = 0>
-__device__ inline void wait_for_stores() {
-  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(under_way) : "memory");
+/// Waits until all stores of this thread but the last `pending` groups are complete.
+template <int pending = 0>
+__device__ inline void tma_store_wait() {
+  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(pending) : "memory");
   random_delay();
 }
 
-/// Orders what this thread has loaded from global memory before the copies that it starts.
-__device__ inline void order_copies_behind_loads() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
+/// Orders loads of this thread from global memory before the TMA copies that it starts.
+__device__ inline void fence_proxy_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
-/// Orders what this thread wrote to shared memory, or read there, before copies and products that read or replace it; a
-/// barrier before these must follow.
-__device__ inline void publish_to_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+/// Orders accesses of this thread to shared memory before TMA copies and WGMMA that read or overwrite it. A barrier
+/// must follow before these.
+__device__ inline void fence_proxy_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 #endif
 

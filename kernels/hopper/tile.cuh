@@ -1,5 +1,5 @@
-// A tile of an operand in shared memory as the copy engine writes it and the tensor cores read it: blocks of 64
-// columns, rows of 128 bytes within a block, and the 16-byte chunks of a row exchanged by the row's index modulo 8.
+// A tile of an operand in shared memory, in the layout of TMA and WGMMA with 128-byte swizzle: blocks of 64 columns,
+// rows of 128 bytes in a block, and the 16-byte chunks of a row permuted by the index of the row modulo 8.
 #pragma once
 
 #include "common/tile.cuh"
@@ -10,7 +10,7 @@
 
 namespace gdpa::hopper {
 
-/// Rows that come in a multiple of 8, and columns padded with zeros to blocks. `base` is a multiple of 1024.
+/// The number of rows is a multiple of 8. Columns are padded with zeros to whole blocks. `base` is a multiple of 1024.
 template <int rows_, int columns_>
 struct SwizzledTile {
   static constexpr int rows = rows_;
@@ -26,7 +26,7 @@ struct SwizzledTile {
     return {base + static_cast<unsigned>(index * bytes)};
   }
 
-  /// The rows from `row`, a multiple of 8, on.
+  /// The tile from row `row` on, a multiple of 8.
   __device__ __forceinline__ SwizzledTile from_row(int row) const {
     return {base + static_cast<unsigned>(row * row_bytes)};
   }
@@ -36,56 +36,55 @@ struct SwizzledTile {
     return base + static_cast<unsigned>(index / 8 * block_bytes + row * row_bytes + (index % 8 ^ row % 8) * 16);
   }
 
-  /// The tile as operand of products over 16 of its columns: row m of A, or column n of B, is that row of the tile; and
-  /// as B of products over 16 of its rows, transposed: row k of B is row k of the tile.
+  /// The tile as an operand of products over its columns, 16 in each: row m of A, or column n of B, is a row of the
+  /// tile. And as operand B, transposed, of products over its rows: row k of B is row k of the tile.
   __device__ __forceinline__ OperandDescriptor by_columns() const { return {base / 16, 1}; }
   __device__ __forceinline__ OperandDescriptor by_rows() const { return {base / 16, block_bytes / 16}; }
   static constexpr unsigned column_step(int step) { return step / 4 * (block_bytes / 16) + step % 4 * 2; }
   static constexpr unsigned row_step(int step) { return step * row_bytes; }
 
-  /// One thread starts the copies of all blocks.
+  /// Starts the TMA loads of all blocks. By one thread.
   __device__ void load(const TensorMap& map, unsigned barrier, int head, const MapOrigin& at) const {
 #pragma unroll
     for (int block = 0; block < blocks; ++block) {
-      load_box(base + static_cast<unsigned>(block * block_bytes), map, barrier, block * box_columns, head, at);
+      tma_load(base + static_cast<unsigned>(block * block_bytes), map, barrier, block * box_columns, head, at);
     }
   }
   __device__ void store(const TensorMap& map, int first_column, int head, const MapOrigin& at) const {
 #pragma unroll
     for (int block = 0; block < blocks; ++block) {
-      store_box(map, base + static_cast<unsigned>(block * block_bytes), first_column + block * box_columns, head, at);
+      tma_store(map, base + static_cast<unsigned>(block * block_bytes), first_column + block * box_columns, head, at);
     }
   }
 };
 
-/// A tile for the copy engine alone, of 64 columns or of 32, whose rows of 64 bytes it swizzles by two.
+/// A tile for TMA alone, of 64 or of 32 columns. TMA swizzles rows of 64 bytes in pairs.
 template <int columns_>
 struct NarrowTile {
   static constexpr int row_bytes = columns_ * 2;
-  static_assert(row_bytes == 128 || row_bytes == 64, "a swizzle for each");
+  static_assert(row_bytes == 128 || row_bytes == 64, "the two swizzles");
 
   unsigned base;
 
   /// The address of a chunk of eight columns.
   __device__ __forceinline__ unsigned chunk(int row, int index) const {
-    const int turn = row_bytes == 128 ? row % 8 : row / 2 % 4;
-    return base + static_cast<unsigned>(row * row_bytes + (index ^ turn) * 16);
+    const int swizzle = row_bytes == 128 ? row % 8 : row / 2 % 4;
+    return base + static_cast<unsigned>(row * row_bytes + (index ^ swizzle) * 16);
   }
 };
 
-/// Four 8 x 8 matrices of 16-bit elements to shared memory; lane i gives the address of row i % 8 of matrix i / 8.
+/// Stores four 8 x 8 matrices of 16-bit elements. Lane i has the address of row i % 8 of matrix i / 8.
 __device__ inline void store_matrices(unsigned address, const unsigned (&matrix)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(matrix[0]),
                "r"(matrix[1]), "r"(matrix[2]), "r"(matrix[3])
                : "memory");
 }
 
-/// What the warp has written to shared memory, to the copy engine and to products, by one arrival; waits until it is
-/// there.
-__device__ __forceinline__ void publish_by_warp(const Barrier& barrier) {
-  publish_to_copies();
+/// Makes the writes of a warp to shared memory visible to TMA and WGMMA, and arrives once for the warp.
+__device__ __forceinline__ void fence_and_arrive_by_warp(const Barrier& barrier) {
+  fence_proxy_async_shared();
   __syncwarp();
-  if (fresh_thread_index() % 32 == 0) barrier.arrive();
+  if (thread_in_warpgroup() % 32 == 0) barrier.arrive();
 }
 
 }  // namespace gdpa::hopper

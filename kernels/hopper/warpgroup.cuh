@@ -1,4 +1,4 @@
-// Four warps that multiply together: their index, and their share of the registers; and what four others do for them.
+// A warpgroup, four warps that issue WGMMA together: its index, its registers, and the roles of the producer warpgroup.
 #pragma once
 
 #include "common/lanes.cuh"
@@ -8,44 +8,47 @@ namespace gdpa::hopper {
 
 constexpr int warpgroup_threads = 128;
 
-/// A number that is the same in every lane, known to be so by the compiler: what depends on it needs no vector
-/// registers, and a branch on it is no divergence, which would make products wait for each other.
-__device__ inline int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
+/// The value of lane 0, in every lane. The compiler then knows that the value is uniform in the warp: what depends on
+/// it needs no vector registers, and a branch on it is not divergent. A divergent branch would serialise WGMMA.
+__device__ inline int broadcast_lane_0(int value) { return __shfl_sync(0xffffffffu, value, 0); }
 
-__device__ inline int warpgroup_index() { return uniform(static_cast<int>(threadIdx.x) / warpgroup_threads); }
+__device__ inline int warpgroup_index() { return broadcast_lane_0(static_cast<int>(threadIdx.x) / warpgroup_threads); }
 
-/// The thread's index within its warpgroup, read anew at every call, so that addresses made from it occupy no registers
-/// while others need them.
-__device__ inline unsigned fresh_thread_index() {
+/// The index of the thread in its warpgroup. Each call reads the special register, so that addresses computed from it
+/// occupy no registers between their uses.
+__device__ inline unsigned thread_in_warpgroup() {
   unsigned index;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
   return index % warpgroup_threads;
 }
 
-/// The same number, from which a loop computes anew, each time, what else would lie in registers all along.
-__device__ inline int64_t computed_anew(int64_t number) {
+/// The same number, hidden from the optimiser: a loop recomputes what depends on it in each iteration instead of
+/// keeping it in registers.
+__device__ inline int64_t launder(int64_t number) {
   int64_t same;
   asm volatile("mov.b64 %0, %1;" : "=l"(same) : "l"(number));
   return same;
 }
 
-/// All warps of a warpgroup take more registers, once others have given them back, or give them back.
+/// setmaxnreg, by all warps of a warpgroup: raises the registers of a consumer warpgroup once the producer warpgroup
+/// has lowered its own.
 template <int registers>
-__device__ void take_registers() {
+__device__ void warpgroup_reg_alloc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
 }
 template <int registers>
-__device__ void give_registers_back() {
+__device__ void warpgroup_reg_dealloc() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
 }
 
-/// The work of the warpgroup that multiplies nothing: its first warp deals, and of each other one thread copies.
-template <class Deal, class First, class Second, class Third>
-__device__ __forceinline__ void deal_and_copy(Deal deal, First first, Second second, Third third) {
-  // Read anew: who calls this again would keep it while the dealer works, which is one register too many.
-  const unsigned warp = fresh_thread_index() / 32;
+/// The producer warpgroup: warp 0 runs the tile scheduler, and one thread of each other warp runs its role.
+template <class Scheduler, class First, class Second, class Third>
+__device__ __forceinline__ void run_producer_warpgroup(Scheduler scheduler, First first, Second second, Third third) {
+  // Read again by each call: a second pass over the tiles would otherwise keep it in a register while the scheduler
+  // runs, and the scheduler has no register left.
+  const unsigned warp = thread_in_warpgroup() / 32;
   if (warp == 0) {
-    deal();
+    scheduler();
   } else if (lane_index() == 0) {
     if (warp == 1) {
       first();

@@ -1,37 +1,38 @@
-// The product of a warpgroup, C (64 x n) += A (64 x 16) B (16 x n) with fp32 sums: A from registers or from shared
-// memory, B from shared memory, as it lies there or transposed. The product runs beside what follows it: between
-// begin_products() and wait_for_products() neither its sums nor its A registers may be touched, or the compiler makes
-// the products wait for each other (its warnings C7508 to C7519).
+// WGMMA: C (64 x n) += A (64 x 16) B (16 x n) with fp32 accumulators, by one warpgroup. A is in registers or in shared
+// memory; B is in shared memory, as stored or transposed. The product is asynchronous: between warpgroup_arrive() and
+// warpgroup_wait(), code must not touch its accumulators or its A registers. Otherwise the compiler serialises all
+// WGMMA (its warnings C7508 to C7519).
 #pragma once
 
 #include "common/types.cuh"
 
 namespace gdpa::hopper {
 
-/// Orders what registers hold before the products that follow.
-__device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+/// Orders earlier accesses to registers before the products that follow.
+__device__ __forceinline__ void warpgroup_arrive() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
-/// Makes the products since the last call one group.
-__device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+/// Ends a group of products.
+__device__ __forceinline__ void warpgroup_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-/// Waits until at most `pending` of the latest groups are under way.
+/// Waits until at most the `pending` latest groups are incomplete.
 template <int pending>
-__device__ __forceinline__ void wait_for_products() {
+__device__ __forceinline__ void warpgroup_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
 
-/// Keeps what reads the sums behind the wait before it: the compiler orders no arithmetic by that, nor a change of
-/// type. No instruction.
+/// Keeps reads of the accumulators after the previous warpgroup_wait(). The compiler would otherwise move arithmetic
+/// and conversions before it. No instruction.
 template <int count>
-__device__ __forceinline__ void read_behind_wait(float (&sums)[count]) {
+__device__ __forceinline__ void warpgroup_fence_operand(float (&accumulators)[count]) {
 #pragma unroll
-  for (float& sum : sums) asm volatile("" : "+f"(sum));
+  for (float& sum : accumulators) asm volatile("" : "+f"(sum));
 }
 
-/// Where the tensor cores find an operand: rows of 128 bytes, swizzled, eight rows 1024 bytes apart. All in units of 16
-/// bytes, below 2^14 since shared memory is, so that a step through the operand is one addition and nothing is masked.
+/// The shared memory descriptor of an operand with 128-byte swizzle: rows of 128 bytes, groups of eight rows 1024 bytes
+/// apart. Addresses are in units of 16 bytes, below 2^14, so that a step through the operand is one addition without a
+/// mask.
 struct OperandDescriptor {
-  unsigned low;  ///< the address, and above it the way from one block of 64 columns to the next (where transposed)
+  unsigned low;  ///< the address; above it the distance between blocks of 64 columns (transposed operands)
 
   __device__ __forceinline__ OperandDescriptor(unsigned address, unsigned block_stride)
       : low(address + (block_stride << 16)) {}
@@ -44,45 +45,46 @@ struct OperandDescriptor {
   }
 };
 
-/// The product for one element type and number of columns; lane l of warp w of the warpgroup holds, with g = l / 4 and
-/// t = l % 4, of C: rows 16 w + g and 16 w + g + 8 at columns 8 j + 2 t and + 1, in sums[4 j] to sums[4 j + 3].
-/// `add` false takes the sums as 0. `transposed`: row k of B is row k of the tile, else column n of B is row n of it.
-/// `a_transposed`: column k of A is row k of its tile, else row m of A is row m of it.
+/// The product for one element type and number of columns. Lane l of warp w of the warpgroup has, with g = l / 4 and
+/// t = l % 4, rows 16 w + g and 16 w + g + 8 of C at columns 8 j + 2 t and + 1, in accumulators[4 j] to [4 j + 3]. With
+/// `add` false, the product replaces the accumulators. `transposed`: row k of B is row k of the tile; otherwise column
+/// n of B is row n of the tile. `a_transposed`: column k of A is row k of its tile; otherwise row m of A is row m of
+/// it.
 template <class Element, int columns>
-struct WarpgroupProduct;
+struct WarpgroupMma;
 
-// One instruction has a name of its own for every n, and its operands are numbered: half of n sums, then the others.
-#define GDPA_PRODUCT(ELEMENT, TYPE, COLUMNS, NAMES, SUMS, A0, A1, A2, A3, B, ADD, T, ADD_SS, T_SS, T_A)         \
-  template <>                                                                                                   \
-  struct WarpgroupProduct<ELEMENT, COLUMNS> {                                                                   \
-    template <bool transposed>                                                                                  \
-    static __device__ __forceinline__ void multiply_add(float (&sums)[COLUMNS / 2], const unsigned (&a)[4],     \
-                                                        unsigned long long b, bool add) {                       \
-      asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #ADD                                                \
-                   ", 0;\n"                                                                                     \
-                   "wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k16.f32." TYPE "." TYPE " {" NAMES "}, {%" #A0 \
-                   ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", add, 1, 1, %" #T ";\n}"                           \
-                   : SUMS(0)                                                                                    \
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int{add}), "n"(int{transposed}));  \
-    }                                                                                                           \
-    template <bool transposed, bool a_transposed = false>                                                       \
-    static __device__ __forceinline__ void multiply_add(float (&sums)[COLUMNS / 2], unsigned long long a,       \
-                                                        unsigned long long b, bool add) {                       \
-      asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #ADD_SS                                             \
-                   ", 0;\n"                                                                                     \
-                   "wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k16.f32." TYPE "." TYPE " {" NAMES "}, %" #A0  \
-                   ", %" #A1 ", add, 1, 1, %" #T_A ", %" #T_SS ";\n}"                                           \
-                   : SUMS(0)                                                                                    \
-                   : "l"(a), "l"(b), "r"(int{add}), "n"(int{transposed}), "n"(int{a_transposed}));              \
-    }                                                                                                           \
+// Each n has its own instruction. Its operands are numbered: n / 2 accumulators, then the others.
+#define GDPA_PRODUCT(ELEMENT, TYPE, COLUMNS, NAMES, SUMS, A0, A1, A2, A3, B, ADD, T, ADD_SS, T_SS, T_A)             \
+  template <>                                                                                                       \
+  struct WarpgroupMma<ELEMENT, COLUMNS> {                                                                           \
+    template <bool transposed>                                                                                      \
+    static __device__ __forceinline__ void multiply_add(float (&accumulators)[COLUMNS / 2], const unsigned (&a)[4], \
+                                                        unsigned long long b, bool add) {                           \
+      asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #ADD                                                    \
+                   ", 0;\n"                                                                                         \
+                   "wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k16.f32." TYPE "." TYPE " {" NAMES "}, {%" #A0     \
+                   ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", add, 1, 1, %" #T ";\n}"                               \
+                   : SUMS(0)                                                                                        \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int{add}), "n"(int{transposed}));      \
+    }                                                                                                               \
+    template <bool transposed, bool a_transposed = false>                                                           \
+    static __device__ __forceinline__ void multiply_add(float (&accumulators)[COLUMNS / 2], unsigned long long a,   \
+                                                        unsigned long long b, bool add) {                           \
+      asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #ADD_SS                                                 \
+                   ", 0;\n"                                                                                         \
+                   "wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k16.f32." TYPE "." TYPE " {" NAMES "}, %" #A0      \
+                   ", %" #A1 ", add, 1, 1, %" #T_A ", %" #T_SS ";\n}"                                               \
+                   : SUMS(0)                                                                                        \
+                   : "l"(a), "l"(b), "r"(int{add}), "n"(int{transposed}), "n"(int{a_transposed}));                  \
+    }                                                                                                               \
   };
 #define GDPA_PRODUCTS(...)                    \
   GDPA_PRODUCT(BFloat16, "bf16", __VA_ARGS__) \
   GDPA_PRODUCT(Float16, "f16", __VA_ARGS__)
 
-#define GDPA_SUMS_8(i)                                                                                          \
-  "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3]), "+f"(sums[i + 4]), "+f"(sums[i + 5]), \
-      "+f"(sums[i + 6]), "+f"(sums[i + 7])
+#define GDPA_SUMS_8(i)                                                                                    \
+  "+f"(accumulators[i]), "+f"(accumulators[i + 1]), "+f"(accumulators[i + 2]), "+f"(accumulators[i + 3]), \
+      "+f"(accumulators[i + 4]), "+f"(accumulators[i + 5]), "+f"(accumulators[i + 6]), "+f"(accumulators[i + 7])
 #define GDPA_SUMS_16(i) GDPA_SUMS_8(i), GDPA_SUMS_8(i + 8)
 #define GDPA_SUMS_32(i) GDPA_SUMS_16(i), GDPA_SUMS_16(i + 16)
 #define GDPA_NAMES_16                \

@@ -1,24 +1,29 @@
-// Backward on Hopper's tensor cores (WGMMA), fed by its copy engine (TMA), for head dims above 128: dK and dV of 64
-// keys take half of the registers of a warpgroup each, so that one warpgroup has dV and another dK.
+// Backward on Hopper's tensor cores (WGMMA), with operands loaded by TMA, for head dims above 128. The accumulators of
+// dK and of dV of 64 keys take half of the registers of a warpgroup each, so that one consumer has dV and the other dK.
 //
-// One CTA on each multiprocessor stays there and takes tiles of 64 keys, past which the queries stream in tiles of 64:
+// The kernel is persistent: one CTA on each multiprocessor computes one tile of 64 keys after the other. Queries stream
+// past in tiles of 64. The warps of a CTA have these roles:
 //
-//     dealer     1 warp       takes tiles of keys and lays them into a ring (key_schedule.cuh)
-//     loaders    3 warps      K and V of each tile; Q; dO; `stages` buffers of Q and of dO
-//     value side 1 warpgroup  S^T = K Q^T, P = f(scale * S), which stays in registers, and f'(scale * S), which goes to
-//                             the other side through shared memory; dV += P^T dO
-//     key side   1 warpgroup  dP^T = V dO^T, dS = dP * f', which stays in registers, and goes to shared memory too;
-//                             dK += dS^T Q
-//     both                    dQ = dS K, half of the columns each, from registers to the sums (grad_query_sums.cuh)
+//     tile scheduler    1 warp           takes key tiles and puts them into a queue (key_schedule.cuh)
+//     producer threads  3, in 3 warps    TMA loads: K and V of each key tile; Q; dO; `stages` stages of Q and of dO
+//     dV consumer       1 warpgroup      S^T = K Q^T; P = f(scale * S), which stays in registers; f'(scale * S), which
+//     goes
+//                                        to the dK consumer through shared memory; dV += P^T dO
+//     dK consumer       1 warpgroup      dP^T = V dO^T; dS = dP * f', which stays in registers and also goes to shared
+//                                        memory; dK += dS^T Q
+//     both consumers                     dQ = dS K, half of the columns each, from registers to the fp32 accumulators
+//                                        (grad_query_accumulators.cuh)
 //
-// Shared memory has no room for dQ on its way. The memory takes its additions more slowly than the tensor cores take
-// all products, and a warpgroup that adds waits for it: so products are issued before additions, to run beside them. dQ
-// of a side comes in two chunks of columns, which have the same registers: for a tile of queries n
+// Shared memory has no room to stage dQ. Global memory takes the additions of dQ more slowly than the tensor cores take
+// all products, and a warpgroup that adds waits for it. Products are therefore issued before additions and run during
+// them. dQ of a consumer comes in two chunks of columns, which use the same registers. For query tile n:
 //
-//     value side  S (n + 1) | add the last chunk (n - 1) | first chunk of dQ (n), dV (n) | wait S, first chunk | add it
-//                 last chunk (n) | wait dV | P and f' (n + 1) | wait last chunk
-//     key side    dS (n) | dK (n) | add the last chunk (n - 1); in between wait dK, to free Q | first chunk of dQ (n),
-//                 dP (n + 1) | wait first chunk | add it | last chunk (n) | wait dP, last chunk
+//     dV consumer  S (n + 1) | add the last chunk (n - 1) | first chunk of dQ (n), dV (n) | wait S, first chunk | add
+//     it
+//                  last chunk (n) | wait dV | P and f' (n + 1) | wait last chunk
+//     dK consumer  dS (n) | dK (n) | add the last chunk (n - 1); in between wait dK, to release Q | first chunk of dQ
+//     (n),
+//                  dP (n + 1) | wait first chunk | add it | last chunk (n) | wait dP, last chunk
 //
 // Config: struct as of backward.cuh, with
 //     int head_dim, head_dim_v;       multiples of 8, at most 256
@@ -27,7 +32,7 @@
 //
 // Work that only an unwanted gradient needs is left out (computes_grad_query, computes_grad_key, computes_grad_value of
 // Config). Without dQ, dS is not written to shared memory, and its barrier only says that f' has been read. For dV
-// alone the key side has no work, and V is not loaded.
+// alone, the dK consumer has no work, and V is not loaded.
 //
 // Launch: as backward.cuh, with wide_backward_threads<Config> and wide_backward_shared_bytes<Config>.
 #pragma once
@@ -39,24 +44,25 @@ namespace gdpa::hopper {
 
 template <class Config>
 __device__ void wide_backward(const BackwardArguments& arguments) {
-  using Plan = WideBackwardPlan<Config>;
+  using Shared = WideBackwardStorage<Config>;
   if (Config::pass == BackwardPass::again && *arguments.found == 0) return;
   extern __shared__ __align__(1024) unsigned char shared_memory[];
-  const Plan plan{shared_memory};
-  if (threadIdx.x == 0) plan.initialise();
+  const Shared shared{shared_memory};
+  if (threadIdx.x == 0) shared.initialise();
   __syncthreads();
   const int warpgroup = warpgroup_index();
-  if (warpgroup == Plan::sides) {
-    give_registers_back<Plan::other_registers>();
-    deal_and_copy([&] { deal_key_tiles(arguments, plan.tiles(), plan.next_is_due()); },
-                  [&] { load_keys_and_values<Config>(arguments, plan); },
-                  [&] { load_queries<Config>(arguments, plan); }, [&] { load_grad_outputs<Config>(arguments, plan); });
+  if (warpgroup == Shared::consumers) {
+    warpgroup_reg_dealloc<Shared::producer_registers>();
+    run_producer_warpgroup([&] { schedule_key_tiles(arguments, shared.tiles(), shared.next_key_tile_due()); },
+                           [&] { load_keys_and_values<Config>(arguments, shared); },
+                           [&] { load_queries<Config>(arguments, shared); },
+                           [&] { load_grad_outputs<Config>(arguments, shared); });
   } else {
-    take_registers<Plan::computing_registers>();
+    warpgroup_reg_alloc<Shared::consumer_registers>();
     if (warpgroup == 0) {
-      compute_side<ValueSide<Config>>(arguments, plan);
+      consume<GradValueConsumer<Config>>(arguments, shared);
     } else {
-      compute_side<KeySide<Config>>(arguments, plan);
+      consume<GradKeyConsumer<Config>>(arguments, shared);
     }
   }
 }

@@ -6,17 +6,18 @@
 namespace gdpa::hopper {
 
 template <class Config>
-struct ValueSide : WideSide<Config, Side::value> {
-  using Base = WideSide<Config, Side::value>;
-  using Base::Base, Base::arguments, Base::plan, Base::grad_query, Base::position, Base::before, Base::release;
-  using typename Base::Element, typename Base::Plan, typename Base::GradQuery;
+struct GradValueConsumer : WideConsumer<Config, Role::value> {
+  using Base = WideConsumer<Config, Role::value>;
+  using Base::Base, Base::arguments, Base::shared, Base::grad_query, Base::position, Base::before, Base::release;
+  using typename Base::Element, typename Base::Shared, typename Base::GradQuery;
   using Activation = typename Config::Activation;
 
   float scores[32];
-  unsigned weights[4][4];
+  unsigned p[4][4];
   float grad_value[output_columns(Config::head_dim_v) / 2];
 
-  /// P, rounded, and f' to the other side, which has read that of the step before when its dS is there.
+  /// Computes P, rounded, and f', which goes to the dK consumer. That one has read f' of the previous step, because its
+  /// dS exists.
   __device__ __forceinline__ void evaluate(const KeyTile& tile) {
     const float scale = arguments.scale * Activation::score_factor;
 #pragma unroll
@@ -26,63 +27,63 @@ struct ValueSide : WideSide<Config, Side::value> {
       for (int i = 0; i < 4; ++i) {
         Activation::value_and_derivative(scores[piece * 4 + i] * scale, value[i], derivative[i]);
       }
-      if constexpr (Plan::computes_grad_scores) {
-        store_shared_chunk(plan.derivatives(piece), {__float_as_uint(derivative[0]), __float_as_uint(derivative[1]),
-                                                     __float_as_uint(derivative[2]), __float_as_uint(derivative[3])});
+      if constexpr (Shared::computes_ds) {
+        store_shared_chunk(shared.derivatives(piece), {__float_as_uint(derivative[0]), __float_as_uint(derivative[1]),
+                                                       __float_as_uint(derivative[2]), __float_as_uint(derivative[3])});
       }
       if constexpr (Config::computes_grad_value) {
-        weights[piece / 2][piece % 2 * 2] = Element::pack(value[0], value[1]);
-        weights[piece / 2][piece % 2 * 2 + 1] = Element::pack(value[2], value[3]);
+        p[piece / 2][piece % 2 * 2] = Element::pack(value[0], value[1]);
+        p[piece / 2][piece % 2 * 2 + 1] = Element::pack(value[2], value[3]);
       }
     }
-    if constexpr (Plan::computes_grad_scores) named_arrive(Plan::derivatives_written, Plan::computing_threads);
+    if constexpr (Shared::computes_ds) named_barrier_arrive(Shared::derivatives_written, Shared::consumer_threads);
     if constexpr (Config::computes_grad_value) {
-      if (!position.template is_full<Config>(tile)) position.kept(arguments, tile).mask(weights);
+      if (!position.template is_full<Config>(tile)) position.valid(arguments, tile).mask(p);
     }
   }
 
-  /// From P of a step to that of the next, unless it is the last of a tile of keys.
+  /// From P of a step to P of the next one; with is_last, to the end of the key tile.
   template <bool is_last>
   __device__ __forceinline__ void compute(const KeyTile& tile, int step, bool is_first) {
     if constexpr (!is_last) {
-      wait_for_turn(plan.query_filled(), step + 1);
-      issue_scores<Element, Config::head_dim>(scores, plan.keys(), plan.queries(step + 1));
+      consumer_wait(shared.query_full(), step + 1);
+      issue_scores<Element, Config::head_dim>(scores, shared.keys(), shared.queries(step + 1));
     }
     if constexpr (Config::computes_grad_query) {
       if (!is_first) grad_query.template add<GradQuery::last_chunk>(arguments, tile, before);
     }
-    wait_for_turn(plan.grad_output_filled(), step);
-    if constexpr (Plan::computes_grad_scores) wait_for_turn(plan.grad_scores_written(), step);
-    if constexpr (Base::has_two_chunks) grad_query.template issue<0>(plan, step);
+    consumer_wait(shared.grad_output_full(), step);
+    if constexpr (Shared::computes_ds) consumer_wait(shared.ds_full(), step);
+    if constexpr (Base::has_two_chunks) grad_query.template issue<0>(shared, step);
     if constexpr (Config::computes_grad_value) {
-      issue_gradient<Element>(grad_value, weights, plan.grad_outputs(step));
+      issue_gradient<Element>(grad_value, p, shared.grad_outputs(step));
     }
     if constexpr (Base::has_two_chunks) {
-      wait_for_products<Config::computes_grad_value ? 1 : 0>();
+      warpgroup_wait<Config::computes_grad_value ? 1 : 0>();
       grad_query.template add<0>(arguments, tile, position);
     }
     if constexpr (Config::computes_grad_query) {
-      grad_query.template issue<GradQuery::last_chunk>(plan, step);
-      wait_for_products<1>();
+      grad_query.template issue<GradQuery::last_chunk>(shared, step);
+      warpgroup_wait<1>();
     } else {
-      wait_for_products<0>();
+      warpgroup_wait<0>();
     }
-    release(plan.grad_output_free(), step);
+    release(shared.grad_output_empty(), step);
     if constexpr (!is_last) {
-      release(plan.query_free(), step + 1);
+      release(shared.query_empty(), step + 1);
       this->advance(tile);
       evaluate(tile);
     }
-    wait_for_products<0>();
-    if constexpr (Config::computes_grad_query) release(plan.grad_scores_free(), step);
+    warpgroup_wait<0>();
+    if constexpr (Config::computes_grad_query) release(shared.ds_empty(), step);
   }
 
   __device__ __forceinline__ void run(const KeyTile& tile, int number, int steps, int step) {
-    wait_for_turn(plan.key_filled(), number);
-    wait_for_turn(plan.query_filled(), step);
-    issue_scores<Element, Config::head_dim>(scores, plan.keys(), plan.queries(step));
-    wait_for_products<0>();
-    release(plan.query_free(), step);
+    consumer_wait(shared.key_full(), number);
+    consumer_wait(shared.query_full(), step);
+    issue_scores<Element, Config::head_dim>(scores, shared.keys(), shared.queries(step));
+    warpgroup_wait<0>();
+    release(shared.query_empty(), step);
     evaluate(tile);
     if constexpr (Config::computes_grad_value) clear(grad_value);
     if constexpr (Config::computes_grad_query) grad_query.clear();
@@ -90,7 +91,7 @@ struct ValueSide : WideSide<Config, Side::value> {
 #pragma unroll 1
     for (bool is_first = true; step < last; ++step, is_first = false) compute<false>(tile, step, is_first);
     compute<true>(tile, last, steps == 1);
-    release(plan.key_free(), number);
+    release(shared.key_empty(), number);
     if constexpr (Config::computes_grad_query) {
       grad_query.template add<GradQuery::last_chunk>(arguments, tile, position);
     }
@@ -102,93 +103,93 @@ struct ValueSide : WideSide<Config, Side::value> {
 };
 
 template <class Config>
-struct KeySide : WideSide<Config, Side::key> {
-  using Base = WideSide<Config, Side::key>;
-  using Base::Base, Base::arguments, Base::plan, Base::grad_query, Base::position, Base::before, Base::release;
-  using typename Base::Element, typename Base::Plan, typename Base::GradQuery;
+struct GradKeyConsumer : WideConsumer<Config, Role::key> {
+  using Base = WideConsumer<Config, Role::key>;
+  using Base::Base, Base::arguments, Base::shared, Base::grad_query, Base::position, Base::before, Base::release;
+  using typename Base::Element, typename Base::Shared, typename Base::GradQuery;
 
-  float grad_weights[32];
-  unsigned grad_scores[4][4];
+  float dp[32];
+  unsigned ds[4][4];
   float grad_key[output_columns(Config::head_dim) / 2];
 
-  __device__ __forceinline__ void issue_grad_weights(int step) {
-    wait_for_turn(plan.grad_output_filled(), step);
-    issue_scores<Element, Config::head_dim_v>(grad_weights, plan.values(), plan.grad_outputs(step));
+  __device__ __forceinline__ void issue_dp(int step) {
+    consumer_wait(shared.grad_output_full(), step);
+    issue_scores<Element, Config::head_dim_v>(dp, shared.values(), shared.grad_outputs(step));
   }
 
-  /// dS = dP * f', rounded, as an operand, and for dQ to shared memory, for products of both sides.
-  __device__ __forceinline__ void make_grad_scores(const KeyTile& tile, int step) {
-    named_wait(Plan::derivatives_written, Plan::computing_threads);
+  /// Computes dS = dP * f', rounded, as an operand in registers, and for dQ also in shared memory, for both consumers.
+  __device__ __forceinline__ void make_ds(const KeyTile& tile, int step) {
+    named_barrier_sync(Shared::derivatives_written, Shared::consumer_threads);
 #pragma unroll
     for (int piece = 0; piece < 8; ++piece) {
-      const uint4 derivative = load_shared_chunk(plan.derivatives(piece));
-      grad_weights[piece * 4] *= __uint_as_float(derivative.x);
-      grad_weights[piece * 4 + 1] *= __uint_as_float(derivative.y);
-      grad_weights[piece * 4 + 2] *= __uint_as_float(derivative.z);
-      grad_weights[piece * 4 + 3] *= __uint_as_float(derivative.w);
+      const uint4 derivative = load_shared_chunk(shared.derivatives(piece));
+      dp[piece * 4] *= __uint_as_float(derivative.x);
+      dp[piece * 4 + 1] *= __uint_as_float(derivative.y);
+      dp[piece * 4 + 2] *= __uint_as_float(derivative.z);
+      dp[piece * 4 + 3] *= __uint_as_float(derivative.w);
     }
-    if (!position.template is_full<Config>(tile)) position.kept(arguments, tile).mask(grad_weights);
+    if (!position.template is_full<Config>(tile)) position.valid(arguments, tile).mask(dp);
 #pragma unroll
     for (int i = 0; i < 32; i += 2) {
-      grad_scores[i / 8][i % 8 / 2] = Element::pack(grad_weights[i], grad_weights[i + 1]);
+      ds[i / 8][i % 8 / 2] = Element::pack(dp[i], dp[i + 1]);
     }
     if constexpr (Config::computes_grad_query) {
-      const unsigned thread = fresh_thread_index(), lane = thread % 32;
+      const unsigned thread = thread_in_warpgroup(), lane = thread % 32;
       const int row = static_cast<int>(thread / 32 * 16 + lane % 16);
-      const auto to = plan.grad_scores(step);
-      wait_for_turn(plan.grad_scores_free(), step, 1);
+      const auto to = shared.ds(step);
+      producer_acquire(shared.ds_empty(), step);
 #pragma unroll
-      for (int k = 0; k < 4; ++k) store_matrices(to.chunk(row, k * 2 + static_cast<int>(lane / 16)), grad_scores[k]);
-      publish_to_copies();
+      for (int k = 0; k < 4; ++k) store_matrices(to.chunk(row, k * 2 + static_cast<int>(lane / 16)), ds[k]);
+      fence_proxy_async_shared();
     }
-    plan.grad_scores_written()[index_in<Plan::score_stages>(step)].arrive();
+    shared.ds_full()[stage_of<Shared::score_stages>(step)].arrive();
   }
 
-  /// From dP of a step to that of the next, unless it is the last of a tile of keys.
+  /// From dP of a step to dP of the next one; with is_last, to the end of the key tile.
   template <bool is_last>
   __device__ __forceinline__ void compute(const KeyTile& tile, int step, bool is_first) {
-    make_grad_scores(tile, step);
-    wait_for_turn(plan.query_filled(), step);
-    if constexpr (Config::computes_grad_key) issue_gradient<Element>(grad_key, grad_scores, plan.queries(step));
+    make_ds(tile, step);
+    consumer_wait(shared.query_full(), step);
+    if constexpr (Config::computes_grad_key) issue_gradient<Element>(grad_key, ds, shared.queries(step));
     if constexpr (Config::computes_grad_query) {
       if (!is_first) grad_query.template add_row<GradQuery::last_chunk, 0>(arguments, tile, before);
     }
-    wait_for_products<0>();
-    release(plan.query_free(), step);  // early: the value side waits for what comes here
+    warpgroup_wait<0>();
+    release(shared.query_empty(), step);  // early: the dV consumer waits for the next Q
     if constexpr (Config::computes_grad_query) {
       if (!is_first) grad_query.template add_row<GradQuery::last_chunk, 1>(arguments, tile, before);
-      wait_for_turn(plan.grad_scores_written(), step);
-      grad_query.template issue<0>(plan, step);
+      consumer_wait(shared.ds_full(), step);
+      grad_query.template issue<0>(shared, step);
     }
-    if constexpr (!is_last) issue_grad_weights(step + 1);
+    if constexpr (!is_last) issue_dp(step + 1);
     if constexpr (Base::has_two_chunks) {
-      wait_for_products<is_last ? 0 : 1>();
+      warpgroup_wait<is_last ? 0 : 1>();
       grad_query.template add<0>(arguments, tile, position);
-      grad_query.template issue<1>(plan, step);
+      grad_query.template issue<1>(shared, step);
     }
-    wait_for_products<0>();
-    if constexpr (Config::computes_grad_query) release(plan.grad_scores_free(), step);
+    warpgroup_wait<0>();
+    if constexpr (Config::computes_grad_query) release(shared.ds_empty(), step);
     if constexpr (!is_last) {
-      release(plan.grad_output_free(), step + 1);
+      release(shared.grad_output_empty(), step + 1);
       this->advance(tile);
     }
   }
 
   __device__ __forceinline__ void run(const KeyTile& tile, int number, int steps, int step) {
-    if constexpr (!Plan::computes_grad_scores) return;
-    wait_for_turn(plan.value_filled(), number);
-    issue_grad_weights(step);
-    wait_for_products<0>();
-    release(plan.grad_output_free(), step);
-    wait_for_turn(plan.key_filled(), number);
+    if constexpr (!Shared::computes_ds) return;
+    consumer_wait(shared.value_full(), number);
+    issue_dp(step);
+    warpgroup_wait<0>();
+    release(shared.grad_output_empty(), step);
+    consumer_wait(shared.key_full(), number);
     if constexpr (Config::computes_grad_key) clear(grad_key);
     if constexpr (Config::computes_grad_query) grad_query.clear();
     const int last = step + steps - 1;
 #pragma unroll 1
     for (bool is_first = true; step < last; ++step, is_first = false) compute<false>(tile, step, is_first);
-    release(plan.value_free(), number);
+    release(shared.value_empty(), number);
     compute<true>(tile, last, steps == 1);
-    release(plan.key_free(), number);
+    release(shared.key_empty(), number);
     if constexpr (Config::computes_grad_query) {
       grad_query.template add<GradQuery::last_chunk>(arguments, tile, position);
     }
@@ -199,16 +200,16 @@ struct KeySide : WideSide<Config, Side::key> {
   }
 };
 
-/// A side's way through the tiles of keys.
-template <class OwnSide, class Config>
-__device__ __forceinline__ void compute_side(const BackwardArguments& arguments, const WideBackwardPlan<Config>& plan) {
+/// The loop of a consumer over the key tiles of the CTA.
+template <class Consumer, class Config>
+__device__ __forceinline__ void consume(const BackwardArguments& arguments, const WideBackwardStorage<Config>& shared) {
   int step = 0;
   for (int number = 0;; ++number) {
-    const KeyTile& tile = plan.tiles().wait(number);
-    const int steps = uniform(tile.steps);
+    const KeyTile& tile = shared.tiles().consumer_wait(number);
+    const int steps = broadcast_lane_0(tile.steps);
     if (steps == 0) return;
-    OwnSide(arguments, plan, tile).run(tile, number, steps, step);
-    plan.tiles().release(number);
+    Consumer(arguments, shared, tile).run(tile, number, steps, step);
+    shared.tiles().consumer_release(number);
     step += steps;
   }
 }

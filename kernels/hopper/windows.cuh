@@ -1,7 +1,7 @@
-// Where tiles of keys stand in the table of backward if they wait for each other (turns.cuh): those of a head not one
-// after the other, since a CTA would begin one while the one that it waits for is as far. The tiles of a window of
-// batch entries stand in rows, first the last tile of each head, then the one before it. The host includes this file
-// too, to test it.
+// The order of key tiles in the table of backward if they wait for dQ semaphores (dq_semaphore.cuh). The key tiles of a
+// head are not adjacent: a CTA would begin one of them at the same time as the CTA that it waits for. The key tiles of
+// a group of heads are interleaved instead: first the last key tile of each head, then the tile before it. The host
+// includes this file too, to test it.
 #pragma once
 
 #include "common/work.cuh"

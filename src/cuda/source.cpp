@@ -47,7 +47,7 @@ KindInSource in_source(KernelKind kind) {
     case KernelKind::key_schedule:
       return {"key_schedule", "key_schedule", "BackwardArguments"};
     case KernelKind::round_grad_query:
-      return {"round_grad_query", "grad_query_sums", "BackwardArguments"};
+      return {"round_grad_query", "grad_query_accumulators", "BackwardArguments"};
     case KernelKind::reduce:
       return {"reduce", "reduce", "ReduceArguments"};
     case KernelKind::check_offsets:

@@ -9,7 +9,7 @@
 #include <tuple>
 #include <vector>
 
-#include "hopper/share.cuh"
+#include "hopper/tile_range.cuh"
 
 namespace gdpa::hopper {
 namespace {
@@ -61,17 +61,17 @@ Dealt deal(Lengths problem, unsigned ctas, int passes = 1) {
   Dealt dealt;
   for (unsigned cta = 0; cta < ctas; ++cta) {
     constexpr unsigned warps = 3, at_once = 16;
-    Sum sums[warps];
-    Span span;
+    WorkTotals totals[warps];
+    TileRange tile_range;
     std::vector<std::vector<Work>> found(at_once);
     warp::run(cta, ctas, warps, [&](unsigned thread) {
-      find_share<Config, warps * 32>(arguments, sums, span);
+      find_tile_range<Config, warps * 32>(arguments, totals, tile_range);
       __syncthreads();
       if (thread >= 32) return;
       for (int pass = 0; pass < passes; ++pass) {
-        Share<Config> share(arguments, span);
+        TileIterator<Config> tiles(arguments, tile_range);
         for (unsigned count = 1;; count = std::min(2 * count, at_once)) {
-          const Work work = share.take(count);
+          const Work work = tiles.take(count);
           if (__ballot_sync(~0u, work.exists) == 0) break;
           if (thread < at_once && work.exists) found[thread].push_back(work);
         }
@@ -121,7 +121,7 @@ Lengths random_problem(std::mt19937& random, std::size_t batch, unsigned longest
   return problem;
 }
 
-TEST(HopperShare, EveryTileIsDealtOnce) {
+TEST(HopperTileRange, EveryTileIsDealtOnce) {
   std::mt19937 random(1);
   for (const std::size_t batch : {1, 2, 31, 32, 33, 100}) {
     for (int round = 0; round < 2; ++round) {
@@ -131,7 +131,7 @@ TEST(HopperShare, EveryTileIsDealtOnce) {
   }
 }
 
-TEST(HopperShare, EveryTileOfManyEntriesIsDealtOnce) {
+TEST(HopperTileRange, EveryTileOfManyEntriesIsDealtOnce) {
   std::mt19937 random(4);
   for (const bool in_runs : {false, true}) {
     Lengths problem = random_problem(random, 5000, 200);
@@ -141,7 +141,7 @@ TEST(HopperShare, EveryTileOfManyEntriesIsDealtOnce) {
   }
 }
 
-TEST(HopperShare, EmptyEntriesInARowAreNoWork) {
+TEST(HopperTileRange, EmptyEntriesInARowAreNoWork) {
   std::mt19937 random(5);
   Lengths problem = random_problem(random, 500, 300);
   std::fill(problem.lengths_q.begin(), problem.lengths_q.begin() + 150, 0);
@@ -156,7 +156,7 @@ TEST(HopperShare, EmptyEntriesInARowAreNoWork) {
   }
 }
 
-TEST(HopperShare, EveryTileOfADenseBatchIsDealtOnce) {
+TEST(HopperTileRange, EveryTileOfADenseBatchIsDealtOnce) {
   Lengths problem;
   problem.dense = true;
   problem.lengths_q.assign(10, 300);
@@ -167,7 +167,7 @@ TEST(HopperShare, EveryTileOfADenseBatchIsDealtOnce) {
   }
 }
 
-TEST(HopperShare, ASecondPassDealsTheSameTiles) {
+TEST(HopperTileRange, ASecondPassDealsTheSameTiles) {
   std::mt19937 random(6);
   Lengths problem = random_problem(random, 100, 400);
   for (const bool in_runs : {false, true}) {
@@ -176,7 +176,7 @@ TEST(HopperShare, ASecondPassDealsTheSameTiles) {
   }
 }
 
-TEST(HopperShare, CtasGetAsManyTilesEachWhateverLengthsAre) {
+TEST(HopperTileRange, CtasGetAsManyTilesEachWhateverLengthsAre) {
   std::mt19937 random(2);
   Lengths problem = random_problem(random, 200, 500);
   problem.in_runs = false;
@@ -185,7 +185,7 @@ TEST(HopperShare, CtasGetAsManyTilesEachWhateverLengthsAre) {
   EXPECT_LE(*most - *least, 1);
 }
 
-TEST(HopperShare, RunsMeetAsManyKeysEachToATile) {
+TEST(HopperTileRange, RunsMeetAsManyKeysEachToATile) {
   std::mt19937 random(3);
   for (const std::size_t batch : {1, 20, 200, 1000}) {
     Lengths problem = random_problem(random, batch, 500);
@@ -198,7 +198,7 @@ TEST(HopperShare, RunsMeetAsManyKeysEachToATile) {
   }
 }
 
-TEST(HopperShare, ABatchWithoutRowsIsNoWork) {
+TEST(HopperTileRange, ABatchWithoutRowsIsNoWork) {
   Lengths problem;
   problem.lengths_q = problem.lengths_k = {0, 0, 0};
   for (const bool in_runs : {false, true}) {

@@ -1,5 +1,5 @@
-// The second pass of backward (BackwardPass in arguments.cuh): how the first finds that it is needed, and the bounds of
-// a function where a score needs them.
+// The second pass of backward (BackwardPass in arguments.cuh): how the first pass finds that it is needed, and the
+// guarded function for scores that need it.
 #pragma once
 
 #include "hopper/arguments.cuh"
@@ -9,19 +9,21 @@ namespace gdpa::hopper {
 
 __device__ __forceinline__ bool is_finite(float number) { return fabsf(number) <= 3.4028235e38f; }
 
-/// In the first pass, by a warpgroup that has dK or dV of 64 keys, or both, in its registers; `rows` of them exist. A
-/// weight or dS that is not finite makes a whole row of dV or dK so, and one column tells.
+/// Requests the second pass if dK or dV is not finite. By a consumer with the accumulators of dK or dV, or both, of 64
+/// keys, of which `rows` exist. An element of P or dS that is not finite makes a whole row of dV or dK not finite, so
+/// that one column suffices.
 template <class Config, class... Sums>
-__device__ __forceinline__ void look_for_infinity(const BackwardArguments& arguments, int rows, const Sums&... sums) {
+__device__ __forceinline__ void flag_non_finite(const BackwardArguments& arguments, int rows,
+                                                const Sums&... accumulators) {
   if (Config::pass != BackwardPass::first) return;
-  const unsigned thread = fresh_thread_index();
+  const unsigned thread = thread_in_warpgroup();
   const int row = static_cast<int>(thread / 32 * 16 + thread % 32 / 4);
-  const bool is_low_finite = (is_finite(sums[0]) && ...), is_high_finite = (is_finite(sums[2]) && ...);
+  const bool is_low_finite = (is_finite(accumulators[0]) && ...), is_high_finite = (is_finite(accumulators[2]) && ...);
   if ((row < rows && !is_low_finite) || (row + 8 < rows && !is_high_finite)) *arguments.found = 1;
 }
 
-/// The function of the first pass, and where that is not finite the one with bounds, in the same factors. So a call
-/// with a score that is not finite gives the others the bits that they have without it.
+/// The function of the first pass, and, where its value is not finite, the guarded function with the same factors. A
+/// score that is not finite therefore does not change the bits of other results.
 template <class Unguarded, class Guarded>
 struct GuardedWhereNeeded {
   static constexpr float score_factor = Unguarded::score_factor;

@@ -1,0 +1,48 @@
+// The valid range of a partial tile of backward, whose scores a consumer holds transposed. After f, P is selected to 0
+// outside the range for any value of f. dS is selected too, except in backward_consumer.cuh with tiles of 64 queries,
+// which selects f'. dS is then 0 except for gradients that are not finite.
+#pragma once
+
+#include "common/sequence.cuh"
+#include "hopper/arguments.cuh"
+#include "hopper/warpgroup.cuh"
+
+namespace gdpa::hopper {
+
+/// The valid queries of 64 queries for the two keys of a thread, of the 64 keys from `first_key` on. The range is
+/// relative to the first query of the thread.
+struct ValidQueries {
+  Kept of_key[2];
+
+  __device__ __forceinline__ ValidQueries(const Mask& valid, const KeyTile& tile, int first_key, int first_query) {
+    const MaskOfSequence mask{valid, tile.length_q, tile.length_k};
+    const unsigned thread = thread_in_warpgroup(), lane = thread % 32;
+    const int key = first_key + static_cast<int>(thread / 32 * 16 + lane / 4);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      of_key[half] = mask.column(key + half * 8);
+      of_key[half].begin -= first_query + static_cast<int>(lane % 4 * 2);
+    }
+  }
+  /// Whether accumulator element i is valid.
+  __device__ __forceinline__ bool holds(int i) const { return of_key[i / 2 % 2].holds(i / 4 * 8 + i % 2); }
+
+  /// Selects 0 for invalid elements of P of 64 queries: an operand of 16 queries for each step.
+  __device__ __forceinline__ void mask(unsigned (*p)[4]) const {
+#pragma unroll
+    for (int i = 0; i < 32; i += 2) {
+      unsigned& pair = p[i / 8][i % 8 / 2];
+      if (!holds(i)) pair &= 0xffff0000u;
+      if (!holds(i + 1)) pair &= 0x0000ffffu;
+    }
+  }
+  template <int count>
+  __device__ __forceinline__ void mask(float (&numbers)[count]) const {
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+      if (!holds(i)) numbers[i] = 0.0f;
+    }
+  }
+};
+
+}  // namespace gdpa::hopper
