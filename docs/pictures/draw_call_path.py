@@ -49,7 +49,7 @@ STEPS = (
         "kernels/hopper/forward.cuh",
         "forward -> ForwardConsumer::run -> issue_scores",
         (
-            ("deal_tiles", "schedule.cuh", "the tile scheduler warp"),
+            ("schedule_tiles", "tile_scheduler.cuh", "the tile scheduler warp"),
             ("load_keys, ...", "forward_producer.cuh", "the producer warps: TMA loads"),
             ("ForwardConsumer", "forward_consumer.cuh", "the main loop of a consumer warpgroup"),
             ("issue_scores, issue_output", "forward_products.cuh", "S = Q K^T and O += P V"),
