@@ -33,11 +33,10 @@ class Warmup:
     """
 
     def __init__(
-        self, problems: list[tuple[Any, ...]], options: tuple[Any, ...], wanted: list[tuple[bool, ...]] | None = None
+        self, problems: list[tuple[Any, ...]], options: tuple[Any, ...], wanted: list[tuple[bool, ...]]
     ) -> None:
         self._problems = problems
-        # For each problem, the gradients of query, key and value that backward computes. The default is all gradients.
-        self._wanted = wanted if wanted is not None else [(True, True, True)] * len(problems)
+        self._wanted = wanted  # for each problem, the gradients of query, key and value that backward computes
         self._options = options
         self._numbers = [no_progress() for _ in problems]
         self._kernels: list[CompiledKernel] = []
