@@ -268,7 +268,7 @@ def test_an_estimate_counts_turns_and_first_calls() -> None:
     ]
     words = estimate(plan, Effort(10.0, 3), Quiet())
     first_calls = 2 * (2 * Gdpa.first_call + Padded.first_call)
-    assert words.startswith("2 cases") and f"about {60 + first_calls:.0f} s: 60 s of turns" in words
+    assert words.startswith("2 cases") and f"about {60 + first_calls:.0f} s: 60 s of rounds" in words
 
 
 def test_an_option_chooses_among_the_directions_of_each_shape(own_suite: None) -> None:
@@ -347,7 +347,7 @@ def test_the_command_measures_parts_and_merges_them(
         asked = ["--shapes", shape, "--direction", direction, "--report", str(folder)]
         assert bench.main([*common, "--without", "padded", *asked]) == 0
         parts += [str(path) for path in folder.glob("*.json")]
-    assert "of turns" in capsys.readouterr().err
+    assert "of rounds" in capsys.readouterr().err
     assert bench.main(["--merge", *parts, "--report", str(tmp_path / "whole")]) == 0
     assert "of 7 goals reached" in capsys.readouterr().out
     (document,) = (tmp_path / "whole").glob("own-*.json")

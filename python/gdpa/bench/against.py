@@ -101,8 +101,8 @@ def question_of(case: Case) -> dict[str, Any]:
 def compare_case(case: Case, direction: str, builds: Sequence[Build], effort: Effort, device: str) -> Comparison:
     """Measures one case. `builds` are the other build and this build. Their order changes from round to round."""
     times: list[list[float]] = [[], []]
-    for turn in range(effort.rounds):
-        for index in (0, 1) if turn % 2 == 0 else (1, 0):
+    for round_index in range(effort.rounds):
+        for index in (0, 1) if round_index % 2 == 0 else (1, 0):
             answer = builds[index].ask(time=direction, seconds=effort.seconds / effort.rounds)
             times[index].append(median(answer["times"]))
     ratios = [other / this for other, this in zip(*times, strict=True)]

@@ -16,14 +16,14 @@ COMPILED_BLOCK, EAGER_BLOCK = 8.0, 0.5  # estimated seconds to the first gradien
 
 
 def estimate(plan: Sequence[tuple[Case, Sequence[System], Sequence[str]]], effort: Effort, device: Device) -> str:
-    """Returns a sentence with the known duration of all turns and the estimated duration of the first calls."""
+    """Returns a sentence with the known duration of all rounds and the estimated duration of the first calls."""
     figures, first_calls = 0, 0.0
     for case, systems, directions in plan:
         able = [system for system in systems if system.refusal(case) is None]
         figures += len(directions) * len(able) + (device.product(case.dtype) is not None)
         first_calls += len(directions) * sum(system.first_call for system in able)
-    turns = figures * device.duration(effort.seconds)
-    return in_a_sentence(len(plan), turns, first_calls)
+    rounds = figures * device.duration(effort.seconds)
+    return in_a_sentence(len(plan), rounds, first_calls)
 
 
 def estimate_training(
@@ -38,5 +38,7 @@ def estimate_training(
     return in_a_sentence(len(shapes), figures * device.duration(effort.seconds), first_calls)
 
 
-def in_a_sentence(cases: int, turns: float, first_calls: float) -> str:
-    return f"{cases} cases, about {in_words(turns + first_calls)}: {in_words(turns)} of turns, the rest in first calls"
+def in_a_sentence(cases: int, rounds: float, first_calls: float) -> str:
+    return (
+        f"{cases} cases, about {in_words(rounds + first_calls)}: {in_words(rounds)} of rounds, the rest in first calls"
+    )

@@ -133,8 +133,8 @@ def memory_beyond(call: Callable[[], Sequence[torch.Tensor]]) -> int:
     before = torch.cuda.memory_allocated()
     results = call()
     torch.cuda.synchronize()
-    kept = sum(result.untyped_storage().nbytes() for result in results)
-    return torch.cuda.max_memory_allocated() - before - kept + pool.peak()
+    results_bytes = sum(result.untyped_storage().nbytes() for result in results)
+    return torch.cuda.max_memory_allocated() - before - results_bytes + pool.peak()
 
 
 class DriverPool:

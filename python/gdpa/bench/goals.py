@@ -150,9 +150,9 @@ def goals_of_suite(name: str) -> list[Goal]:
 
 def standings(suite: str, rows: Sequence[Row], refusals: Sequence[Refused]) -> list[Standing]:
     """Returns the goals of the shapes and directions of the run."""
-    met = {(row.shape, row.direction) for row in rows}
-    met |= {(refused.shape, refused.direction) for refused in refusals}
-    return [standing(goal, rows) for goal in goals_of_suite(suite) if (goal.shape, goal.direction) in met]
+    measured = {(row.shape, row.direction) for row in rows}
+    measured |= {(refused.shape, refused.direction) for refused in refusals}
+    return [standing(goal, rows) for goal in goals_of_suite(suite) if (goal.shape, goal.direction) in measured]
 
 
 def standing(goal: Goal, rows: Sequence[Row]) -> Standing:

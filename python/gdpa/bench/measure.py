@@ -82,7 +82,7 @@ def reason_of(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[0] if lines else ''}"
 
 
-class Turns:
+class BatchTimer:
     """The prepared systems of one batch. A system that fails is refused with its message."""
 
     def __init__(self, case: Case, device: Device, result: Result) -> None:
@@ -101,10 +101,10 @@ class Turns:
             return
         for direction in directions:
             self.work[system.name, direction] = work_of(prepared, direction)
-            self.take((system.name, direction), 0.0)  # warms up
+            self.measure((system.name, direction), 0.0)  # warms up
         self.result.add_first_call(system.row_name, time.perf_counter() - begin)
 
-    def take(self, figure: tuple[str, str], seconds: float) -> list[float]:
+    def measure(self, figure: tuple[str, str], seconds: float) -> list[float]:
         try:
             return self.device.times(self.work[figure], seconds)
         except Exception as error:
@@ -117,16 +117,19 @@ class Turns:
         """Times the product with which rates are compared, if it exists, and then every figure."""
         product = self.device.product(self.case.dtype)
         times = Times({}, [])
-        taken: dict[tuple[str, str], list[float]] = defaultdict(list)
+        samples: dict[tuple[str, str], list[float]] = defaultdict(list)
         slice_seconds = effort.seconds / effort.rounds
-        for turn in range(effort.rounds):
+        for round_index in range(effort.rounds):
             if product:
                 times.product += self.device.times(product.work, slice_seconds)
-            for place, figure in enumerate(list(self.work)):
-                progress((turn + place / len(self.work)) / effort.rounds, f"{figure[0]} {figure[1]}, round {turn + 1}")
-                if sum(taken[figure]) <= 2 * effort.seconds:  # a slow system may use its time before the last round
-                    taken[figure] += self.take(figure, slice_seconds)
-        times.figures = {figure: median(taken[figure]) for figure in self.work}
+            for position, figure in enumerate(list(self.work)):
+                progress(
+                    (round_index + position / len(self.work)) / effort.rounds,
+                    f"{figure[0]} {figure[1]}, round {round_index + 1}",
+                )
+                if sum(samples[figure]) <= 2 * effort.seconds:  # a slow system may use its time before the last round
+                    samples[figure] += self.measure(figure, slice_seconds)
+        times.figures = {figure: median(samples[figure]) for figure in self.work}
         return times
 
     def refuse(self, figure: tuple[str, str], error: Exception) -> None:
@@ -142,11 +145,11 @@ def time_batch(
     progress: Progress,
 ) -> Times:
     operands = Operands.random(case, device.torch_device)
-    turns = Turns(case, device, result)
+    timer = BatchTimer(case, device, result)
     for system, directions in figures.items():
         progress(0.0, f"{system.name}, first call")
-        turns.prepare(operands, system, directions)
-    return turns.rounds(effort, progress)
+        timer.prepare(operands, system, directions)
+    return timer.rounds(effort, progress)
 
 
 def measure(

@@ -21,7 +21,7 @@ GOAL_COLOURS = {True: "#2e9e3f", False: "#d1001f"}
 GOAL_LABELS = {True: "goal, reached", False: "goal, not reached"}
 WIDEST_INCHES = 20.0
 CASES_IN_A_LINE = 16
-WIDEST_BAR = 0.2  # of the place of a case
+WIDEST_BAR = 0.2  # as a part of the distance between two cases
 
 LineStyle = Literal["solid", "dotted", "dashed"]
 
@@ -85,20 +85,22 @@ class Drawing:
         unit, factor = self.unit
         cases = list(dict.fromkeys(case_of(row) for row in rows))
         for row in rows:
-            beside = list(dict.fromkeys(name(other) for other in rows if case_of(other) == case_of(row)))
-            place, width = cases.index(case_of(row)), min(0.8 / len(beside), WIDEST_BAR)
-            left = place + (beside.index(name(row)) - len(beside) / 2) * width
+            group = list(dict.fromkeys(name(other) for other in rows if case_of(other) == case_of(row)))
+            position, width = cases.index(case_of(row)), min(0.8 / len(group), WIDEST_BAR)
+            left = position + (group.index(name(row)) - len(group) / 2) * width
             colour = COLOURS[self.series.index(name(row)) % len(COLOURS)]
             axis.bar(left, row.tflops * factor, width, align="edge", color=colour)
-            for rate, style in self.bounds(row) if beside[0] == name(row) else ():
+            for rate, style in self.bounds(row) if group[0] == name(row) else ():
                 if rate:
-                    axis.hlines(rate * factor, place - 0.45, place + 0.45, color="black", linewidth=1, linestyle=style)
+                    axis.hlines(
+                        rate * factor, position - 0.45, position + 0.45, color="black", linewidth=1, linestyle=style
+                    )
             for standing in self.standings:
                 if standing.row == row and standing.goal_tflops:
                     goal, colour = standing.goal_tflops * factor, GOAL_COLOURS[standing.reached]
                     axis.hlines(goal, left, left + width, color=colour, linewidth=2.5)
         labels = {cases.index(case_of(row)): label(row, self.varying) for row in rows}
-        axis.set_xticks(range(len(cases)), [labels[place] for place in range(len(cases))], fontsize=8)
+        axis.set_xticks(range(len(cases)), [labels[position] for position in range(len(cases))], fontsize=8)
         axis.set_ylabel(f"{'forward' if rows[0].direction == 'fwd' else 'backward'}, {unit}")
         axis.margins(x=0.01)
         axis.spines[["top", "right"]].set_visible(False)

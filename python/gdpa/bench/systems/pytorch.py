@@ -181,13 +181,13 @@ class Flex(System):
         left, right = case.window
 
         def counts(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            kept = (q < lengths_q[b]) & (k < lengths_k[b])
+            is_inside = (q < lengths_q[b]) & (k < lengths_k[b])
             diagonal = q + lengths_k[b] - lengths_q[b]
             if left >= 0:
-                kept = kept & (k >= diagonal - left)
+                is_inside = is_inside & (k >= diagonal - left)
             if right >= 0:
-                kept = kept & (k <= diagonal + right)
-            return kept
+                is_inside = is_inside & (k <= diagonal + right)
+            return is_inside
 
         # If all sequences have the same mask, one mask serves the whole batch. Creating a mask evaluates every score.
         batch = len(case.lengths_q) if len({*zip(case.lengths_q, case.lengths_k, strict=True)}) > 1 else None

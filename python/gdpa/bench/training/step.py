@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gdpa.bench import command
 from gdpa.bench.device import Device, Work
-from gdpa.bench.measure import Effort, Progress, Result, Times, Turns
+from gdpa.bench.measure import BatchTimer, Effort, Progress, Result, Times
 from gdpa.bench.rows import Refused
 from gdpa.bench.systems.padded import compiled
 from gdpa.bench.training.batch import Batch, Shape
@@ -99,7 +99,7 @@ def worst_difference(results: dict[str, Tensor], reference: dict[str, Tensor]) -
     return max((difference(name), name) for name in reference)
 
 
-class Training(Turns):
+class Training(BatchTimer):
     """The prepared blocks of one shape."""
 
     def __init__(self, shape: Shape, compile: bool, device: Device, result: Result) -> None:
