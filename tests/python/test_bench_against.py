@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import gdpa
 from gdpa.bench import __main__ as bench
+from gdpa.bench import against
 
 PACKAGE = Path(gdpa.__file__).parent
 CASE = ["--lengths", "3,0,17", "--head-dim", "16", "--dtype", "fp32", "--device", "cpu", "--seconds", "0.003"]
@@ -40,6 +42,23 @@ def test_the_other_build_is_the_one_that_is_timed(tmp_path: Path, capsys: pytest
     other = other_build(tmp_path / "other", broken=True)
     assert bench.main([*CASE, "--direction", "fwd", "--against", str(other)]) == 0
     assert "ValueError: an older build" in capsys.readouterr().out
+
+
+def test_operands_that_cannot_be_made_refuse_every_direction(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class WithoutMemory:
+        def __init__(self, folder: Path, device: str) -> None: ...
+
+        def ask(self, **question: Any) -> dict[str, Any]:
+            assert "prepare" in question, "a build without operands is asked for times"
+            raise RuntimeError("OutOfMemoryError: 80 GiB")
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(against, "Build", WithoutMemory)
+    assert bench.main([*CASE, "--against", "anywhere"]) == 0
+    assert capsys.readouterr().out.count("OutOfMemoryError: 80 GiB") == 2
 
 
 def test_a_folder_without_gdpa_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

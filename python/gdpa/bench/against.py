@@ -124,12 +124,16 @@ def compare(
         builds += [Build(folder, device)]
         builds += [Build(Path(gdpa.__file__).parents[1], device)]
         for case, directions in work:
+            try:
+                for build in builds:
+                    build.ask(prepare=question_of(case))
+            except RuntimeError as refused:
+                refusals += [Refused("gdpa", direction, str(refused), case.name) for direction in directions]
+                progress.finish_case()
+                continue
             for number, direction in enumerate(directions):
                 progress(number / len(directions), f"{case.name or 'case'} {case.activation} {direction}")
                 try:
-                    if number == 0:
-                        for build in builds:
-                            build.ask(prepare=question_of(case))
                     rows.append(compare_case(case, direction, builds, effort, described))
                 except RuntimeError as refused:
                     refusals.append(Refused("gdpa", direction, str(refused), case.name))
