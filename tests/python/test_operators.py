@@ -6,6 +6,7 @@ import copy
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -44,6 +45,16 @@ def test_opcheck_passes_for_the_backward(form: str) -> None:
     arguments = problem(form, requires_grad=False)
     grad_output = torch.randn_like(torch.ops.gdpa.forward(*arguments))
     torch.library.opcheck(torch.ops.gdpa.backward.default, (grad_output, *arguments))
+
+
+WANTED = [(True, False, False), (False, True, True), (False, False, True)]
+
+
+@pytest.mark.parametrize("wanted", WANTED, ids=str)
+def test_opcheck_passes_for_the_backward_of_some_gradients(wanted: tuple[bool, ...]) -> None:
+    arguments = problem("jagged", requires_grad=False)
+    grad_output = torch.randn_like(torch.ops.gdpa.forward(*arguments))
+    torch.library.opcheck(torch.ops.gdpa.backward.default, (grad_output, *arguments, *wanted))
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -165,6 +176,21 @@ def test_flops_of_fake_tensors_take_all_lengths_as_equal() -> None:
     with FakeTensorMode() as mode:
         fake, cu = mode.from_tensor(query), mode.from_tensor(offsets([3, 4]))
         assert counted(lambda: gdpa.varlen_attention(fake, fake, fake, cu, cu)) == 2 * 2 * (2 * 3.5 * 3.5) * (8 + 8)
+
+
+@pytest.mark.parametrize("is_fake", [False, True], ids=["real", "fake"])
+@pytest.mark.parametrize("wanted", WANTED, ids=str)
+def test_flops_of_backward_are_those_of_the_wanted_gradients(wanted: tuple[bool, ...], is_fake: bool) -> None:
+    shape_q, shape_k, _, _ = FORMS["dense"]
+    shapes = shape_q, shape_k, (*shape_k[:-1], 16)
+    wants_query, wants_key, wants_value = wanted
+    scores = 3 * 4 * 5 * 6
+    # S again, and dS K and dS^T Q; dO V^T for dS, and P^T dO.
+    products = (1 + wants_query + wants_key) * 8 + ((wants_query or wants_key) + wants_value) * 16
+    with FakeTensorMode() if is_fake else nullcontext():
+        operands = [torch.randn(shape).requires_grad_(one) for shape, one in zip(shapes, wanted, strict=True)]
+        output = gdpa.varlen_attention(*operands, None, None, enable_gqa=True)
+        assert counted(output.sum().backward) == 2 * scores * products
 
 
 def test_threads_may_call_at_the_same_time() -> None:
