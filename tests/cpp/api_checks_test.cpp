@@ -54,6 +54,12 @@ struct Call {
     grad_value_view = MutableTensorView::contiguous(grad_value.data(), DType::float32, {tokens_k, heads_k, head_dim_v});
   }
 
+  /// Without cumulative lengths: operands of rank 3 are shared by the batch, and operands of rank 4 are dense.
+  void drop_offsets() {
+    attention.cu_seqlens_q.reset();
+    attention.cu_seqlens_k.reset();
+  }
+
   void run_forward() { forward(attention, output_view); }
   void run_backward() { backward(attention, grad_output_view, grad_query_view, grad_key_view, grad_value_view); }
 
@@ -290,8 +296,7 @@ TEST(Checks, RefuseWhatTheGpuKernelsAreNotWrittenFor) {
        "tensors to the CPU"},
       {"length_of_shared_keys",
        [](Call& c) {
-         c.attention.cu_seqlens_q.reset();
-         c.attention.cu_seqlens_k.reset();
+         c.drop_offsets();
          c.attention.key.sizes[0] = c.attention.value.sizes[0] = most_gpu_rows + 1;
        },
        ErrorKind::value,
@@ -299,8 +304,7 @@ TEST(Checks, RefuseWhatTheGpuKernelsAreNotWrittenFor) {
        "tensors to the CPU"},
       {"dense_length",
        [](Call& c) {
-         c.attention.cu_seqlens_q.reset();
-         c.attention.cu_seqlens_k.reset();
+         c.drop_offsets();
          c.attention.query.rank = 4;
          c.attention.query.sizes = {2, int64_t{1} << 31, Call::heads_q, Call::head_dim};
          c.attention.query.strides = {0, 0, Call::head_dim, 1};
