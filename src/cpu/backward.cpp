@@ -138,13 +138,13 @@ class Backward {
     const int64_t head_dim_v = params_.head_dim_v;
     if (wants_value_) {
       multiply_transposed<Compute>({scores_, columns.count}, {grad_output_, call_.width_v},
-                                   {grad_values_ + columns.begin * call_.width_v, call_.width_v}, columns.count,
+                                   {grad_values_ + columns.begin * call_.sum_width_v, call_.sum_width_v}, columns.count,
                                    head_dim_v, rows, Sum::add);
     }
     if (wants_key_) {
       multiply_transposed<Compute>({grad_scores_, columns.count}, {query_, call_.width_q},
-                                   {grad_keys_ + columns.begin * call_.width_q, call_.width_q}, columns.count, head_dim,
-                                   rows, Sum::add);
+                                   {grad_keys_ + columns.begin * call_.sum_width_k, call_.sum_width_k}, columns.count,
+                                   head_dim, rows, Sum::add);
     }
     if (unit_.grad_key_value) {
       key_terms_ += rows;
@@ -210,19 +210,23 @@ class Backward {
   }
 
   void clear_grad_keys() {
-    clear(grad_keys_, call_.width_q, tiles_.keys, call_.width_q);
-    clear(grad_values_, call_.width_v, tiles_.keys, call_.width_v);
+    std::fill_n(grad_keys_, tiles_.keys * call_.sum_width_k, Compute{0});
+    std::fill_n(grad_values_, tiles_.keys * call_.sum_width_v, Compute{0});
     key_terms_ = 0;
   }
 
-  double* value_totals() const { return key_totals_ + tiles_.keys * call_.width_q; }
+  int64_t key_sum_row() const { return call_.sum_width_k + call_.sum_width_v; }
+
+  double* value_totals() const { return key_totals_ + tiles_.keys * call_.sum_width_k; }
 
   /// The sums of dK and dV over many queries and heads go on in double.
   void add_to_key_totals() {
-    if (!has_key_totals_) std::fill_n(key_totals_, tiles_.keys * (call_.width_q + call_.width_v), 0.0);
+    if (!has_key_totals_) std::fill_n(key_totals_, tiles_.keys * key_sum_row(), 0.0);
     has_key_totals_ = true;
-    accumulate_rows<Compute>(grad_keys_, call_.width_q, tiles_.keys, call_.width_q, key_totals_, call_.width_q);
-    accumulate_rows<Compute>(grad_values_, call_.width_v, tiles_.keys, call_.width_v, value_totals(), call_.width_v);
+    accumulate_rows<Compute>(grad_keys_, call_.sum_width_k, tiles_.keys, call_.sum_width_k, key_totals_,
+                             call_.sum_width_k);
+    accumulate_rows<Compute>(grad_values_, call_.sum_width_v, tiles_.keys, call_.sum_width_v, value_totals(),
+                             call_.sum_width_v);
     clear_grad_keys();
   }
 
@@ -232,7 +236,7 @@ class Backward {
     add_to_key_totals();
     const auto round = [](double total) { return static_cast<Compute>(total); };
     std::transform(key_totals_, value_totals(), grad_keys_, round);
-    std::transform(value_totals(), value_totals() + tiles_.keys * call_.width_v, grad_values_, round);
+    std::transform(value_totals(), value_totals() + tiles_.keys * call_.sum_width_v, grad_values_, round);
     has_key_totals_ = false;
   }
 
@@ -244,21 +248,21 @@ class Backward {
       return;
     }
     double* sum = call_.partial_sums + unit_.key_sum;
-    accumulate_rows<Compute>(grad_keys_, call_.width_q, keys.size(), params_.head_dim, sum + keys.begin * call_.width_q,
-                             call_.width_q);
-    sum += length_k_ * call_.width_q;
-    accumulate_rows<Compute>(grad_values_, call_.width_v, keys.size(), params_.head_dim_v,
-                             sum + keys.begin * call_.width_v, call_.width_v);
+    accumulate_rows<Compute>(grad_keys_, call_.sum_width_k, keys.size(), call_.sum_width_k,
+                             sum + keys.begin * call_.sum_width_k, call_.sum_width_k);
+    sum += length_k_ * call_.sum_width_k;
+    accumulate_rows<Compute>(grad_values_, call_.sum_width_v, keys.size(), call_.sum_width_v,
+                             sum + keys.begin * call_.sum_width_v, call_.sum_width_v);
   }
 
   void store_grad_keys(Range keys) {
     if (wants_key_) {
-      store_rows<T>(grad_keys_, call_.width_q, keys.size(), params_.head_dim, Compute{1},
+      store_rows<T>(grad_keys_, call_.sum_width_k, keys.size(), params_.head_dim, Compute{1},
                     rows_of<T>(params_.grad_key, params_.keys, b_, keys.begin, unit_.key_head),
                     params_.grad_key.row_stride);
     }
     if (wants_value_) {
-      store_rows<T>(grad_values_, call_.width_v, keys.size(), params_.head_dim_v, Compute{1},
+      store_rows<T>(grad_values_, call_.sum_width_v, keys.size(), params_.head_dim_v, Compute{1},
                     rows_of<T>(params_.grad_value, params_.keys, b_, keys.begin, unit_.key_head),
                     params_.grad_value.row_stride);
     }
@@ -267,8 +271,7 @@ class Backward {
   /// Sums that live as long as the unit: its partial sums, and rows of a shared operand that it alone owns.
   void begin_sums() {
     if (unit_.key_sum >= 0) {
-      std::fill_n(call_.partial_sums + unit_.key_sum,
-                  params_.keys.size(unit_.batch.begin) * (call_.width_q + call_.width_v), 0.0);
+      std::fill_n(call_.partial_sums + unit_.key_sum, params_.keys.size(unit_.batch.begin) * key_sum_row(), 0.0);
     }
     if (unit_.query_sum >= 0) {
       std::fill_n(call_.partial_sums + unit_.query_sum, unit_.heads.size() * params_.queries.length * call_.width_q,
@@ -361,12 +364,12 @@ void reduce(const Call<T>& call, const plan::CpuReduction& reduction) {
     return;
   }
   if (call.wanted.key) {
-    reduce_rows<T>(sums, reduction, params.head_dim, call.width_q,
+    reduce_rows<T>(sums, reduction, params.head_dim, call.sum_width_k,
                    rows_of<T>(params.grad_key, params.keys, reduction.batch, row, reduction.head),
                    params.grad_key.row_stride);
   }
   if (call.wanted.value) {
-    reduce_rows<T>(sums + reduction.length * call.width_q, reduction, params.head_dim_v, call.width_v,
+    reduce_rows<T>(sums + reduction.length * call.sum_width_k, reduction, params.head_dim_v, call.sum_width_v,
                    rows_of<T>(params.grad_value, params.keys, reduction.batch, row, reduction.head),
                    params.grad_value.row_stride);
   }

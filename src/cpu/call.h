@@ -28,6 +28,8 @@ struct Call {
 
   int64_t width_q = plan::round_up(params.head_dim, plan::cpu_vector);  ///< stride of packed rows of Q and K
   int64_t width_v = plan::round_up(params.head_dim_v, plan::cpu_vector);
+  int64_t sum_width_k = plan::sum_width(wanted.key, params.head_dim);      ///< stride of sums of dK
+  int64_t sum_width_v = plan::sum_width(wanted.value, params.head_dim_v);  ///< stride of sums of dV
 };
 
 /// The first row of one sequence and head in an operand. Rows follow at operand.row_stride.

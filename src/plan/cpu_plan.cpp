@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <string>
+#include <vector>
 
 #include "fmt/format.h"
 #include "plan/cpu_units.h"
@@ -23,9 +25,10 @@ Processor ask_system() {
 }
 
 int64_t memory_of(const Problem& problem, const CpuSchedule& schedule) {
-  const int64_t elements = schedule.threads * schedule.buffers.total + schedule.partial_elements;
+  const int64_t buffers = schedule.threads * schedule.buffers.total * compute_bytes(problem);
+  const int64_t partial_sums = schedule.partial_elements * static_cast<int64_t>(sizeof(double));
   const std::size_t lists = schedule.units.size() * sizeof(CpuUnit) + schedule.reductions.size() * sizeof(CpuReduction);
-  return elements * compute_bytes(problem) + static_cast<int64_t>(lists);
+  return buffers + partial_sums + static_cast<int64_t>(lists);
 }
 
 const char* name_of(Direction direction, CpuCut cut) {
@@ -41,19 +44,40 @@ const char* name_of(Direction direction, CpuCut cut) {
   return "";
 }
 
-const char* reason_for(Direction direction, CpuCut cut) {
-  if (direction == Direction::forward) {
+/// The gradients that are computed: "dQ, dK and dV", "dK and dV", "dQ".
+std::string names_of(const WantedGradients& wanted) {
+  std::vector<const char*> names;
+  if (wanted.query) names.push_back("dQ");
+  if (wanted.key) names.push_back("dK");
+  if (wanted.value) names.push_back("dV");
+  if (names.size() == 1) return names.front();
+  const char* const last = names.back();
+  names.pop_back();
+  return fmt::format("{} and {}", fmt::join(names, ", "), last);
+}
+
+std::string reason_for(const Problem& problem, CpuCut cut) {
+  if (problem.direction == Direction::forward) {
     return "each unit keeps its rows of Q and O in the cache while the keys pass by; largest units are drawn first";
   }
+  const WantedGradients& wanted = problem.wanted;
+  const WantedGradients of_keys{false, wanted.key, wanted.value};
   switch (cut) {
     case CpuCut::whole:
-      return "there are enough sequences and heads to fill the threads, so each unit computes dQ, dK and dV of one";
+      if (!of_keys.any()) return "each row of dQ is a sum of one unit alone, so each unit computes dQ of some queries";
+      return fmt::format("there are enough sequences and heads to fill the threads, so each unit computes {} of one",
+                         names_of(wanted));
     case CpuCut::partial:
       return "several units add to the same gradient (a shared operand, or too few sequences for the threads), so each "
              "keeps its own sum and these are added in a fixed order";
     case CpuCut::separate:
-      return "partial sums would not fit in memory, so some units own dQ and others dK and dV, and scores are computed "
-             "twice";
+      if (!wanted.query || !of_keys.any()) {
+        return fmt::format("partial sums would not fit in memory, so each unit alone computes {} of its rows",
+                           names_of(wanted));
+      }
+      return fmt::format(
+          "partial sums would not fit in memory, so some units own dQ and others {}, and scores are computed twice",
+          names_of(of_keys));
   }
   return "";
 }
@@ -72,7 +96,7 @@ Plan plan_for_cpu(const Problem& problem, const Params& params, const Processor&
   plan.direction = problem.direction;
   plan.kernel = problem.direction == Direction::forward ? "cpu.forward" : "cpu.backward";
   plan.schedule = name_of(problem.direction, schedule.cut);
-  plan.reason = reason_for(problem.direction, schedule.cut);
+  plan.reason = reason_for(problem, schedule.cut);
   plan.tile_queries = schedule.tiles.queries;
   plan.tile_keys = schedule.tiles.keys;
   plan.threads = schedule.threads;

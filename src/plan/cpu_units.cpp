@@ -25,10 +25,13 @@ struct Sizes {
   int64_t group = 1;  // query heads that read one key head
   int64_t width_q = 0;
   int64_t width_v = 0;
+  int64_t sum_width_k = 0;  // of dK
+  int64_t sum_width_v = 0;  // of dV
   bool shared_queries = false;
   bool shared_keys = false;
 
   int64_t key_row() const { return width_q + width_v; }
+  int64_t key_sum_row() const { return sum_width_k + sum_width_v; }
 };
 
 bool wants_keys(const Problem& problem) { return problem.wanted.key || problem.wanted.value; }
@@ -38,6 +41,8 @@ Sizes sizes_of(const Problem& problem) {
   sizes.group = problem.heads_q / std::max<int64_t>(problem.heads_k, 1);
   sizes.width_q = round_up(problem.head_dim, cpu_vector);
   sizes.width_v = round_up(problem.head_dim_v, cpu_vector);
+  sizes.sum_width_k = sum_width(problem.wanted.key, problem.head_dim);
+  sizes.sum_width_v = sum_width(problem.wanted.value, problem.head_dim_v);
   // Only a gradient that is wanted is summed over the batch.
   sizes.shared_queries = problem.shares_queries() && problem.wanted.query;
   sizes.shared_keys = problem.shares_keys() && wants_keys(problem);
@@ -236,7 +241,7 @@ class Cutter {
       add_query_units(b, key_head, cost);  // nothing is computed twice
       return;
     }
-    const int64_t sum_elements = length_k(b) * sizes_.key_row();
+    const int64_t sum_elements = length_k(b) * sizes_.key_sum_row();
     const int64_t free = partial_limit() - schedule_.partial_elements;
     if (head_pieces * row_pieces * sum_elements > free) {
       cut_separately(b, key_head, cost);
@@ -316,7 +321,8 @@ class Cutter {
   /// that is larger than a run is cut along the side that is not shared.
   void cut_shared() {
     const int64_t shared_rows = sizes_.shared_keys ? params_.keys.length : params_.queries.length;
-    const int64_t sum_elements = shared_rows * (sizes_.shared_keys ? sizes_.key_row() : sizes_.group * sizes_.width_q);
+    const int64_t sum_elements =
+        shared_rows * (sizes_.shared_keys ? sizes_.key_sum_row() : sizes_.group * sizes_.width_q);
     const int64_t all_heads = std::max<int64_t>(1, problem_.heads_k * sum_elements);
     const int64_t most = partial_limit() / all_heads;
     // A unit holds dQ of all shared queries until it adds them to a partial sum.
@@ -468,9 +474,10 @@ CpuBuffers buffers_for(const Problem& problem, const CpuTiles& tiles) {
   add(buffers.grad_scores, score_elements);
   add(buffers.query, tiles.queries * sizes.width_q);
   add(buffers.grad_output, tiles.queries * sizes.width_v);
-  add(buffers.grad_keys, tiles.keys * sizes.width_q);
-  add(buffers.grad_values, tiles.keys * sizes.width_v);
-  add(buffers.key_totals, tiles.keys * sizes.key_row() * static_cast<int64_t>(sizeof(double)) / compute_bytes(problem));
+  add(buffers.grad_keys, tiles.keys * sizes.sum_width_k);
+  add(buffers.grad_values, tiles.keys * sizes.sum_width_v);
+  add(buffers.key_totals,
+      tiles.keys * sizes.key_sum_row() * static_cast<int64_t>(sizeof(double)) / compute_bytes(problem));
   add(buffers.grad_query, sizes.group * tiles.block_queries * sizes.width_q);
   return buffers;
 }

@@ -19,6 +19,9 @@ constexpr int64_t cpu_vector = 16;
 constexpr int64_t round_up(int64_t count, int64_t multiple) { return (count + multiple - 1) / multiple * multiple; }
 constexpr int64_t divide_up(int64_t count, int64_t divisor) { return (count + divisor - 1) / divisor; }
 
+/// Elements in a row of the sums of one gradient. A gradient that is not wanted has sums without elements.
+constexpr int64_t sum_width(bool is_wanted, int64_t head_dim) { return is_wanted ? round_up(head_dim, cpu_vector) : 0; }
+
 /// A range that stands for all rows of every sequence.
 constexpr Range all_rows{0, std::numeric_limits<int64_t>::max()};
 
@@ -64,7 +67,7 @@ struct CpuUnit {
   bool grad_key_value = false;   ///< backward: computes dK and dV, those that are wanted
   bool sums_over_batch = false;  ///< backward: alone owns its rows of the operand that the batch shares
   int64_t query_sum = -1;  ///< where in the partial sums dQ is summed over the unit; -1: the unit alone owns these rows
-  int64_t key_sum = -1;    ///< the same for dK, then dV
+  int64_t key_sum = -1;    ///< the same for dK, then dV, those that are wanted
   double cost = 0;         ///< in products of one score tile element; only ratios matter
 };
 

@@ -206,6 +206,34 @@ TEST(CpuSchedule, units_that_share_a_gradient_have_sums_of_their_own) {
   EXPECT_EQ(schedule.partial_elements, static_cast<int64_t>(sums.size()) * 2048 * 256);
 }
 
+TEST(CpuSchedule, partial_sums_have_room_for_the_wanted_gradients_only) {
+  const auto elements = [](WantedGradients wanted, bool shares_keys) {
+    const std::vector<int64_t> lengths(shares_keys ? 4 : 1, 2048);
+    Example example(Direction::backward, lengths, lengths, 1, 1, 128);
+    example.problem.head_dim_v = example.params.head_dim_v = 64;
+    example.problem.wanted = wanted;
+    if (shares_keys) example.share_keys(2048);
+    const CpuSchedule schedule = example.schedule();
+    EXPECT_EQ(schedule.cut, CpuCut::partial);
+    int64_t sums = 0;
+    for (const CpuUnit& unit : schedule.units) sums += unit.key_sum >= 0 ? 1 : 0;
+    return schedule.partial_elements / sums;
+  };
+  for (const bool shares_keys : {false, true}) {
+    EXPECT_EQ(elements({true, true, true}, shares_keys), 2048 * (128 + 64));
+    EXPECT_EQ(elements({true, true, false}, shares_keys), 2048 * 128);
+    EXPECT_EQ(elements({false, false, true}, shares_keys), 2048 * 64);
+  }
+}
+
+TEST(CpuPlan, the_workspace_counts_partial_sums_as_the_doubles_that_they_are) {
+  const Example example(Direction::backward, {4096}, {4096}, 1, 1, 64);
+  const CpuSchedule schedule = example.schedule();
+  ASSERT_GT(schedule.partial_elements, 0);
+  EXPECT_GT(example.plan().workspace_bytes, 8 * schedule.partial_elements);
+  EXPECT_LT(example.plan().workspace_bytes, 8 * schedule.partial_elements + 2 * 4 * schedule.buffers.total + mebibyte);
+}
+
 TEST(CpuSchedule, units_come_largest_first_and_fill_the_threads_evenly) {
   const Processor eight_threads{8, 1 << 20};
   const std::vector<std::vector<int64_t>> batches = {
@@ -324,6 +352,24 @@ TEST(CpuPlan, says_which_schedule_and_why) {
     EXPECT_NE(to_string(plan).find(plan.reason), std::string::npos);
     EXPECT_NE(to_string(plan).find(plan.schedule), std::string::npos);
   }
+}
+
+TEST(CpuPlan, the_reason_names_the_gradients_that_are_wanted) {
+  const auto reason = [](WantedGradients wanted, std::size_t batch, int64_t length) {
+    Example example(Direction::backward, std::vector<int64_t>(batch, length), std::vector<int64_t>(batch, length), 4, 1,
+                    64);
+    example.problem.wanted = wanted;
+    return example.plan().reason;
+  };
+  const auto ends_with = [](const std::string& text, const std::string& end) { return text.ends_with(end); };
+  EXPECT_PRED2(ends_with, reason({true, true, true}, 100, 200), "each unit computes dQ, dK and dV of one");
+  EXPECT_PRED2(ends_with, reason({false, true, true}, 100, 200), "each unit computes dK and dV of one");
+  EXPECT_PRED2(ends_with, reason({true, false, false}, 100, 200), "each unit computes dQ of some queries");
+  EXPECT_PRED2(ends_with, reason({true, true, true}, 1, 2'000'000),
+               "some units own dQ and others dK and dV, and scores are computed twice");
+  EXPECT_PRED2(ends_with, reason({true, false, true}, 1, 2'000'000),
+               "some units own dQ and others dV, and scores are computed twice");
+  EXPECT_PRED2(ends_with, reason({false, true, false}, 1, 2'000'000), "each unit alone computes dK of its rows");
 }
 
 }  // namespace
