@@ -1,4 +1,4 @@
-// The main path: a call is checked, then handed to the backend of its device. Read this file first.
+// The public functions. Each checks the call and passes it to the backend of its device. Read this file first.
 #include "gdpa/attention.h"
 
 #include "api/checks.h"

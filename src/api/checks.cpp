@@ -1,5 +1,5 @@
-// The checks of a call, in the order in which a caller would want to hear of mistakes: operands one by one, then how
-// they fit together, then the lengths, the numbers, and last the outputs.
+// The checks of a call, in this order: each operand, then the operands together, the lengths, the numbers, and the
+// outputs. A call with several mistakes reports the first one.
 #include "api/checks.h"
 
 #include <algorithm>
@@ -41,7 +41,7 @@ bool is_floating(DType dtype) {
   return dtype == DType::float32 || dtype == DType::float64 || dtype == DType::bfloat16 || dtype == DType::float16;
 }
 
-/// What one operand must agree with, beside its shape.
+/// What all operands of a call have in common.
 struct Common {
   DType dtype;
   Device device;
@@ -85,8 +85,8 @@ void check_operand(std::string_view who, const BasicTensorView<Pointer>& view, c
   }
 }
 
-/// No two elements of what is written may share an address: each stride must reach past everything that the
-/// dimensions of smaller strides cover.
+/// Refuses an output with two elements at one address. Each stride must be larger than the extent of all dimensions
+/// with smaller strides.
 void check_no_overlap(std::string_view who, const MutableTensorView& view) {
   if (!has_elements(view)) return;
   for (int outer = 0; outer < view.rank; ++outer) {
@@ -162,7 +162,7 @@ Side side_of(std::string_view operand, std::string_view offsets_name, const Tens
   return side;
 }
 
-/// The lengths themselves, which the host can read on the CPU; on a GPU kernels clamp them.
+/// Checks the cumulative lengths on the CPU. On a GPU the host does not read them, and kernels clamp them.
 void check_offsets(const Side& side, Device device) {
   if (side.form != Form::jagged || device.kind != DeviceKind::cpu) return;
   const Sequences& sequences = side.sequences;
@@ -195,8 +195,8 @@ int64_t common_batch(const Side& queries, const Side& keys) {
   return queries.batch;
 }
 
-/// Strides of an operand whose rows are those of `form`. An output of a shared query is not shared: its rows follow
-/// each other by batch entry, `length` rows each.
+/// Returns the strides of an operand of this form. The output of a shared query is not shared: it has `length` rows for
+/// each batch entry, one batch entry after another.
 template <class Pointer>
 Operand operand_of(const BasicTensorView<Pointer>& view, Form form, int64_t length, bool is_output) {
   Operand operand;
@@ -280,7 +280,7 @@ void check_length_fits_gpu(const Side& side) {
   }
 }
 
-/// What the GPU kernels are written for.
+/// Refuses types and head dims that the GPU kernels do not support.
 void check_fits_gpu(const Attention& attention) {
   if (attention.query.dtype == DType::float64) {
     refuse(ErrorKind::type, "query", "dtype bfloat16, float16 or float32 on a GPU", "float64",
@@ -378,8 +378,8 @@ CheckedCall check_inputs(const Attention& attention, Direction direction, bool n
   return call;
 }
 
-/// The shape that the output, and its gradient, must have: the query's with head_dim_v last; where the query is
-/// shared, batch * length rows, or batch and length apart.
+/// Checks the shape of the output or of its gradient: the shape of the query with head_dim_v last. For a shared query,
+/// it has batch * length rows, or batch and length as two dimensions.
 template <class Pointer>
 void check_output_shape(std::string_view who, const BasicTensorView<Pointer>& view, const Problem& problem,
                         const Attention& attention) {
@@ -411,7 +411,8 @@ void check_gradient(std::string_view who, const MutableTensorView& view, const T
   check_no_overlap(who, view);
 }
 
-/// What a call reads, by name. Kernels read it after the first results have been written.
+/// The inputs of a call with their names. An output must not overlap an input, because kernels read inputs after they
+/// have written the first results.
 class Inputs {
  public:
   explicit Inputs(const Attention& attention) {

@@ -1,5 +1,6 @@
-// The door: everything about a call that can be wrong is found here, before anything is computed or written. What
-// passes leaves as a Problem (what is asked) and Params (what a kernel receives); no code behind the door checks again.
+// The checks of a call. They find every mistake in the arguments that the host can see, before anything is computed or
+// written, and convert the arguments to a Problem (what is asked) and Params (what a kernel receives). No later code
+// checks the arguments again.
 #pragma once
 
 #include "definition/params.h"
@@ -13,7 +14,8 @@ struct CheckedCall {
   Params params;
 };
 
-/// The gradients that backward writes, and the one that it reads. An empty view is a gradient that is not wanted.
+/// The gradient that backward reads, `output`, and the gradients that it writes. An empty view is a gradient that is
+/// not wanted.
 struct Gradients {
   const TensorView& output;
   const MutableTensorView& query;
@@ -24,8 +26,8 @@ struct Gradients {
 CheckedCall check_forward(const Attention& attention, const MutableTensorView& output);
 CheckedCall check_backward(const Attention& attention, const Gradients& gradients);
 
-/// For planning alone: operands may have null data, and there are no outputs. `for_gpu`: they must fit a GPU, wherever
-/// they are described to be.
+/// Checks a call without outputs, for its plan. Operands may have null data. `for_gpu` also requires what the GPU
+/// kernels require, although the operands may be on the CPU.
 CheckedCall check_plan(const Attention& attention, Direction direction, bool for_gpu = false,
                        const WantedGradients& wanted = {});
 

@@ -1,4 +1,4 @@
-// The words of errors: one form for every refusal - who, what was expected, what came, what to do.
+// Error messages. Each has one form: the argument, the expected value, the given value, and what to do.
 #pragma once
 
 #include <fmt/format.h>

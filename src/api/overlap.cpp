@@ -6,7 +6,7 @@
 namespace gdpa::api {
 namespace {
 
-/// A step between bytes, and how often it may be taken: from `least` to `most` times.
+/// A stride, and the smallest and the largest multiple of it that an address may contain.
 struct Step {
   int64_t stride;
   int64_t least;
@@ -16,8 +16,8 @@ struct Step {
   int64_t highest() const { return stride * most; }
 };
 
-/// Searches a byte of one view that is a byte of the other: with the steps of one taken forwards and those of the other
-/// backwards, a sum of steps that is the distance of their first bytes.
+/// Searches for a byte that belongs to both views. Such a byte exists if a sum of multiples of the strides of one view,
+/// minus a sum of multiples of the strides of the other view, equals the distance of the first bytes.
 class Search {
  public:
   Search(const Bytes& one, const Bytes& other) {
@@ -38,7 +38,7 @@ class Search {
   static constexpr std::size_t most_steps = 2 * Bytes::max_rank;
   static constexpr int most_visits = 1 << 16;
 
-  /// Steps of the same length are one: views with the same strides then leave little to search.
+  /// Merges steps of the same stride. Views with equal strides then need little search.
   void add(const Bytes& bytes, int64_t sign) {
     for (int i = 0; i < bytes.rank; ++i) {
       const int64_t times = bytes.sizes[static_cast<std::size_t>(i)] - 1;
@@ -60,7 +60,7 @@ class Search {
     return number / divisor - static_cast<int64_t>(number % divisor < 0);
   }
 
-  /// Whether the steps from index `i` on, the shorter ones, can make up the distance.
+  /// Returns whether multiples of the steps from index `i` on, which have the smaller strides, can sum to the distance.
   bool finds(int i, int64_t distance) {
     const auto at = static_cast<std::size_t>(i);
     if (distance < lowest_[at] || distance > highest_[at]) return false;

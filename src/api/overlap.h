@@ -1,5 +1,5 @@
-// Whether two views have an element in common: what a call writes must not be what it reads, or writes elsewhere.
-// Views that interleave, as the gradients of a fused QKV projection do, have none.
+// Whether two views have an element in common. An output of a call must not overlap an input or another output. Views
+// that interleave, such as the gradients of a fused QKV projection, have no common element.
 #pragma once
 
 #include <array>
@@ -10,8 +10,8 @@
 
 namespace gdpa::api {
 
-/// The bytes of a view: `first`, plus a multiple of each stride below the size of its dimension. The last dimension is
-/// the bytes of an element. All of them lie in [begin, end), which is empty where the view has no elements.
+/// The addresses of the bytes of a view: `first` + sum over the dimensions of (index * stride). The last dimension
+/// counts the bytes of an element. All bytes are in [begin, end), which is empty for a view without elements.
 struct Bytes {
   static constexpr int max_rank = TensorView::max_rank + 1;
 
@@ -47,8 +47,8 @@ struct Bytes {
   }
 };
 
-/// Whether some byte belongs to both. The answer is exact, except where the search for such a byte is stopped because
-/// it takes too long, as strides that tensors seldom have can make it: it is then true.
+/// Returns whether a byte belongs to both views. The search for such a byte is bounded. For unusual strides it can
+/// reach the bound, and the result is then true although the views may be disjoint.
 bool overlap(const Bytes& one, const Bytes& other);
 
 }  // namespace gdpa::api

@@ -1,4 +1,4 @@
-// The way of a call through the CPU backend: the schedule, its units dealt out to threads, the partial sums.
+// One call of the CPU backend: it makes the schedule, computes the units on threads, and adds the partial sums.
 #include "cpu/backend.h"
 
 #include <utility>
@@ -11,18 +11,18 @@
 namespace gdpa::cpu {
 namespace {
 
-/// The calling thread's schedule, kept from call to call so that small problems allocate nothing. Moved out while in
-/// use: a thread that waits inside a call may enter another one.
+/// The schedule of the calling thread. Calls reuse its memory, so that small problems allocate nothing. A call moves
+/// the schedule out of the thread's storage, because a thread that waits inside a call may enter another call.
 class ReusedSchedule {
  public:
-  ReusedSchedule() : schedule_(std::move(kept())) {}
-  ~ReusedSchedule() { kept() = std::move(schedule_); }
+  ReusedSchedule() : schedule_(std::move(of_thread())) {}
+  ~ReusedSchedule() { of_thread() = std::move(schedule_); }
   ReusedSchedule(const ReusedSchedule&) = delete;
   ReusedSchedule& operator=(const ReusedSchedule&) = delete;
   plan::CpuSchedule& operator*() { return schedule_; }
 
  private:
-  static plan::CpuSchedule& kept() {
+  static plan::CpuSchedule& of_thread() {
     thread_local plan::CpuSchedule schedule;
     return schedule;
   }

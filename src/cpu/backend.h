@@ -1,4 +1,4 @@
-// The CPU backend's door: plan and run. Everything behind it is threaded, tiled and vectorised; see docs/cpu.md.
+// The interface of the CPU backend. docs/cpu.md describes its units of work, threads and vectorised loops.
 #pragma once
 
 #include "activation/function.h"
@@ -9,8 +9,7 @@
 
 namespace gdpa::cpu {
 
-/// Computes what `problem` asks with the operands of `params`. Both have passed the checks of src/api; the lengths
-/// come from params, the tiles and the cuts from what the processor has.
+/// Computes forward or backward of a call that src/api has checked. `processor` determines tiles and units of work.
 void run(const Problem& problem, const Params& params, const activation::Function& function,
          const plan::Processor& processor = plan::this_processor());
 

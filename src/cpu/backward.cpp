@@ -1,7 +1,6 @@
-// The backward unit: a tile of keys and values and the sums of dK and dV stay in the cache while tiles of queries pass
-// by. For each tile of scores, recomputed: S = Q K^T, P and f'(S), dP = dO V^T, dS = dP f'(S), and then
-// dV += P^T dO, dK += dS^T Q, dQ += dS K. Products that no wanted gradient needs are left out. What a unit adds to and
-// when it stores is its only other question.
+// The backward unit. A tile of keys and values and the accumulators of its dK and dV stay in the cache during a loop
+// over tiles of queries. For each tile of scores the unit computes S = Q K^T, P = f(S) and f'(S), dP = dO V^T and
+// dS = dP f'(S), and then dV += P^T dO, dK += dS^T Q and dQ += dS K. It skips products that no wanted gradient needs.
 #include "cpu/call.h"
 #include "cpu/workspace.h"
 
@@ -12,7 +11,7 @@ template <class T>
 class Backward {
  public:
   using Compute = ComputeType<T>;
-  /// So many terms at least are summed in the compute type before their sum is added to one in double.
+  /// A sum in the compute type is added to a sum in double when it has at least this many terms.
   static constexpr int64_t terms_of_sum = 256;
 
   Backward(const Call<T>& call, const plan::CpuUnit& unit)
@@ -39,14 +38,14 @@ class Backward {
     wants_key_ = unit_.grad_key_value && call_.wanted.key;
     wants_value_ = unit_.grad_key_value && call_.wanted.value;
     wants_grad_scores_ = unit_.grad_query || wants_key_;
-    keeps_keys_ = unit_.sums_over_batch && unit_.grad_key_value;
-    keeps_query_ = unit_.query_sum >= 0 || (unit_.sums_over_batch && unit_.grad_query);
-    if (keeps_keys_) {
+    sums_keys_over_unit_ = unit_.sums_over_batch && unit_.grad_key_value;
+    sums_query_over_unit_ = unit_.query_sum >= 0 || (unit_.sums_over_batch && unit_.grad_query);
+    if (sums_keys_over_unit_) {
       for_each_part(unit_.keys, tiles_.keys, plan::cpu_vector, [&](Range keys) {
         key_range_ = keys;
         run_batch();
       });
-    } else if (keeps_query_ && unit_.query_sum < 0) {
+    } else if (sums_query_over_unit_ && unit_.query_sum < 0) {
       for_each_part(unit_.queries, tiles_.block_queries, 1, [&](Range queries) {
         query_range_ = queries;
         run_batch();
@@ -69,7 +68,7 @@ class Backward {
     length_k_ = params_.keys.size(b);
     out_scale_ = static_cast<Compute>(params_.out_scale.of(b, length_q_, length_k_));
     const Range queries = plan::intersection(query_range_, {0, length_q_});
-    const bool in_blocks = unit_.grad_query && !keeps_query_ && queries.size() > tiles_.block_queries;
+    const bool in_blocks = unit_.grad_query && !sums_query_over_unit_ && queries.size() > tiles_.block_queries;
     if (!in_blocks) {
       run_block(queries);
       return;
@@ -81,23 +80,24 @@ class Backward {
   void run_block(Range queries) {
     queries_ = queries;
     const int64_t rows = std::max<int64_t>(0, queries.size());
-    const bool owns_query = unit_.grad_query && !keeps_query_;
+    const bool owns_query = unit_.grad_query && !sums_query_over_unit_;
     if (owns_query) clear(grad_query_, call_.width_q, unit_.heads.size() * rows, call_.width_q);
     const Range keys = plan::intersection(key_range_, {0, length_k_});
-    for_each_part(keys, tiles_.keys, plan::cpu_vector, [&](Range tile) { meet(tile); });
+    for_each_part(keys, tiles_.keys, plan::cpu_vector, [&](Range tile) { add_keys(tile); });
     if (owns_query) store_grad_query(queries);
   }
 
-  void meet(Range keys) {
+  /// Adds the products of the block of queries with one tile of keys to the wanted gradients.
+  void add_keys(Range keys) {
     const Range active = plan::intersection(params_.mask.queries(keys, length_q_, length_k_), queries_);
-    if (unit_.grad_key_value && !keeps_keys_) clear_grad_keys();
+    if (unit_.grad_key_value && !sums_keys_over_unit_) clear_grad_keys();
     if (!active.empty()) {
       pack_keys(keys);
       for (int64_t head = unit_.heads.begin; head < unit_.heads.end; ++head) {
         for_each_part(active, tiles_.queries, 1, [&](Range queries) { add_tile(head, queries, keys); });
       }
     }
-    if (unit_.grad_key_value && !keeps_keys_) pass_on_grad_keys(keys);
+    if (unit_.grad_key_value && !sums_keys_over_unit_) finish_grad_keys(keys);
     if (unit_.query_sum >= 0) {
       query_terms_ += keys.size();
       if (query_terms_ >= terms_of_sum) add_to_query_sum();
@@ -112,14 +112,15 @@ class Backward {
       pack_tile_transposed<T>(value, params_.value.row_stride, keys.size(), params_.head_dim_v, values_transposed_,
                               tiles_.keys);
     }
-    // These rows serve dQ = scale dS K alone.
+    // Only dQ = scale dS K needs these rows.
     if (unit_.grad_query) {
       pack_tile<T>(key, params_.key.row_stride, keys.size(), params_.head_dim, static_cast<Compute>(params_.scale),
                    keys_, call_.width_q);
     }
   }
 
-  /// The scale goes into the rows of Q (for S and dK) and the scale of the output into those of dO (for dV and dS).
+  /// Multiplies the rows of Q by the scale (for S and dK), and the rows of dO by the scale of the output (for dV and
+  /// dS).
   void pack_queries(int64_t head, Range queries) {
     pack_rows<T>(rows_of<const T>(params_.query, params_.queries, b_, queries.begin, head), params_.query.row_stride,
                  queries.size(), params_.head_dim, static_cast<Compute>(params_.scale), query_, call_.width_q);
@@ -157,8 +158,8 @@ class Backward {
     }
   }
 
-  /// Leaves P in scores_ and dS (without scale) in grad_scores_, zeros where the mask keeps nothing. Where neither dQ
-  /// nor dK is wanted, dS is not computed.
+  /// Computes P into scores_ and dS (without scale) into grad_scores_, with 0 outside the mask. If neither dQ nor dK is
+  /// wanted, it does not compute dS.
   void compute_grad_scores(Range queries, Range keys, Columns columns) {
     const int64_t rows = queries.size();
     const int64_t count = rows * columns.count;
@@ -180,12 +181,12 @@ class Backward {
     round_through<T>(scores_, count);
   }
 
-  /// Where dQ of this row is summed, among the rows of the block.
+  /// The row of the accumulator of dQ for this query, which has the rows of all heads of the block.
   int64_t grad_query_row(int64_t head, int64_t query) const {
     return (head - unit_.heads.begin) * queries_.size() + query - queries_.begin;
   }
 
-  /// The sums of dQ of a shared query, over many keys of one or several batch entries, go on in double.
+  /// Adds the accumulator of dQ of a shared query to its partial sum in double, and clears the accumulator.
   void add_to_query_sum() {
     for (int64_t head = unit_.heads.begin; head < unit_.heads.end; ++head) {
       const int64_t first = (head - unit_.heads.begin) * params_.queries.length * call_.width_q;
@@ -219,7 +220,7 @@ class Backward {
 
   double* value_totals() const { return key_totals_ + tiles_.keys * call_.sum_width_k; }
 
-  /// The sums of dK and dV over many queries and heads go on in double.
+  /// Adds the accumulators of dK and dV to the totals in double, and clears the accumulators.
   void add_to_key_totals() {
     if (!has_key_totals_) std::fill_n(key_totals_, tiles_.keys * key_sum_row(), 0.0);
     has_key_totals_ = true;
@@ -230,7 +231,7 @@ class Backward {
     clear_grad_keys();
   }
 
-  /// Leaves all of dK and dV of the tile of keys in the sums of the compute type.
+  /// Rounds the totals of dK and dV of the tile of keys to the compute type, into the accumulators.
   void end_grad_keys() {
     if (!has_key_totals_) return;
     add_to_key_totals();
@@ -240,8 +241,8 @@ class Backward {
     has_key_totals_ = false;
   }
 
-  /// One tile of keys is done, for these queries: into the partial sums, or stored for good.
-  void pass_on_grad_keys(Range keys) {
+  /// Adds dK and dV of a finished tile of keys to the partial sums, or stores them if the unit alone owns them.
+  void finish_grad_keys(Range keys) {
     end_grad_keys();
     if (unit_.key_sum < 0) {
       store_grad_keys(keys);
@@ -268,7 +269,7 @@ class Backward {
     }
   }
 
-  /// Sums that live as long as the unit: its partial sums, and rows of a shared operand that it alone owns.
+  /// Clears the sums over all batch entries of the unit: its partial sums, and rows of a shared operand that it owns.
   void begin_sums() {
     if (unit_.key_sum >= 0) {
       std::fill_n(call_.partial_sums + unit_.key_sum, params_.keys.size(unit_.batch.begin) * key_sum_row(), 0.0);
@@ -277,20 +278,20 @@ class Backward {
       std::fill_n(call_.partial_sums + unit_.query_sum, unit_.heads.size() * params_.queries.length * call_.width_q,
                   0.0);
       clear_query_sum();
-    } else if (keeps_query_) {
+    } else if (sums_query_over_unit_) {
       clear(grad_query_, call_.width_q, unit_.heads.size() * query_range_.size(), call_.width_q);
     }
-    if (keeps_keys_) clear_grad_keys();
+    if (sums_keys_over_unit_) clear_grad_keys();
   }
 
   void end_sums() {
-    if (keeps_keys_) {
+    if (sums_keys_over_unit_) {
       end_grad_keys();
       store_grad_keys(key_range_);
     }
     if (unit_.query_sum >= 0) {
       add_to_query_sum();
-    } else if (keeps_query_) {
+    } else if (sums_query_over_unit_) {
       store_grad_query(query_range_);
     }
   }
@@ -301,14 +302,14 @@ class Backward {
   const plan::CpuUnit& unit_;
   Range key_range_;  // of the unit, or the part of it that is being summed over the batch
   Range query_range_;
-  int64_t key_terms_ = 0;           // queries in the sums of dK and dV that are not in the totals
-  bool has_key_totals_ = false;     // of this tile of keys
-  int64_t query_terms_ = 0;         // keys in the sums of dQ that are not in the partial sums yet
-  bool wants_key_ = false;          // the unit computes dK
-  bool wants_value_ = false;        // the unit computes dV
-  bool wants_grad_scores_ = false;  // dQ or dK needs dS
-  bool keeps_query_ = false;        // dQ is summed over the unit rather than over one block of queries
-  bool keeps_keys_ = false;         // dK and dV are summed over the unit rather than over one tile of keys
+  int64_t key_terms_ = 0;              // queries in the sums of dK and dV that are not in the totals
+  bool has_key_totals_ = false;        // of this tile of keys
+  int64_t query_terms_ = 0;            // keys in the sums of dQ that are not in the partial sums yet
+  bool wants_key_ = false;             // the unit computes dK
+  bool wants_value_ = false;           // the unit computes dV
+  bool wants_grad_scores_ = false;     // dQ or dK needs dS
+  bool sums_query_over_unit_ = false;  // dQ is summed over the unit rather than over one block of queries
+  bool sums_keys_over_unit_ = false;   // dK and dV are summed over the unit rather than over one tile of keys
   int64_t b_ = 0;
   int64_t length_q_ = 0;
   int64_t length_k_ = 0;

@@ -1,4 +1,4 @@
-// Call: one call of the CPU backend as its units see it, and what the forward and the backward unit share.
+// Call: the data of one call of the CPU backend, and functions that the forward and the backward unit both use.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ struct Call {
   const Evaluator& evaluator;
   const plan::CpuSchedule& schedule;
   WantedGradients wanted;
-  double* partial_sums;  ///< schedule.partial_elements of them: many terms of one sign would drown the next in float
+  double* partial_sums;  ///< schedule.partial_elements; in double, because a long sum in float loses the last bits
 
   /// Backward: whether some wanted gradient needs dS, so that the evaluator computes f' too.
   bool wants_grad_scores() const { return wanted.query || wanted.key; }
@@ -38,8 +38,8 @@ T* rows_of(const Operand& operand, const Sequences& side, int64_t b, int64_t row
   return static_cast<T*>(operand.data) + operand.offset(side, b, row, head);
 }
 
-/// Parts of `range` of at most `most` rows each, as equal as multiples of `step` allow: a short last tile would waste
-/// more than it saves.
+/// Calls `body` with consecutive parts of `range` of at most `most` rows. The parts have equal sizes, rounded up to a
+/// multiple of `step`, because a short last tile is slower than equal tiles.
 template <class Body>
 void for_each_part(Range range, int64_t most, int64_t step, const Body& body) {
   if (range.empty()) return;
@@ -50,36 +50,36 @@ void for_each_part(Range range, int64_t most, int64_t step, const Body& body) {
   }
 }
 
-/// Zeros for rows x columns of a packed tile.
+/// Writes 0 to rows x columns of a packed tile.
 template <class Compute>
 void clear(Compute* tile, int64_t stride, int64_t rows, int64_t columns) {
   for (int64_t i = 0; i < rows; ++i) std::fill_n(tile + i * stride, columns, Compute{0});
 }
 
-/// The columns of a tile of keys that a tile of queries meets, on vector boundaries.
+/// The columns of a tile of keys that a tile of queries attends to, rounded outward to vector boundaries.
 struct Columns {
   int64_t begin = 0;  ///< from the first key of the tile
   int64_t count = 0;
 };
 
 inline Columns columns_for(const Mask& mask, Range queries, Range keys, int64_t length_q, int64_t length_k) {
-  const Range kept = plan::intersection(mask.keys(queries, length_q, length_k), keys);
-  if (kept.empty()) return {};
-  const int64_t begin = (kept.begin - keys.begin) / plan::cpu_vector * plan::cpu_vector;
-  return {begin, plan::round_up(kept.end - keys.begin - begin, plan::cpu_vector)};
+  const Range valid = plan::intersection(mask.keys(queries, length_q, length_k), keys);
+  if (valid.empty()) return {};
+  const int64_t begin = (valid.begin - keys.begin) / plan::cpu_vector * plan::cpu_vector;
+  return {begin, plan::round_up(valid.end - keys.begin - begin, plan::cpu_vector)};
 }
 
-/// Zeros where a tile of scores (queries x columns, dense) has no pair of the mask, or no key.
+/// Writes 0 to the elements of a tile of scores (queries x columns, dense) that the mask excludes or that have no key.
 template <class Compute>
 void clear_masked(const Mask& mask, Range queries, Range keys, Columns columns, int64_t length_q, int64_t length_k,
                   Compute* tile) {
   const Range covered{keys.begin + columns.begin, keys.begin + columns.begin + columns.count};
   if (covered.end <= keys.end && mask.is_full(queries, covered, length_q, length_k)) return;
   for (int64_t query = queries.begin; query < queries.end; ++query, tile += columns.count) {
-    const Range kept =
+    const Range valid =
         plan::intersection(mask.keys({query, query + 1}, length_q, length_k), plan::intersection(covered, keys));
-    const int64_t begin = kept.empty() ? columns.count : kept.begin - covered.begin;
-    const int64_t end = kept.empty() ? columns.count : kept.end - covered.begin;
+    const int64_t begin = valid.empty() ? columns.count : valid.begin - covered.begin;
+    const int64_t end = valid.empty() ? columns.count : valid.end - covered.begin;
     std::fill(tile, tile + begin, Compute{0});
     std::fill(tile + end, tile + columns.count, Compute{0});
   }
@@ -108,7 +108,7 @@ void forward_unit(const Call<T>& call, const plan::CpuUnit& unit);
 template <class T>
 void backward_unit(const Call<T>& call, const plan::CpuUnit& unit);
 
-/// Adds partial sums in their order and stores the gradient.
+/// Adds the partial sums of some rows in a fixed order, rounds the result and stores the gradient.
 template <class T>
 void reduce(const Call<T>& call, const plan::CpuReduction& reduction);
 

@@ -1,5 +1,5 @@
-// The forward unit: rows of Q and sums of O stay in the cache while tiles of keys and values pass by. For each tile of
-// scores S = Q K^T, P = f(S), O += P V; the scores never leave the cache.
+// The forward unit. Rows of Q and the accumulators of O stay in the cache during a loop over tiles of keys and values.
+// Each tile of scores is computed by S = Q K^T, P = f(S), O += P V, and never leaves the cache.
 #include "cpu/call.h"
 #include "cpu/workspace.h"
 
@@ -37,7 +37,7 @@ class Forward {
     pack_queries();
     clear(output_, call_.width_v, unit_.heads.size() * queries_.size(), call_.width_v);
     for_each_part(params_.mask.keys(queries_, length_q_, length_k_), tiles_.keys, plan::cpu_vector,
-                  [&](Range keys) { meet(keys); });
+                  [&](Range keys) { add_keys(keys); });
     store_output();
   }
 
@@ -45,7 +45,7 @@ class Forward {
     return (head - unit_.heads.begin) * queries_.size() + query - queries_.begin;
   }
 
-  /// The scale goes into the rows of Q, where it is free.
+  /// Multiplies the rows of Q by the scale, because packing makes this multiplication free.
   void pack_queries() {
     for (int64_t head = unit_.heads.begin; head < unit_.heads.end; ++head) {
       pack_rows<T>(rows_of<const T>(params_.query, params_.queries, b_, queries_.begin, head), params_.query.row_stride,
@@ -54,7 +54,8 @@ class Forward {
     }
   }
 
-  void meet(Range keys) {
+  /// Adds the products with one tile of keys and values to O.
+  void add_keys(Range keys) {
     pack_tile_transposed<T>(rows_of<const T>(params_.key, params_.keys, b_, keys.begin, unit_.key_head),
                             params_.key.row_stride, keys.size(), params_.head_dim, keys_transposed_, tiles_.keys);
     pack_tile<T>(rows_of<const T>(params_.value, params_.keys, b_, keys.begin, unit_.key_head),

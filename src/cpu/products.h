@@ -1,4 +1,4 @@
-// Tile products by libxsmm, which makes a kernel for each shape when it first meets it and finds it again by a hash.
+// Tile products by libxsmm. It generates a kernel at the first call for each shape, and then finds it by a hash.
 #pragma once
 
 #include <cstdint>

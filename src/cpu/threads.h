@@ -1,4 +1,4 @@
-// Threads: dealing out numbered pieces of work to them, each drawn by the next thread that is free.
+// A parallel loop over units of work. Each free thread takes the next unit.
 #pragma once
 
 #include <tbb/parallel_for.h>
@@ -9,8 +9,9 @@
 
 namespace gdpa::cpu {
 
-/// Calls work(0) ... work(count - 1), each once, on at most `threads` threads, the caller among them; returns when all
-/// are done. With one thread nobody is woken. An exception of `work` is thrown again after the others have stopped.
+/// Calls work(0) ... work(count - 1), each once, on at most `threads` threads including the calling thread, and returns
+/// when all calls have returned. With one thread it wakes no other thread. If `work` throws an exception, the function
+/// throws it after the other threads have stopped.
 template <class Work>
 void for_each_unit(int threads, std::int64_t count, const Work& work) {
   if (threads <= 1 || count <= 1) {
@@ -18,12 +19,12 @@ void for_each_unit(int threads, std::int64_t count, const Work& work) {
     return;
   }
   std::atomic<std::int64_t> next{0};
-  auto draw = [&](int) {
+  auto take_units = [&](int) {
     for (std::int64_t i = next++; i < count; i = next++) work(i);
   };
-  // An arena of its own keeps the caller, while it waits, from picking up other work of the program on this thread.
+  // In a separate arena, the calling thread cannot run other tasks of the program while it waits.
   tbb::task_arena arena(threads);
-  arena.execute([&] { tbb::parallel_for(0, threads, draw, tbb::simple_partitioner()); });
+  arena.execute([&] { tbb::parallel_for(0, threads, take_units, tbb::simple_partitioner()); });
 }
 
 }  // namespace gdpa::cpu

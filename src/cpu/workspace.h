@@ -17,7 +17,7 @@ using AlignedMemory = std::unique_ptr<void, FreeAligned>;
 /// Throws Error (runtime) where the system has no more.
 AlignedMemory allocate_aligned(std::int64_t bytes);
 
-/// At least so many bytes that belong to the calling thread until it asks again.
+/// Returns at least this many bytes of the calling thread. They are valid until the next call on this thread.
 void* thread_workspace(std::int64_t bytes);
 
 /// Bytes that all threads hold as workspaces at this moment.
