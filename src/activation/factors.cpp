@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "activation/lower.h"
+#include "activation/scalar.h"
 
 namespace gdpa::activation {
 
@@ -187,8 +188,8 @@ class Factoring {
   std::vector<NodeId> roots_;
 };
 
-/// Instructions, roughly: a product that one sum alone reads is part of it, a sign is part of what reads it, and a
-/// special function takes as long as four.
+/// An estimate of the number of instructions. A product that only one sum reads is part of that sum, a negation is part
+/// of the operation that reads it, and a special function takes the time of four instructions.
 int cost_of(const Program& program) {
   std::vector<int> readers(program.steps.size());
   for (const Step& step : program.steps) {
@@ -213,17 +214,10 @@ int cost_of(const Program& program) {
         cost += joins(step.a) || joins(step.b) ? 0 : 1;  // the product's instruction
         break;
       case Operation::multiply:
-      case Operation::absolute:
-      case Operation::minimum:
-      case Operation::maximum:
-      case Operation::less:
-      case Operation::less_equal:
-      case Operation::equal:
-      case Operation::select:
         cost += 1;
         break;
       default:
-        cost += 4;
+        cost += is_exact(step.operation) ? 1 : 4;
     }
   }
   return cost;

@@ -21,7 +21,7 @@ Interval<Real> hull(const Interval<Real>& a, const Interval<Real>& b) {
           a.may_be_nan || b.may_be_nan};
 }
 
-/// Grows by numbers, one after the other. A NaN is remembered and adds nothing else.
+/// The smallest interval of the added numbers. A NaN sets may_be_nan and does not move the ends.
 template <class Real>
 class Hull {
  public:
@@ -128,14 +128,14 @@ class Rules {
 
   static Range sum(Operation operation, const Range& a, Real b_low, Real b_high, bool may_be_nan) {
     const Real low = compute(operation, a.low, b_low), high = compute(operation, a.high, b_high);
-    // Opposite infinities meet somewhere within.
+    // The sum of opposite infinities is NaN.
     if (std::isnan(low) || std::isnan(high)) return Range::whole();
     const bool may_cancel =
         std::isnan(compute(operation, a.low, b_high)) || std::isnan(compute(operation, a.high, b_low));
     return {low, high, may_be_nan || may_cancel};
   }
 
-  /// 0 times infinity is NaN there, and 0 for every finite neighbour of that infinity.
+  /// A corner of 0 times infinity is NaN, and all finite numbers near that infinity give 0 there.
   static Range product(const Range& a, const Range& b, bool may_be_nan) {
     Hull<Real> hull;
     for (const Real x : {a.low, a.high}) {
@@ -148,8 +148,8 @@ class Rules {
       }
     }
     const auto is_infinite = [](const Range& x) { return std::isinf(x.low) || std::isinf(x.high); };
-    const bool meets = (a.contains(0) && is_infinite(b)) || (b.contains(0) && is_infinite(a));
-    return hull.interval(may_be_nan || meets);
+    const bool has_zero_times_infinity = (a.contains(0) && is_infinite(b)) || (b.contains(0) && is_infinite(a));
+    return hull.interval(may_be_nan || has_zero_times_infinity);
   }
 
   static Range corners(Operation operation, const Range& a, const Range& b, bool may_be_nan) {
@@ -180,8 +180,8 @@ class Rules {
   }
 };
 
-/// The interval with its ends moved outward by more than any implementation of an operation errs: four units in the
-/// last place, and four denormal numbers near 0.
+/// Moves the ends outward by four units in the last place and four denormal numbers, which is more than the error of
+/// any implementation of an operation.
 Interval<double> widened(const Interval<double>& x) {
   constexpr double units = 4 * std::numeric_limits<double>::epsilon();
   constexpr double smallest = 4 * std::numeric_limits<double>::denorm_min();
@@ -190,24 +190,11 @@ Interval<double> widened(const Interval<double>& x) {
   return {low - (std::fabs(low) * units + smallest), high + (std::fabs(high) * units + smallest), x.may_be_nan};
 }
 
-/// Rules for real numbers: those of fp64, widened.
+/// Rules for real numbers: the rules of fp64, and wider ends where fp64 rounds.
 Interval<double> outward(Operation operation, const Interval<double>& a, const Interval<double>& b = {},
                          const Interval<double>& c = {}) {
   const Interval<double> result = Rules<double>::apply_to(operation, a, b, c);
-  switch (operation) {
-    case Operation::negate:
-    case Operation::absolute:
-    case Operation::sign:
-    case Operation::minimum:
-    case Operation::maximum:
-    case Operation::less:
-    case Operation::less_equal:
-    case Operation::equal:
-    case Operation::select:
-      return result;
-    default:
-      return widened(result);
-  }
+  return is_exact(operation) ? result : widened(result);
 }
 
 Interval<double> operator+(const Interval<double>& a, const Interval<double>& b) {
@@ -302,10 +289,6 @@ ValueAndSlope apply_to(Operation operation, const ValueAndSlope& a, const ValueA
       return {value, slope_of(operation, a.value, value) * a.slope};
   }
 }
-
-}  // namespace
-
-namespace {
 
 /// The intervals of the steps so far, and which step is another one or its negative: x + x * t is exactly 0 where t is
 /// -1, which the intervals of the two operands do not tell.

@@ -14,6 +14,23 @@ double with_nan(double a, double b, double result) {
 
 }  // namespace
 
+bool is_exact(Operation operation) {
+  switch (operation) {
+    case Operation::negate:
+    case Operation::absolute:
+    case Operation::sign:
+    case Operation::minimum:
+    case Operation::maximum:
+    case Operation::less:
+    case Operation::less_equal:
+    case Operation::equal:
+    case Operation::select:
+      return true;
+    default:
+      return false;
+  }
+}
+
 double apply(Operation operation, double a, double b, double c) {
   switch (operation) {
     case Operation::constant:

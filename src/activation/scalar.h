@@ -9,6 +9,10 @@ namespace gdpa::activation {
 /// The operation's value; 1 and 0 stand for true and false. Not for constant and score, which compute nothing.
 double apply(Operation operation, double a, double b = 0, double c = 0);
 
+/// Whether the result of the operation is one of its operands, its negative, or a small integer, so that arithmetic in
+/// any precision gives it without rounding.
+bool is_exact(Operation operation);
+
 /// The same in fp32, as a GPU computes it but for the errors of its elementary functions: what overflows there does
 /// here.
 float apply_in_fp32(Operation operation, float a, float b = 0, float c = 0);
