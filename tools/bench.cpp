@@ -1,5 +1,5 @@
-// gdpa bench: times gdpa on shapes of your own or of a built-in suite. On a GPU python -m gdpa.bench does, which times
-// other systems beside it.
+// gdpa bench: times gdpa on given shapes or on a built-in suite. On a GPU it runs python -m gdpa.bench, which also
+// times other systems.
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -134,7 +134,7 @@ std::vector<std::string> text_row(const Json& row) {
           fmt::format("{:.2f}", ratio)};
 }
 
-/// Times one shape with every function and direction, in turns.
+/// Times one shape with every function and direction, alternating in rounds.
 std::vector<Json> bench_shape(const SuiteShape& shape, const BenchOptions& options, const std::string& device,
                               Progress& progress, int64_t shapes_done) {
   std::vector<Problem> problems;
@@ -224,7 +224,7 @@ std::optional<std::vector<std::string>> common_options(const CLI::App& parser, c
     const std::string name = option->get_name();
     if (option->count() == 0 || name == "--json" || name == "--report" || name == "--device") continue;
     if (common.count(name) == 0) {
-      fmt::print(stderr, "gdpa bench: {} is known to gdpa alone, so that no other system is timed beside it\n", name);
+      fmt::print(stderr, "gdpa bench: {} is known to gdpa alone, so that no other system is timed with it\n", name);
       return std::nullopt;
     }
     arguments.push_back(name);
@@ -315,8 +315,7 @@ Command add_bench(CLI::App& app) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str()
       ->group(group);
-  parser->add_flag("--alone", options->alone, "On a GPU, time gdpa by itself, without other systems beside it")
-      ->group(group);
+  parser->add_flag("--alone", options->alone, "On a GPU, time gdpa by itself, without other systems")->group(group);
   parser->add_option("--plot", options->plot, "A picture of the comparison, on a GPU: .png or .svg")->group(group);
   parser
       ->add_option_function<std::string>(

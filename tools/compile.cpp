@@ -17,10 +17,10 @@ namespace gdpa::tool {
 namespace {
 
 const char* const footer =
-    "All kernels are compiled that calls of this kind can need with any lengths: the kernels depend on types, head\n"
-    "dims, forms of the operands, mask, function, --accuracy and --deterministic. --these-lengths compiles only the\n"
-    "kernels of the lengths that are given. The kernel cache keeps them, where every process of this user finds them\n"
-    "(docs/compilation.md). JSON has one object a kernel.\n\n"
+    "All kernels are compiled that calls of this kind can need with any lengths. The kernels depend on types, head\n"
+    "dims, forms of the operands, mask, function, --accuracy, --deterministic and --gradients. --these-lengths\n"
+    "compiles only the kernels of the given lengths. The kernel cache keeps the kernels, and every process of this\n"
+    "user finds them there (docs/compilation.md). JSON has one object for each kernel.\n\n"
     "Examples:\n"
     "  gdpa compile --dtype bf16 --head-dim 128 --activation silu\n"
     "  gdpa compile --arch sm_90a --dtype bf16 fp16 --head-dim 64 --activation gelu \"s * sigmoid(1.702 * s)\"\n"

@@ -21,15 +21,12 @@ namespace gdpa::tool {
 namespace {
 
 const char* const footer =
-    "The floor is the larger of two times: the FLOP at the rate at which this processor multiplies 64 x 64 x 128 "
-    "tiles\n"
-    "that stay in its cache, and the bytes, each input read once and each output written once, at the rate at which "
-    "it\n"
-    "copies memory. Both rates are measured now, with the threads that the problem may use, in processor time, so "
-    "that\n"
-    "other programs hardly disturb them. On a GPU they are the most that its clocks and widths allow. The FLOP are "
-    "those of the products over the scores that the mask keeps; the\n"
-    "function itself is not counted, so that no kernel quite reaches the floor.\n\n"
+    "The floor is the larger of two times: the FLOP divided by the rate at which this processor multiplies\n"
+    "64 x 64 x 128 tiles in its cache, and the bytes divided by the rate at which it copies memory. The bytes count\n"
+    "each input once and each output once. Both rates are measured now, with the threads that the problem may use, in\n"
+    "processor time, so that other programs hardly disturb them. On a GPU the rates are the highest that its clocks\n"
+    "and widths allow. The FLOP are those of the products over the scores inside the mask. The function itself is not\n"
+    "counted, so no kernel quite reaches the floor.\n\n"
     "Examples:\n"
     "  gdpa explain --batch 32 --max-length 500 --head-dim 128 --mask causal\n"
     "  gdpa explain --activation \"s * sigmoid(b * s)\" --with b=1.702\n"
@@ -75,7 +72,7 @@ void print_direction(const std::string& direction, const Plan& plan, const Rates
     fmt::print("  units      {} CTAs of {} threads at most\n", plan.units, plan.threads);
     fmt::print("  workspace  {:.2f} MiB of the device's memory\n", mebibytes);
   } else {
-    fmt::print("  units      {}, dealt out to {} thread{}\n", plan.units, plan.threads, plan.threads == 1 ? "" : "s");
+    fmt::print("  units      {}, computed by {} thread{}\n", plan.units, plan.threads, plan.threads == 1 ? "" : "s");
     fmt::print("  workspace  {:.2f} MiB, all threads together\n", mebibytes);
   }
   fmt::print("  repeats    {}\n", plan.deterministic ? "the same bits every time" : "not to the last bit");

@@ -146,15 +146,15 @@ void check_options(const ProblemOptions& options) {
   refuse_both(!options.lengths.empty(), !options.lengths_q.empty() || !options.lengths_k.empty(),
               "--lengths gives queries and keys the same lengths: expected it, or --lengths-q and --lengths-k");
   refuse_both(options.shared_q > 0, !options.lengths.empty() || !options.lengths_q.empty(),
-              "--shared-q gives every batch entry the same queries: expected no lengths of queries beside it; give "
+              "--shared-q gives every batch entry the same queries: expected no lengths of queries with it; give "
               "those of the keys by --lengths-k");
   refuse_both(options.shared_k > 0, !options.lengths.empty() || !options.lengths_k.empty(),
-              "--shared-k gives every batch entry the same keys: expected no lengths of keys beside it; give those of "
+              "--shared-k gives every batch entry the same keys: expected no lengths of keys with it; give those of "
               "the queries by --lengths-q");
   refuse_both(options.dense, !options.lengths.empty() || !options.lengths_q.empty() || !options.lengths_k.empty(),
-              "--dense gives every batch entry the same length: expected --batch and --max-length beside it");
+              "--dense gives every batch entry the same length: expected --batch and --max-length with it");
   refuse_both(options.dense, options.fill < 1 || options.fill_k < 1,
-              "--dense gives every batch entry the same length: expected --fill 1 beside it");
+              "--dense gives every batch entry the same length: expected --fill 1 with it");
 }
 
 DType dtype_of(const ProblemOptions& options) {
@@ -355,7 +355,7 @@ void add_json_option(CLI::App& parser, JsonOutput& json) {
             json.requested = true;
             json.path = path;
           },
-          "Write JSON, to a file beside the text, or to standard output in place of it (-, or nothing)")
+          "Write JSON: to a file in addition to the text, or to standard output instead of the text (-, or no name)")
       ->expected(0, 1)
       ->option_text("[FILE]")
       ->group("Output");

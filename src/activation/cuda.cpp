@@ -174,7 +174,7 @@ constexpr Range everything = {-std::numeric_limits<double>::infinity(), std::num
 /// f as forward is given it.
 struct Forward {
   FactoredProgram value_of_finite;
-  Range scores;  ///< value(x) is value_of_finite of x kept within them
+  Range scores;  ///< value(x) is value_of_finite of x clamped to this range
   bool clamps_at_zero;
 };
 
@@ -185,7 +185,7 @@ Forward forward_of(const Function& function, FactoredProgram value, Range scores
   return {std::move(value), {factor * scores.low, factor * scores.high}, clamps_at_zero};
 }
 
-/// x kept within the scores.
+/// The text of x clamped to the scores.
 std::string bounded(Range scores) {
   std::string x = "x";
   if (scores.low != everything.low) x = fmt::format("gdpa::maximum({}, {})", literal(scores.low), x);
@@ -205,7 +205,7 @@ std::string cuda_source(const Function& function, Accuracy accuracy, ForwardForm
   const auto programs_with = [&](const Program& value) -> FastPrograms {
     if (accuracy == Accuracy::exact) return {{1, 1, value}, {1, 1, function.value_and_derivative()}};
     return rewrite_fast(value, function.value_and_derivative(),
-                        form.has_fp16_weights ? ValueFactor::suits_fp16 : ValueFactor::suits_bfloat16);
+                        form.has_fp16_p ? ValueFactor::suits_fp16 : ValueFactor::suits_bfloat16);
   };
   const FastPrograms programs = programs_with(function.value());
   Forward forward =
@@ -217,7 +217,7 @@ std::string cuda_source(const Function& function, Accuracy accuracy, ForwardForm
   // Where overflow shows nothing, as in a minimum, the bounds stay.
   FactoredProgram unguarded = {1, 1, function.unguarded_value_and_derivative()};
   if (accuracy == Accuracy::fast) {
-    const ValueFactor kind = form.has_fp16_weights ? ValueFactor::suits_fp16 : ValueFactor::suits_bfloat16;
+    const ValueFactor kind = form.has_fp16_p ? ValueFactor::suits_fp16 : ValueFactor::suits_bfloat16;
     unguarded = rewrite_fast(function.value(), unguarded.program, kind, kind).value_and_derivative;
   }
   const bool is_other =

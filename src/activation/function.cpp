@@ -1,4 +1,4 @@
-// How a text becomes a Function, once: parse, bind, differentiate, lower, and keep it for the next one who asks.
+// Function::make: parses a text, binds its parameters, derives and lowers it, and stores the function for later calls.
 #include "activation/function.h"
 
 #include <fmt/format.h>
@@ -26,19 +26,19 @@ struct TextHash {
   std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
 };
 
-/// The functions made so far, by text. It is on the way of every call: a look-up takes a shared lock and allocates
-/// nothing. When it is full it starts anew, so that a program that makes functions without end (a search over
-/// parameters) keeps its memory; handles that are out keep their functions.
+/// The functions made so far, by text. Every call looks up its function, so a look-up takes only a shared lock and
+/// allocates nothing. A full table is cleared, so that a program that makes any number of functions (a search over
+/// parameters) uses bounded memory. Existing handles own their functions.
 class Interned {
  public:
   std::shared_ptr<const Function> find(std::string_view text) const {
     const std::shared_lock lock(mutex_);
-    const auto found = functions_.find(text);
-    return found == functions_.end() ? nullptr : found->second;
+    const auto entry = functions_.find(text);
+    return entry == functions_.end() ? nullptr : entry->second;
   }
 
-  /// The function that stands under the text afterwards: another thread may have been first.
-  std::shared_ptr<const Function> keep(const std::string& text, std::shared_ptr<const Function> function) {
+  /// Stores the function under the text and returns it, or returns the function that another thread has stored before.
+  std::shared_ptr<const Function> insert(const std::string& text, std::shared_ptr<const Function> function) {
     const std::unique_lock lock(mutex_);
     if (functions_.size() >= most) functions_.clear();
     return functions_.try_emplace(text, std::move(function)).first->second;
@@ -82,7 +82,7 @@ Bindings resolve(const Parsed& parsed, std::string_view text, const Bindings& gi
     }
     if (!bindings.emplace(name, value).second) {
       throw Error(ErrorKind::value, fault(text, used->second, fmt::format("the parameter {} is given twice", name),
-                                          "give it in the text or beside it, not both"));
+                                          "give it in the text or as an argument, not both"));
     }
   }
   for (const auto& [name, position] : parsed.parameters) {
@@ -108,8 +108,8 @@ std::shared_ptr<const Function> Function::make(std::string_view text, const Bind
   const Bindings bindings = resolve(parsed, text, parameters);
   const std::string canonical = parsed.text + clause(bindings);
   auto known = interned().find(canonical);
-  if (!known) known = interned().keep(canonical, build(parsed, bindings, canonical));
-  return parameters.empty() ? interned().keep(std::string(text), known) : known;
+  if (!known) known = interned().insert(canonical, build(parsed, bindings, canonical));
+  return parameters.empty() ? interned().insert(std::string(text), known) : known;
 }
 
 std::shared_ptr<const Function> Function::build(Parsed& parsed, const Bindings& bindings,

@@ -50,13 +50,13 @@ class Function {
   Range finite_scores_ = {};
 };
 
-/// What a forward kernel gives the function, and what becomes of the weights.
+/// The argument that a forward kernel passes to the function, and the type of P.
 struct ForwardForm {
   /// x is score_factor * scale * (Q K^T). Else it is Q K^T: of a homogeneous function (degree.h), whose output is then
   /// multiplied by scale^degree.
   bool scales_scores = true;
-  /// Weights are rounded to fp16, whose range value_factor must suit.
-  bool has_fp16_weights = true;
+  /// P is rounded to fp16, so value_factor must suit its range.
+  bool has_fp16_p = true;
 };
 
 /// CUDA C++ of the function as two structs. Forward takes

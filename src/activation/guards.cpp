@@ -15,14 +15,15 @@ namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-/// One side of a guard of the score: s is kept at or above `number` (maximum), or at or below it (minimum).
+/// One side of a guard of the score: max(s, number) or min(s, number).
 using Bound = std::pair<Operation, double>;
 
 bool is_guard(const Node& node) {
   return (node.operation == Operation::minimum || node.operation == Operation::maximum) && node.edge == Edge::through;
 }
 
-/// The score, or a guard of it: beyond the bound of what guards this, and nowhere else, the guard changes something.
+/// Returns whether the node is the score or a guard of the score. A guard of such a node changes scores beyond its
+/// bound only.
 bool is_guarded_score(const Tree& tree, NodeId id) {
   while (id != tree.score() && is_guard(tree[id]) && tree.is_number(tree[id].b)) id = tree[id].a;
   return id == tree.score();
@@ -39,7 +40,7 @@ std::vector<Bound> bounds_of(const Tree& tree, NodeId root) {
   return bounds;
 }
 
-/// The scores beyond a bound, infinity included.
+/// The scores beyond a bound, including infinity.
 Range beyond(const Bound& bound) {
   return bound.first == Operation::minimum ? Range{bound.second, infinity} : Range{-infinity, bound.second};
 }

@@ -19,8 +19,8 @@ namespace {
 
 enum class Verdict : std::uint8_t { holds, fails, unknown };
 
-/// The numbers of fp32 or fp64 in rising order, as integers: half of an interval of integers is about half of the
-/// exponents between its ends.
+/// Maps the numbers of fp32 or fp64 to integers in the same order. The middle of two such integers has about the mean
+/// exponent.
 template <class Real>
 class Ordered {
  public:
@@ -35,7 +35,7 @@ class Ordered {
   }
 };
 
-/// Whether `check` holds on every piece of [from, to], which is cut in halves until it says so or finds that it fails.
+/// Returns whether `check` holds on [from, to]. A piece with an unknown verdict is divided into halves.
 template <class Real, class Check>
 bool holds_for_all(Real from, Real to, const Check& check) {
   using Order = Ordered<Real>;
@@ -65,8 +65,8 @@ std::vector<Interval<Real>> enclose_steps(const Program& program, const Interval
   return enclose(all, scores);
 }
 
-/// Which steps of a program give the same number for every score of a piece: the same step, equal constants, a bound
-/// that does not bind and its operand, and the same operation on equal operands.
+/// Finds steps of a program that give equal numbers for every score of a piece: the same step, equal constants, a
+/// minimum or maximum that always selects the same operand and this operand, and the same operation on equal operands.
 template <class Real>
 class Equality {
  public:

@@ -18,7 +18,7 @@ using activation::Step;
 constexpr std::uint16_t score_register = 0;
 constexpr std::uint16_t first_result_register = 1;
 
-/// Scratch strips together take half of a first-level cache of 32 KiB, the smallest that is met.
+/// All scratch strips together occupy half of a first-level cache of 32 KiB, which is the smallest cache in use.
 constexpr std::size_t scratch_bytes = 16 * 1024;
 constexpr std::size_t longest_strip = 1024;
 
@@ -139,11 +139,11 @@ class Translation {
       : program_(program),
         nodes_(program.steps.size()),
         last_use_(program.steps.size()),
-        place_(program.steps.size()),
+        register_(program.steps.size()),
         complement_(program.steps.size()) {
     find_uses();
     find_complements();
-    place_constants();
+    register_constants();
     emit_all();
   }
 
@@ -172,13 +172,13 @@ class Translation {
     }
   }
 
-  void place_constants() {
+  void register_constants() {
     const std::size_t first = first_result_register + program_.results.size();
     for (std::size_t i = 0; i < program_.steps.size(); ++i) {
       if (!last_use_[i]) continue;
-      if (program_.steps[i].operation == Operation::score) place_[i] = score_register;
+      if (program_.steps[i].operation == Operation::score) register_[i] = score_register;
       if (program_.steps[i].operation != Operation::constant) continue;
-      place_[i] = static_cast<std::uint16_t>(first + constants.size());
+      register_[i] = static_cast<std::uint16_t>(first + constants.size());
       constants.push_back(program_.steps[i].number);
     }
     first_strip_ = first + constants.size();
@@ -192,7 +192,7 @@ class Translation {
     for (const bool from_score : {true, false}) {
       for (std::size_t k = 0; k < program_.results.size(); ++k) {
         const auto destination = static_cast<std::uint16_t>(first_result_register + k);
-        const std::uint16_t source = place_[program_.results[k]];
+        const std::uint16_t source = register_[program_.results[k]];
         if (source == destination || (source == score_register) != from_score) continue;
         instructions.push_back({Code::copy, destination, source, 0, 0});
       }
@@ -202,14 +202,14 @@ class Translation {
   void emit(std::size_t i) {
     const Node& node = nodes_[i];
     std::array<std::uint16_t, 3> from = {};
-    for (std::size_t k = 0; k < static_cast<std::size_t>(node.operands); ++k) from[k] = place_[node.operand[k]];
+    for (std::size_t k = 0; k < static_cast<std::size_t>(node.operands); ++k) from[k] = register_[node.operand[k]];
     for (std::size_t k = 0; k < static_cast<std::size_t>(node.operands); ++k) release(node.operand[k], i);
     if (is_written_already(i)) return;
-    place_[i] = destination_of(i, i);
-    instructions.push_back({node.code, place_[i], from[0], from[1], from[2]});
+    register_[i] = destination_of(i, i);
+    instructions.push_back({node.code, register_[i], from[0], from[1], from[2]});
     if (!complement_[i]) return;
     instructions.back().code = Code::sigmoid_and_complement;
-    instructions.back().b = place_[*complement_[i]] = destination_of(*complement_[i], i);
+    instructions.back().b = register_[*complement_[i]] = destination_of(*complement_[i], i);
   }
 
   bool is_written_already(std::size_t i) const {
@@ -218,9 +218,9 @@ class Translation {
 
   /// Gives a strip back after its last use; the instruction that uses it last may already write to it.
   void release(std::uint16_t step, std::size_t user) {
-    const std::uint16_t place = place_[step];
-    if (last_use_[step] != user || place < first_strip_) return;
-    if (std::find(free_.begin(), free_.end(), place) == free_.end()) free_.push_back(place);
+    const std::uint16_t strip = register_[step];
+    if (last_use_[step] != user || strip < first_strip_) return;
+    if (std::find(free_.begin(), free_.end(), strip) == free_.end()) free_.push_back(strip);
   }
 
   /// The register of step i, which the instruction of step `writer` writes. A result goes straight to its output once
@@ -232,9 +232,9 @@ class Translation {
       }
     }
     if (free_.empty()) return static_cast<std::uint16_t>(first_strip_ + strips++);
-    const std::uint16_t place = free_.back();
+    const std::uint16_t strip = free_.back();
     free_.pop_back();
-    return place;
+    return strip;
   }
 
   bool score_is_read_after(std::size_t i) const {
@@ -247,7 +247,7 @@ class Translation {
   const Program& program_;
   std::vector<Node> nodes_;
   std::vector<std::optional<std::size_t>> last_use_;
-  std::vector<std::uint16_t> place_;
+  std::vector<std::uint16_t> register_;
   std::vector<std::optional<std::size_t>> complement_;  ///< of a sigmoid: the step that subtracts it from 1
   std::vector<std::uint16_t> free_;
   std::size_t first_strip_ = 0;

@@ -13,7 +13,7 @@ namespace gdpa::cpu {
 /// Evaluates f, or f and f', over arrays of scores, in fp32 and fp64. Preparing one costs well below a microsecond
 /// for a function of a few steps; it is immutable afterwards and may be used from any number of threads.
 ///
-/// The result for a score depends on that score alone: not on its place in the array, on `count`, or on alignment.
+/// The result for a score depends on that score alone: not on its index, on `count`, or on alignment.
 /// Between processors of different instruction sets it may differ in the last bits.
 ///
 ///     const Evaluator forward(function.value());

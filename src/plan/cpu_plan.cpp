@@ -58,7 +58,8 @@ std::string names_of(const WantedGradients& wanted) {
 
 std::string reason_for(const Problem& problem, CpuCut cut) {
   if (problem.direction == Direction::forward) {
-    return "each unit keeps its rows of Q and O in the cache while the keys pass by; largest units are drawn first";
+    return "each unit has its rows of Q and O in the cache during the loop over keys; threads take the largest units "
+           "first";
   }
   const WantedGradients& wanted = problem.wanted;
   const WantedGradients of_keys{false, wanted.key, wanted.value};

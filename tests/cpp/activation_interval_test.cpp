@@ -22,7 +22,6 @@ const char* const expressions[] = {"gelu",
                                    "silu",
                                    "relu",
                                    "softplus",
-
                                    "exp(s)",
                                    "sin(20 * s)",
                                    "cos(s) / (2 + s^2)",

@@ -429,6 +429,19 @@ def test_explain_shows_the_source_and_the_instructions(nvrtc: str, tmp_path: Pat
     assert "HMMA" in file.read_text()
 
 
+@pytest.mark.parametrize("command", ["explain", "compile"])
+def test_the_kernels_are_those_of_the_wanted_gradients(nvrtc: str, command: str) -> None:
+    options = ["--arch", "sm_80", "--dtype", "fp16", "--head-dim", "16", "--gradients", "v", "--json"]
+    if command == "explain":
+        report = json.loads(succeed("explain", *options))
+        names = [kernel["name"] for kernel in report["backward"]["kernels"]]
+    else:
+        lines = succeed("compile", *options, "--direction", "bwd", "--these-lengths").splitlines()
+        names = [json.loads(line)["kernel"] for line in lines]
+    assert [name.split()[1] for name in names] == ["backward"]
+    assert "without dK" in names[0] and "without dV" not in names[0]
+
+
 def test_a_dump_for_the_cpu_is_refused() -> None:
     done = gdpa("explain", "--dump-sass")
     assert done.returncode == 2 and "--arch" in done.stderr
@@ -526,9 +539,7 @@ def test_on_a_gpu_bench_times_gdpa_alone_where_asked(tmp_path: Path) -> None:
     assert json.loads(alone.stdout)["device"] == "cuda:0, Fake GPU"
     grouped = on_fake_gpu(*arguments, "--heads-k", "2", PATH=path)
     assert json.loads(grouped.stdout)["H_k"] == 2
-    assert (
-        grouped.stderr == "gdpa bench: --heads-k is known to gdpa alone, so that no other system is timed beside it\n"
-    )
+    assert grouped.stderr == "gdpa bench: --heads-k is known to gdpa alone, so that no other system is timed with it\n"
 
 
 def test_the_host_cost_of_a_call_on_a_gpu() -> None:
