@@ -12,8 +12,8 @@
 
 namespace gdpa {
 
-/// What multiplies O after the sum over keys: a number, 1/L_q or 1/L_k (0 for a sequence without rows), or one number
-/// for each batch entry.
+/// The factor of O after the sum over keys: a number, 1/L_q or 1/L_k (0 for a sequence without rows), or one number for
+/// each batch entry. Gradients include the factor.
 struct OutScale {
   enum class Kind : int32_t { number, reciprocal_length_q, reciprocal_length_k, per_batch };
   Kind kind = Kind::number;
@@ -38,11 +38,13 @@ struct WantedGradients {
   bool operator==(const WantedGradients&) const = default;
 };
 
-/// Device memory that a call may use until the work that it put on the stream is done; see workspace_bytes.
+/// Device memory of the caller for the intermediate sums of a call. The memory must stay valid until the work of the
+/// call on the stream is done. workspace_bytes returns the size.
 struct Workspace {
   static constexpr int64_t alignment = 256;  ///< bytes
 
-  void* data = nullptr;  ///< aligned; null: the call takes memory from the stream's own pool and gives it back
+  void* data =
+      nullptr;  ///< a multiple of `alignment`. With null, the call allocates from the memory pool of the stream
   int64_t bytes = 0;
 };
 
@@ -50,19 +52,19 @@ struct Workspace {
 ///     S = scale * Q K^T,   P = f(S) where the mask allows, else 0,   O = out_scale * P V.
 ///
 /// Each side, queries and keys, comes in one of three forms:
-///   jagged  rank 3, (tokens, heads, head_dim), with cumulative lengths (batch + 1, int32 or int64) that start at
-///           0 or more, never fall, and end at the number of tokens or before. Rows before the first number and after
-///           the last one belong to no sequence. On a GPU a call does not read the numbers on the host: kernels clamp
-///           wrong ones (docs/compilation.md)
+///   jagged  rank 3, (tokens, heads, head_dim), with cumulative lengths (batch + 1, int32 or int64). The first number
+///           is 0 or more, no number is below the one before it, and the last number is at most the number of tokens.
+///           Rows before the first number and after the last number belong to no sequence. On a GPU the host does not
+///           read the numbers, and the kernels clamp wrong ones (docs/compilation.md).
 ///   dense   rank 4, (batch, length, heads, head_dim), without cumulative lengths
 ///   shared  rank 3, (length, heads, head_dim), without cumulative lengths: one operand for the whole batch
-///           (queries: PMA; keys and values: PFFN). The other side says how many batch entries there are; where both
-///           sides are shared there is one.
+///           (queries: PMA; keys and values: PFFN). The other side gives the number of batch entries. If both sides
+///           are shared, there is one batch entry.
 ///
-/// query and key have the same head_dim, key and value the same tokens and heads, and the heads of query are a
-/// multiple of those of key (GQA, MQA). All of one dtype: float32, float64 (CPU), bfloat16 or float16. On a GPU
-/// head_dim and head_dim_v are multiples of 8 up to 256, and a sequence has at most 2^31 - 2^16 rows. The last stride
-/// is 1; the others are free, so views of a fused QKV projection need no copy.
+/// query and key have the same head_dim. key and value have the same tokens and heads. The number of query heads is a
+/// multiple of the number of key heads (GQA, MQA). All operands have one dtype: float32, float64 (CPU only), bfloat16
+/// or float16. On a GPU, head_dim and head_dim_v are multiples of 8 up to 256, and a sequence has at most 2^31 - 2^16
+/// rows. The last stride is 1. The other strides are free, so a view of a fused QKV projection needs no copy.
 struct Attention {
   TensorView query;
   TensorView key;
@@ -74,19 +76,21 @@ struct Attention {
   OutScale out_scale = {};
   Mask mask = {};
   Accuracy accuracy = Accuracy::fast;
-  bool deterministic = false;  ///< the same bits every time; the CPU backend always is
-  int threads = 0;             ///< CPU: at most so many threads, 0 for one on each processor
-  void* stream = nullptr;      ///< GPU: the CUstream to launch on; null is the legacy default stream
-  Workspace workspace = {};    ///< GPU: memory of the caller for backward's sums
-  bool allow_tf32 = false;     ///< GPU, float32: one product of tf32 where full precision takes three
+  bool deterministic = false;  ///< the same bits every time, as on the CPU for a fixed number of threads
+  int threads = 0;             ///< CPU: the largest number of threads. 0 means one for each processor
+  void* stream = nullptr;      ///< GPU: the CUstream of the launches. Null is the legacy default stream
+  Workspace workspace = {};    ///< GPU: memory of the caller for backward
+  bool allow_tf32 = false;     ///< GPU, float32: one product of tf32 instead of three, with the precision of tf32
 };
 
-/// Computes O into `output`, whose shape is the query's with head_dim_v last; for a shared query with batch entries
-/// (batch * length, heads, head_dim_v), or (batch, length, heads, head_dim_v). Its last stride is 1, its rows must not
-/// overlap, and it has no element in common with an input. Rows that belong to no sequence become zeros: every
-/// element of `output` is written.
+/// Computes O into `output`, with the dtype of the query.
 ///
-/// Throws Error before anything is written when an argument does not fit; see docs/errors.md.
+/// The shape of `output` is the shape of the query with head_dim_v in place of head_dim. For a shared query it is
+/// (batch * length, heads, head_dim_v) or (batch, length, heads, head_dim_v). The last stride is 1. No two elements
+/// have the same address, and no element belongs to an input. The call writes every element: rows that belong to no
+/// sequence become 0.
+///
+/// Throws Error if an argument is wrong, before it writes anything. docs/errors.md lists the errors.
 ///
 ///     std::vector<float> output(tokens * heads * head_dim);
 ///     gdpa::forward({.query = q, .key = k, .value = v, .cu_seqlens_q = offsets, .cu_seqlens_k = offsets,
@@ -95,34 +99,52 @@ struct Attention {
 ///                                                       {tokens, heads, head_dim}));
 GDPA_API void forward(const Attention& attention, const MutableTensorView& output);
 
-/// Computes the gradients of query, key and value from that of the output, recomputing the scores. The gradient of a
-/// shared or grouped operand is the sum over all who read it. Shapes as the inputs'; any strides, the last one 1. No
-/// gradient has an element in common with an input or with another gradient; they may be views of one fused tensor.
+/// Computes the gradients of query, key and value from the gradient of the output. It computes the scores again.
 ///
-/// An empty view, MutableTensorView{}, means that this gradient is not wanted: it is not computed, and products that
-/// only it needs are skipped. At least one gradient must be wanted. Keys and values that are not trained:
+/// grad_output has the shape of the output of forward, and each gradient has the shape of its input. The dtype is that
+/// of the query. The last stride is 1, and the other strides are free. The gradient of a shared operand is the sum over
+/// the batch, and the gradient of a key head that several query heads read is the sum over these heads. A gradient has
+/// no element in common with an input or with another gradient, but the gradients may be interleaved views of one fused
+/// tensor. Rows that belong to no sequence become 0.
+///
+/// An empty view, MutableTensorView{}, means that this gradient is not wanted. The call skips the products that only
+/// this gradient needs. At least one gradient must be wanted. Throws Error if an argument is wrong, before it writes
+/// anything. This example needs no gradient of keys and values:
 ///
 ///     gdpa::backward(attention, grad_output, grad_query, {}, {});
 GDPA_API void backward(const Attention& attention, const TensorView& grad_output, const MutableTensorView& grad_query,
                        const MutableTensorView& grad_key, const MutableTensorView& grad_value);
 
-/// GPU: bytes of device memory that a call needs beyond inputs and outputs, for Attention::workspace; a multiple of
-/// 256. It may depend on the gradients too, on their strides and on whether rows begin at multiples of 16 bytes:
-/// without them it is for contiguous ones that begin so.
+/// Returns the bytes of device memory that a call needs in addition to inputs and outputs, for Attention::workspace: a
+/// multiple of 256, or 0. It is 0 on the CPU. Throws Error if an argument is wrong.
+///
+/// The size can depend on the strides of the gradients, and on whether their rows begin at multiples of 16 bytes. The
+/// first form assumes contiguous gradients whose rows begin there. The second form takes the gradients of the call.
+///
+///     attention.workspace.bytes = gdpa::workspace_bytes(attention, gdpa::Direction::backward);
+///     cudaMalloc(&attention.workspace.data, attention.workspace.bytes);
 GDPA_API int64_t workspace_bytes(const Attention& attention, Direction direction, const WantedGradients& wanted = {});
 GDPA_API int64_t workspace_bytes(const Attention& attention, const TensorView& grad_output,
                                  const MutableTensorView& grad_query, const MutableTensorView& grad_key,
                                  const MutableTensorView& grad_value);
 
-/// Multiplications and additions of the matrix products of forward (two) or backward (five, fewer where a gradient is
-/// not wanted), over the scores that the mask keeps. Operands may have null data. Nothing is compiled, and no function
-/// of a GPU's driver is called, so it may be used while a CUDA graph is captured. On a GPU cumulative lengths are
-/// therefore not read: all sequences of a jagged operand are taken to have its mean length. Everything else is exact.
+/// Returns the number of multiplications and additions in the matrix products of forward (two products) or backward
+/// (five products, fewer if a gradient is not wanted), over the scores inside the mask. Operands may have null data.
+/// Throws Error if an argument is wrong.
+///
+/// The function compiles nothing and calls no driver, so it can be called while a CUDA graph is captured. On a GPU it
+/// does not read cumulative lengths: it assumes that each sequence of a jagged operand has the mean length. Otherwise
+/// the number is exact.
+///
+///     const double seconds = gdpa::flops(attention, gdpa::Direction::forward) / 500e12;  // at 500 TFLOP/s
 GDPA_API double flops(const Attention& attention, Direction direction, const WantedGradients& wanted = {});
 
-/// What forward or backward would run for this problem, without running it. Only shapes, types and cumulative lengths
-/// are read: operands may have null data. On a GPU its kernels are compiled, as by compile(). With an architecture
-/// ("sm_90a") it is the plan for a GPU that need not be there; the operands may be described as if in host memory.
+/// Returns the plan of forward or backward for this problem, without computing it. It reads only shapes, types and
+/// cumulative lengths, so operands may have null data. On a GPU it compiles the kernels, as compile() does. With an
+/// architecture ("sm_90a") the plan is for a GPU of this architecture, which the machine need not have, and the
+/// operands may be on the CPU. Throws Error for the same reasons as compile().
+///
+///     std::puts(gdpa::to_string(gdpa::explain(attention, gdpa::Direction::backward, "sm_90a")).c_str());
 GDPA_API Plan explain(const Attention& attention, Direction direction, const std::string& architecture = "",
                       const WantedGradients& wanted = {});
 

@@ -1,5 +1,5 @@
-// Mask: which keys a query meets. Users fill it in, and every backend, on the CPU and on a GPU, asks this one
-// struct; it is freestanding so that NVRTC compiles it as it stands.
+// Mask: the keys that a query attends to. A caller fills in the struct, and the kernels of the CPU and of GPUs call its
+// functions. The header includes no standard library, so that NVRTC compiles it unchanged.
 #pragma once
 
 #include "gdpa/integers.h"
@@ -23,7 +23,10 @@ struct Range {
 /// A window around the diagonal. Query i attends to key j where
 ///     i + shift - left <= j <= i + shift + right,   shift = L_k - L_q for bottom_right, else 0.
 /// A side of -1 has no bound; any other side is a number of keys from 0 to the largest int64_t. P and dS are 0 outside
-/// the window. The default mask keeps every score.
+/// the window. The default mask excludes no pair.
+///
+///     gdpa::Mask::causal()           // each query attends to its own position and all earlier ones
+///     gdpa::Mask::window(128, 0)     // ... and to at most 128 earlier keys
 ///
 /// The functions compare a side with a difference of lengths. They never add a side to a length, because that sum can
 /// overflow. Lengths are below 2^61.
@@ -40,8 +43,8 @@ struct Mask {
 
   GDPA_HOST_DEVICE constexpr bool keeps_all() const { return left < 0 && right < 0; }
 
-  /// The keys, of `length_k`, that at least one of the queries [queries.begin, queries.end) meets. The keys of one
-  /// query are always one range, and so are those of neighbouring queries: a tile loop needs nothing else.
+  /// Returns the keys in [0, length_k) that at least one query of [queries.begin, queries.end) attends to. They are
+  /// always one contiguous range, which is empty if there are none.
   GDPA_HOST_DEVICE constexpr Range keys(Range queries, int64_t length_q, int64_t length_k) const {
     if (queries.empty()) return Range{};
     const int64_t shift = shift_of(length_q, length_k);
@@ -52,12 +55,13 @@ struct Mask {
     return result;
   }
 
-  /// The queries, of `length_q`, that meet at least one of the keys [keys.begin, keys.end).
+  /// Returns the queries in [0, length_q) that attend to at least one key of [keys.begin, keys.end).
   GDPA_HOST_DEVICE constexpr Range queries(Range keys, int64_t length_q, int64_t length_k) const {
     return Mask{right, left, diagonal}.keys(keys, length_k, length_q);
   }
 
-  /// True when every one of these queries meets every one of these keys, so that a tile can skip the test.
+  /// Returns whether each of these queries attends to each of these keys. A tile for which it is true needs no test of
+  /// its scores.
   GDPA_HOST_DEVICE constexpr bool is_full(Range queries, Range keys, int64_t length_q, int64_t length_k) const {
     const int64_t shift = shift_of(length_q, length_k);
     const bool left_full = left < 0 || left >= queries.end - 1 + shift - keys.begin;

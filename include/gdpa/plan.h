@@ -1,4 +1,5 @@
-// Plan: what will run for a problem - kernel, tiles, schedule, workspace - and why. Printable; see `gdpa explain`.
+// Plan: the kernels, tiles, schedule and workspace that gdpa selects for a call, with the reason. `gdpa explain` prints
+// it.
 #pragma once
 
 #include <cstdint>
@@ -13,33 +14,34 @@ enum class Direction { forward, backward };
 
 /// One kernel of a call on a GPU, compiled for its architecture.
 struct GpuKernel {
-  std::string name;          ///< which one, for which types, with which tile
+  std::string name;          ///< the family, kind, types and tile of the kernel
   std::string architecture;  ///< "sm_90a"
-  int64_t ctas = 0;          ///< of its grid
-  int threads = 0;           ///< of a CTA
-  int registers = 0;         ///< of a thread
-  int local_bytes = 0;       ///< of a thread, in memory: what spills from the registers
-  int64_t shared_bytes = 0;  ///< of a CTA
+  int64_t ctas = 0;          ///< number of CTAs in the grid
+  int threads = 0;           ///< threads of a CTA
+  int registers = 0;         ///< registers of a thread
+  int local_bytes = 0;       ///< local memory of a thread in bytes: registers that spilled
+  int64_t shared_bytes = 0;  ///< shared memory of a CTA in bytes
 };
 
+/// What runs for a call in one direction. gdpa::explain returns it.
 struct Plan {
   Direction direction = Direction::forward;
   std::string kernel;           ///< e.g. "cpu.forward"
-  std::string schedule;         ///< how the work is cut and dealt out, by name
-  std::string reason;           ///< why this kernel and schedule, in one sentence
+  std::string schedule;         ///< name of the division of the work into units
+  std::string reason;           ///< why gdpa selects this kernel and schedule, in one sentence
   int64_t tile_queries = 0;     ///< rows of a score tile
   int64_t tile_keys = 0;        ///< columns of a score tile
-  int threads = 1;              ///< that share the work: of the CPU, or of a CTA
-  int64_t units = 0;            ///< pieces of work that are dealt out; on a GPU, CTAs
-  int64_t workspace_bytes = 0;  ///< memory beyond inputs and outputs, all threads together
-  bool deterministic = true;    ///< equal bits from run to run
-  std::vector<GpuKernel>
-      kernels;       ///< GPU: all that run, in order; `kernel` and the tile are those of the first product
-  double flops = 0;  ///< products over the scores that the mask keeps
-  double bytes = 0;  ///< each input read once and each output written once
+  int threads = 1;              ///< CPU: threads of the call; GPU: threads of a CTA
+  int64_t units = 0;            ///< CPU: units of work that threads take one by one; GPU: CTAs
+  int64_t workspace_bytes = 0;  ///< memory in addition to inputs and outputs, of all threads together
+  bool deterministic = true;    ///< whether each run gives the same bits
+  /// GPU: all kernels of the call in launch order. `kernel` and the tile above are those of the first product.
+  std::vector<GpuKernel> kernels;
+  double flops = 0;  ///< multiplications and additions of the products, over the scores inside the mask
+  double bytes = 0;  ///< bytes of all inputs and outputs, each counted once
 };
 
-/// A few lines for people.
+/// Formats a plan as a few lines of text.
 GDPA_API std::string to_string(const Plan& plan);
 
 }  // namespace gdpa

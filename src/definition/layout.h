@@ -1,5 +1,5 @@
-// Layout: where row i of sequence b and head h lies, for every operand, and how long each sequence is. Freestanding:
-// every backend reads it, NVRTC included.
+// Layout: the address of row i of sequence b and head h in each operand, and the length of each sequence. The header
+// includes no standard library, because NVRTC compiles it too.
 #pragma once
 
 #include "gdpa/integers.h"
@@ -9,14 +9,13 @@ namespace gdpa {
 /// GPU kernels count the rows of one sequence in 32 bits, and a tile may begin past the last row.
 constexpr int64_t most_gpu_rows = 0x7fff0000;
 
-/// The rows of one side (queries, or keys) of every batch entry: cumulative lengths where they are jagged, one length
-/// where they are not.
+/// The queries, or the keys, of every batch entry: cumulative lengths if they are jagged, otherwise one length for all.
 struct Sequences {
   const void* cumulative = nullptr;  ///< batch + 1 numbers, or null: every sequence has `length` rows
   bool cumulative_is_int64 = false;
   int64_t length = 0;
 
-  /// Rows before the first one of sequence b, in an operand packed by cumulative lengths; else 0.
+  /// The index of the first row of sequence b in a jagged operand, otherwise 0.
   GDPA_HOST_DEVICE int64_t begin(int64_t b) const { return cumulative == nullptr ? 0 : at(b); }
   GDPA_HOST_DEVICE int64_t size(int64_t b) const { return cumulative == nullptr ? length : at(b + 1) - at(b); }
 
@@ -27,8 +26,8 @@ struct Sequences {
   }
 };
 
-/// One operand. Strides count elements; the last dimension's is 1. batch_stride is 0 for a packed operand, whose
-/// sequences follow each other by rows, and for one that the whole batch shares.
+/// One operand. Strides count elements, and the stride of the last dimension is 1. batch_stride is 0 for a jagged
+/// operand, whose sequences are consecutive rows, and for an operand that the whole batch shares.
 struct Operand {
   void* data = nullptr;  ///< inputs are only read
   int64_t batch_stride = 0;

@@ -1,7 +1,8 @@
-// Params: what a kernel receives - pointers, 64-bit strides, lengths, scalars. Filled by src/api, read by every
-// backend. Freestanding. The definition that they all compute, for batch entry b, query head h, key head h / group:
+// Params: the pointers, 64-bit strides, lengths and numbers that a kernel receives. src/api fills the struct, and all
+// backends read it. The header includes no standard library, because NVRTC compiles it too. The definition that all
+// backends compute, for batch entry b, query head h and key head h / group:
 //
-//     S  = scale * Q K^T                        P  = f(S) where the mask keeps the score, else 0
+//     S  = scale * Q K^T                        P  = f(S) where the mask allows, else 0
 //     O  = out_scale(b) * P V
 //     dV = out_scale(b) * P^T dO                dS = out_scale(b) * (dO V^T) * f'(S), 0 where masked
 //     dQ = scale * dS K                         dK = scale * dS^T Q

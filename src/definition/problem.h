@@ -1,5 +1,5 @@
-// Problem: what is asked, once the checks have passed. Everything that a plan may depend on and nothing that changes
-// when the same shapes come with other data: Params carries the pointers.
+// Problem: the properties of a checked call that its plan depends on, such as shapes and types. Params has the pointers
+// and numbers, which differ between calls with the same plan.
 #pragma once
 
 #include <cstdint>
@@ -32,15 +32,15 @@ struct Problem {
   OutScale::Kind out_scale = OutScale::Kind::number;
   Accuracy accuracy = Accuracy::fast;
   bool deterministic = false;
-  int threads = 0;  ///< asked for: 0 is one for each processor
+  int threads = 0;  ///< CPU: the largest number of threads. 0 means one for each processor
   bool allow_tf32 = false;
-  WantedGradients wanted = {};  ///< backward; forward leaves the default
+  WantedGradients wanted = {};  ///< backward: the gradients to compute. Forward ignores it
 
-  /// Whether batch entries have the same rows of a side, so that its gradients are sums over the batch.
+  /// Whether all batch entries read the same queries (keys), so that their gradient is a sum over the batch.
   bool shares_queries() const { return query_form == Form::shared && batch != 1; }
   bool shares_keys() const { return key_form == Form::shared && batch != 1; }
 
-  /// One batch entry's lengths, where the host can read them (always on the CPU).
+  /// The lengths of one batch entry, if the host can read them. On the CPU it always can.
   struct Lengths {
     int64_t q = 0;
     int64_t k = 0;
