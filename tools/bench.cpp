@@ -25,12 +25,11 @@ namespace gdpa::tool {
 namespace {
 
 const char* const footer =
-    "A time is the median of all calls of all rounds, after one call to warm up; the functions and directions of a\n"
-    "shape take turns within a round. FLOP = 2 * H * (d + d_v) * kept scores, backward x 2.5. JSON has one object a "
+    "A time is the median of all calls of all rounds, after one warm-up call. The functions and directions of a shape\n"
+    "alternate within a round. FLOP = 2 * H * (d + d_v) * kept scores, backward x 2.5. JSON has one object for each\n"
     "row.\n"
-    "On a GPU the comparison with other systems runs (python3 -m gdpa.bench, with the same options), where a Python "
-    "with\n"
-    "gdpa and PyTorch is found; --alone times gdpa by itself, from C++, by events.\n"
+    "On a GPU, the command runs python3 -m gdpa.bench with the same options, which compares gdpa with other systems.\n"
+    "This needs a Python with gdpa and PyTorch. --alone times only gdpa, from C++ and with events.\n"
     "A suite sets batch, lengths, heads and head_dim; --scale-batch shrinks its batch for a small machine.\n\n"
     "Examples:\n"
     "  gdpa bench --batch 32 --max-length 512 --head-dim 128\n"
@@ -56,7 +55,7 @@ struct BenchOptions {
   JsonOutput json;
 };
 
-/// One figure of the table: a problem in one direction, and the times taken so far.
+/// A figure of the table: a problem in one direction, and its measured times.
 struct Figure {
   const Problem* problem;
   const Workload* workload;
@@ -81,7 +80,7 @@ Figure figure_of(const Problem& problem, Workload& workload, Direction direction
           planned.bytes, floor};
 }
 
-/// The row that both benchmarks write; python/gdpa/bench/rows.py has the same fields.
+/// The row of both benchmarks. python/gdpa/bench/rows.py has the same fields.
 Json row_of(const Figure& figure, const std::optional<std::string>& shape, const std::string& activation,
             const std::string& device) {
   const Problem& problem = *figure.problem;
@@ -172,8 +171,8 @@ std::vector<Json> bench_shape(const SuiteShape& shape, const BenchOptions& optio
   return rows;
 }
 
-/// The cost of a call apart from the work: forward on one query and one key, one head, on one thread. On a GPU it is
-/// the time until the call returns.
+/// Measures the cost of a call without its work: forward on one query, one key and one head, on one thread. On a GPU,
+/// the cost is the time until the call returns.
 int bench_host_cost(BenchOptions& options) {
   ProblemOptions one_row = options.problem;
   one_row.lengths = "1";
@@ -204,16 +203,16 @@ int list_suites(BenchOptions& options) {
   return success;
 }
 
-/// Other programs that run now make every time too long.
+/// Warns if other programs use the processors, because all times are then too long.
 void warn_if_busy(int processors) {
   double load = 0;
   if (getloadavg(&load, 1) != 1 || load < 0.5 * processors) return;
-  fmt::print(stderr, "warning: this machine is busy (load {:.1f} on {} processors); the times mean little\n", load,
+  fmt::print(stderr, "warning: this machine is busy (load {:.1f} on {} processors); the times are not reliable\n", load,
              processors);
 }
 
-/// The options that were given, as both benchmarks know them; empty and a line on standard error where one of them is
-/// known to this program alone.
+/// Returns the given options if both benchmarks have them. Otherwise prints a line on standard error and returns
+/// nothing.
 std::optional<std::vector<std::string>> common_options(const CLI::App& parser, const BenchOptions& options) {
   static const std::set<std::string> common = {
       "--suite",     "--scale-batch", "--lengths",  "--batch",   "--max-length", "--fill",
@@ -240,12 +239,12 @@ std::optional<std::vector<std::string>> common_options(const CLI::App& parser, c
   return arguments;
 }
 
-/// Comes back where gdpa is to be timed by itself.
+/// Replaces this process by the comparison. Returns if only gdpa can be timed.
 void compare_with_others(const CLI::App& parser, const BenchOptions& options, Device device) {
   std::optional<std::vector<std::string>> arguments = common_options(parser, options);
   if (!arguments) return;
   arguments->insert(arguments->end(), {"--device", fmt::format("cuda:{}", device.index)});
-  fmt::print(stderr, "gdpa bench: {}; gdpa is timed alone\n", hand_over_to_python(*arguments));
+  fmt::print(stderr, "gdpa bench: {}; only gdpa is timed\n", hand_over_to_python(*arguments));
 }
 
 int execute(const CLI::App& parser, BenchOptions& options) {
@@ -264,8 +263,9 @@ int execute(const CLI::App& parser, BenchOptions& options) {
   const Device chosen = device_of(shapes.front().problem);
   if (chosen.kind == DeviceKind::cuda && !options.alone) compare_with_others(parser, options, chosen);
   if (!options.plot.empty() || options.report) {
-    throw UsageError(fmt::format("{}: expected a comparison, got gdpa alone; use python3 -m gdpa.bench",
-                                 options.report ? "--report" : "--plot"));
+    throw UsageError(
+        fmt::format("{}: expected a comparison of systems, got a run of gdpa only; use python3 -m gdpa.bench",
+                    options.report ? "--report" : "--plot"));
   }
   if (chosen.kind == DeviceKind::cpu) warn_if_busy(inspect_system().threads);
   const std::string device = describe(chosen, options.problem.threads);
@@ -289,29 +289,29 @@ int execute(const CLI::App& parser, BenchOptions& options) {
 
 Command add_bench(CLI::App& app) {
   auto options = std::make_shared<BenchOptions>();
-  CLI::App* const parser = app.add_subcommand("bench", "Time gdpa on your shapes or on a built-in suite");
+  CLI::App* const parser = app.add_subcommand("bench", "Time gdpa on given shapes or on a built-in suite");
   parser
       ->add_option("--activation", options->activations,
-                   "f, one or several: names or expressions; the suite's, or gelu, if left out")
+                   "f, one or several names or expressions; default: the suite's functions, or gelu")
       ->group("Function");
   add_problem_options(*parser, options->problem);
   add_dtype_option(*parser, options->problem);
   add_device_option(*parser, options->problem.device);
   const char* const group = "Benchmark";
   parser->add_option("--suite", options->suite, "A built-in list of shapes")->group(group);
-  parser->add_flag("--list-suites", options->list_suites, "Show the built-in suites and stop")->group(group);
-  parser->add_option("--scale-batch", options->scale_batch, "Factor on the suite's batch")
+  parser->add_flag("--list-suites", options->list_suites, "Print the built-in suites and stop")->group(group);
+  parser->add_option("--scale-batch", options->scale_batch, "Factor of the suite's batch")
       ->check(CLI::PositiveNumber)
       ->capture_default_str()
       ->group(group);
-  parser->add_option("--direction", options->direction, "fwd, bwd or both; both if left out")
+  parser->add_option("--direction", options->direction, "fwd, bwd or both; default: both")
       ->check(CLI::IsMember({"fwd", "bwd", "both"}))
       ->group(group);
-  parser->add_option("--seconds", options->seconds, "Time to spend on each figure, all rounds together")
+  parser->add_option("--seconds", options->seconds, "Time for each figure, over all rounds")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str()
       ->group(group);
-  parser->add_option("--rounds", options->rounds, "Turns that the figures of a shape take")
+  parser->add_option("--rounds", options->rounds, "Number of turns of each figure")
       ->check(CLI::PositiveNumber)
       ->capture_default_str()
       ->group(group);
@@ -320,7 +320,7 @@ Command add_bench(CLI::App& app) {
   parser
       ->add_option_function<std::string>(
           "--report", [options](const std::string& folder) { options->report = folder; },
-          "On a GPU, a page, a picture and a JSON document of the comparison in this folder, or in reports")
+          "On a GPU, write a page, a picture and a JSON document of the comparison to this folder (reports)")
       ->expected(0, 1)
       ->option_text("[FOLDER]")
       ->group(group);

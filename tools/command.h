@@ -1,34 +1,34 @@
-// What main.cpp knows of a subcommand, and the exit codes that they share.
+// The interface of a subcommand, and the exit codes.
 #pragma once
 
 #include <functional>
 #include <stdexcept>
 
 namespace CLI {
-class App;  // its header takes seconds to compile: only files that define options include it
+class App;  // its header takes seconds to compile, so only files that define options include it
 }
 
 namespace gdpa::tool {
 
-/// Exit codes; part of the interface, see docs/command-line.md.
+/// The exit codes, which are a part of the interface; see docs/command-line.md.
 enum ExitCode : int {
   success = 0,
-  check_failed = 1,   ///< something was computed and is not as promised
+  check_failed = 1,   ///< a result is outside its promise
   wrong_usage = 2,    ///< an argument is unknown or impossible
-  machine_lacks = 3,  ///< memory, a file that cannot be written, a missing library
+  machine_lacks = 3,  ///< too little memory, a file that cannot be written, a missing library
 };
 
-/// An argument that the command line itself refuses; exit code 2.
+/// An argument that the command line refuses; exit code 2.
 struct UsageError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Something that the machine could not do; exit code 3.
+/// The machine cannot run the command; exit code 3.
 struct MachineError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// A subcommand: its parser and what it does, which returns an exit code.
+/// A subcommand: its parser, and a function that returns an exit code.
 struct Command {
   CLI::App* parser;
   std::function<int()> execute;

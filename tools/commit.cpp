@@ -1,4 +1,4 @@
-// Holds the commit in a file of its own: it is all that is compiled again when the commit changes.
+// The commit has a separate source file, so that a new commit causes only one file to be compiled again.
 #include "commit.h"
 
 #include "commit_embedded.h"

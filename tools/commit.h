@@ -1,4 +1,4 @@
-// The commit that the program was built from, for --version and for the rows of the benchmark.
+// The commit of this build, for --version and for the rows of the benchmark.
 #pragma once
 
 namespace gdpa::tool {

@@ -1,4 +1,4 @@
-// gdpa compile: fills the kernel cache ahead of the first call, for the GPU at hand or for one that is only named.
+// gdpa compile: fills the kernel cache ahead of the first call, for the GPU of the machine or for a named architecture.
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -62,7 +62,7 @@ std::vector<Task> tasks_of(const Options& options) {
   return tasks;
 }
 
-/// All tasks at the same time. gdpa::compile takes as many kernels at a time as there are processors.
+/// Runs all tasks at the same time. gdpa::compile compiles as many kernels at a time as the machine has processors.
 void compile_all(std::vector<Task>& tasks, const Options& options) {
   Progress progress("gdpa compile", 0);
   std::mutex mutex;
@@ -128,7 +128,7 @@ int execute(Options& options) {
 Command add_compile(CLI::App& app) {
   auto options = std::make_shared<Options>();
   CLI::App* const parser = app.add_subcommand("compile", "Compile GPU kernels ahead of the first call");
-  parser->add_option("--activation", options->activations, "f, one or several: names or expressions")
+  parser->add_option("--activation", options->activations, "f, one or several names or expressions")
       ->capture_default_str()
       ->group("Function");
   parser->add_option("--dtype", options->dtypes, "One or several: bfloat16, float16, float32 (bf16, fp16, fp32)")
@@ -136,14 +136,14 @@ Command add_compile(CLI::App& app) {
       ->group("Heads and type");
   add_problem_options(*parser, options->problem);
   add_device_option(*parser, options->problem.device);
-  parser->add_option("--arch", options->architecture, "A GPU that need not be here, by its architecture: sm_90a, sm_80")
+  parser->add_option("--arch", options->architecture, "Compile for this architecture, without a GPU: sm_90a, sm_80")
       ->group("Device");
   parser->add_option("--direction", options->direction, "fwd, bwd or both")
       ->check(CLI::IsMember({"fwd", "bwd", "both"}))
       ->capture_default_str()
       ->group("Function");
   add_gradients_option(*parser, options->gradients);
-  parser->add_flag("--these-lengths", options->these_lengths, "Only the kernels of the lengths that are given")
+  parser->add_flag("--these-lengths", options->these_lengths, "Compile only the kernels of the given lengths")
       ->group("Lengths");
   add_json_option(*parser, options->json);
   parser->footer(footer);

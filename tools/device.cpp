@@ -13,7 +13,7 @@
 namespace gdpa::tool {
 namespace {
 
-/// The rule of src/api/checks.cpp for GPUs, for choosing only: there it is enforced.
+/// The same rule as in src/api/checks.cpp, which enforces it. Here it only selects the default device.
 bool has_kernels(const DeviceNeeds& needs) {
   constexpr int64_t step = 8, most = 256;
   const auto fits = [](int64_t head_dim) { return head_dim % step == 0 && head_dim <= most; };
@@ -35,7 +35,7 @@ std::optional<int> index_in(const std::string& text) {
 void add_device_option(CLI::App& parser, std::string& device) {
   parser
       .add_option("--device", device,
-                  "cpu, cuda or cuda:N; if left out the first GPU that gdpa runs on, where it has kernels for the type")
+                  "cpu, cuda or cuda:N; default: the first supported GPU if gdpa has kernels for the type")
       ->group("Device");
 }
 
@@ -59,7 +59,7 @@ GpuDevice gpu_of(Device device) {
   const std::vector<GpuDevice> gpus = list_gpus();
   if (device.index >= static_cast<int>(gpus.size())) {
     throw MachineError(
-        fmt::format("--device cuda:{}: expected a GPU of that number, the driver shows {}; see gdpa doctor, or use "
+        fmt::format("--device cuda:{}: expected the number of a GPU, the driver has {}; see gdpa doctor, or use "
                     "--device cpu",
                     device.index, gpus.size()));
   }

@@ -1,4 +1,4 @@
-// The one place that decides on which device a command computes.
+// The choice of the device of a command.
 #pragma once
 
 #include <string>
@@ -14,21 +14,22 @@ namespace gdpa::tool {
 
 void add_device_option(CLI::App& parser, std::string& device);
 
-/// What a command is about to compute, as far as a GPU may refuse it.
+/// The properties of a computation that a GPU may refuse.
 struct DeviceNeeds {
   DType dtype = DType::float32;
   int64_t head_dim = 8;
   int64_t head_dim_v = 8;
 };
 
-/// "cpu", "cuda" or "cuda:1", where there must be a GPU that gdpa runs on; or empty: the first such GPU where gdpa has
-/// kernels for what is needed, else the CPU. Throws UsageError or MachineError.
+/// Returns the device of "cpu", "cuda" or "cuda:1". A named GPU must exist, and gdpa must support it. For an empty
+/// text, returns the first supported GPU if gdpa has kernels for the computation, otherwise the CPU. Throws UsageError
+/// or MachineError.
 Device choose_device(const std::string& asked, const DeviceNeeds& needs);
 
-/// "cuda:0, NVIDIA H200", or the processor with the threads that work.
+/// Returns "cuda:0, NVIDIA H200", or the processor with the number of threads.
 std::string describe(Device device, int threads);
 
-/// The GPU behind a device.
+/// Returns the GPU of a device.
 GpuDevice gpu_of(Device device);
 
 }  // namespace gdpa::tool

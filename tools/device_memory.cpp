@@ -1,4 +1,4 @@
-// Declares the few entries of the CUDA driver by hand: no CUDA header is needed to build.
+// Declares the required functions of the CUDA driver, so that the build needs no CUDA header.
 #include "device_memory.h"
 
 #include <dlfcn.h>
@@ -73,7 +73,7 @@ void check(int status, const std::string& doing) {
   throw MachineError(fmt::format("{}: the CUDA driver answered {}", doing, name == nullptr ? "an error" : name));
 }
 
-/// Makes the device the one that this thread works on.
+/// Makes the device current in this thread.
 void use(int device) {
   void* context = nullptr;
   check(driver().initialize(0), "starting the GPU");
@@ -102,13 +102,13 @@ DeviceMemory::~DeviceMemory() {
 void DeviceMemory::upload(const void* from) {
   if (bytes_ == 0) return;
   check(driver().upload(address_of(data_), from, bytes_), "copying to the GPU");
-  // It returns once it has read what it copies: a stream that waits for no other could begin before that has arrived.
+  // The upload returns when it has read the source. A non-blocking stream could start before the data has arrived.
   check(driver().wait_for_stream(nullptr), "copying to the GPU");
 }
 
 void DeviceMemory::download(void* to) const {
   if (bytes_ == 0) return;
-  // The copy waits for no stream that waits for no other, where what it copies may still be computed.
+  // The copy does not wait for non-blocking streams, which may still compute the data.
   check(driver().wait_for_all(), "waiting for the GPU");
   check(driver().download(to, address_of(data_), bytes_), "copying from the GPU");
 }

@@ -1,5 +1,5 @@
-// What the commands need of a GPU beside gdpa: memory, a stream, and events to time by. Through the CUDA driver, which
-// is opened when a GPU is first used, as the library does.
+// The GPU functions that the commands need in addition to gdpa: memory, a stream, and events for timing. They use the
+// CUDA driver, which is opened when a GPU is first used, like in the library.
 #pragma once
 
 #include <cstddef>
@@ -8,10 +8,10 @@
 
 namespace gdpa::tool {
 
-/// Memory of a device, for as long as the object lives. Copies wait for the device.
+/// Memory of a device. The destructor frees it. Copies wait for the device.
 class DeviceMemory {
  public:
-  /// Throws MachineError where the device has no room.
+  /// Throws MachineError if the device has too little memory.
   DeviceMemory(int device, std::size_t bytes);
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
@@ -37,7 +37,7 @@ class DeviceStream {
   void* handle() const { return handle_; }
   void wait() const;
 
-  /// Launches `work` so many times with events between, then waits: the seconds that the device took for each.
+  /// Launches `work` `calls` times with events in between, and waits. Returns the device seconds of each launch.
   std::vector<double> time(const std::function<void()>& work, int calls) const;
 
  private:

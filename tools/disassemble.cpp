@@ -37,7 +37,7 @@ std::string environment(const char* name) {
   return text == nullptr ? "" : text;
 }
 
-/// PATH, the toolkit, and the copy that comes with PyTorch in triton's package.
+/// Returns the folders of PATH, of the CUDA toolkit, and of PyTorch's package triton.
 std::vector<std::string> folders() {
   std::vector<std::string> result = split(environment("PATH"));
   if (const std::string home = environment("CUDA_HOME"); !home.empty()) result.push_back(home + "/bin");
@@ -48,7 +48,7 @@ std::vector<std::string> folders() {
   return result;
 }
 
-/// A command line that ends where the name of the cubin belongs.
+/// Returns a command line to which the name of the cubin is appended.
 std::string find_disassembler() {
   const std::vector<std::string> looked = folders();
   for (const auto& [program, option] : {std::pair{"nvdisasm", "--print-code"}, std::pair{"cuobjdump", "--dump-sass"}}) {
@@ -63,7 +63,7 @@ std::string find_disassembler() {
                   fmt::join(looked, "\n  ")));
 }
 
-/// A file that is removed at the end.
+/// A file that the destructor removes.
 class TemporaryFile {
  public:
   explicit TemporaryFile(const std::string& content) : path_((fs::temp_directory_path() / "gdpa-XXXXXX").string()) {

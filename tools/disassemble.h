@@ -1,11 +1,11 @@
-// From a cubin to the instructions in it, by NVIDIA's own disassembler where one is installed.
+// Disassembles a cubin with NVIDIA's disassembler, if it is installed.
 #pragma once
 
 #include <string>
 
 namespace gdpa::tool {
 
-/// The SASS of a cubin, by nvdisasm or cuobjdump. Throws MachineError that lists where they were looked for.
+/// Returns the SASS of a cubin from nvdisasm or cuobjdump. Throws MachineError with the searched folders.
 std::string disassemble(const std::string& image);
 
 }  // namespace gdpa::tool

@@ -1,4 +1,4 @@
-// gdpa doctor: what gdpa is, what it found on this machine, whether it computes right here, and what to do otherwise.
+// gdpa doctor: prints the version of gdpa and the components of the machine, runs a self-check, and prints remedies.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
@@ -20,13 +20,12 @@ namespace gdpa::tool {
 namespace {
 
 const char* const footer =
-    "The self-check computes a small jagged problem forward and backward in each type and holds it against fp64; "
-    "where\n"
-    "it fails, here or on a GPU, the exit code is 1. What is missing and not needed on the CPU is said, and is no "
-    "failure.\n\n"
+    "The self-check computes a small jagged problem forward and backward in each type, and compares it with fp64.\n"
+    "If it fails on the CPU or on a GPU, the exit code is 1. The command also lists missing components that the CPU\n"
+    "does not need. They are not failures.\n\n"
     "Examples:\n"
     "  gdpa doctor\n"
-    "  gdpa doctor --rates            measure how fast this processor multiplies and copies, too\n"
+    "  gdpa doctor --rates            also measure the product and copy rates of this processor\n"
     "  gdpa doctor --json report.json";
 
 struct DoctorOptions {
@@ -39,7 +38,7 @@ struct SelfCheck {
   std::string device;
   DType dtype;
   double worst_error;
-  std::string failure = {};  ///< why nothing was computed
+  std::string failure = {};  ///< the reason if nothing was computed
   bool ok() const { return failure.empty() && worst_error <= promised_error(dtype); }
 };
 
@@ -60,7 +59,7 @@ SelfCheck self_check(const std::string& device, const char* dtype) {
   SelfCheck check{device, problem.dtype, 0};
   const auto add = [&check](const Tensor& got, const std::vector<double>& expected) {
     const double error = relative_error(got.to_double(), expected);
-    if (!(error <= check.worst_error)) check.worst_error = error;  // keeps a NaN
+    if (!(error <= check.worst_error)) check.worst_error = error;  // propagates NaN
   };
   add(workload.output, reference.output);
   add(workload.grad_query, reference.grad_query);
@@ -69,7 +68,7 @@ SelfCheck self_check(const std::string& device, const char* dtype) {
   return check;
 }
 
-/// The CPU in every type, then each GPU that gdpa runs on in its types.
+/// Checks the CPU in every type, and each supported GPU in its types.
 std::vector<SelfCheck> self_checks(const System& system) {
   std::vector<SelfCheck> checks;
   for (const char* dtype : {"float32", "float64", "bfloat16", "float16"}) checks.push_back(self_check("cpu", dtype));
@@ -218,9 +217,12 @@ int execute(DoctorOptions& options) {
 
 Command add_doctor(CLI::App& app) {
   auto options = std::make_shared<DoctorOptions>();
-  CLI::App* const parser = app.add_subcommand("doctor", "Say what gdpa found on this machine and whether it works");
-  parser->add_flag("--rates", options->rates, "Measure the product and copy rates of this processor")->group("Output");
-  parser->add_option("--threads", options->threads, "Measure them on so many threads; 0 is one for each processor")
+  CLI::App* const parser = app.add_subcommand("doctor", "Print the components of this machine and run a self-check");
+  parser->add_flag("--rates", options->rates, "Also measure the product and copy rates of this processor")
+      ->group("Output");
+  parser
+      ->add_option("--threads", options->threads,
+                   "Number of threads of this measurement; 0 means one for each processor")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str()
       ->group("Output");

@@ -1,5 +1,5 @@
-// gdpa explain: what would run for a problem, in both directions, the least time that the device needs for it, and the
-// source and the instructions of its GPU kernels.
+// gdpa explain: prints the plan of a problem in both directions and the least time that the device needs, or writes the
+// source or the instructions of its GPU kernels.
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -34,7 +34,7 @@ const char* const footer =
     "  gdpa explain --arch sm_90a --dtype bf16 --head-dim 128 --gradients q\n"
     "  gdpa explain --arch sm_80 --dtype fp16 --activation silu --dump-source";
 
-/// A text that is asked for, and where it goes: standard output, a file, or a file for each kernel in a folder.
+/// A requested text and its target: standard output, a file, or a folder with a file for each kernel.
 struct Dump {
   bool requested = false;
   std::string path;
@@ -59,7 +59,7 @@ std::vector<std::vector<std::string>> rows_of(const std::vector<GpuKernel>& kern
   return rows;
 }
 
-/// `rates` is null for a GPU that is only named.
+/// `rates` is null for a named architecture.
 void print_direction(const std::string& direction, const Plan& plan, const Rates* rates) {
   fmt::print("{}\n", direction);
   fmt::print("  kernel     {}\n", plan.kernel);
@@ -69,7 +69,7 @@ void print_direction(const std::string& direction, const Plan& plan, const Rates
   const bool on_gpu = !plan.kernels.empty();
   const double mebibytes = static_cast<double>(plan.workspace_bytes) / (1 << 20);
   if (on_gpu) {
-    fmt::print("  units      {} CTAs of {} threads at most\n", plan.units, plan.threads);
+    fmt::print("  units      at most {} CTAs of {} threads\n", plan.units, plan.threads);
     fmt::print("  workspace  {:.2f} MiB of the device's memory\n", mebibytes);
   } else {
     fmt::print("  units      {}, computed by {} thread{}\n", plan.units, plan.threads, plan.threads == 1 ? "" : "s");
@@ -78,7 +78,7 @@ void print_direction(const std::string& direction, const Plan& plan, const Rates
   fmt::print("  repeats    {}\n", plan.deterministic ? "the same bits every time" : "not to the last bit");
   fmt::print("  amount     {:.4g} GFLOP, {:.4g} MB\n", plan.flops * 1e-9, plan.bytes * 1e-6);
   if (rates == nullptr) {
-    fmt::print("  intensity  {:.4g} FLOP a byte; the floor needs the GPU's rates\n", plan.flops / plan.bytes);
+    fmt::print("  intensity  {:.4g} FLOP per byte; the floor needs the GPU's rates\n", plan.flops / plan.bytes);
   } else {
     const Floor floor(plan, *rates);
     fmt::print("  floor      {:.4g} ms, {:.4g} GFLOP/s, bound by {}\n", floor.seconds() * 1e3,
@@ -127,7 +127,7 @@ Json plan_to_json(const Plan& plan, const Rates* rates) {
   return json;
 }
 
-/// "1-forward.cu": which kernel of the call, and its kind, the first word behind "portable: " where a family is named.
+/// Returns "1-forward.cu": the number of the kernel in the call, and its kind without the family ("portable: ").
 std::string file_name(std::size_t number, const GpuKernel& kernel, const char* suffix) {
   const auto colon = kernel.name.find(": ");
   const auto begin = colon == std::string::npos ? 0 : colon + 2;
@@ -160,7 +160,7 @@ void dump(const Dump& where, const std::vector<CompiledKernel>& kernels, const c
   }
 }
 
-/// The kernels of both directions, each once.
+/// Returns the kernels of both directions, each once.
 std::vector<CompiledKernel> kernels_of(const Attention& attention, const std::string& architecture,
                                        const WantedGradients& wanted) {
   std::vector<CompiledKernel> kernels;
@@ -175,12 +175,12 @@ std::vector<CompiledKernel> kernels_of(const Attention& attention, const std::st
   return kernels;
 }
 
-/// An architecture that is named is a GPU of its own, whatever devices there are.
+/// A named architecture is independent of the devices of the machine.
 ProblemOptions problem_for(const ExplainOptions& options) {
   ProblemOptions problem = options.problem;
   if (options.architecture.empty()) return problem;
   if (!problem.device.empty())
-    throw UsageError("--arch names a GPU that need not be here: expected no --device with it");
+    throw UsageError("--arch: expected no --device, because --arch needs no GPU; remove one of the two");
   problem.device = "cpu";
   return problem;
 }
@@ -233,7 +233,7 @@ void add_dump_option(CLI::App& parser, const char* name, Dump& dump, const std::
             dump.requested = true;
             dump.path = path;
           },
-          description + ": to standard output, a file, or a file each in a folder")
+          description + " to standard output, to a file, or to a folder with one file for each kernel")
       ->expected(0, 1)
       ->option_text("[FILE or FOLDER]")
       ->group("Output");
@@ -243,16 +243,17 @@ void add_dump_option(CLI::App& parser, const char* name, Dump& dump, const std::
 
 Command add_explain(CLI::App& app) {
   auto options = std::make_shared<ExplainOptions>();
-  CLI::App* const parser = app.add_subcommand("explain", "Say what would run for a problem, and its floor");
+  CLI::App* const parser = app.add_subcommand("explain", "Print the plan of a problem and its floor");
   add_activation_option(*parser, options->problem);
   add_problem_options(*parser, options->problem);
   add_dtype_option(*parser, options->problem);
   add_gradients_option(*parser, options->gradients);
   add_device_option(*parser, options->problem.device);
-  parser->add_option("--arch", options->architecture, "A GPU that need not be here, by its architecture: sm_90a, sm_80")
+  parser->add_option("--arch", options->architecture, "Explain for this architecture, without a GPU: sm_90a, sm_80")
       ->group("Device");
-  add_dump_option(*parser, "--dump-source", options->source, "Write the generated CUDA C++ of every kernel instead");
-  add_dump_option(*parser, "--dump-sass", options->sass, "Write the instructions of every kernel instead");
+  add_dump_option(*parser, "--dump-source", options->source,
+                  "Instead of the plan, write the generated CUDA C++ of every kernel");
+  add_dump_option(*parser, "--dump-sass", options->sass, "Instead of the plan, write the instructions of every kernel");
   add_json_option(*parser, options->json);
   parser->footer(footer);
   return {parser, [options] { return execute(*options); }};

@@ -16,14 +16,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A folder that only has the name of a package has no file to begin with.
+/// A package has a file. A folder with the same name may have none.
 constexpr const char* has_packages = R"(
 import importlib.util, sys
 found = [importlib.util.find_spec(name) for name in ("gdpa", "torch")]
 sys.exit(not all(package and package.origin for package in found)))";
 
-/// The interpreters beside this program, of the environment whose packages it lies in
-/// (<environment>/lib/pythonX.Y/site-packages/gdpa/bin), of the active environment, and on PATH.
+/// Returns the interpreters in the folder of this program, in the environment that contains the program
+/// (<environment>/lib/pythonX.Y/site-packages/gdpa/bin), in the active environment, and on PATH.
 std::vector<std::string> interpreters() {
   std::vector<fs::path> folders;
   std::error_code unknown;
@@ -72,7 +72,7 @@ std::string hand_over_to_python(const std::vector<std::string>& arguments) {
     pointers.push_back(nullptr);
     ::execv(interpreter.c_str(), pointers.data());
   }
-  return fmt::format("no Python that has gdpa and PyTorch among {}", fmt::join(known, ", "));
+  return fmt::format("no Python with gdpa and PyTorch among {}", fmt::join(known, ", "));
 }
 
 }  // namespace gdpa::tool

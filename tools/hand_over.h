@@ -1,4 +1,4 @@
-// Handing `gdpa bench` over to the benchmark of the Python package, which times other systems beside gdpa.
+// Passes `gdpa bench` to the benchmark of the Python package, which compares gdpa with other systems.
 #pragma once
 
 #include <string>
@@ -6,8 +6,8 @@
 
 namespace gdpa::tool {
 
-/// Replaces this process by `python3 -m gdpa.bench` with these arguments. Returns, with the reason in one line, only
-/// where there is no Python that has gdpa and PyTorch.
+/// Replaces this process by `python3 -m gdpa.bench` with these arguments. Returns only if no Python with gdpa and
+/// PyTorch exists. The result is then the reason in one line.
 std::string hand_over_to_python(const std::vector<std::string>& arguments);
 
 }  // namespace gdpa::tool

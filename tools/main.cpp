@@ -1,4 +1,4 @@
-// The command line of gdpa: finds the subcommand, runs it, and turns every error into a message and an exit code.
+// The command line of gdpa: runs a subcommand, and converts every error to a message and an exit code.
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
@@ -20,12 +20,12 @@ const char* const description =
     "forward and backward.";
 
 const char* const footer =
-    "Each subcommand says more: gdpa run --help.\n\n"
+    "Each subcommand has its own help, such as gdpa run --help.\n\n"
     "Exit codes:\n"
-    "  0  all went well\n"
-    "  1  a result is not as promised (gdpa run: an error above the promise; gdpa doctor: the self-check)\n"
+    "  0  success\n"
+    "  1  a result is outside its promise (gdpa run), or the self-check failed (gdpa doctor)\n"
     "  2  an argument is unknown or impossible\n"
-    "  3  the machine could not do it: memory, a file that cannot be written, a missing library";
+    "  3  the machine cannot run the command: too little memory, an unwritable file, a missing library";
 
 int fail(ExitCode code, const char* message) {
   fmt::print(stderr, "gdpa: {}\n", message);
@@ -36,7 +36,7 @@ int run_program(int argc, char** argv) {
   CLI::App app(description, "gdpa");
   app.footer(footer);
   app.set_version_flag("--version", fmt::format("gdpa {} (commit {})", GDPA_VERSION, commit()),
-                       "The version and commit");
+                       "Print the version and the commit");
   app.require_subcommand(1);
   const std::vector<Command> commands = {add_run(app), add_explain(app), add_compile(app), add_bench(app),
                                          add_doctor(app)};

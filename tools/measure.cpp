@@ -1,4 +1,4 @@
-// Takes times with the steady clock.
+// Measures times with the steady clock.
 #include "measure.h"
 
 #include <algorithm>

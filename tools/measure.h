@@ -1,4 +1,4 @@
-// How times are taken: calls repeated for a while, and the median of them.
+// Time measurement: repeated calls and their median.
 #pragma once
 
 #include <functional>
@@ -6,7 +6,7 @@
 
 namespace gdpa::tool {
 
-/// Calls `work` for at least `seconds` and at least once; the seconds that each call took.
+/// Calls `work` for at least `seconds` and at least once. Returns the seconds of each call.
 std::vector<double> time_calls(const std::function<void()>& work, double seconds);
 
 double median(std::vector<double> numbers);

@@ -1,4 +1,4 @@
-// Reads the options of a problem, generates lengths, and says what a problem is.
+// Reads the options of a problem, generates lengths, and describes a problem.
 #include "problem.h"
 
 #include <fmt/format.h>
@@ -32,7 +32,7 @@ std::vector<std::string> split(std::string text) {
   return {std::istream_iterator<std::string>(words), {}};
 }
 
-/// A whole text as a number, or nothing.
+/// Returns the number if the whole text is a number.
 template <class Number>
 std::optional<Number> parse(const std::string& text) {
   std::istringstream stream(text);
@@ -41,8 +41,8 @@ std::optional<Number> parse(const std::string& text) {
   return std::nullopt;
 }
 
-/// The text itself where it is a list of numbers, else what the file (or "-", standard input) of that name holds.
-/// '#' starts a comment.
+/// Returns the text itself if it is a list of numbers, otherwise the content of the file with this name ("-": standard
+/// input). '#' starts a comment.
 std::string text_or_file(const std::string& option, const std::string& argument) {
   if (argument != "-" && argument.find_first_not_of("0123456789-, ") == std::string::npos) return argument;
   std::ifstream file;
@@ -50,7 +50,7 @@ std::string text_or_file(const std::string& option, const std::string& argument)
     file.open(argument);
     if (!file) {
       throw UsageError(fmt::format(
-          "{} {}: expected lengths such as 3,17,0,5, a file that holds them, or - for standard input; there is no such "
+          "{} {}: expected lengths such as 3,17,0,5, a file with lengths, or - for standard input; found no such "
           "file",
           option, argument));
     }
@@ -66,7 +66,7 @@ std::vector<int64_t> parse_lengths(const std::string& option, const std::string&
   for (const std::string& word : split(text_or_file(option, argument))) {
     const auto length = parse<int64_t>(word);
     if (!length || *length < 0) {
-      throw UsageError(fmt::format("{}: expected lengths, whole numbers from 0 on; got '{}'", option, word));
+      throw UsageError(fmt::format("{}: expected lengths, whole numbers of 0 or more; got '{}'", option, word));
     }
     lengths.push_back(*length);
   }
@@ -74,8 +74,8 @@ std::vector<int64_t> parse_lengths(const std::string& option, const std::string&
   return lengths;
 }
 
-/// The generator splitmix64: number `index` of the stream `seed`, in [0, 1). The Python benchmark has the same one, so
-/// that both time the same lengths.
+/// Returns number `index` of the generator splitmix64 with `seed`, in [0, 1). The Python benchmark has the same
+/// generator, so both use the same lengths.
 double uniform(uint64_t seed, uint64_t index) {
   uint64_t z = (seed << 32) + (index + 1) * 0x9e3779b97f4a7c15ULL;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
@@ -83,7 +83,7 @@ double uniform(uint64_t seed, uint64_t index) {
   return static_cast<double>((z ^ (z >> 31)) >> 11) * 0x1p-53;
 }
 
-/// Lengths spread evenly over the widest range within [0, max_length] whose mean is fill * max_length.
+/// Returns lengths with the mean fill * max_length, spread evenly over the widest range within [0, max_length].
 std::vector<int64_t> generate_lengths(int64_t batch, int64_t max_length, double fill, uint64_t seed) {
   const double low = std::max(0.0, 2 * fill - 1) * static_cast<double>(max_length);
   const double high = std::min(1.0, 2 * fill) * static_cast<double>(max_length);
@@ -95,7 +95,7 @@ std::vector<int64_t> generate_lengths(int64_t batch, int64_t max_length, double 
   return lengths;
 }
 
-/// The lengths that were typed, each option read once: standard input cannot be read again.
+/// The given lengths. Each option is read once, because standard input cannot be read again.
 struct GivenLengths {
   std::vector<int64_t> q, k;
 
@@ -138,13 +138,14 @@ Side resolve_keys(const ProblemOptions& options, const GivenLengths& given, cons
   return {generate_lengths(batch, options.max_length, options.fill, options.seed), form};
 }
 
-/// Options that contradict each other; the library knows nothing of them.
+/// Refuses contradictory options. The library does not see these contradictions.
 void check_options(const ProblemOptions& options) {
   const auto refuse_both = [](bool first, bool second, const char* message) {
     if (first && second) throw UsageError(message);
   };
-  refuse_both(!options.lengths.empty(), !options.lengths_q.empty() || !options.lengths_k.empty(),
-              "--lengths gives queries and keys the same lengths: expected it, or --lengths-q and --lengths-k");
+  refuse_both(
+      !options.lengths.empty(), !options.lengths_q.empty() || !options.lengths_k.empty(),
+      "--lengths sets the lengths of queries and keys: expected either --lengths, or --lengths-q and --lengths-k");
   refuse_both(options.shared_q > 0, !options.lengths.empty() || !options.lengths_q.empty(),
               "--shared-q gives every batch entry the same queries: expected no lengths of queries with it; give "
               "those of the keys by --lengths-k");
@@ -233,78 +234,77 @@ void add_problem_options(CLI::App& parser, ProblemOptions& options) {
   const std::string one_for_each = "one for each batch entry: 3,17,0,5, a file, or - for standard input";
   parser.add_option("--lengths", options.lengths, "Lengths of queries and of keys, " + one_for_each)->group(lengths);
   parser.add_option("--lengths-q", options.lengths_q, "Lengths of the queries, " + one_for_each)->group(lengths);
-  parser.add_option("--lengths-k", options.lengths_k, "Lengths of the keys; those of the queries if left out")
+  parser.add_option("--lengths-k", options.lengths_k, "Lengths of the keys; default: the lengths of the queries")
       ->group(lengths);
-  parser.add_option("--batch", options.batch, "Batch entries, where no lengths are given")
+  parser.add_option("--batch", options.batch, "Number of generated batch entries")
       ->check(CLI::PositiveNumber)
       ->capture_default_str()
       ->group(lengths);
-  parser.add_option("--max-length", options.max_length, "Longest length to generate")
+  parser.add_option("--max-length", options.max_length, "Longest generated length")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str()
       ->group(lengths);
   parser
       .add_option("--max-length-k", options.max_length_k,
-                  "Longest length of the keys; theirs are the queries' if "
-                  "left out")
+                  "Longest generated length of the keys; default: the lengths of the queries")
       ->check(CLI::NonNegativeNumber)
       ->group(lengths);
-  parser.add_option("--fill", options.fill, "Mean of the generated lengths, as a part of the longest")
+  parser.add_option("--fill", options.fill, "Mean of the generated lengths divided by --max-length")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str()
       ->group(lengths);
-  parser.add_option("--fill-k", options.fill_k, "The same for keys generated by --max-length-k")
+  parser.add_option("--fill-k", options.fill_k, "Mean of the generated lengths of the keys divided by --max-length-k")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str()
       ->group(lengths);
-  parser.add_option("--seed", options.seed, "Of the generated lengths and of the data")
+  parser.add_option("--seed", options.seed, "Seed of the generated lengths and of the data")
       ->check(CLI::Range(uint64_t{0}, uint64_t{0xffffffff}))
       ->capture_default_str()
       ->group(lengths);
   parser.add_flag("--dense", options.dense, "Operands of rank 4 without cumulative lengths")->group(lengths);
-  parser.add_option("--shared-q", options.shared_q, "One query operand of so many rows for the whole batch (PMA)")
+  parser.add_option("--shared-q", options.shared_q, "One query operand of N rows for the whole batch (PMA)")
       ->check(CLI::PositiveNumber)
       ->group(lengths);
-  parser.add_option("--shared-k", options.shared_k, "One key and value operand for the whole batch (PFFN)")
+  parser.add_option("--shared-k", options.shared_k, "One key and value operand of N rows for the whole batch (PFFN)")
       ->check(CLI::PositiveNumber)
       ->group(lengths);
 
   const char* const shape = "Heads and type";
-  parser.add_option("--heads", options.heads, "Heads of the query")
+  parser.add_option("--heads", options.heads, "Number of query heads")
       ->check(CLI::PositiveNumber)
       ->capture_default_str()
       ->group(shape);
-  parser.add_option("--heads-k", options.heads_k, "Heads of key and value, which divide those of the query (GQA, MQA)")
+  parser
+      .add_option("--heads-k", options.heads_k,
+                  "Number of key and value heads, a divisor of the number of query heads (GQA, MQA)")
       ->check(CLI::PositiveNumber)
       ->group(shape);
-  parser.add_option("--head-dim", options.head_dim, "Elements of a head of query and key")
+  parser.add_option("--head-dim", options.head_dim, "Elements in a head of query and key")
       ->check(CLI::PositiveNumber)
       ->capture_default_str()
       ->group(shape);
-  parser.add_option("--head-dim-v", options.head_dim_v, "Elements of a head of value; those of the key if left out")
+  parser.add_option("--head-dim-v", options.head_dim_v, "Elements in a head of value; default: --head-dim")
       ->check(CLI::PositiveNumber)
       ->group(shape);
 
   const char* const function = "Function";
-  parser.add_option("--with", options.with, "A parameter of the expression: name=number, once for each")
-      ->group(function);
+  parser.add_option("--with", options.with, "Parameters of the expression: name=number")->group(function);
   parser.add_option("--mask", options.mask, "none, causal, causal-upper-left, or window:LEFT,RIGHT")
       ->capture_default_str()
       ->group(function);
-  parser.add_option("--scale", options.scale, "Multiplies Q K^T before f; 1/sqrt(head_dim) if left out")
-      ->group(function);
+  parser.add_option("--scale", options.scale, "Factor of Q K^T before f; default: 1/sqrt(head_dim)")->group(function);
   parser
       .add_option("--out-scale", options.out_scale,
-                  "Multiplies O: a number, 1/len_q, 1/len_k, or one number for each batch entry (.5,1,2)")
+                  "Factor of O: a number, 1/len_q, 1/len_k, or one number for each batch entry (.5,1,2)")
       ->capture_default_str()
       ->group(function);
-  parser.add_option("--accuracy", options.accuracy, "fast or exact; the same on the CPU")
+  parser.add_option("--accuracy", options.accuracy, "fast or exact; equal on the CPU")
       ->check(CLI::IsMember({"fast", "exact"}))
       ->capture_default_str()
       ->group(function);
-  parser.add_flag("--deterministic", options.deterministic, "The same bits every time; the CPU always does")
+  parser.add_flag("--deterministic", options.deterministic, "The same bits every time; always on the CPU")
       ->group(function);
-  parser.add_option("--threads", options.threads, "At most so many threads; 0 is one for each processor")
+  parser.add_option("--threads", options.threads, "Largest number of threads; 0 means one for each processor")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str()
       ->group(function);

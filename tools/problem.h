@@ -1,4 +1,4 @@
-// A problem as the command line describes it: the options, and what they say once they are read.
+// A problem of the command line: its options, and the problem that they describe.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ class App;
 
 namespace gdpa::tool {
 
-/// The options as typed, with their defaults. An empty text or a 0 is an option that was not given.
+/// The options of the command line, with their defaults. An empty text or a 0 means that the option is missing.
 struct ProblemOptions {
   std::string lengths, lengths_q, lengths_k;
   int64_t batch = 8;
@@ -44,7 +44,8 @@ struct ProblemOptions {
   std::string device;
 };
 
-/// Adds every option of ProblemOptions but --activation and --dtype, of which some commands take several, and --device.
+/// Adds all options of ProblemOptions except --activation, --dtype and --device. Some commands accept several
+/// activations and dtypes.
 void add_problem_options(CLI::App& parser, ProblemOptions& options);
 void add_dtype_option(CLI::App& parser, ProblemOptions& options);
 void add_activation_option(CLI::App& parser, ProblemOptions& options);
@@ -55,12 +56,12 @@ void add_gradients_option(CLI::App& parser, std::string& gradients);
 /// The gradients that such letters name. Throws UsageError for other letters, a repeated letter, or none.
 WantedGradients wanted_gradients(const std::string& letters);
 
-/// Jagged and dense operands hold one row for each token; a shared one holds its rows once for the whole batch.
+/// Jagged and dense operands have one row for each token. A shared operand has its rows once for the whole batch.
 enum class Form { jagged, dense, shared };
 
-/// What the options say, with every default filled in and every length written out.
+/// The problem of the options, with all defaults and all lengths.
 struct Problem {
-  std::vector<int64_t> lengths_q, lengths_k;  ///< one for each batch entry, equal ones for a dense or shared side
+  std::vector<int64_t> lengths_q, lengths_k;  ///< one for each batch entry; all equal for a dense or shared side
   Form form_q = Form::jagged;
   Form form_k = Form::jagged;
   int64_t heads_q = 0;
@@ -80,21 +81,21 @@ struct Problem {
 
   int64_t batch() const { return static_cast<int64_t>(lengths_q.size()); }
   double scale_or_default() const;
-  int64_t kept_scores() const;    ///< of one head, over the batch: those that the mask keeps
+  int64_t kept_scores() const;    ///< scores of one head that the mask keeps, over the batch
   double forward_flops() const;   ///< 2 * heads * (head_dim + head_dim_v) * kept scores
   std::string mask_text() const;  ///< "none", "causal", "causal-upper-left" or "window:LEFT,RIGHT"
 };
 
-/// Reads the options. Throws UsageError, or gdpa::Error where the activation is at fault.
+/// Reads the options. Throws UsageError, or gdpa::Error for a wrong activation.
 Problem resolve(const ProblemOptions& options);
 
-/// The device that resolve chooses, without reading lengths: standard input can be read only once.
+/// Returns the device that resolve chooses, without reading lengths, because standard input can be read only once.
 Device device_of(const ProblemOptions& options);
 
 int64_t sum(const std::vector<int64_t>& lengths);
 int64_t maximum(const std::vector<int64_t>& lengths);
 
-/// A line for people and an object for programs that say what the problem is.
+/// A description of the problem as a line of text, and as a JSON object.
 std::string describe(const Problem& problem);
 Json to_json(const Problem& problem);
 

@@ -23,8 +23,8 @@ Rates of_processor(DType dtype, int threads) {
 Rates of_gpu(const GpuDevice& gpu, DType dtype) {
   const double flops = peak_flops(gpu, dtype);
   return {flops, gpu.bytes_per_second,
-          fmt::format("the most that {} can do: {:.0f} TFLOP/s ({} multiprocessors at {:.2f} GHz, a clock that large "
-                      "products do not hold), {:.2f} TB/s",
+          fmt::format("the highest rates of {}: {:.0f} TFLOP/s ({} multiprocessors at {:.2f} GHz, a clock that falls "
+                      "during large products), {:.2f} TB/s",
                       gpu.name, flops * 1e-12, gpu.multiprocessors, gpu.clock * 1e-9, gpu.bytes_per_second * 1e-12)};
 }
 

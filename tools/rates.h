@@ -1,4 +1,4 @@
-// The two rates that bound a computation, and the floor that they make.
+// The two rates that limit a computation, and the resulting floor.
 #pragma once
 
 #include <algorithm>
@@ -11,14 +11,15 @@ namespace gdpa::tool {
 struct Rates {
   double product_flops = 0;  ///< FLOP/s
   double copy_bytes = 0;     ///< bytes/s
-  std::string source;        ///< where they come from, in a sentence
+  std::string source;        ///< the origin of the rates, in a sentence
 };
 
-/// Of the CPU as measured now, once for each type and number of threads; of a GPU those that its clocks and widths
-/// allow.
+/// Returns the rates of a device. On the CPU they are measured once for each type and number of threads. On a GPU they
+/// are the highest rates that its clocks and widths allow.
 const Rates& rates_of(Device device, DType dtype, int threads);
 
-/// The least time: that of the products, or that of the bytes, each input read once and each output written once.
+/// The least time: the larger of the times for the products and for the bytes, with each input read once and each
+/// output written once.
 struct Floor {
   Floor(const Plan& plan, const Rates& rates)
       : product_seconds(plan.flops / rates.product_flops), copy_seconds(plan.bytes / rates.copy_bytes) {}

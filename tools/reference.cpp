@@ -1,4 +1,4 @@
-// Loops over batch entries, heads, queries and keys, exactly as the definition reads.
+// Loops over batch entries, heads, queries and keys, following the definition literally.
 #include "reference.h"
 
 #include <atomic>
@@ -8,7 +8,7 @@
 namespace gdpa::tool {
 namespace {
 
-/// One side's rows: row i of sequence b is row first(b) + i of the operand.
+/// The rows of one side: row i of sequence b is row first(b) + i of the operand.
 struct Rows {
   std::vector<int64_t> lengths;
   std::vector<int64_t> first;
@@ -98,7 +98,7 @@ Reference compute_reference(const Problem& problem, const Workload& workload) {
     }
   };
 
-  // Query heads that share a key head write the same gradients: one thread at a time takes such a group.
+  // Query heads that share a key head write the same gradients, so one thread computes such a group.
   std::atomic<int64_t> next_group = 0;
   std::atomic<int> working = 0;
   const auto work = [&] {
@@ -127,7 +127,7 @@ double relative_error(const std::vector<double>& got, const std::vector<double>&
     error += (got[i] - expected[i]) * (got[i] - expected[i]);
     norm += expected[i] * expected[i];
   }
-  return std::fabs(norm > 0 ? std::sqrt(error / norm) : std::sqrt(error));  // a NaN has a sign, too
+  return std::fabs(norm > 0 ? std::sqrt(error / norm) : std::sqrt(error));  // NaN has a sign too
 }
 
 double promised_error(DType dtype) {

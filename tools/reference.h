@@ -1,4 +1,4 @@
-// The definition, written out in fp64 without a thought of speed: what `gdpa run` holds the library against.
+// The definition in fp64, not optimised for speed. `gdpa run` compares the library with it.
 #pragma once
 
 #include <vector>
@@ -12,13 +12,13 @@ struct Reference {
   std::vector<double> output, grad_query, grad_key, grad_value;
 };
 
-/// Reads the operands of `workload` as they are stored. Shares nothing with the library but f and f' in fp64.
+/// Reads the stored operands of `workload`. It shares only f and f' in fp64 with the library.
 Reference compute_reference(const Problem& problem, const Workload& workload);
 
-/// The 2-norm of (got - expected), relative to that of expected; NaN where got has one.
+/// Returns the 2-norm of (got - expected) divided by the 2-norm of expected. The result is NaN if `got` contains NaN.
 double relative_error(const std::vector<double>& got, const std::vector<double>& expected);
 
-/// What relative_error may be at most, for outputs of this type.
+/// Returns the upper bound of relative_error for outputs of this type.
 double promised_error(DType dtype);
 
 }  // namespace gdpa::tool

@@ -16,11 +16,11 @@ namespace gdpa::tool {
 namespace {
 
 const char* const footer =
-    "The error of an output is the 2-norm of its difference from an fp64 computation, relative to that computation's\n"
-    "2-norm. It is held against the promise for the type: 3e-3 bfloat16, 6e-4 float16, 2e-6 float32, 1e-13 float64.\n"
-    "Outputs are filled with NaN beforehand, so that an element that is not written fails the check. Times are those "
-    "of\n"
-    "the clock on the CPU, and of events on a GPU.\n\n"
+    "The error of an output is the 2-norm of its difference from a reference in fp64, divided by the 2-norm of the\n"
+    "reference. It must not exceed the promise: 3e-3 for bfloat16, 6e-4 for float16, 2e-6 for float32, and 1e-13 for\n"
+    "float64.\n"
+    "Outputs contain NaN before the call, so an unwritten element fails the check. Times are wall-clock times on the\n"
+    "CPU, and times of CUDA events on a GPU.\n\n"
     "Examples:\n"
     "  gdpa run --lengths 3,17,0,5\n"
     "  gdpa run --lengths-q 100,30 --lengths-k 20,50 --heads 8 --heads-k 2 --mask window:16,0\n"
@@ -54,7 +54,7 @@ std::vector<CheckedOutput> check_outputs(const Problem& problem, const Workload&
   std::vector<CheckedOutput> checked;
   const auto check = [&](const char* name, const Tensor& got, const std::vector<double>& expected) {
     const double error = relative_error(got.to_double(), expected);
-    checked.push_back({name, error, error <= promise});  // a NaN is not ok
+    checked.push_back({name, error, error <= promise});  // NaN is not ok
   };
   check("O", workload.output, reference.output);
   check("dQ", workload.grad_query, reference.grad_query);
@@ -122,14 +122,15 @@ int execute(RunOptions& options) {
 
 Command add_run(CLI::App& app) {
   auto options = std::make_shared<RunOptions>();
-  CLI::App* const parser = app.add_subcommand("run", "Compute a problem, check it against fp64, time it");
+  CLI::App* const parser = app.add_subcommand("run", "Compute a problem, check it against fp64, and time it");
   add_activation_option(*parser, options->problem);
   add_problem_options(*parser, options->problem);
   add_dtype_option(*parser, options->problem);
   add_device_option(*parser, options->problem.device);
-  parser->add_flag("--no-check", options->no_check, "Skip the fp64 computation, which takes long for large problems")
+  parser
+      ->add_flag("--no-check", options->no_check, "Skip the fp64 reference, which takes a long time for large problems")
       ->group("Output");
-  parser->add_option("--seconds", options->seconds, "Repeat each direction for so long; the time is the median")
+  parser->add_option("--seconds", options->seconds, "Repeat each direction for this time; the result is the median")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str()
       ->group("Output");

@@ -1,5 +1,4 @@
-// The built-in benchmark suites: lists of shapes, read from python/gdpa/bench/suites.json, which the Python benchmark
-// reads too.
+// The built-in benchmark suites, which are lists of shapes. Both benchmarks read python/gdpa/bench/suites.json.
 #pragma once
 
 #include <optional>
@@ -10,26 +9,26 @@
 
 namespace gdpa::tool {
 
-/// The whole file, for --list-suites.
+/// Returns the whole file, for --list-suites.
 const Json& suites();
 
-/// One shape: a problem but for its function, which takes turns with the other functions of the shape.
+/// A shape: a problem without its function. The functions of a shape alternate.
 struct SuiteShape {
   std::optional<std::string> name;
   ProblemOptions problem;
   std::vector<std::string> activations;
-  std::vector<std::string> directions = {"fwd", "bwd"};  ///< that are worth timing
+  std::vector<std::string> directions = {"fwd", "bwd"};  ///< the directions to time
 };
 
-/// What was given on the command line, and is then taken instead of what the suite says.
+/// Options of the command line that override the suite.
 struct SuiteOverrides {
-  double batch_factor = 1.0;  ///< on every batch
+  double batch_factor = 1.0;  ///< of every batch
   std::optional<std::string> dtype, mask;
   std::vector<std::string> activations;
 };
 
-/// The shapes of a suite; what neither the suite nor `overrides` says is `options`'. Throws UsageError for an unknown
-/// name.
+/// Returns the shapes of a suite. `overrides` has precedence over the suite, and the suite has precedence over
+/// `options`. Throws UsageError for an unknown name.
 std::vector<SuiteShape> shapes_of_suite(const std::string& name, const ProblemOptions& options,
                                         const SuiteOverrides& overrides);
 

@@ -1,4 +1,4 @@
-// What the commands write: text for people, JSON for programs, colour and progress on a terminal only.
+// The output of the commands: text, JSON, and colour and progress on a terminal.
 #pragma once
 
 #include <cstdint>
@@ -10,19 +10,19 @@ namespace gdpa::tool {
 
 using Json = nlohmann::ordered_json;
 
-/// `text` in green or red where standard output is a terminal and NO_COLOR is not set; else as it is.
+/// Returns `text` in green or red if standard output is a terminal and NO_COLOR is not set, otherwise unchanged.
 std::string good(const std::string& text);
 std::string bad(const std::string& text);
 
-/// Rows as columns of equal width, the first column and those of text to the left, numbers to the right.
+/// Returns rows with aligned columns. The first column and text columns are left-aligned, numbers are right-aligned.
 std::string table(const std::vector<std::string>& header, const std::vector<std::vector<std::string>>& rows);
 
-/// Where JSON goes: nowhere, to standard output ("-", in place of text), or to a file beside the text.
+/// The target of JSON: none, standard output ("-", instead of text), or a file in addition to the text.
 class JsonOutput {
  public:
   bool replaces_text() const { return requested && (path.empty() || path == "-"); }
 
-  /// Writes `value` on one line per call (JSON Lines). Throws MachineError when the file cannot be written.
+  /// Writes `value` as one line (JSON Lines). Throws MachineError if the file cannot be written.
   void write(const Json& value);
 
   bool requested = false;
@@ -32,7 +32,7 @@ class JsonOutput {
   bool started_ = false;
 };
 
-/// "What  37 %" on standard error while something long is going on, if that is a terminal.
+/// Shows "NAME  37 %" on standard error during a long operation, if standard error is a terminal.
 class Progress {
  public:
   Progress(std::string what, int64_t total);

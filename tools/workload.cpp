@@ -1,4 +1,4 @@
-// Makes operands and views for a problem, in any of the four floating-point types.
+// Creates the operands and views of a problem, in each of the four floating-point types.
 #include "workload.h"
 
 #include <fmt/format.h>
@@ -17,7 +17,7 @@
 namespace gdpa::tool {
 namespace {
 
-// Normal numbers are made once and repeated; the period is prime, so that no two rows of usual lengths coincide.
+// Normal numbers are generated once and repeated. The period is prime, so that two rows of usual lengths differ.
 constexpr std::size_t period_of_numbers = 1048573;
 
 uint16_t bfloat16_from(double number) {
@@ -37,7 +37,7 @@ uint16_t float16_from(double number) {
   if (std::isnan(number)) return 0x7e00;
   if (magnitude >= beyond_the_largest) return static_cast<uint16_t>(sign | 0x7c00);
   if (magnitude == 0) return sign;
-  // In steps of the last bit, rounded to even; a carry out of the mantissa moves into the exponent by itself.
+  // Rounds to nearest even. A carry out of the mantissa increments the exponent.
   const int exponent = std::max(std::ilogb(magnitude), least_exponent);
   const double steps = std::nearbyint(std::ldexp(magnitude, mantissa_bits - exponent));
   const auto biased = static_cast<uint32_t>(exponent - least_exponent) << mantissa_bits;
@@ -93,7 +93,7 @@ MutableTensorView shape_of(const std::vector<int64_t>& lengths, Form form, int64
   return MutableTensorView::contiguous(nullptr, problem.dtype, {rows, heads, head_dim}, problem.device);
 }
 
-/// A shared query gives every batch entry rows of its own.
+/// For a shared query, every batch entry has separate output rows.
 MutableTensorView shape_of_output(const Problem& problem) {
   const Form form = problem.form_q == Form::dense ? Form::dense : Form::jagged;
   return shape_of(problem.lengths_q, form, problem.heads_q, problem.head_dim_v, problem);
@@ -146,7 +146,7 @@ void Tensor::fill_with_normal_numbers(uint64_t seed) {
 }
 
 void Tensor::poison() {
-  // All bits set are a NaN in every one of the four types.
+  // All bits set is NaN in all four types.
   std::memset(memory_.get(), 0xff, bytes());
   upload();
 }
@@ -216,7 +216,7 @@ TensorView Workload::vector_view(const void* data, DType dtype, std::size_t size
 
 std::vector<double> Workload::time(const std::function<void()>& work, double seconds) const {
   if (!stream_) return time_calls(work, seconds);
-  constexpr int calls_at_a_time = 8;  // queued together, so that the device never waits for the host
+  constexpr int calls_at_a_time = 8;  // queued in groups, so that the device does not wait for the host
   std::vector<double> times = stream_->time(work, 1);
   for (double total = times.front(); total < seconds;) {
     for (const double call : stream_->time(work, calls_at_a_time)) {
@@ -229,7 +229,7 @@ std::vector<double> Workload::time(const std::function<void()>& work, double sec
 
 std::vector<double> Workload::time_host(const std::function<void()>& work, double seconds) const {
   if (!stream_) return time_calls(work, seconds);
-  constexpr int calls_at_a_time = 64;  // few enough that the driver's queue never fills
+  constexpr int calls_at_a_time = 64;  // small enough for the driver's queue
   std::vector<double> times;
   double total = 0;
   do {

@@ -1,4 +1,4 @@
-// The memory of a problem: operands filled with N(0, 1) numbers, outputs, and the views that gdpa is called with.
+// The memory of a problem: operands with N(0, 1) numbers, outputs, and the views for the calls of gdpa.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@
 
 namespace gdpa::tool {
 
-/// A contiguous operand (rows, heads, head_dim), or (batch, length, heads, head_dim) where dense. On a GPU it is made
-/// in host memory and copied there.
+/// A contiguous operand (rows, heads, head_dim), or (batch, length, heads, head_dim) if dense. For a GPU it is created
+/// in host memory and copied to the GPU.
 class Tensor {
  public:
   Tensor() = default;
@@ -24,7 +24,7 @@ class Tensor {
   int64_t elements() const;
 
   void fill_with_normal_numbers(uint64_t seed);
-  /// Writes NaN everywhere, so that an element that is never written shows.
+  /// Writes NaN to all elements, so that an unwritten element is an error.
   void poison();
   std::vector<double> to_double() const;
 
@@ -38,8 +38,8 @@ class Tensor {
 };
 
 enum class Contents {
-  none,    ///< shapes and cumulative lengths only, to ask for a plan
-  random,  ///< memory everywhere, inputs filled
+  none,    ///< only shapes and cumulative lengths, for a plan
+  random,  ///< memory for all operands, with random inputs
 };
 
 class Workload {
@@ -55,11 +55,11 @@ class Workload {
     backward(attention_, grad_output.input(), grad_query.view(), grad_key.view(), grad_value.view());
   }
 
-  /// Calls `work` for at least `seconds` and at least once; the seconds that each call took: by the clock on the CPU,
-  /// by events on a GPU.
+  /// Calls `work` for at least `seconds` and at least once. Returns the seconds of each call, measured with the clock
+  /// on the CPU and with events on a GPU.
   std::vector<double> time(const std::function<void()>& work, double seconds) const;
 
-  /// The seconds until each call returned, which on a GPU is before it is computed.
+  /// Returns the seconds until each call returned. On a GPU, a call returns before the computation ends.
   std::vector<double> time_host(const std::function<void()>& work, double seconds) const;
 
   Tensor query, key, value, output;

@@ -1,4 +1,4 @@
-// Activation: the elementwise function f that stands where attention has softmax, with its derived derivative.
+// Activation: the elementwise function f that replaces softmax, with its symbolic derivative.
 #pragma once
 
 #include <map>
@@ -15,32 +15,32 @@ namespace activation {
 class Function;
 }
 
-/// How closely the compiled f and f' follow their definition; used alike in both directions. On the CPU both are the
-/// same, on a GPU "fast" may use the hardware's approximations; docs/accuracy.md states the worst error of each.
+/// The accuracy of f and f' in forward and backward. On the CPU both values give the same results. On a GPU, "fast" may
+/// use the approximations of the hardware. docs/accuracy.md states the largest error of each.
 enum class Accuracy { fast, exact };
 
-/// A function of the score s, made from a name ("gelu"), an expression ("s * sigmoid(1.702 * s)"), or an expression
-/// with named parameters, bound here or in the text: "a * tanh(b * s) with a = 2, b = 0.5". Parsed once per distinct
-/// text and shared afterwards: constructing one again costs a look-up. Cheap to copy, safe to share between threads.
+/// A function of the score s, from a name ("gelu"), an expression ("s * sigmoid(1.702 * s)"), or an expression with
+/// named parameters. The constructor or the text sets the parameters: "a * tanh(b * s) with a = 2, b = 0.5". gdpa
+/// parses each distinct text once, so constructing an equal Activation again is a look-up. An Activation is cheap to
+/// copy, and several threads may share it.
 ///
 ///     gdpa::Activation swish("s * sigmoid(b * s)", {{"b", 1.702}});
 ///     double slope = swish.derivative(0.5);
 ///
-/// Throws Error (value) for a text that does not parse, showing it with a caret, for an unknown name or function, and
-/// for a parameter that is missing, unknown or not finite.
+/// Throws Error (value) for a text with an error, which the message marks with a caret, for an unknown name or
+/// function, and for a parameter that is missing, unknown or not finite.
 class GDPA_API Activation {
  public:
   explicit Activation(std::string_view text, const std::map<std::string, double>& parameters = {});
 
-  /// Everything that identifies the function: the text in canonical form, parameters included. Activation(text())
-  /// is the same function.
+  /// The canonical text with all parameters, which identifies the function. Activation(text()) is the same function.
   const std::string& text() const;
 
-  /// f(s) and f'(s) in fp64: the definition, not what a kernel approximates.
+  /// f(s) and f'(s) of the definition in fp64, without the approximations of a kernel.
   double value(double score) const;
   double derivative(double score) const;
 
-  /// f' as an expression in s, after simplification.
+  /// f' as a simplified expression in s.
   std::string derivative_text() const;
 
   const activation::Function& function() const { return *function_; }
@@ -49,14 +49,14 @@ class GDPA_API Activation {
   std::shared_ptr<const activation::Function> function_;
 };
 
-/// One row of the table of named activations, for listings and documentation.
+/// A row of the table of named activations.
 struct NamedActivation {
   std::string name;
   std::string expression;
-  std::string source;  ///< where the definition and its constants come from
+  std::string source;  ///< the publication of the definition and its constants
 };
 
-/// The names that Activation accepts, aliases included, in the order of the documentation.
+/// Returns the names that Activation accepts, including aliases, in the order of the documentation.
 GDPA_API const std::vector<NamedActivation>& named_activations();
 
 }  // namespace gdpa

@@ -1,4 +1,4 @@
-// The two calls: forward and backward of O = out_scale * f(scale * Q K^T) V over jagged, dense or shared operands.
+// Forward and backward of O = out_scale * f(scale * Q K^T) V over jagged, dense or shared operands.
 #pragma once
 
 #include <optional>
@@ -26,8 +26,8 @@ struct OutScale {
   static OutScale of_batch(TensorView numbers) { return {Kind::per_batch, 1.0, numbers}; }
 };
 
-/// Which gradients a backward call computes. A gradient that is not wanted has no output tensor, and the products that
-/// only it needs are skipped.
+/// The gradients that a backward call computes. An unwanted gradient has no output tensor, and backward skips the
+/// products that only this gradient needs.
 struct WantedGradients {
   bool query = true;
   bool key = true;

@@ -19,7 +19,7 @@ struct CompiledKernel {
   bool was_cached = false;  ///< whether the kernel cache on disk or this process had the kernel already
   double seconds = 0;       ///< time to find or to compile the kernel
   std::string compiler;     ///< the version of the NVRTC that compiled it: "13.2.86"
-  std::string source;       ///< the CUDA C++ that was generated for it
+  std::string source;       ///< the generated CUDA C++
   std::string image;        ///< the cubin
 };
 

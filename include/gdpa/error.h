@@ -1,4 +1,4 @@
-// The one exception that gdpa throws: what was expected, what came, and what to do about it.
+// The exception of gdpa. Its message states the expected value, the given value and a remedy.
 #pragma once
 
 #include <stdexcept>
@@ -8,14 +8,14 @@
 
 namespace gdpa {
 
-/// What kind of mistake an Error reports. Python raises ValueError, TypeError and RuntimeError for them.
+/// The kind of an Error. Python raises ValueError, TypeError and RuntimeError for these kinds.
 enum class GDPA_API ErrorKind {
   value,    ///< an argument has an impossible value: size, stride, offsets, name, number
-  type,     ///< an argument has the wrong type: dtype, device, rank of the thing given
-  runtime,  ///< the machine could not do it: memory, a missing library
+  type,     ///< an argument has the wrong type: dtype, device, rank
+  runtime,  ///< the machine cannot compute the call: too little memory, a missing library
 };
 
-/// Thrown by every public function, before anything is computed or written where an argument is at fault.
+/// The error of every public function. If an argument is wrong, it is thrown before anything is computed or written.
 class GDPA_API Error : public std::runtime_error {
  public:
   Error(ErrorKind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}

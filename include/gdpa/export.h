@@ -1,4 +1,4 @@
-// GDPA_API marks what libgdpa shows to its users; everything else is hidden.
+// GDPA_API marks the exported symbols of libgdpa. All other symbols are hidden.
 #pragma once
 
 #define GDPA_API __attribute__((visibility("default")))

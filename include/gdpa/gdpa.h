@@ -1,4 +1,4 @@
-// gdpa: Generalized Dot-Product Attention, forward and backward, with any elementwise function in the place of softmax.
+// gdpa: Generalized Dot-Product Attention, forward and backward, with any elementwise function instead of softmax.
 #pragma once
 
 #include "gdpa/activation.h"

@@ -1,5 +1,5 @@
-// The fixed-width integers, for the host and for NVRTC, which brings no <cstdint>; freestanding like every header
-// that device code reads.
+// The fixed-width integers for the host and for NVRTC, which has no <cstdint>. Like every header that device code
+// includes, this header includes no standard headers in device code.
 #pragma once
 
 #ifdef __CUDACC_RTC__

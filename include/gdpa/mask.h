@@ -6,10 +6,10 @@
 
 namespace gdpa {
 
-/// Where the diagonal of a window lies when a sequence has more keys than queries, or fewer.
+/// The position of the diagonal of a window if a sequence has different numbers of keys and queries.
 enum class Diagonal : int32_t {
-  bottom_right,  ///< the last query sees up to the last key: torch.nn.attention.varlen, flash-attn
-  upper_left,    ///< the first query sees up to the first key: scaled_dot_product_attention(is_causal=True)
+  bottom_right,  ///< the last query attends to keys up to the last key: torch.nn.attention.varlen, flash-attn
+  upper_left,    ///< the first query attends to keys up to the first key: scaled_dot_product_attention(is_causal=True)
 };
 
 /// A half-open range of keys or of queries.

@@ -12,7 +12,7 @@ namespace gdpa {
 
 enum class Direction { forward, backward };
 
-/// One kernel of a call on a GPU, compiled for its architecture.
+/// A compiled kernel of a call on a GPU.
 struct GpuKernel {
   std::string name;          ///< the family, kind, types and tile of the kernel
   std::string architecture;  ///< "sm_90a"

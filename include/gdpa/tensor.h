@@ -1,4 +1,4 @@
-// TensorView: how a caller's memory is described to gdpa. It owns nothing.
+// TensorView: a description of the caller's memory. It owns nothing.
 #pragma once
 
 #include <array>
@@ -26,7 +26,7 @@ constexpr int64_t size_in_bytes(DType dtype) {
   return 0;
 }
 
-/// The name as PyTorch spells it: "float32", "bfloat16", ...
+/// Returns PyTorch's name: "float32", "bfloat16", ...
 GDPA_API const char* name(DType dtype);
 
 enum class DeviceKind : std::uint8_t { cpu, cuda };
@@ -37,8 +37,8 @@ struct Device {
   bool operator==(const Device&) const = default;
 };
 
-/// A strided view of `rank` dimensions, at most 4. Strides count elements, may be 0 (broadcast) and, for inputs, of
-/// any value; the last dimension's must be 1. Memory from `data` on must stay valid during the call.
+/// A strided view of `rank` dimensions, at most 4. Strides count elements. A stride of an input may have any value,
+/// including 0 (broadcast). The last stride must be 1. The memory at `data` must stay valid during the call.
 template <class Pointer>
 struct BasicTensorView {
   static constexpr int max_rank = 4;
@@ -50,7 +50,7 @@ struct BasicTensorView {
   std::array<int64_t, max_rank> sizes = {};
   std::array<int64_t, max_rank> strides = {};
 
-  /// A dense row-major view: TensorView::contiguous(data, DType::float32, {tokens, heads, head_dim}).
+  /// Returns a dense row-major view: TensorView::contiguous(data, DType::float32, {tokens, heads, head_dim}).
   static BasicTensorView contiguous(Pointer data, DType dtype, std::initializer_list<int64_t> sizes,
                                     Device device = {}) {
     BasicTensorView view{data, dtype, device, 0, {}, {}};

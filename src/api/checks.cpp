@@ -112,12 +112,12 @@ void check_same(std::string_view who, std::string_view what, int64_t came, std::
   }
 }
 
-/// One side of the problem before its lengths have been looked at.
+/// One side of the problem, before the checks of its lengths.
 struct Side {
   std::string_view operand;       ///< "query" or "key"
   std::string_view offsets_name;  ///< "cu_seqlens_q" or "cu_seqlens_k"
   Form form = Form::shared;
-  int64_t batch = no_batch;  ///< none where the side is shared
+  int64_t batch = no_batch;  ///< no_batch for a shared side
   int64_t rows = 0;
   Sequences sequences;
 };

@@ -1,4 +1,4 @@
-// The words of errors; see message.h.
+// See message.h.
 #include "api/message.h"
 
 namespace gdpa {

@@ -1,4 +1,4 @@
-// Comparing the bytes of two views; see overlap.h.
+// See overlap.h.
 #include "api/overlap.h"
 
 #include <algorithm>

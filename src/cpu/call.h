@@ -12,7 +12,7 @@
 
 namespace gdpa::cpu {
 
-/// T is the operands' type; everything between loading and storing is computed in ComputeType<T>.
+/// T is the type of the operands. All computations between loading and storing are in ComputeType<T>.
 template <class T>
 struct Call {
   using Compute = ComputeType<T>;
@@ -23,7 +23,7 @@ struct Call {
   WantedGradients wanted;
   double* partial_sums;  ///< schedule.partial_elements; in double, because a long sum in float loses the last bits
 
-  /// Backward: whether some wanted gradient needs dS, so that the evaluator computes f' too.
+  /// Backward: whether a wanted gradient needs dS, so that the evaluator also computes f'.
   bool wants_grad_scores() const { return wanted.query || wanted.key; }
 
   int64_t width_q = plan::round_up(params.head_dim, plan::cpu_vector);  ///< stride of packed rows of Q and K
@@ -32,7 +32,7 @@ struct Call {
   int64_t sum_width_v = plan::sum_width(wanted.value, params.head_dim_v);  ///< stride of sums of dV
 };
 
-/// The first row of one sequence and head in an operand. Rows follow at operand.row_stride.
+/// Returns the first row of one sequence and head in an operand. The stride of rows is operand.row_stride.
 template <class T>
 T* rows_of(const Operand& operand, const Sequences& side, int64_t b, int64_t row, int64_t head) {
   return static_cast<T*>(operand.data) + operand.offset(side, b, row, head);
@@ -85,7 +85,7 @@ void clear_masked(const Mask& mask, Range queries, Range keys, Columns columns, 
   }
 }
 
-/// One tile of keys, transposed for the products with queries; columns up to the next vector boundary are zeros.
+/// Packs a transposed tile of keys for the products with queries. Columns up to the next vector boundary are zeros.
 template <class T>
 void pack_tile_transposed(const T* rows, int64_t stride, int64_t count, int64_t width, ComputeType<T>* packed,
                           int64_t packed_stride) {
@@ -94,7 +94,7 @@ void pack_tile_transposed(const T* rows, int64_t stride, int64_t count, int64_t 
   if (padded > count) clear(packed + count, packed_stride, width, padded - count);
 }
 
-/// One tile of keys or values as rows; rows up to the next vector boundary are zeros.
+/// Packs a tile of keys or values as rows. Rows up to the next vector boundary are zeros.
 template <class T>
 void pack_tile(const T* rows, int64_t stride, int64_t count, int64_t width, ComputeType<T> factor,
                ComputeType<T>* packed, int64_t packed_stride) {

@@ -199,7 +199,7 @@ void round_through(ComputeType<T>* values, std::int64_t count) {
 #if HWY_TARGET == HWY_SCALAR
 constexpr std::int64_t transposed_side(std::size_t) { return 1; }
 #else
-/// Rows and columns of the square that is transposed in registers: what 16 bytes hold.
+/// The rows and columns of the square that is transposed in registers: the number of elements in 16 bytes.
 constexpr std::int64_t transposed_side(std::size_t element_size) {
   return 16 / static_cast<std::int64_t>(element_size);
 }
@@ -237,7 +237,7 @@ HWY_INLINE void transpose_square(const T* source, std::int64_t source_stride, Co
 #endif
 }
 
-/// Transposes a block by squares, and what remains at its right and lower edges by smaller ones.
+/// Transposes a block in squares. Smaller squares cover its right and lower edges.
 template <std::int64_t side, class T>
 HWY_INLINE void transpose_block(const T* source, std::int64_t source_stride, std::int64_t rows, std::int64_t columns,
                                 ComputeType<T> factor, ComputeType<T>* packed, std::int64_t packed_stride) {

@@ -11,7 +11,7 @@
 
 namespace gdpa::cpu {
 
-/// The 16-bit types, as bits: nothing is computed in them.
+/// The 16-bit types as bits, without arithmetic.
 struct BFloat16 {
   std::uint16_t bits;
 };
@@ -48,8 +48,8 @@ template <class Compute>
 void accumulate_rows(const Compute* source, std::int64_t source_stride, std::int64_t rows, std::int64_t columns,
                      double* sum, std::int64_t sum_stride);
 
-/// values[i] = values[i] rounded to the precision of T: what storing it as T and reading it back gives. Does nothing
-/// for float and double.
+/// Rounds values[i] to the precision of T. The result is the same as storing values[i] as T and reading it back. Does
+/// nothing for float and double.
 template <class T>
 void round_through(ComputeType<T>* values, std::int64_t count);
 

@@ -152,7 +152,7 @@ class Translation {
   std::size_t strips = 0;
 
  private:
-  /// From the results backwards: what is needed, and by which step last. A result is needed until the end.
+  /// Determines, from the results backwards, the last step that needs each value. A result is needed until the end.
   void find_uses() {
     for (const std::uint16_t result : program_.results) last_use_[result] = program_.steps.size();
     for (std::size_t i = program_.steps.size(); i-- > 0;) {

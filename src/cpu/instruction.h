@@ -7,7 +7,8 @@
 
 namespace gdpa::cpu {
 
-/// What an instruction computes of its operands a, b and c. The results of comparisons are masks: all bits set or none.
+/// The operation of an instruction with operands a, b and c. A comparison gives a mask with all bits set or no bits
+/// set.
 enum class Code : std::uint8_t {
   copy,
   add,
@@ -59,7 +60,7 @@ struct Register {
   bool is_constant = false;
 };
 
-/// What a strip's length is a multiple of, in elements: the longest vector.
+/// The length of a strip is a multiple of this number of elements, which is the longest vector.
 template <class T>
 inline constexpr std::size_t strip_granularity = 64 / sizeof(T);
 

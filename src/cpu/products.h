@@ -15,12 +15,12 @@ struct Tile {
 enum class Sum { overwrite, add };
 
 /// result (rows x columns) = or += left (rows x depth) * right (depth x columns).
-/// Throws Error (runtime) where the system allows no code to be made at run time.
+/// Throws Error (runtime) if the system forbids code generation at run time.
 template <class Compute>
 void multiply(Tile<const Compute> left, Tile<const Compute> right, Tile<Compute> result, std::int64_t rows,
               std::int64_t columns, std::int64_t depth, Sum sum);
 
-/// The same with the transpose of `left`, which lies in memory as (depth x rows).
+/// The same product with the transpose of `left`, which is stored as (depth x rows).
 template <class Compute>
 void multiply_transposed(Tile<const Compute> left, Tile<const Compute> right, Tile<Compute> result, std::int64_t rows,
                          std::int64_t columns, std::int64_t depth, Sum sum);

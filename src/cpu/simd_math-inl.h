@@ -22,7 +22,7 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// What depends on the type: sizes of its fields, ranges, and the coefficient arrays.
+/// The constants of a type: sizes of its fields, ranges, and coefficient arrays.
 template <class T>
 struct Numbers;
 
@@ -82,8 +82,9 @@ struct Numbers<double> {
   static constexpr const auto& half_pi = half_pi_parts_64;
 };
 
-/// The smaller of a and b, and the larger; b where either is NaN. So do the vector instructions behind Min and Max, but
-/// not Highway's scalar target. A bound comes first and what it bounds second, so that NaN passes through.
+/// Return the smaller and the larger of a and b, and b if one of them is NaN. The vector instructions of Min and Max
+/// also do this, but Highway's scalar target does not. Pass the bound as a and the bounded value as b, so that NaN
+/// propagates.
 template <class V>
 HWY_INLINE V lesser(V a, V b) {
 #if HWY_TARGET == HWY_SCALAR
@@ -125,7 +126,7 @@ HWY_INLINE hn::Vec<D> by_lane(D d, hn::Vec<D> a, hn::Vec<D> b, const Function& f
   return hn::Load(d, left);
 }
 
-/// 2^n for an integer n whose power is a normal number.
+/// Returns 2^n for an integer n. 2^n must be a normal number.
 template <class D>
 HWY_INLINE hn::Vec<D> power_of_two(D d, hn::Vec<D> n) {
   using N = Numbers<hn::TFromD<D>>;
@@ -263,7 +264,7 @@ HWY_INLINE hn::Vec<D> log(D d, hn::Vec<D> x) {
   return log_at_ends(d, x, log_of_sum(d, x, hn::Zero(d)));
 }
 
-/// 1 + x as the rounded sum and what the rounding took away.
+/// Returns 1 + x as the rounded sum and the error of the rounding.
 template <class D>
 struct OnePlus {
   OnePlus(D d, hn::Vec<D> x) {

@@ -1,4 +1,4 @@
-// Workspace: the memory that a thread computes in. It grows to what the largest call needed and stays with the thread.
+// Workspace: the memory of a thread. It grows to the size of the largest call, and the thread keeps it.
 #pragma once
 
 #include <cstddef>

@@ -6,7 +6,7 @@
 
 namespace gdpa {
 
-/// GPU kernels count the rows of one sequence in 32 bits, and a tile may begin past the last row.
+/// GPU kernels count the rows of one sequence in 32 bits, and a tile may begin after the last row.
 constexpr int64_t most_gpu_rows = 0x7fff0000;
 
 /// The queries, or the keys, of every batch entry: cumulative lengths if they are jagged, otherwise one length for all.
@@ -34,7 +34,7 @@ struct Operand {
   int64_t row_stride = 0;
   int64_t head_stride = 0;
 
-  /// Elements from `data` to row `row` of sequence b, head h.
+  /// Returns the offset in elements from `data` to row `row` of sequence b and head h.
   GDPA_HOST_DEVICE int64_t offset(const Sequences& side, int64_t b, int64_t row, int64_t h) const {
     return b * batch_stride + (side.begin(b) + row) * row_stride + h * head_stride;
   }

@@ -13,7 +13,7 @@
 
 namespace gdpa {
 
-/// out_scale as a kernel reads it: one number, 1 / length, or one number for each batch entry.
+/// out_scale in the form for kernels: one number, 1 / length, or one number for each batch entry.
 struct OutputScale {
   enum class Kind : int32_t { number, reciprocal_length_q, reciprocal_length_k, per_batch_float, per_batch_double };
   Kind kind = Kind::number;

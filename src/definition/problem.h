@@ -12,7 +12,7 @@
 
 namespace gdpa {
 
-/// The form in which one side of the problem comes; see Attention.
+/// The form of one side of the problem; see Attention.
 enum class Form { jagged, dense, shared };
 
 struct Problem {
@@ -26,7 +26,7 @@ struct Problem {
   int64_t heads_k = 0;
   int64_t head_dim = 0;
   int64_t head_dim_v = 0;
-  int64_t rows_q = 0;  ///< rows of the query operand: tokens, batch * length, or length where shared
+  int64_t rows_q = 0;  ///< rows of the query operand: tokens, batch * length, or the length of a shared query
   int64_t rows_k = 0;
   Mask mask;
   OutScale::Kind out_scale = OutScale::Kind::number;

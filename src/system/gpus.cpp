@@ -1,4 +1,5 @@
-// The GPUs of this machine, and the rates that their clocks and widths allow. Asks the driver, starts no context.
+// The GPUs of this machine, and the rates that their clocks and widths allow. It queries the driver and creates no
+// context.
 #include <array>
 
 #include "cuda/driver.h"
@@ -8,8 +9,8 @@
 namespace gdpa {
 namespace {
 
-/// Multiplications and additions of dense 16-bit products, summed in fp32, that a multiprocessor does in a clock. tf32
-/// does half as many.
+/// The multiplications and additions of a multiprocessor in each clock cycle, for dense 16-bit products with fp32 sums.
+/// The number for tf32 is half of it.
 struct ProductRate {
   int capability;
   double flops_per_clock;

@@ -1,5 +1,5 @@
-// Looks at the machine for inspect_system: processor, memory, the libraries that are linked in, the CUDA driver and
-// NVRTC as the backend finds them, the kernel cache.
+// inspect_system: the processor, the memory, the linked libraries, the CUDA driver and NVRTC of the backend, and the
+// kernel cache.
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <libxsmm.h>
@@ -21,13 +21,13 @@
 namespace gdpa {
 namespace {
 
-/// The file that the code or data at `address` was loaded from.
+/// Returns the file that contains the code or data at `address`.
 std::string file_of(const void* address) {
   Dl_info info{};
   return dladdr(address, &info) != 0 && info.dli_fname != nullptr ? info.dli_fname : "";
 }
 
-/// The text after the colon on the first line of `path` that starts with `key`; /proc/cpuinfo and /proc/meminfo.
+/// Returns the text after the colon in the first line of `path` that starts with `key` (/proc/cpuinfo, /proc/meminfo).
 std::string proc_entry(const char* path, const std::string& key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -44,7 +44,7 @@ int64_t memory_entry(const char* key) {
   return kibibytes.empty() ? 0 : std::stoll(kibibytes) * 1024;
 }
 
-/// The compiler's own test asks the operating system too, so that AMX or AVX-512 that it withholds do not count.
+/// The compiler's test also asks the operating system, so AMX or AVX-512 count only if the system allows them.
 std::vector<std::string> instruction_sets() {
   std::vector<std::string> sets;
   const auto add = [&sets](bool present, const char* name) {
@@ -60,7 +60,7 @@ std::vector<std::string> instruction_sets() {
   return sets;
 }
 
-/// Highway takes the best target that was both compiled in and found; a lower bit is a better target.
+/// Highway uses the best target that is compiled in and supported. A lower bit is a better target.
 std::string vector_target() {
   const int64_t usable = hwy::SupportedTargets() & HWY_TARGETS;
   return hwy::TargetName(usable & -usable);
@@ -99,8 +99,8 @@ Component cuda_driver(const std::vector<GpuDevice>& gpus) {
   return component;
 }
 
-/// A cubin of NVRTC n.m loads with every driver for CUDA n.0 or later: within a major version drivers take what its
-/// later compilers make for an exact architecture.
+/// A cubin from NVRTC n.m loads with every driver for CUDA n.0 or later. Within a major version, drivers accept cubins
+/// of later compilers for an exact architecture.
 std::string advice_on_versions(const jit::Nvrtc& nvrtc) {
   if (!cuda::Driver::why_missing().empty()) return {};
   int version = 0;

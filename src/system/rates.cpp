@@ -1,4 +1,5 @@
-// How fast this processor multiplies tiles and copies memory: the measured floor of `gdpa explain` and `gdpa bench`.
+// The measured rates of tile products and memory copies on this processor, for the floor of `gdpa explain` and
+// `gdpa bench`.
 #include <libxsmm.h>
 
 #include <algorithm>
@@ -28,15 +29,15 @@ constexpr std::size_t copied_bytes_per_thread = std::size_t{48} << 20;
 constexpr double seconds_per_round = 0.03;
 constexpr int rounds = 3;
 
-/// Processor time of the calling thread, in seconds: other programs that run now hardly disturb it.
+/// Returns the processor time of the calling thread in seconds. Other programs have little influence on it.
 double thread_seconds() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-/// Runs `work` on every thread at once; `work` returns the amount it has done by the given time. The amounts per second
-/// of processor time, all threads together, in the best of a few rounds.
+/// Runs `work` on all threads at the same time. `work` returns its amount of work until the given time. Returns the
+/// amount per second of processor time over all threads, in the best of a few rounds.
 double best_rate(int threads, const std::function<double(Clock::time_point stop)>& work) {
   double best = 0;
   for (int round = 0; round < rounds; ++round) {
@@ -72,7 +73,7 @@ double product_rate(int threads) {
   const Number one = 1;
   const Number zero = 0;
   const auto product = dispatch(&one, &zero);
-  if (product == nullptr) throw Error(ErrorKind::runtime, "libxsmm makes no product for this processor");
+  if (product == nullptr) throw Error(ErrorKind::runtime, "libxsmm cannot generate products for this processor");
   return best_rate(threads, [product](Clock::time_point stop) {
     const std::vector<Number> a(tile_rows * tile_depth, Number{1});
     const std::vector<Number> b(tile_depth * tile_columns, Number{1});
@@ -86,7 +87,7 @@ double product_rate(int threads) {
   });
 }
 
-/// The arrays are made, and their pages touched, before any round begins.
+/// The arrays are allocated and their pages are touched before the first round.
 double copy_rate(int threads) {
   struct Arrays {
     std::vector<char> from = std::vector<char>(copied_bytes_per_thread, 1);

@@ -98,10 +98,10 @@ def test_wrong_usage_is_exit_code_2(arguments: tuple[str, ...]) -> None:
     ("arguments", "words"),
     [
         (("--dtype", "int8"), "expected float32, float64, bfloat16 or float16; got 'int8'"),
-        (("--lengths", "3,-1"), "expected lengths, whole numbers from 0 on; got '-1'"),
-        (("--lengths", "no-such-file"), "there is no such file"),
+        (("--lengths", "3,-1"), "expected lengths, whole numbers of 0 or more; got '-1'"),
+        (("--lengths", "no-such-file"), "found no such file"),
         (("--lengths-q", "3,4", "--lengths-k", "3"), "got 2 of the queries and 1 of the keys"),
-        (("--lengths", "3", "--lengths-q", "3"), "--lengths gives queries and keys the same lengths"),
+        (("--lengths", "3", "--lengths-q", "3"), "--lengths sets the lengths of queries and keys"),
         (("--dense", "--fill", ".5"), "--dense gives every batch entry the same length"),
         (("--shared-q", "4", "--lengths", "3"), "--shared-q"),
         (("--mask", "triangle"), "expected none, causal, causal-upper-left or window:LEFT,RIGHT"),
@@ -370,7 +370,7 @@ def on_fake_gpu(*arguments: str, **environment: str) -> subprocess.CompletedProc
 def test_a_gpu_that_is_not_there_is_said_to_be_missing() -> None:
     done = gdpa("run", "--device", "cuda:7")
     assert done.returncode == 3
-    assert "--device cuda:7: expected a GPU of that number" in done.stderr and "--device cpu" in done.stderr
+    assert "--device cuda:7: expected the number of a GPU" in done.stderr and "--device cpu" in done.stderr
     assert gdpa("run", "--device", "gpu").returncode == 2
 
 
@@ -412,7 +412,7 @@ def test_explain_lists_the_kernels_for_an_architecture(nvrtc: str) -> None:
         assert 0 < kernel["registers"] <= 255 and kernel["threads"] % 32 == 0
     assert "floor_ms" not in plan["forward"] and "rates" not in plan
     text = succeed("explain", "--arch", "sm_80", "--dtype", "fp16", "--head-dim", "16")
-    assert "FLOP a byte" in text and "spilled bytes" in text
+    assert "FLOP per byte" in text and "spilled bytes" in text
 
 
 def test_explain_shows_the_source_and_the_instructions(nvrtc: str, tmp_path: Path) -> None:

@@ -194,7 +194,7 @@ def read_lengths(source: str) -> tuple[int, ...]:
     try:
         lengths = tuple(int(word) for word in text.replace(",", " ").split())
     except ValueError:
-        raise ValueError(f"--lengths {source}: expected whole numbers from 0 on") from None
+        raise ValueError(f"--lengths {source}: expected whole numbers of 0 or more") from None
     if not lengths or min(lengths) < 0:
         raise ValueError(f"--lengths {source}: expected at least one number, none below 0")
     return lengths
