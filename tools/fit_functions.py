@@ -1,4 +1,4 @@
-"""Fits the polynomials behind the CPU backend's exp, log, sin, cos and erf, and prints src/cpu/simd_coefficients.h.
+"""Fits the polynomials of the CPU backend's exp, log, sin, cos and erf, and prints src/cpu/simd_coefficients.h.
 
 Each polynomial interpolates its function at Chebyshev nodes, in 60 digits, which comes within a small factor of the
 minimax error; the number of coefficients is chosen so that this error lies below the rounding of the type.

@@ -1,5 +1,5 @@
-// Which gradients of the output the operator copies before it calls gdpa::backward. PyTorch hands over what autograd
-// made: expanded scalars, transposed views, slices that begin anywhere.
+// The gradients of the output that the operator copies before it calls gdpa::backward. Autograd passes arbitrary
+// layouts: expanded scalars, transposed views, and slices with any offset.
 #pragma once
 
 #include <cstddef>
@@ -9,9 +9,9 @@
 
 namespace gdpa {
 
-/// True where backward must get a contiguous copy of this gradient. gdpa requires a last dimension of stride 1. On a
+/// Returns whether backward needs a contiguous copy of this gradient. gdpa requires a last dimension of stride 1. On a
 /// GPU the fast kernels also require positive strides and rows that begin at multiples of 16 bytes. Without the copy,
-/// an expanded gradient such as that of mean() would take the portable kernels.
+/// an expanded gradient, such as the gradient of mean(), would select the portable kernels.
 inline bool needs_copy(const TensorView& grad_output) {
   constexpr int64_t alignment = 16;
   const auto last = static_cast<std::size_t>(grad_output.rank - 1);

@@ -1,6 +1,6 @@
-// The PyTorch operators gdpa::forward and gdpa::backward, and what the Python package asks beside them, on LibTorch's
-// stable ABI: built once, they load into every torch from 2.10 on. This file translates and nothing else: tensors to
-// views, gdpa::Error to a message whose kind Python can read. What is right and wrong is decided behind gdpa::forward.
+// The PyTorch operators gdpa::forward and gdpa::backward, and further operators for the Python package. They use
+// LibTorch's stable ABI, so one build loads into every torch from 2.10 on. This file only converts tensors to views,
+// and gdpa::Error to a message with a kind that Python can parse. gdpa::forward and gdpa::backward check the arguments.
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include <torch/csrc/stable/c/shim.h>
 #include <torch/csrc/stable/library.h>
@@ -28,11 +28,11 @@ namespace {
 using torch::stable::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
-/// Which gradients backward computes. The others are tensors without elements.
+/// The gradients that backward computes. All other gradients are tensors without elements.
 constexpr std::string_view wanted_schema =
     "bool wants_grad_query=True, bool wants_grad_key=True, bool wants_grad_value=True";
 
-/// The arguments that forward, backward and flops share, in the order in which Problem below reads them.
+/// The common arguments of forward, backward and flops, in the order in which Problem reads them.
 constexpr std::string_view problem_schema =
     "Tensor query, Tensor key, Tensor value, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, str activation, "
     "float? scale, float out_scale, str out_scale_kind, Tensor? out_scale_per_batch, SymInt window_left, "
@@ -43,7 +43,7 @@ constexpr std::string_view problem_schema =
 struct NamedDType {
   int32_t code;
   std::string_view name;
-  std::optional<gdpa::DType> dtype;  // none: gdpa does not compute in it
+  std::optional<gdpa::DType> dtype;  // none: gdpa does not support the dtype
 };
 
 const std::vector<NamedDType>& dtypes() {
@@ -114,8 +114,8 @@ std::optional<gdpa::TensorView> view_of(std::string_view who, const OptionalTens
   return view_of<gdpa::TensorView>(who, *tensor);
 }
 
-/// The stream that PyTorch works on, on the tensor's device. Looked up in the library that has it, which a PyTorch
-/// without CUDA lacks.
+/// Returns PyTorch's current stream on the tensor's device. The function is looked up at run time, because a PyTorch
+/// without CUDA does not have it.
 void* current_stream(const Tensor& tensor) {
   if (tensor.is_cpu()) return nullptr;
   using CurrentStream = AOTITorchError (*)(int32_t, void**);
@@ -135,7 +135,7 @@ void* current_stream(const Tensor& tensor) {
   return stream;
 }
 
-/// Row-major, uninitialised, with the dtype and the device of `like`.
+/// Returns a row-major, uninitialised tensor with the dtype and the device of `like`.
 Tensor empty(const std::vector<int64_t>& sizes, const Tensor& like) {
   std::vector<int64_t> strides(sizes.size(), 1);
   for (std::size_t i = sizes.size(); i-- > 1;) strides[i - 1] = strides[i] * (sizes[i] > 0 ? sizes[i] : 1);
@@ -156,8 +156,8 @@ Tensor empty_like(const Tensor& tensor) {
   return empty({sizes.begin(), sizes.end()}, tensor);
 }
 
-/// Takes values off the stack of a call, from the front. Text is read by hand: the conversion in the headers of torch
-/// 2.10 and 2.11 never frees the string that it makes.
+/// Takes values off the stack of a call, from the front. It reads texts without the conversion in the headers of torch
+/// 2.10 and 2.11, which leaks the string.
 class Stack {
  public:
   explicit Stack(StableIValue* values) : next_(values) {}
@@ -193,7 +193,7 @@ T one_of(std::string_view who, const std::string& text, const std::vector<std::p
          std::string(who) + ": expected one of " + expected + ", got \"" + text + "\"; correct the name");
 }
 
-/// The arguments of problem_schema, owned. Everything is taken before anything can be refused, so nothing leaks.
+/// The owned arguments of problem_schema. All arguments are taken before an error can occur, so none leaks.
 struct Problem {
   explicit Problem(Stack& stack)
       : query(stack.take<Tensor>()),
@@ -238,7 +238,7 @@ struct Problem {
     return {one_of("out_scale", out_scale_kind, kinds), out_scale, {}};
   }
 
-  /// gdpa::forward takes any multiple; PyTorch's functions want it to be meant.
+  /// gdpa::forward accepts any multiple. PyTorch's functions require an explicit flag.
   void check_heads() const {
     if (enable_gqa || query.dim() < 3 || key.dim() < 3) return;
     const int64_t heads_q = query.size(query.dim() - 2);
@@ -284,8 +284,9 @@ gdpa::WantedGradients take_wanted(Stack& stack) {
   return wanted;
 }
 
-/// The query's shape with the value's head_dim; a shared query gives its rows once for each batch entry. Where ranks
-/// do not fit, any shape will do: gdpa::forward says what is wrong before it looks at the output.
+/// Returns the shape of the output: the shape of query with the head_dim of value. A shared query has its rows once for
+/// each batch entry. If ranks are wrong, any shape is sufficient, because gdpa::forward checks the inputs before the
+/// output.
 std::vector<int64_t> output_sizes(const gdpa::Attention& attention) {
   const gdpa::TensorView& query = attention.query;
   const gdpa::TensorView& value = attention.value;
@@ -305,8 +306,8 @@ Tensor copied_where_needed(const Tensor& tensor) {
   return copy;
 }
 
-/// Memory of PyTorch's allocator for backward's sums on a GPU: it may be given back while the kernels still run, since
-/// what is allocated next is used on the same stream.
+/// Memory of PyTorch's allocator for the accumulators of backward on a GPU. It may be freed while the kernels still
+/// run, because the next allocation is used on the same stream.
 OptionalTensor lend_workspace(gdpa::Attention& attention, const Tensor& query, int64_t bytes) {
   if (bytes == 0) return std::nullopt;
   Tensor workspace = empty({bytes / gdpa::size_in_bytes(attention.query.dtype)}, query);
@@ -347,7 +348,7 @@ void backward(StableIValue* values, Stack stack) {
   for (std::size_t i = 0; i < gradients.size(); ++i) values[i] = torch::stable::detail::from(gradients[i]);
 }
 
-/// Multiplications and additions of the products, over the scores that the mask keeps.
+/// Returns the multiplications and additions of the products over the scores that the mask keeps.
 void flops(StableIValue* values, Stack stack) {
   const Problem problem(stack);
   const bool is_backward = stack.take<bool>();
@@ -356,8 +357,8 @@ void flops(StableIValue* values, Stack stack) {
   values[0] = torch::stable::detail::from(gdpa::flops(problem.attention(), direction, wanted));
 }
 
-/// Numbers that a Python thread reads while kernels are compiled in another one: how many kernels are done, how many
-/// there are, and whether to stop (not 0).
+/// Counters that a Python thread reads during a compilation in another thread: the number of finished kernels, the
+/// number of all kernels, and a flag that stops the compilation (not 0).
 class SharedProgress {
  public:
   explicit SharedProgress(const Tensor& tensor) : numbers_(static_cast<int64_t*>(tensor.data_ptr())) {}
@@ -372,7 +373,7 @@ class SharedProgress {
   int64_t* numbers_;
 };
 
-/// Compiles the kernels of one direction, or of both at the same time: a line for each,
+/// Compiles the kernels of one direction, or of both at the same time. Returns a line for each kernel,
 /// "name\tarchitecture\tcached\tseconds".
 void compile(StableIValue* values, Stack stack) {
   static const std::vector<std::pair<std::string_view, gdpa::Lengths>> all_lengths = {{"any", gdpa::Lengths::any},
@@ -409,14 +410,14 @@ void compile(StableIValue* values, Stack stack) {
   values[0] = torch::stable::detail::from(lines);
 }
 
-/// The canonical text of an activation and its derivative, or why it is none.
+/// Returns the canonical text of an activation and of its derivative, or the error.
 void activation(StableIValue* values, Stack stack) {
   const gdpa::Activation activation(stack.take_text());
   values[0] = torch::stable::detail::from(activation.text());
   values[1] = torch::stable::detail::from(activation.derivative_text());
 }
 
-/// The stable ABI carries an error as text alone; python/gdpa/_errors.py reads the mark in front of it.
+/// The stable ABI passes only the text of an error. python/gdpa/_errors.py parses the kind before the text.
 std::string marked(const gdpa::Error& error) {
   switch (error.kind()) {
     case gdpa::ErrorKind::value:

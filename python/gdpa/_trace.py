@@ -70,7 +70,7 @@ def _captured(verb: str) -> ValueError:
 def _control_flow() -> ValueError:
     return ValueError(
         "activation: expected one expression for every score, got Python control flow or a conversion that asks for "
-        "the value of a score; use torch.where(condition, a, b), and torch functions instead of those of math"
+        "the value of a score; use torch.where(condition, a, b), and torch functions instead of math functions"
     )
 
 

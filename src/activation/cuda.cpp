@@ -163,7 +163,7 @@ bool take_clamp_at_zero(Program& program) {
   return true;
 }
 
-/// What is left of the factors where scores come as they are: value((k s)) = k^degree value(s).
+/// Moves score_factor into value_factor, for unscaled scores: value(k s) = k^degree value(s).
 void take_score_factor_out(FactoredProgram& value, double degree) {
   value.value_factor *= std::pow(value.score_factor, degree);
   value.score_factor = 1;
@@ -193,7 +193,8 @@ std::string bounded(Range scores) {
   return x;
 }
 
-/// The factor, less what the roundings of x and of the output may add: the greatest score has no infinite value then.
+/// Returns value_factor, reduced by the possible roundings of x and of the output, so that the largest score does not
+/// overflow.
 double value_factor_of(const FactoredProgram& value) {
   const bool rounds_once = value.score_factor == 1 || value.value_factor == 1;
   return rounds_once ? value.value_factor : value.value_factor * (1 - 0x1p-22);

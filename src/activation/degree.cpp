@@ -10,7 +10,7 @@ namespace gdpa::activation {
 
 namespace {
 
-/// What is known of a step. Zero has every degree, and so fits whatever it is added to or compared with.
+/// The known degree of a step. Zero has every degree, so it can be added to or compared with every step.
 struct Degree {
   bool is_known = false;
   bool is_zero = false;

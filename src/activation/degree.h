@@ -1,4 +1,4 @@
-// Homogeneous functions: those that a positive factor of the score passes through, as relu, abs and s^2.
+// Homogeneous functions, such as relu, abs and s^2: a positive factor of the score can be moved out of the function.
 #pragma once
 
 #include <optional>
@@ -7,7 +7,7 @@
 
 namespace gdpa::activation {
 
-/// The p of f(c s) = c^p f(s) for every c > 0, where every step of the program shows that there is one.
+/// Returns p if f(c s) = c^p f(s) for every c > 0 follows from the steps of the program.
 std::optional<double> degree_of(const Program& value);
 
 }  // namespace gdpa::activation

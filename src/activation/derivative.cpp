@@ -1,9 +1,9 @@
-// See derivative.h. Two things keep the result finite where its limit is, at the least cost:
-//  - a gate, select(condition, x, 0), is pulled out of every product: select(condition, x * y, 0). What it closes is
-//    then 0 even where y is infinite, and the closed branch costs nothing;
-//  - a product's derivative is written with the product itself, f' = a' b + f (b' / b), where b' / b is simple, so
-//    that it shares with the value; and a factor that reaches infinity on one side only, where the other levels out
-//    and its derivative vanishes, is held finite.
+// See derivative.h. Two methods keep the result finite where its limit is finite, at the least cost:
+//  - A gate, select(condition, x, 0), is moved out of every product: select(condition, x * y, 0). The closed branch is
+//    then 0 even if y is infinite, and it costs nothing.
+//  - If b' / b is simple, the derivative of a product uses the product itself, f' = a' b + f (b' / b), and shares the
+//    product with the value. A factor that is infinite on one side only is bounded if the derivative of the other
+//    factor vanishes on this side.
 #include "activation/derivative.h"
 
 #include <cmath>
@@ -63,8 +63,8 @@ class Differentiator {
     return is_gate(a) ? chain(a, tree_.divide(number(1), b)) : tree_.divide(a, b);
   }
 
-  // `factor` stands beside something that vanishes where its partner levels out. Only a factor that is bounded on one
-  // side is worth a step: where both sides are infinite the product itself has no value at one of them.
+  // `factor` is multiplied by a term that vanishes where the other factor becomes constant. A bound is useful only for
+  // a factor that is finite on one side. If both sides are infinite, the product has no value on one of them.
   NodeId held_finite(NodeId factor) {
     constexpr double largest = std::numeric_limits<float>::max();
     const Range range = tree_.range(factor);
@@ -139,7 +139,7 @@ class Differentiator {
 
   NodeId rule(NodeId id) {
     const Node node = tree_[id];
-    const NodeId slope = derivatives_[node.a];  // of the first operand, where there is one
+    const NodeId slope = derivatives_[node.a];  // of the first operand, if the operation has one
     switch (node.operation) {
       case Operation::constant:
       case Operation::score:

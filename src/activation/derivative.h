@@ -5,7 +5,7 @@
 
 namespace gdpa::activation {
 
-/// d(root)/d(variable) as a node of the same tree, where the variable is the score or a parameter's node.
+/// Returns d(root)/d(variable) as a node of the same tree. The variable is the score or the node of a parameter.
 NodeId differentiate(Tree& tree, NodeId root, NodeId variable);
 
 }  // namespace gdpa::activation

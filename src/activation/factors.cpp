@@ -165,7 +165,7 @@ class Factoring {
     return node.operation == Operation::multiply && (node.a == factor || node.b == factor);
   }
 
-  /// The minimum or maximum of a term and a number, whose sides a negative factor exchanges.
+  /// The minimum or maximum of a term and a number. A negative factor exchanges minimum and maximum.
   Term bound(const Node& node) {
     Term a = terms_[node.a], b = terms_[node.b];
     const bool number_first = to_.is_number(a.node);
@@ -252,8 +252,8 @@ std::vector<int> powers_of_score(const Tree& tree) {
   return powers;
 }
 
-/// Factors after which a number is 1: c x^n wants the n-th root of c, x (c0 + c x^n) the root after that, c0 + c x^n
-/// that of c / c0. And halves, since 1/2 + 1/2 tanh(x / 2) times x wants x / 2.
+/// Adds the factors that turn a constant into 1: the n-th root of c for c x^n, the (n + 1)-th root for x (c0 + c x^n),
+/// and the n-th root of c / c0 for c0 + c x^n. Also adds halves, for x times 1/2 + 1/2 tanh(x / 2).
 void add_candidates(std::set<double>& factors, const Tree& tree, const std::vector<NodeId>& roots) {
   constexpr std::size_t most = 64;  // factors: a function of so many constants is long whatever is saved
   const std::vector<bool> wanted = tree.reachable(roots);

@@ -1,6 +1,5 @@
-// Which multiple of the score a function wants to be given, and which multiple of itself it then gives. A kernel
-// multiplies every score by `scale` and every output by `out_scale` anyway, so that factors taken in there cost
-// nothing, and the function loses its multiplications by constants.
+// The factors of a function: f(s) = b g(a s), so that g has fewer multiplications by constants. A kernel multiplies
+// every score by `scale` and every output by `out_scale` anyway, so the factors a and b cost nothing.
 #pragma once
 
 #include <cstdint>
@@ -11,26 +10,25 @@
 
 namespace gdpa::activation {
 
-/// The roots, in terms of x = score_factor * s, and the first of them divided by value_factor.
+/// The roots as functions of x = score_factor * s. The first root is divided by value_factor.
 struct FactoredProgram {
   double score_factor = 1;
   double value_factor = 1;
   Program program;
 };
 
-/// Whether the first root may be given as a multiple of itself. A weight of fp16 may not be greater than f, which
-/// overflows at 65504, nor much less: it loses bits below 6.1e-5. bfloat16 has the range of fp32.
+/// The allowed value_factor of the first root. In fp16, P must not be larger than f, because f overflows at 65504, and
+/// not much smaller, because P loses bits below 6.1e-5. bfloat16 has the range of fp32.
 enum class ValueFactor : std::uint8_t { is_one, suits_fp16, suits_bfloat16 };
 
-/// The roots, functions of the score, with the factors that cost the fewest instructions of those that their own
-/// constants suggest; 1 where none is cheaper. Constants change by rounding only.
+/// Returns the roots with the factors that need the fewest instructions. The candidates come from the constants of the
+/// roots. The factors are 1 if no candidate is cheaper. Constants change only by rounding.
 FactoredProgram factor(const Tree& tree, const std::vector<NodeId>& roots, ValueFactor value_factor);
 
-/// factor * x, with the factor taken into constants that x multiplies by anyway: -x, c x, (c x)^2, c0 + c1 y,
-/// y (c0 + c1 z).
+/// Returns factor * x. Existing constant factors of x absorb the factor: -x, c x, (c x)^2, c0 + c1 y, y (c0 + c1 z).
 NodeId scaled(Tree& tree, double factor, NodeId x);
 
-/// A number times something.
+/// A number times a node.
 bool is_term(const Tree& tree, NodeId id);
 
 }  // namespace gdpa::activation

@@ -41,9 +41,9 @@ class Rewriting {
  public:
   explicit Rewriting(Tree& tree) : tree_(tree) {}
 
-  // A sigmoid that f multiplies with something that varies, as silu and gelu do, is 1/2 + 1/2 tanh(x / 2): one special
-  // function in place of two. Its error is absolute, 2.5e-4, small beside such a product. A sigmoid that stands for
-  // itself keeps its relative accuracy where it is small.
+  // A sigmoid that f multiplies by a varying factor, as in silu and gelu_tanh, becomes 1/2 + 1/2 tanh(x / 2), with one
+  // special function instead of two. Its error is absolute, 2.5e-4, and small compared with such a product. Any other
+  // sigmoid keeps its relative accuracy for small values.
   void find_factors(NodeId root) {
     const std::vector<bool> wanted = tree_.reachable({root});
     for (NodeId id = 0; id <= root; ++id) {

@@ -1,5 +1,5 @@
-// The rewriting of a function for the hardware's approximations: what a GPU has as one instruction is said with it,
-// and the constants that this brings are folded into those that are there.
+// Rewrites a function for the approximations of the hardware. Operations are expressed by instructions of a GPU, and
+// the resulting constants are combined with existing constants.
 #pragma once
 
 #include "activation/factors.h"
@@ -7,20 +7,20 @@
 
 namespace gdpa::activation {
 
-/// The two programs of one function. Each has its own factors: forward reads the one, backward the other.
+/// The two programs of a function, each with its own factors. Forward uses one program, and backward uses the other.
 struct FastPrograms {
   FactoredProgram value;                 ///< results {f / value_factor}
   FactoredProgram value_and_derivative;  ///< results {f / value_factor, f'}
 };
 
-/// `value` and `value_and_derivative` of one function, rewritten alike: both compute the same approximation of f, but
-/// for the rounding of their factors. `value_factor` is what that of the first may be. Afterwards there is no exp,
-/// sigmoid and erf: exp2, tanh and divisions stand in their place. `both_factor` is what that of f beside f' may be.
+/// Rewrites `value` and `value_and_derivative` of one function. Both compute the same approximation of f, except for
+/// the roundings of their factors. `value_factor` is the allowed factor of `value`, and `both_factor` is the allowed
+/// factor of f in `value_and_derivative`. The results contain exp2, tanh and divisions instead of exp, sigmoid and erf.
 FastPrograms rewrite_fast(const Program& value, const Program& value_and_derivative, ValueFactor value_factor,
                           ValueFactor both_factor = ValueFactor::is_one);
 
-/// One program with the results of both, for proofs about the two: what the programs share is one step. It is rewritten
-/// as rewrite_fast() does it, but without factors, where `is_fast`. `value` is f's program.
+/// Returns one program with the results of both programs, for proofs about the two. Common subexpressions are one step.
+/// With `is_fast`, the program is rewritten as by rewrite_fast(), but without factors. `value` is the program of f.
 Program joined(const Program& value, const Program& one, const Program& other, bool is_fast);
 
 }  // namespace gdpa::activation

@@ -1,5 +1,5 @@
-// Interval arithmetic over a Program: statements that hold for every score of a range, where samples would show only
-// that some scores agree.
+// Interval arithmetic over a Program. Its statements hold for every score of a range, whereas samples test only some
+// scores.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace gdpa::activation {
 
-/// Every number from `low` to `high`, both included, and NaN where `may_be_nan`. The ends may be infinite. -0 lies
+/// All numbers from `low` to `high`, inclusive, and NaN if `may_be_nan`. The ends may be infinite. -0 lies
 /// below +0, so that an interval also tells the sign of a zero.
 template <class Real>
 struct Interval {
@@ -31,9 +31,9 @@ struct Interval {
 };
 
 /// The program's results, as fp32 or fp64 arithmetic computes them, for every score of an interval. Sums, products,
-/// quotients and roots are rounded to the nearest number, which keeps order. Elementary functions are taken to be as
-/// monotone as their definitions; the implementations that gdpa calls are. For an interval of one score the results are
-/// those of evaluate() and evaluate_in_fp32().
+/// quotients and roots are rounded to the nearest number, which keeps order. The implementations of elementary
+/// functions that gdpa calls are as monotone as their definitions, and the rules rely on this. For an interval of one
+/// score, the results equal the results of evaluate() and evaluate_in_fp32().
 template <class Real>
 std::vector<Interval<Real>> enclose(const Program& program, Interval<Real> scores);
 

@@ -15,10 +15,11 @@ struct Token {
   std::size_t position = 0;
 };
 
-/// The tokens of a text, the last one of kind end. Throws Error (value) at a character or number that is none.
+/// Returns the tokens of a text. The last token has the kind end. Throws Error (value) for an invalid character or
+/// number.
 std::vector<Token> tokenize(std::string_view text);
 
-/// A number in the fewest digits that give it back.
+/// Returns the number with the fewest digits that parse back to it.
 std::string shortest(double number);
 
 /// Writes tokens as they are written in canonical form: "2 * (s - 1)^2", "max(s, -1)".

@@ -1,4 +1,4 @@
-// From tree to Program: the reachable nodes in order, as steps.
+// Converts a tree to a Program. The steps are the reachable nodes in order.
 #pragma once
 
 #include <vector>
@@ -8,17 +8,17 @@
 
 namespace gdpa::activation {
 
-/// The most steps of a Program. Beyond it a function costs more than the products around it could ever hide.
+/// The largest number of steps of a Program. The products cannot hide the time of a longer function.
 constexpr std::size_t most_steps = 4096;
 
-/// The program that computes the roots, in their order. Parameters must be bound. Throws Error (value) where it has
-/// more than `most_steps` or holds a constant that is not a number; `text` is shown in the message.
+/// Returns the program that computes the roots in their order. Parameters must be bound. Throws Error (value) if the
+/// program has more than `most_steps` steps, or a constant that is NaN. The message contains `text`.
 Program lower(const Tree& tree, const std::vector<NodeId>& roots, const std::string& text);
 
-/// The program's results at one score, in fp64.
+/// Returns the program's results at one score in fp64.
 std::vector<double> evaluate(const Program& program, double score);
 
-/// The same in fp32, as a GPU computes them but for the errors of elementary functions: what overflows there does here.
+/// Returns the results in fp32, as on a GPU except for the errors of elementary functions. The same values overflow.
 std::vector<float> evaluate_in_fp32(const Program& program, float score);
 
 }  // namespace gdpa::activation

@@ -1,10 +1,10 @@
-// The table of named activations: the one place that knows them.
+// The table of named activations.
 #include "gdpa/activation.h"
 
 namespace gdpa {
 
-// guard(x, low, high) stops x where the factor beside it has reached 0 to the last bit of fp64: infinity times that 0
-// would be NaN. It costs no gate in the derivative, since nothing changes beyond the bounds.
+// guard(x, low, high) bounds x at a score beyond which the other factor is 0 to the last bit of fp64, because infinity
+// times 0 is NaN. It adds no gate to the derivative, because the value is constant beyond the bounds.
 const std::vector<NamedActivation>& named_activations() {
   static const std::vector<NamedActivation> table = {
       {"identity", "s", "linear attention without a feature map"},

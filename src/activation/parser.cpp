@@ -1,4 +1,5 @@
-// See parser.h. Recursive descent; each method reads what its name says and says what it expected where it fails:
+// See parser.h. A recursive descent parser. Each method parses the construct of its name, and its error states the
+// expected input:
 //
 //     text        = expression [ "with" name "=" number { "," name "=" number } ]
 //     expression  = a sum, or a comparison of two sums, which is a condition

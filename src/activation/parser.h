@@ -1,4 +1,4 @@
-// From text to tree: the expression language of docs/functions.md, and the errors that show a fault with a caret.
+// Parses the expression language of docs/functions.md. Its errors mark a fault with a caret.
 #pragma once
 
 #include <map>
@@ -10,23 +10,22 @@
 
 namespace gdpa::activation {
 
-/// What a text says. `text` is it in canonical form, without the clause that binds parameters.
+/// A parsed text. `text` is the canonical form without the clause that binds parameters.
 struct Parsed {
   Tree tree;
   NodeId root = 0;
   std::string text;
-  std::map<std::string, double> bindings;         ///< of the clause "with a = 2"
-  std::map<std::string, std::size_t> parameters;  ///< used in the expression, with where they first stand in it
+  std::map<std::string, double> bindings;         ///< from the clause "with a = 2"
+  std::map<std::string, std::size_t> parameters;  ///< the parameters in the expression, with their first positions
 };
 
-/// Throws Error (value) where the text does not follow the grammar.
+/// Throws Error (value) if the text does not follow the grammar.
 Parsed parse(std::string_view text);
 
-/// The message of a fault at a place of the text: what is wrong, the text with a caret under the place, what to do.
+/// Returns the message of a fault: the description, the text with a caret below the fault, and a remedy.
 std::string fault(std::string_view text, std::size_t position, std::string_view what, std::string_view advice);
 
-/// The message for a name in an expression without a number: a parameter that the caller forgot, or a misspelt
-/// function.
+/// Returns the message for a name without a number: a parameter without a value, or a misspelt function.
 std::string unbound_fault(std::string_view text, std::size_t position, std::string_view name);
 
 /// "one, two, three"

@@ -1,5 +1,5 @@
-// Program: a function of the score as straight-line code, the form in which the CPU evaluator and the CUDA printer
-// receive it. Made from the expression tree, common subexpressions shared; f and f' come from one program.
+// Program: a function of the score as straight-line code, for the CPU evaluator and the CUDA printer. It is generated
+// from the expression tree and shares common subexpressions. One program computes f and f'.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace gdpa::activation {
 
-/// What one step computes. Comparisons give a truth value, which only `select` reads. min, max and clamp give NaN
-/// where an operand is NaN, as PyTorch does.
+/// The operation of a step. Comparisons give a truth value, which only `select` reads. min, max and clamp give NaN if
+/// an operand is NaN, as in PyTorch.
 enum class Operation : std::uint8_t {
   constant,  // number
   score,     // s
@@ -16,7 +16,7 @@ enum class Operation : std::uint8_t {
   subtract,
   multiply,
   divide,
-  power,  // a ^ b for an exponent that no product or root expresses
+  power,  // a ^ b for an exponent that is neither a product nor a root
   negate,
   absolute,
   sign,
@@ -50,7 +50,7 @@ struct Step {
   double number = 0;  ///< for Operation::constant
 };
 
-/// Steps in order of evaluation. `results` are the steps whose values are wanted: {f} or {f, f'}.
+/// Steps in order of evaluation. `results` are the steps of the results: {f} or {f, f'}.
 struct Program {
   std::vector<Step> steps;
   std::vector<std::uint16_t> results;

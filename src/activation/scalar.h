@@ -1,12 +1,12 @@
-// One operation on doubles, by the standard library: what folds constants in the tree and evaluates a Program for
-// Activation::value. The vectorised evaluator is src/cpu's.
+// One operation on doubles, with the standard library. It folds constants in the tree and evaluates a Program for
+// Activation::value. src/cpu has the vectorised evaluator.
 #pragma once
 
 #include "activation/program.h"
 
 namespace gdpa::activation {
 
-/// The operation's value; 1 and 0 stand for true and false. Not for constant and score, which compute nothing.
+/// Returns the value of an operation. 1 and 0 mean true and false. Not for constant and score, which compute nothing.
 double apply(Operation operation, double a, double b = 0, double c = 0);
 
 /// Whether the result of the operation is one of its operands, its negative, or a small integer, so that arithmetic in

@@ -1,4 +1,4 @@
-// A tree as text of the expression language.
+// Prints a tree as a text of the expression language.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace gdpa::activation {
 
-/// The expression as text that parses back to it. What is longer than a screen is cut with "...": shared
-/// subexpressions are written out wherever they are read.
+/// Returns a text that parses back to the expression. A text longer than a screen is cut with "...", because shared
+/// subexpressions are written at each use.
 std::string to_text(const Tree& tree, NodeId root);
 
 }  // namespace gdpa::activation

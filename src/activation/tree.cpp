@@ -84,7 +84,7 @@ Tree::Tree() {
 }
 
 NodeId Tree::intern(Node node) {
-  constexpr NodeId most_nodes = 1 << 17;  // far beyond what most_steps of a program can need
+  constexpr NodeId most_nodes = 1 << 17;  // far more than a program with most_steps can need
   if (size() >= most_nodes) {
     throw Error(ErrorKind::value,
                 "activation: expected at most 4096 operations in the function and its derivative, but "
@@ -294,7 +294,7 @@ NodeId Tree::finish(NodeId root) {
   });
 }
 
-// where(x <= 0, 0, c * relu(x)), where(x == 0, 0, c * sign(x)): the gate closes where there is 0 anyway.
+// where(x <= 0, 0, c * relu(x)), where(x == 0, 0, c * sign(x)): the open branch is 0 where the gate closes.
 bool Tree::is_idle_gate(const Node& node) const {
   if (node.operation != Operation::select || !is_number(node.b, 0)) return false;
   const Node& test = nodes_[node.a];
@@ -363,7 +363,7 @@ Range Tree::range_of(const Node& node) const {
     case Operation::exp2:
     case Operation::softplus:
       return {0, infinity};
-    default:  // sine and cosine too: they have no limit at infinity, which is what a bounded range is asked for
+    default:  // includes sine and cosine, which have no limit at infinity
       return {-infinity, infinity};
   }
 }

@@ -1,5 +1,5 @@
-// Tree: the expressions of the score, as a directed graph in which equal subexpressions are one node. Its constructors
-// simplify; nothing here knows text (parser.h), derivatives (derivative.h) or evaluation order (lower.h).
+// Tree: expressions of the score as a directed graph with one node for equal subexpressions. Its constructors simplify.
+// Other files handle texts (parser.h), derivatives (derivative.h) and the order of evaluation (lower.h).
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace gdpa::activation {
 
-/// What the derivative of maximum and minimum is where the first operand x meets its bound, or lies beyond it.
+/// The derivative of maximum and minimum if the first operand x equals its bound, or lies beyond it.
 enum class Edge : std::uint8_t {
   half,     ///< min, max: a tie gives half to each operand
   zero,     ///< relu: a tie gives nothing to x
@@ -23,7 +23,7 @@ enum class Edge : std::uint8_t {
 
 using NodeId = std::uint32_t;
 
-/// One operation on earlier nodes. A parameter is a constant whose number is not known yet: it has a name.
+/// An operation on earlier nodes. A parameter is a constant with a name and without a number.
 struct Node {
   Operation operation = Operation::constant;
   Edge edge = Edge::half;  ///< for minimum and maximum
@@ -34,13 +34,13 @@ struct Node {
   std::string parameter;
 };
 
-/// The least and the greatest value that a node may take, NaN aside; infinite where nothing is known.
+/// The smallest and the largest possible value of a node, apart from NaN; infinite if unknown.
 struct Range {
   double low;
   double high;
 };
 
-/// How many operands an operation reads: 0 to 3.
+/// Returns the number of operands of an operation, 0 to 3.
 int operand_count(Operation operation);
 
 /// The nodes of any number of expressions. Operands always come before the nodes that read them, so that one pass in
@@ -76,19 +76,20 @@ class Tree {
   bool is_bounded(NodeId id) const;
   Range range(NodeId id) const { return ranges_[id]; }
 
-  /// For each id up to root: does the expression read it?
+  /// Returns for each id up to root whether the expression reads it.
   std::vector<bool> reachable(const std::vector<NodeId>& roots) const;
 
   NodeId make(const Node& node);
 
-  /// The expression rebuilt from its leaves: `rule` gives the node that stands for one whose operands are rewritten.
+  /// Rebuilds the expression from its leaves. `rule` returns the replacement of a node with rewritten operands.
   NodeId rewrite(NodeId root, const std::function<NodeId(const Node&)>& rule);
 
-  /// The expression with each parameter's number in its place. Every parameter must be bound.
+  /// Replaces each parameter by its number. Every parameter must be bound.
   NodeId bind(NodeId root, const std::map<std::string, double>& numbers);
 
-  /// The last step, once derivatives are made: integer and half-integer powers become products and roots (a power has
-  /// the shorter derivative), and gates that change nothing go (until then they keep infinities out of products).
+  /// The last step after differentiation. Integer and half-integer powers become products and roots, because a power
+  /// has the shorter derivative. Gates without an effect are removed, because until then they keep infinities out of
+  /// products.
   NodeId finish(NodeId root);
 
  private:
@@ -97,7 +98,7 @@ class Tree {
   NodeId integer_power(NodeId base, int exponent);
   NodeId expanded_power(NodeId base, NodeId exponent);
   bool is_idle_gate(const Node& node) const;
-  bool is_scaled(NodeId id) const;  // a constant times something
+  bool is_scaled(NodeId id) const;  // a constant times a node
   Range range_of(const Node& node) const;
 
   struct Hash {

@@ -1,5 +1,4 @@
-// The CUDA backend's door: what a call needs, and the call. Kernels are launched on the caller's stream; the host waits
-// for nothing.
+// The interface of the CUDA backend. Kernels are launched on the caller's stream, and the host does not wait.
 #pragma once
 
 #include <string>
@@ -15,26 +14,26 @@
 
 namespace gdpa::cuda {
 
-/// Launches what `problem` asks. Where `workspace` is null and memory is needed, it is taken from the stream's pool
-/// and given back to it.
+/// Launches the kernels of `problem`. If `workspace` is null and the kernels need memory, the call allocates memory
+/// from the pool of the stream and frees it.
 void run(const Problem& problem, const Params& params, const activation::Function& function, void* stream,
          const Workspace& workspace);
 
-/// Device memory that run needs beyond inputs and outputs.
+/// Returns the bytes of device memory that run() needs in addition to inputs and outputs.
 int64_t workspace_bytes(const Problem& problem, const Params& params, const activation::Function& function);
 
-/// The kernels that the problem needs, each once: those of the call first, then, with Lengths::any, those that it needs
-/// with other lengths, another number of batch entries or of heads. Their work is 0.
+/// Returns the kernels of the problem, each once. The kernels of the call come first. With Lengths::any, the kernels
+/// for other lengths, other numbers of batch entries and other numbers of heads follow. The work of these kernels is 0.
 std::vector<plan::GpuStep> steps_ahead(const Problem& problem, const Params& params,
                                        const activation::Function& function, const plan::Gpu& gpu, Lengths lengths);
 
-/// Compiles these kernels for options.architecture. Without an architecture they are those of the problem's device, and
-/// are loaded there, even while a CUDA graph is being captured.
+/// Compiles these kernels for options.architecture. Without an architecture, compiles them for the device of the
+/// problem and loads them there, even during the capture of a CUDA graph.
 std::vector<CompiledKernel> compile(const Problem& problem, const Params& params, const activation::Function& function,
                                     const CompileOptions& options);
 
-/// The plan in words, with what its compiled kernels need; for the problem's device, or for an architecture. Cumulative
-/// lengths are read from the problem's device, which may then be the CPU.
+/// Returns the plan with the resources of its compiled kernels, for the device of the problem or for an architecture.
+/// Reads cumulative lengths from the device of the problem, which may be the CPU for a named architecture.
 Plan explain(const Problem& problem, const Params& params, const activation::Function& function,
              const std::string& architecture);
 

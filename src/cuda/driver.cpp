@@ -1,4 +1,4 @@
-// Opening the CUDA driver; see driver.h.
+// See driver.h.
 #include "cuda/driver.h"
 
 #include <dlfcn.h>
@@ -15,7 +15,7 @@ namespace {
 
 struct Opened {
   Driver driver{};
-  std::string problem;  ///< why it cannot be used, or empty
+  std::string problem;  ///< the reason why the driver cannot be used, or empty
 };
 
 template <class Function>
@@ -24,7 +24,7 @@ bool find(void* library, const char* symbol, Function& function) {
   return function != nullptr;
 }
 
-/// The first symbol that the library lacks, or null. The _v2 names are the current binary interface of their calls.
+/// Returns the first missing symbol of the library, or null. The _v2 names are the current binary interface.
 const char* fill(void* library, Driver& driver) {
   const char* missing = nullptr;
   const auto need = [&](const char* symbol, auto& function) {
@@ -74,7 +74,7 @@ Opened open() {
   if (status != success) {
     const char* name = nullptr;
     opened.driver.error_name(status, &name);
-    opened.problem = fmt::format("the NVIDIA driver did not start: {}; see what nvidia-smi says",
+    opened.problem = fmt::format("the NVIDIA driver did not start: {}; see the output of nvidia-smi",
                                  name == nullptr ? std::to_string(status) : name);
   }
   return opened;
@@ -87,7 +87,7 @@ const Opened& opened() {
 
 constexpr int most_devices = 64;
 
-/// The primary context of a device, retained for the life of the process as the CUDA runtime does.
+/// Returns the primary context of a device. It is retained until the process ends, as in the CUDA runtime.
 Context primary_context(int device) {
   static std::array<std::atomic<Context>, most_devices> contexts{};
   if (device < 0 || device >= most_devices) {

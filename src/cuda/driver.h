@@ -1,5 +1,5 @@
-// The CUDA driver, opened when the first GPU tensor comes: one struct of the functions that gdpa calls, and errors in
-// words. No CUDA header is needed to build gdpa, and no GPU to load it.
+// The CUDA driver, which is opened at the first use of a GPU: a struct with the functions that gdpa calls, and error
+// messages. gdpa builds without CUDA headers and loads without a GPU.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace gdpa::cuda {
 
-/// The driver's handles and enumerations, as its binary interface has them (CUDA Driver API, cuda.h).
+/// The handles and enumerations of the driver's binary interface (CUDA Driver API, cuda.h).
 using Context = struct ContextTag*;
 using Module = struct ModuleTag*;
 using Kernel = struct KernelTag*;
@@ -51,30 +51,30 @@ struct Driver {
   Status (*launch)(Kernel kernel, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
                    unsigned block_z, unsigned shared_bytes, Stream stream, void** parameters, void** extra);
   Status (*stream_is_capturing)(Stream stream, int* status);
-  Status (*exchange_capture_mode)(int* mode);  ///< of the calling thread; in: the new mode, out: the old one
+  Status (*exchange_capture_mode)(int* mode);  ///< of the calling thread; in: the new mode, out: the old mode
   Status (*fill_async)(DevicePointer destination, unsigned char value, std::size_t bytes, Stream stream);
   Status (*allocate_async)(DevicePointer* pointer, std::size_t bytes, Stream stream);
-  /// Writes the 128 bytes of a tensor map. Null where the driver is older than CUDA 12.0.
+  /// Writes the 128 bytes of a tensor map. Null if the driver is older than CUDA 12.0.
   Status (*encode_tensor_map)(void* map, int type, std::uint32_t rank, void* address, const std::uint64_t* extents,
                               const std::uint64_t* strides, const std::uint32_t* box,
                               const std::uint32_t* element_strides, int interleave, int swizzle, int promotion,
                               int fill);
   Status (*free_async)(DevicePointer pointer, Stream stream);
 
-  /// Opens libcuda.so.1 and initialises it, once. Throws Error (runtime) that says what is missing and what to do.
+  /// Opens and initialises libcuda.so.1 once. Throws Error (runtime) with the missing component and a remedy.
   static const Driver& get();
 
-  /// Why there is no driver, or an empty string: for `gdpa doctor`, which must not throw.
+  /// Returns the reason why the driver is missing, or an empty string, for `gdpa doctor`, which must not throw.
   static std::string why_missing();
 };
 
-/// The driver's version as people write it: "12.8".
+/// Returns the driver's version in the usual form, "12.8".
 std::string version_of(const Driver& driver);
 
 /// Throws Error (runtime), "<doing>: the CUDA driver answered <name>", unless status is success.
 void check(Status status, const char* doing);
 
-/// Makes the primary context of a device current for a scope, and restores what was current before.
+/// Makes the primary context of a device current for a scope, and then restores the previous context.
 class CurrentDevice {
  public:
   explicit CurrentDevice(int device);
@@ -83,8 +83,8 @@ class CurrentDevice {
   ~CurrentDevice();
 };
 
-/// Lets the calling thread load kernels while any thread captures a CUDA graph. PyTorch's captures would otherwise
-/// fail, since their mode makes every thread's loading an error of the capture.
+/// Allows the calling thread to load kernels while any thread captures a CUDA graph. In the capture mode of PyTorch, a
+/// load in any thread would otherwise make the capture fail.
 class RelaxedCapture {
  public:
   RelaxedCapture();
@@ -93,7 +93,7 @@ class RelaxedCapture {
   ~RelaxedCapture();
 
  private:
-  int mode_ = 2;  ///< CU_STREAM_CAPTURE_MODE_RELAXED, then the thread's own mode
+  int mode_ = 2;  ///< CU_STREAM_CAPTURE_MODE_RELAXED, then the previous mode of the thread
 };
 
 }  // namespace gdpa::cuda

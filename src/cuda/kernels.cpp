@@ -1,4 +1,4 @@
-// Finding, compiling and loading kernels; see kernels.h.
+// See kernels.h.
 #include "cuda/kernels.h"
 
 #include <fmt/format.h>
@@ -30,7 +30,8 @@
 namespace gdpa::cuda {
 namespace {
 
-/// What a kernel is known by within the process. The text of the function identifies it, its address would not.
+/// The key of a kernel in the process. It contains the text of the function, because an address does not identify a
+/// function.
 struct Key {
   plan::KernelSpec spec;
   std::string_view function;
@@ -52,11 +53,11 @@ struct KeyHash {
 };
 
 struct Entry {
-  std::string function;  ///< the key's view points at this text
+  std::string function;  ///< the text of the key's view
   Module module = nullptr;
   std::shared_ptr<const LoadedKernel> kernel;
-  std::atomic<std::uint64_t> used = 0;    ///< Registry::uses at the last use
-  std::atomic<bool> is_in_graph = false;  ///< it was launched during the capture of a CUDA graph
+  std::atomic<std::uint64_t> used = 0;    ///< the value of Registry::uses at the last use
+  std::atomic<bool> is_in_graph = false;  ///< whether it was launched during the capture of a CUDA graph
 };
 
 struct Registry {
@@ -64,7 +65,7 @@ struct Registry {
   std::unordered_map<Key, std::unique_ptr<Entry>, KeyHash> kernels;
   std::atomic<std::uint64_t> uses = 0;
 
-  /// The kernel of a key for a call, or null. The mutex must be held.
+  /// Returns the kernel of a key for a call, or null. The caller must hold the mutex.
   std::shared_ptr<const LoadedKernel> use(const Key& key, bool is_captured) {
     const auto found = kernels.find(key);
     if (found == kernels.end()) return nullptr;
@@ -87,11 +88,9 @@ void warn_once(const std::string& warning) {
 
 int constant_of(const jit::Cubin& cubin, const char* name, const std::string& compiler) {
   if (const std::optional<int> value = cubin.constant(name)) return *value;
-  throw Error(
-      ErrorKind::runtime,
-      fmt::format("expected a cubin that says its {}, got one that does not; NVRTC {}, which made it, is not known to "
-                  "gdpa: set GDPA_NVRTC to another",
-                  name, compiler));
+  throw Error(ErrorKind::runtime, fmt::format("expected a cubin with the constant {}, got a cubin without it; gdpa "
+                                              "does not support its compiler, NVRTC {}; set GDPA_NVRTC to another",
+                                              name, compiler));
 }
 
 CompiledKernel compile_one(const plan::KernelSpec& spec, const activation::Function& function,
@@ -117,11 +116,12 @@ CompiledKernel compile_one(const plan::KernelSpec& spec, const activation::Funct
   return compiled;
 }
 
-/// What the driver says of an image that it cannot load is a number; which versions met is what helps.
+/// Checks the loading of an image. The driver reports only a number, so the message adds the versions of NVRTC and of
+/// the driver.
 void check_loaded(Status status, const std::string& compiler) {
   if (status == success) return;
-  check(status, fmt::format("loading a kernel that NVRTC {} made, with a driver for CUDA {} (NVRTC's first number "
-                            "may not be the larger one; see gdpa doctor)",
+  check(status, fmt::format("loading a kernel of NVRTC {} with a driver for CUDA {} (the major version of NVRTC "
+                            "must not be larger; see gdpa doctor)",
                             compiler, version_of(Driver::get()))
                     .c_str());
 }
@@ -142,9 +142,9 @@ void load(const CompiledKernel& compiled, Entry& entry) {
   entry.kernel = std::make_shared<const LoadedKernel>(kernel);
 }
 
-/// Unloads the kernels that were used longest ago until an eighth of the places is free. It leaves those that a call
-/// holds and those that a CUDA graph may launch. Others may still run: the device is waited for first. The registry's
-/// mutex must be held alone.
+/// Unloads the least recently used kernels until one eighth of the limit is free. It does not unload kernels of a
+/// running call or of a CUDA graph. It first waits for the device, because other kernels may still run. The caller must
+/// hold the mutex of the registry exclusively.
 void unload_oldest(Registry& known) {
   const std::size_t most = most_loaded_kernels();
   if (known.kernels.size() <= most) return;
@@ -162,7 +162,7 @@ void unload_oldest(Registry& known) {
   const RelaxedCapture relaxed;
   for (const Place& place : candidates) {
     const CurrentDevice current(place->first.device);
-    // An error of a kernel that ran before is for the next call to report. The kernel then stays loaded.
+    // The next call reports the error of an earlier kernel. The kernel then stays loaded.
     if (driver.context_synchronize() != success || driver.module_unload(place->second->module) != success) return;
     known.kernels.erase(place);
   }
@@ -170,14 +170,14 @@ void unload_oldest(Registry& known) {
 
 bool is_capturing(Stream stream) {
   int capture = 0;
-  check(Driver::get().stream_is_capturing(stream, &capture), "asking whether a graph is being captured");
+  check(Driver::get().stream_is_capturing(stream, &capture), "querying the capture of a graph");
   return capture != 0;
 }
 
 [[noreturn]] void refuse_during_capture(const plan::KernelSpec& spec) {
   throw Error(
       ErrorKind::runtime,
-      fmt::format("CUDA graph: expected every kernel to be loaded before the capture begins, but \"{}\" is not; "
+      fmt::format("CUDA graph: expected every kernel to be loaded before the capture, but \"{}\" is not loaded; "
                   "run the same call once before capturing, or gdpa::compile (gdpa.warmup in Python)",
                   describe(spec)));
 }
@@ -186,7 +186,8 @@ bool is_capturing(Stream stream) {
 
 std::vector<CompiledKernel> compile_kernels(const std::vector<plan::GpuStep>& steps,
                                             const activation::Function& function, const std::string& architecture) {
-  // The first is compiled by this thread, beside those that the others compile; equal ones are compiled once.
+  // This thread compiles the first kernel, and other threads compile the other kernels. Equal kernels are compiled
+  // once.
   std::vector<std::shared_future<CompiledKernel>> pending;
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const auto first = std::find_if(steps.begin(), steps.end(),
@@ -214,7 +215,7 @@ std::vector<CompiledKernel> compile_ahead(const std::vector<plan::GpuStep>& step
   const auto total = static_cast<int64_t>(steps.size());
   std::mutex mutex;
   int64_t done = 0;
-  bool is_stopped = false;  // by an error, of a compilation or of `progress`
+  bool is_stopped = false;  // by an error of a compilation or of `progress`
   const auto report = [&](int64_t more) {
     const std::lock_guard lock(mutex);
     done += more;
@@ -274,7 +275,8 @@ LoadedKernels load_kernels(const std::vector<plan::GpuStep>& steps, const std::v
   const std::unique_lock lock(known.mutex);
   for (std::size_t i = 0; i < steps.size(); ++i) {
     Key key = key_of(steps[i].kernel, function, device);
-    if (!known.kernels.contains(key)) {  // else it comes twice in one call, or another thread was first
+    if (!known.kernels.contains(
+            key)) {  // otherwise the kernel occurs twice in one call, or another thread has loaded it
       auto entry = std::make_unique<Entry>();
       entry->function = key.function;
       load(compiled[i], *entry);

@@ -1,4 +1,4 @@
-// Generating the source of a kernel; see source.h.
+// See source.h.
 #include "cuda/source.h"
 
 #include <fmt/format.h>
@@ -17,8 +17,8 @@ using plan::has_function;
 using plan::KernelKind;
 using plan::KernelSpec;
 
-/// GDPA_RANDOM_DELAYS=1, read once: the stress test asks for a delay of random length at every wait, arrival and copy
-/// (kernels/common/random_delay.cuh).
+/// Returns whether GDPA_RANDOM_DELAYS is 1. The variable is read once. The stress test sets it to add a random delay at
+/// every wait, arrival and copy (kernels/common/random_delay.cuh).
 bool has_random_delays(const KernelSpec& kernel) {
   static const bool is_asked = [] {
     const char* const text = std::getenv("GDPA_RANDOM_DELAYS");
@@ -31,7 +31,7 @@ bool has_random_delays(const KernelSpec& kernel) {
 struct KindInSource {
   std::string_view name;
   std::string_view header;     ///< the file of the kernel
-  std::string_view arguments;  ///< the struct that it takes
+  std::string_view arguments;  ///< the struct of its arguments
 };
 
 KindInSource in_source(KernelKind kind) {
@@ -70,7 +70,7 @@ std::string_view type_of(GpuElement element) {
   return "";
 }
 
-/// The struct Config of a kernel: the members that all families have, and those of the kernel's family.
+/// Returns the struct Config of a kernel: the members of all families, and the members of the kernel's family.
 std::string config_of(const KernelSpec& kernel, const activation::Function& function) {
   families::ConfigText config;
   if (kernel.kind == KernelKind::check_offsets) return config.text();
@@ -91,7 +91,7 @@ std::string config_of(const KernelSpec& kernel, const activation::Function& func
   return config.text();
 }
 
-/// The warps of a CTA that compute.
+/// Returns the number of computing warps in a CTA.
 int warps_of(const KernelSpec& kernel) {
   const auto* portable = std::get_if<plan::PortableSpec>(&kernel.of_family);
   return kernel.warps * (portable == nullptr ? 1 : portable->column_warps);

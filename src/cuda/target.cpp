@@ -20,10 +20,10 @@ namespace {
 struct KnownGpu {
   int capability;
   int multiprocessors;
-  int shared_kilobytes;  ///< that one CTA may have
+  int shared_kilobytes;  ///< the largest amount for one CTA
 };
 
-/// One GPU of each architecture. Kernels do not depend on the number of multiprocessors; grids and workspaces do.
+/// A GPU of each architecture. Kernels do not depend on the number of multiprocessors, but grids and workspaces do.
 constexpr std::array known_gpus = {
     KnownGpu{80, 108, 163},   // A100
     KnownGpu{86, 84, 99},     // A40
@@ -38,8 +38,8 @@ constexpr std::array known_gpus = {
 
 Target target_from(const plan::Gpu& gpu) { return {gpu, architecture_of(gpu.capability)}; }
 
-/// GDPA_SHARED_KILOBYTES: plans as for a GPU whose CTAs may have no more shared memory than that, so that the kernels
-/// of smaller GPUs are tested on a larger one.
+/// Returns GDPA_SHARED_KILOBYTES, a limit of the shared memory of a CTA. With this limit, a large GPU runs the kernels
+/// of smaller GPUs in tests.
 int limited_shared_bytes(int of_device) {
   const char* const text = std::getenv("GDPA_SHARED_KILOBYTES");
   if (text == nullptr || *text == '\0') return of_device;
@@ -56,7 +56,7 @@ int limited_shared_bytes(int of_device) {
 }  // namespace
 
 std::string architecture_of(int capability) {
-  // Hopper's and Blackwell's own instructions need the 'a'; older architectures have none.
+  // Instructions that are specific to Hopper and Blackwell need the 'a'. Older architectures have no such suffix.
   return fmt::format("sm_{}{}", capability, capability >= 90 ? "a" : "");
 }
 
@@ -73,7 +73,7 @@ const Target& target_of(int device) {
   if (const auto known = targets.find(device); known != targets.end()) return known->second;
   const auto ask = [device](DeviceAttribute attribute) {
     int value = 0;
-    check(Driver::get().device_attribute(&value, attribute, device), "asking for a GPU's properties");
+    check(Driver::get().device_attribute(&value, attribute, device), "querying the properties of a GPU");
     return value;
   };
   plan::Gpu gpu;

@@ -1,4 +1,4 @@
-// The GPU that kernels are planned and compiled for: a device at hand, or an architecture that is only named.
+// The GPU for which kernels are planned and compiled: a device of the machine, or a named architecture.
 #pragma once
 
 #include <string>
@@ -7,24 +7,24 @@
 
 namespace gdpa::cuda {
 
-constexpr int least_capability = 80;  ///< 10 * major + minor: Ampere, the first with cp.async and bf16 products
+constexpr int least_capability = 80;  ///< 10 * major + minor; Ampere is the first with cp.async and bf16 products
 
 struct Target {
-  plan::Gpu gpu;             ///< what a plan asks
-  std::string architecture;  ///< what NVRTC asks
+  plan::Gpu gpu;             ///< the properties for a plan
+  std::string architecture;  ///< the architecture for NVRTC
 };
 
-/// A device, asked once. Throws Error (runtime) where it is older than least_capability.
+/// Returns the target of a device, which is queried once. Throws Error (runtime) if it is older than least_capability.
 const Target& target_of(int device);
 
-/// "sm_80", "sm_90" or "sm_90a": the numbers of a common GPU of that architecture. Throws Error (value) for another
-/// text, or for one that is too old.
+/// Returns the target of an architecture ("sm_80", "sm_90" or "sm_90a"), with the properties of a common GPU. Throws
+/// Error (value) for an unknown or too old architecture.
 Target target_of(const std::string& architecture);
 
-/// The architecture that kernels are compiled for on a device of this compute capability (10 * major + minor).
+/// Returns the architecture for a device of this compute capability (10 * major + minor).
 std::string architecture_of(int capability);
 
-/// Why a GPU of this compute capability is not supported, or an empty string.
+/// Returns the reason why a GPU of this compute capability is not supported, or an empty string.
 std::string why_unsupported(int capability);
 
 }  // namespace gdpa::cuda

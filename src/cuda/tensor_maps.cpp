@@ -1,4 +1,4 @@
-// Making tensor maps; see tensor_maps.h.
+// See tensor_maps.h.
 #include "cuda/tensor_maps.h"
 
 #include <algorithm>
@@ -9,21 +9,21 @@
 namespace gdpa::cuda {
 namespace {
 
-// The driver's enumerations, as its binary interface has them (cuda.h, CUtensorMap...).
+// The enumerations of the driver's binary interface (cuda.h, CUtensorMap...).
 enum class MapType : int { float16 = 6, bfloat16 = 9 };
 constexpr int no_interleave = 0, swizzle_64_bytes = 2, swizzle_128_bytes = 3, promotion_256_bytes = 3,
               fill_with_zeros = 0;
 
 constexpr int64_t element_bytes = 2;
-constexpr int64_t most_stride = int64_t{1} << 40;      // bytes, of a map
+constexpr int64_t most_stride = int64_t{1} << 40;      // bytes of a map
 constexpr int64_t most_rows = 0x7fffffff - (1 << 16);  // coordinates are 32 bits, and a tile may begin past the end
 
-/// An operand with what its map depends on.
+/// An operand with the properties that determine its map.
 struct Mapped {
   const Operand& operand;
   const Sequences& side;
   int64_t batch;
-  int64_t rows;  ///< packed, where jagged
+  int64_t rows;  ///< packed rows of a jagged operand
   int64_t heads;
   int64_t columns;
 
@@ -31,17 +31,17 @@ struct Mapped {
   int64_t extent() const { return std::max<int64_t>(1, is_jagged() ? rows : side.length); }
   bool is_shared() const { return operand.batch_stride == 0; }
 
-  /// From y to y + 1, in elements.
+  /// Returns the distance from y to y + 1 in elements.
   int64_t stride_y() const { return is_jagged() ? operand.row_stride : operand.batch_stride; }
   int64_t extent_y() const { return is_jagged() ? rows + 1 : is_shared() ? 1 : std::max<int64_t>(1, batch); }
 
-  /// The address of column 0, head 0, x = 0, y = 0: before the operand where it is jagged.
+  /// Returns the address of column 0, head 0, x = 0, y = 0. For a jagged operand it lies before the operand.
   std::int64_t address() const {
     const auto data = reinterpret_cast<std::int64_t>(operand.data);
     return is_jagged() ? data - extent() * operand.row_stride * element_bytes : data;
   }
 
-  /// A plan is asked for before there is an output, which then will be as gdpa's callers make it: contiguous.
+  /// A plan has no output yet. The plan assumes a contiguous output.
   bool is_still_unknown() const {
     return operand.data == nullptr && operand.head_stride == 0 && operand.row_stride == 0 && operand.batch_stride == 0;
   }
@@ -99,7 +99,7 @@ plan::TensorMaps tensor_maps(const Problem& problem, const Params& params) {
 hopper::MappedOperand map_operand(const Problem& problem, const Params& params, Tensor tensor, int box_rows,
                                   int box_columns) {
   const Mapped mapped = operand_of(problem, params, tensor);
-  constexpr int64_t any_stride = 16;  // where there is one coordinate only
+  constexpr int64_t any_stride = 16;  // if the dimension has one coordinate only
   const auto stride = [](int64_t elements) {
     return static_cast<std::uint64_t>(elements > 0 ? elements * element_bytes : any_stride);
   };
@@ -116,7 +116,7 @@ hopper::MappedOperand map_operand(const Problem& problem, const Params& params, 
   const std::uint32_t box[] = {static_cast<std::uint32_t>(box_columns), 1, static_cast<std::uint32_t>(box_rows), 1};
   const std::uint32_t every[] = {1, 1, 1, 1};
   hopper::MappedOperand result{};
-  if (mapped.operand.data == nullptr) return result;  // it has no rows, so that no tile reads or writes it
+  if (mapped.operand.data == nullptr) return result;  // an operand without rows, which no tile reads or writes
   const int swizzle = box_columns == hopper::box_columns ? swizzle_128_bytes : swizzle_64_bytes;  // as wide as a row
   const MapType type = problem.dtype == DType::float16 ? MapType::float16 : MapType::bfloat16;
   check(Driver::get().encode_tensor_map(&result.map, static_cast<int>(type), 4,

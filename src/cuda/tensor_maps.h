@@ -11,13 +11,13 @@
 
 namespace gdpa::cuda {
 
-/// Whether tensor maps can describe all operands of the problem's direction.
+/// Returns whether tensor maps can describe all operands of the problem's direction.
 plan::TensorMaps tensor_maps(const Problem& problem, const Params& params);
 
 enum class Tensor : std::uint8_t { query, key, value, output, grad_output, grad_query, grad_key, grad_value };
 
-/// The tensor map of an operand that TMA copies in boxes of `box_rows` rows, 64 or 32 columns wide. Throws Error
-/// (runtime) if the driver is too old for tensor maps.
+/// Returns the tensor map of an operand that TMA copies in boxes of `box_rows` rows, 64 or 32 columns wide. Throws
+/// Error (runtime) if the driver is too old for tensor maps.
 hopper::MappedOperand map_operand(const Problem& problem, const Params& params, Tensor tensor, int box_rows,
                                   int box_columns = hopper::box_columns);
 

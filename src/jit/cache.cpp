@@ -54,7 +54,7 @@ Header header_of(std::string_view key, std::string_view image) {
   return header;
 }
 
-/// The image of a whole and unharmed entry of `key`, else nothing.
+/// Returns the image of a complete and undamaged entry of `key`, or nothing.
 std::optional<std::string> read(const fs::path& file, std::string_view key) {
   std::ifstream stream(file, std::ios::binary | std::ios::ate);
   if (!stream) return std::nullopt;
@@ -74,7 +74,7 @@ std::optional<std::string> read(const fs::path& file, std::string_view key) {
   return std::string(image);
 }
 
-/// A file descriptor that closes itself.
+/// A file descriptor that the destructor closes.
 class File {
  public:
   explicit File(int descriptor) : descriptor_(descriptor) {}
@@ -100,8 +100,8 @@ bool write_all(const File& file, std::string_view bytes) {
   return true;
 }
 
-/// Writes beside the entry, forces it to the disk, then renames: readers see the old state or the whole new one.
-/// Returns why not, or an empty string.
+/// Writes a temporary file, forces it to the disk and renames it, so readers see either the old or the new entry.
+/// Returns the reason for a failure, or an empty string.
 std::string write(const fs::path& file, std::string_view key, std::string_view image) {
   static std::atomic<unsigned> counter = 0;
   const fs::path unfinished = fmt::format("{}.{}.{}{}", file.string(), ::getpid(), counter++, unfinished_suffix);
@@ -134,7 +134,7 @@ std::string with_version(std::string_view key, std::string_view version) {
   return fmt::format("{}\nNVRTC {}", key, version);
 }
 
-/// The numbers of a version, so that 13.10 is newer than 13.9.
+/// Returns the numbers of a version, so that 13.10 is newer than 13.9.
 std::vector<int> numbers_of(std::string_view version) {
   std::vector<int> numbers;
   const char* at = version.data();
@@ -188,7 +188,7 @@ std::optional<Cache::Result> Cache::find(std::string_view key, std::string_view 
   std::optional<std::string> image = read(file, with_version(key, version));
   if (!image) return std::nullopt;
   std::error_code ignored;
-  fs::last_write_time(file, fs::file_time_type::clock::now(), ignored);  // by which shrink() chooses
+  fs::last_write_time(file, fs::file_time_type::clock::now(), ignored);  // shrink() uses this time
   return Result{std::move(*image), std::string(version), true, {}};
 }
 
@@ -229,8 +229,8 @@ Cache::Result Cache::find_or_build(std::string_view key, std::string_view versio
 
   std::error_code ignored;
   fs::create_directories(settings_.folder, ignored);
-  // The kernel drops the lock of a process that dies, so nobody waits for a dead builder. Without a lock (a read-only
-  // folder, a file system that has none) each process builds for itself.
+  // The operating system releases the lock of a process that ends, so no process waits for a dead builder. Without a
+  // lock (a read-only folder, or a file system without locks), each process builds the image.
   const fs::path lock_file = settings_.folder / fmt::format("lock-{}", hexadecimal(key).substr(0, 2));
   const File lock(::open(lock_file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   if (lock && ::flock(lock.get(), LOCK_EX) == 0) {
@@ -271,12 +271,12 @@ void Cache::shrink() const {
   std::error_code error;
   const auto now = fs::file_time_type::clock::now();
   for (fs::directory_iterator it(settings_.folder, error), end; !error && it != end; it.increment(error)) {
-    std::error_code gone;  // another process may remove what this one lists
+    std::error_code gone;  // another process may remove listed files
     const auto used = it->last_write_time(gone);
     const auto bytes = it->file_size(gone);
     if (gone) continue;
     if (ends_with(it->path(), unfinished_suffix) && now - used > unfinished_lifetime) {
-      fs::remove(it->path(), gone);  // left by a process that was killed
+      fs::remove(it->path(), gone);  // a killed process has left it
     } else if (ends_with(it->path(), entry_suffix) || ends_with(it->path(), record_suffix)) {
       entries.push_back({it->path(), used, bytes});
       total += bytes;

@@ -1,6 +1,6 @@
-// The kernel cache on disk: the images that NVRTC compiled, kept per user. The key of an image is everything that it
-// depends on, except the version of the compiler, which is kept next to the key. An entry is trusted only after its
-// whole key and its checksum have been compared; a damaged one is rebuilt.
+// The kernel cache on disk, with the compiled images of one user. The key of an image contains all of its dependencies
+// except the version of the compiler, which is stored next to the key. An entry is used only after a comparison of its
+// whole key and its checksum. A damaged entry is rebuilt.
 #pragma once
 
 #include <cstdint>
@@ -12,50 +12,49 @@
 
 namespace gdpa::jit {
 
-/// Where the cache lies and how large it may grow.
+/// The folder and the size limit of the cache.
 struct CacheSettings {
   std::filesystem::path folder;
   std::uintmax_t limit_bytes = std::uintmax_t{1} << 30;
 
-  /// $GDPA_CACHE_DIR, else $XDG_CACHE_HOME/gdpa, else ~/.cache/gdpa; $GDPA_CACHE_LIMIT in bytes.
+  /// Returns $GDPA_CACHE_DIR, $XDG_CACHE_HOME/gdpa or ~/.cache/gdpa, in this order, and $GDPA_CACHE_LIMIT in bytes.
   static CacheSettings from_environment();
 };
 
-/// What lies in the folder, for `gdpa doctor`.
+/// The contents of the folder, for `gdpa doctor`.
 struct CacheUsage {
   std::int64_t entries = 0;
   std::uintmax_t bytes = 0;
-  std::string problem;  ///< why nothing can be written there, or empty
+  std::string problem;  ///< the reason why the folder cannot be written, or empty
 };
 
-/// A folder of entries, one file each. Safe for any number of processes and for a kill at any point: an entry appears
-/// whole, by rename, or not at all. One object may be used by several threads.
+/// A folder with one file for each entry. Any number of processes may use it, and a process may be killed at any point,
+/// because a rename creates each entry. Several threads may use one object.
 class Cache {
  public:
   explicit Cache(CacheSettings settings);
 
   struct Result {
     std::string image;
-    std::string version;  ///< of the compiler that made the image
+    std::string version;  ///< the version of the compiler of the image
     bool was_cached = false;
-    std::string warning;  ///< why the entry could not be written, or empty: the image is good either way
+    std::string warning;  ///< the reason why the entry was not written, or empty; the image is valid in both cases
   };
 
-  /// The image that a compiler of this version ("13.2.86") makes of `key`. `build` makes it where the folder has none.
-  /// Of many processes that ask for one key at a time, one builds and the others wait for its entry.
+  /// Returns the image of `key` from a compiler of this version ("13.2.86"). Calls `build` if the folder has no such
+  /// image. If several processes need the same key, one process builds the image and the others wait.
   Result find_or_build(std::string_view key, std::string_view version, const std::function<std::string()>& build) const;
 
-  /// The image of `key` that the newest compiler made, or nothing where the folder has none of any version.
+  /// Returns the image of `key` from the newest compiler, or nothing if the folder has no image of `key`.
   std::optional<Result> find_newest(std::string_view key) const;
 
-  /// A short text that was written under `key` by write_record, or nothing. Records are no kernels: they are not
-  /// counted by usage().
+  /// Returns the short text that write_record wrote under `key`, or nothing. usage() does not count records.
   std::optional<std::string> read_record(std::string_view key) const;
 
-  /// Writes a record. A folder that cannot be written is no error: the record is then missing.
+  /// Writes a record. If the folder cannot be written, the record is missing, which is not an error.
   void write_record(std::string_view key, std::string_view text) const;
 
-  /// Makes the folder if it can, and tries to write there.
+  /// Creates the folder if possible, and tests whether it can be written.
   CacheUsage usage() const;
 
   const CacheSettings& settings() const { return settings_; }

@@ -1,4 +1,4 @@
-// Reading a cubin; see cubin.h. Nothing outside the image is read, whatever its bytes say: it may come from a disk.
+// See cubin.h. No bytes of the image cause a read outside the image, because the image may come from a damaged file.
 #include "jit/cubin.h"
 
 #include <elf.h>
@@ -11,10 +11,10 @@
 namespace gdpa::jit {
 namespace {
 
-/// Attributes of .nv.info that hold two words: the function's symbol, and a number.
+/// Attributes of .nv.info with two words: the symbol of the function, and a number.
 enum class Attribute : unsigned char { frame_bytes = 0x11, registers = 0x2f };
 
-/// The bytes [offset, offset + size) of a text, or none where it ends before.
+/// Returns the bytes [offset, offset + size) of a text, or nothing if the text is shorter.
 std::string_view part_of(std::string_view text, std::uint64_t offset, std::uint64_t size) {
   if (offset > text.size() || size > text.size() - offset) return {};
   return text.substr(offset, size);
@@ -29,7 +29,7 @@ std::optional<Struct> read(std::string_view text, std::uint64_t offset) {
   return result;
 }
 
-/// A name in a table of names, up to its closing zero.
+/// Returns a name in a table of names, up to its terminating zero.
 std::string_view name_at(std::string_view names, std::uint64_t offset) {
   if (offset >= names.size()) return {};
   const std::string_view rest = names.substr(offset);
@@ -61,14 +61,14 @@ class Sections {
   std::string_view names_;
 };
 
-/// The largest number of an attribute: the kernel's, since the functions that it calls, which are listed too, have
-/// less. .nv.info is a list of (format, attribute, size, value).
+/// Returns the largest number of an attribute. It belongs to the kernel, because listed functions that the kernel calls
+/// have smaller numbers. .nv.info is a list of (format, attribute, size, value).
 std::optional<int> attribute_of(std::string_view image, Attribute wanted) {
   constexpr unsigned char has_sized_value = 4;
   struct Entry {
     unsigned char format;
     Attribute attribute;
-    std::uint16_t size;  ///< of the value behind it where the format says so; otherwise it is the value
+    std::uint16_t size;  ///< the size of the following value, or the value itself, depending on the format
   };
   struct Value {
     std::uint32_t symbol;

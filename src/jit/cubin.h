@@ -1,4 +1,4 @@
-// What a cubin says of the kernel in it, read from the file itself: no GPU and no driver is needed.
+// Reads the properties of a kernel from its cubin, without a GPU or a driver.
 #pragma once
 
 #include <optional>
@@ -6,18 +6,19 @@
 
 namespace gdpa::jit {
 
-/// A cubin: an ELF file with the code of one kernel, which the compiler has described in its section .nv.info.
-/// It refers to the image, which must live as long.
+/// A cubin: an ELF file with the code of one kernel. Its section .nv.info describes the kernel. The object refers to
+/// the image, which must outlive it.
 class Cubin {
  public:
   explicit Cubin(std::string_view image) : image_(image) {}
 
-  /// The value of an `extern "C" __constant__ int`, or nothing where there is none of that name.
+  /// Returns the value of an `extern "C" __constant__ int`, or nothing if the cubin has no constant of this name.
   std::optional<int> constant(std::string_view name) const;
 
-  std::optional<int> registers() const;    ///< of a thread
-  std::optional<int> local_bytes() const;  ///< of a thread, in memory: spilled registers, and arrays with an index
-  int static_shared_bytes() const;         ///< of a CTA, beside what the launch asks for
+  std::optional<int> registers() const;  ///< of a thread
+  std::optional<int> local_bytes()
+      const;  ///< of local memory in a thread: spilled registers, and arrays with a variable index
+  int static_shared_bytes() const;  ///< of a CTA, without the dynamic shared memory
 
  private:
   std::string_view image_;

@@ -1,4 +1,4 @@
-// The headers under kernels/, as the library carries them.
+// The headers under kernels/, which are embedded in the library.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ struct Header {
   std::string text;
 };
 
-/// All of kernels/, by the paths relative to it.
+/// Returns all headers of kernels/, with their paths relative to kernels/.
 const std::vector<Header>& embedded_headers();
 
 }  // namespace gdpa::jit

@@ -1,4 +1,4 @@
-// Finding and compiling images; see images.h.
+// See images.h.
 #include "jit/images.h"
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 namespace gdpa::jit {
 namespace {
 
-/// Everything that an image depends on except the version of the compiler.
+/// Returns all dependencies of an image except the version of the compiler.
 std::string cache_key(const std::string& source, const std::string& architecture) {
   std::string key =
       fmt::format("gdpa {}\n{}\n{}", GDPA_VERSION, fmt::join(Nvrtc::base_options(architecture), " "), source);
@@ -21,8 +21,8 @@ std::string cache_key(const std::string& source, const std::string& architecture
   return key;
 }
 
-/// The key of the record that says which version a copy of libnvrtc has, or an empty string where there is no such
-/// file. Another file in its place has another size or another time of its last change.
+/// Returns the key of the record with the version of a copy of libnvrtc, or an empty string if the file does not exist.
+/// A replaced file has another size or another modification time.
 std::string record_key(const std::string& compiler_file) {
   std::error_code error;
   const std::filesystem::path file = std::filesystem::canonical(compiler_file, error);
@@ -48,8 +48,8 @@ std::optional<std::string> Images::installed_version() const {
   return version_;
 }
 
-/// From the cache's record of that copy of libnvrtc. The first process that meets a copy opens it and writes the
-/// record.
+/// Reads the version from the cache's record of this copy of libnvrtc. The first process that uses a copy opens it and
+/// writes the record.
 std::optional<std::string> Images::look_for_installed_version() const {
   const std::vector<std::string> files = compiler_files_();
   if (files.empty()) return std::nullopt;

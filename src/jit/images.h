@@ -1,4 +1,4 @@
-// Compiled images of sources: from the kernel cache on disk, else from NVRTC. Only a miss opens libnvrtc.
+// Compiled images of sources, from the kernel cache on disk or from NVRTC. Only a cache miss opens libnvrtc.
 #pragma once
 
 #include <functional>
@@ -12,18 +12,19 @@
 
 namespace gdpa::jit {
 
-/// A kernel cache together with the compiler that fills it. One object may be used by several threads.
+/// A kernel cache with the compiler that fills it. Several threads may use one object.
 class Images {
  public:
-  /// `compiler_files` lists the copies of libnvrtc that may be opened, the preferred one first.
+  /// `compiler_files` lists the copies of libnvrtc that may be opened, in the order of preference.
   explicit Images(
       CacheSettings settings, std::function<std::vector<std::string>()> compiler_files = [] { return Nvrtc::files(); });
 
-  /// The image of a source for an architecture ("sm_90a").
+  /// Returns the image of a source for an architecture ("sm_90a").
   ///
   /// The key of the cache is the version of gdpa, the options of the compiler, the architecture, the source and all
-  /// headers. Of the images of one key, that of the installed NVRTC's version is taken. Where no NVRTC is installed,
-  /// the image of the newest version is taken. Throws Error (runtime) where an image must be compiled and cannot be.
+  /// headers. If several images have the same key, the image of the installed NVRTC's version is used. Without an
+  /// installed NVRTC, the image of the newest version is used. Throws Error (runtime) if the compilation of a missing
+  /// image is impossible.
   Cache::Result find_or_compile(const Source& source, const std::string& architecture) const;
 
  private:
@@ -34,7 +35,7 @@ class Images {
   Cache cache_;
   std::function<std::vector<std::string>()> compiler_files_;
   mutable std::mutex mutex_;
-  mutable std::optional<std::string> version_;  ///< of the installed NVRTC, once it is known
+  mutable std::optional<std::string> version_;  ///< the version of the installed NVRTC, once it is known
 };
 
 }  // namespace gdpa::jit

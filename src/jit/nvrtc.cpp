@@ -28,7 +28,7 @@ std::string environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-/// The texts between separators that are not empty.
+/// Returns the non-empty texts between separators.
 std::vector<std::string> split(const std::string& text, char separator) {
   std::vector<std::string> parts;
   std::istringstream stream(text);
@@ -38,8 +38,8 @@ std::vector<std::string> split(const std::string& text, char separator) {
   return parts;
 }
 
-/// The folder of Python packages that this library was installed into, if it was (<folder>/gdpa/lib/libgdpa.so), and
-/// those of GDPA_SITE_PACKAGES.
+/// Returns the folder of Python packages that contains this library, if any (<folder>/gdpa/lib/libgdpa.so), and the
+/// folders of GDPA_SITE_PACKAGES.
 std::vector<std::string> site_packages() {
   std::vector<std::string> result;
   Dl_info info{};
@@ -50,8 +50,8 @@ std::vector<std::string> site_packages() {
   return result;
 }
 
-/// What `ldconfig` found under a soname, read from the loader's own cache: the paths stand there as C strings. Opening
-/// the soname would say the same, but would load the library.
+/// Returns the files of a soname from the cache of `ldconfig`, which contains the paths as C strings. Opening the
+/// soname would give the same file, but it would also load the library.
 std::vector<std::string> known_to_the_loader(const std::string& soname) {
   std::ifstream file("/etc/ld.so.cache", std::ios::binary);
   const std::string content{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
@@ -64,7 +64,7 @@ std::vector<std::string> known_to_the_loader(const std::string& soname) {
   return paths;
 }
 
-/// The file of a library that the process has open already, or an empty string.
+/// Returns the file of a library that the process has already opened, or an empty string.
 std::string file_of_open(const char* soname) {
   void* const library = dlopen(soname, RTLD_NOW | RTLD_NOLOAD);
   if (library == nullptr) return {};
@@ -137,7 +137,7 @@ void* open_library() {
   if (const std::string path = environment("GDPA_NVRTC"); !path.empty()) return open_named_by_user(path);
   const Search search = search_everywhere();
   if (void* const library = open_first(search.found())) return library;
-  // A loader may know places of its own, as the RPATH of the program.
+  // A loader may have further search places, such as the RPATH of the program.
   if (void* const library = open_first({std::begin(sonames), std::end(sonames)})) return library;
   throw Error(
       ErrorKind::runtime,
@@ -154,7 +154,7 @@ void resolve(void* library, const char* name, Pointer& function) {
   }
 }
 
-/// Line `number` of a text, from 1.
+/// Returns line `number` of a text. The first line is 1.
 std::string line_of(const std::string& text, int number) {
   std::size_t begin = 0;
   for (int line = 1; line < number && begin != std::string::npos; ++line) {
@@ -164,7 +164,7 @@ std::string line_of(const std::string& text, int number) {
   return begin == std::string::npos ? "" : text.substr(begin, text.find('\n', begin) - begin);
 }
 
-/// The generated line that the first error of a log points at: "line 12: ...".
+/// Returns the generated line of the first error in a log: "line 12: ...".
 std::string line_at_fault(const Source& source, const std::string& log) {
   static const std::regex pattern(R"((\S+)\((\d+)\): (?:catastrophic )?error)");
   std::smatch match;
@@ -209,17 +209,17 @@ Nvrtc::Nvrtc(void* library) {
   resolve(library, "nvrtcGetPTXSize", functions_.ptx_size);
   resolve(library, "nvrtcGetPTX", functions_.ptx);
   int minor = 0;
-  check(functions_.version(&major_, &minor), "asking for its version");
+  check(functions_.version(&major_, &minor), "returning its version");
   version_ = fmt::format("{}.{}", major_, minor);
   link_map* map = nullptr;
   if (dlinfo(library, RTLD_DI_LINKMAP, &map) == 0) path_ = map->l_name;
   version_ = build_version();
 }
 
-/// NVRTC answers "13.2" when it is asked. The PTX that it makes says more: "release 13.2, V13.2.86".
+/// NVRTC's version function returns "13.2". Its PTX contains the whole version: "release 13.2, V13.2.86".
 std::string Nvrtc::build_version() const {
   Program raw = nullptr;
-  check(functions_.create(&raw, "__global__ void empty() {}", source_name, 0, nullptr, nullptr), "taking a source");
+  check(functions_.create(&raw, "__global__ void empty() {}", source_name, 0, nullptr, nullptr), "creating a program");
   const auto destroy = [this](Program* program) { functions_.destroy(program); };
   const std::unique_ptr<Program, decltype(destroy)> program(&raw, destroy);
   check(functions_.compile(raw, 0, nullptr), "compiling an empty kernel");
@@ -248,7 +248,7 @@ Compiled Nvrtc::compile(const Source& source, const std::string& architecture,
   Program raw = nullptr;
   check(functions_.create(&raw, source.text.c_str(), source_name, static_cast<int>(names.size()), texts.data(),
                           names.data()),
-        "taking the source");
+        "creating a program");
   const auto destroy = [this](Program* program) { functions_.destroy(program); };
   const std::unique_ptr<Program, decltype(destroy)> program(&raw, destroy);
 

@@ -1,4 +1,5 @@
-// NVRTC, opened at run time where it is found: CUDA C++ in, a cubin for one architecture out. There is no cache here.
+// NVRTC, which is opened at run time. It compiles CUDA C++ to a cubin for one architecture. This interface has no
+// cache.
 #pragma once
 
 #include <string>
@@ -6,7 +7,7 @@
 
 namespace gdpa::jit {
 
-/// CUDA C++ to compile. `subject` is what the user knows it by (the activation's text), for messages.
+/// CUDA C++ to compile. `subject` is the name for messages (the text of the activation).
 struct Source {
   std::string text;
   std::string subject;
@@ -14,33 +15,33 @@ struct Source {
 
 struct Compiled {
   std::vector<char> cubin;
-  std::string log;  ///< what NVRTC said: warnings, and what ptxas reports where options ask for it
+  std::string log;  ///< the log of NVRTC: warnings, and the report of ptxas if the options request it
 };
 
-/// A copy of libnvrtc. Safe to share between threads; it stays loaded until the process ends.
+/// A copy of libnvrtc. Several threads may share it. It stays loaded until the process ends.
 class Nvrtc {
  public:
-  /// Opens the first of files() that can be opened. Throws Error (runtime) that lists where it looked.
+  /// Opens the first of files() that can be opened. Throws Error (runtime) with the searched places.
   static Nvrtc open();
 
-  /// The files named libnvrtc.so.13 or .12 that exist, in the order in which open() tries them; none is opened. The
-  /// places are: the environment variable GDPA_NVRTC (a library, or the folder that holds it; nothing else is looked
-  /// at where it is set), the library that the process has open already, the packages that torch brings, next to the
-  /// package that this library belongs to and in the folders of the environment variable GDPA_SITE_PACKAGES (separated
-  /// by colons), the dynamic loader's folders, and the toolkit ($CUDA_HOME, /usr/local/cuda).
+  /// Returns the existing files named libnvrtc.so.13 or .12, in the order in which open() tries them, without opening
+  /// them. If the environment variable GDPA_NVRTC (a library or its folder) is set, the function searches only there.
+  /// Otherwise it searches these places: the libraries of the process, the NVIDIA packages of torch next to the package
+  /// of this library and in the folders of GDPA_SITE_PACKAGES (separated by colons), the folders of the dynamic loader,
+  /// and the toolkit ($CUDA_HOME, /usr/local/cuda).
   static std::vector<std::string> files();
 
   const std::string& path() const { return path_; }
   int major() const { return major_; }
 
-  /// The version with its build number, as in "13.2.86": what the compiled code depends on.
+  /// Returns the version with its build number, such as "13.2.86". The compiled code depends on it.
   const std::string& version() const { return version_; }
 
-  /// The options of every compilation for an architecture, except the `options` of compile().
+  /// Returns the options of every compilation for an architecture, without the `options` of compile().
   static std::vector<std::string> base_options(const std::string& architecture);
 
-  /// Compiles for an architecture by its name ("sm_80", "sm_90a", "sm_100a"). Headers of kernels/ may be included.
-  /// `options` are added to base_options(). Throws Error (runtime) with the log, the line at fault and the subject.
+  /// Compiles for a named architecture ("sm_80", "sm_90a", "sm_100a"). The source may include headers of kernels/.
+  /// `options` are added to base_options(). Throws Error (runtime) with the log, the faulty line and the subject.
   Compiled compile(const Source& source, const std::string& architecture,
                    const std::vector<std::string>& options = {}) const;
 

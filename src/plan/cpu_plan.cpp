@@ -1,4 +1,4 @@
-// The CPU plan in words and figures: what cpu_units.h decides, and what the work amounts to.
+// The CPU plan as text and numbers: the decisions of cpu_units.h, and the amount of work.
 #include "plan/cpu_plan.h"
 
 #include <sched.h>
@@ -70,7 +70,7 @@ std::string reason_for(const Problem& problem, CpuCut cut) {
                          names_of(wanted));
     case CpuCut::partial:
       return "several units add to the same gradient (a shared operand, or too few sequences for the threads), so each "
-             "keeps its own sum and these are added in a fixed order";
+             "unit has a partial sum, and the partial sums are added in a fixed order";
     case CpuCut::separate:
       if (!wanted.query || !of_keys.any()) {
         return fmt::format("partial sums would not fit in memory, so each unit alone computes {} of its rows",

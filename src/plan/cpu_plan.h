@@ -7,20 +7,20 @@
 
 namespace gdpa::plan {
 
-/// What a plan asks about the processor, and what it may spend there. Together with tiles of a few MiB the two budgets
-/// keep a thread below 64 MiB at any length.
+/// The properties of the processor for a plan, and the budgets of a plan. With tiles of a few MiB, the two budgets keep
+/// the memory of a thread below 64 MiB for all lengths.
 struct Processor {
-  int threads = 1;                   ///< processors this process may use
+  int threads = 1;                   ///< number of processors that this process may use
   int64_t cache_bytes = 1 << 20;     ///< second-level cache of one core
-  int64_t held_bytes = 16 << 20;     ///< rows of dQ that a thread sums at once
-  int64_t partial_bytes = 32 << 20;  ///< a thread's share of the partial sums of gradients
-  double thread_cost = 2.5e6;        ///< work, in multiplications and additions, that is worth waking one more thread
+  int64_t held_bytes = 16 << 20;     ///< for the rows of dQ that a thread accumulates at once
+  int64_t partial_bytes = 32 << 20;  ///< for the partial sums of a thread
+  double thread_cost = 2.5e6;        ///< multiplications and additions that justify waking one more thread
 };
 
-/// The processor that this process runs on; measured once.
+/// Returns the processor of this process, which is inspected once.
 const Processor& this_processor();
 
-/// The plan for a checked problem. Reads nothing of `params` but lengths.
+/// Returns the plan of a checked problem. Reads only lengths from `params`.
 Plan plan_for_cpu(const Problem& problem, const Params& params, const Processor& processor);
 
 }  // namespace gdpa::plan

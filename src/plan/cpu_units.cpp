@@ -1,4 +1,4 @@
-// Cutting a problem into units of work for the CPU; see cpu_units.h and docs/cpu.md.
+// Divides a problem into units of work for the CPU; see cpu_units.h and docs/cpu.md.
 #include "plan/cpu_units.h"
 
 #include <algorithm>
@@ -8,19 +8,19 @@
 namespace gdpa::plan {
 namespace {
 
-// A row costs as much as this many of its products: packing and storing run at about one element a cycle, products at
+// The cost of a row, in products of this row. Packing and storing process about one element in each cycle, and products
 // about thirty.
 constexpr double row_cost = 30;
-// Units that each thread should find, so that the last ones to finish differ little.
+// The number of units for each thread, so that all threads finish at nearly the same time.
 constexpr int64_t units_per_thread = 4;
-// The list itself is memory.
+// The list of units also needs memory.
 constexpr int64_t most_units_per_thread = 50'000;
-// Rows below which a cut for balance no longer pays: every piece packs its keys anew.
+// Parts with fewer rows do not improve the balance enough, because every part packs its keys again.
 constexpr int64_t smallest_piece = 128;
 
 int64_t clamp(int64_t value, int64_t low, int64_t high) { return std::max(low, std::min(value, high)); }
 
-/// The sizes that the cuts depend on.
+/// The sizes that determine the division.
 struct Sizes {
   int64_t group = 1;  // query heads that read one key head
   int64_t width_q = 0;
@@ -49,7 +49,7 @@ Sizes sizes_of(const Problem& problem) {
   return sizes;
 }
 
-/// Writes the list of one problem. The order of the additions to every gradient follows from the list alone.
+/// Writes the list of one problem. The list determines the order of the additions to every gradient.
 class Cutter {
  public:
   Cutter(const Problem& problem, const Params& params, const Processor& processor, CpuSchedule& schedule)
@@ -68,7 +68,7 @@ class Cutter {
     } else {
       cut_backward();
     }
-    // A total order: the list never depends on the library that sorts it.
+    // A total order, so that the list does not depend on the sort algorithm.
     std::sort(schedule_.units.begin(), schedule_.units.end(), [](const CpuUnit& a, const CpuUnit& b) {
       return std::tie(b.cost, a.batch.begin, a.queries.begin, a.heads.begin) <
              std::tie(a.cost, b.batch.begin, b.queries.begin, b.heads.begin);
@@ -80,7 +80,7 @@ class Cutter {
   int64_t length_k(int64_t b) const { return params_.keys.size(b); }
   int64_t element_bytes() const { return compute_bytes(problem_); }
 
-  /// The cost of these query rows of one key head's group.
+  /// Returns the cost of these query rows in the group of one key head.
   double cost_of(int64_t b, Range queries) const {
     queries = intersection(queries, {0, length_q(b)});
     const double kept = kept_scores(params_.mask, queries, length_q(b), length_k(b));
@@ -96,7 +96,7 @@ class Cutter {
     CpuTiles& tiles = schedule_.tiles;
     tiles = CpuTiles{};
     const int64_t widest = std::max(sizes_.width_q, sizes_.width_v);
-    // Half of the cache for what is reused: the rows of Q and O forward, the tiles of K and V backward.
+    // Half of the cache is for reused data: the rows of Q and O in forward, the tiles of K and V in backward.
     const int64_t half_cache = processor_.cache_bytes / 2 / element_bytes();
     if (problem_.direction == Direction::forward) {
       const int64_t rows = half_cache / sizes_.key_row() / tiles.queries * tiles.queries;
@@ -131,7 +131,7 @@ class Cutter {
     run.end();
   }
 
-  /// The query rows of one batch entry, in blocks that fit the buffers.
+  /// Adds the query rows of one batch entry, in blocks that fit the buffers.
   void cut_rows(int64_t b, int64_t length, double cost) {
     const CpuTiles& tiles = schedule_.tiles;
     const int64_t heads = clamp(tiles.block_queries / std::min(length, tiles.queries), 1, sizes_.group);
@@ -157,7 +157,7 @@ class Cutter {
     }
   }
 
-  /// Consecutive small batch entries that one unit takes together.
+  /// Consecutive small batch entries that share a unit.
   class Run {
    public:
     explicit Run(Cutter& cutter) : cutter_(cutter) {}
@@ -206,7 +206,7 @@ class Cutter {
 
   int64_t pieces_for(double cost) const { return static_cast<int64_t>(cost * units_per_thread / share_) + 1; }
 
-  /// Whether one unit for each batch entry and key head fills the threads to within a tenth, dealt out largest first.
+  /// Returns whether units of one batch entry and key head load all threads equally, within a tenth, largest first.
   bool is_balanced() const {
     if (schedule_.threads == 1) return true;
     std::vector<double> costs;
@@ -226,7 +226,7 @@ class Cutter {
     return longest <= 1.1 * share_;
   }
 
-  /// One batch entry and key head: whole, in pieces with partial sums of dK and dV, or separate.
+  /// Adds one batch entry and key head: whole, in parts with partial sums of dK and dV, or separate.
   void cut_entry(int64_t b, int64_t key_head, int64_t pieces, double cost) {
     const int64_t length = length_q(b);
     const int64_t head_pieces = divide_up(sizes_.group, divide_up(sizes_.group, std::min(pieces, sizes_.group)));
@@ -288,7 +288,7 @@ class Cutter {
     add_query_units(b, key_head, cost * 3 / 5);
   }
 
-  /// Units that own dK and dV of some keys of one batch entry.
+  /// Adds units that compute dK and dV of some keys of one batch entry.
   void add_key_units(int64_t b, int64_t key_head, double cost) {
     if (!wants_keys(problem_)) return;
     const int64_t tile_count = divide_up(length_k(b), schedule_.tiles.keys);
@@ -302,7 +302,7 @@ class Cutter {
     }
   }
 
-  /// Units that own dQ of some queries of one batch entry.
+  /// Adds units that compute dQ of some queries of one batch entry.
   void add_query_units(int64_t b, int64_t key_head, double cost) {
     if (!problem_.wanted.query) return;
     const int64_t length = length_q(b);
@@ -317,8 +317,8 @@ class Cutter {
     }
   }
 
-  /// An operand that the whole batch reads: runs of batch entries sum its gradient, each run on its own; a batch entry
-  /// that is larger than a run is cut along the side that is not shared.
+  /// Adds the units for an operand that the whole batch shares. Each run of batch entries has a partial sum of its
+  /// gradient. A batch entry that is larger than a run is divided along the other side.
   void cut_shared() {
     const int64_t shared_rows = sizes_.shared_keys ? params_.keys.length : params_.queries.length;
     const int64_t sum_elements =
@@ -334,8 +334,8 @@ class Cutter {
     schedule_.cut = CpuCut::partial;
     const int64_t wanted =
         divide_up(schedule_.threads == 1 ? 1 : schedule_.threads * units_per_thread, problem_.heads_k);
-    // Runs and the pieces of large entries alternate at worst: three sums for each one wanted, and one more. Where so
-    // many do not fit, one run takes the whole batch.
+    // In the worst case, runs and parts of large entries alternate, which needs three sums for each wanted one, and one
+    // more. If the budget is too small for them, one run takes the whole batch.
     const int64_t runs = std::min(wanted, (most - 1) / 3);
     for (int64_t key_head = 0; key_head < problem_.heads_k; ++key_head) {
       cut_shared_head(key_head, runs, sum_elements, shared_rows);
@@ -391,7 +391,7 @@ class Cutter {
     }
   }
 
-  /// One batch entry in pieces along the side that is not shared.
+  /// Adds one batch entry in parts along the side that is not shared.
   template <class Add>
   void cut_along(int64_t b, int64_t key_head, int64_t pieces, double cost, const Add& add) {
     const int64_t length = sizes_.shared_keys ? length_q(b) : length_k(b);
@@ -404,7 +404,9 @@ class Cutter {
     }
   }
 
-  /// The shared operand is too long for partial sums: units that own some of its rows run over the whole batch.
+  /// Adds the units for a shared operand that is too long for partial sums. Each unit computes some of its rows, for
+  /// the
+  /// whole batch.
   void cut_shared_separately() {
     const int64_t shared_rows = sizes_.shared_keys ? params_.keys.length : params_.queries.length;
     const int64_t step = sizes_.shared_keys ? schedule_.tiles.keys : schedule_.tiles.block_queries;
@@ -448,13 +450,13 @@ class Cutter {
   Sizes sizes_;
   double total_ = 0;
   double share_ = 0;  // cost for each thread
-  double small_ = 0;  // cost below which a unit takes more
+  double small_ = 0;  // a unit with a lower cost takes more batch entries
 };
 
 CpuBuffers buffers_for(const Problem& problem, const CpuTiles& tiles) {
   const Sizes sizes = sizes_of(problem);
   CpuBuffers buffers;
-  // Every buffer begins on a cache line of its own.
+  // Every buffer begins at a new cache line.
   auto add = [&](int64_t& offset, int64_t elements) {
     offset = buffers.total;
     buffers.total += round_up(elements, 16);
@@ -482,8 +484,8 @@ CpuBuffers buffers_for(const Problem& problem, const CpuTiles& tiles) {
   return buffers;
 }
 
-/// The sum of a concave function of the integers first to last. Where the middle lies on the line between the ends, so
-/// does everything between.
+/// Returns the sum of a concave function over the integers first to last. If the middle lies on the line between the
+/// ends, all values between lie on this line.
 template <class Function>
 double concave_sum(const Function& function, int64_t first, int64_t last) {
   const double low = function(first);

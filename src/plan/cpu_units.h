@@ -1,5 +1,5 @@
-// The CPU schedule: tiles, the list of units of work, and the sums that follow them, as a pure function of the problem,
-// its lengths and the processor. A unit is run by one thread and owns what it writes; see docs/cpu.md for the drawing.
+// The CPU schedule: tiles, the list of units of work, and the sums after them, as a pure function of the problem, its
+// lengths and the processor. One thread runs a unit, and only this unit writes its results; see docs/cpu.md.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace gdpa::plan {
 
-/// The vectors of one product are at most this long; widths and key counts are rounded up to it.
+/// The largest vector length of a product. Widths and numbers of keys are rounded up to a multiple of it.
 constexpr int64_t cpu_vector = 16;
 
 constexpr int64_t round_up(int64_t count, int64_t multiple) { return (count + multiple - 1) / multiple * multiple; }
@@ -30,13 +30,13 @@ constexpr Range intersection(Range a, Range b) {
 }
 
 struct CpuTiles {
-  int64_t queries = 64;        ///< most rows of a score tile
-  int64_t keys = 128;          ///< most columns of a score tile; a multiple of cpu_vector
-  int64_t block_queries = 64;  ///< forward: most query rows of a unit, all its heads together
-                               ///< backward: most query rows of one head whose gradient a thread holds at once
+  int64_t queries = 64;        ///< largest number of rows of a score tile
+  int64_t keys = 128;          ///< largest number of columns of a score tile; a multiple of cpu_vector
+  int64_t block_queries = 64;  ///< forward: largest number of query rows of a unit, over all its heads
+                               ///< backward: largest number of query rows of one head in the dQ buffer of a thread
 };
 
-/// Where the thread's buffers lie, in elements of the compute type from the start of its workspace.
+/// The offsets of the buffers in the workspace of a thread, in elements of the compute type.
 struct CpuBuffers {
   int64_t query = 0;        ///< packed rows of Q
   int64_t grad_output = 0;  ///< backward: packed rows of dO
@@ -50,13 +50,13 @@ struct CpuBuffers {
   int64_t output = 0;       ///< forward: sums of O
   int64_t grad_query = 0;   ///< backward: sums of dQ
   int64_t grad_keys = 0;    ///< backward: sums of dK for one tile of keys, or for the unit's keys
-  int64_t grad_values = 0;  ///< the same for dV
-  int64_t key_totals = 0;   ///< backward: in double, what sums of dK and then dV of one tile of keys were added to
+  int64_t grad_values = 0;  ///< backward: sums of dV for one tile of keys, or for the unit's keys
+  int64_t key_totals = 0;   ///< backward: totals in double, of dK and then of dV, for one tile of keys
   int64_t total = 0;
 };
 
-/// One piece of work: batch entries one after the other, one key head, some of the query heads that read it, some query
-/// rows, some keys.
+/// A unit of work: consecutive batch entries, one key head, some of the query heads that read it, some query rows and
+/// some keys.
 struct CpuUnit {
   Range batch;
   int64_t key_head = 0;
@@ -71,23 +71,23 @@ struct CpuUnit {
   double cost = 0;         ///< in products of one score tile element; only ratios matter
 };
 
-/// Partial sums of one gradient that are added in order and stored, once all units are done.
+/// Partial sums of a gradient. After all units, they are added in order and stored.
 struct CpuReduction {
-  bool of_query = false;  ///< dQ, else dK and dV
-  int64_t batch = 0;      ///< 0 where the operand is shared
+  bool of_query = false;  ///< dQ if true, otherwise dK and dV
+  int64_t batch = 0;      ///< 0 if the operand is shared
   int64_t head = 0;
   Range rows;
   int64_t first = 0;   ///< the first partial sum of this head, in elements
-  int64_t stride = 0;  ///< from one partial sum to the next
-  int64_t count = 0;   ///< 0 writes zeros
+  int64_t stride = 0;  ///< distance between partial sums
+  int64_t count = 0;   ///< 0: zeros are written
   int64_t length = 0;  ///< rows of one partial sum
 };
 
-/// How the backward pass is cut.
+/// The division of backward.
 enum class CpuCut : std::uint8_t {
   whole,     ///< a unit computes every gradient of its rows: five products
-  partial,   ///< as whole, with partial sums of gradients that several units add to
-  separate,  ///< for some rows, units for dQ and others for dK and dV: seven products, no partial sums
+  partial,   ///< like whole, with partial sums for gradients to which several units add
+  separate,  ///< separate units for dQ and for dK and dV: seven products, no partial sums
 };
 
 struct CpuSchedule {
@@ -100,13 +100,13 @@ struct CpuSchedule {
   int64_t partial_elements = 0;  ///< in double
 };
 
-/// Fills `schedule` anew; its vectors keep their memory, so that a small problem allocates nothing the second time.
+/// Fills `schedule`. Its vectors keep their memory, so a second small problem allocates nothing.
 void schedule_for_cpu(const Problem& problem, const Params& params, const Processor& processor, CpuSchedule& schedule);
 
-/// Bytes of one element of the type that this problem is computed in.
+/// Returns the bytes of an element of the compute type of this problem.
 int64_t compute_bytes(const Problem& problem);
 
-/// The scores of these queries that the mask keeps.
+/// Returns the number of scores of these queries that the mask keeps.
 double kept_scores(const Mask& mask, Range queries, int64_t length_q, int64_t length_k);
 
 }  // namespace gdpa::plan

@@ -1,4 +1,4 @@
-// Plan in a few lines for people; every backend's plan is printed alike.
+// Prints the plan of any backend as a few lines of text.
 #include "gdpa/plan.h"
 
 #include "fmt/format.h"

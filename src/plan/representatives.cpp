@@ -27,12 +27,12 @@ static_assert(2 * thresholds::queries_of_one_warpgroup * thresholds::keys_of_a_s
               thresholds::scores_of_exact_calls);
 
 std::set<int64_t> batches_of(const Problem& problem, const Gpu& gpu) {
-  // Where both sides are shared nothing says how many entries there are: there is one.
+  // If both sides are shared, the batch has one entry.
   if (problem.query_form == Form::shared && problem.key_form == Form::shared) return {1};
   return numbers_around(thresholds::of_heads_per_multiprocessor, gpu.multiprocessors);
 }
 
-/// Rows of an operand whose sequences have so many on average.
+/// Returns the rows of an operand with this mean length.
 int64_t rows_of(Form form, int64_t mean_length, int64_t batch) {
   return form == Form::shared ? mean_length : mean_length * std::max<int64_t>(1, batch);
 }

@@ -1,4 +1,4 @@
-// Counting products and bytes; see work.h.
+// See work.h.
 #include "plan/work.h"
 
 #include <algorithm>
@@ -38,7 +38,7 @@ double flops_of_mean_lengths(const Problem& problem, const Params& params) {
   if (problem.batch == 0) return 0;
   const double length_q = mean_length(params.queries, problem.rows_q, problem.batch);
   const double length_k = mean_length(params.keys, problem.rows_k, problem.batch);
-  // The share of the scores that the mask keeps, of the nearest whole lengths.
+  // The fraction of the scores that the mask keeps, for the nearest whole lengths.
   const int64_t whole_q = std::max<int64_t>(1, std::llround(length_q));
   const int64_t whole_k = std::max<int64_t>(1, std::llround(length_k));
   const double share = kept_scores(params.mask, {0, whole_q}, whole_q, whole_k) /

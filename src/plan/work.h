@@ -1,4 +1,4 @@
-// What a problem amounts to on any device: its products and its memory traffic. Floors are made from these.
+// The amount of work of a problem on any device: its products and its memory traffic, which determine the floor.
 #pragma once
 
 #include "definition/params.h"
@@ -6,15 +6,16 @@
 
 namespace gdpa::plan {
 
-/// Multiplications and additions of the products over the scores that the mask keeps: two forward, five backward.
+/// Returns the multiplications and additions of the products over the scores that the mask keeps: two in forward, five
+/// in backward.
 double flops_of(const Problem& problem, const Params& params);
 
-/// The same from shapes alone, for cumulative lengths that the host cannot read: all sequences of a jagged side are
-/// taken to have its mean length. Exact where no side is jagged, and where one is, every row has a sequence, and there
-/// is no mask.
+/// Returns this number from shapes alone, for cumulative lengths that the host cannot read. All sequences of a jagged
+/// side are assumed to have the mean length. The number is exact if no side is jagged. It is also exact if one side is
+/// jagged, every row belongs to a sequence, and the mask keeps all scores.
 double flops_of_mean_lengths(const Problem& problem, const Params& params);
 
-/// Bytes where each input is read once and each output written once.
+/// Returns the bytes of all inputs, read once, and of all outputs, written once.
 double traffic_of(const Problem& problem, const Params& params);
 
 }  // namespace gdpa::plan

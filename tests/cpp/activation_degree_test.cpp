@@ -1,4 +1,4 @@
-// Which functions a positive factor of the score passes through, and what the generated source then leaves out.
+// Homogeneous functions, and the shorter source that is generated for them.
 #include "activation/degree.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// The multiple of the score that a function asks for, the multiple of itself that it gives, and what they save:
-// products by constants that the kernel's own products by `scale` and `out_scale` do on the way.
+// The factors of a function, score_factor and value_factor, and the instructions that they save. The kernel's products
+// by `scale` and `out_scale` absorb these factors.
 #include "activation/factors.h"
 
 #include <gtest/gtest.h>
@@ -134,7 +134,7 @@ TEST(Factors, OfANegativeBoundExchangeItsSides) {
   }
 }
 
-/// What users write: polynomials, their sums, bounds and signs, in every place that a factor may pass.
+/// Expressions of users: polynomials, sums, bounds and signs, in every position through which a factor may pass.
 const std::vector<std::string>& expressions() {
   static const std::vector<std::string> all = [] {
     std::vector<std::string> texts;

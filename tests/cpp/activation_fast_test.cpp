@@ -1,5 +1,5 @@
-// The rewriting for the hardware's approximations, in fp64, where the approximations themselves are exact: what remains
-// is the error of the rewriting.
+// The rewriting for the hardware's approximations, evaluated in fp64 with exact operations. The error is therefore the
+// error of the rewriting.
 #include <gtest/gtest.h>
 
 #include <algorithm>

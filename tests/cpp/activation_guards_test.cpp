@@ -1,5 +1,5 @@
-// A value keeps the bounds of guard() that it needs, and loses those that only the derivative needs; a value of finite
-// scores loses those of infinite ones too, in the source for GPUs where fp32 allows.
+// A value keeps the bounds of guard() that it needs, and loses the bounds that only the derivative needs. A value of
+// finite scores also loses the bounds for infinite scores, in the source for GPUs, if fp32 allows it.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -205,7 +205,7 @@ TEST(Guards, StayWhereTheFunctionDiffersBetweenSamples) {
   }
 }
 
-// What the source for Hopper's backward has of them: a bound takes as long as two products.
+// The bounds in the source for Hopper's backward. A bound takes as long as two products.
 TEST(Guards, AreLeftOutOfTheFirstPassOfBackward) {
   const std::string source = cuda_source(Activation("gelu_tanh").function(), Accuracy::fast, {true, false});
   const std::size_t unguarded = source.find("struct UnguardedActivationWithDerivative");

@@ -1,4 +1,4 @@
-// Intervals enclose what a program computes, on both sides of every score, and the derivative of its definition.
+// Intervals enclose the results of a program, on both sides of every score, and the derivative of its definition.
 #include "activation/interval.h"
 
 #include <gtest/gtest.h>

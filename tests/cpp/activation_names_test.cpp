@@ -42,7 +42,7 @@ Real gelu_tanh_slope(Real s) {
   return logistic(2 * u) + bell;
 }
 
-// Each name's own formula; aliases stand beside their original.
+// The formula of each name. An alias follows its original.
 const std::map<std::string, Reference>& references() {
   static const Reference gelu_tanh = {
       [](Real s) { return s * logistic(2 * gelu_argument(s)); }, gelu_tanh_slope, 0, 0, infinity, 1};

@@ -1,4 +1,4 @@
-// The expression language: what a text means, its canonical form, and the errors that show a fault.
+// The expression language: the meaning of a text, its canonical form, and the errors that mark a fault.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -130,9 +130,9 @@ TEST(Parser, CanonicalTextGivesTheSameFunction) {
 
 TEST(Parser, ParametersComeFromTheTextOrBesideIt) {
   EXPECT_DOUBLE_EQ(at("a * tanh(b * s) with a = 2, b = 0.5", 0.8), 2 * std::tanh(0.4));
-  const Activation beside("a * tanh(b * s)", {{"a", 2}, {"b", 0.5}});
-  EXPECT_DOUBLE_EQ(beside.value(0.8), 2 * std::tanh(0.4));
-  EXPECT_EQ(&beside.function(), &Activation("a * tanh(b * s) with a = 2, b = 0.5").function());
+  const Activation bound("a * tanh(b * s)", {{"a", 2}, {"b", 0.5}});
+  EXPECT_DOUBLE_EQ(bound.value(0.8), 2 * std::tanh(0.4));
+  EXPECT_EQ(&bound.function(), &Activation("a * tanh(b * s) with a = 2, b = 0.5").function());
 }
 
 TEST(ParserErrors, ShowTheTextWithACaret) {

@@ -1,5 +1,5 @@
-// Every argument that can be wrong is refused at the door, in words that say what was expected, what came and what to
-// do, before anything is written.
+// The checks refuse every wrong argument before anything is written. The message states the expected value, the given
+// value and a remedy.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -42,7 +42,8 @@ bool have_a_byte_in_common(const TensorView& one, const TensorView& other, const
   return false;
 }
 
-/// A view whose bytes all lie in the memory: small sizes, strides of any sign, also 0, often those of `like`.
+/// Returns a view with all of its bytes in the memory: small sizes, and strides of any sign or 0, often the strides of
+/// `like`.
 TensorView random_view(std::mt19937_64& random, const std::byte* base, const TensorView* like) {
   const auto up_to = [&](int64_t most) { return std::uniform_int_distribution<int64_t>(0, most)(random); };
   TensorView view;

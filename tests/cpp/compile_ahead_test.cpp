@@ -1,5 +1,5 @@
-// gdpa::compile fills the kernel cache without a GPU, for an architecture that is named, and says what it made. The
-// kernel that checks offsets is made by the same way.
+// gdpa::compile fills the kernel cache without a GPU, for a named architecture, and reports its kernels. It also
+// compiles the kernel that checks offsets.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -58,7 +58,7 @@ TEST_F(CompileAhead, MakesEveryKernelOfTheCallOnceAndFindsItAfterwards) {
     EXPECT_NE(made.source.find("__global__"), std::string::npos);
     EXPECT_GT(made.seconds, 0);
   }
-  EXPECT_EQ(first[0].source.find("// 0.5 * s"), std::string::npos);  // the schedule is that of every function
+  EXPECT_EQ(first[0].source.find("// 0.5 * s"), std::string::npos);  // the schedule does not depend on the function
   EXPECT_NE(first[1].source.find("// 0.5 * s"), std::string::npos);
   for (const CompiledKernel& made :
        compile(attention, Direction::backward, {.architecture = "sm_90", .lengths = Lengths::these})) {

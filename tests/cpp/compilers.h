@@ -10,8 +10,8 @@
 
 namespace gdpa::cuda {
 
-/// The newest NVRTC that is found, and the oldest one that is tested: in the folder GDPA_OLDEST_NVRTC, which
-/// `make setup` makes. Throws Error where there is none.
+/// Returns the newest NVRTC of this machine, and the oldest tested NVRTC in the folder GDPA_OLDEST_NVRTC. `make setup`
+/// creates this folder. Throws Error without an NVRTC.
 inline const std::vector<jit::Nvrtc>& compilers() {
   static const std::vector<jit::Nvrtc> both = [] {
     std::vector<jit::Nvrtc> found = {jit::Nvrtc::open()};

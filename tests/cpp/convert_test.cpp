@@ -79,8 +79,8 @@ std::vector<T> all_numbers() {
   return numbers;
 }
 
-/// Floats that matter to rounding to T: every number of T, the middle to its neighbour, the floats beside both, and
-/// floats of random bits.
+/// Returns floats for tests of the rounding to T: every number of T, the middle between neighbours, the adjacent floats
+/// of both, and floats with random bits.
 template <class T>
 std::vector<float> revealing_floats() {
   std::vector<float> floats;

@@ -1,4 +1,4 @@
-// What the CPU backend promises beyond accuracy: equal bits from run to run, sequences that never touch each other,
+// The promises of the CPU backend other than accuracy: equal bits from run to run, independent sequences,
 // offsets beyond 2^31, bounded memory, and calls from several threads at once.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -165,7 +165,7 @@ TEST(CpuBackend, nothing_of_a_sequence_reaches_its_neighbours) {
   }
 }
 
-/// Address space without memory behind it until it is touched.
+/// Address space without physical memory until it is accessed.
 class SparseFloats {
  public:
   explicit SparseFloats(int64_t count) : bytes_(static_cast<std::size_t>(count) * sizeof(float)) {
@@ -275,7 +275,7 @@ TEST(CpuBackend, what_pads_a_tile_reaches_no_result) {
   }
 }
 
-/// The workers of a data loader are forked from a process whose threads they do not inherit.
+/// The workers of a data loader are forked processes. They do not inherit the threads of the parent.
 TEST(CpuBackend, a_forked_child_may_call) {
   Example example({300, 200, 250}, 2, 64);
   example.run();

@@ -1,5 +1,5 @@
-// The way of a call to a GPU, on a driver that computes nothing: what is launched, what is refused and in which words.
-// NVRTC is needed, a GPU is not.
+// The path of a call on a GPU, with a driver that computes nothing: launches, refused calls, and messages. The test
+// needs NVRTC and no GPU.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -23,7 +23,7 @@ namespace {
 
 constexpr Device gpu{DeviceKind::cuda, 0};
 
-/// A jagged problem of three sequences, whose device memory is the fake driver's: this process's.
+/// A jagged problem of three sequences. Its device memory is the memory of this process, as in the fake driver.
 struct Call {
   explicit Call(const std::string& function, bool deterministic = false) {
     attention.activation = Activation(function);
@@ -353,7 +353,7 @@ TEST_F(CudaBackend, ExplainListsEveryKernelOfTheCall) {
   EXPECT_EQ(forward.flops, 2.0 * Call::heads * 2 * Call::head_dim * (5 * 5 + 7 * 7));
 }
 
-/// Operands on a GPU whose data cannot be read from here.
+/// Operands on a GPU with data that this process cannot read.
 Attention unreadable(bool is_jagged, const Mask& mask) {
   const auto* const address = reinterpret_cast<const void*>(1 << 20);
   const auto view = [&](int64_t rows) {

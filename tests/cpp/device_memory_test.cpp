@@ -1,4 +1,4 @@
-// The command line's memory on a GPU: what is copied from there has been computed.
+// The command line's memory on a GPU: a copy to the host waits for the computation.
 #include "device_memory.h"
 
 #include <gtest/gtest.h>

@@ -20,8 +20,7 @@ inline std::string environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-/// NVIDIA's disassembler: of the toolkit, or of the triton package that PyTorch brings; an empty path where there is
-/// none.
+/// Returns NVIDIA's disassembler of the toolkit or of PyTorch's package triton, or an empty path.
 inline std::filesystem::path disassembler() {
   for (const std::string& folder : {environment("GDPA_SITE_PACKAGES") + "/triton/backends/nvidia/bin",
                                     environment("CUDA_HOME") + "/bin", std::string("/usr/local/cuda/bin")}) {

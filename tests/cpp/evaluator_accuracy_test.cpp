@@ -122,7 +122,7 @@ struct Errors {
   double ulps_at = 0;  ///< score
   double scaled = 0;   ///< |error| / max(1, |exact|)
   double scaled_at = 0;
-  std::string not_finite;  ///< what came where the exact result is finite, or infinity for another infinity
+  std::string not_finite;  ///< a result that is not finite although the exact result is, or a wrong infinity
 };
 
 template <class T>

@@ -111,7 +111,7 @@ Program half_square() {
   return builder.with_results({builder.step(Operation::multiply, square, builder.number(0.5)), score});
 }
 
-/// tanh with its derivative 1 - tanh^2, whose rounding shows in every bit.
+/// tanh with its derivative 1 - tanh^2. Every bit depends on the rounding.
 Program tanh_with_derivative(bool derivative) {
   ProgramBuilder builder;
   const auto value = builder.step(Operation::tanh, builder.score());

@@ -1,5 +1,5 @@
-// A CUDA driver that computes nothing: it keeps count of what it is asked, in host memory, so that the way of a call to
-// a GPU can be tested where there is none. It is libcuda.so.1 to whoever opens that name after it.
+// A CUDA driver that computes nothing. It records calls in host memory, so that the path of a call can be tested
+// without a GPU. After it is loaded, it is the result of opening libcuda.so.1.
 #pragma once
 
 #include <cstddef>

@@ -46,7 +46,7 @@ using plan::GpuElement;
 using plan::KernelKind;
 using plan::KernelSpec;
 
-// --- what is compiled ------------------------------------------------------------------------------------------------
+// --- compiled kernels ------------------------------------------------------------------------------------------------
 
 struct Instance {
   KernelSpec kernel;
@@ -65,7 +65,7 @@ std::string name_of(const Instance& instance) {
                      instance.architecture, compilers()[instance.compiler].version());
 }
 
-/// The problems whose plans have all kinds of kernels.
+/// Problems with plans that contain all kinds of kernels.
 std::vector<Problem> problems() {
   std::vector<Problem> result;
   constexpr std::array head_dims = {std::pair{128, 128}, std::pair{64, 64},   std::pair{256, 256}, std::pair{96, 96},
@@ -117,8 +117,8 @@ std::vector<KernelSpec> kernels_of(const Problem& problem, const plan::Gpu& gpu,
   return result;
 }
 
-/// What the sample covers, each once: the tiles of each GPU by each compiler, the variants of each kind,
-/// and the functions.
+/// The coverage of the sample: the tiles of each GPU with each compiler, the variants of each kind, and the functions,
+/// each once.
 class Coverage {
  public:
   /// How many of the three are new with this instance.
@@ -223,7 +223,7 @@ std::vector<Instance> instances() {
   return fewer;
 }
 
-// --- what is found in a cubin ----------------------------------------------------------------------------------------
+// --- contents of a cubin ---------------------------------------------------------------------------------------------
 
 /// The matrix instruction that all products of an element type take, and none of another.
 std::string product_of(GpuElement element) {
@@ -239,7 +239,7 @@ std::string product_of(GpuElement element) {
   return "";
 }
 
-/// What is wrong with the instructions of a kernel: lines, or nothing.
+/// Returns a line for each fault in the instructions of a kernel.
 std::string faults_of(const KernelSpec& kernel, const std::string& code) {
   std::set<std::string> operations;
   static const std::regex pattern(R"(\b([A-Z][A-Z0-9]+(?:\.[A-Z0-9_]+)*)\b)");
@@ -268,7 +268,7 @@ std::string faults_of(const KernelSpec& kernel, const std::string& code) {
   return faults;
 }
 
-/// Compiles one instance, and says what is wrong with it: lines, or nothing.
+/// Compiles one instance. Returns a line for each fault.
 std::string faults_of(const Instance& instance, bool reads_code) {
   const Activation activation(instance.function);
   const KernelSpec& kernel = instance.kernel;
@@ -288,14 +288,14 @@ std::string faults_of(const Instance& instance, bool reads_code) {
     expect("threads", kernel.warps * kernel.portable().column_warps * 32,
            cubin.constant(SourceNames::threads).value_or(-1));
   }
-  // From sm_90 on the section of a kernel's own shared memory begins with what the system takes.
+  // From sm_90 on, the section of static shared memory begins with memory of the system.
   constexpr int of_system = 1024;
   const int own = cubin.static_shared_bytes() % of_system;
   if (own > families::static_shared_bytes) {
     faults +=
         fmt::format("  static shared memory: expected at most {} bytes, got {}\n", families::static_shared_bytes, own);
   }
-  // What ptxas says of tensor-core instructions that it had to serialise, or registers that it ran out of.
+  // The warnings of ptxas about serialised tensor-core instructions and about missing registers.
   static const std::regex warning(R"(C75(0[89]|1[0-9]))");
   if (std::regex_search(compiled.log, warning)) faults += compiled.log;
   if (reads_code) faults += faults_of(kernel, disassemble(compiled.cubin));

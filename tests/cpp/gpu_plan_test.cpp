@@ -74,7 +74,7 @@ TEST(GpuPlan, SharedKeysAreSummedInSlabsThatFillTheDevice) {
   problem.key_form = Form::shared;
   problem.rows_k = 64;
   const GpuPlan plan = plan_of(problem);
-  EXPECT_EQ(plan.splits, 10);  // as many as there are entries: 2 heads of 1 tile would leave the device empty
+  EXPECT_EQ(plan.splits, 10);  // the number of entries: 2 heads of 1 tile would leave most of the device idle
   EXPECT_GE(plan.workspace.grad_key, plan.workspace.zeroed_bytes);
   EXPECT_EQ(plan.workspace.bytes - plan.workspace.grad_key, 2 * 10 * 64 * 2 * 128 * 4);
 }
@@ -90,7 +90,7 @@ TEST(GpuPlan, ASharedQueryIsSummedInSlabsWithoutAdditionsThatWaitForEachOther) {
   EXPECT_TRUE(plan.deterministic);
 }
 
-/// Every GPU that differs in shared memory or in what the planner does for it.
+/// GPUs that differ in shared memory or in the decisions of the planner.
 std::vector<Gpu> gpus() {
   return {{108, 80, 163 * 1024}, {84, 86, 99 * 1024}, {132, 90, 227 * 1024}, {148, 100, 227 * 1024}};
 }
@@ -291,7 +291,7 @@ TEST(GpuPlan, HopperGetsItsOwnBackwardBehindAScheduleOfItsTilesOfKeys) {
   }
   EXPECT_FALSE(plan.deterministic);
 
-  // A CTA before has 64 places of the table, and as many tiles of queries whose dQ is prepared.
+  // A CTA of the schedule kernel handles 64 slots of the table, and prepares dQ of 64 tiles of queries.
   const auto ctas = [](int64_t places) { return (places + 63) / 64; };
   EXPECT_EQ(plan.hopper().slots, 2 * (3000 / 128 + 10 + 2));  // no more tiles than these, however the rows are cut
   EXPECT_EQ(plan.steps[0].work, ctas(4 * (1000 / 64 + 10 + 2)));
@@ -323,7 +323,7 @@ TEST(GpuPlan, TheHopperBackwardTakesTwiceAsManyQueriesAtOnceWhereSequencesAreLon
   Problem shorter = problem;
   shorter.rows_q -= 1;
   expect_tile(shorter, 64);
-  Problem shares_keys = shorter;  // whose queries are one long stream
+  Problem shares_keys = shorter;  // its queries are one long stream
   shares_keys.key_form = Form::shared;
   expect_tile(shares_keys, 128);
   Problem masked = problem;
@@ -579,7 +579,7 @@ TEST(GpuPlan, TheHopperBackwardAddsAllOfTheGradientOfSharedQueriesToOneSum) {
   const GpuPlan plan = hopper_plan_of(problem);
   EXPECT_EQ(kinds_of(plan),
             (std::vector{KernelKind::key_schedule, KernelKind::backward, KernelKind::round_grad_query}));
-  EXPECT_EQ(plan.hopper().direct_keys, 0) << "no sequence stores what others add to";
+  EXPECT_EQ(plan.hopper().direct_keys, 0) << "no sequence stores dQ to which others add";
   EXPECT_EQ(plan.workspace.bytes - plan.workspace.grad_query, 100 * 4 * 128 * 4);
   EXPECT_FALSE(plan.deterministic);
 }
@@ -779,7 +779,7 @@ TEST(GpuPlan, AFunctionWithBoundsHasASecondPassOfTheHopperBackwardBehindTheFirst
   problem.heads_q = problem.heads_k = 4;
   problem.head_dim = problem.head_dim_v = 64;
   problem.rows_q = problem.rows_k = 10000;
-  problem.query_form = Form::shared;  // whose sums are rounded behind
+  problem.query_form = Form::shared;  // its accumulators are rounded by a later kernel
   GpuPlan plan =
       gpu_plan({problem, Gpu{}, FunctionRegisters::few, true, Float32Products::three, TensorMaps::available, true});
   using hopper::BackwardPass;

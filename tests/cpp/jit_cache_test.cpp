@@ -1,4 +1,4 @@
-// The kernel cache on disk gives back exactly what was kept, whatever happens to its folder and to the processes that
+// The kernel cache on disk returns exactly the stored image, whatever happens to its folder and to the processes that
 // share it.
 #include "jit/cache.h"
 
@@ -201,7 +201,7 @@ TEST_F(JitCache, AKillAtAnyMomentLeavesNoWrongEntry) {
 TEST_F(JitCache, AFullDiskStillGivesTheImageAndSaysWhatToDo) {
   const int good = run_processes(1, [&](int) {
     ::signal(SIGXFSZ, SIG_IGN);
-    const rlimit limit{50'000, 50'000};  // a file may not grow beyond: what a full disk does to a write
+    const rlimit limit{50'000, 50'000};  // limits the size of a file, like a full disk
     ::setrlimit(RLIMIT_FSIZE, &limit);
     const auto result = cache().find_or_build("a", version, [] { return image_of("a"); });
     return result.image == image_of("a") && result.warning.find("GDPA_CACHE_DIR") != std::string::npos;

@@ -1,6 +1,6 @@
-// Images come from the cache without libnvrtc being opened, and an image is never mistaken for that of another
-// compiler, of other options or of another architecture. Each test runs in processes of its own, since a process keeps
-// a library open. NVRTC is needed.
+// The cache returns images without opening libnvrtc, and it never returns an image of another compiler, other options
+// or another architecture. Each test runs in separate processes, because a process keeps a library open. The tests need
+// NVRTC.
 #include "jit/images.h"
 
 #include <dlfcn.h>
@@ -39,7 +39,7 @@ class JitImages : public testing::Test {
   void SetUp() override {
     folder_ = fs::temp_directory_path() / ("gdpa-images-test-" + std::to_string(::getpid()));
     fs::remove_all(folder_);
-    if (!in_process([] { return !Nvrtc::open().path().empty(); })) GTEST_SKIP() << "there is no NVRTC here";
+    if (!in_process([] { return !Nvrtc::open().path().empty(); })) GTEST_SKIP() << "this machine has no NVRTC";
   }
   void TearDown() override { fs::remove_all(folder_); }
 
@@ -98,7 +98,7 @@ TEST_F(JitImages, ANewNvrtcInTheSamePlaceIsRecognised) {
   const char* const oldest = std::getenv("GDPA_OLDEST_NVRTC");
   if (oldest == nullptr || *oldest == '\0') GTEST_SKIP() << "GDPA_OLDEST_NVRTC is not set";
   const fs::path newest = fs::path(Nvrtc::files().at(0)).parent_path();
-  if (newest == fs::path(oldest)) GTEST_SKIP() << "there is one NVRTC only";
+  if (newest == fs::path(oldest)) GTEST_SKIP() << "this machine has only one NVRTC";
   const fs::path place = folder_.string() + "-library", answer = folder_.string() + "-answer";
   const auto version_in_place = [&](const fs::path& folder) {
     fs::remove(place);

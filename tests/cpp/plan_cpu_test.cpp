@@ -1,5 +1,5 @@
-// The CPU schedule covers every row exactly once, fills the threads evenly, stays within its memory at any length, and
-// says what it does.
+// The CPU schedule covers every row exactly once, loads the threads evenly, stays within its memory budget for all
+// lengths, and describes itself.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Writes activation Programs by hand, for tests of what runs them.
+// Builds activation Programs by hand, for tests of their evaluators.
 #pragma once
 
 #include <cstdint>

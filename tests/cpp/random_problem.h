@@ -1,4 +1,4 @@
-// RandomProblem: attention problems drawn over every option there is - forms, lengths, heads, widths, masks, strides,
+// RandomProblem: random attention problems over every option - forms, lengths, heads, widths, masks, strides,
 // fused views, scales, types, functions, threads - with fresh data, and the same problem for the reference.
 #pragma once
 
@@ -56,7 +56,7 @@ inline const std::vector<NamedFunction>& smooth_functions() {
   return functions;
 }
 
-/// What is given rather than drawn.
+/// The options that are given instead of drawn.
 struct Given {
   std::optional<DType> dtype = {};
   std::optional<std::string> function = {};  ///< the text of one of smooth_functions()
@@ -265,7 +265,7 @@ class RandomProblem {
   void choose_scales(int64_t batch) {
     default_scale_ = chance(0.5);
     const double root = std::sqrt(static_cast<double>(head_dim_));
-    // Scores whose standard deviation is from .2 to 5.
+    // The standard deviation of the scores is .2 to 5.
     const auto any = [&] { return std::exp(symmetric() * std::log(5.0)) / root * pick({1, 1, 1, -1}); };
     scale_ = default_scale_ ? 1 / root : given_.draws_scale ? any() : pick({0.125, -0.3, 0.05});
     const int64_t kind = uniform(0, 4);

@@ -1,4 +1,4 @@
-# Installs a build into a prefix of its own, builds the project beside this file against it, and runs what came out.
+# Installs a build into a new prefix, builds the project in this folder against it, and runs the result.
 #     cmake -DBUILD=<build folder> -DWORK=<scratch folder> -DCXX=<compiler> -P check.cmake
 function(run)
   execute_process(COMMAND ${ARGV} COMMAND_ERROR_IS_FATAL ANY)

@@ -1,4 +1,4 @@
-"""What the tests of the benchmark time: one small case, a system by its name, and results without their padding."""
+"""Helpers of the benchmark's tests: a small case, a system by its name, and results without padding."""
 
 from __future__ import annotations
 

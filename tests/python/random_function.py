@@ -81,6 +81,6 @@ def times_score(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tens
 
 
 def random_scale(draw: random.Random, head_dim: int) -> float:
-    """Mostly no power of two, for scores whose standard deviation is from .2 to 5 with N(0, 1) operands."""
+    """Returns a scale, usually not a power of two. With N(0, 1) operands, scores have a deviation of .2 to 5."""
     deviation = math.exp(draw.uniform(math.log(0.2), math.log(5)))
     return deviation / math.sqrt(head_dim) * draw.choice([1, 1, 1, -1])

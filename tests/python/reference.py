@@ -30,7 +30,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "a * tanh(b * s) with a = 2, b = 0.5": lambda s: 2 * torch.tanh(0.5 * s),
 }
 
-# What the error of a result may be of the reference's 2-norm, beside twice PyTorch's own error in the same type.
+# The allowed error of a result relative to the 2-norm of the reference, or twice PyTorch's error in the same type.
 SHARE = {torch.bfloat16: 3e-3, torch.float16: 6e-4, torch.float32: 2e-6, torch.float64: 1e-13}
 
 
@@ -50,7 +50,7 @@ class Problem:
     out_scale: float | str | Tensor = 1.0
     window: tuple[int, int] = (-1, -1)
     upper_left: bool = False
-    function: Callable[[Tensor], Tensor] | None = None  # what `activation` means, where it is none of FUNCTIONS
+    function: Callable[[Tensor], Tensor] | None = None  # the function of an `activation` that FUNCTIONS does not have
 
 
 def allowed(length_q: int, length_k: int, window: tuple[int, int], upper_left: bool) -> Tensor:

@@ -1,4 +1,4 @@
-"""gdpa.Activation and the tracing of Python functions: what torch computes is what the expression computes."""
+"""gdpa.Activation and the tracing of Python functions: the expression and torch compute the same values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCORES = torch.linspace(-6, 6, 241, dtype=torch.float64)
 
 
 def evaluated(activation: gdpa.Activation | Callable[..., Tensor] | str, **keywords: dict[str, float]) -> Tensor:
-    """f over SCORES: one key whose product with a query is the score, and a value of 1."""
+    """Returns f over SCORES, from one key and a value of 1. The product of a query and the key is the score."""
     one = torch.ones(1, 1, 1, dtype=torch.float64)
     query = SCORES[:, None, None]
     return gdpa.varlen_attention(query, one, one, None, None, activation=activation, scale=1.0, **keywords)[:, 0, 0]

@@ -1,4 +1,4 @@
-"""Derivatives against finite differences in fp64, and what autograd expects of an operator."""
+"""Derivatives against finite differences in fp64, and autograd's requirements of an operator."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ CASE = ["--lengths", "3,0,17", "--head-dim", "16", "--dtype", "fp32", "--device"
 
 
 def other_build(folder: Path, *, broken: bool = False) -> Path:
-    """A copy of this build of gdpa, or one whose attention fails."""
+    """A copy of this build of gdpa, or a copy with a failing attention."""
     shutil.copytree(PACKAGE, folder / "gdpa", symlinks=True)
     if broken:
         with (folder / "gdpa" / "__init__.py").open("a") as file:

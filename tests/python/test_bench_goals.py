@@ -1,4 +1,4 @@
-"""The goals of a suite: the numbers of each kind by hand, the suites as they are, and what reports say of them."""
+"""The goals of a suite: numbers of each kind that were computed by hand, the built-in suites, and the reports."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The Python benchmark's GPU half, without a GPU: who takes turns with whom, what the rows and reports then say, and
-that the other packages are called as they want to be."""
+"""The GPU part of the Python benchmark, without a GPU: alternation of systems, rows, reports, and calls of packages."""
 
 from __future__ import annotations
 
@@ -55,7 +54,7 @@ def test_the_gpu_is_taken_where_there_is_one(monkeypatch: pytest.MonkeyPatch) ->
 def test_without_a_gpu_it_is_the_processor_and_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_gpus(monkeypatch, 0)
     assert isinstance(choose(None), Processor)
-    for name, words in (("cuda", "of which there are 0"), ("cuda:x", "cpu, cuda or cuda:N"), ("mps", "'mps'")):
+    for name, words in (("cuda", "one of PyTorch's 0 GPUs"), ("cuda:x", "cpu, cuda or cuda:N"), ("mps", "'mps'")):
         with pytest.raises(ValueError, match=words):
             choose(name)
 
@@ -85,7 +84,7 @@ def test_gpu_times_are_those_between_events_after_a_warm_up(monkeypatch: pytest.
     calls: list[str] = []
 
     def prepare() -> str:
-        Event.milliseconds += 50  # what comes before the call is not counted
+        Event.milliseconds += 50  # time before the call does not count
         calls.append("prepare")
         return "prepared"
 
@@ -103,7 +102,7 @@ def test_gpu_times_are_those_between_events_after_a_warm_up(monkeypatch: pytest.
 
 
 class Pretended(Device):
-    """A GPU whose calls take as long as `seconds_of` says, and which keeps the order of the turns."""
+    """A GPU with calls of duration `seconds_of`. It records the order of the turns."""
 
     torch_device = CPU
     seconds = 0.9
@@ -176,7 +175,7 @@ def test_a_row_carries_the_product_of_its_turns_and_the_floor_under_it() -> None
 
 
 class OutOfMemory(Gdpa):
-    """A system whose gradients do not fit."""
+    """A system with gradients that do not fit into memory."""
 
     name = "too large"
 
@@ -226,7 +225,7 @@ def test_progress_tells_the_time_left(capsys: pytest.CaptureFixture[str], monkey
     ],
 )
 def test_dense_softmax_is_that_of_one_call_a_sequence(timed: Case) -> None:
-    """And so are its gradients: rows behind the end of a query change nothing."""
+    """The gradients also ignore rows after the end of a query."""
     dense = SdpaDense("dense", SDPBackend.MATH)
     if dense.refusal(timed):
         assert "softmax would count the padding" in str(dense.refusal(timed)) and len(set(timed.lengths_k)) > 1

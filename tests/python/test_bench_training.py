@@ -1,4 +1,4 @@
-"""The benchmark of a training step: its blocks compute what they say, and its report leaves nothing out."""
+"""The benchmark of a training step: the blocks compute the right results, and the report is complete."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The command line as users and scripts meet it: exit codes, what is printed, and the JSON that programs read.
+"""The interface of the command line: exit codes, printed text, and JSON.
 
-The program is GDPA_COMMAND, or the `gdpa` beside this Python or on PATH.
+The program is GDPA_COMMAND, or `gdpa` in the folder of this Python or on PATH.
 """
 
 from __future__ import annotations
@@ -346,7 +346,7 @@ def test_doctor_says_the_same_to_people() -> None:
         assert word in text
 
 
-# GPUs: NVRTC is needed, and for what is launched a driver that computes nothing ---------------------------------------
+# GPUs: the tests need NVRTC, and launches use a driver that computes nothing ------------------------------------------
 
 FAKE_DRIVER = Path(os.environ.get("GDPA_BUILD", Path(__file__).parents[2] / "build")) / "tests" / "cpp" / "fake_driver"
 
@@ -497,7 +497,7 @@ def test_doctor_says_what_to_do_about_a_cache_that_cannot_be_written() -> None:
 
 
 def fake_python(folder: Path) -> str:
-    """A PATH whose python3 has every package and prints what it is asked to run."""
+    """Returns a PATH with a python3 that has every package and prints its arguments."""
     python = folder / "python3"
     python.write_text('#!/bin/bash\n[ "$1" = -c ] && exit 0\nprintf "%s|" "$@"\n')
     python.chmod(0o755)
@@ -509,7 +509,7 @@ def test_on_a_gpu_bench_is_the_comparison_with_the_same_options(tmp_path: Path) 
     done = on_fake_gpu("bench", *options, PATH=fake_python(tmp_path), VIRTUAL_ENV=str(tmp_path))
     words = done.stdout.rstrip("|").split("|")
     if words[:2] != ["-m", "gdpa.bench"]:
-        pytest.skip("the command lies beside a Python of its own")
+        pytest.skip("the folder of the command contains another Python")
     values = {name: words[words.index(name) + 1] for name in ("--suite", "--direction", "--json", "--device")}
     assert values == {"--suite": "anchors", "--direction": "fwd", "--json": "-", "--device": "cuda:0"}
     assert words[words.index("--activation") + 1 :][:2] == ["gelu", "s * 2"]
@@ -521,7 +521,7 @@ def test_on_a_gpu_bench_hands_the_report_over(given: tuple[str, ...], handed: st
     done = on_fake_gpu("bench", *options, PATH=fake_python(tmp_path), VIRTUAL_ENV=str(tmp_path))
     words = done.stdout.rstrip("|").split("|")
     if words[:2] != ["-m", "gdpa.bench"]:
-        pytest.skip("the command lies beside a Python of its own")
+        pytest.skip("the folder of the command contains another Python")
     after = words[words.index("--report") + 1]
     assert after == (handed or "--device")
 

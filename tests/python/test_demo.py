@@ -1,4 +1,4 @@
-"""The demonstration: its data are the real histories, its PyTorch side is right, and it leaves what it promises."""
+"""The demonstration: the data are the real histories, the PyTorch computations are right, and it writes its files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gdpa.demo.expression import in_pytorch
 from gdpa.demo.measure import RESULTS, run, sampled
 from gdpa.demo.uses import USES, Case, Padded, Use, packed, reference, with_gdpa
 
-NORM_CONSTANT = 2e-6  # fp32: the error allowed beside PyTorch's own, times the norm of the reference
+NORM_CONSTANT = 2e-6  # fp32: the allowed error in addition to PyTorch's error, times the norm of the reference
 
 
 def small_case(use: Use, dtype: torch.dtype = torch.float64) -> Case:
@@ -109,7 +109,7 @@ def test_the_demonstration_writes_its_figures_and_its_picture(
 def test_an_error_is_one_sentence_and_an_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, expected in (
         (["--users", "944"], "--users is a number from 1 to 943"),
-        (["--device", "cuda:99"], "a GPU that PyTorch sees"),
+        (["--device", "cuda:99"], "expected one of PyTorch's"),
         (["--activation", "s +"], "is not an expression in s"),
         (["--activation", "softmax(s)"], "to compare with PyTorch"),
     ):

@@ -1,4 +1,4 @@
-"""What is refused, as which Python type, in which words: the checks are C++'s, the types are Python's."""
+"""The errors of the Python functions: their types and messages. The checks are in C++."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""scripts/gpu-record in a small checkout of its own, whose GPU programs are scripts that write what a test would.
+"""scripts/gpu-record in a small checkout. Its GPU programs are scripts that write the files of a test.
 
-From which sources these were built they say in the words that the build writes.
+The programs contain the hash of their sources in the form of a real build.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def script(path: Path, text: str) -> None:
 
 
 def build(checkout: Path, name: str, file: Path, *covered: str, text: str = "") -> None:
-    """Writes a file that says what a build of the checkout would say now."""
+    """Writes a file with the hash that a build of the checkout would contain."""
     source = checkout / "built_from.cpp"
     groups = "library|tests" if covered else "library"
     settings = {
@@ -219,7 +219,7 @@ def test_sources_edited_while_a_part_runs_make_its_record_old(
     assert "memcheck" in record.missing()
 
 
-# What racecheck has started says its process and waits for ever.
+# The child process of racecheck writes its process id and waits forever.
 STANDS_STILL = '[ "$TOOL" = racecheck ] && { sleep 1000 & echo $! >>"${0%/build/*}/started"; wait; }'
 
 

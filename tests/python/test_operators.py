@@ -1,4 +1,4 @@
-"""What PyTorch asks of an operator beside its numbers: opcheck, fake tensors, autocast, FLOPs, threads."""
+"""PyTorch's requirements of an operator in addition to its results: opcheck, fake tensors, autocast, FLOPs, threads."""
 
 from __future__ import annotations
 

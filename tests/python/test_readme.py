@@ -33,7 +33,7 @@ def test_every_kind_of_block_is_checked_by_somebody() -> None:
 
 @pytest.mark.parametrize("command", [c for c in CONSOLE if c.startswith("make")])
 def test_a_make_target_is_one_that_the_makefile_has(command: str) -> None:
-    # `make test` is what runs this; what `make demo` does after the set-up is run by test_demo.py.
+    # `make test` runs this test. test_demo.py runs the demonstration of `make demo`.
     listed = subprocess.run(["make", "--dry-run", *shlex.split(command)[1:]], cwd=ROOT, capture_output=True, text=True)
     assert listed.returncode == 0, listed.stderr
 

@@ -1,4 +1,4 @@
-"""The hash of the GPU record: what a person may edit without running the GPU tests again, and what not."""
+"""The hash of the GPU record: edits that require a new run of the GPU tests, and edits that do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiling ahead from Python: what is made, for which call, and that nothing is computed. NVRTC is needed, no GPU."""
+"""Compiling ahead from Python: the kernels of each call, without computing anything. Needs NVRTC and no GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the wheel must do in an environment that holds nothing but it and one version of PyTorch."""
+"""Checks the wheel in an environment that contains only the wheel and one version of PyTorch."""
 
 import os
 import sys

@@ -193,7 +193,7 @@ def choose(wanted: str | None) -> Device:
         raise ValueError(f"--device: expected cpu, cuda or cuda:N; got {name!r}")
     if int(index or 0) >= seen:
         raise ValueError(
-            f"--device: expected a GPU that PyTorch sees, of which there are {seen}; got {name!r}; "
-            "pass --device cpu, or look at what `gdpa doctor` says"
+            f"--device: expected one of PyTorch's {seen} GPUs; got {name!r}; "
+            "pass --device cpu, or run `gdpa doctor` for the reason"
         )
     return Gpu(torch.device("cuda", int(index or 0)))
