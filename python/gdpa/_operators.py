@@ -1,4 +1,4 @@
-"""What PyTorch must know about the operators beside their kernels: shapes without data, gradients, autocast, FLOPs."""
+"""The registrations of the operators in addition to their kernels: fake tensors, gradients, autocast and FLOPs."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from torch.utils.flop_counter import register_flop_formula
 from gdpa._compilation import Warmup
 from gdpa._library import backward, flops, forward
 
-# Held for the life of the process: the registrations end with it.
+# Kept until the process ends, because the registrations end with this object.
 _library = torch.library.Library("gdpa", "FRAGMENT")
 
 _problem = tuple(argument.name for argument in forward._schema.arguments)
@@ -19,7 +19,7 @@ _per_batch = _problem.index("out_scale_per_batch")
 
 
 def _wanted(flags: tuple[bool, ...]) -> tuple[bool, bool, bool]:
-    """Which gradients an operator is asked for. PyTorch drops trailing arguments that are equal to their defaults."""
+    """Returns the wanted gradients of a call. PyTorch drops trailing arguments that are equal to their defaults."""
     query, key, value = (*flags, *(True,) * (3 - len(flags)))
     return query, key, value
 
@@ -52,7 +52,7 @@ def _(grad_output, *arguments):  # type: ignore[no-untyped-def]
 
 @torch.library.register_fake("gdpa::flops")
 def _(query, key, value, cu_seqlens_q, cu_seqlens_k, *rest):  # type: ignore[no-untyped-def]
-    """Lengths are unknown without data: all are taken to be equal, and no score to be masked."""
+    """Lengths are unknown without data, so the count assumes equal lengths and no masked scores."""
     batch = _batch(query, key, cu_seqlens_q, cu_seqlens_k)
     scores = batch * _mean_length(query, cu_seqlens_q, batch) * _mean_length(key, cu_seqlens_k, batch)
     head_dim, head_dim_v = query.shape[-1], value.shape[-1]
@@ -83,15 +83,15 @@ def _mean_length(operand: Any, offsets: Any, batch: Any) -> Any:
 
 # Gradients ------------------------------------------------------------------------------------------------------------
 
-# Functions, by their text, with the dtypes, devices and wanted gradients for which the kernels of backward have been
-# asked for.
+# The texts of functions, with the dtypes, devices and wanted gradients, for which a compilation of the backward kernels
+# has started.
 _prefetched: set[tuple[str, torch.dtype, torch.device, tuple[bool, ...]]] = set()
 
 
 def _prefetch_backward(problem: tuple[Any, ...], wanted: tuple[bool, ...]) -> None:
-    """Compiles the backward kernels of the wanted gradients in a thread, while those of forward are compiled and run.
+    """Compiles the backward kernels of the wanted gradients in a thread, while forward compiles and runs.
 
-    Errors are left to backward, which compiles what is missing then.
+    The thread ignores errors. Backward compiles missing kernels and reports the errors.
     """
     query = problem[0]
     if type(query) not in (torch.Tensor, torch.nn.Parameter):  # a fake tensor has no memory to plan for
@@ -113,7 +113,7 @@ class _Forward(torch.autograd.Function):
             # In forward mode no input needs a gradient.
             if any(wanted) and (problem[_activation], query.dtype, query.device, wanted) not in _prefetched:
                 _prefetch_backward(problem, wanted)
-        output = _below_autograd(forward, keyset, problem)  # first: it refuses in words what cannot be saved
+        output = _below_autograd(forward, keyset, problem)  # first, because it refuses arguments that cannot be saved
         ctx.save_for_backward(*problem[:_tensors_first], problem[_per_batch])
         ctx.options = problem[_tensors_first:_per_batch], problem[_per_batch + 1 :]
         return output
@@ -155,7 +155,7 @@ def _below_autograd(operator: Any, keyset: Any, arguments: tuple[Any, ...]) -> A
 def _autograd(operator: Any, function: type[torch.autograd.Function], operands: int) -> Any:
     def kernel(keyset: Any, *arguments: Any) -> Any:
         needs_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in arguments[:operands])
-        # In forward mode PyTorch then refuses a function without jvp, where it would drop the tangents in silence.
+        # In forward mode, PyTorch then refuses a function without jvp. Otherwise it would silently drop the tangents.
         if needs_gradient or forward_ad._current_level >= 0:
             return function.apply(*arguments[:operands], keyset, arguments[operands:])
         return _below_autograd(operator, keyset, arguments)
@@ -168,9 +168,11 @@ _library.impl("backward", _autograd(backward, _Backward, 4), "Autograd", with_ke
 
 
 def attend(*problem: Any) -> torch.Tensor:
-    """gdpa::forward without the dispatch to its autograd kernel, which is written in Python: the dispatch takes as long
-    as the rest of a call of one row. A call that needs a gradient is recorded here instead."""
-    # Under a transform of torch.func an operand does not say whether a gradient is needed.
+    """Calls gdpa::forward without the dispatch to its autograd kernel, and records a call that needs a gradient.
+
+    The autograd kernel is in Python, and its dispatch takes as long as the rest of a call with one row.
+    """
+    # Under a transform of torch.func, an operand does not show whether a gradient is needed.
     is_transformed = forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
     if torch.compiler.is_compiling() or is_transformed:
         return forward(*problem)
@@ -184,7 +186,7 @@ def attend(*problem: Any) -> torch.Tensor:
 
 
 def _require_gradient(query: Any, key: Any, value: Any) -> bool:
-    """Also of what is no tensor, which the operator refuses in words of its own."""
+    """Returns whether a gradient is needed. Accepts any object, because the operator refuses other types."""
     if not torch.is_grad_enabled():
         return False
     try:

@@ -1,5 +1,5 @@
-// Arithmetic of integers and floating-point numbers. What the hardware approximates is computed as well as fp32 can;
-// subnormal numbers become 0 where the instruction says so.
+// Arithmetic of integers and floating-point numbers. Approximations of the hardware are computed with the accuracy of
+// fp32. Subnormal numbers become 0 if the instruction specifies it.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -192,7 +192,7 @@ struct Cosine {
   float operator()(float x) const { return std::cos(x); }
 };
 
-/// A sum of two numbers: the nearest double, and what is left of it.
+/// A sum of two numbers: the nearest double and the remainder.
 struct Sum {
   Sum(double a, double b) : nearest(a + b) {
     const double from_b = nearest - a;
@@ -225,7 +225,7 @@ struct MultiplyAddDown {
   }
 };
 
-/// Two 16-bit numbers in each register, multiplied, and the third added where there is one.
+/// Multiplies two 16-bit numbers in each register, and adds a third operand, if present.
 template <class Half>
 struct MultiplyPairs {
   template <class... Third>

@@ -42,7 +42,7 @@ struct LeadingZeros {
     return a == 0 ? bits : static_cast<Word>(__builtin_clzll(a)) - (64 - bits);
   }
 };
-/// bfind: the place of the highest bit that is set, or how far it is from the top; ~0 where there is none.
+/// bfind: the position of the highest set bit, or its distance from the top; ~0 if no bit is set.
 struct HighestPlace {
   template <class T>
   Word operator()(T a) const {
@@ -137,7 +137,7 @@ Outcome move(Warp& warp, const Instruction& i, std::uint32_t active) {
   return Outcome::next;
 }
 
-/// mov of several registers to one whose parts they become, low ones first. `detail` is the bits of a part.
+/// mov of several registers to the parts of one register, lowest part first. `detail` is the number of bits of a part.
 Outcome join(Warp& warp, const Instruction& i, std::uint32_t active) {
   const auto bits = static_cast<unsigned>(i.detail);
   for_each_lane(active, [&](unsigned l) {

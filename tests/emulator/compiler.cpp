@@ -1,5 +1,5 @@
-// What stands in for NVRTC (GDPA_NVRTC): the one in GDPA_OLDEST_NVRTC, which the Makefile sets, or in the folder that
-// GDPA_EMULATED_NVRTC names. Its cubins get the PTX that they were made of behind them, for the emulator to run.
+// The replacement of NVRTC (GDPA_NVRTC). It calls the real NVRTC in the folder GDPA_OLDEST_NVRTC, which the Makefile
+// sets, or in the folder GDPA_EMULATED_NVRTC. It appends the PTX to each cubin, so that the emulator can run it.
 #include <dlfcn.h>
 
 #include <cstddef>

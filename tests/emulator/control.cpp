@@ -1,4 +1,4 @@
-// Where lanes go, and what the lanes of a warp tell each other.
+// Control flow of lanes, and communication between the lanes of a warp.
 #include "operations.h"
 
 namespace gdpa::emulator {
@@ -14,8 +14,8 @@ Outcome leave(Warp& warp, const Instruction&, std::uint32_t active) {
   warp.cta().machine().note_event();
   return Outcome::jumped;
 }
-/// There is no time here: the warp sleeps until its next turn, which comes early or late. Its other lanes sleep too, so
-/// that they do not go ahead of those that sleep under a condition.
+/// The emulator has no time. The warp sleeps until its next turn, which comes early or late. All lanes of the warp
+/// sleep, so that no lane overtakes a lane that sleeps under a condition.
 Outcome sleep(Warp& warp, const Instruction&, std::uint32_t) {
   warp.stall(~0u);
   return Outcome::next_later;

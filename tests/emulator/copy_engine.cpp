@@ -1,5 +1,5 @@
-// Copies that run beside the program: cp.async, boxes of tensors and runs of bytes into and out of shared memory.
-// Each begins when it is asked for and reads and writes at random times until something waits for it.
+// Asynchronous copies: cp.async, boxes of tensors, and contiguous bytes, into and out of shared memory. A copy begins
+// at its instruction, and reads and writes at random times until the program waits for it.
 #include <string_view>
 
 #include "numbers.h"
@@ -126,7 +126,7 @@ void write_to_tensor(Cta& cta, const Box& box, bool adds, const Bytes& bytes) {
   });
 }
 
-/// Starts a copy into shared memory, whose bytes arrive at the barrier of an operand.
+/// Starts a copy into shared memory. Its bytes arrive at the barrier of an operand.
 template <class Read, class Write>
 void start_load(Warp& warp, unsigned lane, const Instruction& i, const Operand& of_barrier, Read read, Write write) {
   Cta& cta = warp.cta();

@@ -1,6 +1,7 @@
-// Sums of dQ to which tiles of keys of several CTAs add by turns (kernels/hopper/turns.cuh), in another random order of
-// warps, CTAs and copies at each call: right with and without a mask, and in deterministic mode the same bits every
-// time. Sequences are longer than those of random_problem.h, so that tiles of keys begin, add to and end sums.
+// Accumulators of dQ to which tiles of keys of several CTAs add (kernels/hopper/turns.cuh), with another random order
+// of warps, CTAs and copies in each call. The results must be correct with and without a mask, and have the same bits
+// in deterministic mode. Sequences are longer than in random_problem.h, so that the tiles of keys include first
+// writers, last writers and other tiles.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -89,8 +90,8 @@ struct Problem {
   }
 
  private:
-  /// Some keys of the first sequence are there again, tiles further, with a large value of the other sign: what sums of
-  /// dQ lose on the way to a small end tells in which order they were made. Rounded results would mostly hide it.
+  /// Repeats some keys of the first sequence some tiles later, with a large value of the opposite sign. The rounding
+  /// errors of the small sums then depend on the order of the additions. Rounded results would usually hide this order.
   void let_large_terms_cancel() {
     constexpr int64_t some = 150, further = 350;
     constexpr float large = 1024;

@@ -1,5 +1,5 @@
-// What stands in for the CUDA driver (libcuda.so.1): its memory is that of the host, and its one GPU is the emulator,
-// which runs a kernel when it is launched. GDPA_EMULATED_SEED varies the order in which things happen.
+// The replacement of the CUDA driver (libcuda.so.1). Its device memory is host memory, and its only GPU is the
+// emulator, which runs a kernel at its launch. GDPA_EMULATED_SEED varies the order of events.
 #include <elf.h>
 
 #include <algorithm>
@@ -40,7 +40,7 @@ int allocate(std::uint64_t* address, std::size_t bytes) {
   if (bytes > most) return out_of_memory;
   void* const block = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
   if (block == nullptr) return out_of_memory;
-  std::memset(block, 0xff, bytes);  // what has not been written is NaN
+  std::memset(block, 0xff, bytes);  // memory is NaN before the first write
   *address = reinterpret_cast<std::uint64_t>(block);
   memory().add(*address, bytes);
   return success;
@@ -109,7 +109,7 @@ int cuDeviceTotalMem_v2(std::size_t* bytes, int) {
   return success;
 }
 int cuDeviceGetAttribute(int* value, int attribute, int) {
-  // By their numbers in cuda.h; what is not here is 0.
+  // The numbers are from cuda.h. All other attributes are 0.
   switch (attribute) {
     case 13:  // clock, kHz
       *value = 1'980'000;

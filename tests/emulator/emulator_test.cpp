@@ -1,5 +1,5 @@
-// The emulator does what PTX says, in whatever order, and says where a kernel goes wrong: small kernels, written by
-// hand.
+// The emulator executes PTX correctly in any allowed order, and reports errors of a kernel. The tests use small
+// handwritten kernels.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -54,7 +54,7 @@ void run(GlobalMemory& memory, const std::string& ptx, unsigned threads, std::ve
   machine.run({&module.kernel("test"), 1, threads, shared_bytes, addresses.data()});
 }
 
-/// What the emulator says of a kernel that does what it must not.
+/// Returns the message of the emulator for an incorrect kernel.
 std::string fault_of(const std::string& body, unsigned threads = lanes) {
   GlobalMemory memory;
   const Array<std::uint32_t> result(memory, 1024);
@@ -287,7 +287,7 @@ enum class B { columns_along_k, rows_along_columns };
 float a_at(unsigned row, unsigned k) { return static_cast<float>((row * 7 + k * 5) % 11) - 5; }
 float b_at(unsigned k, unsigned column) { return static_cast<float>((k * 3 + column * 13) % 7) - 3; }
 
-/// Rows of 128 bytes, whose chunks of 16 bytes change places: in row r chunk c lies at c ^ r % 8.
+/// Rows of 128 bytes with permuted chunks of 16 bytes: in row r, chunk c lies at c ^ r % 8.
 void put(std::vector<std::uint16_t>& memory, unsigned begin, unsigned row, unsigned element, float number) {
   const unsigned chunk = element / 8 ^ row % 8;
   memory[begin / 2 + row * 64 + chunk * 8 + element % 8] = BFloat16::from(number);

@@ -28,8 +28,8 @@ void Machine::run(const Launch& launch) {
     std::memcpy(parameters_.data() + parameters_at_ + kernel.parameter_offsets[i], launch.parameters[i],
                 kernel.parameter_sizes[i]);
   }
-  // What is awaited may come at once or late: launches differ by far. Late products find the buffers that are given
-  // back too early, which needs most luck.
+  // The delays of asynchronous operations differ strongly between launches. Late products reveal buffers that are
+  // released too early, which are the least likely errors to appear.
   pace_ = {8u << 2 * random_below(4), 4u << 3 * random_below(4),
            random_below(2) == 0 ? 256 : 1u << 4 * random_below(2)};
   constexpr unsigned patience = 400;   // turns of each warp in which nothing happens

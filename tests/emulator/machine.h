@@ -157,7 +157,7 @@ class Warp {
   /// Where its lanes are, for messages.
   std::string describe() const;
 
-  /// Copies that a lane has started and will wait for: those of no group yet, then its groups, the latest last.
+  /// The pending copies of a lane: copies without a group, and groups of copies, the latest group last.
   struct Copies {
     std::vector<std::uint64_t> open;
     std::vector<std::vector<std::uint64_t>> groups;
@@ -197,8 +197,7 @@ class Warp {
   unsigned product_groups_ = 0;
 };
 
-/// A barrier with phases. In the 8 bytes of shared memory that the program gives it lies only a seal, so that whoever
-/// writes there is found out.
+/// A barrier with phases. Its 8 bytes of shared memory contain only a constant, which reveals a write to these bytes.
 struct PhaseBarrier {
   static constexpr std::uint64_t seal = 0x5ea1ed0f5ea1ed0f;
   unsigned arrivals = 0;  ///< that complete a phase
@@ -249,9 +248,9 @@ class Cta {
   /// Threads come to a numbered barrier; whether it is complete.
   bool arrive_at(int number, unsigned threads, unsigned of_threads);
 
-  /// The number of the copy, from now on under way.
+  /// Starts a copy and returns its number.
   std::uint64_t start(Copy copy);
-  /// A copy does what is left until it has read, or is over.
+  /// Runs a copy until it has read its source, or until it has finished.
   void finish_reading(std::uint64_t number);
   void finish(std::uint64_t number);
   bool advance_some_copy();
@@ -289,7 +288,7 @@ class Machine {
   std::byte* global(std::uint64_t address, std::size_t bytes);
   const std::byte* parameters() const { return parameters_.data() + parameters_at_; }
   unsigned random_below(unsigned bound) { return static_cast<unsigned>(random_() % bound); }
-  /// How slow this launch is, in turns: one in so many advances a copy, and a product of the warp whose turn it is.
+  /// The delays of this launch: the number of turns for each step of a copy, and of a product of the current warp.
   struct Pace {
     unsigned instructions_of_turn = 1;
     unsigned turns_of_copy = 1;

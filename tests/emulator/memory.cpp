@@ -80,7 +80,7 @@ Outcome reduce(Warp& warp, const Instruction& i, std::uint32_t active) {
   return Outcome::next;
 }
 
-/// atom: what was there before, [address], a number.
+/// atom: destination of the previous value, [address], a number.
 template <class T, class F>
 Outcome atomic(Warp& warp, const Instruction& i, std::uint32_t active) {
   for_each_lane(active, [&](unsigned l) {

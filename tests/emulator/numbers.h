@@ -51,7 +51,7 @@ struct Float16 {
   }
 };
 
-/// What the tensor cores read of a 32-bit operand.
+/// Returns the part of a 32-bit operand that the tensor cores read.
 struct TensorFloat32 {
   static float to_float(std::uint32_t bits) { return float_of(bits & 0xffffe000u); }
 };

@@ -1,5 +1,5 @@
-// Finding what an instruction does by its name: one function for each file of them, which gives null where the
-// instruction is of another. Here is also what these files share.
+// Finds the implementation of an instruction by its name. Each file of instructions has a function, which returns null
+// for instructions of other files. This header also has the common helpers of these files.
 #pragma once
 
 #include <algorithm>
@@ -41,7 +41,7 @@ class Name {
     is_known_[static_cast<std::size_t>(found - parts_.begin())] = true;
     return true;
   }
-  /// Parts that mean nothing here, or only what is done anyway.
+  /// Parts without a meaning for the emulator.
   void may_have(std::initializer_list<std::string_view> parts) const {
     for (const std::string_view part : parts) has(part);
   }
@@ -90,7 +90,7 @@ Outcome lanewise(Warp& warp, const Instruction& instruction, std::uint32_t activ
   (std::index_sequence_for<S...>{});
 }
 
-/// What `of` gives for a number of the C++ type that a PTX type is, or null.
+/// Returns the result of `of` for a number of the C++ type of a PTX type, or null.
 template <class F>
 Execute for_integer(std::string_view type, F of) {
   if (type == "s16") return of(std::int16_t{});

@@ -1,4 +1,4 @@
-// Comparisons, what is made of their results, and the choice by one.
+// Comparisons, operations on predicates, and selections.
 #include <cmath>
 #include <functional>
 
@@ -103,7 +103,7 @@ Execute comparison(string_view name, string_view type) {
   return nullptr;
 }
 
-/// and, or, xor, not and mov of predicates: F of the words that hold those of all lanes.
+/// and, or, xor, not and mov of predicates: F of the words with the predicates of all lanes.
 template <class F>
 Outcome of_one(Warp& warp, const Instruction& i, std::uint32_t active) {
   warp.set_predicate(i.operands[0], active, F{}(warp.predicate(i.operands[1])));

@@ -81,7 +81,7 @@ bool is_number(std::string_view text) {
   return !text.empty() && (std::isdigit(static_cast<unsigned char>(text[0])) != 0 || text[0] == '-');
 }
 
-/// Parts between commas; what stands in braces or brackets counts too, one part after the other.
+/// Returns the parts between commas, including the parts in braces or brackets.
 std::vector<std::string> parts_of(std::string_view text) {
   std::vector<std::string> parts;
   std::string part;
@@ -100,7 +100,7 @@ std::vector<std::string> parts_of(std::string_view text) {
   return parts;
 }
 
-/// The number in brackets behind a name, or 1.
+/// Returns the number in brackets after a name, or 1.
 std::size_t elements_of(std::string_view declared) {
   const std::size_t open = declared.find('[');
   if (open == std::string_view::npos) return 1;
@@ -115,7 +115,7 @@ constexpr std::size_t registers_alignment = 64;
 
 }  // namespace
 
-/// Reads one module; what a name means depends on the braces that it stands in.
+/// Parses a module. The meaning of a name depends on its enclosing braces.
 class Parser {
  public:
   Parser(Module& module, std::string text) : module_(module), text_(std::move(text)) { scopes_.emplace_back(); }
@@ -166,7 +166,7 @@ class Parser {
   struct Variable {
     Special space;  ///< shared, local, or variable
     std::size_t bytes;
-    std::uint64_t address;  ///< or the offset of what is shared or local
+    std::uint64_t address;  ///< or the offset of a shared or local variable
   };
 
   void begin_kernel(std::string_view header) {

@@ -1,5 +1,5 @@
-// Kernels in PTX, as the emulator runs them: instructions whose names are looked up and whose operands are places in a
-// warp's registers.
+// Parsed PTX kernels for the emulator. The names of instructions are resolved to functions, and operands are positions
+// in the registers of a warp.
 #pragma once
 
 #include <array>
@@ -25,7 +25,7 @@ struct Constant {
   std::array<std::uint16_t, lanes> of_2_bytes;
 };
 
-/// What an instruction reads or writes. A predicate is a word with a bit for each lane.
+/// An operand of an instruction. A predicate is a word with a bit for each lane.
 struct Operand {
   enum class Kind : std::uint8_t { none, in_registers, constant };
   Kind kind = Kind::none;
@@ -39,19 +39,19 @@ struct Operand {
 class Warp;
 struct Instruction;
 
-/// What a warp does after an instruction: go on with the next one; go where the lanes' counters say; or wait, at this
-/// instruction or at the next one.
+/// The continuation of a warp after an instruction: the next instruction, the program counters of the lanes, or a wait
+/// at this or at the next instruction.
 enum class Outcome : std::uint8_t { next, jumped, retry_later, next_later };
 using Execute = Outcome (*)(Warp& warp, const Instruction& instruction, std::uint32_t active);
 
-/// Which lanes must come to an instruction together: none; all that live; those of its last operand.
+/// The lanes that must execute an instruction together: none, all live lanes, or the lanes of its last operand.
 enum class Together : std::uint8_t { no, all, mask };
 
 struct Instruction {
   Execute execute = nullptr;
   Operand guard;
   Together together = Together::no;
-  /// What of the name `execute` has to know, said where it is: the columns of a product, a way of rounding.
+  /// A parameter of `execute` from the name of the instruction, such as the columns of a product or a rounding mode.
   int detail = 0;
   std::uint32_t target = 0;  ///< of a branch
   std::vector<Operand> operands;
@@ -66,7 +66,7 @@ struct SpecialRegister {
   std::uint32_t place;
   std::uint8_t bytes;
   std::uint64_t value;                                                ///< an offset, or the address of a variable
-  static constexpr std::uint64_t dynamic_shared = ~std::uint64_t{0};  ///< the offset behind all that is static
+  static constexpr std::uint64_t dynamic_shared = ~std::uint64_t{0};  ///< the offset after the static shared memory
 };
 
 struct Kernel {
@@ -80,7 +80,7 @@ struct Kernel {
   unsigned threads = 0;  ///< most that a CTA may have
 };
 
-/// A translation unit. Throws std::runtime_error at what the emulator does not know.
+/// A translation unit. Throws std::runtime_error for an unsupported instruction.
 class Module {
  public:
   explicit Module(const std::string& ptx);
@@ -98,7 +98,8 @@ class Module {
   std::deque<std::vector<std::byte>> variables_;
 };
 
-/// What does an instruction of this name, and how lanes come to it. Throws std::runtime_error where there is none.
+/// Sets the function of an instruction and its synchronisation. Throws std::runtime_error for an unsupported
+/// instruction.
 void look_up(Instruction& instruction);
 
 }  // namespace gdpa::emulator

@@ -1,7 +1,7 @@
-// Products: WGMMA, whose operands lie in shared memory as descriptors say, mma.sync, and the instructions that move
-// 8 x 8 matrices between shared memory and registers. WGMMA runs beside the program: each warp's part of a product
-// reads shared memory and registers, and writes its sums, at a random time before the program has waited for it. Sums
-// are of fp32, one product after the other.
+// Products: WGMMA with operands in shared memory (given by descriptors), mma.sync, and the instructions that move 8 x 8
+// matrices between shared memory and registers. WGMMA is asynchronous: each warp's part of a product reads shared
+// memory and registers, and writes its sums, at random times before the program has waited for it. Sums are fp32 and
+// add one product after another.
 #include <array>
 #include <optional>
 #include <string_view>
@@ -52,7 +52,7 @@ __attribute__((target_clones("avx2", "default"))) void add_row(float* sums, floa
   for (unsigned n = 0; n < columns; ++n) sums[n] += a * b[n];
 }
 
-/// Where the operands of a wgmma.mma_async are, of which A may be in registers, and what it does to the sums.
+/// The operands of a wgmma.mma_async (A may be in registers), and its effect on the sums.
 struct WarpgroupProduct {
   unsigned columns;
   bool adds;

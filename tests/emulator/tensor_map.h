@@ -1,4 +1,4 @@
-// What the driver writes into the 128 bytes of a tensor map, here in a form of our own.
+// The contents of the 128 bytes of a tensor map, in a format of the emulator.
 #pragma once
 
 #include <array>

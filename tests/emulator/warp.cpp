@@ -11,7 +11,7 @@ Warp::Warp(Cta& cta, unsigned index)
   const unsigned first = index * lanes;
   const unsigned threads = std::min(lanes, launch.threads - first);
   live_ = threads == lanes ? ~0u : (1u << threads) - 1;
-  const unsigned clock = cta.machine().random_below(~0u);  // there is no time here: it stands still
+  const unsigned clock = cta.machine().random_below(~0u);  // the emulator has no time: the clock does not advance
   for (const SpecialRegister& special : launch.kernel->specials) {
     Operand operand;
     operand.kind = Operand::Kind::in_registers;
@@ -58,7 +58,7 @@ Warp::Warp(Cta& cta, unsigned index)
   }
 }
 
-/// The lanes that are furthest behind, so that those that went ahead meet them again.
+/// Returns the lanes with the least progress, so that they rejoin the other lanes.
 Warp::Group Warp::next_group() const {
   Group group{~0u, 0};
   const std::uint32_t ready = live_ & ~stalled_ & ~waiting_;
@@ -133,7 +133,7 @@ int Warp::run(int budget) {
       ++done;
       if (outcome == Outcome::jumped) break;
       if (outcome != Outcome::retry_later) ++counter;
-      // While all lanes that live are together there is no need to look for others.
+      // If all live lanes are together, no other lanes need to be found.
       const bool is_whole = group.lanes == live_;
       if (outcome == Outcome::next && is_whole && done < budget && !is_blocked()) continue;
       set_counters(group.lanes, counter);
@@ -150,7 +150,7 @@ std::string Warp::describe() const {
   for (unsigned lane = 0; lane < lanes; ++lane) {
     if (live_ >> lane & 1) places[counters_[lane]] |= 1u << lane;
   }
-  // An instruction, with what is in its registers.
+  // An instruction with the contents of its registers.
   const auto told = [&](std::uint32_t place, unsigned lane) {
     if (place >= instructions.size()) return std::string("nothing");
     std::string text = instructions[place].text;
