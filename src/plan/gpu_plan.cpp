@@ -52,7 +52,7 @@ FunctionRegisters registers_of(const activation::Program& program, Accuracy accu
       case Operation::power:
       case Operation::expm1:
       case Operation::log1p:
-        return true;  // there is no fast form
+        return true;  // no fast form exists
       case Operation::erf:
       case Operation::softplus:
       case Operation::sin:

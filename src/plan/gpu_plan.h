@@ -63,7 +63,7 @@ struct PortableSpec {
 
 /// The members of a KernelSpec that only Hopper kernels have.
 struct HopperSpec {
-  int query_stages = 0;             ///< forward: stages of Q; KernelSpec::stages are those of K and V
+  int query_stages = 0;             ///< forward: stages of Q; KernelSpec::stages is the number for K and V
   bool query_in_registers = false;  ///< forward: Q is an RS operand; otherwise it stays in shared memory
   bool sums_begun = false;          ///< backward: the first writer of a dQ accumulator stores and the last one rounds;
                                     ///< otherwise key_schedule clears it and round_grad_query rounds it
@@ -117,7 +117,7 @@ struct GpuStep {
   int64_t work = 0;
 };
 
-/// Offsets of the fp32 accumulators in the workspace, in bytes; -1 where there are none.
+/// Offsets of the fp32 accumulators in the workspace, in bytes; -1 if it has none.
 struct GpuWorkspace {
   int64_t grad_query = -1;
   int64_t grad_key = -1;
@@ -129,7 +129,7 @@ struct GpuWorkspace {
 /// The part of a plan that only portable kernels have: nothing.
 struct PortablePlan {};
 
-/// The part of a plan that only Hopper kernels have. Offsets are in the workspace, in bytes; -1 where there is none.
+/// The part of a plan that only Hopper kernels have. Offsets are in the workspace, in bytes; -1 means none.
 struct HopperPlan {
   bool contiguous_tiles = false;    ///< forward: each CTA computes a contiguous range of tiles, so that K and V stay in
                                     ///< shared memory; otherwise CTAs take tiles in alternation
@@ -138,7 +138,7 @@ struct HopperPlan {
   int64_t slots = 0;                ///< backward: slots of that table
   int64_t dq_semaphores = -1;       ///< backward: offset of the dQ semaphores
   int64_t semaphores_per_head = 0;  ///< an upper bound of the tiles of queries of a head
-  int64_t heads_per_group = 0;      ///< with dQ semaphores: heads whose tiles of keys are interleaved in the table
+  int64_t heads_per_group = 0;      ///< with dQ semaphores: number of heads with interleaved tiles of keys in the table
   int direct_keys = 0;              ///< backward: up to so many keys, one CTA has a whole sequence and stores dQ itself
   bool prepares_grad_query = false;  ///< key_schedule has rows of dQ to clear or to fill with zeros
 };

@@ -1,6 +1,7 @@
-// The Hopper kernels compile, forward by the NVRTC at hand and backward by the oldest one too, without a spill and
-// without a warning that products wait for each other, multiply by WGMMA and copy by TMA; and the function lies between
-// two waits, where products run beside it, in as few instructions as its formula has. No GPU is needed.
+// The Hopper kernels compile without spills and without warnings about serialised products, forward with the newest
+// NVRTC and backward also with the oldest NVRTC. They multiply with WGMMA and copy with TMA. The function lies between
+// two waits for products, so that products run at the same time, and it has as few instructions as its formula. The
+// test needs no GPU.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +26,7 @@
 namespace gdpa::cuda {
 namespace {
 
-/// Instructions of machine code whose operation begins with `operation`.
+/// Returns the instructions of machine code with an operation that begins with `operation`.
 int count(std::string_view code, const std::string& operation) {
   int result = 0;
   for (std::size_t at = 0; (at = code.find(" " + operation, at)) != std::string_view::npos; ++at) ++result;
@@ -47,7 +48,7 @@ struct Case {
   int64_t mean_keys;
   const char* function;
   int tanhs;            ///< for each score
-  int arithmetic;       ///< instructions in fp32 beside them
+  int arithmetic;       ///< other instructions in fp32
   int bounds;           ///< those more that the pass takes which assumes nothing of the scores
   int64_t queries = 0;  ///< of each sequence; 0: of some more, of others fewer
 };
@@ -163,7 +164,7 @@ struct BackwardOptions {
 /// Those of f and f', for each score.
 struct Instructions {
   int special;     ///< MUFU
-  int arithmetic;  ///< in fp32 beside them
+  int arithmetic;  ///< other instructions in fp32
 };
 
 struct BackwardCase {
@@ -248,8 +249,8 @@ class HopperBackwardKernel : public testing::TestWithParam<BackwardCase> {
   }
 };
 
-/// Where machine code waits for products: the place of each wait, and how many groups of products may still run behind
-/// it.
+/// Returns the waits for products in machine code: the position of each wait, and the number of groups of products that
+/// may still run after it.
 std::vector<std::pair<std::size_t, char>> waits_for_products(std::string_view code) {
   constexpr std::string_view wait = "WARPGROUP.DEPBAR.LE gsb0, 0x";
   std::vector<std::pair<std::size_t, char>> waits;
@@ -272,10 +273,11 @@ TEST_P(HopperBackwardKernel, KeepsEverythingInRegistersAndItsFunctionRunsWhilePr
     const BackwardOptions& options = GetParam().options;
     const bool begins_sums = options.key_form != Form::shared;
     EXPECT_EQ(count(code, "UBLKCP") > 0, begins_sums) << "the first tile of keys stores sums, and the last loads them";
-    // Before the loop for S and dP of the first step. In it for dV and dK, which frees Q and dO; for dQ; for S; for dP.
-    // Of a lone step for dV and dK, for dQ of the step before, for its own; or behind the loop for the last dQ. Of 128
-    // queries S and dP come in two parts, S of the second under way with dP of the first. With a wait more, products
-    // run one after the other.
+    // Before the loop, the waits are for S and dP of the first step. In the loop, they are for dV and dK (which
+    // releases Q and dO), for dQ, for S and for dP. A single step waits for dV and dK, for dQ of the preceding step,
+    // and for its own dQ. After the loop, the wait is for the last dQ. With 128 queries, S and dP have two parts, and S
+    // of the second part runs at the same time as dP of the first part. A further wait would run products one after
+    // another.
     const auto waits = waits_for_products(code);
     std::string left;
     for (const auto& wait : waits) left += wait.second;
@@ -345,9 +347,10 @@ TEST_P(HopperWideBackwardKernel, KeepsEverythingInRegistersAndItsFunctionRunsWhi
     for (const char* instruction : {"HGMMA", "UTMALDG", "USETMAXREG", "REDG.E.ADD.F32x4"}) {
       EXPECT_GT(count(code, instruction), 0) << instruction;
     }
-    // The key side: before its loop for dP; in it for dK, which frees Q, for the first of dQ, for dP and the last of
-    // dQ; behind it the same of the last step. The value side: for S; in its loop for S and the first of dQ, for dV,
-    // for the last of dQ; and again behind it.
+    // The dK warpgroup waits for dP before its loop. In the loop, it waits for dK (which releases Q), for the first
+    // chunk of dQ, and for dP and the last chunk of dQ. After the loop, it waits for the same products of the last
+    // step. The dV warpgroup waits for S before its loop. In the loop and after it, it waits for S and the first chunk
+    // of dQ, for dV, and for the last chunk of dQ.
     const auto waits = waits_for_products(code);
     std::string left;
     for (const auto& wait : waits) left += wait.second;

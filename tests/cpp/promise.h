@@ -60,7 +60,7 @@ inline MutableTensorView gradient_view(bool is_wanted, Strided& gradient) {
   return is_wanted ? gradient.mutable_view() : MutableTensorView{};
 }
 
-/// One result beside what it should be, exactly and in its own type.
+/// Compares a result with the exact result and with the result in its own type.
 class Judge {
  public:
   Judge(DType dtype, Products products) : dtype_(dtype), bound_(relative_bound(dtype, products)) {}

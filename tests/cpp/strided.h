@@ -60,7 +60,7 @@ inline void from_double(DType dtype, double value, std::byte* at) {
     std::frexp(std::fabs(value), &exponent);
     const int unit = std::max(exponent - 11, -24);
     const double fraction = std::nearbyint(std::ldexp(std::fabs(value), -unit));
-    const int biased = unit + 24;  // 0 for denormals, whose fraction may round up to the first normal number
+    const int biased = unit + 24;  // 0 for denormals; their fraction may round up to the first normal number
     bits = static_cast<std::uint16_t>((biased << 10) + static_cast<int>(fraction));
     if (value < 0) bits = static_cast<std::uint16_t>(bits | 0x8000);
   }

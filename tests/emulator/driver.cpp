@@ -142,7 +142,7 @@ int cuModuleLoadData(void** module, const void* image) {
     const char* const ptx = ptx_behind(image);
     if (*ptx == '\0') {
       throw std::runtime_error(
-          "expected PTX behind the cubin, got none; set GDPA_NVRTC to the emulator's libnvrtc.so.13, and "
+          "expected PTX after the cubin, got none; set GDPA_NVRTC to the emulator's libnvrtc.so.13, and "
           "GDPA_CACHE_DIR to a folder that no GPU has used");
     }
     auto* const loaded = new Module(ptx);  // as long as the process

@@ -23,7 +23,7 @@ class Described {
         leading_(field(descriptor, 16)),
         stride_(field(descriptor, 32)),
         is_transposed_(is_transposed) {
-    if (descriptor >> 62 != 1) throw Fault("an operand descriptor whose swizzle is not of 128 bytes");
+    if (descriptor >> 62 != 1) throw Fault("an operand descriptor with another swizzle than 128 bytes");
     if ((descriptor >> 49 & 7) != 0) throw Fault("an operand descriptor with a base offset");
   }
 

@@ -25,9 +25,10 @@ bool has_wide_heads(const Problem& problem) {
 
 // --- how backward computes dQ ----------------------------------------------------------------------------------------
 
-/// The most keys of a sequence that one CTA of backward takes, so that it stores dQ without an fp32 accumulator: four
-/// tiles where there are many sequences for each CTA, two where there is one, otherwise one. 0 where the batch shares
-/// the queries, whose gradient is a sum over the batch; where a head dim is above 128; and where dQ is not wanted.
+/// Returns the largest number of keys of a sequence that one CTA of backward computes, so that it stores dQ without an
+/// fp32 accumulator. It is four tiles if each CTA has many sequences, two tiles if each CTA has one, and otherwise one
+/// tile. It is 0 if the batch shares the queries (their gradient is a sum over the batch), if a head dim is above 128,
+/// or if dQ is not wanted.
 int direct_keys(const Problem& problem, const plan::Gpu& gpu) {
   if (problem.shares_queries() || has_wide_heads(problem) || !problem.wanted.query) return 0;
   // The work of a CTA at the end, while others are idle, has to be small compared with all of its work.

@@ -15,9 +15,10 @@ constexpr int hopper_shared_kilobytes = 227;
 /// shared memory decide.
 void choose_hopper_tiles(plan::KernelSpec& kernel, int64_t most_queries, int64_t mean_keys);
 
-/// The same for a backward kernel, for queries of this mean length, or all queries where the batch shares the keys.
-/// With head dims up to 64 there are registers for tiles of 128 queries, unless the function needs many. Such tiles pay
-/// off for long sequences without a mask only: a window would make tiles of keys wait for each other.
+/// Chooses the tiles of a backward kernel, for queries of this mean length, or for all queries if the batch shares the
+/// keys. With head dims up to 64, the registers suffice for tiles of 128 queries, unless the function needs many
+/// registers. Such tiles are faster only for long sequences without a mask, because tiles of keys wait for each other
+/// in a window.
 void choose_hopper_backward_tiles(plan::KernelSpec& kernel, plan::FunctionRegisters function, const Mask& mask,
                                   int64_t mean_queries);
 

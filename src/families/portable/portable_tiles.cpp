@@ -17,10 +17,10 @@ using plan::GpuElement;
 using plan::KernelKind;
 using plan::KernelSpec;
 
-/// One tile, and the most registers that accumulators may occupy with it: with more, the compiler spills or a later
-/// tile of the list is faster. The second limit, which is lower, holds with functions that need many registers, with
-/// rows that are not aligned, whose copies need registers, and on Blackwell, for which the compiler schedules in
-/// another way.
+/// A tile, and the largest number of registers for its accumulators. With more registers, the compiler spills, or a
+/// later tile of the list is faster. The second limit is lower. It applies to functions that need many registers, to
+/// rows that are not aligned (their copies need registers), and to Blackwell, for which the compiler schedules
+/// differently.
 struct Tile {
   int queries;
   int keys;

@@ -7,8 +7,8 @@
 
 namespace gdpa::families {
 
-/// Sets the tile, warps, stages and CTAs of a kernel whose other members are set: the first tile of its list that fits.
-/// Throws Error (runtime) if the GPU has too little shared memory for all of them.
+/// Sets the tile, warps, stages and CTAs of a kernel to the first fitting tile of its list. All other members must be
+/// set. Throws Error (runtime) if the GPU has too little shared memory for all of them.
 void choose_tiles(plan::KernelSpec& kernel, const plan::Gpu& gpu, plan::FunctionRegisters function);
 
 /// Dynamic shared memory of a CTA, the same number as the kernel's own constant.
