@@ -10,13 +10,14 @@ namespace gdpa {
 /// within 16 columns.
 struct CommonArguments {
   Params params;
-  int64_t packed_rows_q;   ///< rows of a jagged query operand; kernels clamp cumulative lengths to this number
-  int64_t packed_rows_k;   ///< the same for jagged keys and values
-  int64_t parts;           ///< splits of the batch, where the batch shares the operand whose tiles the CTAs own
-  float output_factor;     ///< forward: multiplies every output where the scores were not scaled; otherwise 1
-  Operand grad_query_sum;  ///< portable backward: cleared before; backward_query with queries_shared: `parts` results
-  Operand grad_key_sum;    ///< backward with keys_shared: `parts` partial results, batch_stride apart
-  Operand grad_value_sum;  ///< the same for dV
+  int64_t packed_rows_q;           ///< rows of a jagged query operand; kernels clamp cumulative lengths to this number
+  int64_t packed_rows_k;           ///< the same for jagged keys and values
+  int64_t splits;                  ///< splits of the batch, where the batch shares the operand whose tiles the CTAs own
+  float output_factor;             ///< forward: multiplies every output where the scores were not scaled; otherwise 1
+  Operand grad_query_accumulator;  ///< portable backward: cleared before; backward_query with queries_shared: `splits`
+                                   ///< partial results
+  Operand grad_key_accumulator;    ///< backward with keys_shared: `splits` partial results, batch_stride apart
+  Operand grad_value_accumulator;  ///< the same for dV
 };
 
 }  // namespace gdpa

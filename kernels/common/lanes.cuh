@@ -1,11 +1,11 @@
-// The lanes of a warp, and what they know of each other.
+// The lanes of a warp, and a prefix sum over them.
 #pragma once
 
 namespace gdpa {
 
 __device__ inline int lane_index() { return static_cast<int>(threadIdx.x % 32); }
 
-/// The sum over the lanes up to and with this one.
+/// The inclusive prefix sum over the lanes of a warp.
 template <class Number>
 __device__ Number sum_up_to_lane(Number value) {
 #pragma unroll

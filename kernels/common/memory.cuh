@@ -17,7 +17,7 @@ __device__ inline void copy_async(unsigned destination, const void* source, bool
 
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-/// Waits until at most `pending` of this thread's latest groups of copies are under way.
+/// Waits until at most the `pending` latest groups of this thread's copies are incomplete.
 template <int pending>
 __device__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
@@ -75,14 +75,14 @@ __device__ inline void store_shared_chunk(unsigned address, uint4 value) {
                : "memory");
 }
 
-/// A number in global memory that other CTAs write: what they wrote before it is there too.
+/// Loads a number that other CTAs write, with acquire semantics: their earlier writes are visible after it.
 __device__ inline int load_acquired(const int* from) {
   int value;
   asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
   random_delay();
   return value;
 }
-/// Adds to such a number, behind what this thread wrote before.
+/// Adds to such a number with release semantics: after the earlier writes of this thread.
 __device__ inline void add_released(int* to, int value) {
   random_delay();
   asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(to), "r"(value) : "memory");

@@ -65,7 +65,8 @@ struct TensorCore<TensorFloat32> {
   }
 };
 
-/// a b = (A + a') (B + b') with A, B rounded to tf32 and a', b' what the rounding left; a' b' is below fp32's last bit.
+/// a b = (A + a') (B + b'), where A and B are rounded to tf32 and a' and b' are the remainders. a' b' is below the last
+/// bit of fp32 and is left out.
 template <>
 struct TensorCore<Float32> {
   static __device__ void split(unsigned& value, unsigned& rest) {
@@ -79,8 +80,8 @@ struct TensorCore<Float32> {
     FragmentB rest_b;
     for (int i = 0; i < 4; ++i) split(a.part[i], rest_a.part[i]);
     for (int i = 0; i < 2; ++i) split(b.part[i], rest_b.part[i]);
-    // The tensor core cuts off its sums instead of rounding them, which a long sum would show: only eight terms are
-    // summed there, and fp32 additions that round collect them.
+    // The tensor core truncates its sums instead of rounding them, and a long sum would accumulate this error. It
+    // therefore sums eight terms only, and fp32 additions, which round, add these sums.
     FragmentC sum;
     using Product = TensorCore<TensorFloat32>;
     Product::multiply_add_rounded(sum, rest_a, b);

@@ -1,12 +1,12 @@
-// What a kernel asks about one batch entry: its rows on each side, and which scores of a tile the mask keeps. The
-// answers come from the structs that every backend reads; here they are made safe and cheap for device code.
+// One batch entry in device code: its rows on each side, and the valid range of keys or queries that the mask leaves.
+// The structs that every backend reads compute both; this file adds the clamps and the 32-bit types that kernels need.
 #pragma once
 
 #include "definition/params.h"
 
 namespace gdpa {
 
-/// Rows of one sequence: `begin` counts rows from the operand's data where it is packed.
+/// Rows of one sequence. `begin` is the first row in a packed operand, and 0 in other operands.
 struct Rows {
   int64_t begin;
   int count;
@@ -16,8 +16,8 @@ GDPA_HOST_DEVICE inline int64_t clamp(int64_t value, int64_t low, int64_t high) 
   return value < low ? low : value > high ? high : value;
 }
 
-/// The rows of batch entry b. Cumulative lengths come from the device and may be wrong: whatever they say, the rows
-/// lie within the `packed_rows` of the operand. A sequence has at most most_gpu_rows rows.
+/// The rows of batch entry b. Cumulative lengths come from the device and may be wrong. They are clamped, so that the
+/// rows are always within the `packed_rows` rows of the operand. A sequence has at most most_gpu_rows rows.
 GDPA_HOST_DEVICE inline Rows rows_of(const Sequences& side, int64_t b, int64_t packed_rows) {
   if (side.cumulative == nullptr) return {0, static_cast<int>(side.length)};
   const int64_t begin = clamp(side.begin(b), 0, packed_rows);
@@ -25,14 +25,14 @@ GDPA_HOST_DEVICE inline Rows rows_of(const Sequences& side, int64_t b, int64_t p
   return {begin, static_cast<int>(clamp(end - begin, 0, most_gpu_rows))};
 }
 
-/// Elements from an operand's data to row `row` of the rows of batch entry b, head h.
+/// The offset in elements of row `row` of batch entry b, head h, from the operand's data.
 GDPA_HOST_DEVICE inline int64_t element_offset(const Operand& operand, const Rows& rows, int64_t b, int64_t row,
                                                int64_t h) {
   return operand.offset(Sequences{}, b, rows.begin + row, h);
 }
 
-/// A half-open range in 32 bits, which is what per-score tests cost least in.
-struct Kept {
+/// A half-open range of keys or queries. 32-bit numbers make the test of each score cheap.
+struct ValidRange {
   int begin;
   int count;
   GDPA_HOST_DEVICE bool holds(int index) const {
@@ -40,33 +40,33 @@ struct Kept {
   }
 };
 
-/// The mask of one batch entry. A mask of another kind answers the same five questions.
+/// The mask of one batch entry. A mask of another kind needs the same five functions.
 struct MaskOfSequence {
   const Mask& mask;
   int length_q;
   int length_k;
 
-  static GDPA_HOST_DEVICE Kept kept(const Range& range) {
+  static GDPA_HOST_DEVICE ValidRange narrow(const Range& range) {
     return {static_cast<int>(range.begin), static_cast<int>(range.size())};
   }
 
-  /// The keys that a tile of queries meets, and the queries that a tile of keys meets: empty, or one range.
-  GDPA_HOST_DEVICE Kept keys_of(int query, int count) const {
-    return kept(mask.keys({query, end(query, count, length_q)}, length_q, length_k));
+  /// The keys that at least one query of a tile attends to; the queries that attend to at least one key of a tile.
+  GDPA_HOST_DEVICE ValidRange keys_of(int query, int count) const {
+    return narrow(mask.keys({query, end(query, count, length_q)}, length_q, length_k));
   }
-  GDPA_HOST_DEVICE Kept queries_of(int key, int count) const {
-    return kept(mask.queries({key, end(key, count, length_k)}, length_q, length_k));
+  GDPA_HOST_DEVICE ValidRange queries_of(int key, int count) const {
+    return narrow(mask.queries({key, end(key, count, length_k)}, length_q, length_k));
   }
 
-  /// Every score of the tile counts: none is masked, none lies beyond the sequences.
+  /// Whether every score of the tile counts: none is masked, and none is beyond the sequences.
   GDPA_HOST_DEVICE bool is_full(int query, int queries, int key, int keys) const {
     return query + queries <= length_q && key + keys <= length_k &&
            mask.is_full({query, query + queries}, {key, key + keys}, length_q, length_k);
   }
 
-  /// Which scores of one row, or of one column, of a tile count; none beyond the sequences.
-  GDPA_HOST_DEVICE Kept row(int query) const { return query < length_q ? keys_of(query, 1) : Kept{0, 0}; }
-  GDPA_HOST_DEVICE Kept column(int key) const { return key < length_k ? queries_of(key, 1) : Kept{0, 0}; }
+  /// The keys of one query, and the queries of one key; empty beyond the sequences.
+  GDPA_HOST_DEVICE ValidRange row(int query) const { return query < length_q ? keys_of(query, 1) : ValidRange{0, 0}; }
+  GDPA_HOST_DEVICE ValidRange column(int key) const { return key < length_k ? queries_of(key, 1) : ValidRange{0, 0}; }
 
  private:
   static GDPA_HOST_DEVICE int64_t end(int first, int count, int length) {

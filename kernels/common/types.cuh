@@ -1,23 +1,23 @@
-// The element types of the operands, as a kernel sees them: how wide they are, how many a 16-byte chunk holds, and how
-// fp32 becomes one. NVRTC brings no cuda_bf16.h before 13.3, so the conversions are PTX.
+// The element types of the operands: their width, the number of elements in a 16-byte chunk, and the conversion from
+// fp32. The conversions are PTX, because NVRTC has no cuda_bf16.h before version 13.3.
 #pragma once
 
 #include "gdpa/integers.h"
 
 namespace gdpa {
 
-/// Storage of a 16-bit element; only its bits are ever moved.
+/// Storage of a 16-bit element. Kernels copy its bits and never compute with it.
 struct alignas(2) Half16 {
   unsigned short bits;
 };
 
-/// Each element type names its storage and converts pairs. `products` is how many tensor-core products one exact
-/// product takes.
+/// Each element type has a storage type and its size in bytes; 16-bit types also convert pairs of fp32 numbers.
 struct BFloat16 {
   using Storage = Half16;
   static constexpr int bytes = 2;
 
-  /// Two fp32 rounded to nearest even, the first in the low half. Clamped, negative ones become 0, and NaN stays.
+  /// Two fp32 numbers rounded to nearest even, the first in the low half. With clamps_at_zero, negative numbers become
+  /// 0 and NaN stays NaN.
   template <bool clamps_at_zero = false>
   static __device__ unsigned pack(float low, float high) {
     unsigned packed;
@@ -30,13 +30,14 @@ struct BFloat16 {
   }
 };
 
-/// Multiplies pairs of an element type, rounding once, by a factor that is more precise than the type.
+/// Multiplies pairs of an element type by an fp32 factor, and rounds once.
 template <class Element>
 struct SplitFactor;
 
 template <>
 struct SplitFactor<BFloat16> {
-  // Each twice in a word. Neither is 0 and both have the sign of the factor, so that infinity stays infinity.
+  // Each number is in both halves of its word. Neither is 0 and both have the sign of the factor, so that infinity
+  // stays infinity.
   unsigned high, low;
 
   __device__ explicit SplitFactor(float factor) {
@@ -70,13 +71,13 @@ struct Float16 {
   }
 };
 
-/// fp32 operands, each product in three tf32 products: as precise as fp32.
+/// fp32 operands. One product is three tf32 products, which together are as precise as fp32.
 struct Float32 {
   using Storage = float;
   static constexpr int bytes = 4;
 };
 
-/// fp32 operands rounded to tf32, one product: what PyTorch does where it is allowed to.
+/// fp32 operands rounded to tf32, with one product, as in PyTorch with allow_tf32.
 struct TensorFloat32 {
   using Storage = float;
   static constexpr int bytes = 4;
@@ -94,7 +95,7 @@ GDPA_HOST_DEVICE constexpr int padded_columns(int columns) {
   return (columns + column_group - 1) / column_group * column_group;
 }
 
-/// The columns of each of `warps` warps that share an operand's, padded.
+/// The columns of one of `warps` warps that split the columns of an operand, padded.
 GDPA_HOST_DEVICE constexpr int columns_of_warp(int columns, int warps) {
   return padded_columns((columns + warps - 1) / warps);
 }

@@ -1,15 +1,16 @@
-// Which tile of which head and batch entry a place stands for. The host never knows the lengths of a jagged batch, and
-// no table of tiles is made either: entry b of a side that begins at row c(b) is given the places
+// Which tile of which head and batch entry a CTA computes. The tiles of one side of a problem have an order with slots;
+// a slot has one tile or none. The host never knows the lengths of a jagged batch, and no table of tiles is made. Entry
+// b of a jagged side, whose first row is c(b), has the slots
 //
-//     c(b) / tile + b + 1  ...  c(b + 1) / tile + b + 1,
+//     c(b) / tile + b + 1  ...  c(b + 1) / tile + b + 1.
 //
-// at least as many as it has tiles, since ceil((y - x) / t) <= y / t - x / t + 1. A search of the cumulative lengths
-// finds the entry of a place. A place without a tile is skipped. Two more entries hold the rows without a sequence:
-// entry -1 the rows before the first offset, and entry `batch` the rows after the last one. They have no rows on the
-// other side, so their outputs become zeros.
+// These are at least as many as its tiles, because ceil((y - x) / t) <= y / t - x / t + 1. A search of the cumulative
+// lengths finds the entry of a slot. A slot without a tile is skipped. Two more entries have the rows without a
+// sequence: entry -1 the rows before the first offset, and entry `batch` the rows after the last one. They have no rows
+// on the other side, so their outputs become zeros.
 //
-// A dense side has heads * batch * ceil(length / tile) places; one that the batch shares has `parts` in the place of
-// batch. The host includes this file too, to test it.
+// A dense side has heads * batch * ceil(length / tile) slots. A side that the batch shares has `splits` entries instead
+// of `batch`. The host includes this file too, to test it.
 #pragma once
 
 #include "common/arguments.cuh"
@@ -17,27 +18,27 @@
 
 namespace gdpa {
 
-/// One piece of work: a tile of one head, summed over batch entries [batch_begin, batch_end), which is one entry
-/// unless the owner is shared by the batch.
+/// One piece of work: a tile of one head, and the batch entries [batch_begin, batch_end) that it is computed for. This
+/// is one entry unless the batch shares the owner.
 struct Work {
   int64_t batch_begin;
   int64_t batch_end;
-  int64_t owner;  ///< batch_begin, or which part of the batch
-  int64_t place;  ///< among all
+  int64_t entry;  ///< of the owner: the batch entry, or the split of the batch
+  int64_t slot;   ///< in the tile order of all heads
   int head;       ///< of the owner's side
   int key_head;
   int tile;
-  bool exists;   ///< false for a place without a tile
+  bool exists;   ///< false for a slot without a tile
   Rows queries;  ///< of entry batch_begin
   Rows keys;
 };
 
-/// Whether b is an entry of the batch, and not one of the two whose rows have no sequence.
+/// Whether b is an entry of the batch, and not one of the two entries of rows without a sequence.
 GDPA_HOST_DEVICE inline bool is_in_batch(const CommonArguments& arguments, int64_t b) {
   return b >= 0 && b < arguments.params.batch;
 }
 
-/// The rows of entry b: none where b is not in the batch.
+/// The rows of entry b; none if b is not in the batch.
 GDPA_HOST_DEVICE inline Rows queries_of(const CommonArguments& arguments, int64_t b) {
   if (!is_in_batch(arguments, b)) return {0, 0};
   return rows_of(arguments.params.queries, b, arguments.packed_rows_q);
@@ -53,34 +54,34 @@ GDPA_HOST_DEVICE inline float out_scale_of(const CommonArguments& arguments, int
   return static_cast<float>(arguments.params.out_scale.of(b, queries.count, keys.count));
 }
 
-/// The side whose tiles are dealt out.
+/// The owner of the work: the side whose tiles the CTAs compute, the queries or the keys.
 struct Owner {
   const Sequences& side;
   int64_t packed_rows;
   int64_t heads;
   int64_t tile;
-  int64_t entries;  ///< batch entries, or parts of the batch
+  int64_t entries;  ///< batch entries, or splits of the batch
 
   GDPA_HOST_DEVICE bool jagged() const { return side.cumulative != nullptr; }
   GDPA_HOST_DEVICE int64_t tiles_each() const { return (side.length + tile - 1) / tile; }
   GDPA_HOST_DEVICE int64_t first_row(int64_t b) const { return clamp(side.begin(b), 0, packed_rows); }
-  GDPA_HOST_DEVICE int64_t first_place(int64_t b) const { return b < 0 ? 0 : first_row(b) / tile + b + 1; }
-  /// The rows that no sequence has: of entry -1, and of the entry after the last one.
+  GDPA_HOST_DEVICE int64_t first_slot(int64_t b) const { return b < 0 ? 0 : first_row(b) / tile + b + 1; }
+  /// The rows without a sequence: those of entry -1, and those of the entry after the last one.
   GDPA_HOST_DEVICE Rows rows_before() const { return {0, static_cast<int>(first_row(0))}; }
   GDPA_HOST_DEVICE Rows rows_after() const {
     const int64_t used = first_row(entries);
     return {used, static_cast<int>(packed_rows - used)};
   }
-  /// The place of an entry's first tile among those of one head.
-  GDPA_HOST_DEVICE int64_t first_place_of(int64_t b) const { return jagged() ? first_place(b) : b * tiles_each(); }
+  /// The slot of an entry's first tile, in the tile order of one head.
+  GDPA_HOST_DEVICE int64_t first_slot_of(int64_t b) const { return jagged() ? first_slot(b) : b * tiles_each(); }
 
-  /// Places of one head.
-  GDPA_HOST_DEVICE int64_t places() const {
+  /// The number of slots of one head.
+  GDPA_HOST_DEVICE int64_t slots() const {
     return jagged() ? packed_rows / tile + entries + 2 : entries * tiles_each();
   }
 };
 
-/// For how many of the lanes 0 ... 31 of a warp `holds(lane)` is true; each lane asks for itself.
+/// The number of lanes of a warp for which `holds(lane)` is true. Each lane evaluates its own.
 template <class Predicate>
 GDPA_HOST_DEVICE int count_lanes(Predicate holds) {
 #ifdef __CUDACC__
@@ -92,18 +93,18 @@ GDPA_HOST_DEVICE int count_lanes(Predicate holds) {
 #endif
 }
 
-/// The last entry, from -1 to the one after the batch, with first_place(entry) * heads <= place; by one warp, which
-/// looks at 32 places in one round.
-GDPA_HOST_DEVICE inline int64_t find_entry_by_warp(const Owner& owner, int64_t place) {
+/// The last entry, from -1 to the one after the batch, with first_slot(entry) * heads <= slot. Called by one warp,
+/// which compares 32 entries in each round.
+GDPA_HOST_DEVICE inline int64_t find_entry_by_warp(const Owner& owner, int64_t slot) {
   int64_t low = -1;
   int64_t size = owner.entries + 2;
   while (size > 1) {
     const int64_t step = (size + 31) / 32;
     const int at_or_before = count_lanes([&](int lane) {
       const int64_t at = lane * step;
-      return at < size && owner.first_place(low + at) * owner.heads <= place;
+      return at < size && owner.first_slot(low + at) * owner.heads <= slot;
     });
-    // Offsets that fall, which they must not, may say no everywhere.
+    // The comparison may be false for all entries if the offsets fall, which is not allowed.
     const int64_t passed = at_or_before > 0 ? at_or_before - 1 : 0;
     low += passed * step;
     size = size - passed * step < step ? size - passed * step : step;
@@ -111,93 +112,94 @@ GDPA_HOST_DEVICE inline int64_t find_entry_by_warp(const Owner& owner, int64_t p
   return low;
 }
 
-/// The same by one thread.
-GDPA_HOST_DEVICE inline int64_t find_entry_by_thread(const Owner& owner, int64_t place) {
+/// The same, called by one thread.
+GDPA_HOST_DEVICE inline int64_t find_entry_by_thread(const Owner& owner, int64_t slot) {
   int64_t low = -1;
   for (int64_t size = owner.entries + 2; size > 1;) {
     const int64_t half = size / 2;
-    const bool is_before = owner.first_place(low + half) * owner.heads <= place;
+    const bool is_before = owner.first_slot(low + half) * owner.heads <= slot;
     if (is_before) low += half;
     size = is_before ? size - half : half;
   }
   return low;
 }
 
-/// How often `part` goes into `count`. Both count tiles, of which no GPU's memory holds 2^32, and a division in 64 bits
-/// is a call of a function.
-GDPA_HOST_DEVICE inline int64_t divide_counts(int64_t count, int64_t part) {
-  return static_cast<int64_t>(static_cast<unsigned>(count) / static_cast<unsigned>(part));
+/// count / divisor in 32 bits. Both are numbers of tiles, which are below 2^32 on every GPU. A division in 64 bits
+/// would be a function call.
+GDPA_HOST_DEVICE inline int64_t divide_counts(int64_t count, int64_t divisor) {
+  return static_cast<int64_t>(static_cast<unsigned>(count) / static_cast<unsigned>(divisor));
 }
 
-/// Where the share of one of `shares` begins when each gets a run of places. Where every entry has as many queries, and
-/// as many keys as its own offsets say, shares differ by their keys: a place then costs what it reads, its keys and
-/// `rows_beside`, and the entry where a share begins is found by the offsets of the keys, which are such a sum already.
+/// The first slot of CTA `cta`, where each of `ctas` CTAs gets a contiguous range of slots. If all entries have the
+/// same number of queries and the keys are jagged, the CTAs get the same cost instead of the same number of slots: the
+/// cost of a slot is the rows that it reads, its keys and `rows_per_slot` more. The cumulative lengths of the keys are
+/// prefix sums of this cost, so that a search of them finds the entry in which the CTA begins.
 GDPA_HOST_DEVICE inline int64_t first_slot_of_cta(const CommonArguments& arguments, const Owner& owner,
-                                                  int64_t rows_beside, int64_t share, int64_t shares) {
+                                                  int64_t rows_per_slot, int64_t cta, int64_t ctas) {
   const Sequences& keys = arguments.params.keys;
-  const int64_t places = owner.heads * owner.places();
-  if (owner.jagged() || keys.cumulative == nullptr) return places * share / shares;
+  const int64_t slots = owner.heads * owner.slots();
+  if (owner.jagged() || keys.cumulative == nullptr) return slots * cta / ctas;
   const auto cost_before = [&](int64_t b) {
-    return clamp(keys.begin(b), 0, arguments.packed_rows_k) + b * rows_beside;
+    return clamp(keys.begin(b), 0, arguments.packed_rows_k) + b * rows_per_slot;
   };
-  const int64_t target = cost_before(owner.entries) * share / shares;
-  int64_t entry = 0;  // the last one before which there is no more than that
+  const int64_t target = cost_before(owner.entries) * cta / ctas;
+  int64_t entry = 0;  // the last entry with cost_before(entry) <= target
   for (int64_t size = owner.entries + 1; size > 1;) {
     const int64_t half = size / 2;
     const bool is_beyond = cost_before(entry + half) > target;
     if (!is_beyond) entry += half;
     size = is_beyond ? half : size - half;
   }
-  if (entry >= owner.entries) return places;
+  if (entry >= owner.entries) return slots;
   const int64_t before = cost_before(entry), cost = cost_before(entry + 1) - before;
   const int64_t each = owner.heads * owner.tiles_each();
-  // Offsets that fall, which they must not, may cost less than nothing.
+  // The cost is negative if the offsets fall, which is not allowed.
   return entry * each + (cost > 0 ? clamp((target - before) * each / cost, 0, each) : 0);
 }
 
-/// The work of a place, tiles innermost so that CTAs that run together read the same keys, or queries. `entry` is that
-/// of the place where the owner is jagged.
+/// The work of a slot. The tiles of a head are consecutive, so that CTAs that run at the same time read the same keys,
+/// or queries. `entry` is the entry of the slot if the owner is jagged.
 GDPA_HOST_DEVICE inline Work work_at(const CommonArguments& arguments, const Owner& owner, bool owns_queries,
-                                     int64_t place, int64_t entry) {
+                                     int64_t slot, int64_t entry) {
   const Params& params = arguments.params;
   Work work{};
-  work.place = place;
+  work.slot = slot;
   int64_t tiles = owner.tiles_each();
   int64_t first = 0;
   if (owner.jagged()) {
-    work.owner = entry;
-    first = owner.first_place(work.owner);
-    tiles = (work.owner < owner.entries ? owner.first_place(work.owner + 1) : owner.places()) - first;
+    work.entry = entry;
+    first = owner.first_slot(work.entry);
+    tiles = (work.entry < owner.entries ? owner.first_slot(work.entry + 1) : owner.slots()) - first;
   } else {
-    work.owner = tiles > 0 ? divide_counts(place, owner.heads * tiles) : 0;
-    first = work.owner * tiles;
+    work.entry = tiles > 0 ? divide_counts(slot, owner.heads * tiles) : 0;
+    first = work.entry * tiles;
   }
-  const int64_t rest = place - first * owner.heads;
-  if (tiles <= 0 || rest < 0 || rest >= tiles * owner.heads) return work;  // as only offsets that fall can make it
+  const int64_t rest = slot - first * owner.heads;
+  if (tiles <= 0 || rest < 0 || rest >= tiles * owner.heads) return work;  // only with offsets that fall
   work.head = static_cast<int>(divide_counts(rest, tiles));
   work.key_head = static_cast<int>(divide_counts(work.head * params.heads_k, owner.heads));
   work.tile = static_cast<int>(rest - work.head * tiles);
   if (owner.jagged()) {
-    work.batch_begin = work.owner;
-    work.batch_end = work.owner + 1;
+    work.batch_begin = work.entry;
+    work.batch_end = work.entry + 1;
   } else {
-    work.batch_begin = work.owner * params.batch / owner.entries;
-    work.batch_end = (work.owner + 1) * params.batch / owner.entries;
+    work.batch_begin = work.entry * params.batch / owner.entries;
+    work.batch_end = (work.entry + 1) * params.batch / owner.entries;
   }
   work.queries = queries_of(arguments, work.batch_begin);
   work.keys = keys_of(arguments, work.batch_begin);
   Rows& owned = owns_queries ? work.queries : work.keys;
-  if (work.owner < 0) owned = owner.rows_before();
-  // Also where the batch is empty and the owner is shared: the gradient of its rows is 0.
-  if (work.owner == params.batch) owned = owner.rows_after();
+  if (work.entry < 0) owned = owner.rows_before();
+  // Also if the batch is empty and shares the owner: the gradient of its rows is then 0.
+  if (work.entry == params.batch) owned = owner.rows_after();
   work.exists = work.tile * owner.tile < owned.count;
   return work;
 }
 
-/// The same by one warp, which finds the entry too.
+/// The same, called by one warp, which also finds the entry.
 GDPA_HOST_DEVICE inline Work find_work(const CommonArguments& arguments, const Owner& owner, bool owns_queries,
-                                       int64_t place) {
-  return work_at(arguments, owner, owns_queries, place, owner.jagged() ? find_entry_by_warp(owner, place) : 0);
+                                       int64_t slot) {
+  return work_at(arguments, owner, owns_queries, slot, owner.jagged() ? find_entry_by_warp(owner, slot) : 0);
 }
 
 }  // namespace gdpa

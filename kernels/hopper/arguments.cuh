@@ -26,7 +26,7 @@ struct MappedOperand {
 struct ForwardArguments {
   CommonArguments common;
   float scale;   ///< scale of params; as a constant operand it occupies no register
-  bool in_runs;  ///< each CTA takes places that follow each other, else one of every gridDim
+  bool contiguous_tiles;  ///< a CTA has consecutive tiles; otherwise every gridDim-th tile
   MappedOperand query, key, value, output;
 };
 
@@ -46,11 +46,11 @@ GDPA_HOST_DEVICE constexpr bool is_wide(int head_dim, int head_dim_v) { return h
 constexpr int wide_backward_tile_keys = 64;
 
 /// The layout of the fp32 accumulators of dQ: (heads, blocks of columns, rows), with contiguous columns of a block.
-struct SumsShape {
+struct AccumulatorShape {
   int blocks;
   int columns;  ///< of a block
 };
-GDPA_HOST_DEVICE constexpr SumsShape sums_shape(int tile_queries, int head_dim, int head_dim_v) {
+GDPA_HOST_DEVICE constexpr AccumulatorShape accumulator_shape_of(int tile_queries, int head_dim, int head_dim_v) {
   constexpr int group = 16;  // columns that four lanes hold together
   if (is_wide(head_dim, head_dim_v)) return {(head_dim + group - 1) / group, group};
   return {tile_queries > warpgroup_rows ? 1 : 2, grad_query_columns(tile_queries, head_dim)};
@@ -64,7 +64,7 @@ GDPA_HOST_DEVICE inline bool is_direct(const Mask& mask, int64_t length_k, int64
 
 /// Guards that only huge and infinite scores need cost as much as half of a function. The first pass of backward leaves
 /// them out. If dK or dV is not finite, which this can cause, a second pass computes all tiles with guards.
-enum class BackwardPass : int { only, first, again };
+enum class BackwardPass : int { only, first, second };
 
 /// Whether the CTA of this slot of the table also takes the next slot, or has taken the previous one.
 struct SameCta {
@@ -75,11 +75,11 @@ struct SameCta {
 enum class GradQuery : int {
   stored,         ///< in the gradient: one CTA has all keys of the queries, and this is its first key tile
   added,          ///< to the gradient: another key tile of that CTA
-  begins_sums,    ///< stored in the fp32 accumulators: the first writer of several CTAs, with the last keys
-  added_to_sums,  ///< to the accumulators, which the first writer has stored, or which were cleared
-  ends_sums       ///< the last writer: the accumulators and its own part are stored in the gradient
+  first_writer,  ///< stored in the fp32 accumulators: the first writer of several CTAs, with the last keys
+  accumulated,   ///< added to the accumulators, which the first writer has stored, or which were cleared
+  last_writer    ///< the accumulators and the result of the last writer are added and stored in the gradient
 };
-GDPA_HOST_DEVICE constexpr bool has_sums(GradQuery is) { return is >= GradQuery::begins_sums; }
+GDPA_HOST_DEVICE constexpr bool uses_accumulators(GradQuery is) { return is >= GradQuery::first_writer; }
 
 /// Query tiles [begin, end), of the query tiles of a key tile.
 struct QueryTiles {
@@ -120,19 +120,19 @@ struct KeyTile {
 
 struct BackwardArguments {
   CommonArguments common;
-  float scale;             ///< that of params
-  int direct_keys;         ///< of is_direct
-  bool queries_shared;     ///< by the batch
-  int heads_of_window;     ///< where there are turns: of place_in_window
-  unsigned places;         ///< in the table
-  unsigned* places_taken;  ///< zeroed before
-  unsigned* found;         ///< not finite, in the first pass; zeroed before
-  KeyTile* key_tiles;      ///< the table; zeroed before where there are turns
-  int* offsets_fall;       ///< whether they do, which they must not; zeroed before
-  int* turns;              ///< of turns.cuh
-  int turns_of_head;
-  bool has_rows_left;      ///< of dQ, for the schedule: sums, or rows without keys
-  float* grad_query_sums;  ///< as sums_shape says; null: every dQ is stored at once
+  float scale;              ///< scale of params
+  int direct_keys;          ///< the limit of is_direct
+  bool queries_shared;      ///< the batch entries share the queries
+  int heads_per_group;      ///< with dQ semaphores: argument of slot_in_head_group
+  unsigned slots;           ///< number of slots in the table of key tiles
+  unsigned* slots_taken;    ///< number of scheduled slots; zeroed before the launch
+  unsigned* non_finite;     ///< the first pass writes 1 if a gradient is not finite; zeroed before the launch
+  KeyTile* key_tiles;       ///< the table; zeroed before the launch if dQ has semaphores
+  int* offsets_fall;        ///< 1 if cumulative lengths decrease, which is an error; zeroed before the launch
+  int* dq_semaphores;       ///< one for each query tile and head (dq_semaphore.cuh)
+  int semaphores_per_head;
+  bool prepares_grad_query;  ///< the schedule kernel prepares accumulators of dQ, or zeroes rows without keys
+  float* grad_query_accumulators;  ///< see accumulator_shape_of; null: every dQ is stored directly in the gradient
   MappedOperand query, key, value, grad_output, grad_query, grad_key, grad_value;
 };
 

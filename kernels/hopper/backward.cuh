@@ -31,7 +31,7 @@
 //     int tile_queries, tile_keys;    64, or 128 with head dims up to 64; 128
 //     int stages;                     stages of Q, and of dO
 //     bool keys_shared;               broadcast K/V; splits of the batch then take the role of sequences
-//     bool sums_begun, ordered;       dQ accumulators have a first and a last writer; all writers add in order
+//     bool has_first_writer, ordered;       dQ accumulators have a first and a last writer; all writers add in order
 //     BackwardPass pass;              whether the call has two passes, and which one this is
 //     bool computes_grad_query, computes_grad_key, computes_grad_value;
 //         which gradients the call wants. Products, copies and accumulators that only other gradients need are left
@@ -51,7 +51,7 @@ namespace gdpa::hopper {
 template <class Config>
 __device__ void backward(const BackwardArguments& arguments) {
   using Shared = BackwardStorage<Config>;
-  if (Config::pass == BackwardPass::again && *arguments.found == 0) return;
+  if (Config::pass == BackwardPass::second && *arguments.non_finite == 0) return;
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   const Shared shared{shared_memory};
   if (threadIdx.x == 0) shared.initialise();
@@ -63,7 +63,7 @@ __device__ void backward(const BackwardArguments& arguments) {
                            [&] { load_operands<Config>(arguments, shared); },
                            [&] { store_gradients<Config>(arguments, shared); },
                            [&] {
-                             if constexpr (Config::sums_begun)
+                             if constexpr (Config::has_first_writer)
                                update_semaphores<Config>(arguments, shared.tiles(), shared.semaphore_requests());
                            });
   } else {

@@ -22,7 +22,7 @@ struct BackwardEpilogue : BackwardProducts<Config> {
     producer_acquire(shared.staging_empty(warpgroup), Shared::times_staged(number, tiles));
     const int swizzle = step.flags / Step::swizzle;
     if (!step.is(Step::accumulated)) {
-      if (Config::sums_begun && step.is(Step::loads_accumulator)) {
+      if (Config::has_first_writer && step.is(Step::loads_accumulator)) {
         const unsigned parity = step.is(Step::odd_phase) ? 1 : 0;
         shared.accumulator_full(warpgroup).wait(parity);
         for_all_staged_accumulators(swizzle, [](unsigned at, float* accumulators) {
@@ -36,7 +36,7 @@ struct BackwardEpilogue : BackwardProducts<Config> {
       }
       stage_rounded<typename Shared::GradQueryTile>(grad_query, arguments.scale * tile_of(step).out_scale, 0,
                                                     Shared::grad_query_columns);
-    } else if (Config::sums_begun || arguments.common.params.out_scale.kind == OutputScale::Kind::number) {
+    } else if (Config::has_first_writer || arguments.common.params.out_scale.kind == OutputScale::Kind::number) {
       stage_accumulators(swizzle, [](float sum) { return sum; });
     } else {
       const float factor = tile_of(step).out_scale;

@@ -28,10 +28,10 @@ __device__ void load_operands(const BackwardArguments& arguments, const Backward
       if (tile.steps == 1) flags |= Step::only;
       if (tile.full.holds(query_tile)) flags |= Step::full;
       const GradQuery is = grad_query_of<Config>(tile, query_tile);
-      if (is == GradQuery::ends_sums) {
+      if (is == GradQuery::last_writer) {
         flags |= Step::loads_accumulator + odd;
         odd ^= Step::odd_phase;
-      } else if (has_sums(is)) {
+      } else if (uses_accumulators(is)) {
         flags |= Step::accumulated;
       }
       shared.step(step) = {flags + static_cast<int>(accumulator_swizzle(tile.grad_query)) * Step::swizzle, number,

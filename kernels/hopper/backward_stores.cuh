@@ -33,7 +33,7 @@ __device__ void store_gradients(const BackwardArguments& arguments, const Backwa
 #pragma unroll
     for (int warpgroup = 0; warpgroup < Shared::warpgroups; ++warpgroup) {
       consumer_wait(shared.staging_full(warpgroup), times_staged);
-      if constexpr (Config::sums_begun) {
+      if constexpr (Config::has_first_writer) {
         if (warpgroup == 1 && is_step) {
           // All stores but the one of the first warpgroup are complete.
           tma_store_wait<1>();
@@ -68,14 +68,14 @@ __device__ void store_gradients(const BackwardArguments& arguments, const Backwa
       const GradQuery is = grad_query_of<Config>(tile, row / Config::tile_queries);
       const auto row_of = [&](int warpgroup) { return row + (Shared::splits_queries ? warpgroup * Shared::rows : 0); };
       const auto accumulators = [&](int warpgroup) {
-        return sums_at<Config>(arguments, head, Shared::splits_queries ? 0 : warpgroup,
+        return accumulators_at<Config>(arguments, head, Shared::splits_queries ? 0 : warpgroup,
                                tile.grad_query + row_of(warpgroup));
       };
-      const auto bytes_of_sums = [&](int warpgroup) {
+      const auto bytes_of_accumulators = [&](int warpgroup) {
         const int rows = min(Shared::rows, tile.length_q - tile.first_query - row_of(warpgroup));
         return static_cast<unsigned>(max(rows, 0) * Shared::grad_query_row_bytes);
       };
-      if constexpr (Config::sums_begun) {
+      if constexpr (Config::has_first_writer) {
         // The CTA that this thread waits for may itself wait for the previous request of this CTA.
         if (!is_complete(shared.semaphore_requests().acquired, step)) {
           tma_store_wait();
@@ -83,12 +83,12 @@ __device__ void store_gradients(const BackwardArguments& arguments, const Backwa
         }
         consumer_wait(shared.semaphore_requests().acquired, step);
       }
-      if (is == GradQuery::ends_sums) {
+      if (is == GradQuery::last_writer) {
         wait_for_accumulator_empty(shared);
 #pragma unroll 1
         for (int warpgroup = 0; warpgroup < Shared::warpgroups; ++warpgroup) {
           const Barrier have_come = shared.accumulator_full(warpgroup);
-          const unsigned bytes = bytes_of_sums(warpgroup);
+          const unsigned bytes = bytes_of_accumulators(warpgroup);
           have_come.arrive_and_expect(static_cast<int>(bytes));
           if (bytes != 0) bulk_load(shared.staging(warpgroup), accumulators(warpgroup), bytes, have_come.address);
         }
@@ -96,12 +96,12 @@ __device__ void store_gradients(const BackwardArguments& arguments, const Backwa
       store_staged(Shared::times_staged(step, number + static_cast<int>(left == 1)), true,
                    [&](int warpgroup, unsigned staging) {
                      const int column = Shared::splits_queries ? 0 : warpgroup * Shared::grad_query_columns;
-                     if (Shared::splits_queries && bytes_of_sums(warpgroup) == 0)
+                     if (Shared::splits_queries && bytes_of_accumulators(warpgroup) == 0)
                        return;  // these rows are beyond the sequence
-                     if (is == GradQuery::added_to_sums) {
-                       bulk_reduce_add(accumulators(warpgroup), staging, bytes_of_sums(warpgroup));
-                     } else if (is == GradQuery::begins_sums) {
-                       bulk_store(accumulators(warpgroup), staging, bytes_of_sums(warpgroup));
+                     if (is == GradQuery::accumulated) {
+                       bulk_reduce_add(accumulators(warpgroup), staging, bytes_of_accumulators(warpgroup));
+                     } else if (is == GradQuery::first_writer) {
+                       bulk_store(accumulators(warpgroup), staging, bytes_of_accumulators(warpgroup));
                      } else if (column < Config::head_dim) {
                        const TensorMap& map = arguments.grad_query.map;
                        const MapOrigin origin = {tile.query.x + row_of(warpgroup), tile.grad_query_y};
@@ -118,7 +118,7 @@ __device__ void store_gradients(const BackwardArguments& arguments, const Backwa
     });
   });
   tma_store_wait();
-  if constexpr (Config::sums_begun) end_request();
+  if constexpr (Config::has_first_writer) end_request();
 }
 
 }  // namespace gdpa::hopper

@@ -9,7 +9,7 @@
 //
 // A CTA follows the CTA of the next key tile at a distance of one or two query tiles, and waits until it has this
 // distance. The wait is shorter if the CTA also begins that much later. Therefore the tiles of a head are not adjacent
-// in the table (windows.cuh). A mask that excludes later keys, or a window, makes a key tile reach the queries that it
+// in the table (head_groups.cuh). A mask that excludes later keys, or a window, makes a key tile reach the queries that it
 // has in common with the next key tile one or two steps after it. Hence the falling order.
 //
 // No CTA waits forever: CTAs take slots of the table in rising order, and the tiles of a head are in the order in which
@@ -31,15 +31,15 @@ struct DqSemaphore {
   /// The value that the semaphore must reach before a key tile may add.
   template <class Config>
   static __device__ int required(GradQuery is, int key_tile) {
-    if (is == GradQuery::begins_sums) return 2 * not_begun;  // less than any value
-    return Config::ordered || is == GradQuery::ends_sums ? -key_tile : begun;
+    if (is == GradQuery::first_writer) return 2 * not_begun;  // less than any value
+    return Config::ordered || is == GradQuery::last_writer ? -key_tile : begun;
   }
-  static __device__ int increment(GradQuery is) { return is == GradQuery::begins_sums ? 1 - not_begun : 1; }
+  static __device__ int increment(GradQuery is) { return is == GradQuery::first_writer ? 1 - not_begun : 1; }
 };
 
 /// The semaphore of a head's query tile; `slot` is the slot of the tile among the slots of a head.
 __device__ inline int* semaphore_of(const BackwardArguments& arguments, int head, int slot) {
-  return arguments.turns + int64_t{head} * arguments.turns_of_head + slot;
+  return arguments.dq_semaphores + int64_t{head} * arguments.semaphores_per_head + slot;
 }
 
 /// Whether the semaphore has reached a value. TMA copies that this thread starts afterwards are ordered after the

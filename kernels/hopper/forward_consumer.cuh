@@ -59,7 +59,7 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
     const int row = tile.first_query + warpgroup * Shared::rows + static_cast<int>(thread / 32 * 16 + lane / 4);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      Kept valid = mask.row(row + half * 8);
+      ValidRange valid = mask.row(row + half * 8);
       valid.begin -= first_key + static_cast<int>(lane % 4 * 2);
 #pragma unroll
       for (int j = 0; j < Config::tile_keys / 8; ++j) {

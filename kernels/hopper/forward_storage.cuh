@@ -20,7 +20,7 @@ struct ForwardStorage {
   static constexpr int warpgroups = Config::tile_queries / rows;  ///< consumers
   static constexpr int load_threads = 3;                          ///< warps
   static constexpr int threads = (warpgroups + 1) * warpgroup_threads;
-  static_assert(warpgroups == 1 || warpgroups == 2, "what turns are for");
+  static_assert(warpgroups == 1 || warpgroups == 2, "ping-pong order needs two consumer warpgroups");
   // A CTA has 65,536 registers; a thread has a multiple of 8.
   static constexpr int consumer_registers = warpgroups == 1 ? 240 : 224;
   static constexpr int producer_registers = 56;

@@ -17,18 +17,18 @@
 namespace gdpa::hopper {
 
 /// Slots of work.cuh that a warp looks up at once, one for each lane, so that the searches wait for memory together.
-constexpr int places_at_once = 8;
+constexpr int slots_at_once = 8;
 
 /// Calls visit(work) for the slots from `first` on. Each of the first lanes has the work of one slot. By a warp.
 template <class Visit>
-__device__ void look_up_places(const BackwardArguments& arguments, const Owner& owner, bool owns_queries,
+__device__ void look_up_slots(const BackwardArguments& arguments, const Owner& owner, bool owns_queries,
                                unsigned first, Visit visit) {
-  const auto places = static_cast<unsigned>(owner.heads * owner.places());
-  const unsigned place = first + static_cast<unsigned>(lane_index());
+  const auto slots = static_cast<unsigned>(owner.heads * owner.slots());
+  const unsigned slot = first + static_cast<unsigned>(lane_index());
   Work work{};
-  if (lane_index() < places_at_once && place < places) {
-    const int64_t entry = owner.jagged() ? find_entry_by_thread(owner, place) : 0;
-    work = work_at(arguments.common, owner, owns_queries, place, entry);
+  if (lane_index() < slots_at_once && slot < slots) {
+    const int64_t entry = owner.jagged() ? find_entry_by_thread(owner, slot) : 0;
+    work = work_at(arguments.common, owner, owns_queries, slot, entry);
   }
   visit(work);
   __syncwarp();
@@ -53,20 +53,20 @@ __device__ void for_all_rows_to_prepare(const BackwardArguments& arguments, Visi
   const bool is_shared = arguments.queries_shared;
   const Owner owner{params.queries, arguments.common.packed_rows_q, params.heads_q, Config::tile_queries,
                     is_shared ? 1 : params.batch};
-  const auto places = static_cast<unsigned>(owner.heads * owner.places());
-  for (unsigned first = (blockIdx.x * warps + threadIdx.x / 32) * places_at_once; first < places;
-       first += gridDim.x * warps * places_at_once) {
-    look_up_places(arguments, owner, true, first, [&](const Work& work) {
+  const auto slots = static_cast<unsigned>(owner.heads * owner.slots());
+  for (unsigned first = (blockIdx.x * warps + threadIdx.x / 32) * slots_at_once; first < slots;
+       first += gridDim.x * warps * slots_at_once) {
+    look_up_slots(arguments, owner, true, first, [&](const Work& work) {
       const int row = work.tile * Config::tile_queries;
       const MaskOfSequence mask{params.mask, work.queries.count, work.keys.count};
-      const Kept keys = mask.keys_of(row, Config::tile_queries);
+      const ValidRange keys = mask.keys_of(row, Config::tile_queries);
       const RowsToPrepare mine = {
           row + (owner.jagged() ? work.queries.begin : work.batch_begin * params.queries.length),
           element_offset(params.grad_query, work.queries, work.batch_begin, row, work.head),
           min(Config::tile_queries, work.queries.count - row),
           work.head,
           is_shared ? 1 : keys.count,
-          static_cast<int>(owner.first_place_of(work.batch_begin)) + work.tile,
+          static_cast<int>(owner.first_slot_of(work.batch_begin)) + work.tile,
           (keys.begin + keys.count - 1) / Config::tile_keys};
       const bool is_left = work.exists && !is_direct(params.mask, work.keys.count, arguments.direct_keys);
       for (unsigned left = __ballot_sync(0xffffffffu, is_left); left != 0; left &= left - 1) {
@@ -81,13 +81,13 @@ __device__ void for_all_rows_to_prepare(const BackwardArguments& arguments, Visi
 }
 
 template <class Config>
-constexpr SumsShape accumulator_shape = sums_shape(Config::tile_queries, Config::head_dim, Config::head_dim_v);
+constexpr AccumulatorShape accumulator_shape = accumulator_shape_of(Config::tile_queries, Config::head_dim, Config::head_dim_v);
 
 /// The accumulators of the rows of a head from `row` on, in one block of columns.
 template <class Config>
-__device__ float* sums_at(const BackwardArguments& arguments, int64_t head, int block, int64_t row) {
-  constexpr SumsShape shape = accumulator_shape<Config>;
-  return arguments.grad_query_sums +
+__device__ float* accumulators_at(const BackwardArguments& arguments, int64_t head, int block, int64_t row) {
+  constexpr AccumulatorShape shape = accumulator_shape<Config>;
+  return arguments.grad_query_accumulators +
          ((head * shape.blocks + block) * arguments.common.packed_rows_q + row) * shape.columns;
 }
 
@@ -103,19 +103,19 @@ struct RoundedColumns {
   uint2 words;
 };
 
-/// Reorders accumulators from position `place` of a row on to the order of the gradient. By a warp with consecutive
+/// Reorders accumulators from position `position` of a row on to the order of the gradient. By a warp with consecutive
 /// positions.
 template <class Config>
-__device__ RoundedColumns in_gradient_order(int place, int64_t row, uint2 words) {
+__device__ RoundedColumns in_gradient_order(int position, int64_t row, uint2 words) {
   if constexpr (is_wide(Config::head_dim, Config::head_dim_v)) {
     // A lane has two columns, and the two columns 8 further. It exchanges one pair with its neighbour.
-    const bool is_odd = place / 4 % 2 != 0;
+    const bool is_odd = position / 4 % 2 != 0;
     const unsigned received = __shfl_xor_sync(0xffffffffu, is_odd ? words.x : words.y, 1);
-    const int first = place / column_group * column_group + column_of(place % column_group);
+    const int first = position / column_group * column_group + column_of(position % column_group);
     if (is_odd) return {first + 6, {received, words.y}};
     return {first, {words.x, received}};
   } else {
-    return {place ^ static_cast<int>(accumulator_swizzle(row)) * 8, words};
+    return {position ^ static_cast<int>(accumulator_swizzle(row)) * 8, words};
   }
 }
 
@@ -124,7 +124,7 @@ template <class Config>
 __device__ void clear_accumulators(const BackwardArguments& arguments, const RowsToPrepare& left) {
   const int chunks = left.rows * accumulator_shape<Config>.columns / 4;
   for (int block = 0; block < accumulator_shape<Config>.blocks; ++block) {
-    auto* const to = reinterpret_cast<float4*>(sums_at<Config>(arguments, left.head, block, left.row));
+    auto* const to = reinterpret_cast<float4*>(accumulators_at<Config>(arguments, left.head, block, left.row));
     for (int i = lane_index(); i < chunks; i += 32) to[i] = {};
   }
 }
@@ -142,7 +142,7 @@ template <class Config>
 __device__ void round_grad_query(const BackwardArguments& arguments) {
   using Element = typename Config::Element;
   using Storage = typename Element::Storage;
-  constexpr SumsShape shape = accumulator_shape<Config>;
+  constexpr AccumulatorShape shape = accumulator_shape<Config>;
   constexpr int row_chunks = shape.blocks * shape.columns / 4;  // of one lane each
   constexpr int at_once = 4;                                    // enough that loads overlap
   constexpr unsigned warps = round_grad_query_threads<Config> / 32;
@@ -158,16 +158,16 @@ __device__ void round_grad_query(const BackwardArguments& arguments) {
       float4 four[at_once];
 #pragma unroll
       for (int i = 0; i < at_once; ++i) {
-        const int row = chunk(i) / row_chunks, place = chunk(i) % row_chunks * 4;
-        const float* const accumulators = sums_at<Config>(arguments, left.head, place / shape.columns, left.row + row);
-        four[i] = row < rows ? *reinterpret_cast<const float4*>(accumulators + place % shape.columns) : float4{};
+        const int row = chunk(i) / row_chunks, position = chunk(i) % row_chunks * 4;
+        const float* const accumulators = accumulators_at<Config>(arguments, left.head, position / shape.columns, left.row + row);
+        four[i] = row < rows ? *reinterpret_cast<const float4*>(accumulators + position % shape.columns) : float4{};
       }
 #pragma unroll
       for (int i = 0; i < at_once; ++i) {
-        const int row = chunk(i) / row_chunks, place = chunk(i) % row_chunks * 4;
+        const int row = chunk(i) / row_chunks, position = chunk(i) % row_chunks * 4;
         const uint2 words = {Element::pack(four[i].x * factor, four[i].y * factor),
                              Element::pack(four[i].z * factor, four[i].w * factor)};
-        const RoundedColumns columns = in_gradient_order<Config>(place, left.row + row, words);
+        const RoundedColumns columns = in_gradient_order<Config>(position, left.row + row, words);
         if (row < rows && columns.first < Config::head_dim) {
           *reinterpret_cast<uint2*>(gradient + row * params.grad_query.row_stride + columns.first) = columns.words;
         }

@@ -33,16 +33,18 @@ struct KeyGradients<Config, true> {
   using Element = Float32;
   static constexpr int columns = padded_columns(Config::head_dim), columns_v = padded_columns(Config::head_dim_v);
 
-  static __device__ const Operand& of_key(const BackwardArguments& arguments) { return arguments.common.grad_key_sum; }
-  static __device__ const Operand& of_value(const BackwardArguments& arguments) {
-    return arguments.common.grad_value_sum;
+  static __device__ const Operand& of_key(const BackwardArguments& arguments) {
+    return arguments.common.grad_key_accumulator;
   }
-  static __device__ int64_t batch_index(const Work& work) { return work.owner; }
+  static __device__ const Operand& of_value(const BackwardArguments& arguments) {
+    return arguments.common.grad_value_accumulator;
+  }
+  static __device__ int64_t batch_index(const Work& work) { return work.entry; }
 
   template <int columns_of_row, int half_columns>
   static __device__ __forceinline__ void store(const float (&accumulators)[half_columns], float factor, float* first,
                                                int64_t row_stride, int rows) {
-    store_sums_from_registers<columns_of_row>(accumulators, factor, first, row_stride, rows);
+    store_fp32_from_registers<columns_of_row>(accumulators, factor, first, row_stride, rows);
   }
 };
 
@@ -57,10 +59,10 @@ __device__ Rows queries_that_meet(const BackwardArguments& arguments, const Work
   const int64_t begin = clamp(role.begin(0), 0, common.packed_rows_q);
   const int64_t rows = clamp(role.begin(common.params.batch), begin, common.packed_rows_q) - begin;
   const auto first_of = [&](int64_t part) {
-    return part < common.parts ? rows * part / common.parts / Config::tile_queries * Config::tile_queries : rows;
+    return part < common.splits ? rows * part / common.splits / Config::tile_queries * Config::tile_queries : rows;
   };
-  const int64_t first = first_of(work.owner);
-  return {begin + first, static_cast<int>(clamp(first_of(work.owner + 1) - first, 0, most))};
+  const int64_t first = first_of(work.entry);
+  return {begin + first, static_cast<int>(clamp(first_of(work.entry + 1) - first, 0, most))};
 }
 
 }  // namespace gdpa::hopper

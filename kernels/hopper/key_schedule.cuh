@@ -16,7 +16,7 @@
 #include "hopper/queue.cuh"
 #include "hopper/rows.cuh"
 #include "hopper/tile_scheduler.cuh"
-#include "hopper/windows.cuh"
+#include "hopper/head_groups.cuh"
 
 namespace gdpa::hopper {
 
@@ -29,7 +29,7 @@ static_assert(key_tile_words <= 32);
 /// Writes the description of the tile of `work`. The queries `valid` attend to it.
 template <class Config>
 __device__ void describe_key_tile(KeyTile& tile, const BackwardArguments& arguments, const Work& work,
-                                  const Kept& valid) {
+                                  const ValidRange& valid) {
   constexpr int rows = Config::tile_queries;
   const Params& params = arguments.common.params;
   const MaskOfSequence mask{params.mask, work.queries.count, work.keys.count};
@@ -75,7 +75,7 @@ __device__ void describe_key_tile(KeyTile& tile, const BackwardArguments& argume
                                                                    : b * params.queries.length;
   tile.grad_query = first_query + static_cast<int>(rows_before);  // a tensor map has no more rows
   const Owner queries{params.queries, arguments.common.packed_rows_q, params.heads_q, rows, params.batch};
-  tile.semaphore = static_cast<int>(queries.first_place_of(b)) + first_query / rows;
+  tile.semaphore = static_cast<int>(queries.first_slot_of(b)) + first_query / rows;
   tile.grad_key_y = origin_of(arguments.grad_key, params.keys, work.keys, b, first_key).y;
   tile.grad_value_y = origin_of(arguments.grad_value, params.keys, work.keys, b, first_key).y;
   using Gradients = KeyGradients<Config>;
@@ -108,49 +108,49 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
   constexpr unsigned warps = key_schedule_threads<Config> / 32;
   const Params& params = arguments.common.params;
   const Owner owner{params.keys, arguments.common.packed_rows_k, params.heads_k, Config::tile_keys,
-                    Config::keys_shared ? arguments.common.parts : params.batch};
-  const auto places = static_cast<unsigned>(owner.heads * owner.places());
-  if (Config::pass == BackwardPass::again) {
-    if (*arguments.found == 0) return;
-    if (blockIdx.x == 0 && threadIdx.x == 0) *arguments.places_taken = 0;
+                    Config::keys_shared ? arguments.common.splits : params.batch};
+  const auto slots = static_cast<unsigned>(owner.heads * owner.slots());
+  if (Config::pass == BackwardPass::second) {
+    if (*arguments.non_finite == 0) return;
+    if (blockIdx.x == 0 && threadIdx.x == 0) *arguments.slots_taken = 0;
   }
-  if (Config::sums_begun) check_offsets_rise(arguments);
+  if (Config::has_first_writer) check_offsets_rise(arguments);
   const auto prepare = [&](const RowsToPrepare& left) {
     if (left.keys == 0) {
       auto* const gradient = static_cast<typename Config::Element::Storage*>(params.grad_query.data) + left.offset;
       write_zero_rows<typename Config::Element, Config::head_dim>(gradient, params.grad_query.row_stride, left.rows);
       return;
     }
-    if (!Config::sums_begun) {
+    if (!Config::has_first_writer) {
       clear_accumulators<Config>(arguments, left);
     } else if (lane_index() == 0) {
       *semaphore_of(arguments, left.head, left.semaphore) = DqSemaphore::not_begun - left.last_key_tile;
     }
   };
-  if (Config::computes_grad_query && arguments.has_rows_left)
+  if (Config::computes_grad_query && arguments.prepares_grad_query)
     for_all_rows_to_prepare<Config, warps>(arguments, prepare);
-  for (unsigned first = (blockIdx.x * warps + threadIdx.x / 32) * places_at_once; first < places;
-       first += gridDim.x * warps * places_at_once) {
-    look_up_places(arguments, owner, false, first, [&](Work work) {
+  for (unsigned first = (blockIdx.x * warps + threadIdx.x / 32) * slots_at_once; first < slots;
+       first += gridDim.x * warps * slots_at_once) {
+    look_up_slots(arguments, owner, false, first, [&](Work work) {
       work.queries = queries_that_meet<Config>(arguments, work);
-      const unsigned place = first + static_cast<unsigned>(lane_index());
+      const unsigned slot = first + static_cast<unsigned>(lane_index());
       const int first_key = work.tile * Config::tile_keys;
-      Kept valid{0, 0};
+      ValidRange valid{0, 0};
       if (work.exists) {
         const MaskOfSequence mask{params.mask, work.queries.count, work.keys.count};
         valid = mask.queries_of(first_key, Config::tile_keys);
       }
-      if constexpr (Config::sums_begun) {
-        const auto in_window = [&] {
+      if constexpr (Config::has_first_writer) {
+        const auto in_head_group = [&] {
           return static_cast<unsigned>(
-              place_in_window(arguments.common, arguments.direct_keys, arguments.heads_of_window, owner, work));
+              slot_in_head_group(arguments.common, arguments.direct_keys, arguments.heads_per_group, owner, work));
         };
-        const unsigned place_of_tile = valid.count > 0 ? in_window() : places;
-        if (place_of_tile < places) {
-          describe_key_tile<Config>(arguments.key_tiles[place_of_tile], arguments, work, valid);
+        const unsigned slot_of_tile = valid.count > 0 ? in_head_group() : slots;
+        if (slot_of_tile < slots) {
+          describe_key_tile<Config>(arguments.key_tiles[slot_of_tile], arguments, work, valid);
         }
-      } else if (lane_index() < places_at_once && place < places) {
-        KeyTile& tile = arguments.key_tiles[place];
+      } else if (lane_index() < slots_at_once && slot < slots) {
+        KeyTile& tile = arguments.key_tiles[slot];
         if (valid.count > 0) {
           describe_key_tile<Config>(tile, arguments, work, valid);
         } else {
@@ -199,7 +199,7 @@ __device__ inline void schedule_key_tiles(const BackwardArguments& arguments, co
                                           const Barrier& next_key_tile_due) {
   constexpr int words = key_tile_words;
   const int lane = lane_index();
-  unsigned place = 0;
+  unsigned slot = 0;
   bool follows_previous = false;  // the previous slot
   bool is_late = false;
   unsigned parity = 0;  // of the barrier next_is_due
@@ -212,14 +212,14 @@ __device__ inline void schedule_key_tiles(const BackwardArguments& arguments, co
       is_late = false;
     }
     if (follows_previous) {
-      ++place;
+      ++slot;
     } else {
-      if (lane == 0) place = atomicAdd(arguments.places_taken, 1u);
-      place = __shfl_sync(0xffffffffu, place, 0);
+      if (lane == 0) slot = atomicAdd(arguments.slots_taken, 1u);
+      slot = __shfl_sync(0xffffffffu, slot, 0);
     }
-    const bool ends = place >= arguments.places;
+    const bool ends = slot >= arguments.slots;
     int word = 0;
-    if (!ends && lane < words) word = reinterpret_cast<const int*>(arguments.key_tiles + place)[lane];
+    if (!ends && lane < words) word = reinterpret_cast<const int*>(arguments.key_tiles + slot)[lane];
     const int steps = __shfl_sync(0xffffffffu, word, 0);  // the first two words of a description
     const int same_cta = __shfl_sync(0xffffffffu, word, 1);
     const bool is_others = steps == 0 || ((same_cta & SameCta::took_previous) != 0 && !follows_previous);
@@ -253,10 +253,10 @@ __device__ void for_all_key_tiles(const KeyTileQueue& queue, Visit visit) {
 template <class Config>
 __device__ GradQuery grad_query_of(const KeyTile& tile, int query_tile) {
   if (tile.is_direct != 0) return tile.first_key == 0 ? GradQuery::stored : GradQuery::added;
-  if (!Config::sums_begun) return GradQuery::added_to_sums;
+  if (!Config::has_first_writer) return GradQuery::accumulated;
   const bool is_last = tile.last.holds(query_tile);
-  if (tile.first.holds(query_tile)) return is_last ? GradQuery::stored : GradQuery::begins_sums;
-  return is_last ? GradQuery::ends_sums : GradQuery::added_to_sums;
+  if (tile.first.holds(query_tile)) return is_last ? GradQuery::stored : GradQuery::first_writer;
+  return is_last ? GradQuery::last_writer : GradQuery::accumulated;
 }
 
 /// Calls visit(head, first row from first_query, steps left including this one) for each query tile of a key tile.
@@ -297,7 +297,7 @@ __device__ void update_semaphores(const BackwardArguments& arguments, const KeyT
       const int query_tile = row / Config::tile_queries;
       const GradQuery is = grad_query_of<Config>(tile, query_tile);
       int* semaphore = nullptr;  // null: dQ is stored directly
-      if (has_sums(is)) {
+      if (uses_accumulators(is)) {
         semaphore = semaphore_of(arguments, head, tile.semaphore + query_tile);
         const int required = DqSemaphore::required<Config>(is, tile.first_key / Config::tile_keys);
         while (!has_reached(arguments, semaphore, required)) increment_if_added();

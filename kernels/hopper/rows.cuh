@@ -53,7 +53,7 @@ __device__ __forceinline__ void store_rows_from_registers(const float (&accumula
 /// Stores factor * sums into fp32 sums, the 64 rows from `first` on of which `rows` exist: four lanes have 16 columns
 /// of a row, in their order (column_of in common/tile.cuh).
 template <int valid_columns, int half_columns>
-__device__ __forceinline__ void store_sums_from_registers(const float (&accumulators)[half_columns], float factor,
+__device__ __forceinline__ void store_fp32_from_registers(const float (&accumulators)[half_columns], float factor,
                                                           float* first, int64_t row_stride, int rows) {
   const unsigned thread = thread_in_warpgroup(), lane = thread % 32;
   const int row = static_cast<int>(thread / 32 * 16 + lane / 4);

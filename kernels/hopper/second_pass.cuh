@@ -19,7 +19,7 @@ __device__ __forceinline__ void flag_non_finite(const BackwardArguments& argumen
   const unsigned thread = thread_in_warpgroup();
   const int row = static_cast<int>(thread / 32 * 16 + thread % 32 / 4);
   const bool is_low_finite = (is_finite(accumulators[0]) && ...), is_high_finite = (is_finite(accumulators[2]) && ...);
-  if ((row < rows && !is_low_finite) || (row + 8 < rows && !is_high_finite)) *arguments.found = 1;
+  if ((row < rows && !is_low_finite) || (row + 8 < rows && !is_high_finite)) *arguments.non_finite = 1;
 }
 
 /// The function of the first pass, and, where its value is not finite, the guarded function with the same factors. A

@@ -170,9 +170,9 @@ template <class Config, int threads>
 __device__ void find_tile_range(const ForwardArguments& arguments, WorkTotals* totals_of_warps, TileRange& tile_range) {
   const Batch<Config> batch(arguments);
   const Owner& owner = batch.owner;
-  if (arguments.in_runs && owner.jagged()) {
+  if (arguments.contiguous_tiles && owner.jagged()) {
     find_contiguous_range<Config, threads>(batch, totals_of_warps, tile_range);
-  } else if (arguments.in_runs) {
+  } else if (arguments.contiguous_tiles) {
     // One thread searches the begin of the range, the next thread its end.
     const unsigned next = threadIdx.x;
     if (next < 2) {
@@ -180,7 +180,7 @@ __device__ void find_tile_range(const ForwardArguments& arguments, WorkTotals* t
           first_slot_of_cta(arguments.common, owner, Config::tile_keys, blockIdx.x + next, gridDim.x));
     }
   } else if (threadIdx.x == 0) {
-    tile_range = {0, 0, 0, owner.jagged() ? ~0u : static_cast<unsigned>(owner.heads * owner.places())};
+    tile_range = {0, 0, 0, owner.jagged() ? ~0u : static_cast<unsigned>(owner.heads * owner.slots())};
   }
 }
 
@@ -197,14 +197,14 @@ struct TileIterator {
     if (batch.owner.jagged()) entries = batch.entries_from(tile_range.entry, tile_range.tiles_before);
   }
 
-  __device__ bool in_runs() const { return batch.arguments.in_runs; }
+  __device__ bool contiguous_tiles() const { return batch.arguments.contiguous_tiles; }
 
   /// The index of a tile of the CTA. Each CTA gets one of gridDim consecutive indices, rotated by 7 each time: under a
   /// mask the tiles of a head differ in cost, and without the rotation tiles at a fixed distance would always go to the
   /// same CTA. With 132 CTAs the next index of a CTA is 139 further, a prime number, so that no distance fits.
   __device__ unsigned index_of(unsigned number) const {
     constexpr unsigned rotation = 7;
-    return in_runs() ? number : number * gridDim.x + (blockIdx.x + number * rotation) % gridDim.x;
+    return contiguous_tiles() ? number : number * gridDim.x + (blockIdx.x + number * rotation) % gridDim.x;
   }
 
   /// The next tiles of the CTA, one for each of the first `count` lanes while tiles are left.

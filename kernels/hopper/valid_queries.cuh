@@ -12,7 +12,7 @@ namespace gdpa::hopper {
 /// The valid queries of 64 queries for the two keys of a thread, of the 64 keys from `first_key` on. The range is
 /// relative to the first query of the thread.
 struct ValidQueries {
-  Kept of_key[2];
+  ValidRange of_key[2];
 
   __device__ __forceinline__ ValidQueries(const Mask& valid, const KeyTile& tile, int first_key, int first_query) {
     const MaskOfSequence mask{valid, tile.length_q, tile.length_k};

@@ -28,7 +28,7 @@
 // Config: struct as of backward.cuh, with
 //     int head_dim, head_dim_v;       multiples of 8, at most 256
 //     int tile_queries, tile_keys;    64, 64
-//     bool keys_shared, sums_begun, ordered;  false
+//     bool keys_shared, has_first_writer, ordered;  false
 //
 // Work that only an unwanted gradient needs is left out (computes_grad_query, computes_grad_key, computes_grad_value of
 // Config). Without dQ, dS is not written to shared memory, and its barrier only says that f' has been read. For dV
@@ -45,7 +45,7 @@ namespace gdpa::hopper {
 template <class Config>
 __device__ void wide_backward(const BackwardArguments& arguments) {
   using Shared = WideBackwardStorage<Config>;
-  if (Config::pass == BackwardPass::again && *arguments.found == 0) return;
+  if (Config::pass == BackwardPass::second && *arguments.non_finite == 0) return;
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   const Shared shared{shared_memory};
   if (threadIdx.x == 0) shared.initialise();

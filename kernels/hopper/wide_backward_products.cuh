@@ -119,7 +119,7 @@ struct GradQueryHalf {
     const int row = position.row + half * 8 + static_cast<int>(thread / 32 * 16 + lane / 4);
     if (tile.first_query + row >= tile.length_q) return;
     float* const to =
-        sums_at<Config>(arguments, position.head, first_column(chunk) / column_group, tile.grad_query + row) +
+        accumulators_at<Config>(arguments, position.head, first_column(chunk) / column_group, tile.grad_query + row) +
         lane % 4 * 4;
     const int64_t block_elements = arguments.common.packed_rows_q * column_group;
 #pragma unroll

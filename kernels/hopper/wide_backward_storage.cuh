@@ -21,7 +21,7 @@ struct WideBackwardStorage {
   static constexpr int working_consumers = computes_ds ? 2 : 1;
   static_assert(Config::tile_keys == rows && Config::tile_queries == rows, "as many as a product has");
   static_assert(!Config::keys_shared && !Config::ordered, "the portable kernels have these");
-  static_assert(!Config::sums_begun, "accumulators are cleared before, and rounded behind");
+  static_assert(!Config::has_first_writer, "accumulators are cleared before, and rounded behind");
   // A CTA has 65,536 registers; a thread has a multiple of 8.
   static constexpr int consumer_registers = 240;
   static constexpr int producer_registers = 24;

@@ -22,8 +22,8 @@
 // result. reduce.cuh adds the partial results in order.
 //
 // Launch: grid as in schedule.cuh, keys own the work; block backward_threads<Config>; dynamic shared memory
-//         backward_shared_bytes<Config>. Workspace: grad_query_sum where reduce_grad_query, cleared before; the partial
-//         results grad_key_sum and grad_value_sum where keys_shared, not cleared.
+//         backward_shared_bytes<Config>. Workspace: grad_query_accumulator where reduce_grad_query, cleared before; the
+//         partial results grad_key_accumulator and grad_value_accumulator where keys_shared, not cleared.
 //
 // Config: struct with
 //     using Element, Activation;                types.cuh; the backward functions of src/activation/function.h
@@ -167,18 +167,18 @@ __device__ void backward_tile(const CommonArguments& arguments, const Work& work
 
   if constexpr (Config::computes_grad_key) {
     store_gradient<Config, Config::head_dim>(grad_key, factor * scale(), key_tile, params.grad_key,
-                                             arguments.grad_key_sum, work, warp_key, column);
+                                             arguments.grad_key_accumulator, work, warp_key, column);
   }
   if constexpr (Config::computes_grad_value) {
     store_gradient<Config, Config::head_dim_v>(grad_value, factor, value_tile, params.grad_value,
-                                               arguments.grad_value_sum, work, warp_key, column_v);
+                                               arguments.grad_value_accumulator, work, warp_key, column_v);
   }
 }
 
 template <class Config>
 __device__ void backward(const CommonArguments& arguments) {
   extern __shared__ __align__(16) unsigned char shared_memory[];
-  const int64_t entries = Config::keys_shared ? arguments.parts : arguments.params.batch;
+  const int64_t entries = Config::keys_shared ? arguments.splits : arguments.params.batch;
   for_all_work(arguments, key_owner<Config>(arguments, entries), false,
                [&](const Work& work) { backward_tile<Config>(arguments, work, shared_address(shared_memory)); });
 }

@@ -15,8 +15,8 @@
 // reduce.cuh adds the partial results in order.
 //
 // Launch: grid as in schedule.cuh, queries own the work; block backward_query_threads<Config>; dynamic shared memory
-//         backward_query_shared_bytes<Config>. Workspace: the partial results grad_query_sum where queries_shared, not
-//         cleared.
+//         backward_query_shared_bytes<Config>. Workspace: the partial results grad_query_accumulator where
+//         queries_shared, not cleared.
 //
 // Config: struct with
 //     using Element, Activation;                types.cuh; the backward functions of src/activation/function.h
@@ -59,7 +59,7 @@ __device__ void differentiate_scores(const Accumulator<row_tiles, Config::tile_k
   using Scores = Accumulator<row_tiles, Config::tile_keys>;
 #pragma unroll
   for (int r = 0; r < row_tiles; ++r) {
-    Kept valid[2] = {};
+    ValidRange valid[2] = {};
     if constexpr (is_partial) {
       for (int half = 0; half < 2; ++half) valid[half] = mask.row(first_query + Scores::row(r, half * 2));
     }
@@ -147,9 +147,9 @@ __device__ void backward_query_tile(const CommonArguments& arguments, const Work
   const int first_query = work.tile * Config::tile_queries;
   const float scale = static_cast<float>(params.scale);
   if constexpr (Config::queries_shared) {
-    const Operand& partial = arguments.grad_query_sum;
+    const Operand& partial = arguments.grad_query_accumulator;
     auto* to = static_cast<float*>(partial.data) +
-               element_offset(partial, work.queries, work.owner, first_query + warp_row, work.head) + column;
+               element_offset(partial, work.queries, work.entry, first_query + warp_row, work.head) + column;
     visit_accumulator(grad_query, scale, [&](int r, int c, const float(&values)[4]) {
       if (first_query + warp_row + r >= work.queries.count || column + c >= padded_columns(Config::head_dim)) return;
       *reinterpret_cast<float4*>(to + r * partial.row_stride + c) = {values[0], values[1], values[2], values[3]};
@@ -170,7 +170,7 @@ __device__ void backward_query_tile(const CommonArguments& arguments, const Work
 template <class Config>
 __device__ void backward_query(const CommonArguments& arguments) {
   extern __shared__ __align__(16) unsigned char shared_memory[];
-  const int64_t entries = Config::queries_shared ? arguments.parts : arguments.params.batch;
+  const int64_t entries = Config::queries_shared ? arguments.splits : arguments.params.batch;
   for_all_work(arguments, query_owner<Config>(arguments, entries), true,
                [&](const Work& work) { backward_query_tile<Config>(arguments, work, shared_address(shared_memory)); });
 }

@@ -14,7 +14,7 @@ __device__ void differentiate(int step, const Accumulator<row_tiles, columns>& s
                               const Accumulator<row_tiles, columns>& dp,
                               Fragments<typename Config::Element, row_tiles, depth>& p,
                               Fragments<typename Config::Element, row_tiles, depth>& ds, float scale, float out_scale,
-                              const Kept (&valid)[row_tiles][2], int first_query) {
+                              const ValidRange (&valid)[row_tiles][2], int first_query) {
 #pragma unroll
   for (int r = 0; r < row_tiles; ++r) {
 #pragma unroll
@@ -69,7 +69,7 @@ __device__ void compute_scores(GradKey& grad_key, GradValue& grad_value, const W
   using Element = typename Config::Element;
   using Scores = Accumulator<Tiles::row_tiles, Tiles::warp_queries>;
   constexpr int depth = product_depth<Element>;
-  Kept valid[Tiles::row_tiles][2] = {};
+  ValidRange valid[Tiles::row_tiles][2] = {};
   if constexpr (is_partial) {
     for (int r = 0; r < Tiles::row_tiles; ++r) {
       for (int half = 0; half < 2; ++half) valid[r][half] = mask.column(tiles.first_key + Scores::row(r, half * 2));

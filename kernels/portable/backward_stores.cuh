@@ -20,7 +20,7 @@ __device__ void reduce_grad_query(const CommonArguments& arguments, const Work& 
   Accumulator<Tiles::dq_row_tiles, Tiles::dq_columns> accumulator;
   multiply_columns<Config::tile_keys>(accumulator, ds.from(0, row), key.from(0, column));
   const Rows queries = queries_of_entry<Config>(arguments, work, at.b);
-  const Operand& target = arguments.grad_query_sum;
+  const Operand& target = arguments.grad_query_accumulator;
   auto* to = static_cast<float*>(target.data) + element_offset(target, queries, at.b, at.query + row, at.head) + column;
   const int rows_left = queries.count - at.query - row;
   visit_accumulator(accumulator, factor, [&](int r, int c, const float(&values)[4]) {
@@ -39,7 +39,7 @@ __device__ void store_gradient(const Gradient& accumulator, float factor, Tile s
   const int first_key = work.tile * Config::tile_keys;
   if constexpr (Config::keys_shared) {
     auto* to = static_cast<float*>(partial.data) +
-               element_offset(partial, keys, work.owner, first_key + warp_key, work.head) + column;
+               element_offset(partial, keys, work.entry, first_key + warp_key, work.head) + column;
     visit_accumulator(accumulator, factor, [&](int r, int c, const float(&values)[4]) {
       if (first_key + warp_key + r >= keys.count || column + c >= padded_columns(valid_columns)) return;
       *reinterpret_cast<float4*>(to + r * partial.row_stride + c) = {values[0], values[1], values[2], values[3]};

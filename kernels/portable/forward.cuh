@@ -59,7 +59,7 @@ __device__ void attend(Accumulator<row_tiles, columns_v>& output, KeyTile query,
   using Activation = typename Config::Activation;
   using Scores = Accumulator<row_tiles, Config::tile_keys>;
   constexpr int depth = product_depth<Element>;
-  Kept valid[row_tiles][2] = {};
+  ValidRange valid[row_tiles][2] = {};
   if constexpr (is_partial) {
     for (int r = 0; r < row_tiles; ++r) {
       for (int half = 0; half < 2; ++half) valid[r][half] = mask.row(first_query + Scores::row(r, half * 2));

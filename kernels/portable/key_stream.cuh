@@ -33,7 +33,7 @@ struct KeyStream {
   int end;    ///< end of the valid range
 
   __device__ KeyStream(const Params& params_, const int64_t& b_, const int& head_, const Rows& keys_, unsigned shared_,
-                       const Kept& valid)
+                       const ValidRange& valid)
       : params(params_),
         b(b_),
         head(head_),

@@ -44,7 +44,7 @@ struct QueryTileIterator {
     for (; at.b < work.batch_end; ++at.b) {
       const Rows queries = queries_of_entry<Config>(arguments, work, at.b);
       const MaskOfSequence mask{arguments.params.mask, queries.count, work.keys.count};
-      const Kept valid = mask.queries_of(work.tile * Config::tile_keys, Config::tile_keys);
+      const ValidRange valid = mask.queries_of(work.tile * Config::tile_keys, Config::tile_keys);
       queries_begin = valid.begin / Config::tile_queries * Config::tile_queries;
       queries_end = valid.begin + valid.count;
       at.query = queries_begin;

@@ -14,17 +14,17 @@ namespace gdpa::portable {
 template <class Compute>
 __device__ void for_all_work(const CommonArguments& arguments, const Owner& owner, bool owns_queries, Compute compute) {
   __shared__ Work work;
-  const int64_t places = owner.heads * owner.places();
-  if (blockIdx.x >= places) return;
+  const int64_t slots = owner.heads * owner.slots();
+  if (blockIdx.x >= slots) return;
   for (bool first = true;; first = false) {
     if (threadIdx.x < 32) {
-      const Work found = find_work(arguments, owner, owns_queries, first ? blockIdx.x : work.place + gridDim.x);
+      const Work next = find_work(arguments, owner, owns_queries, first ? blockIdx.x : work.slot + gridDim.x);
       __syncwarp();
-      if (threadIdx.x == 0) work = found;
+      if (threadIdx.x == 0) work = next;
     }
     __syncthreads();
     if (work.exists) compute(work);
-    const bool last = work.place + gridDim.x >= places;
+    const bool last = work.slot + gridDim.x >= slots;
     __syncthreads();  // every thread has read `work`, and is done with its shared memory
     if (last) return;
   }

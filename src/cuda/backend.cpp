@@ -1,4 +1,4 @@
-// The way of a call through the CUDA backend: plan, find the kernels, lay out the workspace, launch.
+// A call in the CUDA backend: make the plan, find the kernels, reserve the workspace, launch.
 #include "cuda/backend.h"
 
 #include <fmt/format.h>
@@ -80,7 +80,7 @@ bool checks_offsets() {
   return is_asked;
 }
 
-/// Device memory for the sums: the caller's, or the stream's own for as long as the call's kernels run.
+/// The workspace: the caller's memory, or memory of the stream's pool, which the stream frees after the call's kernels.
 class Memory {
  public:
   Memory(const Workspace& given, int64_t bytes, Stream stream) : stream_(stream) {
@@ -114,9 +114,9 @@ class Memory {
   DevicePointer address_ = 0;
 };
 
-/// The sums of one operand's gradient that a reduction rounds, and where they go.
+/// The fp32 accumulators of one gradient, which a launch of the reduce kernel rounds into the gradient.
 struct Reduction {
-  Operand CommonArguments::*sums_of;  ///< how kernels know them
+  Operand CommonArguments::*accumulator;  ///< the member of the kernels' arguments
   Form form;
   int64_t rows;
   int64_t length;  ///< of a batch entry that is not jagged
@@ -125,8 +125,8 @@ struct Reduction {
   int64_t offset;  ///< into the workspace
   Operand gradient;
 
-  /// Contiguous fp32 sums: (rows, heads, padded columns), behind each other for dense entries and for parts.
-  Operand sums(const Memory& memory) const {
+  /// Contiguous fp32 accumulators: (rows, heads, padded columns), for each dense entry and each split of the batch.
+  Operand accumulators(const Memory& memory) const {
     Operand operand;
     operand.data = memory.at(offset);
     operand.head_stride = plan::padded_columns(columns);
@@ -156,16 +156,16 @@ struct Sequence {
           families::reduction(problem, gpu, operands.aligned, reduction.columns, reduction.rows * reduction.heads));
     };
     if (plan.reduces_grad_query) {
-      reduce({&CommonArguments::grad_query_sum, problem.query_form, problem.rows_q, params.queries.length,
+      reduce({&CommonArguments::grad_query_accumulator, problem.query_form, problem.rows_q, params.queries.length,
               problem.heads_q, problem.head_dim, workspace.grad_query, params.grad_query});
     }
     if (workspace.grad_key >= 0) {
-      reduce({&CommonArguments::grad_key_sum, problem.key_form, problem.rows_k, params.keys.length, problem.heads_k,
-              problem.head_dim, workspace.grad_key, params.grad_key});
+      reduce({&CommonArguments::grad_key_accumulator, problem.key_form, problem.rows_k, params.keys.length,
+              problem.heads_k, problem.head_dim, workspace.grad_key, params.grad_key});
     }
     if (workspace.grad_value >= 0) {
-      reduce({&CommonArguments::grad_value_sum, problem.key_form, problem.rows_k, params.keys.length, problem.heads_k,
-              problem.head_dim_v, workspace.grad_value, params.grad_value});
+      reduce({&CommonArguments::grad_value_accumulator, problem.key_form, problem.rows_k, params.keys.length,
+              problem.heads_k, problem.head_dim_v, workspace.grad_value, params.grad_value});
     }
   }
 
@@ -175,7 +175,7 @@ struct Sequence {
   std::vector<plan::GpuStep> steps;  ///< of all three
 };
 
-/// One call on its way to the device.
+/// The launches of one call.
 class Call final : public families::StepLauncher {
  public:
   Call(const Problem& problem, const Params& params, Stream stream, const Sequence& sequence)
@@ -216,14 +216,15 @@ class Call final : public families::StepLauncher {
     arguments.params = params_;
     arguments.packed_rows_q = problem_.rows_q;
     arguments.packed_rows_k = problem_.rows_k;
-    arguments.parts = sequence_.plan.splits;
+    arguments.splits = sequence_.plan.splits;
     arguments.output_factor = static_cast<float>(sequence_.plan.output_factor);
-    for (const Reduction& reduction : sequence_.reductions) arguments.*reduction.sums_of = reduction.sums(memory);
+    for (const Reduction& reduction : sequence_.reductions)
+      arguments.*reduction.accumulator = reduction.accumulators(memory);
     return arguments;
   }
 
   portable::ReduceArguments arguments_of(const Reduction& reduction, const Memory& memory) const {
-    const Operand from = reduction.sums(memory);
+    const Operand from = reduction.accumulators(memory);
     const int64_t rows = std::max<int64_t>(1, reduction.rows);
     portable::ReduceArguments arguments{};
     arguments.partials = static_cast<const float*>(from.data);
@@ -309,8 +310,7 @@ std::vector<plan::GpuStep> steps_ahead(const Problem& problem, const Params& par
     try {
       for (const plan::GpuStep& step : Sequence(other, params, operands, function, gpu).steps) add(step, 0);
     } catch (const Error&) {
-      // The GPU has too little shared memory for calls of such lengths: they have no kernels, and throw this
-      // themselves.
+      // The GPU has too little shared memory for such lengths. A call with them throws this error itself.
     }
   }
   return steps;

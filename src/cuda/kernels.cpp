@@ -148,14 +148,14 @@ void load(const CompiledKernel& compiled, Entry& entry) {
 void unload_oldest(Registry& known) {
   const std::size_t most = most_loaded_kernels();
   if (known.kernels.size() <= most) return;
-  using Place = decltype(known.kernels)::iterator;
-  std::vector<Place> candidates;
-  for (Place place = known.kernels.begin(); place != known.kernels.end(); ++place) {
-    const Entry& entry = *place->second;
-    if (entry.kernel.use_count() == 1 && !entry.is_in_graph) candidates.push_back(place);
+  using Position = decltype(known.kernels)::iterator;
+  std::vector<Position> candidates;
+  for (Position position = known.kernels.begin(); position != known.kernels.end(); ++position) {
+    const Entry& entry = *position->second;
+    if (entry.kernel.use_count() == 1 && !entry.is_in_graph) candidates.push_back(position);
   }
   std::sort(candidates.begin(), candidates.end(),
-            [](const Place& a, const Place& b) { return a->second->used < b->second->used; });
+            [](const Position& a, const Position& b) { return a->second->used < b->second->used; });
   const std::size_t surplus = known.kernels.size() - (most - most / 8);
   if (candidates.size() > surplus) candidates.resize(surplus);
   const Driver& driver = Driver::get();
@@ -222,7 +222,7 @@ std::vector<CompiledKernel> compile_ahead(const std::vector<plan::GpuStep>& step
     if (progress) progress(done, total);
   };
   report(0);
-  const auto compile_in_turn = [&](const plan::GpuStep& step) {
+  const auto compile_when_free = [&](const plan::GpuStep& step) {
     processors.acquire();
     const std::unique_ptr<std::counting_semaphore<>, void (*)(std::counting_semaphore<>*)> slot(
         &processors, [](std::counting_semaphore<>* taken) { taken->release(); });
@@ -243,7 +243,7 @@ std::vector<CompiledKernel> compile_ahead(const std::vector<plan::GpuStep>& step
   };
   std::vector<std::future<CompiledKernel>> pending;
   for (const plan::GpuStep& step : steps) {
-    pending.push_back(std::async(std::launch::async, compile_in_turn, step));
+    pending.push_back(std::async(std::launch::async, compile_when_free, step));
   }
   for (const auto& one : pending) one.wait();
   std::vector<CompiledKernel> compiled;

@@ -69,8 +69,8 @@ Cache::Result Images::find_or_compile(const Source& source, const std::string& a
     version = compiler().version();
   }
   return cache_.find_or_build(key, *version, [&] {
-    const Compiled fresh = compiler().compile(source, architecture);
-    return std::string(fresh.cubin.begin(), fresh.cubin.end());
+    const Compiled compiled = compiler().compile(source, architecture);
+    return std::string(compiled.cubin.begin(), compiled.cubin.end());
   });
 }
 

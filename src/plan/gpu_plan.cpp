@@ -24,7 +24,7 @@ std::size_t combine(std::size_t hash, const PortableSpec& of) {
 }
 
 std::size_t combine(std::size_t hash, const HopperSpec& of) {
-  return combine(hash, {of.query_stages, int{of.query_in_registers}, int{of.sums_begun}, int{of.ordered},
+  return combine(hash, {of.query_stages, int{of.query_in_registers}, int{of.has_first_writer}, int{of.ordered},
                         static_cast<int>(of.pass)});
 }
 
@@ -79,8 +79,9 @@ Accuracy accuracy_of(const Problem& problem) {
 int64_t padded_columns(int64_t columns) { return divide_up(columns, column_group) * column_group; }
 
 void take_scale_out(GpuPlan& plan, const activation::Program& value, double scale) {
-  // bfloat16 and fp32 reach 2^128: with a factor in these bounds, neither a weight nor a sum overflows where the result
-  // is below 2^96, nor does one vanish that is above 2^-94. fp16 ends at 65504, which scores of head dim 128 do reach.
+  // bfloat16 and fp32 reach 2^128. With a factor within these bounds, neither P nor an accumulator overflows if the
+  // result is below 2^96, and neither vanishes if it is above 2^-94. fp16 ends at 65504, which scores of head dim 128
+  // reach.
   constexpr double least = 0x1p-32, most = 0x1p32;
   KernelSpec& kernel = plan.steps.front().kernel;
   const std::optional<double> degree = activation::degree_of(value);

@@ -22,9 +22,9 @@ constexpr int64_t queries_of_one_warpgroup = hopper::warpgroup_rows;
 /// one of a sequence, or half of one.
 constexpr int64_t queries_of_large_tiles = 512;
 
-/// Tiles of keys that one CTA of backward takes, so that it stores dQ without sums: one tile where batch entries times
-/// heads are fewer than the multiprocessors, few tiles where they are fewer than `many` per multiprocessor, and more
-/// tiles otherwise.
+/// Tiles of keys that one CTA of backward takes, so that it stores dQ without an accumulator: one tile where batch
+/// entries times heads are fewer than the multiprocessors, few tiles where they are fewer than `many` per
+/// multiprocessor, and more tiles otherwise.
 constexpr int direct_tiles = 1, direct_tiles_of_few_heads = 2, direct_tiles_of_many_heads = 4;
 constexpr int64_t few_heads_per_multiprocessor = 1, many_heads_per_multiprocessor = 8;
 

@@ -9,13 +9,13 @@
 namespace gdpa::plan {
 namespace {
 
-double flops_of_scores(const Problem& problem, double kept) {
+double flops_of_scores(const Problem& problem, double scores) {
   const double forward = 2.0 * static_cast<double>(problem.head_dim + problem.head_dim_v);
   const WantedGradients& wanted = problem.wanted;
   const int products = 1 + wanted.query + wanted.key;                          // S, dQ and dK
   const int products_v = (wanted.query || wanted.key ? 1 : 0) + wanted.value;  // dP and dV
   const double backward = 2.0 * static_cast<double>(products * problem.head_dim + products_v * problem.head_dim_v);
-  return static_cast<double>(problem.heads_q) * kept * (problem.direction == Direction::forward ? forward : backward);
+  return static_cast<double>(problem.heads_q) * scores * (problem.direction == Direction::forward ? forward : backward);
 }
 
 double mean_length(const Sequences& side, int64_t rows, int64_t batch) {
@@ -26,12 +26,12 @@ double mean_length(const Sequences& side, int64_t rows, int64_t batch) {
 }  // namespace
 
 double flops_of(const Problem& problem, const Params& params) {
-  double kept = 0;
+  double scores = 0;
   for (int64_t b = 0; b < problem.batch; ++b) {
     const int64_t length_q = params.queries.size(b);
-    kept += kept_scores(params.mask, {0, length_q}, length_q, params.keys.size(b));
+    scores += kept_scores(params.mask, {0, length_q}, length_q, params.keys.size(b));
   }
-  return flops_of_scores(problem, kept);
+  return flops_of_scores(problem, scores);
 }
 
 double flops_of_mean_lengths(const Problem& problem, const Params& params) {
@@ -41,9 +41,9 @@ double flops_of_mean_lengths(const Problem& problem, const Params& params) {
   // The fraction of the scores that the mask keeps, for the nearest whole lengths.
   const int64_t whole_q = std::max<int64_t>(1, std::llround(length_q));
   const int64_t whole_k = std::max<int64_t>(1, std::llround(length_k));
-  const double share = kept_scores(params.mask, {0, whole_q}, whole_q, whole_k) /
-                       (static_cast<double>(whole_q) * static_cast<double>(whole_k));
-  return flops_of_scores(problem, static_cast<double>(problem.batch) * length_q * length_k * share);
+  const double fraction = kept_scores(params.mask, {0, whole_q}, whole_q, whole_k) /
+                          (static_cast<double>(whole_q) * static_cast<double>(whole_k));
+  return flops_of_scores(problem, static_cast<double>(problem.batch) * length_q * length_k * fraction);
 }
 
 double traffic_of(const Problem& problem, const Params& params) {

@@ -309,7 +309,7 @@ TEST(GpuPlan, TheHopperBackwardTakesTwiceAsManyQueriesAtOnceWhereSequencesAreLon
     const GpuPlan plan = hopper_plan_of(of);
     for (const GpuStep& step : plan.steps) EXPECT_EQ(step.kernel.tile_queries, tile_queries) << plan.reason;
     const int64_t tiles = of.rows_q / tile_queries + of.batch + 2;
-    if (plan.steps[0].kernel.hopper().sums_begun) {
+    if (plan.steps[0].kernel.hopper().has_first_writer) {
       EXPECT_EQ(plan.hopper().semaphores_per_head, tiles);
     }
   };
@@ -342,8 +342,8 @@ TEST(GpuPlan, SumsOfDQAreBegunAndEndedByTilesOfKeysUnlessTheBatchSharesAnOperand
     const GpuPlan plan = hopper_plan_of(problem);
     ASSERT_EQ(plan.steps[1].kernel.family(), KernelFamily::hopper) << plan.reason;
     EXPECT_GE(plan.workspace.grad_query, 0);
-    EXPECT_EQ(plan.steps[0].kernel.hopper().sums_begun, begun);
-    EXPECT_EQ(plan.steps[1].kernel.hopper().sums_begun, begun);
+    EXPECT_EQ(plan.steps[0].kernel.hopper().has_first_writer, begun);
+    EXPECT_EQ(plan.steps[1].kernel.hopper().has_first_writer, begun);
     EXPECT_EQ(kinds_of(plan).back() == KernelKind::round_grad_query, !begun);
     EXPECT_EQ(plan.hopper().dq_semaphores >= 0, begun);
   };
@@ -605,19 +605,19 @@ TEST(GpuPlan, DeterministicModeOfTheHopperBackwardTakesTheSameTurnsInOneOrder) {
 
 TEST(GpuPlan, ACtaHasGoneTwoStepsOrFourInDeterministicModeWhenItsHeadsNextTileOfKeysIsBegun) {
   Problem problem = dense_keys(64, 2048);
-  const auto heads_of_window = [&](int64_t queries) {
+  const auto heads_per_group = [&](int64_t queries) {
     problem.rows_q = problem.batch * queries;
     return hopper_plan_of(problem).hopper().heads_per_group;
   };
-  EXPECT_EQ(heads_of_window(1024), 8) << "16 tiles of two heads, of 132 CTAs";
-  EXPECT_EQ(heads_of_window(512), 16);
+  EXPECT_EQ(heads_per_group(1024), 8) << "16 tiles of two heads, of 132 CTAs";
+  EXPECT_EQ(heads_per_group(512), 16);
   problem.deterministic = true;
-  EXPECT_EQ(heads_of_window(1024), 16);
-  EXPECT_EQ(heads_of_window(512), 33);
-  EXPECT_EQ(heads_of_window(1), 64);
-  EXPECT_EQ(heads_of_window(100'000), 8);
+  EXPECT_EQ(heads_per_group(1024), 16);
+  EXPECT_EQ(heads_per_group(512), 33);
+  EXPECT_EQ(heads_per_group(1), 64);
+  EXPECT_EQ(heads_per_group(100'000), 8);
   problem.head_dim = problem.head_dim_v = 64;
-  EXPECT_EQ(heads_of_window(1024), 33) << "8 tiles of two heads";
+  EXPECT_EQ(heads_per_group(1024), 33) << "8 tiles of two heads";
 }
 
 TEST(GpuPlan, OfTheHopperBackwardOnlyTheCounterAndATableOfTurnsAreClearedBeforeIt) {
@@ -821,7 +821,7 @@ TEST(GpuPlan, HopperBackwardWithoutDQHasNoSumsAndNoOrderToKeep) {
     EXPECT_EQ(plan.hopper().dq_semaphores, -1);
     EXPECT_FALSE(plan.hopper().prepares_grad_query);
     for (const GpuStep& step : plan.steps) {
-      EXPECT_FALSE(step.kernel.hopper().sums_begun || step.kernel.hopper().ordered || step.kernel.wants_grad_query);
+      EXPECT_FALSE(step.kernel.hopper().has_first_writer || step.kernel.hopper().ordered || step.kernel.wants_grad_query);
     }
   }
 }

@@ -1,4 +1,4 @@
-// Which work a place stands for: the device code that finds it, run on the host against a plain enumeration of tiles.
+// The work of each slot: the device code that finds it, run on the host and compared with a plain enumeration of tiles.
 #include "common/work.cuh"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 namespace gdpa {
 namespace {
 
-/// One side of a problem, and the other one beside it with a row for each of its entries.
+/// One side of a problem. The other side has one row for each of its entries.
 struct Side {
   std::vector<int64_t> offsets;  ///< empty where all entries have `length` rows
   int64_t packed_rows = 0;
@@ -20,7 +20,7 @@ struct Side {
   int64_t batch = 0;
   int64_t heads = 4;
   int64_t tile = 64;
-  int64_t parts = 0;  ///< where the batch shares the rows
+  int64_t splits = 0;  ///< where the batch shares the rows
 
   CommonArguments arguments() const {
     CommonArguments result{};
@@ -32,7 +32,7 @@ struct Side {
     result.params.queries.length = length;
     result.params.keys.length = 1;
     result.packed_rows_q = packed_rows;
-    result.parts = parts;
+    result.splits = splits;
     return result;
   }
 };
@@ -43,18 +43,18 @@ using Tile = std::tuple<int64_t, int, int>;  ///< entry or part, head, tile
 std::map<Tile, int> computed_by(const Side& side, int64_t grid) {
   const CommonArguments arguments = side.arguments();
   const Owner owner{arguments.params.queries, side.packed_rows, side.heads, side.tile,
-                    side.parts > 0 ? side.parts : side.batch};
+                    side.splits > 0 ? side.splits : side.batch};
   std::map<Tile, int> tiles;
   for (int64_t cta = 0; cta < grid; ++cta) {
-    for (int64_t place = cta; place < owner.heads * owner.places(); place += grid) {
-      const Work work = find_work(arguments, owner, true, place);
+    for (int64_t slot = cta; slot < owner.heads * owner.slots(); slot += grid) {
+      const Work work = find_work(arguments, owner, true, slot);
       if (!work.exists) continue;
       EXPECT_EQ(work.key_head, work.head / 2);
       EXPECT_GE(work.queries.begin, 0);
       if (owner.jagged()) {
         EXPECT_LE(work.queries.begin + work.queries.count, side.packed_rows);
       }
-      ++tiles[{work.owner, work.head, work.tile}];
+      ++tiles[{work.entry, work.head, work.tile}];
     }
   }
   return tiles;
@@ -69,7 +69,7 @@ std::map<Tile, int> tiles_of(const Side& side) {
       for (int tile = 0; tile * side.tile < rows; ++tile) tiles[{entry, head, tile}] = 1;
     }
   };
-  const int64_t entries = side.parts > 0 ? side.parts : side.batch;
+  const int64_t entries = side.splits > 0 ? side.splits : side.batch;
   for (int64_t b = 0; b < entries; ++b) {
     const auto at = static_cast<std::size_t>(b);
     add(b, side.offsets.empty() ? side.length : side.offsets[at + 1] - side.offsets[at]);
@@ -118,14 +118,14 @@ TEST(GpuWork, ABatchWithMoreEntriesThanOneRoundOfProbesIsSearched) {
   expect_every_tile_once(jagged(std::vector<int64_t>(1025, 64), 64, 1));
 }
 
-TEST(GpuWork, RowsBehindTheLastOffsetAreWorkThatMeetsNothing) {
+TEST(GpuWork, RowsAfterTheLastOffsetAreWorkWithoutKeys) {
   const Side side = jagged({10, 20}, 16, 40);
   expect_every_tile_once(side);
   const CommonArguments arguments = side.arguments();
   const Owner owner{arguments.params.queries, side.packed_rows, side.heads, side.tile, side.batch};
-  for (int64_t place = 0; place < owner.heads * owner.places(); ++place) {
-    const Work work = find_work(arguments, owner, true, place);
-    if (!work.exists || work.owner != side.batch) continue;
+  for (int64_t slot = 0; slot < owner.heads * owner.slots(); ++slot) {
+    const Work work = find_work(arguments, owner, true, slot);
+    if (!work.exists || work.entry != side.batch) continue;
     EXPECT_EQ(work.queries.begin, 30);
     EXPECT_EQ(work.queries.count, 40);
     EXPECT_EQ(work.keys.count, 0);
@@ -138,9 +138,9 @@ TEST(GpuWork, RowsBeforeTheFirstOffsetAreWorkWithoutKeys) {
     expect_every_tile_once(side);
     const CommonArguments arguments = side.arguments();
     const Owner owner{arguments.params.queries, side.packed_rows, side.heads, side.tile, side.batch};
-    for (int64_t place = 0; place < owner.heads * owner.places(); ++place) {
-      const Work work = find_work(arguments, owner, true, place);
-      if (!work.exists || work.owner >= 0) continue;
+    for (int64_t slot = 0; slot < owner.heads * owner.slots(); ++slot) {
+      const Work work = find_work(arguments, owner, true, slot);
+      if (!work.exists || work.entry >= 0) continue;
       EXPECT_EQ(work.queries.begin, 0);
       EXPECT_EQ(work.queries.count, before);
       EXPECT_EQ(work.keys.count, 0);
@@ -169,21 +169,21 @@ TEST(GpuWork, EveryTileOfADenseBatchIsFoundOnce) {
   }
 }
 
-TEST(GpuWork, ASharedSideIsWorkOfEachPartAndThePartsAreTheBatch) {
+TEST(GpuWork, ASharedSideIsWorkOfEachSplitAndTheSplitsAreTheBatch) {
   Side side;
   side.length = 100;
   side.batch = 10;
-  side.parts = 3;
+  side.splits = 3;
   expect_every_tile_once(side);
   const CommonArguments arguments = side.arguments();
-  const Owner owner{arguments.params.queries, 0, side.heads, side.tile, side.parts};
-  std::map<int64_t, std::pair<int64_t, int64_t>> parts;
-  for (int64_t place = 0; place < owner.heads * owner.places(); ++place) {
-    const Work work = find_work(arguments, owner, true, place);
-    parts[work.owner] = {work.batch_begin, work.batch_end};
+  const Owner owner{arguments.params.queries, 0, side.heads, side.tile, side.splits};
+  std::map<int64_t, std::pair<int64_t, int64_t>> splits;
+  for (int64_t slot = 0; slot < owner.heads * owner.slots(); ++slot) {
+    const Work work = find_work(arguments, owner, true, slot);
+    splits[work.entry] = {work.batch_begin, work.batch_end};
   }
   int64_t next = 0;
-  for (const auto& [part, range] : parts) {
+  for (const auto& [part, range] : splits) {
     EXPECT_EQ(range.first, next);
     EXPECT_GT(range.second, range.first);
     next = range.second;
@@ -191,22 +191,22 @@ TEST(GpuWork, ASharedSideIsWorkOfEachPartAndThePartsAreTheBatch) {
   EXPECT_EQ(next, side.batch);
 }
 
-/// Shares of a batch whose entries have as many queries each, and keys by these offsets.
-std::vector<int64_t> shares_of(const Side& queries, const std::vector<int64_t>& key_offsets, int64_t rows_beside,
-                               int64_t shares) {
+/// The first slots of CTAs, for a batch whose entries have the same number of queries, and keys with these offsets.
+std::vector<int64_t> first_slots_of(const Side& queries, const std::vector<int64_t>& key_offsets, int64_t rows_per_slot,
+                                    int64_t ctas) {
   CommonArguments arguments = queries.arguments();
   arguments.params.keys.cumulative = key_offsets.data();
   arguments.params.keys.cumulative_is_int64 = true;
   arguments.packed_rows_k = key_offsets.back();
   const Owner owner{arguments.params.queries, 0, queries.heads, queries.tile, queries.batch};
   std::vector<int64_t> first;
-  for (int64_t share = 0; share <= shares; ++share) {
-    first.push_back(first_slot_of_cta(arguments, owner, rows_beside, share, shares));
+  for (int64_t cta = 0; cta <= ctas; ++cta) {
+    first.push_back(first_slot_of_cta(arguments, owner, rows_per_slot, cta, ctas));
   }
   return first;
 }
 
-TEST(GpuWork, SharesHaveAsManyKeysEachToAPlace) {
+TEST(GpuWork, EveryCtaHasTheSameNumberOfKeys) {
   std::mt19937 random(3);
   for (int round = 0; round < 50; ++round) {
     Side queries;
@@ -215,25 +215,25 @@ TEST(GpuWork, SharesHaveAsManyKeysEachToAPlace) {
     std::vector<int64_t> lengths;
     for (int64_t b = 0; b < queries.batch; ++b) lengths.push_back(static_cast<int64_t>(random() % 2048));
     const Side keys = jagged(lengths, 128);
-    constexpr int64_t rows_beside = 128, shares = 132;
-    const std::vector<int64_t> first = shares_of(queries, keys.offsets, rows_beside, shares);
+    constexpr int64_t rows_per_slot = 128, ctas = 132;
+    const std::vector<int64_t> first = first_slots_of(queries, keys.offsets, rows_per_slot, ctas);
     const int64_t each = queries.heads * ((queries.length + queries.tile - 1) / queries.tile);
     EXPECT_EQ(first.front(), 0);
     EXPECT_EQ(first.back(), each * queries.batch);
-    const auto cost_before = [&](int64_t place) {
-      const auto entry = static_cast<std::size_t>(place / each);
-      const int64_t within = entry < lengths.size() ? (lengths[entry] + rows_beside) * (place % each) : 0;
-      return (keys.offsets[entry] + static_cast<int64_t>(entry) * rows_beside) * each + within;
+    const auto cost_before = [&](int64_t slot) {
+      const auto entry = static_cast<std::size_t>(slot / each);
+      const int64_t within = entry < lengths.size() ? (lengths[entry] + rows_per_slot) * (slot % each) : 0;
+      return (keys.offsets[entry] + static_cast<int64_t>(entry) * rows_per_slot) * each + within;
     };
-    const int64_t fair = cost_before(first.back()) / shares;
-    for (std::size_t share = 0; share < shares; ++share) {
-      const int64_t cost = cost_before(first[share + 1]) - cost_before(first[share]);
-      EXPECT_LE(std::abs(cost - fair), 2048 + rows_beside + each) << share;
+    const int64_t fair = cost_before(first.back()) / ctas;
+    for (std::size_t cta = 0; cta < ctas; ++cta) {
+      const int64_t cost = cost_before(first[cta + 1]) - cost_before(first[cta]);
+      EXPECT_LE(std::abs(cost - fair), 2048 + rows_per_slot + each) << cta;
     }
   }
 }
 
-TEST(GpuWork, SharesOfKeyOffsetsThatFallStayAmongThePlaces) {
+TEST(GpuWork, CtasOfKeyOffsetsThatFallStayAmongTheSlots) {
   std::mt19937 random(4);
   for (int round = 0; round < 200; ++round) {
     Side queries;
@@ -241,9 +241,9 @@ TEST(GpuWork, SharesOfKeyOffsetsThatFallStayAmongThePlaces) {
     queries.batch = 20;
     std::vector<int64_t> offsets;
     for (int64_t b = 0; b <= queries.batch; ++b) offsets.push_back(static_cast<int64_t>(random() % 8000) - 2000);
-    for (const int64_t place : shares_of(queries, offsets, 128, 7)) {
-      EXPECT_GE(place, 0);
-      EXPECT_LE(place, queries.heads * 2 * queries.batch);
+    for (const int64_t slot : first_slots_of(queries, offsets, 128, 7)) {
+      EXPECT_GE(slot, 0);
+      EXPECT_LE(slot, queries.heads * 2 * queries.batch);
     }
   }
 }

@@ -103,7 +103,7 @@ TEST_P(HopperKernels, TheFunctionRunsWhileTheProductsDo) {
   for (const char* instruction : {"HGMMA", "UTMALDG", "USETMAXREG"}) {
     EXPECT_NE(code.find(instruction), std::string::npos) << instruction;
   }
-  // O leaves by the copy engine from the place of Q, or by 16 bytes a thread where Q stays there.
+  // A TMA store reads O from the buffer of Q. If Q stays in this buffer, each thread stores 16 bytes of O.
   EXPECT_EQ(code.find("UTMASTG") != std::string::npos, kernel_.hopper().query_in_registers);
   // Between the wait for Q K^T and the wait for P V, for each score that a thread holds, in the code of each pass.
   std::multiset<int> tanhs, arithmetic;
@@ -271,8 +271,8 @@ TEST_P(HopperBackwardKernel, KeepsEverythingInRegistersAndItsFunctionRunsWhilePr
       EXPECT_GT(count(code, instruction), 0) << instruction;  // dQ leaves by the copy engine in each of these ways
     }
     const BackwardOptions& options = GetParam().options;
-    const bool begins_sums = options.key_form != Form::shared;
-    EXPECT_EQ(count(code, "UBLKCP") > 0, begins_sums) << "the first tile of keys stores sums, and the last loads them";
+    const bool first_writer = options.key_form != Form::shared;
+    EXPECT_EQ(count(code, "UBLKCP") > 0, first_writer) << "the first writer stores accumulators, and the last writer loads them";
     // Before the loop, the waits are for S and dP of the first step. In the loop, they are for dV and dK (which
     // releases Q and dO), for dQ, for S and for dP. A single step waits for dV and dK, for dQ of the preceding step,
     // and for its own dQ. After the loop, the wait is for the last dQ. With 128 queries, S and dP have two parts, and S

@@ -24,7 +24,7 @@ struct Lengths {
   bool dense = false;  ///< all entries are as long as the first
   int64_t unused_rows = 0;
   int heads = 4;
-  bool in_runs = false;
+  bool contiguous_tiles = false;
 
   ForwardArguments arguments() {
     for (const int64_t length : lengths_q) offsets_q.push_back(offsets_q.back() + length);
@@ -34,7 +34,7 @@ struct Lengths {
     params.batch = static_cast<int64_t>(lengths_q.size());
     params.heads_q = heads;
     params.heads_k = heads / 2;
-    result.in_runs = in_runs;
+    result.contiguous_tiles = contiguous_tiles;
     if (dense) {
       params.queries.length = lengths_q[0];
       params.keys.length = lengths_k[0];
@@ -117,7 +117,7 @@ Lengths random_problem(std::mt19937& random, std::size_t batch, unsigned longest
     problem.lengths_k.push_back(static_cast<int64_t>(random() % 4 == 0 ? 0 : random() % longest));
   }
   problem.unused_rows = static_cast<int64_t>(random() % 2 == 0 ? 0 : random() % 400);
-  problem.in_runs = random() % 2 == 0;
+  problem.contiguous_tiles = random() % 2 == 0;
   return problem;
 }
 
@@ -133,10 +133,10 @@ TEST(HopperTileRange, EveryTileIsDealtOnce) {
 
 TEST(HopperTileRange, EveryTileOfManyEntriesIsDealtOnce) {
   std::mt19937 random(4);
-  for (const bool in_runs : {false, true}) {
+  for (const bool contiguous_tiles : {false, true}) {
     Lengths problem = random_problem(random, 5000, 200);
     problem.heads = 2;
-    problem.in_runs = in_runs;
+    problem.contiguous_tiles = contiguous_tiles;
     EXPECT_EQ(deal(problem, 5).tiles, tiles_of(problem));
   }
 }
@@ -147,9 +147,9 @@ TEST(HopperTileRange, EmptyEntriesInARowAreNoWork) {
   std::fill(problem.lengths_q.begin(), problem.lengths_q.begin() + 150, 0);
   std::fill(problem.lengths_q.begin() + 200, problem.lengths_q.begin() + 350, 0);
   std::fill(problem.lengths_q.begin() + 400, problem.lengths_q.end(), 0);
-  for (const bool in_runs : {false, true}) {
+  for (const bool contiguous_tiles : {false, true}) {
     for (const int64_t unused_rows : {0, 1000}) {
-      problem.in_runs = in_runs;
+      problem.contiguous_tiles = contiguous_tiles;
       problem.unused_rows = unused_rows;
       EXPECT_EQ(deal(problem, 6).tiles, tiles_of(problem)) << unused_rows << " unused rows";
     }
@@ -161,8 +161,8 @@ TEST(HopperTileRange, EveryTileOfADenseBatchIsDealtOnce) {
   problem.dense = true;
   problem.lengths_q.assign(10, 300);
   problem.lengths_k.assign(10, 100);
-  for (const bool in_runs : {false, true}) {
-    problem.in_runs = in_runs;
+  for (const bool contiguous_tiles : {false, true}) {
+    problem.contiguous_tiles = contiguous_tiles;
     EXPECT_EQ(deal(problem, 7).tiles, tiles_of(problem));
   }
 }
@@ -170,8 +170,8 @@ TEST(HopperTileRange, EveryTileOfADenseBatchIsDealtOnce) {
 TEST(HopperTileRange, ASecondPassDealsTheSameTiles) {
   std::mt19937 random(6);
   Lengths problem = random_problem(random, 100, 400);
-  for (const bool in_runs : {false, true}) {
-    problem.in_runs = in_runs;
+  for (const bool contiguous_tiles : {false, true}) {
+    problem.contiguous_tiles = contiguous_tiles;
     EXPECT_EQ(deal(problem, 3, 2).tiles, tiles_of(problem, 2));
   }
 }
@@ -179,7 +179,7 @@ TEST(HopperTileRange, ASecondPassDealsTheSameTiles) {
 TEST(HopperTileRange, CtasGetAsManyTilesEachWhateverLengthsAre) {
   std::mt19937 random(2);
   Lengths problem = random_problem(random, 200, 500);
-  problem.in_runs = false;
+  problem.contiguous_tiles = false;
   const Dealt dealt = deal(problem, 12);
   const auto [least, most] = std::minmax_element(dealt.counts.begin(), dealt.counts.end());
   EXPECT_LE(*most - *least, 1);
@@ -190,7 +190,7 @@ TEST(HopperTileRange, RunsMeetAsManyKeysEachToATile) {
   for (const std::size_t batch : {1, 20, 200, 1000}) {
     Lengths problem = random_problem(random, batch, 500);
     problem.lengths_q[0] = 100000 / static_cast<int64_t>(batch);  // some work in any case
-    problem.in_runs = true;
+    problem.contiguous_tiles = true;
     problem.unused_rows = 0;
     const Dealt dealt = deal(problem, 12);
     const auto [least, most] = std::minmax_element(dealt.costs.begin(), dealt.costs.end());
@@ -201,8 +201,8 @@ TEST(HopperTileRange, RunsMeetAsManyKeysEachToATile) {
 TEST(HopperTileRange, ABatchWithoutRowsIsNoWork) {
   Lengths problem;
   problem.lengths_q = problem.lengths_k = {0, 0, 0};
-  for (const bool in_runs : {false, true}) {
-    problem.in_runs = in_runs;
+  for (const bool contiguous_tiles : {false, true}) {
+    problem.contiguous_tiles = contiguous_tiles;
     EXPECT_TRUE(deal(problem, 3).tiles.empty());
   }
 }

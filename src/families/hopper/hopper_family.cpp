@@ -27,8 +27,8 @@ PassInSource in_source(hopper::BackwardPass pass) {
       return {"only", "::ActivationWithDerivative"};
     case hopper::BackwardPass::first:
       return {"first", "::UnguardedActivationWithDerivative"};
-    case hopper::BackwardPass::again:
-      return {"again",
+    case hopper::BackwardPass::second:
+      return {"second",
               "gdpa::hopper::GuardedWhereNeeded<::UnguardedActivationWithDerivative, ::ActivationWithDerivative>"};
   }
   return {};
@@ -41,7 +41,7 @@ hopper::ForwardArguments forward_arguments(const PlannedCall& call) {
   hopper::ForwardArguments arguments{};
   arguments.common = call.arguments;
   arguments.scale = static_cast<float>(params.scale);
-  arguments.in_runs = call.plan.hopper().contiguous_tiles;
+  arguments.contiguous_tiles = call.plan.hopper().contiguous_tiles;
   arguments.query = map(Tensor::query, hopper::warpgroup_rows);
   arguments.key = map(Tensor::key, kernel.tile_keys);
   arguments.value = map(Tensor::value, kernel.tile_keys);
@@ -70,19 +70,19 @@ hopper::BackwardArguments backward_arguments(const PlannedCall& call) {
   arguments.grad_value = map(Tensor::grad_value, hopper::warpgroup_rows);
   arguments.direct_keys = plan.direct_keys;
   arguments.queries_shared = call.problem.shares_queries();
-  arguments.heads_of_window = static_cast<int>(plan.heads_per_group);
-  arguments.places = static_cast<unsigned>(plan.slots);
-  arguments.places_taken = call.at<unsigned>(plan.slot_counter);
-  arguments.found = arguments.places_taken + 1;
+  arguments.heads_per_group = static_cast<int>(plan.heads_per_group);
+  arguments.slots = static_cast<unsigned>(plan.slots);
+  arguments.slots_taken = call.at<unsigned>(plan.slot_counter);
+  arguments.non_finite = arguments.slots_taken + 1;
   arguments.offsets_fall = call.at<int>(plan.slot_counter) + 2;
   arguments.key_tiles = call.at<hopper::KeyTile>(plan.key_tiles);
   if (plan.dq_semaphores >= 0) {
-    arguments.turns = call.at<int>(plan.dq_semaphores);
-    arguments.turns_of_head = static_cast<int>(plan.semaphores_per_head);
+    arguments.dq_semaphores = call.at<int>(plan.dq_semaphores);
+    arguments.semaphores_per_head = static_cast<int>(plan.semaphores_per_head);
   }
-  arguments.has_rows_left = plan.prepares_grad_query;
+  arguments.prepares_grad_query = plan.prepares_grad_query;
   if (call.plan.workspace.grad_query >= 0) {
-    arguments.grad_query_sums = call.at<float>(call.plan.workspace.grad_query);
+    arguments.grad_query_accumulators = call.at<float>(call.plan.workspace.grad_query);
   }
   return arguments;
 }
@@ -116,7 +116,7 @@ class HopperFamily final : public Family {
     config.flag("computes_grad_key", kernel.wants_grad_key);
     config.flag("computes_grad_value", kernel.wants_grad_value);
     config.flag("keys_shared", kernel.keys_shared);
-    config.flag("sums_begun", spec.sums_begun);
+    config.flag("has_first_writer", spec.has_first_writer);
     config.flag("ordered", spec.ordered);
     config.constant("auto", "pass", fmt::format("gdpa::hopper::BackwardPass::{}", in_source(spec.pass).name));
   }

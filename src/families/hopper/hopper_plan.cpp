@@ -64,7 +64,7 @@ bool has_first_and_last_writer(const Problem& problem, const plan::Gpu& gpu) {
 }
 
 /// Where tiles of keys wait for each other: of how many heads the table interleaves the tiles
-/// (kernels/hopper/windows.cuh).
+/// (kernels/hopper/head_groups.cuh).
 int64_t heads_per_group(const Problem& problem, const plan::Gpu& gpu, int tile_queries) {
   // So many that a CTA has finished `ahead` steps when the next tile of keys of its head begins. In deterministic mode
   // that tile waits for the CTA; otherwise only the first tile is waited for. With more heads fewer accumulators would
@@ -164,7 +164,7 @@ void leave_guards_out(GpuPlan& plan) {
   if (!shows_in_gradients) return;
   plan::GpuStep schedule = plan.steps[0], backward = plan.steps[1];
   plan.steps[1].kernel.hopper().pass = hopper::BackwardPass::first;
-  schedule.kernel.hopper().pass = backward.kernel.hopper().pass = hopper::BackwardPass::again;
+  schedule.kernel.hopper().pass = backward.kernel.hopper().pass = hopper::BackwardPass::second;
   plan.steps.insert(plan.steps.begin() + 2, {schedule, backward});
 }
 
@@ -206,7 +206,7 @@ GpuPlan backward_plan(const PlanRequest& request) {
   kernel.wants_grad_key = problem.wanted.key;
   kernel.wants_grad_value = problem.wanted.value;
   kernel.hopper().ordered = problem.deterministic && accumulates;
-  kernel.hopper().sums_begun = has_writers;
+  kernel.hopper().has_first_writer = has_writers;
 
   GpuPlan plan;
   plan::HopperPlan& hopper_part = plan.of_family.emplace<plan::HopperPlan>();
@@ -232,7 +232,7 @@ GpuPlan backward_plan(const PlanRequest& request) {
         layout.reserve(problem.heads_q * hopper_part.semaphores_per_head * static_cast<int64_t>(sizeof(unsigned)));
   }
   if (accumulates) {
-    const hopper::SumsShape shape = hopper::sums_shape(kernel.tile_queries, kernel.head_dim, kernel.head_dim_v);
+    const hopper::AccumulatorShape shape = hopper::accumulator_shape_of(kernel.tile_queries, kernel.head_dim, kernel.head_dim_v);
     plan.workspace.grad_query =
         layout.reserve_accumulators(problem.rows_q, problem.heads_q, shape.blocks * shape.columns);
   }

@@ -1,6 +1,6 @@
 // Where tiles of keys stand in the table of the Hopper backward if they wait for each other: the device code that says
 // so, run on the host.
-#include "hopper/windows.cuh"
+#include "hopper/head_groups.cuh"
 
 #include <gtest/gtest.h>
 
@@ -18,9 +18,9 @@ constexpr int64_t tile_keys = 128;
 struct Batch {
   std::vector<int64_t> offsets = {0};
   int64_t table_size = 0;
-  std::map<std::pair<int64_t, int>, std::vector<int64_t>> places;
+  std::map<std::pair<int64_t, int>, std::vector<int64_t>> slots;
 
-  Batch(const std::vector<int64_t>& lengths, int64_t heads, int direct_keys, int64_t heads_of_window) {
+  Batch(const std::vector<int64_t>& lengths, int64_t heads, int direct_keys, int64_t heads_per_group) {
     for (const int64_t length : lengths) offsets.push_back(offsets.back() + length);
     CommonArguments arguments{};
     arguments.params.batch = static_cast<int64_t>(lengths.size());
@@ -30,11 +30,11 @@ struct Batch {
     arguments.params.keys.cumulative_is_int64 = true;
     arguments.packed_rows_k = offsets.back();
     const Owner owner{arguments.params.keys, offsets.back(), heads, tile_keys, arguments.params.batch};
-    table_size = heads * owner.places();
-    for (int64_t place = 0; place < table_size; ++place) {
-      const Work work = find_work(arguments, owner, false, place);
+    table_size = heads * owner.slots();
+    for (int64_t slot = 0; slot < table_size; ++slot) {
+      const Work work = find_work(arguments, owner, false, slot);
       if (!work.exists) continue;
-      places[{work.owner, work.head}].push_back(place_in_window(arguments, direct_keys, heads_of_window, owner, work));
+      slots[{work.entry, work.head}].push_back(slot_in_head_group(arguments, direct_keys, heads_per_group, owner, work));
     }
   }
 };
@@ -52,28 +52,28 @@ TEST(HopperWindows, EveryTileHasAPlaceOfItsOwnAndThoseOfAHeadFollowEachOtherInTh
     const auto direct_keys = static_cast<int>(random() % 5 * tile_keys);
     const Batch batch(drawn_lengths(random, 2000), heads, direct_keys, static_cast<int64_t>(random() % 64 + 1));
     std::map<int64_t, int> taken;
-    for (const auto& [head, places] : batch.places) {
-      for (std::size_t i = 0; i < places.size(); ++i) {
-        ++taken[places[i]];
+    for (const auto& [head, slots] : batch.slots) {
+      for (std::size_t i = 0; i < slots.size(); ++i) {
+        ++taken[slots[i]];
         if (i == 0) continue;
-        const bool rise = static_cast<int64_t>(places.size()) * tile_keys <= direct_keys;
-        EXPECT_EQ(places[i - 1] < places[i], rise);
+        const bool rise = static_cast<int64_t>(slots.size()) * tile_keys <= direct_keys;
+        EXPECT_EQ(slots[i - 1] < slots[i], rise);
       }
     }
-    for (const auto& [place, count] : taken) {
-      EXPECT_EQ(count, 1) << place;
-      EXPECT_GE(place, 0);
-      EXPECT_LT(place, batch.table_size);
+    for (const auto& [slot, count] : taken) {
+      EXPECT_EQ(count, 1) << slot;
+      EXPECT_GE(slot, 0);
+      EXPECT_LT(slot, batch.table_size);
     }
   }
 }
 
 TEST(HopperWindows, TheTilesOfAHeadStandAWindowApart) {
-  for (const int64_t heads_of_window : {8, 16, 32}) {
-    const Batch batch(std::vector<int64_t>(64, 2048), 4, 256, heads_of_window);
-    for (const auto& [head, places] : batch.places) {
-      ASSERT_EQ(places.size(), 16);
-      for (std::size_t i = 1; i < places.size(); ++i) EXPECT_EQ(places[i - 1] - places[i], heads_of_window);
+  for (const int64_t heads_per_group : {8, 16, 32}) {
+    const Batch batch(std::vector<int64_t>(64, 2048), 4, 256, heads_per_group);
+    for (const auto& [head, slots] : batch.slots) {
+      ASSERT_EQ(slots.size(), 16);
+      for (std::size_t i = 1; i < slots.size(); ++i) EXPECT_EQ(slots[i - 1] - slots[i], heads_per_group);
     }
   }
 }
@@ -82,10 +82,10 @@ TEST(HopperWindows, TilesThatOneCtaTakesStandSideBySide) {
   std::mt19937 random(2);
   for (int round = 0; round < 100; ++round) {
     const Batch batch(drawn_lengths(random, 900), 3, 512, 32);
-    for (const auto& [head, places] : batch.places) {
+    for (const auto& [head, slots] : batch.slots) {
       const auto entry = static_cast<std::size_t>(head.first);
       if (batch.offsets[entry + 1] - batch.offsets[entry] > 512) continue;
-      for (std::size_t i = 1; i < places.size(); ++i) EXPECT_EQ(places[i], places[i - 1] + 1);
+      for (std::size_t i = 1; i < slots.size(); ++i) EXPECT_EQ(slots[i], slots[i - 1] + 1);
     }
   }
 }

@@ -9,30 +9,30 @@
 
 namespace gdpa::hopper {
 
-/// The place of a tile of keys, which exists; `direct_keys` as of is_direct. A window has so many heads, or those of
-/// one entry if these are more.
-GDPA_HOST_DEVICE inline int64_t place_in_window(const CommonArguments& arguments, int direct_keys,
-                                                int64_t heads_of_window, const Owner& owner, const Work& work) {
-  const int64_t entries = owner.heads < heads_of_window ? heads_of_window / owner.heads : 1;
-  const int64_t first = work.owner / entries * entries;
+/// Returns the slot of an existing key tile in the table. A group has `heads_per_group` heads, or all heads of one batch
+/// entry if an entry has more. `direct_keys` is the limit of is_direct.
+GDPA_HOST_DEVICE inline int64_t slot_in_head_group(const CommonArguments& arguments, int direct_keys,
+                                                int64_t heads_per_group, const Owner& owner, const Work& work) {
+  const int64_t entries = owner.heads < heads_per_group ? heads_per_group / owner.heads : 1;
+  const int64_t first = work.entry / entries * entries;
   const int64_t end = first + entries < owner.entries ? first + entries : owner.entries;
   const auto is_whole = [&](int64_t keys) { return is_direct(arguments.params.mask, keys, direct_keys); };
   const auto tiles_of = [&](int64_t keys) { return (keys + owner.tile - 1) / owner.tile; };
-  // All tiles of an entry that one CTA takes stand in the first row, in their order.
+  // If one CTA takes all tiles of an entry, the tiles are in the first row, in ascending order.
   const bool mine_is_whole = is_whole(work.keys.count);
   const int64_t row = mine_is_whole ? 0 : tiles_of(work.keys.count) - 1 - work.tile;
-  int64_t before = 0;  // tiles of a head each, of the rows before, and of this row's entries before
-  int64_t mine = 1;    // of a head of this entry in this row
+  int64_t before = 0;  // tiles of one head in earlier rows, and of earlier entries in this row
+  int64_t mine = 1;    // tiles of one head of this entry in this row
   for (int64_t b = first; b < end; ++b) {
     const int64_t keys = keys_of(arguments, b).count;
     const int64_t tiles = tiles_of(keys);
     const int64_t of_row = is_whole(keys) ? tiles : 1;
     const int64_t of_rows_before = clamp(row * of_row, 0, tiles);
     const int64_t here = clamp(tiles - of_rows_before, 0, of_row);
-    before += of_rows_before + (b < work.owner ? here : 0);
-    if (b == work.owner) mine = here;
+    before += of_rows_before + (b < work.entry ? here : 0);
+    if (b == work.entry) mine = here;
   }
-  return (owner.first_place_of(first) + before) * owner.heads + work.head * mine + (mine_is_whole ? work.tile : 0);
+  return (owner.first_slot_of(first) + before) * owner.heads + work.head * mine + (mine_is_whole ? work.tile : 0);
 }
 
 }  // namespace gdpa::hopper
