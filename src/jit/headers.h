@@ -1,4 +1,4 @@
-// The headers under kernels/, which are embedded in the library.
+// The headers of the device code, which are embedded in the library as strings.
 #pragma once
 
 #include <string>
@@ -12,7 +12,8 @@ struct Header {
   std::string text;
 };
 
-/// Returns all headers of kernels/, with their paths relative to kernels/.
+/// Returns every file of kernels/, with its path relative to that folder, and the headers of src/ and include/ that these
+/// files include. src/jit/CMakeLists.txt computes the list.
 const std::vector<Header>& embedded_headers();
 
 }  // namespace gdpa::jit

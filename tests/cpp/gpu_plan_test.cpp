@@ -788,8 +788,8 @@ TEST(GpuPlan, AFunctionWithBoundsHasASecondPassOfTheHopperBackwardBehindTheFirst
   const std::vector<std::pair<KernelKind, BackwardPass>> expected = {
       {KernelKind::key_schedule, BackwardPass::only},
       {KernelKind::backward, BackwardPass::first},
-      {KernelKind::key_schedule, BackwardPass::again},
-      {KernelKind::backward, BackwardPass::again},
+      {KernelKind::key_schedule, BackwardPass::second},
+      {KernelKind::backward, BackwardPass::second},
       {KernelKind::round_grad_query, BackwardPass::only}};
   EXPECT_EQ(steps, expected);
   EXPECT_EQ(plan.steps[2].work, plan.steps[0].work);
