@@ -25,7 +25,7 @@ struct MappedOperand {
 
 struct ForwardArguments {
   CommonArguments common;
-  float scale;   ///< scale of params; as a constant operand it occupies no register
+  float scale;            ///< scale of params; as a constant operand it occupies no register
   bool contiguous_tiles;  ///< a CTA has consecutive tiles; otherwise every gridDim-th tile
   MappedOperand query, key, value, output;
 };
@@ -73,8 +73,8 @@ struct SameCta {
 
 /// The destination of dQ of one query tile and one key tile.
 enum class GradQuery : int {
-  stored,         ///< in the gradient: one CTA has all keys of the queries, and this is its first key tile
-  added,          ///< to the gradient: another key tile of that CTA
+  stored,        ///< in the gradient: one CTA has all keys of the queries, and this is its first key tile
+  added,         ///< to the gradient: another key tile of that CTA
   first_writer,  ///< stored in the fp32 accumulators: the first writer of several CTAs, with the last keys
   accumulated,   ///< added to the accumulators, which the first writer has stored, or which were cleared
   last_writer    ///< the accumulators and the result of the last writer are added and stored in the gradient
@@ -120,18 +120,18 @@ struct KeyTile {
 
 struct BackwardArguments {
   CommonArguments common;
-  float scale;              ///< scale of params
-  int direct_keys;          ///< the limit of is_direct
-  bool queries_shared;      ///< the batch entries share the queries
-  int heads_per_group;      ///< with dQ semaphores: argument of slot_in_head_group
-  unsigned slots;           ///< number of slots in the table of key tiles
-  unsigned* slots_taken;    ///< number of scheduled slots; zeroed before the launch
-  unsigned* non_finite;     ///< the first pass writes 1 if a gradient is not finite; zeroed before the launch
-  KeyTile* key_tiles;       ///< the table; zeroed before the launch if dQ has semaphores
-  int* offsets_fall;        ///< 1 if cumulative lengths decrease, which is an error; zeroed before the launch
-  int* dq_semaphores;       ///< one for each query tile and head (dq_semaphore.cuh)
+  float scale;            ///< scale of params
+  int direct_keys;        ///< the limit of is_direct
+  bool queries_shared;    ///< the batch entries share the queries
+  int heads_per_group;    ///< with dQ semaphores: argument of slot_in_head_group
+  unsigned slots;         ///< number of slots in the table of key tiles
+  unsigned* slots_taken;  ///< number of scheduled slots; zeroed before the launch
+  unsigned* non_finite;   ///< the first pass writes 1 if a gradient is not finite; zeroed before the launch
+  KeyTile* key_tiles;     ///< the table; zeroed before the launch if dQ has semaphores
+  int* offsets_fall;      ///< 1 if cumulative lengths decrease, which is an error; zeroed before the launch
+  int* dq_semaphores;     ///< one for each query tile and head (dq_semaphore.cuh)
   int semaphores_per_head;
-  bool prepares_grad_query;  ///< the schedule kernel prepares accumulators of dQ, or zeroes rows without keys
+  bool prepares_grad_query;        ///< the schedule kernel prepares accumulators of dQ, or zeroes rows without keys
   float* grad_query_accumulators;  ///< see accumulator_shape_of; null: every dQ is stored directly in the gradient
   MappedOperand query, key, value, grad_output, grad_query, grad_key, grad_value;
 };

@@ -34,8 +34,8 @@ struct Step {
 template <class Config>
 struct BackwardStorage {
   using Element = typename Config::Element;
-  static constexpr int warpgroups = 2;                              ///< consumers
-  static constexpr int rows = warpgroup_rows;                       ///< keys of a warpgroup
+  static constexpr int warpgroups = 2;                                    ///< consumers
+  static constexpr int rows = warpgroup_rows;                             ///< keys of a warpgroup
   static constexpr int queue_readers = Config::has_first_writer ? 3 : 2;  ///< producer, store and semaphore threads
   static constexpr int threads = (warpgroups + 1) * warpgroup_threads;
   static constexpr bool computes_ds = Config::computes_grad_query || Config::computes_grad_key;

@@ -69,7 +69,7 @@ __device__ void store_gradients(const BackwardArguments& arguments, const Backwa
       const auto row_of = [&](int warpgroup) { return row + (Shared::splits_queries ? warpgroup * Shared::rows : 0); };
       const auto accumulators = [&](int warpgroup) {
         return accumulators_at<Config>(arguments, head, Shared::splits_queries ? 0 : warpgroup,
-                               tile.grad_query + row_of(warpgroup));
+                                       tile.grad_query + row_of(warpgroup));
       };
       const auto bytes_of_accumulators = [&](int warpgroup) {
         const int rows = min(Shared::rows, tile.length_q - tile.first_query - row_of(warpgroup));

@@ -9,8 +9,8 @@
 //
 // A CTA follows the CTA of the next key tile at a distance of one or two query tiles, and waits until it has this
 // distance. The wait is shorter if the CTA also begins that much later. Therefore the tiles of a head are not adjacent
-// in the table (head_groups.cuh). A mask that excludes later keys, or a window, makes a key tile reach the queries that it
-// has in common with the next key tile one or two steps after it. Hence the falling order.
+// in the table (head_groups.cuh). A mask that excludes later keys, or a window, makes a key tile reach the queries that
+// it has in common with the next key tile one or two steps after it. Hence the falling order.
 //
 // No CTA waits forever: CTAs take slots of the table in rising order, and the tiles of a head are in the order in which
 // they add. The CTA with the lowest slot never waits.

@@ -21,8 +21,8 @@ constexpr int slots_at_once = 8;
 
 /// Calls visit(work) for the slots from `first` on. Each of the first lanes has the work of one slot. By a warp.
 template <class Visit>
-__device__ void look_up_slots(const BackwardArguments& arguments, const Owner& owner, bool owns_queries,
-                               unsigned first, Visit visit) {
+__device__ void look_up_slots(const BackwardArguments& arguments, const Owner& owner, bool owns_queries, unsigned first,
+                              Visit visit) {
   const auto slots = static_cast<unsigned>(owner.heads * owner.slots());
   const unsigned slot = first + static_cast<unsigned>(lane_index());
   Work work{};
@@ -81,7 +81,8 @@ __device__ void for_all_rows_to_prepare(const BackwardArguments& arguments, Visi
 }
 
 template <class Config>
-constexpr AccumulatorShape accumulator_shape = accumulator_shape_of(Config::tile_queries, Config::head_dim, Config::head_dim_v);
+constexpr AccumulatorShape accumulator_shape = accumulator_shape_of(Config::tile_queries, Config::head_dim,
+                                                                    Config::head_dim_v);
 
 /// The accumulators of the rows of a head from `row` on, in one block of columns.
 template <class Config>
@@ -159,7 +160,8 @@ __device__ void round_grad_query(const BackwardArguments& arguments) {
 #pragma unroll
       for (int i = 0; i < at_once; ++i) {
         const int row = chunk(i) / row_chunks, position = chunk(i) % row_chunks * 4;
-        const float* const accumulators = accumulators_at<Config>(arguments, left.head, position / shape.columns, left.row + row);
+        const float* const accumulators =
+            accumulators_at<Config>(arguments, left.head, position / shape.columns, left.row + row);
         four[i] = row < rows ? *reinterpret_cast<const float4*>(accumulators + position % shape.columns) : float4{};
       }
 #pragma unroll

@@ -9,10 +9,10 @@
 
 namespace gdpa::hopper {
 
-/// Returns the slot of an existing key tile in the table. A group has `heads_per_group` heads, or all heads of one batch
-/// entry if an entry has more. `direct_keys` is the limit of is_direct.
+/// Returns the slot of an existing key tile in the table. A group has `heads_per_group` heads, or all heads of one
+/// batch entry if an entry has more. `direct_keys` is the limit of is_direct.
 GDPA_HOST_DEVICE inline int64_t slot_in_head_group(const CommonArguments& arguments, int direct_keys,
-                                                int64_t heads_per_group, const Owner& owner, const Work& work) {
+                                                   int64_t heads_per_group, const Owner& owner, const Work& work) {
   const int64_t entries = owner.heads < heads_per_group ? heads_per_group / owner.heads : 1;
   const int64_t first = work.entry / entries * entries;
   const int64_t end = first + entries < owner.entries ? first + entries : owner.entries;

@@ -12,11 +12,11 @@
 #include "hopper/arguments.cuh"
 #include "hopper/dq_semaphore.cuh"
 #include "hopper/grad_query_accumulators.cuh"
+#include "hopper/head_groups.cuh"
 #include "hopper/key_gradients.cuh"
 #include "hopper/queue.cuh"
 #include "hopper/rows.cuh"
 #include "hopper/tile_scheduler.cuh"
-#include "hopper/head_groups.cuh"
 
 namespace gdpa::hopper {
 

@@ -56,7 +56,8 @@ __device__ inline int64_t offset_of(const MappedOperand& mapped, const Operand& 
 
 /// Writes the description of the tile of `work`, which attends to the keys `valid`.
 template <class Config>
-__device__ void describe_tile(Tile& tile, const ForwardArguments& arguments, const Work& work, const ValidRange& valid) {
+__device__ void describe_tile(Tile& tile, const ForwardArguments& arguments, const Work& work,
+                              const ValidRange& valid) {
   constexpr int keys = Config::tile_keys;
   const Params& params = arguments.common.params;
   const MaskOfSequence mask{params.mask, work.queries.count, work.keys.count};
@@ -100,7 +101,8 @@ __device__ void write_zeros(const Operand& output, const Work& work, int source)
 /// Whether the tile of a lane attends to the same keys as the previous tile, and these fit into the stages. `tiles` has
 /// a bit for each lane with a tile. The first of these lanes always loads.
 template <class Config>
-__device__ bool reuses_keys(const ForwardArguments& arguments, const Work& work, const ValidRange& valid, unsigned tiles) {
+__device__ bool reuses_keys(const ForwardArguments& arguments, const Work& work, const ValidRange& valid,
+                            unsigned tiles) {
   constexpr int keys = Config::tile_keys;
   const bool shared = arguments.common.params.keys.cumulative == nullptr && arguments.key.batch_step == 0 &&
                       arguments.value.batch_step == 0;
@@ -124,7 +126,8 @@ __device__ void schedule_tiles(const ForwardArguments& arguments, const TileRang
   const int lane = lane_index();
   int scheduled = 0;
   // The tiles of a run are close together; else few are taken at first, which the other warps wait for.
-  for (unsigned count = tiles.contiguous_tiles() ? tiles_at_once : 1;; count = min(2 * count, unsigned{tiles_at_once})) {
+  for (unsigned count = tiles.contiguous_tiles() ? tiles_at_once : 1;;
+       count = min(2 * count, unsigned{tiles_at_once})) {
     const Work work = tiles.take(count);
     if (__ballot_sync(0xffffffffu, work.exists) == 0) break;
     ValidRange valid{0, 0};

@@ -39,8 +39,8 @@ __device__ inline void report_offset(const char* name, const char* operand, cons
              index - 1, static_cast<long long>(side.begin(i - 1)));
       return;
     case OffsetFault::beyond:
-      printf("gdpa: %s[%lld] = %lld is beyond the %lld rows of %s\n", name, index, offset,
-             static_cast<long long>(rows), operand);
+      printf("gdpa: %s[%lld] = %lld is beyond the %lld rows of %s\n", name, index, offset, static_cast<long long>(rows),
+             operand);
       return;
   }
 }

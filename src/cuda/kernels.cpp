@@ -160,11 +160,11 @@ void unload_oldest(Registry& known) {
   if (candidates.size() > surplus) candidates.resize(surplus);
   const Driver& driver = Driver::get();
   const RelaxedCapture relaxed;
-  for (const Place& place : candidates) {
-    const CurrentDevice current(place->first.device);
+  for (const Position& position : candidates) {
+    const CurrentDevice current(position->first.device);
     // The next call reports the error of an earlier kernel. The kernel then stays loaded.
-    if (driver.context_synchronize() != success || driver.module_unload(place->second->module) != success) return;
-    known.kernels.erase(place);
+    if (driver.context_synchronize() != success || driver.module_unload(position->second->module) != success) return;
+    known.kernels.erase(position);
   }
 }
 

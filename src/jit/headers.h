@@ -12,8 +12,8 @@ struct Header {
   std::string text;
 };
 
-/// Returns every file of kernels/, with its path relative to that folder, and the headers of src/ and include/ that these
-/// files include. src/jit/CMakeLists.txt computes the list.
+/// Returns every file of kernels/, with its path relative to that folder, and the headers of src/ and include/ that
+/// these files include. src/jit/CMakeLists.txt computes the list.
 const std::vector<Header>& embedded_headers();
 
 }  // namespace gdpa::jit

@@ -65,7 +65,7 @@ struct PortableSpec {
 struct HopperSpec {
   int query_stages = 0;             ///< forward: stages of Q; KernelSpec::stages is the number for K and V
   bool query_in_registers = false;  ///< forward: Q is an RS operand; otherwise it stays in shared memory
-  bool has_first_writer = false;          ///< backward: the first writer of a dQ accumulator stores and the last one rounds;
+  bool has_first_writer = false;    ///< backward: the first writer of a dQ accumulator stores and the last one rounds;
                                     ///< otherwise key_schedule clears it and round_grad_query rounds it
   bool ordered = false;             ///< backward: CTAs add to a dQ accumulator in one order
   hopper::BackwardPass pass = hopper::BackwardPass::only;  ///< backward and its key_schedule

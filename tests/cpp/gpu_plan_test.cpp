@@ -821,7 +821,8 @@ TEST(GpuPlan, HopperBackwardWithoutDQHasNoSumsAndNoOrderToKeep) {
     EXPECT_EQ(plan.hopper().dq_semaphores, -1);
     EXPECT_FALSE(plan.hopper().prepares_grad_query);
     for (const GpuStep& step : plan.steps) {
-      EXPECT_FALSE(step.kernel.hopper().has_first_writer || step.kernel.hopper().ordered || step.kernel.wants_grad_query);
+      EXPECT_FALSE(step.kernel.hopper().has_first_writer || step.kernel.hopper().ordered ||
+                   step.kernel.wants_grad_query);
     }
   }
 }

@@ -34,7 +34,8 @@ struct Batch {
     for (int64_t slot = 0; slot < table_size; ++slot) {
       const Work work = find_work(arguments, owner, false, slot);
       if (!work.exists) continue;
-      slots[{work.entry, work.head}].push_back(slot_in_head_group(arguments, direct_keys, heads_per_group, owner, work));
+      slots[{work.entry, work.head}].push_back(
+          slot_in_head_group(arguments, direct_keys, heads_per_group, owner, work));
     }
   }
 };

@@ -232,7 +232,8 @@ GpuPlan backward_plan(const PlanRequest& request) {
         layout.reserve(problem.heads_q * hopper_part.semaphores_per_head * static_cast<int64_t>(sizeof(unsigned)));
   }
   if (accumulates) {
-    const hopper::AccumulatorShape shape = hopper::accumulator_shape_of(kernel.tile_queries, kernel.head_dim, kernel.head_dim_v);
+    const hopper::AccumulatorShape shape =
+        hopper::accumulator_shape_of(kernel.tile_queries, kernel.head_dim, kernel.head_dim_v);
     plan.workspace.grad_query =
         layout.reserve_accumulators(problem.rows_q, problem.heads_q, shape.blocks * shape.columns);
   }
