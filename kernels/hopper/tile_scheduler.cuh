@@ -122,13 +122,13 @@ __device__ bool reuses_keys(const ForwardArguments& arguments, const Work& work,
 template <class Config>
 __device__ void schedule_tiles(const ForwardArguments& arguments, const TileRange& tile_range, const TileQueue& queue) {
   const Params& params = arguments.common.params;
-  TileIterator<Config> tiles(arguments, tile_range);
+  TileIterator<Config> iterator(arguments, tile_range);
   const int lane = lane_index();
   int scheduled = 0;
-  // The tiles of a run are close together; else few are taken at first, which the other warps wait for.
-  for (unsigned count = tiles.contiguous_tiles() ? tiles_at_once : 1;;
+  // Contiguous tiles are found quickly. Otherwise the first rounds take few tiles, because the other warps wait for them.
+  for (unsigned count = iterator.contiguous_tiles() ? tiles_at_once : 1;;
        count = min(2 * count, unsigned{tiles_at_once})) {
-    const Work work = tiles.take(count);
+    const Work work = iterator.take(count);
     if (__ballot_sync(0xffffffffu, work.exists) == 0) break;
     ValidRange valid{0, 0};
     if (work.exists) {
