@@ -38,7 +38,7 @@ install(PROGRAMS ${CMAKE_CURRENT_BINARY_DIR}/scripts/gdpa DESTINATION ${SKBUILD_
 
 install(CODE [[
   file(GET_RUNTIME_DEPENDENCIES LIBRARIES $<TARGET_FILE:gdpa> RESOLVED_DEPENDENCIES_VAR carried
-       PRE_INCLUDE_REGEXES "^libhwy\\." "^libtbb\\." PRE_EXCLUDE_REGEXES ".*")
+       PRE_INCLUDE_REGEXES "^libfmt\\." "^libhwy\\." "^libtbb\\." PRE_EXCLUDE_REGEXES ".*")
   foreach(library IN LISTS carried)
     get_filename_component(soname ${library} NAME)
     file(REAL_PATH ${library} content)
