@@ -65,10 +65,10 @@ build: $(call unmade,setup)  ## build the C++ library, command line, tests and e
 	@scripts/once build/.configured -- cmake -G Ninja -S . -B build -DGDPA_DEVELOP=ON
 	@cmake --build build
 
-wheel: $(call unmade,setup)  ## build the Python package with its shared libraries in dist/
+wheel: $(call unmade,setup)  ## build the wheels of gdpa and gdpa-bench in dist/
 	@scripts/once dist/.built $(PACKAGE_SOURCES) -- scripts/build-wheel $(PYTHON) dist
 
-install: $(call unmade,wheel)  ## install the wheel into .venv
+install: $(call unmade,wheel)  ## install both wheels into .venv
 	@scripts/once .venv/.package dist -- $(PYTHON) -m pip install --quiet --force-reinstall --no-deps dist/*.whl
 
 lint: $(call unmade,build)  ## check formatting, ruff, mypy and clang-tidy; change nothing
@@ -103,11 +103,11 @@ test-sanitize-all: configure-sanitize  ## run all C++ tests under these sanitize
 	@cmake --build build-sanitize
 	@$(SANITIZED) $(CTEST) --test-dir build-sanitize -LE sample
 
-test-wheel: $(call unmade,wheel)  ## test the wheel in a bare environment with the newest PyTorch
-	@scripts/test-wheel dist/*.whl $(lastword $(TORCH_VERSIONS))
+test-wheel: $(call unmade,wheel)  ## test the wheels in a bare environment with the newest PyTorch
+	@scripts/test-wheel dist $(lastword $(TORCH_VERSIONS))
 
-test-wheel-all: $(call unmade,wheel)  ## test the wheel with the oldest and with the newest supported PyTorch
-	@for version in $(TORCH_VERSIONS); do scripts/test-wheel dist/*.whl "$$version" || exit 1; done
+test-wheel-all: $(call unmade,wheel)  ## test the wheels with the oldest and with the newest supported PyTorch
+	@for version in $(TORCH_VERSIONS); do scripts/test-wheel dist "$$version" || exit 1; done
 
 gpu-test: build install  ## run the GPU tests on a machine with a GPU, and record them in reports/gpu.json
 	@$(PYTHON) scripts/gpu-record run $(OPTIONS)

@@ -16,11 +16,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A package has a file. A folder with the same name may have none.
+/// Exits with 0 if gdpa, gdpa.bench and torch are installed. The test imports none of them, because importing torch
+/// takes seconds. A package has a file. A folder with the same name may have none.
 constexpr const char* has_packages = R"(
-import importlib.util, sys
-found = [importlib.util.find_spec(name) for name in ("gdpa", "torch")]
-sys.exit(not all(package and package.origin for package in found)))";
+import importlib.machinery, importlib.util, sys
+gdpa, torch = [importlib.util.find_spec(name) for name in ("gdpa", "torch")]
+has_both = all(package and package.origin for package in (gdpa, torch))
+sys.exit(not (has_both and importlib.machinery.PathFinder.find_spec("bench", gdpa.submodule_search_locations))))";
 
 /// Returns the interpreters in the folder of this program, in the environment that contains the program
 /// (<environment>/lib/pythonX.Y/site-packages/gdpa/bin), in the active environment, and on PATH.
@@ -72,7 +74,7 @@ std::string hand_over_to_python(const std::vector<std::string>& arguments) {
     pointers.push_back(nullptr);
     ::execv(interpreter.c_str(), pointers.data());
   }
-  return fmt::format("no Python with gdpa and PyTorch among {}", fmt::join(known, ", "));
+  return fmt::format("no Python with gdpa, gdpa-bench and PyTorch among {}", fmt::join(known, ", "));
 }
 
 }  // namespace gdpa::tool

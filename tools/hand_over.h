@@ -6,8 +6,8 @@
 
 namespace gdpa::tool {
 
-/// Replaces this process by `python3 -m gdpa.bench` with these arguments. Returns only if no Python with gdpa and
-/// PyTorch exists. The result is then the reason in one line.
+/// Replaces this process by `python3 -m gdpa.bench` with these arguments. Returns only if no Python with gdpa,
+/// gdpa-bench and PyTorch exists. The result is then the reason in one line.
 std::string hand_over_to_python(const std::vector<std::string>& arguments);
 
 }  // namespace gdpa::tool

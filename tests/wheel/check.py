@@ -1,5 +1,6 @@
-"""Checks the wheel in an environment that contains only the wheel and one version of PyTorch."""
+"""Checks the wheel of gdpa in an environment that contains only this wheel and one version of PyTorch."""
 
+import importlib.util
 import os
 import sys
 
@@ -10,6 +11,10 @@ import torch
 import gdpa
 
 assert torch.__version__.split("+")[0] == sys.argv[1], f"expected torch {sys.argv[1]}, got {torch.__version__}"
+
+# The benchmarks and the demonstration are in the distribution gdpa-bench.
+for name in ("gdpa.bench", "gdpa.demo"):
+    assert importlib.util.find_spec(name) is None, f"expected no {name} in the wheel of gdpa"
 
 torch.manual_seed(0)
 lengths = [5, 0, 70]
