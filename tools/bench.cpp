@@ -26,8 +26,8 @@ namespace {
 
 const char* const footer =
     "A time is the median of all calls of all rounds, after one warm-up call. The functions and directions of a shape\n"
-    "alternate within a round. FLOP = 2 * H * (d + d_v) * kept scores, backward x 2.5. JSON has one object for each\n"
-    "row.\n"
+    "alternate within a round. FLOP = 2 * H * (d + d_v) * scores inside the mask, backward x 2.5. JSON has one object\n"
+    "for each row.\n"
     "On a GPU, the command runs python3 -m gdpa.bench with the same options, which compares gdpa with other systems.\n"
     "This needs a Python with gdpa and PyTorch. --alone times only gdpa, from C++ and with events.\n"
     "A suite sets batch, lengths, heads and head_dim; --scale-batch shrinks its batch for a small machine.\n\n"
@@ -311,7 +311,7 @@ Command add_bench(CLI::App& app) {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str()
       ->group(group);
-  parser->add_option("--rounds", options->rounds, "Number of turns of each figure")
+  parser->add_option("--rounds", options->rounds, "Number of rounds of all figures")
       ->check(CLI::PositiveNumber)
       ->capture_default_str()
       ->group(group);

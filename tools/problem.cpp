@@ -147,11 +147,11 @@ void check_options(const ProblemOptions& options) {
       !options.lengths.empty(), !options.lengths_q.empty() || !options.lengths_k.empty(),
       "--lengths sets the lengths of queries and keys: expected either --lengths, or --lengths-q and --lengths-k");
   refuse_both(options.shared_q > 0, !options.lengths.empty() || !options.lengths_q.empty(),
-              "--shared-q gives every batch entry the same queries: expected no lengths of queries with it; give "
-              "those of the keys by --lengths-k");
+              "--shared-q gives every batch entry the same queries: expected no lengths of queries with it; give the "
+              "lengths of the keys by --lengths-k");
   refuse_both(options.shared_k > 0, !options.lengths.empty() || !options.lengths_k.empty(),
-              "--shared-k gives every batch entry the same keys: expected no lengths of keys with it; give those of "
-              "the queries by --lengths-q");
+              "--shared-k gives every batch entry the same keys: expected no lengths of keys with it; give the lengths "
+              "of the queries by --lengths-q");
   refuse_both(options.dense, !options.lengths.empty() || !options.lengths_q.empty() || !options.lengths_k.empty(),
               "--dense gives every batch entry the same length: expected --batch and --max-length with it");
   refuse_both(options.dense, options.fill < 1 || options.fill_k < 1,

@@ -1,8 +1,9 @@
-"""Every Python block of the README and of docs/ runs, the blocks of a page in their order, in one namespace."""
+"""The README and the pages of docs/: their Python blocks run, their links lead to files, and their names exist."""
 
 from __future__ import annotations
 
 import doctest
+import functools
 import re
 from pathlib import Path
 
@@ -14,6 +15,22 @@ import gdpa
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# A notebook also names code of earlier versions.
+CURRENT_PAGES = [page for page in PAGES if page.parent.name != "notebook"]
+SOURCES = ["CMakeLists.txt", "Makefile", "pyproject.toml", "LICENSE", ".clang-tidy"]
+SOURCE_FOLDERS = [
+    "cmake",
+    "examples",
+    "include",
+    "kernels",
+    "python",
+    "requirements",
+    "scripts",
+    "src",
+    "tests",
+    "tools",
+    "torch",
+]
 WITH_BLOCKS = [page for page in PAGES if page.exists() and BLOCK.search(page.read_text())]
 
 
@@ -41,3 +58,29 @@ def test_links_to_files_lead_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", page.read_text())
     missing = [target for target in targets if not (page.parent / target).exists()]
     assert not missing
+
+
+@functools.cache
+def words_of_the_sources() -> frozenset[str]:
+    """Returns every word in the sources, and in the names of the files of the checkout."""
+    listed = [
+        path for folder in SOURCE_FOLDERS for path in (ROOT / folder).rglob("*") if "__pycache__" not in path.parts
+    ]
+    sources = [path for path in (*(ROOT / name for name in SOURCES), *listed) if path.is_file()]
+    names = [
+        str(path.relative_to(ROOT)) for path in (*listed, *(ROOT / "docs").rglob("*"), *(ROOT / "reports").rglob("*"))
+    ]
+    texts = [path.read_text(errors="replace") for path in sources if path != Path(__file__)]
+    return frozenset(word for text in (*names, *texts) for word in re.findall(r"\w+", text))
+
+
+@pytest.mark.parametrize("page", CURRENT_PAGES, ids=[page.name for page in CURRENT_PAGES])
+def test_a_name_in_backticks_exists_in_the_sources(page: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    spans = [re.sub(r"\w*<\w+>\w*", "", span) for span in re.findall(r"`([^`]+)`", text)]  # <name> is a placeholder
+    spans = [span for span in spans if not span.startswith("~")]  # a path outside the checkout
+    names = {name for span in spans for name in re.findall(r"[A-Za-z_][A-Za-z0-9_]+", span)}
+    prefixes = {name for name in names if name.endswith("_")}
+    words = words_of_the_sources()
+    missing = names - words - {prefix for prefix in prefixes if any(word.startswith(prefix) for word in words)}
+    assert not missing, f"{page}: rename or remove these names, which no source contains"

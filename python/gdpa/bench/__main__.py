@@ -121,7 +121,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     how.add_argument(
         "--seconds", type=float, metavar="S", help="time for each figure, over all rounds (0.5; 0.9 on a GPU)"
     )
-    how.add_argument("--rounds", type=int, default=3, metavar="N", help="number of turns of each system (3)")
+    how.add_argument("--rounds", type=int, default=3, metavar="N", help="number of rounds of all systems (3)")
     how.add_argument("--threads", type=int, metavar="N", help="CPU threads of gdpa and of PyTorch")
     out = parser.add_argument_group("output")
     out.add_argument(
@@ -334,7 +334,8 @@ def circumstances(subject: str, device: Device, effort: Effort) -> tuple[str, st
 
     from gdpa.bench import command
 
-    method = f"{effort.rounds} rounds, {effort.seconds / effort.rounds:.2g} s a turn, by docs/benchmarks.md"
+    seconds = effort.seconds / effort.rounds
+    method = f"{effort.rounds} rounds, {seconds:.2g} s for each system in a round, by docs/benchmarks.md"
     return subject, device.describe(), torch.__version__, command.commit(), method
 
 

@@ -21,8 +21,8 @@ class CommandMissing(RuntimeError):
 
 def find() -> str:
     """Returns GDPA_COMMAND, or the command in the folder of this Python, or the command on PATH."""
-    beside = Path(sys.executable).with_name("gdpa")
-    found = os.environ.get("GDPA_COMMAND") or (str(beside) if beside.is_file() else shutil.which("gdpa"))
+    installed = Path(sys.executable).with_name("gdpa")
+    found = os.environ.get("GDPA_COMMAND") or (str(installed) if installed.is_file() else shutil.which("gdpa"))
     if not found:
         raise CommandMissing(f"expected the command gdpa on PATH, found none: {ADVICE}")
     return found

@@ -95,7 +95,7 @@ def share(rate: float, of: float | None) -> str:
 
 
 def cells(row: Row) -> tuple[str, ...]:
-    beside_cublas = (f"{row.tflops:.1f}", share(row.tflops, row.cublas_tflops))
+    with_cublas = (f"{row.tflops:.1f}", share(row.tflops, row.cublas_tflops))
     return (
         row.direction,
         row.system,
@@ -108,7 +108,7 @@ def cells(row: Row) -> tuple[str, ...]:
         *lengths(row),
         f"{row.fill:.2f}",
         f"{row.ms:.3f}",
-        *(beside_cublas if row.cublas_tflops else (f"{row.tflops * 1e3:.1f}",)),
+        *(with_cublas if row.cublas_tflops else (f"{row.tflops * 1e3:.1f}",)),
         share(row.tflops, row.floor_tflops),
     )
 

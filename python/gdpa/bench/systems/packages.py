@@ -124,7 +124,7 @@ class FlashAttention(Package):
 
 
 class Hstu(Package):
-    """SiLU, divided by the longest length; no scale before it but alpha."""
+    """P = SiLU(alpha * Q K^T), divided by the longest length. The function has no other scale."""
 
     name = "HSTU"
     modules = ("hstu", "hstu_attn", "fbgemm_gpu.experimental.hstu")
@@ -152,8 +152,11 @@ class Hstu(Package):
 
 
 class TritonGdpa(Package):
-    """Meta's GDPA in Triton; its scale multiplies after f. Its own package is called gdpa too, so it must be imported
-    under the name of its repository or of the library that it comes from."""
+    """Meta's GDPA in Triton. Its scale multiplies after f.
+
+    Its package has the name gdpa, like this project. Therefore, it is imported under the name of its repository or of
+    the library that contains it.
+    """
 
     name = "Triton GDPA"
     modules = tuple(
