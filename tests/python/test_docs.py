@@ -84,3 +84,19 @@ def test_a_name_in_backticks_exists_in_the_sources(page: Path) -> None:
     words = words_of_the_sources()
     missing = names - words - {prefix for prefix in prefixes if any(word.startswith(prefix) for word in words)}
     assert not missing, f"{page}: rename or remove these names, which no source contains"
+
+
+@functools.cache
+def anchors_of(page: Path) -> frozenset[str]:
+    """Returns the anchors of a page as GitHub makes them from its headings."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return frozenset(re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
+def test_links_to_sections_lead_to_a_heading(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#\s]*)#([^)\s]+)\)", page.read_text())
+    targets = [(page.parent / file if file else page, anchor) for file, anchor in links]
+    missing = [f"{target}#{anchor}" for target, anchor in targets if anchor not in anchors_of(target)]
+    assert not missing
