@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Hashes source files by their tokens, so that a changed comment or line break keeps the hash.
+"""Hashes source files by their tokens, so that a changed comment or line break does not change the hash.
 
     scripts/sources_hash.py GROUPS [FILE ...]    prints the hash of the entries of cmake/gpu_sources.txt in these groups
                                                  ("library|tests"), and of the files
@@ -162,7 +162,7 @@ def normalised_python(text: str) -> str:
     result, at, depth, indentation = Normalised(), 0, 0, ""
     starts_line = True
     # The number of commas in each open bracket. The count of a call or an index starts at 1 and all other counts start
-    # at 0. A trailing comma is dropped at a count above 1, so a tuple with one element keeps its comma.
+    # at 0. A trailing comma is dropped at a count above 1, so the comma of a tuple with one element remains.
     commas: list[int] = []
 
     def begin_line() -> None:
@@ -178,8 +178,8 @@ def normalised_python(text: str) -> str:
             if starts_line and commas and code[0] in ")]}" and commas[-1] > 1:
                 result.drop_trailing_comma()
             begin_line()
-            for place, character in enumerate(code):
-                before = code[place - 1] if place else result.last
+            for index, character in enumerate(code):
+                before = code[index - 1] if index else result.last
                 if character in "([{":
                     commas.append(1 if before.isalnum() or before in "_])" else 0)
                 elif character in ")]}" and commas:
@@ -214,8 +214,8 @@ def normalised(name: str, text: str) -> str:
 def sources_hash(groups: str, files: list[str], root: Path = ROOT) -> str:
     """Returns the hash of `files` and of the entries of cmake/gpu_sources.txt in `groups`, such as "library|tests"."""
     listed = re.findall(rf"^(?:{groups}) (.+)$", (root / "cmake" / "gpu_sources.txt").read_text(), re.MULTILINE)
-    places = [root / entry for entry in (*listed, *files)]
-    covered = [file for place in places for file in (place.rglob("*") if place.is_dir() else [place])]
+    paths = [root / entry for entry in (*listed, *files)]
+    covered = [file for path in paths for file in (path.rglob("*") if path.is_dir() else [path])]
     names = sorted({file.relative_to(root).as_posix() for file in covered if not file.is_dir()})
     lines = []
     for name in names:

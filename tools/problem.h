@@ -81,7 +81,7 @@ struct Problem {
 
   int64_t batch() const { return static_cast<int64_t>(lengths_q.size()); }
   double scale_or_default() const;
-  int64_t kept_scores() const;    ///< scores of one head that the mask keeps, over the batch
+  int64_t kept_scores() const;    ///< scores of one head that the mask selects, over the batch
   double forward_flops() const;   ///< 2 * heads * (head_dim + head_dim_v) * kept scores
   std::string mask_text() const;  ///< "none", "causal", "causal-upper-left" or "window:LEFT,RIGHT"
 };

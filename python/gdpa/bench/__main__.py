@@ -39,7 +39,7 @@ EXAMPLES = """examples:
 """
 
 
-def keep_pytorch_alive() -> None:
+def disable_forbidden_amx() -> None:
     """Disables AMX in oneDNN if the processor lists AMX but the operating system does not allow it.
 
     On some virtual machines, PyTorch's bf16 products otherwise end with an illegal instruction. oneDNN reads the
@@ -237,7 +237,7 @@ def run_cases(options: argparse.Namespace, device: Device, effort: Effort, syste
     for case, in_this_case, directions in plan:
         result.add(measure(case, in_this_case, directions, effort, device, progress))
         progress.finish_case()
-        # Write the rows immediately, so that an interrupted run keeps the finished rows.
+        # Write the rows immediately, so that an interrupted run does not lose the finished rows.
         if options.json and options.json != STANDARD_OUTPUT:
             write_json(options.json, result.rows)
         if options.report:
@@ -394,8 +394,8 @@ def run(options: argparse.Namespace) -> int:
 
         try:
             report = run_training(options, device, effort, systems)
-        except Disagreement as found:
-            print(f"gdpa.bench: {found}", file=sys.stderr)
+        except Disagreement as error:
+            print(f"gdpa.bench: {error}", file=sys.stderr)
             return 1
     elif options.figures:
         report = report_of(options, device, effort, *run_figures(options, device, effort))
@@ -411,7 +411,7 @@ def main(arguments: list[str] | None = None) -> int:
     The codes are 0 for success, 1 for a result outside its promise, 2 for a wrong argument, and 3 for a missing
     component.
     """
-    keep_pytorch_alive()
+    disable_forbidden_amx()
     options = parse(arguments)
     warnings.filterwarnings("ignore", message="The PyTorch API of nested tensors")
     try:

@@ -51,11 +51,11 @@ class Case:
 
     @property
     def kept_scores(self) -> int:
-        """The number of scores of one head that the mask keeps, summed over the batch."""
+        """The number of scores of one head that the mask selects, summed over the batch."""
         return sum(kept_scores(q, k, self.window) for q, k in zip(self.lengths_q, self.lengths_k, strict=True))
 
     def flops(self, direction: str) -> float:
-        """2 * H * (d + d_v) for each kept score in forward, and 2.5 times as many in backward (five products)."""
+        """2 * H * (d + d_v) for each selected score in forward, and 2.5 times as many in backward (five products)."""
         forward = 4.0 * self.heads * self.head_dim * self.kept_scores
         return forward if direction == "fwd" else 2.5 * forward
 

@@ -46,13 +46,13 @@ def ratios(result: Result, mask: str) -> list[Figure]:
         (("gdpa", "bfloat16"), gdpa_fp32, 0.8, "bfloat16 against float32"),
         (("gdpa", "float16"), gdpa_fp32, 0.8, "float16 against float32"),
     )
-    found = []
+    figures = []
     for fast, other, goal, what in comparisons:
         for direction in DIRECTIONS:
             pair = (ms.get((*fast, direction)), ms.get((*other, direction)))
             ratio = pair[1] / pair[0] if pair[0] and pair[1] else None
-            found.append(Figure(f"{what}, mask {mask}, {direction}", ratio, goal, "times the speed"))
-    return found
+            figures.append(Figure(f"{what}, mask {mask}, {direction}", ratio, goal, "times the speed"))
+    return figures
 
 
 def workspace_per_thread(direction: str) -> float:

@@ -21,7 +21,7 @@ from gdpa.bench.measure import Effort, Progress, Result, forward_alone, measure
 from gdpa.bench.rows import Row
 from gdpa.bench.systems import Gdpa, GdpaWith, Operands, System
 
-LENGTH, HEAD_DIM = 2048, 128  # the row of the suite for which shares have goals
+LENGTH, HEAD_DIM = 2048, 128  # the row of the suite whose shares of cuBLAS have goals
 SHARES = {"fwd": 0.50, "bwd": 0.38}
 NAME, EXPRESSION = "silu", "s * sigmoid(s)"
 MIB = 2.0**20
@@ -66,17 +66,17 @@ def rates(rows: list[Row], activation: str) -> list[Figure]:
         return above / below if above and below else None
 
     shape = f"{LENGTH} / {LENGTH}"
-    found = [
+    figures = [
         Figure(f"{shape}, {activation}, {way}", share(way, activation, True), goal, "of cuBLAS")
         for way, goal in SHARES.items()
     ]
     for way in DIRECTIONS:
         fills = ratio(share(way, activation, False), share(way, activation, True))
-        found.append(Figure(f"{shape}, fill .5 against 1, {way}", fills, 0.9, "times the share"))
+        figures.append(Figure(f"{shape}, fill .5 against 1, {way}", fills, 0.9, "times the share"))
     for way in DIRECTIONS:
         functions = ratio(share(way, EXPRESSION, True), share(way, NAME, True))
-        found.append(Figure(f"{shape}, {EXPRESSION} against {NAME}, {way}", functions, 0.95, "times the speed"))
-    return found
+        figures.append(Figure(f"{shape}, {EXPRESSION} against {NAME}, {way}", functions, 0.95, "times the speed"))
+    return figures
 
 
 def cold_starts(device: Device, rounds: int) -> list[Figure]:

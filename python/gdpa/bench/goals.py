@@ -173,8 +173,8 @@ def standing(goal: Goal, rows: Sequence[Row]) -> Standing:
 
 def ours(rows: Sequence[Row], shape: str, activation: str, direction: str) -> Row | None:
     wanted = (OURS, shape, activation, direction)
-    found = (row for row in rows if (row.system, row.shape, row.activation, row.direction) == wanted)
-    return next(found, None)
+    matching = (row for row in rows if (row.system, row.shape, row.activation, row.direction) == wanted)
+    return next(matching, None)
 
 
 # For each kind of goal: the measured number, or the reason why it is missing. -----------------------------------------

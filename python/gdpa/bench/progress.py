@@ -23,12 +23,12 @@ class Progress:
         total = self.case + done
         elapsed = time.monotonic() - self.begin
         left = f", about {in_words(elapsed / total * (self.cases - total))} left" if total > 0 else ""
-        place = f"case {self.case + 1}/{self.cases}"
+        position = f"case {self.case + 1}/{self.cases}"
         if sys.stderr.isatty():
-            print(f"\r\033[K{place}, {text}{left}", end="", file=sys.stderr, flush=True)
+            print(f"\r\033[K{position}, {text}{left}", end="", file=sys.stderr, flush=True)
         elif self.case == self.reported:
             self.reported += 1
-            print(f"{place}{left}", file=sys.stderr, flush=True)
+            print(f"{position}{left}", file=sys.stderr, flush=True)
 
     def finish_case(self) -> None:
         self.case += 1

@@ -97,7 +97,7 @@ class Embedding:
         return torch.randn(*shape, generator=self.generator).to(self.device)
 
     def rows(self, count: int) -> Tensor:
-        """Returns N(0, 1) numbers (count, heads, head_dim), in place of learned rows."""
+        """Returns N(0, 1) numbers (count, heads, head_dim), instead of learned rows."""
         return self.normal(count, *self.shape).to(self.dtype)
 
     def query_key_value(self, batch: Histories) -> tuple[Tensor, ...]:

@@ -62,7 +62,7 @@ class Measurement:
         return self.activation if self.activation.isidentifier() else "own"
 
     def rates(self) -> tuple[float, float]:
-        """The GFLOP/s of gdpa, forward and backward, over the scores that the mask keeps."""
+        """The GFLOP/s of gdpa, forward and backward, over the scores that the mask selects."""
         return (
             self.flops / self.times.forward / 1e9,
             self.flops * BACKWARD_FLOPS / self.times.backward / 1e9,

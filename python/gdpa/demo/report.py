@@ -93,7 +93,7 @@ def draw(file: Path, title: str, histories: Histories, measurements: Sequence[Me
     from matplotlib import pyplot
 
     labels = [f"{m.use.name}, {m.label}" for m in measurements]
-    places = range(len(measurements))
+    positions = range(len(measurements))
     figure, (lengths, rates, errors) = pyplot.subplots(
         1, 3, figsize=(16, 0.45 * len(labels) + 1.5), layout="constrained"
     )
@@ -104,12 +104,12 @@ def draw(file: Path, title: str, histories: Histories, measurements: Sequence[Me
 
     for offset, color, name, column in ((-0.2, "tab:blue", "forward", 0), (0.2, "tab:orange", "backward", 1)):
         rates.barh(
-            [p + offset for p in places], [m.rates()[column] for m in measurements], 0.38, color=color, label=name
+            [p + offset for p in positions], [m.rates()[column] for m in measurements], 0.38, color=color, label=name
         )
-    for place, m in zip(places, measurements, strict=True):
+    for position, m in zip(positions, measurements, strict=True):
         rates.annotate(
             f" {speed_up(m)}",
-            (max(m.rates()), place),
+            (max(m.rates()), position),
             va="center",
             fontsize="small",
             color="dimgray",
@@ -117,8 +117,8 @@ def draw(file: Path, title: str, histories: Histories, measurements: Sequence[Me
     rates.margins(x=0.35)
     rates.set(
         title="Rate; speed-up over padded (packed) PyTorch",
-        xlabel="GFLOP/s over the scores that the mask keeps",
-        yticks=list(places),
+        xlabel="GFLOP/s over the scores that the mask selects",
+        yticks=list(positions),
         yticklabels=labels,
     )
     rates.invert_yaxis()
@@ -126,9 +126,9 @@ def draw(file: Path, title: str, histories: Histories, measurements: Sequence[Me
 
     for name, marker in zip(RESULTS, "osd^", strict=True):
         ours, theirs = zip(*(m.errors(name) for m in measurements), strict=True)
-        errors.plot(ours, places, marker, color="tab:blue", label=f"{name}, gdpa")
-        errors.plot(theirs, places, marker, color="tab:orange", mfc="none", label=f"{name}, PyTorch")
-    errors.set(title="Error against fp64", xlabel="relative 2-norm", yticks=list(places), yticklabels=[])
+        errors.plot(ours, positions, marker, color="tab:blue", label=f"{name}, gdpa")
+        errors.plot(theirs, positions, marker, color="tab:orange", mfc="none", label=f"{name}, PyTorch")
+    errors.set(title="Error against fp64", xlabel="relative 2-norm", yticks=list(positions), yticklabels=[])
     errors.set_ylim(rates.get_ylim())
     errors.set_xlim(left=0)
     errors.ticklabel_format(axis="x", scilimits=(0, 0))

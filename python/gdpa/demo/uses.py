@@ -31,8 +31,8 @@ class Use:
 
 USES = (
     Use("self", "causal self-attention over each history", causal=True),
-    Use("PFFN", "each history against 64 keys and values that the batch shares", shared_keys=64),
-    Use("PMA", "4 queries that the batch shares, against each history", shared_queries=4),
+    Use("PFFN", "each history against 64 keys and values, broadcast to the batch", shared_keys=64),
+    Use("PMA", "4 queries, broadcast to the batch, against each history", shared_queries=4),
 )
 
 
@@ -66,7 +66,7 @@ class Case:
         return self.offsets.diff().tolist()
 
     def flops(self) -> float:
-        """The FLOP of forward: two products over the scores that the mask keeps. Backward has five products."""
+        """The FLOP of forward: two products over the scores that the mask selects. Backward has five products."""
         heads, head_dim = self.query.shape[1:]
         if self.use.causal:
             scores = sum(n * (n + 1) // 2 for n in self.lengths)
@@ -97,16 +97,16 @@ def with_gdpa(case: Case, activation: str) -> Forward:
     return forward
 
 
-def attention(query: Tensor, key: Tensor, value: Tensor, function: Elementwise, keep: Tensor | None) -> Tensor:
-    """Computes f(Q K^T / sqrt(d)) V in PyTorch on (..., rows, head_dim). `keep` selects the scores."""
-    weights = function(query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5)
-    if keep is not None:
-        weights = weights.masked_fill(~keep, 0.0)
-    return weights @ value
+def attention(query: Tensor, key: Tensor, value: Tensor, function: Elementwise, mask: Tensor | None) -> Tensor:
+    """Computes f(Q K^T / sqrt(d)) V in PyTorch on (..., rows, head_dim). `mask` is True for the scores that count."""
+    p = function(query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5)
+    if mask is not None:
+        p = p.masked_fill(~mask, 0.0)
+    return p @ value
 
 
 def packed(case: Case, function: Elementwise) -> Forward | None:
-    """PyTorch without padding. One product over all rows is sufficient only if the batch shares the keys."""
+    """PyTorch without padding. One product over all rows is sufficient only if the keys are broadcast to the batch."""
     if not case.use.shared_keys:
         return None
 
@@ -130,10 +130,10 @@ class Padded:
         longest = int(lengths.max())
         self.exists = torch.arange(longest, device=lengths.device) < lengths[:, None]  # (batch, longest)
         if case.use.causal:
-            self.keep: Tensor | None = causal(longest, lengths.device)
+            self.mask: Tensor | None = causal(longest, lengths.device)
         else:
             # The outputs of padded queries are dropped, so only padded keys need a mask.
-            self.keep = None if case.use.shared_keys else self.exists[:, None, None, :]
+            self.mask = None if case.use.shared_keys else self.exists[:, None, None, :]
         key_lengths = lengths.new_tensor([case.use.shared_keys]) if case.use.shared_keys else lengths
         self.out_scale = (1.0 / key_lengths).to(case.query.dtype)[:, None, None, None]
         self.inputs = tuple(
@@ -156,7 +156,7 @@ class Padded:
         return self.pad(rows, 0)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return attention(query, key, value, self.function, self.keep) * self.out_scale
+        return attention(query, key, value, self.function, self.mask) * self.out_scale
 
     def packed(self, padded: Tensor) -> Tensor:
         """Converts to gdpa's layout, (rows, heads, head_dim) without padding."""
@@ -173,8 +173,8 @@ def reference(case: Case, function: Elementwise) -> Forward:
         outputs = []
         for rows in zip(*([t] * count if shared else t.split(case.lengths) for t, shared in sides), strict=True):
             q, k, v = (tensor.transpose(0, 1) for tensor in rows)
-            keep = causal(q.shape[1], q.device) if use.causal else None
-            outputs.append((attention(q, k, v, function, keep) / k.shape[1]).transpose(0, 1))
+            mask = causal(q.shape[1], q.device) if use.causal else None
+            outputs.append((attention(q, k, v, function, mask) / k.shape[1]).transpose(0, 1))
         return torch.cat(outputs)
 
     return forward

@@ -39,12 +39,12 @@ class Padded(System):
         attention = self.attention()
         scale = case.head_dim**-0.5
         longest = max(case.lengths_q)
-        keep = None
+        mask = None
         if case.mask == "causal":
-            keep = torch.ones(longest, longest, dtype=torch.bool, device=operands.query.device).tril()
+            mask = torch.ones(longest, longest, dtype=torch.bool, device=operands.query.device).tril()
 
         def forward() -> list[Tensor]:
-            return [attention(*inputs, function, scale, keep)]
+            return [attention(*inputs, function, scale, mask)]
 
         return Prepared(forward, inputs, [grad_output])
 
@@ -63,12 +63,12 @@ class PaddedCompiled(Padded):
 
 
 def padded_attention(
-    query: Tensor, key: Tensor, value: Tensor, function: Elementwise, scale: float, keep: Tensor | None
+    query: Tensor, key: Tensor, value: Tensor, function: Elementwise, scale: float, mask: Tensor | None
 ) -> Tensor:
     """Computes the output. Padded values are zero, so a padded key contributes nothing, even if f(0) is not 0."""
     scores = function(scale * (query @ key.mT))
-    if keep is not None:
-        scores = scores * keep
+    if mask is not None:
+        scores = scores * mask
     return scores @ value
 
 

@@ -91,8 +91,8 @@ class Batch:
     @cached_property
     def exists(self) -> Tensor:
         """A mask (batch, max_length) of the rows that belong to a sequence."""
-        places = torch.arange(self.shape.max_length, device=self.rows.device)
-        return places < self.cu_seqlens.diff()[:, None]
+        positions = torch.arange(self.shape.max_length, device=self.rows.device)
+        return positions < self.cu_seqlens.diff()[:, None]
 
     def padded(self, rows: Tensor) -> Tensor:
         """Converts (tokens, D) to (batch, max_length, D) with zeros after each sequence."""

@@ -72,11 +72,11 @@ class OnPadded(Contender):
         function, scale = function_of(batch), batch.shape.head_dim**-0.5
         # A padded key contains the bias of the projection, so a mask is needed. It includes the division by the length.
         mean = batch.exists / batch.cu_seqlens.diff()[:, None]
-        keep = mean.to(batch.rows.dtype)[:, None, None, :]
+        mask = mean.to(batch.rows.dtype)[:, None, None, :]
 
         def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             query, key, value = (operand.transpose(1, 2) for operand in (query, key, value))
-            return padded_attention(query, key, value, function, scale, keep).transpose(1, 2)
+            return padded_attention(query, key, value, function, scale, mask).transpose(1, 2)
 
         return attend
 

@@ -90,9 +90,9 @@ class TrainingReport(Document):
         figure, axis = pyplot.subplots(figsize=(max(6.4, 1.2 * len(shapes) * len(systems)), 3.8), layout="constrained")
         for index, system in enumerate(systems):
             of_system = [step for step in self.steps if step.system == system]
-            places = [shapes.index(step.shape) - 0.4 + (index + 0.5) * width for step in of_system]
+            positions = [shapes.index(step.shape) - 0.4 + (index + 0.5) * width for step in of_system]
             label = f"{system} ({of_system[0].activation})"
-            bars = axis.bar(places, [step.ms for step in of_system], width, color=COLOURS[index], label=label)
+            bars = axis.bar(positions, [step.ms for step in of_system], width, color=COLOURS[index], label=label)
             axis.bar_label(bars, [multiple(step) for step in of_system], fontsize=8)
         axis.set_xticks(range(len(shapes)), [f"{shape} rows" for shape in shapes], fontsize=8)
         axis.set_ylabel("ms a training step")

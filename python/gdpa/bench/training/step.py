@@ -78,15 +78,15 @@ class Trainer:
         """Returns the output and the gradients by name, without padding. Raises ValueError for NaN or infinities."""
         output = self.gradients()
         assert self.rows.grad is not None
-        found = {"output": output, "gradient of the rows": self.rows.grad}
-        found = {name: self.contender.packed(self.batch, rows) for name, rows in found.items()}
+        tensors = {"output": output, "gradient of the rows": self.rows.grad}
+        tensors = {name: self.contender.packed(self.batch, rows) for name, rows in tensors.items()}
         for name, weight in self.block.named_parameters():
             assert weight.grad is not None
-            found[f"gradient of {name}"] = weight.grad
-        for name, tensor in found.items():
+            tensors[f"gradient of {name}"] = weight.grad
+        for name, tensor in tensors.items():
             if not tensor.isfinite().all():
                 raise ValueError(f"{name}: expected finite numbers, got NaN or infinities")
-        return found
+        return tensors
 
 
 def worst_difference(results: dict[str, Tensor], reference: dict[str, Tensor]) -> tuple[float, str]:
