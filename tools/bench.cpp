@@ -29,7 +29,7 @@ const char* const footer =
     "alternate within a round. FLOP = 2 * H * (d + d_v) * scores inside the mask, backward x 2.5. JSON has one object\n"
     "for each row.\n"
     "On a GPU, the command runs python3 -m gdpa.bench with the same options, which compares gdpa with other systems.\n"
-    "This needs a Python with gdpa and PyTorch. --alone times only gdpa, from C++ and with events.\n"
+    "This needs a Python with gdpa, gdpa-bench and PyTorch. --alone times only gdpa, from C++ and with events.\n"
     "A suite sets batch, lengths, heads and head_dim; --scale-batch shrinks its batch for a small machine.\n\n"
     "Examples:\n"
     "  gdpa bench --batch 32 --max-length 512 --head-dim 128\n"

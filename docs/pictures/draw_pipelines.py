@@ -202,7 +202,7 @@ def forward() -> Picture:
             "S a1 is Q K^T of query tile a and key tile 1; PV a0 adds P V to O. Arrows: the ping-pong barriers. A "
             "consumer issues S of the next key tile before PV of this one, and evaluates f while the tensor cores work "
             "for the other. The loop continues from query tile a to b without draining: S b0 is issued before PV a1, "
-            "and O a is stored under the products of the other."
+            "and O a is stored during the products of the other consumer."
         ),
         [
             ("Q, then O\n32 KB", 32, LOAD),
@@ -263,10 +263,10 @@ def backward() -> Picture:
         arrows,
         (
             "Dark blocks of a consumer issue products, light ones are "
-            "arithmetic. Arrows: the ping-pong barriers. When it is its turn, a warpgroup issues dV += P^T dO and dK "
-            "+= dS^T Q of step n, its half of dQ = dS K of step n-1, and S^T = K Q^T of step n+1. While the other "
-            "one issues, it stages dQ for the store thread, issues dP^T = V dO^T of step n+1, and evaluates f and f' "
-            "of step n+1."
+            "arithmetic. Arrows: the ping-pong barriers. After the signal of the other warpgroup, a warpgroup issues "
+            "dV += P^T dO and dK += dS^T Q of step n, its half of dQ = dS K of step n-1, and S^T = K Q^T of step n+1. "
+            "While the other warpgroup issues, the warpgroup stages dQ for the store thread, issues dP^T = V dO^T of "
+            "step n+1, and evaluates f and f' of step n+1."
         ),
         [
             *stages("K stage", 32, FIRST, unit=" KB"),
@@ -325,7 +325,7 @@ def wide_backward() -> Picture:
             "Arrows: f' in fp32 goes to the dK warpgroup (named barrier), and "
             "dS to the dV warpgroup (mbarrier). Each warpgroup multiplies half of the columns of dQ, in two chunks "
             "(dQ, dQ') that use the same registers, and adds them from registers to fp32 accumulators in global "
-            "memory (red.v4). Products are issued before the additions, so that they run under them."
+            "memory (red.v4). Products are issued before the additions, so that both run at the same time."
         ),
         [
             ("K\n32 KB", 32, FIRST),
@@ -369,10 +369,10 @@ def portable() -> Picture:
         [copies, warps, function, back_copies, back_warps, back_function],
         [],
         (
-            "All warps of a CTA do the same on rows of their own; in forward "
+            "All warps of a CTA do the same work on different rows. In forward, "
             "two CTAs share a multiprocessor. Forward: P of 16 keys is the register operand of O += P V while f of "
-            "the next 16 keys is computed. Backward: P and dS go through shared memory, since each warp multiplies "
-            "the keys or queries of others."
+            "the next 16 keys is computed. Backward: P and dS go through shared memory, because each warp also "
+            "multiplies P and dS of other warps."
         ),
         [
             ("forward: Q, then O\n34.8 KB", 34.8, LOAD),
