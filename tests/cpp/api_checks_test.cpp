@@ -60,6 +60,11 @@ struct Call {
     attention.cu_seqlens_k.reset();
   }
 
+  /// The checks of a plan do not read the operands.
+  void move_operands_to_gpu() {
+    for (TensorView* view : {&attention.query, &attention.key, &attention.value}) view->device = {DeviceKind::cuda, 0};
+  }
+
   void run_forward() { forward(attention, output_view); }
   void run_backward() { backward(attention, grad_output_view, grad_query_view, grad_key_view, grad_value_view); }
 
@@ -314,11 +319,57 @@ TEST(Checks, RefuseWhatTheGpuKernelsAreNotWrittenFor) {
        "the tensors to the CPU"},
   };
   for (const Mistake& mistake : mistakes) {
+    for (const Direction direction : {Direction::forward, Direction::backward}) {
+      Call on_gpu;
+      on_gpu.move_operands_to_gpu();
+      mistake.spoil(on_gpu);
+      expect_refused([&] { api::check_plan(on_gpu.attention, direction); }, mistake);
+      // A plan for a named architecture, with tensors on the CPU.
+      Call for_gpu;
+      mistake.spoil(for_gpu);
+      expect_refused([&] { api::check_plan(for_gpu.attention, direction, true); }, mistake);
+    }
+  }
+}
+
+TEST(Checks, ADenseLengthOnAGpuIsAtMostTheLargestThatTheKernelsCount) {
+  static_assert(most_gpu_rows < int64_t{1} << 31, "row numbers in kernels have 32 bits");
+  const auto call_of = [](int64_t rows_q, int64_t rows_k) {
     Call call;
-    const Device cuda{DeviceKind::cuda, 0};
-    for (TensorView* view : {&call.attention.query, &call.attention.key, &call.attention.value}) view->device = cuda;
-    mistake.spoil(call);
-    expect_refused([&] { api::check_plan(call.attention, Direction::forward); }, mistake);
+    call.drop_offsets();
+    call.attention.out_scale = OutScale::of(1.0);
+    call.move_operands_to_gpu();
+    for (TensorView* view : {&call.attention.query, &call.attention.key, &call.attention.value}) {
+      const bool is_query = view == &call.attention.query;
+      view->rank = 4;
+      view->sizes = {1, is_query ? rows_q : rows_k, 1, 8};
+      view->strides = {0, 0, 0, 1};
+    }
+    return api::check_plan(call.attention, Direction::backward);
+  };
+  EXPECT_NO_THROW(call_of(most_gpu_rows, most_gpu_rows));
+  EXPECT_THROW(call_of(most_gpu_rows + 1, 1), Error);
+  EXPECT_THROW(call_of(1, most_gpu_rows + 1), Error);
+}
+
+TEST(Checks, AWorkspaceIsAlignedOnEveryDevice) {
+  alignas(256) static std::byte memory[512];
+  for (const bool is_on_gpu : {false, true}) {
+    for (const Direction direction : {Direction::forward, Direction::backward}) {
+      const auto check = [&](int64_t offset) {
+        Call call;
+        call.attention.out_scale = OutScale::of(1.0);
+        if (is_on_gpu) {
+          call.drop_offsets();
+          call.move_operands_to_gpu();
+        }
+        call.attention.workspace = {memory + offset, 256};
+        api::check_plan(call.attention, direction);
+      };
+      EXPECT_NO_THROW(check(0));
+      EXPECT_NO_THROW(check(256));
+      for (const int64_t offset : {1, 16, 64, 128, 255}) EXPECT_THROW(check(offset), Error) << offset << is_on_gpu;
+    }
   }
 }
 

@@ -5,12 +5,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cfenv>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <numeric>
 #include <random>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "cpu/workspace.h"
@@ -321,6 +323,57 @@ TEST(CpuBackend, queries_without_keys_and_keys_without_queries_get_zeros) {
   EXPECT_EQ(grad_query, Floats(3 * 8, 0.0F));
   EXPECT_EQ(grad_key, Floats(2 * 8, 0.0F));
   EXPECT_EQ(grad_value, Floats(2 * 8, 0.0F));
+}
+
+/// A value for all elements of each operand. With these values, the floating-point unit reports an overflow or a
+/// division by zero if and only if backward computes one certain product or function. The report does not depend on
+/// what happens to the result, so it also shows a computation with an unused result.
+struct Witness {
+  const char* computed;
+  const char* function;
+  float query, key, value, grad_output;
+  bool (*is_needed)(const WantedGradients&);
+};
+
+TEST(CpuBackend, backward_computes_nothing_that_only_an_unwanted_gradient_needs) {
+  constexpr float large = 1e30F;  // the product of two such numbers is above the range of fp32
+  const auto for_scores = [](const WantedGradients& wanted) { return wanted.query || wanted.key; };
+  const Witness witnesses[] = {
+      {"dQ = dS K", "s", 0, large, 1, large, [](const WantedGradients& wanted) { return wanted.query; }},
+      {"dK = dS^T Q", "s", large, 0, 1, large, [](const WantedGradients& wanted) { return wanted.key; }},
+      {"dV = P^T dO", "s", large, 1, 0, large, [](const WantedGradients& wanted) { return wanted.value; }},
+      {"dP = dO V^T", "s", 0, 0, large, large, for_scores},
+      {"f'(0) = 1 / 0", "sqrt(s)", 0, 0, 1, 1, for_scores}};
+  constexpr int64_t rows = 5, head_dim = 16;
+  const auto filled = [](float value) { return Floats(rows * head_dim, value); };
+  const auto view = [](auto& values) {
+    using View =
+        std::conditional_t<std::is_const_v<std::remove_reference_t<decltype(values)>>, TensorView, MutableTensorView>;
+    return View::contiguous(values.data(), DType::float32, {rows, 1, head_dim});
+  };
+  for (const Witness& witness : witnesses) {
+    const Floats query = filled(witness.query), key = filled(witness.key), value = filled(witness.value),
+                 grad_output = filled(witness.grad_output);
+    Floats grad_query = filled(0), grad_key = filled(0), grad_value = filled(0);
+    // One thread is the calling thread, which has the reports.
+    const Attention attention{.query = view(query),
+                              .key = view(key),
+                              .value = view(value),
+                              .activation = Activation(witness.function),
+                              .scale = 1,
+                              .threads = 1};
+    for (int choice = 1; choice < 8; ++choice) {
+      const WantedGradients wanted{(choice & 1) != 0, (choice & 2) != 0, (choice & 4) != 0};
+      const auto gradient = [&](bool is_wanted, Floats& values) {
+        return is_wanted ? view(values) : MutableTensorView{};
+      };
+      std::feclearexcept(FE_ALL_EXCEPT);
+      backward(attention, view(grad_output), gradient(wanted.query, grad_query), gradient(wanted.key, grad_key),
+               gradient(wanted.value, grad_value));
+      EXPECT_EQ(std::fetestexcept(FE_OVERFLOW | FE_DIVBYZERO) != 0, witness.is_needed(wanted))
+          << witness.computed << ", wanted: dQ " << wanted.query << ", dK " << wanted.key << ", dV " << wanted.value;
+    }
+  }
 }
 
 }  // namespace

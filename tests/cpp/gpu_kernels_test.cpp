@@ -352,5 +352,36 @@ TEST(GpuKernels, CompileWithoutSpillsToTensorCoreProducts) {
   for (std::thread& thread : threads) thread.join();
 }
 
+TEST(GpuKernels, KernelsOfSomeGradientsLeaveProductsOutWithoutSpills) {
+  if (disassembler().empty()) GTEST_SKIP() << "no disassembler";
+  const plan::Gpu gpu = target_of(std::string("sm_80")).gpu;
+  const auto products = [&](const WantedGradients& wanted) {
+    Problem problem;
+    problem.direction = Direction::backward;
+    problem.dtype = DType::bfloat16;
+    problem.batch = 10;
+    problem.heads_q = problem.heads_k = 4;
+    problem.head_dim = problem.head_dim_v = 128;
+    problem.rows_q = problem.rows_k = 1000;
+    problem.wanted = wanted;
+    const KernelSpec kernel = kernels_of(problem, gpu, "gelu", Accuracy::fast, true).front();
+    const Activation activation("gelu");
+    const jit::Compiled compiled =
+        compilers().front().compile({kernel_source(kernel, activation.function()), activation.text()}, "sm_80");
+    const std::string code = disassemble(compiled.cubin), product = product_of(kernel.element);
+    EXPECT_EQ(faults_of(kernel, code), "") << describe(kernel);
+    int count = 0;
+    for (std::size_t at = code.find(product); at != std::string::npos; at = code.find(product, at + 1)) ++count;
+    return count;
+  };
+  const int all = products({true, true, true}), without_key = products({true, false, true}),
+            without_value = products({true, true, false}), without_query = products({false, true, true});
+  EXPECT_LT(without_query, all);
+  EXPECT_LT(without_key, all);
+  EXPECT_LT(without_value, all);
+  EXPECT_EQ(products({false, true, false}), without_query - (all - without_value));
+  EXPECT_LT(products({false, false, true}), without_query - (all - without_key)) << "dP is also left out";
+}
+
 }  // namespace
 }  // namespace gdpa::cuda

@@ -12,6 +12,7 @@
 #include "activation/function.h"
 #include "families/family.h"
 #include "families/portable/portable_tiles.h"
+#include "gdpa/attention.h"
 #include "gdpa/error.h"
 #include "hopper/arguments.cuh"
 
@@ -837,6 +838,112 @@ TEST(GpuPlan, HopperBackwardLeavesGuardsOutOnlyWhereInfinitiesShowInDKOrDV) {
   EXPECT_TRUE(has_two_passes({false, false, true}));
   EXPECT_FALSE(has_two_passes({true, false, false}));
   EXPECT_FALSE(has_two_passes({true, false, true}));  // an infinity of f' is in dQ alone
+}
+
+/// All choices of at least one gradient.
+std::vector<WantedGradients> choices_of_gradients() {
+  std::vector<WantedGradients> choices;
+  for (int bits = 1; bits < 8; ++bits) choices.push_back({(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0});
+  return choices;
+}
+
+TEST(GpuPlan, PortableBackwardHasKernelsAndMemoryForTheWantedGradientsOnly) {
+  for (const WantedGradients& wanted : choices_of_gradients()) {
+    for (const bool deterministic : {false, true}) {
+      for (const bool shares_keys : {false, true}) {
+        SCOPED_TRACE(testing::Message() << "wanted: dQ " << wanted.query << ", dK " << wanted.key << ", dV "
+                                        << wanted.value << ", deterministic " << deterministic << ", shared keys "
+                                        << shares_keys);
+        Problem problem = problem_of(Direction::backward);
+        problem.wanted = wanted;
+        problem.deterministic = deterministic;
+        if (shares_keys) problem.key_form = Form::shared;
+        const GpuPlan plan = plan_of(problem);
+        const bool wants_keys = wanted.key || wanted.value;
+        // The kernel that owns tiles of keys adds to dQ in any order. Otherwise dQ has its own kernel.
+        const bool adds_to_query = wanted.query && wants_keys && !deterministic;
+        std::vector<KernelKind> kinds;
+        for (const GpuStep& step : plan.steps) kinds.push_back(step.kernel.kind);
+        std::vector<KernelKind> expected;
+        if (wants_keys) expected.push_back(KernelKind::backward);
+        if (wanted.query && !adds_to_query) expected.push_back(KernelKind::backward_query);
+        EXPECT_EQ(kinds, expected);
+        if (wants_keys) {
+          const KernelSpec& kernel = plan.steps[0].kernel;
+          EXPECT_EQ(kernel.portable().reduce_grad_query, adds_to_query);
+          EXPECT_EQ(kernel.wants_grad_key, wanted.key);
+          EXPECT_EQ(kernel.wants_grad_value, wanted.value);
+        }
+        EXPECT_EQ(plan.reduces_grad_query, adds_to_query);
+        EXPECT_EQ(plan.deterministic, !adds_to_query);
+        const int64_t row = int64_t{4} * 128;  // bytes of a row of one head in fp32
+        const int64_t partial = shares_keys ? plan.splits * 3000 * 2 * row : 0;
+        EXPECT_EQ(plan.workspace.bytes,
+                  (adds_to_query ? 1000 * 4 * row : 0) + (wanted.key ? partial : 0) + (wanted.value ? partial : 0));
+        EXPECT_EQ(plan.workspace.grad_query >= 0, adds_to_query);
+        EXPECT_EQ(plan.workspace.grad_key >= 0, shares_keys && wanted.key);
+        EXPECT_EQ(plan.workspace.grad_value >= 0, shares_keys && wanted.value);
+      }
+    }
+  }
+}
+
+TEST(GpuPlan, HopperBackwardKernelsComputeTheWantedGradientsOnly) {
+  for (const WantedGradients& wanted : choices_of_gradients()) {
+    for (const bool shares_keys : {false, true}) {
+      for (const int64_t head_dim : {128, 256}) {
+        if (shares_keys && head_dim > 128) continue;  // the portable kernels compute this problem
+        SCOPED_TRACE(testing::Message() << "wanted: dQ " << wanted.query << ", dK " << wanted.key << ", dV "
+                                        << wanted.value << ", shared keys " << shares_keys << ", " << head_dim);
+        Problem problem = problem_of(Direction::backward, DType::bfloat16, head_dim);
+        problem.wanted = wanted;
+        if (shares_keys) problem.key_form = Form::shared;
+        const GpuPlan plan =
+            gpu_plan({problem, Gpu{}, FunctionRegisters::few, true, Float32Products::three, TensorMaps::available});
+        int count = 0;
+        for (const GpuStep& step : plan.steps) {
+          if (step.kernel.kind != KernelKind::backward && step.kernel.kind != KernelKind::wide_backward) continue;
+          ++count;
+          EXPECT_EQ(step.kernel.wants_grad_query, wanted.query);
+          EXPECT_EQ(step.kernel.wants_grad_key, wanted.key);
+          EXPECT_EQ(step.kernel.wants_grad_value, wanted.value);
+        }
+        EXPECT_EQ(count, 1);
+        EXPECT_TRUE(wanted.query || plan.hopper().direct_keys == 0) << "only dQ needs all keys in one CTA";
+        EXPECT_EQ(plan.workspace.grad_query >= 0, wanted.query);
+        EXPECT_EQ(plan.workspace.grad_key >= 0, shares_keys && wanted.key);
+        EXPECT_EQ(plan.workspace.grad_value >= 0, shares_keys && wanted.value);
+      }
+    }
+  }
+}
+
+TEST(GpuPlan, DeterministicModeWithoutDQKeepsTheHopperKernels) {
+  const auto expect_hopper_kernels = [](auto change) {
+    Problem problem = problem_of(Direction::backward);
+    problem.deterministic = true;
+    problem.wanted = {false, true, true};
+    change(problem);
+    const GpuPlan plan = hopper_plan_of(problem);
+    EXPECT_TRUE(plan.deterministic);
+    for (const GpuStep& step : plan.steps) EXPECT_EQ(step.kernel.family(), KernelFamily::hopper) << plan.reason;
+  };
+  expect_hopper_kernels([](Problem& problem) { problem.head_dim = 136; });
+  expect_hopper_kernels([](Problem& problem) { problem.key_form = Form::shared; });
+  expect_hopper_kernels([](Problem& problem) { problem.query_form = Form::shared; });
+}
+
+TEST(GpuPlan, EveryPartOfTheWorkspaceOfPortableKernelsIsAligned) {
+  Problem problem = problem_of(Direction::backward, DType::float32, 8);
+  problem.key_form = Form::shared;
+  problem.rows_q = 3;
+  problem.rows_k = 5;
+  problem.heads_q = problem.heads_k = 1;
+  const GpuPlan plan = plan_of(problem);
+  for (const int64_t offset : {plan.workspace.grad_query, plan.workspace.grad_key, plan.workspace.grad_value}) {
+    EXPECT_GE(offset, 0);
+    EXPECT_EQ(offset % Workspace::alignment, 0);
+  }
 }
 
 }  // namespace

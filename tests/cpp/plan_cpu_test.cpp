@@ -58,6 +58,13 @@ struct Example {
     schedule_for_cpu(problem, params, processor, result);
     return result;
   }
+  CpuSchedule schedule_of(const WantedGradients& wanted) const {
+    Problem changed = problem;
+    changed.wanted = wanted;
+    CpuSchedule result;
+    schedule_for_cpu(changed, params, two_threads, result);
+    return result;
+  }
   Plan plan(const Processor& processor = two_threads) const { return plan_for_cpu(problem, params, processor); }
 
  private:
@@ -95,10 +102,18 @@ void expect_each_once(const Coverage& coverage) {
   }
 }
 
-/// Every pair of a query row and a key row is met by exactly one unit that computes dQ, and by exactly one that
-/// computes dK and dV; checked on the corners of the units' rectangles, which is where covers begin and end.
-void expect_gradients_covered_once(const Example& example) {
-  const CpuSchedule schedule = example.schedule();
+/// The choices of at least one gradient.
+std::vector<WantedGradients> choices_of_gradients() {
+  std::vector<WantedGradients> choices;
+  for (int bits = 1; bits < 8; ++bits) choices.push_back({(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0});
+  return choices;
+}
+
+/// Exactly one unit that computes dQ contains each pair of a query row and a key row, and the same holds for dK and dV.
+/// No unit computes a gradient that is not wanted, and no unit computes nothing. The test compares the areas of the
+/// units with the area of all pairs.
+void expect_gradients_covered_once(const Example& example, const WantedGradients& wanted) {
+  const CpuSchedule schedule = example.schedule_of(wanted);
   for (bool of_query : {true, false}) {
     std::map<std::tuple<int64_t, int64_t>, double> area;
     for (const CpuUnit& unit : schedule.units) {
@@ -111,13 +126,31 @@ void expect_gradients_covered_once(const Example& example) {
         }
       }
     }
+    const bool is_wanted = of_query ? wanted.query : wanted.key || wanted.value;
     for (int64_t b = 0; b < example.problem.batch; ++b) {
       for (int64_t head = 0; head < example.problem.heads_q; ++head) {
         const double expected =
             static_cast<double>(example.params.queries.size(b)) * static_cast<double>(example.params.keys.size(b));
-        EXPECT_EQ((area[{b, head}]), expected) << "batch entry " << b << " head " << head;
+        EXPECT_EQ((area[{b, head}]), is_wanted ? expected : 0) << "batch entry " << b << " head " << head;
       }
     }
+  }
+  for (const CpuUnit& unit : schedule.units) {
+    EXPECT_TRUE(unit.grad_query || unit.grad_key_value);
+    EXPECT_LE(unit.grad_query, wanted.query);
+    EXPECT_LE(unit.grad_key_value, wanted.key || wanted.value);
+    EXPECT_TRUE(wanted.query || unit.query_sum < 0);
+    EXPECT_TRUE(wanted.key || wanted.value || unit.key_sum < 0);
+  }
+  const bool has_partial_sums = wanted.key || wanted.value || example.problem.shares_queries();
+  EXPECT_TRUE(has_partial_sums || schedule.partial_elements == 0);
+}
+
+void expect_gradients_covered_once(const Example& example) {
+  for (const WantedGradients& wanted : choices_of_gradients()) {
+    SCOPED_TRACE(testing::Message() << "wanted: dQ " << wanted.query << ", dK " << wanted.key << ", dV "
+                                    << wanted.value);
+    expect_gradients_covered_once(example, wanted);
   }
 }
 

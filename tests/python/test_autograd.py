@@ -11,6 +11,7 @@ from reference import offsets
 from torch import Tensor
 
 import gdpa
+from gdpa import _operators
 
 KEYWORDS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -191,3 +192,19 @@ def test_a_gradient_that_no_input_needs_is_none_and_has_no_memory(
     gdpa.varlen_attention(*tensors, None, None).sum().backward()
     assert [tensor.grad is not None for tensor in tensors] == list(wanted)
     assert [gradient.numel() > 0 for gradient in computed[0]] == list(wanted)
+
+
+@pytest.mark.parametrize("wanted", ALL_WANTED, ids=ids_of)
+def test_the_compilation_of_backward_ahead_gets_the_gradients_that_the_inputs_need(
+    wanted: tuple[bool, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[tuple[bool, ...]]] = []
+    monkeypatch.setattr(_operators, "Warmup", lambda problems, options, choices: started.append(choices))
+    monkeypatch.setattr(_operators, "_prefetched", set())
+    # Only calls on a GPU compile ahead. No GPU is needed to see the arguments of the compilation.
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True, raising=False)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    for choice in ((True, True, True), wanted, wanted):
+        tensors = [torch.randn(2, 5, 1, 8).requires_grad_(is_wanted) for is_wanted in choice]
+        gdpa.varlen_attention(*tensors, None, None)
+    assert started == [[choice] for choice in dict.fromkeys([(True, True, True), wanted])]

@@ -127,6 +127,22 @@ def test_the_kernels_of_backward_can_be_compiled_alone() -> None:
     assert {kernel.name.split()[1] for kernel in kernels} == {"key_schedule", "backward"}
 
 
+@pytest.mark.parametrize(
+    ("requires_grad", "missing"),
+    [((False, False, False), []), ((False, True, True), ["dQ"]), ((False, False, True), ["dQ", "dK"])],
+)
+def test_the_kernels_are_those_of_the_gradients_that_the_operands_require(
+    requires_grad: tuple[bool, ...], missing: list[str]
+) -> None:
+    *operands, cu_q, cu_k = problem()
+    operands = [operand.clone().requires_grad_(one) for operand, one in zip(operands, requires_grad, strict=True)]
+    kernels = gdpa.warmup(
+        gdpa.varlen_attention, *operands, cu_q, cu_k, activation="s", architecture="sm_90a", lengths="these"
+    )
+    (backward,) = (kernel.name for kernel in kernels if kernel.name.split()[1] == "backward")
+    assert [name for name in ("dQ", "dK", "dV") if f"without {name}" in backward] == missing
+
+
 def test_calls_on_the_cpu_start_no_thread() -> None:
     rows, _, _, cu, _ = problem(torch.float32)
     operand = rows.requires_grad_()
