@@ -145,7 +145,7 @@ int cuModuleLoadData(void** module, const void* image) {
           "expected PTX after the cubin, got none; set GDPA_NVRTC to the emulator's libnvrtc.so.13, and "
           "GDPA_CACHE_DIR to a folder that no GPU has used");
     }
-    auto* const loaded = new Module(ptx);  // as long as the process
+    auto* const loaded = new Module(ptx);  // until cuModuleUnload
     for (const std::vector<std::byte>& variable : loaded->variables()) {
       memory().add(reinterpret_cast<std::uint64_t>(variable.data()), variable.size());
     }
@@ -156,7 +156,11 @@ int cuModuleLoadData(void** module, const void* image) {
   }
 }
 int cuModuleUnload(void* module) {
-  delete static_cast<Module*>(module);
+  const auto* const loaded = static_cast<Module*>(module);
+  for (const std::vector<std::byte>& variable : loaded->variables()) {
+    memory().remove(reinterpret_cast<std::uint64_t>(variable.data()));
+  }
+  delete loaded;
   return success;
 }
 int cuModuleGetFunction(void** kernel, void* module, const char* name) {
