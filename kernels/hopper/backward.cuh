@@ -31,7 +31,7 @@
 //     int tile_queries, tile_keys;    64, or 128 with head dims up to 64; 128
 //     int stages;                     stages of Q, and of dO
 //     bool keys_shared;               broadcast K/V; splits of the batch then take the role of sequences
-//     bool has_first_writer, ordered;       dQ accumulators have a first and a last writer; all writers add in order
+//     bool has_first_writer, ordered; dQ accumulators have a first and a last writer; all writers add in order
 //     BackwardPass pass;              whether the call has two passes, and which one this is
 //     bool computes_grad_query, computes_grad_key, computes_grad_value;
 //         which gradients the call wants. Products, copies and accumulators that only other gradients need are left

@@ -3,9 +3,9 @@
 // The kernel is persistent: one CTA on each multiprocessor computes one query tile after the other. Its warps have
 // three roles:
 //
-//     tile scheduler       1 warp          finds the CTA's query tiles and puts them into a queue (tile_scheduler.cuh)
-//     producer threads     3, in 3 warps   TMA loads: Q of each tile; K, and V, of its key tiles into `stages` stages
-//     each consumer warpgroups  2, or 1         64 queries each: S = Q K^T, P = f(scale * S), O += P V
+//     tile scheduler    1 warp             finds the CTA's query tiles and puts them into a queue (tile_scheduler.cuh)
+//     producer threads  3, in 3 warps      TMA loads: Q of each tile; K, and V, of its key tiles into `stages` stages
+//     consumers         2 warpgroups or 1  64 queries each: S = Q K^T, P = f(scale * S), O += P V
 //
 // A consumer issues S of the next key tile, which may be the first of the next query tile, before P V of this one. It
 // computes P of the next key tile while the tensor cores compute P V of this one. The pipeline is never drained between

@@ -7,8 +7,7 @@
 //     tile scheduler    1 warp           takes key tiles and puts them into a queue (key_schedule.cuh)
 //     producer threads  3, in 3 warps    TMA loads: K and V of each key tile; Q; dO; `stages` stages of Q and of dO
 //     dV consumer       1 warpgroup      S^T = K Q^T; P = f(scale * S), which stays in registers; f'(scale * S), which
-//     goes
-//                                        to the dK consumer through shared memory; dV += P^T dO
+//                                        goes to the dK consumer through shared memory; dV += P^T dO
 //     dK consumer       1 warpgroup      dP^T = V dO^T; dS = dP * f', which stays in registers and also goes to shared
 //                                        memory; dK += dS^T Q
 //     both consumers                     dQ = dS K, half of the columns each, from registers to the fp32 accumulators
@@ -18,12 +17,11 @@
 // all products, and a warpgroup that adds waits for it. Products are therefore issued before additions and run during
 // them. dQ of a consumer comes in two chunks of columns, which use the same registers. For query tile n:
 //
-//     dV consumer  S (n + 1) | add the last chunk (n - 1) | first chunk of dQ (n), dV (n) | wait S, first chunk | add
-//     it
-//                  last chunk (n) | wait dV | P and f' (n + 1) | wait last chunk
-//     dK consumer  dS (n) | dK (n) | add the last chunk (n - 1); in between wait dK, to release Q | first chunk of dQ
-//     (n),
-//                  dP (n + 1) | wait first chunk | add it | last chunk (n) | wait dP, last chunk
+//     dV consumer  S (n + 1) | add the last chunk (n - 1) | first chunk of dQ (n), dV (n) | wait S, first chunk |
+//                  add the first chunk | last chunk (n) | wait dV | P and f' (n + 1) | wait last chunk
+//     dK consumer  dS (n) | dK (n) | add the last chunk (n - 1); in between wait dK, to release Q |
+//                  first chunk of dQ (n), dP (n + 1) | wait first chunk | add the first chunk | last chunk (n) |
+//                  wait dP, last chunk
 //
 // Config: struct as of backward.cuh, with
 //     int head_dim, head_dim_v;       multiples of 8, at most 256

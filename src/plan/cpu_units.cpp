@@ -405,8 +405,7 @@ class Cutter {
   }
 
   /// Adds the units for a shared operand that is too long for partial sums. Each unit computes some of its rows, for
-  /// the
-  /// whole batch.
+  /// the whole batch.
   void cut_shared_separately() {
     const int64_t shared_rows = sizes_.shared_keys ? params_.keys.length : params_.queries.length;
     const int64_t step = sizes_.shared_keys ? schedule_.tiles.keys : schedule_.tiles.block_queries;
