@@ -1,4 +1,4 @@
-// A function printed as CUDA C++: one statement a step, over the elementary functions of kernels/common.
+// Prints a function as CUDA C++: one statement for each step, with the elementary functions of kernels/common.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -16,7 +16,7 @@ namespace gdpa::activation {
 
 namespace {
 
-/// The number rounded to fp32, as a literal that gives exactly it.
+/// Returns a literal of CUDA C++ for the number rounded to fp32.
 std::string literal(double number) {
   const auto rounded = static_cast<float>(number);
   if (std::isinf(rounded)) return rounded > 0 ? "__int_as_float(0x7f800000)" : "__int_as_float(0xff800000)";
@@ -149,7 +149,8 @@ class Printer {
 
 namespace {
 
-/// Takes max(x, 0) away where a program ends in it, which rounding to 16 bits does on the way.
+/// Removes a final max(x, 0) from the program, because the rounding to 16 bits can clamp at zero without cost. Returns
+/// whether the program ended in it.
 bool take_clamp_at_zero(Program& program) {
   const std::size_t last = program.steps.size() - 1;
   const Step end = program.steps[last];
@@ -171,7 +172,7 @@ void take_score_factor_out(FactoredProgram& value, double degree) {
 
 constexpr Range everything = {-std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity()};
 
-/// f as forward is given it.
+/// The form of f in a forward kernel.
 struct Forward {
   FactoredProgram value_of_finite;
   Range scores;  ///< value(x) is value_of_finite of x clamped to this range
@@ -185,7 +186,7 @@ Forward forward_of(const Function& function, FactoredProgram value, Range scores
   return {std::move(value), {factor * scores.low, factor * scores.high}, clamps_at_zero};
 }
 
-/// The text of x clamped to the scores.
+/// Returns the text of x clamped to the scores.
 std::string bounded(Range scores) {
   std::string x = "x";
   if (scores.low != everything.low) x = fmt::format("gdpa::maximum({}, {})", literal(scores.low), x);
@@ -211,11 +212,11 @@ std::string cuda_source(const Function& function, Accuracy accuracy, ForwardForm
   const FastPrograms programs = programs_with(function.value());
   Forward forward =
       forward_of(function, programs_with(function.value_of_finite()).value, function.finite_scores(), form);
-  // Where fp32 overflows before f has levelled out, as in s^4 sigmoid(s), the bounds stay where they were written.
+  // If fp32 overflows at scores where f is not yet constant, as in s^4 sigmoid(s), the bounds are not moved.
   if (!is_level_in_fp32(forward.value_of_finite.program, forward.scores)) {
     forward = forward_of(function, programs.value, everything, form);
   }
-  // Where overflow shows nothing, as in a minimum, the bounds stay.
+  // If an overflow does not make the result infinite or NaN, as in a minimum, the bounds are not removed.
   FactoredProgram unguarded = {1, 1, function.unguarded_value_and_derivative()};
   if (accuracy == Accuracy::fast) {
     const ValueFactor kind = form.has_fp16_p ? ValueFactor::suits_fp16 : ValueFactor::suits_bfloat16;

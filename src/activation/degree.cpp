@@ -17,7 +17,7 @@ struct Degree {
   double number = 0;
 };
 
-/// That of a sum, a bound or a choice: the one that both have.
+/// The degree of a sum, a bound or a choice: the common degree of both operands.
 Degree common(const Degree& a, const Degree& b) {
   if (!a.is_known || !b.is_known) return {};
   if (a.is_zero) return b;
@@ -69,7 +69,7 @@ class Degrees {
         return common(a, b).is_known ? known(0) : Degree{};
       case Operation::select:
         return a.is_known ? common(b, of(step.c)) : Degree{};
-      default:  // exp and its kin
+      default:  // exp and similar functions
         return a.is_known && !a.is_zero && a.number == 0 ? a : Degree{};
     }
   }

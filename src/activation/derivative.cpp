@@ -35,8 +35,8 @@ class Differentiator {
   NodeId zero() { return number(0); }
   NodeId make(Operation operation, NodeId a, NodeId b = 0) { return tree_.make(operation, a, b); }
 
-  // Gates within gates count down to the depth that clamp, min and max of a few operands give; without an end the
-  // pulling of one gate through another could grow without bound.
+  // The depth of nested gates is limited to the depth of clamp, min and max of a few operands. Without a limit, moving
+  // gates out of gates could make the expression arbitrarily large.
   bool is_gate(NodeId id, int depth = 4) const {
     const Node& node = tree_[id];
     if (node.operation != Operation::select || depth == 0) return false;
@@ -44,12 +44,12 @@ class Differentiator {
            is_gate(node.c, depth - 1);
   }
 
-  // A product in which zero annihilates, as a limit would have it: 0 * infinity is 0.
+  // A product with 0 * infinity = 0, as in a limit.
   NodeId chain(NodeId a, NodeId b) {
     if (tree_.is_number(a, 0) || tree_.is_number(b, 0)) return zero();
     if (!is_gate(a)) std::swap(a, b);
     if (!is_gate(a)) return tree_.multiply(a, b);
-    // Gates share their branches: without a memory the walk through them would be exponential.
+    // Gates have common branches. Without a table of visited nodes, the recursion would take exponential time.
     const auto known = chained_.find({a, b});
     if (known != chained_.end()) return known->second;
     const Node gate = tree_[a];
@@ -111,7 +111,7 @@ class Differentiator {
     return tree_.add(by_base, chain(tree_.multiply(id, make(Operation::log, node.a)), by_exponent));
   }
 
-  // maximum, and minimum with the comparison turned round.
+  // maximum, and minimum with the opposite comparison.
   NodeId extremum(const Node& node) {
     const NodeId x = derivatives_[node.a], bound = derivatives_[node.b];
     const bool is_maximum = node.operation == Operation::maximum;
@@ -131,7 +131,7 @@ class Differentiator {
     return tree_.select(make(Operation::equal, small, large), both, inside);
   }
 
-  // sign(a) is 0 at the kink, and so must be its product with anything: a gate.
+  // sign(a) is 0 at the kink. Every product with it must also be 0, so it is a gate.
   NodeId absolute(const Node& node) {
     const NodeId slope = chain(make(Operation::sign, node.a), derivatives_[node.a]);
     return tree_.select(make(Operation::equal, node.a, zero()), zero(), slope);

@@ -13,13 +13,14 @@ namespace gdpa::activation {
 
 namespace {
 
-/// Equal but for the roundings of a root and its powers.
+/// Whether two numbers are equal except for the roundings of a root and its powers.
 bool is_about(double x, double y) { return std::fabs(x - y) <= 1e-12 * std::fabs(y); }
 
-/// A factor of 1 is no instruction.
+/// Returns 1 or -1 if x is equal to it except for roundings, because a factor of 1 or -1 needs no multiplication.
+/// Returns x otherwise.
 double whole_if_about(double x) { return is_about(std::fabs(x), 1) ? std::copysign(1, x) : x; }
 
-/// So far from the ends of fp32 that its powers stay within them too.
+/// Whether the number and its powers are normal numbers of fp32.
 bool is_moderate(double x) { return std::fabs(x) > 1e-3 && std::fabs(x) < 1e3; }
 
 bool is_possible(ValueFactor kind, double factor) {
@@ -35,7 +36,8 @@ bool is_possible(ValueFactor kind, double factor) {
   return factor == 1;
 }
 
-/// A number can be taken into its constants without an instruction more: c x, c0 + c1 y, y (c0 + c1 z) and so on.
+/// Whether the constants of the node can absorb a factor without an additional instruction: c x, c0 + c1 y,
+/// y (c0 + c1 z) and so on.
 bool takes_factor(const Tree& tree, NodeId id) {
   const Node& node = tree[id];
   if (is_term(tree, id)) return true;
@@ -46,12 +48,12 @@ bool takes_factor(const Tree& tree, NodeId id) {
   return takes_factor(tree, node.a) && takes_factor(tree, node.b);
 }
 
-/// An expression rebuilt in terms of x = factor * s. Every node is kept as a number times a node until something other
-/// than a product, a sum of equals, a bound or a sign needs it whole.
+/// Rebuilds an expression in terms of x = factor * s. Every node is represented as a number times a node. The product
+/// is formed only for operations other than products, sums of terms with equal factors, bounds and signs.
 class Factoring {
  public:
-  /// Where it pulls, c0 + c x becomes c (c0 / c + x): if x is a product, it and the sum are one instruction, and c may
-  /// find another place.
+  /// With `pulls`, c0 + c x becomes c (c0 / c + x). If x is a product, x and the sum are then one instruction, and
+  /// another operation may absorb c.
   Factoring(const Tree& from, double factor, bool pulls) : from_(from), factor_(factor), pulls_(pulls) {}
 
   FactoredProgram run(const std::vector<NodeId>& roots, ValueFactor value_factor) {
@@ -123,7 +125,7 @@ class Factoring {
     return {a.number * b.number, to_.multiply(a.node, b.node)};
   }
 
-  /// c + c t, of the same c.
+  /// Whether the node is c + c t.
   bool is_one_and_more(NodeId id) const {
     const Node& node = to_[id];
     if (node.operation != Operation::add || !to_.is_number(node.a)) return false;
@@ -159,7 +161,7 @@ class Factoring {
     return together == 0 ? node.b : to_.add(to_.number(together), node.b);
   }
 
-  /// A product with that factor.
+  /// Whether the node is a product with the factor.
   bool is_multiple_of(NodeId id, NodeId factor) const {
     const Node& node = to_[id];
     return node.operation == Operation::multiply && (node.a == factor || node.b == factor);
@@ -223,7 +225,7 @@ int cost_of(const Program& program) {
   return cost;
 }
 
-/// For each node the greatest power of the score in it, where it is a polynomial; in bounds too.
+/// Returns the degree of each node that is a polynomial of the score. Bounds of polynomials count as polynomials.
 std::vector<int> powers_of_score(const Tree& tree) {
   constexpr int highest = 16;
   std::vector<int> powers(tree.size());
@@ -255,7 +257,7 @@ std::vector<int> powers_of_score(const Tree& tree) {
 /// Adds the factors that turn a constant into 1: the n-th root of c for c x^n, the (n + 1)-th root for x (c0 + c x^n),
 /// and the n-th root of c / c0 for c0 + c x^n. Also adds halves, for x times 1/2 + 1/2 tanh(x / 2).
 void add_candidates(std::set<double>& factors, const Tree& tree, const std::vector<NodeId>& roots) {
-  constexpr std::size_t most = 64;  // factors: a function of so many constants is long whatever is saved
+  constexpr std::size_t most = 64;  // factors. A function with more constants is long with any factors
   const std::vector<bool> wanted = tree.reachable(roots);
   const std::vector<int> powers = powers_of_score(tree);
   const auto take_root = [&](double number, int power) {

@@ -14,7 +14,7 @@ namespace gdpa::activation {
 
 namespace {
 
-/// The program's steps as nodes of the tree; derivatives are made, so that edges no longer matter.
+/// Returns the steps of the program as nodes of the tree. No derivative is taken later, so the nodes need no Edge.
 std::vector<NodeId> rebuild(Tree& tree, const Program& program) {
   std::vector<NodeId> nodes;
   nodes.reserve(program.steps.size());
@@ -33,8 +33,8 @@ std::vector<NodeId> rebuild(Tree& tree, const Program& program) {
   return results;
 }
 
-/// How c0 + c1 x + c2 x^2 is written: c0 + x (c1 + c2 x), or e + c2 (x - turn)^2. Where x is a square the latter is one
-/// instruction less if c2 can be made -1, and one more if the square has another reader.
+/// The form of c0 + c1 x + c2 x^2: c0 + x (c1 + c2 x), or e + c2 (x - turn)^2 with turn = -c1 / (2 c2). If x is a
+/// square, the second form has one instruction less if a factor makes c2 = -1, and one more if another step reads x.
 enum class Quartic : std::uint8_t { by_powers, from_its_turn };
 
 class Rewriting {
@@ -87,7 +87,7 @@ class Rewriting {
     return tree_.divide(number(1), tree_.add(number(1), power));
   }
 
-  // Leaky ReLU: where(0 < x, x, c x) is the greater of the two for 0 < c <= 1, a comparison less.
+  // Leaky ReLU: for 0 < c <= 1, where(0 < x, x, c x) is max(x, c x), which needs no comparison.
   NodeId choice(const Node& node) {
     const Node& test = tree_[node.a];
     const bool is_leaky = test.operation == Operation::less && tree_.is_number(test.a, 0) && test.b == node.b &&
@@ -97,9 +97,9 @@ class Rewriting {
     return slope > 0 && slope <= 1 ? tree_.maximum(node.b, node.c) : tree_.make(node);
   }
 
-  // erf(y) as tanh(y (c0 + c1 y^2 + c2 y^4)), fitted for the least greatest error, 3.7e-5. The square stops at 25,
-  // where both are 1 and the polynomial has not turned yet, at -c1 / (2 c2) = 29.1. With y = c z the powers of c go
-  // into the coefficients.
+  // erf(y) is approximated by tanh(y (c0 + c1 y^2 + c2 y^4)). The fit minimises the largest error, which is 3.7e-5. y^2
+  // is clamped to 25: there both functions are 1, and the polynomial in y^2 is still below its maximum at
+  // -c1 / (2 c2) = 29.1. With y = c z, the coefficients contain the powers of c.
   NodeId erf(NodeId y) {
     constexpr double c0 = 1.1281433792392357, c1 = 0.10408118658876885, c2 = -0.0017864749185219169;
     constexpr double turn = -c1 / (2 * c2), stop = 25;

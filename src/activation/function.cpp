@@ -67,8 +67,8 @@ std::string clause(const Bindings& bindings) {
   return text;
 }
 
-/// The number of every parameter, from the text and from the caller; throws where one is missing, unknown, given
-/// twice or not finite.
+/// Returns the number of each parameter, from the text and from the caller. Throws Error (value) for a parameter that
+/// is missing, unknown, given twice or not finite.
 Bindings resolve(const Parsed& parsed, std::string_view text, const Bindings& given) {
   Bindings bindings = parsed.bindings;
   for (const auto& [name, value] : given) {

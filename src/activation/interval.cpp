@@ -9,7 +9,7 @@ namespace gdpa::activation {
 
 namespace {
 
-/// Order in which -0 comes before +0.
+/// The order of numbers, with -0 before +0.
 template <class Real>
 bool is_below(Real a, Real b) {
   return a < b || (a == b && std::signbit(a) && !std::signbit(b));
@@ -290,8 +290,8 @@ ValueAndSlope apply_to(Operation operation, const ValueAndSlope& a, const ValueA
   }
 }
 
-/// The intervals of the steps so far, and which step is another one or its negative: x + x * t is exactly 0 where t is
-/// -1, which the intervals of the two operands do not tell.
+/// The intervals of the steps so far, and the steps that are equal to another step or to its negative. These equalities
+/// prove that x + x * t is exactly 0 if t is -1, which the intervals of the operands do not prove.
 template <class Real>
 class Enclosing {
  public:

@@ -17,8 +17,7 @@ Program lower(const Tree& tree, const std::vector<NodeId>& roots, const std::str
   const std::vector<bool> wanted = tree.reachable(roots);
   Program program;
   std::vector<std::uint16_t> step_of(tree.size());
-  // Nodes that differ only in the edge of a derivative, and so perhaps in the order of their operands, compute the
-  // same.
+  // Two nodes that differ only in the derivative at a tie, or in the order of their operands, have the same value.
   std::map<std::tuple<Operation, std::uint16_t, std::uint16_t>, std::uint16_t> extrema;
   for (NodeId id = 0; id < tree.size(); ++id) {
     if (!wanted[id]) continue;
@@ -57,7 +56,7 @@ Program lower(const Tree& tree, const std::vector<NodeId>& roots, const std::str
 
 namespace {
 
-/// `compute` gives an operation's value.
+/// `compute` returns the value of an operation.
 template <class T, class Compute>
 std::vector<T> evaluate_steps(const Program& program, T score, const Compute& compute) {
   std::vector<T> values;

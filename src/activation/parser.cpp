@@ -109,7 +109,7 @@ std::vector<std::string> function_names() {
   return names;
 }
 
-/// How many letters must change to make one name of the other.
+/// Returns the number of changed letters between two names (the Levenshtein distance).
 std::size_t distance(std::string_view x, std::string_view y) {
   std::vector<std::size_t> row(y.size() + 1);
   for (std::size_t j = 0; j <= y.size(); ++j) row[j] = j;
@@ -125,8 +125,8 @@ std::size_t distance(std::string_view x, std::string_view y) {
   return row[y.size()];
 }
 
-/// The function name that the fewest changed letters separate from `name`: fewer than `limit` and fewer than the name
-/// has letters. Empty where no name is that close.
+/// Returns the name of the function with the fewest changed letters, or an empty text if the number of changed letters
+/// is not below `limit` and below the length of `name`.
 std::string nearest_function(std::string_view name, std::size_t limit) {
   std::string nearest;
   std::size_t best = std::min(limit, name.size());
@@ -212,7 +212,7 @@ class Parser {
 
   NodeId bare_name() { return activation(*find_activation(take().text), score_); }
 
-  // A row of the table is an expression of its own, read with x in the place of s.
+  // The expression of a named function is parsed with x instead of s.
   NodeId activation(const NamedActivation& row, NodeId x) {
     return Parser(tree_, x, row.expression, depth_ + 1).whole();
   }
@@ -259,7 +259,7 @@ class Parser {
                                                  token.text == ">=" || token.text == "==" || token.text == "!=");
   }
 
-  // != gives the node of ==: where exchanges its branches.
+  // != has the node of ==, and where() exchanges its branches.
   NodeId compare(std::string_view sign, NodeId a, NodeId b) {
     if (sign == "<") return tree_.make(Operation::less, a, b);
     if (sign == "<=") return tree_.make(Operation::less_equal, a, b);
@@ -428,7 +428,7 @@ Parsed parse(std::string_view text) {
 }
 
 std::string fault(std::string_view text, std::size_t position, std::string_view what, std::string_view advice) {
-  // A long text is shown around its fault.
+  // The message shows only a part of a long text, around the fault.
   constexpr std::size_t margin = 50;
   const auto is_continuation = [&](std::size_t i) { return i < text.size() && (text[i] & 0xC0) == 0x80; };
   std::size_t begin = position > margin ? position - margin : 0;

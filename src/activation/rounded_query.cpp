@@ -24,8 +24,8 @@ struct Bounds {
 
 double square(double x) { return x * x; }
 
-/// [low, high] and its mirror image. Where f(0) = 0, f(s) / s is a slope between 0 and s: `is_at_zero` takes H from
-/// slopes.
+/// Adds the pieces [low, high] and [-high, -low]. If f(0) = 0, f(s) / s is a slope between 0 and s, so with
+/// `is_at_zero` the bound of H comes from slopes.
 void add_piece(Bounds& bounds, const Program& value, double low, double high, bool is_at_zero) {
   const ValueAndSlope right = enclose_derivative(value, {low, high}), left = enclose_derivative(value, {-high, -low});
   const auto is_number = [](const ValueAndSlope& x) { return !x.value.may_be_nan && !x.slope.may_be_nan; };
@@ -43,11 +43,11 @@ void add_piece(Bounds& bounds, const Program& value, double low, double high, bo
 }  // namespace
 
 bool tolerates_rounded_query(const Program& value) {
-  // Functions bend where scores are moderate; the pieces are narrow there.
+  // Slopes change most at moderate scores, so the pieces are narrow there.
   constexpr double smallest = 0x1p-10, moderate = 0x1p6, largest = std::numeric_limits<float>::max();
   const double narrow = std::exp2(1.0 / 32), wide = std::exp2(1.0 / 4);
   Bounds bounds;
-  // The piece begins above 0, so that a kink at 0, as relu has it, is not a part of it.
+  // The piece begins above 0 and so excludes a kink at 0, as in relu.
   add_piece(bounds, value, std::numeric_limits<double>::denorm_min(), smallest, evaluate(value, 0)[0] == 0);
   for (double low = smallest; low < largest && bounds.holds();) {
     const double high = std::min(low * (low < moderate ? narrow : wide), largest);

@@ -10,7 +10,7 @@ namespace gdpa::activation {
 
 namespace {
 
-// How tightly an operator binds, loosest first: parentheses stand around an operand that binds more loosely.
+// The precedence of operators, lowest first. An operand of lower precedence is written in parentheses.
 enum class Binding { sum, product, sign, primary };
 
 class Writer {

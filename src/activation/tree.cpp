@@ -1,4 +1,4 @@
-// The constructors of Tree: constant folding and the simplifications that keep NaN and infinity where they are.
+// The constructors of Tree: constant folding, and simplifications that do not change NaN and infinite results.
 #include "activation/tree.h"
 
 #include <algorithm>
@@ -17,7 +17,8 @@ namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-// Combined constants must be ordinary numbers in fp32 too, or c1 * (c2 * x) would overflow where its parts did not.
+// A combined constant must be a normal number of fp32. Otherwise c1 * (c2 * x) could overflow although its parts do
+// not.
 bool is_ordinary(double value) { return std::fabs(value) >= 1e-30 && std::fabs(value) <= 1e30; }
 
 bool commutes(Operation operation) {
@@ -162,7 +163,7 @@ NodeId Tree::multiply(NodeId a, NodeId b) {
     const NodeId factor = nodes_[b].a, rest = nodes_[b].b;
     const double product = nodes_[a].number * nodes_[factor].number;
     if (is_number(a) && is_ordinary(product)) return multiply(number(product), rest);
-    // x * (c * y) is c * (x * y), which other terms may share, where x * y cannot overflow.
+    // x * (c * y) becomes c * (x * y) if x * y cannot overflow, because other terms may contain x * y.
     if (!is_number(a) && is_bounded(a) && is_bounded(rest)) return multiply(factor, multiply(a, rest));
   }
   return fold(Operation::multiply, a, b);
@@ -214,8 +215,8 @@ NodeId Tree::fold(Operation operation, NodeId a, NodeId b, NodeId c, Edge edge) 
   if (!is_condition && operands > 0 && operands < 3 && is_number(a) && (operands == 1 || is_number(b))) {
     return number(apply(operation, nodes_[a].number, nodes_[b].number));
   }
-  // Equal products must be one node in whichever order they were written; constants come first. minimum and maximum
-  // keep their order unless a tie treats both alike.
+  // Products with the same operands in any order are one node, with a constant first. minimum and maximum change the
+  // order of their operands only if the derivative at a tie is the same for both.
   if (commutes(operation) && edge == Edge::half) {
     const std::pair left(!is_number(a), a);
     const std::pair right(!is_number(b), b);
@@ -314,7 +315,7 @@ NodeId Tree::integer_power(NodeId base, int exponent) {
 }
 
 NodeId Tree::expanded_power(NodeId base, NodeId exponent) {
-  constexpr double longest = 16;  // beyond it, rounding adds up and a product no longer beats pow
+  constexpr double longest = 16;  // for larger exponents, products are less accurate than pow and not faster
   if (!is_number(exponent) || is_number(base)) return power(base, exponent);
   const double value = nodes_[exponent].number;
   if (std::fabs(value) > longest || 2 * value != std::floor(2 * value)) return power(base, exponent);

@@ -1,4 +1,4 @@
-// Translates a Program to instructions over registers, and feeds arrays of scores through them in strips.
+// Translates a Program to instructions over registers, and runs the instructions over strips of scores.
 #include "cpu/evaluator.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ using activation::Operation;
 using activation::Program;
 using activation::Step;
 
-// The registers' numbers: the score, the outputs, then the constants, then scratch strips.
+// The order of the registers: the score, the outputs, the constants, the scratch strips.
 constexpr std::uint16_t score_register = 0;
 constexpr std::uint16_t first_result_register = 1;
 
@@ -22,8 +22,8 @@ constexpr std::uint16_t first_result_register = 1;
 constexpr std::size_t scratch_bytes = 16 * 1024;
 constexpr std::size_t longest_strip = 1024;
 
-/// A step with a product folded in where it feeds a sum. Folding looks at nothing but the step itself and its
-/// operands, so that f is the same, to the last bit, in the program of f and in the program of f and f'.
+/// A step. If an operand of a sum is a product, the step computes both. This depends only on the step and its operands,
+/// so that f has the same bits in the program of f and in the program of f and f'.
 struct Node {
   Code code = Code::copy;
   int operands = 0;
@@ -35,7 +35,7 @@ struct Shape {
   int operands;
 };
 
-/// How an operation that computes is written as an instruction; constant and score are registers instead.
+/// Returns the instruction of an operation. Constants and the score are registers and have no instruction.
 Shape shape(Operation operation) {
   switch (operation) {
     case Operation::constant:
@@ -125,14 +125,13 @@ Node node_of(const Program& program, const Step& step) {
   return {code, operands, {step.a, step.b, step.c}};
 }
 
-/// 1 - sigmoid(x), written with that very sigmoid: the two come from one instruction, since the difference would
-/// cancel.
+/// 1 - sigmoid(x) for a sigmoid of the program. One instruction computes both, because the difference would cancel.
 bool is_complement(const Program& program, const Step& step) {
   return step.operation == Operation::subtract && program.steps[step.b].operation == Operation::sigmoid &&
          program.steps[step.a].operation == Operation::constant && program.steps[step.a].number == 1;
 }
 
-/// Translates one program: decides which steps are computed, and which register holds each while it is needed.
+/// Translates one program: selects the steps that are computed, and assigns a register to each step.
 class Translation {
  public:
   explicit Translation(const Program& program)
@@ -216,15 +215,15 @@ class Translation {
     return is_complement(program_, program_.steps[i]) && complement_[program_.steps[i].b] == i;
   }
 
-  /// Gives a strip back after its last use; the instruction that uses it last may already write to it.
+  /// Frees a strip after its last use. The instruction of the last use may already write to the strip.
   void release(std::uint16_t step, std::size_t user) {
     const std::uint16_t strip = register_[step];
     if (last_use_[step] != user || strip < first_strip_) return;
     if (std::find(free_.begin(), free_.end(), strip) == free_.end()) free_.push_back(strip);
   }
 
-  /// The register of step i, which the instruction of step `writer` writes. A result goes straight to its output once
-  /// no later step reads the score, which may lie in the same memory.
+  /// Returns the register of step i, which the instruction of step `writer` writes. A result is written directly to its
+  /// output if no later step reads the score, because the output may be the memory of the scores.
   std::uint16_t destination_of(std::size_t i, std::size_t writer) {
     for (std::size_t k = 0; k < program_.results.size(); ++k) {
       if (program_.results[k] == i && !score_is_read_after(writer)) {
@@ -253,7 +252,7 @@ class Translation {
   std::size_t first_strip_ = 0;
 };
 
-/// Scratch memory of one thread: grows to the largest that was asked for, then stays.
+/// The scratch memory of one thread. It grows to the largest requested size and is not freed before the thread ends.
 class Scratch {
  public:
   template <class T>
@@ -302,7 +301,7 @@ Evaluator::Evaluator(const Program& program) : results_(program.results.size()) 
 template <class T>
 void Evaluator::evaluate_strips(const T* scores, std::int64_t count, T* value, T* derivative) const {
   assert((derivative != nullptr) == (results_ == 2));
-  // Besides the scratch registers, strips for the score and the results of the last, partial strip.
+  // In addition to the scratch registers: strips for the score and the results of the last, partial strip.
   const std::size_t buffers = 1 + results_;
   const std::size_t fitting = scratch_bytes / sizeof(T) / (strips_ + buffers);
   const std::size_t strip =

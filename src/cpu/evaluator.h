@@ -1,4 +1,4 @@
-// Evaluator: a function's Program in the form in which the CPU runs it over arrays of scores.
+// Evaluator: evaluates a Program over arrays of scores on the CPU.
 #pragma once
 
 #include <array>
@@ -10,11 +10,11 @@
 
 namespace gdpa::cpu {
 
-/// Evaluates f, or f and f', over arrays of scores, in fp32 and fp64. Preparing one costs well below a microsecond
-/// for a function of a few steps; it is immutable afterwards and may be used from any number of threads.
+/// Evaluates f, or f and f', over arrays of scores, in fp32 and fp64. The constructor takes less than a microsecond for
+/// a function of a few steps. An Evaluator is immutable, and several threads may use it at the same time.
 ///
-/// The result for a score depends on that score alone: not on its index, on `count`, or on alignment.
-/// Between processors of different instruction sets it may differ in the last bits.
+/// The result for a score depends only on the score: not on its index, on `count` or on alignment. The last bits of a
+/// result may differ between processors with different instruction sets.
 ///
 ///     const Evaluator forward(function.value());
 ///     forward.evaluate(scores, count, probabilities);
@@ -31,7 +31,7 @@ class Evaluator {
   void evaluate(const double* scores, std::int64_t count, double* value, double* derivative = nullptr) const;
 
  private:
-  /// One constant, repeated over the longest vector.
+  /// A constant, repeated over the longest vector.
   struct Constant {
     alignas(64) std::array<float, 16> float32;
     alignas(64) std::array<double, 8> float64;

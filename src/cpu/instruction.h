@@ -1,5 +1,5 @@
-// The instructions that a Program is translated to and the interpreter that runs them, strip by strip: each
-// instruction reads and writes whole strips of scores, which stay in the first-level cache.
+// The instructions of a translated Program, and the interpreter that runs them over strips of scores. Each instruction
+// reads and writes whole strips, which stay in the first-level cache.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ enum class Code : std::uint8_t {
   subtract,
   multiply,
   divide,
-  multiply_add,       // a * b + c, rounded once where the processor can
+  multiply_add,       // a * b + c, rounded once if the processor has fused multiply-add
   multiply_subtract,  // a * b - c
   subtract_product,   // c - a * b
   power,
@@ -44,7 +44,7 @@ enum class Code : std::uint8_t {
   select,
 };
 
-/// Operands and destination are numbers of registers; the destination may be an operand too.
+/// Operands and destination are numbers of registers. The destination may also be an operand.
 struct Instruction {
   Code code = Code::copy;
   std::uint16_t destination = 0;

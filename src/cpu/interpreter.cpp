@@ -11,7 +11,7 @@ HWY_BEFORE_NAMESPACE();
 namespace gdpa::cpu {
 namespace HWY_NAMESPACE {
 
-/// An operand as a loop reads it: a constant has step 0, so that one loop serves strips and constants.
+/// An operand of a loop. A constant has step 0, so that one loop can read strips and constants.
 template <class T>
 struct Operand {
   explicit Operand(const Register<T>& source) : data(source.data), step(source.is_constant ? 0 : 1) {}

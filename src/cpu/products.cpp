@@ -1,5 +1,5 @@
-// The calls of libxsmm. It thinks in column-major matrices, so that a row-major product is its product of the
-// transposes: its first factor is our right one.
+// The calls of libxsmm. Matrices of libxsmm are column-major, so libxsmm computes the transpose of each row-major
+// product. The first factor of libxsmm is therefore the right factor of the product.
 #include "cpu/products.h"
 
 #include <libxsmm.h>

@@ -1,4 +1,5 @@
-// Tile products by libxsmm. It generates a kernel at the first call for each shape, and then finds it by a hash.
+// Products of tiles with libxsmm. libxsmm generates machine code at the first product of each shape. Later products of
+// this shape look up the code in a hash table.
 #pragma once
 
 #include <cstdint>

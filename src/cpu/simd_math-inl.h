@@ -1,6 +1,6 @@
-// Elementary functions on Highway vectors, for float and double alike: the same formulas, with coefficients for each
-// type. All keep IEEE semantics for infinities, NaN and denormals; docs/accuracy.md states their worst errors.
-// Included once for each target, hence the unusual guard.
+// Elementary functions on Highway vectors. float and double have the same formulas with different coefficients. All
+// functions follow IEEE 754 for infinities, NaN and denormals. docs/accuracy.md states the largest errors. The file is
+// included once for each target, so it has Highway's include guard.
 #if defined(GDPA_CPU_SIMD_MATH_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef GDPA_CPU_SIMD_MATH_INL_H
 #undef GDPA_CPU_SIMD_MATH_INL_H
@@ -113,7 +113,7 @@ HWY_INLINE hn::Vec<D> polynomial(D d, hn::Vec<D> x, const T (&coefficients)[coun
   return sum;
 }
 
-/// `function` of every lane by itself, where the standard library is the method.
+/// Applies `function`, of the standard library, to each lane.
 template <class D, class Function>
 HWY_INLINE hn::Vec<D> by_lane(D d, hn::Vec<D> a, hn::Vec<D> b, const Function& function) {
   HWY_ALIGN hn::TFromD<D> left[hn::MaxLanes(d)];
@@ -247,7 +247,7 @@ HWY_INLINE hn::Vec<D> log_of_sum(D d, hn::Vec<D> u, hn::Vec<D> correction) {
   return hn::MulAdd(e, hn::Set(d, N::log_2[0]), hn::Add(hn::Sub(low, h), f));
 }
 
-/// `logarithm`, made for positive finite u, extended to every u: -inf at 0, NaN below, infinity and NaN as they are.
+/// Extends `logarithm`, which is for positive finite u, to every u: -inf at 0, NaN below 0, and u for infinity and NaN.
 template <class D>
 HWY_INLINE hn::Vec<D> log_at_ends(D d, hn::Vec<D> u, hn::Vec<D> logarithm) {
   using T = hn::TFromD<D>;
@@ -317,7 +317,7 @@ HWY_INLINE hn::Vec<D> sigmoid(D d, hn::Vec<D> x) {
 template <class D>
 HWY_INLINE hn::Vec<D> softplus(D d, hn::Vec<D> x) {
   const auto e = exp(d, hn::Neg(hn::Abs(x)));
-  const OnePlus<D> u(d, e);  // from 1 to 2, so that the logarithm needs no care at the ends; NaN passes through greater
+  const OnePlus<D> u(d, e);  // from 1 to 2, so the logarithm has no special values. NaN propagates through greater
   return hn::Add(greater(hn::Zero(d), x), log_of_sum(d, u.sum, u.rest));
 }
 
@@ -338,7 +338,7 @@ HWY_INLINE hn::Vec<D> erf(D d, hn::Vec<D> x) {
   return hn::CopySignToAbs(hn::IfThenElse(hn::Lt(magnitude, one), near, hn::Sub(one, complement)), x);
 }
 
-/// sin(x) for quarter 0, cos(x) for quarter 1, and on around the circle.
+/// sin(x) for quarter 0, cos(x) for quarter 1, -sin(x) for quarter 2, and -cos(x) for quarter 3.
 template <class D>
 HWY_INLINE hn::Vec<D> sine_from_quarter(D d, hn::Vec<D> x, hn::TFromD<D> quarter) {
   using T = hn::TFromD<D>;
@@ -394,7 +394,7 @@ HWY_INLINE hn::Vec<D> maximum(D, hn::Vec<D> a, hn::Vec<D> b) {
   return hn::IfThenElse(hn::IsNaN(a), a, greater(a, b));
 }
 
-/// -1, 0 or 1; 0 keeps its sign, NaN stays.
+/// Returns -1, 0 or 1. A zero has the sign of x, and NaN gives NaN.
 template <class D>
 HWY_INLINE hn::Vec<D> sign(D d, hn::Vec<D> x) {
   const auto direction = hn::CopySignToAbs(hn::Set(d, 1), x);

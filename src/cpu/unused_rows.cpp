@@ -1,4 +1,4 @@
-// Zeros for the rows that belong to no sequence; see unused_rows.h.
+// See unused_rows.h.
 #include "cpu/unused_rows.h"
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Rows that belong to no sequence: those after the last cumulative length. No unit of work owns them, and every element
-// of a result is written, so they become zeros here.
+// Zeros for the rows that belong to no sequence: the rows before the first cumulative length and after the last one. No
+// unit of work owns these rows, and a call writes every element of its results.
 #pragma once
 
 #include "definition/params.h"

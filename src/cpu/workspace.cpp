@@ -12,7 +12,7 @@ namespace {
 
 std::atomic<std::int64_t> held_bytes{0};
 
-/// Gives the memory back when its thread ends.
+/// The memory of one thread, freed when the thread ends.
 struct Holding {
   AlignedMemory memory;
   std::int64_t bytes = 0;

@@ -1,4 +1,5 @@
-// Workspace: the memory of a thread. It grows to the size of the largest call, and the thread keeps it.
+// Workspace: the memory of a thread. The memory grows to the size of the largest call. The thread frees the
+// memory when it ends.
 #pragma once
 
 #include <cstddef>
@@ -11,16 +12,16 @@ struct FreeAligned {
   void operator()(void* memory) const;
 };
 
-/// Memory on a cache line's boundary.
+/// Memory that begins at a cache line.
 using AlignedMemory = std::unique_ptr<void, FreeAligned>;
 
-/// Throws Error (runtime) where the system has no more.
+/// Throws Error (runtime) if the system has too little memory.
 AlignedMemory allocate_aligned(std::int64_t bytes);
 
 /// Returns at least this many bytes of the calling thread. They are valid until the next call on this thread.
 void* thread_workspace(std::int64_t bytes);
 
-/// Bytes that all threads hold as workspaces at this moment.
+/// Returns the bytes of the workspaces of all threads.
 std::int64_t workspace_bytes_held();
 
 }  // namespace gdpa::cpu
