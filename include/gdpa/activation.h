@@ -57,6 +57,8 @@ struct NamedActivation {
 };
 
 /// Returns the names that Activation accepts, including aliases, in the order of the documentation.
+///
+///     for (const gdpa::NamedActivation& named : gdpa::named_activations()) std::puts(named.name.c_str());
 GDPA_API const std::vector<NamedActivation>& named_activations();
 
 }  // namespace gdpa

@@ -41,7 +41,9 @@ struct Plan {
   double bytes = 0;  ///< bytes of all inputs and outputs, each counted once
 };
 
-/// Formats a plan as a few lines of text.
+/// Formats a plan as a few lines of text, as `gdpa explain` prints it.
+///
+///     std::puts(gdpa::to_string(gdpa::explain(attention, gdpa::Direction::forward)).c_str());
 GDPA_API std::string to_string(const Plan& plan);
 
 }  // namespace gdpa

@@ -58,15 +58,23 @@ struct System {
   KernelCache cache;
 };
 
-/// Inspects the machine. Opens the CUDA driver and NVRTC if they are installed. Creates no context on any device.
+/// Inspects the machine. Opens the CUDA driver and NVRTC if they are installed. Creates no context on any device. A
+/// missing library is not an error: its Component has found = false and an advice.
+///
+///     for (const gdpa::Component& component : gdpa::inspect_system().components)
+///       std::printf("%s %s\n", component.name.c_str(), component.found ? component.version.c_str() : "is missing");
 GDPA_API System inspect_system();
 
-/// Returns the GPUs; the list is empty without a driver.
+/// Returns the GPUs of the CUDA driver in the order of the driver. Without a driver, the list is empty.
+///
+///     for (const gdpa::GpuDevice& gpu : gdpa::list_gpus()) std::puts(gpu.name.c_str());
 GDPA_API std::vector<GpuDevice> list_gpus();
 
 /// Returns the FLOP/s of the tensor cores for operands of this type, with all multiprocessors at their highest clock.
 /// No kernel can exceed this rate. Large products are slower, because the power limit lowers the clock. The result is 0
 /// for an unknown type or GPU. float32 takes three products of tf32, or one with `allow_tf32`.
+///
+///     const double rate = gdpa::peak_flops(gdpa::list_gpus().at(0), gdpa::DType::bfloat16);
 GDPA_API double peak_flops(const GpuDevice& gpu, DType dtype, bool allow_tf32 = false);
 
 /// The two measured rates that limit a computation on this processor.
@@ -77,7 +85,11 @@ struct ProcessorRates {
 };
 
 /// Measures for about 0.2 s in processor time, so that other programs have little influence. `dtype` is the type of the
-/// operands. The CPU multiplies 16-bit types as float32. `threads` = 0 means one thread for each processor.
+/// operands. The CPU multiplies 16-bit types as float32. `threads` = 0 means one thread for each processor. Throws
+/// Error (runtime) if the system forbids code generation at run time.
+///
+///     const gdpa::ProcessorRates rates = gdpa::measure_processor_rates(gdpa::DType::float32);
+///     const double least_seconds = gdpa::flops(attention, gdpa::Direction::forward) / rates.product_flops;
 GDPA_API ProcessorRates measure_processor_rates(DType dtype, int threads = 0);
 
 }  // namespace gdpa

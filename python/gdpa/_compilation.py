@@ -15,8 +15,8 @@ class CompiledKernel(NamedTuple):
 
     name: str  #: the kind, types and tile of the kernel
     architecture: str  #: "sm_90a"
-    was_cached: bool
-    seconds: float
+    was_cached: bool  #: whether the cache on disk or this process had the kernel already
+    seconds: float  #: the time to find or to compile the kernel
 
 
 class Progress(NamedTuple):
@@ -30,6 +30,14 @@ class Warmup:
     """A compilation in a background thread, the result of gdpa.warmup(..., background=True).
 
     If the program ends during the compilation, the compilation stops after the kernels that are being compiled.
+
+    Example::
+
+        >>> rows = torch.zeros(1, 4, 128, dtype=torch.bfloat16)
+        >>> cu = torch.tensor([0, 1])
+        >>> warm = gdpa.warmup(gdpa.varlen_attention, rows, rows, rows, cu, cu, background=True)
+        >>> warm.result(timeout=60), warm.done()
+        ([], True)
     """
 
     def __init__(
@@ -62,7 +70,8 @@ class Warmup:
             timeout: the longest wait in seconds. None waits until the end.
 
         Raises:
-            TimeoutError: the compilation has not ended after this time. It continues.
+            TimeoutError: the compilation has not ended after this time. The compilation continues.
+            ValueError, TypeError, RuntimeError: for the same reasons as gdpa.warmup.
         """
         self._thread.join(timeout)
         if not self.done():

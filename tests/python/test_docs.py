@@ -48,7 +48,8 @@ def test_the_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_the_examples_of_the_docstrings_hold() -> None:
     namespace = {"gdpa": gdpa, "torch": torch}
-    for documented in (gdpa.varlen_attention, gdpa.generalized_dot_product_attention, gdpa.Activation):
+    functions = gdpa.varlen_attention, gdpa.generalized_dot_product_attention, gdpa.warmup
+    for documented in (*functions, gdpa.Activation, gdpa.Warmup):
         for example in doctest.DocTestFinder(recurse=False).find(documented, globs=namespace):
             assert doctest.DocTestRunner().run(example).failed == 0
 
