@@ -5,6 +5,7 @@ The programs contain the hash of their sources in the form of a real build.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.machinery
 import importlib.util
 import json
@@ -224,9 +225,20 @@ STANDS_STILL = '[ "$TOOL" = racecheck ] && { sleep 1000 & echo $! >>"${0%/build/
 
 
 def still_run(checkout: Path) -> list[str]:
-    """Of those that said their process; one that has ended and that nobody asked for is no program any more."""
+    """Returns the states of the started processes that have not ended.
+
+    A killed process ends when the scheduler runs it. The function therefore waits up to a minute. A zombie has ended.
+    """
     states = [Path(f"/proc/{process}/stat") for process in (checkout / "started").read_text().split()]
-    return [state.read_text() for state in states if state.exists() and ") Z " not in state.read_text()]
+    last_moment = time.monotonic() + 60
+    while True:
+        running = []
+        for state in states:
+            with contextlib.suppress(OSError):  # the process ends during the read
+                running += [text for text in [state.read_text()] if ") Z " not in text]
+        if not running or time.monotonic() > last_moment:
+            return running
+        time.sleep(0.05)
 
 
 def test_a_part_that_stands_still_is_stopped_and_the_others_are_recorded(
