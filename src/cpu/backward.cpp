@@ -11,8 +11,6 @@ template <class T>
 class Backward {
  public:
   using Compute = ComputeType<T>;
-  /// A sum in the compute type is added to a sum in double when it has at least this many terms.
-  static constexpr int64_t terms_of_sum = 256;
 
   Backward(const Call<T>& call, const plan::CpuUnit& unit)
       : call_(call), params_(call.params), tiles_(call.schedule.tiles), unit_(unit) {
@@ -30,6 +28,7 @@ class Backward {
     grad_values_ = base + buffers.grad_values;
     key_totals_ = reinterpret_cast<double*>(base + buffers.key_totals);
     grad_query_ = base + buffers.grad_query;
+    product_ = base + buffers.product;
   }
 
   void run() {
@@ -152,9 +151,9 @@ class Backward {
       if (key_terms_ >= terms_of_sum) add_to_key_totals();
     }
     if (unit_.grad_query) {
-      multiply<Compute>({grad_scores_, columns.count}, {keys_ + columns.begin * call_.width_q, call_.width_q},
-                        {grad_query_ + grad_query_row(head, queries.begin) * call_.width_q, call_.width_q}, rows,
-                        head_dim, columns.count, Sum::add);
+      add_product<Compute>({grad_scores_, columns.count}, {keys_ + columns.begin * call_.width_q, call_.width_q},
+                           {grad_query_ + grad_query_row(head, queries.begin) * call_.width_q, call_.width_q}, rows,
+                           head_dim, columns.count, is_long_query_sum(queries) ? product_ : nullptr);
     }
   }
 
@@ -179,6 +178,13 @@ class Backward {
     if (!wants_value_) return;
     clear_masked(params_.mask, queries, keys, columns, length_q_, length_k_, scores_);
     round_through<T>(scores_, count);
+  }
+
+  /// Whether the accumulator of dQ gets more than terms_of_sum terms: the keys of these queries, or, if the unit sums
+  /// dQ over batch entries, the keys of all of them. With a partial sum in double, add_to_query_sum limits the terms.
+  bool is_long_query_sum(Range queries) const {
+    if (unit_.query_sum >= 0) return false;
+    return sums_query_over_unit_ || params_.mask.keys(queries, length_q_, length_k_).size() > terms_of_sum;
   }
 
   /// The row of the accumulator of dQ for this query, which has the rows of all heads of the block.
@@ -326,6 +332,7 @@ class Backward {
   Compute* grad_keys_;
   Compute* grad_values_;
   double* key_totals_;
+  Compute* product_;
   Compute* grad_query_;
 };
 

@@ -50,6 +50,23 @@ void for_each_part(Range range, int64_t most, int64_t step, const Body& body) {
   }
 }
 
+/// The most terms that are added to a sum in the compute type one by one. Each addition rounds at the size of the whole
+/// sum, so the error grows with the square root of the number of terms. A longer sum is a sum of shorter sums.
+constexpr int64_t terms_of_sum = 256;
+
+/// sums (rows x columns) += left (rows x depth) * right (depth x columns). With `product`, a buffer with the stride of
+/// `sums`, the terms of this product are summed there first. The result is then added to `sums` with one rounding.
+template <class Compute>
+void add_product(Tile<const Compute> left, Tile<const Compute> right, Tile<Compute> sums, int64_t rows, int64_t columns,
+                 int64_t depth, Compute* product) {
+  if (product == nullptr) {
+    multiply<Compute>(left, right, sums, rows, columns, depth, Sum::add);
+    return;
+  }
+  multiply<Compute>(left, right, {product, sums.stride}, rows, columns, depth, Sum::overwrite);
+  add_rows<Compute>(product, sums.stride, rows, columns, sums.data, sums.stride);
+}
+
 /// Writes 0 to rows x columns of a packed tile.
 template <class Compute>
 void clear(Compute* tile, int64_t stride, int64_t rows, int64_t columns) {

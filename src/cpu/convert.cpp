@@ -22,6 +22,7 @@ struct Conversions {
   decltype(&pack_transposed<T>) transpose;
   decltype(&store_rows<T>) store;
   decltype(&accumulate_rows<ComputeType<T>>) accumulate;
+  decltype(&add_rows<ComputeType<T>>) add;
   decltype(&round_through<T>) round;
 };
 
@@ -53,7 +54,8 @@ HWY_INLINE hn::Vec<Half<D>> encode(D, hn::Vec<D> values, BFloat16) {
   const hn::RebindToSigned<D> di;
   const auto bits = hn::BitCast(du, values);
   const auto high = hn::ShiftRight<16>(bits);
-  // Half of the last bit that stays, less one, plus that bit: carries upwards exactly where rounding to even does.
+  // Adds half of the last remaining bit, less one, plus this bit: the sum carries exactly if rounding to even rounds
+  // up.
   const auto carry = hn::Add(hn::And(high, hn::Set(du, 1)), hn::Set(du, 0x7FFF));
   const auto rounded = hn::ShiftRight<16>(hn::Add(bits, carry));
   const auto quiet = hn::Or(high, hn::Set(du, 0x40));  // rounding could carry a NaN into infinity or beyond
@@ -80,7 +82,7 @@ HWY_INLINE hn::Vec<D> decode(D d, hn::Vec<Half<D>> bits, Float16) {
   const hn::RebindToUnsigned<D> du;
   const auto wide = hn::PromoteTo(du, bits);
   const auto magnitude = hn::And(wide, hn::Set(du, 0x7FFF));
-  // With the fields in place only the exponent's bias is wrong; a product sets it right, denormals included.
+  // After the shift, only the bias of the exponent is wrong. A product corrects the bias, also of denormals.
   const auto finite = hn::Mul(hn::BitCast(d, hn::ShiftLeft<13>(magnitude)), hn::Set(d, 0x1p112F));
   const auto special = hn::Gt(magnitude, hn::Set(du, 0x7BFF));
   const auto value = hn::Or(hn::BitCast(du, finite), hn::IfThenElseZero(special, hn::Set(du, 0x7F800000)));
@@ -128,8 +130,8 @@ HWY_INLINE void store(D d, hn::Vec<D> values, T* destination) {
   }
 }
 
-/// Calls body(d, i) for the vectors that cover 0 to count - 1: whole ones, then one of each smaller power of two that
-/// is needed, so that nothing outside is touched.
+/// Calls body(d, i) for the vectors that cover 0 to count - 1: whole vectors, then at most one vector of each smaller
+/// power of two, so that no vector exceeds the range.
 template <class D, class Body>
 HWY_INLINE void for_each_vector(D d, std::int64_t begin, std::int64_t count, const Body& body) {
   constexpr auto lanes = static_cast<std::int64_t>(hn::MaxLanes(D()));
@@ -184,6 +186,15 @@ void accumulate_rows(const Compute* source, std::int64_t source_stride, std::int
     const auto values = load_double(d, source + i * source_stride + j);
     double* const to = sum + i * sum_stride + j;
     hn::StoreU(hn::Add(values, hn::LoadU(d, to)), d, to);
+  });
+}
+
+template <class Compute>
+void add_rows(const Compute* source, std::int64_t source_stride, std::int64_t rows, std::int64_t columns, Compute* sum,
+              std::int64_t sum_stride) {
+  for_each_vector_of_rows<Compute>(rows, columns, [=](auto d, std::int64_t i, std::int64_t j) HWY_ATTR {
+    Compute* const to = sum + i * sum_stride + j;
+    hn::StoreU(hn::Add(hn::LoadU(d, source + i * source_stride + j), hn::LoadU(d, to)), d, to);
   });
 }
 
@@ -257,8 +268,8 @@ HWY_INLINE void transpose_block(const T* source, std::int64_t source_stride, std
   }
 }
 
-/// Tiles of a cache line by a cache line: every line is read and written once, whatever the strides do to the sets of
-/// the cache.
+/// Transposes in tiles of a cache line by a cache line, so that each line is read and written once. This holds for any
+/// strides, even if all rows map to the same set of the cache.
 template <class T>
 void pack_transposed(const T* source, std::int64_t source_stride, std::int64_t rows, std::int64_t columns,
                      ComputeType<T> factor, ComputeType<T>* packed, std::int64_t packed_stride) {
@@ -273,8 +284,9 @@ void pack_transposed(const T* source, std::int64_t source_stride, std::int64_t r
 }
 
 template <class T>
-inline constexpr Conversions<T> conversions_of = {&pack_rows<T>, &pack_transposed<T>, &store_rows<T>,
-                                                  &accumulate_rows<ComputeType<T>>, &round_through<T>};
+inline constexpr Conversions<T> conversions_of = {
+    &pack_rows<T>,    &pack_transposed<T>, &store_rows<T>, &accumulate_rows<ComputeType<T>>, &add_rows<ComputeType<T>>,
+    &round_through<T>};
 
 const AllConversions* all_conversions() {
   static constexpr AllConversions all = {conversions_of<BFloat16>, conversions_of<Float16>, conversions_of<float>,
@@ -324,6 +336,12 @@ void accumulate_rows(const Compute* source, std::int64_t source_stride, std::int
   conversions<Compute>().accumulate(source, source_stride, rows, columns, sum, sum_stride);
 }
 
+template <class Compute>
+void add_rows(const Compute* source, std::int64_t source_stride, std::int64_t rows, std::int64_t columns, Compute* sum,
+              std::int64_t sum_stride) {
+  conversions<Compute>().add(source, source_stride, rows, columns, sum, sum_stride);
+}
+
 template <class T>
 void round_through(ComputeType<T>* values, std::int64_t count) {
   conversions<T>().round(values, count);
@@ -346,6 +364,8 @@ GDPA_INSTANTIATE(double);
 
 template void accumulate_rows<float>(const float*, std::int64_t, std::int64_t, std::int64_t, double*, std::int64_t);
 template void accumulate_rows<double>(const double*, std::int64_t, std::int64_t, std::int64_t, double*, std::int64_t);
+template void add_rows<float>(const float*, std::int64_t, std::int64_t, std::int64_t, float*, std::int64_t);
+template void add_rows<double>(const double*, std::int64_t, std::int64_t, std::int64_t, double*, std::int64_t);
 
 }  // namespace gdpa::cpu
 #endif  // HWY_ONCE

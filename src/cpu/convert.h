@@ -48,6 +48,12 @@ template <class Compute>
 void accumulate_rows(const Compute* source, std::int64_t source_stride, std::int64_t rows, std::int64_t columns,
                      double* sum, std::int64_t sum_stride);
 
+/// sum[i * sum_stride + j] += source[i * source_stride + j], added in the compute type. Instantiated for float and
+/// double.
+template <class Compute>
+void add_rows(const Compute* source, std::int64_t source_stride, std::int64_t rows, std::int64_t columns, Compute* sum,
+              std::int64_t sum_stride);
+
 /// Rounds values[i] to the precision of T. The result is the same as storing values[i] as T and reading it back. Does
 /// nothing for float and double.
 template <class T>

@@ -17,6 +17,7 @@ class Forward {
     auto* base = static_cast<Compute*>(thread_workspace(buffers.total * static_cast<int64_t>(sizeof(Compute))));
     query_ = base + buffers.query;
     output_ = base + buffers.output;
+    product_ = base + buffers.product;
     keys_transposed_ = base + buffers.keys_transposed;
     values_ = base + buffers.values;
     scores_ = base + buffers.scores;
@@ -75,9 +76,10 @@ class Forward {
     call_.evaluator.evaluate(scores_, queries.size() * columns.count, scores_);
     clear_masked(params_.mask, queries, keys, columns, length_q_, length_k_, scores_);
     round_through<T>(scores_, queries.size() * columns.count);
-    multiply<Compute>({scores_, columns.count}, {values_ + columns.begin * call_.width_v, call_.width_v},
-                      {output_ + row * call_.width_v, call_.width_v}, queries.size(), params_.head_dim_v, columns.count,
-                      Sum::add);
+    const bool is_long_sum = params_.mask.keys(queries, length_q_, length_k_).size() > terms_of_sum;
+    add_product<Compute>({scores_, columns.count}, {values_ + columns.begin * call_.width_v, call_.width_v},
+                         {output_ + row * call_.width_v, call_.width_v}, queries.size(), params_.head_dim_v,
+                         columns.count, is_long_sum ? product_ : nullptr);
   }
 
   void store_output() {
@@ -99,6 +101,7 @@ class Forward {
   Range queries_;
   Compute* query_;
   Compute* output_;
+  Compute* product_;
   Compute* keys_transposed_;
   Compute* values_;
   Compute* scores_;

@@ -467,6 +467,7 @@ CpuBuffers buffers_for(const Problem& problem, const CpuTiles& tiles) {
     add(buffers.values, tiles.keys * sizes.width_v);
     add(buffers.query, tiles.block_queries * sizes.width_q);
     add(buffers.output, tiles.block_queries * sizes.width_v);
+    add(buffers.product, tiles.queries * sizes.width_v);
     return buffers;
   }
   add(buffers.values_transposed, sizes.width_v * tiles.keys);
@@ -475,6 +476,7 @@ CpuBuffers buffers_for(const Problem& problem, const CpuTiles& tiles) {
   add(buffers.grad_scores, score_elements);
   add(buffers.query, tiles.queries * sizes.width_q);
   add(buffers.grad_output, tiles.queries * sizes.width_v);
+  add(buffers.product, tiles.queries * sizes.width_q);
   add(buffers.grad_keys, tiles.keys * sizes.sum_width_k);
   add(buffers.grad_values, tiles.keys * sizes.sum_width_v);
   add(buffers.key_totals,

@@ -48,6 +48,7 @@ struct CpuBuffers {
   int64_t derivatives = 0;  ///< backward: f'(S)
   int64_t grad_scores = 0;  ///< backward: dP, then dS
   int64_t output = 0;       ///< forward: sums of O
+  int64_t product = 0;      ///< one product P V (forward) or dS K (backward), before it is added to O or dQ
   int64_t grad_query = 0;   ///< backward: sums of dQ
   int64_t grad_keys = 0;    ///< backward: sums of dK for one tile of keys, or for the unit's keys
   int64_t grad_values = 0;  ///< backward: sums of dV for one tile of keys, or for the unit's keys

@@ -146,6 +146,8 @@ class Convert : public testing::OnEveryTarget {
         pack_transposed(source.data(), stride, rows, columns, Compute{2}, transposed.data(), transposed_stride);
         std::vector<double> sum(packed.size(), 7);
         accumulate_rows(packed.data(), stride, rows, columns, sum.data(), stride);
+        std::vector<Compute> added(packed.size(), 7);
+        add_rows(packed.data(), stride, rows, columns, added.data(), stride);
         std::vector<T> stored(source.size(), source.empty() ? T{} : source.back());
         store_rows(packed.data(), stride, rows, columns, Compute{0.5}, stored.data(), stride);
 
@@ -154,6 +156,7 @@ class Convert : public testing::OnEveryTarget {
             const auto k = static_cast<std::size_t>(i * stride + j);
             ASSERT_EQ(packed[k], j < columns ? 2 * at(i, j) : guard) << rows << " x " << columns;
             ASSERT_EQ(sum[k], j < columns ? 7 + 2 * double{at(i, j)} : 7) << rows << " x " << columns;
+            ASSERT_EQ(added[k], j < columns ? 7 + 2 * at(i, j) : 7) << rows << " x " << columns;
             ASSERT_EQ(value_of_any(stored[k]), j < columns ? at(i, j) : value_of_any(source.back()));
           }
         }

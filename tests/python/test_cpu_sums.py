@@ -1,4 +1,4 @@
-"""Gradients that are long sums, over a batch, heads or queries, are as accurate on the CPU as PyTorch's."""
+"""Results that are long sums, over a batch, heads, queries or keys, are as accurate on the CPU as PyTorch's."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch import Tensor
 import gdpa
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """By PyTorch; operands are (batch, length, heads, head_dim), or (length, heads, head_dim) where the batch shares
-    them. The result is packed, (batch * length, heads, head_dim)."""
+def attend(query: Tensor, key: Tensor, value: Tensor, function: Callable[[Tensor], Tensor] = F.gelu) -> Tensor:
+    """Computes attention with PyTorch. Operands are (batch, length, heads, head_dim), or (length, heads, head_dim) if
+    the batch shares them. The result is packed, (batch * length, heads, head_dim)."""
     q, k, v = (operand.transpose(-3, -2) for operand in (query, key, value))
     k, v = (operand.repeat_interleave(q.shape[-3] // k.shape[-3], -3) for operand in (k, v))
-    weights = F.gelu(q @ k.transpose(-1, -2) / query.shape[-1] ** 0.5)
+    weights = function(q @ k.transpose(-1, -2) / query.shape[-1] ** 0.5)
     return (weights @ v).transpose(-3, -2).flatten(0, 1)
 
 
@@ -80,4 +80,36 @@ def test_sums_over_many_queries_and_heads_lose_no_more_than_those_of_pytorch(
     pytorch = gradients(attend, operands, grad_output)[1:]
     results = gradients(packed, operands, grad_output)[1:]
     for name, result, other, reference in zip(("dK", "dV"), results, pytorch, exact, strict=True):
+        assert error(result, reference) <= 1.5 * error(other, reference), name
+
+
+@pytest.mark.parametrize("keys", [4096, 16384])
+@pytest.mark.parametrize(("activation", "function"), [("gelu", F.gelu), ("identity", torch.clone)])
+def test_sums_over_many_keys_lose_no_more_than_those_of_pytorch(
+    keys: int, activation: str, function: Callable[[Tensor], Tensor]
+) -> None:
+    queries, head_dim = 200, 64
+    torch.manual_seed(0)
+    operands = [torch.randn(1, length, 1, head_dim) for length in (queries, keys, keys)]
+    grad_output = torch.randn(queries, 1, head_dim)
+
+    def exact(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return attend(query, key, value, function)
+
+    def packed(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        offsets = torch.tensor([0, queries]), torch.tensor([0, keys])
+        return gdpa.varlen_attention(query[0], key[0], value[0], *offsets, activation=activation)
+
+    def results(call: Callable[..., Tensor], dtype: torch.dtype) -> list[Tensor]:
+        inputs = [operand.to(dtype) for operand in operands]
+        return [call(*inputs), *gradients(call, inputs, grad_output.to(dtype))]
+
+    references = results(exact, torch.float64)
+    for name, result, other, reference in zip(
+        ("O", "dQ", "dK", "dV"),
+        results(packed, torch.float32),
+        results(exact, torch.float32),
+        references,
+        strict=True,
+    ):
         assert error(result, reference) <= 1.5 * error(other, reference), name
