@@ -39,22 +39,24 @@ GDPA_HOST_DEVICE inline bool is_in_batch(const CommonArguments& arguments, int64
 }
 
 /// The rows of entry b; none if b is not in the batch.
-GDPA_HOST_DEVICE inline Rows queries_of(const CommonArguments& arguments, int64_t b) {
+template <class Layout>
+GDPA_HOST_DEVICE Rows queries_of(const CommonArguments& arguments, int64_t b) {
   if (!is_in_batch(arguments, b)) return {0, 0};
-  return rows_of(arguments.params.queries, b, arguments.packed_rows_q);
+  return Layout::rows_of(arguments.params.queries, b, arguments.packed_rows_q);
 }
-GDPA_HOST_DEVICE inline Rows keys_of(const CommonArguments& arguments, int64_t b) {
+template <class Layout>
+GDPA_HOST_DEVICE Rows keys_of(const CommonArguments& arguments, int64_t b) {
   if (!is_in_batch(arguments, b)) return {0, 0};
-  return rows_of(arguments.params.keys, b, arguments.packed_rows_k);
+  return Layout::rows_of(arguments.params.keys, b, arguments.packed_rows_k);
 }
 
-GDPA_HOST_DEVICE inline float out_scale_of(const CommonArguments& arguments, int64_t b, const Rows& queries,
-                                           const Rows& keys) {
-  if (!is_in_batch(arguments, b)) return 0.0f;
-  return static_cast<float>(arguments.params.out_scale.of(b, queries.count, keys.count));
+/// The sequences of work whose owner is the queries.
+GDPA_HOST_DEVICE inline SequencePair pair_of(const Work& work) {
+  return {work.batch_begin, work.head, work.queries.count, work.keys.count};
 }
 
 /// The owner of the work: the side whose tiles the CTAs compute, the queries or the keys.
+template <class Layout>
 struct Owner {
   const Sequences& side;
   int64_t packed_rows;
@@ -62,9 +64,9 @@ struct Owner {
   int64_t tile;
   int64_t entries;  ///< batch entries, or splits of the batch
 
-  GDPA_HOST_DEVICE bool jagged() const { return side.cumulative != nullptr; }
+  GDPA_HOST_DEVICE bool jagged() const { return Layout::is_jagged(side); }
   GDPA_HOST_DEVICE int64_t tiles_each() const { return (side.length + tile - 1) / tile; }
-  GDPA_HOST_DEVICE int64_t first_row(int64_t b) const { return clamp(side.begin(b), 0, packed_rows); }
+  GDPA_HOST_DEVICE int64_t first_row(int64_t b) const { return Layout::first_row(side, b, packed_rows); }
   GDPA_HOST_DEVICE int64_t first_slot(int64_t b) const { return b < 0 ? 0 : first_row(b) / tile + b + 1; }
   /// The rows without a sequence: those of entry -1, and those of the entry after the last one.
   GDPA_HOST_DEVICE Rows rows_before() const { return {0, static_cast<int>(first_row(0))}; }
@@ -95,7 +97,8 @@ GDPA_HOST_DEVICE int count_lanes(Predicate holds) {
 
 /// The last entry, from -1 to the one after the batch, with first_slot(entry) * heads <= slot. Called by one warp,
 /// which compares 32 entries in each round.
-GDPA_HOST_DEVICE inline int64_t find_entry_by_warp(const Owner& owner, int64_t slot) {
+template <class Layout>
+GDPA_HOST_DEVICE int64_t find_entry_by_warp(const Owner<Layout>& owner, int64_t slot) {
   int64_t low = -1;
   int64_t size = owner.entries + 2;
   while (size > 1) {
@@ -113,7 +116,8 @@ GDPA_HOST_DEVICE inline int64_t find_entry_by_warp(const Owner& owner, int64_t s
 }
 
 /// The same, called by one thread.
-GDPA_HOST_DEVICE inline int64_t find_entry_by_thread(const Owner& owner, int64_t slot) {
+template <class Layout>
+GDPA_HOST_DEVICE int64_t find_entry_by_thread(const Owner<Layout>& owner, int64_t slot) {
   int64_t low = -1;
   for (int64_t size = owner.entries + 2; size > 1;) {
     const int64_t half = size / 2;
@@ -134,13 +138,14 @@ GDPA_HOST_DEVICE inline int64_t divide_counts(int64_t count, int64_t divisor) {
 /// same number of queries and the keys are jagged, the CTAs get the same cost instead of the same number of slots: the
 /// cost of a slot is the rows that it reads, its keys and `rows_per_slot` more. The cumulative lengths of the keys are
 /// prefix sums of this cost, so that a search of them finds the entry in which the CTA begins.
-GDPA_HOST_DEVICE inline int64_t first_slot_of_cta(const CommonArguments& arguments, const Owner& owner,
-                                                  int64_t rows_per_slot, int64_t cta, int64_t ctas) {
+template <class Layout>
+GDPA_HOST_DEVICE int64_t first_slot_of_cta(const CommonArguments& arguments, const Owner<Layout>& owner,
+                                           int64_t rows_per_slot, int64_t cta, int64_t ctas) {
   const Sequences& keys = arguments.params.keys;
   const int64_t slots = owner.heads * owner.slots();
-  if (owner.jagged() || keys.cumulative == nullptr) return slots * cta / ctas;
+  if (owner.jagged() || !Layout::is_jagged(keys)) return slots * cta / ctas;
   const auto cost_before = [&](int64_t b) {
-    return clamp(keys.begin(b), 0, arguments.packed_rows_k) + b * rows_per_slot;
+    return Layout::first_row(keys, b, arguments.packed_rows_k) + b * rows_per_slot;
   };
   const int64_t target = cost_before(owner.entries) * cta / ctas;
   int64_t entry = 0;  // the last entry with cost_before(entry) <= target
@@ -159,8 +164,9 @@ GDPA_HOST_DEVICE inline int64_t first_slot_of_cta(const CommonArguments& argumen
 
 /// The work of a slot. The tiles of a head are consecutive, so that CTAs that run at the same time read the same keys,
 /// or queries. `entry` is the entry of the slot if the owner is jagged.
-GDPA_HOST_DEVICE inline Work work_at(const CommonArguments& arguments, const Owner& owner, bool owns_queries,
-                                     int64_t slot, int64_t entry) {
+template <class Layout>
+GDPA_HOST_DEVICE Work work_at(const CommonArguments& arguments, const Owner<Layout>& owner, bool owns_queries,
+                              int64_t slot, int64_t entry) {
   const Params& params = arguments.params;
   Work work{};
   work.slot = slot;
@@ -186,8 +192,8 @@ GDPA_HOST_DEVICE inline Work work_at(const CommonArguments& arguments, const Own
     work.batch_begin = work.entry * params.batch / owner.entries;
     work.batch_end = (work.entry + 1) * params.batch / owner.entries;
   }
-  work.queries = queries_of(arguments, work.batch_begin);
-  work.keys = keys_of(arguments, work.batch_begin);
+  work.queries = queries_of<Layout>(arguments, work.batch_begin);
+  work.keys = keys_of<Layout>(arguments, work.batch_begin);
   Rows& owned = owns_queries ? work.queries : work.keys;
   if (work.entry < 0) owned = owner.rows_before();
   // Also if the batch is empty and shares the owner: the gradient of its rows is then 0.
@@ -197,8 +203,9 @@ GDPA_HOST_DEVICE inline Work work_at(const CommonArguments& arguments, const Own
 }
 
 /// The same, called by one warp, which also finds the entry.
-GDPA_HOST_DEVICE inline Work find_work(const CommonArguments& arguments, const Owner& owner, bool owns_queries,
-                                       int64_t slot) {
+template <class Layout>
+GDPA_HOST_DEVICE Work find_work(const CommonArguments& arguments, const Owner<Layout>& owner, bool owns_queries,
+                                int64_t slot) {
   return work_at(arguments, owner, owns_queries, slot, owner.jagged() ? find_entry_by_warp(owner, slot) : 0);
 }
 

@@ -58,18 +58,13 @@ GDPA_HOST_DEVICE constexpr AccumulatorShape accumulator_shape_of(int tile_querie
 
 /// Whether dQ of a batch entry is stored directly in the gradient: one CTA has all of its keys, up to `most_keys`, one
 /// key tile after the other. Otherwise the CTAs of its keys add dQ to fp32 accumulators.
-GDPA_HOST_DEVICE inline bool is_direct(const Mask& mask, int64_t length_k, int64_t most_keys) {
-  return mask.keeps_all() && length_k > 0 && length_k <= most_keys;
+GDPA_HOST_DEVICE inline bool is_direct(bool mask_keeps_all, int64_t length_k, int64_t most_keys) {
+  return mask_keeps_all && length_k > 0 && length_k <= most_keys;
 }
 
 /// Guards that only huge and infinite scores need cost as much as half of a function. The first pass of backward leaves
 /// them out. If dK or dV is not finite, which this can cause, a second pass computes all tiles with guards.
 enum class BackwardPass : int { only, first, second };
-
-/// Whether the CTA of this slot of the table also takes the next slot, or has taken the previous one.
-struct SameCta {
-  enum : int { none = 0, takes_next = 1, took_previous = 2 };
-};
 
 /// The destination of dQ of one query tile and one key tile.
 enum class GradQuery : int {
@@ -81,43 +76,6 @@ enum class GradQuery : int {
 };
 GDPA_HOST_DEVICE constexpr bool uses_accumulators(GradQuery is) { return is >= GradQuery::first_writer; }
 
-/// Query tiles [begin, end), of the query tiles of a key tile.
-struct QueryTiles {
-  int begin;
-  int end;
-
-  GDPA_HOST_DEVICE bool holds(int tile) const { return tile >= begin && tile < end; }
-};
-
-/// A key tile of one head, and the query tiles that attend to it: `query_tiles` of each head of its group.
-struct KeyTile {
-  int steps;     ///< query tiles of all heads; 0: no more key tiles
-  int same_cta;  ///< flags of SameCta
-  int query_tiles;
-  QueryTiles full;   ///< the full tiles
-  QueryTiles first;  ///< with no later keys: this key tile is their first writer
-  QueryTiles last;   ///< with no earlier keys: this key tile is their last writer
-  int first_query;
-  int first_key;
-  int length_q;
-  int length_k;
-  int first_head;  ///< of the group
-  int key_head;
-  float out_scale;
-  MapOrigin query;    ///< of the first row of the first query tile
-  int grad_output_y;  ///< with x of the query
-  MapOrigin key;      ///< of the first key
-  int value_y;        ///< with x of the key
-  int is_direct;      ///< result of is_direct()
-  int grad_query_y;   ///< with x of the query
-  int grad_key_y;     ///< with x of the key
-  int grad_value_y;
-  int semaphore;     ///< slot of the first query tile among the slots of a head (dq_semaphore.cuh)
-  int grad_query;    ///< the row first_query of the accumulators; no memory holds 2^31 rows
-  int64_t grad_key;  ///< offset of row first_key of key_head in elements, in the gradient or the partial results
-  int64_t grad_value;
-};
-
 struct BackwardArguments {
   CommonArguments common;
   float scale;            ///< scale of params
@@ -127,7 +85,7 @@ struct BackwardArguments {
   unsigned slots;         ///< number of slots in the table of key tiles
   unsigned* slots_taken;  ///< number of scheduled slots; zeroed before the launch
   unsigned* non_finite;   ///< the first pass writes 1 if a gradient is not finite; zeroed before the launch
-  KeyTile* key_tiles;     ///< the table; zeroed before the launch if dQ has semaphores
+  void* key_tiles;        ///< the table, of KeyTile (key_tile.cuh); zeroed before the launch if dQ has semaphores
   int* offsets_fall;      ///< 1 if cumulative lengths decrease, which is an error; zeroed before the launch
   int* dq_semaphores;     ///< one for each query tile and head (dq_semaphore.cuh)
   int semaphores_per_head;

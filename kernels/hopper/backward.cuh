@@ -59,7 +59,7 @@ __device__ void backward(const BackwardArguments& arguments) {
   const int warpgroup = warpgroup_index();
   if (warpgroup == Shared::warpgroups) {
     warpgroup_reg_dealloc<Shared::producer_registers>();
-    run_producer_warpgroup([&] { schedule_key_tiles(arguments, shared.tiles(), shared.next_key_tile_due()); },
+    run_producer_warpgroup([&] { schedule_key_tiles<Config>(arguments, shared.tiles(), shared.next_key_tile_due()); },
                            [&] { load_operands<Config>(arguments, shared); },
                            [&] { store_gradients<Config>(arguments, shared); },
                            [&] {

@@ -22,12 +22,31 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
     consumer_wait(shared.query_full(), number);
     Step step{};
     if (lane_index() == 0) step = shared.step(number);
-    return {broadcast_lane_0(step.flags), broadcast_lane_0(step.number), 0};
+    return {broadcast_lane_0(step.flags), broadcast_lane_0(step.number), 0, 0};
+  }
+
+  using Mask = typename Config::Mask;
+
+  /// The first key of this consumer, and the first query of a part of a step.
+  __device__ __forceinline__ int first_key_of(const Step& step) const {
+    return tile_of(step).first_key + warpgroup * Shared::rows;
+  }
+  __device__ __forceinline__ int first_query_of(const Step& step, int position, int part) const {
+    const auto& queries = tile_of(step).queries;
+    return queries.first_row + queries.row_offset(position, Config::tile_queries) + part * part_queries;
+  }
+
+  __device__ __forceinline__ ScoreIndex index_of(const Step& step, int number, int part, int i) const {
+    return score_index(first_query_of(step, shared.step(number).position, part), first_key_of(step), i);
+  }
+  __device__ __forceinline__ auto bias_of(const Step& step, int number) const {
+    return Config::Bias::of(arguments.common.params, tile_of(step).pair(shared.step(number).head));
   }
 
   /// Computes P, rounded, and f', in the registers of S.
   template <int part>
-  __device__ __forceinline__ void apply_function() {
+  __device__ __forceinline__ void apply_function(const Step& step, int number) {
+    const auto bias = bias_of(step, number);
     const float scale = arguments.scale * Activation::score_factor;
     float(&of_part)[part_queries / 2] = scores[part];
 #pragma unroll
@@ -36,7 +55,9 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         float derivative;
-        Activation::value_and_derivative(of_part[i + j] * scale, value[j], derivative);
+        const ScoreIndex at = index_of(step, number, part, i + j);
+        const float score = bias.add(of_part[i + j] * scale, Activation::score_factor, at.query, at.key);
+        Activation::value_and_derivative(score, value[j], derivative);
         if constexpr (Shared::computes_ds) of_part[i + j] = derivative;
       }
       if constexpr (Config::computes_grad_value) {
@@ -48,16 +69,29 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
   /// Selects 0 for P outside the valid range; and for f', unless dS of each part is masked itself. dS is 0 then, except
   /// for gradients that are not finite.
   template <int part>
-  __device__ __forceinline__ void mask(const ValidQueries& valid) {
+  __device__ __forceinline__ void mask(const ValidQueries<Mask>& valid) {
     if constexpr (Config::computes_grad_value) valid.mask(p + part * part_steps);
     if constexpr (Shared::computes_ds && parts == 1) valid.mask(scores[part]);
   }
 
   /// dS = dP * f', in the registers of dP.
   template <int part>
-  __device__ __forceinline__ void apply_derivative() {
+  __device__ __forceinline__ void apply_derivative(const Step& step, int number) {
 #pragma unroll
     for (int i = 0; i < part_queries / 2; ++i) dp[i] *= scores[part][i];
+    if constexpr (Config::Bias::exists) accumulate_bias<part>(step, number);
+  }
+
+  /// Adds dS of the valid scores to the gradient of the bias.
+  template <int part>
+  __device__ __forceinline__ void accumulate_bias(const Step& step, int number) const {
+    const auto bias = bias_of(step, number);
+    const auto valid = valid_queries(step, number, part);
+#pragma unroll
+    for (int i = 0; i < part_queries / 2; ++i) {
+      const ScoreIndex at = index_of(step, number, part, i);
+      if (valid.holds(i)) bias.accumulate(dp[i] * tile_of(step).out_scale, at.query, at.key);
+    }
   }
 
   /// Rounds dS, as an operand in registers, and for dQ also in shared memory, for both consumers.
@@ -93,12 +127,12 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
     if (lane_index() == 0) shared.query_empty()[stage_of<Config::stages>(number)].arrive();
   }
 
-  __device__ __forceinline__ ValidQueries valid_queries(const Step& step, int number, int part) const {
-    int query_tile = 0;
-    if (lane_index() == 0) query_tile = shared.step(number).query_tile;
-    const KeyTile& tile = tile_of(step);
-    return {arguments.common.params.mask, tile, tile.first_key + warpgroup * Shared::rows,
-            tile.first_query + broadcast_lane_0(query_tile) * Config::tile_queries + part * part_queries};
+  __device__ __forceinline__ ValidQueries<Mask> valid_queries(const Step& step, int number, int part) const {
+    int position = 0;
+    if (lane_index() == 0) position = shared.step(number).position;
+    const SequencePair pair = tile_of(step).pair(shared.step(number).head);
+    return {Mask::of(arguments.common.params, pair), first_key_of(step),
+            first_query_of(step, broadcast_lane_0(position), part)};
   }
 
   /// Computes P and f' of a step whose S and dP have been issued for its first part; with two parts, dS too. S of the
@@ -108,7 +142,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
   __device__ __forceinline__ void compute_p(const Step& step, int number) {
     constexpr int products_after_scores = Shared::computes_ds ? 1 : 0;  // dP
     if constexpr (part == 0) warpgroup_wait<products_after_scores>();
-    apply_function<part>();
+    apply_function<part>(step, number);
     // A branch, because the end of a basic block keeps the function above the wait for dP.
     if (!step.is(Step::full)) mask<part>(valid_queries(step, number, part));
     if constexpr (part + 1 < parts) {
@@ -130,7 +164,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
   /// Computes dS of a part, 0 outside the valid range.
   template <int part>
   __device__ __forceinline__ void end_part(const Step& step, int number) {
-    apply_derivative<part>();
+    apply_derivative<part>(step, number);
     if (!step.is(Step::full)) valid_queries(step, number, part).mask(dp);
     write_ds<part>(number);
   }
@@ -159,7 +193,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
     named_barrier_sync(ping_pong_barrier + warpgroup, ping_pong_threads);
     if constexpr (Config::computes_grad_value) issue_grad_value(step, !now.is(Step::begins));
     if constexpr (Shared::computes_ds && parts == 1) {
-      apply_derivative<0>();
+      apply_derivative<0>(now, step);
       write_ds<0>(step);
     }
     if constexpr (Config::computes_grad_key) issue_grad_key(step, !now.is(Step::begins));
@@ -199,7 +233,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
     int step = 0;
     while (now.is(Step::exists)) {
       begin(now, step);
-      Step last{0, now.number, 0};
+      Step last{0, now.number, 0, 0};
       while (!now.is(Step::only)) {
         issue_gradients(now, last, step);
         const Step next = wait_for_step(step + 1);

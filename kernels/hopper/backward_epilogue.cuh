@@ -103,7 +103,7 @@ struct BackwardEpilogue : BackwardProducts<Config> {
 
   /// Stores dK and dV of the key tile whose last step is `number`.
   __device__ __forceinline__ void store_grad_keys(const Step& step, int number) {
-    const KeyTile& tile = tile_of(step);
+    const auto& tile = tile_of(step);
     const int row = warpgroup * Shared::rows;
     const int rows = tile.length_k - tile.first_key - row;
     const float out_scale = tile.out_scale;

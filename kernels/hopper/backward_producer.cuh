@@ -12,22 +12,22 @@ __device__ void load_operands(const BackwardArguments& arguments, const Backward
   int step = 0, odd = 0;
   const auto query_full = [&] { return shared.query_full()[stage_of<Config::stages>(step)]; };
   const auto grad_output_full = [&] { return shared.grad_output_full()[stage_of<Config::stages>(step)]; };
-  for_all_key_tiles(shared.tiles(), [&](const KeyTile& tile, int number) {
+  for_all_key_tiles(shared.tiles(), [&](const auto& tile, int number) {
     producer_acquire(shared.key_empty(), number);
     const Barrier key_full = shared.key_full()[stage_of<Shared::key_stages>(number)];
     key_full.arrive_and_expect(Shared::KeysTile::bytes);
     shared.keys(number).load(arguments.key.map, key_full.address, tile.key_head, tile.key);
-    for_all_query_tiles<Config>(tile, [&](int head, int row, int left) {
+    for_all_query_tiles(tile, [&](int head, int position, int left) {
       const bool begins = left == tile.steps;
       signal_next_key_tile(shared.next_key_tile_due(), tile, left);
       producer_acquire(shared.query_empty(), step);
-      const int query_tile = row / Config::tile_queries;
+      const int row = tile.queries.row_offset(position, Config::tile_queries);
       int flags = Step::exists;
       if (begins) flags |= Step::begins;
       if (left == 1) flags |= Step::ends;
       if (tile.steps == 1) flags |= Step::only;
-      if (tile.full.holds(query_tile)) flags |= Step::full;
-      const GradQuery is = grad_query_of<Config>(tile, query_tile);
+      if (tile.queries.is_full(position)) flags |= Step::full;
+      const GradQuery is = grad_query_of<Config>(tile, position);
       if (is == GradQuery::last_writer) {
         flags |= Step::loads_accumulator + odd;
         odd ^= Step::odd_phase;
@@ -35,13 +35,14 @@ __device__ void load_operands(const BackwardArguments& arguments, const Backward
         flags |= Step::accumulated;
       }
       shared.step(step) = {flags + static_cast<int>(accumulator_swizzle(tile.grad_query)) * Step::swizzle, number,
-                           query_tile};
+                           position, head};
       query_full().arrive_and_expect(Shared::QueryTile::bytes);
-      shared.queries(step).load(arguments.query.map, query_full().address, head, {tile.query.x + row, tile.query.y});
+      shared.queries(step).load(arguments.query.map, query_full().address, head,
+                                Config::Layout::after(tile.query, row));
       producer_acquire(shared.grad_output_empty(), step);
       grad_output_full().arrive_and_expect(Shared::GradOutputTile::bytes);
       shared.grad_outputs(step).load(arguments.grad_output.map, grad_output_full().address, head,
-                                     {tile.query.x + row, tile.grad_output_y});
+                                     Config::Layout::after({tile.query.x, tile.grad_output_y}, row));
       // V has one stage. It is released when the last step of the previous key tile has begun: later than Q and dO.
       if (Shared::computes_ds && begins) {
         producer_acquire(shared.value_empty(), number);
@@ -53,7 +54,7 @@ __device__ void load_operands(const BackwardArguments& arguments, const Backward
     });
   });
   producer_acquire(shared.query_empty(), step);
-  shared.step(step) = {Step::only, 0, 0};
+  shared.step(step) = {Step::only, 0, 0, 0};
   query_full().arrive();
   producer_acquire(shared.grad_output_empty(), step);
   grad_output_full().arrive();

@@ -11,6 +11,7 @@ struct BackwardProducts {
   using Element = typename Config::Element;
   using Activation = typename Config::Activation;
   using Shared = BackwardStorage<Config>;
+  using Tile = KeyTile<typename Config::Mask>;
   static constexpr int part_queries = 64;  ///< queries of one product S or dP
   static constexpr int parts = Config::tile_queries / part_queries;
   static constexpr int part_steps = part_queries / 16;
@@ -106,7 +107,7 @@ struct BackwardProducts {
     warpgroup_commit();
   }
 
-  __device__ __forceinline__ const KeyTile& tile_of(const Step& step) const { return shared.tiles()[step.number]; }
+  __device__ __forceinline__ const Tile& tile_of(const Step& step) const { return shared.tiles()[step.number]; }
 };
 
 }  // namespace gdpa::hopper

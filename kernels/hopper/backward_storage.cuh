@@ -24,8 +24,9 @@ struct Step {
     swizzle = 256            ///< from this bit on: accumulator_swizzle of the first query
   };
   int flags;
-  int number;      ///< of the key tile
-  int query_tile;  ///< among the query tiles of its head
+  int number;    ///< of the key tile
+  int position;  ///< in the list of its query tiles
+  int head;
 
   __device__ __forceinline__ bool is(int flag) const { return (flags & flag) != 0; }
 };
@@ -34,6 +35,7 @@ struct Step {
 template <class Config>
 struct BackwardStorage {
   using Element = typename Config::Element;
+  using Queue = KeyTileQueue<typename Config::Mask>;
   static constexpr int warpgroups = 2;                                    ///< consumers
   static constexpr int rows = warpgroup_rows;                             ///< keys of a warpgroup
   static constexpr int queue_readers = Config::has_first_writer ? 3 : 2;  ///< producer, store and semaphore threads
@@ -82,7 +84,7 @@ struct BackwardStorage {
   static constexpr int scores_at = grad_outputs_at + Config::stages * GradOutputTile::bytes;
   static constexpr int staging_at = scores_at + score_stages * ScoresTile::bytes;
   static constexpr int queue_at = staging_at + warpgroups * staging_bytes;
-  static constexpr int due_barrier_at = queue_at + KeyTileQueue::bytes;
+  static constexpr int due_barrier_at = queue_at + Queue::bytes;
   static constexpr int barriers_at = due_barrier_at + Barrier::bytes;
   static constexpr int stage_barriers = Barriers<Config::stages>::bytes;
   static constexpr int key_barriers = Barriers<key_stages>::bytes;
@@ -109,7 +111,7 @@ struct BackwardStorage {
   }
   __device__ ScoresTile ds(int step) const { return ScoresTile{at(scores_at)}.stage(stage_of<score_stages>(step)); }
 
-  __device__ KeyTileQueue tiles() const { return KeyTileQueue::at(memory + queue_at); }
+  __device__ Queue tiles() const { return Queue::at(memory + queue_at); }
   __device__ Barrier next_key_tile_due() const { return {at(due_barrier_at)}; }
   __device__ Barriers<Config::stages> query_full() const { return {at(barriers_at)}; }
   __device__ Barriers<Config::stages> query_empty() const { return {at(barriers_at + stage_barriers)}; }
@@ -171,7 +173,7 @@ struct BackwardStorage {
     semaphore_requests().initialise();
     accumulator_phase() = 0;
     next_key_tile_due().initialise(1);
-    tiles().full.initialise(key_tile_words);
+    tiles().full.initialise(key_tile_words<typename Config::Mask>);
     tiles().empty.initialise(warpgroups * warpgroup_threads + queue_readers);
     fence_barrier_init();
   }

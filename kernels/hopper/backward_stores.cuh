@@ -46,7 +46,7 @@ __device__ void store_gradients(const BackwardArguments& arguments, const Backwa
       shared.staging_empty(warpgroup)[0].arrive();
     }
   };
-  for_all_key_tiles(shared.tiles(), [&](const KeyTile& tile, int number) {
+  for_all_key_tiles(shared.tiles(), [&](const auto& tile, int number) {
     const auto store_key_gradient = [&](const TensorMap& map, int first_round, int rounds, int y) {
 #pragma unroll 1
       for (int round = 0; round < rounds; ++round) {
@@ -55,24 +55,26 @@ __device__ void store_gradients(const BackwardArguments& arguments, const Backwa
                        const int row = warpgroup * Shared::rows;
                        if (tile.first_key + row >= tile.length_k) return;
                        const int column = round * Shared::columns_of_round;
-                       typename Shared::RoundTile{staging}.store(map, column, tile.key_head, {tile.key.x + row, y});
+                       typename Shared::RoundTile{staging}.store(map, column, tile.key_head,
+                                                                 Config::Layout::after({tile.key.x, y}, row));
                      });
       }
     };
-    for_all_query_tiles<Config>(tile, [&](int head, int row, int left) {
+    for_all_query_tiles(tile, [&](int head, int position, int left) {
       if (left == 1) {
         store_key_gradient(arguments.grad_key.map, 0, Shared::key_rounds, tile.grad_key_y);
         store_key_gradient(arguments.grad_value.map, Shared::key_rounds, Shared::value_rounds, tile.grad_value_y);
       }
       if constexpr (!Config::computes_grad_query) return;
-      const GradQuery is = grad_query_of<Config>(tile, row / Config::tile_queries);
+      const GradQuery is = grad_query_of<Config>(tile, position);
+      const int row = tile.queries.row_offset(position, Config::tile_queries);
       const auto row_of = [&](int warpgroup) { return row + (Shared::splits_queries ? warpgroup * Shared::rows : 0); };
       const auto accumulators = [&](int warpgroup) {
         return accumulators_at<Config>(arguments, head, Shared::splits_queries ? 0 : warpgroup,
                                        tile.grad_query + row_of(warpgroup));
       };
       const auto bytes_of_accumulators = [&](int warpgroup) {
-        const int rows = min(Shared::rows, tile.length_q - tile.first_query - row_of(warpgroup));
+        const int rows = min(Shared::rows, tile.length_q - tile.queries.first_row - row_of(warpgroup));
         return static_cast<unsigned>(max(rows, 0) * Shared::grad_query_row_bytes);
       };
       if constexpr (Config::has_first_writer) {
@@ -93,27 +95,27 @@ __device__ void store_gradients(const BackwardArguments& arguments, const Backwa
           if (bytes != 0) bulk_load(shared.staging(warpgroup), accumulators(warpgroup), bytes, have_come.address);
         }
       }
-      store_staged(Shared::times_staged(step, number + static_cast<int>(left == 1)), true,
-                   [&](int warpgroup, unsigned staging) {
-                     const int column = Shared::splits_queries ? 0 : warpgroup * Shared::grad_query_columns;
-                     if (Shared::splits_queries && bytes_of_accumulators(warpgroup) == 0)
-                       return;  // these rows are beyond the sequence
-                     if (is == GradQuery::accumulated) {
-                       bulk_reduce_add(accumulators(warpgroup), staging, bytes_of_accumulators(warpgroup));
-                     } else if (is == GradQuery::first_writer) {
-                       bulk_store(accumulators(warpgroup), staging, bytes_of_accumulators(warpgroup));
-                     } else if (column < Config::head_dim) {
-                       const TensorMap& map = arguments.grad_query.map;
-                       const MapOrigin origin = {tile.query.x + row_of(warpgroup), tile.grad_query_y};
-                       if (is == GradQuery::added) {
-                         // dQ of the previous key tile is in global memory.
-                         if (left == tile.steps) tma_store_wait();
-                         tma_reduce_add(map, staging, column, head, origin);
-                       } else {
-                         tma_store(map, staging, column, head, origin);
-                       }
-                     }
-                   });
+      store_staged(
+          Shared::times_staged(step, number + static_cast<int>(left == 1)), true, [&](int warpgroup, unsigned staging) {
+            const int column = Shared::splits_queries ? 0 : warpgroup * Shared::grad_query_columns;
+            if (Shared::splits_queries && bytes_of_accumulators(warpgroup) == 0)
+              return;  // these rows are beyond the sequence
+            if (is == GradQuery::accumulated) {
+              bulk_reduce_add(accumulators(warpgroup), staging, bytes_of_accumulators(warpgroup));
+            } else if (is == GradQuery::first_writer) {
+              bulk_store(accumulators(warpgroup), staging, bytes_of_accumulators(warpgroup));
+            } else if (column < Config::head_dim) {
+              const TensorMap& map = arguments.grad_query.map;
+              const MapOrigin origin = Config::Layout::after({tile.query.x, tile.grad_query_y}, row_of(warpgroup));
+              if (is == GradQuery::added) {
+                // dQ of the previous key tile is in global memory.
+                if (left == tile.steps) tma_store_wait();
+                tma_reduce_add(map, staging, column, head, origin);
+              } else {
+                tma_store(map, staging, column, head, origin);
+              }
+            }
+          });
       ++step;
     });
   });

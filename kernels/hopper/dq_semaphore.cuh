@@ -4,8 +4,10 @@
 // to clear the accumulators before or round them afterwards. Other key tiles wait until the first writer is done, and
 // the last writer waits for all of them. In deterministic mode each key tile waits for all key tiles before it.
 //
-// Each query tile has a semaphore in global memory. Its value is minus the index of the key tile that is next if all
-// add in order, and `not_begun` is added until the first writer is done. A CTA that has added increments the semaphore.
+// Each query tile has a semaphore in global memory. Its value is minus the number, in the list of the query tile's key
+// tiles (tile_list.cuh), of the key tile that is next if all add in order, and `not_begun` is added until the first
+// writer is done. A CTA that has added increments the semaphore. Numbers count the key tiles of the list, which may
+// skip tiles.
 //
 // A CTA follows the CTA of the next key tile at a distance of one or two query tiles, and waits until it has this
 // distance. The wait is shorter if the CTA also begins that much later. Therefore the tiles of a head are not adjacent
@@ -28,11 +30,14 @@ struct DqSemaphore {
   static constexpr int not_begun = -(1 << 30);
   static constexpr int begun = not_begun / 2;  ///< between all values before the first writer and all values after it
 
-  /// The value that the semaphore must reach before a key tile may add.
+  /// The value before the first writer, whose number is `last`.
+  static __device__ int initial(int last) { return not_begun - last; }
+
+  /// The value that the semaphore must reach before the key tile with a number may add.
   template <class Config>
-  static __device__ int required(GradQuery is, int key_tile) {
+  static __device__ int required(GradQuery is, int number) {
     if (is == GradQuery::first_writer) return 2 * not_begun;  // less than any value
-    return Config::ordered || is == GradQuery::last_writer ? -key_tile : begun;
+    return Config::ordered || is == GradQuery::last_writer ? -number : begun;
   }
   static __device__ int increment(GradQuery is) { return is == GradQuery::first_writer ? 1 - not_begun : 1; }
 };

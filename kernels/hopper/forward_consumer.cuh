@@ -12,7 +12,7 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
   using Base::arguments, Base::issue_output, Base::issue_scores, Base::key_steps, Base::leads, Base::load_query,
       Base::output, Base::own_barrier, Base::shared, Base::release_query, Base::score_scale, Base::scores,
       Base::store_from_registers, Base::store_through_query, Base::ping_pong_barrier, Base::warpgroup, Base::p;
-  using typename Base::Activation, typename Base::Element, typename Base::Shared;
+  using typename Base::Activation, typename Base::Element, typename Base::Shared, typename Base::Tile;
 
   // Ping-pong order: two consumers issue their products in alternation.
   __device__ __forceinline__ void ping_pong_wait() const {
@@ -24,13 +24,25 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
       named_barrier_arrive(ping_pong_barrier + (warpgroup ^ 1), Shared::warpgroups * warpgroup_threads);
   }
 
+  /// The first element of S of this thread, in the rows of a key tile: its query, and its key in the sequence.
+  __device__ __forceinline__ int first_query_of(const Tile& tile) const {
+    const unsigned thread = thread_in_warpgroup();
+    return tile.first_query + warpgroup * Shared::rows + static_cast<int>(thread / 32 * 16 + thread % 32 / 4);
+  }
+  __device__ __forceinline__ static int first_key_of(const Tile& tile, int key_tile) {
+    return tile.keys.first_row + tile.keys.row_offset(key_tile, Config::tile_keys) +
+           static_cast<int>(thread_in_warpgroup() % 4 * 2);
+  }
+
   /// P in fp32, in the registers of S.
-  __device__ __forceinline__ void apply_function() {
+  __device__ __forceinline__ void apply_function(const Tile& tile, int key_tile) {
     constexpr bool scales = Activation::scales_scores && !Config::scales_query;
     const float scale = score_scale();
+    const auto bias = Config::Bias::of(arguments.common.params, tile.pair());
 #pragma unroll
     for (int i = 0; i < Config::tile_keys / 2; ++i) {
-      const float x = scales ? scores[i] * scale : scores[i];
+      const float x = bias.add(scales ? scores[i] * scale : scores[i], Activation::score_factor,
+                               first_query_of(tile) + i / 2 % 2 * 8, first_key_of(tile, key_tile) + i / 4 * 8 + i % 2);
       scores[i] = scores_are == Scores::bounded ? Activation::value(x) : Activation::value_of_finite(x);
     }
   }
@@ -46,21 +58,16 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
   }
 
   __device__ __forceinline__ static bool is_full(const Tile& tile, int key_tile) {
-    const int begin = tile.full_begin, end = tile.full_end;
-    return broadcast_lane_0(static_cast<int>(key_tile >= begin && key_tile < end)) != 0;
+    return broadcast_lane_0(static_cast<int>(tile.keys.is_full(key_tile))) != 0;
   }
 
   /// Selects 0 for the elements of P outside the valid range. A product with 0 would not do, since f(0) may be
   /// infinite.
   __device__ __forceinline__ void apply_mask(const Tile& tile, int key_tile) {
-    const MaskOfSequence mask{arguments.common.params.mask, tile.length_q, tile.length_k};
-    const int first_key = tile.first_key + key_tile * Config::tile_keys;
-    const unsigned thread = thread_in_warpgroup(), lane = thread % 32;
-    const int row = tile.first_query + warpgroup * Shared::rows + static_cast<int>(thread / 32 * 16 + lane / 4);
+    const auto mask = Config::Mask::of(arguments.common.params, tile.pair());
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      ValidRange valid = mask.row(row + half * 8);
-      valid.begin -= first_key + static_cast<int>(lane % 4 * 2);
+      const auto valid = mask.row(first_query_of(tile) + half * 8).from(first_key_of(tile, key_tile));
 #pragma unroll
       for (int j = 0; j < Config::tile_keys / 8; ++j) {
 #pragma unroll
@@ -101,7 +108,9 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
     PipelineState<Config::stages> state = {};
 
     __device__ __forceinline__ KeyTileIterator(const Tile& tile, int number_)
-        : key_tiles(broadcast_lane_0(tile.key_tiles)), keeps_keys(broadcast_lane_0(tile.keeps_keys)), number(number_) {
+        : key_tiles(broadcast_lane_0(tile.keys.size())),
+          keeps_keys(broadcast_lane_0(tile.flags & tile.keeps_keys)),
+          number(number_) {
       if (key_tiles > 0) full = is_full(tile, 0);
     }
     __device__ __forceinline__ bool ends() const { return key_tile + 1 == key_tiles; }
@@ -113,7 +122,8 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
       const Tile& tile = shared.tiles().consumer_wait(now.number + 1);
       next = KeyTileIterator(tile, now.number + 1);
       if (next.key_tiles == 0) return next;
-      next.state = broadcast_lane_0(tile.loads_keys) != 0 ? now.state.next() : now.state.before(now.key_tile);
+      next.state =
+          broadcast_lane_0(tile.flags & tile.loads_keys) != 0 ? now.state.next() : now.state.before(now.key_tile);
     } else {
       ++next.key_tile;
       next.full = is_full(shared.tiles()[now.number], next.key_tile);
@@ -127,7 +137,7 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
   }
 
   __device__ __forceinline__ void run() {
-    const TileQueue queue = shared.tiles();
+    const typename Shared::TileQueue queue = shared.tiles();
     KeyTileIterator now(queue.consumer_wait(0), 0);  // the key tile of P, and of the next P V
     if (now.key_tiles == 0) return;
     if (warpgroup == 1) ping_pong_arrive();  // warpgroup 0 issues first
@@ -143,7 +153,7 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
     warpgroup_wait<0>();
     if (leads() && now.keeps_keys == 0) shared.key_empty()[0].arrive();
     if (!Config::query_in_registers && now.ends()) release_query(0);
-    apply_function();
+    apply_function(queue[0], 0);
     if (!now.full) apply_mask(queue[0], 0);
     pack_p();
 
@@ -166,7 +176,7 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
       warpgroup_wait<1>();
       if (leads() && next.keeps_keys == 0) shared.key_empty()[next.state.stage].arrive();
       if (!Config::query_in_registers && next.ends()) release_query(next.number);
-      apply_function();
+      apply_function(queue[next.number], next.key_tile);
       if (!next.full) apply_mask(queue[next.number], next.key_tile);
       // The look-up happens here, while P V runs, so that only the ping-pong wait is between its end and the next
       // products.

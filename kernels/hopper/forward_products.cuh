@@ -11,6 +11,7 @@ struct ForwardProducts {
   using Element = typename Config::Element;
   using Activation = typename Config::Activation;
   using Shared = ForwardStorage<Config>;
+  using Tile = QueryTile<typename Config::Mask>;
   static constexpr int steps = (Config::head_dim + 15) / 16;  ///< of Q K^T
   static constexpr int columns_v = output_columns(Config::head_dim_v);
   static constexpr int key_steps = Config::tile_keys / 16;  ///< of P V

@@ -19,6 +19,7 @@ struct ForwardStorage {
   static constexpr int rows = warpgroup_rows;
   static constexpr int warpgroups = Config::tile_queries / rows;  ///< consumers
   static constexpr int load_threads = 3;                          ///< warps
+  using TileQueue = QueryTileQueue<typename Config::Mask>;
   static constexpr int threads = (warpgroups + 1) * warpgroup_threads;
   static_assert(warpgroups == 1 || warpgroups == 2, "ping-pong order needs two consumer warpgroups");
   // A CTA has 65,536 registers; a thread has a multiple of 8.

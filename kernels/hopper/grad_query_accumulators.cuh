@@ -20,9 +20,9 @@ namespace gdpa::hopper {
 constexpr int slots_at_once = 8;
 
 /// Calls visit(work) for the slots from `first` on. Each of the first lanes has the work of one slot. By a warp.
-template <class Visit>
-__device__ void look_up_slots(const BackwardArguments& arguments, const Owner& owner, bool owns_queries, unsigned first,
-                              Visit visit) {
+template <class Layout, class Visit>
+__device__ void look_up_slots(const BackwardArguments& arguments, const Owner<Layout>& owner, bool owns_queries,
+                              unsigned first, Visit visit) {
   const auto slots = static_cast<unsigned>(owner.heads * owner.slots());
   const unsigned slot = first + static_cast<unsigned>(lane_index());
   Work work{};
@@ -41,9 +41,9 @@ struct RowsToPrepare {
   int64_t offset;  ///< of this row in elements, from the data of the gradient
   int rows;
   int head;
-  int keys;       ///< number of keys; 0: dQ is zero
-  int semaphore;  ///< the slot of the tile among the slots of the head
-  int last_key_tile;
+  int key_tiles;    ///< 0: dQ is zero
+  int semaphore;    ///< the slot of the tile among the slots of the head
+  int last_number;  ///< of the last key tile (tile_list.cuh)
 };
 
 /// Calls visit(rows) for all of them. By all `warps` warps of a CTA.
@@ -51,29 +51,30 @@ template <class Config, unsigned warps, class Visit>
 __device__ void for_all_rows_to_prepare(const BackwardArguments& arguments, Visit visit) {
   const Params& params = arguments.common.params;
   const bool is_shared = arguments.queries_shared;
-  const Owner owner{params.queries, arguments.common.packed_rows_q, params.heads_q, Config::tile_queries,
-                    is_shared ? 1 : params.batch};
+  using Layout = typename Config::Layout;
+  using Mask = typename Config::Mask;
+  const Owner<Layout> owner{params.queries, arguments.common.packed_rows_q, params.heads_q, Config::tile_queries,
+                            is_shared ? 1 : params.batch};
   const auto slots = static_cast<unsigned>(owner.heads * owner.slots());
   for (unsigned first = (blockIdx.x * warps + threadIdx.x / 32) * slots_at_once; first < slots;
        first += gridDim.x * warps * slots_at_once) {
     look_up_slots(arguments, owner, true, first, [&](const Work& work) {
       const int row = work.tile * Config::tile_queries;
-      const MaskOfSequence mask{params.mask, work.queries.count, work.keys.count};
-      const ValidRange keys = mask.keys_of(row, Config::tile_queries);
+      const auto keys = Mask::of(params, pair_of(work)).key_tiles(row, Config::tile_queries, Config::tile_keys);
       const RowsToPrepare mine = {
           row + (owner.jagged() ? work.queries.begin : work.batch_begin * params.queries.length),
-          element_offset(params.grad_query, work.queries, work.batch_begin, row, work.head),
+          Layout::offset_of(params.grad_query, work.queries, work.batch_begin, row, work.head),
           min(Config::tile_queries, work.queries.count - row),
           work.head,
-          is_shared ? 1 : keys.count,
+          is_shared ? 1 : keys.size(),
           static_cast<int>(owner.first_slot_of(work.batch_begin)) + work.tile,
-          (keys.begin + keys.count - 1) / Config::tile_keys};
-      const bool is_left = work.exists && !is_direct(params.mask, work.keys.count, arguments.direct_keys);
+          keys.last_number(Config::tile_keys)};
+      const bool is_left = work.exists && !is_direct(Mask::keeps_all(params), work.keys.count, arguments.direct_keys);
       for (unsigned left = __ballot_sync(0xffffffffu, is_left); left != 0; left &= left - 1) {
         const int source = __ffs(static_cast<int>(left)) - 1;
         const auto of_source = [source](auto value) { return __shfl_sync(0xffffffffu, value, source); };
         visit(RowsToPrepare{of_source(mine.row), of_source(mine.offset), of_source(mine.rows), of_source(mine.head),
-                            of_source(mine.keys), of_source(mine.semaphore), of_source(mine.last_key_tile)});
+                            of_source(mine.key_tiles), of_source(mine.semaphore), of_source(mine.last_number)});
         __syncwarp();
       }
     });
@@ -151,7 +152,7 @@ __device__ void round_grad_query(const BackwardArguments& arguments) {
   const bool is_number = params.out_scale.kind == OutputScale::Kind::number;
   const auto factor = static_cast<float>(params.scale * (is_number ? params.out_scale.number : 1.0));
   for_all_rows_to_prepare<Config, warps>(arguments, [&](const RowsToPrepare& left) {
-    if (left.keys == 0) return;
+    if (left.key_tiles == 0) return;
     const int rows = left.rows;
     auto* const gradient = static_cast<Storage*>(params.grad_query.data) + left.offset;
     for (int begin = 0; begin < rows * row_chunks; begin += at_once * 32) {

@@ -11,12 +11,13 @@ namespace gdpa::hopper {
 
 /// Returns the slot of an existing key tile in the table. A group has `heads_per_group` heads, or all heads of one
 /// batch entry if an entry has more. `direct_keys` is the limit of is_direct.
-GDPA_HOST_DEVICE inline int64_t slot_in_head_group(const CommonArguments& arguments, int direct_keys,
-                                                   int64_t heads_per_group, const Owner& owner, const Work& work) {
+template <class Mask, class Layout>
+GDPA_HOST_DEVICE int64_t slot_in_head_group(const CommonArguments& arguments, int direct_keys, int64_t heads_per_group,
+                                            const Owner<Layout>& owner, const Work& work) {
   const int64_t entries = owner.heads < heads_per_group ? heads_per_group / owner.heads : 1;
   const int64_t first = work.entry / entries * entries;
   const int64_t end = first + entries < owner.entries ? first + entries : owner.entries;
-  const auto is_whole = [&](int64_t keys) { return is_direct(arguments.params.mask, keys, direct_keys); };
+  const auto is_whole = [&](int64_t keys) { return is_direct(Mask::keeps_all(arguments.params), keys, direct_keys); };
   const auto tiles_of = [&](int64_t keys) { return (keys + owner.tile - 1) / owner.tile; };
   // If one CTA takes all tiles of an entry, the tiles are in the first row, in ascending order.
   const bool mine_is_whole = is_whole(work.keys.count);
@@ -24,7 +25,7 @@ GDPA_HOST_DEVICE inline int64_t slot_in_head_group(const CommonArguments& argume
   int64_t before = 0;  // tiles of one head in earlier rows, and of earlier entries in this row
   int64_t mine = 1;    // tiles of one head of this entry in this row
   for (int64_t b = first; b < end; ++b) {
-    const int64_t keys = keys_of(arguments, b).count;
+    const int64_t keys = keys_of<Layout>(arguments, b).count;
     const int64_t tiles = tiles_of(keys);
     const int64_t of_row = is_whole(keys) ? tiles : 1;
     const int64_t of_rows_before = clamp(row * of_row, 0, tiles);

@@ -24,7 +24,8 @@ struct KeyGradients {
   template <int columns_of_row, int half_columns>
   static __device__ __forceinline__ void store(const float (&accumulators)[half_columns], float factor,
                                                typename Element::Storage* first, int64_t row_stride, int rows) {
-    store_rows_from_registers<Element, columns_of_row>(accumulators, factor, first, row_stride, rows);
+    store_rows_from_registers<Element, columns_of_row>(
+        accumulators, [factor](float sum, int, int) { return sum * factor; }, first, row_stride, rows);
   }
 };
 
@@ -53,16 +54,17 @@ struct KeyGradients<Config, true> {
 template <class Config>
 __device__ Rows queries_that_meet(const BackwardArguments& arguments, const Work& work) {
   if (!Config::keys_shared) return work.queries;
-  constexpr int64_t most = 0x7fff0000;  // as in rows_of
+  using Layout = typename Config::Layout;
   const CommonArguments& common = arguments.common;
-  const Sequences& role = common.params.queries;
-  const int64_t begin = clamp(role.begin(0), 0, common.packed_rows_q);
-  const int64_t rows = clamp(role.begin(common.params.batch), begin, common.packed_rows_q) - begin;
+  const Sequences& side = common.params.queries;
+  const int64_t begin = Layout::first_row(side, 0, common.packed_rows_q);
+  const int64_t end = Layout::first_row(side, common.params.batch, common.packed_rows_q);
+  const int64_t rows = clamp(end - begin, 0, common.packed_rows_q);
   const auto first_of = [&](int64_t part) {
     return part < common.splits ? rows * part / common.splits / Config::tile_queries * Config::tile_queries : rows;
   };
   const int64_t first = first_of(work.entry);
-  return {begin + first, static_cast<int>(clamp(first_of(work.entry + 1) - first, 0, most))};
+  return {begin + first, static_cast<int>(clamp(first_of(work.entry + 1) - first, 0, most_gpu_rows))};
 }
 
 }  // namespace gdpa::hopper

@@ -14,6 +14,7 @@
 #include "hopper/grad_query_accumulators.cuh"
 #include "hopper/head_groups.cuh"
 #include "hopper/key_gradients.cuh"
+#include "hopper/key_tile.cuh"
 #include "hopper/queue.cuh"
 #include "hopper/rows.cuh"
 #include "hopper/tile_scheduler.cuh"
@@ -22,66 +23,62 @@ namespace gdpa::hopper {
 
 /// Three slots: a key tile with dQ still pending, the current one, and the next one. With more, a CTA could end long
 /// after the others.
-using KeyTileQueue = Queue<KeyTile, 3>;
-constexpr int key_tile_words = sizeof(KeyTile) / sizeof(int);  ///< one lane writes each word
-static_assert(key_tile_words <= 32);
+template <class Mask>
+using KeyTileQueue = Queue<KeyTile<Mask>, 3>;
+template <class Mask>
+constexpr int key_tile_words = sizeof(KeyTile<Mask>) / sizeof(int);  ///< one lane writes each word
 
-/// Writes the description of the tile of `work`. The queries `valid` attend to it.
+/// The table of the descriptions of key tiles.
 template <class Config>
-__device__ void describe_key_tile(KeyTile& tile, const BackwardArguments& arguments, const Work& work,
-                                  const ValidRange& valid) {
-  constexpr int rows = Config::tile_queries;
+__device__ KeyTile<typename Config::Mask>* key_tile_table(const BackwardArguments& arguments) {
+  return static_cast<KeyTile<typename Config::Mask>*>(arguments.key_tiles);
+}
+
+/// Writes the description of the tile of `work`, to which the query tiles `queries` attend.
+template <class Config, class Mask>
+__device__ void describe_key_tile(KeyTile<Mask>& tile, const BackwardArguments& arguments, const Work& work,
+                                  const typename Mask::Tiles& queries) {
+  using Layout = typename Config::Layout;
+  using Gradients = KeyGradients<Config>;
   const Params& params = arguments.common.params;
-  const MaskOfSequence mask{params.mask, work.queries.count, work.keys.count};
+  const SequencePair pair = pair_of(work);
+  const int64_t b = work.batch_begin;
   const int first_key = work.tile * Config::tile_keys;
-  const int first_query = valid.begin / rows * rows;
-  const int query_tiles = (valid.begin + valid.count - first_query + rows - 1) / rows;
+  const int first_query = queries.first_row;
   const int group = static_cast<int>(divide_counts(params.heads_q, params.heads_k));
-  tile.steps = query_tiles * group;
-  tile.query_tiles = query_tiles;
-  tile.first_query = first_query;
+  tile.steps = queries.size() * group;
+  tile.queries = queries;
+  tile.writers = Mask::of(params, pair).writers_of(queries, first_key, Config::tile_keys, Config::tile_queries);
+  tile.b = static_cast<int>(b);
   tile.first_key = first_key;
   tile.length_q = work.queries.count;
   tile.length_k = work.keys.count;
-  // The query tiles of each kind are contiguous.
-  const auto those = [query_tiles](bool there_are, auto is) {
-    QueryTiles tiles{there_are ? 0 : query_tiles, query_tiles};
-    while (tiles.begin < tiles.end && !is(tiles.begin)) ++tiles.begin;
-    while (tiles.begin < tiles.end && !is(tiles.end - 1)) --tiles.end;
-    return tiles;
-  };
-  const int next_key = first_key + Config::tile_keys;
-  const auto keys_of = [&](int i) { return mask.keys_of(first_query + i * rows, rows); };
-  tile.full = those(next_key <= work.keys.count,
-                    [&](int i) { return mask.is_full(first_query + i * rows, rows, first_key, Config::tile_keys); });
-  tile.first = those(next_key >= work.keys.count || !params.mask.keeps_all(),
-                     [&](int i) { return keys_of(i).begin + keys_of(i).count <= next_key; });
-  tile.last = those(work.tile == 0 || !params.mask.keeps_all(), [&](int i) { return keys_of(i).begin >= first_key; });
   tile.first_head = work.head * group;
   tile.key_head = work.head;
-  const int64_t b = work.batch_begin;
-  tile.out_scale = out_scale_of(arguments.common, b, work.queries, work.keys);
-  tile.query = origin_of(arguments.query, params.queries, work.queries, b, first_query);
-  tile.grad_output_y = origin_of(arguments.grad_output, params.queries, work.queries, b, first_query).y;
-  tile.key = origin_of(arguments.key, params.keys, work.keys, b, first_key);
-  tile.value_y = origin_of(arguments.value, params.keys, work.keys, b, first_key).y;
-  tile.is_direct = static_cast<int>(is_direct(params.mask, work.keys.count, arguments.direct_keys));
-  tile.same_cta = SameCta::none;
-  if (tile.is_direct != 0 && next_key < work.keys.count) tile.same_cta |= SameCta::takes_next;
-  if (tile.is_direct != 0 && work.tile > 0) tile.same_cta |= SameCta::took_previous;
-  tile.grad_query_y = origin_of(arguments.grad_query, params.queries, work.queries, b, first_query).y;
-  const int64_t rows_before = params.queries.cumulative != nullptr ? work.queries.begin
-                              : arguments.queries_shared           ? 0
-                                                                   : b * params.queries.length;
+  tile.out_scale = Config::Epilogue::scale_of(arguments.common, pair);
+  tile.query = Layout::origin_of(arguments.query, params.queries, work.queries, b, first_query);
+  tile.grad_output_y = Layout::origin_of(arguments.grad_output, params.queries, work.queries, b, first_query).y;
+  tile.key = Layout::origin_of(arguments.key, params.keys, work.keys, b, first_key);
+  tile.value_y = Layout::origin_of(arguments.value, params.keys, work.keys, b, first_key).y;
+  tile.flags = 0;
+  if (is_direct(Mask::keeps_all(params), work.keys.count, arguments.direct_keys)) {
+    tile.flags |= tile.direct;
+    if (first_key + Config::tile_keys < work.keys.count) tile.flags |= tile.takes_next;
+    if (work.tile > 0) tile.flags |= tile.took_previous;
+  }
+  tile.grad_query_y = Layout::origin_of(arguments.grad_query, params.queries, work.queries, b, first_query).y;
+  const int64_t rows_before = Layout::is_jagged(params.queries) ? work.queries.begin
+                              : arguments.queries_shared        ? 0
+                                                                : b * params.queries.length;
   tile.grad_query = first_query + static_cast<int>(rows_before);  // a tensor map has no more rows
-  const Owner queries{params.queries, arguments.common.packed_rows_q, params.heads_q, rows, params.batch};
-  tile.semaphore = static_cast<int>(queries.first_slot_of(b)) + first_query / rows;
-  tile.grad_key_y = origin_of(arguments.grad_key, params.keys, work.keys, b, first_key).y;
-  tile.grad_value_y = origin_of(arguments.grad_value, params.keys, work.keys, b, first_key).y;
-  using Gradients = KeyGradients<Config>;
+  const Owner<Layout> owner{params.queries, arguments.common.packed_rows_q, params.heads_q, Config::tile_queries,
+                            params.batch};
+  tile.semaphore = static_cast<int>(owner.first_slot_of(b)) + first_query / Config::tile_queries;
+  tile.grad_key_y = Layout::origin_of(arguments.grad_key, params.keys, work.keys, b, first_key).y;
+  tile.grad_value_y = Layout::origin_of(arguments.grad_value, params.keys, work.keys, b, first_key).y;
   const int64_t index = Gradients::batch_index(work);
-  tile.grad_key = element_offset(Gradients::of_key(arguments), work.keys, index, first_key, work.head);
-  tile.grad_value = element_offset(Gradients::of_value(arguments), work.keys, index, first_key, work.head);
+  tile.grad_key = Layout::offset_of(Gradients::of_key(arguments), work.keys, index, first_key, work.head);
+  tile.grad_value = Layout::offset_of(Gradients::of_value(arguments), work.keys, index, first_key, work.head);
 }
 
 template <int columns>
@@ -105,10 +102,12 @@ template <class Config>
 __device__ void key_schedule(const BackwardArguments& arguments) {
   using Gradients = KeyGradients<Config>;
   using Storage = typename Gradients::Element::Storage;
+  using Layout = typename Config::Layout;
+  using Mask = typename Config::Mask;
   constexpr unsigned warps = key_schedule_threads<Config> / 32;
   const Params& params = arguments.common.params;
-  const Owner owner{params.keys, arguments.common.packed_rows_k, params.heads_k, Config::tile_keys,
-                    Config::keys_shared ? arguments.common.splits : params.batch};
+  const Owner<Layout> owner{params.keys, arguments.common.packed_rows_k, params.heads_k, Config::tile_keys,
+                            Config::keys_shared ? arguments.common.splits : params.batch};
   const auto slots = static_cast<unsigned>(owner.heads * owner.slots());
   if (Config::pass == BackwardPass::second) {
     if (*arguments.non_finite == 0) return;
@@ -116,7 +115,7 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
   }
   if (Config::has_first_writer) check_offsets_rise(arguments);
   const auto prepare = [&](const RowsToPrepare& left) {
-    if (left.keys == 0) {
+    if (left.key_tiles == 0) {
       auto* const gradient = static_cast<typename Config::Element::Storage*>(params.grad_query.data) + left.offset;
       write_zero_rows<typename Config::Element, Config::head_dim>(gradient, params.grad_query.row_stride, left.rows);
       return;
@@ -124,7 +123,7 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
     if (!Config::has_first_writer) {
       clear_accumulators<Config>(arguments, left);
     } else if (lane_index() == 0) {
-      *semaphore_of(arguments, left.head, left.semaphore) = DqSemaphore::not_begun - left.last_key_tile;
+      *semaphore_of(arguments, left.head, left.semaphore) = DqSemaphore::initial(left.last_number);
     }
   };
   if (Config::computes_grad_query && arguments.prepares_grad_query)
@@ -135,35 +134,34 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
       work.queries = queries_that_meet<Config>(arguments, work);
       const unsigned slot = first + static_cast<unsigned>(lane_index());
       const int first_key = work.tile * Config::tile_keys;
-      ValidRange valid{0, 0};
+      typename Mask::Tiles queries{};
       if (work.exists) {
-        const MaskOfSequence mask{params.mask, work.queries.count, work.keys.count};
-        valid = mask.queries_of(first_key, Config::tile_keys);
+        queries = Mask::of(params, pair_of(work)).query_tiles(first_key, Config::tile_keys, Config::tile_queries);
       }
       if constexpr (Config::has_first_writer) {
         const auto in_head_group = [&] {
-          return static_cast<unsigned>(
-              slot_in_head_group(arguments.common, arguments.direct_keys, arguments.heads_per_group, owner, work));
+          return static_cast<unsigned>(slot_in_head_group<Mask>(arguments.common, arguments.direct_keys,
+                                                                arguments.heads_per_group, owner, work));
         };
-        const unsigned slot_of_tile = valid.count > 0 ? in_head_group() : slots;
+        const unsigned slot_of_tile = queries.size() > 0 ? in_head_group() : slots;
         if (slot_of_tile < slots) {
-          describe_key_tile<Config>(arguments.key_tiles[slot_of_tile], arguments, work, valid);
+          describe_key_tile<Config>(key_tile_table<Config>(arguments)[slot_of_tile], arguments, work, queries);
         }
       } else if (lane_index() < slots_at_once && slot < slots) {
-        KeyTile& tile = arguments.key_tiles[slot];
-        if (valid.count > 0) {
-          describe_key_tile<Config>(tile, arguments, work, valid);
+        KeyTile<Mask>& tile = key_tile_table<Config>(arguments)[slot];
+        if (queries.size() > 0) {
+          describe_key_tile<Config>(tile, arguments, work, queries);
         } else {
-          tile = KeyTile{};
+          tile = KeyTile<Mask>{};
         }
       }
       const auto offset_in = [&](const Operand& operand) {
-        return element_offset(operand, work.keys, Gradients::batch_index(work), first_key, work.head);
+        return Layout::offset_of(operand, work.keys, Gradients::batch_index(work), first_key, work.head);
       };
       const int64_t key_offset = offset_in(Gradients::of_key(arguments));
       const int64_t value_offset = offset_in(Gradients::of_value(arguments));
       const int rows = min(Config::tile_keys, work.keys.count - first_key);
-      const bool has_zeros = work.exists && valid.count == 0;
+      const bool has_zeros = work.exists && queries.size() == 0;
       for (unsigned left = __ballot_sync(0xffffffffu, has_zeros); left != 0; left &= left - 1) {
         const int source = __ffs(static_cast<int>(left)) - 1;
         const auto of_source = [source](auto value) { return __shfl_sync(0xffffffffu, value, source); };
@@ -188,16 +186,20 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
 constexpr int steps_before_next = 3;
 
 /// Called by the producer thread of Q in each step: signals the tile scheduler. A short key tile needs no signal.
-__device__ inline void signal_next_key_tile(const Barrier& next_key_tile_due, const KeyTile& tile, int left) {
+template <class Mask>
+__device__ void signal_next_key_tile(const Barrier& next_key_tile_due, const KeyTile<Mask>& tile, int left) {
   if (left == steps_before_next && tile.steps > steps_before_next) next_key_tile_due.arrive();
 }
 
 /// The tile scheduler warp: takes slots from a counter that all CTAs share, and fills the queue. A tile without steps
 /// ends the queue. A slot is taken late, so that no CTA holds work that others could do or wait for. After a short key
 /// tile it is taken as soon as the queue has room.
-__device__ inline void schedule_key_tiles(const BackwardArguments& arguments, const KeyTileQueue& queue,
-                                          const Barrier& next_key_tile_due) {
-  constexpr int words = key_tile_words;
+template <class Config>
+__device__ void schedule_key_tiles(const BackwardArguments& arguments, const KeyTileQueue<typename Config::Mask>& queue,
+                                   const Barrier& next_key_tile_due) {
+  using Tile = KeyTile<typename Config::Mask>;
+  constexpr int words = key_tile_words<typename Config::Mask>;
+  static_assert(words <= 32, "one lane for each word");
   const int lane = lane_index();
   unsigned slot = 0;
   bool follows_previous = false;  // the previous slot
@@ -219,15 +221,15 @@ __device__ inline void schedule_key_tiles(const BackwardArguments& arguments, co
     }
     const bool ends = slot >= arguments.slots;
     int word = 0;
-    if (!ends && lane < words) word = reinterpret_cast<const int*>(arguments.key_tiles + slot)[lane];
+    if (!ends && lane < words) word = reinterpret_cast<const int*>(key_tile_table<Config>(arguments) + slot)[lane];
     const int steps = __shfl_sync(0xffffffffu, word, 0);  // the first two words of a description
-    const int same_cta = __shfl_sync(0xffffffffu, word, 1);
-    const bool is_others = steps == 0 || ((same_cta & SameCta::took_previous) != 0 && !follows_previous);
+    const int flags = __shfl_sync(0xffffffffu, word, 1);
+    const bool is_others = steps == 0 || ((flags & Tile::took_previous) != 0 && !follows_previous);
     if (is_others && !ends) {
       follows_previous = false;  // falling offsets, an error of the caller, can mark a slot without a tile
       continue;
     }
-    follows_previous = (same_cta & SameCta::takes_next) != 0;
+    follows_previous = (flags & Tile::takes_next) != 0;
     is_late = steps > steps_before_next;
     if (lane < words) {
       reinterpret_cast<int*>(&queue[scheduled])[lane] = word;
@@ -239,36 +241,35 @@ __device__ inline void schedule_key_tiles(const BackwardArguments& arguments, co
 }
 
 /// Calls visit(tile, number) for each key tile. By one thread, which is a consumer of the queue.
-template <class Visit>
-__device__ void for_all_key_tiles(const KeyTileQueue& queue, Visit visit) {
+template <class Queue, class Visit>
+__device__ void for_all_key_tiles(const Queue& queue, Visit visit) {
   for (int number = 0;; ++number) {
-    const KeyTile& tile = queue.consumer_wait(number);
+    const auto& tile = queue.consumer_wait(number);
     if (tile.steps == 0) return;
     visit(tile, number);
     queue.consumer_release(static_cast<int>(launder(number)));  // otherwise its barrier occupies a register
   }
 }
 
-/// The destination of dQ of a query tile of a key tile.
-template <class Config>
-__device__ GradQuery grad_query_of(const KeyTile& tile, int query_tile) {
-  if (tile.is_direct != 0) return tile.first_key == 0 ? GradQuery::stored : GradQuery::added;
+/// The destination of dQ of the query tile at a position in the list of a key tile.
+template <class Config, class Mask>
+__device__ GradQuery grad_query_of(const KeyTile<Mask>& tile, int position) {
+  if (tile.is(tile.direct)) return tile.first_key == 0 ? GradQuery::stored : GradQuery::added;
   if (!Config::has_first_writer) return GradQuery::accumulated;
-  const bool is_last = tile.last.holds(query_tile);
-  if (tile.first.holds(query_tile)) return is_last ? GradQuery::stored : GradQuery::first_writer;
+  const bool is_last = tile.writers.is_last(position);
+  if (tile.writers.is_first(position)) return is_last ? GradQuery::stored : GradQuery::first_writer;
   return is_last ? GradQuery::last_writer : GradQuery::accumulated;
 }
 
-/// Calls visit(head, first row from first_query, steps left including this one) for each query tile of a key tile.
-template <class Config, class Visit>
-__device__ void for_all_query_tiles(const KeyTile& tile, Visit visit) {
-  int head = tile.first_head, row = 0;
+/// Calls visit(head, position in the list, steps left including this one) for each query tile of a key tile.
+template <class Mask, class Visit>
+__device__ void for_all_query_tiles(const KeyTile<Mask>& tile, Visit visit) {
+  int head = tile.first_head, position = 0;
 #pragma unroll 1
   for (int left = tile.steps; left > 0; --left) {
-    visit(head, row, left);
-    row += Config::tile_queries;
-    if (row == tile.query_tiles * Config::tile_queries) {
-      row = 0;
+    visit(head, position, left);
+    if (++position == tile.queries.size()) {
+      position = 0;
       ++head;
     }
   }
@@ -277,7 +278,7 @@ __device__ void for_all_query_tiles(const KeyTile& tile, Visit visit) {
 /// The semaphore thread: waits for the semaphore of a step while dQ is still being computed, and increments it when dQ
 /// has been added. Each takes a round trip to global memory, for which the store thread has no time.
 template <class Config>
-__device__ void update_semaphores(const BackwardArguments& arguments, const KeyTileQueue& tiles,
+__device__ void update_semaphores(const BackwardArguments& arguments, const KeyTileQueue<typename Config::Mask>& tiles,
                                   const SemaphoreRequests& requests) {
   int acquired_count = 0, incremented_count = 0;
   const auto increment_next = [&] {
@@ -288,18 +289,19 @@ __device__ void update_semaphores(const BackwardArguments& arguments, const KeyT
   const auto increment_if_added = [&] {
     if (incremented_count < acquired_count && is_complete(requests.added, incremented_count)) increment_next();
   };
-  for_all_key_tiles(tiles, [&](const KeyTile& tile, int) {
-    for_all_query_tiles<Config>(tile, [&](int head, int row, int) {
+  for_all_key_tiles(tiles, [&](const auto& tile, int) {
+    for_all_query_tiles(tile, [&](int head, int position, int) {
       if (acquired_count - incremented_count == SemaphoreRequests::most) {
         consumer_wait(requests.added, incremented_count);
         increment_next();
       }
-      const int query_tile = row / Config::tile_queries;
-      const GradQuery is = grad_query_of<Config>(tile, query_tile);
+      const GradQuery is = grad_query_of<Config>(tile, position);
       int* semaphore = nullptr;  // null: dQ is stored directly
       if (uses_accumulators(is)) {
-        semaphore = semaphore_of(arguments, head, tile.semaphore + query_tile);
-        const int required = DqSemaphore::required<Config>(is, tile.first_key / Config::tile_keys);
+        const int row = tile.queries.row_offset(position, Config::tile_queries);
+        semaphore = semaphore_of(arguments, head, tile.semaphore + row / Config::tile_queries);
+        const int number = tile.writers.number_of(position, tile.first_key / Config::tile_keys);
+        const int required = DqSemaphore::required<Config>(is, number);
         while (!has_reached(arguments, semaphore, required)) increment_if_added();
       }
       requests[acquired_count].semaphore = semaphore;

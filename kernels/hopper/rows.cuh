@@ -22,10 +22,10 @@ __device__ inline void exchange_in_quad(unsigned (&words)[4]) {
   }
 }
 
-/// Stores factor * sums, rounded, as the 64 rows from `first` on, of which `rows` exist: the four lanes that hold a row
-/// exchange parts of it, so that each has 16 bytes together.
-template <class Element, int valid_columns, int half_columns>
-__device__ __forceinline__ void store_rows_from_registers(const float (&accumulators)[half_columns], float factor,
+/// Stores epilogue(sum, row, column) of each sum, rounded, as the 64 rows from `first` on, of which `rows` exist. The
+/// four lanes that hold a row exchange parts of it, so that each has 16 bytes together.
+template <class Element, int valid_columns, int half_columns, class Epilogue>
+__device__ __forceinline__ void store_rows_from_registers(const float (&accumulators)[half_columns], Epilogue epilogue,
                                                           typename Element::Storage* first, int64_t row_stride,
                                                           int rows) {
   const unsigned thread = thread_in_warpgroup(), lane = thread % 32;
@@ -40,7 +40,9 @@ __device__ __forceinline__ void store_rows_from_registers(const float (&accumula
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int sum = (j * 4 + i) * 4 + half * 2;
-        parts[i] = Element::pack(accumulators[sum] * factor, accumulators[sum + 1] * factor);
+        const int row_of_sum = row + half * 8, column_of_sum = j * 32 + i * 8 + static_cast<int>(lane % 4 * 2);
+        parts[i] = Element::pack(epilogue(accumulators[sum], row_of_sum, column_of_sum),
+                                 epilogue(accumulators[sum + 1], row_of_sum, column_of_sum + 1));
       }
       exchange_in_quad(parts);
       if (row + half * 8 < rows && j * 32 + column < valid_columns) {

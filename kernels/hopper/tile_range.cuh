@@ -44,7 +44,7 @@ struct WorkTotals {
 template <class Config>
 struct Batch {
   const ForwardArguments& arguments;
-  Owner owner;
+  Owner<typename Config::Layout> owner;
 
   __device__ explicit Batch(const ForwardArguments& arguments_)
       : arguments(arguments_),
@@ -54,7 +54,7 @@ struct Batch {
   /// The rows of an entry. Two entries after the batch hold the rows without a sequence, which attend to no key: first
   /// the rows after the last offset, then the rows before the first one.
   __device__ Rows queries_of(int64_t b) const {
-    if (b < owner.entries) return gdpa::queries_of(arguments.common, b);
+    if (b < owner.entries) return gdpa::queries_of<typename Config::Layout>(arguments.common, b);
     return b == owner.entries ? owner.rows_after() : owner.rows_before();
   }
   __device__ int entries_with_unused_rows() const { return static_cast<int>(owner.entries) + 2; }
@@ -68,7 +68,7 @@ struct Batch {
   /// The cost of a query tile of the entry: its key tiles, and one more for Q, O and the queue.
   __device__ unsigned cost_of(int64_t b) const {
     if (b >= owner.entries) return 1;
-    const auto rows = static_cast<unsigned>(keys_of(arguments.common, b).count);
+    const auto rows = static_cast<unsigned>(keys_of<typename Config::Layout>(arguments.common, b).count);
     return (rows + Config::tile_keys - 1) / Config::tile_keys + 1;
   }
 
@@ -107,7 +107,7 @@ struct Batch {
         work.tile = tile_of_entry % tiles;
         work.key_head = static_cast<int>(divide_counts(work.head * arguments.common.params.heads_k, owner.heads));
         work.queries = queries_of(b);
-        work.keys = keys_of(arguments.common, b);
+        work.keys = keys_of<typename Config::Layout>(arguments.common, b);
         work.exists = true;
         wanted = false;
       }
@@ -169,7 +169,7 @@ __device__ void find_contiguous_range(const Batch<Config>& batch, WorkTotals* to
 template <class Config, int threads>
 __device__ void find_tile_range(const ForwardArguments& arguments, WorkTotals* totals_of_warps, TileRange& tile_range) {
   const Batch<Config> batch(arguments);
-  const Owner& owner = batch.owner;
+  const auto& owner = batch.owner;
   if (arguments.contiguous_tiles && owner.jagged()) {
     find_contiguous_range<Config, threads>(batch, totals_of_warps, tile_range);
   } else if (arguments.contiguous_tiles) {

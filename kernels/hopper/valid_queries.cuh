@@ -3,25 +3,36 @@
 // which selects f'. dS is then 0 except for gradients that are not finite.
 #pragma once
 
-#include "common/sequence.cuh"
 #include "hopper/arguments.cuh"
 #include "hopper/warpgroup.cuh"
 
 namespace gdpa::hopper {
 
+/// The query and the key of a score.
+struct ScoreIndex {
+  int query;
+  int key;
+};
+
+/// The query and the key of score i of a thread, for 64 keys from `first_key` on and queries from `first_query` on.
+__device__ __forceinline__ ScoreIndex score_index(int first_query, int first_key, int i) {
+  const unsigned thread = thread_in_warpgroup(), lane = thread % 32;
+  return {first_query + i / 4 * 8 + i % 2 + static_cast<int>(lane % 4 * 2),
+          first_key + i / 2 % 2 * 8 + static_cast<int>(thread / 32 * 16 + lane / 4)};
+}
+
 /// The valid queries of 64 queries for the two keys of a thread, of the 64 keys from `first_key` on. The range is
 /// relative to the first query of the thread.
+template <class Mask>
 struct ValidQueries {
-  ValidRange of_key[2];
+  typename Mask::ValidScores of_key[2];
 
-  __device__ __forceinline__ ValidQueries(const Mask& valid, const KeyTile& tile, int first_key, int first_query) {
-    const MaskOfSequence mask{valid, tile.length_q, tile.length_k};
+  __device__ __forceinline__ ValidQueries(const Mask& mask, int first_key, int first_query) {
     const unsigned thread = thread_in_warpgroup(), lane = thread % 32;
     const int key = first_key + static_cast<int>(thread / 32 * 16 + lane / 4);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      of_key[half] = mask.column(key + half * 8);
-      of_key[half].begin -= first_query + static_cast<int>(lane % 4 * 2);
+      of_key[half] = mask.column(key + half * 8).from(first_query + static_cast<int>(lane % 4 * 2));
     }
   }
   /// Whether accumulator element i is valid.

@@ -51,7 +51,7 @@ __device__ void wide_backward(const BackwardArguments& arguments) {
   const int warpgroup = warpgroup_index();
   if (warpgroup == Shared::consumers) {
     warpgroup_reg_dealloc<Shared::producer_registers>();
-    run_producer_warpgroup([&] { schedule_key_tiles(arguments, shared.tiles(), shared.next_key_tile_due()); },
+    run_producer_warpgroup([&] { schedule_key_tiles<Config>(arguments, shared.tiles(), shared.next_key_tile_due()); },
                            [&] { load_keys_and_values<Config>(arguments, shared); },
                            [&] { load_queries<Config>(arguments, shared); },
                            [&] { load_grad_outputs<Config>(arguments, shared); });

@@ -9,7 +9,7 @@ template <class Config>
 struct GradValueConsumer : WideConsumer<Config, Role::value> {
   using Base = WideConsumer<Config, Role::value>;
   using Base::Base, Base::arguments, Base::shared, Base::grad_query, Base::position, Base::before, Base::release;
-  using typename Base::Element, typename Base::Shared, typename Base::GradQuery;
+  using typename Base::Element, typename Base::Shared, typename Base::GradQuery, typename Base::Tile;
   using Activation = typename Config::Activation;
 
   float scores[32];
@@ -18,14 +18,17 @@ struct GradValueConsumer : WideConsumer<Config, Role::value> {
 
   /// Computes P, rounded, and f', which goes to the dK consumer. That one has read f' of the previous step, because its
   /// dS exists.
-  __device__ __forceinline__ void evaluate(const KeyTile& tile) {
+  __device__ __forceinline__ void evaluate(const Tile& tile) {
     const float scale = arguments.scale * Activation::score_factor;
+    const auto bias = Config::Bias::of(arguments.common.params, tile.pair(position.head));
 #pragma unroll
     for (int piece = 0; piece < 8; ++piece) {
       float value[4], derivative[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        Activation::value_and_derivative(scores[piece * 4 + i] * scale, value[i], derivative[i]);
+        const auto at = position.index_of(tile, piece * 4 + i);
+        const float score = bias.add(scores[piece * 4 + i] * scale, Activation::score_factor, at.query, at.key);
+        Activation::value_and_derivative(score, value[i], derivative[i]);
       }
       if constexpr (Shared::computes_ds) {
         store_shared_chunk(shared.derivatives(piece), {__float_as_uint(derivative[0]), __float_as_uint(derivative[1]),
@@ -38,13 +41,13 @@ struct GradValueConsumer : WideConsumer<Config, Role::value> {
     }
     if constexpr (Shared::computes_ds) named_barrier_arrive(Shared::derivatives_written, Shared::consumer_threads);
     if constexpr (Config::computes_grad_value) {
-      if (!position.template is_full<Config>(tile)) position.valid(arguments, tile).mask(p);
+      if (!position.is_full(tile)) position.valid(arguments, tile).mask(p);
     }
   }
 
   /// From P of a step to P of the next one; with is_last, to the end of the key tile.
   template <bool is_last>
-  __device__ __forceinline__ void compute(const KeyTile& tile, int step, bool is_first) {
+  __device__ __forceinline__ void compute(const Tile& tile, int step, bool is_first) {
     if constexpr (!is_last) {
       consumer_wait(shared.query_full(), step + 1);
       issue_scores<Element, Config::head_dim>(scores, shared.keys(), shared.queries(step + 1));
@@ -78,7 +81,7 @@ struct GradValueConsumer : WideConsumer<Config, Role::value> {
     if constexpr (Config::computes_grad_query) release(shared.ds_empty(), step);
   }
 
-  __device__ __forceinline__ void run(const KeyTile& tile, int number, int steps, int step) {
+  __device__ __forceinline__ void run(const Tile& tile, int number, int steps, int step) {
     consumer_wait(shared.key_full(), number);
     consumer_wait(shared.query_full(), step);
     issue_scores<Element, Config::head_dim>(scores, shared.keys(), shared.queries(step));
@@ -106,7 +109,7 @@ template <class Config>
 struct GradKeyConsumer : WideConsumer<Config, Role::key> {
   using Base = WideConsumer<Config, Role::key>;
   using Base::Base, Base::arguments, Base::shared, Base::grad_query, Base::position, Base::before, Base::release;
-  using typename Base::Element, typename Base::Shared, typename Base::GradQuery;
+  using typename Base::Element, typename Base::Shared, typename Base::GradQuery, typename Base::Tile;
 
   float dp[32];
   unsigned ds[4][4];
@@ -117,8 +120,19 @@ struct GradKeyConsumer : WideConsumer<Config, Role::key> {
     issue_scores<Element, Config::head_dim_v>(dp, shared.values(), shared.grad_outputs(step));
   }
 
+  /// Adds dS of the valid scores to the gradient of the bias.
+  __device__ __forceinline__ void accumulate_bias(const Tile& tile) const {
+    const auto bias = Config::Bias::of(arguments.common.params, tile.pair(position.head));
+    const auto valid = position.valid(arguments, tile);
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      const auto at = position.index_of(tile, i);
+      if (valid.holds(i)) bias.accumulate(dp[i] * tile.out_scale, at.query, at.key);
+    }
+  }
+
   /// Computes dS = dP * f', rounded, as an operand in registers, and for dQ also in shared memory, for both consumers.
-  __device__ __forceinline__ void make_ds(const KeyTile& tile, int step) {
+  __device__ __forceinline__ void make_ds(const Tile& tile, int step) {
     named_barrier_sync(Shared::derivatives_written, Shared::consumer_threads);
 #pragma unroll
     for (int piece = 0; piece < 8; ++piece) {
@@ -128,7 +142,8 @@ struct GradKeyConsumer : WideConsumer<Config, Role::key> {
       dp[piece * 4 + 2] *= __uint_as_float(derivative.z);
       dp[piece * 4 + 3] *= __uint_as_float(derivative.w);
     }
-    if (!position.template is_full<Config>(tile)) position.valid(arguments, tile).mask(dp);
+    if (!position.is_full(tile)) position.valid(arguments, tile).mask(dp);
+    if constexpr (Config::Bias::exists) accumulate_bias(tile);
 #pragma unroll
     for (int i = 0; i < 32; i += 2) {
       ds[i / 8][i % 8 / 2] = Element::pack(dp[i], dp[i + 1]);
@@ -147,7 +162,7 @@ struct GradKeyConsumer : WideConsumer<Config, Role::key> {
 
   /// From dP of a step to dP of the next one; with is_last, to the end of the key tile.
   template <bool is_last>
-  __device__ __forceinline__ void compute(const KeyTile& tile, int step, bool is_first) {
+  __device__ __forceinline__ void compute(const Tile& tile, int step, bool is_first) {
     make_ds(tile, step);
     consumer_wait(shared.query_full(), step);
     if constexpr (Config::computes_grad_key) issue_gradient<Element>(grad_key, ds, shared.queries(step));
@@ -175,7 +190,7 @@ struct GradKeyConsumer : WideConsumer<Config, Role::key> {
     }
   }
 
-  __device__ __forceinline__ void run(const KeyTile& tile, int number, int steps, int step) {
+  __device__ __forceinline__ void run(const Tile& tile, int number, int steps, int step) {
     if constexpr (!Shared::computes_ds) return;
     consumer_wait(shared.value_full(), number);
     issue_dp(step);
@@ -205,7 +220,7 @@ template <class Consumer, class Config>
 __device__ __forceinline__ void consume(const BackwardArguments& arguments, const WideBackwardStorage<Config>& shared) {
   int step = 0;
   for (int number = 0;; ++number) {
-    const KeyTile& tile = shared.tiles().consumer_wait(number);
+    const auto& tile = shared.tiles().consumer_wait(number);
     const int steps = broadcast_lane_0(tile.steps);
     if (steps == 0) return;
     Consumer(arguments, shared, tile).run(tile, number, steps, step);

@@ -9,7 +9,7 @@ namespace gdpa::hopper {
 template <class Config>
 __device__ void load_keys_and_values(const BackwardArguments& arguments, const WideBackwardStorage<Config>& shared) {
   using Shared = WideBackwardStorage<Config>;
-  for_all_key_tiles(shared.tiles(), [&](const KeyTile& tile, int number) {
+  for_all_key_tiles(shared.tiles(), [&](const auto& tile, int number) {
     const Barrier key_full = shared.key_full()[0], value_full = shared.value_full()[0];
     if constexpr (Shared::computes_ds) {
       producer_acquire(shared.value_empty(), number);
@@ -29,14 +29,15 @@ __device__ void load_query_tiles(const WideBackwardStorage<Config>& shared, cons
                                  const Barriers<Config::stages>& full, const Barriers<Config::stages>& empty,
                                  TileOfStep tile_of_step, YOf y_of) {
   int step = 0;
-  for_all_key_tiles(shared.tiles(), [&](const KeyTile& tile, int) {
-    for_all_query_tiles<Config>(tile, [&](int head, int row, int left) {
+  for_all_key_tiles(shared.tiles(), [&](const auto& tile, int) {
+    for_all_query_tiles(tile, [&](int head, int position, int left) {
       signal_next_key_tile(shared.next_key_tile_due(), tile, left);
       const auto buffer = tile_of_step(step);
       const Barrier full_barrier = full[stage_of<Config::stages>(step)];
       producer_acquire(empty, step);
       full_barrier.arrive_and_expect(buffer.bytes);
-      buffer.load(map, full_barrier.address, head, {tile.query.x + row, y_of(tile)});
+      const int row = tile.queries.row_offset(position, Config::tile_queries);
+      buffer.load(map, full_barrier.address, head, Config::Layout::after({tile.query.x, y_of(tile)}, row));
       ++step;
     });
   });
@@ -47,7 +48,7 @@ template <class Config>
 __device__ void load_queries(const BackwardArguments& arguments, const WideBackwardStorage<Config>& shared) {
   load_query_tiles<Config>(
       shared, arguments.query.map, shared.query_full(), shared.query_empty(),
-      [&](int step) { return shared.queries(step); }, [](const KeyTile& tile) { return tile.query.y; });
+      [&](int step) { return shared.queries(step); }, [](const auto& tile) { return tile.query.y; });
 }
 
 /// Loads dO.
@@ -55,7 +56,7 @@ template <class Config>
 __device__ void load_grad_outputs(const BackwardArguments& arguments, const WideBackwardStorage<Config>& shared) {
   load_query_tiles<Config>(
       shared, arguments.grad_output.map, shared.grad_output_full(), shared.grad_output_empty(),
-      [&](int step) { return shared.grad_outputs(step); }, [](const KeyTile& tile) { return tile.grad_output_y; });
+      [&](int step) { return shared.grad_outputs(step); }, [](const auto& tile) { return tile.grad_output_y; });
 }
 
 }  // namespace gdpa::hopper

@@ -43,26 +43,35 @@ __device__ __forceinline__ void clear(float (&accumulators)[count]) {
 }
 
 /// A query tile of a key tile.
+template <class Config>
 struct QueryTileIterator {
+  using Mask = typename Config::Mask;
+  using Tile = KeyTile<Mask>;
   int head;
-  int row;  ///< its first row, from first_query of the key tile
+  int position;  ///< in the list of the key tile
 
-  template <class Config>
-  __device__ __forceinline__ void advance(const KeyTile& tile) {
-    row += Config::tile_queries;
-    if (row == tile.query_tiles * Config::tile_queries) {
-      row = 0;
+  __device__ __forceinline__ void advance(const Tile& tile) {
+    if (++position == tile.queries.size()) {
+      position = 0;
       ++head;
     }
   }
-  /// Whether no score is masked.
-  template <class Config>
-  __device__ __forceinline__ bool is_full(const KeyTile& tile) const {
-    const int index = row / Config::tile_queries;
-    return broadcast_lane_0(static_cast<int>(tile.full.holds(index))) != 0;
+  /// Its first row, counted from queries.first_row of the key tile.
+  __device__ __forceinline__ int row(const Tile& tile) const {
+    return tile.queries.row_offset(position, Config::tile_queries);
   }
-  __device__ __forceinline__ ValidQueries valid(const BackwardArguments& arguments, const KeyTile& tile) const {
-    return {arguments.common.params.mask, tile, tile.first_key, tile.first_query + row};
+  __device__ __forceinline__ int first_query(const Tile& tile) const { return tile.queries.first_row + row(tile); }
+
+  /// Whether no score is masked.
+  __device__ __forceinline__ bool is_full(const Tile& tile) const {
+    return broadcast_lane_0(static_cast<int>(tile.queries.is_full(position))) != 0;
+  }
+  /// The query and the key of score i of a thread.
+  __device__ __forceinline__ ScoreIndex index_of(const Tile& tile, int i) const {
+    return score_index(first_query(tile), tile.first_key, i);
+  }
+  __device__ __forceinline__ ValidQueries<Mask> valid(const BackwardArguments& arguments, const Tile& tile) const {
+    return {Mask::of(arguments.common.params, tile.pair(head)), tile.first_key, first_query(tile)};
   }
 };
 
@@ -71,6 +80,7 @@ struct QueryTileIterator {
 template <class Config, Role role>
 struct GradQueryHalf {
   using Element = typename Config::Element;
+  using Tile = KeyTile<typename Config::Mask>;
   using Shared = WideBackwardStorage<Config>;
   static constexpr int blocks = Shared::KeysTile::blocks;
   static constexpr int last_chunk = (blocks + 1) / 2 - 1;
@@ -111,13 +121,13 @@ struct GradQueryHalf {
 
   /// Adds to the fp32 accumulators of a query tile: one of the two rows of a thread, or both.
   template <int chunk, int half>
-  __device__ __forceinline__ void add_row(const BackwardArguments& arguments, const KeyTile& tile,
-                                          const QueryTileIterator& position) {
+  __device__ __forceinline__ void add_row(const BackwardArguments& arguments, const Tile& tile,
+                                          const QueryTileIterator<Config>& position) {
     const bool is_number = arguments.common.params.out_scale.kind == OutputScale::Kind::number;
     const float factor = is_number ? 1.0f : tile.out_scale;  // round_grad_query applies a number
     const unsigned thread = thread_in_warpgroup(), lane = thread % 32;
-    const int row = position.row + half * 8 + static_cast<int>(thread / 32 * 16 + lane / 4);
-    if (tile.first_query + row >= tile.length_q) return;
+    const int row = position.row(tile) + half * 8 + static_cast<int>(thread / 32 * 16 + lane / 4);
+    if (tile.queries.first_row + row >= tile.length_q) return;
     float* const to =
         accumulators_at<Config>(arguments, position.head, first_column(chunk) / column_group, tile.grad_query + row) +
         lane % 4 * 4;
@@ -131,8 +141,8 @@ struct GradQueryHalf {
     }
   }
   template <int chunk>
-  __device__ __forceinline__ void add(const BackwardArguments& arguments, const KeyTile& tile,
-                                      const QueryTileIterator& position) {
+  __device__ __forceinline__ void add(const BackwardArguments& arguments, const Tile& tile,
+                                      const QueryTileIterator<Config>& position) {
     add_row<chunk, 0>(arguments, tile, position);
     add_row<chunk, 1>(arguments, tile, position);
   }
@@ -142,6 +152,7 @@ struct GradQueryHalf {
 template <class Config, Role role>
 struct WideConsumer {
   using Element = typename Config::Element;
+  using Tile = KeyTile<typename Config::Mask>;
   using Shared = WideBackwardStorage<Config>;
   using GradQuery = GradQueryHalf<Config, role>;
   static constexpr bool has_two_chunks = Config::computes_grad_query && GradQuery::last_chunk > 0;
@@ -149,16 +160,15 @@ struct WideConsumer {
   const BackwardArguments& arguments;
   const Shared& shared;
   GradQuery grad_query;
-  QueryTileIterator position;  ///< of this step
-  QueryTileIterator before;    ///< of the previous step
+  QueryTileIterator<Config> position;  ///< of this step
+  QueryTileIterator<Config> before;    ///< of the previous step
 
-  __device__ __forceinline__ WideConsumer(const BackwardArguments& arguments_, const Shared& shared_,
-                                          const KeyTile& tile)
+  __device__ __forceinline__ WideConsumer(const BackwardArguments& arguments_, const Shared& shared_, const Tile& tile)
       : arguments(arguments_), shared(shared_), position{broadcast_lane_0(tile.first_head), 0}, before(position) {}
 
-  __device__ __forceinline__ void advance(const KeyTile& tile) {
+  __device__ __forceinline__ void advance(const Tile& tile) {
     before = position;
-    position.template advance<Config>(tile);
+    position.advance(tile);
   }
 
   __device__ __forceinline__ static bool leads() { return thread_in_warpgroup() == 0; }
@@ -169,7 +179,7 @@ struct WideConsumer {
 
   template <int columns, int half_columns>
   __device__ __forceinline__ void store(const float (&accumulators)[half_columns], float factor,
-                                        const Operand& gradient, int64_t offset, const KeyTile& tile) const {
+                                        const Operand& gradient, int64_t offset, const Tile& tile) const {
     const int rows = tile.length_k - tile.first_key;
     flag_non_finite<Config>(arguments, rows, accumulators);
     KeyGradients<Config>::template store<columns>(accumulators, factor * tile.out_scale,

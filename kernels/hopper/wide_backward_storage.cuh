@@ -13,6 +13,7 @@ enum class Role : int { value, key };
 /// The roles of the threads, and the layout of shared memory.
 template <class Config>
 struct WideBackwardStorage {
+  using Queue = KeyTileQueue<typename Config::Mask>;
   static constexpr int consumers = 2;
   static constexpr int load_threads = 3;
   static constexpr int threads = (consumers + 1) * warpgroup_threads;
@@ -21,7 +22,7 @@ struct WideBackwardStorage {
   static constexpr int working_consumers = computes_ds ? 2 : 1;
   static_assert(Config::tile_keys == rows && Config::tile_queries == rows, "as many as a product has");
   static_assert(!Config::keys_shared && !Config::ordered, "the portable kernels have these");
-  static_assert(!Config::has_first_writer, "accumulators are cleared before, and rounded behind");
+  static_assert(!Config::has_first_writer, "accumulators are cleared before, and rounded afterwards");
   // A CTA has 65,536 registers; a thread has a multiple of 8.
   static constexpr int consumer_registers = 240;
   static constexpr int producer_registers = 24;
@@ -39,7 +40,7 @@ struct WideBackwardStorage {
   static constexpr int scores_at = grad_outputs_at + Config::stages * ValuesTile::bytes;
   static constexpr int derivatives_at = scores_at + score_stages * ScoresTile::bytes;
   static constexpr int queue_at = derivatives_at + derivative_bytes;
-  static constexpr int due_barrier_at = queue_at + KeyTileQueue::bytes;
+  static constexpr int due_barrier_at = queue_at + Queue::bytes;
   static constexpr int barriers_at = due_barrier_at + Barrier::bytes;
   static constexpr int stage_barriers = Barriers<Config::stages>::bytes;
   static constexpr int key_barriers_at = barriers_at + 4 * stage_barriers;
@@ -66,7 +67,7 @@ struct WideBackwardStorage {
     return at(derivatives_at) + (static_cast<unsigned>(piece) * warpgroup_threads + thread_in_warpgroup()) * 16;
   }
 
-  __device__ KeyTileQueue tiles() const { return KeyTileQueue::at(memory + queue_at); }
+  __device__ Queue tiles() const { return Queue::at(memory + queue_at); }
   __device__ Barrier next_key_tile_due() const { return {at(due_barrier_at)}; }
   __device__ Barriers<Config::stages> query_full() const { return {at(barriers_at)}; }
   __device__ Barriers<Config::stages> query_empty() const { return {at(barriers_at + stage_barriers)}; }
@@ -92,7 +93,7 @@ struct WideBackwardStorage {
     value_empty().initialise(1);
     ds_full().initialise(warpgroup_threads);
     ds_empty().initialise(consumers);
-    tiles().full.initialise(key_tile_words);
+    tiles().full.initialise(key_tile_words<typename Config::Mask>);
     tiles().empty.initialise(consumer_threads + load_threads);
     fence_barrier_init();
   }

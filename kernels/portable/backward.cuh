@@ -27,6 +27,8 @@
 //
 // Config: struct with
 //     using Element, Activation;                types.cuh; the backward functions of src/activation/function.h
+//     using Mask, Bias;                         window_mask.cuh, no_bias.cuh
+//     using Layout, Epilogue;                   packed_layout.cuh, scale_epilogue.cuh
 //     int head_dim, head_dim_v;                 multiples of 8, at most 256
 //     int tile_keys, tile_queries;              multiples of 16 * key_warps and of 16
 //     int key_warps, column_warps, stages, ctas;
@@ -76,12 +78,12 @@ __device__ void backward_tile(const CommonArguments& arguments, const Work& work
       load_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim>(
           query_tile(stage),
           static_cast<const Storage*>(params.query.data) +
-              element_offset(params.query, queries, at.b, at.query, at.head),
+              Config::Layout::offset_of(params.query, queries, at.b, at.query, at.head),
           params.query.row_stride, queries.count - at.query);
       load_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim_v>(
           grad_output_tile(stage),
           static_cast<const Storage*>(params.grad_output.data) +
-              element_offset(params.grad_output, queries, at.b, at.query, at.head),
+              Config::Layout::offset_of(params.grad_output, queries, at.b, at.query, at.head),
           params.grad_output.row_stride, queries.count - at.query);
     }
     commit_copies();
@@ -90,13 +92,14 @@ __device__ void backward_tile(const CommonArguments& arguments, const Work& work
   load_rows<Tiles::threads, Config::aligned, Config::tile_keys, Config::head_dim>(
       key_tile,
       static_cast<const Storage*>(params.key.data) +
-          element_offset(params.key, work.keys, work.batch_begin, work.tile * Config::tile_keys, work.head),
+          Config::Layout::offset_of(params.key, work.keys, work.batch_begin, work.tile * Config::tile_keys, work.head),
       params.key.row_stride, work.keys.count - work.tile * Config::tile_keys);
   if constexpr (Tiles::computes_ds) {
     load_rows<Tiles::threads, Config::aligned, Config::tile_keys, Config::head_dim_v>(
         value_tile,
         static_cast<const Storage*>(params.value.data) +
-            element_offset(params.value, work.keys, work.batch_begin, work.tile * Config::tile_keys, work.head),
+            Config::Layout::offset_of(params.value, work.keys, work.batch_begin, work.tile * Config::tile_keys,
+                                      work.head),
         params.value.row_stride, work.keys.count - work.tile * Config::tile_keys);
   }
   const int warp_key = warp_index() / Config::column_warps * Tiles::warp_keys;
@@ -109,7 +112,7 @@ __device__ void backward_tile(const CommonArguments& arguments, const Work& work
   const auto scale = [&] { return score_scale * (1.0f / Config::Activation::score_factor); };
   // out_scale multiplies the finished accumulators. Where the batch shares the keys, the accumulators sum over entries
   // that may differ in out_scale: it then multiplies P and dS.
-  const float factor = Config::keys_shared ? 1.0f : out_scale_of(arguments, work.batch_begin, work.queries, work.keys);
+  const float factor = Config::keys_shared ? 1.0f : Config::Epilogue::scale_of(arguments, pair_of(work));
   Accumulator<row_tiles, Tiles::warp_columns> grad_key;
   Accumulator<row_tiles, Tiles::warp_columns_v> grad_value;
 
@@ -131,8 +134,8 @@ __device__ void backward_tile(const CommonArguments& arguments, const Work& work
     if (at.head < 0) break;
 
     const Rows queries = queries_of_entry<Config>(arguments, work, at.b);
-    const MaskOfSequence mask{params.mask, queries.count, work.keys.count};
-    const float out_scale = Config::keys_shared ? out_scale_of(arguments, at.b, queries, work.keys) : 1.0f;
+    const SequencePair pair{at.b, at.head, queries.count, work.keys.count};
+    const float out_scale = Config::keys_shared ? Config::Epilogue::scale_of(arguments, pair) : 1.0f;
     const int first_key = work.tile * Config::tile_keys;
     const WarpTiles<Config> tiles{key_tile.from_row(warp_key),
                                   value_tile.from_row(warp_key),
@@ -144,10 +147,10 @@ __device__ void backward_tile(const CommonArguments& arguments, const Work& work
                                   at.query + warp_query,
                                   column,
                                   column_v};
-    if (mask.is_full(at.query, Config::tile_queries, first_key, Config::tile_keys)) {
-      compute_scores<Config, false>(grad_key, grad_value, tiles, score_scale, out_scale, mask);
+    if (at.is_full) {
+      compute_scores<Config, false>(grad_key, grad_value, tiles, params, pair, score_scale, out_scale, factor);
     } else {
-      compute_scores<Config, true>(grad_key, grad_value, tiles, score_scale, out_scale, mask);
+      compute_scores<Config, true>(grad_key, grad_value, tiles, params, pair, score_scale, out_scale, factor);
     }
 
     if constexpr (Tiles::stores_ds) __syncthreads();  // P and dS of every warp are stored

@@ -20,6 +20,8 @@
 //
 // Config: struct with
 //     using Element, Activation;                types.cuh; the backward functions of src/activation/function.h
+//     using Mask, Bias;                         window_mask.cuh, no_bias.cuh
+//     using Layout, Epilogue;                   packed_layout.cuh, scale_epilogue.cuh
 //     int head_dim, head_dim_v;                 multiples of 8, at most 256
 //     int tile_queries, tile_keys;              multiples of 16 * warps and of 16
 //     int warps, column_warps, stages, ctas;    warps along the queries; warps along the columns of dQ
@@ -55,11 +57,15 @@ template <class Config, bool is_partial, int row_tiles>
 __device__ void differentiate_scores(const Accumulator<row_tiles, Config::tile_keys>& scores,
                                      const Accumulator<row_tiles, Config::tile_keys>& dp,
                                      Fragments<typename Config::Element, row_tiles, Config::tile_keys>& ds, float scale,
-                                     float factor, const MaskOfSequence& mask, int first_query, int first_key) {
+                                     float factor, const Params& params, const SequencePair& pair, int first_query,
+                                     int first_key) {
+  using Activation = typename Config::Activation;
+  const auto mask = Config::Mask::of(params, pair);
+  const auto bias = Config::Bias::of(params, pair);
   using Scores = Accumulator<row_tiles, Config::tile_keys>;
 #pragma unroll
   for (int r = 0; r < row_tiles; ++r) {
-    ValidRange valid[2] = {};
+    typename Config::Mask::ValidScores valid[2] = {};
     if constexpr (is_partial) {
       for (int half = 0; half < 2; ++half) valid[half] = mask.row(first_query + Scores::row(r, half * 2));
     }
@@ -70,10 +76,12 @@ __device__ void differentiate_scores(const Accumulator<row_tiles, Config::tile_k
       for (int i = 0; i < 4; ++i) {
         float value;
         float derivative;
-        Config::Activation::value_and_derivative(scores.at[r][n].part[i] * scale, value, derivative);
+        const int query = first_query + Scores::row(r, i), key = first_key + Scores::column(n, i);
+        const float score = bias.add(scores.at[r][n].part[i] * scale, Activation::score_factor, query, key);
+        Activation::value_and_derivative(score, value, derivative);
         gradient[i] = dp.at[r][n].part[i] * derivative;
         if constexpr (Config::queries_shared) gradient[i] *= factor;
-        if (is_partial && !valid[i / 2].holds(first_key + Scores::column(n, i))) gradient[i] = 0.0f;
+        if (is_partial && !valid[i / 2].holds(key)) gradient[i] = 0.0f;
       }
       ds.set(r, n, gradient);
     }
@@ -89,44 +97,49 @@ __device__ void add_entry(const CommonArguments& arguments, const Work& work, in
   using Storage = typename Element::Storage;
   constexpr int row_tiles = Tiles::row_tiles;
   const Params& params = arguments.params;
-  const Rows queries = Config::queries_shared ? queries_of(arguments, b) : work.queries;
-  const Rows keys = Config::queries_shared ? keys_of(arguments, b) : work.keys;
-  const MaskOfSequence mask{params.mask, queries.count, keys.count};
+  const Rows queries = Config::queries_shared ? queries_of<typename Config::Layout>(arguments, b) : work.queries;
+  const Rows keys = Config::queries_shared ? keys_of<typename Config::Layout>(arguments, b) : work.keys;
+  const SequencePair pair{b, work.head, queries.count, keys.count};
   const int first_query = work.tile * Config::tile_queries;
   const typename Tiles::QueryTile query_tile{shared};
   const typename Tiles::GradOutputTile grad_output_tile{shared + Tiles::query_bytes};
-  const typename Tiles::Stream stream(params, b, work.key_head, keys, grad_output_tile.base + Tiles::grad_output_bytes,
-                                      mask.keys_of(first_query, Config::tile_queries));
+  const typename Tiles::Stream stream(
+      params, b, work.key_head, keys, grad_output_tile.base + Tiles::grad_output_bytes,
+      Config::Mask::of(params, pair).key_tiles(first_query, Config::tile_queries, Config::tile_keys));
 
   __syncthreads();  // every warp has read the previous entry
   load_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim>(
       query_tile,
-      static_cast<const Storage*>(params.query.data) + element_offset(params.query, queries, b, first_query, work.head),
+      static_cast<const Storage*>(params.query.data) +
+          Config::Layout::offset_of(params.query, queries, b, first_query, work.head),
       params.query.row_stride, queries.count - first_query);
   load_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim_v>(
       grad_output_tile,
       static_cast<const Storage*>(params.grad_output.data) +
-          element_offset(params.grad_output, queries, b, first_query, work.head),
+          Config::Layout::offset_of(params.grad_output, queries, b, first_query, work.head),
       params.grad_output.row_stride, queries.count - first_query);
   stream.start();
 
   const int warp_row = warp_index() / Config::column_warps * Tiles::warp_rows;
   const int column = warp_index() % Config::column_warps * Tiles::Stream::warp_columns;
   const float scale = static_cast<float>(params.scale) * Config::Activation::score_factor;
-  const float factor = Config::queries_shared ? out_scale_of(arguments, b, queries, keys) : 1.0f;
-  for (int first_key = stream.begin; first_key < stream.end; first_key += Config::tile_keys) {
-    stream.advance(first_key);
+  const float factor = Config::queries_shared ? Config::Epilogue::scale_of(arguments, pair) : 1.0f;
+  for (int position = 0; position < stream.tiles.size(); ++position) {
+    stream.advance(position);
+    const int first_key = stream.first_key(position);
     Accumulator<row_tiles, Config::tile_keys> scores;
     Accumulator<row_tiles, Config::tile_keys> dp;
-    multiply_rows(scores, query_tile.from_row(warp_row), stream.key_tile(first_key));
-    multiply_rows(dp, grad_output_tile.from_row(warp_row), stream.value_tile(first_key));
+    multiply_rows(scores, query_tile.from_row(warp_row), stream.key_tile(position));
+    multiply_rows(dp, grad_output_tile.from_row(warp_row), stream.value_tile(position));
     Fragments<Element, row_tiles, Config::tile_keys> ds;
-    if (mask.is_full(first_query, Config::tile_queries, first_key, Config::tile_keys)) {
-      differentiate_scores<Config, false>(scores, dp, ds, scale, factor, mask, first_query + warp_row, first_key);
+    if (stream.tiles.is_full(position)) {
+      differentiate_scores<Config, false>(scores, dp, ds, scale, factor, params, pair, first_query + warp_row,
+                                          first_key);
     } else {
-      differentiate_scores<Config, true>(scores, dp, ds, scale, factor, mask, first_query + warp_row, first_key);
+      differentiate_scores<Config, true>(scores, dp, ds, scale, factor, params, pair, first_query + warp_row,
+                                         first_key);
     }
-    multiply_fragments(grad_query, ds, stream.key_tile(first_key).from(0, column));
+    multiply_fragments(grad_query, ds, stream.key_tile(position).from(0, column));
   }
   wait_for_copies<0>();
 }
@@ -149,20 +162,21 @@ __device__ void backward_query_tile(const CommonArguments& arguments, const Work
   if constexpr (Config::queries_shared) {
     const Operand& partial = arguments.grad_query_accumulator;
     auto* to = static_cast<float*>(partial.data) +
-               element_offset(partial, work.queries, work.entry, first_query + warp_row, work.head) + column;
+               Config::Layout::offset_of(partial, work.queries, work.entry, first_query + warp_row, work.head) + column;
     visit_accumulator(grad_query, scale, [&](int r, int c, const float(&values)[4]) {
       if (first_query + warp_row + r >= work.queries.count || column + c >= padded_columns(Config::head_dim)) return;
       *reinterpret_cast<float4*>(to + r * partial.row_stride + c) = {values[0], values[1], values[2], values[3]};
     });
   } else {
     const typename Tiles::QueryTile staging{shared};
-    stage_accumulator(grad_query, scale * out_scale_of(arguments, work.batch_begin, work.queries, work.keys),
-                      staging.from(warp_row, column));
+    const float factor = scale * Config::Epilogue::scale_of(arguments, pair_of(work));
+    stage_accumulator(grad_query, staging.from(warp_row, column),
+                      [factor](float sum, int, int) { return sum * factor; });
     __syncthreads();
     store_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim>(
         staging,
         static_cast<Storage*>(params.grad_query.data) +
-            element_offset(params.grad_query, work.queries, work.batch_begin, first_query, work.head),
+            Config::Layout::offset_of(params.grad_query, work.queries, work.batch_begin, first_query, work.head),
         params.grad_query.row_stride, work.queries.count - first_query);
   }
 }

@@ -8,13 +8,17 @@
 namespace gdpa::portable {
 
 /// Computes P = f(scale * S) and dS = dP * f'(scale * S), rounded to the element type, for columns
-/// [step, step + 1) * depth. Both are 0 where the mask excludes the pair. Rows are keys, columns are queries.
+/// [step, step + 1) * depth. Both are 0 where the mask excludes the pair. Rows are keys, columns are queries. dS times
+/// `ds_factor` is the gradient of a bias.
 template <class Config, bool is_partial, int row_tiles, int columns, int depth>
 __device__ void differentiate(int step, const Accumulator<row_tiles, columns>& scores,
                               const Accumulator<row_tiles, columns>& dp,
                               Fragments<typename Config::Element, row_tiles, depth>& p,
                               Fragments<typename Config::Element, row_tiles, depth>& ds, float scale, float out_scale,
-                              const ValidRange (&valid)[row_tiles][2], int first_query) {
+                              float ds_factor, const typename Config::Mask::ValidScores (&valid)[row_tiles][2],
+                              const typename Config::Bias& bias, int first_query, int first_key) {
+  using Scores = Accumulator<row_tiles, columns>;
+  using Activation = typename Config::Activation;
 #pragma unroll
   for (int r = 0; r < row_tiles; ++r) {
 #pragma unroll
@@ -24,16 +28,19 @@ __device__ void differentiate(int step, const Accumulator<row_tiles, columns>& s
       float gradient[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
+        const int query = first_query + Scores::column(column_tile, i), key = first_key + Scores::row(r, i);
+        const float score = bias.add(scores.at[r][column_tile].part[i] * scale, Activation::score_factor, query, key);
         float derivative;
-        Config::Activation::value_and_derivative(scores.at[r][column_tile].part[i] * scale, value[i], derivative);
+        Activation::value_and_derivative(score, value[i], derivative);
         gradient[i] = dp.at[r][column_tile].part[i] * derivative;  // 0 where dS is not computed
         if constexpr (Config::keys_shared) {
           value[i] *= out_scale;
           gradient[i] *= out_scale;
         }
-        if (is_partial &&
-            !valid[r][i / 2].holds(first_query + Accumulator<row_tiles, columns>::column(column_tile, i))) {
+        if (is_partial && !valid[r][i / 2].holds(query)) {
           value[i] = gradient[i] = 0.0f;
+        } else if constexpr (Config::Bias::exists) {
+          bias.accumulate(gradient[i] * ds_factor, query, key);
         }
       }
       if constexpr (Config::computes_grad_value) p.set(r, n, value);
@@ -63,18 +70,21 @@ struct WarpTiles {
 /// read them; otherwise adds P^T dO to dV and dS^T Q to dK. P and dS are computed one step of the products at a time,
 /// so that the tensor cores and the arithmetic of the function overlap.
 template <class Config, bool is_partial, class GradKey, class GradValue>
-__device__ void compute_scores(GradKey& grad_key, GradValue& grad_value, const WarpTiles<Config>& tiles, float scale,
-                               float out_scale, const MaskOfSequence& mask) {
+__device__ void compute_scores(GradKey& grad_key, GradValue& grad_value, const WarpTiles<Config>& tiles,
+                               const Params& params, const SequencePair& pair, float scale, float out_scale,
+                               float ds_factor) {
   using Tiles = BackwardTiles<Config>;
   using Element = typename Config::Element;
   using Scores = Accumulator<Tiles::row_tiles, Tiles::warp_queries>;
   constexpr int depth = product_depth<Element>;
-  ValidRange valid[Tiles::row_tiles][2] = {};
+  typename Config::Mask::ValidScores valid[Tiles::row_tiles][2] = {};
   if constexpr (is_partial) {
+    const auto mask = Config::Mask::of(params, pair);
     for (int r = 0; r < Tiles::row_tiles; ++r) {
       for (int half = 0; half < 2; ++half) valid[r][half] = mask.column(tiles.first_key + Scores::row(r, half * 2));
     }
   }
+  const auto bias = Config::Bias::of(params, pair);
   Scores scores;
   Scores dp;
   multiply_rows(scores, tiles.key, tiles.query);
@@ -83,7 +93,8 @@ __device__ void compute_scores(GradKey& grad_key, GradValue& grad_value, const W
   for (int step = 0; step < Tiles::warp_queries / depth; ++step) {
     Fragments<Element, Tiles::row_tiles, depth> p;
     Fragments<Element, Tiles::row_tiles, depth> ds;
-    differentiate<Config, is_partial>(step, scores, dp, p, ds, scale, out_scale, valid, tiles.first_query);
+    differentiate<Config, is_partial>(step, scores, dp, p, ds, scale, out_scale, ds_factor, valid, bias,
+                                      tiles.first_query, tiles.first_key);
     // Where every column warp computes all scores, one of them stores dS.
     if constexpr (Tiles::stores_ds && Tiles::computes_ds) {
       if (Tiles::splits_scores || tiles.column == 0) ds.store(tiles.ds.from(0, step * depth));

@@ -21,7 +21,8 @@ __device__ void reduce_grad_query(const CommonArguments& arguments, const Work& 
   multiply_columns<Config::tile_keys>(accumulator, ds.from(0, row), key.from(0, column));
   const Rows queries = queries_of_entry<Config>(arguments, work, at.b);
   const Operand& target = arguments.grad_query_accumulator;
-  auto* to = static_cast<float*>(target.data) + element_offset(target, queries, at.b, at.query + row, at.head) + column;
+  auto* to = static_cast<float*>(target.data) +
+             Config::Layout::offset_of(target, queries, at.b, at.query + row, at.head) + column;
   const int rows_left = queries.count - at.query - row;
   visit_accumulator(accumulator, factor, [&](int r, int c, const float(&values)[4]) {
     if (r < rows_left && column + c < padded_columns(Config::head_dim))
@@ -39,18 +40,20 @@ __device__ void store_gradient(const Gradient& accumulator, float factor, Tile s
   const int first_key = work.tile * Config::tile_keys;
   if constexpr (Config::keys_shared) {
     auto* to = static_cast<float*>(partial.data) +
-               element_offset(partial, keys, work.entry, first_key + warp_key, work.head) + column;
+               Config::Layout::offset_of(partial, keys, work.entry, first_key + warp_key, work.head) + column;
     visit_accumulator(accumulator, factor, [&](int r, int c, const float(&values)[4]) {
       if (first_key + warp_key + r >= keys.count || column + c >= padded_columns(valid_columns)) return;
       *reinterpret_cast<float4*>(to + r * partial.row_stride + c) = {values[0], values[1], values[2], values[3]};
     });
   } else {
     using Storage = typename Config::Element::Storage;
-    stage_accumulator(accumulator, factor, staging.from(warp_key, column));
+    stage_accumulator(accumulator, staging.from(warp_key, column),
+                      [factor](float sum, int, int) { return sum * factor; });
     __syncthreads();
     store_rows<Tiles::threads, Config::aligned, Config::tile_keys, valid_columns>(
         staging,
-        static_cast<Storage*>(output.data) + element_offset(output, keys, work.batch_begin, first_key, work.head),
+        static_cast<Storage*>(output.data) +
+            Config::Layout::offset_of(output, keys, work.batch_begin, first_key, work.head),
         output.row_stride, keys.count - first_key);
   }
 }

@@ -18,6 +18,8 @@
 //
 // Config: struct with
 //     using Element, Activation;                types.cuh; the forward functions of src/activation/function.h
+//     using Mask, Bias;                         window_mask.cuh, no_bias.cuh
+//     using Layout, Epilogue;                   packed_layout.cuh, scale_epilogue.cuh
 //     int head_dim, head_dim_v;                 multiples of 8, at most 256
 //     int tile_queries, tile_keys;              multiples of 16 * warps and of 16
 //     int warps, column_warps, stages;          along the queries; along the columns of O
@@ -54,17 +56,19 @@ constexpr int forward_shared_bytes = ForwardTiles<Config>::shared_bytes;
 /// overlap.
 template <class Config, bool is_partial, int row_tiles, int columns_v, class KeyTile, class ValueTile>
 __device__ void attend(Accumulator<row_tiles, columns_v>& output, KeyTile query, KeyTile key, ValueTile value,
-                       float scale, const MaskOfSequence& mask, int first_query, int first_key) {
+                       float scale, const Params& params, const SequencePair& pair, int first_query, int first_key) {
   using Element = typename Config::Element;
   using Activation = typename Config::Activation;
   using Scores = Accumulator<row_tiles, Config::tile_keys>;
   constexpr int depth = product_depth<Element>;
-  ValidRange valid[row_tiles][2] = {};
+  typename Config::Mask::ValidScores valid[row_tiles][2] = {};
   if constexpr (is_partial) {
+    const auto mask = Config::Mask::of(params, pair);
     for (int r = 0; r < row_tiles; ++r) {
       for (int half = 0; half < 2; ++half) valid[r][half] = mask.row(first_query + Scores::row(r, half * 2));
     }
   }
+  const auto bias = Config::Bias::of(params, pair);
   Scores scores;
   multiply_rows(scores, query, key);
   __syncwarp();  // without it the compiler loads V too early where f is short, and spills
@@ -80,8 +84,11 @@ __device__ void attend(Accumulator<row_tiles, columns_v>& output, KeyTile query,
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const float score = scores.at[r][column_tile].part[i];
-          values[i] = Activation::value(Activation::scales_scores ? score * scale : score);
-          if (is_partial && !valid[r][i / 2].holds(first_key + Scores::column(column_tile, i))) values[i] = 0.0f;
+          const int query_index = first_query + Scores::row(r, i),
+                    key_index = first_key + Scores::column(column_tile, i);
+          values[i] = Activation::value(bias.add(Activation::scales_scores ? score * scale : score,
+                                                 Activation::score_factor, query_index, key_index));
+          if (is_partial && !valid[r][i / 2].holds(key_index)) values[i] = 0.0f;
         }
         p.template set<Activation::clamps_at_zero>(r, n, values);
       }
@@ -90,8 +97,7 @@ __device__ void attend(Accumulator<row_tiles, columns_v>& output, KeyTile query,
   }
 }
 
-/// Stores O = out_scale * accumulator, times the factors that f and the scores left out. O is staged in the shared
-/// memory of Q.
+/// Stores O, which the epilogue computes from the accumulators. O is staged in the shared memory of Q.
 template <class Config, class Output>
 __device__ void store_output(const CommonArguments& arguments, const Work& work, const Output& output,
                              unsigned shared) {
@@ -100,16 +106,19 @@ __device__ void store_output(const CommonArguments& arguments, const Work& work,
   const Operand& target = arguments.params.output;
   const int first_query = work.tile * Config::tile_queries;
   const typename Tiles::OutputTile staging{shared};
-  const float factor = Config::Activation::value_factor * arguments.output_factor *
-                       out_scale_of(arguments, work.batch_begin, work.queries, work.keys);
-  stage_accumulator(output, factor,
-                    staging.from(warp_index() / Config::column_warps * Tiles::warp_rows,
-                                 warp_index() % Config::column_warps * Tiles::Stream::warp_columns_v));
+  const float factor =
+      Config::Activation::value_factor * arguments.output_factor * Config::Epilogue::scale_of(arguments, pair_of(work));
+  const int warp_row = warp_index() / Config::column_warps * Tiles::warp_rows;
+  const int warp_column = warp_index() % Config::column_warps * Tiles::Stream::warp_columns_v;
+  const auto epilogue = Config::Epilogue::of(arguments, pair_of(work), factor);
+  stage_accumulator(output, staging.from(warp_row, warp_column), [&](float sum, int row, int column) {
+    return epilogue(sum, first_query + warp_row + row, warp_column + column);
+  });
   __syncthreads();
   store_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim_v>(
       staging,
       static_cast<Storage*>(target.data) +
-          element_offset(target, work.queries, work.batch_begin, first_query, work.head),
+          Config::Layout::offset_of(target, work.queries, work.batch_begin, first_query, work.head),
       target.row_stride, work.queries.count - first_query);
 }
 
@@ -120,16 +129,17 @@ __device__ void forward_tile(const CommonArguments& arguments, const Work& work,
   const Params& params = arguments.params;
   // `work` is in shared memory. Values that are read from it again for each tile of keys occupy no registers in
   // between.
-  const auto mask = [&] { return MaskOfSequence{params.mask, work.queries.count, work.keys.count}; };
+  const auto pair = [&] { return pair_of(work); };
   const auto first_query = [&] { return work.tile * Config::tile_queries; };
   const typename Tiles::QueryTile query_tile{shared};
-  const typename Tiles::Stream stream(params, work.batch_begin, work.key_head, work.keys, shared + Tiles::query_bytes,
-                                      mask().keys_of(first_query(), Config::tile_queries));
+  const typename Tiles::Stream stream(
+      params, work.batch_begin, work.key_head, work.keys, shared + Tiles::query_bytes,
+      Config::Mask::of(params, pair()).key_tiles(first_query(), Config::tile_queries, Config::tile_keys));
 
   load_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim>(
       query_tile,
       static_cast<const typename Config::Element::Storage*>(params.query.data) +
-          element_offset(params.query, work.queries, work.batch_begin, first_query(), work.head),
+          Config::Layout::offset_of(params.query, work.queries, work.batch_begin, first_query(), work.head),
       params.query.row_stride, work.queries.count - first_query());
   stream.start();
 
@@ -137,16 +147,17 @@ __device__ void forward_tile(const CommonArguments& arguments, const Work& work,
   const int column = warp_index() % Config::column_warps * Tiles::Stream::warp_columns_v;
   const float scale = static_cast<float>(params.scale) * Config::Activation::score_factor;
   Accumulator<row_tiles, Tiles::Stream::warp_columns_v> output;
-  for (int first_key = stream.begin; first_key < stream.end; first_key += Config::tile_keys) {
-    stream.advance(first_key);
+  for (int position = 0; position < stream.tiles.size(); ++position) {
+    stream.advance(position);
     if (first_query() + warp_row >= work.queries.count) continue;
-    if (mask().is_full(first_query(), Config::tile_queries, first_key, Config::tile_keys)) {
-      attend<Config, false>(output, query_tile.from_row(warp_row), stream.key_tile(first_key),
-                            stream.value_tile(first_key).from(0, column), scale, mask(), first_query() + warp_row,
-                            first_key);
+    const int first_key = stream.first_key(position);
+    if (stream.tiles.is_full(position)) {
+      attend<Config, false>(output, query_tile.from_row(warp_row), stream.key_tile(position),
+                            stream.value_tile(position).from(0, column), scale, params, pair(),
+                            first_query() + warp_row, first_key);
     } else {
-      attend<Config, true>(output, query_tile.from_row(warp_row), stream.key_tile(first_key),
-                           stream.value_tile(first_key).from(0, column), scale, mask(), first_query() + warp_row,
+      attend<Config, true>(output, query_tile.from_row(warp_row), stream.key_tile(position),
+                           stream.value_tile(position).from(0, column), scale, params, pair(), first_query() + warp_row,
                            first_key);
     }
   }

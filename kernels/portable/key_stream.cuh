@@ -1,5 +1,5 @@
-// Keys and values that stream through shared memory for a tile of queries: the range of keys that the mask leaves, the
-// buffer of each tile, and the copies ahead of time.
+// Keys and values that stream through shared memory for a tile of queries: the list of key tiles that the mask makes,
+// the stage of each tile, and the copies ahead of time.
 #pragma once
 
 #include "common/sequence.cuh"
@@ -7,8 +7,8 @@
 
 namespace gdpa::portable {
 
-/// Buffers for `stages` tiles of keys and values. Config: Element, head_dim, head_dim_v, tile_keys, warps,
-/// column_warps, stages, aligned.
+/// Buffers for `stages` tiles of keys and values. Config: Element, Mask, head_dim, head_dim_v, tile_keys, warps,
+/// column_warps, stages, aligned. A position is that of a key tile in the list.
 template <class Config>
 struct KeyStream {
   using Element = typename Config::Element;
@@ -21,7 +21,7 @@ struct KeyStream {
   static constexpr int key_bytes = KeyTile::bytes(Config::tile_keys);
   static constexpr int stage_bytes = key_bytes + ValueTile::bytes(Config::tile_keys);
   static constexpr int bytes = Config::stages * stage_bytes;
-  static constexpr int ahead = (Config::stages - 1) * Config::tile_keys;  ///< keys copied before they are needed
+  static constexpr int ahead = Config::stages - 1;  ///< tiles copied before they are needed
 
   // References into shared memory: the values are read when a copy starts, and occupy no registers in between.
   const Params& params;
@@ -29,59 +29,57 @@ struct KeyStream {
   const int& head;  ///< of keys
   const Rows& keys;
   unsigned shared;
-  int begin;  ///< first key of the first tile that has a valid key
-  int end;    ///< end of the valid range
+  typename Config::Mask::Tiles tiles;
 
   __device__ KeyStream(const Params& params_, const int64_t& b_, const int& head_, const Rows& keys_, unsigned shared_,
-                       const ValidRange& valid)
-      : params(params_),
-        b(b_),
-        head(head_),
-        keys(keys_),
-        shared(shared_),
-        begin(valid.begin / Config::tile_keys * Config::tile_keys),
-        end(valid.begin + valid.count) {}
+                       const typename Config::Mask::Tiles& tiles_)
+      : params(params_), b(b_), head(head_), keys(keys_), shared(shared_), tiles(tiles_) {}
 
-  __device__ KeyTile key_tile(int row) const {
-    return {shared + static_cast<unsigned>(row / Config::tile_keys % Config::stages * stage_bytes)};
+  /// The first key of the tile at a position.
+  __device__ int first_key(int position) const {
+    return tiles.first_row + tiles.row_offset(position, Config::tile_keys);
   }
-  __device__ ValueTile value_tile(int row) const { return {key_tile(row).base + key_bytes}; }
+
+  __device__ KeyTile key_tile(int position) const {
+    return {shared + static_cast<unsigned>(position % Config::stages * stage_bytes)};
+  }
+  __device__ ValueTile value_tile(int position) const { return {key_tile(position).base + key_bytes}; }
 
   template <int columns, class Tile>
   __device__ void load_operand(Tile tile, const Operand& operand, int row) const {
     load_rows<threads, Config::aligned, Config::tile_keys, columns>(
-        tile, static_cast<const Storage*>(operand.data) + element_offset(operand, keys, b, row, head),
+        tile, static_cast<const Storage*>(operand.data) + Config::Layout::offset_of(operand, keys, b, row, head),
         operand.row_stride, keys.count - row);
   }
 
-  /// Starts the copy of the tile whose first key is `row`, if there is one. Each call commits one group of copies.
-  __device__ void load(int row) const {
-    if (row < end) {
-      load_operand<Config::head_dim>(key_tile(row), params.key, row);
-      load_operand<Config::head_dim_v>(value_tile(row), params.value, row);
+  /// Starts the copy of the tile at a position, if the list has this position. Each call commits one group of copies.
+  __device__ void load(int position) const {
+    if (position < tiles.size()) {
+      load_operand<Config::head_dim>(key_tile(position), params.key, first_key(position));
+      load_operand<Config::head_dim_v>(value_tile(position), params.value, first_key(position));
     }
     commit_copies();
   }
 
   /// Starts the first copies. The copies of the queries, which the caller has started, are in a group of their own; the
-  /// caller waits for them also where the valid range is empty and advance() is never called.
+  /// caller waits for them also if the list is empty and advance() is never called.
   __device__ void start() const {
     commit_copies();
-    for (int row = 0; row < ahead; row += Config::tile_keys) load(begin + row);
+    for (int position = 0; position < ahead; ++position) load(position);
   }
 
-  /// Makes the tile at `row` readable by all threads, and starts the copy of a later tile into the buffer of the
+  /// Makes the tile at a position readable by all threads, and starts the copy of a later tile into the buffer of the
   /// previous one.
-  __device__ void advance(int row) const {
+  __device__ void advance(int position) const {
     if constexpr (Config::stages == 1) {
       __syncthreads();
-      load(row);
+      load(position);
       wait_for_copies<0>();
       __syncthreads();
     } else {
       wait_for_copies<Config::stages - 2>();
       __syncthreads();
-      load(row + ahead);
+      load(position + ahead);
     }
   }
 };

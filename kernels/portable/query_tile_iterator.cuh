@@ -10,14 +10,15 @@ namespace gdpa::portable {
 /// rows `work` has.
 template <class Config>
 __device__ Rows queries_of_entry(const CommonArguments& arguments, const Work& work, int64_t b) {
-  return Config::keys_shared ? queries_of(arguments, b) : work.queries;
+  return Config::keys_shared ? queries_of<typename Config::Layout>(arguments, b) : work.queries;
 }
 
-/// The coordinates of a tile of queries: batch entry, query head, first query. head is -1 after the last tile.
+/// The coordinates of a tile of queries. head is -1 after the last tile.
 struct QueryTileCoord {
   int64_t b;
-  int head;
-  int query;
+  int head;   ///< of the queries
+  int query;  ///< the first one
+  bool is_full;
 };
 
 /// Iterates over the tiles of queries that attend to the CTA's tile of keys: over the batch entries of the work, the
@@ -27,12 +28,12 @@ struct QueryTileIterator {
   const CommonArguments& arguments;
   const Work& work;
   QueryTileCoord at;
-  int queries_begin;
-  int queries_end;
+  typename Config::Mask::Tiles tiles{};  ///< of the current entry
+  int position = 0;                      ///< of the current tile in the list
 
   __device__ QueryTileIterator(const CommonArguments& arguments_, const Work& work_)
       : arguments(arguments_), work(work_) {
-    at = {work.batch_begin, first_head(), 0};
+    at = {work.batch_begin, first_head(), 0, false};
     enter();
   }
 
@@ -43,21 +44,24 @@ struct QueryTileIterator {
   __device__ void enter() {
     for (; at.b < work.batch_end; ++at.b) {
       const Rows queries = queries_of_entry<Config>(arguments, work, at.b);
-      const MaskOfSequence mask{arguments.params.mask, queries.count, work.keys.count};
-      const ValidRange valid = mask.queries_of(work.tile * Config::tile_keys, Config::tile_keys);
-      queries_begin = valid.begin / Config::tile_queries * Config::tile_queries;
-      queries_end = valid.begin + valid.count;
-      at.query = queries_begin;
-      if (valid.count > 0) return;
+      const SequencePair pair{at.b, first_head(), queries.count, work.keys.count};
+      tiles = Config::Mask::of(arguments.params, pair)
+                  .query_tiles(work.tile * Config::tile_keys, Config::tile_keys, Config::tile_queries);
+      if (tiles.size() > 0) return go_to(0);
     }
     at.head = -1;
   }
 
+  __device__ void go_to(int next_position) {
+    position = next_position;
+    at.query = tiles.first_row + tiles.row_offset(position, Config::tile_queries);
+    at.is_full = tiles.is_full(position);
+  }
+
   __device__ void next() {
     if (at.head < 0) return;
-    at.query += Config::tile_queries;
-    if (at.query < queries_end) return;
-    at.query = queries_begin;
+    if (position + 1 < tiles.size()) return go_to(position + 1);
+    go_to(0);
     if (++at.head < first_head() + group()) return;
     at.head = first_head();
     ++at.b;

@@ -11,8 +11,9 @@ namespace gdpa::portable {
 
 /// Calls compute(work) for all work of this CTA. `work` is in shared memory, so that it occupies no registers of the
 /// main loop.
-template <class Compute>
-__device__ void for_all_work(const CommonArguments& arguments, const Owner& owner, bool owns_queries, Compute compute) {
+template <class Layout, class Compute>
+__device__ void for_all_work(const CommonArguments& arguments, const Owner<Layout>& owner, bool owns_queries,
+                             Compute compute) {
   __shared__ Work work;
   const int64_t slots = owner.heads * owner.slots();
   if (blockIdx.x >= slots) return;
@@ -32,11 +33,11 @@ __device__ void for_all_work(const CommonArguments& arguments, const Owner& owne
 
 /// The side whose tiles the CTAs own: the queries, or the keys.
 template <class Config>
-__device__ Owner query_owner(const CommonArguments& arguments, int64_t entries) {
+__device__ Owner<typename Config::Layout> query_owner(const CommonArguments& arguments, int64_t entries) {
   return {arguments.params.queries, arguments.packed_rows_q, arguments.params.heads_q, Config::tile_queries, entries};
 }
 template <class Config>
-__device__ Owner key_owner(const CommonArguments& arguments, int64_t entries) {
+__device__ Owner<typename Config::Layout> key_owner(const CommonArguments& arguments, int64_t entries) {
   return {arguments.params.keys, arguments.packed_rows_k, arguments.params.heads_k, Config::tile_keys, entries};
 }
 

@@ -82,6 +82,9 @@ std::string config_of(const KernelSpec& kernel, const activation::Function& func
   }
   const families::Family& family = families::family_of(kernel.family());
   if (has_function(kernel.kind)) config.type("Activation", family.activation(kernel));
+  config.type_of_header("Mask", "gdpa::WindowMask", "common/window_mask.cuh");
+  config.type_of_header("Bias", "gdpa::NoBias", "common/no_bias.cuh");
+  config.type_of_header("Epilogue", "gdpa::ScaleEpilogue", "common/scale_epilogue.cuh");
   config.number("head_dim", kernel.head_dim);
   config.number("head_dim_v", kernel.head_dim_v);
   config.number("tile_queries", kernel.tile_queries);

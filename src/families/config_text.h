@@ -10,6 +10,11 @@ namespace gdpa::families {
 
 class ConfigText {
  public:
+  /// A type of a header of kernels/: the source includes the header.
+  void type_of_header(std::string_view name, std::string_view value, std::string_view header) {
+    includes_ += fmt::format("#include \"{}\"\n", header);
+    type(name, value);
+  }
   void type(std::string_view name, std::string_view value) { text_ += fmt::format("  using {} = {};\n", name, value); }
   void number(std::string_view name, int value) { constant("int", name, fmt::format("{}", value)); }
   void flag(std::string_view name, bool value) { constant("bool", name, fmt::format("{}", value)); }
@@ -17,9 +22,10 @@ class ConfigText {
     text_ += fmt::format("  static constexpr {} {} = {};\n", type, name, value);
   }
 
-  std::string text() const { return fmt::format("struct Config {{\n{}}};\n", text_); }
+  std::string text() const { return fmt::format("{}struct Config {{\n{}}};\n", includes_, text_); }
 
  private:
+  std::string includes_;
   std::string text_;
 };
 

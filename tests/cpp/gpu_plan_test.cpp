@@ -10,11 +10,12 @@
 #include <vector>
 
 #include "activation/function.h"
+#include "common/window_mask.cuh"
 #include "families/family.h"
 #include "families/portable/portable_tiles.h"
 #include "gdpa/attention.h"
 #include "gdpa/error.h"
-#include "hopper/arguments.cuh"
+#include "hopper/key_tile.cuh"
 
 namespace gdpa::plan {
 namespace {
@@ -633,7 +634,7 @@ TEST(GpuPlan, OfTheHopperBackwardOnlyTheCounterAndATableOfTurnsAreClearedBeforeI
     EXPECT_EQ(plan.hopper().slot_counter, 0);
     EXPECT_GE(workspace.zeroed_bytes, static_cast<int64_t>(sizeof(unsigned)));
     const int64_t table_end =
-        plan.hopper().key_tiles + plan.hopper().slots * static_cast<int64_t>(sizeof(hopper::KeyTile));
+        plan.hopper().key_tiles + plan.hopper().slots * static_cast<int64_t>(sizeof(hopper::KeyTile<WindowMask>));
     EXPECT_LT(workspace.zeroed_bytes - table_end, 256) << "tiles stand where they have to, and sums are begun";
     EXPECT_GE(plan.hopper().dq_semaphores, workspace.zeroed_bytes);
     EXPECT_GT(workspace.grad_query, plan.hopper().dq_semaphores);

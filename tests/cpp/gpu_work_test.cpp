@@ -9,6 +9,8 @@
 #include <tuple>
 #include <vector>
 
+#include "common/packed_layout.cuh"
+
 namespace gdpa {
 namespace {
 
@@ -42,8 +44,8 @@ using Tile = std::tuple<int64_t, int, int>;  ///< entry or part, head, tile
 /// What a grid of so many CTAs computes: how often each tile.
 std::map<Tile, int> computed_by(const Side& side, int64_t grid) {
   const CommonArguments arguments = side.arguments();
-  const Owner owner{arguments.params.queries, side.packed_rows, side.heads, side.tile,
-                    side.splits > 0 ? side.splits : side.batch};
+  const Owner<PackedLayout> owner{arguments.params.queries, side.packed_rows, side.heads, side.tile,
+                                  side.splits > 0 ? side.splits : side.batch};
   std::map<Tile, int> tiles;
   for (int64_t cta = 0; cta < grid; ++cta) {
     for (int64_t slot = cta; slot < owner.heads * owner.slots(); slot += grid) {
@@ -122,7 +124,7 @@ TEST(GpuWork, RowsAfterTheLastOffsetAreWorkWithoutKeys) {
   const Side side = jagged({10, 20}, 16, 40);
   expect_every_tile_once(side);
   const CommonArguments arguments = side.arguments();
-  const Owner owner{arguments.params.queries, side.packed_rows, side.heads, side.tile, side.batch};
+  const Owner<PackedLayout> owner{arguments.params.queries, side.packed_rows, side.heads, side.tile, side.batch};
   for (int64_t slot = 0; slot < owner.heads * owner.slots(); ++slot) {
     const Work work = find_work(arguments, owner, true, slot);
     if (!work.exists || work.entry != side.batch) continue;
@@ -137,7 +139,7 @@ TEST(GpuWork, RowsBeforeTheFirstOffsetAreWorkWithoutKeys) {
     const Side side = jagged({10, 20}, 16, 3, before);
     expect_every_tile_once(side);
     const CommonArguments arguments = side.arguments();
-    const Owner owner{arguments.params.queries, side.packed_rows, side.heads, side.tile, side.batch};
+    const Owner<PackedLayout> owner{arguments.params.queries, side.packed_rows, side.heads, side.tile, side.batch};
     for (int64_t slot = 0; slot < owner.heads * owner.slots(); ++slot) {
       const Work work = find_work(arguments, owner, true, slot);
       if (!work.exists || work.entry >= 0) continue;
@@ -176,7 +178,7 @@ TEST(GpuWork, ASharedSideIsWorkOfEachSplitAndTheSplitsAreTheBatch) {
   side.splits = 3;
   expect_every_tile_once(side);
   const CommonArguments arguments = side.arguments();
-  const Owner owner{arguments.params.queries, 0, side.heads, side.tile, side.splits};
+  const Owner<PackedLayout> owner{arguments.params.queries, 0, side.heads, side.tile, side.splits};
   std::map<int64_t, std::pair<int64_t, int64_t>> splits;
   for (int64_t slot = 0; slot < owner.heads * owner.slots(); ++slot) {
     const Work work = find_work(arguments, owner, true, slot);
@@ -198,7 +200,7 @@ std::vector<int64_t> first_slots_of(const Side& queries, const std::vector<int64
   arguments.params.keys.cumulative = key_offsets.data();
   arguments.params.keys.cumulative_is_int64 = true;
   arguments.packed_rows_k = key_offsets.back();
-  const Owner owner{arguments.params.queries, 0, queries.heads, queries.tile, queries.batch};
+  const Owner<PackedLayout> owner{arguments.params.queries, 0, queries.heads, queries.tile, queries.batch};
   std::vector<int64_t> first;
   for (int64_t cta = 0; cta <= ctas; ++cta) {
     first.push_back(first_slot_of_cta(arguments, owner, rows_per_slot, cta, ctas));

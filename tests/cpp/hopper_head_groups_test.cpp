@@ -9,6 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "common/packed_layout.cuh"
+#include "common/window_mask.cuh"
+
 namespace gdpa::hopper {
 namespace {
 
@@ -29,13 +32,13 @@ struct Batch {
     arguments.params.keys.cumulative = offsets.data();
     arguments.params.keys.cumulative_is_int64 = true;
     arguments.packed_rows_k = offsets.back();
-    const Owner owner{arguments.params.keys, offsets.back(), heads, tile_keys, arguments.params.batch};
+    const Owner<PackedLayout> owner{arguments.params.keys, offsets.back(), heads, tile_keys, arguments.params.batch};
     table_size = heads * owner.slots();
     for (int64_t slot = 0; slot < table_size; ++slot) {
       const Work work = find_work(arguments, owner, false, slot);
       if (!work.exists) continue;
       slots[{work.entry, work.head}].push_back(
-          slot_in_head_group(arguments, direct_keys, heads_per_group, owner, work));
+          slot_in_head_group<WindowMask>(arguments, direct_keys, heads_per_group, owner, work));
     }
   }
 };

@@ -9,12 +9,14 @@
 #include <tuple>
 #include <vector>
 
+#include "common/packed_layout.cuh"
 #include "hopper/tile_range.cuh"
 
 namespace gdpa::hopper {
 namespace {
 
 struct Config {
+  using Layout = PackedLayout;
   static constexpr int tile_queries = 128;
   static constexpr int tile_keys = 64;
 };

@@ -75,7 +75,7 @@ hopper::BackwardArguments backward_arguments(const PlannedCall& call) {
   arguments.slots_taken = call.at<unsigned>(plan.slot_counter);
   arguments.non_finite = arguments.slots_taken + 1;
   arguments.offsets_fall = call.at<int>(plan.slot_counter) + 2;
-  arguments.key_tiles = call.at<hopper::KeyTile>(plan.key_tiles);
+  arguments.key_tiles = call.at<std::byte>(plan.key_tiles);
   if (plan.dq_semaphores >= 0) {
     arguments.dq_semaphores = call.at<int>(plan.dq_semaphores);
     arguments.semaphores_per_head = static_cast<int>(plan.semaphores_per_head);
@@ -103,6 +103,7 @@ class HopperFamily final : public Family {
   void write_config(ConfigText& config, const plan::KernelSpec& kernel,
                     const activation::Function& function) const override {
     const plan::HopperSpec& spec = kernel.hopper();
+    config.type_of_header("Layout", "gdpa::hopper::PackedLayout", "hopper/packed_layout.cuh");
     if (kernel.kind == KernelKind::forward) {
       config.number("query_stages", spec.query_stages);
       config.flag("query_in_registers", spec.query_in_registers);

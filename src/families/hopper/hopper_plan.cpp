@@ -6,9 +6,10 @@
 #include <algorithm>
 #include <limits>
 
+#include "common/window_mask.cuh"
 #include "families/hopper/hopper_tiles.h"
 #include "families/planning.h"
-#include "hopper/arguments.cuh"
+#include "hopper/key_tile.cuh"
 #include "plan/thresholds.h"
 
 namespace gdpa::families {
@@ -48,7 +49,7 @@ int direct_keys(const Problem& problem, const plan::Gpu& gpu) {
 bool is_all_direct(const Problem& problem, const plan::Gpu& gpu) {
   if (problem.key_form == Form::jagged || problem.batch == 0) return false;
   const int64_t length = problem.key_form == Form::shared ? problem.rows_k : problem.rows_k / problem.batch;
-  return hopper::is_direct(problem.mask, length, direct_keys(problem, gpu));
+  return hopper::is_direct(problem.mask.keeps_all(), length, direct_keys(problem, gpu));
 }
 
 /// Whether some of dQ is accumulated in fp32 in the workspace.
@@ -223,7 +224,7 @@ GpuPlan backward_plan(const PlanRequest& request) {
   WorkspaceLayout layout(plan.workspace);
   hopper_part.slot_counter = layout.reserve(3 * sizeof(unsigned));
   layout.clear_reserved();
-  hopper_part.key_tiles = layout.reserve(hopper_part.slots * static_cast<int64_t>(sizeof(hopper::KeyTile)));
+  hopper_part.key_tiles = layout.reserve(hopper_part.slots * static_cast<int64_t>(sizeof(hopper::KeyTile<WindowMask>)));
   if (has_writers) {
     layout.clear_reserved();
     hopper_part.semaphores_per_head = queries.most_tiles(kernel.tile_queries, 1);

@@ -1,0 +1,30 @@
+// Config::Epilogue for O = out_scale * P V. An epilogue is the last step before a result is rounded and stored.
+#pragma once
+
+#include "common/arguments.cuh"
+#include "common/sequence.cuh"
+
+namespace gdpa {
+
+struct ScaleEpilogue {
+  float factor;
+
+  /// The factor of an entry, by which backward multiplies dO V^T; 0 for the rows without a sequence.
+  GDPA_HOST_DEVICE static float scale_of(const CommonArguments& arguments, const SequencePair& pair) {
+    if (pair.b < 0 || pair.b >= arguments.params.batch) return 0.0f;
+    return static_cast<float>(arguments.params.out_scale.of(pair.b, pair.length_q, pair.length_k));
+  }
+
+  /// The epilogue of one batch entry and head. `factor` is scale_of() times the factors that f and the scores left out.
+  GDPA_HOST_DEVICE static ScaleEpilogue of(const CommonArguments& /*arguments*/, const SequencePair& /*pair*/,
+                                           float factor) {
+    return {factor};
+  }
+
+  /// Returns an element of O from its accumulator. The query may be beyond the sequence.
+  GDPA_HOST_DEVICE float operator()(float accumulator, int /*query*/, int /*column*/) const {
+    return accumulator * factor;
+  }
+};
+
+}  // namespace gdpa

@@ -1,0 +1,29 @@
+// Config::Layout of the Hopper kernels, for dense and for packed operands: also the coordinates of rows in tensor maps.
+#pragma once
+
+#include "common/packed_layout.cuh"
+#include "hopper/arguments.cuh"
+
+namespace gdpa::hopper {
+
+struct PackedLayout : gdpa::PackedLayout {
+  /// The map coordinates of row `row` of batch entry b, whose rows are `rows` (tensor_map.cuh).
+  __device__ static MapOrigin origin_of(const MappedOperand& operand, const Sequences& side, const Rows& rows,
+                                        int64_t b, int row) {
+    if (!is_jagged(side)) return {row, static_cast<int>(b) * operand.batch_step};
+    return {operand.extent - rows.count + row, static_cast<int>(rows.begin) + rows.count};
+  }
+
+  /// The map coordinates of the row that is `offset` rows after another row of the same sequence.
+  __device__ static MapOrigin after(const MapOrigin& at, int offset) { return {at.x + offset, at.y}; }
+
+  /// The offset in elements, from the operand's data, of the row of a head at these map coordinates.
+  __device__ static int64_t offset_at(const MappedOperand& mapped, const Operand& operand, const Sequences& side,
+                                      const MapOrigin& at, int head) {
+    const bool packed = is_jagged(side);
+    const int64_t rows = packed ? int64_t{at.x} - mapped.extent + at.y : at.x;
+    return rows * operand.row_stride + (packed ? 0 : at.y * operand.batch_stride) + head * operand.head_stride;
+  }
+};
+
+}  // namespace gdpa::hopper
