@@ -131,7 +131,7 @@ std::string describe(const KernelSpec& kernel) {
                                  in_source(kernel.kind).name, type_of(kernel.element), kernel.head_dim);
   if (kernel.kind == KernelKind::reduce) return text;
   if (has_function(kernel.kind) && kernel.accuracy == Accuracy::exact) text += " exact";
-  if (is_second_pass(kernel)) text += " again";
+  if (is_second_pass(kernel)) text += " second pass";
   if (!kernel.wants_grad_query) text += " without dQ";
   if (!kernel.wants_grad_key) text += " without dK";
   if (!kernel.wants_grad_value) text += " without dV";
