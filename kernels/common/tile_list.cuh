@@ -7,15 +7,12 @@
 
 namespace gdpa {
 
-/// Positions [begin, end) of a list; begin <= end.
+/// Positions [begin, end) of a list.
 struct Positions {
   int begin;
   int end;
 
-  /// One comparison: with two, the compiler loads `end` from shared memory after a branch.
-  GDPA_HOST_DEVICE bool holds(int position) const {
-    return static_cast<unsigned>(position - begin) < static_cast<unsigned>(end - begin);
-  }
+  GDPA_HOST_DEVICE bool holds(int position) const { return position >= begin && position < end; }
 };
 
 /// Consecutive partner tiles. The list is a few numbers, and needs no memory. A list of another kind has the same

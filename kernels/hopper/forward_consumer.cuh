@@ -58,7 +58,8 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
   }
 
   __device__ __forceinline__ static bool is_full(const Tile& tile, int key_tile) {
-    return broadcast_lane_0(static_cast<int>(tile.keys.is_full(key_tile))) != 0;
+    const typename Config::Mask::Tiles keys = tile.keys;  // all loads start before the first comparison
+    return broadcast_lane_0(static_cast<int>(keys.is_full(key_tile))) != 0;
   }
 
   /// Selects 0 for the elements of P outside the valid range. A product with 0 would not do, since f(0) may be
