@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <future>
 #include <optional>
@@ -34,8 +35,9 @@ constexpr std::string_view wanted_schema =
 
 /// The common arguments of forward, backward and flops, in the order in which Problem reads them.
 constexpr std::string_view problem_schema =
-    "Tensor query, Tensor key, Tensor value, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, str activation, "
-    "float? scale, float out_scale, str out_scale_kind, Tensor? out_scale_per_batch, SymInt window_left, "
+    "Tensor query, Tensor key, Tensor value, Tensor? parameters, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, "
+    "str activation, str parameter_names, str derivative, float? scale, float out_scale, str out_scale_kind, Tensor? "
+    "out_scale_per_batch, SymInt window_left, "
     "SymInt window_right, str diagonal, bool enable_gqa, str accuracy, bool deterministic, bool allow_tf32";
 
 [[noreturn]] void refuse(gdpa::ErrorKind kind, const std::string& message) { throw gdpa::Error(kind, message); }
@@ -199,9 +201,12 @@ struct Problem {
       : query(stack.take<Tensor>()),
         key(stack.take<Tensor>()),
         value(stack.take<Tensor>()),
+        parameters(stack.take<OptionalTensor>()),
         cu_seqlens_q(stack.take<OptionalTensor>()),
         cu_seqlens_k(stack.take<OptionalTensor>()),
         activation(stack.take_text()),
+        parameter_names(stack.take_text()),
+        derivative(stack.take_text()),
         scale(stack.take<std::optional<double>>()),
         out_scale(stack.take<double>()),
         out_scale_kind(stack.take_text()),
@@ -215,8 +220,11 @@ struct Problem {
         allow_tf32(stack.take<bool>()) {}
 
   Tensor query, key, value;
+  OptionalTensor parameters;  ///< (names, heads) or (names, 1)
   OptionalTensor cu_seqlens_q, cu_seqlens_k;
   std::string activation;
+  std::string parameter_names;  ///< "a,b"
+  std::string derivative;       ///< the parameter whose derivative of f replaces f, or ""
   std::optional<double> scale;
   double out_scale;
   std::string out_scale_kind;
@@ -250,6 +258,44 @@ struct Problem {
     }
   }
 
+  std::vector<std::string> names() const {
+    std::vector<std::string> names;
+    for (std::size_t begin = 0; begin < parameter_names.size();) {
+      const std::size_t end = std::min(parameter_names.find(',', begin), parameter_names.size());
+      names.push_back(parameter_names.substr(begin, end - begin));
+      begin = end + 1;
+    }
+    return names;
+  }
+
+  gdpa::Activation function() const {
+    const gdpa::Activation function(activation, {}, names());
+    return derivative.empty() ? function : function.parameter_derivative(derivative);
+  }
+
+  /// A view of each row of `parameters`.
+  std::vector<gdpa::Parameter> views_of_parameters() const {
+    if (!parameters) return {};
+    const auto all = view_of<gdpa::TensorView>("parameters", *parameters);
+    const std::vector<std::string> of_rows = names();
+    if (all.rank != 2 || all.sizes[0] != static_cast<int64_t>(of_rows.size())) {
+      refuse(gdpa::ErrorKind::value, "parameters: expected rank 2 with a row for each of " +
+                                         std::to_string(of_rows.size()) + " names, got rank " +
+                                         std::to_string(all.rank) + "; stack the numbers of each name");
+    }
+    std::vector<gdpa::Parameter> views;
+    for (std::size_t i = 0; i < of_rows.size(); ++i) {
+      gdpa::TensorView row = all;
+      row.rank = 1;
+      row.sizes = {all.sizes[1]};
+      row.strides = {all.strides[1]};
+      row.data = static_cast<const std::byte*>(all.data) +
+                 static_cast<int64_t>(i) * all.strides[0] * gdpa::size_in_bytes(all.dtype);
+      views.push_back({of_rows[i], row});
+    }
+    return views;
+  }
+
   gdpa::Attention attention() const {
     static const std::vector<std::pair<std::string_view, gdpa::Diagonal>> diagonals = {
         {"bottom_right", gdpa::Diagonal::bottom_right}, {"upper_left", gdpa::Diagonal::upper_left}};
@@ -263,7 +309,8 @@ struct Problem {
             .value = view_of<gdpa::TensorView>("value", value),
             .cu_seqlens_q = view_of("cu_seqlens_q", cu_seqlens_q),
             .cu_seqlens_k = view_of("cu_seqlens_k", cu_seqlens_k),
-            .activation = gdpa::Activation(activation),
+            .activation = function(),
+            .parameters = views_of_parameters(),
             .scale = scale,
             .out_scale = output_scale(),
             .mask = {window_left, window_right, one_of("diagonal", diagonal, diagonals)},

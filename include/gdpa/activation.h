@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "gdpa/export.h"
@@ -27,18 +28,36 @@ enum class Accuracy { fast, exact };
 ///     gdpa::Activation swish("s * sigmoid(b * s)", {{"b", 1.702}});
 ///     double slope = swish.derivative(0.5);
 ///
+/// `of_call` names parameters whose numbers are passed with each call (Attention::parameters), such as learned slopes.
+/// A new number compiles no kernel.
+///
+///     gdpa::Activation learned("a * s * sigmoid(b * s)", {}, {"a", "b"});
+///     double value = learned.value(0.5, {2.0, 1.702});
+///
 /// Throws Error (value) for a text with an error, which the message marks with a caret, for an unknown name or
-/// function, and for a parameter that is missing, unknown or not finite.
+/// function, and for a parameter that is missing, unknown, given twice or not finite.
 class GDPA_API Activation {
  public:
-  explicit Activation(std::string_view text, const std::map<std::string, double>& parameters = {});
+  explicit Activation(std::string_view text, const std::map<std::string, double>& parameters = {},
+                      const std::vector<std::string>& of_call = {});
+
+  /// The names of the parameters of the call, in the order of the constructor.
+  const std::vector<std::string>& parameters() const;
 
   /// The canonical text with all parameters, which identifies the function. Activation(text()) is the same function.
   const std::string& text() const;
 
-  /// f(s) and f'(s) of the definition in fp64, without the approximations of a kernel.
-  double value(double score) const;
-  double derivative(double score) const;
+  /// f(s) and f'(s) of the definition in fp64, without the approximations of a kernel. `parameters` has the numbers of
+  /// the parameters of the call. Throws Error (value) if there are more or fewer.
+  double value(double score, const std::vector<double>& parameters = {}) const;
+  double derivative(double score, const std::vector<double>& parameters = {}) const;
+
+  /// The derivative of f with respect to a parameter of the call: a function of the score and of the same parameters.
+  /// The gradient of the parameter is the sum over all elements of dO * O', where O' is the output of forward() with
+  /// this function. Throws Error (value) for another name.
+  ///
+  ///     gdpa::Activation slope = learned.parameter_derivative("b");
+  Activation parameter_derivative(const std::string& name) const;
 
   /// f' as a simplified expression in s.
   std::string derivative_text() const;
@@ -46,6 +65,8 @@ class GDPA_API Activation {
   const activation::Function& function() const { return *function_; }
 
  private:
+  explicit Activation(std::shared_ptr<const activation::Function> function) : function_(std::move(function)) {}
+
   std::shared_ptr<const activation::Function> function_;
 };
 

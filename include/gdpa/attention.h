@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "gdpa/activation.h"
 #include "gdpa/export.h"
@@ -24,6 +25,13 @@ struct OutScale {
   static OutScale per_query() { return {Kind::reciprocal_length_q, 1.0, {}}; }
   static OutScale per_key() { return {Kind::reciprocal_length_k, 1.0, {}}; }
   static OutScale of_batch(TensorView numbers) { return {Kind::per_batch, 1.0, numbers}; }
+};
+
+/// The numbers of a parameter of the call (Activation::parameters()): shape () for all query heads, or (heads) with one
+/// number for each query head. On a GPU float32; on the CPU float32 or float64. The stride may have any value.
+struct Parameter {
+  std::string name;
+  TensorView value;
 };
 
 /// The gradients that a backward call computes. An unwanted gradient has no output tensor, and backward skips the
@@ -72,7 +80,8 @@ struct Attention {
   std::optional<TensorView> cu_seqlens_q = {};
   std::optional<TensorView> cu_seqlens_k = {};
   Activation activation = Activation("gelu");
-  std::optional<double> scale = {};  ///< default: 1 / sqrt(head_dim)
+  std::vector<Parameter> parameters = {};  ///< one for each of activation.parameters(), in any order
+  std::optional<double> scale = {};        ///< default: 1 / sqrt(head_dim)
   OutScale out_scale = {};
   Mask mask = {};
   Accuracy accuracy = Accuracy::fast;

@@ -45,7 +45,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
 
   /// Computes P, rounded, and f', in the registers of S.
   template <int part>
-  __device__ __forceinline__ void apply_function(const Step& step, int number) {
+  __device__ __forceinline__ void apply_function(const Activation& activation, const Step& step, int number) {
     const auto bias = bias_of(step, number);
     const float scale = arguments.scale * Activation::score_factor;
     float(&of_part)[part_queries / 2] = scores[part];
@@ -57,7 +57,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
         float derivative;
         const ScoreIndex at = index_of(step, number, part, i + j);
         const float score = bias.add(of_part[i + j] * scale, Activation::score_factor, at.query, at.key);
-        Activation::value_and_derivative(score, value[j], derivative);
+        activation.value_and_derivative(score, value[j], derivative);
         if constexpr (Shared::computes_ds) of_part[i + j] = derivative;
       }
       if constexpr (Config::computes_grad_value) {
@@ -141,8 +141,10 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
   template <int part = 0>
   __device__ __forceinline__ void compute_p(const Step& step, int number) {
     constexpr int products_after_scores = Shared::computes_ds ? 1 : 0;  // dP
+    // The parameters of the function arrive from memory during the wait.
+    const auto activation = Activation::of(arguments.common.params, shared.step(number).head);
     if constexpr (part == 0) warpgroup_wait<products_after_scores>();
-    apply_function<part>(step, number);
+    apply_function<part>(activation, step, number);
     // A branch, because the end of a basic block keeps the function above the wait for dP.
     if (!step.is(Step::full)) mask<part>(valid_queries(step, number, part));
     if constexpr (part + 1 < parts) {

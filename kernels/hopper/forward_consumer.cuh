@@ -35,7 +35,7 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
   }
 
   /// P in fp32, in the registers of S.
-  __device__ __forceinline__ void apply_function(const Tile& tile, int key_tile) {
+  __device__ __forceinline__ void apply_function(const Activation& activation, const Tile& tile, int key_tile) {
     constexpr bool scales = Activation::scales_scores && !Config::scales_query;
     const float scale = score_scale();
     const auto bias = Config::Bias::of(arguments.common.params, tile.pair());
@@ -43,7 +43,7 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
     for (int i = 0; i < Config::tile_keys / 2; ++i) {
       const float x = bias.add(scales ? scores[i] * scale : scores[i], Activation::score_factor,
                                first_query_of(tile) + i / 2 % 2 * 8, first_key_of(tile, key_tile) + i / 4 * 8 + i % 2);
-      scores[i] = scores_are == Scores::bounded ? Activation::value(x) : Activation::value_of_finite(x);
+      scores[i] = scores_are == Scores::bounded ? activation.value(x) : activation.value_of_finite(x);
     }
   }
 
@@ -151,10 +151,11 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
     }
     consumer_wait(shared.key_full(), now.state);
     issue_scores(0, 0);
+    const auto first = Activation::of(arguments.common.params, queue[0].head);
     warpgroup_wait<0>();
     if (leads() && now.keeps_keys == 0) shared.key_empty()[0].arrive();
     if (!Config::query_in_registers && now.ends()) release_query(0);
-    apply_function(queue[0], 0);
+    apply_function(first, queue[0], 0);
     if (!now.full) apply_mask(queue[0], 0);
     pack_p();
 
@@ -174,10 +175,12 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
       issue_output(now.state.stage, now.key_tile > 0);
       ping_pong_arrive();
       if (has_stored && !ends) release_query(now.number);
+      // The parameters of the function arrive from memory during the wait.
+      const auto activation = Activation::of(arguments.common.params, queue[next.number].head);
       warpgroup_wait<1>();
       if (leads() && next.keeps_keys == 0) shared.key_empty()[next.state.stage].arrive();
       if (!Config::query_in_registers && next.ends()) release_query(next.number);
-      apply_function(queue[next.number], next.key_tile);
+      apply_function(activation, queue[next.number], next.key_tile);
       if (!next.full) apply_mask(queue[next.number], next.key_tile);
       // The look-up happens here, while P V runs, so that only the ping-pong wait is between its end and the next
       // products.

@@ -29,10 +29,17 @@ struct GuardedWhereNeeded {
   static constexpr float score_factor = Unguarded::score_factor;
   static constexpr float value_factor = Unguarded::value_factor;
 
-  static __device__ __forceinline__ void value_and_derivative(float x, float& f, float& derivative) {
-    Unguarded::value_and_derivative(x, f, derivative);
+  Unguarded unguarded;
+  Guarded guarded;
+
+  static __device__ __forceinline__ GuardedWhereNeeded of(const Params& params, int head) {
+    return {Unguarded::of(params, head), Guarded::of(params, head)};
+  }
+
+  __device__ __forceinline__ void value_and_derivative(float x, float& f, float& derivative) const {
+    unguarded.value_and_derivative(x, f, derivative);
     if (is_finite(f) && is_finite(derivative)) return;
-    Guarded::value_and_derivative(x * (Guarded::score_factor / score_factor), f, derivative);
+    guarded.value_and_derivative(x * (Guarded::score_factor / score_factor), f, derivative);
     f *= Guarded::value_factor / value_factor;
   }
 };

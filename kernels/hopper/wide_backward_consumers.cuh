@@ -21,6 +21,7 @@ struct GradValueConsumer : WideConsumer<Config, Role::value> {
   __device__ __forceinline__ void evaluate(const Tile& tile) {
     const float scale = arguments.scale * Activation::score_factor;
     const auto bias = Config::Bias::of(arguments.common.params, tile.pair(position.head));
+    const auto activation = Activation::of(arguments.common.params, position.head);
 #pragma unroll
     for (int piece = 0; piece < 8; ++piece) {
       float value[4], derivative[4];
@@ -28,7 +29,7 @@ struct GradValueConsumer : WideConsumer<Config, Role::value> {
       for (int i = 0; i < 4; ++i) {
         const auto at = position.index_of(tile, piece * 4 + i);
         const float score = bias.add(scores[piece * 4 + i] * scale, Activation::score_factor, at.query, at.key);
-        Activation::value_and_derivative(score, value[i], derivative[i]);
+        activation.value_and_derivative(score, value[i], derivative[i]);
       }
       if constexpr (Shared::computes_ds) {
         store_shared_chunk(shared.derivatives(piece), {__float_as_uint(derivative[0]), __float_as_uint(derivative[1]),

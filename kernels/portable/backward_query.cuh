@@ -62,6 +62,7 @@ __device__ void differentiate_scores(const Accumulator<row_tiles, Config::tile_k
   using Activation = typename Config::Activation;
   const auto mask = Config::Mask::of(params, pair);
   const auto bias = Config::Bias::of(params, pair);
+  const auto activation = Activation::of(params, pair.head);
   using Scores = Accumulator<row_tiles, Config::tile_keys>;
 #pragma unroll
   for (int r = 0; r < row_tiles; ++r) {
@@ -78,7 +79,7 @@ __device__ void differentiate_scores(const Accumulator<row_tiles, Config::tile_k
         float derivative;
         const int query = first_query + Scores::row(r, i), key = first_key + Scores::column(n, i);
         const float score = bias.add(scores.at[r][n].part[i] * scale, Activation::score_factor, query, key);
-        Activation::value_and_derivative(score, value, derivative);
+        activation.value_and_derivative(score, value, derivative);
         gradient[i] = dp.at[r][n].part[i] * derivative;
         if constexpr (Config::queries_shared) gradient[i] *= factor;
         if (is_partial && !valid[i / 2].holds(key)) gradient[i] = 0.0f;

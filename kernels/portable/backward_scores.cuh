@@ -16,7 +16,8 @@ __device__ void differentiate(int step, const Accumulator<row_tiles, columns>& s
                               Fragments<typename Config::Element, row_tiles, depth>& p,
                               Fragments<typename Config::Element, row_tiles, depth>& ds, float scale, float out_scale,
                               float ds_factor, const typename Config::Mask::ValidScores (&valid)[row_tiles][2],
-                              const typename Config::Bias& bias, int first_query, int first_key) {
+                              const typename Config::Activation& activation, const typename Config::Bias& bias,
+                              int first_query, int first_key) {
   using Scores = Accumulator<row_tiles, columns>;
   using Activation = typename Config::Activation;
 #pragma unroll
@@ -31,7 +32,7 @@ __device__ void differentiate(int step, const Accumulator<row_tiles, columns>& s
         const int query = first_query + Scores::column(column_tile, i), key = first_key + Scores::row(r, i);
         const float score = bias.add(scores.at[r][column_tile].part[i] * scale, Activation::score_factor, query, key);
         float derivative;
-        Activation::value_and_derivative(score, value[i], derivative);
+        activation.value_and_derivative(score, value[i], derivative);
         gradient[i] = dp.at[r][column_tile].part[i] * derivative;  // 0 where dS is not computed
         if constexpr (Config::keys_shared) {
           value[i] *= out_scale;
@@ -85,6 +86,7 @@ __device__ void compute_scores(GradKey& grad_key, GradValue& grad_value, const W
     }
   }
   const auto bias = Config::Bias::of(params, pair);
+  const auto activation = Config::Activation::of(params, pair.head);
   Scores scores;
   Scores dp;
   multiply_rows(scores, tiles.key, tiles.query);
@@ -93,7 +95,7 @@ __device__ void compute_scores(GradKey& grad_key, GradValue& grad_value, const W
   for (int step = 0; step < Tiles::warp_queries / depth; ++step) {
     Fragments<Element, Tiles::row_tiles, depth> p;
     Fragments<Element, Tiles::row_tiles, depth> ds;
-    differentiate<Config, is_partial>(step, scores, dp, p, ds, scale, out_scale, ds_factor, valid, bias,
+    differentiate<Config, is_partial>(step, scores, dp, p, ds, scale, out_scale, ds_factor, valid, activation, bias,
                                       tiles.first_query, tiles.first_key);
     // Where every column warp computes all scores, one of them stores dS.
     if constexpr (Tiles::stores_ds && Tiles::computes_ds) {

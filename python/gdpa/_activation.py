@@ -44,7 +44,13 @@ class Activation:
     def __init__(
         self, function: "str | Callable[..., torch.Tensor] | Activation", params: Mapping[str, float] | None = None
     ) -> None:
-        text, derivative = _described(text_of(function, params))
+        text, tensors = text_of(function, params)
+        if tensors:
+            raise TypeError(
+                f"params: expected a number for {next(iter(tensors))!r}, got Tensor; pass a Python number, or pass the "
+                "tensor with each call of varlen_attention"
+            )
+        text, derivative = _described(text)
         object.__setattr__(self, "text", text)
         object.__setattr__(self, "derivative", derivative)
 
@@ -56,21 +62,34 @@ _HAS_CLAUSE = re.compile(r"\bwith\b")
 
 ActivationLike = str | Callable[..., torch.Tensor] | Activation
 
+#: A number of a named parameter: a constant of the function, or a tensor that is passed with the call.
+Param = float | torch.Tensor
 
-def text_of(activation: ActivationLike, params: Mapping[str, float] | None) -> str:
-    """Returns the text for the operators. A string is unchanged, because the operators parse and check each text."""
+
+def text_of(activation: ActivationLike, params: Mapping[str, Param] | None) -> tuple[str, dict[str, torch.Tensor]]:
+    """Returns the text for the operators, with the numbers of `params`, and the tensors of `params` in sorted order.
+
+    A string without numbers is unchanged, because the operators parse and check each text.
+    """
+    if params is not None and not isinstance(params, Mapping):
+        raise TypeError(
+            f"params: expected a dict of numbers and tensors, got {type(params).__name__}; write {{'a': 2.0}}"
+        )
+    params = params or {}
+    tensors = {name: params[name] for name in sorted(params) if isinstance(params[name], torch.Tensor)}
+    numbers = {name: number for name, number in params.items() if name not in tensors}
     if isinstance(activation, Activation):
         text = activation.text
     elif isinstance(activation, str):
         text = activation
     elif callable(activation):
-        text = _traced(activation, frozenset(params or ()))
+        text = _traced(activation, frozenset(params))
     else:
         raise TypeError(
             f"activation: expected a name, an expression, a function or a gdpa.Activation, got "
             f"{type(activation).__name__}; see docs/functions.md"
         )
-    return text if params is None else _with_params(text, params)
+    return _with_params(text, numbers), tensors  # type: ignore[arg-type]
 
 
 @torch.compiler.assume_constant_result
@@ -79,13 +98,10 @@ def _traced(function: Callable[..., torch.Tensor], names: frozenset[str]) -> str
 
 
 def _with_params(text: str, params: Mapping[str, float]) -> str:
-    if not isinstance(params, Mapping):
-        raise TypeError(f"params: expected a dict of numbers, got {type(params).__name__}; write {{'a': 2.0}}")
     for name, number in params.items():
-        if isinstance(number, torch.Tensor) or not isinstance(number, Real):
+        if not isinstance(number, Real):
             raise TypeError(
-                f"params: expected a number for {name!r}, got {type(number).__name__}; pass a Python number, for a "
-                "tensor of one element its .item()"
+                f"params: expected a number or a tensor for {name!r}, got {type(number).__name__}; convert it"
             )
     if not params:
         return text

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from gdpa._activation import ActivationLike, text_of
+from gdpa._activation import ActivationLike, Param, text_of
 from gdpa._errors import translated
 from gdpa._operators import attend
 
@@ -22,7 +22,7 @@ def varlen_attention(
     max_k: int | None = None,
     *,
     activation: ActivationLike = "gelu",
-    params: Mapping[str, float] | None = None,
+    params: Mapping[str, Param] | None = None,
     scale: float | None = None,
     out_scale: OutScale = 1.0,
     window_size: tuple[int, int] = (-1, -1),
@@ -54,7 +54,10 @@ def varlen_attention(
         activation: f as a name ("gelu"), an expression in s ("s * sigmoid(1.702 * s)"), a Python function of one tensor
             that uses torch operations, or a gdpa.Activation. docs/functions.md describes names and expressions. gdpa
             traces a Python function once for each function object.
-        params: numbers for named parameters of the activation, such as {"a": 2.0}.
+        params: numbers for named parameters of the activation, such as {"a": 2.0}, or tensors of shape () or (H_q,),
+            with one number for all query heads or for each of them. A number is a constant of the compiled kernel. The
+            numbers of a tensor are passed with the call, so that a new number compiles nothing, and a tensor may
+            require a gradient. docs/score.md describes learned parameters.
         scale: the factor of the scores before f. None means 1 / sqrt(d).
         out_scale: the factor of the output: a number, "1/len_q", "1/len_k" (0 for a sequence without rows), or a
             float32 or float64 tensor (B,) with one number for each sequence. No gradient flows to this tensor.
@@ -111,7 +114,7 @@ def generalized_dot_product_attention(
     activation: ActivationLike = "gelu",
     *,
     is_causal: bool = False,
-    params: Mapping[str, float] | None = None,
+    params: Mapping[str, Param] | None = None,
     scale: float | None = None,
     out_scale: OutScale = 1.0,
     window_size: tuple[int, int] = (-1, -1),
@@ -242,6 +245,28 @@ def _allow_tf32(query: torch.Tensor) -> bool:
     return is_asked and _torch_allows_tf32()
 
 
+def _stacked(tensors: Mapping[str, torch.Tensor], query: torch.Tensor) -> torch.Tensor:
+    """Returns the parameters as rows of one tensor, (names, heads), or (names, 1) if each has one number."""
+    heads = query.shape[-2]
+    dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
+    rows = []
+    for name, tensor in tensors.items():
+        if tensor.shape not in ((), (heads,)):
+            raise ValueError(
+                f"params: expected shape () or ({heads},), one number for each query head, for {name!r}, got "
+                f"{tuple(tensor.shape)}; reshape it"
+            )
+        if tensor.device != query.device:
+            raise TypeError(
+                f"params: expected device {query.device}, as the query's, for {name!r}, got {tensor.device}; move it"
+            )
+        if not tensor.is_floating_point():
+            raise TypeError(f"params: expected a floating dtype for {name!r}, got {tensor.dtype}; convert it")
+        rows.append(tensor.to(dtype))
+    columns = max(row.numel() for row in rows)
+    return torch.stack([row.expand(columns) for row in rows])
+
+
 @torch.compiler.assume_constant_result
 def _torch_allows_tf32() -> bool:
     return torch.get_float32_matmul_precision() != "highest"
@@ -254,7 +279,7 @@ def _attend(
     cu_seqlens_q: torch.Tensor | None,
     cu_seqlens_k: torch.Tensor | None,
     activation: ActivationLike,
-    params: Mapping[str, float] | None,
+    params: Mapping[str, Param] | None,
     scale: float | None,
     out_scale: OutScale,
     left: int,
@@ -277,16 +302,22 @@ def _attend(
         per_batch = out_scale
     else:
         number = out_scale
+    parameters, names = None, ""
     if params is not None or not isinstance(activation, str):
-        activation = text_of(activation, params)
+        activation, tensors = text_of(activation, params)
+        if tensors:
+            parameters, names = _stacked(tensors, query), ",".join(tensors)
     try:
         return attend(
             query,
             key,
             value,
+            parameters,
             cu_seqlens_q,
             cu_seqlens_k,
             activation,
+            names,
+            "",
             scale,
             number,
             kind,

@@ -7,7 +7,10 @@ from typing import Any, NamedTuple
 import torch
 
 from gdpa._errors import translated
-from gdpa._library import compile_kernels
+from gdpa._library import compile_kernels, forward
+
+
+_derivative = [argument.name for argument in forward._schema.arguments].index("derivative")
 
 
 class CompiledKernel(NamedTuple):
@@ -120,9 +123,12 @@ def compiled(
 
     `wanted` selects the gradients of query, key and value that backward computes.
     """
+    direction, *others = options
+    if problem[_derivative]:  # of a parameter: backward calls forward with it
+        direction = "forward"
     try:
         with torch.no_grad():
-            lines = compile_kernels(*problem, *options, progress, *wanted)
+            lines = compile_kernels(*problem, direction, *others, progress, *wanted)
     except RuntimeError as error:
         raise translated(error) from None
     columns = (line.split("\t") for line in lines.splitlines())

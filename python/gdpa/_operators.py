@@ -13,8 +13,11 @@ from gdpa._library import backward, flops, forward
 _library = torch.library.Library("gdpa", "FRAGMENT")
 
 _problem = tuple(argument.name for argument in forward._schema.arguments)
-_tensors_first = 5  # query, key, value, cu_seqlens_q, cu_seqlens_k
+_operands = 4  # query, key, value, parameters: the arguments that may require a gradient
+_tensors_first = 6  # and cu_seqlens_q, cu_seqlens_k
 _activation = _problem.index("activation")
+_names = _problem.index("parameter_names")
+_derivative = _problem.index("derivative")
 _per_batch = _problem.index("out_scale_per_batch")
 
 
@@ -28,7 +31,7 @@ def _wanted(flags: tuple[bool, ...]) -> tuple[bool, bool, bool]:
 
 
 @torch.library.register_fake("gdpa::forward")
-def empty_output(query, key, value, cu_seqlens_q, cu_seqlens_k, *rest):  # type: ignore[no-untyped-def]
+def empty_output(query, key, value, parameters, cu_seqlens_q, cu_seqlens_k, *rest):  # type: ignore[no-untyped-def]
     for name, tensor in (("key", key), ("value", value)):
         if tensor.device != query.device:
             raise TypeError(
@@ -51,7 +54,7 @@ def _(grad_output, *arguments):  # type: ignore[no-untyped-def]
 
 
 @torch.library.register_fake("gdpa::flops")
-def _(query, key, value, cu_seqlens_q, cu_seqlens_k, *rest):  # type: ignore[no-untyped-def]
+def _(query, key, value, parameters, cu_seqlens_q, cu_seqlens_k, *rest):  # type: ignore[no-untyped-def]
     """Lengths are unknown without data, so the count assumes equal lengths and no masked scores."""
     batch = _batch(query, key, cu_seqlens_q, cu_seqlens_k)
     scores = batch * _mean_length(query, cu_seqlens_q, batch) * _mean_length(key, cu_seqlens_k, batch)
@@ -103,11 +106,19 @@ def _prefetch_backward(problem: tuple[Any, ...], wanted: tuple[bool, ...]) -> No
         Warmup([problem], ("backward", "", "these"), [wanted])
 
 
+_NO_SECOND_DERIVATIVE = (
+    "gdpa: expected a first derivative, got a derivative of a gradient; gdpa has no second derivative: call "
+    "backward() or torch.autograd.grad() without create_graph=True, or detach the gradient"
+)
+
+
 # Autograd looks at each argument of a Function. Only operands can require a gradient; the rest is one argument.
 class _Forward(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, query: Any, key: Any, value: Any, keyset: Any, rest: tuple[Any, ...]) -> torch.Tensor:
-        problem = (query, key, value, *rest)
+    def forward(
+        ctx: Any, query: Any, key: Any, value: Any, parameters: Any, keyset: Any, rest: tuple[Any, ...]
+    ) -> torch.Tensor:
+        problem = (query, key, value, parameters, *rest)
         if isinstance(query, torch.Tensor):
             wanted = ctx.needs_input_grad[:3]
             # In forward mode no input needs a gradient.
@@ -122,25 +133,56 @@ class _Forward(torch.autograd.Function):
     def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         *tensors, per_batch = ctx.saved_tensors
         before, after = ctx.options
+        problem = (*tensors, *before, per_batch, *after)
+        if problem[_derivative]:
+            raise NotImplementedError(_NO_SECOND_DERIVATIVE)
         wanted = ctx.needs_input_grad[:3]
-        computed = backward(grad_output, *tensors, *before, per_batch, *after, *wanted)
-        gradients = (gradient if is_wanted else None for gradient, is_wanted in zip(computed, wanted, strict=True))
-        return (*gradients, None, None)
+        gradients: list[torch.Tensor | None] = [None, None, None]
+        if any(wanted):
+            computed = backward(grad_output, *problem, *wanted)
+            gradients = [gradient if is_wanted else None for gradient, is_wanted in zip(computed, wanted, strict=True)]
+        of_parameters = _grad_parameters(grad_output, problem) if ctx.needs_input_grad[3] else None
+        return (*gradients, of_parameters, None, None)
+
+
+def _slopes(problem: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    """Returns the calls of forward with the derivative of f with respect to each parameter."""
+    before, after = problem[:_derivative], problem[_derivative + 1 :]
+    return [(*before, name, *after) for name in problem[_names].split(",")]
+
+
+def slopes_of(problem: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    """Returns the calls of forward that the gradients of the parameters need."""
+    parameters = problem[_operands - 1]
+    return _slopes(problem) if parameters is not None and parameters.requires_grad else []
+
+
+def _grad_parameters(grad_output: torch.Tensor, problem: tuple[Any, ...]) -> torch.Tensor:
+    """Returns the gradient of each number of `parameters`.
+
+    O is linear in P = f(S), so the derivative of O with respect to a parameter is the output of forward with the
+    derivative of f. The gradient is the sum of its product with dO.
+    """
+    parameters = problem[_operands - 1]
+    rows = []
+    for slope_problem in _slopes(problem):
+        products = grad_output.to(parameters.dtype) * forward(*slope_problem)
+        heads = products.flatten(0, -3).sum((0, -1))
+        rows.append(heads if parameters.shape[1] > 1 else heads.sum(0, keepdim=True))
+    return torch.stack(rows)
 
 
 class _Backward(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, grad_output: Any, query: Any, key: Any, value: Any, keyset: Any, rest: tuple[Any, ...]
-    ) -> tuple[torch.Tensor, ...]:
-        return _below_autograd(backward, keyset, (grad_output, query, key, value, *rest))
+        ctx: Any, grad_output: Any, query: Any, key: Any, value: Any, parameters: Any, keyset: Any,
+        rest: tuple[Any, ...],
+    ) -> tuple[torch.Tensor, ...]:  # fmt: skip
+        return _below_autograd(backward, keyset, (grad_output, query, key, value, parameters, *rest))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        raise NotImplementedError(
-            "gdpa: expected a first derivative, got a derivative of a gradient; gdpa has no second derivative: call "
-            "backward() or torch.autograd.grad() without create_graph=True, or detach the gradient"
-        )
+        raise NotImplementedError(_NO_SECOND_DERIVATIVE)
 
 
 def _below_autograd(operator: Any, keyset: Any, arguments: tuple[Any, ...]) -> Any:
@@ -154,7 +196,9 @@ def _below_autograd(operator: Any, keyset: Any, arguments: tuple[Any, ...]) -> A
 # torch.library.register_autograd does the same in 46 us a recorded call; this takes 7 (2.15, one row, two cores).
 def _autograd(operator: Any, function: type[torch.autograd.Function], operands: int) -> Any:
     def kernel(keyset: Any, *arguments: Any) -> Any:
-        needs_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in arguments[:operands])
+        needs_gradient = torch.is_grad_enabled() and any(
+            tensor is not None and tensor.requires_grad for tensor in arguments[:operands]
+        )
         # In forward mode, PyTorch then refuses a function without jvp. Otherwise it would silently drop the tangents.
         if needs_gradient or forward_ad._current_level >= 0:
             return function.apply(*arguments[:operands], keyset, arguments[operands:])
@@ -163,8 +207,8 @@ def _autograd(operator: Any, function: type[torch.autograd.Function], operands: 
     return kernel
 
 
-_library.impl("forward", _autograd(forward, _Forward, 3), "Autograd", with_keyset=True)
-_library.impl("backward", _autograd(backward, _Backward, 4), "Autograd", with_keyset=True)
+_library.impl("forward", _autograd(forward, _Forward, _operands), "Autograd", with_keyset=True)
+_library.impl("backward", _autograd(backward, _Backward, _operands + 1), "Autograd", with_keyset=True)
 
 
 def attend(*problem: Any) -> torch.Tensor:
@@ -176,21 +220,23 @@ def attend(*problem: Any) -> torch.Tensor:
     is_transformed = forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
     if torch.compiler.is_compiling() or is_transformed:
         return forward(*problem)
-    if not _require_gradient(*problem[:3]):
+    if not _require_gradient(*problem[:_operands]):
         with torch._C._AutoDispatchBelowAutograd():
             return forward(*problem)
     # The dispatcher casts the operands before the call is recorded.
     if torch._C._is_any_autocast_enabled():
         return forward(*problem)
-    return _Forward.apply(*problem[:3], None, problem[3:])
+    return _Forward.apply(*problem[:_operands], None, problem[_operands:])
 
 
-def _require_gradient(query: Any, key: Any, value: Any) -> bool:
+def _require_gradient(query: Any, key: Any, value: Any, parameters: Any) -> bool:
     """Returns whether a gradient is needed. Accepts any object, because the operator refuses other types."""
     if not torch.is_grad_enabled():
         return False
     try:
-        return query.requires_grad or key.requires_grad or value.requires_grad
+        if query.requires_grad or key.requires_grad or value.requires_grad:
+            return True
+        return parameters is not None and bool(parameters.requires_grad)
     except AttributeError:
         return True
 

@@ -7,7 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gdpa._compilation import CompiledKernel, Warmup, compiled, no_progress
 from gdpa._library import forward
-from gdpa._operators import empty_output
+from gdpa._operators import empty_output, slopes_of
 
 
 class _Record(TorchDispatchMode):
@@ -24,6 +24,9 @@ class _Record(TorchDispatchMode):
         self.problems.append(args)
         required = tuple(tensor.requires_grad for tensor in args[:3])
         self.wanted.append(required if any(required) else (True, True, True))
+        for slope in slopes_of(args):
+            self.problems.append(slope)
+            self.wanted.append((True, True, True))
         return empty_output(*args).zero_()
 
 

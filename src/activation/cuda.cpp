@@ -48,14 +48,13 @@ class Printer {
   std::string result(std::size_t index) const { return operand(program_.results[index]); }
 
  private:
-  static bool is_inline(const Step& step) {
-    return step.operation == Operation::constant || step.operation == Operation::score;
-  }
+  static bool is_inline(const Step& step) { return operand_count(step.operation) == 0; }
 
   std::string operand(std::uint16_t index) const {
     const Step& step = program_.steps[index];
     if (step.operation == Operation::constant) return literal(step.number);
     if (step.operation == Operation::score) return "x";
+    if (step.operation == Operation::parameter) return fmt::format("parameters[{}]", static_cast<int>(step.number));
     return fmt::format("v{}", index);
   }
 
@@ -82,6 +81,7 @@ class Printer {
     switch (step.operation) {
       case Operation::constant:
       case Operation::score:
+      case Operation::parameter:
         break;
       case Operation::add:
         return infix(step, "+");
@@ -201,6 +201,20 @@ double value_factor_of(const FactoredProgram& value) {
   return rounds_once ? value.value_factor : value.value_factor * (1 - 0x1p-22);
 }
 
+/// Returns the members of a struct that hold the parameters of the call.
+std::string parameters_of(std::string_view name, std::size_t count) {
+  std::string numbers;
+  for (std::size_t i = 0; i < count; ++i) {
+    numbers += fmt::format("{}params.parameters[{}].of<float>(head)", i > 0 ? ", " : "", i);
+  }
+  if (count == 0)
+    return fmt::format("  static __device__ {} of(const gdpa::Params&, int) {{ return {{}}; }}\n\n", name);
+  return fmt::format(
+      "  float parameters[{}];\n\n"
+      "  static __device__ __forceinline__ {} of(const gdpa::Params& params, int head) {{ return {{{{{}}}}}; }}\n\n",
+      count, name, numbers);
+}
+
 }  // namespace
 
 std::string cuda_source(const Function& function, Accuracy accuracy, ForwardForm form) {
@@ -228,30 +242,33 @@ std::string cuda_source(const Function& function, Accuracy accuracy, ForwardForm
                                   function.unguarded_value_and_derivative(), accuracy == Accuracy::fast));
   if (!is_other) unguarded = programs.value_and_derivative;
   const std::string x = bounded(forward.scores);
+  const std::size_t count = function.parameters().size();
   const Printer value(forward.value_of_finite.program, accuracy);
   const Printer both(programs.value_and_derivative.program, accuracy);
   const Printer first(unguarded.program, accuracy);
   return fmt::format(
-      "#include \"common/elementary.cuh\"\n\n"
+      "#include \"common/elementary.cuh\"\n#include \"definition/params.h\"\n\n"
       "// {}\n"
       "struct Activation {{\n"
       "  static constexpr bool scales_scores = {};\n"
       "  static constexpr float score_factor = {};\n"
       "  static constexpr float value_factor = {};\n"
       "  static constexpr bool clamps_at_zero = {};\n"
-      "  static constexpr bool bounds_scores = {};\n\n"
-      "  static __device__ __forceinline__ float value_of_finite(float x) {{\n"
+      "  static constexpr bool bounds_scores = {};\n"
+      "{}"
+      "  __device__ __forceinline__ float value_of_finite(float x) const {{\n"
       "{}"
       "    return {};\n"
       "  }}\n\n"
-      "  static __device__ __forceinline__ float value(float x) {{\n"
+      "  __device__ __forceinline__ float value(float x) const {{\n"
       "    return value_of_finite({});\n"
       "  }}\n"
       "}};\n\n"
       "struct ActivationWithDerivative {{\n"
       "  static constexpr float score_factor = {};\n"
-      "  static constexpr float value_factor = 1.0f;\n\n"
-      "  static __device__ __forceinline__ void value_and_derivative(float x, float& f, float& derivative) {{\n"
+      "  static constexpr float value_factor = 1.0f;\n"
+      "{}"
+      "  __device__ __forceinline__ void value_and_derivative(float x, float& f, float& derivative) const {{\n"
       "{}"
       "    f = {};\n"
       "    derivative = {};\n"
@@ -259,17 +276,20 @@ std::string cuda_source(const Function& function, Accuracy accuracy, ForwardForm
       "}};\n\n"
       "struct UnguardedActivationWithDerivative {{\n"
       "  static constexpr float score_factor = {};\n"
-      "  static constexpr float value_factor = {};\n\n"
-      "  static __device__ __forceinline__ void value_and_derivative(float x, float& f, float& derivative) {{\n"
+      "  static constexpr float value_factor = {};\n"
+      "{}"
+      "  __device__ __forceinline__ void value_and_derivative(float x, float& f, float& derivative) const {{\n"
       "{}"
       "    f = {};\n"
       "    derivative = {};\n"
       "  }}\n"
       "}};\n",
       function.text(), form.scales_scores, literal(forward.value_of_finite.score_factor),
-      literal(value_factor_of(forward.value_of_finite)), forward.clamps_at_zero, x != "x", value.statements(),
-      value.result(0), x, literal(programs.value_and_derivative.score_factor), both.statements(), both.result(0),
-      both.result(1), literal(unguarded.score_factor), literal(unguarded.value_factor), first.statements(),
+      literal(value_factor_of(forward.value_of_finite)), forward.clamps_at_zero, x != "x",
+      parameters_of("Activation", count), value.statements(), value.result(0), x,
+      literal(programs.value_and_derivative.score_factor), parameters_of("ActivationWithDerivative", count),
+      both.statements(), both.result(0), both.result(1), literal(unguarded.score_factor),
+      literal(unguarded.value_factor), parameters_of("UnguardedActivationWithDerivative", count), first.statements(),
       first.result(0), first.result(1));
 }
 

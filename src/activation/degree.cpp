@@ -43,6 +43,8 @@ class Degrees {
         return {true, step.number == 0, 0};
       case Operation::score:
         return known(1);
+      case Operation::parameter:
+        return known(0);
       case Operation::add:
       case Operation::subtract:
       case Operation::minimum:

@@ -143,6 +143,7 @@ class Differentiator {
     switch (node.operation) {
       case Operation::constant:
       case Operation::score:
+      case Operation::parameter:
       case Operation::sign:
       case Operation::less:
       case Operation::less_equal:

@@ -94,6 +94,8 @@ class Factoring {
         return {1 / factor_, to_.score()};
       case Operation::constant:
         return {1, to_.number(node.number)};
+      case Operation::parameter:
+        return {1, to_.make(node)};
       case Operation::negate:
         return {-terms_[node.a].number, terms_[node.a].node};
       case Operation::multiply:
@@ -209,6 +211,7 @@ int cost_of(const Program& program) {
     switch (step.operation) {
       case Operation::constant:
       case Operation::score:
+      case Operation::parameter:
       case Operation::negate:
         break;
       case Operation::add:

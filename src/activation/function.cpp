@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <mutex>
 #include <shared_mutex>
@@ -67,25 +68,44 @@ std::string clause(const Bindings& bindings) {
   return text;
 }
 
-/// Returns the number of each parameter, from the text and from the caller. Throws Error (value) for a parameter that
-/// is missing, unknown, given twice or not finite.
-Bindings resolve(const Parsed& parsed, std::string_view text, const Bindings& given) {
+/// Returns the position of a parameter that the caller gives. Throws Error (value) if the expression has no such
+/// parameter.
+std::size_t position_of(const Parsed& parsed, const std::string& name) {
+  const auto used = parsed.parameters.find(name);
+  if (used != parsed.parameters.end()) return used->second;
+  std::vector<std::string> names;
+  for (const auto& entry : parsed.parameters) names.push_back(entry.first);
+  throw Error(ErrorKind::value,
+              fmt::format("activation: the expression \"{}\" has no parameter \"{}\"; {}", parsed.text, name,
+                          names.empty() ? "it has none" : "its parameters: " + listed(names)));
+}
+
+std::string identity_of(std::string_view text, const std::vector<std::string>& of_call) {
+  return of_call.empty() ? std::string(text) : fmt::format("{}\n{}", text, listed(of_call));
+}
+
+Error given_twice(std::string_view text, std::size_t position, const std::string& name) {
+  return Error(ErrorKind::value, fault(text, position, fmt::format("the parameter {} is given twice", name),
+                                       "give it in the text or as an argument, not both"));
+}
+
+/// Returns the number of each parameter, from the text and from the caller, apart from the parameters of the call.
+/// Throws Error (value) for a parameter that is missing, unknown, given twice or not finite.
+Bindings resolve(const Parsed& parsed, std::string_view text, const Bindings& given,
+                 const std::vector<std::string>& of_call) {
   Bindings bindings = parsed.bindings;
   for (const auto& [name, value] : given) {
-    const auto used = parsed.parameters.find(name);
-    if (used == parsed.parameters.end()) {
-      std::vector<std::string> names;
-      for (const auto& entry : parsed.parameters) names.push_back(entry.first);
-      throw Error(ErrorKind::value,
-                  fmt::format("activation: the expression \"{}\" has no parameter \"{}\"; {}", parsed.text, name,
-                              names.empty() ? "it has none" : "its parameters: " + listed(names)));
-    }
-    if (!bindings.emplace(name, value).second) {
-      throw Error(ErrorKind::value, fault(text, used->second, fmt::format("the parameter {} is given twice", name),
-                                          "give it in the text or as an argument, not both"));
+    const std::size_t position = position_of(parsed, name);
+    if (!bindings.emplace(name, value).second) throw given_twice(text, position, name);
+  }
+  for (auto name = of_call.begin(); name != of_call.end(); ++name) {
+    const std::size_t position = position_of(parsed, *name);
+    if (bindings.count(*name) > 0 || std::find(of_call.begin(), name, *name) != name) {
+      throw given_twice(text, position, *name);
     }
   }
   for (const auto& [name, position] : parsed.parameters) {
+    if (std::find(of_call.begin(), of_call.end(), name) != of_call.end()) continue;
     const auto found = bindings.find(name);
     if (found == bindings.end()) {
       throw Error(ErrorKind::value, unbound_fault(text, position, name));
@@ -100,26 +120,34 @@ Bindings resolve(const Parsed& parsed, std::string_view text, const Bindings& gi
 
 }  // namespace
 
-std::shared_ptr<const Function> Function::make(std::string_view text, const Bindings& parameters) {
+std::shared_ptr<const Function> Function::make(std::string_view text, const Bindings& parameters,
+                                               const std::vector<std::string>& of_call) {
+  const std::string of_text = of_call.empty() ? "" : identity_of(text, of_call);
+  const std::string_view key = of_call.empty() ? text : std::string_view(of_text);
   if (parameters.empty()) {
-    if (auto known = interned().find(text)) return known;
+    if (auto known = interned().find(key)) return known;
   }
   Parsed parsed = parse(text);
-  const Bindings bindings = resolve(parsed, text, parameters);
+  const Bindings bindings = resolve(parsed, text, parameters, of_call);
   const std::string canonical = parsed.text + clause(bindings);
-  auto known = interned().find(canonical);
-  if (!known) known = interned().insert(canonical, build(parsed, bindings, canonical));
-  return parameters.empty() ? interned().insert(std::string(text), known) : known;
+  const std::string identity = identity_of(canonical, of_call);
+  auto known = interned().find(identity);
+  if (!known) {
+    const NodeId bound = parsed.tree.bind(parsed.root, bindings, of_call);
+    known = interned().insert(identity, build(parsed.tree, bound, canonical, of_call));
+  }
+  return parameters.empty() ? interned().insert(std::string(key), known) : known;
 }
 
-std::shared_ptr<const Function> Function::build(Parsed& parsed, const Bindings& bindings,
-                                                const std::string& canonical) {
-  Tree& tree = parsed.tree;
-  const NodeId bound = tree.bind(parsed.root, bindings);
+std::shared_ptr<Function> Function::build(Tree& tree, NodeId bound, const std::string& canonical,
+                                          const std::vector<std::string>& of_call) {
   const NodeId derivative = tree.finish(differentiate(tree, bound, tree.score()));
   const NodeId value = tree.finish(bound);
   std::shared_ptr<Function> function(new Function);
+  function->parameters_ = of_call;
+  function->parameter_derivatives_.resize(of_call.size());
   function->text_ = canonical;
+  function->identity_ = identity_of(canonical, of_call);
   function->derivative_text_ = to_text(tree, derivative);
   const NodeId guarded = without_idle_guards(tree, value);
   const Unguarded unguarded = without_guards_at_infinity(tree, guarded);
@@ -129,22 +157,68 @@ std::shared_ptr<const Function> Function::build(Parsed& parsed, const Bindings& 
   function->value_and_derivative_ = lower(tree, {value, derivative}, canonical);
   function->unguarded_value_and_derivative_ =
       lower(tree, {without_guards(tree, value), without_guards(tree, derivative)}, canonical);
+  if (!of_call.empty()) {
+    function->tree_ = tree;
+    function->root_ = bound;
+  }
   return function;
+}
+
+std::shared_ptr<const Function> Function::parameter_derivative(std::size_t index) const {
+  const std::lock_guard lock(mutex_);
+  std::shared_ptr<const Function>& derivative = parameter_derivatives_.at(index);
+  if (!derivative) {
+    Tree tree = tree_;
+    const NodeId root = differentiate(tree, root_, tree.parameter_of_call(index, parameters_[index]));
+    derivative = build(tree, root, to_text(tree, tree.finish(root)), parameters_);
+  }
+  return derivative;
 }
 
 }  // namespace gdpa::activation
 
 namespace gdpa {
 
-Activation::Activation(std::string_view text, const std::map<std::string, double>& parameters)
-    : function_(activation::Function::make(text, parameters)) {}
+Activation::Activation(std::string_view text, const std::map<std::string, double>& parameters,
+                       const std::vector<std::string>& of_call)
+    : function_(activation::Function::make(text, parameters, of_call)) {}
 
 const std::string& Activation::text() const { return function_->text(); }
 
-double Activation::value(double score) const { return activation::evaluate(function_->value(), score)[0]; }
+namespace {
 
-double Activation::derivative(double score) const {
-  return activation::evaluate(function_->value_and_derivative(), score)[1];
+/// Throws Error (value) unless there is one number for each parameter of the call.
+void check_count(const activation::Function& function, const std::vector<double>& numbers) {
+  const std::vector<std::string>& names = function.parameters();
+  if (numbers.size() == names.size()) return;
+  throw Error(ErrorKind::value,
+              fmt::format("activation: expected {} numbers for the parameters of the call{}, got {}", names.size(),
+                          names.empty() ? "" : " (" + activation::listed(names) + ")", numbers.size()));
+}
+
+}  // namespace
+
+const std::vector<std::string>& Activation::parameters() const { return function_->parameters(); }
+
+double Activation::value(double score, const std::vector<double>& parameters) const {
+  check_count(*function_, parameters);
+  return activation::evaluate(function_->value(), score, parameters)[0];
+}
+
+double Activation::derivative(double score, const std::vector<double>& parameters) const {
+  check_count(*function_, parameters);
+  return activation::evaluate(function_->value_and_derivative(), score, parameters)[1];
+}
+
+Activation Activation::parameter_derivative(const std::string& name) const {
+  const std::vector<std::string>& names = parameters();
+  const auto found = std::find(names.begin(), names.end(), name);
+  if (found == names.end()) {
+    throw Error(ErrorKind::value,
+                fmt::format("activation: expected a parameter of the call{}, got \"{}\"",
+                            names.empty() ? ", but it has none" : " (" + activation::listed(names) + ")", name));
+  }
+  return Activation(function_->parameter_derivative(static_cast<std::size_t>(found - names.begin())));
 }
 
 std::string Activation::derivative_text() const { return function_->derivative_text(); }

@@ -4,8 +4,10 @@
 
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "activation/program.h"
 #include "activation/tree.h"
@@ -18,11 +20,22 @@ struct Parsed;
 class Function {
  public:
   /// Parses the text, binds the parameters, differentiates and simplifies. Returns the existing Function of an equal
-  /// text.
-  static std::shared_ptr<const Function> make(std::string_view text, const std::map<std::string, double>& parameters);
+  /// text. `of_call` names the parameters whose numbers are passed with each call.
+  static std::shared_ptr<const Function> make(std::string_view text, const std::map<std::string, double>& parameters,
+                                              const std::vector<std::string>& of_call);
 
   const std::string& text() const { return text_; }
+
+  /// Identifies the function: the text, and the names of the parameters of the call, which determine their indices.
+  const std::string& identity() const { return identity_; }
   const std::string& derivative_text() const { return derivative_text_; }
+
+  /// The names of the parameters whose numbers are passed with each call, in the order of their indices.
+  const std::vector<std::string>& parameters() const { return parameters_; }
+
+  /// The derivative of f with respect to the parameter with this index: a function of the score and of the same
+  /// parameters.
+  std::shared_ptr<const Function> parameter_derivative(std::size_t index) const;
 
   const Program& value() const { return value_; }                                ///< results {f}
   const Program& value_and_derivative() const { return value_and_derivative_; }  ///< results {f, f'}
@@ -38,16 +51,22 @@ class Function {
 
  private:
   Function() = default;
-  static std::shared_ptr<const Function> build(Parsed& parsed, const std::map<std::string, double>& bindings,
-                                               const std::string& canonical);
+  static std::shared_ptr<Function> build(Tree& tree, NodeId bound, const std::string& canonical,
+                                         const std::vector<std::string>& of_call);
 
   std::string text_;
+  std::string identity_;
   std::string derivative_text_;
   Program value_;
   Program value_and_derivative_;
   Program value_of_finite_;
   Program unguarded_value_and_derivative_;
   Range finite_scores_ = {};
+  std::vector<std::string> parameters_;
+  mutable std::mutex mutex_;  ///< of the derivatives, which are built when they are needed
+  mutable std::vector<std::shared_ptr<const Function>> parameter_derivatives_;
+  Tree tree_;  ///< with parameters only
+  NodeId root_ = 0;
 };
 
 /// The argument that a forward kernel passes to the function, and the type of P.
@@ -66,8 +85,9 @@ struct ForwardForm {
 ///       static constexpr float value_factor;
 ///       static constexpr bool clamps_at_zero;
 ///       static constexpr bool bounds_scores;
-///       static __device__ float value(float x);
-///       static __device__ float value_of_finite(float x);
+///       static __device__ Activation of(const gdpa::Params&, int head);  // with the parameters of the call
+///       __device__ float value(float x) const;
+///       __device__ float value_of_finite(float x) const;
 ///     };
 /// f(s) is value_factor * value(x), or value_factor * max(value(x), 0) if clamps_at_zero. A kernel multiplies its scale
 /// by score_factor and the output by value_factor, and clamps during the rounding. value_of_finite is value without the
@@ -76,7 +96,8 @@ struct ForwardForm {
 ///     struct ActivationWithDerivative {
 ///       static constexpr float score_factor;
 ///       static constexpr float value_factor;  // 1
-///       static __device__ void value_and_derivative(float x, float& f, float& derivative);
+///       static __device__ ActivationWithDerivative of(const gdpa::Params&, int head);
+///       __device__ void value_and_derivative(float x, float& f, float& derivative) const;
 ///     };
 /// It computes f / value_factor and f' of the score. Hopper's backward first uses UnguardedActivationWithDerivative,
 /// which has the same members, but no bounds for huge and infinite scores. If a bound would be needed, a result is not

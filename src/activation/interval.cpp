@@ -60,6 +60,7 @@ class Rules {
     switch (operation) {
       case Operation::constant:
       case Operation::score:
+      case Operation::parameter:
         break;
       case Operation::add:
         return sum(operation, a, b.low, b.high, may_be_nan);
@@ -313,6 +314,8 @@ class Enclosing {
   Interval<Real> rule(const Step& step) const {
     if (step.operation == Operation::score) return scores_;
     if (step.operation == Operation::constant) return Interval<Real>::point(static_cast<Real>(step.number));
+    // A statement about a function holds for all numbers that a call may pass.
+    if (step.operation == Operation::parameter) return Interval<Real>::whole();
     if ((step.operation == Operation::add || step.operation == Operation::subtract) && cancels(step)) {
       const Interval<Real>& x = values_[step.a];
       return {0, 0, x.may_be_nan || std::isinf(x.low) || std::isinf(x.high)};
@@ -372,6 +375,8 @@ ValueAndSlope enclose_derivative(const Program& program, Interval<double> scores
       values.push_back({scores, Interval<double>::point(1)});
     } else if (step.operation == Operation::constant) {
       values.push_back({Interval<double>::point(step.number), Interval<double>::point(0)});
+    } else if (step.operation == Operation::parameter) {
+      values.push_back({Interval<double>::whole(), Interval<double>::point(0)});
     } else {
       values.push_back(apply_to(step.operation, values[step.a], values[step.b], values[step.c]));
     }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <tuple>
 
@@ -56,9 +57,11 @@ Program lower(const Tree& tree, const std::vector<NodeId>& roots, const std::str
 
 namespace {
 
-/// `compute` returns the value of an operation.
+/// `compute` returns the value of an operation. Without a number, a parameter is NaN: a caller that compares results
+/// then proves nothing.
 template <class T, class Compute>
-std::vector<T> evaluate_steps(const Program& program, T score, const Compute& compute) {
+std::vector<T> evaluate_steps(const Program& program, T score, const std::vector<double>& parameters,
+                              const Compute& compute) {
   std::vector<T> values;
   values.reserve(program.steps.size());
   for (const Step& step : program.steps) {
@@ -69,6 +72,12 @@ std::vector<T> evaluate_steps(const Program& program, T score, const Compute& co
       case Operation::score:
         values.push_back(score);
         break;
+      case Operation::parameter: {
+        const auto index = static_cast<std::size_t>(step.number);
+        values.push_back(index < parameters.size() ? static_cast<T>(parameters[index])
+                                                   : std::numeric_limits<T>::quiet_NaN());
+        break;
+      }
       default:
         values.push_back(compute(step.operation, values[step.a], values[step.b], values[step.c]));
     }
@@ -80,10 +89,12 @@ std::vector<T> evaluate_steps(const Program& program, T score, const Compute& co
 
 }  // namespace
 
-std::vector<double> evaluate(const Program& program, double score) { return evaluate_steps(program, score, apply); }
+std::vector<double> evaluate(const Program& program, double score, const std::vector<double>& parameters) {
+  return evaluate_steps(program, score, parameters, apply);
+}
 
 std::vector<float> evaluate_in_fp32(const Program& program, float score) {
-  return evaluate_steps(program, score, apply_in_fp32);
+  return evaluate_steps(program, score, {}, apply_in_fp32);
 }
 
 }  // namespace gdpa::activation

@@ -10,8 +10,9 @@ namespace gdpa::activation {
 /// The operation of a step. Comparisons give a truth value, which only `select` reads. min, max and clamp give NaN if
 /// an operand is NaN, as in PyTorch.
 enum class Operation : std::uint8_t {
-  constant,  // number
-  score,     // s
+  constant,   // number
+  score,      // s
+  parameter,  // a number that is passed with the call; `number` is its index in Function::parameters()
   add,
   subtract,
   multiply,
@@ -47,7 +48,7 @@ struct Step {
   std::uint16_t a = 0;
   std::uint16_t b = 0;
   std::uint16_t c = 0;
-  double number = 0;  ///< for Operation::constant
+  double number = 0;  ///< for Operation::constant and Operation::parameter
 };
 
 /// Steps in order of evaluation. `results` are the steps of the results: {f} or {f, f'}.

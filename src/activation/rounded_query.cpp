@@ -30,7 +30,7 @@ void add_piece(Bounds& bounds, const Program& value, double low, double high, bo
   const ValueAndSlope right = enclose_derivative(value, {low, high}), left = enclose_derivative(value, {-high, -low});
   const auto is_number = [](const ValueAndSlope& x) { return !x.value.may_be_nan && !x.slope.may_be_nan; };
   if (!is_number(right) || !is_number(left)) {
-    bounds.least_values = 0;
+    bounds = {std::numeric_limits<double>::infinity(), 0};
     return;
   }
   bounds.largest_slopes =

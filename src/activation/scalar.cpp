@@ -35,6 +35,7 @@ double apply(Operation operation, double a, double b, double c) {
   switch (operation) {
     case Operation::constant:
     case Operation::score:
+    case Operation::parameter:
       break;
     case Operation::add:
       return a + b;

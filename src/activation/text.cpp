@@ -35,6 +35,8 @@ class Writer {
     switch (node.operation) {
       case Operation::constant:
         return node.parameter.empty() ? number(node.number, around) : append(node.parameter);
+      case Operation::parameter:
+        return append(node.parameter);
       case Operation::score:
         return append("s");
       case Operation::add:

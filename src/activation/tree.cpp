@@ -43,6 +43,7 @@ int operand_count(Operation operation) {
   switch (operation) {
     case Operation::constant:
     case Operation::score:
+    case Operation::parameter:
       return 0;
     case Operation::add:
     case Operation::subtract:
@@ -283,9 +284,21 @@ NodeId Tree::make(const Node& node) {
   return make(node.operation, node.a, node.b, node.c, node.edge);
 }
 
-NodeId Tree::bind(NodeId root, const std::map<std::string, double>& numbers) {
-  return rewrite(
-      root, [&](const Node& node) { return node.parameter.empty() ? make(node) : number(numbers.at(node.parameter)); });
+NodeId Tree::parameter_of_call(std::size_t index, const std::string& name) {
+  Node node;
+  node.operation = Operation::parameter;
+  node.number = static_cast<double>(index);
+  node.parameter = name;
+  return intern(node);
+}
+
+NodeId Tree::bind(NodeId root, const std::map<std::string, double>& numbers, const std::vector<std::string>& of_call) {
+  return rewrite(root, [&](const Node& node) {
+    if (node.parameter.empty()) return make(node);
+    const auto of_this_call = std::find(of_call.begin(), of_call.end(), node.parameter);
+    if (of_this_call == of_call.end()) return number(numbers.at(node.parameter));
+    return parameter_of_call(static_cast<std::size_t>(of_this_call - of_call.begin()), node.parameter);
+  });
 }
 
 NodeId Tree::finish(NodeId root) {

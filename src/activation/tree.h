@@ -23,7 +23,8 @@ enum class Edge : std::uint8_t {
 
 using NodeId = std::uint32_t;
 
-/// An operation on earlier nodes. A parameter is a constant with a name and without a number.
+/// An operation on earlier nodes. A parsed parameter is a constant with a name and without a number. bind() replaces it
+/// by its number, or by an Operation::parameter if the number is passed with the call.
 struct Node {
   Operation operation = Operation::constant;
   Edge edge = Edge::half;  ///< for minimum and maximum
@@ -84,8 +85,12 @@ class Tree {
   /// Rebuilds the expression from its leaves. `rule` returns the replacement of a node with rewritten operands.
   NodeId rewrite(NodeId root, const std::function<NodeId(const Node&)>& rule);
 
-  /// Replaces each parameter by its number. Every parameter must be bound.
-  NodeId bind(NodeId root, const std::map<std::string, double>& numbers);
+  /// Replaces each parameter by its number, or by a parameter of the call. `of_call` has their names in order. Every
+  /// parameter must be in one of them.
+  NodeId bind(NodeId root, const std::map<std::string, double>& numbers, const std::vector<std::string>& of_call);
+
+  /// The parameter of the call with this index.
+  NodeId parameter_of_call(std::size_t index, const std::string& name);
 
   /// The last step after differentiation. Integer and half-integer powers become products and roots, because a power
   /// has the shorter derivative. Gates without an effect are removed, because until then they keep infinities out of

@@ -296,6 +296,44 @@ void check_fits_gpu(const Attention& attention) {
   }
 }
 
+/// Checks the parameters of the function, and fills in their addresses.
+void check_parameters(const Attention& attention, const Common& common, int64_t heads, bool is_on_gpu, Params& params) {
+  const std::vector<std::string>& names = attention.activation.parameters();
+  const auto listed = [&names] { return names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")); };
+  if (names.size() > most_parameters) {
+    refuse(ErrorKind::value, "activation", fmt::format("at most {} parameters of the call", most_parameters),
+           fmt::format("{}", names.size()), "write numbers for some of them");
+  }
+  for (const Parameter& parameter : attention.parameters) {
+    const std::string who = fmt::format("parameter {}", parameter.name);
+    const TensorView& view = parameter.value;
+    const auto found = std::find(names.begin(), names.end(), parameter.name);
+    if (found == names.end()) {
+      refuse(ErrorKind::value, who, fmt::format("a parameter of the call ({})", listed()), "another name",
+             "name it in the Activation, or leave it out");
+    }
+    if (view.dtype != DType::float32 && (is_on_gpu || view.dtype != DType::float64)) {
+      refuse(ErrorKind::type, who, is_on_gpu ? "dtype float32 on a GPU" : "dtype float32 or float64", name(view.dtype),
+             "convert it");
+    }
+    if (view.rank > 1 || (view.rank == 1 && size(view, 0) != heads && size(view, 0) != 1)) {
+      refuse(ErrorKind::value, who, fmt::format("shape () or ({}), one number for each query head", heads),
+             shape_of(view), "reshape it");
+    }
+    check_memory(who, view, common);
+    FunctionParameter& number = params.parameters[found - names.begin()];
+    if (number.data != nullptr) {
+      refuse(ErrorKind::value, who, "one tensor", "two", "give it once");
+    }
+    const bool is_for_each_head = view.rank == 1 && size(view, 0) > 1;
+    number = {view.data, view.dtype == DType::float64, is_for_each_head ? stride(view, 0) : 0};
+  }
+  if (attention.parameters.size() != names.size()) {
+    refuse(ErrorKind::value, "parameters", fmt::format("a tensor for each parameter of the call ({})", listed()),
+           fmt::format("{}", attention.parameters.size()), "pass the missing tensors");
+  }
+}
+
 CheckedCall check_inputs(const Attention& attention, Direction direction, bool needs_data, bool for_gpu) {
   const TensorView& query = attention.query;
   const TensorView& key = attention.key;
@@ -375,6 +413,7 @@ CheckedCall check_inputs(const Attention& attention, Direction direction, bool n
   params.scale = scale;
   params.out_scale = output_scale_of(attention.out_scale, batch, common);
   params.mask = attention.mask;
+  check_parameters(attention, common, heads_q, is_on_gpu, params);
   return call;
 }
 
@@ -422,6 +461,7 @@ class Inputs {
     if (attention.cu_seqlens_q) add("cu_seqlens_q", *attention.cu_seqlens_q);
     if (attention.cu_seqlens_k) add("cu_seqlens_k", *attention.cu_seqlens_k);
     if (attention.out_scale.kind == OutScale::Kind::per_batch) add("out_scale", attention.out_scale.per_batch);
+    for (const Parameter& parameter : attention.parameters) add(parameter.name, parameter.value);
   }
 
   void add(std::string_view who, const TensorView& view) { inputs_[count_++] = {who, Bytes::of(view)}; }
@@ -441,7 +481,7 @@ class Inputs {
     std::string_view who;
     Bytes bytes;
   };
-  std::array<Input, 7> inputs_;
+  std::array<Input, 7 + most_parameters> inputs_;
   std::size_t count_ = 0;
 };
 

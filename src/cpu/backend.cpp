@@ -2,6 +2,7 @@
 #include "cpu/backend.h"
 
 #include <utility>
+#include <vector>
 
 #include "cpu/call.h"
 #include "cpu/threads.h"
@@ -30,13 +31,14 @@ class ReusedSchedule {
 };
 
 template <class T>
-void run_units(const Problem& problem, const Params& params, const Evaluator& evaluator,
+void run_units(const Problem& problem, const Params& params, const std::vector<Evaluator>& evaluators,
                const plan::CpuSchedule& schedule) {
   AlignedMemory partial_sums;
   if (schedule.partial_elements > 0) {
     partial_sums = allocate_aligned(schedule.partial_elements * static_cast<int64_t>(sizeof(double)));
   }
-  const Call<T> call{params, evaluator, schedule, problem.wanted, static_cast<double*>(partial_sums.get())};
+  const Call<T> call{params,   evaluators.data(), evaluators.size() > 1,
+                     schedule, problem.wanted,    static_cast<double*>(partial_sums.get())};
   const bool forward = problem.direction == Direction::forward;
   for_each_unit(schedule.threads, static_cast<int64_t>(schedule.units.size()), [&](int64_t i) {
     const plan::CpuUnit& unit = schedule.units[static_cast<std::size_t>(i)];
@@ -44,6 +46,21 @@ void run_units(const Problem& problem, const Params& params, const Evaluator& ev
   });
   for_each_unit(schedule.threads, static_cast<int64_t>(schedule.reductions.size()),
                 [&](int64_t i) { reduce<T>(call, schedule.reductions[static_cast<std::size_t>(i)]); });
+}
+
+/// The evaluator of f, or of f and f'. With parameters of the call, one for each query head.
+std::vector<Evaluator> evaluators_of(const activation::Function& function, bool needs_derivative,
+                                     const Params& params) {
+  const activation::Program& program = needs_derivative ? function.value_and_derivative() : function.value();
+  const std::size_t count = function.parameters().size();
+  std::vector<Evaluator> evaluators;
+  evaluators.reserve(count == 0 ? 1 : static_cast<std::size_t>(params.heads_q));
+  std::vector<double> numbers(count);
+  for (int64_t head = 0; head < (count == 0 ? 1 : params.heads_q); ++head) {
+    for (std::size_t i = 0; i < count; ++i) numbers[i] = params.parameters[i].of<double>(head);
+    evaluators.emplace_back(program, numbers);
+  }
+  return evaluators;
 }
 
 }  // namespace
@@ -56,16 +73,16 @@ void run(const Problem& problem, const Params& params, const activation::Functio
   plan::schedule_for_cpu(problem, params, processor, schedule);
   const bool needs_derivative =
       problem.direction == Direction::backward && (problem.wanted.query || problem.wanted.key);
-  const Evaluator evaluator(needs_derivative ? function.value_and_derivative() : function.value());
+  const std::vector<Evaluator> evaluators = evaluators_of(function, needs_derivative, params);
   switch (problem.dtype) {
     case DType::float32:
-      return run_units<float>(problem, params, evaluator, schedule);
+      return run_units<float>(problem, params, evaluators, schedule);
     case DType::float64:
-      return run_units<double>(problem, params, evaluator, schedule);
+      return run_units<double>(problem, params, evaluators, schedule);
     case DType::bfloat16:
-      return run_units<BFloat16>(problem, params, evaluator, schedule);
+      return run_units<BFloat16>(problem, params, evaluators, schedule);
     case DType::float16:
-      return run_units<Float16>(problem, params, evaluator, schedule);
+      return run_units<Float16>(problem, params, evaluators, schedule);
     case DType::int32:
     case DType::int64:
       break;

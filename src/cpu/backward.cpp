@@ -132,7 +132,7 @@ class Backward {
     const Columns columns = columns_for(params_.mask, queries, keys, length_q_, length_k_);
     if (columns.count == 0) return;
     pack_queries(head, queries);
-    compute_grad_scores(queries, keys, columns);
+    compute_grad_scores(head, queries, keys, columns);
     const int64_t rows = queries.size();
     const int64_t head_dim = params_.head_dim;
     const int64_t head_dim_v = params_.head_dim_v;
@@ -159,20 +159,20 @@ class Backward {
 
   /// Computes P into scores_ and dS (without scale) into grad_scores_, with 0 outside the mask. If neither dQ nor dK is
   /// wanted, it does not compute dS.
-  void compute_grad_scores(Range queries, Range keys, Columns columns) {
+  void compute_grad_scores(int64_t head, Range queries, Range keys, Columns columns) {
     const int64_t rows = queries.size();
     const int64_t count = rows * columns.count;
     multiply<Compute>({query_, call_.width_q}, {keys_transposed_ + columns.begin, tiles_.keys},
                       {scores_, columns.count}, rows, columns.count, params_.head_dim, Sum::overwrite);
     if (!wants_grad_scores_) {
-      call_.evaluator.evaluate(scores_, count, scores_, call_.wants_grad_scores() ? derivatives_ : nullptr);
+      call_.evaluator_of(head).evaluate(scores_, count, scores_, call_.wants_grad_scores() ? derivatives_ : nullptr);
       clear_masked(params_.mask, queries, keys, columns, length_q_, length_k_, scores_);
       round_through<T>(scores_, count);
       return;
     }
     multiply<Compute>({grad_output_, call_.width_v}, {values_transposed_ + columns.begin, tiles_.keys},
                       {grad_scores_, columns.count}, rows, columns.count, params_.head_dim_v, Sum::overwrite);
-    call_.evaluator.evaluate(scores_, count, scores_, derivatives_);
+    call_.evaluator_of(head).evaluate(scores_, count, scores_, derivatives_);
     for (int64_t i = 0; i < count; ++i) grad_scores_[i] *= derivatives_[i];
     clear_masked(params_.mask, queries, keys, columns, length_q_, length_k_, grad_scores_);
     if (!wants_value_) return;

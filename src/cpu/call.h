@@ -18,10 +18,13 @@ struct Call {
   using Compute = ComputeType<T>;
 
   const Params& params;
-  const Evaluator& evaluator;
+  const Evaluator* evaluators;  ///< one for each query head if the function has parameters, otherwise one
+  bool has_parameters;
   const plan::CpuSchedule& schedule;
   WantedGradients wanted;
   double* partial_sums;  ///< schedule.partial_elements; in double, because a long sum in float loses the last bits
+
+  const Evaluator& evaluator_of(int64_t head) const { return evaluators[has_parameters ? head : 0]; }
 
   /// Backward: whether a wanted gradient needs dS, so that the evaluator also computes f'.
   bool wants_grad_scores() const { return wanted.query || wanted.key; }

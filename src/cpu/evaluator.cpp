@@ -35,11 +35,12 @@ struct Shape {
   int operands;
 };
 
-/// Returns the instruction of an operation. Constants and the score are registers and have no instruction.
+/// Returns the instruction of an operation. Constants, parameters and the score are registers and have no instruction.
 Shape shape(Operation operation) {
   switch (operation) {
     case Operation::constant:
     case Operation::score:
+    case Operation::parameter:
       break;
     case Operation::add:
       return {Code::add, 2};
@@ -134,8 +135,9 @@ bool is_complement(const Program& program, const Step& step) {
 /// Translates one program: selects the steps that are computed, and assigns a register to each step.
 class Translation {
  public:
-  explicit Translation(const Program& program)
+  Translation(const Program& program, const std::vector<double>& parameters)
       : program_(program),
+        parameters_(parameters),
         nodes_(program.steps.size()),
         last_use_(program.steps.size()),
         register_(program.steps.size()),
@@ -176,9 +178,11 @@ class Translation {
     for (std::size_t i = 0; i < program_.steps.size(); ++i) {
       if (!last_use_[i]) continue;
       if (program_.steps[i].operation == Operation::score) register_[i] = score_register;
-      if (program_.steps[i].operation != Operation::constant) continue;
+      const bool is_parameter = program_.steps[i].operation == Operation::parameter;
+      if (!is_parameter && program_.steps[i].operation != Operation::constant) continue;
       register_[i] = static_cast<std::uint16_t>(first + constants.size());
-      constants.push_back(program_.steps[i].number);
+      const double number = program_.steps[i].number;
+      constants.push_back(is_parameter ? parameters_.at(static_cast<std::size_t>(number)) : number);
     }
     first_strip_ = first + constants.size();
   }
@@ -244,6 +248,7 @@ class Translation {
   }
 
   const Program& program_;
+  const std::vector<double>& parameters_;
   std::vector<Node> nodes_;
   std::vector<std::optional<std::size_t>> last_use_;
   std::vector<std::uint16_t> register_;
@@ -287,8 +292,8 @@ constexpr std::size_t whole_vectors(std::size_t count) {
 
 }  // namespace
 
-Evaluator::Evaluator(const Program& program) : results_(program.results.size()) {
-  Translation translation(program);
+Evaluator::Evaluator(const Program& program, const std::vector<double>& parameters) : results_(program.results.size()) {
+  Translation translation(program, parameters);
   instructions_ = std::move(translation.instructions);
   strips_ = translation.strips;
   constants_.resize(translation.constants.size());

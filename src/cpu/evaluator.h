@@ -22,8 +22,8 @@ namespace gdpa::cpu {
 ///     backward.evaluate(scores, count, probabilities, derivatives);
 class Evaluator {
  public:
-  /// For a program with the results {f} or {f, f'}.
-  explicit Evaluator(const activation::Program& program);
+  /// For a program with the results {f} or {f, f'}. `parameters` has the numbers of the parameters of the call.
+  explicit Evaluator(const activation::Program& program, const std::vector<double>& parameters = {});
 
   /// value[i] = f(scores[i]) and derivative[i] = f'(scores[i]) for i below count. `derivative` is given if and only if
   /// the program has two results. Either output may be `scores` itself; other overlaps are not allowed.

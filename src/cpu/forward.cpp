@@ -73,7 +73,7 @@ class Forward {
     const int64_t row = row_of(head, queries.begin);
     multiply<Compute>({query_ + row * call_.width_q, call_.width_q}, {keys_transposed_ + columns.begin, tiles_.keys},
                       {scores_, columns.count}, queries.size(), columns.count, params_.head_dim, Sum::overwrite);
-    call_.evaluator.evaluate(scores_, queries.size() * columns.count, scores_);
+    call_.evaluator_of(head).evaluate(scores_, queries.size() * columns.count, scores_);
     clear_masked(params_.mask, queries, keys, columns, length_q_, length_k_, scores_);
     round_through<T>(scores_, queries.size() * columns.count);
     const bool is_long_sum = params_.mask.keys(queries, length_q_, length_k_).size() > terms_of_sum;

@@ -41,7 +41,7 @@ struct Key {
 };
 
 Key key_of(const plan::KernelSpec& spec, const activation::Function& function, int device) {
-  return {spec, plan::has_function(spec.kind) ? function.text() : std::string_view(), device};
+  return {spec, plan::has_function(spec.kind) ? function.identity() : std::string_view(), device};
 }
 
 struct KeyHash {

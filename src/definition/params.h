@@ -37,6 +37,22 @@ struct OutputScale {
   }
 };
 
+/// A parameter of the function: one number for each query head. A stride of 0 is one number for all heads.
+struct FunctionParameter {
+  const void* data = nullptr;  ///< on a GPU float
+  bool is_double = false;
+  int64_t head_stride = 0;
+
+  template <class Number>
+  GDPA_HOST_DEVICE Number of(int64_t head) const {
+    return is_double ? static_cast<Number>(static_cast<const double*>(data)[head * head_stride])
+                     : static_cast<Number>(static_cast<const float*>(data)[head * head_stride]);
+  }
+};
+
+/// The most parameters of a function whose numbers are passed with the call.
+constexpr int most_parameters = 8;
+
 struct Params {
   int64_t batch = 0;
   int64_t heads_q = 0;
@@ -52,6 +68,7 @@ struct Params {
   double scale = 1.0;
   OutputScale out_scale;
   Mask mask;
+  FunctionParameter parameters[most_parameters];  ///< in the order of activation::Function::parameters()
 
   GDPA_HOST_DEVICE int64_t key_head(int64_t query_head) const { return query_head / (heads_q / heads_k); }
 };

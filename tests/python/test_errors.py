@@ -63,8 +63,8 @@ TYPE_ERRORS: dict[str, dict[str, Any]] = {
     "cu_seqlens_q: expected Optional[Tensor], got list": {"cu_seq_q": [0, 5, 12]},
     "scale: expected Optional[float], got str": {"scale": "1"},
     "activation: expected a name, an expression, a function or a gdpa.Activation, got int": {"activation": 3},
-    "params: expected a number for 'a', got Tensor": {"activation": "a * s", "params": {"a": torch.tensor(2.0)}},
-    "params: expected a dict of numbers, got list": {"activation": "a * s", "params": [2.0]},
+    "params: expected a number or a tensor for 'a', got str": {"activation": "a * s", "params": {"a": "2"}},
+    "params: expected a dict of numbers and tensors, got list": {"activation": "a * s", "params": [2.0]},
 }
 
 
