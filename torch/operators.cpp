@@ -36,7 +36,7 @@ constexpr std::string_view wanted_schema =
 /// The common arguments of forward, backward and flops, in the order in which Problem reads them.
 constexpr std::string_view problem_schema =
     "Tensor query, Tensor key, Tensor value, Tensor? parameters, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, "
-    "str activation, str parameter_names, str derivative, float? scale, float out_scale, str out_scale_kind, Tensor? "
+    "str activation, float? scale, float out_scale, str out_scale_kind, Tensor? "
     "out_scale_per_batch, SymInt window_left, "
     "SymInt window_right, str diagonal, bool enable_gqa, str accuracy, bool deterministic, bool allow_tf32";
 
@@ -195,6 +195,20 @@ T one_of(std::string_view who, const std::string& text, const std::vector<std::p
          std::string(who) + ": expected one of " + expected + ", got \"" + text + "\"; correct the name");
 }
 
+/// Separates the parts of the argument `activation`. No text of a function contains this character.
+constexpr char part_separator = '\x1f';
+
+/// Returns the parts of a text between separators.
+std::vector<std::string> parts_of(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  std::size_t begin = 0;
+  for (std::size_t end; (end = text.find(separator, begin)) != std::string::npos; begin = end + 1) {
+    parts.push_back(text.substr(begin, end - begin));
+  }
+  parts.push_back(text.substr(begin));
+  return parts;
+}
+
 /// The owned arguments of problem_schema. All arguments are taken before an error can occur, so none leaks.
 struct Problem {
   explicit Problem(Stack& stack)
@@ -205,8 +219,6 @@ struct Problem {
         cu_seqlens_q(stack.take<OptionalTensor>()),
         cu_seqlens_k(stack.take<OptionalTensor>()),
         activation(stack.take_text()),
-        parameter_names(stack.take_text()),
-        derivative(stack.take_text()),
         scale(stack.take<std::optional<double>>()),
         out_scale(stack.take<double>()),
         out_scale_kind(stack.take_text()),
@@ -222,9 +234,9 @@ struct Problem {
   Tensor query, key, value;
   OptionalTensor parameters;  ///< (names, heads) or (names, 1)
   OptionalTensor cu_seqlens_q, cu_seqlens_k;
+  /// Up to three parts: the text of f; the names of the rows of `parameters`, "a,b"; the parameter whose derivative of
+  /// f replaces f. One argument is faster than three.
   std::string activation;
-  std::string parameter_names;  ///< "a,b"
-  std::string derivative;       ///< the parameter whose derivative of f replaces f, or ""
   std::optional<double> scale;
   double out_scale;
   std::string out_scale_kind;
@@ -258,26 +270,17 @@ struct Problem {
     }
   }
 
-  std::vector<std::string> names() const {
-    std::vector<std::string> names;
-    for (std::size_t begin = 0; begin < parameter_names.size();) {
-      const std::size_t end = std::min(parameter_names.find(',', begin), parameter_names.size());
-      names.push_back(parameter_names.substr(begin, end - begin));
-      begin = end + 1;
-    }
-    return names;
-  }
-
   gdpa::Activation function() const {
-    const gdpa::Activation function(activation, {}, names());
-    return derivative.empty() ? function : function.parameter_derivative(derivative);
+    const std::vector<std::string> parts = parts_of(activation, part_separator);
+    if (parts.size() < 2) return gdpa::Activation(activation);
+    const gdpa::Activation function(parts[0], {}, parts_of(parts[1], ','));
+    return parts.size() == 2 ? function : function.parameter_derivative(parts[2]);
   }
 
   /// A view of each row of `parameters`.
-  std::vector<gdpa::Parameter> views_of_parameters() const {
+  std::vector<gdpa::Parameter> views_of_parameters(const std::vector<std::string>& of_rows) const {
     if (!parameters) return {};
     const auto all = view_of<gdpa::TensorView>("parameters", *parameters);
-    const std::vector<std::string> of_rows = names();
     if (all.rank != 2 || all.sizes[0] != static_cast<int64_t>(of_rows.size())) {
       refuse(gdpa::ErrorKind::value, "parameters: expected rank 2 with a row for each of " +
                                          std::to_string(of_rows.size()) + " names, got rank " +
@@ -304,13 +307,14 @@ struct Problem {
     check_heads();
     uint32_t threads = 0;
     TORCH_ERROR_CODE_CHECK(torch_get_num_threads(&threads));
+    const gdpa::Activation function = this->function();
     return {.query = view_of<gdpa::TensorView>("query", query),
             .key = view_of<gdpa::TensorView>("key", key),
             .value = view_of<gdpa::TensorView>("value", value),
             .cu_seqlens_q = view_of("cu_seqlens_q", cu_seqlens_q),
             .cu_seqlens_k = view_of("cu_seqlens_k", cu_seqlens_k),
-            .activation = function(),
-            .parameters = views_of_parameters(),
+            .activation = function,
+            .parameters = views_of_parameters(function.parameters()),
             .scale = scale,
             .out_scale = output_scale(),
             .mask = {window_left, window_right, one_of("diagonal", diagonal, diagonals)},

@@ -76,7 +76,7 @@ def text_of(activation: ActivationLike, params: Mapping[str, Param] | None) -> t
             f"params: expected a dict of numbers and tensors, got {type(params).__name__}; write {{'a': 2.0}}"
         )
     params = params or {}
-    tensors = {name: params[name] for name in sorted(params) if isinstance(params[name], torch.Tensor)}
+    tensors = {name: value for name, value in sorted(params.items()) if isinstance(value, torch.Tensor)}
     numbers = {name: number for name, number in params.items() if name not in tensors}
     if isinstance(activation, Activation):
         text = activation.text
@@ -89,7 +89,7 @@ def text_of(activation: ActivationLike, params: Mapping[str, Param] | None) -> t
             f"activation: expected a name, an expression, a function or a gdpa.Activation, got "
             f"{type(activation).__name__}; see docs/functions.md"
         )
-    return _with_params(text, numbers), tensors  # type: ignore[arg-type]
+    return _with_params(text, numbers), tensors
 
 
 @torch.compiler.assume_constant_result
@@ -97,7 +97,7 @@ def _traced(function: Callable[..., torch.Tensor], names: frozenset[str]) -> str
     return _trace.expression_of(function, names)
 
 
-def _with_params(text: str, params: Mapping[str, float]) -> str:
+def _with_params(text: str, params: Mapping[str, Param]) -> str:
     for name, number in params.items():
         if not isinstance(number, Real):
             raise TypeError(

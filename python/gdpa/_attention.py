@@ -7,6 +7,7 @@ import torch
 
 from gdpa._activation import ActivationLike, Param, text_of
 from gdpa._errors import translated
+from gdpa._library import PART_SEPARATOR
 from gdpa._operators import attend
 
 OutScale = float | str | torch.Tensor
@@ -302,11 +303,11 @@ def _attend(
         per_batch = out_scale
     else:
         number = out_scale
-    parameters, names = None, ""
+    parameters = None
     if params is not None or not isinstance(activation, str):
         activation, tensors = text_of(activation, params)
         if tensors:
-            parameters, names = _stacked(tensors, query), ",".join(tensors)
+            parameters, activation = _stacked(tensors, query), PART_SEPARATOR.join((activation, ",".join(tensors)))
     try:
         return attend(
             query,
@@ -316,8 +317,6 @@ def _attend(
             cu_seqlens_q,
             cu_seqlens_k,
             activation,
-            names,
-            "",
             scale,
             number,
             kind,

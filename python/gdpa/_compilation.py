@@ -7,10 +7,14 @@ from typing import Any, NamedTuple
 import torch
 
 from gdpa._errors import translated
-from gdpa._library import compile_kernels, forward
+from gdpa._library import PART_SEPARATOR, compile_kernels, forward
+
+_activation = [argument.name for argument in forward._schema.arguments].index("activation")
 
 
-_derivative = [argument.name for argument in forward._schema.arguments].index("derivative")
+def is_slope(problem: tuple[Any, ...]) -> bool:
+    """Returns whether f of a call of gdpa::forward is a derivative with respect to a parameter."""
+    return bool(problem[_activation].count(PART_SEPARATOR) == 2)
 
 
 class CompiledKernel(NamedTuple):
@@ -124,7 +128,7 @@ def compiled(
     `wanted` selects the gradients of query, key and value that backward computes.
     """
     direction, *others = options
-    if problem[_derivative]:  # of a parameter: backward calls forward with it
+    if is_slope(problem):  # only forward computes it
         direction = "forward"
     try:
         with torch.no_grad():

@@ -30,6 +30,11 @@ def version() -> str:
 
 
 _load()
+
+#: Between the parts of the operators' argument `activation`: the text, the names of parameters that are tensors, and
+#: the parameter whose derivative of f replaces f.
+PART_SEPARATOR = "\x1f"
+
 forward = torch.ops.gdpa.forward.default
 backward = torch.ops.gdpa.backward.default
 flops = torch.ops.gdpa.flops.default

@@ -6,8 +6,8 @@ import torch
 from torch.autograd import forward_ad
 from torch.utils.flop_counter import register_flop_formula
 
-from gdpa._compilation import Warmup
-from gdpa._library import backward, flops, forward
+from gdpa._compilation import Warmup, is_slope
+from gdpa._library import PART_SEPARATOR, backward, flops, forward
 
 # Kept until the process ends, because the registrations end with this object.
 _library = torch.library.Library("gdpa", "FRAGMENT")
@@ -16,8 +16,6 @@ _problem = tuple(argument.name for argument in forward._schema.arguments)
 _operands = 4  # query, key, value, parameters: the arguments that may require a gradient
 _tensors_first = 6  # and cu_seqlens_q, cu_seqlens_k
 _activation = _problem.index("activation")
-_names = _problem.index("parameter_names")
-_derivative = _problem.index("derivative")
 _per_batch = _problem.index("out_scale_per_batch")
 
 
@@ -134,7 +132,7 @@ class _Forward(torch.autograd.Function):
         *tensors, per_batch = ctx.saved_tensors
         before, after = ctx.options
         problem = (*tensors, *before, per_batch, *after)
-        if problem[_derivative]:
+        if is_slope(problem):
             raise NotImplementedError(_NO_SECOND_DERIVATIVE)
         wanted = ctx.needs_input_grad[:3]
         gradients: list[torch.Tensor | None] = [None, None, None]
@@ -147,8 +145,9 @@ class _Forward(torch.autograd.Function):
 
 def _slopes(problem: tuple[Any, ...]) -> list[tuple[Any, ...]]:
     """Returns the calls of forward with the derivative of f with respect to each parameter."""
-    before, after = problem[:_derivative], problem[_derivative + 1 :]
-    return [(*before, name, *after) for name in problem[_names].split(",")]
+    before, activation, after = problem[:_activation], problem[_activation], problem[_activation + 1 :]
+    names = activation.split(PART_SEPARATOR)[1].split(",")
+    return [(*before, PART_SEPARATOR.join((activation, name)), *after) for name in names]
 
 
 def slopes_of(problem: tuple[Any, ...]) -> list[tuple[Any, ...]]:

@@ -122,6 +122,47 @@ def test_the_kernels_of_backward_are_compiled_after_a_call_that_records_gradient
     assert [kernel.name for kernel in kernels if not kernel.was_cached] == []
 
 
+def test_a_captured_graph_reads_new_numbers_of_a_learned_parameter() -> None:
+    tensors, cu_seqlens = operands(), offsets([200, 0, 1, 399])
+    slope = torch.rand(2, requires_grad=True)
+
+    def results() -> list[Tensor]:
+        output = gdpa.varlen_attention(
+            *tensors, cu_seqlens, cu_seqlens, activation="a * silu(s)", params={"a": slope}, deterministic=True
+        )
+        return [output.detach(), *torch.autograd.grad(output, [*tensors, slope], torch.ones_like(output))]
+
+    results()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = results()
+    for _ in range(3):
+        with torch.no_grad():
+            slope.copy_(torch.rand(2))
+        graph.replay()
+        for one, other in zip(captured, results(), strict=True):
+            assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_gradients_of_learned_parameters_equal_those_of_the_cpu(dtype: torch.dtype) -> None:
+    tensors, cu_seqlens = operands(dtype=dtype), offsets([200, 0, 1, 399])
+    params = {"a": torch.rand(2) + 0.5, "b": torch.rand(()) + 0.5}
+    grad_output = torch.randn(600, 2, 64).to(dtype)
+
+    def computed(device: str, computes_in: torch.dtype) -> list[Tensor]:
+        inputs = [tensor.detach().to(device, computes_in).requires_grad_() for tensor in tensors]
+        numbers = {name: number.to(device).requires_grad_() for name, number in params.items()}
+        cu = cu_seqlens.to(device)
+        output = gdpa.varlen_attention(*inputs, cu, cu, activation="a * s * sigmoid(b * s)", params=numbers)
+        return list(torch.autograd.grad(output, [*numbers.values()], grad_output.to(device, computes_in)))
+
+    bound = {torch.bfloat16: 3e-3, torch.float16: 6e-4, torch.float32: 2e-6}[dtype]
+    scale = 600**0.5  # sums of this size cancel: the error is relative to the terms
+    for one, other in zip(computed("cuda", dtype), computed("cpu", torch.float64), strict=True):
+        assert (one.cpu() - other).norm() <= bound * (other.norm() + scale)
+
+
 def test_two_streams_at_once_do_not_meet() -> None:
     one, two = operands(4000), operands(4000)
     cu_seqlens = offsets([1000, 3000])

@@ -31,7 +31,7 @@ def problem(form: str, requires_grad: bool) -> tuple[Any, ...]:
     shape_q, shape_k, cu_q, cu_k = FORMS[form]
     operands = [torch.randn(shape, requires_grad=requires_grad) for shape in (shape_q, shape_k, shape_k)]
     per_batch = torch.rand(3)
-    options = ("gelu", "", "", 0.5, 1.0, "number", per_batch, -1, 2, "bottom_right", True, "fast", False, False)
+    options = ("gelu", 0.5, 1.0, "number", per_batch, -1, 2, "bottom_right", True, "fast", False, False)
     return (*operands, None, cu_q, cu_k, *options)
 
 

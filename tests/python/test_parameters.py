@@ -81,6 +81,15 @@ def test_numbers_of_a_tensor_equal_numbers_of_the_text() -> None:
     torch.testing.assert_close(of_both, of_text)
 
 
+def test_a_text_may_have_several_lines() -> None:
+    rows = torch.randn(5, HEADS, 8)
+    of_lines = gdpa.varlen_attention(
+        rows, rows, rows, None, None, activation="a *\n silu(s)", params={"a": torch.tensor(2.0)}
+    )
+    torch.testing.assert_close(of_lines, 2 * gdpa.varlen_attention(rows, rows, rows, None, None, activation="silu"))
+    torch.testing.assert_close(gdpa.varlen_attention(rows, rows, rows, None, None, activation="2 *\nsilu(s)"), of_lines)
+
+
 def test_a_python_function_takes_tensors() -> None:
     tensors = operands(torch.float64)
     slope = torch.rand(HEADS, dtype=torch.float64, requires_grad=True)
