@@ -129,7 +129,8 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
 
   __device__ __forceinline__ ValidQueries<Mask> valid_queries(const Step& step, int number, int part) const {
     int position = 0;
-    if (lane_index() == 0) position = shared.step(number).position;
+    // Otherwise the address of the step stays in registers, and an exact function spills.
+    if (lane_index() == 0) position = shared.step(static_cast<int>(launder(number))).position;
     const SequencePair pair = tile_of(step).pair(shared.step(number).head);
     return {Mask::of(arguments.common.params, pair), first_key_of(step),
             first_query_of(step, broadcast_lane_0(position), part)};

@@ -71,20 +71,21 @@ __device__ void backward_tile(const CommonArguments& arguments, const Work& work
   const auto grad_output_tile = [&](int stage) { return ValueTile{query_tile(stage).base + Tiles::query_bytes}; };
 
   __shared__ QueryTileCoord coords[Config::stages];  // of the tile in each stage
-  const auto load_stage = [&](int stage, const QueryTileCoord& at) {
-    if (threadIdx.x == 0) coords[stage] = at;
+  const auto load_stage = [&](int stage, const QueryTileIterator<Config>& at) {
+    if (threadIdx.x == 0) coords[stage] = at.coord();
     if (at.head >= 0) {
       const Rows queries = queries_of_entry<Config>(arguments, work, at.b);
+      const int query = at.query();
       load_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim>(
           query_tile(stage),
           static_cast<const Storage*>(params.query.data) +
-              Config::Layout::offset_of(params.query, queries, at.b, at.query, at.head),
-          params.query.row_stride, queries.count - at.query);
+              Config::Layout::offset_of(params.query, queries, at.b, query, at.head),
+          params.query.row_stride, queries.count - query);
       load_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim_v>(
           grad_output_tile(stage),
           static_cast<const Storage*>(params.grad_output.data) +
-              Config::Layout::offset_of(params.grad_output, queries, at.b, at.query, at.head),
-          params.grad_output.row_stride, queries.count - at.query);
+              Config::Layout::offset_of(params.grad_output, queries, at.b, query, at.head),
+          params.grad_output.row_stride, queries.count - query);
     }
     commit_copies();
   };
@@ -116,18 +117,19 @@ __device__ void backward_tile(const CommonArguments& arguments, const Work& work
   Accumulator<row_tiles, Tiles::warp_columns> grad_key;
   Accumulator<row_tiles, Tiles::warp_columns_v> grad_value;
 
-  QueryTileIterator<Config> iterator(arguments, work);
-  for (int stage = 0; stage < Config::stages - 1; ++stage, iterator.next()) load_stage(stage, iterator.at);
+  __shared__ typename Config::Mask::Tiles listed_tiles;
+  QueryTileIterator<Config> iterator(arguments, work, listed_tiles);
+  for (int stage = 0; stage < Config::stages - 1; ++stage, iterator.next()) load_stage(stage, iterator);
   for (int stage = 0;; stage = stage + 1 == Config::stages ? 0 : stage + 1) {
     if constexpr (Config::stages == 1) {
       __syncthreads();  // every warp has read the previous tile
-      load_stage(0, iterator.at);
+      load_stage(0, iterator);
       wait_for_copies<0>();
       __syncthreads();
     } else {
       wait_for_copies<Config::stages - 2>();
       __syncthreads();  // every thread's copies of this stage are complete, and every warp has read the previous stage
-      load_stage(stage == 0 ? Config::stages - 1 : stage - 1, iterator.at);
+      load_stage(stage == 0 ? Config::stages - 1 : stage - 1, iterator);
     }
     iterator.next();
     const QueryTileCoord& at = coords[stage];

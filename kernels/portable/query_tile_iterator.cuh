@@ -27,44 +27,52 @@ template <class Config>
 struct QueryTileIterator {
   const CommonArguments& arguments;
   const Work& work;
-  QueryTileCoord at;
-  typename Config::Mask::Tiles tiles{};  ///< of the current entry
+  int64_t b;
+  int head;                              ///< of the queries; -1 after the last tile
   int position = 0;                      ///< of the current tile in the list
+  typename Config::Mask::Tiles tiles{};  ///< of the current entry
+  /// The same list, in shared memory, for thread 0 alone. Only thread 0 needs the full tiles, which would occupy
+  /// registers of all threads.
+  typename Config::Mask::Tiles& tiles_of_thread_0;
 
-  __device__ QueryTileIterator(const CommonArguments& arguments_, const Work& work_)
-      : arguments(arguments_), work(work_) {
-    at = {work.batch_begin, first_head(), 0, false};
+  __device__ QueryTileIterator(const CommonArguments& arguments_, const Work& work_,
+                               typename Config::Mask::Tiles& tiles_of_thread_0_)
+      : arguments(arguments_),
+        work(work_),
+        b(work_.batch_begin),
+        head(first_head()),
+        tiles_of_thread_0(tiles_of_thread_0_) {
     enter();
   }
 
   __device__ int group() const { return static_cast<int>(arguments.params.heads_q / arguments.params.heads_k); }
   __device__ int first_head() const { return work.head * group(); }
 
+  /// The first query of the current tile.
+  __device__ int query() const { return tiles.first_row + tiles.row_offset(position, Config::tile_queries); }
+
+  /// The coordinates of the current tile. By thread 0.
+  __device__ QueryTileCoord coord() const { return {b, head, query(), tiles_of_thread_0.is_full(position)}; }
+
   /// Moves to the first tile of the current entry, or of the next entry that has any.
   __device__ void enter() {
-    for (; at.b < work.batch_end; ++at.b) {
-      const Rows queries = queries_of_entry<Config>(arguments, work, at.b);
-      const SequencePair pair{at.b, first_head(), queries.count, work.keys.count};
+    for (; b < work.batch_end; ++b) {
+      const Rows queries = queries_of_entry<Config>(arguments, work, b);
+      const SequencePair pair{b, first_head(), queries.count, work.keys.count};
       tiles = Config::Mask::of(arguments.params, pair)
                   .query_tiles(work.tile * Config::tile_keys, Config::tile_keys, Config::tile_queries);
-      if (tiles.size() > 0) return go_to(0);
+      if (threadIdx.x == 0) tiles_of_thread_0 = tiles;
+      if (tiles.size() > 0) return;
     }
-    at.head = -1;
-  }
-
-  __device__ void go_to(int next_position) {
-    position = next_position;
-    at.query = tiles.first_row + tiles.row_offset(position, Config::tile_queries);
-    at.is_full = tiles.is_full(position);
+    head = -1;
   }
 
   __device__ void next() {
-    if (at.head < 0) return;
-    if (position + 1 < tiles.size()) return go_to(position + 1);
-    go_to(0);
-    if (++at.head < first_head() + group()) return;
-    at.head = first_head();
-    ++at.b;
+    if (head < 0 || ++position < tiles.size()) return;
+    position = 0;
+    if (++head < first_head() + group()) return;
+    head = first_head();
+    ++b;
     enter();
   }
 };
