@@ -398,7 +398,7 @@ TEST(Derivative, WithRespectToAParameter) {
   activation::Tree& tree = parsed.tree;
   const double a = 1.7, b = 0.6, s = 0.9;
   const auto number = [&](activation::NodeId node) {
-    const activation::NodeId bound = tree.bind(node, {{"a", a}, {"b", b}});
+    const activation::NodeId bound = tree.bind(node, {{"a", a}, {"b", b}}, {});
     return activation::evaluate(activation::lower(tree, {bound}, ""), s)[0];
   };
   const auto slope = [&](activation::NodeId variable) {

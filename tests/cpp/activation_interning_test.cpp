@@ -37,7 +37,7 @@ TEST(Interning, ThreadsThatRaceGetTheSameFunctions) {
 }
 
 TEST(Interning, ForgetsRatherThanGrowsWithoutEnd) {
-  const std::weak_ptr<const gdpa::activation::Function> first = gdpa::activation::Function::make("s + 0.456", {});
+  const std::weak_ptr<const gdpa::activation::Function> first = gdpa::activation::Function::make("s + 0.456", {}, {});
   EXPECT_FALSE(first.expired());
   for (int i = 0; i < 3000; ++i) Activation("s - a", {{"a", i}});
   EXPECT_TRUE(first.expired());

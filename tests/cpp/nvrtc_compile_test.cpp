@@ -38,8 +38,8 @@ extern "C" __global__ void evaluate(const float* scores, float* values, float* d
   const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (i >= count) return;
   float f, derivative;
-  ActivationWithDerivative::value_and_derivative(scores[i], f, derivative);
-  values[i] = f + Activation::value(scores[i]);
+  ActivationWithDerivative{}.value_and_derivative(scores[i], f, derivative);
+  values[i] = f + Activation{}.value(scores[i]);
   derivatives[i] = derivative;
 }
 )";
