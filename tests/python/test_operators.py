@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import gdpa
+from gdpa._library import PART_SEPARATOR
 
 FORMS: dict[str, tuple[tuple[int, ...], tuple[int, ...], Tensor | None, Tensor | None]] = {
     "jagged": ((7, 4, 8), (9, 2, 8), offsets([3, 0, 4]), offsets([2, 3, 4])),
@@ -38,6 +39,16 @@ def problem(form: str, requires_grad: bool) -> tuple[Any, ...]:
 @pytest.mark.parametrize("form", FORMS)
 def test_opcheck_passes_for_the_forward(form: str) -> None:
     torch.library.opcheck(torch.ops.gdpa.forward.default, problem(form, requires_grad=True))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_opcheck_passes_for_learned_parameters(form: str) -> None:
+    query, key, value, _, cu_q, cu_k, _, *options = problem(form, requires_grad=True)
+    parameters = torch.rand(2, query.shape[-2], requires_grad=True)
+    activation = PART_SEPARATOR.join(("a * silu(b * s)", "a,b"))
+    torch.library.opcheck(
+        torch.ops.gdpa.forward.default, (query, key, value, parameters, cu_q, cu_k, activation, *options)
+    )
 
 
 @pytest.mark.parametrize("form", FORMS)
