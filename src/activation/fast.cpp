@@ -33,9 +33,9 @@ std::vector<NodeId> rebuild(Tree& tree, const Program& program) {
   return results;
 }
 
-/// The form of c0 + c1 x + c2 x^2: c0 + x (c1 + c2 x), or e + c2 (x - turn)^2 with turn = -c1 / (2 c2). If x is a
+/// The form of c0 + c1 x + c2 x^2: c0 + x (c1 + c2 x), or e + c2 (x - vertex)^2 with vertex = -c1 / (2 c2). If x is a
 /// square, the second form has one instruction less if a factor makes c2 = -1, and one more if another step reads x.
-enum class Quartic : std::uint8_t { by_powers, from_its_turn };
+enum class Quartic : std::uint8_t { by_powers, from_vertex };
 
 class Rewriting {
  public:
@@ -102,18 +102,18 @@ class Rewriting {
   // -c1 / (2 c2) = 29.1. With y = c z, the coefficients contain the powers of c.
   NodeId erf(NodeId y) {
     constexpr double c0 = 1.1281433792392357, c1 = 0.10408118658876885, c2 = -0.0017864749185219169;
-    constexpr double turn = -c1 / (2 * c2), stop = 25;
+    constexpr double vertex = -c1 / (2 * c2), stop = 25;
     const double scale = is_term(y) ? tree_[tree_[y].a].number : 1;
     const bool is_moderate = std::fabs(scale) > 1e-3 && std::fabs(scale) < 1e3;  // its powers stay within fp32
     const double c = is_moderate ? scale : 1;
     const NodeId z = is_moderate && is_term(y) ? tree_[y].b : y;
     const NodeId square = tree_.multiply(z, z);
     NodeId polynomial = 0;
-    if (quartic_ == Quartic::from_its_turn) {
-      const NodeId from_turn = tree_.add(number(-turn / (c * c)), square);
-      const NodeId bounded = tree_.minimum(from_turn, number((stop - turn) / (c * c)));
+    if (quartic_ == Quartic::from_vertex) {
+      const NodeId distance = tree_.add(number(-vertex / (c * c)), square);
+      const NodeId bounded = tree_.minimum(distance, number((stop - vertex) / (c * c)));
       const NodeId high = tree_.multiply(number(c2 * std::pow(c, 5)), tree_.multiply(bounded, bounded));
-      polynomial = tree_.add(number((c0 - c2 * turn * turn) * c), high);
+      polynomial = tree_.add(number((c0 - c2 * vertex * vertex) * c), high);
     } else {
       const NodeId bounded = tree_.minimum(square, number(stop / (c * c)));
       const NodeId high = tree_.multiply(number(c2 * std::pow(c, 5)), bounded);
@@ -141,7 +141,7 @@ FastPrograms rewrite_fast(const Program& value, const Program& value_and_derivat
   Rewriting rewriting(tree);
   rewriting.find_factors(f);
   rewriting.find_factors(both[0]);  // the same f, with the guards that only the derivative needs
-  const NodeId fast_f = rewriting.run(f, Quartic::from_its_turn);
+  const NodeId fast_f = rewriting.run(f, Quartic::from_vertex);
   const NodeId guarded_f = rewriting.run(both[0], Quartic::by_powers);
   const NodeId fast_derivative = rewriting.run(both[1], Quartic::by_powers);
   return {factor(tree, {fast_f}, value_factor), factor(tree, {guarded_f, fast_derivative}, both_factor)};
