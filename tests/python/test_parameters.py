@@ -1,10 +1,14 @@
 """Learned parameters of the function: tensors that are passed with the call, and their gradients."""
 
+import random
+import re
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
 import pytest
 import torch
+from random_function import random_function
 from torch import Tensor
 from torch.nn.functional import silu
 
@@ -210,3 +214,48 @@ def test_a_second_derivative_is_refused() -> None:
     (gradient,) = torch.autograd.grad(output.sum(), a, create_graph=True)
     with pytest.raises(NotImplementedError, match="no second derivative"):
         gradient.backward()
+
+
+@pytest.mark.parametrize("batch", range(8))
+def test_random_functions_with_learned_parameters_follow_the_definition(batch: int) -> None:
+    seed = random.randrange(10**9)
+    draw = random.Random(seed)
+    for _ in range(25):
+        text, g = random_function(draw)
+        inside = re.sub(r"\bs\b", "(b * s + c)", text)
+        per_head = [draw.random() < 0.5 for _ in range(3)]
+        params = {
+            name: (torch.randn(HEADS if each else (), dtype=torch.float64) + 1).requires_grad_()
+            for name, each in zip("abc", per_head, strict=True)
+        }
+        lengths_q = [draw.choice([0, 1, draw.randint(2, 40)]) for _ in range(3)]
+        lengths_k = [draw.choice([0, 1, draw.randint(2, 40)]) for _ in range(3)]
+        cu_q, cu_k = (torch.tensor([0, *accumulate(lengths)]) for lengths in (lengths_q, lengths_k))
+        causal = draw.random() < 0.5
+        tensors = operands(torch.float64, sum(lengths_q), sum(lengths_k))
+        output = gdpa.varlen_attention(
+            *tensors, cu_q, cu_k, activation=f"a * ({inside})", params=params,
+            window_size=(-1, 0 if causal else -1), enable_gqa=True,
+        )  # fmt: skip
+        query, key, value = tensors
+        expected = torch.cat(
+            [
+                definition(
+                    lambda s, a, b, c, g=g: a * g(b * s + c),  # type: ignore[misc]
+                    query[cu_q[i] : cu_q[i + 1]],
+                    key[cu_k[i] : cu_k[i + 1]],
+                    value[cu_k[i] : cu_k[i + 1]],
+                    list(params.values()),
+                    causal,
+                )
+                for i in range(3)
+            ]
+        )
+        grad_output = torch.randn_like(expected)
+        inputs = [*tensors, *params.values()]
+        for one, other in zip(
+            [output, *torch.autograd.grad(output, inputs, grad_output)],
+            [expected, *torch.autograd.grad(expected, inputs, grad_output)],
+            strict=True,
+        ):
+            assert (one - other).norm() <= 1e-9 * (other.norm() + 1e-3), f"seed {seed}: {text}, {params}"
