@@ -258,4 +258,4 @@ def test_random_functions_with_learned_parameters_follow_the_definition(batch: i
             [expected, *torch.autograd.grad(expected, inputs, grad_output)],
             strict=True,
         ):
-            assert (one - other).norm() <= 1e-9 * (other.norm() + 1e-3), f"seed {seed}: {text}, {params}"
+            assert (one - other).norm() <= 1e-9 * (other.norm() + 0.1), f"seed {seed}: {text}, {params}"
