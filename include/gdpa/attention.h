@@ -27,11 +27,25 @@ struct OutScale {
   static OutScale of_batch(TensorView numbers) { return {Kind::per_batch, 1.0, numbers}; }
 };
 
-/// The numbers of a parameter of the call (Activation::parameters()): shape () for all query heads, or (heads) with one
-/// number for each query head. On a GPU float32; on the CPU float32 or float64. The stride may have any value.
+/// A tensor of the call (Activation::parameters()). The strides may have any value.
+///
+/// A tensor that the function reads without an index has shape () for all query heads, or (heads) with one number for
+/// each query head. It is float32, or on the CPU float64. A tensor that the function reads by index, as in
+/// "s + table[h, clamp(i - j, 0, 127)]", has one axis for each index. An index beyond an axis is clamped, so an axis of
+/// size 1 is broadcast. The dtype is float32, bfloat16, float16, int32 or int64, or on the CPU float64. A tensor that
+/// is an index itself is int32 or int64.
+///
+/// An axis whose index is just i or j, in a read without b, has one number for each token of the packed query or key
+/// side if its size is the number of these tokens, and one number for each position otherwise.
 struct Parameter {
   std::string name;
   TensorView value;
+};
+
+/// The gradient of a tensor of the call, in its shape: float32, or on the CPU float64. backward() overwrites it.
+struct ParameterGradient {
+  std::string name;
+  MutableTensorView value;
 };
 
 /// The gradients that a backward call computes. An unwanted gradient has no output tensor, and backward skips the
@@ -40,9 +54,11 @@ struct WantedGradients {
   bool query = true;
   bool key = true;
   bool value = true;
+  uint32_t parameters = 0;  ///< bit n: the tensor Activation::parameters()[n]
 
   bool all() const { return query && key && value; }
-  bool any() const { return query || key || value; }
+  bool of_operands() const { return query || key || value; }
+  bool any() const { return of_operands() || parameters != 0; }
   bool operator==(const WantedGradients&) const = default;
 };
 
@@ -117,12 +133,15 @@ GDPA_API void forward(const Attention& attention, const MutableTensorView& outpu
 /// tensor. Rows that belong to no sequence become 0.
 ///
 /// An empty view, MutableTensorView{}, means that this gradient is not wanted. The call skips the products that only
-/// this gradient needs. At least one gradient must be wanted. Throws Error if an argument is wrong, before it writes
+/// this gradient needs. `grad_parameters` has the wanted gradients of the tensors of the call: the sums over all scores
+/// that read an element. Positions that share an element, such as the batch entries of an axis of size 1, are summed. At
+/// least one gradient must be wanted. Throws Error if an argument is wrong, before it writes
 /// anything. This example needs no gradient of keys and values:
 ///
 ///     gdpa::backward(attention, grad_output, grad_query, {}, {});
 GDPA_API void backward(const Attention& attention, const TensorView& grad_output, const MutableTensorView& grad_query,
-                       const MutableTensorView& grad_key, const MutableTensorView& grad_value);
+                       const MutableTensorView& grad_key, const MutableTensorView& grad_value,
+                       const std::vector<ParameterGradient>& grad_parameters = {});
 
 /// Returns the bytes of device memory that a call needs in addition to inputs and outputs, for Attention::workspace: a
 /// multiple of 256, or 0. It is 0 on the CPU. Throws Error if an argument is wrong.
@@ -135,7 +154,8 @@ GDPA_API void backward(const Attention& attention, const TensorView& grad_output
 GDPA_API int64_t workspace_bytes(const Attention& attention, Direction direction, const WantedGradients& wanted = {});
 GDPA_API int64_t workspace_bytes(const Attention& attention, const TensorView& grad_output,
                                  const MutableTensorView& grad_query, const MutableTensorView& grad_key,
-                                 const MutableTensorView& grad_value);
+                                 const MutableTensorView& grad_value,
+                                 const std::vector<ParameterGradient>& grad_parameters = {});
 
 /// Returns the number of multiplications and additions in the matrix products of forward (two products) or backward
 /// (five products, fewer if a gradient is not wanted), over the scores inside the mask. Operands may have null data.

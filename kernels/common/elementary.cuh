@@ -30,6 +30,7 @@ __device__ __forceinline__ float exp(float x) { return expf(x); }
 __device__ __forceinline__ float exp2(float x) { return exp2f(x); }
 __device__ __forceinline__ float expm1(float x) { return expm1f(x); }
 __device__ __forceinline__ float log(float x) { return logf(x); }
+__device__ __forceinline__ float log2(float x) { return log2f(x); }
 __device__ __forceinline__ float log1p(float x) { return log1pf(x); }
 __device__ __forceinline__ float tanh(float x) { return tanhf(x); }
 __device__ __forceinline__ float sigmoid(float x) { return __frcp_rn(1.0f + expf(-x)); }
@@ -47,6 +48,7 @@ namespace fast {
 
 using exact::expm1;
 using exact::log1p;
+using exact::log2;
 using exact::power;
 
 __device__ __forceinline__ float divide(float a, float b) {

@@ -54,7 +54,7 @@ class Printer {
     const Step& step = program_.steps[index];
     if (step.operation == Operation::constant) return literal(step.number);
     if (step.operation == Operation::score) return "x";
-    if (step.operation == Operation::parameter) return fmt::format("parameters[{}]", static_cast<int>(step.number));
+    if (step.operation == Operation::input) return fmt::format("parameters[{}]", static_cast<int>(step.number));
     return fmt::format("v{}", index);
   }
 
@@ -81,7 +81,7 @@ class Printer {
     switch (step.operation) {
       case Operation::constant:
       case Operation::score:
-      case Operation::parameter:
+      case Operation::input:
         break;
       case Operation::add:
         return infix(step, "+");
@@ -91,6 +91,8 @@ class Printer {
         return infix(step, "*");
       case Operation::divide:
         return is_one(step.a) ? fmt::format("{}reciprocal({})", level_, operand(step.b)) : elementary(step, "divide");
+      case Operation::floor_divide:
+        return fmt::format("floorf(gdpa::exact::divide({}, {}))", operand(step.a), operand(step.b));
       case Operation::power:
         return elementary(step, "power");
       case Operation::negate:
@@ -99,6 +101,8 @@ class Printer {
         return call(step, "fabsf");
       case Operation::sign:
         return call(step, "gdpa::sign");
+      case Operation::floor:
+        return call(step, "floorf");
       case Operation::sqrt:
         return elementary(step, "sqrt");
       case Operation::rsqrt:
@@ -111,6 +115,8 @@ class Printer {
         return elementary(step, "expm1");
       case Operation::log:
         return elementary(step, "log");
+      case Operation::log2:
+        return elementary(step, "log2");
       case Operation::log1p:
         return elementary(step, "log1p");
       case Operation::tanh:
@@ -205,7 +211,8 @@ double value_factor_of(const FactoredProgram& value) {
 std::string parameters_of(std::string_view name, std::size_t count) {
   std::string numbers;
   for (std::size_t i = 0; i < count; ++i) {
-    numbers += fmt::format("{}params.parameters[{}].of<float>(head)", i > 0 ? ", " : "", i);
+    numbers += fmt::format("{0}static_cast<const float*>(params.parameters[{1}].data)[params.parameters[{1}].offset_of_head(head)]",
+                           i > 0 ? ", " : "", i);
   }
   if (count == 0)
     return fmt::format("  static __device__ {} of(const gdpa::Params&, int) {{ return {{}}; }}\n\n", name);

@@ -43,7 +43,7 @@ class Degrees {
         return {true, step.number == 0, 0};
       case Operation::score:
         return known(1);
-      case Operation::parameter:
+      case Operation::input:
         return known(0);
       case Operation::add:
       case Operation::subtract:

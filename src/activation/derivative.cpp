@@ -143,8 +143,10 @@ class Differentiator {
     switch (node.operation) {
       case Operation::constant:
       case Operation::score:
-      case Operation::parameter:
+      case Operation::input:
       case Operation::sign:
+      case Operation::floor:
+      case Operation::floor_divide:
       case Operation::less:
       case Operation::less_equal:
       case Operation::equal:
@@ -180,6 +182,8 @@ class Differentiator {
         return chain(tree_.add(id, number(1)), slope);
       case Operation::log:
         return chain_divide(slope, node.a);
+      case Operation::log2:
+        return chain_divide(chain(number(std::numbers::log2e), slope), node.a);
       case Operation::log1p:
         return chain_divide(slope, tree_.add(number(1), node.a));
       case Operation::tanh:

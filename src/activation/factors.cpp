@@ -94,7 +94,7 @@ class Factoring {
         return {1 / factor_, to_.score()};
       case Operation::constant:
         return {1, to_.number(node.number)};
-      case Operation::parameter:
+      case Operation::input:
         return {1, to_.make(node)};
       case Operation::negate:
         return {-terms_[node.a].number, terms_[node.a].node};
@@ -211,7 +211,7 @@ int cost_of(const Program& program) {
     switch (step.operation) {
       case Operation::constant:
       case Operation::score:
-      case Operation::parameter:
+      case Operation::input:
       case Operation::negate:
         break;
       case Operation::add:

@@ -84,6 +84,11 @@ std::string identity_of(std::string_view text, const std::vector<std::string>& o
   return of_call.empty() ? std::string(text) : fmt::format("{}\n{}", text, listed(of_call));
 }
 
+std::size_t position_of_read(const Parsed& parsed, const std::string& name) {
+  const auto read = parsed.reads.find(name);
+  return read == parsed.reads.end() ? position_of(parsed, name) : read->second;
+}
+
 Error given_twice(std::string_view text, std::size_t position, const std::string& name) {
   return Error(ErrorKind::value, fault(text, position, fmt::format("the parameter {} is given twice", name),
                                        "give it in the text or as an argument, not both"));
@@ -95,11 +100,11 @@ Bindings resolve(const Parsed& parsed, std::string_view text, const Bindings& gi
                  const std::vector<std::string>& of_call) {
   Bindings bindings = parsed.bindings;
   for (const auto& [name, value] : given) {
-    const std::size_t position = position_of(parsed, name);
+    const std::size_t position = position_of_read(parsed, name);
     if (!bindings.emplace(name, value).second) throw given_twice(text, position, name);
   }
   for (auto name = of_call.begin(); name != of_call.end(); ++name) {
-    const std::size_t position = position_of(parsed, *name);
+    const std::size_t position = position_of_read(parsed, *name);
     if (bindings.count(*name) > 0 || std::find(of_call.begin(), name, *name) != name) {
       throw given_twice(text, position, *name);
     }
@@ -107,6 +112,7 @@ Bindings resolve(const Parsed& parsed, std::string_view text, const Bindings& gi
   for (const auto& [name, position] : parsed.parameters) {
     if (std::find(of_call.begin(), of_call.end(), name) != of_call.end()) continue;
     const auto found = bindings.find(name);
+    if (found == bindings.end() && find_index(name)) continue;
     if (found == bindings.end()) {
       throw Error(ErrorKind::value, unbound_fault(text, position, name));
     }
@@ -115,7 +121,74 @@ Bindings resolve(const Parsed& parsed, std::string_view text, const Bindings& gi
                                           "expected a finite number"));
     }
   }
+  for (const auto& [name, position] : parsed.reads) {
+    if (bindings.count(name) > 0) {
+      throw Error(ErrorKind::value, fault(text, position, fmt::format("{} is a number and has no axes", name),
+                                          fmt::format("write {} without brackets, or pass a tensor", name)));
+    }
+    if (std::find(of_call.begin(), of_call.end(), name) == of_call.end()) {
+      throw Error(ErrorKind::value, fault(text, position, fmt::format("no tensor is given for {}", name),
+                                          "pass the tensor with the call, by this name"));
+    }
+  }
   return bindings;
+}
+
+/// Whether the node is an integer for all integers that its inputs may be. The dtype of a tensor is not known here.
+bool is_integer(const Tree& tree, NodeId id) {
+  const Node& node = tree[id];
+  switch (node.operation) {
+    case Operation::constant:
+      return node.number == std::floor(node.number);
+    case Operation::input:
+      return tree.inputs()[static_cast<std::size_t>(node.number)].kind != Input::Kind::number;
+    case Operation::floor:
+    case Operation::floor_divide:
+    case Operation::sign:
+      return true;
+    case Operation::negate:
+    case Operation::absolute:
+      return is_integer(tree, node.a);
+    case Operation::add:
+    case Operation::subtract:
+    case Operation::multiply:
+    case Operation::minimum:
+    case Operation::maximum:
+      return is_integer(tree, node.a) && is_integer(tree, node.b);
+    case Operation::select:
+      return is_integer(tree, node.b) && is_integer(tree, node.c);
+    default:
+      return false;
+  }
+}
+
+/// Returns the inputs of a bound tree, with programs for the indices of the reads. Throws Error (value) for an index
+/// that depends on the score or is no integer, and for too many reads.
+std::vector<Input> inputs_of(const Tree& tree, const std::string& canonical) {
+  std::vector<Input> inputs;
+  std::size_t reads = 0;
+  for (const TreeInput& of_tree : tree.inputs()) {
+    Input input{of_tree.kind, of_tree.tensor, of_tree.index, {}};
+    for (const NodeId index : of_tree.indices) {
+      const auto refuse = [&](std::string_view what, std::string_view advice) {
+        throw Error(ErrorKind::value, fmt::format("activation: an index of {} in \"{}\" {}; {}", of_tree.name, canonical,
+                                                  what, advice));
+      };
+      if (tree.reachable({index})[tree.score()]) {
+        refuse("depends on the score", "use positions and tensors of the call");
+      }
+      if (!is_integer(tree, index)) refuse("is no integer", "round it with floor()");
+      input.indices.push_back(lower(tree, {index}, canonical));
+    }
+    reads += input.kind == Input::Kind::read ? 1 : 0;
+    inputs.push_back(std::move(input));
+  }
+  if (reads > most_reads) {
+    throw Error(ErrorKind::value, fmt::format("activation: expected at most {} different reads of tensors, got {}; read "
+                                              "fewer elements",
+                                              most_reads, reads));
+  }
+  return inputs;
 }
 
 }  // namespace
@@ -157,7 +230,8 @@ std::shared_ptr<Function> Function::build(Tree& tree, NodeId bound, const std::s
   function->value_and_derivative_ = lower(tree, {value, derivative}, canonical);
   function->unguarded_value_and_derivative_ =
       lower(tree, {without_guards(tree, value), without_guards(tree, derivative)}, canonical);
-  if (!of_call.empty()) {
+  function->inputs_ = inputs_of(tree, canonical);
+  if (!function->inputs_.empty()) {
     function->tree_ = tree;
     function->root_ = bound;
   }
@@ -168,11 +242,36 @@ std::shared_ptr<const Function> Function::parameter_derivative(std::size_t index
   const std::lock_guard lock(mutex_);
   std::shared_ptr<const Function>& derivative = parameter_derivatives_.at(index);
   if (!derivative) {
+    const auto is_number = [&](const Input& input) {
+      return input.kind == Input::Kind::number && input.tensor == index;
+    };
+    const auto number = std::find_if(inputs_.begin(), inputs_.end(), is_number);
+    if (number == inputs_.end()) {
+      throw Error(ErrorKind::value, fmt::format("activation: expected a tensor that \"{}\" reads without an index, got "
+                                                "\"{}\"; backward() computes its gradient",
+                                                text_, parameters_[index]));
+    }
     Tree tree = tree_;
-    const NodeId root = differentiate(tree, root_, tree.parameter_of_call(index, parameters_[index]));
+    const NodeId variable = tree.input_node(static_cast<std::size_t>(number - inputs_.begin()));
+    const NodeId root = differentiate(tree, root_, variable);
     derivative = build(tree, root, to_text(tree, tree.finish(root)), parameters_);
   }
   return derivative;
+}
+
+bool Function::is_same_in_head() const {
+  return std::all_of(inputs_.begin(), inputs_.end(), [](const Input& input) {
+    return input.kind == Input::Kind::number || (input.kind == Input::Kind::index && input.index == Index::head);
+  });
+}
+
+Program Function::input_derivatives(const std::vector<std::size_t>& inputs) const {
+  Tree tree = tree_;
+  std::vector<NodeId> roots;
+  for (const std::size_t input : inputs) {
+    roots.push_back(tree.finish(differentiate(tree, root_, tree.input_node(input))));
+  }
+  return lower(tree, roots, text_);
 }
 
 }  // namespace gdpa::activation
@@ -187,10 +286,21 @@ const std::string& Activation::text() const { return function_->text(); }
 
 namespace {
 
-/// Throws Error (value) unless there is one number for each parameter of the call.
-void check_count(const activation::Function& function, const std::vector<double>& numbers) {
+/// Returns the numbers of the inputs of a function that reads only numbers. Throws Error (value) unless there is one
+/// number for each parameter of the call, or if the function reads a position or an element of a tensor.
+std::vector<double> numbers_of_inputs(const activation::Function& function, const std::vector<double>& numbers) {
   const std::vector<std::string>& names = function.parameters();
-  if (numbers.size() == names.size()) return;
+  std::vector<double> of_inputs;
+  for (const activation::Input& input : function.inputs()) {
+    if (input.kind != activation::Input::Kind::number) {
+      throw Error(ErrorKind::value,
+                  fmt::format("activation: expected a function of the score and of numbers, got \"{}\", which reads a "
+                              "position or an element of a tensor; call forward()",
+                              function.text()));
+    }
+    if (input.tensor < numbers.size()) of_inputs.push_back(numbers[input.tensor]);
+  }
+  if (numbers.size() == names.size()) return of_inputs;
   throw Error(ErrorKind::value,
               fmt::format("activation: expected {} numbers for the parameters of the call{}, got {}", names.size(),
                           names.empty() ? "" : " (" + activation::listed(names) + ")", numbers.size()));
@@ -201,13 +311,11 @@ void check_count(const activation::Function& function, const std::vector<double>
 const std::vector<std::string>& Activation::parameters() const { return function_->parameters(); }
 
 double Activation::value(double score, const std::vector<double>& parameters) const {
-  check_count(*function_, parameters);
-  return activation::evaluate(function_->value(), score, parameters)[0];
+  return activation::evaluate(function_->value(), score, numbers_of_inputs(*function_, parameters))[0];
 }
 
 double Activation::derivative(double score, const std::vector<double>& parameters) const {
-  check_count(*function_, parameters);
-  return activation::evaluate(function_->value_and_derivative(), score, parameters)[1];
+  return activation::evaluate(function_->value_and_derivative(), score, numbers_of_inputs(*function_, parameters))[1];
 }
 
 Activation Activation::parameter_derivative(const std::string& name) const {

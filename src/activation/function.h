@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "activation/input.h"
 #include "activation/program.h"
 #include "activation/tree.h"
 #include "gdpa/activation.h"
@@ -20,22 +21,31 @@ struct Parsed;
 class Function {
  public:
   /// Parses the text, binds the parameters, differentiates and simplifies. Returns the existing Function of an equal
-  /// text. `of_call` names the parameters whose numbers are passed with each call.
+  /// text. `of_call` names the tensors that are passed with each call.
   static std::shared_ptr<const Function> make(std::string_view text, const std::map<std::string, double>& parameters,
                                               const std::vector<std::string>& of_call);
 
   const std::string& text() const { return text_; }
 
-  /// Identifies the function: the text, and the names of the parameters of the call, which determine their indices.
+  /// Identifies the function: the text, and the names of the tensors of the call, which determine their indices.
   const std::string& identity() const { return identity_; }
   const std::string& derivative_text() const { return derivative_text_; }
 
-  /// The names of the parameters whose numbers are passed with each call, in the order of their indices.
+  /// The names of the tensors that are passed with each call, in the order of their indices.
   const std::vector<std::string>& parameters() const { return parameters_; }
 
-  /// The derivative of f with respect to the parameter with this index: a function of the score and of the same
-  /// parameters.
+  /// The inputs of the programs: the numbers that do not depend on the score.
+  const std::vector<Input>& inputs() const { return inputs_; }
+
+  /// Whether f is the same function for every score of a head: it reads no element of a tensor, and no position but h.
+  bool is_same_in_head() const;
+
+  /// The derivative of f with respect to the parameter with this index, which is read without an index: a function of
+  /// the score and of the same inputs.
   std::shared_ptr<const Function> parameter_derivative(std::size_t index) const;
+
+  /// The derivatives of f with respect to these inputs, as results in this order.
+  Program input_derivatives(const std::vector<std::size_t>& inputs) const;
 
   const Program& value() const { return value_; }                                ///< results {f}
   const Program& value_and_derivative() const { return value_and_derivative_; }  ///< results {f, f'}
@@ -65,7 +75,8 @@ class Function {
   std::vector<std::string> parameters_;
   mutable std::mutex mutex_;  ///< of the derivatives, which are built when they are needed
   mutable std::vector<std::shared_ptr<const Function>> parameter_derivatives_;
-  Tree tree_;  ///< with parameters only
+  std::vector<Input> inputs_;
+  Tree tree_;  ///< with inputs only
   NodeId root_ = 0;
 };
 

@@ -60,7 +60,7 @@ class Rules {
     switch (operation) {
       case Operation::constant:
       case Operation::score:
-      case Operation::parameter:
+      case Operation::input:
         break;
       case Operation::add:
         return sum(operation, a, b.low, b.high, may_be_nan);
@@ -71,6 +71,8 @@ class Rules {
       case Operation::divide:
         if (b.contains(0) && !is_point(b)) return Range::whole();
         return corners(operation, a, b, may_be_nan);
+      case Operation::floor_divide:
+        return apply_to(Operation::floor, apply_to(Operation::divide, a, b, c), b, c);
       case Operation::power:
         if (a.low < 0 || !is_point(b))
           return is_point(a) && is_point(b) ? corners(operation, a, b, may_be_nan) : Range::whole();
@@ -80,6 +82,7 @@ class Rules {
       case Operation::absolute:
         return {a.mignitude(), a.magnitude(), a.may_be_nan};
       case Operation::sign:
+      case Operation::floor:
       case Operation::exp:
       case Operation::exp2:
       case Operation::expm1:
@@ -90,6 +93,7 @@ class Rules {
         return {compute(operation, a.low), compute(operation, a.high), a.may_be_nan};
       case Operation::sqrt:
       case Operation::log:
+      case Operation::log2:
         return monotone_from(operation, 0, a);
       case Operation::log1p:
         return monotone_from(operation, -1, a);
@@ -226,6 +230,7 @@ Interval<double> slope_of(Operation operation, const Interval<double>& x, const 
     case Operation::absolute:
       return {x.low > 0 ? 1.0 : -1.0, x.high < 0 ? -1.0 : 1.0, x.may_be_nan};
     case Operation::sign:
+    case Operation::floor:
       return number(0);
     case Operation::sqrt:
       return number(0.5) / result;
@@ -239,6 +244,8 @@ Interval<double> slope_of(Operation operation, const Interval<double>& x, const 
       return outward(Operation::exp, x);
     case Operation::log:
       return number(1) / x;
+    case Operation::log2:
+      return number(std::numbers::log2e) / x;
     case Operation::log1p:
       return number(1) / (number(1) + x);
     case Operation::tanh:
@@ -278,6 +285,7 @@ ValueAndSlope apply_to(Operation operation, const ValueAndSlope& a, const ValueA
       const bool is_b = operation == Operation::minimum ? b.value.high < a.value.low : b.value.low > a.value.high;
       return {value, is_a ? a.slope : is_b ? b.slope : hull(a.slope, b.slope)};
     }
+    case Operation::floor_divide:
     case Operation::less:
     case Operation::less_equal:
     case Operation::equal:
@@ -315,7 +323,7 @@ class Enclosing {
     if (step.operation == Operation::score) return scores_;
     if (step.operation == Operation::constant) return Interval<Real>::point(static_cast<Real>(step.number));
     // A statement about a function holds for all numbers that a call may pass.
-    if (step.operation == Operation::parameter) return Interval<Real>::whole();
+    if (step.operation == Operation::input) return Interval<Real>::whole();
     if ((step.operation == Operation::add || step.operation == Operation::subtract) && cancels(step)) {
       const Interval<Real>& x = values_[step.a];
       return {0, 0, x.may_be_nan || std::isinf(x.low) || std::isinf(x.high)};
@@ -375,7 +383,7 @@ ValueAndSlope enclose_derivative(const Program& program, Interval<double> scores
       values.push_back({scores, Interval<double>::point(1)});
     } else if (step.operation == Operation::constant) {
       values.push_back({Interval<double>::point(step.number), Interval<double>::point(0)});
-    } else if (step.operation == Operation::parameter) {
+    } else if (step.operation == Operation::input) {
       values.push_back({Interval<double>::whole(), Interval<double>::point(0)});
     } else {
       values.push_back(apply_to(step.operation, values[step.a], values[step.b], values[step.c]));

@@ -57,10 +57,10 @@ Program lower(const Tree& tree, const std::vector<NodeId>& roots, const std::str
 
 namespace {
 
-/// `compute` returns the value of an operation. Without a number, a parameter is NaN: a caller that compares results
+/// `compute` returns the value of an operation. Without a number, an input is NaN: a caller that compares results
 /// then proves nothing.
 template <class T, class Compute>
-std::vector<T> evaluate_steps(const Program& program, T score, const std::vector<double>& parameters,
+std::vector<T> evaluate_steps(const Program& program, T score, const std::vector<double>& inputs,
                               const Compute& compute) {
   std::vector<T> values;
   values.reserve(program.steps.size());
@@ -72,9 +72,9 @@ std::vector<T> evaluate_steps(const Program& program, T score, const std::vector
       case Operation::score:
         values.push_back(score);
         break;
-      case Operation::parameter: {
+      case Operation::input: {
         const auto index = static_cast<std::size_t>(step.number);
-        values.push_back(index < parameters.size() ? static_cast<T>(parameters[index])
+        values.push_back(index < inputs.size() ? static_cast<T>(inputs[index])
                                                    : std::numeric_limits<T>::quiet_NaN());
         break;
       }
@@ -89,8 +89,8 @@ std::vector<T> evaluate_steps(const Program& program, T score, const std::vector
 
 }  // namespace
 
-std::vector<double> evaluate(const Program& program, double score, const std::vector<double>& parameters) {
-  return evaluate_steps(program, score, parameters, apply);
+std::vector<double> evaluate(const Program& program, double score, const std::vector<double>& inputs) {
+  return evaluate_steps(program, score, inputs, apply);
 }
 
 std::vector<float> evaluate_in_fp32(const Program& program, float score) {

@@ -15,8 +15,8 @@ constexpr std::size_t most_steps = 4096;
 /// (value) if the program has more than `most_steps` steps, or a constant that is NaN. The message contains `text`.
 Program lower(const Tree& tree, const std::vector<NodeId>& roots, const std::string& text);
 
-/// Returns the program's results at one score in fp64, with these numbers of the parameters of the call.
-std::vector<double> evaluate(const Program& program, double score, const std::vector<double>& parameters = {});
+/// Returns the program's results at one score in fp64, with these numbers of the inputs.
+std::vector<double> evaluate(const Program& program, double score, const std::vector<double>& inputs = {});
 
 /// Returns the results in fp32, as on a GPU except for the errors of elementary functions. The same values overflow.
 std::vector<float> evaluate_in_fp32(const Program& program, float score);

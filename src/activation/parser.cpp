@@ -8,6 +8,7 @@
 //     signed      = ("-" | "+") signed | power
 //     power       = primary [ ("^" | "**") signed ]
 //     primary     = number | name | name "(" expression { "," expression } ")" | "(" expression ")"
+//                   | name "[" expression { "," expression } "]"
 #include "activation/parser.h"
 
 #include <fmt/format.h>
@@ -16,6 +17,7 @@
 #include <cmath>
 #include <limits>
 #include <numbers>
+#include <utility>
 #include <vector>
 
 #include "activation/lexer.h"
@@ -57,6 +59,13 @@ NodeId between(Tree& tree, const Arguments& x) {
   return tree.minimum(tree.maximum(x[0], x[1], edge), x[2], edge);
 }
 
+/// floor(a / b) is one operation, because a product with 1 / b may be below the quotient.
+NodeId floor(Tree& tree, const Arguments& x) {
+  const Node& quotient = tree[x[0]];
+  if (quotient.operation == Operation::divide) return tree.make(Operation::floor_divide, quotient.a, quotient.b);
+  return tree.make(Operation::floor, x[0]);
+}
+
 NodeId relu(Tree& tree, const Arguments& x) { return tree.maximum(x[0], tree.number(0), Edge::zero); }
 NodeId where(Tree& tree, const Arguments& x) { return tree.select(x[0], x[1], x[2]); }
 
@@ -71,12 +80,14 @@ const std::vector<Builtin>& builtins() {
       {"guard", 3, 3, between<Edge::through>},
       {"abs", 1, 1, unary<Operation::absolute>},
       {"sign", 1, 1, unary<Operation::sign>},
+      {"floor", 1, 1, floor},
       {"sqrt", 1, 1, unary<Operation::sqrt>},
       {"rsqrt", 1, 1, unary<Operation::rsqrt>},
       {"exp", 1, 1, unary<Operation::exp>},
       {"exp2", 1, 1, unary<Operation::exp2>},
       {"expm1", 1, 1, unary<Operation::expm1>},
       {"log", 1, 1, unary<Operation::log>},
+      {"log2", 1, 1, unary<Operation::log2>},
       {"log1p", 1, 1, unary<Operation::log1p>},
       {"tanh", 1, 1, unary<Operation::tanh>},
       {"sigmoid", 1, 1, unary<Operation::sigmoid>},
@@ -171,6 +182,7 @@ class Parser {
   std::string canonical() const { return canonical_.text(); }
   std::map<std::string, double> bound;
   std::map<std::string, std::size_t> parameters;
+  std::map<std::string, std::size_t> reads;
 
  private:
   struct Value {
@@ -283,7 +295,9 @@ class Parser {
     while (at("*") || at("/")) {
       const bool is_product = take(true).text == "*";
       const NodeId right = signed_power();
-      left = is_product ? tree_.multiply(left, right) : tree_.divide(left, right);
+      left = is_product         ? tree_.multiply(left, right)
+             : keeps_quotients_ ? tree_.quotient(left, right)
+                                : tree_.divide(left, right);
     }
     return left;
   }
@@ -325,13 +339,32 @@ class Parser {
     if (find_builtin(token.text) != nullptr || find_activation(token.text) != nullptr) {
       fail(token, fmt::format("{} is a function", token.text), fmt::format("write {}(s)", token.text));
     }
+    if (at("[")) return read(token);
     parameters.try_emplace(token.text, token.position);
     return tree_.parameter(token.text);
   }
 
+  NodeId read(const Token& tensor) {
+    take();
+    std::vector<NodeId> indices = {expression_number()};
+    while (at(",")) {
+      take();
+      indices.push_back(expression_number());
+    }
+    expect("]");
+    if (indices.size() > most_axes) {
+      fail(tensor, fmt::format("{} has {} indices", tensor.text, indices.size()),
+           fmt::format("a tensor has at most {} axes: combine two of them", most_axes));
+    }
+    reads.try_emplace(tensor.text, tensor.position);
+    return tree_.read(tensor.text, std::move(indices));
+  }
+
   NodeId call(const Token& function) {
     if (const Builtin* builtin = find_builtin(function.text)) {
+      const bool outside = std::exchange(keeps_quotients_, builtin->build == floor);
       Arguments arguments = call_arguments(builtin->is_choice);
+      keeps_quotients_ = outside;
       check_count(function, arguments.size(), builtin->least, builtin->most);
       return builtin->build(tree_, arguments);
     }
@@ -407,6 +440,7 @@ class Parser {
   std::vector<Token> tokens_;
   std::size_t next_ = 0;
   int depth_;
+  bool keeps_quotients_ = false;  // in an argument of floor
   CanonicalText canonical_;
 };
 
@@ -424,6 +458,7 @@ Parsed parse(std::string_view text) {
   parsed.text = parser.canonical();
   parsed.bindings = std::move(parser.bound);
   parsed.parameters = std::move(parser.parameters);
+  parsed.reads = std::move(parser.reads);
   return parsed;
 }
 

@@ -16,7 +16,8 @@ struct Parsed {
   NodeId root = 0;
   std::string text;
   std::map<std::string, double> bindings;         ///< from the clause "with a = 2"
-  std::map<std::string, std::size_t> parameters;  ///< the parameters in the expression, with their first positions
+  std::map<std::string, std::size_t> parameters;  ///< the names in the expression, with their first positions
+  std::map<std::string, std::size_t> reads;       ///< the tensors that the expression reads by index, in the same way
 };
 
 /// Throws Error (value) if the text does not follow the grammar.

@@ -12,21 +12,24 @@ namespace gdpa::activation {
 enum class Operation : std::uint8_t {
   constant,   // number
   score,      // s
-  parameter,  // a number that is passed with the call; `number` is its index in Function::parameters()
+  input,  // a number that does not depend on the score (input.h); `number` is its index in Function::inputs()
   add,
   subtract,
   multiply,
   divide,
+  floor_divide,  // the floor of a / b
   power,  // a ^ b for an exponent that is neither a product nor a root
   negate,
   absolute,
   sign,
+  floor,
   sqrt,
   rsqrt,
   exp,
   exp2,
   expm1,
   log,
+  log2,
   log1p,
   tanh,
   sigmoid,
@@ -48,7 +51,7 @@ struct Step {
   std::uint16_t a = 0;
   std::uint16_t b = 0;
   std::uint16_t c = 0;
-  double number = 0;  ///< for Operation::constant and Operation::parameter
+  double number = 0;  ///< for Operation::constant and Operation::input
 };
 
 /// Steps in order of evaluation. `results` are the steps of the results: {f} or {f, f'}.

@@ -19,6 +19,7 @@ bool is_exact(Operation operation) {
     case Operation::negate:
     case Operation::absolute:
     case Operation::sign:
+    case Operation::floor:
     case Operation::minimum:
     case Operation::maximum:
     case Operation::less:
@@ -35,7 +36,7 @@ double apply(Operation operation, double a, double b, double c) {
   switch (operation) {
     case Operation::constant:
     case Operation::score:
-    case Operation::parameter:
+    case Operation::input:
       break;
     case Operation::add:
       return a + b;
@@ -45,6 +46,8 @@ double apply(Operation operation, double a, double b, double c) {
       return a * b;
     case Operation::divide:
       return a / b;
+    case Operation::floor_divide:
+      return std::floor(a / b);
     case Operation::power:
       return std::pow(a, b);
     case Operation::negate:
@@ -53,6 +56,8 @@ double apply(Operation operation, double a, double b, double c) {
       return std::fabs(a);
     case Operation::sign:
       return a > 0 ? 1 : a < 0 ? -1 : a;  // keeps NaN
+    case Operation::floor:
+      return std::floor(a);
     case Operation::sqrt:
       return std::sqrt(a);
     case Operation::rsqrt:
@@ -65,6 +70,8 @@ double apply(Operation operation, double a, double b, double c) {
       return std::expm1(a);
     case Operation::log:
       return std::log(a);
+    case Operation::log2:
+      return std::log2(a);
     case Operation::log1p:
       return std::log1p(a);
     case Operation::tanh:

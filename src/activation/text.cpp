@@ -35,8 +35,8 @@ class Writer {
     switch (node.operation) {
       case Operation::constant:
         return node.parameter.empty() ? number(node.number, around) : append(node.parameter);
-      case Operation::parameter:
-        return append(node.parameter);
+      case Operation::input:
+        return input(tree_.inputs()[static_cast<std::size_t>(node.number)], depth);
       case Operation::score:
         return append("s");
       case Operation::add:
@@ -47,6 +47,8 @@ class Writer {
         return binary(node, " * ", Binding::product, Binding::sign, around, depth);
       case Operation::divide:
         return binary(node, " / ", Binding::product, Binding::sign, around, depth);
+      case Operation::floor_divide:
+        return floor_divide(node, depth);
       case Operation::less:
         return binary(node, " < ", Binding::sum, Binding::sum, Binding::sum, depth);
       case Operation::less_equal:
@@ -96,6 +98,26 @@ class Writer {
     append(")");
   }
 
+  void input(const TreeInput& input, int depth) {
+    append(input.name);
+    if (input.kind != Input::Kind::read) return;
+    std::string_view before = "[";
+    for (const NodeId index : input.indices) {
+      append(before);
+      write(index, Binding::sum, depth + 1);
+      before = ", ";
+    }
+    append("]");
+  }
+
+  void floor_divide(const Node& node, int depth) {
+    append("floor(");
+    write(node.a, Binding::product, depth + 1);
+    append(" / ");
+    write(node.b, Binding::sign, depth + 1);
+    append(")");
+  }
+
   void call(const Node& node, int depth) {
     append(name(node));
     if (node.edge == Edge::one || node.edge == Edge::through) return between(node, depth);
@@ -130,6 +152,8 @@ class Writer {
         return "abs";
       case Operation::sign:
         return "sign";
+      case Operation::floor:
+        return "floor";
       case Operation::sqrt:
         return "sqrt";
       case Operation::rsqrt:
@@ -142,6 +166,8 @@ class Writer {
         return "expm1";
       case Operation::log:
         return "log";
+      case Operation::log2:
+        return "log2";
       case Operation::log1p:
         return "log1p";
       case Operation::tanh:

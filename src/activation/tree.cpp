@@ -43,12 +43,13 @@ int operand_count(Operation operation) {
   switch (operation) {
     case Operation::constant:
     case Operation::score:
-    case Operation::parameter:
+    case Operation::input:
       return 0;
     case Operation::add:
     case Operation::subtract:
     case Operation::multiply:
     case Operation::divide:
+    case Operation::floor_divide:
     case Operation::power:
     case Operation::minimum:
     case Operation::maximum:
@@ -177,6 +178,8 @@ NodeId Tree::divide(NodeId a, NodeId b) {
   return fold(Operation::divide, a, b);
 }
 
+NodeId Tree::quotient(NodeId a, NodeId b) { return fold(Operation::divide, a, b); }
+
 NodeId Tree::power(NodeId base, NodeId exponent) {
   if (is_number(exponent, 1)) return base;
   if (is_number(exponent, 0)) return number(1);
@@ -284,20 +287,46 @@ NodeId Tree::make(const Node& node) {
   return make(node.operation, node.a, node.b, node.c, node.edge);
 }
 
-NodeId Tree::parameter_of_call(std::size_t index, const std::string& name) {
+NodeId Tree::read(const std::string& name, std::vector<NodeId> indices) {
   Node node;
-  node.operation = Operation::parameter;
-  node.number = static_cast<double>(index);
+  node.operation = Operation::input;
   node.parameter = name;
+  node.number = static_cast<double>(unbound_reads_.size());
+  unbound_reads_.push_back(std::move(indices));
   return intern(node);
+}
+
+NodeId Tree::input(const TreeInput& input) {
+  const auto known = std::find(inputs_.begin(), inputs_.end(), input);
+  Node node;
+  node.operation = Operation::input;
+  node.number = static_cast<double>(known - inputs_.begin());
+  if (known == inputs_.end()) inputs_.push_back(input);
+  return intern(node);
+}
+
+NodeId Tree::input_node(std::size_t index) const {
+  Node node;
+  node.operation = Operation::input;
+  node.number = static_cast<double>(index);
+  return ids_.at(node);
 }
 
 NodeId Tree::bind(NodeId root, const std::map<std::string, double>& numbers, const std::vector<std::string>& of_call) {
   return rewrite(root, [&](const Node& node) {
     if (node.parameter.empty()) return make(node);
     const auto of_this_call = std::find(of_call.begin(), of_call.end(), node.parameter);
-    if (of_this_call == of_call.end()) return number(numbers.at(node.parameter));
-    return parameter_of_call(static_cast<std::size_t>(of_this_call - of_call.begin()), node.parameter);
+    TreeInput bound{.tensor = static_cast<std::size_t>(of_this_call - of_call.begin()), .name = node.parameter};
+    if (node.operation == Operation::input) {
+      bound.kind = Input::Kind::read;
+      const std::vector<NodeId> indices = unbound_reads_[static_cast<std::size_t>(node.number)];
+      for (const NodeId index : indices) bound.indices.push_back(bind(index, numbers, of_call));
+    } else if (const auto given = numbers.find(node.parameter); given != numbers.end()) {
+      return number(given->second);
+    } else if (of_this_call == of_call.end()) {
+      bound = {.kind = Input::Kind::index, .index = find_index(node.parameter).value(), .name = node.parameter};
+    }
+    return input(bound);
   });
 }
 
@@ -364,6 +393,8 @@ Range Tree::range_of(const Node& node) const {
       const Range c = ranges_[node.c];
       return {std::min(b.low, c.low), std::max(b.high, c.high)};
     }
+    case Operation::floor:
+      return {std::floor(a.low), std::floor(a.high)};
     case Operation::sigmoid:
       return {0, 1};
     case Operation::tanh:

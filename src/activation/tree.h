@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "activation/input.h"
 #include "activation/program.h"
 
 namespace gdpa::activation {
@@ -23,8 +24,9 @@ enum class Edge : std::uint8_t {
 
 using NodeId = std::uint32_t;
 
-/// An operation on earlier nodes. A parsed parameter is a constant with a name and without a number. bind() replaces it
-/// by its number, or by an Operation::parameter if the number is passed with the call.
+/// An operation on earlier nodes. A parsed name is a constant with a name and without a number, and a parsed read of a
+/// tensor is an input with a name. bind() replaces both: a name by its number or by an input, and a read by an input. A
+/// bound input has no name. Its number is its position in Tree::inputs().
 struct Node {
   Operation operation = Operation::constant;
   Edge edge = Edge::half;  ///< for minimum and maximum
@@ -33,6 +35,17 @@ struct Node {
   NodeId c = 0;
   double number = 0;
   std::string parameter;
+};
+
+/// An input whose indices are nodes. The name is for texts.
+struct TreeInput {
+  Input::Kind kind = Input::Kind::number;
+  std::size_t tensor = 0;
+  Index index = Index::batch;
+  std::vector<NodeId> indices = {};
+  std::string name = {};
+
+  bool operator==(const TreeInput&) const = default;
 };
 
 /// The smallest and the largest possible value of a node, apart from NaN; infinite if unknown.
@@ -57,10 +70,15 @@ class Tree {
   NodeId number(double value);
   NodeId parameter(const std::string& name);
 
+  /// An element of the tensor with this name, which bind() binds.
+  NodeId read(const std::string& name, std::vector<NodeId> indices);
+
   NodeId add(NodeId a, NodeId b);
   NodeId subtract(NodeId a, NodeId b);
   NodeId multiply(NodeId a, NodeId b);
   NodeId divide(NodeId a, NodeId b);
+  /// a / b as written: not simplified to a product with 1 / b, which may be below the quotient.
+  NodeId quotient(NodeId a, NodeId b);
   NodeId power(NodeId base, NodeId exponent);
   NodeId negate(NodeId a);
   NodeId minimum(NodeId a, NodeId b, Edge edge = Edge::half);
@@ -85,12 +103,13 @@ class Tree {
   /// Rebuilds the expression from its leaves. `rule` returns the replacement of a node with rewritten operands.
   NodeId rewrite(NodeId root, const std::function<NodeId(const Node&)>& rule);
 
-  /// Replaces each parameter by its number, or by a parameter of the call. `of_call` has their names in order. Every
-  /// parameter must be in one of them.
+  /// Replaces each name by its number, by an input for a tensor of the call, or by a position. `of_call` has the names
+  /// of the tensors in order. Every name must be one of these, and every tensor that is read must be in `of_call`.
   NodeId bind(NodeId root, const std::map<std::string, double>& numbers, const std::vector<std::string>& of_call);
 
-  /// The parameter of the call with this index.
-  NodeId parameter_of_call(std::size_t index, const std::string& name);
+  /// The inputs that bind() has made, and the node of one of them.
+  const std::vector<TreeInput>& inputs() const { return inputs_; }
+  NodeId input_node(std::size_t index) const;
 
   /// The last step after differentiation. Integer and half-integer powers become products and roots, because a power
   /// has the shorter derivative. Gates without an effect are removed, because until then they keep infinities out of
@@ -99,6 +118,7 @@ class Tree {
 
  private:
   NodeId intern(Node node);
+  NodeId input(const TreeInput& input);
   NodeId fold(Operation operation, NodeId a, NodeId b = 0, NodeId c = 0, Edge edge = Edge::half);
   NodeId integer_power(NodeId base, int exponent);
   NodeId expanded_power(NodeId base, NodeId exponent);
@@ -115,6 +135,8 @@ class Tree {
 
   std::vector<Node> nodes_;
   std::vector<Range> ranges_;
+  std::vector<TreeInput> inputs_;
+  std::vector<std::vector<NodeId>> unbound_reads_;  ///< the indices
   std::unordered_map<Node, NodeId, Hash, Equal> ids_;
 };
 

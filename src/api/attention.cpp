@@ -34,8 +34,9 @@ void forward(const Attention& attention, const MutableTensorView& output) {
 }
 
 void backward(const Attention& attention, const TensorView& grad_output, const MutableTensorView& grad_query,
-              const MutableTensorView& grad_key, const MutableTensorView& grad_value) {
-  run(attention, api::check_backward(attention, {grad_output, grad_query, grad_key, grad_value}));
+              const MutableTensorView& grad_key, const MutableTensorView& grad_value,
+              const std::vector<ParameterGradient>& grad_parameters) {
+  run(attention, api::check_backward(attention, {grad_output, grad_query, grad_key, grad_value, grad_parameters}));
 }
 
 int64_t workspace_bytes(const Attention& attention, Direction direction, const WantedGradients& wanted) {
@@ -43,8 +44,10 @@ int64_t workspace_bytes(const Attention& attention, Direction direction, const W
 }
 
 int64_t workspace_bytes(const Attention& attention, const TensorView& grad_output, const MutableTensorView& grad_query,
-                        const MutableTensorView& grad_key, const MutableTensorView& grad_value) {
-  return workspace_bytes(attention, api::check_backward(attention, {grad_output, grad_query, grad_key, grad_value}));
+                        const MutableTensorView& grad_key, const MutableTensorView& grad_value,
+                        const std::vector<ParameterGradient>& grad_parameters) {
+  return workspace_bytes(
+      attention, api::check_backward(attention, {grad_output, grad_query, grad_key, grad_value, grad_parameters}));
 }
 
 std::vector<CompiledKernel> compile(const Attention& attention, Direction direction, const CompileOptions& options) {

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "activation/function.h"
 #include "api/message.h"
 #include "api/overlap.h"
 
@@ -150,12 +151,12 @@ Side side_of(std::string_view operand, std::string_view offsets_name, const Tens
     }
     side.form = Form::jagged;
     side.batch = size(*offsets, 0) - 1;
-    side.sequences = {offsets->data, offsets->dtype == DType::int64, 0};
+    side.sequences = {offsets->data, offsets->dtype == DType::int64, 0, 0};
   } else if (view.rank == 4) {
     side.form = Form::dense;
     side.batch = size(view, 0);
     side.rows = size(view, 0) * size(view, 1);
-    side.sequences.length = size(view, 1);
+    side.sequences.length = side.sequences.token_stride = size(view, 1);
   } else {
     side.sequences.length = size(view, 0);
   }
@@ -296,9 +297,116 @@ void check_fits_gpu(const Attention& attention) {
   }
 }
 
-/// Checks the parameters of the function, and fills in their addresses.
-void check_parameters(const Attention& attention, const Common& common, int64_t heads, bool is_on_gpu, Params& params) {
-  const std::vector<std::string>& names = attention.activation.parameters();
+NumberType number_type_of(DType dtype) {
+  switch (dtype) {
+    case DType::float32:
+      return NumberType::float32;
+    case DType::float64:
+      return NumberType::float64;
+    case DType::bfloat16:
+      return NumberType::bfloat16;
+    case DType::float16:
+      return NumberType::float16;
+    case DType::int32:
+      return NumberType::int32;
+    case DType::int64:
+      return NumberType::int64;
+  }
+  return NumberType::float32;
+}
+
+template <class Pointer>
+BoundTensor bound_tensor_of(const BasicTensorView<Pointer>& view) {
+  BoundTensor tensor;
+  tensor.data = const_cast<void*>(static_cast<const void*>(view.data));  // inputs are only read
+  tensor.type = number_type_of(view.dtype);
+  tensor.rank = view.rank;
+  std::copy_n(view.sizes.begin(), view.rank, tensor.sizes);
+  std::copy_n(view.strides.begin(), view.rank, tensor.strides);
+  return tensor;
+}
+
+/// Returns whether an index of the function is an element of this tensor as it is, without floor(). The tensor then has
+/// an integer type.
+bool is_index(const activation::Function& function, std::size_t tensor) {
+  const std::vector<activation::Input>& inputs = function.inputs();
+  const auto is_rounded = [](activation::Operation operation) {
+    return operation == activation::Operation::floor || operation == activation::Operation::floor_divide;
+  };
+  for (const activation::Input& read : inputs) {
+    for (const activation::Program& index : read.indices) {
+      for (std::size_t i = 0; i < index.steps.size(); ++i) {
+        const activation::Step& step = index.steps[i];
+        if (step.operation != activation::Operation::input) continue;
+        const activation::Input& input = inputs[static_cast<std::size_t>(step.number)];
+        if (input.kind != activation::Input::Kind::read || input.tensor != tensor) continue;
+        // A later step may round the number.
+        const bool rounds = std::any_of(index.steps.begin() + static_cast<std::ptrdiff_t>(i), index.steps.end(),
+                                        [&](const activation::Step& later) { return is_rounded(later.operation); });
+        if (!rounds) return true;
+      }
+    }
+  }
+  return false;
+}
+
+/// Checks a tensor that the function reads without an index.
+void check_number(const std::string& who, const TensorView& view, int64_t heads, bool is_on_gpu) {
+  if (view.dtype != DType::float32 && (is_on_gpu || view.dtype != DType::float64)) {
+    refuse(ErrorKind::type, who, is_on_gpu ? "dtype float32 on a GPU" : "dtype float32 or float64", name(view.dtype),
+           "convert it");
+  }
+  if (view.rank > 1 || (view.rank == 1 && size(view, 0) != heads && size(view, 0) != 1)) {
+    refuse(ErrorKind::value, who, fmt::format("shape () or ({}), one number for each query head", heads),
+           shape_of(view), "reshape it");
+  }
+}
+
+/// Checks a tensor that the function reads by index.
+void check_read(const std::string& who, const TensorView& view, const activation::Function& function,
+                const activation::Input& read, bool is_on_gpu) {
+  if (static_cast<std::size_t>(view.rank) != read.indices.size()) {
+    refuse(ErrorKind::value, who, fmt::format("rank {}, one axis for each index in \"{}\"", read.indices.size(),
+                                              function.text()),
+           fmt::format("rank {} with shape {}", view.rank, shape_of(view)), "reshape it, or correct the indices");
+  }
+  if (!has_elements(view)) {
+    refuse(ErrorKind::value, who, "at least one element", shape_of(view), "pass a tensor with elements");
+  }
+  if (is_on_gpu && view.dtype == DType::float64) {
+    refuse(ErrorKind::type, who, "dtype float32, bfloat16, float16, int32 or int64 on a GPU", name(view.dtype),
+           "convert it");
+  }
+  if (is_floating(view.dtype) && is_index(function, read.tensor)) {
+    refuse(ErrorKind::type, who, "dtype int32 or int64, because it is an index", name(view.dtype),
+           "convert it, or round it in the expression with floor()");
+  }
+}
+
+/// Returns the bits of the axes of the tokens (Params::token_axes).
+uint32_t token_axes_of(const activation::Function& function, const Params& params, int64_t rows_q, int64_t rows_k) {
+  uint32_t axes = 0;
+  std::size_t number = 0;
+  for (const activation::Input& read : function.inputs()) {
+    if (read.kind != activation::Input::Kind::read) continue;
+    for (std::size_t axis = 0; axis < read.indices.size(); ++axis) {
+      if (!activation::can_be_token_axis(read, axis, function.inputs())) continue;
+      const bool is_query = activation::bare_index(read.indices[axis], function.inputs()) == activation::Index::query;
+      const int64_t tokens = is_query ? rows_q : rows_k;
+      if (params.parameters[read.tensor].sizes[axis] == tokens) {
+        axes |= 1U << (number * activation::most_axes + axis);
+      }
+    }
+    ++number;
+  }
+  return axes;
+}
+
+/// Checks the tensors of the call that the function reads, and fills in their addresses.
+void check_parameters(const Attention& attention, const Common& common, const Problem& problem, bool is_on_gpu,
+                      Params& params) {
+  const activation::Function& function = attention.activation.function();
+  const std::vector<std::string>& names = function.parameters();
   const auto listed = [&names] { return names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")); };
   if (names.size() > most_parameters) {
     refuse(ErrorKind::value, "activation", fmt::format("at most {} parameters of the call", most_parameters),
@@ -312,26 +420,23 @@ void check_parameters(const Attention& attention, const Common& common, int64_t 
       refuse(ErrorKind::value, who, fmt::format("a parameter of the call ({})", listed()), "another name",
              "name it in the Activation, or leave it out");
     }
-    if (view.dtype != DType::float32 && (is_on_gpu || view.dtype != DType::float64)) {
-      refuse(ErrorKind::type, who, is_on_gpu ? "dtype float32 on a GPU" : "dtype float32 or float64", name(view.dtype),
-             "convert it");
-    }
-    if (view.rank > 1 || (view.rank == 1 && size(view, 0) != heads && size(view, 0) != 1)) {
-      refuse(ErrorKind::value, who, fmt::format("shape () or ({}), one number for each query head", heads),
-             shape_of(view), "reshape it");
+    const auto tensor = static_cast<std::size_t>(found - names.begin());
+    for (const activation::Input& input : function.inputs()) {
+      if (input.kind == activation::Input::Kind::index || input.tensor != tensor) continue;
+      if (input.kind == activation::Input::Kind::number) check_number(who, view, problem.heads_q, is_on_gpu);
+      if (input.kind == activation::Input::Kind::read) check_read(who, view, function, input, is_on_gpu);
     }
     check_memory(who, view, common);
-    FunctionParameter& number = params.parameters[found - names.begin()];
-    if (number.data != nullptr) {
+    if (params.parameters[tensor].data != nullptr) {
       refuse(ErrorKind::value, who, "one tensor", "two", "give it once");
     }
-    const bool is_for_each_head = view.rank == 1 && size(view, 0) > 1;
-    number = {view.data, view.dtype == DType::float64, is_for_each_head ? stride(view, 0) : 0};
+    params.parameters[tensor] = bound_tensor_of(view);
   }
   if (attention.parameters.size() != names.size()) {
     refuse(ErrorKind::value, "parameters", fmt::format("a tensor for each parameter of the call ({})", listed()),
            fmt::format("{}", attention.parameters.size()), "pass the missing tensors");
   }
+  params.token_axes = token_axes_of(function, params, problem.rows_q, problem.rows_k);
 }
 
 CheckedCall check_inputs(const Attention& attention, Direction direction, bool needs_data, bool for_gpu) {
@@ -413,7 +518,7 @@ CheckedCall check_inputs(const Attention& attention, Direction direction, bool n
   params.scale = scale;
   params.out_scale = output_scale_of(attention.out_scale, batch, common);
   params.mask = attention.mask;
-  check_parameters(attention, common, heads_q, is_on_gpu, params);
+  check_parameters(attention, common, call.problem, is_on_gpu, params);
   return call;
 }
 
@@ -450,6 +555,12 @@ void check_gradient(std::string_view who, const MutableTensorView& view, const T
   check_no_overlap(who, view);
 }
 
+/// A tensor of the call with its name.
+struct Named {
+  std::string_view who;
+  Bytes bytes;
+};
+
 /// The inputs of a call with their names. An output must not overlap an input, because kernels read inputs after they
 /// have written the first results.
 class Inputs {
@@ -477,20 +588,59 @@ class Inputs {
   }
 
  private:
-  struct Input {
-    std::string_view who;
-    Bytes bytes;
-  };
-  std::array<Input, 7 + most_parameters> inputs_;
+  std::array<Named, 7 + most_parameters> inputs_;
   std::size_t count_ = 0;
 };
 
 bool is_wanted(const MutableTensorView& gradient) { return gradient.data != nullptr || gradient.rank != 0; }
 
+/// Checks the gradients of the tensors of the call, fills in their addresses, and returns them as bits.
+uint32_t check_grad_parameters(const Attention& attention, const std::vector<ParameterGradient>& gradients,
+                               const Common& common, const Inputs& inputs, const std::vector<Named>& outputs,
+                               Params& params) {
+  const std::vector<std::string>& names = attention.activation.parameters();
+  uint32_t wanted = 0;
+  std::vector<Named> written = outputs;
+  for (const ParameterGradient& gradient : gradients) {
+    const std::string who = fmt::format("gradient of parameter {}", gradient.name);
+    const auto found = std::find(names.begin(), names.end(), gradient.name);
+    if (found == names.end()) {
+      refuse(ErrorKind::value, who, "a parameter of the call", "another name", "leave it out");
+    }
+    const auto index = static_cast<std::size_t>(found - names.begin());
+    if ((wanted >> index & 1U) != 0) refuse(ErrorKind::value, who, "one tensor", "two", "give it once");
+    const auto of_name = [&](const Parameter& parameter) { return parameter.name == gradient.name; };
+    const TensorView& input =
+        std::find_if(attention.parameters.begin(), attention.parameters.end(), of_name)->value;
+    const MutableTensorView& view = gradient.value;
+    if (!is_floating(input.dtype)) {
+      refuse(ErrorKind::type, who, "a parameter of a floating dtype", name(input.dtype), "leave it out");
+    }
+    const bool is_on_cpu = common.device.kind == DeviceKind::cpu;
+    if (view.dtype != DType::float32 && !(is_on_cpu && view.dtype == DType::float64)) {
+      refuse(ErrorKind::type, who, is_on_cpu ? "dtype float32 or float64" : "dtype float32", name(view.dtype),
+             "allocate another tensor");
+    }
+    if (!is_same_shape(view, input)) {
+      refuse(ErrorKind::value, who, fmt::format("shape {}, as the parameter's", shape_of(input)), shape_of(view),
+             "allocate the parameter's shape");
+    }
+    check_memory(who, view, common);
+    check_no_overlap(who, view);
+    const Bytes bytes = Bytes::of(view);
+    inputs.check_without(who, bytes);
+    for (const Named& other : written) Inputs::check_apart(who, bytes, other.who, other.bytes);
+    written.push_back({"another gradient", bytes});
+    wanted |= 1U << index;
+    params.grad_parameters[index] = bound_tensor_of(view);
+  }
+  return wanted;
+}
+
 void want(Problem& problem, const WantedGradients& wanted) {
   if (!wanted.any()) {
     refuse(ErrorKind::value, "backward", "at least one gradient that is wanted", "none",
-           "pass a tensor for grad_query, grad_key or grad_value");
+           "pass a tensor for grad_query, grad_key, grad_value or a parameter");
   }
   problem.wanted = wanted;
 }
@@ -517,7 +667,6 @@ CheckedCall check_forward(const Attention& attention, const MutableTensorView& o
 CheckedCall check_backward(const Attention& attention, const Gradients& gradients) {
   CheckedCall call = check_inputs(attention, Direction::backward, true, false);
   const Problem& problem = call.problem;
-  want(call.problem, {is_wanted(gradients.query), is_wanted(gradients.key), is_wanted(gradients.value)});
   const Common common{problem.dtype, problem.device, true};
   check_operand("grad_output", gradients.output, common);
   check_output_shape("grad_output", gradients.output, problem, attention);
@@ -537,6 +686,7 @@ CheckedCall check_backward(const Attention& attention, const Gradients& gradient
   Inputs inputs(attention);
   inputs.add("grad_output", gradients.output);
   std::array<Bytes, 3> bytes;
+  std::vector<Named> outputs;
   for (std::size_t i = 0; i < all.size(); ++i) {
     const Written& written = all[i];
     if (!is_wanted(written.gradient)) continue;
@@ -545,7 +695,12 @@ CheckedCall check_backward(const Attention& attention, const Gradients& gradient
     inputs.check_without(written.who, bytes[i]);
     for (std::size_t j = 0; j < i; ++j) Inputs::check_apart(written.who, bytes[i], all[j].who, bytes[j]);
     written.operand = operand_of(written.gradient, written.form, 0, false);
+    outputs.push_back({written.who, bytes[i]});
   }
+  const uint32_t parameters =
+      check_grad_parameters(attention, gradients.parameters, common, inputs, outputs, params);
+  want(call.problem,
+       {is_wanted(gradients.query), is_wanted(gradients.key), is_wanted(gradients.value), parameters});
   params.grad_output = operand_of(gradients.output, problem.query_form, params.queries.length, true);
   return call;
 }

@@ -21,6 +21,7 @@ struct Gradients {
   const MutableTensorView& query;
   const MutableTensorView& key;
   const MutableTensorView& value;
+  std::vector<ParameterGradient> parameters = {};
 };
 
 CheckedCall check_forward(const Attention& attention, const MutableTensorView& output);

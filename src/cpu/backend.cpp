@@ -31,14 +31,14 @@ class ReusedSchedule {
 };
 
 template <class T>
-void run_units(const Problem& problem, const Params& params, const std::vector<Evaluator>& evaluators,
-               const plan::CpuSchedule& schedule) {
+void run_units(const Problem& problem, const Params& params, const activation::Function& function,
+               const std::vector<Evaluator>& evaluators, const plan::CpuSchedule& schedule) {
   AlignedMemory partial_sums;
   if (schedule.partial_elements > 0) {
     partial_sums = allocate_aligned(schedule.partial_elements * static_cast<int64_t>(sizeof(double)));
   }
-  const Call<T> call{params,   evaluators.data(), evaluators.size() > 1,
-                     schedule, problem.wanted,    static_cast<double*>(partial_sums.get())};
+  const Call<T> call{params,   function,       evaluators.data(),
+                     schedule, problem.wanted, static_cast<double*>(partial_sums.get())};
   const bool forward = problem.direction == Direction::forward;
   for_each_unit(schedule.threads, static_cast<int64_t>(schedule.units.size()), [&](int64_t i) {
     const plan::CpuUnit& unit = schedule.units[static_cast<std::size_t>(i)];
@@ -46,19 +46,18 @@ void run_units(const Problem& problem, const Params& params, const std::vector<E
   });
   for_each_unit(schedule.threads, static_cast<int64_t>(schedule.reductions.size()),
                 [&](int64_t i) { reduce<T>(call, schedule.reductions[static_cast<std::size_t>(i)]); });
+  if (!forward && problem.wanted.parameters != 0) parameter_gradients<T>(call, problem.batch);
 }
 
-/// The evaluator of f, or of f and f'. With parameters of the call, one for each query head.
+/// The evaluator of f, or of f and f'. If the function has inputs, one for each query head.
 std::vector<Evaluator> evaluators_of(const activation::Function& function, bool needs_derivative,
                                      const Params& params) {
   const activation::Program& program = needs_derivative ? function.value_and_derivative() : function.value();
-  const std::size_t count = function.parameters().size();
+  const int64_t count = function.inputs().empty() ? 1 : params.heads_q;
   std::vector<Evaluator> evaluators;
-  evaluators.reserve(count == 0 ? 1 : static_cast<std::size_t>(params.heads_q));
-  std::vector<double> numbers(count);
-  for (int64_t head = 0; head < (count == 0 ? 1 : params.heads_q); ++head) {
-    for (std::size_t i = 0; i < count; ++i) numbers[i] = params.parameters[i].of<double>(head);
-    evaluators.emplace_back(program, numbers);
+  evaluators.reserve(static_cast<std::size_t>(count));
+  for (int64_t head = 0; head < count; ++head) {
+    evaluators.emplace_back(program, inputs_of_head(function, params, head));
   }
   return evaluators;
 }
@@ -71,18 +70,22 @@ void run(const Problem& problem, const Params& params, const activation::Functio
   ReusedSchedule reused;
   plan::CpuSchedule& schedule = *reused;
   plan::schedule_for_cpu(problem, params, processor, schedule);
-  const bool needs_derivative =
-      problem.direction == Direction::backward && (problem.wanted.query || problem.wanted.key);
+  const bool is_backward = problem.direction == Direction::backward;
+  if (is_backward && !problem.wanted.of_operands()) {
+    schedule.units.clear();  // only gradients of parameters
+    schedule.reductions.clear();
+  }
+  const bool needs_derivative = is_backward && (problem.wanted.query || problem.wanted.key);
   const std::vector<Evaluator> evaluators = evaluators_of(function, needs_derivative, params);
   switch (problem.dtype) {
     case DType::float32:
-      return run_units<float>(problem, params, evaluators, schedule);
+      return run_units<float>(problem, params, function, evaluators, schedule);
     case DType::float64:
-      return run_units<double>(problem, params, evaluators, schedule);
+      return run_units<double>(problem, params, function, evaluators, schedule);
     case DType::bfloat16:
-      return run_units<BFloat16>(problem, params, evaluators, schedule);
+      return run_units<BFloat16>(problem, params, function, evaluators, schedule);
     case DType::float16:
-      return run_units<Float16>(problem, params, evaluators, schedule);
+      return run_units<Float16>(problem, params, function, evaluators, schedule);
     case DType::int32:
     case DType::int64:
       break;

@@ -1,6 +1,9 @@
 // The backward unit. A tile of keys and values and the accumulators of its dK and dV stay in the cache during a loop
 // over tiles of queries. For each tile of scores the unit computes S = Q K^T, P = f(S) and f'(S), dP = dO V^T and
 // dS = dP f'(S), and then dV += P^T dO, dK += dS^T Q and dQ += dS K. It skips products that no wanted gradient needs.
+#include <array>
+#include <span>
+
 #include "cpu/call.h"
 #include "cpu/workspace.h"
 
@@ -13,7 +16,11 @@ class Backward {
   using Compute = ComputeType<T>;
 
   Backward(const Call<T>& call, const plan::CpuUnit& unit)
-      : call_(call), params_(call.params), tiles_(call.schedule.tiles), unit_(unit) {
+      : call_(call),
+        params_(call.params),
+        tiles_(call.schedule.tiles),
+        unit_(unit),
+        inputs_(call.function, call.params) {
     const plan::CpuBuffers& buffers = call.schedule.buffers;
     auto* base = static_cast<Compute*>(thread_workspace(buffers.total * static_cast<int64_t>(sizeof(Compute))));
     query_ = base + buffers.query;
@@ -164,15 +171,21 @@ class Backward {
     const int64_t count = rows * columns.count;
     multiply<Compute>({query_, call_.width_q}, {keys_transposed_ + columns.begin, tiles_.keys},
                       {scores_, columns.count}, rows, columns.count, params_.head_dim, Sum::overwrite);
+    inputs_.fill(score_tile_of(b_, head, queries, keys, columns));
+    const std::array<Compute*, 2> results = {scores_, derivatives_};
+    const auto evaluate = [&](std::size_t count_of_results) {
+      call_.evaluator_of(head).evaluate(scores_, count, std::span<Compute* const>(results).first(count_of_results),
+                                        inputs_.arrays());
+    };
     if (!wants_grad_scores_) {
-      call_.evaluator_of(head).evaluate(scores_, count, scores_, call_.wants_grad_scores() ? derivatives_ : nullptr);
+      evaluate(call_.wants_grad_scores() ? 2 : 1);
       clear_masked(params_.mask, queries, keys, columns, length_q_, length_k_, scores_);
       round_through<T>(scores_, count);
       return;
     }
     multiply<Compute>({grad_output_, call_.width_v}, {values_transposed_ + columns.begin, tiles_.keys},
                       {grad_scores_, columns.count}, rows, columns.count, params_.head_dim_v, Sum::overwrite);
-    call_.evaluator_of(head).evaluate(scores_, count, scores_, derivatives_);
+    evaluate(2);
     for (int64_t i = 0; i < count; ++i) grad_scores_[i] *= derivatives_[i];
     clear_masked(params_.mask, queries, keys, columns, length_q_, length_k_, grad_scores_);
     if (!wants_value_) return;
@@ -306,6 +319,7 @@ class Backward {
   const Params& params_;
   const plan::CpuTiles& tiles_;
   const plan::CpuUnit& unit_;
+  TileInputs<Compute> inputs_;
   Range key_range_;  // of the unit, or the part of it that is being summed over the batch
   Range query_range_;
   int64_t key_terms_ = 0;              // queries in the sums of dK and dV that are not in the totals

@@ -6,6 +6,7 @@
 
 #include "cpu/convert.h"
 #include "cpu/evaluator.h"
+#include "cpu/inputs.h"
 #include "cpu/products.h"
 #include "definition/params.h"
 #include "plan/cpu_units.h"
@@ -18,13 +19,13 @@ struct Call {
   using Compute = ComputeType<T>;
 
   const Params& params;
-  const Evaluator* evaluators;  ///< one for each query head if the function has parameters, otherwise one
-  bool has_parameters;
+  const activation::Function& function;
+  const Evaluator* evaluators;  ///< one for each query head if the function has inputs, otherwise one
   const plan::CpuSchedule& schedule;
   WantedGradients wanted;
   double* partial_sums;  ///< schedule.partial_elements; in double, because a long sum in float loses the last bits
 
-  const Evaluator& evaluator_of(int64_t head) const { return evaluators[has_parameters ? head : 0]; }
+  const Evaluator& evaluator_of(int64_t head) const { return evaluators[function.inputs().empty() ? 0 : head]; }
 
   /// Backward: whether a wanted gradient needs dS, so that the evaluator also computes f'.
   bool wants_grad_scores() const { return wanted.query || wanted.key; }
@@ -105,6 +106,12 @@ void clear_masked(const Mask& mask, Range queries, Range keys, Columns columns, 
   }
 }
 
+/// The tile of scores of some queries and of some columns of a tile of keys.
+inline ScoreTile score_tile_of(int64_t b, int64_t head, Range queries, Range keys, Columns columns) {
+  const int64_t first = keys.begin + columns.begin;
+  return {b, head, queries, {first, first + columns.count}};
+}
+
 /// Packs a transposed tile of keys for the products with queries. Columns up to the next vector boundary are zeros.
 template <class T>
 void pack_tile_transposed(const T* rows, int64_t stride, int64_t count, int64_t width, ComputeType<T>* packed,
@@ -127,6 +134,10 @@ void forward_unit(const Call<T>& call, const plan::CpuUnit& unit);
 
 template <class T>
 void backward_unit(const Call<T>& call, const plan::CpuUnit& unit);
+
+/// Computes the gradients of the tensors of the call that are wanted.
+template <class T>
+void parameter_gradients(const Call<T>& call, int64_t batch);
 
 /// Adds the partial sums of some rows in a fixed order, rounds the result and stores the gradient.
 template <class T>

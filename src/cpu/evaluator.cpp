@@ -14,7 +14,7 @@ using activation::Operation;
 using activation::Program;
 using activation::Step;
 
-// The order of the registers: the score, the outputs, the constants, the scratch strips.
+// The order of the registers: the score, the results, the inputs that are arrays, the constants, the scratch strips.
 constexpr std::uint16_t score_register = 0;
 constexpr std::uint16_t first_result_register = 1;
 
@@ -35,12 +35,12 @@ struct Shape {
   int operands;
 };
 
-/// Returns the instruction of an operation. Constants, parameters and the score are registers and have no instruction.
+/// Returns the instruction of an operation. Constants, inputs and the score are registers and have no instruction.
 Shape shape(Operation operation) {
   switch (operation) {
     case Operation::constant:
     case Operation::score:
-    case Operation::parameter:
+    case Operation::input:
       break;
     case Operation::add:
       return {Code::add, 2};
@@ -50,6 +50,8 @@ Shape shape(Operation operation) {
       return {Code::multiply, 2};
     case Operation::divide:
       return {Code::divide, 2};
+    case Operation::floor_divide:
+      return {Code::floor_divide, 2};
     case Operation::power:
       return {Code::power, 2};
     case Operation::negate:
@@ -58,6 +60,8 @@ Shape shape(Operation operation) {
       return {Code::absolute, 1};
     case Operation::sign:
       return {Code::sign, 1};
+    case Operation::floor:
+      return {Code::floor, 1};
     case Operation::sqrt:
       return {Code::sqrt, 1};
     case Operation::rsqrt:
@@ -70,6 +74,8 @@ Shape shape(Operation operation) {
       return {Code::expm1, 1};
     case Operation::log:
       return {Code::log, 1};
+    case Operation::log2:
+      return {Code::log2, 1};
     case Operation::log1p:
       return {Code::log1p, 1};
     case Operation::tanh:
@@ -135,9 +141,9 @@ bool is_complement(const Program& program, const Step& step) {
 /// Translates one program: selects the steps that are computed, and assigns a register to each step.
 class Translation {
  public:
-  Translation(const Program& program, const std::vector<double>& parameters)
+  Translation(const Program& program, const Evaluator::Inputs& inputs)
       : program_(program),
-        parameters_(parameters),
+        inputs_(inputs),
         nodes_(program.steps.size()),
         last_use_(program.steps.size()),
         register_(program.steps.size()),
@@ -150,6 +156,7 @@ class Translation {
 
   std::vector<Instruction> instructions;
   std::vector<double> constants;
+  std::vector<std::size_t> arrays;
   std::size_t strips = 0;
 
  private:
@@ -174,15 +181,26 @@ class Translation {
   }
 
   void register_constants() {
-    const std::size_t first = first_result_register + program_.results.size();
+    std::size_t first = first_result_register + program_.results.size();
+    for (std::size_t i = 0; i < program_.steps.size(); ++i) {
+      if (!last_use_[i] || program_.steps[i].operation != Operation::input) continue;
+      const auto input = static_cast<std::size_t>(program_.steps[i].number);
+      if (inputs_.at(input)) continue;
+      register_[i] = static_cast<std::uint16_t>(first + arrays.size());
+      arrays.push_back(input);
+    }
+    first += arrays.size();
     for (std::size_t i = 0; i < program_.steps.size(); ++i) {
       if (!last_use_[i]) continue;
-      if (program_.steps[i].operation == Operation::score) register_[i] = score_register;
-      const bool is_parameter = program_.steps[i].operation == Operation::parameter;
-      if (!is_parameter && program_.steps[i].operation != Operation::constant) continue;
+      const Step& step = program_.steps[i];
+      if (step.operation == Operation::score) register_[i] = score_register;
+      const bool is_input = step.operation == Operation::input;
+      if (!is_input && step.operation != Operation::constant) continue;
+      const std::optional<double> number =
+          is_input ? inputs_[static_cast<std::size_t>(step.number)] : std::optional(step.number);
+      if (!number) continue;
       register_[i] = static_cast<std::uint16_t>(first + constants.size());
-      const double number = program_.steps[i].number;
-      constants.push_back(is_parameter ? parameters_.at(static_cast<std::size_t>(number)) : number);
+      constants.push_back(*number);
     }
     first_strip_ = first + constants.size();
   }
@@ -248,7 +266,7 @@ class Translation {
   }
 
   const Program& program_;
-  const std::vector<double>& parameters_;
+  const Evaluator::Inputs& inputs_;
   std::vector<Node> nodes_;
   std::vector<std::optional<std::size_t>> last_use_;
   std::vector<std::uint16_t> register_;
@@ -292,10 +310,11 @@ constexpr std::size_t whole_vectors(std::size_t count) {
 
 }  // namespace
 
-Evaluator::Evaluator(const Program& program, const std::vector<double>& parameters) : results_(program.results.size()) {
-  Translation translation(program, parameters);
+Evaluator::Evaluator(const Program& program, const Inputs& inputs) : results_(program.results.size()) {
+  Translation translation(program, inputs);
   instructions_ = std::move(translation.instructions);
   strips_ = translation.strips;
+  arrays_ = std::move(translation.arrays);
   constants_.resize(translation.constants.size());
   for (std::size_t i = 0; i < constants_.size(); ++i) {
     constants_[i].float32.fill(static_cast<float>(translation.constants[i]));
@@ -304,10 +323,12 @@ Evaluator::Evaluator(const Program& program, const std::vector<double>& paramete
 }
 
 template <class T>
-void Evaluator::evaluate_strips(const T* scores, std::int64_t count, T* value, T* derivative) const {
-  assert((derivative != nullptr) == (results_ == 2));
-  // In addition to the scratch registers: strips for the score and the results of the last, partial strip.
-  const std::size_t buffers = 1 + results_;
+void Evaluator::evaluate_strips(const T* scores, std::int64_t count, std::span<T* const> results,
+                                const T* const* inputs) const {
+  assert(results.size() >= results_ && (inputs != nullptr || arrays_.empty()));
+  // In addition to the scratch registers: strips for the score, the results and the inputs of the last, partial strip.
+  const std::size_t first_array = 1 + results_;
+  const std::size_t buffers = first_array + arrays_.size();
   const std::size_t fitting = scratch_bytes / sizeof(T) / (strips_ + buffers);
   const std::size_t strip =
       std::clamp(fitting / strip_granularity<T> * strip_granularity<T>, strip_granularity<T>, longest_strip);
@@ -325,32 +346,48 @@ void Evaluator::evaluate_strips(const T* scores, std::int64_t count, T* value, T
     registers[buffers + constants_.size() + i] = {memory + (buffers + i) * strip, false};
   }
 
-  const std::array<T*, 2> outputs = {value, derivative};
   const auto total = static_cast<std::size_t>(count);
   for (std::size_t begin = 0; begin < total; begin += strip) {
     const std::size_t length = std::min(strip, total - begin);
     const std::size_t padded = whole_vectors<T>(length);
     if (padded == length) {
       registers[score_register] = {const_cast<T*>(scores + begin), false};  // never a destination
-      for (std::size_t k = 0; k < results_; ++k) registers[first_result_register + k] = {outputs[k] + begin, false};
+      for (std::size_t k = 0; k < results_; ++k) registers[first_result_register + k] = {results[k] + begin, false};
+      for (std::size_t k = 0; k < arrays_.size(); ++k) {
+        registers[first_array + k] = {const_cast<T*>(inputs[arrays_[k]] + begin), false};  // never a destination
+      }
       interpret(instructions_.data(), instructions_.size(), registers, length);
       continue;
     }
     for (std::size_t k = 0; k < buffers; ++k) registers[k] = {memory + k * strip, false};
-    std::fill(std::copy_n(scores + begin, length, memory), memory + padded, T{0});
+    const auto copy = [&](const T* from, T* to) { std::fill(std::copy_n(from, length, to), to + padded, T{0}); };
+    copy(scores + begin, memory);
+    for (std::size_t k = 0; k < arrays_.size(); ++k) {
+      copy(inputs[arrays_[k]] + begin, registers[first_array + k].data);
+    }
     interpret(instructions_.data(), instructions_.size(), registers, padded);
     for (std::size_t k = 0; k < results_; ++k) {
-      std::copy_n(registers[first_result_register + k].data, length, outputs[k] + begin);
+      std::copy_n(registers[first_result_register + k].data, length, results[k] + begin);
     }
   }
 }
 
 void Evaluator::evaluate(const float* scores, std::int64_t count, float* value, float* derivative) const {
-  evaluate_strips(scores, count, value, derivative);
+  evaluate_strips<float>(scores, count, std::array{value, derivative}, nullptr);
 }
 
 void Evaluator::evaluate(const double* scores, std::int64_t count, double* value, double* derivative) const {
-  evaluate_strips(scores, count, value, derivative);
+  evaluate_strips<double>(scores, count, std::array{value, derivative}, nullptr);
+}
+
+void Evaluator::evaluate(const float* scores, std::int64_t count, std::span<float* const> results,
+                         const float* const* inputs) const {
+  evaluate_strips(scores, count, results, inputs);
+}
+
+void Evaluator::evaluate(const double* scores, std::int64_t count, std::span<double* const> results,
+                         const double* const* inputs) const {
+  evaluate_strips(scores, count, results, inputs);
 }
 
 }  // namespace gdpa::cpu

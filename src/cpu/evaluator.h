@@ -3,6 +3,8 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "activation/program.h"
@@ -22,13 +24,22 @@ namespace gdpa::cpu {
 ///     backward.evaluate(scores, count, probabilities, derivatives);
 class Evaluator {
  public:
-  /// For a program with the results {f} or {f, f'}. `parameters` has the numbers of the parameters of the call.
-  explicit Evaluator(const activation::Program& program, const std::vector<double>& parameters = {});
+  /// The number of each input of the program, in order. An input without a number is an array in each call.
+  using Inputs = std::vector<std::optional<double>>;
 
-  /// value[i] = f(scores[i]) and derivative[i] = f'(scores[i]) for i below count. `derivative` is given if and only if
-  /// the program has two results. Either output may be `scores` itself; other overlaps are not allowed.
+  explicit Evaluator(const activation::Program& program, const Inputs& inputs = {});
+
+  /// value[i] = f(scores[i]) and derivative[i] = f'(scores[i]) for i below count, for a program with the results {f} or
+  /// {f, f'} whose inputs have numbers. `derivative` is given if and only if the program has two results. Either output
+  /// may be `scores` itself; other overlaps are not allowed.
   void evaluate(const float* scores, std::int64_t count, float* value, float* derivative = nullptr) const;
   void evaluate(const double* scores, std::int64_t count, double* value, double* derivative = nullptr) const;
+
+  /// The same for any number of results, with an array inputs[n] for each input n that has no number.
+  void evaluate(const float* scores, std::int64_t count, std::span<float* const> results,
+                const float* const* inputs) const;
+  void evaluate(const double* scores, std::int64_t count, std::span<double* const> results,
+                const double* const* inputs) const;
 
  private:
   /// A constant, repeated over the longest vector.
@@ -38,11 +49,12 @@ class Evaluator {
   };
 
   template <class T>
-  void evaluate_strips(const T* scores, std::int64_t count, T* value, T* derivative) const;
+  void evaluate_strips(const T* scores, std::int64_t count, std::span<T* const> results, const T* const* inputs) const;
 
   std::vector<Instruction> instructions_;
   std::vector<Constant> constants_;
   std::size_t results_ = 0;
+  std::vector<std::size_t> arrays_;  ///< the inputs that are arrays
   std::size_t strips_ = 0;  ///< scratch registers
 };
 

@@ -1,5 +1,7 @@
 // The forward unit. Rows of Q and the accumulators of O stay in the cache during a loop over tiles of keys and values.
 // Each tile of scores is computed by S = Q K^T, P = f(S), O += P V, and never leaves the cache.
+#include <span>
+
 #include "cpu/call.h"
 #include "cpu/workspace.h"
 
@@ -12,7 +14,11 @@ class Forward {
   using Compute = ComputeType<T>;
 
   Forward(const Call<T>& call, const plan::CpuUnit& unit)
-      : call_(call), params_(call.params), tiles_(call.schedule.tiles), unit_(unit) {
+      : call_(call),
+        params_(call.params),
+        tiles_(call.schedule.tiles),
+        unit_(unit),
+        inputs_(call.function, call.params) {
     const plan::CpuBuffers& buffers = call.schedule.buffers;
     auto* base = static_cast<Compute*>(thread_workspace(buffers.total * static_cast<int64_t>(sizeof(Compute))));
     query_ = base + buffers.query;
@@ -73,7 +79,9 @@ class Forward {
     const int64_t row = row_of(head, queries.begin);
     multiply<Compute>({query_ + row * call_.width_q, call_.width_q}, {keys_transposed_ + columns.begin, tiles_.keys},
                       {scores_, columns.count}, queries.size(), columns.count, params_.head_dim, Sum::overwrite);
-    call_.evaluator_of(head).evaluate(scores_, queries.size() * columns.count, scores_);
+    inputs_.fill(score_tile_of(b_, head, queries, keys, columns));
+    call_.evaluator_of(head).evaluate(scores_, queries.size() * columns.count, std::span<Compute* const>(&scores_, 1),
+                                      inputs_.arrays());
     clear_masked(params_.mask, queries, keys, columns, length_q_, length_k_, scores_);
     round_through<T>(scores_, queries.size() * columns.count);
     const bool is_long_sum = params_.mask.keys(queries, length_q_, length_k_).size() > terms_of_sum;
@@ -95,6 +103,7 @@ class Forward {
   const Params& params_;
   const plan::CpuTiles& tiles_;
   const plan::CpuUnit& unit_;
+  TileInputs<Compute> inputs_;
   int64_t b_ = 0;
   int64_t length_q_ = 0;
   int64_t length_k_ = 0;

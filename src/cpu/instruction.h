@@ -15,6 +15,7 @@ enum class Code : std::uint8_t {
   subtract,
   multiply,
   divide,
+  floor_divide,
   multiply_add,       // a * b + c, rounded once if the processor has fused multiply-add
   multiply_subtract,  // a * b - c
   subtract_product,   // c - a * b
@@ -22,12 +23,14 @@ enum class Code : std::uint8_t {
   negate,
   absolute,
   sign,
+  floor,
   sqrt,
   rsqrt,
   exp,
   exp2,
   expm1,
   log,
+  log2,
   log1p,
   tanh,
   sigmoid,

@@ -105,6 +105,8 @@ HWY_INLINE void run_instruction(const Strip<T>& strip) {
       return GDPA_BINARY(hn::Mul(a, b));
     case Code::divide:
       return GDPA_BINARY(hn::Div(a, b));
+    case Code::floor_divide:
+      return GDPA_BINARY(hn::Floor(hn::Div(a, b)));
     case Code::multiply_add:
       return GDPA_TERNARY(hn::MulAdd(a, b, c));
     case Code::multiply_subtract:
@@ -119,6 +121,8 @@ HWY_INLINE void run_instruction(const Strip<T>& strip) {
       return GDPA_UNARY((void(d), hn::Abs(a)));
     case Code::sign:
       return GDPA_UNARY(sign(d, a));
+    case Code::floor:
+      return GDPA_UNARY((void(d), hn::Floor(a)));
     case Code::sqrt:
       return GDPA_UNARY((void(d), hn::Sqrt(a)));
     case Code::rsqrt:
@@ -131,6 +135,8 @@ HWY_INLINE void run_instruction(const Strip<T>& strip) {
       return GDPA_UNARY(expm1(d, a));
     case Code::log:
       return GDPA_UNARY(log(d, a));
+    case Code::log2:
+      return GDPA_UNARY(log2(d, a));
     case Code::log1p:
       return GDPA_UNARY(log1p(d, a));
     case Code::tanh:

@@ -14,9 +14,12 @@ struct Sequences {
   const void* cumulative = nullptr;  ///< batch + 1 numbers, or null: every sequence has `length` rows
   bool cumulative_is_int64 = false;
   int64_t length = 0;
+  int64_t token_stride = 0;  ///< rows from one sequence to the next if they are dense; 0 if they are shared or jagged
 
   /// The index of the first row of sequence b in a jagged operand, otherwise 0.
   GDPA_HOST_DEVICE int64_t begin(int64_t b) const { return cumulative == nullptr ? 0 : at(b); }
+  /// The index of the first row of sequence b among the rows of all sequences.
+  GDPA_HOST_DEVICE int64_t first_token(int64_t b) const { return begin(b) + b * token_stride; }
   GDPA_HOST_DEVICE int64_t size(int64_t b) const { return cumulative == nullptr ? length : at(b + 1) - at(b); }
 
  private:

@@ -8,6 +8,7 @@
 //     dQ = scale * dS K                         dK = scale * dS^T Q
 #pragma once
 
+#include "definition/bound_tensor.h"
 #include "definition/layout.h"
 #include "gdpa/mask.h"
 
@@ -37,20 +38,7 @@ struct OutputScale {
   }
 };
 
-/// A parameter of the function: one number for each query head. A stride of 0 is one number for all heads.
-struct FunctionParameter {
-  const void* data = nullptr;  ///< on a GPU float
-  bool is_double = false;
-  int64_t head_stride = 0;
-
-  template <class Number>
-  GDPA_HOST_DEVICE Number of(int64_t head) const {
-    return is_double ? static_cast<Number>(static_cast<const double*>(data)[head * head_stride])
-                     : static_cast<Number>(static_cast<const float*>(data)[head * head_stride]);
-  }
-};
-
-/// The most parameters of a function whose numbers are passed with the call.
+/// The most tensors of a call that a function reads.
 constexpr int most_parameters = 8;
 
 struct Params {
@@ -68,7 +56,11 @@ struct Params {
   double scale = 1.0;
   OutputScale out_scale;
   Mask mask;
-  FunctionParameter parameters[most_parameters];  ///< in the order of activation::Function::parameters()
+  BoundTensor parameters[most_parameters];       ///< in the order of activation::Function::parameters()
+  BoundTensor grad_parameters[most_parameters];  ///< backward: the sums of their gradients; null data if not wanted
+  /// Bit read * most_axes + axis: the axis has the tokens of the packed query or key side, so that position i or j of a
+  /// sequence is element first_token() + i or j. `read` counts the reads among activation::Function::inputs().
+  uint32_t token_axes = 0;
 
   GDPA_HOST_DEVICE int64_t key_head(int64_t query_head) const { return query_head / (heads_q / heads_k); }
 };

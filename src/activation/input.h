@@ -1,0 +1,54 @@
+// Input: a number in the expression of a score that does not depend on the score. It is a position, a number of a
+// tensor of the call for each head, or an element of a tensor at computed indices.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "activation/program.h"
+
+namespace gdpa::activation {
+
+/// The positions that an expression may read, in the order of their names in index_names.
+enum class Index : std::uint8_t { batch, head, query, key, length_q, length_k };
+
+/// The batch entry, the query head, the positions of the query and of the key in their sequences, and the lengths of
+/// these sequences.
+constexpr std::array<std::string_view, 6> index_names = {"b", "h", "i", "j", "len_q", "len_k"};
+
+/// Returns the position with this name.
+std::optional<Index> find_index(std::string_view name);
+
+/// One input of a function. Operation::input refers to it by its position in Function::inputs(). An index of a read may
+/// itself have inputs, which have lower positions.
+struct Input {
+  enum class Kind : std::uint8_t {
+    number,  ///< a tensor of shape () or (heads,), read without an index
+    read,    ///< an element of a tensor
+    index,   ///< a position
+  };
+  Kind kind = Kind::number;
+  std::size_t tensor = 0;        ///< the position of the tensor in Function::parameters(), unless the kind is index
+  Index index = Index::batch;    ///< if the kind is index
+  std::vector<Program> indices;  ///< of a read: one program for each axis, without the score
+};
+
+/// The most reads of a function, and the most axes of a tensor that is read. The kernels have a bit for each axis.
+constexpr std::size_t most_reads = 8;
+constexpr std::size_t most_axes = 4;
+
+/// Returns the position if the program is a position and nothing else.
+std::optional<Index> bare_index(const Program& program, const std::vector<Input>& inputs);
+
+/// Returns whether the program, or an input of it, reads the position.
+bool reads_index(const Program& program, const std::vector<Input>& inputs, Index index);
+
+/// Returns whether the axis can be an axis of the tokens of the packed query or key side: its index is the position i
+/// or j and nothing else, and no other index of the read is the batch entry.
+bool can_be_token_axis(const Input& read, std::size_t axis, const std::vector<Input>& inputs);
+
+}  // namespace gdpa::activation

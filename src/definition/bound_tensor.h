@@ -1,0 +1,34 @@
+// BoundTensor: a tensor of the call that the function reads, or the gradient of such a tensor. The header includes no
+// standard library, because NVRTC compiles it too.
+#pragma once
+
+#include "gdpa/integers.h"
+
+namespace gdpa {
+
+/// The types of numbers that a function may read from a tensor.
+enum class NumberType : int32_t { float32, float64, bfloat16, float16, int32, int64 };
+
+/// A tensor of up to four axes. Strides count elements and may have any value.
+struct BoundTensor {
+  static constexpr int most_axes = 4;
+
+  void* data = nullptr;  ///< an input is only read
+  NumberType type = NumberType::float32;
+  int32_t rank = 0;
+  int64_t sizes[most_axes] = {};
+  int64_t strides[most_axes] = {};
+
+  /// The offset in elements of the number of a query head, in a tensor that is read without an index.
+  GDPA_HOST_DEVICE int64_t offset_of_head(int64_t head) const {
+    return rank == 1 && sizes[0] > 1 ? head * strides[0] : 0;
+  }
+
+  /// The nearest index of an axis that exists.
+  GDPA_HOST_DEVICE int64_t clamped(int axis, int64_t index) const {
+    const int64_t last = sizes[axis] - 1;
+    return index < 0 ? 0 : index > last ? last : index;
+  }
+};
+
+}  // namespace gdpa
