@@ -207,7 +207,9 @@ std::shared_ptr<const Function> Function::make(std::string_view text, const Bind
   auto known = interned().find(identity);
   if (!known) {
     const NodeId bound = parsed.tree.bind(parsed.root, bindings, of_call);
-    known = interned().insert(identity, build(parsed.tree, bound, canonical, of_call));
+    const std::shared_ptr<Function> built = build(parsed.tree, bound, canonical, of_call);
+    built->functions_ = parsed.functions;
+    known = interned().insert(identity, built);
   }
   return parameters.empty() ? interned().insert(std::string(key), known) : known;
 }
@@ -263,6 +265,26 @@ bool Function::is_same_in_head() const {
   return std::all_of(inputs_.begin(), inputs_.end(), [](const Input& input) {
     return input.kind == Input::Kind::number || (input.kind == Input::Kind::index && input.index == Index::head);
   });
+}
+
+bool Function::depends_on_head() const {
+  return std::any_of(value_.steps.begin(), value_.steps.end(), [&](const Step& step) {
+    if (step.operation != Operation::input) return false;
+    const Input& input = inputs_[static_cast<std::size_t>(step.number)];
+    return input.kind == Input::Kind::index && input.index == Index::head;
+  });
+}
+
+const Function& Function::of_head(int64_t head) const {
+  if (!depends_on_head()) return *this;
+  const std::lock_guard lock(mutex_);
+  std::shared_ptr<const Function>& function = of_heads_[head];
+  if (!function) {
+    Tree tree = tree_;
+    const NodeId root = tree.at_head(root_, head);
+    function = build(tree, root, fmt::format("{} for head {}", text_, head), parameters_);
+  }
+  return *function;
 }
 
 Program Function::input_derivatives(const std::vector<std::size_t>& inputs) const {

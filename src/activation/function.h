@@ -37,6 +37,13 @@ class Function {
   /// The inputs of the programs: the numbers that do not depend on the score.
   const std::vector<Input>& inputs() const { return inputs_; }
 
+  /// The number of functions of a list, of which function h is for query head h. 1: the function is for all heads.
+  std::size_t functions() const { return functions_; }
+
+  /// Returns f for one query head, with the same inputs: the function itself unless the expression depends on h apart
+  /// from the indices of reads.
+  const Function& of_head(int64_t head) const;
+
   /// Whether f is the same function for every score of a head: it reads no element of a tensor, and no position but h.
   bool is_same_in_head() const;
 
@@ -63,6 +70,7 @@ class Function {
   Function() = default;
   static std::shared_ptr<Function> build(Tree& tree, NodeId bound, const std::string& canonical,
                                          const std::vector<std::string>& of_call);
+  bool depends_on_head() const;
 
   std::string text_;
   std::string identity_;
@@ -73,7 +81,9 @@ class Function {
   Program unguarded_value_and_derivative_;
   Range finite_scores_ = {};
   std::vector<std::string> parameters_;
-  mutable std::mutex mutex_;  ///< of the derivatives, which are built when they are needed
+  std::size_t functions_ = 1;
+  mutable std::mutex mutex_;  ///< of the next two, which are built when they are needed
+  mutable std::map<int64_t, std::shared_ptr<const Function>> of_heads_;
   mutable std::vector<std::shared_ptr<const Function>> parameter_derivatives_;
   std::vector<Input> inputs_;
   Tree tree_;  ///< with inputs only

@@ -74,7 +74,7 @@ class Lexer {
         return token;
       }
     }
-    if (std::string_view("+-*/^<>(),=[]").find(at(position_)) != std::string_view::npos) {
+    if (std::string_view("+-*/^<>(),=[];").find(at(position_)) != std::string_view::npos) {
       return take(Token::Kind::symbol, 1);
     }
     std::size_t length = 1;  // the whole of a UTF-8 character
@@ -112,8 +112,8 @@ void CanonicalText::append(const Token& token, bool binary) {
     text_ += shortest(token.number);
   } else if (spaced) {
     text_.append(" ").append(token.text).append(" ");
-  } else if (token.text == ",") {
-    text_ += ", ";
+  } else if (token.text == "," || token.text == ";") {
+    text_ += token.text + " ";
   } else {
     text_ += token.text;
   }

@@ -1,7 +1,7 @@
 // See parser.h. A recursive descent parser. Each method parses the construct of its name, and its error states the
 // expected input:
 //
-//     text        = expression [ "with" name "=" number { "," name "=" number } ]
+//     text        = expression { ";" expression } [ "with" name "=" number { "," name "=" number } ]
 //     expression  = a sum, or a comparison of two sums, which is a condition
 //     sum         = product { ("+" | "-") product }
 //     product     = signed { ("*" | "/") signed }
@@ -171,7 +171,17 @@ class Parser {
                   "activation: expected a name (gelu) or an expression in s (s * sigmoid(1.702 * s)), "
                   "but the text is empty");
     }
-    const NodeId root = is_bare_name() ? bare_name() : expression_number();
+    std::vector<NodeId> of_heads = {function()};
+    while (at(";")) {
+      take();
+      of_heads.push_back(function());
+    }
+    NodeId root = of_heads.back();
+    for (std::size_t head = of_heads.size() - 1; head-- > 0;) {
+      const NodeId is_head = compare("==", tree_.head(), tree_.number(static_cast<double>(head)));
+      root = tree_.select(is_head, of_heads[head], root);
+    }
+    functions = of_heads.size();
     if (peek().kind == Token::Kind::name && peek().text == "with") {
       bindings();
     }
@@ -180,6 +190,7 @@ class Parser {
   }
 
   std::string canonical() const { return canonical_.text(); }
+  std::size_t functions = 1;
   std::map<std::string, double> bound;
   std::map<std::string, std::size_t> parameters;
   std::map<std::string, std::size_t> reads;
@@ -219,8 +230,10 @@ class Parser {
 
   bool is_bare_name() const {
     return peek().kind == Token::Kind::name && find_activation(peek().text) != nullptr &&
-           (peek(1).kind == Token::Kind::end || peek(1).text == "with");
+           (peek(1).kind == Token::Kind::end || peek(1).text == "with" || peek(1).text == ";");
   }
+
+  NodeId function() { return is_bare_name() ? bare_name() : expression_number(); }
 
   NodeId bare_name() { return activation(*find_activation(take().text), score_); }
 
@@ -455,6 +468,7 @@ Parsed parse(std::string_view text) {
   Parsed parsed;
   Parser parser(parsed.tree, parsed.tree.score(), text);
   parsed.root = parser.whole();
+  parsed.functions = parser.functions;
   parsed.text = parser.canonical();
   parsed.bindings = std::move(parser.bound);
   parsed.parameters = std::move(parser.parameters);

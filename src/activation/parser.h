@@ -14,6 +14,7 @@ namespace gdpa::activation {
 struct Parsed {
   Tree tree;
   NodeId root = 0;
+  std::size_t functions = 1;  ///< more than one: function h is for query head h
   std::string text;
   std::map<std::string, double> bindings;         ///< from the clause "with a = 2"
   std::map<std::string, std::size_t> parameters;  ///< the names in the expression, with their first positions

@@ -305,6 +305,21 @@ NodeId Tree::input(const TreeInput& input) {
   return intern(node);
 }
 
+NodeId Tree::head() {
+  return input({.kind = Input::Kind::index,
+                .index = Index::head,
+                .name = std::string(index_names[static_cast<std::size_t>(Index::head)])});
+}
+
+NodeId Tree::at_head(NodeId root, int64_t head) {
+  return rewrite(root, [&](const Node& node) {
+    if (node.operation != Operation::input) return make(node);
+    const TreeInput& of_node = inputs_[static_cast<std::size_t>(node.number)];
+    const bool is_head = of_node.kind == Input::Kind::index && of_node.index == Index::head;
+    return is_head ? number(static_cast<double>(head)) : make(node);
+  });
+}
+
 NodeId Tree::input_node(std::size_t index) const {
   Node node;
   node.operation = Operation::input;

@@ -107,6 +107,12 @@ class Tree {
   /// of the tensors in order. Every name must be one of these, and every tensor that is read must be in `of_call`.
   NodeId bind(NodeId root, const std::map<std::string, double>& numbers, const std::vector<std::string>& of_call);
 
+  /// The query head, as an input that no name hides.
+  NodeId head();
+
+  /// Returns the expression for one query head, which is a number.
+  NodeId at_head(NodeId root, int64_t head);
+
   /// The inputs that bind() has made, and the node of one of them.
   const std::vector<TreeInput>& inputs() const { return inputs_; }
   NodeId input_node(std::size_t index) const;

@@ -402,6 +402,14 @@ uint32_t token_axes_of(const activation::Function& function, const Params& param
   return axes;
 }
 
+void check_heads_of_list(const activation::Function& function, int64_t heads) {
+  const auto functions = static_cast<int64_t>(function.functions());
+  if (functions > 1 && functions != heads) {
+    refuse(ErrorKind::value, "activation", fmt::format("one function, or {}: one for each query head", heads),
+           fmt::format("{}", functions), "correct the list");
+  }
+}
+
 /// Checks the tensors of the call that the function reads, and fills in their addresses.
 void check_parameters(const Attention& attention, const Common& common, const Problem& problem, bool is_on_gpu,
                       Params& params) {
@@ -518,6 +526,7 @@ CheckedCall check_inputs(const Attention& attention, Direction direction, bool n
   params.scale = scale;
   params.out_scale = output_scale_of(attention.out_scale, batch, common);
   params.mask = attention.mask;
+  check_heads_of_list(attention.activation.function(), heads_q);
   check_parameters(attention, common, call.problem, is_on_gpu, params);
   return call;
 }

@@ -52,12 +52,13 @@ void run_units(const Problem& problem, const Params& params, const activation::F
 /// The evaluator of f, or of f and f'. If the function has inputs, one for each query head.
 std::vector<Evaluator> evaluators_of(const activation::Function& function, bool needs_derivative,
                                      const Params& params) {
-  const activation::Program& program = needs_derivative ? function.value_and_derivative() : function.value();
   const int64_t count = function.inputs().empty() ? 1 : params.heads_q;
   std::vector<Evaluator> evaluators;
   evaluators.reserve(static_cast<std::size_t>(count));
   for (int64_t head = 0; head < count; ++head) {
-    evaluators.emplace_back(program, inputs_of_head(function, params, head));
+    const activation::Function& of_head = function.of_head(head);
+    evaluators.emplace_back(needs_derivative ? of_head.value_and_derivative() : of_head.value(),
+                            inputs_of_head(function, params, head));
   }
   return evaluators;
 }

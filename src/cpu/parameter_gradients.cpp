@@ -51,9 +51,9 @@ class Pass {
       sums_.first[i] = sums_.elements;
       sums_.elements += elements_of(params_.grad_parameters[i]);
     }
-    const activation::Program program = call.function.input_derivatives(differentiated_);
     for (int64_t head = 0; head < params_.heads_q; ++head) {
-      evaluators_.emplace_back(program, inputs_of_head(call.function, params_, head));
+      evaluators_.emplace_back(call.function.of_head(head).input_derivatives(differentiated_),
+                               inputs_of_head(call.function, params_, head));
     }
   }
 

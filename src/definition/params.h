@@ -60,7 +60,7 @@ struct Params {
   BoundTensor grad_parameters[most_parameters];  ///< backward: the sums of their gradients; null data if not wanted
   /// Bit read * most_axes + axis: the axis has the tokens of the packed query or key side, so that position i or j of a
   /// sequence is element first_token() + i or j. `read` counts the reads among activation::Function::inputs().
-  uint32_t token_axes = 0;
+  unsigned token_axes = 0;
 
   GDPA_HOST_DEVICE int64_t key_head(int64_t query_head) const { return query_head / (heads_q / heads_k); }
 };

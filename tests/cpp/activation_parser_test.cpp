@@ -181,7 +181,7 @@ TEST(ParserErrors, TheCaretCountsCharactersAndFindsItsPlaceInALongText) {
             "activation: \"µ\" is no part of an expression\n"
             "    s * µ\n"
             "        ^\n"
-            "expressions hold numbers, s, names, + - * / ^, comparisons, parentheses and commas");
+            "expressions hold numbers, s, names, + - * / ^, comparisons, parentheses, brackets and commas");
   std::string text = "s";
   for (int i = 0; i < 100; ++i) text += " + s";
   const std::string shown = message(text + " +");
