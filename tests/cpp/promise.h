@@ -50,9 +50,11 @@ struct Results {
       : output(problem.new_output()),
         grad_query(problem.new_grad_query()),
         grad_key(problem.new_grad_key()),
-        grad_value(problem.new_grad_value()) {}
+        grad_value(problem.new_grad_value()),
+        grad_tensors(problem.new_grad_tensors()) {}
 
   Strided output, grad_query, grad_key, grad_value;
+  std::vector<Strided> grad_tensors;  ///< of the tensors that the score reads; those of integers are not computed
 };
 
 /// The view of a gradient that backward gets: an empty one where it is not wanted.
@@ -84,6 +86,22 @@ class Judge {
       if (i >= begin && i < end) continue;
       ASSERT_EQ(values[i], 0.0) << what << ": element " << i << " belongs to no sequence";
     }
+  }
+
+  /// The same for the gradient of a tensor that the score reads. It is a sum over any number of scores, so its error is
+  /// compared with the norm of all terms where they cancel.
+  void expect_near(Strided& result, const std::vector<double>& exact, const std::vector<double>& same_type,
+                   double squares, const std::string& what) const {
+    EXPECT_TRUE(result.rest_is_poisoned()) << what;
+    const std::vector<double> values = result.values();
+    ASSERT_EQ(values.size(), exact.size()) << what;
+    const Distance actual = distance(values, exact, 0, values.size());
+    std::vector<double> stored = same_type;
+    for (double& value : stored) value = rounded(result.dtype(), value);
+    const Distance allowed = distance(stored, exact, 0, values.size());
+    const double norm = std::max(actual.norm, std::sqrt(squares));
+    EXPECT_LE(actual.error, 2 * std::max(bound_ * norm, allowed.error)) << what << ": relative error "
+                                                                        << actual.error / norm;
   }
 
  private:
@@ -147,6 +165,15 @@ inline void expect_promise(RandomProblem& problem, Strided& grad_output, Results
   judge_gradient(wanted.query, results.grad_query, exact.query, same_type.query, queries, "dQ");
   judge_gradient(wanted.key, results.grad_key, exact.key, same_type.key, keys, "dK");
   judge_gradient(wanted.value, results.grad_value, exact.value, same_type.value, keys, "dV");
+  for (std::size_t i = 0; i < problem.tensors().size(); ++i) {
+    const DrawnTensor& tensor = problem.tensors()[i];
+    if (!tensor.is_floating) continue;
+    const bool has_terms = i < exact.tensors.size();
+    const std::vector<double> zeros(tensor.numbers.size());
+    judge.expect_near(results.grad_tensors[i], has_terms ? exact.tensors[i] : zeros,
+                      has_terms ? same_type.tensors[i] : zeros, has_terms ? exact.squares[i] : 0,
+                      "gradient of " + tensor.name);
+  }
 }
 
 }  // namespace gdpa::test

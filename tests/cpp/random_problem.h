@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <random>
@@ -15,6 +16,7 @@
 #include "fmt/format.h"
 #include "gdpa/attention.h"
 #include "random_expression.h"
+#include "random_score.h"
 #include "reference.h"
 #include "strided.h"
 
@@ -65,6 +67,8 @@ struct Given {
   std::optional<int64_t> head_dim_v = {};
   int64_t gap_unit = 1;          ///< strides leave gaps of multiples of so many elements
   bool streams_queries = false;  ///< many times as many as keys, and no mask
+  bool on_cpu = true;            ///< tensors of the score may be float64
+  std::optional<std::uint64_t> score = {};  ///< the seed of a score that reads positions and tensors
   bool draws_scale = false;      ///< any scale, where others are the default or one of three numbers
 };
 
@@ -72,6 +76,7 @@ class RandomProblem {
  public:
   explicit RandomProblem(std::uint64_t seed, Given given = {}) : random_(seed), given_(std::move(given)) {
     choose();
+    if (given_.score) choose_score();
     lay_out();
     fill();
     choose_wanted();
@@ -94,7 +99,13 @@ class RandomProblem {
     attention.value = view(value_);
     if (query_form_ == 0) attention.cu_seqlens_q = view(offsets_q_);
     if (key_form_ == 0) attention.cu_seqlens_k = view(offsets_k_);
-    attention.activation = Activation(function_.text);
+    attention.activation =
+        score_ ? Activation(score_->text(), {}, score_->names()) : Activation(function_.text);
+    if (score_) {
+      for (const DrawnTensor& tensor : score_->tensors()) {
+        attention.parameters.push_back({tensor.name, view(tensor.data)});
+      }
+    }
     if (!default_scale_) attention.scale = scale_;
     attention.out_scale = out_scale_;
     if (out_scale_.kind == OutScale::Kind::per_batch) attention.out_scale = OutScale::of_batch(view(per_batch_));
@@ -110,6 +121,14 @@ class RandomProblem {
     reference.value = dense(value_, heads_k_, head_dim_v_);
     reference.function = function_.value;
     reference.derivative = function_.derivative;
+    if (score_) {
+      reference.function_at = [score = score_](double s, const Place& place) { return score->value(s, place); };
+      reference.derivative_at = [score = score_](double s, const Place& place) { return score->derivative(s, place); };
+      reference.add_gradients_at = [score = score_](double s, const Place& place, double dp,
+                                                    ReferenceGradients& gradients) {
+        score->add_gradients(s, place, dp, gradients.tensors, gradients.squares);
+      };
+    }
     reference.scale = scale_;
     reference.left = mask_.left;
     reference.right = mask_.right;
@@ -141,6 +160,20 @@ class RandomProblem {
     Strided grad = place(output_sizes(), true);
     grad.fill_normal(random_);
     return grad;
+  }
+
+  /// The tensors that the score reads, and fresh memory, poisoned, for their gradients.
+  std::vector<DrawnTensor>& tensors() {
+    static std::vector<DrawnTensor> none;
+    return score_ ? score_->tensors() : none;
+  }
+  std::vector<Strided> new_grad_tensors() {
+    std::vector<Strided> gradients;
+    for (const DrawnTensor& tensor : tensors()) {
+      const DType dtype = given_.on_cpu && chance(0.3) ? DType::float64 : DType::float32;
+      gradients.push_back(Strided::contiguous(dtype, tensor.data.sizes()));
+    }
+    return gradients;
   }
 
   /// The rows of a result that belong to a sequence. The others are 0.
@@ -182,6 +215,7 @@ class RandomProblem {
 
   int64_t random_length() {
     if (chance(0.2)) return pick<int64_t>({0, 1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129});
+    if (given_.score) return chance(0.02) ? uniform(130, 300) : uniform(0, 50);  // their reference takes longer
     return chance(0.1) ? uniform(130, 300) : uniform(0, 90);
   }
 
@@ -190,7 +224,7 @@ class RandomProblem {
     dtype_ = given_.dtype.value_or(dtype_);
     choose_function();
     heads_k_ = uniform(1, 3);
-    heads_q_ = heads_k_ * pick<int64_t>({1, 1, 1, 2, 3, 5});
+    heads_q_ = heads_k_ * (given_.score ? pick<int64_t>({1, 1, 2}) : pick<int64_t>({1, 1, 1, 2, 3, 5}));
     head_dim_ = pick<int64_t>({1, 7, 8, 13, 16, 24, 32, 40, 64, 64, 128, 200, 300});
     head_dim_ = given_.head_dim.value_or(head_dim_);
     head_dim_v_ = chance(0.5) ? head_dim_ : pick<int64_t>({1, 5, 8, 16, 33, 64, 72, 128});
@@ -219,6 +253,19 @@ class RandomProblem {
         fmt::join(lengths_q_, ","), fmt::join(lengths_k_, ","), mask_.left, mask_.right,
         mask_.diagonal == Diagonal::bottom_right ? "bottom right" : "upper left", scale_,
         static_cast<int>(out_scale_.kind), threads_);
+  }
+
+  void choose_score() {
+    const auto longest = [](const std::vector<int64_t>& lengths) {
+      return lengths.empty() ? int64_t{0} : *std::max_element(lengths.begin(), lengths.end());
+    };
+    const ScoreSizes sizes{static_cast<int64_t>(batch()), heads_q_,    longest(lengths_q_),
+                           longest(lengths_k_),           query_rows_, key_rows_};
+    const DrawnFunction function = {function_.text, [f = function_](Dual s) {
+                                      return Dual{f.value(s.value), f.derivative(s.value) * s.slope};
+                                    }};
+    score_ = std::make_shared<RandomScore>(*given_.score, sizes, function, given_.on_cpu);
+    description_ += " score " + score_->text();
   }
 
   void choose_function() {
@@ -367,6 +414,7 @@ class RandomProblem {
   Given given_;
   DType dtype_ = DType::float32;
   NamedFunction function_ = {};
+  std::shared_ptr<RandomScore> score_;
   int64_t heads_q_ = 1, heads_k_ = 1, head_dim_ = 1, head_dim_v_ = 1;
   int query_form_ = 0, key_form_ = 0;
   std::vector<int64_t> lengths_q_, lengths_k_;

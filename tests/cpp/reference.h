@@ -34,12 +34,38 @@ struct Entry {
   double out_scale = 1;
 };
 
+/// The place of a score: the batch entry, the query head, the positions in the sequences, their lengths, and the rows of
+/// the query and of the key among the rows of all sequences.
+struct Place {
+  int64_t b = 0;
+  int64_t head = 0;
+  int64_t i = 0;
+  int64_t j = 0;
+  int64_t length_q = 0;
+  int64_t length_k = 0;
+  int64_t token_q = 0;
+  int64_t token_k = 0;
+
+  bool operator==(const Place&) const = default;
+};
+
+struct ReferenceGradients {
+  Dense query, key, value;
+  std::vector<std::vector<double>> tensors = {};  ///< of the tensors that the score reads
+  std::vector<double> squares = {};               ///< of each tensor: the sum of the squares of all terms
+};
+
 struct Reference {
   Dense query, key, value;
   std::vector<Entry> entries;
   int64_t output_rows = 0;
   std::function<double(double)> function;
   std::function<double(double)> derivative;
+  /// In place of the two, for a function that reads positions and tensors. The last one adds the gradients of the
+  /// tensors, from dP.
+  std::function<double(double, const Place&)> function_at = {};
+  std::function<double(double, const Place&)> derivative_at = {};
+  std::function<void(double, const Place&, double, ReferenceGradients&)> add_gradients_at = {};
   /// What P and dS go through before their products, and S and dP after theirs. The exact result rounds nothing.
   std::function<double(double)> round_operand = [](double number) { return number; };
   std::function<double(double)> round_product = [](double number) { return number; };
@@ -47,6 +73,11 @@ struct Reference {
   int64_t left = -1;
   int64_t right = -1;
   bool bottom_right = true;
+
+  double f(double score, const Place& place) const { return function_at ? function_at(score, place) : function(score); }
+  double slope(double score, const Place& place) const {
+    return derivative_at ? derivative_at(score, place) : derivative(score);
+  }
 
   bool meets(const Entry& entry, int64_t i, int64_t j) const {
     const int64_t shift = bottom_right ? entry.length_k - entry.length_q : 0;
@@ -66,11 +97,12 @@ inline void add(double factor, const double* from, double* to, int64_t count) {
   for (int64_t i = 0; i < count; ++i) to[i] += factor * from[i];
 }
 
-/// Calls body(entry, query row, output row, key row, query head, key head, score) for every pair that the mask keeps.
+/// Calls body(entry, query row, output row, key row, place, key head, score) for every pair that the mask keeps.
 template <class Body>
 void for_each_pair(const Reference& problem, const Body& body) {
   const int64_t heads_q = problem.query.heads;
-  for (const Entry& entry : problem.entries) {
+  for (std::size_t b = 0; b < problem.entries.size(); ++b) {
+    const Entry& entry = problem.entries[b];
     for (int64_t head = 0; head < heads_q; ++head) {
       const int64_t key_head = head / (heads_q / problem.key.heads);
       for (int64_t i = 0; i < entry.length_q; ++i) {
@@ -81,7 +113,8 @@ void for_each_pair(const Reference& problem, const Body& body) {
           const double score =
               problem.round_product(problem.scale * dot(problem.query.at(query_row, head),
                                                         problem.key.at(key_row, key_head), problem.query.width));
-          body(entry, query_row, entry.output_begin + i, key_row, head, key_head, score);
+          const Place place{static_cast<int64_t>(b), head, i, j, entry.length_q, entry.length_k, query_row, key_row};
+          body(entry, query_row, entry.output_begin + i, key_row, place, key_head, score);
         }
       }
     }
@@ -90,17 +123,13 @@ void for_each_pair(const Reference& problem, const Body& body) {
 
 inline Dense reference_output(const Reference& problem) {
   Dense output = Dense::zeros(problem.output_rows, problem.query.heads, problem.value.width);
-  for_each_pair(problem, [&](const Entry& entry, int64_t, int64_t output_row, int64_t key_row, int64_t head,
-                             int64_t key_head, double score) {
-    add(entry.out_scale * problem.round_operand(problem.function(score)), problem.value.at(key_row, key_head),
-        output.at(output_row, head), problem.value.width);
+  for_each_pair(problem, [&](const Entry& entry, int64_t, int64_t output_row, int64_t key_row,
+                             const Place& place, int64_t key_head, double score) {
+    add(entry.out_scale * problem.round_operand(problem.f(score, place)), problem.value.at(key_row, key_head),
+        output.at(output_row, place.head), problem.value.width);
   });
   return output;
 }
-
-struct ReferenceGradients {
-  Dense query, key, value;
-};
 
 inline ReferenceGradients reference_gradients(const Reference& problem, const Dense& grad_output) {
   const Dense& query = problem.query;
@@ -109,16 +138,17 @@ inline ReferenceGradients reference_gradients(const Reference& problem, const De
   ReferenceGradients gradients{Dense::zeros(query.rows, query.heads, query.width),
                                Dense::zeros(key.rows, key.heads, key.width),
                                Dense::zeros(value.rows, value.heads, value.width)};
-  for_each_pair(problem, [&](const Entry& entry, int64_t query_row, int64_t output_row, int64_t key_row, int64_t head,
-                             int64_t key_head, double score) {
-    const double* grad = grad_output.at(output_row, head);
-    add(entry.out_scale * problem.round_operand(problem.function(score)), grad, gradients.value.at(key_row, key_head),
+  for_each_pair(problem, [&](const Entry& entry, int64_t query_row, int64_t output_row, int64_t key_row,
+                             const Place& place, int64_t key_head, double score) {
+    const double* grad = grad_output.at(output_row, place.head);
+    add(entry.out_scale * problem.round_operand(problem.f(score, place)), grad, gradients.value.at(key_row, key_head),
         value.width);
     const double grad_weight =
         problem.round_product(entry.out_scale * dot(grad, value.at(key_row, key_head), value.width));
-    const double grad_score = problem.scale * problem.round_operand(grad_weight * problem.derivative(score));
-    add(grad_score, key.at(key_row, key_head), gradients.query.at(query_row, head), query.width);
-    add(grad_score, query.at(query_row, head), gradients.key.at(key_row, key_head), query.width);
+    const double grad_score = problem.scale * problem.round_operand(grad_weight * problem.slope(score, place));
+    if (problem.add_gradients_at) problem.add_gradients_at(score, place, grad_weight, gradients);
+    add(grad_score, key.at(key_row, key_head), gradients.query.at(query_row, place.head), query.width);
+    add(grad_score, query.at(query_row, place.head), gradients.key.at(key_row, key_head), query.width);
   });
   return gradients;
 }
