@@ -437,7 +437,7 @@ class Parser {
       if (!bound.emplace(parameter.text, value).second) {
         fail(parameter, fmt::format("the parameter {} is given twice", parameter.text));
       }
-      if (parameters.count(parameter.text) == 0) {
+      if (parameters.count(parameter.text) == 0 && reads.count(parameter.text) == 0) {
         std::vector<std::string> used;
         for (const auto& entry : parameters) used.push_back(entry.first);
         fail(parameter, fmt::format("the expression has no parameter \"{}\"", parameter.text),

@@ -1,0 +1,209 @@
+// The language of scores that read positions and tensors of the call, lists of functions, and the checks of the tensors.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "activation/function.h"
+#include "activation/lower.h"
+#include "gdpa/gdpa.h"
+
+namespace gdpa {
+namespace {
+
+using activation::Index;
+using activation::Input;
+
+std::string error_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+void expect_error(const std::string& part, const std::function<void()>& call) {
+  const std::string error = error_of(call);
+  EXPECT_NE(error.find(part), std::string::npos) << error;
+}
+
+TEST(ActivationInputs, ANameOfTheCallOrOfTheTextHidesAPosition) {
+  EXPECT_EQ(Activation("a * tanh(b * s) with a = 2, b = 0.5").value(0), 0);
+  EXPECT_TRUE(Activation("a * tanh(b * s) with a = 2, b = 0.5").function().inputs().empty());
+  const Activation bound("s + b", {}, {"b"});
+  ASSERT_EQ(bound.function().inputs().size(), 1U);
+  EXPECT_EQ(bound.function().inputs()[0].kind, Input::Kind::number);
+  const Activation position("s + b");
+  ASSERT_EQ(position.function().inputs().size(), 1U);
+  EXPECT_EQ(position.function().inputs()[0].kind, Input::Kind::index);
+  EXPECT_EQ(position.function().inputs()[0].index, Index::batch);
+}
+
+TEST(ActivationInputs, EqualReadsAreOneInput) {
+  const Activation function("silu(s + t[h, i - j]) * t[h, i - j] + t[h, j - i]", {}, {"t"});
+  int reads = 0;
+  for (const Input& input : function.function().inputs()) reads += input.kind == Input::Kind::read ? 1 : 0;
+  EXPECT_EQ(reads, 2);
+}
+
+TEST(ActivationInputs, TheTextsNameTheReads) {
+  const Activation function("s * t[ h,floor(i/8) ]", {}, {"t"});
+  EXPECT_EQ(function.text(), "s * t[h, floor(i / 8)]");
+  EXPECT_EQ(function.derivative_text(), "t[h, floor(i / 8)]");
+}
+
+TEST(ActivationInputs, FloorOfAQuotientIsNotTheFloorOfAProduct) {
+  const Activation function("s + t[floor(i / 49)]", {}, {"t"});
+  for (const Input& input : function.function().inputs()) {
+    if (input.kind != Input::Kind::read) continue;
+    for (int i = 0; i < 49 * 20; ++i) {
+      const auto index = activation::evaluate(input.indices[0], 0, {static_cast<double>(i)})[0];
+      EXPECT_EQ(index, i / 49) << i;  // 49 * (1 / 49) is below 1
+    }
+  }
+}
+
+TEST(ActivationInputs, WrongTextsAreRefusedWithAReason) {
+  expect_error("no tensor is given for t", [] { Activation("s + t[i]"); });
+  expect_error("t is a number and has no axes", [] { Activation("s + t[i] with t = 2"); });
+  expect_error("depends on the score", [] { Activation("s + t[floor(s)]", {}, {"t"}); });
+  expect_error("is no integer", [] { Activation("s + t[i / 2]", {}, {"t"}); });
+  expect_error("is no integer", [] { Activation("s + t[a]", {}, {"t", "a"}); });
+  expect_error("expected \"]\"", [] { Activation("s + t[i", {}, {"t"}); });
+  expect_error("has 5 indices", [] { Activation("s + t[b, h, i, j, 0]", {}, {"t"}); });
+  expect_error("given twice", [] { Activation("s + t[i]", {}, {"t", "t"}); });
+  expect_error("at most 8 different reads", [] {
+    Activation("s + t[0] + t[1] + t[2] + t[3] + t[4] + t[5] + t[6] + t[7] + t[8]", {}, {"t"});
+  });
+  expect_error("which reads a position", [] { Activation("s + i").value(1); });
+}
+
+TEST(ActivationInputs, AListHasOneFunctionForEachHead) {
+  const Activation list("gelu; silu; a * s with a = 3");
+  EXPECT_EQ(list.text(), "gelu; silu; a * s with a = 3");
+  EXPECT_EQ(list.function().functions(), 3U);
+  const std::array<Activation, 3> alone = {Activation("gelu"), Activation("silu"), Activation("3 * s")};
+  for (int64_t head = 0; head < 3; ++head) {
+    const activation::Function& of_head = list.function().of_head(head);
+    const Activation& expected = alone[static_cast<std::size_t>(head)];
+    EXPECT_EQ(activation::evaluate(of_head.value(), 0.7, {0})[0], expected.value(0.7));
+    EXPECT_EQ(activation::evaluate(of_head.value_and_derivative(), 0.7, {0})[1], expected.derivative(0.7));
+    EXPECT_EQ(of_head.value().steps.size(), expected.function().value().steps.size()) << "no step for the choice";
+  }
+  EXPECT_EQ(&alone[0].function().of_head(5), &alone[0].function());
+}
+
+/// Two sequences of 3 and 2 tokens, two heads, with tensors of the call.
+struct Call {
+  std::array<float, 10> operand = {1, 2, -1, 0.5f, 0.1f, 1, 1, -2, 0.3f, 0.7f};
+  std::array<float, 10> output = {};
+  std::array<int64_t, 3> offsets = {0, 3, 5};
+
+  Attention attention(const Activation& function, std::vector<Parameter> parameters) const {
+    const TensorView view = TensorView::contiguous(operand.data(), DType::float32, {5, 2, 1});
+    const TensorView cu = TensorView::contiguous(offsets.data(), DType::int64, {3});
+    return {.query = view,
+            .key = view,
+            .value = view,
+            .cu_seqlens_q = cu,
+            .cu_seqlens_k = cu,
+            .activation = function,
+            .parameters = std::move(parameters)};
+  }
+
+  void run(const Activation& function, std::vector<Parameter> parameters) {
+    forward(attention(function, std::move(parameters)),
+            MutableTensorView::contiguous(output.data(), DType::float32, {5, 2, 1}));
+  }
+};
+
+TEST(ActivationInputs, WrongTensorsAreRefusedBeforeAnythingRuns) {
+  Call call;
+  const std::array<float, 4> numbers = {1, 2, 3, 4};
+  const auto view = [&](DType dtype, std::initializer_list<int64_t> sizes, Device device = {}) {
+    return TensorView::contiguous(numbers.data(), dtype, sizes, device);
+  };
+  const Activation table("s + t[h, i - j]", {}, {"t"});
+  call.output.fill(7);
+  expect_error("expected rank 2", [&] { call.run(table, {{"t", view(DType::float32, {4})}}); });
+  expect_error("at least one element", [&] { call.run(table, {{"t", view(DType::float32, {2, 0})}}); });
+  expect_error("device", [&] { call.run(table, {{"t", view(DType::float32, {2, 2}, {DeviceKind::cuda, 0})}}); });
+  expect_error("a tensor for each parameter", [&] { call.run(table, {}); });
+  expect_error("got two", [&] {
+    call.run(table, {{"t", view(DType::float32, {2, 2})}, {"t", view(DType::float32, {2, 2})}});
+  });
+  const Activation index("s + t[n[i]]", {}, {"t", "n"});
+  expect_error("because it is an index", [&] {
+    call.run(index, {{"t", view(DType::float32, {4})}, {"n", view(DType::float32, {4})}});
+  });
+  expect_error("2: one for each query head, got 3", [&] { call.run(Activation("gelu; silu; relu"), {}); });
+  for (const float number : call.output) EXPECT_EQ(number, 7);
+}
+
+TEST(ActivationInputs, NaNInTheBiasOfOneSequenceReachesNoOtherSequence) {
+  Call call;
+  std::vector<float> bias(2 * 2 * 3 * 3, 0.5f);
+  for (std::size_t i = 0; i < bias.size() / 2; ++i) bias[i] = NAN;  // batch entry 0
+  const Activation function("silu(s + bias[b, h, i, j])", {}, {"bias"});
+  call.run(function, {{"bias", TensorView::contiguous(bias.data(), DType::float32, {2, 2, 3, 3})}});
+  for (std::size_t i = 0; i < 6; ++i) EXPECT_TRUE(std::isnan(call.output[i]));
+  for (std::size_t i = 6; i < 10; ++i) EXPECT_TRUE(std::isfinite(call.output[i]));
+  std::vector<float> gradient(bias.size(), -1);
+  std::array<float, 10> grad_query = {};
+  const auto of_operand = [](std::array<float, 10>& numbers) {
+    return MutableTensorView::contiguous(numbers.data(), DType::float32, {5, 2, 1});
+  };
+  backward(call.attention(function, {{"bias", TensorView::contiguous(bias.data(), DType::float32, {2, 2, 3, 3})}}),
+           TensorView::contiguous(call.operand.data(), DType::float32, {5, 2, 1}), of_operand(grad_query), {}, {},
+           {{"bias", MutableTensorView::contiguous(gradient.data(), DType::float32, {2, 2, 3, 3})}});
+  for (std::size_t i = 6; i < 10; ++i) EXPECT_TRUE(std::isfinite(grad_query[i]));
+  for (std::size_t i = 0; i < gradient.size(); ++i) EXPECT_EQ(std::isnan(gradient[i]), i < gradient.size() / 2) << i;
+}
+
+TEST(ActivationInputs, ATensorOfTheTokensHasOneNumberForEachToken) {
+  Call call;
+  const std::array<float, 5> tokens = {1, 2, 3, 4, 5};
+  // O = sum over the keys of (t of the query + 10 t of the key) * 1.
+  call.operand.fill(1);
+  call.run(Activation("0 * s + t[i] + 10 * t[j]", {}, {"t"}),
+           {{"t", TensorView::contiguous(tokens.data(), DType::float32, {5})}});
+  const std::array<float, 10> expected = {63, 63, 66, 66, 69, 69, 98, 98, 100, 100};
+  EXPECT_EQ(call.output, expected);
+  // A tensor of another size has one number for each position, and a computed index is a position.
+  call.run(Activation("0 * s + t[clamp(i, 0, 9)] + 10 * t[clamp(j, 0, 9)]", {}, {"t"}),
+           {{"t", TensorView::contiguous(tokens.data(), DType::float32, {5})}});
+  const std::array<float, 10> by_position = {63, 63, 66, 66, 69, 69, 32, 32, 34, 34};
+  EXPECT_EQ(call.output, by_position);
+}
+
+TEST(ActivationInputs, GradientsHaveTheSameBitsForAFixedNumberOfThreads) {
+  constexpr int64_t rows = 400, heads = 2, width = 8, size = 16;
+  std::vector<float> operand(rows * heads * width), table(heads * size), gradient(table.size()), first;
+  for (std::size_t i = 0; i < operand.size(); ++i) operand[i] = std::sin(static_cast<float>(i) * 1.7f);
+  for (std::size_t i = 0; i < table.size(); ++i) table[i] = std::cos(static_cast<float>(i));
+  const std::array<int64_t, 4> offsets = {0, 130, 131, rows};
+  const TensorView view = TensorView::contiguous(operand.data(), DType::float32, {rows, heads, width});
+  const TensorView cu = TensorView::contiguous(offsets.data(), DType::int64, {4});
+  const Attention attention{
+      .query = view,
+      .key = view,
+      .value = view,
+      .cu_seqlens_q = cu,
+      .cu_seqlens_k = cu,
+      .activation = Activation("silu(s + t[h, clamp(i - j, 0, 15)])", {}, {"t"}),
+      .parameters = {{"t", TensorView::contiguous(table.data(), DType::float32, {heads, size})}},
+      .threads = 3};
+  for (int run = 0; run < 100; ++run) {
+    backward(attention, view, {}, {}, {},
+             {{"t", MutableTensorView::contiguous(gradient.data(), DType::float32, {heads, size})}});
+    if (run == 0) first = gradient;
+    ASSERT_EQ(gradient, first);
+  }
+}
+
+}  // namespace
+}  // namespace gdpa
