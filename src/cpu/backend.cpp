@@ -37,7 +37,8 @@ void run_units(const Problem& problem, const Params& params, const activation::F
   if (schedule.partial_elements > 0) {
     partial_sums = allocate_aligned(schedule.partial_elements * static_cast<int64_t>(sizeof(double)));
   }
-  const Call<T> call{params,   function,       evaluators.data(),
+  const InputPlan inputs(function);
+  const Call<T> call{params,   inputs,         evaluators.data(),
                      schedule, problem.wanted, static_cast<double*>(partial_sums.get())};
   const bool forward = problem.direction == Direction::forward;
   for_each_unit(schedule.threads, static_cast<int64_t>(schedule.units.size()), [&](int64_t i) {

@@ -18,7 +18,7 @@ class Forward {
         params_(call.params),
         tiles_(call.schedule.tiles),
         unit_(unit),
-        inputs_(call.function, call.params) {
+        inputs_(call.inputs, call.params) {
     const plan::CpuBuffers& buffers = call.schedule.buffers;
     auto* base = static_cast<Compute*>(thread_workspace(buffers.total * static_cast<int64_t>(sizeof(Compute))));
     query_ = base + buffers.query;

@@ -13,73 +13,106 @@ namespace gdpa::cpu {
 namespace {
 
 using activation::Index;
-using activation::Input;
+using activation::Operation;
+using activation::Program;
+using Kind = activation::Input::Kind;
+using Pattern = InputPlan::Pattern;
 
-/// Converts the elements of a tensor at some offsets to fp64. A 16-bit type is converted as the operands are.
-template <class T>
-void gather(const BoundTensor& tensor, std::span<const int64_t> offsets, std::span<double> numbers) {
-  const T* const data = static_cast<const T*>(tensor.data);
+/// Calls body with an element of the type of a tensor.
+template <class Body>
+void with_type(NumberType type, const Body& body) {
+  switch (type) {
+    case NumberType::float32:
+      return body(float{});
+    case NumberType::float64:
+      return body(double{});
+    case NumberType::bfloat16:
+      return body(BFloat16{});
+    case NumberType::float16:
+      return body(Float16{});
+    case NumberType::int32:
+      return body(int32_t{});
+    case NumberType::int64:
+      return body(int64_t{});
+  }
+}
+
+/// Converts elements to numbers, where at(k) is the offset of element k. The conversion of a 16-bit type is that of the
+/// operands.
+template <class T, class Number, class At>
+void convert(const T* data, int64_t count, const At& at, Number* numbers) {
   if constexpr (std::is_arithmetic_v<T>) {
-    std::transform(offsets.begin(), offsets.end(), numbers.begin(),
-                   [data](int64_t offset) { return static_cast<double>(data[offset]); });
+    for (int64_t k = 0; k < count; ++k) numbers[k] = static_cast<Number>(data[at(k)]);
   } else {
-    constexpr std::size_t most = 64;
+    constexpr int64_t most = 64;
     std::array<T, most> elements;
     std::array<float, most> converted;
-    for (std::size_t begin = 0; begin < offsets.size(); begin += most) {
-      const std::size_t count = std::min(most, offsets.size() - begin);
-      for (std::size_t i = 0; i < count; ++i) elements[i] = data[offsets[begin + i]];
-      const auto columns = static_cast<int64_t>(count);
-      pack_rows<T>(elements.data(), columns, 1, columns, 1.0F, converted.data(), columns);
-      std::copy_n(converted.begin(), count, numbers.begin() + static_cast<std::ptrdiff_t>(begin));
+    for (int64_t begin = 0; begin < count; begin += most) {
+      const int64_t part = std::min(most, count - begin);
+      for (int64_t k = 0; k < part; ++k) elements[static_cast<std::size_t>(k)] = data[at(begin + k)];
+      pack_rows<T>(elements.data(), part, 1, part, 1.0F, converted.data(), part);
+      std::transform(converted.begin(), converted.begin() + part, numbers + begin,
+                     [](float number) { return static_cast<Number>(number); });
     }
   }
 }
 
-void gather(const BoundTensor& tensor, std::span<const int64_t> offsets, std::span<double> numbers) {
-  switch (tensor.type) {
-    case NumberType::float32:
-      return gather<float>(tensor, offsets, numbers);
-    case NumberType::float64:
-      return gather<double>(tensor, offsets, numbers);
-    case NumberType::bfloat16:
-      return gather<BFloat16>(tensor, offsets, numbers);
-    case NumberType::float16:
-      return gather<Float16>(tensor, offsets, numbers);
-    case NumberType::int32:
-      return gather<int32_t>(tensor, offsets, numbers);
-    case NumberType::int64:
-      return gather<int64_t>(tensor, offsets, numbers);
-  }
+/// Converts the elements of a tensor whose offsets at(k) gives.
+template <class Number, class At>
+void gather(const BoundTensor& tensor, int64_t count, const At& at, Number* numbers) {
+  with_type(tensor.type, [&](auto element) {
+    convert(static_cast<const decltype(element)*>(tensor.data), count, at, numbers);
+  });
 }
 
 double number_of_head(const BoundTensor& tensor, int64_t head) {
-  const int64_t offset = tensor.offset_of_head(head);
   double number = 0;
-  gather(tensor, {&offset, 1}, {&number, 1});
+  gather(tensor, 1, [&](int64_t) { return tensor.offset_of_head(head); }, &number);
   return number;
 }
 
-/// Returns the nearest index of an axis that exists. An index that is not a number becomes 0.
-int64_t clamped(const BoundTensor& tensor, int axis, double index) {
-  const auto last = static_cast<double>(tensor.sizes[axis] - 1);
-  return index >= last ? tensor.sizes[axis] - 1 : index > 0 ? static_cast<int64_t>(index) : 0;
+/// Adds the nearest indices of an axis that exist, times a stride, to offsets. An index that is not a number is 0.
+void add_axis(double last, const double* index, double first, int64_t stride, std::span<int64_t> offsets) {
+  for (std::size_t k = 0; k < offsets.size(); ++k) {
+    offsets[k] += static_cast<int64_t>(std::max(0.0, std::min(index[k] + first, last))) * stride;
+  }
 }
 
-/// Adds the part of one axis to the offsets of a row.
-void add_axis(const BoundTensor& tensor, int axis, const double* index, double first, int64_t stride,
-              std::vector<int64_t>& offsets) {
-  for (std::size_t i = 0; i < offsets.size(); ++i) offsets[i] += clamped(tensor, axis, index[i] + first) * stride;
+double last_of(const BoundTensor& tensor, std::size_t axis) { return static_cast<double>(tensor.sizes[axis] - 1); }
+
+bool reads(const Program& program, std::size_t input) {
+  return std::any_of(program.steps.begin(), program.steps.end(), [&](const activation::Step& step) {
+    return step.operation == Operation::input && static_cast<std::size_t>(step.number) == input;
+  });
+}
+
+/// Whether the program reads the positions i and j only as their difference.
+bool reads_only_difference(const Program& program, const std::vector<activation::Input>& inputs) {
+  const auto is_position = [&](std::uint16_t step) {
+    const activation::Step& leaf = program.steps[step];
+    if (leaf.operation != Operation::input) return false;
+    const activation::Input& input = inputs[static_cast<std::size_t>(leaf.number)];
+    return input.kind == Kind::index && (input.index == Index::query || input.index == Index::key);
+  };
+  for (const activation::Step& step : program.steps) {
+    const int operands = activation::operand_count(step.operation);
+    const bool is_difference = step.operation == Operation::subtract && is_position(step.a) && is_position(step.b);
+    if (is_difference) continue;
+    if (operands > 0 && is_position(step.a)) return false;
+    if (operands > 1 && is_position(step.b)) return false;
+    if (operands > 2 && is_position(step.c)) return false;
+  }
+  return !is_position(program.results[0]);
 }
 
 }  // namespace
 
 Evaluator::Inputs inputs_of_head(const activation::Function& function, const Params& params, int64_t head) {
   Evaluator::Inputs numbers;
-  for (const Input& input : function.inputs()) {
-    if (input.kind == Input::Kind::number) {
+  for (const activation::Input& input : function.inputs()) {
+    if (input.kind == Kind::number) {
       numbers.emplace_back(number_of_head(params.parameters[input.tensor], head));
-    } else if (input.kind == Input::Kind::index && input.index == Index::head) {
+    } else if (input.kind == Kind::index && input.index == Index::head) {
       numbers.emplace_back(static_cast<double>(head));
     } else {
       numbers.emplace_back(std::nullopt);
@@ -88,115 +121,301 @@ Evaluator::Inputs inputs_of_head(const activation::Function& function, const Par
   return numbers;
 }
 
-template <class Compute>
-TileInputs<Compute>::TileInputs(const activation::Function& function, const Params& params)
-    : function_(function), params_(params) {
+InputPlan::InputPlan(const activation::Function& function) : function_(function) {
   if (function.is_same_in_head()) return;
-  const std::size_t count = function.inputs().size();
-  rows_.resize(count);
-  evaluators_.resize(count);
+  const std::vector<activation::Input>& inputs = function.inputs();
+  const Evaluator::Inputs arrays(inputs.size());
+  inputs_.resize(inputs.size());
+  unsigned read = 0;
+  for (std::size_t n = 0; n < inputs.size(); ++n) {
+    Input& input = inputs_[n];
+    input.is_read_by_score = reads(function.value_and_derivative(), n) || reads(function.value(), n);
+    bool on_query = inputs[n].kind == Kind::index && inputs[n].index == Index::query;
+    bool on_key = inputs[n].kind == Kind::index && inputs[n].index == Index::key;
+    bool only_difference = true;
+    int key_axes = 0;
+    for (std::size_t a = 0; a < inputs[n].indices.size(); ++a) {
+      const Program& program = inputs[n].indices[a];
+      Axis axis;
+      axis.bare = activation::bare_index(program, inputs);
+      axis.token_bit = 1U << (read * activation::most_axes + a);
+      axis.depends_on_query = activation::reads_index(program, inputs, Index::query);
+      axis.depends_on_key = activation::reads_index(program, inputs, Index::key);
+      if (axis.bare) {
+        axis.input = static_cast<std::size_t>(program.steps[program.results[0]].number);
+      } else {
+        axis.evaluator.emplace(program, arrays);
+      }
+      bool nests_positions = false;
+      for (std::size_t m = 0; m < n; ++m) {
+        if (axis.bare || !reads(program, m)) continue;
+        inputs_[m].is_read_by_index = true;
+        const bool is_constant = inputs_[m].pattern == Pattern::constant;
+        nests_positions = nests_positions || (inputs[m].kind == Kind::read && !is_constant);
+      }
+      only_difference = only_difference && !nests_positions && reads_only_difference(program, inputs);
+      if (axis.depends_on_key) {
+        ++key_axes;
+        input.run_axis = key_axes == 1 && axis.bare ? static_cast<int>(a) : -1;
+      }
+      on_query = on_query || axis.depends_on_query;
+      on_key = on_key || axis.depends_on_key;
+      input.axes.push_back(std::move(axis));
+    }
+    if (inputs[n].kind == Kind::read) ++read;
+    const bool on_both = on_query && on_key;
+    input.pattern = on_both && only_difference ? Pattern::diagonal
+                    : on_both                  ? Pattern::any
+                    : on_query                 ? Pattern::row
+                    : on_key                   ? Pattern::column
+                                               : Pattern::constant;
+  }
+  // The numbers of a diagonal are not in the order of the keys.
+  for (Input& input : inputs_) {
+    if (input.pattern == Pattern::diagonal && input.is_read_by_index) input.pattern = Pattern::any;
+  }
+}
+
+template <class Compute>
+TileInputs<Compute>::TileInputs(const InputPlan& plan, const Params& params) : plan_(plan), params_(params) {
+  const std::size_t count = plan.inputs().size();
+  lines_.resize(count);
   row_arrays_.resize(count);
   tiles_.resize(count);
   arrays_.resize(count);
-  offsets_.resize(count);
-  const Evaluator::Inputs arrays(count);
-  for (std::size_t n = 0; n < count; ++n) {
-    for (const activation::Program& program : function.inputs()[n].indices) {
-      evaluators_[n].emplace_back(program, arrays);
-    }
-  }
 }
 
 template <class Compute>
 void TileInputs<Compute>::fill(const ScoreTile& tile, bool keeps_offsets) {
-  if (arrays_.empty()) return;
+  if (plan_.is_empty()) return;
+  tile_ = tile;
   keeps_offsets_ = keeps_offsets;
+  rows_ = tile.queries.size();
   columns_ = tile.keys.size();
-  const auto columns = static_cast<std::size_t>(columns_);
-  const auto elements = static_cast<std::size_t>(tile.queries.size()) * columns;
-  index_.resize(columns);
-  for (std::size_t n = 0; n < rows_.size(); ++n) {
-    rows_[n].resize(columns);
-    row_arrays_[n] = rows_[n].data();
-    tiles_[n].resize(elements);
-    arrays_[n] = tiles_[n].data();
-    const Input& input = function_.inputs()[n];
-    const bool is_wanted = input.kind == Input::Kind::read && params_.grad_parameters[input.tensor].data != nullptr;
-    offsets_[n].resize(keeps_offsets && is_wanted ? elements : 0);
-  }
-  for (row_ = 0; row_ < tile.queries.size(); ++row_) fill_row(tile, tile.queries.begin + row_);
-}
-
-template <class Compute>
-void TileInputs<Compute>::fill_row(const ScoreTile& tile, int64_t query) {
-  const std::vector<Input>& inputs = function_.inputs();
+  const auto widest = static_cast<std::size_t>(columns_ + rows_ - 1);
+  index_.resize(widest);
+  const std::vector<activation::Input>& inputs = plan_.function().inputs();
   for (std::size_t n = 0; n < inputs.size(); ++n) {
-    std::vector<double>& row = rows_[n];
-    const auto all = [&](int64_t number) { std::fill(row.begin(), row.end(), static_cast<double>(number)); };
-    if (inputs[n].kind == Input::Kind::number) {
-      std::fill(row.begin(), row.end(), number_of_head(params_.parameters[inputs[n].tensor], tile.head));
-    } else if (inputs[n].kind == Input::Kind::read) {
-      fill_read(n, tile);
+    lines_[n].numbers.resize(widest);
+    row_arrays_[n] = lines_[n].numbers.data();
+    if (plan_.inputs()[n].is_read_by_score) tiles_[n].resize(static_cast<std::size_t>(rows_ * columns_));
+    arrays_[n] = tiles_[n].data();
+  }
+  const auto fill_input = [&](std::size_t n, int64_t row) {
+    if (inputs[n].kind == Kind::read) {
+      fill_read(n, row);
     } else {
-      switch (inputs[n].index) {
-        case Index::batch:
-          all(tile.b);
-          break;
-        case Index::head:
-          all(tile.head);
-          break;
-        case Index::query:
-          all(query);
-          break;
-        case Index::key:
-          std::iota(row.begin(), row.end(), static_cast<double>(tile.keys.begin));
-          break;
-        case Index::length_q:
-          all(params_.queries.size(tile.b));
-          break;
-        case Index::length_k:
-          all(params_.keys.size(tile.b));
-          break;
-      }
+      fill_index(n, row);
     }
-    std::transform(row.begin(), row.end(), tiles_[n].begin() + row_ * columns_,
-                   [](double number) { return static_cast<Compute>(number); });
+  };
+  // In a diagonal, i is the last query and j goes on beyond the last key: row r of the tile begins rows - 1 - r later.
+  for (std::size_t n = 0; n < inputs.size(); ++n) {
+    const Pattern pattern = plan_.inputs()[n].pattern;
+    if (pattern == Pattern::row && inputs[n].kind == Kind::index) fill_index(n, rows_ - 1);
+    if (pattern != Pattern::row && pattern != Pattern::any) fill_input(n, 0);
+  }
+  const bool varies = std::any_of(plan_.inputs().begin(), plan_.inputs().end(), [](const InputPlan::Input& input) {
+    return input.pattern == Pattern::row || input.pattern == Pattern::any;
+  });
+  if (!varies) return;
+  for (int64_t row = 0; row < rows_; ++row) {
+    for (std::size_t n = 0; n < inputs.size(); ++n) {
+      const Pattern pattern = plan_.inputs()[n].pattern;
+      if (pattern == Pattern::row || pattern == Pattern::any) fill_input(n, row);
+    }
   }
 }
 
+/// Fills a position, or a number of a tensor that is read without an index.
 template <class Compute>
-void TileInputs<Compute>::fill_read(std::size_t input, const ScoreTile& tile) {
-  const Input& read = function_.inputs()[input];
-  const BoundTensor& tensor = params_.parameters[read.tensor];
-  const BoundTensor& gradient = params_.grad_parameters[read.tensor];
-  const bool keeps_offsets = !offsets_[input].empty();
-  offset_.assign(static_cast<std::size_t>(columns_), 0);
-  if (keeps_offsets) grad_offset_.assign(static_cast<std::size_t>(columns_), 0);
-  const auto number = static_cast<std::size_t>(
-      std::count_if(function_.inputs().begin(), function_.inputs().begin() + static_cast<std::ptrdiff_t>(input),
-                    [](const Input& before) { return before.kind == Input::Kind::read; }));
-  for (std::size_t a = 0; a < read.indices.size(); ++a) {
-    const std::optional<Index> bare = activation::bare_index(read.indices[a], function_.inputs());
-    const activation::Program& program = read.indices[a];
-    const double* index = index_.data();
-    if (bare) {
-      index = rows_[static_cast<std::size_t>(program.steps[program.results[0]].number)].data();
-    } else {
-      double* const result = index_.data();
-      evaluators_[input][a].evaluate(rows_[input].data(), columns_, std::span<double* const>(&result, 1),
-                                     row_arrays_.data());
+void TileInputs<Compute>::fill_index(std::size_t input, int64_t row) {
+  const activation::Input& of_function = plan_.function().inputs()[input];
+  Line& line = lines_[input];
+  if (of_function.kind == Kind::number) {
+    line.number = number_of_head(params_.parameters[of_function.tensor], tile_.head);
+  } else {
+    switch (of_function.index) {
+      case Index::batch:
+        line.number = static_cast<double>(tile_.b);
+        break;
+      case Index::head:
+        line.number = static_cast<double>(tile_.head);
+        break;
+      case Index::query:
+        line.number = static_cast<double>(tile_.queries.begin + row);
+        break;
+      case Index::key:
+        std::iota(line.numbers.begin(), line.numbers.end(), static_cast<double>(tile_.keys.begin));
+        break;
+      case Index::length_q:
+        line.number = static_cast<double>(params_.queries.size(tile_.b));
+        break;
+      case Index::length_k:
+        line.number = static_cast<double>(params_.keys.size(tile_.b));
+        break;
     }
-    const bool is_token = (params_.token_axes >> (number * activation::most_axes + a) & 1U) != 0;
-    const Sequences& side = bare == Index::query ? params_.queries : params_.keys;
-    const auto first = is_token ? static_cast<double>(side.first_token(tile.b)) : 0.0;
-    const int axis = static_cast<int>(a);
-    add_axis(tensor, axis, index, first, tensor.strides[a], offset_);
-    if (keeps_offsets) add_axis(tensor, axis, index, first, gradient.strides[a], grad_offset_);
   }
-  gather(tensor, offset_, rows_[input]);
-  if (keeps_offsets) {
-    std::copy(grad_offset_.begin(), grad_offset_.end(), offsets_[input].begin() + row_ * columns_);
+  const InputPlan::Input& plan = plan_.inputs()[input];
+  if (plan.is_read_by_index && plan.pattern != Pattern::column) {
+    std::fill(line.numbers.begin(), line.numbers.end(), line.number);
   }
+  if (!plan.is_read_by_score) return;
+  const auto as_compute = [](double number) { return static_cast<Compute>(number); };
+  for (int64_t r = plan.pattern == Pattern::row ? row : 0; r < (plan.pattern == Pattern::row ? row + 1 : rows_); ++r) {
+    Compute* const values = tiles_[input].data() + r * columns_;
+    if (plan.pattern == Pattern::column) {
+      std::transform(line.numbers.begin(), line.numbers.begin() + columns_, values, as_compute);
+    } else {
+      std::fill_n(values, columns_, as_compute(line.number));
+    }
+  }
+}
+
+/// Fills a read for one row of the tile, or for the tile if its pattern has no rows.
+template <class Compute>
+void TileInputs<Compute>::fill_read(std::size_t input, int64_t row) {
+  const InputPlan::Input& plan = plan_.inputs()[input];
+  Compute* const tile = plan.is_read_by_score ? tiles_[input].data() : nullptr;
+  const auto row_of_tile = [&](int64_t r) { return tile == nullptr ? nullptr : tile + r * columns_; };
+  switch (plan.pattern) {
+    case Pattern::any:
+      read_line(input, row, columns_, row_of_tile(row));
+      return;
+    case Pattern::row:
+      read_line(input, row, 1, row_of_tile(row));
+      if (tile != nullptr) std::fill_n(row_of_tile(row), columns_, *row_of_tile(row));
+      break;
+    case Pattern::constant:
+      read_line(input, 0, 1, tile);
+      if (tile != nullptr) std::fill_n(tile, rows_ * columns_, *tile);
+      break;
+    case Pattern::column:
+      read_line(input, 0, columns_, tile);
+      for (int64_t r = 1; tile != nullptr && r < rows_; ++r) std::copy_n(tile, columns_, row_of_tile(r));
+      return;
+    case Pattern::diagonal:
+      diagonal_.resize(static_cast<std::size_t>(columns_ + rows_ - 1));
+      read_line(input, 0, columns_ + rows_ - 1, diagonal_.data());
+      for (int64_t r = 0; tile != nullptr && r < rows_; ++r) {
+        std::copy_n(diagonal_.data() + rows_ - 1 - r, columns_, row_of_tile(r));
+      }
+      return;
+  }
+  std::vector<double>& numbers = lines_[input].numbers;
+  if (plan.is_read_by_index) std::fill(numbers.begin(), numbers.end(), numbers[0]);
+}
+
+/// Returns the index of an axis that does not depend on the key.
+template <class Compute>
+double TileInputs<Compute>::index_at(const Axis& axis, int64_t row) {
+  if (axis.bare) {
+    return *axis.bare == Index::query ? static_cast<double>(tile_.queries.begin + row) : lines_[axis.input].number;
+  }
+  double* const result = index_.data();
+  axis.evaluator->evaluate(index_.data(), 1, std::span<double* const>(&result, 1), row_arrays_.data());
+  return index_[0];
+}
+
+/// Reads the elements for `count` keys from the first one on, and writes them to `values` if given.
+template <class Compute>
+void TileInputs<Compute>::read_line(std::size_t input, int64_t row, int64_t count, Compute* values) {
+  const InputPlan::Input& plan = plan_.inputs()[input];
+  const std::size_t tensor_index = plan_.function().inputs()[input].tensor;
+  const BoundTensor& tensor = params_.parameters[tensor_index];
+  const BoundTensor& gradient = params_.grad_parameters[tensor_index];
+  const bool keeps = keeps_offsets_ && gradient.data != nullptr;
+  const auto first_of = [&](const Axis& axis) {
+    if ((params_.token_axes & axis.token_bit) == 0) return 0.0;
+    const Sequences& side = *axis.bare == Index::query ? params_.queries : params_.keys;
+    return static_cast<double>(side.first_token(tile_.b));
+  };
+  // The axes that do not depend on the key, then those that do.
+  int64_t start = 0, grad_start = 0;
+  for (std::size_t a = 0; a < plan.axes.size(); ++a) {
+    const Axis& axis = plan.axes[a];
+    if (axis.depends_on_key) continue;
+    const double index = index_at(axis, row);
+    add_axis(last_of(tensor, a), &index, first_of(axis), tensor.strides[a], {&start, 1});
+    if (keeps) add_axis(last_of(tensor, a), &index, first_of(axis), gradient.strides[a], {&grad_start, 1});
+  }
+  const auto write = [&](const auto& at) {
+    if (!plan.is_read_by_index) {
+      if (values != nullptr) gather(tensor, count, at, values);
+      return;
+    }
+    std::vector<double>& numbers = lines_[input].numbers;
+    gather(tensor, count, at, numbers.data());
+    if (values == nullptr) return;
+    std::transform(numbers.begin(), numbers.begin() + count, values,
+                   [](double number) { return static_cast<Compute>(number); });
+  };
+  std::vector<int64_t>& offsets = lines_[input].offsets;
+  const auto keep = [&](const auto& at) {
+    if (!keeps) return;
+    const int64_t first = plan.pattern == Pattern::any || plan.pattern == Pattern::row ? row * count : 0;
+    offsets.resize(static_cast<std::size_t>(plan.pattern == Pattern::any || plan.pattern == Pattern::row ? rows_ * count
+                                                                                                         : count));
+    for (int64_t k = 0; k < count; ++k) offsets[static_cast<std::size_t>(first + k)] = at(k);
+  };
+  if (plan.run_axis >= 0) {
+    const auto a = static_cast<std::size_t>(plan.run_axis);
+    const int64_t last = tensor.sizes[a] - 1, stride = tensor.strides[a];
+    const int64_t first = tile_.keys.begin + static_cast<int64_t>(first_of(plan.axes[a]));
+    if (first >= 0 && first + count - 1 <= last && stride == 1) {
+      write([start = start + first](int64_t k) { return start + k; });
+    } else {
+      write([=](int64_t k) { return start + std::clamp<int64_t>(first + k, 0, last) * stride; });
+    }
+    const int64_t grad_stride = gradient.strides[a];
+    keep([=](int64_t k) { return grad_start + std::clamp<int64_t>(first + k, 0, last) * grad_stride; });
+    return;
+  }
+  offset_.assign(static_cast<std::size_t>(count), start);
+  if (keeps) grad_offset_.assign(static_cast<std::size_t>(count), grad_start);
+  for (std::size_t a = 0; a < plan.axes.size(); ++a) {
+    const Axis& axis = plan.axes[a];
+    if (!axis.depends_on_key) continue;
+    const double* index = lines_[axis.input].numbers.data();
+    if (!axis.bare) {
+      double* const result = index_.data();
+      axis.evaluator->evaluate(index_.data(), count, std::span<double* const>(&result, 1), row_arrays_.data());
+      index = result;
+    }
+    add_axis(last_of(tensor, a), index, first_of(axis), tensor.strides[a], offset_);
+    if (keeps) add_axis(last_of(tensor, a), index, first_of(axis), gradient.strides[a], grad_offset_);
+  }
+  write([this](int64_t k) { return offset_[static_cast<std::size_t>(k)]; });
+  keep([this](int64_t k) { return grad_offset_[static_cast<std::size_t>(k)]; });
+}
+
+template <class Compute>
+void TileInputs<Compute>::add_gradient(std::size_t input, const Compute* terms, double* sums) {
+  const std::vector<int64_t>& offsets = lines_[input].offsets;
+  const auto add = [&](std::size_t k, double term) { sums[offsets[k]] += term; };
+  const auto row_of = [&](int64_t row) { return terms + row * columns_; };
+  switch (plan_.inputs()[input].pattern) {
+    case Pattern::any:
+      for (std::size_t k = 0; k < offsets.size(); ++k) add(k, static_cast<double>(terms[k]));
+      return;
+    case Pattern::row:
+      for (int64_t row = 0; row < rows_; ++row) {
+        add(static_cast<std::size_t>(row), std::accumulate(row_of(row), row_of(row) + columns_, 0.0));
+      }
+      return;
+    case Pattern::constant:
+      add(0, std::accumulate(terms, row_of(rows_), 0.0));
+      return;
+    case Pattern::column:
+    case Pattern::diagonal:
+      break;
+  }
+  const bool is_diagonal = plan_.inputs()[input].pattern == Pattern::diagonal;
+  sums_.assign(offsets.size(), 0.0);
+  for (int64_t row = 0; row < rows_; ++row) {
+    double* const line = sums_.data() + (is_diagonal ? rows_ - 1 - row : 0);
+    for (int64_t column = 0; column < columns_; ++column) line[column] += static_cast<double>(row_of(row)[column]);
+  }
+  for (std::size_t k = 0; k < offsets.size(); ++k) add(k, sums_[k]);
 }
 
 template class TileInputs<float>;

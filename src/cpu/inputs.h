@@ -1,7 +1,9 @@
-// TileInputs: the inputs of a function (activation/input.h) for the scores of a tile, as arrays for the Evaluator.
+// The inputs of a function (activation/input.h) for the scores of a tile, as arrays for the Evaluator, and the sums of
+// the gradients of the tensors that they read.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "activation/function.h"
@@ -13,6 +15,46 @@ namespace gdpa::cpu {
 /// Returns the numbers of the inputs that are the same for all scores of a query head. The other inputs have none.
 Evaluator::Inputs inputs_of_head(const activation::Function& function, const Params& params, int64_t head);
 
+/// The part of the work that is the same for all tiles of a call.
+class InputPlan {
+ public:
+  explicit InputPlan(const activation::Function& function);
+
+  /// How an input depends on the positions in a tile. Each pattern is computed with the fewest elements.
+  enum class Pattern : std::uint8_t {
+    constant,  ///< the same for all scores of a batch entry and head
+    row,       ///< the same for all keys of a query
+    column,    ///< the same for all queries of a key
+    diagonal,  ///< depends only on i - j
+    any,
+  };
+
+  struct Axis {
+    std::optional<activation::Index> bare;  ///< the index is this position
+    std::size_t input = 0;                  ///< of `bare`
+    bool depends_on_key = false;
+    bool depends_on_query = false;
+    std::optional<Evaluator> evaluator;  ///< of another index
+    unsigned token_bit = 0;              ///< in Params::token_axes
+  };
+
+  struct Input {
+    Pattern pattern = Pattern::constant;
+    bool is_read_by_score = false;
+    bool is_read_by_index = false;  ///< of a later read, other than as a bare position
+    std::vector<Axis> axes;
+    int run_axis = -1;  ///< the only axis that depends on the key, if its index is j
+  };
+
+  const activation::Function& function() const { return function_; }
+  bool is_empty() const { return inputs_.empty(); }
+  const std::vector<Input>& inputs() const { return inputs_; }
+
+ private:
+  const activation::Function& function_;
+  std::vector<Input> inputs_;  ///< none if every input is the same in a head
+};
+
 /// Some rows and columns of the scores of one batch entry and query head.
 struct ScoreTile {
   int64_t b = 0;
@@ -21,42 +63,54 @@ struct ScoreTile {
   Range keys;  ///< may end after the last key of the sequence
 };
 
-/// Computes the inputs of tiles. Each thread has its own object. All numbers are fp64 until they are stored, so that
-/// positions and integers of tensors are exact.
+/// Computes the inputs of tiles. Each unit of work has its own object. Indices are computed in fp64, so that positions
+/// and integers of tensors are exact.
 template <class Compute>
 class TileInputs {
  public:
-  TileInputs(const activation::Function& function, const Params& params);
+  TileInputs(const InputPlan& plan, const Params& params);
 
-  /// Computes the inputs of a tile. `keeps_offsets`: also the offset of each element that is read, for offsets().
+  /// Computes the inputs of a tile. `keeps_offsets`: also what add_gradient() needs.
   void fill(const ScoreTile& tile, bool keeps_offsets = false);
 
   /// The arrays of the inputs, in rows of queries and columns of keys. Null for an input with a number
   /// (inputs_of_head), and if the function has no other input.
   const Compute* const* arrays() const { return arrays_.data(); }
 
-  /// The offsets in elements, in a tensor with the strides of the gradient, of the elements that a read has read. Null
-  /// if the gradient of the tensor is not wanted.
-  const int64_t* offsets(std::size_t input) const { return offsets_[input].data(); }
+  /// Adds the gradients of a read at all scores of the tile to the elements that it has read. `sums` has the strides of
+  /// Params::grad_parameters.
+  void add_gradient(std::size_t input, const Compute* terms, double* sums);
 
  private:
-  void fill_row(const ScoreTile& tile, int64_t query);
-  void fill_read(std::size_t input, const ScoreTile& tile);
+  using Axis = InputPlan::Axis;
 
-  const activation::Function& function_;
+  /// The numbers of an input for consecutive keys.
+  struct Line {
+    std::vector<double> numbers;   ///< of the key position, and of an input that an index reads
+    double number = 0;             ///< of another position
+    std::vector<int64_t> offsets;  ///< of a read, in the gradient: one for each element of the pattern
+  };
+
+  void fill_index(std::size_t input, int64_t row);
+  void fill_read(std::size_t input, int64_t row);
+  void read_line(std::size_t input, int64_t row, int64_t count, Compute* values);
+  double index_at(const InputPlan::Axis& axis, int64_t row);
+
+  const InputPlan& plan_;
   const Params& params_;
+  ScoreTile tile_;
   bool keeps_offsets_ = false;
+  int64_t rows_ = 0;
   int64_t columns_ = 0;
-  int64_t row_ = 0;  ///< of the tile
-  std::vector<std::vector<double>> rows_;  ///< of each input: its numbers in one row of the tile
+  std::vector<Line> lines_;
   std::vector<double> index_;
-  std::vector<int64_t> offset_;       ///< in the tensor
-  std::vector<int64_t> grad_offset_;  ///< in its gradient
-  std::vector<std::vector<Evaluator>> evaluators_;  ///< of the axes of each read
+  std::vector<int64_t> offset_;       ///< of a line, in the tensor
+  std::vector<int64_t> grad_offset_;  ///< of a line, in its gradient
+  std::vector<Compute> diagonal_;
+  std::vector<double> sums_;  ///< of a column or a diagonal
   std::vector<const double*> row_arrays_;
   std::vector<std::vector<Compute>> tiles_;
   std::vector<const Compute*> arrays_;
-  std::vector<std::vector<int64_t>> offsets_;
 };
 
 }  // namespace gdpa::cpu

@@ -40,8 +40,9 @@ class Pass {
   using Compute = ComputeType<T>;
   static constexpr int64_t tile_queries = 64, tile_keys = 128;
 
-  explicit Pass(const Call<T>& call) : call_(call), params_(dense_gradients(call.params)) {
-    const std::vector<Input>& inputs = call.function.inputs();
+  explicit Pass(const Call<T>& call)
+      : call_(call), function_(call.inputs.function()), params_(dense_gradients(call.params)) {
+    const std::vector<Input>& inputs = function_.inputs();
     for (std::size_t n = 0; n < inputs.size(); ++n) {
       if (inputs[n].kind == Input::Kind::index || params_.grad_parameters[inputs[n].tensor].data == nullptr) continue;
       differentiated_.push_back(n);
@@ -52,8 +53,8 @@ class Pass {
       sums_.elements += elements_of(params_.grad_parameters[i]);
     }
     for (int64_t head = 0; head < params_.heads_q; ++head) {
-      evaluators_.emplace_back(call.function.of_head(head).input_derivatives(differentiated_),
-                               inputs_of_head(call.function, params_, head));
+      evaluators_.emplace_back(function_.of_head(head).input_derivatives(differentiated_),
+                               inputs_of_head(function_, params_, head));
     }
   }
 
@@ -104,7 +105,7 @@ class Pass {
   class Worker {
    public:
     Worker(const Pass& pass, double* sums)
-        : pass_(pass), call_(pass.call_), params_(pass.params_), inputs_(call_.function, params_), sums_(sums) {
+        : pass_(pass), call_(pass.call_), params_(pass.params_), inputs_(call_.inputs, params_), sums_(sums) {
       const int64_t scores = tile_queries * tile_keys;
       const auto results = static_cast<int64_t>(pass.differentiated_.size());
       const std::array<int64_t, 6> sizes = {tile_queries * call_.width_q, tile_queries * call_.width_v,
@@ -162,7 +163,7 @@ class Pass {
     }
 
     void add_terms(std::size_t input, int64_t head, const Compute* terms, int64_t count) {
-      const Input& read = call_.function.inputs()[input];
+      const Input& read = pass_.function_.inputs()[input];
       double* const sums = sums_ + pass_.sums_.first[read.tensor];
       if (read.kind == Input::Kind::number) {
         double sum = 0;
@@ -170,8 +171,7 @@ class Pass {
         sums[params_.grad_parameters[read.tensor].offset_of_head(head)] += sum;
         return;
       }
-      const int64_t* const offsets = inputs_.offsets(input);
-      for (int64_t i = 0; i < count; ++i) sums[offsets[i]] += static_cast<double>(terms[i]);
+      inputs_.add_gradient(input, terms, sums);
     }
 
     const Pass& pass_;
@@ -192,6 +192,7 @@ class Pass {
   };
 
   const Call<T>& call_;
+  const activation::Function& function_;
   Params params_;
   std::vector<std::size_t> differentiated_;  ///< the inputs whose derivatives the evaluators compute
   std::vector<Evaluator> evaluators_;        ///< one for each query head
