@@ -22,7 +22,7 @@ constexpr std::uint16_t first_result_register = 1;
 constexpr std::size_t scratch_bytes = 16 * 1024;
 constexpr std::size_t longest_strip = 1024;
 
-/// A step. If an operand of a sum is a product, the step computes both. This depends only on the step and its operands,
+/// A step. If an operand of a sum is a product, or the operand of floor is log2, the step computes both. This depends only on the step and its operands,
 /// so that f has the same bits in the program of f and in the program of f and f'.
 struct Node {
   Code code = Code::copy;
@@ -127,6 +127,9 @@ Node node_of(const Program& program, const Step& step) {
   }
   if (step.operation == Operation::subtract && is_product(program, step.b)) {
     return product_and(program, Code::subtract_product, step.b, step.a);
+  }
+  if (step.operation == Operation::floor && program.steps[step.a].operation == Operation::log2) {
+    return {Code::floor_log2, 1, {program.steps[step.a].a, 0, 0}};
   }
   const auto [code, operands] = shape(step.operation);
   return {code, operands, {step.a, step.b, step.c}};

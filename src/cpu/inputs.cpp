@@ -316,6 +316,14 @@ double TileInputs<Compute>::index_at(const Axis& axis, int64_t row) {
   return index_[0];
 }
 
+/// Returns the first token of the sequence in an axis of the tokens, and 0 in another axis.
+template <class Compute>
+double TileInputs<Compute>::first_of(const Axis& axis) const {
+  if ((params_.token_axes & axis.token_bit) == 0) return 0.0;
+  const Sequences& side = *axis.bare == Index::query ? params_.queries : params_.keys;
+  return static_cast<double>(side.first_token(tile_.b));
+}
+
 /// Reads the elements for `count` keys from the first one on, and writes them to `values` if given.
 template <class Compute>
 void TileInputs<Compute>::read_line(std::size_t input, int64_t row, int64_t count, Compute* values) {
@@ -324,11 +332,6 @@ void TileInputs<Compute>::read_line(std::size_t input, int64_t row, int64_t coun
   const BoundTensor& tensor = params_.parameters[tensor_index];
   const BoundTensor& gradient = params_.grad_parameters[tensor_index];
   const bool keeps = keeps_offsets_ && gradient.data != nullptr;
-  const auto first_of = [&](const Axis& axis) {
-    if ((params_.token_axes & axis.token_bit) == 0) return 0.0;
-    const Sequences& side = *axis.bare == Index::query ? params_.queries : params_.keys;
-    return static_cast<double>(side.first_token(tile_.b));
-  };
   // The axes that do not depend on the key, then those that do.
   int64_t start = 0, grad_start = 0;
   for (std::size_t a = 0; a < plan.axes.size(); ++a) {
@@ -349,25 +352,20 @@ void TileInputs<Compute>::read_line(std::size_t input, int64_t row, int64_t coun
     std::transform(numbers.begin(), numbers.begin() + count, values,
                    [](double number) { return static_cast<Compute>(number); });
   };
-  std::vector<int64_t>& offsets = lines_[input].offsets;
-  const auto keep = [&](const auto& at) {
-    if (!keeps) return;
-    const int64_t first = plan.pattern == Pattern::any || plan.pattern == Pattern::row ? row * count : 0;
-    offsets.resize(static_cast<std::size_t>(plan.pattern == Pattern::any || plan.pattern == Pattern::row ? rows_ * count
-                                                                                                         : count));
-    for (int64_t k = 0; k < count; ++k) offsets[static_cast<std::size_t>(first + k)] = at(k);
-  };
   if (plan.run_axis >= 0) {
     const auto a = static_cast<std::size_t>(plan.run_axis);
     const int64_t last = tensor.sizes[a] - 1, stride = tensor.strides[a];
     const int64_t first = tile_.keys.begin + static_cast<int64_t>(first_of(plan.axes[a]));
-    if (first >= 0 && first + count - 1 <= last && stride == 1) {
+    if (first + count - 1 <= last && stride == 1) {
       write([start = start + first](int64_t k) { return start + k; });
     } else {
-      write([=](int64_t k) { return start + std::clamp<int64_t>(first + k, 0, last) * stride; });
+      write([=](int64_t k) { return start + std::min(first + k, last) * stride; });
     }
-    const int64_t grad_stride = gradient.strides[a];
-    keep([=](int64_t k) { return grad_start + std::clamp<int64_t>(first + k, 0, last) * grad_stride; });
+    if (keeps) {
+      std::vector<int64_t>& starts = lines_[input].starts;
+      starts.resize(static_cast<std::size_t>(rows_));
+      starts[static_cast<std::size_t>(row)] = grad_start;
+    }
     return;
   }
   offset_.assign(static_cast<std::size_t>(count), start);
@@ -385,7 +383,29 @@ void TileInputs<Compute>::read_line(std::size_t input, int64_t row, int64_t coun
     if (keeps) add_axis(last_of(tensor, a), index, first_of(axis), gradient.strides[a], grad_offset_);
   }
   write([this](int64_t k) { return offset_[static_cast<std::size_t>(k)]; });
-  keep([this](int64_t k) { return grad_offset_[static_cast<std::size_t>(k)]; });
+  if (!keeps) return;
+  std::vector<int64_t>& offsets = lines_[input].offsets;
+  const bool has_rows = plan.pattern == Pattern::any || plan.pattern == Pattern::row;
+  offsets.resize(static_cast<std::size_t>((has_rows ? rows_ : 1) * count));
+  std::copy(grad_offset_.begin(), grad_offset_.end(), offsets.begin() + (has_rows ? row * count : 0));
+}
+
+/// Adds the gradients of one row of a read with a run axis.
+template <class Compute>
+void TileInputs<Compute>::add_run(std::size_t input, int64_t row, const Compute* terms, double* sums) const {
+  const InputPlan::Input& plan = plan_.inputs()[input];
+  const auto a = static_cast<std::size_t>(plan.run_axis);
+  const BoundTensor& gradient = params_.grad_parameters[plan_.function().inputs()[input].tensor];
+  const int64_t last = gradient.sizes[a] - 1, stride = gradient.strides[a];
+  const int64_t first = tile_.keys.begin + static_cast<int64_t>(first_of(plan.axes[a]));
+  double* const line = sums + lines_[input].starts[static_cast<std::size_t>(row)];
+  if (first + columns_ - 1 <= last && stride == 1) {
+    for (int64_t k = 0; k < columns_; ++k) line[first + k] += static_cast<double>(terms[k]);
+  } else {
+    for (int64_t k = 0; k < columns_; ++k) {
+      line[std::min(first + k, last) * stride] += static_cast<double>(terms[k]);
+    }
+  }
 }
 
 template <class Compute>
@@ -393,6 +413,14 @@ void TileInputs<Compute>::add_gradient(std::size_t input, const Compute* terms, 
   const std::vector<int64_t>& offsets = lines_[input].offsets;
   const auto add = [&](std::size_t k, double term) { sums[offsets[k]] += term; };
   const auto row_of = [&](int64_t row) { return terms + row * columns_; };
+  if (plan_.inputs()[input].run_axis >= 0) {
+    const bool has_rows = plan_.inputs()[input].pattern == Pattern::any;
+    for (int64_t row = 0; row < rows_; ++row) {
+      if (!has_rows) lines_[input].starts[static_cast<std::size_t>(row)] = lines_[input].starts[0];
+      add_run(input, row, row_of(row), sums);
+    }
+    return;
+  }
   switch (plan_.inputs()[input].pattern) {
     case Pattern::any:
       for (std::size_t k = 0; k < offsets.size(); ++k) add(k, static_cast<double>(terms[k]));

@@ -89,12 +89,15 @@ class TileInputs {
     std::vector<double> numbers;   ///< of the key position, and of an input that an index reads
     double number = 0;             ///< of another position
     std::vector<int64_t> offsets;  ///< of a read, in the gradient: one for each element of the pattern
+    std::vector<int64_t> starts;   ///< of a read with a run axis, in place of offsets: one for each row
   };
 
   void fill_index(std::size_t input, int64_t row);
   void fill_read(std::size_t input, int64_t row);
   void read_line(std::size_t input, int64_t row, int64_t count, Compute* values);
   double index_at(const InputPlan::Axis& axis, int64_t row);
+  double first_of(const InputPlan::Axis& axis) const;
+  void add_run(std::size_t input, int64_t row, const Compute* terms, double* sums) const;
 
   const InputPlan& plan_;
   const Params& params_;

@@ -31,6 +31,7 @@ enum class Code : std::uint8_t {
   expm1,
   log,
   log2,
+  floor_log2,  // floor(log2(a)), from the exponent of a
   log1p,
   tanh,
   sigmoid,

@@ -137,6 +137,8 @@ HWY_INLINE void run_instruction(const Strip<T>& strip) {
       return GDPA_UNARY(log(d, a));
     case Code::log2:
       return GDPA_UNARY(log2(d, a));
+    case Code::floor_log2:
+      return GDPA_UNARY(floor_log2(d, a));
     case Code::log1p:
       return GDPA_UNARY(log1p(d, a));
     case Code::tanh:

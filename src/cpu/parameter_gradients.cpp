@@ -38,7 +38,7 @@ template <class T>
 class Pass {
  public:
   using Compute = ComputeType<T>;
-  static constexpr int64_t tile_queries = 64, tile_keys = 128;
+  static constexpr int64_t tile_queries = 128, tile_keys = 128;
 
   explicit Pass(const Call<T>& call)
       : call_(call), function_(call.inputs.function()), params_(dense_gradients(call.params)) {
@@ -73,20 +73,27 @@ class Pass {
     for (std::size_t i = 0; i < most_parameters; ++i) {
       const BoundTensor& gradient = call_.params.grad_parameters[i];
       if (gradient.data == nullptr) continue;
+      const int last = gradient.rank - 1;
+      const int64_t row = last < 0 ? 1 : gradient.sizes[last], stride = last < 0 ? 0 : gradient.strides[last];
       const int64_t count = elements_of(gradient);
-      for (int64_t element = 0; element < count; ++element) {
-        double sum = 0;
+      std::vector<double> total(static_cast<std::size_t>(row));
+      for (int64_t begin = 0; begin < count; begin += row) {
+        std::fill(total.begin(), total.end(), 0.0);
         for (int64_t group = 0; group < groups; ++group) {
-          sum += sums[group * sums_.elements + sums_.first[i] + element];
+          const double* const of_group = sums + group * sums_.elements + sums_.first[i] + begin;
+          for (int64_t k = 0; k < row; ++k) total[static_cast<std::size_t>(k)] += of_group[k];
         }
-        int64_t offset = 0, rest = element;
-        for (int axis = gradient.rank; axis-- > 0; rest /= gradient.sizes[axis]) {
+        int64_t offset = 0, rest = begin / row;
+        for (int axis = last; axis-- > 0; rest /= gradient.sizes[axis]) {
           offset += rest % gradient.sizes[axis] * gradient.strides[axis];
         }
-        if (gradient.type == NumberType::float64) {
-          static_cast<double*>(gradient.data)[offset] = sum;
-        } else {
-          static_cast<float*>(gradient.data)[offset] = static_cast<float>(sum);
+        for (int64_t k = 0; k < row; ++k) {
+          const double sum = total[static_cast<std::size_t>(k)];
+          if (gradient.type == NumberType::float64) {
+            static_cast<double*>(gradient.data)[offset + k * stride] = sum;
+          } else {
+            static_cast<float*>(gradient.data)[offset + k * stride] = static_cast<float>(sum);
+          }
         }
       }
     }

@@ -265,23 +265,40 @@ HWY_INLINE hn::Vec<D> log(D d, hn::Vec<D> x) {
   return log_at_ends(d, x, log_of_sum(d, x, hn::Zero(d)));
 }
 
-/// Exact for powers of two: x = 2^n m with 1 <= m < 2, log2(x) = n + log2(m). A subnormal x has no such form in its
-/// bits.
+/// x = 2^exponent m with 1 <= m < 2, for a normal x.
+template <class D>
+struct Binary {
+  using T = hn::TFromD<D>;
+  static constexpr int mantissa_bits = std::numeric_limits<T>::digits - 1;
+  static constexpr int bias = std::numeric_limits<T>::max_exponent - 1;
+
+  Binary(D d, hn::Vec<D> x) {
+    const hn::RebindToSigned<D> di;
+    using Integer = hn::TFromD<decltype(di)>;
+    const auto bits = hn::BitCast(di, x);
+    exponent = hn::ConvertTo(d, hn::Sub(hn::ShiftRight<mantissa_bits>(bits), hn::Set(di, bias)));
+    const auto fraction = hn::And(bits, hn::Set(di, (Integer{1} << mantissa_bits) - 1));
+    m = hn::BitCast(d, hn::Or(fraction, hn::BitCast(di, hn::Set(d, 1))));
+    is_normal = hn::Ge(x, hn::Set(d, std::numeric_limits<T>::min()));
+  }
+  hn::Vec<D> exponent;
+  hn::Vec<D> m;
+  hn::Mask<D> is_normal;
+};
+
+/// Exact for powers of two.
 template <class D>
 HWY_INLINE hn::Vec<D> log2(D d, hn::Vec<D> x) {
-  using T = hn::TFromD<D>;
-  constexpr int mantissa_bits = std::numeric_limits<T>::digits - 1;
-  constexpr int bias = std::numeric_limits<T>::max_exponent - 1;
-  const hn::RebindToSigned<D> di;
-  const auto one = hn::Set(d, 1);
-  const auto factor = hn::Set(d, std::numbers::log2e_v<T>);
-  const auto bits = hn::BitCast(di, x);
-  const auto exponent = hn::Sub(hn::ShiftRight<mantissa_bits>(bits), hn::Set(di, bias));
-  const auto fraction = hn::And(bits, hn::Set(di, (hn::TFromD<decltype(di)>{1} << mantissa_bits) - 1));
-  const auto m = hn::BitCast(d, hn::Or(fraction, hn::BitCast(di, one)));
-  const auto normal = hn::Add(hn::ConvertTo(d, exponent), hn::Mul(factor, log(d, m)));
-  const auto subnormal = hn::Mul(factor, log(d, x));
-  return log_at_ends(d, x, hn::IfThenElse(hn::Lt(x, hn::Set(d, std::numeric_limits<T>::min())), subnormal, normal));
+  const auto factor = hn::Set(d, std::numbers::log2e_v<hn::TFromD<D>>);
+  const Binary<D> parts(d, x);
+  const auto normal = hn::Add(parts.exponent, hn::Mul(factor, log(d, parts.m)));
+  return log_at_ends(d, x, hn::IfThenElse(parts.is_normal, normal, hn::Mul(factor, log(d, x))));
+}
+
+/// The exponent of x. A subnormal x counts as the number below the smallest exponent.
+template <class D>
+HWY_INLINE hn::Vec<D> floor_log2(D d, hn::Vec<D> x) {
+  return log_at_ends(d, x, Binary<D>(d, x).exponent);
 }
 
 /// Returns 1 + x as the rounded sum and the error of the rounding.
