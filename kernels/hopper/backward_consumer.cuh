@@ -39,14 +39,11 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
   __device__ __forceinline__ ScoreIndex index_of(const Step& step, int number, int part, int i) const {
     return score_index(first_query_of(step, shared.step(number).position, part), first_key_of(step), i);
   }
-  __device__ __forceinline__ auto bias_of(const Step& step, int number) const {
-    return Config::Bias::of(arguments.common.params, tile_of(step).pair(shared.step(number).head));
-  }
 
   /// Computes P, rounded, and f', in the registers of S.
   template <int part>
   __device__ __forceinline__ void apply_function(const Activation& activation, const Step& step, int number) {
-    const auto bias = bias_of(step, number);
+    const auto bias = Config::Bias::of(arguments.common.params, tile_of(step).pair(shared.step(number).head));
     const float scale = arguments.scale * Activation::score_factor;
     float(&of_part)[part_queries / 2] = scores[part];
 #pragma unroll
@@ -56,8 +53,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
       for (int j = 0; j < 2; ++j) {
         float derivative;
         const ScoreIndex at = index_of(step, number, part, i + j);
-        const float score = bias.add(of_part[i + j] * scale, Activation::score_factor, at.query, at.key);
-        activation.value_and_derivative(score, value[j], derivative);
+        activation.value_and_derivative(of_part[i + j] * scale, bias.at(at.query, at.key), value[j], derivative);
         if constexpr (Shared::computes_ds) of_part[i + j] = derivative;
       }
       if constexpr (Config::computes_grad_value) {
@@ -76,22 +72,9 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
 
   /// dS = dP * f', in the registers of dP.
   template <int part>
-  __device__ __forceinline__ void apply_derivative(const Step& step, int number) {
+  __device__ __forceinline__ void apply_derivative() {
 #pragma unroll
     for (int i = 0; i < part_queries / 2; ++i) dp[i] *= scores[part][i];
-    if constexpr (Config::Bias::exists) accumulate_bias<part>(step, number);
-  }
-
-  /// Adds dS of the valid scores to the gradient of the bias.
-  template <int part>
-  __device__ __forceinline__ void accumulate_bias(const Step& step, int number) const {
-    const auto bias = bias_of(step, number);
-    const auto valid = valid_queries(step, number, part);
-#pragma unroll
-    for (int i = 0; i < part_queries / 2; ++i) {
-      const ScoreIndex at = index_of(step, number, part, i);
-      if (valid.holds(i)) bias.accumulate(dp[i] * tile_of(step).out_scale, at.query, at.key);
-    }
   }
 
   /// Rounds dS, as an operand in registers, and for dQ also in shared memory, for both consumers.
@@ -167,7 +150,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
   /// Computes dS of a part, 0 outside the valid range.
   template <int part>
   __device__ __forceinline__ void end_part(const Step& step, int number) {
-    apply_derivative<part>(step, number);
+    apply_derivative<part>();
     if (!step.is(Step::full)) valid_queries(step, number, part).mask(dp);
     write_ds<part>(number);
   }
@@ -196,7 +179,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
     named_barrier_sync(ping_pong_barrier + warpgroup, ping_pong_threads);
     if constexpr (Config::computes_grad_value) issue_grad_value(step, !now.is(Step::begins));
     if constexpr (Shared::computes_ds && parts == 1) {
-      apply_derivative<0>(now, step);
+      apply_derivative<0>();
       write_ds<0>(step);
     }
     if constexpr (Config::computes_grad_key) issue_grad_key(step, !now.is(Step::begins));

@@ -41,9 +41,10 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
     const auto bias = Config::Bias::of(arguments.common.params, tile.pair());
 #pragma unroll
     for (int i = 0; i < Config::tile_keys / 2; ++i) {
-      const float x = bias.add(scales ? scores[i] * scale : scores[i], Activation::score_factor,
-                               first_query_of(tile) + i / 2 % 2 * 8, first_key_of(tile, key_tile) + i / 4 * 8 + i % 2);
-      scores[i] = scores_are == Scores::bounded ? activation.value(x) : activation.value_of_finite(x);
+      const float x = scales ? scores[i] * scale : scores[i];
+      const auto inputs =
+          bias.at(first_query_of(tile) + i / 2 % 2 * 8, first_key_of(tile, key_tile) + i / 4 * 8 + i % 2);
+      scores[i] = scores_are == Scores::bounded ? activation.value(x, inputs) : activation.value_of_finite(x, inputs);
     }
   }
 

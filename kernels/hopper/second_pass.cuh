@@ -36,10 +36,11 @@ struct GuardedWhereNeeded {
     return {Unguarded::of(params, head), Guarded::of(params, head)};
   }
 
-  __device__ __forceinline__ void value_and_derivative(float x, float& f, float& derivative) const {
-    unguarded.value_and_derivative(x, f, derivative);
+  template <class Inputs>
+  __device__ __forceinline__ void value_and_derivative(float x, const Inputs& in, float& f, float& derivative) const {
+    unguarded.value_and_derivative(x, in, f, derivative);
     if (is_finite(f) && is_finite(derivative)) return;
-    guarded.value_and_derivative(x * (Guarded::score_factor / score_factor), f, derivative);
+    guarded.value_and_derivative(x * (Guarded::score_factor / score_factor), in, f, derivative);
     f *= Guarded::value_factor / value_factor;
   }
 };

@@ -28,8 +28,8 @@ struct GradValueConsumer : WideConsumer<Config, Role::value> {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const auto at = position.index_of(tile, piece * 4 + i);
-        const float score = bias.add(scores[piece * 4 + i] * scale, Activation::score_factor, at.query, at.key);
-        activation.value_and_derivative(score, value[i], derivative[i]);
+        activation.value_and_derivative(scores[piece * 4 + i] * scale, bias.at(at.query, at.key), value[i],
+                                        derivative[i]);
       }
       if constexpr (Shared::computes_ds) {
         store_shared_chunk(shared.derivatives(piece), {__float_as_uint(derivative[0]), __float_as_uint(derivative[1]),
@@ -121,17 +121,6 @@ struct GradKeyConsumer : WideConsumer<Config, Role::key> {
     issue_scores<Element, Config::head_dim_v>(dp, shared.values(), shared.grad_outputs(step));
   }
 
-  /// Adds dS of the valid scores to the gradient of the bias.
-  __device__ __forceinline__ void accumulate_bias(const Tile& tile) const {
-    const auto bias = Config::Bias::of(arguments.common.params, tile.pair(position.head));
-    const auto valid = position.valid(arguments, tile);
-#pragma unroll
-    for (int i = 0; i < 32; ++i) {
-      const auto at = position.index_of(tile, i);
-      if (valid.holds(i)) bias.accumulate(dp[i] * tile.out_scale, at.query, at.key);
-    }
-  }
-
   /// Computes dS = dP * f', rounded, as an operand in registers, and for dQ also in shared memory, for both consumers.
   __device__ __forceinline__ void make_ds(const Tile& tile, int step) {
     named_barrier_sync(Shared::derivatives_written, Shared::consumer_threads);
@@ -144,7 +133,6 @@ struct GradKeyConsumer : WideConsumer<Config, Role::key> {
       dp[piece * 4 + 3] *= __uint_as_float(derivative.w);
     }
     if (!position.is_full(tile)) position.valid(arguments, tile).mask(dp);
-    if constexpr (Config::Bias::exists) accumulate_bias(tile);
 #pragma unroll
     for (int i = 0; i < 32; i += 2) {
       ds[i / 8][i % 8 / 2] = Element::pack(dp[i], dp[i + 1]);

@@ -9,6 +9,7 @@ namespace gdpa::portable {
 using ForwardArguments = CommonArguments;
 using BackwardArguments = CommonArguments;
 using BackwardQueryArguments = CommonArguments;
+using ParameterGradientsArguments = CommonArguments;
 
 struct ReduceArguments {
   const float* partials;  ///< partial results, each (rows, heads, padded columns)
@@ -18,6 +19,12 @@ struct ReduceArguments {
   int64_t rows_in_batch;  ///< rows between batch strides of `output`: its length where dense, else `rows`
   int64_t heads;
   Operand output;
+};
+
+/// The sums of the gradients of tensors, contiguous, and the gradients.
+struct RoundParametersArguments {
+  const void* sums[most_parameters];
+  BoundTensor gradients[most_parameters];  ///< null data: not wanted
 };
 
 /// Both sides' cumulative lengths, and how far they may reach.

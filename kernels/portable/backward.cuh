@@ -150,9 +150,9 @@ __device__ void backward_tile(const CommonArguments& arguments, const Work& work
                                   column,
                                   column_v};
     if (at.is_full) {
-      compute_scores<Config, false>(grad_key, grad_value, tiles, params, pair, score_scale, out_scale, factor);
+      compute_scores<Config, false>(grad_key, grad_value, tiles, params, pair, score_scale, out_scale);
     } else {
-      compute_scores<Config, true>(grad_key, grad_value, tiles, params, pair, score_scale, out_scale, factor);
+      compute_scores<Config, true>(grad_key, grad_value, tiles, params, pair, score_scale, out_scale);
     }
 
     if constexpr (Tiles::stores_ds) __syncthreads();  // P and dS of every warp are stored

@@ -78,8 +78,7 @@ __device__ void differentiate_scores(const Accumulator<row_tiles, Config::tile_k
         float value;
         float derivative;
         const int query = first_query + Scores::row(r, i), key = first_key + Scores::column(n, i);
-        const float score = bias.add(scores.at[r][n].part[i] * scale, Activation::score_factor, query, key);
-        activation.value_and_derivative(score, value, derivative);
+        activation.value_and_derivative(scores.at[r][n].part[i] * scale, bias.at(query, key), value, derivative);
         gradient[i] = dp.at[r][n].part[i] * derivative;
         if constexpr (Config::queries_shared) gradient[i] *= factor;
         if (is_partial && !valid[i / 2].holds(key)) gradient[i] = 0.0f;

@@ -8,14 +8,13 @@
 namespace gdpa::portable {
 
 /// Computes P = f(scale * S) and dS = dP * f'(scale * S), rounded to the element type, for columns
-/// [step, step + 1) * depth. Both are 0 where the mask excludes the pair. Rows are keys, columns are queries. dS times
-/// `ds_factor` is the gradient of a bias.
+/// [step, step + 1) * depth. Both are 0 where the mask excludes the pair. Rows are keys, columns are queries.
 template <class Config, bool is_partial, int row_tiles, int columns, int depth>
 __device__ void differentiate(int step, const Accumulator<row_tiles, columns>& scores,
                               const Accumulator<row_tiles, columns>& dp,
                               Fragments<typename Config::Element, row_tiles, depth>& p,
                               Fragments<typename Config::Element, row_tiles, depth>& ds, float scale, float out_scale,
-                              float ds_factor, const typename Config::Mask::ValidScores (&valid)[row_tiles][2],
+                              const typename Config::Mask::ValidScores (&valid)[row_tiles][2],
                               const typename Config::Activation& activation, const typename Config::Bias& bias,
                               int first_query, int first_key) {
   using Scores = Accumulator<row_tiles, columns>;
@@ -30,19 +29,15 @@ __device__ void differentiate(int step, const Accumulator<row_tiles, columns>& s
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int query = first_query + Scores::column(column_tile, i), key = first_key + Scores::row(r, i);
-        const float score = bias.add(scores.at[r][column_tile].part[i] * scale, Activation::score_factor, query, key);
+        const float score = scores.at[r][column_tile].part[i] * scale;
         float derivative;
-        activation.value_and_derivative(score, value[i], derivative);
+        activation.value_and_derivative(score, bias.at(query, key), value[i], derivative);
         gradient[i] = dp.at[r][column_tile].part[i] * derivative;  // 0 where dS is not computed
         if constexpr (Config::keys_shared) {
           value[i] *= out_scale;
           gradient[i] *= out_scale;
         }
-        if (is_partial && !valid[r][i / 2].holds(query)) {
-          value[i] = gradient[i] = 0.0f;
-        } else if constexpr (Config::Bias::exists) {
-          bias.accumulate(gradient[i] * ds_factor, query, key);
-        }
+        if (is_partial && !valid[r][i / 2].holds(query)) value[i] = gradient[i] = 0.0f;
       }
       if constexpr (Config::computes_grad_value) p.set(r, n, value);
       if constexpr (BackwardTiles<Config>::computes_ds) ds.set(r, n, gradient);
@@ -72,8 +67,7 @@ struct WarpTiles {
 /// so that the tensor cores and the arithmetic of the function overlap.
 template <class Config, bool is_partial, class GradKey, class GradValue>
 __device__ void compute_scores(GradKey& grad_key, GradValue& grad_value, const WarpTiles<Config>& tiles,
-                               const Params& params, const SequencePair& pair, float scale, float out_scale,
-                               float ds_factor) {
+                               const Params& params, const SequencePair& pair, float scale, float out_scale) {
   using Tiles = BackwardTiles<Config>;
   using Element = typename Config::Element;
   using Scores = Accumulator<Tiles::row_tiles, Tiles::warp_queries>;
@@ -95,7 +89,7 @@ __device__ void compute_scores(GradKey& grad_key, GradValue& grad_value, const W
   for (int step = 0; step < Tiles::warp_queries / depth; ++step) {
     Fragments<Element, Tiles::row_tiles, depth> p;
     Fragments<Element, Tiles::row_tiles, depth> ds;
-    differentiate<Config, is_partial>(step, scores, dp, p, ds, scale, out_scale, ds_factor, valid, activation, bias,
+    differentiate<Config, is_partial>(step, scores, dp, p, ds, scale, out_scale, valid, activation, bias,
                                       tiles.first_query, tiles.first_key);
     // Where every column warp computes all scores, one of them stores dS.
     if constexpr (Tiles::stores_ds && Tiles::computes_ds) {

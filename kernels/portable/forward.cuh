@@ -87,8 +87,8 @@ __device__ void attend(Accumulator<row_tiles, columns_v>& output, KeyTile query,
           const float score = scores.at[r][column_tile].part[i];
           const int query_index = first_query + Scores::row(r, i),
                     key_index = first_key + Scores::column(column_tile, i);
-          values[i] = activation.value(bias.add(Activation::scales_scores ? score * scale : score,
-                                                Activation::score_factor, query_index, key_index));
+          values[i] =
+              activation.value(Activation::scales_scores ? score * scale : score, bias.at(query_index, key_index));
           if (is_partial && !valid[r][i / 2].holds(key_index)) values[i] = 0.0f;
         }
         p.template set<Activation::clamps_at_zero>(r, n, values);

@@ -1,11 +1,13 @@
 // Prints a function as CUDA C++: one statement for each step, with the elementary functions of kernels/common.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string>
 #include <utility>
 
+#include "activation/cuda_inputs.h"
 #include "activation/degree.h"
 #include "activation/fast.h"
 #include "activation/function.h"
@@ -16,23 +18,14 @@ namespace gdpa::activation {
 
 namespace {
 
-/// Returns a literal of CUDA C++ for the number rounded to fp32.
-std::string literal(double number) {
-  const auto rounded = static_cast<float>(number);
-  if (std::isinf(rounded)) return rounded > 0 ? "__int_as_float(0x7f800000)" : "__int_as_float(0xff800000)";
-  const std::string digits = fmt::format("{}", rounded);
-  const bool is_whole = digits.find_first_of(".e") == std::string::npos;
-  return digits + (is_whole ? ".0f" : "f");
-}
-
 bool is_condition(Operation operation) {
   return operation == Operation::less || operation == Operation::less_equal || operation == Operation::equal;
 }
 
 class Printer {
  public:
-  Printer(const Program& program, Accuracy accuracy)
-      : program_(program), level_(accuracy == Accuracy::fast ? "gdpa::fast::" : "gdpa::exact::") {}
+  Printer(const Program& program, const std::vector<Input>& inputs, Accuracy accuracy)
+      : program_(program), inputs_(inputs), level_(accuracy == Accuracy::fast ? "gdpa::fast::" : "gdpa::exact::") {}
 
   std::string statements() const {
     std::string text;
@@ -54,7 +47,11 @@ class Printer {
     const Step& step = program_.steps[index];
     if (step.operation == Operation::constant) return literal(step.number);
     if (step.operation == Operation::score) return "x";
-    if (step.operation == Operation::input) return fmt::format("parameters[{}]", static_cast<int>(step.number));
+    if (step.operation == Operation::input) {
+      const auto input = static_cast<std::size_t>(step.number);
+      const bool is_number = inputs_[input].kind == Input::Kind::number;
+      return is_number ? fmt::format("parameters[{}]", inputs_[input].tensor) : fmt::format("in.v{}", input);
+    }
     return fmt::format("v{}", index);
   }
 
@@ -148,10 +145,19 @@ class Printer {
   }
 
   const Program& program_;
+  const std::vector<Input>& inputs_;
   std::string level_;
 };
 
 }  // namespace
+
+std::string exact_statements(const Program& program, const std::vector<Input>& inputs) {
+  return Printer(program, inputs, Accuracy::exact).statements();
+}
+
+std::string exact_result(const Program& program, const std::vector<Input>& inputs, std::size_t result) {
+  return Printer(program, inputs, Accuracy::exact).result(result);
+}
 
 namespace {
 
@@ -207,15 +213,22 @@ double value_factor_of(const FactoredProgram& value) {
   return rounds_once ? value.value_factor : value.value_factor * (1 - 0x1p-22);
 }
 
-/// Returns the members of a struct that hold the parameters of the call.
-std::string parameters_of(std::string_view name, std::size_t count) {
+/// Returns the members of a struct that hold the numbers of the tensors that are read without an index.
+std::string parameters_of(std::string_view name, const Function& function) {
+  const std::size_t count = function.parameters().size();
+  const bool has_numbers = std::any_of(function.inputs().begin(), function.inputs().end(),
+                                       [](const Input& input) { return input.kind == Input::Kind::number; });
+  if (!has_numbers) {
+    return fmt::format("  static __device__ {} of(const gdpa::Params&, int) {{ return {{}}; }}\n\n", name);
+  }
   std::string numbers;
   for (std::size_t i = 0; i < count; ++i) {
-    numbers += fmt::format("{0}static_cast<const float*>(params.parameters[{1}].data)[params.parameters[{1}].offset_of_head(head)]",
-                           i > 0 ? ", " : "", i);
+    const bool is_number = std::any_of(function.inputs().begin(), function.inputs().end(), [i](const Input& input) {
+      return input.kind == Input::Kind::number && input.tensor == i;
+    });
+    const std::string number = is_number ? fmt::format("gdpa::number_of_head(params.parameters[{}], head)", i) : "0.0f";
+    numbers += (i > 0 ? ", " : "") + number;
   }
-  if (count == 0)
-    return fmt::format("  static __device__ {} of(const gdpa::Params&, int) {{ return {{}}; }}\n\n", name);
   return fmt::format(
       "  float parameters[{}];\n\n"
       "  static __device__ __forceinline__ {} of(const gdpa::Params& params, int head) {{ return {{{{{}}}}}; }}\n\n",
@@ -224,7 +237,7 @@ std::string parameters_of(std::string_view name, std::size_t count) {
 
 }  // namespace
 
-std::string cuda_source(const Function& function, Accuracy accuracy, ForwardForm form) {
+std::string cuda_source(const Function& function, Accuracy accuracy, ForwardForm form, unsigned tensor_types) {
   const auto programs_with = [&](const Program& value) -> FastPrograms {
     if (accuracy == Accuracy::exact) return {{1, 1, value}, {1, 1, function.value_and_derivative()}};
     return rewrite_fast(value, function.value_and_derivative(),
@@ -249,13 +262,13 @@ std::string cuda_source(const Function& function, Accuracy accuracy, ForwardForm
                                   function.unguarded_value_and_derivative(), accuracy == Accuracy::fast));
   if (!is_other) unguarded = programs.value_and_derivative;
   const std::string x = bounded(forward.scores);
-  const std::size_t count = function.parameters().size();
-  const Printer value(forward.value_of_finite.program, accuracy);
-  const Printer both(programs.value_and_derivative.program, accuracy);
-  const Printer first(unguarded.program, accuracy);
+  const Printer value(forward.value_of_finite.program, function.inputs(), accuracy);
+  const Printer both(programs.value_and_derivative.program, function.inputs(), accuracy);
+  const Printer first(unguarded.program, function.inputs(), accuracy);
   return fmt::format(
-      "#include \"common/elementary.cuh\"\n#include \"definition/params.h\"\n\n"
+      "#include \"common/elementary.cuh\"\n{}\n"
       "// {}\n"
+      "{}"
       "struct Activation {{\n"
       "  static constexpr bool scales_scores = {};\n"
       "  static constexpr float score_factor = {};\n"
@@ -263,19 +276,19 @@ std::string cuda_source(const Function& function, Accuracy accuracy, ForwardForm
       "  static constexpr bool clamps_at_zero = {};\n"
       "  static constexpr bool bounds_scores = {};\n"
       "{}"
-      "  __device__ __forceinline__ float value_of_finite(float x) const {{\n"
+      "  __device__ __forceinline__ float value_of_finite(float x, const Inputs& in) const {{\n"
       "{}"
       "    return {};\n"
       "  }}\n\n"
-      "  __device__ __forceinline__ float value(float x) const {{\n"
-      "    return value_of_finite({});\n"
+      "  __device__ __forceinline__ float value(float x, const Inputs& in) const {{\n"
+      "    return value_of_finite({}, in);\n"
       "  }}\n"
       "}};\n\n"
       "struct ActivationWithDerivative {{\n"
       "  static constexpr float score_factor = {};\n"
       "  static constexpr float value_factor = 1.0f;\n"
       "{}"
-      "  __device__ __forceinline__ void value_and_derivative(float x, float& f, float& derivative) const {{\n"
+      "  __device__ __forceinline__ void value_and_derivative(float x, const Inputs& in, float& f, float& derivative) const {{\n"
       "{}"
       "    f = {};\n"
       "    derivative = {};\n"
@@ -285,18 +298,18 @@ std::string cuda_source(const Function& function, Accuracy accuracy, ForwardForm
       "  static constexpr float score_factor = {};\n"
       "  static constexpr float value_factor = {};\n"
       "{}"
-      "  __device__ __forceinline__ void value_and_derivative(float x, float& f, float& derivative) const {{\n"
+      "  __device__ __forceinline__ void value_and_derivative(float x, const Inputs& in, float& f, float& derivative) const {{\n"
       "{}"
       "    f = {};\n"
       "    derivative = {};\n"
       "  }}\n"
       "}};\n",
-      function.text(), form.scales_scores, literal(forward.value_of_finite.score_factor),
+      inputs_header(function), function.text(), inputs_source(function, tensor_types), form.scales_scores, literal(forward.value_of_finite.score_factor),
       literal(value_factor_of(forward.value_of_finite)), forward.clamps_at_zero, x != "x",
-      parameters_of("Activation", count), value.statements(), value.result(0), x,
-      literal(programs.value_and_derivative.score_factor), parameters_of("ActivationWithDerivative", count),
+      parameters_of("Activation", function), value.statements(), value.result(0), x,
+      literal(programs.value_and_derivative.score_factor), parameters_of("ActivationWithDerivative", function),
       both.statements(), both.result(0), both.result(1), literal(unguarded.score_factor),
-      literal(unguarded.value_factor), parameters_of("UnguardedActivationWithDerivative", count), first.statements(),
+      literal(unguarded.value_factor), parameters_of("UnguardedActivationWithDerivative", function), first.statements(),
       first.result(0), first.result(1));
 }
 

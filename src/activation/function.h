@@ -99,16 +99,17 @@ struct ForwardForm {
   bool has_fp16_p = true;
 };
 
-/// Returns the CUDA C++ of the function as structs. Forward uses
+/// Returns the CUDA C++ of the function as structs. `tensor_types` has the NumberType of tensor i of the call in the four
+/// bits from 4 i on. `Inputs` is the struct of the inputs at a position (cuda_inputs.h). Forward uses
 ///     struct Activation {
 ///       static constexpr bool scales_scores;       // the definition of x, as in ForwardForm
 ///       static constexpr float score_factor;
 ///       static constexpr float value_factor;
 ///       static constexpr bool clamps_at_zero;
 ///       static constexpr bool bounds_scores;
-///       static __device__ Activation of(const gdpa::Params&, int head);  // with the parameters of the call
-///       __device__ float value(float x) const;
-///       __device__ float value_of_finite(float x) const;
+///       static __device__ Activation of(const gdpa::Params&, int head);  // with the numbers of the head
+///       __device__ float value(float x, const Inputs& in) const;
+///       __device__ float value_of_finite(float x, const Inputs& in) const;
 ///     };
 /// f(s) is value_factor * value(x), or value_factor * max(value(x), 0) if clamps_at_zero. A kernel multiplies its scale
 /// by score_factor and the output by value_factor, and clamps during the rounding. value_of_finite is value without the
@@ -118,11 +119,11 @@ struct ForwardForm {
 ///       static constexpr float score_factor;
 ///       static constexpr float value_factor;  // 1
 ///       static __device__ ActivationWithDerivative of(const gdpa::Params&, int head);
-///       __device__ void value_and_derivative(float x, float& f, float& derivative) const;
+///       __device__ void value_and_derivative(float x, const Inputs& in, float& f, float& derivative) const;
 ///     };
 /// It computes f / value_factor and f' of the score. Hopper's backward first uses UnguardedActivationWithDerivative,
 /// which has the same members, but no bounds for huge and infinite scores. If a bound would be needed, a result is not
 /// finite. The text includes only headers under kernels/.
-std::string cuda_source(const Function& function, Accuracy accuracy, ForwardForm form = {});
+std::string cuda_source(const Function& function, Accuracy accuracy, ForwardForm form = {}, unsigned tensor_types = 0);
 
 }  // namespace gdpa::activation

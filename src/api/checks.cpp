@@ -411,7 +411,7 @@ void check_heads_of_list(const activation::Function& function, int64_t heads) {
 }
 
 /// Checks the tensors of the call that the function reads, and fills in their addresses.
-void check_parameters(const Attention& attention, const Common& common, const Problem& problem, bool is_on_gpu,
+void check_parameters(const Attention& attention, const Common& common, Problem& problem, bool is_on_gpu,
                       Params& params) {
   const activation::Function& function = attention.activation.function();
   const std::vector<std::string>& names = function.parameters();
@@ -439,6 +439,7 @@ void check_parameters(const Attention& attention, const Common& common, const Pr
       refuse(ErrorKind::value, who, "one tensor", "two", "give it once");
     }
     params.parameters[tensor] = bound_tensor_of(view);
+    problem.tensor_types |= static_cast<unsigned>(params.parameters[tensor].type) << (4 * tensor);
   }
   if (attention.parameters.size() != names.size()) {
     refuse(ErrorKind::value, "parameters", fmt::format("a tensor for each parameter of the call ({})", listed()),
@@ -658,7 +659,18 @@ void want(Problem& problem, const WantedGradients& wanted) {
 
 CheckedCall check_plan(const Attention& attention, Direction direction, bool for_gpu, const WantedGradients& wanted) {
   CheckedCall call = check_inputs(attention, direction, false, for_gpu);
-  if (direction == Direction::backward) want(call.problem, wanted);
+  if (direction != Direction::backward) return call;
+  want(call.problem, wanted);
+  for (std::size_t i = 0; i < most_parameters; ++i) {
+    if ((wanted.parameters >> i & 1U) == 0) continue;
+    // The gradient has the sizes of its tensor, and is assumed to be contiguous.
+    BoundTensor& gradient = call.params.grad_parameters[i];
+    gradient = call.params.parameters[i];
+    gradient.data = nullptr;
+    gradient.type = NumberType::float32;
+    int64_t stride = 1;
+    for (int axis = gradient.rank; axis-- > 0; stride *= gradient.sizes[axis]) gradient.strides[axis] = stride;
+  }
   return call;
 }
 

@@ -3,8 +3,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
+#include <cstdlib>
 #include <numeric>
 #include <span>
+#include <string_view>
 #include <type_traits>
 
 #include "cpu/convert.h"
@@ -121,6 +124,15 @@ Evaluator::Inputs inputs_of_head(const activation::Function& function, const Par
   return numbers;
 }
 
+void InputPlan::report(std::size_t input, std::size_t axis, double index, int64_t size, const ScorePlace& place) const {
+  if (has_reported_.exchange(true)) return;
+  std::fprintf(stderr, "gdpa: index %zu of %s is %lld at b = %lld, h = %lld, i = %lld, j = %lld, expected 0 to %lld\n",
+               axis, function_.parameters()[function_.inputs()[input].tensor].c_str(), static_cast<long long>(index),
+               static_cast<long long>(place.b), static_cast<long long>(place.head),
+               static_cast<long long>(place.query), static_cast<long long>(place.key),
+               static_cast<long long>(size - 1));
+}
+
 InputPlan::InputPlan(const activation::Function& function) : function_(function) {
   if (function.is_same_in_head()) return;
   const std::vector<activation::Input>& inputs = function.inputs();
@@ -170,9 +182,12 @@ InputPlan::InputPlan(const activation::Function& function) : function_(function)
                     : on_key                   ? Pattern::column
                                                : Pattern::constant;
   }
-  // The numbers of a diagonal are not in the order of the keys.
-  for (Input& input : inputs_) {
-    if (input.pattern == Pattern::diagonal && input.is_read_by_index) input.pattern = Pattern::any;
+  const char* const asked = std::getenv("GDPA_CHECK_INDICES");
+  checks_indices_ = asked != nullptr && std::string_view(asked) == "1";
+  for (std::size_t n = 0; n < inputs_.size(); ++n) {
+    // The numbers of a diagonal are not in the order of the keys.
+    const bool is_nested_diagonal = inputs_[n].pattern == Pattern::diagonal && inputs_[n].is_read_by_index;
+    if (is_nested_diagonal || (checks_indices_ && inputs[n].kind == Kind::read)) inputs_[n].pattern = Pattern::any;
   }
 }
 
@@ -324,6 +339,26 @@ double TileInputs<Compute>::first_of(const Axis& axis) const {
   return static_cast<double>(side.first_token(tile_.b));
 }
 
+/// Reports an index of a score of this row, at(k) for key k, that does not exist.
+template <class Compute>
+template <class At>
+void TileInputs<Compute>::check(std::size_t input, std::size_t axis, int64_t row, int64_t count, const At& at) const {
+  if (!plan_.checks_indices()) return;
+  const int64_t size = params_.parameters[plan_.function().inputs()[input].tensor].sizes[axis];
+  if (size == 1) return;  // broadcast
+  const int64_t query = tile_.queries.begin + row;
+  const Range valid =
+      params_.mask.keys({query, query + 1}, params_.queries.size(tile_.b), params_.keys.size(tile_.b));
+  for (int64_t k = 0; k < count; ++k) {
+    const int64_t key = tile_.keys.begin + k;
+    if (key < valid.begin || key >= valid.end) continue;
+    const double index = at(k);
+    if (index >= 0 && index < static_cast<double>(size)) continue;
+    plan_.report(input, axis, index, size, {tile_.b, tile_.head, query, key});
+    return;
+  }
+}
+
 /// Reads the elements for `count` keys from the first one on, and writes them to `values` if given.
 template <class Compute>
 void TileInputs<Compute>::read_line(std::size_t input, int64_t row, int64_t count, Compute* values) {
@@ -338,6 +373,7 @@ void TileInputs<Compute>::read_line(std::size_t input, int64_t row, int64_t coun
     const Axis& axis = plan.axes[a];
     if (axis.depends_on_key) continue;
     const double index = index_at(axis, row);
+    check(input, a, row, count, [&](int64_t) { return index + first_of(axis); });
     add_axis(last_of(tensor, a), &index, first_of(axis), tensor.strides[a], {&start, 1});
     if (keeps) add_axis(last_of(tensor, a), &index, first_of(axis), gradient.strides[a], {&grad_start, 1});
   }
@@ -356,6 +392,7 @@ void TileInputs<Compute>::read_line(std::size_t input, int64_t row, int64_t coun
     const auto a = static_cast<std::size_t>(plan.run_axis);
     const int64_t last = tensor.sizes[a] - 1, stride = tensor.strides[a];
     const int64_t first = tile_.keys.begin + static_cast<int64_t>(first_of(plan.axes[a]));
+    check(input, a, row, count, [=](int64_t k) { return static_cast<double>(first + k); });
     if (first + count - 1 <= last && stride == 1) {
       write([start = start + first](int64_t k) { return start + k; });
     } else {
@@ -379,6 +416,7 @@ void TileInputs<Compute>::read_line(std::size_t input, int64_t row, int64_t coun
       axis.evaluator->evaluate(index_.data(), count, std::span<double* const>(&result, 1), row_arrays_.data());
       index = result;
     }
+    check(input, a, row, count, [&](int64_t k) { return index[k] + first_of(axis); });
     add_axis(last_of(tensor, a), index, first_of(axis), tensor.strides[a], offset_);
     if (keeps) add_axis(last_of(tensor, a), index, first_of(axis), gradient.strides[a], grad_offset_);
   }

@@ -2,6 +2,7 @@
 // the gradients of the tensors that they read.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -14,6 +15,14 @@ namespace gdpa::cpu {
 
 /// Returns the numbers of the inputs that are the same for all scores of a query head. The other inputs have none.
 Evaluator::Inputs inputs_of_head(const activation::Function& function, const Params& params, int64_t head);
+
+/// The place of a score.
+struct ScorePlace {
+  int64_t b;
+  int64_t head;
+  int64_t query;
+  int64_t key;
+};
 
 /// The part of the work that is the same for all tiles of a call.
 class InputPlan {
@@ -46,6 +55,12 @@ class InputPlan {
     int run_axis = -1;  ///< the only axis that depends on the key, if its index is j
   };
 
+  /// Prints an index that does not exist, for the first one of the call.
+  void report(std::size_t input, std::size_t axis, double index, int64_t size, const ScorePlace& place) const;
+
+  /// GDPA_CHECK_INDICES=1: every index of a score that the mask keeps is checked. No pattern is used then.
+  bool checks_indices() const { return checks_indices_; }
+
   const activation::Function& function() const { return function_; }
   bool is_empty() const { return inputs_.empty(); }
   const std::vector<Input>& inputs() const { return inputs_; }
@@ -53,6 +68,8 @@ class InputPlan {
  private:
   const activation::Function& function_;
   std::vector<Input> inputs_;  ///< none if every input is the same in a head
+  bool checks_indices_ = false;
+  mutable std::atomic<bool> has_reported_ = false;
 };
 
 /// Some rows and columns of the scores of one batch entry and query head.
@@ -97,6 +114,8 @@ class TileInputs {
   void read_line(std::size_t input, int64_t row, int64_t count, Compute* values);
   double index_at(const InputPlan::Axis& axis, int64_t row);
   double first_of(const InputPlan::Axis& axis) const;
+  template <class At>
+  void check(std::size_t input, std::size_t axis, int64_t row, int64_t count, const At& at) const;
   void add_run(std::size_t input, int64_t row, const Compute* terms, double* sums) const;
 
   const InputPlan& plan_;

@@ -16,6 +16,7 @@
 #include "cuda/tensor_maps.h"
 #include "families/family.h"
 #include "families/planning.h"
+#include "families/portable/parameter_plan.h"
 #include "gdpa/error.h"
 #include "plan/gpu_plan.h"
 #include "plan/representatives.h"
@@ -54,20 +55,35 @@ struct Operands {
   double scale;
 };
 
-plan::GpuPlan plan_of(const Problem& problem, const Operands& operands, const activation::Function& function,
+plan::GpuPlan plan_of(const Problem& problem, const Params& params, const Operands& operands, const activation::Function& function,
                       const plan::Gpu& gpu) {
   const Accuracy accuracy = plan::accuracy_of(problem);
-  plan::GpuPlan plan =
-      families::gpu_plan({problem, gpu, plan::registers_of(function.value_and_derivative(), accuracy), operands.aligned,
-                          problem.allow_tf32 ? plan::Float32Products::one : plan::Float32Products::three, operands.maps,
-                          function.has_guards()});
+  const families::PlanRequest request{
+      problem,
+      gpu,
+      plan::registers_of(function.value_and_derivative(), accuracy),
+      operands.aligned,
+      problem.allow_tf32 ? plan::Float32Products::one : plan::Float32Products::three,
+      operands.maps,
+      function.has_guards()};
+  const bool has_operands = problem.direction == Direction::forward || problem.wanted.of_operands();
+  plan::GpuPlan plan;
+  if (has_operands) plan = families::gpu_plan(request);
   for (plan::GpuStep& step : plan.steps) {
-    if (plan::has_function(step.kernel.kind)) step.kernel.accuracy = accuracy;
+    if (!plan::has_function(step.kernel.kind)) continue;
+    step.kernel.accuracy = accuracy;
+    step.kernel.tensor_types = problem.tensor_types;
   }
   if (problem.dtype != DType::float32 && accuracy != problem.accuracy) {
     plan.reason += fmt::format("; f is exact: the call has at most {} scores", plan::thresholds::scores_of_exact_calls);
   }
-  plan::take_scale_out(plan, function.value(), operands.scale);
+  if (has_operands) plan::take_scale_out(plan, function.value(), operands.scale);
+  families::add_parameter_gradients(request, params, function, plan);
+  if (!plan.parameter_steps.empty()) {
+    const bool is_exact = plan.parameter_steps.front().kernel.portable().parameter_sum == plan::ParameterSum::exact;
+    plan.reason += has_operands ? "; the gradients of tensors have a kernel of their own" : "a kernel for the gradients of tensors";
+    plan.deterministic = plan.deterministic && is_exact;
+  }
   return plan;
 }
 
@@ -140,7 +156,7 @@ struct Reduction {
 struct Sequence {
   Sequence(const Problem& problem, const Params& params, const Operands& operands, const activation::Function& function,
            const plan::Gpu& gpu)
-      : plan(plan_of(problem, operands, function, gpu)) {
+      : plan(plan_of(problem, params, operands, function, gpu)) {
     checks = checks_offsets() && (params.queries.cumulative != nullptr || params.keys.cumulative != nullptr);
     if (checks) {
       plan::KernelSpec spec;
@@ -148,6 +164,7 @@ struct Sequence {
       steps.push_back({spec, 2});
     }
     steps.insert(steps.end(), plan.steps.begin(), plan.steps.end());
+    steps.insert(steps.end(), plan.parameter_steps.begin(), plan.parameter_steps.end());
 
     const plan::GpuWorkspace& workspace = plan.workspace;
     const auto reduce = [&](const Reduction& reduction) {
@@ -196,9 +213,12 @@ class Call final : public families::StepLauncher {
       launch_next(&arguments);
     }
     const CommonArguments arguments = arguments_of(memory);
-    const plan::KernelFamily family = sequence_.plan.steps.front().kernel.family();
-    families::family_of(family).launch({problem_, sequence_.plan, arguments, static_cast<std::byte*>(memory.at(0))},
-                                       *this);
+    if (!sequence_.plan.steps.empty()) {
+      const plan::KernelFamily family = sequence_.plan.steps.front().kernel.family();
+      families::family_of(family).launch({problem_, sequence_.plan, arguments, static_cast<std::byte*>(memory.at(0))},
+                                         *this);
+    }
+    if (!sequence_.plan.parameter_steps.empty()) launch_parameter_gradients(arguments, memory);
     for (const Reduction& reduction : sequence_.reductions) {
       portable::ReduceArguments reduce = arguments_of(reduction, memory);
       launch_next(&reduce);
@@ -211,6 +231,36 @@ class Call final : public families::StepLauncher {
   }
 
  private:
+  /// Clears the sums, which are in the workspace or are the gradients themselves, adds to them, and rounds them.
+  void launch_parameter_gradients(CommonArguments arguments, const Memory& memory) {
+    const plan::GpuPlan& plan = sequence_.plan;
+    const auto clear = [&](void* address, int64_t bytes) {
+      check(Driver::get().fill_async(reinterpret_cast<DevicePointer>(address), 0, static_cast<std::size_t>(bytes),
+                                     stream_),
+            "clearing the gradients of tensors");
+    };
+    const int64_t bytes_of_sum = families::bytes_of_sum(plan.parameter_steps.front().kernel.portable().parameter_sum);
+    portable::RoundParametersArguments rounding{};
+    int64_t offset = plan.workspace.parameters;
+    if (!plan.adds_to_grad_parameters) clear(memory.at(offset), plan.workspace.parameter_bytes);
+    for (std::size_t i = 0; i < most_parameters; ++i) {
+      BoundTensor& gradient = arguments.params.grad_parameters[i];
+      if ((problem_.wanted.parameters >> i & 1U) == 0) continue;
+      const int64_t bytes = families::elements_of(gradient) * bytes_of_sum;
+      if (plan.adds_to_grad_parameters) {
+        clear(gradient.data, bytes);
+        continue;
+      }
+      rounding.gradients[i] = gradient;
+      rounding.sums[i] = gradient.data = memory.at(offset);
+      offset += bytes;
+      int64_t stride = 1;
+      for (int axis = gradient.rank; axis-- > 0; stride *= gradient.sizes[axis]) gradient.strides[axis] = stride;
+    }
+    launch_next(&arguments);
+    if (!plan.adds_to_grad_parameters) launch_next(&rounding);
+  }
+
   CommonArguments arguments_of(const Memory& memory) const {
     CommonArguments arguments{};
     arguments.params = params_;
@@ -292,7 +342,7 @@ void run(const Problem& problem, const Params& params, const activation::Functio
 
 int64_t workspace_bytes(const Problem& problem, const Params& params, const activation::Function& function) {
   const Operands operands(problem, params);
-  return plan_of(problem, operands, function, target_of(problem.device.index).gpu).workspace.bytes;
+  return plan_of(problem, params, operands, function, target_of(problem.device.index).gpu).workspace.bytes;
 }
 
 std::vector<plan::GpuStep> steps_ahead(const Problem& problem, const Params& params,
@@ -335,9 +385,9 @@ Plan explain(const Problem& problem, const Params& params, const activation::Fun
   const Sequence sequence(problem, params, Operands(problem, params), function, target.gpu);
   const plan::GpuPlan& chosen = sequence.plan;
   // The first that computes products; the schedule of the Hopper backward runs before it.
-  const plan::GpuStep& first = *std::find_if(chosen.steps.begin(), chosen.steps.end(), [](const plan::GpuStep& step) {
-    return plan::has_function(step.kernel.kind);
-  });
+  const plan::GpuStep& first =
+      *std::find_if(sequence.steps.begin(), sequence.steps.end(),
+                    [](const plan::GpuStep& step) { return plan::has_function(step.kernel.kind); });
   Plan plan;
   plan.direction = problem.direction;
   plan.kernel = describe(first.kernel);

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <variant>
 
+#include "activation/cuda_inputs.h"
 #include "families/family.h"
 
 namespace gdpa::cuda {
@@ -44,6 +45,10 @@ KindInSource in_source(KernelKind kind) {
       return {"wide_backward", "wide_backward", "BackwardArguments"};
     case KernelKind::backward_query:
       return {"backward_query", "backward_query", "BackwardQueryArguments"};
+    case KernelKind::parameter_gradients:
+      return {"parameter_gradients", "parameter_gradients", "ParameterGradientsArguments"};
+    case KernelKind::round_parameters:
+      return {"round_parameters", "round_parameters", "RoundParametersArguments"};
     case KernelKind::key_schedule:
       return {"key_schedule", "key_schedule", "BackwardArguments"};
     case KernelKind::round_grad_query:
@@ -70,10 +75,36 @@ std::string_view type_of(GpuElement element) {
   return "";
 }
 
+std::string_view sum_of(const KernelSpec& kernel) {
+  switch (kernel.portable().parameter_sum) {
+    case plan::ParameterSum::float32:
+      return "gdpa::FloatSum";
+    case plan::ParameterSum::float64:
+      return "gdpa::DoubleSum";
+    case plan::ParameterSum::exact:
+      return "gdpa::ExactSum";
+  }
+  return "";
+}
+
+/// Returns the source of the function in a kernel.
+std::string function_of(const KernelSpec& kernel, const activation::Function& function) {
+  if (!has_function(kernel.kind)) return {};
+  if (kernel.kind == KernelKind::parameter_gradients) {
+    return activation::gradients_source(function, kernel.tensor_types, kernel.wanted_parameters, sum_of(kernel));
+  }
+  const activation::ForwardForm form{kernel.scales_scores, kernel.element == GpuElement::float16};
+  return activation::cuda_source(function, kernel.accuracy, form, kernel.tensor_types);
+}
+
 /// Returns the struct Config of a kernel: the members of all families, and the members of the kernel's family.
 std::string config_of(const KernelSpec& kernel, const activation::Function& function) {
   families::ConfigText config;
   if (kernel.kind == KernelKind::check_offsets) return config.text();
+  if (kernel.kind == KernelKind::round_parameters) {
+    config.type("Sum", sum_of(kernel));
+    return config.text();
+  }
   config.type("Element", fmt::format("gdpa::{}", type_of(kernel.element)));
   config.flag("aligned", kernel.aligned);
   if (kernel.kind == KernelKind::reduce) {
@@ -81,9 +112,19 @@ std::string config_of(const KernelSpec& kernel, const activation::Function& func
     return config.text();
   }
   const families::Family& family = families::family_of(kernel.family());
-  if (has_function(kernel.kind)) config.type("Activation", family.activation(kernel));
+  if (kernel.kind == KernelKind::parameter_gradients) {
+    config.type("Gradients", "::Gradients");
+  } else if (has_function(kernel.kind)) {
+    config.type("Activation", family.activation(kernel));
+  }
   config.type_of_header("Mask", "gdpa::WindowMask", "common/window_mask.cuh");
-  config.type_of_header("Bias", "gdpa::NoBias", "common/no_bias.cuh");
+  if (kernel.kind == KernelKind::parameter_gradients) {
+    // Gradients reads the inputs itself.
+  } else if (has_function(kernel.kind) && activation::has_inputs_at(function)) {
+    config.type("Bias", "::Bias");
+  } else {
+    config.type_of_header("Bias", "gdpa::NoBias", "common/no_bias.cuh");
+  }
   config.type_of_header("Epilogue", "gdpa::ScaleEpilogue", "common/scale_epilogue.cuh");
   config.number("head_dim", kernel.head_dim);
   config.number("head_dim_v", kernel.head_dim_v);
@@ -110,7 +151,6 @@ bool is_second_pass(const KernelSpec& kernel) {
 std::string kernel_source(const KernelSpec& kernel, const activation::Function& function) {
   const std::string_view family = families::family_of(kernel.family()).name();
   const KindInSource kind = in_source(kernel.kind);
-  const activation::ForwardForm form{kernel.scales_scores, kernel.element == GpuElement::float16};
   return fmt::format(
       "{10}#include \"{7}/{9}.cuh\"\n\n"
       "{1}\n{2}\n"
@@ -120,13 +160,14 @@ std::string kernel_source(const KernelSpec& kernel, const activation::Function& 
       "{6}(const __grid_constant__ gdpa::{7}::{8} arguments) {{\n"
       "  gdpa::{7}::{0}<Config>(arguments);\n"
       "}}\n",
-      kind.name, has_function(kernel.kind) ? activation::cuda_source(function, kernel.accuracy, form) : std::string(),
-      config_of(kernel, function), SourceNames::threads, SourceNames::shared_bytes, kernel.ctas, SourceNames::kernel,
+      kind.name, function_of(kernel, function), config_of(kernel, function), SourceNames::threads, SourceNames::shared_bytes, kernel.ctas, SourceNames::kernel,
       family, kind.arguments, kind.header, has_random_delays(kernel) ? "#define GDPA_RANDOM_DELAYS\n\n" : "");
 }
 
 std::string describe(const KernelSpec& kernel) {
-  if (kernel.kind == KernelKind::check_offsets) return std::string(in_source(kernel.kind).name);
+  if (kernel.kind == KernelKind::check_offsets || kernel.kind == KernelKind::round_parameters) {
+    return std::string(in_source(kernel.kind).name);
+  }
   std::string text = fmt::format("{}: {} {} d={}", families::family_of(kernel.family()).name(),
                                  in_source(kernel.kind).name, type_of(kernel.element), kernel.head_dim);
   if (kernel.kind == KernelKind::reduce) return text;

@@ -40,6 +40,8 @@ enum class KernelKind : std::uint8_t {
   backward,
   wide_backward,
   backward_query,
+  parameter_gradients,
+  round_parameters,
   key_schedule,
   round_grad_query,
   reduce,
@@ -52,11 +54,15 @@ bool has_function(KernelKind kind);
 /// How the tensor cores see the operands. fp32 is computed in tf32, one product or three.
 enum class GpuElement : std::uint8_t { bfloat16, float16, float32, tensor_float32 };
 
+/// The sums of the gradients of tensors (kernels/common/parameter_sum.cuh).
+enum class ParameterSum : std::uint8_t { float32, float64, exact };
+
 /// The members of a KernelSpec that only portable kernels have.
 struct PortableSpec {
   int column_warps = 1;  ///< warps along the columns of the accumulators; backward: also along the queries of S
   bool reduce_grad_query = false;  ///< backward: add to dQ atomically
   bool queries_shared = false;     ///< backward_query: the batch shares the queries
+  ParameterSum parameter_sum = ParameterSum::float64;  ///< parameter_gradients, round_parameters
 
   bool operator==(const PortableSpec&) const = default;
 };
@@ -94,6 +100,8 @@ struct KernelSpec {
   bool wants_grad_key = true;          ///< the same for dK
   bool wants_grad_value = true;        ///< the same for dV
   bool scales_scores = true;           ///< forward: otherwise GpuPlan::output_factor multiplies the output
+  unsigned tensor_types = 0;           ///< of the tensors that f reads, as in Problem
+  unsigned wanted_parameters = 0;      ///< parameter_gradients: bit n: tensor n
   Accuracy accuracy = Accuracy::fast;  ///< of f, in kernels that evaluate it
   std::variant<PortableSpec, HopperSpec> of_family;
 
@@ -122,6 +130,8 @@ struct GpuWorkspace {
   int64_t grad_query = -1;
   int64_t grad_key = -1;
   int64_t grad_value = -1;
+  int64_t parameters = -1;        ///< the sums of the gradients of tensors, cleared before parameter_gradients
+  int64_t parameter_bytes = 0;    ///< of these sums
   int64_t bytes = 0;
   int64_t zeroed_bytes = 0;  ///< bytes from the start that are cleared before the first kernel
 };
@@ -147,7 +157,10 @@ struct GpuPlan {
   int64_t splits =
       1;  ///< of the batch, where the batch shares an operand and partial results of its gradient are added
   GpuWorkspace workspace;
-  std::vector<GpuStep> steps;
+  std::vector<GpuStep> steps;            ///< of the family
+  std::vector<GpuStep> parameter_steps;  ///< backward: the gradients of tensors, after `steps`
+  /// In place of sums in the workspace, parameter_gradients adds to the gradients, which are cleared before.
+  bool adds_to_grad_parameters = false;
   bool reduces_grad_query = false;  ///< the reduce kernel makes dQ of workspace.grad_query
   bool deterministic = true;
   double output_factor = 1;  ///< forward, where scores are not scaled: multiplies every output, as out_scale does

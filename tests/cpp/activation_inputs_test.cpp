@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cmath>
+#include <cstdlib>
 #include <functional>
 #include <string>
 #include <vector>
@@ -178,6 +179,21 @@ TEST(ActivationInputs, ATensorOfTheTokensHasOneNumberForEachToken) {
            {{"t", TensorView::contiguous(tokens.data(), DType::float32, {5})}});
   const std::array<float, 10> by_position = {63, 63, 66, 66, 69, 69, 32, 32, 34, 34};
   EXPECT_EQ(call.output, by_position);
+}
+
+TEST(ActivationInputs, DebugModeReportsTheFirstIndexThatDoesNotExist) {
+  Call call;
+  const std::array<float, 2> table = {1, 2};
+  const std::vector<Parameter> parameters = {{"t", TensorView::contiguous(table.data(), DType::float32, {2})}};
+  ::setenv("GDPA_CHECK_INDICES", "1", 1);
+  testing::internal::CaptureStderr();
+  call.run(Activation("s + t[clamp(i - j, 0, 1)]", {}, {"t"}), parameters);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  testing::internal::CaptureStderr();
+  call.run(Activation("s + t[i - j + 1]", {}, {"t"}), parameters);
+  ::unsetenv("GDPA_CHECK_INDICES");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "gdpa: index 0 of t is -1 at b = 0, h = 0, i = 0, j = 2, expected 0 to 1\n");
 }
 
 TEST(ActivationInputs, GradientsHaveTheSameBitsForAFixedNumberOfThreads) {

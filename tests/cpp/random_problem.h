@@ -264,7 +264,7 @@ class RandomProblem {
     const DrawnFunction function = {function_.text, [f = function_](Dual s) {
                                       return Dual{f.value(s.value), f.derivative(s.value) * s.slope};
                                     }};
-    score_ = std::make_shared<RandomScore>(*given_.score, sizes, function, given_.on_cpu);
+    score_ = std::make_shared<RandomScore>(*given_.score, random_(), sizes, function, given_.on_cpu);
     description_ += " score " + score_->text();
   }
 

@@ -54,9 +54,11 @@ struct DrawnInput {
 
 class RandomScore {
  public:
-  /// `function` is an expression of s or the name of a function. `for_cpu`: tensors may be float64.
-  RandomScore(std::uint64_t seed, const ScoreSizes& sizes, const DrawnFunction& function, bool for_cpu)
-      : random_(seed), sizes_(sizes), function_(function.dual), for_cpu_(for_cpu) {
+  /// `function` is an expression of s or the name of a function. The text and the dtypes depend only on `seed`, so that
+  /// problems with other sizes and numbers have the same kernels. `for_cpu`: tensors may be float64.
+  RandomScore(std::uint64_t seed, std::uint64_t seed_of_numbers, const ScoreSizes& sizes, const DrawnFunction& function,
+              bool for_cpu)
+      : random_(seed), numbers_(seed_of_numbers), sizes_(sizes), function_(function.dual), for_cpu_(for_cpu) {
     inner_ = static_cast<int>(random_() % 3);
     outer_ = static_cast<int>(random_() % 3);
     static const std::regex score("\\bs\\b");
@@ -120,6 +122,8 @@ class RandomScore {
   Choice pick(std::initializer_list<Choice> choices) {
     return choices.begin()[uniform(0, static_cast<int64_t>(choices.size()) - 1)];
   }
+  /// A size of a tensor that is not in the text.
+  int64_t pick_size(std::initializer_list<int64_t> choices) { return std::max<int64_t>(1, choices.begin()[numbers_() % choices.size()]); }
 
   /// The inputs at a place. Consecutive evaluations at one place compute them once.
   struct InputsAt {
@@ -165,7 +169,7 @@ class RandomScore {
     DrawnTensor tensor;
     tensor.name = fmt::format("{}{}", stem, tensors_.size());
     tensor.data = Strided::contiguous(dtype, sizes);
-    tensor.data.fill_normal(random_, deviation);
+    tensor.data.fill_normal(numbers_, deviation);
     tensor.numbers = tensor.data.values();
     tensors_.push_back(std::move(tensor));
     return tensors_.size() - 1;
@@ -178,7 +182,7 @@ class RandomScore {
     tensor.data = Strided::contiguous(is_wide ? DType::int64 : DType::int32, sizes);
     tensor.is_floating = false;
     tensor.data.for_each([&](std::byte* at) {
-      const int64_t number = uniform(low, high);
+      const int64_t number = std::uniform_int_distribution<int64_t>(low, high)(numbers_);
       const auto narrow = static_cast<std::int32_t>(number);
       is_wide ? std::memcpy(at, &number, 8) : std::memcpy(at, &narrow, 4);
       tensor.numbers.push_back(static_cast<double>(number));
@@ -199,7 +203,7 @@ class RandomScore {
   int64_t position_size(bool of_query) {
     const int64_t longest = of_query ? sizes_.longest_q : sizes_.longest_k;
     const int64_t tokens = of_query ? sizes_.rows_q : sizes_.rows_k;
-    return std::max<int64_t>(1, pick({tokens, longest, longest / 2, longest + 3, int64_t{1}}));
+    return pick_size({tokens, longest, longest / 2, longest + 3, 1});
   }
 
   /// The read of a tensor: the text, and the position of the element, by the rules of the documentation.
@@ -242,7 +246,7 @@ class RandomScore {
   }
 
   DrawnInput drawn_input() {
-    const int64_t heads = pick({int64_t{1}, sizes_.heads, sizes_.heads});
+    const int64_t heads = pick_size({1, sizes_.heads, sizes_.heads});
     switch (uniform(0, 9)) {
       case 0: {  // a number for each head
         const bool is_scalar = uniform(0, 1) == 0;
@@ -279,7 +283,7 @@ class RandomScore {
       }
       case 4: {  // without a clamp in the text, by blocks
         const int64_t step = uniform(2, 50);
-        const std::size_t tensor = add_tensor("blocks", floating(), {uniform(1, 12), uniform(1, 12)}, 0.7);
+        const std::size_t tensor = add_tensor("blocks", floating(), {pick_size({1, 4, 12}), pick_size({1, 5, 9})}, 0.7);
         const auto block = [step](const char* name, bool of_query) {
           return Axis{fmt::format("floor({} / {})", name, step),
                       [=](const Place& place) { return (of_query ? place.i : place.j) / step; }};
@@ -287,12 +291,12 @@ class RandomScore {
         return read(tensor, {block("i", true), block("j", false)});
       }
       case 5: {  // buckets of time, which has a number for each token
-        if (sizes_.rows_q == 0 || sizes_.rows_k == 0) return drawn_input();
         const int64_t size = uniform(1, 12);
         const std::size_t table = add_tensor("w", floating(), {size, heads}, 0.7);
         const bool is_integer = uniform(0, 1) == 0;
         const auto times = [&](int64_t rows) {
-          return is_integer ? add_integers("t", {rows}, -2000, 2000) : add_tensor("t", DType::float32, {rows}, 500);
+          const std::vector<int64_t> sizes = {std::max<int64_t>(1, rows)};
+          return is_integer ? add_integers("t", sizes, -2000, 2000) : add_tensor("t", DType::float32, sizes, 500);
         };
         const std::size_t of_q = times(sizes_.rows_q), of_k = times(sizes_.rows_k);
         const DrawnInput q = read(of_q, {position_axis(true)}), k = read(of_k, {position_axis(false)});
@@ -304,7 +308,7 @@ class RandomScore {
                             head_axis()});
       }
       case 6: {  // a dense bias
-        const int64_t batch = std::max<int64_t>(1, pick({int64_t{1}, sizes_.batch}));
+        const int64_t batch = pick_size({1, sizes_.batch});
         const std::size_t tensor = add_tensor(
             "bias", floating(), {batch, heads, position_size(true), position_size(false)}, 0.7);
         return read(tensor, {batch_axis(), head_axis(), position_axis(true), position_axis(false)});
@@ -320,7 +324,7 @@ class RandomScore {
       }
       default: {  // an integer tensor as an index
         const bool of_query = uniform(0, 1) == 0;
-        const int64_t size = uniform(1, 20);
+        const int64_t size = pick_size({1, 7, 20});
         const std::size_t indices = add_integers("n", {position_size(of_query)}, -3, 25);
         const DrawnInput index = read(indices, {position_axis(of_query)});
         const std::size_t tensor = add_tensor("e", floating(), {size, heads}, 0.7);
@@ -333,7 +337,8 @@ class RandomScore {
     }
   }
 
-  std::mt19937_64 random_;
+  std::mt19937_64 random_;   ///< of the text and the dtypes
+  std::mt19937_64 numbers_;  ///< of the sizes and numbers
   ScoreSizes sizes_;
   DualFunction function_;
   bool for_cpu_;

@@ -113,6 +113,10 @@ struct Saturated {
   float operator()(float x) const { return std::fmin(std::fmax(x, 0.0f), 1.0f); }
 };
 
+struct FromFloat16 {
+  float operator()(std::uint16_t bits) const { return Float16::to_float(bits); }
+};
+
 }  // namespace
 
 Execute conversions(Instruction& instruction, const Name& name) {
@@ -122,6 +126,7 @@ Execute conversions(Instruction& instruction, const Name& name) {
   if (name.has("sat")) return to == "f32" && from == "f32" ? &lanewise<Saturated, float, float> : nullptr;
   if (to == "bf16x2" && from == "f32") return pair<BFloat16>(name.has("relu"));
   if (to == "f16x2" && from == "f32") return pair<Float16>(name.has("relu"));
+  if (to == "f32" && from == "f16") return &lanewise<FromFloat16, float, std::uint16_t>;
   if (to == "tf32") return name.has("rna") ? &lanewise<ToTensorFloat32, std::uint32_t, float> : nullptr;
   instruction.detail = static_cast<int>(rounding_of(name));
   return for_any_number(to, [&](auto d) {

@@ -131,13 +131,18 @@ Execute memory(Instruction&, const Name& name) {
   if (base == "atom") {
     if (name.has("add") && type == "u32") return &atomic<std::uint32_t, Add>;
     if (name.has("add") && type == "f32") return &atomic<float, Add>;
+    if (name.has("add") && type == "u64") return &atomic<std::uint64_t, Add>;
+    if (name.has("add") && type == "f64") return &atomic<double, Add>;
     if (name.has("exch") && type == "b32") return &atomic<std::uint32_t, Second>;
     if (name.has("or") && type == "b32") return &atomic<std::uint32_t, Or>;
+    if (name.has("or") && type == "b64") return &atomic<std::uint64_t, Or>;
   }
   if (base == "red" && name.has("add")) {
     name.may_have({"v2", "v4"});
     if (type == "f32") return &reduce<float>;
+    if (type == "f64") return &reduce<double>;
     if (type == "u32" || type == "s32") return &reduce<std::uint32_t>;
+    if (type == "u64") return &reduce<std::uint64_t>;
   }
   if (base == "cvta") {
     name.may_have({"to", "global", "param", "const", "local"});

@@ -63,9 +63,9 @@ Evaluated on_gpu(const Activation& activation, Accuracy accuracy) {
       "  const auto finished = [](float f) {\n"
       "    return Forward::value_factor * (Forward::clamps_at_zero ? gdpa::maximum(f, 0.0f) : f);\n"
       "  };\n"
-      "  alone[i] = finished(Forward{}.value(Forward::score_factor * scores[i]));\n"
-      "  of_finite[i] = finished(Forward{}.value_of_finite(Forward::score_factor * scores[i]));\n"
-      "  Backward{}.value_and_derivative(Backward::score_factor * scores[i], value[i],\n"
+      "  alone[i] = finished(Forward{}.value(Forward::score_factor * scores[i], {}));\n"
+      "  of_finite[i] = finished(Forward{}.value_of_finite(Forward::score_factor * scores[i], {}));\n"
+      "  Backward{}.value_and_derivative(Backward::score_factor * scores[i], {}, value[i],\n"
       "                                 derivative[i]);\n"
       "}\n";
   const Gpu& gpu = Gpu::get();

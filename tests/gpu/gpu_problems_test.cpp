@@ -1,7 +1,8 @@
 // Random problems over every option, forward and backward, through the public C++ API with device pointers and a
 // stream. The tests check that the GPU backend keeps its promise of accuracy, writes every element of every result, and
 // writes nothing else. GDPA_GPU_PROBLEMS sets the number of problems of each configuration, GDPA_DRAWN_FUNCTIONS the
-// number of configurations with a random function, and GDPA_FUNCTION_SEED selects these functions. compute-sanitizer
+// number of configurations with a random function, GDPA_DRAWN_SCORES the number of configurations with a score that
+// reads positions and tensors, and GDPA_FUNCTION_SEED selects these functions and scores. compute-sanitizer
 // also runs this program.
 #include <gtest/gtest.h>
 
@@ -39,6 +40,7 @@ struct Configuration {
   bool streams_queries = false;
   bool draws_scale = false;
   std::optional<DrawnFunction> drawn = {};
+  std::optional<std::uint64_t> score = {};  ///< the seed of a score that reads positions and tensors
 };
 
 std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
@@ -61,6 +63,29 @@ std::vector<Configuration> drawn_configurations() {
                      .function = function.text,
                      .draws_scale = true,
                      .drawn = function});
+  }
+  return drawn;
+}
+
+/// GDPA_DRAWN_SCORES configurations with scores that read positions and tensors of the call.
+std::vector<Configuration> score_configurations() {
+  constexpr std::array<std::pair<int64_t, int64_t>, 7> head_dims = {
+      {{128, 128}, {64, 64}, {16, 16}, {128, 40}, {96, 96}, {192, 192}, {256, 128}}};
+  constexpr std::array<DType, 4> dtypes = {DType::bfloat16, DType::bfloat16, DType::float16, DType::float32};
+  const std::uint64_t seed = number_from("GDPA_FUNCTION_SEED", 1), count = number_from("GDPA_DRAWN_SCORES", 8);
+  std::vector<Configuration> drawn;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    const auto [head_dim, head_dim_v] = head_dims[(i + seed) % head_dims.size()];
+    const DType dtype = dtypes[i % dtypes.size()];
+    // In fp32 the promise is relative to PyTorch's own error, which a steep function makes large.
+    const bool is_drawn = dtype != DType::float32 && i % 3 != 0;
+    const DrawnFunction function = RandomExpression(seed * 1000 + i).function();
+    drawn.push_back({.dtype = dtype,
+                     .head_dim = head_dim,
+                     .head_dim_v = head_dim_v,
+                     .function = is_drawn ? function.text : smooth_functions()[i % 4].text,
+                     .drawn = is_drawn ? std::optional(function) : std::nullopt,
+                     .score = seed * 1000 + i});
   }
   return drawn;
 }
@@ -118,6 +143,8 @@ const std::vector<Configuration>& configurations() {
     };
     const std::vector<Configuration> drawn = drawn_configurations();
     known.insert(known.end(), drawn.begin(), drawn.end());
+    const std::vector<Configuration> scores = score_configurations();
+    known.insert(known.end(), scores.begin(), scores.end());
     return known;
   }();
   return all;
@@ -239,6 +266,8 @@ class GpuProblems : public testing::TestWithParam<std::size_t> {
                                  .head_dim_v = fixed.head_dim_v,
                                  .gap_unit = seed / 2 % 2 == 0 ? 8 : 1,
                                  .streams_queries = fixed.streams_queries,
+                                 .on_cpu = false,
+                                 .score = fixed.score,
                                  .draws_scale = fixed.draws_scale});
     const std::size_t guard = (GetParam() + seed + seed / 2 + seed / 4) % 2 == 0 ? 4096 : 0;
     SCOPED_TRACE(fmt::format("f {}, head_dim {} / {}, seed {}: {}", fixed.function, fixed.head_dim, fixed.head_dim_v,
@@ -260,12 +289,20 @@ class GpuProblems : public testing::TestWithParam<std::size_t> {
     const MutableTensorView grad_query = gradient(wanted.query, results.grad_query),
                             grad_key = gradient(wanted.key, results.grad_key),
                             grad_value = gradient(wanted.value, results.grad_value);
-    if (seed % 3 == 0) {
-      attention.workspace =
-          device.workspace(workspace_bytes(attention, grad_output_view, grad_query, grad_key, grad_value));
+    std::vector<ParameterGradient> grad_parameters;
+    std::vector<Strided*> fetched = {&results.output, &results.grad_query, &results.grad_key, &results.grad_value};
+    for (std::size_t i = 0; i < problem.tensors().size(); ++i) {
+      const DrawnTensor& tensor = problem.tensors()[i];
+      if (!tensor.is_floating) continue;
+      grad_parameters.push_back({tensor.name, device.output(results.grad_tensors[i])});
+      fetched.push_back(&results.grad_tensors[i]);
     }
-    backward(attention, grad_output_view, grad_query, grad_key, grad_value);
-    device.fetch({&results.output, &results.grad_query, &results.grad_key, &results.grad_value});
+    if (seed % 3 == 0) {
+      attention.workspace = device.workspace(
+          workspace_bytes(attention, grad_output_view, grad_query, grad_key, grad_value, grad_parameters));
+    }
+    backward(attention, grad_output_view, grad_query, grad_key, grad_value, grad_parameters);
+    device.fetch(fetched);
     expect_promise(problem, grad_output, results, fixed.products);
     count_options(attention, problem.reference(), guard > 0, counts);
     count_kernels(attention, wanted, counts);
@@ -280,9 +317,11 @@ TEST_P(GpuProblems, AgreeWithTheDefinition) {
   for (const auto& [option, number] : counts) RecordProperty(option, number);
 }
 
-/// The name of a random function is a number that is the same in every run. The trace of a failure has its text.
+/// The name of a random function or score is a number that is the same in every run. The trace of a failure has its text.
 std::string test_name(const testing::TestParamInfo<std::size_t>& tested) {
-  const std::size_t drawn = configurations().size() - drawn_configurations().size();
+  const std::size_t scores = configurations().size() - score_configurations().size();
+  const std::size_t drawn = scores - drawn_configurations().size();
+  if (tested.param >= scores) return fmt::format("score_{}", tested.param - scores);
   return tested.param < drawn ? name_of(configurations()[tested.param]) : fmt::format("drawn_{}", tested.param - drawn);
 }
 

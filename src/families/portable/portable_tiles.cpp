@@ -83,8 +83,10 @@ std::span<const Tile> tiles_of(const KernelSpec& kernel) {
     case KernelKind::backward:
       return is_16_bit(kernel) ? std::span<const Tile>(backward_16_bit) : backward_32_bit;
     case KernelKind::backward_query:
+    case KernelKind::parameter_gradients:
       return is_16_bit(kernel) ? std::span<const Tile>(backward_query_16_bit) : backward_query_32_bit;
     case KernelKind::reduce:
+    case KernelKind::round_parameters:
     case KernelKind::wide_backward:
     case KernelKind::key_schedule:
     case KernelKind::round_grad_query:
@@ -131,6 +133,7 @@ int64_t shared_bytes(const KernelSpec& kernel) {
     case KernelKind::forward:
       return kernel.tile_queries * std::max(row, row_v) + stages_of_keys;
     case KernelKind::backward_query:
+    case KernelKind::parameter_gradients:
       return kernel.tile_queries * (row + row_v) + stages_of_keys;
     case KernelKind::backward: {
       const int64_t scores = kernel.tile_keys * row_bytes(kernel, kernel.tile_queries);
@@ -139,6 +142,7 @@ int64_t shared_bytes(const KernelSpec& kernel) {
              (stores_p || kernel.portable().reduce_grad_query ? scores : 0) + (stores_p ? scores : 0);
     }
     case KernelKind::reduce:
+    case KernelKind::round_parameters:
     case KernelKind::wide_backward:
     case KernelKind::key_schedule:
     case KernelKind::round_grad_query:
@@ -158,6 +162,8 @@ int accumulator_registers(const KernelSpec& kernel) {
       return of_warp(kernel.tile_queries / kernel.warps, columns_v + kernel.tile_keys);
     case KernelKind::backward_query:
       return of_warp(kernel.tile_queries / kernel.warps, columns + 2 * kernel.tile_keys);
+    case KernelKind::parameter_gradients:
+      return of_warp(kernel.tile_queries / kernel.warps, 2 * kernel.tile_keys);
     case KernelKind::backward: {
       const int queries = kernel.tile_queries / (splits_scores(kernel) ? kernel.portable().column_warps : 1);
       const int scores = of_warp(kernel.tile_keys / kernel.warps, 2 * queries);
@@ -166,6 +172,7 @@ int accumulator_registers(const KernelSpec& kernel) {
              std::max(scores, kernel.portable().reduce_grad_query ? grad_query : 0);
     }
     case KernelKind::reduce:
+    case KernelKind::round_parameters:
     case KernelKind::wide_backward:
     case KernelKind::key_schedule:
     case KernelKind::round_grad_query:

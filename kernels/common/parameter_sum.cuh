@@ -1,0 +1,75 @@
+// The sums of the gradients of tensors: many threads add terms to an element of a tensor in global memory, in any order.
+#pragma once
+
+#include "gdpa/integers.h"
+
+namespace gdpa {
+
+/// A sum in fp32, for elements with few terms.
+struct FloatSum {
+  float sum;
+
+  __device__ __forceinline__ void add(float term) { atomicAdd(&sum, term); }
+  __device__ __forceinline__ float total() const { return sum; }
+};
+
+/// A sum in fp64, which keeps the digits of small terms in a large sum.
+struct DoubleSum {
+  double sum;
+
+  __device__ __forceinline__ void add(float term) { atomicAdd(&sum, static_cast<double>(term)); }
+  __device__ __forceinline__ float total() const { return static_cast<float>(sum); }
+};
+
+/// The exact sum of any terms, which therefore does not depend on their order. Digit k is a multiple of 2^(24 k - 149).
+/// A term has at most two digits of 24 bits, and a digit of 64 bits holds 2^39 of them.
+struct ExactSum {
+  static constexpr int digit_bits = 24, digit_count = 12;
+
+  unsigned long long digits[digit_count];
+  unsigned long long flags;  ///< of terms that are not finite: 1 NaN, 2 infinity, 4 -infinity
+
+  __device__ __forceinline__ void add(float term) {
+    const unsigned bits = __float_as_uint(term);
+    const int exponent = static_cast<int>(bits >> 23 & 255u);
+    const unsigned fraction = bits & 0x7fffffu;
+    const bool is_negative = (bits >> 31) != 0;
+    if (exponent == 255) {
+      atomicOr(&flags, fraction != 0 ? 1ull : is_negative ? 4ull : 2ull);
+      return;
+    }
+    const int place = exponent > 0 ? exponent - 1 : 0;  // of the last bit of the fraction
+    const unsigned long long number = exponent > 0 ? fraction | 0x800000u : fraction;
+    const unsigned long long shifted = number << place % digit_bits;
+    const unsigned long long low = shifted & ((1ull << digit_bits) - 1), high = shifted >> digit_bits;
+    const int digit = place / digit_bits;
+    if (low != 0) atomicAdd(digits + digit, is_negative ? 0ull - low : low);
+    if (high != 0) atomicAdd(digits + digit + 1, is_negative ? 0ull - high : high);
+  }
+
+  __device__ __forceinline__ float total() const {
+    if ((flags & 1ull) != 0 || (flags & 6ull) == 6ull) return __uint_as_float(0x7fc00000u);
+    if (flags != 0) return __uint_as_float((flags & 2ull) != 0 ? 0x7f800000u : 0xff800000u);
+    double sum = 0;
+    double unit = 1.4012984643248171e-45;  // 2^-149
+    for (int k = 0; k < digit_count; ++k, unit *= 16777216.0) {
+      sum += static_cast<double>(static_cast<long long>(digits[k])) * unit;
+    }
+    return static_cast<float>(sum);
+  }
+};
+
+/// Adds a term to an element of the sums.
+template <class Sum>
+__device__ __forceinline__ void add_term(void* sums, int64_t element, float term) {
+  static_cast<Sum*>(sums)[element].add(term);
+}
+
+/// The sum over the lanes of a warp, in a fixed order.
+__device__ __forceinline__ float sum_of_warp(float term) {
+#pragma unroll
+  for (int lane = 16; lane > 0; lane /= 2) term += __shfl_xor_sync(0xffffffffu, term, lane);
+  return term;
+}
+
+}  // namespace gdpa

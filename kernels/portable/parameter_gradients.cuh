@@ -1,0 +1,137 @@
+// The gradients of the tensors that the function reads, on the tensor cores of any GPU since Ampere.
+//
+// dP is the gradient of P, so the gradient of an input of the function at one score is dP * df/dinput. The gradient of an
+// element of a tensor is the sum over all scores that read the element. A CTA owns one tile of queries of one head, as in
+// backward_query.cuh, and computes S and dP once more:
+//
+//     Q, dO           ->  shared memory, once
+//     K, V tile i     ->  stage i % stages, copied `stages - 1` tiles ahead
+//     S = Q K^T, dP = dO V^T  ->  registers
+//     dP * df/dinput of each valid score  ->  a register, for a number of the head
+//                                         ->  the sum of the element in global memory, for an element that is read
+//
+// The registers are added to the sums in global memory at the end of the tile. parameter_sums.cuh has the types of the
+// sums, and the kernel that rounds the sums into the gradients.
+//
+// Launch: grid as in schedule.cuh, queries own the work; block parameter_gradients_threads<Config>; dynamic shared
+//         memory parameter_gradients_shared_bytes<Config>. params.grad_parameters are the sums, cleared before.
+//
+// Config: struct with
+//     using Element, Gradients;                 types.cuh; src/activation/cuda_inputs.h
+//     using Mask, Layout, Epilogue;             window_mask.cuh, packed_layout.cuh, scale_epilogue.cuh
+//     int head_dim, head_dim_v;                 multiples of 8, at most 256
+//     int tile_queries, tile_keys;              multiples of 16 * warps and of 16
+//     int warps, stages, ctas;                  warps along the queries
+//     int column_warps;                         1
+//     bool aligned;                             every row of every operand begins at a multiple of 16 bytes
+#pragma once
+
+#include "portable/key_stream.cuh"
+#include "portable/schedule.cuh"
+
+namespace gdpa::portable {
+
+template <class Config>
+struct ParameterGradientsTiles {
+  using Stream = KeyStream<Config>;
+  using QueryTile = typename Stream::KeyTile;
+  using GradOutputTile = typename Stream::ValueTile;
+  static constexpr int threads = Stream::threads;
+  static constexpr int warp_rows = Config::tile_queries / Config::warps;
+  static constexpr int row_tiles = warp_rows / 16;
+  static constexpr int query_bytes = QueryTile::bytes(Config::tile_queries);
+  static constexpr int grad_output_bytes = GradOutputTile::bytes(Config::tile_queries);
+  static constexpr int shared_bytes = query_bytes + grad_output_bytes + Stream::bytes;
+};
+
+template <class Config>
+constexpr int parameter_gradients_threads = ParameterGradientsTiles<Config>::threads;
+template <class Config>
+constexpr int parameter_gradients_shared_bytes = ParameterGradientsTiles<Config>::shared_bytes;
+
+/// Adds the gradients of the inputs at the valid scores of one tile of keys.
+template <class Config, bool is_partial, int row_tiles>
+__device__ void add_gradients(typename Config::Gradients& gradients,
+                              const Accumulator<row_tiles, Config::tile_keys>& scores,
+                              const Accumulator<row_tiles, Config::tile_keys>& dp, float scale, float factor,
+                              const Params& params, const SequencePair& pair, int first_query, int first_key) {
+  using Scores = Accumulator<row_tiles, Config::tile_keys>;
+  const auto mask = Config::Mask::of(params, pair);
+#pragma unroll
+  for (int r = 0; r < row_tiles; ++r) {
+    typename Config::Mask::ValidScores valid[2] = {};
+    if constexpr (is_partial) {
+      for (int half = 0; half < 2; ++half) valid[half] = mask.row(first_query + Scores::row(r, half * 2));
+    }
+#pragma unroll
+    for (int n = 0; n < Config::tile_keys / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int query = first_query + Scores::row(r, i), key = first_key + Scores::column(n, i);
+        if (is_partial && !valid[i / 2].holds(key)) continue;
+        gradients.add(scores.at[r][n].part[i] * scale, query, key, dp.at[r][n].part[i] * factor);
+      }
+    }
+  }
+}
+
+template <class Config>
+__device__ void parameter_gradients_tile(const CommonArguments& arguments, const Work& work, unsigned shared) {
+  using Tiles = ParameterGradientsTiles<Config>;
+  using Storage = typename Config::Element::Storage;
+  constexpr int row_tiles = Tiles::row_tiles;
+  const Params& params = arguments.params;
+  if (!is_in_batch(arguments, work.batch_begin)) return;  // rows without a sequence
+  const auto pair = [&] { return pair_of(work); };
+  const int first_query = work.tile * Config::tile_queries;
+  const typename Tiles::QueryTile query_tile{shared};
+  const typename Tiles::GradOutputTile grad_output_tile{shared + Tiles::query_bytes};
+  const typename Tiles::Stream stream(
+      params, work.batch_begin, work.key_head, work.keys, grad_output_tile.base + Tiles::grad_output_bytes,
+      Config::Mask::of(params, pair()).key_tiles(first_query, Config::tile_queries, Config::tile_keys));
+
+  load_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim>(
+      query_tile,
+      static_cast<const Storage*>(params.query.data) +
+          Config::Layout::offset_of(params.query, work.queries, work.batch_begin, first_query, work.head),
+      params.query.row_stride, work.queries.count - first_query);
+  load_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim_v>(
+      grad_output_tile,
+      static_cast<const Storage*>(params.grad_output.data) +
+          Config::Layout::offset_of(params.grad_output, work.queries, work.batch_begin, first_query, work.head),
+      params.grad_output.row_stride, work.queries.count - first_query);
+  stream.start();
+
+  const int warp_row = warp_index() * Tiles::warp_rows;
+  const float scale = static_cast<float>(params.scale);
+  const float factor = Config::Epilogue::scale_of(arguments, pair());
+  auto gradients = Config::Gradients::of(params, pair());
+  for (int position = 0; position < stream.tiles.size(); ++position) {
+    stream.advance(position);
+    if (first_query + warp_row >= work.queries.count) continue;
+    const int first_key = stream.first_key(position);
+    Accumulator<row_tiles, Config::tile_keys> scores;
+    Accumulator<row_tiles, Config::tile_keys> dp;
+    multiply_rows(scores, query_tile.from_row(warp_row), stream.key_tile(position));
+    multiply_rows(dp, grad_output_tile.from_row(warp_row), stream.value_tile(position));
+    if (stream.tiles.is_full(position)) {
+      add_gradients<Config, false>(gradients, scores, dp, scale, factor, params, pair(), first_query + warp_row,
+                                   first_key);
+    } else {
+      add_gradients<Config, true>(gradients, scores, dp, scale, factor, params, pair(), first_query + warp_row,
+                                  first_key);
+    }
+  }
+  wait_for_copies<0>();
+  gradients.end();
+}
+
+template <class Config>
+__device__ void parameter_gradients(const CommonArguments& arguments) {
+  extern __shared__ __align__(16) unsigned char shared_memory[];
+  for_all_work(arguments, query_owner<Config>(arguments, arguments.params.batch), true, [&](const Work& work) {
+    parameter_gradients_tile<Config>(arguments, work, shared_address(shared_memory));
+  });
+}
+
+}  // namespace gdpa::portable

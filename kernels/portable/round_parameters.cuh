@@ -1,0 +1,39 @@
+// Rounds the sums of the gradients of tensors (common/parameter_sum.cuh) into the gradients, which may have any strides.
+//
+// Launch: grid any number of CTAs, block round_parameters_threads<Config>, no shared memory.
+#pragma once
+
+#include "common/parameter_sum.cuh"
+#include "portable/arguments.cuh"
+
+namespace gdpa::portable {
+
+template <class Config>
+constexpr int round_parameters_threads = 256;
+template <class Config>
+constexpr int round_parameters_shared_bytes = 0;
+
+/// Config: using Sum.
+template <class Config>
+__device__ void round_parameters(const RoundParametersArguments& arguments) {
+  for (int tensor = 0; tensor < most_parameters; ++tensor) {
+    const BoundTensor& gradient = arguments.gradients[tensor];
+    if (gradient.data == nullptr) continue;
+    int64_t count = 1;
+    for (int axis = 0; axis < gradient.rank; ++axis) count *= gradient.sizes[axis];
+    const int64_t step = static_cast<int64_t>(gridDim.x) * round_parameters_threads<Config>;
+    for (int64_t i = static_cast<int64_t>(blockIdx.x) * round_parameters_threads<Config> + threadIdx.x; i < count;
+         i += step) {
+      int64_t offset = 0;
+      int64_t rest = i;
+      for (int axis = gradient.rank - 1; axis >= 0; --axis) {
+        offset += rest % gradient.sizes[axis] * gradient.strides[axis];
+        rest /= gradient.sizes[axis];
+      }
+      const auto* sums = static_cast<const typename Config::Sum*>(arguments.sums[tensor]);
+      static_cast<float*>(gradient.data)[offset] = sums[i].total();
+    }
+  }
+}
+
+}  // namespace gdpa::portable

@@ -1,0 +1,41 @@
+// Prints the inputs of a function as CUDA C++: a struct with one number for each input that varies in a head, and the
+// bias that computes them.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "activation/function.h"
+
+namespace gdpa::activation {
+
+/// Returns a literal of CUDA C++ for the number rounded to fp32.
+std::string literal(double number);
+
+/// Returns the statements of a program of x and the members of `in` and `parameters`, with the exact elementary
+/// functions, and the expression of one of its results (cuda.cpp).
+std::string exact_statements(const Program& program, const std::vector<Input>& inputs);
+std::string exact_result(const Program& program, const std::vector<Input>& inputs, std::size_t result);
+
+/// Whether the function has an input that is not a number of its head, so that Config::Bias is the printed struct Bias.
+bool has_inputs_at(const Function& function);
+
+/// Returns the includes of inputs_source().
+std::string inputs_header(const Function& function);
+
+/// Returns `using Inputs = gdpa::NoInputs;`, or the structs Inputs and Bias. `tensor_types` has the NumberType of tensor
+/// i in the four bits from 4 i on.
+std::string inputs_source(const Function& function, unsigned tensor_types);
+
+/// Returns the struct that a kernel for the gradients of tensors uses:
+///     struct Gradients {
+///       static __device__ Gradients of(const gdpa::Params&, const gdpa::SequencePair&);
+///       __device__ void add(float score, int query, int key, float dp);  // the gradients at one score
+///       __device__ void end();                                           // called by whole warps, after the last score
+///     };
+/// `wanted` has bit n for tensor n. params.grad_parameters are the sums, of type `sum` (common/parameter_sum.cuh). f is
+/// evaluated exactly.
+std::string gradients_source(const Function& function, unsigned tensor_types, unsigned wanted, std::string_view sum);
+
+}  // namespace gdpa::activation

@@ -1,0 +1,101 @@
+// See parameter_plan.h.
+#include "families/portable/parameter_plan.h"
+
+#include <algorithm>
+
+#include "activation/function.h"
+#include "families/portable/portable_tiles.h"
+
+namespace gdpa::families {
+namespace {
+
+using plan::KernelKind;
+using plan::KernelSpec;
+using plan::ParameterSum;
+
+bool is_contiguous(const BoundTensor& tensor) {
+  int64_t stride = 1;
+  for (int axis = tensor.rank; axis-- > 0; stride *= tensor.sizes[axis]) {
+    if (tensor.sizes[axis] > 1 && tensor.strides[axis] != stride) return false;
+  }
+  return true;
+}
+
+bool is_wanted(const Problem& problem, std::size_t tensor) { return (problem.wanted.parameters >> tensor & 1U) != 0; }
+
+/// Calls body(gradient) for each wanted gradient.
+template <class Body>
+void for_each_wanted(const Problem& problem, const Params& params, const Body& body) {
+  for (std::size_t i = 0; i < most_parameters; ++i) {
+    if (is_wanted(problem, i)) body(params.grad_parameters[i]);
+  }
+}
+
+/// The sums of elements with few terms are fp32. Deterministic mode needs sums that do not depend on the order.
+ParameterSum sum_for(const Problem& problem, const Params& params) {
+  // An fp32 sum of this many terms of one size has a relative error of at most 2.4e-4, and of 2e-6 for terms of random
+  // signs.
+  constexpr int64_t most_terms = 4096;
+  if (problem.deterministic) return ParameterSum::exact;
+  const Side keys = keys_of(problem);
+  const int64_t rows = problem.rows_q * (problem.query_form == Form::shared ? std::max<int64_t>(1, problem.batch) : 1);
+  const int64_t scores = problem.heads_q * rows * std::max<int64_t>(1, keys.mean_length());
+  bool has_few = true;
+  for_each_wanted(problem, params, [&](const BoundTensor& gradient) {
+    has_few = has_few && scores / std::max<int64_t>(1, elements_of(gradient)) <= most_terms;
+  });
+  return has_few ? ParameterSum::float32 : ParameterSum::float64;
+}
+
+}  // namespace
+
+int64_t elements_of(const BoundTensor& tensor) {
+  int64_t count = 1;
+  for (int axis = 0; axis < tensor.rank; ++axis) count *= tensor.sizes[axis];
+  return count;
+}
+
+int64_t bytes_of_sum(ParameterSum sum) {
+  switch (sum) {
+    case ParameterSum::float32:
+      return 4;
+    case ParameterSum::float64:
+      return 8;
+    case ParameterSum::exact:
+      return 13 * 8;  // common/parameter_sum.cuh
+  }
+  return 0;
+}
+
+void add_parameter_gradients(const PlanRequest& request, const Params& params, const activation::Function& function,
+                             plan::GpuPlan& plan) {
+  const Problem& problem = request.problem;
+  if (problem.direction != Direction::backward || problem.wanted.parameters == 0) return;
+  KernelSpec kernel = kernel_for(request, KernelKind::parameter_gradients);
+  kernel.wanted_parameters = problem.wanted.parameters;
+  kernel.tensor_types = problem.tensor_types;
+  kernel.portable().parameter_sum = sum_for(problem, params);
+  choose_tiles(kernel, request.gpu, plan::registers_of(function.value_and_derivative(), Accuracy::exact));
+  plan.parameter_steps.push_back(
+      {kernel, problem.heads_q * queries_of(problem).most_tiles(kernel.tile_queries, problem.batch)});
+
+  bool are_contiguous = true;
+  int64_t elements = 0;
+  for_each_wanted(problem, params, [&](const BoundTensor& gradient) {
+    are_contiguous = are_contiguous && is_contiguous(gradient);
+    elements += elements_of(gradient);
+  });
+  plan.adds_to_grad_parameters = are_contiguous && kernel.portable().parameter_sum == ParameterSum::float32;
+  if (plan.adds_to_grad_parameters) return;
+  WorkspaceLayout layout(plan.workspace);
+  plan.workspace.parameter_bytes = elements * bytes_of_sum(kernel.portable().parameter_sum);
+  plan.workspace.parameters = layout.reserve(plan.workspace.parameter_bytes);
+  constexpr int64_t threads = 256, ctas_per_multiprocessor = 16;
+  KernelSpec rounding;
+  rounding.kind = KernelKind::round_parameters;
+  rounding.portable().parameter_sum = kernel.portable().parameter_sum;
+  const int64_t most_ctas = ctas_per_multiprocessor * request.gpu.multiprocessors;
+  plan.parameter_steps.push_back({rounding, std::min(divide_up(elements, threads), most_ctas)});
+}
+
+}  // namespace gdpa::families
