@@ -85,7 +85,11 @@ def text_of(activation: ActivationLike, params: Mapping[str, Param] | None) -> t
             f"params: expected a dict of numbers and tensors, got {type(params).__name__}; write {{'a': 2.0}}"
         )
     params = params or {}
-    tensors = {name: value for name, value in sorted(params.items()) if isinstance(value, torch.Tensor)}
+    tensors: dict[str, torch.Tensor] = {}
+    for name in sorted(params):
+        value = params[name]
+        if isinstance(value, torch.Tensor):
+            tensors[name] = value
     numbers = {name: number for name, number in params.items() if name not in tensors}
     if isinstance(activation, Activation):
         text = activation.text
