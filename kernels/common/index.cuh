@@ -10,12 +10,10 @@ namespace gdpa::index {
 template <class A, class B>
 using Common = decltype(A{} + B{});
 
-__device__ __forceinline__ float quotient(float a, float b) { return __fdiv_rn(a, b); }
-
-/// The floor of a / b. A quotient by 0 has an infinite index, which is clamped.
+/// The floor of a / b. A quotient by 0 has an infinite index, which is clamped, and 0 / 0 is 0, as NaN is.
 template <class Integer>
 __device__ __forceinline__ Integer floor_of_integers(Integer a, Integer b) {
-  if (b == 0) return a < 0 ? -0x7fffffff : 0x7fffffff;
+  if (b == 0) return a == 0 ? 0 : a < 0 ? -0x7fffffff : 0x7fffffff;
   const Integer quotient = a / b;
   return a % b != 0 && (a < 0) != (b < 0) ? quotient - 1 : quotient;
 }

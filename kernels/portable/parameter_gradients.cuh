@@ -145,6 +145,8 @@ __device__ void parameter_gradients_tile(const CommonArguments& arguments, const
   const int warp_row = warp_index() * Tiles::warp_rows;
   const float scale = static_cast<float>(params.scale);
   const float factor = Config::Epilogue::scale_of(arguments, pair());
+  // A query after the sequence does not make a tile of keys partial. Its dP is 0, but what f reads there may be NaN.
+  const bool has_all_queries = first_query + warp_row + Tiles::warp_rows <= work.queries.count;
   extern __shared__ __align__(16) unsigned char shared_memory[];
   auto* const terms = reinterpret_cast<float*>(shared_memory + Tiles::shared_bytes - Config::warps * Tiles::term_bytes +
                                                warp_index() * Tiles::term_bytes);
@@ -157,7 +159,7 @@ __device__ void parameter_gradients_tile(const CommonArguments& arguments, const
     Accumulator<row_tiles, Config::tile_keys> dp;
     multiply_rows(scores, query_tile.from_row(warp_row), stream.key_tile(position));
     multiply_rows(dp, grad_output_tile.from_row(warp_row), stream.value_tile(position));
-    if (stream.tiles.is_full(position)) {
+    if (has_all_queries && stream.tiles.is_full(position)) {
       add_gradients<Config, false>(gradients, scores, dp, terms, scale, factor, params, pair(), first_query + warp_row,
                                    first_key);
     } else {

@@ -357,6 +357,7 @@ std::string inputs_source(const Function& function, unsigned tensor_types) {
       "struct Inputs {{\n{}}};\n\n"
       "struct Bias {{\n"
       "  using Inputs = ::Inputs;\n"
+      "  static constexpr bool exists = true;\n"
       "  gdpa::SequencePair pair;\n"
       "{}\n"
       "  __device__ __forceinline__ Bias(const gdpa::Params& params, const gdpa::SequencePair& pair_) : pair(pair_) {{\n"

@@ -80,7 +80,9 @@ int64_t heads_per_group(const Problem& problem, const plan::Gpu& gpu, int tile_q
 
 // --- which problems --------------------------------------------------------------------------------------------------
 
-std::string why_not_backward(const Problem& problem, const plan::Gpu& gpu) {
+std::string why_not_backward(const PlanRequest& request) {
+  const Problem& problem = request.problem;
+  const plan::Gpu& gpu = request.gpu;
   if (has_wide_heads(problem)) {
     if (problem.shares_keys()) return "the batch shares keys, and a head dim is above 128";
     if (problem.deterministic && problem.wanted.query) {
@@ -93,6 +95,7 @@ std::string why_not_backward(const Problem& problem, const plan::Gpu& gpu) {
     const bool has_one_scale =
         problem.out_scale == OutScale::Kind::number || problem.out_scale == OutScale::Kind::reciprocal_length_k;
     if (!has_one_scale) return "the batch shares keys, and its entries differ in out_scale";
+    if (request.reads_query_position) return "the batch shares keys, and f depends on the place of a query";
   }
   const bool shares = problem.shares_queries() || problem.shares_keys();
   if (problem.deterministic && problem.wanted.query && shares && !is_all_direct(problem, gpu)) {
@@ -271,7 +274,7 @@ std::string why_not_hopper(const PlanRequest& request) {
   if (!request.aligned) return "some row does not begin at a multiple of 16 bytes";
   if (request.tensor_maps == plan::TensorMaps::unavailable) return "TMA cannot address an operand of these strides";
   const bool is_backward = request.problem.direction == Direction::backward;
-  return is_backward ? why_not_backward(request.problem, gpu) : std::string();
+  return is_backward ? why_not_backward(request) : std::string();
 }
 
 GpuPlan hopper_plan(const PlanRequest& request) {
