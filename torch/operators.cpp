@@ -29,13 +29,14 @@ namespace {
 using torch::stable::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
-/// The gradients that backward computes. All other gradients are tensors without elements.
+/// The gradients that backward computes: of the operands, and of the tensors of the call (bit n: tensor n). All other
+/// gradients are tensors without elements.
 constexpr std::string_view wanted_schema =
-    "bool wants_grad_query=True, bool wants_grad_key=True, bool wants_grad_value=True";
+    "bool wants_grad_query=True, bool wants_grad_key=True, bool wants_grad_value=True, int wants_grad_parameters=0";
 
 /// The common arguments of forward, backward and flops, in the order in which Problem reads them.
 constexpr std::string_view problem_schema =
-    "Tensor query, Tensor key, Tensor value, Tensor? parameters, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, "
+    "Tensor query, Tensor key, Tensor value, Tensor[] parameters, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, "
     "str activation, float? scale, float out_scale, str out_scale_kind, Tensor? "
     "out_scale_per_batch, SymInt window_left, "
     "SymInt window_right, str diagonal, bool enable_gqa, str accuracy, bool deterministic, bool allow_tf32";
@@ -77,9 +78,12 @@ gdpa::DType dtype_of(std::string_view who, const Tensor& tensor) {
     if (entry.dtype) return *entry.dtype;
     came = entry.name;
   }
-  const bool is_offsets = who.substr(0, 2) == "cu";
+  const bool is_offsets = who.starts_with("cu");
+  const bool is_parameter = who.starts_with("parameter");
   refuse(gdpa::ErrorKind::type, std::string(who) + ": expected dtype " +
-                                    (is_offsets ? "int32 or int64" : "float32, float64, bfloat16 or float16") +
+                                    (is_offsets     ? "int32 or int64"
+                                     : is_parameter ? "float32, bfloat16, float16, int32 or int64"
+                                                    : "float32, float64, bfloat16 or float16") +
                                     ", got " + std::string(came) + "; convert it");
 }
 
@@ -137,20 +141,25 @@ void* current_stream(const Tensor& tensor) {
   return stream;
 }
 
-/// Returns a row-major, uninitialised tensor with the dtype and the device of `like`.
-Tensor empty(const std::vector<int64_t>& sizes, const Tensor& like) {
+/// Returns a row-major, uninitialised tensor with the device of `like`.
+Tensor empty(const std::vector<int64_t>& sizes, int32_t dtype, const Tensor& like) {
   std::vector<int64_t> strides(sizes.size(), 1);
   for (std::size_t i = sizes.size(); i-- > 1;) strides[i - 1] = strides[i] * (sizes[i] > 0 ? sizes[i] : 1);
-  int32_t dtype = 0;
   int32_t device_type = 0;
   int32_t device_index = 0;
-  TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(like.get(), &dtype));
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &device_type));
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(like.get(), &device_index));
   AtenTensorHandle handle = nullptr;
   TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(static_cast<int64_t>(sizes.size()), sizes.data(), strides.data(),
                                                   dtype, device_type, device_index, &handle));
   return Tensor(handle);
+}
+
+/// Returns a row-major, uninitialised tensor with the dtype and the device of `like`.
+Tensor empty(const std::vector<int64_t>& sizes, const Tensor& like) {
+  int32_t dtype = 0;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(like.get(), &dtype));
+  return empty(sizes, dtype, like);
 }
 
 Tensor empty_like(const Tensor& tensor) {
@@ -198,15 +207,14 @@ T one_of(std::string_view who, const std::string& text, const std::vector<std::p
 /// Separates the parts of the argument `activation`. No text of a function contains this character.
 constexpr char part_separator = '\x1f';
 
-/// Returns the parts of a text between separators.
-std::vector<std::string> parts_of(const std::string& text, char separator) {
-  std::vector<std::string> parts;
-  std::size_t begin = 0;
-  for (std::size_t end; (end = text.find(separator, begin)) != std::string::npos; begin = end + 1) {
-    parts.push_back(text.substr(begin, end - begin));
+/// Returns the names of "a,b".
+std::vector<std::string> names_of(std::string_view text) {
+  std::vector<std::string> names;
+  for (std::size_t comma; (comma = text.find(',')) != std::string_view::npos; text.remove_prefix(comma + 1)) {
+    names.emplace_back(text.substr(0, comma));
   }
-  parts.push_back(text.substr(begin));
-  return parts;
+  names.emplace_back(text);
+  return names;
 }
 
 /// The owned arguments of problem_schema. All arguments are taken before an error can occur, so none leaks.
@@ -215,7 +223,7 @@ struct Problem {
       : query(stack.take<Tensor>()),
         key(stack.take<Tensor>()),
         value(stack.take<Tensor>()),
-        parameters(stack.take<OptionalTensor>()),
+        parameters(stack.take<std::vector<Tensor>>()),
         cu_seqlens_q(stack.take<OptionalTensor>()),
         cu_seqlens_k(stack.take<OptionalTensor>()),
         activation(stack.take_text()),
@@ -232,10 +240,9 @@ struct Problem {
         allow_tf32(stack.take<bool>()) {}
 
   Tensor query, key, value;
-  OptionalTensor parameters;  ///< (names, heads) or (names, 1)
+  std::vector<Tensor> parameters;  ///< the tensors of the call, in the order of their names
   OptionalTensor cu_seqlens_q, cu_seqlens_k;
-  /// Up to three parts: the text of f; the names of the rows of `parameters`, "a,b"; the parameter whose derivative of
-  /// f replaces f. One argument is faster than three.
+  /// The text of f, and a second part with the names of `parameters`, "a,b". One argument is faster than two.
   std::string activation;
   std::optional<double> scale;
   double out_scale;
@@ -271,30 +278,22 @@ struct Problem {
   }
 
   gdpa::Activation function() const {
-    const std::vector<std::string> parts = parts_of(activation, part_separator);
-    if (parts.size() < 2) return gdpa::Activation(activation);
-    const gdpa::Activation function(parts[0], {}, parts_of(parts[1], ','));
-    return parts.size() == 2 ? function : function.parameter_derivative(parts[2]);
+    const std::size_t end = activation.find(part_separator);
+    if (end == std::string::npos) return gdpa::Activation(activation);
+    const std::string_view text = activation;
+    return gdpa::Activation(text.substr(0, end), {}, names_of(text.substr(end + 1)));
   }
 
-  /// A view of each row of `parameters`.
-  std::vector<gdpa::Parameter> views_of_parameters(const std::vector<std::string>& of_rows) const {
-    if (!parameters) return {};
-    const auto all = view_of<gdpa::TensorView>("parameters", *parameters);
-    if (all.rank != 2 || all.sizes[0] != static_cast<int64_t>(of_rows.size())) {
-      refuse(gdpa::ErrorKind::value, "parameters: expected rank 2 with a row for each of " +
-                                         std::to_string(of_rows.size()) + " names, got rank " +
-                                         std::to_string(all.rank) + "; stack the numbers of each name");
+  /// The tensors of the call with their names.
+  std::vector<gdpa::Parameter> views_of_parameters(const std::vector<std::string>& names) const {
+    if (parameters.size() != names.size()) {
+      refuse(gdpa::ErrorKind::value, "parameters: expected " + std::to_string(names.size()) +
+                                         " tensors, one for each name, got " + std::to_string(parameters.size()) +
+                                         "; name each tensor");
     }
     std::vector<gdpa::Parameter> views;
-    for (std::size_t i = 0; i < of_rows.size(); ++i) {
-      gdpa::TensorView row = all;
-      row.rank = 1;
-      row.sizes = {all.sizes[1]};
-      row.strides = {all.strides[1]};
-      row.data = static_cast<const std::byte*>(all.data) +
-                 static_cast<int64_t>(i) * all.strides[0] * gdpa::size_in_bytes(all.dtype);
-      views.push_back({of_rows[i], row});
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      views.push_back({names[i], view_of<gdpa::TensorView>("parameter " + names[i], parameters[i])});
     }
     return views;
   }
@@ -332,6 +331,7 @@ gdpa::WantedGradients take_wanted(Stack& stack) {
   wanted.query = stack.take<bool>();
   wanted.key = stack.take<bool>();
   wanted.value = stack.take<bool>();
+  wanted.parameters = static_cast<uint32_t>(stack.take<int64_t>());
   return wanted;
 }
 
@@ -366,6 +366,53 @@ OptionalTensor lend_workspace(gdpa::Attention& attention, const Tensor& query, i
   return workspace;
 }
 
+/// Returns whether gradients of tensors of the call are float64: if the query or, on the CPU, a tensor of the call is.
+/// The fake operator (python/gdpa/_operators.py) has the same rule.
+bool has_double(const gdpa::Attention& attention) {
+  const auto is_double = [](const gdpa::TensorView& view) {
+    return view.device.kind == gdpa::DeviceKind::cpu && view.dtype == gdpa::DType::float64;
+  };
+  const std::vector<gdpa::Parameter>& all = attention.parameters;
+  return is_double(attention.query) ||
+         std::any_of(all.begin(), all.end(), [&](const gdpa::Parameter& one) { return is_double(one.value); });
+}
+
+/// Returns a row-major view with the shape of the parameter, and its number of elements.
+std::pair<gdpa::ParameterGradient, int64_t> row_major_gradient(const gdpa::Parameter& parameter, gdpa::DType dtype) {
+  const gdpa::TensorView& input = parameter.value;
+  gdpa::MutableTensorView view{nullptr, dtype, input.device, input.rank, input.sizes, {}};
+  int64_t stride = 1;
+  for (auto i = static_cast<std::size_t>(view.rank); i-- > 0;) {
+    view.strides[i] = stride;
+    stride *= view.sizes[i];
+  }
+  return {{parameter.name, view}, stride};
+}
+
+/// The wanted gradients of the tensors of the call, one after the other in one tensor.
+struct ParameterGradients {
+  ParameterGradients(const gdpa::Attention& attention, uint32_t wanted, const Tensor& query) {
+    const bool is_double = has_double(attention);
+    const gdpa::DType dtype = is_double ? gdpa::DType::float64 : gdpa::DType::float32;
+    std::vector<int64_t> begins;
+    int64_t elements = 0;
+    for (std::size_t i = 0; i < attention.parameters.size(); ++i) {
+      if ((wanted >> i & 1U) == 0) continue;
+      auto [gradient, count] = row_major_gradient(attention.parameters[i], dtype);
+      views.push_back(std::move(gradient));
+      begins.push_back(elements);
+      elements += count;
+    }
+    sums = empty({elements}, is_double ? aoti_torch_dtype_float64() : aoti_torch_dtype_float32(), query);
+    for (std::size_t i = 0; i < views.size(); ++i) {
+      views[i].value.data = static_cast<std::byte*>(sums->data_ptr()) + begins[i] * gdpa::size_in_bytes(dtype);
+    }
+  }
+
+  OptionalTensor sums;
+  std::vector<gdpa::ParameterGradient> views;
+};
+
 void forward(StableIValue* values, Stack stack) {
   const Problem problem(stack);
   const gdpa::Attention attention = problem.attention();
@@ -393,10 +440,13 @@ void backward(StableIValue* values, Stack stack) {
   const auto query_view = gradient_view("grad_query", wanted.query, gradients[0]);
   const auto key_view = gradient_view("grad_key", wanted.key, gradients[1]);
   const auto value_view = gradient_view("grad_value", wanted.value, gradients[2]);
-  const int64_t bytes = gdpa::workspace_bytes(attention, output_view, query_view, key_view, value_view);
+  const ParameterGradients of_parameters(attention, wanted.parameters, problem.query);
+  const int64_t bytes =
+      gdpa::workspace_bytes(attention, output_view, query_view, key_view, value_view, of_parameters.views);
   const OptionalTensor workspace = lend_workspace(attention, problem.query, bytes);
-  gdpa::backward(attention, output_view, query_view, key_view, value_view);
+  gdpa::backward(attention, output_view, query_view, key_view, value_view, of_parameters.views);
   for (std::size_t i = 0; i < gradients.size(); ++i) values[i] = torch::stable::detail::from(gradients[i]);
+  values[gradients.size()] = torch::stable::detail::from(*of_parameters.sums);
 }
 
 /// Returns the multiplications and additions of the products over the scores that the mask keeps.
@@ -504,7 +554,8 @@ void implement(torch::stable::detail::StableLibrary& library) {
 STABLE_TORCH_LIBRARY(gdpa, library) {
   const std::string problem(problem_schema), wanted(wanted_schema);
   library.def(("forward(" + problem + ") -> Tensor").c_str());
-  library.def(("backward(Tensor grad_output, " + problem + ", " + wanted + ") -> (Tensor, Tensor, Tensor)").c_str());
+  library.def(
+      ("backward(Tensor grad_output, " + problem + ", " + wanted + ") -> (Tensor, Tensor, Tensor, Tensor)").c_str());
   library.def(("flops(" + problem + ", bool is_backward, " + wanted + ") -> float").c_str());
   library.def(
       ("compile(" + problem + ", str direction, str architecture, str lengths, Tensor progress, " + wanted + ") -> str")

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from numbers import Real
 
 import torch
@@ -17,9 +18,9 @@ class Activation:
     """An elementwise function of the score s, with its derivative.
 
     Args:
-        function: a name ("gelu"), an expression in s ("a * tanh(b * s)"), a Python function of one tensor that uses
-            torch operations, or another Activation. docs/functions.md describes names and expressions. Further
-            arguments of a Python function are parameters.
+        function: a name ("gelu"), an expression in s ("a * tanh(b * s)"), a Python function of the score, or of the
+            score and positions, that uses torch operations, or another Activation. docs/functions.md describes names
+            and expressions. Further arguments of a Python function are parameters.
         params: a finite number for each named parameter.
 
     Attributes:
@@ -45,10 +46,16 @@ class Activation:
         self, function: "str | Callable[..., torch.Tensor] | Activation", params: Mapping[str, float] | None = None
     ) -> None:
         text, tensors = text_of(function, params)
-        if tensors:
-            raise TypeError(
-                f"params: expected a number for {next(iter(tensors))!r}, got Tensor; pass a Python number, or pass the "
-                "tensor with each call of varlen_attention"
+        for name in tensors:
+            if params is not None and name in params:
+                raise TypeError(
+                    f"params: expected a number for {name!r}, got Tensor; pass a Python number, or pass the tensor "
+                    "with each call of varlen_attention"
+                )
+            raise ValueError(
+                "activation: expected a function of the score and of numbers, got one that uses a tensor; pass the "
+                "function itself to varlen_attention, or make the tensor a number (.item()), or a further argument of "
+                "the function given through params={'a': 2.0}"
             )
         text, derivative = _described(text)
         object.__setattr__(self, "text", text)
@@ -59,31 +66,38 @@ class Activation:
 
 
 _HAS_CLAUSE = re.compile(r"\bwith\b")
+_READ = re.compile(r"([^\W\d]\w*)\s*\[")
 
 ActivationLike = str | Callable[..., torch.Tensor] | Activation
 
-#: A number of a named parameter: a constant of the function, or a tensor that is passed with the call.
+#: The value of a name: a number, which is a constant of the function, or a tensor that is passed with the call.
 Param = float | torch.Tensor
 
 
 def text_of(activation: ActivationLike, params: Mapping[str, Param] | None) -> tuple[str, dict[str, torch.Tensor]]:
-    """Returns the text for the operators, with the numbers of `params`, and the tensors of `params` in sorted order.
+    """Returns the text for the operators, with the numbers of `params`, and the tensors of the call with their names.
 
-    A string without numbers is unchanged, because the operators parse and check each text.
+    The tensors of `params` come in sorted order, then the tensors that a Python function captures. A string without
+    numbers is unchanged, because the operators parse and check each text.
     """
     if params is not None and not isinstance(params, Mapping):
         raise TypeError(
             f"params: expected a dict of numbers and tensors, got {type(params).__name__}; write {{'a': 2.0}}"
         )
     params = params or {}
-    tensors = {name: value for name, value in sorted(params.items()) if isinstance(value, torch.Tensor)}
+    tensors: dict[str, torch.Tensor] = {}
+    for name in sorted(params):
+        value = params[name]
+        if isinstance(value, torch.Tensor):
+            tensors[name] = value
     numbers = {name: number for name, number in params.items() if name not in tensors}
     if isinstance(activation, Activation):
         text = activation.text
     elif isinstance(activation, str):
         text = activation
     elif callable(activation):
-        text = _traced(activation, frozenset(params))
+        text, captured = _trace.expression_of(activation, frozenset(params))
+        tensors.update(captured)
     else:
         raise TypeError(
             f"activation: expected a name, an expression, a function or a gdpa.Activation, got "
@@ -93,8 +107,14 @@ def text_of(activation: ActivationLike, params: Mapping[str, Param] | None) -> t
 
 
 @torch.compiler.assume_constant_result
-def _traced(function: Callable[..., torch.Tensor], names: frozenset[str]) -> str:
-    return _trace.expression_of(function, names)
+def names_of_reads(text: str) -> tuple[str, ...]:
+    """Returns the names of the tensors that the function reads by index."""
+    return _names_of_reads(text)
+
+
+@lru_cache(maxsize=1024)
+def _names_of_reads(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(_READ.findall(text)))
 
 
 def _with_params(text: str, params: Mapping[str, Param]) -> str:

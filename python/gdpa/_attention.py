@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from gdpa._activation import ActivationLike, Param, text_of
+from gdpa._activation import ActivationLike, Param, names_of_reads, text_of
 from gdpa._errors import translated
 from gdpa._library import PART_SEPARATOR
 from gdpa._operators import attend
@@ -52,13 +52,16 @@ def varlen_attention(
             are 0.
         cu_seq_k: (B + 1), the cumulative lengths of the keys.
         max_q, max_k: the longest lengths, for compatibility with torch's function. gdpa ignores them.
-        activation: f as a name ("gelu"), an expression in s ("s * sigmoid(1.702 * s)"), a Python function of one tensor
-            that uses torch operations, or a gdpa.Activation. docs/functions.md describes names and expressions. gdpa
-            traces a Python function once for each function object.
-        params: numbers for named parameters of the activation, such as {"a": 2.0}, or tensors of shape () or (H_q,),
-            with one number for all query heads or for each of them. A number is a constant of the compiled kernel. The
-            numbers of a tensor are passed with the call, so that a new number compiles nothing, and a tensor may
-            require a gradient. docs/score.md describes learned parameters.
+        activation: f as a name ("gelu"), an expression in s ("s * sigmoid(1.702 * s)"), a Python function, or a
+            gdpa.Activation. docs/functions.md describes names and expressions. A Python function uses torch operations
+            and has one argument, the score, or five, (score, batch, head, q_idx, kv_idx), like score_mod of
+            flex_attention. It may index tensors that it captures. gdpa traces a Python function once for each function
+            object, and in each call if it captures tensors.
+        params: values of the names in the activation: a number, such as {"a": 2.0}; a tensor of shape () or (H_q,),
+            with one number for all query heads or for each of them; or a tensor that the activation reads by index, as
+            in "silu(s + table[h, clamp(i - j, 0, 127)])". A number is a constant of the compiled kernel. The numbers of
+            a tensor are passed with the call, so that a new number compiles nothing, and a tensor may require a
+            gradient. docs/score.md describes tensors in the function.
         scale: the factor of the scores before f. None means 1 / sqrt(d).
         out_scale: the factor of the output: a number, "1/len_q", "1/len_k" (0 for a sequence without rows), or a
             float32 or float64 tensor (B,) with one number for each sequence. No gradient flows to this tensor.
@@ -134,7 +137,8 @@ def generalized_dot_product_attention(
             scaled_dot_product_attention. (With window_size it ends at the bottom right.)
         window_size: (left, right) as in varlen_attention. It cannot be combined with is_causal.
         activation, params, scale, out_scale, enable_gqa, accuracy, deterministic: as in varlen_attention. B of an
-            out_scale tensor is the product of the leading dimensions.
+            out_scale tensor is the product of the leading dimensions, and the batch entry of an activation counts them
+            as one dimension.
 
     Returns:
         (..., H_q, L_q, d_v), a transposed view of a contiguous (..., L_q, H_q, d_v) tensor. A nested tensor for nested
@@ -246,26 +250,17 @@ def _allow_tf32(query: torch.Tensor) -> bool:
     return is_asked and _torch_allows_tf32()
 
 
-def _stacked(tensors: Mapping[str, torch.Tensor], query: torch.Tensor) -> torch.Tensor:
-    """Returns the parameters as rows of one tensor, (names, heads), or (names, 1) if each has one number."""
-    heads = query.shape[-2]
-    dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
-    rows = []
-    for name, tensor in tensors.items():
-        if tensor.shape not in ((), (heads,)):
-            raise ValueError(
-                f"params: expected shape () or ({heads},), one number for each query head, for {name!r}, got "
-                f"{tuple(tensor.shape)}; reshape it"
-            )
-        if tensor.device != query.device:
-            raise TypeError(
-                f"params: expected device {query.device}, as the query's, for {name!r}, got {tensor.device}; move it"
-            )
-        if not tensor.is_floating_point():
-            raise TypeError(f"params: expected a floating dtype for {name!r}, got {tensor.dtype}; convert it")
-        rows.append(tensor.to(dtype))
-    columns = max(row.numel() for row in rows)
-    return torch.stack([row.expand(columns) for row in rows])
+def _parameter(name: str, tensor: torch.Tensor, query: torch.Tensor, is_read_by_index: bool) -> torch.Tensor:
+    """Returns a tensor of the call as the operators expect it.
+
+    A tensor that is read without an index has few numbers and becomes float32, or float64 for a query of float64. A
+    tensor that is read by index may be large and is not copied.
+    """
+    if tensor.is_nested:
+        raise TypeError(f"params: expected a dense tensor for {name!r}, got a nested one; pass its .values()")
+    if is_read_by_index or not tensor.is_floating_point():
+        return tensor
+    return tensor.to(torch.float64 if query.dtype == torch.float64 else torch.float32)
 
 
 @torch.compiler.assume_constant_result
@@ -303,11 +298,13 @@ def _attend(
         per_batch = out_scale
     else:
         number = out_scale
-    parameters = None
+    parameters: tuple[torch.Tensor, ...] = ()
     if params is not None or not isinstance(activation, str):
         activation, tensors = text_of(activation, params)
         if tensors:
-            parameters, activation = _stacked(tensors, query), PART_SEPARATOR.join((activation, ",".join(tensors)))
+            reads = names_of_reads(activation)
+            parameters = tuple([_parameter(name, one, query, name in reads) for name, one in tensors.items()])
+            activation = f"{activation}{PART_SEPARATOR}{','.join(tensors)}"
     try:
         return attend(
             query,

@@ -7,14 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from gdpa._errors import translated
-from gdpa._library import PART_SEPARATOR, compile_kernels, forward
-
-_activation = [argument.name for argument in forward._schema.arguments].index("activation")
-
-
-def is_slope(problem: tuple[Any, ...]) -> bool:
-    """Returns whether f of a call of gdpa::forward is a derivative with respect to a parameter."""
-    return bool(problem[_activation].count(PART_SEPARATOR) == 2)
+from gdpa._library import compile_kernels
 
 
 class CompiledKernel(NamedTuple):
@@ -48,10 +41,10 @@ class Warmup:
     """
 
     def __init__(
-        self, problems: list[tuple[Any, ...]], options: tuple[Any, ...], wanted: list[tuple[bool, ...]]
+        self, problems: list[tuple[Any, ...]], options: tuple[Any, ...], wanted: list[tuple[bool, bool, bool, int]]
     ) -> None:
         self._problems = problems
-        self._wanted = wanted  # for each problem, the gradients of query, key and value that backward computes
+        self._wanted = wanted  # for each problem, the gradients that backward computes
         self._options = options
         self._numbers = [no_progress() for _ in problems]
         self._kernels: list[CompiledKernel] = []
@@ -121,18 +114,19 @@ def no_progress() -> torch.Tensor:
 
 
 def compiled(
-    problem: tuple[Any, ...], options: tuple[Any, ...], progress: torch.Tensor, wanted: tuple[bool, ...]
+    problem: tuple[Any, ...],
+    options: tuple[Any, ...],
+    progress: torch.Tensor,
+    wanted: tuple[bool, bool, bool, int],
 ) -> list[CompiledKernel]:
     """Compiles the kernels of one call of gdpa::forward, and counts them in `progress`.
 
-    `wanted` selects the gradients of query, key and value that backward computes.
+    `wanted` selects the gradients of query, key and value that backward computes, and the bits of those of the tensors
+    of the call.
     """
-    direction, *others = options
-    if is_slope(problem):  # only forward computes it
-        direction = "forward"
     try:
         with torch.no_grad():
-            lines = compile_kernels(*problem, direction, *others, progress, *wanted)
+            lines = compile_kernels(*problem, *options, progress, *wanted)
     except RuntimeError as error:
         raise translated(error) from None
     columns = (line.split("\t") for line in lines.splitlines())

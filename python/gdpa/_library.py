@@ -31,8 +31,7 @@ def version() -> str:
 
 _load()
 
-#: Between the parts of the operators' argument `activation`: the text, the names of parameters that are tensors, and
-#: the parameter whose derivative of f replaces f.
+#: Between the two parts of the operators' argument `activation`: the text, and the names of the tensors of the call.
 PART_SEPARATOR = "\x1f"
 
 forward = torch.ops.gdpa.forward.default

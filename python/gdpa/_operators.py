@@ -1,28 +1,46 @@
 """The registrations of the operators in addition to their kernels: fake tensors, gradients, autocast and FLOPs."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 from torch.utils.flop_counter import register_flop_formula
 
-from gdpa._compilation import Warmup, is_slope
+from gdpa._compilation import Warmup
 from gdpa._library import PART_SEPARATOR, backward, flops, forward
 
 # Kept until the process ends, because the registrations end with this object.
 _library = torch.library.Library("gdpa", "FRAGMENT")
 
 _problem = tuple(argument.name for argument in forward._schema.arguments)
-_operands = 4  # query, key, value, parameters: the arguments that may require a gradient
-_tensors_first = 6  # and cu_seqlens_q, cu_seqlens_k
+_operands = 3  # query, key, value
+_parameters = _problem.index("parameters")
+_offsets = _problem.index("cu_seqlens_q")
 _activation = _problem.index("activation")
 _per_batch = _problem.index("out_scale_per_batch")
 
 
-def _wanted(flags: tuple[bool, ...]) -> tuple[bool, bool, bool]:
+#: The gradients that backward computes: of query, key and value, and of the tensors of the call (bit n: tensor n).
+Wanted = tuple[bool, bool, bool, int]
+
+
+def _wanted(flags: tuple[Any, ...]) -> Wanted:
     """Returns the wanted gradients of a call. PyTorch drops trailing arguments that are equal to their defaults."""
-    query, key, value = (*flags, *(True,) * (3 - len(flags)))
-    return query, key, value
+    every_operand: tuple[Any, ...] = (True, True, True, 0)
+    query, key, value, parameters = flags + every_operand[len(flags) :]
+    return query, key, value, parameters
+
+
+def _bits(flags: Iterable[bool]) -> int:
+    return sum(1 << n for n, flag in enumerate(flags) if flag)
+
+
+def required_gradients(problem: tuple[Any, ...]) -> Wanted:
+    """Returns the gradients of the tensors that require one, or of query, key and value if no tensor does."""
+    query, key, value = (tensor.requires_grad for tensor in problem[:_operands])
+    parameters = _bits(tensor.requires_grad for tensor in problem[_parameters])
+    return (query, key, value, parameters) if query or key or value or parameters else (True, True, True, 0)
 
 
 # Shapes ---------------------------------------------------------------------------------------------------------------
@@ -30,7 +48,9 @@ def _wanted(flags: tuple[bool, ...]) -> tuple[bool, bool, bool]:
 
 @torch.library.register_fake("gdpa::forward")
 def empty_output(query, key, value, parameters, cu_seqlens_q, cu_seqlens_k, *rest):  # type: ignore[no-untyped-def]
-    for name, tensor in (("key", key), ("value", value)):
+    names = rest[0].partition(PART_SEPARATOR)[2].split(",")
+    named = [(f"parameter {name}", tensor) for name, tensor in zip(names, parameters, strict=False)]
+    for name, tensor in (("key", key), ("value", value), *named):
         if tensor.device != query.device:
             raise TypeError(
                 f"{name}: expected device {query.device}, as the query's, got {tensor.device}; move all tensors to one "
@@ -44,11 +64,17 @@ def empty_output(query, key, value, parameters, cu_seqlens_q, cu_seqlens_k, *res
 
 @torch.library.register_fake("gdpa::backward")
 def _(grad_output, *arguments):  # type: ignore[no-untyped-def]
-    wanted = _wanted(arguments[len(_problem) :])
-    return tuple(
+    *wanted, bits = _wanted(arguments[len(_problem) :])
+    of_operands = [
         tensor.new_empty(tensor.shape if is_wanted else (0,))
-        for tensor, is_wanted in zip(arguments[:3], wanted, strict=True)
-    )
+        for tensor, is_wanted in zip(arguments[:_operands], wanted, strict=True)
+    ]
+    query, parameters = arguments[0], arguments[_parameters]
+    # torch/operators.cpp has the same rule.
+    has_double = any(tensor.dtype == torch.float64 and tensor.device.type == "cpu" for tensor in (query, *parameters))
+    elements = sum(tensor.numel() for n, tensor in enumerate(parameters) if bits >> n & 1)
+    sums = query.new_empty((elements,), dtype=torch.float64 if has_double else torch.float32)
+    return (*of_operands, sums)
 
 
 @torch.library.register_fake("gdpa::flops")
@@ -57,11 +83,11 @@ def _(query, key, value, parameters, cu_seqlens_q, cu_seqlens_k, *rest):  # type
     batch = _batch(query, key, cu_seqlens_q, cu_seqlens_k)
     scores = batch * _mean_length(query, cu_seqlens_q, batch) * _mean_length(key, cu_seqlens_k, batch)
     head_dim, head_dim_v = query.shape[-1], value.shape[-1]
-    is_backward, *flags = rest[len(_problem) - _tensors_first :]
+    is_backward, *flags = rest[len(_problem) - _offsets - 2 :]
     if is_backward:
-        wants_query, wants_key, wants_value = _wanted(tuple(flags))
+        wants_query, wants_key, wants_value, bits = _wanted(tuple(flags))
         products = (1 + wants_query + wants_key) * head_dim
-        products += ((wants_query or wants_key) + wants_value) * head_dim_v
+        products += ((wants_query or wants_key or bits != 0) + wants_value) * head_dim_v
     else:
         products = head_dim + head_dim_v
     return float(2 * query.shape[-2] * scores * products)
@@ -86,10 +112,10 @@ def _mean_length(operand: Any, offsets: Any, batch: Any) -> Any:
 
 # The texts of functions, with the dtypes, devices and wanted gradients, for which a compilation of the backward kernels
 # has started.
-_prefetched: set[tuple[str, torch.dtype, torch.device, tuple[bool, ...]]] = set()
+_prefetched: set[tuple[str, torch.dtype, torch.device, Wanted]] = set()
 
 
-def _prefetch_backward(problem: tuple[Any, ...], wanted: tuple[bool, ...]) -> None:
+def _prefetch_backward(problem: tuple[Any, ...], wanted: Wanted) -> None:
     """Compiles the backward kernels of the wanted gradients in a thread, while forward compiles and runs.
 
     The thread ignores errors. Backward compiles missing kernels and reports the errors.
@@ -110,72 +136,67 @@ _NO_SECOND_DERIVATIVE = (
 )
 
 
-# Autograd looks at each argument of a Function. Only operands can require a gradient; the rest is one argument.
+def _needed(ctx: Any) -> Wanted:
+    """Returns the gradients that an autograd.Function must compute. The tensors of the call are its last arguments."""
+    needed = ctx.needs_input_grad
+    query, key, value = needed[:_operands]
+    return query, key, value, _bits(needed[_operands + 2 :])
+
+
+# Autograd looks at each argument of a Function. The tensors of the call are the last arguments, because their number
+# varies. No other argument can require a gradient, so the rest is one argument.
 class _Forward(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, query: Any, key: Any, value: Any, parameters: Any, keyset: Any, rest: tuple[Any, ...]
+        ctx: Any, query: Any, key: Any, value: Any, keyset: Any, rest: tuple[Any, ...], *parameters: Any
     ) -> torch.Tensor:
         problem = (query, key, value, parameters, *rest)
         if isinstance(query, torch.Tensor):
-            wanted = ctx.needs_input_grad[:3]
+            wanted = _needed(ctx)
             # In forward mode no input needs a gradient.
             if any(wanted) and (problem[_activation], query.dtype, query.device, wanted) not in _prefetched:
                 _prefetch_backward(problem, wanted)
         output = _below_autograd(forward, keyset, problem)  # first, because it refuses arguments that cannot be saved
-        ctx.save_for_backward(*problem[:_tensors_first], problem[_per_batch])
-        ctx.options = problem[_tensors_first:_per_batch], problem[_per_batch + 1 :]
+        offsets = problem[_offsets : _offsets + 2]
+        ctx.save_for_backward(query, key, value, *offsets, problem[_per_batch], *parameters)
+        ctx.options = problem[_offsets + 2 : _per_batch], problem[_per_batch + 1 :]
         return output
 
     @staticmethod
     def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        *tensors, per_batch = ctx.saved_tensors
+        query, key, value, cu_seqlens_q, cu_seqlens_k, per_batch, *parameters = ctx.saved_tensors
         before, after = ctx.options
-        problem = (*tensors, *before, per_batch, *after)
-        if is_slope(problem):
-            raise NotImplementedError(_NO_SECOND_DERIVATIVE)
-        wanted = ctx.needs_input_grad[:3]
-        gradients: list[torch.Tensor | None] = [None, None, None]
-        if any(wanted):
-            computed = backward(grad_output, *problem, *wanted)
-            gradients = [gradient if is_wanted else None for gradient, is_wanted in zip(computed, wanted, strict=True)]
-        of_parameters = _grad_parameters(grad_output, problem) if ctx.needs_input_grad[3] else None
-        return (*gradients, of_parameters, None, None)
+        wanted = _needed(ctx)
+        if not any(wanted):
+            return (None,) * len(ctx.needs_input_grad)
+        problem = (query, key, value, parameters, cu_seqlens_q, cu_seqlens_k, *before, per_batch, *after)
+        if torch.is_grad_enabled():  # create_graph=True records backward, which then refuses a second derivative
+            *gradients, sums = backward(grad_output, *problem, *wanted)
+        else:
+            *gradients, sums = _below_autograd(backward, None, (grad_output, *problem, *wanted))
+        of_operands = (gradient if is_wanted else None for gradient, is_wanted in zip(gradients, wanted, strict=False))
+        of_parameters = _split(sums, parameters, wanted[-1]) if parameters else ()
+        return (*of_operands, None, None, *of_parameters)
 
 
-def _slopes(problem: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-    """Returns the calls of forward with the derivative of f with respect to each parameter."""
-    before, activation, after = problem[:_activation], problem[_activation], problem[_activation + 1 :]
-    names = activation.split(PART_SEPARATOR)[1].split(",")
-    return [(*before, PART_SEPARATOR.join((activation, name)), *after) for name in names]
-
-
-def slopes_of(problem: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-    """Returns the calls of forward that the gradients of the parameters need."""
-    parameters = problem[_operands - 1]
-    return _slopes(problem) if parameters is not None and parameters.requires_grad else []
-
-
-def _grad_parameters(grad_output: torch.Tensor, problem: tuple[Any, ...]) -> torch.Tensor:
-    """Returns the gradient of each number of `parameters`.
-
-    O is linear in P = f(S), so the derivative of O with respect to a parameter is the output of forward with the
-    derivative of f. The gradient is the sum of its product with dO.
-    """
-    parameters = problem[_operands - 1]
-    rows = []
-    for slope_problem in _slopes(problem):
-        products = grad_output.to(parameters.dtype) * forward(*slope_problem)
-        heads = products.flatten(0, -3).sum((0, -1))
-        rows.append(heads if parameters.shape[1] > 1 else heads.sum(0, keepdim=True))
-    return torch.stack(rows)
+def _split(sums: torch.Tensor, parameters: list[torch.Tensor], wanted: int) -> list[torch.Tensor | None]:
+    """Returns the gradient of each tensor of the call in its shape and dtype, from the numbers of all wanted ones."""
+    gradients: list[torch.Tensor | None] = []
+    end = 0
+    for n, tensor in enumerate(parameters):
+        if not wanted >> n & 1:
+            gradients.append(None)
+            continue
+        begin, end = end, end + tensor.numel()
+        gradients.append(sums[begin:end].view(tensor.shape).to(tensor.dtype))
+    return gradients
 
 
 class _Backward(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, grad_output: Any, query: Any, key: Any, value: Any, parameters: Any, keyset: Any,
-        rest: tuple[Any, ...],
+        ctx: Any, grad_output: Any, query: Any, key: Any, value: Any, keyset: Any, rest: tuple[Any, ...],
+        *parameters: Any,
     ) -> tuple[torch.Tensor, ...]:  # fmt: skip
         return _below_autograd(backward, keyset, (grad_output, query, key, value, parameters, *rest))
 
@@ -195,12 +216,11 @@ def _below_autograd(operator: Any, keyset: Any, arguments: tuple[Any, ...]) -> A
 # torch.library.register_autograd does the same in 46 us a recorded call; this takes 7 (2.15, one row, two cores).
 def _autograd(operator: Any, function: type[torch.autograd.Function], operands: int) -> Any:
     def kernel(keyset: Any, *arguments: Any) -> Any:
-        needs_gradient = torch.is_grad_enabled() and any(
-            tensor is not None and tensor.requires_grad for tensor in arguments[:operands]
-        )
+        first, parameters, rest = arguments[:operands], arguments[operands], arguments[operands + 1 :]
+        needs_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (*first, *parameters))
         # In forward mode, PyTorch then refuses a function without jvp. Otherwise it would silently drop the tangents.
         if needs_gradient or forward_ad._current_level >= 0:
-            return function.apply(*arguments[:operands], keyset, arguments[operands:])
+            return function.apply(*first, keyset, rest, *parameters)
         return _below_autograd(operator, keyset, arguments)
 
     return kernel
@@ -210,7 +230,7 @@ _library.impl("forward", _autograd(forward, _Forward, _operands), "Autograd", wi
 _library.impl("backward", _autograd(backward, _Backward, _operands + 1), "Autograd", with_keyset=True)
 
 
-def attend(*problem: Any) -> torch.Tensor:
+def attend(query: Any, key: Any, value: Any, parameters: tuple[torch.Tensor, ...], *rest: Any) -> torch.Tensor:
     """Calls gdpa::forward without the dispatch to its autograd kernel, and records a call that needs a gradient.
 
     The autograd kernel is in Python, and its dispatch takes as long as the rest of a call with one row.
@@ -218,26 +238,53 @@ def attend(*problem: Any) -> torch.Tensor:
     # Under a transform of torch.func, an operand does not show whether a gradient is needed.
     is_transformed = forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
     if torch.compiler.is_compiling() or is_transformed:
-        return forward(*problem)
-    if not _require_gradient(*problem[:_operands]):
+        return forward(query, key, value, parameters, *rest)
+    if not _require_gradient(query, key, value, parameters):
         with torch._C._AutoDispatchBelowAutograd():
-            return forward(*problem)
+            return forward(query, key, value, parameters, *rest)
     # The dispatcher casts the operands before the call is recorded.
     if torch._C._is_any_autocast_enabled():
-        return forward(*problem)
-    return _Forward.apply(*problem[:_operands], None, problem[_operands:])
+        return forward(query, key, value, parameters, *rest)
+    return _Forward.apply(query, key, value, None, rest, *parameters)
 
 
-def _require_gradient(query: Any, key: Any, value: Any, parameters: Any) -> bool:
-    """Returns whether a gradient is needed. Accepts any object, because the operator refuses other types."""
+def _require_gradient(query: Any, key: Any, value: Any, parameters: tuple[torch.Tensor, ...]) -> bool:
+    """Returns whether a gradient is needed. Accepts any operand, because the operator refuses other types."""
     if not torch.is_grad_enabled():
         return False
     try:
         if query.requires_grad or key.requires_grad or value.requires_grad:
             return True
-        return parameters is not None and bool(parameters.requires_grad)
     except AttributeError:
         return True
+    return bool(parameters) and any(tensor.requires_grad for tensor in parameters)
+
+
+# Vmap -----------------------------------------------------------------------------------------------------------------
+
+
+def _one_by_one(operator: Any) -> Any:
+    """Returns the rule of vmap that calls the operator for each slice. PyTorch's own has no lists of tensors."""
+
+    def rule(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
+        def slice_of(argument: Any, dim: Any, n: int) -> Any:
+            if isinstance(argument, (list, tuple)):
+                return [slice_of(*one, n) for one in zip(argument, dim, strict=True)]
+            return argument if dim is None else argument.select(dim, n)
+
+        calls = [
+            operator(*[slice_of(*one, n) for one in zip(arguments, in_dims, strict=True)])
+            for n in range(info.batch_size)
+        ]
+        if isinstance(calls[0], torch.Tensor):
+            return torch.stack(calls), 0
+        return tuple(torch.stack(results) for results in zip(*calls, strict=True)), (0,) * len(calls[0])
+
+    return rule
+
+
+torch.library.register_vmap("gdpa::forward", _one_by_one(forward), lib=_library)
+torch.library.register_vmap("gdpa::backward", _one_by_one(backward), lib=_library)
 
 
 # Autocast -------------------------------------------------------------------------------------------------------------

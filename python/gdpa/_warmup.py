@@ -7,7 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gdpa._compilation import CompiledKernel, Warmup, compiled, no_progress
 from gdpa._library import forward
-from gdpa._operators import empty_output, slopes_of
+from gdpa._operators import Wanted, empty_output, required_gradients
 
 
 class _Record(TorchDispatchMode):
@@ -16,17 +16,13 @@ class _Record(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.problems: list[tuple[Any, ...]] = []
-        self.wanted: list[tuple[bool, ...]] = []
+        self.wanted: list[Wanted] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is not forward:
             return func(*args, **(kwargs or {}))
         self.problems.append(args)
-        required = tuple(tensor.requires_grad for tensor in args[:3])
-        self.wanted.append(required if any(required) else (True, True, True))
-        for slope in slopes_of(args):
-            self.problems.append(slope)
-            self.wanted.append((True, True, True))
+        self.wanted.append(required_gradients(args))
         return empty_output(*args).zero_()
 
 
@@ -67,8 +63,8 @@ def warmup(
             sequences and number of heads. These properties must be equal: dtype, head_dim, the ratio of query heads to
             key heads, the layout (packed, padded or shared operands), activation and params, scale, window_size or
             mask, the kind of out_scale, accuracy, deterministic, and whether rows begin at multiples of 16 bytes.
-        backward: also compile the kernels of the gradients of query, key and value. If some of them require a gradient,
-            compile only the kernels of these gradients.
+        backward: also compile the kernels of the gradients of query, key and value. If some of them, or tensors of
+            params, require a gradient, compile only the kernels of these gradients.
         architecture: fill the cache for this architecture, such as "sm_90a" or "sm_80". No GPU is needed, and the
             tensors may be on the CPU. Without an architecture, CPU tensors need no compilation.
         lengths: "any" compiles the kernels for all lengths. "these" compiles only the kernels of the call itself. This

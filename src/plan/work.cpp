@@ -12,8 +12,9 @@ namespace {
 double flops_of_scores(const Problem& problem, double scores) {
   const double forward = 2.0 * static_cast<double>(problem.head_dim + problem.head_dim_v);
   const WantedGradients& wanted = problem.wanted;
-  const int products = 1 + wanted.query + wanted.key;                          // S, dQ and dK
-  const int products_v = (wanted.query || wanted.key ? 1 : 0) + wanted.value;  // dP and dV
+  const int products = 1 + wanted.query + wanted.key;  // S, dQ and dK
+  const bool needs_dp = wanted.query || wanted.key || wanted.parameters != 0;
+  const int products_v = needs_dp + wanted.value;  // dP and dV
   const double backward = 2.0 * static_cast<double>(products * problem.head_dim + products_v * problem.head_dim_v);
   return static_cast<double>(problem.heads_q) * scores * (problem.direction == Direction::forward ? forward : backward);
 }

@@ -82,8 +82,8 @@ def test_arguments_after_the_score_are_parameters() -> None:
 
     torch.testing.assert_close(evaluated(swish, params={"b": 1.5}), swish(SCORES, 1.5))
     torch.testing.assert_close(evaluated(swish, params={"b": 1.5, "shift": -1}), swish(SCORES, 1.5, shift=-1))
-    with pytest.raises(ValueError, match="b"):
-        gdpa.Activation(swish)
+    with pytest.raises(ValueError, match="the parameter c has no number"):
+        gdpa.Activation(lambda s, c: s + c)
 
 
 REFUSED: dict[str, tuple[str, Callable[[Tensor], object]]] = {
@@ -102,7 +102,7 @@ REFUSED: dict[str, tuple[str, Callable[[Tensor], object]]] = {
     "a change in place": ("inplace", lambda s: F.relu(s, inplace=True)),
     "a method in place": ("Tensor.relu_", lambda s: s.relu_()),
     "an index": ("[]", lambda s: s[0]),
-    "whole numbers": ("//", lambda s: s // 2),
+    "bits": ("<<", lambda s: s << 2),  # type: ignore[operator]
     "a number as condition": ("comparison", lambda s: torch.where(s, s, 0)),  # type: ignore[call-overload]
     "two results": ("tuple", lambda s: (s, s)),
     "nan": ("nan", lambda s: s * float("nan")),

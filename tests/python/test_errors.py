@@ -47,7 +47,7 @@ VALUE_ERRORS: dict[str, dict[str, Any]] = {
     'accuracy: expected one of "fast", "exact", got "best"': {"accuracy": "best"},
     "    gelo\n    ^": {"activation": "gelo"},
     "    s * (1 +\n": {"activation": "s * (1 +"},
-    "the parameter b has no number": {"activation": "a * tanh(b * s)", "params": {"a": 1.0}},
+    "the parameter c has no number": {"activation": "a * tanh(c * s)", "params": {"a": 1.0}},
     'the expression has no parameter "unused"': {"activation": "a * s", "params": {"a": 1.0, "unused": 2.0}},
 }
 

@@ -191,10 +191,15 @@ def test_parameters_keep_their_type_under_autocast() -> None:
     ("message", "error", "activation", "params"),
     [
         ('has no parameter "c"', ValueError, "a * s", {"a": torch.ones(()), "c": torch.ones(())}),
-        ("parameter b has no number", ValueError, "a * s + b", {"a": torch.ones(())}),
+        ("parameter c has no number", ValueError, "a * s + c", {"a": torch.ones(())}),
         ("is given twice", ValueError, "a * s with a = 2", {"a": torch.ones(())}),
-        (r"expected shape \(\) or \(4,\)", ValueError, "a * s", {"a": torch.ones(3)}),
-        ("expected a floating dtype for 'a'", TypeError, "a * s", {"a": torch.ones(4, dtype=torch.int64)}),
+        (r"parameter a: expected shape \(\) or \(4\)", ValueError, "a * s", {"a": torch.ones(3)}),
+        (
+            "parameter a: expected dtype float32 or float64, got int64",
+            TypeError,
+            "a * s",
+            {"a": torch.ones(4, dtype=torch.int64)},
+        ),
         ("expected device cpu", TypeError, "a * s", {"a": torch.ones(4, device="meta")}),
         ("at most 8 parameters", ValueError, "+".join("abcdfghij") + "+s", {c: torch.ones(()) for c in "abcdfghij"}),
     ],
