@@ -138,7 +138,6 @@ std::vector<std::string> text_row(const Json& row) {
 std::vector<Json> bench_shape(const SuiteShape& shape, const BenchOptions& options, const std::string& device,
                               Progress& progress, int64_t shapes_done) {
   std::vector<Problem> problems;
-  refuse_unused_tensors(shape.problem.tensors, shape.activations);
   for (const std::string& activation : shape.activations) {
     ProblemOptions with_activation = shape.problem;
     with_activation.activation = activation;
@@ -254,6 +253,7 @@ int execute(const CLI::App& parser, BenchOptions& options) {
   std::vector<SuiteShape> shapes;
   if (options.suite.empty()) {
     if (options.activations.empty()) options.activations = {options.problem.activation};
+    refuse_unused_tensors(options.problem.tensors, options.activations);
     shapes = {{std::nullopt, options.problem, options.activations}};
   } else {
     SuiteOverrides overrides{options.scale_batch, std::nullopt, std::nullopt, options.activations};

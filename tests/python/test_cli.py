@@ -366,6 +366,15 @@ def test_a_suite_shrinks_to_a_small_machine() -> None:
     assert gdpa("bench", "--suite", "nosuch").returncode == 2
 
 
+def test_the_shapes_of_the_suite_score_have_tensors_for_their_functions() -> None:
+    options = ("--suite", "score", "--scale-batch", "1e-9", "--direction", "fwd", "--seconds", "0", "--rounds", "1")
+    rows = [json.loads(line) for line in succeed("bench", *options, "--json").splitlines()]
+    shapes = json.loads(succeed("bench", "--list-suites", "--json"))["score"]["shapes"]
+    assert [(row["shape"], row["activation"]) for row in rows] == [
+        (shape["name"], activation) for shape in shapes for activation in shape["activation"]
+    ]
+
+
 def test_the_anchors_hold_the_published_shapes() -> None:
     shapes = json.loads(succeed("bench", "--list-suites", "--json"))["anchors"]["shapes"]
     assert len([shape for shape in shapes if shape["head_dim"] == 128 and shape["fill"] == 1]) == 7
