@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdlib>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -326,6 +328,13 @@ BoundTensor bound_tensor_of(const BasicTensorView<Pointer>& view) {
   return tensor;
 }
 
+/// Whether the offset of an element may not fit in 32 bits.
+bool needs_wide_offsets(const TensorView& view) {
+  int64_t extent = 0;
+  for (int axis = 0; axis < view.rank; ++axis) extent += std::abs(stride(view, axis)) * (size(view, axis) - 1);
+  return extent > std::numeric_limits<int32_t>::max();
+}
+
 /// Returns whether an index of the function is an element of this tensor as it is, without floor(). The tensor then has
 /// an integer type.
 bool is_index(const activation::Function& function, std::size_t tensor) {
@@ -372,6 +381,10 @@ void check_read(const std::string& who, const TensorView& view, const activation
   }
   if (!has_elements(view)) {
     refuse(ErrorKind::value, who, "at least one element", shape_of(view), "pass a tensor with elements");
+  }
+  const auto is_too_long = [&](int64_t n) { return n > std::numeric_limits<int32_t>::max(); };
+  if (is_on_gpu && std::any_of(view.sizes.begin(), view.sizes.begin() + view.rank, is_too_long)) {
+    refuse(ErrorKind::value, who, "axes of at most 2^31 - 1 elements on a GPU", shape_of(view), "split the tensor");
   }
   if (is_on_gpu && view.dtype == DType::float64) {
     refuse(ErrorKind::type, who, "dtype float32, bfloat16, float16, int32 or int64 on a GPU", name(view.dtype),
@@ -439,7 +452,8 @@ void check_parameters(const Attention& attention, const Common& common, Problem&
       refuse(ErrorKind::value, who, "one tensor", "two", "give it once");
     }
     params.parameters[tensor] = bound_tensor_of(view);
-    problem.tensor_types |= static_cast<unsigned>(params.parameters[tensor].type) << (4 * tensor);
+    const unsigned type = static_cast<unsigned>(params.parameters[tensor].type) | (needs_wide_offsets(view) ? 8U : 0U);
+    problem.tensor_types |= type << (4 * tensor);
   }
   if (attention.parameters.size() != names.size()) {
     refuse(ErrorKind::value, "parameters", fmt::format("a tensor for each parameter of the call ({})", listed()),

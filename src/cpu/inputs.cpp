@@ -89,25 +89,6 @@ bool reads(const Program& program, std::size_t input) {
   });
 }
 
-/// Whether the program reads the positions i and j only as their difference.
-bool reads_only_difference(const Program& program, const std::vector<activation::Input>& inputs) {
-  const auto is_position = [&](std::uint16_t step) {
-    const activation::Step& leaf = program.steps[step];
-    if (leaf.operation != Operation::input) return false;
-    const activation::Input& input = inputs[static_cast<std::size_t>(leaf.number)];
-    return input.kind == Kind::index && (input.index == Index::query || input.index == Index::key);
-  };
-  for (const activation::Step& step : program.steps) {
-    const int operands = activation::operand_count(step.operation);
-    const bool is_difference = step.operation == Operation::subtract && is_position(step.a) && is_position(step.b);
-    if (is_difference) continue;
-    if (operands > 0 && is_position(step.a)) return false;
-    if (operands > 1 && is_position(step.b)) return false;
-    if (operands > 2 && is_position(step.c)) return false;
-  }
-  return !is_position(program.results[0]);
-}
-
 }  // namespace
 
 Evaluator::Inputs inputs_of_head(const activation::Function& function, const Params& params, int64_t head) {
@@ -144,7 +125,6 @@ InputPlan::InputPlan(const activation::Function& function) : function_(function)
     input.is_read_by_score = reads(function.value_and_derivative(), n) || reads(function.value(), n);
     bool on_query = inputs[n].kind == Kind::index && inputs[n].index == Index::query;
     bool on_key = inputs[n].kind == Kind::index && inputs[n].index == Index::key;
-    bool only_difference = true;
     int key_axes = 0;
     for (std::size_t a = 0; a < inputs[n].indices.size(); ++a) {
       const Program& program = inputs[n].indices[a];
@@ -158,14 +138,9 @@ InputPlan::InputPlan(const activation::Function& function) : function_(function)
       } else {
         axis.evaluator.emplace(program, arrays);
       }
-      bool nests_positions = false;
       for (std::size_t m = 0; m < n; ++m) {
-        if (axis.bare || !reads(program, m)) continue;
-        inputs_[m].is_read_by_index = true;
-        const bool is_constant = inputs_[m].pattern == Pattern::constant;
-        nests_positions = nests_positions || (inputs[m].kind == Kind::read && !is_constant);
+        if (!axis.bare && reads(program, m)) inputs_[m].is_read_by_index = true;
       }
-      only_difference = only_difference && !nests_positions && reads_only_difference(program, inputs);
       if (axis.depends_on_key) {
         ++key_axes;
         input.run_axis = key_axes == 1 && axis.bare ? static_cast<int>(a) : -1;
@@ -176,11 +151,11 @@ InputPlan::InputPlan(const activation::Function& function) : function_(function)
     }
     if (inputs[n].kind == Kind::read) ++read;
     const bool on_both = on_query && on_key;
-    input.pattern = on_both && only_difference ? Pattern::diagonal
-                    : on_both                  ? Pattern::any
-                    : on_query                 ? Pattern::row
-                    : on_key                   ? Pattern::column
-                                               : Pattern::constant;
+    input.pattern = activation::is_diagonal(inputs[n], inputs) ? Pattern::diagonal
+                    : on_both                                  ? Pattern::any
+                    : on_query                                 ? Pattern::row
+                    : on_key                                   ? Pattern::column
+                                                               : Pattern::constant;
   }
   const char* const asked = std::getenv("GDPA_CHECK_INDICES");
   checks_indices_ = asked != nullptr && std::string_view(asked) == "1";
