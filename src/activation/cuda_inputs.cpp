@@ -1,5 +1,5 @@
-// See cuda_inputs.h. An index is printed with the types of C++: positions are int, a tensor of integers has its own type,
-// and every other number is float. The functions of common/index.cuh keep integers exact.
+// See cuda_inputs.h. An index is printed with the types of C++: positions are int, a tensor of integers has its own
+// type, and every other number is float. The functions of common/index.cuh keep integers exact.
 #include "activation/cuda_inputs.h"
 
 #include <fmt/format.h>
@@ -191,8 +191,8 @@ class IndexPrinter {
 
 bool is_at_position(const Input& input) { return input.kind != Input::Kind::number; }
 
-/// The text of a struct that computes the inputs of a position. Everything that is the same for all scores of a head and
-/// batch entry is a member, which the constructor computes.
+/// The text of a struct that computes the inputs of a position. Everything that is the same for all scores of a head
+/// and batch entry is a member, which the constructor computes.
 struct InputsText {
   std::string members;
   std::string constructor;  ///< statements; the arguments are `params` and `pair_`
@@ -217,8 +217,8 @@ class InputsPrinter {
       }
       if (!is_at_position(inputs[n])) continue;
       text_.struct_members += fmt::format("  float v{};\n", n);
-      const std::string value = inputs[n].kind == Input::Kind::read ? fmt::format("r{}", n)
-                                                                    : std::string(position_of(inputs[n].index));
+      const std::string value =
+          inputs[n].kind == Input::Kind::read ? fmt::format("r{}", n) : std::string(position_of(inputs[n].index));
       text_.values += fmt::format("{}static_cast<float>({})", text_.values.empty() ? "" : ", ", value);
     }
   }
@@ -240,7 +240,8 @@ class InputsPrinter {
 
  private:
   bool varies(const Program& program) const {
-    return reads_index(program, function_.inputs(), Index::query) || reads_index(program, function_.inputs(), Index::key);
+    return reads_index(program, function_.inputs(), Index::query) ||
+           reads_index(program, function_.inputs(), Index::key);
   }
 
   bool is_in_index(std::size_t input) const {
@@ -308,8 +309,10 @@ class InputsPrinter {
       }
       statements += index.statements();
       const bool is_position = bare_index(read.indices[axis], inputs).has_value();  // which is not negative
-      const std::string nearest = fmt::format(
-          "{}last{}_{})", is_position ? fmt::format("min({}, ", index.result()) : fmt::format("gdpa::index::nearest({}, ", index.result()), n, axis);
+      const std::string nearest = fmt::format("{}last{}_{})",
+                                              is_position ? fmt::format("min({}, ", index.result())
+                                                          : fmt::format("gdpa::index::nearest({}, ", index.result()),
+                                              n, axis);
       statements += fmt::format("    const int k{}_{} = {};\n", n, axis, nearest);
       offset += fmt::format("{2}k{0}_{1} * stride{0}_{1}", n, axis, offset.empty() ? "" : " + ");
     }
@@ -346,7 +349,8 @@ bool has_inputs_at(const Function& function) {
 }
 
 std::string inputs_header(const Function& function) {
-  return fmt::format("#include \"common/no_bias.cuh\"\n{}", function.inputs().empty() ? "" : "#include \"common/index.cuh\"\n");
+  return fmt::format("#include \"common/no_bias.cuh\"\n{}",
+                     function.inputs().empty() ? "" : "#include \"common/index.cuh\"\n");
 }
 
 std::string inputs_source(const Function& function, unsigned tensor_types) {
@@ -360,7 +364,8 @@ std::string inputs_source(const Function& function, unsigned tensor_types) {
       "  static constexpr bool exists = true;\n"
       "  gdpa::SequencePair pair;\n"
       "{}\n"
-      "  __device__ __forceinline__ Bias(const gdpa::Params& params, const gdpa::SequencePair& pair_) : pair(pair_) {{\n"
+      "  __device__ __forceinline__ Bias(const gdpa::Params& params, const gdpa::SequencePair& pair_) : pair(pair_) "
+      "{{\n"
       "{}"
       "  }}\n\n"
       "  static __device__ __forceinline__ Bias of(const gdpa::Params& params, const gdpa::SequencePair& pair) {{\n"
@@ -390,8 +395,7 @@ std::string gradients_source(const Function& function, unsigned tensor_types, un
       return input.kind == Input::Kind::number && input.tensor == i;
     });
     if (is_number) {
-      constructor +=
-          fmt::format("    parameters[{0}] = gdpa::number_of_head(params.parameters[{0}], pair.head);\n", i);
+      constructor += fmt::format("    parameters[{0}] = gdpa::number_of_head(params.parameters[{0}], pair.head);\n", i);
     }
     if ((wanted >> i & 1U) == 0) continue;
     members += fmt::format("  void* sums{};\n", i);
@@ -405,8 +409,8 @@ std::string gradients_source(const Function& function, unsigned tensor_types, un
     const bool is_read = inputs[n].kind == Input::Kind::read;
     if (is_read && is_diagonal(inputs[n], inputs)) {
       add += fmt::format("    diagonal[{}] = {};\n", diagonals, term);
-      add_diagonals += fmt::format("    if (read == {}) gdpa::add_term_of_lane<{}>(sums{}, {}, term);\n", diagonals, sum,
-                                   tensor, printer.grad_offset(n));
+      add_diagonals += fmt::format("    if (read == {}) gdpa::add_term_of_lane<{}>(sums{}, {}, term);\n", diagonals,
+                                   sum, tensor, printer.grad_offset(n));
       ++diagonals;
       continue;
     }
@@ -435,14 +439,17 @@ std::string gradients_source(const Function& function, unsigned tensor_types, un
       "  float parameters[{}];\n"
       "  float totals[{}] = {{}};\n"
       "{}\n"
-      "  __device__ __forceinline__ Gradients(const gdpa::Params& params, const gdpa::SequencePair& pair_) : pair(pair_) {{\n"
+      "  __device__ __forceinline__ Gradients(const gdpa::Params& params, const gdpa::SequencePair& pair_) : "
+      "pair(pair_) {{\n"
       "{}"
       "  }}\n\n"
-      "  static __device__ __forceinline__ Gradients of(const gdpa::Params& params, const gdpa::SequencePair& pair) {{\n"
+      "  static __device__ __forceinline__ Gradients of(const gdpa::Params& params, const gdpa::SequencePair& pair) "
+      "{{\n"
       "    return {{params, pair}};\n"
       "  }}\n\n"
       "  static constexpr int diagonals = {};\n\n"
-      "  __device__ __forceinline__ void add(float x, int query, int key, float dp, bool is_valid, float* diagonal) {{\n"
+      "  __device__ __forceinline__ void add(float x, int query, int key, float dp, bool is_valid, float* diagonal) "
+      "{{\n"
       "{}"
       "    [[maybe_unused]] const Inputs in{{{}}};\n"
       "{}{}"

@@ -35,7 +35,8 @@ std::string inputs_source(const Function& function, unsigned tensor_types);
 ///       __device__ void add(float score, int query, int key, float dp, bool is_valid, float* diagonal);
 ///       // Adds the gradient of a diagonal read for all scores of a diagonal. Called by whole warps.
 ///       __device__ void add_diagonal(int read, int query, int key, float term);
-///       __device__ void end();                                           // called by whole warps, after the last score
+///       __device__ void end();                                           // called by whole warps, after the last
+///       score
 ///     };
 /// `wanted` has bit n for tensor n. params.grad_parameters are the sums, of type `sum` (common/parameter_sum.cuh). f is
 /// evaluated exactly.

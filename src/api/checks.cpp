@@ -375,8 +375,8 @@ void check_number(const std::string& who, const TensorView& view, int64_t heads,
 void check_read(const std::string& who, const TensorView& view, const activation::Function& function,
                 const activation::Input& read, bool is_on_gpu) {
   if (static_cast<std::size_t>(view.rank) != read.indices.size()) {
-    refuse(ErrorKind::value, who, fmt::format("rank {}, one axis for each index in \"{}\"", read.indices.size(),
-                                              function.text()),
+    refuse(ErrorKind::value, who,
+           fmt::format("rank {}, one axis for each index in \"{}\"", read.indices.size(), function.text()),
            fmt::format("rank {} with shape {}", view.rank, shape_of(view)), "reshape it, or correct the indices");
   }
   if (!has_elements(view)) {
@@ -634,8 +634,7 @@ uint32_t check_grad_parameters(const Attention& attention, const std::vector<Par
     const auto index = static_cast<std::size_t>(found - names.begin());
     if ((wanted >> index & 1U) != 0) refuse(ErrorKind::value, who, "one tensor", "two", "give it once");
     const auto of_name = [&](const Parameter& parameter) { return parameter.name == gradient.name; };
-    const TensorView& input =
-        std::find_if(attention.parameters.begin(), attention.parameters.end(), of_name)->value;
+    const TensorView& input = std::find_if(attention.parameters.begin(), attention.parameters.end(), of_name)->value;
     const MutableTensorView& view = gradient.value;
     if (!is_floating(input.dtype)) {
       refuse(ErrorKind::type, who, "a parameter of a floating dtype", name(input.dtype), "leave it out");
@@ -732,10 +731,8 @@ CheckedCall check_backward(const Attention& attention, const Gradients& gradient
     written.operand = operand_of(written.gradient, written.form, 0, false);
     outputs.push_back({written.who, bytes[i]});
   }
-  const uint32_t parameters =
-      check_grad_parameters(attention, gradients.parameters, common, inputs, outputs, params);
-  want(call.problem,
-       {is_wanted(gradients.query), is_wanted(gradients.key), is_wanted(gradients.value), parameters});
+  const uint32_t parameters = check_grad_parameters(attention, gradients.parameters, common, inputs, outputs, params);
+  want(call.problem, {is_wanted(gradients.query), is_wanted(gradients.key), is_wanted(gradients.value), parameters});
   params.grad_output = operand_of(gradients.output, problem.query_form, params.queries.length, true);
   return call;
 }

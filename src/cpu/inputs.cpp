@@ -63,14 +63,14 @@ void convert(const T* data, int64_t count, const At& at, Number* numbers) {
 /// Converts the elements of a tensor whose offsets at(k) gives.
 template <class Number, class At>
 void gather(const BoundTensor& tensor, int64_t count, const At& at, Number* numbers) {
-  with_type(tensor.type, [&](auto element) {
-    convert(static_cast<const decltype(element)*>(tensor.data), count, at, numbers);
-  });
+  with_type(tensor.type,
+            [&](auto element) { convert(static_cast<const decltype(element)*>(tensor.data), count, at, numbers); });
 }
 
 double number_of_head(const BoundTensor& tensor, int64_t head) {
   double number = 0;
-  gather(tensor, 1, [&](int64_t) { return tensor.offset_of_head(head); }, &number);
+  gather(
+      tensor, 1, [&](int64_t) { return tensor.offset_of_head(head); }, &number);
   return number;
 }
 
@@ -109,9 +109,8 @@ void InputPlan::report(std::size_t input, std::size_t axis, double index, int64_
   if (has_reported_.exchange(true)) return;
   std::fprintf(stderr, "gdpa: index %zu of %s is %lld at b = %lld, h = %lld, i = %lld, j = %lld, expected 0 to %lld\n",
                axis, function_.parameters()[function_.inputs()[input].tensor].c_str(), static_cast<long long>(index),
-               static_cast<long long>(place.b), static_cast<long long>(place.head),
-               static_cast<long long>(place.query), static_cast<long long>(place.key),
-               static_cast<long long>(size - 1));
+               static_cast<long long>(place.b), static_cast<long long>(place.head), static_cast<long long>(place.query),
+               static_cast<long long>(place.key), static_cast<long long>(size - 1));
 }
 
 InputPlan::InputPlan(const activation::Function& function) : function_(function) {
@@ -322,8 +321,7 @@ void TileInputs<Compute>::check(std::size_t input, std::size_t axis, int64_t row
   const int64_t size = params_.parameters[plan_.function().inputs()[input].tensor].sizes[axis];
   if (size == 1) return;  // broadcast
   const int64_t query = tile_.queries.begin + row;
-  const Range valid =
-      params_.mask.keys({query, query + 1}, params_.queries.size(tile_.b), params_.keys.size(tile_.b));
+  const Range valid = params_.mask.keys({query, query + 1}, params_.queries.size(tile_.b), params_.keys.size(tile_.b));
   for (int64_t k = 0; k < count; ++k) {
     const int64_t key = tile_.keys.begin + k;
     if (key < valid.begin || key >= valid.end) continue;

@@ -64,18 +64,17 @@ bool reads_query_position(const activation::Function& function) {
   });
 }
 
-plan::GpuPlan plan_of(const Problem& problem, const Params& params, const Operands& operands, const activation::Function& function,
-                      const plan::Gpu& gpu) {
+plan::GpuPlan plan_of(const Problem& problem, const Params& params, const Operands& operands,
+                      const activation::Function& function, const plan::Gpu& gpu) {
   const Accuracy accuracy = plan::accuracy_of(problem);
-  const families::PlanRequest request{
-      problem,
-      gpu,
-      plan::registers_of(function.value_and_derivative(), accuracy),
-      operands.aligned,
-      problem.allow_tf32 ? plan::Float32Products::one : plan::Float32Products::three,
-      operands.maps,
-      function.has_guards(),
-      reads_query_position(function)};
+  const families::PlanRequest request{problem,
+                                      gpu,
+                                      plan::registers_of(function.value_and_derivative(), accuracy),
+                                      operands.aligned,
+                                      problem.allow_tf32 ? plan::Float32Products::one : plan::Float32Products::three,
+                                      operands.maps,
+                                      function.has_guards(),
+                                      reads_query_position(function)};
   const bool has_operands = problem.direction == Direction::forward || problem.wanted.of_operands();
   plan::GpuPlan plan;
   if (has_operands) plan = families::gpu_plan(request);
@@ -91,7 +90,8 @@ plan::GpuPlan plan_of(const Problem& problem, const Params& params, const Operan
   families::add_parameter_gradients(request, params, function, plan);
   if (!plan.parameter_steps.empty()) {
     const bool is_exact = plan.parameter_steps.front().kernel.portable().parameter_sum == plan::ParameterSum::exact;
-    plan.reason += has_operands ? "; the gradients of tensors have a kernel of their own" : "a kernel for the gradients of tensors";
+    plan.reason += has_operands ? "; the gradients of tensors have a kernel of their own"
+                                : "a kernel for the gradients of tensors";
     plan.deterministic = plan.deterministic && is_exact;
   }
   return plan;
