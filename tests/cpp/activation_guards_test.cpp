@@ -117,7 +117,7 @@ bool holds(const std::string& text, const char* part) { return text.find(part) !
 
 /// The body of value_of_finite.
 std::string of_finite(const std::string& source) {
-  const std::size_t begin = source.find("value_of_finite(float x)");
+  const std::size_t begin = source.find("value_of_finite(float x, const Inputs& in)");
   return source.substr(begin, source.find('}', begin) - begin);
 }
 
@@ -134,7 +134,7 @@ TEST(Guards, AreOutsideOfTheFunctionThatAGpuComputesForFiniteScores) {
     for (const char* text : {"relu", "sigmoid", "softplus"}) {
       const std::string source = cuda_source(Activation(text).function(), accuracy);
       EXPECT_TRUE(holds(source, "bounds_scores = false")) << source;
-      EXPECT_TRUE(holds(source, "return value_of_finite(x);")) << source;
+      EXPECT_TRUE(holds(source, "return value_of_finite(x, in);")) << source;
     }
   }
 }
@@ -142,7 +142,7 @@ TEST(Guards, AreOutsideOfTheFunctionThatAGpuComputesForFiniteScores) {
 TEST(Guards, AreMultipliedByTheFactorOfTheScore) {
   const std::string source = cuda_source(Activation("silu").function(), Accuracy::fast);
   EXPECT_TRUE(holds(source, "score_factor = 0.5f")) << source;
-  EXPECT_TRUE(holds(source, "value_of_finite(gdpa::maximum(-400.0f, x))")) << source;
+  EXPECT_TRUE(holds(source, "value_of_finite(gdpa::maximum(-400.0f, x), in)")) << source;
 }
 
 TEST(Guards, StayInsideWhereFp32OverflowsBeyondThem) {

@@ -38,8 +38,8 @@ extern "C" __global__ void evaluate(const float* scores, float* values, float* d
   const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (i >= count) return;
   float f, derivative;
-  ActivationWithDerivative{}.value_and_derivative(scores[i], f, derivative);
-  values[i] = f + Activation{}.value(scores[i]);
+  ActivationWithDerivative{}.value_and_derivative(scores[i], {}, f, derivative);
+  values[i] = f + Activation{}.value(scores[i], {});
   derivatives[i] = derivative;
 }
 )";
@@ -97,7 +97,7 @@ TEST(CudaSource, SaysTheFunctionAndTheHardwaresInstructions) {
   const Activation silu("silu");
   const std::string fast = cuda_source(silu.function(), Accuracy::fast);
   const std::string exact = cuda_source(silu.function(), Accuracy::exact);
-  EXPECT_NE(fast.find("// silu\nstruct Activation {"), std::string::npos) << fast;
+  EXPECT_NE(fast.find("// silu\nusing Inputs = gdpa::NoInputs;\n\nstruct Activation {"), std::string::npos) << fast;
   EXPECT_NE(fast.find("gdpa::fast::tanh"), std::string::npos) << fast;
   EXPECT_EQ(fast.find("exact::"), std::string::npos) << fast;
   EXPECT_NE(exact.find("gdpa::exact::sigmoid"), std::string::npos) << exact;
