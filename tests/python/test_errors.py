@@ -62,7 +62,9 @@ TYPE_ERRORS: dict[str, dict[str, Any]] = {
     "query: expected Tensor, got list": {"query": [1.0]},
     "cu_seqlens_q: expected Optional[Tensor], got list": {"cu_seq_q": [0, 5, 12]},
     "scale: expected Optional[float], got str": {"scale": "1"},
-    "activation: expected a name, an expression, a function or a gdpa.Activation, got int": {"activation": 3},
+    "activation: expected a name, an expression, a function, a gdpa.Activation or a list of these, got int": {
+        "activation": 3
+    },
     "params: expected a number or a tensor for 'a', got str": {"activation": "a * s", "params": {"a": "2"}},
     "params: expected a dict of numbers and tensors, got list": {"activation": "a * s", "params": [2.0]},
 }

@@ -37,7 +37,7 @@ def test_the_examples_build_and_run_against_an_installed_gdpa(prefix: Path, tmp_
     succeed("cmake", "-S", source, "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}")
     succeed("cmake", "--build", build, "--parallel", "2")
     report = succeed("ctest", "--test-dir", build, "--output-on-failure")
-    assert "100% tests passed" in report and "out of 4" in report
+    assert "100% tests passed" in report and "out of 5" in report
 
 
 def test_the_installed_command_finds_its_library(prefix: Path) -> None:
