@@ -10,12 +10,10 @@ namespace gdpa::index {
 template <class A, class B>
 using Common = decltype(A{} + B{});
 
-__device__ __forceinline__ float quotient(float a, float b) { return __fdiv_rn(a, b); }
-
-/// The floor of a / b. A quotient by 0 has an infinite index, which is clamped.
+/// The floor of a / b. A quotient by 0 has an infinite index, which is clamped, and 0 / 0 is 0, as NaN is.
 template <class Integer>
 __device__ __forceinline__ Integer floor_of_integers(Integer a, Integer b) {
-  if (b == 0) return a < 0 ? -0x7fffffff : 0x7fffffff;
+  if (b == 0) return a == 0 ? 0 : a < 0 ? -0x7fffffff : 0x7fffffff;
   const Integer quotient = a / b;
   return a % b != 0 && (a < 0) != (b < 0) ? quotient - 1 : quotient;
 }
@@ -60,26 +58,44 @@ __device__ __forceinline__ Common<A, B> maximum(A a, B b) {
   return x < y ? y : x;
 }
 
-/// A number as an index. NaN is 0.
-__device__ __forceinline__ int64_t whole(int x) { return x; }
-__device__ __forceinline__ int64_t whole(long long x) { return x; }
-__device__ __forceinline__ int64_t whole(float x) { return __float2ll_rd(x); }
+/// The nearest index of an axis that exists. NaN becomes 0.
+__device__ __forceinline__ int64_t nearest(const BoundTensor& tensor, int axis, long long index) {
+  return tensor.clamped(axis, index);
+}
+__device__ __forceinline__ int64_t nearest(const BoundTensor& tensor, int axis, float index) {
+  return tensor.clamped(axis, __float2ll_rd(index));
+}
+__device__ __forceinline__ unsigned nearest(const BoundTensor& tensor, int axis, int index) {
+  const int64_t last = tensor.sizes[axis] - 1;
+  const int most = last < 0x7fffffff ? static_cast<int>(last) : 0x7fffffff;  // the same for all scores
+  return static_cast<unsigned>(max(0, min(index, most)));
+}
 
 /// The offset of one axis, in elements of the tensor with these sizes and of the tensor with these strides.
 template <class Index>
 __device__ __forceinline__ int64_t offset(const BoundTensor& sizes, const BoundTensor& strides, int axis, Index index) {
-  return sizes.clamped(axis, whole(index)) * strides.strides[axis];
+  return nearest(sizes, axis, index) * strides.strides[axis];
 }
 
-/// The same for an axis whose index is a position. It may have the tokens of the packed side.
-__device__ __forceinline__ int64_t offset_of_position(const Params& params, const Sequences& side, int64_t b,
-                                                      const BoundTensor& sizes, const BoundTensor& strides, int axis,
-                                                      unsigned token_bit, int position) {
-  int64_t index = position;
-  // The first token may be wrong, because it comes from the device.
-  if ((params.token_axes & token_bit) != 0) index += sizes.clamped(axis, side.first_token(b));
-  return sizes.clamped(axis, index) * strides.strides[axis];
-}
+/// An axis whose index is a position. It may have the tokens of the packed side. Made once for many scores, because the
+/// loads of cumulative lengths would otherwise repeat at each score.
+struct PositionAxis {
+  int64_t first;  ///< the element of position 0
+  int last;       ///< the last position that exists
+
+  __device__ __forceinline__ static PositionAxis of(const Params& params, const Sequences& side, int64_t b,
+                                                    const BoundTensor& tensor, int axis, unsigned token_bit) {
+    // The first token may be wrong, because it comes from the device.
+    const int64_t first = (params.token_axes & token_bit) != 0 ? tensor.clamped(axis, side.first_token(b)) : 0;
+    const int64_t last = tensor.sizes[axis] - 1 - first;
+    return {first, last < 0x7fffffff ? static_cast<int>(last) : 0x7fffffff};
+  }
+
+  /// The offset in elements of a tensor with these strides.
+  __device__ __forceinline__ int64_t offset(const BoundTensor& strides, int axis, int position) const {
+    return first * strides.strides[axis] + static_cast<unsigned>(min(position, last)) * strides.strides[axis];
+  }
+};
 
 }  // namespace gdpa::index
 

@@ -1,5 +1,5 @@
-// See cuda_inputs.h. An index is printed with the types of C++: positions are int, a tensor of integers has its own type,
-// and every other number is float. The functions of common/index.cuh keep integers exact.
+// See cuda_inputs.h. An index is printed with the types of C++: positions are int, a tensor of integers has its own
+// type, and every other number is float. The functions of common/index.cuh keep integers exact.
 #include "activation/cuda_inputs.h"
 
 #include <fmt/format.h>
@@ -191,10 +191,31 @@ class IndexPrinter {
 
 bool is_at_position(const Input& input) { return input.kind != Input::Kind::number; }
 
-/// The members of the struct Inputs, the statements that compute them, and their initializers.
+/// The struct Inputs: its members, the statements that compute them, and their initializers. The struct that computes
+/// them has the position axes of the reads as members.
 struct InputsText {
   std::string members, statements, values;
+  std::string axes, axis_values;
 };
+
+std::string axis_name(std::size_t input, std::size_t axis) { return fmt::format("axis{}_{}", input, axis); }
+
+/// Appends the axes of a read whose index is a position.
+void add_axes(const Function& function, std::size_t input, InputsText& text) {
+  const std::vector<Input>& inputs = function.inputs();
+  const Input& read = inputs[input];
+  const auto reads_before = std::count_if(inputs.begin(), inputs.begin() + static_cast<std::ptrdiff_t>(input),
+                                          [](const Input& other) { return other.kind == Input::Kind::read; });
+  for (std::size_t axis = 0; axis < read.indices.size(); ++axis) {
+    if (!can_be_token_axis(read, axis, inputs)) continue;
+    const bool is_query = bare_index(read.indices[axis], inputs) == Index::query;
+    text.axes += fmt::format("  gdpa::index::PositionAxis {};\n", axis_name(input, axis));
+    text.axis_values += fmt::format(
+        ",\n            gdpa::index::PositionAxis::of(params, params.{}, pair.b, params.parameters[{}], {}, {}u)",
+        is_query ? "queries" : "keys", read.tensor, axis,
+        1U << (static_cast<std::size_t>(reads_before) * most_axes + axis));
+  }
+}
 
 /// Returns the name of the offset of a read, and appends the statements that compute it. `strides` is an expression for
 /// the tensor with the strides.
@@ -202,21 +223,16 @@ std::string offset_of(const Function& function, std::size_t input, std::string_v
                       bool repeats, std::string& text) {
   const std::vector<Input>& inputs = function.inputs();
   const Input& read = inputs[input];
-  const auto reads_before = std::count_if(inputs.begin(), inputs.begin() + static_cast<std::ptrdiff_t>(input),
-                                          [](const Input& other) { return other.kind == Input::Kind::read; });
   std::string sum;
   for (std::size_t axis = 0; axis < read.indices.size(); ++axis) {
     const IndexPrinter index(function, read.indices[axis], fmt::format("x{}_{}_", input, axis));
     if (!repeats) text += index.statements();
-    const std::string sizes = fmt::format("params.parameters[{}]", read.tensor);
     if (!sum.empty()) sum += " + ";
     if (can_be_token_axis(read, axis, inputs)) {
-      const bool is_query = bare_index(read.indices[axis], inputs) == Index::query;
-      sum += fmt::format("gdpa::index::offset_of_position(params, params.{}, pair.b, {}, {}, {}, {}u, {})",
-                         is_query ? "queries" : "keys", sizes, strides, axis,
-                         1U << (static_cast<std::size_t>(reads_before) * most_axes + axis), index.result());
+      sum += fmt::format("{}.offset({}, {}, {})", axis_name(input, axis), strides, axis, index.result());
     } else {
-      sum += fmt::format("gdpa::index::offset({}, {}, {}, {})", sizes, strides, axis, index.result());
+      sum += fmt::format("gdpa::index::offset(params.parameters[{}], {}, {}, {})", read.tensor, strides, axis,
+                         index.result());
     }
   }
   text += fmt::format("    const int64_t {} = {};\n", name, sum);
@@ -231,6 +247,7 @@ InputsText inputs_text(const Function& function, unsigned tensor_types) {
     text.members += fmt::format("  float v{};\n", n);
     std::string value(position_of(inputs[n].index));
     if (inputs[n].kind == Input::Kind::read) {
+      add_axes(function, n, text);
       const std::string tensor = fmt::format("params.parameters[{}]", inputs[n].tensor);
       const std::string offset = offset_of(function, n, fmt::format("o{}", n), tensor, false, text.statements);
       const auto type = static_cast<NumberType>(tensor_types >> (4 * inputs[n].tensor) & 15U);
@@ -257,7 +274,8 @@ bool has_inputs_at(const Function& function) {
 }
 
 std::string inputs_header(const Function& function) {
-  return fmt::format("#include \"common/no_bias.cuh\"\n{}", function.inputs().empty() ? "" : "#include \"common/index.cuh\"\n");
+  return fmt::format("#include \"common/no_bias.cuh\"\n{}",
+                     function.inputs().empty() ? "" : "#include \"common/index.cuh\"\n");
 }
 
 std::string inputs_source(const Function& function, unsigned tensor_types) {
@@ -268,16 +286,17 @@ std::string inputs_source(const Function& function, unsigned tensor_types) {
       "struct Bias {{\n"
       "  using Inputs = ::Inputs;\n"
       "  const gdpa::Params& params;\n"
-      "  gdpa::SequencePair pair;\n\n"
+      "  gdpa::SequencePair pair;\n"
+      "{}\n"
       "  static __device__ __forceinline__ Bias of(const gdpa::Params& params, const gdpa::SequencePair& pair) {{\n"
-      "    return {{params, pair}};\n"
+      "    return {{params, pair{}}};\n"
       "  }}\n\n"
       "  __device__ __forceinline__ Inputs at(int query, int key) const {{\n"
       "{}"
       "    return {{{}}};\n"
       "  }}\n"
       "}};\n\n",
-      text.members, text.statements, text.values);
+      text.members, text.axes, text.axis_values, text.statements, text.values);
 }
 
 std::string gradients_source(const Function& function, unsigned tensor_types, unsigned wanted, std::string_view sum) {
@@ -321,10 +340,12 @@ std::string gradients_source(const Function& function, unsigned tensor_types, un
       "struct Gradients {{\n"
       "  const gdpa::Params& params;\n"
       "  gdpa::SequencePair pair;\n"
+      "{}"
       "  float parameters[{}];\n"
       "  float totals[{}];\n\n"
-      "  static __device__ __forceinline__ Gradients of(const gdpa::Params& params, const gdpa::SequencePair& pair) {{\n"
-      "    return {{params, pair, {{{}}}, {{}}}};\n"
+      "  static __device__ __forceinline__ Gradients of(const gdpa::Params& params, const gdpa::SequencePair& pair) "
+      "{{\n"
+      "    return {{params, pair{}, {{{}}}, {{}}}};\n"
       "  }}\n\n"
       "  __device__ __forceinline__ void add(float x, int query, int key, float dp) {{\n"
       "{}"
@@ -335,8 +356,9 @@ std::string gradients_source(const Function& function, unsigned tensor_types, un
       "{}"
       "  }}\n"
       "}};\n",
-      inputs_header(function), function.text(), text.members, function.parameters().size(), std::max<std::size_t>(totals, 1),
-      numbers, text.statements, text.values, exact_statements(program, inputs), add, end);
+      inputs_header(function), function.text(), text.members, text.axes, function.parameters().size(),
+      std::max<std::size_t>(totals, 1), text.axis_values, numbers, text.statements, text.values,
+      exact_statements(program, inputs), add, end);
 }
 
 }  // namespace gdpa::activation
