@@ -31,8 +31,20 @@ void for_each_wanted(const Problem& problem, const Params& params, const Body& b
   }
 }
 
+/// Whether scores that differ in a position read different elements, apart from positions beyond an axis: every index
+/// of the tensor is a position. The terms of a computed index, as in clamp(i - j, 0, 63), may all be of one element.
+bool spreads_terms(const activation::Function& function, std::size_t tensor) {
+  const std::vector<activation::Input>& inputs = function.inputs();
+  return std::all_of(inputs.begin(), inputs.end(), [&](const activation::Input& input) {
+    if (input.kind == activation::Input::Kind::index || input.tensor != tensor) return true;
+    return std::all_of(input.indices.begin(), input.indices.end(), [&](const activation::Program& index) {
+      return activation::bare_index(index, inputs).has_value();
+    });
+  });
+}
+
 /// The sums of elements with few terms are fp32. Deterministic mode needs sums that do not depend on the order.
-ParameterSum sum_for(const Problem& problem, const Params& params) {
+ParameterSum sum_for(const Problem& problem, const Params& params, const activation::Function& function) {
   // An fp32 sum of this many terms of one size has a relative error of at most 2.4e-4, and of 2e-6 for terms of random
   // signs.
   constexpr int64_t most_terms = 4096;
@@ -41,9 +53,11 @@ ParameterSum sum_for(const Problem& problem, const Params& params) {
   const int64_t rows = problem.rows_q * (problem.query_form == Form::shared ? std::max<int64_t>(1, problem.batch) : 1);
   const int64_t scores = problem.heads_q * rows * std::max<int64_t>(1, keys.mean_length());
   bool has_few = true;
-  for_each_wanted(problem, params, [&](const BoundTensor& gradient) {
-    has_few = has_few && scores / std::max<int64_t>(1, elements_of(gradient)) <= most_terms;
-  });
+  for (std::size_t i = 0; i < most_parameters; ++i) {
+    if (!is_wanted(problem, i)) continue;
+    const int64_t elements = std::max<int64_t>(1, elements_of(params.grad_parameters[i]));
+    has_few = has_few && spreads_terms(function, i) && scores / elements <= most_terms;
+  }
   return has_few ? ParameterSum::float32 : ParameterSum::float64;
 }
 
@@ -74,7 +88,7 @@ void add_parameter_gradients(const PlanRequest& request, const Params& params, c
   KernelSpec kernel = kernel_for(request, KernelKind::parameter_gradients);
   kernel.wanted_parameters = problem.wanted.parameters;
   kernel.tensor_types = problem.tensor_types;
-  kernel.portable().parameter_sum = sum_for(problem, params);
+  kernel.portable().parameter_sum = sum_for(problem, params, function);
   choose_tiles(kernel, request.gpu, plan::registers_of(function.value_and_derivative(), Accuracy::exact));
   plan.parameter_steps.push_back(
       {kernel, problem.heads_q * queries_of(problem).most_tiles(kernel.tile_queries, problem.batch)});
