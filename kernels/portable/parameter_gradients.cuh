@@ -105,6 +105,8 @@ __device__ void parameter_gradients_tile(const CommonArguments& arguments, const
   const int warp_row = warp_index() * Tiles::warp_rows;
   const float scale = static_cast<float>(params.scale);
   const float factor = Config::Epilogue::scale_of(arguments, pair());
+  // A query after the sequence does not make a tile of keys partial. Its dP is 0, but what f reads there may be NaN.
+  const bool has_all_queries = first_query + warp_row + Tiles::warp_rows <= work.queries.count;
   auto gradients = Config::Gradients::of(params, pair());
   for (int position = 0; position < stream.tiles.size(); ++position) {
     stream.advance(position);
@@ -114,7 +116,7 @@ __device__ void parameter_gradients_tile(const CommonArguments& arguments, const
     Accumulator<row_tiles, Config::tile_keys> dp;
     multiply_rows(scores, query_tile.from_row(warp_row), stream.key_tile(position));
     multiply_rows(dp, grad_output_tile.from_row(warp_row), stream.value_tile(position));
-    if (stream.tiles.is_full(position)) {
+    if (has_all_queries && stream.tiles.is_full(position)) {
       add_gradients<Config, false>(gradients, scores, dp, scale, factor, params, pair(), first_query + warp_row,
                                    first_key);
     } else {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdlib>
 #include <string_view>
@@ -55,17 +56,35 @@ struct Operands {
   double scale;
 };
 
+/// Whether f reads elements of tensors at each score.
+bool reads_tensors(const activation::Function& function) {
+  return std::ranges::any_of(function.inputs(), [](const activation::Input& input) {
+    return input.kind == activation::Input::Kind::read;
+  });
+}
+
+/// Whether f depends on the batch entry, on the position of the query, or on the length of its sequence.
+bool reads_query_position(const activation::Function& function) {
+  using activation::Index;
+  return std::ranges::any_of(std::array{Index::batch, Index::query, Index::length_q}, [&](Index index) {
+    return activation::reads_index(function.value_and_derivative(), function.inputs(), index);
+  });
+}
+
 plan::GpuPlan plan_of(const Problem& problem, const Params& params, const Operands& operands, const activation::Function& function,
                       const plan::Gpu& gpu) {
   const Accuracy accuracy = plan::accuracy_of(problem);
   const families::PlanRequest request{
       problem,
       gpu,
-      plan::registers_of(function.value_and_derivative(), accuracy),
+      reads_tensors(function) ? plan::FunctionRegisters::many
+                              : plan::registers_of(function.value_and_derivative(), accuracy),
       operands.aligned,
       problem.allow_tf32 ? plan::Float32Products::one : plan::Float32Products::three,
       operands.maps,
-      function.has_guards()};
+      function.has_guards(),
+      reads_tensors(function),
+      reads_query_position(function)};
   const bool has_operands = problem.direction == Direction::forward || problem.wanted.of_operands();
   plan::GpuPlan plan;
   if (has_operands) plan = families::gpu_plan(request);

@@ -22,7 +22,9 @@ struct PlanRequest {
   bool aligned;  ///< every row of every operand begins at a multiple of 16 bytes
   plan::Float32Products products;
   plan::TensorMaps tensor_maps = plan::TensorMaps::unavailable;
-  bool has_guards = false;  ///< f or f' has guards, which only huge and infinite scores need
+  bool has_guards = false;            ///< f or f' has guards, which only huge and infinite scores need
+  bool reads_tensors = false;         ///< f reads elements of tensors at each score, for which it needs registers
+  bool reads_query_position = false;  ///< f depends on the batch entry, or on the place of a query in its sequence
 };
 
 /// Launches the kernels of a plan one after the other. The CUDA backend implements it.

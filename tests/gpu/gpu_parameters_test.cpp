@@ -1,9 +1,11 @@
-// Parameters of the call: the GPU kernels with numbers for each query head, forward and backward, against the
-// definition in fp64, and kernels that are compiled once for all numbers.
+// Tensors of the call: the GPU kernels with numbers for each query head, and with scores that read positions and
+// tensors, forward and backward, against the definition in fp64.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <random>
 #include <string>
 #include <vector>
@@ -11,6 +13,7 @@
 #include "device.h"
 #include "gdpa/attention.h"
 #include "promise.h"
+#include "score_problem.h"
 #include "strided.h"
 
 namespace gdpa::test {
@@ -200,6 +203,231 @@ INSTANTIATE_TEST_SUITE_P(
                     Configuration{DType::float16, 64, true, true}, Configuration{DType::float32, 40, false, true},
                     Configuration{DType::float32, 40, true, false}),
     name_of);
+
+// --- scores that read positions and tensors
+// -----------------------------------------------------------------------------
+
+const ScoreSide jagged_q = {Form::jagged, {70, 0, 17, 20}}, jagged_k = {Form::jagged, {100, 5, 40, 0}};
+const ScoreSide dense_q = {Form::dense, {70, 70}}, dense_k = {Form::dense, {90, 90}};
+const ScoreSide shared_q = {Form::shared, {70}}, shared_k = {Form::shared, {100}};
+
+int64_t nearest(int64_t index, int64_t size) { return std::clamp<int64_t>(index, 0, size - 1); }
+
+/// w and t of a score that adds one element of tensor 0.
+ScoreInputs added(const ScoreProblem& problem, int64_t element) {
+  return {1, problem.number(0, element), {{0, element, false}}};
+}
+
+/// The element of a contiguous tensor at the nearest indices that exist.
+int64_t element(const ScoreTensor& tensor, const std::vector<int64_t>& indices) {
+  int64_t element = 0;
+  for (std::size_t axis = 0; axis < indices.size(); ++axis) {
+    element = element * tensor.sizes[axis] + nearest(indices[axis], tensor.sizes[axis]);
+  }
+  return element;
+}
+
+/// The score of a relative position, from a table of each head.
+ScoreCase table(std::string name, DType of_table = DType::bfloat16) {
+  return {.name = std::move(name),
+          .text = "tanh(s + table[h, clamp(i - j, 0, 63)])",
+          .tensors = {{"table", of_table, {4, 64}}},
+          .inputs =
+              [](const ScoreProblem& problem, const Place& at) {
+                return added(problem, element(problem.of().tensors[0], {at.head, at.i - at.j}));
+              },
+          .queries = jagged_q,
+          .keys = jagged_k,
+          .heads_q = 4,
+          .heads_k = 2};
+}
+
+/// The score of a time difference in buckets. Each token of the packed sides has a time.
+ScoreCase buckets(std::string name, DType of_times) {
+  const auto times = [](int64_t rows) {
+    std::vector<double> numbers;
+    for (int64_t row = 0; row < rows; ++row) numbers.push_back(static_cast<double>(row * row * 7919 % 1021 - 500));
+    return numbers;
+  };
+  const int64_t rows_q = jagged_q.rows(), rows_k = jagged_k.rows();
+  return {.name = std::move(name),
+          .text = "tanh(s + w[h, clamp(floor(log2(1 + abs(t_q[i] - t_k[j]))), 0, 9)])",
+          .tensors = {{"w", DType::float32, {4, 10}},
+                      {"t_q", of_times, {rows_q}, times(rows_q)},
+                      {"t_k", of_times, {rows_k}, times(rows_k)}},
+          .inputs =
+              [](const ScoreProblem& problem, const Place& at) {
+                const double apart = std::fabs(problem.number(1, at.token_q) - problem.number(2, at.token_k));
+                const auto bucket = static_cast<int64_t>(std::floor(std::log2(1 + apart)));
+                return added(problem, element(problem.of().tensors[0], {at.head, bucket}));
+              },
+          .queries = jagged_q,
+          .keys = jagged_k,
+          .heads_q = 4,
+          .heads_k = 2};
+}
+
+/// A dense bias, some of whose axes have one element.
+ScoreCase bias(std::string name, std::vector<int64_t> sizes, DType dtype) {
+  return {.name = std::move(name),
+          .text = "tanh(s + bias[b, h, i, j])",
+          .tensors = {{"bias", dtype, std::move(sizes)}},
+          .inputs =
+              [](const ScoreProblem& problem, const Place& at) {
+                return added(problem, element(problem.of().tensors[0], {at.b, at.head, at.i, at.j}));
+              },
+          .queries = dense_q,
+          .keys = dense_k};
+}
+
+/// An embedding that a tensor of integers selects for each query, as a factor of f, and a bias for each batch entry.
+ScoreCase embedding(std::string name, DType of_integers) {
+  std::vector<double> kinds;
+  for (int64_t i = 0; i < 70; ++i) kinds.push_back(static_cast<double>(i * 31 % 11 - 2));
+  return {
+      .name = std::move(name),
+      .text = "e[kind[i], h] * tanh(s + of_entry[b] - 0.02 * abs(i - j))",
+      .tensors = {{"e", DType::float16, {7, 2}}, {"kind", of_integers, {70}, kinds}, {"of_entry", DType::float32, {4}}},
+      .inputs =
+          [](const ScoreProblem& problem, const Place& at) {
+            const auto kind = static_cast<int64_t>(problem.number(1, nearest(at.i, 70)));
+            const int64_t of_kind = element(problem.of().tensors[0], {kind, at.head}), of_entry = nearest(at.b, 4);
+            return ScoreInputs{problem.number(0, of_kind),
+                               problem.number(2, of_entry) - 0.02 * static_cast<double>(std::abs(at.i - at.j)),
+                               {{0, of_kind, true}, {2, of_entry, false}}};
+          },
+      .queries = jagged_q,
+      .keys = jagged_k};
+}
+
+/// A number of the head and positions.
+ScoreCase alibi(std::string name) {
+  return {.name = std::move(name),
+          .text = "a * tanh(s - 0.1 * abs(i - j) / (1 + h))",
+          .tensors = {{"a", DType::float32, {2}}},
+          .inputs =
+              [](const ScoreProblem& problem, const Place& at) {
+                const double slope = 0.1 / static_cast<double>(1 + at.head);
+                return ScoreInputs{problem.number(0, at.head),
+                                   -slope * static_cast<double>(std::abs(at.i - at.j)),
+                                   {{0, at.head, true}}};
+              },
+          .queries = jagged_q,
+          .keys = jagged_k};
+}
+
+ScoreCase with(ScoreCase of, const std::function<void(ScoreCase&)>& change) {
+  change(of);
+  return of;
+}
+
+const std::vector<ScoreCase>& score_cases() {
+  static const std::vector<ScoreCase> cases = {
+      with(table("table_causal"), [](ScoreCase& c) { c.mask = Mask::causal(); }),
+      with(table("table_deterministic", DType::float16),
+           [](ScoreCase& c) {
+             c.head_dim = 128;
+             c.deterministic = true;
+           }),
+      with(table("table_float32"),
+           [](ScoreCase& c) {
+             c.dtype = DType::float32;
+             c.head_dim = 40;
+             c.mask = Mask::window(30, 10);
+           }),
+      with(table("table_shared_queries"),
+           [](ScoreCase& c) {
+             c.queries = shared_q;
+             c.head_dim = 128;
+           }),
+      with(table("table_shared_keys"), [](ScoreCase& c) { c.keys = shared_k; }),
+      with(buckets("buckets_window", DType::int64),
+           [](ScoreCase& c) {
+             c.mask = Mask::window(40, 20);
+             c.head_dim = 128;
+           }),
+      with(buckets("buckets_wide", DType::int32), [](ScoreCase& c) { c.head_dim = 192; }),
+      with(buckets("buckets_of_floats", DType::float32),
+           [](ScoreCase& c) {
+             c.wanted = {false, false, false};
+           }),
+      bias("bias_of_each_score", {2, 2, 70, 90}, DType::bfloat16),
+      with(bias("bias_of_queries", {1, 2, 70, 1}, DType::float32),
+           [](ScoreCase& c) {
+             c.mask = Mask::causal();
+             c.deterministic = true;
+           }),
+      with(bias("bias_of_keys", {1, 1, 1, 60}, DType::float16),
+           [](ScoreCase& c) {
+             c.head_dim = 256;
+             c.wanted = {false, true, false};
+           }),
+      embedding("embedding", DType::int64),
+      with(alibi("alibi"), [](ScoreCase& c) { c.mask = Mask::causal(); }),
+  };
+  return cases;
+}
+
+class GpuScores : public testing::TestWithParam<std::size_t> {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = why_no_gpu(); !reason.empty()) GTEST_SKIP() << reason;
+  }
+};
+
+TEST_P(GpuScores, ResultsAndGradientsOfTensorsFollowTheDefinition) {
+  std::random_device seeds;
+  const unsigned seed = seeds();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  ScoreProblem problem(score_cases()[GetParam()], seed);
+  ScoreResults results = problem.computed();
+  problem.expect_near(results);
+  if (!problem.of().deterministic) return;
+  ScoreResults again = problem.computed();
+  for (std::size_t i = 0; i < results.grad_tensors.size(); ++i) {
+    EXPECT_EQ(results.grad_tensors[i].bytes(), again.grad_tensors[i].bytes()) << "deterministic";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Tensors, GpuScores, testing::Range(std::size_t{0}, score_cases().size()),
+                         [](const testing::TestParamInfo<std::size_t>& tested) {
+                           return score_cases()[tested.param].name;
+                         });
+
+/// A tile of queries also has rows after its sequence, at which tokens of the next sequence are read. 0 times what is
+/// read there may be NaN.
+TEST(GpuScoresAlone, NaNOfOneSequenceReachesNoOther) {
+  if (const std::string reason = why_no_gpu(); !reason.empty()) GTEST_SKIP() << reason;
+  const ScoreSide side = {Form::jagged, {40, 20, 30}};
+  constexpr std::size_t broken = 1;  // the entry with NaN
+  std::vector<double> tokens(static_cast<std::size_t>(side.rows()), 0.5);
+  std::fill_n(tokens.begin() + side.first(broken), side.lengths[broken], std::numeric_limits<double>::quiet_NaN());
+  const ScoreCase score = {
+      .name = "",
+      .text = "of_entry[b] * tanh(s + token[i])",
+      .tensors = {{"of_entry", DType::float32, {3}}, {"token", DType::float32, {side.rows()}, tokens}},
+      .inputs = {},
+      .queries = side,
+      .keys = side,
+      .head_dim = 40};
+  ScoreProblem problem(score, 1);
+  ScoreResults results = problem.computed();
+  const auto expect_nan_in_entry = [&](Strided& result, const char* what) {
+    const std::vector<double> numbers = result.values();
+    const int64_t width = static_cast<int64_t>(numbers.size()) / side.rows();
+    const int64_t begin = side.first(broken) * width, end = begin + side.lengths[broken] * width;
+    for (int64_t i = 0; i < static_cast<int64_t>(numbers.size()); ++i) {
+      ASSERT_EQ(std::isnan(numbers[static_cast<std::size_t>(i)]), i >= begin && i < end) << what << ": element " << i;
+    }
+  };
+  expect_nan_in_entry(results.output, "O");
+  expect_nan_in_entry(results.grad_query, "dQ");
+  expect_nan_in_entry(results.grad_key, "dK");
+  expect_nan_in_entry(results.grad_value, "dV");
+  expect_nan_in_entry(results.grad_tensors[1], "gradient of token");
+  const std::vector<double> of_entry = results.grad_tensors[0].values();
+  for (std::size_t b = 0; b < of_entry.size(); ++b) EXPECT_EQ(std::isnan(of_entry[b]), b == broken) << "entry " << b;
+}
 
 }  // namespace
 }  // namespace gdpa::test

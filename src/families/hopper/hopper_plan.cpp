@@ -80,7 +80,9 @@ int64_t heads_per_group(const Problem& problem, const plan::Gpu& gpu, int tile_q
 
 // --- which problems --------------------------------------------------------------------------------------------------
 
-std::string why_not_backward(const Problem& problem, const plan::Gpu& gpu) {
+std::string why_not_backward(const PlanRequest& request) {
+  const Problem& problem = request.problem;
+  const plan::Gpu& gpu = request.gpu;
   if (has_wide_heads(problem)) {
     if (problem.shares_keys()) return "the batch shares keys, and a head dim is above 128";
     if (problem.deterministic && problem.wanted.query) {
@@ -93,6 +95,7 @@ std::string why_not_backward(const Problem& problem, const plan::Gpu& gpu) {
     const bool has_one_scale =
         problem.out_scale == OutScale::Kind::number || problem.out_scale == OutScale::Kind::reciprocal_length_k;
     if (!has_one_scale) return "the batch shares keys, and its entries differ in out_scale";
+    if (request.reads_query_position) return "the batch shares keys, and f depends on the place of a query";
   }
   const bool shares = problem.shares_queries() || problem.shares_keys();
   if (problem.deterministic && problem.wanted.query && shares && !is_all_direct(problem, gpu)) {
@@ -116,7 +119,7 @@ GpuPlan forward_plan(const PlanRequest& request) {
   KernelSpec kernel = hopper_kernel_for(request, KernelKind::forward);
   constexpr int64_t unknown = std::numeric_limits<int64_t>::max();
   const int64_t most_queries = queries.form == Form::jagged ? unknown : queries.mean_length();
-  choose_hopper_tiles(kernel, most_queries, keys.mean_length());
+  choose_hopper_tiles(kernel, most_queries, keys.mean_length(), request.reads_tensors);
   const bool keys_stay = keys.mean_length() <= int64_t{kernel.stages} * kernel.tile_keys;
   const bool has_one_tile = most_queries <= kernel.tile_queries;
 
@@ -128,6 +131,7 @@ GpuPlan forward_plan(const PlanRequest& request) {
                     ? "each head has one tile of queries: every CTA gets the same number of keys, however long the "
                       "sequences are"
                     : "one CTA on each multiprocessor takes tiles of queries and iterates over the keys";
+  if (request.reads_tensors) plan.reason += "; tiles are narrow, because f reads tensors at each score";
   const int64_t tiles = problem.heads_q * queries.most_tiles(kernel.tile_queries, problem.batch);
   plan.steps.push_back({kernel, std::min<int64_t>(tiles, request.gpu.multiprocessors)});
   return plan;
@@ -271,7 +275,7 @@ std::string why_not_hopper(const PlanRequest& request) {
   if (!request.aligned) return "some row does not begin at a multiple of 16 bytes";
   if (request.tensor_maps == plan::TensorMaps::unavailable) return "TMA cannot address an operand of these strides";
   const bool is_backward = request.problem.direction == Direction::backward;
-  return is_backward ? why_not_backward(request.problem, gpu) : std::string();
+  return is_backward ? why_not_backward(request) : std::string();
 }
 
 GpuPlan hopper_plan(const PlanRequest& request) {
