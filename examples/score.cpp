@@ -1,5 +1,5 @@
-// A score that reads a tensor of the call: a learned bias for each distance between query and key. The example takes one
-// step against the gradient of the bias, and checks that the loss falls by the expected amount.
+// A score that reads a tensor of the call: a learned bias for each distance between query and key. The example takes
+// one step against the gradient of the bias, and checks that the loss falls by the expected amount.
 #include <gdpa/gdpa.h>
 
 #include <cmath>
@@ -24,7 +24,8 @@ int main() {
       .cu_seqlens_k = cu,
       .activation = gdpa::Activation("silu(s + table[h, clamp(i - j, 0, 3)])", {}, {"table"}),
       .parameters = {{"table", gdpa::TensorView::contiguous(table.data(), gdpa::DType::float32, {heads, distances})}}};
-  const auto result = gdpa::MutableTensorView::contiguous(output.data(), gdpa::DType::float32, {tokens, heads, head_dim});
+  const auto result =
+      gdpa::MutableTensorView::contiguous(output.data(), gdpa::DType::float32, {tokens, heads, head_dim});
 
   // The loss is half the sum of the squares of O, so that O itself is the gradient of O.
   const auto loss = [&] {
@@ -35,9 +36,9 @@ int main() {
   };
   const double before = loss();
   const auto grad_output = gdpa::TensorView::contiguous(output.data(), gdpa::DType::float32, {tokens, heads, head_dim});
-  gdpa::backward(attention, grad_output, {}, {}, {},
-                 {{"table", gdpa::MutableTensorView::contiguous(gradient.data(), gdpa::DType::float32,
-                                                                {heads, distances})}});
+  gdpa::backward(
+      attention, grad_output, {}, {}, {},
+      {{"table", gdpa::MutableTensorView::contiguous(gradient.data(), gdpa::DType::float32, {heads, distances})}});
 
   constexpr float step = 1e-3f;
   double expected = 0;

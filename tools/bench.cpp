@@ -35,6 +35,7 @@ const char* const footer =
     "  gdpa bench --batch 32 --max-length 512 --head-dim 128\n"
     "  gdpa bench --lengths histories.txt --mask causal --activation gelu silu \"s * sigmoid(1.702 * s)\"\n"
     "  gdpa bench --suite anchors --scale-batch .03 --direction fwd --json anchors.jsonl\n"
+    "  gdpa bench --activation silu \"silu(s + table[h, clamp(i - j, 0, 127)])\" --tensor table=randn:heads,128\n"
     "  gdpa bench --list-suites\n"
     "  gdpa bench --device cuda --alone --dtype bf16 --max-length 2048 --batch 64\n"
     "  gdpa bench --host-cost";
@@ -70,7 +71,7 @@ struct Figure {
 const char* direction_name(Direction direction) { return direction == Direction::forward ? "fwd" : "bwd"; }
 
 Figure figure_of(const Problem& problem, Workload& workload, Direction direction) {
-  const Plan planned = gdpa::explain(workload.attention(), direction);
+  const Plan planned = gdpa::explain(workload.attention(), direction, "", wanted_gradients("qkv", problem));
   const double floor = Floor(planned, rates_of(problem.device, problem.dtype, problem.threads)).seconds();
   if (direction == Direction::forward) {
     return {&problem,      &workload, direction, [&workload] { workload.run_forward(); }, problem.forward_flops(),
@@ -252,6 +253,7 @@ int execute(const CLI::App& parser, BenchOptions& options) {
   std::vector<SuiteShape> shapes;
   if (options.suite.empty()) {
     if (options.activations.empty()) options.activations = {options.problem.activation};
+    refuse_unused_tensors(options.problem.tensors, options.activations);
     shapes = {{std::nullopt, options.problem, options.activations}};
   } else {
     SuiteOverrides overrides{options.scale_batch, std::nullopt, std::nullopt, options.activations};

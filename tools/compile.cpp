@@ -24,6 +24,8 @@ const char* const footer =
     "Examples:\n"
     "  gdpa compile --dtype bf16 --head-dim 128 --activation silu\n"
     "  gdpa compile --arch sm_90a --dtype bf16 fp16 --head-dim 64 --activation gelu \"s * sigmoid(1.702 * s)\"\n"
+    "  gdpa compile --arch sm_90a --activation \"silu(s + table[h, clamp(i - j, 0, 127)])\" --tensor "
+    "table=randn:heads,128\n"
     "  GDPA_CACHE_DIR=/shared/kernels gdpa compile --arch sm_80 --direction fwd";
 
 struct Options {
@@ -46,6 +48,7 @@ struct Task {
 
 std::vector<Task> tasks_of(const Options& options) {
   std::vector<Task> tasks;
+  refuse_unused_tensors(options.problem.tensors, options.activations);
   for (const std::string& activation : options.activations) {
     for (const std::string& dtype : options.dtypes) {
       ProblemOptions one = options.problem;
@@ -78,14 +81,14 @@ void compile_all(std::vector<Task>& tasks, const Options& options) {
     progress.expect(all);
     progress.advance_to(all_done);
   };
-  const WantedGradients wanted = wanted_gradients(options.gradients);
   std::vector<std::future<void>> pending;
   for (std::size_t i = 0; i < tasks.size(); ++i) {
     pending.push_back(std::async(std::launch::async, [&, i] {
       const Workload shapes(tasks[i].problem, Contents::none, 0);
       tasks[i].kernels = gdpa::compile(shapes.attention(), tasks[i].direction,
                                        {options.architecture, options.these_lengths ? Lengths::these : Lengths::any,
-                                        [&, i](int64_t done, int64_t total) { report(i, done, total); }, wanted});
+                                        [&, i](int64_t done, int64_t total) { report(i, done, total); },
+                                        wanted_gradients(options.gradients, tasks[i].problem)});
     }));
   }
   for (const auto& one : pending) one.wait();

@@ -30,6 +30,7 @@ const char* const footer =
     "Examples:\n"
     "  gdpa explain --batch 32 --max-length 500 --head-dim 128 --mask causal\n"
     "  gdpa explain --activation \"s * sigmoid(b * s)\" --with b=1.702\n"
+    "  gdpa explain --activation \"silu(s + table[h, clamp(i - j, 0, 127)])\" --tensor table=randn:heads,128\n"
     "  gdpa explain --lengths histories.txt --dtype bf16 --json\n"
     "  gdpa explain --arch sm_90a --dtype bf16 --head-dim 128 --gradients q\n"
     "  gdpa explain --arch sm_80 --dtype fp16 --activation silu --dump-source";
@@ -186,8 +187,9 @@ ProblemOptions problem_for(const ExplainOptions& options) {
 }
 
 int execute(ExplainOptions& options) {
-  const WantedGradients wanted = wanted_gradients(options.gradients);
+  refuse_unused_tensors(options.problem.tensors, {options.problem.activation});
   const Problem problem = resolve(problem_for(options));
+  const WantedGradients wanted = wanted_gradients(options.gradients, problem);
   const Workload shapes(problem, Contents::none, options.problem.seed);
   const bool on_gpu = problem.device.kind == DeviceKind::cuda || !options.architecture.empty();
   if (options.source.requested || options.sass.requested) {

@@ -225,6 +225,29 @@ std::string lengths_text(const std::vector<int64_t>& lengths, Form form) {
   return fmt::format("{} to {}, {} in all", *least, *most, sum(lengths));
 }
 
+std::vector<std::string> names_of(const std::vector<NamedTensor>& tensors) {
+  std::vector<std::string> names;
+  for (const NamedTensor& tensor : tensors) names.push_back(tensor.name);
+  return names;
+}
+
+/// Returns ", table bfloat16 (4, 4096)" for each tensor.
+std::string tensors_text(const std::vector<NamedTensor>& tensors) {
+  std::string text;
+  for (const NamedTensor& tensor : tensors) {
+    text += fmt::format(", {} {} ({})", tensor.name, name(tensor.dtype), fmt::join(tensor.sizes, ", "));
+  }
+  return text;
+}
+
+Json tensors_to_json(const std::vector<NamedTensor>& tensors) {
+  Json json = Json::object();
+  for (const NamedTensor& tensor : tensors) {
+    json[tensor.name] = {{"dtype", name(tensor.dtype)}, {"shape", tensor.sizes}, {"gradient", tensor.wants_gradient}};
+  }
+  return json;
+}
+
 const char* form_name(Form form) { return form == Form::jagged ? "jagged" : form == Form::dense ? "dense" : "shared"; }
 
 }  // namespace
@@ -289,6 +312,16 @@ void add_problem_options(CLI::App& parser, ProblemOptions& options) {
 
   const char* const function = "Function";
   parser.add_option("--with", options.with, "Parameters of the expression: name=number")->group(function);
+  parser
+      .add_option("--tensor", options.tensors.values,
+                  "Tensors of the expression: name=number, name=file.npy, name=randn:SHAPE[:DTYPE], or "
+                  "name=times:SHAPE. A size is a number, batch, heads, length_q, length_k, tokens_q or tokens_k")
+      ->group(function);
+  parser
+      .add_option("--tensor-gradients", options.tensors.gradients,
+                  "Gradients of tensors that backward computes: all, none, or names (a,b)")
+      ->capture_default_str()
+      ->group(function);
   parser.add_option("--mask", options.mask, "none, causal, causal-upper-left, or window:LEFT,RIGHT")
       ->capture_default_str()
       ->group(function);
@@ -330,7 +363,7 @@ void add_gradients_option(CLI::App& parser, std::string& gradients) {
       ->group("Function");
 }
 
-WantedGradients wanted_gradients(const std::string& letters) {
+WantedGradients wanted_gradients(const std::string& letters, const Problem& problem) {
   WantedGradients wanted{false, false, false};
   for (const char letter : letters) {
     bool* const flag = letter == 'q'   ? &wanted.query
@@ -344,6 +377,9 @@ WantedGradients wanted_gradients(const std::string& letters) {
     *flag = true;
   }
   if (letters.empty()) throw UsageError("--gradients: expected some of the letters q, k and v, got none");
+  for (std::size_t n = 0; n < problem.tensors.size(); ++n) {
+    if (problem.tensors[n].wants_gradient) wanted.parameters |= 1U << n;
+  }
   return wanted;
 }
 
@@ -415,7 +451,8 @@ Problem resolve(const ProblemOptions& options) {
   problem.head_dim = options.head_dim;
   problem.head_dim_v = options.head_dim_v > 0 ? options.head_dim_v : options.head_dim;
   problem.dtype = dtype_of(options);
-  problem.activation = Activation(options.activation, parse_parameters(options.with));
+  problem.tensors = parse_tensors(options.tensors, options.activation, problem);
+  problem.activation = Activation(options.activation, parse_parameters(options.with), names_of(problem.tensors));
   problem.scale = options.scale;
   parse_out_scale(options.out_scale, problem);
   problem.mask = parse_mask(options.mask);
@@ -427,13 +464,13 @@ Problem resolve(const ProblemOptions& options) {
 }
 
 std::string describe(const Problem& problem) {
-  return fmt::format("{} sequence{}, queries {}, keys {}, {} head{}{}, head_dim {}{}, {}, mask {}, f(s) = {}",
-                     problem.batch(), problem.batch() == 1 ? "" : "s", lengths_text(problem.lengths_q, problem.form_q),
-                     lengths_text(problem.lengths_k, problem.form_k), problem.heads_q, problem.heads_q == 1 ? "" : "s",
-                     problem.heads_k == problem.heads_q ? "" : fmt::format(" ({} of key)", problem.heads_k),
-                     problem.head_dim,
-                     problem.head_dim_v == problem.head_dim ? "" : fmt::format(" ({} of value)", problem.head_dim_v),
-                     name(problem.dtype), problem.mask_text(), problem.activation.text());
+  return fmt::format(
+      "{} sequence{}, queries {}, keys {}, {} head{}{}, head_dim {}{}, {}, mask {}, f(s) = {}{}", problem.batch(),
+      problem.batch() == 1 ? "" : "s", lengths_text(problem.lengths_q, problem.form_q),
+      lengths_text(problem.lengths_k, problem.form_k), problem.heads_q, problem.heads_q == 1 ? "" : "s",
+      problem.heads_k == problem.heads_q ? "" : fmt::format(" ({} of key)", problem.heads_k), problem.head_dim,
+      problem.head_dim_v == problem.head_dim ? "" : fmt::format(" ({} of value)", problem.head_dim_v),
+      name(problem.dtype), problem.mask_text(), problem.activation.text(), tensors_text(problem.tensors));
 }
 
 Json to_json(const Problem& problem) {
@@ -449,6 +486,7 @@ Json to_json(const Problem& problem) {
       {"dtype", name(problem.dtype)},
       {"activation", problem.activation.text()},
       {"derivative", problem.activation.derivative_text()},
+      {"tensors", tensors_to_json(problem.tensors)},
       {"scale", problem.scale_or_default()},
       {"mask", problem.mask_text()},
       {"accuracy", problem.accuracy == Accuracy::exact ? "exact" : "fast"},

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gdpa/gdpa.h"
+#include "tensors.h"
 #include "terminal.h"
 
 namespace CLI {
@@ -35,6 +36,7 @@ struct ProblemOptions {
   std::string dtype = "float32";
   std::string activation = "gelu";
   std::vector<std::string> with;
+  TensorOptions tensors;
   std::string mask = "none";
   std::optional<double> scale;
   std::string out_scale = "1";
@@ -51,10 +53,8 @@ void add_dtype_option(CLI::App& parser, ProblemOptions& options);
 void add_activation_option(CLI::App& parser, ProblemOptions& options);
 void add_json_option(CLI::App& parser, JsonOutput& json);
 
-/// Adds --gradients, which names the gradients that backward computes by the letters q, k and v.
+/// Adds --gradients, which names the gradients of the operands that backward computes by the letters q, k and v.
 void add_gradients_option(CLI::App& parser, std::string& gradients);
-/// The gradients that such letters name. Throws UsageError for other letters, a repeated letter, or none.
-WantedGradients wanted_gradients(const std::string& letters);
 
 /// Jagged and dense operands have one row for each token. A shared operand has its rows once for the whole batch.
 enum class Form { jagged, dense, shared };
@@ -70,6 +70,7 @@ struct Problem {
   int64_t head_dim_v = 0;
   DType dtype = DType::float32;
   Activation activation = Activation("identity");
+  std::vector<NamedTensor> tensors;  ///< in the order of activation.parameters()
   std::optional<double> scale;
   OutScale::Kind out_scale_kind = OutScale::Kind::number;
   std::vector<double> out_scale = {1.0};  ///< one number, or one for each batch entry
@@ -91,6 +92,10 @@ Problem resolve(const ProblemOptions& options);
 
 /// Returns the device that resolve chooses, without reading lengths, because standard input can be read only once.
 Device device_of(const ProblemOptions& options);
+
+/// Returns the gradients of the operands that the letters name, and of the tensors of the problem. Throws UsageError
+/// for other letters, a repeated letter, or none.
+WantedGradients wanted_gradients(const std::string& letters, const Problem& problem);
 
 int64_t sum(const std::vector<int64_t>& lengths);
 int64_t maximum(const std::vector<int64_t>& lengths);

@@ -1,9 +1,11 @@
 // Loops over batch entries, heads, queries and keys, following the definition literally.
 #include "reference.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <thread>
+#include <utility>
 
 namespace gdpa::tool {
 namespace {
@@ -52,6 +54,56 @@ double out_scale(const Problem& problem, std::size_t b) {
   return problem.out_scale_kind == OutScale::Kind::per_batch ? problem.out_scale[b] : problem.out_scale[0];
 }
 
+/// The tensors of the call as fp64 numbers, and their gradients. Several threads add to the gradients.
+class Tensors {
+ public:
+  Tensors(const Problem& problem, const Workload& workload, int64_t rows_q, int64_t rows_k)
+      : problem_(problem), rows_q_(rows_q), rows_k_(rows_k), gradients_(problem.tensors.size()) {
+    for (const Tensor& tensor : workload.tensors) {
+      numbers_.push_back(tensor.to_double());
+      gradients_[numbers_.size() - 1].sums.resize(numbers_.back().size());
+    }
+  }
+
+  /// A read at a score, as an element of a tensor. Of a packed side, the token is the row of the operand.
+  struct Element {
+    std::size_t tensor;
+    std::size_t index;
+  };
+
+  Element element(const TensorRead& read, const ScorePlace& place, int64_t token_q, int64_t token_k) const {
+    const std::vector<int64_t>& sizes = problem_.tensors[read.parameter].sizes;
+    if (read.indices.empty()) {
+      return {read.parameter, numbers_[read.parameter].size() == 1 ? 0 : static_cast<std::size_t>(place.h)};
+    }
+    int64_t index = 0;
+    for (std::size_t axis = 0; axis < sizes.size(); ++axis) {
+      const TensorRead::Index& given = read.indices[axis];
+      const bool has_tokens_q = given.can_be_query_token && sizes[axis] == rows_q_;
+      const bool has_tokens_k = given.can_be_key_token && sizes[axis] == rows_k_;
+      const int64_t position = has_tokens_q ? token_q : has_tokens_k ? token_k : given.position;
+      index = index * sizes[axis] + std::clamp<int64_t>(position, 0, sizes[axis] - 1);
+    }
+    return {read.parameter, static_cast<std::size_t>(index)};
+  }
+
+  double number(const Element& element) const { return numbers_[element.tensor][element.index]; }
+
+  void add_gradient(const Element& element, double term) {
+    Reference::OfTensor& gradient = gradients_[element.tensor];
+    std::atomic_ref(gradient.sums[element.index]).fetch_add(term, std::memory_order_relaxed);
+    std::atomic_ref(gradient.squares).fetch_add(term * term, std::memory_order_relaxed);
+  }
+
+  std::vector<Reference::OfTensor> take_gradients() { return std::move(gradients_); }
+
+ private:
+  const Problem& problem_;
+  int64_t rows_q_, rows_k_;
+  std::vector<std::vector<double>> numbers_;
+  std::vector<Reference::OfTensor> gradients_;
+};
+
 }  // namespace
 
 Reference compute_reference(const Problem& problem, const Workload& workload) {
@@ -59,8 +111,11 @@ Reference compute_reference(const Problem& problem, const Workload& workload) {
   std::vector<double> key = workload.key.to_double();
   std::vector<double> value = workload.value.to_double();
   std::vector<double> grad_output = workload.grad_output.to_double();
-  Reference result{std::vector<double>(grad_output.size()), std::vector<double>(query.size()),
-                   std::vector<double>(key.size()), std::vector<double>(value.size())};
+  Reference result{std::vector<double>(grad_output.size()),
+                   std::vector<double>(query.size()),
+                   std::vector<double>(key.size()),
+                   std::vector<double>(value.size()),
+                   {}};
 
   const int64_t d = problem.head_dim;
   const int64_t d_v = problem.head_dim_v;
@@ -74,9 +129,14 @@ Reference compute_reference(const Problem& problem, const Workload& workload) {
   Matrix grad_q{result.grad_query, problem.heads_q, d}, grad_k{result.grad_key, problem.heads_k, d};
   Matrix grad_v{result.grad_value, problem.heads_k, d_v};
 
+  const ScoreDefinition definition(problem.activation, problem.heads_q);
+  Tensors tensors(problem, workload, workload.query.elements() / (problem.heads_q * d),
+                  workload.key.elements() / (problem.heads_k * d));
+
   std::atomic<int64_t> rows_done = 0;
   const auto do_head = [&](int64_t head) {
     const int64_t key_head = head / group;
+    std::vector<Tensors::Element> elements;
     for (std::size_t b = 0; b < problem.lengths_q.size(); ++b) {
       const double factor = out_scale(problem, b);
       for (int64_t i = 0; i < queries.lengths[b]; ++i, ++rows_done) {
@@ -87,10 +147,17 @@ Reference compute_reference(const Problem& problem, const Workload& workload) {
           const double* const k_row = k.row(keys.first[b] + j, key_head);
           const double* const v_row = v.row(keys.first[b] + j, key_head);
           const double s = scale * dot(q_row, k_row, d);
-          const double p = problem.activation.value(s);
-          const double grad_s = factor * dot(grad_o_row, v_row, d_v) * problem.activation.derivative(s);
-          add_scaled(o.row(outputs.first[b] + i, head), factor * p, v_row, d_v);
-          add_scaled(grad_v.row(keys.first[b] + j, key_head), factor * p, grad_o_row, d_v);
+          const ScorePlace place{static_cast<int64_t>(b), head, i, j, queries.lengths[b], keys.lengths[b]};
+          elements.clear();
+          const ScoreDerivatives f = definition.evaluate(place, s, [&](const TensorRead& read) {
+            elements.push_back(tensors.element(read, place, queries.first[b] + i, keys.first[b] + j));
+            return tensors.number(elements.back());
+          });
+          const double grad_p = factor * dot(grad_o_row, v_row, d_v);
+          const double grad_s = grad_p * f.by_score;
+          for (std::size_t n = 0; n < elements.size(); ++n) tensors.add_gradient(elements[n], grad_p * f.by_read[n]);
+          add_scaled(o.row(outputs.first[b] + i, head), factor * f.value, v_row, d_v);
+          add_scaled(grad_v.row(keys.first[b] + j, key_head), factor * f.value, grad_o_row, d_v);
           add_scaled(grad_q.row(queries.first[b] + i, head), scale * grad_s, k_row, d);
           add_scaled(grad_k.row(keys.first[b] + j, key_head), scale * grad_s, q_row, d);
         }
@@ -117,16 +184,18 @@ Reference compute_reference(const Problem& problem, const Workload& workload) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   for (std::thread& thread : crew) thread.join();
+  result.grad_tensors = tensors.take_gradients();
   return result;
 }
 
-double relative_error(const std::vector<double>& got, const std::vector<double>& expected) {
+double relative_error(const std::vector<double>& got, const std::vector<double>& expected, double squares) {
   double error = 0;
   double norm = 0;
   for (std::size_t i = 0; i < expected.size(); ++i) {
     error += (got[i] - expected[i]) * (got[i] - expected[i]);
     norm += expected[i] * expected[i];
   }
+  norm = std::max(norm, squares);
   return std::fabs(norm > 0 ? std::sqrt(error / norm) : std::sqrt(error));  // NaN has a sign too
 }
 

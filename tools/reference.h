@@ -10,13 +10,22 @@ namespace gdpa::tool {
 
 struct Reference {
   std::vector<double> output, grad_query, grad_key, grad_value;
+
+  /// The gradient of a tensor, and the sum of the squares of all terms in its sums.
+  struct OfTensor {
+    std::vector<double> sums;
+    double squares = 0;
+  };
+  std::vector<OfTensor> grad_tensors;  ///< in the order of Problem::tensors
 };
 
-/// Reads the stored operands of `workload`. It shares only f and f' in fp64 with the library.
+/// Reads the stored operands of `workload`. It shares only the definition of the score in fp64 (ScoreDefinition) with
+/// the library.
 Reference compute_reference(const Problem& problem, const Workload& workload);
 
 /// Returns the 2-norm of (got - expected) divided by the 2-norm of expected. The result is NaN if `got` contains NaN.
-double relative_error(const std::vector<double>& got, const std::vector<double>& expected);
+/// `squares` is for sums whose terms may cancel: the divisor is not smaller than its root.
+double relative_error(const std::vector<double>& got, const std::vector<double>& expected, double squares = 0);
 
 /// Returns the upper bound of relative_error for outputs of this type.
 double promised_error(DType dtype);

@@ -18,7 +18,9 @@ namespace {
 const char* const footer =
     "The error of an output is the 2-norm of its difference from a reference in fp64, divided by the 2-norm of the\n"
     "reference. It must not exceed the promise: 3e-3 for bfloat16, 6e-4 for float16, 2e-6 for float32, and 1e-13 for\n"
-    "float64.\n"
+    "float64. The gradient of a tensor is divided by the root of the sum of the squares of its terms if this number "
+    "is\n"
+    "larger, because the terms may cancel.\n"
     "Outputs contain NaN before the call, so an unwritten element fails the check. Times are wall-clock times on the\n"
     "CPU, and times of CUDA events on a GPU.\n\n"
     "Examples:\n"
@@ -28,6 +30,8 @@ const char* const footer =
     "  gdpa run --device cuda --dtype bf16 --batch 64 --max-length 300 --fill .5\n"
     "  gdpa run --shared-q 4 --lengths-k histories.txt --out-scale 1/len_k          pooling by 4 queries\n"
     "  gdpa run --batch 16 --shared-k 64 --activation \"a * tanh(b * s)\" --with a=2 --with b=.5\n"
+    "  gdpa run --activation \"silu(s + table[h, clamp(i - j, 0, 127)])\" --tensor table=table.npy\n"
+    "  gdpa run --activation \"a * s * sigmoid(b * s)\" --tensor a=1.5 b=randn:heads --tensor-gradients b\n"
     "  gdpa run --dense --batch 4 --max-length 128 --json | python3 -m json.tool";
 
 struct RunOptions {
@@ -38,7 +42,7 @@ struct RunOptions {
 };
 
 struct CheckedOutput {
-  const char* name;
+  std::string name;
   double error;
   bool ok;
 };
@@ -52,14 +56,20 @@ std::vector<CheckedOutput> check_outputs(const Problem& problem, const Workload&
   const Reference reference = compute_reference(problem, workload);
   const double promise = promised_error(problem.dtype);
   std::vector<CheckedOutput> checked;
-  const auto check = [&](const char* name, const Tensor& got, const std::vector<double>& expected) {
-    const double error = relative_error(got.to_double(), expected);
+  const auto check = [&](const std::string& name, const Tensor& got, const std::vector<double>& expected,
+                         double squares = 0) {
+    const double error = relative_error(got.to_double(), expected, squares);
     checked.push_back({name, error, error <= promise});  // NaN is not ok
   };
   check("O", workload.output, reference.output);
   check("dQ", workload.grad_query, reference.grad_query);
   check("dK", workload.grad_key, reference.grad_key);
   check("dV", workload.grad_value, reference.grad_value);
+  for (std::size_t n = 0; n < problem.tensors.size(); ++n) {
+    if (!problem.tensors[n].wants_gradient) continue;
+    const Reference::OfTensor& expected = reference.grad_tensors[n];
+    check("d" + problem.tensors[n].name, workload.grad_tensors[n], expected.sums, expected.squares);
+  }
   return checked;
 }
 
@@ -99,6 +109,7 @@ Json result_to_json(const Problem& problem, const std::vector<CheckedOutput>& ch
 }
 
 int execute(RunOptions& options) {
+  refuse_unused_tensors(options.problem.tensors, {options.problem.activation});
   const Problem problem = resolve(options.problem);
   Workload workload(problem, Contents::random, options.problem.seed);
   workload.run_forward();

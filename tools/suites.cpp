@@ -48,6 +48,11 @@ std::vector<SuiteShape> shapes_of_suite(const std::string& name, const ProblemOp
     problem.deterministic |= shape.value("deterministic", false);
     problem.dtype = overrides.dtype.value_or(shape.at("dtype"));
     problem.mask = overrides.mask.value_or(shape.value("mask", "none"));
+    const Json tensors = shape.value("tensors", Json::object());
+    for (const auto& [tensor, value] : tensors.items()) {
+      problem.tensors.values.push_back(tensor + "=" + value.get<std::string>());
+    }
+    problem.tensors.gradients = shape.value("tensor_gradients", problem.tensors.gradients);
     const Json activation = shape.at("activation");
     std::vector<std::string> activations = overrides.activations;
     if (activations.empty() && activation.is_array()) activations = activation;

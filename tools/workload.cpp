@@ -67,12 +67,15 @@ Element load(const std::byte* memory, std::size_t index) {
 void store_as(DType dtype, std::byte* memory, std::size_t index, double number) {
   if (dtype == DType::float64) return store(memory, index, number);
   if (dtype == DType::float32) return store(memory, index, static_cast<float>(number));
+  if (dtype == DType::int64) return store(memory, index, static_cast<int64_t>(number));
   store(memory, index, dtype == DType::bfloat16 ? bfloat16_from(number) : float16_from(number));
 }
 
 double load_as(DType dtype, const std::byte* memory, std::size_t index) {
   if (dtype == DType::float64) return load<double>(memory, index);
   if (dtype == DType::float32) return load<float>(memory, index);
+  if (dtype == DType::int32) return load<int32_t>(memory, index);
+  if (dtype == DType::int64) return static_cast<double>(load<int64_t>(memory, index));
   const auto bits = load<uint16_t>(memory, index);
   return dtype == DType::bfloat16 ? bfloat16_to_double(bits) : float16_to_double(bits);
 }
@@ -91,6 +94,16 @@ MutableTensorView shape_of(const std::vector<int64_t>& lengths, Form form, int64
   }
   const int64_t rows = form == Form::shared ? lengths[0] : sum(lengths);
   return MutableTensorView::contiguous(nullptr, problem.dtype, {rows, heads, head_dim}, problem.device);
+}
+
+MutableTensorView shape_of(DType dtype, const std::vector<int64_t>& sizes, Device device) {
+  MutableTensorView view{nullptr, dtype, device, static_cast<int>(sizes.size()), {}, {}};
+  int64_t stride = 1;
+  for (std::size_t axis = sizes.size(); axis-- > 0; stride *= sizes[axis]) {
+    view.sizes[axis] = sizes[axis];
+    view.strides[axis] = stride;
+  }
+  return view;
 }
 
 /// For a shared query, every batch entry has separate output rows.
@@ -118,6 +131,9 @@ Tensor::Tensor(MutableTensorView shape, bool allocate) : view_(shape) {
   }
 }
 
+Tensor::Tensor(DType dtype, const std::vector<int64_t>& sizes, Device device, bool allocate)
+    : Tensor(shape_of(dtype, sizes, device), allocate) {}
+
 void Tensor::upload() {
   if (on_device_) on_device_->upload(memory_.get());
 }
@@ -142,6 +158,24 @@ void Tensor::fill_with_normal_numbers(uint64_t seed) {
   for (std::size_t i = made; i < count; i += made) {
     std::memcpy(memory_.get() + i * size, memory_.get(), std::min(made, count - i) * size);
   }
+  upload();
+}
+
+void Tensor::fill_with_times(uint64_t seed) {
+  constexpr int64_t end = 1 << 22;  // float32 represents every whole number below it
+  constexpr double mean_of_log = 3, deviation_of_log = 2;
+  std::mt19937_64 generator(seed);
+  std::lognormal_distribution<double> gap(mean_of_log, deviation_of_log);
+  int64_t time = 0;
+  for (int64_t i = 0; i < elements(); ++i) {
+    store_as(view_.dtype, memory_.get(), static_cast<std::size_t>(i), static_cast<double>(time));
+    time = static_cast<int64_t>(static_cast<double>(time) + std::min(gap(generator), static_cast<double>(end))) % end;
+  }
+  upload();
+}
+
+void Tensor::fill_with(const std::vector<std::byte>& data) {
+  std::memcpy(memory_.get(), data.data(), data.size());
   upload();
 }
 
@@ -181,6 +215,7 @@ Workload::Workload(const Problem& problem, Contents contents, uint64_t seed)
   }
 
   attention_ = {.query = query.input(), .key = key.input(), .value = value.input(), .activation = problem.activation};
+  for (const NamedTensor& named : problem.tensors) add_tensor(named, allocate, seed);
   if (problem.form_q == Form::jagged) {
     attention_.cu_seqlens_q = vector_view(cumulative_q_.data(), DType::int64, cumulative_q_.size());
   }
@@ -201,6 +236,24 @@ Workload::Workload(const Problem& problem, Contents contents, uint64_t seed)
     stream_ = std::make_unique<DeviceStream>(problem.device.index);
     attention_.stream = stream_->handle();
   }
+}
+
+void Workload::add_tensor(const NamedTensor& named, bool allocate, uint64_t seed) {
+  const Device device = query.view().device;
+  Tensor& tensor = tensors.emplace_back(named.dtype, named.sizes, device, allocate);
+  // Each tensor of normal numbers has its own numbers. The times of queries and keys are the same if their sizes are.
+  if (allocate && named.numbers == NamedTensor::Numbers::given) tensor.fill_with(named.data);
+  if (allocate && named.numbers == NamedTensor::Numbers::normal) {
+    tensor.fill_with_normal_numbers(4 * seed + 3 + tensors.size());
+  }
+  if (allocate && named.numbers == NamedTensor::Numbers::times) tensor.fill_with_times(seed);
+  attention_.parameters.push_back({named.name, tensor.input()});
+  Tensor& gradient = grad_tensors.emplace_back();
+  if (!named.wants_gradient) return;
+  const DType sums = query.view().dtype == DType::float64 ? DType::float64 : DType::float32;
+  gradient = Tensor(sums, named.sizes, device, allocate);
+  if (allocate) gradient.poison();
+  grad_parameters_.push_back({named.name, gradient.view()});
 }
 
 TensorView Workload::vector_view(const void* data, DType dtype, std::size_t size) {

@@ -19,11 +19,17 @@ class Tensor {
   Tensor() = default;
   Tensor(MutableTensorView shape, bool allocate);
 
+  /// A contiguous tensor of any shape.
+  Tensor(DType dtype, const std::vector<int64_t>& sizes, Device device, bool allocate);
+
   const MutableTensorView& view() const { return view_; }
   TensorView input() const;
   int64_t elements() const;
 
   void fill_with_normal_numbers(uint64_t seed);
+  /// Whole seconds that increase by gaps of a log-normal distribution, and begin again before 2^22. For int64.
+  void fill_with_times(uint64_t seed);
+  void fill_with(const std::vector<std::byte>& data);
   /// Writes NaN to all elements, so that an unwritten element is an error.
   void poison();
   std::vector<double> to_double() const;
@@ -52,7 +58,7 @@ class Workload {
 
   void run_forward() { forward(attention_, output.view()); }
   void run_backward() {
-    backward(attention_, grad_output.input(), grad_query.view(), grad_key.view(), grad_value.view());
+    backward(attention_, grad_output.input(), grad_query.view(), grad_key.view(), grad_value.view(), grad_parameters_);
   }
 
   /// Calls `work` for at least `seconds` and at least once. Returns the seconds of each call, measured with the clock
@@ -64,13 +70,17 @@ class Workload {
 
   Tensor query, key, value, output;
   Tensor grad_output, grad_query, grad_key, grad_value;
+  std::vector<Tensor> tensors;       ///< in the order of Problem::tensors
+  std::vector<Tensor> grad_tensors;  ///< the same, empty where no gradient is wanted
 
  private:
+  void add_tensor(const NamedTensor& named, bool allocate, uint64_t seed);
   TensorView vector_view(const void* data, DType dtype, std::size_t size);
 
   std::vector<int64_t> cumulative_q_, cumulative_k_;
   std::vector<double> out_scale_;
   std::vector<std::unique_ptr<DeviceMemory>> vectors_;
+  std::vector<ParameterGradient> grad_parameters_;
   std::unique_ptr<DeviceStream> stream_;
   Attention attention_ = {.query = {}, .key = {}, .value = {}};
 };

@@ -366,64 +366,51 @@ OptionalTensor lend_workspace(gdpa::Attention& attention, const Tensor& query, i
   return workspace;
 }
 
+/// Returns whether gradients of tensors of the call are float64: if the query or, on the CPU, a tensor of the call is.
+/// The fake operator (python/gdpa/_operators.py) has the same rule.
+bool has_double(const gdpa::Attention& attention) {
+  const auto is_double = [](const gdpa::TensorView& view) {
+    return view.device.kind == gdpa::DeviceKind::cpu && view.dtype == gdpa::DType::float64;
+  };
+  const std::vector<gdpa::Parameter>& all = attention.parameters;
+  return is_double(attention.query) ||
+         std::any_of(all.begin(), all.end(), [&](const gdpa::Parameter& one) { return is_double(one.value); });
+}
+
+/// Returns a row-major view with the shape of the parameter, and its number of elements.
+std::pair<gdpa::ParameterGradient, int64_t> row_major_gradient(const gdpa::Parameter& parameter, gdpa::DType dtype) {
+  const gdpa::TensorView& input = parameter.value;
+  gdpa::MutableTensorView view{nullptr, dtype, input.device, input.rank, input.sizes, {}};
+  int64_t stride = 1;
+  for (auto i = static_cast<std::size_t>(view.rank); i-- > 0;) {
+    view.strides[i] = stride;
+    stride *= view.sizes[i];
+  }
+  return {{parameter.name, view}, stride};
+}
+
 /// The wanted gradients of the tensors of the call, one after the other in one tensor.
-class ParameterGradients {
- public:
-  ParameterGradients(const Problem& problem, const std::vector<gdpa::Parameter>& parameters, uint32_t wanted)
-      : dtype_(dtype_of_sums(problem)) {
-    std::vector<gdpa::Parameter> selected;
+struct ParameterGradients {
+  ParameterGradients(const gdpa::Attention& attention, uint32_t wanted, const Tensor& query) {
+    const bool is_double = has_double(attention);
+    const gdpa::DType dtype = is_double ? gdpa::DType::float64 : gdpa::DType::float32;
+    std::vector<int64_t> begins;
     int64_t elements = 0;
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
+    for (std::size_t i = 0; i < attention.parameters.size(); ++i) {
       if ((wanted >> i & 1U) == 0) continue;
-      selected.push_back(parameters[i]);
-      elements += problem.parameters[i].numel();
+      auto [gradient, count] = row_major_gradient(attention.parameters[i], dtype);
+      views.push_back(std::move(gradient));
+      begins.push_back(elements);
+      elements += count;
     }
-    sums_ = empty({elements}, dtype_ == gdpa::DType::float64 ? aoti_torch_dtype_float64() : aoti_torch_dtype_float32(),
-                  problem.query);
-    auto* next = static_cast<std::byte*>(sums_->data_ptr());
-    for (const auto& [name, input] : selected) {
-      const gdpa::MutableTensorView view = row_major(input, next);
-      views_.push_back({name, view});
-      next += elements_of(view) * gdpa::size_in_bytes(dtype_);
+    sums = empty({elements}, is_double ? aoti_torch_dtype_float64() : aoti_torch_dtype_float32(), query);
+    for (std::size_t i = 0; i < views.size(); ++i) {
+      views[i].value.data = static_cast<std::byte*>(sums->data_ptr()) + begins[i] * gdpa::size_in_bytes(dtype);
     }
   }
 
-  const std::vector<gdpa::ParameterGradient>& views() const { return views_; }
-  const Tensor& tensor() const { return *sums_; }
-
- private:
-  /// float64 if the query or, on the CPU, a tensor of the call is float64. torch/operators.cpp and the fake operator
-  /// (python/gdpa/_operators.py) have the same rule.
-  static gdpa::DType dtype_of_sums(const Problem& problem) {
-    const auto is_double = [](const Tensor& tensor) {
-      int32_t code = 0;
-      TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(tensor.get(), &code));
-      return tensor.is_cpu() && code == aoti_torch_dtype_float64();
-    };
-    const std::vector<Tensor>& tensors = problem.parameters;
-    const bool has_double = is_double(problem.query) || std::any_of(tensors.begin(), tensors.end(), is_double);
-    return has_double ? gdpa::DType::float64 : gdpa::DType::float32;
-  }
-
-  gdpa::MutableTensorView row_major(const gdpa::TensorView& input, void* data) const {
-    gdpa::MutableTensorView view{data, dtype_, input.device, input.rank, input.sizes, {}};
-    int64_t stride = 1;
-    for (auto i = static_cast<std::size_t>(view.rank); i-- > 0;) {
-      view.strides[i] = stride;
-      stride *= view.sizes[i];
-    }
-    return view;
-  }
-
-  static int64_t elements_of(const gdpa::MutableTensorView& view) {
-    int64_t elements = 1;
-    for (std::size_t i = 0; i < static_cast<std::size_t>(view.rank); ++i) elements *= view.sizes[i];
-    return elements;
-  }
-
-  gdpa::DType dtype_;
-  OptionalTensor sums_;
-  std::vector<gdpa::ParameterGradient> views_;
+  OptionalTensor sums;
+  std::vector<gdpa::ParameterGradient> views;
 };
 
 void forward(StableIValue* values, Stack stack) {
@@ -453,13 +440,13 @@ void backward(StableIValue* values, Stack stack) {
   const auto query_view = gradient_view("grad_query", wanted.query, gradients[0]);
   const auto key_view = gradient_view("grad_key", wanted.key, gradients[1]);
   const auto value_view = gradient_view("grad_value", wanted.value, gradients[2]);
-  const ParameterGradients of_parameters(problem, attention.parameters, wanted.parameters);
+  const ParameterGradients of_parameters(attention, wanted.parameters, problem.query);
   const int64_t bytes =
-      gdpa::workspace_bytes(attention, output_view, query_view, key_view, value_view, of_parameters.views());
+      gdpa::workspace_bytes(attention, output_view, query_view, key_view, value_view, of_parameters.views);
   const OptionalTensor workspace = lend_workspace(attention, problem.query, bytes);
-  gdpa::backward(attention, output_view, query_view, key_view, value_view, of_parameters.views());
+  gdpa::backward(attention, output_view, query_view, key_view, value_view, of_parameters.views);
   for (std::size_t i = 0; i < gradients.size(); ++i) values[i] = torch::stable::detail::from(gradients[i]);
-  values[gradients.size()] = torch::stable::detail::from(of_parameters.tensor());
+  values[gradients.size()] = torch::stable::detail::from(*of_parameters.sums);
 }
 
 /// Returns the multiplications and additions of the products over the scores that the mask keeps.

@@ -134,9 +134,9 @@ GDPA_API void forward(const Attention& attention, const MutableTensorView& outpu
 ///
 /// An empty view, MutableTensorView{}, means that this gradient is not wanted. The call skips the products that only
 /// this gradient needs. `grad_parameters` has the wanted gradients of the tensors of the call: the sums over all scores
-/// that read an element. Positions that share an element, such as the batch entries of an axis of size 1, are summed. At
-/// least one gradient must be wanted. Throws Error if an argument is wrong, before it writes
-/// anything. This example needs no gradient of keys and values:
+/// that read an element. Positions that share an element, such as the batch entries of an axis of size 1, are summed.
+/// At least one gradient must be wanted. Throws Error if an argument is wrong, before it writes anything. This example
+/// needs no gradient of keys and values:
 ///
 ///     gdpa::backward(attention, grad_output, grad_query, {}, {});
 GDPA_API void backward(const Attention& attention, const TensorView& grad_output, const MutableTensorView& grad_query,

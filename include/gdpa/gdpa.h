@@ -7,5 +7,6 @@
 #include "gdpa/error.h"
 #include "gdpa/mask.h"
 #include "gdpa/plan.h"
+#include "gdpa/score.h"
 #include "gdpa/tensor.h"
 #include "gdpa/version.h"

@@ -58,44 +58,40 @@ __device__ __forceinline__ Common<A, B> maximum(A a, B b) {
   return x < y ? y : x;
 }
 
-/// The nearest index of an axis that exists. NaN becomes 0.
-__device__ __forceinline__ int64_t nearest(const BoundTensor& tensor, int axis, long long index) {
-  return tensor.clamped(axis, index);
+/// The nearest index from 0 to `last`. NaN is 0.
+__device__ __forceinline__ int nearest(int x, int last) { return max(0, min(x, last)); }
+__device__ __forceinline__ int nearest(long long x, int last) {
+  return x < 0 ? 0 : x > last ? last : static_cast<int>(x);
 }
-__device__ __forceinline__ int64_t nearest(const BoundTensor& tensor, int axis, float index) {
-  return tensor.clamped(axis, __float2ll_rd(index));
-}
-__device__ __forceinline__ unsigned nearest(const BoundTensor& tensor, int axis, int index) {
-  const int64_t last = tensor.sizes[axis] - 1;
-  const int most = last < 0x7fffffff ? static_cast<int>(last) : 0x7fffffff;  // the same for all scores
-  return static_cast<unsigned>(max(0, min(index, most)));
-}
+__device__ __forceinline__ int nearest(float x, int last) { return nearest(__float2int_rd(x), last); }
 
-/// The offset of one axis, in elements of the tensor with these sizes and of the tensor with these strides.
-template <class Index>
-__device__ __forceinline__ int64_t offset(const BoundTensor& sizes, const BoundTensor& strides, int axis, Index index) {
-  return nearest(sizes, axis, index) * strides.strides[axis];
-}
-
-/// An axis whose index is a position. It may have the tokens of the packed side. Made once for many scores, because the
-/// loads of cumulative lengths would otherwise repeat at each score.
-struct PositionAxis {
-  int64_t first;  ///< the element of position 0
-  int last;       ///< the last position that exists
-
-  __device__ __forceinline__ static PositionAxis of(const Params& params, const Sequences& side, int64_t b,
-                                                    const BoundTensor& tensor, int axis, unsigned token_bit) {
-    // The first token may be wrong, because it comes from the device.
-    const int64_t first = (params.token_axes & token_bit) != 0 ? tensor.clamped(axis, side.first_token(b)) : 0;
-    const int64_t last = tensor.sizes[axis] - 1 - first;
-    return {first, last < 0x7fffffff ? static_cast<int>(last) : 0x7fffffff};
-  }
-
-  /// The offset in elements of a tensor with these strides.
-  __device__ __forceinline__ int64_t offset(const BoundTensor& strides, int axis, int position) const {
-    return first * strides.strides[axis] + static_cast<unsigned>(min(position, last)) * strides.strides[axis];
-  }
+/// An axis of a tensor whose index depends on the position in the sequence.
+struct Axis {
+  int64_t first;  ///< the offset of index 0, in elements
+  int last;       ///< the last index
 };
+
+__device__ __forceinline__ Axis axis_of(const BoundTensor& tensor, int axis) {
+  return {0, static_cast<int>(tensor.sizes[axis] - 1)};
+}
+
+/// The same for an axis whose index is a position, which may have the tokens of the packed side. Index 0 is then the
+/// first token of the sequence. The first token may be wrong, because it comes from the device.
+__device__ __forceinline__ Axis token_axis_of(const Params& params, const Sequences& side, int64_t b, int length,
+                                              const BoundTensor& tensor, int axis, unsigned token_bit) {
+  if ((params.token_axes & token_bit) == 0) return axis_of(tensor, axis);
+  const int64_t first = tensor.clamped(axis, side.first_token(b));
+  const int64_t rest = tensor.sizes[axis] - 1 - first;
+  const int64_t last = length - 1 < rest ? length - 1 : rest;
+  return {first, static_cast<int>(last > 0 ? last : 0)};
+}
+
+/// The offset of an index that is the same for all scores of a head and batch entry.
+template <class Index>
+__device__ __forceinline__ int64_t fixed_offset(const BoundTensor& sizes, const BoundTensor& strides, int axis,
+                                                Index index) {
+  return nearest(index, static_cast<int>(sizes.sizes[axis] - 1)) * strides.strides[axis];
+}
 
 }  // namespace gdpa::index
 
@@ -103,33 +99,30 @@ namespace gdpa {
 
 /// The number types of tensors, and the loads of their elements. The tensor is not written during the kernel.
 struct ReadFloat32 {
-  __device__ __forceinline__ static float at(const BoundTensor& tensor, int64_t offset) {
-    return __ldg(static_cast<const float*>(tensor.data) + offset);
-  }
+  using Storage = float;
+  __device__ __forceinline__ static float at(const Storage* element) { return __ldg(element); }
 };
 struct ReadBFloat16 {
-  __device__ __forceinline__ static float at(const BoundTensor& tensor, int64_t offset) {
-    const unsigned bits = __ldg(static_cast<const unsigned short*>(tensor.data) + offset);
-    return __uint_as_float(bits << 16);
+  using Storage = unsigned short;
+  __device__ __forceinline__ static float at(const Storage* element) {
+    return __uint_as_float(static_cast<unsigned>(__ldg(element)) << 16);
   }
 };
 struct ReadFloat16 {
-  __device__ __forceinline__ static float at(const BoundTensor& tensor, int64_t offset) {
-    const unsigned short bits = __ldg(static_cast<const unsigned short*>(tensor.data) + offset);
+  using Storage = unsigned short;
+  __device__ __forceinline__ static float at(const Storage* element) {
     float number;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(number) : "h"(bits));
+    asm("cvt.f32.f16 %0, %1;" : "=f"(number) : "h"(__ldg(element)));
     return number;
   }
 };
 struct ReadInt32 {
-  __device__ __forceinline__ static int at(const BoundTensor& tensor, int64_t offset) {
-    return __ldg(static_cast<const int*>(tensor.data) + offset);
-  }
+  using Storage = int;
+  __device__ __forceinline__ static int at(const Storage* element) { return __ldg(element); }
 };
 struct ReadInt64 {
-  __device__ __forceinline__ static long long at(const BoundTensor& tensor, int64_t offset) {
-    return __ldg(static_cast<const long long*>(tensor.data) + offset);
-  }
+  using Storage = long long;
+  __device__ __forceinline__ static long long at(const Storage* element) { return __ldg(element); }
 };
 
 /// The number of a query head in a tensor that is read without an index.

@@ -11,6 +11,7 @@ struct NoInputs {};
 
 struct NoBias {
   using Inputs = NoInputs;
+  static constexpr bool exists = false;
 
   GDPA_HOST_DEVICE static NoBias of(const Params&, const SequencePair&) { return {}; }
 

@@ -72,4 +72,17 @@ __device__ __forceinline__ float sum_of_warp(float term) {
   return term;
 }
 
+/// Adds a term of each lane of a warp. The lanes often have the same element, as where an index is clamped. Additions to
+/// one address would wait for each other.
+template <class Sum>
+__device__ __forceinline__ void add_term_of_lane(void* sums, int64_t element, float term) {
+  const bool is_same = __shfl_sync(0xffffffffu, element, 0) == element;
+  if (__ballot_sync(0xffffffffu, is_same) == 0xffffffffu) {
+    const float total = sum_of_warp(term);
+    if (threadIdx.x % 32 == 0) add_term<Sum>(sums, element, total);
+  } else {
+    add_term<Sum>(sums, element, term);
+  }
+}
+
 }  // namespace gdpa

@@ -45,6 +45,8 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
       const auto inputs =
           bias.at(first_query_of(tile) + i / 2 % 2 * 8, first_key_of(tile, key_tile) + i / 4 * 8 + i % 2);
       scores[i] = scores_are == Scores::bounded ? activation.value(x, inputs) : activation.value_of_finite(x, inputs);
+      // Otherwise the compiler loads the inputs of all scores early, and registers do not suffice.
+      if (Config::Bias::exists && i % 16 == 15) __syncwarp();
     }
   }
 

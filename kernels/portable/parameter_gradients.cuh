@@ -8,9 +8,11 @@
 //     K, V tile i     ->  stage i % stages, copied `stages - 1` tiles ahead
 //     S = Q K^T, dP = dO V^T  ->  registers
 //     dP * df/dinput of each valid score  ->  a register, for a number of the head
-//                                         ->  the sum of the element in global memory, for an element that is read
+//                                         ->  shared memory, for a read that depends only on i - j
+//                                         ->  the sum of the element in global memory, for another read
 //
-// The registers are added to the sums in global memory at the end of the tile. parameter_sums.cuh has the types of the
+// The registers are added to the sums in global memory at the end of the tile. A warp adds up the diagonals of 16 rows
+// in shared memory, and then adds each diagonal to the sums. parameter_sums.cuh has the types of the
 // sums, and the kernel that rounds the sums into the gradients.
 //
 // Launch: grid as in schedule.cuh, queries own the work; block parameter_gradients_threads<Config>; dynamic shared
@@ -41,7 +43,10 @@ struct ParameterGradientsTiles {
   static constexpr int row_tiles = warp_rows / 16;
   static constexpr int query_bytes = QueryTile::bytes(Config::tile_queries);
   static constexpr int grad_output_bytes = GradOutputTile::bytes(Config::tile_queries);
-  static constexpr int shared_bytes = query_bytes + grad_output_bytes + Stream::bytes;
+  /// The terms of 16 rows, for each warp. The pitch keeps the banks of a diagonal apart.
+  static constexpr int term_pitch = Config::tile_keys + 8;
+  static constexpr int term_bytes = 16 * term_pitch * 4;
+  static constexpr int shared_bytes = query_bytes + grad_output_bytes + Stream::bytes + Config::warps * term_bytes;
 };
 
 template <class Config>
@@ -49,13 +54,33 @@ constexpr int parameter_gradients_threads = ParameterGradientsTiles<Config>::thr
 template <class Config>
 constexpr int parameter_gradients_shared_bytes = ParameterGradientsTiles<Config>::shared_bytes;
 
+/// Adds up the diagonals of 16 rows of terms of one warp, and adds them to the sums.
+template <class Config>
+__device__ void add_diagonals(typename Config::Gradients& gradients, int read, const float* terms, int first_query,
+                              int first_key) {
+  constexpr int pitch = ParameterGradientsTiles<Config>::term_pitch, count = 15 + Config::tile_keys;
+  for (int first = 0; first < count; first += 32) {
+    const int diagonal = first + lane_index();  // of key - query + 15
+    float sum = 0.0f;
+#pragma unroll
+    for (int row = 0; row < 16; ++row) {
+      const int column = diagonal - 15 + row;
+      if (column >= 0 && column < Config::tile_keys) sum += terms[row * pitch + column];
+    }
+    gradients.add_diagonal(read, first_query + 15, first_key + min(diagonal, count - 1), sum);
+  }
+}
+
 /// Adds the gradients of the inputs at the valid scores of one tile of keys.
 template <class Config, bool is_partial, int row_tiles>
 __device__ void add_gradients(typename Config::Gradients& gradients,
                               const Accumulator<row_tiles, Config::tile_keys>& scores,
-                              const Accumulator<row_tiles, Config::tile_keys>& dp, float scale, float factor,
-                              const Params& params, const SequencePair& pair, int first_query, int first_key) {
+                              const Accumulator<row_tiles, Config::tile_keys>& dp, float* terms, float scale,
+                              float factor, const Params& params, const SequencePair& pair, int first_query,
+                              int first_key) {
   using Scores = Accumulator<row_tiles, Config::tile_keys>;
+  using Gradients = typename Config::Gradients;
+  constexpr int diagonals = Gradients::diagonals;
   const auto mask = Config::Mask::of(params, pair);
 #pragma unroll
   for (int r = 0; r < row_tiles; ++r) {
@@ -63,13 +88,28 @@ __device__ void add_gradients(typename Config::Gradients& gradients,
     if constexpr (is_partial) {
       for (int half = 0; half < 2; ++half) valid[half] = mask.row(first_query + Scores::row(r, half * 2));
     }
+    // One pass for each diagonal read. The first one also adds the other gradients.
 #pragma unroll
-    for (int n = 0; n < Config::tile_keys / 8; ++n) {
+    for (int pass = 0; pass < (diagonals > 0 ? diagonals : 1); ++pass) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int query = first_query + Scores::row(r, i), key = first_key + Scores::column(n, i);
-        if (is_partial && !valid[i / 2].holds(key)) continue;
-        gradients.add(scores.at[r][n].part[i] * scale, query, key, dp.at[r][n].part[i] * factor);
+      for (int n = 0; n < Config::tile_keys / 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int row = Scores::row(0, i), column = Scores::column(n, i);
+          const int query = first_query + r * 16 + row, key = first_key + column;
+          const bool is_valid = !is_partial || valid[i / 2].holds(key);
+          float diagonal[diagonals > 0 ? diagonals : 1];
+          gradients.add(scores.at[r][n].part[i] * scale, query, key, dp.at[r][n].part[i] * factor,
+                        is_valid && pass == 0, diagonal);
+          if constexpr (diagonals > 0) {
+            terms[row * ParameterGradientsTiles<Config>::term_pitch + column] = is_valid ? diagonal[pass] : 0.0f;
+          }
+        }
+      }
+      if constexpr (diagonals > 0) {
+        __syncwarp();
+        add_diagonals<Config>(gradients, pass, terms, first_query + r * 16, first_key);
+        __syncwarp();
       }
     }
   }
@@ -107,6 +147,9 @@ __device__ void parameter_gradients_tile(const CommonArguments& arguments, const
   const float factor = Config::Epilogue::scale_of(arguments, pair());
   // A query after the sequence does not make a tile of keys partial. Its dP is 0, but what f reads there may be NaN.
   const bool has_all_queries = first_query + warp_row + Tiles::warp_rows <= work.queries.count;
+  extern __shared__ __align__(16) unsigned char shared_memory[];
+  auto* const terms = reinterpret_cast<float*>(shared_memory + Tiles::shared_bytes - Config::warps * Tiles::term_bytes +
+                                               warp_index() * Tiles::term_bytes);
   auto gradients = Config::Gradients::of(params, pair());
   for (int position = 0; position < stream.tiles.size(); ++position) {
     stream.advance(position);
@@ -117,10 +160,10 @@ __device__ void parameter_gradients_tile(const CommonArguments& arguments, const
     multiply_rows(scores, query_tile.from_row(warp_row), stream.key_tile(position));
     multiply_rows(dp, grad_output_tile.from_row(warp_row), stream.value_tile(position));
     if (has_all_queries && stream.tiles.is_full(position)) {
-      add_gradients<Config, false>(gradients, scores, dp, scale, factor, params, pair(), first_query + warp_row,
+      add_gradients<Config, false>(gradients, scores, dp, terms, scale, factor, params, pair(), first_query + warp_row,
                                    first_key);
     } else {
-      add_gradients<Config, true>(gradients, scores, dp, scale, factor, params, pair(), first_query + warp_row,
+      add_gradients<Config, true>(gradients, scores, dp, terms, scale, factor, params, pair(), first_query + warp_row,
                                   first_key);
     }
   }

@@ -1,10 +1,11 @@
 """Activation: the function of the score, which the operators receive as a text of the expression language."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from numbers import Real
+from typing import Any
 
 import torch
 
@@ -68,7 +69,10 @@ class Activation:
 _HAS_CLAUSE = re.compile(r"\bwith\b")
 _READ = re.compile(r"([^\W\d]\w*)\s*\[")
 
-ActivationLike = str | Callable[..., torch.Tensor] | Activation
+_One = str | Callable[..., torch.Tensor] | Activation
+
+#: A function for all query heads, or a list with one function for each query head.
+ActivationLike = _One | Sequence[_One]
 
 #: The value of a name: a number, which is a constant of the function, or a tensor that is passed with the call.
 Param = float | torch.Tensor
@@ -85,21 +89,53 @@ def text_of(activation: ActivationLike, params: Mapping[str, Param] | None) -> t
             f"params: expected a dict of numbers and tensors, got {type(params).__name__}; write {{'a': 2.0}}"
         )
     params = params or {}
-    tensors = {name: value for name, value in sorted(params.items()) if isinstance(value, torch.Tensor)}
+    tensors: dict[str, torch.Tensor] = {}
+    for name in sorted(params):
+        value = params[name]
+        if isinstance(value, torch.Tensor):
+            tensors[name] = value
     numbers = {name: number for name, number in params.items() if name not in tensors}
-    if isinstance(activation, Activation):
-        text = activation.text
-    elif isinstance(activation, str):
-        text = activation
-    elif callable(activation):
-        text, captured = _trace.expression_of(activation, frozenset(params))
-        tensors.update(captured)
+    if isinstance(activation, (list, tuple)):
+        text, clauses = _joined([_text_of_one(one, params, tensors) for one in activation])
+        text = f"{text} with {clauses}" if clauses else text
     else:
+        text = _text_of_one(activation, params, tensors)
+    return _with_params(text, numbers), tensors
+
+
+def _text_of_one(activation: Any, params: Mapping[str, Param], tensors: dict[str, torch.Tensor]) -> str:
+    """Returns the text of one function, and adds the tensors that a Python function captures."""
+    if isinstance(activation, Activation):
+        return activation.text
+    if isinstance(activation, str):
+        return activation
+    if not callable(activation):
         raise TypeError(
-            f"activation: expected a name, an expression, a function or a gdpa.Activation, got "
+            f"activation: expected a name, an expression, a function, a gdpa.Activation or a list of these, got "
             f"{type(activation).__name__}; see docs/functions.md"
         )
-    return _with_params(text, numbers), tensors
+    text, captured = _trace.expression_of(activation, frozenset((*params, *tensors)))
+    tensors.update(captured)
+    return text
+
+
+def _joined(texts: list[str]) -> tuple[str, str]:
+    """Returns the text of a list of functions, and the numbers of all their clauses."""
+    if not texts:
+        raise ValueError("activation: expected at least one function, got an empty list; pass one for each query head")
+    numbers: dict[str, str] = {}
+    functions = []
+    for text in texts:
+        function, _, clause = _HAS_CLAUSE.sub("\0", text, count=1).partition("\0")
+        functions.append(function.strip())
+        for binding in clause.split(",") if clause else ():
+            name, _, number = (part.strip() for part in binding.partition("="))
+            if numbers.setdefault(name, number) != number:
+                raise ValueError(
+                    f"activation: expected one number for {name!r} in a list of functions, got {numbers[name]} and "
+                    f"{number}; rename one of them"
+                )
+    return "; ".join(functions), ", ".join(f"{name} = {number}" for name, number in numbers.items())
 
 
 @torch.compiler.assume_constant_result

@@ -137,7 +137,8 @@ def generalized_dot_product_attention(
             scaled_dot_product_attention. (With window_size it ends at the bottom right.)
         window_size: (left, right) as in varlen_attention. It cannot be combined with is_causal.
         activation, params, scale, out_scale, enable_gqa, accuracy, deterministic: as in varlen_attention. B of an
-            out_scale tensor is the product of the leading dimensions.
+            out_scale tensor is the product of the leading dimensions, and the batch entry of an activation counts them
+            as one dimension.
 
     Returns:
         (..., H_q, L_q, d_v), a transposed view of a contiguous (..., L_q, H_q, d_v) tensor. A nested tensor for nested

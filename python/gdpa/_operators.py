@@ -112,7 +112,12 @@ def _mean_length(operand: Any, offsets: Any, batch: Any) -> Any:
 
 # The texts of functions, with the dtypes, devices and wanted gradients, for which a compilation of the backward kernels
 # has started.
-_prefetched: set[tuple[str, torch.dtype, torch.device, Wanted]] = set()
+_prefetched: set[tuple[Any, ...]] = set()
+
+
+def _kind(problem: tuple[Any, ...], wanted: Wanted) -> tuple[Any, ...]:
+    query, parameters = problem[0], problem[_parameters]
+    return problem[_activation], query.dtype, query.device, wanted, *[tensor.dtype for tensor in parameters]
 
 
 def _prefetch_backward(problem: tuple[Any, ...], wanted: Wanted) -> None:
@@ -125,7 +130,7 @@ def _prefetch_backward(problem: tuple[Any, ...], wanted: Wanted) -> None:
         return
     if query.is_cuda and torch.cuda.is_current_stream_capturing():
         return
-    _prefetched.add((problem[_activation], query.dtype, query.device, wanted))
+    _prefetched.add(_kind(problem, wanted))
     if query.is_cuda:
         Warmup([problem], ("backward", "", "these"), [wanted])
 
@@ -154,7 +159,7 @@ class _Forward(torch.autograd.Function):
         if isinstance(query, torch.Tensor):
             wanted = _needed(ctx)
             # In forward mode no input needs a gradient.
-            if any(wanted) and (problem[_activation], query.dtype, query.device, wanted) not in _prefetched:
+            if any(wanted) and _kind(problem, wanted) not in _prefetched:
                 _prefetch_backward(problem, wanted)
         output = _below_autograd(forward, keyset, problem)  # first, because it refuses arguments that cannot be saved
         offsets = problem[_offsets : _offsets + 2]

@@ -5,7 +5,7 @@ It has no number, so a function cannot depend on one.
 
 import math
 from collections.abc import Callable
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -194,7 +194,7 @@ class Element(Score):
     def _index(self, index: Any, axis: int) -> str:
         if isinstance(index, Score) and not isinstance(index, Condition):
             return text_of(index)
-        if not isinstance(index, int) or isinstance(index, bool):
+        if not isinstance(index, Integral) or isinstance(index, bool):
             raise ValueError(
                 f"activation: expected positions and whole numbers as indices, got {type(index).__name__}; write an "
                 "index for each axis, and round numbers with torch.floor"
@@ -203,7 +203,7 @@ class Element(Score):
             if self.sizes is None or axis >= len(self.sizes):
                 raise ValueError(f"activation: expected an index of at least 0, got {index}; count from the start")
             index = index + self.sizes[axis]
-        return str(index)
+        return str(int(index))
 
 
 class Condition(Score):

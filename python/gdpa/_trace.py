@@ -5,6 +5,7 @@ or uses as a number, become tensors of the call.
 """
 
 import inspect
+import os
 import weakref
 from collections.abc import Callable
 from numbers import Real
@@ -18,6 +19,8 @@ from gdpa._score import WITHOUT_INDEX, Element, Score, text_of
 
 #: The names of the positions in the language: the batch entry, the query head, the query and the key.
 _positions = ("b", "h", "i", "j")
+
+_torch_folder = os.path.dirname(torch.__file__)
 
 _cache: "weakref.WeakKeyDictionary[Callable[..., Any], dict[frozenset[str], str]]" = weakref.WeakKeyDictionary()
 
@@ -89,10 +92,12 @@ class _Signature(NamedTuple):
 
 def _signature(function: Callable[..., Any]) -> _Signature:
     """Returns the arguments of the function. torch.compile cannot call inspect.signature."""
-    is_of_torch = isinstance(function, FunctionType) and str(function.__module__).startswith("torch.")
-    if is_of_torch or not hasattr(function, "__code__") or hasattr(function, "__wrapped__"):
+    if not hasattr(function, "__code__") or hasattr(function, "__wrapped__"):
         return _Signature(*_inspected(function))
-    code, of_names = function.__code__, function.__kwdefaults__ or {}
+    code = function.__code__
+    if isinstance(function, FunctionType) and code.co_filename.startswith(_torch_folder):
+        return _Signature(*_inspected(function))  # torch.compile hides the defaults of torch's functions
+    of_names = (function.__kwdefaults__ or {}) if code.co_kwonlyargcount else {}
     end = code.co_argcount
     by_position = code.co_varnames[int(isinstance(function, MethodType)) : end]
     by_name = code.co_varnames[end : end + code.co_kwonlyargcount]

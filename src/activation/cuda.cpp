@@ -288,7 +288,8 @@ std::string cuda_source(const Function& function, Accuracy accuracy, ForwardForm
       "  static constexpr float score_factor = {};\n"
       "  static constexpr float value_factor = 1.0f;\n"
       "{}"
-      "  __device__ __forceinline__ void value_and_derivative(float x, const Inputs& in, float& f, float& derivative) const {{\n"
+      "  __device__ __forceinline__ void value_and_derivative(float x, const Inputs& in, float& f, float& derivative) "
+      "const {{\n"
       "{}"
       "    f = {};\n"
       "    derivative = {};\n"
@@ -298,15 +299,16 @@ std::string cuda_source(const Function& function, Accuracy accuracy, ForwardForm
       "  static constexpr float score_factor = {};\n"
       "  static constexpr float value_factor = {};\n"
       "{}"
-      "  __device__ __forceinline__ void value_and_derivative(float x, const Inputs& in, float& f, float& derivative) const {{\n"
+      "  __device__ __forceinline__ void value_and_derivative(float x, const Inputs& in, float& f, float& derivative) "
+      "const {{\n"
       "{}"
       "    f = {};\n"
       "    derivative = {};\n"
       "  }}\n"
       "}};\n",
-      inputs_header(function), function.text(), inputs_source(function, tensor_types), form.scales_scores, literal(forward.value_of_finite.score_factor),
-      literal(value_factor_of(forward.value_of_finite)), forward.clamps_at_zero, x != "x",
-      parameters_of("Activation", function), value.statements(), value.result(0), x,
+      inputs_header(function), function.text(), inputs_source(function, tensor_types), form.scales_scores,
+      literal(forward.value_of_finite.score_factor), literal(value_factor_of(forward.value_of_finite)),
+      forward.clamps_at_zero, x != "x", parameters_of("Activation", function), value.statements(), value.result(0), x,
       literal(programs.value_and_derivative.score_factor), parameters_of("ActivationWithDerivative", function),
       both.statements(), both.result(0), both.result(1), literal(unguarded.score_factor),
       literal(unguarded.value_factor), parameters_of("UnguardedActivationWithDerivative", function), first.statements(),

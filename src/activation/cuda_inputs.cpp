@@ -78,7 +78,7 @@ class IndexPrinter {
     const Input& of_function = function_.inputs()[input];
     switch (of_function.kind) {
       case Input::Kind::number:
-        return fmt::format("gdpa::number_of_head(params.parameters[{}], pair.head)", of_function.tensor);
+        return fmt::format("n{}", input);
       case Input::Kind::index:
         return std::string(position_of(of_function.index));
       case Input::Kind::read:
@@ -191,73 +191,148 @@ class IndexPrinter {
 
 bool is_at_position(const Input& input) { return input.kind != Input::Kind::number; }
 
-/// The struct Inputs: its members, the statements that compute them, and their initializers. The struct that computes
-/// them has the position axes of the reads as members.
+/// The text of a struct that computes the inputs of a position. Everything that is the same for all scores of a head
+/// and batch entry is a member, which the constructor computes.
 struct InputsText {
-  std::string members, statements, values;
-  std::string axes, axis_values;
+  std::string members;
+  std::string constructor;  ///< statements; the arguments are `params` and `pair_`
+  std::string at;           ///< statements; the arguments are `query` and `key`
+  std::string struct_members;
+  std::string values;  ///< the initializers of the struct Inputs
 };
 
-std::string axis_name(std::size_t input, std::size_t axis) { return fmt::format("axis{}_{}", input, axis); }
-
-/// Appends the axes of a read whose index is a position.
-void add_axes(const Function& function, std::size_t input, InputsText& text) {
-  const std::vector<Input>& inputs = function.inputs();
-  const Input& read = inputs[input];
-  const auto reads_before = std::count_if(inputs.begin(), inputs.begin() + static_cast<std::ptrdiff_t>(input),
-                                          [](const Input& other) { return other.kind == Input::Kind::read; });
-  for (std::size_t axis = 0; axis < read.indices.size(); ++axis) {
-    if (!can_be_token_axis(read, axis, inputs)) continue;
-    const bool is_query = bare_index(read.indices[axis], inputs) == Index::query;
-    text.axes += fmt::format("  gdpa::index::PositionAxis {};\n", axis_name(input, axis));
-    text.axis_values += fmt::format(
-        ",\n            gdpa::index::PositionAxis::of(params, params.{}, pair.b, params.parameters[{}], {}, {}u)",
-        is_query ? "queries" : "keys", read.tensor, axis,
-        1U << (static_cast<std::size_t>(reads_before) * most_axes + axis));
+/// Prints the inputs of a function.
+class InputsPrinter {
+ public:
+  /// `wanted` has bit n if also the offsets in the gradient of tensor n are printed (grad_offset).
+  InputsPrinter(const Function& function, unsigned tensor_types, unsigned wanted)
+      : function_(function), types_(tensor_types), wanted_(wanted) {
+    const std::vector<Input>& inputs = function.inputs();
+    for (std::size_t n = 0; n < inputs.size(); ++n) {
+      if (inputs[n].kind == Input::Kind::read) print_read(n);
+      if (inputs[n].kind == Input::Kind::number && is_in_index(n)) {
+        text_.members += fmt::format("  float n{};\n", n);
+        text_.constructor +=
+            fmt::format("    n{} = gdpa::number_of_head(params.parameters[{}], pair.head);\n", n, inputs[n].tensor);
+      }
+      if (!is_at_position(inputs[n])) continue;
+      text_.struct_members += fmt::format("  float v{};\n", n);
+      const std::string value =
+          inputs[n].kind == Input::Kind::read ? fmt::format("r{}", n) : std::string(position_of(inputs[n].index));
+      text_.values += fmt::format("{}static_cast<float>({})", text_.values.empty() ? "" : ", ", value);
+    }
   }
-}
 
-/// Returns the name of the offset of a read, and appends the statements that compute it. `strides` is an expression for
-/// the tensor with the strides.
-std::string offset_of(const Function& function, std::size_t input, std::string_view name, const std::string& strides,
-                      bool repeats, std::string& text) {
-  const std::vector<Input>& inputs = function.inputs();
-  const Input& read = inputs[input];
-  std::string sum;
-  for (std::size_t axis = 0; axis < read.indices.size(); ++axis) {
-    const IndexPrinter index(function, read.indices[axis], fmt::format("x{}_{}_", input, axis));
-    if (!repeats) text += index.statements();
-    if (!sum.empty()) sum += " + ";
-    if (can_be_token_axis(read, axis, inputs)) {
-      sum += fmt::format("{}.offset({}, {}, {})", axis_name(input, axis), strides, axis, index.result());
+  const InputsText& text() const { return text_; }
+
+  /// The offset of the element of a read in the sums of the gradient, after the statements of `at`.
+  std::string grad_offset(std::size_t input) const {
+    std::string sum = fmt::format("g{}", input);
+    for (std::size_t axis = 0; axis < function_.inputs()[input].indices.size(); ++axis) {
+      if (varies(function_.inputs()[input].indices[axis])) sum += fmt::format(" + k{0}_{1} * s{0}_{1}", input, axis);
+    }
+    return sum;
+  }
+
+  bool varies(const Input& read) const {
+    return std::any_of(read.indices.begin(), read.indices.end(), [&](const Program& index) { return varies(index); });
+  }
+
+ private:
+  bool varies(const Program& program) const {
+    return reads_index(program, function_.inputs(), Index::query) ||
+           reads_index(program, function_.inputs(), Index::key);
+  }
+
+  bool is_in_index(std::size_t input) const {
+    for (const Input& read : function_.inputs()) {
+      for (const Program& program : read.indices) {
+        for (const Step& step : program.steps) {
+          if (step.operation == Operation::input && static_cast<std::size_t>(step.number) == input) return true;
+        }
+      }
+    }
+    return false;
+  }
+
+  void print_read(std::size_t n) {
+    const std::vector<Input>& inputs = function_.inputs();
+    const Input& read = inputs[n];
+    const std::string tensor = fmt::format("params.parameters[{}]", read.tensor);
+    const std::string gradient = fmt::format("params.grad_parameters[{}]", read.tensor);
+    const unsigned type_bits = types_ >> (4 * read.tensor) & 15U;
+    const std::string_view reader = reader_of(static_cast<NumberType>(type_bits & 7U));
+    // Offsets have 64 bits only where the tensor needs them.
+    const std::string_view integer = (type_bits & 8U) != 0 ? "int64_t" : "int";
+    const bool is_wanted = (wanted_ >> read.tensor & 1U) != 0;
+    bool read_varies = false;
+    std::string offset, statements;
+    text_.members += fmt::format("  const {}::Storage* p{};\n", reader, n);
+    text_.constructor += fmt::format("    int64_t f{} = 0;\n", n);
+    if (is_wanted) {
+      text_.members += fmt::format("  int64_t g{};\n", n);
+      text_.constructor += fmt::format("    g{} = 0;\n", n);
+    }
+    for (std::size_t axis = 0; axis < read.indices.size(); ++axis) {
+      const IndexPrinter index(function_, read.indices[axis], fmt::format("x{}_{}_", n, axis));
+      if (!varies(read.indices[axis])) {
+        text_.constructor += index.statements();
+        text_.constructor += fmt::format("    f{} += gdpa::index::fixed_offset({}, {}, {}, {});\n", n, tensor, tensor,
+                                         axis, index.result());
+        if (is_wanted) {
+          text_.constructor += fmt::format("    g{} += gdpa::index::fixed_offset({}, {}, {}, {});\n", n, tensor,
+                                           gradient, axis, index.result());
+        }
+        continue;
+      }
+      read_varies = true;
+      text_.members += fmt::format("  int last{0}_{1};\n  {2} stride{0}_{1};\n", n, axis, integer);
+      std::string of_axis = fmt::format("gdpa::index::axis_of({}, {})", tensor, axis);
+      if (can_be_token_axis(read, axis, inputs)) {
+        const bool is_query = bare_index(read.indices[axis], inputs) == Index::query;
+        of_axis = fmt::format("gdpa::index::token_axis_of(params, params.{}, pair.b, pair.{}, {}, {}, {}u)",
+                              is_query ? "queries" : "keys", is_query ? "length_q" : "length_k", tensor, axis,
+                              1U << (reads_ * most_axes + axis));
+      }
+      text_.constructor += fmt::format(
+          "    const gdpa::index::Axis a{0}_{1} = {2};\n"
+          "    last{0}_{1} = a{0}_{1}.last;\n"
+          "    stride{0}_{1} = static_cast<{3}>({4}.strides[{1}]);\n"
+          "    f{0} += a{0}_{1}.first * {4}.strides[{1}];\n",
+          n, axis, of_axis, integer, tensor);
+      if (is_wanted) {
+        text_.members += fmt::format("  int64_t s{}_{};\n", n, axis);
+        text_.constructor += fmt::format(
+            "    s{0}_{1} = {2}.strides[{1}];\n"
+            "    g{0} += a{0}_{1}.first * s{0}_{1};\n",
+            n, axis, gradient);
+      }
+      statements += index.statements();
+      const bool is_position = bare_index(read.indices[axis], inputs).has_value();  // which is not negative
+      const std::string nearest = fmt::format("{}last{}_{})",
+                                              is_position ? fmt::format("min({}, ", index.result())
+                                                          : fmt::format("gdpa::index::nearest({}, ", index.result()),
+                                              n, axis);
+      statements += fmt::format("    const int k{}_{} = {};\n", n, axis, nearest);
+      offset += fmt::format("{2}k{0}_{1} * stride{0}_{1}", n, axis, offset.empty() ? "" : " + ");
+    }
+    ++reads_;
+    text_.constructor +=
+        fmt::format("    p{0} = static_cast<const {1}::Storage*>({2}.data) + f{0};\n", n, reader, tensor);
+    if (read_varies) {
+      text_.at += statements + fmt::format("    const auto r{0} = {1}::at(p{0} + ({2}));\n", n, reader, offset);
     } else {
-      sum += fmt::format("gdpa::index::offset(params.parameters[{}], {}, {}, {})", read.tensor, strides, axis,
-                         index.result());
+      text_.members += fmt::format("  decltype({}::at(nullptr)) r{};\n", reader, n);
+      text_.constructor += fmt::format("    r{0} = {1}::at(p{0});\n", n, reader);
     }
   }
-  text += fmt::format("    const int64_t {} = {};\n", name, sum);
-  return std::string(name);
-}
 
-InputsText inputs_text(const Function& function, unsigned tensor_types) {
-  const std::vector<Input>& inputs = function.inputs();
-  InputsText text;
-  for (std::size_t n = 0; n < inputs.size(); ++n) {
-    if (!is_at_position(inputs[n])) continue;
-    text.members += fmt::format("  float v{};\n", n);
-    std::string value(position_of(inputs[n].index));
-    if (inputs[n].kind == Input::Kind::read) {
-      add_axes(function, n, text);
-      const std::string tensor = fmt::format("params.parameters[{}]", inputs[n].tensor);
-      const std::string offset = offset_of(function, n, fmt::format("o{}", n), tensor, false, text.statements);
-      const auto type = static_cast<NumberType>(tensor_types >> (4 * inputs[n].tensor) & 15U);
-      text.statements += fmt::format("    const auto r{} = {}::at({}, {});\n", n, reader_of(type), tensor, offset);
-      value = fmt::format("r{}", n);
-    }
-    text.values += fmt::format("{}static_cast<float>({})", text.values.empty() ? "" : ", ", value);
-  }
-  return text;
-}
+  const Function& function_;
+  unsigned types_;
+  unsigned wanted_;
+  std::size_t reads_ = 0;
+  InputsText text_;
+};
 
 }  // namespace
 
@@ -280,23 +355,28 @@ std::string inputs_header(const Function& function) {
 
 std::string inputs_source(const Function& function, unsigned tensor_types) {
   if (!has_inputs_at(function)) return "using Inputs = gdpa::NoInputs;\n\n";
-  const InputsText text = inputs_text(function, tensor_types);
+  const InputsPrinter printer(function, tensor_types, 0);
+  const InputsText& text = printer.text();
   return fmt::format(
       "struct Inputs {{\n{}}};\n\n"
       "struct Bias {{\n"
       "  using Inputs = ::Inputs;\n"
-      "  const gdpa::Params& params;\n"
+      "  static constexpr bool exists = true;\n"
       "  gdpa::SequencePair pair;\n"
       "{}\n"
+      "  __device__ __forceinline__ Bias(const gdpa::Params& params, const gdpa::SequencePair& pair_) : pair(pair_) "
+      "{{\n"
+      "{}"
+      "  }}\n\n"
       "  static __device__ __forceinline__ Bias of(const gdpa::Params& params, const gdpa::SequencePair& pair) {{\n"
-      "    return {{params, pair{}}};\n"
+      "    return {{params, pair}};\n"
       "  }}\n\n"
       "  __device__ __forceinline__ Inputs at(int query, int key) const {{\n"
       "{}"
       "    return {{{}}};\n"
       "  }}\n"
       "}};\n\n",
-      text.members, text.axes, text.axis_values, text.statements, text.values);
+      text.struct_members, text.members, text.constructor, text.at, text.values);
 }
 
 std::string gradients_source(const Function& function, unsigned tensor_types, unsigned wanted, std::string_view sum) {
@@ -307,58 +387,83 @@ std::string gradients_source(const Function& function, unsigned tensor_types, un
     if (is_wanted) differentiated.push_back(n);
   }
   const Program program = function.input_derivatives(differentiated);
-  const InputsText text = inputs_text(function, tensor_types);
-  std::string add, end, numbers;
-  std::size_t totals = 0;
-  for (std::size_t k = 0; k < differentiated.size(); ++k) {
-    const std::size_t n = differentiated[k];
-    const std::string tensor = fmt::format("params.grad_parameters[{}]", inputs[n].tensor);
-    const std::string term = fmt::format("dp * {}", exact_result(program, inputs, k));
-    if (inputs[n].kind == Input::Kind::number) {
-      add += fmt::format("    totals[{}] += {};\n", totals, term);
-      end += fmt::format(
-          "    const float total{0} = gdpa::sum_of_warp(totals[{0}]);\n"
-          "    if (threadIdx.x % 32 == 0) gdpa::add_term<{1}>({2}.data, {2}.offset_of_head(pair.head), total{0});\n",
-          totals, sum, tensor);
-      ++totals;
-    } else {
-      const std::string offset = offset_of(function, n, fmt::format("g{}", n), tensor, true, add);
-      add += fmt::format("    gdpa::add_term<{}>({}.data, {}, {});\n", sum, tensor, offset, term);
-    }
-  }
+  const InputsPrinter printer(function, tensor_types, wanted);
+  const InputsText& text = printer.text();
+  std::string constructor = text.constructor, members = text.members, add, end;
   for (std::size_t i = 0; i < function.parameters().size(); ++i) {
     const bool is_number = std::any_of(inputs.begin(), inputs.end(), [i](const Input& input) {
       return input.kind == Input::Kind::number && input.tensor == i;
     });
-    numbers += (i > 0 ? ", " : "");
-    numbers += is_number ? fmt::format("gdpa::number_of_head(params.parameters[{}], pair.head)", i) : "0.0f";
+    if (is_number) {
+      constructor += fmt::format("    parameters[{0}] = gdpa::number_of_head(params.parameters[{0}], pair.head);\n", i);
+    }
+    if ((wanted >> i & 1U) == 0) continue;
+    members += fmt::format("  void* sums{};\n", i);
+    constructor += fmt::format("    sums{0} = params.grad_parameters[{0}].data;\n", i);
+  }
+  std::size_t totals = 0, diagonals = 0;
+  std::string add_diagonals;
+  for (std::size_t k = 0; k < differentiated.size(); ++k) {
+    const std::size_t n = differentiated[k], tensor = inputs[n].tensor;
+    const std::string term = fmt::format("dp * {}", exact_result(program, inputs, k));
+    const bool is_read = inputs[n].kind == Input::Kind::read;
+    if (is_read && is_diagonal(inputs[n], inputs)) {
+      add += fmt::format("    diagonal[{}] = {};\n", diagonals, term);
+      add_diagonals += fmt::format("    if (read == {}) gdpa::add_term_of_lane<{}>(sums{}, {}, term);\n", diagonals,
+                                   sum, tensor, printer.grad_offset(n));
+      ++diagonals;
+      continue;
+    }
+    if (is_read && printer.varies(inputs[n])) {
+      add += fmt::format("    if (is_valid) gdpa::add_term<{}>(sums{}, {}, {});\n", sum, tensor, printer.grad_offset(n),
+                         term);
+      continue;
+    }
+    if (!is_read) {
+      members += fmt::format("  int64_t g{};\n", n);
+      constructor += fmt::format("    g{} = params.grad_parameters[{}].offset_of_head(pair.head);\n", n, tensor);
+    }
+    add += fmt::format("    if (is_valid) totals[{}] += {};\n", totals, term);
+    end += fmt::format(
+        "    const float total{0} = gdpa::sum_of_warp(totals[{0}]);\n"
+        "    if (threadIdx.x % 32 == 0) gdpa::add_term<{1}>(sums{2}, g{3}, total{0});\n",
+        totals, sum, tensor, n);
+    ++totals;
   }
   return fmt::format(
       "{}#include \"common/parameter_sum.cuh\"\n\n"
       "// {}\n"
       "struct Inputs {{\n{}}};\n\n"
       "struct Gradients {{\n"
-      "  const gdpa::Params& params;\n"
       "  gdpa::SequencePair pair;\n"
-      "{}"
       "  float parameters[{}];\n"
-      "  float totals[{}];\n\n"
+      "  float totals[{}] = {{}};\n"
+      "{}\n"
+      "  __device__ __forceinline__ Gradients(const gdpa::Params& params, const gdpa::SequencePair& pair_) : "
+      "pair(pair_) {{\n"
+      "{}"
+      "  }}\n\n"
       "  static __device__ __forceinline__ Gradients of(const gdpa::Params& params, const gdpa::SequencePair& pair) "
       "{{\n"
-      "    return {{params, pair{}, {{{}}}, {{}}}};\n"
+      "    return {{params, pair}};\n"
       "  }}\n\n"
-      "  __device__ __forceinline__ void add(float x, int query, int key, float dp) {{\n"
+      "  static constexpr int diagonals = {};\n\n"
+      "  __device__ __forceinline__ void add(float x, int query, int key, float dp, bool is_valid, float* diagonal) "
+      "{{\n"
       "{}"
       "    [[maybe_unused]] const Inputs in{{{}}};\n"
+      "{}{}"
+      "  }}\n\n"
+      "  __device__ __forceinline__ void add_diagonal(int read, int query, int key, float term) {{\n"
       "{}{}"
       "  }}\n\n"
       "  __device__ __forceinline__ void end() {{\n"
       "{}"
       "  }}\n"
       "}};\n",
-      inputs_header(function), function.text(), text.members, text.axes, function.parameters().size(),
-      std::max<std::size_t>(totals, 1), text.axis_values, numbers, text.statements, text.values,
-      exact_statements(program, inputs), add, end);
+      inputs_header(function), function.text(), text.struct_members, function.parameters().size(),
+      std::max<std::size_t>(totals, 1), members, constructor, diagonals, text.at, text.values,
+      exact_statements(program, inputs), add, text.at, add_diagonals, end);
 }
 
 }  // namespace gdpa::activation

@@ -24,15 +24,19 @@ bool has_inputs_at(const Function& function);
 /// Returns the includes of inputs_source().
 std::string inputs_header(const Function& function);
 
-/// Returns `using Inputs = gdpa::NoInputs;`, or the structs Inputs and Bias. `tensor_types` has the NumberType of tensor
-/// i in the four bits from 4 i on.
+/// Returns `using Inputs = gdpa::NoInputs;`, or the structs Inputs and Bias. `tensor_types` is Problem::tensor_types.
 std::string inputs_source(const Function& function, unsigned tensor_types);
 
 /// Returns the struct that a kernel for the gradients of tensors uses:
 ///     struct Gradients {
 ///       static __device__ Gradients of(const gdpa::Params&, const gdpa::SequencePair&);
-///       __device__ void add(float score, int query, int key, float dp);  // the gradients at one score
-///       __device__ void end();                                           // called by whole warps, after the last score
+///       static constexpr int diagonals;  // the number of reads that depend only on the difference of the positions
+///       // Adds the gradients at one score. Those of the diagonal reads are written to `diagonal` instead.
+///       __device__ void add(float score, int query, int key, float dp, bool is_valid, float* diagonal);
+///       // Adds the gradient of a diagonal read for all scores of a diagonal. Called by whole warps.
+///       __device__ void add_diagonal(int read, int query, int key, float term);
+///       __device__ void end();                                           // called by whole warps, after the last
+///       score
 ///     };
 /// `wanted` has bit n for tensor n. params.grad_parameters are the sums, of type `sum` (common/parameter_sum.cuh). f is
 /// evaluated exactly.

@@ -171,8 +171,8 @@ std::vector<Input> inputs_of(const Tree& tree, const std::string& canonical) {
     Input input{of_tree.kind, of_tree.tensor, of_tree.index, {}};
     for (const NodeId index : of_tree.indices) {
       const auto refuse = [&](std::string_view what, std::string_view advice) {
-        throw Error(ErrorKind::value, fmt::format("activation: an index of {} in \"{}\" {}; {}", of_tree.name, canonical,
-                                                  what, advice));
+        throw Error(ErrorKind::value,
+                    fmt::format("activation: an index of {} in \"{}\" {}; {}", of_tree.name, canonical, what, advice));
       };
       if (tree.reachable({index})[tree.score()]) {
         refuse("depends on the score", "use positions and tensors of the call");
@@ -184,9 +184,10 @@ std::vector<Input> inputs_of(const Tree& tree, const std::string& canonical) {
     inputs.push_back(std::move(input));
   }
   if (reads > most_reads) {
-    throw Error(ErrorKind::value, fmt::format("activation: expected at most {} different reads of tensors, got {}; read "
-                                              "fewer elements",
-                                              most_reads, reads));
+    throw Error(ErrorKind::value,
+                fmt::format("activation: expected at most {} different reads of tensors, got {}; read "
+                            "fewer elements",
+                            most_reads, reads));
   }
   return inputs;
 }

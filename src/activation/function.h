@@ -99,8 +99,8 @@ struct ForwardForm {
   bool has_fp16_p = true;
 };
 
-/// Returns the CUDA C++ of the function as structs. `tensor_types` has the NumberType of tensor i of the call in the four
-/// bits from 4 i on. `Inputs` is the struct of the inputs at a position (cuda_inputs.h). Forward uses
+/// Returns the CUDA C++ of the function as structs. `tensor_types` is Problem::tensor_types. `Inputs` is the struct of
+/// the inputs at a position (cuda_inputs.h). Forward uses
 ///     struct Activation {
 ///       static constexpr bool scales_scores;       // the definition of x, as in ForwardForm
 ///       static constexpr float score_factor;

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "activation/tree.h"
+
 namespace gdpa::activation {
 
 std::optional<Index> find_index(std::string_view name) {
@@ -26,6 +28,46 @@ bool reads_index(const Program& program, const std::vector<Input>& inputs, Index
     return std::any_of(input.indices.begin(), input.indices.end(),
                        [&](const Program& of_axis) { return reads_index(of_axis, inputs, index); });
   });
+}
+
+namespace {
+
+/// Whether the program reads the positions i and j only as their difference. A read in it may depend on neither.
+bool reads_only_difference(const Program& program, const std::vector<Input>& inputs) {
+  const auto input_of = [&](std::uint16_t step) -> const Input* {
+    const Step& leaf = program.steps[step];
+    return leaf.operation == Operation::input ? &inputs[static_cast<std::size_t>(leaf.number)] : nullptr;
+  };
+  const auto is_position = [&](std::uint16_t step) {
+    const Input* const input = input_of(step);
+    return input != nullptr && input->kind == Input::Kind::index &&
+           (input->index == Index::query || input->index == Index::key);
+  };
+  for (std::size_t i = 0; i < program.steps.size(); ++i) {
+    const Step& step = program.steps[i];
+    if (const Input* const input = input_of(static_cast<std::uint16_t>(i)); input != nullptr) {
+      for (const Program& index : input->indices) {
+        if (reads_index(index, inputs, Index::query) || reads_index(index, inputs, Index::key)) return false;
+      }
+    }
+    const int operands = operand_count(step.operation);
+    if (step.operation == Operation::subtract && is_position(step.a) && is_position(step.b)) continue;
+    if (operands > 0 && is_position(step.a)) return false;
+    if (operands > 1 && is_position(step.b)) return false;
+    if (operands > 2 && is_position(step.c)) return false;
+  }
+  return !is_position(program.results[0]);
+}
+
+}  // namespace
+
+bool is_diagonal(const Input& read, const std::vector<Input>& inputs) {
+  bool has_difference = false;
+  for (const Program& index : read.indices) {
+    if (!reads_only_difference(index, inputs)) return false;
+    has_difference = has_difference || reads_index(index, inputs, Index::query);
+  }
+  return has_difference;
 }
 
 bool can_be_token_axis(const Input& read, std::size_t axis, const std::vector<Input>& inputs) {

@@ -47,6 +47,9 @@ std::optional<Index> bare_index(const Program& program, const std::vector<Input>
 /// Returns whether the program, or an input of it, reads the position.
 bool reads_index(const Program& program, const std::vector<Input>& inputs, Index index);
 
+/// Returns whether the element of a read depends on the positions i and j, and only on their difference.
+bool is_diagonal(const Input& read, const std::vector<Input>& inputs);
+
 /// Returns whether the axis can be an axis of the tokens of the packed query or key side: its index is the position i
 /// or j and nothing else, and no other index of the read is the batch entry.
 bool can_be_token_axis(const Input& read, std::size_t axis, const std::vector<Input>& inputs);

@@ -74,8 +74,7 @@ std::vector<T> evaluate_steps(const Program& program, T score, const std::vector
         break;
       case Operation::input: {
         const auto index = static_cast<std::size_t>(step.number);
-        values.push_back(index < inputs.size() ? static_cast<T>(inputs[index])
-                                                   : std::numeric_limits<T>::quiet_NaN());
+        values.push_back(index < inputs.size() ? static_cast<T>(inputs[index]) : std::numeric_limits<T>::quiet_NaN());
         break;
       }
       default:

@@ -10,15 +10,15 @@ namespace gdpa::activation {
 /// The operation of a step. Comparisons give a truth value, which only `select` reads. min, max and clamp give NaN if
 /// an operand is NaN, as in PyTorch.
 enum class Operation : std::uint8_t {
-  constant,   // number
-  score,      // s
-  input,  // a number that does not depend on the score (input.h); `number` is its index in Function::inputs()
+  constant,  // number
+  score,     // s
+  input,     // a number that does not depend on the score (input.h); `number` is its index in Function::inputs()
   add,
   subtract,
   multiply,
   divide,
   floor_divide,  // the floor of a / b
-  power,  // a ^ b for an exponent that is neither a product nor a root
+  power,         // a ^ b for an exponent that is neither a product nor a root
   negate,
   absolute,
   sign,

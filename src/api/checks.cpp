@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdlib>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -326,6 +328,13 @@ BoundTensor bound_tensor_of(const BasicTensorView<Pointer>& view) {
   return tensor;
 }
 
+/// Whether the offset of an element may not fit in 32 bits.
+bool needs_wide_offsets(const TensorView& view) {
+  int64_t extent = 0;
+  for (int axis = 0; axis < view.rank; ++axis) extent += std::abs(stride(view, axis)) * (size(view, axis) - 1);
+  return extent > std::numeric_limits<int32_t>::max();
+}
+
 /// Returns whether an index of the function is an element of this tensor as it is, without floor(). The tensor then has
 /// an integer type.
 bool is_index(const activation::Function& function, std::size_t tensor) {
@@ -366,12 +375,16 @@ void check_number(const std::string& who, const TensorView& view, int64_t heads,
 void check_read(const std::string& who, const TensorView& view, const activation::Function& function,
                 const activation::Input& read, bool is_on_gpu) {
   if (static_cast<std::size_t>(view.rank) != read.indices.size()) {
-    refuse(ErrorKind::value, who, fmt::format("rank {}, one axis for each index in \"{}\"", read.indices.size(),
-                                              function.text()),
+    refuse(ErrorKind::value, who,
+           fmt::format("rank {}, one axis for each index in \"{}\"", read.indices.size(), function.text()),
            fmt::format("rank {} with shape {}", view.rank, shape_of(view)), "reshape it, or correct the indices");
   }
   if (!has_elements(view)) {
     refuse(ErrorKind::value, who, "at least one element", shape_of(view), "pass a tensor with elements");
+  }
+  const auto is_too_long = [&](int64_t n) { return n > std::numeric_limits<int32_t>::max(); };
+  if (is_on_gpu && std::any_of(view.sizes.begin(), view.sizes.begin() + view.rank, is_too_long)) {
+    refuse(ErrorKind::value, who, "axes of at most 2^31 - 1 elements on a GPU", shape_of(view), "split the tensor");
   }
   if (is_on_gpu && view.dtype == DType::float64) {
     refuse(ErrorKind::type, who, "dtype float32, bfloat16, float16, int32 or int64 on a GPU", name(view.dtype),
@@ -439,7 +452,8 @@ void check_parameters(const Attention& attention, const Common& common, Problem&
       refuse(ErrorKind::value, who, "one tensor", "two", "give it once");
     }
     params.parameters[tensor] = bound_tensor_of(view);
-    problem.tensor_types |= static_cast<unsigned>(params.parameters[tensor].type) << (4 * tensor);
+    const unsigned type = static_cast<unsigned>(params.parameters[tensor].type) | (needs_wide_offsets(view) ? 8U : 0U);
+    problem.tensor_types |= type << (4 * tensor);
   }
   if (attention.parameters.size() != names.size()) {
     refuse(ErrorKind::value, "parameters", fmt::format("a tensor for each parameter of the call ({})", listed()),
@@ -620,8 +634,7 @@ uint32_t check_grad_parameters(const Attention& attention, const std::vector<Par
     const auto index = static_cast<std::size_t>(found - names.begin());
     if ((wanted >> index & 1U) != 0) refuse(ErrorKind::value, who, "one tensor", "two", "give it once");
     const auto of_name = [&](const Parameter& parameter) { return parameter.name == gradient.name; };
-    const TensorView& input =
-        std::find_if(attention.parameters.begin(), attention.parameters.end(), of_name)->value;
+    const TensorView& input = std::find_if(attention.parameters.begin(), attention.parameters.end(), of_name)->value;
     const MutableTensorView& view = gradient.value;
     if (!is_floating(input.dtype)) {
       refuse(ErrorKind::type, who, "a parameter of a floating dtype", name(input.dtype), "leave it out");
@@ -718,10 +731,8 @@ CheckedCall check_backward(const Attention& attention, const Gradients& gradient
     written.operand = operand_of(written.gradient, written.form, 0, false);
     outputs.push_back({written.who, bytes[i]});
   }
-  const uint32_t parameters =
-      check_grad_parameters(attention, gradients.parameters, common, inputs, outputs, params);
-  want(call.problem,
-       {is_wanted(gradients.query), is_wanted(gradients.key), is_wanted(gradients.value), parameters});
+  const uint32_t parameters = check_grad_parameters(attention, gradients.parameters, common, inputs, outputs, params);
+  want(call.problem, {is_wanted(gradients.query), is_wanted(gradients.key), is_wanted(gradients.value), parameters});
   params.grad_output = operand_of(gradients.output, problem.query_form, params.queries.length, true);
   return call;
 }

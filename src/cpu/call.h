@@ -25,7 +25,9 @@ struct Call {
   WantedGradients wanted;
   double* partial_sums;  ///< schedule.partial_elements; in double, because a long sum in float loses the last bits
 
-  const Evaluator& evaluator_of(int64_t head) const { return evaluators[inputs.function().inputs().empty() ? 0 : head]; }
+  const Evaluator& evaluator_of(int64_t head) const {
+    return evaluators[inputs.function().inputs().empty() ? 0 : head];
+  }
 
   /// Backward: whether a wanted gradient needs dS, so that the evaluator also computes f'.
   bool wants_grad_scores() const { return wanted.query || wanted.key; }

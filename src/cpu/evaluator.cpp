@@ -22,8 +22,8 @@ constexpr std::uint16_t first_result_register = 1;
 constexpr std::size_t scratch_bytes = 16 * 1024;
 constexpr std::size_t longest_strip = 1024;
 
-/// A step. If an operand of a sum is a product, or the operand of floor is log2, the step computes both. This depends only on the step and its operands,
-/// so that f has the same bits in the program of f and in the program of f and f'.
+/// A step. If an operand of a sum is a product, or the operand of floor is log2, the step computes both. This depends
+/// only on the step and its operands, so that f has the same bits in the program of f and in the program of f and f'.
 struct Node {
   Code code = Code::copy;
   int operands = 0;

@@ -55,7 +55,7 @@ class Evaluator {
   std::vector<Constant> constants_;
   std::size_t results_ = 0;
   std::vector<std::size_t> arrays_;  ///< the inputs that are arrays
-  std::size_t strips_ = 0;  ///< scratch registers
+  std::size_t strips_ = 0;           ///< scratch registers
 };
 
 }  // namespace gdpa::cpu

@@ -14,11 +14,7 @@ class Forward {
   using Compute = ComputeType<T>;
 
   Forward(const Call<T>& call, const plan::CpuUnit& unit)
-      : call_(call),
-        params_(call.params),
-        tiles_(call.schedule.tiles),
-        unit_(unit),
-        inputs_(call.inputs, call.params) {
+      : call_(call), params_(call.params), tiles_(call.schedule.tiles), unit_(unit), inputs_(call.inputs, call.params) {
     const plan::CpuBuffers& buffers = call.schedule.buffers;
     auto* base = static_cast<Compute*>(thread_workspace(buffers.total * static_cast<int64_t>(sizeof(Compute))));
     query_ = base + buffers.query;

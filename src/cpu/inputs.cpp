@@ -63,14 +63,14 @@ void convert(const T* data, int64_t count, const At& at, Number* numbers) {
 /// Converts the elements of a tensor whose offsets at(k) gives.
 template <class Number, class At>
 void gather(const BoundTensor& tensor, int64_t count, const At& at, Number* numbers) {
-  with_type(tensor.type, [&](auto element) {
-    convert(static_cast<const decltype(element)*>(tensor.data), count, at, numbers);
-  });
+  with_type(tensor.type,
+            [&](auto element) { convert(static_cast<const decltype(element)*>(tensor.data), count, at, numbers); });
 }
 
 double number_of_head(const BoundTensor& tensor, int64_t head) {
   double number = 0;
-  gather(tensor, 1, [&](int64_t) { return tensor.offset_of_head(head); }, &number);
+  gather(
+      tensor, 1, [&](int64_t) { return tensor.offset_of_head(head); }, &number);
   return number;
 }
 
@@ -87,25 +87,6 @@ bool reads(const Program& program, std::size_t input) {
   return std::any_of(program.steps.begin(), program.steps.end(), [&](const activation::Step& step) {
     return step.operation == Operation::input && static_cast<std::size_t>(step.number) == input;
   });
-}
-
-/// Whether the program reads the positions i and j only as their difference.
-bool reads_only_difference(const Program& program, const std::vector<activation::Input>& inputs) {
-  const auto is_position = [&](std::uint16_t step) {
-    const activation::Step& leaf = program.steps[step];
-    if (leaf.operation != Operation::input) return false;
-    const activation::Input& input = inputs[static_cast<std::size_t>(leaf.number)];
-    return input.kind == Kind::index && (input.index == Index::query || input.index == Index::key);
-  };
-  for (const activation::Step& step : program.steps) {
-    const int operands = activation::operand_count(step.operation);
-    const bool is_difference = step.operation == Operation::subtract && is_position(step.a) && is_position(step.b);
-    if (is_difference) continue;
-    if (operands > 0 && is_position(step.a)) return false;
-    if (operands > 1 && is_position(step.b)) return false;
-    if (operands > 2 && is_position(step.c)) return false;
-  }
-  return !is_position(program.results[0]);
 }
 
 }  // namespace
@@ -128,9 +109,8 @@ void InputPlan::report(std::size_t input, std::size_t axis, double index, int64_
   if (has_reported_.exchange(true)) return;
   std::fprintf(stderr, "gdpa: index %zu of %s is %lld at b = %lld, h = %lld, i = %lld, j = %lld, expected 0 to %lld\n",
                axis, function_.parameters()[function_.inputs()[input].tensor].c_str(), static_cast<long long>(index),
-               static_cast<long long>(place.b), static_cast<long long>(place.head),
-               static_cast<long long>(place.query), static_cast<long long>(place.key),
-               static_cast<long long>(size - 1));
+               static_cast<long long>(place.b), static_cast<long long>(place.head), static_cast<long long>(place.query),
+               static_cast<long long>(place.key), static_cast<long long>(size - 1));
 }
 
 InputPlan::InputPlan(const activation::Function& function) : function_(function) {
@@ -144,7 +124,6 @@ InputPlan::InputPlan(const activation::Function& function) : function_(function)
     input.is_read_by_score = reads(function.value_and_derivative(), n) || reads(function.value(), n);
     bool on_query = inputs[n].kind == Kind::index && inputs[n].index == Index::query;
     bool on_key = inputs[n].kind == Kind::index && inputs[n].index == Index::key;
-    bool only_difference = true;
     int key_axes = 0;
     for (std::size_t a = 0; a < inputs[n].indices.size(); ++a) {
       const Program& program = inputs[n].indices[a];
@@ -158,14 +137,9 @@ InputPlan::InputPlan(const activation::Function& function) : function_(function)
       } else {
         axis.evaluator.emplace(program, arrays);
       }
-      bool nests_positions = false;
       for (std::size_t m = 0; m < n; ++m) {
-        if (axis.bare || !reads(program, m)) continue;
-        inputs_[m].is_read_by_index = true;
-        const bool is_constant = inputs_[m].pattern == Pattern::constant;
-        nests_positions = nests_positions || (inputs[m].kind == Kind::read && !is_constant);
+        if (!axis.bare && reads(program, m)) inputs_[m].is_read_by_index = true;
       }
-      only_difference = only_difference && !nests_positions && reads_only_difference(program, inputs);
       if (axis.depends_on_key) {
         ++key_axes;
         input.run_axis = key_axes == 1 && axis.bare ? static_cast<int>(a) : -1;
@@ -176,11 +150,11 @@ InputPlan::InputPlan(const activation::Function& function) : function_(function)
     }
     if (inputs[n].kind == Kind::read) ++read;
     const bool on_both = on_query && on_key;
-    input.pattern = on_both && only_difference ? Pattern::diagonal
-                    : on_both                  ? Pattern::any
-                    : on_query                 ? Pattern::row
-                    : on_key                   ? Pattern::column
-                                               : Pattern::constant;
+    input.pattern = activation::is_diagonal(inputs[n], inputs) ? Pattern::diagonal
+                    : on_both                                  ? Pattern::any
+                    : on_query                                 ? Pattern::row
+                    : on_key                                   ? Pattern::column
+                                                               : Pattern::constant;
   }
   const char* const asked = std::getenv("GDPA_CHECK_INDICES");
   checks_indices_ = asked != nullptr && std::string_view(asked) == "1";
@@ -347,8 +321,7 @@ void TileInputs<Compute>::check(std::size_t input, std::size_t axis, int64_t row
   const int64_t size = params_.parameters[plan_.function().inputs()[input].tensor].sizes[axis];
   if (size == 1) return;  // broadcast
   const int64_t query = tile_.queries.begin + row;
-  const Range valid =
-      params_.mask.keys({query, query + 1}, params_.queries.size(tile_.b), params_.keys.size(tile_.b));
+  const Range valid = params_.mask.keys({query, query + 1}, params_.queries.size(tile_.b), params_.keys.size(tile_.b));
   for (int64_t k = 0; k < count; ++k) {
     const int64_t key = tile_.keys.begin + k;
     if (key < valid.begin || key >= valid.end) continue;

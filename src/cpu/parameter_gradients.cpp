@@ -115,9 +115,12 @@ class Pass {
         : pass_(pass), call_(pass.call_), params_(pass.params_), inputs_(call_.inputs, params_), sums_(sums) {
       const int64_t scores = tile_queries * tile_keys;
       const auto results = static_cast<int64_t>(pass.differentiated_.size());
-      const std::array<int64_t, 6> sizes = {tile_queries * call_.width_q, tile_queries * call_.width_v,
-                                            call_.width_q * tile_keys,    call_.width_v * tile_keys,
-                                            scores * 2,                   scores * results};
+      const std::array<int64_t, 6> sizes = {tile_queries * call_.width_q,
+                                            tile_queries * call_.width_v,
+                                            call_.width_q * tile_keys,
+                                            call_.width_v * tile_keys,
+                                            scores * 2,
+                                            scores * results};
       int64_t total = 0;
       for (const int64_t size : sizes) total += size;
       memory_ = allocate_aligned(total * static_cast<int64_t>(sizeof(Compute)));
@@ -214,8 +217,9 @@ void parameter_gradients(const Call<T>& call, int64_t batch) {
   std::vector<Unit> units;
   for (int64_t b = 0; b < batch; ++b) {
     for (int64_t head = 0; head < call.params.heads_q; ++head) {
-      for_each_part({0, call.params.queries.size(b)}, Pass<T>::tile_queries, 1,
-                    [&](Range queries) { units.push_back({b, head, queries}); });
+      for_each_part({0, call.params.queries.size(b)}, Pass<T>::tile_queries, 1, [&](Range queries) {
+        units.push_back({b, head, queries});
+      });
     }
   }
   const int64_t groups = std::clamp<int64_t>(static_cast<int64_t>(units.size()), 1, call.schedule.threads);

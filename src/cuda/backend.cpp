@@ -56,11 +56,10 @@ struct Operands {
   double scale;
 };
 
-/// Whether f reads elements of tensors at each score.
-bool reads_tensors(const activation::Function& function) {
-  return std::ranges::any_of(function.inputs(), [](const activation::Input& input) {
-    return input.kind == activation::Input::Kind::read;
-  });
+/// The number of elements of tensors that f reads at each score.
+int reads_of(const activation::Function& function) {
+  const auto is_read = [](const activation::Input& input) { return input.kind == activation::Input::Kind::read; };
+  return static_cast<int>(std::ranges::count_if(function.inputs(), is_read));
 }
 
 /// Whether f depends on the batch entry, on the position of the query, or on the length of its sequence.
@@ -71,20 +70,20 @@ bool reads_query_position(const activation::Function& function) {
   });
 }
 
-plan::GpuPlan plan_of(const Problem& problem, const Params& params, const Operands& operands, const activation::Function& function,
-                      const plan::Gpu& gpu) {
+plan::GpuPlan plan_of(const Problem& problem, const Params& params, const Operands& operands,
+                      const activation::Function& function, const plan::Gpu& gpu) {
   const Accuracy accuracy = plan::accuracy_of(problem);
-  const families::PlanRequest request{
-      problem,
-      gpu,
-      reads_tensors(function) ? plan::FunctionRegisters::many
-                              : plan::registers_of(function.value_and_derivative(), accuracy),
-      operands.aligned,
-      problem.allow_tf32 ? plan::Float32Products::one : plan::Float32Products::three,
-      operands.maps,
-      function.has_guards(),
-      reads_tensors(function),
-      reads_query_position(function)};
+  const families::PlanRequest request{problem,
+                                      gpu,
+                                      reads_of(function) > 0
+                                          ? plan::FunctionRegisters::many
+                                          : plan::registers_of(function.value_and_derivative(), accuracy),
+                                      operands.aligned,
+                                      problem.allow_tf32 ? plan::Float32Products::one : plan::Float32Products::three,
+                                      operands.maps,
+                                      function.has_guards(),
+                                      reads_of(function),
+                                      reads_query_position(function)};
   const bool has_operands = problem.direction == Direction::forward || problem.wanted.of_operands();
   plan::GpuPlan plan;
   if (has_operands) plan = families::gpu_plan(request);
@@ -100,7 +99,8 @@ plan::GpuPlan plan_of(const Problem& problem, const Params& params, const Operan
   families::add_parameter_gradients(request, params, function, plan);
   if (!plan.parameter_steps.empty()) {
     const bool is_exact = plan.parameter_steps.front().kernel.portable().parameter_sum == plan::ParameterSum::exact;
-    plan.reason += has_operands ? "; the gradients of tensors have a kernel of their own" : "a kernel for the gradients of tensors";
+    plan.reason += has_operands ? "; the gradients of tensors have a kernel of their own"
+                                : "a kernel for the gradients of tensors";
     plan.deterministic = plan.deterministic && is_exact;
   }
   return plan;

@@ -160,8 +160,9 @@ std::string kernel_source(const KernelSpec& kernel, const activation::Function& 
       "{6}(const __grid_constant__ gdpa::{7}::{8} arguments) {{\n"
       "  gdpa::{7}::{0}<Config>(arguments);\n"
       "}}\n",
-      kind.name, function_of(kernel, function), config_of(kernel, function), SourceNames::threads, SourceNames::shared_bytes, kernel.ctas, SourceNames::kernel,
-      family, kind.arguments, kind.header, has_random_delays(kernel) ? "#define GDPA_RANDOM_DELAYS\n\n" : "");
+      kind.name, function_of(kernel, function), config_of(kernel, function), SourceNames::threads,
+      SourceNames::shared_bytes, kernel.ctas, SourceNames::kernel, family, kind.arguments, kind.header,
+      has_random_delays(kernel) ? "#define GDPA_RANDOM_DELAYS\n\n" : "");
 }
 
 std::string describe(const KernelSpec& kernel) {

@@ -34,7 +34,8 @@ struct Problem {
   bool deterministic = false;
   int threads = 0;  ///< CPU: the largest number of threads. 0 means one for each processor
   bool allow_tf32 = false;
-  unsigned tensor_types = 0;    ///< NumberType of tensor i of the call in the four bits from 4 i on
+  /// The NumberType of tensor i of the call in the three bits from 4 i on. Bit 4 i + 3: offsets need 64 bits.
+  unsigned tensor_types = 0;
   WantedGradients wanted = {};  ///< backward: the gradients to compute. Forward ignores it
 
   /// Whether all batch entries read the same queries (keys), so that their gradient is a sum over the batch.

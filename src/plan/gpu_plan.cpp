@@ -20,8 +20,8 @@ std::size_t combine(std::size_t hash, std::initializer_list<int> members) {
 }
 
 std::size_t combine(std::size_t hash, const PortableSpec& of) {
-  return combine(hash, {of.column_warps, int{of.reduce_grad_query}, int{of.queries_shared},
-                        static_cast<int>(of.parameter_sum)});
+  return combine(
+      hash, {of.column_warps, int{of.reduce_grad_query}, int{of.queries_shared}, static_cast<int>(of.parameter_sum)});
 }
 
 std::size_t combine(std::size_t hash, const HopperSpec& of) {
@@ -42,7 +42,8 @@ std::size_t hash_of(const KernelSpec& kernel) {
               {static_cast<int>(kernel.kind), static_cast<int>(kernel.element), kernel.head_dim, kernel.head_dim_v,
                kernel.tile_queries, kernel.tile_keys, kernel.warps, kernel.stages, kernel.ctas, int{kernel.aligned},
                int{kernel.keys_shared}, int{kernel.wants_grad_query}, int{kernel.wants_grad_key},
-               int{kernel.wants_grad_value}, int{kernel.scales_scores}, static_cast<int>(kernel.tensor_types), static_cast<int>(kernel.wanted_parameters), static_cast<int>(kernel.accuracy)});
+               int{kernel.wants_grad_value}, int{kernel.scales_scores}, static_cast<int>(kernel.tensor_types),
+               static_cast<int>(kernel.wanted_parameters), static_cast<int>(kernel.accuracy)});
   return std::visit([hash](const auto& of_family) { return combine(hash, of_family); }, kernel.of_family);
 }
 

@@ -60,8 +60,8 @@ enum class ParameterSum : std::uint8_t { float32, float64, exact };
 /// The members of a KernelSpec that only portable kernels have.
 struct PortableSpec {
   int column_warps = 1;  ///< warps along the columns of the accumulators; backward: also along the queries of S
-  bool reduce_grad_query = false;  ///< backward: add to dQ atomically
-  bool queries_shared = false;     ///< backward_query: the batch shares the queries
+  bool reduce_grad_query = false;                      ///< backward: add to dQ atomically
+  bool queries_shared = false;                         ///< backward_query: the batch shares the queries
   ParameterSum parameter_sum = ParameterSum::float64;  ///< parameter_gradients, round_parameters
 
   bool operator==(const PortableSpec&) const = default;
@@ -130,8 +130,8 @@ struct GpuWorkspace {
   int64_t grad_query = -1;
   int64_t grad_key = -1;
   int64_t grad_value = -1;
-  int64_t parameters = -1;        ///< the sums of the gradients of tensors, cleared before parameter_gradients
-  int64_t parameter_bytes = 0;    ///< of these sums
+  int64_t parameters = -1;      ///< the sums of the gradients of tensors, cleared before parameter_gradients
+  int64_t parameter_bytes = 0;  ///< of these sums
   int64_t bytes = 0;
   int64_t zeroed_bytes = 0;  ///< bytes from the start that are cleared before the first kernel
 };

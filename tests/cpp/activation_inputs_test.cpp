@@ -1,4 +1,5 @@
-// The language of scores that read positions and tensors of the call, lists of functions, and the checks of the tensors.
+// The language of scores that read positions and tensors of the call, lists of functions, and the checks of the
+// tensors.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -77,9 +78,8 @@ TEST(ActivationInputs, WrongTextsAreRefusedWithAReason) {
   expect_error("expected \"]\"", [] { Activation("s + t[i", {}, {"t"}); });
   expect_error("has 5 indices", [] { Activation("s + t[b, h, i, j, 0]", {}, {"t"}); });
   expect_error("given twice", [] { Activation("s + t[i]", {}, {"t", "t"}); });
-  expect_error("at most 8 different reads", [] {
-    Activation("s + t[0] + t[1] + t[2] + t[3] + t[4] + t[5] + t[6] + t[7] + t[8]", {}, {"t"});
-  });
+  expect_error("at most 8 different reads",
+               [] { Activation("s + t[0] + t[1] + t[2] + t[3] + t[4] + t[5] + t[6] + t[7] + t[8]", {}, {"t"}); });
   expect_error("which reads a position", [] { Activation("s + i").value(1); });
 }
 
@@ -204,15 +204,14 @@ TEST(ActivationInputs, GradientsHaveTheSameBitsForAFixedNumberOfThreads) {
   const std::array<int64_t, 4> offsets = {0, 130, 131, rows};
   const TensorView view = TensorView::contiguous(operand.data(), DType::float32, {rows, heads, width});
   const TensorView cu = TensorView::contiguous(offsets.data(), DType::int64, {4});
-  const Attention attention{
-      .query = view,
-      .key = view,
-      .value = view,
-      .cu_seqlens_q = cu,
-      .cu_seqlens_k = cu,
-      .activation = Activation("silu(s + t[h, clamp(i - j, 0, 15)])", {}, {"t"}),
-      .parameters = {{"t", TensorView::contiguous(table.data(), DType::float32, {heads, size})}},
-      .threads = 3};
+  const Attention attention{.query = view,
+                            .key = view,
+                            .value = view,
+                            .cu_seqlens_q = cu,
+                            .cu_seqlens_k = cu,
+                            .activation = Activation("silu(s + t[h, clamp(i - j, 0, 15)])", {}, {"t"}),
+                            .parameters = {{"t", TensorView::contiguous(table.data(), DType::float32, {heads, size})}},
+                            .threads = 3};
   for (int run = 0; run < 100; ++run) {
     backward(attention, view, {}, {}, {},
              {{"t", MutableTensorView::contiguous(gradient.data(), DType::float32, {heads, size})}});

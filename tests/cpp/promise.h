@@ -100,8 +100,8 @@ class Judge {
     for (double& value : stored) value = rounded(result.dtype(), value);
     const Distance allowed = distance(stored, exact, 0, values.size());
     const double norm = std::max(actual.norm, std::sqrt(squares));
-    EXPECT_LE(actual.error, 2 * std::max(bound_ * norm, allowed.error)) << what << ": relative error "
-                                                                        << actual.error / norm;
+    EXPECT_LE(actual.error, 2 * std::max(bound_ * norm, allowed.error))
+        << what << ": relative error " << actual.error / norm;
   }
 
  private:

@@ -65,11 +65,11 @@ struct Given {
   std::optional<DrawnFunction> drawn = {};   ///< in its place
   std::optional<int64_t> head_dim = {};
   std::optional<int64_t> head_dim_v = {};
-  int64_t gap_unit = 1;          ///< strides leave gaps of multiples of so many elements
-  bool streams_queries = false;  ///< many times as many as keys, and no mask
-  bool on_cpu = true;            ///< tensors of the score may be float64
+  int64_t gap_unit = 1;                     ///< strides leave gaps of multiples of so many elements
+  bool streams_queries = false;             ///< many times as many as keys, and no mask
+  bool on_cpu = true;                       ///< tensors of the score may be float64
   std::optional<std::uint64_t> score = {};  ///< the seed of a score that reads positions and tensors
-  bool draws_scale = false;      ///< any scale, where others are the default or one of three numbers
+  bool draws_scale = false;                 ///< any scale, where others are the default or one of three numbers
 };
 
 class RandomProblem {
@@ -99,8 +99,7 @@ class RandomProblem {
     attention.value = view(value_);
     if (query_form_ == 0) attention.cu_seqlens_q = view(offsets_q_);
     if (key_form_ == 0) attention.cu_seqlens_k = view(offsets_k_);
-    attention.activation =
-        score_ ? Activation(score_->text(), {}, score_->names()) : Activation(function_.text);
+    attention.activation = score_ ? Activation(score_->text(), {}, score_->names()) : Activation(function_.text);
     if (score_) {
       for (const DrawnTensor& tensor : score_->tensors()) {
         attention.parameters.push_back({tensor.name, view(tensor.data)});

@@ -62,9 +62,9 @@ class RandomScore {
     inner_ = static_cast<int>(random_() % 3);
     outer_ = static_cast<int>(random_() % 3);
     static const std::regex score("\\bs\\b");
-    const bool is_name = std::isalpha(static_cast<unsigned char>(function.text[0])) != 0 &&
-                         std::all_of(function.text.begin(), function.text.end(),
-                                     [](unsigned char c) { return std::isalnum(c) != 0; });
+    const bool is_name =
+        std::isalpha(static_cast<unsigned char>(function.text[0])) != 0 &&
+        std::all_of(function.text.begin(), function.text.end(), [](unsigned char c) { return std::isalnum(c) != 0; });
     if (!is_name && !std::regex_search(function.text, score)) inner_ = 2;  // a constant
     if (inner_ == 2 && outer_ == 0) outer_ = 1;
     std::string argument = "s";
@@ -123,7 +123,9 @@ class RandomScore {
     return choices.begin()[uniform(0, static_cast<int64_t>(choices.size()) - 1)];
   }
   /// A size of a tensor that is not in the text.
-  int64_t pick_size(std::initializer_list<int64_t> choices) { return std::max<int64_t>(1, choices.begin()[numbers_() % choices.size()]); }
+  int64_t pick_size(std::initializer_list<int64_t> choices) {
+    return std::max<int64_t>(1, choices.begin()[numbers_() % choices.size()]);
+  }
 
   /// The inputs at a place. Consecutive evaluations at one place compute them once.
   struct InputsAt {
@@ -278,8 +280,9 @@ class RandomScore {
         const int64_t size = pick<int64_t>({1, 5, 40, 300});
         const int64_t shift = uniform(0, 20);
         const std::size_t tensor = add_tensor("table", floating(), {heads, size}, 0.7);
-        return read(tensor, {head_axis(), {fmt::format("clamp(i - j + {}, 0, {})", shift, size - 1),
-                                           [shift](const Place& place) { return place.i - place.j + shift; }}});
+        return read(tensor, {head_axis(),
+                             {fmt::format("clamp(i - j + {}, 0, {})", shift, size - 1),
+                              [shift](const Place& place) { return place.i - place.j + shift; }}});
       }
       case 4: {  // without a clamp in the text, by blocks
         const int64_t step = uniform(2, 50);
@@ -302,19 +305,19 @@ class RandomScore {
         const DrawnInput q = read(of_q, {position_axis(true)}), k = read(of_k, {position_axis(false)});
         return read(table, {{fmt::format("clamp(floor(log2(1 + abs({} - {}))), 0, {})", q.text, k.text, size - 1),
                              [q = q.number, k = k.number](const Place& place) {
-                               return static_cast<int64_t>(
-                                   std::floor(std::log2(1 + std::fabs(q(place) - k(place)))));
+                               return static_cast<int64_t>(std::floor(std::log2(1 + std::fabs(q(place) - k(place)))));
                              }},
                             head_axis()});
       }
       case 6: {  // a dense bias
         const int64_t batch = pick_size({1, sizes_.batch});
-        const std::size_t tensor = add_tensor(
-            "bias", floating(), {batch, heads, position_size(true), position_size(false)}, 0.7);
+        const std::size_t tensor =
+            add_tensor("bias", floating(), {batch, heads, position_size(true), position_size(false)}, 0.7);
         return read(tensor, {batch_axis(), head_axis(), position_axis(true), position_axis(false)});
       }
       case 7: {
-        const std::size_t tensor = add_tensor("bias", floating(), {heads, position_size(true), position_size(false)}, 0.7);
+        const std::size_t tensor =
+            add_tensor("bias", floating(), {heads, position_size(true), position_size(false)}, 0.7);
         return read(tensor, {head_axis(), position_axis(true), position_axis(false)});
       }
       case 8: {
@@ -328,11 +331,10 @@ class RandomScore {
         const std::size_t indices = add_integers("n", {position_size(of_query)}, -3, 25);
         const DrawnInput index = read(indices, {position_axis(of_query)});
         const std::size_t tensor = add_tensor("e", floating(), {size, heads}, 0.7);
-        return read(tensor, {{index.text,
-                              [number = index.number](const Place& place) {
-                                return static_cast<int64_t>(number(place));
-                              }},
-                             head_axis()});
+        return read(
+            tensor,
+            {{index.text, [number = index.number](const Place& place) { return static_cast<int64_t>(number(place)); }},
+             head_axis()});
       }
     }
   }

@@ -34,8 +34,8 @@ struct Entry {
   double out_scale = 1;
 };
 
-/// The place of a score: the batch entry, the query head, the positions in the sequences, their lengths, and the rows of
-/// the query and of the key among the rows of all sequences.
+/// The place of a score: the batch entry, the query head, the positions in the sequences, their lengths, and the rows
+/// of the query and of the key among the rows of all sequences.
 struct Place {
   int64_t b = 0;
   int64_t head = 0;
@@ -123,8 +123,8 @@ void for_each_pair(const Reference& problem, const Body& body) {
 
 inline Dense reference_output(const Reference& problem) {
   Dense output = Dense::zeros(problem.output_rows, problem.query.heads, problem.value.width);
-  for_each_pair(problem, [&](const Entry& entry, int64_t, int64_t output_row, int64_t key_row,
-                             const Place& place, int64_t key_head, double score) {
+  for_each_pair(problem, [&](const Entry& entry, int64_t, int64_t output_row, int64_t key_row, const Place& place,
+                             int64_t key_head, double score) {
     add(entry.out_scale * problem.round_operand(problem.f(score, place)), problem.value.at(key_row, key_head),
         output.at(output_row, place.head), problem.value.width);
   });

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <random>
 #include <string>
 #include <vector>
@@ -79,6 +80,11 @@ class Problem {
     forward(attention, out(output, rows_q(), heads_q));
     backward(attention, in(grad_output, rows_q(), heads_q), out(grad_query, rows_q(), heads_q),
              out(grad_key, rows_k(), heads_k), out(grad_value, rows_k(), heads_k));
+    for (const Direction direction : {Direction::forward, Direction::backward}) {
+      for (const GpuKernel& kernel : explain(attention, direction).kernels) {
+        ++kernels_["kernel " + kernel.name.substr(0, kernel.name.find(' '))];
+      }
+    }
     std::vector<std::vector<double>> results;
     for (GuardedMemory* memory : {&output, &grad_query, &grad_key, &grad_value}) {
       memory->fetch();
@@ -92,6 +98,9 @@ class Problem {
     }
     return results;
   }
+
+  /// The number of kernels of each family that computed() has launched.
+  const std::map<std::string, int>& kernels() const { return kernels_; }
 
   /// The same by the definition.
   std::vector<std::vector<double>> expected() const {
@@ -132,6 +141,8 @@ class Problem {
 
  private:
   static constexpr std::size_t guard = 256;
+
+  std::map<std::string, int> kernels_;
 
   template <class T>
   static std::vector<std::byte> bytes_of(const std::vector<T>& numbers) {
@@ -179,6 +190,7 @@ TEST_P(GpuParameters, ResultsFollowTheDefinitionForEachHead) {
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   Problem problem(GetParam(), seed);
   const auto computed = problem.computed(), expected = problem.expected();
+  for (const auto& [kernel, count] : problem.kernels()) RecordProperty(kernel, count);
   for (std::size_t result = 0; result < computed.size(); ++result) {
     double error = 0, norm = 0;
     for (std::size_t i = 0; i < computed[result].size(); ++i) {

@@ -261,7 +261,8 @@ TEST_P(GpuProblems, AgreeWithTheDefinition) {
   for (const auto& [option, number] : counts) RecordProperty(option, number);
 }
 
-/// The name of a random function or score is a number that is the same in every run. The trace of a failure has its text.
+/// The name of a random function or score is a number that is the same in every run. The trace of a failure has its
+/// text.
 std::string test_name(const testing::TestParamInfo<std::size_t>& tested) {
   const std::size_t scores = configurations().size() - score_configurations().size();
   const std::size_t drawn = scores - drawn_configurations().size();

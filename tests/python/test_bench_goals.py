@@ -83,6 +83,24 @@ def test_each_kind_of_goal_by_hand(own_suite: None) -> None:
     assert told[1].goal_tflops == pytest.approx(530 * 625 / 660)
 
 
+def test_a_function_may_have_several_goals_and_be_compared_with_a_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    mean = {"of": "mean", "rows": [["long", "silu"], ["long", "silu"], ["long", "relu"]], "at_least": 0.97}
+    shape = {"name": "long", "goals": {"fwd": {"silu; silu; relu": [mean, {"of": "others", "at_least": 2}]}}}
+    monkeypatch.setattr("gdpa.bench.goals.suites", lambda: {"own": {"shapes": [shape]}})
+    rows = [
+        row(activation="silu", tflops=400.0),
+        row(activation="relu", tflops=800.0),
+        row(activation="silu; silu; relu", tflops=480.0),
+        row(system="FlexAttention", activation="softmax", tflops=240.0),
+    ]
+    of_mean, of_others = standings("own", rows, [])
+    assert of_mean.measured == pytest.approx(1.0)  # 2 / 400 + 1 / 800 = 3 / 480
+    assert of_others.measured == pytest.approx(2.0) and of_others.reached
+    assert of_mean.goal.unit == "of the mean of silu, silu, relu"
+    without_relu, _ = standings("own", [rows[0], *rows[2:]], [])
+    assert without_relu.missing == "no row long, relu"
+
+
 def test_backward_has_goals_of_its_own(own_suite: None) -> None:
     forward = [row(), row(activation="silu", tflops=500.0)]
     backward = [
@@ -171,10 +189,11 @@ def test_the_goals_of_the_suites_can_be_told() -> None:
         for goal in told:
             assert goal.of in goals.KINDS and goal.at_least > 0 and goal.unit
             assert (goal.shape, goal.activation, goal.direction) in timed
-            assert goal.row is None or (*goal.row, goal.direction) in timed
+            assert all((*other, goal.direction) in timed for other in (goal.row, *goal.rows) if other)
         if any("goals" in shape for shape in suite["shapes"]):
             with_goal = {(goal.shape, goal.activation) for goal in told}
-            assert with_goal == {(case.name, case.activation) for case in cases}
+            compared_with = {other for goal in told for other in (goal.row, *goal.rows) if other}
+            assert with_goal | compared_with == {(case.name, case.activation) for case in cases}
 
 
 def test_the_suite_hopper_has_the_rows_that_were_promised() -> None:

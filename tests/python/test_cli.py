@@ -112,6 +112,21 @@ def test_wrong_usage_is_exit_code_2(arguments: tuple[str, ...]) -> None:
         (("--scale", "nan"), "scale"),
         (("--out-scale", "1,2,3", "--batch", "2"), "out_scale"),
         (("--activation", "nosuch"), "nosuch"),
+        (("--activation", "b * s", "--tensor", "b"), "--tensor: expected NAME=VALUE"),
+        (("--activation", "b * s", "--tensor", "b=1", "c=2"), """--tensor: expected a name in "b * s"; got 'c'"""),
+        (("--activation", "s + t[h, i]"), "no tensor is given for t"),
+        (("--activation", "b * s", "--tensor", "b=1", "--with", "b=2"), "b is given twice"),
+        (("--activation", "b * s", "--tensor", "b=no/such.npy"), "'no/such.npy', and there is no such file"),
+        (("--activation", "b * s", "--tensor", "b=randn:none"), "tokens_q, tokens_k; got 'none'"),
+        (("--activation", "b * s", "--tensor", "b=randn:0"), "expected sizes of 1 or more"),
+        (("--activation", "b * s", "--tensor", "b=randn:1,1,1,1,1"), "expected at most 4 axes"),
+        (("--activation", "b * s", "--tensor", "b=randn:4:int8"), "got 'int8'"),
+        (("--activation", "b * s", "--tensor", "b=randn:5"), "one number for each query head, got (5,)"),
+        (("--activation", "b * s", "--tensor", "b=1", "--tensor-gradients", "c"), "--tensor-gradients: expected all"),
+        (
+            ("--activation", "s + t[i]", "--tensor", "t=times:9", "--tensor-gradients", "t"),
+            "floating-point numbers; got",
+        ),
     ],
 )
 def test_an_impossible_argument_is_refused_in_words(arguments: tuple[str, ...], words: str) -> None:
@@ -161,6 +176,65 @@ def test_run_takes_an_expression_with_parameters() -> None:
     result = run_json("--lengths", "20", "--activation", "a * tanh(b * s)", "--with", "a=2", "b=.5")
     assert result["ok"] is True
     assert "a = 2" in result["problem"]["activation"]
+
+
+TABLE = "silu(s + table[h, clamp(i - j, 0, 127)])"
+BUCKETS = "silu(s + w[h, clamp(floor(log2(1 + abs(t_q[i] - t_k[j]))), 0, 63)])"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+@pytest.mark.parametrize(
+    ("arguments", "gradients"),
+    [
+        ((TABLE, "--tensor", "table=randn:heads,128:bfloat16"), ["dtable"]),
+        (("a * s * sigmoid(b * s)", "--tensor", "a=1.5", "b=randn:heads"), ["da", "db"]),
+        (("a * s * sigmoid(b * s)", "--tensor", "a=1.5", "b=randn:heads", "--tensor-gradients", "none"), []),
+        ((BUCKETS, "--tensor", "w=randn:heads,64", "--tensor", "t_q=times:tokens_q", "t_k=times:tokens_k"), ["dw"]),
+        (("gelu; silu; relu; a * s + bias[b, h, i, j]",
+          "--tensor", "a=2", "bias=randn:batch,1,length_q,length_k", "--tensor-gradients", "bias"), ["dbias"]),
+    ],
+)  # fmt: skip
+def test_run_checks_the_gradients_of_tensors(arguments: tuple[str, ...], gradients: list[str], dtype: str) -> None:
+    result = run_json("--lengths", "30,0,41", "--dtype", dtype, "--activation", *arguments)
+    assert result["ok"] is True
+    assert list(result["outputs"]) == OUTPUTS + gradients
+    wanted = [f"d{name}" for name, tensor in result["problem"]["tensors"].items() if tensor["gradient"]]
+    assert wanted == gradients
+
+
+def test_tensors_come_from_files_of_numpy(tmp_path: Path) -> None:
+    numpy = pytest.importorskip("numpy")
+    arrays = {
+        "a": numpy.float64(1.5),
+        "b": numpy.linspace(-1, 1, 4),
+        "table": numpy.asfortranarray(numpy.arange(36, dtype="f2").reshape(4, 9)) / 36,
+        "n": numpy.arange(50, dtype="i4") % 9,
+    }
+    values = []
+    for name, array in arrays.items():
+        numpy.save(tmp_path / f"{name}.npy", array)
+        values.append(f"{name}={tmp_path / name}.npy")
+    result = run_json(
+        "--lengths", "20,30", "--activation", "a * s * sigmoid(b * s + table[h, n[j]])", "--tensor", *values
+    )
+    assert result["ok"] is True
+    assert list(result["outputs"]) == [*OUTPUTS, "da", "db", "dtable"]
+    tensors = {name: (one["dtype"], one["shape"]) for name, one in result["problem"]["tensors"].items()}
+    assert tensors == {
+        "a": ("float32", []), "b": ("float32", [4]), "table": ("float16", [4, 9]), "n": ("int32", [50])
+    }  # fmt: skip
+
+    numpy.save(tmp_path / "complex.npy", numpy.zeros(3, complex))
+    done = gdpa("run", "--activation", "b * s", "--tensor", f"b={tmp_path}/complex.npy")
+    assert done.returncode == 2 and "got '<c16'" in done.stderr
+
+
+def test_bench_binds_a_tensor_to_the_functions_that_name_it() -> None:
+    options = ("--lengths", "10,20", "--seconds", "0", "--json", "--tensor", "table=randn:heads,128")
+    lines = succeed("bench", *options, "--activation", "silu", TABLE).splitlines()
+    assert [json.loads(line)["activation"] for line in lines] == ["silu", "silu", TABLE, TABLE]
+    done = gdpa("bench", *options, "--activation", "silu", "gelu")
+    assert done.returncode == 2 and 'expected a name in "silu", "gelu"' in done.stderr
 
 
 def test_run_finds_an_error_above_the_promise() -> None:
@@ -229,6 +303,17 @@ def test_explain_counts_the_products_of_the_wanted_gradients() -> None:
     assert "backward, gradients kv" in succeed("explain", "--gradients", "kv")
 
 
+def test_explain_needs_no_numbers_of_tensors(nvrtc: str) -> None:
+    options = ("--arch", "sm_80", "--dtype", "fp16", "--head-dim", "16", "--activation", TABLE, "--json")
+
+    def kernels(*more: str) -> list[str]:
+        plan = json.loads(succeed("explain", *options, "--tensor", "table=randn:heads,128", *more))
+        return [kernel["name"].split()[1] for kernel in plan["backward"]["kernels"]]
+
+    assert kernels() == ["backward", "parameter_gradients", "reduce"]
+    assert kernels("--tensor-gradients", "none") == ["backward", "reduce"]
+
+
 @pytest.mark.parametrize("letters", ["qq", "x", "q,k", ""])
 def test_gradients_are_letters_of_operands_each_once(letters: str) -> None:
     for subcommand in ("explain", "compile"):
@@ -279,6 +364,15 @@ def test_a_suite_shrinks_to_a_small_machine() -> None:
     assert [(row["shared_q"], row["shared_kv"]) for row in rows[::2]] == [(False, False), (False, True), (True, False)]
     assert {row["B"] for row in rows} == {2}
     assert gdpa("bench", "--suite", "nosuch").returncode == 2
+
+
+def test_the_shapes_of_the_suite_score_have_tensors_for_their_functions() -> None:
+    options = ("--suite", "score", "--scale-batch", "1e-9", "--direction", "fwd", "--seconds", "0", "--rounds", "1")
+    rows = [json.loads(line) for line in succeed("bench", *options, "--json").splitlines()]
+    shapes = json.loads(succeed("bench", "--list-suites", "--json"))["score"]["shapes"]
+    assert [(row["shape"], row["activation"]) for row in rows] == [
+        (shape["name"], activation) for shape in shapes for activation in shape["activation"]
+    ]
 
 
 def test_the_anchors_hold_the_published_shapes() -> None:

@@ -47,6 +47,7 @@ def test_opcheck_passes_for_tensors_of_the_call(form: str) -> None:
     heads = query.shape[-2]
     shapes = {"a": (heads,), "table": (heads, 4), "bucket": (5,)}
     parameters = [torch.rand(shape, requires_grad=True) for shape in shapes.values()]
+    parameters[1] = parameters[1].detach().double().requires_grad_()  # so all gradients of tensors are float64
     parameters[2] = torch.randint(4, (5,))
     activation = PART_SEPARATOR.join(("a * silu(s + table[h, bucket[abs(i - j)]])", ",".join(shapes)))
     arguments = (query, key, value, parameters, cu_q, cu_k, activation, *options)
@@ -213,6 +214,17 @@ def test_flops_of_backward_are_those_of_the_wanted_gradients(wanted: tuple[bool,
         operands = [torch.randn(shape).requires_grad_(one) for shape, one in zip(shapes, wanted, strict=True)]
         output = gdpa.varlen_attention(*operands, None, None, enable_gqa=True)
         assert counted(output.sum().backward) == 2 * scores * products
+
+
+@pytest.mark.parametrize("is_fake", [False, True], ids=["real", "fake"])
+def test_flops_of_the_gradient_of_a_tensor_are_those_of_the_scores_and_their_gradient(is_fake: bool) -> None:
+    with FakeTensorMode() if is_fake else nullcontext():
+        query, key, value = torch.randn(3, 5, 4, 8), torch.randn(3, 6, 4, 8), torch.randn(3, 6, 4, 16)
+        table = torch.randn(4, 6, requires_grad=True)
+        output = gdpa.varlen_attention(
+            query, key, value, None, None, activation="s + table[h, j]", params={"table": table}
+        )
+        assert counted(output.sum().backward) == 2 * 3 * 4 * 5 * 6 * (8 + 16)  # S again, and dO V^T
 
 
 def test_threads_may_call_at_the_same_time() -> None:

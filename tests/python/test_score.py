@@ -107,6 +107,15 @@ CASES = {
             lambda s, b, h, i, j: silu(s * scale[h, 0] + scale[h, 1] * call.lengths_q[b] / call.lengths_k[b])
         ),
     ),
+    "one function for each head": Case(
+        "silu; s * a; tanh(s + table[i, j]); table[j, i] * relu(s)",
+        lambda call: {"a": numbers(), "table": numbers(7, 7)},
+        lambda call, a, table: (
+            lambda s, b, h, i, j: torch.stack(
+                [silu(s[0]), s[1] * a, torch.tanh(s[2] + table[i, j]), table[j, i] * torch.relu(s[3])]
+            )
+        ),
+    ),
     "the head without a tensor": Case(
         "silu(s - exp2(-2 * (h + 1)) * abs(i - j))",
         lambda call: {},

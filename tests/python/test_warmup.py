@@ -143,6 +143,27 @@ def test_the_kernels_are_those_of_the_gradients_that_the_operands_require(
     assert [name for name in ("dQ", "dK", "dV") if f"without {name}" in backward] == missing
 
 
+@pytest.mark.parametrize(
+    ("required", "wanted"),
+    [("", (True, True, True, 0)), ("key", (False, True, False, 0)), ("table", (False, False, False, 0b10))],
+)
+def test_the_gradients_are_those_that_operands_and_tensors_of_the_call_require(
+    required: str, wanted: tuple[bool, bool, bool, int]
+) -> None:
+    *operands, cu_q, cu_k = problem()
+    tensors = {
+        **dict(zip(("query", "key", "value"), (operand.clone() for operand in operands), strict=True)),
+        "a": torch.ones(()),
+        "table": torch.ones(9),
+    }
+    if required:
+        tensors[required].requires_grad_()
+    params = {name: tensors.pop(name) for name in ("a", "table")}
+    with _Record() as record:
+        gdpa.varlen_attention(*tensors.values(), cu_q, cu_k, activation="a * s + table[abs(i - j)]", params=params)
+    assert record.wanted == [wanted]
+
+
 def test_calls_on_the_cpu_start_no_thread() -> None:
     rows, _, _, cu, _ = problem(torch.float32)
     operand = rows.requires_grad_()

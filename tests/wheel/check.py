@@ -21,17 +21,25 @@ lengths = [5, 0, 70]
 offsets = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
 query, key, value = (torch.randn(75, 2, 16, dtype=torch.float64, requires_grad=True) for _ in range(3))
 weights = torch.randn(75, 2, 16, dtype=torch.float64)
+table = torch.randn(2, 8, dtype=torch.float64, requires_grad=True)
 
-output = gdpa.varlen_attention(query, key, value, offsets, offsets, activation="s * sigmoid(1.702 * s)")
-gradients = torch.autograd.grad((output * weights).sum(), (query, key, value))
+
+def score(s, b, h, q_idx, kv_idx):
+    return s * torch.sigmoid(1.702 * s) + table[h, torch.clamp(q_idx - kv_idx, 0, 7)]
+
+
+inputs = (query, key, value, table)
+output = gdpa.varlen_attention(query, key, value, offsets, offsets, activation=score)
+gradients = torch.autograd.grad((output * weights).sum(), inputs)
 
 rows = []
 for begin, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
     q, k, v = (tensor[begin:end].transpose(0, 1) for tensor in (query, key, value))
     scores = q @ k.transpose(1, 2) / 4
-    rows.append(((scores * torch.sigmoid(1.702 * scores)) @ v).transpose(0, 1))
+    heads, positions = torch.arange(2)[:, None, None], torch.arange(end - begin)
+    rows.append((score(scores, 0, heads, positions[:, None], positions) @ v).transpose(0, 1))
 expected = torch.cat(rows)
-expected_gradients = torch.autograd.grad((expected * weights).sum(), (query, key, value))
+expected_gradients = torch.autograd.grad((expected * weights).sum(), inputs)
 
 for got, want in zip((output, *gradients), (expected, *expected_gradients), strict=True):
     torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-10)

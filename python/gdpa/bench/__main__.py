@@ -189,7 +189,8 @@ def check(case: Case) -> None:
     """Raises ValueError for a mask or a function that gdpa cannot parse, before any measurement."""
     import gdpa
 
-    gdpa.Activation(case.activation)
+    if not case.names_read:  # otherwise the first call parses it, with its tensors
+        gdpa.Activation(case.activation)
     try:
         left, right = case.window
     except ValueError:
@@ -199,7 +200,8 @@ def check(case: Case) -> None:
 
 
 def chosen_systems(options: argparse.Namespace, kind: str) -> list[System]:
-    """Returns the systems of the options, or all systems for this kind of device."""
+    """Returns the systems of the options, of the suite, or all systems for this kind of device."""
+    from gdpa.bench.cases import suite_named
     from gdpa.bench.systems import SYSTEMS
 
     known = {system.name: system for system in SYSTEMS if kind in system.devices}
@@ -207,7 +209,9 @@ def chosen_systems(options: argparse.Namespace, kind: str) -> list[System]:
         for name in names:
             if name not in known:
                 raise ValueError(f"{option}: expected names among {', '.join(known)} on {kind}; got {name!r}")
-    return [known[name] for name in options.systems or known if name not in options.without]
+    of_suite = suite_named(options.suite).get("systems", known) if options.suite else known
+    chosen = options.systems or [name for name in of_suite if name in known]
+    return [known[name] for name in chosen if name not in options.without]
 
 
 def chosen_work(options: argparse.Namespace, systems: list[System]) -> list[tuple[Case, list[System], list[str]]]:

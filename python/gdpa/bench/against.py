@@ -94,6 +94,9 @@ class Build:
 
 
 def question_of(case: Case) -> dict[str, Any]:
+    """Returns the request for a case. Raises RuntimeError for a function that reads tensors."""
+    if case.names_read:
+        raise RuntimeError("--against compares functions without tensors only")
     names = ("lengths_q", "lengths_k", "shared_q", "shared_kv", "heads", "head_dim", "dtype", "activation", "window")
     return {name: getattr(case, name) for name in (*names, "deterministic", "gradients")}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -32,6 +33,25 @@ class Case:
     batch_limit: int = 0  # sequences in one call; 0 means all sequences
     name: str | None = None  # the name of the shape in its suite
     gradients: str = "qkv"  # the gradients of a backward call; only --against uses this field
+    tensors: tuple[tuple[str, str], ...] = ()  # names and values (tensors.py) of the tensors that functions read
+    tensor_gradients: str = "all"  # the gradients of these tensors: "all", "none", or names with commas
+
+    @property
+    def names_read(self) -> tuple[str, ...]:
+        """The names of the tensors that the function reads."""
+        return tuple(name for name, _ in self.tensors if re.search(rf"\b{name}\b", self.activation))
+
+    def wants_gradient(self, name: str) -> bool:
+        return self.tensor_gradients == "all" or name in self.tensor_gradients.split(",")
+
+    @property
+    def rows_q(self) -> int:
+        """The rows of the query operand."""
+        return self.lengths_q[0] if self.shared_q else sum(self.lengths_q)
+
+    @property
+    def rows_k(self) -> int:
+        return self.lengths_k[0] if self.shared_kv else sum(self.lengths_k)
 
     def batches(self) -> Iterator[Case]:
         """Returns the case divided into calls of at most `batch_limit` sequences, in order."""
@@ -60,10 +80,8 @@ class Case:
         return forward if direction == "fwd" else 2.5 * forward
 
     def bytes(self, direction: str) -> float:
-        """The bytes of all inputs, read once, and of all outputs, written once."""
-        rows_q = self.lengths_q[0] if self.shared_q else sum(self.lengths_q)
-        rows_k = self.lengths_k[0] if self.shared_kv else sum(self.lengths_k)
-        rows = rows_q + 2 * rows_k  # query, key and value, or their gradients
+        """The bytes of the operands, read once, and of their results, written once."""
+        rows = self.rows_q + 2 * self.rows_k  # query, key and value, or their gradients
         operands = rows + sum(self.lengths_q) if direction == "fwd" else 2 * rows + sum(self.lengths_q)
         return float(operands * self.heads * self.head_dim * SIZES[self.dtype])
 
@@ -120,7 +138,7 @@ def cases_of_suite(
     """Returns the cases of a suite. `shapes` selects shapes by name, by number from 1, or by range, such as "3-7".
 
     A shape may override these values of the suite: batch, heads, dtype, activation (one or a list), mask, shared
-    operands, deterministic, and directions. Raises ValueError for an unknown name.
+    operands, deterministic, directions, tensors and tensor_gradients. Raises ValueError for an unknown name.
     """
     suite = suite_named(name)
     shapes = suite["shapes"] if wanted is None else chosen_shapes(suite["shapes"], wanted)
@@ -171,6 +189,8 @@ def cases_of_shape(shape: dict[str, Any], batch_factor: float, seed: int) -> Ite
             deterministic=shape.get("deterministic", False),
             directions=tuple(shape.get("directions", DIRECTIONS)),
             name=shape.get("name"),
+            tensors=tuple(shape.get("tensors", {}).items()),
+            tensor_gradients=shape.get("tensor_gradients", "all"),
         )
 
 

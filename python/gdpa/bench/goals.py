@@ -1,10 +1,12 @@
 """The goals of a suite, and their evaluation for the rows of a run.
 
-A shape in suites.json has goals for a direction and a function, ``{"of": KIND, "at_least": NUMBER}``. The kinds are:
+A shape in suites.json has goals for a direction and a function: ``{"of": KIND, "at_least": NUMBER}``, or a list of such
+goals. The kinds are:
 
 - cublas: the share of cuBLAS, that is the rate divided by the rate of the cuBLAS product in the same rounds.
 - tflops: 660 times the share of cuBLAS, that is the rate in TFLOP/s if cuBLAS reaches 660.
 - row: the rate divided by the rate of another row of gdpa in the same run, ``"row": [SHAPE, FUNCTION]``.
+- mean: the rate divided by the rate at the mean time of several rows of gdpa in the same run, ``"rows": [ROW, ...]``.
 - others: the rate divided by the rate of the fastest other system on the same shape in the same run.
 - floor: the rate divided by the rate at the floor, see docs/benchmarks.md.
 - frontier: the rate divided by the highest rate that power and memory allow, see `frontier`.
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from statistics import mean
 from typing import Any
 
 from gdpa.bench.cases import suites
@@ -35,12 +38,15 @@ class Goal:
     of: str
     at_least: float
     row: tuple[str, str] | None = None  # the shape and the function of the kind row
+    rows: tuple[tuple[str, str], ...] = ()  # the same for the kind mean
 
     @property
     def unit(self) -> str:
         """The unit of the goal."""
         if self.row:
             return f"of {', '.join(self.row)}"
+        if self.rows:
+            return f"of the mean of {', '.join(function for _, function in self.rows)}"
         return {"cublas": "of cuBLAS", "tflops": CUBLAS_UNIT, "others": "of the fastest other",
                 "floor": "of the floor", "frontier": "of the frontier"}[self.of]  # fmt: skip
 
@@ -141,10 +147,12 @@ def goals_of_suite(name: str) -> list[Goal]:
     suite = suites().get(name, {})
     return [
         Goal(shape["name"], activation, direction, goal["of"], goal["at_least"],
-             tuple(goal["row"]) if goal["of"] == "row" else None)
+             tuple(goal["row"]) if goal["of"] == "row" else None,
+             tuple((name, function) for name, function in goal.get("rows", ())))
         for shape in suite.get("shapes", [])
         for direction, goals in shape.get("goals", {}).items()
-        for activation, goal in goals.items()
+        for activation, told in goals.items()
+        for goal in (told if isinstance(told, list) else [told])
     ]  # fmt: skip
 
 
@@ -196,6 +204,14 @@ def of_row(goal: Goal, row: Row, best: Row | None, rows: Sequence[Row]) -> Measu
     return speed(row) / speed(other) if other else f"no row {', '.join(goal.row)}"
 
 
+def of_mean(goal: Goal, row: Row, best: Row | None, rows: Sequence[Row]) -> Measured:
+    others = [ours(rows, *one, goal.direction) for one in goal.rows]
+    missing = [", ".join(one) for one, other in zip(goal.rows, others, strict=True) if other is None]
+    if missing:
+        return f"no row {missing[0]}"
+    return speed(row) * mean(1 / speed(other) for other in others if other)
+
+
 def of_others(goal: Goal, row: Row, best: Row | None, rows: Sequence[Row]) -> Measured:
     return speed(row) / speed(best) if best else "no other system ran"
 
@@ -213,6 +229,7 @@ KINDS: dict[str, Callable[[Goal, Row, Row | None, Sequence[Row]], Measured]] = {
     "cublas": of_cublas,
     "tflops": of_tflops,
     "row": of_row,
+    "mean": of_mean,
     "others": of_others,
     "floor": of_floor,
     "frontier": of_frontier,

@@ -21,6 +21,7 @@ GOAL_COLOURS = {True: "#2e9e3f", False: "#d1001f"}
 GOAL_LABELS = {True: "goal, reached", False: "goal, not reached"}
 WIDEST_INCHES = 20.0
 CASES_IN_A_LINE = 16
+INCHES_OF_A_HANDLE, INCHES_OF_A_LETTER = 0.6, 0.065  # in the legend
 WIDEST_BAR = 0.2  # as a part of the distance between two cases
 
 LineStyle = Literal["solid", "dotted", "dashed"]
@@ -139,7 +140,10 @@ def draw(path: Path, title: str, rows: list[Row], standings: Sequence[Standing] 
     )
     for axis, part in zip(axes[:, 0], lines, strict=True):
         drawing.draw_line(axis, part)
-    figure.legend(handles=drawing.legend(), loc="outside lower center", ncols=4, fontsize=8, frameon=False)
+    handles = drawing.legend()
+    longest = max(len(handle.get_label()) for handle in handles)
+    columns = max(1, min(4, int(width / (INCHES_OF_A_HANDLE + INCHES_OF_A_LETTER * longest))))
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=8, frameon=False)
     figure.suptitle(title, fontsize=9)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)

@@ -125,6 +125,7 @@ def print_table(title: str, columns: tuple[str, ...], lines: list[tuple[str, ...
     try:
         from rich.console import Console
         from rich.table import Table
+        from rich.text import Text
     except ModuleNotFoundError:
         print_plain(title, columns, lines)
         return
@@ -132,7 +133,7 @@ def print_table(title: str, columns: tuple[str, ...], lines: list[tuple[str, ...
     for index, column in enumerate(columns):
         table.add_column(column, justify="left" if index < texts else "right")
     for line in lines:
-        table.add_row(*line)
+        table.add_row(*map(Text, line))  # a text has no markup: a function may contain brackets
     Console(width=None if Console().is_terminal else 160).print(table, highlight=False)
 
 

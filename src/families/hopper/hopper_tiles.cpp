@@ -80,15 +80,16 @@ int wide_backward_stages(const KernelSpec& kernel) {
 
 }  // namespace
 
-void choose_hopper_tiles(KernelSpec& kernel, int64_t most_queries, int64_t mean_keys, bool reads_tensors) {
+bool takes_narrow_tiles(int reads) { return reads > 1; }
+
+void choose_hopper_tiles(KernelSpec& kernel, int64_t most_queries, int64_t mean_keys, int reads) {
   const bool is_narrow = widest(kernel) <= 64;
   const bool are_few = mean_keys <= (is_narrow ? thresholds::few_keys_of_narrow_heads : thresholds::few_keys);
   const bool is_wide = widest(kernel) > 128;
   const int warpgroups = !is_wide && most_queries <= thresholds::queries_of_one_warpgroup ? 1 : 2;
   kernel.tile_queries = warpgroups * hopper::warpgroup_rows;
   kernel.warps = warpgroups * 4;
-  // The compiler loads the elements of a whole row or column of S at once. With more keys it would spill.
-  const int most_keys = !reads_tensors ? (is_narrow ? 192 : 128) : is_wide ? 64 : is_narrow ? 96 : 80;
+  const int most_keys = !takes_narrow_tiles(reads) ? (is_narrow ? 192 : 128) : is_wide ? 64 : is_narrow ? 96 : 80;
   if (is_wide) return choose_wide_tiles(kernel, most_keys);
   kernel.hopper().query_in_registers = true;
   kernel.tile_keys = !are_few                                        ? most_keys

@@ -133,8 +133,12 @@ int64_t shared_bytes(const KernelSpec& kernel) {
     case KernelKind::forward:
       return kernel.tile_queries * std::max(row, row_v) + stages_of_keys;
     case KernelKind::backward_query:
-    case KernelKind::parameter_gradients:
       return kernel.tile_queries * (row + row_v) + stages_of_keys;
+    case KernelKind::parameter_gradients: {
+      constexpr int64_t rows_of_terms = 16, float_bytes = 4, padding = 8;
+      return kernel.tile_queries * (row + row_v) + stages_of_keys +
+             kernel.warps * rows_of_terms * (kernel.tile_keys + padding) * float_bytes;
+    }
     case KernelKind::backward: {
       const int64_t scores = kernel.tile_keys * row_bytes(kernel, kernel.tile_queries);
       const bool stores_p = splits_scores(kernel);

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 
@@ -12,19 +12,24 @@ import torch
 from torch import Tensor
 
 from gdpa.bench.cases import Case
+from gdpa.bench.tensors import params_of, random_tensors
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]  # query, key and value to output
 
 
 @dataclass(frozen=True)
 class Operands:
-    """The packed operands of one call, (rows, heads, head_dim). A shared operand exists once for all sequences."""
+    """The packed operands of one call, (rows, heads, head_dim). A shared operand exists once for all sequences.
+
+    `tensors` are the tensors that functions read.
+    """
 
     case: Case
     query: Tensor
     key: Tensor
     value: Tensor
     grad_output: Tensor
+    tensors: dict[str, Tensor] = field(default_factory=dict)
 
     @classmethod
     def random(cls, case: Case, device: torch.device, seed: int = 0) -> Operands:
@@ -41,11 +46,14 @@ class Operands:
             normal(case.lengths_k, case.shared_kv),
             normal(case.lengths_k, case.shared_kv),
             normal(case.lengths_q, False),
+            random_tensors(case, generator, device),
         )
 
     def to(self, dtype: torch.dtype) -> Operands:
-        tensors = (self.query, self.key, self.value, self.grad_output)
-        return Operands(self.case, *(operand.to(dtype) for operand in tensors))
+        query, key, value, grad_output = (
+            operand.to(dtype) for operand in (self.query, self.key, self.value, self.grad_output)
+        )
+        return Operands(self.case, query, key, value, grad_output, self.tensors)
 
     @cached_property
     def dense(self) -> Operands:
@@ -57,11 +65,16 @@ class Operands:
             dense(self.key, case.lengths_k, case.shared_kv),
             dense(self.value, case.lengths_k, case.shared_kv),
             dense(self.grad_output, case.lengths_q, False),
+            self.tensors,
         )
 
     def leaves(self) -> list[Tensor]:
         """Returns query, key and value as leaves that require gradients."""
         return [operand.detach().requires_grad_() for operand in (self.query, self.key, self.value)]
+
+    def params(self, case: Case) -> dict[str, Tensor]:
+        """Returns the tensors that the function of the case reads, as leaves if their gradient is wanted."""
+        return params_of(case, self.tensors)
 
 
 @dataclass(frozen=True)
@@ -96,8 +109,17 @@ class System(ABC):
         """Returns the reason why the system cannot run this case, or None."""
         return None
 
+    def variants(self, functions: Sequence[str]) -> list[System]:
+        """Returns the systems that alternate on a case with several functions: this system, with the first function."""
+        return [self]
+
     @abstractmethod
     def prepare(self, case: Case, operands: Operands) -> Prepared: ...
+
+
+def learned(params: dict[str, Tensor]) -> list[Tensor]:
+    """Returns the tensors whose gradient is wanted."""
+    return [tensor for tensor in params.values() if tensor.requires_grad]
 
 
 class Packed(System):

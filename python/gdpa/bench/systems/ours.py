@@ -10,7 +10,7 @@ from torch import Tensor
 
 import gdpa
 from gdpa.bench.cases import Case
-from gdpa.bench.systems.base import Attend, Operands, Packed, Prepared, System, offsets
+from gdpa.bench.systems.base import Attend, Operands, Packed, Prepared, System, learned, offsets
 
 
 class Gdpa(Packed):
@@ -22,14 +22,23 @@ class Gdpa(Packed):
     def version(self) -> str:
         return gdpa.__version__
 
-    def packed(self, case: Case, device: torch.device) -> Attend:
+    def variants(self, functions: Sequence[str]) -> list[System]:
+        return [self, *map(GdpaWith, functions[1:])]
+
+    def prepare(self, case: Case, operands: Operands) -> Prepared:
+        inputs, params = operands.leaves(), operands.params(case)
+        attend = self.packed(case, operands.query.device, params)
+        return Prepared(lambda: [attend(*inputs)], [*inputs, *learned(params)], [operands.grad_output])
+
+    def packed(self, case: Case, device: torch.device, params: dict[str, Tensor] | None = None) -> Attend:
         offsets_q = None if case.shared_q else offsets(case.lengths_q, device)
         offsets_k = None if case.shared_kv else offsets(case.lengths_k, device)
 
         def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             return gdpa.varlen_attention(
                 query, key, value, offsets_q, offsets_k,
-                activation=case.activation, window_size=case.window, deterministic=case.deterministic,
+                activation=case.activation, params=params or None, window_size=case.window,
+                deterministic=case.deterministic,
             )  # fmt: skip
 
         return attend
@@ -51,14 +60,10 @@ class GdpaIn(Gdpa):
 
 
 def in_turn(systems: Sequence[System], case: Case, functions: Sequence[str]) -> list[System]:
-    """Returns the systems for a case with several functions.
-
-    gdpa runs with each function. The other systems run with the first function. Only gdpa runs a deterministic case.
-    """
+    """Returns the systems for a case with several functions. Only gdpa runs a deterministic case."""
     if case.deterministic:
         systems = [system for system in systems if isinstance(system, Gdpa)]
-    variants = [GdpaWith(function) for function in functions[1:]]
-    return [one for system in systems for one in ([system, *variants] if type(system) is Gdpa else [system])]
+    return [variant for system in systems for variant in system.variants(functions)]
 
 
 class GdpaWith(Gdpa):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -10,12 +12,14 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gdpa.bench.cases import Case
+from gdpa.bench.score_mod import bias_of, score_mod_of
 from gdpa.bench.systems.base import (
     Attend,
     Operands,
     Packed,
     Prepared,
     System,
+    learned,
     offsets,
     refuse_causal_cross,
     refuse_shared,
@@ -147,26 +151,33 @@ class Varlen(Packed):
 
 
 class Flex(System):
-    """FlexAttention under torch.compile on padded operands, with a block mask if some scores do not count."""
+    """FlexAttention under torch.compile on padded operands, with a block mask if some scores do not count.
+
+    If a function of the case adds a bias to the score, softmax gets the same bias.
+    """
 
     name = "FlexAttention"
     first_call = 1.5
     devices = ("cuda",)
     function = "softmax"
 
+    def variants(self, functions: Sequence[str]) -> list[System]:
+        return [FlexWithBias(function) for function in functions if bias_of(function)] or [self]
+
     def prepare(self, case: Case, operands: Operands) -> Prepared:
         from torch.nn.attention.flex_attention import flex_attention
 
-        inputs = operands.dense.leaves()
+        inputs, params = operands.dense.leaves(), operands.params(case)
+        score_mod = score_mod_of(case, params)
         batch = len(case.lengths_q)
         block_mask = self.block_mask(case, operands.query.device)
         attention = compiled(flex_attention)
 
         def forward() -> list[Tensor]:
             query, key, value = (operand.expand(batch, -1, -1, -1).transpose(1, 2) for operand in inputs)
-            return [attention(query, key, value, block_mask=block_mask)]
+            return [attention(query, key, value, score_mod, block_mask)]
 
-        return Prepared(forward, inputs, [operands.dense.grad_output.transpose(1, 2)])
+        return Prepared(forward, [*inputs, *learned(params)], [operands.dense.grad_output.transpose(1, 2)])
 
     @staticmethod
     def block_mask(case: Case, device: torch.device) -> object | None:
@@ -192,6 +203,21 @@ class Flex(System):
         # If all sequences have the same mask, one mask serves the whole batch. Creating a mask evaluates every score.
         batch = len(case.lengths_q) if len({*zip(case.lengths_q, case.lengths_k, strict=True)}) > 1 else None
         return create_block_mask(counts, batch, None, longest_q, longest_k, device=device.type)
+
+
+class FlexWithBias(Flex):
+    """FlexAttention with the bias of another function than the case."""
+
+    def __init__(self, activation: str) -> None:
+        self.name = f"FlexAttention, {activation}"
+        self.activation = activation
+
+    @property
+    def row_name(self) -> str:
+        return Flex.name
+
+    def prepare(self, case: Case, operands: Operands) -> Prepared:
+        return super().prepare(replace(case, activation=self.activation), operands)
 
 
 def sequences(rows: Tensor, lengths: tuple[int, ...], shared: bool) -> list[Tensor]:

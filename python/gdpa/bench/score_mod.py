@@ -1,0 +1,85 @@
+"""The bias of a function f(s + bias) as a score_mod of FlexAttention, from the same text."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gdpa.bench.cases import Case
+
+ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+
+FUNCTIONS = {name: getattr(torch, name) for name in ("abs", "clamp", "floor", "log2")}
+POSITIONS = ("b", "h", "i", "j")
+
+
+def bias_of(activation: str) -> ast.expr | None:
+    """Returns "s + bias" of a text f(s + bias) whose bias reads a tensor by index, or None for another text."""
+    try:
+        tree = ast.parse(activation, mode="eval").body
+    except SyntaxError:
+        return None
+    if not (isinstance(tree, ast.Call) and len(tree.args) == 1 and isinstance(tree.args[0], ast.BinOp)):
+        return None
+    sum_of = tree.args[0]
+    is_sum = isinstance(sum_of.op, ast.Add) and isinstance(sum_of.left, ast.Name) and sum_of.left.id == "s"
+    return sum_of if is_sum and any(isinstance(node, ast.Subscript) for node in ast.walk(sum_of)) else None
+
+
+class Indices(ast.NodeTransformer):
+    """Makes every index an integer that exists: gdpa broadcasts an axis of size 1, and counts tokens in some axes."""
+
+    def __init__(self, case: Case, tensors: dict[str, Tensor]) -> None:
+        self.case = case
+        self.tensors = tensors
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.Subscript:
+        assert isinstance(node.value, ast.Name)
+        shape = self.tensors[node.value.id].shape
+        indices = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        has_batch = any(isinstance(one, ast.Name) and one.id == "b" for index in indices for one in ast.walk(index))
+        found = [self.index(index, size, has_batch) for index, size in zip(indices, shape, strict=True)]
+        return ast.Subscript(node.value, ast.Tuple(found, ast.Load()), ast.Load())
+
+    def index(self, node: ast.expr, size: int, has_batch: bool) -> ast.expr:
+        if size == 1:
+            return expression("zero(b)")
+        if isinstance(node, ast.Name) and not has_batch:
+            if node.id == "i" and size == self.case.rows_q:
+                return expression("first_q[b] + i")
+            if node.id == "j" and size == self.case.rows_k:
+                return expression("first_k[b] + j")
+        return ast.Call(ast.Name("integer", ast.Load()), [self.visit(node)], [])
+
+
+def expression(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
+
+
+def integer(number: Tensor) -> Tensor:
+    return number.to(torch.int64)
+
+
+def score_mod_of(case: Case, tensors: dict[str, Tensor]) -> ScoreMod | None:
+    """Returns the score_mod that adds the bias of the function to a score, or None if the function has no bias."""
+    bias = bias_of(case.activation)
+    if bias is None:
+        return None
+    device = next(iter(tensors.values())).device
+
+    def first_rows(lengths: tuple[int, ...]) -> Tensor:
+        return torch.tensor([0, *lengths[:-1]], device=device).cumsum(0)
+
+    names: dict[str, Any] = FUNCTIONS | tensors
+    names |= {"first_q": first_rows(case.lengths_q), "first_k": first_rows(case.lengths_k)}
+    names |= {"integer": integer, "zero": torch.zeros_like}
+    tree = expression(f"lambda s, {', '.join(POSITIONS)}: 0")
+    assert isinstance(tree, ast.Lambda)
+    tree.body = Indices(case, tensors).visit(bias)
+    code = compile(ast.fix_missing_locations(ast.Expression(tree)), "score_mod", "eval")
+    function: ScoreMod = eval(code, {"__builtins__": {}, **names})
+    return function
