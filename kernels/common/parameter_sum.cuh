@@ -1,4 +1,5 @@
-// The sums of the gradients of tensors: many threads add terms to an element of a tensor in global memory, in any order.
+// The sums of the gradients of tensors: many threads add terms to an element of a tensor in global memory, in any
+// order.
 #pragma once
 
 #include "gdpa/integers.h"
@@ -72,8 +73,8 @@ __device__ __forceinline__ float sum_of_warp(float term) {
   return term;
 }
 
-/// Adds a term of each lane of a warp. The lanes often have the same element, as where an index is clamped. Additions to
-/// one address would wait for each other.
+/// Adds a term of each lane of a warp. The lanes often have the same element, as where an index is clamped. Additions
+/// to one address would wait for each other.
 template <class Sum>
 __device__ __forceinline__ void add_term_of_lane(void* sums, int64_t element, float term) {
   const bool is_same = __shfl_sync(0xffffffffu, element, 0) == element;
@@ -83,6 +84,34 @@ __device__ __forceinline__ void add_term_of_lane(void* sums, int64_t element, fl
   } else {
     add_term<Sum>(sums, element, term);
   }
+}
+
+/// Adds a term of each lane of a warp to the element first + offset of the sums. The lanes of the same element are
+/// added up first, for up to most_groups elements: additions of many lanes to a few elements would wait for each other.
+/// With a histogram, which is a sum of the warp for each offset in shared memory, the groups are added there.
+template <class Sum>
+__device__ __forceinline__ void add_terms_by_element(void* sums, int64_t first, int64_t offset, float term,
+                                                     bool is_valid, float* histogram) {
+  constexpr int most_groups = 8;
+  const unsigned lane = threadIdx.x % 32;
+  unsigned left = __ballot_sync(0xffffffffu, is_valid);
+#pragma unroll 1
+  for (int group = 0; group < most_groups && left != 0; ++group) {
+    const int leader = __ffs(static_cast<int>(left)) - 1;
+    const int64_t element = __shfl_sync(0xffffffffu, offset, leader);
+    const bool is_in_group = (left >> lane & 1u) != 0 && offset == element;
+    const float total = sum_of_warp(is_in_group ? term : 0.0f);
+    if (static_cast<int>(lane) == leader) {
+      if (histogram != nullptr) {
+        histogram[element] += total;
+      } else {
+        add_term<Sum>(sums, first + element, total);
+      }
+    }
+    left &= ~__ballot_sync(0xffffffffu, is_in_group);
+    __syncwarp();
+  }
+  if ((left >> lane & 1u) != 0) add_term<Sum>(sums, first + offset, term);
 }
 
 }  // namespace gdpa

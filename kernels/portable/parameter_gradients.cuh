@@ -1,14 +1,15 @@
 // The gradients of the tensors that the function reads, on the tensor cores of any GPU since Ampere.
 //
-// dP is the gradient of P, so the gradient of an input of the function at one score is dP * df/dinput. The gradient of an
-// element of a tensor is the sum over all scores that read the element. A CTA owns one tile of queries of one head, as in
-// backward_query.cuh, and computes S and dP once more:
+// dP is the gradient of P, so the gradient of an input of the function at one score is dP * df/dinput. The gradient of
+// an element of a tensor is the sum over all scores that read the element. A CTA owns one tile of queries of one head,
+// as in backward_query.cuh, and computes S and dP once more:
 //
 //     Q, dO           ->  shared memory, once
 //     K, V tile i     ->  stage i % stages, copied `stages - 1` tiles ahead
 //     S = Q K^T, dP = dO V^T  ->  registers
 //     dP * df/dinput of each valid score  ->  a register, for a number of the head
 //                                         ->  shared memory, for a read that depends only on i - j
+//                                         ->  a histogram in shared memory, for a computed index of few elements
 //                                         ->  the sum of the element in global memory, for another read
 //
 // The registers are added to the sums in global memory at the end of the tile. A warp adds up the diagonals of 16 rows
@@ -151,6 +152,13 @@ __device__ void parameter_gradients_tile(const CommonArguments& arguments, const
   auto* const terms = reinterpret_cast<float*>(shared_memory + Tiles::shared_bytes - Config::warps * Tiles::term_bytes +
                                                warp_index() * Tiles::term_bytes);
   auto gradients = Config::Gradients::of(params, pair());
+  if constexpr (Config::Gradients::has_histogram) {
+    if (gradients.span() <= Tiles::term_bytes / 4) {
+      gradients.histogram = terms;
+      for (int i = lane_index(); i < gradients.span(); i += 32) terms[i] = 0.0f;
+      __syncwarp();
+    }
+  }
   for (int position = 0; position < stream.tiles.size(); ++position) {
     stream.advance(position);
     if (first_query + warp_row >= work.queries.count) continue;
@@ -168,6 +176,12 @@ __device__ void parameter_gradients_tile(const CommonArguments& arguments, const
     }
   }
   wait_for_copies<0>();
+  if (Config::Gradients::has_histogram && gradients.histogram != nullptr) {
+    __syncwarp();
+    for (int i = lane_index(); i < gradients.span(); i += 32) {
+      if (terms[i] != 0.0f) gradients.flush(i, terms[i]);
+    }
+  }
   gradients.end();
 }
 

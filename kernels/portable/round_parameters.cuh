@@ -1,4 +1,5 @@
-// Rounds the sums of the gradients of tensors (common/parameter_sum.cuh) into the gradients, which may have any strides.
+// Rounds the sums of the gradients of tensors (common/parameter_sum.cuh) into the gradients, which may have any
+// strides.
 //
 // Launch: grid any number of CTAs, block round_parameters_threads<Config>, no shared memory.
 #pragma once

@@ -227,11 +227,17 @@ class InputsPrinter {
 
   /// The offset of the element of a read in the sums of the gradient, after the statements of `at`.
   std::string grad_offset(std::size_t input) const {
-    std::string sum = fmt::format("g{}", input);
-    for (std::size_t axis = 0; axis < function_.inputs()[input].indices.size(); ++axis) {
-      if (varies(function_.inputs()[input].indices[axis])) sum += fmt::format(" + k{0}_{1} * s{0}_{1}", input, axis);
-    }
-    return sum;
+    return fmt::format("g{} + {}", input, grad_offset_in_span(input));
+  }
+
+  /// The part of this offset that depends on the position, and the largest one plus 1.
+  std::string grad_offset_in_span(std::size_t input) const { return sum_of_axes(input, "k{0}_{1} * s{0}_{1}"); }
+  std::string grad_span(std::size_t input) const { return sum_of_axes(input, "last{0}_{1} * s{0}_{1}") + " + 1"; }
+
+  /// Whether an index of a read is neither a position nor the same in a head, so that few elements may have many terms.
+  bool has_computed_index(const Input& read) const {
+    return std::any_of(read.indices.begin(), read.indices.end(),
+                       [&](const Program& index) { return varies(index) && !bare_index(index, function_.inputs()); });
   }
 
   bool varies(const Input& read) const {
@@ -242,6 +248,15 @@ class InputsPrinter {
   bool varies(const Program& program) const {
     return reads_index(program, function_.inputs(), Index::query) ||
            reads_index(program, function_.inputs(), Index::key);
+  }
+
+  std::string sum_of_axes(std::size_t input, std::string_view term) const {
+    std::string sum;
+    for (std::size_t axis = 0; axis < function_.inputs()[input].indices.size(); ++axis) {
+      if (!varies(function_.inputs()[input].indices[axis])) continue;
+      sum += (sum.empty() ? "" : " + ") + fmt::format(fmt::runtime(term), input, axis);
+    }
+    return sum;
   }
 
   bool is_in_index(std::size_t input) const {
@@ -402,7 +417,7 @@ std::string gradients_source(const Function& function, unsigned tensor_types, un
     constructor += fmt::format("    sums{0} = params.grad_parameters[{0}].data;\n", i);
   }
   std::size_t totals = 0, diagonals = 0;
-  std::string add_diagonals;
+  std::string add_diagonals, span, flush;
   for (std::size_t k = 0; k < differentiated.size(); ++k) {
     const std::size_t n = differentiated[k], tensor = inputs[n].tensor;
     const std::string term = fmt::format("dp * {}", exact_result(program, inputs, k));
@@ -412,6 +427,15 @@ std::string gradients_source(const Function& function, unsigned tensor_types, un
       add_diagonals += fmt::format("    if (read == {}) gdpa::add_term_of_lane<{}>(sums{}, {}, term);\n", diagonals,
                                    sum, tensor, printer.grad_offset(n));
       ++diagonals;
+      continue;
+    }
+    if (is_read && printer.has_computed_index(inputs[n])) {
+      // The first one has the histogram.
+      const bool is_first = span.empty();
+      if (is_first) span = printer.grad_span(n);
+      if (is_first) flush = fmt::format("gdpa::add_term<{}>(sums{}, g{} + element, term);", sum, tensor, n);
+      add += fmt::format("    gdpa::add_terms_by_element<{}>(sums{}, g{}, {}, {}, is_valid, {});\n", sum, tensor, n,
+                         printer.grad_offset_in_span(n), term, is_first ? "histogram" : "nullptr");
       continue;
     }
     if (is_read && printer.varies(inputs[n])) {
@@ -447,7 +471,11 @@ std::string gradients_source(const Function& function, unsigned tensor_types, un
       "{{\n"
       "    return {{params, pair}};\n"
       "  }}\n\n"
-      "  static constexpr int diagonals = {};\n\n"
+      "  static constexpr int diagonals = {};\n"
+      "  static constexpr bool has_histogram = {};\n"
+      "  float* histogram = nullptr;\n\n"
+      "  __device__ __forceinline__ int64_t span() const {{ return {}; }}\n\n"
+      "  __device__ __forceinline__ void flush(int element, float term) {{ {} }}\n\n"
       "  __device__ __forceinline__ void add(float x, int query, int key, float dp, bool is_valid, float* diagonal) "
       "{{\n"
       "{}"
@@ -462,8 +490,9 @@ std::string gradients_source(const Function& function, unsigned tensor_types, un
       "  }}\n"
       "}};\n",
       inputs_header(function), function.text(), text.struct_members, function.parameters().size(),
-      std::max<std::size_t>(totals, 1), members, constructor, diagonals, text.at, text.values,
-      exact_statements(program, inputs), add, text.at, add_diagonals, end);
+      std::max<std::size_t>(totals, 1), members, constructor, diagonals, diagonals == 0 && !span.empty(),
+      span.empty() ? "0" : span, flush, text.at, text.values, exact_statements(program, inputs), add, text.at,
+      add_diagonals, end);
 }
 
 }  // namespace gdpa::activation

@@ -35,6 +35,12 @@ std::string inputs_source(const Function& function, unsigned tensor_types);
 ///       __device__ void add(float score, int query, int key, float dp, bool is_valid, float* diagonal);
 ///       // Adds the gradient of a diagonal read for all scores of a diagonal. Called by whole warps.
 ///       __device__ void add_diagonal(int read, int query, int key, float term);
+///       // Whether the first read with a computed index has a histogram: a sum of the warp for each of its span()
+///       // elements. flush() adds one of these sums.
+///       static constexpr bool has_histogram;
+///       float* histogram;  // null: none
+///       __device__ int64_t span() const;
+///       __device__ void flush(int element, float term);
 ///       __device__ void end();                                           // called by whole warps, after the last
 ///       score
 ///     };

@@ -29,6 +29,7 @@ EXAMPLES = """examples:
   python -m gdpa.bench --figures
   python -m gdpa.bench --training-step --device cuda --report
   python -m gdpa.bench --suite anchors --device cuda --report
+  python -m gdpa.bench --suite score --device cuda --report
   python -m gdpa.bench --suite hopper --systems gdpa --direction fwd --report fwd
   python -m gdpa.bench --suite hopper --activation gelu_tanh "s * exp(-s * s)" --against older-build --json rows.jsonl
   python -m gdpa.bench --suite hopper --systems gdpa --direction bwd --report bwd
