@@ -283,6 +283,21 @@ ScoreCase buckets(std::string name, DType of_times) {
           .heads_k = 2};
 }
 
+/// The sum of a table of each head and of buckets of time.
+ScoreCase table_and_buckets(std::string name) {
+  ScoreCase both = buckets(std::move(name), DType::int64);
+  both.text = "tanh(s + table[h, clamp(i - j, 0, 31)] + w[h, clamp(floor(log2(1 + abs(t_q[i] - t_k[j]))), 0, 9)])";
+  both.tensors.push_back({"table", DType::float32, {4, 32}});
+  both.inputs = [of_time = both.inputs](const ScoreProblem& problem, const Place& at) {
+    ScoreInputs in = of_time(problem, at);
+    const int64_t of_table = element(problem.of().tensors[3], {at.head, at.i - at.j});
+    in.t += problem.number(3, of_table);
+    in.reads.push_back({3, of_table, false});
+    return in;
+  };
+  return both;
+}
+
 /// A dense bias, some of whose axes have one element.
 ScoreCase bias(std::string name, std::vector<int64_t> sizes, DType dtype) {
   return {.name = std::move(name),
@@ -367,6 +382,7 @@ const std::vector<ScoreCase>& score_cases() {
            [](ScoreCase& c) {
              c.wanted = {false, false, false};
            }),
+      table_and_buckets("table_and_buckets"),
       bias("bias_of_each_score", {2, 2, 70, 90}, DType::bfloat16),
       with(bias("bias_of_queries", {1, 2, 70, 1}, DType::float32),
            [](ScoreCase& c) {
