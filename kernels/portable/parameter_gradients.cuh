@@ -13,8 +13,8 @@
 //                                         ->  the sum of the element in global memory, for another read
 //
 // The registers are added to the sums in global memory at the end of the tile. A warp adds up the diagonals of 16 rows
-// in shared memory, and then adds each diagonal to the sums. parameter_sums.cuh has the types of the
-// sums, and the kernel that rounds the sums into the gradients.
+// in shared memory, and then adds each diagonal to the sums. common/parameter_sum.cuh has the types of the sums, and
+// round_parameters.cuh the kernel that rounds the sums into the gradients.
 //
 // Launch: grid as in schedule.cuh, queries own the work; block parameter_gradients_threads<Config>; dynamic shared
 //         memory parameter_gradients_shared_bytes<Config>. params.grad_parameters are the sums, cleared before.

@@ -41,8 +41,7 @@ std::string inputs_source(const Function& function, unsigned tensor_types);
 ///       float* histogram;  // null: none
 ///       __device__ int64_t span() const;
 ///       __device__ void flush(int element, float term);
-///       __device__ void end();                                           // called by whole warps, after the last
-///       score
+///       __device__ void end();  // called by whole warps, after the last score
 ///     };
 /// `wanted` has bit n for tensor n. params.grad_parameters are the sums, of type `sum` (common/parameter_sum.cuh). f is
 /// evaluated exactly.

@@ -56,6 +56,12 @@ struct Operands {
   double scale;
 };
 
+/// The number of elements of tensors that f reads at each score.
+int reads_of(const activation::Function& function) {
+  const auto is_read = [](const activation::Input& input) { return input.kind == activation::Input::Kind::read; };
+  return static_cast<int>(std::ranges::count_if(function.inputs(), is_read));
+}
+
 /// Whether f depends on the batch entry, on the position of the query, or on the length of its sequence.
 bool reads_query_position(const activation::Function& function) {
   using activation::Index;
@@ -69,11 +75,14 @@ plan::GpuPlan plan_of(const Problem& problem, const Params& params, const Operan
   const Accuracy accuracy = plan::accuracy_of(problem);
   const families::PlanRequest request{problem,
                                       gpu,
-                                      plan::registers_of(function.value_and_derivative(), accuracy),
+                                      reads_of(function) > 0
+                                          ? plan::FunctionRegisters::many
+                                          : plan::registers_of(function.value_and_derivative(), accuracy),
                                       operands.aligned,
                                       problem.allow_tf32 ? plan::Float32Products::one : plan::Float32Products::three,
                                       operands.maps,
                                       function.has_guards(),
+                                      reads_of(function),
                                       reads_query_position(function)};
   const bool has_operands = problem.direction == Direction::forward || problem.wanted.of_operands();
   plan::GpuPlan plan;

@@ -23,6 +23,7 @@ struct PlanRequest {
   plan::Float32Products products;
   plan::TensorMaps tensor_maps = plan::TensorMaps::unavailable;
   bool has_guards = false;            ///< f or f' has guards, which only huge and infinite scores need
+  int reads = 0;                      ///< elements of tensors that f reads at each score
   bool reads_query_position = false;  ///< f depends on the batch entry, or on the place of a query in its sequence
 };
 

@@ -805,6 +805,38 @@ TEST(GpuPlan, AFunctionWithBoundsHasASecondPassOfTheHopperBackwardBehindTheFirst
   EXPECT_EQ(portable_steps(true), portable_steps(false));
 }
 
+/// Hopper's backward computes a split of the batch as one sequence where the batch shares the keys.
+TEST(GpuPlan, SharedKeysAndAFunctionOfTheQueryPositionTakeThePortableBackward) {
+  Problem problem = problem_of(Direction::backward);
+  problem.key_form = Form::shared;
+  problem.rows_k = 500;
+  const auto plan_with = [&](bool reads_query_position) {
+    return gpu_plan({problem, Gpu{}, FunctionRegisters::few, true, Float32Products::three, TensorMaps::available, false,
+                     0, reads_query_position});
+  };
+  EXPECT_EQ(plan_with(false).steps.front().kernel.family(), KernelFamily::hopper);
+  const GpuPlan plan = plan_with(true);
+  EXPECT_EQ(plan.steps.front().kernel.family(), KernelFamily::portable);
+  EXPECT_NE(plan.reason.find("f depends on the place of a query"), std::string::npos) << plan.reason;
+}
+
+TEST(GpuPlan, HopperForwardOfSeveralReadsHasNarrowTilesOfKeys) {
+  for (const auto& [head_dim, tile_keys] : {std::pair{64, 96}, std::pair{128, 80}, std::pair{256, 64}}) {
+    Problem problem = problem_of(Direction::forward, DType::bfloat16, head_dim);
+    problem.rows_q = problem.rows_k = 20000;
+    const auto plan_with = [&](int reads) {
+      return gpu_plan(
+          {problem, Gpu{}, FunctionRegisters::many, true, Float32Products::three, TensorMaps::available, false, reads});
+    };
+    const GpuPlan plan = plan_with(2);
+    EXPECT_EQ(plan.steps.front().kernel.tile_keys, tile_keys);
+    EXPECT_NE(plan.reason.find("tiles of keys are narrow"), std::string::npos) << plan.reason;
+    const int otherwise = plan_with(0).steps.front().kernel.tile_keys;
+    EXPECT_GT(otherwise, tile_keys);
+    EXPECT_EQ(plan_with(1).steps.front().kernel.tile_keys, otherwise);
+  }
+}
+
 /// The Hopper plan of backward for keys long enough for sums of dQ, with the guards left out where they may be.
 GpuPlan hopper_plan_wanting(WantedGradients wanted, bool deterministic = false) {
   Problem problem = problem_of(Direction::backward);

@@ -5,14 +5,18 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <map>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "cuda/driver.h"
+#include "cuda/target.h"
 #include "device.h"
 #include "gdpa/attention.h"
+#include "jit/nvrtc.h"
 #include "promise.h"
 #include "score_problem.h"
 #include "strided.h"
@@ -279,6 +283,21 @@ ScoreCase buckets(std::string name, DType of_times) {
           .heads_k = 2};
 }
 
+/// The sum of a table of each head and of buckets of time.
+ScoreCase table_and_buckets(std::string name) {
+  ScoreCase both = buckets(std::move(name), DType::int64);
+  both.text = "tanh(s + table[h, clamp(i - j, 0, 31)] + w[h, clamp(floor(log2(1 + abs(t_q[i] - t_k[j]))), 0, 9)])";
+  both.tensors.push_back({"table", DType::float32, {4, 32}});
+  both.inputs = [of_time = both.inputs](const ScoreProblem& problem, const Place& at) {
+    ScoreInputs in = of_time(problem, at);
+    const int64_t of_table = element(problem.of().tensors[3], {at.head, at.i - at.j});
+    in.t += problem.number(3, of_table);
+    in.reads.push_back({3, of_table, false});
+    return in;
+  };
+  return both;
+}
+
 /// A dense bias, some of whose axes have one element.
 ScoreCase bias(std::string name, std::vector<int64_t> sizes, DType dtype) {
   return {.name = std::move(name),
@@ -363,6 +382,7 @@ const std::vector<ScoreCase>& score_cases() {
            [](ScoreCase& c) {
              c.wanted = {false, false, false};
            }),
+      table_and_buckets("table_and_buckets"),
       bias("bias_of_each_score", {2, 2, 70, 90}, DType::bfloat16),
       with(bias("bias_of_queries", {1, 2, 70, 1}, DType::float32),
            [](ScoreCase& c) {
@@ -439,6 +459,67 @@ TEST(GpuScoresAlone, NaNOfOneSequenceReachesNoOther) {
   expect_nan_in_entry(results.grad_tensors[1], "gradient of token");
   const std::vector<double> of_entry = results.grad_tensors[0].values();
   for (std::size_t b = 0; b < of_entry.size(); ++b) EXPECT_EQ(std::isnan(of_entry[b]), b == broken) << "entry " << b;
+}
+
+// --- the sums of deterministic mode
+// --------------------------------------------------------------------------------------
+
+/// The exact sum of some terms on the GPU. Many threads add, in the order of the terms as far as they have one.
+float exact_sum(const std::vector<float>& terms) {
+  static const jit::Nvrtc nvrtc = jit::Nvrtc::open();
+  const std::string source =
+      "#include \"common/parameter_sum.cuh\"\n"
+      "extern \"C\" __global__ void add(const float* terms, gdpa::ExactSum* sum, float* total, int count) {\n"
+      "  for (int i = threadIdx.x; i < count; i += 32) sum->add(terms[i]);\n"
+      "  __syncwarp();\n"
+      "  __threadfence();\n"
+      "  if (threadIdx.x == 0) *total = sum->total();\n"
+      "}\n";
+  const Gpu& gpu = Gpu::get();
+  const cuda::Driver& driver = cuda::Driver::get();
+  const jit::Compiled compiled = nvrtc.compile({source, "a sum"}, cuda::target_of(0).architecture);
+  cuda::Module module = nullptr;
+  cuda::Kernel kernel = nullptr;
+  cuda::check(driver.module_load(&module, compiled.cubin.data()), "loading the kernel");
+  cuda::check(driver.module_kernel(&kernel, module, "add"), "loading the kernel");
+  const auto* const bytes = reinterpret_cast<const std::byte*>(terms.data());
+  const GuardedMemory input(gpu, {bytes, bytes + terms.size() * sizeof(float)}, 0);
+  const GuardedMemory sum(gpu, std::vector<std::byte>(13 * 8), 0);
+  GuardedMemory total(gpu, std::vector<std::byte>(4), 0);
+  void* addresses[] = {input.data(), sum.data(), total.data()};
+  auto count = static_cast<int>(terms.size());
+  void* parameters[] = {&addresses[0], &addresses[1], &addresses[2], &count};
+  cuda::check(driver.launch(kernel, 1, 1, 1, 32, 1, 1, 0, gpu.stream(), parameters, nullptr), "launching the kernel");
+  total.fetch();
+  float result = 0;
+  std::memcpy(&result, total.content().data(), sizeof result);
+  return result;
+}
+
+TEST(GpuSums, ADeterministicSumIsExactInAnyOrder) {
+  if (const std::string reason = why_no_gpu(); !reason.empty()) GTEST_SKIP() << reason;
+  using Limits = std::numeric_limits<float>;
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  // Each term that is not drawn occurs with both signs, so that the sum is the sum of the small terms.
+  std::vector<float> terms;
+  double sum = 0;
+  for (int i = 0; i < 200; ++i) {
+    terms.push_back(std::ldexp(normal(random), i % 20 - 10));
+    sum += static_cast<double>(terms.back());
+  }
+  for (const float large : {Limits::max(), 1e30F, 1e-30F, Limits::min(), Limits::denorm_min(), 16777215.0F}) {
+    for (int i = 0; i < 40; ++i) terms.insert(terms.end(), {large, -large});
+  }
+  for (int order = 0; order < 3; ++order) {
+    EXPECT_EQ(exact_sum(terms), static_cast<float>(sum)) << "order " << order;
+    std::shuffle(terms.begin(), terms.end(), random);
+  }
+  EXPECT_EQ(exact_sum({Limits::denorm_min(), Limits::denorm_min()}), 2 * Limits::denorm_min());
+  EXPECT_EQ(exact_sum({Limits::max(), Limits::max()}), Limits::infinity());
+  EXPECT_EQ(exact_sum({1, -Limits::infinity()}), -Limits::infinity());
+  EXPECT_TRUE(std::isnan(exact_sum({Limits::infinity(), -Limits::infinity()})));
+  EXPECT_TRUE(std::isnan(exact_sum({1, Limits::quiet_NaN()})));
 }
 
 }  // namespace

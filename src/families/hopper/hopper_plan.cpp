@@ -119,7 +119,7 @@ GpuPlan forward_plan(const PlanRequest& request) {
   KernelSpec kernel = hopper_kernel_for(request, KernelKind::forward);
   constexpr int64_t unknown = std::numeric_limits<int64_t>::max();
   const int64_t most_queries = queries.form == Form::jagged ? unknown : queries.mean_length();
-  choose_hopper_tiles(kernel, most_queries, keys.mean_length());
+  choose_hopper_tiles(kernel, most_queries, keys.mean_length(), request.reads);
   const bool keys_stay = keys.mean_length() <= int64_t{kernel.stages} * kernel.tile_keys;
   const bool has_one_tile = most_queries <= kernel.tile_queries;
 
@@ -131,6 +131,10 @@ GpuPlan forward_plan(const PlanRequest& request) {
                     ? "each head has one tile of queries: every CTA gets the same number of keys, however long the "
                       "sequences are"
                     : "one CTA on each multiprocessor takes tiles of queries and iterates over the keys";
+  if (takes_narrow_tiles(request.reads)) {
+    plan.reason +=
+        fmt::format("; tiles of keys are narrow: f reads {} elements of tensors at each score", request.reads);
+  }
   const int64_t tiles = problem.heads_q * queries.most_tiles(kernel.tile_queries, problem.batch);
   plan.steps.push_back({kernel, std::min<int64_t>(tiles, request.gpu.multiprocessors)});
   return plan;

@@ -47,20 +47,20 @@ struct WideTile {
   }
 };
 
-/// Sets the largest tile_keys that fits. Returns false where not even 64 keys fit.
-bool choose_tile_keys(KernelSpec& kernel, bool query_in_registers) {
+/// Sets the largest tile_keys that fits, at most `most`. Returns false where not even 64 keys fit.
+bool choose_tile_keys(KernelSpec& kernel, bool query_in_registers, int most) {
   kernel.hopper().query_in_registers = query_in_registers;
-  for (kernel.tile_keys = 128; kernel.tile_keys >= 64; kernel.tile_keys -= 16) {
+  for (kernel.tile_keys = most; kernel.tile_keys >= 64; kernel.tile_keys -= 16) {
     if (WideTile{kernel}.fits()) return true;
   }
   return false;
 }
 
 /// Q in registers if it fits, then the largest tile of keys with two stages, then more stages.
-void choose_wide_tiles(KernelSpec& kernel) {
+void choose_wide_tiles(KernelSpec& kernel, int most_keys) {
   kernel.stages = 2;
   kernel.hopper().query_stages = 1;
-  if (!choose_tile_keys(kernel, true)) choose_tile_keys(kernel, false);
+  if (!choose_tile_keys(kernel, true, most_keys)) choose_tile_keys(kernel, false, most_keys);
   for (int* const stages : {&kernel.stages, &kernel.hopper().query_stages}) {
     ++*stages;
     if (!WideTile{kernel}.fits()) --*stages;
@@ -80,16 +80,21 @@ int wide_backward_stages(const KernelSpec& kernel) {
 
 }  // namespace
 
-void choose_hopper_tiles(KernelSpec& kernel, int64_t most_queries, int64_t mean_keys) {
+bool takes_narrow_tiles(int reads) { return reads > 1; }
+
+void choose_hopper_tiles(KernelSpec& kernel, int64_t most_queries, int64_t mean_keys, int reads) {
   const bool is_narrow = widest(kernel) <= 64;
   const bool are_few = mean_keys <= (is_narrow ? thresholds::few_keys_of_narrow_heads : thresholds::few_keys);
   const bool is_wide = widest(kernel) > 128;
   const int warpgroups = !is_wide && most_queries <= thresholds::queries_of_one_warpgroup ? 1 : 2;
   kernel.tile_queries = warpgroups * hopper::warpgroup_rows;
   kernel.warps = warpgroups * 4;
-  if (is_wide) return choose_wide_tiles(kernel);
+  const int most_keys = !takes_narrow_tiles(reads) ? (is_narrow ? 192 : 128) : is_wide ? 64 : is_narrow ? 96 : 80;
+  if (is_wide) return choose_wide_tiles(kernel, most_keys);
   kernel.hopper().query_in_registers = true;
-  kernel.tile_keys = !are_few ? (is_narrow ? 192 : 128) : mean_keys <= thresholds::keys_of_a_short_tile ? 64 : 128;
+  kernel.tile_keys = !are_few                                        ? most_keys
+                     : mean_keys <= thresholds::keys_of_a_short_tile ? 64
+                                                                     : std::min(128, most_keys);
   if (warpgroups == 1) {
     // Consecutive tiles seldom have the same keys: as many stages as fit.
     kernel.stages = is_narrow || kernel.tile_keys == 64 ? 4 : 3;
