@@ -11,13 +11,23 @@ struct NoInputs {};
 
 struct NoBias {
   using Inputs = NoInputs;
+  struct OfQuery {};
+  struct OfKey {};
+  struct OfDifference {};
   static constexpr bool exists = false;
 
   GDPA_HOST_DEVICE static NoBias of(const Params&, const SequencePair&) { return {}; }
 
-  /// Returns the inputs of the function for one score. In a partial tile, the query and the key may be beyond their
-  /// sequences.
-  GDPA_HOST_DEVICE Inputs at(int /*query*/, int /*key*/) const { return {}; }
+  /// The parts of the inputs that depend only on the query, only on the key, or only on the difference of their
+  /// positions. In a partial tile, the query and the key may be beyond their sequences.
+  GDPA_HOST_DEVICE OfQuery of_query(int /*query*/) const { return {}; }
+  GDPA_HOST_DEVICE OfKey of_key(int /*key*/) const { return {}; }
+  GDPA_HOST_DEVICE OfDifference of_difference(int /*query*/, int /*key*/) const { return {}; }
+
+  /// Returns the inputs of the function for one score, from its parts.
+  GDPA_HOST_DEVICE Inputs at(int /*query*/, int /*key*/, const OfQuery&, const OfKey&, const OfDifference&) const {
+    return {};
+  }
 };
 
 }  // namespace gdpa

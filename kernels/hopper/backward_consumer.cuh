@@ -1,6 +1,7 @@
 // Backward: the main loop of a consumer warpgroup.
 #pragma once
 
+#include "common/fragment_inputs.cuh"
 #include "hopper/backward_epilogue.cuh"
 #include "hopper/valid_queries.cuh"
 
@@ -36,30 +37,37 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
     return queries.first_row + queries.row_offset(position, Config::tile_queries) + part * part_queries;
   }
 
-  __device__ __forceinline__ ScoreIndex index_of(const Step& step, int number, int part, int i) const {
-    return score_index(first_query_of(step, shared.step(number).position, part), first_key_of(step), i);
-  }
-
-  /// Computes P, rounded, and f', in the registers of S.
-  template <int part>
-  __device__ __forceinline__ void apply_function(const Activation& activation, const Step& step, int number) {
+  /// Computes P, rounded, and f', in the registers of S. `function` is the function of the head.
+  template <int part, class Function>
+  __device__ __forceinline__ void apply_function_of_head(const Function& function, const Step& step, int number) {
     const auto bias = Config::Bias::of(arguments.common.params, tile_of(step).pair(shared.step(number).head));
-    const float scale = arguments.scale * Activation::score_factor;
+    const ScoreIndex first = score_index(first_query_of(step, shared.step(number).position, part), first_key_of(step));
+    FragmentInputs<typename Config::Bias, FragmentRows::keys> inputs(bias, first.key, first.query);
+    const float scale = arguments.scale * Function::score_factor;
     float(&of_part)[part_queries / 2] = scores[part];
 #pragma unroll
-    for (int i = 0; i < part_queries / 2; i += 2) {
-      float value[2];
+    for (int group = 0; group < part_queries / 8; ++group) {
+      inputs.enter(group);
 #pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        float derivative;
-        const ScoreIndex at = index_of(step, number, part, i + j);
-        activation.value_and_derivative(of_part[i + j] * scale, bias.at(at.query, at.key), value[j], derivative);
-        if constexpr (Shared::computes_ds) of_part[i + j] = derivative;
-      }
-      if constexpr (Config::computes_grad_value) {
-        p[part * part_steps + i / 8][i % 8 / 2] = Element::pack(value[0], value[1]);
+      for (int i = 0; i < 4; i += 2) {
+        float value[2];
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          float& score = of_part[group * 4 + i + j];
+          float derivative;
+          function.value_and_derivative(score * scale, inputs.at(i + j), value[j], derivative);
+          if constexpr (Shared::computes_ds) score = derivative;
+        }
+        if constexpr (Config::computes_grad_value) {
+          p[part * part_steps + group / 2][group % 2 * 2 + i / 2] = Element::pack(value[0], value[1]);
+        }
       }
     }
+  }
+
+  template <int part>
+  __device__ __forceinline__ void apply_function(const Activation& activation, const Step& step, int number) {
+    activation.visit([&](const auto& function) { apply_function_of_head<part>(function, step, number); });
   }
 
   /// Selects 0 for P outside the valid range; and for f', unless dS of each part is masked itself. dS is 0 then, except

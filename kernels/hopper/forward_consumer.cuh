@@ -1,6 +1,7 @@
 // Forward: the main loop of a consumer warpgroup.
 #pragma once
 
+#include "common/fragment_inputs.cuh"
 #include "hopper/forward_epilogue.cuh"
 
 namespace gdpa::hopper {
@@ -10,7 +11,7 @@ template <class Config, Scores scores_are>
 struct ForwardConsumer : ForwardEpilogue<Config> {
   using Base = ForwardEpilogue<Config>;
   using Base::arguments, Base::issue_output, Base::issue_scores, Base::key_steps, Base::leads, Base::load_query,
-      Base::output, Base::own_barrier, Base::shared, Base::release_query, Base::score_scale, Base::scores,
+      Base::output, Base::own_barrier, Base::shared, Base::release_query, Base::scores,
       Base::store_from_registers, Base::store_through_query, Base::ping_pong_barrier, Base::warpgroup, Base::p;
   using typename Base::Activation, typename Base::Element, typename Base::Shared, typename Base::Tile;
 
@@ -34,20 +35,31 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
            static_cast<int>(thread_in_warpgroup() % 4 * 2);
   }
 
-  /// P in fp32, in the registers of S.
-  __device__ __forceinline__ void apply_function(const Activation& activation, const Tile& tile, int key_tile) {
-    constexpr bool scales = Activation::scales_scores && !Config::scales_query;
-    const float scale = score_scale();
+  /// P in fp32, in the registers of S. `function` is the function of the tile's head.
+  template <class Function>
+  __device__ __forceinline__ void apply_function_of_head(const Function& function, const Tile& tile, int key_tile) {
+    constexpr bool scales = Function::scales_scores && !Config::scales_query;
+    const float scale = arguments.scale * Function::score_factor;
     const auto bias = Config::Bias::of(arguments.common.params, tile.pair());
+    FragmentInputs<typename Config::Bias, FragmentRows::queries> inputs(bias, first_query_of(tile),
+                                                                        first_key_of(tile, key_tile));
 #pragma unroll
-    for (int i = 0; i < Config::tile_keys / 2; ++i) {
-      const float x = scales ? scores[i] * scale : scores[i];
-      const auto inputs =
-          bias.at(first_query_of(tile) + i / 2 % 2 * 8, first_key_of(tile, key_tile) + i / 4 * 8 + i % 2);
-      scores[i] = scores_are == Scores::bounded ? activation.value(x, inputs) : activation.value_of_finite(x, inputs);
+    for (int group = 0; group < Config::tile_keys / 8; ++group) {
+      inputs.enter(group);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float& score = scores[group * 4 + i];
+        const float x = scales ? score * scale : score;
+        score = scores_are == Scores::bounded ? function.value(x, inputs.at(i))
+                                              : function.value_of_finite(x, inputs.at(i));
+      }
       // Otherwise the compiler loads the inputs of all scores early, and registers do not suffice.
-      if (Config::Bias::exists && i % 16 == 15) __syncwarp();
+      if (Config::Bias::exists && group % 4 == 3) __syncwarp();
     }
+  }
+
+  __device__ __forceinline__ void apply_function(const Activation& activation, const Tile& tile, int key_tile) {
+    activation.visit([&](const auto& function) { apply_function_of_head(function, tile, key_tile); });
   }
 
   /// A NaN in P makes a whole row of O NaN, so that one column suffices to find it.

@@ -15,7 +15,7 @@ struct ForwardEpilogue : ForwardProducts<Config> {
 
   __device__ __forceinline__ auto epilogue(const Tile& tile) const {
     return Config::Epilogue::of(arguments.common, tile.pair(),
-                                Activation::value_factor * arguments.common.output_factor * tile.out_scale);
+                                Activation::value_factor_of(tile.head) * arguments.common.output_factor * tile.out_scale);
   }
 
   /// Stores O through shared memory. The tensor map cuts off rows beyond the sequence.

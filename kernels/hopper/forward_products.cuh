@@ -41,14 +41,12 @@ struct ForwardProducts {
     for (int step = 0; step < steps; ++step) {
       load_matrices(query[step], rows.chunk(row, step * 2 + static_cast<int>(lane / 16)));
     }
-    if constexpr (Config::scales_query && Activation::scales_scores) scale_query();
+    if constexpr (Config::scales_query && Activation::scales_scores) scale_query(shared.tiles()[number].head);
   }
 
-  /// The factor from Q K^T to the argument of the function.
-  __device__ __forceinline__ float score_scale() const { return arguments.scale * Activation::score_factor; }
-
-  __device__ __forceinline__ void scale_query() {
-    const SplitFactor<Element> factor(score_scale());
+  /// Multiplies Q by the factor from Q K^T to the argument of the function.
+  __device__ __forceinline__ void scale_query(int head) {
+    const SplitFactor<Element> factor(arguments.scale * Activation::score_factor_of(head));
 #pragma unroll
     for (int step = 0; step < steps; ++step) {
 #pragma unroll

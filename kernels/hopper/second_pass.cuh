@@ -36,6 +36,11 @@ struct GuardedWhereNeeded {
     return {Unguarded::of(params, head), Guarded::of(params, head)};
   }
 
+  template <class Body>
+  __device__ __forceinline__ void visit(Body body) const {
+    body(*this);
+  }
+
   template <class Inputs>
   __device__ __forceinline__ void value_and_derivative(float x, const Inputs& in, float& f, float& derivative) const {
     unguarded.value_and_derivative(x, in, f, derivative);

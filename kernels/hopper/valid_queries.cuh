@@ -14,11 +14,11 @@ struct ScoreIndex {
   int key;
 };
 
-/// The query and the key of score i of a thread, for 64 keys from `first_key` on and queries from `first_query` on.
-__device__ __forceinline__ ScoreIndex score_index(int first_query, int first_key, int i) {
+/// The first score of a thread, for 64 keys from `first_key` on and queries from `first_query` on.
+__device__ __forceinline__ ScoreIndex score_index(int first_query, int first_key) {
   const unsigned thread = thread_in_warpgroup(), lane = thread % 32;
-  return {first_query + i / 4 * 8 + i % 2 + static_cast<int>(lane % 4 * 2),
-          first_key + i / 2 % 2 * 8 + static_cast<int>(thread / 32 * 16 + lane / 4)};
+  return {first_query + static_cast<int>(lane % 4 * 2),
+          first_key + static_cast<int>(thread / 32 * 16 + lane / 4)};
 }
 
 /// The valid queries of 64 queries for the two keys of a thread, of the 64 keys from `first_key` on. The range is

@@ -1,6 +1,7 @@
 // Backward for head dims above 128: the main loops of the two consumer warpgroups.
 #pragma once
 
+#include "common/fragment_inputs.cuh"
 #include "hopper/wide_backward_products.cuh"
 
 namespace gdpa::hopper {
@@ -18,18 +19,19 @@ struct GradValueConsumer : WideConsumer<Config, Role::value> {
 
   /// Computes P, rounded, and f', which goes to the dK consumer. That one has read f' of the previous step, because its
   /// dS exists.
-  __device__ __forceinline__ void evaluate(const Tile& tile) {
-    const float scale = arguments.scale * Activation::score_factor;
+  template <class Function>
+  __device__ __forceinline__ void evaluate_function_of_head(const Function& function, const Tile& tile) {
+    const float scale = arguments.scale * Function::score_factor;
     const auto bias = Config::Bias::of(arguments.common.params, tile.pair(position.head));
-    const auto activation = Activation::of(arguments.common.params, position.head);
+    const ScoreIndex first = position.first_score(tile);
+    FragmentInputs<typename Config::Bias, FragmentRows::keys> inputs(bias, first.key, first.query);
 #pragma unroll
     for (int piece = 0; piece < 8; ++piece) {
       float value[4], derivative[4];
+      inputs.enter(piece);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const auto at = position.index_of(tile, piece * 4 + i);
-        activation.value_and_derivative(scores[piece * 4 + i] * scale, bias.at(at.query, at.key), value[i],
-                                        derivative[i]);
+        function.value_and_derivative(scores[piece * 4 + i] * scale, inputs.at(i), value[i], derivative[i]);
       }
       if constexpr (Shared::computes_ds) {
         store_shared_chunk(shared.derivatives(piece), {__float_as_uint(derivative[0]), __float_as_uint(derivative[1]),
@@ -40,6 +42,12 @@ struct GradValueConsumer : WideConsumer<Config, Role::value> {
         p[piece / 2][piece % 2 * 2 + 1] = Element::pack(value[2], value[3]);
       }
     }
+  }
+
+  __device__ __forceinline__ void evaluate(const Tile& tile) {
+    Activation::of(arguments.common.params, position.head).visit([&](const auto& function) {
+      evaluate_function_of_head(function, tile);
+    });
     if constexpr (Shared::computes_ds) named_barrier_arrive(Shared::derivatives_written, Shared::consumer_threads);
     if constexpr (Config::computes_grad_value) {
       if (!position.is_full(tile)) position.valid(arguments, tile).mask(p);

@@ -66,9 +66,9 @@ struct QueryTileIterator {
   __device__ __forceinline__ bool is_full(const Tile& tile) const {
     return broadcast_lane_0(static_cast<int>(tile.queries.is_full(position))) != 0;
   }
-  /// The query and the key of score i of a thread.
-  __device__ __forceinline__ ScoreIndex index_of(const Tile& tile, int i) const {
-    return score_index(first_query(tile), tile.first_key, i);
+  /// The first score of a thread.
+  __device__ __forceinline__ ScoreIndex first_score(const Tile& tile) const {
+    return score_index(first_query(tile), tile.first_key);
   }
   __device__ __forceinline__ ValidQueries<Mask> valid(const BackwardArguments& arguments, const Tile& tile) const {
     return {Mask::of(arguments.common.params, tile.pair(head)), tile.first_key, first_query(tile)};

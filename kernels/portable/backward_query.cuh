@@ -29,6 +29,7 @@
 //     bool queries_shared;
 #pragma once
 
+#include "common/fragment_inputs.cuh"
 #include "portable/key_stream.cuh"
 #include "portable/schedule.cuh"
 
@@ -70,18 +71,20 @@ __device__ void differentiate_scores(const Accumulator<row_tiles, Config::tile_k
     if constexpr (is_partial) {
       for (int half = 0; half < 2; ++half) valid[half] = mask.row(first_query + Scores::row(r, half * 2));
     }
+    FragmentInputs<typename Config::Bias, FragmentRows::queries> inputs(bias, first_query + Scores::row(r, 0),
+                                                                        first_key + Scores::column(0, 0));
 #pragma unroll
     for (int n = 0; n < Config::tile_keys / 8; ++n) {
       float gradient[4];
+      inputs.enter(n);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         float value;
         float derivative;
-        const int query = first_query + Scores::row(r, i), key = first_key + Scores::column(n, i);
-        activation.value_and_derivative(scores.at[r][n].part[i] * scale, bias.at(query, key), value, derivative);
+        activation.value_and_derivative(scores.at[r][n].part[i] * scale, inputs.at(i), value, derivative);
         gradient[i] = dp.at[r][n].part[i] * derivative;
         if constexpr (Config::queries_shared) gradient[i] *= factor;
-        if (is_partial && !valid[i / 2].holds(key)) gradient[i] = 0.0f;
+        if (is_partial && !valid[i / 2].holds(first_key + Scores::column(n, i))) gradient[i] = 0.0f;
       }
       ds.set(r, n, gradient);
     }

@@ -1,6 +1,7 @@
 // S, P, dP and dS of one tile of keys and one tile of queries, in the registers of the portable backward's warps.
 #pragma once
 
+#include "common/fragment_inputs.cuh"
 #include "common/sequence.cuh"
 #include "common/tile.cuh"
 #include "portable/backward_tiles.cuh"
@@ -9,14 +10,14 @@ namespace gdpa::portable {
 
 /// Computes P = f(scale * S) and dS = dP * f'(scale * S), rounded to the element type, for columns
 /// [step, step + 1) * depth. Both are 0 where the mask excludes the pair. Rows are keys, columns are queries.
-template <class Config, bool is_partial, int row_tiles, int columns, int depth>
+template <class Config, bool is_partial, class Inputs, int row_tiles, int columns, int depth>
 __device__ void differentiate(int step, const Accumulator<row_tiles, columns>& scores,
                               const Accumulator<row_tiles, columns>& dp,
                               Fragments<typename Config::Element, row_tiles, depth>& p,
                               Fragments<typename Config::Element, row_tiles, depth>& ds, float scale, float out_scale,
                               const typename Config::Mask::ValidScores (&valid)[row_tiles][2],
-                              const typename Config::Activation& activation, const typename Config::Bias& bias,
-                              int first_query, int first_key) {
+                              const typename Config::Activation& activation, Inputs (&inputs)[row_tiles],
+                              int first_query) {
   using Scores = Accumulator<row_tiles, columns>;
   using Activation = typename Config::Activation;
 #pragma unroll
@@ -26,18 +27,20 @@ __device__ void differentiate(int step, const Accumulator<row_tiles, columns>& s
       const int column_tile = step * (depth / 8) + n;
       float value[4];
       float gradient[4];
+      inputs[r].enter(column_tile);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int query = first_query + Scores::column(column_tile, i), key = first_key + Scores::row(r, i);
         const float score = scores.at[r][column_tile].part[i] * scale;
         float derivative;
-        activation.value_and_derivative(score, bias.at(query, key), value[i], derivative);
+        activation.value_and_derivative(score, inputs[r].at(i), value[i], derivative);
         gradient[i] = dp.at[r][column_tile].part[i] * derivative;  // 0 where dS is not computed
         if constexpr (Config::keys_shared) {
           value[i] *= out_scale;
           gradient[i] *= out_scale;
         }
-        if (is_partial && !valid[r][i / 2].holds(query)) value[i] = gradient[i] = 0.0f;
+        if (is_partial && !valid[r][i / 2].holds(first_query + Scores::column(column_tile, i))) {
+          value[i] = gradient[i] = 0.0f;
+        }
       }
       if constexpr (Config::computes_grad_value) p.set(r, n, value);
       if constexpr (BackwardTiles<Config>::computes_ds) ds.set(r, n, gradient);
@@ -81,6 +84,10 @@ __device__ void compute_scores(GradKey& grad_key, GradValue& grad_value, const W
   }
   const auto bias = Config::Bias::of(params, pair);
   const auto activation = Config::Activation::of(params, pair.head);
+  FragmentInputs<typename Config::Bias, FragmentRows::keys> inputs[Tiles::row_tiles];
+  for (int r = 0; r < Tiles::row_tiles; ++r) {
+    inputs[r] = {bias, tiles.first_key + Scores::row(r, 0), tiles.first_query + Scores::column(0, 0)};
+  }
   Scores scores;
   Scores dp;
   multiply_rows(scores, tiles.key, tiles.query);
@@ -89,8 +96,8 @@ __device__ void compute_scores(GradKey& grad_key, GradValue& grad_value, const W
   for (int step = 0; step < Tiles::warp_queries / depth; ++step) {
     Fragments<Element, Tiles::row_tiles, depth> p;
     Fragments<Element, Tiles::row_tiles, depth> ds;
-    differentiate<Config, is_partial>(step, scores, dp, p, ds, scale, out_scale, valid, activation, bias,
-                                      tiles.first_query, tiles.first_key);
+    differentiate<Config, is_partial>(step, scores, dp, p, ds, scale, out_scale, valid, activation, inputs,
+                                      tiles.first_query);
     // Where every column warp computes all scores, one of them stores dS.
     if constexpr (Tiles::stores_ds && Tiles::computes_ds) {
       if (Tiles::splits_scores || tiles.column == 0) ds.store(tiles.ds.from(0, step * depth));

@@ -27,6 +27,7 @@
 //     bool aligned;                             every row of every operand begins at a multiple of 16 bytes
 #pragma once
 
+#include "common/fragment_inputs.cuh"
 #include "portable/key_stream.cuh"
 #include "portable/schedule.cuh"
 
@@ -70,6 +71,10 @@ __device__ void attend(Accumulator<row_tiles, columns_v>& output, KeyTile query,
   }
   const auto bias = Config::Bias::of(params, pair);
   const auto activation = Activation::of(params, pair.head);
+  FragmentInputs<typename Config::Bias, FragmentRows::queries> inputs[row_tiles];
+  for (int r = 0; r < row_tiles; ++r) {
+    inputs[r] = {bias, first_query + Scores::row(r, 0), first_key + Scores::column(0, 0)};
+  }
   Scores scores;
   multiply_rows(scores, query, key);
   __syncwarp();  // without it the compiler loads V too early where f is short, and spills
@@ -82,14 +87,12 @@ __device__ void attend(Accumulator<row_tiles, columns_v>& output, KeyTile query,
       for (int n = 0; n < depth / 8; ++n) {
         const int column_tile = step * (depth / 8) + n;
         float values[4];
+        inputs[r].enter(column_tile);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const float score = scores.at[r][column_tile].part[i];
-          const int query_index = first_query + Scores::row(r, i),
-                    key_index = first_key + Scores::column(column_tile, i);
-          values[i] =
-              activation.value(Activation::scales_scores ? score * scale : score, bias.at(query_index, key_index));
-          if (is_partial && !valid[r][i / 2].holds(key_index)) values[i] = 0.0f;
+          values[i] = activation.value(Activation::scales_scores ? score * scale : score, inputs[r].at(i));
+          if (is_partial && !valid[r][i / 2].holds(first_key + Scores::column(column_tile, i))) values[i] = 0.0f;
         }
         p.template set<Activation::clamps_at_zero>(r, n, values);
       }

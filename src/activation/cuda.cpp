@@ -1,8 +1,10 @@
 // Prints a function as CUDA C++: one statement for each step, with the elementary functions of kernels/common.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <string>
 #include <utility>
@@ -193,7 +195,7 @@ struct Forward {
 
 Forward forward_of(const Function& function, FactoredProgram value, Range scores, ForwardForm form) {
   if (!form.scales_scores) take_score_factor_out(value, degree_of(function.value()).value());
-  const bool clamps_at_zero = take_clamp_at_zero(value.program);
+  const bool clamps_at_zero = !form.is_of_list && take_clamp_at_zero(value.program);
   const double factor = value.score_factor;
   return {std::move(value), {factor * scores.low, factor * scores.high}, clamps_at_zero};
 }
@@ -213,106 +215,284 @@ double value_factor_of(const FactoredProgram& value) {
   return rounds_once ? value.value_factor : value.value_factor * (1 - 0x1p-22);
 }
 
+std::string joined_by_comma(const std::vector<std::string>& texts) { return fmt::format("{}", fmt::join(texts, ", ")); }
+
+/// Returns the expressions of the numbers of a head, one for each tensor of the call; none if the function reads no
+/// tensor without an index.
+std::vector<std::string> numbers_of_head(const Function& function) {
+  std::vector<std::string> numbers(function.parameters().size(), "0.0f");
+  bool has_numbers = false;
+  for (const Input& input : function.inputs()) {
+    if (input.kind != Input::Kind::number) continue;
+    has_numbers = true;
+    numbers[input.tensor] = fmt::format("gdpa::number_of_head(params.parameters[{}], head)", input.tensor);
+  }
+  return has_numbers ? numbers : std::vector<std::string>();
+}
+
 /// Returns the members of a struct that hold the numbers of the tensors that are read without an index.
 std::string parameters_of(std::string_view name, const Function& function) {
-  const std::size_t count = function.parameters().size();
-  const bool has_numbers = std::any_of(function.inputs().begin(), function.inputs().end(),
-                                       [](const Input& input) { return input.kind == Input::Kind::number; });
-  if (!has_numbers) {
-    return fmt::format("  static __device__ {} of(const gdpa::Params&, int) {{ return {{}}; }}\n\n", name);
-  }
-  std::string numbers;
-  for (std::size_t i = 0; i < count; ++i) {
-    const bool is_number = std::any_of(function.inputs().begin(), function.inputs().end(), [i](const Input& input) {
-      return input.kind == Input::Kind::number && input.tensor == i;
-    });
-    const std::string number = is_number ? fmt::format("gdpa::number_of_head(params.parameters[{}], head)", i) : "0.0f";
-    numbers += (i > 0 ? ", " : "") + number;
-  }
+  const std::vector<std::string> numbers = numbers_of_head(function);
+  if (numbers.empty()) return fmt::format("  static __device__ {} of(const gdpa::Params&, int) {{ return {{}}; }}\n\n", name);
   return fmt::format(
       "  float parameters[{}];\n\n"
       "  static __device__ __forceinline__ {} of(const gdpa::Params& params, int head) {{ return {{{{{}}}}}; }}\n\n",
-      count, name, numbers);
+      numbers.size(), name, joined_by_comma(numbers));
+}
+
+/// f as a function of one number: f itself, or g if f(s) = g(s + e).
+const Function& of_one_number(const Function& function) {
+  return function.of_sum() == nullptr ? function : *function.of_sum();
+}
+
+/// Returns the member shift() of a struct, which computes e of f(s) = g(s + e); nothing for another function.
+std::string shift_of(const Function& function, Accuracy accuracy) {
+  if (function.of_sum() == nullptr) return "";
+  const Printer shift(function.shift(), function.inputs(), accuracy);
+  return fmt::format(
+      "  __device__ __forceinline__ float shift(const Inputs& in) const {{\n"
+      "{}"
+      "    return {};\n"
+      "  }}\n\n",
+      shift.statements(), shift.result(0));
+}
+
+/// Returns the statement that adds the shift to the argument of a function.
+std::string add_shift(const Function& function, double score_factor) {
+  if (function.of_sum() == nullptr) return "";
+  return score_factor == 1 ? "    x += shift(in);\n" : fmt::format("    x += {} * shift(in);\n", literal(score_factor));
+}
+
+/// The text of a struct, and its member bounds_scores.
+struct Struct {
+  std::string text;
+  bool bounds_scores = false;
+};
+
+/// The factors as members that a kernel reads for a query head, and the function of a head.
+std::string members_of_head(double score_factor, double value_factor) {
+  return fmt::format(
+      "  static constexpr float score_factor = {};\n"
+      "  static constexpr float value_factor = {};\n"
+      "  static __device__ constexpr float score_factor_of(int) {{ return score_factor; }}\n"
+      "  static __device__ constexpr float value_factor_of(int) {{ return value_factor; }}\n\n"
+      "  template <class Body>\n"
+      "  __device__ __forceinline__ void visit(Body body) const {{\n"
+      "    body(*this);\n"
+      "  }}\n\n",
+      literal(score_factor), literal(value_factor));
+}
+
+Struct forward_struct(std::string_view name, const Function& all, Accuracy accuracy, ForwardForm form) {
+  const Function& function = of_one_number(all);
+  const ValueFactor kind = form.has_fp16_p ? ValueFactor::suits_fp16 : ValueFactor::suits_bfloat16;
+  const auto value_with = [&](const Program& value) -> FactoredProgram {
+    if (accuracy == Accuracy::exact) return {1, 1, value};
+    return rewrite_fast(value, function.value_and_derivative(), kind).value;
+  };
+  Forward forward = forward_of(function, value_with(function.value_of_finite()), function.finite_scores(), form);
+  // If fp32 overflows at scores where f is not yet constant, as in s^4 sigmoid(s), the bounds are not moved.
+  if (!is_level_in_fp32(forward.value_of_finite.program, forward.scores)) {
+    forward = forward_of(function, value_with(function.value()), everything, form);
+  }
+  const FactoredProgram& finite = forward.value_of_finite;
+  const std::string x = bounded(forward.scores);
+  const bool bounds_scores = x != "x";
+  const Printer value(finite.program, function.inputs(), accuracy);
+  const std::string shift = add_shift(all, finite.score_factor);
+  std::string guarded = fmt::format("    return value_of_finite({}, in);\n", x);
+  if (!shift.empty() && bounds_scores) {
+    guarded = fmt::format("{}    x = {};\n{}    return {};\n", shift, x, value.statements(), value.result(0));
+  }
+  return {fmt::format("struct {} {{\n"
+                      "  static constexpr bool scales_scores = {};\n"
+                      "  static constexpr bool clamps_at_zero = {};\n"
+                      "  static constexpr bool bounds_scores = {};\n"
+                      "{}{}{}"
+                      "  __device__ __forceinline__ float value_of_finite(float x, const Inputs& in) const {{\n"
+                      "{}{}"
+                      "    return {};\n"
+                      "  }}\n\n"
+                      "  __device__ __forceinline__ float value(float x, const Inputs& in) const {{\n"
+                      "{}"
+                      "  }}\n"
+                      "}};\n\n",
+                      name, form.scales_scores, forward.clamps_at_zero, bounds_scores,
+                      members_of_head(finite.score_factor, value_factor_of(finite)), parameters_of(name, all),
+                      shift_of(all, accuracy), shift, value.statements(), value.result(0), guarded),
+          bounds_scores};
+}
+
+/// A struct of f and f', which are the results of the program.
+Struct backward_struct(std::string_view name, const Function& all, Accuracy accuracy, const FactoredProgram& program) {
+  const Printer both(program.program, of_one_number(all).inputs(), accuracy);
+  return {fmt::format(
+      "struct {} {{\n"
+      "{}{}{}"
+      "  __device__ __forceinline__ void value_and_derivative(float x, const Inputs& in, float& f, float& derivative) "
+      "const {{\n"
+      "{}{}"
+      "    f = {};\n"
+      "    derivative = {};\n"
+      "  }}\n"
+      "}};\n\n",
+      name, members_of_head(program.score_factor, program.value_factor), parameters_of(name, all),
+      shift_of(all, accuracy), add_shift(all, program.score_factor), both.statements(), both.result(0),
+      both.result(1))};
+}
+
+Struct guarded_struct(std::string_view name, const Function& all, Accuracy accuracy, ForwardForm) {
+  const Function& function = of_one_number(all);
+  FactoredProgram both = {1, 1, function.value_and_derivative()};
+  if (accuracy == Accuracy::fast) {
+    both = rewrite_fast(function.value(), both.program, ValueFactor::is_one).value_and_derivative;
+  }
+  return backward_struct(name, all, accuracy, both);
+}
+
+Struct unguarded_struct(std::string_view name, const Function& all, Accuracy accuracy, ForwardForm form) {
+  const Function& function = of_one_number(all);
+  const bool is_fast = accuracy == Accuracy::fast;
+  FactoredProgram unguarded = {1, 1, function.unguarded_value_and_derivative()};
+  FactoredProgram guarded = {1, 1, function.value_and_derivative()};
+  if (is_fast) {
+    ValueFactor kind = form.has_fp16_p ? ValueFactor::suits_fp16 : ValueFactor::suits_bfloat16;
+    if (form.is_of_list) kind = ValueFactor::is_one;
+    unguarded = rewrite_fast(function.value(), unguarded.program, kind, kind).value_and_derivative;
+    guarded = rewrite_fast(function.value(), guarded.program, kind).value_and_derivative;
+  }
+  // If an overflow does not make the result infinite or NaN, as in a minimum, the bounds are not removed.
+  const bool is_other = unguarded.program.steps.size() < guarded.program.steps.size() &&
+                        is_same_where_finite(joined(function.value(), function.value_and_derivative(),
+                                                    function.unguarded_value_and_derivative(), is_fast));
+  return backward_struct(name, all, accuracy, is_other ? unguarded : guarded);
+}
+
+using StructOf = Struct (*)(std::string_view name, const Function&, Accuracy, ForwardForm);
+
+/// The structs of the different functions of a list, and which one a head has.
+struct Members {
+  std::vector<std::string> texts;
+  std::vector<std::size_t> of_head;
+  bool bounds_scores = false;
+
+  std::string cases_of_head(const std::function<std::string(std::size_t)>& text_of) const {
+    std::string cases;
+    for (std::size_t head = 0; head + 1 < of_head.size(); ++head) {
+      cases += fmt::format("head == {} ? {} : ", head, text_of(of_head[head]));
+    }
+    return cases + text_of(of_head.back());
+  }
+};
+
+/// Returns "{name}_{i}", which is the name of member i.
+std::string member_name(std::string_view name, std::size_t member) { return fmt::format("{}_{}", name, member); }
+
+Members members_of(std::string_view name, const Function& list, Accuracy accuracy, ForwardForm form,
+                   StructOf struct_of) {
+  form.is_of_list = true;
+  Members members;
+  std::vector<std::string> nameless;
+  for (std::size_t head = 0; head < list.functions(); ++head) {
+    const Function& function = list.of_head(static_cast<int64_t>(head));
+    const std::string text = struct_of("", function, accuracy, form).text;
+    const auto known = static_cast<std::size_t>(std::find(nameless.begin(), nameless.end(), text) - nameless.begin());
+    members.of_head.push_back(known);
+    if (known < nameless.size()) continue;
+    nameless.push_back(text);
+    const Struct member = struct_of(member_name(name, known), function, accuracy, form);
+    members.texts.push_back(member.text);
+    members.bounds_scores = members.bounds_scores || member.bounds_scores;
+  }
+  return members;
+}
+
+/// Returns the members of the struct of a list that select the function of a head.
+std::string members_of_list(std::string_view name, const Function& list, const Members& members) {
+  const auto member_of = [&](std::size_t i) { return member_name(name, i); };
+  const std::vector<std::string> numbers = numbers_of_head(list);
+  std::string copies, cases;
+  for (std::size_t i = 0; i < numbers.size(); ++i) copies += fmt::format("{}parameters[{}]", i > 0 ? ", " : "", i);
+  if (!copies.empty()) copies = fmt::format("{{{}}}", copies);
+  for (std::size_t i = 0; i < members.texts.size(); ++i) {
+    const std::string label = i + 1 < members.texts.size() ? fmt::format("case {}", i) : "default";
+    cases += fmt::format("      {}:\n        return body({}{{{}}});\n", label, member_of(i), copies);
+  }
+  const std::string declaration = numbers.empty() ? "" : fmt::format("  float parameters[{}];\n", numbers.size());
+  const std::string initializer = numbers.empty() ? "" : fmt::format(", {{{}}}", joined_by_comma(numbers));
+  return fmt::format(
+      "  static constexpr float score_factor = 1.0f;\n"
+      "  static constexpr float value_factor = 1.0f;\n"
+      "  int member;\n"
+      "{}\n"
+      "  static __device__ __forceinline__ {} of(const gdpa::Params& params, int head) {{\n"
+      "    return {{{}{}}};\n"
+      "  }}\n\n"
+      "  static __device__ float score_factor_of(int head) {{\n"
+      "    return {};\n"
+      "  }}\n\n"
+      "  static __device__ float value_factor_of(int head) {{\n"
+      "    return {};\n"
+      "  }}\n\n"
+      "  template <class Body>\n"
+      "  __device__ __forceinline__ void visit(Body body) const {{\n"
+      "    switch (member) {{\n"
+      "{}"
+      "    }}\n"
+      "  }}\n\n",
+      declaration, name, members.cases_of_head([](std::size_t i) { return fmt::format("{}", i); }), initializer,
+      members.cases_of_head([&](std::size_t i) { return member_of(i) + "::score_factor"; }),
+      members.cases_of_head([&](std::size_t i) { return member_of(i) + "::value_factor"; }), cases);
+}
+
+std::string forward_text(std::string_view name, const Function& function, Accuracy accuracy, ForwardForm form) {
+  if (function.functions() == 1) return forward_struct(name, function, accuracy, form).text;
+  const Members members = members_of(name, function, accuracy, form, forward_struct);
+  return fmt::format(
+      "{}struct {} {{\n"
+      "  static constexpr bool scales_scores = {};\n"
+      "  static constexpr bool clamps_at_zero = false;\n"
+      "  static constexpr bool bounds_scores = {};\n"
+      "{}"
+      "  __device__ __forceinline__ float value_of_finite(float x, const Inputs& in) const {{\n"
+      "    float result;\n"
+      "    visit([&](const auto& f) {{ result = f.value_factor * f.value_of_finite(x * f.score_factor, in); }});\n"
+      "    return result;\n"
+      "  }}\n\n"
+      "  __device__ __forceinline__ float value(float x, const Inputs& in) const {{\n"
+      "    float result;\n"
+      "    visit([&](const auto& f) {{ result = f.value_factor * f.value(x * f.score_factor, in); }});\n"
+      "    return result;\n"
+      "  }}\n"
+      "}};\n\n",
+      fmt::join(members.texts, ""), name, form.scales_scores, members.bounds_scores,
+      members_of_list(name, function, members));
+}
+
+std::string backward_text(std::string_view name, const Function& function, Accuracy accuracy, ForwardForm form,
+                          StructOf struct_of) {
+  if (function.functions() == 1) return struct_of(name, function, accuracy, form).text;
+  const Members members = members_of(name, function, accuracy, form, struct_of);
+  return fmt::format(
+      "{}struct {} {{\n"
+      "{}"
+      "  __device__ __forceinline__ void value_and_derivative(float x, const Inputs& in, float& f, float& derivative) "
+      "const {{\n"
+      "    visit([&](const auto& member) {{ member.value_and_derivative(x * member.score_factor, in, f, derivative); "
+      "}});\n"
+      "  }}\n"
+      "}};\n\n",
+      fmt::join(members.texts, ""), name, members_of_list(name, function, members));
 }
 
 }  // namespace
 
 std::string cuda_source(const Function& function, Accuracy accuracy, ForwardForm form, unsigned tensor_types) {
-  const auto programs_with = [&](const Program& value) -> FastPrograms {
-    if (accuracy == Accuracy::exact) return {{1, 1, value}, {1, 1, function.value_and_derivative()}};
-    return rewrite_fast(value, function.value_and_derivative(),
-                        form.has_fp16_p ? ValueFactor::suits_fp16 : ValueFactor::suits_bfloat16);
-  };
-  const FastPrograms programs = programs_with(function.value());
-  Forward forward =
-      forward_of(function, programs_with(function.value_of_finite()).value, function.finite_scores(), form);
-  // If fp32 overflows at scores where f is not yet constant, as in s^4 sigmoid(s), the bounds are not moved.
-  if (!is_level_in_fp32(forward.value_of_finite.program, forward.scores)) {
-    forward = forward_of(function, programs.value, everything, form);
-  }
-  // If an overflow does not make the result infinite or NaN, as in a minimum, the bounds are not removed.
-  FactoredProgram unguarded = {1, 1, function.unguarded_value_and_derivative()};
-  if (accuracy == Accuracy::fast) {
-    const ValueFactor kind = form.has_fp16_p ? ValueFactor::suits_fp16 : ValueFactor::suits_bfloat16;
-    unguarded = rewrite_fast(function.value(), unguarded.program, kind, kind).value_and_derivative;
-  }
-  const bool is_other =
-      unguarded.program.steps.size() < programs.value_and_derivative.program.steps.size() &&
-      is_same_where_finite(joined(function.value(), function.value_and_derivative(),
-                                  function.unguarded_value_and_derivative(), accuracy == Accuracy::fast));
-  if (!is_other) unguarded = programs.value_and_derivative;
-  const std::string x = bounded(forward.scores);
-  const Printer value(forward.value_of_finite.program, function.inputs(), accuracy);
-  const Printer both(programs.value_and_derivative.program, function.inputs(), accuracy);
-  const Printer first(unguarded.program, function.inputs(), accuracy);
-  return fmt::format(
-      "#include \"common/elementary.cuh\"\n{}\n"
-      "// {}\n"
-      "{}"
-      "struct Activation {{\n"
-      "  static constexpr bool scales_scores = {};\n"
-      "  static constexpr float score_factor = {};\n"
-      "  static constexpr float value_factor = {};\n"
-      "  static constexpr bool clamps_at_zero = {};\n"
-      "  static constexpr bool bounds_scores = {};\n"
-      "{}"
-      "  __device__ __forceinline__ float value_of_finite(float x, const Inputs& in) const {{\n"
-      "{}"
-      "    return {};\n"
-      "  }}\n\n"
-      "  __device__ __forceinline__ float value(float x, const Inputs& in) const {{\n"
-      "    return value_of_finite({}, in);\n"
-      "  }}\n"
-      "}};\n\n"
-      "struct ActivationWithDerivative {{\n"
-      "  static constexpr float score_factor = {};\n"
-      "  static constexpr float value_factor = 1.0f;\n"
-      "{}"
-      "  __device__ __forceinline__ void value_and_derivative(float x, const Inputs& in, float& f, float& derivative) "
-      "const {{\n"
-      "{}"
-      "    f = {};\n"
-      "    derivative = {};\n"
-      "  }}\n"
-      "}};\n\n"
-      "struct UnguardedActivationWithDerivative {{\n"
-      "  static constexpr float score_factor = {};\n"
-      "  static constexpr float value_factor = {};\n"
-      "{}"
-      "  __device__ __forceinline__ void value_and_derivative(float x, const Inputs& in, float& f, float& derivative) "
-      "const {{\n"
-      "{}"
-      "    f = {};\n"
-      "    derivative = {};\n"
-      "  }}\n"
-      "}};\n",
-      inputs_header(function), function.text(), inputs_source(function, tensor_types), form.scales_scores,
-      literal(forward.value_of_finite.score_factor), literal(value_factor_of(forward.value_of_finite)),
-      forward.clamps_at_zero, x != "x", parameters_of("Activation", function), value.statements(), value.result(0), x,
-      literal(programs.value_and_derivative.score_factor), parameters_of("ActivationWithDerivative", function),
-      both.statements(), both.result(0), both.result(1), literal(unguarded.score_factor),
-      literal(unguarded.value_factor), parameters_of("UnguardedActivationWithDerivative", function), first.statements(),
-      first.result(0), first.result(1));
+  return fmt::format("#include \"common/elementary.cuh\"\n{}\n// {}\n{}{}{}{}", inputs_header(function),
+                     function.text(), inputs_source(function, tensor_types),
+                     forward_text("Activation", function, accuracy, form),
+                     backward_text("ActivationWithDerivative", function, accuracy, form, guarded_struct),
+                     backward_text("UnguardedActivationWithDerivative", function, accuracy, form, unguarded_struct));
 }
 
 }  // namespace gdpa::activation

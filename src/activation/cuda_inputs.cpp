@@ -191,14 +191,54 @@ class IndexPrinter {
 
 bool is_at_position(const Input& input) { return input.kind != Input::Kind::number; }
 
+/// Statements that declare variables, and the variables that other statements read.
+struct Section {
+  std::string statements;
+  std::string members;  ///< the declarations of the variables in a struct
+  std::string names;    ///< the variables, as initializers of the struct
+  std::string copies;   ///< a format of statements that declare the variables from a struct with a given name
+
+  void add(std::string_view type, const std::string& name) {
+    members += fmt::format("    {} {};\n", type, name);
+    names += (names.empty() ? "" : ", ") + name;
+    copies += fmt::format("    const auto {0} = {{0}}.{0};\n", name);
+  }
+};
+
 /// The text of a struct that computes the inputs of a position. Everything that is the same for all scores of a head
-/// and batch entry is a member, which the constructor computes.
+/// and batch entry is a member, which the constructor computes. Every other statement is in the section of the
+/// positions that it depends on.
 struct InputsText {
   std::string members;
   std::string constructor;  ///< statements; the arguments are `params` and `pair_`
-  std::string at;           ///< statements; the arguments are `query` and `key`
+  Section of_query;         ///< the argument is `query`
+  Section of_key;           ///< the argument is `key`
+  Section of_difference;    ///< the arguments are `query` and `key`
+  std::string of_both;      ///< statements; the arguments are `query` and `key`, and the variables of all sections
   std::string struct_members;
   std::string values;  ///< the initializers of the struct Inputs
+
+  /// All statements for one position, in an order in which each variable is declared before it is read.
+  std::string at() const { return of_query.statements + of_key.statements + of_difference.statements + of_both; }
+
+  Section* section_of(Dependence on) {
+    switch (on) {
+      case Dependence::query:
+        return &of_query;
+      case Dependence::key:
+        return &of_key;
+      case Dependence::difference:
+        return &of_difference;
+      case Dependence::none:
+      case Dependence::both:
+        break;
+    }
+    return nullptr;
+  }
+  std::string& statements_of(Dependence on) {
+    Section* const section = section_of(on);
+    return section == nullptr ? of_both : section->statements;
+  }
 };
 
 /// Prints the inputs of a function.
@@ -217,9 +257,9 @@ class InputsPrinter {
       }
       if (!is_at_position(inputs[n])) continue;
       text_.struct_members += fmt::format("  float v{};\n", n);
-      const std::string value =
-          inputs[n].kind == Input::Kind::read ? fmt::format("r{}", n) : std::string(position_of(inputs[n].index));
-      text_.values += fmt::format("{}static_cast<float>({})", text_.values.empty() ? "" : ", ", value);
+      if (inputs[n].kind == Input::Kind::index) print_position(n);
+      const std::string_view name = inputs[n].kind == Input::Kind::read ? "r" : "i";
+      text_.values += fmt::format("{}static_cast<float>({}{})", text_.values.empty() ? "" : ", ", name, n);
     }
   }
 
@@ -240,14 +280,11 @@ class InputsPrinter {
                        [&](const Program& index) { return varies(index) && !bare_index(index, function_.inputs()); });
   }
 
-  bool varies(const Input& read) const {
-    return std::any_of(read.indices.begin(), read.indices.end(), [&](const Program& index) { return varies(index); });
-  }
+  bool varies(const Input& read) const { return dependence_of(read, function_.inputs()) != Dependence::none; }
 
  private:
   bool varies(const Program& program) const {
-    return reads_index(program, function_.inputs(), Index::query) ||
-           reads_index(program, function_.inputs(), Index::key);
+    return dependence_of(program, function_.inputs()) != Dependence::none;
   }
 
   std::string sum_of_axes(std::size_t input, std::string_view term) const {
@@ -270,6 +307,16 @@ class InputsPrinter {
     return false;
   }
 
+  /// A position as a number of the function.
+  void print_position(std::size_t n) {
+    const Input& input = function_.inputs()[n];
+    const Dependence on = dependence_of(input, function_.inputs());
+    const std::string name = fmt::format("i{}", n);
+    text_.statements_of(on) +=
+        fmt::format("    const float {} = static_cast<float>({});\n", name, position_of(input.index));
+    if (Section* const section = text_.section_of(on)) section->add("float", name);
+  }
+
   void print_read(std::size_t n) {
     const std::vector<Input>& inputs = function_.inputs();
     const Input& read = inputs[n];
@@ -280,8 +327,8 @@ class InputsPrinter {
     // Offsets have 64 bits only where the tensor needs them.
     const std::string_view integer = (type_bits & 8U) != 0 ? "int64_t" : "int";
     const bool is_wanted = (wanted_ >> read.tensor & 1U) != 0;
-    bool read_varies = false;
-    std::string offset, statements;
+    const Dependence of_read = dependence_of(read, inputs);
+    std::string offset;
     text_.members += fmt::format("  const {}::Storage* p{};\n", reader, n);
     text_.constructor += fmt::format("    int64_t f{} = 0;\n", n);
     if (is_wanted) {
@@ -300,7 +347,6 @@ class InputsPrinter {
         }
         continue;
       }
-      read_varies = true;
       text_.members += fmt::format("  int last{0}_{1};\n  {2} stride{0}_{1};\n", n, axis, integer);
       std::string of_axis = fmt::format("gdpa::index::axis_of({}, {})", tensor, axis);
       if (can_be_token_axis(read, axis, inputs)) {
@@ -322,20 +368,29 @@ class InputsPrinter {
             "    g{0} += a{0}_{1}.first * s{0}_{1};\n",
             n, axis, gradient);
       }
+      const Dependence of_axis_index = dependence_of(read.indices[axis], inputs);
+      std::string& statements = text_.statements_of(of_axis_index);
       statements += index.statements();
       const bool is_position = bare_index(read.indices[axis], inputs).has_value();  // which is not negative
       const std::string nearest = fmt::format("{}last{}_{})",
                                               is_position ? fmt::format("min({}, ", index.result())
                                                           : fmt::format("gdpa::index::nearest({}, ", index.result()),
                                               n, axis);
-      statements += fmt::format("    const int k{}_{} = {};\n", n, axis, nearest);
-      offset += fmt::format("{2}k{0}_{1} * stride{0}_{1}", n, axis, offset.empty() ? "" : " + ");
+      statements += fmt::format("    const int k{0}_{1} = {2};\n    const {3} o{0}_{1} = k{0}_{1} * stride{0}_{1};\n", n,
+                                axis, nearest, integer);
+      // Only a read of both positions uses the offset in another section.
+      Section* const section = of_read == Dependence::both ? text_.section_of(of_axis_index) : nullptr;
+      if (section != nullptr) section->add(integer, fmt::format("o{}_{}", n, axis));
+      offset += fmt::format("{2}o{0}_{1}", n, axis, offset.empty() ? "" : " + ");
     }
     ++reads_;
     text_.constructor +=
         fmt::format("    p{0} = static_cast<const {1}::Storage*>({2}.data) + f{0};\n", n, reader, tensor);
-    if (read_varies) {
-      text_.at += statements + fmt::format("    const auto r{0} = {1}::at(p{0} + ({2}));\n", n, reader, offset);
+    if (of_read != Dependence::none) {
+      text_.statements_of(of_read) += fmt::format("    const auto r{0} = {1}::at(p{0} + ({2}));\n", n, reader, offset);
+      if (Section* const section = text_.section_of(of_read)) {
+        section->add(fmt::format("decltype({}::at(nullptr))", reader), fmt::format("r{}", n));
+      }
     } else {
       text_.members += fmt::format("  decltype({}::at(nullptr)) r{};\n", reader, n);
       text_.constructor += fmt::format("    r{0} = {1}::at(p{0});\n", n, reader);
@@ -372,10 +427,16 @@ std::string inputs_source(const Function& function, unsigned tensor_types) {
   if (!has_inputs_at(function)) return "using Inputs = gdpa::NoInputs;\n\n";
   const InputsPrinter printer(function, tensor_types, 0);
   const InputsText& text = printer.text();
+  const std::string copies = fmt::format(fmt::runtime(text.of_query.copies), "of_query") +
+                             fmt::format(fmt::runtime(text.of_key.copies), "of_key") +
+                             fmt::format(fmt::runtime(text.of_difference.copies), "of_difference");
   return fmt::format(
       "struct Inputs {{\n{}}};\n\n"
       "struct Bias {{\n"
       "  using Inputs = ::Inputs;\n"
+      "  struct OfQuery {{\n{}  }};\n"
+      "  struct OfKey {{\n{}  }};\n"
+      "  struct OfDifference {{\n{}  }};\n"
       "  static constexpr bool exists = true;\n"
       "  gdpa::SequencePair pair;\n"
       "{}\n"
@@ -386,12 +447,27 @@ std::string inputs_source(const Function& function, unsigned tensor_types) {
       "  static __device__ __forceinline__ Bias of(const gdpa::Params& params, const gdpa::SequencePair& pair) {{\n"
       "    return {{params, pair}};\n"
       "  }}\n\n"
-      "  __device__ __forceinline__ Inputs at(int query, int key) const {{\n"
+      "  __device__ __forceinline__ OfQuery of_query(int query) const {{\n"
       "{}"
+      "    return {{{}}};\n"
+      "  }}\n\n"
+      "  __device__ __forceinline__ OfKey of_key(int key) const {{\n"
+      "{}"
+      "    return {{{}}};\n"
+      "  }}\n\n"
+      "  __device__ __forceinline__ OfDifference of_difference(int query, int key) const {{\n"
+      "{}"
+      "    return {{{}}};\n"
+      "  }}\n\n"
+      "  __device__ __forceinline__ Inputs at(int query, int key, const OfQuery& of_query, const OfKey& of_key, "
+      "const OfDifference& of_difference) const {{\n"
+      "{}{}"
       "    return {{{}}};\n"
       "  }}\n"
       "}};\n\n",
-      text.struct_members, text.members, text.constructor, text.at, text.values);
+      text.struct_members, text.of_query.members, text.of_key.members, text.of_difference.members, text.members,
+      text.constructor, text.of_query.statements, text.of_query.names, text.of_key.statements, text.of_key.names,
+      text.of_difference.statements, text.of_difference.names, copies, text.of_both, text.values);
 }
 
 std::string gradients_source(const Function& function, unsigned tensor_types, unsigned wanted, std::string_view sum) {
@@ -491,7 +567,7 @@ std::string gradients_source(const Function& function, unsigned tensor_types, un
       "}};\n",
       inputs_header(function), function.text(), text.struct_members, function.parameters().size(),
       std::max<std::size_t>(totals, 1), members, constructor, diagonals, diagonals == 0 && !span.empty(),
-      span.empty() ? "0" : span, flush, text.at, text.values, exact_statements(program, inputs), add, text.at,
+      span.empty() ? "0" : span, flush, text.at(), text.values, exact_statements(program, inputs), add, text.at(),
       add_diagonals, end);
 }
 

@@ -15,6 +15,7 @@
 #include "activation/lexer.h"
 #include "activation/lower.h"
 #include "activation/parser.h"
+#include "activation/shift.h"
 #include "activation/text.h"
 #include "gdpa/error.h"
 
@@ -237,6 +238,11 @@ std::shared_ptr<Function> Function::build(Tree& tree, NodeId bound, const std::s
   if (!function->inputs_.empty()) {
     function->tree_ = tree;
     function->root_ = bound;
+    if (std::optional<Shift> shift = find_shift(tree, bound)) {
+      function->shift_ = lower(tree, {tree.finish(shift->shift)}, canonical);
+      const std::string text = to_text(shift->of_sum, shift->root);
+      function->of_sum_ = build(shift->of_sum, shift->root, text, {});
+    }
   }
   return function;
 }

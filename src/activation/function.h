@@ -44,6 +44,11 @@ class Function {
   /// from the indices of reads.
   const Function& of_head(int64_t head) const;
 
+  /// If f(s) = g(s + e), where only e depends on inputs: g, a function without inputs, and e, without the score.
+  /// Otherwise null.
+  const Function* of_sum() const { return of_sum_.get(); }
+  const Program& shift() const { return shift_; }
+
   /// Whether f is the same function for every score of a head: it reads no element of a tensor, and no position but h.
   bool is_same_in_head() const;
 
@@ -80,6 +85,8 @@ class Function {
   Program value_of_finite_;
   Program unguarded_value_and_derivative_;
   Range finite_scores_ = {};
+  std::shared_ptr<const Function> of_sum_;
+  Program shift_;
   std::vector<std::string> parameters_;
   std::size_t functions_ = 1;
   mutable std::mutex mutex_;  ///< of the next two, which are built when they are needed
@@ -97,6 +104,9 @@ struct ForwardForm {
   bool scales_scores = true;
   /// P is rounded to fp16, so value_factor must suit its range.
   bool has_fp16_p = true;
+  /// The function is one of a list. A kernel adds up dV over heads with different functions, so backward has no
+  /// value_factor, and only functions with a clamp at zero could leave it to the rounding.
+  bool is_of_list = false;
 };
 
 /// Returns the CUDA C++ of the function as structs. `tensor_types` is Problem::tensor_types. `Inputs` is the struct of

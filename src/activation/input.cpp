@@ -70,6 +70,25 @@ bool is_diagonal(const Input& read, const std::vector<Input>& inputs) {
   return has_difference;
 }
 
+Dependence dependence_of(const Program& program, const std::vector<Input>& inputs) {
+  const bool on_query = reads_index(program, inputs, Index::query), on_key = reads_index(program, inputs, Index::key);
+  if (on_query && on_key) return reads_only_difference(program, inputs) ? Dependence::difference : Dependence::both;
+  return on_query ? Dependence::query : on_key ? Dependence::key : Dependence::none;
+}
+
+Dependence dependence_of(const Input& input, const std::vector<Input>& inputs) {
+  if (input.kind == Input::Kind::index) {
+    return input.index == Index::query ? Dependence::query : input.index == Index::key ? Dependence::key : Dependence::none;
+  }
+  Dependence all = Dependence::none;
+  for (const Program& index : input.indices) {
+    const Dependence one = dependence_of(index, inputs);
+    if (all == Dependence::none) all = one;
+    if (one != Dependence::none && one != all) return Dependence::both;
+  }
+  return all;
+}
+
 bool can_be_token_axis(const Input& read, std::size_t axis, const std::vector<Input>& inputs) {
   const std::optional<Index> bare = bare_index(read.indices[axis], inputs);
   if (bare != Index::query && bare != Index::key) return false;

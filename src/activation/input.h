@@ -50,6 +50,12 @@ bool reads_index(const Program& program, const std::vector<Input>& inputs, Index
 /// Returns whether the element of a read depends on the positions i and j, and only on their difference.
 bool is_diagonal(const Input& read, const std::vector<Input>& inputs);
 
+/// The positions within a head that a number depends on: none, i, j, only their difference, or both.
+enum class Dependence : std::uint8_t { none, query, key, difference, both };
+
+Dependence dependence_of(const Program& program, const std::vector<Input>& inputs);
+Dependence dependence_of(const Input& input, const std::vector<Input>& inputs);
+
 /// Returns whether the axis can be an axis of the tokens of the packed query or key side: its index is the position i
 /// or j and nothing else, and no other index of the read is the batch entry.
 bool can_be_token_axis(const Input& read, std::size_t axis, const std::vector<Input>& inputs);
