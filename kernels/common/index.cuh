@@ -38,6 +38,14 @@ __device__ __forceinline__ int floor_log2(float x) {
   return x > 0.0f ? exponent < 128 ? exponent : 0x7fffffff : -0x7fffffff;
 }
 
+/// The same for an x that is at least `low`, a positive normal number. NaN counts as `low`. Infinity has the exponent
+/// 128.
+__device__ __forceinline__ int floor_log2_from(int x, float) { return 31 - __clz(x); }
+__device__ __forceinline__ int floor_log2_from(long long x, float) { return 63 - __clzll(x); }
+__device__ __forceinline__ int floor_log2_from(float x, float low) {
+  return (__float_as_int(fmaxf(x, low)) >> 23) - 127;
+}
+
 __device__ __forceinline__ int absolute(int x) { return x < 0 ? -x : x; }
 __device__ __forceinline__ long long absolute(long long x) { return x < 0 ? -x : x; }
 __device__ __forceinline__ float absolute(float x) { return fabsf(x); }
@@ -64,6 +72,33 @@ __device__ __forceinline__ int nearest(long long x, int last) {
   return x < 0 ? 0 : x > last ? last : static_cast<int>(x);
 }
 __device__ __forceinline__ int nearest(float x, int last) { return nearest(__float2int_rd(x), last); }
+
+/// The same for an index that is not negative.
+__device__ __forceinline__ int nearest_from_0(int x, int last) { return min(x, last); }
+__device__ __forceinline__ int nearest_from_0(long long x, int last) { return x > last ? last : static_cast<int>(x); }
+__device__ __forceinline__ int nearest_from_0(float x, int last) { return nearest(x, last); }
+
+/// The element at an offset in bytes. An offset of 32 bits fits if the tensor has less than 2^31 bytes.
+template <class T>
+__device__ __forceinline__ const T* element(const T* tensor, int64_t bytes) {
+  return reinterpret_cast<const T*>(reinterpret_cast<const char*>(tensor) + bytes);
+}
+template <class T>
+__device__ __forceinline__ const T* element(const T* tensor, int bytes) {
+  return element(tensor, static_cast<int64_t>(bytes));
+}
+
+/// The element at an index of an axis. The compiler would take three instructions for the product and the sum.
+template <class T>
+__device__ __forceinline__ const T* element(const T* tensor, int index, int stride) {
+  const T* result;
+  asm("mad.wide.s32 %0, %1, %2, %3;" : "=l"(result) : "r"(index), "r"(stride), "l"(tensor));
+  return result;
+}
+template <class T>
+__device__ __forceinline__ const T* element(const T* tensor, int index, int64_t stride) {
+  return element(tensor, index * stride);
+}
 
 /// An axis of a tensor whose index depends on the position in the sequence.
 struct Axis {

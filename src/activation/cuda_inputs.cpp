@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "activation/interval.h"
 #include "activation/tree.h"
 #include "definition/bound_tensor.h"
 
@@ -55,7 +56,7 @@ class IndexPrinter {
  public:
   /// The variables of the program begin with `prefix`.
   IndexPrinter(const Function& function, const Program& program, std::string prefix)
-      : function_(function), program_(program), prefix_(std::move(prefix)) {}
+      : function_(function), program_(program), prefix_(std::move(prefix)), ranges_(ranges_of(program)) {}
 
   std::string statements() const {
     std::string text;
@@ -69,7 +70,49 @@ class IndexPrinter {
 
   std::string result() const { return operand(program_.results[0]); }
 
+  /// Whether the index is never negative. NaN counts as 0.
+  bool is_non_negative() const { return ranges_[program_.results[0]].low >= 0; }
+
  private:
+  /// The numbers that each step can have.
+  static std::vector<Interval<double>> ranges_of(const Program& program) {
+    Program all = program;
+    all.results.clear();
+    for (std::size_t i = 0; i < all.steps.size(); ++i) all.results.push_back(static_cast<std::uint16_t>(i));
+    return enclose(all, Interval<double>::whole());
+  }
+
+  bool is_number(std::uint16_t step) const { return program_.steps[step].operation == Operation::constant; }
+
+  /// Whether the program uses this step only below a bound of at most `most`.
+  bool is_bounded_above(std::uint16_t step, double most) const {
+    if (program_.results[0] == step) return false;
+    for (std::uint16_t i = 0; i < program_.steps.size(); ++i) {
+      const Step& reader = program_.steps[i];
+      const int operands = operand_count(reader.operation);
+      const bool reads = (operands > 0 && reader.a == step) || (operands > 1 && reader.b == step) ||
+                         (operands > 2 && reader.c == step);
+      if (!reads) continue;
+      if (operands != 2) return false;
+      const std::uint16_t other = reader.a == step ? reader.b : reader.a;
+      const bool is_minimum = reader.operation == Operation::minimum && is_number(other);
+      if (is_minimum && program_.steps[other].number <= most) continue;
+      const bool is_bound = is_minimum || (reader.operation == Operation::maximum && is_number(other));
+      if (!is_bound || !is_bounded_above(i, most)) return false;
+    }
+    return true;
+  }
+
+  /// The floor of the logarithm of a step to the base 2.
+  std::string floor_log2(std::uint16_t floor, std::uint16_t x) const {
+    constexpr double least_normal = 0x1p-126, exponent_of_infinity = 128;
+    const double low = ranges_[x].low;
+    if (low < least_normal || !is_bounded_above(floor, exponent_of_infinity)) {
+      return fmt::format("gdpa::index::floor_log2({})", operand(x));
+    }
+    return fmt::format("gdpa::index::floor_log2_from({}, {})", operand(x), literal(low));
+  }
+
   std::string operand(std::uint16_t index) const {
     const Step& step = program_.steps[index];
     if (step.operation == Operation::constant) return number(step.number);
@@ -135,12 +178,13 @@ class IndexPrinter {
         return call(step, "gdpa::index::sign");
       case Operation::floor:
         if (program_.steps[step.a].operation == Operation::log2) {
-          return fmt::format("gdpa::index::floor_log2({})", operand(program_.steps[step.a].a));
+          return floor_log2(static_cast<std::uint16_t>(&step - program_.steps.data()), program_.steps[step.a].a);
         }
         return call(step, "gdpa::index::floor");
       case Operation::minimum:
         return call(step, "gdpa::index::minimum");
       case Operation::maximum:
+        if (is_number(step.b) && ranges_[step.a].low >= program_.steps[step.b].number) return operand(step.a);
         return call(step, "gdpa::index::maximum");
       case Operation::less:
         return infix(step, "<");
@@ -187,6 +231,7 @@ class IndexPrinter {
   const Function& function_;
   const Program& program_;
   std::string prefix_;
+  std::vector<Interval<double>> ranges_;
 };
 
 bool is_at_position(const Input& input) { return input.kind != Input::Kind::number; }
@@ -328,7 +373,8 @@ class InputsPrinter {
     const std::string_view integer = (type_bits & 8U) != 0 ? "int64_t" : "int";
     const bool is_wanted = (wanted_ >> read.tensor & 1U) != 0;
     const Dependence of_read = dependence_of(read, inputs);
-    std::string offset;
+    std::string offset, product;  // of the varying axes, in bytes
+    int varying_axes = 0;
     text_.members += fmt::format("  const {}::Storage* p{};\n", reader, n);
     text_.constructor += fmt::format("    int64_t f{} = 0;\n", n);
     if (is_wanted) {
@@ -358,9 +404,9 @@ class InputsPrinter {
       text_.constructor += fmt::format(
           "    const gdpa::index::Axis a{0}_{1} = {2};\n"
           "    last{0}_{1} = a{0}_{1}.last;\n"
-          "    stride{0}_{1} = static_cast<{3}>({4}.strides[{1}]);\n"
+          "    stride{0}_{1} = static_cast<{3}>({4}.strides[{1}] * int64_t{{sizeof({5}::Storage)}});\n"
           "    f{0} += a{0}_{1}.first * {4}.strides[{1}];\n",
-          n, axis, of_axis, integer, tensor);
+          n, axis, of_axis, integer, tensor, reader);
       if (is_wanted) {
         text_.members += fmt::format("  int64_t s{}_{};\n", n, axis);
         text_.constructor += fmt::format(
@@ -371,23 +417,28 @@ class InputsPrinter {
       const Dependence of_axis_index = dependence_of(read.indices[axis], inputs);
       std::string& statements = text_.statements_of(of_axis_index);
       statements += index.statements();
-      const bool is_position = bare_index(read.indices[axis], inputs).has_value();  // which is not negative
-      const std::string nearest = fmt::format("{}last{}_{})",
-                                              is_position ? fmt::format("min({}, ", index.result())
-                                                          : fmt::format("gdpa::index::nearest({}, ", index.result()),
-                                              n, axis);
-      statements += fmt::format("    const int k{0}_{1} = {2};\n    const {3} o{0}_{1} = k{0}_{1} * stride{0}_{1};\n", n,
-                                axis, nearest, integer);
-      // Only a read of both positions uses the offset in another section.
+      const bool is_non_negative = bare_index(read.indices[axis], inputs).has_value() || index.is_non_negative();
+      const std::string nearest = fmt::format("gdpa::index::{}({}, last{}_{})",
+                                              is_non_negative ? "nearest_from_0" : "nearest", index.result(), n, axis);
+      statements += fmt::format("    const int k{}_{} = {};\n", n, axis, nearest);
+      const std::string bytes = fmt::format("k{0}_{1} * stride{0}_{1}", n, axis);
+      // Only a read of both positions uses the offset of an axis in another section.
       Section* const section = of_read == Dependence::both ? text_.section_of(of_axis_index) : nullptr;
-      if (section != nullptr) section->add(integer, fmt::format("o{}_{}", n, axis));
-      offset += fmt::format("{2}o{0}_{1}", n, axis, offset.empty() ? "" : " + ");
+      if (section != nullptr) {
+        statements += fmt::format("    const {} o{}_{} = {};\n", integer, n, axis, bytes);
+        section->add(integer, fmt::format("o{}_{}", n, axis));
+      }
+      offset += fmt::format("{}{}", offset.empty() ? "" : " + ",
+                            section != nullptr ? fmt::format("o{}_{}", n, axis) : bytes);
+      product = fmt::format("k{0}_{1}, stride{0}_{1}", n, axis);
+      ++varying_axes;
     }
     ++reads_;
     text_.constructor +=
         fmt::format("    p{0} = static_cast<const {1}::Storage*>({2}.data) + f{0};\n", n, reader, tensor);
     if (of_read != Dependence::none) {
-      text_.statements_of(of_read) += fmt::format("    const auto r{0} = {1}::at(p{0} + ({2}));\n", n, reader, offset);
+      text_.statements_of(of_read) += fmt::format("    const auto r{0} = {1}::at(gdpa::index::element(p{0}, {2}));\n", n, reader,
+                                                 varying_axes == 1 ? product : offset);
       if (Section* const section = text_.section_of(of_read)) {
         section->add(fmt::format("decltype({}::at(nullptr))", reader), fmt::format("r{}", n));
       }

@@ -328,11 +328,11 @@ BoundTensor bound_tensor_of(const BasicTensorView<Pointer>& view) {
   return tensor;
 }
 
-/// Whether the offset of an element may not fit in 32 bits.
+/// Whether the offset of an element in bytes may not fit in 32 bits.
 bool needs_wide_offsets(const TensorView& view) {
   int64_t extent = 0;
   for (int axis = 0; axis < view.rank; ++axis) extent += std::abs(stride(view, axis)) * (size(view, axis) - 1);
-  return extent > std::numeric_limits<int32_t>::max();
+  return extent > std::numeric_limits<int32_t>::max() / size_in_bytes(view.dtype);
 }
 
 /// Returns whether an index of the function is an element of this tensor as it is, without floor(). The tensor then has
