@@ -52,6 +52,44 @@ TEST(ActivationInputs, EqualReadsAreOneInput) {
   EXPECT_EQ(reads, 2);
 }
 
+TEST(ActivationInputs, InputsThatAreOnlyAddedToTheScoreLeaveAFunctionOfTheSum) {
+  const auto of_sum = [](const std::string& text, const std::vector<std::string>& names) {
+    const Activation function(text, {}, names);
+    const activation::Function* const sum = function.function().of_sum();
+    if (sum == nullptr) return std::string("none");
+    EXPECT_TRUE(sum->inputs().empty()) << text;
+    return sum->text();
+  };
+  EXPECT_EQ(of_sum("relu(s + t[i])", {"t"}), "relu(s)");
+  EXPECT_EQ(of_sum("exp(t[i] - 2 * u[j] + s + 1)^2", {"t", "u"}), "exp(s)^2");
+  EXPECT_EQ(of_sum("tanh(s - 0.1 * abs(i - j))", {}), "tanh(s)");
+  EXPECT_EQ(of_sum("s + t[i] + sigmoid(s + t[i])", {"t"}), "s + sigmoid(s)");
+  EXPECT_EQ(of_sum("s * sigmoid(s + t[i])", {"t"}), "none");        // s without the sum
+  EXPECT_EQ(of_sum("a * relu(s + t[i])", {"a", "t"}), "none");      // an input without the sum
+  EXPECT_EQ(of_sum("relu(t[i] - s)", {"t"}), "none");               // minus s
+  EXPECT_EQ(of_sum("relu(s + t[i]) + relu(s + t[j])", {"t"}), "none");
+  EXPECT_EQ(of_sum("relu(a * s)", {"a"}), "none");
+  EXPECT_EQ(of_sum("relu(s + 1) * h", {}), "none");
+}
+
+TEST(ActivationInputs, TheShiftOfASumIsWhatIsAddedToTheScore) {
+  const Activation function("silu(t[i] - 2 * u[j] + s + 1)", {}, {"t", "u"});
+  const activation::Function& f = function.function();
+  ASSERT_NE(f.of_sum(), nullptr);
+  std::vector<double> inputs(f.inputs().size());
+  double shift = 1;
+  for (std::size_t n = 0; n < inputs.size(); ++n) {
+    if (f.inputs()[n].kind != Input::Kind::read) continue;
+    inputs[n] = f.inputs()[n].tensor == 0 ? 0.75 : 0.5;
+    shift += f.inputs()[n].tensor == 0 ? 0.75 : -1.0;
+  }
+  EXPECT_DOUBLE_EQ(activation::evaluate(f.shift(), 100, inputs)[0], shift);
+  for (const double s : {-3.0, 0.0, 2.5}) {
+    EXPECT_NEAR(activation::evaluate(f.value_and_derivative(), s, inputs)[1],
+                activation::evaluate(f.of_sum()->value_and_derivative(), s + shift)[1], 1e-15);
+  }
+}
+
 TEST(ActivationInputs, TheTextsNameTheReads) {
   const Activation function("s * t[ h,floor(i/8) ]", {}, {"t"});
   EXPECT_EQ(function.text(), "s * t[h, floor(i / 8)]");

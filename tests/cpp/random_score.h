@@ -58,22 +58,23 @@ class RandomScore {
   /// problems with other sizes and numbers have the same kernels. `for_cpu`: tensors may be float64.
   RandomScore(std::uint64_t seed, std::uint64_t seed_of_numbers, const ScoreSizes& sizes, const DrawnFunction& function,
               bool for_cpu)
-      : random_(seed), numbers_(seed_of_numbers), sizes_(sizes), function_(function.dual), for_cpu_(for_cpu) {
+      : random_(seed), numbers_(seed_of_numbers), sizes_(sizes), functions_({function}), for_cpu_(for_cpu) {
     inner_ = static_cast<int>(random_() % 3);
     outer_ = static_cast<int>(random_() % 3);
-    static const std::regex score("\\bs\\b");
-    const bool is_name =
-        std::isalpha(static_cast<unsigned char>(function.text[0])) != 0 &&
-        std::all_of(function.text.begin(), function.text.end(), [](unsigned char c) { return std::isalnum(c) != 0; });
-    if (!is_name && !std::regex_search(function.text, score)) inner_ = 2;  // a constant
+    if (random_() % 5 == 0) add_functions();
+    if (!is_name(function.text) && !std::regex_search(function.text, score_name())) inner_ = 2;  // a constant
     if (inner_ == 2 && outer_ == 0) outer_ = 1;
     std::string argument = "s";
     if (inner_ == 0) argument = fmt::format("(s + {})", draw_input());
     if (inner_ == 1) argument = fmt::format("({} * s)", draw_input());
-    text_ = is_name ? fmt::format("{}({})", function.text, argument)
-                    : "(" + std::regex_replace(function.text, score, argument) + ")";
-    if (outer_ == 1) text_ = fmt::format("{} * {}", draw_input(), text_);
-    if (outer_ == 2) text_ = fmt::format("{} + {}", text_, draw_input());
+    const std::string outer = outer_ == 0 ? "" : draw_input();
+    const std::size_t count = functions_.size() == 1 ? 1 : static_cast<std::size_t>(sizes.heads);
+    for (std::size_t head = 0; head < count; ++head) {
+      std::string text = called(function_of(static_cast<int64_t>(head)).text, argument);
+      if (outer_ == 1) text = fmt::format("{} * {}", outer, text);
+      if (outer_ == 2) text = fmt::format("{} + {}", text, outer);
+      text_ += (head > 0 ? "; " : "") + text;
+    }
   }
 
   const std::string& text() const { return text_; }
@@ -117,6 +118,36 @@ class RandomScore {
     std::function<int64_t(const Place&)> token = {};
   };
 
+  static const std::regex& score_name() {
+    static const std::regex name("\\bs\\b");
+    return name;
+  }
+  static bool is_name(const std::string& text) {
+    return std::isalpha(static_cast<unsigned char>(text[0])) != 0 &&
+           std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isalnum(c) != 0; });
+  }
+  /// The text of a function of an argument.
+  static std::string called(const std::string& text, const std::string& argument) {
+    if (is_name(text)) return fmt::format("{}({})", text, argument);
+    return "(" + std::regex_replace(text, score_name(), argument) + ")";
+  }
+
+  /// The functions of a list, which repeats them: with and without guards, and with other factors of the score.
+  void add_functions() {
+    const auto sigmoid = [](double s) { return 1 / (1 + std::exp(-s)); };
+    functions_.push_back({"silu", [sigmoid](Dual s) {
+                            const double p = sigmoid(s.value);
+                            return Dual{s.value * p, (p + s.value * p * (1 - p)) * s.slope};
+                          }});
+    functions_.push_back({"0.5 * tanh(0.3 * s)", [](Dual s) {
+                            const double t = std::tanh(0.3 * s.value);
+                            return Dual{0.5 * t, 0.15 * (1 - t * t) * s.slope};
+                          }});
+  }
+  const DrawnFunction& function_of(int64_t head) const {
+    return functions_[static_cast<std::size_t>(head) % functions_.size()];
+  }
+
   int64_t uniform(int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(random_); }
   template <class Choice>
   Choice pick(std::initializer_list<Choice> choices) {
@@ -154,7 +185,7 @@ class RandomScore {
     Dual x{score, by < 0 ? 1.0 : 0.0};
     if (inner_ == 0) x = x + input();
     if (inner_ == 1) x = input() * x;
-    Dual y = function_(x);
+    Dual y = function_of(place.head).dual(x);
     if (outer_ == 1) y = input() * y;
     if (outer_ == 2) y = y + input();
     return y;
@@ -342,7 +373,7 @@ class RandomScore {
   std::mt19937_64 random_;   ///< of the text and the dtypes
   std::mt19937_64 numbers_;  ///< of the sizes and numbers
   ScoreSizes sizes_;
-  DualFunction function_;
+  std::vector<DrawnFunction> functions_;  ///< of the heads: one, or the functions of a list
   bool for_cpu_;
   int inner_ = 0;  ///< f of s + input, input * s, s
   int outer_ = 0;  ///< f, input * f, f + input

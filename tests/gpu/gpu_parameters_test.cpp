@@ -347,6 +347,25 @@ ScoreCase alibi(std::string name) {
           .keys = jagged_k};
 }
 
+/// A list of functions, some of which read a table, numbers of the head or positions.
+ScoreCase list(std::string name) {
+  return {.name = std::move(name),
+          .text = "tanh(s + table[h, clamp(i - j, 0, 63)]); 2 * tanh(s); a * tanh(s - 0.01 * i); 2 * tanh(s)",
+          .tensors = {{"table", DType::float32, {4, 64}}, {"a", DType::float32, {4}}},
+          .inputs =
+              [](const ScoreProblem& problem, const Place& at) {
+                if (at.head == 0) return added(problem, element(problem.of().tensors[0], {0, at.i - at.j}));
+                if (at.head == 2) {
+                  return ScoreInputs{problem.number(1, 2), -0.01 * static_cast<double>(at.i), {{1, 2, true}}};
+                }
+                return ScoreInputs{2, 0, {}};
+              },
+          .queries = jagged_q,
+          .keys = jagged_k,
+          .heads_q = 4,
+          .heads_k = 2};
+}
+
 ScoreCase with(ScoreCase of, const std::function<void(ScoreCase&)>& change) {
   change(of);
   return of;
@@ -396,6 +415,13 @@ const std::vector<ScoreCase>& score_cases() {
            }),
       embedding("embedding", DType::int64),
       with(alibi("alibi"), [](ScoreCase& c) { c.mask = Mask::causal(); }),
+      list("list"),
+      with(list("list_wide"), [](ScoreCase& c) { c.head_dim = 192; }),
+      with(list("list_of_128"),
+           [](ScoreCase& c) {
+             c.head_dim = 128;
+             c.mask = Mask::causal();
+           }),
   };
   return cases;
 }
