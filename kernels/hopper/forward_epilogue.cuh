@@ -14,8 +14,8 @@ struct ForwardEpilogue : ForwardProducts<Config> {
   using typename Base::Activation, typename Base::Element, typename Base::Shared, typename Base::Tile;
 
   __device__ __forceinline__ auto epilogue(const Tile& tile) const {
-    return Config::Epilogue::of(arguments.common, tile.pair(),
-                                Activation::value_factor_of(tile.head) * arguments.common.output_factor * tile.out_scale);
+    const float factor = Activation::value_factor_of(tile.head) * arguments.common.output_factor;
+    return Config::Epilogue::of(arguments.common, tile.pair(), factor * tile.out_scale);
   }
 
   /// Stores O through shared memory. The tensor map cuts off rows beyond the sequence.

@@ -233,7 +233,8 @@ std::vector<std::string> numbers_of_head(const Function& function) {
 /// Returns the members of a struct that hold the numbers of the tensors that are read without an index.
 std::string parameters_of(std::string_view name, const Function& function) {
   const std::vector<std::string> numbers = numbers_of_head(function);
-  if (numbers.empty()) return fmt::format("  static __device__ {} of(const gdpa::Params&, int) {{ return {{}}; }}\n\n", name);
+  if (numbers.empty())
+    return fmt::format("  static __device__ {} of(const gdpa::Params&, int) {{ return {{}}; }}\n\n", name);
   return fmt::format(
       "  float parameters[{}];\n\n"
       "  static __device__ __forceinline__ {} of(const gdpa::Params& params, int head) {{ return {{{{{}}}}}; }}\n\n",

@@ -328,9 +328,7 @@ class InputsPrinter {
   bool varies(const Input& read) const { return dependence_of(read, function_.inputs()) != Dependence::none; }
 
  private:
-  bool varies(const Program& program) const {
-    return dependence_of(program, function_.inputs()) != Dependence::none;
-  }
+  bool varies(const Program& program) const { return dependence_of(program, function_.inputs()) != Dependence::none; }
 
   std::string sum_of_axes(std::size_t input, std::string_view term) const {
     std::string sum;
@@ -428,8 +426,8 @@ class InputsPrinter {
         statements += fmt::format("    const {} o{}_{} = {};\n", integer, n, axis, bytes);
         section->add(integer, fmt::format("o{}_{}", n, axis));
       }
-      offset += fmt::format("{}{}", offset.empty() ? "" : " + ",
-                            section != nullptr ? fmt::format("o{}_{}", n, axis) : bytes);
+      offset +=
+          fmt::format("{}{}", offset.empty() ? "" : " + ", section != nullptr ? fmt::format("o{}_{}", n, axis) : bytes);
       product = fmt::format("k{0}_{1}, stride{0}_{1}", n, axis);
       ++varying_axes;
     }
@@ -437,8 +435,8 @@ class InputsPrinter {
     text_.constructor +=
         fmt::format("    p{0} = static_cast<const {1}::Storage*>({2}.data) + f{0};\n", n, reader, tensor);
     if (of_read != Dependence::none) {
-      text_.statements_of(of_read) += fmt::format("    const auto r{0} = {1}::at(gdpa::index::element(p{0}, {2}));\n", n, reader,
-                                                 varying_axes == 1 ? product : offset);
+      text_.statements_of(of_read) += fmt::format("    const auto r{0} = {1}::at(gdpa::index::element(p{0}, {2}));\n",
+                                                  n, reader, varying_axes == 1 ? product : offset);
       if (Section* const section = text_.section_of(of_read)) {
         section->add(fmt::format("decltype({}::at(nullptr))", reader), fmt::format("r{}", n));
       }

@@ -120,7 +120,13 @@ struct ForwardForm {
 ///       static __device__ Activation of(const gdpa::Params&, int head);  // with the numbers of the head
 ///       __device__ float value(float x, const Inputs& in) const;
 ///       __device__ float value_of_finite(float x, const Inputs& in) const;
+///       __device__ void visit(Body body) const;    // calls body(function) with the function of the head
+///       static __device__ float score_factor_of(int head);  // of the function that visit() passes
+///       static __device__ float value_factor_of(int head);
 ///     };
+/// For a list of functions, visit() selects one of several structs, each with its own factors and without a list.
+/// value() also selects, for each score, and includes the factors. Otherwise visit() passes the struct itself.
+///
 /// f(s) is value_factor * value(x), or value_factor * max(value(x), 0) if clamps_at_zero. A kernel multiplies its scale
 /// by score_factor and the output by value_factor, and clamps during the rounding. value_of_finite is value without the
 /// bounds that only an infinite x needs. It has the same bits for a finite x, and the same bits or NaN for an infinite

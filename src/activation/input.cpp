@@ -78,7 +78,9 @@ Dependence dependence_of(const Program& program, const std::vector<Input>& input
 
 Dependence dependence_of(const Input& input, const std::vector<Input>& inputs) {
   if (input.kind == Input::Kind::index) {
-    return input.index == Index::query ? Dependence::query : input.index == Index::key ? Dependence::key : Dependence::none;
+    return input.index == Index::query ? Dependence::query
+           : input.index == Index::key ? Dependence::key
+                                       : Dependence::none;
   }
   Dependence all = Dependence::none;
   for (const Program& index : input.indices) {

@@ -64,9 +64,9 @@ TEST(ActivationInputs, InputsThatAreOnlyAddedToTheScoreLeaveAFunctionOfTheSum) {
   EXPECT_EQ(of_sum("exp(t[i] - 2 * u[j] + s + 1)^2", {"t", "u"}), "exp(s)^2");
   EXPECT_EQ(of_sum("tanh(s - 0.1 * abs(i - j))", {}), "tanh(s)");
   EXPECT_EQ(of_sum("s + t[i] + sigmoid(s + t[i])", {"t"}), "s + sigmoid(s)");
-  EXPECT_EQ(of_sum("s * sigmoid(s + t[i])", {"t"}), "none");        // s without the sum
-  EXPECT_EQ(of_sum("a * relu(s + t[i])", {"a", "t"}), "none");      // an input without the sum
-  EXPECT_EQ(of_sum("relu(t[i] - s)", {"t"}), "none");               // minus s
+  EXPECT_EQ(of_sum("s * sigmoid(s + t[i])", {"t"}), "none");    // s without the sum
+  EXPECT_EQ(of_sum("a * relu(s + t[i])", {"a", "t"}), "none");  // an input without the sum
+  EXPECT_EQ(of_sum("relu(t[i] - s)", {"t"}), "none");           // minus s
   EXPECT_EQ(of_sum("relu(s + t[i]) + relu(s + t[j])", {"t"}), "none");
   EXPECT_EQ(of_sum("relu(a * s)", {"a"}), "none");
   EXPECT_EQ(of_sum("relu(s + 1) * h", {}), "none");

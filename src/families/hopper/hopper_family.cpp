@@ -87,6 +87,16 @@ hopper::BackwardArguments backward_arguments(const PlannedCall& call) {
   return arguments;
 }
 
+/// Whether every function of a list tolerates a rounded query, or the function itself.
+bool tolerates_rounded_query(const activation::Function& function) {
+  for (std::size_t head = 0; head < function.functions(); ++head) {
+    const bool is_list = function.functions() > 1;
+    const activation::Function& of_head = is_list ? function.of_head(static_cast<int64_t>(head)) : function;
+    if (!activation::tolerates_rounded_query(of_head.value())) return false;
+  }
+  return true;
+}
+
 class HopperFamily final : public Family {
  public:
   std::string_view name() const override { return "hopper"; }
@@ -108,9 +118,9 @@ class HopperFamily final : public Family {
       config.number("query_stages", spec.query_stages);
       config.flag("query_in_registers", spec.query_in_registers);
       // A multiplication of Q replaces one of each score. fp16 would lose small elements of Q altogether.
-      config.flag("scales_query",
-                  spec.query_in_registers && kernel.scales_scores && kernel.element == plan::GpuElement::bfloat16 &&
-                      kernel.accuracy == Accuracy::fast && activation::tolerates_rounded_query(function.value()));
+      config.flag("scales_query", spec.query_in_registers && kernel.scales_scores &&
+                                      kernel.element == plan::GpuElement::bfloat16 &&
+                                      kernel.accuracy == Accuracy::fast && tolerates_rounded_query(function));
       return;
     }
     config.flag("computes_grad_query", kernel.wants_grad_query);
