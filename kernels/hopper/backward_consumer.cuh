@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/fragment_inputs.cuh"
+#include "common/score_scale.cuh"
 #include "hopper/backward_epilogue.cuh"
 #include "hopper/valid_queries.cuh"
 
@@ -43,7 +44,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
     const auto bias = Config::Bias::of(arguments.common.params, tile_of(step).pair(shared.step(number).head));
     const ScoreIndex first = score_index(first_query_of(step, shared.step(number).position, part), first_key_of(step));
     FragmentInputs<typename Config::Bias, FragmentRows::keys> inputs(bias, first.key, first.query);
-    const float scale = arguments.scale * Function::score_factor;
+    const float scale = score_scale<Function>(arguments.scale);
     float(&of_part)[part_queries / 2] = scores[part];
 #pragma unroll
     for (int group = 0; group < part_queries / 8; ++group) {

@@ -14,7 +14,7 @@ struct ForwardEpilogue : ForwardProducts<Config> {
   using typename Base::Activation, typename Base::Element, typename Base::Shared, typename Base::Tile;
 
   __device__ __forceinline__ auto epilogue(const Tile& tile) const {
-    const float factor = Activation::value_factor_of(tile.head) * arguments.common.output_factor;
+    const float factor = Activation::value_factor_of(arguments.common.params, tile.head) * arguments.common.output_factor;
     return Config::Epilogue::of(arguments.common, tile.pair(), factor * tile.out_scale);
   }
 

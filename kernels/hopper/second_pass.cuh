@@ -26,6 +26,8 @@ __device__ __forceinline__ void flag_non_finite(const BackwardArguments& argumen
 /// score that is not finite therefore does not change the bits of other results.
 template <class Unguarded, class Guarded>
 struct GuardedWhereNeeded {
+  static constexpr bool scales_scores = Unguarded::scales_scores;
+  static_assert(scales_scores == Guarded::scales_scores, "the argument is the same");
   static constexpr float score_factor = Unguarded::score_factor;
   static constexpr float value_factor = Unguarded::value_factor;
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/fragment_inputs.cuh"
+#include "common/score_scale.cuh"
 #include "hopper/wide_backward_products.cuh"
 
 namespace gdpa::hopper {
@@ -21,7 +22,7 @@ struct GradValueConsumer : WideConsumer<Config, Role::value> {
   /// dS exists.
   template <class Function>
   __device__ __forceinline__ void evaluate_function_of_head(const Function& function, const Tile& tile) {
-    const float scale = arguments.scale * Function::score_factor;
+    const float scale = score_scale<Function>(arguments.scale);
     const auto bias = Config::Bias::of(arguments.common.params, tile.pair(position.head));
     const ScoreIndex first = position.first_score(tile);
     FragmentInputs<typename Config::Bias, FragmentRows::keys> inputs(bias, first.key, first.query);

@@ -108,9 +108,13 @@ __device__ void backward_tile(const CommonArguments& arguments, const Work& work
   const int warp_query = Tiles::splits_scores ? column_warp * Tiles::warp_queries : 0;
   const int column = column_warp * Tiles::warp_columns;
   const int column_v = column_warp * Tiles::warp_columns_v;
-  const float score_scale = static_cast<float>(params.scale) * Config::Activation::score_factor;
-  // Computed from score_scale at each use, which saves a register.
-  const auto scale = [&] { return score_scale * (1.0f / Config::Activation::score_factor); };
+  using Activation = typename Config::Activation;
+  const float scale_of_scores = score_scale<Activation>(static_cast<float>(params.scale));
+  // Computed from scale_of_scores at each use, which saves a register.
+  const auto scale = [&] {
+    return Activation::scales_scores ? scale_of_scores * (1.0f / Activation::score_factor)
+                                     : static_cast<float>(params.scale);
+  };
   // out_scale multiplies the finished accumulators. Where the batch shares the keys, the accumulators sum over entries
   // that may differ in out_scale: it then multiplies P and dS.
   const float factor = Config::keys_shared ? 1.0f : Config::Epilogue::scale_of(arguments, pair_of(work));
@@ -150,9 +154,9 @@ __device__ void backward_tile(const CommonArguments& arguments, const Work& work
                                   column,
                                   column_v};
     if (at.is_full) {
-      compute_scores<Config, false>(grad_key, grad_value, tiles, params, pair, score_scale, out_scale);
+      compute_scores<Config, false>(grad_key, grad_value, tiles, params, pair, scale_of_scores, out_scale);
     } else {
-      compute_scores<Config, true>(grad_key, grad_value, tiles, params, pair, score_scale, out_scale);
+      compute_scores<Config, true>(grad_key, grad_value, tiles, params, pair, scale_of_scores, out_scale);
     }
 
     if constexpr (Tiles::stores_ds) __syncthreads();  // P and dS of every warp are stored

@@ -30,6 +30,7 @@
 #pragma once
 
 #include "common/fragment_inputs.cuh"
+#include "common/score_scale.cuh"
 #include "portable/key_stream.cuh"
 #include "portable/schedule.cuh"
 
@@ -125,7 +126,7 @@ __device__ void add_entry(const CommonArguments& arguments, const Work& work, in
 
   const int warp_row = warp_index() / Config::column_warps * Tiles::warp_rows;
   const int column = warp_index() % Config::column_warps * Tiles::Stream::warp_columns;
-  const float scale = static_cast<float>(params.scale) * Config::Activation::score_factor;
+  const float scale = score_scale<typename Config::Activation>(static_cast<float>(params.scale));
   const float factor = Config::queries_shared ? Config::Epilogue::scale_of(arguments, pair) : 1.0f;
   for (int position = 0; position < stream.tiles.size(); ++position) {
     stream.advance(position);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/fragment_inputs.cuh"
+#include "common/score_scale.cuh"
 #include "common/sequence.cuh"
 #include "common/tile.cuh"
 #include "portable/backward_tiles.cuh"

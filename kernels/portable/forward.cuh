@@ -111,7 +111,8 @@ __device__ void store_output(const CommonArguments& arguments, const Work& work,
   const int first_query = work.tile * Config::tile_queries;
   const typename Tiles::OutputTile staging{shared};
   const float factor =
-      Config::Activation::value_factor * arguments.output_factor * Config::Epilogue::scale_of(arguments, pair_of(work));
+      Config::Activation::value_factor_of(arguments.params, work.head) * arguments.output_factor *
+      Config::Epilogue::scale_of(arguments, pair_of(work));
   const int warp_row = warp_index() / Config::column_warps * Tiles::warp_rows;
   const int warp_column = warp_index() % Config::column_warps * Tiles::Stream::warp_columns_v;
   const auto epilogue = Config::Epilogue::of(arguments, pair_of(work), factor);

@@ -26,8 +26,12 @@ bool is_condition(Operation operation) {
 
 class Printer {
  public:
-  Printer(const Program& program, const std::vector<Input>& inputs, Accuracy accuracy)
-      : program_(program), inputs_(inputs), level_(accuracy == Accuracy::fast ? "gdpa::fast::" : "gdpa::exact::") {}
+  /// An input after `inputs` is the scale, which follows the numbers of `tensors` tensors.
+  Printer(const Program& program, const std::vector<Input>& inputs, Accuracy accuracy, std::size_t tensors = 0)
+      : program_(program),
+        inputs_(inputs),
+        tensors_(tensors),
+        level_(accuracy == Accuracy::fast ? "gdpa::fast::" : "gdpa::exact::") {}
 
   std::string statements() const {
     std::string text;
@@ -51,6 +55,7 @@ class Printer {
     if (step.operation == Operation::score) return "x";
     if (step.operation == Operation::input) {
       const auto input = static_cast<std::size_t>(step.number);
+      if (input == inputs_.size()) return fmt::format("parameters[{}]", tensors_);
       const bool is_number = inputs_[input].kind == Input::Kind::number;
       return is_number ? fmt::format("parameters[{}]", inputs_[input].tensor) : fmt::format("in.v{}", input);
     }
@@ -148,6 +153,7 @@ class Printer {
 
   const Program& program_;
   const std::vector<Input>& inputs_;
+  std::size_t tensors_;
   std::string level_;
 };
 
@@ -217,11 +223,12 @@ double value_factor_of(const FactoredProgram& value) {
 
 std::string joined_by_comma(const std::vector<std::string>& texts) { return fmt::format("{}", fmt::join(texts, ", ")); }
 
-/// Returns the expressions of the numbers of a head, one for each tensor of the call; none if the function reads no
-/// tensor without an index.
-std::vector<std::string> numbers_of_head(const Function& function) {
+/// Returns the expressions of the numbers of a head, one for each tensor of the call, and with `takes_scale` the scale;
+/// none if the function reads no such number.
+std::vector<std::string> numbers_of_head(const Function& function, bool takes_scale = false) {
   std::vector<std::string> numbers(function.parameters().size(), "0.0f");
-  bool has_numbers = false;
+  if (takes_scale) numbers.emplace_back("static_cast<float>(params.scale)");
+  bool has_numbers = takes_scale;
   for (const Input& input : function.inputs()) {
     if (input.kind != Input::Kind::number) continue;
     has_numbers = true;
@@ -231,8 +238,8 @@ std::vector<std::string> numbers_of_head(const Function& function) {
 }
 
 /// Returns the members of a struct that hold the numbers of the tensors that are read without an index.
-std::string parameters_of(std::string_view name, const Function& function) {
-  const std::vector<std::string> numbers = numbers_of_head(function);
+std::string parameters_of(std::string_view name, const Function& function, bool takes_scale) {
+  const std::vector<std::string> numbers = numbers_of_head(function, takes_scale);
   if (numbers.empty())
     return fmt::format("  static __device__ {} of(const gdpa::Params&, int) {{ return {{}}; }}\n\n", name);
   return fmt::format(
@@ -270,26 +277,59 @@ struct Struct {
   bool bounds_scores = false;
 };
 
-/// The factors as members that a kernel reads for a query head, and the function of a head.
-std::string members_of_head(double score_factor, double value_factor) {
+/// Returns the inputs of the programs that are the same for all scores of a head, if a kernel may take them as factors.
+HeadInputs head_inputs_of(const Function& function, Accuracy accuracy, ForwardForm form) {
+  HeadInputs head;
+  const std::vector<Input>& inputs = function.inputs();
+  if (accuracy == Accuracy::exact || form.is_of_list || !form.scales_scores) return head;
+  head.are_of_head.resize(inputs.size());
+  head.scale = inputs.size();
+  for (const Step& step : function.value_and_derivative().steps) {
+    if (step.operation != Operation::input) continue;
+    const auto input = static_cast<std::size_t>(step.number);
+    const bool is_number = inputs[input].kind == Input::Kind::number;
+    head.are_of_head[input] = is_number || dependence_of(inputs[input], inputs) == Dependence::none;
+  }
+  return head;
+}
+
+/// Returns the members of a struct without a list that a kernel reads in the same way as those of a list.
+std::string members_of_head(double score_factor) {
   return fmt::format(
       "  static constexpr float score_factor = {};\n"
-      "  static constexpr float value_factor = {};\n"
-      "  static __device__ constexpr float score_factor_of(int) {{ return score_factor; }}\n"
-      "  static __device__ constexpr float value_factor_of(int) {{ return value_factor; }}\n\n"
+      "  static __device__ constexpr float score_factor_of(int) {{ return score_factor; }}\n\n"
       "  template <class Body>\n"
       "  __device__ __forceinline__ void visit(Body body) const {{\n"
       "    body(*this);\n"
       "  }}\n\n",
-      literal(score_factor), literal(value_factor));
+      literal(score_factor));
+}
+
+/// Returns the member value_factor_of(), which may depend on numbers of the head.
+std::string value_factor_of_head(std::string_view name, const Function& function, const FactoredProgram& value) {
+  const std::string number = literal(value_factor_of(value));
+  if (value.head_factor.steps.empty()) {
+    return fmt::format(
+        "  static __device__ constexpr float value_factor_of(const gdpa::Params&, int) {{ return {}; }}\n\n", number);
+  }
+  const Printer factor(value.head_factor, function.inputs(), Accuracy::fast, function.parameters().size());
+  return fmt::format(
+      "  static __device__ __forceinline__ float value_factor_of(const gdpa::Params& params, int head) {{\n"
+      "    const {} function = of(params, head);\n"
+      "    const auto& parameters = function.parameters;\n"
+      "{}"
+      "    return {} * {};\n"
+      "  }}\n\n",
+      name, factor.statements(), number, factor.result(0));
 }
 
 Struct forward_struct(std::string_view name, const Function& all, Accuracy accuracy, ForwardForm form) {
   const Function& function = of_one_number(all);
   const ValueFactor kind = form.has_fp16_p ? ValueFactor::suits_fp16 : ValueFactor::suits_bfloat16;
+  const HeadInputs head = head_inputs_of(function, accuracy, form);
   const auto value_with = [&](const Program& value) -> FactoredProgram {
     if (accuracy == Accuracy::exact) return {1, 1, value};
-    return rewrite_fast(value, function.value_and_derivative(), kind).value;
+    return rewrite_fast(value, function.value_and_derivative(), kind, ValueFactor::is_one, head).value;
   };
   Forward forward = forward_of(function, value_with(function.value_of_finite()), function.finite_scores(), form);
   // If fp32 overflows at scores where f is not yet constant, as in s^4 sigmoid(s), the bounds are not moved.
@@ -299,7 +339,7 @@ Struct forward_struct(std::string_view name, const Function& all, Accuracy accur
   const FactoredProgram& finite = forward.value_of_finite;
   const std::string x = bounded(forward.scores);
   const bool bounds_scores = x != "x";
-  const Printer value(finite.program, function.inputs(), accuracy);
+  const Printer value(finite.program, function.inputs(), accuracy, all.parameters().size());
   const std::string shift = add_shift(all, finite.score_factor);
   std::string guarded = fmt::format("    return value_of_finite({}, in);\n", x);
   if (!shift.empty() && bounds_scores) {
@@ -309,7 +349,7 @@ Struct forward_struct(std::string_view name, const Function& all, Accuracy accur
                       "  static constexpr bool scales_scores = {};\n"
                       "  static constexpr bool clamps_at_zero = {};\n"
                       "  static constexpr bool bounds_scores = {};\n"
-                      "{}{}{}"
+                      "{}{}{}{}"
                       "  __device__ __forceinline__ float value_of_finite(float x, const Inputs& in) const {{\n"
                       "{}{}"
                       "    return {};\n"
@@ -318,17 +358,20 @@ Struct forward_struct(std::string_view name, const Function& all, Accuracy accur
                       "{}"
                       "  }}\n"
                       "}};\n\n",
-                      name, form.scales_scores, forward.clamps_at_zero, bounds_scores,
-                      members_of_head(finite.score_factor, value_factor_of(finite)), parameters_of(name, all),
-                      shift_of(all, accuracy), shift, value.statements(), value.result(0), guarded),
+                      name, form.scales_scores && !finite.takes_scale, forward.clamps_at_zero, bounds_scores,
+                      members_of_head(finite.score_factor), parameters_of(name, all, finite.takes_scale),
+                      value_factor_of_head(name, all, finite), shift_of(all, accuracy), shift, value.statements(),
+                      value.result(0), guarded),
           bounds_scores};
 }
 
 /// A struct of f and f', which are the results of the program.
 Struct backward_struct(std::string_view name, const Function& all, Accuracy accuracy, const FactoredProgram& program) {
-  const Printer both(program.program, of_one_number(all).inputs(), accuracy);
+  const Printer both(program.program, of_one_number(all).inputs(), accuracy, all.parameters().size());
   return {fmt::format(
       "struct {} {{\n"
+      "  static constexpr bool scales_scores = {};\n"
+      "  static constexpr float value_factor = {};\n"
       "{}{}{}"
       "  __device__ __forceinline__ void value_and_derivative(float x, const Inputs& in, float& f, float& derivative) "
       "const {{\n"
@@ -337,16 +380,18 @@ Struct backward_struct(std::string_view name, const Function& all, Accuracy accu
       "    derivative = {};\n"
       "  }}\n"
       "}};\n\n",
-      name, members_of_head(program.score_factor, program.value_factor), parameters_of(name, all),
-      shift_of(all, accuracy), add_shift(all, program.score_factor), both.statements(), both.result(0),
-      both.result(1))};
+      name, !program.takes_scale, literal(program.value_factor), members_of_head(program.score_factor),
+      parameters_of(name, all, program.takes_scale), shift_of(all, accuracy), add_shift(all, program.score_factor),
+      both.statements(), both.result(0), both.result(1))};
 }
 
-Struct guarded_struct(std::string_view name, const Function& all, Accuracy accuracy, ForwardForm) {
+Struct guarded_struct(std::string_view name, const Function& all, Accuracy accuracy, ForwardForm form) {
   const Function& function = of_one_number(all);
   FactoredProgram both = {1, 1, function.value_and_derivative()};
   if (accuracy == Accuracy::fast) {
-    both = rewrite_fast(function.value(), both.program, ValueFactor::is_one).value_and_derivative;
+    const HeadInputs head = head_inputs_of(function, accuracy, form);
+    both = rewrite_fast(function.value(), both.program, ValueFactor::is_one, ValueFactor::is_one, head)
+               .value_and_derivative;
   }
   return backward_struct(name, all, accuracy, both);
 }
@@ -359,8 +404,11 @@ Struct unguarded_struct(std::string_view name, const Function& all, Accuracy acc
   if (is_fast) {
     ValueFactor kind = form.has_fp16_p ? ValueFactor::suits_fp16 : ValueFactor::suits_bfloat16;
     if (form.is_of_list) kind = ValueFactor::is_one;
-    unguarded = rewrite_fast(function.value(), unguarded.program, kind, kind).value_and_derivative;
-    guarded = rewrite_fast(function.value(), guarded.program, kind).value_and_derivative;
+    const HeadInputs head = head_inputs_of(function, accuracy, form);
+    // The factor of dV is a constant: its sum may be over several query heads.
+    if (head.any()) kind = ValueFactor::is_one;
+    unguarded = rewrite_fast(function.value(), unguarded.program, kind, kind, head).value_and_derivative;
+    guarded = rewrite_fast(function.value(), guarded.program, kind, ValueFactor::is_one, head).value_and_derivative;
   }
   // If an overflow does not make the result infinite or NaN, as in a minimum, the bounds are not removed.
   const bool is_other = unguarded.program.steps.size() < guarded.program.steps.size() &&
@@ -423,16 +471,12 @@ std::string members_of_list(std::string_view name, const Function& list, const M
   const std::string initializer = numbers.empty() ? "" : fmt::format(", {{{}}}", joined_by_comma(numbers));
   return fmt::format(
       "  static constexpr float score_factor = 1.0f;\n"
-      "  static constexpr float value_factor = 1.0f;\n"
       "  int member;\n"
       "{}\n"
       "  static __device__ __forceinline__ {} of(const gdpa::Params& params, int head) {{\n"
       "    return {{{}{}}};\n"
       "  }}\n\n"
       "  static __device__ float score_factor_of(int head) {{\n"
-      "    return {};\n"
-      "  }}\n\n"
-      "  static __device__ float value_factor_of(int head) {{\n"
       "    return {};\n"
       "  }}\n\n"
       "  template <class Body>\n"
@@ -442,8 +486,7 @@ std::string members_of_list(std::string_view name, const Function& list, const M
       "    }}\n"
       "  }}\n\n",
       declaration, name, members.cases_of_head([](std::size_t i) { return fmt::format("{}", i); }), initializer,
-      members.cases_of_head([&](std::size_t i) { return member_of(i) + "::score_factor"; }),
-      members.cases_of_head([&](std::size_t i) { return member_of(i) + "::value_factor"; }), cases);
+      members.cases_of_head([&](std::size_t i) { return member_of(i) + "::score_factor"; }), cases);
 }
 
 std::string forward_text(std::string_view name, const Function& function, Accuracy accuracy, ForwardForm form) {
@@ -455,19 +498,24 @@ std::string forward_text(std::string_view name, const Function& function, Accura
       "  static constexpr bool clamps_at_zero = false;\n"
       "  static constexpr bool bounds_scores = {};\n"
       "{}"
+      "  static __device__ float value_factor_of(const gdpa::Params& params, int head) {{\n"
+      "    return {};\n"
+      "  }}\n\n"
       "  __device__ __forceinline__ float value_of_finite(float x, const Inputs& in) const {{\n"
       "    float result;\n"
-      "    visit([&](const auto& f) {{ result = f.value_factor * f.value_of_finite(x * f.score_factor, in); }});\n"
+      "    visit([&](const auto& f) {{ result = f.value_of_finite(x * f.score_factor, in); }});\n"
       "    return result;\n"
       "  }}\n\n"
       "  __device__ __forceinline__ float value(float x, const Inputs& in) const {{\n"
       "    float result;\n"
-      "    visit([&](const auto& f) {{ result = f.value_factor * f.value(x * f.score_factor, in); }});\n"
+      "    visit([&](const auto& f) {{ result = f.value(x * f.score_factor, in); }});\n"
       "    return result;\n"
       "  }}\n"
       "}};\n\n",
       fmt::join(members.texts, ""), name, form.scales_scores, members.bounds_scores,
-      members_of_list(name, function, members));
+      members_of_list(name, function, members), members.cases_of_head([&](std::size_t i) {
+        return fmt::format("{}::value_factor_of(params, head)", member_name(name, i));
+      }));
 }
 
 std::string backward_text(std::string_view name, const Function& function, Accuracy accuracy, ForwardForm form,
@@ -476,6 +524,8 @@ std::string backward_text(std::string_view name, const Function& function, Accur
   const Members members = members_of(name, function, accuracy, form, struct_of);
   return fmt::format(
       "{}struct {} {{\n"
+      "  static constexpr bool scales_scores = true;\n"
+      "  static constexpr float value_factor = 1.0f;\n"
       "{}"
       "  __device__ __forceinline__ void value_and_derivative(float x, const Inputs& in, float& f, float& derivative) "
       "const {{\n"

@@ -54,7 +54,8 @@ class Factoring {
  public:
   /// With `pulls`, c0 + c x becomes c (c0 / c + x). If x is a product, x and the sum are then one instruction, and
   /// another operation may absorb c.
-  Factoring(const Tree& from, double factor, bool pulls) : from_(from), factor_(factor), pulls_(pulls) {}
+  Factoring(const Tree& from, double factor, bool pulls, const HeadInputs& head)
+      : from_(from), factor_(factor), pulls_(pulls), head_(head) {}
 
   FactoredProgram run(const std::vector<NodeId>& roots, ValueFactor value_factor) {
     const std::vector<bool> wanted = from_.reachable(roots);
@@ -64,9 +65,16 @@ class Factoring {
     }
     FactoredProgram result;
     result.score_factor = factor_;
-    if (Term& value = terms_[roots[0]]; is_possible(value_factor, whole_if_about(value.number))) {
+    result.takes_scale = head_.any();
+    Term& value = terms_[roots[0]];
+    if (is_possible(value_factor, whole_if_about(value.number))) {
       result.value_factor = whole_if_about(value.number);
       value.number = 1;
+    }
+    // bfloat16 has the range of fp32, so no factor is too large or too small.
+    if (value_factor == ValueFactor::suits_bfloat16 && value.head != none) {
+      result.head_factor = lower(to_, {value.head}, "");
+      value.head = none;
     }
     for (const NodeId root : roots) roots_.push_back(whole(root));
     result.program = lower(to_, roots_, "");
@@ -77,27 +85,48 @@ class Factoring {
   const std::vector<NodeId>& roots() const { return roots_; }
 
  private:
+  static constexpr NodeId none = 0;  ///< no factor of the head; 0 is the score
+
   struct Term {
     double number = 1;
     NodeId node = 0;
+    NodeId head = none;  ///< a product of numbers of the head
   };
 
   NodeId whole(const Term& term) {
     const double number = whole_if_about(term.number);
-    return number == 1 ? term.node : scaled(to_, number, term.node);
+    if (term.head == none) return number == 1 ? term.node : scaled(to_, number, term.node);
+    const NodeId factor = number == 1 ? term.head : scaled(to_, number, term.head);
+    return to_.is_number(term.node) ? scaled(to_, to_[term.node].number, factor) : to_.multiply(factor, term.node);
+  }
+
+  /// The product of two factors of the head.
+  NodeId product_of_heads(NodeId a, NodeId b) {
+    if (a == none || b == none) return a == none ? b : a;
+    return to_.multiply(a, b);
+  }
+
+  NodeId input(std::size_t index) {
+    Node node;
+    node.operation = Operation::input;
+    node.number = static_cast<double>(index);
+    return to_.make(node);
   }
   NodeId whole(NodeId id) { return whole(terms_[id]); }
 
   Term rule(const Node& node) {
     switch (node.operation) {
       case Operation::score:
-        return {1 / factor_, to_.score()};
+        return {1 / factor_, to_.score(), head_.any() ? input(head_.scale) : none};
       case Operation::constant:
         return {1, to_.number(node.number)};
       case Operation::input:
+        if (head_.any() && head_.are_of_head[static_cast<std::size_t>(node.number)]) {
+          return {1, to_.number(1), to_.make(node)};
+        }
         return {1, to_.make(node)};
       case Operation::negate:
-        return {-terms_[node.a].number, terms_[node.a].node};
+        return {-terms_[node.a].number, terms_[node.a].node, terms_[node.a].head};
       case Operation::multiply:
         return product(terms_[node.a], terms_[node.b]);
       case Operation::add:
@@ -115,16 +144,17 @@ class Factoring {
   }
 
   Term product(Term a, Term b) {
+    const NodeId head = product_of_heads(a.head, b.head);
     if (to_.is_number(b.node)) std::swap(a, b);
-    if (to_.is_number(a.node)) return {to_[a.node].number * a.number * b.number, b.node};
+    if (to_.is_number(a.node)) return {to_[a.node].number * a.number * b.number, b.node, head};
     if (is_one_and_more(a.node)) std::swap(a, b);
     if (is_one_and_more(b.node)) {
       // y (c + c t) = c (y + y t): one instruction.
       const Node sum = to_[b.node];
       const NodeId t = is_term(to_, sum.b) ? to_[sum.b].b : sum.b;
-      return {a.number * b.number * to_[sum.a].number, to_.add(a.node, to_.multiply(a.node, t))};
+      return {a.number * b.number * to_[sum.a].number, to_.add(a.node, to_.multiply(a.node, t)), head};
     }
-    return {a.number * b.number, to_.multiply(a.node, b.node)};
+    return {a.number * b.number, to_.multiply(a.node, b.node), head};
   }
 
   /// Whether the node is c + c t.
@@ -138,6 +168,16 @@ class Factoring {
   Term sum(const Node& node) {
     Term a = terms_[node.a], b = terms_[node.b];
     if (node.operation == Operation::subtract) b.number = -b.number;
+    if (a.head != b.head) return {1, to_.add(whole(a), whole(b))};
+    const NodeId head = a.head;
+    a.head = b.head = none;
+    Term result = sum(a, b);
+    result.head = head;
+    return result;
+  }
+
+  /// The sum of two terms without factors of the head.
+  Term sum(Term a, Term b) {
     if (to_.is_number(b.node)) std::swap(a, b);
     if (pulls_ && to_.is_number(a.node) && !to_.is_number(b.node)) {
       const double number = to_[a.node].number * a.number / b.number;
@@ -175,7 +215,8 @@ class Factoring {
     const bool number_first = to_.is_number(a.node);
     const Term& term = number_first ? b : a;
     const Term& number = number_first ? a : b;
-    if (!to_.is_number(number.node)) return {1, to_.make(node.operation, whole(a), whole(b), 0, node.edge)};
+    if (a.head != none || b.head != none || !to_.is_number(number.node))
+      return {1, to_.make(node.operation, whole(a), whole(b), 0, node.edge)};
     const bool turns = term.number < 0;
     const Operation operation =
         turns == (node.operation == Operation::minimum) ? Operation::maximum : Operation::minimum;
@@ -188,13 +229,33 @@ class Factoring {
   Tree to_;
   double factor_;
   bool pulls_;
+  const HeadInputs& head_;
   std::vector<Term> terms_;
   std::vector<NodeId> roots_;
 };
 
+/// Returns for each step whether it is the same for all scores of a head, so that it is computed once.
+std::vector<bool> steps_of_head(const Program& program, const HeadInputs& head) {
+  std::vector<bool> are_of_head;
+  for (const Step& step : program.steps) {
+    const int operands = operand_count(step.operation);
+    bool is_of_head = step.operation != Operation::score;
+    if (step.operation == Operation::input) {
+      const auto input = static_cast<std::size_t>(step.number);
+      is_of_head = head.any() && (input == head.scale || head.are_of_head[input]);
+    }
+    if (operands > 0) is_of_head = is_of_head && are_of_head[step.a];
+    if (operands > 1) is_of_head = is_of_head && are_of_head[step.b];
+    if (operands > 2) is_of_head = is_of_head && are_of_head[step.c];
+    are_of_head.push_back(is_of_head);
+  }
+  return are_of_head;
+}
+
 /// An estimate of the number of instructions. A product that only one sum reads is part of that sum, a negation is part
 /// of the operation that reads it, and a special function takes the time of four instructions.
-int cost_of(const Program& program) {
+int cost_of(const Program& program, const HeadInputs& head) {
+  const std::vector<bool> are_of_head = steps_of_head(program, head);
   std::vector<int> readers(program.steps.size());
   for (const Step& step : program.steps) {
     const int operands = operand_count(step.operation);
@@ -207,7 +268,9 @@ int cost_of(const Program& program) {
     return program.steps[operand].operation == Operation::multiply && readers[operand] == 1;
   };
   int cost = 0;
-  for (const Step& step : program.steps) {
+  for (std::size_t i = 0; i < program.steps.size(); ++i) {
+    const Step& step = program.steps[i];
+    if (are_of_head[i]) continue;
     switch (step.operation) {
       case Operation::constant:
       case Operation::score:
@@ -308,17 +371,23 @@ NodeId scaled(Tree& tree, double factor, NodeId x) {
                                     : tree.multiply(scaled(tree, factor, node.a), node.b);
 }
 
-FactoredProgram factor(const Tree& tree, const std::vector<NodeId>& roots, ValueFactor value_factor) {
+FactoredProgram factor(const Tree& tree, const std::vector<NodeId>& roots, ValueFactor value_factor,
+                       const HeadInputs& head) {
   FactoredProgram best{1, 1, lower(tree, roots, "")};
-  Factoring gathering(tree, 1, true);
+  if (head.any()) best = Factoring(tree, 1, false, head).run(roots, value_factor);
+  Factoring gathering(tree, 1, true, head);
   gathering.run(roots, value_factor);
-  std::set<double> score_factors = {0.5, 1};
-  add_candidates(score_factors, tree, roots);
-  add_candidates(score_factors, gathering.tree(), gathering.roots());
+  std::set<double> score_factors = {1};
+  // With factors of the head, the constants join these, and a factor of the score would be a product of its own.
+  if (!head.any()) {
+    score_factors.insert(0.5);
+    add_candidates(score_factors, tree, roots);
+    add_candidates(score_factors, gathering.tree(), gathering.roots());
+  }
   for (const double score_factor : score_factors) {
     for (const bool pulls : {false, true}) {
-      FactoredProgram tried = Factoring(tree, score_factor, pulls).run(roots, value_factor);
-      if (cost_of(tried.program) < cost_of(best.program)) best = std::move(tried);
+      FactoredProgram tried = Factoring(tree, score_factor, pulls, head).run(roots, value_factor);
+      if (cost_of(tried.program, head) < cost_of(best.program, head)) best = std::move(tried);
     }
   }
   return best;

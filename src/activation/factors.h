@@ -2,6 +2,8 @@
 // every score by `scale` and every output by `out_scale` anyway, so the factors a and b cost nothing.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -10,11 +12,24 @@
 
 namespace gdpa::activation {
 
-/// The roots as functions of x = score_factor * s. The first root is divided by value_factor.
+/// The roots as functions of x = score_factor * s. The first root is divided by value_factor, and by the result of
+/// head_factor if that has one.
 struct FactoredProgram {
   double score_factor = 1;
   double value_factor = 1;
   Program program;
+  Program head_factor = {};  ///< of inputs that are the same for all scores of a head
+  bool takes_scale =
+      false;  ///< x is Q K^T, and score_factor is 1. The program reads scale as the input HeadInputs::scale
+};
+
+/// The inputs that are the same for all scores of a head. A product of them is computed once for a head, so they are
+/// collected as factors, like constants.
+struct HeadInputs {
+  std::vector<bool> are_of_head = {};  ///< for each input of the function
+  std::size_t scale = 0;               ///< the input that stands for the scale, which is one of these factors
+
+  bool any() const { return std::find(are_of_head.begin(), are_of_head.end(), true) != are_of_head.end(); }
 };
 
 /// The allowed value_factor of the first root. In fp16, P must not be larger than f, because f overflows at 65504, and
@@ -23,7 +38,11 @@ enum class ValueFactor : std::uint8_t { is_one, suits_fp16, suits_bfloat16 };
 
 /// Returns the roots with the factors that need the fewest instructions. The candidates come from the constants of the
 /// roots. The factors are 1 if no candidate is cheaper. Constants change only by rounding.
-FactoredProgram factor(const Tree& tree, const std::vector<NodeId>& roots, ValueFactor value_factor);
+///
+/// If any input is of a head, the scale of the scores is a factor as well (takes_scale), and the first root may have a
+/// head_factor if value_factor is suits_bfloat16.
+FactoredProgram factor(const Tree& tree, const std::vector<NodeId>& roots, ValueFactor value_factor,
+                       const HeadInputs& head = {});
 
 /// Returns factor * x. Existing constant factors of x absorb the factor: -x, c x, (c x)^2, c0 + c1 y, y (c0 + c1 z).
 NodeId scaled(Tree& tree, double factor, NodeId x);

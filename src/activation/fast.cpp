@@ -134,7 +134,7 @@ class Rewriting {
 }  // namespace
 
 FastPrograms rewrite_fast(const Program& value, const Program& value_and_derivative, ValueFactor value_factor,
-                          ValueFactor both_factor) {
+                          ValueFactor both_factor, const HeadInputs& head) {
   Tree tree;
   const NodeId f = rebuild(tree, value)[0];
   const std::vector<NodeId> both = rebuild(tree, value_and_derivative);
@@ -144,7 +144,7 @@ FastPrograms rewrite_fast(const Program& value, const Program& value_and_derivat
   const NodeId fast_f = rewriting.run(f, Quartic::from_vertex);
   const NodeId guarded_f = rewriting.run(both[0], Quartic::by_powers);
   const NodeId fast_derivative = rewriting.run(both[1], Quartic::by_powers);
-  return {factor(tree, {fast_f}, value_factor), factor(tree, {guarded_f, fast_derivative}, both_factor)};
+  return {factor(tree, {fast_f}, value_factor, head), factor(tree, {guarded_f, fast_derivative}, both_factor, head)};
 }
 
 Program joined(const Program& value, const Program& one, const Program& other, bool is_fast) {

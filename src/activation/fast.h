@@ -17,7 +17,7 @@ struct FastPrograms {
 /// the roundings of their factors. `value_factor` is the allowed factor of `value`, and `both_factor` is the allowed
 /// factor of f in `value_and_derivative`. The results contain exp2, tanh and divisions instead of exp, sigmoid and erf.
 FastPrograms rewrite_fast(const Program& value, const Program& value_and_derivative, ValueFactor value_factor,
-                          ValueFactor both_factor = ValueFactor::is_one);
+                          ValueFactor both_factor = ValueFactor::is_one, const HeadInputs& head = {});
 
 /// Returns one program with the results of both programs, for proofs about the two. Common subexpressions are one step.
 /// With `is_fast`, the program is rewritten as by rewrite_fast(), but without factors. `value` is the program of f.
