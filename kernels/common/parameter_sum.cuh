@@ -8,14 +8,28 @@ namespace gdpa {
 
 /// A sum in fp32, for elements with few terms.
 struct FloatSum {
+#if __CUDA_ARCH__ >= 900
+  static constexpr bool adds_pairs = true;
+#else
+  static constexpr bool adds_pairs = false;
+#endif
+
   float sum;
 
   __device__ __forceinline__ void add(float term) { atomicAdd(&sum, term); }
+#if __CUDA_ARCH__ >= 900
+  /// Adds to this sum and to the next one, at an address that is a multiple of 8 bytes.
+  __device__ __forceinline__ void add_pair(const float (&terms)[2]) {
+    asm volatile("red.global.add.v2.f32 [%0], {%1, %2};" ::"l"(&sum), "f"(terms[0]), "f"(terms[1]) : "memory");
+  }
+#endif
   __device__ __forceinline__ float total() const { return sum; }
 };
 
 /// A sum in fp64, which keeps the digits of small terms in a large sum.
 struct DoubleSum {
+  static constexpr bool adds_pairs = false;
+
   double sum;
 
   __device__ __forceinline__ void add(float term) { atomicAdd(&sum, static_cast<double>(term)); }
@@ -25,6 +39,7 @@ struct DoubleSum {
 /// The exact sum of any terms, which therefore does not depend on their order. Digit k is a multiple of 2^(24 k - 149).
 /// A term has at most two digits of 24 bits, and a digit of 64 bits holds 2^39 of them.
 struct ExactSum {
+  static constexpr bool adds_pairs = false;
   static constexpr int digit_bits = 24, digit_count = 12;
 
   unsigned long long digits[digit_count];
@@ -86,11 +101,12 @@ __device__ __forceinline__ void add_term_of_lane(void* sums, int64_t element, fl
   }
 }
 
-/// Adds a term of each lane of a warp to the element first + offset of the sums. The lanes of the same element are
-/// added up first, for up to most_groups elements: additions of many lanes to a few elements would wait for each other.
-/// With a histogram, which is a sum of the warp for each offset in shared memory, the groups are added there.
-template <class Sum>
-__device__ __forceinline__ void add_terms_by_element(void* sums, int64_t first, int64_t offset, float term,
+/// Adds a term of each lane of a warp. The lanes of the same element are added up first, for up to most_groups
+/// elements: additions of many lanes to a few elements would wait for each other. With a histogram, which is a sum of
+/// the warp for each number of an element in shared memory, the groups are added there. `number` identifies the
+/// element.
+template <class Sum, class Number>
+__device__ __forceinline__ void add_terms_by_element(void* sums, int64_t element, Number number, float term,
                                                      bool is_valid, float* histogram) {
   constexpr int most_groups = 8;
   const unsigned lane = threadIdx.x % 32;
@@ -98,20 +114,48 @@ __device__ __forceinline__ void add_terms_by_element(void* sums, int64_t first, 
 #pragma unroll 1
   for (int group = 0; group < most_groups && left != 0; ++group) {
     const int leader = __ffs(static_cast<int>(left)) - 1;
-    const int64_t element = __shfl_sync(0xffffffffu, offset, leader);
-    const bool is_in_group = (left >> lane & 1u) != 0 && offset == element;
+    const bool is_in_group = __shfl_sync(0xffffffffu, number, leader) == number && (left >> lane & 1u) != 0;
     const float total = sum_of_warp(is_in_group ? term : 0.0f);
     if (static_cast<int>(lane) == leader) {
       if (histogram != nullptr) {
-        histogram[element] += total;
+        histogram[number] += total;
       } else {
-        add_term<Sum>(sums, first + element, total);
+        add_term<Sum>(sums, element, total);
       }
     }
     left &= ~__ballot_sync(0xffffffffu, is_in_group);
     __syncwarp();
   }
-  if ((left >> lane & 1u) != 0) add_term<Sum>(sums, first + offset, term);
+  if ((left >> lane & 1u) != 0) add_term<Sum>(sums, element, term);
+}
+
+/// Adds the valid terms of two adjacent scores of a row. Their elements are often adjacent too, or the same.
+template <class Sum>
+__device__ __forceinline__ void add_two_terms(void* sums, const int64_t (&elements)[2], const float (&terms)[2],
+                                              const bool (&is_valid)[2]) {
+  if (elements[0] == elements[1]) {
+    const float sum = (is_valid[0] ? terms[0] : 0.0f) + (is_valid[1] ? terms[1] : 0.0f);
+    if (is_valid[0] || is_valid[1]) add_term<Sum>(sums, elements[0], sum);
+    return;
+  }
+  if constexpr (Sum::adds_pairs) {
+    Sum* const first = static_cast<Sum*>(sums) + elements[0];
+    const bool is_pair = elements[1] == elements[0] + 1 && reinterpret_cast<unsigned long long>(first) % 8 == 0;
+    if (is_pair && is_valid[0] && is_valid[1]) return first->add_pair(terms);
+  }
+  if (is_valid[0]) add_term<Sum>(sums, elements[0], terms[0]);
+  if (is_valid[1]) add_term<Sum>(sums, elements[1], terms[1]);
+}
+
+/// Adds two terms to the sums of this thread, which are `stride` floats apart. Both sums are loaded before the first is
+/// stored, so that the thread waits once.
+template <int stride>
+__device__ __forceinline__ void add_to_thread_sums(float* sums, const int (&elements)[2], const float (&terms)[2]) {
+  float* const first = sums + elements[0] * stride;
+  float* const second = sums + elements[1] * stride;
+  const float sum = *first + terms[0], before = *second;
+  *first = sum;
+  *second = (elements[0] == elements[1] ? sum : before) + terms[1];
 }
 
 }  // namespace gdpa

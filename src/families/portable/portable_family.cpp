@@ -1,4 +1,6 @@
 // The portable kernels: mma.sync and cp.async, which every supported GPU has.
+#include <utility>
+
 #include "families/family.h"
 #include "families/portable/portable_plan.h"
 #include "families/registry.h"
@@ -16,6 +18,14 @@ class PortableFamily final : public Family {
   std::string why_not(const PlanRequest& /*request*/) const override { return {}; }
 
   plan::GpuPlan plan(const PlanRequest& request) const override { return portable_plan(request); }
+
+  std::string why_not_parameter_gradients(const PlanRequest& /*request*/) const override { return {}; }
+
+  void plan_parameter_gradients(const PlanRequest& request, const Params& /*params*/,
+                                const activation::Function& function, plan::KernelSpec kernel,
+                                plan::GpuPlan& plan) const override {
+    add_portable_parameter_gradients(request, function, std::move(kernel), plan);
+  }
 
   std::string_view activation(const plan::KernelSpec& kernel) const override {
     return kernel.kind == KernelKind::forward ? "::Activation" : "::ActivationWithDerivative";
@@ -39,6 +49,11 @@ class PortableFamily final : public Family {
   void launch(const PlannedCall& call, StepLauncher& launcher) const override {
     CommonArguments arguments = call.arguments;
     for (std::size_t step = 0; step < call.plan.steps.size(); ++step) launcher.launch_next(&arguments);
+  }
+
+  void launch_parameter_gradients(const PlannedCall& call, StepLauncher& launcher) const override {
+    CommonArguments arguments = call.arguments;
+    launcher.launch_next(&arguments);
   }
 
   bool has_random_delays() const override { return false; }

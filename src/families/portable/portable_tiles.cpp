@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <span>
 
+#include "families/planning.h"
 #include "gdpa/error.h"
 
 namespace gdpa::families {
@@ -135,9 +136,7 @@ int64_t shared_bytes(const KernelSpec& kernel) {
     case KernelKind::backward_query:
       return kernel.tile_queries * (row + row_v) + stages_of_keys;
     case KernelKind::parameter_gradients: {
-      constexpr int64_t rows_of_terms = 16, float_bytes = 4, padding = 8;
-      return kernel.tile_queries * (row + row_v) + stages_of_keys +
-             kernel.warps * rows_of_terms * (kernel.tile_keys + padding) * float_bytes;
+      return kernel.tile_queries * (row + row_v) + stages_of_keys + kernel.warps * warp_terms_bytes(kernel.tile_keys);
     }
     case KernelKind::backward: {
       const int64_t scores = kernel.tile_keys * row_bytes(kernel, kernel.tile_queries);
