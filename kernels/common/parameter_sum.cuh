@@ -18,7 +18,7 @@ struct FloatSum {
 
   __device__ __forceinline__ void add(float term) { atomicAdd(&sum, term); }
 #if __CUDA_ARCH__ >= 900
-  /// Adds to this sum and to the next one, at an address that is a multiple of 8 bytes.
+  /// Adds to this sum, at a multiple of 8 bytes, and to the next one.
   __device__ __forceinline__ void add_pair(const float (&terms)[2]) {
     asm volatile("red.global.add.v2.f32 [%0], {%1, %2};" ::"l"(&sum), "f"(terms[0]), "f"(terms[1]) : "memory");
   }
@@ -75,12 +75,6 @@ struct ExactSum {
   }
 };
 
-/// Adds a term to an element of the sums.
-template <class Sum>
-__device__ __forceinline__ void add_term(void* sums, int64_t element, float term) {
-  static_cast<Sum*>(sums)[element].add(term);
-}
-
 /// The sum over the lanes of a warp, in a fixed order.
 __device__ __forceinline__ float sum_of_warp(float term) {
 #pragma unroll
@@ -88,25 +82,24 @@ __device__ __forceinline__ float sum_of_warp(float term) {
   return term;
 }
 
-/// Adds a term of each lane of a warp. The lanes often have the same element, as where an index is clamped. Additions
-/// to one address would wait for each other.
-template <class Sum>
-__device__ __forceinline__ void add_term_of_lane(void* sums, int64_t element, float term) {
+/// Adds a term of each lane of a warp to sums[element]. The lanes often have the same element, as where an index is
+/// clamped. Additions to one address would wait for each other.
+template <class Sum, class Element>
+__device__ __forceinline__ void add_term_of_lane(Sum* sums, Element element, float term) {
   const bool is_same = __shfl_sync(0xffffffffu, element, 0) == element;
   if (__ballot_sync(0xffffffffu, is_same) == 0xffffffffu) {
     const float total = sum_of_warp(term);
-    if (threadIdx.x % 32 == 0) add_term<Sum>(sums, element, total);
+    if (threadIdx.x % 32 == 0) sums[element].add(total);
   } else {
-    add_term<Sum>(sums, element, term);
+    sums[element].add(term);
   }
 }
 
-/// Adds a term of each lane of a warp. The lanes of the same element are added up first, for up to most_groups
-/// elements: additions of many lanes to a few elements would wait for each other. With a histogram, which is a sum of
-/// the warp for each number of an element in shared memory, the groups are added there. `number` identifies the
-/// element.
-template <class Sum, class Number>
-__device__ __forceinline__ void add_terms_by_element(void* sums, int64_t element, Number number, float term,
+/// Adds a term of each lane of a warp to sums[element]. The lanes of the same element are added up first, for up to
+/// most_groups elements: additions of many lanes to a few elements would wait for each other. With a histogram, which
+/// is a sum of the warp for each number of an element in shared memory, the groups are added there.
+template <class Sum, class Element>
+__device__ __forceinline__ void add_terms_by_element(Sum* sums, Element element, Element number, float term,
                                                      bool is_valid, float* histogram) {
   constexpr int most_groups = 8;
   const unsigned lane = threadIdx.x % 32;
@@ -120,31 +113,34 @@ __device__ __forceinline__ void add_terms_by_element(void* sums, int64_t element
       if (histogram != nullptr) {
         histogram[number] += total;
       } else {
-        add_term<Sum>(sums, element, total);
+        sums[element].add(total);
       }
     }
     left &= ~__ballot_sync(0xffffffffu, is_in_group);
     __syncwarp();
   }
-  if ((left >> lane & 1u) != 0) add_term<Sum>(sums, element, term);
+  if ((left >> lane & 1u) != 0) sums[element].add(term);
 }
 
-/// Adds the valid terms of two adjacent scores of a row. Their elements are often adjacent too, or the same.
-template <class Sum>
-__device__ __forceinline__ void add_two_terms(void* sums, const int64_t (&elements)[2], const float (&terms)[2],
+/// Adds the valid terms of two adjacent scores of a row to sums[elements[0]] and sums[elements[1]]. With `are_pairs`,
+/// both are valid, and the elements are a pair for Sum::add_pair.
+template <bool are_pairs, class Sum, class Element>
+__device__ __forceinline__ void add_two_terms(Sum* sums, const Element (&elements)[2], const float (&terms)[2],
                                               const bool (&is_valid)[2]) {
-  if (elements[0] == elements[1]) {
-    const float sum = (is_valid[0] ? terms[0] : 0.0f) + (is_valid[1] ? terms[1] : 0.0f);
-    if (is_valid[0] || is_valid[1]) add_term<Sum>(sums, elements[0], sum);
-    return;
+  if constexpr (are_pairs && Sum::adds_pairs) {
+    sums[elements[0]].add_pair(terms);
+  } else {
+    if (is_valid[0]) sums[elements[0]].add(terms[0]);
+    if (is_valid[1]) sums[elements[1]].add(terms[1]);
   }
-  if constexpr (Sum::adds_pairs) {
-    Sum* const first = static_cast<Sum*>(sums) + elements[0];
-    const bool is_pair = elements[1] == elements[0] + 1 && reinterpret_cast<unsigned long long>(first) % 8 == 0;
-    if (is_pair && is_valid[0] && is_valid[1]) return first->add_pair(terms);
-  }
-  if (is_valid[0]) add_term<Sum>(sums, elements[0], terms[0]);
-  if (is_valid[1]) add_term<Sum>(sums, elements[1], terms[1]);
+}
+
+/// The same where both scores read sums[element].
+template <class Sum, class Element>
+__device__ __forceinline__ void add_two_terms_of_row(Sum* sums, Element element, const float (&terms)[2],
+                                                     const bool (&is_valid)[2]) {
+  const float sum = (is_valid[0] ? terms[0] : 0.0f) + (is_valid[1] ? terms[1] : 0.0f);
+  if (is_valid[0] || is_valid[1]) sums[element].add(sum);
 }
 
 /// Adds two terms to the sums of this thread, which are `stride` floats apart. Both sums are loaded before the first is

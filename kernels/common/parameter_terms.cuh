@@ -70,15 +70,15 @@ struct WarpTerms {
   }
 };
 
-/// Adds the gradients of the inputs at the valid scores of the warp. score(n, i) and grad_p(n, i) are the score and dP
-/// at column group n, for i = 2 * (whether the row is l / 4 + 8) + (the second column of the lane).
-template <bool is_partial, class Gradients, int columns, class Mask, class Score, class GradP>
+/// Adds the gradients of the inputs at the valid scores of the warp. `are_regular`: all scores are valid, and
+/// Gradients::has_pairs_at() holds.
+template <bool are_regular, class Gradients, int columns, class Mask, class Score, class GradP>
 __device__ __forceinline__ void add_terms(Gradients& gradients, const WarpTerms<columns>& warp_terms, const Mask& mask,
                                           int first_query, int first_key, Score score, GradP grad_p) {
   constexpr int diagonals = Gradients::diagonals, groups = columns / 8;
   const int query = first_query + lane_index() / 4, key = first_key + lane_index() % 4 * 2;
   typename Mask::ValidScores valid[2] = {};
-  if constexpr (is_partial) {
+  if constexpr (!are_regular) {
     for (int half = 0; half < 2; ++half) valid[half] = mask.row(query + half * 8).from(key);
   }
   // One pass for each diagonal read. The first one also adds the other gradients.
@@ -92,8 +92,8 @@ __device__ __forceinline__ void add_terms(Gradients& gradients, const WarpTerms<
       for (int half = 0; half < 2; ++half) {
         const float scores[2] = {score(n, half * 2), score(n, half * 2 + 1)};
         const float grads[2] = {grad_p(n, half * 2), grad_p(n, half * 2 + 1)};
-        const bool is_valid[2] = {!is_partial || valid[half].holds(n * 8), !is_partial || valid[half].holds(n * 8 + 1)};
-        gradients.add(pass, scores, grads, is_valid, query + half * 8, key + n * 8, of_row[half]);
+        const bool is_valid[2] = {are_regular || valid[half].holds(n * 8), are_regular || valid[half].holds(n * 8 + 1)};
+        gradients.template add<are_regular>(pass, scores, grads, is_valid, query + half * 8, key + n * 8, of_row[half]);
       }
       if constexpr (diagonals > 0) {
         const float sums[2] = {upper[0] + of_row[1][0], upper[1] + of_row[1][1]};
@@ -108,6 +108,22 @@ __device__ __forceinline__ void add_terms(Gradients& gradients, const WarpTerms<
       warp_terms.store(groups, upper);
       warp_terms.add_diagonals(gradients, pass, first_query, first_key);
     }
+  }
+}
+
+/// Adds the gradients of the inputs at the valid scores of the warp. score(n, i) and grad_p(n, i) are the score and dP
+/// at column group n, for i = 2 * (whether the row is l / 4 + 8) + (the second column of the lane). `is_full`: the mask
+/// keeps all scores whose query exists.
+template <class Gradients, int columns, class Mask, class Score, class GradP>
+__device__ __forceinline__ void add_terms(Gradients& gradients, const WarpTerms<columns>& warp_terms, const Mask& mask,
+                                          bool is_full, int first_query, int first_key, Score score, GradP grad_p) {
+  // A query after the sequence does not make a tile of keys partial. Its dP is 0, but what f reads there may be NaN.
+  const bool are_regular =
+      is_full && first_query + 16 <= gradients.pair.length_q && gradients.has_pairs_at(first_key, columns);
+  if (__shfl_sync(0xffffffffu, static_cast<int>(are_regular), 0) != 0) {
+    add_terms<true>(gradients, warp_terms, mask, first_query, first_key, score, grad_p);
+  } else {
+    add_terms<false>(gradients, warp_terms, mask, first_query, first_key, score, grad_p);
   }
 }
 

@@ -74,13 +74,7 @@ struct ParameterGradientsConsumer {
     const int first_query = tile.first_query + warp() * 16;
     const int first_key = tile.keys.first_row + tile.keys.row_offset(at.key_tile, Config::tile_keys);
     const auto mask = Config::Mask::of(arguments.common.params, tile.pair());
-    // A query after the sequence does not make a tile of keys partial. Its dP is 0, but what f reads there may be NaN.
-    const bool has_all_queries = first_query + 16 <= tile.length_q;
-    if (broadcast_lane_0(static_cast<int>(at.full && has_all_queries)) != 0) {
-      add_terms<false>(gradients, shared.terms(warp()), mask, first_query, first_key, score, grad);
-    } else {
-      add_terms<true>(gradients, shared.terms(warp()), mask, first_query, first_key, score, grad);
-    }
+    add_terms(gradients, shared.terms(warp()), mask, at.full, first_query, first_key, score, grad);
   }
 
   __device__ __forceinline__ Gradients gradients_of(const Tile& tile) const {
@@ -111,6 +105,7 @@ struct ParameterGradientsConsumer {
     const float scale = arguments.scale;
     while (now.key_tiles > 0) {
       const float factor = queue[now.number].out_scale;
+      const Iterator next = now.after(queue);  // while the products run
       warpgroup_wait<0>();
       warpgroup_fence_operand(s);
       warpgroup_fence_operand(dp);
@@ -120,7 +115,6 @@ struct ParameterGradientsConsumer {
         grad_p[i] = dp[i] * factor;
       }
       release_operands(now);
-      const Iterator next = now.after(queue);
       if (next.key_tiles > 0) wait_for_operands(next);
       // After the last key tile these products are of old data, and nothing reads them: a product under a condition
       // would make the compiler serialise all products.

@@ -84,8 +84,6 @@ __device__ void parameter_gradients_tile(const CommonArguments& arguments, const
   const int warp_row = warp_index() * Tiles::warp_rows;
   const float scale = static_cast<float>(params.scale);
   const float factor = Config::Epilogue::scale_of(arguments, pair());
-  // A query after the sequence does not make a tile of keys partial. Its dP is 0, but what f reads there may be NaN.
-  const bool has_all_queries = first_query + warp_row + Tiles::warp_rows <= work.queries.count;
   extern __shared__ __align__(16) unsigned char shared_memory[];
   const typename Tiles::Terms terms{
       reinterpret_cast<float*>(shared_memory + Tiles::shared_bytes - Config::warps * Tiles::Terms::bytes) +
@@ -106,12 +104,8 @@ __device__ void parameter_gradients_tile(const CommonArguments& arguments, const
     for (int r = 0; r < row_tiles; ++r) {
       const auto score = [&](int n, int i) { return scores.at[r][n].part[i] * scale; };
       const auto grad_p = [&](int n, int i) { return dp.at[r][n].part[i] * factor; };
-      const int query = first_query + warp_row + r * 16;
-      if (has_all_queries && stream.tiles.is_full(position)) {
-        add_terms<false>(gradients, terms, mask, query, first_key, score, grad_p);
-      } else {
-        add_terms<true>(gradients, terms, mask, query, first_key, score, grad_p);
-      }
+      add_terms(gradients, terms, mask, stream.tiles.is_full(position), first_query + warp_row + r * 16, first_key,
+                score, grad_p);
     }
   }
   wait_for_copies<0>();

@@ -226,12 +226,18 @@ class InputsPrinter {
 
   const InputsText& text() const { return text_; }
 
-  /// The offset of the element of a read in the sums of the gradient, after the statements of `at`.
-  std::string grad_offset(std::size_t input) const {
-    std::string offset = fmt::format("g{}", input);
-    for (const std::size_t axis : varying_axes(input)) offset += fmt::format(" + k{0}_{1} * s{0}_{1}", input, axis);
-    return offset;
+  /// The element of a read in the sums of the gradient, counted from the first one of the head and batch entry, after
+  /// the statements of `at`.
+  std::string grad_element(std::size_t input) const {
+    std::string element;
+    for (const std::size_t axis : varying_axes(input)) {
+      element += fmt::format("{2}k{0}_{1} * s{0}_{1}", input, axis, element.empty() ? "" : " + ");
+    }
+    return element;
   }
+
+  /// The type of these numbers.
+  std::string_view element_type(std::size_t input) const { return offset_type(function_.inputs()[input].tensor); }
 
   /// The number of this element among the elements that a head and batch entry can have, and the number of these.
   std::string element_number(std::size_t input) const {
@@ -248,9 +254,9 @@ class InputsPrinter {
     return count;
   }
 
-  /// Statements that set `offset` to the offset of the element with this number.
+  /// Statements that set `offset` to the grad_element of the element number `element`.
   std::string offset_of_number(std::size_t input) const {
-    std::string text = fmt::format("    int64_t offset = g{};\n", input);
+    std::string text = "    int64_t offset = 0;\n";
     const std::vector<std::size_t> axes = varying_axes(input);
     for (auto axis = axes.rbegin(); axis != axes.rend(); ++axis) {
       const bool is_last = axis + 1 == axes.rend();
@@ -278,6 +284,11 @@ class InputsPrinter {
     return axes;
   }
 
+  /// Offsets have 64 bits only where the tensor needs them.
+  std::string_view offset_type(std::size_t tensor) const {
+    return (types_ >> (4 * tensor) & 8U) != 0 ? "int64_t" : "int";
+  }
+
   bool is_in_index(std::size_t input) const {
     for (const Input& read : function_.inputs()) {
       for (const Program& program : read.indices) {
@@ -294,19 +305,14 @@ class InputsPrinter {
     const Input& read = inputs[n];
     const std::string tensor = fmt::format("params.parameters[{}]", read.tensor);
     const std::string gradient = fmt::format("params.grad_parameters[{}]", read.tensor);
-    const unsigned type_bits = types_ >> (4 * read.tensor) & 15U;
-    const std::string_view reader = reader_of(static_cast<NumberType>(type_bits & 7U));
-    // Offsets have 64 bits only where the tensor needs them.
-    const std::string_view integer = (type_bits & 8U) != 0 ? "int64_t" : "int";
+    const std::string_view reader = reader_of(static_cast<NumberType>(types_ >> (4 * read.tensor) & 7U));
+    const std::string_view integer = offset_type(read.tensor);
     const bool is_wanted = (wanted_ >> read.tensor & 1U) != 0;
     bool read_varies = false;
     std::string offset, statements;
     text_.members += fmt::format("  const {}::Storage* p{};\n", reader, n);
     text_.constructor += fmt::format("    int64_t f{} = 0;\n", n);
-    if (is_wanted) {
-      text_.members += fmt::format("  int64_t g{};\n", n);
-      text_.constructor += fmt::format("    g{} = 0;\n", n);
-    }
+    if (is_wanted) text_.constructor += fmt::format("    int64_t g{} = 0;\n", n);
     for (std::size_t axis = 0; axis < read.indices.size(); ++axis) {
       const IndexPrinter index(function_, read.indices[axis], fmt::format("x{}_{}_", n, axis));
       if (!varies(read.indices[axis])) {
@@ -428,9 +434,10 @@ namespace {
 struct GradientsText {
   std::string members;
   std::string constructor;
-  std::string before;    ///< of add(): declarations
-  std::string of_score;  ///< for each of the two scores
-  std::string after;     ///< for both
+  std::string before;     ///< of add(): declarations
+  std::string of_score;   ///< for each of the two scores
+  std::string after;      ///< for both
+  std::string has_pairs;  ///< conditions
   std::string add_diagonal;
   std::string end;
   std::size_t totals = 0;
@@ -452,19 +459,20 @@ class GradientsPrinter {
   void add(std::size_t n, std::size_t result) {
     const std::string term = fmt::format("dp * {}", printed_result(program_, inputs_, result));
     const Input& input = inputs_[n];
-    if (input.kind == Input::Kind::number) {
-      text_.members += fmt::format("  int64_t g{};\n", n);
-      text_.constructor +=
-          fmt::format("    g{} = params.grad_parameters[{}].offset_of_head(pair.head);\n", n, input.tensor);
-      return add_total(n, term);
-    }
+    const bool is_number = input.kind == Input::Kind::number;
+    const std::string gradient = fmt::format("params.grad_parameters[{}]", input.tensor);
+    text_.members += fmt::format("  Sum* sums{};\n", n);  // of the head and batch entry
+    text_.constructor +=
+        fmt::format("    sums{} = static_cast<Sum*>({}.data) + {};\n", n, gradient,
+                    is_number ? fmt::format("{}.offset_of_head(pair.head)", gradient) : fmt::format("g{}", n));
+    if (is_number) return add_total(n, term);
     if (!printer_.varies(input)) return add_total(n, term);
     if (is_diagonal(input, inputs_)) return add_diagonal(n, term);
-    if (!has_computed_index(input, inputs_)) return add_pairs(n, term);
+    if (!has_computed_index(input, inputs_)) return add_spread(n, term);
     if (n == with_sums_ && form_.sum_threads > 0) return add_thread_sums(n, term);
     text_.of_score +=
-        fmt::format("      if (pass == 0) gdpa::add_terms_by_element<{}>(sums{}, {}, {}, {}, is_valid[c], {});\n",
-                    form_.sum, input.tensor, printer_.grad_offset(n), printer_.element_number(n), term,
+        fmt::format("      if (pass == 0) gdpa::add_terms_by_element<Sum, {}>(sums{}, {}, {}, {}, is_valid[c], {});\n",
+                    printer_.element_type(n), n, printer_.grad_element(n), printer_.element_number(n), term,
                     n == with_sums_ ? "histogram" : "nullptr");
   }
 
@@ -476,22 +484,37 @@ class GradientsPrinter {
     text_.of_score += fmt::format("      if (pass == 0 && is_valid[c]) totals[{}] += {};\n", total, term);
     text_.end += fmt::format(
         "    const float total{0} = gdpa::sum_of_warp(totals[{0}]);\n"
-        "    if (threadIdx.x % 32 == 0) gdpa::add_term<{1}>(sums{2}, g{3}, total{0});\n",
-        total, form_.sum, inputs_[n].tensor, n);
+        "    if (threadIdx.x % 32 == 0) sums{1}->add(total{0});\n",
+        total, n);
   }
 
   void add_diagonal(std::size_t n, const std::string& term) {
     const std::size_t diagonal = text_.diagonals++;
     text_.of_score += fmt::format("      if (pass == {}) diagonal[c] = is_valid[c] ? {} : 0.0f;\n", diagonal, term);
-    text_.add_diagonal += fmt::format("    if (read == {}) gdpa::add_term_of_lane<{}>(sums{}, {}, term);\n", diagonal,
-                                      form_.sum, inputs_[n].tensor, printer_.grad_offset(n));
+    text_.add_diagonal += fmt::format("    if (read == {}) gdpa::add_term_of_lane(sums{}, {}, term);\n", diagonal, n,
+                                      printer_.grad_element(n));
   }
 
-  void add_pairs(std::size_t n, const std::string& term) {
-    text_.before += fmt::format("    float t{0}[2];\n    int64_t e{0}[2];\n", n);
-    text_.of_score += fmt::format("      t{0}[c] = {1};\n      e{0}[c] = {2};\n", n, term, printer_.grad_offset(n));
-    text_.after += fmt::format("    if (pass == 0) gdpa::add_two_terms<{1}>(sums{2}, e{0}, t{0}, is_valid);\n", n,
-                               form_.sum, inputs_[n].tensor);
+  void add_spread(std::size_t n, const std::string& term) {
+    text_.before += fmt::format("    float t{0}[2];\n    {1} e{0}[2];\n", n, printer_.element_type(n));
+    text_.of_score += fmt::format("      t{0}[c] = {1};\n      e{0}[c] = {2};\n", n, term, printer_.grad_element(n));
+    const std::vector<Program>& indices = inputs_[n].indices;
+    if (std::none_of(indices.begin(), indices.end(),
+                     [&](const Program& index) { return reads_index(index, inputs_, Index::key); })) {
+      text_.after +=
+          fmt::format("    if (pass == 0) gdpa::add_two_terms_of_row(sums{0}, e{0}[0], t{0}, is_valid);\n", n);
+      return;
+    }
+    text_.after +=
+        fmt::format("    if (pass == 0) gdpa::add_two_terms<are_regular>(sums{0}, e{0}, t{0}, is_valid);\n", n);
+    text_.has_pairs += fmt::format(" && reinterpret_cast<unsigned long long>(sums{}) % (2 * sizeof(Sum)) == 0", n);
+    for (std::size_t axis = 0; axis < indices.size(); ++axis) {
+      const std::optional<Index> position = bare_index(indices[axis], inputs_);
+      if (position == Index::query) text_.has_pairs += fmt::format(" && s{}_{} % 2 == 0", n, axis);
+      if (position == Index::key) {
+        text_.has_pairs += fmt::format(" && s{0}_{1} == 1 && first_key + keys - 1 <= last{0}_{1}", n, axis);
+      }
+    }
   }
 
   void add_thread_sums(std::size_t n, const std::string& term) {
@@ -527,7 +550,8 @@ std::string gradients_source(const Function& function, unsigned tensor_types, un
   GradientsPrinter sums(function, printer, program, wanted, form);
   for (std::size_t k = 0; k < differentiated.size(); ++k) sums.add(differentiated[k], k);
   const GradientsText& of = sums.text();
-  std::string constructor = text.constructor + of.constructor, members = text.members + of.members;
+  std::string constructor = text.constructor + of.constructor;
+  const std::string members = text.members + of.members;
   for (std::size_t i = 0; i < function.parameters().size(); ++i) {
     const bool is_number = std::any_of(inputs.begin(), inputs.end(), [i](const Input& input) {
       return input.kind == Input::Kind::number && input.tensor == i;
@@ -535,22 +559,19 @@ std::string gradients_source(const Function& function, unsigned tensor_types, un
     if (is_number) {
       constructor += fmt::format("    parameters[{0}] = gdpa::number_of_head(params.parameters[{0}], pair.head);\n", i);
     }
-    if ((wanted >> i & 1U) == 0) continue;
-    members += fmt::format("  void* sums{};\n", i);
-    constructor += fmt::format("    sums{0} = params.grad_parameters[{0}].data;\n", i);
   }
   const std::optional<std::size_t> with_sums = read_with_sums(function, wanted);
   std::string elements = "0", flush;
   if (with_sums) {
     elements = printer.element_count(*with_sums);
-    flush = fmt::format("{}    gdpa::add_term<{}>(sums{}, offset, term);\n", printer.offset_of_number(*with_sums),
-                        form.sum, inputs[*with_sums].tensor);
+    flush = fmt::format("{}    sums{}[offset].add(term);\n", printer.offset_of_number(*with_sums), *with_sums);
   }
   return fmt::format(
       "{}#include \"common/parameter_sum.cuh\"\n\n"
       "// {}\n"
       "struct Inputs {{\n{}}};\n\n"
       "struct Gradients {{\n"
+      "  using Sum = {};\n\n"
       "  gdpa::SequencePair pair;\n"
       "  float parameters[{}];\n"
       "  float totals[{}] = {{}};\n"
@@ -572,6 +593,11 @@ std::string gradients_source(const Function& function, unsigned tensor_types, un
       "  __device__ __forceinline__ void flush([[maybe_unused]] int element, [[maybe_unused]] float term) {{\n"
       "{}"
       "  }}\n\n"
+      "  __device__ __forceinline__ bool has_pairs_at([[maybe_unused]] int first_key, [[maybe_unused]] int keys) const "
+      "{{\n"
+      "    return !Sum::adds_pairs || (true{});\n"
+      "  }}\n\n"
+      "  template <bool are_regular>\n"
       "  __device__ __forceinline__ void add([[maybe_unused]] int pass, const float (&scores)[2], const float "
       "(&grad_p)[2], [[maybe_unused]] const bool (&is_valid)[2], [[maybe_unused]] int query, int first_key, "
       "[[maybe_unused]] float (&diagonal)[2]) {{\n"
@@ -595,11 +621,11 @@ std::string gradients_source(const Function& function, unsigned tensor_types, un
       "{}"
       "  }}\n"
       "}};\n",
-      inputs_header(function), function.text(), text.struct_members, function.parameters().size(),
+      inputs_header(function), function.text(), text.struct_members, form.sum, function.parameters().size(),
       std::max<std::size_t>(of.totals, 1), members, constructor, of.diagonals, with_sums ? form.sum_threads : 0,
-      of.diagonals == 0 && with_sums && form.sum_threads == 0, elements, flush, of.before, text.at, text.values,
-      printed_statements(program, inputs, form.accuracy), of.of_score, of.after, of.add_diagonal.empty() ? "" : text.at,
-      of.add_diagonal, of.end);
+      of.diagonals == 0 && with_sums && form.sum_threads == 0, elements, flush, of.has_pairs, of.before, text.at,
+      text.values, printed_statements(program, inputs, form.accuracy), of.of_score, of.after,
+      of.add_diagonal.empty() ? "" : text.at, of.add_diagonal, of.end);
 }
 
 }  // namespace gdpa::activation

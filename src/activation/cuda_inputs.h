@@ -43,10 +43,16 @@ struct GradientsForm {
 ///     struct Gradients {
 ///       static __device__ Gradients of(const gdpa::Params&, const gdpa::SequencePair&);
 ///       // Adds the gradients at the scores of two adjacent keys. A read that depends only on i - j has a pass of its
-///       // own, which writes the gradients to `diagonal`. Pass 0 also adds the gradients of all other inputs.
+///       // own, which writes the gradients to `diagonal`. Pass 0 also adds the gradients of all other inputs. With
+///       // `are_regular`, both scores are valid, and has_pairs_at() holds.
 ///       static constexpr int diagonals;  // the number of such reads
+///       template <bool are_regular>
 ///       __device__ void add(int pass, const float (&scores)[2], const float (&grad_p)[2], const bool (&is_valid)[2],
 ///                           int query, int first_key, float (&diagonal)[2]);
+///       // Whether at `keys` keys from first_key on, the elements of keys 2 n and 2 n + 1 are adjacent, at multiples
+///       of
+///       // the two sums, in each read whose indices are positions.
+///       __device__ bool has_pairs_at(int first_key, int keys) const;
 ///       // Adds the gradient of a diagonal read for all scores of a diagonal. Called by whole warps.
 ///       __device__ void add_diagonal(int read, int query, int key, float term);
 ///       // The sums of read_with_sums() have one number for each of its elements() elements in a head and batch entry.
