@@ -1,5 +1,6 @@
 // The sums of the gradients of tensors: many threads add terms to an element of a tensor in global memory, in any
-// order.
+// order. The instructions name global memory. Where the compiler does not see that a pointer is not one of shared
+// memory, atomicAdd() would be a loop for either.
 #pragma once
 
 #include "gdpa/integers.h"
@@ -16,7 +17,9 @@ struct FloatSum {
 
   float sum;
 
-  __device__ __forceinline__ void add(float term) { atomicAdd(&sum, term); }
+  __device__ __forceinline__ void add(float term) {
+    asm volatile("red.global.add.f32 [%0], %1;" ::"l"(&sum), "f"(term) : "memory");
+  }
 #if __CUDA_ARCH__ >= 900
   /// Adds to this sum, at a multiple of 8 bytes, and to the next one.
   __device__ __forceinline__ void add_pair(const float (&terms)[2]) {
@@ -32,7 +35,9 @@ struct DoubleSum {
 
   double sum;
 
-  __device__ __forceinline__ void add(float term) { atomicAdd(&sum, static_cast<double>(term)); }
+  __device__ __forceinline__ void add(float term) {
+    asm volatile("red.global.add.f64 [%0], %1;" ::"l"(&sum), "d"(static_cast<double>(term)) : "memory");
+  }
   __device__ __forceinline__ float total() const { return static_cast<float>(sum); }
 };
 
@@ -51,7 +56,8 @@ struct ExactSum {
     const unsigned fraction = bits & 0x7fffffu;
     const bool is_negative = (bits >> 31) != 0;
     if (exponent == 255) {
-      atomicOr(&flags, fraction != 0 ? 1ull : is_negative ? 4ull : 2ull);
+      const unsigned long long flag = fraction != 0 ? 1 : is_negative ? 4 : 2;
+      asm volatile("red.global.or.b64 [%0], %1;" ::"l"(&flags), "l"(flag) : "memory");
       return;
     }
     const int place = exponent > 0 ? exponent - 1 : 0;  // of the last bit of the fraction
@@ -59,8 +65,12 @@ struct ExactSum {
     const unsigned long long shifted = number << place % digit_bits;
     const unsigned long long low = shifted & ((1ull << digit_bits) - 1), high = shifted >> digit_bits;
     const int digit = place / digit_bits;
-    if (low != 0) atomicAdd(digits + digit, is_negative ? 0ull - low : low);
-    if (high != 0) atomicAdd(digits + digit + 1, is_negative ? 0ull - high : high);
+    if (low != 0) add_to_digit(digit, is_negative ? 0ull - low : low);
+    if (high != 0) add_to_digit(digit + 1, is_negative ? 0ull - high : high);
+  }
+
+  __device__ __forceinline__ void add_to_digit(int digit, unsigned long long number) {
+    asm volatile("red.global.add.u64 [%0], %1;" ::"l"(digits + digit), "l"(number) : "memory");
   }
 
   __device__ __forceinline__ float total() const {

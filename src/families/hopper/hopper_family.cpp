@@ -1,6 +1,5 @@
 // The Hopper kernels: WGMMA, TMA and warp specialisation, for compute capability 9.0.
 #include <string_view>
-#include <utility>
 
 #include "activation/rounded_query.h"
 #include "cuda/tensor_maps.h"
@@ -104,7 +103,7 @@ class HopperFamily final : public Family {
 
   void plan_parameter_gradients(const PlanRequest& request, const Params& params, const activation::Function& function,
                                 plan::KernelSpec kernel, plan::GpuPlan& plan) const override {
-    add_hopper_parameter_gradients(request, params, function, std::move(kernel), plan);
+    add_hopper_parameter_gradients(request, params, function, kernel, plan);
   }
 
   std::string_view activation(const plan::KernelSpec& kernel) const override {

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
-#include <utility>
 
 #include "activation/cuda_inputs.h"
 #include "common/window_mask.cuh"
@@ -318,7 +317,7 @@ void add_hopper_parameter_gradients(const PlanRequest& request, const Params& pa
   const bool has_one_tile = queries.form != Form::jagged && queries.mean_length() <= kernel.tile_queries;
   plan.contiguous_parameter_tiles = keys_stay || has_one_tile;
   const int64_t tiles = problem.heads_q * queries.most_tiles(kernel.tile_queries, problem.batch);
-  plan.parameter_steps.push_back({std::move(kernel), std::min<int64_t>(tiles, request.gpu.multiprocessors)});
+  plan.parameter_steps.push_back({kernel, std::min<int64_t>(tiles, request.gpu.multiprocessors)});
 }
 
 }  // namespace gdpa::families

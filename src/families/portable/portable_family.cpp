@@ -1,6 +1,4 @@
 // The portable kernels: mma.sync and cp.async, which every supported GPU has.
-#include <utility>
-
 #include "families/family.h"
 #include "families/portable/portable_plan.h"
 #include "families/registry.h"
@@ -24,7 +22,7 @@ class PortableFamily final : public Family {
   void plan_parameter_gradients(const PlanRequest& request, const Params& /*params*/,
                                 const activation::Function& function, plan::KernelSpec kernel,
                                 plan::GpuPlan& plan) const override {
-    add_portable_parameter_gradients(request, function, std::move(kernel), plan);
+    add_portable_parameter_gradients(request, function, kernel, plan);
   }
 
   std::string_view activation(const plan::KernelSpec& kernel) const override {

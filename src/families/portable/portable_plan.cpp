@@ -2,7 +2,6 @@
 #include "families/portable/portable_plan.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "families/planning.h"
 #include "families/portable/portable_tiles.h"
@@ -92,7 +91,7 @@ void add_portable_parameter_gradients(const PlanRequest& request, const activati
   choose_tiles(kernel, request.gpu, plan::registers_of(function.value_and_derivative(), kernel.accuracy));
   const Side queries = queries_of(request.problem);
   const int64_t tiles = request.problem.heads_q * queries.most_tiles(kernel.tile_queries, request.problem.batch);
-  plan.parameter_steps.push_back({std::move(kernel), tiles});
+  plan.parameter_steps.push_back({kernel, tiles});
 }
 
 GpuPlan portable_plan(const PlanRequest& request) {
