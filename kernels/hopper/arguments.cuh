@@ -36,9 +36,6 @@ struct QueryMajorArguments {
 using ForwardArguments = QueryMajorArguments;
 using ParameterGradientsArguments = QueryMajorArguments;
 
-/// The most elements in a head for which each thread of parameter_gradients has sums of its own.
-constexpr int most_thread_sums = 64;
-
 /// The tiles of backward: 64 queries, or 128 with head dims up to 64.
 constexpr int backward_tile_queries = 64, most_backward_tile_queries = 128, backward_tile_keys = 128;
 

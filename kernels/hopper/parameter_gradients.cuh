@@ -20,6 +20,7 @@
 //     int head_dim, head_dim_v;       multiples of 8, at most 256
 //     int tile_queries, tile_keys;    128 or 64; 64 or 32
 //     int stages, query_stages;       stages of K, and of V; of Q and dO
+//     int sum_elements;               elements for which each consumer thread has a sum of its own
 //
 // Launch: grid any number of CTAs, best one for each multiprocessor; block parameter_gradients_threads<Config>; dynamic
 //         shared memory parameter_gradients_shared_bytes<Config>. params.grad_parameters are the sums, cleared before.

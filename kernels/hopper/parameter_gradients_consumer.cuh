@@ -98,7 +98,7 @@ struct ParameterGradientsConsumer {
     Iterator now(queue.consumer_wait(0), 0);
     if (now.key_tiles == 0) return;
     shared.terms(warp()).clear();
-    if constexpr (Gradients::sum_threads > 0) shared.sums().clear(thread(), most_thread_sums);
+    if constexpr (Gradients::sum_threads > 0) shared.sums().clear(thread(), Config::sum_elements);
     wait_for_operands(now);
     issue_products(now);
     Gradients gradients = gradients_of(queue[0]);

@@ -25,7 +25,7 @@ struct ParameterGradientsStorage : QueryMajorStorage<Config, query_and_grad_outp
 
   static constexpr int terms_at = (Base::end + 15) / 16 * 16;
   static constexpr int sums_at = terms_at + consumer_threads / 32 * Terms::bytes;
-  static constexpr int sums_bytes = Config::Gradients::sum_threads > 0 ? most_thread_sums* Sums::bytes_of_element : 0;
+  static constexpr int sums_bytes = Config::sum_elements * Sums::bytes_of_element;
   static constexpr int shared_bytes = sums_at + sums_bytes;
   static_assert(shared_bytes <= 227 * 1024, "more than a CTA can have");
 

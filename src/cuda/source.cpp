@@ -92,8 +92,9 @@ std::string function_of(const KernelSpec& kernel, const activation::Function& fu
   if (!has_function(kernel.kind)) return {};
   if (kernel.kind == KernelKind::parameter_gradients) {
     const auto* hopper = std::get_if<plan::HopperSpec>(&kernel.of_family);
+    const bool has_thread_sums = hopper != nullptr && hopper->sum_elements > 0;
     return activation::gradients_source(function, kernel.tensor_types, kernel.wanted_parameters,
-                                        {sum_of(kernel), kernel.accuracy, hopper == nullptr ? 0 : hopper->sum_threads});
+                                        {sum_of(kernel), kernel.accuracy, has_thread_sums ? kernel.warps * 32 : 0});
   }
   const activation::ForwardForm form{kernel.scales_scores, kernel.element == GpuElement::float16};
   return activation::cuda_source(function, kernel.accuracy, form, kernel.tensor_types);

@@ -75,7 +75,7 @@ struct HopperSpec {
                                     ///< otherwise key_schedule clears it and round_grad_query rounds it
   bool ordered = false;             ///< backward: CTAs add to a dQ accumulator in one order
   hopper::BackwardPass pass = hopper::BackwardPass::only;  ///< backward and its key_schedule
-  int sum_threads = 0;  ///< parameter_gradients: threads with sums of their own, as in activation::GradientsForm
+  int sum_elements = 0;  ///< parameter_gradients: elements for which each consumer thread has a sum of its own
 
   bool operator==(const HopperSpec&) const = default;
 };

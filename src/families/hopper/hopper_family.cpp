@@ -116,6 +116,7 @@ class HopperFamily final : public Family {
     config.type_of_header("Layout", "gdpa::hopper::PackedLayout", "hopper/packed_layout.cuh");
     if (kernel.kind == KernelKind::parameter_gradients) {
       config.number("query_stages", spec.query_stages);
+      config.number("sum_elements", spec.sum_elements);
       return;
     }
     if (kernel.kind == KernelKind::forward) {

@@ -108,17 +108,19 @@ std::string why_not_backward(const PlanRequest& request) {
 
 // --- gradients of tensors --------------------------------------------------------------------------------------------
 
-/// Whether each thread of the kernel has sums of its own for the elements of a read: these are few in a head.
-bool has_thread_sums(const Params& params, const activation::Function& function, unsigned wanted) {
+/// The number of elements for which each consumer thread has a sum of its own: those of activation::read_with_sums() in
+/// a head, or 0 if these are too many. Rounded up, so that similar calls have the same kernel.
+int sum_elements_of(const Params& params, const activation::Function& function, unsigned wanted) {
+  constexpr int64_t most = 128, unit = 16;
   const std::optional<std::size_t> input = activation::read_with_sums(function, wanted);
-  if (!input) return false;
+  if (!input) return 0;
   const activation::Input& read = function.inputs()[*input];
   int64_t elements = 1;  // an axis of tokens has more elements than a sequence
   for (std::size_t axis = 0; axis < read.indices.size(); ++axis) {
     if (!activation::varies_in_head(read.indices[axis], function.inputs())) continue;
-    elements = std::min<int64_t>(elements * params.parameters[read.tensor].sizes[axis], hopper::most_thread_sums + 1);
+    elements = std::min<int64_t>(elements * params.parameters[read.tensor].sizes[axis], most + 1);
   }
-  return elements <= hopper::most_thread_sums;
+  return elements <= most ? static_cast<int>(divide_up(elements, unit) * unit) : 0;
 }
 
 // --- plans -----------------------------------------------------------------------------------------------------------
@@ -312,7 +314,7 @@ void add_hopper_parameter_gradients(const PlanRequest& request, const Params& pa
   const Problem& problem = request.problem;
   const Side queries = queries_of(problem), keys = keys_of(problem);
   kernel.of_family = plan::HopperSpec();
-  choose_hopper_parameter_tiles(kernel, has_thread_sums(params, function, problem.wanted.parameters));
+  choose_hopper_parameter_tiles(kernel, sum_elements_of(params, function, problem.wanted.parameters));
   const bool keys_stay = keys.mean_length() <= int64_t{kernel.stages} * kernel.tile_keys;
   const bool has_one_tile = queries.form != Form::jagged && queries.mean_length() <= kernel.tile_queries;
   plan.contiguous_parameter_tiles = keys_stay || has_one_tile;

@@ -95,7 +95,7 @@ int parameter_shared_bytes(const KernelSpec& kernel) {
   constexpr int element_bytes = 2, block_columns = 64, queue_and_barriers = 3072;
   const int columns = round_up(kernel.head_dim, block_columns) + round_up(kernel.head_dim_v, block_columns);
   const int rows = kernel.hopper().query_stages * kernel.tile_queries + kernel.stages * kernel.tile_keys;
-  const int sums = kernel.hopper().sum_threads * hopper::most_thread_sums * static_cast<int>(sizeof(float));
+  const int sums = kernel.warps * 32 * kernel.hopper().sum_elements * static_cast<int>(sizeof(float));
   return rows * columns * element_bytes + kernel.warps * warp_terms_bytes(kernel.tile_keys) + sums + queue_and_barriers;
 }
 
@@ -126,14 +126,14 @@ void choose_hopper_tiles(KernelSpec& kernel, int64_t most_queries, int64_t mean_
   }
 }
 
-void choose_hopper_parameter_tiles(KernelSpec& kernel, bool has_thread_sums) {
+void choose_hopper_parameter_tiles(KernelSpec& kernel, int sum_elements) {
+  kernel.hopper().sum_elements = sum_elements;
   for (const ParameterTile& tile : parameter_tiles) {
     kernel.tile_queries = tile.queries;
     kernel.tile_keys = tile.keys;
     kernel.warps = tile.queries / 16;
     kernel.stages = tile.stages;
     kernel.hopper().query_stages = tile.query_stages;
-    kernel.hopper().sum_threads = has_thread_sums ? tile.queries / hopper::warpgroup_rows * 128 : 0;
     if (parameter_shared_bytes(kernel) <= hopper_shared_kilobytes * 1024) return;
   }
 }

@@ -20,8 +20,8 @@ void choose_hopper_tiles(plan::KernelSpec& kernel, int64_t most_queries, int64_t
 bool takes_narrow_tiles(int reads);
 
 /// Chooses the tiles of the kernel for the gradients of tensors: the first of a list that fits in shared memory.
-/// `has_thread_sums`: each consumer thread has sums of its own.
-void choose_hopper_parameter_tiles(plan::KernelSpec& kernel, bool has_thread_sums);
+/// Each consumer thread has `sum_elements` sums of its own there.
+void choose_hopper_parameter_tiles(plan::KernelSpec& kernel, int sum_elements);
 
 /// Chooses the tiles of a backward kernel, for queries of this mean length, or for all queries if the batch shares the
 /// keys. With head dims up to 64, the registers suffice for tiles of 128 queries, unless the function needs many
