@@ -17,6 +17,9 @@ struct ParameterGradientsConsumer {
   using Product = WarpgroupMma<Element, Config::tile_keys>;
   static constexpr int elements = Config::tile_keys / 2;  ///< of S in a thread
   static constexpr int own_barrier = 1;                   ///< a named barrier for the threads of each warpgroup
+  /// Key tiles whose terms a thread adds up in fp32. An fp32 sum of 4096 terms of one size has a relative error of at
+  /// most 2.4e-4.
+  static constexpr int tiles_of_a_sum = 4096 / elements;
 
   const ParameterGradientsArguments& arguments;
   const Shared& shared;
@@ -84,11 +87,14 @@ struct ParameterGradientsConsumer {
     return gradients;
   }
 
-  /// Adds the sums of the threads and of the warp to the sums in global memory, and releases the query tile.
-  __device__ __forceinline__ void end_tile(Gradients& gradients, int number) const {
+  /// Adds the sums of the threads and of the warp to the sums in global memory.
+  __device__ __forceinline__ void add_sums(Gradients& gradients) const {
     shared.terms(warp()).end(gradients);
     if constexpr (Gradients::sum_threads > 0) shared.sums().flush(gradients, thread());
     gradients.end();
+  }
+
+  __device__ __forceinline__ void release_tile(int number) const {
     named_barrier_sync(own_barrier + warpgroup, warpgroup_threads);
     if (leads()) shared.tiles().consumer_release(number);
   }
@@ -120,8 +126,9 @@ struct ParameterGradientsConsumer {
       // would make the compiler serialise all products.
       issue_products(next);
       add_terms_of(gradients, queue[now.number], now);
+      if (now.ends() || now.key_tile % tiles_of_a_sum == tiles_of_a_sum - 1) add_sums(gradients);
       if (now.ends()) {
-        end_tile(gradients, now.number);
+        release_tile(now.number);
         if (next.key_tiles > 0) gradients = gradients_of(queue[next.number]);
       }
       now = next;

@@ -484,7 +484,8 @@ class GradientsPrinter {
     text_.of_score += fmt::format("      if (pass == 0 && is_valid[c]) totals[{}] += {};\n", total, term);
     text_.end += fmt::format(
         "    const float total{0} = gdpa::sum_of_warp(totals[{0}]);\n"
-        "    if (threadIdx.x % 32 == 0) sums{1}->add(total{0});\n",
+        "    if (threadIdx.x % 32 == 0) sums{1}->add(total{0});\n"
+        "    totals[{0}] = 0.0f;\n",
         total, n);
   }
 

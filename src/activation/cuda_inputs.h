@@ -63,7 +63,8 @@ struct GradientsForm {
 ///       float* histogram;                // of the warp; null: none
 ///       __device__ int64_t elements() const;
 ///       __device__ void flush(int element, float term);
-///       __device__ void end();  // called by whole warps, after the last score
+///       // Adds the numbers in registers to the gradients. Called by whole warps, after the last score.
+///       __device__ void end();
 ///     };
 /// params.grad_parameters are the sums.
 std::string gradients_source(const Function& function, unsigned tensor_types, unsigned wanted,
