@@ -41,6 +41,7 @@ struct ParameterGradientsTiles {
   using QueryTile = typename Stream::KeyTile;
   using GradOutputTile = typename Stream::ValueTile;
   static constexpr int threads = Stream::threads;
+  static_assert(Config::column_warps == 1, "a warp has all columns of its rows");
   static constexpr int warp_rows = Config::tile_queries / Config::warps;
   static constexpr int row_tiles = warp_rows / 16;
   static constexpr int query_bytes = QueryTile::bytes(Config::tile_queries);

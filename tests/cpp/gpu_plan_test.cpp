@@ -979,11 +979,12 @@ struct Table {
     params.grad_parameters[0] = w;
   }
 
-  GpuPlan plan(Problem problem, int capability = 90, bool aligned = true,
-               TensorMaps maps = TensorMaps::available) const {
+  GpuPlan plan(Problem problem, int capability = 90, bool aligned = true, TensorMaps maps = TensorMaps::available,
+               int kilobytes = 227) const {
     problem.wanted.parameters = 1;
     Gpu gpu;
     gpu.capability = capability;
+    gpu.shared_bytes = kilobytes * 1024;
     GpuPlan plan;
     families::add_parameter_gradients(
         {problem, gpu, FunctionRegisters::many, aligned, Float32Products::three, maps, false, 1}, params,
@@ -1055,6 +1056,21 @@ TEST(GpuPlan, EachThreadHasSumsOfTheElementsOfAHeadWhereTheseAreFew) {
   EXPECT_EQ(sums(128), 128);
   EXPECT_EQ(sums(129), 0);
   EXPECT_EQ(sums(int64_t{1} << 40), 0);
+}
+
+TEST(GpuPlan, AWarpOfThePortableKernelOfGradientsOfTensorsHasAllColumnsOnEveryGpu) {
+  for (const int kilobytes : {99, 163, 227}) {
+    for (const DType dtype : {DType::bfloat16, DType::float16, DType::float32}) {
+      for (int64_t head_dim = 8; head_dim <= 256; head_dim += 8) {
+        const Problem problem = problem_of(Direction::backward, dtype, head_dim);
+        const KernelSpec kernel =
+            Table(64).plan(problem, 80, true, TensorMaps::available, kilobytes).parameter_steps[0].kernel;
+        EXPECT_EQ(kernel.portable().column_warps, 1) << head_dim;
+        EXPECT_EQ(kernel.tile_queries % (16 * kernel.warps), 0) << head_dim;
+        EXPECT_LE(families::shared_bytes(kernel), kilobytes * 1024) << head_dim;
+      }
+    }
+  }
 }
 
 TEST(GpuPlan, EveryTileOfTheHopperKernelOfGradientsOfTensorsFitsSharedMemory) {

@@ -65,6 +65,18 @@ constexpr Tile backward_query_32_bit[] = {
     {32, 16, 2, 2, 1, 1, 112, 80},
 };
 
+// A warp has all columns of its rows.
+constexpr Tile parameter_gradients_16_bit[] = {
+    {128, 64, 8, 1, 2, 1, 128, 96}, {128, 32, 8, 1, 2, 1, 160, 128}, {64, 32, 4, 1, 2, 1, 160, 128},
+    {64, 16, 4, 1, 2, 1, 160, 128}, {64, 16, 4, 1, 1, 1, 160, 128},
+};
+constexpr Tile parameter_gradients_32_bit[] = {
+    {64, 16, 4, 1, 2, 1, 96, 80},
+    {64, 16, 4, 1, 1, 1, 112, 80},
+    {32, 16, 2, 1, 1, 1, 112, 80},
+    {16, 16, 1, 1, 1, 1, 112, 80},
+};
+
 constexpr int row_group = 16;     // rows and columns of one tensor-core product
 constexpr int chunk_bytes = 16;   // of a row in shared memory
 constexpr int column_group = 16;  // to which head dims are padded
@@ -84,8 +96,9 @@ std::span<const Tile> tiles_of(const KernelSpec& kernel) {
     case KernelKind::backward:
       return is_16_bit(kernel) ? std::span<const Tile>(backward_16_bit) : backward_32_bit;
     case KernelKind::backward_query:
-    case KernelKind::parameter_gradients:
       return is_16_bit(kernel) ? std::span<const Tile>(backward_query_16_bit) : backward_query_32_bit;
+    case KernelKind::parameter_gradients:
+      return is_16_bit(kernel) ? std::span<const Tile>(parameter_gradients_16_bit) : parameter_gradients_32_bit;
     case KernelKind::reduce:
     case KernelKind::round_parameters:
     case KernelKind::wide_backward:
