@@ -23,12 +23,18 @@ struct MappedOperand {
   int batch_step;
 };
 
-struct ForwardArguments {
+/// Arguments of the kernels whose CTAs own query tiles.
+struct QueryMajorArguments {
   CommonArguments common;
   float scale;            ///< scale of params; as a constant operand it occupies no register
   bool contiguous_tiles;  ///< a CTA has consecutive tiles; otherwise every gridDim-th tile
-  MappedOperand query, key, value, output;
+  MappedOperand query, key, value;
+  MappedOperand output;  ///< forward: O; parameter_gradients: dO, which has the rows of O
 };
+
+/// The names that a generated source uses: one for each kernel.
+using ForwardArguments = QueryMajorArguments;
+using ParameterGradientsArguments = QueryMajorArguments;
 
 /// The tiles of backward: 64 queries, or 128 with head dims up to 64.
 constexpr int backward_tile_queries = 64, most_backward_tile_queries = 128, backward_tile_keys = 128;

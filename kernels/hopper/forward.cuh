@@ -50,10 +50,14 @@ __device__ void forward(const ForwardArguments& arguments) {
     warpgroup_reg_dealloc<Shared::producer_registers>();
 #pragma unroll 1
     do {
-      run_producer_warpgroup([&] { schedule_tiles<Config>(arguments, shared.tile_range(), shared.tiles()); },
-                             [&] { load_queries<Config>(arguments, shared); },
-                             [&] { load_keys<Config>(arguments, shared); },
-                             [&] { load_values<Config>(arguments, shared); });
+      run_producer_warpgroup(
+          [&] {
+            schedule_tiles<Config>(arguments, shared.tile_range(), shared.tiles(), [&](const Work& work, int lane) {
+              write_zeros<Config>(arguments.common.params.output, work, lane);
+            });
+          },
+          [&] { load_queries<Config>(arguments, shared); }, [&] { load_keys<Config>(arguments, shared); },
+          [&] { load_values<Config>(arguments, shared); });
     } while (has_second_pass && shared.begins_second_pass());
   } else {
     warpgroup_reg_alloc<Shared::consumer_registers>();

@@ -3,6 +3,7 @@
 
 #include "common/fragment_inputs.cuh"
 #include "hopper/forward_epilogue.cuh"
+#include "hopper/key_tile_iterator.cuh"
 
 namespace gdpa::hopper {
 
@@ -14,6 +15,7 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
       Base::output, Base::own_barrier, Base::shared, Base::release_query, Base::scores,
       Base::store_from_registers, Base::store_through_query, Base::ping_pong_barrier, Base::warpgroup, Base::p;
   using typename Base::Activation, typename Base::Element, typename Base::Shared, typename Base::Tile;
+  using Iterator = KeyTileIterator<Config>;
 
   // Ping-pong order: two consumers issue their products in alternation.
   __device__ __forceinline__ void ping_pong_wait() const {
@@ -72,11 +74,6 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
     if (found) shared.pass() = Pass::first_that_found_nan;
   }
 
-  __device__ __forceinline__ static bool is_full(const Tile& tile, int key_tile) {
-    const typename Config::Mask::Tiles keys = tile.keys;  // all loads start before the first comparison
-    return broadcast_lane_0(static_cast<int>(keys.is_full(key_tile))) != 0;
-  }
-
   /// Selects 0 for the elements of P outside the valid range. A product with 0 would not do, since f(0) may be
   /// infinite.
   __device__ __forceinline__ void apply_mask(const Tile& tile, int key_tile) {
@@ -114,47 +111,9 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
     }
   }
 
-  /// A key tile of a query tile, and what the main loop needs to know of both, in registers.
-  struct KeyTileIterator {
-    int key_tiles;   ///< of the query tile; 0: no more tiles
-    int keeps_keys;  ///< K and V stay in their stages for the next query tile
-    int number;      ///< of the query tile
-    int key_tile = 0;
-    bool full = true;  ///< no score is masked
-    PipelineState<Config::stages> state = {};
-
-    __device__ __forceinline__ KeyTileIterator(const Tile& tile, int number_)
-        : key_tiles(broadcast_lane_0(tile.keys.size())),
-          keeps_keys(broadcast_lane_0(tile.flags & tile.keeps_keys)),
-          number(number_) {
-      if (key_tiles > 0) full = is_full(tile, 0);
-    }
-    __device__ __forceinline__ bool ends() const { return key_tile + 1 == key_tiles; }
-  };
-
-  __device__ __forceinline__ KeyTileIterator after(const KeyTileIterator& now) const {
-    KeyTileIterator next = now;
-    if (now.ends()) {
-      const Tile& tile = shared.tiles().consumer_wait(now.number + 1);
-      next = KeyTileIterator(tile, now.number + 1);
-      if (next.key_tiles == 0) return next;
-      next.state =
-          broadcast_lane_0(tile.flags & tile.loads_keys) != 0 ? now.state.next() : now.state.before(now.key_tile);
-    } else {
-      ++next.key_tile;
-      next.full = is_full(shared.tiles()[now.number], next.key_tile);
-      next.state = now.state.next();
-    }
-    // The compiler does not see in the loop that these are uniform. It would keep them and all descriptors in vector
-    // registers.
-    next.number = broadcast_lane_0(next.number);
-    next.state.stage = broadcast_lane_0(next.state.stage);
-    return next;
-  }
-
   __device__ __forceinline__ void run() {
     const typename Shared::TileQueue queue = shared.tiles();
-    KeyTileIterator now(queue.consumer_wait(0), 0);  // the key tile of P, and of the next P V
+    Iterator now(queue.consumer_wait(0), 0);  // the key tile of P, and of the next P V
     if (now.key_tiles == 0) return;
     if (warpgroup == 1) ping_pong_arrive();  // warpgroup 0 issues first
 
@@ -174,7 +133,7 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
     if (!now.full) apply_mask(queue[0], 0);
     pack_p();
 
-    KeyTileIterator next = after(now);  // the key tile of the next Q K^T
+    Iterator next = now.after(queue);  // the key tile of the next Q K^T
     while (next.key_tiles > 0) {
       const bool ends = next.key_tile == 0;  // now is the last key tile of its query tile
       // O of the previous query tile is leaving through the stage of Q.
@@ -199,9 +158,9 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
       if (!next.full) apply_mask(queue[next.number], next.key_tile);
       // The look-up happens here, while P V runs, so that only the ping-pong wait is between its end and the next
       // products.
-      const KeyTileIterator last = now;
+      const Iterator last = now;
       now = next;
-      next = after(now);
+      next = now.after(queue);
       // This wait returns at once, but it begins a new basic block: the compiler would otherwise move the function
       // below the wait for P V. A barrier of K or V would not do: it can be two phases further when a slow warp looks
       // at it, which would then wait forever. The queue keeps this tile until all warps have stored it.

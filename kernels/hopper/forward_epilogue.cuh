@@ -1,4 +1,5 @@
-// Forward: the epilogue of a consumer warpgroup, which scales O, rounds it, and stores it.
+// Forward: the epilogue of a consumer warpgroup, which scales O, rounds it, and stores it. O of queries without keys is
+// zero, and the tile scheduler warp writes it.
 #pragma once
 
 #include "hopper/forward_products.cuh"
@@ -66,5 +67,16 @@ struct ForwardEpilogue : ForwardProducts<Config> {
     if (leads()) shared.tiles().consumer_release(number);
   }
 };
+
+/// Writes zeros for the tile of lane `source`, which has no keys. By a warp.
+template <class Config>
+__device__ void write_zeros(const Operand& output, const Work& work, int source) {
+  const int first_query = work.tile * Config::tile_queries;
+  const int64_t offset = __shfl_sync(
+      0xffffffffu, Config::Layout::offset_of(output, work.queries, work.batch_begin, first_query, work.head), source);
+  const int rows = __shfl_sync(0xffffffffu, min(Config::tile_queries, work.queries.count - first_query), source);
+  write_zero_rows<typename Config::Element, Config::head_dim_v>(
+      static_cast<typename Config::Element::Storage*>(output.data) + offset, output.row_stride, rows);
+}
 
 }  // namespace gdpa::hopper

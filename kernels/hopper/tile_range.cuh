@@ -43,10 +43,10 @@ struct WorkTotals {
 /// The tiles of the batch. Counts have 32 bits, since registers are few, and no memory holds more tiles.
 template <class Config>
 struct Batch {
-  const ForwardArguments& arguments;
+  const QueryMajorArguments& arguments;
   Owner<typename Config::Layout> owner;
 
-  __device__ explicit Batch(const ForwardArguments& arguments_)
+  __device__ explicit Batch(const QueryMajorArguments& arguments_)
       : arguments(arguments_),
         owner{arguments.common.params.queries, arguments.common.packed_rows_q, arguments.common.params.heads_q,
               Config::tile_queries, arguments.common.params.batch} {}
@@ -167,7 +167,8 @@ __device__ void find_contiguous_range(const Batch<Config>& batch, WorkTotals* to
 
 /// Finds the tiles of the CTA. By all `threads` of the CTA; a barrier must follow.
 template <class Config, int threads>
-__device__ void find_tile_range(const ForwardArguments& arguments, WorkTotals* totals_of_warps, TileRange& tile_range) {
+__device__ void find_tile_range(const QueryMajorArguments& arguments, WorkTotals* totals_of_warps,
+                                TileRange& tile_range) {
   const Batch<Config> batch(arguments);
   const auto& owner = batch.owner;
   if (arguments.contiguous_tiles && owner.jagged()) {
@@ -192,7 +193,7 @@ struct TileIterator {
   unsigned next;      ///< the first tile: its number in the CTA, or the index in a contiguous range
   unsigned end;       ///< the end of the indices
 
-  __device__ TileIterator(const ForwardArguments& arguments, const TileRange& tile_range)
+  __device__ TileIterator(const QueryMajorArguments& arguments, const TileRange& tile_range)
       : batch(arguments), next(tile_range.begin), end(tile_range.end) {
     if (batch.owner.jagged()) entries = batch.entries_from(tile_range.entry, tile_range.tiles_before);
   }

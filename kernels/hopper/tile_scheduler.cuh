@@ -1,20 +1,19 @@
-// The tile scheduler of forward. One warp takes the query tiles of the CTA (tile_range.cuh), 16 at a time, one for each
-// lane. It finds the keys that each tile attends to, and puts the tiles into a queue in shared memory. Output rows
-// without keys are zero, and this warp writes them. If a tile attends to the same keys as the previous tile, and these
-// fit into the stages, K and V stay in shared memory, and Q streams past them.
+// The tile scheduler of the kernels whose CTAs own query tiles. One warp takes the query tiles of the CTA
+// (tile_range.cuh), 16 at a time, one for each lane. It finds the keys that each tile attends to, and puts the tiles
+// into a queue in shared memory. If a tile attends to the same keys as the previous tile, and these fit into the
+// stages, K and V stay in shared memory, and Q streams past them.
 #pragma once
 
 #include "common/tile.cuh"
 #include "common/work.cuh"
 #include "hopper/arguments.cuh"
 #include "hopper/queue.cuh"
-#include "hopper/rows.cuh"
 #include "hopper/tile_range.cuh"
 #include "hopper/warpgroup.cuh"
 
 namespace gdpa::hopper {
 
-/// The description of work in forward: a query tile of one head, and the list of the key tiles that it attends to.
+/// The description of work: a query tile of one head, and the list of the key tiles that it attends to.
 template <class Mask>
 struct QueryTile {
   enum : int {
@@ -32,7 +31,7 @@ struct QueryTile {
   float out_scale;
   MapOrigin query;  ///< of the tile's first row
   MapOrigin key;    ///< of row keys.first_row
-  int output_y;     ///< with x of the query
+  int output_y;     ///< of QueryMajorArguments::output, with x of the query
   int value_y;      ///< with x of the key
 
   __device__ bool is(int flag) const { return (flags & flag) != 0; }
@@ -47,7 +46,7 @@ using QueryTileQueue = Queue<QueryTile<Mask>, 2 * tiles_at_once>;
 
 /// Writes the description of the tile of `work`, which attends to the key tiles `keys`.
 template <class Config, class Mask>
-__device__ void describe_tile(QueryTile<Mask>& tile, const ForwardArguments& arguments, const Work& work,
+__device__ void describe_tile(QueryTile<Mask>& tile, const QueryMajorArguments& arguments, const Work& work,
                               const typename Mask::Tiles& keys) {
   using Layout = typename Config::Layout;
   const Params& params = arguments.common.params;
@@ -67,21 +66,10 @@ __device__ void describe_tile(QueryTile<Mask>& tile, const ForwardArguments& arg
   tile.value_y = Layout::origin_of(arguments.value, params.keys, work.keys, b, keys.first_row).y;
 }
 
-/// Writes zeros for the tile of lane `source`. By the warp.
-template <class Config>
-__device__ void write_zeros(const Operand& output, const Work& work, int source) {
-  const int first_query = work.tile * Config::tile_queries;
-  const int64_t offset = __shfl_sync(
-      0xffffffffu, Config::Layout::offset_of(output, work.queries, work.batch_begin, first_query, work.head), source);
-  const int rows = __shfl_sync(0xffffffffu, min(Config::tile_queries, work.queries.count - first_query), source);
-  write_zero_rows<typename Config::Element, Config::head_dim_v>(
-      static_cast<typename Config::Element::Storage*>(output.data) + offset, output.row_stride, rows);
-}
-
 /// Whether the tile of a lane attends to the same keys as the previous tile, and these fit into the stages. `tiles` has
 /// a bit for each lane with a tile. The first of these lanes always loads.
 template <class Config>
-__device__ bool reuses_keys(const ForwardArguments& arguments, const Work& work,
+__device__ bool reuses_keys(const QueryMajorArguments& arguments, const Work& work,
                             const typename Config::Mask::Tiles& keys, unsigned tiles) {
   const bool shared = !Config::Layout::is_jagged(arguments.common.params.keys) && arguments.key.batch_step == 0 &&
                       arguments.value.batch_step == 0;
@@ -94,10 +82,11 @@ __device__ bool reuses_keys(const ForwardArguments& arguments, const Work& work,
   return before != 0 && keys.size() <= Config::stages && same_b && same_head && same_tiles;
 }
 
-/// The tile scheduler warp: fills the queue with the tiles of the CTA. A tile without keys ends the queue.
-template <class Config>
-__device__ void schedule_tiles(const ForwardArguments& arguments, const TileRange& tile_range,
-                               const QueryTileQueue<typename Config::Mask>& queue) {
+/// The tile scheduler warp: fills the queue with the tiles of the CTA. A tile without keys ends the queue. Calls
+/// visit_empty(work, lane) for each tile of the batch without keys, which the lane has found. By the warp.
+template <class Config, class VisitEmpty>
+__device__ void schedule_tiles(const QueryMajorArguments& arguments, const TileRange& tile_range,
+                               const QueryTileQueue<typename Config::Mask>& queue, VisitEmpty visit_empty) {
   using Mask = typename Config::Mask;
   const Params& params = arguments.common.params;
   TileIterator<Config> iterator(arguments, tile_range);
@@ -130,7 +119,7 @@ __device__ void schedule_tiles(const ForwardArguments& arguments, const TileRang
     __syncwarp();
     scheduled += __popc(tiles);
     for (unsigned left = __ballot_sync(0xffffffffu, work.exists && keys.size() == 0); left != 0; left &= left - 1) {
-      write_zeros<Config>(params.output, work, __ffs(left) - 1);
+      visit_empty(work, __ffs(left) - 1);
     }
   }
   queue.producer_acquire(scheduled);

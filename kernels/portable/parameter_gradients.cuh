@@ -12,9 +12,9 @@
 //                                         ->  a histogram in shared memory, for a computed index of few elements
 //                                         ->  the sum of the element in global memory, for another read
 //
-// The registers are added to the sums in global memory at the end of the tile. A warp adds up the diagonals of 16 rows
-// in shared memory, and then adds each diagonal to the sums. common/parameter_sum.cuh has the types of the sums, and
-// round_parameters.cuh the kernel that rounds the sums into the gradients.
+// The registers are added to the sums in global memory at the end of the tile. common/parameter_terms.cuh has the sums
+// of a warp, common/parameter_sum.cuh the types of the sums in global memory, and round_parameters.cuh the kernel that
+// rounds these sums into the gradients.
 //
 // Launch: grid as in schedule.cuh, queries own the work; block parameter_gradients_threads<Config>; dynamic shared
 //         memory parameter_gradients_shared_bytes<Config>. params.grad_parameters are the sums, cleared before.
@@ -29,6 +29,7 @@
 //     bool aligned;                             every row of every operand begins at a multiple of 16 bytes
 #pragma once
 
+#include "common/parameter_terms.cuh"
 #include "portable/key_stream.cuh"
 #include "portable/schedule.cuh"
 
@@ -40,81 +41,19 @@ struct ParameterGradientsTiles {
   using QueryTile = typename Stream::KeyTile;
   using GradOutputTile = typename Stream::ValueTile;
   static constexpr int threads = Stream::threads;
+  static_assert(Config::column_warps == 1, "a warp has all columns of its rows");
   static constexpr int warp_rows = Config::tile_queries / Config::warps;
   static constexpr int row_tiles = warp_rows / 16;
   static constexpr int query_bytes = QueryTile::bytes(Config::tile_queries);
   static constexpr int grad_output_bytes = GradOutputTile::bytes(Config::tile_queries);
-  /// The terms of 16 rows, for each warp. The pitch keeps the banks of a diagonal apart.
-  static constexpr int term_pitch = Config::tile_keys + 8;
-  static constexpr int term_bytes = 16 * term_pitch * 4;
-  static constexpr int shared_bytes = query_bytes + grad_output_bytes + Stream::bytes + Config::warps * term_bytes;
+  using Terms = WarpTerms<Config::tile_keys>;
+  static constexpr int shared_bytes = query_bytes + grad_output_bytes + Stream::bytes + Config::warps * Terms::bytes;
 };
 
 template <class Config>
 constexpr int parameter_gradients_threads = ParameterGradientsTiles<Config>::threads;
 template <class Config>
 constexpr int parameter_gradients_shared_bytes = ParameterGradientsTiles<Config>::shared_bytes;
-
-/// Adds up the diagonals of 16 rows of terms of one warp, and adds them to the sums.
-template <class Config>
-__device__ void add_diagonals(typename Config::Gradients& gradients, int read, const float* terms, int first_query,
-                              int first_key) {
-  constexpr int pitch = ParameterGradientsTiles<Config>::term_pitch, count = 15 + Config::tile_keys;
-  for (int first = 0; first < count; first += 32) {
-    const int diagonal = first + lane_index();  // of key - query + 15
-    float sum = 0.0f;
-#pragma unroll
-    for (int row = 0; row < 16; ++row) {
-      const int column = diagonal - 15 + row;
-      if (column >= 0 && column < Config::tile_keys) sum += terms[row * pitch + column];
-    }
-    gradients.add_diagonal(read, first_query + 15, first_key + min(diagonal, count - 1), sum);
-  }
-}
-
-/// Adds the gradients of the inputs at the valid scores of one tile of keys.
-template <class Config, bool is_partial, int row_tiles>
-__device__ void add_gradients(typename Config::Gradients& gradients,
-                              const Accumulator<row_tiles, Config::tile_keys>& scores,
-                              const Accumulator<row_tiles, Config::tile_keys>& dp, float* terms, float scale,
-                              float factor, const Params& params, const SequencePair& pair, int first_query,
-                              int first_key) {
-  using Scores = Accumulator<row_tiles, Config::tile_keys>;
-  using Gradients = typename Config::Gradients;
-  constexpr int diagonals = Gradients::diagonals;
-  const auto mask = Config::Mask::of(params, pair);
-#pragma unroll
-  for (int r = 0; r < row_tiles; ++r) {
-    typename Config::Mask::ValidScores valid[2] = {};
-    if constexpr (is_partial) {
-      for (int half = 0; half < 2; ++half) valid[half] = mask.row(first_query + Scores::row(r, half * 2));
-    }
-    // One pass for each diagonal read. The first one also adds the other gradients.
-#pragma unroll
-    for (int pass = 0; pass < (diagonals > 0 ? diagonals : 1); ++pass) {
-#pragma unroll
-      for (int n = 0; n < Config::tile_keys / 8; ++n) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int row = Scores::row(0, i), column = Scores::column(n, i);
-          const int query = first_query + r * 16 + row, key = first_key + column;
-          const bool is_valid = !is_partial || valid[i / 2].holds(key);
-          float diagonal[diagonals > 0 ? diagonals : 1];
-          gradients.add(scores.at[r][n].part[i] * scale, query, key, dp.at[r][n].part[i] * factor,
-                        is_valid && pass == 0, diagonal);
-          if constexpr (diagonals > 0) {
-            terms[row * ParameterGradientsTiles<Config>::term_pitch + column] = is_valid ? diagonal[pass] : 0.0f;
-          }
-        }
-      }
-      if constexpr (diagonals > 0) {
-        __syncwarp();
-        add_diagonals<Config>(gradients, pass, terms, first_query + r * 16, first_key);
-        __syncwarp();
-      }
-    }
-  }
-}
 
 template <class Config>
 __device__ void parameter_gradients_tile(const CommonArguments& arguments, const Work& work, unsigned shared) {
@@ -146,19 +85,13 @@ __device__ void parameter_gradients_tile(const CommonArguments& arguments, const
   const int warp_row = warp_index() * Tiles::warp_rows;
   const float scale = static_cast<float>(params.scale);
   const float factor = Config::Epilogue::scale_of(arguments, pair());
-  // A query after the sequence does not make a tile of keys partial. Its dP is 0, but what f reads there may be NaN.
-  const bool has_all_queries = first_query + warp_row + Tiles::warp_rows <= work.queries.count;
   extern __shared__ __align__(16) unsigned char shared_memory[];
-  auto* const terms = reinterpret_cast<float*>(shared_memory + Tiles::shared_bytes - Config::warps * Tiles::term_bytes +
-                                               warp_index() * Tiles::term_bytes);
+  const typename Tiles::Terms terms{
+      reinterpret_cast<float*>(shared_memory + Tiles::shared_bytes - Config::warps * Tiles::Terms::bytes) +
+      warp_index() * Tiles::Terms::floats};
+  terms.clear();
   auto gradients = Config::Gradients::of(params, pair());
-  if constexpr (Config::Gradients::has_histogram) {
-    if (gradients.span() <= Tiles::term_bytes / 4) {
-      gradients.histogram = terms;
-      for (int i = lane_index(); i < gradients.span(); i += 32) terms[i] = 0.0f;
-      __syncwarp();
-    }
-  }
+  terms.begin(gradients);
   for (int position = 0; position < stream.tiles.size(); ++position) {
     stream.advance(position);
     if (first_query + warp_row >= work.queries.count) continue;
@@ -167,21 +100,17 @@ __device__ void parameter_gradients_tile(const CommonArguments& arguments, const
     Accumulator<row_tiles, Config::tile_keys> dp;
     multiply_rows(scores, query_tile.from_row(warp_row), stream.key_tile(position));
     multiply_rows(dp, grad_output_tile.from_row(warp_row), stream.value_tile(position));
-    if (has_all_queries && stream.tiles.is_full(position)) {
-      add_gradients<Config, false>(gradients, scores, dp, terms, scale, factor, params, pair(), first_query + warp_row,
-                                   first_key);
-    } else {
-      add_gradients<Config, true>(gradients, scores, dp, terms, scale, factor, params, pair(), first_query + warp_row,
-                                  first_key);
+    const auto mask = Config::Mask::of(params, pair());
+#pragma unroll
+    for (int r = 0; r < row_tiles; ++r) {
+      const auto score = [&](int n, int i) { return scores.at[r][n].part[i] * scale; };
+      const auto grad_p = [&](int n, int i) { return dp.at[r][n].part[i] * factor; };
+      add_terms(gradients, terms, mask, stream.tiles.is_full(position), first_query + warp_row + r * 16, first_key,
+                score, grad_p);
     }
   }
   wait_for_copies<0>();
-  if (Config::Gradients::has_histogram && gradients.histogram != nullptr) {
-    __syncwarp();
-    for (int i = lane_index(); i < gradients.span(); i += 32) {
-      if (terms[i] != 0.0f) gradients.flush(i, terms[i]);
-    }
-  }
+  terms.end(gradients);
   gradients.end();
 }
 

@@ -159,11 +159,11 @@ class Printer {
 
 }  // namespace
 
-std::string exact_statements(const Program& program, const std::vector<Input>& inputs) {
-  return Printer(program, inputs, Accuracy::exact).statements();
+std::string printed_statements(const Program& program, const std::vector<Input>& inputs, Accuracy accuracy) {
+  return Printer(program, inputs, accuracy).statements();
 }
 
-std::string exact_result(const Program& program, const std::vector<Input>& inputs, std::size_t result) {
+std::string printed_result(const Program& program, const std::vector<Input>& inputs, std::size_t result) {
   return Printer(program, inputs, Accuracy::exact).result(result);
 }
 

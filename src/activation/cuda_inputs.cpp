@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "activation/fast.h"
 #include "activation/interval.h"
 #include "activation/tree.h"
 #include "definition/bound_tensor.h"
@@ -310,19 +311,47 @@ class InputsPrinter {
 
   const InputsText& text() const { return text_; }
 
-  /// The offset of the element of a read in the sums of the gradient, after the statements of `at`.
-  std::string grad_offset(std::size_t input) const {
-    return fmt::format("g{} + {}", input, grad_offset_in_span(input));
+  /// The element of a read in the sums of the gradient, counted from the first one of the head and batch entry, after
+  /// the statements of `at`.
+  std::string grad_element(std::size_t input) const {
+    std::string element;
+    for (const std::size_t axis : varying_axes(input)) {
+      element += fmt::format("{2}k{0}_{1} * s{0}_{1}", input, axis, element.empty() ? "" : " + ");
+    }
+    return element;
   }
 
-  /// The part of this offset that depends on the position, and the largest one plus 1.
-  std::string grad_offset_in_span(std::size_t input) const { return sum_of_axes(input, "k{0}_{1} * s{0}_{1}"); }
-  std::string grad_span(std::size_t input) const { return sum_of_axes(input, "last{0}_{1} * s{0}_{1}") + " + 1"; }
+  /// The type of these numbers.
+  std::string_view element_type(std::size_t input) const { return offset_type(function_.inputs()[input].tensor); }
 
-  /// Whether an index of a read is neither a position nor the same in a head, so that few elements may have many terms.
-  bool has_computed_index(const Input& read) const {
-    return std::any_of(read.indices.begin(), read.indices.end(),
-                       [&](const Program& index) { return varies(index) && !bare_index(index, function_.inputs()); });
+  /// The number of this element among the elements that a head and batch entry can have, and the number of these.
+  std::string element_number(std::size_t input) const {
+    std::string number;
+    for (const std::size_t axis : varying_axes(input)) {
+      number = number.empty() ? fmt::format("k{}_{}", input, axis)
+                              : fmt::format("({2}) * (last{0}_{1} + 1) + k{0}_{1}", input, axis, number);
+    }
+    return number;
+  }
+  std::string element_count(std::size_t input) const {
+    std::string count = "int64_t{1}";
+    for (const std::size_t axis : varying_axes(input)) count += fmt::format(" * (last{}_{} + 1)", input, axis);
+    return count;
+  }
+
+  /// Statements that set `offset` to the grad_element of the element number `element`.
+  std::string offset_of_number(std::size_t input) const {
+    std::string text = "    int64_t offset = 0;\n";
+    const std::vector<std::size_t> axes = varying_axes(input);
+    for (auto axis = axes.rbegin(); axis != axes.rend(); ++axis) {
+      const bool is_last = axis + 1 == axes.rend();
+      text += is_last ? fmt::format("    offset += element * s{}_{};\n", input, *axis)
+                      : fmt::format(
+                            "    offset += element % (last{0}_{1} + 1) * s{0}_{1};\n"
+                            "    element /= last{0}_{1} + 1;\n",
+                            input, *axis);
+    }
+    return text;
   }
 
   bool varies(const Input& read) const { return dependence_of(read, function_.inputs()) != Dependence::none; }
@@ -330,13 +359,17 @@ class InputsPrinter {
  private:
   bool varies(const Program& program) const { return dependence_of(program, function_.inputs()) != Dependence::none; }
 
-  std::string sum_of_axes(std::size_t input, std::string_view term) const {
-    std::string sum;
+  std::vector<std::size_t> varying_axes(std::size_t input) const {
+    std::vector<std::size_t> axes;
     for (std::size_t axis = 0; axis < function_.inputs()[input].indices.size(); ++axis) {
-      if (!varies(function_.inputs()[input].indices[axis])) continue;
-      sum += (sum.empty() ? "" : " + ") + fmt::format(fmt::runtime(term), input, axis);
+      if (varies(function_.inputs()[input].indices[axis])) axes.push_back(axis);
     }
-    return sum;
+    return axes;
+  }
+
+  /// Offsets have 64 bits only where the tensor needs them.
+  std::string_view offset_type(std::size_t tensor) const {
+    return (types_ >> (4 * tensor) & 8U) != 0 ? "int64_t" : "int";
   }
 
   bool is_in_index(std::size_t input) const {
@@ -365,20 +398,15 @@ class InputsPrinter {
     const Input& read = inputs[n];
     const std::string tensor = fmt::format("params.parameters[{}]", read.tensor);
     const std::string gradient = fmt::format("params.grad_parameters[{}]", read.tensor);
-    const unsigned type_bits = types_ >> (4 * read.tensor) & 15U;
-    const std::string_view reader = reader_of(static_cast<NumberType>(type_bits & 7U));
-    // Offsets have 64 bits only where the tensor needs them.
-    const std::string_view integer = (type_bits & 8U) != 0 ? "int64_t" : "int";
+    const std::string_view reader = reader_of(static_cast<NumberType>(types_ >> (4 * read.tensor) & 7U));
+    const std::string_view integer = offset_type(read.tensor);
     const bool is_wanted = (wanted_ >> read.tensor & 1U) != 0;
     const Dependence of_read = dependence_of(read, inputs);
     std::string offset, product;  // of the varying axes, in bytes
     int varying_axes = 0;
     text_.members += fmt::format("  const {}::Storage* p{};\n", reader, n);
     text_.constructor += fmt::format("    int64_t f{} = 0;\n", n);
-    if (is_wanted) {
-      text_.members += fmt::format("  int64_t g{};\n", n);
-      text_.constructor += fmt::format("    g{} = 0;\n", n);
-    }
+    if (is_wanted) text_.constructor += fmt::format("    int64_t g{} = 0;\n", n);
     for (std::size_t axis = 0; axis < read.indices.size(); ++axis) {
       const IndexPrinter index(function_, read.indices[axis], fmt::format("x{}_{}_", n, axis));
       if (!varies(read.indices[axis])) {
@@ -406,11 +434,11 @@ class InputsPrinter {
           "    f{0} += a{0}_{1}.first * {4}.strides[{1}];\n",
           n, axis, of_axis, integer, tensor, reader);
       if (is_wanted) {
-        text_.members += fmt::format("  int64_t s{}_{};\n", n, axis);
+        text_.members += fmt::format("  {} s{}_{};\n", integer, n, axis);
         text_.constructor += fmt::format(
-            "    s{0}_{1} = {2}.strides[{1}];\n"
+            "    s{0}_{1} = static_cast<{3}>({2}.strides[{1}]);\n"
             "    g{0} += a{0}_{1}.first * s{0}_{1};\n",
-            n, axis, gradient);
+            n, axis, gradient, integer);
       }
       const Dependence of_axis_index = dependence_of(read.indices[axis], inputs);
       std::string& statements = text_.statements_of(of_axis_index);
@@ -519,17 +547,140 @@ std::string inputs_source(const Function& function, unsigned tensor_types) {
       text.of_difference.statements, text.of_difference.names, copies, text.of_both, text.values);
 }
 
-std::string gradients_source(const Function& function, unsigned tensor_types, unsigned wanted, std::string_view sum) {
+std::optional<std::size_t> read_with_sums(const Function& function, unsigned wanted) {
+  const std::vector<Input>& inputs = function.inputs();
+  for (std::size_t n = 0; n < inputs.size(); ++n) {
+    const bool is_wanted = inputs[n].kind == Input::Kind::read && (wanted >> inputs[n].tensor & 1U) != 0;
+    if (is_wanted && has_computed_index(inputs[n], inputs) && !is_diagonal(inputs[n], inputs)) return n;
+  }
+  return std::nullopt;
+}
+
+namespace {
+
+/// The statements of a struct Gradients.
+struct GradientsText {
+  std::string members;
+  std::string constructor;
+  std::string before;     ///< of add(): declarations
+  std::string of_score;   ///< for each of the two scores
+  std::string after;      ///< for both
+  std::string has_pairs;  ///< conditions
+  std::string add_diagonal;
+  std::string end;
+  std::size_t totals = 0;
+  std::size_t diagonals = 0;
+};
+
+/// Prints the sums of the inputs `differentiated`, whose derivatives are the results of `program`.
+class GradientsPrinter {
+ public:
+  GradientsPrinter(const Function& function, const InputsPrinter& printer, const Program& program, unsigned wanted,
+                   const GradientsForm& form)
+      : inputs_(function.inputs()),
+        printer_(printer),
+        program_(program),
+        form_(form),
+        with_sums_(read_with_sums(function, wanted)) {}
+
+  /// Prints the sums of input n, whose derivative is the result with this index.
+  void add(std::size_t n, std::size_t result) {
+    const std::string term = fmt::format("dp * {}", printed_result(program_, inputs_, result));
+    const Input& input = inputs_[n];
+    const bool is_number = input.kind == Input::Kind::number;
+    const std::string gradient = fmt::format("params.grad_parameters[{}]", input.tensor);
+    text_.members += fmt::format("  Sum* sums{};\n", n);  // of the head and batch entry
+    text_.constructor +=
+        fmt::format("    sums{} = static_cast<Sum*>({}.data) + {};\n", n, gradient,
+                    is_number ? fmt::format("{}.offset_of_head(pair.head)", gradient) : fmt::format("g{}", n));
+    if (is_number) return add_total(n, term);
+    if (!printer_.varies(input)) return add_total(n, term);
+    if (is_diagonal(input, inputs_)) return add_diagonal(n, term);
+    if (!has_computed_index(input, inputs_)) return add_spread(n, term);
+    if (n == with_sums_ && form_.sum_threads > 0) return add_thread_sums(n, term);
+    text_.of_score +=
+        fmt::format("      if (pass == 0) gdpa::add_terms_by_element<Sum, {}>(sums{}, {}, {}, {}, is_valid[c], {});\n",
+                    printer_.element_type(n), n, printer_.grad_element(n), printer_.element_number(n), term,
+                    n == with_sums_ ? "histogram" : "nullptr");
+  }
+
+  const GradientsText& text() const { return text_; }
+
+ private:
+  void add_total(std::size_t n, const std::string& term) {
+    const std::size_t total = text_.totals++;
+    text_.of_score += fmt::format("      if (pass == 0 && is_valid[c]) totals[{}] += {};\n", total, term);
+    text_.end += fmt::format(
+        "    const float total{0} = gdpa::sum_of_warp(totals[{0}]);\n"
+        "    if (threadIdx.x % 32 == 0) sums{1}->add(total{0});\n"
+        "    totals[{0}] = 0.0f;\n",
+        total, n);
+  }
+
+  void add_diagonal(std::size_t n, const std::string& term) {
+    const std::size_t diagonal = text_.diagonals++;
+    text_.of_score += fmt::format("      if (pass == {}) diagonal[c] = is_valid[c] ? {} : 0.0f;\n", diagonal, term);
+    text_.add_diagonal += fmt::format("    if (read == {}) gdpa::add_term_of_lane(sums{}, {}, term);\n", diagonal, n,
+                                      printer_.grad_element(n));
+  }
+
+  void add_spread(std::size_t n, const std::string& term) {
+    text_.before += fmt::format("    float t{0}[2];\n    {1} e{0}[2];\n", n, printer_.element_type(n));
+    text_.of_score += fmt::format("      t{0}[c] = {1};\n      e{0}[c] = {2};\n", n, term, printer_.grad_element(n));
+    const std::vector<Program>& indices = inputs_[n].indices;
+    if (std::none_of(indices.begin(), indices.end(),
+                     [&](const Program& index) { return reads_index(index, inputs_, Index::key); })) {
+      text_.after +=
+          fmt::format("    if (pass == 0) gdpa::add_two_terms_of_row(sums{0}, e{0}[0], t{0}, is_valid);\n", n);
+      return;
+    }
+    text_.after +=
+        fmt::format("    if (pass == 0) gdpa::add_two_terms<are_regular>(sums{0}, e{0}, t{0}, is_valid);\n", n);
+    text_.has_pairs += fmt::format(" && reinterpret_cast<unsigned long long>(sums{}) % (2 * sizeof(Sum)) == 0", n);
+    for (std::size_t axis = 0; axis < indices.size(); ++axis) {
+      const std::optional<Index> position = bare_index(indices[axis], inputs_);
+      if (position == Index::query) text_.has_pairs += fmt::format(" && s{}_{} % 2 == 0", n, axis);
+      if (position == Index::key) {
+        text_.has_pairs += fmt::format(" && s{0}_{1} == 1 && first_key + keys - 1 <= last{0}_{1}", n, axis);
+      }
+    }
+  }
+
+  void add_thread_sums(std::size_t n, const std::string& term) {
+    text_.before += fmt::format("    float t{0}[2];\n    int e{0}[2];\n", n);
+    text_.of_score += fmt::format("      t{0}[c] = is_valid[c] ? {1} : 0.0f;\n      e{0}[c] = {2};\n", n, term,
+                                  printer_.element_number(n));
+    text_.after +=
+        fmt::format("    if (pass == 0) gdpa::add_to_thread_sums<sum_threads>(thread_sums, e{0}, t{0});\n", n);
+  }
+
+  const std::vector<Input>& inputs_;
+  const InputsPrinter& printer_;
+  const Program& program_;
+  const GradientsForm& form_;
+  std::optional<std::size_t> with_sums_;
+  GradientsText text_;
+};
+
+}  // namespace
+
+std::string gradients_source(const Function& function, unsigned tensor_types, unsigned wanted,
+                             const GradientsForm& form) {
   const std::vector<Input>& inputs = function.inputs();
   std::vector<std::size_t> differentiated;
   for (std::size_t n = 0; n < inputs.size(); ++n) {
     const bool is_wanted = inputs[n].kind != Input::Kind::index && (wanted >> inputs[n].tensor & 1U) != 0;
     if (is_wanted) differentiated.push_back(n);
   }
-  const Program program = function.input_derivatives(differentiated);
+  const Program exact = function.input_derivatives(differentiated);
+  const Program program = form.accuracy == Accuracy::fast ? rewrite_fast(function.value(), exact) : exact;
   const InputsPrinter printer(function, tensor_types, wanted);
   const InputsText& text = printer.text();
-  std::string constructor = text.constructor, members = text.members, add, end;
+  GradientsPrinter sums(function, printer, program, wanted, form);
+  for (std::size_t k = 0; k < differentiated.size(); ++k) sums.add(differentiated[k], k);
+  const GradientsText& of = sums.text();
+  std::string constructor = text.constructor + of.constructor;
+  const std::string members = text.members + of.members;
   for (std::size_t i = 0; i < function.parameters().size(); ++i) {
     const bool is_number = std::any_of(inputs.begin(), inputs.end(), [i](const Input& input) {
       return input.kind == Input::Kind::number && input.tensor == i;
@@ -537,53 +688,19 @@ std::string gradients_source(const Function& function, unsigned tensor_types, un
     if (is_number) {
       constructor += fmt::format("    parameters[{0}] = gdpa::number_of_head(params.parameters[{0}], pair.head);\n", i);
     }
-    if ((wanted >> i & 1U) == 0) continue;
-    members += fmt::format("  void* sums{};\n", i);
-    constructor += fmt::format("    sums{0} = params.grad_parameters[{0}].data;\n", i);
   }
-  std::size_t totals = 0, diagonals = 0;
-  std::string add_diagonals, span, flush;
-  for (std::size_t k = 0; k < differentiated.size(); ++k) {
-    const std::size_t n = differentiated[k], tensor = inputs[n].tensor;
-    const std::string term = fmt::format("dp * {}", exact_result(program, inputs, k));
-    const bool is_read = inputs[n].kind == Input::Kind::read;
-    if (is_read && is_diagonal(inputs[n], inputs)) {
-      add += fmt::format("    diagonal[{}] = {};\n", diagonals, term);
-      add_diagonals += fmt::format("    if (read == {}) gdpa::add_term_of_lane<{}>(sums{}, {}, term);\n", diagonals,
-                                   sum, tensor, printer.grad_offset(n));
-      ++diagonals;
-      continue;
-    }
-    if (is_read && printer.has_computed_index(inputs[n])) {
-      // The first one has the histogram.
-      const bool is_first = span.empty();
-      if (is_first) span = printer.grad_span(n);
-      if (is_first) flush = fmt::format("gdpa::add_term<{}>(sums{}, g{} + element, term);", sum, tensor, n);
-      add += fmt::format("    gdpa::add_terms_by_element<{}>(sums{}, g{}, {}, {}, is_valid, {});\n", sum, tensor, n,
-                         printer.grad_offset_in_span(n), term, is_first ? "histogram" : "nullptr");
-      continue;
-    }
-    if (is_read && printer.varies(inputs[n])) {
-      add += fmt::format("    if (is_valid) gdpa::add_term<{}>(sums{}, {}, {});\n", sum, tensor, printer.grad_offset(n),
-                         term);
-      continue;
-    }
-    if (!is_read) {
-      members += fmt::format("  int64_t g{};\n", n);
-      constructor += fmt::format("    g{} = params.grad_parameters[{}].offset_of_head(pair.head);\n", n, tensor);
-    }
-    add += fmt::format("    if (is_valid) totals[{}] += {};\n", totals, term);
-    end += fmt::format(
-        "    const float total{0} = gdpa::sum_of_warp(totals[{0}]);\n"
-        "    if (threadIdx.x % 32 == 0) gdpa::add_term<{1}>(sums{2}, g{3}, total{0});\n",
-        totals, sum, tensor, n);
-    ++totals;
+  const std::optional<std::size_t> with_sums = read_with_sums(function, wanted);
+  std::string elements = "0", flush;
+  if (with_sums) {
+    elements = printer.element_count(*with_sums);
+    flush = fmt::format("{}    sums{}[offset].add(term);\n", printer.offset_of_number(*with_sums), *with_sums);
   }
   return fmt::format(
       "{}#include \"common/parameter_sum.cuh\"\n\n"
       "// {}\n"
       "struct Inputs {{\n{}}};\n\n"
       "struct Gradients {{\n"
+      "  using Sum = {};\n\n"
       "  gdpa::SequencePair pair;\n"
       "  float parameters[{}];\n"
       "  float totals[{}] = {{}};\n"
@@ -597,27 +714,47 @@ std::string gradients_source(const Function& function, unsigned tensor_types, un
       "    return {{params, pair}};\n"
       "  }}\n\n"
       "  static constexpr int diagonals = {};\n"
+      "  static constexpr int sum_threads = {};\n"
       "  static constexpr bool has_histogram = {};\n"
+      "  float* thread_sums = nullptr;\n"
       "  float* histogram = nullptr;\n\n"
-      "  __device__ __forceinline__ int64_t span() const {{ return {}; }}\n\n"
-      "  __device__ __forceinline__ void flush(int element, float term) {{ {} }}\n\n"
-      "  __device__ __forceinline__ void add(float x, int query, int key, float dp, bool is_valid, float* diagonal) "
-      "{{\n"
+      "  __device__ __forceinline__ int64_t elements() const {{ return {}; }}\n\n"
+      "  __device__ __forceinline__ void flush([[maybe_unused]] int element, [[maybe_unused]] float term) {{\n"
       "{}"
-      "    [[maybe_unused]] const Inputs in{{{}}};\n"
-      "{}{}"
       "  }}\n\n"
-      "  __device__ __forceinline__ void add_diagonal(int read, int query, int key, float term) {{\n"
+      "  __device__ __forceinline__ bool has_pairs_at([[maybe_unused]] int first_key, [[maybe_unused]] int keys) const "
+      "{{\n"
+      "    return !Sum::adds_pairs || (true{});\n"
+      "  }}\n\n"
+      "  template <bool are_regular>\n"
+      "  __device__ __forceinline__ void add([[maybe_unused]] int pass, const float (&scores)[2], const float "
+      "(&grad_p)[2], [[maybe_unused]] const bool (&is_valid)[2], [[maybe_unused]] int query, int first_key, "
+      "[[maybe_unused]] float (&diagonal)[2]) {{\n"
+      "{}"
+      "#pragma unroll\n"
+      "    for (int c = 0; c < 2; ++c) {{\n"
+      "      [[maybe_unused]] const float x = scores[c];\n"
+      "      [[maybe_unused]] const int key = first_key + c;\n"
+      "      const float dp = grad_p[c];\n"
+      "{}"
+      "      [[maybe_unused]] const Inputs in{{{}}};\n"
+      "{}{}"
+      "    }}\n"
+      "{}"
+      "  }}\n\n"
+      "  __device__ __forceinline__ void add_diagonal([[maybe_unused]] int read, [[maybe_unused]] int query, "
+      "[[maybe_unused]] int key, [[maybe_unused]] float term) {{\n"
       "{}{}"
       "  }}\n\n"
       "  __device__ __forceinline__ void end() {{\n"
       "{}"
       "  }}\n"
       "}};\n",
-      inputs_header(function), function.text(), text.struct_members, function.parameters().size(),
-      std::max<std::size_t>(totals, 1), members, constructor, diagonals, diagonals == 0 && !span.empty(),
-      span.empty() ? "0" : span, flush, text.at(), text.values, exact_statements(program, inputs), add, text.at(),
-      add_diagonals, end);
+      inputs_header(function), function.text(), text.struct_members, form.sum, function.parameters().size(),
+      std::max<std::size_t>(of.totals, 1), members, constructor, of.diagonals, with_sums ? form.sum_threads : 0,
+      of.diagonals == 0 && with_sums && form.sum_threads == 0, elements, flush, of.has_pairs, of.before, text.at(),
+      text.values, printed_statements(program, inputs, form.accuracy), of.of_score, of.after,
+      of.add_diagonal.empty() ? "" : text.at(), of.add_diagonal, of.end);
 }
 
 }  // namespace gdpa::activation

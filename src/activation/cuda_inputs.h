@@ -2,6 +2,7 @@
 // bias that computes them.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,10 +14,10 @@ namespace gdpa::activation {
 /// Returns a literal of CUDA C++ for the number rounded to fp32.
 std::string literal(double number);
 
-/// Returns the statements of a program of x and the members of `in` and `parameters`, with the exact elementary
-/// functions, and the expression of one of its results (cuda.cpp).
-std::string exact_statements(const Program& program, const std::vector<Input>& inputs);
-std::string exact_result(const Program& program, const std::vector<Input>& inputs, std::size_t result);
+/// Returns the statements of a program of x and the members of `in` and `parameters`, and the expression of one of its
+/// results (cuda.cpp).
+std::string printed_statements(const Program& program, const std::vector<Input>& inputs, Accuracy accuracy);
+std::string printed_result(const Program& program, const std::vector<Input>& inputs, std::size_t result);
 
 /// Whether the function has an input that is not a number of its head, so that Config::Bias is the printed struct Bias.
 bool has_inputs_at(const Function& function);
@@ -27,24 +28,46 @@ std::string inputs_header(const Function& function);
 /// Returns `using Inputs = gdpa::NoInputs;`, or the structs Inputs and Bias. `tensor_types` is Problem::tensor_types.
 std::string inputs_source(const Function& function, unsigned tensor_types);
 
+/// Returns the position in Function::inputs() of the read whose gradient has sums in shared memory: the first one with
+/// a computed index that does not depend only on i - j. `wanted` has bit n for tensor n.
+std::optional<std::size_t> read_with_sums(const Function& function, unsigned wanted);
+
+/// The kernel of a struct Gradients.
+struct GradientsForm {
+  std::string_view sum;                ///< the type of the sums (common/parameter_sum.cuh)
+  Accuracy accuracy = Accuracy::fast;  ///< of the derivatives of f
+  int sum_threads = 0;  ///< if not 0, so many threads of a CTA have sums of their own for the read of read_with_sums()
+};
+
 /// Returns the struct that a kernel for the gradients of tensors uses:
 ///     struct Gradients {
 ///       static __device__ Gradients of(const gdpa::Params&, const gdpa::SequencePair&);
-///       static constexpr int diagonals;  // the number of reads that depend only on the difference of the positions
-///       // Adds the gradients at one score. Those of the diagonal reads are written to `diagonal` instead.
-///       __device__ void add(float score, int query, int key, float dp, bool is_valid, float* diagonal);
+///       // Adds the gradients at the scores of two adjacent keys. A read that depends only on i - j has a pass of its
+///       // own, which writes the gradients to `diagonal`. Pass 0 also adds the gradients of all other inputs. With
+///       // `are_regular`, both scores are valid, and has_pairs_at() holds.
+///       static constexpr int diagonals;  // the number of such reads
+///       template <bool are_regular>
+///       __device__ void add(int pass, const float (&scores)[2], const float (&grad_p)[2], const bool (&is_valid)[2],
+///                           int query, int first_key, float (&diagonal)[2]);
+///       // Whether at `keys` keys from first_key on, the elements of keys 2 n and 2 n + 1 are adjacent, at multiples
+///       of
+///       // the two sums, in each read whose indices are positions.
+///       __device__ bool has_pairs_at(int first_key, int keys) const;
 ///       // Adds the gradient of a diagonal read for all scores of a diagonal. Called by whole warps.
 ///       __device__ void add_diagonal(int read, int query, int key, float term);
-///       // Whether the first read with a computed index has a histogram: a sum of the warp for each of its span()
-///       // elements. flush() adds one of these sums.
+///       // The sums of read_with_sums() have one number for each of its elements() elements in a head and batch entry.
+///       // flush() adds a sum to the gradient.
+///       static constexpr int sum_threads;
+///       float* thread_sums;              // with sum_threads: element 0 of the thread (ThreadSums)
 ///       static constexpr bool has_histogram;
-///       float* histogram;  // null: none
-///       __device__ int64_t span() const;
+///       float* histogram;                // of the warp; null: none
+///       __device__ int64_t elements() const;
 ///       __device__ void flush(int element, float term);
-///       __device__ void end();  // called by whole warps, after the last score
+///       // Adds the numbers in registers to the gradients. Called by whole warps, after the last score.
+///       __device__ void end();
 ///     };
-/// `wanted` has bit n for tensor n. params.grad_parameters are the sums, of type `sum` (common/parameter_sum.cuh). f is
-/// evaluated exactly.
-std::string gradients_source(const Function& function, unsigned tensor_types, unsigned wanted, std::string_view sum);
+/// params.grad_parameters are the sums.
+std::string gradients_source(const Function& function, unsigned tensor_types, unsigned wanted,
+                             const GradientsForm& form);
 
 }  // namespace gdpa::activation

@@ -147,6 +147,16 @@ FastPrograms rewrite_fast(const Program& value, const Program& value_and_derivat
   return {factor(tree, {fast_f}, value_factor, head), factor(tree, {guarded_f, fast_derivative}, both_factor, head)};
 }
 
+Program rewrite_fast(const Program& value, const Program& program) {
+  Tree tree;
+  const NodeId f = rebuild(tree, value)[0];
+  std::vector<NodeId> results = rebuild(tree, program);
+  Rewriting rewriting(tree);
+  rewriting.find_factors(f);
+  for (NodeId& result : results) result = rewriting.run(result, Quartic::by_powers);
+  return lower(tree, results, "");
+}
+
 Program joined(const Program& value, const Program& one, const Program& other, bool is_fast) {
   Tree tree;
   const NodeId f = rebuild(tree, value)[0];

@@ -19,6 +19,10 @@ struct FastPrograms {
 FastPrograms rewrite_fast(const Program& value, const Program& value_and_derivative, ValueFactor value_factor,
                           ValueFactor both_factor = ValueFactor::is_one, const HeadInputs& head = {});
 
+/// Rewrites another program of the same function, such as its derivatives with respect to inputs, without factors.
+/// `value` is the program of f, whose approximation the results contain.
+Program rewrite_fast(const Program& value, const Program& program);
+
 /// Returns one program with the results of both programs, for proofs about the two. Common subexpressions are one step.
 /// With `is_fast`, the program is rewritten as by rewrite_fast(), but without factors. `value` is the program of f.
 Program joined(const Program& value, const Program& one, const Program& other, bool is_fast);

@@ -30,6 +30,12 @@ bool reads_index(const Program& program, const std::vector<Input>& inputs, Index
   });
 }
 
+bool has_computed_index(const Input& read, const std::vector<Input>& inputs) {
+  return std::any_of(read.indices.begin(), read.indices.end(), [&](const Program& index) {
+    return dependence_of(index, inputs) != Dependence::none && !bare_index(index, inputs);
+  });
+}
+
 namespace {
 
 /// Whether the program reads the positions i and j only as their difference. A read in it may depend on neither.

@@ -47,6 +47,10 @@ std::optional<Index> bare_index(const Program& program, const std::vector<Input>
 /// Returns whether the program, or an input of it, reads the position.
 bool reads_index(const Program& program, const std::vector<Input>& inputs, Index index);
 
+/// Returns whether an index of the read depends on i or j and is not one of them, so that few elements may have many
+/// scores.
+bool has_computed_index(const Input& read, const std::vector<Input>& inputs);
+
 /// Returns whether the element of a read depends on the positions i and j, and only on their difference.
 bool is_diagonal(const Input& read, const std::vector<Input>& inputs);
 

@@ -330,9 +330,13 @@ BoundTensor bound_tensor_of(const BasicTensorView<Pointer>& view) {
 
 /// Whether the offset of an element in bytes may not fit in 32 bits.
 bool needs_wide_offsets(const TensorView& view) {
-  int64_t extent = 0;
-  for (int axis = 0; axis < view.rank; ++axis) extent += std::abs(stride(view, axis)) * (size(view, axis) - 1);
-  return extent > std::numeric_limits<int32_t>::max() / size_in_bytes(view.dtype);
+  constexpr int64_t most = std::numeric_limits<int32_t>::max();
+  int64_t extent = 0, elements = 1;  // the gradient has all elements, also where the tensor has strides of 0
+  for (int axis = 0; axis < view.rank; ++axis) {
+    extent += std::abs(stride(view, axis)) * (size(view, axis) - 1);
+    elements *= size(view, axis);
+  }
+  return extent > most / size_in_bytes(view.dtype) || elements > most;
 }
 
 /// Returns whether an index of the function is an element of this tensor as it is, without floor(). The tensor then has

@@ -16,8 +16,8 @@
 #include "cuda/target.h"
 #include "cuda/tensor_maps.h"
 #include "families/family.h"
+#include "families/parameter_plan.h"
 #include "families/planning.h"
-#include "families/portable/parameter_plan.h"
 #include "gdpa/error.h"
 #include "plan/gpu_plan.h"
 #include "plan/representatives.h"
@@ -97,12 +97,6 @@ plan::GpuPlan plan_of(const Problem& problem, const Params& params, const Operan
   }
   if (has_operands) plan::take_scale_out(plan, function.value(), operands.scale);
   families::add_parameter_gradients(request, params, function, plan);
-  if (!plan.parameter_steps.empty()) {
-    const bool is_exact = plan.parameter_steps.front().kernel.portable().parameter_sum == plan::ParameterSum::exact;
-    plan.reason += has_operands ? "; the gradients of tensors have a kernel of their own"
-                                : "a kernel for the gradients of tensors";
-    plan.deterministic = plan.deterministic && is_exact;
-  }
   return plan;
 }
 
@@ -253,12 +247,13 @@ class Call final : public families::StepLauncher {
   /// Clears the sums, which are in the workspace or are the gradients themselves, adds to them, and rounds them.
   void launch_parameter_gradients(CommonArguments arguments, const Memory& memory) {
     const plan::GpuPlan& plan = sequence_.plan;
+    const plan::KernelSpec& kernel = plan.parameter_steps.front().kernel;
     const auto clear = [&](void* address, int64_t bytes) {
       check(Driver::get().fill_async(reinterpret_cast<DevicePointer>(address), 0, static_cast<std::size_t>(bytes),
                                      stream_),
             "clearing the gradients of tensors");
     };
-    const int64_t bytes_of_sum = families::bytes_of_sum(plan.parameter_steps.front().kernel.portable().parameter_sum);
+    const int64_t bytes_of_sum = families::bytes_of_sum(kernel.parameter_sum);
     portable::RoundParametersArguments rounding{};
     int64_t offset = plan.workspace.parameters;
     if (!plan.adds_to_grad_parameters) clear(memory.at(offset), plan.workspace.parameter_bytes);
@@ -276,7 +271,8 @@ class Call final : public families::StepLauncher {
       int64_t stride = 1;
       for (int axis = gradient.rank; axis-- > 0; stride *= gradient.sizes[axis]) gradient.strides[axis] = stride;
     }
-    launch_next(&arguments);
+    families::family_of(kernel.family())
+        .launch_parameter_gradients({problem_, plan, arguments, static_cast<std::byte*>(memory.at(0))}, *this);
     if (!plan.adds_to_grad_parameters) launch_next(&rounding);
   }
 

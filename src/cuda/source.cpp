@@ -76,7 +76,7 @@ std::string_view type_of(GpuElement element) {
 }
 
 std::string_view sum_of(const KernelSpec& kernel) {
-  switch (kernel.portable().parameter_sum) {
+  switch (kernel.parameter_sum) {
     case plan::ParameterSum::float32:
       return "gdpa::FloatSum";
     case plan::ParameterSum::float64:
@@ -91,7 +91,10 @@ std::string_view sum_of(const KernelSpec& kernel) {
 std::string function_of(const KernelSpec& kernel, const activation::Function& function) {
   if (!has_function(kernel.kind)) return {};
   if (kernel.kind == KernelKind::parameter_gradients) {
-    return activation::gradients_source(function, kernel.tensor_types, kernel.wanted_parameters, sum_of(kernel));
+    const auto* hopper = std::get_if<plan::HopperSpec>(&kernel.of_family);
+    const bool has_thread_sums = hopper != nullptr && hopper->sum_elements > 0;
+    return activation::gradients_source(function, kernel.tensor_types, kernel.wanted_parameters,
+                                        {sum_of(kernel), kernel.accuracy, has_thread_sums ? kernel.warps * 32 : 0});
   }
   const activation::ForwardForm form{kernel.scales_scores, kernel.element == GpuElement::float16};
   return activation::cuda_source(function, kernel.accuracy, form, kernel.tensor_types);

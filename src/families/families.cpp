@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "families/family.h"
+#include "families/parameter_plan.h"
 #include "families/registry.h"
 #include "gdpa/error.h"
 
@@ -19,6 +20,25 @@ constexpr Registered registered[] = {
     {plan::KernelFamily::portable, portable_family},
 };
 
+/// A family, and why the families before it were not selected.
+struct Selected {
+  const Family& family;
+  std::string refusals;
+};
+
+/// Selects the first family for which why_not(family) is empty.
+template <class WhyNot>
+Selected select(const WhyNot& why_not) {
+  std::string refusals;
+  for (const Registered& one : registered) {
+    const Family& family = one.family();
+    const std::string reason = why_not(family);
+    if (reason.empty()) return {family, refusals};
+    refusals += fmt::format("; not the {} kernel: {}", family.title(), reason);
+  }
+  throw Error(ErrorKind::runtime, "expected a kernel family that computes the problem, got none" + refusals);
+}
+
 }  // namespace
 
 const Family& family_of(plan::KernelFamily family) {
@@ -29,18 +49,23 @@ const Family& family_of(plan::KernelFamily family) {
 }
 
 plan::GpuPlan gpu_plan(const PlanRequest& request) {
-  std::string refusals;
-  for (const Registered& one : registered) {
-    const Family& family = one.family();
-    const std::string why_not = family.why_not(request);
-    if (why_not.empty()) {
-      plan::GpuPlan plan = family.plan(request);
-      plan.reason += refusals;
-      return plan;
-    }
-    refusals += fmt::format("; not the {} kernel: {}", family.title(), why_not);
-  }
-  throw Error(ErrorKind::runtime, "expected a kernel family that computes the problem, got none" + refusals);
+  const Selected selected = select([&](const Family& family) { return family.why_not(request); });
+  plan::GpuPlan plan = selected.family.plan(request);
+  plan.reason += selected.refusals;
+  return plan;
+}
+
+void add_parameter_gradients(const PlanRequest& request, const Params& params, const activation::Function& function,
+                             plan::GpuPlan& plan) {
+  if (request.problem.direction != Direction::backward || request.problem.wanted.parameters == 0) return;
+  const Selected selected = select([&](const Family& family) { return family.why_not_parameter_gradients(request); });
+  const plan::KernelSpec kernel = parameter_kernel_for(request, params, function);
+  selected.family.plan_parameter_gradients(request, params, function, kernel, plan);
+  add_parameter_sums(request, params, plan);
+  const bool is_alone = plan.steps.empty();  // otherwise the reason has the refusals of backward, which are the same
+  plan.reason += is_alone ? "a kernel for the gradients of tensors" + selected.refusals
+                          : "; the gradients of tensors have a kernel of their own";
+  plan.deterministic = plan.deterministic && kernel.parameter_sum == plan::ParameterSum::exact;
 }
 
 }  // namespace gdpa::families

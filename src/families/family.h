@@ -8,6 +8,7 @@
 
 #include "activation/function.h"
 #include "common/arguments.cuh"
+#include "definition/params.h"
 #include "definition/problem.h"
 #include "families/config_text.h"
 #include "plan/gpu_plan.h"
@@ -68,6 +69,15 @@ class Family {
   /// jagged sequences. Throws Error (runtime) if the GPU has too little shared memory.
   virtual plan::GpuPlan plan(const PlanRequest& request) const = 0;
 
+  /// Why the kernel of the family for the gradients of tensors cannot compute a problem; empty if it can.
+  virtual std::string why_not_parameter_gradients(const PlanRequest& request) const = 0;
+
+  /// Adds the step of this kernel to plan.parameter_steps, for a problem for which why_not_parameter_gradients() is
+  /// empty. `kernel` has the members that do not depend on the family.
+  virtual void plan_parameter_gradients(const PlanRequest& request, const Params& params,
+                                        const activation::Function& function, plan::KernelSpec kernel,
+                                        plan::GpuPlan& plan) const = 0;
+
   /// The type in the generated source that evaluates f, or f and f', in a kernel that does.
   virtual std::string_view activation(const plan::KernelSpec& kernel) const = 0;
 
@@ -77,6 +87,10 @@ class Family {
 
   /// Launches all kernels of call.plan.steps in order, with the arguments and the tensor maps that they take.
   virtual void launch(const PlannedCall& call, StepLauncher& launcher) const = 0;
+
+  /// Launches the kernel for the gradients of tensors, the first of call.plan.parameter_steps. The gradients in
+  /// call.arguments are the sums.
+  virtual void launch_parameter_gradients(const PlannedCall& call, StepLauncher& launcher) const = 0;
 
   /// Whether the kernels contain the delays of GDPA_RANDOM_DELAYS=1 (kernels/common/random_delay.cuh).
   virtual bool has_random_delays() const = 0;
@@ -88,5 +102,10 @@ const Family& family_of(plan::KernelFamily family);
 /// Selects the kernels of a problem: the plan of the first family in the order of preference that can compute it. The
 /// plan's reason says why the preferred families cannot. Nothing else in gdpa selects a kernel.
 plan::GpuPlan gpu_plan(const PlanRequest& request);
+
+/// Adds the kernels of problem.wanted.parameters to a plan, and their sums to its workspace. The family of the kernel
+/// is selected in the same way.
+void add_parameter_gradients(const PlanRequest& request, const Params& params, const activation::Function& function,
+                             plan::GpuPlan& plan);
 
 }  // namespace gdpa::families

@@ -32,6 +32,13 @@ plan::KernelSpec kernel_for(const PlanRequest& request, plan::KernelKind kind);
 
 plan::GpuElement element_of(DType dtype, plan::Float32Products products);
 
+/// The bytes of WarpTerms (kernels/common/parameter_terms.cuh), which each warp of a kernel for the gradients of
+/// tensors has in shared memory.
+constexpr int warp_terms_bytes(int tile_keys) {
+  constexpr int rows = 8, lanes = 32, padding = 8, float_bytes = 4;
+  return rows * ((tile_keys + 15 + lanes - 1) / lanes * lanes + padding) * float_bytes;
+}
+
 /// Reserves parts of a plan's workspace, one after the other.
 class WorkspaceLayout {
  public:

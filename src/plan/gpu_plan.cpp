@@ -20,13 +20,12 @@ std::size_t combine(std::size_t hash, std::initializer_list<int> members) {
 }
 
 std::size_t combine(std::size_t hash, const PortableSpec& of) {
-  return combine(
-      hash, {of.column_warps, int{of.reduce_grad_query}, int{of.queries_shared}, static_cast<int>(of.parameter_sum)});
+  return combine(hash, {of.column_warps, int{of.reduce_grad_query}, int{of.queries_shared}});
 }
 
 std::size_t combine(std::size_t hash, const HopperSpec& of) {
   return combine(hash, {of.query_stages, int{of.query_in_registers}, int{of.has_first_writer}, int{of.ordered},
-                        static_cast<int>(of.pass)});
+                        static_cast<int>(of.pass), of.sum_elements});
 }
 
 }  // namespace
@@ -37,13 +36,13 @@ bool has_function(KernelKind kind) {
 }
 
 std::size_t hash_of(const KernelSpec& kernel) {
-  const std::size_t hash =
-      combine(kernel.of_family.index(),
-              {static_cast<int>(kernel.kind), static_cast<int>(kernel.element), kernel.head_dim, kernel.head_dim_v,
-               kernel.tile_queries, kernel.tile_keys, kernel.warps, kernel.stages, kernel.ctas, int{kernel.aligned},
-               int{kernel.keys_shared}, int{kernel.wants_grad_query}, int{kernel.wants_grad_key},
-               int{kernel.wants_grad_value}, int{kernel.scales_scores}, static_cast<int>(kernel.tensor_types),
-               static_cast<int>(kernel.wanted_parameters), static_cast<int>(kernel.accuracy)});
+  const std::size_t hash = combine(
+      kernel.of_family.index(),
+      {static_cast<int>(kernel.kind), static_cast<int>(kernel.element), kernel.head_dim, kernel.head_dim_v,
+       kernel.tile_queries, kernel.tile_keys, kernel.warps, kernel.stages, kernel.ctas, int{kernel.aligned},
+       int{kernel.keys_shared}, int{kernel.wants_grad_query}, int{kernel.wants_grad_key}, int{kernel.wants_grad_value},
+       int{kernel.scales_scores}, static_cast<int>(kernel.tensor_types), static_cast<int>(kernel.wanted_parameters),
+       static_cast<int>(kernel.parameter_sum), static_cast<int>(kernel.accuracy)});
   return std::visit([hash](const auto& of_family) { return combine(hash, of_family); }, kernel.of_family);
 }
 

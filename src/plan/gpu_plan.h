@@ -60,21 +60,22 @@ enum class ParameterSum : std::uint8_t { float32, float64, exact };
 /// The members of a KernelSpec that only portable kernels have.
 struct PortableSpec {
   int column_warps = 1;  ///< warps along the columns of the accumulators; backward: also along the queries of S
-  bool reduce_grad_query = false;                      ///< backward: add to dQ atomically
-  bool queries_shared = false;                         ///< backward_query: the batch shares the queries
-  ParameterSum parameter_sum = ParameterSum::float64;  ///< parameter_gradients, round_parameters
+  bool reduce_grad_query = false;  ///< backward: add to dQ atomically
+  bool queries_shared = false;     ///< backward_query: the batch shares the queries
 
   bool operator==(const PortableSpec&) const = default;
 };
 
 /// The members of a KernelSpec that only Hopper kernels have.
 struct HopperSpec {
-  int query_stages = 0;             ///< forward: stages of Q; KernelSpec::stages is the number for K and V
+  int query_stages = 0;             ///< forward, parameter_gradients: stages of the operands of queries;
+                                    ///< KernelSpec::stages is the number for K and V
   bool query_in_registers = false;  ///< forward: Q is an RS operand; otherwise it stays in shared memory
   bool has_first_writer = false;    ///< backward: the first writer of a dQ accumulator stores and the last one rounds;
                                     ///< otherwise key_schedule clears it and round_grad_query rounds it
   bool ordered = false;             ///< backward: CTAs add to a dQ accumulator in one order
   hopper::BackwardPass pass = hopper::BackwardPass::only;  ///< backward and its key_schedule
+  int sum_elements = 0;  ///< parameter_gradients: elements for which each consumer thread has a sum of its own
 
   bool operator==(const HopperSpec&) const = default;
 };
@@ -95,14 +96,15 @@ struct KernelSpec {
   int stages = 0;
   int ctas = 1;  ///< CTAs that have to fit on one multiprocessor
   bool aligned = false;
-  bool keys_shared = false;            ///< backward: the batch shares the keys
-  bool wants_grad_query = true;        ///< whether dQ is computed; true in kernels that have no such choice
-  bool wants_grad_key = true;          ///< the same for dK
-  bool wants_grad_value = true;        ///< the same for dV
-  bool scales_scores = true;           ///< forward: otherwise GpuPlan::output_factor multiplies the output
-  unsigned tensor_types = 0;           ///< of the tensors that f reads, as in Problem
-  unsigned wanted_parameters = 0;      ///< parameter_gradients: bit n: tensor n
-  Accuracy accuracy = Accuracy::fast;  ///< of f, in kernels that evaluate it
+  bool keys_shared = false;        ///< backward: the batch shares the keys
+  bool wants_grad_query = true;    ///< whether dQ is computed; true in kernels that have no such choice
+  bool wants_grad_key = true;      ///< the same for dK
+  bool wants_grad_value = true;    ///< the same for dV
+  bool scales_scores = true;       ///< forward: otherwise GpuPlan::output_factor multiplies the output
+  unsigned tensor_types = 0;       ///< of the tensors that f reads, as in Problem
+  unsigned wanted_parameters = 0;  ///< parameter_gradients: bit n: tensor n
+  ParameterSum parameter_sum = ParameterSum::float64;  ///< parameter_gradients, round_parameters
+  Accuracy accuracy = Accuracy::fast;                  ///< of f, in kernels that evaluate it
   std::variant<PortableSpec, HopperSpec> of_family;
 
   KernelFamily family() const { return static_cast<KernelFamily>(of_family.index()); }
@@ -161,7 +163,8 @@ struct GpuPlan {
   std::vector<GpuStep> parameter_steps;  ///< backward: the gradients of tensors, after `steps`
   /// In place of sums in the workspace, parameter_gradients adds to the gradients, which are cleared before.
   bool adds_to_grad_parameters = false;
-  bool reduces_grad_query = false;  ///< the reduce kernel makes dQ of workspace.grad_query
+  bool contiguous_parameter_tiles = false;  ///< as HopperPlan::contiguous_tiles, for parameter_gradients
+  bool reduces_grad_query = false;          ///< the reduce kernel makes dQ of workspace.grad_query
   bool deterministic = true;
   double output_factor = 1;  ///< forward, where scores are not scaled: multiplies every output, as out_scale does
   std::variant<PortablePlan, HopperPlan> of_family;

@@ -70,7 +70,7 @@ TEST(Degree, TheFactorOfTheScoreBecomesOneOfTheOutputWhereScoresAreUnscaled) {
   const char* const text = "5 * relu(3 * s)^2";
   const std::string unscaled = source(text, Accuracy::fast, false);
   EXPECT_TRUE(holds(unscaled, "score_factor = 1.0f")) << unscaled;
-  EXPECT_TRUE(holds(unscaled, "value_factor = 45.0f")) << unscaled;
+  EXPECT_TRUE(holds(unscaled, "value_factor_of(const gdpa::Params&, int) { return 45.0f; }")) << unscaled;
 }
 
 }  // namespace

@@ -966,6 +966,133 @@ TEST(GpuPlan, DeterministicModeWithoutDQKeepsTheHopperKernels) {
   expect_hopper_kernels([](Problem& problem) { problem.query_form = Form::shared; });
 }
 
+// --- gradients of tensors
+
+/// f reads an element of w, a tensor of `elements` numbers for each of four heads.
+struct Table {
+  explicit Table(int64_t elements) : activation("silu(s + w[h, abs(i - j) + j])", {}, {"w"}) {
+    BoundTensor& w = params.parameters[0];
+    w.rank = 2;
+    w.sizes[0] = 4;
+    w.sizes[1] = w.strides[0] = elements;
+    w.strides[1] = 1;
+    params.grad_parameters[0] = w;
+  }
+
+  GpuPlan plan(Problem problem, int capability = 90, bool aligned = true, TensorMaps maps = TensorMaps::available,
+               int kilobytes = 227) const {
+    problem.wanted.parameters = 1;
+    Gpu gpu;
+    gpu.capability = capability;
+    gpu.shared_bytes = kilobytes * 1024;
+    GpuPlan plan;
+    families::add_parameter_gradients(
+        {problem, gpu, FunctionRegisters::many, aligned, Float32Products::three, maps, false, 1}, params,
+        activation.function(), plan);
+    return plan;
+  }
+
+  Activation activation;
+  Params params;
+};
+
+TEST(GpuPlan, TheGradientsOfTensorsHaveAHopperKernelOfOneCtaForEachMultiprocessor) {
+  Problem problem = problem_of(Direction::backward);
+  problem.rows_q = 100'000;
+  const GpuPlan plan = Table(64).plan(problem);
+  ASSERT_EQ(plan.parameter_steps.size(), 2U);
+  EXPECT_EQ(plan.parameter_steps[0].kernel.family(), KernelFamily::hopper);
+  EXPECT_EQ(plan.parameter_steps[0].work, Gpu{}.multiprocessors);
+  EXPECT_EQ(plan.parameter_steps[1].kernel.kind, KernelKind::round_parameters);
+  problem.rows_q = 100;
+  problem.batch = 1;
+  EXPECT_EQ(Table(64).plan(problem).parameter_steps[0].work, problem.heads_q * 3);
+}
+
+TEST(GpuPlan, TheGradientsOfTensorsArePortableWhereHopperKernelsAreNotAndThePlanSaysWhy) {
+  const Problem problem = problem_of(Direction::backward);
+  const auto expect_portable = [](const GpuPlan& plan, const char* why) {
+    EXPECT_EQ(plan.parameter_steps[0].kernel.family(), KernelFamily::portable);
+    EXPECT_NE(plan.reason.find(why), std::string::npos) << plan.reason;
+  };
+  expect_portable(Table(64).plan(problem, 100), "compute capability 9.0, not 10.0");
+  expect_portable(Table(64).plan(problem, 90, false), "16 bytes");
+  expect_portable(Table(64).plan(problem, 90, true, TensorMaps::unavailable), "strides");
+  expect_portable(Table(64).plan(problem_of(Direction::backward, DType::float32)), "bfloat16 and float16");
+}
+
+TEST(GpuPlan, TheHopperKernelOfGradientsOfTensorsTakesWhatTheHopperBackwardDoesNot) {
+  Problem problem = problem_of(Direction::backward, DType::bfloat16, 256);
+  problem.deterministic = true;
+  EXPECT_EQ(hopper_plan_of(problem).steps.front().kernel.family(), KernelFamily::portable);
+  EXPECT_EQ(Table(64).plan(problem).parameter_steps[0].kernel.family(), KernelFamily::hopper);
+  problem = problem_of(Direction::backward);
+  problem.key_form = Form::shared;
+  problem.mask = Mask::causal();
+  EXPECT_EQ(hopper_plan_of(problem).steps.front().kernel.family(), KernelFamily::portable);
+  EXPECT_EQ(Table(64).plan(problem).parameter_steps[0].kernel.family(), KernelFamily::hopper);
+}
+
+TEST(GpuPlan, GradientsOfTensorsHaveTheAccuracyOfTheCallAndAreExactInDeterministicMode) {
+  Problem problem = problem_of(Direction::backward);
+  const auto kernel = [&] { return Table(64).plan(problem).parameter_steps[0].kernel; };
+  EXPECT_EQ(kernel().accuracy, Accuracy::fast);
+  EXPECT_EQ(kernel().parameter_sum, ParameterSum::float64) << "few elements may have many terms";
+  problem.deterministic = true;
+  EXPECT_EQ(kernel().accuracy, Accuracy::exact);
+  EXPECT_EQ(kernel().parameter_sum, ParameterSum::exact);
+  problem.deterministic = false;
+  problem.accuracy = Accuracy::exact;
+  EXPECT_EQ(kernel().accuracy, Accuracy::exact);
+}
+
+TEST(GpuPlan, EachThreadHasSumsOfTheElementsOfAHeadWhereTheseAreFew) {
+  const auto sums = [](int64_t elements) {
+    return Table(elements).plan(problem_of(Direction::backward)).parameter_steps[0].kernel.hopper().sum_elements;
+  };
+  EXPECT_EQ(sums(1), 16);
+  EXPECT_EQ(sums(64), 64);
+  EXPECT_EQ(sums(65), 80);
+  EXPECT_EQ(sums(128), 128);
+  EXPECT_EQ(sums(129), 0);
+  EXPECT_EQ(sums(int64_t{1} << 40), 0);
+}
+
+TEST(GpuPlan, AWarpOfThePortableKernelOfGradientsOfTensorsHasAllColumnsOnEveryGpu) {
+  for (const int kilobytes : {99, 163, 227}) {
+    for (const DType dtype : {DType::bfloat16, DType::float16, DType::float32}) {
+      for (int64_t head_dim = 8; head_dim <= 256; head_dim += 8) {
+        const Problem problem = problem_of(Direction::backward, dtype, head_dim);
+        const KernelSpec kernel =
+            Table(64).plan(problem, 80, true, TensorMaps::available, kilobytes).parameter_steps[0].kernel;
+        EXPECT_EQ(kernel.portable().column_warps, 1) << head_dim;
+        EXPECT_EQ(kernel.tile_queries % (16 * kernel.warps), 0) << head_dim;
+        EXPECT_LE(families::shared_bytes(kernel), kilobytes * 1024) << head_dim;
+      }
+    }
+  }
+}
+
+TEST(GpuPlan, EveryTileOfTheHopperKernelOfGradientsOfTensorsFitsSharedMemory) {
+  for (int64_t head_dim = 8; head_dim <= 256; head_dim += 8) {
+    for (int64_t head_dim_v = 8; head_dim_v <= 256; head_dim_v += 8) {
+      for (const int64_t elements : {16, 64, 128, 1000}) {
+        Problem problem = problem_of(Direction::backward, DType::bfloat16, head_dim);
+        problem.head_dim_v = head_dim_v;
+        const KernelSpec kernel = Table(elements).plan(problem).parameter_steps[0].kernel;
+        const int columns = round_up(kernel.head_dim, 64) + round_up(kernel.head_dim_v, 64);
+        const int rows = kernel.hopper().query_stages * kernel.tile_queries + kernel.stages * kernel.tile_keys;
+        const int terms = 8 * (round_up(kernel.tile_keys + 15, 32) + 8) * 4;  // of a warp
+        const int sums = kernel.warps * 32 * kernel.hopper().sum_elements * 4;
+        constexpr int ring_and_barriers = 2816 + 128;
+        ASSERT_LE(2 * rows * columns + kernel.warps * terms + sums + ring_and_barriers, Gpu{}.shared_bytes)
+            << head_dim << " x " << head_dim_v << ", " << elements;
+        ASSERT_EQ(kernel.tile_queries, kernel.warps * 16);
+      }
+    }
+  }
+}
+
 TEST(GpuPlan, EveryPartOfTheWorkspaceOfPortableKernelsIsAligned) {
   Problem problem = problem_of(Direction::backward, DType::float32, 8);
   problem.key_form = Form::shared;

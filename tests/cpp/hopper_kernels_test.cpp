@@ -9,7 +9,6 @@
 #include <array>
 #include <optional>
 #include <ostream>
-#include <regex>
 #include <set>
 #include <string>
 #include <string_view>
@@ -22,25 +21,11 @@
 #include "families/family.h"
 #include "gdpa/error.h"
 #include "jit/nvrtc.h"
+#include "machine_code.h"
 #include "plan/gpu_plan.h"
 
 namespace gdpa::cuda {
 namespace {
-
-/// Returns the instructions of machine code with an operation that begins with `operation`.
-int count(std::string_view code, const std::string& operation) {
-  int result = 0;
-  for (std::size_t at = 0; (at = code.find(" " + operation, at)) != std::string_view::npos; ++at) ++result;
-  return result;
-}
-
-/// Of ptxas: C7508: setmaxnreg ignored; C7510 to C7519: products serialised.
-bool has_warning(const jit::Compiled& compiled) { return std::regex_search(compiled.log, std::regex("C75[01][0-9]")); }
-
-/// ptxas says so of each kernel.
-bool has_no_spill(const jit::Compiled& compiled) {
-  return std::regex_search(compiled.log, std::regex("[^0-9]0 bytes spill stores, 0 bytes spill loads"));
-}
 
 struct Case {
   DType dtype;
@@ -249,17 +234,6 @@ class HopperBackwardKernel : public testing::TestWithParam<BackwardCase> {
     EXPECT_EQ(pass, instructions.size());
   }
 };
-
-/// Returns the waits for products in machine code: the position of each wait, and the number of groups of products that
-/// may still run after it.
-std::vector<std::pair<std::size_t, char>> waits_for_products(std::string_view code) {
-  constexpr std::string_view wait = "WARPGROUP.DEPBAR.LE gsb0, 0x";
-  std::vector<std::pair<std::size_t, char>> waits;
-  for (std::size_t at = 0; (at = code.find(wait, at)) != std::string_view::npos; ++at) {
-    waits.emplace_back(at, code[at + wait.size()]);
-  }
-  return waits;
-}
 
 TEST_P(HopperBackwardKernel, KeepsEverythingInRegistersAndItsFunctionRunsWhileProductsDo) {
   visit_compiled([](const jit::Compiled& compiled, const plan::KernelSpec& kernel, const Instructions& instructions) {

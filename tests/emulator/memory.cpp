@@ -68,13 +68,13 @@ Execute access(const Name& name, bool loads) {
   return access<Space::generic>(name.type(), loads);
 }
 
-/// red: [address], {registers}. The elements are added one by one.
-template <class T>
+/// red: [address], {registers}. The elements are changed one by one.
+template <class T, class F>
 Outcome reduce(Warp& warp, const Instruction& i, std::uint32_t active) {
   const std::size_t elements = i.operands.size() - 1;
   for_each_lane(active, [&](unsigned l) {
     auto* const to = reinterpret_cast<T*>(warp.cta().generic(warp.address(i.operands[0], l), sizeof(T) * elements));
-    for (std::size_t e = 0; e < elements; ++e) to[e] = Add{}(to[e], warp.read<T>(i.operands[e + 1])[l]);
+    for (std::size_t e = 0; e < elements; ++e) to[e] = F{}(to[e], warp.read<T>(i.operands[e + 1])[l]);
   });
   warp.cta().machine().note_event();
   return Outcome::next;
@@ -139,11 +139,12 @@ Execute memory(Instruction&, const Name& name) {
   }
   if (base == "red" && name.has("add")) {
     name.may_have({"v2", "v4"});
-    if (type == "f32") return &reduce<float>;
-    if (type == "f64") return &reduce<double>;
-    if (type == "u32" || type == "s32") return &reduce<std::uint32_t>;
-    if (type == "u64") return &reduce<std::uint64_t>;
+    if (type == "f32") return &reduce<float, Add>;
+    if (type == "f64") return &reduce<double, Add>;
+    if (type == "u32" || type == "s32") return &reduce<std::uint32_t, Add>;
+    if (type == "u64") return &reduce<std::uint64_t, Add>;
   }
+  if (base == "red" && name.has("or") && type == "b64") return &reduce<std::uint64_t, Or>;
   if (base == "cvta") {
     name.may_have({"to", "global", "param", "const", "local"});
     return !name.has("shared") ? &same_address : name.has("to") ? &to_shared : &from_shared;

@@ -258,13 +258,15 @@ ScoreCase table(std::string name, DType of_table = DType::bfloat16) {
           .heads_k = 2};
 }
 
+/// The times of the rows of a packed side.
+std::vector<double> times(int64_t rows) {
+  std::vector<double> numbers;
+  for (int64_t row = 0; row < rows; ++row) numbers.push_back(static_cast<double>(row * row * 7919 % 1021 - 500));
+  return numbers;
+}
+
 /// The score of a time difference in buckets. Each token of the packed sides has a time.
 ScoreCase buckets(std::string name, DType of_times) {
-  const auto times = [](int64_t rows) {
-    std::vector<double> numbers;
-    for (int64_t row = 0; row < rows; ++row) numbers.push_back(static_cast<double>(row * row * 7919 % 1021 - 500));
-    return numbers;
-  };
   const int64_t rows_q = jagged_q.rows(), rows_k = jagged_k.rows();
   return {.name = std::move(name),
           .text = "tanh(s + w[h, clamp(floor(log2(1 + abs(t_q[i] - t_k[j]))), 0, 9)])",
@@ -281,6 +283,44 @@ ScoreCase buckets(std::string name, DType of_times) {
           .keys = jagged_k,
           .heads_q = 4,
           .heads_k = 2};
+}
+
+/// A table of time differences and of kinds of queries, with the head last: a head has 3 * `differences` elements.
+ScoreCase differences(std::string name, int64_t differences) {
+  const int64_t rows_q = jagged_q.rows(), rows_k = jagged_k.rows();
+  std::vector<double> kinds;
+  for (int64_t i = 0; i < 70; ++i) kinds.push_back(static_cast<double>(i * 31 % 5 - 1));
+  return {.name = std::move(name),
+          .text = "tanh(s + w[abs(t_q[i] - t_k[j]), kind[i], h])",
+          .tensors = {{"w", DType::float32, {differences, 3, 2}},
+                      {"t_q", DType::int32, {rows_q}, times(rows_q)},
+                      {"t_k", DType::int64, {rows_k}, times(rows_k)},
+                      {"kind", DType::int32, {70}, kinds}},
+          .inputs =
+              [](const ScoreProblem& problem, const Place& at) {
+                const double apart = std::fabs(problem.number(1, at.token_q) - problem.number(2, at.token_k));
+                const auto kind = static_cast<int64_t>(problem.number(3, nearest(at.i, 70)));
+                return added(problem, element(problem.of().tensors[0], {static_cast<int64_t>(apart), kind, at.head}));
+              },
+          .queries = jagged_q,
+          .keys = jagged_k};
+}
+
+/// A number of each token of both packed sides.
+ScoreCase tokens(std::string name) {
+  return {
+      .name = std::move(name),
+      .text = "tanh(s + of_query[i] + of_key[j, h])",
+      .tensors = {{"of_query", DType::float32, {jagged_q.rows()}}, {"of_key", DType::float32, {jagged_k.rows(), 2}}},
+      .inputs =
+          [](const ScoreProblem& problem, const Place& at) {
+            const int64_t of_key = at.token_k * 2 + at.head;
+            return ScoreInputs{1,
+                               problem.number(0, at.token_q) + problem.number(1, of_key),
+                               {{0, at.token_q, false}, {1, of_key, false}}};
+          },
+      .queries = jagged_q,
+      .keys = jagged_k};
 }
 
 /// The sum of a table of each head and of buckets of time.
@@ -402,7 +442,26 @@ const std::vector<ScoreCase>& score_cases() {
              c.wanted = {false, false, false};
            }),
       table_and_buckets("table_and_buckets"),
+      with(table("table_long"),
+           [](ScoreCase& c) {
+             c.queries = {Form::jagged, {300, 129}};
+             c.keys = {Form::jagged, {520, 64}};
+             c.heads_q = c.heads_k = 1;
+           }),
+      differences("differences_of_few_elements", 20),
+      with(differences("differences_deterministic", 20), [](ScoreCase& c) { c.deterministic = true; }),
+      differences("differences_of_more_elements", 60),
+      differences("differences_of_many_elements", 1000),
+      tokens("tokens"),
       bias("bias_of_each_score", {2, 2, 70, 90}, DType::bfloat16),
+      bias("bias_of_odd_lengths", {2, 2, 69, 91}, DType::float32),
+      with(bias("bias_transposed", {2, 2, 90, 70}, DType::float32),
+           [](ScoreCase& c) {
+             c.text = "tanh(s + bias[b, h, j, i])";
+             c.inputs = [](const ScoreProblem& problem, const Place& at) {
+               return added(problem, element(problem.of().tensors[0], {at.b, at.head, at.j, at.i}));
+             };
+           }),
       with(bias("bias_of_queries", {1, 2, 70, 1}, DType::float32),
            [](ScoreCase& c) {
              c.mask = Mask::causal();
@@ -440,6 +499,11 @@ TEST_P(GpuScores, ResultsAndGradientsOfTensorsFollowTheDefinition) {
   ScoreProblem problem(score_cases()[GetParam()], seed);
   ScoreResults results = problem.computed();
   problem.expect_near(results);
+  const plan::Gpu& gpu = cuda::target_of(0).gpu;
+  const bool has_hopper =
+      gpu.capability == 90 && gpu.shared_bytes >= 227 * 1024 && problem.of().dtype != DType::float32;
+  EXPECT_EQ(results.gradient_kernel.substr(0, results.gradient_kernel.find(' ')), has_hopper ? "hopper:" : "portable:");
+  RecordProperty("kernel " + results.gradient_kernel.substr(0, results.gradient_kernel.find(' ')), 1);
   if (!problem.of().deterministic) return;
   ScoreResults again = problem.computed();
   for (std::size_t i = 0; i < results.grad_tensors.size(); ++i) {

@@ -89,6 +89,7 @@ struct ScoreCase {
 struct ScoreResults {
   Strided output, grad_query, grad_key, grad_value;
   std::vector<Strided> grad_tensors;
+  std::string gradient_kernel = {};  ///< the name of the kernel that computes grad_tensors
 };
 
 class ScoreProblem {
@@ -149,8 +150,10 @@ class ScoreProblem {
     attention.stream = Gpu::get().stream();
     std::vector<Strided*> fetched = {&results.output, &results.grad_query, &results.grad_key, &results.grad_value};
     std::vector<ParameterGradient> gradients;
+    WantedGradients wanted = case_.wanted;
     for (std::size_t i = 0; i < tensors_.size(); ++i) {
       if (!case_.tensors[i].is_floating()) continue;
+      wanted.parameters |= 1U << i;
       gradients.push_back({case_.tensors[i].name, device.output(results.grad_tensors[i])});
       fetched.push_back(&results.grad_tensors[i]);
     }
@@ -166,6 +169,9 @@ class ScoreProblem {
         device.workspace(workspace_bytes(attention, grad_output, grad_query, grad_key, grad_value, gradients));
     backward(attention, grad_output, grad_query, grad_key, grad_value, gradients);
     device.fetch(fetched);
+    for (const GpuKernel& kernel : explain(attention, Direction::backward, "", wanted).kernels) {
+      if (kernel.name.find("parameter_gradients") != std::string::npos) results.gradient_kernel = kernel.name;
+    }
     return results;
   }
 

@@ -34,18 +34,19 @@ PassInSource in_source(hopper::BackwardPass pass) {
   return {};
 }
 
-hopper::ForwardArguments forward_arguments(const PlannedCall& call) {
-  const plan::KernelSpec& kernel = call.plan.steps.front().kernel;
+/// Of a kernel whose CTAs own query tiles. `output` has the rows of O.
+hopper::QueryMajorArguments query_major_arguments(const PlannedCall& call, const plan::KernelSpec& kernel,
+                                                  bool contiguous_tiles, Tensor output) {
   const Params& params = call.arguments.params;
   const auto map = [&](Tensor tensor, int box_rows) { return map_operand(call.problem, params, tensor, box_rows); };
-  hopper::ForwardArguments arguments{};
+  hopper::QueryMajorArguments arguments{};
   arguments.common = call.arguments;
   arguments.scale = static_cast<float>(params.scale);
-  arguments.contiguous_tiles = call.plan.hopper().contiguous_tiles;
+  arguments.contiguous_tiles = contiguous_tiles;
   arguments.query = map(Tensor::query, hopper::warpgroup_rows);
   arguments.key = map(Tensor::key, kernel.tile_keys);
   arguments.value = map(Tensor::value, kernel.tile_keys);
-  arguments.output = map(Tensor::output, hopper::warpgroup_rows);
+  arguments.output = map(output, hopper::warpgroup_rows);
   return arguments;
 }
 
@@ -106,6 +107,15 @@ class HopperFamily final : public Family {
 
   plan::GpuPlan plan(const PlanRequest& request) const override { return hopper_plan(request); }
 
+  std::string why_not_parameter_gradients(const PlanRequest& request) const override {
+    return why_not_hopper_parameter_gradients(request);
+  }
+
+  void plan_parameter_gradients(const PlanRequest& request, const Params& params, const activation::Function& function,
+                                plan::KernelSpec kernel, plan::GpuPlan& plan) const override {
+    add_hopper_parameter_gradients(request, params, function, kernel, plan);
+  }
+
   std::string_view activation(const plan::KernelSpec& kernel) const override {
     return kernel.kind == KernelKind::forward ? "::Activation" : in_source(kernel.hopper().pass).activation;
   }
@@ -114,6 +124,11 @@ class HopperFamily final : public Family {
                     const activation::Function& function) const override {
     const plan::HopperSpec& spec = kernel.hopper();
     config.type_of_header("Layout", "gdpa::hopper::PackedLayout", "hopper/packed_layout.cuh");
+    if (kernel.kind == KernelKind::parameter_gradients) {
+      config.number("query_stages", spec.query_stages);
+      config.number("sum_elements", spec.sum_elements);
+      return;
+    }
     if (kernel.kind == KernelKind::forward) {
       config.number("query_stages", spec.query_stages);
       config.flag("query_in_registers", spec.query_in_registers);
@@ -134,12 +149,19 @@ class HopperFamily final : public Family {
 
   void launch(const PlannedCall& call, StepLauncher& launcher) const override {
     if (call.problem.direction == Direction::forward) {
-      hopper::ForwardArguments arguments = forward_arguments(call);
+      hopper::ForwardArguments arguments = query_major_arguments(call, call.plan.steps.front().kernel,
+                                                                 call.plan.hopper().contiguous_tiles, Tensor::output);
       launcher.launch_next(&arguments);
       return;
     }
     hopper::BackwardArguments arguments = backward_arguments(call);
     for (std::size_t step = 0; step < call.plan.steps.size(); ++step) launcher.launch_next(&arguments);
+  }
+
+  void launch_parameter_gradients(const PlannedCall& call, StepLauncher& launcher) const override {
+    hopper::ParameterGradientsArguments arguments = query_major_arguments(
+        call, call.plan.parameter_steps.front().kernel, call.plan.contiguous_parameter_tiles, Tensor::grad_output);
+    launcher.launch_next(&arguments);
   }
 
   bool has_random_delays() const override { return true; }

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 
+#include "activation/cuda_inputs.h"
 #include "common/window_mask.cuh"
 #include "families/hopper/hopper_tiles.h"
 #include "families/planning.h"
@@ -102,6 +104,23 @@ std::string why_not_backward(const PlanRequest& request) {
     return "the batch shares an operand, and dQ has to be summed in one order";
   }
   return {};
+}
+
+// --- gradients of tensors --------------------------------------------------------------------------------------------
+
+/// The number of elements for which each consumer thread has a sum of its own: those of activation::read_with_sums() in
+/// a head, or 0 if these are too many. Rounded up, so that similar calls have the same kernel.
+int sum_elements_of(const Params& params, const activation::Function& function, unsigned wanted) {
+  constexpr int64_t most = 128, unit = 16;
+  const std::optional<std::size_t> input = activation::read_with_sums(function, wanted);
+  if (!input) return 0;
+  const activation::Input& read = function.inputs()[*input];
+  int64_t elements = 1;  // an axis of tokens has more elements than a sequence
+  for (std::size_t axis = 0; axis < read.indices.size(); ++axis) {
+    if (activation::dependence_of(read.indices[axis], function.inputs()) == activation::Dependence::none) continue;
+    elements = std::min<int64_t>(elements * params.parameters[read.tensor].sizes[axis], most + 1);
+  }
+  return elements <= most ? static_cast<int>(divide_up(elements, unit) * unit) : 0;
 }
 
 // --- plans -----------------------------------------------------------------------------------------------------------
@@ -266,7 +285,7 @@ GpuPlan backward_plan(const PlanRequest& request) {
 
 }  // namespace
 
-std::string why_not_hopper(const PlanRequest& request) {
+std::string why_not_hopper_parameter_gradients(const PlanRequest& request) {
   const plan::Gpu& gpu = request.gpu;
   if (gpu.capability != 90) {
     return fmt::format("it needs compute capability 9.0, not {}.{}", gpu.capability / 10, gpu.capability % 10);
@@ -277,12 +296,30 @@ std::string why_not_hopper(const PlanRequest& request) {
   if (request.problem.dtype == DType::float32) return "it takes bfloat16 and float16";
   if (!request.aligned) return "some row does not begin at a multiple of 16 bytes";
   if (request.tensor_maps == plan::TensorMaps::unavailable) return "TMA cannot address an operand of these strides";
+  return {};
+}
+
+std::string why_not_hopper(const PlanRequest& request) {
+  const std::string why_not = why_not_hopper_parameter_gradients(request);  // the conditions of all kernels
   const bool is_backward = request.problem.direction == Direction::backward;
-  return is_backward ? why_not_backward(request) : std::string();
+  return why_not.empty() && is_backward ? why_not_backward(request) : why_not;
 }
 
 GpuPlan hopper_plan(const PlanRequest& request) {
   return request.problem.direction == Direction::forward ? forward_plan(request) : backward_plan(request);
+}
+
+void add_hopper_parameter_gradients(const PlanRequest& request, const Params& params,
+                                    const activation::Function& function, KernelSpec kernel, GpuPlan& plan) {
+  const Problem& problem = request.problem;
+  const Side queries = queries_of(problem), keys = keys_of(problem);
+  kernel.of_family = plan::HopperSpec();
+  choose_hopper_parameter_tiles(kernel, sum_elements_of(params, function, problem.wanted.parameters));
+  const bool keys_stay = keys.mean_length() <= int64_t{kernel.stages} * kernel.tile_keys;
+  const bool has_one_tile = queries.form != Form::jagged && queries.mean_length() <= kernel.tile_queries;
+  plan.contiguous_parameter_tiles = keys_stay || has_one_tile;
+  const int64_t tiles = problem.heads_q * queries.most_tiles(kernel.tile_queries, problem.batch);
+  plan.parameter_steps.push_back({kernel, std::min<int64_t>(tiles, request.gpu.multiprocessors)});
 }
 
 }  // namespace gdpa::families

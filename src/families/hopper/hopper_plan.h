@@ -12,4 +12,9 @@ namespace gdpa::families {
 std::string why_not_hopper(const PlanRequest& request);
 plan::GpuPlan hopper_plan(const PlanRequest& request);
 
+/// The same of the kernel for the gradients of tensors.
+std::string why_not_hopper_parameter_gradients(const PlanRequest& request);
+void add_hopper_parameter_gradients(const PlanRequest& request, const Params& params,
+                                    const activation::Function& function, plan::KernelSpec kernel, plan::GpuPlan& plan);
+
 }  // namespace gdpa::families

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "families/planning.h"
 #include "hopper/arguments.cuh"
 #include "plan/thresholds.h"
 
@@ -78,6 +79,26 @@ int wide_backward_stages(const KernelSpec& kernel) {
   return std::min(most, free / (rows * columns * element_bytes));
 }
 
+/// A tile of the kernel for the gradients of tensors.
+struct ParameterTile {
+  int queries;
+  int keys;
+  int query_stages;
+  int stages;
+};
+
+constexpr ParameterTile parameter_tiles[] = {
+    {128, 64, 2, 4}, {128, 64, 2, 2}, {128, 64, 1, 2}, {128, 32, 1, 2}, {64, 64, 1, 2}, {64, 32, 1, 2},
+};
+
+int parameter_shared_bytes(const KernelSpec& kernel) {
+  constexpr int element_bytes = 2, block_columns = 64, queue_and_barriers = 3072;
+  const int columns = round_up(kernel.head_dim, block_columns) + round_up(kernel.head_dim_v, block_columns);
+  const int rows = kernel.hopper().query_stages * kernel.tile_queries + kernel.stages * kernel.tile_keys;
+  const int sums = kernel.warps * 32 * kernel.hopper().sum_elements * static_cast<int>(sizeof(float));
+  return rows * columns * element_bytes + kernel.warps * warp_terms_bytes(kernel.tile_keys) + sums + queue_and_barriers;
+}
+
 }  // namespace
 
 bool takes_narrow_tiles(int reads) { return reads > 1; }
@@ -102,6 +123,18 @@ void choose_hopper_tiles(KernelSpec& kernel, int64_t most_queries, int64_t mean_
   } else {
     kernel.stages = !are_few ? 3 : is_narrow || kernel.tile_keys == 64 ? 4 : 2;
     kernel.hopper().query_stages = are_few ? 3 : 1;
+  }
+}
+
+void choose_hopper_parameter_tiles(KernelSpec& kernel, int sum_elements) {
+  kernel.hopper().sum_elements = sum_elements;
+  for (const ParameterTile& tile : parameter_tiles) {
+    kernel.tile_queries = tile.queries;
+    kernel.tile_keys = tile.keys;
+    kernel.warps = tile.queries / 16;
+    kernel.stages = tile.stages;
+    kernel.hopper().query_stages = tile.query_stages;
+    if (parameter_shared_bytes(kernel) <= hopper_shared_kilobytes * 1024) return;
   }
 }
 

@@ -19,6 +19,10 @@ void choose_hopper_tiles(plan::KernelSpec& kernel, int64_t most_queries, int64_t
 /// elements for many scores at once, and would spill with wider tiles.
 bool takes_narrow_tiles(int reads);
 
+/// Chooses the tiles of the kernel for the gradients of tensors: the first of a list that fits in shared memory.
+/// Each consumer thread has `sum_elements` sums of its own there.
+void choose_hopper_parameter_tiles(plan::KernelSpec& kernel, int sum_elements);
+
 /// Chooses the tiles of a backward kernel, for queries of this mean length, or for all queries if the batch shares the
 /// keys. With head dims up to 64, the registers suffice for tiles of 128 queries, unless the function needs many
 /// registers. Such tiles are faster only for long sequences without a mask, because tiles of keys wait for each other

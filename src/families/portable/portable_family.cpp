@@ -17,6 +17,14 @@ class PortableFamily final : public Family {
 
   plan::GpuPlan plan(const PlanRequest& request) const override { return portable_plan(request); }
 
+  std::string why_not_parameter_gradients(const PlanRequest& /*request*/) const override { return {}; }
+
+  void plan_parameter_gradients(const PlanRequest& request, const Params& /*params*/,
+                                const activation::Function& function, plan::KernelSpec kernel,
+                                plan::GpuPlan& plan) const override {
+    add_portable_parameter_gradients(request, function, kernel, plan);
+  }
+
   std::string_view activation(const plan::KernelSpec& kernel) const override {
     return kernel.kind == KernelKind::forward ? "::Activation" : "::ActivationWithDerivative";
   }
@@ -39,6 +47,11 @@ class PortableFamily final : public Family {
   void launch(const PlannedCall& call, StepLauncher& launcher) const override {
     CommonArguments arguments = call.arguments;
     for (std::size_t step = 0; step < call.plan.steps.size(); ++step) launcher.launch_next(&arguments);
+  }
+
+  void launch_parameter_gradients(const PlannedCall& call, StepLauncher& launcher) const override {
+    CommonArguments arguments = call.arguments;
+    launcher.launch_next(&arguments);
   }
 
   bool has_random_delays() const override { return false; }

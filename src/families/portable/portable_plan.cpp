@@ -86,6 +86,14 @@ GpuPlan backward_plan(const PlanRequest& request) {
 
 }  // namespace
 
+void add_portable_parameter_gradients(const PlanRequest& request, const activation::Function& function,
+                                      KernelSpec kernel, GpuPlan& plan) {
+  choose_tiles(kernel, request.gpu, plan::registers_of(function.value_and_derivative(), kernel.accuracy));
+  const Side queries = queries_of(request.problem);
+  const int64_t tiles = request.problem.heads_q * queries.most_tiles(kernel.tile_queries, request.problem.batch);
+  plan.parameter_steps.push_back({kernel, tiles});
+}
+
 GpuPlan portable_plan(const PlanRequest& request) {
   return request.problem.direction == Direction::forward ? forward_plan(request) : backward_plan(request);
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <span>
 
+#include "families/planning.h"
 #include "gdpa/error.h"
 
 namespace gdpa::families {
@@ -64,6 +65,18 @@ constexpr Tile backward_query_32_bit[] = {
     {32, 16, 2, 2, 1, 1, 112, 80},
 };
 
+// A warp has all columns of its rows.
+constexpr Tile parameter_gradients_16_bit[] = {
+    {128, 64, 8, 1, 2, 1, 128, 96}, {128, 32, 8, 1, 2, 1, 160, 128}, {64, 32, 4, 1, 2, 1, 160, 128},
+    {64, 16, 4, 1, 2, 1, 160, 128}, {64, 16, 4, 1, 1, 1, 160, 128},
+};
+constexpr Tile parameter_gradients_32_bit[] = {
+    {64, 16, 4, 1, 2, 1, 96, 80},
+    {64, 16, 4, 1, 1, 1, 112, 80},
+    {32, 16, 2, 1, 1, 1, 112, 80},
+    {16, 16, 1, 1, 1, 1, 112, 80},
+};
+
 constexpr int row_group = 16;     // rows and columns of one tensor-core product
 constexpr int chunk_bytes = 16;   // of a row in shared memory
 constexpr int column_group = 16;  // to which head dims are padded
@@ -83,8 +96,9 @@ std::span<const Tile> tiles_of(const KernelSpec& kernel) {
     case KernelKind::backward:
       return is_16_bit(kernel) ? std::span<const Tile>(backward_16_bit) : backward_32_bit;
     case KernelKind::backward_query:
-    case KernelKind::parameter_gradients:
       return is_16_bit(kernel) ? std::span<const Tile>(backward_query_16_bit) : backward_query_32_bit;
+    case KernelKind::parameter_gradients:
+      return is_16_bit(kernel) ? std::span<const Tile>(parameter_gradients_16_bit) : parameter_gradients_32_bit;
     case KernelKind::reduce:
     case KernelKind::round_parameters:
     case KernelKind::wide_backward:
@@ -135,9 +149,7 @@ int64_t shared_bytes(const KernelSpec& kernel) {
     case KernelKind::backward_query:
       return kernel.tile_queries * (row + row_v) + stages_of_keys;
     case KernelKind::parameter_gradients: {
-      constexpr int64_t rows_of_terms = 16, float_bytes = 4, padding = 8;
-      return kernel.tile_queries * (row + row_v) + stages_of_keys +
-             kernel.warps * rows_of_terms * (kernel.tile_keys + padding) * float_bytes;
+      return kernel.tile_queries * (row + row_v) + stages_of_keys + kernel.warps * warp_terms_bytes(kernel.tile_keys);
     }
     case KernelKind::backward: {
       const int64_t scores = kernel.tile_keys * row_bytes(kernel, kernel.tile_queries);

@@ -1,10 +1,9 @@
 // See parameter_plan.h.
-#include "families/portable/parameter_plan.h"
+#include "families/parameter_plan.h"
 
 #include <algorithm>
 
 #include "activation/function.h"
-#include "families/portable/portable_tiles.h"
 
 namespace gdpa::families {
 namespace {
@@ -81,33 +80,34 @@ int64_t bytes_of_sum(ParameterSum sum) {
   return 0;
 }
 
-void add_parameter_gradients(const PlanRequest& request, const Params& params, const activation::Function& function,
-                             plan::GpuPlan& plan) {
+plan::KernelSpec parameter_kernel_for(const PlanRequest& request, const Params& params,
+                                      const activation::Function& function) {
   const Problem& problem = request.problem;
-  if (problem.direction != Direction::backward || problem.wanted.parameters == 0) return;
   KernelSpec kernel = kernel_for(request, KernelKind::parameter_gradients);
   kernel.wanted_parameters = problem.wanted.parameters;
   kernel.tensor_types = problem.tensor_types;
-  kernel.portable().parameter_sum = sum_for(problem, params, function);
-  choose_tiles(kernel, request.gpu, plan::registers_of(function.value_and_derivative(), Accuracy::exact));
-  plan.parameter_steps.push_back(
-      {kernel, problem.heads_q * queries_of(problem).most_tiles(kernel.tile_queries, problem.batch)});
+  kernel.parameter_sum = sum_for(problem, params, function);
+  kernel.accuracy = problem.deterministic ? Accuracy::exact : plan::accuracy_of(problem);
+  return kernel;
+}
 
+void add_parameter_sums(const PlanRequest& request, const Params& params, plan::GpuPlan& plan) {
+  const ParameterSum sum = plan.parameter_steps.front().kernel.parameter_sum;
   bool are_contiguous = true;
   int64_t elements = 0;
-  for_each_wanted(problem, params, [&](const BoundTensor& gradient) {
+  for_each_wanted(request.problem, params, [&](const BoundTensor& gradient) {
     are_contiguous = are_contiguous && is_contiguous(gradient);
     elements += elements_of(gradient);
   });
-  plan.adds_to_grad_parameters = are_contiguous && kernel.portable().parameter_sum == ParameterSum::float32;
+  plan.adds_to_grad_parameters = are_contiguous && sum == ParameterSum::float32;
   if (plan.adds_to_grad_parameters) return;
   WorkspaceLayout layout(plan.workspace);
-  plan.workspace.parameter_bytes = elements * bytes_of_sum(kernel.portable().parameter_sum);
+  plan.workspace.parameter_bytes = elements * bytes_of_sum(sum);
   plan.workspace.parameters = layout.reserve(plan.workspace.parameter_bytes);
   constexpr int64_t threads = 256, ctas_per_multiprocessor = 16;
   KernelSpec rounding;
   rounding.kind = KernelKind::round_parameters;
-  rounding.portable().parameter_sum = kernel.portable().parameter_sum;
+  rounding.parameter_sum = sum;
   const int64_t most_ctas = ctas_per_multiprocessor * request.gpu.multiprocessors;
   plan.parameter_steps.push_back({rounding, std::min(divide_up(elements, threads), most_ctas)});
 }

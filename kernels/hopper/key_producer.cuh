@@ -1,0 +1,52 @@
+// The kernels whose CTAs own query tiles: the producer threads that load K and V by TMA. `Shared` is the
+// QueryMajorStorage of the kernel.
+#pragma once
+
+#include "hopper/query_major_storage.cuh"
+
+namespace gdpa::hopper {
+
+/// Calls start(tile, number) for each query tile, and load(tile, offset, iteration) for each key tile that has to be
+/// loaded, `offset` rows after the row of the origin of K. By one thread, which is a consumer of the queue.
+template <class Config, class Start, class Load>
+__device__ void for_all_loads(const QueryTileQueue<typename Config::Mask>& queue, Start start, Load load) {
+  int iteration = 0;
+  for (int number = 0;; ++number) {
+    const QueryTile<typename Config::Mask>& tile = queue.consumer_wait(number);
+    if (tile.keys.size() == 0) return;
+    start(tile, number);
+    const int count = tile.is(tile.loads_keys) ? tile.keys.size() : 0;
+    for (int i = 0; i < count; ++i, ++iteration) load(tile, tile.keys.row_offset(i, Config::tile_keys), iteration);
+    queue.consumer_release(number);
+  }
+}
+
+/// Loads K.
+template <class Config, class Shared>
+__device__ void load_keys(const QueryMajorArguments& arguments, const Shared& shared) {
+  const auto nothing = [](const auto&, int) {};
+  for_all_loads<Config>(shared.tiles(), nothing, [&](const auto& tile, int offset, int iteration) {
+    const int stage = stage_of<Config::stages>(iteration);
+    producer_acquire(shared.key_empty(), iteration);
+    const Barrier full = shared.key_full()[stage];
+    full.arrive_and_expect(Shared::KeyTile::bytes);
+    shared.keys().stage(stage).load(arguments.key.map, full.address, tile.key_head,
+                                    Config::Layout::after(tile.key, offset));
+  });
+}
+
+/// Loads V. Its stages are released later than the stages of K, so it has its own thread.
+template <class Config, class Shared>
+__device__ void load_values(const QueryMajorArguments& arguments, const Shared& shared) {
+  const auto nothing = [](const auto&, int) {};
+  for_all_loads<Config>(shared.tiles(), nothing, [&](const auto& tile, int offset, int iteration) {
+    const int stage = stage_of<Config::stages>(iteration);
+    producer_acquire(shared.value_empty(), iteration);
+    const Barrier full = shared.value_full()[stage];
+    full.arrive_and_expect(Shared::ValueTile::bytes);
+    shared.values().stage(stage).load(arguments.value.map, full.address, tile.key_head,
+                                      Config::Layout::after({tile.key.x, tile.value_y}, offset));
+  });
+}
+
+}  // namespace gdpa::hopper
