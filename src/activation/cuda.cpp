@@ -277,7 +277,8 @@ struct Struct {
   bool bounds_scores = false;
 };
 
-/// Returns the inputs of the programs that are the same for all scores of a head, if a kernel may take them as factors.
+/// Returns the inputs that are numbers of the head, if a kernel may take them as factors. The epilogue has no other
+/// inputs.
 HeadInputs head_inputs_of(const Function& function, Accuracy accuracy, ForwardForm form) {
   HeadInputs head;
   const std::vector<Input>& inputs = function.inputs();
@@ -287,8 +288,7 @@ HeadInputs head_inputs_of(const Function& function, Accuracy accuracy, ForwardFo
   for (const Step& step : function.value_and_derivative().steps) {
     if (step.operation != Operation::input) continue;
     const auto input = static_cast<std::size_t>(step.number);
-    const bool is_number = inputs[input].kind == Input::Kind::number;
-    head.are_of_head[input] = is_number || dependence_of(inputs[input], inputs) == Dependence::none;
+    head.are_of_head[input] = inputs[input].kind == Input::Kind::number;
   }
   return head;
 }
