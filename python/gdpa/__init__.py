@@ -16,6 +16,8 @@ from gdpa._compilation import CompiledKernel, Warmup
 from gdpa._library import version as _version
 from gdpa._warmup import warmup
 
+from gdpa import nn  # isort: skip  # the blocks use the names above
+
 __version__ = _version()
 
 __all__ = [
@@ -23,6 +25,7 @@ __all__ = [
     "CompiledKernel",
     "Warmup",
     "generalized_dot_product_attention",
+    "nn",
     "varlen_attention",
     "warmup",
 ]
