@@ -153,7 +153,8 @@ def hstu(w: Weights, rows: Tensor, lengths: Sequence[int], times: Tensor | None,
         since = (t[:, :, None] - t[:, None, :]).abs().double()
         buckets = torch.log2(1 + since).floor().long().clamp(max=table.shape[1] - 1)
         bias = bias + table[:, buckets].transpose(0, 1)
-    out = attend(q, k, v, lengths, lambda s: F.silu(s + bias), causal=True)
+    factor = w["attend.learned.a"][:, None, None] if "attend.learned.a" in w else 1
+    out = attend(q, k, v, lengths, lambda s: factor * F.silu(s + bias), causal=True)
     return unpad(x + linear(w, "out", norm(w, "attention_norm", out.flatten(2), 1e-6) * u.flatten(2)), lengths)
 
 

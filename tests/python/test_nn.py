@@ -98,6 +98,10 @@ BLOCKS = {
         partial(twins.hstu, heads=H, value_dim=5),
         times=True,
     ),
+    "HSTULayer with a learned function": Block(
+        lambda: gdpa.nn.HSTULayer(D, H, activation="a * s * sigmoid(s)", params={"a": torch.ones(H)}, positions=4),
+        partial(twins.hstu, times=None, heads=H, value_dim=N),
+    ),
     "HSTULayer without bias": Block(
         lambda: gdpa.nn.HSTULayer(D, H), partial(twins.hstu, times=None, heads=H, value_dim=N)
     ),
@@ -198,7 +202,9 @@ def fresh_compiler() -> Iterator[None]:
     torch._dynamo.reset()
 
 
-@every_kind
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long if name in ("InterFormer", "Kunlun") else ()) for name in KINDS]
+)
 def test_changing_lengths_compile_once(name: str, fresh_compiler: None) -> None:
     block, module = BLOCKS[name], made(name)
     compiled = torch.compile(module, fullgraph=True, dynamic=True, backend="aot_eager")

@@ -1,5 +1,9 @@
 """HSTULayer, the layer of Hierarchical Sequential Transduction Units."""
 
+import re
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -8,17 +12,24 @@ from gdpa.nn._jagged import packed_like, since_first, unpacked
 
 _POSITION = "position[h, clamp(i - j, 0, {last})]"
 _TIME = "time[h, clamp(floor(log2(1 + abs(t[i] - t[j])) * {per_octave}), 0, {last})]"
+_SCORE = re.compile(r"\bs\b")
+
+
+def _of_score(activation: str, score: str) -> str:
+    """Returns the expression f(score) for a name or an expression in s."""
+    return f"{activation}({score})" if activation.isidentifier() else _SCORE.sub(f"({score})", activation)
 
 
 class HSTULayer(nn.Module):
     """A layer of HSTU: attention with SiLU and a relative bias, and a gate.
 
         U, V, Q, K = split(silu(Norm(X) W_uvqk + b))
-        A_h = 1/n * silu(scale * Q_h K_h^T + position[h, i - j] + time[h, bucket(t_i - t_j)]) V_h
+        A_h = 1/n * f(scale * Q_h K_h^T + position[h, i - j] + time[h, bucket(t_i - t_j)]) V_h
         Y = X + (Norm(A) * U) W_o + b_o
 
-    The formula is the pointwise aggregated attention of HSTU (arXiv 2402.17152, section 3), with
-    bucket(t) = floor(log2(1 + |t|) * buckets_per_octave). n is the length of the sequence.
+    The formula is the pointwise aggregated attention of HSTU (arXiv 2402.17152), with f = silu and
+    bucket(t) = floor(log2(1 + |t|) * buckets_per_octave). n is the length of the sequence. A causal model that trains
+    on whole sequences would learn their length from it: pass a number, such as out_scale=1 / 200, instead.
 
     Args:
         dim: D, the width of the rows.
@@ -28,6 +39,7 @@ class HSTULayer(nn.Module):
         positions: the number of learned relative positions. Larger distances use the last one. 0 has no such bias.
         time_buckets: the number of learned time buckets. Longer times use the last one. 0 has no such bias.
         buckets_per_octave: the number of buckets for each doubling of the time.
+        activation: f, as a name or as an expression in s. params has the values of its names, as in GDPA.
         causal: whether an event attends only to itself and to earlier events.
         eps: of the two layer normalisations.
         scale, out_scale: as in varlen_attention.
@@ -52,6 +64,8 @@ class HSTULayer(nn.Module):
         positions: int = 0,
         time_buckets: int = 0,
         buckets_per_octave: float = 1.0,
+        activation: str = "silu",
+        params: Mapping[str, Any] | None = None,
         causal: bool = True,
         eps: float = 1e-6,
         scale: float | None = None,
@@ -61,19 +75,19 @@ class HSTULayer(nn.Module):
         self.head_dim = head_dim_of(dim, heads, head_dim)
         self.value_dim = self.head_dim if value_dim is None else value_dim
         self.has_times = time_buckets > 0
-        params: dict[str, Tensor] = {}
+        learned: dict[str, Any] = dict(params or {})
         terms = ["s"]
         if positions:
-            params["position"] = torch.zeros(heads, positions)
+            learned["position"] = torch.zeros(heads, positions)
             terms.append(_POSITION.format(last=positions - 1))
         if time_buckets:
-            params["time"] = torch.zeros(heads, time_buckets)
+            learned["time"] = torch.zeros(heads, time_buckets)
             terms.append(_TIME.format(last=time_buckets - 1, per_octave=buckets_per_octave))
         self.norm = nn.LayerNorm(dim, eps=eps)
         self.uvqk = nn.Linear(dim, 2 * heads * (self.head_dim + self.value_dim))
         window = (-1, 0 if causal else -1)
-        function = f"silu({' + '.join(terms)})"
-        self.attend = GDPA(function, params, scale=scale, out_scale=out_scale, window_size=window)
+        function = _of_score(activation, " + ".join(terms))
+        self.attend = GDPA(function, learned, scale=scale, out_scale=out_scale, window_size=window)
         self.attention_norm = nn.LayerNorm(heads * self.value_dim, eps=eps)
         self.out = nn.Linear(heads * self.value_dim, dim)
 
