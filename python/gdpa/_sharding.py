@@ -38,7 +38,7 @@ def register_strategies() -> bool:
 
         # A strategy depends on the text of the function and on the missing offsets, so all arguments are in its key.
         info = RuntimeSchemaInfo(static_argnum=0, needs_pytree=True)
-        propagator: Any = DTensor._op_dispatcher.sharding_propagator  # type: ignore[attr-defined]
+        propagator: Any = DTensor._op_dispatcher.sharding_propagator
         propagator.register_op_strategy(forward, _forward_strategy, info)
         propagator.register_op_strategy(backward, _backward_strategy, info)
         _is_registered = True
@@ -68,8 +68,8 @@ def with_replicated(
         is_plain = isinstance(offsets, torch.Tensor) and not isinstance(offsets, DTensor)
         if is_plain and any(one.is_shard(0) for one in getattr(operand, "placements", ())):
             raise ValueError(
-                f"{name}: expected a DTensor, as the rows are sharded, got a plain tensor; pass Shard(0) for the offsets "
-                "of each rank's own sequences, or Replicate() for the offsets of all rows"
+                f"{name}: expected a DTensor, as the rows are sharded, got a plain tensor; pass Shard(0) for the "
+                "offsets of each rank's own sequences, or Replicate() for the offsets of all rows"
             )
     return tuple(replicated(one) for one in parameters), tuple(replicated(one) for one in rest)
 
@@ -129,8 +129,8 @@ class _Call:
         def spec_of(argument: Any) -> Any:
             if isinstance(argument, OpStrategy):
                 return argument.strategies[0].output_spec
-            if isinstance(argument, (TupleStrategy, list, tuple)):
-                return [spec_of(one) for one in getattr(argument, "children", argument)]
+            if isinstance(argument, TupleStrategy):
+                return [spec_of(one) for one in argument.children]
             return argument
 
         values = [spec_of(argument) for argument in schema.args_schema]
@@ -139,7 +139,7 @@ class _Call:
         self.further = values[len(_problem) :]
         self.arguments = dict(zip(_problem, values, strict=False))
         self.query, self.key, self.value = (self.arguments[name] for name in ("query", "key", "value"))
-        self.parameters: list[Any] = self.arguments["parameters"] or []
+        self.parameters: list[Any] = list(self.arguments["parameters"])
         self.offsets = {name: self.arguments.get(name) for name in ("cu_seqlens_q", "cu_seqlens_k")}
         self.per_batch = self.arguments.get("out_scale_per_batch")
         self.reads = _Reads(self.arguments["activation"])
@@ -173,8 +173,8 @@ class _Call:
             is_packed = offsets is not None
             if is_packed and not (offsets.placements[dim].is_shard(0) and spec.placements[dim].is_shard(0)):
                 raise ValueError(
-                    f"{name}: expected Shard(0) for the rows of all jagged operands and for their offsets, got Shard(0) "
-                    "for some of them; a rank needs the rows of its own sequences"
+                    f"{name}: expected Shard(0) for the rows of all jagged operands and for their offsets, got "
+                    "Shard(0) for some of them; a rank needs the rows of its own sequences"
                 )
         if len(self.query.shape) == 3 and self.offsets["cu_seqlens_q"] is None:
             raise ValueError(
@@ -226,7 +226,7 @@ class _Call:
         spec, tokens = self.parameters[number], {self.query.shape[0], self.key.shape[0]}
         is_packed = any(offsets is not None for offsets in self.offsets.values())
         reads = self.reads.axes[self.reads.names[number]]
-        return is_packed and spec.shape[0] in tokens and all(read[0] in ("i", "j") for read in reads)
+        return bool(reads) and is_packed and spec.shape[0] in tokens and all(read[0] in ("i", "j") for read in reads)
 
     def strategy(self, modes: list[str], wants: tuple[bool, bool, bool, int] | None) -> Any:
         """Returns the strategy with one choice: the placements of the arguments and of the results."""
@@ -256,7 +256,7 @@ class _Call:
                 for places, wanted in zip(of_operands, wants[:3], strict=True)
             ]
             wanted = [places for n, places in enumerate(of_parameters) if wants[3] >> n & 1]
-            sums = [Replicate()] * len(modes)
+            sums: list[Any] = [Replicate()] * len(modes)
             for dim, mode in enumerate(modes):
                 if wanted and mode != "replicate":
                     sums[dim] = Shard(0) if any(places[dim].is_shard() for places in wanted) else Partial()
@@ -288,7 +288,7 @@ def _backward_strategy(schema: Any) -> Any:
             mode == "batch" and call.of_parameter(number, mode).is_shard() for mode in modes
         ):
             raise ValueError(
-                f"{call.reads.names[number]}: expected a tensor without gradient or without an axis of the batch, with a "
-                "sharded batch, got one with both; replicate the rows and the offsets"
+                f"{call.reads.names[number]}: expected a tensor without gradient or without an axis of the batch, "
+                "got one with both and a sharded batch; replicate the rows and the offsets"
             )
     return call.strategy(modes, wants)

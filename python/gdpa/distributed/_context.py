@@ -6,6 +6,7 @@ of the next group runs during the computation of this one.
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -63,20 +64,20 @@ def context_parallel_attention(
     left, right = plan.window_size
     scaled = plan.out_scale(out_scale, query.device)
     cu_seqlens = plan.cu_seq_q.to(query.device), plan.cu_seq_k.to(query.device)
-    options = (scale, scaled, left, right, plan.diagonal, enable_gqa, accuracy, deterministic)
+    options: tuple[Any, ...] = (scale, scaled, left, right, plan.diagonal, enable_gqa, accuracy, deterministic)
     parameters, rest = problem_of(query, *cu_seqlens, activation, params, *options)
     text, _, names = rest[2].partition(PART_SEPARATOR)
     found = next((one for one in _POSITIONS.findall(text) if one not in names.split(",")), None)
     if found is not None:
         raise ValueError(
-            f"activation: expected a function that reads no position in the sequence, got one that reads {found}; a rank "
-            "has only parts of sequences"
+            f"activation: expected a function that reads no position in the sequence, got one that reads {found}; a "
+            "rank has only parts of sequences"
         )
     is_same = not _HEAD.search(text) and all(tensor.dim() == 0 for tensor in parameters)
     heads = key.shape[1]
     if head_groups is None:
         head_groups = 2 if is_same and heads % 2 == 0 else 1
-    elif head_groups > 1 and not is_same or head_groups < 1 or heads % head_groups:
+    elif (head_groups > 1 and not is_same) or head_groups < 1 or heads % head_groups:
         raise ValueError(
             f"head_groups: expected 1, or a divisor of {heads} heads for a function that is the same in all heads, got "
             f"{head_groups}; omit it"
@@ -93,8 +94,8 @@ def _complaint(query: Tensor, key: Tensor, value: Tensor, plan: ContextPlan) -> 
     for name, tensor, rows in (("query", query, of_queries), ("key", key, of_keys), ("value", value, of_keys)):
         if tensor.dim() != 3 or tensor.shape[0] != rows.stop - rows.start:
             return (
-                f"{name}: expected shape ({rows.stop - rows.start}, heads, head_dim), this rank's rows of the plan, got "
-                f"{tuple(tensor.shape)}; make the plan from the offsets of this batch"
+                f"{name}: expected shape ({rows.stop - rows.start}, heads, head_dim), this rank's rows of the plan, "
+                f"got {tuple(tensor.shape)}; make the plan from the offsets of this batch"
             )
     return None
 
@@ -111,8 +112,8 @@ def _agree(plan: ContextPlan, complaint: str | None, device: torch.device) -> No
         raise ValueError(complaint)
     if lowest != -highest:
         raise ValueError(
-            "plan: expected the same plan on all ranks, got plans of different batches; make it from the offsets of the "
-            "whole batch on every rank"
+            "plan: expected the same plan on all ranks, got plans of different batches; make it from the offsets of "
+            "the whole batch on every rank"
         )
     if not are_all_well:
         raise ValueError("plan: expected rows that fit the plan on all ranks, got other rows on another rank")
@@ -123,7 +124,7 @@ class _Gathered:
     """The rows of all ranks (T, ...), as soon as the communication has ended."""
 
     def __init__(self, local: Tensor, bounds: list[int], plan: ContextPlan) -> None:
-        self.counts = [b - a for a, b in zip(bounds, bounds[1:], strict=False)]
+        self.counts = [b - a for a, b in pairwise(bounds)]
         self.longest = max(1, *self.counts)  # a collective of no elements is an error in some backends
         padded = local.new_zeros(self.longest, *local.shape[1:])
         padded[: len(local)] = local
@@ -142,11 +143,11 @@ class _Summed:
 
     def __init__(self, rows: Tensor, bounds: list[int], plan: ContextPlan) -> None:
         self.dtype, self.count = rows.dtype, bounds[plan.rank + 1] - bounds[plan.rank]
-        longest = max(1, *(b - a for a, b in zip(bounds, bounds[1:], strict=False)))
+        longest = max(1, *(b - a for a, b in pairwise(bounds)))
         # Each rank rounds its part once. The sum of the parts is in fp32 for 16-bit types.
         kind = torch.float32 if rows.dtype.itemsize == 2 else rows.dtype
         padded = rows.new_zeros(plan.world, longest, *rows.shape[1:], dtype=kind)
-        for rank, (begin, end) in enumerate(zip(bounds, bounds[1:], strict=False)):
+        for rank, (begin, end) in enumerate(pairwise(bounds)):
             padded[rank, : end - begin] = rows[begin:end]
         self.rows = padded.new_empty(padded.shape[1:])
         self.work = dist.reduce_scatter_tensor(self.rows, padded.flatten(0, 1), group=plan.group, async_op=True)

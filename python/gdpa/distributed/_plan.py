@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -143,7 +144,7 @@ class ContextPlan:
         if is_self:
             others = mine
         self.bounds_q, self.bounds_k = (mine, others) if mode == "queries" else (others, mine)
-        self.pairs = [int(owner[a:b].sum()) for a, b in zip(mine, mine[1:], strict=False)]
+        self.pairs = [int(owner[a:b].sum()) for a, b in pairwise(mine)]
         self.cu_seq_q, self.cu_seq_k = (one.int().to(device) for one in self._segments(mine))
 
     @property

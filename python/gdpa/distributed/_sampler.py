@@ -10,7 +10,7 @@ from torch import Tensor
 class PairBalancedSampler:
     """Divides shuffled batches of sequences among ranks, so that each rank has about the same work.
 
-    The work of a sequence of length n is n^2 + linear * n: the number of scores of self-attention, and the cost of a row
+    The work of a sequence of length n is n^2 + linear * n: the scores of self-attention, and the cost of its rows
     outside of attention in scores. The longest sequence of a batch goes first, always to the rank with the least work.
     Every rank computes the same division from the same seed, so no communication is needed. All ranks have the same
     number of batches. A rank may have no sequence in a batch.

@@ -84,5 +84,5 @@ def load(users: int | None = None) -> Events:
     _, lengths = np.unique(user, return_counts=True)
     offsets = torch.from_numpy(np.concatenate([[0], np.cumsum(lengths[:users])]))
     order = order[: int(offsets[-1])]
-    columns = (torch.from_numpy(column[order]) for column in (item - 1, rating - 1, time))
-    return Events(*columns, offsets)
+    items, ratings, times = (torch.from_numpy(column[order]) for column in (item - 1, rating - 1, time))
+    return Events(items, ratings, times, offsets)

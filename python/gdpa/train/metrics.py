@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ CUT = 10
 
 def auc(scores: Tensor, labels: Tensor) -> float:
     """Returns the probability that a positive has a higher score than a negative. A tie counts one half."""
-    values, place, counts = scores.double().unique(return_inverse=True, return_counts=True)
+    _, place, counts = scores.double().unique(return_inverse=True, return_counts=True)
     last = counts.cumsum(0).double()
     ranks = (last - (counts - 1) / 2)[place]  # the mean rank of equal scores, from 1
     positive = labels > 0
@@ -36,7 +37,7 @@ def seen(batch: Batch, items: int) -> Tensor:
     mask = torch.zeros(len(batch.items), items, dtype=torch.bool, device=batch.items.device)
     mask[torch.arange(len(batch.items), device=mask.device), batch.items] = True
     bounds = batch.cu_seqlens.tolist()
-    for begin, end in zip(bounds, bounds[1:], strict=False):
+    for begin, end in pairwise(bounds):
         mask[begin:end] = mask[begin:end].cumsum(0) > 0
     return mask
 

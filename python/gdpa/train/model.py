@@ -125,9 +125,7 @@ class Recommender(nn.Module):
         nn.init.normal_(self.items.weight, std=sizes.dim**-0.5)
         nn.init.normal_(self.ratings.weight, std=sizes.dim**-0.5)
 
-    def forward(
-        self, items: Tensor, ratings: Tensor, cu_seqlens: Tensor, next_items: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def forward(self, items: Tensor, ratings: Tensor, cu_seqlens: Tensor, next_items: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the score of each item as the next one (T, items), and of a like of the next item (T,)."""
         state = self.items(items) + self.ratings(ratings)
         for layer in self.layers:
