@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gdpa.demo.histories import data_file
 
+ITEMS = 1682
 LIKED = 3  # ratings count from 0, and a rating of four stars or more is a like
 TRAINED = 0.8  # the share of the events that the model trains on, the earliest ones
 
@@ -38,10 +39,6 @@ class Events:
     ratings: Tensor  # (events,) int64, 0 for one star
     times: Tensor  # (events,) int64
     offsets: Tensor  # (users + 1,) int64
-
-    @property
-    def item_count(self) -> int:
-        return int(self.items.max()) + 1
 
     @property
     def split_time(self) -> int:

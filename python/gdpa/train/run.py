@@ -53,7 +53,15 @@ class Run:
     step.
     """
 
-    def __init__(self, settings: Settings, events: Events, device: torch.device, compile: bool, folder: Path) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        events: Events,
+        device: torch.device,
+        compile: bool,
+        folder: Path,
+        restart: bool = False,
+    ) -> None:
         self.settings, self.events, self.device = settings, events, device
         self.file = folder / f"{settings.variant}-{settings.seed}.pt"
         self.model = made(settings, device)
@@ -63,7 +71,8 @@ class Run:
         )
         self.sampler = PairBalancedSampler(events.lengths, settings.users, seed=settings.seed)
         self.losses: list[Tensor] = []
-        self.restore()
+        if not restart:
+            self.restore()
 
     @property
     def step(self) -> int:
