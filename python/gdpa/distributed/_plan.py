@@ -1,5 +1,7 @@
 """ContextPlan: the rows of each rank, and the offsets of its calls, from the lengths of one batch."""
 
+from __future__ import annotations  # a PyTorch without torch.distributed has no process groups
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise

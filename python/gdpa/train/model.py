@@ -116,6 +116,8 @@ class Recommender(nn.Module):
                 out_scale=1.0 / TYPICAL_LENGTH,
                 **variant.arguments(sizes.heads),
             )
+            # f is near 0 at a score of 0. A score of 1 begins as the mean of the events.
+            nn.init.ones_(layer.attend.learned["position"])
             if variant.attention is not None:
                 layer.attend = variant.attention(sizes.heads)  # type: ignore[assignment]
             self.layers.append(layer)
