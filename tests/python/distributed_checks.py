@@ -7,6 +7,7 @@ import itertools
 import re
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +23,10 @@ from torch.utils.checkpoint import checkpoint
 
 import gdpa
 from gdpa.distributed import ContextPlan, PairBalancedSampler, context_parallel_attention
+from gdpa.train import data
+from gdpa.train.model import Sizes
+from gdpa.train.parallel import Ranks
+from gdpa.train.run import Run, Settings
 
 D, H = 16, 4
 LENGTHS = [5, 0, 9, 1, 3, 7, 2, 4]
@@ -366,6 +371,27 @@ def two_dimensions_of_a_mesh_shard_batch_and_heads() -> None:
     torch.testing.assert_close(results(placed, params, call)[0], results(operands, params, call)[0])
 
 
+FOLDER = Path()  # of the test, the same for all processes
+
+
+def training_on_several_ranks_gives_the_losses_of_one() -> None:
+    events, device = data.load(users=9), torch.device("cpu")
+    ranks = Ranks(dist.get_rank(), dist.get_world_size())
+    for variant, is_sharded in (("learned", True), ("softmax", False)):
+        # The last batch has one user, so a rank has no rows.
+        settings = Settings(variant, seed=0, steps=5, users=4, sizes=Sizes(data.ITEMS, dim=8, layers=1))
+        alone = Run(settings, events, device, compile=False, folder=FOLDER / f"alone-{ranks.rank}")
+        wanted = torch.stack(list(alone.train(save_every=100)))
+        folder = FOLDER / variant
+        interrupted = Run(settings, events, device, False, folder, ranks=ranks, is_sharded=is_sharded)
+        for _, _ in zip(range(3), interrupted.train(save_every=2), strict=False):
+            pass
+        dist.barrier()  # the first rank has written the checkpoint
+        resumed = Run(settings, events, device, False, folder, ranks=ranks, is_sharded=is_sharded)
+        assert resumed.step == 2
+        torch.testing.assert_close(torch.stack([*resumed.losses, *resumed.train(save_every=100)]), wanted)
+
+
 CHECKS = {
     2: [
         sharded_heads_rows_and_replicas_give_the_same_numbers,
@@ -375,6 +401,7 @@ CHECKS = {
         tensor_parallelism_shards_heads,
         a_layer_of_dtensors_shards_heads_and_tables,
         data_parallelism_gives_the_gradients_of_the_joined_batch,
+        training_on_several_ranks_gives_the_losses_of_one,
     ],
     4: [
         grouped_heads_and_shared_operands_are_sharded,
@@ -389,6 +416,8 @@ CHECKS = {
 
 def worker(rank: int, world: int, store: str, names: list[str], failures: Any) -> None:
     """Runs the checks on one process, and reports the tracebacks of those that fail."""
+    global FOLDER
+    FOLDER = Path(store).parent
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
     for check in CHECKS[world]:

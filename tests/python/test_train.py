@@ -191,3 +191,4 @@ def test_an_impossible_option_is_refused_with_the_usage(capsys: pytest.CaptureFi
             main(arguments)
         assert message in capsys.readouterr().err
     assert main(["--device", "cuda:99"]) == 1
+    assert main(["--shard-tables"]) == 1 and "start it with torchrun" in capsys.readouterr().err

@@ -24,7 +24,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--variants", default=VARIANTS, metavar="NAMES", help=f"kinds of attention ({VARIANTS})")
     parser.add_argument("--seeds", default=3, type=int, metavar="N", help="runs of each kind (3)")
-    parser.add_argument("--steps", default=160, type=int, metavar="N", help="training steps of a run (160)")
+    parser.add_argument("--steps", default=200, type=int, metavar="N", help="training steps of a run (200)")
     parser.add_argument("--batch", default=32, type=int, metavar="N", help="users in a batch (32)")
     parser.add_argument("--users", type=int, metavar="N", help="use only the first N users (all 943)")
     parser.add_argument("--dim", default=64, type=int, metavar="N", help="width of the model (64)")
@@ -40,6 +40,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--checkpoints", type=Path, metavar="FOLDER", help="folder of the checkpoints (OUTPUT/checkpoints)"
+    )
+    parser.add_argument(
+        "--shard-tables", action="store_true", help="divide the rows of the item table among the processes of torchrun"
     )
     parser.add_argument("--restart", action="store_true", help="ignore and replace existing checkpoints")
     options = parser.parse_args(arguments)
@@ -74,17 +77,21 @@ def run(options: argparse.Namespace) -> None:
     from gdpa.train import data, report
     from gdpa.train.metrics import evaluate
     from gdpa.train.model import Sizes
+    from gdpa.train.parallel import Ranks
     from gdpa.train.run import Run, Settings
 
     if options.threads:
         torch.set_num_threads(options.threads)
     device = devices.choose(options.device)
+    ranks = Ranks.start(device.torch_device)
+    if options.shard_tables and ranks.world == 1:
+        raise ValueError("--shard-tables: expected several processes, got one; start it with torchrun")
     events = data.load(options.users)
     split = events.split_time
     trained = events.until(split)
     sizes = Sizes(data.ITEMS, options.dim, options.heads, options.layers)
     title = f"gdpa {gdpa.__version__}, PyTorch {torch.__version__}, on {device.describe()}"
-    console = Console()
+    console = Console(quiet=ranks.rank > 0)
     console.print(title, highlight=False)
     console.print(
         f"MovieLens 100K: {len(events.lengths)} users, {len(trained.items)} events to train on, "
@@ -105,7 +112,16 @@ def run(options: argparse.Namespace) -> None:
         for name in options.names:
             for seed in range(options.seeds):
                 settings = Settings(name, seed, options.steps, options.batch, sizes, bf16=options.bf16)
-                one = Run(settings, trained, device.torch_device, options.compile, folder, options.restart)
+                one = Run(
+                    settings,
+                    trained,
+                    device.torch_device,
+                    options.compile,
+                    folder,
+                    options.restart,
+                    ranks,
+                    options.shard_tables,
+                )
                 progress.update(task, description=f"{name}, seed {seed}", advance=one.step)
                 begin, first = time.perf_counter(), one.step
                 for _ in one.train(options.save_every):
@@ -128,7 +144,11 @@ def run(options: argparse.Namespace) -> None:
         "layers": options.layers,
         "bf16": options.bf16,
         "compiled": options.compile,
+        "processes": ranks.world,
+        "shard_tables": options.shard_tables,
     }
+    if ranks.rank > 0:
+        return
     report.show(console, results)
     files = report.write(options.output, f"train-{device.torch_device.type}", title, settings_of_all, results)
     console.print(f"Written: {', '.join(str(file) for file in files)}", highlight=False)

@@ -53,6 +53,7 @@ def evaluate(model: Recommender, events: Events, after: int, users: int = 64) ->
     model.eval()
     for first in range(0, len(events.lengths), users):
         batch = events.batch(range(first, min(first + users, len(events.lengths))), after).to(device)
+        model.expect_rows(len(batch.items))
         scores, like = model(batch.items, batch.ratings, batch.cu_seqlens, batch.next_items)
         rows = batch.predicts.nonzero().squeeze(1)
         of_items = scores.float().masked_fill(seen(batch, scores.shape[1]), -torch.inf)[rows]

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gdpa.nn import HSTULayer
+from gdpa.train.parallel import ShardedEmbedding
 
 POSITIONS = 128  # relative positions; larger distances use the last one
 TYPICAL_LENGTH = 100  # the divisor of the sum over a history: a causal model must not see the length
@@ -105,7 +106,7 @@ class Recommender(nn.Module):
     def __init__(self, sizes: Sizes, variant: Variant) -> None:
         super().__init__()
         self.sizes = sizes
-        self.items = nn.Embedding(sizes.items, sizes.dim)
+        self.items: nn.Embedding | ShardedEmbedding = nn.Embedding(sizes.items, sizes.dim)
         self.ratings = nn.Embedding(RATINGS, sizes.dim)
         self.layers = nn.ModuleList()
         for _ in range(sizes.layers):
@@ -135,4 +136,10 @@ class Recommender(nn.Module):
         state = self.norm(state)
         item = self.items(next_items)
         like = self.like(torch.cat([state, item, state * item], dim=-1)).squeeze(-1)
-        return F.linear(state, self.items.weight, self.item_bias), like
+        table = self.items.whole() if isinstance(self.items, ShardedEmbedding) else self.items.weight
+        return F.linear(state, table, self.item_bias), like
+
+    def expect_rows(self, longest: int) -> None:
+        """Sets the largest number of rows of a rank in the next batch, which a sharded table needs."""
+        if isinstance(self.items, ShardedEmbedding):
+            self.items.longest = longest
