@@ -126,7 +126,7 @@ def run(options: argparse.Namespace) -> None:
                 begin, first = time.perf_counter(), one.step
                 for _ in one.train(options.save_every):
                     progress.advance(task)
-                losses = [float(loss) for loss in one.losses]  # waits for the device
+                losses = [round(float(loss), 5) for loss in one.losses]  # waits for the device
                 seconds = (time.perf_counter() - begin) / max(1, one.step - first)
                 *_, metrics = evaluate(one.model, events, split)
                 results.append(report.Result(name, seed, losses, metrics["auc"], metrics["ndcg@10"], seconds * 1e3))
