@@ -154,53 +154,97 @@ class _Call:
     def head_axis(self, spec: Any) -> int:
         return len(spec.shape) - 2
 
-    def mode(self, dim: int, wants_parameters: int) -> str:
-        """Returns the mode on this dimension of the mesh, or raises an error if the placements have no meaning."""
+    def modes(self, wants_parameters: int) -> list[str]:
+        """Returns the mode on each dimension of the mesh, or raises an error if the placements have no meaning."""
+        modes: list[str] = []
+        ranks = 1  # that divide the heads
+        for dim in range(self.mesh.ndim):
+            mode = self._mode(dim, ranks * self.mesh.size(dim), wants_parameters)
+            ranks *= self.mesh.size(dim) if mode == "heads" else 1
+            modes.append(mode)
+        return modes
+
+    def _mode(self, dim: int, ranks: int, wants_parameters: int) -> str:
         given = [name for name, spec in self.offsets.items() if spec is not None and spec.placements[dim].is_shard(0)]
         if given:
-            self._check_batch(dim, given[0])
+            self._check_jagged_batch(dim, given[0])
             return "batch"
-        if all(offsets is None for _, offsets in self.operands):
-            dense = [spec for spec, _ in self.operands if len(spec.shape) == 4]
-            if dense and all(spec.placements[dim].is_shard(0) for spec in dense) and self.reads.allows("b"):
-                return "batch"
+        if self._has_dense_batch(dim):
+            return "batch"
         operands = [spec for spec, _ in self.operands] + ([self.grad_output] if self.grad_output else [])
         is_sharded = any(spec.placements[dim].is_shard() for spec in operands)
-        return "heads" if is_sharded and self._can_shard_heads(wants_parameters) else "replicate"
+        return "heads" if is_sharded and self._can_shard_heads(ranks, wants_parameters) else "replicate"
 
-    def _check_batch(self, dim: int, name: str) -> None:
+    def _has_dense_batch(self, dim: int) -> bool:
+        dense = [spec for spec, _ in self.operands if len(spec.shape) == 4]
+        if not dense or any(spec is not None for spec in self.offsets.values()):
+            return False
+        is_sharded = all(spec.placements[dim].is_shard(0) for spec in dense)
+        # An uneven division of the batch is not the division of B * L rows, which tensors and outputs may have.
+        is_even = all(spec.shape[0] % self.mesh.size(dim) == 0 for spec in dense)
+        return is_sharded and is_even and self._can_shard_batch(dense[0].shape[0])
+
+    def _can_shard_batch(self, batch: int | None) -> bool:
+        """Returns whether each rank can compute its sequences. `batch` is unknown with sharded offsets."""
+        axes = [(n, self._axis(n, "b")) for n in range(len(self.parameters))]
+        has_all = all(axis is None or batch in (None, self.parameters[n].shape[axis]) for n, axis in axes)
+        return has_all and self.reads.allows("b") and all(len(self._token_axes(n)) <= 1 for n, _ in axes)
+
+    def _check_jagged_batch(self, dim: int, name: str) -> None:
+        """The ranks have their own sequences, so nothing can be redistributed."""
         for spec, offsets in self.operands:
             is_packed = offsets is not None
             if is_packed and not (offsets.placements[dim].is_shard(0) and spec.placements[dim].is_shard(0)):
-                raise ValueError(
+                raise _refused(
                     f"{name}: expected Shard(0) for the rows of all jagged operands and for their offsets, got "
                     "Shard(0) for some of them; a rank needs the rows of its own sequences"
                 )
         if len(self.query.shape) == 3 and self.offsets["cu_seqlens_q"] is None:
-            raise ValueError(
+            raise _refused(
                 f"{name}: expected a query with offsets or of rank 4 with sharded offsets, got a shared query, whose "
                 "output has no known shape; expand the query to (B, L, H, d)"
             )
-        if not self.reads.allows("b"):
-            raise ValueError(
+        if not self._can_shard_batch(None):
+            raise _refused(
                 f"{name}: expected a function that uses b only as an index of tensors, got another use; replicate the "
                 "rows and the offsets"
             )
+        sharded = [(f"parameter {self.reads.names[n]}", one, n) for n, one in enumerate(self.parameters)]
+        for which, spec, number in [*sharded, ("out_scale", self.per_batch, -1)]:
+            wanted = self.of_parameter(number, "batch") if number >= 0 else self.of_batch("batch")
+            if spec is not None and wanted.is_shard() and spec.placements[dim] != wanted:
+                raise _refused(
+                    f"{which}: expected {wanted}, the numbers of each rank's own sequences, as the offsets are "
+                    f"sharded, got {spec.placements[dim]}; make a DTensor of the rank's numbers"
+                )
 
-    def _can_shard_heads(self, wants_parameters: int) -> bool:
+    def _can_shard_heads(self, ranks: int, wants_parameters: int) -> bool:
         heads, of_key = (spec.shape[self.head_axis(spec)] for spec in (self.query, self.key))
         # Without GQA an uneven division is the same for all operands.
-        is_divisible = heads % self.mesh.size() == 0 and of_key % self.mesh.size() == 0
-        if not (is_divisible or (heads == of_key and heads >= self.mesh.size())) or not self.reads.allows("h"):
+        is_divisible = heads % ranks == 0 and of_key % ranks == 0
+        if not (is_divisible or (heads == of_key and heads >= ranks)) or not self.reads.allows("h"):
             return False
+        axes = [self._axis(n, "h") for n in range(len(self.parameters))]
+        if any(axis is not None and self.parameters[n].shape[axis] != heads for n, axis in enumerate(axes)):
+            return False  # a rank would read other elements than those of its heads
         # The operator returns all gradients of tensors in one vector. A shard of the vector is a shard of the tensor
         # only if the vector has one tensor, which is divided evenly on its first axis.
-        wanted = [n for n in range(len(self.parameters)) if wants_parameters >> n & 1]
-        axes = [self._axis(n, "h") for n in wanted]
-        return all(axis is None for axis in axes) or (axes == [0] and is_divisible)
+        wanted = [axis for n, axis in enumerate(axes) if wants_parameters >> n & 1]
+        return all(axis is None for axis in wanted) or (wanted == [0] and is_divisible)
 
     def _axis(self, number: int, position: str) -> int | None:
         return self.reads.axis(self.reads.names[number], position, self.parameters[number].shape)
+
+    def _token_axes(self, number: int) -> set[int | None]:
+        """Returns the axis of tokens in each read of a tensor (docs/score.md): of i or j, with a row for each token."""
+        shape, tokens = self.parameters[number].shape, {}
+        for position, (spec, offsets) in zip("ij", self.operands[:2], strict=True):
+            tokens[position] = spec.shape[0] * (spec.shape[1] if offsets is None and len(spec.shape) == 4 else 1)
+        axes: set[int | None] = set()
+        for read in self.reads.axes[self.reads.names[number]]:
+            found = [n for n, index in enumerate(read) if index in tokens and shape[n] == tokens[index]]
+            axes.add(found[0] if found and "b" not in read else None)
+        return axes
 
     def placement(self, spec: Any, offsets: Any, mode: str) -> Any:
         """Returns the placement of an operand."""
@@ -212,21 +256,23 @@ class _Call:
             return Shard(0)
         return Replicate()
 
+    def of_batch(self, mode: str) -> Any:
+        """Returns the placement of the offsets, and of one number for each sequence."""
+        from torch.distributed.tensor import Replicate, Shard
+
+        return Shard(0) if mode == "batch" else Replicate()
+
     def of_parameter(self, number: int, mode: str) -> Any:
         """Returns the placement of a tensor of the call."""
         from torch.distributed.tensor import Replicate, Shard
 
-        position = {"heads": "h", "batch": "b"}.get(mode)
-        axis = self._axis(number, position) if position else None
-        if mode == "batch" and axis is None and self._is_read_by_token(number):
-            axis = 0
+        axis: int | None = None
+        if mode == "heads":
+            axis = self._axis(number, "h")
+        elif mode == "batch":
+            axis = self._axis(number, "b")
+            axis = next(iter(self._token_axes(number)), None) if axis is None else axis
         return Replicate() if axis is None else Shard(axis)
-
-    def _is_read_by_token(self, number: int) -> bool:
-        spec, tokens = self.parameters[number], {self.query.shape[0], self.key.shape[0]}
-        is_packed = any(offsets is not None for offsets in self.offsets.values())
-        reads = self.reads.axes[self.reads.names[number]]
-        return bool(reads) and is_packed and spec.shape[0] in tokens and all(read[0] in ("i", "j") for read in reads)
 
     def strategy(self, modes: list[str], wants: tuple[bool, bool, bool, int] | None) -> Any:
         """Returns the strategy with one choice: the placements of the arguments and of the results."""
@@ -244,7 +290,7 @@ class _Call:
             Shard(self.head_axis(self.query)) if mode == "heads" else Shard(0) if mode == "batch" else Replicate()
             for mode in modes
         ]
-        of_batch = [Shard(0) if mode == "batch" else Replicate() for mode in modes]
+        of_batch = [self.of_batch(mode) for mode in modes]
         inputs = [] if self.grad_output is None else [spec(of_output, self.grad_output)]
         inputs += [spec(places, one) for places, (one, _) in zip(of_operands, self.operands, strict=True)]
         inputs += [spec(places, one) for places, one in zip(of_parameters, self.parameters, strict=True)]
@@ -274,7 +320,7 @@ class _Call:
 
 def _forward_strategy(schema: Any) -> Any:
     call = _Call(schema, has_gradient=False)
-    return call.strategy([call.mode(dim, 0) for dim in range(call.mesh.ndim)], None)
+    return call.strategy(call.modes(0), None)
 
 
 def _backward_strategy(schema: Any) -> Any:
@@ -282,13 +328,17 @@ def _backward_strategy(schema: Any) -> Any:
 
     call = _Call(schema, has_gradient=True)
     wants = wanted_gradients(tuple(call.further))
-    modes = [call.mode(dim, wants[3]) for dim in range(call.mesh.ndim)]
-    for number in range(len(call.parameters)):
-        if wants[3] >> number & 1 and any(
-            mode == "batch" and call.of_parameter(number, mode).is_shard() for mode in modes
-        ):
-            raise ValueError(
-                f"{call.reads.names[number]}: expected a tensor without gradient or without an axis of the batch, "
-                "got one with both and a sharded batch; replicate the rows and the offsets"
+    modes = call.modes(wants[3])
+    for number, name in enumerate(call.reads.names):
+        is_sharded = any(mode == "batch" and call.of_parameter(number, mode).is_shard() for mode in modes)
+        if is_sharded and wants[3] >> number & 1:
+            raise _refused(
+                f"parameter {name}: expected a tensor without gradient or without an axis of the batch, as the batch "
+                "is sharded, got one with both; replicate the rows and the offsets"
             )
     return call.strategy(modes, wants)
+
+
+def _refused(message: str) -> ValueError:
+    # PyTorch wraps the error in a RuntimeError. The mark lets gdpa._errors raise a ValueError instead.
+    return ValueError(f"[ValueError] {message}")

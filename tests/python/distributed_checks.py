@@ -63,6 +63,7 @@ FUNCTIONS: dict[str, dict[str, Tensor]] = {
     "silu(s + table[h, clamp(i - j, 0, 5)])": {"table": randn(H, 6)},
     "silu(a * s + table[h, clamp(i - j, 0, 5)]) * g": {"a": randn(H), "table": randn(H, 6), "g": randn(1)[0]},
     "silu(s + bias[0, h, i, j])": {"bias": randn(1, H, 9, 9)},
+    "silu(s + large[h, 0])": {"large": randn(2 * H, 1)},
     "silu(s * exp2(-h))": {},
 }
 
@@ -81,7 +82,8 @@ def sharded_heads_rows_and_replicas_give_the_same_numbers() -> None:
         wanted, _ = results(operands, params, call)
         got, output = results([distribute_tensor(one, mesh, [place]) for one in operands], params, call)
         torch.testing.assert_close(got, wanted, msg=lambda m, where=(place, text): f"{where}: {m}")
-        assert output.placements == ((Replicate() if "exp2" in text else of_output),), (place, text, output.placements)
+        is_local = "exp2" in text or "large" in text  # a rank does not know the numbers of its heads
+        assert output.placements == ((Replicate() if is_local else of_output),), (place, text, output.placements)
 
 
 def plain_offsets_are_the_same_on_all_ranks() -> None:
@@ -134,6 +136,30 @@ def a_dense_batch_is_sharded() -> None:
     torch.testing.assert_close(got, results(operands, given, call)[0])
     assert output.placements == (Shard(0),)
 
+    # Numbers of tokens are an axis of B * L rows, which is divided with the batch.
+    times = torch.rand(8 * 6, dtype=torch.float64)
+    rows = [one.transpose(1, 2).contiguous() for one in operands]
+
+    def timed(q: Tensor, k: Tensor, v: Tensor, _: Any) -> Tensor:
+        given = distribute_tensor(times, mesh, [Replicate()]) if isinstance(q, DTensor) else times
+        return gdpa.varlen_attention(q, k, v, None, None, activation="silu(s + t[i] - t[j])", params={"t": given})
+
+    got, output = results([distribute_tensor(one, mesh, [Shard(0)]) for one in rows], {}, timed)
+    torch.testing.assert_close(got, results(rows, {}, timed)[0])
+    assert output.placements == (Shard(0),)
+
+    # A batch that cannot be divided evenly is not sharded.
+    odd = [one[:7] for one in rows]
+    got, output = results(
+        [distribute_tensor(one, mesh, [Shard(0)]) for one in odd], {}, lambda q, k, v, _: attend(q, k, v)
+    )
+    torch.testing.assert_close(got, results(odd, {}, lambda q, k, v, _: attend(q, k, v))[0])
+    assert output.placements != (Shard(0),)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return gdpa.varlen_attention(q, k, v, None, None)
+
 
 def part_of(lengths: Sequence[int], rank: int, world: int) -> tuple[list[int], slice]:
     """The sequences of a rank, and their rows in the joined batch."""
@@ -180,7 +206,7 @@ def refused(call: Callable[[], Any], message: str) -> None:
     """The call fails on every rank with this message."""
     try:
         call()
-    except (ValueError, RuntimeError) as error:
+    except ValueError as error:
         assert re.search(message, str(error)), f"{message!r} is not in {error}"
     else:
         raise AssertionError(f"nothing was refused: {message}")
@@ -204,6 +230,17 @@ def impossible_placements_are_refused() -> None:
     refused(
         lambda: gdpa.varlen_attention(whole_rows, by_rows, by_rows, None, of_shard),
         "expected a query with offsets or of rank 4",
+    )
+    refused(
+        lambda: gdpa.varlen_attention(by_rows, by_rows, by_rows, of_shard, of_shard, out_scale=torch.ones(8)),
+        r"out_scale: expected S\(0\), the numbers of each rank's own sequences",
+    )
+    bias = {"bias": torch.zeros(8, 9, dtype=torch.float64)}
+    refused(
+        lambda: gdpa.varlen_attention(
+            by_rows, by_rows, by_rows, of_shard, of_shard, activation="s + bias[b, i]", params=bias
+        ),
+        r"parameter bias: expected S\(0\), the numbers of each",
     )
 
 
