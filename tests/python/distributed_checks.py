@@ -373,6 +373,35 @@ def context_parallelism_gives_the_numbers_of_one_device() -> None:
             torch.testing.assert_close(learned.grad, wanted_of_a)
 
 
+def blocks_compute_a_batch_whose_rows_lie_on_all_ranks() -> None:
+    torch.manual_seed(0)
+    attention = gdpa.nn.GDPAttention(D, H, norm=nn.LayerNorm(D), window_size=(-1, 0)).double()
+    feed_forward = gdpa.nn.PFFN(D, H).double()
+    blocks = nn.ModuleList([attention, feed_forward])
+    rows, context, cu = randn(sum(LENGTHS), D), randn(len(LENGTHS), 3, D), offsets(LENGTHS)
+    wanted = feed_forward(attention(rows, cu), context, cu)
+    wanted.square().sum().backward()
+    gradients = [one.grad for one in blocks.parameters()]
+    for mode in ("queries", "keys"):
+        blocks.zero_grad()
+        plan = ContextPlan(cu, window_size=(-1, 0), mode=mode)  # type: ignore[arg-type]
+        states = attention(plan.shard_queries(rows), plan.local_offsets, plan=plan)
+        got = feed_forward(states, context, plan.local_offsets)
+        torch.testing.assert_close(got, plan.shard_queries(wanted))
+        got.square().sum().backward()
+        for one, other in zip(blocks.parameters(), gradients, strict=True):
+            dist.all_reduce(one.grad)
+            torch.testing.assert_close(one.grad, other)
+        with torch.autocast("cpu", torch.bfloat16):
+            part = plan.shard_queries(rows).float().requires_grad_()
+            output = attention.float()(part, plan.local_offsets, plan=plan)
+            output.sum().backward()
+        assert part.grad is not None and part.grad.dtype == torch.float32
+        attention.double()
+    wrong = ContextPlan(cu)
+    refused(lambda: attention(wrong.shard_queries(rows), wrong.local_offsets, plan=wrong), "plan: expected window_size")
+
+
 def context_parallelism_refuses_on_every_rank() -> None:
     rank = dist.get_rank()
     rows = randn(sum(LENGTHS), H, 8)
@@ -446,6 +475,7 @@ CHECKS = {
         two_dimensions_of_a_mesh_shard_batch_and_heads,
         data_parallelism_gives_the_gradients_of_the_joined_batch,
         context_parallelism_gives_the_numbers_of_one_device,
+        blocks_compute_a_batch_whose_rows_lie_on_all_ranks,
         context_parallelism_refuses_on_every_rank,
     ],
 }

@@ -124,7 +124,7 @@ BLOCKS = {
     ),
 }
 # One block of each kind of code, for the slow tools.
-KINDS = ["GDPAttention", "GDPACrossAttention", "PFFN", "PMA", "HSTULayer", "InterFormer", "Kunlun"]
+KINDS = ["GDPAttention", "GDPACrossAttention", "PFFN", "PMA", "HSP", "HSTULayer", "InterFormer", "Kunlun"]
 every_block = pytest.mark.parametrize("name", list(BLOCKS))
 every_kind = pytest.mark.parametrize("name", KINDS)
 

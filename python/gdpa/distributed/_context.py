@@ -60,6 +60,11 @@ def context_parallel_attention(
         ValueError: the rows do not fit the plan, or the ranks have different plans. Every rank raises it. On a GPU the
             ranks agree once for each plan, at the first call, which waits for the device.
     """
+    kind = query.device.type
+    if torch.is_autocast_enabled(kind):  # before the rows are saved for backward
+        query, key, value = (
+            one if one.dtype == torch.float64 else one.to(torch.get_autocast_dtype(kind)) for one in (query, key, value)
+        )
     _agree(plan, _complaint(query, key, value, plan), query.device)
     left, right = plan.window_size
     scaled = plan.out_scale(out_scale, query.device)

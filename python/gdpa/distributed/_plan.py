@@ -85,6 +85,8 @@ class ContextPlan:
         mode: the mode that is used.
         bounds_q, bounds_k: the first row of each rank, and the number of rows.
         pairs: the number of scores of each rank.
+        local_offsets: the offsets (B + 1) of this rank's rows of the divided side in each sequence, for layers that
+            compute each row alone.
 
     Example::
 
@@ -148,6 +150,9 @@ class ContextPlan:
         self.bounds_q, self.bounds_k = (mine, others) if mode == "queries" else (others, mine)
         self.pairs = [int(owner[a:b].sum()) for a, b in pairwise(mine)]
         self.cu_seq_q, self.cu_seq_k = (one.int().to(device) for one in self._segments(mine))
+
+        own = self.cu_seq_q if mode == "queries" else self.cu_seq_k
+        self.local_offsets = own[::2].contiguous()  # of two segments for each sequence, one has no rows of this rank
 
     @property
     def diagonal(self) -> str:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from gdpa._attention import varlen_attention
+from gdpa.distributed import ContextPlan, context_parallel_attention
 from gdpa.nn._jagged import check_batch, packed_like, unpacked
 
 #: A function as in varlen_attention, or a module that is such a function. A module may have parameters.
@@ -56,15 +57,30 @@ class GDPA(nn.Module):
         cu_seq_k: Tensor | None,
         *,
         params: Mapping[str, Any] | None = None,
+        plan: ContextPlan | None = None,
         **options: Any,
     ) -> Tensor:
-        """Calls varlen_attention. `params` and `options` are added to those of the module, for this call."""
+        """Calls varlen_attention. `params` and `options` are added to those of the module, for this call.
+
+        With a plan, the rows lie on several ranks, and context_parallel_attention computes their attention.
+        """
         given: dict[str, Any] = dict(self.numbers)
         for name, learned in self.learned.items():
             given[name] = learned
         for name in self.fixed:
             given[name] = getattr(self, name)
         given.update(params or {})
+        options = {**self.options, **options}
+        if plan is not None:
+            window = tuple(options.pop("window_size", (-1, -1)))
+            if window != plan.window_size:
+                raise ValueError(
+                    f"plan: expected window_size {window}, as the module's, got {plan.window_size}; make the plan with "
+                    "this window"
+                )
+            return context_parallel_attention(
+                query, key, value, plan, activation=self.activation, params=given or None, **options
+            )
         return varlen_attention(
             query,
             key,
@@ -73,7 +89,7 @@ class GDPA(nn.Module):
             cu_seq_k,
             activation=self.activation,
             params=given or None,
-            **{**self.options, **options},
+            **options,
         )
 
     def extra_repr(self) -> str:
@@ -140,7 +156,10 @@ class GDPAttention(nn.Module):
         self.out = nn.Linear(heads * self.head_dim, dim, bias=bias)
 
     def forward(self, x: Tensor, cu_seqlens: Tensor | None = None, **call: Any) -> Tensor:
-        """Returns Y. `call` holds arguments of varlen_attention for this call, such as params for a dense bias."""
+        """Returns Y. `call` holds arguments of varlen_attention for this call, such as params for a dense bias.
+
+        With plan=ContextPlan(...), x has the rows of this rank, and cu_seqlens is plan.local_offsets.
+        """
         rows, offsets = unpacked("x", x, cu_seqlens)
         normed = rows if self.norm is None else self.norm(rows)
         # The number of heads follows from the width, so that a tensor-parallel rank has only its own heads.
