@@ -92,7 +92,7 @@ class ContextPlan:
 
         >>> plan = gdpa.distributed.ContextPlan([0, 5, 12], window_size=(-1, 0), rank=0, world=2)
         >>> plan.bounds_q, plan.pairs
-        ([0, 9, 12], [25, 18])
+        ([0, 8, 12], [21, 22])
     """
 
     def __init__(

@@ -128,7 +128,7 @@ def run(options: argparse.Namespace) -> None:
                     progress.advance(task)
                 losses = [round(float(loss), 5) for loss in one.losses]  # waits for the device
                 seconds = (time.perf_counter() - begin) / max(1, one.step - first)
-                *_, metrics = evaluate(one.model, events, split)
+                metrics = evaluate(one.model, events, split)
                 results.append(report.Result(name, seed, losses, metrics["auc"], metrics["ndcg@10"], seconds * 1e3))
 
     settings_of_all = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 
 import torch
@@ -43,11 +42,8 @@ def seen(batch: Batch, items: int) -> Tensor:
 
 
 @torch.no_grad()
-def evaluate(model: Recommender, events: Events, after: int, users: int = 64) -> Iterator[dict[str, float]]:
-    """Predicts every event after the split from all earlier events of its user.
-
-    Yields an empty dict after each batch, for the progress display, and at the end the metrics.
-    """
+def evaluate(model: Recommender, events: Events, after: int, users: int = 64) -> dict[str, float]:
+    """Predicts every event after the split from all earlier events of its user, and returns the metrics."""
     device = model.item_bias.device
     likes, labels, ranks = [], [], []
     model.eval()
@@ -61,6 +57,5 @@ def evaluate(model: Recommender, events: Events, after: int, users: int = 64) ->
         ranks.append((of_items > target).sum(1).cpu())
         likes.append(like[rows].float().cpu())
         labels.append(batch.next_likes[rows].cpu())
-        yield {}
     model.train()
-    yield {"auc": auc(torch.cat(likes), torch.cat(labels)), "ndcg@10": ndcg(torch.cat(ranks))}
+    return {"auc": auc(torch.cat(likes), torch.cat(labels)), "ndcg@10": ndcg(torch.cat(ranks))}
