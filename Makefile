@@ -37,7 +37,7 @@ PACKAGE_SOURCES = $(wildcard CMakeLists.txt pyproject.toml LICENSE NOTICES.md RE
 MADE ?=
 unmade = $(filter-out $(MADE),$(1))
 
-.PHONY: gpu-test gpu-record-check help setup build wheel install demo bench test test-all lint test-cpp test-cpp-all \
+.PHONY: gpu-test gpu-record-check help setup build wheel install demo train bench test test-all lint test-cpp test-cpp-all \
         test-python test-python-all test-sanitize test-sanitize-all configure-sanitize test-wheel test-wheel-all format clean
 
 help:  ## print this list
@@ -45,6 +45,9 @@ help:  ## print this list
 
 demo: install  ## run, check and time three uses of gdpa on MovieLens 100K; OPTIONS="--help"
 	@$(PYTHON) -m gdpa.demo $(OPTIONS)
+
+train: install  ## train a model on MovieLens 100K with gdpa, softmax and mean pooling; OPTIONS="--help"
+	@$(PYTHON) -m gdpa.train $(OPTIONS)
 
 test:  ## run every kind of check, with samples of the longest checks; about 14 minutes on 2 cores
 	@python3 scripts/gpu-record check || echo "make test: warning: the GPU record is incomplete; the following steps need no GPU"

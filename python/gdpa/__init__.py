@@ -16,13 +16,17 @@ from gdpa._compilation import CompiledKernel, Warmup
 from gdpa._library import version as _version
 from gdpa._warmup import warmup
 
+from gdpa import distributed, nn  # isort: skip  # they use the names above
+
 __version__ = _version()
 
 __all__ = [
     "Activation",
     "CompiledKernel",
     "Warmup",
+    "distributed",
     "generalized_dot_product_attention",
+    "nn",
     "varlen_attention",
     "warmup",
 ]

@@ -268,10 +268,8 @@ def _torch_allows_tf32() -> bool:
     return torch.get_float32_matmul_precision() != "highest"
 
 
-def _attend(
+def problem_of(
     query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
     cu_seqlens_q: torch.Tensor | None,
     cu_seqlens_k: torch.Tensor | None,
     activation: ActivationLike,
@@ -284,8 +282,8 @@ def _attend(
     enable_gqa: bool,
     accuracy: str,
     deterministic: bool,
-) -> torch.Tensor:
-    """Calls the operator. The operator checks the arguments, and this function converts arguments to its schema."""
+) -> tuple[tuple[torch.Tensor, ...], tuple[Any, ...]]:
+    """Returns the tensors of the call, and the operator's arguments after them."""
     number, kind, per_batch = 1.0, "number", None
     if isinstance(out_scale, str):
         kind = out_scale
@@ -305,26 +303,28 @@ def _attend(
             reads = names_of_reads(activation)
             parameters = tuple([_parameter(name, one, query, name in reads) for name, one in tensors.items()])
             activation = f"{activation}{PART_SEPARATOR}{','.join(tensors)}"
+    return parameters, (
+        cu_seqlens_q,
+        cu_seqlens_k,
+        activation,
+        scale,
+        number,
+        kind,
+        per_batch,
+        left,
+        right,
+        diagonal,
+        enable_gqa,
+        accuracy,
+        deterministic or torch.are_deterministic_algorithms_enabled(),
+        _allow_tf32(query),
+    )
+
+
+def _attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *arguments: Any) -> torch.Tensor:
+    """Calls the operator. The operator checks the arguments, and problem_of converts arguments to its schema."""
+    parameters, rest = problem_of(query, *arguments)
     try:
-        return attend(
-            query,
-            key,
-            value,
-            parameters,
-            cu_seqlens_q,
-            cu_seqlens_k,
-            activation,
-            scale,
-            number,
-            kind,
-            per_batch,
-            left,
-            right,
-            diagonal,
-            enable_gqa,
-            accuracy,
-            deterministic or torch.are_deterministic_algorithms_enabled(),
-            _allow_tf32(query),
-        )
+        return attend(query, key, value, parameters, *rest)
     except RuntimeError as error:
         raise translated(error) from None

@@ -9,6 +9,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from gdpa._compilation import Warmup
 from gdpa._library import PART_SEPARATOR, backward, flops, forward
+from gdpa._sharding import register_strategies, with_replicated
 
 # Kept until the process ends, because the registrations end with this object.
 _library = torch.library.Library("gdpa", "FRAGMENT")
@@ -25,7 +26,7 @@ _per_batch = _problem.index("out_scale_per_batch")
 Wanted = tuple[bool, bool, bool, int]
 
 
-def _wanted(flags: tuple[Any, ...]) -> Wanted:
+def wanted_gradients(flags: tuple[Any, ...]) -> Wanted:
     """Returns the wanted gradients of a call. PyTorch drops trailing arguments that are equal to their defaults."""
     every_operand: tuple[Any, ...] = (True, True, True, 0)
     query, key, value, parameters = flags + every_operand[len(flags) :]
@@ -64,7 +65,7 @@ def empty_output(query, key, value, parameters, cu_seqlens_q, cu_seqlens_k, *res
 
 @torch.library.register_fake("gdpa::backward")
 def _(grad_output, *arguments):  # type: ignore[no-untyped-def]
-    *wanted, bits = _wanted(arguments[len(_problem) :])
+    *wanted, bits = wanted_gradients(arguments[len(_problem) :])
     of_operands = [
         tensor.new_empty(tensor.shape if is_wanted else (0,))
         for tensor, is_wanted in zip(arguments[:_operands], wanted, strict=True)
@@ -85,7 +86,7 @@ def _(query, key, value, parameters, cu_seqlens_q, cu_seqlens_k, *rest):  # type
     head_dim, head_dim_v = query.shape[-1], value.shape[-1]
     is_backward, *flags = rest[len(_problem) - _offsets - 2 :]
     if is_backward:
-        wants_query, wants_key, wants_value, bits = _wanted(tuple(flags))
+        wants_query, wants_key, wants_value, bits = wanted_gradients(tuple(flags))
         products = (1 + wants_query + wants_key) * head_dim
         products += ((wants_query or wants_key or bits != 0) + wants_value) * head_dim_v
     else:
@@ -126,7 +127,7 @@ def _prefetch_backward(problem: tuple[Any, ...], wanted: Wanted) -> None:
     The thread ignores errors. Backward compiles missing kernels and reports the errors.
     """
     query = problem[0]
-    if type(query) not in (torch.Tensor, torch.nn.Parameter):  # a fake tensor has no memory to plan for
+    if type(query) not in _PLAIN:  # a fake tensor has no memory to plan for
         return
     if query.is_cuda and torch.cuda.is_current_stream_capturing():
         return
@@ -180,11 +181,11 @@ class _Forward(torch.autograd.Function):
         else:
             *gradients, sums = _below_autograd(backward, None, (grad_output, *problem, *wanted))
         of_operands = (gradient if is_wanted else None for gradient, is_wanted in zip(gradients, wanted, strict=False))
-        of_parameters = _split(sums, parameters, wanted[-1]) if parameters else ()
+        of_parameters = split_gradients(sums, parameters, wanted[-1]) if parameters else ()
         return (*of_operands, None, None, *of_parameters)
 
 
-def _split(sums: torch.Tensor, parameters: list[torch.Tensor], wanted: int) -> list[torch.Tensor | None]:
+def split_gradients(sums: torch.Tensor, parameters: list[torch.Tensor], wanted: int) -> list[torch.Tensor | None]:
     """Returns the gradient of each tensor of the call in its shape and dtype, from the numbers of all wanted ones."""
     gradients: list[torch.Tensor | None] = []
     end = 0
@@ -235,11 +236,16 @@ _library.impl("forward", _autograd(forward, _Forward, _operands), "Autograd", wi
 _library.impl("backward", _autograd(backward, _Backward, _operands + 1), "Autograd", with_keyset=True)
 
 
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
 def attend(query: Any, key: Any, value: Any, parameters: tuple[torch.Tensor, ...], *rest: Any) -> torch.Tensor:
     """Calls gdpa::forward without the dispatch to its autograd kernel, and records a call that needs a gradient.
 
     The autograd kernel is in Python, and its dispatch takes as long as the rest of a call with one row.
     """
+    if type(query) not in _PLAIN and register_strategies():
+        parameters, rest = with_replicated(query, key, value, parameters, rest)
     # Under a transform of torch.func, an operand does not show whether a gradient is needed.
     is_transformed = forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
     if torch.compiler.is_compiling() or is_transformed:

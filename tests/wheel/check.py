@@ -13,7 +13,7 @@ import gdpa
 assert torch.__version__.split("+")[0] == sys.argv[1], f"expected torch {sys.argv[1]}, got {torch.__version__}"
 
 # The benchmarks and the demonstration are in the distribution gdpa-bench.
-for name in ("gdpa.bench", "gdpa.demo"):
+for name in ("gdpa.bench", "gdpa.demo", "gdpa.train"):
     assert importlib.util.find_spec(name) is None, f"expected no {name} in the wheel of gdpa"
 
 torch.manual_seed(0)

@@ -1,0 +1,236 @@
+"""Context parallelism: attention over sequences whose rows lie on several ranks.
+
+GDPA has no softmax, so the outputs of parts of the keys simply add. The heads are computed in groups: the communication
+of the next group runs during the computation of this one.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from gdpa._activation import ActivationLike, Param
+from gdpa._attention import OutScale, problem_of
+from gdpa._errors import translated
+from gdpa._library import PART_SEPARATOR, backward, forward
+from gdpa._operators import split_gradients
+from gdpa.distributed._plan import ContextPlan
+
+_POSITIONS = re.compile(r"\b(b|i|j|len_q|len_k)\b")
+_HEAD = re.compile(r"\bh\b|;")
+
+
+def context_parallel_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    plan: ContextPlan,
+    *,
+    activation: ActivationLike = "gelu",
+    params: Mapping[str, Param] | None = None,
+    scale: float | None = None,
+    out_scale: OutScale = 1.0,
+    enable_gqa: bool = False,
+    accuracy: str = "fast",
+    deterministic: bool = False,
+    head_groups: int | None = None,
+) -> Tensor:
+    """Computes varlen_attention over a batch whose rows lie on the ranks of a group.
+
+    The result of all ranks together equals varlen_attention of the joined rows. Gradients of query, key and value come
+    to the ranks of their rows. The gradient of a tensor in params is this rank's part of the sum, as the gradient of
+    every other weight is.
+
+    Args:
+        query, key, value: this rank's rows, plan.shard_queries and plan.shard_keys of those of the whole batch.
+        plan: the division of the batch.
+        activation, params, scale, out_scale, enable_gqa, accuracy, deterministic: as in varlen_attention. The function
+            does not read positions in the sequence, because a rank has only parts of sequences.
+        head_groups: the number of groups of heads whose communication and computation overlap. The default is 2 if the
+            function is the same in all heads and the heads are even, and else 1.
+
+    Returns:
+        The output of this rank's queries.
+
+    Raises:
+        ValueError: the rows do not fit the plan, or the ranks have different plans. Every rank raises it. On a GPU the
+            ranks agree once for each plan, at the first call, which waits for the device.
+    """
+    kind = query.device.type
+    if torch.is_autocast_enabled(kind):  # before the rows are saved for backward
+        query, key, value = (
+            one if one.dtype == torch.float64 else one.to(torch.get_autocast_dtype(kind)) for one in (query, key, value)
+        )
+    _agree(plan, _complaint(query, key, value, plan), query.device)
+    left, right = plan.window_size
+    scaled = plan.out_scale(out_scale, query.device)
+    cu_seqlens = plan.cu_seq_q.to(query.device), plan.cu_seq_k.to(query.device)
+    options: tuple[Any, ...] = (scale, scaled, left, right, plan.diagonal, enable_gqa, accuracy, deterministic)
+    parameters, rest = problem_of(query, *cu_seqlens, activation, params, *options)
+    text, _, names = rest[2].partition(PART_SEPARATOR)
+    found = next((one for one in _POSITIONS.findall(text) if one not in names.split(",")), None)
+    if found is not None:
+        raise ValueError(
+            f"activation: expected a function that reads no position in the sequence, got one that reads {found}; a "
+            "rank has only parts of sequences"
+        )
+    is_same = not _HEAD.search(text) and all(tensor.dim() == 0 for tensor in parameters)
+    heads = key.shape[1]
+    if head_groups is None:
+        head_groups = 2 if is_same and heads % 2 == 0 else 1
+    elif (head_groups > 1 and not is_same) or head_groups < 1 or heads % head_groups:
+        raise ValueError(
+            f"head_groups: expected 1, or a divisor of {heads} heads for a function that is the same in all heads, got "
+            f"{head_groups}; omit it"
+        )
+    try:
+        result: Tensor = _ContextAttention.apply(query, key, value, plan, head_groups, rest, *parameters)
+    except RuntimeError as error:
+        raise translated(error) from None
+    return result
+
+
+def _complaint(query: Tensor, key: Tensor, value: Tensor, plan: ContextPlan) -> str | None:
+    of_queries, of_keys = plan.rows_of(plan.rank)
+    for name, tensor, rows in (("query", query, of_queries), ("key", key, of_keys), ("value", value, of_keys)):
+        if tensor.dim() != 3 or tensor.shape[0] != rows.stop - rows.start:
+            return (
+                f"{name}: expected shape ({rows.stop - rows.start}, heads, head_dim), this rank's rows of the plan, "
+                f"got {tuple(tensor.shape)}; make the plan from the offsets of this batch"
+            )
+    return None
+
+
+def _agree(plan: ContextPlan, complaint: str | None, device: torch.device) -> None:
+    """Raises an error on every rank if one rank has one, so that no rank waits for another without end."""
+    if device.type != "cpu" and plan.is_agreed and complaint is None:
+        return
+    print_of_plan = plan.fingerprint()
+    state = torch.tensor([complaint is None, print_of_plan, -print_of_plan], dtype=torch.int64, device=device)
+    dist.all_reduce(state, dist.ReduceOp.MIN, group=plan.group)
+    are_all_well, lowest, highest = state.tolist()
+    if complaint is not None:
+        raise ValueError(complaint)
+    if lowest != -highest:
+        raise ValueError(
+            "plan: expected the same plan on all ranks, got plans of different batches; make it from the offsets of "
+            "the whole batch on every rank"
+        )
+    if not are_all_well:
+        raise ValueError("plan: expected rows that fit the plan on all ranks, got other rows on another rank")
+    plan.is_agreed = True
+
+
+class _Gathered:
+    """The rows of all ranks (T, ...), as soon as the communication has ended."""
+
+    def __init__(self, local: Tensor, bounds: list[int], plan: ContextPlan) -> None:
+        self.counts = [b - a for a, b in pairwise(bounds)]
+        self.longest = max(1, *self.counts)  # a collective of no elements is an error in some backends
+        padded = local.new_zeros(self.longest, *local.shape[1:])
+        padded[: len(local)] = local
+        self.rows = local.new_empty(plan.world * self.longest, *local.shape[1:])
+        self.work = dist.all_gather_into_tensor(self.rows, padded, group=plan.group, async_op=True)
+
+    def wait(self) -> Tensor:
+        if self.work is not None:
+            self.work.wait()
+        parts = self.rows.split(self.longest)
+        return torch.cat([part[:count] for part, count in zip(parts, self.counts, strict=True)])
+
+
+class _Summed:
+    """This rank's rows of the sum of all ranks' rows (T, ...), as soon as the communication has ended."""
+
+    def __init__(self, rows: Tensor, bounds: list[int], plan: ContextPlan) -> None:
+        self.dtype, self.count = rows.dtype, bounds[plan.rank + 1] - bounds[plan.rank]
+        longest = max(1, *(b - a for a, b in pairwise(bounds)))
+        # Each rank rounds its part once. The sum of the parts is in fp32 for 16-bit types.
+        kind = torch.float32 if rows.dtype.itemsize == 2 else rows.dtype
+        padded = rows.new_zeros(plan.world, longest, *rows.shape[1:], dtype=kind)
+        for rank, (begin, end) in enumerate(pairwise(bounds)):
+            padded[rank, : end - begin] = rows[begin:end]
+        self.rows = padded.new_empty(padded.shape[1:])
+        self.work = dist.reduce_scatter_tensor(self.rows, padded.flatten(0, 1), group=plan.group, async_op=True)
+
+    def wait(self) -> Tensor:
+        if self.work is not None:
+            self.work.wait()
+        return self.rows[: self.count].to(self.dtype)
+
+
+def _groups(tensor: Tensor, count: int) -> Sequence[Tensor]:
+    """Returns the tensor in groups of heads."""
+    return tensor.chunk(count, dim=1)
+
+
+def _heads(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+
+class _ContextAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, plan: ContextPlan, groups: int, rest: tuple[Any, ...],
+        *parameters: Tensor,
+    ) -> Tensor:  # fmt: skip
+        ctx.plan, ctx.groups, ctx.rest = plan, groups, rest
+        ctx.head_dim = query.shape[-1]
+        queries, keys, values = (_groups(one, groups) for one in (query, key, value))
+        outputs: list[Any] = []
+        saved: list[Tensor] = []
+        if plan.mode == "queries":
+            both = [torch.cat(one, dim=-1) for one in zip(keys, values, strict=True)]
+            gathered = [_Gathered(one, plan.bounds_k, plan) for one in both]
+            for q, one in zip(queries, gathered, strict=True):
+                k, v = one.wait().split([key.shape[-1], value.shape[-1]], dim=-1)
+                outputs.append(forward(q, k, v, list(parameters), *rest))
+                saved += [q, k, v]
+        else:
+            gathered = [_Gathered(one, plan.bounds_q, plan) for one in queries]
+            for one, k, v in zip(gathered, keys, values, strict=True):
+                q = one.wait()
+                outputs.append(_Summed(forward(q, k, v, list(parameters), *rest), plan.bounds_q, plan))
+                saved += [q, k, v]
+            outputs = [one.wait() for one in outputs]
+        ctx.save_for_backward(*parameters, *saved)
+        return _heads(outputs)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Any, ...]:
+        plan, rest = ctx.plan, ctx.rest
+        count = len(ctx.saved_tensors) - 3 * ctx.groups
+        parameters, saved = list(ctx.saved_tensors[:count]), ctx.saved_tensors[count:]
+        bits = sum(1 << n for n, needed in enumerate(ctx.needs_input_grad[6:]) if needed)
+        of_output: list[Any] = list(_groups(grad_output, ctx.groups))
+        if plan.mode == "keys":
+            of_output = [_Gathered(one, plan.bounds_q, plan) for one in of_output]
+        grads: list[list[Any]] = [[], [], []]
+        sums: Tensor | None = None
+        for number, one in enumerate(of_output):
+            q, k, v = saved[3 * number : 3 * number + 3]
+            grad = one.wait() if plan.mode == "keys" else one
+            dq, dk, dv, part = backward(grad, q, k, v, parameters, *rest, True, True, True, bits)
+            sums = part if sums is None else sums + part
+            if plan.mode == "keys":
+                dq = _Summed(dq, plan.bounds_q, plan)
+            else:
+                dk = _Summed(torch.cat([dk, dv], dim=-1), plan.bounds_k, plan)
+                dv = None
+            for total, gradient in zip(grads, (dq, dk, dv), strict=True):
+                total.append(gradient)
+        of_query, of_key, of_value = grads
+        if plan.mode == "keys":
+            of_query = [one.wait() for one in of_query]
+        else:
+            both = [one.wait() for one in of_key]
+            of_key = [one[..., : ctx.head_dim] for one in both]
+            of_value = [one[..., ctx.head_dim :] for one in both]
+        assert sums is not None
+        of_parameters = split_gradients(sums, parameters, bits)
+        return _heads(of_query), _heads(of_key), _heads(of_value), None, None, None, *of_parameters

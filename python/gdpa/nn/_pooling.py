@@ -1,0 +1,150 @@
+"""Pooling of a sequence into a fixed number of tokens: PMA and HSP."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gdpa.nn._attention import GDPA, Function, head_dim_of, normal_
+from gdpa.nn._jagged import unpacked
+from gdpa.nn._tokens import over_tokens
+
+
+class PMA(nn.Module):
+    """Pooling by multi-head attention: k learned queries in each head, which all sequences share.
+
+        K, V = split(X W_kv + b_kv)
+        O_h = out_scale * f(scale * Q_h K_h^T) V_h          Q_h (k, d) is a parameter
+        Y = concat(O_h) W_o + b_o                           (B, k, D)
+
+    The tokens are those of InterFormer's cross architecture (arXiv 2411.09852, section 3.4.2). A sequence without rows
+    gives the bias b_o.
+
+    Args:
+        dim: D, the width of the rows and of the result.
+        heads: H.
+        queries: k.
+        head_dim, activation, params, bias, options: as in GDPAttention.
+
+    Shapes: rows (T, D) with cu_seqlens (B + 1), or a nested tensor (B, ragged, D). The result is dense: (B, k, D).
+
+    Example::
+
+        >>> pool = gdpa.nn.PMA(32, heads=4, queries=3)
+        >>> pool(torch.randn(12, 32), torch.tensor([0, 5, 12])).shape
+        torch.Size([2, 3, 32])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        queries: int,
+        *,
+        head_dim: int | None = None,
+        activation: Function = "silu",
+        params: Mapping[str, Any] | None = None,
+        bias: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self.head_dim = head_dim_of(dim, heads, head_dim)
+        self.query = nn.Parameter(normal_(torch.empty(queries, heads, self.head_dim), 1.0))
+        self.key_value = nn.Linear(dim, 2 * heads * self.head_dim, bias=bias)
+        self.attend = GDPA(activation, params, **{"out_scale": "1/len_k", **options})
+        self.out = nn.Linear(heads * self.head_dim, dim, bias=bias)
+
+    def forward(self, x: Tensor, cu_seqlens: Tensor | None = None, **call: Any) -> Tensor:
+        """Returns Y (B, k, D)."""
+        rows, offsets = unpacked("x", x, cu_seqlens)
+        key, value = self.key_value(rows).unflatten(-1, (-1, 2, self.head_dim)).unbind(-2)
+        pooled = self.attend(self.query.to(key.dtype), key, value, None, offsets, **call)
+        return self.out(pooled.flatten(-2)).unflatten(0, (offsets.shape[0] - 1, self.query.shape[0]))
+
+
+class SumKronLinear(nn.Module):
+    """A linear map of token matrices with a sum of Kronecker products as its weights.
+
+        Y = sum_i Z_i^T X W_i          X (B, S, D), Z_i (S, N), W_i (D, D_out), i = 1 .. rank
+
+    The layer has rank * (S N + D D_out) weights instead of S D N D_out (Kunlun, arXiv 2602.10016, section 4.3.2).
+
+    Example::
+
+        >>> gdpa.nn.SumKronLinear(16, 4, 32, rank=2)(torch.randn(2, 16, 32)).shape
+        torch.Size([2, 4, 32])
+    """
+
+    def __init__(self, tokens_in: int, tokens_out: int, dim: int, *, dim_out: int | None = None, rank: int = 4) -> None:
+        super().__init__()
+        dim_out = dim if dim_out is None else dim_out
+        self.z = nn.Parameter(normal_(torch.empty(rank, tokens_in, tokens_out), tokens_in**-0.5))
+        self.w = nn.Parameter(normal_(torch.empty(rank, dim, dim_out), (rank * dim) ** -0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns Y (B, N, D_out)."""
+        # The product with W first keeps one large matrix product, and the sum over i joins the second one.
+        rank, dim, dim_out = self.w.shape
+        through_w = x @ self.w.permute(1, 0, 2).reshape(dim, rank * dim_out)  # (B, S, rank D_out)
+        by_rank = through_w.unflatten(-1, (rank, dim_out)).transpose(1, 2).flatten(1, 2)  # (B, rank S, D_out)
+        return over_tokens(self.z.flatten(0, 1).mT, by_rank)
+
+
+class HSP(nn.Module):
+    """Hierarchical seed pooling: many learned seeds attend to the sequence, and SumKronLinear compresses them.
+
+        Q = Norm(E) W_q + b_q                               E (S, D) are the learned seeds
+        H = concat(out_scale * f(scale * Q_h K_h^T) V_h) W_o + b_o          (B, S, D)
+        Y = sum_i Z_i^T H W_i                               (B, N, D)
+
+    The formula is H = MHA(Norm(E), X, X) of Kunlun (arXiv 2602.10016, section 4.3.2), with any function f.
+
+    Args:
+        dim: D, the width of the rows and of the result.
+        heads: H.
+        seeds: S, the number of seeds, usually several times the number of tokens.
+        tokens: N, the number of tokens of the result.
+        rank: the number of Kronecker products.
+        head_dim, activation, params, bias, options: as in GDPAttention.
+
+    Shapes: rows (T, D) with cu_seqlens (B + 1), or a nested tensor (B, ragged, D). The result is dense: (B, N, D).
+
+    Example::
+
+        >>> pool = gdpa.nn.HSP(32, heads=4, seeds=16, tokens=4)
+        >>> pool(torch.randn(12, 32), torch.tensor([0, 5, 12])).shape
+        torch.Size([2, 4, 32])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        seeds: int,
+        tokens: int,
+        *,
+        rank: int = 4,
+        head_dim: int | None = None,
+        activation: Function = "silu",
+        params: Mapping[str, Any] | None = None,
+        bias: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self.head_dim = head_dim_of(dim, heads, head_dim)
+        self.seeds = nn.Parameter(normal_(torch.empty(seeds, dim), 1.0))
+        self.norm = nn.LayerNorm(dim)
+        self.query = nn.Linear(dim, heads * self.head_dim, bias=bias)
+        self.key_value = nn.Linear(dim, 2 * heads * self.head_dim, bias=bias)
+        self.attend = GDPA(activation, params, **{"out_scale": "1/len_k", **options})
+        self.out = nn.Linear(heads * self.head_dim, dim, bias=bias)
+        self.compress = SumKronLinear(seeds, tokens, dim, rank=rank)
+
+    def forward(self, x: Tensor, cu_seqlens: Tensor | None = None, **call: Any) -> Tensor:
+        """Returns Y (B, N, D)."""
+        rows, offsets = unpacked("x", x, cu_seqlens)
+        query = self.query(self.norm(self.seeds)).unflatten(-1, (-1, self.head_dim))
+        key, value = self.key_value(rows).unflatten(-1, (-1, 2, self.head_dim)).unbind(-2)
+        pooled = self.out(self.attend(query, key, value, None, offsets, **call).flatten(-2))
+        return self.compress(pooled.unflatten(0, (offsets.shape[0] - 1, self.seeds.shape[0])))

@@ -1,0 +1,176 @@
+"""The command ``python -m gdpa.train``: its options, its progress, and its steps."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+# On some virtual machines the processor lists AMX but the system does not allow it, and PyTorch's bf16 products crash.
+# PyTorch reads this variable when it is loaded.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+
+VARIANTS = "silu,gelu_tanh,learned,softmax,mean"
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m gdpa.train",
+        description="Trains a sequential recommendation model on MovieLens 100K, split by time, with gdpa's functions, "
+        "with softmax attention and with mean pooling. Reports AUC (is the next rating at least 4) and NDCG@10 (the "
+        "next item) on later events, with mean and spread over the seeds. A killed run continues from its checkpoint.",
+    )
+    parser.add_argument("--variants", default=VARIANTS, metavar="NAMES", help=f"kinds of attention ({VARIANTS})")
+    parser.add_argument("--seeds", default=3, type=int, metavar="N", help="runs of each kind (3)")
+    parser.add_argument("--steps", default=200, type=int, metavar="N", help="training steps of a run (200)")
+    parser.add_argument("--batch", default=32, type=int, metavar="N", help="users in a batch (32)")
+    parser.add_argument("--users", type=int, metavar="N", help="use only the first N users (all 943)")
+    parser.add_argument("--dim", default=64, type=int, metavar="N", help="width of the model (64)")
+    parser.add_argument("--heads", default=2, type=int, metavar="N", help="attention heads (2)")
+    parser.add_argument("--layers", default=2, type=int, metavar="N", help="HSTU layers (2)")
+    parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, cuda or cuda:N (cpu)")
+    parser.add_argument("--bf16", action="store_true", help="train under autocast to bfloat16")
+    parser.add_argument("--compile", action="store_true", help="train through torch.compile with dynamic lengths")
+    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (PyTorch's default)")
+    parser.add_argument("--save-every", default=50, type=int, metavar="N", help="steps between checkpoints (50)")
+    parser.add_argument(
+        "--output", default=Path("results"), type=Path, metavar="FOLDER", help="folder of the report (results)"
+    )
+    parser.add_argument(
+        "--checkpoints", type=Path, metavar="FOLDER", help="folder of the checkpoints (OUTPUT/checkpoints)"
+    )
+    parser.add_argument(
+        "--shard-tables", action="store_true", help="divide the rows of the item table among the processes of torchrun"
+    )
+    parser.add_argument("--restart", action="store_true", help="ignore and replace existing checkpoints")
+    options = parser.parse_args(arguments)
+    for name in ("seeds", "steps", "batch", "users", "dim", "heads", "layers", "threads", "save_every"):
+        number = getattr(options, name)
+        if number is not None and number < 1:
+            parser.error(f"--{name.replace('_', '-')} is a number from 1 up, got {number}")
+    if options.dim % options.heads:
+        parser.error(f"--heads divides --dim, got {options.heads} and {options.dim}")
+    names = options.variants.split(",")
+    unknown = [name for name in names if name not in VARIANTS.split(",")]
+    if unknown:
+        parser.error(f"--variants has names of {VARIANTS}, got {unknown[0]}")
+    options.names = names
+    return options
+
+
+def run(options: argparse.Namespace) -> None:
+    import torch
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    import gdpa
+    from gdpa.bench import device as devices
+    from gdpa.train import data, report
+    from gdpa.train.metrics import evaluate
+    from gdpa.train.model import Sizes
+    from gdpa.train.parallel import Ranks
+    from gdpa.train.run import Run, Settings
+
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    device = devices.choose(options.device)
+    ranks = Ranks.start(device.torch_device)
+    if options.shard_tables and ranks.world == 1:
+        raise ValueError("--shard-tables: expected several processes, got one; start it with torchrun")
+    events = data.load(options.users)
+    split = events.split_time
+    trained = events.until(split)
+    sizes = Sizes(data.ITEMS, options.dim, options.heads, options.layers)
+    title = f"gdpa {gdpa.__version__}, PyTorch {torch.__version__}, on {device.describe()}"
+    console = Console(quiet=ranks.rank > 0)
+    console.print(title, highlight=False)
+    console.print(
+        f"MovieLens 100K: {len(events.lengths)} users, {len(trained.items)} events to train on, "
+        f"{len(events.items) - len(trained.items)} later events",
+        highlight=False,
+    )
+    folder = options.checkpoints or options.output / "checkpoints"
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    results = []
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("", total=len(options.names) * options.seeds * options.steps)
+        for name in options.names:
+            for seed in range(options.seeds):
+                settings = Settings(name, seed, options.steps, options.batch, sizes, bf16=options.bf16)
+                one = Run(
+                    settings,
+                    trained,
+                    device.torch_device,
+                    options.compile,
+                    folder,
+                    options.restart,
+                    ranks,
+                    options.shard_tables,
+                )
+                progress.update(task, description=f"{name}, seed {seed}", advance=one.step)
+                begin, first = time.perf_counter(), one.step
+                for _ in one.train(options.save_every):
+                    progress.advance(task)
+                losses = [round(float(loss), 5) for loss in one.losses]  # waits for the device
+                seconds = (time.perf_counter() - begin) / max(1, one.step - first)
+                metrics = evaluate(one.model, events, split)
+                results.append(report.Result(name, seed, losses, metrics["auc"], metrics["ndcg@10"], seconds * 1e3))
+
+    settings_of_all = {
+        "gdpa": gdpa.__version__,
+        "torch": torch.__version__,
+        "device": device.describe(),
+        "threads": torch.get_num_threads(),
+        "users": len(events.lengths),
+        "steps": options.steps,
+        "batch": options.batch,
+        "dim": options.dim,
+        "heads": options.heads,
+        "layers": options.layers,
+        "bf16": options.bf16,
+        "compiled": options.compile,
+        "processes": ranks.world,
+        "shard_tables": options.shard_tables,
+    }
+    if ranks.rank > 0:
+        return
+    report.show(console, results)
+    files = report.write(options.output, f"train-{device.torch_device.type}", title, settings_of_all, results)
+    console.print(f"Written: {', '.join(str(file) for file in files)}", highlight=False)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parse(arguments)
+    try:
+        run(options)
+    except ModuleNotFoundError as missing:
+        if missing.name not in ("rich", "matplotlib", "numpy"):
+            raise
+        print(f"gdpa.train: needs the package {missing.name}: pip install {missing.name}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("gdpa.train: stopped; the same command continues from the checkpoints", file=sys.stderr)
+        return 130
+    except (ValueError, TypeError, OSError) as refused:
+        print(f"gdpa.train: {refused}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,146 @@
+"""The model: embeddings, HSTU layers, and the prediction of the next event. And the attention that replaces gdpa's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gdpa.nn import HSTULayer
+from gdpa.train.parallel import ShardedEmbedding
+
+POSITIONS = 128  # relative positions; larger distances use the last one
+TYPICAL_LENGTH = 100  # the divisor of the sum over a history: a causal model must not see the length
+RATINGS = 5
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of the model."""
+
+    items: int
+    dim: int = 64
+    heads: int = 2
+    layers: int = 2
+
+
+def learned_function(heads: int) -> dict[str, Any]:
+    """Returns a * s * sigmoid(b * s) with a and b of each head, which begin as SiLU."""
+    return {
+        "activation": "a * s * sigmoid(b * s)",
+        "params": {"a": torch.ones(heads), "b": torch.ones(heads)},
+    }
+
+
+class SoftmaxAttention(nn.Module):
+    """PyTorch's causal softmax attention with the same relative bias.
+
+    It computes one history after another. A batch that is padded to the longest history would mostly have scores of
+    rows that do not exist.
+    """
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.position = nn.Parameter(torch.zeros(heads, POSITIONS))
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tensor, _: Tensor) -> Tensor:
+        """Maps (T, H, d) to (T, H, d)."""
+        lengths = cu_seqlens.diff().tolist()
+        outputs = [value[:0]]
+        for operands in zip(*(one.split(lengths) for one in (query, key, value)), strict=True):
+            q, k, v = (one.transpose(0, 1)[None] for one in operands)
+            output = F.scaled_dot_product_attention(q, k, v, attn_mask=self.bias(q.shape[-2]).to(q.dtype))
+            outputs.append(output[0].transpose(0, 1))
+        return torch.cat(outputs)
+
+    def bias(self, length: int) -> Tensor:
+        """Returns the bias (1, H, length, length), which is -inf for later events."""
+        at = torch.arange(length, device=self.position.device)
+        distance = at[:, None] - at
+        return self.position[:, distance.clamp(0, POSITIONS - 1)].masked_fill(distance < 0, -torch.inf)[None]
+
+
+class MeanPooling(nn.Module):
+    """The mean of the values of all events up to each event. It ignores query and key."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tensor, _: Tensor) -> Tensor:
+        """Maps (T, H, d) to (T, H, d)."""
+        rows = torch.arange(value.shape[0], device=value.device)
+        first = cu_seqlens[torch.searchsorted(cu_seqlens, rows, right=True) - 1]
+        sums = F.pad(value.float().cumsum(0), (0, 0, 0, 0, 1, 0))
+        return ((sums[1:] - sums[first]) / (rows + 1 - first)[:, None, None]).to(value.dtype)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A kind of attention: arguments of HSTULayer, or a module instead of its attention."""
+
+    name: str
+    arguments: Callable[[int], dict[str, Any]]
+    attention: Callable[[int], nn.Module] | None = None
+
+
+VARIANTS = {
+    one.name: one
+    for one in (
+        Variant("silu", lambda heads: {"activation": "silu"}),
+        Variant("gelu_tanh", lambda heads: {"activation": "gelu_tanh"}),
+        Variant("learned", learned_function),
+        Variant("softmax", lambda heads: {}, SoftmaxAttention),
+        Variant("mean", lambda heads: {}, lambda heads: MeanPooling()),
+    )
+}
+
+
+class Recommender(nn.Module):
+    """Predicts the next event of every event of a history.
+
+    An event is the sum of the embeddings of its item and of its rating. HSTU layers with relative positions follow. The
+    score of the next item is the inner product of the state with the item's embedding. The score of a like is an MLP of
+    the state and of the next item.
+    """
+
+    def __init__(self, sizes: Sizes, variant: Variant) -> None:
+        super().__init__()
+        self.sizes = sizes
+        self.items: nn.Embedding | ShardedEmbedding = nn.Embedding(sizes.items, sizes.dim)
+        self.ratings = nn.Embedding(RATINGS, sizes.dim)
+        self.layers = nn.ModuleList()
+        for _ in range(sizes.layers):
+            layer = HSTULayer(
+                sizes.dim,
+                sizes.heads,
+                positions=POSITIONS,
+                out_scale=1.0 / TYPICAL_LENGTH,
+                **variant.arguments(sizes.heads),
+            )
+            # f is near 0 at a score of 0. A score of 1 begins as the mean of the events.
+            nn.init.ones_(layer.attend.learned["position"])
+            if variant.attention is not None:
+                layer.attend = variant.attention(sizes.heads)  # type: ignore[assignment]
+            self.layers.append(layer)
+        self.norm = nn.LayerNorm(sizes.dim)
+        self.item_bias = nn.Parameter(torch.zeros(sizes.items))
+        self.like = nn.Sequential(nn.Linear(3 * sizes.dim, sizes.dim), nn.GELU(), nn.Linear(sizes.dim, 1))
+        nn.init.normal_(self.items.weight, std=sizes.dim**-0.5)
+        nn.init.normal_(self.ratings.weight, std=sizes.dim**-0.5)
+
+    def forward(self, items: Tensor, ratings: Tensor, cu_seqlens: Tensor, next_items: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the score of each item as the next one (T, items), and of a like of the next item (T,)."""
+        state = self.items(items) + self.ratings(ratings)
+        for layer in self.layers:
+            state = layer(state, cu_seqlens)
+        state = self.norm(state)
+        item = self.items(next_items)
+        like = self.like(torch.cat([state, item, state * item], dim=-1)).squeeze(-1)
+        table = self.items.whole() if isinstance(self.items, ShardedEmbedding) else self.items.weight
+        return F.linear(state, table, self.item_bias), like
+
+    def expect_rows(self, longest: int) -> None:
+        """Sets the largest number of rows of a rank in the next batch, which a sharded table needs."""
+        if isinstance(self.items, ShardedEmbedding):
+            self.items.longest = longest

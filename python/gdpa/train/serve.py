@@ -1,0 +1,76 @@
+"""A serving example: ``python -m gdpa.train.serve CHECKPOINT`` exports a trained model, loads it and scores a batch.
+
+The exported program takes any number of users and events. A process that loads it must import gdpa, which registers the
+operator.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gdpa.train import data
+from gdpa.train.data import Batch
+from gdpa.train.model import VARIANTS, Recommender, Sizes
+
+
+def load(checkpoint: Path) -> Recommender:
+    """Returns the model of a checkpoint of gdpa.train."""
+    state = torch.load(checkpoint, map_location="cpu", weights_only=True)
+    settings: dict[str, Any] = state["settings"]
+    model = Recommender(Sizes(**settings["sizes"]), VARIANTS[settings["variant"]])
+    model.load_state_dict(state["model"])
+    return model.eval()
+
+
+def inputs_of(batch: Batch) -> tuple[Tensor, ...]:
+    """Returns the arguments of the model."""
+    return batch.items, batch.ratings, batch.cu_seqlens, batch.next_items
+
+
+def export(model: Recommender, batch: Batch, file: Path) -> None:
+    """Writes the model as a program for batches of any size. `batch` is an example."""
+    rows, offsets = torch.export.Dim("rows", min=2), torch.export.Dim("offsets", min=3)
+    shapes = ({0: rows}, {0: rows}, {0: offsets}, {0: rows})
+    with torch.no_grad():
+        torch.export.save(torch.export.export(model, inputs_of(batch), dynamic_shapes=shapes), file)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m gdpa.train.serve",
+        description="Exports a trained model with torch.export, loads the program, and scores a batch of other users.",
+    )
+    parser.add_argument("checkpoint", type=Path, help="a file that gdpa.train has written, such as silu-0.pt")
+    parser.add_argument("--program", type=Path, metavar="FILE", help="the exported program (CHECKPOINT.pt2)")
+    options = parser.parse_args(arguments)
+    try:
+        model, events = load(options.checkpoint), data.load()
+        if VARIANTS[options.checkpoint.stem.rpartition("-")[0]].attention is not None:
+            raise ValueError("checkpoint: expected a model with gdpa's attention, got one with another attention")
+        program = options.program or options.checkpoint.with_suffix(".pt2")
+        export(model, events.batch(range(4)), program)
+        served = torch.export.load(program).module()
+        batch = events.batch(range(100, 116))
+        with torch.no_grad():
+            got, wanted = served(*inputs_of(batch)), model(*inputs_of(batch))
+    except (ValueError, OSError) as refused:
+        print(f"gdpa.train.serve: {refused}", file=sys.stderr)
+        return 1
+    difference = max(float((a - b).abs().max()) for a, b in zip(got, wanted, strict=True))
+    last = batch.cu_seqlens[1:].long() - 1
+    best = got[0][last].topk(3).indices.tolist()
+    print(f"{program}: {program.stat().st_size / 1024:.0f} KiB")
+    print(f"{len(best)} users with {len(batch.items)} events; largest difference from the model: {difference:.1e}")
+    for user, items in list(enumerate(best, start=100))[:3]:
+        print(f"user {user}: next items {items}")
+    return 0 if difference <= 1e-4 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
