@@ -176,11 +176,11 @@ TileInputs<Compute>::TileInputs(const InputPlan& plan, const Params& params) : p
 
 template <class Compute>
 void TileInputs<Compute>::fill(const ScoreTile& tile, bool keeps_offsets) {
-  if (plan_.is_empty()) return;
   tile_ = tile;
   keeps_offsets_ = keeps_offsets;
   rows_ = tile.queries.size();
   columns_ = tile.keys.size();
+  if (plan_.is_empty()) return;
   const auto widest = static_cast<std::size_t>(columns_ + rows_ - 1);
   index_.resize(widest);
   const std::vector<activation::Input>& inputs = plan_.function().inputs();
@@ -420,7 +420,14 @@ void TileInputs<Compute>::add_run(std::size_t input, int64_t row, const Compute*
 }
 
 template <class Compute>
-void TileInputs<Compute>::add_gradient(std::size_t input, const Compute* terms, double* sums) {
+void TileInputs<Compute>::add_gradient(std::size_t input, const Compute* terms, const SumCopies& to) {
+  double* const sums = to.first;
+  const activation::Input& of_function = plan_.function().inputs()[input];
+  if (of_function.kind == Kind::number) {
+    const int64_t offset = params_.grad_parameters[of_function.tensor].offset_of_head(tile_.head);
+    sums[offset] += std::accumulate(terms, terms + rows_ * columns_, 0.0);
+    return;
+  }
   const std::vector<int64_t>& offsets = lines_[input].offsets;
   const auto add = [&](std::size_t k, double term) { sums[offsets[k]] += term; };
   const auto row_of = [&](int64_t row) { return terms + row * columns_; };
@@ -434,7 +441,10 @@ void TileInputs<Compute>::add_gradient(std::size_t input, const Compute* terms, 
   }
   switch (plan_.inputs()[input].pattern) {
     case Pattern::any:
-      for (std::size_t k = 0; k < offsets.size(); ++k) add(k, static_cast<double>(terms[k]));
+      for (std::size_t k = 0; k < offsets.size(); ++k) {
+        const int64_t copy = static_cast<int64_t>(k) & (to.copies - 1);
+        sums[copy * to.elements + offsets[k]] += static_cast<double>(terms[k]);
+      }
       return;
     case Pattern::row:
       for (int64_t row = 0; row < rows_; ++row) {
