@@ -46,9 +46,7 @@ class Backward {
     query_range_ = unit_.queries;
     wants_key_ = unit_.grad_key_value && call_.wanted.key;
     wants_value_ = unit_.grad_key_value && call_.wanted.value;
-    // Units with dK or dV compute each score once. Without these gradients, all units together do.
-    const bool has_key_units = call_.wanted.key || call_.wanted.value;
-    adds_parameters_ = !call_.parameter_sums.is_empty() && (unit_.grad_key_value || !has_key_units);
+    adds_parameters_ = plan::adds_parameters(unit_, call_.wanted);
     wants_grad_scores_ = unit_.grad_query || wants_key_ || adds_parameters_;
     sums_keys_over_unit_ = unit_.sums_over_batch && unit_.grad_key_value;
     sums_query_over_unit_ = unit_.query_sum >= 0 || (unit_.sums_over_batch && unit_.grad_query);

@@ -134,8 +134,9 @@ class TileInputs {
   int64_t columns_ = 0;
   std::vector<Line> lines_;
   std::vector<double> index_;
-  std::vector<int64_t> offset_;       ///< of a line, in the tensor
-  std::vector<int64_t> grad_offset_;  ///< of a line, in its gradient
+  std::vector<double> place_;       ///< of a line: offsets in the tensor
+  std::vector<double> grad_place_;  ///< of a line: offsets in the sums of its gradient, if they differ
+  std::vector<int64_t> offset_;     ///< of a line, in the tensor
   std::vector<Compute> diagonal_;
   std::vector<double> sums_;  ///< of a column or a diagonal
   std::vector<const double*> row_arrays_;
