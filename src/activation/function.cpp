@@ -303,6 +303,15 @@ Program Function::input_derivatives(const std::vector<std::size_t>& inputs) cons
   return lower(tree, roots, text_);
 }
 
+Program Function::value_and_derivatives(const std::vector<std::size_t>& inputs) const {
+  Tree tree = tree_;
+  std::vector<NodeId> roots = {tree.finish(root_), tree.finish(differentiate(tree, root_, tree.score()))};
+  for (const std::size_t input : inputs) {
+    roots.push_back(tree.finish(differentiate(tree, root_, tree.input_node(input))));
+  }
+  return lower(tree, roots, text_);
+}
+
 }  // namespace gdpa::activation
 
 namespace gdpa {

@@ -59,6 +59,9 @@ class Function {
   /// The derivatives of f with respect to these inputs, as results in this order.
   Program input_derivatives(const std::vector<std::size_t>& inputs) const;
 
+  /// The results {f, f'}, then the derivatives of f with respect to these inputs. Equal results are the same step.
+  Program value_and_derivatives(const std::vector<std::size_t>& inputs) const;
+
   const Program& value() const { return value_; }                                ///< results {f}
   const Program& value_and_derivative() const { return value_and_derivative_; }  ///< results {f, f'}
 

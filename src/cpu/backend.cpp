@@ -1,6 +1,7 @@
 // One call of the CPU backend: it makes the schedule, computes the units on threads, and adds the partial sums.
 #include "cpu/backend.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -30,6 +31,24 @@ class ReusedSchedule {
   plan::CpuSchedule schedule_;
 };
 
+/// Units that one thread computes one after the other.
+using Group = std::vector<const plan::CpuUnit*>;
+
+/// Distributes the units, which are in the order of decreasing costs, to groups of nearly equal costs. The groups
+/// depend on the schedule only.
+std::vector<Group> groups_of(const plan::CpuSchedule& schedule) {
+  const std::size_t count =
+      std::clamp<std::size_t>(schedule.units.size(), 1, static_cast<std::size_t>(schedule.threads));
+  std::vector<Group> groups(count);
+  std::vector<double> costs(count);
+  for (const plan::CpuUnit& unit : schedule.units) {
+    const auto lowest = static_cast<std::size_t>(std::min_element(costs.begin(), costs.end()) - costs.begin());
+    groups[lowest].push_back(&unit);
+    costs[lowest] += unit.cost;
+  }
+  return groups;
+}
+
 template <class T>
 void run_units(const Problem& problem, const Params& params, const activation::Function& function,
                const std::vector<Evaluator>& evaluators, const plan::CpuSchedule& schedule) {
@@ -38,16 +57,30 @@ void run_units(const Problem& problem, const Params& params, const activation::F
     partial_sums = allocate_aligned(schedule.partial_elements * static_cast<int64_t>(sizeof(double)));
   }
   const InputPlan inputs(function);
-  const Call<T> call{params,   inputs,         evaluators.data(),
-                     schedule, problem.wanted, static_cast<double*>(partial_sums.get())};
   const bool forward = problem.direction == Direction::forward;
-  for_each_unit(schedule.threads, static_cast<int64_t>(schedule.units.size()), [&](int64_t i) {
-    const plan::CpuUnit& unit = schedule.units[static_cast<std::size_t>(i)];
-    forward ? forward_unit<T>(call, unit) : backward_unit<T>(call, unit);
-  });
+  const std::vector<Group> groups =
+      problem.wanted.parameters == 0 || forward ? std::vector<Group>{} : groups_of(schedule);
+  ParameterSums parameter_sums(function, params, static_cast<int64_t>(groups.size()));
+  const Call<T> call{parameter_sums.params(),
+                     inputs,
+                     evaluators.data(),
+                     schedule,
+                     problem.wanted,
+                     parameter_sums,
+                     static_cast<double*>(partial_sums.get())};
+  if (parameter_sums.is_empty()) {
+    for_each_unit(schedule.threads, static_cast<int64_t>(schedule.units.size()), [&](int64_t i) {
+      const plan::CpuUnit& unit = schedule.units[static_cast<std::size_t>(i)];
+      forward ? forward_unit<T>(call, unit) : backward_unit<T>(call, unit, 0);
+    });
+  } else {
+    for_each_unit(schedule.threads, static_cast<int64_t>(groups.size()), [&](int64_t group) {
+      for (const plan::CpuUnit* unit : groups[static_cast<std::size_t>(group)]) backward_unit<T>(call, *unit, group);
+    });
+  }
   for_each_unit(schedule.threads, static_cast<int64_t>(schedule.reductions.size()),
                 [&](int64_t i) { reduce<T>(call, schedule.reductions[static_cast<std::size_t>(i)]); });
-  if (!forward && problem.wanted.parameters != 0) parameter_gradients<T>(call, problem.batch);
+  if (!parameter_sums.is_empty()) parameter_sums.store(params);
 }
 
 /// The evaluator of f, or of f and f'. If the function has inputs, one for each query head.
@@ -72,12 +105,8 @@ void run(const Problem& problem, const Params& params, const activation::Functio
   ReusedSchedule reused;
   plan::CpuSchedule& schedule = *reused;
   plan::schedule_for_cpu(problem, params, processor, schedule);
-  const bool is_backward = problem.direction == Direction::backward;
-  if (is_backward && !problem.wanted.of_operands()) {
-    schedule.units.clear();  // only gradients of parameters
-    schedule.reductions.clear();
-  }
-  const bool needs_derivative = is_backward && (problem.wanted.query || problem.wanted.key);
+  const bool needs_derivative =
+      problem.direction == Direction::backward && (problem.wanted.query || problem.wanted.key);
   const std::vector<Evaluator> evaluators = evaluators_of(function, needs_derivative, params);
   switch (problem.dtype) {
     case DType::float32:

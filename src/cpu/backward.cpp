@@ -1,8 +1,10 @@
 // The backward unit. A tile of keys and values and the accumulators of its dK and dV stay in the cache during a loop
 // over tiles of queries. For each tile of scores the unit computes S = Q K^T, P = f(S) and f'(S), dP = dO V^T and
 // dS = dP f'(S), and then dV += P^T dO, dK += dS^T Q and dQ += dS K. It skips products that no wanted gradient needs.
+// The gradients of tensors that f reads need S and dP too, so the unit also computes their terms.
 #include <array>
 #include <span>
+#include <vector>
 
 #include "cpu/call.h"
 #include "cpu/workspace.h"
@@ -15,8 +17,13 @@ class Backward {
  public:
   using Compute = ComputeType<T>;
 
-  Backward(const Call<T>& call, const plan::CpuUnit& unit)
-      : call_(call), params_(call.params), tiles_(call.schedule.tiles), unit_(unit), inputs_(call.inputs, call.params) {
+  Backward(const Call<T>& call, const plan::CpuUnit& unit, int64_t group)
+      : call_(call),
+        params_(call.params),
+        tiles_(call.schedule.tiles),
+        unit_(unit),
+        group_(group),
+        inputs_(call.inputs, call.params) {
     const plan::CpuBuffers& buffers = call.schedule.buffers;
     auto* base = static_cast<Compute*>(thread_workspace(buffers.total * static_cast<int64_t>(sizeof(Compute))));
     query_ = base + buffers.query;
@@ -39,7 +46,8 @@ class Backward {
     query_range_ = unit_.queries;
     wants_key_ = unit_.grad_key_value && call_.wanted.key;
     wants_value_ = unit_.grad_key_value && call_.wanted.value;
-    wants_grad_scores_ = unit_.grad_query || wants_key_;
+    adds_parameters_ = plan::adds_parameters(unit_, call_.wanted);
+    wants_grad_scores_ = unit_.grad_query || wants_key_ || adds_parameters_;
     sums_keys_over_unit_ = unit_.sums_over_batch && unit_.grad_key_value;
     sums_query_over_unit_ = unit_.query_sum >= 0 || (unit_.sums_over_batch && unit_.grad_query);
     if (sums_keys_over_unit_) {
@@ -160,14 +168,14 @@ class Backward {
     }
   }
 
-  /// Computes P into scores_ and dS (without scale) into grad_scores_, with 0 outside the mask. If neither dQ nor dK is
-  /// wanted, it does not compute dS.
+  /// Computes P into scores_ and dS (without scale) into grad_scores_, with 0 outside the mask. If no wanted gradient
+  /// needs dP, it does not compute dS.
   void compute_grad_scores(int64_t head, Range queries, Range keys, Columns columns) {
     const int64_t rows = queries.size();
     const int64_t count = rows * columns.count;
     multiply<Compute>({query_, call_.width_q}, {keys_transposed_ + columns.begin, tiles_.keys},
                       {scores_, columns.count}, rows, columns.count, params_.head_dim, Sum::overwrite);
-    inputs_.fill(score_tile_of(b_, head, queries, keys, columns));
+    inputs_.fill(score_tile_of(b_, head, queries, keys, columns), adds_parameters_);
     const std::array<Compute*, 2> results = {scores_, derivatives_};
     const auto evaluate = [&](std::size_t count_of_results) {
       call_.evaluator_of(head).evaluate(scores_, count, std::span<Compute* const>(results).first(count_of_results),
@@ -181,12 +189,37 @@ class Backward {
     }
     multiply<Compute>({grad_output_, call_.width_v}, {values_transposed_ + columns.begin, tiles_.keys},
                       {grad_scores_, columns.count}, rows, columns.count, params_.head_dim_v, Sum::overwrite);
-    evaluate(2);
-    for (int64_t i = 0; i < count; ++i) grad_scores_[i] *= derivatives_[i];
-    clear_masked(params_.mask, queries, keys, columns, length_q_, length_k_, grad_scores_);
+    const auto finish = [&](const Compute* factors, Compute* products) {
+      for (int64_t i = 0; i < count; ++i) products[i] *= factors[i];
+      clear_masked(params_.mask, queries, keys, columns, length_q_, length_k_, products);
+    };
+    if (adds_parameters_) {
+      const ParameterSums::Head& of_head = call_.parameter_sums.head(head);
+      const std::vector<Compute*> terms = evaluate_terms(of_head, count);
+      for (std::size_t k = 2; k < terms.size(); ++k) finish(grad_scores_, terms[k]);
+      finish(derivatives_, grad_scores_);
+      for (const ParameterSums::Term& term : of_head.terms) {
+        inputs_.add_gradient(term.input, term.result == 1 ? grad_scores_ : terms[term.result],
+                             call_.parameter_sums.of(group_, term.tensor));
+      }
+    } else {
+      evaluate(2);
+      finish(derivatives_, grad_scores_);
+    }
     if (!wants_value_) return;
     clear_masked(params_.mask, queries, keys, columns, length_q_, length_k_, scores_);
     round_through<T>(scores_, count);
+  }
+
+  /// Computes P, f' and the derivatives of f with respect to the inputs of the wanted tensors. Returns the results.
+  std::vector<Compute*> evaluate_terms(const ParameterSums::Head& head, int64_t count) {
+    terms_.resize((head.results - 2) * static_cast<std::size_t>(count));
+    std::vector<Compute*> results = {scores_, derivatives_};
+    for (std::size_t k = 2; k < head.results; ++k) {
+      results.push_back(terms_.data() + (k - 2) * static_cast<std::size_t>(count));
+    }
+    head.evaluator.evaluate(scores_, count, results, inputs_.arrays());
+    return results;
   }
 
   /// Whether the accumulator of dQ gets more than terms_of_sum terms: the keys of these queries, or, if the unit sums
@@ -315,15 +348,18 @@ class Backward {
   const Params& params_;
   const plan::CpuTiles& tiles_;
   const plan::CpuUnit& unit_;
+  int64_t group_;  // of the sums of gradients of tensors
   TileInputs<Compute> inputs_;
-  Range key_range_;  // of the unit, or the part of it that is being summed over the batch
+  std::vector<Compute> terms_;  // of the gradients of tensors, before and after the factor dP
+  Range key_range_;             // of the unit, or the part of it that is being summed over the batch
   Range query_range_;
   int64_t key_terms_ = 0;              // queries in the sums of dK and dV that are not in the totals
   bool has_key_totals_ = false;        // of this tile of keys
   int64_t query_terms_ = 0;            // keys in the sums of dQ that are not in the partial sums yet
   bool wants_key_ = false;             // the unit computes dK
   bool wants_value_ = false;           // the unit computes dV
-  bool wants_grad_scores_ = false;     // dQ or dK needs dS
+  bool wants_grad_scores_ = false;     // a wanted gradient needs dP
+  bool adds_parameters_ = false;       // the unit computes the terms of the gradients of tensors
   bool sums_query_over_unit_ = false;  // dQ is summed over the unit rather than over one block of queries
   bool sums_keys_over_unit_ = false;   // dK and dV are summed over the unit rather than over one tile of keys
   int64_t b_ = 0;
@@ -366,8 +402,8 @@ void reduce_rows(const double* sums, const plan::CpuReduction& reduction, int64_
 }  // namespace
 
 template <class T>
-void backward_unit(const Call<T>& call, const plan::CpuUnit& unit) {
-  Backward<T>(call, unit).run();
+void backward_unit(const Call<T>& call, const plan::CpuUnit& unit, int64_t group) {
+  Backward<T>(call, unit, group).run();
 }
 
 template <class T>
@@ -393,8 +429,8 @@ void reduce(const Call<T>& call, const plan::CpuReduction& reduction) {
   }
 }
 
-#define GDPA_INSTANTIATE(T)                                          \
-  template void backward_unit(const Call<T>&, const plan::CpuUnit&); \
+#define GDPA_INSTANTIATE(T)                                                   \
+  template void backward_unit(const Call<T>&, const plan::CpuUnit&, int64_t); \
   template void reduce(const Call<T>&, const plan::CpuReduction&);
 GDPA_INSTANTIATE(float)
 GDPA_INSTANTIATE(double)

@@ -7,6 +7,7 @@
 #include "cpu/convert.h"
 #include "cpu/evaluator.h"
 #include "cpu/inputs.h"
+#include "cpu/parameter_sums.h"
 #include "cpu/products.h"
 #include "definition/params.h"
 #include "plan/cpu_units.h"
@@ -23,6 +24,7 @@ struct Call {
   const Evaluator* evaluators;  ///< one for each query head if the function has inputs, otherwise one
   const plan::CpuSchedule& schedule;
   WantedGradients wanted;
+  ParameterSums& parameter_sums;
   double* partial_sums;  ///< schedule.partial_elements; in double, because a long sum in float loses the last bits
 
   const Evaluator& evaluator_of(int64_t head) const {
@@ -134,12 +136,9 @@ void pack_tile(const T* rows, int64_t stride, int64_t count, int64_t width, Comp
 template <class T>
 void forward_unit(const Call<T>& call, const plan::CpuUnit& unit);
 
+/// Adds the gradients of tensors, if wanted, to the sums of a group.
 template <class T>
-void backward_unit(const Call<T>& call, const plan::CpuUnit& unit);
-
-/// Computes the gradients of the tensors of the call that are wanted.
-template <class T>
-void parameter_gradients(const Call<T>& call, int64_t batch);
+void backward_unit(const Call<T>& call, const plan::CpuUnit& unit, int64_t group);
 
 /// Adds the partial sums of some rows in a fixed order, rounds the result and stores the gradient.
 template <class T>

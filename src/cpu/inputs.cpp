@@ -74,10 +74,12 @@ double number_of_head(const BoundTensor& tensor, int64_t head) {
   return number;
 }
 
-/// Adds the nearest indices of an axis that exist, times a stride, to offsets. An index that is not a number is 0.
-void add_axis(double last, const double* index, double first, int64_t stride, std::span<int64_t> offsets) {
+/// Adds the nearest indices of an axis that exist, times a stride, to offsets. An index that is not a number is 0. The
+/// loop is in fp64, which is exact for offsets of all tensors and which vector instructions compute.
+void add_axis(double last, const double* index, double first, int64_t stride, std::span<double> offsets) {
+  const auto step = static_cast<double>(stride);
   for (std::size_t k = 0; k < offsets.size(); ++k) {
-    offsets[k] += static_cast<int64_t>(std::max(0.0, std::min(index[k] + first, last))) * stride;
+    offsets[k] += std::max(0.0, std::min(index[k] + first, last)) * step;
   }
 }
 
@@ -176,11 +178,11 @@ TileInputs<Compute>::TileInputs(const InputPlan& plan, const Params& params) : p
 
 template <class Compute>
 void TileInputs<Compute>::fill(const ScoreTile& tile, bool keeps_offsets) {
-  if (plan_.is_empty()) return;
   tile_ = tile;
   keeps_offsets_ = keeps_offsets;
   rows_ = tile.queries.size();
   columns_ = tile.keys.size();
+  if (plan_.is_empty()) return;
   const auto widest = static_cast<std::size_t>(columns_ + rows_ - 1);
   index_.resize(widest);
   const std::vector<activation::Input>& inputs = plan_.function().inputs();
@@ -340,15 +342,17 @@ void TileInputs<Compute>::read_line(std::size_t input, int64_t row, int64_t coun
   const BoundTensor& tensor = params_.parameters[tensor_index];
   const BoundTensor& gradient = params_.grad_parameters[tensor_index];
   const bool keeps = keeps_offsets_ && gradient.data != nullptr;
+  // The sums have other strides than a tensor that is not contiguous.
+  const bool has_grad_offsets = keeps && !std::equal(tensor.strides, tensor.strides + tensor.rank, gradient.strides);
   // The axes that do not depend on the key, then those that do.
-  int64_t start = 0, grad_start = 0;
+  double first_place = 0, first_grad_place = 0;
   for (std::size_t a = 0; a < plan.axes.size(); ++a) {
     const Axis& axis = plan.axes[a];
     if (axis.depends_on_key) continue;
     const double index = index_at(axis, row);
     check(input, a, row, count, [&](int64_t) { return index + first_of(axis); });
-    add_axis(last_of(tensor, a), &index, first_of(axis), tensor.strides[a], {&start, 1});
-    if (keeps) add_axis(last_of(tensor, a), &index, first_of(axis), gradient.strides[a], {&grad_start, 1});
+    add_axis(last_of(tensor, a), &index, first_of(axis), tensor.strides[a], {&first_place, 1});
+    if (keeps) add_axis(last_of(tensor, a), &index, first_of(axis), gradient.strides[a], {&first_grad_place, 1});
   }
   const auto write = [&](const auto& at) {
     if (!plan.is_read_by_index) {
@@ -365,6 +369,7 @@ void TileInputs<Compute>::read_line(std::size_t input, int64_t row, int64_t coun
     const auto a = static_cast<std::size_t>(plan.run_axis);
     const int64_t last = tensor.sizes[a] - 1, stride = tensor.strides[a];
     const int64_t first = tile_.keys.begin + static_cast<int64_t>(first_of(plan.axes[a]));
+    const auto start = static_cast<int64_t>(first_place);
     check(input, a, row, count, [=](int64_t k) { return static_cast<double>(first + k); });
     if (first + count - 1 <= last && stride == 1) {
       write([start = start + first](int64_t k) { return start + k; });
@@ -374,12 +379,12 @@ void TileInputs<Compute>::read_line(std::size_t input, int64_t row, int64_t coun
     if (keeps) {
       std::vector<int64_t>& starts = lines_[input].starts;
       starts.resize(static_cast<std::size_t>(rows_));
-      starts[static_cast<std::size_t>(row)] = grad_start;
+      starts[static_cast<std::size_t>(row)] = static_cast<int64_t>(first_grad_place);
     }
     return;
   }
-  offset_.assign(static_cast<std::size_t>(count), start);
-  if (keeps) grad_offset_.assign(static_cast<std::size_t>(count), grad_start);
+  place_.assign(static_cast<std::size_t>(count), first_place);
+  if (has_grad_offsets) grad_place_.assign(static_cast<std::size_t>(count), first_grad_place);
   for (std::size_t a = 0; a < plan.axes.size(); ++a) {
     const Axis& axis = plan.axes[a];
     if (!axis.depends_on_key) continue;
@@ -390,15 +395,23 @@ void TileInputs<Compute>::read_line(std::size_t input, int64_t row, int64_t coun
       index = result;
     }
     check(input, a, row, count, [&](int64_t k) { return index[k] + first_of(axis); });
-    add_axis(last_of(tensor, a), index, first_of(axis), tensor.strides[a], offset_);
-    if (keeps) add_axis(last_of(tensor, a), index, first_of(axis), gradient.strides[a], grad_offset_);
+    add_axis(last_of(tensor, a), index, first_of(axis), tensor.strides[a], place_);
+    if (has_grad_offsets) add_axis(last_of(tensor, a), index, first_of(axis), gradient.strides[a], grad_place_);
   }
+  offset_.resize(static_cast<std::size_t>(count));
+  const auto as_offset = [](double place) { return static_cast<int64_t>(place); };
+  std::transform(place_.begin(), place_.end(), offset_.begin(), as_offset);
   write([this](int64_t k) { return offset_[static_cast<std::size_t>(k)]; });
   if (!keeps) return;
   std::vector<int64_t>& offsets = lines_[input].offsets;
   const bool has_rows = plan.pattern == Pattern::any || plan.pattern == Pattern::row;
   offsets.resize(static_cast<std::size_t>((has_rows ? rows_ : 1) * count));
-  std::copy(grad_offset_.begin(), grad_offset_.end(), offsets.begin() + (has_rows ? row * count : 0));
+  const auto of_row = offsets.begin() + (has_rows ? row * count : 0);
+  if (has_grad_offsets) {
+    std::transform(grad_place_.begin(), grad_place_.end(), of_row, as_offset);
+  } else {
+    std::copy(offset_.begin(), offset_.end(), of_row);
+  }
 }
 
 /// Adds the gradients of one row of a read with a run axis.
@@ -420,7 +433,14 @@ void TileInputs<Compute>::add_run(std::size_t input, int64_t row, const Compute*
 }
 
 template <class Compute>
-void TileInputs<Compute>::add_gradient(std::size_t input, const Compute* terms, double* sums) {
+void TileInputs<Compute>::add_gradient(std::size_t input, const Compute* terms, const SumCopies& to) {
+  double* const sums = to.first;
+  const activation::Input& of_function = plan_.function().inputs()[input];
+  if (of_function.kind == Kind::number) {
+    const int64_t offset = params_.grad_parameters[of_function.tensor].offset_of_head(tile_.head);
+    sums[offset] += std::accumulate(terms, terms + rows_ * columns_, 0.0);
+    return;
+  }
   const std::vector<int64_t>& offsets = lines_[input].offsets;
   const auto add = [&](std::size_t k, double term) { sums[offsets[k]] += term; };
   const auto row_of = [&](int64_t row) { return terms + row * columns_; };
@@ -434,7 +454,10 @@ void TileInputs<Compute>::add_gradient(std::size_t input, const Compute* terms, 
   }
   switch (plan_.inputs()[input].pattern) {
     case Pattern::any:
-      for (std::size_t k = 0; k < offsets.size(); ++k) add(k, static_cast<double>(terms[k]));
+      for (std::size_t k = 0; k < offsets.size(); ++k) {
+        const int64_t copy = static_cast<int64_t>(k) & (to.copies - 1);
+        sums[copy * to.elements + offsets[k]] += static_cast<double>(terms[k]);
+      }
       return;
     case Pattern::row:
       for (int64_t row = 0; row < rows_; ++row) {

@@ -80,6 +80,14 @@ struct ScoreTile {
   Range keys;  ///< may end after the last key of the sequence
 };
 
+/// The sums of the gradient of a tensor: one number for each element, in one or several copies. Terms of an element
+/// that follow each other go to different copies, because an addition to an address waits for the previous one there.
+struct SumCopies {
+  double* first;
+  int64_t elements;
+  int64_t copies;
+};
+
 /// Computes the inputs of tiles. Each unit of work has its own object. Indices are computed in fp64, so that positions
 /// and integers of tensors are exact.
 template <class Compute>
@@ -94,9 +102,9 @@ class TileInputs {
   /// (inputs_of_head), and if the function has no other input.
   const Compute* const* arrays() const { return arrays_.data(); }
 
-  /// Adds the gradients of a read at all scores of the tile to the elements that it has read. `sums` has the strides of
-  /// Params::grad_parameters.
-  void add_gradient(std::size_t input, const Compute* terms, double* sums);
+  /// Adds the gradients of an input that a tensor has at all scores of the tile to the elements that it has read. The
+  /// sums have the strides of Params::grad_parameters.
+  void add_gradient(std::size_t input, const Compute* terms, const SumCopies& sums);
 
  private:
   using Axis = InputPlan::Axis;
@@ -126,8 +134,9 @@ class TileInputs {
   int64_t columns_ = 0;
   std::vector<Line> lines_;
   std::vector<double> index_;
-  std::vector<int64_t> offset_;       ///< of a line, in the tensor
-  std::vector<int64_t> grad_offset_;  ///< of a line, in its gradient
+  std::vector<double> place_;       ///< of a line: offsets in the tensor
+  std::vector<double> grad_place_;  ///< of a line: offsets in the sums of its gradient, if they differ
+  std::vector<int64_t> offset_;     ///< of a line, in the tensor
   std::vector<Compute> diagonal_;
   std::vector<double> sums_;  ///< of a column or a diagonal
   std::vector<const double*> row_arrays_;

@@ -304,7 +304,7 @@ class Cutter {
 
   /// Adds units that compute dQ of some queries of one batch entry.
   void add_query_units(int64_t b, int64_t key_head, double cost) {
-    if (!problem_.wanted.query) return;
+    if (!problem_.wanted.query && problem_.wanted.of_operands()) return;
     const int64_t length = length_q(b);
     const int64_t pieces = clamp(pieces_for(cost), 1, std::max<int64_t>(1, length / smallest_piece));
     const int64_t rows = std::max<int64_t>(1, divide_up(length, pieces));

@@ -72,6 +72,12 @@ struct CpuUnit {
   double cost = 0;         ///< in products of one score tile element; only ratios matter
 };
 
+/// Returns whether the unit computes the terms of the gradients of tensors. These units together compute each score
+/// once.
+inline bool adds_parameters(const CpuUnit& unit, const WantedGradients& wanted) {
+  return wanted.parameters != 0 && (unit.grad_key_value || !(wanted.key || wanted.value));
+}
+
 /// Partial sums of a gradient. After all units, they are added in order and stored.
 struct CpuReduction {
   bool of_query = false;  ///< dQ if true, otherwise dK and dV

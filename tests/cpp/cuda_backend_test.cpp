@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <filesystem>
@@ -103,6 +104,56 @@ TEST_F(CudaBackend, ASecondCallLoadsNothing) {
   EXPECT_EQ(fake_driver().loads, 1);
   call.forward();
   EXPECT_EQ(fake_driver().loads, 1);
+}
+
+/// Calls `step` with the numbers 0, 1, ... and expects each later step to launch what the first one launched, without
+/// another compilation or load.
+template <class Step>
+void expect_kernels_of_the_first(int steps, const std::filesystem::path& cache, const Step& step) {
+  const auto compilations = [&] {
+    const std::filesystem::recursive_directory_iterator files(cache);
+    return std::count_if(begin(files), end(files), [](const auto& file) { return file.is_regular_file(); });
+  };
+  step(0);
+  const int loads = fake_driver().loads;
+  const auto compiled = compilations();
+  const std::size_t launches = fake_driver().launches.size();
+  for (int number = 1; number < steps; ++number) step(number);
+  EXPECT_EQ(fake_driver().loads, loads);
+  EXPECT_EQ(compilations(), compiled);
+  EXPECT_EQ(fake_driver().launches.size(), launches * static_cast<std::size_t>(steps));
+}
+
+TEST_F(CudaBackend, TenThousandTrainingStepsLoadOneKernelForEachDirection) {
+  // The tensors are numbers, elements, and elements in a list of functions.
+  const char* const table = "silu(s + table[h, clamp(i - j, 0, 7)])";
+  for (const std::string& text : {std::string("a * silu(s)"), std::string(table), std::string(table) + "; gelu(s)"}) {
+    SCOPED_TRACE(text);
+    const bool is_number = text[0] == 'a';
+    const std::string name = is_number ? "a" : "table";
+    Call call("s");
+    call.attention.activation = Activation(text, {}, {name});
+    std::array<std::array<float, 16>, 2> values = {};  // the numbers of a step may have another address
+    std::array<float, 16> gradient = {};
+    const auto view = [&](auto* data, auto kind) {
+      using View = decltype(kind);
+      return is_number ? View::contiguous(data, DType::float32, {}, gpu)
+                       : View::contiguous(data, DType::float32, {Call::heads, 8}, gpu);
+    };
+    const auto step = [&](int number) {
+      auto& of_step = values[static_cast<std::size_t>(number % 2)];
+      of_step.fill(static_cast<float>(number) / 1000);
+      call.offsets = {0, 1 + number % 5, 6, 12 - number % 3};
+      call.attention.parameters = {{name, view(of_step.data(), TensorView{})}};
+      call.forward();
+      gdpa::backward(call.attention, call.input(4), call.output(5), call.output(6), call.output(7),
+                     {{name, view(gradient.data(), MutableTensorView{})}});
+    };
+    expect_kernels_of_the_first(10'000, folder(), step);
+    // Forward; backward, the sums of the gradient of the tensor, and the rounding of both.
+    EXPECT_LE(fake_driver().loads, 5);
+    fake_driver() = FakeDriver();
+  }
 }
 
 TEST_F(CudaBackend, BackwardClearsItsSumsAndGivesTheMemoryBack) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <numeric>
 #include <random>
@@ -105,19 +106,29 @@ void expect_each_once(const Coverage& coverage) {
 /// The choices of at least one gradient.
 std::vector<WantedGradients> choices_of_gradients() {
   std::vector<WantedGradients> choices;
-  for (int bits = 1; bits < 8; ++bits) choices.push_back({(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0});
+  for (unsigned bits = 1; bits < 16; ++bits) {
+    choices.push_back({(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0, bits >> 3});
+  }
   return choices;
 }
 
-/// Exactly one unit that computes dQ contains each pair of a query row and a key row, and the same holds for dK and dV.
+/// Exactly one unit that computes dQ contains each pair of a query row and a key row. The same holds for dK and dV, and
+/// for the terms of the gradients of tensors.
 /// No unit computes a gradient that is not wanted, and no unit computes nothing. The test compares the areas of the
 /// units with the area of all pairs.
 void expect_gradients_covered_once(const Example& example, const WantedGradients& wanted) {
   const CpuSchedule schedule = example.schedule_of(wanted);
-  for (bool of_query : {true, false}) {
+  const auto computes_query = [](const CpuUnit& unit) { return unit.grad_query; };
+  const auto computes_keys = [](const CpuUnit& unit) { return unit.grad_key_value; };
+  const auto computes_parameters = [&](const CpuUnit& unit) { return adds_parameters(unit, wanted); };
+  const std::vector<std::tuple<std::function<bool(const CpuUnit&)>, bool>> kinds = {
+      {computes_query, wanted.query},
+      {computes_keys, wanted.key || wanted.value},
+      {computes_parameters, wanted.parameters != 0}};
+  for (const auto& [computes, is_wanted] : kinds) {
     std::map<std::tuple<int64_t, int64_t>, double> area;
     for (const CpuUnit& unit : schedule.units) {
-      if (!(of_query ? unit.grad_query : unit.grad_key_value)) continue;
+      if (!computes(unit)) continue;
       for (int64_t b = unit.batch.begin; b < unit.batch.end; ++b) {
         const Range queries = intersection(unit.queries, {0, example.params.queries.size(b)});
         const Range keys = intersection(unit.keys, {0, example.params.keys.size(b)});
@@ -126,7 +137,6 @@ void expect_gradients_covered_once(const Example& example, const WantedGradients
         }
       }
     }
-    const bool is_wanted = of_query ? wanted.query : wanted.key || wanted.value;
     for (int64_t b = 0; b < example.problem.batch; ++b) {
       for (int64_t head = 0; head < example.problem.heads_q; ++head) {
         const double expected =
@@ -136,7 +146,7 @@ void expect_gradients_covered_once(const Example& example, const WantedGradients
     }
   }
   for (const CpuUnit& unit : schedule.units) {
-    EXPECT_TRUE(unit.grad_query || unit.grad_key_value);
+    EXPECT_TRUE(unit.grad_query || unit.grad_key_value || adds_parameters(unit, wanted));
     EXPECT_LE(unit.grad_query, wanted.query);
     EXPECT_LE(unit.grad_key_value, wanted.key || wanted.value);
     EXPECT_TRUE(wanted.query || unit.query_sum < 0);
@@ -148,8 +158,8 @@ void expect_gradients_covered_once(const Example& example, const WantedGradients
 
 void expect_gradients_covered_once(const Example& example) {
   for (const WantedGradients& wanted : choices_of_gradients()) {
-    SCOPED_TRACE(testing::Message() << "wanted: dQ " << wanted.query << ", dK " << wanted.key << ", dV "
-                                    << wanted.value);
+    SCOPED_TRACE(testing::Message() << "wanted: dQ " << wanted.query << ", dK " << wanted.key << ", dV " << wanted.value
+                                    << ", tensors " << wanted.parameters);
     expect_gradients_covered_once(example, wanted);
   }
 }

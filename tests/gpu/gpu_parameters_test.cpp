@@ -516,6 +516,46 @@ INSTANTIATE_TEST_SUITE_P(Tensors, GpuScores, testing::Range(std::size_t{0}, scor
                            return score_cases()[tested.param].name;
                          });
 
+/// A table by the difference of integers just below 2^24, which fp32 has exactly.
+ScoreCase large_integers(DType of_integers) {
+  std::vector<double> of_queries, of_keys;
+  for (int64_t row = 0; row < jagged_q.rows(); ++row) {
+    of_queries.push_back(static_cast<double>((1 << 24) - 1 - row * 37 % 1000));
+  }
+  for (int64_t row = 0; row < jagged_k.rows(); ++row) of_keys.push_back(static_cast<double>(row * 41 % 1000));
+  return {.name = name(of_integers),
+          .text = "tanh(s + w[h, floor(abs(n_q[i] - n_k[j]) / 3) - 5591700])",
+          .tensors = {{"w", DType::float32, {2, 800}},
+                      {"n_q", of_integers, {jagged_q.rows()}, of_queries},
+                      {"n_k", of_integers, {jagged_k.rows()}, of_keys}},
+          .inputs =
+              [](const ScoreProblem& problem, const Place& at) {
+                const double apart = problem.number(1, at.token_q) - problem.number(2, at.token_k);
+                const auto index = static_cast<int64_t>(std::floor(apart / 3)) - 5591700;
+                return added(problem, element(problem.of().tensors[0], {at.head, index}));
+              },
+          .queries = jagged_q,
+          .keys = jagged_k,
+          .dtype = DType::float32,
+          .head_dim = 16,
+          .wanted = {false, false, false}};
+}
+
+/// The CPU computes indices in fp64, as the definition does; a GPU in integers or in fp32.
+TEST(GpuScoresAlone, IntegersBelow2To24GiveEqualIndicesInEveryType) {
+  if (const std::string reason = why_no_gpu(); !reason.empty()) GTEST_SKIP() << reason;
+  std::vector<std::byte> of_int32;
+  for (const DType dtype : {DType::int32, DType::int64, DType::float32}) {
+    SCOPED_TRACE(name(dtype));
+    const ScoreCase score = large_integers(dtype);
+    ScoreProblem problem(score, 1);
+    ScoreResults results = problem.computed();
+    problem.expect_near(results);
+    if (of_int32.empty()) of_int32 = results.output.bytes();
+    EXPECT_EQ(results.output.bytes(), of_int32);
+  }
+}
+
 /// A tile of queries also has rows after its sequence, at which tokens of the next sequence are read. 0 times what is
 /// read there may be NaN.
 TEST(GpuScoresAlone, NaNOfOneSequenceReachesNoOther) {

@@ -1,4 +1,4 @@
-"""torch.compile and torch.export: one graph, no recompilation when lengths change, the same numbers."""
+"""torch.compile and torch.export: one graph, no recompilation when lengths or numbers change."""
 
 from __future__ import annotations
 
@@ -52,6 +52,46 @@ def test_changing_lengths_do_not_recompile(keywords: dict[str, Any]) -> None:
         wanted = loss(*operands, cu)
         torch.testing.assert_close(got, wanted)
         torch.testing.assert_close(gradients, torch.autograd.grad(wanted, operands))
+
+
+def activation_of(form: str, heads: int, table: Tensor, slope: Tensor) -> dict[str, Any]:
+    """Keywords of a call whose function reads both tensors, made anew for each step."""
+
+    def score(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return torch.nn.functional.silu(slope * s + table[h, torch.clamp(i - j, 0, 7)])
+
+    text = "silu(slope * s + table[h, clamp(i - j, 0, 7)])"
+    params = {"table": table, "slope": slope}
+    return {
+        "score_mod": {"activation": score},
+        "params": {"activation": text, "params": params},
+        "list": {"activation": [text, "slope * s"] * (heads // 2), "params": params},
+    }[form]
+
+
+@pytest.mark.parametrize("form", ["score_mod", "params", "list"])
+def test_an_optimiser_step_compiles_nothing(form: str) -> None:
+    """New numbers of the tensors, and another batch of the same shapes, use the graph of the first step."""
+    table = torch.nn.Parameter(torch.zeros(4, 8))
+    slope = torch.nn.Parameter(torch.ones(()))
+    optimiser = torch.optim.SGD([table, slope], lr=1e-4)
+
+    def loss(query: Tensor, key: Tensor, value: Tensor, cu: Tensor) -> Tensor:
+        keywords = activation_of(form, 4, table, slope)
+        return gdpa.varlen_attention(query, key, value, cu, cu, **keywords).square().sum()
+
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    torch._dynamo.utils.counters.clear()
+    for step in range(20):
+        arguments = [*torch.randn(3, 12, 4, 8).unbind(), offsets([step % 5, 6, 6 - step % 5])]
+        optimiser.zero_grad()
+        got = compiled(*arguments)
+        torch.testing.assert_close(got, loss(*arguments))
+        got.backward()
+        optimiser.step()
+    assert table.grad is not None and slope.grad is not None
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+    assert torch._dynamo.utils.counters["aot_autograd"]["total"] == 1
 
 
 def test_the_default_backend_runs_it() -> None:
