@@ -34,11 +34,11 @@ class ReusedSchedule {
 /// Units that one thread computes one after the other.
 using Group = std::vector<const plan::CpuUnit*>;
 
-/// Distributes the units, which are in the order of decreasing costs, to groups of nearly equal costs. The groups
-/// depend on the schedule only.
-std::vector<Group> groups_of(const plan::CpuSchedule& schedule) {
-  const std::size_t count =
-      std::clamp<std::size_t>(schedule.units.size(), 1, static_cast<std::size_t>(schedule.threads));
+/// Distributes the units, which are in the order of decreasing costs, to groups of nearly equal costs, at most
+/// `most_groups`. The groups depend on the schedule and this number only.
+std::vector<Group> groups_of(const plan::CpuSchedule& schedule, int64_t most_groups) {
+  const int64_t most = std::max<int64_t>(1, std::min<int64_t>(schedule.threads, most_groups));
+  const std::size_t count = std::clamp<std::size_t>(schedule.units.size(), 1, static_cast<std::size_t>(most));
   std::vector<Group> groups(count);
   std::vector<double> costs(count);
   for (const plan::CpuUnit& unit : schedule.units) {
@@ -58,8 +58,9 @@ void run_units(const Problem& problem, const Params& params, const activation::F
   }
   const InputPlan inputs(function);
   const bool forward = problem.direction == Direction::forward;
-  const std::vector<Group> groups =
-      problem.wanted.parameters == 0 || forward ? std::vector<Group>{} : groups_of(schedule);
+  const std::vector<Group> groups = problem.wanted.parameters == 0 || forward
+                                        ? std::vector<Group>{}
+                                        : groups_of(schedule, ParameterSums::most_groups(params));
   ParameterSums parameter_sums(function, params, static_cast<int64_t>(groups.size()));
   const Call<T> call{parameter_sums.params(),
                      inputs,

@@ -76,6 +76,15 @@ ParameterSums::ParameterSums(const activation::Function& function, const Params&
   }
 }
 
+int64_t ParameterSums::most_groups(const Params& params) {
+  constexpr int64_t most_bytes = int64_t{1} << 30;
+  int64_t bytes = 0;
+  for (const BoundTensor& gradient : params.grad_parameters) {
+    if (gradient.data != nullptr) bytes += elements_of(gradient) * static_cast<int64_t>(sizeof(double));
+  }
+  return most_bytes / std::max<int64_t>(1, bytes);
+}
+
 SumCopies ParameterSums::of(int64_t group, std::size_t tensor) {
   const int64_t elements = elements_of(params_.grad_parameters[tensor]);
   double* const first = sums_.data() + first_[tensor] + group * copies_[tensor] * elements;
