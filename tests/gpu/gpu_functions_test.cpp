@@ -61,7 +61,7 @@ Evaluated on_gpu(const Activation& activation, Accuracy accuracy) {
       "  using Forward = Activation;\n"
       "  using Backward = ActivationWithDerivative;\n"
       "  const auto finished = [](float f) {\n"
-      "    return Forward::value_factor * (Forward::clamps_at_zero ? gdpa::maximum(f, 0.0f) : f);\n"
+      "    return Forward::value_factor_of({}, 0) * (Forward::clamps_at_zero ? gdpa::maximum(f, 0.0f) : f);\n"
       "  };\n"
       "  alone[i] = finished(Forward{}.value(Forward::score_factor * scores[i], {}));\n"
       "  of_finite[i] = finished(Forward{}.value_of_finite(Forward::score_factor * scores[i], {}));\n"
