@@ -35,15 +35,15 @@ class FragmentInputs {
  public:
   FragmentInputs() = default;
 
-  /// The bias must outlive this object.
+  /// Loads the inputs of the two rows.
   __device__ __forceinline__ FragmentInputs(const Bias& bias, int row, int column)
-      : bias_(&bias), row_(row), column_(column) {
+      : bias_(bias), row_(row), column_(column) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if constexpr (rows == FragmentRows::queries) {
-        of_row_[half] = bias.of_query(row_of(half));
+        of_row_[half] = bias_.of_query(row_of(half));
       } else {
-        of_row_[half] = bias.of_key(row_of(half));
+        of_row_[half] = bias_.of_key(row_of(half));
       }
     }
   }
@@ -54,9 +54,9 @@ class FragmentInputs {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       if constexpr (rows == FragmentRows::queries) {
-        of_column_[i] = bias_->of_key(column_of(i));
+        of_column_[i] = bias_.of_key(column_of(i));
       } else {
-        of_column_[i] = bias_->of_query(column_of(i));
+        of_column_[i] = bias_.of_query(column_of(i));
       }
       // The second row has the same difference as the first row has in the previous group.
       of_difference_[2 + i] = group == 0 ? difference(2 + i) : of_difference_[i];
@@ -68,9 +68,9 @@ class FragmentInputs {
   __device__ __forceinline__ typename Bias::Inputs at(int i) const {
     const int row = row_of(i / 2), column = column_of(i % 2);
     if constexpr (rows == FragmentRows::queries) {
-      return bias_->at(row, column, of_row_[i / 2], of_column_[i % 2], of_difference_[i]);
+      return bias_.at(row, column, of_row_[i / 2], of_column_[i % 2], of_difference_[i]);
     } else {
-      return bias_->at(column, row, of_column_[i % 2], of_row_[i / 2], of_difference_[i]);
+      return bias_.at(column, row, of_column_[i % 2], of_row_[i / 2], of_difference_[i]);
     }
   }
 
@@ -81,10 +81,10 @@ class FragmentInputs {
   __device__ __forceinline__ int column_of(int i) const { return column_ + group_ * 8 + i; }
   __device__ __forceinline__ typename Bias::OfDifference difference(int i) const {
     const int row = row_of(i / 2), column = column_of(i % 2);
-    return rows == FragmentRows::queries ? bias_->of_difference(row, column) : bias_->of_difference(column, row);
+    return rows == FragmentRows::queries ? bias_.of_difference(row, column) : bias_.of_difference(column, row);
   }
 
-  const Bias* bias_;
+  Bias bias_;
   int row_;
   int column_;
   int group_;

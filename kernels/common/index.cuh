@@ -78,26 +78,15 @@ __device__ __forceinline__ int nearest_from_0(int x, int last) { return min(x, l
 __device__ __forceinline__ int nearest_from_0(long long x, int last) { return x > last ? last : static_cast<int>(x); }
 __device__ __forceinline__ int nearest_from_0(float x, int last) { return nearest(x, last); }
 
-/// The element at an offset in bytes. An offset of 32 bits fits if the tensor has less than 2^31 bytes.
+/// The element at an offset in bytes. An offset of 32 bits fits if the tensor has less than 2^31 bytes. It is never
+/// negative: as an unsigned number it is an operand of the load, if all threads have the same pointer.
 template <class T>
 __device__ __forceinline__ const T* element(const T* tensor, int64_t bytes) {
   return reinterpret_cast<const T*>(reinterpret_cast<const char*>(tensor) + bytes);
 }
 template <class T>
 __device__ __forceinline__ const T* element(const T* tensor, int bytes) {
-  return element(tensor, static_cast<int64_t>(bytes));
-}
-
-/// The element at an index of an axis. The compiler would take three instructions for the product and the sum.
-template <class T>
-__device__ __forceinline__ const T* element(const T* tensor, int index, int stride) {
-  const T* result;
-  asm("mad.wide.s32 %0, %1, %2, %3;" : "=l"(result) : "r"(index), "r"(stride), "l"(tensor));
-  return result;
-}
-template <class T>
-__device__ __forceinline__ const T* element(const T* tensor, int index, int64_t stride) {
-  return element(tensor, index * stride);
+  return reinterpret_cast<const T*>(reinterpret_cast<const char*>(tensor) + static_cast<unsigned>(bytes));
 }
 
 /// An axis of a tensor whose index depends on the position in the sequence.

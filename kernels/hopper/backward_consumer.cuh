@@ -28,6 +28,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
   }
 
   using Mask = typename Config::Mask;
+  using Inputs = FragmentInputs<typename Config::Bias, FragmentRows::keys>;
 
   /// The first key of this consumer, and the first query of a part of a step.
   __device__ __forceinline__ int first_key_of(const Step& step) const {
@@ -38,12 +39,18 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
     return queries.first_row + queries.row_offset(position, Config::tile_queries) + part * part_queries;
   }
 
+  /// The inputs of the scores of a part of a step. Made during the wait for S: the tensors may be far from the
+  /// processor.
+  template <int part>
+  __device__ __forceinline__ Inputs inputs_of(const Step& step, int number) const {
+    const ScoreIndex first = score_index(first_query_of(step, shared.step(number).position, part), first_key_of(step));
+    return {Config::Bias::of(arguments.common.params, tile_of(step).pair(shared.step(number).head)), first.key,
+            first.query};
+  }
+
   /// Computes P, rounded, and f', in the registers of S. `function` is the function of the head.
   template <int part, class Function>
-  __device__ __forceinline__ void apply_function_of_head(const Function& function, const Step& step, int number) {
-    const auto bias = Config::Bias::of(arguments.common.params, tile_of(step).pair(shared.step(number).head));
-    const ScoreIndex first = score_index(first_query_of(step, shared.step(number).position, part), first_key_of(step));
-    FragmentInputs<typename Config::Bias, FragmentRows::keys> inputs(bias, first.key, first.query);
+  __device__ __forceinline__ void apply_function_of_head(const Function& function, Inputs& inputs) {
     const float scale = score_scale<Function>(arguments.scale);
     float(&of_part)[part_queries / 2] = scores[part];
 #pragma unroll
@@ -67,8 +74,8 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
   }
 
   template <int part>
-  __device__ __forceinline__ void apply_function(const Activation& activation, const Step& step, int number) {
-    activation.visit([&](const auto& function) { apply_function_of_head<part>(function, step, number); });
+  __device__ __forceinline__ void apply_function(const Activation& activation, Inputs& inputs) {
+    activation.visit([&](const auto& function) { apply_function_of_head<part>(function, inputs); });
   }
 
   /// Selects 0 for P outside the valid range; and for f', unless dS of each part is masked itself. dS is 0 then, except
@@ -134,10 +141,11 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
   template <int part = 0>
   __device__ __forceinline__ void compute_p(const Step& step, int number) {
     constexpr int products_after_scores = Shared::computes_ds ? 1 : 0;  // dP
-    // The parameters of the function arrive from memory during the wait.
+    // The parameters of the function and the inputs of the rows arrive from memory during the wait.
     const auto activation = Activation::of(arguments.common.params, shared.step(number).head);
+    Inputs inputs = inputs_of<part>(step, number);
     if constexpr (part == 0) warpgroup_wait<products_after_scores>();
-    apply_function<part>(activation, step, number);
+    apply_function<part>(activation, inputs);
     // A branch, because the end of a basic block keeps the function above the wait for dP.
     if (!step.is(Step::full)) mask<part>(valid_queries(step, number, part));
     if constexpr (part + 1 < parts) {

@@ -16,6 +16,7 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
       Base::store_from_registers, Base::store_through_query, Base::ping_pong_barrier, Base::warpgroup, Base::p;
   using typename Base::Activation, typename Base::Element, typename Base::Shared, typename Base::Tile;
   using Iterator = KeyTileIterator<Config>;
+  using Inputs = FragmentInputs<typename Config::Bias, FragmentRows::queries>;
 
   // Ping-pong order: two consumers issue their products in alternation.
   __device__ __forceinline__ void ping_pong_wait() const {
@@ -37,14 +38,16 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
            static_cast<int>(thread_in_warpgroup() % 4 * 2);
   }
 
+  /// The inputs of the scores of a key tile. Made during the wait for S: the tensors may be far from the processor.
+  __device__ __forceinline__ Inputs inputs_of(const Tile& tile, int key_tile) const {
+    return {Config::Bias::of(arguments.common.params, tile.pair()), first_query_of(tile), first_key_of(tile, key_tile)};
+  }
+
   /// P in fp32, in the registers of S. `function` is the function of the tile's head.
   template <class Function>
-  __device__ __forceinline__ void apply_function_of_head(const Function& function, const Tile& tile, int key_tile) {
+  __device__ __forceinline__ void apply_function_of_head(const Function& function, Inputs& inputs) {
     constexpr bool scales = Function::scales_scores && !Config::scales_query;
     const float scale = arguments.scale * Function::score_factor;
-    const auto bias = Config::Bias::of(arguments.common.params, tile.pair());
-    FragmentInputs<typename Config::Bias, FragmentRows::queries> inputs(bias, first_query_of(tile),
-                                                                        first_key_of(tile, key_tile));
 #pragma unroll
     for (int group = 0; group < Config::tile_keys / 8; ++group) {
       inputs.enter(group);
@@ -60,8 +63,8 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
     }
   }
 
-  __device__ __forceinline__ void apply_function(const Activation& activation, const Tile& tile, int key_tile) {
-    activation.visit([&](const auto& function) { apply_function_of_head(function, tile, key_tile); });
+  __device__ __forceinline__ void apply_function(const Activation& activation, Inputs& inputs) {
+    activation.visit([&](const auto& function) { apply_function_of_head(function, inputs); });
   }
 
   /// A NaN in P makes a whole row of O NaN, so that one column suffices to find it.
@@ -126,10 +129,11 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
     consumer_wait(shared.key_full(), now.state);
     issue_scores(0, 0);
     const auto first = Activation::of(arguments.common.params, queue[0].head);
+    Inputs first_inputs = inputs_of(queue[0], 0);
     warpgroup_wait<0>();
     if (leads() && now.keeps_keys == 0) shared.key_empty()[0].arrive();
     if (!Config::query_in_registers && now.ends()) release_query(0);
-    apply_function(first, queue[0], 0);
+    apply_function(first, first_inputs);
     if (!now.full) apply_mask(queue[0], 0);
     pack_p();
 
@@ -149,12 +153,13 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
       issue_output(now.state.stage, now.key_tile > 0);
       ping_pong_arrive();
       if (has_stored && !ends) release_query(now.number);
-      // The parameters of the function arrive from memory during the wait.
+      // The parameters of the function and the inputs of the rows arrive from memory during the wait.
       const auto activation = Activation::of(arguments.common.params, queue[next.number].head);
+      Inputs inputs = inputs_of(queue[next.number], next.key_tile);
       warpgroup_wait<1>();
       if (leads() && next.keeps_keys == 0) shared.key_empty()[next.state.stage].arrive();
       if (!Config::query_in_registers && next.ends()) release_query(next.number);
-      apply_function(activation, queue[next.number], next.key_tile);
+      apply_function(activation, inputs);
       if (!next.full) apply_mask(queue[next.number], next.key_tile);
       // The look-up happens here, while P V runs, so that only the ping-pong wait is between its end and the next
       // products.

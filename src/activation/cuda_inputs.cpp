@@ -402,8 +402,9 @@ class InputsPrinter {
     const std::string_view integer = offset_type(read.tensor);
     const bool is_wanted = (wanted_ >> read.tensor & 1U) != 0;
     const Dependence of_read = dependence_of(read, inputs);
-    std::string offset, product;  // of the varying axes, in bytes
-    int varying_axes = 0;
+    // An offset of 32 bits is added to the pointer of the tensor by the load itself.
+    const bool has_first = integer == "int" && of_read != Dependence::none;
+    std::string offset;  // of the varying axes, in bytes
     text_.members += fmt::format("  const {}::Storage* p{};\n", reader, n);
     text_.constructor += fmt::format("    int64_t f{} = 0;\n", n);
     if (is_wanted) text_.constructor += fmt::format("    int64_t g{} = 0;\n", n);
@@ -447,7 +448,10 @@ class InputsPrinter {
       const std::string nearest = fmt::format("gdpa::index::{}({}, last{}_{})",
                                               is_non_negative ? "nearest_from_0" : "nearest", index.result(), n, axis);
       statements += fmt::format("    const int k{}_{} = {};\n", n, axis, nearest);
-      const std::string bytes = fmt::format("k{0}_{1} * stride{0}_{1}", n, axis);
+      // One offset includes the first element, so that the pointer is the same for all threads.
+      const std::string_view first = has_first && offset.empty() ? "first{0} + " : "";
+      const std::string bytes =
+          fmt::format(fmt::runtime(fmt::format("{}k{{0}}_{{1}} * stride{{0}}_{{1}}", first)), n, axis);
       // Only a read of both positions uses the offset of an axis in another section.
       Section* const section = of_read == Dependence::both ? text_.section_of(of_axis_index) : nullptr;
       if (section != nullptr) {
@@ -456,15 +460,18 @@ class InputsPrinter {
       }
       offset +=
           fmt::format("{}{}", offset.empty() ? "" : " + ", section != nullptr ? fmt::format("o{}_{}", n, axis) : bytes);
-      product = fmt::format("k{0}_{1}, stride{0}_{1}", n, axis);
-      ++varying_axes;
     }
     ++reads_;
-    text_.constructor +=
-        fmt::format("    p{0} = static_cast<const {1}::Storage*>({2}.data) + f{0};\n", n, reader, tensor);
+    text_.constructor += fmt::format("    p{0} = static_cast<const {1}::Storage*>({2}.data){3};\n", n, reader, tensor,
+                                     has_first ? "" : fmt::format(" + f{}", n));
+    if (has_first) {
+      text_.members += fmt::format("  int first{};\n", n);
+      text_.constructor +=
+          fmt::format("    first{0} = static_cast<int>(f{0} * int64_t{{sizeof({1}::Storage)}});\n", n, reader);
+    }
     if (of_read != Dependence::none) {
-      text_.statements_of(of_read) += fmt::format("    const auto r{0} = {1}::at(gdpa::index::element(p{0}, {2}));\n",
-                                                  n, reader, varying_axes == 1 ? product : offset);
+      text_.statements_of(of_read) +=
+          fmt::format("    const auto r{0} = {1}::at(gdpa::index::element(p{0}, {2}));\n", n, reader, offset);
       if (Section* const section = text_.section_of(of_read)) {
         section->add(fmt::format("decltype({}::at(nullptr))", reader), fmt::format("r{}", n));
       }
