@@ -78,8 +78,8 @@ __device__ __forceinline__ int nearest_from_0(int x, int last) { return min(x, l
 __device__ __forceinline__ int nearest_from_0(long long x, int last) { return x > last ? last : static_cast<int>(x); }
 __device__ __forceinline__ int nearest_from_0(float x, int last) { return nearest(x, last); }
 
-/// The element at an offset in bytes. An offset of 32 bits fits if the tensor has less than 2^31 bytes. It is never
-/// negative: as an unsigned number it is an operand of the load, if all threads have the same pointer.
+/// The element at an offset in bytes. An offset of 32 bits fits if the tensor has less than 2^31 bytes, and is never
+/// negative.
 template <class T>
 __device__ __forceinline__ const T* element(const T* tensor, int64_t bytes) {
   return reinterpret_cast<const T*>(reinterpret_cast<const char*>(tensor) + bytes);

@@ -402,8 +402,9 @@ class InputsPrinter {
     const std::string_view integer = offset_type(read.tensor);
     const bool is_wanted = (wanted_ >> read.tensor & 1U) != 0;
     const Dependence of_read = dependence_of(read, inputs);
-    // An offset of 32 bits is added to the pointer of the tensor by the load itself.
-    const bool has_first = integer == "int" && of_read != Dependence::none;
+    // With one varying axis, the pointer is the same for all threads, and the offset includes the first element: the
+    // address is one product and one sum.
+    const bool has_first = integer == "int" && varying_axes(n).size() == 1;
     std::string offset;  // of the varying axes, in bytes
     text_.members += fmt::format("  const {}::Storage* p{};\n", reader, n);
     text_.constructor += fmt::format("    int64_t f{} = 0;\n", n);
@@ -448,10 +449,8 @@ class InputsPrinter {
       const std::string nearest = fmt::format("gdpa::index::{}({}, last{}_{})",
                                               is_non_negative ? "nearest_from_0" : "nearest", index.result(), n, axis);
       statements += fmt::format("    const int k{}_{} = {};\n", n, axis, nearest);
-      // One offset includes the first element, so that the pointer is the same for all threads.
-      const std::string_view first = has_first && offset.empty() ? "first{0} + " : "";
       const std::string bytes =
-          fmt::format(fmt::runtime(fmt::format("{}k{{0}}_{{1}} * stride{{0}}_{{1}}", first)), n, axis);
+          fmt::format("{2}k{0}_{1} * stride{0}_{1}", n, axis, has_first ? fmt::format("first{} + ", n) : "");
       // Only a read of both positions uses the offset of an axis in another section.
       Section* const section = of_read == Dependence::both ? text_.section_of(of_axis_index) : nullptr;
       if (section != nullptr) {
