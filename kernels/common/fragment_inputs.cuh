@@ -21,6 +21,42 @@ struct FragmentSides<Bias, FragmentRows::keys> {
   using OfColumn = typename Bias::OfQuery;
 };
 
+/// The memory of a warp for inputs that the 16 rows of its accumulator share: the inputs of all columns, and those of
+/// all differences. A lane computes few of them, where each lane would compute many. The rows are queries.
+template <class Bias, int columns>
+struct StagedInputs {
+  using Key = typename Bias::OfKey;
+  using Difference = typename Bias::OfDifference;
+  static constexpr int rows = 16;
+  static constexpr int keys = Bias::reads_keys ? columns : 0;
+  static constexpr int differences = Bias::reads_differences ? columns + rows - 1 : 0;
+  static constexpr int keys_at = (differences * static_cast<int>(sizeof(Difference)) + 15) / 16 * 16;
+  static constexpr int bytes = (keys_at + keys * static_cast<int>(sizeof(Key)) + 15) / 16 * 16;
+
+  unsigned char* memory;
+
+  __device__ __forceinline__ Difference* of_differences() const { return reinterpret_cast<Difference*>(memory); }
+  __device__ __forceinline__ Key* of_keys() const { return reinterpret_cast<Key*>(memory + keys_at); }
+
+  /// Computes the inputs of the tile whose first query is `query` and first key is `key`. By all lanes of the warp.
+  __device__ __forceinline__ void fill(const Bias& bias, int query, int key) const {
+    if constexpr (bytes == 0) return;
+    const auto lane = static_cast<int>(threadIdx.x % 32);
+    __syncwarp();  // the lanes have read the inputs of the preceding tile
+#pragma unroll
+    for (int i = 0; i < (differences + 31) / 32; ++i) {
+      const int number = i * 32 + lane;
+      if (number < differences) of_differences()[number] = bias.of_difference(query + rows - 1, key + number);
+    }
+#pragma unroll
+    for (int i = 0; i < (keys + 31) / 32; ++i) {
+      const int number = i * 32 + lane;
+      if (number < keys) of_keys()[number] = bias.of_key(key + number);
+    }
+    __syncwarp();
+  }
+};
+
 /// The inputs of 16 rows of an accumulator. A thread has the rows `row` and `row + 8`, and the columns `column` and
 /// `column + 1` of each group of 8 columns. The scores of a group are numbered as in the accumulator: 0 and 1 in the
 /// first row, 2 and 3 in the second row.
@@ -30,10 +66,25 @@ struct FragmentSides<Bias, FragmentRows::keys> {
 ///       inputs.enter(group);
 ///       for (int i = 0; i < 4; ++i) ... inputs.at(i) ...
 ///     }
-template <class Bias, FragmentRows rows>
+///
+/// A warp with memory for StagedInputs of `staged_columns` columns passes it to the constructor.
+template <class Bias, FragmentRows rows, int staged_columns = 0>
 class FragmentInputs {
  public:
+  using Staged = StagedInputs<Bias, staged_columns>;
+  static_assert(staged_columns == 0 || rows == FragmentRows::queries, "the rows of StagedInputs are queries");
+
   FragmentInputs() = default;
+
+  /// Loads the inputs of the two rows, and of the tile. By all lanes of the warp.
+  __device__ __forceinline__ FragmentInputs(const Bias& bias, int row, int column, const Staged& staged)
+      : FragmentInputs(bias, row, column) {
+    const auto lane = static_cast<int>(threadIdx.x % 32);
+    const int row_of_lane = lane / 4, column_of_lane = lane % 4 * 2;
+    staged.fill(bias, row - row_of_lane, column - column_of_lane);
+    differences_ = staged.of_differences() + (Staged::rows - 1 - row_of_lane + column_of_lane);
+    keys_ = staged.of_keys() + column_of_lane;
+  }
 
   /// Loads the inputs of the two rows.
   __device__ __forceinline__ FragmentInputs(const Bias& bias, int row, int column)
@@ -53,10 +104,17 @@ class FragmentInputs {
     group_ = group;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      if constexpr (rows == FragmentRows::queries) {
+      if constexpr (has_staged_keys) {
+        of_column_[i] = keys_[group * 8 + i];
+      } else if constexpr (rows == FragmentRows::queries) {
         of_column_[i] = bias_.of_key(column_of(i));
       } else {
         of_column_[i] = bias_.of_query(column_of(i));
+      }
+      if constexpr (has_staged_differences) {
+        of_difference_[i] = differences_[group * 8 + i];
+        of_difference_[2 + i] = differences_[group * 8 + i - 8];
+        continue;
       }
       // The second row has the same difference as the first row has in the previous group.
       of_difference_[2 + i] = group == 0 ? difference(2 + i) : of_difference_[i];
@@ -76,6 +134,8 @@ class FragmentInputs {
 
  private:
   using Sides = FragmentSides<Bias, rows>;
+  static constexpr bool has_staged_keys = staged_columns > 0 && Bias::reads_keys;
+  static constexpr bool has_staged_differences = staged_columns > 0 && Bias::reads_differences;
 
   __device__ __forceinline__ int row_of(int half) const { return row_ + half * 8; }
   __device__ __forceinline__ int column_of(int i) const { return column_ + group_ * 8 + i; }
@@ -88,6 +148,8 @@ class FragmentInputs {
   int row_;
   int column_;
   int group_;
+  const typename Bias::OfKey* keys_;                // of this thread's first column
+  const typename Bias::OfDifference* differences_;  // of this thread's first score
   typename Sides::OfRow of_row_[2];
   typename Sides::OfColumn of_column_[2];
   typename Bias::OfDifference of_difference_[4];

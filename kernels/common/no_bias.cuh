@@ -15,6 +15,8 @@ struct NoBias {
   struct OfKey {};
   struct OfDifference {};
   static constexpr bool exists = false;
+  /// Whether OfKey, or OfDifference, has elements of tensors.
+  static constexpr bool reads_keys = false, reads_differences = false;
 
   GDPA_HOST_DEVICE static NoBias of(const Params&, const SequencePair&) { return {}; }
 

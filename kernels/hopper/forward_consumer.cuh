@@ -12,11 +12,11 @@ template <class Config, Scores scores_are>
 struct ForwardConsumer : ForwardEpilogue<Config> {
   using Base = ForwardEpilogue<Config>;
   using Base::arguments, Base::issue_output, Base::issue_scores, Base::key_steps, Base::leads, Base::load_query,
-      Base::output, Base::own_barrier, Base::shared, Base::release_query, Base::scores,
-      Base::store_from_registers, Base::store_through_query, Base::ping_pong_barrier, Base::warpgroup, Base::p;
+      Base::output, Base::own_barrier, Base::shared, Base::release_query, Base::scores, Base::store_from_registers,
+      Base::store_through_query, Base::ping_pong_barrier, Base::warpgroup, Base::p;
   using typename Base::Activation, typename Base::Element, typename Base::Shared, typename Base::Tile;
   using Iterator = KeyTileIterator<Config>;
-  using Inputs = FragmentInputs<typename Config::Bias, FragmentRows::queries>;
+  using Inputs = FragmentInputs<typename Config::Bias, FragmentRows::queries, Config::tile_keys>;
 
   // Ping-pong order: two consumers issue their products in alternation.
   __device__ __forceinline__ void ping_pong_wait() const {
@@ -40,7 +40,9 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
 
   /// The inputs of the scores of a key tile. Made during the wait for S: the tensors may be far from the processor.
   __device__ __forceinline__ Inputs inputs_of(const Tile& tile, int key_tile) const {
-    return {Config::Bias::of(arguments.common.params, tile.pair()), first_query_of(tile), first_key_of(tile, key_tile)};
+    const int warp = warpgroup * 4 + static_cast<int>(thread_in_warpgroup() / 32);
+    return {Config::Bias::of(arguments.common.params, tile.pair()), first_query_of(tile), first_key_of(tile, key_tile),
+            shared.inputs(warp)};
   }
 
   /// P in fp32, in the registers of S. `function` is the function of the tile's head.
@@ -55,8 +57,8 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
       for (int i = 0; i < 4; ++i) {
         float& score = scores[group * 4 + i];
         const float x = scales ? score * scale : score;
-        score = scores_are == Scores::bounded ? function.value(x, inputs.at(i))
-                                              : function.value_of_finite(x, inputs.at(i));
+        score =
+            scores_are == Scores::bounded ? function.value(x, inputs.at(i)) : function.value_of_finite(x, inputs.at(i));
       }
       // Otherwise the compiler loads the inputs of all scores early, and registers do not suffice.
       if (Config::Bias::exists && group % 4 == 3) __syncwarp();

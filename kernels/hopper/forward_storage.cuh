@@ -1,6 +1,7 @@
 // Forward: the layout of shared memory, and the two passes over the tiles of a CTA.
 #pragma once
 
+#include "common/fragment_inputs.cuh"
 #include "hopper/query_major_storage.cuh"
 
 namespace gdpa::hopper {
@@ -27,11 +28,17 @@ struct ForwardStorage : QueryMajorStorage<Config, forward_query_bytes<Config>()>
 
   static constexpr int pass_barrier_at = (Base::end + Barrier::bytes - 1) / Barrier::bytes * Barrier::bytes;
   static constexpr int pass_at = pass_barrier_at + Barrier::bytes;
-  static constexpr int shared_bytes = pass_at + static_cast<int>(sizeof(Pass));
+  using Inputs = StagedInputs<typename Config::Bias, Config::tile_keys>;
+  static constexpr int inputs_at = (pass_at + static_cast<int>(sizeof(Pass)) + 15) / 16 * 16;
+  static constexpr int warps = Base::warpgroups * warpgroup_threads / 32;
+  static constexpr int shared_bytes = inputs_at + warps * Inputs::bytes;
   static_assert(shared_bytes <= 227 * 1024, "more than a CTA can have");
 
   /// O of a tile uses the memory of Q of the next tile, which is in registers then.
   __device__ OutputTile output(int number, int warpgroup) const { return {query(number + 1, warpgroup).base}; }
+
+  /// The inputs of the scores of a consumer warp.
+  __device__ Inputs inputs(int warp) const { return {memory + inputs_at + warp * Inputs::bytes}; }
 
   /// All warps wait at this barrier between the passes.
   __device__ Barrier pass_barrier() const { return {at(pass_barrier_at)}; }

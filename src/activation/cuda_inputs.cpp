@@ -506,6 +506,22 @@ std::string inputs_header(const Function& function) {
                      function.inputs().empty() ? "" : "#include \"common/index.cuh\"\n");
 }
 
+namespace {
+
+/// The number of elements whose index depends on this position only.
+int reads_of(const Function& function, Dependence position) {
+  const std::vector<Input>& inputs = function.inputs();
+  return static_cast<int>(std::count_if(inputs.begin(), inputs.end(), [&](const Input& input) {
+    return input.kind == Input::Kind::read && dependence_of(input, inputs) == position;
+  }));
+}
+
+}  // namespace
+
+int reads_of_lines(const Function& function) {
+  return reads_of(function, Dependence::key) + reads_of(function, Dependence::difference);
+}
+
 std::string inputs_source(const Function& function, unsigned tensor_types) {
   if (!has_inputs_at(function)) return "using Inputs = gdpa::NoInputs;\n\n";
   const InputsPrinter printer(function, tensor_types, 0);
@@ -521,6 +537,7 @@ std::string inputs_source(const Function& function, unsigned tensor_types) {
       "  struct OfKey {{\n{}  }};\n"
       "  struct OfDifference {{\n{}  }};\n"
       "  static constexpr bool exists = true;\n"
+      "  static constexpr bool reads_keys = {}, reads_differences = {};\n"
       "  gdpa::SequencePair pair;\n"
       "{}\n"
       "  __device__ __forceinline__ Bias(const gdpa::Params& params, const gdpa::SequencePair& pair_) : pair(pair_) "
@@ -548,7 +565,8 @@ std::string inputs_source(const Function& function, unsigned tensor_types) {
       "    return {{{}}};\n"
       "  }}\n"
       "}};\n\n",
-      text.struct_members, text.of_query.members, text.of_key.members, text.of_difference.members, text.members,
+      text.struct_members, text.of_query.members, text.of_key.members, text.of_difference.members,
+      reads_of(function, Dependence::key) > 0, reads_of(function, Dependence::difference) > 0, text.members,
       text.constructor, text.of_query.statements, text.of_query.names, text.of_key.statements, text.of_key.names,
       text.of_difference.statements, text.of_difference.names, copies, text.of_both, text.values);
 }

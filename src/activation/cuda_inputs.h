@@ -25,6 +25,10 @@ bool has_inputs_at(const Function& function);
 /// Returns the includes of inputs_source().
 std::string inputs_header(const Function& function);
 
+/// The number of elements of tensors whose index depends on the key only, or on the difference of the positions only.
+/// The rows of a tile share these elements.
+int reads_of_lines(const Function& function);
+
 /// Returns `using Inputs = gdpa::NoInputs;`, or the structs Inputs and Bias. `tensor_types` is Problem::tensor_types.
 std::string inputs_source(const Function& function, unsigned tensor_types);
 

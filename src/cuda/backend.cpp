@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "activation/cuda_inputs.h"
 #include "cuda/driver.h"
 #include "cuda/kernels.h"
 #include "cuda/source.h"
@@ -83,6 +84,7 @@ plan::GpuPlan plan_of(const Problem& problem, const Params& params, const Operan
                                       operands.maps,
                                       function.has_guards(),
                                       reads_of(function),
+                                      activation::reads_of_lines(function),
                                       reads_query_position(function)};
   const bool has_operands = problem.direction == Direction::forward || problem.wanted.of_operands();
   plan::GpuPlan plan;

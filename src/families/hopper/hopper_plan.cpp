@@ -138,7 +138,7 @@ GpuPlan forward_plan(const PlanRequest& request) {
   KernelSpec kernel = hopper_kernel_for(request, KernelKind::forward);
   constexpr int64_t unknown = std::numeric_limits<int64_t>::max();
   const int64_t most_queries = queries.form == Form::jagged ? unknown : queries.mean_length();
-  choose_hopper_tiles(kernel, most_queries, keys.mean_length(), request.reads);
+  choose_hopper_tiles(kernel, most_queries, keys.mean_length(), request.reads, request.reads_of_lines);
   const bool keys_stay = keys.mean_length() <= int64_t{kernel.stages} * kernel.tile_keys;
   const bool has_one_tile = most_queries <= kernel.tile_queries;
 

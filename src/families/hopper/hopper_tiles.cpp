@@ -18,10 +18,11 @@ int widest(const KernelSpec& kernel) { return std::max(kernel.head_dim, kernel.h
 
 int round_up(int count, int unit) { return (count + unit - 1) / unit * unit; }
 
-/// The limits of a forward tile with head dims above 128: shared memory, and the registers of a thread in a warpgroup
-/// that holds 64 rows of each operand.
-struct WideTile {
+/// The limits of a forward tile: shared memory, and the registers of a thread in a warpgroup that holds 64 rows of each
+/// operand.
+struct ForwardTile {
   const KernelSpec& kernel;
+  int reads_of_lines;
 
   int operand_registers() const {
     const int query = kernel.hopper().query_in_registers ? round_up(kernel.head_dim, 16) / 4 : 0;
@@ -34,37 +35,42 @@ struct WideTile {
     const int columns = round_up(kernel.head_dim, block_columns),
               columns_v = round_up(kernel.head_dim_v, block_columns);
     const int query = kernel.hopper().query_in_registers ? std::max(columns, columns_v) : columns;  // O is staged there
+    // The inputs of a column or a difference have at most 16 bytes for each read.
+    const int inputs = reads_of_lines * kernel.warps * (kernel.tile_keys + 16) * 16;
     return (kernel.hopper().query_stages * kernel.tile_queries * query +
             kernel.stages * kernel.tile_keys * (columns + columns_v)) *
                element_bytes +
-           queue_and_barriers;
+           queue_and_barriers + inputs;
   }
+  bool has_shared_memory() const { return shared_bytes() <= hopper_shared_kilobytes * 1024; }
 
   bool fits() const {
     // The compiler needs 32 of the 224 registers for everything else, and more where both Q and 256 columns of O are in
     // registers.
     const bool has_room = !kernel.hopper().query_in_registers || hopper::output_columns(kernel.head_dim_v) < 256;
-    return has_room && operand_registers() <= 192 && shared_bytes() <= hopper_shared_kilobytes * 1024;
+    return has_room && operand_registers() <= 192 && has_shared_memory();
   }
 };
 
 /// Sets the largest tile_keys that fits, at most `most`. Returns false where not even 64 keys fit.
-bool choose_tile_keys(KernelSpec& kernel, bool query_in_registers, int most) {
+bool choose_tile_keys(KernelSpec& kernel, bool query_in_registers, int most, int reads_of_lines) {
   kernel.hopper().query_in_registers = query_in_registers;
   for (kernel.tile_keys = most; kernel.tile_keys >= 64; kernel.tile_keys -= 16) {
-    if (WideTile{kernel}.fits()) return true;
+    if (ForwardTile{kernel, reads_of_lines}.fits()) return true;
   }
   return false;
 }
 
 /// Q in registers if it fits, then the largest tile of keys with two stages, then more stages.
-void choose_wide_tiles(KernelSpec& kernel, int most_keys) {
+void choose_wide_tiles(KernelSpec& kernel, int most_keys, int reads_of_lines) {
   kernel.stages = 2;
   kernel.hopper().query_stages = 1;
-  if (!choose_tile_keys(kernel, true, most_keys)) choose_tile_keys(kernel, false, most_keys);
+  if (!choose_tile_keys(kernel, true, most_keys, reads_of_lines)) {
+    choose_tile_keys(kernel, false, most_keys, reads_of_lines);
+  }
   for (int* const stages : {&kernel.stages, &kernel.hopper().query_stages}) {
     ++*stages;
-    if (!WideTile{kernel}.fits()) --*stages;
+    if (!ForwardTile{kernel, reads_of_lines}.fits()) --*stages;
   }
 }
 
@@ -103,7 +109,7 @@ int parameter_shared_bytes(const KernelSpec& kernel) {
 
 bool takes_narrow_tiles(int reads) { return reads > 1; }
 
-void choose_hopper_tiles(KernelSpec& kernel, int64_t most_queries, int64_t mean_keys, int reads) {
+void choose_hopper_tiles(KernelSpec& kernel, int64_t most_queries, int64_t mean_keys, int reads, int reads_of_lines) {
   const bool is_narrow = widest(kernel) <= 64;
   const bool are_few = mean_keys <= (is_narrow ? thresholds::few_keys_of_narrow_heads : thresholds::few_keys);
   const bool is_wide = widest(kernel) > 128;
@@ -111,7 +117,7 @@ void choose_hopper_tiles(KernelSpec& kernel, int64_t most_queries, int64_t mean_
   kernel.tile_queries = warpgroups * hopper::warpgroup_rows;
   kernel.warps = warpgroups * 4;
   const int most_keys = !takes_narrow_tiles(reads) ? (is_narrow ? 192 : 128) : is_wide ? 64 : is_narrow ? 96 : 80;
-  if (is_wide) return choose_wide_tiles(kernel, most_keys);
+  if (is_wide) return choose_wide_tiles(kernel, most_keys, reads_of_lines);
   kernel.hopper().query_in_registers = true;
   kernel.tile_keys = !are_few                                        ? most_keys
                      : mean_keys <= thresholds::keys_of_a_short_tile ? 64
@@ -123,6 +129,10 @@ void choose_hopper_tiles(KernelSpec& kernel, int64_t most_queries, int64_t mean_
   } else {
     kernel.stages = !are_few ? 3 : is_narrow || kernel.tile_keys == 64 ? 4 : 2;
     kernel.hopper().query_stages = are_few ? 3 : 1;
+  }
+  // Two stages of K and V suffice, and two of Q then make up for the third one.
+  for (int* const stages : {&kernel.stages, &kernel.hopper().query_stages}) {
+    while (*stages > 2 && !ForwardTile{kernel, reads_of_lines}.has_shared_memory()) --*stages;
   }
 }
 

@@ -12,8 +12,10 @@ constexpr int hopper_shared_kilobytes = 227;
 /// Sets the tile, warps and stages of a forward kernel, for keys of this mean length and at most `most_queries` queries
 /// in a sequence (the largest number if it is not known). Few keys need few stages to stay in shared memory, and Q,
 /// which then streams, gets several. Few queries need one warpgroup only. With a head dim above 128, registers and
-/// shared memory decide. `reads` is the number of elements of tensors that f reads at each score.
-void choose_hopper_tiles(plan::KernelSpec& kernel, int64_t most_queries, int64_t mean_keys, int reads);
+/// shared memory decide. `reads` is the number of elements of tensors that f reads at each score. `reads_of_lines` of
+/// them depend only on the key or the difference of the positions, and are staged in shared memory.
+void choose_hopper_tiles(plan::KernelSpec& kernel, int64_t most_queries, int64_t mean_keys, int reads,
+                         int reads_of_lines);
 
 /// Whether a forward kernel of a function with so many reads takes narrower tiles of keys. The compiler loads the
 /// elements for many scores at once, and would spill with wider tiles.
