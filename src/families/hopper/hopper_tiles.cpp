@@ -116,7 +116,7 @@ void choose_hopper_tiles(KernelSpec& kernel, int64_t most_queries, int64_t mean_
   const int warpgroups = !is_wide && most_queries <= thresholds::queries_of_one_warpgroup ? 1 : 2;
   kernel.tile_queries = warpgroups * hopper::warpgroup_rows;
   kernel.warps = warpgroups * 4;
-  const int most_keys = !takes_narrow_tiles(reads) ? (is_narrow ? 192 : 128) : is_wide ? 64 : is_narrow ? 96 : 80;
+  const int most_keys = !takes_narrow_tiles(reads) ? (is_narrow ? 192 : 128) : is_wide ? 64 : is_narrow ? 96 : 112;
   if (is_wide) return choose_wide_tiles(kernel, most_keys, reads_of_lines);
   kernel.hopper().query_in_registers = true;
   kernel.tile_keys = !are_few                                        ? most_keys
