@@ -540,6 +540,7 @@ std::string inputs_source(const Function& function, unsigned tensor_types) {
       "  static constexpr bool reads_keys = {}, reads_differences = {};\n"
       "  gdpa::SequencePair pair;\n"
       "{}\n"
+      "  Bias() = default;\n"
       "  __device__ __forceinline__ Bias(const gdpa::Params& params, const gdpa::SequencePair& pair_) : pair(pair_) "
       "{{\n"
       "{}"

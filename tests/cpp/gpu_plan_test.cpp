@@ -812,7 +812,7 @@ TEST(GpuPlan, SharedKeysAndAFunctionOfTheQueryPositionTakeThePortableBackward) {
   problem.rows_k = 500;
   const auto plan_with = [&](bool reads_query_position) {
     return gpu_plan({problem, Gpu{}, FunctionRegisters::few, true, Float32Products::three, TensorMaps::available, false,
-                     0, reads_query_position});
+                     0, 0, reads_query_position});
   };
   EXPECT_EQ(plan_with(false).steps.front().kernel.family(), KernelFamily::hopper);
   const GpuPlan plan = plan_with(true);
@@ -821,7 +821,7 @@ TEST(GpuPlan, SharedKeysAndAFunctionOfTheQueryPositionTakeThePortableBackward) {
 }
 
 TEST(GpuPlan, HopperForwardOfSeveralReadsHasNarrowTilesOfKeys) {
-  for (const auto& [head_dim, tile_keys] : {std::pair{64, 96}, std::pair{128, 80}, std::pair{256, 64}}) {
+  for (const auto& [head_dim, tile_keys] : {std::pair{64, 96}, std::pair{128, 112}, std::pair{256, 64}}) {
     Problem problem = problem_of(Direction::forward, DType::bfloat16, head_dim);
     problem.rows_q = problem.rows_k = 20000;
     const auto plan_with = [&](int reads) {
@@ -834,6 +834,26 @@ TEST(GpuPlan, HopperForwardOfSeveralReadsHasNarrowTilesOfKeys) {
     const int otherwise = plan_with(0).steps.front().kernel.tile_keys;
     EXPECT_GT(otherwise, tile_keys);
     EXPECT_EQ(plan_with(1).steps.front().kernel.tile_keys, otherwise);
+  }
+}
+
+/// The inputs of the keys and differences of a tile need shared memory.
+TEST(GpuPlan, HopperForwardWithStagedInputsHasFewerStages) {
+  for (const int64_t length : {50, 100, 300, 5000}) {
+    Problem problem = problem_of(Direction::forward, DType::bfloat16, 128);
+    problem.rows_q = problem.rows_k = length * problem.batch;
+    const auto kernel_with = [&](int reads_of_lines) {
+      return gpu_plan({problem, Gpu{}, FunctionRegisters::many, true, Float32Products::three, TensorMaps::available,
+                       false, 1, reads_of_lines})
+          .steps.front()
+          .kernel;
+    };
+    const KernelSpec kernel = kernel_with(1);
+    const int rows = kernel.hopper().query_stages * kernel.tile_queries + 2 * kernel.stages * kernel.tile_keys;
+    const int inputs = kernel.warps * (2 * kernel.tile_keys + 15) * 4;
+    EXPECT_LE(rows * 128 * 2 + inputs, 224 * 1024) << length;
+    EXPECT_EQ(kernel.tile_keys, kernel_with(0).tile_keys) << length;
+    EXPECT_GE(kernel.stages, 2) << length;
   }
 }
 
