@@ -32,13 +32,14 @@ class ReusedSchedule {
 
 template <class T>
 void run_units(const Problem& problem, const Params& params, const activation::Function& function,
-               const std::vector<Evaluator>& evaluators, const plan::CpuSchedule& schedule) {
+               const activation::Function* mask_expression, const std::vector<Evaluator>& evaluators, const plan::CpuSchedule& schedule) {
   AlignedMemory partial_sums;
   if (schedule.partial_elements > 0) {
     partial_sums = allocate_aligned(schedule.partial_elements * static_cast<int64_t>(sizeof(double)));
   }
   const InputPlan inputs(function);
-  const Call<T> call{params,   inputs,         evaluators.data(),
+  const MaskPlan mask(mask_expression, params);
+  const Call<T> call{params,   mask,           inputs, evaluators.data(),
                      schedule, problem.wanted, static_cast<double*>(partial_sums.get())};
   const bool forward = problem.direction == Direction::forward;
   for_each_unit(schedule.threads, static_cast<int64_t>(schedule.units.size()), [&](int64_t i) {
@@ -59,7 +60,7 @@ std::vector<Evaluator> evaluators_of(const activation::Function& function, bool 
   for (int64_t head = 0; head < count; ++head) {
     const activation::Function& of_head = function.of_head(head);
     evaluators.emplace_back(needs_derivative ? of_head.value_and_derivative() : of_head.value(),
-                            inputs_of_head(function, params, head));
+                            inputs_of_head(function, params.parameters, head));
   }
   return evaluators;
 }
@@ -67,7 +68,7 @@ std::vector<Evaluator> evaluators_of(const activation::Function& function, bool 
 }  // namespace
 
 void run(const Problem& problem, const Params& params, const activation::Function& function,
-         const plan::Processor& processor) {
+         const activation::Function* mask, const plan::Processor& processor) {
   clear_unused_rows(problem, params);
   ReusedSchedule reused;
   plan::CpuSchedule& schedule = *reused;
@@ -81,13 +82,13 @@ void run(const Problem& problem, const Params& params, const activation::Functio
   const std::vector<Evaluator> evaluators = evaluators_of(function, needs_derivative, params);
   switch (problem.dtype) {
     case DType::float32:
-      return run_units<float>(problem, params, function, evaluators, schedule);
+      return run_units<float>(problem, params, function, mask, evaluators, schedule);
     case DType::float64:
-      return run_units<double>(problem, params, function, evaluators, schedule);
+      return run_units<double>(problem, params, function, mask, evaluators, schedule);
     case DType::bfloat16:
-      return run_units<BFloat16>(problem, params, function, evaluators, schedule);
+      return run_units<BFloat16>(problem, params, function, mask, evaluators, schedule);
     case DType::float16:
-      return run_units<Float16>(problem, params, function, evaluators, schedule);
+      return run_units<Float16>(problem, params, function, mask, evaluators, schedule);
     case DType::int32:
     case DType::int64:
       break;

@@ -54,7 +54,7 @@ class Pass {
     }
     for (int64_t head = 0; head < params_.heads_q; ++head) {
       evaluators_.emplace_back(function_.of_head(head).input_derivatives(differentiated_),
-                               inputs_of_head(function_, params_, head));
+                               inputs_of_head(function_, params_.parameters, head));
     }
   }
 
@@ -112,7 +112,13 @@ class Pass {
   class Worker {
    public:
     Worker(const Pass& pass, double* sums)
-        : pass_(pass), call_(pass.call_), params_(pass.params_), inputs_(call_.inputs, params_), sums_(sums) {
+        : pass_(pass),
+          call_(pass.call_),
+          params_(pass.params_),
+          mask_(call_.mask, params_),
+          inputs_(call_.inputs, params_, params_.parameters,
+                  [this](int64_t query, int64_t key) { return mask_.keeps(query, key); }),
+          sums_(sums) {
       const int64_t scores = tile_queries * tile_keys;
       const auto results = static_cast<int64_t>(pass.differentiated_.size());
       const std::array<int64_t, 6> sizes = {tile_queries * call_.width_q,
@@ -134,23 +140,23 @@ class Pass {
     }
 
     void run(const Unit& unit) {
-      length_q_ = params_.queries.size(unit.b);
-      length_k_ = params_.keys.size(unit.b);
+      mask_.enter(unit.b);
       const Range queries = unit.queries;
-      const auto out_scale = static_cast<Compute>(params_.out_scale.of(unit.b, length_q_, length_k_));
+      const auto out_scale = static_cast<Compute>(
+          params_.out_scale.of(unit.b, params_.queries.size(unit.b), params_.keys.size(unit.b)));
       pack_rows<T>(rows_of<const T>(params_.query, params_.queries, unit.b, queries.begin, unit.head),
                    params_.query.row_stride, queries.size(), params_.head_dim, static_cast<Compute>(params_.scale),
                    query_, call_.width_q);
       pack_rows<T>(rows_of<const T>(params_.grad_output, params_.queries, unit.b, queries.begin, unit.head),
                    params_.grad_output.row_stride, queries.size(), params_.head_dim_v, out_scale, grad_output_,
                    call_.width_v);
-      for_each_part(params_.mask.keys(queries, length_q_, length_k_), tile_keys, plan::cpu_vector,
+      for_each_part(mask_.keys(queries), tile_keys, plan::cpu_vector,
                     [&](Range keys) { add_tile(unit, keys); });
     }
 
    private:
     void add_tile(const Unit& unit, Range keys) {
-      const Columns columns = columns_for(params_.mask, unit.queries, keys, length_q_, length_k_);
+      const Columns columns = mask_.enter_tile(unit.head, unit.queries, keys);
       if (columns.count == 0) return;
       const int64_t key_head = params_.key_head(unit.head);
       pack_tile_transposed<T>(rows_of<const T>(params_.key, params_.keys, unit.b, keys.begin, key_head),
@@ -167,7 +173,7 @@ class Pass {
       for (std::size_t k = 0; k < derivatives_.size(); ++k) {
         Compute* const terms = derivatives_[k];
         for (int64_t i = 0; i < count; ++i) terms[i] *= dp_[i];
-        clear_masked(params_.mask, unit.queries, keys, columns, length_q_, length_k_, terms);
+        mask_.clear_masked(terms);
         add_terms(pass_.differentiated_[k], unit.head, terms, count);
       }
     }
@@ -187,6 +193,7 @@ class Pass {
     const Pass& pass_;
     const Call<T>& call_;
     const Params& params_;
+    TileMask<Compute> mask_;
     TileInputs<Compute> inputs_;
     double* sums_;
     AlignedMemory memory_;
@@ -197,8 +204,6 @@ class Pass {
     Compute* scores_;
     Compute* dp_;
     std::vector<Compute*> derivatives_;
-    int64_t length_q_ = 0;
-    int64_t length_k_ = 0;
   };
 
   const Call<T>& call_;
