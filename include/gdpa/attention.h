@@ -8,6 +8,7 @@
 #include "gdpa/activation.h"
 #include "gdpa/export.h"
 #include "gdpa/mask.h"
+#include "gdpa/mask_expression.h"
 #include "gdpa/plan.h"
 #include "gdpa/tensor.h"
 
@@ -27,10 +28,10 @@ struct OutScale {
   static OutScale of_batch(TensorView numbers) { return {Kind::per_batch, 1.0, numbers}; }
 };
 
-/// A tensor of the call (Activation::parameters()). The strides may have any value.
+/// A tensor of the call (Activation::parameters() or MaskExpression::tensors()). The strides may have any value.
 ///
-/// A tensor that the function reads without an index has shape () for all query heads, or (heads) with one number for
-/// each query head. It is float32, or on the CPU float64. A tensor that the function reads by index, as in
+/// A tensor that the expression reads without an index has shape () for all query heads, or (heads) with one number for
+/// each query head. It is float32, or on the CPU float64. A tensor that the expression reads by index, as in
 /// "s + table[h, clamp(i - j, 0, 127)]", has one axis for each index. An index beyond an axis is clamped, so an axis of
 /// size 1 is broadcast. The dtype is float32, bfloat16, float16, int32 or int64, or on the CPU float64. A tensor that
 /// is an index itself is int32 or int64.
@@ -100,6 +101,8 @@ struct Attention {
   std::optional<double> scale = {};        ///< default: 1 / sqrt(head_dim)
   OutScale out_scale = {};
   Mask mask = {};
+  std::optional<MaskExpression> mask_expression = {};  ///< instead of a window in `mask`. CPU only
+  std::vector<Parameter> mask_parameters = {};  ///< one for each of mask_expression->tensors(), in any order
   Accuracy accuracy = Accuracy::fast;
   bool deterministic = false;  ///< the same bits every time, as on the CPU for a fixed number of threads
   int threads = 0;             ///< CPU: the largest number of threads. 0 means one for each processor
@@ -163,7 +166,8 @@ GDPA_API int64_t workspace_bytes(const Attention& attention, const TensorView& g
 ///
 /// The function compiles nothing and calls no driver, so it can be called while a CUDA graph is captured. On a GPU it
 /// does not read cumulative lengths: it assumes that each sequence of a jagged operand has the mean length. Otherwise
-/// the number is exact.
+/// the number is exact. With a mask expression, the function evaluates the condition of every score. If a tensor of the
+/// mask has null data, the mask is taken to keep all scores.
 ///
 ///     const double seconds = gdpa::flops(attention, gdpa::Direction::forward) / 500e12;  // at 500 TFLOP/s
 GDPA_API double flops(const Attention& attention, Direction direction, const WantedGradients& wanted = {});

@@ -6,6 +6,7 @@
 #include "gdpa/compile.h"
 #include "gdpa/error.h"
 #include "gdpa/mask.h"
+#include "gdpa/mask_expression.h"
 #include "gdpa/plan.h"
 #include "gdpa/score.h"
 #include "gdpa/tensor.h"

@@ -103,7 +103,7 @@ __device__ __forceinline__ Axis axis_of(const BoundTensor& tensor, int axis) {
 /// first token of the sequence. The first token may be wrong, because it comes from the device.
 __device__ __forceinline__ Axis token_axis_of(const Params& params, const Sequences& side, int64_t b, int length,
                                               const BoundTensor& tensor, int axis, unsigned token_bit) {
-  if ((params.token_axes & token_bit) == 0) return axis_of(tensor, axis);
+  if ((params.parameters.token_axes & token_bit) == 0) return axis_of(tensor, axis);
   const int64_t first = tensor.clamped(axis, side.first_token(b));
   const int64_t rest = tensor.sizes[axis] - 1 - first;
   const int64_t last = length - 1 < rest ? length - 1 : rest;

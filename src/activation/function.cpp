@@ -18,6 +18,7 @@
 #include "activation/shift.h"
 #include "activation/text.h"
 #include "gdpa/error.h"
+#include "gdpa/mask_expression.h"
 
 namespace gdpa::activation {
 
@@ -53,9 +54,19 @@ class Interned {
   std::unordered_map<std::string, std::shared_ptr<const Function>, TextHash, std::equal_to<>> functions_;
 };
 
-Interned& interned() {
-  static Interned functions;
-  return functions;
+Interned& interned(Form form) {
+  static Interned functions, conditions;
+  return form == Form::number ? functions : conditions;
+}
+
+/// Calls `body`, and adds the argument of the call to the message of an error.
+template <class Body>
+auto named(Form form, const Body& body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    throw Error(error.kind(), fmt::format("{}: {}", form == Form::number ? "activation" : "mask", error.what()));
+  }
 }
 
 using Bindings = std::map<std::string, double>;
@@ -77,7 +88,7 @@ std::size_t position_of(const Parsed& parsed, const std::string& name) {
   std::vector<std::string> names;
   for (const auto& entry : parsed.parameters) names.push_back(entry.first);
   throw Error(ErrorKind::value,
-              fmt::format("activation: the expression \"{}\" has no parameter \"{}\"; {}", parsed.text, name,
+              fmt::format("the expression \"{}\" has no parameter \"{}\"; {}", parsed.text, name,
                           names.empty() ? "it has none" : "its parameters: " + listed(names)));
 }
 
@@ -173,7 +184,7 @@ std::vector<Input> inputs_of(const Tree& tree, const std::string& canonical) {
     for (const NodeId index : of_tree.indices) {
       const auto refuse = [&](std::string_view what, std::string_view advice) {
         throw Error(ErrorKind::value,
-                    fmt::format("activation: an index of {} in \"{}\" {}; {}", of_tree.name, canonical, what, advice));
+                    fmt::format("an index of {} in \"{}\" {}; {}", of_tree.name, canonical, what, advice));
       };
       if (tree.reachable({index})[tree.score()]) {
         refuse("depends on the score", "use positions and tensors of the call");
@@ -186,7 +197,7 @@ std::vector<Input> inputs_of(const Tree& tree, const std::string& canonical) {
   }
   if (reads > most_reads) {
     throw Error(ErrorKind::value,
-                fmt::format("activation: expected at most {} different reads of tensors, got {}; read "
+                fmt::format("expected at most {} different reads of tensors, got {}; read "
                             "fewer elements",
                             most_reads, reads));
   }
@@ -196,24 +207,27 @@ std::vector<Input> inputs_of(const Tree& tree, const std::string& canonical) {
 }  // namespace
 
 std::shared_ptr<const Function> Function::make(std::string_view text, const Bindings& parameters,
-                                               const std::vector<std::string>& of_call) {
+                                               const std::vector<std::string>& of_call, Form form) {
   const std::string of_text = of_call.empty() ? "" : identity_of(text, of_call);
   const std::string_view key = of_call.empty() ? text : std::string_view(of_text);
   if (parameters.empty()) {
-    if (auto known = interned().find(key)) return known;
+    if (auto known = interned(form).find(key)) return known;
   }
-  Parsed parsed = parse(text);
+  const auto made = named(form, [&] { return make_new(text, parameters, of_call, form); });
+  return parameters.empty() ? interned(form).insert(std::string(key), made) : made;
+}
+
+std::shared_ptr<const Function> Function::make_new(std::string_view text, const Bindings& parameters,
+                                                   const std::vector<std::string>& of_call, Form form) {
+  Parsed parsed = parse(text, form);
   const Bindings bindings = resolve(parsed, text, parameters, of_call);
   const std::string canonical = parsed.text + clause(bindings);
   const std::string identity = identity_of(canonical, of_call);
-  auto known = interned().find(identity);
-  if (!known) {
-    const NodeId bound = parsed.tree.bind(parsed.root, bindings, of_call);
-    const std::shared_ptr<Function> built = build(parsed.tree, bound, canonical, of_call);
-    built->functions_ = parsed.functions;
-    known = interned().insert(identity, built);
-  }
-  return parameters.empty() ? interned().insert(std::string(key), known) : known;
+  if (auto known = interned(form).find(identity)) return known;
+  const NodeId bound = parsed.tree.bind(parsed.root, bindings, of_call);
+  const std::shared_ptr<Function> built = build(parsed.tree, bound, canonical, of_call);
+  built->functions_ = parsed.functions;
+  return interned(form).insert(identity, built);
 }
 
 std::shared_ptr<Function> Function::build(Tree& tree, NodeId bound, const std::string& canonical,
@@ -263,7 +277,8 @@ std::shared_ptr<const Function> Function::parameter_derivative(std::size_t index
     Tree tree = tree_;
     const NodeId variable = tree.input_node(static_cast<std::size_t>(number - inputs_.begin()));
     const NodeId root = differentiate(tree, root_, variable);
-    derivative = build(tree, root, to_text(tree, tree.finish(root)), parameters_);
+    const std::string text = to_text(tree, tree.finish(root));
+    derivative = named(Form::number, [&] { return build(tree, root, text, parameters_); });
   }
   return derivative;
 }
@@ -289,7 +304,8 @@ const Function& Function::of_head(int64_t head) const {
   if (!function) {
     Tree tree = tree_;
     const NodeId root = tree.at_head(root_, head);
-    function = build(tree, root, fmt::format("{} for head {}", text_, head), parameters_);
+    const std::string text = fmt::format("{} for head {}", text_, head);
+    function = named(Form::number, [&] { return build(tree, root, text, parameters_); });
   }
   return *function;
 }
@@ -300,7 +316,7 @@ Program Function::input_derivatives(const std::vector<std::size_t>& inputs) cons
   for (const std::size_t input : inputs) {
     roots.push_back(tree.finish(differentiate(tree, root_, tree.input_node(input))));
   }
-  return lower(tree, roots, text_);
+  return named(Form::number, [&] { return lower(tree, roots, text_); });
 }
 
 Program Function::value_and_derivatives(const std::vector<std::size_t>& inputs) const {
@@ -318,7 +334,15 @@ namespace gdpa {
 
 Activation::Activation(std::string_view text, const std::map<std::string, double>& parameters,
                        const std::vector<std::string>& of_call)
-    : function_(activation::Function::make(text, parameters, of_call)) {}
+    : function_(activation::Function::make(text, parameters, of_call, activation::Form::number)) {}
+
+MaskExpression::MaskExpression(std::string_view text, const std::map<std::string, double>& constants,
+                               const std::vector<std::string>& tensors)
+    : function_(activation::Function::make(text, constants, tensors, activation::Form::condition)) {}
+
+const std::string& MaskExpression::text() const { return function_->text(); }
+
+const std::vector<std::string>& MaskExpression::tensors() const { return function_->parameters(); }
 
 const std::string& Activation::text() const { return function_->text(); }
 

@@ -17,13 +17,15 @@
 namespace gdpa::activation {
 
 struct Parsed;
+enum class Form;
 
 class Function {
  public:
   /// Parses the text, binds the parameters, differentiates and simplifies. Returns the existing Function of an equal
-  /// text. `of_call` names the tensors that are passed with each call.
+  /// text. `of_call` names the tensors that are passed with each call. The Function of a condition is 1 where the
+  /// condition holds, else 0.
   static std::shared_ptr<const Function> make(std::string_view text, const std::map<std::string, double>& parameters,
-                                              const std::vector<std::string>& of_call);
+                                              const std::vector<std::string>& of_call, Form form);
 
   const std::string& text() const { return text_; }
 
@@ -76,6 +78,9 @@ class Function {
 
  private:
   Function() = default;
+  static std::shared_ptr<const Function> make_new(std::string_view text,
+                                                  const std::map<std::string, double>& parameters,
+                                                  const std::vector<std::string>& of_call, Form form);
   static std::shared_ptr<Function> build(Tree& tree, NodeId bound, const std::string& canonical,
                                          const std::vector<std::string>& of_call);
   bool depends_on_head() const;

@@ -375,6 +375,46 @@ std::vector<Interval<Real>> enclose(const Program& program, Interval<Real> score
 template std::vector<Interval<float>> enclose(const Program&, Interval<float>);
 template std::vector<Interval<double>> enclose(const Program&, Interval<double>);
 
+namespace {
+
+/// Whether every fp64 arithmetic gives the same result. A sum with a product may be rounded once or twice.
+bool is_rounded_alike(const Step& step, const Program& program) {
+  const auto is_product = [&](std::uint16_t operand) {
+    return program.steps[operand].operation == Operation::multiply;
+  };
+  switch (step.operation) {
+    case Operation::add:
+    case Operation::subtract:
+      return !is_product(step.a) && !is_product(step.b);
+    case Operation::multiply:
+    case Operation::divide:
+    case Operation::floor_divide:
+    case Operation::sqrt:
+      return true;
+    default:
+      return is_exact(step.operation);
+  }
+}
+
+}  // namespace
+
+Interval<double> enclose_outward(const Program& program, const std::vector<Interval<double>>& inputs) {
+  std::vector<Interval<double>> values;
+  values.reserve(program.steps.size());
+  for (const Step& step : program.steps) {
+    if (step.operation == Operation::input) {
+      values.push_back(inputs[static_cast<std::size_t>(step.number)]);
+    } else if (step.operation == Operation::constant) {
+      values.push_back(Interval<double>::point(step.number));
+    } else {
+      const Interval<double> value =
+          Rules<double>::apply_to(step.operation, values[step.a], values[step.b], values[step.c]);
+      values.push_back(is_rounded_alike(step, program) ? value : widened(value));
+    }
+  }
+  return values[program.results[0]];
+}
+
 ValueAndSlope enclose_derivative(const Program& program, Interval<double> scores) {
   std::vector<ValueAndSlope> values;
   values.reserve(program.steps.size());

@@ -67,14 +67,14 @@ class Lexer {
   }
 
   Token symbol() {
-    for (std::string_view two : {"**", "<=", ">=", "==", "!="}) {
+    for (std::string_view two : {"**", "//", "<=", ">=", "==", "!="}) {
       if (text_.substr(position_, 2) == two) {
         Token token = take(Token::Kind::symbol, 2);
         if (two == "**") token.text.assign(1, '^');
         return token;
       }
     }
-    if (std::string_view("+-*/^<>(),=[];").find(at(position_)) != std::string_view::npos) {
+    if (std::string_view("+-*/%^<>(),=[];&|~").find(at(position_)) != std::string_view::npos) {
       return take(Token::Kind::symbol, 1);
     }
     std::size_t length = 1;  // the whole of a UTF-8 character
@@ -82,7 +82,7 @@ class Lexer {
     throw Error(
         ErrorKind::value,
         fault(text_, position_, fmt::format("\"{}\" is no part of an expression", text_.substr(position_, length)),
-              "expressions hold numbers, s, names, + - * / ^, comparisons, parentheses, brackets and commas"));
+              "expressions hold numbers, s, names, + - * / // % ^, comparisons, & | ~, parentheses, brackets and commas"));
   }
 
   Token take(Token::Kind kind, std::size_t length, double value = 0) {

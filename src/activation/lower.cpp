@@ -32,7 +32,7 @@ Program lower(const Tree& tree, const std::vector<NodeId>& roots, const std::str
     step.number = node.number;
     if (std::isnan(step.number)) {
       throw Error(ErrorKind::value,
-                  fmt::format("activation: a part of \"{}\" or of its derivative is a constant that is "
+                  fmt::format("a part of \"{}\" or of its derivative is a constant that is "
                               "not a number, such as 0 / 0 or sqrt(-1); remove it",
                               text));
     }
@@ -44,7 +44,7 @@ Program lower(const Tree& tree, const std::vector<NodeId>& roots, const std::str
       if (!is_new) continue;
     }
     if (program.steps.size() == most_steps) {
-      throw Error(ErrorKind::value, fmt::format("activation: expected at most {} operations in the function and its "
+      throw Error(ErrorKind::value, fmt::format("expected at most {} operations in the function and its "
                                                 "derivative, but more came; simplify the expression",
                                                 most_steps));
     }

@@ -2,21 +2,28 @@
 // expected input:
 //
 //     text        = expression { ";" expression } [ "with" name "=" number { "," name "=" number } ]
-//     expression  = a sum, or a comparison of two sums, which is a condition
+//     expression  = either [ ("<" | "<=" | ">" | ">=" | "==" | "!=") either ]
+//     either      = both { "|" both }
+//     both        = sum { "&" sum }
 //     sum         = product { ("+" | "-") product }
-//     product     = signed { ("*" | "/") signed }
-//     signed      = ("-" | "+") signed | power
+//     product     = signed { ("*" | "/" | "//" | "%") signed }
+//     signed      = ("-" | "+" | "~") signed | power
 //     power       = primary [ ("^" | "**") signed ]
 //     primary     = number | name | name "(" expression { "," expression } ")" | "(" expression ")"
 //                   | name "[" expression { "," expression } "]"
+//
+// The precedence is that of Python. A comparison, and "&", "|" and "~" of conditions, is a condition. Each construct
+// checks that its operands are numbers or conditions.
 #include "activation/parser.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numbers>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -33,13 +40,16 @@ constexpr int deepest_nesting = 200;
 
 using Arguments = std::vector<NodeId>;
 
-/// A function of the language. Its first argument is a condition where `is_choice`.
+/// A condition, as the function that selects one of two numbers by it. Combined conditions are then nested selections,
+/// and need no operations of their own.
+using Choice = std::function<NodeId(NodeId, NodeId)>;
+
+/// A function of the language, apart from where().
 struct Builtin {
   std::string_view name;
   std::size_t least;
   std::size_t most;
   NodeId (*build)(Tree&, const Arguments&);
-  bool is_choice = false;
 };
 
 template <Operation operation>
@@ -67,13 +77,11 @@ NodeId floor(Tree& tree, const Arguments& x) {
 }
 
 NodeId relu(Tree& tree, const Arguments& x) { return tree.maximum(x[0], tree.number(0), Edge::zero); }
-NodeId where(Tree& tree, const Arguments& x) { return tree.select(x[0], x[1], x[2]); }
 
 constexpr std::size_t any = std::numeric_limits<std::size_t>::max();
 
 const std::vector<Builtin>& builtins() {
   static const std::vector<Builtin> table = {
-      {"where", 3, 3, where, true},
       {"min", 2, any, fold<Operation::minimum>},
       {"max", 2, any, fold<Operation::maximum>},
       {"clamp", 3, 3, between<Edge::one>},
@@ -100,6 +108,9 @@ const std::vector<Builtin>& builtins() {
   return table;
 }
 
+/// Its first argument is a condition.
+constexpr std::string_view where = "where";
+
 const Builtin* find_builtin(std::string_view name) {
   const auto found = std::find_if(builtins().begin(), builtins().end(), [&](const auto& f) { return f.name == name; });
   return found == builtins().end() ? nullptr : &*found;
@@ -112,7 +123,7 @@ const NamedActivation* find_activation(std::string_view name) {
 }
 
 std::vector<std::string> function_names() {
-  std::vector<std::string> names;
+  std::vector<std::string> names = {std::string(where)};
   for (const Builtin& function : builtins()) names.emplace_back(function.name);
   for (const NamedActivation& row : named_activations()) {
     if (find_builtin(row.name) == nullptr) names.push_back(row.name);
@@ -162,26 +173,18 @@ std::string suggestion(std::string_view name) {
 
 class Parser {
  public:
-  Parser(Tree& tree, NodeId score, std::string_view text, int depth = 0)
+  /// Without a score, the text is a condition.
+  Parser(Tree& tree, std::optional<NodeId> score, std::string_view text, int depth = 0)
       : tree_(tree), score_(score), text_(text), tokens_(tokenize(text)), depth_(depth) {}
 
   NodeId whole() {
-    if (tokens_.size() == 1) {
-      throw Error(ErrorKind::value,
-                  "activation: expected a name (gelu) or an expression in s (s * sigmoid(1.702 * s)), "
-                  "but the text is empty");
+    const bool is_empty = tokens_.size() == 1;
+    if (is_empty && score_) {
+      throw Error(ErrorKind::value, "expected a name (gelu) or an expression in s (s * sigmoid(1.702 * s)), "
+                                    "but the text is empty");
     }
-    std::vector<NodeId> of_heads = {function()};
-    while (at(";")) {
-      take();
-      of_heads.push_back(function());
-    }
-    NodeId root = of_heads.back();
-    for (std::size_t head = of_heads.size() - 1; head-- > 0;) {
-      const NodeId is_head = compare("==", tree_.head(), tree_.number(static_cast<double>(head)));
-      root = tree_.select(is_head, of_heads[head], root);
-    }
-    functions = of_heads.size();
+    if (is_empty) throw Error(ErrorKind::value, "expected a condition (j <= i), but the text is empty");
+    const NodeId root = score_ ? functions_of_heads() : condition(expression())(tree_.number(1), tree_.number(0));
     if (peek().kind == Token::Kind::name && peek().text == "with") {
       bindings();
     }
@@ -196,11 +199,27 @@ class Parser {
   std::map<std::string, std::size_t> reads;
 
  private:
+  /// A number, or a condition if `choice` is given.
   struct Value {
-    NodeId node;
-    bool is_condition = false;
-    bool is_negated = false;  // a condition read as its opposite: !=, which has no step of its own
+    Token first;
+    NodeId node = 0;
+    Choice choice = {};
   };
+
+  NodeId functions_of_heads() {
+    std::vector<NodeId> of_heads = {function()};
+    while (at(";")) {
+      take();
+      of_heads.push_back(function());
+    }
+    NodeId root = of_heads.back();
+    for (std::size_t head = of_heads.size() - 1; head-- > 0;) {
+      const NodeId is_head = compare("==", tree_.head(), tree_.number(static_cast<double>(head)));
+      root = tree_.select(is_head, of_heads[head], root);
+    }
+    functions = of_heads.size();
+    return root;
+  }
 
   const Token& peek(std::size_t ahead = 0) const { return tokens_[std::min(next_ + ahead, tokens_.size() - 1)]; }
 
@@ -235,48 +254,85 @@ class Parser {
 
   NodeId function() { return is_bare_name() ? bare_name() : expression_number(); }
 
-  NodeId bare_name() { return activation(*find_activation(take().text), score_); }
+  NodeId bare_name() { return activation(*find_activation(take().text), *score_); }
 
   // The expression of a named function is parsed with x instead of s.
   NodeId activation(const NamedActivation& row, NodeId x) {
     return Parser(tree_, x, row.expression, depth_ + 1).whole();
   }
 
-  NodeId expression_number() {
-    const Token first = peek();
-    const Value value = expression();
-    if (value.is_condition) {
-      fail(first, "expected a number, but a comparison came",
+  NodeId number(const Value& value) const {
+    if (value.choice) {
+      fail(value.first, "expected a number, but a comparison came",
            "a comparison is a condition: use it as the first argument of where(condition, a, b)");
     }
     return value.node;
   }
 
-  Value expression_condition() {
-    const Token first = peek();
-    const Value value = expression();
-    if (!value.is_condition) {
-      fail(first, "expected a condition, but a number came", "compare it: where(s > 0, a, b)");
+  Choice condition(const Value& value) const {
+    if (!value.choice) {
+      fail(value.first, "expected a condition, but a number came",
+           score_ ? "compare it: where(s > 0, a, b)" : "compare it: (j <= i) & (j < 100)");
     }
-    return value;
+    return value.choice;
   }
+
+  NodeId expression_number() { return number(expression()); }
 
   Value expression() {
     const Token first = peek();
     if (++depth_ > deepest_nesting) {
       fail(first, fmt::format("nested more than {} deep", deepest_nesting), "simplify the expression");
     }
-    Value left{sum()};
+    Value left = either();
     if (is_comparison(peek())) {
       const Token sign = take(true);
-      const NodeId right = sum();
-      left = {compare(sign.text, left.node, right), true, sign.text == "!="};
+      const NodeId right = number(either());
+      left = {first, 0, comparison(sign.text, number(left), right)};
       if (is_comparison(peek())) {
-        fail(peek(), "comparisons cannot follow one another", "nest them: where(a < s, where(s < b, x, y), y)");
+        fail(peek(), "comparisons cannot follow one another", "combine them: (a < s) & (s < b)");
       }
     }
     --depth_;
     return left;
+  }
+
+  Value either() {
+    return combined("|", &Parser::both, [](const std::vector<Choice>& parts) -> Choice {
+      return [parts](NodeId a, NodeId b) {
+        for (auto part = parts.rbegin(); part != parts.rend(); ++part) b = (*part)(a, b);
+        return b;
+      };
+    });
+  }
+
+  Value both() {
+    return combined("&", &Parser::sum, [](const std::vector<Choice>& parts) -> Choice {
+      return [parts](NodeId a, NodeId b) {
+        for (auto part = parts.rbegin(); part != parts.rend(); ++part) a = (*part)(a, b);
+        return a;
+      };
+    });
+  }
+
+  /// Operands with a sign between them, which `combine` makes one condition. One operand alone stays as it is.
+  template <class Combine>
+  Value combined(std::string_view sign, Value (Parser::*operand)(), const Combine& combine) {
+    Value left = (this->*operand)();
+    if (!at(sign)) return left;
+    const auto part = [&](const Value& value) {
+      if (!value.choice) {
+        fail(value.first, fmt::format("expected a condition as an operand of {}, but a number came", sign),
+             "comparisons need parentheses: (i < 3) & (j < 3)");
+      }
+      return value.choice;
+    };
+    std::vector<Choice> parts = {part(left)};
+    while (at(sign)) {
+      take(true);
+      parts.push_back(part((this->*operand)()));
+    }
+    return {left.first, 0, combine(parts)};
   }
 
   static bool is_comparison(const Token& token) {
@@ -284,7 +340,13 @@ class Parser {
                                                  token.text == ">=" || token.text == "==" || token.text == "!=");
   }
 
-  // != has the node of ==, and where() exchanges its branches.
+  Choice comparison(std::string_view sign, NodeId a, NodeId b) {
+    const NodeId test = compare(sign, a, b);
+    if (sign == "!=") return [this, test](NodeId x, NodeId y) { return tree_.select(test, y, x); };
+    return [this, test](NodeId x, NodeId y) { return tree_.select(test, x, y); };
+  }
+
+  // != has the node of ==, and its choice exchanges the branches.
   NodeId compare(std::string_view sign, NodeId a, NodeId b) {
     if (sign == "<") return tree_.make(Operation::less, a, b);
     if (sign == "<=") return tree_.make(Operation::less_equal, a, b);
@@ -293,51 +355,72 @@ class Parser {
     return tree_.make(Operation::equal, a, b);
   }
 
-  NodeId sum() {
-    NodeId left = product();
+  Value sum() {
+    Value left = product();
     while (at("+") || at("-")) {
       const bool is_sum = take(true).text == "+";
-      const NodeId right = product();
-      left = is_sum ? tree_.add(left, right) : tree_.subtract(left, right);
+      const NodeId right = number(product());
+      left.node = is_sum ? tree_.add(number(left), right) : tree_.subtract(number(left), right);
     }
     return left;
   }
 
-  NodeId product() {
-    NodeId left = signed_power();
-    while (at("*") || at("/")) {
-      const bool is_product = take(true).text == "*";
-      const NodeId right = signed_power();
-      left = is_product         ? tree_.multiply(left, right)
-             : keeps_quotients_ ? tree_.quotient(left, right)
-                                : tree_.divide(left, right);
+  Value product() {
+    Value left = signed_power();
+    while (at("*") || at("/") || at("//") || at("%")) {
+      const Token sign = take(true);
+      const NodeId right = number(signed_power());
+      left.node = product_of(sign.text, number(left), right);
     }
     return left;
   }
 
-  NodeId signed_power() {
-    bool is_negative = false;
-    while (at("-") || at("+")) is_negative ^= take().text == "-";
-    const NodeId value = power();
-    return is_negative ? tree_.negate(value) : value;
+  NodeId product_of(std::string_view sign, NodeId a, NodeId b) {
+    if (sign == "*") return tree_.multiply(a, b);
+    if (sign == "/") return keeps_quotients_ ? tree_.quotient(a, b) : tree_.divide(a, b);
+    const NodeId quotient = tree_.make(Operation::floor_divide, a, b);
+    return sign == "//" ? quotient : tree_.subtract(a, tree_.multiply(quotient, b));
   }
 
-  NodeId power() {
-    const NodeId base = primary();
+  Value signed_power() {
+    const Token first = peek();
+    bool is_negative = false, is_signed = false, is_opposite = false, has_tilde = false;
+    while (at("-") || at("+") || at("~")) {
+      if (at("~") ? is_signed : has_tilde) unexpected("a condition after ~, and a number after + and -");
+      has_tilde = has_tilde || at("~");
+      is_signed = !has_tilde;
+      is_negative ^= at("-");
+      is_opposite ^= at("~");
+      take();
+    }
+    Value value = power();
+    if (!is_signed && !has_tilde) return value;
+    if (is_signed) value.node = number(value);
+    if (is_negative) value.node = tree_.negate(value.node);
+    const Choice choice = has_tilde ? condition(value) : Choice();
+    if (is_opposite) value.choice = [choice](NodeId a, NodeId b) { return choice(b, a); };
+    value.first = first;
+    return value;
+  }
+
+  Value power() {
+    Value base = primary();
     if (!at("^")) return base;
     if (++depth_ > deepest_nesting) fail(peek(), fmt::format("nested more than {} deep", deepest_nesting));
     take();
-    const NodeId exponent = signed_power();
+    const NodeId exponent = number(signed_power());
     --depth_;
-    return tree_.power(base, exponent);
+    base.node = tree_.power(number(base), exponent);
+    return base;
   }
 
-  NodeId primary() {
-    if (peek().kind == Token::Kind::number) return tree_.number(take().number);
-    if (peek().kind == Token::Kind::name) return name();
+  Value primary() {
+    const Token first = peek();
+    if (first.kind == Token::Kind::number) return {first, tree_.number(take().number)};
+    if (first.kind == Token::Kind::name) return {first, name()};
     if (!at("(")) unexpected("a number, s, a name or \"(\"");
     take();
-    const NodeId inside = expression_number();
+    Value inside = expression();
     expect(")");
     return inside;
   }
@@ -345,11 +428,14 @@ class Parser {
   NodeId name() {
     const Token token = take();
     if (at("(")) return call(token);
-    if (token.text == "s") return score_;
+    if (token.text == "s" && !score_) {
+      fail(token, "a mask does not read the score s", "use positions and tensors of the call");
+    }
+    if (token.text == "s") return *score_;
     if (token.text == "pi") return tree_.number(std::numbers::pi);
     if (token.text == "inf") return tree_.number(std::numeric_limits<double>::infinity());
     if (token.text == "with") fail(token, "expected a number, s, a name or \"(\", but \"with\" came");
-    if (find_builtin(token.text) != nullptr || find_activation(token.text) != nullptr) {
+    if (token.text == where || find_builtin(token.text) != nullptr || find_activation(token.text) != nullptr) {
       fail(token, fmt::format("{} is a function", token.text), fmt::format("write {}(s)", token.text));
     }
     if (at("[")) return read(token);
@@ -374,9 +460,10 @@ class Parser {
   }
 
   NodeId call(const Token& function) {
+    if (function.text == where) return choice_call(function);
     if (const Builtin* builtin = find_builtin(function.text)) {
       const bool outside = std::exchange(keeps_quotients_, builtin->build == floor);
-      Arguments arguments = call_arguments(builtin->is_choice);
+      const Arguments arguments = numbers(call_arguments());
       keeps_quotients_ = outside;
       check_count(function, arguments.size(), builtin->least, builtin->most);
       return builtin->build(tree_, arguments);
@@ -384,31 +471,37 @@ class Parser {
     const NamedActivation* row = find_activation(function.text);
     if (row == nullptr)
       fail(function, fmt::format("there is no function \"{}\"", function.text), suggestion(function.text));
-    const Arguments arguments = call_arguments(false);
+    const Arguments arguments = numbers(call_arguments());
     check_count(function, arguments.size(), 1, 1);
     return activation(*row, arguments[0]);
   }
 
-  Arguments call_arguments(bool is_choice) {
+  NodeId choice_call(const Token& function) {
+    const std::vector<Value> arguments = call_arguments();
+    const Choice choice = arguments.empty() ? Choice() : condition(arguments[0]);
+    const Arguments branches = numbers(arguments, 1);
+    check_count(function, arguments.size(), 3, 3);
+    return choice(branches[0], branches[1]);
+  }
+
+  std::vector<Value> call_arguments() {
     expect("(");
-    Arguments arguments;
-    bool is_exchanged = false;
+    std::vector<Value> arguments;
     if (!at(")")) {
       do {
         if (!arguments.empty()) take();
-        if (is_choice && arguments.empty()) {
-          const Value condition = expression_condition();
-          arguments.push_back(condition.node);
-          is_exchanged = condition.is_negated;
-        } else {
-          arguments.push_back(expression_number());
-        }
+        arguments.push_back(expression());
       } while (at(","));
     }
     if (!at(")")) unexpected("\",\" or \")\"");
     take();
-    if (is_exchanged && arguments.size() == 3) std::swap(arguments[1], arguments[2]);
     return arguments;
+  }
+
+  Arguments numbers(const std::vector<Value>& values, std::size_t first = 0) const {
+    Arguments result;
+    for (std::size_t i = first; i < values.size(); ++i) result.push_back(number(values[i]));
+    return result;
   }
 
   void check_count(const Token& function, std::size_t count, std::size_t least, std::size_t most) const {
@@ -448,7 +541,7 @@ class Parser {
   }
 
   Tree& tree_;
-  NodeId score_;
+  std::optional<NodeId> score_;
   std::string_view text_;
   std::vector<Token> tokens_;
   std::size_t next_ = 0;
@@ -459,14 +552,14 @@ class Parser {
 
 }  // namespace
 
-Parsed parse(std::string_view text) {
+Parsed parse(std::string_view text, Form form) {
   if (text.size() > longest_text) {
-    throw Error(ErrorKind::value, fmt::format("activation: expected at most {} characters, but {} came; simplify the "
+    throw Error(ErrorKind::value, fmt::format("expected at most {} characters, but {} came; simplify the "
                                               "expression",
                                               longest_text, text.size()));
   }
   Parsed parsed;
-  Parser parser(parsed.tree, parsed.tree.score(), text);
+  Parser parser(parsed.tree, form == Form::number ? std::optional(parsed.tree.score()) : std::nullopt, text);
   parsed.root = parser.whole();
   parsed.functions = parser.functions;
   parsed.text = parser.canonical();
@@ -492,7 +585,7 @@ std::string fault(std::string_view text, std::size_t position, std::string_view 
   }
   std::size_t column = before_mark.size();
   for (std::size_t i = begin; i < position; ++i) column += is_continuation(i) ? 0 : 1;
-  return fmt::format("activation: {}\n    {}\n    {:>{}}{}{}", what, shown, "^", column + 1, advice.empty() ? "" : "\n",
+  return fmt::format("{}\n    {}\n    {:>{}}{}{}", what, shown, "^", column + 1, advice.empty() ? "" : "\n",
                      advice);
 }
 

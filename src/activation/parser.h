@@ -10,6 +10,10 @@
 
 namespace gdpa::activation {
 
+/// The result of an expression: a number, or the condition of a mask. A condition does not read the score, and its
+/// tree is the number where(condition, 1, 0).
+enum class Form { number, condition };
+
 /// A parsed text. `text` is the canonical form without the clause that binds parameters.
 struct Parsed {
   Tree tree;
@@ -21,8 +25,8 @@ struct Parsed {
   std::map<std::string, std::size_t> reads;       ///< the tensors that the expression reads by index, in the same way
 };
 
-/// Throws Error (value) if the text does not follow the grammar.
-Parsed parse(std::string_view text);
+/// Throws Error (value) if the text does not follow the grammar. Messages do not name the expression.
+Parsed parse(std::string_view text, Form form = Form::number);
 
 /// Returns the message of a fault: the description, the text with a caret below the fault, and a remedy.
 std::string fault(std::string_view text, std::size_t position, std::string_view what, std::string_view advice);

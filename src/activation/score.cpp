@@ -1,5 +1,4 @@
-// Evaluates the programs of a function at one score in fp64: the indices of each read, then the function and its
-// derivatives.
+// Evaluates the programs of a function or of a mask at one score in fp64: the indices of each read, then the results.
 #include "gdpa/score.h"
 
 #include <fmt/format.h>
@@ -12,6 +11,7 @@
 #include "activation/function.h"
 #include "activation/lower.h"
 #include "gdpa/error.h"
+#include "gdpa/mask_expression.h"
 
 namespace gdpa {
 
@@ -62,6 +62,17 @@ TensorRead read_at(const Input& input, const std::vector<Input>& inputs, const s
   return read;
 }
 
+/// The numbers of the inputs at a score.
+std::vector<double> numbers_at(const std::vector<Input>& inputs, const ScorePlace& place,
+                               const std::function<double(const TensorRead&)>& read) {
+  std::vector<double> numbers(inputs.size());
+  for (std::size_t n = 0; n < inputs.size(); ++n) {
+    const bool is_position = inputs[n].kind == Input::Kind::index;
+    numbers[n] = is_position ? position(inputs[n].index, place) : read(read_at(inputs[n], inputs, numbers));
+  }
+  return numbers;
+}
+
 }  // namespace
 
 ScoreDefinition::ScoreDefinition(const Activation& activation, int64_t heads) {
@@ -86,11 +97,7 @@ ScoreDerivatives ScoreDefinition::evaluate(const ScorePlace& place, double score
                                            const std::function<double(const TensorRead&)>& read) const {
   const OfHead& head = heads_->at(static_cast<std::size_t>(place.h));
   const std::vector<Input>& inputs = head.function->inputs();
-  std::vector<double> numbers(inputs.size());
-  for (std::size_t n = 0; n < inputs.size(); ++n) {
-    const bool is_position = inputs[n].kind == Input::Kind::index;
-    numbers[n] = is_position ? position(inputs[n].index, place) : read(read_at(inputs[n], inputs, numbers));
-  }
+  const std::vector<double> numbers = numbers_at(inputs, place, read);
   const std::vector<double> results = activation::evaluate(head.function->value_and_derivative(), score, numbers);
   ScoreDerivatives at{results[0], results[1], {}};
   if (inputs.empty()) return at;
@@ -99,6 +106,10 @@ ScoreDerivatives ScoreDefinition::evaluate(const ScorePlace& place, double score
     if (inputs[n].kind != Input::Kind::index) at.by_read.push_back(by_input[n]);
   }
   return at;
+}
+
+bool MaskExpression::keeps(const ScorePlace& place, const std::function<double(const TensorRead&)>& read) const {
+  return activation::evaluate(function_->value(), 0, numbers_at(function_->inputs(), place, read))[0] != 0;
 }
 
 }  // namespace gdpa

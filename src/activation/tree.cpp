@@ -90,7 +90,7 @@ NodeId Tree::intern(Node node) {
   constexpr NodeId most_nodes = 1 << 17;  // far more than a program with most_steps can need
   if (size() >= most_nodes) {
     throw Error(ErrorKind::value,
-                "activation: expected at most 4096 operations in the function and its derivative, but "
+                "expected at most 4096 operations in the function and its derivative, but "
                 "far more came; simplify the expression");
   }
   const auto [position, is_new] = ids_.try_emplace(node, size());

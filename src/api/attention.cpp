@@ -1,8 +1,11 @@
 // The public functions. Each checks the call and passes it to the backend of its device. Read this file first.
 #include "gdpa/attention.h"
 
+#include <algorithm>
+
 #include "api/checks.h"
 #include "cpu/backend.h"
+#include "cpu/mask.h"
 #include "cuda/backend.h"
 #include "gdpa/compile.h"
 #include "plan/cpu_plan.h"
@@ -13,18 +16,31 @@ namespace {
 
 bool is_on_gpu(const api::CheckedCall& call) { return call.problem.device.kind == DeviceKind::cuda; }
 
+const activation::Function* mask_of(const Attention& attention) {
+  return attention.mask_expression ? &attention.mask_expression->function() : nullptr;
+}
+
 void run(const Attention& attention, const api::CheckedCall& call) {
   const activation::Function& function = attention.activation.function();
   if (is_on_gpu(call)) {
     cuda::run(call.problem, call.params, function, attention.stream, attention.workspace);
   } else {
-    cpu::run(call.problem, call.params, function);
+    cpu::run(call.problem, call.params, function, mask_of(attention));
   }
 }
 
 int64_t workspace_bytes(const Attention& attention, const api::CheckedCall& call) {
   if (!is_on_gpu(call)) return 0;
   return cuda::workspace_bytes(call.problem, call.params, attention.activation.function());
+}
+
+double flops_on_cpu(const Attention& attention, const api::CheckedCall& call) {
+  const std::vector<Parameter>& tensors = attention.mask_parameters;
+  const bool has_data = std::all_of(tensors.begin(), tensors.end(), [](const Parameter& tensor) {
+    return tensor.value.data != nullptr;
+  });
+  if (!attention.mask_expression || !has_data) return plan::flops_of(call.problem, call.params);
+  return plan::flops_of_scores(call.problem, cpu::kept_scores(*mask_of(attention), call.params));
 }
 
 }  // namespace
@@ -65,7 +81,7 @@ std::future<std::vector<CompiledKernel>> compile_async(const Attention& attentio
 double flops(const Attention& attention, Direction direction, const WantedGradients& wanted) {
   const api::CheckedCall call = api::check_plan(attention, direction, false, wanted);
   return is_on_gpu(call) ? plan::flops_of_mean_lengths(call.problem, call.params)
-                         : plan::flops_of(call.problem, call.params);
+                         : flops_on_cpu(attention, call);
 }
 
 Plan explain(const Attention& attention, Direction direction, const std::string& architecture,
@@ -74,7 +90,9 @@ Plan explain(const Attention& attention, Direction direction, const std::string&
   if (is_on_gpu(call) || !architecture.empty()) {
     return cuda::explain(call.problem, call.params, attention.activation.function(), architecture);
   }
-  return plan::plan_for_cpu(call.problem, call.params, plan::this_processor());
+  Plan plan = plan::plan_for_cpu(call.problem, call.params, plan::this_processor());
+  plan.flops = flops_on_cpu(attention, call);
+  return plan;
 }
 
 }  // namespace gdpa

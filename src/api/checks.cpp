@@ -400,8 +400,9 @@ void check_read(const std::string& who, const TensorView& view, const activation
   }
 }
 
-/// Returns the bits of the axes of the tokens (Params::token_axes).
-uint32_t token_axes_of(const activation::Function& function, const Params& params, int64_t rows_q, int64_t rows_k) {
+/// Returns BoundTensors::token_axes.
+uint32_t token_axes_of(const activation::Function& function, const BoundTensors& bound, int64_t rows_q,
+                       int64_t rows_k) {
   uint32_t axes = 0;
   std::size_t number = 0;
   for (const activation::Input& read : function.inputs()) {
@@ -410,7 +411,7 @@ uint32_t token_axes_of(const activation::Function& function, const Params& param
       if (!activation::can_be_token_axis(read, axis, function.inputs())) continue;
       const bool is_query = activation::bare_index(read.indices[axis], function.inputs()) == activation::Index::query;
       const int64_t tokens = is_query ? rows_q : rows_k;
-      if (params.parameters[read.tensor].sizes[axis] == tokens) {
+      if (bound[static_cast<int64_t>(read.tensor)].sizes[axis] == tokens) {
         axes |= 1U << (number * activation::most_axes + axis);
       }
     }
@@ -427,23 +428,35 @@ void check_heads_of_list(const activation::Function& function, int64_t heads) {
   }
 }
 
-/// Checks the tensors of the call that the function reads, and fills in their addresses.
-void check_parameters(const Attention& attention, const Common& common, Problem& problem, bool is_on_gpu,
-                      Params& params) {
-  const activation::Function& function = attention.activation.function();
+/// The words of a message about the tensors of an expression.
+struct Wording {
+  std::string_view expression;
+  std::string_view tensor;
+  std::string_view tensors;
+  std::string_view constructor;
+};
+constexpr Wording of_function{"activation", "parameter", "parameters", "Activation"};
+constexpr Wording of_mask{"mask", "mask parameter", "mask_parameters", "MaskExpression"};
+
+/// Checks the tensors of the call that an expression reads, and fills in their addresses.
+BoundTensors check_tensors(const Wording& words, const activation::Function& function,
+                           const std::vector<Parameter>& parameters, const Common& common, const Problem& problem,
+                           bool is_on_gpu) {
+  BoundTensors bound;
+  uint32_t given = 0;
   const std::vector<std::string>& names = function.parameters();
   const auto listed = [&names] { return names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")); };
   if (names.size() > most_parameters) {
-    refuse(ErrorKind::value, "activation", fmt::format("at most {} parameters of the call", most_parameters),
+    refuse(ErrorKind::value, words.expression, fmt::format("at most {} parameters of the call", most_parameters),
            fmt::format("{}", names.size()), "write numbers for some of them");
   }
-  for (const Parameter& parameter : attention.parameters) {
-    const std::string who = fmt::format("parameter {}", parameter.name);
+  for (const Parameter& parameter : parameters) {
+    const std::string who = fmt::format("{} {}", words.tensor, parameter.name);
     const TensorView& view = parameter.value;
     const auto found = std::find(names.begin(), names.end(), parameter.name);
     if (found == names.end()) {
       refuse(ErrorKind::value, who, fmt::format("a parameter of the call ({})", listed()), "another name",
-             "name it in the Activation, or leave it out");
+             fmt::format("name it in the {}, or leave it out", words.constructor));
     }
     const auto tensor = static_cast<std::size_t>(found - names.begin());
     for (const activation::Input& input : function.inputs()) {
@@ -452,18 +465,48 @@ void check_parameters(const Attention& attention, const Common& common, Problem&
       if (input.kind == activation::Input::Kind::read) check_read(who, view, function, input, is_on_gpu);
     }
     check_memory(who, view, common);
-    if (params.parameters[tensor].data != nullptr) {
-      refuse(ErrorKind::value, who, "one tensor", "two", "give it once");
-    }
-    params.parameters[tensor] = bound_tensor_of(view);
-    const unsigned type = static_cast<unsigned>(params.parameters[tensor].type) | (needs_wide_offsets(view) ? 8U : 0U);
-    problem.tensor_types |= type << (4 * tensor);
+    if ((given >> tensor & 1U) != 0) refuse(ErrorKind::value, who, "one tensor", "two", "give it once");
+    given |= 1U << tensor;
+    bound.tensors[tensor] = bound_tensor_of(view);
   }
-  if (attention.parameters.size() != names.size()) {
-    refuse(ErrorKind::value, "parameters", fmt::format("a tensor for each parameter of the call ({})", listed()),
-           fmt::format("{}", attention.parameters.size()), "pass the missing tensors");
+  if (parameters.size() != names.size()) {
+    refuse(ErrorKind::value, words.tensors, fmt::format("a tensor for each parameter of the call ({})", listed()),
+           fmt::format("{}", parameters.size()), "pass the missing tensors");
   }
-  params.token_axes = token_axes_of(function, params, problem.rows_q, problem.rows_k);
+  bound.token_axes = token_axes_of(function, bound, problem.rows_q, problem.rows_k);
+  return bound;
+}
+
+/// Returns Problem::tensor_types.
+unsigned tensor_types_of(const Attention& attention, const BoundTensors& bound) {
+  const std::vector<std::string>& names = attention.activation.parameters();
+  unsigned types = 0;
+  for (const Parameter& parameter : attention.parameters) {
+    const auto tensor = std::find(names.begin(), names.end(), parameter.name) - names.begin();
+    const unsigned type = static_cast<unsigned>(bound[tensor].type) | (needs_wide_offsets(parameter.value) ? 8U : 0U);
+    types |= type << (4 * tensor);
+  }
+  return types;
+}
+
+/// Checks that a mask expression is the only mask, and returns its tensors.
+BoundTensors check_mask_expression(const Attention& attention, const Common& common, const Problem& problem,
+                                   bool is_on_gpu) {
+  if (!attention.mask_expression) {
+    if (attention.mask_parameters.empty()) return {};
+    refuse(ErrorKind::value, "mask_parameters", "a mask expression that reads them", "none",
+           "set mask_expression, or leave them out");
+  }
+  if (!attention.mask.keeps_all()) {
+    refuse(ErrorKind::value, "mask", "a window or an expression", "both",
+           "spell the window in the expression: (j <= i + len_k - len_q) & ...");
+  }
+  if (is_on_gpu) {
+    refuse(ErrorKind::value, "mask", "a window on a GPU", fmt::format("\"{}\"", attention.mask_expression->text()),
+           "move the tensors to the CPU, or use a window");
+  }
+  return check_tensors(of_mask, attention.mask_expression->function(), attention.mask_parameters, common, problem,
+                       is_on_gpu);
 }
 
 CheckedCall check_inputs(const Attention& attention, Direction direction, bool needs_data, bool for_gpu) {
@@ -546,7 +589,10 @@ CheckedCall check_inputs(const Attention& attention, Direction direction, bool n
   params.out_scale = output_scale_of(attention.out_scale, batch, common);
   params.mask = attention.mask;
   check_heads_of_list(attention.activation.function(), heads_q);
-  check_parameters(attention, common, call.problem, is_on_gpu, params);
+  params.parameters = check_tensors(of_function, attention.activation.function(), attention.parameters, common,
+                                    call.problem, is_on_gpu);
+  call.problem.tensor_types = tensor_types_of(attention, params.parameters);
+  params.mask_parameters = check_mask_expression(attention, common, call.problem, is_on_gpu);
   return call;
 }
 
@@ -601,6 +647,7 @@ class Inputs {
     if (attention.cu_seqlens_k) add("cu_seqlens_k", *attention.cu_seqlens_k);
     if (attention.out_scale.kind == OutScale::Kind::per_batch) add("out_scale", attention.out_scale.per_batch);
     for (const Parameter& parameter : attention.parameters) add(parameter.name, parameter.value);
+    for (const Parameter& parameter : attention.mask_parameters) add(parameter.name, parameter.value);
   }
 
   void add(std::string_view who, const TensorView& view) { inputs_[count_++] = {who, Bytes::of(view)}; }
@@ -616,7 +663,7 @@ class Inputs {
   }
 
  private:
-  std::array<Named, 7 + most_parameters> inputs_;
+  std::array<Named, 7 + 2 * most_parameters> inputs_;
   std::size_t count_ = 0;
 };
 
@@ -678,7 +725,7 @@ CheckedCall check_plan(const Attention& attention, Direction direction, bool for
   CheckedCall call = check_inputs(attention, direction, false, for_gpu);
   if (direction != Direction::backward) return call;
   want(call.problem, wanted);
-  for (std::size_t i = 0; i < most_parameters; ++i) {
+  for (int i = 0; i < most_parameters; ++i) {
     if ((wanted.parameters >> i & 1U) == 0) continue;
     // The gradient has the sizes of its tensor, and is assumed to be contiguous.
     BoundTensor& gradient = call.params.grad_parameters[i];

@@ -51,18 +51,20 @@ std::vector<Group> groups_of(const plan::CpuSchedule& schedule, int64_t most_gro
 
 template <class T>
 void run_units(const Problem& problem, const Params& params, const activation::Function& function,
-               const std::vector<Evaluator>& evaluators, const plan::CpuSchedule& schedule) {
+               const activation::Function* mask_expression, const std::vector<Evaluator>& evaluators, const plan::CpuSchedule& schedule) {
   AlignedMemory partial_sums;
   if (schedule.partial_elements > 0) {
     partial_sums = allocate_aligned(schedule.partial_elements * static_cast<int64_t>(sizeof(double)));
   }
   const InputPlan inputs(function);
+  const MaskPlan mask(mask_expression, params);
   const bool forward = problem.direction == Direction::forward;
   const std::vector<Group> groups = problem.wanted.parameters == 0 || forward
                                         ? std::vector<Group>{}
                                         : groups_of(schedule, ParameterSums::most_groups(params));
   ParameterSums parameter_sums(function, params, static_cast<int64_t>(groups.size()));
   const Call<T> call{parameter_sums.params(),
+                     mask,
                      inputs,
                      evaluators.data(),
                      schedule,
@@ -93,7 +95,7 @@ std::vector<Evaluator> evaluators_of(const activation::Function& function, bool 
   for (int64_t head = 0; head < count; ++head) {
     const activation::Function& of_head = function.of_head(head);
     evaluators.emplace_back(needs_derivative ? of_head.value_and_derivative() : of_head.value(),
-                            inputs_of_head(function, params, head));
+                            inputs_of_head(function, params.parameters, head));
   }
   return evaluators;
 }
@@ -101,7 +103,7 @@ std::vector<Evaluator> evaluators_of(const activation::Function& function, bool 
 }  // namespace
 
 void run(const Problem& problem, const Params& params, const activation::Function& function,
-         const plan::Processor& processor) {
+         const activation::Function* mask, const plan::Processor& processor) {
   clear_unused_rows(problem, params);
   ReusedSchedule reused;
   plan::CpuSchedule& schedule = *reused;
@@ -111,13 +113,13 @@ void run(const Problem& problem, const Params& params, const activation::Functio
   const std::vector<Evaluator> evaluators = evaluators_of(function, needs_derivative, params);
   switch (problem.dtype) {
     case DType::float32:
-      return run_units<float>(problem, params, function, evaluators, schedule);
+      return run_units<float>(problem, params, function, mask, evaluators, schedule);
     case DType::float64:
-      return run_units<double>(problem, params, function, evaluators, schedule);
+      return run_units<double>(problem, params, function, mask, evaluators, schedule);
     case DType::bfloat16:
-      return run_units<BFloat16>(problem, params, function, evaluators, schedule);
+      return run_units<BFloat16>(problem, params, function, mask, evaluators, schedule);
     case DType::float16:
-      return run_units<Float16>(problem, params, function, evaluators, schedule);
+      return run_units<Float16>(problem, params, function, mask, evaluators, schedule);
     case DType::int32:
     case DType::int64:
       break;

@@ -9,8 +9,9 @@
 
 namespace gdpa::cpu {
 
-/// Computes forward or backward of a call that src/api has checked. `processor` determines tiles and units of work.
+/// Computes forward or backward of a call that src/api has checked. `mask` is null unless the mask is an expression.
+/// `processor` determines tiles and units of work.
 void run(const Problem& problem, const Params& params, const activation::Function& function,
-         const plan::Processor& processor = plan::this_processor());
+         const activation::Function* mask, const plan::Processor& processor = plan::this_processor());
 
 }  // namespace gdpa::cpu

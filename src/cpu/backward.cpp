@@ -23,7 +23,9 @@ class Backward {
         tiles_(call.schedule.tiles),
         unit_(unit),
         group_(group),
-        inputs_(call.inputs, call.params) {
+        mask_(call.mask, call.params),
+        inputs_(call.inputs, call.params, call.params.parameters,
+                [this](int64_t query, int64_t key) { return mask_.keeps(query, key); }) {
     const plan::CpuBuffers& buffers = call.schedule.buffers;
     auto* base = static_cast<Compute*>(thread_workspace(buffers.total * static_cast<int64_t>(sizeof(Compute))));
     query_ = base + buffers.query;
@@ -76,6 +78,7 @@ class Backward {
     b_ = b;
     length_q_ = params_.queries.size(b);
     length_k_ = params_.keys.size(b);
+    mask_.enter(b);
     out_scale_ = static_cast<Compute>(params_.out_scale.of(b, length_q_, length_k_));
     const Range queries = plan::intersection(query_range_, {0, length_q_});
     const bool in_blocks = unit_.grad_query && !sums_query_over_unit_ && queries.size() > tiles_.block_queries;
@@ -99,14 +102,12 @@ class Backward {
 
   /// Adds the products of the block of queries with one tile of keys to the wanted gradients.
   void add_keys(Range keys) {
-    const Range active = plan::intersection(params_.mask.queries(keys, length_q_, length_k_), queries_);
+    const Range active = plan::intersection(mask_.queries(keys), queries_);
     if (unit_.grad_key_value && !sums_keys_over_unit_) clear_grad_keys();
-    if (!active.empty()) {
-      pack_keys(keys);
-      for (int64_t head = unit_.heads.begin; head < unit_.heads.end; ++head) {
-        for_each_part(active, tiles_.queries, 1, [&](Range queries) { add_tile(head, queries, keys); });
-      }
-    }
+    has_keys_ = false;
+    for_each_part(active, tiles_.queries, 1, [&](Range queries) {
+      for (int64_t head = unit_.heads.begin; head < unit_.heads.end; ++head) add_tile(head, queries, keys);
+    });
     if (unit_.grad_key_value && !sums_keys_over_unit_) finish_grad_keys(keys);
     if (unit_.query_sum >= 0) {
       query_terms_ += keys.size();
@@ -114,7 +115,10 @@ class Backward {
     }
   }
 
+  /// Packs the tile of keys and values, unless it is packed.
   void pack_keys(Range keys) {
+    if (has_keys_) return;
+    has_keys_ = true;
     const T* key = rows_of<const T>(params_.key, params_.keys, b_, keys.begin, unit_.key_head);
     const T* value = rows_of<const T>(params_.value, params_.keys, b_, keys.begin, unit_.key_head);
     pack_tile_transposed<T>(key, params_.key.row_stride, keys.size(), params_.head_dim, keys_transposed_, tiles_.keys);
@@ -140,8 +144,9 @@ class Backward {
   }
 
   void add_tile(int64_t head, Range queries, Range keys) {
-    const Columns columns = columns_for(params_.mask, queries, keys, length_q_, length_k_);
+    const Columns columns = mask_.enter_tile(head, queries, keys);
     if (columns.count == 0) return;
+    pack_keys(keys);
     pack_queries(head, queries);
     compute_grad_scores(head, queries, keys, columns);
     const int64_t rows = queries.size();
@@ -183,7 +188,7 @@ class Backward {
     };
     if (!wants_grad_scores_) {
       evaluate(call_.wants_grad_scores() ? 2 : 1);
-      clear_masked(params_.mask, queries, keys, columns, length_q_, length_k_, scores_);
+      mask_.clear_masked(scores_);
       round_through<T>(scores_, count);
       return;
     }
@@ -191,7 +196,7 @@ class Backward {
                       {grad_scores_, columns.count}, rows, columns.count, params_.head_dim_v, Sum::overwrite);
     const auto finish = [&](const Compute* factors, Compute* products) {
       for (int64_t i = 0; i < count; ++i) products[i] *= factors[i];
-      clear_masked(params_.mask, queries, keys, columns, length_q_, length_k_, products);
+      mask_.clear_masked(products);
     };
     if (adds_parameters_) {
       const ParameterSums::Head& of_head = call_.parameter_sums.head(head);
@@ -207,7 +212,7 @@ class Backward {
       finish(derivatives_, grad_scores_);
     }
     if (!wants_value_) return;
-    clear_masked(params_.mask, queries, keys, columns, length_q_, length_k_, scores_);
+    mask_.clear_masked(scores_);
     round_through<T>(scores_, count);
   }
 
@@ -226,7 +231,7 @@ class Backward {
   /// dQ over batch entries, the keys of all of them. With a partial sum in double, add_to_query_sum limits the terms.
   bool is_long_query_sum(Range queries) const {
     if (unit_.query_sum >= 0) return false;
-    return sums_query_over_unit_ || params_.mask.keys(queries, length_q_, length_k_).size() > terms_of_sum;
+    return sums_query_over_unit_ || mask_.keys(queries).size() > terms_of_sum;
   }
 
   /// The row of the accumulator of dQ for this query, which has the rows of all heads of the block.
@@ -349,8 +354,10 @@ class Backward {
   const plan::CpuTiles& tiles_;
   const plan::CpuUnit& unit_;
   int64_t group_;  // of the sums of gradients of tensors
+  TileMask<Compute> mask_;
   TileInputs<Compute> inputs_;
   std::vector<Compute> terms_;  // of the gradients of tensors, before and after the factor dP
+  bool has_keys_ = false;       // the tile of keys is packed
   Range key_range_;             // of the unit, or the part of it that is being summed over the batch
   Range query_range_;
   int64_t key_terms_ = 0;              // queries in the sums of dK and dV that are not in the totals

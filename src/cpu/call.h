@@ -7,6 +7,7 @@
 #include "cpu/convert.h"
 #include "cpu/evaluator.h"
 #include "cpu/inputs.h"
+#include "cpu/mask.h"
 #include "cpu/parameter_sums.h"
 #include "cpu/products.h"
 #include "definition/params.h"
@@ -20,6 +21,7 @@ struct Call {
   using Compute = ComputeType<T>;
 
   const Params& params;
+  const MaskPlan& mask;
   const InputPlan& inputs;
   const Evaluator* evaluators;  ///< one for each query head if the function has inputs, otherwise one
   const plan::CpuSchedule& schedule;
@@ -79,35 +81,6 @@ void add_product(Tile<const Compute> left, Tile<const Compute> right, Tile<Compu
 template <class Compute>
 void clear(Compute* tile, int64_t stride, int64_t rows, int64_t columns) {
   for (int64_t i = 0; i < rows; ++i) std::fill_n(tile + i * stride, columns, Compute{0});
-}
-
-/// The columns of a tile of keys that a tile of queries attends to, rounded outward to vector boundaries.
-struct Columns {
-  int64_t begin = 0;  ///< from the first key of the tile
-  int64_t count = 0;
-};
-
-inline Columns columns_for(const Mask& mask, Range queries, Range keys, int64_t length_q, int64_t length_k) {
-  const Range valid = plan::intersection(mask.keys(queries, length_q, length_k), keys);
-  if (valid.empty()) return {};
-  const int64_t begin = (valid.begin - keys.begin) / plan::cpu_vector * plan::cpu_vector;
-  return {begin, plan::round_up(valid.end - keys.begin - begin, plan::cpu_vector)};
-}
-
-/// Writes 0 to the elements of a tile of scores (queries x columns, dense) that the mask excludes or that have no key.
-template <class Compute>
-void clear_masked(const Mask& mask, Range queries, Range keys, Columns columns, int64_t length_q, int64_t length_k,
-                  Compute* tile) {
-  const Range covered{keys.begin + columns.begin, keys.begin + columns.begin + columns.count};
-  if (covered.end <= keys.end && mask.is_full(queries, covered, length_q, length_k)) return;
-  for (int64_t query = queries.begin; query < queries.end; ++query, tile += columns.count) {
-    const Range valid =
-        plan::intersection(mask.keys({query, query + 1}, length_q, length_k), plan::intersection(covered, keys));
-    const int64_t begin = valid.empty() ? columns.count : valid.begin - covered.begin;
-    const int64_t end = valid.empty() ? columns.count : valid.end - covered.begin;
-    std::fill(tile, tile + begin, Compute{0});
-    std::fill(tile + end, tile + columns.count, Compute{0});
-  }
 }
 
 /// The tile of scores of some queries and of some columns of a tile of keys.

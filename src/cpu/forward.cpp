@@ -14,7 +14,9 @@ class Forward {
   using Compute = ComputeType<T>;
 
   Forward(const Call<T>& call, const plan::CpuUnit& unit)
-      : call_(call), params_(call.params), tiles_(call.schedule.tiles), unit_(unit), inputs_(call.inputs, call.params) {
+      : call_(call), params_(call.params), tiles_(call.schedule.tiles), unit_(unit), mask_(call.mask, call.params),
+        inputs_(call.inputs, call.params, call.params.parameters,
+                [this](int64_t query, int64_t key) { return mask_.keeps(query, key); }) {
     const plan::CpuBuffers& buffers = call.schedule.buffers;
     auto* base = static_cast<Compute*>(thread_workspace(buffers.total * static_cast<int64_t>(sizeof(Compute))));
     query_ = base + buffers.query;
@@ -29,6 +31,7 @@ class Forward {
     for (b_ = unit_.batch.begin; b_ < unit_.batch.end; ++b_) {
       length_q_ = params_.queries.size(b_);
       length_k_ = params_.keys.size(b_);
+      mask_.enter(b_);
       const int64_t rows = std::max(tiles_.queries, tiles_.block_queries / unit_.heads.size());
       for_each_part(plan::intersection(unit_.queries, {0, length_q_}), rows, 1, [&](Range block) { run_block(block); });
     }
@@ -39,7 +42,7 @@ class Forward {
     queries_ = queries;
     pack_queries();
     clear(output_, call_.width_v, unit_.heads.size() * queries_.size(), call_.width_v);
-    for_each_part(params_.mask.keys(queries_, length_q_, length_k_), tiles_.keys, plan::cpu_vector,
+    for_each_part(mask_.keys(queries_), tiles_.keys, plan::cpu_vector,
                   [&](Range keys) { add_keys(keys); });
     store_output();
   }
@@ -59,28 +62,36 @@ class Forward {
 
   /// Adds the products with one tile of keys and values to O.
   void add_keys(Range keys) {
+    has_keys_ = false;
+    const Range active = plan::intersection(mask_.queries(keys), queries_);
+    for_each_part(active, tiles_.queries, 1, [&](Range queries) {
+      for (int64_t head = unit_.heads.begin; head < unit_.heads.end; ++head) add_tile(head, queries, keys);
+    });
+  }
+
+  /// Packs the tile of keys and values, unless it is packed.
+  void pack_keys(Range keys) {
+    if (has_keys_) return;
+    has_keys_ = true;
     pack_tile_transposed<T>(rows_of<const T>(params_.key, params_.keys, b_, keys.begin, unit_.key_head),
                             params_.key.row_stride, keys.size(), params_.head_dim, keys_transposed_, tiles_.keys);
     pack_tile<T>(rows_of<const T>(params_.value, params_.keys, b_, keys.begin, unit_.key_head),
                  params_.value.row_stride, keys.size(), params_.head_dim_v, Compute{1}, values_, call_.width_v);
-    const Range active = plan::intersection(params_.mask.queries(keys, length_q_, length_k_), queries_);
-    for (int64_t head = unit_.heads.begin; head < unit_.heads.end; ++head) {
-      for_each_part(active, tiles_.queries, 1, [&](Range queries) { add_tile(head, queries, keys); });
-    }
   }
 
   void add_tile(int64_t head, Range queries, Range keys) {
-    const Columns columns = columns_for(params_.mask, queries, keys, length_q_, length_k_);
+    const Columns columns = mask_.enter_tile(head, queries, keys);
     if (columns.count == 0) return;
+    pack_keys(keys);
     const int64_t row = row_of(head, queries.begin);
     multiply<Compute>({query_ + row * call_.width_q, call_.width_q}, {keys_transposed_ + columns.begin, tiles_.keys},
                       {scores_, columns.count}, queries.size(), columns.count, params_.head_dim, Sum::overwrite);
     inputs_.fill(score_tile_of(b_, head, queries, keys, columns));
     call_.evaluator_of(head).evaluate(scores_, queries.size() * columns.count, std::span<Compute* const>(&scores_, 1),
                                       inputs_.arrays());
-    clear_masked(params_.mask, queries, keys, columns, length_q_, length_k_, scores_);
+    mask_.clear_masked(scores_);
     round_through<T>(scores_, queries.size() * columns.count);
-    const bool is_long_sum = params_.mask.keys(queries, length_q_, length_k_).size() > terms_of_sum;
+    const bool is_long_sum = mask_.keys(queries).size() > terms_of_sum;
     add_product<Compute>({scores_, columns.count}, {values_ + columns.begin * call_.width_v, call_.width_v},
                          {output_ + row * call_.width_v, call_.width_v}, queries.size(), params_.head_dim_v,
                          columns.count, is_long_sum ? product_ : nullptr);
@@ -99,7 +110,9 @@ class Forward {
   const Params& params_;
   const plan::CpuTiles& tiles_;
   const plan::CpuUnit& unit_;
+  TileMask<Compute> mask_;
   TileInputs<Compute> inputs_;
+  bool has_keys_ = false;  // the tile of keys is packed
   int64_t b_ = 0;
   int64_t length_q_ = 0;
   int64_t length_k_ = 0;

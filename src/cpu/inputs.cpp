@@ -3,12 +3,15 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <numeric>
 #include <span>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 
 #include "cpu/convert.h"
 
@@ -83,6 +86,8 @@ void add_axis(double last, const double* index, double first, int64_t stride, st
   }
 }
 
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
 double last_of(const BoundTensor& tensor, std::size_t axis) { return static_cast<double>(tensor.sizes[axis] - 1); }
 
 bool reads(const Program& program, std::size_t input) {
@@ -93,11 +98,11 @@ bool reads(const Program& program, std::size_t input) {
 
 }  // namespace
 
-Evaluator::Inputs inputs_of_head(const activation::Function& function, const Params& params, int64_t head) {
+Evaluator::Inputs inputs_of_head(const activation::Function& function, const BoundTensors& tensors, int64_t head) {
   Evaluator::Inputs numbers;
   for (const activation::Input& input : function.inputs()) {
     if (input.kind == Kind::number) {
-      numbers.emplace_back(number_of_head(params.parameters[input.tensor], head));
+      numbers.emplace_back(number_of_head(tensors[input.tensor], head));
     } else if (input.kind == Kind::index && input.index == Index::head) {
       numbers.emplace_back(static_cast<double>(head));
     } else {
@@ -168,7 +173,8 @@ InputPlan::InputPlan(const activation::Function& function) : function_(function)
 }
 
 template <class Compute>
-TileInputs<Compute>::TileInputs(const InputPlan& plan, const Params& params) : plan_(plan), params_(params) {
+TileInputs<Compute>::TileInputs(const InputPlan& plan, const Params& params, const BoundTensors& tensors, Keeps keeps)
+    : plan_(plan), params_(params), tensors_(tensors), keeps_(std::move(keeps)) {
   const std::size_t count = plan.inputs().size();
   lines_.resize(count);
   row_arrays_.resize(count);
@@ -177,18 +183,26 @@ TileInputs<Compute>::TileInputs(const InputPlan& plan, const Params& params) : p
 }
 
 template <class Compute>
-void TileInputs<Compute>::fill(const ScoreTile& tile, bool keeps_offsets) {
+void TileInputs<Compute>::begin(const ScoreTile& tile) {
   tile_ = tile;
-  keeps_offsets_ = keeps_offsets;
   rows_ = tile.queries.size();
   columns_ = tile.keys.size();
-  if (plan_.is_empty()) return;
   const auto widest = static_cast<std::size_t>(columns_ + rows_ - 1);
   index_.resize(widest);
-  const std::vector<activation::Input>& inputs = plan_.function().inputs();
-  for (std::size_t n = 0; n < inputs.size(); ++n) {
+  for (std::size_t n = 0; n < lines_.size(); ++n) {
     lines_[n].numbers.resize(widest);
     row_arrays_[n] = lines_[n].numbers.data();
+  }
+}
+
+template <class Compute>
+void TileInputs<Compute>::fill(const ScoreTile& tile, bool keeps_offsets) {
+  if (plan_.is_empty()) return;
+  begin(tile);
+  keeps_offsets_ = keeps_offsets;
+  fills_tiles_ = true;
+  const std::vector<activation::Input>& inputs = plan_.function().inputs();
+  for (std::size_t n = 0; n < inputs.size(); ++n) {
     if (plan_.inputs()[n].is_read_by_score) tiles_[n].resize(static_cast<std::size_t>(rows_ * columns_));
     arrays_[n] = tiles_[n].data();
   }
@@ -199,21 +213,79 @@ void TileInputs<Compute>::fill(const ScoreTile& tile, bool keeps_offsets) {
       fill_index(n, row);
     }
   };
+  for_each_fill(fill_input, [](Pattern pattern) { return pattern == Pattern::row || pattern == Pattern::any; });
+}
+
+/// Calls fill_input(input, row): first once for each input without rows, then for each row and each input that
+/// `has_rows` selects by its pattern.
+template <class Compute>
+template <class Fill, class HasRows>
+void TileInputs<Compute>::for_each_fill(const Fill& fill_input, const HasRows& has_rows) {
+  const std::vector<activation::Input>& inputs = plan_.function().inputs();
   // In a diagonal, i is the last query and j goes on beyond the last key: row r of the tile begins rows - 1 - r later.
   for (std::size_t n = 0; n < inputs.size(); ++n) {
     const Pattern pattern = plan_.inputs()[n].pattern;
     if (pattern == Pattern::row && inputs[n].kind == Kind::index) fill_index(n, rows_ - 1);
     if (pattern != Pattern::row && pattern != Pattern::any) fill_input(n, 0);
   }
-  const bool varies = std::any_of(plan_.inputs().begin(), plan_.inputs().end(), [](const InputPlan::Input& input) {
-    return input.pattern == Pattern::row || input.pattern == Pattern::any;
-  });
+  const bool varies = std::any_of(plan_.inputs().begin(), plan_.inputs().end(),
+                                  [&](const InputPlan::Input& input) { return has_rows(input.pattern); });
   if (!varies) return;
   for (int64_t row = 0; row < rows_; ++row) {
     for (std::size_t n = 0; n < inputs.size(); ++n) {
-      const Pattern pattern = plan_.inputs()[n].pattern;
-      if (pattern == Pattern::row || pattern == Pattern::any) fill_input(n, row);
+      if (has_rows(plan_.inputs()[n].pattern)) fill_input(n, row);
     }
+  }
+}
+
+template <class Compute>
+void TileInputs<Compute>::enclose(const ScoreTile& tile, std::vector<activation::Interval<double>>& intervals) {
+  using Interval = activation::Interval<double>;
+  const std::vector<activation::Input>& inputs = plan_.function().inputs();
+  intervals.assign(inputs.size(), Interval::whole());
+  if (plan_.is_empty()) {  // the inputs are numbers and the head
+    for (std::size_t n = 0; n < inputs.size(); ++n) {
+      const bool is_head = inputs[n].kind == Kind::index;
+      intervals[n] = Interval::point(is_head ? static_cast<double>(tile.head)
+                                             : number_of_head(tensors_[inputs[n].tensor], tile.head));
+    }
+    return;
+  }
+  begin(tile);
+  keeps_offsets_ = false;
+  fills_tiles_ = false;
+  const auto fill_input = [&](std::size_t n, int64_t row) {
+    const Pattern pattern = plan_.inputs()[n].pattern;
+    if (inputs[n].kind != Kind::read) {
+      fill_index(n, row);
+      const double number = lines_[n].number;
+      intervals[n] = pattern == Pattern::row      ? Interval{static_cast<double>(tile.queries.begin),
+                                                        static_cast<double>(tile.queries.end - 1), false}
+                     : pattern == Pattern::column ? Interval{static_cast<double>(tile.keys.begin),
+                                                             static_cast<double>(tile.keys.end - 1), false}
+                                                  : Interval::point(number);
+      return;
+    }
+    const int64_t count = pattern == Pattern::column     ? columns_
+                          : pattern == Pattern::diagonal ? columns_ + rows_ - 1
+                                                         : 1;
+    diagonal_.resize(static_cast<std::size_t>(count));
+    read_line(n, row, count, diagonal_.data());
+    std::vector<double>& numbers = lines_[n].numbers;
+    if (count == 1 && plan_.inputs()[n].is_read_by_index) std::fill(numbers.begin(), numbers.end(), numbers[0]);
+    const bool is_first = pattern != Pattern::row || row == 0;
+    Interval& interval = intervals[n];
+    if (is_first) interval = {infinity, -infinity, false};
+    for (const Compute value : diagonal_) {
+      const auto number = static_cast<double>(value);
+      interval.low = number < interval.low ? number : interval.low;
+      interval.high = number > interval.high ? number : interval.high;
+      interval.may_be_nan = interval.may_be_nan || std::isnan(number);
+    }
+  };
+  for_each_fill(fill_input, [](Pattern pattern) { return pattern == Pattern::row; });
+  for (Interval& interval : intervals) {
+    if (interval.low > interval.high) interval = Interval::whole();  // only NaN
   }
 }
 
@@ -223,7 +295,7 @@ void TileInputs<Compute>::fill_index(std::size_t input, int64_t row) {
   const activation::Input& of_function = plan_.function().inputs()[input];
   Line& line = lines_[input];
   if (of_function.kind == Kind::number) {
-    line.number = number_of_head(params_.parameters[of_function.tensor], tile_.head);
+    line.number = number_of_head(tensors_[of_function.tensor], tile_.head);
   } else {
     switch (of_function.index) {
       case Index::batch:
@@ -250,7 +322,7 @@ void TileInputs<Compute>::fill_index(std::size_t input, int64_t row) {
   if (plan.is_read_by_index && plan.pattern != Pattern::column) {
     std::fill(line.numbers.begin(), line.numbers.end(), line.number);
   }
-  if (!plan.is_read_by_score) return;
+  if (!plan.is_read_by_score || !fills_tiles_) return;
   const auto as_compute = [](double number) { return static_cast<Compute>(number); };
   for (int64_t r = plan.pattern == Pattern::row ? row : 0; r < (plan.pattern == Pattern::row ? row + 1 : rows_); ++r) {
     Compute* const values = tiles_[input].data() + r * columns_;
@@ -310,7 +382,7 @@ double TileInputs<Compute>::index_at(const Axis& axis, int64_t row) {
 /// Returns the first token of the sequence in an axis of the tokens, and 0 in another axis.
 template <class Compute>
 double TileInputs<Compute>::first_of(const Axis& axis) const {
-  if ((params_.token_axes & axis.token_bit) == 0) return 0.0;
+  if ((tensors_.token_axes & axis.token_bit) == 0) return 0.0;
   const Sequences& side = *axis.bare == Index::query ? params_.queries : params_.keys;
   return static_cast<double>(side.first_token(tile_.b));
 }
@@ -320,13 +392,12 @@ template <class Compute>
 template <class At>
 void TileInputs<Compute>::check(std::size_t input, std::size_t axis, int64_t row, int64_t count, const At& at) const {
   if (!plan_.checks_indices()) return;
-  const int64_t size = params_.parameters[plan_.function().inputs()[input].tensor].sizes[axis];
+  const int64_t size = tensors_[plan_.function().inputs()[input].tensor].sizes[axis];
   if (size == 1) return;  // broadcast
   const int64_t query = tile_.queries.begin + row;
-  const Range valid = params_.mask.keys({query, query + 1}, params_.queries.size(tile_.b), params_.keys.size(tile_.b));
   for (int64_t k = 0; k < count; ++k) {
     const int64_t key = tile_.keys.begin + k;
-    if (key < valid.begin || key >= valid.end) continue;
+    if (keeps_ && !keeps_(query, key)) continue;
     const double index = at(k);
     if (index >= 0 && index < static_cast<double>(size)) continue;
     plan_.report(input, axis, index, size, {tile_.b, tile_.head, query, key});
@@ -339,7 +410,7 @@ template <class Compute>
 void TileInputs<Compute>::read_line(std::size_t input, int64_t row, int64_t count, Compute* values) {
   const InputPlan::Input& plan = plan_.inputs()[input];
   const std::size_t tensor_index = plan_.function().inputs()[input].tensor;
-  const BoundTensor& tensor = params_.parameters[tensor_index];
+  const BoundTensor& tensor = tensors_[tensor_index];
   const BoundTensor& gradient = params_.grad_parameters[tensor_index];
   const bool keeps = keeps_offsets_ && gradient.data != nullptr;
   // The sums have other strides than a tensor that is not contiguous.

@@ -1,20 +1,22 @@
-// The inputs of a function (activation/input.h) for the scores of a tile, as arrays for the Evaluator, and the sums of
-// the gradients of the tensors that they read.
+// The inputs of a function or of a mask (activation/input.h) for the scores of a tile, as arrays for the Evaluator or as
+// intervals, and the sums of the gradients of the tensors that they read.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
 #include "activation/function.h"
+#include "activation/interval.h"
 #include "cpu/evaluator.h"
 #include "definition/params.h"
 
 namespace gdpa::cpu {
 
 /// Returns the numbers of the inputs that are the same for all scores of a query head. The other inputs have none.
-Evaluator::Inputs inputs_of_head(const activation::Function& function, const Params& params, int64_t head);
+Evaluator::Inputs inputs_of_head(const activation::Function& function, const BoundTensors& tensors, int64_t head);
 
 /// The place of a score.
 struct ScorePlace {
@@ -44,7 +46,7 @@ class InputPlan {
     bool depends_on_key = false;
     bool depends_on_query = false;
     std::optional<Evaluator> evaluator;  ///< of another index
-    unsigned token_bit = 0;              ///< in Params::token_axes
+    unsigned token_bit = 0;              ///< in BoundTensors::token_axes
   };
 
   struct Input {
@@ -93,10 +95,18 @@ struct SumCopies {
 template <class Compute>
 class TileInputs {
  public:
-  TileInputs(const InputPlan& plan, const Params& params);
+  /// Whether the mask keeps a score of the tile. Only a check of indices asks.
+  using Keeps = std::function<bool(int64_t query, int64_t key)>;
+
+  /// Without `keeps`, an index of every score is checked.
+  TileInputs(const InputPlan& plan, const Params& params, const BoundTensors& tensors, Keeps keeps = {});
 
   /// Computes the inputs of a tile. `keeps_offsets`: also what add_gradient() needs.
   void fill(const ScoreTile& tile, bool keeps_offsets = false);
+
+  /// Computes an interval of the numbers of each input in a tile, which may be wider for an input that depends on both
+  /// positions.
+  void enclose(const ScoreTile& tile, std::vector<activation::Interval<double>>& intervals);
 
   /// The arrays of the inputs, in rows of queries and columns of keys. Null for an input with a number
   /// (inputs_of_head), and if the function has no other input.
@@ -117,6 +127,9 @@ class TileInputs {
     std::vector<int64_t> starts;   ///< of a read with a run axis, in place of offsets: one for each row
   };
 
+  void begin(const ScoreTile& tile);
+  template <class Fill, class HasRows>
+  void for_each_fill(const Fill& fill_input, const HasRows& has_rows);
   void fill_index(std::size_t input, int64_t row);
   void fill_read(std::size_t input, int64_t row);
   void read_line(std::size_t input, int64_t row, int64_t count, Compute* values);
@@ -128,8 +141,11 @@ class TileInputs {
 
   const InputPlan& plan_;
   const Params& params_;
+  const BoundTensors& tensors_;
+  Keeps keeps_;
   ScoreTile tile_;
   bool keeps_offsets_ = false;
+  bool fills_tiles_ = true;
   int64_t rows_ = 0;
   int64_t columns_ = 0;
   std::vector<Line> lines_;

@@ -1,5 +1,5 @@
-// BoundTensor: a tensor of the call that the function reads, or the gradient of such a tensor. The header includes no
-// standard library, because NVRTC compiles it too.
+// BoundTensor: a tensor of the call that an expression reads, or the gradient of such a tensor. BoundTensors: all
+// tensors of one expression. The header includes no standard library, because NVRTC compiles it too.
 #pragma once
 
 #include "gdpa/integers.h"
@@ -29,6 +29,20 @@ struct BoundTensor {
     const int64_t last = sizes[axis] - 1;
     return index < 0 ? 0 : index > last ? last : index;
   }
+};
+
+/// The most tensors of a call that a function or a mask reads.
+constexpr int most_parameters = 8;
+
+/// The tensors that a function or a mask reads, in the order of activation::Function::parameters().
+struct BoundTensors {
+  BoundTensor tensors[most_parameters];
+  /// Bit read * most_axes + axis: the axis has the tokens of the packed query or key side, so that position i or j of a
+  /// sequence is element first_token() + i or j. `read` counts the reads among activation::Function::inputs().
+  unsigned token_axes = 0;
+
+  GDPA_HOST_DEVICE BoundTensor& operator[](int64_t tensor) { return tensors[tensor]; }
+  GDPA_HOST_DEVICE const BoundTensor& operator[](int64_t tensor) const { return tensors[tensor]; }
 };
 
 }  // namespace gdpa

@@ -38,9 +38,6 @@ struct OutputScale {
   }
 };
 
-/// The most tensors of a call that a function reads.
-constexpr int most_parameters = 8;
-
 struct Params {
   int64_t batch = 0;
   int64_t heads_q = 0;
@@ -56,11 +53,9 @@ struct Params {
   double scale = 1.0;
   OutputScale out_scale;
   Mask mask;
-  BoundTensor parameters[most_parameters];       ///< in the order of activation::Function::parameters()
+  BoundTensors parameters;                       ///< of the function
   BoundTensor grad_parameters[most_parameters];  ///< backward: the sums of their gradients; null data if not wanted
-  /// Bit read * most_axes + axis: the axis has the tokens of the packed query or key side, so that position i or j of a
-  /// sequence is element first_token() + i or j. `read` counts the reads among activation::Function::inputs().
-  unsigned token_axes = 0;
+  BoundTensors mask_parameters;                  ///< of the mask, if it is an expression
 
   GDPA_HOST_DEVICE int64_t key_head(int64_t query_head) const { return query_head / (heads_q / heads_k); }
 };

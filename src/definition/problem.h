@@ -28,7 +28,7 @@ struct Problem {
   int64_t head_dim_v = 0;
   int64_t rows_q = 0;  ///< rows of the query operand: tokens, batch * length, or the length of a shared query
   int64_t rows_k = 0;
-  Mask mask;
+  Mask mask;  ///< keeps all scores if the mask is an expression
   OutScale::Kind out_scale = OutScale::Kind::number;
   Accuracy accuracy = Accuracy::fast;
   bool deterministic = false;

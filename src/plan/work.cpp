@@ -9,6 +9,15 @@
 namespace gdpa::plan {
 namespace {
 
+double mean_length(const Sequences& side, int64_t rows, int64_t batch) {
+  if (side.cumulative == nullptr) return static_cast<double>(side.length);
+  return static_cast<double>(rows) / static_cast<double>(batch);
+}
+
+double in_all_heads(const Problem& problem, double scores) { return static_cast<double>(problem.heads_q) * scores; }
+
+}  // namespace
+
 double flops_of_scores(const Problem& problem, double scores) {
   const double forward = 2.0 * static_cast<double>(problem.head_dim + problem.head_dim_v);
   const WantedGradients& wanted = problem.wanted;
@@ -16,15 +25,8 @@ double flops_of_scores(const Problem& problem, double scores) {
   const bool needs_dp = wanted.query || wanted.key || wanted.parameters != 0;
   const int products_v = needs_dp + wanted.value;  // dP and dV
   const double backward = 2.0 * static_cast<double>(products * problem.head_dim + products_v * problem.head_dim_v);
-  return static_cast<double>(problem.heads_q) * scores * (problem.direction == Direction::forward ? forward : backward);
+  return scores * (problem.direction == Direction::forward ? forward : backward);
 }
-
-double mean_length(const Sequences& side, int64_t rows, int64_t batch) {
-  if (side.cumulative == nullptr) return static_cast<double>(side.length);
-  return static_cast<double>(rows) / static_cast<double>(batch);
-}
-
-}  // namespace
 
 double flops_of(const Problem& problem, const Params& params) {
   double scores = 0;
@@ -32,7 +34,7 @@ double flops_of(const Problem& problem, const Params& params) {
     const int64_t length_q = params.queries.size(b);
     scores += kept_scores(params.mask, {0, length_q}, length_q, params.keys.size(b));
   }
-  return flops_of_scores(problem, scores);
+  return flops_of_scores(problem, in_all_heads(problem, scores));
 }
 
 double flops_of_mean_lengths(const Problem& problem, const Params& params) {
@@ -44,7 +46,8 @@ double flops_of_mean_lengths(const Problem& problem, const Params& params) {
   const int64_t whole_k = std::max<int64_t>(1, std::llround(length_k));
   const double fraction = kept_scores(params.mask, {0, whole_q}, whole_q, whole_k) /
                           (static_cast<double>(whole_q) * static_cast<double>(whole_k));
-  return flops_of_scores(problem, static_cast<double>(problem.batch) * length_q * length_k * fraction);
+  return flops_of_scores(problem,
+                         in_all_heads(problem, static_cast<double>(problem.batch) * length_q * length_k * fraction));
 }
 
 double traffic_of(const Problem& problem, const Params& params) {

@@ -10,6 +10,9 @@ namespace gdpa::plan {
 /// in backward.
 double flops_of(const Problem& problem, const Params& params);
 
+/// Returns this number if the mask keeps this number of scores, in all query heads together.
+double flops_of_scores(const Problem& problem, double scores);
+
 /// Returns this number from shapes alone, for cumulative lengths that the host cannot read. All sequences of a jagged
 /// side are assumed to have the mean length. The number is exact if no side is jagged. It is also exact if one side is
 /// jagged, every row belongs to a sequence, and the mask keeps all scores.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "activation/function.h"
+#include "activation/parser.h"
 #include "gdpa/activation.h"
 
 namespace {
@@ -37,7 +38,9 @@ TEST(Interning, ThreadsThatRaceGetTheSameFunctions) {
 }
 
 TEST(Interning, ForgetsRatherThanGrowsWithoutEnd) {
-  const std::weak_ptr<const gdpa::activation::Function> first = gdpa::activation::Function::make("s + 0.456", {}, {});
+  namespace activation = gdpa::activation;
+  const std::weak_ptr<const activation::Function> first =
+      activation::Function::make("s + 0.456", {}, {}, activation::Form::number);
   EXPECT_FALSE(first.expired());
   for (int i = 0; i < 3000; ++i) Activation("s - a", {{"a", i}});
   EXPECT_TRUE(first.expired());

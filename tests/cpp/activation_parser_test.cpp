@@ -135,6 +135,59 @@ TEST(Parser, ParametersComeFromTheTextOrBesideIt) {
   EXPECT_EQ(&bound.function(), &Activation("a * tanh(b * s) with a = 2, b = 0.5").function());
 }
 
+TEST(Parser, ConditionsCombineWithThePrecedenceOfPython) {
+  for (const double s : {-2.0, -0.5, 0.0, 0.5, 1.0, 2.0}) {
+    const bool p = s > 0, q = s < 1, r = s != 0.5;
+    EXPECT_EQ(at("where((s > 0) & (s < 1), 3, 4)", s), p && q ? 3 : 4);
+    EXPECT_EQ(at("where((s > 0) | (s < 1) & (s != 0.5), 3, 4)", s), p || (q && r) ? 3 : 4);
+    EXPECT_EQ(at("where(((s > 0) | (s < 1)) & (s != 0.5), 3, 4)", s), (p || q) && r ? 3 : 4);
+    EXPECT_EQ(at("where(~(s > 0) & (s != 0.5), 3, 4)", s), !p && r ? 3 : 4);
+    EXPECT_EQ(at("where(~((s > 0) & ~(s < 1)) | ~~(s == 0.5), 3, 4)", s), !(p && !q) || !r ? 3 : 4);
+    EXPECT_EQ(at("where((s > 0) & (s < 1) & (s != 0.5) & (s < 9), s, -s)", s), p && q && r ? s : -s);
+  }
+}
+
+TEST(Parser, IntegerQuotientsAndRemaindersFollowTheFloor) {
+  EXPECT_EQ(at("7 // 2 + 0 * s", 1), 3);
+  EXPECT_EQ(at("s // 2", -7), -4);
+  EXPECT_EQ(at("s % 3", -7), 2);
+  EXPECT_EQ(at("s % -3", 7), -2);
+  EXPECT_EQ(at("2 * s // 3 % 4", 10), 2);
+  for (int a = 0; a < 200; ++a) {
+    for (int b = 1; b < 30; ++b) EXPECT_EQ(at("s // b with b = " + std::to_string(b), a), a / b);
+  }
+}
+
+TEST(Parser, ALongConditionNeedsNoDeepStack) {
+  std::string text = "where((s > 0)";
+  for (int i = 1; i < 1500; ++i) text += " & (s > " + std::to_string(-i) + ")";
+  EXPECT_EQ(at(text + ", 5, 6)", 1), 5);
+  EXPECT_EQ(at(text + ", 5, 6)", -1), 6);
+}
+
+TEST(ParserErrors, OperandsOfConditionsAreMarked) {
+  EXPECT_EQ(message("where(s > 0 & s < 1, 3, 4)"),
+            "activation: expected a condition as an operand of &, but a number came\n"
+            "    where(s > 0 & s < 1, 3, 4)\n"
+            "              ^\n"
+            "comparisons need parentheses: (i < 3) & (j < 3)");
+  EXPECT_EQ(message("where((s > 0) | 1, 3, 4)"),
+            "activation: expected a condition as an operand of |, but a number came\n"
+            "    where((s > 0) | 1, 3, 4)\n"
+            "                    ^\n"
+            "comparisons need parentheses: (i < 3) & (j < 3)");
+  EXPECT_EQ(message("where(~s, 3, 4)"),
+            "activation: expected a condition, but a number came\n"
+            "    where(~s, 3, 4)\n"
+            "           ^\n"
+            "compare it: where(s > 0, a, b)");
+  EXPECT_NE(message("where(-(s > 0), 3, 4)").find("expected a number, but a comparison came"), std::string::npos);
+  EXPECT_NE(message("where(-~(s > 0), 3, 4)").find("expected a condition after ~, and a number after + and -"),
+            std::string::npos);
+  EXPECT_NE(message("(s > 0) == (s < 1)").find("expected a number, but a comparison came"), std::string::npos);
+  EXPECT_NE(message("(s > 0) & (s < 1)").find("expected a number, but a comparison came"), std::string::npos);
+}
+
 TEST(ParserErrors, ShowTheTextWithACaret) {
   EXPECT_EQ(message("s * (1 + s"),
             "activation: expected \")\", but the text ends\n"
@@ -181,7 +234,7 @@ TEST(ParserErrors, TheCaretCountsCharactersAndFindsItsPlaceInALongText) {
             "activation: \"µ\" is no part of an expression\n"
             "    s * µ\n"
             "        ^\n"
-            "expressions hold numbers, s, names, + - * / ^, comparisons, parentheses, brackets and commas");
+            "expressions hold numbers, s, names, + - * / // % ^, comparisons, & | ~, parentheses, brackets and commas");
   std::string text = "s";
   for (int i = 0; i < 100; ++i) text += " + s";
   const std::string shown = message(text + " +");

@@ -348,7 +348,7 @@ TEST(CpuBackend, a_gradient_of_queries_that_a_large_batch_shares_is_accurate_wit
                   {}});
   plan::Processor processor{1, 1 << 20};
   processor.partial_bytes = 0;
-  cpu::run(call.problem, call.params, attention.activation.function(), processor);
+  cpu::run(call.problem, call.params, attention.activation.function(), nullptr, processor);
 
   double error = 0, norm = 0;
   for (int64_t i = 0; i < length_q; ++i) {

@@ -1,0 +1,192 @@
+// See mask.h.
+#include "cpu/mask.h"
+
+#include <algorithm>
+#include <span>
+
+#include "plan/cpu_units.h"
+
+namespace gdpa::cpu {
+namespace {
+
+using activation::Index;
+using activation::Input;
+using activation::Interval;
+
+const activation::Function& constant_function() {
+  static const Activation constant("0");
+  return constant.function();
+}
+
+Columns columns_of(Range valid, Range keys) {
+  if (valid.empty()) return {};
+  const int64_t begin = (valid.begin - keys.begin) / plan::cpu_vector * plan::cpu_vector;
+  return {begin, plan::round_up(valid.end - keys.begin - begin, plan::cpu_vector)};
+}
+
+}  // namespace
+
+MaskPlan::MaskPlan(const activation::Function* expression, const Params& params)
+    : expression_(expression), inputs_(expression != nullptr ? *expression : constant_function()) {
+  if (expression == nullptr) return;
+  const std::vector<Input>& inputs = expression->inputs();
+  depends_on_head_ = std::any_of(inputs.begin(), inputs.end(), [](const Input& input) {
+    return input.kind == Input::Kind::number || (input.kind == Input::Kind::index && input.index == Index::head);
+  });
+  for (int64_t head = 0; head < (depends_on_head_ ? params.heads_q : 1); ++head) {
+    evaluators_.emplace_back(expression->value(), inputs_of_head(*expression, params.mask_parameters, head));
+  }
+}
+
+template <class Compute>
+TileMask<Compute>::TileMask(const MaskPlan& plan, const Params& params)
+    : plan_(plan), params_(params), inputs_(plan.inputs(), params, params.mask_parameters) {}
+
+template <class Compute>
+void TileMask<Compute>::enter(int64_t b) {
+  tile_ = ScoreTile();
+  tile_.b = b;
+  length_q_ = params_.queries.size(b);
+  length_k_ = params_.keys.size(b);
+}
+
+template <class Compute>
+Range TileMask<Compute>::keys(Range queries) const {
+  if (plan_.is_expression()) return queries.empty() ? Range{} : Range{0, length_k_};
+  return params_.mask.keys(queries, length_q_, length_k_);
+}
+
+template <class Compute>
+Range TileMask<Compute>::queries(Range keys) const {
+  if (plan_.is_expression()) return keys.empty() ? Range{} : Range{0, length_q_};
+  return params_.mask.queries(keys, length_q_, length_k_);
+}
+
+template <class Compute>
+Columns TileMask<Compute>::enter_tile(int64_t head, Range queries, Range keys) {
+  const auto is_same = [](Range a, Range b) { return a.begin == b.begin && a.end == b.end; };
+  const int64_t of_head = plan_.depends_on_head() ? head : 0;
+  if (is_same(tile_.queries, queries) && is_same(tile_.keys, keys) && tile_.head == of_head) return columns_;
+  tile_.head = of_head;
+  tile_.queries = queries;
+  tile_.keys = keys;
+  if (plan_.is_expression()) {
+    classify();
+  } else {
+    columns_ = columns_of(plan::intersection(this->keys(queries), keys), keys);
+  }
+  return columns_;
+}
+
+/// Intervals decide most tiles. The scores of the others are evaluated.
+template <class Compute>
+void TileMask<Compute>::classify() {
+  inputs_.enclose(tile_, bounds_);
+  const Interval<double> condition = activation::enclose_outward(plan_.expression().value(), bounds_);
+  keeps_all_ = condition.low == 1;
+  if (keeps_all_) {
+    columns_ = columns_of(tile_.keys, tile_.keys);
+  } else if (condition.high == 0) {
+    columns_ = {};
+  } else {
+    evaluate();
+  }
+}
+
+template <class Compute>
+void TileMask<Compute>::evaluate() {
+  const int64_t rows = tile_.queries.size(), keys = tile_.keys.size();
+  truth_.resize(static_cast<std::size_t>(rows * keys));
+  inputs_.fill(tile_);
+  double* const truth = truth_.data();
+  plan_.evaluator_of(tile_.head)
+      .evaluate(truth, rows * keys, std::span<double* const>(&truth, 1), inputs_.arrays());
+  Range kept{keys, 0};
+  keeps_all_ = true;
+  for (int64_t row = 0; row < rows; ++row) {
+    const double* const begin = truth + row * keys;
+    const double* const end = begin + keys;
+    const auto is_kept = [](double number) { return number != 0; };
+    const double* const first = std::find_if(begin, end, is_kept);
+    keeps_all_ = keeps_all_ && std::all_of(begin, end, is_kept);
+    if (first == end) continue;
+    const double* last = end;
+    while (!is_kept(last[-1])) --last;
+    kept.begin = std::min<int64_t>(kept.begin, first - begin);
+    kept.end = std::max<int64_t>(kept.end, last - begin);
+  }
+  columns_ = kept.empty() ? Columns{} : columns_of({tile_.keys.begin + kept.begin, tile_.keys.begin + kept.end}, tile_.keys);
+  if (keeps_all_) return;
+  kept_.assign(static_cast<std::size_t>(rows * columns_.count), Compute{0});
+  const int64_t count = std::min(columns_.count, keys - columns_.begin);
+  for (int64_t row = 0; row < rows; ++row) {
+    std::transform(truth + row * keys + columns_.begin, truth + row * keys + columns_.begin + count,
+                   kept_.begin() + row * columns_.count, [](double number) { return static_cast<Compute>(number); });
+  }
+}
+
+template <class Compute>
+void TileMask<Compute>::clear_masked(Compute* tile) const {
+  const Range& queries = tile_.queries;
+  const Range covered{tile_.keys.begin + columns_.begin, tile_.keys.begin + columns_.begin + columns_.count};
+  if (plan_.is_expression() && !keeps_all_) {
+    const Compute* const kept = kept_.data();
+    const int64_t count = queries.size() * columns_.count;
+    for (int64_t i = 0; i < count; ++i) tile[i] = kept[i] != 0 ? tile[i] : Compute{0};
+    return;
+  }
+  const bool is_full = plan_.is_expression() || params_.mask.is_full(queries, covered, length_q_, length_k_);
+  if (is_full && covered.end <= tile_.keys.end) return;
+  for (int64_t query = queries.begin; query < queries.end; ++query, tile += columns_.count) {
+    const Range valid = plan::intersection(keys({query, query + 1}), plan::intersection(covered, tile_.keys));
+    const int64_t begin = valid.empty() ? columns_.count : valid.begin - covered.begin;
+    const int64_t end = valid.empty() ? columns_.count : valid.end - covered.begin;
+    std::fill(tile, tile + begin, Compute{0});
+    std::fill(tile + end, tile + columns_.count, Compute{0});
+  }
+}
+
+template <class Compute>
+bool TileMask<Compute>::keeps(int64_t query, int64_t key) const {
+  if (!plan_.is_expression()) {
+    const Range valid = keys({query, query + 1});
+    return valid.begin <= key && key < valid.end;
+  }
+  const int64_t column = key - tile_.keys.begin - columns_.begin;
+  if (key >= tile_.keys.end || column < 0 || column >= columns_.count) return false;
+  return keeps_all_ ||
+         kept_[static_cast<std::size_t>((query - tile_.queries.begin) * columns_.count + column)] != 0;
+}
+
+template <class Compute>
+int64_t TileMask<Compute>::kept_scores() const {
+  if (columns_.count == 0) return 0;
+  if (keeps_all_) return tile_.queries.size() * tile_.keys.size();
+  return std::count_if(kept_.begin(), kept_.end(), [](Compute number) { return number != 0; });
+}
+
+template class TileMask<float>;
+template class TileMask<double>;
+
+double kept_scores(const activation::Function& expression, const Params& params) {
+  constexpr int64_t step = 128;
+  const MaskPlan plan(&expression, params);
+  TileMask<float> mask(plan, params);
+  int64_t count = 0;
+  const auto part = [](int64_t begin, int64_t length) { return Range{begin, std::min(begin + step, length)}; };
+  for (int64_t b = 0; b < params.batch; ++b) {
+    mask.enter(b);
+    const int64_t length_q = params.queries.size(b), length_k = params.keys.size(b);
+    for (int64_t query = 0; query < length_q; query += step) {
+      for (int64_t key = 0; key < length_k; key += step) {
+        for (int64_t head = 0; head < params.heads_q; ++head) {
+          mask.enter_tile(head, part(query, length_q), part(key, length_k));
+          count += mask.kept_scores();
+        }
+      }
+    }
+  }
+  return static_cast<double>(count);
+}
+
+}  // namespace gdpa::cpu

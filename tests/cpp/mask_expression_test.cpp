@@ -1,0 +1,156 @@
+// MaskExpression: the language of masks, their errors, and the checks of a call with a mask expression.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "gdpa/gdpa.h"
+
+namespace gdpa::test {
+namespace {
+
+std::string message_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+std::string message(const std::string& text, const std::vector<std::string>& tensors = {}) {
+  return message_of([&] { MaskExpression(text, {}, tensors); });
+}
+
+TEST(MaskExpression, KeepsTheScoresWhoseConditionHolds) {
+  const MaskExpression causal("j <= i + len_k - len_q");
+  const MaskExpression odd("((i - j) % 3 == 0) & ~(h == 1) | (b // 2 > n)", {{"n", 1}});
+  for (int64_t b = 0; b < 5; ++b) {
+    for (int64_t h = 0; h < 3; ++h) {
+      for (int64_t i = 0; i < 5; ++i) {
+        for (int64_t j = 0; j < 7; ++j) {
+          const ScorePlace place{b, h, i, j, 5, 7};
+          EXPECT_EQ(causal.keeps(place), j <= i + 2);
+          EXPECT_EQ(odd.keeps(place), ((i - j + 9) % 3 == 0 && h != 1) || b / 2 > 1);
+        }
+      }
+    }
+  }
+}
+
+TEST(MaskExpression, ReadsElementsOfTensors) {
+  const MaskExpression prefix("j < lengths[b]", {}, {"lengths"});
+  const auto read = [](const TensorRead& at) {
+    return std::vector<double>{2, 0, 4}[static_cast<std::size_t>(at.indices[0].position)];
+  };
+  EXPECT_TRUE(prefix.keeps({.b = 0, .j = 1}, read));
+  EXPECT_FALSE(prefix.keeps({.b = 0, .j = 2}, read));
+  EXPECT_FALSE(prefix.keeps({.b = 1, .j = 0}, read));
+  EXPECT_TRUE(prefix.keeps({.b = 2, .j = 3}, read));
+}
+
+TEST(MaskExpression, HasOneCanonicalTextWithItsConstants) {
+  const MaskExpression one("(j<=i)&(i-j<n)", {{"n", 128}});
+  EXPECT_EQ(one.text(), "(j <= i) & (i - j < n) with n = 128");
+  EXPECT_EQ(&MaskExpression(one.text()).function(), &one.function());
+  EXPECT_EQ(MaskExpression("j < t[i]", {}, {"t"}).tensors(), std::vector<std::string>{"t"});
+}
+
+TEST(MaskExpressionErrors, NameTheMaskAndMarkTheFault) {
+  EXPECT_EQ(message("j - i"),
+            "mask: expected a condition, but a number came\n"
+            "    j - i\n"
+            "    ^\n"
+            "compare it: (j <= i) & (j < 100)");
+  EXPECT_EQ(message("(j <= i) & (s > 0)"),
+            "mask: a mask does not read the score s\n"
+            "    (j <= i) & (s > 0)\n"
+            "                ^\n"
+            "use positions and tensors of the call");
+  EXPECT_EQ(message(""), "mask: expected a condition (j <= i), but the text is empty");
+  EXPECT_NE(message("gelu").find("mask: "), std::string::npos);
+  EXPECT_NE(message("j <= i; j < 3").find("expected an operator or the end, but \";\" came"), std::string::npos);
+  EXPECT_NE(message("j < n").find("n"), std::string::npos);
+  EXPECT_NE(message("j < t[i]").find("no tensor is given for t"), std::string::npos);
+  EXPECT_NE(message("t[j / 2] == 0", {"t"}).find("is no integer; round it with floor()"), std::string::npos);
+}
+
+TEST(MaskExpressionErrors, AMaskAndAFunctionOfOneTextStayApart) {
+  EXPECT_EQ(MaskExpression("j <= i").text(), "j <= i");
+  EXPECT_NE(message_of([] { Activation("j <= i"); }).find("activation: expected a number"), std::string::npos);
+  EXPECT_EQ(Activation("silu").text(), "silu");
+  EXPECT_NE(message("silu").find("mask: "), std::string::npos);
+}
+
+/// One sequence of four queries and keys.
+struct Call {
+  std::vector<float> rows = std::vector<float>(4 * 8, 0.5F);
+  std::vector<float> output = std::vector<float>(4 * 8);
+  std::vector<int> lengths = {3};
+
+  TensorView operand() const { return TensorView::contiguous(rows.data(), DType::float32, {1, 4, 1, 8}); }
+  Attention attention() const { return {.query = operand(), .key = operand(), .value = operand()}; }
+  Parameter named(const std::string& name) const {
+    return {name, TensorView::contiguous(lengths.data(), DType::int32, {1})};
+  }
+  std::string error(const Attention& attention) {
+    return message_of(
+        [&] { forward(attention, MutableTensorView::contiguous(output.data(), DType::float32, {1, 4, 1, 8})); });
+  }
+};
+
+TEST(MaskExpressionErrors, TheChecksOfACallNameTheMask) {
+  Call call;
+  Attention attention = call.attention();
+  attention.mask_expression = MaskExpression("j < lengths[b]", {}, {"lengths"});
+  attention.mask_parameters = {call.named("lengths")};
+  EXPECT_EQ(call.error(attention), "no error");
+
+  attention.mask = Mask::causal();
+  EXPECT_EQ(call.error(attention),
+            "mask: expected a window or an expression, got both; spell the window in the expression: "
+            "(j <= i + len_k - len_q) & ...");
+  attention.mask = {};
+
+  attention.mask_parameters = {};
+  EXPECT_EQ(call.error(attention),
+            "mask_parameters: expected a tensor for each parameter of the call (lengths), got 0; pass the missing "
+            "tensors");
+  attention.mask_parameters = {call.named("others")};
+  EXPECT_EQ(call.error(attention),
+            "mask parameter others: expected a parameter of the call (lengths), got another name; name it in the "
+            "MaskExpression, or leave it out");
+  attention.mask_parameters = {call.named("lengths"), call.named("lengths")};
+  EXPECT_NE(call.error(attention).find("mask parameter lengths: expected one tensor, got two"), std::string::npos);
+
+  attention.mask_expression = {};
+  EXPECT_NE(call.error(attention).find("mask_parameters: expected a mask expression that reads them"),
+            std::string::npos);
+}
+
+TEST(MaskExpressionErrors, AGpuRefusesAnExpression) {
+  Call call;
+  Attention attention = call.attention();
+  attention.mask_expression = MaskExpression("j < 3");
+  EXPECT_EQ(message_of([&] { explain(attention, Direction::forward, "sm_90a"); }),
+            "mask: expected a window on a GPU, got \"j < 3\"; move the tensors to the CPU, or use a window");
+}
+
+TEST(MaskExpression, FlopsCountTheKeptScores) {
+  Call call;
+  Attention attention = call.attention();
+  const double all = flops(attention, Direction::forward);
+  attention.mask_expression = MaskExpression("j <= i");
+  EXPECT_EQ(flops(attention, Direction::forward), all * 10 / 16);
+  EXPECT_EQ(explain(attention, Direction::forward).flops, all * 10 / 16);
+  attention.mask_expression = MaskExpression("j < lengths[b]", {}, {"lengths"});
+  attention.mask_parameters = {call.named("lengths")};
+  EXPECT_EQ(flops(attention, Direction::forward), all * 12 / 16);
+  attention.mask_parameters[0].value.data = nullptr;
+  EXPECT_EQ(flops(attention, Direction::forward), all);
+}
+
+}  // namespace
+}  // namespace gdpa::test
