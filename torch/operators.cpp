@@ -240,7 +240,7 @@ struct Problem {
         allow_tf32(stack.take<bool>()) {}
 
   Tensor query, key, value;
-  std::vector<Tensor> parameters;  ///< the tensors of the call, in the order of their names
+  std::vector<Tensor> parameters;  ///< the tensors of the function in the order of their names, then those of the mask
   OptionalTensor cu_seqlens_q, cu_seqlens_k;
   /// The text of f, and a second part with the names of `parameters`, "a,b". One argument is faster than two.
   std::string activation;
@@ -249,6 +249,7 @@ struct Problem {
   std::string out_scale_kind;
   OptionalTensor out_scale_per_batch;
   int64_t window_left, window_right;
+  /// A diagonal of the window, or three parts: nothing, a condition, and the names of its tensors.
   std::string diagonal;
   bool enable_gqa;
   std::string accuracy;
@@ -284,16 +285,27 @@ struct Problem {
     return gdpa::Activation(text.substr(0, end), {}, names_of(text.substr(end + 1)));
   }
 
-  /// The tensors of the call with their names.
-  std::vector<gdpa::Parameter> views_of_parameters(const std::vector<std::string>& names) const {
-    if (parameters.size() != names.size()) {
-      refuse(gdpa::ErrorKind::value, "parameters: expected " + std::to_string(names.size()) +
-                                         " tensors, one for each name, got " + std::to_string(parameters.size()) +
-                                         "; name each tensor");
-    }
+  /// The mask, if the argument `diagonal` is a condition.
+  std::optional<gdpa::MaskExpression> mask_expression() const {
+    if (diagonal.empty() || diagonal.front() != part_separator) return std::nullopt;
+    const std::string_view text = std::string_view(diagonal).substr(1);
+    const std::size_t end = std::min(text.find(part_separator), text.size());
+    const std::string_view names = text.substr(std::min(end + 1, text.size()));
+    return gdpa::MaskExpression(text.substr(0, end), {}, names.empty() ? std::vector<std::string>{} : names_of(names));
+  }
+
+  void check_parameters(std::size_t names) const {
+    if (parameters.size() == names) return;
+    refuse(gdpa::ErrorKind::value, "parameters: expected " + std::to_string(names) +
+                                       " tensors, one for each name, got " + std::to_string(parameters.size()) +
+                                       "; name each tensor");
+  }
+
+  /// The tensors of the call from number `first` on, with their names.
+  std::vector<gdpa::Parameter> views_of_parameters(std::size_t first, const std::vector<std::string>& names) const {
     std::vector<gdpa::Parameter> views;
     for (std::size_t i = 0; i < names.size(); ++i) {
-      views.push_back({names[i], view_of<gdpa::TensorView>("parameter " + names[i], parameters[i])});
+      views.push_back({names[i], view_of<gdpa::TensorView>("parameter " + names[i], parameters[first + i])});
     }
     return views;
   }
@@ -307,16 +319,23 @@ struct Problem {
     uint32_t threads = 0;
     TORCH_ERROR_CODE_CHECK(torch_get_num_threads(&threads));
     const gdpa::Activation function = this->function();
+    const std::optional<gdpa::MaskExpression> mask = mask_expression();
+    const std::vector<std::string>& names = function.parameters();
+    const std::vector<std::string> names_of_mask = mask ? mask->tensors() : std::vector<std::string>{};
+    check_parameters(names.size() + names_of_mask.size());
     return {.query = view_of<gdpa::TensorView>("query", query),
             .key = view_of<gdpa::TensorView>("key", key),
             .value = view_of<gdpa::TensorView>("value", value),
             .cu_seqlens_q = view_of("cu_seqlens_q", cu_seqlens_q),
             .cu_seqlens_k = view_of("cu_seqlens_k", cu_seqlens_k),
             .activation = function,
-            .parameters = views_of_parameters(function.parameters()),
+            .parameters = views_of_parameters(0, names),
             .scale = scale,
             .out_scale = output_scale(),
-            .mask = {window_left, window_right, one_of("diagonal", diagonal, diagonals)},
+            .mask = {window_left, window_right,
+                     mask ? gdpa::Diagonal::bottom_right : one_of("diagonal", diagonal, diagonals)},
+            .mask_expression = mask,
+            .mask_parameters = views_of_parameters(names.size(), names_of_mask),
             .accuracy = one_of("accuracy", accuracy, accuracies),
             .deterministic = deterministic,
             .threads = static_cast<int>(threads),

@@ -102,7 +102,7 @@ struct Attention {
   OutScale out_scale = {};
   Mask mask = {};
   std::optional<MaskExpression> mask_expression = {};  ///< instead of a window in `mask`. CPU only
-  std::vector<Parameter> mask_parameters = {};  ///< one for each of mask_expression->tensors(), in any order
+  std::vector<Parameter> mask_parameters = {};         ///< one for each of mask_expression->tensors(), in any order
   Accuracy accuracy = Accuracy::fast;
   bool deterministic = false;  ///< the same bits every time, as on the CPU for a fixed number of threads
   int threads = 0;             ///< CPU: the largest number of threads. 0 means one for each processor

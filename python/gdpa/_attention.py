@@ -9,6 +9,7 @@ from gdpa._activation import ActivationLike, Param, names_of_reads, text_of
 from gdpa._errors import translated
 from gdpa._library import PART_SEPARATOR
 from gdpa._operators import attend
+from gdpa.mask import Mask, MaskLike, mask_of
 
 OutScale = float | str | torch.Tensor
 
@@ -27,6 +28,7 @@ def varlen_attention(
     scale: float | None = None,
     out_scale: OutScale = 1.0,
     window_size: tuple[int, int] = (-1, -1),
+    mask: MaskLike | None = None,
     enable_gqa: bool = False,
     accuracy: str = "fast",
     deterministic: bool = False,
@@ -68,6 +70,10 @@ def varlen_attention(
         window_size: (left, right), in keys around the diagonal. -1 means no bound. The diagonal ends at the bottom
             right: query i attends to key j if i + L_k - L_q - left <= j <= i + L_k - L_q + right. (-1, 0) is causal.
             (is_causal of generalized_dot_product_attention starts the diagonal at the upper left instead.)
+        mask: the keys that a query attends to: "causal", a condition ("(j <= i) & (i - j < 100)"), a gdpa.mask.Mask, or a
+            Python function (b, h, q_idx, kv_idx) like mask_mod of flex_attention, which may index tensors that it
+            captures. It cannot be combined with window_size. docs/masks.md describes masks. A GPU has kernels for
+            "causal", gdpa.mask.causal() and gdpa.mask.window().
         enable_gqa: allows H_q to be a multiple of H_k. Neighbouring query heads then share a key head.
         accuracy: "fast" or "exact", the accuracy of f, see docs/accuracy.md.
         deterministic: requests the same bits every time. torch.use_deterministic_algorithms(True) at the time of the
@@ -108,6 +114,7 @@ def varlen_attention(
         enable_gqa,
         accuracy,
         deterministic,
+        mask,
     )
 
 
@@ -122,6 +129,7 @@ def generalized_dot_product_attention(
     scale: float | None = None,
     out_scale: OutScale = 1.0,
     window_size: tuple[int, int] = (-1, -1),
+    mask: MaskLike | None = None,
     enable_gqa: bool = False,
     accuracy: str = "fast",
     deterministic: bool = False,
@@ -136,6 +144,7 @@ def generalized_dot_product_attention(
         is_causal: query i attends to key j if j <= i. The diagonal starts at the upper left, as in
             scaled_dot_product_attention. (With window_size it ends at the bottom right.)
         window_size: (left, right) as in varlen_attention. It cannot be combined with is_causal.
+        mask: as in varlen_attention. It cannot be combined with is_causal.
         activation, params, scale, out_scale, enable_gqa, accuracy, deterministic: as in varlen_attention. B of an
             out_scale tensor is the product of the leading dimensions, and the batch entry of an activation counts them
             as one dimension.
@@ -162,7 +171,7 @@ def generalized_dot_product_attention(
                 "corners: window_size=(left, 0) is causal too"
             )
         right, diagonal = 0, "upper_left"
-    options = (activation, params, scale, out_scale, left, right, diagonal, enable_gqa, accuracy, deterministic)
+    options = (activation, params, scale, out_scale, left, right, diagonal, enable_gqa, accuracy, deterministic, mask)
     if isinstance(query, torch.Tensor) and query.is_nested:
         return _attend_nested(query, key, value, options)
     return _attend_dense(query, key, value, options)
@@ -263,6 +272,14 @@ def _parameter(name: str, tensor: torch.Tensor, query: torch.Tensor, is_read_by_
     return tensor.to(torch.float64 if query.dtype == torch.float64 else torch.float32)
 
 
+def _mask_argument(mask: Mask, query: torch.Tensor) -> tuple[str, tuple[torch.Tensor, ...]]:
+    """Returns the condition for the argument `diagonal` of the operators, and the tensors of the condition."""
+    reads = names_of_reads(mask.text)
+    tensors = mask.tensors
+    values = tuple([_parameter(name, one.detach(), query, name in reads) for name, one in tensors.items()])
+    return f"{PART_SEPARATOR}{mask.text}{PART_SEPARATOR}{','.join(tensors)}", values
+
+
 @torch.compiler.assume_constant_result
 def _torch_allows_tf32() -> bool:
     return torch.get_float32_matmul_precision() != "highest"
@@ -282,6 +299,7 @@ def problem_of(
     enable_gqa: bool,
     accuracy: str,
     deterministic: bool,
+    mask: MaskLike | None = None,
 ) -> tuple[tuple[torch.Tensor, ...], tuple[Any, ...]]:
     """Returns the tensors of the call, and the operator's arguments after them."""
     number, kind, per_batch = 1.0, "number", None
@@ -303,6 +321,18 @@ def problem_of(
             reads = names_of_reads(activation)
             parameters = tuple([_parameter(name, one, query, name in reads) for name, one in tensors.items()])
             activation = f"{activation}{PART_SEPARATOR}{','.join(tensors)}"
+    if mask is not None:
+        if (left, right, diagonal) != (-1, -1, "bottom_right"):
+            raise ValueError(
+                "mask: expected no other mask with mask=, got a window or is_causal; combine them: "
+                "gdpa.mask.window(left, right) & mask"
+            )
+        mask = mask_of(mask)
+        if mask.window is not None:
+            left, right = mask.window
+        else:
+            diagonal, of_mask = _mask_argument(mask, query)
+            parameters = (*parameters, *of_mask)
     return parameters, (
         cu_seqlens_q,
         cu_seqlens_k,

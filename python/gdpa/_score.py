@@ -210,13 +210,20 @@ class Condition(Score):
     """A comparison, for the first argument of torch.where. In arithmetic it is 1 or 0."""
 
     def __and__(self, other: Any) -> "Condition":
-        return Condition(f"{text_of(self, _PRODUCT)} * {text_of(other, _PRODUCT)} == 1")
+        return Condition(f"({self.text}) & ({_condition(other).text})")
 
     def __or__(self, other: Any) -> "Condition":
-        return Condition(f"{text_of(self)} + {text_of(other)} > 0")
+        return Condition(f"({self.text}) | ({_condition(other).text})")
 
     def __invert__(self) -> "Condition":
-        return Condition(f"{text_of(self)} == 0")
+        return Condition(f"~({self.text})")
+
+    __rand__, __ror__ = __and__, __or__
+
+
+def _condition(value: Any) -> Condition:
+    """Returns the condition itself, or the condition that a number is not 0."""
+    return value if isinstance(value, Condition) else _compare("!=")(value, 0)
 
 
 def _call(name: str, *arguments: Any, is_integer: bool = False) -> Score:

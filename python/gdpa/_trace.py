@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.overrides import TorchFunctionMode
 
-from gdpa._score import WITHOUT_INDEX, Element, Score, text_of
+from gdpa._score import WITHOUT_INDEX, Condition, Element, Score, text_of
 
 #: The names of the positions in the language: the batch entry, the query head, the query and the key.
 _positions = ("b", "h", "i", "j")
@@ -63,6 +63,25 @@ def _trace(function: Callable[..., Any], names: frozenset[str]) -> tuple[str, di
             "of f"
         )
     return text_of(result), captures.tensors
+
+
+def condition_of(function: Callable[..., Any]) -> tuple[str, dict[str, torch.Tensor]]:
+    """Returns the condition of a function (b, h, q_idx, kv_idx) and the tensors that it captures.
+
+    A value that is not a comparison holds where it is not 0. The function is traced in each call.
+    """
+    captures = Captures(frozenset())
+    with captures:
+        result = function(*[Score(name, is_integer=True) for name in _positions])
+    if isinstance(result, (bool, int)):
+        return ("j >= 0" if result else "j < 0"), captures.tensors
+    if not isinstance(result, Score):
+        raise ValueError(
+            f"mask: expected a function of positions that returns a condition, got {type(result).__name__}; compare "
+            "positions and elements of tensors, as in kv_idx <= q_idx"
+        )
+    condition = result if isinstance(result, Condition) else result != 0
+    return condition.text, captures.tensors
 
 
 def _arguments(function: Callable[..., Any], names: frozenset[str]) -> tuple[tuple[str, ...], list[str]]:

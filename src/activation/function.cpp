@@ -87,9 +87,8 @@ std::size_t position_of(const Parsed& parsed, const std::string& name) {
   if (used != parsed.parameters.end()) return used->second;
   std::vector<std::string> names;
   for (const auto& entry : parsed.parameters) names.push_back(entry.first);
-  throw Error(ErrorKind::value,
-              fmt::format("the expression \"{}\" has no parameter \"{}\"; {}", parsed.text, name,
-                          names.empty() ? "it has none" : "its parameters: " + listed(names)));
+  throw Error(ErrorKind::value, fmt::format("the expression \"{}\" has no parameter \"{}\"; {}", parsed.text, name,
+                                            names.empty() ? "it has none" : "its parameters: " + listed(names)));
 }
 
 std::string identity_of(std::string_view text, const std::vector<std::string>& of_call) {
@@ -196,10 +195,9 @@ std::vector<Input> inputs_of(const Tree& tree, const std::string& canonical) {
     inputs.push_back(std::move(input));
   }
   if (reads > most_reads) {
-    throw Error(ErrorKind::value,
-                fmt::format("expected at most {} different reads of tensors, got {}; read "
-                            "fewer elements",
-                            most_reads, reads));
+    throw Error(ErrorKind::value, fmt::format("expected at most {} different reads of tensors, got {}; read "
+                                              "fewer elements",
+                                              most_reads, reads));
   }
   return inputs;
 }

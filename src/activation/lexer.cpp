@@ -82,7 +82,8 @@ class Lexer {
     throw Error(
         ErrorKind::value,
         fault(text_, position_, fmt::format("\"{}\" is no part of an expression", text_.substr(position_, length)),
-              "expressions hold numbers, s, names, + - * / // % ^, comparisons, & | ~, parentheses, brackets and commas"));
+              "expressions hold numbers, s, names, + - * / // % ^, comparisons, & | ~, parentheses, brackets and "
+              "commas"));
   }
 
   Token take(Token::Kind kind, std::size_t length, double value = 0) {

@@ -31,10 +31,9 @@ Program lower(const Tree& tree, const std::vector<NodeId>& roots, const std::str
     if (operands > 2) step.c = step_of[node.c];
     step.number = node.number;
     if (std::isnan(step.number)) {
-      throw Error(ErrorKind::value,
-                  fmt::format("a part of \"{}\" or of its derivative is a constant that is "
-                              "not a number, such as 0 / 0 or sqrt(-1); remove it",
-                              text));
+      throw Error(ErrorKind::value, fmt::format("a part of \"{}\" or of its derivative is a constant that is "
+                                                "not a number, such as 0 / 0 or sqrt(-1); remove it",
+                                                text));
     }
     const auto index = static_cast<std::uint16_t>(program.steps.size());
     if (node.operation == Operation::minimum || node.operation == Operation::maximum) {

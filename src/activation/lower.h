@@ -12,8 +12,8 @@ namespace gdpa::activation {
 constexpr std::size_t most_steps = 4096;
 
 /// Returns the program that computes the roots in their order. Parameters must be bound (Tree::bind). Throws Error
-/// (value) if the program has more than `most_steps` steps, or a constant that is NaN. The message contains `text`, and does not name
-/// the expression.
+/// (value) if the program has more than `most_steps` steps, or a constant that is NaN. The message contains `text`, and
+/// does not name the expression.
 Program lower(const Tree& tree, const std::vector<NodeId>& roots, const std::string& text);
 
 /// Returns the program's results at one score in fp64, with these numbers of the inputs.

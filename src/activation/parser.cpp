@@ -180,8 +180,9 @@ class Parser {
   NodeId whole() {
     const bool is_empty = tokens_.size() == 1;
     if (is_empty && score_) {
-      throw Error(ErrorKind::value, "expected a name (gelu) or an expression in s (s * sigmoid(1.702 * s)), "
-                                    "but the text is empty");
+      throw Error(ErrorKind::value,
+                  "expected a name (gelu) or an expression in s (s * sigmoid(1.702 * s)), "
+                  "but the text is empty");
     }
     if (is_empty) throw Error(ErrorKind::value, "expected a condition (j <= i), but the text is empty");
     const NodeId root = score_ ? functions_of_heads() : condition(expression())(tree_.number(1), tree_.number(0));
@@ -585,8 +586,7 @@ std::string fault(std::string_view text, std::size_t position, std::string_view 
   }
   std::size_t column = before_mark.size();
   for (std::size_t i = begin; i < position; ++i) column += is_continuation(i) ? 0 : 1;
-  return fmt::format("{}\n    {}\n    {:>{}}{}{}", what, shown, "^", column + 1, advice.empty() ? "" : "\n",
-                     advice);
+  return fmt::format("{}\n    {}\n    {:>{}}{}{}", what, shown, "^", column + 1, advice.empty() ? "" : "\n", advice);
 }
 
 std::string unbound_fault(std::string_view text, std::size_t position, std::string_view name) {

@@ -36,9 +36,8 @@ int64_t workspace_bytes(const Attention& attention, const api::CheckedCall& call
 
 double flops_on_cpu(const Attention& attention, const api::CheckedCall& call) {
   const std::vector<Parameter>& tensors = attention.mask_parameters;
-  const bool has_data = std::all_of(tensors.begin(), tensors.end(), [](const Parameter& tensor) {
-    return tensor.value.data != nullptr;
-  });
+  const bool has_data =
+      std::all_of(tensors.begin(), tensors.end(), [](const Parameter& tensor) { return tensor.value.data != nullptr; });
   if (!attention.mask_expression || !has_data) return plan::flops_of(call.problem, call.params);
   return plan::flops_of_scores(call.problem, cpu::kept_scores(*mask_of(attention), call.params));
 }
@@ -80,8 +79,7 @@ std::future<std::vector<CompiledKernel>> compile_async(const Attention& attentio
 
 double flops(const Attention& attention, Direction direction, const WantedGradients& wanted) {
   const api::CheckedCall call = api::check_plan(attention, direction, false, wanted);
-  return is_on_gpu(call) ? plan::flops_of_mean_lengths(call.problem, call.params)
-                         : flops_on_cpu(attention, call);
+  return is_on_gpu(call) ? plan::flops_of_mean_lengths(call.problem, call.params) : flops_on_cpu(attention, call);
 }
 
 Plan explain(const Attention& attention, Direction direction, const std::string& architecture,

@@ -51,7 +51,8 @@ std::vector<Group> groups_of(const plan::CpuSchedule& schedule, int64_t most_gro
 
 template <class T>
 void run_units(const Problem& problem, const Params& params, const activation::Function& function,
-               const activation::Function* mask_expression, const std::vector<Evaluator>& evaluators, const plan::CpuSchedule& schedule) {
+               const activation::Function* mask_expression, const std::vector<Evaluator>& evaluators,
+               const plan::CpuSchedule& schedule) {
   AlignedMemory partial_sums;
   if (schedule.partial_elements > 0) {
     partial_sums = allocate_aligned(schedule.partial_elements * static_cast<int64_t>(sizeof(double)));

@@ -14,7 +14,11 @@ class Forward {
   using Compute = ComputeType<T>;
 
   Forward(const Call<T>& call, const plan::CpuUnit& unit)
-      : call_(call), params_(call.params), tiles_(call.schedule.tiles), unit_(unit), mask_(call.mask, call.params),
+      : call_(call),
+        params_(call.params),
+        tiles_(call.schedule.tiles),
+        unit_(unit),
+        mask_(call.mask, call.params),
         inputs_(call.inputs, call.params, call.params.parameters,
                 [this](int64_t query, int64_t key) { return mask_.keeps(query, key); }) {
     const plan::CpuBuffers& buffers = call.schedule.buffers;
@@ -42,8 +46,7 @@ class Forward {
     queries_ = queries;
     pack_queries();
     clear(output_, call_.width_v, unit_.heads.size() * queries_.size(), call_.width_v);
-    for_each_part(mask_.keys(queries_), tiles_.keys, plan::cpu_vector,
-                  [&](Range keys) { add_keys(keys); });
+    for_each_part(mask_.keys(queries_), tiles_.keys, plan::cpu_vector, [&](Range keys) { add_keys(keys); });
     store_output();
   }
 

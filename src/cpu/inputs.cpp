@@ -187,6 +187,7 @@ void TileInputs<Compute>::begin(const ScoreTile& tile) {
   tile_ = tile;
   rows_ = tile.queries.size();
   columns_ = tile.keys.size();
+  if (plan_.is_empty()) return;
   const auto widest = static_cast<std::size_t>(columns_ + rows_ - 1);
   index_.resize(widest);
   for (std::size_t n = 0; n < lines_.size(); ++n) {
@@ -197,10 +198,10 @@ void TileInputs<Compute>::begin(const ScoreTile& tile) {
 
 template <class Compute>
 void TileInputs<Compute>::fill(const ScoreTile& tile, bool keeps_offsets) {
-  if (plan_.is_empty()) return;
   begin(tile);
   keeps_offsets_ = keeps_offsets;
   fills_tiles_ = true;
+  if (plan_.is_empty()) return;
   const std::vector<activation::Input>& inputs = plan_.function().inputs();
   for (std::size_t n = 0; n < inputs.size(); ++n) {
     if (plan_.inputs()[n].is_read_by_score) tiles_[n].resize(static_cast<std::size_t>(rows_ * columns_));
@@ -259,11 +260,11 @@ void TileInputs<Compute>::enclose(const ScoreTile& tile, std::vector<activation:
     if (inputs[n].kind != Kind::read) {
       fill_index(n, row);
       const double number = lines_[n].number;
-      intervals[n] = pattern == Pattern::row      ? Interval{static_cast<double>(tile.queries.begin),
+      intervals[n] = pattern == Pattern::row ? Interval{static_cast<double>(tile.queries.begin),
                                                         static_cast<double>(tile.queries.end - 1), false}
-                     : pattern == Pattern::column ? Interval{static_cast<double>(tile.keys.begin),
-                                                             static_cast<double>(tile.keys.end - 1), false}
-                                                  : Interval::point(number);
+                     : pattern == Pattern::column
+                         ? Interval{static_cast<double>(tile.keys.begin), static_cast<double>(tile.keys.end - 1), false}
+                         : Interval::point(number);
       return;
     }
     const int64_t count = pattern == Pattern::column     ? columns_

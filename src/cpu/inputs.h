@@ -1,5 +1,5 @@
-// The inputs of a function or of a mask (activation/input.h) for the scores of a tile, as arrays for the Evaluator or as
-// intervals, and the sums of the gradients of the tensors that they read.
+// The inputs of a function or of a mask (activation/input.h) for the scores of a tile, as arrays for the Evaluator or
+// as intervals, and the sums of the gradients of the tensors that they read.
 #pragma once
 
 #include <atomic>

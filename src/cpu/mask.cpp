@@ -99,8 +99,7 @@ void TileMask<Compute>::evaluate() {
   truth_.resize(static_cast<std::size_t>(rows * keys));
   inputs_.fill(tile_);
   double* const truth = truth_.data();
-  plan_.evaluator_of(tile_.head)
-      .evaluate(truth, rows * keys, std::span<double* const>(&truth, 1), inputs_.arrays());
+  plan_.evaluator_of(tile_.head).evaluate(truth, rows * keys, std::span<double* const>(&truth, 1), inputs_.arrays());
   Range kept{keys, 0};
   keeps_all_ = true;
   for (int64_t row = 0; row < rows; ++row) {
@@ -115,7 +114,8 @@ void TileMask<Compute>::evaluate() {
     kept.begin = std::min<int64_t>(kept.begin, first - begin);
     kept.end = std::max<int64_t>(kept.end, last - begin);
   }
-  columns_ = kept.empty() ? Columns{} : columns_of({tile_.keys.begin + kept.begin, tile_.keys.begin + kept.end}, tile_.keys);
+  columns_ =
+      kept.empty() ? Columns{} : columns_of({tile_.keys.begin + kept.begin, tile_.keys.begin + kept.end}, tile_.keys);
   if (keeps_all_) return;
   kept_.assign(static_cast<std::size_t>(rows * columns_.count), Compute{0});
   const int64_t count = std::min(columns_.count, keys - columns_.begin);
@@ -154,8 +154,7 @@ bool TileMask<Compute>::keeps(int64_t query, int64_t key) const {
   }
   const int64_t column = key - tile_.keys.begin - columns_.begin;
   if (key >= tile_.keys.end || column < 0 || column >= columns_.count) return false;
-  return keeps_all_ ||
-         kept_[static_cast<std::size_t>((query - tile_.queries.begin) * columns_.count + column)] != 0;
+  return keeps_all_ || kept_[static_cast<std::size_t>((query - tile_.queries.begin) * columns_.count + column)] != 0;
 }
 
 template <class Compute>

@@ -46,7 +46,8 @@ ParameterSums::Head head_of(const activation::Function& function, const std::vec
     if (known == program.results.end()) program.results.push_back(step);
     terms.push_back({differentiated[k], function.inputs()[differentiated[k]].tensor, result});
   }
-  return {Evaluator(program, inputs_of_head(function, params.parameters, head)), program.results.size(), std::move(terms)};
+  return {Evaluator(program, inputs_of_head(function, params.parameters, head)), program.results.size(),
+          std::move(terms)};
 }
 
 }  // namespace

@@ -160,7 +160,7 @@ TEST(Parser, IntegerQuotientsAndRemaindersFollowTheFloor) {
 
 TEST(Parser, ALongConditionNeedsNoDeepStack) {
   std::string text = "where((s > 0)";
-  for (int i = 1; i < 1500; ++i) text += " & (s > " + std::to_string(-i) + ")";
+  for (int i = 1; i < 1000; ++i) text += " & (s > " + std::to_string(-i) + ")";
   EXPECT_EQ(at(text + ", 5, 6)", 1), 5);
   EXPECT_EQ(at(text + ", 5, 6)", -1), 6);
 }

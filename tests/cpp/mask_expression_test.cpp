@@ -96,8 +96,9 @@ struct Call {
     return {name, TensorView::contiguous(lengths.data(), DType::int32, {1})};
   }
   std::string error(const Attention& attention) {
-    return message_of(
-        [&] { forward(attention, MutableTensorView::contiguous(output.data(), DType::float32, {1, 4, 1, 8})); });
+    return message_of([&] {
+      forward(attention, MutableTensorView::contiguous(output.data(), DType::float32, {1, 4, 1, 8}));
+    });
   }
 };
 

@@ -1,0 +1,284 @@
+"""Masks: which keys a query attends to, as conditions in positions and tensors of the call.
+
+A mask is a Mask, made by one of the functions below or from a text, or a Python function like mask_mod of
+flex_attention. `&`, `|` and `~` combine masks::
+
+    mask = gdpa.mask.causal() & ~gdpa.mask.prefix(padding)
+    output = gdpa.varlen_attention(query, key, value, cu, cu, activation="silu", mask=mask)
+
+docs/masks.md describes the conditions. A GPU has kernels for `causal` and `window` so far.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from gdpa import _trace
+
+__all__ = ["Mask", "MaskLike", "causal", "documents", "hstu", "intervals", "prefix", "window"]
+
+_NAME = re.compile(r"[^\W\d]\w*")
+
+
+class Mask:
+    """A condition. P and the gradient of the scores are 0 where it does not hold, and no score there is computed twice.
+
+    Args:
+        text: a condition in the positions b, h, i, j (batch entry, query head, query and key in their sequences), the
+            lengths len_q and len_k, and elements of tensors: "(j <= i) & (i - j < width[h])". The language is that of
+            docs/functions.md without s. Comparisons next to & and | need parentheses, as in Python.
+        tensors: the tensors that the text reads, by name. The first axis of a tensor that is indexed by i or j alone
+            may have the tokens of the packed queries or keys. dtypes: float32, bfloat16, float16, int32 or int64; on
+            the CPU also float64. No gradient flows to them.
+
+    Raises:
+        TypeError: `text` is no string, or a value of `tensors` is no tensor.
+
+    The text and the tensors are checked by the call that uses the mask.
+
+    Example::
+
+        >>> width = torch.tensor([4, 16])
+        >>> gdpa.mask.Mask("(j <= i) & (i - j < width[h])", {"width": width}) & gdpa.mask.causal()
+        Mask('((j <= i) & (i - j < width[h])) & (j <= i + len_k - len_q)', tensors: width)
+    """
+
+    __slots__ = ("_tensors", "_text", "_window")
+
+    def __init__(self, text: str, tensors: Mapping[str, torch.Tensor] | None = None) -> None:
+        if not isinstance(text, str):
+            raise TypeError(f"mask: expected a text as the condition, got {type(text).__name__}; write 'j <= i'")
+        for name, tensor in (tensors or {}).items():
+            if not isinstance(tensor, torch.Tensor):
+                raise TypeError(f"mask: expected a tensor for {name!r}, got {type(tensor).__name__}; convert it")
+        self._text = text
+        self._tensors = dict(tensors or {})
+        self._window: tuple[int, int] | None = None
+
+    @property
+    def text(self) -> str:
+        """The condition."""
+        return self._text
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The tensors that the condition reads, by name."""
+        return dict(self._tensors)
+
+    @property
+    def window(self) -> tuple[int, int] | None:
+        """(left, right) of a mask that is a window around the diagonal, as window_size of varlen_attention."""
+        return self._window
+
+    def __repr__(self) -> str:
+        names = f", tensors: {', '.join(self._tensors)}" if self._tensors else ""
+        return f"Mask({self._text!r}{names})"
+
+    def __and__(self, other: "MaskLike") -> "Mask":
+        return self._combined("&", other)
+
+    def __or__(self, other: "MaskLike") -> "Mask":
+        return self._combined("|", other)
+
+    __rand__, __ror__ = __and__, __or__
+
+    def __invert__(self) -> "Mask":
+        return Mask(f"~({self._text})", self._tensors)
+
+    def _combined(self, sign: str, other: "MaskLike") -> "Mask":
+        other = mask_of(other)
+        text, tensors = other._without(self._tensors)
+        return Mask(f"({self._text}) {sign} ({text})", {**self._tensors, **tensors})
+
+    def _without(self, taken: Mapping[str, torch.Tensor]) -> tuple[str, dict[str, torch.Tensor]]:
+        """Returns the text and the tensors with other names for tensors whose names are taken by other tensors."""
+        names = {}
+        for name, tensor in self._tensors.items():
+            number, new = 2, name
+            while (new in taken and taken[new] is not tensor) or (new != name and new in self._tensors):
+                number, new = number + 1, f"{name}_{number}"
+            names[name] = new
+        text = _NAME.sub(lambda found: names.get(found[0], found[0]), self._text)
+        return text, {names[name]: tensor for name, tensor in self._tensors.items()}
+
+
+#: A mask, the text of a condition, or a Python function (b, h, q_idx, kv_idx) like mask_mod of flex_attention.
+MaskLike = Mask | str | Callable[..., Any]
+
+
+def mask_of(mask: MaskLike) -> Mask:
+    """Returns the Mask of an argument `mask`."""
+    if isinstance(mask, Mask):
+        return mask
+    if isinstance(mask, str):
+        return causal() if mask == "causal" else Mask(mask)
+    if callable(mask):
+        return Mask(*_trace.condition_of(mask))
+    raise TypeError(
+        f"mask: expected a gdpa.mask.Mask, a text or a function (b, h, q_idx, kv_idx), got {type(mask).__name__}; see "
+        "docs/masks.md"
+    )
+
+
+def causal() -> Mask:
+    """Returns the causal mask: query i attends to key j if j <= i + len_k - len_q.
+
+    The last query attends to the last key, as with window_size=(-1, 0).
+
+    Example::
+
+        >>> gdpa.mask.causal()
+        Mask('j <= i + len_k - len_q')
+    """
+    return window(-1, 0)
+
+
+def window(left: int, right: int) -> Mask:
+    """Returns a window around the diagonal: i + len_k - len_q - left <= j <= i + len_k - len_q + right.
+
+    Args:
+        left, right: keys before and after the diagonal. -1 means no bound.
+
+    Raises:
+        ValueError: a bound is below -1.
+
+    Example::
+
+        >>> gdpa.mask.window(255, 0)
+        Mask('(i + len_k - len_q - j <= 255) & (j <= i + len_k - len_q)')
+    """
+    for bound in (left, right):
+        if bound < -1:
+            raise ValueError(f"mask: expected bounds of at least 0, or -1 for none, got {bound}; correct it")
+    parts = []
+    if left >= 0:
+        parts.append(f"i + len_k - len_q - j <= {left}")
+    if right >= 0:
+        parts.append(f"j <= i + len_k - len_q + {right}" if right > 0 else "j <= i + len_k - len_q")
+    mask = Mask(" & ".join(f"({part})" for part in parts) if len(parts) > 1 else parts[0] if parts else "j >= 0")
+    mask._window = (left, right)
+    return mask
+
+
+def prefix(lengths: torch.Tensor) -> Mask:
+    """Returns the mask of the first keys: every query of sequence b attends to key j if j < lengths[b].
+
+    Args:
+        lengths: (B,), int32 or int64.
+
+    Example::
+
+        >>> gdpa.mask.prefix(torch.tensor([5, 0])) | gdpa.mask.causal()
+        Mask('(j < lengths[b]) | (j <= i + len_k - len_q)', tensors: lengths)
+    """
+    return Mask("j < lengths[b]", {"lengths": _checked("lengths", lengths, (1,))})
+
+
+def documents(query: torch.Tensor, key: torch.Tensor | None = None) -> Mask:
+    """Returns the mask of packed documents: a query attends to the keys with the same number of a document.
+
+    Args:
+        query: (T_q,), the number of the document of each packed query, int32 or int64.
+        key: (T_k,), the same for the keys. None means that queries and keys are the same tokens.
+
+    Example::
+
+        >>> gdpa.mask.documents(torch.tensor([0, 0, 1, 1, 1])) & gdpa.mask.causal()
+        Mask('(document_q[i] == document_k[j]) & (j <= i + len_k - len_q)', tensors: document_q, document_k)
+    """
+    query = _checked("query", query, (1,))
+    key = query if key is None else _checked("key", key, (1,))
+    return Mask("document_q[i] == document_k[j]", {"document_q": query, "document_k": key})
+
+
+def intervals(bounds: torch.Tensor) -> Mask:
+    """Returns the mask of up to four ranges of keys for each query: query i attends to key j if a range has j.
+
+    Args:
+        bounds: (T_q, n, 2) or (T_q, H_q, n, 2) with n from 1 to 4, int32 or int64: the first key of each range and the
+            key after its last one, counted from the first key of the sequence. Ranges may overlap or be empty.
+
+    Raises:
+        ValueError: the shape is another one.
+
+    Example::
+
+        >>> gdpa.mask.intervals(torch.tensor([[[0, 1]], [[0, 2]], [[1, 3]]])).text
+        '(j >= intervals[i, 0, 0]) & (j < intervals[i, 0, 1])'
+    """
+    _checked("intervals", bounds, (3, 4))
+    ranges = bounds.shape[-2]
+    if bounds.shape[-1] != 2 or not 1 <= ranges <= 4:
+        raise ValueError(
+            f"mask: expected intervals of shape (tokens, n, 2) or (tokens, heads, n, 2) with n from 1 to 4, got "
+            f"{tuple(bounds.shape)}; reshape them"
+        )
+    head = "h, " if bounds.dim() == 4 else ""
+    parts = [f"(j >= intervals[i, {head}{n}, 0]) & (j < intervals[i, {head}{n}, 1])" for n in range(ranges)]
+    return Mask(parts[0] if ranges == 1 else " | ".join(f"({part})" for part in parts), {"intervals": bounds})
+
+
+def hstu(
+    *,
+    contexts: torch.Tensor | None = None,
+    targets: torch.Tensor | None = None,
+    target_group_size: int = 1,
+    window: int = -1,
+) -> Mask:
+    """Returns the mask of HSTU (arXiv 2402.17152) with contextual tokens and targets.
+
+    With the row r = i + len_k - len_q of a query (the last query is the last key), C = contexts[b], T = targets[b] and
+    h = len_k - T, the first key of the targets:
+
+        causal:    j <= r, and with a window also r - j <= window or j < C
+        contexts:  a row r < C attends to every key j < h
+        targets:   a row r >= h does not attend to the targets of earlier groups, h <= j < h + g * floor((r - h) / g)
+
+    Args:
+        contexts: (B,), int32 or int64: contextual tokens at the begin of each sequence. None means none.
+        targets: (B,), int32 or int64: targets at the end of each sequence. None means none.
+        target_group_size: g, the targets in a group, which attend to one another causally.
+        window: the most keys before the row that it attends to. -1 means no bound.
+
+    Raises:
+        ValueError: target_group_size is below 1, or window is below -1.
+
+    Example::
+
+        >>> gdpa.mask.hstu(targets=torch.tensor([2, 3])).text
+        '(j <= i + len_k - len_q) & ((j < len_k - targets[b]) | (j >= len_k - targets[b] + floor((i + targets[b] - len_q) / 1) * 1))'
+    """
+    if target_group_size < 1:
+        raise ValueError(f"mask: expected a target_group_size of at least 1, got {target_group_size}; correct it")
+    if window < -1:
+        raise ValueError(f"mask: expected a window of at least 0, or -1 for none, got {window}; correct it")
+    tensors = {}
+    parts = ["(j <= i + len_k - len_q)"]
+    end = "len_k"
+    if contexts is not None:
+        tensors["contexts"] = _checked("contexts", contexts, (1,))
+    if window >= 0:
+        near = f"i + len_k - len_q - j <= {window}"
+        parts.append(f"(({near}) | (j < contexts[b]))" if contexts is not None else f"({near})")
+    if targets is not None:
+        tensors["targets"] = _checked("targets", targets, (1,))
+        end, size = "len_k - targets[b]", target_group_size
+        group = f"floor((i + targets[b] - len_q) / {size}) * {size}"
+        parts.append(f"((j < {end}) | (j >= {end} + {group}))")
+    text = " & ".join(parts)
+    if contexts is not None:
+        text = f"((i + len_k - len_q < contexts[b]) & (j < {end})) | ({text})"
+    return Mask(text, tensors)
+
+
+def _checked(name: str, tensor: Any, ranks: tuple[int, ...]) -> torch.Tensor:
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"mask: expected a tensor for {name}, got {type(tensor).__name__}; convert it")
+    if tensor.dim() not in ranks:
+        raise ValueError(
+            f"mask: expected {' or '.join(str(rank) for rank in ranks)} axes for {name}, got shape "
+            f"{tuple(tensor.shape)}; reshape it"
+        )
+    return tensor
