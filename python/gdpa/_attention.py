@@ -70,8 +70,8 @@ def varlen_attention(
         window_size: (left, right), in keys around the diagonal. -1 means no bound. The diagonal ends at the bottom
             right: query i attends to key j if i + L_k - L_q - left <= j <= i + L_k - L_q + right. (-1, 0) is causal.
             (is_causal of generalized_dot_product_attention starts the diagonal at the upper left instead.)
-        mask: the keys that a query attends to: "causal", a condition ("(j <= i) & (i - j < 100)"), a gdpa.mask.Mask, or a
-            Python function (b, h, q_idx, kv_idx) like mask_mod of flex_attention, which may index tensors that it
+        mask: the keys that a query attends to: "causal", a condition ("(j <= i) & (i - j < 100)"), a gdpa.mask.Mask, or
+            a Python function (b, h, q_idx, kv_idx) like mask_mod of flex_attention, which may index tensors that it
             captures. It cannot be combined with window_size. docs/masks.md describes masks. A GPU has kernels for
             "causal", gdpa.mask.causal() and gdpa.mask.window().
         enable_gqa: allows H_q to be a multiple of H_k. Neighbouring query heads then share a key head.

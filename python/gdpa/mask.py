@@ -247,8 +247,8 @@ def hstu(
 
     Example::
 
-        >>> gdpa.mask.hstu(targets=torch.tensor([2, 3])).text
-        '(j <= i + len_k - len_q) & ((j < len_k - targets[b]) | (j >= len_k - targets[b] + floor((i + targets[b] - len_q) / 1) * 1))'
+        >>> gdpa.mask.hstu(contexts=torch.tensor([2, 3])).text
+        '((i + len_k - len_q < contexts[b]) & (j < len_k)) | ((j <= i + len_k - len_q))'
     """
     if target_group_size < 1:
         raise ValueError(f"mask: expected a target_group_size of at least 1, got {target_group_size}; correct it")

@@ -1,8 +1,9 @@
 """Masks against dense boolean matrices that are written independently."""
 
-import gdpa
 import pytest
 import torch
+
+import gdpa
 
 HEADS = 2
 LENGTHS_Q, LENGTHS_K = (5, 0, 70, 3), (9, 4, 131, 3)
