@@ -411,7 +411,7 @@ uint32_t token_axes_of(const activation::Function& function, const BoundTensors&
       if (!activation::can_be_token_axis(read, axis, function.inputs())) continue;
       const bool is_query = activation::bare_index(read.indices[axis], function.inputs()) == activation::Index::query;
       const int64_t tokens = is_query ? rows_q : rows_k;
-      if (bound[static_cast<int64_t>(read.tensor)].sizes[axis] == tokens) {
+      if (bound[read.tensor].sizes[axis] == tokens) {
         axes |= 1U << (number * activation::most_axes + axis);
       }
     }

@@ -41,8 +41,14 @@ struct BoundTensors {
   /// sequence is element first_token() + i or j. `read` counts the reads among activation::Function::inputs().
   unsigned token_axes = 0;
 
-  GDPA_HOST_DEVICE BoundTensor& operator[](int64_t tensor) { return tensors[tensor]; }
-  GDPA_HOST_DEVICE const BoundTensor& operator[](int64_t tensor) const { return tensors[tensor]; }
+  template <class Number>
+  GDPA_HOST_DEVICE BoundTensor& operator[](Number tensor) {
+    return tensors[tensor];
+  }
+  template <class Number>
+  GDPA_HOST_DEVICE const BoundTensor& operator[](Number tensor) const {
+    return tensors[tensor];
+  }
 };
 
 }  // namespace gdpa
