@@ -21,6 +21,8 @@ const Json& suite(const std::string& name) {
   throw UsageError(fmt::format("--suite: expected one of {}; got '{}'", names, name));
 }
 
+bool is_window(const std::string& mask) { return mask == "none" || mask == "causal" || mask.rfind("window:", 0) == 0; }
+
 }  // namespace
 
 const Json& suites() {
@@ -48,6 +50,12 @@ std::vector<SuiteShape> shapes_of_suite(const std::string& name, const ProblemOp
     problem.deterministic |= shape.value("deterministic", false);
     problem.dtype = overrides.dtype.value_or(shape.at("dtype"));
     problem.mask = overrides.mask.value_or(shape.value("mask", "none"));
+    if (shape.contains("layout") || !is_window(problem.mask)) {
+      throw UsageError(
+          fmt::format("--suite {}: expected a suite of windows and packed sequences; '{}' is none; run python -m "
+                      "gdpa.bench --suite {}",
+                      name, shape.value("name", ""), name));
+    }
     const Json tensors = shape.value("tensors", Json::object());
     for (const auto& [tensor, value] : tensors.items()) {
       problem.tensors.values.push_back(tensor + "=" + value.get<std::string>());

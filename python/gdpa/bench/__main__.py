@@ -105,7 +105,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         help="names or expressions in s (default: the suite's functions, or gelu)",
     )
     what.add_argument(
-        "--mask", metavar="MASK", help="none, causal, or window:LEFT,RIGHT (default: the suite's mask, or none)"
+        "--mask",
+        metavar="MASK",
+        help="none, causal, window:LEFT,RIGHT, a mask such as hstu:64,128,8 (CONTEXTS,TARGETS,GROUP), or a condition "
+        "such as 'j <= i' (default: the suite's mask, or none)",
     )
     what.add_argument("--direction", choices=("fwd", "bwd", "both"), default="both", help="(both)")
     what.add_argument(
@@ -188,16 +191,34 @@ def chosen_cases(options: argparse.Namespace) -> list[Case]:
 
 def check(case: Case) -> None:
     """Raises ValueError for a mask or a function that gdpa cannot parse, before any measurement."""
+    from dataclasses import replace
+
     import gdpa
 
     if not case.names_read:  # otherwise the first call parses it, with its tensors
         gdpa.Activation(case.activation)
+    if not case.has_window:
+        import torch
+
+        from gdpa.bench.masks import NOTATION, mask_of_case
+
+        one = replace(case, lengths_q=(1,), lengths_k=(1,))
+        row = torch.zeros(1, 1, 1)
+        offsets = torch.tensor([0, 1])
+        mask = mask_of_case(one, torch.device("cpu"))
+        try:
+            gdpa.varlen_attention(row, row, row, offsets, offsets, mask=mask)
+        except (RuntimeError, ValueError) as error:
+            raise ValueError(f"--mask: expected {NOTATION}; got {case.mask!r}: {error}") from None
+        return
     try:
         left, right = case.window
     except ValueError:
         left = right = -2
     if min(left, right) < -1:
-        raise ValueError(f"--mask: expected none, causal or window:LEFT,RIGHT (-1 has no bound); got {case.mask!r}")
+        raise ValueError(
+            f"--mask: expected window:LEFT,RIGHT with numbers of at least -1 (no bound); got {case.mask!r}"
+        )
 
 
 def chosen_systems(options: argparse.Namespace, kind: str) -> list[System]:

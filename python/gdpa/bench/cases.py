@@ -25,7 +25,8 @@ class Case:
     head_dim: int
     dtype: str = "float32"  # PyTorch's name
     activation: str = "gelu"
-    mask: str = "none"  # "none", "causal", or "window:LEFT,RIGHT", counted from the bottom right
+    mask: str = "none"  # "none", "causal", "window:LEFT,RIGHT" from the bottom right, or a mask of masks.py
+    layout: str = "packed"  # "packed", "kv_of:N" (N consecutive query sequences have the same keys), or "pages:ROWS"
     shared_q: bool = False  # one query operand for the whole batch
     shared_kv: bool = False
     deterministic: bool = False  # the same bits every time; only gdpa runs such a case
@@ -51,7 +52,22 @@ class Case:
 
     @property
     def rows_k(self) -> int:
-        return self.lengths_k[0] if self.shared_kv else sum(self.lengths_k)
+        return self.lengths_k[0] if self.shared_kv else sum(self.lengths_of_keys)
+
+    @property
+    def entries_of_keys(self) -> int:
+        """The number of query sequences with the same keys."""
+        return int(self.layout.removeprefix("kv_of:")) if self.layout.startswith("kv_of") else 1
+
+    @property
+    def lengths_of_keys(self) -> tuple[int, ...]:
+        """The lengths of the sequences of keys in memory."""
+        return self.lengths_k[:: self.entries_of_keys]
+
+    @property
+    def has_window(self) -> bool:
+        """Whether the mask is a window, or none."""
+        return self.mask in ("none", "causal") or self.mask.startswith("window:")
 
     def batches(self) -> Iterator[Case]:
         """Returns the case divided into calls of at most `batch_limit` sequences, in order."""
@@ -72,6 +88,10 @@ class Case:
     @property
     def kept_scores(self) -> int:
         """The number of scores of one head that the mask selects, summed over the batch."""
+        if not self.has_window:
+            from gdpa.bench.masks import scores_that_count
+
+            return scores_that_count(self.mask, self.lengths_q, self.lengths_k)
         return sum(kept_scores(q, k, self.window) for q, k in zip(self.lengths_q, self.lengths_k, strict=True))
 
     def flops(self, direction: str) -> float:
@@ -137,8 +157,8 @@ def cases_of_suite(
 ) -> list[Case]:
     """Returns the cases of a suite. `shapes` selects shapes by name, by number from 1, or by range, such as "3-7".
 
-    A shape may override these values of the suite: batch, heads, dtype, activation (one or a list), mask, shared
-    operands, deterministic, directions, tensors and tensor_gradients. Raises ValueError for an unknown name.
+    A shape may override these values of the suite: batch, heads, dtype, activation (one or a list), mask, layout,
+    shared operands, deterministic, directions, tensors and tensor_gradients. Raises ValueError for an unknown name.
     """
     suite = suite_named(name)
     shapes = suite["shapes"] if wanted is None else chosen_shapes(suite["shapes"], wanted)
@@ -184,6 +204,7 @@ def cases_of_shape(shape: dict[str, Any], batch_factor: float, seed: int) -> Ite
             shape["dtype"],
             activation,
             shape.get("mask", "none"),
+            shape.get("layout", "packed"),
             shared_q=shared_q,
             shared_kv=shared_kv,
             deterministic=shape.get("deterministic", False),

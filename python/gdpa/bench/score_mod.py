@@ -1,9 +1,10 @@
-"""The bias of a function f(s + bias) as a score_mod of FlexAttention, from the same text."""
+"""Expressions of gdpa's language in PyTorch, and the bias of f(s + bias) as a score_mod of FlexAttention."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -39,6 +40,8 @@ class Indices(ast.NodeTransformer):
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.Subscript:
         assert isinstance(node.value, ast.Name)
+        if node.value.id not in self.tensors:
+            return node
         shape = self.tensors[node.value.id].shape
         indices = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         has_batch = any(isinstance(one, ast.Name) and one.id == "b" for index in indices for one in ast.walk(index))
@@ -48,6 +51,8 @@ class Indices(ast.NodeTransformer):
     def index(self, node: ast.expr, size: int, has_batch: bool) -> ast.expr:
         if size == 1:
             return expression("zero(b)")
+        if isinstance(node, ast.Constant):
+            return node
         if isinstance(node, ast.Name) and not has_batch:
             if node.id == "i" and size == self.case.rows_q:
                 return expression("first_q[b] + i")
@@ -69,17 +74,28 @@ def score_mod_of(case: Case, tensors: dict[str, Tensor]) -> ScoreMod | None:
     bias = bias_of(case.activation)
     if bias is None:
         return None
-    device = next(iter(tensors.values())).device
+    return function_of(bias, ("s", *POSITIONS), case, tensors, next(iter(tensors.values())).device)
 
-    def first_rows(lengths: tuple[int, ...]) -> Tensor:
-        return torch.tensor([0, *lengths[:-1]], device=device).cumsum(0)
 
-    names: dict[str, Any] = FUNCTIONS | tensors
-    names |= {"first_q": first_rows(case.lengths_q), "first_k": first_rows(case.lengths_k)}
+def function_of(
+    body: ast.expr,
+    arguments: Sequence[str],
+    case: Case,
+    tensors: dict[str, Tensor],
+    device: torch.device,
+    others: Mapping[str, Any] = MappingProxyType({}),
+) -> Callable[..., Tensor]:
+    """Returns a function of `arguments` that computes an expression of gdpa's language in PyTorch.
+
+    The expression reads `tensors` by the rules of gdpa, and `others` as they are.
+    """
+    names: dict[str, Any] = FUNCTIONS | tensors | dict(others)
+    for side, lengths in (("q", case.lengths_q), ("k", case.lengths_k)):
+        names[f"first_{side}"] = torch.tensor([0, *lengths[:-1]], device=device).cumsum(0)
     names |= {"integer": integer, "zero": torch.zeros_like}
-    tree = expression(f"lambda s, {', '.join(POSITIONS)}: 0")
+    tree = expression(f"lambda {', '.join(arguments)}: 0")
     assert isinstance(tree, ast.Lambda)
-    tree.body = Indices(case, tensors).visit(bias)
-    code = compile(ast.fix_missing_locations(ast.Expression(tree)), "score_mod", "eval")
-    function: ScoreMod = eval(code, {"__builtins__": {}, **names})
+    tree.body = Indices(case, tensors).visit(body)
+    code = compile(ast.fix_missing_locations(ast.Expression(tree)), "function_of", "eval")
+    function: Callable[..., Tensor] = eval(code, {"__builtins__": {}, **names})
     return function

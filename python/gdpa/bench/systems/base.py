@@ -43,8 +43,8 @@ class Operands:
         return cls(
             case,
             normal(case.lengths_q, case.shared_q),
-            normal(case.lengths_k, case.shared_kv),
-            normal(case.lengths_k, case.shared_kv),
+            normal(case.lengths_of_keys, case.shared_kv),
+            normal(case.lengths_of_keys, case.shared_kv),
             normal(case.lengths_q, False),
             random_tensors(case, generator, device),
         )
@@ -62,8 +62,8 @@ class Operands:
         return Operands(
             case,
             dense(self.query, case.lengths_q, case.shared_q),
-            dense(self.key, case.lengths_k, case.shared_kv),
-            dense(self.value, case.lengths_k, case.shared_kv),
+            dense(self.key, case.lengths_of_keys, case.shared_kv),
+            dense(self.value, case.lengths_of_keys, case.shared_kv),
             dense(self.grad_output, case.lengths_q, False),
             self.tensors,
         )
@@ -136,7 +136,14 @@ class Packed(System):
 
 
 def refuse_windows(case: Case) -> str | None:
-    return "does not support windows" if case.mask.startswith("window") else None
+    return refuse_conditions(case) or ("does not support windows" if case.mask.startswith("window") else None)
+
+
+def refuse_conditions(case: Case) -> str | None:
+    """Refuses what only gdpa and FlexAttention compute."""
+    if case.layout != "packed":
+        return "does not support this layout"
+    return None if case.has_window else "does not support this mask"
 
 
 def refuse_causal_cross(case: Case) -> str | None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 import gdpa
 from gdpa.bench.cases import Case
+from gdpa.bench.masks import mask_of_case
 from gdpa.bench.systems.base import Attend, Operands, Packed, Prepared, System, learned, offsets
 
 
@@ -31,17 +33,40 @@ class Gdpa(Packed):
         return Prepared(lambda: [attend(*inputs)], [*inputs, *learned(params)], [operands.grad_output])
 
     def packed(self, case: Case, device: torch.device, params: dict[str, Tensor] | None = None) -> Attend:
+        options: dict[str, Any] = {"params": params or None, "deterministic": case.deterministic}
+        if case.has_window:
+            options["window_size"] = case.window
+        else:
+            options["mask"] = mask_of_case(case, device)
         offsets_q = None if case.shared_q else offsets(case.lengths_q, device)
-        offsets_k = None if case.shared_kv else offsets(case.lengths_k, device)
+        offsets_k = None if case.shared_kv else offsets(case.lengths_of_keys, device)
+        kind, _, number = case.layout.partition(":")
+        rows = int(number or 0)  # of a page
+        if kind == "kv_of":
+            options["kv_of"] = torch.arange(len(case.lengths_q), device=device) // case.entries_of_keys
+        elif kind == "pages":
+            offsets_k = None
+            options |= pages_of(case, rows, device)
 
         def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            return gdpa.varlen_attention(
-                query, key, value, offsets_q, offsets_k,
-                activation=case.activation, params=params or None, window_size=case.window,
-                deterministic=case.deterministic,
-            )  # fmt: skip
+            if kind == "pages":
+                key, value = key.unflatten(0, (-1, rows)), value.unflatten(0, (-1, rows))
+            return gdpa.varlen_attention(query, key, value, offsets_q, offsets_k, activation=case.activation, **options)
 
         return attend
+
+
+def pages_of(case: Case, rows: int, device: torch.device) -> dict[str, Tensor]:
+    """Returns the block table, with the pages in random order, and the lengths of the keys."""
+    if any(length % rows for length in case.lengths_k):
+        raise ValueError(f"layout {case.layout}: expected lengths that are multiples of {rows}; got {case.lengths_k}")
+    longest = max(case.lengths_k) // rows
+    table = torch.zeros(len(case.lengths_k), longest, dtype=torch.int32)
+    pages = torch.randperm(case.rows_k // rows, dtype=torch.int32).split([n // rows for n in case.lengths_k])
+    for row, pages_of_row in zip(table, pages, strict=True):
+        row[: len(pages_of_row)] = pages_of_row
+    lengths = torch.tensor(case.lengths_k, dtype=torch.int32)
+    return {"block_table": table.to(device), "seqused_k": lengths.to(device)}
 
 
 class GdpaIn(Gdpa):

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gdpa.bench.cases import Case
+from gdpa.bench.masks import mask_mod_of, mask_of_case
 from gdpa.bench.score_mod import bias_of, score_mod_of
 from gdpa.bench.systems.base import (
     Attend,
@@ -22,6 +23,7 @@ from gdpa.bench.systems.base import (
     learned,
     offsets,
     refuse_causal_cross,
+    refuse_conditions,
     refuse_shared,
     refuse_windows,
 )
@@ -134,7 +136,7 @@ class Varlen(Packed):
             return "this PyTorch has no torch.nn.attention.varlen"
         if "window_size" not in inspect.signature(varlen_attn).parameters:
             return "torch.nn.attention.varlen of this PyTorch has no window_size; 2.11 has"
-        return refuse_shared(case)
+        return refuse_conditions(case) or refuse_shared(case)
 
     def packed(self, case: Case, device: torch.device) -> Attend:
         from torch.nn.attention.varlen import varlen_attn
@@ -160,6 +162,9 @@ class Flex(System):
     first_call = 1.5
     devices = ("cuda",)
     function = "softmax"
+
+    def refusal(self, case: Case) -> str | None:
+        return None if case.layout == "packed" else "does not support this layout"
 
     def variants(self, functions: Sequence[str]) -> list[System]:
         return [FlexWithBias(function) for function in functions if bias_of(function)] or [self]
@@ -189,7 +194,9 @@ class Flex(System):
             return None
         lengths_q = torch.tensor(case.lengths_q, device=device)
         lengths_k = torch.tensor(case.lengths_k, device=device)
-        left, right = case.window
+        mask = mask_of_case(case, device)
+        condition = mask_mod_of(mask, case) if mask is not None else None
+        left, right = case.window if case.has_window else (-1, -1)
 
         def counts(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
             is_inside = (q < lengths_q[b]) & (k < lengths_k[b])
@@ -198,7 +205,7 @@ class Flex(System):
                 is_inside = is_inside & (k >= diagonal - left)
             if right >= 0:
                 is_inside = is_inside & (k <= diagonal + right)
-            return is_inside
+            return is_inside if condition is None else is_inside & condition(b, h, q, k)
 
         # If all sequences have the same mask, one mask serves the whole batch. Creating a mask evaluates every score.
         batch = len(case.lengths_q) if len({*zip(case.lengths_q, case.lengths_k, strict=True)}) > 1 else None
