@@ -46,6 +46,72 @@ def test_deterministic_mode_has_one_order_where_many_ctas_add_to_a_gradient(caus
             assert torch.equal(one, other)
 
 
+def tensors_of_scores(rows: int, heads: int) -> dict[str, tuple[str, dict[str, Tensor]]]:
+    """Functions with the tensors that they read. Many CTAs add to each element of a gradient, except to `dense`."""
+    times = torch.randint(0, 10**6, (rows,), device="cuda").cumsum(0)
+
+    def normal(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.randn(shape, device="cuda", dtype=dtype)
+
+    time_buckets = "silu(s + w[h, clamp(floor(log2(1 + abs(t_q[i] - t_k[j]))), 0, 63)])"
+    return {
+        "numbers": ("a * s * sigmoid(b * s)", {"a": normal(heads), "b": normal()}),
+        "table": ("silu(s + table[h, clamp(i - j, 0, 127)])", {"table": normal(heads, 128)}),
+        "buckets": (time_buckets, {"w": normal(heads, 64), "t_q": times, "t_k": times}),
+        "summed": ("silu(s + bias[b, h, i, j])", {"bias": normal(1, heads, 300, 300, dtype=torch.bfloat16)}),
+        "dense": ("silu(s + bias[b, h, i, j])", {"bias": normal(8, heads, 300, 300, dtype=torch.bfloat16)}),
+    }
+
+
+@pytest.mark.parametrize("name", ["numbers", "table", "buckets", "summed", "dense"])
+def test_deterministic_gradients_of_tensors_have_the_same_bits_a_thousand_times(name: str) -> None:
+    lengths = [300, 0, 217, 129, 300, 64, 1, 255]
+    tensors, cu_seqlens = operands(rows=sum(lengths), heads=4), offsets(lengths)
+    text, params = tensors_of_scores(sum(lengths), heads=4)[name]
+    learned = [tensor.requires_grad_() for tensor in params.values() if tensor.is_floating_point()]
+
+    def results() -> list[Tensor]:
+        output = gdpa.varlen_attention(
+            *tensors, cu_seqlens, cu_seqlens, activation=text, params=params, deterministic=True
+        )
+        return [output.detach(), *torch.autograd.grad(output.square().sum(), [*tensors, *learned])]
+
+    first = results()
+    assert all(result.isfinite().all() and result.any() for result in first)
+    differs = torch.zeros((), dtype=torch.bool, device="cuda")
+    for _ in range(999):
+        for one, other in zip(results(), first, strict=True):
+            differs |= (one != other).any()
+    assert not differs
+
+
+MASKS = {
+    "hstu": gdpa.mask.hstu(
+        contexts=torch.tensor([3, 0, 64, 7, 1, 0, 1, 9]), targets=torch.tensor([5, 0, 64, 1, 9, 0, 0, 2]),
+        target_group_size=4,
+    ),
+    "window": gdpa.mask.Mask("abs(i - j) <= 40"),
+    "strided": gdpa.mask.Mask("(floor(i / 100) == floor(j / 100)) & (h % 2 == 0) | (j < 10)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_deterministic_mode_with_a_mask_has_the_same_bits_a_thousand_times(name: str) -> None:
+    lengths = [300, 0, 217, 129, 1300, 64, 1, 255]
+    tensors, cu_seqlens = operands(rows=sum(lengths), heads=4), offsets(lengths)
+    on_cpu = MASKS[name]
+    mask = gdpa.mask.Mask(on_cpu.text, {name: tensor.cuda() for name, tensor in on_cpu.tensors.items()})
+    first = gradients(tensors, cu_seqlens, mask=mask, deterministic=True)
+    differs = torch.zeros((), dtype=torch.bool, device="cuda")
+    for _ in range(999):
+        for one, other in zip(gradients(tensors, cu_seqlens, mask=mask, deterministic=True), first, strict=True):
+            differs |= (one != other).any()
+    assert not differs
+    expected = gradients([tensor.detach().cpu().requires_grad_() for tensor in tensors], cu_seqlens.cpu(), mask=on_cpu)
+    for one, other in zip(first, expected, strict=True):
+        torch.testing.assert_close(one.cpu(), other, rtol=0.02, atol=0.02 * float(other.abs().max()))
+
+
 def test_a_captured_graph_replays_the_same_bits_on_new_data() -> None:
     tensors, cu_seqlens = operands(), offsets([200, 0, 1, 399])
     gradients(tensors, cu_seqlens, deterministic=True)
