@@ -37,6 +37,7 @@ constexpr std::string_view wanted_schema =
 /// The common arguments of forward, backward and flops, in the order in which Problem reads them.
 constexpr std::string_view problem_schema =
     "Tensor query, Tensor key, Tensor value, Tensor[] parameters, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, "
+    "Tensor? kv_of, Tensor? block_table, Tensor? seqused_k, "
     "str activation, float? scale, float out_scale, str out_scale_kind, Tensor? "
     "out_scale_per_batch, SymInt window_left, "
     "SymInt window_right, str diagonal, bool enable_gqa, str accuracy, bool deterministic, bool allow_tf32";
@@ -78,7 +79,8 @@ gdpa::DType dtype_of(std::string_view who, const Tensor& tensor) {
     if (entry.dtype) return *entry.dtype;
     came = entry.name;
   }
-  const bool is_offsets = who.starts_with("cu");
+  const bool is_offsets = who.starts_with("cu") || who.starts_with("seq_offsets") || who == "kv_of" ||
+                          who == "block_table" || who == "seqused_k";
   const bool is_parameter = who.starts_with("parameter");
   refuse(gdpa::ErrorKind::type, std::string(who) + ": expected dtype " +
                                     (is_offsets     ? "int32 or int64"
@@ -226,6 +228,9 @@ struct Problem {
         parameters(stack.take<std::vector<Tensor>>()),
         cu_seqlens_q(stack.take<OptionalTensor>()),
         cu_seqlens_k(stack.take<OptionalTensor>()),
+        kv_of(stack.take<OptionalTensor>()),
+        block_table(stack.take<OptionalTensor>()),
+        seqused_k(stack.take<OptionalTensor>()),
         activation(stack.take_text()),
         scale(stack.take<std::optional<double>>()),
         out_scale(stack.take<double>()),
@@ -241,7 +246,9 @@ struct Problem {
 
   Tensor query, key, value;
   std::vector<Tensor> parameters;  ///< the tensors of the function in the order of their names, then those of the mask
+  /// Cumulative lengths, or tensors of rank 2 with the begin and the end of each sequence.
   OptionalTensor cu_seqlens_q, cu_seqlens_k;
+  OptionalTensor kv_of, block_table, seqused_k;
   /// The text of f, and a second part with the names of `parameters`, "a,b". One argument is faster than two.
   std::string activation;
   std::optional<double> scale;
@@ -319,6 +326,8 @@ struct Problem {
     uint32_t threads = 0;
     TORCH_ERROR_CODE_CHECK(torch_get_num_threads(&threads));
     const gdpa::Activation function = this->function();
+    const bool has_query_gaps = cu_seqlens_q && cu_seqlens_q->dim() == 2;
+    const bool has_key_gaps = cu_seqlens_k && cu_seqlens_k->dim() == 2;
     const std::optional<gdpa::MaskExpression> mask = mask_expression();
     const std::vector<std::string>& names = function.parameters();
     const std::vector<std::string> names_of_mask = mask ? mask->tensors() : std::vector<std::string>{};
@@ -326,8 +335,13 @@ struct Problem {
     return {.query = view_of<gdpa::TensorView>("query", query),
             .key = view_of<gdpa::TensorView>("key", key),
             .value = view_of<gdpa::TensorView>("value", value),
-            .cu_seqlens_q = view_of("cu_seqlens_q", cu_seqlens_q),
-            .cu_seqlens_k = view_of("cu_seqlens_k", cu_seqlens_k),
+            .cu_seqlens_q = has_query_gaps ? std::nullopt : view_of("cu_seqlens_q", cu_seqlens_q),
+            .cu_seqlens_k = has_key_gaps ? std::nullopt : view_of("cu_seqlens_k", cu_seqlens_k),
+            .seq_offsets_q = has_query_gaps ? view_of("seq_offsets_q", cu_seqlens_q) : std::nullopt,
+            .seq_offsets_k = has_key_gaps ? view_of("seq_offsets_k", cu_seqlens_k) : std::nullopt,
+            .kv_of = view_of("kv_of", kv_of),
+            .block_table = view_of("block_table", block_table),
+            .seqused_k = view_of("seqused_k", seqused_k),
             .activation = function,
             .parameters = views_of_parameters(0, names),
             .scale = scale,
@@ -363,9 +377,19 @@ std::vector<int64_t> output_sizes(const gdpa::Attention& attention) {
   if (query.rank < 3 || value.rank < 3) return {0, 1, 1};
   std::vector<int64_t> sizes(query.sizes.begin(), query.sizes.begin() + query.rank);
   sizes.back() = value.sizes[static_cast<std::size_t>(value.rank - 1)];
-  const bool is_shared = query.rank == 3 && !attention.cu_seqlens_q;
-  if (is_shared && attention.cu_seqlens_k) sizes[0] *= std::max<int64_t>(attention.cu_seqlens_k->sizes[0] - 1, 0);
-  if (is_shared && !attention.cu_seqlens_k && value.rank == 4) sizes[0] *= value.sizes[0];
+  const bool is_shared = query.rank == 3 && !attention.cu_seqlens_q && !attention.seq_offsets_q;
+  if (!is_shared) return sizes;
+  if (attention.block_table) {
+    sizes[0] *= attention.block_table->sizes[0];
+  } else if (attention.kv_of) {
+    sizes[0] *= attention.kv_of->sizes[0];
+  } else if (attention.cu_seqlens_k) {
+    sizes[0] *= std::max<int64_t>(attention.cu_seqlens_k->sizes[0] - 1, 0);
+  } else if (attention.seq_offsets_k) {
+    sizes[0] *= attention.seq_offsets_k->sizes[0];
+  } else if (value.rank == 4) {
+    sizes[0] *= value.sizes[0];
+  }
   return sizes;
 }
 

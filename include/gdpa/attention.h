@@ -76,15 +76,29 @@ struct Workspace {
 /// One attention problem with its inputs. For each batch entry and head
 ///     S = scale * Q K^T,   P = f(S) where the mask allows, else 0,   O = out_scale * P V.
 ///
-/// Each side, queries and keys, comes in one of three forms:
+/// Each side, queries and keys, comes in one of four forms:
 ///   jagged  rank 3, (tokens, heads, head_dim), with cumulative lengths (batch + 1, int32 or int64). The first number
 ///           is 0 or more, no number is below the one before it, and the last number is at most the number of tokens.
 ///           Rows before the first number and after the last number belong to no sequence. On a GPU the host does not
 ///           read the numbers, and the kernels clamp wrong ones (docs/compilation.md).
+///   gapped  rank 3, (tokens, heads, head_dim), with the begin and the end of each sequence, (batch, 2, int32 or
+///   int64).
+///           Sequence b has the rows from its begin up to, not including, its end. Sequences are in any order, and rows
+///           between them belong to no sequence. Sequences of queries must not overlap. Sequences of keys may overlap:
+///           then their gradients are summed on the CPU, and backward on a GPU must not be asked for dK or dV.
 ///   dense   rank 4, (batch, length, heads, head_dim), without cumulative lengths
 ///   shared  rank 3, (length, heads, head_dim), without cumulative lengths: one operand for the whole batch
 ///           (queries: PMA; keys and values: PFFN). The other side gives the number of batch entries. If both sides
 ///           are shared, there is one batch entry.
+///
+/// With a batch map kv_of, (batch, int32 or int64), query entry b attends to the keys and values of entry kv_of[b]. The
+/// keys are then not shared, and their number of entries is free. Several query entries may have the same keys, whose
+/// gradient is the sum over these entries. docs/layouts.md has pictures.
+///
+/// With a block_table, (batch, pages of an entry, int32 or int64), keys and values are in pages: key and value have the
+/// shape (pages, rows of a page, heads, head_dim), and rows [n r, (n + 1) r) of entry b are page block_table[b, n],
+/// where r, the rows of a page, is a multiple of 16. Entry b has the first seqused_k[b] of these rows (batch, int32 or
+/// int64). Only forward accepts pages.
 ///
 /// query and key have the same head_dim. key and value have the same tokens and heads. The number of query heads is a
 /// multiple of the number of key heads (GQA, MQA). All operands have one dtype: float32, float64 (CPU only), bfloat16
@@ -96,12 +110,17 @@ struct Attention {
   TensorView value;
   std::optional<TensorView> cu_seqlens_q = {};
   std::optional<TensorView> cu_seqlens_k = {};
+  std::optional<TensorView> seq_offsets_q = {};  ///< in place of cu_seqlens_q: begin and end of each sequence
+  std::optional<TensorView> seq_offsets_k = {};  ///< in place of cu_seqlens_k
+  std::optional<TensorView> kv_of = {};          ///< the batch map
+  std::optional<TensorView> block_table = {};    ///< the pages of keys and values
+  std::optional<TensorView> seqused_k = {};      ///< with pages: the number of keys of each batch entry
   Activation activation = Activation("gelu");
   std::vector<Parameter> parameters = {};  ///< one for each of activation.parameters(), in any order
   std::optional<double> scale = {};        ///< default: 1 / sqrt(head_dim)
   OutScale out_scale = {};
   Mask mask = {};
-  std::optional<MaskExpression> mask_expression = {};  ///< instead of a window in `mask`. CPU only
+  std::optional<MaskExpression> mask_expression = {};  ///< instead of a window in `mask`
   std::vector<Parameter> mask_parameters = {};         ///< one for each of mask_expression->tensors(), in any order
   Accuracy accuracy = Accuracy::fast;
   bool deterministic = false;  ///< the same bits every time, as on the CPU for a fixed number of threads

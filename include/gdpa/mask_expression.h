@@ -25,7 +25,8 @@ namespace gdpa {
 /// (Attention::mask_parameters). gdpa parses each distinct text once. A MaskExpression is cheap to copy, and several
 /// threads may share it.
 ///
-/// Conditions are computed in fp64. An int64 element beyond 2^53 is rounded.
+/// On the CPU, conditions are computed in fp64, and an int64 element beyond 2^53 is rounded. On a GPU, whole numbers
+/// are integers and other numbers are fp32.
 ///
 /// Throws Error (value) for a text with an error, which the message marks with a caret, for a text that is a number or
 /// that reads s, and for a name that is unknown, given twice or without a number.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "common/elementary.cuh"
+#include "common/sequence.cuh"
 #include "definition/params.h"
 
 namespace gdpa::index {
@@ -78,6 +79,24 @@ __device__ __forceinline__ int nearest_from_0(int x, int last) { return min(x, l
 __device__ __forceinline__ int nearest_from_0(long long x, int last) { return x > last ? last : static_cast<int>(x); }
 __device__ __forceinline__ int nearest_from_0(float x, int last) { return nearest(x, last); }
 
+/// Debug mode: whether an index, counted from `first`, does not exist in an axis. An axis of size 1 is broadcast. NaN
+/// does not exist.
+template <class Index>
+__device__ bool is_outside(Index index, int64_t first, int64_t size) {
+  const double number = static_cast<double>(index) + static_cast<double>(first);
+  return size != 1 && !(number >= 0 && number < static_cast<double>(size));
+}
+
+/// Prints such an index, in the words of the CPU backend.
+template <class Index>
+__device__ void print(Index index, int64_t first, int64_t size, int axis, const char* name, const SequencePair& pair,
+                      int query, int key) {
+  const double number = static_cast<double>(index) + static_cast<double>(first);
+  printf("gdpa: index %d of %s is %lld at b = %lld, h = %d, i = %d, j = %d, expected 0 to %lld\n", axis, name,
+         static_cast<long long>(number), static_cast<long long>(pair.b), pair.head, query, key,
+         static_cast<long long>(size - 1));
+}
+
 /// The element at an offset in bytes. An offset of 32 bits fits if the tensor has less than 2^31 bytes, and is never
 /// negative.
 template <class T>
@@ -101,9 +120,10 @@ __device__ __forceinline__ Axis axis_of(const BoundTensor& tensor, int axis) {
 
 /// The same for an axis whose index is a position, which may have the tokens of the packed side. Index 0 is then the
 /// first token of the sequence. The first token may be wrong, because it comes from the device.
-__device__ __forceinline__ Axis token_axis_of(const Params& params, const Sequences& side, int64_t b, int length,
-                                              const BoundTensor& tensor, int axis, unsigned token_bit) {
-  if ((params.parameters.token_axes & token_bit) == 0) return axis_of(tensor, axis);
+__device__ __forceinline__ Axis token_axis_of(const BoundTensors& tensors, const Sequences& side, int64_t b, int length,
+                                              int number, int axis, unsigned token_bit) {
+  const BoundTensor& tensor = tensors[number];
+  if ((tensors.token_axes & token_bit) == 0) return axis_of(tensor, axis);
   const int64_t first = tensor.clamped(axis, side.first_token(b));
   const int64_t rest = tensor.sizes[axis] - 1 - first;
   const int64_t last = length - 1 < rest ? length - 1 : rest;

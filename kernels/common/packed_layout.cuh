@@ -1,31 +1,47 @@
-// Config::Layout for operands that are dense, or jagged with cumulative lengths: the sequences of a jagged operand are
-// consecutive rows. A layout answers where the rows of a sequence are. docs/kernels/add-a-layout.md lists its members.
+// Config::Layout for operands that are dense, or jagged with a begin and an end of each sequence; with cumulative
+// lengths, the end of a sequence is the begin of the next one. A layout answers where the rows of a sequence are.
+// docs/kernels/add-a-layout.md lists its members.
 #pragma once
 
 #include "common/sequence.cuh"
 
 namespace gdpa {
 
-/// Cumulative lengths come from the device and may be wrong. They are clamped, so that rows are always within the
+/// The begins and ends come from the device and may be wrong. They are clamped, so that rows are always within the
 /// `packed_rows` rows of the operand.
 struct PackedLayout {
-  GDPA_HOST_DEVICE static bool is_jagged(const Sequences& side) { return side.cumulative != nullptr; }
+  GDPA_HOST_DEVICE static bool is_jagged(const Sequences& side) { return side.is_jagged(); }
 
-  /// The first row of entry b, 0 unless the side is jagged. first_row(batch) is the end of the last sequence. Rising
-  /// with b: the tile order (work.cuh) finds an entry by a search of these rows.
-  GDPA_HOST_DEVICE static int64_t first_row(const Sequences& side, int64_t b, int64_t packed_rows) {
-    return clamp(side.begin(b), 0, packed_rows);
+  /// The rows of the entries before b, 0 unless the side is jagged: with cumulative lengths its first row, otherwise a
+  /// sum of lengths. Rising with b: the tile order (work.cuh) finds an entry by a search of these numbers.
+  GDPA_HOST_DEVICE static int64_t rows_before(const Sequences& side, int64_t b, int64_t packed_rows) {
+    if (!is_jagged(side)) return 0;
+    return side.rows_before == nullptr ? clamp(side.begins[b], 0, packed_rows) : side.rows_before[b];
   }
+
+  /// Whether the sequences of a jagged side are anywhere. Otherwise they have all rows from rows_before(0) to
+  /// rows_before(batch), and no other rows.
+  GDPA_HOST_DEVICE static bool has_gaps(const Sequences& side) { return side.rows_before != nullptr; }
 
   /// The rows of entry b. A sequence has at most most_gpu_rows rows.
   GDPA_HOST_DEVICE static Rows rows_of(const Sequences& side, int64_t b, int64_t packed_rows) {
     if (!is_jagged(side)) return {0, static_cast<int>(side.length)};
-    const int64_t begin = first_row(side, b, packed_rows);
-    const int64_t end = clamp(side.begin(b + 1), begin, packed_rows);
+    // Kernels get no batch map of a jagged side; portable/locate_sequences.cuh has applied it.
+    const int64_t begin = clamp(side.begins[b], 0, packed_rows);
+    const int64_t end = clamp(side.ends[b], begin, packed_rows);
     return {begin, static_cast<int>(clamp(end - begin, 0, most_gpu_rows))};
   }
 
-  /// The offset in elements of row `row` of entry b, head h, from the operand's data.
+  /// The rows of a tile of keys that are contiguous in memory.
+  static constexpr int contiguous_keys(int tile_keys) { return tile_keys; }
+
+  /// The offset in elements of row `row` of the keys of entry b, head h, from the data of K or V.
+  GDPA_HOST_DEVICE static int64_t offset_of_key(const Operand& operand, const Sequences& side, const Rows& rows,
+                                                int64_t b, int64_t row, int64_t h) {
+    return offset_of(operand, rows, side.sequence(b), row, h);
+  }
+
+  /// The offset in elements of row `row` of sequence b, head h, from the operand's data.
   GDPA_HOST_DEVICE static int64_t offset_of(const Operand& operand, const Rows& rows, int64_t b, int64_t row,
                                             int64_t h) {
     return operand.offset(Sequences{}, b, rows.begin + row, h);

@@ -1,13 +1,16 @@
 // Which tile of which head and batch entry a CTA computes. The tiles of one side of a problem have an order with slots;
 // a slot has one tile or none. The host never knows the lengths of a jagged batch, and no table of tiles is made. Entry
-// b of a jagged side, whose first row is c(b), has the slots
+// b of a jagged side, with c(b) rows in the entries before it, has the slots
 //
 //     c(b) / tile + b + 1  ...  c(b + 1) / tile + b + 1.
 //
-// These are at least as many as its tiles, because ceil((y - x) / t) <= y / t - x / t + 1. A search of the cumulative
-// lengths finds the entry of a slot. A slot without a tile is skipped. Two more entries have the rows without a
-// sequence: entry -1 the rows before the first offset, and entry `batch` the rows after the last one. They have no rows
-// on the other side, so their outputs become zeros.
+// These are at least as many as its tiles, because ceil((y - x) / t) <= y / t - x / t + 1. A search of c finds the entry
+// of a slot. A slot without a tile is skipped. c are the cumulative lengths, or sums of lengths that
+// portable/locate_sequences.cuh writes.
+//
+// With cumulative lengths, two more entries have the rows without a sequence: entry -1 the rows before the first offset,
+// and entry `batch` the rows after the last one. They have no rows on the other side, so their outputs become zeros.
+// Without, portable/clear_gaps.cuh writes these zeros.
 //
 // A dense side has heads * batch * ceil(length / tile) slots. A side that the batch shares has `splits` entries instead
 // of `batch`. The host includes this file too, to test it.
@@ -66,12 +69,13 @@ struct Owner {
 
   GDPA_HOST_DEVICE bool jagged() const { return Layout::is_jagged(side); }
   GDPA_HOST_DEVICE int64_t tiles_each() const { return (side.length + tile - 1) / tile; }
-  GDPA_HOST_DEVICE int64_t first_row(int64_t b) const { return Layout::first_row(side, b, packed_rows); }
-  GDPA_HOST_DEVICE int64_t first_slot(int64_t b) const { return b < 0 ? 0 : first_row(b) / tile + b + 1; }
+  GDPA_HOST_DEVICE int64_t rows_before(int64_t b) const { return Layout::rows_before(side, b, packed_rows); }
+  GDPA_HOST_DEVICE int64_t first_slot(int64_t b) const { return b < 0 ? 0 : rows_before(b) / tile + b + 1; }
   /// The rows without a sequence: those of entry -1, and those of the entry after the last one.
-  GDPA_HOST_DEVICE Rows rows_before() const { return {0, static_cast<int>(first_row(0))}; }
-  GDPA_HOST_DEVICE Rows rows_after() const {
-    const int64_t used = first_row(entries);
+  GDPA_HOST_DEVICE Rows first_rows() const { return {0, static_cast<int>(rows_before(0))}; }
+  GDPA_HOST_DEVICE Rows last_rows() const {
+    if (Layout::has_gaps(side)) return {0, 0};
+    const int64_t used = rows_before(entries);
     return {used, static_cast<int>(packed_rows - used)};
   }
   /// The slot of an entry's first tile, in the tile order of one head.
@@ -145,7 +149,7 @@ GDPA_HOST_DEVICE int64_t first_slot_of_cta(const CommonArguments& arguments, con
   const int64_t slots = owner.heads * owner.slots();
   if (owner.jagged() || !Layout::is_jagged(keys)) return slots * cta / ctas;
   const auto cost_before = [&](int64_t b) {
-    return Layout::first_row(keys, b, arguments.packed_rows_k) + b * rows_per_slot;
+    return Layout::rows_before(keys, b, arguments.packed_rows_k) + b * rows_per_slot;
   };
   const int64_t target = cost_before(owner.entries) * cta / ctas;
   int64_t entry = 0;  // the last entry with cost_before(entry) <= target
@@ -195,9 +199,9 @@ GDPA_HOST_DEVICE Work work_at(const CommonArguments& arguments, const Owner<Layo
   work.queries = queries_of<Layout>(arguments, work.batch_begin);
   work.keys = keys_of<Layout>(arguments, work.batch_begin);
   Rows& owned = owns_queries ? work.queries : work.keys;
-  if (work.entry < 0) owned = owner.rows_before();
+  if (work.entry < 0) owned = owner.first_rows();
   // Also if the batch is empty and shares the owner: the gradient of its rows is then 0.
-  if (work.entry == params.batch) owned = owner.rows_after();
+  if (work.entry == params.batch) owned = owner.last_rows();
   work.exists = work.tile * owner.tile < owned.count;
   return work;
 }

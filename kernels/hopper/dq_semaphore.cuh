@@ -86,10 +86,11 @@ struct SemaphoreRequests {
 
 /// Sets offsets_fall if cumulative lengths fall, which is an error of the caller. A tile for which another tile waits
 /// may then have no slot, and nobody waits. By all CTAs.
-__device__ inline void check_offsets_rise(const BackwardArguments& arguments) {
+template <class Layout>
+__device__ void check_offsets_rise(const BackwardArguments& arguments) {
   const Params& params = arguments.common.params;
   const auto falls = [](const Sequences& side, int64_t b) {
-    return side.cumulative != nullptr && side.begin(b + 1) < side.begin(b);
+    return Layout::is_jagged(side) && !Layout::has_gaps(side) && side.begins[b + 1] < side.begins[b];
   };
   const int64_t threads = int64_t{gridDim.x} * blockDim.x;
   for (int64_t b = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; b < params.batch; b += threads) {

@@ -57,8 +57,8 @@ __device__ Rows queries_that_meet(const BackwardArguments& arguments, const Work
   using Layout = typename Config::Layout;
   const CommonArguments& common = arguments.common;
   const Sequences& side = common.params.queries;
-  const int64_t begin = Layout::first_row(side, 0, common.packed_rows_q);
-  const int64_t end = Layout::first_row(side, common.params.batch, common.packed_rows_q);
+  const int64_t begin = Layout::rows_before(side, 0, common.packed_rows_q);
+  const int64_t end = Layout::rows_before(side, common.params.batch, common.packed_rows_q);
   const int64_t rows = clamp(end - begin, 0, common.packed_rows_q);
   const auto first_of = [&](int64_t part) {
     return part < common.splits ? rows * part / common.splits / Config::tile_queries * Config::tile_queries : rows;

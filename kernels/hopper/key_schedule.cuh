@@ -113,7 +113,7 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
     if (*arguments.non_finite == 0) return;
     if (blockIdx.x == 0 && threadIdx.x == 0) *arguments.slots_taken = 0;
   }
-  if (Config::has_first_writer) check_offsets_rise(arguments);
+  if (Config::has_first_writer) check_offsets_rise<Layout>(arguments);
   const auto prepare = [&](const RowsToPrepare& left) {
     if (left.key_tiles == 0) {
       auto* const gradient = static_cast<typename Config::Element::Storage*>(params.grad_query.data) + left.offset;

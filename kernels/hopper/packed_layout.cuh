@@ -10,7 +10,7 @@ struct PackedLayout : gdpa::PackedLayout {
   /// The map coordinates of row `row` of batch entry b, whose rows are `rows` (tensor_map.cuh).
   __device__ static MapOrigin origin_of(const MappedOperand& operand, const Sequences& side, const Rows& rows,
                                         int64_t b, int row) {
-    if (!is_jagged(side)) return {row, static_cast<int>(b) * operand.batch_step};
+    if (!is_jagged(side)) return {row, static_cast<int>(side.sequence(b)) * operand.batch_step};
     return {operand.extent - rows.count + row, static_cast<int>(rows.begin) + rows.count};
   }
 

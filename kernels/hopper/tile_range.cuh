@@ -55,7 +55,7 @@ struct Batch {
   /// the rows after the last offset, then the rows before the first one.
   __device__ Rows queries_of(int64_t b) const {
     if (b < owner.entries) return gdpa::queries_of<typename Config::Layout>(arguments.common, b);
-    return b == owner.entries ? owner.rows_after() : owner.rows_before();
+    return b == owner.entries ? owner.last_rows() : owner.first_rows();
   }
   __device__ int entries_with_unused_rows() const { return static_cast<int>(owner.entries) + 2; }
 

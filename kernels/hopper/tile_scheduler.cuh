@@ -73,7 +73,10 @@ __device__ bool reuses_keys(const QueryMajorArguments& arguments, const Work& wo
                             const typename Config::Mask::Tiles& keys, unsigned tiles) {
   const bool shared = !Config::Layout::is_jagged(arguments.common.params.keys) && arguments.key.batch_step == 0 &&
                       arguments.value.batch_step == 0;
-  const int b = shared ? 0 : static_cast<int>(work.batch_begin);
+  const int64_t entry = work.batch_begin;
+  const bool is_mapped = is_in_batch(arguments.common, entry);
+  const int b =
+      shared ? 0 : static_cast<int>(is_mapped ? arguments.common.params.keys.sequence(entry) : entry);
   const unsigned before = tiles & ((1u << lane_index()) - 1);
   const int source = before == 0 ? 0 : 31 - __clz(static_cast<int>(before));
   const auto is_same = [source](int value) { return __shfl_sync(0xffffffffu, value, source) == value; };

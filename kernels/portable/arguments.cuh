@@ -10,6 +10,7 @@ using ForwardArguments = CommonArguments;
 using BackwardArguments = CommonArguments;
 using BackwardQueryArguments = CommonArguments;
 using ParameterGradientsArguments = CommonArguments;
+using CheckIndicesArguments = CommonArguments;
 
 struct ReduceArguments {
   const float* partials;  ///< partial results, each (rows, heads, padded columns)
@@ -27,10 +28,43 @@ struct RoundParametersArguments {
   BoundTensor gradients[most_parameters];  ///< null data: not wanted
 };
 
-/// Both sides' cumulative lengths, and how far they may reach.
+/// One side of locate_sequences.
+struct LocatedSide {
+  Sequences sequences;
+  int64_t rows;     ///< of the operand
+  int64_t most;     ///< the largest sum: `rows` if sequences must not overlap
+  int64_t* begins;  ///< one number for each batch entry
+  int64_t* ends;    ///< the same
+  int64_t* sums;    ///< batch + 1 numbers; null: the side is left as it is
+};
+
+struct LocateSequencesArguments {
+  int64_t batch;
+  LocatedSide sides[2];
+};
+
+/// A result whose rows belong to the sequences of `side`. Strides are in bytes.
+struct ClearGapsArguments {
+  Sequences side;
+  int64_t batch;
+  int64_t rows;
+  int64_t heads;
+  int64_t row_bytes;  ///< of one head
+  unsigned char* result;
+  int64_t row_stride;
+  int64_t head_stride;
+  bool aligned;  ///< the row of every head begins at a multiple of 16 bytes
+};
+
+/// Rows that a CTA of clear_gaps looks at together.
+constexpr int clear_gaps_rows = 256;
+
+/// Both sides' offsets, and how far they may reach.
 struct CheckOffsetsArguments {
   Sequences queries;
   Sequences keys;
+  bool has_query_gaps;  ///< begins and ends instead of cumulative lengths
+  bool has_key_gaps;
   int64_t batch;
   int64_t rows_q;
   int64_t rows_k;

@@ -1,5 +1,5 @@
-// Debug mode: looks at the cumulative lengths of both sides on the device and prints the first one that is wrong. The
-// kernels that follow clamp them in any case; see common/sequence.cuh.
+// Debug mode: looks at the offsets of both sides and at the batch map on the device, and prints the first number of each
+// that is wrong. The kernels that follow clamp them in any case; see common/sequence.cuh.
 //
 // Launch: grid 2, one CTA for each side, block check_offsets_threads, no dynamic shared memory.
 #pragma once
@@ -18,15 +18,15 @@ constexpr int check_offsets_shared_bytes = 0;
 enum class OffsetFault { none, start, fall, beyond };
 
 __device__ inline OffsetFault fault_of(const Sequences& side, int64_t i, int64_t rows) {
-  const int64_t offset = side.begin(i);
+  const int64_t offset = side.begins[i];
   if (i == 0 && offset < 0) return OffsetFault::start;
-  if (i > 0 && offset < side.begin(i - 1)) return OffsetFault::fall;
+  if (i > 0 && offset < side.begins[i - 1]) return OffsetFault::fall;
   return offset > rows ? OffsetFault::beyond : OffsetFault::none;
 }
 
 __device__ inline void report_offset(const char* name, const char* operand, const Sequences& side, int64_t i,
                                      int64_t rows) {
-  const auto offset = static_cast<long long>(side.begin(i));
+  const auto offset = static_cast<long long>(side.begins[i]);
   const auto index = static_cast<long long>(i);
   switch (fault_of(side, i, rows)) {
     case OffsetFault::none:
@@ -36,7 +36,7 @@ __device__ inline void report_offset(const char* name, const char* operand, cons
       return;
     case OffsetFault::fall:
       printf("gdpa: %s[%lld] = %lld is below %s[%lld] = %lld: offsets must not fall\n", name, index, offset, name,
-             index - 1, static_cast<long long>(side.begin(i - 1)));
+             index - 1, static_cast<long long>(side.begins[i - 1]));
       return;
     case OffsetFault::beyond:
       printf("gdpa: %s[%lld] = %lld is beyond the %lld rows of %s\n", name, index, offset, static_cast<long long>(rows),
@@ -45,25 +45,54 @@ __device__ inline void report_offset(const char* name, const char* operand, cons
   }
 }
 
+/// The first number below `count` for which `is_wrong` holds, otherwise `count`. By the CTA.
+template <class Config, class IsWrong>
+__device__ int64_t first_wrong(int64_t count, IsWrong is_wrong) {
+  __shared__ unsigned long long first;
+  __syncthreads();
+  if (threadIdx.x == 0) first = static_cast<unsigned long long>(count);
+  __syncthreads();
+  for (int64_t i = threadIdx.x; i < count; i += check_offsets_threads<Config>) {
+    if (!is_wrong(i)) continue;
+    atomicMin(&first, static_cast<unsigned long long>(i));
+    break;
+  }
+  __syncthreads();
+  return static_cast<int64_t>(first);
+}
+
 template <class Config>
 __device__ void check_offsets(const CheckOffsetsArguments& arguments) {
   const bool is_query = blockIdx.x == 0;
   const Sequences& side = is_query ? arguments.queries : arguments.keys;
   const int64_t rows = is_query ? arguments.rows_q : arguments.rows_k;
-  if (side.cumulative == nullptr) return;
-  __shared__ unsigned long long first;
-  const auto none = static_cast<unsigned long long>(arguments.batch + 1);
-  if (threadIdx.x == 0) first = none;
-  __syncthreads();
-  for (int64_t i = threadIdx.x; i <= arguments.batch; i += check_offsets_threads<Config>) {
-    if (fault_of(side, i, rows) == OffsetFault::none) continue;
-    atomicMin(&first, static_cast<unsigned long long>(i));
-    break;
+  const int64_t sequences = side.map.data == nullptr ? arguments.batch : side.sequences;
+  const bool is_first = threadIdx.x == 0;
+  if (side.map.data != nullptr) {
+    const auto is_outside = [&](int64_t b) { return side.map[b] < 0 || side.map[b] >= sequences; };
+    const int64_t b = first_wrong<Config>(arguments.batch, is_outside);
+    if (is_first && b < arguments.batch) {
+      printf("gdpa: kv_of[%lld] = %lld is not one of the %lld entries of the keys\n", static_cast<long long>(b),
+             static_cast<long long>(side.map[b]), static_cast<long long>(sequences));
+    }
   }
-  __syncthreads();
-  if (threadIdx.x != 0 || first == none) return;
-  report_offset(is_query ? "cu_seqlens_q" : "cu_seqlens_k", is_query ? "query" : "key", side,
-                static_cast<int64_t>(first), rows);
+  if (!side.is_jagged()) return;
+  if (is_query ? arguments.has_query_gaps : arguments.has_key_gaps) {
+    const auto is_wrong = [&](int64_t i) {
+      return side.begins[i] < 0 || side.ends[i] < side.begins[i] || side.ends[i] > rows;
+    };
+    const int64_t i = first_wrong<Config>(sequences, is_wrong);
+    if (!is_first || i == sequences) return;
+    printf("gdpa: %s[%lld] = [%lld, %lld], expected 0 <= begin <= end <= %lld, the rows of %s\n",
+           is_query ? "seq_offsets_q" : "seq_offsets_k", static_cast<long long>(i),
+           static_cast<long long>(side.begins[i]), static_cast<long long>(side.ends[i]), static_cast<long long>(rows),
+           is_query ? "query" : "key");
+    return;
+  }
+  const int64_t i = first_wrong<Config>(
+      sequences + 1, [&](int64_t number) { return fault_of(side, number, rows) != OffsetFault::none; });
+  if (!is_first || i == sequences + 1) return;
+  report_offset(is_query ? "cu_seqlens_q" : "cu_seqlens_k", is_query ? "query" : "key", side, i, rows);
 }
 
 }  // namespace gdpa::portable

@@ -47,9 +47,15 @@ struct KeyStream {
 
   template <int columns, class Tile>
   __device__ void load_operand(Tile tile, const Operand& operand, int row) const {
-    load_rows<threads, Config::aligned, Config::tile_keys, columns>(
-        tile, static_cast<const Storage*>(operand.data) + Config::Layout::offset_of(operand, keys, b, row, head),
-        operand.row_stride, keys.count - row);
+    using Layout = typename Config::Layout;
+    constexpr int step = Layout::contiguous_keys(Config::tile_keys);
+    for (int first = 0; first < Config::tile_keys; first += step) {
+      load_rows<threads, Config::aligned, step, columns>(
+          tile.from_row(first),
+          static_cast<const Storage*>(operand.data) +
+              Layout::offset_of_key(operand, params.keys, keys, b, row + first, head),
+          operand.row_stride, keys.count - row - first);
+    }
   }
 
   /// Starts the copy of the tile at a position, if the list has this position. Each call commits one group of copies.

@@ -32,6 +32,11 @@ def varlen_attention(
     enable_gqa: bool = False,
     accuracy: str = "fast",
     deterministic: bool = False,
+    seq_offsets_q: torch.Tensor | None = None,
+    seq_offsets_k: torch.Tensor | None = None,
+    kv_of: torch.Tensor | None = None,
+    block_table: torch.Tensor | None = None,
+    seqused_k: torch.Tensor | None = None,
 ) -> torch.Tensor:
     r"""Computes attention over a jagged batch with any elementwise function f instead of softmax.
 
@@ -72,14 +77,25 @@ def varlen_attention(
             (is_causal of generalized_dot_product_attention starts the diagonal at the upper left instead.)
         mask: the keys that a query attends to: "causal", a condition ("(j <= i) & (i - j < 100)"), a gdpa.mask.Mask, or
             a Python function (b, h, q_idx, kv_idx) like mask_mod of flex_attention, which may index tensors that it
-            captures. It cannot be combined with window_size. docs/masks.md describes masks. A GPU has kernels for
-            "causal", gdpa.mask.causal() and gdpa.mask.window().
+            captures. It cannot be combined with window_size. docs/masks.md describes masks and their speed.
         enable_gqa: allows H_q to be a multiple of H_k. Neighbouring query heads then share a key head.
         accuracy: "fast" or "exact", the accuracy of f, see docs/accuracy.md.
         deterministic: requests the same bits every time. torch.use_deterministic_algorithms(True) at the time of the
             call has the same effect, also on the gradients. Every problem has deterministic kernels, so warn_only=True
             also selects them, without a warning. Results on the CPU are always deterministic for a fixed number of
             threads.
+        seq_offsets_q: (B, 2), int32 or int64, in place of cu_seq_q: the first row of each sequence, and the row after
+            its last one. Sequences are in any order. Rows between them belong to no sequence: they are not read, and
+            the output and the gradients are 0 there. Two sequences must not have a query in common.
+        seq_offsets_k: (B, 2), the same for the keys, in place of cu_seq_k. Sequences may overlap: the gradients of
+            common keys are summed. On a GPU, only forward accepts sequences of keys that overlap.
+        kv_of: (B,), int32 or int64: query sequence b attends to the keys and values of sequence kv_of[b]. The number of
+            sequences of keys is free, and several query sequences may have the same keys, whose gradients are summed.
+            On a GPU, only forward accepts kv_of.
+        block_table: (B, pages of a sequence), int32 or int64: keys and values are in pages. Key and value have the
+            shape (pages, r, H_k, d), where r is a multiple of 16, and rows [n r, (n + 1) r) of sequence b are in page
+            block_table[b, n]. Pages have no gradient.
+        seqused_k: (B,), int32 or int64: with block_table, the number of keys of each sequence.
 
     Returns:
         (T_q, H_q, d_v), with the dtype of query. For a shared query, (B * L_q, H_q, d_v) with the rows of one sequence
@@ -102,8 +118,11 @@ def varlen_attention(
         query,
         key,
         value,
-        cu_seq_q,
-        cu_seq_k,
+        _offsets("seq_offsets_q", seq_offsets_q, "cu_seq_q", cu_seq_q),
+        _offsets("seq_offsets_k", seq_offsets_k, "cu_seq_k", cu_seq_k),
+        kv_of,
+        block_table,
+        seqused_k,
         activation,
         params,
         scale,
@@ -193,7 +212,7 @@ def _attend_dense(
     if not (len(leading) == 1 and key.shape[:-3] == leading == value.shape[:-3]):
         leading = _broadcast(query, key, value)
         query, key, value = (_with_one_batch(tensor, leading) for tensor in (query, key, value))
-    output = _attend(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), None, None, *options)
+    output = _attend(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), *[None] * 5, *options)
     output = output.transpose(1, 2)
     return output if len(leading) == 1 else output.unflatten(0, leading) if leading else output.squeeze(0)
 
@@ -219,7 +238,7 @@ def _attend_nested(query: Any, key: Any, value: Any, options: tuple[Any, ...]) -
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         _check_nested(name, tensor)
     q, k, v = (tensor.values().transpose(0, 1) for tensor in (query, key, value))
-    output = _attend(q, k, v, query.offsets(), key.offsets(), *options)
+    output = _attend(q, k, v, query.offsets(), key.offsets(), None, None, None, *options)
     # The result uses the query's ragged dimension, so that the result and the query can be added.
     nested = torch.nested.nested_tensor_from_jagged(
         output, query.offsets(), min_seqlen=query._maybe_min_seqlen, max_seqlen=query._maybe_max_seqlen
@@ -251,6 +270,22 @@ def _two(window_size: tuple[int, int]) -> tuple[int, int]:
             f"window_size: expected two whole numbers (left, right), got {window_size!r}; -1 has no bound"
         ) from None
     return left, right
+
+
+def _offsets(
+    name: str, offsets: torch.Tensor | None, of_lengths: str, cumulative: torch.Tensor | None
+) -> torch.Tensor | None:
+    """Returns the argument of the operator that says where the sequences of one side are."""
+    if offsets is None:
+        return cumulative
+    if cumulative is not None:
+        raise ValueError(f"{name}: expected None with {of_lengths}, got both; leave one of them out")
+    if isinstance(offsets, torch.Tensor) and offsets.dim() != 2:
+        raise ValueError(
+            f"{name}: expected shape (batch, 2), the begin and the end of each sequence, got {tuple(offsets.shape)}; "
+            f"pass cumulative lengths as {of_lengths}"
+        )
+    return offsets
 
 
 def _allow_tf32(query: torch.Tensor) -> bool:
@@ -289,6 +324,9 @@ def problem_of(
     query: torch.Tensor,
     cu_seqlens_q: torch.Tensor | None,
     cu_seqlens_k: torch.Tensor | None,
+    kv_of: torch.Tensor | None,
+    block_table: torch.Tensor | None,
+    seqused_k: torch.Tensor | None,
     activation: ActivationLike,
     params: Mapping[str, Param] | None,
     scale: float | None,
@@ -336,6 +374,9 @@ def problem_of(
     return parameters, (
         cu_seqlens_q,
         cu_seqlens_k,
+        kv_of,
+        block_table,
+        seqused_k,
         activation,
         scale,
         number,

@@ -18,6 +18,7 @@ _problem = tuple(argument.name for argument in forward._schema.arguments)
 _operands = 3  # query, key, value
 _parameters = _problem.index("parameters")
 _offsets = _problem.index("cu_seqlens_q")
+_layout = _problem.index("activation") - _offsets  # cu_seqlens_q, cu_seqlens_k, kv_of, block_table, seqused_k
 _activation = _problem.index("activation")
 _per_batch = _problem.index("out_scale_per_batch")
 
@@ -48,7 +49,7 @@ def required_gradients(problem: tuple[Any, ...]) -> Wanted:
 
 
 @torch.library.register_fake("gdpa::forward")
-def empty_output(query, key, value, parameters, cu_seqlens_q, cu_seqlens_k, *rest):  # type: ignore[no-untyped-def]
+def empty_output(query, key, value, parameters, cu_seqlens_q, cu_seqlens_k, kv_of, block_table, seqused_k, *rest):  # type: ignore[no-untyped-def]
     names = rest[0].partition(PART_SEPARATOR)[2].split(",")
     named = [(f"parameter {name}", tensor) for name, tensor in zip(names, parameters, strict=False)]
     for name, tensor in (("key", key), ("value", value), *named):
@@ -59,7 +60,9 @@ def empty_output(query, key, value, parameters, cu_seqlens_q, cu_seqlens_k, *res
             )
     sizes = [*query.shape[:-1], value.shape[-1]]
     if query.dim() == 3 and cu_seqlens_q is None:
-        sizes[0] = sizes[0] * _batch(query, key, cu_seqlens_q, cu_seqlens_k)
+        sizes[0] = sizes[0] * _batch(
+            query, key, cu_seqlens_q, cu_seqlens_k, kv_of if block_table is None else block_table
+        )
     return query.new_empty(sizes)
 
 
@@ -79,12 +82,14 @@ def _(grad_output, *arguments):  # type: ignore[no-untyped-def]
 
 
 @torch.library.register_fake("gdpa::flops")
-def _(query, key, value, parameters, cu_seqlens_q, cu_seqlens_k, *rest):  # type: ignore[no-untyped-def]
+def _(query, key, value, parameters, cu_seqlens_q, cu_seqlens_k, kv_of, block_table, seqused_k, *rest):  # type: ignore[no-untyped-def]
     """Lengths are unknown without data, so the count assumes equal lengths and no masked scores."""
-    batch = _batch(query, key, cu_seqlens_q, cu_seqlens_k)
-    scores = batch * _mean_length(query, cu_seqlens_q, batch) * _mean_length(key, cu_seqlens_k, batch)
+    batch = _batch(query, key, cu_seqlens_q, cu_seqlens_k, kv_of if block_table is None else block_table)
+    keys = batch if kv_of is None else _batch(key, key, cu_seqlens_k, None, None)
+    length_k = _mean_length(key, cu_seqlens_k, keys) if block_table is None else block_table.shape[1] * key.shape[1]
+    scores = batch * _mean_length(query, cu_seqlens_q, batch) * length_k
     head_dim, head_dim_v = query.shape[-1], value.shape[-1]
-    is_backward, *flags = rest[len(_problem) - _offsets - 2 :]
+    is_backward, *flags = rest[len(_problem) - _activation :]
     if is_backward:
         wants_query, wants_key, wants_value, bits = wanted_gradients(tuple(flags))
         products = (1 + wants_query + wants_key) * head_dim
@@ -94,10 +99,13 @@ def _(query, key, value, parameters, cu_seqlens_q, cu_seqlens_k, *rest):  # type
     return float(2 * query.shape[-2] * scores * products)
 
 
-def _batch(query: Any, key: Any, cu_seqlens_q: Any, cu_seqlens_k: Any) -> Any:
+def _batch(query: Any, key: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, of_entries: Any) -> Any:
+    """Returns the number of batch entries; `of_entries` has a row for each of them, or is None."""
+    if of_entries is not None:
+        return of_entries.shape[0]
     for operand, offsets in ((query, cu_seqlens_q), (key, cu_seqlens_k)):
         if offsets is not None:
-            return offsets.shape[0] - 1
+            return offsets.shape[0] - (offsets.dim() == 1)
         if operand.dim() == 4:
             return operand.shape[0]
     return 1
@@ -163,19 +171,20 @@ class _Forward(torch.autograd.Function):
             if any(wanted) and _kind(problem, wanted) not in _prefetched:
                 _prefetch_backward(problem, wanted)
         output = _below_autograd(forward, keyset, problem)  # first, because it refuses arguments that cannot be saved
-        offsets = problem[_offsets : _offsets + 2]
-        ctx.save_for_backward(query, key, value, *offsets, problem[_per_batch], *parameters)
-        ctx.options = problem[_offsets + 2 : _per_batch], problem[_per_batch + 1 :]
+        layout = problem[_offsets : _offsets + _layout]
+        ctx.save_for_backward(query, key, value, *layout, problem[_per_batch], *parameters)
+        ctx.options = problem[_offsets + _layout : _per_batch], problem[_per_batch + 1 :]
         return output
 
     @staticmethod
     def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        query, key, value, cu_seqlens_q, cu_seqlens_k, per_batch, *parameters = ctx.saved_tensors
+        query, key, value, *saved = ctx.saved_tensors
+        layout, per_batch, parameters = saved[:_layout], saved[_layout], saved[_layout + 1 :]
         before, after = ctx.options
         wanted = _needed(ctx)
         if not any(wanted):
             return (None,) * len(ctx.needs_input_grad)
-        problem = (query, key, value, parameters, cu_seqlens_q, cu_seqlens_k, *before, per_batch, *after)
+        problem = (query, key, value, parameters, *layout, *before, per_batch, *after)
         if torch.is_grad_enabled():  # create_graph=True records backward, which then refuses a second derivative
             *gradients, sums = backward(grad_output, *problem, *wanted)
         else:

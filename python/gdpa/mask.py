@@ -6,7 +6,8 @@ flex_attention. `&`, `|` and `~` combine masks::
     mask = gdpa.mask.causal() & ~gdpa.mask.prefix(padding)
     output = gdpa.varlen_attention(query, key, value, cu, cu, activation="silu", mask=mask)
 
-docs/masks.md describes the conditions. A GPU has kernels for `causal` and `window` so far.
+docs/masks.md describes the conditions. `causal` and `window` alone skip the tiles that they exclude. On a GPU, every
+other mask is evaluated for each score.
 """
 
 import re

@@ -287,21 +287,28 @@ struct InputsText {
   }
 };
 
-/// Prints the inputs of a function.
+/// Prints the inputs of an expression.
 class InputsPrinter {
  public:
-  /// `wanted` has bit n if also the offsets in the gradient of tensor n are printed (grad_offset).
-  InputsPrinter(const Function& function, unsigned tensor_types, unsigned wanted)
-      : function_(function), types_(tensor_types), wanted_(wanted) {
+  /// `wanted` has bit n if also the offsets in the gradient of tensor n are printed (grad_offset). `checks`: all
+  /// statements are in the section of both positions, and a statement after each index returns if it is wrong.
+  InputsPrinter(const Function& function, unsigned tensor_types, unsigned wanted, Expression expression,
+                bool checks = false)
+      : function_(function),
+        types_(tensor_types),
+        wanted_(wanted),
+        is_mask_(expression == Expression::mask),
+        checks_(checks),
+        tensors_(is_mask_ ? "mask_parameters" : "parameters") {
     const std::vector<Input>& inputs = function.inputs();
     for (std::size_t n = 0; n < inputs.size(); ++n) {
       if (inputs[n].kind == Input::Kind::read) print_read(n);
-      if (inputs[n].kind == Input::Kind::number && is_in_index(n)) {
+      if (inputs[n].kind == Input::Kind::number && (is_mask_ || is_in_index(n))) {
         text_.members += fmt::format("  float n{};\n", n);
         text_.constructor +=
-            fmt::format("    n{} = gdpa::number_of_head(params.parameters[{}], pair.head);\n", n, inputs[n].tensor);
+            fmt::format("    n{} = gdpa::number_of_head(params.{}[{}], pair.head);\n", n, tensors_, inputs[n].tensor);
       }
-      if (!is_at_position(inputs[n])) continue;
+      if (!is_at_position(inputs[n]) || checks_) continue;
       text_.struct_members += fmt::format("  float v{};\n", n);
       if (inputs[n].kind == Input::Kind::index) print_position(n);
       const std::string_view name = inputs[n].kind == Input::Kind::read ? "r" : "i";
@@ -354,10 +361,15 @@ class InputsPrinter {
     return text;
   }
 
-  bool varies(const Input& read) const { return dependence_of(read, function_.inputs()) != Dependence::none; }
+  bool varies(const Input& read) const { return dependence(read) != Dependence::none; }
 
  private:
-  bool varies(const Program& program) const { return dependence_of(program, function_.inputs()) != Dependence::none; }
+  /// The positions in whose section the statements of an input or of an index are.
+  template <class Of>
+  Dependence dependence(const Of& of) const {
+    return checks_ ? Dependence::both : dependence_of(of, function_.inputs());
+  }
+  bool varies(const Program& program) const { return dependence(program) != Dependence::none; }
 
   std::vector<std::size_t> varying_axes(std::size_t input) const {
     std::vector<std::size_t> axes;
@@ -383,10 +395,26 @@ class InputsPrinter {
     return false;
   }
 
+  /// A statement that returns if an index is outside of its axis. An axis of size 1 is broadcast.
+  std::string check_of(std::size_t n, std::size_t axis, const std::string& index) {
+    const Input& read = function_.inputs()[n];
+    text_.members += fmt::format("  int64_t first{0}_{1}, size{0}_{1};\n", n, axis);
+    text_.constructor += fmt::format(
+        "    first{0}_{1} = a{0}_{1}.first;\n"
+        "    size{0}_{1} = params.{2}[{3}].sizes[{1}];\n",
+        n, axis, tensors_, read.tensor);
+    return fmt::format(
+        "    if (gdpa::index::is_outside({2}, first{0}_{1}, size{0}_{1})) {{\n"
+        "      if (prints) gdpa::index::print({2}, first{0}_{1}, size{0}_{1}, {1}, \"{3}\", pair, query, key);\n"
+        "      return true;\n"
+        "    }}\n",
+        n, axis, index, function_.parameters()[read.tensor]);
+  }
+
   /// A position as a number of the function.
   void print_position(std::size_t n) {
     const Input& input = function_.inputs()[n];
-    const Dependence on = dependence_of(input, function_.inputs());
+    const Dependence on = dependence(input);
     const std::string name = fmt::format("i{}", n);
     text_.statements_of(on) +=
         fmt::format("    const float {} = static_cast<float>({});\n", name, position_of(input.index));
@@ -396,12 +424,12 @@ class InputsPrinter {
   void print_read(std::size_t n) {
     const std::vector<Input>& inputs = function_.inputs();
     const Input& read = inputs[n];
-    const std::string tensor = fmt::format("params.parameters[{}]", read.tensor);
+    const std::string tensor = fmt::format("params.{}[{}]", tensors_, read.tensor);
     const std::string gradient = fmt::format("params.grad_parameters[{}]", read.tensor);
     const std::string_view reader = reader_of(static_cast<NumberType>(types_ >> (4 * read.tensor) & 7U));
     const std::string_view integer = offset_type(read.tensor);
     const bool is_wanted = (wanted_ >> read.tensor & 1U) != 0;
-    const Dependence of_read = dependence_of(read, inputs);
+    const Dependence of_read = dependence(read);
     // With one varying axis, the pointer is the same for all threads, and the offset includes the first element: the
     // address is one product and one sum.
     const bool has_first = integer == "int" && varying_axes(n).size() == 1;
@@ -425,9 +453,9 @@ class InputsPrinter {
       std::string of_axis = fmt::format("gdpa::index::axis_of({}, {})", tensor, axis);
       if (can_be_token_axis(read, axis, inputs)) {
         const bool is_query = bare_index(read.indices[axis], inputs) == Index::query;
-        of_axis = fmt::format("gdpa::index::token_axis_of(params, params.{}, pair.b, pair.{}, {}, {}, {}u)",
-                              is_query ? "queries" : "keys", is_query ? "length_q" : "length_k", tensor, axis,
-                              1U << (reads_ * most_axes + axis));
+        of_axis = fmt::format("gdpa::index::token_axis_of(params.{}, params.{}, pair.b, pair.{}, {}, {}, {}u)",
+                              tensors_, is_query ? "queries" : "keys", is_query ? "length_q" : "length_k", read.tensor,
+                              axis, 1U << (reads_ * most_axes + axis));
       }
       text_.constructor += fmt::format(
           "    const gdpa::index::Axis a{0}_{1} = {2};\n"
@@ -442,9 +470,10 @@ class InputsPrinter {
             "    g{0} += a{0}_{1}.first * s{0}_{1};\n",
             n, axis, gradient, integer);
       }
-      const Dependence of_axis_index = dependence_of(read.indices[axis], inputs);
+      const Dependence of_axis_index = dependence(read.indices[axis]);
       std::string& statements = text_.statements_of(of_axis_index);
       statements += index.statements();
+      if (checks_) statements += check_of(n, axis, index.result());
       const bool is_non_negative = bare_index(read.indices[axis], inputs).has_value() || index.is_non_negative();
       const std::string nearest = fmt::format("gdpa::index::{}({}, last{}_{})",
                                               is_non_negative ? "nearest_from_0" : "nearest", index.result(), n, axis);
@@ -483,6 +512,9 @@ class InputsPrinter {
   const Function& function_;
   unsigned types_;
   unsigned wanted_;
+  bool is_mask_;
+  bool checks_;
+  std::string_view tensors_;  // the member of Params
   std::size_t reads_ = 0;
   InputsText text_;
 };
@@ -524,7 +556,7 @@ int reads_of_lines(const Function& function) {
 
 std::string inputs_source(const Function& function, unsigned tensor_types) {
   if (!has_inputs_at(function)) return "using Inputs = gdpa::NoInputs;\n\n";
-  const InputsPrinter printer(function, tensor_types, 0);
+  const InputsPrinter printer(function, tensor_types, 0, Expression::function);
   const InputsText& text = printer.text();
   const std::string copies = fmt::format(fmt::runtime(text.of_query.copies), "of_query") +
                              fmt::format(fmt::runtime(text.of_key.copies), "of_key") +
@@ -570,6 +602,54 @@ std::string inputs_source(const Function& function, unsigned tensor_types) {
       reads_of(function, Dependence::key) > 0, reads_of(function, Dependence::difference) > 0, text.members,
       text.constructor, text.of_query.statements, text.of_query.names, text.of_key.statements, text.of_key.names,
       text.of_difference.statements, text.of_difference.names, copies, text.of_both, text.values);
+}
+
+std::string index_check_source(std::string_view name, const Function& function, unsigned tensor_types,
+                               Expression expression) {
+  const InputsPrinter printer(function, tensor_types, 0, expression, true);
+  const InputsText& text = printer.text();
+  const std::vector<Input>& inputs = function.inputs();
+  const bool exist =
+      std::any_of(inputs.begin(), inputs.end(), [](const Input& input) { return input.kind == Input::Kind::read; });
+  return fmt::format(
+      "// The indices of {}\n"
+      "struct {} {{\n"
+      "  static constexpr bool exist = {};\n"
+      "  gdpa::SequencePair pair;\n"
+      "{}\n"
+      "  __device__ {}([[maybe_unused]] const gdpa::Params& params, const gdpa::SequencePair& pair_) : pair(pair_) {{\n"
+      "{}"
+      "  }}\n\n"
+      "  __device__ bool are_wrong([[maybe_unused]] int query, [[maybe_unused]] int key, [[maybe_unused]] bool prints) "
+      "const {{\n"
+      "{}"
+      "    return false;\n"
+      "  }}\n"
+      "}};\n\n",
+      function.text(), name, exist, text.members, name, text.constructor, text.of_both);
+}
+
+std::string condition_source(const Function& mask, unsigned tensor_types) {
+  const InputsPrinter printer(mask, tensor_types, 0, Expression::mask);
+  const InputsText& text = printer.text();
+  const IndexPrinter condition(mask, mask.value(), "c");
+  return fmt::format(
+      "// {}\n"
+      "struct Condition {{\n"
+      "  gdpa::SequencePair pair;\n"
+      "{}\n"
+      "  Condition() = default;\n"
+      "  __device__ __forceinline__ Condition(const gdpa::Params& params, const gdpa::SequencePair& pair_) : "
+      "pair(pair_) "
+      "{{\n"
+      "{}"
+      "  }}\n\n"
+      "  __device__ __forceinline__ bool holds([[maybe_unused]] int query, [[maybe_unused]] int key) const {{\n"
+      "{}{}"
+      "    return {} != 0;\n"
+      "  }}\n"
+      "}};\n\n",
+      mask.text(), text.members, text.constructor, text.at(), condition.statements(), condition.result());
 }
 
 std::optional<std::size_t> read_with_sums(const Function& function, unsigned wanted) {
@@ -699,7 +779,7 @@ std::string gradients_source(const Function& function, unsigned tensor_types, un
   }
   const Program exact = function.input_derivatives(differentiated);
   const Program program = form.accuracy == Accuracy::fast ? rewrite_fast(function.value(), exact) : exact;
-  const InputsPrinter printer(function, tensor_types, wanted);
+  const InputsPrinter printer(function, tensor_types, wanted, Expression::function);
   const InputsText& text = printer.text();
   GradientsPrinter sums(function, printer, program, wanted, form);
   for (std::size_t k = 0; k < differentiated.size(); ++k) sums.add(differentiated[k], k);

@@ -29,6 +29,22 @@ std::string inputs_header(const Function& function);
 /// The rows of a tile share these elements.
 int reads_of_lines(const Function& function);
 
+/// Returns the struct Condition of a mask (common/expression_mask.cuh). `tensor_types` is Problem::mask_types.
+/// Positions and elements of tensors have their own types, so that conditions on whole numbers are exact.
+std::string condition_source(const Function& mask, unsigned tensor_types);
+
+/// The expression whose inputs are printed. A mask uses all of its inputs as an index does: with their own types.
+enum class Expression { function, mask };
+
+/// Returns a struct that finds indices outside of their axes, for the debug kernel check_indices:
+///     struct NAME {
+///       static constexpr bool exist;  // whether there are indices
+///       // Whether an index at a score is outside of its axis. `prints`: prints the first such index.
+///       __device__ bool are_wrong(int query, int key, bool prints) const;
+///     };
+std::string index_check_source(std::string_view name, const Function& function, unsigned tensor_types,
+                               Expression expression);
+
 /// Returns `using Inputs = gdpa::NoInputs;`, or the structs Inputs and Bias. `tensor_types` is Problem::tensor_types.
 std::string inputs_source(const Function& function, unsigned tensor_types);
 

@@ -118,42 +118,88 @@ void check_same(std::string_view who, std::string_view what, int64_t came, std::
 /// One side of the problem, before the checks of its lengths.
 struct Side {
   std::string_view operand;       ///< "query" or "key"
-  std::string_view offsets_name;  ///< "cu_seqlens_q" or "cu_seqlens_k"
+  std::string_view offsets_name;  ///< of the tensor with its lengths, or with its begins and ends
   Form form = Form::shared;
-  int64_t batch = no_batch;  ///< no_batch for a shared side
+  int64_t batch = no_batch;  ///< its sequences; no_batch for a shared side
   int64_t rows = 0;
+  bool has_gaps = false;
   Sequences sequences;
 };
 
-Side side_of(std::string_view operand, std::string_view offsets_name, const TensorView& view,
-             const std::optional<TensorView>& offsets, const Common& common) {
-  Side side{operand, offsets_name, Form::shared, no_batch, size(view, 0), {}};
-  if (offsets) {
+/// Checks a tensor of numbers that say where sequences are.
+void check_integers(std::string_view who, const TensorView& numbers, const Common& common) {
+  if (numbers.dtype != DType::int32 && numbers.dtype != DType::int64) {
+    refuse(ErrorKind::type, who, "dtype int32 or int64", name(numbers.dtype), "convert it");
+  }
+  check_memory(who, numbers, common);
+  if (numbers.data == nullptr && has_elements(numbers)) {
+    refuse(ErrorKind::value, who, "a pointer to its numbers", "null", "pass the numbers; a plan depends on them too");
+  }
+}
+
+Sequences cumulative_of(std::string_view who, const TensorView& numbers, const Common& common) {
+  if (numbers.rank != 1 || size(numbers, 0) < 1) {
+    refuse(ErrorKind::value, who, "rank 1 and batch + 1 numbers",
+           fmt::format("rank {} with shape {}", numbers.rank, shape_of(numbers)),
+           "pass cumulative lengths: 0, then the running sum");
+  }
+  check_integers(who, numbers, common);
+  if (size(numbers, 0) > 1 && stride(numbers, 0) != 1) {
+    refuse(ErrorKind::value, who, "stride 1", fmt::format("stride {}", stride(numbers, 0)), "make it contiguous");
+  }
+  return Sequences::cumulative(numbers.data, numbers.dtype == DType::int64);
+}
+
+Sequences gapped_of(std::string_view who, const TensorView& numbers, const Common& common) {
+  if (numbers.rank != 2 || size(numbers, 1) != 2) {
+    refuse(ErrorKind::value, who, "shape (batch, 2), the begin and the end of each sequence",
+           fmt::format("rank {} with shape {}", numbers.rank, shape_of(numbers)), "correct the shape");
+  }
+  check_integers(who, numbers, common);
+  if (stride(numbers, 0) < 0 || stride(numbers, 1) < 0) {
+    refuse(ErrorKind::value, who, "strides of 0 or more",
+           fmt::format("{} and {}", stride(numbers, 0), stride(numbers, 1)), "make it contiguous");
+  }
+  // An operand with begins is jagged, so an empty batch has an address too.
+  static constexpr int64_t none = 0;
+  const bool is_int64 = numbers.dtype == DType::int64;
+  const auto* const first = static_cast<const std::byte*>(numbers.data == nullptr ? &none : numbers.data);
+  Sequences side;
+  side.begins = {first, stride(numbers, 0), is_int64};
+  side.ends = {first + stride(numbers, 1) * size_in_bytes(numbers.dtype), stride(numbers, 0), is_int64};
+  return side;
+}
+
+/// The tensors that say where the sequences of a side are, of which a call has at most one.
+struct Offsets {
+  std::string_view cumulative_name;
+  const std::optional<TensorView>& cumulative;
+  std::string_view gapped_name;
+  const std::optional<TensorView>& gapped;
+};
+
+Side side_of(std::string_view operand, const TensorView& view, const Offsets& offsets, const Common& common) {
+  Side side{.operand = operand, .offsets_name = offsets.cumulative_name, .rows = size(view, 0), .sequences = {}};
+  if (offsets.cumulative && offsets.gapped) {
+    refuse(ErrorKind::value, offsets.gapped_name, fmt::format("no {} with it", offsets.cumulative_name), "both",
+           "leave one of them out");
+  }
+  if (offsets.cumulative || offsets.gapped) {
+    side.has_gaps = offsets.gapped.has_value();
+    if (side.has_gaps) side.offsets_name = offsets.gapped_name;
     if (view.rank != 3) {
-      refuse(ErrorKind::value, operand, fmt::format("rank 3, (tokens, heads, head_dim), with {}", offsets_name),
+      refuse(ErrorKind::value, operand, fmt::format("rank 3, (tokens, heads, head_dim), with {}", side.offsets_name),
              fmt::format("rank {} with shape {}", view.rank, shape_of(view)),
-             fmt::format("flatten batch and length into tokens, or leave {} out", offsets_name));
-    }
-    if (offsets->rank != 1 || size(*offsets, 0) < 1) {
-      refuse(ErrorKind::value, offsets_name, "rank 1 and batch + 1 numbers",
-             fmt::format("rank {} with shape {}", offsets->rank, shape_of(*offsets)),
-             "pass cumulative lengths: 0, then the running sum");
-    }
-    if (offsets->dtype != DType::int32 && offsets->dtype != DType::int64) {
-      refuse(ErrorKind::type, offsets_name, "dtype int32 or int64", name(offsets->dtype), "convert it");
-    }
-    check_memory(offsets_name, *offsets, common);
-    if (offsets->data == nullptr) {
-      refuse(ErrorKind::value, offsets_name, "a pointer to batch + 1 numbers", "null",
-             "pass the cumulative lengths; a plan depends on them too");
-    }
-    if (size(*offsets, 0) > 1 && stride(*offsets, 0) != 1) {
-      refuse(ErrorKind::value, offsets_name, "stride 1", fmt::format("stride {}", stride(*offsets, 0)),
-             "make it contiguous");
+             fmt::format("flatten batch and length into tokens, or leave {} out", side.offsets_name));
     }
     side.form = Form::jagged;
-    side.batch = size(*offsets, 0) - 1;
-    side.sequences = {offsets->data, offsets->dtype == DType::int64, 0, 0};
+    if (side.has_gaps) {
+      side.sequences = gapped_of(side.offsets_name, *offsets.gapped, common);
+      side.batch = size(*offsets.gapped, 0);
+    } else {
+      side.sequences = cumulative_of(side.offsets_name, *offsets.cumulative, common);
+      side.batch = size(*offsets.cumulative, 0) - 1;
+    }
   } else if (view.rank == 4) {
     side.form = Form::dense;
     side.batch = size(view, 0);
@@ -165,10 +211,41 @@ Side side_of(std::string_view operand, std::string_view offsets_name, const Tens
   return side;
 }
 
-/// Checks the cumulative lengths on the CPU. On a GPU the host does not read them, and kernels clamp them.
+/// Checks the begins and ends of sequences on the CPU.
+void check_gapped(const Side& side) {
+  const Sequences& sequences = side.sequences;
+  for (int64_t b = 0; b < side.batch; ++b) {
+    const int64_t begin = sequences.begins[b], end = sequences.ends[b];
+    if (begin < 0 || end < begin || end > side.rows) {
+      refuse(ErrorKind::value, side.offsets_name,
+             fmt::format("0 <= begin <= end <= {}, the tokens of {}", side.rows, side.operand),
+             fmt::format("begin {} and end {} at index {}", begin, end, b), "correct the numbers");
+    }
+  }
+}
+
+/// Refuses queries that two sequences have, because both would write their output.
+void check_apart(const Side& queries) {
+  std::vector<int64_t> order;
+  for (int64_t b = 0; b < queries.batch; ++b) {
+    if (queries.sequences.begins[b] < queries.sequences.ends[b]) order.push_back(b);
+  }
+  const auto begin = [&](int64_t b) { return queries.sequences.begins[b]; };
+  std::sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return begin(a) < begin(b); });
+  for (std::size_t i = 1; i < order.size(); ++i) {
+    if (begin(order[i]) < queries.sequences.ends[order[i - 1]]) {
+      refuse(ErrorKind::value, queries.offsets_name, "sequences without common queries",
+             fmt::format("row {} in sequences {} and {}", begin(order[i]), order[i - 1], order[i]),
+             "copy the queries that two sequences have");
+    }
+  }
+}
+
+/// Checks the lengths on the CPU. On a GPU the host does not read them, and kernels clamp them.
 void check_offsets(const Side& side, Device device) {
   if (side.form != Form::jagged || device.kind != DeviceKind::cpu) return;
   const Sequences& sequences = side.sequences;
+  if (side.has_gaps) return check_gapped(side);
   if (sequences.begin(0) < 0) {
     refuse(ErrorKind::value, side.offsets_name, "0 or more as the first number", fmt::format("{}", sequences.begin(0)),
            "pass cumulative lengths, which count rows");
@@ -176,14 +253,14 @@ void check_offsets(const Side& side, Device device) {
   for (int64_t b = 0; b < side.batch; ++b) {
     if (sequences.size(b) < 0) {
       refuse(ErrorKind::value, side.offsets_name, "numbers that never fall",
-             fmt::format("{} after {} at index {}", sequences.begin(b + 1), sequences.begin(b), b + 1),
+             fmt::format("{} after {} at index {}", sequences.end(b), sequences.begin(b), b + 1),
              "pass cumulative lengths, not lengths");
     }
   }
-  if (sequences.begin(side.batch) > side.rows) {
+  if (sequences.begins[side.batch] > side.rows) {
     refuse(ErrorKind::value, side.offsets_name,
            fmt::format("numbers up to {}, the tokens of {}", side.rows, side.operand),
-           fmt::format("{} at the end", sequences.begin(side.batch)), "make the lengths add up to the tokens at most");
+           fmt::format("{} at the end", sequences.begins[side.batch]), "make the lengths add up to the tokens at most");
   }
 }
 
@@ -196,6 +273,116 @@ int64_t common_batch(const Side& queries, const Side& keys) {
            fmt::format("{}", keys.batch), "describe the same batch on both sides");
   }
   return queries.batch;
+}
+
+/// Checks the batch map and adds it to the keys, whose sequences it selects. Returns the batch of the call.
+int64_t map_batch(const std::optional<TensorView>& map, const Side& queries, Side& keys, const Common& common,
+                  bool is_gpu_backward) {
+  if (!map) return common_batch(queries, keys);
+  constexpr std::string_view who = "kv_of";
+  if (is_gpu_backward) {
+    refuse(ErrorKind::value, who, "forward on a GPU", "backward", "repeat keys and values, or use the CPU");
+  }
+  if (map->rank != 1 || (queries.batch != no_batch && size(*map, 0) != queries.batch)) {
+    refuse(ErrorKind::value, who,
+           queries.batch == no_batch ? "rank 1"
+                                     : fmt::format("rank 1 and {} numbers, one for each query entry", queries.batch),
+           fmt::format("rank {} with shape {}", map->rank, shape_of(*map)), "correct the shape");
+  }
+  check_integers(who, *map, common);
+  if (keys.form == Form::shared) {
+    refuse(ErrorKind::value, who, "keys with batch entries", "keys that the whole batch shares",
+           "leave kv_of out, or pass keys of rank 4 or with lengths");
+  }
+  const int64_t batch = size(*map, 0);
+  if (batch > 0 && stride(*map, 0) < 0) {
+    refuse(ErrorKind::value, who, "a stride of 0 or more", fmt::format("{}", stride(*map, 0)), "make it contiguous");
+  }
+  if (batch > 0 && keys.batch == 0) {
+    refuse(ErrorKind::value, who, "at least one entry of keys", "0", "pass keys for the queries");
+  }
+  static constexpr int64_t none = 0;
+  keys.sequences.map = {map->data == nullptr ? &none : map->data, stride(*map, 0), map->dtype == DType::int64};
+  keys.sequences.sequences = keys.batch;
+  if (common.device.kind != DeviceKind::cpu) return batch;
+  for (int64_t b = 0; b < batch; ++b) {
+    const int64_t mapped = keys.sequences.map[b];
+    if (mapped < 0 || mapped >= keys.batch) {
+      refuse(ErrorKind::value, who, fmt::format("numbers from 0 to {}, the entries of the keys", keys.batch - 1),
+             fmt::format("{} at index {}", mapped, b), "correct the number");
+    }
+  }
+  return batch;
+}
+
+/// Returns the side of keys in pages.
+Side paged_side_of(const Attention& attention, const Common& common, Direction direction) {
+  const TensorView& key = attention.key;
+  const TensorView& table = *attention.block_table;
+  if (direction == Direction::backward) {
+    refuse(ErrorKind::value, "block_table", "forward", "backward", "gather the pages for a gradient");
+  }
+  if (attention.cu_seqlens_k || attention.seq_offsets_k || attention.kv_of) {
+    refuse(ErrorKind::value, "block_table", "no other description of the keys with it",
+           attention.kv_of ? "kv_of" : "offsets of keys", "leave one of them out");
+  }
+  if (key.rank != 4 || size(key, 1) < 1 || size(key, 1) % least_page_rows != 0) {
+    refuse(ErrorKind::value, "key",
+           fmt::format("shape (pages, rows of a page, heads, head_dim) with a multiple of {} rows", least_page_rows),
+           shape_of(key), "use larger pages, or gather them");
+  }
+  if (table.rank != 2) {
+    refuse(ErrorKind::value, "block_table", "rank 2, (batch, pages of an entry)",
+           fmt::format("rank {} with shape {}", table.rank, shape_of(table)), "reshape it");
+  }
+  check_integers("block_table", table, common);
+  const int64_t batch = size(table, 0);
+  if (has_elements(table) && ((size(table, 1) > 1 && stride(table, 1) != 1) || stride(table, 0) < 0)) {
+    refuse(ErrorKind::value, "block_table", "a last dimension of stride 1", fmt::format("stride {}", stride(table, 1)),
+           "make it contiguous");
+  }
+  if (has_elements(table) && size(key, 0) == 0) {
+    refuse(ErrorKind::value, "key", "at least one page", "0", "pass the pages");
+  }
+  if (!attention.seqused_k || attention.seqused_k->rank != 1 || size(*attention.seqused_k, 0) != batch) {
+    refuse(ErrorKind::value, "seqused_k", fmt::format("rank 1 and {} lengths, with block_table", batch),
+           attention.seqused_k ? fmt::format("shape {}", shape_of(*attention.seqused_k)) : "nothing",
+           "pass the number of keys of each entry");
+  }
+  check_integers("seqused_k", *attention.seqused_k, common);
+  static constexpr int64_t none = 0;
+  const auto integers_of = [](const TensorView& view, int64_t step) {
+    return Integers{view.data == nullptr ? &none : view.data, step, view.dtype == DType::int64};
+  };
+  Side side{.operand = "key", .offsets_name = "block_table", .rows = 0, .sequences = {}};
+  side.form = Form::dense;
+  side.batch = batch;
+  Sequences& sequences = side.sequences;
+  sequences.pages = integers_of(table, 1);
+  sequences.pages_stride = stride(table, 0);
+  sequences.page_rows = size(key, 1);
+  sequences.page_count = size(key, 0);
+  sequences.ends = integers_of(*attention.seqused_k, stride(*attention.seqused_k, 0));
+  sequences.length = size(table, 1) * sequences.page_rows;
+  side.rows = batch * sequences.length;
+  if (common.device.kind != DeviceKind::cpu) return side;
+  for (int64_t b = 0; b < batch; ++b) {
+    const int64_t length = sequences.size(b);
+    if (length < 0 || length > sequences.length) {
+      refuse(ErrorKind::value, "seqused_k",
+             fmt::format("numbers from 0 to {}, the rows of the pages", sequences.length),
+             fmt::format("{} at index {}", length, b), "correct the number");
+    }
+    for (int64_t page = 0; page * sequences.page_rows < length; ++page) {
+      const int64_t number = sequences.pages[b * sequences.pages_stride + page];
+      if (number < 0 || number >= sequences.page_count) {
+        refuse(ErrorKind::value, "block_table",
+               fmt::format("numbers from 0 to {}, the pages", sequences.page_count - 1),
+               fmt::format("{} at index ({}, {})", number, b, page), "correct the number");
+      }
+    }
+  }
+  return side;
 }
 
 /// Returns the strides of an operand of this form. The output of a shared query is not shared: it has `length` rows for
@@ -473,15 +660,15 @@ BoundTensors check_tensors(const Wording& words, const activation::Function& fun
     refuse(ErrorKind::value, words.tensors, fmt::format("a tensor for each parameter of the call ({})", listed()),
            fmt::format("{}", parameters.size()), "pass the missing tensors");
   }
-  bound.token_axes = token_axes_of(function, bound, problem.rows_q, problem.rows_k);
+  bound.token_axes = token_axes_of(function, bound, problem.rows_q, problem.has_pages ? -1 : problem.rows_k);
   return bound;
 }
 
-/// Returns Problem::tensor_types.
-unsigned tensor_types_of(const Attention& attention, const BoundTensors& bound) {
-  const std::vector<std::string>& names = attention.activation.parameters();
+/// Returns Problem::tensor_types or Problem::mask_types.
+unsigned tensor_types_of(const std::vector<std::string>& names, const std::vector<Parameter>& parameters,
+                         const BoundTensors& bound) {
   unsigned types = 0;
-  for (const Parameter& parameter : attention.parameters) {
+  for (const Parameter& parameter : parameters) {
     const auto tensor = std::find(names.begin(), names.end(), parameter.name) - names.begin();
     const unsigned type = static_cast<unsigned>(bound[tensor].type) | (needs_wide_offsets(parameter.value) ? 8U : 0U);
     types |= type << (4 * tensor);
@@ -500,10 +687,6 @@ BoundTensors check_mask_expression(const Attention& attention, const Common& com
   if (!attention.mask.keeps_all()) {
     refuse(ErrorKind::value, "mask", "a window or an expression", "both",
            "spell the window in the expression: (j <= i + len_k - len_q) & ...");
-  }
-  if (is_on_gpu) {
-    refuse(ErrorKind::value, "mask", "a window on a GPU", fmt::format("\"{}\"", attention.mask_expression->text()),
-           "move the tensors to the CPU, or use a window");
   }
   return check_tensors(of_mask, attention.mask_expression->function(), attention.mask_parameters, common, problem,
                        is_on_gpu);
@@ -535,15 +718,24 @@ CheckedCall check_inputs(const Attention& attention, Direction direction, bool n
            fmt::format("{}", heads_q), "repeat or drop heads until one divides the other");
   }
 
-  const Side queries = side_of("query", "cu_seqlens_q", query, attention.cu_seqlens_q, common);
-  const Side keys = side_of("key", "cu_seqlens_k", key, attention.cu_seqlens_k, common);
+  const Side queries = side_of(
+      "query", query, {"cu_seqlens_q", attention.cu_seqlens_q, "seq_offsets_q", attention.seq_offsets_q}, common);
+  Side keys = attention.block_table
+                  ? paged_side_of(attention, common, direction)
+                  : side_of("key", key,
+                            {"cu_seqlens_k", attention.cu_seqlens_k, "seq_offsets_k", attention.seq_offsets_k}, common);
+  if (attention.seqused_k && !attention.block_table) {
+    refuse(ErrorKind::value, "seqused_k", "a block_table with it", "none", "pass seq_offsets_k for keys without pages");
+  }
   if (is_on_gpu) {
     check_length_fits_gpu(queries);
     check_length_fits_gpu(keys);
   }
-  const int64_t batch = common_batch(queries, keys);
   check_offsets(queries, query.device);
   check_offsets(keys, query.device);
+  if (queries.has_gaps && query.device.kind == DeviceKind::cpu) check_apart(queries);
+  const int64_t batch =
+      map_batch(attention.kv_of, queries, keys, common, is_on_gpu && direction == Direction::backward);
 
   const int64_t head_dim = size(query, query.rank - 1);
   const double scale = attention.scale.value_or(1.0 / std::sqrt(static_cast<double>(head_dim)));
@@ -562,6 +754,11 @@ CheckedCall check_inputs(const Attention& attention, Direction direction, bool n
                   .batch = batch,
                   .query_form = queries.form,
                   .key_form = keys.form,
+                  .has_query_gaps = queries.has_gaps,
+                  .has_key_gaps = keys.has_gaps,
+                  .has_batch_map = attention.kv_of.has_value(),
+                  .has_pages = attention.block_table.has_value(),
+                  .mapped_entries = attention.kv_of ? keys.batch : 0,
                   .heads_q = heads_q,
                   .heads_k = heads_k,
                   .head_dim = head_dim,
@@ -591,8 +788,13 @@ CheckedCall check_inputs(const Attention& attention, Direction direction, bool n
   check_heads_of_list(attention.activation.function(), heads_q);
   params.parameters = check_tensors(of_function, attention.activation.function(), attention.parameters, common,
                                     call.problem, is_on_gpu);
-  call.problem.tensor_types = tensor_types_of(attention, params.parameters);
+  call.problem.tensor_types =
+      tensor_types_of(attention.activation.parameters(), attention.parameters, params.parameters);
   params.mask_parameters = check_mask_expression(attention, common, call.problem, is_on_gpu);
+  if (attention.mask_expression) {
+    call.problem.mask_types =
+        tensor_types_of(attention.mask_expression->tensors(), attention.mask_parameters, params.mask_parameters);
+  }
   return call;
 }
 
@@ -645,6 +847,11 @@ class Inputs {
     add("value", attention.value);
     if (attention.cu_seqlens_q) add("cu_seqlens_q", *attention.cu_seqlens_q);
     if (attention.cu_seqlens_k) add("cu_seqlens_k", *attention.cu_seqlens_k);
+    if (attention.seq_offsets_q) add("seq_offsets_q", *attention.seq_offsets_q);
+    if (attention.seq_offsets_k) add("seq_offsets_k", *attention.seq_offsets_k);
+    if (attention.kv_of) add("kv_of", *attention.kv_of);
+    if (attention.block_table) add("block_table", *attention.block_table);
+    if (attention.seqused_k) add("seqused_k", *attention.seqused_k);
     if (attention.out_scale.kind == OutScale::Kind::per_batch) add("out_scale", attention.out_scale.per_batch);
     for (const Parameter& parameter : attention.parameters) add(parameter.name, parameter.value);
     for (const Parameter& parameter : attention.mask_parameters) add(parameter.name, parameter.value);
@@ -663,7 +870,7 @@ class Inputs {
   }
 
  private:
-  std::array<Named, 7 + 2 * most_parameters> inputs_;
+  std::array<Named, 10 + 2 * most_parameters> inputs_;
   std::size_t count_ = 0;
 };
 

@@ -74,7 +74,8 @@ class Backward {
     end_sums();
   }
 
-  void run_entry(int64_t b) {
+  void run_entry(int64_t position) {
+    const int64_t b = call_.schedule.entry(position);
     b_ = b;
     length_q_ = params_.queries.size(b);
     length_k_ = params_.keys.size(b);
@@ -302,11 +303,12 @@ class Backward {
       return;
     }
     double* sum = call_.partial_sums + unit_.key_sum;
+    const int64_t row = params_.keys.begin(b_) + keys.begin - unit_.key_rows.begin;
     accumulate_rows<Compute>(grad_keys_, call_.sum_width_k, keys.size(), call_.sum_width_k,
-                             sum + keys.begin * call_.sum_width_k, call_.sum_width_k);
-    sum += length_k_ * call_.sum_width_k;
+                             sum + row * call_.sum_width_k, call_.sum_width_k);
+    sum += unit_.key_rows.size() * call_.sum_width_k;
     accumulate_rows<Compute>(grad_values_, call_.sum_width_v, keys.size(), call_.sum_width_v,
-                             sum + keys.begin * call_.sum_width_v, call_.sum_width_v);
+                             sum + row * call_.sum_width_v, call_.sum_width_v);
   }
 
   void store_grad_keys(Range keys) {
@@ -325,7 +327,7 @@ class Backward {
   /// Clears the sums over all batch entries of the unit: its partial sums, and rows of a shared operand that it owns.
   void begin_sums() {
     if (unit_.key_sum >= 0) {
-      std::fill_n(call_.partial_sums + unit_.key_sum, params_.keys.size(unit_.batch.begin) * key_sum_row(), 0.0);
+      std::fill_n(call_.partial_sums + unit_.key_sum, unit_.key_rows.size() * key_sum_row(), 0.0);
     }
     if (unit_.query_sum >= 0) {
       std::fill_n(call_.partial_sums + unit_.query_sum, unit_.heads.size() * params_.queries.length * call_.width_q,
@@ -416,23 +418,20 @@ void backward_unit(const Call<T>& call, const plan::CpuUnit& unit, int64_t group
 template <class T>
 void reduce(const Call<T>& call, const plan::CpuReduction& reduction) {
   const Params& params = call.params;
-  const int64_t row = reduction.rows.begin;
+  const int64_t row = reduction.rows.begin, b = call.schedule.entry(reduction.batch);
   const auto* sums = call.partial_sums + reduction.first;
   if (reduction.of_query) {
     reduce_rows<T>(sums, reduction, params.head_dim, call.width_q,
-                   rows_of<T>(params.grad_query, params.queries, reduction.batch, row, reduction.head),
-                   params.grad_query.row_stride);
+                   rows_of<T>(params.grad_query, params.queries, b, row, reduction.head), params.grad_query.row_stride);
     return;
   }
   if (call.wanted.key) {
     reduce_rows<T>(sums, reduction, params.head_dim, call.sum_width_k,
-                   rows_of<T>(params.grad_key, params.keys, reduction.batch, row, reduction.head),
-                   params.grad_key.row_stride);
+                   rows_of<T>(params.grad_key, params.keys, b, row, reduction.head), params.grad_key.row_stride);
   }
   if (call.wanted.value) {
     reduce_rows<T>(sums + reduction.length * call.sum_width_k, reduction, params.head_dim_v, call.sum_width_v,
-                   rows_of<T>(params.grad_value, params.keys, reduction.batch, row, reduction.head),
-                   params.grad_value.row_stride);
+                   rows_of<T>(params.grad_value, params.keys, b, row, reduction.head), params.grad_value.row_stride);
   }
 }
 

@@ -89,13 +89,35 @@ inline ScoreTile score_tile_of(int64_t b, int64_t head, Range queries, Range key
   return {b, head, queries, {first, first + columns.count}};
 }
 
+/// Calls `body` with the parts of a range of keys whose rows are contiguous in memory: with pages, those of each page.
+template <class Body>
+void for_each_run(const Sequences& side, Range keys, const Body& body) {
+  for (int64_t begin = keys.begin; begin < keys.end;) {
+    const int64_t end = side.has_pages() ? (begin / side.page_rows + 1) * side.page_rows : keys.end;
+    body(Range{begin, std::min(end, keys.end)});
+    begin = end;
+  }
+}
+
+/// Writes zeros to the columns of a transposed tile of `count` keys up to the next vector boundary.
+template <class Compute>
+void pad_tile_transposed(Compute* packed, int64_t packed_stride, int64_t count, int64_t width) {
+  const int64_t padded = plan::round_up(count, plan::cpu_vector);
+  if (padded > count) clear(packed + count, packed_stride, width, padded - count);
+}
+
+/// Writes zeros to the rows of a tile of `count` keys or values up to the next vector boundary.
+template <class Compute>
+void pad_tile(Compute* packed, int64_t packed_stride, int64_t count, int64_t width) {
+  clear(packed + count * packed_stride, packed_stride, plan::round_up(count, plan::cpu_vector) - count, width);
+}
+
 /// Packs a transposed tile of keys for the products with queries. Columns up to the next vector boundary are zeros.
 template <class T>
 void pack_tile_transposed(const T* rows, int64_t stride, int64_t count, int64_t width, ComputeType<T>* packed,
                           int64_t packed_stride) {
   pack_transposed<T>(rows, stride, count, width, ComputeType<T>{1}, packed, packed_stride);
-  const int64_t padded = plan::round_up(count, plan::cpu_vector);
-  if (padded > count) clear(packed + count, packed_stride, width, padded - count);
+  pad_tile_transposed(packed, packed_stride, count, width);
 }
 
 /// Packs a tile of keys or values as rows. Rows up to the next vector boundary are zeros.
@@ -103,7 +125,7 @@ template <class T>
 void pack_tile(const T* rows, int64_t stride, int64_t count, int64_t width, ComputeType<T> factor,
                ComputeType<T>* packed, int64_t packed_stride) {
   pack_rows<T>(rows, stride, count, width, factor, packed, packed_stride);
-  clear(packed + count * packed_stride, packed_stride, plan::round_up(count, plan::cpu_vector) - count, width);
+  pad_tile(packed, packed_stride, count, width);
 }
 
 template <class T>

@@ -76,10 +76,17 @@ class Forward {
   void pack_keys(Range keys) {
     if (has_keys_) return;
     has_keys_ = true;
-    pack_tile_transposed<T>(rows_of<const T>(params_.key, params_.keys, b_, keys.begin, unit_.key_head),
-                            params_.key.row_stride, keys.size(), params_.head_dim, keys_transposed_, tiles_.keys);
-    pack_tile<T>(rows_of<const T>(params_.value, params_.keys, b_, keys.begin, unit_.key_head),
-                 params_.value.row_stride, keys.size(), params_.head_dim_v, Compute{1}, values_, call_.width_v);
+    for_each_run(params_.keys, keys, [&](Range run) {
+      const int64_t first = run.begin - keys.begin;
+      pack_transposed<T>(rows_of<const T>(params_.key, params_.keys, b_, run.begin, unit_.key_head),
+                         params_.key.row_stride, run.size(), params_.head_dim, Compute{1}, keys_transposed_ + first,
+                         tiles_.keys);
+      pack_rows<T>(rows_of<const T>(params_.value, params_.keys, b_, run.begin, unit_.key_head),
+                   params_.value.row_stride, run.size(), params_.head_dim_v, Compute{1},
+                   values_ + first * call_.width_v, call_.width_v);
+    });
+    pad_tile_transposed(keys_transposed_, tiles_.keys, keys.size(), params_.head_dim);
+    pad_tile(values_, call_.width_v, keys.size(), params_.head_dim_v);
   }
 
   void add_tile(int64_t head, Range queries, Range keys) {

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "cpu/convert.h"
+#include "definition/debug.h"
 
 namespace gdpa::cpu {
 namespace {
@@ -163,8 +164,7 @@ InputPlan::InputPlan(const activation::Function& function) : function_(function)
                     : on_key                                   ? Pattern::column
                                                                : Pattern::constant;
   }
-  const char* const asked = std::getenv("GDPA_CHECK_INDICES");
-  checks_indices_ = asked != nullptr && std::string_view(asked) == "1";
+  checks_indices_ = gdpa::checks_indices();
   for (std::size_t n = 0; n < inputs_.size(); ++n) {
     // The numbers of a diagonal are not in the order of the keys.
     const bool is_nested_diagonal = inputs_[n].pattern == Pattern::diagonal && inputs_[n].is_read_by_index;

@@ -1,5 +1,5 @@
-// Zeros for the rows that belong to no sequence: the rows before the first cumulative length and after the last one. No
-// unit of work owns these rows, and a call writes every element of its results.
+// Zeros for the rows that belong to no sequence: the rows before, between and after the sequences, and the keys that no
+// query entry has. No unit of work owns these rows, and a call writes every element of its results.
 #pragma once
 
 #include "definition/params.h"

@@ -6,7 +6,8 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <cstdlib>
+#include <limits>
+#include <list>
 #include <string_view>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "cuda/source.h"
 #include "cuda/target.h"
 #include "cuda/tensor_maps.h"
+#include "definition/debug.h"
 #include "families/family.h"
 #include "families/parameter_plan.h"
 #include "families/planning.h"
@@ -71,6 +73,20 @@ bool reads_query_position(const activation::Function& function) {
   });
 }
 
+/// Whether the kernels need the results of locate_sequences for a side; see common/work.cuh.
+bool locates_queries(const Problem& problem) { return problem.has_query_gaps; }
+bool locates_keys(const Problem& problem) {
+  return problem.has_key_gaps || (problem.key_form == Form::jagged && problem.has_batch_map);
+}
+
+/// The begins, the ends and the sums.
+void reserve_sequences(const Problem& problem, plan::GpuWorkspace& workspace) {
+  families::WorkspaceLayout layout(workspace);
+  const int64_t bytes = 3 * (problem.batch + 1) * static_cast<int64_t>(sizeof(int64_t));
+  if (locates_queries(problem)) workspace.query_sequences = layout.reserve(bytes);
+  if (locates_keys(problem)) workspace.key_sequences = layout.reserve(bytes);
+}
+
 plan::GpuPlan plan_of(const Problem& problem, const Params& params, const Operands& operands,
                       const activation::Function& function, const plan::Gpu& gpu) {
   const Accuracy accuracy = plan::accuracy_of(problem);
@@ -90,6 +106,7 @@ plan::GpuPlan plan_of(const Problem& problem, const Params& params, const Operan
   plan::GpuPlan plan;
   if (has_operands) plan = families::gpu_plan(request);
   for (plan::GpuStep& step : plan.steps) {
+    if (has_mask(step.kernel.kind)) step.kernel.mask_types = problem.mask_types;
     if (!plan::has_function(step.kernel.kind)) continue;
     step.kernel.accuracy = accuracy;
     step.kernel.tensor_types = problem.tensor_types;
@@ -99,16 +116,8 @@ plan::GpuPlan plan_of(const Problem& problem, const Params& params, const Operan
   }
   if (has_operands) plan::take_scale_out(plan, function.value(), operands.scale);
   families::add_parameter_gradients(request, params, function, plan);
+  reserve_sequences(problem, plan.workspace);
   return plan;
-}
-
-/// GDPA_CHECK_OFFSETS=1: debug mode, for the life of the process.
-bool checks_offsets() {
-  static const bool is_asked = [] {
-    const char* const text = std::getenv("GDPA_CHECK_OFFSETS");
-    return text != nullptr && std::string_view(text) == "1";
-  }();
-  return is_asked;
 }
 
 /// The workspace: the caller's memory, or memory of the stream's pool, which the stream frees after the call's kernels.
@@ -167,16 +176,60 @@ struct Reduction {
   }
 };
 
-/// What runs for a problem on a GPU, in order: the check of debug mode, the plan's kernels, the reductions.
+/// A result whose side has gaps, into which a launch of the clear_gaps kernel writes zeros.
+struct Gaps {
+  const Sequences& side;
+  int64_t rows;
+  int64_t heads;
+  int64_t columns;
+  const Operand& result;
+};
+
+std::vector<Gaps> gaps_of(const Problem& problem, const Params& params) {
+  std::vector<Gaps> gaps;
+  const bool is_forward = problem.direction == Direction::forward;
+  if (problem.has_query_gaps && is_forward) {
+    gaps.push_back({params.queries, problem.rows_q, problem.heads_q, problem.head_dim_v, params.output});
+  }
+  if (problem.has_query_gaps && !is_forward && problem.wanted.query) {
+    gaps.push_back({params.queries, problem.rows_q, problem.heads_q, problem.head_dim, params.grad_query});
+  }
+  if (problem.has_key_gaps && !is_forward && problem.wanted.key) {
+    gaps.push_back({params.keys, problem.rows_k, problem.heads_k, problem.head_dim, params.grad_key});
+  }
+  if (problem.has_key_gaps && !is_forward && problem.wanted.value) {
+    gaps.push_back({params.keys, problem.rows_k, problem.heads_k, problem.head_dim_v, params.grad_value});
+  }
+  return gaps;
+}
+
+/// What runs for a problem on a GPU, in order: the check of offsets in debug mode, the places of sequences, the zeros
+/// of gaps, the check of indices in debug mode, the plan's kernels, the reductions.
 struct Sequence {
-  Sequence(const Problem& problem, const Params& params, const Operands& operands, const activation::Function& function,
+  Sequence(const Problem& problem, const Params& params, const Operands& operands, const Expressions& expressions,
            const plan::Gpu& gpu)
-      : plan(plan_of(problem, params, operands, function, gpu)) {
-    checks = checks_offsets() && (params.queries.cumulative != nullptr || params.keys.cumulative != nullptr);
-    if (checks) {
+      : plan(plan_of(problem, params, operands, expressions.function, gpu)) {
+    const auto add = [&](plan::KernelKind kind, int64_t work) {
       plan::KernelSpec spec;
-      spec.kind = plan::KernelKind::check_offsets;
-      steps.push_back({spec, 2});
+      spec.kind = kind;
+      steps.push_back({spec, work});
+    };
+    checks = checks_offsets() && (params.queries.is_jagged() || params.keys.is_jagged() || problem.has_batch_map);
+    if (checks) add(plan::KernelKind::check_offsets, 2);
+    if (locates_queries(problem) || locates_keys(problem)) add(plan::KernelKind::locate_sequences, 2);
+    gaps = gaps_of(problem, params);
+    for (const Gaps& of_result : gaps) {
+      add(plan::KernelKind::clear_gaps, families::divide_up(of_result.rows, portable::clear_gaps_rows));
+    }
+    const auto has_reads = [](const activation::Function& of) { return reads_of(of) > 0; };
+    checks_reads = (has_reads(expressions.function) || (expressions.mask != nullptr && has_reads(*expressions.mask))) &&
+                   checks_indices();
+    if (checks_reads) {
+      add(plan::KernelKind::check_indices, 1);
+      plan::KernelSpec& spec = steps.back().kernel;
+      spec.has_pages = problem.has_pages;
+      spec.tensor_types = problem.tensor_types;
+      spec.mask_types = problem.mask_types;
     }
     steps.insert(steps.end(), plan.steps.begin(), plan.steps.end());
     steps.insert(steps.end(), plan.parameter_steps.begin(), plan.parameter_steps.end());
@@ -203,6 +256,8 @@ struct Sequence {
 
   plan::GpuPlan plan;
   bool checks = false;
+  bool checks_reads = false;
+  std::vector<Gaps> gaps;
   std::vector<Reduction> reductions;
   std::vector<plan::GpuStep> steps;  ///< of all three
 };
@@ -223,11 +278,18 @@ class Call final : public families::StepLauncher {
     }
     kernels_ = &kernels;
     if (sequence_.checks) {
-      portable::CheckOffsetsArguments arguments{params_.queries, params_.keys, params_.batch, problem_.rows_q,
+      portable::CheckOffsetsArguments arguments{params_.queries,       params_.keys,  problem_.has_query_gaps,
+                                                problem_.has_key_gaps, params_.batch, problem_.rows_q,
                                                 problem_.rows_k};
       launch_next(&arguments);
     }
     const CommonArguments arguments = arguments_of(memory);
+    if (locates_queries(problem_) || locates_keys(problem_)) launch_locate_sequences(arguments.params);
+    for (const Gaps& gaps : sequence_.gaps) launch_clear_gaps(gaps);
+    if (sequence_.checks_reads) {
+      portable::CheckIndicesArguments checked = arguments;
+      launch_next(&checked);
+    }
     if (!sequence_.plan.steps.empty()) {
       const plan::KernelFamily family = sequence_.plan.steps.front().kernel.family();
       families::family_of(family).launch({problem_, sequence_.plan, arguments, static_cast<std::byte*>(memory.at(0))},
@@ -246,6 +308,37 @@ class Call final : public families::StepLauncher {
   }
 
  private:
+  /// `located` has the addresses of the results.
+  void launch_locate_sequences(const Params& located) {
+    const auto numbers = [](const void* address) { return static_cast<int64_t*>(const_cast<void*>(address)); };
+    const auto side_of = [&](const Sequences& side, const Sequences& result, int64_t rows, int64_t most) {
+      return portable::LocatedSide{
+          side, rows, most, numbers(result.begins.data), numbers(result.ends.data), numbers(result.rows_before)};
+    };
+    // Sequences whose rows a call writes do not overlap. More rows than the operand has come from wrong numbers.
+    const bool writes_keys = problem_.direction == Direction::backward;
+    const int64_t most_keys = writes_keys ? problem_.rows_k : std::numeric_limits<int64_t>::max();
+    portable::LocateSequencesArguments arguments{
+        problem_.batch,
+        {side_of(params_.queries, located.queries, problem_.rows_q, problem_.rows_q),
+         side_of(params_.keys, located.keys, problem_.rows_k, most_keys)}};
+    launch_next(&arguments);
+  }
+
+  void launch_clear_gaps(const Gaps& gaps) {
+    const int64_t bytes = size_in_bytes(problem_.dtype);
+    portable::ClearGapsArguments arguments{gaps.side,
+                                           problem_.batch,
+                                           gaps.rows,
+                                           gaps.heads,
+                                           gaps.columns * bytes,
+                                           static_cast<unsigned char*>(gaps.result.data),
+                                           gaps.result.row_stride * bytes,
+                                           gaps.result.head_stride * bytes,
+                                           is_aligned(gaps.result, bytes)};
+    launch_next(&arguments);
+  }
+
   /// Clears the sums, which are in the workspace or are the gradients themselves, adds to them, and rounds them.
   void launch_parameter_gradients(CommonArguments arguments, const Memory& memory) {
     const plan::GpuPlan& plan = sequence_.plan;
@@ -281,6 +374,17 @@ class Call final : public families::StepLauncher {
   CommonArguments arguments_of(const Memory& memory) const {
     CommonArguments arguments{};
     arguments.params = params_;
+    const plan::GpuWorkspace& workspace = sequence_.plan.workspace;
+    const auto locate = [&](Sequences& side, int64_t offset) {
+      const auto* const numbers = static_cast<const int64_t*>(memory.at(offset));
+      const int64_t count = problem_.batch + 1;
+      side = {};
+      side.begins = {numbers, 1, true};
+      side.ends = {numbers + count, 1, true};
+      side.rows_before = numbers + 2 * count;
+    };
+    if (locates_queries(problem_)) locate(arguments.params.queries, workspace.query_sequences);
+    if (locates_keys(problem_)) locate(arguments.params.keys, workspace.key_sequences);
     arguments.packed_rows_q = problem_.rows_q;
     arguments.packed_rows_k = problem_.rows_k;
     arguments.splits = sequence_.plan.splits;
@@ -322,48 +426,52 @@ class Call final : public families::StepLauncher {
   std::size_t next_ = 0;  ///< the step that launch_next launches
 };
 
-/// The cumulative lengths on the host: for counting work when a plan is asked for, never for a call.
+/// The lengths on the host: for counting work when a plan is asked for, never for a call.
 class HostLengths {
  public:
   HostLengths(const Problem& problem, const Params& params) : params_(params) {
     if (problem.device.kind == DeviceKind::cpu) return;
     const CurrentDevice current(problem.device.index);
-    copy(params_.queries, queries_, problem.batch);
-    copy(params_.keys, keys_, problem.batch);
+    for (Sequences* const side : {&params_.queries, &params_.keys}) {
+      const int64_t sequences = side->map.data == nullptr ? problem.batch : side->sequences;
+      copy(side->begins, sequences);
+      copy(side->ends, sequences);  // with pages, the lengths
+      copy(side->map, problem.batch);
+    }
   }
   const Params& params() const { return params_; }
 
  private:
-  static void copy(Sequences& side, std::vector<std::byte>& host, int64_t batch) {
-    if (side.cumulative == nullptr) return;
-    host.resize(static_cast<std::size_t>((batch + 1) * (side.cumulative_is_int64 ? 8 : 4)));
-    check(Driver::get().copy_to_host(host.data(), reinterpret_cast<DevicePointer>(side.cumulative), host.size()),
-          "reading the cumulative lengths");
-    side.cumulative = host.data();
+  void copy(Integers& numbers, int64_t count) {
+    if (numbers.data == nullptr || count == 0) return;
+    const auto extent = static_cast<std::size_t>((count - 1) * numbers.stride + 1);
+    std::vector<std::byte>& host = host_.emplace_back(extent * (numbers.is_int64 ? 8 : 4));
+    check(Driver::get().copy_to_host(host.data(), reinterpret_cast<DevicePointer>(numbers.data), host.size()),
+          "reading the lengths");
+    numbers.data = host.data();
   }
 
   Params params_;
-  std::vector<std::byte> queries_;
-  std::vector<std::byte> keys_;
+  std::list<std::vector<std::byte>> host_;
 };
 
 }  // namespace
 
-void run(const Problem& problem, const Params& params, const activation::Function& function, void* stream,
+void run(const Problem& problem, const Params& params, const Expressions& expressions, void* stream,
          const Workspace& workspace) {
   const CurrentDevice current(problem.device.index);
-  const Sequence sequence(problem, params, Operands(problem, params), function, target_of(problem.device.index).gpu);
-  const auto kernels = find_kernels(sequence.steps, function, problem.device.index, static_cast<Stream>(stream));
+  const Sequence sequence(problem, params, Operands(problem, params), expressions, target_of(problem.device.index).gpu);
+  const auto kernels = find_kernels(sequence.steps, expressions, problem.device.index, static_cast<Stream>(stream));
   Call(problem, params, static_cast<Stream>(stream), sequence).run(kernels, workspace);
 }
 
-int64_t workspace_bytes(const Problem& problem, const Params& params, const activation::Function& function) {
+int64_t workspace_bytes(const Problem& problem, const Params& params, const Expressions& expressions) {
   const Operands operands(problem, params);
-  return plan_of(problem, params, operands, function, target_of(problem.device.index).gpu).workspace.bytes;
+  return plan_of(problem, params, operands, expressions.function, target_of(problem.device.index).gpu).workspace.bytes;
 }
 
-std::vector<plan::GpuStep> steps_ahead(const Problem& problem, const Params& params,
-                                       const activation::Function& function, const plan::Gpu& gpu, Lengths lengths) {
+std::vector<plan::GpuStep> steps_ahead(const Problem& problem, const Params& params, const Expressions& expressions,
+                                       const plan::Gpu& gpu, Lengths lengths) {
   const Operands operands(problem, params);
   std::vector<plan::GpuStep> steps;
   const auto add = [&](const plan::GpuStep& step, int64_t work) {
@@ -371,11 +479,11 @@ std::vector<plan::GpuStep> steps_ahead(const Problem& problem, const Params& par
                                       [&](const plan::GpuStep& known) { return known.kernel == step.kernel; });
     if (!is_known) steps.push_back({step.kernel, work});
   };
-  for (const plan::GpuStep& step : Sequence(problem, params, operands, function, gpu).steps) add(step, step.work);
+  for (const plan::GpuStep& step : Sequence(problem, params, operands, expressions, gpu).steps) add(step, step.work);
   if (lengths == Lengths::these) return steps;
   for (const Problem& other : plan::representative_problems(problem, gpu)) {
     try {
-      for (const plan::GpuStep& step : Sequence(other, params, operands, function, gpu).steps) add(step, 0);
+      for (const plan::GpuStep& step : Sequence(other, params, operands, expressions, gpu).steps) add(step, 0);
     } catch (const Error&) {
       // The GPU has too little shared memory for such lengths. A call with them throws this error itself.
     }
@@ -383,28 +491,29 @@ std::vector<plan::GpuStep> steps_ahead(const Problem& problem, const Params& par
   return steps;
 }
 
-std::vector<CompiledKernel> compile(const Problem& problem, const Params& params, const activation::Function& function,
+std::vector<CompiledKernel> compile(const Problem& problem, const Params& params, const Expressions& expressions,
                                     const CompileOptions& options) {
   const bool is_for_device = options.architecture.empty();
   const Target target = is_for_device ? target_of(problem.device.index) : target_of(options.architecture);
-  const auto steps = steps_ahead(problem, params, function, target.gpu, options.lengths);
-  std::vector<CompiledKernel> compiled = compile_ahead(steps, function, target.architecture, options.progress);
+  const auto steps = steps_ahead(problem, params, expressions, target.gpu, options.lengths);
+  std::vector<CompiledKernel> compiled = compile_ahead(steps, expressions, target.architecture, options.progress);
   if (is_for_device) {
     const CurrentDevice current(problem.device.index);
-    load_kernels(steps, compiled, function, problem.device.index);
+    load_kernels(steps, compiled, expressions, problem.device.index);
   }
   return compiled;
 }
 
-Plan explain(const Problem& problem, const Params& params, const activation::Function& function,
+Plan explain(const Problem& problem, const Params& params, const Expressions& expressions,
              const std::string& architecture) {
   const Target target = architecture.empty() ? target_of(problem.device.index) : target_of(architecture);
-  const Sequence sequence(problem, params, Operands(problem, params), function, target.gpu);
+  const Sequence sequence(problem, params, Operands(problem, params), expressions, target.gpu);
   const plan::GpuPlan& chosen = sequence.plan;
   // The first that computes products; the schedule of the Hopper backward runs before it.
   const plan::GpuStep& first =
-      *std::find_if(sequence.steps.begin(), sequence.steps.end(),
-                    [](const plan::GpuStep& step) { return plan::has_function(step.kernel.kind); });
+      *std::find_if(sequence.steps.begin(), sequence.steps.end(), [](const plan::GpuStep& step) {
+        return plan::has_function(step.kernel.kind) && step.kernel.kind != plan::KernelKind::check_indices;
+      });
   Plan plan;
   plan.direction = problem.direction;
   plan.kernel = describe(first.kernel);
@@ -415,7 +524,7 @@ Plan explain(const Problem& problem, const Params& params, const activation::Fun
   plan.units = first.work;
   plan.workspace_bytes = chosen.workspace.bytes;
   plan.deterministic = chosen.deterministic;
-  for (const CompiledKernel& compiled : compile_kernels(sequence.steps, function, target.architecture)) {
+  for (const CompiledKernel& compiled : compile_kernels(sequence.steps, expressions, target.architecture)) {
     if (compiled.kernel.name == describe(first.kernel)) plan.threads = compiled.kernel.threads;
     plan.kernels.push_back(compiled.kernel);
   }

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "activation/function.h"
+#include "cuda/source.h"
 #include "definition/params.h"
 #include "definition/problem.h"
 #include "gdpa/attention.h"
@@ -16,25 +16,25 @@ namespace gdpa::cuda {
 
 /// Launches the kernels of `problem`. If `workspace` is null and the kernels need memory, the call allocates memory
 /// from the pool of the stream and frees it.
-void run(const Problem& problem, const Params& params, const activation::Function& function, void* stream,
+void run(const Problem& problem, const Params& params, const Expressions& expressions, void* stream,
          const Workspace& workspace);
 
 /// Returns the bytes of device memory that run() needs in addition to inputs and outputs.
-int64_t workspace_bytes(const Problem& problem, const Params& params, const activation::Function& function);
+int64_t workspace_bytes(const Problem& problem, const Params& params, const Expressions& expressions);
 
 /// Returns the kernels of the problem, each once. The kernels of the call come first. With Lengths::any, the kernels
 /// for other lengths, other numbers of batch entries and other numbers of heads follow. The work of these kernels is 0.
-std::vector<plan::GpuStep> steps_ahead(const Problem& problem, const Params& params,
-                                       const activation::Function& function, const plan::Gpu& gpu, Lengths lengths);
+std::vector<plan::GpuStep> steps_ahead(const Problem& problem, const Params& params, const Expressions& expressions,
+                                       const plan::Gpu& gpu, Lengths lengths);
 
 /// Compiles these kernels for options.architecture. Without an architecture, compiles them for the device of the
 /// problem and loads them there, even during the capture of a CUDA graph.
-std::vector<CompiledKernel> compile(const Problem& problem, const Params& params, const activation::Function& function,
+std::vector<CompiledKernel> compile(const Problem& problem, const Params& params, const Expressions& expressions,
                                     const CompileOptions& options);
 
 /// Returns the plan with the resources of its compiled kernels, for the device of the problem or for an architecture.
 /// Reads cumulative lengths from the device of the problem, which may be the CPU for a named architecture.
-Plan explain(const Problem& problem, const Params& params, const activation::Function& function,
+Plan explain(const Problem& problem, const Params& params, const Expressions& expressions,
              const std::string& architecture);
 
 }  // namespace gdpa::cuda

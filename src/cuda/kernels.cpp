@@ -35,18 +35,22 @@ namespace {
 struct Key {
   plan::KernelSpec spec;
   std::string_view function;
+  std::string_view mask;
   int device;
 
   bool operator==(const Key&) const = default;
 };
 
-Key key_of(const plan::KernelSpec& spec, const activation::Function& function, int device) {
-  return {spec, plan::has_function(spec.kind) ? function.identity() : std::string_view(), device};
+Key key_of(const plan::KernelSpec& spec, const Expressions& expressions, int device) {
+  const activation::Function* const mask = has_mask(spec.kind) ? expressions.mask : nullptr;
+  return {spec, plan::has_function(spec.kind) ? expressions.function.identity() : std::string_view(),
+          mask != nullptr ? mask->identity() : std::string_view(), device};
 }
 
 struct KeyHash {
   std::size_t operator()(const Key& key) const {
     std::size_t hash = hash_of(key.spec) ^ std::hash<std::string_view>()(key.function);
+    hash = hash * 31 + std::hash<std::string_view>()(key.mask);
     hash = (hash ^ static_cast<std::size_t>(key.device)) * 0x9e3779b97f4a7c15U;
     return hash ^ (hash >> 31);
   }
@@ -54,6 +58,7 @@ struct KeyHash {
 
 struct Entry {
   std::string function;  ///< the text of the key's view
+  std::string mask;      ///< the same of the mask
   Module module = nullptr;
   std::shared_ptr<const LoadedKernel> kernel;
   std::atomic<std::uint64_t> used = 0;    ///< the value of Registry::uses at the last use
@@ -93,13 +98,13 @@ int constant_of(const jit::Cubin& cubin, const char* name, const std::string& co
                                               name, compiler));
 }
 
-CompiledKernel compile_one(const plan::KernelSpec& spec, const activation::Function& function,
+CompiledKernel compile_one(const plan::KernelSpec& spec, const Expressions& expressions,
                            const std::string& architecture) {
   static const jit::Images images(jit::CacheSettings::from_environment());
   const auto start = std::chrono::steady_clock::now();
   CompiledKernel compiled;
-  compiled.source = kernel_source(spec, function);
-  jit::Cache::Result result = images.find_or_compile({compiled.source, function.text()}, architecture);
+  compiled.source = kernel_source(spec, expressions);
+  jit::Cache::Result result = images.find_or_compile({compiled.source, expressions.function.text()}, architecture);
   warn_once(result.warning);
   compiled.image = std::move(result.image);
   compiled.compiler = std::move(result.version);
@@ -184,8 +189,8 @@ bool is_capturing(Stream stream) {
 
 }  // namespace
 
-std::vector<CompiledKernel> compile_kernels(const std::vector<plan::GpuStep>& steps,
-                                            const activation::Function& function, const std::string& architecture) {
+std::vector<CompiledKernel> compile_kernels(const std::vector<plan::GpuStep>& steps, const Expressions& expressions,
+                                            const std::string& architecture) {
   // This thread compiles the first kernel, and other threads compile the other kernels. Equal kernels are compiled
   // once.
   std::vector<std::shared_future<CompiledKernel>> pending;
@@ -197,7 +202,7 @@ std::vector<CompiledKernel> compile_kernels(const std::vector<plan::GpuStep>& st
       continue;
     }
     pending.push_back(std::async(i == 0 ? std::launch::deferred : std::launch::async, [&, i] {
-                        return compile_one(steps[i].kernel, function, architecture);
+                        return compile_one(steps[i].kernel, expressions, architecture);
                       }).share());
   }
   std::vector<CompiledKernel> compiled;
@@ -208,7 +213,7 @@ std::vector<CompiledKernel> compile_kernels(const std::vector<plan::GpuStep>& st
   return compiled;
 }
 
-std::vector<CompiledKernel> compile_ahead(const std::vector<plan::GpuStep>& steps, const activation::Function& function,
+std::vector<CompiledKernel> compile_ahead(const std::vector<plan::GpuStep>& steps, const Expressions& expressions,
                                           const std::string& architecture,
                                           const std::function<void(int64_t, int64_t)>& progress) {
   static std::counting_semaphore<> processors(std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
@@ -231,7 +236,7 @@ std::vector<CompiledKernel> compile_ahead(const std::vector<plan::GpuStep>& step
       if (is_stopped) return CompiledKernel();
     }
     try {
-      CompiledKernel compiled = compile_one(step.kernel, function, architecture);
+      CompiledKernel compiled = compile_one(step.kernel, expressions, architecture);
       compiled.kernel.ctas = step.work;
       report(1);
       return compiled;
@@ -269,18 +274,20 @@ std::size_t most_loaded_kernels() {
 }
 
 LoadedKernels load_kernels(const std::vector<plan::GpuStep>& steps, const std::vector<CompiledKernel>& compiled,
-                           const activation::Function& function, int device) {
+                           const Expressions& expressions, int device) {
   Registry& known = registry();
   LoadedKernels kernels;
   const std::unique_lock lock(known.mutex);
   for (std::size_t i = 0; i < steps.size(); ++i) {
-    Key key = key_of(steps[i].kernel, function, device);
+    Key key = key_of(steps[i].kernel, expressions, device);
     if (!known.kernels.contains(
             key)) {  // otherwise the kernel occurs twice in one call, or another thread has loaded it
       auto entry = std::make_unique<Entry>();
       entry->function = key.function;
+      entry->mask = key.mask;
       load(compiled[i], *entry);
       key.function = entry->function;
+      key.mask = entry->mask;
       known.kernels.emplace(key, std::move(entry));
     }
     kernels.push_back(known.use(key, false));
@@ -289,7 +296,7 @@ LoadedKernels load_kernels(const std::vector<plan::GpuStep>& steps, const std::v
   return kernels;
 }
 
-LoadedKernels find_kernels(const std::vector<plan::GpuStep>& steps, const activation::Function& function, int device,
+LoadedKernels find_kernels(const std::vector<plan::GpuStep>& steps, const Expressions& expressions, int device,
                            Stream stream) {
   Registry& known = registry();
   const bool is_captured = is_capturing(stream);
@@ -298,7 +305,7 @@ LoadedKernels find_kernels(const std::vector<plan::GpuStep>& steps, const activa
   {
     const std::shared_lock lock(known.mutex);
     for (std::size_t i = 0; i < steps.size(); ++i) {
-      kernels[i] = known.use(key_of(steps[i].kernel, function, device), is_captured);
+      kernels[i] = known.use(key_of(steps[i].kernel, expressions, device), is_captured);
       if (kernels[i] == nullptr) missing.push_back(i);
     }
   }
@@ -307,7 +314,7 @@ LoadedKernels find_kernels(const std::vector<plan::GpuStep>& steps, const activa
   std::vector<plan::GpuStep> steps_missing;
   for (const std::size_t i : missing) steps_missing.push_back(steps[i]);
   const LoadedKernels loaded = load_kernels(
-      steps_missing, compile_kernels(steps_missing, function, target_of(device).architecture), function, device);
+      steps_missing, compile_kernels(steps_missing, expressions, target_of(device).architecture), expressions, device);
   for (std::size_t i = 0; i < missing.size(); ++i) kernels[missing[i]] = loaded[i];
   return kernels;
 }

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "activation/function.h"
 #include "cuda/driver.h"
+#include "cuda/source.h"
 #include "cuda/target.h"
 #include "gdpa/activation.h"
 #include "gdpa/compile.h"
@@ -36,22 +36,22 @@ std::size_t most_loaded_kernels();
 
 /// Returns the kernels of the steps on a device. The context of the device must be current. If `stream` is captured
 /// into a CUDA graph and a kernel is not loaded, throws Error (runtime) with a remedy.
-LoadedKernels find_kernels(const std::vector<plan::GpuStep>& steps, const activation::Function& function, int device,
+LoadedKernels find_kernels(const std::vector<plan::GpuStep>& steps, const Expressions& expressions, int device,
                            Stream stream);
 
 /// Returns the kernels of the steps for an architecture ("sm_90a"), from the cache on disk or from the compiler. Needs
 /// no device.
-std::vector<CompiledKernel> compile_kernels(const std::vector<plan::GpuStep>& steps,
-                                            const activation::Function& function, const std::string& architecture);
+std::vector<CompiledKernel> compile_kernels(const std::vector<plan::GpuStep>& steps, const Expressions& expressions,
+                                            const std::string& architecture);
 
 /// Loads compiled kernels of these steps on a device, so that find_kernels finds them. The context of the device must
 /// be current.
 LoadedKernels load_kernels(const std::vector<plan::GpuStep>& steps, const std::vector<CompiledKernel>& compiled,
-                           const activation::Function& function, int device);
+                           const Expressions& expressions, int device);
 
 /// Runs compile_kernels ahead of a call. The process compiles at most as many kernels at a time as the machine has
 /// processors, and calls `progress` after each kernel (CompileOptions::progress).
-std::vector<CompiledKernel> compile_ahead(const std::vector<plan::GpuStep>& steps, const activation::Function& function,
+std::vector<CompiledKernel> compile_ahead(const std::vector<plan::GpuStep>& steps, const Expressions& expressions,
                                           const std::string& architecture,
                                           const std::function<void(int64_t, int64_t)>& progress);
 

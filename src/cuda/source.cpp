@@ -57,6 +57,12 @@ KindInSource in_source(KernelKind kind) {
       return {"reduce", "reduce", "ReduceArguments"};
     case KernelKind::check_offsets:
       return {"check_offsets", "check_offsets", "CheckOffsetsArguments"};
+    case KernelKind::check_indices:
+      return {"check_indices", "check_indices", "CheckIndicesArguments"};
+    case KernelKind::locate_sequences:
+      return {"locate_sequences", "locate_sequences", "LocateSequencesArguments"};
+    case KernelKind::clear_gaps:
+      return {"clear_gaps", "clear_gaps", "ClearGapsArguments"};
   }
   return {};
 }
@@ -90,6 +96,7 @@ std::string_view sum_of(const KernelSpec& kernel) {
 /// Returns the source of the function in a kernel.
 std::string function_of(const KernelSpec& kernel, const activation::Function& function) {
   if (!has_function(kernel.kind)) return {};
+  if (kernel.kind == KernelKind::check_indices) return {};
   if (kernel.kind == KernelKind::parameter_gradients) {
     const auto* hopper = std::get_if<plan::HopperSpec>(&kernel.of_family);
     const bool has_thread_sums = hopper != nullptr && hopper->sum_elements > 0;
@@ -100,12 +107,41 @@ std::string function_of(const KernelSpec& kernel, const activation::Function& fu
   return activation::cuda_source(function, kernel.accuracy, form, kernel.tensor_types);
 }
 
+/// Returns the source of the index checks of the function and of the mask.
+std::string index_checks_of(const KernelSpec& kernel, const Expressions& expressions) {
+  if (kernel.kind != KernelKind::check_indices) return {};
+  std::string text = "#include \"common/index.cuh\"\n\n";
+  text += activation::index_check_source("FunctionIndices", expressions.function, kernel.tensor_types,
+                                         activation::Expression::function);
+  if (expressions.mask != nullptr) {
+    text += activation::index_check_source("MaskIndices", *expressions.mask, kernel.mask_types,
+                                           activation::Expression::mask);
+  }
+  return text;
+}
+
+void add_mask(families::ConfigText& config, const Expressions& expressions) {
+  if (expressions.mask != nullptr) {
+    config.type_of_header("Mask", "gdpa::ExpressionMask<::Condition>", "common/expression_mask.cuh");
+  } else {
+    config.type_of_header("Mask", "gdpa::WindowMask", "common/window_mask.cuh");
+  }
+}
+
 /// Returns the struct Config of a kernel: the members of all families, and the members of the kernel's family.
-std::string config_of(const KernelSpec& kernel, const activation::Function& function) {
+std::string config_of(const KernelSpec& kernel, const Expressions& expressions) {
+  const activation::Function& function = expressions.function;
   families::ConfigText config;
-  if (kernel.kind == KernelKind::check_offsets) return config.text();
+  if (plan::has_no_config(kernel.kind)) return config.text();
   if (kernel.kind == KernelKind::round_parameters) {
     config.type("Sum", sum_of(kernel));
+    return config.text();
+  }
+  if (kernel.kind == KernelKind::check_indices) {
+    add_mask(config, expressions);
+    config.type("FunctionIndices", "::FunctionIndices");
+    config.type("MaskIndices", expressions.mask != nullptr ? "::MaskIndices" : "gdpa::portable::NoIndices");
+    families::family_of(kernel.family()).write_config(config, kernel, function);
     return config.text();
   }
   config.type("Element", fmt::format("gdpa::{}", type_of(kernel.element)));
@@ -120,7 +156,7 @@ std::string config_of(const KernelSpec& kernel, const activation::Function& func
   } else if (has_function(kernel.kind)) {
     config.type("Activation", family.activation(kernel));
   }
-  config.type_of_header("Mask", "gdpa::WindowMask", "common/window_mask.cuh");
+  add_mask(config, expressions);
   if (kernel.kind == KernelKind::parameter_gradients) {
     // Gradients reads the inputs itself.
   } else if (has_function(kernel.kind) && activation::has_inputs_at(function)) {
@@ -151,7 +187,15 @@ bool is_second_pass(const KernelSpec& kernel) {
 
 }  // namespace
 
-std::string kernel_source(const KernelSpec& kernel, const activation::Function& function) {
+bool has_mask(KernelKind kind) {
+  return has_function(kind) || kind == KernelKind::key_schedule || kind == KernelKind::round_grad_query;
+}
+
+std::string kernel_source(const KernelSpec& kernel, const Expressions& expressions) {
+  const bool has_condition = expressions.mask != nullptr && has_mask(kernel.kind);
+  const std::string condition = has_condition ? "#include \"common/index.cuh\"\n#include \"common/sequence.cuh\"\n\n" +
+                                                    activation::condition_source(*expressions.mask, kernel.mask_types)
+                                              : "";
   const std::string_view family = families::family_of(kernel.family()).name();
   const KindInSource kind = in_source(kernel.kind);
   return fmt::format(
@@ -163,13 +207,14 @@ std::string kernel_source(const KernelSpec& kernel, const activation::Function& 
       "{6}(const __grid_constant__ gdpa::{7}::{8} arguments) {{\n"
       "  gdpa::{7}::{0}<Config>(arguments);\n"
       "}}\n",
-      kind.name, function_of(kernel, function), config_of(kernel, function), SourceNames::threads,
-      SourceNames::shared_bytes, kernel.ctas, SourceNames::kernel, family, kind.arguments, kind.header,
-      has_random_delays(kernel) ? "#define GDPA_RANDOM_DELAYS\n\n" : "");
+      kind.name, condition + index_checks_of(kernel, expressions) + function_of(kernel, expressions.function),
+      config_of(kernel, expressions), SourceNames::threads, SourceNames::shared_bytes, kernel.ctas, SourceNames::kernel,
+      family, kind.arguments, kind.header, has_random_delays(kernel) ? "#define GDPA_RANDOM_DELAYS\n\n" : "");
 }
 
 std::string describe(const KernelSpec& kernel) {
-  if (kernel.kind == KernelKind::check_offsets || kernel.kind == KernelKind::round_parameters) {
+  if (plan::has_no_config(kernel.kind) || kernel.kind == KernelKind::round_parameters ||
+      kernel.kind == KernelKind::check_indices) {
     return std::string(in_source(kernel.kind).name);
   }
   std::string text = fmt::format("{}: {} {} d={}", families::family_of(kernel.family()).name(),
@@ -177,6 +222,7 @@ std::string describe(const KernelSpec& kernel) {
   if (kernel.kind == KernelKind::reduce) return text;
   if (has_function(kernel.kind) && kernel.accuracy == Accuracy::exact) text += " exact";
   if (is_second_pass(kernel)) text += " second pass";
+  if (kernel.has_pages) text += " paged";
   if (!kernel.wants_grad_query) text += " without dQ";
   if (!kernel.wants_grad_key) text += " without dK";
   if (!kernel.wants_grad_value) text += " without dV";

@@ -16,8 +16,21 @@ struct SourceNames {
   static constexpr const char* shared_bytes = "gdpa_shared_bytes";  ///< int: dynamic shared memory of a CTA
 };
 
-/// Returns the source of one kernel. `function` is f. Kernels that do not evaluate f ignore it.
-std::string kernel_source(const plan::KernelSpec& kernel, const activation::Function& function);
+/// The expressions of a call: f, and the condition of the mask if the mask is no window.
+struct Expressions {
+  const activation::Function& function;
+  const activation::Function* mask;
+
+  // Implicit: most calls have a function only.
+  Expressions(const activation::Function& function_, const activation::Function* mask_ = nullptr)  // NOLINT
+      : function(function_), mask(mask_) {}
+};
+
+/// Whether a kernel of this kind reads the mask.
+bool has_mask(plan::KernelKind kind);
+
+/// Returns the source of one kernel. Kernels that do not evaluate f or the mask ignore them.
+std::string kernel_source(const plan::KernelSpec& kernel, const Expressions& expressions);
 
 /// Returns a description of the instance: "hopper: forward BFloat16 d=128 ...".
 std::string describe(const plan::KernelSpec& kernel);

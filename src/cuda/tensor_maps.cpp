@@ -27,7 +27,7 @@ struct Mapped {
   int64_t heads;
   int64_t columns;
 
-  bool is_jagged() const { return side.cumulative != nullptr; }
+  bool is_jagged() const { return side.is_jagged(); }
   int64_t extent() const { return std::max<int64_t>(1, is_jagged() ? rows : side.length); }
   bool is_shared() const { return operand.batch_stride == 0; }
 
@@ -62,7 +62,7 @@ Mapped operand_of(const Problem& problem, const Params& params, Tensor tensor) {
     return Mapped{operand, params.queries, problem.batch, problem.rows_q, problem.heads_q, columns};
   };
   const auto of_keys = [&](const Operand& operand, int64_t columns) {
-    return Mapped{operand, params.keys, problem.batch, problem.rows_k, problem.heads_k, columns};
+    return Mapped{operand, params.keys, problem.key_entries(), problem.rows_k, problem.heads_k, columns};
   };
   switch (tensor) {
     case Tensor::query:

@@ -22,6 +22,11 @@ struct Problem {
   int64_t batch = 0;
   Form query_form = Form::jagged;
   Form key_form = Form::jagged;
+  bool has_query_gaps = false;  ///< jagged queries have a begin and an end instead of cumulative lengths
+  bool has_key_gaps = false;
+  bool has_batch_map = false;  ///< several batch entries may have the same keys
+  bool has_pages = false;      ///< keys and values are in pages; rows_k are those of the table
+  int64_t mapped_entries = 0;  ///< with a batch map: the entries of the keys
   int64_t heads_q = 0;
   int64_t heads_k = 0;
   int64_t head_dim = 0;
@@ -36,7 +41,11 @@ struct Problem {
   bool allow_tf32 = false;
   /// The NumberType of tensor i of the call in the three bits from 4 i on. Bit 4 i + 3: offsets need 64 bits.
   unsigned tensor_types = 0;
+  unsigned mask_types = 0;      ///< the same for the tensors of a mask expression
   WantedGradients wanted = {};  ///< backward: the gradients to compute. Forward ignores it
+
+  /// The entries of keys that are not shared.
+  int64_t key_entries() const { return has_batch_map ? mapped_entries : batch; }
 
   /// Whether all batch entries read the same queries (keys), so that their gradient is a sum over the batch.
   bool shares_queries() const { return query_form == Form::shared && batch != 1; }

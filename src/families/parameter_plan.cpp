@@ -86,6 +86,7 @@ plan::KernelSpec parameter_kernel_for(const PlanRequest& request, const Params& 
   KernelSpec kernel = kernel_for(request, KernelKind::parameter_gradients);
   kernel.wanted_parameters = problem.wanted.parameters;
   kernel.tensor_types = problem.tensor_types;
+  kernel.mask_types = problem.mask_types;
   kernel.parameter_sum = sum_for(problem, params, function);
   kernel.accuracy = problem.deterministic ? Accuracy::exact : plan::accuracy_of(problem);
   return kernel;

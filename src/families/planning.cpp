@@ -17,7 +17,7 @@ int64_t Side::most_tiles(int64_t tile, int64_t splits) const {
 }
 
 Side queries_of(const Problem& problem) { return {problem.query_form, problem.rows_q, problem.batch}; }
-Side keys_of(const Problem& problem) { return {problem.key_form, problem.rows_k, problem.batch}; }
+Side keys_of(const Problem& problem) { return {problem.key_form, problem.rows_k, problem.key_entries()}; }
 
 plan::GpuElement element_of(DType dtype, plan::Float32Products products) {
   using plan::GpuElement;
@@ -33,6 +33,7 @@ plan::KernelSpec kernel_for(const PlanRequest& request, plan::KernelKind kind) {
   kernel.head_dim = static_cast<int>(request.problem.head_dim);
   kernel.head_dim_v = static_cast<int>(request.problem.head_dim_v);
   kernel.aligned = request.aligned;
+  kernel.has_pages = request.problem.has_pages;
   return kernel;
 }
 

@@ -2,6 +2,7 @@
 #include "plan/cpu_units.h"
 
 #include <algorithm>
+#include <numeric>
 #include <queue>
 #include <tuple>
 
@@ -76,8 +77,13 @@ class Cutter {
   }
 
  private:
-  int64_t length_q(int64_t b) const { return params_.queries.size(b); }
-  int64_t length_k(int64_t b) const { return params_.keys.size(b); }
+  // In all functions, b is a position in the order of the schedule.
+  int64_t length_q(int64_t b) const { return params_.queries.size(schedule_.entry(b)); }
+  int64_t length_k(int64_t b) const { return params_.keys.size(schedule_.entry(b)); }
+  Range key_rows(int64_t b) const {
+    const int64_t begin = params_.keys.begin(schedule_.entry(b));
+    return {begin, begin + length_k(b)};
+  }
   int64_t element_bytes() const { return compute_bytes(problem_); }
 
   /// Returns the cost of these query rows in the group of one key head.
@@ -172,7 +178,7 @@ class Cutter {
     void end() {
       if (unit_.batch.empty()) return;
       const bool is_backward = cutter_.problem_.direction == Direction::backward;
-      unit_.grad_query = is_backward && cutter_.problem_.wanted.query;
+      unit_.grad_query = is_backward && cutter_.computes_grad_query_;
       unit_.grad_key_value = is_backward && wants_keys(cutter_.problem_);
       cutter_.add_for_all_heads(unit_, cutter_.sizes_.group);
       unit_ = CpuUnit{};
@@ -184,13 +190,23 @@ class Cutter {
   };
 
   void cut_backward() {
-    if (sizes_.shared_queries || sizes_.shared_keys) {
+    const bool has_groups = !schedule_.order.empty();
+    if (sizes_.shared_queries && has_groups) {
+      computes_grad_query_ = false;
+      add_sums_over_batch(true);
+      schedule_.cut = CpuCut::separate;
+    } else if (sizes_.shared_queries || sizes_.shared_keys) {
       cut_shared();
       return;
     }
     const bool balance = !is_balanced();
     Run run(*this);
-    for (int64_t b = 0; b < problem_.batch; ++b) {
+    for (int64_t b = 0; b < problem_.batch; b = schedule_.end_of_group(b)) {
+      if (schedule_.end_of_group(b) > b + 1) {
+        run.end();
+        cut_group({b, schedule_.end_of_group(b)});
+        continue;
+      }
       if (length_q(b) == 0 && length_k(b) == 0) continue;
       const double cost = cost_of(b, all_rows);
       if (cost < small_ && length_q(b) <= schedule_.tiles.block_queries) {
@@ -251,6 +267,7 @@ class Cutter {
     const int64_t first = schedule_.partial_elements;
     const int64_t rows = divide_up(length, row_pieces);
     CpuUnit unit = whole(b, key_head, cost);
+    unit.key_rows = key_rows(b);
     const Range group = unit.heads;
     int64_t count = 0;
     for (int64_t begin = 0; begin < length; begin += rows) {
@@ -272,7 +289,7 @@ class Cutter {
     unit.batch = {b, b + 1};
     unit.key_head = key_head;
     unit.heads = group_of(key_head);
-    unit.grad_query = problem_.wanted.query;
+    unit.grad_query = computes_grad_query_;
     unit.grad_key_value = wants_keys(problem_);
     unit.cost = cost;
     return unit;
@@ -304,7 +321,7 @@ class Cutter {
 
   /// Adds units that compute dQ of some queries of one batch entry.
   void add_query_units(int64_t b, int64_t key_head, double cost) {
-    if (!problem_.wanted.query && problem_.wanted.of_operands()) return;
+    if (!computes_grad_query_ && problem_.wanted.of_operands()) return;
     const int64_t length = length_q(b);
     const int64_t pieces = clamp(pieces_for(cost), 1, std::max<int64_t>(1, length / smallest_piece));
     const int64_t rows = std::max<int64_t>(1, divide_up(length, pieces));
@@ -337,22 +354,45 @@ class Cutter {
     // In the worst case, runs and parts of large entries alternate, which needs three sums for each wanted one, and one
     // more. If the budget is too small for them, one run takes the whole batch.
     const int64_t runs = std::min(wanted, (most - 1) / 3);
+    const double target = runs > 1 ? total_ / static_cast<double>(problem_.heads_k * runs) : 2 * total_;
     for (int64_t key_head = 0; key_head < problem_.heads_k; ++key_head) {
-      cut_shared_head(key_head, runs, sum_elements, shared_rows);
+      cut_runs({0, problem_.batch}, key_head, target, sum_elements, {0, shared_rows});
     }
   }
 
-  void cut_shared_head(int64_t key_head, int64_t runs, int64_t sum_elements, int64_t shared_rows) {
+  /// Adds batch entries with common keys. Their runs have partial sums of all rows of these keys, so that each run
+  /// writes to every row of the gradient.
+  void cut_group(Range batch) {
+    Range rows = key_rows(batch.begin);
+    double cost = 0;
+    for (int64_t b = batch.begin; b < batch.end; ++b) {
+      rows.end = std::max(rows.end, key_rows(b).end);
+      cost += cost_of(b, all_rows);
+    }
+    schedule_.cut = std::max(schedule_.cut, CpuCut::partial);
+    const int64_t sum_elements = rows.size() * sizes_.key_sum_row();
+    for (int64_t key_head = 0; key_head < problem_.heads_k; ++key_head) {
+      // In the worst case, each run and each part of a large entry needs three sums; see cut_shared.
+      const int64_t sums = (partial_limit() - schedule_.partial_elements) / std::max<int64_t>(1, sum_elements);
+      const int64_t runs = std::min(pieces_for(cost), (sums - 1) / 3);
+      cut_runs(batch, key_head, runs > 1 ? cost / static_cast<double>(runs) : 2 * cost, sum_elements, rows);
+    }
+  }
+
+  /// Adds batch entries of one key head whose gradients of keys, or of queries that the batch shares, are summed. Each
+  /// run has the cost `target` and a partial sum of `rows`.
+  void cut_runs(Range batch, int64_t key_head, double target, int64_t sum_elements, Range rows) {
+    const bool sums_queries = sizes_.shared_queries && computes_grad_query_;
     const int64_t first = schedule_.partial_elements;
     int64_t count = 0;
     auto add = [&](CpuUnit unit) {
-      (sizes_.shared_keys ? unit.key_sum : unit.query_sum) = first + count++ * sum_elements;
+      (sums_queries ? unit.query_sum : unit.key_sum) = first + count++ * sum_elements;
+      unit.key_rows = rows;
       schedule_.units.push_back(unit);
     };
-    const double target = runs > 1 ? total_ / static_cast<double>(problem_.heads_k * runs) : 2 * total_;
     CpuUnit run = whole(0, key_head, 0);
-    run.batch = {0, 0};
-    for (int64_t b = 0; b < problem_.batch; ++b) {
+    run.batch = {batch.begin, batch.begin};
+    for (int64_t b = batch.begin; b < batch.end; ++b) {
       const double cost = cost_of(b, all_rows);
       const bool alone = cost > target;
       if (alone && !run.batch.empty()) {
@@ -375,31 +415,32 @@ class Cutter {
     }
     if (!run.batch.empty()) add(run);
     schedule_.partial_elements += count * sum_elements;
-    if (sizes_.shared_keys) {
-      reduce({false, 0, key_head, {0, shared_rows}, first, sum_elements, count, shared_rows});
+    if (!sums_queries) {
+      reduce({false, batch.begin, key_head, {0, rows.size()}, first, sum_elements, count, rows.size()});
       return;
     }
     for (int64_t head = 0; head < sizes_.group; ++head) {
       reduce({true,
               0,
               key_head * sizes_.group + head,
-              {0, shared_rows},
-              first + head * shared_rows * sizes_.width_q,
+              {0, rows.size()},
+              first + head * rows.size() * sizes_.width_q,
               sum_elements,
               count,
-              shared_rows});
+              rows.size()});
     }
   }
 
-  /// Adds one batch entry in parts along the side that is not shared.
+  /// Adds one batch entry in parts along the side whose gradient is not summed over the batch.
   template <class Add>
   void cut_along(int64_t b, int64_t key_head, int64_t pieces, double cost, const Add& add) {
-    const int64_t length = sizes_.shared_keys ? length_q(b) : length_k(b);
+    const bool cuts_keys = sizes_.shared_queries && computes_grad_query_;
+    const int64_t length = cuts_keys ? length_k(b) : length_q(b);
     pieces = clamp(pieces, 1, std::max<int64_t>(1, length / smallest_piece));
     const int64_t rows = std::max<int64_t>(1, divide_up(length, pieces));
     CpuUnit unit = whole(b, key_head, cost / static_cast<double>(pieces));
     for (int64_t begin = 0; begin < std::max<int64_t>(1, length); begin += rows) {
-      (sizes_.shared_keys ? unit.queries : unit.keys) = Range{begin, std::min(begin + rows, length)};
+      (cuts_keys ? unit.keys : unit.queries) = Range{begin, std::min(begin + rows, length)};
       add(unit);
     }
   }
@@ -407,28 +448,35 @@ class Cutter {
   /// Adds the units for a shared operand that is too long for partial sums. Each unit computes some of its rows, for
   /// the whole batch.
   void cut_shared_separately() {
-    const int64_t shared_rows = sizes_.shared_keys ? params_.keys.length : params_.queries.length;
-    const int64_t step = sizes_.shared_keys ? schedule_.tiles.keys : schedule_.tiles.block_queries;
-    const double cost = total_ / static_cast<double>(problem_.heads_k);
-    const int64_t pieces = clamp(pieces_for(cost), 1, divide_up(shared_rows, step));
-    const int64_t rows = round_up(divide_up(shared_rows, pieces), step);
     schedule_.cut = CpuCut::separate;
+    add_sums_over_batch(sizes_.shared_queries);
     for (int64_t key_head = 0; key_head < problem_.heads_k; ++key_head) {
-      CpuUnit unit = whole(0, key_head, cost / static_cast<double>(pieces));
-      unit.batch = {0, problem_.batch};
-      unit.sums_over_batch = true;
-      unit.grad_query = sizes_.shared_queries;
-      unit.grad_key_value = sizes_.shared_keys;
-      for (int64_t begin = 0; begin < shared_rows; begin += rows) {
-        (sizes_.shared_keys ? unit.keys : unit.queries) = Range{begin, std::min(begin + rows, shared_rows)};
-        schedule_.units.push_back(unit);
-      }
       for (int64_t b = 0; b < problem_.batch; ++b) {
         if (sizes_.shared_keys) {
           add_query_units(b, key_head, cost_of(b, all_rows) * 3 / 5);
         } else {
           add_key_units(b, key_head, cost_of(b, all_rows) * 4 / 5);
         }
+      }
+    }
+  }
+
+  /// Adds the units of cut_shared_separately for the rows of the shared operand.
+  void add_sums_over_batch(bool of_queries) {
+    const int64_t shared_rows = sizes_.shared_keys ? params_.keys.length : params_.queries.length;
+    const int64_t step = of_queries ? schedule_.tiles.block_queries : schedule_.tiles.keys;
+    const double cost = total_ / static_cast<double>(problem_.heads_k);
+    const int64_t pieces = clamp(pieces_for(cost), 1, divide_up(shared_rows, step));
+    const int64_t rows = round_up(divide_up(shared_rows, pieces), step);
+    for (int64_t key_head = 0; key_head < problem_.heads_k; ++key_head) {
+      CpuUnit unit = whole(0, key_head, cost / static_cast<double>(pieces));
+      unit.batch = {0, problem_.batch};
+      unit.sums_over_batch = true;
+      unit.grad_query = of_queries;
+      unit.grad_key_value = !of_queries;
+      for (int64_t begin = 0; begin < shared_rows; begin += rows) {
+        (of_queries ? unit.queries : unit.keys) = Range{begin, std::min(begin + rows, shared_rows)};
+        schedule_.units.push_back(unit);
       }
     }
   }
@@ -447,6 +495,7 @@ class Cutter {
   const Processor& processor_;
   CpuSchedule& schedule_;
   Sizes sizes_;
+  bool computes_grad_query_ = problem_.wanted.query;  // in the units of batch entries
   double total_ = 0;
   double share_ = 0;  // cost for each thread
   double small_ = 0;  // a unit with a lower cost takes more batch entries
@@ -514,7 +563,35 @@ double kept_scores(const Mask& mask, Range queries, int64_t length_q, int64_t le
   return concave_sum(keys_of, queries.begin, queries.end - 1);
 }
 
+/// Fills the order of the schedule if batch entries may have common keys whose gradient is wanted.
+void order_by_keys(const Problem& problem, const Params& params, CpuSchedule& schedule) {
+  schedule.order.clear();
+  schedule.ends_of_group.clear();
+  const bool may_have_groups = problem.has_key_gaps || problem.has_batch_map;
+  if (problem.direction == Direction::forward || !wants_keys(problem) || !may_have_groups) return;
+  const Sequences& keys = params.keys;
+  schedule.order.resize(static_cast<std::size_t>(problem.batch));
+  std::iota(schedule.order.begin(), schedule.order.end(), int64_t{0});
+  std::stable_sort(schedule.order.begin(), schedule.order.end(),
+                   [&](int64_t a, int64_t b) { return keys.first_token(a) < keys.first_token(b); });
+  schedule.ends_of_group.resize(schedule.order.size());
+  std::size_t begin = 0;
+  int64_t end_of_rows = 0;
+  const auto end_group = [&](std::size_t end) {
+    std::fill(schedule.ends_of_group.begin() + static_cast<std::ptrdiff_t>(begin),
+              schedule.ends_of_group.begin() + static_cast<std::ptrdiff_t>(end), static_cast<int64_t>(end));
+    begin = end;
+  };
+  for (std::size_t position = 0; position < schedule.order.size(); ++position) {
+    const int64_t b = schedule.order[position];
+    if (keys.first_token(b) >= end_of_rows) end_group(position);
+    end_of_rows = std::max(end_of_rows, keys.first_token(b) + keys.size(b));
+  }
+  end_group(schedule.order.size());
+}
+
 void schedule_for_cpu(const Problem& problem, const Params& params, const Processor& processor, CpuSchedule& schedule) {
+  order_by_keys(problem, params, schedule);
   schedule.cut = CpuCut::whole;
   schedule.units.clear();
   schedule.reductions.clear();

@@ -59,7 +59,7 @@ struct CpuBuffers {
 /// A unit of work: consecutive batch entries, one key head, some of the query heads that read it, some query rows and
 /// some keys.
 struct CpuUnit {
-  Range batch;
+  Range batch;  ///< backward: positions in the order of CpuSchedule::entry
   int64_t key_head = 0;
   Range heads;
   Range queries = all_rows;
@@ -69,6 +69,7 @@ struct CpuUnit {
   bool sums_over_batch = false;  ///< backward: alone owns its rows of the operand that the batch shares
   int64_t query_sum = -1;  ///< where in the partial sums dQ is summed over the unit; -1: the unit alone owns these rows
   int64_t key_sum = -1;    ///< the same for dK, then dV, those that are wanted
+  Range key_rows;          ///< with key_sum: the rows of keys that it has, counted as Sequences::begin counts
   double cost = 0;         ///< in products of one score tile element; only ratios matter
 };
 
@@ -81,7 +82,7 @@ inline bool adds_parameters(const CpuUnit& unit, const WantedGradients& wanted) 
 /// Partial sums of a gradient. After all units, they are added in order and stored.
 struct CpuReduction {
   bool of_query = false;  ///< dQ if true, otherwise dK and dV
-  int64_t batch = 0;      ///< 0 if the operand is shared
+  int64_t batch = 0;      ///< position in the order of CpuSchedule::entry; 0 if the operand is shared
   int64_t head = 0;
   Range rows;
   int64_t first = 0;   ///< the first partial sum of this head, in elements
@@ -105,6 +106,15 @@ struct CpuSchedule {
   std::vector<CpuUnit> units;  ///< by decreasing cost
   std::vector<CpuReduction> reductions;
   int64_t partial_elements = 0;  ///< in double
+  /// Backward, if batch entries have common keys: the entries in an order in which those with common keys follow each
+  /// other, and of each position the position after the last one with common keys. Otherwise empty.
+  std::vector<int64_t> order;
+  std::vector<int64_t> ends_of_group;
+
+  int64_t entry(int64_t position) const { return order.empty() ? position : order[static_cast<std::size_t>(position)]; }
+  int64_t end_of_group(int64_t position) const {
+    return order.empty() ? position + 1 : ends_of_group[static_cast<std::size_t>(position)];
+  }
 };
 
 /// Fills `schedule`. Its vectors keep their memory, so a second small problem allocates nothing.

@@ -32,17 +32,36 @@ std::size_t combine(std::size_t hash, const HopperSpec& of) {
 
 bool has_function(KernelKind kind) {
   return kind == KernelKind::forward || kind == KernelKind::backward || kind == KernelKind::wide_backward ||
-         kind == KernelKind::backward_query || kind == KernelKind::parameter_gradients;
+         kind == KernelKind::backward_query || kind == KernelKind::parameter_gradients ||
+         kind == KernelKind::check_indices;
+}
+
+bool has_no_config(KernelKind kind) {
+  return kind == KernelKind::check_offsets || kind == KernelKind::locate_sequences || kind == KernelKind::clear_gaps;
 }
 
 std::size_t hash_of(const KernelSpec& kernel) {
-  const std::size_t hash = combine(
-      kernel.of_family.index(),
-      {static_cast<int>(kernel.kind), static_cast<int>(kernel.element), kernel.head_dim, kernel.head_dim_v,
-       kernel.tile_queries, kernel.tile_keys, kernel.warps, kernel.stages, kernel.ctas, int{kernel.aligned},
-       int{kernel.keys_shared}, int{kernel.wants_grad_query}, int{kernel.wants_grad_key}, int{kernel.wants_grad_value},
-       int{kernel.scales_scores}, static_cast<int>(kernel.tensor_types), static_cast<int>(kernel.wanted_parameters),
-       static_cast<int>(kernel.parameter_sum), static_cast<int>(kernel.accuracy)});
+  const std::size_t hash = combine(kernel.of_family.index(), {static_cast<int>(kernel.kind),
+                                                              static_cast<int>(kernel.element),
+                                                              kernel.head_dim,
+                                                              kernel.head_dim_v,
+                                                              kernel.tile_queries,
+                                                              kernel.tile_keys,
+                                                              kernel.warps,
+                                                              kernel.stages,
+                                                              kernel.ctas,
+                                                              int{kernel.aligned},
+                                                              int{kernel.has_pages},
+                                                              int{kernel.keys_shared},
+                                                              int{kernel.wants_grad_query},
+                                                              int{kernel.wants_grad_key},
+                                                              int{kernel.wants_grad_value},
+                                                              int{kernel.scales_scores},
+                                                              static_cast<int>(kernel.tensor_types),
+                                                              static_cast<int>(kernel.mask_types),
+                                                              static_cast<int>(kernel.wanted_parameters),
+                                                              static_cast<int>(kernel.parameter_sum),
+                                                              static_cast<int>(kernel.accuracy)});
   return std::visit([hash](const auto& of_family) { return combine(hash, of_family); }, kernel.of_family);
 }
 
@@ -69,9 +88,10 @@ FunctionRegisters registers_of(const activation::Program& program, Accuracy accu
 Accuracy accuracy_of(const Problem& problem) {
   if (problem.dtype == DType::float32) return Accuracy::exact;
   const bool is_dense = problem.query_form == Form::dense && problem.key_form == Form::dense;
-  const int64_t batch = std::max<int64_t>(1, problem.batch);
+  const int64_t batch = std::max<int64_t>(1, problem.batch), key_entries = std::max<int64_t>(1, problem.key_entries());
   const int64_t rows_q = problem.rows_q * (problem.query_form == Form::shared ? batch : 1);
-  const int64_t most_keys = is_dense ? divide_up(problem.rows_k, batch) : problem.rows_k;  // that a query can have
+  const int64_t most_keys =
+      is_dense ? divide_up(problem.rows_k, key_entries) : problem.rows_k;  // that a query can have
   const auto scores = static_cast<double>(problem.heads_q) * static_cast<double>(rows_q) *
                       static_cast<double>(most_keys);  // exact up to 2^53, and never overflows
   return scores <= thresholds::scores_of_exact_calls ? Accuracy::exact : problem.accuracy;

@@ -45,11 +45,17 @@ enum class KernelKind : std::uint8_t {
   key_schedule,
   round_grad_query,
   reduce,
-  check_offsets
+  locate_sequences,
+  clear_gaps,
+  check_offsets,
+  check_indices
 };
 
-/// Whether kernels of this kind evaluate f.
+/// Whether kernels of this kind evaluate f or its indices.
 bool has_function(KernelKind kind);
+
+/// Whether there is one kernel of this kind for all calls.
+bool has_no_config(KernelKind kind);
 
 /// How the tensor cores see the operands. fp32 is computed in tf32, one product or three.
 enum class GpuElement : std::uint8_t { bfloat16, float16, float32, tensor_float32 };
@@ -96,12 +102,14 @@ struct KernelSpec {
   int stages = 0;
   int ctas = 1;  ///< CTAs that have to fit on one multiprocessor
   bool aligned = false;
+  bool has_pages = false;          ///< forward: keys and values are in pages
   bool keys_shared = false;        ///< backward: the batch shares the keys
   bool wants_grad_query = true;    ///< whether dQ is computed; true in kernels that have no such choice
   bool wants_grad_key = true;      ///< the same for dK
   bool wants_grad_value = true;    ///< the same for dV
   bool scales_scores = true;       ///< forward: otherwise GpuPlan::output_factor multiplies the output
   unsigned tensor_types = 0;       ///< of the tensors that f reads, as in Problem
+  unsigned mask_types = 0;         ///< of the tensors that a mask expression reads, as in Problem
   unsigned wanted_parameters = 0;  ///< parameter_gradients: bit n: tensor n
   ParameterSum parameter_sum = ParameterSum::float64;  ///< parameter_gradients, round_parameters
   Accuracy accuracy = Accuracy::fast;                  ///< of f, in kernels that evaluate it
@@ -132,8 +140,10 @@ struct GpuWorkspace {
   int64_t grad_query = -1;
   int64_t grad_key = -1;
   int64_t grad_value = -1;
-  int64_t parameters = -1;      ///< the sums of the gradients of tensors, cleared before parameter_gradients
-  int64_t parameter_bytes = 0;  ///< of these sums
+  int64_t parameters = -1;       ///< the sums of the gradients of tensors, cleared before parameter_gradients
+  int64_t parameter_bytes = 0;   ///< of these sums
+  int64_t query_sequences = -1;  ///< the results of locate_sequences for the queries
+  int64_t key_sequences = -1;    ///< the same for keys
   int64_t bytes = 0;
   int64_t zeroed_bytes = 0;  ///< bytes from the start that are cleared before the first kernel
 };

@@ -10,7 +10,7 @@ namespace gdpa::plan {
 namespace {
 
 double mean_length(const Sequences& side, int64_t rows, int64_t batch) {
-  if (side.cumulative == nullptr) return static_cast<double>(side.length);
+  if (!side.is_jagged()) return static_cast<double>(side.length);
   return static_cast<double>(rows) / static_cast<double>(batch);
 }
 
@@ -40,7 +40,7 @@ double flops_of(const Problem& problem, const Params& params) {
 double flops_of_mean_lengths(const Problem& problem, const Params& params) {
   if (problem.batch == 0) return 0;
   const double length_q = mean_length(params.queries, problem.rows_q, problem.batch);
-  const double length_k = mean_length(params.keys, problem.rows_k, problem.batch);
+  const double length_k = mean_length(params.keys, problem.rows_k, problem.key_entries());
   // The fraction of the scores that the mask keeps, for the nearest whole lengths.
   const int64_t whole_q = std::max<int64_t>(1, std::llround(length_q));
   const int64_t whole_k = std::max<int64_t>(1, std::llround(length_k));

@@ -38,6 +38,8 @@ struct Call {
   MutableTensorView output_view;
   TensorView grad_output_view;
   MutableTensorView grad_query_view, grad_key_view, grad_value_view;
+  std::vector<int64_t> gaps_q = {3, 5, 0, 2}, gaps_k = {0, 4, 2, 6};
+  std::vector<int32_t> map = {1, 1};
 
   Call() {
     attention.query = TensorView::contiguous(query.data(), DType::float32, {tokens_q, heads_q, head_dim});
@@ -58,6 +60,21 @@ struct Call {
   void drop_offsets() {
     attention.cu_seqlens_q.reset();
     attention.cu_seqlens_k.reset();
+  }
+
+  TensorView view_of_gaps(const std::vector<int64_t>& gaps) const {
+    return TensorView::contiguous(gaps.data(), DType::int64, {2, 2});
+  }
+
+  /// Begins and ends instead of cumulative lengths.
+  void have_gaps() {
+    drop_offsets();
+    attention.seq_offsets_q = view_of_gaps(gaps_q);
+    attention.seq_offsets_k = view_of_gaps(gaps_k);
+  }
+
+  void have_map() {
+    attention.kv_of = TensorView::contiguous(map.data(), DType::int32, {static_cast<int64_t>(map.size())});
   }
 
   /// The checks of a plan do not read the operands.
@@ -131,6 +148,66 @@ const std::vector<Mistake>& input_mistakes() {
        ErrorKind::value,
        "cu_seqlens_k: expected numbers that never fall, got 5 after 6 at index 2; pass cumulative lengths, not "
        "lengths"},
+      {"both_kinds_of_offsets", [](Call& c) { c.attention.seq_offsets_k = c.view_of_gaps(c.gaps_k); }, ErrorKind::value,
+       "seq_offsets_k: expected no cu_seqlens_k with it, got both; leave one of them out"},
+      {"gaps_shape",
+       [](Call& c) {
+         c.have_gaps();
+         c.attention.seq_offsets_q->sizes[1] = 3;
+       },
+       ErrorKind::value,
+       "seq_offsets_q: expected shape (batch, 2), the begin and the end of each sequence, got rank 2 with shape (2, "
+       "3); "
+       "correct the shape"},
+      {"gaps_reversed",
+       [](Call& c) {
+         c.gaps_k = {4, 2, 0, 1};
+         c.have_gaps();
+       },
+       ErrorKind::value,
+       "seq_offsets_k: expected 0 <= begin <= end <= 6, the tokens of key, got begin 4 and end 2 at index 0; correct "
+       "the "
+       "numbers"},
+      {"gaps_past_the_end",
+       [](Call& c) {
+         c.gaps_q = {0, 1, 3, 6};
+         c.have_gaps();
+       },
+       ErrorKind::value,
+       "seq_offsets_q: expected 0 <= begin <= end <= 5, the tokens of query, got begin 3 and end 6 at index 1; correct "
+       "the numbers"},
+      {"gaps_with_common_queries",
+       [](Call& c) {
+         c.gaps_q = {2, 5, 0, 3};
+         c.have_gaps();
+       },
+       ErrorKind::value,
+       "seq_offsets_q: expected sequences without common queries, got row 2 in sequences 1 and 0; copy the queries "
+       "that "
+       "two sequences have"},
+      {"map_length",
+       [](Call& c) {
+         c.map = {0};
+         c.have_map();
+       },
+       ErrorKind::value,
+       "kv_of: expected rank 1 and 2 numbers, one for each query entry, got rank 1 with shape (1,); correct the shape"},
+      {"map_out_of_range",
+       [](Call& c) {
+         c.map = {1, 2};
+         c.have_map();
+       },
+       ErrorKind::value,
+       "kv_of: expected numbers from 0 to 1, the entries of the keys, got 2 at index 1; correct the number"},
+      {"map_of_shared_keys",
+       [](Call& c) {
+         c.attention.cu_seqlens_k.reset();
+         c.have_map();
+       },
+       ErrorKind::value,
+       "kv_of: expected keys with batch entries, got keys that the whole batch shares; leave kv_of out, or pass keys "
+       "of "
+       "rank 4 or with lengths"},
       {"offsets_past_the_end",
        [](Call& c) {
          c.offsets_q = {0, 2, 6};
@@ -456,6 +533,27 @@ TEST(Checks, ProductsThatNoWantedGradientNeedsAreNotCounted) {
   EXPECT_DOUBLE_EQ(flops(call.attention, Direction::backward, {false, true, false}), unit * (2 * d + d_v));
   EXPECT_DOUBLE_EQ(flops(call.attention, Direction::backward, {false, false, true}), unit * (d + d_v));
   EXPECT_DOUBLE_EQ(flops(call.attention, Direction::backward, {false, true, true}), unit * (2 * d + 2 * d_v));
+}
+
+TEST(Checks, sequences_with_gaps_may_be_in_any_order_and_keys_may_overlap) {
+  Call call;
+  call.have_gaps();
+  call.run_forward();
+  call.run_backward();
+}
+
+TEST(Checks, the_batch_of_a_map_is_free_and_a_map_for_a_gpu_has_no_backward) {
+  Call call;
+  call.have_map();
+  call.run_forward();
+  call.run_backward();
+  try {
+    api::check_plan(call.attention, Direction::backward, true, {});
+    FAIL() << "expected an Error";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(),
+                 "kv_of: expected forward on a GPU, got backward; repeat keys and values, or use the CPU");
+  }
 }
 
 }  // namespace

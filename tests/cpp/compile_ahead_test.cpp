@@ -179,6 +179,34 @@ TEST_F(CompileAhead, TheKernelThatChecksOffsetsCompilesForEveryArchitecture) {
   }
 }
 
+TEST_F(CompileAhead, TheKernelsForGapsCompileForEveryArchitecture) {
+  const Activation any("s");
+  for (const plan::KernelKind kind : {plan::KernelKind::locate_sequences, plan::KernelKind::clear_gaps}) {
+    plan::KernelSpec spec;
+    spec.kind = kind;
+    for (const char* architecture : {"sm_80", "sm_90a", "sm_100a"}) {
+      EXPECT_EQ(cuda::compile_kernels({{spec, 2}}, any.function(), architecture).at(0).kernel.threads, 256);
+    }
+  }
+}
+
+TEST_F(CompileAhead, TheKernelThatChecksIndicesCompilesForEveryArchitecture) {
+  const Activation function("silu(s + w[h, clamp(floor(log2(1 + abs(t[i] - t[j]))), 0, 9)] + of[kind[b], i - j])", {},
+                            {"w", "t", "of", "kind"});
+  const MaskExpression mask("(t[i] >= t[j]) & (i - j <= width[h])", {}, {"t", "width"});
+  plan::KernelSpec spec;
+  spec.kind = plan::KernelKind::check_indices;
+  spec.tensor_types = 0x4040;  // int32 and float32 (BoundTensor::type)
+  for (const char* architecture : {"sm_80", "sm_90a", "sm_100a"}) {
+    for (const bool has_pages : {false, true}) {
+      spec.has_pages = has_pages;
+      const cuda::Expressions expressions(function.function(), has_pages ? nullptr : &mask.function());
+      const auto made = cuda::compile_kernels({{spec, 1}}, expressions, architecture);
+      EXPECT_NE(made.at(0).image.find("expected 0 to %lld"), std::string::npos);
+    }
+  }
+}
+
 TEST(Cubin, SaysRegistersLocalMemorySharedMemoryAndConstants) {
   std::string image;
   try {

@@ -53,6 +53,15 @@ TEST(CpuFuzz, random_problems_agree_with_the_definition) {
   for (std::uint64_t seed = 0; seed < problem_count() && !HasFailure(); ++seed) check(seed, {}, run_call);
 }
 
+/// Problems without a backward may have pages.
+TEST(CpuFuzz, random_forward_problems_agree_with_the_definition) {
+  for (std::uint64_t seed = 4'000'000; seed < 4'000'000 + problem_count() / 2 && !HasFailure(); ++seed) {
+    check(seed, {.is_forward_only = true}, [](RandomProblem& problem, Strided&, Results& results) {
+      forward(problem.attention(), results.output.mutable_view());
+    });
+  }
+}
+
 /// In 16 bits: the promise for fp32 is relative to PyTorch's own error there, which a steep function makes large.
 TEST(CpuFuzz, random_functions_and_scales_agree_with_the_definition) {
   for (std::uint64_t seed = 2'000'000; seed < 2'000'000 + problem_count() / 8 && !HasFailure(); ++seed) {
@@ -71,6 +80,14 @@ TEST(CpuFuzz, random_scores_with_tensors_agree_with_the_definition) {
     const DrawnFunction function = RandomExpression(seed).function();
     const DType dtype = seed % 3 == 1 ? DType::bfloat16 : DType::float16;
     check(seed, is_16_bit ? Given{.dtype = dtype, .drawn = function, .score = seed} : Given{.score = seed}, run_call);
+  }
+}
+
+/// At least 1,000 problems in `make test`. Every third problem also has a score that reads positions and tensors.
+TEST(CpuFuzz, random_masks_agree_with_the_definition) {
+  const std::uint64_t count = problem_count() < 600 ? problem_count() : 1000;  // few under a sanitizer
+  for (std::uint64_t seed = 4'000'000; seed < 4'000'000 + count && !HasFailure(); ++seed) {
+    check(seed, seed % 3 == 0 ? Given{.score = seed, .mask = seed} : Given{.mask = seed}, run_call);
   }
 }
 

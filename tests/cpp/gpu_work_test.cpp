@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdlib>
 #include <map>
 #include <random>
@@ -29,8 +30,7 @@ struct Side {
     result.params.batch = batch;
     result.params.heads_q = heads;
     result.params.heads_k = heads / 2;
-    result.params.queries.cumulative = offsets.empty() ? nullptr : offsets.data();
-    result.params.queries.cumulative_is_int64 = true;
+    if (!offsets.empty()) result.params.queries = Sequences::cumulative(offsets.data(), true);
     result.params.queries.length = length;
     result.params.keys.length = 1;
     result.packed_rows_q = packed_rows;
@@ -197,8 +197,7 @@ TEST(GpuWork, ASharedSideIsWorkOfEachSplitAndTheSplitsAreTheBatch) {
 std::vector<int64_t> first_slots_of(const Side& queries, const std::vector<int64_t>& key_offsets, int64_t rows_per_slot,
                                     int64_t ctas) {
   CommonArguments arguments = queries.arguments();
-  arguments.params.keys.cumulative = key_offsets.data();
-  arguments.params.keys.cumulative_is_int64 = true;
+  arguments.params.keys = Sequences::cumulative(key_offsets.data(), true);
   arguments.packed_rows_k = key_offsets.back();
   const Owner<PackedLayout> owner{arguments.params.queries, 0, queries.heads, queries.tile, queries.batch};
   std::vector<int64_t> first;
@@ -247,6 +246,32 @@ TEST(GpuWork, CtasOfKeyOffsetsThatFallStayAmongTheSlots) {
       EXPECT_GE(slot, 0);
       EXPECT_LE(slot, queries.heads * 2 * queries.batch);
     }
+  }
+}
+
+TEST(GpuWork, SequencesWithGapsHaveTheirTilesInAnyOrder) {
+  const std::vector<int64_t> begins = {300, 0, 100, 90}, ends = {370, 65, 165, 90}, sums = {0, 70, 135, 200, 200};
+  const std::array<int64_t, 4> counts = {70, 65, 65, 0};
+  Side side;
+  side.batch = 4;
+  side.heads = 2;
+  CommonArguments arguments = side.arguments();
+  Sequences& queries = arguments.params.queries;
+  queries.begins = {begins.data(), 1, true};
+  queries.ends = {ends.data(), 1, true};
+  queries.rows_before = sums.data();
+  arguments.packed_rows_q = 400;
+  const Owner<PackedLayout> owner{queries, 400, side.heads, side.tile, side.batch};
+  std::map<Tile, Rows> tiles;
+  for (int64_t slot = 0; slot < owner.heads * owner.slots(); ++slot) {
+    const Work work = find_work(arguments, owner, true, slot);
+    if (work.exists) tiles[{work.entry, work.head, work.tile}] = work.queries;
+  }
+  ASSERT_EQ(tiles.size(), 12U);  // of 2 heads: 2 tiles for each of the entries 0 to 2
+  for (const auto& [tile, rows] : tiles) {
+    const auto entry = static_cast<std::size_t>(std::get<0>(tile));
+    EXPECT_EQ(rows.begin, begins[entry]);
+    EXPECT_EQ(rows.count, counts[entry]);
   }
 }
 

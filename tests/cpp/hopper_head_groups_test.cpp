@@ -29,8 +29,7 @@ struct Batch {
     arguments.params.batch = static_cast<int64_t>(lengths.size());
     arguments.params.heads_q = arguments.params.heads_k = heads;
     arguments.params.queries.length = 1;
-    arguments.params.keys.cumulative = offsets.data();
-    arguments.params.keys.cumulative_is_int64 = true;
+    arguments.params.keys = Sequences::cumulative(offsets.data(), true);
     arguments.packed_rows_k = offsets.back();
     const Owner<PackedLayout> owner{arguments.params.keys, offsets.back(), heads, tile_keys, arguments.params.batch};
     table_size = heads * owner.slots();

@@ -42,9 +42,8 @@ struct Lengths {
       params.keys.length = lengths_k[0];
       return result;
     }
-    params.queries.cumulative = offsets_q.data();
-    params.keys.cumulative = offsets_k.data();
-    params.queries.cumulative_is_int64 = params.keys.cumulative_is_int64 = true;
+    params.queries = Sequences::cumulative(offsets_q.data(), true);
+    params.keys = Sequences::cumulative(offsets_k.data(), true);
     result.common.packed_rows_q = offsets_q.back() + unused_rows;
     result.common.packed_rows_k = offsets_k.back();
     return result;

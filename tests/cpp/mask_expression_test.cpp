@@ -131,14 +131,6 @@ TEST(MaskExpressionErrors, TheChecksOfACallNameTheMask) {
             std::string::npos);
 }
 
-TEST(MaskExpressionErrors, AGpuRefusesAnExpression) {
-  Call call;
-  Attention attention = call.attention();
-  attention.mask_expression = MaskExpression("j < 3");
-  EXPECT_EQ(message_of([&] { explain(attention, Direction::forward, "sm_90a"); }),
-            "mask: expected a window on a GPU, got \"j < 3\"; move the tensors to the CPU, or use a window");
-}
-
 TEST(MaskExpression, FlopsCountTheKeptScores) {
   Call call;
   Attention attention = call.attention();

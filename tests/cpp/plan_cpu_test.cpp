@@ -37,8 +37,8 @@ struct Example {
     problem.mask = params.mask = mask;
     problem.rows_q = offsets_q.back();
     problem.rows_k = offsets_k.back();
-    params.queries = {offsets_q.data(), true, 0};
-    params.keys = {offsets_k.data(), true, 0};
+    params.queries = Sequences::cumulative(offsets_q.data(), true);
+    params.keys = Sequences::cumulative(offsets_k.data(), true);
   }
   Example(const Example&) = delete;
   Example& operator=(const Example&) = delete;
@@ -46,12 +46,14 @@ struct Example {
   void share_queries(int64_t length) {
     problem.query_form = Form::shared;
     problem.rows_q = length;
-    params.queries = {nullptr, false, length};
+    params.queries = {};
+    params.queries.length = length;
   }
   void share_keys(int64_t length) {
     problem.key_form = Form::shared;
     problem.rows_k = length;
-    params.keys = {nullptr, false, length};
+    params.keys = {};
+    params.keys.length = length;
   }
 
   CpuSchedule schedule(const Processor& processor = two_threads) const {

@@ -16,6 +16,7 @@
 #include "fmt/format.h"
 #include "gdpa/attention.h"
 #include "random_expression.h"
+#include "random_mask.h"
 #include "random_score.h"
 #include "reference.h"
 #include "strided.h"
@@ -69,6 +70,8 @@ struct Given {
   bool streams_queries = false;             ///< many times as many as keys, and no mask
   bool on_cpu = true;                       ///< tensors of the score may be float64
   std::optional<std::uint64_t> score = {};  ///< the seed of a score that reads positions and tensors
+  bool is_forward_only = false;             ///< may have a batch map, also on a GPU, and pages
+  std::optional<std::uint64_t> mask = {};   ///< the seed of a mask expression, in place of a window
   bool draws_scale = false;                 ///< any scale, where others are the default or one of three numbers
 };
 
@@ -77,9 +80,11 @@ class RandomProblem {
   explicit RandomProblem(std::uint64_t seed, Given given = {}) : random_(seed), given_(std::move(given)) {
     choose();
     if (given_.score) choose_score();
+    if (given_.mask) choose_mask_expression();
     lay_out();
     fill();
     choose_wanted();
+    if (given_.is_forward_only && !given_.score && key_form_ == 0 && !has_map_ && chance(0.5)) divide_into_pages();
   }
 
   std::string describe() const { return description_; }
@@ -97,8 +102,16 @@ class RandomProblem {
     attention.query = view(query_);
     attention.key = view(key_);
     attention.value = view(value_);
-    if (query_form_ == 0) attention.cu_seqlens_q = view(offsets_q_);
-    if (key_form_ == 0) attention.cu_seqlens_k = view(offsets_k_);
+    if (query_form_ == 0) (queries_.has_gaps ? attention.seq_offsets_q : attention.cu_seqlens_q) = view(offsets_q_);
+    if (key_form_ == 0) (keys_.has_gaps ? attention.seq_offsets_k : attention.cu_seqlens_k) = view(offsets_k_);
+    if (has_map_) attention.kv_of = view(map_tensor_);
+    if (page_rows_ > 0) {
+      attention.cu_seqlens_k = attention.seq_offsets_k = std::nullopt;
+      attention.key = view(paged_key_);
+      attention.value = view(paged_value_);
+      attention.block_table = view(block_table_);
+      attention.seqused_k = view(used_);
+    }
     attention.activation = score_ ? Activation(score_->text(), {}, score_->names()) : Activation(function_.text);
     if (score_) {
       for (const DrawnTensor& tensor : score_->tensors()) {
@@ -109,6 +122,12 @@ class RandomProblem {
     attention.out_scale = out_scale_;
     if (out_scale_.kind == OutScale::Kind::per_batch) attention.out_scale = OutScale::of_batch(view(per_batch_));
     attention.mask = mask_;
+    if (mask_expression_) {
+      attention.mask_expression = MaskExpression(mask_expression_->text(), {}, mask_expression_->names());
+      for (const DrawnTensor& tensor : mask_expression_->tensors()) {
+        attention.mask_parameters.push_back({tensor.name, view(tensor.data)});
+      }
+    }
     attention.threads = threads_;
     return attention;
   }
@@ -128,23 +147,24 @@ class RandomProblem {
         score->add_gradients(s, place, dp, gradients.tensors, gradients.squares);
       };
     }
+    if (mask_expression_) {
+      reference.keeps_at = [mask = mask_expression_](const Place& place) { return mask->keeps(place); };
+    }
     reference.scale = scale_;
     reference.left = mask_.left;
     reference.right = mask_.right;
     reference.bottom_right = mask_.diagonal == Diagonal::bottom_right;
-    int64_t output_row = 0;
     for (std::size_t b = 0; b < lengths_q_.size(); ++b) {
       Entry entry;
       entry.length_q = lengths_q_[b];
       entry.length_k = lengths_k_[b];
-      entry.query_begin = query_form_ == 2 ? 0 : first_q_ + sum_before(lengths_q_, b);
-      entry.key_begin = key_form_ == 2 ? 0 : first_k_ + sum_before(lengths_k_, b);
-      entry.output_begin = first_q_ + output_row;
+      entry.query_begin = queries_.begins[b];
+      entry.key_begin = keys_.begins[map_[b]];
+      entry.output_begin = query_form_ == 2 ? sum_before(lengths_q_, b) : queries_.begins[b];
       entry.out_scale = out_scale_of(b);
-      output_row += entry.length_q;
       reference.entries.push_back(entry);
     }
-    reference.output_rows = std::max(first_q_ + output_row, output_rows_);
+    reference.output_rows = output_rows_;
     return reference;
   }
 
@@ -154,10 +174,10 @@ class RandomProblem {
   Strided new_grad_key() { return place(key_.sizes(), false); }
   Strided new_grad_value() { return place(value_.sizes(), false); }
 
-  /// dO, with random values in every row, those that belong to no sequence too.
+  /// dO, with NaN in the rows that belong to no sequence.
   Strided grad_output() {
     Strided grad = place(output_sizes(), true);
-    grad.fill_normal(random_);
+    fill_rows(grad, output_rows_of_sequences());
     return grad;
   }
 
@@ -176,15 +196,22 @@ class RandomProblem {
   }
 
   /// The rows of a result that belong to a sequence. The others are 0.
-  Range query_rows_of_sequences() const {
-    if (query_form_ == 2) return {0, query_rows_};
-    return {first_q_, first_q_ + sum_before(lengths_q_, batch())};
+  std::vector<bool> query_rows_of_sequences() const {
+    std::vector<bool> rows(static_cast<std::size_t>(queries_.rows), query_form_ == 2);
+    for (std::size_t b = 0; b < batch(); ++b) set_rows(rows, queries_.begins[b], lengths_q_[b]);
+    return rows;
   }
-  Range key_rows_of_sequences() const {
-    if (key_form_ == 2) return {0, key_rows_};
-    return {first_k_, first_k_ + sum_before(lengths_k_, batch())};
+  std::vector<bool> key_rows_of_sequences() const {
+    std::vector<bool> rows(static_cast<std::size_t>(keys_.rows), key_form_ == 2);
+    for (std::size_t b = 0; b < batch(); ++b) set_rows(rows, keys_.begins[map_[b]], lengths_k_[b]);
+    return rows;
   }
-  Range output_rows_of_sequences() const { return {first_q_, first_q_ + sum_before(lengths_q_, batch())}; }
+  std::vector<bool> output_rows_of_sequences() const {
+    if (query_form_ != 2) return query_rows_of_sequences();
+    return std::vector<bool>(static_cast<std::size_t>(output_rows_), true);
+  }
+  bool has_batch_map() const { return has_map_; }
+  bool is_forward_only() const { return given_.is_forward_only; }
 
   static Dense dense(Strided& tensor, int64_t heads, int64_t width) {
     std::vector<double> values = tensor.values();
@@ -237,12 +264,18 @@ class RandomProblem {
     shared_q_ = times * random_length();
     shared_k_ = random_length();
     lengths_q_ = random_lengths(query_form_, batch, shared_q_, times);
-    lengths_k_ = random_lengths(key_form_, batch, shared_k_);
-    const bool may_be_alike = query_form_ == 0 && key_form_ == 0 && !given_.streams_queries;
-    if (may_be_alike && chance(0.5)) lengths_k_ = lengths_q_;
-    query_rows_ = rows_of(query_form_, lengths_q_, shared_q_, first_q_);
-    key_rows_ = rows_of(key_form_, lengths_k_, shared_k_, first_k_);
-    output_rows_ = query_form_ == 2 ? batch * shared_q_ : query_rows_;
+    has_map_ = key_form_ != 2 && batch > 0 && (given_.on_cpu || given_.is_forward_only) && chance(0.2);
+    const int64_t sequences = has_map_ ? uniform(1, 4) : batch;
+    std::vector<int64_t> lengths_of_sequences = random_lengths(key_form_, sequences, shared_k_);
+    const bool may_be_alike = query_form_ == 0 && key_form_ == 0 && !given_.streams_queries && !has_map_;
+    if (may_be_alike && chance(0.5)) lengths_of_sequences = lengths_q_;
+    for (int64_t b = 0; b < batch; ++b) {
+      map_.push_back(static_cast<std::size_t>(has_map_ ? uniform(0, sequences - 1) : b));
+      lengths_k_.push_back(lengths_of_sequences[map_.back()]);
+    }
+    queries_ = place_sequences(query_form_, lengths_q_, shared_q_, false);
+    keys_ = place_sequences(key_form_, lengths_of_sequences, shared_k_, given_.on_cpu || given_.is_forward_only);
+    output_rows_ = query_form_ == 2 ? batch * shared_q_ : queries_.rows;
     choose_mask();
     choose_scales(batch);
     threads_ = static_cast<int>(uniform(0, 3));
@@ -252,18 +285,30 @@ class RandomProblem {
         fmt::join(lengths_q_, ","), fmt::join(lengths_k_, ","), mask_.left, mask_.right,
         mask_.diagonal == Diagonal::bottom_right ? "bottom right" : "upper left", scale_,
         static_cast<int>(out_scale_.kind), threads_);
+    if (queries_.has_gaps) description_ += fmt::format(" queries at [{}]", fmt::join(queries_.begins, ","));
+    if (keys_.has_gaps) description_ += fmt::format(" keys at [{}]", fmt::join(keys_.begins, ","));
+    if (has_map_) description_ += fmt::format(" kv_of [{}]", fmt::join(map_, ","));
   }
 
-  void choose_score() {
+  ScoreSizes sizes() const {
     const auto longest = [](const std::vector<int64_t>& lengths) {
       return lengths.empty() ? int64_t{0} : *std::max_element(lengths.begin(), lengths.end());
     };
-    const ScoreSizes sizes{static_cast<int64_t>(batch()), heads_q_,    longest(lengths_q_),
-                           longest(lengths_k_),           query_rows_, key_rows_};
+    return {static_cast<int64_t>(batch()), heads_q_,      longest(lengths_q_),
+            longest(lengths_k_),           queries_.rows, keys_.rows};
+  }
+
+  void choose_mask_expression() {
+    mask_ = Mask::all();
+    mask_expression_ = std::make_shared<RandomMask>(*given_.mask, random_, sizes());
+    description_ += " mask " + mask_expression_->text();
+  }
+
+  void choose_score() {
     const DrawnFunction function = {function_.text, [f = function_](Dual s) {
                                       return Dual{f.value(s.value), f.derivative(s.value) * s.slope};
                                     }};
-    score_ = std::make_shared<RandomScore>(*given_.score, random_(), sizes, function, given_.on_cpu);
+    score_ = std::make_shared<RandomScore>(*given_.score, random_(), sizes(), function, given_.on_cpu);
     description_ += " score " + score_->text();
   }
 
@@ -288,11 +333,53 @@ class RandomProblem {
     return lengths;
   }
 
-  /// Rows of the operand. A jagged one may have rows before the first offset and after the last one.
-  int64_t rows_of(int form, const std::vector<int64_t>& lengths, int64_t shared, int64_t& first) {
-    if (form == 2) return shared;
-    if (form == 0 && chance(0.2)) first = pick<int64_t>({1, 7, 64, 130});
-    return first + sum_before(lengths, lengths.size()) + (form == 0 && chance(0.3) ? uniform(1, 9) : 0);
+  /// The place of the sequences of a side in its operand.
+  struct Placement {
+    std::vector<int64_t> begins;
+    std::vector<int64_t> lengths;
+    int64_t rows = 0;
+    bool has_gaps = false;  ///< sequences have a begin and an end, otherwise cumulative lengths
+  };
+
+  /// A jagged operand may have rows before the first sequence and after the last one, and sequences may be anywhere.
+  Placement place_sequences(int form, const std::vector<int64_t>& lengths, int64_t shared, bool may_overlap) {
+    Placement placement;
+    placement.lengths = lengths;
+    placement.begins.resize(lengths.size());
+    if (form == 2) {
+      placement.rows = shared;
+      return placement;
+    }
+    placement.has_gaps = form == 0 && chance(0.4);
+    int64_t at = form == 0 && chance(0.2) ? pick<int64_t>({1, 7, 64, 130}) : 0;
+    std::vector<std::size_t> order(lengths.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    if (placement.has_gaps && chance(0.5)) std::shuffle(order.begin(), order.end(), random_);
+    const bool overlaps = may_overlap && placement.has_gaps && chance(0.5);
+    for (const std::size_t b : order) {
+      placement.begins[b] = at;
+      placement.rows = std::max(placement.rows, at + lengths[b]);
+      at += overlaps ? uniform(0, lengths[b]) : lengths[b];
+      if (placement.has_gaps && chance(0.5)) at += pick<int64_t>({1, 5, 64});
+    }
+    placement.rows = std::max(placement.rows, at) + (form == 0 && chance(0.3) ? uniform(1, 9) : 0);
+    return placement;
+  }
+
+  static void set_rows(std::vector<bool>& rows, int64_t begin, int64_t count) {
+    std::fill_n(rows.begin() + static_cast<std::ptrdiff_t>(begin), count, true);
+  }
+
+  /// Random numbers in these rows. The other rows stay NaN.
+  void fill_rows(Strided& tensor, const std::vector<bool>& rows) {
+    tensor.fill_normal(random_);
+    std::size_t elements = 1, element = 0;
+    for (const int64_t size : tensor.sizes()) elements *= static_cast<std::size_t>(size);
+    if (elements == 0) return;
+    const std::size_t of_row = elements / rows.size();
+    tensor.for_each([&](std::byte* at) {
+      if (!rows[element++ / of_row]) std::fill_n(at, size_in_bytes(tensor.dtype()), std::byte{0xff});
+    });
   }
 
   void choose_mask() {
@@ -375,28 +462,90 @@ class RandomProblem {
   }
 
   void lay_out() {
-    query_ = place(sizes_of(query_form_, query_rows_, lengths_q_, heads_q_, head_dim_), true);
-    key_ = place(sizes_of(key_form_, key_rows_, lengths_k_, heads_k_, head_dim_), true);
-    value_ = place(sizes_of(key_form_, key_rows_, lengths_k_, heads_k_, head_dim_v_), true);
-    offsets_q_ = cumulative(lengths_q_, first_q_);
-    offsets_k_ = cumulative(lengths_k_, first_k_);
+    query_ = place(sizes_of(query_form_, queries_.rows, lengths_q_, heads_q_, head_dim_), true);
+    key_ = place(sizes_of(key_form_, keys_.rows, keys_.lengths, heads_k_, head_dim_), true);
+    value_ = place(sizes_of(key_form_, keys_.rows, keys_.lengths, heads_k_, head_dim_v_), true);
+    offsets_q_ = offsets(queries_);
+    offsets_k_ = offsets(keys_);
+    map_tensor_ = integers({map_.begin(), map_.end()}, {static_cast<int64_t>(map_.size())});
   }
 
-  Strided cumulative(const std::vector<int64_t>& lengths, int64_t first) {
-    const bool wide = chance(0.5);
-    Strided offsets =
-        Strided::contiguous(wide ? DType::int64 : DType::int32, {static_cast<int64_t>(lengths.size()) + 1});
-    std::size_t b = 0;
-    offsets.for_each([&](std::byte* at) {
-      const int64_t offset = first + sum_before(lengths, b++);
-      const auto narrow = static_cast<std::int32_t>(offset);
-      wide ? std::memcpy(at, &offset, 8) : std::memcpy(at, &narrow, 4);
+  /// The keys of each entry in pages in random order. Other pages, and the rows after the last key, are NaN.
+  void divide_into_pages() {
+    page_rows_ = pick<int64_t>({16, 32, 48, 256});
+    int64_t columns = uniform(0, 2), pages = uniform(1, 3);
+    for (const int64_t length : lengths_k_) {
+      columns = std::max(columns, (length + page_rows_ - 1) / page_rows_);
+      pages += (length + page_rows_ - 1) / page_rows_;
+    }
+    std::vector<int64_t> order(static_cast<std::size_t>(pages));
+    std::iota(order.begin(), order.end(), int64_t{0});
+    std::shuffle(order.begin(), order.end(), random_);
+    std::vector<int64_t> table(lengths_k_.size() * static_cast<std::size_t>(columns), pages - 1);
+    std::vector<int64_t> rows;  // of the packed operand, for each row of the pages
+    rows.resize(static_cast<std::size_t>(pages * page_rows_), -1);
+    std::size_t next = 0;
+    for (std::size_t b = 0; b < lengths_k_.size(); ++b) {
+      for (int64_t row = 0; row < lengths_k_[b]; ++row) {
+        if (row % page_rows_ == 0) {
+          table[b * static_cast<std::size_t>(columns) + static_cast<std::size_t>(row / page_rows_)] = order[next++];
+        }
+        rows[static_cast<std::size_t>(order[next - 1] * page_rows_ + row % page_rows_)] = keys_.begins[b] + row;
+      }
+    }
+    paged_key_ = in_pages(key_, rows, pages, head_dim_);
+    paged_value_ = in_pages(value_, rows, pages, head_dim_v_);
+    block_table_ = integers(table, {static_cast<int64_t>(lengths_k_.size()), columns});
+    used_ = integers(lengths_k_, {static_cast<int64_t>(lengths_k_.size())});
+    description_ += fmt::format(" pages of {}: [{}]", page_rows_, fmt::join(table, ","));
+  }
+
+  Strided in_pages(Strided& packed, const std::vector<int64_t>& rows, int64_t pages, int64_t width) {
+    Strided result = place({pages, page_rows_, heads_k_, width}, true);
+    const Dense values = dense(packed, heads_k_, width);
+    const int64_t elements = heads_k_ * width;
+    int64_t element = 0;
+    result.for_each([&](std::byte* at) {
+      const int64_t row = rows[static_cast<std::size_t>(element / elements)];
+      if (row >= 0)
+        from_double(dtype_, values.values[static_cast<std::size_t>(row * elements + element % elements)], at);
+      ++element;
     });
-    return offsets;
+    return result;
+  }
+
+  Strided integers(const std::vector<int64_t>& numbers, const std::vector<int64_t>& sizes) {
+    const bool wide = chance(0.5);
+    Strided tensor = Strided::contiguous(wide ? DType::int64 : DType::int32, sizes);
+    std::size_t i = 0;
+    tensor.for_each([&](std::byte* at) {
+      const int64_t number = numbers[i++];
+      const auto narrow = static_cast<std::int32_t>(number);
+      wide ? std::memcpy(at, &number, 8) : std::memcpy(at, &narrow, 4);
+    });
+    return tensor;
+  }
+
+  /// The begin and the end of each sequence, or cumulative lengths.
+  Strided offsets(const Placement& placement) {
+    std::vector<int64_t> numbers;
+    for (std::size_t b = 0; b < placement.begins.size(); ++b) {
+      numbers.push_back(placement.begins[b]);
+      const bool is_last = b + 1 == placement.begins.size();
+      if (placement.has_gaps || is_last) numbers.push_back(placement.begins[b] + placement.lengths[b]);
+    }
+    const auto batch = static_cast<int64_t>(placement.begins.size());
+    if (placement.has_gaps) return integers(numbers, {batch, 2});
+    if (batch == 0) numbers.push_back(0);
+    return integers(numbers, {batch + 1});
   }
 
   /// All gradients in half of the problems, else one or two of them.
   void choose_wanted() {
+    if (given_.is_forward_only) {
+      wanted_ = {false, false, false};
+      return;
+    }
     if (chance(0.5)) return;
     const int64_t bits = uniform(1, 6);
     wanted_ = {(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0};
@@ -404,9 +553,9 @@ class RandomProblem {
   }
 
   void fill() {
-    query_.fill_normal(random_);
-    key_.fill_normal(random_);
-    value_.fill_normal(random_);
+    fill_rows(query_, query_rows_of_sequences());
+    fill_rows(key_, key_rows_of_sequences());
+    fill_rows(value_, key_rows_of_sequences());
   }
 
   std::mt19937_64 random_;
@@ -414,12 +563,18 @@ class RandomProblem {
   DType dtype_ = DType::float32;
   NamedFunction function_ = {};
   std::shared_ptr<RandomScore> score_;
+  std::shared_ptr<RandomMask> mask_expression_;
   int64_t heads_q_ = 1, heads_k_ = 1, head_dim_ = 1, head_dim_v_ = 1;
   int query_form_ = 0, key_form_ = 0;
   std::vector<int64_t> lengths_q_, lengths_k_;
   int64_t shared_q_ = 0, shared_k_ = 0;
-  int64_t query_rows_ = 0, key_rows_ = 0, output_rows_ = 0;
-  int64_t first_q_ = 0, first_k_ = 0;  ///< rows before the first offset
+  Placement queries_, keys_;
+  int64_t output_rows_ = 0;
+  bool has_map_ = false;
+  std::vector<std::size_t> map_;  ///< the sequence of keys of each batch entry
+  Strided map_tensor_;
+  int64_t page_rows_ = 0;  ///< 0: no pages
+  Strided paged_key_, paged_value_, block_table_, used_;
   Mask mask_;
   WantedGradients wanted_;
   bool default_scale_ = true;

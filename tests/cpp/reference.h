@@ -74,6 +74,9 @@ struct Reference {
   int64_t right = -1;
   bool bottom_right = true;
 
+  /// In addition to the window.
+  std::function<bool(const Place&)> keeps_at = {};
+
   double f(double score, const Place& place) const { return function_at ? function_at(score, place) : function(score); }
   double slope(double score, const Place& place) const {
     return derivative_at ? derivative_at(score, place) : derivative(score);
@@ -110,10 +113,11 @@ void for_each_pair(const Reference& problem, const Body& body) {
           if (!problem.meets(entry, i, j)) continue;
           const int64_t query_row = entry.query_begin + i;
           const int64_t key_row = entry.key_begin + j;
+          const Place place{static_cast<int64_t>(b), head, i, j, entry.length_q, entry.length_k, query_row, key_row};
+          if (problem.keeps_at && !problem.keeps_at(place)) continue;
           const double score =
               problem.round_product(problem.scale * dot(problem.query.at(query_row, head),
                                                         problem.key.at(key_row, key_head), problem.query.width));
-          const Place place{static_cast<int64_t>(b), head, i, j, entry.length_q, entry.length_k, query_row, key_row};
           body(entry, query_row, entry.output_begin + i, key_row, place, key_head, score);
         }
       }

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <map>
 #include <random>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -554,6 +556,45 @@ TEST(GpuScoresAlone, IntegersBelow2To24GiveEqualIndicesInEveryType) {
     if (of_int32.empty()) of_int32 = results.output.bytes();
     EXPECT_EQ(results.output.bytes(), of_int32);
   }
+}
+
+/// What a forward and a backward call print with GDPA_CHECK_INDICES=1.
+std::vector<std::string> printed_indices(const std::string& text, int64_t size, const Mask& mask) {
+  const ScoreSide side = {Form::jagged, {3, 3}};
+  const ScoreCase score = {.name = "",
+                           .text = text,
+                           .tensors = {{"t", DType::float32, {size}}},
+                           .inputs = {},
+                           .queries = side,
+                           .keys = side,
+                           .head_dim = 40,
+                           .mask = mask};
+  ScoreProblem problem(score, 1);
+  testing::internal::CaptureStdout();
+  ::setenv("GDPA_CHECK_INDICES", "1", 1);
+  problem.computed();
+  ::unsetenv("GDPA_CHECK_INDICES");
+  std::istringstream printed(testing::internal::GetCapturedStdout());
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(printed, line);) lines.push_back(line);
+  return lines;
+}
+
+TEST(GpuScoresAlone, DebugModePrintsTheFirstIndexOutsideOfItsAxis) {
+  if (const std::string reason = why_no_gpu(); !reason.empty()) GTEST_SKIP() << reason;
+  const auto expect = [](const std::vector<std::string>& lines, const std::string& line) {
+    ASSERT_GE(lines.size(), 2U);  // forward and backward
+    for (const std::string& printed : lines) EXPECT_EQ(printed, line);
+  };
+  expect(printed_indices("tanh(s + t[i - j + 1])", 2, Mask::all()),
+         "gdpa: index 0 of t is -1 at b = 0, h = 0, i = 0, j = 2, expected 0 to 1");
+  expect(printed_indices("tanh(s + t[5 * b + i])", 7, Mask::all()),
+         "gdpa: index 0 of t is 7 at b = 1, h = 0, i = 2, j = 0, expected 0 to 6");
+  expect(printed_indices("tanh(s + t[b + 1])", 2, Mask::all()),
+         "gdpa: index 0 of t is 2 at b = 1, h = 0, i = 0, j = 0, expected 0 to 1");
+  EXPECT_TRUE(printed_indices("tanh(s + t[clamp(i - j, 0, 1)])", 2, Mask::all()).empty());
+  EXPECT_TRUE(printed_indices("tanh(s + t[i - j])", 3, Mask::causal()).empty()) << "a masked score";
+  EXPECT_TRUE(printed_indices("tanh(s + t[i - j])", 1, Mask::all()).empty()) << "a broadcast axis";
 }
 
 /// A tile of queries also has rows after its sequence, at which tokens of the next sequence are read. 0 times what is

@@ -41,6 +41,7 @@ struct Configuration {
   bool draws_scale = false;
   std::optional<DrawnFunction> drawn = {};
   std::optional<std::uint64_t> score = {};  ///< the seed of a score that reads positions and tensors
+  std::optional<std::uint64_t> mask = {};   ///< the seed of a mask expression
 };
 
 std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
@@ -86,6 +87,24 @@ std::vector<Configuration> score_configurations() {
                      .function = is_drawn ? function.text : smooth_functions()[i % 4].text,
                      .drawn = is_drawn ? std::optional(function) : std::nullopt,
                      .score = seed * 1000 + i});
+  }
+  return drawn;
+}
+
+/// A configuration for each condition of RandomMask. Every third one has a score that reads positions and tensors.
+std::vector<Configuration> mask_configurations() {
+  constexpr std::array<std::pair<int64_t, int64_t>, 5> head_dims = {
+      {{128, 128}, {64, 64}, {128, 40}, {192, 192}, {32, 96}}};
+  std::vector<Configuration> drawn;
+  for (std::uint64_t i = 0; i < RandomMask::conditions; ++i) {
+    const auto [head_dim, head_dim_v] = head_dims[i % head_dims.size()];
+    const DType dtype = i % 6 == 4 ? DType::float32 : i % 6 == 2 ? DType::float16 : DType::bfloat16;
+    drawn.push_back({.dtype = dtype,
+                     .head_dim = head_dim,
+                     .head_dim_v = head_dim_v,
+                     .function = smooth_functions()[i % 4].text,
+                     .score = i % 3 == 0 ? std::optional(i) : std::nullopt,
+                     .mask = i});
   }
   return drawn;
 }
@@ -143,8 +162,9 @@ const std::vector<Configuration>& configurations() {
     };
     const std::vector<Configuration> drawn = drawn_configurations();
     known.insert(known.end(), drawn.begin(), drawn.end());
-    const std::vector<Configuration> scores = score_configurations();
+    const std::vector<Configuration> scores = score_configurations(), masks = mask_configurations();
     known.insert(known.end(), scores.begin(), scores.end());
+    known.insert(known.end(), masks.begin(), masks.end());
     return known;
   }();
   return all;
@@ -157,6 +177,7 @@ using Counts = std::map<std::string, int>;
 
 void count_kernels(const Attention& attention, const WantedGradients& wanted, Counts& counts) {
   for (const Direction direction : {Direction::forward, Direction::backward}) {
+    if (direction == Direction::backward && !wanted.any()) continue;
     for (const GpuKernel& kernel : explain(attention, direction, "", wanted).kernels) {
       ++counts["kernel " + kernel.name.substr(0, kernel.name.find(' '))];
     }
@@ -166,14 +187,18 @@ void count_kernels(const Attention& attention, const WantedGradients& wanted, Co
 void count_options(const Attention& attention, const Reference& reference, bool has_guards, Counts& counts) {
   const auto count = [&](const char* option, bool is_drawn) { counts[option] += is_drawn ? 1 : 0; };
   const auto count_side = [&](const std::string& side, const TensorView& operand,
-                              const std::optional<TensorView>& cu_seqlens) {
+                              const std::optional<TensorView>& cu_seqlens,
+                              const std::optional<TensorView>& seq_offsets) {
     count((side + " jagged").c_str(), cu_seqlens.has_value());
     count((side + " dense").c_str(), operand.rank == 4);
-    count((side + " shared").c_str(), !cu_seqlens && operand.rank == 3 && reference.entries.size() > 1);
+    count((side + " with gaps").c_str(), seq_offsets.has_value());
+    count((side + " shared").c_str(), !cu_seqlens && !seq_offsets && operand.rank == 3 && reference.entries.size() > 1);
     count("offsets of 64 bits", cu_seqlens && cu_seqlens->dtype == DType::int64);
   };
-  count_side("query", attention.query, attention.cu_seqlens_q);
-  count_side("key", attention.key, attention.cu_seqlens_k);
+  count_side("query", attention.query, attention.cu_seqlens_q, attention.seq_offsets_q);
+  count_side("key", attention.key, attention.cu_seqlens_k, attention.seq_offsets_k);
+  count("batch map", attention.kv_of.has_value());
+  count("pages", attention.block_table.has_value());
   count("problems", true);
   count("deterministic", attention.deterministic);
   count("exact", attention.accuracy == Accuracy::exact);
@@ -212,6 +237,8 @@ class GpuProblems : public testing::TestWithParam<std::size_t> {
                                  .streams_queries = fixed.streams_queries,
                                  .on_cpu = false,
                                  .score = fixed.score,
+                                 .is_forward_only = (seed + GetParam()) % 5 == 2,
+                                 .mask = fixed.mask,
                                  .draws_scale = fixed.draws_scale});
     const std::size_t guard = (GetParam() + seed + seed / 2 + seed / 4) % 2 == 0 ? 4096 : 0;
     SCOPED_TRACE(fmt::format("f {}, head_dim {} / {}, seed {}: {}", fixed.function, fixed.head_dim, fixed.head_dim_v,
@@ -225,6 +252,13 @@ class GpuProblems : public testing::TestWithParam<std::size_t> {
     attention.allow_tf32 = fixed.products == Products::tf32;
     attention.stream = gpu.stream();
     forward(attention, device.output(results.output));
+    count_options(attention, problem.reference(), guard > 0, counts);
+    count_kernels(attention, problem.wanted(), counts);
+    if (problem.is_forward_only()) {
+      device.fetch({&results.output});
+      expect_promise(problem, grad_output, results, fixed.products);
+      return;
+    }
     const TensorView grad_output_view = device.input(grad_output);
     const auto gradient = [&](bool is_wanted, Strided& host) {
       return is_wanted ? device.output(host) : MutableTensorView{};
@@ -248,8 +282,6 @@ class GpuProblems : public testing::TestWithParam<std::size_t> {
     backward(attention, grad_output_view, grad_query, grad_key, grad_value, grad_parameters);
     device.fetch(fetched);
     expect_promise(problem, grad_output, results, fixed.products);
-    count_options(attention, problem.reference(), guard > 0, counts);
-    count_kernels(attention, wanted, counts);
     counts["some gradient not wanted"] += wanted.all() ? 0 : 1;
   }
 };
@@ -261,11 +293,13 @@ TEST_P(GpuProblems, AgreeWithTheDefinition) {
   for (const auto& [option, number] : counts) RecordProperty(option, number);
 }
 
-/// The name of a random function or score is a number that is the same in every run. The trace of a failure has its
-/// text.
+/// The name of a random function, score or mask is a number that is the same in every run. The trace of a failure has
+/// its text.
 std::string test_name(const testing::TestParamInfo<std::size_t>& tested) {
-  const std::size_t scores = configurations().size() - score_configurations().size();
+  const std::size_t masks = configurations().size() - mask_configurations().size();
+  const std::size_t scores = masks - score_configurations().size();
   const std::size_t drawn = scores - drawn_configurations().size();
+  if (tested.param >= masks) return fmt::format("mask_{}", tested.param - masks);
   if (tested.param >= scores) return fmt::format("score_{}", tested.param - scores);
   return tested.param < drawn ? name_of(configurations()[tested.param]) : fmt::format("drawn_{}", tested.param - drawn);
 }

@@ -20,20 +20,29 @@ from torch.utils.flop_counter import FlopCounterMode
 import gdpa
 from gdpa._library import PART_SEPARATOR
 
-FORMS: dict[str, tuple[tuple[int, ...], tuple[int, ...], Tensor | None, Tensor | None]] = {
-    "jagged": ((7, 4, 8), (9, 2, 8), offsets([3, 0, 4]), offsets([2, 3, 4])),
-    "shared query": ((4, 4, 8), (9, 2, 8), None, offsets([2, 3, 4])),
-    "shared key": ((7, 4, 8), (5, 2, 8), offsets([3, 0, 4]), None),
-    "dense": ((3, 5, 4, 8), (3, 6, 2, 8), None, None),
+FORMS: dict[str, tuple[tuple[int, ...], tuple[int, ...], Tensor | None, Tensor | None, Tensor | None]] = {
+    "jagged": ((7, 4, 8), (9, 2, 8), offsets([3, 0, 4]), offsets([2, 3, 4]), None),
+    "shared query": ((4, 4, 8), (9, 2, 8), None, offsets([2, 3, 4]), None),
+    "shared key": ((7, 4, 8), (5, 2, 8), offsets([3, 0, 4]), None, None),
+    "dense": ((3, 5, 4, 8), (3, 6, 2, 8), None, None, None),
+    "gaps": (
+        (9, 4, 8),
+        (9, 2, 8),
+        torch.tensor([[6, 9], [0, 1], [2, 5]]),
+        torch.tensor([[0, 4], [2, 6], [8, 8]]),
+        None,
+    ),
+    "batch map": ((7, 4, 8), (2, 6, 2, 8), offsets([3, 0, 4]), None, torch.tensor([1, 0, 1])),
+    "shared query and batch map": ((4, 4, 8), (5, 2, 8), None, offsets([2, 3]), torch.tensor([1, 1, 1])),
 }
 
 
 def problem(form: str, requires_grad: bool) -> tuple[Any, ...]:
-    shape_q, shape_k, cu_q, cu_k = FORMS[form]
+    shape_q, shape_k, *layout = FORMS[form]
     operands = [torch.randn(shape, requires_grad=requires_grad) for shape in (shape_q, shape_k, shape_k)]
     per_batch = torch.rand(3)
     options = ("gelu", 0.5, 1.0, "number", per_batch, -1, 2, "bottom_right", True, "fast", False, False)
-    return (*operands, (), cu_q, cu_k, *options)
+    return (*operands, (), *layout, None, None, *options)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -43,14 +52,14 @@ def test_opcheck_passes_for_the_forward(form: str) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_opcheck_passes_for_tensors_of_the_call(form: str) -> None:
-    query, key, value, _, cu_q, cu_k, _, *options = problem(form, requires_grad=True)
+    query, key, value, _, cu_q, cu_k, kv_of, table, used, _, *options = problem(form, requires_grad=True)
     heads = query.shape[-2]
     shapes = {"a": (heads,), "table": (heads, 4), "bucket": (5,)}
     parameters = [torch.rand(shape, requires_grad=True) for shape in shapes.values()]
     parameters[1] = parameters[1].detach().double().requires_grad_()  # so all gradients of tensors are float64
     parameters[2] = torch.randint(4, (5,))
     activation = PART_SEPARATOR.join(("a * silu(s + table[h, bucket[abs(i - j)]])", ",".join(shapes)))
-    arguments = (query, key, value, parameters, cu_q, cu_k, activation, *options)
+    arguments = (query, key, value, parameters, cu_q, cu_k, kv_of, table, used, activation, *options)
     torch.library.opcheck(torch.ops.gdpa.forward.default, arguments)
     with torch.no_grad():
         grad_output = torch.randn_like(torch.ops.gdpa.forward(*arguments))
@@ -59,7 +68,7 @@ def test_opcheck_passes_for_tensors_of_the_call(form: str) -> None:
             operands = [tensor.detach() for tensor in (query, key, value)]
             torch.library.opcheck(
                 torch.ops.gdpa.backward.default,
-                (grad_output, *operands, detached, cu_q, cu_k, activation, *options, *wanted),
+                (grad_output, *operands, detached, cu_q, cu_k, kv_of, table, used, activation, *options, *wanted),
             )
 
 
@@ -204,7 +213,7 @@ def test_flops_of_fake_tensors_take_all_lengths_as_equal() -> None:
 @pytest.mark.parametrize("is_fake", [False, True], ids=["real", "fake"])
 @pytest.mark.parametrize("wanted", WANTED, ids=str)
 def test_flops_of_backward_are_those_of_the_wanted_gradients(wanted: tuple[bool, ...], is_fake: bool) -> None:
-    shape_q, shape_k, _, _ = FORMS["dense"]
+    shape_q, shape_k, *_ = FORMS["dense"]
     shapes = shape_q, shape_k, (*shape_k[:-1], 16)
     wants_query, wants_key, wants_value = wanted
     scores = 3 * 4 * 5 * 6

@@ -70,8 +70,8 @@ def context_parallel_attention(
     scaled = plan.out_scale(out_scale, query.device)
     cu_seqlens = plan.cu_seq_q.to(query.device), plan.cu_seq_k.to(query.device)
     options: tuple[Any, ...] = (scale, scaled, left, right, plan.diagonal, enable_gqa, accuracy, deterministic)
-    parameters, rest = problem_of(query, *cu_seqlens, activation, params, *options)
-    text, _, names = rest[2].partition(PART_SEPARATOR)
+    parameters, rest = problem_of(query, *cu_seqlens, None, None, None, activation, params, *options)
+    text, _, names = rest[5].partition(PART_SEPARATOR)
     found = next((one for one in _POSITIONS.findall(text) if one not in names.split(",")), None)
     if found is not None:
         raise ValueError(

@@ -92,7 +92,9 @@ std::string why_not_backward(const PlanRequest& request) {
     }
   } else if (problem.shares_keys()) {
     // The queries of a split of the batch are computed as one sequence.
-    if (problem.query_form != Form::jagged) return "the batch shares keys, and queries are not packed";
+    if (problem.query_form != Form::jagged || problem.has_query_gaps) {
+      return "the batch shares keys, and queries are not packed";
+    }
     if (!problem.mask.keeps_all()) return "the batch shares keys, and there is a mask";
     const bool has_one_scale =
         problem.out_scale == OutScale::Kind::number || problem.out_scale == OutScale::Kind::reciprocal_length_k;
@@ -294,6 +296,7 @@ std::string why_not_hopper_parameter_gradients(const PlanRequest& request) {
     return fmt::format("it needs {} KB of shared memory, not {}", hopper_shared_kilobytes, gpu.shared_bytes / 1024);
   }
   if (request.problem.dtype == DType::float32) return "it takes bfloat16 and float16";
+  if (request.problem.has_pages) return "keys and values are in pages";
   if (!request.aligned) return "some row does not begin at a multiple of 16 bytes";
   if (request.tensor_maps == plan::TensorMaps::unavailable) return "TMA cannot address an operand of these strides";
   return {};

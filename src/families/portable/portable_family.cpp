@@ -31,7 +31,11 @@ class PortableFamily final : public Family {
 
   void write_config(ConfigText& config, const plan::KernelSpec& kernel,
                     const activation::Function& /*function*/) const override {
-    config.type_of_header("Layout", "gdpa::PackedLayout", "common/packed_layout.cuh");
+    if (kernel.has_pages) {
+      config.type_of_header("Layout", "gdpa::PagedLayout", "common/paged_layout.cuh");
+    } else {
+      config.type_of_header("Layout", "gdpa::PackedLayout", "common/packed_layout.cuh");
+    }
     config.number("ctas", kernel.ctas);
     config.number(kernel.kind == KernelKind::backward ? "key_warps" : "warps", kernel.warps);
     config.number("column_warps", kernel.portable().column_warps);

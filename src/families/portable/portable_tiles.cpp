@@ -104,7 +104,10 @@ std::span<const Tile> tiles_of(const KernelSpec& kernel) {
     case KernelKind::wide_backward:
     case KernelKind::key_schedule:
     case KernelKind::round_grad_query:
+    case KernelKind::locate_sequences:
+    case KernelKind::clear_gaps:
     case KernelKind::check_offsets:
+    case KernelKind::check_indices:
       break;
   }
   return {};
@@ -162,7 +165,10 @@ int64_t shared_bytes(const KernelSpec& kernel) {
     case KernelKind::wide_backward:
     case KernelKind::key_schedule:
     case KernelKind::round_grad_query:
+    case KernelKind::locate_sequences:
+    case KernelKind::clear_gaps:
     case KernelKind::check_offsets:
+    case KernelKind::check_indices:
       break;
   }
   return 0;
@@ -192,7 +198,10 @@ int accumulator_registers(const KernelSpec& kernel) {
     case KernelKind::wide_backward:
     case KernelKind::key_schedule:
     case KernelKind::round_grad_query:
+    case KernelKind::locate_sequences:
+    case KernelKind::clear_gaps:
     case KernelKind::check_offsets:
+    case KernelKind::check_indices:
       break;
   }
   return 0;
