@@ -77,9 +77,9 @@ __device__ __forceinline__ void add_terms(Gradients& gradients, const WarpTerms<
                                           int first_query, int first_key, Score score, GradP grad_p) {
   constexpr int diagonals = Gradients::diagonals, groups = columns / 8;
   const int query = first_query + lane_index() / 4, key = first_key + lane_index() % 4 * 2;
-  typename Mask::ValidScores valid[2] = {};
+  typename Mask::template FragmentScores<groups> valid[2] = {};
   if constexpr (!are_regular) {
-    for (int half = 0; half < 2; ++half) valid[half] = mask.row(query + half * 8).from(key);
+    for (int half = 0; half < 2; ++half) valid[half] = mask.row(query + half * 8).template in_fragment<groups>(key);
   }
   // One pass for each diagonal read. The first one also adds the other gradients.
 #pragma unroll

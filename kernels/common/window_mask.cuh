@@ -17,8 +17,12 @@ struct ValidRange {
     return static_cast<unsigned>(index - begin) < static_cast<unsigned>(count);
   }
 
-  /// The same range, with indices counted from `origin`.
-  GDPA_HOST_DEVICE ValidRange from(int origin) const { return {begin - origin, count}; }
+  /// The valid scores of a row of an accumulator: FragmentScores of `groups` groups of 8 columns, whose first column is
+  /// `origin`. Indices count from there.
+  template <int groups>
+  GDPA_HOST_DEVICE ValidRange in_fragment(int origin) const {
+    return {begin - origin, count};
+  }
 };
 
 /// The mask of one batch entry and query head.
@@ -26,6 +30,8 @@ struct WindowMask {
   using Tiles = ContiguousTiles;      ///< a list of partner tiles
   using Writers = ContiguousWriters;  ///< the first and last writers of dQ in a list of query tiles
   using ValidScores = ValidRange;     ///< the valid scores of one query, or of one key
+  template <int groups>
+  using FragmentScores = ValidRange;  ///< the same for the two columns of a thread in each group of an accumulator
 
   const Mask& window;
   int length_q;

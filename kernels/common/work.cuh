@@ -4,13 +4,13 @@
 //
 //     c(b) / tile + b + 1  ...  c(b + 1) / tile + b + 1.
 //
-// These are at least as many as its tiles, because ceil((y - x) / t) <= y / t - x / t + 1. A search of c finds the entry
-// of a slot. A slot without a tile is skipped. c are the cumulative lengths, or sums of lengths that
+// These are at least as many as its tiles, because ceil((y - x) / t) <= y / t - x / t + 1. A search of c finds the
+// entry of a slot. A slot without a tile is skipped. c are the cumulative lengths, or sums of lengths that
 // portable/locate_sequences.cuh writes.
 //
-// With cumulative lengths, two more entries have the rows without a sequence: entry -1 the rows before the first offset,
-// and entry `batch` the rows after the last one. They have no rows on the other side, so their outputs become zeros.
-// Without, portable/clear_gaps.cuh writes these zeros.
+// With cumulative lengths, two more entries have the rows without a sequence: entry -1 the rows before the first
+// offset, and entry `batch` the rows after the last one. They have no rows on the other side, so their outputs become
+// zeros. Without, portable/clear_gaps.cuh writes these zeros.
 //
 // A dense side has heads * batch * ceil(length / tile) slots. A side that the batch shares has `splits` entries instead
 // of `batch`. The host includes this file too, to test it.
@@ -36,6 +36,12 @@ struct Work {
   Rows keys;
 };
 
+/// count / divisor in 32 bits. Both are numbers of tiles, which are below 2^32 on every GPU. A division in 64 bits
+/// would be a function call.
+GDPA_HOST_DEVICE inline int64_t divide_counts(int64_t count, int64_t divisor) {
+  return static_cast<int64_t>(static_cast<unsigned>(count) / static_cast<unsigned>(divisor));
+}
+
 /// Whether b is an entry of the batch, and not one of the two entries of rows without a sequence.
 GDPA_HOST_DEVICE inline bool is_in_batch(const CommonArguments& arguments, int64_t b) {
   return b >= 0 && b < arguments.params.batch;
@@ -56,6 +62,12 @@ GDPA_HOST_DEVICE Rows keys_of(const CommonArguments& arguments, int64_t b) {
 /// The sequences of work whose owner is the queries.
 GDPA_HOST_DEVICE inline SequencePair pair_of(const Work& work) {
   return {work.batch_begin, work.head, work.queries.count, work.keys.count};
+}
+
+/// The sequences of work whose owner is the keys, with the first query head of the key head.
+GDPA_HOST_DEVICE inline SequencePair pair_of_keys(const Params& params, const Work& work) {
+  const int first_head = work.head * static_cast<int>(divide_counts(params.heads_q, params.heads_k));
+  return {work.batch_begin, first_head, work.queries.count, work.keys.count};
 }
 
 /// The owner of the work: the side whose tiles the CTAs compute, the queries or the keys.
@@ -130,12 +142,6 @@ GDPA_HOST_DEVICE int64_t find_entry_by_thread(const Owner<Layout>& owner, int64_
     size = is_before ? size - half : half;
   }
   return low;
-}
-
-/// count / divisor in 32 bits. Both are numbers of tiles, which are below 2^32 on every GPU. A division in 64 bits
-/// would be a function call.
-GDPA_HOST_DEVICE inline int64_t divide_counts(int64_t count, int64_t divisor) {
-  return static_cast<int64_t>(static_cast<unsigned>(count) / static_cast<unsigned>(divisor));
 }
 
 /// The first slot of CTA `cta`, where each of `ctas` CTAs gets a contiguous range of slots. If all entries have the

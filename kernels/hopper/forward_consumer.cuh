@@ -85,7 +85,8 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
     const auto mask = Config::Mask::of(arguments.common.params, tile.pair());
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const auto valid = mask.row(first_query_of(tile) + half * 8).from(first_key_of(tile, key_tile));
+      const auto valid = mask.row(first_query_of(tile) + half * 8)
+                             .template in_fragment<Config::tile_keys / 8>(first_key_of(tile, key_tile));
 #pragma unroll
       for (int j = 0; j < Config::tile_keys / 8; ++j) {
 #pragma unroll

@@ -41,7 +41,7 @@ __device__ void describe_key_tile(KeyTile<Mask>& tile, const BackwardArguments& 
   using Layout = typename Config::Layout;
   using Gradients = KeyGradients<Config>;
   const Params& params = arguments.common.params;
-  const SequencePair pair = pair_of(work);
+  const SequencePair pair = pair_of_keys(params, work);
   const int64_t b = work.batch_begin;
   const int first_key = work.tile * Config::tile_keys;
   const int first_query = queries.first_row;
@@ -53,7 +53,7 @@ __device__ void describe_key_tile(KeyTile<Mask>& tile, const BackwardArguments& 
   tile.first_key = first_key;
   tile.length_q = work.queries.count;
   tile.length_k = work.keys.count;
-  tile.first_head = work.head * group;
+  tile.first_head = pair.head;
   tile.key_head = work.head;
   tile.out_scale = Config::Epilogue::scale_of(arguments.common, pair);
   tile.query = Layout::origin_of(arguments.query, params.queries, work.queries, b, first_query);
@@ -136,7 +136,8 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
       const int first_key = work.tile * Config::tile_keys;
       typename Mask::Tiles queries{};
       if (work.exists) {
-        queries = Mask::of(params, pair_of(work)).query_tiles(first_key, Config::tile_keys, Config::tile_queries);
+        queries = Mask::of(params, pair_of_keys(params, work))
+                      .query_tiles(first_key, Config::tile_keys, Config::tile_queries);
       }
       if constexpr (Config::has_first_writer) {
         const auto in_head_group = [&] {

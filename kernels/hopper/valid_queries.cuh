@@ -17,22 +17,24 @@ struct ScoreIndex {
 /// The first score of a thread, for 64 keys from `first_key` on and queries from `first_query` on.
 __device__ __forceinline__ ScoreIndex score_index(int first_query, int first_key) {
   const unsigned thread = thread_in_warpgroup(), lane = thread % 32;
-  return {first_query + static_cast<int>(lane % 4 * 2),
-          first_key + static_cast<int>(thread / 32 * 16 + lane / 4)};
+  return {first_query + static_cast<int>(lane % 4 * 2), first_key + static_cast<int>(thread / 32 * 16 + lane / 4)};
 }
 
 /// The valid queries of 64 queries for the two keys of a thread, of the 64 keys from `first_key` on. The range is
 /// relative to the first query of the thread.
 template <class Mask>
 struct ValidQueries {
-  typename Mask::ValidScores of_key[2];
+  static constexpr int groups = 8;
+
+  typename Mask::template FragmentScores<groups> of_key[2];
 
   __device__ __forceinline__ ValidQueries(const Mask& mask, int first_key, int first_query) {
     const unsigned thread = thread_in_warpgroup(), lane = thread % 32;
     const int key = first_key + static_cast<int>(thread / 32 * 16 + lane / 4);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      of_key[half] = mask.column(key + half * 8).from(first_query + static_cast<int>(lane % 4 * 2));
+      of_key[half] =
+          mask.column(key + half * 8).template in_fragment<groups>(first_query + static_cast<int>(lane % 4 * 2));
     }
   }
   /// Whether accumulator element i is valid.

@@ -11,6 +11,7 @@ using BackwardArguments = CommonArguments;
 using BackwardQueryArguments = CommonArguments;
 using ParameterGradientsArguments = CommonArguments;
 using CheckIndicesArguments = CommonArguments;
+using ListTilesArguments = CommonArguments;
 
 struct ReduceArguments {
   const float* partials;  ///< partial results, each (rows, heads, padded columns)
@@ -58,6 +59,9 @@ struct ClearGapsArguments {
 
 /// Rows that a CTA of clear_gaps looks at together.
 constexpr int clear_gaps_rows = 256;
+
+/// Warps of a CTA of list_key_tiles and list_query_tiles, which write one list each.
+constexpr int list_warps = 8;
 
 /// Both sides' offsets, and how far they may reach.
 struct CheckOffsetsArguments {

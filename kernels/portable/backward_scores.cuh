@@ -16,9 +16,8 @@ __device__ void differentiate(int step, const Accumulator<row_tiles, columns>& s
                               const Accumulator<row_tiles, columns>& dp,
                               Fragments<typename Config::Element, row_tiles, depth>& p,
                               Fragments<typename Config::Element, row_tiles, depth>& ds, float scale, float out_scale,
-                              const typename Config::Mask::ValidScores (&valid)[row_tiles][2],
-                              const typename Config::Activation& activation, Inputs (&inputs)[row_tiles],
-                              int first_query) {
+                              const typename Config::Mask::template FragmentScores<columns / 8> (&valid)[row_tiles][2],
+                              const typename Config::Activation& activation, Inputs (&inputs)[row_tiles]) {
   using Scores = Accumulator<row_tiles, columns>;
   using Activation = typename Config::Activation;
 #pragma unroll
@@ -39,7 +38,7 @@ __device__ void differentiate(int step, const Accumulator<row_tiles, columns>& s
           value[i] *= out_scale;
           gradient[i] *= out_scale;
         }
-        if (is_partial && !valid[r][i / 2].holds(first_query + Scores::column(column_tile, i))) {
+        if (is_partial && !valid[r][i / 2].holds(column_tile * 8 + i % 2)) {
           value[i] = gradient[i] = 0.0f;
         }
       }
@@ -76,11 +75,15 @@ __device__ void compute_scores(GradKey& grad_key, GradValue& grad_value, const W
   using Element = typename Config::Element;
   using Scores = Accumulator<Tiles::row_tiles, Tiles::warp_queries>;
   constexpr int depth = product_depth<Element>;
-  typename Config::Mask::ValidScores valid[Tiles::row_tiles][2] = {};
+  constexpr int groups = Tiles::warp_queries / 8;
+  typename Config::Mask::template FragmentScores<groups> valid[Tiles::row_tiles][2] = {};
   if constexpr (is_partial) {
     const auto mask = Config::Mask::of(params, pair);
     for (int r = 0; r < Tiles::row_tiles; ++r) {
-      for (int half = 0; half < 2; ++half) valid[r][half] = mask.column(tiles.first_key + Scores::row(r, half * 2));
+      for (int half = 0; half < 2; ++half) {
+        valid[r][half] = mask.column(tiles.first_key + Scores::row(r, half * 2))
+                             .template in_fragment<groups>(tiles.first_query + Scores::column(0, 0));
+      }
     }
   }
   const auto bias = Config::Bias::of(params, pair);
@@ -97,8 +100,7 @@ __device__ void compute_scores(GradKey& grad_key, GradValue& grad_value, const W
   for (int step = 0; step < Tiles::warp_queries / depth; ++step) {
     Fragments<Element, Tiles::row_tiles, depth> p;
     Fragments<Element, Tiles::row_tiles, depth> ds;
-    differentiate<Config, is_partial>(step, scores, dp, p, ds, scale, out_scale, valid, activation, inputs,
-                                      tiles.first_query);
+    differentiate<Config, is_partial>(step, scores, dp, p, ds, scale, out_scale, valid, activation, inputs);
     // Where every column warp computes all scores, one of them stores dS.
     if constexpr (Tiles::stores_ds && Tiles::computes_ds) {
       if (Tiles::splits_scores || tiles.column == 0) ds.store(tiles.ds.from(0, step * depth));

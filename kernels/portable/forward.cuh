@@ -62,11 +62,15 @@ __device__ void attend(Accumulator<row_tiles, columns_v>& output, KeyTile query,
   using Activation = typename Config::Activation;
   using Scores = Accumulator<row_tiles, Config::tile_keys>;
   constexpr int depth = product_depth<Element>;
-  typename Config::Mask::ValidScores valid[row_tiles][2] = {};
+  constexpr int groups = Config::tile_keys / 8;
+  typename Config::Mask::template FragmentScores<groups> valid[row_tiles][2] = {};
   if constexpr (is_partial) {
     const auto mask = Config::Mask::of(params, pair);
     for (int r = 0; r < row_tiles; ++r) {
-      for (int half = 0; half < 2; ++half) valid[r][half] = mask.row(first_query + Scores::row(r, half * 2));
+      for (int half = 0; half < 2; ++half) {
+        valid[r][half] = mask.row(first_query + Scores::row(r, half * 2))
+                             .template in_fragment<groups>(first_key + Scores::column(0, 0));
+      }
     }
   }
   const auto bias = Config::Bias::of(params, pair);
@@ -92,7 +96,7 @@ __device__ void attend(Accumulator<row_tiles, columns_v>& output, KeyTile query,
         for (int i = 0; i < 4; ++i) {
           const float score = scores.at[r][column_tile].part[i];
           values[i] = activation.value(Activation::scales_scores ? score * scale : score, inputs[r].at(i));
-          if (is_partial && !valid[r][i / 2].holds(first_key + Scores::column(column_tile, i))) values[i] = 0.0f;
+          if (is_partial && !valid[r][i / 2].holds(column_tile * 8 + i % 2)) values[i] = 0.0f;
         }
         p.template set<Activation::clamps_at_zero>(r, n, values);
       }
@@ -110,9 +114,8 @@ __device__ void store_output(const CommonArguments& arguments, const Work& work,
   const Operand& target = arguments.params.output;
   const int first_query = work.tile * Config::tile_queries;
   const typename Tiles::OutputTile staging{shared};
-  const float factor =
-      Config::Activation::value_factor_of(arguments.params, work.head) * arguments.output_factor *
-      Config::Epilogue::scale_of(arguments, pair_of(work));
+  const float factor = Config::Activation::value_factor_of(arguments.params, work.head) * arguments.output_factor *
+                       Config::Epilogue::scale_of(arguments, pair_of(work));
   const int warp_row = warp_index() / Config::column_warps * Tiles::warp_rows;
   const int warp_column = warp_index() % Config::column_warps * Tiles::Stream::warp_columns_v;
   const auto epilogue = Config::Epilogue::of(arguments, pair_of(work), factor);

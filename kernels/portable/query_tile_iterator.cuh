@@ -52,7 +52,9 @@ struct QueryTileIterator {
   __device__ int query() const { return tiles.first_row + tiles.row_offset(position, Config::tile_queries); }
 
   /// The coordinates of the current tile. By thread 0.
-  __device__ QueryTileCoord coord() const { return {b, head, query(), tiles_of_thread_0.is_full(position)}; }
+  __device__ QueryTileCoord coord() const {
+    return {b, head, query(), head >= 0 && tiles_of_thread_0.is_full(position)};
+  }
 
   /// Moves to the first tile of the current entry, or of the next entry that has any.
   __device__ void enter() {

@@ -15,7 +15,6 @@
 #include "definition/bound_tensor.h"
 
 namespace gdpa::activation {
-namespace {
 
 std::string_view reader_of(NumberType type) {
   switch (type) {
@@ -33,6 +32,19 @@ std::string_view reader_of(NumberType type) {
   }
   return "";
 }
+
+std::string_view offset_type(unsigned tensor_types, std::size_t tensor) {
+  return (tensor_types >> (4 * tensor) & 8U) != 0 ? "int64_t" : "int";
+}
+
+std::string index_literal(double number) {
+  if (number != std::floor(number) || std::fabs(number) >= 0x1p62) return literal(number);
+  const auto whole = static_cast<long long>(number);
+  const bool is_int = std::fabs(number) < 0x1p31;
+  return fmt::format("({}{})", whole, is_int ? "" : "ll");
+}
+
+namespace {
 
 std::string_view position_of(Index index) {
   switch (index) {
@@ -116,7 +128,7 @@ class IndexPrinter {
 
   std::string operand(std::uint16_t index) const {
     const Step& step = program_.steps[index];
-    if (step.operation == Operation::constant) return number(step.number);
+    if (step.operation == Operation::constant) return index_literal(step.number);
     if (step.operation != Operation::input) return fmt::format("{}{}", prefix_, index);
     const auto input = static_cast<std::size_t>(step.number);
     const Input& of_function = function_.inputs()[input];
@@ -129,14 +141,6 @@ class IndexPrinter {
         return fmt::format("r{}", input);
     }
     return "";
-  }
-
-  /// An integer where it is one, of the smallest type.
-  static std::string number(double value) {
-    if (value != std::floor(value) || std::fabs(value) >= 0x1p62) return literal(value);
-    const auto whole = static_cast<long long>(value);
-    const bool is_int = std::fabs(value) < 0x1p31;
-    return fmt::format("({}{})", whole, is_int ? "" : "ll");
   }
 
   std::string call(const Step& step, std::string_view name) const {
@@ -329,7 +333,9 @@ class InputsPrinter {
   }
 
   /// The type of these numbers.
-  std::string_view element_type(std::size_t input) const { return offset_type(function_.inputs()[input].tensor); }
+  std::string_view element_type(std::size_t input) const {
+    return offset_type(types_, function_.inputs()[input].tensor);
+  }
 
   /// The number of this element among the elements that a head and batch entry can have, and the number of these.
   std::string element_number(std::size_t input) const {
@@ -379,11 +385,6 @@ class InputsPrinter {
     return axes;
   }
 
-  /// Offsets have 64 bits only where the tensor needs them.
-  std::string_view offset_type(std::size_t tensor) const {
-    return (types_ >> (4 * tensor) & 8U) != 0 ? "int64_t" : "int";
-  }
-
   bool is_in_index(std::size_t input) const {
     for (const Input& read : function_.inputs()) {
       for (const Program& program : read.indices) {
@@ -427,7 +428,7 @@ class InputsPrinter {
     const std::string tensor = fmt::format("params.{}[{}]", tensors_, read.tensor);
     const std::string gradient = fmt::format("params.grad_parameters[{}]", read.tensor);
     const std::string_view reader = reader_of(static_cast<NumberType>(types_ >> (4 * read.tensor) & 7U));
-    const std::string_view integer = offset_type(read.tensor);
+    const std::string_view integer = offset_type(types_, read.tensor);
     const bool is_wanted = (wanted_ >> read.tensor & 1U) != 0;
     const Dependence of_read = dependence(read);
     // With one varying axis, the pointer is the same for all threads, and the offset includes the first element: the

@@ -8,11 +8,22 @@
 #include <vector>
 
 #include "activation/function.h"
+#include "definition/bound_tensor.h"
 
 namespace gdpa::activation {
 
 /// Returns a literal of CUDA C++ for the number rounded to fp32.
 std::string literal(double number);
+
+/// Returns a literal of CUDA C++: an integer of the smallest type where the number is one, otherwise fp32.
+std::string index_literal(double number);
+
+/// Returns the struct of common/index.cuh that reads the elements of a tensor.
+std::string_view reader_of(NumberType type);
+
+/// Returns the type of offsets in tensor `tensor`: they have 64 bits only where the tensor needs them. `tensor_types`
+/// is Problem::tensor_types or Problem::mask_types.
+std::string_view offset_type(unsigned tensor_types, std::size_t tensor);
 
 /// Returns the statements of a program of x and the members of `in` and `parameters`, and the expression of one of its
 /// results (cuda.cpp).

@@ -692,6 +692,16 @@ BoundTensors check_mask_expression(const Attention& attention, const Common& com
                        is_on_gpu);
 }
 
+/// Whether the mask may differ between the query heads.
+bool depends_on_head(const activation::Function& mask, const BoundTensors& tensors) {
+  const std::vector<activation::Input>& inputs = mask.inputs();
+  return std::any_of(inputs.begin(), inputs.end(), [&](const activation::Input& input) {
+    if (input.kind == activation::Input::Kind::index) return input.index == activation::Index::head;
+    const BoundTensor& tensor = tensors[input.tensor];
+    return input.kind == activation::Input::Kind::number && tensor.rank == 1 && tensor.sizes[0] > 1;
+  });
+}
+
 CheckedCall check_inputs(const Attention& attention, Direction direction, bool needs_data, bool for_gpu) {
   const TensorView& query = attention.query;
   const TensorView& key = attention.key;
@@ -792,6 +802,8 @@ CheckedCall check_inputs(const Attention& attention, Direction direction, bool n
       tensor_types_of(attention.activation.parameters(), attention.parameters, params.parameters);
   params.mask_parameters = check_mask_expression(attention, common, call.problem, is_on_gpu);
   if (attention.mask_expression) {
+    call.problem.has_mask_expression = true;
+    call.problem.mask_depends_on_head = depends_on_head(attention.mask_expression->function(), params.mask_parameters);
     call.problem.mask_types =
         tensor_types_of(attention.mask_expression->tensors(), attention.mask_parameters, params.mask_parameters);
   }

@@ -21,6 +21,7 @@
 #include "families/family.h"
 #include "families/parameter_plan.h"
 #include "families/planning.h"
+#include "families/tile_lists_plan.h"
 #include "gdpa/error.h"
 #include "plan/gpu_plan.h"
 #include "plan/representatives.h"
@@ -106,7 +107,7 @@ plan::GpuPlan plan_of(const Problem& problem, const Params& params, const Operan
   plan::GpuPlan plan;
   if (has_operands) plan = families::gpu_plan(request);
   for (plan::GpuStep& step : plan.steps) {
-    if (has_mask(step.kernel.kind)) step.kernel.mask_types = problem.mask_types;
+    if (plan::has_mask(step.kernel.kind)) step.kernel.mask_types = problem.mask_types;
     if (!plan::has_function(step.kernel.kind)) continue;
     step.kernel.accuracy = accuracy;
     step.kernel.tensor_types = problem.tensor_types;
@@ -116,6 +117,7 @@ plan::GpuPlan plan_of(const Problem& problem, const Params& params, const Operan
   }
   if (has_operands) plan::take_scale_out(plan, function.value(), operands.scale);
   families::add_parameter_gradients(request, params, function, plan);
+  families::add_tile_lists(problem, plan);
   reserve_sequences(problem, plan.workspace);
   return plan;
 }
@@ -231,6 +233,7 @@ struct Sequence {
       spec.tensor_types = problem.tensor_types;
       spec.mask_types = problem.mask_types;
     }
+    steps.insert(steps.end(), plan.list_steps.begin(), plan.list_steps.end());
     steps.insert(steps.end(), plan.steps.begin(), plan.steps.end());
     steps.insert(steps.end(), plan.parameter_steps.begin(), plan.parameter_steps.end());
 
@@ -289,6 +292,10 @@ class Call final : public families::StepLauncher {
     if (sequence_.checks_reads) {
       portable::CheckIndicesArguments checked = arguments;
       launch_next(&checked);
+    }
+    for (std::size_t step = 0; step < sequence_.plan.list_steps.size(); ++step) {
+      portable::ListTilesArguments lists = arguments;
+      launch_next(&lists);
     }
     if (!sequence_.plan.steps.empty()) {
       const plan::KernelFamily family = sequence_.plan.steps.front().kernel.family();
@@ -385,6 +392,19 @@ class Call final : public families::StepLauncher {
     };
     if (locates_queries(problem_)) locate(arguments.params.queries, workspace.query_sequences);
     if (locates_keys(problem_)) locate(arguments.params.keys, workspace.key_sequences);
+    const std::vector<plan::TileListsPlan>& planned = sequence_.plan.tile_lists;
+    for (std::size_t i = 0; i < planned.size(); ++i) {
+      const plan::TileListsPlan& of = planned[i];
+      TileLists& lists = arguments.params.tile_lists[i];
+      lists.tile_queries = of.tile_queries;
+      lists.tile_keys = of.tile_keys;
+      lists.heads = of.heads;
+      lists.heads_of_list = of.heads_of_list;
+      lists.capacity = of.capacity;
+      lists.first = static_cast<int64_t*>(memory.at(of.first));
+      lists.key_tiles = static_cast<int*>(memory.at(of.key_tiles));
+      if (of.has_query_lists) lists.query_tiles = static_cast<int*>(memory.at(of.query_tiles));
+    }
     arguments.packed_rows_q = problem_.rows_q;
     arguments.packed_rows_k = problem_.rows_k;
     arguments.splits = sequence_.plan.splits;

@@ -42,7 +42,7 @@ struct Key {
 };
 
 Key key_of(const plan::KernelSpec& spec, const Expressions& expressions, int device) {
-  const activation::Function* const mask = has_mask(spec.kind) ? expressions.mask : nullptr;
+  const activation::Function* const mask = evaluates_condition(spec.kind) ? expressions.mask : nullptr;
   return {spec, plan::has_function(spec.kind) ? expressions.function.identity() : std::string_view(),
           mask != nullptr ? mask->identity() : std::string_view(), device};
 }

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <variant>
 
+#include "activation/cuda_bounds.h"
 #include "activation/cuda_inputs.h"
 #include "families/family.h"
 
@@ -63,6 +64,12 @@ KindInSource in_source(KernelKind kind) {
       return {"locate_sequences", "locate_sequences", "LocateSequencesArguments"};
     case KernelKind::clear_gaps:
       return {"clear_gaps", "clear_gaps", "ClearGapsArguments"};
+    case KernelKind::locate_lists:
+      return {"locate_lists", "list_tiles", "ListTilesArguments"};
+    case KernelKind::list_key_tiles:
+      return {"list_key_tiles", "list_tiles", "ListTilesArguments"};
+    case KernelKind::list_query_tiles:
+      return {"list_query_tiles", "list_tiles", "ListTilesArguments"};
   }
   return {};
 }
@@ -120,9 +127,10 @@ std::string index_checks_of(const KernelSpec& kernel, const Expressions& express
   return text;
 }
 
-void add_mask(families::ConfigText& config, const Expressions& expressions) {
+void add_mask(families::ConfigText& config, const KernelSpec& kernel, const Expressions& expressions) {
   if (expressions.mask != nullptr) {
-    config.type_of_header("Mask", "gdpa::ExpressionMask<::Condition>", "common/expression_mask.cuh");
+    config.type_of_header("Mask", fmt::format("gdpa::ExpressionMask<::Condition, {}>", kernel.tile_lists),
+                          "common/expression_mask.cuh");
   } else {
     config.type_of_header("Mask", "gdpa::WindowMask", "common/window_mask.cuh");
   }
@@ -137,8 +145,14 @@ std::string config_of(const KernelSpec& kernel, const Expressions& expressions) 
     config.type("Sum", sum_of(kernel));
     return config.text();
   }
+  if (plan::writes_lists(kernel.kind)) {
+    if (kernel.kind == KernelKind::list_key_tiles) config.type("Condition", "::ConditionBounds");
+    config.number("lists", kernel.tile_lists);
+    families::family_of(kernel.family()).write_config(config, kernel, function);
+    return config.text();
+  }
   if (kernel.kind == KernelKind::check_indices) {
-    add_mask(config, expressions);
+    add_mask(config, kernel, expressions);
     config.type("FunctionIndices", "::FunctionIndices");
     config.type("MaskIndices", expressions.mask != nullptr ? "::MaskIndices" : "gdpa::portable::NoIndices");
     families::family_of(kernel.family()).write_config(config, kernel, function);
@@ -156,7 +170,7 @@ std::string config_of(const KernelSpec& kernel, const Expressions& expressions) 
   } else if (has_function(kernel.kind)) {
     config.type("Activation", family.activation(kernel));
   }
-  add_mask(config, expressions);
+  add_mask(config, kernel, expressions);
   if (kernel.kind == KernelKind::parameter_gradients) {
     // Gradients reads the inputs itself.
   } else if (has_function(kernel.kind) && activation::has_inputs_at(function)) {
@@ -187,15 +201,18 @@ bool is_second_pass(const KernelSpec& kernel) {
 
 }  // namespace
 
-bool has_mask(KernelKind kind) {
-  return has_function(kind) || kind == KernelKind::key_schedule || kind == KernelKind::round_grad_query;
-}
+bool evaluates_condition(KernelKind kind) { return plan::has_mask(kind) || kind == KernelKind::list_key_tiles; }
 
 std::string kernel_source(const KernelSpec& kernel, const Expressions& expressions) {
-  const bool has_condition = expressions.mask != nullptr && has_mask(kernel.kind);
-  const std::string condition = has_condition ? "#include \"common/index.cuh\"\n#include \"common/sequence.cuh\"\n\n" +
-                                                    activation::condition_source(*expressions.mask, kernel.mask_types)
-                                              : "";
+  std::string condition;
+  if (expressions.mask != nullptr && evaluates_condition(kernel.kind)) {
+    condition = "#include \"common/index.cuh\"\n#include \"common/sequence.cuh\"\n\n" +
+                activation::condition_source(*expressions.mask, kernel.mask_types);
+    if (kernel.kind == KernelKind::list_key_tiles) {
+      condition = "#include \"common/bounds.cuh\"\n" + condition +
+                  activation::condition_bounds_source(*expressions.mask, kernel.mask_types);
+    }
+  }
   const std::string_view family = families::family_of(kernel.family()).name();
   const KindInSource kind = in_source(kernel.kind);
   return fmt::format(
@@ -214,7 +231,7 @@ std::string kernel_source(const KernelSpec& kernel, const Expressions& expressio
 
 std::string describe(const KernelSpec& kernel) {
   if (plan::has_no_config(kernel.kind) || kernel.kind == KernelKind::round_parameters ||
-      kernel.kind == KernelKind::check_indices) {
+      kernel.kind == KernelKind::check_indices || plan::writes_lists(kernel.kind)) {
     return std::string(in_source(kernel.kind).name);
   }
   std::string text = fmt::format("{}: {} {} d={}", families::family_of(kernel.family()).name(),

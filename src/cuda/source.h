@@ -26,8 +26,8 @@ struct Expressions {
       : function(function_), mask(mask_) {}
 };
 
-/// Whether a kernel of this kind reads the mask.
-bool has_mask(plan::KernelKind kind);
+/// Whether a kernel of this kind evaluates the condition of a mask expression.
+bool evaluates_condition(plan::KernelKind kind);
 
 /// Returns the source of one kernel. Kernels that do not evaluate f or the mask ignore them.
 std::string kernel_source(const plan::KernelSpec& kernel, const Expressions& expressions);

@@ -10,6 +10,7 @@
 
 #include "definition/bound_tensor.h"
 #include "definition/layout.h"
+#include "definition/tile_lists.h"
 #include "gdpa/mask.h"
 
 namespace gdpa {
@@ -56,6 +57,7 @@ struct Params {
   BoundTensors parameters;                       ///< of the function
   BoundTensor grad_parameters[most_parameters];  ///< backward: the sums of their gradients; null data if not wanted
   BoundTensors mask_parameters;                  ///< of the mask, if it is an expression
+  TileLists tile_lists[most_tile_lists];         ///< of a mask expression, on a GPU
 
   GDPA_HOST_DEVICE int64_t key_head(int64_t query_head) const { return query_head / (heads_q / heads_k); }
 };

@@ -34,6 +34,8 @@ struct Problem {
   int64_t rows_q = 0;  ///< rows of the query operand: tokens, batch * length, or the length of a shared query
   int64_t rows_k = 0;
   Mask mask;  ///< keeps all scores if the mask is an expression
+  bool has_mask_expression = false;
+  bool mask_depends_on_head = false;  ///< the mask expression
   OutScale::Kind out_scale = OutScale::Kind::number;
   Accuracy accuracy = Accuracy::fast;
   bool deterministic = false;
@@ -43,6 +45,9 @@ struct Problem {
   unsigned tensor_types = 0;
   unsigned mask_types = 0;      ///< the same for the tensors of a mask expression
   WantedGradients wanted = {};  ///< backward: the gradients to compute. Forward ignores it
+
+  /// Whether every query attends to every key.
+  bool keeps_all_scores() const { return mask.keeps_all() && !has_mask_expression; }
 
   /// The entries of keys that are not shared.
   int64_t key_entries() const { return has_batch_map ? mapped_entries : batch; }

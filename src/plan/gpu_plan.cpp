@@ -36,6 +36,14 @@ bool has_function(KernelKind kind) {
          kind == KernelKind::check_indices;
 }
 
+bool has_mask(KernelKind kind) {
+  return has_function(kind) || kind == KernelKind::key_schedule || kind == KernelKind::round_grad_query;
+}
+
+bool writes_lists(KernelKind kind) {
+  return kind == KernelKind::locate_lists || kind == KernelKind::list_key_tiles || kind == KernelKind::list_query_tiles;
+}
+
 bool has_no_config(KernelKind kind) {
   return kind == KernelKind::check_offsets || kind == KernelKind::locate_sequences || kind == KernelKind::clear_gaps;
 }
@@ -59,6 +67,7 @@ std::size_t hash_of(const KernelSpec& kernel) {
                                                               int{kernel.scales_scores},
                                                               static_cast<int>(kernel.tensor_types),
                                                               static_cast<int>(kernel.mask_types),
+                                                              kernel.tile_lists,
                                                               static_cast<int>(kernel.wanted_parameters),
                                                               static_cast<int>(kernel.parameter_sum),
                                                               static_cast<int>(kernel.accuracy)});

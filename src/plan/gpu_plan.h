@@ -46,6 +46,9 @@ enum class KernelKind : std::uint8_t {
   round_grad_query,
   reduce,
   locate_sequences,
+  locate_lists,
+  list_key_tiles,
+  list_query_tiles,
   clear_gaps,
   check_offsets,
   check_indices
@@ -53,6 +56,12 @@ enum class KernelKind : std::uint8_t {
 
 /// Whether kernels of this kind evaluate f or its indices.
 bool has_function(KernelKind kind);
+
+/// Whether kernels of this kind have a Config::Mask.
+bool has_mask(KernelKind kind);
+
+/// Whether kernels of this kind write lists of partner tiles.
+bool writes_lists(KernelKind kind);
 
 /// Whether there is one kernel of this kind for all calls.
 bool has_no_config(KernelKind kind);
@@ -110,6 +119,7 @@ struct KernelSpec {
   bool scales_scores = true;       ///< forward: otherwise GpuPlan::output_factor multiplies the output
   unsigned tensor_types = 0;       ///< of the tensors that f reads, as in Problem
   unsigned mask_types = 0;         ///< of the tensors that a mask expression reads, as in Problem
+  int tile_lists = 0;              ///< with a mask expression: the index in Params::tile_lists
   unsigned wanted_parameters = 0;  ///< parameter_gradients: bit n: tensor n
   ParameterSum parameter_sum = ParameterSum::float64;  ///< parameter_gradients, round_parameters
   Accuracy accuracy = Accuracy::fast;                  ///< of f, in kernels that evaluate it
@@ -148,6 +158,19 @@ struct GpuWorkspace {
   int64_t zeroed_bytes = 0;  ///< bytes from the start that are cleared before the first kernel
 };
 
+/// The lists of partner tiles for kernels with tiles of one size (TileLists). Offsets are in the workspace, in bytes.
+struct TileListsPlan {
+  int tile_queries = 0;
+  int tile_keys = 0;
+  bool has_query_lists = false;
+  int heads = 1;
+  int heads_of_list = 1;
+  int64_t capacity = 0;
+  int64_t first = 0;
+  int64_t key_tiles = 0;
+  int64_t query_tiles = 0;
+};
+
 /// The part of a plan that only portable kernels have: nothing.
 struct PortablePlan {};
 
@@ -169,8 +192,10 @@ struct GpuPlan {
   int64_t splits =
       1;  ///< of the batch, where the batch shares an operand and partial results of its gradient are added
   GpuWorkspace workspace;
-  std::vector<GpuStep> steps;            ///< of the family
-  std::vector<GpuStep> parameter_steps;  ///< backward: the gradients of tensors, after `steps`
+  std::vector<TileListsPlan> tile_lists;  ///< with a mask expression
+  std::vector<GpuStep> list_steps;        ///< the kernels that write these lists, before `steps`
+  std::vector<GpuStep> steps;             ///< of the family
+  std::vector<GpuStep> parameter_steps;   ///< backward: the gradients of tensors, after `steps`
   /// In place of sums in the workspace, parameter_gradients adds to the gradients, which are cleared before.
   bool adds_to_grad_parameters = false;
   bool contiguous_parameter_tiles = false;  ///< as HopperPlan::contiguous_tiles, for parameter_gradients

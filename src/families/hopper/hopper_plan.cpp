@@ -51,7 +51,7 @@ int direct_keys(const Problem& problem, const plan::Gpu& gpu) {
 bool is_all_direct(const Problem& problem, const plan::Gpu& gpu) {
   if (problem.key_form == Form::jagged || problem.batch == 0) return false;
   const int64_t length = problem.key_form == Form::shared ? problem.rows_k : problem.rows_k / problem.batch;
-  return hopper::is_direct(problem.mask.keeps_all(), length, direct_keys(problem, gpu));
+  return hopper::is_direct(problem.keeps_all_scores(), length, direct_keys(problem, gpu));
 }
 
 /// Whether some of dQ is accumulated in fp32 in the workspace.
@@ -95,7 +95,7 @@ std::string why_not_backward(const PlanRequest& request) {
     if (problem.query_form != Form::jagged || problem.has_query_gaps) {
       return "the batch shares keys, and queries are not packed";
     }
-    if (!problem.mask.keeps_all()) return "the batch shares keys, and there is a mask";
+    if (!problem.keeps_all_scores()) return "the batch shares keys, and there is a mask";
     const bool has_one_scale =
         problem.out_scale == OutScale::Kind::number || problem.out_scale == OutScale::Kind::reciprocal_length_k;
     if (!has_one_scale) return "the batch shares keys, and its entries differ in out_scale";
@@ -229,7 +229,7 @@ GpuPlan backward_plan(const PlanRequest& request) {
 
   KernelSpec kernel = hopper_kernel_for(request, KernelKind::backward);
   kernel.keys_shared = problem.shares_keys();
-  choose_hopper_backward_tiles(kernel, request.function, problem.mask,
+  choose_hopper_backward_tiles(kernel, request.function, problem.keeps_all_scores(),
                                problem.shares_keys() ? problem.rows_q : queries.mean_length());
   kernel.wants_grad_query = problem.wanted.query;
   kernel.wants_grad_key = problem.wanted.key;

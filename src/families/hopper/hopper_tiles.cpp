@@ -148,10 +148,10 @@ void choose_hopper_parameter_tiles(KernelSpec& kernel, int sum_elements) {
   }
 }
 
-void choose_hopper_backward_tiles(KernelSpec& kernel, FunctionRegisters function, const Mask& mask,
+void choose_hopper_backward_tiles(KernelSpec& kernel, FunctionRegisters function, bool keeps_all_scores,
                                   int64_t mean_queries) {
   const bool has_registers = widest(kernel) <= 64 && function == FunctionRegisters::few;
-  const bool is_large = has_registers && mask.keeps_all() && mean_queries >= thresholds::queries_of_large_tiles;
+  const bool is_large = has_registers && keeps_all_scores && mean_queries >= thresholds::queries_of_large_tiles;
   kernel.tile_queries = is_large ? hopper::most_backward_tile_queries : hopper::backward_tile_queries;
   const bool is_wide = hopper::is_wide(kernel.head_dim, kernel.head_dim_v);
   kernel.tile_keys = is_wide ? hopper::wide_backward_tile_keys : hopper::backward_tile_keys;

@@ -29,7 +29,7 @@ void choose_hopper_parameter_tiles(plan::KernelSpec& kernel, int sum_elements);
 /// keys. With head dims up to 64, the registers suffice for tiles of 128 queries, unless the function needs many
 /// registers. Such tiles are faster only for long sequences without a mask, because tiles of keys wait for each other
 /// in a window.
-void choose_hopper_backward_tiles(plan::KernelSpec& kernel, plan::FunctionRegisters function, const Mask& mask,
+void choose_hopper_backward_tiles(plan::KernelSpec& kernel, plan::FunctionRegisters function, bool keeps_all_scores,
                                   int64_t mean_queries);
 
 }  // namespace gdpa::families

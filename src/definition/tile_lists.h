@@ -1,0 +1,44 @@
+// TileLists: the arrays with the lists of partner tiles of a mask expression, for the kernels of a call that have tiles
+// of one size. kernels/portable/list_tiles.cuh writes the lists, and kernels/common/listed_tiles.cuh reads them. The
+// header includes no standard library, because NVRTC compiles it too.
+#pragma once
+
+#include "gdpa/integers.h"
+
+namespace gdpa {
+
+/// Entry b with q query tiles and k key tiles has, for each list head h, q lists of at most k key tiles and k lists of
+/// at most q query tiles. A list of key tiles is its length, and k elements. A list of query tiles is its length, q
+/// elements, one unused number, and the number of the key tile in the list of each of these query tiles.
+///
+/// An element is tile * 8 + flags (TileList).
+struct TileLists {
+  int tile_queries = 0;
+  int tile_keys = 0;
+  /// Lists for each entry: 1, or one for each key head. The query heads of a key head have one list, which has the
+  /// tiles of all of them.
+  int heads = 1;
+  int heads_of_list = 1;     ///< query heads whose masks may differ and that have the same list
+  int64_t capacity = 0;      ///< the sum over all entries of (q + 1) (k + 1) for which the arrays have memory
+  int64_t* first = nullptr;  ///< this sum over the entries before each entry; -1: the entry has no memory for lists
+  int* key_tiles = nullptr;
+  int* query_tiles = nullptr;  ///< null in forward
+
+  GDPA_HOST_DEVICE int64_t key_list(int64_t b, int head, int query_tile, int query_tiles_, int key_tiles_) const {
+    return heads * first[b] + (int64_t{head} * query_tiles_ + query_tile) * (key_tiles_ + 1);
+  }
+  GDPA_HOST_DEVICE int64_t query_list(int64_t b, int head, int key_tile, int query_tiles_, int key_tiles_) const {
+    return 2 * (heads * first[b] + (int64_t{head} * key_tiles_ + key_tile) * (query_tiles_ + 1));
+  }
+};
+
+/// The flags of an element of a list.
+struct TileList {
+  enum : int { full = 1, first_writer = 2, last_writer = 4 };
+  static constexpr int flag_bits = 3;
+};
+
+/// A call has at most so many kernels with different sizes of tiles.
+constexpr int most_tile_lists = 3;
+
+}  // namespace gdpa
