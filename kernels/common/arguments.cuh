@@ -5,6 +5,16 @@
 
 namespace gdpa {
 
+/// The sequences of keys of a call with a batch map, each once, and the batch entries of each. They own the work of
+/// key-major kernels: a CTA has a tile of one sequence, and the queries of all of its entries attend to the tile.
+/// portable/group_entries.cuh writes the lists.
+struct KeySequences {
+  Sequences side;
+  int64_t count;
+  const int* entries;      ///< all batch entries, in the order of their sequences
+  const int* first_entry;  ///< sequence s has the entries at the places first_entry[s] to first_entry[s + 1] - 1
+};
+
 /// Arguments of a forward or backward kernel. An fp32 accumulator of a gradient is contiguous: (rows, heads, padded
 /// columns) of the operand, for every dense batch entry or every split of the batch. The kernels choose the order
 /// within 16 columns.
@@ -12,6 +22,7 @@ struct CommonArguments {
   Params params;
   int64_t packed_rows_q;           ///< rows of a jagged query operand; kernels clamp cumulative lengths to this number
   int64_t packed_rows_k;           ///< the same for jagged keys and values
+  KeySequences key_sequences;      ///< with a batch map: for key-major kernels; otherwise empty
   int64_t splits;                  ///< splits of the batch, where the batch shares the operand whose tiles the CTAs own
   float output_factor;             ///< forward: multiplies every output where the scores were not scaled; otherwise 1
   Operand grad_query_accumulator;  ///< portable backward: cleared before; backward_query with queries_shared: `splits`

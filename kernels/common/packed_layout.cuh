@@ -10,6 +10,9 @@ namespace gdpa {
 /// The begins and ends come from the device and may be wrong. They are clamped, so that rows are always within the
 /// `packed_rows` rows of the operand.
 struct PackedLayout {
+  /// Whether several batch entries may have the keys of one owner (mapped_layout.cuh).
+  static constexpr bool has_batch_map = false;
+
   GDPA_HOST_DEVICE static bool is_jagged(const Sequences& side) { return side.is_jagged(); }
 
   /// The rows of the entries before b, 0 unless the side is jagged: with cumulative lengths its first row, otherwise a

@@ -13,7 +13,8 @@
 // zeros. Without, portable/clear_gaps.cuh writes these zeros.
 //
 // A dense side has heads * batch * ceil(length / tile) slots. A side that the batch shares has `splits` entries instead
-// of `batch`. The host includes this file too, to test it.
+// of `batch`. With a batch map, the entries of a key-major owner are the sequences of keys. The host includes this file
+// too, to test it.
 #pragma once
 
 #include "common/arguments.cuh"
@@ -22,17 +23,18 @@
 namespace gdpa {
 
 /// One piece of work: a tile of one head, and the batch entries [batch_begin, batch_end) that it is computed for. This
-/// is one entry unless the batch shares the owner.
+/// is one entry unless the batch shares the owner. With a batch map and a tile of keys, these are places in
+/// KeySequences::entries.
 struct Work {
   int64_t batch_begin;
   int64_t batch_end;
-  int64_t entry;  ///< of the owner: the batch entry, or the split of the batch
+  int64_t entry;  ///< of the owner: the batch entry, the split of the batch, or the sequence of keys
   int64_t slot;   ///< in the tile order of all heads
   int head;       ///< of the owner's side
   int key_head;
   int tile;
   bool exists;   ///< false for a slot without a tile
-  Rows queries;  ///< of entry batch_begin
+  Rows queries;  ///< of entry batch_begin; none if this is a place in KeySequences::entries
   Rows keys;
 };
 
@@ -77,11 +79,12 @@ struct Owner {
   int64_t packed_rows;
   int64_t heads;
   int64_t tile;
-  int64_t entries;  ///< batch entries, or splits of the batch
+  int64_t entries;  ///< batch entries, splits of the batch, or sequences of keys
 
   GDPA_HOST_DEVICE bool jagged() const { return Layout::is_jagged(side); }
   GDPA_HOST_DEVICE int64_t tiles_each() const { return (side.length + tile - 1) / tile; }
   GDPA_HOST_DEVICE int64_t rows_before(int64_t b) const { return Layout::rows_before(side, b, packed_rows); }
+  GDPA_HOST_DEVICE Rows rows_of(int64_t b) const { return Layout::rows_of(side, b, packed_rows); }
   GDPA_HOST_DEVICE int64_t first_slot(int64_t b) const { return b < 0 ? 0 : rows_before(b) / tile + b + 1; }
   /// The rows without a sequence: those of entry -1, and those of the entry after the last one.
   GDPA_HOST_DEVICE Rows first_rows() const { return {0, static_cast<int>(rows_before(0))}; }
@@ -93,11 +96,25 @@ struct Owner {
   /// The slot of an entry's first tile, in the tile order of one head.
   GDPA_HOST_DEVICE int64_t first_slot_of(int64_t b) const { return jagged() ? first_slot(b) : b * tiles_each(); }
 
-  /// The number of slots of one head.
+  /// The number of slots of one head. Sequences that overlap, or that several entries have, may have more rows together
+  /// than the operand.
   GDPA_HOST_DEVICE int64_t slots() const {
-    return jagged() ? packed_rows / tile + entries + 2 : entries * tiles_each();
+    if (!jagged()) return entries * tiles_each();
+    return (Layout::has_gaps(side) ? rows_before(entries) : packed_rows) / tile + entries + 2;
   }
 };
+
+/// The keys as owner. `entries` counts the batch entries, or the splits of the batch, without a batch map.
+template <class Layout>
+GDPA_HOST_DEVICE Owner<Layout> owner_of_keys(const CommonArguments& arguments, int64_t tile, int64_t entries) {
+  const Params& params = arguments.params;
+  const KeySequences& sequences = arguments.key_sequences;
+  if constexpr (Layout::has_batch_map) {
+    return {sequences.side, arguments.packed_rows_k, params.heads_k, tile, sequences.count};
+  } else {
+    return {params.keys, arguments.packed_rows_k, params.heads_k, tile, entries};
+  }
+}
 
 /// The number of lanes of a warp for which `holds(lane)` is true. Each lane evaluates its own.
 template <class Predicate>
@@ -195,19 +212,28 @@ GDPA_HOST_DEVICE Work work_at(const CommonArguments& arguments, const Owner<Layo
   work.head = static_cast<int>(divide_counts(rest, tiles));
   work.key_head = static_cast<int>(divide_counts(work.head * params.heads_k, owner.heads));
   work.tile = static_cast<int>(rest - work.head * tiles);
-  if (owner.jagged()) {
-    work.batch_begin = work.entry;
-    work.batch_end = work.entry + 1;
+  const bool owns_sequences = Layout::has_batch_map && !owns_queries;
+  if (owns_sequences) {
+    if (work.entry >= 0 && work.entry < owner.entries) {
+      work.batch_begin = arguments.key_sequences.first_entry[work.entry];
+      work.batch_end = arguments.key_sequences.first_entry[work.entry + 1];
+      work.keys = owner.rows_of(work.entry);
+    }
   } else {
-    work.batch_begin = work.entry * params.batch / owner.entries;
-    work.batch_end = (work.entry + 1) * params.batch / owner.entries;
+    if (owner.jagged()) {
+      work.batch_begin = work.entry;
+      work.batch_end = work.entry + 1;
+    } else {
+      work.batch_begin = work.entry * params.batch / owner.entries;
+      work.batch_end = (work.entry + 1) * params.batch / owner.entries;
+    }
+    work.queries = queries_of<Layout>(arguments, work.batch_begin);
+    work.keys = keys_of<Layout>(arguments, work.batch_begin);
   }
-  work.queries = queries_of<Layout>(arguments, work.batch_begin);
-  work.keys = keys_of<Layout>(arguments, work.batch_begin);
   Rows& owned = owns_queries ? work.queries : work.keys;
   if (work.entry < 0) owned = owner.first_rows();
   // Also if the batch is empty and shares the owner: the gradient of its rows is then 0.
-  if (work.entry == params.batch) owned = owner.last_rows();
+  if (work.entry == (owns_sequences ? owner.entries : params.batch)) owned = owner.last_rows();
   work.exists = work.tile * owner.tile < owned.count;
   return work;
 }

@@ -32,17 +32,29 @@ struct RoundParametersArguments {
 /// One side of locate_sequences.
 struct LocatedSide {
   Sequences sequences;
+  int64_t entries;  ///< batch entries, or sequences of keys
   int64_t rows;     ///< of the operand
   int64_t most;     ///< the largest sum: `rows` if sequences must not overlap
-  int64_t* begins;  ///< one number for each batch entry
+  int64_t* begins;  ///< one number for each entry
   int64_t* ends;    ///< the same
-  int64_t* sums;    ///< batch + 1 numbers; null: the side is left as it is
+  int64_t* sums;    ///< entries + 1 numbers; null: the side is left as it is
 };
 
+/// The queries and the keys of each batch entry, and with a batch map the sequences of keys, each once.
 struct LocateSequencesArguments {
-  int64_t batch;
-  LocatedSide sides[2];
+  LocatedSide sides[3];
 };
+
+/// The results of group_entries: KeySequences::entries, of `batch` numbers, and first_entry.
+struct GroupEntriesArguments {
+  Sequences keys;  ///< with the batch map
+  int64_t batch;
+  int* entries;
+  int* first_entry;
+};
+
+/// Batch entries and sequences that a CTA of group_entries finds the places of.
+constexpr int group_entries_numbers = 32;
 
 /// A result whose rows belong to the sequences of `side`. Strides are in bytes.
 struct ClearGapsArguments {

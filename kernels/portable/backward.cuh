@@ -19,7 +19,8 @@
 // reduce_grad_query is false here, and backward_query.cuh computes dQ. dK and dV are always summed in one order.
 //
 // Where the batch shares K and V, it is cut into splits. A CTA iterates over one split and writes an fp32 partial
-// result. reduce.cuh adds the partial results in order.
+// result. reduce.cuh adds the partial results in order. With a batch map, a CTA iterates over all batch entries that
+// have its keys (common/mapped_layout.cuh), so that their sum stays in registers.
 //
 // Launch: grid as in schedule.cuh, keys own the work; block backward_threads<Config>; dynamic shared memory
 //         backward_shared_bytes<Config>. Workspace: grad_query_accumulator where reduce_grad_query, cleared before; the
@@ -28,7 +29,7 @@
 // Config: struct with
 //     using Element, Activation;                types.cuh; the backward functions of src/activation/function.h
 //     using Mask, Bias;                         window_mask.cuh, no_bias.cuh
-//     using Layout, Epilogue;                   packed_layout.cuh, scale_epilogue.cuh
+//     using Layout, Epilogue;                   packed_layout.cuh or mapped_layout.cuh, scale_epilogue.cuh
 //     int head_dim, head_dim_v;                 multiples of 8, at most 256
 //     int tile_keys, tile_queries;              multiples of 16 * key_warps and of 16
 //     int key_warps, column_warps, stages, ctas;
@@ -74,17 +75,18 @@ __device__ void backward_tile(const CommonArguments& arguments, const Work& work
   const auto load_stage = [&](int stage, const QueryTileIterator<Config>& at) {
     if (threadIdx.x == 0) coords[stage] = at.coord();
     if (at.head >= 0) {
-      const Rows queries = queries_of_entry<Config>(arguments, work, at.b);
+      const int64_t b = at.entry();
+      const Rows queries = queries_of_entry<Config>(arguments, work, b);
       const int query = at.query();
       load_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim>(
           query_tile(stage),
           static_cast<const Storage*>(params.query.data) +
-              Config::Layout::offset_of(params.query, queries, at.b, query, at.head),
+              Config::Layout::offset_of(params.query, queries, b, query, at.head),
           params.query.row_stride, queries.count - query);
       load_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim_v>(
           grad_output_tile(stage),
           static_cast<const Storage*>(params.grad_output.data) +
-              Config::Layout::offset_of(params.grad_output, queries, at.b, query, at.head),
+              Config::Layout::offset_of(params.grad_output, queries, b, query, at.head),
           params.grad_output.row_stride, queries.count - query);
     }
     commit_copies();
@@ -93,14 +95,13 @@ __device__ void backward_tile(const CommonArguments& arguments, const Work& work
   load_rows<Tiles::threads, Config::aligned, Config::tile_keys, Config::head_dim>(
       key_tile,
       static_cast<const Storage*>(params.key.data) +
-          Config::Layout::offset_of(params.key, work.keys, work.batch_begin, work.tile * Config::tile_keys, work.head),
+          Config::Layout::offset_of(params.key, work.keys, work.entry, work.tile * Config::tile_keys, work.head),
       params.key.row_stride, work.keys.count - work.tile * Config::tile_keys);
   if constexpr (Tiles::computes_ds) {
     load_rows<Tiles::threads, Config::aligned, Config::tile_keys, Config::head_dim_v>(
         value_tile,
         static_cast<const Storage*>(params.value.data) +
-            Config::Layout::offset_of(params.value, work.keys, work.batch_begin, work.tile * Config::tile_keys,
-                                      work.head),
+            Config::Layout::offset_of(params.value, work.keys, work.entry, work.tile * Config::tile_keys, work.head),
         params.value.row_stride, work.keys.count - work.tile * Config::tile_keys);
   }
   const int warp_key = warp_index() / Config::column_warps * Tiles::warp_keys;
@@ -115,9 +116,9 @@ __device__ void backward_tile(const CommonArguments& arguments, const Work& work
     return Activation::scales_scores ? scale_of_scores * (1.0f / Activation::score_factor)
                                      : static_cast<float>(params.scale);
   };
-  // out_scale multiplies the finished accumulators. Where the batch shares the keys, the accumulators sum over entries
-  // that may differ in out_scale: it then multiplies P and dS.
-  const float factor = Config::keys_shared ? 1.0f : Config::Epilogue::scale_of(arguments, pair_of(work));
+  // out_scale multiplies the finished accumulators. If these sum over several entries, which may differ in out_scale,
+  // it multiplies P and dS.
+  const float factor = has_several_entries<Config> ? 1.0f : Config::Epilogue::scale_of(arguments, pair_of(work));
   Accumulator<row_tiles, Tiles::warp_columns> grad_key;
   Accumulator<row_tiles, Tiles::warp_columns_v> grad_value;
 
@@ -141,7 +142,7 @@ __device__ void backward_tile(const CommonArguments& arguments, const Work& work
 
     const Rows queries = queries_of_entry<Config>(arguments, work, at.b);
     const SequencePair pair{at.b, at.head, queries.count, work.keys.count};
-    const float out_scale = Config::keys_shared ? Config::Epilogue::scale_of(arguments, pair) : 1.0f;
+    const float out_scale = has_several_entries<Config> ? Config::Epilogue::scale_of(arguments, pair) : 1.0f;
     const int first_key = work.tile * Config::tile_keys;
     const WarpTiles<Config> tiles{key_tile.from_row(warp_key),
                                   value_tile.from_row(warp_key),
@@ -187,8 +188,7 @@ __device__ void backward_tile(const CommonArguments& arguments, const Work& work
 template <class Config>
 __device__ void backward(const CommonArguments& arguments) {
   extern __shared__ __align__(16) unsigned char shared_memory[];
-  const int64_t entries = Config::keys_shared ? arguments.splits : arguments.params.batch;
-  for_all_work(arguments, key_owner<Config>(arguments, entries), false,
+  for_all_work(arguments, key_owner<Config>(arguments), false,
                [&](const Work& work) { backward_tile<Config>(arguments, work, shared_address(shared_memory)); });
 }
 

@@ -6,6 +6,7 @@
 #include "common/sequence.cuh"
 #include "common/tile.cuh"
 #include "portable/backward_tiles.cuh"
+#include "portable/query_tile_iterator.cuh"
 
 namespace gdpa::portable {
 
@@ -34,7 +35,7 @@ __device__ void differentiate(int step, const Accumulator<row_tiles, columns>& s
         float derivative;
         activation.value_and_derivative(score, inputs[r].at(i), value[i], derivative);
         gradient[i] = dp.at[r][column_tile].part[i] * derivative;  // 0 where dS is not computed
-        if constexpr (Config::keys_shared) {
+        if constexpr (has_several_entries<Config>) {
           value[i] *= out_scale;
           gradient[i] *= out_scale;
         }

@@ -53,7 +53,7 @@ __device__ void store_gradient(const Gradient& accumulator, float factor, Tile s
     store_rows<Tiles::threads, Config::aligned, Config::tile_keys, valid_columns>(
         staging,
         static_cast<Storage*>(output.data) +
-            Config::Layout::offset_of(output, keys, work.batch_begin, first_key, work.head),
+            Config::Layout::offset_of(output, keys, work.entry, first_key, work.head),
         output.row_stride, keys.count - first_key);
   }
 }

@@ -2,7 +2,7 @@
 // begins and ends, within the operand, and the sums of the lengths of the entries before each entry, for the tile order
 // (common/work.cuh). Other kernels then need no map and no search.
 //
-// Launch: grid 2, one CTA for each side, block locate_sequences_threads, no dynamic shared memory.
+// Launch: grid 3, one CTA for each side, block locate_sequences_threads, no dynamic shared memory.
 #pragma once
 
 #include "common/sequence.cuh"
@@ -24,10 +24,10 @@ __device__ void locate_sequences(const LocateSequencesArguments& arguments) {
   __shared__ int64_t sums[threads];
   if (thread == 0) side.sums[0] = 0;
   int64_t before = 0;  // of the entries of earlier rounds
-  for (int64_t first = 0; first < arguments.batch; first += threads) {
+  for (int64_t first = 0; first < side.entries; first += threads) {
     const int64_t b = first + thread;
     int64_t begin = 0, count = 0;
-    if (b < arguments.batch) {
+    if (b < side.entries) {
       begin = clamp(side.sequences.begin(b), 0, side.rows);
       count = clamp(clamp(side.sequences.end(b), begin, side.rows) - begin, 0, most_gpu_rows);
     }
@@ -39,7 +39,7 @@ __device__ void locate_sequences(const LocateSequencesArguments& arguments) {
       sums[thread] += other;
       __syncthreads();
     }
-    if (b < arguments.batch) {
+    if (b < side.entries) {
       const int64_t sum = before + sums[thread];
       const int64_t last = clamp(sum, 0, side.most);
       const int64_t kept = last - clamp(sum - count, 0, side.most);  // fewer only if the numbers are wrong

@@ -37,8 +37,9 @@ __device__ Owner<typename Config::Layout> query_owner(const CommonArguments& arg
   return {arguments.params.queries, arguments.packed_rows_q, arguments.params.heads_q, Config::tile_queries, entries};
 }
 template <class Config>
-__device__ Owner<typename Config::Layout> key_owner(const CommonArguments& arguments, int64_t entries) {
-  return {arguments.params.keys, arguments.packed_rows_k, arguments.params.heads_k, Config::tile_keys, entries};
+__device__ Owner<typename Config::Layout> key_owner(const CommonArguments& arguments) {
+  return owner_of_keys<typename Config::Layout>(arguments, Config::tile_keys,
+                                                Config::keys_shared ? arguments.splits : arguments.params.batch);
 }
 
 }  // namespace gdpa::portable

@@ -276,13 +276,9 @@ int64_t common_batch(const Side& queries, const Side& keys) {
 }
 
 /// Checks the batch map and adds it to the keys, whose sequences it selects. Returns the batch of the call.
-int64_t map_batch(const std::optional<TensorView>& map, const Side& queries, Side& keys, const Common& common,
-                  bool is_gpu_backward) {
+int64_t map_batch(const std::optional<TensorView>& map, const Side& queries, Side& keys, const Common& common) {
   if (!map) return common_batch(queries, keys);
   constexpr std::string_view who = "kv_of";
-  if (is_gpu_backward) {
-    refuse(ErrorKind::value, who, "forward on a GPU", "backward", "repeat keys and values, or use the CPU");
-  }
   if (map->rank != 1 || (queries.batch != no_batch && size(*map, 0) != queries.batch)) {
     refuse(ErrorKind::value, who,
            queries.batch == no_batch ? "rank 1"
@@ -744,8 +740,7 @@ CheckedCall check_inputs(const Attention& attention, Direction direction, bool n
   check_offsets(queries, query.device);
   check_offsets(keys, query.device);
   if (queries.has_gaps && query.device.kind == DeviceKind::cpu) check_apart(queries);
-  const int64_t batch =
-      map_batch(attention.kv_of, queries, keys, common, is_on_gpu && direction == Direction::backward);
+  const int64_t batch = map_batch(attention.kv_of, queries, keys, common);
 
   const int64_t head_dim = size(query, query.rank - 1);
   const double scale = attention.scale.value_or(1.0 / std::sqrt(static_cast<double>(head_dim)));

@@ -80,12 +80,23 @@ bool locates_keys(const Problem& problem) {
   return problem.has_key_gaps || (problem.key_form == Form::jagged && problem.has_batch_map);
 }
 
-/// The begins, the ends and the sums.
+/// Whether key-major kernels own sequences of keys that several batch entries may have (KeySequences); and whether they
+/// need the results of locate_sequences for these.
+bool has_key_sequences(const Problem& problem) {
+  return problem.has_batch_map && problem.direction == Direction::backward && problem.wanted.of_operands();
+}
+bool locates_key_sequences(const Problem& problem) { return has_key_sequences(problem) && problem.has_key_gaps; }
+
+/// The results of locate_sequences, the begins, the ends and the sums; and the results of group_entries.
 void reserve_sequences(const Problem& problem, plan::GpuWorkspace& workspace) {
   families::WorkspaceLayout layout(workspace);
-  const int64_t bytes = 3 * (problem.batch + 1) * static_cast<int64_t>(sizeof(int64_t));
-  if (locates_queries(problem)) workspace.query_sequences = layout.reserve(bytes);
-  if (locates_keys(problem)) workspace.key_sequences = layout.reserve(bytes);
+  const auto bytes = [](int64_t entries) { return 3 * (entries + 1) * static_cast<int64_t>(sizeof(int64_t)); };
+  if (locates_queries(problem)) workspace.query_sequences = layout.reserve(bytes(problem.batch));
+  if (locates_keys(problem)) workspace.key_sequences = layout.reserve(bytes(problem.batch));
+  if (locates_key_sequences(problem)) workspace.owner_sequences = layout.reserve(bytes(problem.key_entries()));
+  if (!has_key_sequences(problem)) return;
+  workspace.entries = layout.reserve(problem.batch * static_cast<int64_t>(sizeof(int)));
+  workspace.first_entry = layout.reserve((problem.key_entries() + 1) * static_cast<int64_t>(sizeof(int)));
 }
 
 plan::GpuPlan plan_of(const Problem& problem, const Params& params, const Operands& operands,
@@ -180,7 +191,8 @@ struct Reduction {
 
 /// A result whose side has gaps, into which a launch of the clear_gaps kernel writes zeros.
 struct Gaps {
-  const Sequences& side;
+  Sequences side;  ///< without a batch map
+  int64_t entries;
   int64_t rows;
   int64_t heads;
   int64_t columns;
@@ -190,23 +202,23 @@ struct Gaps {
 std::vector<Gaps> gaps_of(const Problem& problem, const Params& params) {
   std::vector<Gaps> gaps;
   const bool is_forward = problem.direction == Direction::forward;
-  if (problem.has_query_gaps && is_forward) {
-    gaps.push_back({params.queries, problem.rows_q, problem.heads_q, problem.head_dim_v, params.output});
-  }
-  if (problem.has_query_gaps && !is_forward && problem.wanted.query) {
-    gaps.push_back({params.queries, problem.rows_q, problem.heads_q, problem.head_dim, params.grad_query});
-  }
-  if (problem.has_key_gaps && !is_forward && problem.wanted.key) {
-    gaps.push_back({params.keys, problem.rows_k, problem.heads_k, problem.head_dim, params.grad_key});
-  }
-  if (problem.has_key_gaps && !is_forward && problem.wanted.value) {
-    gaps.push_back({params.keys, problem.rows_k, problem.heads_k, problem.head_dim_v, params.grad_value});
-  }
+  const auto add_queries = [&](int64_t columns, const Operand& result) {
+    gaps.push_back({params.queries, problem.batch, problem.rows_q, problem.heads_q, columns, result});
+  };
+  const auto add_keys = [&](int64_t columns, const Operand& result) {
+    gaps.push_back({params.keys, problem.key_entries(), problem.rows_k, problem.heads_k, columns, result});
+    gaps.back().side.map = {};
+  };
+  if (problem.has_query_gaps && is_forward) add_queries(problem.head_dim_v, params.output);
+  if (problem.has_query_gaps && !is_forward && problem.wanted.query) add_queries(problem.head_dim, params.grad_query);
+  if (problem.has_key_gaps && !is_forward && problem.wanted.key) add_keys(problem.head_dim, params.grad_key);
+  if (problem.has_key_gaps && !is_forward && problem.wanted.value) add_keys(problem.head_dim_v, params.grad_value);
   return gaps;
 }
 
-/// What runs for a problem on a GPU, in order: the check of offsets in debug mode, the places of sequences, the zeros
-/// of gaps, the check of indices in debug mode, the plan's kernels, the reductions.
+/// What runs for a problem on a GPU, in order: the check of offsets in debug mode, the places of sequences, the batch
+/// entries of each sequence of keys, the zeros of gaps, the check of indices in debug mode, the plan's kernels, the
+/// reductions.
 struct Sequence {
   Sequence(const Problem& problem, const Params& params, const Operands& operands, const Expressions& expressions,
            const plan::Gpu& gpu)
@@ -218,7 +230,11 @@ struct Sequence {
     };
     checks = checks_offsets() && (params.queries.is_jagged() || params.keys.is_jagged() || problem.has_batch_map);
     if (checks) add(plan::KernelKind::check_offsets, 2);
-    if (locates_queries(problem) || locates_keys(problem)) add(plan::KernelKind::locate_sequences, 2);
+    if (locates_queries(problem) || locates_keys(problem)) add(plan::KernelKind::locate_sequences, 3);
+    if (has_key_sequences(problem)) {
+      const int64_t numbers = problem.batch + problem.key_entries() + 1;
+      add(plan::KernelKind::group_entries, families::divide_up(numbers, portable::group_entries_numbers));
+    }
     gaps = gaps_of(problem, params);
     for (const Gaps& of_result : gaps) {
       add(plan::KernelKind::clear_gaps, families::divide_up(of_result.rows, portable::clear_gaps_rows));
@@ -287,7 +303,8 @@ class Call final : public families::StepLauncher {
       launch_next(&arguments);
     }
     const CommonArguments arguments = arguments_of(memory);
-    if (locates_queries(problem_) || locates_keys(problem_)) launch_locate_sequences(arguments.params);
+    if (locates_queries(problem_) || locates_keys(problem_)) launch_locate_sequences(arguments);
+    if (has_key_sequences(problem_)) launch_group_entries(memory);
     for (const Gaps& gaps : sequence_.gaps) launch_clear_gaps(gaps);
     if (sequence_.checks_reads) {
       portable::CheckIndicesArguments checked = arguments;
@@ -316,26 +333,43 @@ class Call final : public families::StepLauncher {
 
  private:
   /// `located` has the addresses of the results.
-  void launch_locate_sequences(const Params& located) {
+  void launch_locate_sequences(const CommonArguments& located) {
     const auto numbers = [](const void* address) { return static_cast<int64_t*>(const_cast<void*>(address)); };
-    const auto side_of = [&](const Sequences& side, const Sequences& result, int64_t rows, int64_t most) {
-      return portable::LocatedSide{
-          side, rows, most, numbers(result.begins.data), numbers(result.ends.data), numbers(result.rows_before)};
+    const auto side_of = [&](const Sequences& side, int64_t entries, const Sequences& result, int64_t rows,
+                             int64_t most) {
+      return portable::LocatedSide{side,
+                                   entries,
+                                   rows,
+                                   most,
+                                   numbers(result.begins.data),
+                                   numbers(result.ends.data),
+                                   numbers(result.rows_before)};
     };
     // Sequences whose rows a call writes do not overlap. More rows than the operand has come from wrong numbers.
     const bool writes_keys = problem_.direction == Direction::backward;
-    const int64_t most_keys = writes_keys ? problem_.rows_k : std::numeric_limits<int64_t>::max();
+    constexpr int64_t any = std::numeric_limits<int64_t>::max();
+    const int64_t most_keys = writes_keys && !problem_.has_batch_map ? problem_.rows_k : any;
+    Sequences sequences = params_.keys;
+    sequences.map = {};
     portable::LocateSequencesArguments arguments{
-        problem_.batch,
-        {side_of(params_.queries, located.queries, problem_.rows_q, problem_.rows_q),
-         side_of(params_.keys, located.keys, problem_.rows_k, most_keys)}};
+        {side_of(params_.queries, problem_.batch, located.params.queries, problem_.rows_q, problem_.rows_q),
+         side_of(params_.keys, problem_.batch, located.params.keys, problem_.rows_k, most_keys),
+         side_of(sequences, problem_.key_entries(), located.key_sequences.side, problem_.rows_k, problem_.rows_k)}};
+    launch_next(&arguments);
+  }
+
+  void launch_group_entries(const Memory& memory) {
+    const plan::GpuWorkspace& workspace = sequence_.plan.workspace;
+    portable::GroupEntriesArguments arguments{params_.keys, problem_.batch,
+                                              static_cast<int*>(memory.at(workspace.entries)),
+                                              static_cast<int*>(memory.at(workspace.first_entry))};
     launch_next(&arguments);
   }
 
   void launch_clear_gaps(const Gaps& gaps) {
     const int64_t bytes = size_in_bytes(problem_.dtype);
     portable::ClearGapsArguments arguments{gaps.side,
-                                           problem_.batch,
+                                           gaps.entries,
                                            gaps.rows,
                                            gaps.heads,
                                            gaps.columns * bytes,
@@ -382,16 +416,24 @@ class Call final : public families::StepLauncher {
     CommonArguments arguments{};
     arguments.params = params_;
     const plan::GpuWorkspace& workspace = sequence_.plan.workspace;
-    const auto locate = [&](Sequences& side, int64_t offset) {
+    const auto locate = [&](Sequences& side, int64_t entries, int64_t offset) {
       const auto* const numbers = static_cast<const int64_t*>(memory.at(offset));
-      const int64_t count = problem_.batch + 1;
+      const int64_t count = entries + 1;
       side = {};
       side.begins = {numbers, 1, true};
       side.ends = {numbers + count, 1, true};
       side.rows_before = numbers + 2 * count;
     };
-    if (locates_queries(problem_)) locate(arguments.params.queries, workspace.query_sequences);
-    if (locates_keys(problem_)) locate(arguments.params.keys, workspace.key_sequences);
+    if (has_key_sequences(problem_)) {
+      arguments.key_sequences = {params_.keys, problem_.key_entries(),
+                                 static_cast<const int*>(memory.at(workspace.entries)),
+                                 static_cast<const int*>(memory.at(workspace.first_entry))};
+      Sequences& side = arguments.key_sequences.side;
+      side.map = {};
+      if (locates_key_sequences(problem_)) locate(side, problem_.key_entries(), workspace.owner_sequences);
+    }
+    if (locates_queries(problem_)) locate(arguments.params.queries, problem_.batch, workspace.query_sequences);
+    if (locates_keys(problem_)) locate(arguments.params.keys, problem_.batch, workspace.key_sequences);
     const std::vector<plan::TileListsPlan>& planned = sequence_.plan.tile_lists;
     for (std::size_t i = 0; i < planned.size(); ++i) {
       const plan::TileListsPlan& of = planned[i];

@@ -62,6 +62,8 @@ KindInSource in_source(KernelKind kind) {
       return {"check_indices", "check_indices", "CheckIndicesArguments"};
     case KernelKind::locate_sequences:
       return {"locate_sequences", "locate_sequences", "LocateSequencesArguments"};
+    case KernelKind::group_entries:
+      return {"group_entries", "group_entries", "GroupEntriesArguments"};
     case KernelKind::clear_gaps:
       return {"clear_gaps", "clear_gaps", "ClearGapsArguments"};
     case KernelKind::locate_lists:
@@ -240,6 +242,7 @@ std::string describe(const KernelSpec& kernel) {
   if (has_function(kernel.kind) && kernel.accuracy == Accuracy::exact) text += " exact";
   if (is_second_pass(kernel)) text += " second pass";
   if (kernel.has_pages) text += " paged";
+  if (kernel.has_batch_map) text += " mapped";
   if (!kernel.wants_grad_query) text += " without dQ";
   if (!kernel.wants_grad_key) text += " without dK";
   if (!kernel.wants_grad_value) text += " without dV";

@@ -45,7 +45,8 @@ bool writes_lists(KernelKind kind) {
 }
 
 bool has_no_config(KernelKind kind) {
-  return kind == KernelKind::check_offsets || kind == KernelKind::locate_sequences || kind == KernelKind::clear_gaps;
+  return kind == KernelKind::check_offsets || kind == KernelKind::locate_sequences ||
+         kind == KernelKind::group_entries || kind == KernelKind::clear_gaps;
 }
 
 std::size_t hash_of(const KernelSpec& kernel) {
@@ -61,6 +62,7 @@ std::size_t hash_of(const KernelSpec& kernel) {
                                                               int{kernel.aligned},
                                                               int{kernel.has_pages},
                                                               int{kernel.keys_shared},
+                                                              int{kernel.has_batch_map},
                                                               int{kernel.wants_grad_query},
                                                               int{kernel.wants_grad_key},
                                                               int{kernel.wants_grad_value},

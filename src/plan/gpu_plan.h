@@ -46,6 +46,7 @@ enum class KernelKind : std::uint8_t {
   round_grad_query,
   reduce,
   locate_sequences,
+  group_entries,
   locate_lists,
   list_key_tiles,
   list_query_tiles,
@@ -113,6 +114,7 @@ struct KernelSpec {
   bool aligned = false;
   bool has_pages = false;          ///< forward: keys and values are in pages
   bool keys_shared = false;        ///< backward: the batch shares the keys
+  bool has_batch_map = false;      ///< backward, key_schedule: several batch entries may have the keys of one owner
   bool wants_grad_query = true;    ///< whether dQ is computed; true in kernels that have no such choice
   bool wants_grad_key = true;      ///< the same for dK
   bool wants_grad_value = true;    ///< the same for dV
@@ -153,7 +155,10 @@ struct GpuWorkspace {
   int64_t parameters = -1;       ///< the sums of the gradients of tensors, cleared before parameter_gradients
   int64_t parameter_bytes = 0;   ///< of these sums
   int64_t query_sequences = -1;  ///< the results of locate_sequences for the queries
-  int64_t key_sequences = -1;    ///< the same for keys
+  int64_t key_sequences = -1;    ///< the same for the keys of each batch entry
+  int64_t owner_sequences = -1;  ///< the same for the sequences of keys, with a batch map
+  int64_t entries = -1;          ///< the results of group_entries
+  int64_t first_entry = -1;
   int64_t bytes = 0;
   int64_t zeroed_bytes = 0;  ///< bytes from the start that are cleared before the first kernel
 };

@@ -70,7 +70,7 @@ struct Given {
   bool streams_queries = false;             ///< many times as many as keys, and no mask
   bool on_cpu = true;                       ///< tensors of the score may be float64
   std::optional<std::uint64_t> score = {};  ///< the seed of a score that reads positions and tensors
-  bool is_forward_only = false;             ///< may have a batch map, also on a GPU, and pages
+  bool is_forward_only = false;             ///< may have pages, and on a GPU keys that overlap
   std::optional<std::uint64_t> mask = {};   ///< the seed of a mask expression, in place of a window
   bool draws_scale = false;                 ///< any scale, where others are the default or one of three numbers
 };
@@ -264,7 +264,7 @@ class RandomProblem {
     shared_q_ = times * random_length();
     shared_k_ = random_length();
     lengths_q_ = random_lengths(query_form_, batch, shared_q_, times);
-    has_map_ = key_form_ != 2 && batch > 0 && (given_.on_cpu || given_.is_forward_only) && chance(0.2);
+    has_map_ = key_form_ != 2 && batch > 0 && chance(0.2);
     const int64_t sequences = has_map_ ? uniform(1, 4) : batch;
     std::vector<int64_t> lengths_of_sequences = random_lengths(key_form_, sequences, shared_k_);
     const bool may_be_alike = query_form_ == 0 && key_form_ == 0 && !given_.streams_queries && !has_map_;

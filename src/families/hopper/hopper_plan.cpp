@@ -85,6 +85,7 @@ int64_t heads_per_group(const Problem& problem, const plan::Gpu& gpu, int tile_q
 std::string why_not_backward(const PlanRequest& request) {
   const Problem& problem = request.problem;
   const plan::Gpu& gpu = request.gpu;
+  if (problem.has_batch_map) return "several batch entries may have the same keys";
   if (has_wide_heads(problem)) {
     if (problem.shares_keys()) return "the batch shares keys, and a head dim is above 128";
     if (problem.deterministic && problem.wanted.query) {

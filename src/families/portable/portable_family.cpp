@@ -33,6 +33,8 @@ class PortableFamily final : public Family {
                     const activation::Function& /*function*/) const override {
     if (kernel.has_pages) {
       config.type_of_header("Layout", "gdpa::PagedLayout", "common/paged_layout.cuh");
+    } else if (kernel.has_batch_map) {
+      config.type_of_header("Layout", "gdpa::MappedLayout", "common/mapped_layout.cuh");
     } else {
       config.type_of_header("Layout", "gdpa::PackedLayout", "common/packed_layout.cuh");
     }

@@ -49,6 +49,7 @@ GpuPlan backward_plan(const PlanRequest& request) {
   KernelSpec kernel = kernel_for(request, KernelKind::backward);
   kernel.portable().reduce_grad_query = adds_to_query;
   kernel.keys_shared = keys_shared;
+  kernel.has_batch_map = problem.has_batch_map;
   kernel.wants_grad_key = wanted.key;
   kernel.wants_grad_value = wanted.value;
   choose_tiles(kernel, request.gpu, request.function);

@@ -81,7 +81,7 @@ constexpr int row_group = 16;     // rows and columns of one tensor-core product
 constexpr int chunk_bytes = 16;   // of a row in shared memory
 constexpr int column_group = 16;  // to which head dims are padded
 
-constexpr int registers_of_shared_keys = 4;  // for out_scale of the entry, which multiplies P and dS
+constexpr int registers_of_several_entries = 4;  // for out_scale of the entry, which multiplies P and dS
 
 constexpr int blackwell = 100;
 
@@ -105,6 +105,7 @@ std::span<const Tile> tiles_of(const KernelSpec& kernel) {
     case KernelKind::key_schedule:
     case KernelKind::round_grad_query:
     case KernelKind::locate_sequences:
+    case KernelKind::group_entries:
     case KernelKind::clear_gaps:
     case KernelKind::check_offsets:
     case KernelKind::check_indices:
@@ -169,6 +170,7 @@ int64_t shared_bytes(const KernelSpec& kernel) {
     case KernelKind::key_schedule:
     case KernelKind::round_grad_query:
     case KernelKind::locate_sequences:
+    case KernelKind::group_entries:
     case KernelKind::clear_gaps:
     case KernelKind::check_offsets:
     case KernelKind::check_indices:
@@ -205,6 +207,7 @@ int accumulator_registers(const KernelSpec& kernel) {
     case KernelKind::key_schedule:
     case KernelKind::round_grad_query:
     case KernelKind::locate_sequences:
+    case KernelKind::group_entries:
     case KernelKind::clear_gaps:
     case KernelKind::check_offsets:
     case KernelKind::check_indices:
@@ -225,7 +228,8 @@ void choose_tiles(KernelSpec& kernel, const Gpu& gpu, FunctionRegisters function
     kernel.portable().column_warps = tile.column_warps;
     kernel.stages = tile.stages;
     kernel.ctas = tile.ctas;
-    const int registers = accumulator_registers(kernel) + (kernel.keys_shared ? registers_of_shared_keys : 0);
+    const bool has_several_entries = kernel.keys_shared || kernel.has_batch_map;
+    const int registers = accumulator_registers(kernel) + (has_several_entries ? registers_of_several_entries : 0);
     if (registers <= (takes_many ? tile.most_registers_with_many : tile.most_registers) && fits(kernel, gpu)) return;
   }
   throw Error(
