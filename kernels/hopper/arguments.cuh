@@ -92,6 +92,9 @@ struct BackwardArguments {
   unsigned* slots_taken;  ///< number of scheduled slots; zeroed before the launch
   unsigned* non_finite;   ///< the first pass writes 1 if a gradient is not finite; zeroed before the launch
   void* key_tiles;        ///< the table, of KeyTile (key_tile.cuh); zeroed before the launch if dQ has semaphores
+  void* segments;         ///< with a batch map: the table of QuerySegment (key_tile_table.cuh)
+  int most_key_tiles;     ///< with a batch map and a mask: of one sequence
+  bool masks_of_heads;    ///< with a batch map and a mask: the mask depends on the head
   int* offsets_fall;      ///< 1 if cumulative lengths decrease, which is an error; zeroed before the launch
   int* dq_semaphores;     ///< one for each query tile and head (dq_semaphore.cuh)
   int semaphores_per_head;

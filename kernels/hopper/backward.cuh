@@ -25,6 +25,9 @@
 // serialise all WGMMA. A key tile with one query tile drains the pipeline, since K of the tile after the next one has
 // no stage before its dQ is done.
 //
+// With a batch map, the query tiles of several batch entries attend to a key tile. K, V, dK and dV stay where they are
+// from one entry to the next.
+//
 // Config: struct with
 //     using Element, Activation;      BFloat16 or Float16; the part for backward of src/activation/function.h
 //     int head_dim, head_dim_v;       multiples of 8, at most 128
@@ -32,6 +35,7 @@
 //     int stages;                     stages of Q, and of dO
 //     bool keys_shared;               broadcast K/V; splits of the batch then take the role of sequences
 //     bool has_first_writer, ordered; dQ accumulators have a first and a last writer; all writers add in order
+//     bool scales_entries;            out_scale multiplies P and dS, because the entries of a key tile differ in it
 //     BackwardPass pass;              whether the call has two passes, and which one this is
 //     bool computes_grad_query, computes_grad_key, computes_grad_value;
 //         which gradients the call wants. Products, copies and accumulators that only other gradients need are left

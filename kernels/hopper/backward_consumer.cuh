@@ -48,9 +48,14 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
             first.query};
   }
 
+  /// The out_scale of an entry, if it multiplies P and dS because the entries of a key tile differ in it.
+  __device__ __forceinline__ float entry_scale_of(const Step& step) const {
+    return Config::scales_entries ? tile_of(step).out_scale : 1.0f;
+  }
+
   /// Computes P, rounded, and f', in the registers of S. `function` is the function of the head.
   template <int part, class Function>
-  __device__ __forceinline__ void apply_function_of_head(const Function& function, Inputs& inputs) {
+  __device__ __forceinline__ void apply_function_of_head(const Function& function, Inputs& inputs, float entry_scale) {
     const float scale = score_scale<Function>(arguments.scale);
     float(&of_part)[part_queries / 2] = scores[part];
 #pragma unroll
@@ -64,6 +69,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
           float& score = of_part[group * 4 + i + j];
           float derivative;
           function.value_and_derivative(score * scale, inputs.at(i + j), value[j], derivative);
+          if constexpr (Config::scales_entries) value[j] *= entry_scale;
           if constexpr (Shared::computes_ds) score = derivative;
         }
         if constexpr (Config::computes_grad_value) {
@@ -74,8 +80,8 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
   }
 
   template <int part>
-  __device__ __forceinline__ void apply_function(const Activation& activation, Inputs& inputs) {
-    activation.visit([&](const auto& function) { apply_function_of_head<part>(function, inputs); });
+  __device__ __forceinline__ void apply_function(const Activation& activation, Inputs& inputs, float entry_scale) {
+    activation.visit([&](const auto& function) { apply_function_of_head<part>(function, inputs, entry_scale); });
   }
 
   /// Selects 0 for P outside the valid range; and for f', unless dS of each part is masked itself. dS is 0 then, except
@@ -88,9 +94,12 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
 
   /// dS = dP * f', in the registers of dP.
   template <int part>
-  __device__ __forceinline__ void apply_derivative() {
+  __device__ __forceinline__ void apply_derivative(float entry_scale) {
 #pragma unroll
-    for (int i = 0; i < part_queries / 2; ++i) dp[i] *= scores[part][i];
+    for (int i = 0; i < part_queries / 2; ++i) {
+      dp[i] *= scores[part][i];
+      if constexpr (Config::scales_entries) dp[i] *= entry_scale;
+    }
   }
 
   /// Rounds dS, as an operand in registers, and for dQ also in shared memory, for both consumers.
@@ -115,10 +124,12 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
     fence_and_arrive_by_warp(shared.ds_full()[stage_of<Shared::score_stages>(step)]);
   }
 
-  /// After the last product with K of a key tile, and the last read of its description in the queue.
-  __device__ __forceinline__ void release_keys(int number) {
-    if (leads()) shared.key_empty()[stage_of<Shared::key_stages>(number)].arrive();
-    shared.tiles().consumer_release(number);
+  /// After the last product with K of a key tile, and after the last read of its description in the queue.
+  __device__ __forceinline__ void release_keys(const Step& step) {
+    if (step.is(Step::ends) && leads()) {
+      shared.key_empty()[stage_of<Shared::key_stages>(step.number)].arrive();
+    }
+    if (step.is(Shared::ends_item)) shared.tiles().consumer_release(Shared::item_of(step));
   }
 
   /// After the warp's last read of the description of the step, and the last product with Q.
@@ -144,8 +155,9 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
     // The parameters of the function and the inputs of the rows arrive from memory during the wait.
     const auto activation = Activation::of(arguments.common.params, shared.step(number).head);
     Inputs inputs = inputs_of<part>(step, number);
+    const float entry_scale = entry_scale_of(step);
     if constexpr (part == 0) warpgroup_wait<products_after_scores>();
-    apply_function<part>(activation, inputs);
+    apply_function<part>(activation, inputs, entry_scale);
     // A branch, because the end of a basic block keeps the function above the wait for dP.
     if (!step.is(Step::full)) mask<part>(valid_queries(step, number, part));
     if constexpr (part + 1 < parts) {
@@ -167,14 +179,14 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
   /// Computes dS of a part, 0 outside the valid range.
   template <int part>
   __device__ __forceinline__ void end_part(const Step& step, int number) {
-    apply_derivative<part>();
+    apply_derivative<part>(entry_scale_of(step));
     if (!step.is(Step::full)) valid_queries(step, number, part).mask(dp);
     write_ds<part>(number);
   }
 
   /// Issues S and dP of a step, and computes P and f', when no product is pending.
   __device__ __forceinline__ void begin(const Step& now, int step) {
-    shared.tiles().consumer_wait(now.number);
+    shared.tiles().consumer_wait(Shared::item_of(now));
     consumer_wait(shared.key_full(), now.number);
     issue_scores(now.number, step, 0);
     if constexpr (Shared::computes_ds) consumer_wait(shared.value_full(), now.number);
@@ -196,7 +208,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
     named_barrier_sync(ping_pong_barrier + warpgroup, ping_pong_threads);
     if constexpr (Config::computes_grad_value) issue_grad_value(step, !now.is(Step::begins));
     if constexpr (Shared::computes_ds && parts == 1) {
-      apply_derivative<0>();
+      apply_derivative<0>(entry_scale_of(now));
       write_ds<0>(step);
     }
     if constexpr (Config::computes_grad_key) issue_grad_key(step, !now.is(Step::begins));
@@ -218,7 +230,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
       warpgroup_fence_operand(grad_query);
       stage_grad_query(step, number);
     }
-    if (step.is(Step::ends)) release_keys(step.number);
+    release_keys(step);
   }
 
   __device__ __forceinline__ void finish(const Step& step, int number) {
@@ -240,10 +252,8 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
       while (!now.is(Step::only)) {
         issue_gradients(now, last, step);
         const Step next = wait_for_step(step + 1);
-        if (next.is(Step::begins)) {
-          shared.tiles().consumer_wait(next.number);
-          consumer_wait(shared.key_full(), next.number);
-        }
+        if (next.is(Shared::begins_item)) shared.tiles().consumer_wait(Shared::item_of(next));
+        if (next.is(Step::begins)) consumer_wait(shared.key_full(), next.number);
         issue_scores(next.number, step + 1, 0);
         named_barrier_arrive(ping_pong_barrier + (warpgroup ^ 1), ping_pong_threads);
         publish_ds(step);

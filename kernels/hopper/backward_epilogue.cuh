@@ -16,6 +16,11 @@ struct BackwardEpilogue : BackwardProducts<Config> {
       Base::warpgroup;
   using typename Base::Activation, typename Base::Element, typename Base::Shared;
 
+  /// The factor of sums over the scores of a step; 1 if out_scale has multiplied the scores.
+  __device__ __forceinline__ float out_scale_of(const Step& step) const {
+    return Config::scales_entries ? 1.0f : tile_of(step).out_scale;
+  }
+
   /// Writes dQ of a step to the staging buffer, for the store thread.
   __device__ __forceinline__ void stage_grad_query(const Step& step, int number) {
     const int tiles = step.number + static_cast<int>(step.is(Step::ends));
@@ -34,12 +39,12 @@ struct BackwardEpilogue : BackwardProducts<Config> {
         are_read.arrive();
         are_read.wait(parity);  // dQ overwrites them
       }
-      stage_rounded<typename Shared::GradQueryTile>(grad_query, arguments.scale * tile_of(step).out_scale, 0,
+      stage_rounded<typename Shared::GradQueryTile>(grad_query, arguments.scale * out_scale_of(step), 0,
                                                     Shared::grad_query_columns);
     } else if (Config::has_first_writer || arguments.common.params.out_scale.kind == OutputScale::Kind::number) {
       stage_accumulators(swizzle, [](float sum) { return sum; });
     } else {
-      const float factor = tile_of(step).out_scale;
+      const float factor = out_scale_of(step);
       stage_accumulators(swizzle, [factor](float sum) { return sum * factor; });
     }
     fence_and_arrive_by_warp(shared.staging_full(warpgroup)[0]);
@@ -106,7 +111,7 @@ struct BackwardEpilogue : BackwardProducts<Config> {
     const auto& tile = tile_of(step);
     const int row = warpgroup * Shared::rows;
     const int rows = tile.length_k - tile.first_key - row;
-    const float out_scale = tile.out_scale;
+    const float out_scale = out_scale_of(step);
     if constexpr (Config::computes_grad_key && Config::computes_grad_value) {
       flag_non_finite<Config>(arguments, rows, grad_key, grad_value);
     } else if constexpr (Config::computes_grad_key) {

@@ -21,10 +21,16 @@ struct Step {
     accumulated = 32,        ///< dQ goes to the fp32 accumulators
     loads_accumulator = 64,  ///< the accumulators are loaded, and dQ is stored with them
     odd_phase = 128,         ///< the parity of the barrier of this load
-    swizzle = 256            ///< from this bit on: accumulator_swizzle of the first query
+    swizzle = 256,           ///< from this bit on: accumulator_swizzle of the first query, modulo 4
+    // With a batch map, where a key tile has an item in the queue for each of its entries:
+    begins_item = 1024,  ///< the first step of an item
+    ends_item = 2048     ///< the last step of an item
   };
   int flags;
-  int number;    ///< of the key tile
+  /// Of the key tile. With a batch map: the number of the key tile modulo `key_tiles`, and the number of the item
+  /// times `key_tiles`. The stages and phases of K and V are those of the number of the key tile in both cases.
+  int number;
+  static constexpr int key_tiles = 4;
   int position;  ///< in the list of its query tiles
   int head;
 
@@ -49,6 +55,16 @@ struct BackwardStorage {
   // A CTA has 65,536 registers; a thread has a multiple of 8.
   static constexpr int consumer_registers = 240;
   static constexpr int producer_registers = 24;
+
+  static constexpr bool has_batch_map = Config::Layout::has_batch_map;
+  static constexpr int begins_item = has_batch_map ? Step::begins_item : Step::begins;
+  static constexpr int ends_item = has_batch_map ? Step::ends_item : Step::ends;
+
+  /// The number of the item in the queue.
+  __device__ __forceinline__ static int item_of(const Step& step) {
+    // Otherwise both numbers stay in registers, and an exact function spills.
+    return has_batch_map ? static_cast<int>(launder(step.number)) / Step::key_tiles : step.number;
+  }
 
   static constexpr int key_stages = 2;  ///< dQ of the last step needs K when S of the next key tile has begun
   static constexpr int score_stages = 2;

@@ -23,7 +23,7 @@ __device__ __forceinline__ void wait_for_accumulator_empty(const BackwardStorage
 template <class Config>
 __device__ void store_gradients(const BackwardArguments& arguments, const BackwardStorage<Config>& shared) {
   using Shared = BackwardStorage<Config>;
-  int step = 0, requests_done = 0;
+  int step = 0, key_tiles = 0, requests_done = 0;
   const auto end_request = [&] {
     if (requests_done == step) return;
     shared.semaphore_requests().mark_added(requests_done);
@@ -46,7 +46,9 @@ __device__ void store_gradients(const BackwardArguments& arguments, const Backwa
       shared.staging_empty(warpgroup)[0].arrive();
     }
   };
-  for_all_key_tiles(shared.tiles(), [&](const auto& tile, int number) {
+  for_all_key_tiles(shared.tiles(), [&](const auto& tile, int item) {
+    const int number = Shared::has_batch_map ? key_tiles : item;
+    const auto ends = [&](int left) { return left == 1 && !(Shared::has_batch_map && tile.is(tile.continues)); };
     const auto store_key_gradient = [&](const TensorMap& map, int first_round, int rounds, int y) {
 #pragma unroll 1
       for (int round = 0; round < rounds; ++round) {
@@ -61,7 +63,7 @@ __device__ void store_gradients(const BackwardArguments& arguments, const Backwa
       }
     };
     for_all_query_tiles(tile, [&](int head, int position, int left) {
-      if (left == 1) {
+      if (ends(left)) {
         store_key_gradient(arguments.grad_key.map, 0, Shared::key_rounds, tile.grad_key_y);
         store_key_gradient(arguments.grad_value.map, Shared::key_rounds, Shared::value_rounds, tile.grad_value_y);
       }
@@ -96,7 +98,7 @@ __device__ void store_gradients(const BackwardArguments& arguments, const Backwa
         }
       }
       store_staged(
-          Shared::times_staged(step, number + static_cast<int>(left == 1)), true, [&](int warpgroup, unsigned staging) {
+          Shared::times_staged(step, number + static_cast<int>(ends(left))), true, [&](int warpgroup, unsigned staging) {
             const int column = Shared::splits_queries ? 0 : warpgroup * Shared::grad_query_columns;
             if (Shared::splits_queries && bytes_of_accumulators(warpgroup) == 0)
               return;  // these rows are beyond the sequence
@@ -118,6 +120,7 @@ __device__ void store_gradients(const BackwardArguments& arguments, const Backwa
           });
       ++step;
     });
+    if (ends(1)) ++key_tiles;
   });
   tma_store_wait();
   if constexpr (Config::has_first_writer) end_request();

@@ -19,6 +19,7 @@
 #pragma once
 
 #include "common/memory.cuh"
+#include "common/work.cuh"
 #include "hopper/arguments.cuh"
 #include "hopper/barrier.cuh"
 #include "hopper/tensor_map.cuh"
@@ -89,13 +90,16 @@ struct SemaphoreRequests {
 template <class Layout>
 __device__ void check_offsets_rise(const BackwardArguments& arguments) {
   const Params& params = arguments.common.params;
-  const auto falls = [](const Sequences& side, int64_t b) {
-    return Layout::is_jagged(side) && !Layout::has_gaps(side) && side.begins[b + 1] < side.begins[b];
-  };
   const int64_t threads = int64_t{gridDim.x} * blockDim.x;
-  for (int64_t b = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; b < params.batch; b += threads) {
-    if (falls(params.queries, b) || falls(params.keys, b)) *arguments.offsets_fall = 1;
-  }
+  const auto check = [&](const Sequences& side, int64_t entries) {
+    if (!Layout::is_jagged(side) || Layout::has_gaps(side)) return;
+    for (int64_t b = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; b < entries; b += threads) {
+      if (side.begins[b + 1] < side.begins[b]) *arguments.offsets_fall = 1;
+    }
+  };
+  check(params.queries, params.batch);
+  const Owner<Layout> keys = owner_of_keys<Layout>(arguments.common, 1, params.batch);
+  check(keys.side, keys.entries);
 }
 
 }  // namespace gdpa::hopper

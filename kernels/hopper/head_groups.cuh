@@ -25,7 +25,7 @@ GDPA_HOST_DEVICE int64_t slot_in_head_group(const CommonArguments& arguments, in
   int64_t before = 0;  // tiles of one head in earlier rows, and of earlier entries in this row
   int64_t mine = 1;    // tiles of one head of this entry in this row
   for (int64_t b = first; b < end; ++b) {
-    const int64_t keys = keys_of<Layout>(arguments, b).count;
+    const int64_t keys = owner.rows_of(b).count;
     const int64_t tiles = tiles_of(keys);
     const int64_t of_row = is_whole(keys) ? tiles : 1;
     const int64_t of_rows_before = clamp(row * of_row, 0, tiles);

@@ -19,7 +19,6 @@ struct KeyGradients {
   static __device__ const Operand& of_value(const BackwardArguments& arguments) {
     return arguments.common.params.grad_value;
   }
-  static __device__ int64_t batch_index(const Work& work) { return work.batch_begin; }
 
   template <int columns_of_row, int half_columns>
   static __device__ __forceinline__ void store(const float (&accumulators)[half_columns], float factor,
@@ -40,7 +39,6 @@ struct KeyGradients<Config, true> {
   static __device__ const Operand& of_value(const BackwardArguments& arguments) {
     return arguments.common.grad_value_accumulator;
   }
-  static __device__ int64_t batch_index(const Work& work) { return work.entry; }
 
   template <int columns_of_row, int half_columns>
   static __device__ __forceinline__ void store(const float (&accumulators)[half_columns], float factor, float* first,
@@ -49,8 +47,8 @@ struct KeyGradients<Config, true> {
   }
 };
 
-/// The queries that attend to the keys of `work`: the queries of its batch entry. With broadcast K/V, a split of all
-/// queries as one sequence. Splits have equal lengths for any entries.
+/// The queries that attend to the keys of `work`: the queries of its batch entry, or none if several entries have these
+/// keys. With broadcast K/V, a split of all queries as one sequence. Splits have equal lengths for any entries.
 template <class Config>
 __device__ Rows queries_that_meet(const BackwardArguments& arguments, const Work& work) {
   if (!Config::keys_shared) return work.queries;

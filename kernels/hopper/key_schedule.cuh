@@ -13,8 +13,7 @@
 #include "hopper/dq_semaphore.cuh"
 #include "hopper/grad_query_accumulators.cuh"
 #include "hopper/head_groups.cuh"
-#include "hopper/key_gradients.cuh"
-#include "hopper/key_tile.cuh"
+#include "hopper/key_tile_table.cuh"
 #include "hopper/queue.cuh"
 #include "hopper/rows.cuh"
 #include "hopper/tile_scheduler.cuh"
@@ -25,60 +24,29 @@ namespace gdpa::hopper {
 /// after the others.
 template <class Mask>
 using KeyTileQueue = Queue<KeyTile<Mask>, 3>;
+/// One lane writes each word of an item. The words of QuerySegment come first.
 template <class Mask>
-constexpr int key_tile_words = sizeof(KeyTile<Mask>) / sizeof(int);  ///< one lane writes each word
+constexpr int key_tile_words = sizeof(KeyTile<Mask>) / sizeof(int);
+template <class Mask>
+constexpr int segment_words = sizeof(QuerySegment<Mask>) / sizeof(int);
 
-/// The table of the descriptions of key tiles.
+/// The segments of the key tiles of all lanes. By a warp.
 template <class Config>
-__device__ KeyTile<typename Config::Mask>* key_tile_table(const BackwardArguments& arguments) {
-  return static_cast<KeyTile<typename Config::Mask>*>(arguments.key_tiles);
-}
-
-/// Writes the description of the tile of `work`, to which the query tiles `queries` attend.
-template <class Config, class Mask>
-__device__ void describe_key_tile(KeyTile<Mask>& tile, const BackwardArguments& arguments, const Work& work,
-                                  const typename Mask::Tiles& queries) {
-  using Layout = typename Config::Layout;
-  using Gradients = KeyGradients<Config>;
-  const Params& params = arguments.common.params;
-  const SequencePair pair = pair_of_keys(params, work);
-  const int64_t b = work.batch_begin;
-  const int first_key = work.tile * Config::tile_keys;
-  const int first_query = queries.first_row;
-  const int group = static_cast<int>(divide_counts(params.heads_q, params.heads_k));
-  tile.steps = queries.size() * group;
-  tile.queries = queries;
-  tile.writers = Mask::of(params, pair).writers_of(queries, first_key, Config::tile_keys, Config::tile_queries);
-  tile.b = static_cast<int>(b);
-  tile.first_key = first_key;
-  tile.length_q = work.queries.count;
-  tile.length_k = work.keys.count;
-  tile.first_head = pair.head;
-  tile.key_head = work.head;
-  tile.out_scale = Config::Epilogue::scale_of(arguments.common, pair);
-  tile.query = Layout::origin_of(arguments.query, params.queries, work.queries, b, first_query);
-  tile.grad_output_y = Layout::origin_of(arguments.grad_output, params.queries, work.queries, b, first_query).y;
-  tile.key = Layout::origin_of(arguments.key, params.keys, work.keys, b, first_key);
-  tile.value_y = Layout::origin_of(arguments.value, params.keys, work.keys, b, first_key).y;
-  tile.flags = 0;
-  if (is_direct(Mask::keeps_all(params), work.keys.count, arguments.direct_keys)) {
-    tile.flags |= tile.direct;
-    if (first_key + Config::tile_keys < work.keys.count) tile.flags |= tile.takes_next;
-    if (work.tile > 0) tile.flags |= tile.took_previous;
+__device__ Segments find_segments_of_lanes(const BackwardArguments& arguments, const Work& work) {
+  Segments segments{};
+  for (unsigned left = __ballot_sync(0xffffffffu, work.exists); left != 0; left &= left - 1) {
+    const int source = __ffs(static_cast<int>(left)) - 1;
+    const auto of_source = [source](auto value) { return __shfl_sync(0xffffffffu, value, source); };
+    Work tile{};
+    tile.batch_begin = of_source(work.batch_begin);
+    tile.batch_end = of_source(work.batch_end);
+    tile.head = of_source(work.head);
+    tile.tile = of_source(work.tile);
+    tile.keys.count = of_source(work.keys.count);
+    const Segments found = find_segments<Config>(arguments, tile);
+    if (lane_index() == source) segments = found;
   }
-  tile.grad_query_y = Layout::origin_of(arguments.grad_query, params.queries, work.queries, b, first_query).y;
-  const int64_t rows_before = Layout::is_jagged(params.queries) ? work.queries.begin
-                              : arguments.queries_shared        ? 0
-                                                                : b * params.queries.length;
-  tile.grad_query = first_query + static_cast<int>(rows_before);  // a tensor map has no more rows
-  const Owner<Layout> owner{params.queries, arguments.common.packed_rows_q, params.heads_q, Config::tile_queries,
-                            params.batch};
-  tile.semaphore = static_cast<int>(owner.first_slot_of(b)) + first_query / Config::tile_queries;
-  tile.grad_key_y = Layout::origin_of(arguments.grad_key, params.keys, work.keys, b, first_key).y;
-  tile.grad_value_y = Layout::origin_of(arguments.grad_value, params.keys, work.keys, b, first_key).y;
-  const int64_t index = Gradients::batch_index(work);
-  tile.grad_key = Layout::offset_of(Gradients::of_key(arguments), work.keys, index, first_key, work.head);
-  tile.grad_value = Layout::offset_of(Gradients::of_value(arguments), work.keys, index, first_key, work.head);
+  return segments;
 }
 
 template <int columns>
@@ -106,8 +74,8 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
   using Mask = typename Config::Mask;
   constexpr unsigned warps = key_schedule_threads<Config> / 32;
   const Params& params = arguments.common.params;
-  const Owner<Layout> owner{params.keys, arguments.common.packed_rows_k, params.heads_k, Config::tile_keys,
-                            Config::keys_shared ? arguments.common.splits : params.batch};
+  const auto owner = owner_of_keys<Layout>(arguments.common, Config::tile_keys,
+                                           Config::keys_shared ? arguments.common.splits : params.batch);
   const auto slots = static_cast<unsigned>(owner.heads * owner.slots());
   if (Config::pass == BackwardPass::second) {
     if (*arguments.non_finite == 0) return;
@@ -135,34 +103,45 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
       const unsigned slot = first + static_cast<unsigned>(lane_index());
       const int first_key = work.tile * Config::tile_keys;
       typename Mask::Tiles queries{};
-      if (work.exists) {
+      Segments segments{};
+      if constexpr (Layout::has_batch_map) {
+        segments = find_segments_of_lanes<Config>(arguments, work);
+      } else if (work.exists) {
         queries = Mask::of(params, pair_of_keys(params, work))
                       .query_tiles(first_key, Config::tile_keys, Config::tile_queries);
       }
+      const bool has_queries = Layout::has_batch_map ? segments.count > 0 : queries.size() > 0;
+      const auto describe = [&](KeyTile<Mask>& tile) {
+        describe_keys<Config>(tile, arguments, owner, work);
+        if constexpr (Layout::has_batch_map) {
+          tile.steps = segments.count;
+          tile.b = segments.first;
+        } else {
+          describe_segment<Config>(tile, arguments, pair_of_keys(params, work), work.queries, first_key, queries);
+        }
+      };
       if constexpr (Config::has_first_writer) {
         const auto in_head_group = [&] {
           return static_cast<unsigned>(slot_in_head_group<Mask>(arguments.common, arguments.direct_keys,
                                                                 arguments.heads_per_group, owner, work));
         };
-        const unsigned slot_of_tile = queries.size() > 0 ? in_head_group() : slots;
-        if (slot_of_tile < slots) {
-          describe_key_tile<Config>(key_tile_table<Config>(arguments)[slot_of_tile], arguments, work, queries);
-        }
+        const unsigned slot_of_tile = has_queries ? in_head_group() : slots;
+        if (slot_of_tile < slots) describe(key_tile_table<Config>(arguments)[slot_of_tile]);
       } else if (lane_index() < slots_at_once && slot < slots) {
         KeyTile<Mask>& tile = key_tile_table<Config>(arguments)[slot];
-        if (queries.size() > 0) {
-          describe_key_tile<Config>(tile, arguments, work, queries);
+        if (has_queries) {
+          describe(tile);
         } else {
           tile = KeyTile<Mask>{};
         }
       }
       const auto offset_in = [&](const Operand& operand) {
-        return Layout::offset_of(operand, work.keys, Gradients::batch_index(work), first_key, work.head);
+        return Layout::offset_of(operand, work.keys, work.entry, first_key, work.head);
       };
       const int64_t key_offset = offset_in(Gradients::of_key(arguments));
       const int64_t value_offset = offset_in(Gradients::of_value(arguments));
       const int rows = min(Config::tile_keys, work.keys.count - first_key);
-      const bool has_zeros = work.exists && queries.size() == 0;
+      const bool has_zeros = work.exists && !has_queries;
       for (unsigned left = __ballot_sync(0xffffffffu, has_zeros); left != 0; left &= left - 1) {
         const int source = __ffs(static_cast<int>(left)) - 1;
         const auto of_source = [source](auto value) { return __shfl_sync(0xffffffffu, value, source); };
@@ -194,12 +173,12 @@ __device__ void signal_next_key_tile(const Barrier& next_key_tile_due, const Key
 
 /// The tile scheduler warp: takes slots from a counter that all CTAs share, and fills the queue. A tile without steps
 /// ends the queue. A slot is taken late, so that no CTA holds work that others could do or wait for. After a short key
-/// tile it is taken as soon as the queue has room.
+/// tile it is taken as soon as the queue has room. With a batch map, a slot has an item for each of its segments.
 template <class Config>
 __device__ void schedule_key_tiles(const BackwardArguments& arguments, const KeyTileQueue<typename Config::Mask>& queue,
                                    const Barrier& next_key_tile_due) {
   using Tile = KeyTile<typename Config::Mask>;
-  constexpr int words = key_tile_words<typename Config::Mask>;
+  constexpr int words = key_tile_words<typename Config::Mask>, flags_word = segment_words<typename Config::Mask>;
   static_assert(words <= 32, "one lane for each word");
   const int lane = lane_index();
   unsigned slot = 0;
@@ -207,13 +186,24 @@ __device__ void schedule_key_tiles(const BackwardArguments& arguments, const Key
   bool is_late = false;
   unsigned parity = 0;  // of the barrier next_is_due
   int scheduled = 0;
-  for (;;) {
+  const auto wait_for_room = [&] {
     queue.producer_acquire(scheduled);
     if (is_late) {
       next_key_tile_due.wait(parity);
       parity ^= 1;
       is_late = false;
     }
+  };
+  const auto schedule = [&](int word, int steps) {
+    is_late = steps > steps_before_next;
+    if (lane < words) {
+      reinterpret_cast<int*>(&queue[scheduled])[lane] = word;
+      queue.producer_commit(scheduled);
+    }
+    ++scheduled;
+  };
+  for (;;) {
+    wait_for_room();
     if (follows_previous) {
       ++slot;
     } else {
@@ -223,21 +213,30 @@ __device__ void schedule_key_tiles(const BackwardArguments& arguments, const Key
     const bool ends = slot >= arguments.slots;
     int word = 0;
     if (!ends && lane < words) word = reinterpret_cast<const int*>(key_tile_table<Config>(arguments) + slot)[lane];
-    const int steps = __shfl_sync(0xffffffffu, word, 0);  // the first two words of a description
-    const int flags = __shfl_sync(0xffffffffu, word, 1);
+    const int steps = __shfl_sync(0xffffffffu, word, 0);
+    const int flags = __shfl_sync(0xffffffffu, word, flags_word);
     const bool is_others = steps == 0 || ((flags & Tile::took_previous) != 0 && !follows_previous);
     if (is_others && !ends) {
       follows_previous = false;  // falling offsets, an error of the caller, can mark a slot without a tile
       continue;
     }
     follows_previous = (flags & Tile::takes_next) != 0;
-    is_late = steps > steps_before_next;
-    if (lane < words) {
-      reinterpret_cast<int*>(&queue[scheduled])[lane] = word;
-      queue.producer_commit(scheduled);
+    if (Config::Layout::has_batch_map && !ends) {
+      const int first = __shfl_sync(0xffffffffu, word, 1);
+      for (int segment = 0; segment < steps; ++segment) {
+        if (segment > 0) wait_for_room();
+        int item = word;
+        if (lane < flags_word) {
+          item = reinterpret_cast<const int*>(segment_table<Config>(arguments) + first + segment)[lane];
+        } else if (lane == flags_word) {
+          item |= (segment > 0 ? Tile::follows : 0) | (segment + 1 < steps ? Tile::continues : 0);
+        }
+        schedule(item, __shfl_sync(0xffffffffu, item, 0));
+      }
+    } else {
+      schedule(word, steps);
     }
     if (ends) return;
-    ++scheduled;
   }
 }
 

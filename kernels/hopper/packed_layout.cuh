@@ -26,4 +26,9 @@ struct PackedLayout : gdpa::PackedLayout {
   }
 };
 
+/// Of backward with a batch map; see common/mapped_layout.cuh.
+struct MappedLayout : PackedLayout {
+  static constexpr bool has_batch_map = true;
+};
+
 }  // namespace gdpa::hopper

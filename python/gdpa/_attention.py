@@ -91,7 +91,6 @@ def varlen_attention(
             common keys are summed. On a GPU, only forward accepts sequences of keys that overlap.
         kv_of: (B,), int32 or int64: query sequence b attends to the keys and values of sequence kv_of[b]. The number of
             sequences of keys is free, and several query sequences may have the same keys, whose gradients are summed.
-            On a GPU, only forward accepts kv_of.
         block_table: (B, pages of a sequence), int32 or int64: keys and values are in pages. Key and value have the
             shape (pages, r, H_k, d), where r is a multiple of 16, and rows [n r, (n + 1) r) of sequence b are in page
             block_table[b, n]. Pages have no gradient.

@@ -90,6 +90,7 @@ struct HopperSpec {
   bool has_first_writer = false;    ///< backward: the first writer of a dQ accumulator stores and the last one rounds;
                                     ///< otherwise key_schedule clears it and round_grad_query rounds it
   bool ordered = false;             ///< backward: CTAs add to a dQ accumulator in one order
+  bool scales_entries = false;      ///< backward: the entries of a key tile may differ in out_scale
   hopper::BackwardPass pass = hopper::BackwardPass::only;  ///< backward and its key_schedule
   int sum_elements = 0;  ///< parameter_gradients: elements for which each consumer thread has a sum of its own
 
@@ -186,6 +187,8 @@ struct HopperPlan {
   int64_t slot_counter = -1;        ///< backward: offset of the counter of slots that CTAs have taken
   int64_t key_tiles = -1;           ///< backward: offset of the table that key_schedule writes
   int64_t slots = 0;                ///< backward: slots of that table
+  int64_t segments = -1;            ///< backward with a batch map: offset of the table of query segments
+  int64_t most_key_tiles = 0;       ///< backward with a batch map and a mask: tiles of keys of one sequence
   int64_t dq_semaphores = -1;       ///< backward: offset of the dQ semaphores
   int64_t semaphores_per_head = 0;  ///< an upper bound of the tiles of queries of a head
   int64_t heads_per_group = 0;      ///< with dQ semaphores: number of heads with interleaved tiles of keys in the table

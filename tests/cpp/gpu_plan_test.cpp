@@ -505,10 +505,64 @@ TEST(GpuPlan, WhatTheHopperBackwardDoesNotTakeIsPortableAndThePlanSaysWhy) {
                     "the batch shares keys, and its entries differ in out_scale");
   }
   expect_portable(changed([](Problem& other) {
+                    other.has_batch_map = true;
+                    other.mapped_entries = 5;
+                    other.head_dim = 192;
+                  }),
+                  "several batch entries may have the same keys, and a head dim is above 128");
+  expect_portable(changed([](Problem& other) {
                     other.query_form = Form::shared;
                     other.deterministic = true;
                   }),
                   "the batch shares an operand, and dQ has to be summed in one order");
+}
+
+/// 40 batch entries that have 5 sequences of keys.
+Problem problem_with_map() {
+  Problem problem = problem_of(Direction::backward);
+  problem.has_batch_map = true;
+  problem.batch = 40;
+  problem.mapped_entries = 5;
+  return problem;
+}
+
+TEST(GpuPlan, BackwardWithABatchMapHasTheTilesOfTheSequencesOfKeysAndNoSumsOfDKAndDV) {
+  const Problem problem = problem_with_map();
+  for (const GpuPlan& plan : {plan_of(problem), hopper_plan_of(problem)}) {
+    EXPECT_TRUE(plan.steps[0].kernel.has_batch_map);
+    EXPECT_EQ(plan.workspace.grad_key, -1);
+    EXPECT_EQ(plan.workspace.grad_value, -1);
+  }
+  EXPECT_EQ(plan_of(problem).steps[0].work, 2 * (3000 / plan_of(problem).steps[0].kernel.tile_keys + 5 + 2));
+  const GpuPlan plan = hopper_plan_of(problem);
+  EXPECT_EQ(plan.steps[1].kernel.family(), KernelFamily::hopper) << plan.reason;
+  EXPECT_EQ(plan.hopper().slots, 2 * (3000 / 128 + 5 + 2));
+  EXPECT_GE(plan.hopper().segments, plan.workspace.zeroed_bytes) << "the table of segments is not cleared";
+}
+
+TEST(GpuPlan, TheHopperBackwardScalesScoresWhereTheEntriesOfASequenceOfKeysDifferInOutScale) {
+  for (const OutScale::Kind kind : {OutScale::Kind::number, OutScale::Kind::reciprocal_length_k,
+                                    OutScale::Kind::reciprocal_length_q, OutScale::Kind::per_batch}) {
+    Problem problem = problem_with_map();
+    problem.out_scale = kind;
+    const bool differs = kind == OutScale::Kind::reciprocal_length_q || kind == OutScale::Kind::per_batch;
+    EXPECT_EQ(hopper_plan_of(problem).steps[1].kernel.hopper().scales_entries, differs);
+    problem.has_batch_map = false;
+    EXPECT_FALSE(hopper_plan_of(problem).steps[1].kernel.hopper().scales_entries);
+  }
+}
+
+TEST(GpuPlan, AMaskWithABatchMapIsPortableWhereItsTilesNeedTooMuchMemory) {
+  Problem problem = problem_with_map();
+  problem.batch = 20'000;
+  problem.rows_k = 128'000;
+  EXPECT_EQ(hopper_plan_of(problem).steps[0].kernel.family(), KernelFamily::hopper);
+  problem.mask = Mask::causal();
+  const GpuPlan plan = hopper_plan_of(problem);
+  EXPECT_EQ(plan.steps[0].kernel.family(), KernelFamily::portable);
+  EXPECT_NE(plan.reason.find("the tiles that a mask keeps need too much memory"), std::string::npos) << plan.reason;
+  problem.key_form = Form::dense;  // the host knows the lengths
+  EXPECT_EQ(hopper_plan_of(problem).steps[0].kernel.family(), KernelFamily::hopper);
 }
 
 TEST(GpuPlan, TheHopperBackwardTakesEveryHeadDimAndASideThatABatchOfOneShares) {

@@ -145,6 +145,8 @@ struct BackwardOptions {
   Mask mask = {};
   int64_t queries = 2048;  ///< of each sequence, on average
   WantedGradients wanted = {};
+  bool has_batch_map = false;
+  OutScale::Kind out_scale = OutScale::Kind::number;
 };
 
 /// Those of f and f', for each score.
@@ -169,6 +171,8 @@ std::ostream& operator<<(std::ostream& stream, const BackwardCase& test) {
                 << (test.accuracy == Accuracy::fast ? ", fast" : ", exact")
                 << (test.options.key_form == Form::shared ? ", shared keys" : "")
                 << (test.options.deterministic ? ", deterministic" : "")
+                << (test.options.has_batch_map ? ", batch map" : "")
+                << (test.options.out_scale == OutScale::Kind::number ? "" : ", out_scale of each entry")
                 << (test.options.mask.keeps_all() ? "" : ", causal") << ", " << test.options.queries << " queries";
 }
 
@@ -184,6 +188,9 @@ std::vector<plan::KernelSpec> backward_kernels(DType dtype, int64_t head_dim, in
   problem.deterministic = options.deterministic;
   problem.mask = options.mask;
   problem.wanted = options.wanted;
+  problem.out_scale = options.out_scale;
+  problem.has_batch_map = options.has_batch_map;
+  if (options.has_batch_map) problem.mapped_entries = 5;
   problem.heads_q = problem.heads_k = 4;
   problem.head_dim = head_dim;
   problem.head_dim_v = head_dim_v;
@@ -306,8 +313,43 @@ INSTANTIATE_TEST_SUITE_P(
         BackwardCase{DType::float16, 64, 64, "relu", Accuracy::exact, {0, 1}, {}, {Form::jagged, true}},
         BackwardCase{
             DType::bfloat16, 128, 128, "gelu_tanh", Accuracy::fast, {1, 9}, {{2, 23}}, {Form::jagged, false, causal}},
+        BackwardCase{DType::bfloat16, 128, 128, "silu", Accuracy::fast, {1, 5}, {{1, 9}}, {Form::jagged, true, causal}},
         BackwardCase{
-            DType::bfloat16, 128, 128, "silu", Accuracy::fast, {1, 5}, {{1, 9}}, {Form::jagged, true, causal}}));
+            DType::bfloat16, 128, 128, "gelu_tanh", Accuracy::fast, {1, 9}, {{2, 23}}, {.has_batch_map = true}},
+        BackwardCase{DType::float16,
+                     128,
+                     128,
+                     "gelu",
+                     Accuracy::exact,
+                     {2, 21},
+                     {{2, 25}},
+                     {.deterministic = true, .mask = causal, .has_batch_map = true}},
+        BackwardCase{DType::bfloat16,
+                     128,
+                     128,
+                     "silu",
+                     Accuracy::fast,
+                     {1, 6},
+                     {{1, 10}},
+                     {.has_batch_map = true, .out_scale = OutScale::Kind::reciprocal_length_q}},
+        BackwardCase{DType::float16,
+                     128,
+                     128,
+                     "gelu",
+                     Accuracy::exact,
+                     {2, 22},
+                     {{2, 26}},
+                     {.mask = causal, .has_batch_map = true, .out_scale = OutScale::Kind::per_batch}},
+        BackwardCase{DType::bfloat16, 64, 64, "gelu_tanh", Accuracy::fast, {1, 9}, {{2, 23}}, {.has_batch_map = true}},
+        BackwardCase{DType::float16,
+                     64,
+                     64,
+                     "gelu",
+                     Accuracy::exact,
+                     {2, 22},
+                     {{2, 26}},
+                     {.deterministic = true, .has_batch_map = true, .out_scale = OutScale::Kind::per_batch}},
+        BackwardCase{DType::bfloat16, 96, 64, "relu", Accuracy::fast, {0, 1}, {}, {.has_batch_map = true}}));
 
 /// Of head dims above 128; `arithmetic` is not read.
 class HopperWideBackwardKernel : public HopperBackwardKernel {};
@@ -356,8 +398,9 @@ TEST(HopperBackward, TheKernelsBesideItKeepEverythingInRegisters) {
     for (const auto& [dtype, options] :
          {std::pair{DType::bfloat16, BackwardOptions{}}, std::pair{DType::float16, BackwardOptions{}},
           std::pair{DType::bfloat16, BackwardOptions{Form::shared}},
-          std::pair{DType::bfloat16, BackwardOptions{Form::jagged, true}}}) {
-      const bool is_plain = options.key_form == Form::jagged && !options.deterministic;
+          std::pair{DType::bfloat16, BackwardOptions{Form::jagged, true}},
+          std::pair{DType::bfloat16, BackwardOptions{.has_batch_map = true}}}) {
+      const bool is_plain = options.key_form == Form::jagged && !options.deterministic && !options.has_batch_map;
       if (head_dim > 128 && !is_plain) continue;  // the portable kernels have these
       for (const plan::KernelSpec& kernel :
            backward_kernels(dtype, head_dim, head_dim_v, Activation("silu"), Accuracy::fast, options)) {

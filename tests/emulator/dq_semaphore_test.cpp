@@ -1,7 +1,7 @@
 // Accumulators of dQ to which tiles of keys of several CTAs add (kernels/hopper/turns.cuh), with another random order
 // of warps, CTAs and copies in each call. The results must be correct with and without a mask, and have the same bits
 // in deterministic mode. Sequences are longer than in random_problem.h, so that the tiles of keys include first
-// writers, last writers and other tiles.
+// writers, last writers and other tiles. With a batch map, the query tiles of several entries attend to a key tile.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -47,17 +47,25 @@ Dense numbers_of(const Rows& rows) {
 struct TurnsCase {
   const char* name;
   Mask mask;
-  int64_t longest = 330;  ///< of the sequences' queries
+  int64_t longest = 330;          ///< of the sequences' queries
+  std::vector<int64_t> map = {};  ///< the sequence of keys of each entry; empty: no batch map
+  OutScale out_scale = {};
 };
 std::ostream& operator<<(std::ostream& stream, const TurnsCase& test) { return stream << test.name; }
 
 struct Problem {
   std::vector<int64_t> lengths_q, lengths_k;
+  std::vector<int64_t> map;
+  OutScale out_scale;
   Mask mask;
   Rows query, key, value, grad_output;
 
   explicit Problem(const TurnsCase& test)
-      : lengths_q{test.longest, 64, 0, 90}, lengths_k{700, 300, 300, 0}, mask(test.mask) {
+      : lengths_q{test.longest, 64, 0, 90},
+        lengths_k{700, 300, 300, 0},
+        map(test.map),
+        out_scale(test.out_scale),
+        mask(test.mask) {
     std::mt19937 random(7);
     query = drawn_rows(tokens(lengths_q), random);
     grad_output = drawn_rows(tokens(lengths_q), random);
@@ -82,9 +90,14 @@ struct Problem {
     reference.scale = scale;
     reference.left = mask.left;
     reference.right = mask.right;
-    int64_t begin_q = 0, begin_k = 0;
-    for (std::size_t b = 0; b < lengths_q.size(); begin_q += lengths_q[b], begin_k += lengths_k[b], ++b) {
-      reference.entries.push_back({begin_q, begin_q, begin_k, lengths_q[b], lengths_k[b]});
+    int64_t begin_q = 0;
+    for (std::size_t b = 0; b < lengths_q.size(); begin_q += lengths_q[b], ++b) {
+      const std::size_t sequence = map.empty() ? b : static_cast<std::size_t>(map[b]);
+      const int64_t begin_k =
+          std::accumulate(lengths_k.begin(), lengths_k.begin() + static_cast<std::ptrdiff_t>(sequence), int64_t{0});
+      reference.entries.push_back({begin_q, begin_q, begin_k, lengths_q[b], lengths_k[sequence]});
+      const bool is_mean = out_scale.kind == OutScale::Kind::reciprocal_length_q;
+      if (is_mean && lengths_q[b] > 0) reference.entries.back().out_scale = 1.0 / static_cast<double>(lengths_q[b]);
     }
     return reference_gradients(reference, numbers_of(grad_output));
   }
@@ -136,17 +149,21 @@ Results computed(const Problem& problem, bool deterministic) {
   };
   const GuardedMemory query = on_gpu(problem.query), key = on_gpu(problem.key), value = on_gpu(problem.value),
                       grad_output = on_gpu(problem.grad_output), offsets_q = on_gpu(offsets(problem.lengths_q)),
-                      offsets_k = on_gpu(offsets(problem.lengths_k));
+                      offsets_k = on_gpu(offsets(problem.lengths_k)), map = on_gpu(problem.map);
   const auto poisoned = [](const Rows& like) { return on_gpu(Rows(like.size(), 0xffff)); };
   GuardedMemory grad_query = poisoned(problem.query), grad_key = poisoned(problem.key),
                 grad_value = poisoned(problem.value);
+  const auto map_view =
+      TensorView::contiguous(map.data(), DType::int64, {static_cast<int64_t>(problem.map.size())}, device);
   const Attention attention{.query = view(query, tokens_q),
                             .key = view(key, tokens_k),
                             .value = view(value, tokens_k),
                             .cu_seqlens_q = offsets_view(offsets_q, problem.lengths_q),
                             .cu_seqlens_k = offsets_view(offsets_k, problem.lengths_k),
+                            .kv_of = problem.map.empty() ? std::nullopt : std::optional(map_view),
                             .activation = Activation("relu"),
                             .scale = scale,
+                            .out_scale = problem.out_scale,
                             .mask = problem.mask,
                             .deterministic = deterministic,
                             .stream = Gpu::get().stream()};
@@ -206,7 +223,11 @@ TEST_P(Turns, GiveTheSameBitsInAnyOrderOfCtasWhereTheyHaveOne) {
 INSTANTIATE_TEST_SUITE_P(Problems, Turns,
                          testing::Values(TurnsCase{"none", {}}, TurnsCase{"causal", Mask::causal()},
                                          TurnsCase{"window", Mask::window(280, 20)},
-                                         TurnsCase{"in_tiles_of_128_queries", {}, 1900}),
+                                         TurnsCase{"in_tiles_of_128_queries", {}, 1900},
+                                         TurnsCase{"map", {}, 330, {0, 0, 1, 0}},
+                                         TurnsCase{"map_causal", Mask::causal(), 330, {1, 0, 0, 0}},
+                                         TurnsCase{"map_mean", {}, 330, {0, 0, 0, 0}, OutScale::per_query()},
+                                         TurnsCase{"map_in_tiles_of_128_queries", {}, 1900, {0, 2, 2, 0}}),
                          [](const testing::TestParamInfo<TurnsCase>& tested) { return tested.param.name; });
 
 }  // namespace

@@ -77,6 +77,9 @@ hopper::BackwardArguments backward_arguments(const PlannedCall& call) {
   arguments.non_finite = arguments.slots_taken + 1;
   arguments.offsets_fall = call.at<int>(plan.slot_counter) + 2;
   arguments.key_tiles = call.at<std::byte>(plan.key_tiles);
+  if (plan.segments >= 0) arguments.segments = call.at<std::byte>(plan.segments);
+  arguments.most_key_tiles = static_cast<int>(plan.most_key_tiles);
+  arguments.masks_of_heads = call.problem.mask_depends_on_head;
   if (plan.dq_semaphores >= 0) {
     arguments.dq_semaphores = call.at<int>(plan.dq_semaphores);
     arguments.semaphores_per_head = static_cast<int>(plan.semaphores_per_head);
@@ -123,7 +126,8 @@ class HopperFamily final : public Family {
   void write_config(ConfigText& config, const plan::KernelSpec& kernel,
                     const activation::Function& function) const override {
     const plan::HopperSpec& spec = kernel.hopper();
-    config.type_of_header("Layout", "gdpa::hopper::PackedLayout", "hopper/packed_layout.cuh");
+    config.type_of_header("Layout", kernel.has_batch_map ? "gdpa::hopper::MappedLayout" : "gdpa::hopper::PackedLayout",
+                          "hopper/packed_layout.cuh");
     if (kernel.kind == KernelKind::parameter_gradients) {
       config.number("query_stages", spec.query_stages);
       config.number("sum_elements", spec.sum_elements);
@@ -144,6 +148,7 @@ class HopperFamily final : public Family {
     config.flag("keys_shared", kernel.keys_shared);
     config.flag("has_first_writer", spec.has_first_writer);
     config.flag("ordered", spec.ordered);
+    config.flag("scales_entries", spec.scales_entries);
     config.constant("auto", "pass", fmt::format("gdpa::hopper::BackwardPass::{}", in_source(spec.pass).name));
   }
 

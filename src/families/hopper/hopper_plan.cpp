@@ -35,7 +35,7 @@ bool has_wide_heads(const Problem& problem) {
 int direct_keys(const Problem& problem, const plan::Gpu& gpu) {
   if (problem.shares_queries() || has_wide_heads(problem) || !problem.wanted.query) return 0;
   // The work of a CTA at the end, while others are idle, has to be small compared with all of its work.
-  const int64_t heads = problem.batch * problem.heads_k;
+  const int64_t heads = problem.key_entries() * problem.heads_k;
   // With shared keys, dQ of a split of the batch has left the L2 cache before the next tile adds to it.
   const int most =
       problem.shares_keys() ? thresholds::direct_tiles_of_few_heads : thresholds::direct_tiles_of_many_heads;
@@ -76,16 +76,46 @@ int64_t heads_per_group(const Problem& problem, const plan::Gpu& gpu, int tile_q
   constexpr int64_t least = 8, most = 64;
   const int64_t entries = problem.query_form == Form::shared ? 1 : std::max<int64_t>(1, problem.batch);
   const int64_t tiles = (problem.rows_q / entries + tile_queries - 1) / tile_queries;
-  const int64_t steps = std::max<int64_t>(1, tiles * (problem.heads_q / problem.heads_k));
+  const int64_t entries_of_keys = std::max<int64_t>(1, problem.batch / std::max<int64_t>(1, problem.key_entries()));
+  const int64_t steps = std::max<int64_t>(1, entries_of_keys * tiles * (problem.heads_q / problem.heads_k));
   return std::clamp(ahead * gpu.multiprocessors / steps, least, most);
 }
 
+// --- the query tiles of several batch entries ------------------------------------------------------------------------
+
+/// The tiles of keys of one sequence that may differ in their query tiles: three without a mask (class_of in
+/// kernels/hopper/key_tile_table.cuh).
+int64_t most_key_tiles(const Problem& problem) {
+  return divide_up(keys_of(problem).length(), hopper::backward_tile_keys);
+}
+
+int64_t bytes_of_segments(const Problem& problem) {
+  constexpr int64_t unmasked_classes = 3;
+  const int64_t heads = problem.mask_depends_on_head ? problem.heads_k : 1;
+  const int64_t classes = problem.keeps_all_scores() ? unmasked_classes : heads * most_key_tiles(problem);
+  return classes * problem.batch * static_cast<int64_t>(sizeof(hopper::QuerySegment<WindowMask>));
+}
+
+/// The host does not know how many tiles of keys a jagged sequence has. It may have all rows, which would take very
+/// much memory with many entries.
+constexpr int64_t most_bytes_of_segments = int64_t{1} << 29;
+
 // --- which problems --------------------------------------------------------------------------------------------------
+
+/// Whether all entries with the same keys have the same out_scale.
+bool has_one_scale(const Problem& problem) {
+  return problem.out_scale == OutScale::Kind::number || problem.out_scale == OutScale::Kind::reciprocal_length_k;
+}
 
 std::string why_not_backward(const PlanRequest& request) {
   const Problem& problem = request.problem;
   const plan::Gpu& gpu = request.gpu;
-  if (problem.has_batch_map) return "several batch entries may have the same keys";
+  if (problem.has_batch_map) {
+    if (has_wide_heads(problem)) return "several batch entries may have the same keys, and a head dim is above 128";
+    if (bytes_of_segments(problem) > most_bytes_of_segments) {
+      return "several batch entries may have the same keys, and the tiles that a mask keeps need too much memory";
+    }
+  }
   if (has_wide_heads(problem)) {
     if (problem.shares_keys()) return "the batch shares keys, and a head dim is above 128";
     if (problem.deterministic && problem.wanted.query) {
@@ -97,9 +127,7 @@ std::string why_not_backward(const PlanRequest& request) {
       return "the batch shares keys, and queries are not packed";
     }
     if (!problem.keeps_all_scores()) return "the batch shares keys, and there is a mask";
-    const bool has_one_scale =
-        problem.out_scale == OutScale::Kind::number || problem.out_scale == OutScale::Kind::reciprocal_length_k;
-    if (!has_one_scale) return "the batch shares keys, and its entries differ in out_scale";
+    if (!has_one_scale(problem)) return "the batch shares keys, and its entries differ in out_scale";
     if (request.reads_query_position) return "the batch shares keys, and f depends on the place of a query";
   }
   const bool shares = problem.shares_queries() || problem.shares_keys();
@@ -230,6 +258,7 @@ GpuPlan backward_plan(const PlanRequest& request) {
 
   KernelSpec kernel = hopper_kernel_for(request, KernelKind::backward);
   kernel.keys_shared = problem.shares_keys();
+  kernel.has_batch_map = problem.has_batch_map;
   choose_hopper_backward_tiles(kernel, request.function, problem.keeps_all_scores(),
                                problem.shares_keys() ? problem.rows_q : queries.mean_length());
   kernel.wants_grad_query = problem.wanted.query;
@@ -237,6 +266,7 @@ GpuPlan backward_plan(const PlanRequest& request) {
   kernel.wants_grad_value = problem.wanted.value;
   kernel.hopper().ordered = problem.deterministic && accumulates;
   kernel.hopper().has_first_writer = has_writers;
+  kernel.hopper().scales_entries = problem.has_batch_map && !has_one_scale(problem);
 
   GpuPlan plan;
   plan::HopperPlan& hopper_part = plan.of_family.emplace<plan::HopperPlan>();
@@ -254,8 +284,12 @@ GpuPlan backward_plan(const PlanRequest& request) {
   hopper_part.slot_counter = layout.reserve(3 * sizeof(unsigned));
   layout.clear_reserved();
   hopper_part.key_tiles = layout.reserve(hopper_part.slots * static_cast<int64_t>(sizeof(hopper::KeyTile<WindowMask>)));
+  if (has_writers) layout.clear_reserved();
+  if (problem.has_batch_map) {
+    hopper_part.segments = layout.reserve(bytes_of_segments(problem));
+    hopper_part.most_key_tiles = most_key_tiles(problem);
+  }
   if (has_writers) {
-    layout.clear_reserved();
     hopper_part.semaphores_per_head = queries.most_tiles(kernel.tile_queries, 1);
     hopper_part.heads_per_group = heads_per_group(problem, gpu, kernel.tile_queries);
     hopper_part.dq_semaphores =
@@ -278,7 +312,7 @@ GpuPlan backward_plan(const PlanRequest& request) {
       std::min<int64_t>(hopper_part.slots, gpu.multiprocessors));
   if (accumulates && !has_writers) {
     // This kernel does not depend on what follows.
-    kernel.keys_shared = kernel.hopper().ordered = false;
+    kernel.keys_shared = kernel.has_batch_map = kernel.hopper().ordered = kernel.hopper().scales_entries = false;
     kernel.wants_grad_query = kernel.wants_grad_key = kernel.wants_grad_value = true;
     add(KernelKind::round_grad_query, divide_up(query_tiles, slots_of_a_cta));
   }
