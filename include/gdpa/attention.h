@@ -85,7 +85,7 @@ struct Workspace {
 ///   int64).
 ///           Sequence b has the rows from its begin up to, not including, its end. Sequences are in any order, and rows
 ///           between them belong to no sequence. Sequences of queries must not overlap. Sequences of keys may overlap:
-///           then their gradients are summed on the CPU, and backward on a GPU must not be asked for dK or dV.
+///           the gradient of a common key is the sum over its sequences.
 ///   dense   rank 4, (batch, length, heads, head_dim), without cumulative lengths
 ///   shared  rank 3, (length, heads, head_dim), without cumulative lengths: one operand for the whole batch
 ///           (queries: PMA; keys and values: PFFN). The other side gives the number of batch entries. If both sides
@@ -100,6 +100,10 @@ struct Workspace {
 /// where r, the rows of a page, is a multiple of 16. Entry b has the first seqused_k[b] of these rows (batch, int32 or
 /// int64). Only forward accepts pages.
 ///
+/// With output_offsets, (batch, int32 or int64), the output and its gradient have rows of their own: rank 3,
+/// (any number of rows, heads, head_dim_v), where the rows of entry b begin at output_offsets[b]. No row may belong to
+/// two entries. The queries are jagged, gapped or shared.
+///
 /// query and key have the same head_dim. key and value have the same tokens and heads. The number of query heads is a
 /// multiple of the number of key heads (GQA, MQA). All operands have one dtype: float32, float64 (CPU only), bfloat16
 /// or float16. On a GPU, head_dim and head_dim_v are multiples of 8 up to 256, and a sequence has at most 2^31 - 2^16
@@ -110,11 +114,15 @@ struct Attention {
   TensorView value;
   std::optional<TensorView> cu_seqlens_q = {};
   std::optional<TensorView> cu_seqlens_k = {};
-  std::optional<TensorView> seq_offsets_q = {};  ///< in place of cu_seqlens_q: begin and end of each sequence
-  std::optional<TensorView> seq_offsets_k = {};  ///< in place of cu_seqlens_k
-  std::optional<TensorView> kv_of = {};          ///< the batch map
-  std::optional<TensorView> block_table = {};    ///< the pages of keys and values
-  std::optional<TensorView> seqused_k = {};      ///< with pages: the number of keys of each batch entry
+  std::optional<TensorView> seq_offsets_q = {};   ///< in place of cu_seqlens_q: begin and end of each sequence
+  std::optional<TensorView> seq_offsets_k = {};   ///< in place of cu_seqlens_k
+  std::optional<TensorView> kv_of = {};           ///< the batch map
+  std::optional<TensorView> block_table = {};     ///< the pages of keys and values
+  std::optional<TensorView> seqused_k = {};       ///< with pages: the number of keys of each batch entry
+  std::optional<TensorView> output_offsets = {};  ///< the first row of the output of each batch entry
+  /// Whether rows of the output that belong to no batch entry become 0. Otherwise they keep their contents, which needs
+  /// seq_offsets_q or output_offsets.
+  bool zeroes_output = true;
   Activation activation = Activation("gelu");
   std::vector<Parameter> parameters = {};  ///< one for each of activation.parameters(), in any order
   std::optional<double> scale = {};        ///< default: 1 / sqrt(head_dim)
@@ -135,7 +143,7 @@ struct Attention {
 /// The shape of `output` is the shape of the query with head_dim_v in place of head_dim. For a shared query it is
 /// (batch * length, heads, head_dim_v) or (batch, length, heads, head_dim_v). The last stride is 1. No two elements
 /// have the same address, and no element belongs to an input. The call writes every element: rows that belong to no
-/// sequence become 0.
+/// sequence become 0, unless attention.zeroes_output is false.
 ///
 /// Throws Error if an argument is wrong, before it writes anything. docs/errors.md lists the errors.
 ///

@@ -5,9 +5,10 @@
 
 namespace gdpa {
 
-/// The sequences of keys of a call with a batch map, each once, and the batch entries of each. They own the work of
-/// key-major kernels: a CTA has a tile of one sequence, and the queries of all of its entries attend to the tile.
-/// portable/group_entries.cuh writes the lists.
+/// The owners of key-major kernels if these are not the batch entries. With a batch map, the owners are the sequences
+/// of keys, each once, with the batch entries of each. A CTA has a tile of one sequence, and the queries of all of its
+/// entries attend to the tile. portable/group_entries.cuh writes the lists. With RowsLayout, the owner is one sequence
+/// with all rows of the operand.
 struct KeySequences {
   Sequences side;
   int64_t count;
@@ -22,7 +23,8 @@ struct CommonArguments {
   Params params;
   int64_t packed_rows_q;           ///< rows of a jagged query operand; kernels clamp cumulative lengths to this number
   int64_t packed_rows_k;           ///< the same for jagged keys and values
-  KeySequences key_sequences;      ///< with a batch map: for key-major kernels; otherwise empty
+  KeySequences key_sequences;      ///< of key-major kernels
+  const int* keys_overlap;         ///< backward of keys with gaps: whether two sequences of keys have a row in common
   int64_t splits;                  ///< splits of the batch, where the batch shares the operand whose tiles the CTAs own
   float output_factor;             ///< forward: multiplies every output where the scores were not scaled; otherwise 1
   Operand grad_query_accumulator;  ///< portable backward: cleared before; backward_query with queries_shared: `splits`

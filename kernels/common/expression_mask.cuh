@@ -83,7 +83,8 @@ struct ExpressionMask {
   __device__ Tiles query_tiles(int key, int keys, int tile_queries) const {
     const int key_tiles_ = key_tile_count(keys), count = query_tile_count(tile_queries);
     if (key_tiles_ == 0 || count == 0) return {nullptr, 0};
-    if (tile_lists.first[pair.b] < 0) return {nullptr, count};
+    const bool is_tile = keys == tile_lists.tile_keys && key % keys == 0;  // rows_layout.cuh has other ranges
+    if (!is_tile || tile_lists.first[pair.b] < 0) return {nullptr, count};
     const int64_t at = tile_lists.query_list(pair.b, list_head, key / keys, count, key_tiles_);
     return {tile_lists.query_tiles + at + 1, tile_lists.query_tiles[at]};
   }
@@ -97,7 +98,8 @@ struct ExpressionMask {
     return {condition, query, query < pair.length_q ? pair.length_k : 0, true};
   }
   __device__ __forceinline__ ValidScores column(int key) const {
-    return {condition, key, key < pair.length_k ? pair.length_q : 0, false};
+    const bool exists = static_cast<unsigned>(key) < static_cast<unsigned>(pair.length_k);
+    return {condition, key, exists ? pair.length_q : 0, false};
   }
 
  private:

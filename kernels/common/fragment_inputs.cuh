@@ -67,8 +67,10 @@ struct StagedInputs {
 ///       for (int i = 0; i < 4; ++i) ... inputs.at(i) ...
 ///     }
 ///
-/// A warp with memory for StagedInputs of `staged_columns` columns passes it to the constructor.
-template <class Bias, FragmentRows rows, int staged_columns = 0>
+/// A warp with memory for StagedInputs of `staged_columns` columns passes it to the constructor. With
+/// `has_rows_below_0`, the first rows may have positions below 0, where no query or key is. They have the inputs of
+/// position 0, because a function may rely on positions of 0 or more.
+template <class Bias, FragmentRows rows, int staged_columns = 0, bool has_rows_below_0 = false>
 class FragmentInputs {
  public:
   using Staged = StagedInputs<Bias, staged_columns>;
@@ -137,7 +139,10 @@ class FragmentInputs {
   static constexpr bool has_staged_keys = staged_columns > 0 && Bias::reads_keys;
   static constexpr bool has_staged_differences = staged_columns > 0 && Bias::reads_differences;
 
-  __device__ __forceinline__ int row_of(int half) const { return row_ + half * 8; }
+  __device__ __forceinline__ int row_of(int half) const {
+    const int row = row_ + half * 8;
+    return has_rows_below_0 ? max(row, 0) : row;
+  }
   __device__ __forceinline__ int column_of(int i) const { return column_ + group_ * 8 + i; }
   __device__ __forceinline__ typename Bias::OfDifference difference(int i) const {
     const int row = row_of(i / 2), column = column_of(i % 2);

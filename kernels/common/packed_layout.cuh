@@ -12,6 +12,8 @@ namespace gdpa {
 struct PackedLayout {
   /// Whether several batch entries may have the keys of one owner (mapped_layout.cuh).
   static constexpr bool has_batch_map = false;
+  /// Whether the owners of keys are rows of the operand (rows_layout.cuh).
+  static constexpr bool owns_rows = false;
 
   GDPA_HOST_DEVICE static bool is_jagged(const Sequences& side) { return side.is_jagged(); }
 
@@ -33,6 +35,11 @@ struct PackedLayout {
     const int64_t begin = clamp(side.begins[b], 0, packed_rows);
     const int64_t end = clamp(side.ends[b], begin, packed_rows);
     return {begin, static_cast<int>(clamp(end - begin, 0, most_gpu_rows))};
+  }
+
+  /// The rows of O and of dO of entry b, which has the rows `queries` of Q (output_offsets.cuh).
+  GDPA_HOST_DEVICE static Rows output_rows(const Params& /*params*/, const Rows& queries, int64_t /*b*/) {
+    return queries;
   }
 
   /// The rows of a tile of keys that are contiguous in memory.

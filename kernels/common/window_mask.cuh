@@ -75,9 +75,12 @@ struct WindowMask {
             positions_in(tiles.count, key == 0 || !window.keeps_all(), is_last)};
   }
 
-  /// The valid keys of one query, and the valid queries of one key. A row or column beyond the sequences has none.
+  /// The valid keys of one query, and the valid queries of one key. A row or column outside of the sequences has none. A
+  /// key may be below 0.
   GDPA_HOST_DEVICE ValidScores row(int query) const { return query < length_q ? keys_of(query, 1) : ValidRange{0, 0}; }
-  GDPA_HOST_DEVICE ValidScores column(int key) const { return key < length_k ? queries_of(key, 1) : ValidRange{0, 0}; }
+  GDPA_HOST_DEVICE ValidScores column(int key) const {
+    return static_cast<unsigned>(key) < static_cast<unsigned>(length_k) ? queries_of(key, 1) : ValidRange{0, 0};
+  }
 
  private:
   GDPA_HOST_DEVICE ValidRange keys_of(int query, int count) const {

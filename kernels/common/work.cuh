@@ -24,7 +24,7 @@ namespace gdpa {
 
 /// One piece of work: a tile of one head, and the batch entries [batch_begin, batch_end) that it is computed for. This
 /// is one entry unless the batch shares the owner. With a batch map and a tile of keys, these are places in
-/// KeySequences::entries.
+/// KeySequences::entries. If the owner is rows of the operand of keys, these are all entries, and `keys` are all rows.
 struct Work {
   int64_t batch_begin;
   int64_t batch_end;
@@ -109,7 +109,7 @@ template <class Layout>
 GDPA_HOST_DEVICE Owner<Layout> owner_of_keys(const CommonArguments& arguments, int64_t tile, int64_t entries) {
   const Params& params = arguments.params;
   const KeySequences& sequences = arguments.key_sequences;
-  if constexpr (Layout::has_batch_map) {
+  if constexpr (Layout::has_batch_map || Layout::owns_rows) {
     return {sequences.side, arguments.packed_rows_k, params.heads_k, tile, sequences.count};
   } else {
     return {params.keys, arguments.packed_rows_k, params.heads_k, tile, entries};
@@ -229,6 +229,7 @@ GDPA_HOST_DEVICE Work work_at(const CommonArguments& arguments, const Owner<Layo
     }
     work.queries = queries_of<Layout>(arguments, work.batch_begin);
     work.keys = keys_of<Layout>(arguments, work.batch_begin);
+    if (Layout::owns_rows && !owns_queries) work.keys = owner.rows_of(0);
   }
   Rows& owned = owns_queries ? work.queries : work.keys;
   if (work.entry < 0) owned = owner.first_rows();

@@ -53,7 +53,7 @@ __device__ void forward(const ForwardArguments& arguments) {
       run_producer_warpgroup(
           [&] {
             schedule_tiles<Config>(arguments, shared.tile_range(), shared.tiles(), [&](const Work& work, int lane) {
-              write_zeros<Config>(arguments.common.params.output, work, lane);
+              write_zeros<Config>(arguments.common.params, work, lane);
             });
           },
           [&] { load_queries<Config>(arguments, shared); }, [&] { load_keys<Config>(arguments, shared); },

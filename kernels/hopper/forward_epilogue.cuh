@@ -70,10 +70,12 @@ struct ForwardEpilogue : ForwardProducts<Config> {
 
 /// Writes zeros for the tile of lane `source`, which has no keys. By a warp.
 template <class Config>
-__device__ void write_zeros(const Operand& output, const Work& work, int source) {
+__device__ void write_zeros(const Params& params, const Work& work, int source) {
+  const Operand& output = params.output;
   const int first_query = work.tile * Config::tile_queries;
+  const Rows output_rows = Config::Layout::output_rows(params, work.queries, work.batch_begin);
   const int64_t offset = __shfl_sync(
-      0xffffffffu, Config::Layout::offset_of(output, work.queries, work.batch_begin, first_query, work.head), source);
+      0xffffffffu, Config::Layout::offset_of(output, output_rows, work.batch_begin, first_query, work.head), source);
   const int rows = __shfl_sync(0xffffffffu, min(Config::tile_queries, work.queries.count - first_query), source);
   write_zero_rows<typename Config::Element, Config::head_dim_v>(
       static_cast<typename Config::Element::Storage*>(output.data) + offset, output.row_stride, rows);

@@ -76,7 +76,7 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
   const Params& params = arguments.common.params;
   const auto owner = owner_of_keys<Layout>(arguments.common, Config::tile_keys,
                                            Config::keys_shared ? arguments.common.splits : params.batch);
-  const auto slots = static_cast<unsigned>(owner.heads * owner.slots());
+  const unsigned slots = arguments.slots;  // of the table. Wrong lengths or gaps may leave slots without work.
   if (Config::pass == BackwardPass::second) {
     if (*arguments.non_finite == 0) return;
     if (blockIdx.x == 0 && threadIdx.x == 0) *arguments.slots_taken = 0;

@@ -43,7 +43,7 @@ __device__ void describe_segment(QuerySegment<Mask>& segment, const BackwardArgu
   segment.length_q = rows.count;
   segment.out_scale = Config::Epilogue::scale_of(arguments.common, pair);
   segment.query = Layout::origin_of(arguments.query, params.queries, rows, b, first_query);
-  segment.grad_output_y = Layout::origin_of(arguments.grad_output, params.queries, rows, b, first_query).y;
+  segment.grad_output_y = Layout::output_origin_of(arguments.grad_output, params, rows, b, first_query).y;
   segment.grad_query_y = Layout::origin_of(arguments.grad_query, params.queries, rows, b, first_query).y;
   const Owner<Layout> owner{params.queries, arguments.common.packed_rows_q, params.heads_q, Config::tile_queries,
                             params.batch};

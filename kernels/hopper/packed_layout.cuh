@@ -1,6 +1,7 @@
 // Config::Layout of the Hopper kernels, for dense and for packed operands: also the coordinates of rows in tensor maps.
 #pragma once
 
+#include "common/output_offsets.cuh"
 #include "common/packed_layout.cuh"
 #include "hopper/arguments.cuh"
 
@@ -14,6 +15,12 @@ struct PackedLayout : gdpa::PackedLayout {
     return {operand.extent - rows.count + row, static_cast<int>(rows.begin) + rows.count};
   }
 
+  /// The same for O or dO of a batch entry whose queries are `rows`.
+  __device__ static MapOrigin output_origin_of(const MappedOperand& operand, const Params& params, const Rows& rows,
+                                               int64_t b, int row) {
+    return origin_of(operand, params.queries, rows, b, row);
+  }
+
   /// The map coordinates of the row that is `offset` rows after another row of the same sequence.
   __device__ static MapOrigin after(const MapOrigin& at, int offset) { return {at.x + offset, at.y}; }
 
@@ -23,6 +30,24 @@ struct PackedLayout : gdpa::PackedLayout {
     const bool packed = is_jagged(side);
     const int64_t rows = packed ? int64_t{at.x} - mapped.extent + at.y : at.x;
     return rows * operand.row_stride + (packed ? 0 : at.y * operand.batch_stride) + head * operand.head_stride;
+  }
+};
+
+/// With output_offsets (common/output_offsets.cuh). The maps of O and dO have the coordinate x of the map of Q.
+template <class Operands>
+struct WithOutputOffsets : gdpa::WithOutputOffsets<Operands> {
+  __device__ static MapOrigin output_origin_of(const MappedOperand& operand, const Params& params, const Rows& rows,
+                                               int64_t b, int row) {
+    const auto begin = static_cast<int>(params.outputs.begins[b]);
+    if (!Operands::is_jagged(params.queries)) return {row, begin};
+    return {operand.extent - rows.count + row, begin + rows.count};
+  }
+
+  /// The offset in elements, from the data of O, of the row of a head at these map coordinates.
+  __device__ static int64_t offset_at(const MappedOperand& mapped, const Operand& operand, const Sequences& queries,
+                                      const MapOrigin& at, int head) {
+    const int64_t row = int64_t{at.x} + at.y - (Operands::is_jagged(queries) ? mapped.extent : 0);
+    return row * operand.row_stride + head * operand.head_stride;
   }
 };
 

@@ -8,6 +8,9 @@
 //     jagged          x = extent - length + row        extent = packed rows
 //                     y = rows up to the end of the sequence, with the stride of x
 //
+//     output_offsets  x as the map of Q, for O and dO  extent = as Q
+//                     y = first row, plus length if Q is jagged, with the stride of x
+//
 // One map therefore bounds every sequence of a packed operand at its own end: a tile that extends past the end reads
 // zeros instead of the next sequence, and the host knows no length. The base address of a jagged map is the address of
 // the operand minus extent * row stride, which cancels the first term of x.

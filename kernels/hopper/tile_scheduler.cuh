@@ -61,7 +61,7 @@ __device__ void describe_tile(QueryTile<Mask>& tile, const QueryMajorArguments& 
   tile.key_head = work.key_head;
   tile.out_scale = Config::Epilogue::scale_of(arguments.common, pair_of(work));
   tile.query = Layout::origin_of(arguments.query, params.queries, work.queries, b, first_query);
-  tile.output_y = Layout::origin_of(arguments.output, params.queries, work.queries, b, first_query).y;
+  tile.output_y = Layout::output_origin_of(arguments.output, params, work.queries, b, first_query).y;
   tile.key = Layout::origin_of(arguments.key, params.keys, work.keys, b, keys.first_row);
   tile.value_y = Layout::origin_of(arguments.value, params.keys, work.keys, b, keys.first_row).y;
 }

@@ -35,14 +35,18 @@ struct LocatedSide {
   int64_t entries;  ///< batch entries, or sequences of keys
   int64_t rows;     ///< of the operand
   int64_t most;     ///< the largest sum: `rows` if sequences must not overlap
+  int64_t longest;  ///< the largest length
+  Integers places;  ///< of the output: the begins, in place of those of `sequences`, which are queries
+  int64_t place_rows;
   int64_t* begins;  ///< one number for each entry
   int64_t* ends;    ///< the same
   int64_t* sums;    ///< entries + 1 numbers; null: the side is left as it is
 };
 
-/// The queries and the keys of each batch entry, and with a batch map the sequences of keys, each once.
+/// The queries and the keys of each batch entry, with a batch map the sequences of keys, each once, and the rows of the
+/// output.
 struct LocateSequencesArguments {
-  LocatedSide sides[3];
+  LocatedSide sides[4];
 };
 
 /// The results of group_entries: KeySequences::entries, of `batch` numbers, and first_entry.
@@ -52,6 +56,17 @@ struct GroupEntriesArguments {
   int* entries;
   int* first_entry;
 };
+
+struct FindOverlapArguments {
+  Sequences side;  ///< without a batch map
+  int64_t sequences;
+  int64_t rows;    ///< of the operand
+  unsigned* bits;  ///< one for each row
+  int* overlap;    ///< becomes 1 if two sequences have a row in common
+};
+
+/// Warps of a CTA of find_overlap, each of which looks at one sequence.
+constexpr int find_overlap_sequences = 8;
 
 /// Batch entries and sequences that a CTA of group_entries finds the places of.
 constexpr int group_entries_numbers = 32;

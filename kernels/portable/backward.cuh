@@ -20,7 +20,8 @@
 //
 // Where the batch shares K and V, it is cut into splits. A CTA iterates over one split and writes an fp32 partial
 // result. reduce.cuh adds the partial results in order. With a batch map, a CTA iterates over all batch entries that
-// have its keys (common/mapped_layout.cuh), so that their sum stays in registers.
+// have its keys (common/mapped_layout.cuh), so that their sum stays in registers. If sequences of keys overlap, a CTA
+// has rows of the operand instead, and iterates over all entries with a key among them (common/rows_layout.cuh).
 //
 // Launch: grid as in schedule.cuh, keys own the work; block backward_threads<Config>; dynamic shared memory
 //         backward_shared_bytes<Config>. Workspace: grad_query_accumulator where reduce_grad_query, cleared before; the
@@ -29,12 +30,14 @@
 // Config: struct with
 //     using Element, Activation;                types.cuh; the backward functions of src/activation/function.h
 //     using Mask, Bias;                         window_mask.cuh, no_bias.cuh
-//     using Layout, Epilogue;                   packed_layout.cuh or mapped_layout.cuh, scale_epilogue.cuh
+//     using Layout;                             packed_layout.cuh, mapped_layout.cuh or rows_layout.cuh
+//     using Epilogue;                           scale_epilogue.cuh
 //     int head_dim, head_dim_v;                 multiples of 8, at most 256
 //     int tile_keys, tile_queries;              multiples of 16 * key_warps and of 16
 //     int key_warps, column_warps, stages, ctas;
 //     bool aligned;                             every row of every operand begins at a multiple of 16 bytes
-//     bool reduce_grad_query, keys_shared;
+//     bool reduce_grad_query, keys_shared;      reduce_grad_query must be false with rows_layout.cuh: rows of other
+//                                               entries are in the tile of K
 //     bool computes_grad_key, computes_grad_value;   false: the products that only this gradient needs are left out
 //
 // backward_tiles.cuh lays out the tiles, query_tile_iterator.cuh visits the tiles of queries, backward_scores.cuh
@@ -86,7 +89,8 @@ __device__ void backward_tile(const CommonArguments& arguments, const Work& work
       load_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim_v>(
           grad_output_tile(stage),
           static_cast<const Storage*>(params.grad_output.data) +
-              Config::Layout::offset_of(params.grad_output, queries, b, query, at.head),
+              Config::Layout::offset_of(params.grad_output, Config::Layout::output_rows(params, queries, b), b, query,
+                                        at.head),
           params.grad_output.row_stride, queries.count - query);
     }
     commit_copies();
@@ -141,9 +145,9 @@ __device__ void backward_tile(const CommonArguments& arguments, const Work& work
     if (at.head < 0) break;
 
     const Rows queries = queries_of_entry<Config>(arguments, work, at.b);
-    const SequencePair pair{at.b, at.head, queries.count, work.keys.count};
+    const SequencePair pair{at.b, at.head, queries.count, length_of_keys<Config>(arguments, work, at.b)};
     const float out_scale = has_several_entries<Config> ? Config::Epilogue::scale_of(arguments, pair) : 1.0f;
-    const int first_key = work.tile * Config::tile_keys;
+    const int first_key = first_key_of<Config>(arguments, work, at.b);
     const WarpTiles<Config> tiles{key_tile.from_row(warp_key),
                                   value_tile.from_row(warp_key),
                                   query_tile(stage).from_row(warp_query),

@@ -124,7 +124,8 @@ __device__ void add_entry(const CommonArguments& arguments, const Work& work, in
   load_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim_v>(
       grad_output_tile,
       static_cast<const Storage*>(params.grad_output.data) +
-          Config::Layout::offset_of(params.grad_output, queries, b, first_query, work.head),
+          Config::Layout::offset_of(params.grad_output, Config::Layout::output_rows(params, queries, b), b, first_query,
+                                    work.head),
       params.grad_output.row_stride, queries.count - first_query);
   stream.start();
 

@@ -126,7 +126,9 @@ __device__ void store_output(const CommonArguments& arguments, const Work& work,
   store_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim_v>(
       staging,
       static_cast<Storage*>(target.data) +
-          Config::Layout::offset_of(target, work.queries, work.batch_begin, first_query, work.head),
+          Config::Layout::offset_of(target,
+                                    Config::Layout::output_rows(arguments.params, work.queries, work.batch_begin),
+                                    work.batch_begin, first_query, work.head),
       target.row_stride, work.queries.count - first_query);
 }
 

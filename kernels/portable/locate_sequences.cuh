@@ -1,8 +1,8 @@
 // Where the sequences of each batch entry are, for sides whose sequences are in any order or have a batch map: their
 // begins and ends, within the operand, and the sums of the lengths of the entries before each entry, for the tile order
-// (common/work.cuh). Other kernels then need no map and no search.
+// (common/work.cuh). Other kernels then need no map and no search. And where the rows of O of each batch entry are.
 //
-// Launch: grid 3, one CTA for each side, block locate_sequences_threads, no dynamic shared memory.
+// Launch: grid 4, one CTA for each side, block locate_sequences_threads, no dynamic shared memory.
 #pragma once
 
 #include "common/sequence.cuh"
@@ -29,7 +29,8 @@ __device__ void locate_sequences(const LocateSequencesArguments& arguments) {
     int64_t begin = 0, count = 0;
     if (b < side.entries) {
       begin = clamp(side.sequences.begin(b), 0, side.rows);
-      count = clamp(clamp(side.sequences.end(b), begin, side.rows) - begin, 0, most_gpu_rows);
+      count = clamp(clamp(side.sequences.end(b), begin, side.rows) - begin, 0, side.longest);
+      if (side.places.data != nullptr) begin = clamp(side.places[b], 0, side.place_rows - count);
     }
     sums[thread] = count;
     __syncthreads();

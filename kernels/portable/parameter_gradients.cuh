@@ -78,7 +78,9 @@ __device__ void parameter_gradients_tile(const CommonArguments& arguments, const
   load_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim_v>(
       grad_output_tile,
       static_cast<const Storage*>(params.grad_output.data) +
-          Config::Layout::offset_of(params.grad_output, work.queries, work.batch_begin, first_query, work.head),
+          Config::Layout::offset_of(params.grad_output,
+                                    Config::Layout::output_rows(params, work.queries, work.batch_begin),
+                                    work.batch_begin, first_query, work.head),
       params.grad_output.row_stride, work.queries.count - first_query);
   stream.start();
 

@@ -9,14 +9,16 @@
 
 namespace gdpa::portable {
 
-/// Calls compute(work) for all work of this CTA. `work` is in shared memory, so that it occupies no registers of the
-/// main loop.
+/// Calls compute(work) for all work of this CTA. `work` and `slots` are in shared memory, so that they occupy no
+/// registers of the main loop.
 template <class Layout, class Compute>
 __device__ void for_all_work(const CommonArguments& arguments, const Owner<Layout>& owner, bool owns_queries,
                              Compute compute) {
   __shared__ Work work;
-  const int64_t slots = owner.heads * owner.slots();
-  if (blockIdx.x >= slots) return;
+  __shared__ int64_t slots;
+  const int64_t all = owner.heads * owner.slots();
+  if (blockIdx.x >= all) return;
+  if (threadIdx.x == 0) slots = all;
   for (bool first = true;; first = false) {
     if (threadIdx.x < 32) {
       const Work next = find_work(arguments, owner, owns_queries, first ? blockIdx.x : work.slot + gridDim.x);

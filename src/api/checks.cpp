@@ -381,6 +381,68 @@ Side paged_side_of(const Attention& attention, const Common& common, Direction d
   return side;
 }
 
+/// Checks the shape of output_offsets, and returns the side of the output.
+Sequences output_side_of(const Attention& attention, const Side& queries, int64_t batch, const Common& common) {
+  constexpr std::string_view who = "output_offsets";
+  if (!attention.output_offsets) {
+    if (!attention.zeroes_output && !queries.has_gaps) {
+      refuse(ErrorKind::value, "zeroes_output", "true without seq_offsets_q and output_offsets", "false",
+             "say where the sequences are by one of them");
+    }
+    return {};
+  }
+  const TensorView& offsets = *attention.output_offsets;
+  if (queries.form == Form::dense) {
+    refuse(ErrorKind::value, "query", fmt::format("rank 3 with {}", who),
+           fmt::format("shape {}", shape_of(attention.query)),
+           "flatten batch and length into tokens, and pass cu_seqlens_q");
+  }
+  if (offsets.rank != 1 || size(offsets, 0) != batch) {
+    refuse(ErrorKind::value, who, fmt::format("rank 1 and {} numbers, one for each batch entry", batch),
+           fmt::format("rank {} with shape {}", offsets.rank, shape_of(offsets)), "correct the shape");
+  }
+  check_integers(who, offsets, common);
+  if (batch > 0 && stride(offsets, 0) < 0) {
+    refuse(ErrorKind::value, who, "a stride of 0 or more", fmt::format("{}", stride(offsets, 0)), "make it contiguous");
+  }
+  static constexpr int64_t none = 0;
+  Sequences side;
+  side.begins = {offsets.data == nullptr ? &none : offsets.data, stride(offsets, 0), offsets.dtype == DType::int64};
+  return side;
+}
+
+/// Checks where the rows of each batch entry are in an output of `rows` rows. On a GPU the host does not read the
+/// numbers, and kernels clamp them.
+void check_output_offsets(const CheckedCall& call, int64_t rows) {
+  const Problem& problem = call.problem;
+  const Sequences& queries = call.params.queries;
+  constexpr std::string_view who = "output_offsets";
+  if (problem.query_form == Form::shared && problem.batch > 0 && queries.length > rows) {
+    refuse(ErrorKind::value, "output", fmt::format("at least {} rows, the length of the query", queries.length),
+           fmt::format("{}", rows), "allocate the rows of all batch entries");
+  }
+  if (problem.device.kind != DeviceKind::cpu) return;
+  const Integers& begins = call.params.outputs.begins;
+  std::vector<int64_t> order;
+  for (int64_t b = 0; b < problem.batch; ++b) {
+    if (begins[b] < 0 || begins[b] + queries.size(b) > rows) {
+      refuse(ErrorKind::value, who,
+             fmt::format("numbers from 0 to {}, for the {} rows of the output and {} queries", rows - queries.size(b),
+                         rows, queries.size(b)),
+             fmt::format("{} at index {}", begins[b], b), "correct the number");
+    }
+    if (queries.size(b) > 0) order.push_back(b);
+  }
+  std::sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return begins[a] < begins[b]; });
+  for (std::size_t i = 1; i < order.size(); ++i) {
+    if (begins[order[i]] < begins[order[i - 1]] + queries.size(order[i - 1])) {
+      refuse(ErrorKind::value, who, "batch entries without common rows of the output",
+             fmt::format("row {} of entries {} and {}", begins[order[i]], order[i - 1], order[i]),
+             "correct the numbers");
+    }
+  }
+}
+
 /// Returns the strides of an operand of this form. The output of a shared query is not shared: it has `length` rows for
 /// each batch entry, one batch entry after another.
 template <class Pointer>
@@ -460,6 +522,12 @@ void check_workspace(const Workspace& workspace) {
 }
 
 void check_length_fits_gpu(const Side& side) {
+  // Backward may have tiles of the rows of keys whose sequences have gaps, as if they were one sequence.
+  if (side.has_gaps && side.rows > most_gpu_rows) {
+    refuse(ErrorKind::value, side.operand,
+           fmt::format("at most {} rows with {} on a GPU", most_gpu_rows, side.offsets_name),
+           fmt::format("{}", side.rows), "split the call, or move the tensors to the CPU");
+  }
   if (side.sequences.length > most_gpu_rows) {
     refuse(ErrorKind::value, side.operand, fmt::format("at most {} rows in a sequence on a GPU", most_gpu_rows),
            fmt::format("{}", side.sequences.length), "split the sequence, or move the tensors to the CPU");
@@ -741,6 +809,7 @@ CheckedCall check_inputs(const Attention& attention, Direction direction, bool n
   check_offsets(keys, query.device);
   if (queries.has_gaps && query.device.kind == DeviceKind::cpu) check_apart(queries);
   const int64_t batch = map_batch(attention.kv_of, queries, keys, common);
+  const Sequences outputs = output_side_of(attention, queries, batch, common);
 
   const int64_t head_dim = size(query, query.rank - 1);
   const double scale = attention.scale.value_or(1.0 / std::sqrt(static_cast<double>(head_dim)));
@@ -764,12 +833,15 @@ CheckedCall check_inputs(const Attention& attention, Direction direction, bool n
                   .has_batch_map = attention.kv_of.has_value(),
                   .has_pages = attention.block_table.has_value(),
                   .mapped_entries = attention.kv_of ? keys.batch : 0,
+                  .has_output_offsets = attention.output_offsets.has_value(),
+                  .zeroes_output = attention.zeroes_output,
                   .heads_q = heads_q,
                   .heads_k = heads_k,
                   .head_dim = head_dim,
                   .head_dim_v = size(value, value.rank - 1),
                   .rows_q = queries.rows,
                   .rows_k = keys.rows,
+                  .rows_o = queries.form == Form::shared ? batch * queries.rows : queries.rows,
                   .mask = attention.mask,
                   .out_scale = attention.out_scale.kind,
                   .accuracy = attention.accuracy,
@@ -784,6 +856,7 @@ CheckedCall check_inputs(const Attention& attention, Direction direction, bool n
   params.head_dim_v = call.problem.head_dim_v;
   params.queries = queries.sequences;
   params.keys = keys.sequences;
+  params.outputs = outputs;
   params.query = operand_of(query, queries.form, queries.sequences.length, false);
   params.key = operand_of(key, keys.form, keys.sequences.length, false);
   params.value = operand_of(value, keys.form, keys.sequences.length, false);
@@ -806,26 +879,38 @@ CheckedCall check_inputs(const Attention& attention, Direction direction, bool n
 }
 
 /// Checks the shape of the output or of its gradient: the shape of the query with head_dim_v last. For a shared query,
-/// it has batch * length rows, or batch and length as two dimensions.
+/// it has batch * length rows, or batch and length as two dimensions. With output_offsets, it has any number of rows.
 template <class Pointer>
 void check_output_shape(std::string_view who, const BasicTensorView<Pointer>& view, const Problem& problem,
                         const Attention& attention) {
   const TensorView& query = attention.query;
   BasicTensorView<Pointer> expected;
   const int64_t length = problem.query_form == Form::dense ? size(query, 1) : size(query, 0);
-  const bool is_rank_4 = problem.query_form == Form::dense || (problem.query_form == Form::shared && view.rank == 4);
+  const bool is_rank_4 = problem.query_form == Form::dense ||
+                         (problem.query_form == Form::shared && view.rank == 4 && !problem.has_output_offsets);
   if (is_rank_4) {
     expected.rank = 4;
     expected.sizes = {problem.batch, length, problem.heads_q, problem.head_dim_v};
   } else {
     expected.rank = 3;
     const int64_t rows = problem.query_form == Form::shared ? problem.batch * length : length;
-    expected.sizes = {rows, problem.heads_q, problem.head_dim_v, 0};
+    expected.sizes = {problem.has_output_offsets ? size(view, 0) : rows, problem.heads_q, problem.head_dim_v, 0};
   }
   if (!is_same_shape(view, expected)) {
     refuse(ErrorKind::value, who, fmt::format("shape {}", shape_of(expected)), shape_of(view),
            "allocate the query's shape with the value's head_dim last");
   }
+}
+
+/// Returns the strides of the output or of its gradient, and checks where its rows are.
+template <class Pointer>
+Operand output_operand_of(CheckedCall& call, const BasicTensorView<Pointer>& view) {
+  if (!call.problem.has_output_offsets) {
+    return operand_of(view, call.problem.query_form, call.params.queries.length, true);
+  }
+  call.problem.rows_o = size(view, 0);
+  check_output_offsets(call, size(view, 0));
+  return operand_of(view, Form::jagged, 0, true);
 }
 
 void check_gradient(std::string_view who, const MutableTensorView& view, const TensorView& input,
@@ -859,6 +944,7 @@ class Inputs {
     if (attention.kv_of) add("kv_of", *attention.kv_of);
     if (attention.block_table) add("block_table", *attention.block_table);
     if (attention.seqused_k) add("seqused_k", *attention.seqused_k);
+    if (attention.output_offsets) add("output_offsets", *attention.output_offsets);
     if (attention.out_scale.kind == OutScale::Kind::per_batch) add("out_scale", attention.out_scale.per_batch);
     for (const Parameter& parameter : attention.parameters) add(parameter.name, parameter.value);
     for (const Parameter& parameter : attention.mask_parameters) add(parameter.name, parameter.value);
@@ -877,7 +963,7 @@ class Inputs {
   }
 
  private:
-  std::array<Named, 10 + 2 * most_parameters> inputs_;
+  std::array<Named, 11 + 2 * most_parameters> inputs_;
   std::size_t count_ = 0;
 };
 
@@ -959,7 +1045,7 @@ CheckedCall check_forward(const Attention& attention, const MutableTensorView& o
   check_output_shape("output", output, call.problem, attention);
   check_no_overlap("output", output);
   Inputs(attention).check_without("output", Bytes::of(output));
-  call.params.output = operand_of(output, call.problem.query_form, call.params.queries.length, true);
+  call.params.output = output_operand_of(call, output);
   return call;
 }
 
@@ -998,7 +1084,7 @@ CheckedCall check_backward(const Attention& attention, const Gradients& gradient
   }
   const uint32_t parameters = check_grad_parameters(attention, gradients.parameters, common, inputs, outputs, params);
   want(call.problem, {is_wanted(gradients.query), is_wanted(gradients.key), is_wanted(gradients.value), parameters});
-  params.grad_output = operand_of(gradients.output, problem.query_form, params.queries.length, true);
+  params.grad_output = output_operand_of(call, gradients.output);
   return call;
 }
 

@@ -139,7 +139,7 @@ class Backward {
   void pack_queries(int64_t head, Range queries) {
     pack_rows<T>(rows_of<const T>(params_.query, params_.queries, b_, queries.begin, head), params_.query.row_stride,
                  queries.size(), params_.head_dim, static_cast<Compute>(params_.scale), query_, call_.width_q);
-    pack_rows<T>(rows_of<const T>(params_.grad_output, params_.queries, b_, queries.begin, head),
+    pack_rows<T>(rows_of<const T>(params_.grad_output, params_.output_side(), b_, queries.begin, head),
                  params_.grad_output.row_stride, queries.size(), params_.head_dim_v, out_scale_, grad_output_,
                  call_.width_v);
   }

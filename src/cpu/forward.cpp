@@ -111,7 +111,8 @@ class Forward {
     const auto factor = static_cast<Compute>(params_.out_scale.of(b_, length_q_, length_k_));
     for (int64_t head = unit_.heads.begin; head < unit_.heads.end; ++head) {
       store_rows<T>(output_ + row_of(head, queries_.begin) * call_.width_v, call_.width_v, queries_.size(),
-                    params_.head_dim_v, factor, rows_of<T>(params_.output, params_.queries, b_, queries_.begin, head),
+                    params_.head_dim_v, factor,
+                    rows_of<T>(params_.output, params_.output_side(), b_, queries_.begin, head),
                     params_.output.row_stride);
     }
   }

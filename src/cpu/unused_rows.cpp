@@ -9,11 +9,12 @@
 namespace gdpa::cpu {
 namespace {
 
-/// The rows of one side that belong to no sequence, counted over all sequences, in rising order.
-std::vector<Range> unused_rows(const Sequences& side, int64_t batch, int64_t count) {
+/// The rows that belong to no sequence, counted over all sequences, in rising order. The sequences begin where `side`
+/// says, and have the sizes that `sizes` says.
+std::vector<Range> unused_rows(const Sequences& side, const Sequences& sizes, int64_t batch, int64_t count) {
   std::vector<Range> used;
   for (int64_t b = 0; b < batch; ++b) {
-    if (side.size(b) > 0) used.push_back({side.first_token(b), side.first_token(b) + side.size(b)});
+    if (sizes.size(b) > 0) used.push_back({side.first_token(b), side.first_token(b) + sizes.size(b)});
   }
   const auto is_before = [](const Range& a, const Range& b) { return a.begin < b.begin; };
   if (!std::is_sorted(used.begin(), used.end(), is_before)) std::sort(used.begin(), used.end(), is_before);
@@ -47,20 +48,22 @@ void clear(const Operand& operand, const std::vector<Range>& unused, const Seque
 
 void clear_unused_rows(const Problem& problem, const Params& params) {
   const int64_t element_bytes = size_in_bytes(problem.dtype);
-  const auto clear_queries = [&](const Operand& operand, int64_t width) {
-    if (problem.query_form != Form::jagged) return;
-    clear(operand, unused_rows(params.queries, problem.batch, problem.rows_q), params.queries, problem.heads_q,
-          width * element_bytes, element_bytes);
+  const auto clear_queries = [&](const Operand& operand, const Sequences& side, int64_t rows, int64_t width) {
+    if (!side.is_jagged()) return;
+    clear(operand, unused_rows(side, params.queries, problem.batch, rows), side, problem.heads_q, width * element_bytes,
+          element_bytes);
   };
   if (problem.direction == Direction::forward) {
-    clear_queries(params.output, problem.head_dim_v);
+    if (problem.zeroes_output) {
+      clear_queries(params.output, params.output_side(), problem.rows_o, problem.head_dim_v);
+    }
     return;
   }
-  if (problem.wanted.query) clear_queries(params.grad_query, problem.head_dim);
+  if (problem.wanted.query) clear_queries(params.grad_query, params.queries, problem.rows_q, problem.head_dim);
   // No query entry may have some of the keys of a batch map.
   const bool has_unused_keys = problem.key_form == Form::jagged || problem.has_batch_map;
   if (!has_unused_keys || !(problem.wanted.key || problem.wanted.value)) return;
-  const std::vector<Range> unused = unused_rows(params.keys, problem.batch, problem.rows_k);
+  const std::vector<Range> unused = unused_rows(params.keys, params.keys, problem.batch, problem.rows_k);
   const auto clear_keys = [&](const Operand& operand, int64_t width) {
     clear(operand, unused, params.keys, problem.heads_k, width * element_bytes, element_bytes);
   };

@@ -75,9 +75,15 @@ bool reads_query_position(const activation::Function& function) {
 }
 
 /// Whether the kernels need the results of locate_sequences for a side; see common/work.cuh.
-bool locates_queries(const Problem& problem) { return problem.has_query_gaps; }
+bool locates_queries(const Problem& problem) {
+  return problem.has_query_gaps || (problem.has_output_offsets && problem.query_form == Form::jagged);
+}
 bool locates_keys(const Problem& problem) {
   return problem.has_key_gaps || (problem.key_form == Form::jagged && problem.has_batch_map);
+}
+
+bool locates_sequences(const Problem& problem) {
+  return locates_queries(problem) || locates_keys(problem) || problem.has_output_offsets;
 }
 
 /// Whether key-major kernels own sequences of keys that several batch entries may have (KeySequences); and whether they
@@ -87,13 +93,20 @@ bool has_key_sequences(const Problem& problem) {
 }
 bool locates_key_sequences(const Problem& problem) { return has_key_sequences(problem) && problem.has_key_gaps; }
 
-/// The results of locate_sequences, the begins, the ends and the sums; and the results of group_entries.
-void reserve_sequences(const Problem& problem, plan::GpuWorkspace& workspace) {
+/// The results of locate_sequences, the begins, the ends and the sums; and the results of find_overlap and
+/// group_entries.
+void reserve_sequences(const Problem& problem, plan::GpuPlan& plan) {
+  plan::GpuWorkspace& workspace = plan.workspace;
   families::WorkspaceLayout layout(workspace);
   const auto bytes = [](int64_t entries) { return 3 * (entries + 1) * static_cast<int64_t>(sizeof(int64_t)); };
   if (locates_queries(problem)) workspace.query_sequences = layout.reserve(bytes(problem.batch));
+  if (problem.has_output_offsets) workspace.output_rows = layout.reserve(bytes(problem.batch));
   if (locates_keys(problem)) workspace.key_sequences = layout.reserve(bytes(problem.batch));
   if (locates_key_sequences(problem)) workspace.owner_sequences = layout.reserve(bytes(problem.key_entries()));
+  if (!plan.overlap_steps.empty()) {
+    workspace.overlap_bytes = (1 + families::divide_up(problem.rows_k, 32)) * static_cast<int64_t>(sizeof(int));
+    workspace.overlap = layout.reserve(workspace.overlap_bytes);
+  }
   if (!has_key_sequences(problem)) return;
   workspace.entries = layout.reserve(problem.batch * static_cast<int64_t>(sizeof(int)));
   workspace.first_entry = layout.reserve((problem.key_entries() + 1) * static_cast<int64_t>(sizeof(int)));
@@ -117,11 +130,13 @@ plan::GpuPlan plan_of(const Problem& problem, const Params& params, const Operan
   const bool has_operands = problem.direction == Direction::forward || problem.wanted.of_operands();
   plan::GpuPlan plan;
   if (has_operands) plan = families::gpu_plan(request);
-  for (plan::GpuStep& step : plan.steps) {
-    if (plan::has_mask(step.kernel.kind)) step.kernel.mask_types = problem.mask_types;
-    if (!plan::has_function(step.kernel.kind)) continue;
-    step.kernel.accuracy = accuracy;
-    step.kernel.tensor_types = problem.tensor_types;
+  for (std::vector<plan::GpuStep>* const steps : {&plan.steps, &plan.overlap_steps}) {
+    for (plan::GpuStep& step : *steps) {
+      if (plan::has_mask(step.kernel.kind)) step.kernel.mask_types = problem.mask_types;
+      if (!plan::has_function(step.kernel.kind)) continue;
+      step.kernel.accuracy = accuracy;
+      step.kernel.tensor_types = problem.tensor_types;
+    }
   }
   if (problem.dtype != DType::float32 && accuracy != problem.accuracy) {
     plan.reason += fmt::format("; f is exact: the call has at most {} scores", plan::thresholds::scores_of_exact_calls);
@@ -129,7 +144,7 @@ plan::GpuPlan plan_of(const Problem& problem, const Params& params, const Operan
   if (has_operands) plan::take_scale_out(plan, function.value(), operands.scale);
   families::add_parameter_gradients(request, params, function, plan);
   families::add_tile_lists(problem, plan);
-  reserve_sequences(problem, plan.workspace);
+  reserve_sequences(problem, plan);
   return plan;
 }
 
@@ -191,7 +206,7 @@ struct Reduction {
 
 /// A result whose side has gaps, into which a launch of the clear_gaps kernel writes zeros.
 struct Gaps {
-  Sequences side;  ///< without a batch map
+  Sequences side;  ///< without a batch map; null data: the rows of the output, which locate_sequences finds
   int64_t entries;
   int64_t rows;
   int64_t heads;
@@ -209,16 +224,24 @@ std::vector<Gaps> gaps_of(const Problem& problem, const Params& params) {
     gaps.push_back({params.keys, problem.key_entries(), problem.rows_k, problem.heads_k, columns, result});
     gaps.back().side.map = {};
   };
-  if (problem.has_query_gaps && is_forward) add_queries(problem.head_dim_v, params.output);
-  if (problem.has_query_gaps && !is_forward && problem.wanted.query) add_queries(problem.head_dim, params.grad_query);
+  if (is_forward && problem.zeroes_output) {
+    if (problem.has_output_offsets) {
+      gaps.push_back({{}, problem.batch, problem.rows_o, problem.heads_q, problem.head_dim_v, params.output});
+    } else if (problem.has_query_gaps) {
+      add_queries(problem.head_dim_v, params.output);
+    }
+  }
+  if (locates_queries(problem) && !is_forward && problem.wanted.query) {
+    add_queries(problem.head_dim, params.grad_query);
+  }
   if (problem.has_key_gaps && !is_forward && problem.wanted.key) add_keys(problem.head_dim, params.grad_key);
   if (problem.has_key_gaps && !is_forward && problem.wanted.value) add_keys(problem.head_dim_v, params.grad_value);
   return gaps;
 }
 
-/// What runs for a problem on a GPU, in order: the check of offsets in debug mode, the places of sequences, the batch
-/// entries of each sequence of keys, the zeros of gaps, the check of indices in debug mode, the plan's kernels, the
-/// reductions.
+/// What runs for a problem on a GPU, in order: the check of offsets in debug mode, the places of sequences, whether
+/// keys overlap, the batch entries of each sequence of keys, the zeros of gaps, the check of indices in debug mode, the
+/// plan's kernels, the reductions, the kernels for keys that overlap.
 struct Sequence {
   Sequence(const Problem& problem, const Params& params, const Operands& operands, const Expressions& expressions,
            const plan::Gpu& gpu)
@@ -230,7 +253,10 @@ struct Sequence {
     };
     checks = checks_offsets() && (params.queries.is_jagged() || params.keys.is_jagged() || problem.has_batch_map);
     if (checks) add(plan::KernelKind::check_offsets, 2);
-    if (locates_queries(problem) || locates_keys(problem)) add(plan::KernelKind::locate_sequences, 3);
+    if (locates_sequences(problem)) add(plan::KernelKind::locate_sequences, 4);
+    if (!plan.overlap_steps.empty()) {
+      add(plan::KernelKind::find_overlap, families::divide_up(problem.key_entries(), portable::find_overlap_sequences));
+    }
     if (has_key_sequences(problem)) {
       const int64_t numbers = problem.batch + problem.key_entries() + 1;
       add(plan::KernelKind::group_entries, families::divide_up(numbers, portable::group_entries_numbers));
@@ -271,6 +297,7 @@ struct Sequence {
       reduce({&CommonArguments::grad_value_accumulator, problem.key_form, problem.rows_k, params.keys.length,
               problem.heads_k, problem.head_dim_v, workspace.grad_value, params.grad_value});
     }
+    steps.insert(steps.end(), plan.overlap_steps.begin(), plan.overlap_steps.end());
   }
 
   plan::GpuPlan plan;
@@ -303,9 +330,10 @@ class Call final : public families::StepLauncher {
       launch_next(&arguments);
     }
     const CommonArguments arguments = arguments_of(memory);
-    if (locates_queries(problem_) || locates_keys(problem_)) launch_locate_sequences(arguments);
+    if (locates_sequences(problem_)) launch_locate_sequences(arguments);
+    if (!sequence_.plan.overlap_steps.empty()) launch_find_overlap(memory);
     if (has_key_sequences(problem_)) launch_group_entries(memory);
-    for (const Gaps& gaps : sequence_.gaps) launch_clear_gaps(gaps);
+    for (const Gaps& gaps : sequence_.gaps) launch_clear_gaps(gaps, arguments.params.outputs);
     if (sequence_.checks_reads) {
       portable::CheckIndicesArguments checked = arguments;
       launch_next(&checked);
@@ -324,6 +352,13 @@ class Call final : public families::StepLauncher {
       portable::ReduceArguments reduce = arguments_of(reduction, memory);
       launch_next(&reduce);
     }
+    for (std::size_t step = 0; step < sequence_.plan.overlap_steps.size(); ++step) {
+      CommonArguments rows = arguments;
+      rows.key_sequences = {};
+      rows.key_sequences.side.length = problem_.rows_k;
+      rows.key_sequences.count = 1;
+      launch_next(&rows);
+    }
   }
 
   void launch_next(void* arguments) override {
@@ -336,25 +371,43 @@ class Call final : public families::StepLauncher {
   void launch_locate_sequences(const CommonArguments& located) {
     const auto numbers = [](const void* address) { return static_cast<int64_t*>(const_cast<void*>(address)); };
     const auto side_of = [&](const Sequences& side, int64_t entries, const Sequences& result, int64_t rows,
-                             int64_t most) {
-      return portable::LocatedSide{side,
-                                   entries,
-                                   rows,
-                                   most,
-                                   numbers(result.begins.data),
-                                   numbers(result.ends.data),
-                                   numbers(result.rows_before)};
+                             int64_t most, int64_t longest = most_gpu_rows) {
+      portable::LocatedSide located_side{};
+      located_side.sequences = side;
+      located_side.entries = entries;
+      located_side.rows = rows;
+      located_side.most = most;
+      located_side.longest = longest;
+      located_side.begins = numbers(result.begins.data);
+      located_side.ends = numbers(result.ends.data);
+      located_side.sums = numbers(result.rows_before);
+      return located_side;
     };
-    // Sequences whose rows a call writes do not overlap. More rows than the operand has come from wrong numbers.
-    const bool writes_keys = problem_.direction == Direction::backward;
+    // Sequences of queries do not overlap. More rows than the operand has come from wrong numbers.
     constexpr int64_t any = std::numeric_limits<int64_t>::max();
-    const int64_t most_keys = writes_keys && !problem_.has_batch_map ? problem_.rows_k : any;
     Sequences sequences = params_.keys;
     sequences.map = {};
+    // No entry has more queries than the output has rows.
+    const int64_t longest = problem_.has_output_offsets ? std::min(problem_.rows_o, most_gpu_rows) : most_gpu_rows;
     portable::LocateSequencesArguments arguments{
-        {side_of(params_.queries, problem_.batch, located.params.queries, problem_.rows_q, problem_.rows_q),
-         side_of(params_.keys, problem_.batch, located.params.keys, problem_.rows_k, most_keys),
-         side_of(sequences, problem_.key_entries(), located.key_sequences.side, problem_.rows_k, problem_.rows_k)}};
+        {side_of(params_.queries, problem_.batch, located.params.queries, problem_.rows_q, problem_.rows_q, longest),
+         side_of(params_.keys, problem_.batch, located.params.keys, problem_.rows_k, any),
+         side_of(sequences, problem_.key_entries(), located.key_sequences.side, problem_.rows_k, any),
+         side_of(params_.queries, problem_.batch, located.params.outputs, problem_.rows_q, any, longest)}};
+    arguments.sides[3].places = params_.outputs.begins;
+    arguments.sides[3].place_rows = problem_.rows_o;
+    launch_next(&arguments);
+  }
+
+  void launch_find_overlap(const Memory& memory) {
+    const plan::GpuWorkspace& workspace = sequence_.plan.workspace;
+    auto* const overlap = static_cast<int*>(memory.at(workspace.overlap));
+    check(Driver::get().fill_async(reinterpret_cast<DevicePointer>(overlap), 0,
+                                   static_cast<std::size_t>(workspace.overlap_bytes), stream_),
+          "clearing the bits of rows");
+    portable::FindOverlapArguments arguments{params_.keys, problem_.key_entries(), problem_.rows_k,
+                                             reinterpret_cast<unsigned*>(overlap + 1), overlap};
+    arguments.side.map = {};
     launch_next(&arguments);
   }
 
@@ -366,9 +419,10 @@ class Call final : public families::StepLauncher {
     launch_next(&arguments);
   }
 
-  void launch_clear_gaps(const Gaps& gaps) {
+  /// `outputs` are the rows of the output that locate_sequences has found.
+  void launch_clear_gaps(const Gaps& gaps, const Sequences& outputs) {
     const int64_t bytes = size_in_bytes(problem_.dtype);
-    portable::ClearGapsArguments arguments{gaps.side,
+    portable::ClearGapsArguments arguments{gaps.side.is_jagged() ? gaps.side : outputs,
                                            gaps.entries,
                                            gaps.rows,
                                            gaps.heads,
@@ -434,6 +488,7 @@ class Call final : public families::StepLauncher {
     }
     if (locates_queries(problem_)) locate(arguments.params.queries, problem_.batch, workspace.query_sequences);
     if (locates_keys(problem_)) locate(arguments.params.keys, problem_.batch, workspace.key_sequences);
+    if (problem_.has_output_offsets) locate(arguments.params.outputs, problem_.batch, workspace.output_rows);
     const std::vector<plan::TileListsPlan>& planned = sequence_.plan.tile_lists;
     for (std::size_t i = 0; i < planned.size(); ++i) {
       const plan::TileListsPlan& of = planned[i];
@@ -447,6 +502,7 @@ class Call final : public families::StepLauncher {
       lists.key_tiles = static_cast<int*>(memory.at(of.key_tiles));
       if (of.has_query_lists) lists.query_tiles = static_cast<int*>(memory.at(of.query_tiles));
     }
+    if (workspace.overlap >= 0) arguments.keys_overlap = static_cast<const int*>(memory.at(workspace.overlap));
     arguments.packed_rows_q = problem_.rows_q;
     arguments.packed_rows_k = problem_.rows_k;
     arguments.splits = sequence_.plan.splits;

@@ -64,6 +64,8 @@ KindInSource in_source(KernelKind kind) {
       return {"locate_sequences", "locate_sequences", "LocateSequencesArguments"};
     case KernelKind::group_entries:
       return {"group_entries", "group_entries", "GroupEntriesArguments"};
+    case KernelKind::find_overlap:
+      return {"find_overlap", "find_overlap", "FindOverlapArguments"};
     case KernelKind::clear_gaps:
       return {"clear_gaps", "clear_gaps", "ClearGapsArguments"};
     case KernelKind::locate_lists:
@@ -196,6 +198,14 @@ int warps_of(const KernelSpec& kernel) {
   return kernel.warps * (portable == nullptr ? 1 : portable->column_warps);
 }
 
+/// Returns the statement that ends a kernel which is not for the sequences of keys of the call.
+std::string end_of_other_overlap(const KernelSpec& kernel) {
+  if (kernel.for_overlap == plan::KeyOverlap::any) return {};
+  const bool is_portable = kernel.family() == plan::KernelFamily::portable;
+  return fmt::format("  if ((*arguments.{}keys_overlap != 0) != {}) return;\n", is_portable ? "" : "common.",
+                     kernel.for_overlap == plan::KeyOverlap::some);
+}
+
 bool is_second_pass(const KernelSpec& kernel) {
   const auto* hopper = std::get_if<plan::HopperSpec>(&kernel.of_family);
   return hopper != nullptr && hopper->pass == hopper::BackwardPass::second;
@@ -224,11 +234,13 @@ std::string kernel_source(const KernelSpec& kernel, const Expressions& expressio
       "extern \"C\" __constant__ int {4} = gdpa::{7}::{0}_shared_bytes<Config>;\n"
       "extern \"C\" __global__ void __launch_bounds__(gdpa::{7}::{0}_threads<Config>, {5})\n"
       "{6}(const __grid_constant__ gdpa::{7}::{8} arguments) {{\n"
+      "{11}"
       "  gdpa::{7}::{0}<Config>(arguments);\n"
       "}}\n",
       kind.name, condition + index_checks_of(kernel, expressions) + function_of(kernel, expressions.function),
       config_of(kernel, expressions), SourceNames::threads, SourceNames::shared_bytes, kernel.ctas, SourceNames::kernel,
-      family, kind.arguments, kind.header, has_random_delays(kernel) ? "#define GDPA_RANDOM_DELAYS\n\n" : "");
+      family, kind.arguments, kind.header, has_random_delays(kernel) ? "#define GDPA_RANDOM_DELAYS\n\n" : "",
+      end_of_other_overlap(kernel));
 }
 
 std::string describe(const KernelSpec& kernel) {
@@ -243,6 +255,8 @@ std::string describe(const KernelSpec& kernel) {
   if (is_second_pass(kernel)) text += " second pass";
   if (kernel.has_pages) text += " paged";
   if (kernel.has_batch_map) text += " mapped";
+  if (kernel.for_overlap == plan::KeyOverlap::none) text += " if keys are apart";
+  if (kernel.for_overlap == plan::KeyOverlap::some) text += " if keys overlap";
   if (!kernel.wants_grad_query) text += " without dQ";
   if (!kernel.wants_grad_key) text += " without dK";
   if (!kernel.wants_grad_value) text += " without dV";

@@ -26,14 +26,20 @@ struct Mapped {
   int64_t rows;  ///< packed rows of a jagged operand
   int64_t heads;
   int64_t columns;
+  /// The rows of an operand with rows of its own, for the sequences of `side`: O and dO with output_offsets. Otherwise
+  /// 0.
+  int64_t own_rows = 0;
 
   bool is_jagged() const { return side.is_jagged(); }
   int64_t extent() const { return std::max<int64_t>(1, is_jagged() ? rows : side.length); }
   bool is_shared() const { return operand.batch_stride == 0; }
 
   /// Returns the distance from y to y + 1 in elements.
-  int64_t stride_y() const { return is_jagged() ? operand.row_stride : operand.batch_stride; }
-  int64_t extent_y() const { return is_jagged() ? rows + 1 : is_shared() ? 1 : std::max<int64_t>(1, batch); }
+  int64_t stride_y() const { return is_jagged() || own_rows > 0 ? operand.row_stride : operand.batch_stride; }
+  int64_t extent_y() const {
+    if (own_rows > 0) return own_rows + 1;
+    return is_jagged() ? rows + 1 : is_shared() ? 1 : std::max<int64_t>(1, batch);
+  }
 
   /// Returns the address of column 0, head 0, x = 0, y = 0. For a jagged operand it lies before the operand.
   std::int64_t address() const {
@@ -61,6 +67,11 @@ Mapped operand_of(const Problem& problem, const Params& params, Tensor tensor) {
   const auto of_queries = [&](const Operand& operand, int64_t columns) {
     return Mapped{operand, params.queries, problem.batch, problem.rows_q, problem.heads_q, columns};
   };
+  const auto of_outputs = [&](const Operand& operand) {
+    Mapped mapped = of_queries(operand, problem.head_dim_v);
+    if (problem.has_output_offsets) mapped.own_rows = problem.rows_o;
+    return mapped;
+  };
   const auto of_keys = [&](const Operand& operand, int64_t columns) {
     return Mapped{operand, params.keys, problem.key_entries(), problem.rows_k, problem.heads_k, columns};
   };
@@ -72,9 +83,9 @@ Mapped operand_of(const Problem& problem, const Params& params, Tensor tensor) {
     case Tensor::value:
       return of_keys(params.value, problem.head_dim_v);
     case Tensor::output:
-      return of_queries(params.output, problem.head_dim_v);
+      return of_outputs(params.output);
     case Tensor::grad_output:
-      return of_queries(params.grad_output, problem.head_dim_v);
+      return of_outputs(params.grad_output);
     case Tensor::grad_query:
       return of_queries(params.grad_query, problem.head_dim);
     case Tensor::grad_key:

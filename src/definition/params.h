@@ -45,8 +45,9 @@ struct Params {
   int64_t heads_k = 0;     ///< divides heads_q
   int64_t head_dim = 0;    ///< of query and key
   int64_t head_dim_v = 0;  ///< of value and output
-  Sequences queries;       ///< rows of query, output and their gradients
+  Sequences queries;       ///< rows of query and its gradient
   Sequences keys;          ///< rows of key, value and their gradients
+  Sequences outputs;       ///< rows of output and grad_output: only `begins`. Null data: those of the queries
   Operand query, key, value;
   Operand output;       ///< forward only
   Operand grad_output;  ///< backward only, as the next three
@@ -59,6 +60,8 @@ struct Params {
   BoundTensors mask_parameters;                  ///< of the mask, if it is an expression
   TileLists tile_lists[most_tile_lists];         ///< of a mask expression, on a GPU
 
+  /// The side with the rows of output and grad_output.
+  GDPA_HOST_DEVICE const Sequences& output_side() const { return outputs.is_jagged() ? outputs : queries; }
   GDPA_HOST_DEVICE int64_t key_head(int64_t query_head) const { return query_head / (heads_q / heads_k); }
 };
 

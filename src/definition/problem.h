@@ -24,16 +24,19 @@ struct Problem {
   Form key_form = Form::jagged;
   bool has_query_gaps = false;  ///< jagged queries have a begin and an end instead of cumulative lengths
   bool has_key_gaps = false;
-  bool has_batch_map = false;  ///< several batch entries may have the same keys
-  bool has_pages = false;      ///< keys and values are in pages; rows_k are those of the table
-  int64_t mapped_entries = 0;  ///< with a batch map: the entries of the keys
+  bool has_batch_map = false;       ///< several batch entries may have the same keys
+  bool has_pages = false;           ///< keys and values are in pages; rows_k are those of the table
+  int64_t mapped_entries = 0;       ///< with a batch map: the entries of the keys
+  bool has_output_offsets = false;  ///< the output has rows of its own
+  bool zeroes_output = true;        ///< rows of the output that belong to no batch entry become 0
   int64_t heads_q = 0;
   int64_t heads_k = 0;
   int64_t head_dim = 0;
   int64_t head_dim_v = 0;
   int64_t rows_q = 0;  ///< rows of the query operand: tokens, batch * length, or the length of a shared query
   int64_t rows_k = 0;
-  Mask mask;  ///< keeps all scores if the mask is an expression
+  int64_t rows_o = 0;  ///< rows of the output, over all batch entries
+  Mask mask;           ///< keeps all scores if the mask is an expression
   bool has_mask_expression = false;
   bool mask_depends_on_head = false;  ///< the mask expression
   OutScale::Kind out_scale = OutScale::Kind::number;

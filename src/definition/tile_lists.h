@@ -39,6 +39,6 @@ struct TileList {
 };
 
 /// A call has at most so many kernels with different sizes of tiles.
-constexpr int most_tile_lists = 3;
+constexpr int most_tile_lists = 4;
 
 }  // namespace gdpa

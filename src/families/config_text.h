@@ -6,13 +6,17 @@
 #include <string>
 #include <string_view>
 
+#include "plan/gpu_plan.h"
+
 namespace gdpa::families {
 
 class ConfigText {
  public:
+  /// Includes a header of kernels/.
+  void include(std::string_view header) { includes_ += fmt::format("#include \"{}\"\n", header); }
   /// A type of a header of kernels/: the source includes the header.
   void type_of_header(std::string_view name, std::string_view value, std::string_view header) {
-    includes_ += fmt::format("#include \"{}\"\n", header);
+    include(header);
     type(name, value);
   }
   void type(std::string_view name, std::string_view value) { text_ += fmt::format("  using {} = {};\n", name, value); }
@@ -28,5 +32,11 @@ class ConfigText {
   std::string includes_;
   std::string text_;
 };
+
+/// The type of Config::Layout for a layout of the operands, which is in the namespace `scope` ("gdpa::").
+inline std::string layout_text(std::string_view scope, std::string_view operands, const plan::KernelSpec& kernel) {
+  if (!kernel.has_output_offsets) return fmt::format("{}{}", scope, operands);
+  return fmt::format("{0}WithOutputOffsets<{0}{1}>", scope, operands);
+}
 
 }  // namespace gdpa::families

@@ -3,6 +3,7 @@
 
 #include "families/family.h"
 #include "families/parameter_plan.h"
+#include "families/portable/portable_plan.h"
 #include "families/registry.h"
 #include "gdpa/error.h"
 
@@ -52,6 +53,7 @@ plan::GpuPlan gpu_plan(const PlanRequest& request) {
   const Selected selected = select([&](const Family& family) { return family.why_not(request); });
   plan::GpuPlan plan = selected.family.plan(request);
   plan.reason += selected.refusals;
+  add_kernels_of_overlapping_keys(request, plan);
   return plan;
 }
 

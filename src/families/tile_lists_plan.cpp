@@ -76,6 +76,7 @@ void add_tile_lists(const Problem& problem, plan::GpuPlan& plan) {
   };
   assign(plan.steps);
   assign(plan.parameter_steps);
+  assign(plan.overlap_steps);
   if (plan.tile_lists.size() > static_cast<std::size_t>(most_tile_lists)) {
     throw Error(ErrorKind::runtime, "a plan has kernels with too many different tiles");
   }

@@ -46,7 +46,7 @@ bool writes_lists(KernelKind kind) {
 
 bool has_no_config(KernelKind kind) {
   return kind == KernelKind::check_offsets || kind == KernelKind::locate_sequences ||
-         kind == KernelKind::group_entries || kind == KernelKind::clear_gaps;
+         kind == KernelKind::group_entries || kind == KernelKind::find_overlap || kind == KernelKind::clear_gaps;
 }
 
 std::size_t hash_of(const KernelSpec& kernel) {
@@ -63,6 +63,9 @@ std::size_t hash_of(const KernelSpec& kernel) {
                                                               int{kernel.has_pages},
                                                               int{kernel.keys_shared},
                                                               int{kernel.has_batch_map},
+                                                              int{kernel.has_output_offsets},
+                                                              int{kernel.owns_rows},
+                                                              static_cast<int>(kernel.for_overlap),
                                                               int{kernel.wants_grad_query},
                                                               int{kernel.wants_grad_key},
                                                               int{kernel.wants_grad_value},

@@ -47,6 +47,7 @@ enum class KernelKind : std::uint8_t {
   reduce,
   locate_sequences,
   group_entries,
+  find_overlap,
   locate_lists,
   list_key_tiles,
   list_query_tiles,
@@ -72,6 +73,10 @@ enum class GpuElement : std::uint8_t { bfloat16, float16, float32, tensor_float3
 
 /// The sums of the gradients of tensors (kernels/common/parameter_sum.cuh).
 enum class ParameterSum : std::uint8_t { float32, float64, exact };
+
+/// Backward of keys whose sequences may overlap has kernels for both cases, and the device knows which one it is. The
+/// kernels of the other case end at once.
+enum class KeyOverlap : std::uint8_t { any, none, some };
 
 /// The members of a KernelSpec that only portable kernels have.
 struct PortableSpec {
@@ -113,17 +118,20 @@ struct KernelSpec {
   int stages = 0;
   int ctas = 1;  ///< CTAs that have to fit on one multiprocessor
   bool aligned = false;
-  bool has_pages = false;          ///< forward: keys and values are in pages
-  bool keys_shared = false;        ///< backward: the batch shares the keys
-  bool has_batch_map = false;      ///< backward, key_schedule: several batch entries may have the keys of one owner
-  bool wants_grad_query = true;    ///< whether dQ is computed; true in kernels that have no such choice
-  bool wants_grad_key = true;      ///< the same for dK
-  bool wants_grad_value = true;    ///< the same for dV
-  bool scales_scores = true;       ///< forward: otherwise GpuPlan::output_factor multiplies the output
-  unsigned tensor_types = 0;       ///< of the tensors that f reads, as in Problem
-  unsigned mask_types = 0;         ///< of the tensors that a mask expression reads, as in Problem
-  int tile_lists = 0;              ///< with a mask expression: the index in Params::tile_lists
-  unsigned wanted_parameters = 0;  ///< parameter_gradients: bit n: tensor n
+  bool has_pages = false;           ///< forward: keys and values are in pages
+  bool keys_shared = false;         ///< backward: the batch shares the keys
+  bool has_batch_map = false;       ///< backward, key_schedule: several batch entries may have the keys of one owner
+  bool has_output_offsets = false;  ///< the rows of O and of dO are elsewhere than those of Q
+  bool owns_rows = false;           ///< backward: the owners are rows of the operand of keys (common/rows_layout.cuh)
+  KeyOverlap for_overlap = KeyOverlap::any;  ///< the case in which the kernel does not end at once
+  bool wants_grad_query = true;              ///< whether dQ is computed; true in kernels that have no such choice
+  bool wants_grad_key = true;                ///< the same for dK
+  bool wants_grad_value = true;              ///< the same for dV
+  bool scales_scores = true;                 ///< forward: otherwise GpuPlan::output_factor multiplies the output
+  unsigned tensor_types = 0;                 ///< of the tensors that f reads, as in Problem
+  unsigned mask_types = 0;                   ///< of the tensors that a mask expression reads, as in Problem
+  int tile_lists = 0;                        ///< with a mask expression: the index in Params::tile_lists
+  unsigned wanted_parameters = 0;            ///< parameter_gradients: bit n: tensor n
   ParameterSum parameter_sum = ParameterSum::float64;  ///< parameter_gradients, round_parameters
   Accuracy accuracy = Accuracy::fast;                  ///< of f, in kernels that evaluate it
   std::variant<PortableSpec, HopperSpec> of_family;
@@ -158,8 +166,11 @@ struct GpuWorkspace {
   int64_t query_sequences = -1;  ///< the results of locate_sequences for the queries
   int64_t key_sequences = -1;    ///< the same for the keys of each batch entry
   int64_t owner_sequences = -1;  ///< the same for the sequences of keys, with a batch map
+  int64_t output_rows = -1;      ///< the same for the rows of the output
   int64_t entries = -1;          ///< the results of group_entries
   int64_t first_entry = -1;
+  int64_t overlap = -1;  ///< the result of find_overlap, and after it the bits of the rows; cleared before
+  int64_t overlap_bytes = 0;
   int64_t bytes = 0;
   int64_t zeroed_bytes = 0;  ///< bytes from the start that are cleared before the first kernel
 };
@@ -204,6 +215,7 @@ struct GpuPlan {
   std::vector<GpuStep> list_steps;        ///< the kernels that write these lists, before `steps`
   std::vector<GpuStep> steps;             ///< of the family
   std::vector<GpuStep> parameter_steps;   ///< backward: the gradients of tensors, after `steps`
+  std::vector<GpuStep> overlap_steps;     ///< backward: for keys whose sequences overlap; portable, after all others
   /// In place of sums in the workspace, parameter_gradients adds to the gradients, which are cleared before.
   bool adds_to_grad_parameters = false;
   bool contiguous_parameter_tiles = false;  ///< as HopperPlan::contiguous_tiles, for parameter_gradients

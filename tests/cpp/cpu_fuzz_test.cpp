@@ -53,6 +53,18 @@ TEST(CpuFuzz, random_problems_agree_with_the_definition) {
   for (std::uint64_t seed = 0; seed < problem_count() && !HasFailure(); ++seed) check(seed, {}, run_call);
 }
 
+/// 500 problems in `make test`, of which half have a mask expression or a score that reads tensors.
+TEST(CpuFuzz, random_layouts_agree_with_the_definition) {
+  constexpr std::array layouts = {DrawnLayout::batch_map, DrawnLayout::overlapping_keys, DrawnLayout::output_offsets};
+  const std::uint64_t count = std::max<std::uint64_t>(problem_count() * 5 / 6, 1);
+  for (std::uint64_t seed = 5'000'000; seed < 5'000'000 + count && !HasFailure(); ++seed) {
+    Given given{.layout = layouts[seed % layouts.size()]};
+    if (seed % 4 == 1) given.mask = seed;
+    if (seed % 4 == 2) given.score = seed;
+    check(seed, given, run_call);
+  }
+}
+
 /// Problems without a backward may have pages.
 TEST(CpuFuzz, random_forward_problems_agree_with_the_definition) {
   for (std::uint64_t seed = 4'000'000; seed < 4'000'000 + problem_count() / 2 && !HasFailure(); ++seed) {

@@ -60,7 +60,10 @@ std::string name_of(const Instance& instance) {
   return fmt::format("{} ({} x {} warps, {} CTAs{}{}{}{}), {}, {}, NVRTC {}", describe(kernel), kernel.warps,
                      kernel.portable().column_warps, kernel.ctas, kernel.aligned ? ", aligned" : "",
                      kernel.portable().reduce_grad_query ? ", reduce_grad_query" : "",
-                     kernel.keys_shared ? ", keys_shared" : "",
+                     kernel.keys_shared     ? ", keys_shared"
+                     : kernel.has_batch_map ? ", batch map"
+                     : kernel.owns_rows     ? ", rows"
+                                            : "",
                      kernel.portable().queries_shared ? ", queries_shared" : "", instance.function,
                      instance.architecture, compilers()[instance.compiler].version());
 }
@@ -101,6 +104,19 @@ std::vector<Problem> problems() {
   return result;
 }
 
+/// Backward problems with a batch map, and with keys that may overlap.
+std::vector<Problem> layout_problems() {
+  std::vector<Problem> result;
+  for (Problem& problem : problems()) {
+    const bool is_plain = problem.query_form == Form::jagged && problem.key_form == Form::jagged;
+    if (problem.direction != Direction::backward || !is_plain || problem.deterministic) continue;
+    problem.has_key_gaps = problem.has_batch_map = true;
+    problem.mapped_entries = 5;
+    result.push_back(problem);
+  }
+  return result;
+}
+
 std::vector<KernelSpec> kernels_of(const Problem& problem, const plan::Gpu& gpu, const std::string& function,
                                    Accuracy accuracy, bool aligned) {
   const Activation activation(function);
@@ -109,6 +125,7 @@ std::vector<KernelSpec> kernels_of(const Problem& problem, const plan::Gpu& gpu,
   std::vector<KernelSpec> result;
   plan::GpuPlan plan = families::gpu_plan({problem, gpu, registers, aligned, products});
   plan::take_scale_out(plan, activation.function().value(), 0.125);
+  plan.steps.insert(plan.steps.end(), plan.overlap_steps.begin(), plan.overlap_steps.end());
   for (plan::GpuStep& step : plan.steps) {
     step.kernel.accuracy = accuracy;
     result.push_back(step.kernel);
@@ -149,12 +166,13 @@ class Coverage {
             kernel.stages,
             kernel.ctas};
   }
-  using Variant = std::tuple<KernelKind, GpuElement, bool, bool, bool, bool>;
+  using Variant = std::tuple<KernelKind, GpuElement, bool, bool, bool, bool, bool, bool>;
   static Variant variant_of(const Instance& instance) {
     const KernelSpec& kernel = instance.kernel;
-    return {kernel.kind,        kernel.element,
-            kernel.aligned,     kernel.portable().reduce_grad_query,
-            kernel.keys_shared, kernel.portable().queries_shared};
+    return {kernel.kind,          kernel.element,
+            kernel.aligned,       kernel.portable().reduce_grad_query,
+            kernel.keys_shared,   kernel.portable().queries_shared,
+            kernel.has_batch_map, kernel.owns_rows};
   }
   using Function = std::tuple<KernelKind, GpuElement, std::string, Accuracy>;
   static Function function_of(const Instance& instance) {
@@ -172,9 +190,9 @@ template <class Visit>
 void visit_instances(Visit visit) {
   const std::vector<NamedActivation>& names = named_activations();
   std::size_t turn = 0;
-  for (const char* architecture : {"sm_90a", "sm_80", "sm_100a", "sm_86", "sm_120a"}) {
+  const auto visit_problems = [&](const std::vector<Problem>& all, const char* architecture) {
     const plan::Gpu gpu = target_of(std::string(architecture)).gpu;
-    for (const Problem& problem : problems()) {
+    for (const Problem& problem : all) {
       for (const bool aligned : {true, false}) {
         ++turn;
         for (std::size_t i = 0; i < 2 * names.size(); ++i) {
@@ -190,7 +208,10 @@ void visit_instances(Visit visit) {
         }
       }
     }
-  }
+  };
+  constexpr std::array architectures = {"sm_90a", "sm_80", "sm_100a", "sm_86", "sm_120a"};
+  for (const char* architecture : architectures) visit_problems(problems(), architecture);
+  for (const char* architecture : architectures) visit_problems(layout_problems(), architecture);
 }
 
 std::vector<Instance> sample() {

@@ -552,6 +552,48 @@ TEST(GpuPlan, TheHopperBackwardScalesScoresWhereTheEntriesOfASequenceOfKeysDiffe
   }
 }
 
+TEST(GpuPlan, KeysWithGapsHavePortableKernelsForTheCaseThatTheyOverlap) {
+  Problem problem = problem_of(Direction::backward);
+  for (const bool has_map : {false, true}) {
+    problem.has_batch_map = has_map;
+    problem.mapped_entries = 5;
+    problem.has_key_gaps = false;
+    EXPECT_TRUE(hopper_plan_of(problem).overlap_steps.empty());
+    problem.has_key_gaps = true;
+    for (const GpuPlan& plan : {plan_of(problem), hopper_plan_of(problem)}) {
+      EXPECT_NE(plan.reason.find("where sequences of keys overlap, portable kernels compute"), std::string::npos);
+      for (const GpuStep& step : plan.steps) EXPECT_EQ(step.kernel.for_overlap, KeyOverlap::none);
+      ASSERT_EQ(plan.overlap_steps.size(), 2U);
+      EXPECT_TRUE(plan.overlap_steps[0].kernel.owns_rows);
+      EXPECT_FALSE(plan.overlap_steps[0].kernel.portable().reduce_grad_query);
+      EXPECT_EQ(plan.overlap_steps[1].kernel.kind, KernelKind::backward_query);
+      for (const GpuStep& step : plan.overlap_steps) EXPECT_EQ(step.kernel.for_overlap, KeyOverlap::some);
+    }
+    EXPECT_EQ(hopper_plan_of(problem).steps[0].kernel.family(), KernelFamily::hopper);
+  }
+}
+
+TEST(GpuPlan, KernelsThatOwnQueriesRunWhetherOrNotKeysOverlap) {
+  Problem problem = problem_of(Direction::backward);
+  problem.has_key_gaps = problem.deterministic = true;
+  const GpuPlan plan = plan_of(problem);
+  EXPECT_TRUE(plan.deterministic);
+  EXPECT_EQ(plan.steps[1].kernel.kind, KernelKind::backward_query);
+  EXPECT_EQ(plan.steps[1].kernel.for_overlap, KeyOverlap::any);
+  EXPECT_EQ(plan.overlap_steps.size(), 1U);
+
+  problem.wanted = {true, false, false};
+  EXPECT_TRUE(plan_of(problem).overlap_steps.empty());
+  ASSERT_EQ(hopper_plan_of(problem).overlap_steps.size(), 1U) << "its dQ has tiles of keys as owners";
+  EXPECT_EQ(hopper_plan_of(problem).overlap_steps[0].kernel.kind, KernelKind::backward_query);
+
+  problem.wanted = {};
+  problem.query_form = Form::shared;
+  const GpuPlan shared = hopper_plan_of(problem);
+  EXPECT_EQ(shared.steps[0].kernel.family(), KernelFamily::portable);
+  EXPECT_NE(shared.reason.find("the batch shares queries, and keys may overlap"), std::string::npos) << shared.reason;
+}
+
 TEST(GpuPlan, AMaskWithABatchMapIsPortableWhereItsTilesNeedTooMuchMemory) {
   Problem problem = problem_with_map();
   problem.batch = 20'000;

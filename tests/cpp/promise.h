@@ -69,24 +69,29 @@ class Judge {
 
   /// The error is at most twice the larger of c times the norm of the result and the error of the same computation in
   /// the same type. The latter counts where a result is a small difference of large terms. Rows that are not `written`
-  /// belong to no sequence and are 0; nothing outside the result was written.
+  /// belong to no sequence. They are 0, or still NaN if they are not `zeroed`. Nothing outside the result was written.
   void expect_near(Strided& result, const Dense& exact, const Dense& same_type, Range written, const char* what) const {
     std::vector<bool> rows(static_cast<std::size_t>(exact.rows));
     std::fill(rows.begin() + written.begin, rows.begin() + written.end, true);
     expect_near(result, exact, same_type, rows, what);
   }
   void expect_near(Strided& result, const Dense& exact, const Dense& same_type, const std::vector<bool>& written,
-                   const char* what) const {
+                   const char* what, bool zeroed = true) const {
     EXPECT_TRUE(result.rest_is_poisoned()) << what;
-    const std::vector<double> values = result.values();
+    std::vector<double> values = result.values();
     ASSERT_EQ(values.size(), exact.values.size()) << what;
+    const auto of_row = static_cast<std::size_t>(exact.heads * exact.width);
+    for (std::size_t i = 0; i < values.size() && !zeroed; ++i) {
+      if (written[i / of_row]) continue;
+      ASSERT_TRUE(std::isnan(values[i])) << what << ": element " << i << " belongs to no sequence, and was written";
+      values[i] = 0.0;
+    }
     const Distance actual = distance(values, exact.values, 0, values.size());
     std::vector<double> stored = same_type.values;
     for (double& value : stored) value = rounded(dtype_, value);
     const Distance allowed = distance(stored, exact.values, 0, values.size());
     EXPECT_LE(actual.error, 2 * std::max(bound_ * actual.norm, allowed.error))
         << what << ": relative error " << actual.error / actual.norm;
-    const auto of_row = static_cast<std::size_t>(exact.heads * exact.width);
     for (std::size_t i = 0; i < values.size(); ++i) {
       if (written[i / of_row]) continue;
       ASSERT_EQ(values[i], 0.0) << what << ": element " << i << " belongs to no sequence";
@@ -156,7 +161,8 @@ inline void expect_promise(RandomProblem& problem, Strided& grad_output, Results
     same_type = reference_gradients(reference, grad);
   }
   const Judge judge(dtype, products);
-  judge.expect_near(results.output, output, rounded_output, problem.output_rows_of_sequences(), "O");
+  judge.expect_near(results.output, output, rounded_output, problem.output_rows_of_sequences(), "O",
+                    problem.zeroes_output());
   const auto judge_gradient = [&](bool is_wanted, Strided& gradient, const Dense& expected, const Dense& rounded,
                                   const std::vector<bool>& rows, const char* what) {
     if (is_wanted) {

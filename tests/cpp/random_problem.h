@@ -59,6 +59,9 @@ inline const std::vector<NamedFunction>& smooth_functions() {
   return functions;
 }
 
+/// A layout that a problem has. Otherwise every layout is drawn with a small probability.
+enum class DrawnLayout { any, batch_map, overlapping_keys, pages, output_offsets };
+
 /// The options that are given instead of drawn.
 struct Given {
   std::optional<DType> dtype = {};
@@ -70,8 +73,9 @@ struct Given {
   bool streams_queries = false;             ///< many times as many as keys, and no mask
   bool on_cpu = true;                       ///< tensors of the score may be float64
   std::optional<std::uint64_t> score = {};  ///< the seed of a score that reads positions and tensors
-  bool is_forward_only = false;             ///< may have pages, and on a GPU keys that overlap
+  bool is_forward_only = false;             ///< may have pages
   std::optional<std::uint64_t> mask = {};   ///< the seed of a mask expression, in place of a window
+  DrawnLayout layout = DrawnLayout::any;    ///< pages: with is_forward_only
   bool draws_scale = false;                 ///< any scale, where others are the default or one of three numbers
 };
 
@@ -84,7 +88,8 @@ class RandomProblem {
     lay_out();
     fill();
     choose_wanted();
-    if (given_.is_forward_only && !given_.score && key_form_ == 0 && !has_map_ && chance(0.5)) divide_into_pages();
+    const bool may_have_pages = given_.is_forward_only && !given_.score && key_form_ == 0 && !has_map_;
+    if (may_have_pages && (is(DrawnLayout::pages) || chance(0.5))) divide_into_pages();
   }
 
   std::string describe() const { return description_; }
@@ -105,6 +110,8 @@ class RandomProblem {
     if (query_form_ == 0) (queries_.has_gaps ? attention.seq_offsets_q : attention.cu_seqlens_q) = view(offsets_q_);
     if (key_form_ == 0) (keys_.has_gaps ? attention.seq_offsets_k : attention.cu_seqlens_k) = view(offsets_k_);
     if (has_map_) attention.kv_of = view(map_tensor_);
+    if (has_output_offsets_) attention.output_offsets = view(output_offsets_);
+    attention.zeroes_output = zeroes_output_;
     if (page_rows_ > 0) {
       attention.cu_seqlens_k = attention.seq_offsets_k = std::nullopt;
       attention.key = view(paged_key_);
@@ -160,7 +167,7 @@ class RandomProblem {
       entry.length_k = lengths_k_[b];
       entry.query_begin = queries_.begins[b];
       entry.key_begin = keys_.begins[map_[b]];
-      entry.output_begin = query_form_ == 2 ? sum_before(lengths_q_, b) : queries_.begins[b];
+      entry.output_begin = output_begin(b);
       entry.out_scale = out_scale_of(b);
       reference.entries.push_back(entry);
     }
@@ -207,9 +214,12 @@ class RandomProblem {
     return rows;
   }
   std::vector<bool> output_rows_of_sequences() const {
-    if (query_form_ != 2) return query_rows_of_sequences();
-    return std::vector<bool>(static_cast<std::size_t>(output_rows_), true);
+    std::vector<bool> rows(static_cast<std::size_t>(output_rows_));
+    for (std::size_t b = 0; b < batch(); ++b) set_rows(rows, output_begin(b), lengths_q_[b]);
+    return rows;
   }
+  /// Whether the other rows of the output become 0. Otherwise they keep their contents.
+  bool zeroes_output() const { return zeroes_output_; }
   bool has_batch_map() const { return has_map_; }
   bool is_forward_only() const { return given_.is_forward_only; }
 
@@ -225,6 +235,7 @@ class RandomProblem {
 
  private:
   std::size_t batch() const { return lengths_q_.size(); }
+  bool is(DrawnLayout layout) const { return given_.layout == layout; }
 
   /// Between -1 and 1.
   double symmetric() { return std::uniform_real_distribution<double>(-1, 1)(random_); }
@@ -258,13 +269,16 @@ class RandomProblem {
     // 0 jagged, 1 dense, 2 shared
     query_form_ = static_cast<int>(pick<int64_t>({0, 0, 0, 1, 2}));
     key_form_ = static_cast<int>(pick<int64_t>({0, 0, 0, 1, 2}));
-    const int64_t batch =
-        query_form_ == 2 && key_form_ == 2 ? 1 : uniform(query_form_ == 1 || key_form_ == 1 ? 1 : 0, 5);
+    if (is(DrawnLayout::batch_map)) key_form_ = static_cast<int>(uniform(0, 1));
+    if (is(DrawnLayout::overlapping_keys) || is(DrawnLayout::pages)) key_form_ = 0;
+    int64_t batch = query_form_ == 2 && key_form_ == 2 ? 1 : uniform(query_form_ == 1 || key_form_ == 1 ? 1 : 0, 5);
+    if (is(DrawnLayout::output_offsets) && query_form_ == 1) query_form_ = 0;
+    if (!is(DrawnLayout::any)) batch = query_form_ == 2 && key_form_ == 2 ? 1 : uniform(2, 6);
     const int64_t times = given_.streams_queries ? 13 : 1;  // odd: ends of sequences lie anywhere in a tile
     shared_q_ = times * random_length();
     shared_k_ = random_length();
     lengths_q_ = random_lengths(query_form_, batch, shared_q_, times);
-    has_map_ = key_form_ != 2 && batch > 0 && chance(0.2);
+    has_map_ = is(DrawnLayout::batch_map) || (key_form_ != 2 && batch > 0 && !is(DrawnLayout::pages) && chance(0.2));
     const int64_t sequences = has_map_ ? uniform(1, 4) : batch;
     std::vector<int64_t> lengths_of_sequences = random_lengths(key_form_, sequences, shared_k_);
     const bool may_be_alike = query_form_ == 0 && key_form_ == 0 && !given_.streams_queries && !has_map_;
@@ -273,9 +287,10 @@ class RandomProblem {
       map_.push_back(static_cast<std::size_t>(has_map_ ? uniform(0, sequences - 1) : b));
       lengths_k_.push_back(lengths_of_sequences[map_.back()]);
     }
-    queries_ = place_sequences(query_form_, lengths_q_, shared_q_, false);
-    keys_ = place_sequences(key_form_, lengths_of_sequences, shared_k_, given_.on_cpu || given_.is_forward_only);
-    output_rows_ = query_form_ == 2 ? batch * shared_q_ : queries_.rows;
+    queries_ = place_sequences(query_form_, lengths_q_, shared_q_, 0.0);
+    const double overlap = is(DrawnLayout::overlapping_keys) ? 1.0 : 0.5;
+    keys_ = place_sequences(key_form_, lengths_of_sequences, shared_k_, overlap);
+    place_output();
     choose_mask();
     choose_scales(batch);
     threads_ = static_cast<int>(uniform(0, 3));
@@ -287,7 +302,10 @@ class RandomProblem {
         static_cast<int>(out_scale_.kind), threads_);
     if (queries_.has_gaps) description_ += fmt::format(" queries at [{}]", fmt::join(queries_.begins, ","));
     if (keys_.has_gaps) description_ += fmt::format(" keys at [{}]", fmt::join(keys_.begins, ","));
+    if (keys_.overlap) description_ += " which overlap";
     if (has_map_) description_ += fmt::format(" kv_of [{}]", fmt::join(map_, ","));
+    if (has_output_offsets_) description_ += fmt::format(" output at [{}]", fmt::join(outputs_.begins, ","));
+    if (!zeroes_output_) description_ += " not zeroed";
   }
 
   ScoreSizes sizes() const {
@@ -339,10 +357,12 @@ class RandomProblem {
     std::vector<int64_t> lengths;
     int64_t rows = 0;
     bool has_gaps = false;  ///< sequences have a begin and an end, otherwise cumulative lengths
+    bool overlap = false;   ///< sequences may overlap
   };
 
   /// A jagged operand may have rows before the first sequence and after the last one, and sequences may be anywhere.
-  Placement place_sequences(int form, const std::vector<int64_t>& lengths, int64_t shared, bool may_overlap) {
+  /// `overlap` is the probability that sequences anywhere overlap.
+  Placement place_sequences(int form, const std::vector<int64_t>& lengths, int64_t shared, double overlap) {
     Placement placement;
     placement.lengths = lengths;
     placement.begins.resize(lengths.size());
@@ -350,20 +370,34 @@ class RandomProblem {
       placement.rows = shared;
       return placement;
     }
-    placement.has_gaps = form == 0 && chance(0.4);
+    placement.has_gaps = form == 0 && (overlap == 1.0 || chance(0.4));
     int64_t at = form == 0 && chance(0.2) ? pick<int64_t>({1, 7, 64, 130}) : 0;
     std::vector<std::size_t> order(lengths.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
     if (placement.has_gaps && chance(0.5)) std::shuffle(order.begin(), order.end(), random_);
-    const bool overlaps = may_overlap && placement.has_gaps && chance(0.5);
+    placement.overlap = placement.has_gaps && chance(overlap);
     for (const std::size_t b : order) {
       placement.begins[b] = at;
       placement.rows = std::max(placement.rows, at + lengths[b]);
-      at += overlaps ? uniform(0, lengths[b]) : lengths[b];
+      at += placement.overlap ? uniform(0, lengths[b]) : lengths[b];
       if (placement.has_gaps && chance(0.5)) at += pick<int64_t>({1, 5, 64});
     }
     placement.rows = std::max(placement.rows, at) + (form == 0 && chance(0.3) ? uniform(1, 9) : 0);
     return placement;
+  }
+
+  void place_output() {
+    const bool may_have_offsets = query_form_ != 1 && batch() > 0;
+    has_output_offsets_ = may_have_offsets && (is(DrawnLayout::output_offsets) || chance(0.1));
+    zeroes_output_ = !((has_output_offsets_ || queries_.has_gaps) && chance(0.3));
+    output_rows_ = query_form_ == 2 ? static_cast<int64_t>(batch()) * shared_q_ : queries_.rows;
+    if (!has_output_offsets_) return;
+    outputs_ = place_sequences(0, lengths_q_, 0, 0.0);
+    output_rows_ = outputs_.rows;
+  }
+  int64_t output_begin(std::size_t b) const {
+    if (has_output_offsets_) return outputs_.begins[b];
+    return query_form_ == 2 ? sum_before(lengths_q_, b) : queries_.begins[b];
   }
 
   static void set_rows(std::vector<bool>& rows, int64_t begin, int64_t count) {
@@ -435,7 +469,8 @@ class RandomProblem {
   }
 
   std::vector<int64_t> output_sizes() {
-    if (query_form_ == 2 && chance(0.5)) return {static_cast<int64_t>(batch()), shared_q_, heads_q_, head_dim_v_};
+    if (query_form_ == 2 && !has_output_offsets_ && chance(0.5))
+      return {static_cast<int64_t>(batch()), shared_q_, heads_q_, head_dim_v_};
     return sizes_of(query_form_, output_rows_, lengths_q_, heads_q_, head_dim_v_);
   }
 
@@ -467,6 +502,7 @@ class RandomProblem {
     value_ = place(sizes_of(key_form_, keys_.rows, keys_.lengths, heads_k_, head_dim_v_), true);
     offsets_q_ = offsets(queries_);
     offsets_k_ = offsets(keys_);
+    output_offsets_ = integers(outputs_.begins, {static_cast<int64_t>(outputs_.begins.size())});
     map_tensor_ = integers({map_.begin(), map_.end()}, {static_cast<int64_t>(map_.size())});
   }
 
@@ -569,6 +605,9 @@ class RandomProblem {
   std::vector<int64_t> lengths_q_, lengths_k_;
   int64_t shared_q_ = 0, shared_k_ = 0;
   Placement queries_, keys_;
+  Placement outputs_;  ///< with output offsets
+  bool has_output_offsets_ = false, zeroes_output_ = true;
+  Strided output_offsets_;
   int64_t output_rows_ = 0;
   bool has_map_ = false;
   std::vector<std::size_t> map_;  ///< the sequence of keys of each batch entry

@@ -42,6 +42,7 @@ struct Configuration {
   std::optional<DrawnFunction> drawn = {};
   std::optional<std::uint64_t> score = {};  ///< the seed of a score that reads positions and tensors
   std::optional<std::uint64_t> mask = {};   ///< the seed of a mask expression
+  DrawnLayout layout = DrawnLayout::any;
 };
 
 std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
@@ -109,6 +110,30 @@ std::vector<Configuration> mask_configurations() {
   return drawn;
 }
 
+/// Configurations for each layout. Some have a score that reads positions and tensors, or a mask expression.
+std::vector<Configuration> layout_configurations() {
+  constexpr std::array<std::pair<int64_t, int64_t>, 5> head_dims = {
+      {{128, 128}, {64, 64}, {128, 40}, {32, 96}, {192, 192}}};
+  constexpr std::array layouts = {DrawnLayout::batch_map, DrawnLayout::overlapping_keys, DrawnLayout::pages,
+                                  DrawnLayout::output_offsets};
+  constexpr std::uint64_t of_each = 5;
+  std::vector<Configuration> drawn;
+  for (std::uint64_t i = 0; i < layouts.size() * of_each; ++i) {
+    const std::uint64_t number = i / layouts.size();
+    const auto [head_dim, head_dim_v] = head_dims[number];
+    drawn.push_back({.dtype = number == 3  ? DType::float32
+                              : i % 2 == 1 ? DType::float16
+                                           : DType::bfloat16,
+                     .head_dim = head_dim,
+                     .head_dim_v = head_dim_v,
+                     .function = smooth_functions()[i % 4].text,
+                     .score = number == 1 ? std::optional(i) : std::nullopt,
+                     .mask = number == 2 ? std::optional(i) : std::nullopt,
+                     .layout = layouts[i % layouts.size()]});
+  }
+  return drawn;
+}
+
 std::string name_of(const Configuration& c) {
   std::string text =
       fmt::format("{}_{}_{}_{}_{}{}", c.products == Products::tf32 ? "tf32" : name(c.dtype), c.head_dim, c.head_dim_v,
@@ -162,9 +187,9 @@ const std::vector<Configuration>& configurations() {
     };
     const std::vector<Configuration> drawn = drawn_configurations();
     known.insert(known.end(), drawn.begin(), drawn.end());
-    const std::vector<Configuration> scores = score_configurations(), masks = mask_configurations();
-    known.insert(known.end(), scores.begin(), scores.end());
-    known.insert(known.end(), masks.begin(), masks.end());
+    for (const auto& more : {score_configurations(), mask_configurations(), layout_configurations()}) {
+      known.insert(known.end(), more.begin(), more.end());
+    }
     return known;
   }();
   return all;
@@ -199,6 +224,8 @@ void count_options(const Attention& attention, const Reference& reference, bool 
   count_side("key", attention.key, attention.cu_seqlens_k, attention.seq_offsets_k);
   count("batch map", attention.kv_of.has_value());
   count("pages", attention.block_table.has_value());
+  count("output offsets", attention.output_offsets.has_value());
+  count("output not zeroed", !attention.zeroes_output);
   count("problems", true);
   count("deterministic", attention.deterministic);
   count("exact", attention.accuracy == Accuracy::exact);
@@ -237,8 +264,9 @@ class GpuProblems : public testing::TestWithParam<std::size_t> {
                                  .streams_queries = fixed.streams_queries,
                                  .on_cpu = false,
                                  .score = fixed.score,
-                                 .is_forward_only = (seed + GetParam()) % 5 == 2,
+                                 .is_forward_only = fixed.layout == DrawnLayout::pages || (seed + GetParam()) % 5 == 2,
                                  .mask = fixed.mask,
+                                 .layout = fixed.layout,
                                  .draws_scale = fixed.draws_scale});
     const char* const with = std::getenv("GDPA_PROBLEMS_WITH");
     if (with != nullptr && problem.describe().find(with) == std::string::npos) return;
@@ -295,12 +323,14 @@ TEST_P(GpuProblems, AgreeWithTheDefinition) {
   for (const auto& [option, number] : counts) RecordProperty(option, number);
 }
 
-/// The name of a random function, score or mask is a number that is the same in every run. The trace of a failure has
-/// its text.
+/// The name of a random function, score, mask or layout is a number that is the same in every run. The trace of a
+/// failure has its text.
 std::string test_name(const testing::TestParamInfo<std::size_t>& tested) {
-  const std::size_t masks = configurations().size() - mask_configurations().size();
+  const std::size_t layouts = configurations().size() - layout_configurations().size();
+  const std::size_t masks = layouts - mask_configurations().size();
   const std::size_t scores = masks - score_configurations().size();
   const std::size_t drawn = scores - drawn_configurations().size();
+  if (tested.param >= layouts) return fmt::format("layout_{}", tested.param - layouts);
   if (tested.param >= masks) return fmt::format("mask_{}", tested.param - masks);
   if (tested.param >= scores) return fmt::format("score_{}", tested.param - scores);
   return tested.param < drawn ? name_of(configurations()[tested.param]) : fmt::format("drawn_{}", tested.param - drawn);

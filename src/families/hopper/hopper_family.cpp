@@ -126,8 +126,8 @@ class HopperFamily final : public Family {
   void write_config(ConfigText& config, const plan::KernelSpec& kernel,
                     const activation::Function& function) const override {
     const plan::HopperSpec& spec = kernel.hopper();
-    config.type_of_header("Layout", kernel.has_batch_map ? "gdpa::hopper::MappedLayout" : "gdpa::hopper::PackedLayout",
-                          "hopper/packed_layout.cuh");
+    const std::string_view layout = kernel.has_batch_map ? "MappedLayout" : "PackedLayout";
+    config.type_of_header("Layout", layout_text("gdpa::hopper::", layout, kernel), "hopper/packed_layout.cuh");
     if (kernel.kind == KernelKind::parameter_gradients) {
       config.number("query_stages", spec.query_stages);
       config.number("sum_elements", spec.sum_elements);

@@ -110,6 +110,7 @@ bool has_one_scale(const Problem& problem) {
 std::string why_not_backward(const PlanRequest& request) {
   const Problem& problem = request.problem;
   const plan::Gpu& gpu = request.gpu;
+  if (problem.has_key_gaps && problem.shares_queries()) return "the batch shares queries, and keys may overlap";
   if (problem.has_batch_map) {
     if (has_wide_heads(problem)) return "several batch entries may have the same keys, and a head dim is above 128";
     if (bytes_of_segments(problem) > most_bytes_of_segments) {
@@ -123,7 +124,7 @@ std::string why_not_backward(const PlanRequest& request) {
     }
   } else if (problem.shares_keys()) {
     // The queries of a split of the batch are computed as one sequence.
-    if (problem.query_form != Form::jagged || problem.has_query_gaps) {
+    if (problem.query_form != Form::jagged || problem.has_query_gaps || problem.has_output_offsets) {
       return "the batch shares keys, and queries are not packed";
     }
     if (!problem.keeps_all_scores()) return "the batch shares keys, and there is a mask";
@@ -312,6 +313,7 @@ GpuPlan backward_plan(const PlanRequest& request) {
       std::min<int64_t>(hopper_part.slots, gpu.multiprocessors));
   if (accumulates && !has_writers) {
     // This kernel does not depend on what follows.
+    kernel.has_output_offsets = false;
     kernel.keys_shared = kernel.has_batch_map = kernel.hopper().ordered = kernel.hopper().scales_entries = false;
     kernel.wants_grad_query = kernel.wants_grad_key = kernel.wants_grad_value = true;
     add(KernelKind::round_grad_query, divide_up(query_tiles, slots_of_a_cta));

@@ -1,4 +1,8 @@
 // The portable kernels: mma.sync and cp.async, which every supported GPU has.
+#include <fmt/format.h>
+
+#include <string_view>
+
 #include "families/family.h"
 #include "families/portable/portable_plan.h"
 #include "families/registry.h"
@@ -7,6 +11,19 @@ namespace gdpa::families {
 namespace {
 
 using plan::KernelKind;
+
+/// The name of a layout in the device code.
+struct LayoutInSource {
+  std::string_view name;
+  std::string_view header;
+};
+
+LayoutInSource layout_of(const plan::KernelSpec& kernel) {
+  if (kernel.has_pages) return {"PagedLayout", "common/paged_layout.cuh"};
+  if (kernel.owns_rows) return {"RowsLayout", "common/rows_layout.cuh"};
+  if (kernel.has_batch_map) return {"MappedLayout", "common/mapped_layout.cuh"};
+  return {"PackedLayout", "common/packed_layout.cuh"};
+}
 
 class PortableFamily final : public Family {
  public:
@@ -31,13 +48,9 @@ class PortableFamily final : public Family {
 
   void write_config(ConfigText& config, const plan::KernelSpec& kernel,
                     const activation::Function& /*function*/) const override {
-    if (kernel.has_pages) {
-      config.type_of_header("Layout", "gdpa::PagedLayout", "common/paged_layout.cuh");
-    } else if (kernel.has_batch_map) {
-      config.type_of_header("Layout", "gdpa::MappedLayout", "common/mapped_layout.cuh");
-    } else {
-      config.type_of_header("Layout", "gdpa::PackedLayout", "common/packed_layout.cuh");
-    }
+    const LayoutInSource layout = layout_of(kernel);
+    if (kernel.has_output_offsets) config.include("common/output_offsets.cuh");
+    config.type_of_header("Layout", layout_text("gdpa::", layout.name, kernel), layout.header);
     config.number("ctas", kernel.ctas);
     config.number(kernel.kind == KernelKind::backward ? "key_warps" : "warps", kernel.warps);
     config.number("column_warps", kernel.portable().column_warps);

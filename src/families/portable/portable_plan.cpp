@@ -87,6 +87,36 @@ GpuPlan backward_plan(const PlanRequest& request) {
 
 }  // namespace
 
+void add_kernels_of_overlapping_keys(const PlanRequest& request, GpuPlan& plan) {
+  const Problem& problem = request.problem;
+  if (problem.direction != Direction::backward || !problem.has_key_gaps) return;
+  bool has_key_owners = false, has_query_kernel = false;
+  for (plan::GpuStep& step : plan.steps) {
+    const bool is_query_major = step.kernel.kind == KernelKind::backward_query;
+    has_key_owners |= !is_query_major;
+    has_query_kernel |= is_query_major;
+    if (!is_query_major) step.kernel.for_overlap = plan::KeyOverlap::none;
+  }
+  if (!has_key_owners) return;
+  const auto add = [&](KernelSpec kernel, const Side& side, int64_t heads, int KernelSpec::*tile) {
+    kernel.for_overlap = plan::KeyOverlap::some;
+    choose_tiles(kernel, request.gpu, request.function);
+    plan.overlap_steps.push_back({kernel, heads * side.most_tiles(kernel.*tile, problem.batch)});
+  };
+  if (problem.wanted.key || problem.wanted.value) {
+    KernelSpec kernel = kernel_for(request, KernelKind::backward);
+    kernel.owns_rows = true;
+    kernel.wants_grad_key = problem.wanted.key;
+    kernel.wants_grad_value = problem.wanted.value;
+    add(kernel, {Form::dense, problem.rows_k, 1}, problem.heads_k, &KernelSpec::tile_keys);
+  }
+  if (problem.wanted.query && !has_query_kernel) {
+    add(kernel_for(request, KernelKind::backward_query), queries_of(problem), problem.heads_q,
+        &KernelSpec::tile_queries);
+  }
+  plan.reason += "; where sequences of keys overlap, portable kernels compute instead";
+}
+
 void add_portable_parameter_gradients(const PlanRequest& request, const activation::Function& function,
                                       KernelSpec kernel, GpuPlan& plan) {
   choose_tiles(kernel, request.gpu, plan::registers_of(function.value_and_derivative(), kernel.accuracy));

@@ -106,6 +106,7 @@ std::span<const Tile> tiles_of(const KernelSpec& kernel) {
     case KernelKind::round_grad_query:
     case KernelKind::locate_sequences:
     case KernelKind::group_entries:
+    case KernelKind::find_overlap:
     case KernelKind::clear_gaps:
     case KernelKind::check_offsets:
     case KernelKind::check_indices:
@@ -171,6 +172,7 @@ int64_t shared_bytes(const KernelSpec& kernel) {
     case KernelKind::round_grad_query:
     case KernelKind::locate_sequences:
     case KernelKind::group_entries:
+    case KernelKind::find_overlap:
     case KernelKind::clear_gaps:
     case KernelKind::check_offsets:
     case KernelKind::check_indices:
@@ -208,6 +210,7 @@ int accumulator_registers(const KernelSpec& kernel) {
     case KernelKind::round_grad_query:
     case KernelKind::locate_sequences:
     case KernelKind::group_entries:
+    case KernelKind::find_overlap:
     case KernelKind::clear_gaps:
     case KernelKind::check_offsets:
     case KernelKind::check_indices:
@@ -228,7 +231,7 @@ void choose_tiles(KernelSpec& kernel, const Gpu& gpu, FunctionRegisters function
     kernel.portable().column_warps = tile.column_warps;
     kernel.stages = tile.stages;
     kernel.ctas = tile.ctas;
-    const bool has_several_entries = kernel.keys_shared || kernel.has_batch_map;
+    const bool has_several_entries = kernel.keys_shared || kernel.has_batch_map || kernel.owns_rows;
     const int registers = accumulator_registers(kernel) + (has_several_entries ? registers_of_several_entries : 0);
     if (registers <= (takes_many ? tile.most_registers_with_many : tile.most_registers) && fits(kernel, gpu)) return;
   }
