@@ -37,10 +37,11 @@ constexpr std::string_view wanted_schema =
 /// The common arguments of forward, backward and flops, in the order in which Problem reads them.
 constexpr std::string_view problem_schema =
     "Tensor query, Tensor key, Tensor value, Tensor[] parameters, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, "
-    "Tensor? kv_of, Tensor? block_table, Tensor? seqused_k, "
+    "Tensor? kv_of, Tensor? block_table, Tensor? seqused_k, Tensor? output_offsets, "
     "str activation, float? scale, float out_scale, str out_scale_kind, Tensor? "
     "out_scale_per_batch, SymInt window_left, "
-    "SymInt window_right, str diagonal, bool enable_gqa, str accuracy, bool deterministic, bool allow_tf32";
+    "SymInt window_right, str diagonal, bool enable_gqa, str accuracy, bool deterministic, bool allow_tf32, "
+    "SymInt output_rows, bool zeroes_output";
 
 [[noreturn]] void refuse(gdpa::ErrorKind kind, const std::string& message) { throw gdpa::Error(kind, message); }
 
@@ -80,7 +81,7 @@ gdpa::DType dtype_of(std::string_view who, const Tensor& tensor) {
     came = entry.name;
   }
   const bool is_offsets = who.starts_with("cu") || who.starts_with("seq_offsets") || who == "kv_of" ||
-                          who == "block_table" || who == "seqused_k";
+                          who == "block_table" || who == "seqused_k" || who == "output_offsets";
   const bool is_parameter = who.starts_with("parameter");
   refuse(gdpa::ErrorKind::type, std::string(who) + ": expected dtype " +
                                     (is_offsets     ? "int32 or int64"
@@ -231,6 +232,7 @@ struct Problem {
         kv_of(stack.take<OptionalTensor>()),
         block_table(stack.take<OptionalTensor>()),
         seqused_k(stack.take<OptionalTensor>()),
+        output_offsets(stack.take<OptionalTensor>()),
         activation(stack.take_text()),
         scale(stack.take<std::optional<double>>()),
         out_scale(stack.take<double>()),
@@ -242,13 +244,15 @@ struct Problem {
         enable_gqa(stack.take<bool>()),
         accuracy(stack.take_text()),
         deterministic(stack.take<bool>()),
-        allow_tf32(stack.take<bool>()) {}
+        allow_tf32(stack.take<bool>()),
+        output_rows(stack.take<int64_t>()),
+        zeroes_output(stack.take<bool>()) {}
 
   Tensor query, key, value;
   std::vector<Tensor> parameters;  ///< the tensors of the function in the order of their names, then those of the mask
   /// Cumulative lengths, or tensors of rank 2 with the begin and the end of each sequence.
   OptionalTensor cu_seqlens_q, cu_seqlens_k;
-  OptionalTensor kv_of, block_table, seqused_k;
+  OptionalTensor kv_of, block_table, seqused_k, output_offsets;
   /// The text of f, and a second part with the names of `parameters`, "a,b". One argument is faster than two.
   std::string activation;
   std::optional<double> scale;
@@ -262,6 +266,8 @@ struct Problem {
   std::string accuracy;
   bool deterministic;
   bool allow_tf32;
+  int64_t output_rows;  ///< with output_offsets; -1: as many as without them
+  bool zeroes_output;
 
   gdpa::OutScale output_scale() const {
     using Kind = gdpa::OutScale::Kind;
@@ -342,6 +348,8 @@ struct Problem {
             .kv_of = view_of("kv_of", kv_of),
             .block_table = view_of("block_table", block_table),
             .seqused_k = view_of("seqused_k", seqused_k),
+            .output_offsets = view_of("output_offsets", output_offsets),
+            .zeroes_output = zeroes_output,
             .activation = function,
             .parameters = views_of_parameters(0, names),
             .scale = scale,
@@ -369,14 +377,18 @@ gdpa::WantedGradients take_wanted(Stack& stack) {
 }
 
 /// Returns the shape of the output: the shape of query with the head_dim of value. A shared query has its rows once for
-/// each batch entry. If ranks are wrong, any shape is sufficient, because gdpa::forward checks the inputs before the
-/// output.
-std::vector<int64_t> output_sizes(const gdpa::Attention& attention) {
+/// each batch entry. With output_offsets, the output may have `rows` rows of its own. If ranks are wrong, any shape is
+/// sufficient, because gdpa::forward checks the inputs before the output.
+std::vector<int64_t> output_sizes(const gdpa::Attention& attention, int64_t rows) {
   const gdpa::TensorView& query = attention.query;
   const gdpa::TensorView& value = attention.value;
   if (query.rank < 3 || value.rank < 3) return {0, 1, 1};
   std::vector<int64_t> sizes(query.sizes.begin(), query.sizes.begin() + query.rank);
   sizes.back() = value.sizes[static_cast<std::size_t>(value.rank - 1)];
+  if (rows >= 0) {
+    sizes[0] = rows;
+    return sizes;
+  }
   const bool is_shared = query.rank == 3 && !attention.cu_seqlens_q && !attention.seq_offsets_q;
   if (!is_shared) return sizes;
   if (attention.block_table) {
@@ -459,7 +471,7 @@ struct ParameterGradients {
 void forward(StableIValue* values, Stack stack) {
   const Problem problem(stack);
   const gdpa::Attention attention = problem.attention();
-  const Tensor output = empty(output_sizes(attention), problem.query);
+  const Tensor output = empty(output_sizes(attention, problem.output_rows), problem.query);
   gdpa::forward(attention, view_of<gdpa::MutableTensorView>("output", output));
   values[0] = torch::stable::detail::from(output);
 }

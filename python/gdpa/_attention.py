@@ -37,6 +37,9 @@ def varlen_attention(
     kv_of: torch.Tensor | None = None,
     block_table: torch.Tensor | None = None,
     seqused_k: torch.Tensor | None = None,
+    output_offsets: torch.Tensor | None = None,
+    output_rows: int | None = None,
+    zeroes_output: bool = True,
 ) -> torch.Tensor:
     r"""Computes attention over a jagged batch with any elementwise function f instead of softmax.
 
@@ -88,17 +91,22 @@ def varlen_attention(
             its last one. Sequences are in any order. Rows between them belong to no sequence: they are not read, and
             the output and the gradients are 0 there. Two sequences must not have a query in common.
         seq_offsets_k: (B, 2), the same for the keys, in place of cu_seq_k. Sequences may overlap: the gradients of
-            common keys are summed. On a GPU, only forward accepts sequences of keys that overlap.
+            common keys are summed in float32 (float64 for operands of float64).
         kv_of: (B,), int32 or int64: query sequence b attends to the keys and values of sequence kv_of[b]. The number of
             sequences of keys is free, and several query sequences may have the same keys, whose gradients are summed.
         block_table: (B, pages of a sequence), int32 or int64: keys and values are in pages. Key and value have the
             shape (pages, r, H_k, d), where r is a multiple of 16, and rows [n r, (n + 1) r) of sequence b are in page
             block_table[b, n]. Pages have no gradient.
         seqused_k: (B,), int32 or int64: with block_table, the number of keys of each sequence.
+        output_offsets: (B,), int32 or int64: the first row of each sequence in the output, whose rows are then not the
+            rows of the query. Two sequences must not have a row of the output in common. The query is not of rank 4.
+        output_rows: the number of rows of the output with output_offsets. None means as many as without output_offsets.
+        zeroes_output: whether the rows of the output that belong to no sequence become 0. False saves the time of these
+            writes, and needs seq_offsets_q or output_offsets. The rows then have undefined values.
 
     Returns:
         (T_q, H_q, d_v), with the dtype of query. For a shared query, (B * L_q, H_q, d_v) with the rows of one sequence
-        after another.
+        after another. With output_offsets, (output_rows, H_q, d_v).
 
     Raises:
         ValueError: a size, stride, number, name or offset is wrong. The message states the expected value.
@@ -113,6 +121,11 @@ def varlen_attention(
         torch.Size([12, 4, 64])
     """
     left, right = _two(window_size)
+    if output_rows is not None:
+        if output_offsets is None:
+            raise ValueError(f"output_rows: expected None without output_offsets, got {output_rows}; pass both")
+        if output_rows < 0:
+            raise ValueError(f"output_rows: expected 0 or more, got {output_rows}; pass the rows of the output")
     return _attend(
         query,
         key,
@@ -122,6 +135,7 @@ def varlen_attention(
         kv_of,
         block_table,
         seqused_k,
+        output_offsets,
         activation,
         params,
         scale,
@@ -133,6 +147,8 @@ def varlen_attention(
         accuracy,
         deterministic,
         mask,
+        -1 if output_rows is None else output_rows,
+        zeroes_output,
     )
 
 
@@ -211,7 +227,7 @@ def _attend_dense(
     if not (len(leading) == 1 and key.shape[:-3] == leading == value.shape[:-3]):
         leading = _broadcast(query, key, value)
         query, key, value = (_with_one_batch(tensor, leading) for tensor in (query, key, value))
-    output = _attend(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), *[None] * 5, *options)
+    output = _attend(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), *[None] * 6, *options)
     output = output.transpose(1, 2)
     return output if len(leading) == 1 else output.unflatten(0, leading) if leading else output.squeeze(0)
 
@@ -237,7 +253,7 @@ def _attend_nested(query: Any, key: Any, value: Any, options: tuple[Any, ...]) -
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         _check_nested(name, tensor)
     q, k, v = (tensor.values().transpose(0, 1) for tensor in (query, key, value))
-    output = _attend(q, k, v, query.offsets(), key.offsets(), None, None, None, *options)
+    output = _attend(q, k, v, query.offsets(), key.offsets(), *[None] * 4, *options)
     # The result uses the query's ragged dimension, so that the result and the query can be added.
     nested = torch.nested.nested_tensor_from_jagged(
         output, query.offsets(), min_seqlen=query._maybe_min_seqlen, max_seqlen=query._maybe_max_seqlen
@@ -326,6 +342,7 @@ def problem_of(
     kv_of: torch.Tensor | None,
     block_table: torch.Tensor | None,
     seqused_k: torch.Tensor | None,
+    output_offsets: torch.Tensor | None,
     activation: ActivationLike,
     params: Mapping[str, Param] | None,
     scale: float | None,
@@ -337,6 +354,8 @@ def problem_of(
     accuracy: str,
     deterministic: bool,
     mask: MaskLike | None = None,
+    output_rows: int = -1,
+    zeroes_output: bool = True,
 ) -> tuple[tuple[torch.Tensor, ...], tuple[Any, ...]]:
     """Returns the tensors of the call, and the operator's arguments after them."""
     number, kind, per_batch = 1.0, "number", None
@@ -376,6 +395,7 @@ def problem_of(
         kv_of,
         block_table,
         seqused_k,
+        output_offsets,
         activation,
         scale,
         number,
@@ -388,6 +408,8 @@ def problem_of(
         accuracy,
         deterministic or torch.are_deterministic_algorithms_enabled(),
         _allow_tf32(query),
+        output_rows,
+        zeroes_output,
     )
 
 

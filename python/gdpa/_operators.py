@@ -18,9 +18,10 @@ _problem = tuple(argument.name for argument in forward._schema.arguments)
 _operands = 3  # query, key, value
 _parameters = _problem.index("parameters")
 _offsets = _problem.index("cu_seqlens_q")
-_layout = _problem.index("activation") - _offsets  # cu_seqlens_q, cu_seqlens_k, kv_of, block_table, seqused_k
+_layout = _problem.index("activation") - _offsets  # cu_seqlens_q up to output_offsets
 _activation = _problem.index("activation")
 _per_batch = _problem.index("out_scale_per_batch")
+_output_rows = _problem.index("output_rows") - _activation
 
 
 #: The gradients that backward computes: of query, key and value, and of the tensors of the call (bit n: tensor n).
@@ -49,7 +50,9 @@ def required_gradients(problem: tuple[Any, ...]) -> Wanted:
 
 
 @torch.library.register_fake("gdpa::forward")
-def empty_output(query, key, value, parameters, cu_seqlens_q, cu_seqlens_k, kv_of, block_table, seqused_k, *rest):  # type: ignore[no-untyped-def]
+def empty_output(  # type: ignore[no-untyped-def]
+    query, key, value, parameters, cu_seqlens_q, cu_seqlens_k, kv_of, block_table, seqused_k, output_offsets, *rest
+):
     names = rest[0].partition(PART_SEPARATOR)[2].split(",")
     named = [(f"parameter {name}", tensor) for name, tensor in zip(names, parameters, strict=False)]
     for name, tensor in (("key", key), ("value", value), *named):
@@ -59,7 +62,9 @@ def empty_output(query, key, value, parameters, cu_seqlens_q, cu_seqlens_k, kv_o
                 "device"
             )
     sizes = [*query.shape[:-1], value.shape[-1]]
-    if query.dim() == 3 and cu_seqlens_q is None:
+    if output_offsets is not None and rest[_output_rows] >= 0:
+        sizes[0] = rest[_output_rows]
+    elif query.dim() == 3 and cu_seqlens_q is None:
         sizes[0] = sizes[0] * _batch(
             query, key, cu_seqlens_q, cu_seqlens_k, kv_of if block_table is None else block_table
         )
@@ -82,7 +87,9 @@ def _(grad_output, *arguments):  # type: ignore[no-untyped-def]
 
 
 @torch.library.register_fake("gdpa::flops")
-def _(query, key, value, parameters, cu_seqlens_q, cu_seqlens_k, kv_of, block_table, seqused_k, *rest):  # type: ignore[no-untyped-def]
+def _(  # type: ignore[no-untyped-def]
+    query, key, value, parameters, cu_seqlens_q, cu_seqlens_k, kv_of, block_table, seqused_k, output_offsets, *rest
+):
     """Lengths are unknown without data, so the count assumes equal lengths and no masked scores."""
     batch = _batch(query, key, cu_seqlens_q, cu_seqlens_k, kv_of if block_table is None else block_table)
     keys = batch if kv_of is None else _batch(key, key, cu_seqlens_k, None, None)

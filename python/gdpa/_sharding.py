@@ -64,9 +64,11 @@ def with_replicated(
             return tensor
         return DTensor.from_local(tensor, mesh, [Replicate()] * mesh.ndim, run_check=False)
 
-    for name, tensor in zip(("kv_of", "block_table", "seqused_k"), rest[2:5], strict=True):
+    advice = "repeat or gather keys and values"
+    for name, tensor in zip(("kv_of", "block_table", "seqused_k", "output_offsets"), rest[2:6], strict=True):
         if tensor is not None:
-            raise ValueError(f"{name}: expected None with DTensors, got a tensor; repeat or gather keys and values")
+            advice = "index the output" if name == "output_offsets" else advice
+            raise ValueError(f"{name}: expected None with DTensors, got a tensor; {advice}")
     for name, offsets, operand in (("cu_seqlens_q", rest[0], query), ("cu_seqlens_k", rest[1], key)):
         is_plain = isinstance(offsets, torch.Tensor) and not isinstance(offsets, DTensor)
         if is_plain and any(one.is_shard(0) for one in getattr(operand, "placements", ())):

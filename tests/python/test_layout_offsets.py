@@ -1,9 +1,12 @@
-"""Sequences with a begin and an end, and batch maps, compared with a loop of calls for one sequence each."""
+"""Layouts of sequences, compared with the definition in PyTorch operations, one sequence after the other, in fp64."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from reference import allowed
 from torch import Tensor
 
 import gdpa
@@ -22,14 +25,18 @@ def operands(rows_q: int, rows_k: int) -> list[Tensor]:
     return [torch.randn(shape, dtype=torch.float64) for shape in shapes]
 
 
-def one_by_one(query: Tensor, key: Tensor, value: Tensor, queries: list[slice], keys: list[slice]) -> Tensor:
+def definition(
+    tensors: list[Tensor], queries: list[slice], keys: list[slice], outputs: list[slice], rows: int
+) -> Tensor:
     """Returns the outputs of all pairs of sequences, and zeros in the other rows."""
-    output = torch.zeros_like(query)
-    for of_queries, of_keys in zip(queries, keys, strict=True):
-        one = gdpa.varlen_attention(
-            query[of_queries], key[of_keys], value[of_keys], None, None, enable_gqa=True, window_size=(9, 0)
-        )
-        output = torch.cat([output[: of_queries.start], one, output[of_queries.stop :]])
+    query, key, value = tensors
+    key, value = (one.repeat_interleave(HEADS_Q // HEADS_K, dim=1) for one in (key, value))
+    output = query.new_zeros(rows, HEADS_Q, HEAD_DIM)
+    for of_queries, of_keys, of_output in zip(queries, keys, outputs, strict=True):
+        scores = torch.einsum("ihd,jhd->hij", query[of_queries], key[of_keys]) / HEAD_DIM**0.5
+        counts = allowed(scores.shape[1], scores.shape[2], (9, 0), upper_left=False)
+        values = torch.where(counts, torch.nn.functional.gelu(scores), 0.0)
+        output[of_output] = torch.einsum("hij,jhd->ihd", values, value[of_keys])
     return output
 
 
@@ -41,13 +48,23 @@ def poisoned(tensor: Tensor, rows: list[slice]) -> Tensor:
     return result
 
 
-def check(query_rows: Tensor, key_rows: Tensor, kv_of: Tensor | None, rows: tuple[int, int]) -> None:
+def check(
+    query_rows: Tensor,
+    key_rows: Tensor,
+    kv_of: Tensor | None,
+    rows: tuple[int, int],
+    output: tuple[Tensor, int] | None = None,
+    zeroes_output: bool = True,
+) -> None:
+    """`output` has the first row of each sequence in the output, and the number of rows of the output."""
     queries = rows_of(query_rows)
     keys = rows_of(key_rows if kv_of is None else key_rows[kv_of.long()])
+    begins, output_rows = output if output is not None else (query_rows[:, 0], rows[0])
+    outputs = [slice(int(begin), int(begin) + one.stop - one.start) for begin, one in zip(begins, queries, strict=True)]
     tensors = operands(*rows)
     plain = [tensor.clone().requires_grad_() for tensor in tensors]
     gapped = [poisoned(one, part).requires_grad_() for one, part in zip(tensors, (queries, keys, keys), strict=True)]
-    output = gdpa.varlen_attention(
+    computed = gdpa.varlen_attention(
         *gapped,
         None,
         None,
@@ -56,11 +73,19 @@ def check(query_rows: Tensor, key_rows: Tensor, kv_of: Tensor | None, rows: tupl
         kv_of=kv_of,
         enable_gqa=True,
         window_size=(9, 0),
+        output_offsets=None if output is None else begins,
+        output_rows=None if output is None else output_rows,
+        zeroes_output=zeroes_output,
     )
-    expected = one_by_one(plain[0], plain[1], plain[2], queries, keys)
-    torch.testing.assert_close(output, expected)
-    grad = torch.randn_like(output)
-    gradients = torch.autograd.grad(output, gapped, poisoned(grad, queries))
+    expected = definition(plain, queries, keys, outputs, output_rows)
+    assert computed.shape == expected.shape
+    owned = torch.zeros(output_rows, dtype=torch.bool)
+    for one in outputs:
+        owned[one] = True
+    compared = owned if not zeroes_output else torch.ones_like(owned)
+    torch.testing.assert_close(computed[compared], expected[compared])
+    grad = torch.randn_like(expected)
+    gradients = torch.autograd.grad(computed, gapped, poisoned(grad, outputs))
     for gradient, exact in zip(gradients, torch.autograd.grad(expected, plain, grad), strict=True):
         torch.testing.assert_close(gradient, exact)
 
@@ -75,6 +100,65 @@ def test_sequences_may_be_in_any_order() -> None:
 
 def test_gradients_of_overlapping_keys_are_summed() -> None:
     check(torch.tensor([[0, 10], [10, 40], [40, 45]]), torch.tensor([[5, 40], [0, 30], [28, 60]]), None, (45, 61))
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("zeroes_output", [True, False])
+def test_the_output_has_rows_of_its_own(dtype: torch.dtype, zeroes_output: bool) -> None:
+    begins = torch.tensor([40, 3, 0], dtype=dtype)
+    query_rows, key_rows = torch.tensor([[3, 20], [25, 60], [61, 64]]), torch.tensor([[1, 30], [30, 44], [40, 77]])
+    check(query_rows, key_rows, None, (64, 80), (begins, 70), zeroes_output)
+    check(query_rows, key_rows, torch.tensor([2, 0, 2]), (64, 80), (begins, 57), zeroes_output)
+
+
+def test_rows_of_the_output_without_a_sequence_may_have_any_value() -> None:
+    check(torch.tensor([[3, 20], [25, 60]]), torch.tensor([[1, 30], [30, 44]]), None, (64, 80), zeroes_output=False)
+
+
+def test_the_output_of_a_shared_query_may_be_anywhere() -> None:
+    query, key = torch.randn(4, 2, 8, requires_grad=True), torch.randn(9, 2, 8)
+    lengths, begins = torch.tensor([0, 4, 9]), torch.tensor([7, 1])
+    plain = gdpa.varlen_attention(query, key, key, None, lengths)
+    output = gdpa.varlen_attention(query, key, key, None, lengths, output_offsets=begins, output_rows=12)
+    expected = torch.zeros(12, 2, 8).index_copy(0, torch.tensor([7, 8, 9, 10, 1, 2, 3, 4]), plain)
+    torch.testing.assert_close(output, expected)
+    grad = torch.randn_like(output)
+    results = [torch.autograd.grad(one, query, grad)[0] for one in (output, expected)]
+    torch.testing.assert_close(*results)
+
+
+def test_output_offsets_with_the_shape_of_the_output_permute_it() -> None:
+    query = torch.randn(12, 2, 8)
+    lengths = torch.tensor([0, 5, 12])
+    plain = gdpa.varlen_attention(query, query, query, lengths, lengths)
+    output = gdpa.varlen_attention(query, query, query, lengths, lengths, output_offsets=torch.tensor([7, 0]))
+    assert torch.equal(output, torch.cat([plain[5:], plain[:5]]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"output_offsets": torch.tensor([0, 4])}, "batch entries without common rows of the output, got row 4"),
+        ({"output_offsets": torch.tensor([0, 6])}, "numbers from 0 to 5, for the 12 rows of the output and 7 queries"),
+        ({"output_offsets": torch.tensor([-1, 4])}, "got -1 at index 0"),
+        ({"output_offsets": torch.tensor([0, 5, 12])}, "output_offsets: expected rank 1 and 2 numbers"),
+        ({"output_offsets": torch.tensor([0, 5]), "output_rows": 11}, "for the 11 rows of the output and 7 queries"),
+        ({"output_offsets": torch.tensor([0, 5]), "output_rows": -3}, "output_rows: expected 0 or more, got -3"),
+        ({"output_rows": 12}, "output_rows: expected None without output_offsets, got 12"),
+        ({"zeroes_output": False}, "zeroes_output: expected true without seq_offsets_q and output_offsets"),
+    ],
+)
+def test_wrong_rows_of_the_output_are_refused(arguments: dict[str, Any], message: str) -> None:
+    query = torch.randn(12, 2, 8)
+    lengths = torch.tensor([0, 5, 12])
+    with pytest.raises(ValueError, match=message):
+        gdpa.varlen_attention(query, query, query, lengths, lengths, **arguments)
+
+
+def test_output_offsets_need_packed_queries() -> None:
+    query = torch.randn(2, 5, 2, 8)
+    with pytest.raises(ValueError, match="query: expected rank 3 with output_offsets"):
+        gdpa.varlen_attention(query, query, query, None, None, output_offsets=torch.tensor([0, 5]))
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])

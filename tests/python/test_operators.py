@@ -34,6 +34,13 @@ FORMS: dict[str, tuple[tuple[int, ...], tuple[int, ...], Tensor | None, Tensor |
     ),
     "batch map": ((7, 4, 8), (2, 6, 2, 8), offsets([3, 0, 4]), None, torch.tensor([1, 0, 1])),
     "shared query and batch map": ((4, 4, 8), (5, 2, 8), None, offsets([2, 3]), torch.tensor([1, 1, 1])),
+    "shared query and output offsets": ((4, 4, 8), (9, 2, 8), None, offsets([2, 3, 4]), None),
+    "output offsets": ((7, 4, 8), (9, 2, 8), offsets([3, 0, 4]), offsets([2, 3, 4]), None),
+}
+#: output_offsets and output_rows. -1: as many rows as without output_offsets.
+OUTPUTS = {
+    "shared query and output offsets": (torch.tensor([8, 0, 4]), -1),
+    "output offsets": (torch.tensor([8, 0, 1]), 14),
 }
 
 
@@ -41,8 +48,9 @@ def problem(form: str, requires_grad: bool) -> tuple[Any, ...]:
     shape_q, shape_k, *layout = FORMS[form]
     operands = [torch.randn(shape, requires_grad=requires_grad) for shape in (shape_q, shape_k, shape_k)]
     per_batch = torch.rand(3)
+    output_offsets, output_rows = OUTPUTS.get(form, (None, -1))
     options = ("gelu", 0.5, 1.0, "number", per_batch, -1, 2, "bottom_right", True, "fast", False, False)
-    return (*operands, (), *layout, None, None, *options)
+    return (*operands, (), *layout, None, None, output_offsets, *options, output_rows, True)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -52,14 +60,16 @@ def test_opcheck_passes_for_the_forward(form: str) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_opcheck_passes_for_tensors_of_the_call(form: str) -> None:
-    query, key, value, _, cu_q, cu_k, kv_of, table, used, _, *options = problem(form, requires_grad=True)
+    query, key, value, _, *rest = problem(form, requires_grad=True)
+    place = next(n for n, one in enumerate(rest) if isinstance(one, str))  # of the activation
+    layout, options = rest[:place], rest[place + 1 :]
     heads = query.shape[-2]
     shapes = {"a": (heads,), "table": (heads, 4), "bucket": (5,)}
     parameters = [torch.rand(shape, requires_grad=True) for shape in shapes.values()]
     parameters[1] = parameters[1].detach().double().requires_grad_()  # so all gradients of tensors are float64
     parameters[2] = torch.randint(4, (5,))
     activation = PART_SEPARATOR.join(("a * silu(s + table[h, bucket[abs(i - j)]])", ",".join(shapes)))
-    arguments = (query, key, value, parameters, cu_q, cu_k, kv_of, table, used, activation, *options)
+    arguments = (query, key, value, parameters, *layout, activation, *options)
     torch.library.opcheck(torch.ops.gdpa.forward.default, arguments)
     with torch.no_grad():
         grad_output = torch.randn_like(torch.ops.gdpa.forward(*arguments))
@@ -68,7 +78,7 @@ def test_opcheck_passes_for_tensors_of_the_call(form: str) -> None:
             operands = [tensor.detach() for tensor in (query, key, value)]
             torch.library.opcheck(
                 torch.ops.gdpa.backward.default,
-                (grad_output, *operands, detached, cu_q, cu_k, kv_of, table, used, activation, *options, *wanted),
+                (grad_output, *operands, detached, *layout, activation, *options, *wanted),
             )
 
 
@@ -159,9 +169,11 @@ def test_deterministic_algorithms_of_torch_imply_deterministic(
 
 def test_compiled_code_follows_deterministic_algorithms(deterministic_algorithms: Callable[..., None]) -> None:
     asked = []
+    names = [argument.name for argument in torch.ops.gdpa.forward.default._schema.arguments]
+    place = names.index("deterministic")
 
     def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
-        asked.extend(any(a is True for a in node.args) for node in graph.graph.nodes if "gdpa" in str(node.target))
+        asked.extend(node.args[place] for node in graph.graph.nodes if "gdpa" in str(node.target))
         return graph
 
     torch._dynamo.reset()

@@ -20,6 +20,10 @@ from gdpa._library import PART_SEPARATOR, backward, forward
 from gdpa._operators import split_gradients
 from gdpa.distributed._plan import ContextPlan
 
+# The place of the activation in the arguments after the tensors of the call.
+_schema = [argument.name for argument in forward._schema.arguments]
+_activation = _schema.index("activation") - _schema.index("cu_seqlens_q")
+
 _POSITIONS = re.compile(r"\b(b|i|j|len_q|len_k)\b")
 _HEAD = re.compile(r"\bh\b|;")
 
@@ -70,8 +74,8 @@ def context_parallel_attention(
     scaled = plan.out_scale(out_scale, query.device)
     cu_seqlens = plan.cu_seq_q.to(query.device), plan.cu_seq_k.to(query.device)
     options: tuple[Any, ...] = (scale, scaled, left, right, plan.diagonal, enable_gqa, accuracy, deterministic)
-    parameters, rest = problem_of(query, *cu_seqlens, None, None, None, activation, params, *options)
-    text, _, names = rest[5].partition(PART_SEPARATOR)
+    parameters, rest = problem_of(query, *cu_seqlens, None, None, None, None, activation, params, *options)
+    text, _, names = rest[_activation].partition(PART_SEPARATOR)
     found = next((one for one in _POSITIONS.findall(text) if one not in names.split(",")), None)
     if found is not None:
         raise ValueError(
