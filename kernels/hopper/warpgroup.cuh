@@ -44,8 +44,6 @@ __device__ void warpgroup_reg_dealloc() {
 /// The producer warpgroup: warp 0 runs the tile scheduler, and one thread of each other warp runs its role.
 template <class Scheduler, class First, class Second, class Third>
 __device__ __forceinline__ void run_producer_warpgroup(Scheduler scheduler, First first, Second second, Third third) {
-  // Read again by each call: a second pass over the tiles would otherwise keep it in a register while the scheduler
-  // runs, and the scheduler has no register left.
   const unsigned warp = thread_in_warpgroup() / 32;
   if (warp == 0) {
     scheduler();

@@ -102,7 +102,8 @@ plan::GpuPlan plan_of(const Problem& problem, const Params& params, const Operan
                                       function.has_guards(),
                                       reads_of(function),
                                       activation::reads_of_lines(function),
-                                      reads_query_position(function)};
+                                      reads_query_position(function),
+                                      function.bounds_scores()};
   const bool has_operands = problem.direction == Direction::forward || problem.wanted.of_operands();
   plan::GpuPlan plan;
   if (has_operands) plan = families::gpu_plan(request);

@@ -157,7 +157,18 @@ GpuPlan forward_plan(const PlanRequest& request) {
         fmt::format("; tiles of keys are narrow: f reads {} elements of tensors at each score", request.reads);
   }
   const int64_t tiles = problem.heads_q * queries.most_tiles(kernel.tile_queries, problem.batch);
-  plan.steps.push_back({kernel, std::min<int64_t>(tiles, request.gpu.multiprocessors)});
+  const int64_t ctas = std::min<int64_t>(tiles, request.gpu.multiprocessors);
+  // A launch costs more than the guards of few scores.
+  const bool has_second_pass = request.bounds_scores && !plan::has_few_scores(problem);
+  if (has_second_pass) {
+    hopper_part.found_nan = WorkspaceLayout(plan.workspace).reserve(ctas * static_cast<int64_t>(sizeof(int)));
+    kernel.hopper().pass = hopper::Pass::first;
+  }
+  plan.steps.push_back({kernel, ctas});
+  if (has_second_pass) {
+    kernel.hopper().pass = hopper::Pass::second;
+    plan.steps.push_back({kernel, ctas});
+  }
   return plan;
 }
 
@@ -185,15 +196,15 @@ int64_t splits_of_queries(const PlanRequest& request, int64_t keys) {
   return best;
 }
 
-/// f and its guards: see hopper::BackwardPass. The first pass finds values that are not finite in dK or dV. Infinities
+/// See hopper::Pass. The first pass finds values that are not finite in dK or dV. Infinities
 /// of f' do not reach dV, and dQ, a sum over all keys, is not checked. So guards stay where f' matters for dQ only.
 void leave_guards_out(GpuPlan& plan) {
   const KernelSpec& wanted = plan.steps[1].kernel;
   const bool shows_in_gradients = wanted.wants_grad_key || (wanted.wants_grad_value && !wanted.wants_grad_query);
   if (!shows_in_gradients) return;
   plan::GpuStep schedule = plan.steps[0], backward = plan.steps[1];
-  plan.steps[1].kernel.hopper().pass = hopper::BackwardPass::first;
-  schedule.kernel.hopper().pass = backward.kernel.hopper().pass = hopper::BackwardPass::second;
+  plan.steps[1].kernel.hopper().pass = hopper::Pass::first;
+  schedule.kernel.hopper().pass = backward.kernel.hopper().pass = hopper::Pass::second;
   plan.steps.insert(plan.steps.begin() + 2, {schedule, backward});
 }
 
