@@ -112,8 +112,10 @@ TEST_P(HopperKernels, TheFunctionRunsWhileTheProductsDo) {
     ASSERT_NE(end, std::string::npos);
     const std::string_view part = std::string_view(code).substr(begin, end - begin);
     EXPECT_EQ(count(part, "MUFU.TANH "), test.tanhs * scores);
-    EXPECT_EQ(count(part, "FMUL ") + count(part, "FFMA ") + count(part, "FADD ") + count(part, "FMNMX"),
-              (test.arithmetic + (pass > 0 ? test.bounds : 0)) * scores);
+    // The scale of all scores, one more product, may be computed here.
+    const int arithmetic = count(part, "FMUL ") + count(part, "FFMA ") + count(part, "FADD ") + count(part, "FMNMX");
+    EXPECT_EQ(arithmetic / scores, test.arithmetic + (pass > 0 ? test.bounds : 0)) << arithmetic;
+    EXPECT_LE(arithmetic % scores, 1) << arithmetic;
     // max(x, 0) is a part of the rounding to 16 bits.
     EXPECT_EQ(code.find("F2FP.RELU") != std::string::npos, std::string(test.function) == "relu");
   }
