@@ -229,7 +229,7 @@ struct Sequence {
     if (checks_reads) {
       add(plan::KernelKind::check_indices, 1);
       plan::KernelSpec& spec = steps.back().kernel;
-      spec.has_pages = problem.has_pages;
+      families::select_structs(spec, problem);
       spec.tensor_types = problem.tensor_types;
       spec.mask_types = problem.mask_types;
     }

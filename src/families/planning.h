@@ -27,6 +27,9 @@ struct Side {
 Side queries_of(const Problem& problem);
 Side keys_of(const Problem& problem);
 
+/// Sets the members of a kernel that select the structs Config::Mask and Config::Layout, apart from a mask expression.
+void select_structs(plan::KernelSpec& kernel, const Problem& problem);
+
 /// The fields of a kernel that depend on the operands alone.
 plan::KernelSpec kernel_for(const PlanRequest& request, plan::KernelKind kind);
 
