@@ -5,7 +5,7 @@
 
 namespace gdpa::hopper {
 
-/// A key tile of a query tile, and what a main loop needs to know of both, in registers.
+/// A key tile of a query tile: the properties of both that a main loop needs, in registers.
 template <class Config>
 struct KeyTileIterator {
   using Tile = QueryTile<typename Config::Mask>;

@@ -280,7 +280,7 @@ HeadInputs head_inputs_of(const Function& function, Accuracy accuracy, ForwardFo
   return head;
 }
 
-/// Returns the members of a struct without a list that a kernel reads in the same way as those of a list.
+/// Returns the members of a struct without a list that a kernel reads in the same way as the members of a list.
 std::string members_of_head(double score_factor) {
   return fmt::format(
       "  static constexpr float score_factor = {};\n"

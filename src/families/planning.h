@@ -1,4 +1,4 @@
-// What the planners of all families compute in the same way: the tiles of one side of a problem, the fields of a kernel
+// The code that the planners of all families need: the tiles of one side of a problem, the fields of a kernel
 // that do not depend on its tile, and the layout of the workspace.
 #pragma once
 
