@@ -35,7 +35,7 @@
 //     Pass pass;              whether the call has two passes, and which one this is
 //     bool computes_grad_query, computes_grad_key, computes_grad_value;
 //         which gradients the call wants. Products, copies and accumulators that only other gradients need are left
-//         out: without dQ, dS stays in registers; for dV alone, there is no dP, and V is not loaded.
+//         out: without dQ, dS stays in registers; for dV alone, dP is not computed, and V is not loaded.
 //
 // Launch: grid any number of CTAs, best one for each multiprocessor; block backward_threads<Config>; dynamic shared
 //         memory backward_shared_bytes<Config>; after key_schedule. Workspace: the counter of slots, zeroed before; the

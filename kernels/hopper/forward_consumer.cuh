@@ -127,7 +127,7 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
 
     load_query(0);
     if (Config::query_in_registers) {
-      fence_proxy_async_shared();  // a TMA load of Q may overwrite what was read (docs/kernels/hopper-memory-model.md)
+      fence_proxy_async_shared();  // before a TMA load overwrites Q (docs/kernels/hopper-memory-model.md)
       named_barrier_sync(own_barrier + warpgroup, warpgroup_threads);
       release_query(0);
     }

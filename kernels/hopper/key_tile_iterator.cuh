@@ -22,7 +22,7 @@ __device__ __forceinline__ Tiles load_uniform(const Tiles& tiles) {
   return loaded.tiles;
 }
 
-/// A key tile of a query tile, and what a main loop needs to know of both, in registers.
+/// A key tile of a query tile: the properties of both that a main loop needs, in registers.
 template <class Config>
 struct KeyTileIterator {
   using Tile = QueryTile<typename Config::Mask>;

@@ -1,4 +1,4 @@
-// Zeros for the rows of a result that belong to no sequence, where each sequence has a begin and an end. The other
+// Writes zeros to the rows of a result that belong to no sequence, if each sequence has a begin and an end. The other
 // kernels write the rows of sequences only. Sequences may be in any order and may overlap.
 //
 // Launch: grid any number of CTAs, best rows / clear_gaps_rows; block clear_gaps_threads, no dynamic shared memory.

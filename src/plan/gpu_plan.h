@@ -16,14 +16,14 @@
 
 namespace gdpa::plan {
 
-/// What a plan needs to know about the device.
+/// The properties of the device that a plan depends on.
 struct Gpu {
   int multiprocessors = 132;
   int capability = 90;            ///< 10 * major + minor
   int shared_bytes = 227 * 1024;  ///< the most shared memory of one CTA
 };
 
-/// How many registers a function needs in addition to the accumulators of the products: few, or so many that the tiles
+/// The registers that a function needs in addition to the accumulators of the products: few, or so many that the tiles
 /// have to be narrower.
 enum class FunctionRegisters : std::uint8_t { few, many };
 
@@ -66,10 +66,10 @@ bool has_mask(KernelKind kind);
 /// Whether kernels of this kind write lists of partner tiles.
 bool writes_lists(KernelKind kind);
 
-/// Whether there is one kernel of this kind for all calls.
+/// Whether all calls use the same kernel of this kind.
 bool has_no_config(KernelKind kind);
 
-/// How the tensor cores see the operands. fp32 is computed in tf32, one product or three.
+/// The type of the operands of the tensor cores. fp32 is computed in tf32, one product or three.
 enum class GpuElement : std::uint8_t { bfloat16, float16, float32, tensor_float32 };
 
 /// The sums of the gradients of tensors (kernels/common/parameter_sum.cuh).

@@ -424,7 +424,7 @@ TEST(GpuPlan, FewDenseKeysNeedNoSumsOfDQAndAreDeterministic) {
   EXPECT_TRUE(needs_sums(dense_keys(batch, 257))) << "more keys than a CTA takes";
   problem.deterministic = false;
   problem.mask = Mask::causal();
-  EXPECT_TRUE(needs_sums(problem)) << "queries that meet no key of a tile";
+  EXPECT_TRUE(needs_sums(problem)) << "queries that attend to no key of a tile";
   problem.mask = {};
   problem.key_form = Form::jagged;
   EXPECT_TRUE(needs_sums(problem)) << "a sequence may be longer than the mean";
@@ -816,7 +816,7 @@ TEST(GpuPlan, SharedKeysAndAFunctionOfTheQueryPositionTakeThePortableBackward) {
   EXPECT_EQ(plan_with(false).steps.front().kernel.family(), KernelFamily::hopper);
   const GpuPlan plan = plan_with(true);
   EXPECT_EQ(plan.steps.front().kernel.family(), KernelFamily::portable);
-  EXPECT_NE(plan.reason.find("f depends on the place of a query"), std::string::npos) << plan.reason;
+  EXPECT_NE(plan.reason.find("f depends on the position of a query"), std::string::npos) << plan.reason;
 }
 
 TEST(GpuPlan, HopperForwardOfSeveralReadsHasNarrowTilesOfKeys) {

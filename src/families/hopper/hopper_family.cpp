@@ -15,7 +15,7 @@ using cuda::map_operand;
 using cuda::Tensor;
 using plan::KernelKind;
 
-/// How a source names a pass, and f and f' in it in backward.
+/// The names of a pass, and of f and f' in this pass of backward, in a generated source.
 struct PassInSource {
   std::string_view name;
   std::string_view activation;
@@ -34,7 +34,7 @@ PassInSource in_source(hopper::Pass pass) {
   return {};
 }
 
-/// Of a kernel whose CTAs own query tiles. `output` has the rows of O.
+/// The arguments of a kernel whose CTAs own query tiles. `output` has the rows of O.
 hopper::QueryMajorArguments query_major_arguments(const PlannedCall& call, const plan::KernelSpec& kernel,
                                                   bool contiguous_tiles, Tensor output) {
   const Params& params = call.arguments.params;
@@ -50,7 +50,7 @@ hopper::QueryMajorArguments query_major_arguments(const PlannedCall& call, const
   return arguments;
 }
 
-/// Of all kernels of backward.
+/// The arguments of all kernels of backward.
 hopper::BackwardArguments backward_arguments(const PlannedCall& call) {
   const plan::KernelSpec& kernel = call.plan.steps.front().kernel;  // all have the same tiles
   const plan::HopperPlan& plan = call.plan.hopper();
