@@ -40,7 +40,8 @@ constexpr std::string_view problem_schema =
     "Tensor? kv_of, Tensor? block_table, Tensor? seqused_k, "
     "str activation, float? scale, float out_scale, str out_scale_kind, Tensor? "
     "out_scale_per_batch, SymInt window_left, "
-    "SymInt window_right, str diagonal, bool enable_gqa, str accuracy, bool deterministic, bool allow_tf32";
+    "SymInt window_right, str diagonal, bool enable_gqa, str accuracy, bool deterministic, bool allow_tf32, bool "
+    "add_query";
 
 [[noreturn]] void refuse(gdpa::ErrorKind kind, const std::string& message) { throw gdpa::Error(kind, message); }
 
@@ -242,7 +243,8 @@ struct Problem {
         enable_gqa(stack.take<bool>()),
         accuracy(stack.take_text()),
         deterministic(stack.take<bool>()),
-        allow_tf32(stack.take<bool>()) {}
+        allow_tf32(stack.take<bool>()),
+        add_query(stack.take<bool>()) {}
 
   Tensor query, key, value;
   std::vector<Tensor> parameters;  ///< the tensors of the function in the order of their names, then those of the mask
@@ -262,6 +264,7 @@ struct Problem {
   std::string accuracy;
   bool deterministic;
   bool allow_tf32;
+  bool add_query;
 
   gdpa::OutScale output_scale() const {
     using Kind = gdpa::OutScale::Kind;
@@ -354,7 +357,8 @@ struct Problem {
             .deterministic = deterministic,
             .threads = static_cast<int>(threads),
             .stream = current_stream(query),
-            .allow_tf32 = allow_tf32};
+            .allow_tf32 = allow_tf32,
+            .add_query = add_query};
   }
 };
 

@@ -28,6 +28,9 @@ struct BFloat16 {
     }
     return packed;
   }
+
+  /// An element in fp32.
+  static __device__ float number(Storage element) { return __uint_as_float(unsigned{element.bits} << 16); }
 };
 
 /// Multiplies pairs of an element type by an fp32 factor, and rounds once.
@@ -69,19 +72,34 @@ struct Float16 {
     }
     return packed;
   }
+
+  static __device__ float number(Storage element) {
+    float number;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(number) : "h"(element.bits));
+    return number;
+  }
 };
 
 /// fp32 operands. One product is three tf32 products, which together are as precise as fp32.
 struct Float32 {
   using Storage = float;
   static constexpr int bytes = 4;
+  static __device__ float number(Storage element) { return element; }
 };
 
 /// fp32 operands rounded to tf32, with one product, as in PyTorch with allow_tf32.
 struct TensorFloat32 {
   using Storage = float;
   static constexpr int bytes = 4;
+  static __device__ float number(Storage element) { return element; }
 };
+
+/// The two 16-bit elements of a word, in fp32.
+template <class Element>
+__device__ float2 unpack(unsigned pair) {
+  return {Element::number({static_cast<unsigned short>(pair)}),
+          Element::number({static_cast<unsigned short>(pair >> 16)})};
+}
 
 /// Elements in 16 bytes, the unit of every copy; and the depth of one tensor-core product, always 32 bytes.
 template <class Element>

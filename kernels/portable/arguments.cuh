@@ -21,6 +21,7 @@ struct ReduceArguments {
   int64_t rows_in_batch;  ///< rows between batch strides of `output`: its length where dense, else `rows`
   int64_t heads;
   Operand output;
+  Operand addend;  ///< in the type and shape of the output
 };
 
 /// The sums of the gradients of tensors, contiguous, and the gradients.
@@ -54,6 +55,9 @@ struct ClearGapsArguments {
   unsigned char* result;
   int64_t row_stride;
   int64_t head_stride;
+  const unsigned char* source;  ///< the rows that are copied to the result; null: the result gets zeros
+  int64_t source_row_stride;
+  int64_t source_head_stride;
   bool aligned;  ///< the row of every head begins at a multiple of 16 bytes
 };
 

@@ -166,6 +166,7 @@ struct Reduction {
   int64_t columns;
   int64_t offset;  ///< into the workspace
   Operand gradient;
+  const Operand* addend = nullptr;  ///< a tensor of the shape of the gradient
 
   /// Contiguous fp32 accumulators: (rows, heads, padded columns), for each dense entry and each split of the batch.
   Operand accumulators(const Memory& memory) const {
@@ -178,23 +179,27 @@ struct Reduction {
   }
 };
 
-/// A result whose side has gaps, into which a launch of the clear_gaps kernel writes zeros.
+/// A result whose side has gaps, into which a launch of the clear_gaps kernel writes zeros, or the rows of a tensor
+/// that is added to the result.
 struct Gaps {
   const Sequences& side;
   int64_t rows;
   int64_t heads;
   int64_t columns;
   const Operand& result;
+  const Operand* addend = nullptr;
 };
 
 std::vector<Gaps> gaps_of(const Problem& problem, const Params& params) {
   std::vector<Gaps> gaps;
   const bool is_forward = problem.direction == Direction::forward;
   if (problem.has_query_gaps && is_forward) {
-    gaps.push_back({params.queries, problem.rows_q, problem.heads_q, problem.head_dim_v, params.output});
+    gaps.push_back({params.queries, problem.rows_q, problem.heads_q, problem.head_dim_v, params.output,
+                    problem.add_query ? &params.query : nullptr});
   }
   if (problem.has_query_gaps && !is_forward && problem.wanted.query) {
-    gaps.push_back({params.queries, problem.rows_q, problem.heads_q, problem.head_dim, params.grad_query});
+    gaps.push_back({params.queries, problem.rows_q, problem.heads_q, problem.head_dim, params.grad_query,
+                    problem.add_query ? &params.grad_output : nullptr});
   }
   if (problem.has_key_gaps && !is_forward && problem.wanted.key) {
     gaps.push_back({params.keys, problem.rows_k, problem.heads_k, problem.head_dim, params.grad_key});
@@ -240,12 +245,13 @@ struct Sequence {
     const plan::GpuWorkspace& workspace = plan.workspace;
     const auto reduce = [&](const Reduction& reduction) {
       reductions.push_back(reduction);
-      steps.push_back(
-          families::reduction(problem, gpu, operands.aligned, reduction.columns, reduction.rows * reduction.heads));
+      steps.push_back(families::reduction(problem, gpu, operands.aligned, reduction.columns,
+                                          reduction.rows * reduction.heads, reduction.addend != nullptr));
     };
     if (plan.reduces_grad_query) {
       reduce({&CommonArguments::grad_query_accumulator, problem.query_form, problem.rows_q, params.queries.length,
-              problem.heads_q, problem.head_dim, workspace.grad_query, params.grad_query});
+              problem.heads_q, problem.head_dim, workspace.grad_query, params.grad_query,
+              problem.add_query ? &params.grad_output : nullptr});
     }
     if (workspace.grad_key >= 0) {
       reduce({&CommonArguments::grad_key_accumulator, problem.key_form, problem.rows_k, params.keys.length,
@@ -334,6 +340,7 @@ class Call final : public families::StepLauncher {
 
   void launch_clear_gaps(const Gaps& gaps) {
     const int64_t bytes = size_in_bytes(problem_.dtype);
+    const Operand addend = gaps.addend == nullptr ? Operand() : *gaps.addend;
     portable::ClearGapsArguments arguments{gaps.side,
                                            problem_.batch,
                                            gaps.rows,
@@ -342,7 +349,10 @@ class Call final : public families::StepLauncher {
                                            static_cast<unsigned char*>(gaps.result.data),
                                            gaps.result.row_stride * bytes,
                                            gaps.result.head_stride * bytes,
-                                           is_aligned(gaps.result, bytes)};
+                                           static_cast<const unsigned char*>(addend.data),
+                                           addend.row_stride * bytes,
+                                           addend.head_stride * bytes,
+                                           is_aligned(gaps.result, bytes) && is_aligned(addend, bytes)};
     launch_next(&arguments);
   }
 
@@ -425,6 +435,7 @@ class Call final : public families::StepLauncher {
     arguments.rows_in_batch = reduction.form == Form::dense ? std::max<int64_t>(1, reduction.length) : rows;
     arguments.heads = reduction.heads;
     arguments.output = reduction.gradient;
+    if (reduction.addend != nullptr) arguments.addend = *reduction.addend;
     return arguments;
   }
 

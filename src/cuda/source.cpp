@@ -162,6 +162,7 @@ std::string config_of(const KernelSpec& kernel, const Expressions& expressions) 
   config.flag("aligned", kernel.aligned);
   if (kernel.kind == KernelKind::reduce) {
     config.number("columns", kernel.head_dim);
+    config.flag("adds", kernel.adds_query);
     return config.text();
   }
   const families::Family& family = families::family_of(kernel.family());
@@ -178,7 +179,11 @@ std::string config_of(const KernelSpec& kernel, const Expressions& expressions) 
   } else {
     config.type_of_header("Bias", "gdpa::NoBias", "common/no_bias.cuh");
   }
-  config.type_of_header("Epilogue", "gdpa::ScaleEpilogue", "common/scale_epilogue.cuh");
+  if (kernel.adds_query) {
+    config.type_of_header("Epilogue", "gdpa::AddQueryEpilogue", "common/add_query_epilogue.cuh");
+  } else {
+    config.type_of_header("Epilogue", "gdpa::ScaleEpilogue", "common/scale_epilogue.cuh");
+  }
   config.number("head_dim", kernel.head_dim);
   config.number("head_dim_v", kernel.head_dim_v);
   config.number("tile_queries", kernel.tile_queries);
@@ -236,6 +241,7 @@ std::string describe(const KernelSpec& kernel) {
   }
   std::string text = fmt::format("{}: {} {} d={}", families::family_of(kernel.family()).name(),
                                  in_source(kernel.kind).name, type_of(kernel.element), kernel.head_dim);
+  if (kernel.adds_query) text += " with query";
   if (kernel.kind == KernelKind::reduce) return text;
   if (has_function(kernel.kind) && kernel.accuracy == Accuracy::exact) text += " exact";
   if (is_second_pass(kernel)) text += " second pass";

@@ -60,6 +60,7 @@ std::size_t hash_of(const KernelSpec& kernel) {
                                                               kernel.ctas,
                                                               int{kernel.aligned},
                                                               int{kernel.has_pages},
+                                                              int{kernel.adds_query},
                                                               int{kernel.keys_shared},
                                                               int{kernel.wants_grad_query},
                                                               int{kernel.wants_grad_key},

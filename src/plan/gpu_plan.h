@@ -112,6 +112,7 @@ struct KernelSpec {
   int ctas = 1;  ///< CTAs that have to fit on one multiprocessor
   bool aligned = false;
   bool has_pages = false;          ///< forward: keys and values are in pages
+  bool adds_query = false;         ///< kernels that store O or dQ: Q, or dO, is added
   bool keys_shared = false;        ///< backward: the batch shares the keys
   bool wants_grad_query = true;    ///< whether dQ is computed; true in kernels that have no such choice
   bool wants_grad_key = true;      ///< the same for dK
