@@ -29,8 +29,9 @@ struct BFloat16 {
     return packed;
   }
 
-  /// An element in fp32.
+  /// An element in fp32, and a number as an element.
   static __device__ float number(Storage element) { return __uint_as_float(unsigned{element.bits} << 16); }
+  static __device__ Storage rounded(float number) { return {static_cast<unsigned short>(pack(number, 0.0f))}; }
 };
 
 /// Multiplies pairs of an element type by an fp32 factor, and rounds once.
@@ -78,6 +79,7 @@ struct Float16 {
     asm("cvt.f32.f16 %0, %1;" : "=f"(number) : "h"(element.bits));
     return number;
   }
+  static __device__ Storage rounded(float number) { return {static_cast<unsigned short>(pack(number, 0.0f))}; }
 };
 
 /// fp32 operands. One product is three tf32 products, which together are as precise as fp32.
@@ -85,6 +87,7 @@ struct Float32 {
   using Storage = float;
   static constexpr int bytes = 4;
   static __device__ float number(Storage element) { return element; }
+  static __device__ Storage rounded(float number) { return number; }
 };
 
 /// fp32 operands rounded to tf32, with one product, as in PyTorch with allow_tf32.
@@ -92,6 +95,7 @@ struct TensorFloat32 {
   using Storage = float;
   static constexpr int bytes = 4;
   static __device__ float number(Storage element) { return element; }
+  static __device__ Storage rounded(float number) { return number; }
 };
 
 /// The two 16-bit elements of a word, in fp32.

@@ -24,6 +24,45 @@ struct ReduceArguments {
   Operand addend;  ///< in the type and shape of the output
 };
 
+/// Rows of a norm. The columns of a head are contiguous.
+struct NormRows {
+  void* data;  ///< inputs are only read
+  int64_t row_stride;
+  int64_t head_stride;
+  int head_columns;  ///< a multiple of 8
+};
+
+/// Of a row: the mean, 0 for rms, and rstd.
+struct alignas(8) RowStatistics {
+  float mean;
+  float rstd;
+};
+
+struct NormArguments {
+  int64_t rows;
+  float eps;
+  NormRows x, gate, residual, y;
+  const void* weight;  ///< a vector; null: ones
+  const void* bias;    ///< a vector; null: zeros
+  RowStatistics* statistics;
+};
+
+struct NormBackwardArguments {
+  int64_t rows;
+  NormRows x, gate, grad_y, grad_x, grad_gate;
+  const void* weight;
+  const void* bias;
+  const RowStatistics* statistics;
+  float* partials;
+};
+
+struct NormReduceArguments {
+  const float* partials;
+  int64_t partial_count;
+  int sums;            ///< of a partial result: of weight, of bias, or of both in this order
+  void* gradients[2];  ///< for each of the sums
+};
+
 /// The sums of the gradients of tensors, contiguous, and the gradients.
 struct RoundParametersArguments {
   const void* sums[most_parameters];

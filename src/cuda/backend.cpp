@@ -14,6 +14,7 @@
 #include "activation/cuda_inputs.h"
 #include "cuda/driver.h"
 #include "cuda/kernels.h"
+#include "cuda/memory.h"
 #include "cuda/source.h"
 #include "cuda/target.h"
 #include "cuda/tensor_maps.h"
@@ -121,40 +122,6 @@ plan::GpuPlan plan_of(const Problem& problem, const Params& params, const Operan
   reserve_sequences(problem, plan.workspace);
   return plan;
 }
-
-/// The workspace: the caller's memory, or memory of the stream's pool, which the stream frees after the call's kernels.
-class Memory {
- public:
-  Memory(const Workspace& given, int64_t bytes, Stream stream) : stream_(stream) {
-    if (bytes == 0) return;
-    if (given.data == nullptr) {
-      check(Driver::get().allocate_async(&owned_, static_cast<std::size_t>(bytes), stream),
-            "allocating the workspace of backward (workspace_bytes)");
-      address_ = owned_;
-      return;
-    }
-    if (given.bytes < bytes) {
-      throw Error(
-          ErrorKind::value,
-          fmt::format("workspace: expected {} bytes, got {}; ask workspace_bytes() with the gradients of the call",
-                      bytes, given.bytes));
-    }
-    address_ = reinterpret_cast<DevicePointer>(given.data);
-  }
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
-  ~Memory() {
-    if (owned_ != 0) Driver::get().free_async(owned_, stream_);
-  }
-
-  DevicePointer address() const { return address_; }
-  void* at(int64_t offset) const { return reinterpret_cast<void*>(address_ + static_cast<DevicePointer>(offset)); }
-
- private:
-  Stream stream_;
-  DevicePointer owned_ = 0;
-  DevicePointer address_ = 0;
-};
 
 /// The fp32 accumulators of one gradient, which a launch of the reduce kernel rounds into the gradient.
 struct Reduction {
@@ -280,7 +247,7 @@ class Call final : public families::StepLauncher {
   /// `kernels` are those of the sequence's steps.
   void run(const LoadedKernels& kernels, const Workspace& workspace) {
     const plan::GpuWorkspace& needed = sequence_.plan.workspace;
-    const Memory memory(workspace, needed.bytes, stream_);
+    const Memory memory(workspace, needed.bytes, stream_, "workspace_bytes");
     if (needed.zeroed_bytes > 0) {
       check(Driver::get().fill_async(memory.address(), 0, static_cast<std::size_t>(needed.zeroed_bytes), stream_),
             "clearing the workspace");
