@@ -247,7 +247,7 @@ struct Problem {
         add_query(stack.take<bool>()) {}
 
   Tensor query, key, value;
-  std::vector<Tensor> parameters;  ///< the tensors of the function in the order of their names, then those of the mask
+  std::vector<Tensor> parameters;  ///< the tensors of the function by their names, then the tensors of the mask
   /// Cumulative lengths, or tensors of rank 2 with the begin and the end of each sequence.
   OptionalTensor cu_seqlens_q, cu_seqlens_k;
   OptionalTensor kv_of, block_table, seqused_k;

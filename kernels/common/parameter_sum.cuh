@@ -1,6 +1,6 @@
 // The sums of the gradients of tensors: many threads add terms to an element of a tensor in global memory, in any
-// order. The instructions name global memory. Where the compiler does not see that a pointer is not one of shared
-// memory, atomicAdd() would be a loop for either.
+// order. The instructions name global memory. If the compiler does not know that a pointer is not to shared memory, it
+// makes atomicAdd() a loop, which works for both kinds of memory.
 #pragma once
 
 #include "gdpa/integers.h"

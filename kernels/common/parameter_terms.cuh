@@ -117,7 +117,7 @@ __device__ __forceinline__ void add_terms(Gradients& gradients, const WarpTerms<
 template <class Gradients, int columns, class Mask, class Score, class GradP>
 __device__ __forceinline__ void add_terms(Gradients& gradients, const WarpTerms<columns>& warp_terms, const Mask& mask,
                                           bool is_full, int first_query, int first_key, Score score, GradP grad_p) {
-  // A query after the sequence does not make a tile of keys partial. Its dP is 0, but what f reads there may be NaN.
+  // A query after the sequence does not make a tile of keys partial. Its dP is 0, but f may read NaN there.
   const bool are_regular =
       is_full && first_query + 16 <= gradients.pair.length_q && gradients.has_pairs_at(first_key, columns);
   if (__shfl_sync(0xffffffffu, static_cast<int>(are_regular), 0) != 0) {
@@ -127,8 +127,8 @@ __device__ __forceinline__ void add_terms(Gradients& gradients, const WarpTerms<
   }
 }
 
-/// The sums of one thread for each element of a read with a computed index, in shared memory: those of the CTA's
-/// threads are adjacent, so that no lane of a warp waits for another.
+/// The sums of one thread for each element of a read with a computed index, in shared memory. The sums of all threads
+/// for one element are adjacent, so that no lane of a warp waits for another.
 template <int threads>
 struct ThreadSums {
   static constexpr int bytes_of_element = threads * static_cast<int>(sizeof(float));

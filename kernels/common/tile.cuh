@@ -104,8 +104,8 @@ __device__ void load_rows(Tile tile, const typename Tile::Element::Storage* sour
 
 // --- shared to fragments ---------------------------------------------------------------------------------------------
 // The order of a product's depth over the lanes is free, as long as A and B have the same order. 16-bit elements, and
-// rows that are not transposed, have the hardware's order. There is no matrix load of a transposed 32-bit operand; it
-// is read in the order of an accumulator's columns (2 t, then 2 t + 1), so that an accumulator can be the other operand
+// rows that are not transposed, have the hardware's order. No matrix load transposes a 32-bit operand. It is
+// read in the order of an accumulator's columns (2 t, then 2 t + 1), so that an accumulator can be the other operand
 // without a shuffle.
 
 /// A (16 x depth) from rows [row, row + 16) at `column`.
@@ -227,7 +227,7 @@ struct Fragments {
   }
 };
 
-/// How many steps of depth are unrolled. fp32 operands are split, which takes registers: more unrolling would spill.
+/// The number of unrolled steps of depth. fp32 operands are split, which takes registers: more steps would spill.
 template <class Element>
 constexpr int unrolled_products = Element::bytes == 2 ? 16 : 1;
 

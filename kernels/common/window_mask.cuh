@@ -101,7 +101,7 @@ struct WindowMask {
     return {(range.begin + range.count - first_row + tile_rows - 1) / tile_rows, {}, first_row};
   }
 
-  /// The positions for which has(position) is true. They are contiguous; there are none unless `can_exist`.
+  /// The positions for which has(position) is true. They are contiguous. None exists unless `can_exist`.
   template <class Has>
   static GDPA_HOST_DEVICE Positions positions_in(int count, bool can_exist, Has has) {
     Positions positions{can_exist ? 0 : count, count};

@@ -32,9 +32,17 @@ struct QueryMajorArguments {
   MappedOperand output;  ///< forward: O; parameter_gradients: dO, which has the rows of O
 };
 
-/// The names that a generated source uses: one for each kernel.
-using ForwardArguments = QueryMajorArguments;
 using ParameterGradientsArguments = QueryMajorArguments;
+
+/// Guards that only huge and infinite scores need cost much: an instruction for each score in forward, and half of the
+/// function in backward. The first pass leaves them out. If a result is not finite, which this can cause, a second pass
+/// computes again with guards. `only`: the kernel has the guards, or the function needs none. Each pass is a kernel of
+/// its own, because the code of the other pass would make the main loop slower.
+enum class Pass : int { only, first, second };
+
+struct ForwardArguments : QueryMajorArguments {
+  int* found_nan;  ///< with two passes: a number for each CTA, 1 if O of its tiles has a NaN; the first pass writes it
+};
 
 /// The tiles of backward: 64 queries, or 128 with head dims up to 64.
 constexpr int backward_tile_queries = 64, most_backward_tile_queries = 128, backward_tile_keys = 128;
@@ -67,10 +75,6 @@ GDPA_HOST_DEVICE constexpr AccumulatorShape accumulator_shape_of(int tile_querie
 GDPA_HOST_DEVICE inline bool is_direct(bool mask_keeps_all, int64_t length_k, int64_t most_keys) {
   return mask_keeps_all && length_k > 0 && length_k <= most_keys;
 }
-
-/// Guards that only huge and infinite scores need cost as much as half of a function. The first pass of backward leaves
-/// them out. If dK or dV is not finite, which this can cause, a second pass computes all tiles with guards.
-enum class BackwardPass : int { only, first, second };
 
 /// The destination of dQ of one query tile and one key tile.
 enum class GradQuery : int {

@@ -32,10 +32,10 @@
 //     int stages;                     stages of Q, and of dO
 //     bool keys_shared;               broadcast K/V; splits of the batch then take the role of sequences
 //     bool has_first_writer, ordered; dQ accumulators have a first and a last writer; all writers add in order
-//     BackwardPass pass;              whether the call has two passes, and which one this is
+//     Pass pass;              whether the call has two passes, and which one this is
 //     bool computes_grad_query, computes_grad_key, computes_grad_value;
 //         which gradients the call wants. Products, copies and accumulators that only other gradients need are left
-//         out: without dQ, dS stays in registers; for dV alone, there is no dP, and V is not loaded.
+//         out: without dQ, dS stays in registers; for dV alone, dP is not computed, and V is not loaded.
 //
 // Launch: grid any number of CTAs, best one for each multiprocessor; block backward_threads<Config>; dynamic shared
 //         memory backward_shared_bytes<Config>; after key_schedule. Workspace: the counter of slots, zeroed before; the
@@ -51,7 +51,7 @@ namespace gdpa::hopper {
 template <class Config>
 __device__ void backward(const BackwardArguments& arguments) {
   using Shared = BackwardStorage<Config>;
-  if (Config::pass == BackwardPass::second && *arguments.non_finite == 0) return;
+  if (Config::pass == Pass::second && *arguments.non_finite == 0) return;
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   const Shared shared{shared_memory};
   if (threadIdx.x == 0) shared.initialise();

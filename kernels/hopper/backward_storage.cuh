@@ -75,7 +75,7 @@ struct BackwardStorage {
   static constexpr int key_rounds = Config::computes_grad_key ? rounds_of(Config::head_dim) : 0;
   static constexpr int value_rounds = Config::computes_grad_value ? rounds_of(Config::head_dim_v) : 0;
 
-  /// How often a staging buffer was filled after dQ of so many steps, and dK and dV of so many key tiles.
+  /// The number of times that a staging buffer was filled, after dQ of some steps, and dK and dV of some key tiles.
   __device__ static int times_staged(int steps, int tiles) {
     return (Config::computes_grad_query ? steps : 0) + (key_rounds + value_rounds) * tiles;
   }

@@ -8,7 +8,7 @@
 namespace gdpa::hopper {
 
 /// One consumer warpgroup.
-template <class Config, Scores scores_are>
+template <class Config>
 struct ForwardConsumer : ForwardEpilogue<Config> {
   using Base = ForwardEpilogue<Config>;
   using Base::arguments, Base::begin_output, Base::issue_output, Base::issue_scores, Base::key_steps, Base::leads,
@@ -17,6 +17,8 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
   using typename Base::Activation, typename Base::Element, typename Base::Shared, typename Base::Tile;
   using Iterator = KeyTileIterator<Config>;
   using Inputs = FragmentInputs<typename Config::Bias, FragmentRows::queries, Config::tile_keys>;
+
+  bool found_nan = false;  ///< in O of the thread's rows
 
   // Ping-pong order: two consumers issue their products in alternation.
   __device__ __forceinline__ void ping_pong_wait() const {
@@ -57,8 +59,7 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
       for (int i = 0; i < 4; ++i) {
         float& score = scores[group * 4 + i];
         const float x = scales ? score * scale : score;
-        score =
-            scores_are == Scores::bounded ? function.value(x, inputs.at(i)) : function.value_of_finite(x, inputs.at(i));
+        score = Config::pass == Pass::first ? function.value_of_finite(x, inputs.at(i)) : function.value(x, inputs.at(i));
       }
       // Otherwise the compiler loads the inputs of all scores early, and registers do not suffice.
       if (Config::Bias::exists && group % 4 == 3) __syncwarp();
@@ -69,14 +70,15 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
     activation.visit([&](const auto& function) { apply_function_of_head(function, inputs); });
   }
 
-  /// A NaN in P makes a whole row of O NaN, so that one column suffices to find it.
-  __device__ __forceinline__ void flag_nan(const Tile& tile) {
-    if (scores_are == Scores::bounded || !Activation::bounds_scores) return;
+  /// A NaN in P makes a whole row of O NaN, so that one column suffices to find it. No short-circuit: a branch would end
+  /// the uniform registers of the main loop, and each product would move its descriptor from vector registers.
+  __device__ __forceinline__ void look_for_nan(const Tile& tile) {
+    if (Config::pass != Pass::first || !Activation::bounds_scores) return;
     const unsigned thread = thread_in_warpgroup();
     const int row = warpgroup * Shared::rows + static_cast<int>(thread / 32 * 16 + thread % 32 / 4);
     const int rows = tile.length_q - tile.first_query;
-    const bool found = (row < rows && output[0] != output[0]) || (row + 8 < rows && output[2] != output[2]);
-    if (found) shared.pass() = Pass::first_that_found_nan;
+    const bool is_low_nan = output[0] != output[0], is_high_nan = output[2] != output[2];
+    found_nan |= (is_low_nan & (row < rows)) | (is_high_nan & (row + 8 < rows));
   }
 
   /// Selects 0 for the elements of P outside the valid range. A product with 0 would not do, since f(0) may be
@@ -109,7 +111,7 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
   }
 
   __device__ __forceinline__ void store_output(const Tile& tile, int number) {
-    flag_nan(tile);
+    look_for_nan(tile);
     if constexpr (Config::query_in_registers) {
       store_through_query(tile, number);
     } else {
@@ -144,12 +146,13 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
 
     load_query(0);
     if (Config::query_in_registers) {
-      fence_proxy_async_shared();  // a TMA load of Q may overwrite what was read (docs/kernels/hopper-memory-model.md)
+      fence_proxy_async_shared();  // before a TMA load overwrites Q (docs/kernels/hopper-memory-model.md)
       named_barrier_sync(own_barrier + warpgroup, warpgroup_threads);
       release_query(0);
     }
     consumer_wait(shared.key_full(), now.state);
     issue_scores(0, 0);
+    Iterator next = now.after(queue);  // the key tile of the next Q K^T
     const auto first = Activation::of(arguments.common.params, queue[0].head);
     Inputs first_inputs = inputs_of(queue[0], 0);
     warpgroup_wait<0>();
@@ -157,9 +160,9 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
     if (scores_release_query(now)) release_query(0);
     apply_function(first, first_inputs);
     if (!now.full) apply_mask(queue[0], 0);
+    if (next.key_tiles > 0) consumer_wait(shared.key_full(), next.state);
     pack_p();
 
-    Iterator next = now.after(queue);  // the key tile of the next Q K^T
     while (next.key_tiles > 0) {
       const bool ends = next.key_tile == 0;  // now is the last key tile of its query tile
       // O of the previous query tile is leaving through the stage of Q.
@@ -169,12 +172,13 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
         if (has_stored) release_query(now.number);
         load_query(next.number);
       }
-      consumer_wait(shared.key_full(), next.state);
       ping_pong_wait();
       issue_scores(next.number, next.state.stage);
       consumer_wait(shared.value_full(), now.state);
       issue_output(now.state.stage, adds_query || now.key_tile > 0);
       ping_pong_arrive();
+      // The look-up happens here, where the warps wait for S anyway.
+      const Iterator after = next.after(queue);
       if (has_stored && !ends) release_query(now.number);
       // The parameters of the function and the inputs of the rows arrive from memory during the wait.
       const auto activation = Activation::of(arguments.common.params, queue[next.number].head);
@@ -184,33 +188,31 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
       if (scores_release_query(next)) release_query(next.number);
       apply_function(activation, inputs);
       if (!next.full) apply_mask(queue[next.number], next.key_tile);
-      // The look-up happens here, while P V runs, so that only the ping-pong wait is between its end and the next
-      // products.
-      const Iterator last = now;
-      now = next;
-      next = now.after(queue);
-      // This wait returns at once, but it begins a new basic block: the compiler would otherwise move the function
-      // below the wait for P V. A barrier of K or V would not do: it can be two phases further when a slow warp looks
-      // at it, which would then wait forever. The queue keeps this tile until all warps have stored it.
-      queue.consumer_wait(now.number);
+      // This wait is for the next products. It also begins a new basic block: the compiler would otherwise move the
+      // function below the wait for P V.
+      if (after.key_tiles > 0) consumer_wait(shared.key_full(), after.state);
       warpgroup_wait<0>();
-      if (leads() && last.keeps_keys == 0) shared.value_empty()[last.state.stage].arrive();
+      if (leads() && now.keeps_keys == 0) shared.value_empty()[now.state.stage].arrive();
+      const int number = now.number;
+      now = next;
+      next = after;
       pack_p();
-      if (ends) store_output(queue[last.number], last.number);
+      if (ends) store_output(queue[number], number);
     }
     begin_with_query(now);
-    // Takes the arrival that is left: a second pass begins without one.
+    // Takes the last arrival of warpgroup 1, so that the named barrier has none left when the kernel ends.
     if (warpgroup == 0) ping_pong_wait();
     consumer_wait(shared.value_full(), now.state);
     issue_output(now.state.stage, adds_query || now.key_tile > 0);
     warpgroup_wait<0>();
     if (Config::query_in_registers) {
-      // No Q follows, so nobody has waited until O of the previous tile left this stage.
+      // No Q follows, so nobody has waited until O of an earlier tile left this stage.
       if (leads()) tma_store_wait_read();
       named_barrier_sync(own_barrier + warpgroup, warpgroup_threads);
     }
     store_output(queue[now.number], now.number);
     if (Config::query_in_registers && leads()) tma_store_wait();
+    if (Config::pass == Pass::first && found_nan) arguments.found_nan[blockIdx.x] = 1;
   }
 };
 

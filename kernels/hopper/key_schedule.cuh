@@ -109,7 +109,7 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
   const Owner<Layout> owner{params.keys, arguments.common.packed_rows_k, params.heads_k, Config::tile_keys,
                             Config::keys_shared ? arguments.common.splits : params.batch};
   const auto slots = static_cast<unsigned>(owner.heads * owner.slots());
-  if (Config::pass == BackwardPass::second) {
+  if (Config::pass == Pass::second) {
     if (*arguments.non_finite == 0) return;
     if (blockIdx.x == 0 && threadIdx.x == 0) *arguments.slots_taken = 0;
   }

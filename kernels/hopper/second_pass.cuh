@@ -1,4 +1,4 @@
-// The second pass of backward (BackwardPass in arguments.cuh): how the first pass finds that it is needed, and the
+// The second pass of backward (Pass in arguments.cuh): how the first pass finds that it is needed, and the
 // guarded function for scores that need it.
 #pragma once
 
@@ -15,7 +15,7 @@ __device__ __forceinline__ bool is_finite(float number) { return fabsf(number) <
 template <class Config, class... Sums>
 __device__ __forceinline__ void flag_non_finite(const BackwardArguments& arguments, int rows,
                                                 const Sums&... accumulators) {
-  if (Config::pass != BackwardPass::first) return;
+  if (Config::pass != Pass::first) return;
   const unsigned thread = thread_in_warpgroup();
   const int row = static_cast<int>(thread / 32 * 16 + thread % 32 / 4);
   const bool is_low_finite = (is_finite(accumulators[0]) && ...), is_high_finite = (is_finite(accumulators[2]) && ...);

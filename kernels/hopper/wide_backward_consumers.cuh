@@ -18,8 +18,8 @@ struct GradValueConsumer : WideConsumer<Config, Role::value> {
   unsigned p[4][4];
   float grad_value[output_columns(Config::head_dim_v) / 2];
 
-  /// Computes P, rounded, and f', which goes to the dK consumer. That one has read f' of the previous step, because its
-  /// dS exists.
+  /// Computes P, rounded, and f', which goes to the dK consumer. It has read f' of the previous step, because dS of
+  /// that step exists.
   template <class Function>
   __device__ __forceinline__ void evaluate_function_of_head(const Function& function, const Tile& tile) {
     const float scale = score_scale<Function>(arguments.scale);

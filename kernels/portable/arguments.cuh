@@ -1,4 +1,4 @@
-// What the launcher passes to the portable kernels. Plain structs: the host includes this file too.
+// The arguments of the portable kernels. Plain structs: the host includes this file too.
 #pragma once
 
 #include "common/arguments.cuh"

@@ -1,4 +1,4 @@
-// How the portable backward stores its results: dQ by atomic additions, dK and dV from accumulators in registers.
+// Portable backward: the stores of dQ, by atomic additions, and of dK and dV, from accumulators in registers.
 #pragma once
 
 #include "common/tile.cuh"

@@ -2,7 +2,7 @@
 // every score, and prints the first index that is outside of its axis. The kernels that follow clamp indices in any
 // case.
 //
-// One CTA looks at all scores in order, so that it prints the first one. It is slow.
+// One CTA looks at all scores in order, so that it prints the first wrong index. The kernel is slow.
 //
 // Launch: grid 1, block check_indices_threads, no dynamic shared memory.
 #pragma once

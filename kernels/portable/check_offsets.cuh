@@ -1,5 +1,5 @@
-// Debug mode: looks at the offsets of both sides and at the batch map on the device, and prints the first number of each
-// that is wrong. The kernels that follow clamp them in any case; see common/sequence.cuh.
+// Debug mode: checks the offsets of both sides and the batch map on the device, and prints the first wrong number of
+// each. The kernels that follow clamp these numbers in any case (common/packed_layout.cuh).
 //
 // Launch: grid 2, one CTA for each side, block check_offsets_threads, no dynamic shared memory.
 #pragma once
@@ -14,7 +14,7 @@ constexpr int check_offsets_threads = 256;
 template <class Config>
 constexpr int check_offsets_shared_bytes = 0;
 
-/// What is wrong with number `i`: it is below 0 at the start, it falls, or it lies beyond the operand.
+/// The fault of a number: it is below 0 at the start, it falls, or it lies beyond the operand.
 enum class OffsetFault { none, start, fall, beyond };
 
 __device__ inline OffsetFault fault_of(const Sequences& side, int64_t i, int64_t rows) {

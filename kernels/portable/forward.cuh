@@ -8,7 +8,7 @@
 //     S = Q K^T    ->  registers        P = f(scale * S)  ->  registers, as the A operand of the next product
 //     O += P V     ->  registers        O * out_scale     ->  the rows of Q in shared memory  ->  global memory
 //
-// There is no normalisation, so the tiles of keys are independent. The warps need one CTA barrier for each tile.
+// P is not normalised, so the tiles of keys are independent. The warps need one CTA barrier for each tile.
 //
 // Where the accumulators of O do not fit in the registers of warps that have all columns (fp32, d_v > 128),
 // column_warps split the columns. Each of these warps computes all scores of its rows.

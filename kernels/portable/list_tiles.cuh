@@ -2,8 +2,8 @@
 // Three kernels run one after the other before the kernels that read the lists: locate_lists, list_key_tiles, and in
 // backward list_query_tiles.
 //
-// Interval arithmetic decides for most tiles whether they are empty or full. The scores of the others are evaluated
-// until one is valid and one is not.
+// Interval arithmetic decides for most tiles whether they are empty or full. The scores of the other tiles are
+// evaluated until a valid score and a masked score are found.
 #pragma once
 
 #include "common/bounds.cuh"
@@ -58,7 +58,7 @@ __device__ void locate_lists(const CommonArguments& arguments) {
   }
 }
 
-/// What is known of the scores of a tile.
+/// The known properties of the scores of a tile.
 struct TileScores {
   bool have_valid;
   bool have_masked;

@@ -229,7 +229,7 @@ class _Call:
             return False
         axes = [self._axis(n, "h") for n in range(len(self.parameters))]
         if any(axis is not None and self.parameters[n].shape[axis] != heads for n, axis in enumerate(axes)):
-            return False  # a rank would read other elements than those of its heads
+            return False  # a rank would read elements of other heads
         # The operator returns all gradients of tensors in one vector. A shard of the vector is a shard of the tensor
         # only if the vector has one tensor, which is divided evenly on its first axis.
         wanted = [axis for n, axis in enumerate(axes) if wants_parameters >> n & 1]

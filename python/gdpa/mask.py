@@ -1,4 +1,4 @@
-"""Masks: which keys a query attends to, as conditions in positions and tensors of the call.
+"""Masks: the keys that a query attends to, as conditions in positions and tensors of the call.
 
 A mask is a Mask, made by one of the functions below or from a text, or a Python function like mask_mod of
 flex_attention. `&`, `|` and `~` combine masks::
@@ -6,8 +6,7 @@ flex_attention. `&`, `|` and `~` combine masks::
     mask = gdpa.mask.causal() & ~gdpa.mask.prefix(padding)
     output = gdpa.varlen_attention(query, key, value, cu, cu, activation="silu", mask=mask)
 
-docs/masks.md describes the conditions. `causal` and `window` alone skip the tiles that they exclude. On a GPU, every
-other mask is evaluated for each score.
+docs/masks.md describes the conditions, and the tiles that a mask skips.
 """
 
 import re
@@ -24,12 +23,13 @@ _NAME = re.compile(r"[^\W\d]\w*")
 
 
 class Mask:
-    """A condition. P and the gradient of the scores are 0 where it does not hold, and no score there is computed twice.
+    """A condition. P and the gradient of the scores are 0 where the condition does not hold.
 
     Args:
         text: a condition in the positions b, h, i, j (batch entry, query head, query and key in their sequences), the
-            lengths len_q and len_k, and elements of tensors: "(j <= i) & (i - j < width[h])". The language is that of
-            docs/functions.md without s. Comparisons next to & and | need parentheses, as in Python.
+            lengths len_q and len_k, and elements of tensors: "(j <= i) & (i - j < width[h])". docs/functions.md
+            describes the language. A condition does not read s. Comparisons next to & and | need parentheses, as in
+            Python.
         tensors: the tensors that the text reads, by name. The first axis of a tensor that is indexed by i or j alone
             may have the tokens of the packed queries or keys. dtypes: float32, bfloat16, float16, int32 or int64; on
             the CPU also float64. No gradient flows to them.
@@ -202,7 +202,7 @@ def intervals(bounds: torch.Tensor) -> Mask:
             key after its last one, counted from the first key of the sequence. Ranges may overlap or be empty.
 
     Raises:
-        ValueError: the shape is another one.
+        ValueError: the shape is neither of these.
 
     Example::
 

@@ -108,33 +108,20 @@ class Printer {
       case Operation::floor:
         return call(step, "floorf");
       case Operation::sqrt:
-        return elementary(step, "sqrt");
       case Operation::rsqrt:
-        return elementary(step, "rsqrt");
       case Operation::exp:
-        return elementary(step, "exp");
       case Operation::exp2:
-        return elementary(step, "exp2");
       case Operation::expm1:
-        return elementary(step, "expm1");
       case Operation::log:
-        return elementary(step, "log");
       case Operation::log2:
-        return elementary(step, "log2");
       case Operation::log1p:
-        return elementary(step, "log1p");
       case Operation::tanh:
-        return elementary(step, "tanh");
       case Operation::sigmoid:
-        return elementary(step, "sigmoid");
       case Operation::erf:
-        return elementary(step, "erf");
       case Operation::softplus:
-        return elementary(step, "softplus");
       case Operation::sin:
-        return elementary(step, "sin");
       case Operation::cos:
-        return elementary(step, "cos");
+        return elementary(step, elementary_name(step.operation));
       case Operation::minimum:
         return call(step, "gdpa::minimum");
       case Operation::maximum:
@@ -293,7 +280,7 @@ HeadInputs head_inputs_of(const Function& function, Accuracy accuracy, ForwardFo
   return head;
 }
 
-/// Returns the members of a struct without a list that a kernel reads in the same way as those of a list.
+/// Returns the members of a struct without a list that a kernel reads in the same way as the members of a list.
 std::string members_of_head(double score_factor) {
   return fmt::format(
       "  static constexpr float score_factor = {};\n"

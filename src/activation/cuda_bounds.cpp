@@ -1,4 +1,4 @@
-// See cuda_bounds.h. The names of members are those of the struct Condition (cuda_inputs.cpp).
+// See cuda_bounds.h. The members have the names of the members of the struct Condition (cuda_inputs.cpp).
 #include "activation/cuda_bounds.h"
 
 #include <fmt/format.h>

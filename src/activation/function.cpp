@@ -295,6 +295,14 @@ bool Function::depends_on_head() const {
   });
 }
 
+bool Function::bounds_scores() const {
+  for (std::size_t head = 0; head < functions_; ++head) {
+    const Function& one = functions_ == 1 ? *this : of_head(static_cast<int64_t>(head));
+    if (one.value_of_finite_.steps.size() < one.value_.steps.size()) return true;
+  }
+  return false;
+}
+
 const Function& Function::of_head(int64_t head) const {
   if (!depends_on_head()) return *this;
   const std::lock_guard lock(mutex_);

@@ -72,6 +72,9 @@ class Function {
   const Program& value_of_finite() const { return value_of_finite_; }
   const Range& finite_scores() const { return finite_scores_; }
 
+  /// Whether f, or a function of the list, has such bounds.
+  bool bounds_scores() const;
+
   /// f and f' without any bound of guard(). Each result is the same, or is not finite (is_same_where_finite proves it).
   const Program& unguarded_value_and_derivative() const { return unguarded_value_and_derivative_; }
   bool has_guards() const { return unguarded_value_and_derivative_.steps.size() < value_and_derivative_.steps.size(); }

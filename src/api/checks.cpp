@@ -44,7 +44,7 @@ bool is_floating(DType dtype) {
   return dtype == DType::float32 || dtype == DType::float64 || dtype == DType::bfloat16 || dtype == DType::float16;
 }
 
-/// What all operands of a call have in common.
+/// The properties that all operands of a call have in common.
 struct Common {
   DType dtype;
   Device device;

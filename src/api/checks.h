@@ -1,6 +1,6 @@
 // The checks of a call. They find every mistake in the arguments that the host can see, before anything is computed or
-// written, and convert the arguments to a Problem (what is asked) and Params (what a kernel receives). No later code
-// checks the arguments again.
+// written, and convert the arguments to a Problem (the properties of the call) and Params (the arguments of a kernel).
+// No later code checks the arguments again.
 #pragma once
 
 #include "definition/params.h"
@@ -27,8 +27,8 @@ struct Gradients {
 CheckedCall check_forward(const Attention& attention, const MutableTensorView& output);
 CheckedCall check_backward(const Attention& attention, const Gradients& gradients);
 
-/// Checks a call without outputs, for its plan. Operands may have null data. `for_gpu` also requires what the GPU
-/// kernels require, although the operands may be on the CPU.
+/// Checks a call without outputs, for its plan. Operands may have null data. With `for_gpu`, the checks also
+/// include the conditions of the GPU kernels, although the operands may be on the CPU.
 CheckedCall check_plan(const Attention& attention, Direction direction, bool for_gpu = false,
                        const WantedGradients& wanted = {});
 

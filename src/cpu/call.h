@@ -100,7 +100,7 @@ inline ScoreTile score_tile_of(int64_t b, int64_t head, Range queries, Range key
   return {b, head, queries, {first, first + columns.count}};
 }
 
-/// Calls `body` with the parts of a range of keys whose rows are contiguous in memory: with pages, those of each page.
+/// Calls `body` with the parts of a range of keys whose rows are contiguous in memory: with pages, a part of a page.
 template <class Body>
 void for_each_run(const Sequences& side, Range keys, const Body& body) {
   for (int64_t begin = keys.begin; begin < keys.end;) {

@@ -33,7 +33,7 @@
 namespace gdpa::cuda {
 namespace {
 
-constexpr int64_t copy_bytes = 16;  // what kernels move at once where every row begins at a multiple of it
+constexpr int64_t copy_bytes = 16;  // of one copy of a kernel, if every row begins at a multiple of it
 
 bool is_aligned(const Operand& operand, int64_t element_bytes) {
   const auto address = reinterpret_cast<std::uintptr_t>(operand.data);
@@ -42,7 +42,7 @@ bool is_aligned(const Operand& operand, int64_t element_bytes) {
          operand.head_stride % per_copy == 0;
 }
 
-/// Every operand that the kernels touch; those that a direction does not use have a null address and strides of 0.
+/// Every operand of the kernels. An operand that a direction does not use has a null address and strides of 0.
 bool is_aligned(const Problem& problem, const Params& params) {
   const int64_t bytes = size_in_bytes(problem.dtype);
   return is_aligned(params.query, bytes) && is_aligned(params.key, bytes) && is_aligned(params.value, bytes) &&
@@ -51,7 +51,7 @@ bool is_aligned(const Problem& problem, const Params& params) {
          is_aligned(params.grad_value, bytes);
 }
 
-/// What a plan depends on besides the problem, the function and the GPU.
+/// The properties of the operands that a plan depends on, in addition to the problem, the function and the GPU.
 struct Operands {
   Operands(const Problem& problem, const Params& params)
       : aligned(is_aligned(problem, params)), maps(tensor_maps(problem, params)), scale(params.scale) {}
@@ -103,7 +103,8 @@ plan::GpuPlan plan_of(const Problem& problem, const Params& params, const Operan
                                       function.has_guards(),
                                       reads_of(function),
                                       activation::reads_of_lines(function),
-                                      reads_query_position(function)};
+                                      reads_query_position(function),
+                                      function.bounds_scores()};
   const bool has_operands = problem.direction == Direction::forward || problem.wanted.of_operands();
   plan::GpuPlan plan;
   if (has_operands) plan = families::gpu_plan(request);
@@ -177,7 +178,7 @@ std::vector<Gaps> gaps_of(const Problem& problem, const Params& params) {
   return gaps;
 }
 
-/// What runs for a problem on a GPU, in order: the check of offsets in debug mode, the places of sequences, the zeros
+/// The kernels of a problem on a GPU, in order: the check of offsets in debug mode, the places of sequences, the zeros
 /// of gaps, the check of indices in debug mode, the plan's kernels, the reductions.
 struct Sequence {
   Sequence(const Problem& problem, const Params& params, const Operands& operands, const Expressions& expressions,
@@ -201,7 +202,7 @@ struct Sequence {
     if (checks_reads) {
       add(plan::KernelKind::check_indices, 1);
       plan::KernelSpec& spec = steps.back().kernel;
-      spec.has_pages = problem.has_pages;
+      families::select_structs(spec, problem);
       spec.tensor_types = problem.tensor_types;
       spec.mask_types = problem.mask_types;
     }
@@ -244,7 +245,7 @@ class Call final : public families::StepLauncher {
   Call(const Problem& problem, const Params& params, Stream stream, const Sequence& sequence)
       : problem_(problem), params_(params), stream_(stream), sequence_(sequence) {}
 
-  /// `kernels` are those of the sequence's steps.
+  /// `kernels` has one kernel for each step of the sequence.
   void run(const LoadedKernels& kernels, const Workspace& workspace) {
     const plan::GpuWorkspace& needed = sequence_.plan.workspace;
     const Memory memory(workspace, needed.bytes, stream_, "workspace_bytes");

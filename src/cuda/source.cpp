@@ -229,7 +229,7 @@ int warps_of(const KernelSpec& kernel) {
 
 bool is_second_pass(const KernelSpec& kernel) {
   const auto* hopper = std::get_if<plan::HopperSpec>(&kernel.of_family);
-  return hopper != nullptr && hopper->pass == hopper::BackwardPass::second;
+  return hopper != nullptr && hopper->pass == hopper::Pass::second;
 }
 
 }  // namespace

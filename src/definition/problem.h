@@ -25,7 +25,7 @@ struct Problem {
   bool has_query_gaps = false;  ///< jagged queries have a begin and an end instead of cumulative lengths
   bool has_key_gaps = false;
   bool has_batch_map = false;  ///< several batch entries may have the same keys
-  bool has_pages = false;      ///< keys and values are in pages; rows_k are those of the table
+  bool has_pages = false;      ///< keys and values are in pages; rows_k counts the rows of the table
   int64_t mapped_entries = 0;  ///< with a batch map: the entries of the keys
   int64_t heads_q = 0;
   int64_t heads_k = 0;

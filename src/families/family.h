@@ -26,7 +26,8 @@ struct PlanRequest {
   bool has_guards = false;            ///< f or f' has guards, which only huge and infinite scores need
   int reads = 0;                      ///< elements of tensors that f reads at each score
   int reads_of_lines = 0;             ///< of these, elements that depend only on the key or the difference i - j
-  bool reads_query_position = false;  ///< f depends on the batch entry, or on the place of a query in its sequence
+  bool reads_query_position = false;  ///< f depends on the batch entry, or on the position of a query
+  bool bounds_scores = false;         ///< f has guards, which only infinite scores need
 };
 
 /// Launches the kernels of a plan one after the other. The CUDA backend implements it.

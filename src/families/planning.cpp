@@ -26,6 +26,8 @@ plan::GpuElement element_of(DType dtype, plan::Float32Products products) {
   return products == plan::Float32Products::one ? GpuElement::tensor_float32 : GpuElement::float32;
 }
 
+void select_structs(plan::KernelSpec& kernel, const Problem& problem) { kernel.has_pages = problem.has_pages; }
+
 plan::KernelSpec kernel_for(const PlanRequest& request, plan::KernelKind kind) {
   plan::KernelSpec kernel;
   kernel.kind = kind;
@@ -33,7 +35,7 @@ plan::KernelSpec kernel_for(const PlanRequest& request, plan::KernelKind kind) {
   kernel.head_dim = static_cast<int>(request.problem.head_dim);
   kernel.head_dim_v = static_cast<int>(request.problem.head_dim_v);
   kernel.aligned = request.aligned;
-  kernel.has_pages = request.problem.has_pages;
+  select_structs(kernel, request.problem);
   return kernel;
 }
 

@@ -1,4 +1,4 @@
-// What the planners of all families compute in the same way: the tiles of one side of a problem, the fields of a kernel
+// The code that the planners of all families need: the tiles of one side of a problem, the fields of a kernel
 // that do not depend on its tile, and the layout of the workspace.
 #pragma once
 
@@ -26,6 +26,9 @@ struct Side {
 
 Side queries_of(const Problem& problem);
 Side keys_of(const Problem& problem);
+
+/// Sets the members of a kernel that select the structs Config::Mask and Config::Layout, apart from a mask expression.
+void select_structs(plan::KernelSpec& kernel, const Problem& problem);
 
 /// The fields of a kernel that depend on the operands alone.
 plan::KernelSpec kernel_for(const PlanRequest& request, plan::KernelKind kind);

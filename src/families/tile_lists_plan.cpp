@@ -87,7 +87,7 @@ void add_tile_lists(const Problem& problem, plan::GpuPlan& plan) {
     if (lists.has_query_lists) lists.query_tiles = layout.reserve(2 * elements * static_cast<int64_t>(sizeof(int)));
     KernelSpec kernel;
     kernel.tile_lists = static_cast<int>(&lists - plan.tile_lists.data());
-    kernel.has_pages = problem.has_pages;
+    select_structs(kernel, problem);
     const auto add = [&](KernelKind kind, int64_t work) {
       kernel.kind = kind;
       kernel.mask_types = kind == KernelKind::list_key_tiles ? problem.mask_types : 0;

@@ -103,8 +103,7 @@ FunctionRegisters registers_of(const activation::Program& program, Accuracy accu
   return is_long ? FunctionRegisters::many : FunctionRegisters::few;
 }
 
-Accuracy accuracy_of(const Problem& problem) {
-  if (problem.dtype == DType::float32) return Accuracy::exact;
+bool has_few_scores(const Problem& problem) {
   const bool is_dense = problem.query_form == Form::dense && problem.key_form == Form::dense;
   const int64_t batch = std::max<int64_t>(1, problem.batch), key_entries = std::max<int64_t>(1, problem.key_entries());
   const int64_t rows_q = problem.rows_q * (problem.query_form == Form::shared ? batch : 1);
@@ -112,7 +111,12 @@ Accuracy accuracy_of(const Problem& problem) {
       is_dense ? divide_up(problem.rows_k, key_entries) : problem.rows_k;  // that a query can have
   const auto scores = static_cast<double>(problem.heads_q) * static_cast<double>(rows_q) *
                       static_cast<double>(most_keys);  // exact up to 2^53, and never overflows
-  return scores <= thresholds::scores_of_exact_calls ? Accuracy::exact : problem.accuracy;
+  return scores <= thresholds::scores_of_exact_calls;
+}
+
+Accuracy accuracy_of(const Problem& problem) {
+  if (problem.dtype == DType::float32) return Accuracy::exact;
+  return has_few_scores(problem) ? Accuracy::exact : problem.accuracy;
 }
 
 int64_t padded_columns(int64_t columns) { return divide_up(columns, column_group) * column_group; }
@@ -122,12 +126,12 @@ void take_scale_out(GpuPlan& plan, const activation::Program& value, double scal
   // result is below 2^96, and neither vanishes if it is above 2^-94. fp16 ends at 65504, which scores of head dim 128
   // reach.
   constexpr double least = 0x1p-32, most = 0x1p32;
-  KernelSpec& kernel = plan.steps.front().kernel;
+  const KernelSpec& kernel = plan.steps.front().kernel;
   const std::optional<double> degree = activation::degree_of(value);
   if (kernel.kind != KernelKind::forward || kernel.element == GpuElement::float16 || !degree || !(scale > 0)) return;
   const double factor = std::pow(scale, *degree);
   if (!(factor >= least && factor <= most)) return;
-  kernel.scales_scores = false;
+  for (GpuStep& step : plan.steps) step.kernel.scales_scores = false;
   plan.output_factor = factor;
 }
 

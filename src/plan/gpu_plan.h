@@ -16,14 +16,14 @@
 
 namespace gdpa::plan {
 
-/// What a plan needs to know about the device.
+/// The properties of the device that a plan depends on.
 struct Gpu {
   int multiprocessors = 132;
   int capability = 90;            ///< 10 * major + minor
   int shared_bytes = 227 * 1024;  ///< the most shared memory of one CTA
 };
 
-/// How many registers a function needs in addition to the accumulators of the products: few, or so many that the tiles
+/// The registers that a function needs in addition to the accumulators of the products: few, or so many that the tiles
 /// have to be narrower.
 enum class FunctionRegisters : std::uint8_t { few, many };
 
@@ -31,8 +31,11 @@ enum class FunctionRegisters : std::uint8_t { few, many };
 /// powers, sines).
 FunctionRegisters registers_of(const activation::Program& program, Accuracy accuracy);
 
-/// The accuracy that a GPU evaluates f with. The fast forms are made for 16-bit operands, and for calls of more scores
-/// than thresholds::scores_of_exact_calls; other calls are exact.
+/// Whether a call has at most thresholds::scores_of_exact_calls scores.
+bool has_few_scores(const Problem& problem);
+
+/// The accuracy that a GPU evaluates f with. The fast forms are made for 16-bit operands, and for calls with more than
+/// few scores. Other calls are exact.
 Accuracy accuracy_of(const Problem& problem);
 
 enum class KernelKind : std::uint8_t {
@@ -69,10 +72,10 @@ bool writes_lists(KernelKind kind);
 /// Whether kernels of this kind compute norms.
 bool is_norm(KernelKind kind);
 
-/// Whether there is one kernel of this kind for all calls.
+/// Whether all calls use the same kernel of this kind.
 bool has_no_config(KernelKind kind);
 
-/// How the tensor cores see the operands. fp32 is computed in tf32, one product or three.
+/// The type of the operands of the tensor cores. fp32 is computed in tf32, one product or three.
 enum class GpuElement : std::uint8_t { bfloat16, float16, float32, tensor_float32 };
 
 /// The sums of the gradients of tensors (kernels/common/parameter_sum.cuh).
@@ -112,7 +115,7 @@ struct HopperSpec {
   bool has_first_writer = false;    ///< backward: the first writer of a dQ accumulator stores and the last one rounds;
                                     ///< otherwise key_schedule clears it and round_grad_query rounds it
   bool ordered = false;             ///< backward: CTAs add to a dQ accumulator in one order
-  hopper::BackwardPass pass = hopper::BackwardPass::only;  ///< backward and its key_schedule
+  hopper::Pass pass = hopper::Pass::only;  ///< forward, backward and its key_schedule
   int sum_elements = 0;  ///< parameter_gradients: elements for which each consumer thread has a sum of its own
 
   bool operator==(const HopperSpec&) const = default;
@@ -202,6 +205,7 @@ struct PortablePlan {};
 struct HopperPlan {
   bool contiguous_tiles = false;    ///< forward: each CTA computes a contiguous range of tiles, so that K and V stay in
                                     ///< shared memory; otherwise CTAs take tiles in alternation
+  int64_t found_nan = -1;           ///< forward with two passes: offset of ForwardArguments::found_nan
   int64_t slot_counter = -1;        ///< backward: offset of the counter of slots that CTAs have taken
   int64_t key_tiles = -1;           ///< backward: offset of the table that key_schedule writes
   int64_t slots = 0;                ///< backward: slots of that table

@@ -186,24 +186,24 @@ class Coverage {
   std::set<Function> functions_;
 };
 
-/// Everything that may be compiled, in an order that turns through the functions.
+/// Everything that may be compiled, in an order that rotates through the functions.
 template <class Visit>
 void visit_instances_of(const std::vector<Problem>& problems, Visit visit) {
   const std::vector<NamedActivation>& names = named_activations();
-  std::size_t turn = 0;
+  std::size_t rotation = 0;
   for (const char* architecture : {"sm_90a", "sm_80", "sm_100a", "sm_86", "sm_120a"}) {
     const plan::Gpu gpu = target_of(std::string(architecture)).gpu;
     for (const Problem& problem : problems) {
       for (const bool aligned : {true, false}) {
-        ++turn;
+        ++rotation;
         for (std::size_t i = 0; i < 2 * names.size(); ++i) {
           // fp32 is always exact; see the backend.
           const Accuracy accuracy =
-              (i + turn) % 2 == 0 || problem.dtype == DType::float32 ? Accuracy::exact : Accuracy::fast;
-          const std::string function(names[(i / 2 + turn) % names.size()].name);
+              (i + rotation) % 2 == 0 || problem.dtype == DType::float32 ? Accuracy::exact : Accuracy::fast;
+          const std::string function(names[(i / 2 + rotation) % names.size()].name);
           for (const KernelSpec& kernel : kernels_of(problem, gpu, function, accuracy, aligned)) {
             for (std::size_t c = 0; c < compilers().size(); ++c) {
-              visit(Instance{kernel, function, architecture, (c + i / 2 + turn / 2) % compilers().size()});
+              visit(Instance{kernel, function, architecture, (c + i / 2 + rotation / 2) % compilers().size()});
             }
           }
         }

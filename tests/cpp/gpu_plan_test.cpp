@@ -424,7 +424,7 @@ TEST(GpuPlan, FewDenseKeysNeedNoSumsOfDQAndAreDeterministic) {
   EXPECT_TRUE(needs_sums(dense_keys(batch, 257))) << "more keys than a CTA takes";
   problem.deterministic = false;
   problem.mask = Mask::causal();
-  EXPECT_TRUE(needs_sums(problem)) << "queries that meet no key of a tile";
+  EXPECT_TRUE(needs_sums(problem)) << "queries that attend to no key of a tile";
   problem.mask = {};
   problem.key_form = Form::jagged;
   EXPECT_TRUE(needs_sums(problem)) << "a sequence may be longer than the mean";
@@ -784,15 +784,14 @@ TEST(GpuPlan, AFunctionWithBoundsHasASecondPassOfTheHopperBackwardBehindTheFirst
   problem.query_form = Form::shared;  // its accumulators are rounded by a later kernel
   GpuPlan plan =
       gpu_plan({problem, Gpu{}, FunctionRegisters::few, true, Float32Products::three, TensorMaps::available, true});
-  using hopper::BackwardPass;
-  std::vector<std::pair<KernelKind, BackwardPass>> steps;
+  using hopper::Pass;
+  std::vector<std::pair<KernelKind, Pass>> steps;
   for (const GpuStep& step : plan.steps) steps.emplace_back(step.kernel.kind, step.kernel.hopper().pass);
-  const std::vector<std::pair<KernelKind, BackwardPass>> expected = {
-      {KernelKind::key_schedule, BackwardPass::only},
-      {KernelKind::backward, BackwardPass::first},
-      {KernelKind::key_schedule, BackwardPass::second},
-      {KernelKind::backward, BackwardPass::second},
-      {KernelKind::round_grad_query, BackwardPass::only}};
+  const std::vector<std::pair<KernelKind, Pass>> expected = {{KernelKind::key_schedule, Pass::only},
+                                                             {KernelKind::backward, Pass::first},
+                                                             {KernelKind::key_schedule, Pass::second},
+                                                             {KernelKind::backward, Pass::second},
+                                                             {KernelKind::round_grad_query, Pass::only}};
   EXPECT_EQ(steps, expected);
   EXPECT_EQ(plan.steps[2].work, plan.steps[0].work);
   EXPECT_EQ(plan.steps[3].work, plan.steps[1].work);
@@ -817,7 +816,7 @@ TEST(GpuPlan, SharedKeysAndAFunctionOfTheQueryPositionTakeThePortableBackward) {
   EXPECT_EQ(plan_with(false).steps.front().kernel.family(), KernelFamily::hopper);
   const GpuPlan plan = plan_with(true);
   EXPECT_EQ(plan.steps.front().kernel.family(), KernelFamily::portable);
-  EXPECT_NE(plan.reason.find("f depends on the place of a query"), std::string::npos) << plan.reason;
+  EXPECT_NE(plan.reason.find("f depends on the position of a query"), std::string::npos) << plan.reason;
 }
 
 TEST(GpuPlan, HopperForwardOfSeveralReadsHasNarrowTilesOfKeys) {
@@ -883,7 +882,7 @@ TEST(GpuPlan, HopperBackwardWithoutDQHasNoSumsAndNoOrderToKeep) {
 
 TEST(GpuPlan, HopperBackwardLeavesGuardsOutOnlyWhereInfinitiesShowInDKOrDV) {
   const auto has_two_passes = [](WantedGradients wanted) {
-    return hopper_plan_wanting(wanted).steps[1].kernel.hopper().pass == hopper::BackwardPass::first;
+    return hopper_plan_wanting(wanted).steps[1].kernel.hopper().pass == hopper::Pass::first;
   };
   EXPECT_TRUE(has_two_passes({true, true, true}));
   EXPECT_TRUE(has_two_passes({true, true, false}));

@@ -1,5 +1,5 @@
 // The definition of src/definition/params.h once more, in fp64 and as naively as can be: loops over batch entries,
-// heads, queries and keys, sharing no code with what it judges.
+// heads, queries and keys, sharing no code with the library.
 #pragma once
 
 #include <cmath>
@@ -83,7 +83,7 @@ struct Reference {
     return derivative_at ? derivative_at(score, place) : derivative(score);
   }
 
-  bool meets(const Entry& entry, int64_t i, int64_t j) const {
+  bool attends(const Entry& entry, int64_t i, int64_t j) const {
     const int64_t shift = bottom_right ? entry.length_k - entry.length_q : 0;
     if (left >= 0 && i + shift - j > left) return false;  // no sum with a side, which may be the largest integer
     if (right >= 0 && j - i - shift > right) return false;
@@ -115,7 +115,7 @@ void for_each_pair(const Reference& problem, const Body& body) {
       const int64_t key_head = head / (heads_q / problem.key.heads);
       for (int64_t i = 0; i < entry.length_q; ++i) {
         for (int64_t j = 0; j < entry.length_k; ++j) {
-          if (!problem.meets(entry, i, j)) continue;
+          if (!problem.attends(entry, i, j)) continue;
           const int64_t query_row = entry.query_begin + i;
           const int64_t key_row = entry.key_begin + j;
           const Place place{static_cast<int64_t>(b), head, i, j, entry.length_q, entry.length_k, query_row, key_row};

@@ -1,7 +1,7 @@
 """Context parallelism: attention over sequences whose rows lie on several ranks.
 
 GDPA has no softmax, so the outputs of parts of the keys simply add. The heads are computed in groups: the communication
-of the next group runs during the computation of this one.
+of the next group runs during the computation of the current group.
 """
 
 import re
@@ -47,7 +47,7 @@ def context_parallel_attention(
     every other weight is.
 
     Args:
-        query, key, value: this rank's rows, plan.shard_queries and plan.shard_keys of those of the whole batch.
+        query, key, value: this rank's rows, which plan.shard_queries and plan.shard_keys take from the whole batch.
         plan: the division of the batch.
         activation, params, scale, out_scale, enable_gqa, accuracy, deterministic, add_query: as in varlen_attention.
             The function does not read positions in the sequence, because a rank has only parts of sequences.

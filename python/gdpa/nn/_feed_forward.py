@@ -11,7 +11,7 @@ from gdpa.nn._jagged import check_batch, packed_like, unpacked
 
 
 class PFFN(nn.Module):
-    """The generalized feed-forward network: every row meets a few keys and values, which form the weights.
+    """The generalized feed-forward network: every row attends to a few keys and values, which form the weights.
 
         Q_h = S_h                                           the columns of head h, without a projection
         O_h = f_h(Q_h K_h^T / tau) V_h

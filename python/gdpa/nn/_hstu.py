@@ -42,7 +42,7 @@ class HSTULayer(nn.Module):
         buckets_per_octave: the number of buckets for each doubling of the time.
         activation: f, as a name or as an expression in s. params has the values of its names, as in GDPA.
         causal: whether an event attends only to itself and to earlier events.
-        eps: of the two layer normalisations.
+        eps: the epsilon of the two layer normalisations.
         scale, out_scale: as in varlen_attention.
 
     Shapes: rows (T, D) with cu_seqlens (B + 1), or a nested tensor (B, ragged, D). The result has the same form. The

@@ -15,26 +15,26 @@ using cuda::map_operand;
 using cuda::Tensor;
 using plan::KernelKind;
 
-/// How a source names a pass of backward, and f and f' in it.
+/// The names of a pass, and of f and f' in this pass of backward, in a generated source.
 struct PassInSource {
   std::string_view name;
   std::string_view activation;
 };
 
-PassInSource in_source(hopper::BackwardPass pass) {
+PassInSource in_source(hopper::Pass pass) {
   switch (pass) {
-    case hopper::BackwardPass::only:
+    case hopper::Pass::only:
       return {"only", "::ActivationWithDerivative"};
-    case hopper::BackwardPass::first:
+    case hopper::Pass::first:
       return {"first", "::UnguardedActivationWithDerivative"};
-    case hopper::BackwardPass::second:
+    case hopper::Pass::second:
       return {"second",
               "gdpa::hopper::GuardedWhereNeeded<::UnguardedActivationWithDerivative, ::ActivationWithDerivative>"};
   }
   return {};
 }
 
-/// Of a kernel whose CTAs own query tiles. `output` has the rows of O.
+/// The arguments of a kernel whose CTAs own query tiles. `output` has the rows of O.
 hopper::QueryMajorArguments query_major_arguments(const PlannedCall& call, const plan::KernelSpec& kernel,
                                                   bool contiguous_tiles, Tensor output) {
   const Params& params = call.arguments.params;
@@ -50,7 +50,7 @@ hopper::QueryMajorArguments query_major_arguments(const PlannedCall& call, const
   return arguments;
 }
 
-/// Of all kernels of backward.
+/// The arguments of all kernels of backward.
 hopper::BackwardArguments backward_arguments(const PlannedCall& call) {
   const plan::KernelSpec& kernel = call.plan.steps.front().kernel;  // all have the same tiles
   const plan::HopperPlan& plan = call.plan.hopper();
@@ -133,7 +133,11 @@ class HopperFamily final : public Family {
       config.number("sum_elements", spec.sum_elements);
       return;
     }
+    const auto write_pass = [&] {
+      config.constant("auto", "pass", fmt::format("gdpa::hopper::Pass::{}", in_source(spec.pass).name));
+    };
     if (kernel.kind == KernelKind::forward) {
+      write_pass();
       config.number("query_stages", spec.query_stages);
       config.flag("query_in_registers", spec.query_in_registers);
       // A multiplication of Q replaces one of each score. fp16 would lose small elements of Q altogether.
@@ -149,14 +153,16 @@ class HopperFamily final : public Family {
     config.flag("keys_shared", kernel.keys_shared);
     config.flag("has_first_writer", spec.has_first_writer);
     config.flag("ordered", spec.ordered);
-    config.constant("auto", "pass", fmt::format("gdpa::hopper::BackwardPass::{}", in_source(spec.pass).name));
+    write_pass();
   }
 
   void launch(const PlannedCall& call, StepLauncher& launcher) const override {
     if (call.problem.direction == Direction::forward) {
-      hopper::ForwardArguments arguments = query_major_arguments(call, call.plan.steps.front().kernel,
-                                                                 call.plan.hopper().contiguous_tiles, Tensor::output);
-      launcher.launch_next(&arguments);
+      const plan::HopperPlan& plan = call.plan.hopper();
+      hopper::ForwardArguments arguments{
+          query_major_arguments(call, call.plan.steps.front().kernel, plan.contiguous_tiles, Tensor::output),
+          plan.found_nan >= 0 ? call.at<int>(plan.found_nan) : nullptr};
+      for (std::size_t step = 0; step < call.plan.steps.size(); ++step) launcher.launch_next(&arguments);
       return;
     }
     hopper::BackwardArguments arguments = backward_arguments(call);

@@ -66,11 +66,11 @@ bool has_first_and_last_writer(const Problem& problem, const plan::Gpu& gpu) {
          !has_wide_heads(problem);
 }
 
-/// Where tiles of keys wait for each other: of how many heads the table interleaves the tiles
+/// If tiles of keys wait for each other: the number of heads whose tiles the table interleaves
 /// (kernels/hopper/head_groups.cuh).
 int64_t heads_per_group(const Problem& problem, const plan::Gpu& gpu, int tile_queries) {
-  // So many that a CTA has finished `ahead` steps when the next tile of keys of its head begins. In deterministic mode
-  // that tile waits for the CTA; otherwise only the first tile is waited for. With more heads fewer accumulators would
+  // A CTA has then finished `ahead` steps when the next tile of keys of its head begins. In deterministic mode this
+  // tile waits for the CTA. Otherwise tiles wait for the first writer only. With more heads, fewer accumulators would
   // stay in the L2 cache, and each tile looks at all entries of a group.
   const int64_t ahead = problem.deterministic ? 4 : 2;
   constexpr int64_t least = 8, most = 64;
@@ -99,7 +99,7 @@ std::string why_not_backward(const PlanRequest& request) {
     const bool has_one_scale =
         problem.out_scale == OutScale::Kind::number || problem.out_scale == OutScale::Kind::reciprocal_length_k;
     if (!has_one_scale) return "the batch shares keys, and its entries differ in out_scale";
-    if (request.reads_query_position) return "the batch shares keys, and f depends on the place of a query";
+    if (request.reads_query_position) return "the batch shares keys, and f depends on the position of a query";
   }
   const bool shares = problem.shares_queries() || problem.shares_keys();
   if (problem.deterministic && problem.wanted.query && shares && !is_all_direct(problem, gpu)) {
@@ -110,8 +110,9 @@ std::string why_not_backward(const PlanRequest& request) {
 
 // --- gradients of tensors --------------------------------------------------------------------------------------------
 
-/// The number of elements for which each consumer thread has a sum of its own: those of activation::read_with_sums() in
-/// a head, or 0 if these are too many. Rounded up, so that similar calls have the same kernel.
+/// The number of elements for which each consumer thread has a sum of its own: the elements that the read of
+/// activation::read_with_sums() has in a head, or 0 if these are too many. Rounded up, so that similar calls have the
+/// same kernel.
 int sum_elements_of(const Params& params, const activation::Function& function, unsigned wanted) {
   constexpr int64_t most = 128, unit = 16;
   const std::optional<std::size_t> input = activation::read_with_sums(function, wanted);
@@ -158,7 +159,18 @@ GpuPlan forward_plan(const PlanRequest& request) {
         fmt::format("; tiles of keys are narrow: f reads {} elements of tensors at each score", request.reads);
   }
   const int64_t tiles = problem.heads_q * queries.most_tiles(kernel.tile_queries, problem.batch);
-  plan.steps.push_back({kernel, std::min<int64_t>(tiles, request.gpu.multiprocessors)});
+  const int64_t ctas = std::min<int64_t>(tiles, request.gpu.multiprocessors);
+  // A launch costs more than the guards of few scores.
+  const bool has_second_pass = request.bounds_scores && !plan::has_few_scores(problem);
+  if (has_second_pass) {
+    hopper_part.found_nan = WorkspaceLayout(plan.workspace).reserve(ctas * static_cast<int64_t>(sizeof(int)));
+    kernel.hopper().pass = hopper::Pass::first;
+  }
+  plan.steps.push_back({kernel, ctas});
+  if (has_second_pass) {
+    kernel.hopper().pass = hopper::Pass::second;
+    plan.steps.push_back({kernel, ctas});
+  }
   return plan;
 }
 
@@ -186,15 +198,15 @@ int64_t splits_of_queries(const PlanRequest& request, int64_t keys) {
   return best;
 }
 
-/// f and its guards: see hopper::BackwardPass. The first pass finds values that are not finite in dK or dV. Infinities
+/// See hopper::Pass. The first pass finds values that are not finite in dK or dV. Infinities
 /// of f' do not reach dV, and dQ, a sum over all keys, is not checked. So guards stay where f' matters for dQ only.
 void leave_guards_out(GpuPlan& plan) {
   const KernelSpec& wanted = plan.steps[1].kernel;
   const bool shows_in_gradients = wanted.wants_grad_key || (wanted.wants_grad_value && !wanted.wants_grad_query);
   if (!shows_in_gradients) return;
   plan::GpuStep schedule = plan.steps[0], backward = plan.steps[1];
-  plan.steps[1].kernel.hopper().pass = hopper::BackwardPass::first;
-  schedule.kernel.hopper().pass = backward.kernel.hopper().pass = hopper::BackwardPass::second;
+  plan.steps[1].kernel.hopper().pass = hopper::Pass::first;
+  schedule.kernel.hopper().pass = backward.kernel.hopper().pass = hopper::Pass::second;
   plan.steps.insert(plan.steps.begin() + 2, {schedule, backward});
 }
 

@@ -140,7 +140,7 @@ def refuse_windows(case: Case) -> str | None:
 
 
 def refuse_conditions(case: Case) -> str | None:
-    """Refuses what only gdpa and FlexAttention compute."""
+    """Refuses a case that only gdpa and FlexAttention compute."""
     if case.layout != "packed":
         return "does not support this layout"
     return None if case.has_window else "does not support this mask"
