@@ -337,6 +337,8 @@ void add_problem_options(CLI::App& parser, ProblemOptions& options) {
       ->group(function);
   parser.add_flag("--deterministic", options.deterministic, "The same bits every time; always on the CPU")
       ->group(function);
+  parser.add_flag("--add-query", options.add_query, "Add Q to O, and the gradient of O to the gradient of Q")
+      ->group(function);
   parser.add_option("--threads", options.threads, "Largest number of threads; 0 means one for each processor")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str()
@@ -458,19 +460,21 @@ Problem resolve(const ProblemOptions& options) {
   problem.mask = parse_mask(options.mask);
   problem.accuracy = options.accuracy == "exact" ? Accuracy::exact : Accuracy::fast;
   problem.deterministic = options.deterministic;
+  problem.add_query = options.add_query;
   problem.threads = options.threads;
   problem.device = device_of(options);
   return problem;
 }
 
 std::string describe(const Problem& problem) {
-  return fmt::format(
-      "{} sequence{}, queries {}, keys {}, {} head{}{}, head_dim {}{}, {}, mask {}, f(s) = {}{}", problem.batch(),
-      problem.batch() == 1 ? "" : "s", lengths_text(problem.lengths_q, problem.form_q),
-      lengths_text(problem.lengths_k, problem.form_k), problem.heads_q, problem.heads_q == 1 ? "" : "s",
-      problem.heads_k == problem.heads_q ? "" : fmt::format(" ({} of key)", problem.heads_k), problem.head_dim,
-      problem.head_dim_v == problem.head_dim ? "" : fmt::format(" ({} of value)", problem.head_dim_v),
-      name(problem.dtype), problem.mask_text(), problem.activation.text(), tensors_text(problem.tensors));
+  return fmt::format("{} sequence{}, queries {}, keys {}, {} head{}{}, head_dim {}{}, {}, mask {}, f(s) = {}{}{}",
+                     problem.batch(), problem.batch() == 1 ? "" : "s", lengths_text(problem.lengths_q, problem.form_q),
+                     lengths_text(problem.lengths_k, problem.form_k), problem.heads_q, problem.heads_q == 1 ? "" : "s",
+                     problem.heads_k == problem.heads_q ? "" : fmt::format(" ({} of key)", problem.heads_k),
+                     problem.head_dim,
+                     problem.head_dim_v == problem.head_dim ? "" : fmt::format(" ({} of value)", problem.head_dim_v),
+                     name(problem.dtype), problem.mask_text(), problem.activation.text(), tensors_text(problem.tensors),
+                     problem.add_query ? ", O + Q" : "");
 }
 
 Json to_json(const Problem& problem) {
@@ -491,6 +495,7 @@ Json to_json(const Problem& problem) {
       {"mask", problem.mask_text()},
       {"accuracy", problem.accuracy == Accuracy::exact ? "exact" : "fast"},
       {"deterministic", problem.deterministic},
+      {"add_query", problem.add_query},
       {"threads", problem.threads},
       {"device", describe(problem.device, problem.threads)},
   };

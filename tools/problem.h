@@ -42,6 +42,7 @@ struct ProblemOptions {
   std::string out_scale = "1";
   std::string accuracy = "fast";
   bool deterministic = false;
+  bool add_query = false;
   int threads = 0;
   std::string device;
 };
@@ -77,6 +78,7 @@ struct Problem {
   Mask mask;
   Accuracy accuracy = Accuracy::fast;
   bool deterministic = false;
+  bool add_query = false;
   int threads = 0;
   Device device;
 

@@ -161,6 +161,9 @@ Reference compute_reference(const Problem& problem, const Workload& workload) {
           add_scaled(grad_q.row(queries.first[b] + i, head), scale * grad_s, k_row, d);
           add_scaled(grad_k.row(keys.first[b] + j, key_head), scale * grad_s, q_row, d);
         }
+        if (!problem.add_query) continue;
+        add_scaled(o.row(outputs.first[b] + i, head), 1, q_row, d);
+        add_scaled(grad_q.row(queries.first[b] + i, head), 1, grad_o_row, d);
       }
     }
   };

@@ -231,6 +231,7 @@ Workload::Workload(const Problem& problem, Contents contents, uint64_t seed)
   attention_.mask = problem.mask;
   attention_.accuracy = problem.accuracy;
   attention_.deterministic = problem.deterministic;
+  attention_.add_query = problem.add_query;
   attention_.threads = problem.threads;
   if (problem.device.kind == DeviceKind::cuda) {
     stream_ = std::make_unique<DeviceStream>(problem.device.index);

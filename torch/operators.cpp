@@ -1,6 +1,6 @@
-// The PyTorch operators gdpa::forward and gdpa::backward, and further operators for the Python package. They use
-// LibTorch's stable ABI, so one build loads into every torch from 2.10 on. This file only converts tensors to views,
-// and gdpa::Error to a message with a kind that Python can parse. gdpa::forward and gdpa::backward check the arguments.
+// The PyTorch operators gdpa::forward, gdpa::backward and gdpa::norm, and further operators for the Python package.
+// They use LibTorch's stable ABI, so one build loads into every torch from 2.10 on. This file only converts tensors to
+// views, and gdpa::Error to a message with a kind that Python can parse. The library checks the arguments.
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include <torch/csrc/stable/c/shim.h>
 #include <torch/csrc/stable/library.h>
@@ -40,7 +40,8 @@ constexpr std::string_view problem_schema =
     "Tensor? kv_of, Tensor? block_table, Tensor? seqused_k, "
     "str activation, float? scale, float out_scale, str out_scale_kind, Tensor? "
     "out_scale_per_batch, SymInt window_left, "
-    "SymInt window_right, str diagonal, bool enable_gqa, str accuracy, bool deterministic, bool allow_tf32";
+    "SymInt window_right, str diagonal, bool enable_gqa, str accuracy, bool deterministic, bool allow_tf32, bool "
+    "add_query";
 
 [[noreturn]] void refuse(gdpa::ErrorKind kind, const std::string& message) { throw gdpa::Error(kind, message); }
 
@@ -242,7 +243,8 @@ struct Problem {
         enable_gqa(stack.take<bool>()),
         accuracy(stack.take_text()),
         deterministic(stack.take<bool>()),
-        allow_tf32(stack.take<bool>()) {}
+        allow_tf32(stack.take<bool>()),
+        add_query(stack.take<bool>()) {}
 
   Tensor query, key, value;
   std::vector<Tensor> parameters;  ///< the tensors of the function by their names, then the tensors of the mask
@@ -262,6 +264,7 @@ struct Problem {
   std::string accuracy;
   bool deterministic;
   bool allow_tf32;
+  bool add_query;
 
   gdpa::OutScale output_scale() const {
     using Kind = gdpa::OutScale::Kind;
@@ -354,7 +357,8 @@ struct Problem {
             .deterministic = deterministic,
             .threads = static_cast<int>(threads),
             .stream = current_stream(query),
-            .allow_tf32 = allow_tf32};
+            .allow_tf32 = allow_tf32,
+            .add_query = add_query};
   }
 };
 
@@ -561,6 +565,76 @@ void activation(StableIValue* values, Stack stack) {
   values[1] = torch::stable::detail::from(activation.derivative_text());
 }
 
+// --- norms -----------------------------------------------------------------------------------------------------------
+
+/// The common arguments of norm and norm_backward. The operators of the CPU are in python/gdpa/nn/_norms.py.
+constexpr std::string_view norm_schema =
+    "Tensor x, Tensor? weight, Tensor? bias, Tensor? gate, Tensor? residual, bool is_layer, float eps";
+
+/// The owned arguments of norm_schema.
+struct NormCall {
+  explicit NormCall(Stack& stack)
+      : x(stack.take<Tensor>()),
+        weight(stack.take<OptionalTensor>()),
+        bias(stack.take<OptionalTensor>()),
+        gate(stack.take<OptionalTensor>()),
+        residual(stack.take<OptionalTensor>()),
+        is_layer(stack.take<bool>()),
+        eps(stack.take<double>()) {}
+
+  Tensor x;
+  OptionalTensor weight, bias, gate, residual;
+  bool is_layer;
+  double eps;
+
+  gdpa::Norm norm() const {
+    return {.x = view_of<gdpa::TensorView>("x", x),
+            .kind = is_layer ? gdpa::Norm::Kind::layer : gdpa::Norm::Kind::rms,
+            .eps = eps,
+            .weight = view_of("weight", weight),
+            .bias = view_of("bias", bias),
+            .gate = view_of("gate", gate),
+            .residual = view_of("residual", residual),
+            .stream = current_stream(x)};
+  }
+};
+
+void norm(StableIValue* values, Stack stack) {
+  const NormCall call(stack);
+  const gdpa::Norm norm = call.norm();
+  const Tensor y = empty_like(call.x);
+  const Tensor statistics = empty({norm.x.sizes[0], 2}, aoti_torch_dtype_float32(), call.x);
+  gdpa::norm(norm, view_of<gdpa::MutableTensorView>("y", y),
+             view_of<gdpa::MutableTensorView>("statistics", statistics));
+  values[0] = torch::stable::detail::from(y);
+  values[1] = torch::stable::detail::from(statistics);
+}
+
+void norm_backward(StableIValue* values, Stack stack) {
+  const auto given_grad = stack.take<Tensor>();
+  const auto statistics = stack.take<Tensor>();
+  const NormCall call(stack);
+  const std::array<const Tensor*, 4> inputs = {&call.x, call.weight ? &*call.weight : nullptr,
+                                               call.bias ? &*call.bias : nullptr, call.gate ? &*call.gate : nullptr};
+  std::array<gdpa::MutableTensorView, 4> views;
+  std::vector<Tensor> gradients;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const bool is_wanted = stack.take<bool>() && inputs[i] != nullptr;
+    gradients.push_back(is_wanted ? empty_like(*inputs[i]) : empty({0}, call.x));
+    if (is_wanted) views[i] = view_of<gdpa::MutableTensorView>("gradient", gradients.back());
+  }
+  gdpa::Norm norm = call.norm();
+  const gdpa::NormGradients wanted{views[0], views[1], views[2], views[3]};
+  const int64_t bytes = gdpa::norm_workspace_bytes(norm, wanted);
+  const Tensor workspace =
+      empty({bytes / gdpa::size_in_bytes(gdpa::DType::float32)}, aoti_torch_dtype_float32(), call.x);
+  if (bytes > 0) norm.workspace = {workspace.data_ptr(), bytes};
+  const Tensor grad = copied_where_needed(given_grad);
+  gdpa::norm_backward(norm, view_of<gdpa::TensorView>("grad_y", grad),
+                      view_of<gdpa::TensorView>("statistics", statistics), wanted);
+  for (std::size_t i = 0; i < gradients.size(); ++i) values[i] = torch::stable::detail::from(gradients[i]);
+}
+
 /// The stable ABI passes only the text of an error. python/gdpa/_errors.py parses the kind before the text.
 std::string marked(const gdpa::Error& error) {
   switch (error.kind()) {
@@ -604,10 +678,20 @@ STABLE_TORCH_LIBRARY(gdpa, library) {
       ("compile(" + problem + ", str direction, str architecture, str lengths, Tensor progress, " + wanted + ") -> str")
           .c_str());
   library.def("activation(str text) -> (str text, str derivative)");
+  const std::string norm(norm_schema);
+  library.def(("norm(" + norm + ") -> (Tensor, Tensor)").c_str());
+  library.def(
+      ("norm_backward(Tensor grad_y, Tensor statistics, " + norm +
+       ", bool wants_x, bool wants_weight, bool wants_bias, bool wants_gate) -> (Tensor, Tensor, Tensor, Tensor)")
+          .c_str());
 }
 
 STABLE_TORCH_LIBRARY_IMPL(gdpa, CPU, library) { implement(library); }
 
-STABLE_TORCH_LIBRARY_IMPL(gdpa, CUDA, library) { implement(library); }
+STABLE_TORCH_LIBRARY_IMPL(gdpa, CUDA, library) {
+  implement(library);
+  library.impl("norm", boxed<norm>);
+  library.impl("norm_backward", boxed<norm_backward>);
+}
 
 STABLE_TORCH_LIBRARY_IMPL(gdpa, CompositeExplicitAutograd, library) { library.impl("activation", boxed<activation>); }

@@ -100,6 +100,10 @@ struct Workspace {
 /// where r, the rows of a page, is a multiple of 16. Entry b has the first seqused_k[b] of these rows (batch, int32 or
 /// int64). Only forward accepts pages.
 ///
+/// With add_query, forward adds the query to the output, and backward adds the gradient of the output to the gradient
+/// of the query, also in rows that belong to no sequence. The kernels do this before they round and store the result.
+/// head_dim_v must be head_dim, and the batch must not share the query.
+///
 /// query and key have the same head_dim. key and value have the same tokens and heads. The number of query heads is a
 /// multiple of the number of key heads (GQA, MQA). All operands have one dtype: float32, float64 (CPU only), bfloat16
 /// or float16. On a GPU, head_dim and head_dim_v are multiples of 8 up to 256, and a sequence has at most 2^31 - 2^16
@@ -128,6 +132,7 @@ struct Attention {
   void* stream = nullptr;      ///< GPU: the CUstream of the launches. Null is the legacy default stream
   Workspace workspace = {};    ///< GPU: memory of the caller for backward
   bool allow_tf32 = false;     ///< GPU, float32: one product of tf32 instead of three, with the precision of tf32
+  bool add_query = false;      ///< O = out_scale * P V + Q, a residual connection; see below
 };
 
 /// Computes O into `output`, with the dtype of the query.
@@ -135,7 +140,7 @@ struct Attention {
 /// The shape of `output` is the shape of the query with head_dim_v in place of head_dim. For a shared query it is
 /// (batch * length, heads, head_dim_v) or (batch, length, heads, head_dim_v). The last stride is 1. No two elements
 /// have the same address, and no element belongs to an input. The call writes every element: rows that belong to no
-/// sequence become 0.
+/// sequence become 0, before add_query adds the query.
 ///
 /// Throws Error if an argument is wrong, before it writes anything. docs/errors.md lists the errors.
 ///

@@ -7,6 +7,7 @@
 #include "gdpa/error.h"
 #include "gdpa/mask.h"
 #include "gdpa/mask_expression.h"
+#include "gdpa/norm.h"
 #include "gdpa/plan.h"
 #include "gdpa/score.h"
 #include "gdpa/tensor.h"

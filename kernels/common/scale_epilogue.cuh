@@ -7,6 +7,8 @@
 namespace gdpa {
 
 struct ScaleEpilogue {
+  static constexpr bool adds_query = false;
+
   float factor;
 
   /// The factor of an entry, by which backward multiplies dO V^T; 0 for the rows without a sequence.

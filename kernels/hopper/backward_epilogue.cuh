@@ -21,6 +21,9 @@ struct BackwardEpilogue : BackwardProducts<Config> {
     const int tiles = step.number + static_cast<int>(step.is(Step::ends));
     producer_acquire(shared.staging_empty(warpgroup), Shared::times_staged(number, tiles));
     const int swizzle = step.flags / Step::swizzle;
+    if constexpr (Shared::adds_grad_output) {
+      if (step.is(Step::loads_addend)) add_grad_output(step);
+    }
     if (!step.is(Step::accumulated)) {
       if (Config::has_first_writer && step.is(Step::loads_accumulator)) {
         const unsigned parity = step.is(Step::odd_phase) ? 1 : 0;
@@ -34,7 +37,7 @@ struct BackwardEpilogue : BackwardProducts<Config> {
         are_read.arrive();
         are_read.wait(parity);  // dQ overwrites them
       }
-      stage_rounded<typename Shared::GradQueryTile>(grad_query, arguments.scale * tile_of(step).out_scale, 0,
+      stage_rounded<typename Shared::GradQueryTile>(grad_query, grad_query_factor(step), 0,
                                                     Shared::grad_query_columns);
     } else if (Config::has_first_writer || arguments.common.params.out_scale.kind == OutputScale::Kind::number) {
       stage_accumulators(swizzle, [](float sum) { return sum; });
@@ -43,6 +46,36 @@ struct BackwardEpilogue : BackwardProducts<Config> {
       stage_accumulators(swizzle, [factor](float sum) { return sum * factor; });
     }
     fence_and_arrive_by_warp(shared.staging_full(warpgroup)[0]);
+  }
+
+  __device__ __forceinline__ float grad_query_factor(const Step& step) const {
+    const float factor = arguments.scale * tile_of(step).out_scale;
+    if constexpr (Shared::adds_grad_output) return Config::Epilogue::invertible(factor);
+    return factor;
+  }
+
+  /// Adds dO, divided by the factor that multiplies dQ later. The store thread has loaded dO into the staging buffer.
+  __device__ __forceinline__ void add_grad_output(const Step& step) {
+    const unsigned parity = step.is(Step::odd_phase) ? 1 : 0;
+    const float inverse = 1.0f / grad_query_factor(step);
+    shared.accumulator_full(warpgroup).wait(parity);
+    const unsigned thread = thread_in_warpgroup(), lane = thread % 32;
+    const int row = static_cast<int>(thread / 32 * 16 + lane % 16);
+    const typename Shared::GradQueryTile staging{shared.staging(warpgroup)};
+#pragma unroll
+    for (int j = 0; j < Shared::grad_query_columns / 16; ++j) {
+      unsigned matrix[4];
+      load_matrices(matrix, staging.chunk(row, j * 2 + static_cast<int>(lane / 16)));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 pair = unpack<Element>(matrix[i]);
+        grad_query[j * 8 + i * 2] += pair.x * inverse;
+        grad_query[j * 8 + i * 2 + 1] += pair.y * inverse;
+      }
+    }
+    const Barrier is_read = shared.accumulator_empty(warpgroup);
+    is_read.arrive();
+    is_read.wait(parity);  // dQ overwrites it
   }
 
   template <class Scale>

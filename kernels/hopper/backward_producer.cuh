@@ -34,6 +34,10 @@ __device__ void load_operands(const BackwardArguments& arguments, const Backward
       } else if (uses_accumulators(is)) {
         flags |= Step::accumulated;
       }
+      if (Shared::adds_grad_output && begins_grad_query(is)) {
+        flags |= Step::loads_addend + odd;
+        odd ^= Step::odd_phase;
+      }
       shared.step(step) = {flags + static_cast<int>(accumulator_swizzle(tile.grad_query)) * Step::swizzle, number,
                            position, head};
       query_full().arrive_and_expect(Shared::QueryTile::bytes);

@@ -35,7 +35,7 @@
 namespace gdpa::hopper {
 
 template <class Config>
-__device__ void forward(const ForwardArguments& arguments) {
+__device__ __forceinline__ void forward(const ForwardArguments& arguments) {
   using Shared = ForwardStorage<Config>;
   if (Config::pass == Pass::second && arguments.found_nan[blockIdx.x] == 0) return;
   extern __shared__ __align__(1024) unsigned char shared_memory[];
@@ -52,7 +52,7 @@ __device__ void forward(const ForwardArguments& arguments) {
     run_producer_warpgroup(
         [&] {
           schedule_tiles<Config>(arguments, shared.tile_range(), shared.tiles(), [&](const Work& work, int lane) {
-            write_zeros<Config>(arguments.common.params.output, work, lane);
+            write_without_keys<Config>(arguments.common.params, work, lane);
           });
         },
         [&] { load_queries<Config>(arguments, shared); }, [&] { load_keys<Config>(arguments, shared); },

@@ -11,9 +11,9 @@ namespace gdpa::hopper {
 template <class Config>
 struct ForwardConsumer : ForwardEpilogue<Config> {
   using Base = ForwardEpilogue<Config>;
-  using Base::arguments, Base::issue_output, Base::issue_scores, Base::key_steps, Base::leads, Base::load_query,
-      Base::output, Base::own_barrier, Base::shared, Base::release_query, Base::scores, Base::store_from_registers,
-      Base::store_through_query, Base::ping_pong_barrier, Base::warpgroup, Base::p;
+  using Base::arguments, Base::begin_output, Base::issue_output, Base::issue_scores, Base::key_steps, Base::leads,
+      Base::load_query, Base::output, Base::own_barrier, Base::shared, Base::release_query, Base::scores,
+      Base::store_from_registers, Base::store_through_query, Base::ping_pong_barrier, Base::warpgroup, Base::p;
   using typename Base::Activation, typename Base::Element, typename Base::Shared, typename Base::Tile;
   using Iterator = KeyTileIterator<Config>;
   using Inputs = FragmentInputs<typename Config::Bias, FragmentRows::queries, Config::tile_keys>;
@@ -119,6 +119,25 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
     }
   }
 
+  static constexpr bool adds_query = Config::Epilogue::adds_query;
+
+  /// Whether the last S of a query tile releases Q in shared memory. Otherwise begin_with_query does, if O begins after
+  /// that S.
+  __device__ __forceinline__ static bool scores_release_query(const Iterator& at) {
+    return !Config::query_in_registers && at.ends() && !(adds_query && at.key_tile == 0);
+  }
+
+  /// If Q is added, begins O of a query tile before its first P V.
+  __device__ __forceinline__ void begin_with_query(const Iterator& at) {
+    if (!adds_query || at.key_tile > 0) return;
+    begin_output(shared.tiles()[at.number], at.number);
+    if constexpr (!Config::query_in_registers) {
+      fence_proxy_async_shared();  // as for load_query
+      named_barrier_sync(own_barrier + warpgroup, warpgroup_threads);
+      if (at.ends()) release_query(at.number);
+    }
+  }
+
   __device__ __forceinline__ void run() {
     const typename Shared::TileQueue queue = shared.tiles();
     Iterator now(queue.consumer_wait(0), 0);  // the key tile of P, and of the next P V
@@ -138,7 +157,7 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
     Inputs first_inputs = inputs_of(queue[0], 0);
     warpgroup_wait<0>();
     if (leads() && now.keeps_keys == 0) shared.key_empty()[0].arrive();
-    if (!Config::query_in_registers && now.ends()) release_query(0);
+    if (scores_release_query(now)) release_query(0);
     apply_function(first, first_inputs);
     if (!now.full) apply_mask(queue[0], 0);
     if (next.key_tiles > 0) consumer_wait(shared.key_full(), next.state);
@@ -148,6 +167,7 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
       const bool ends = next.key_tile == 0;  // now is the last key tile of its query tile
       // O of the previous query tile is leaving through the stage of Q.
       const bool has_stored = Config::query_in_registers && now.key_tile == 0 && now.number > 0;
+      begin_with_query(now);
       if (ends) {
         if (has_stored) release_query(now.number);
         load_query(next.number);
@@ -155,7 +175,7 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
       ping_pong_wait();
       issue_scores(next.number, next.state.stage);
       consumer_wait(shared.value_full(), now.state);
-      issue_output(now.state.stage, now.key_tile > 0);
+      issue_output(now.state.stage, adds_query || now.key_tile > 0);
       ping_pong_arrive();
       // The look-up happens here, where the warps wait for S anyway.
       const Iterator after = next.after(queue);
@@ -165,7 +185,7 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
       Inputs inputs = inputs_of(queue[next.number], next.key_tile);
       warpgroup_wait<1>();
       if (leads() && next.keeps_keys == 0) shared.key_empty()[next.state.stage].arrive();
-      if (!Config::query_in_registers && next.ends()) release_query(next.number);
+      if (scores_release_query(next)) release_query(next.number);
       apply_function(activation, inputs);
       if (!next.full) apply_mask(queue[next.number], next.key_tile);
       // This wait is for the next products. It also begins a new basic block: the compiler would otherwise move the
@@ -179,10 +199,11 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
       pack_p();
       if (ends) store_output(queue[number], number);
     }
+    begin_with_query(now);
     // Takes the last arrival of warpgroup 1, so that the named barrier has none left when the kernel ends.
     if (warpgroup == 0) ping_pong_wait();
     consumer_wait(shared.value_full(), now.state);
-    issue_output(now.state.stage, now.key_tile > 0);
+    issue_output(now.state.stage, adds_query || now.key_tile > 0);
     warpgroup_wait<0>();
     if (Config::query_in_registers) {
       // No Q follows, so nobody has waited until O of an earlier tile left this stage.

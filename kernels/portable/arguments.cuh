@@ -21,6 +21,46 @@ struct ReduceArguments {
   int64_t rows_in_batch;  ///< rows between batch strides of `output`: its length where dense, else `rows`
   int64_t heads;
   Operand output;
+  Operand addend;  ///< in the type and shape of the output
+};
+
+/// Rows of a norm. The columns of a head are contiguous.
+struct NormRows {
+  void* data;  ///< inputs are only read
+  int64_t row_stride;
+  int64_t head_stride;
+  int head_columns;  ///< a multiple of 8
+};
+
+/// Of a row: the mean, 0 for rms, and rstd.
+struct alignas(8) RowStatistics {
+  float mean;
+  float rstd;
+};
+
+struct NormArguments {
+  int64_t rows;
+  float eps;
+  NormRows x, gate, residual, y;
+  const void* weight;  ///< a vector; null: ones
+  const void* bias;    ///< a vector; null: zeros
+  RowStatistics* statistics;
+};
+
+struct NormBackwardArguments {
+  int64_t rows;
+  NormRows x, gate, grad_y, grad_x, grad_gate;
+  const void* weight;
+  const void* bias;
+  const RowStatistics* statistics;
+  float* partials;
+};
+
+struct NormReduceArguments {
+  const float* partials;
+  int64_t partial_count;
+  int sums;            ///< of a partial result: of weight, of bias, or of both in this order
+  void* gradients[2];  ///< for each of the sums
 };
 
 /// The sums of the gradients of tensors, contiguous, and the gradients.
@@ -54,6 +94,9 @@ struct ClearGapsArguments {
   unsigned char* result;
   int64_t row_stride;
   int64_t head_stride;
+  const unsigned char* source;  ///< the rows that are copied to the result; null: the result gets zeros
+  int64_t source_row_stride;
+  int64_t source_head_stride;
   bool aligned;  ///< the row of every head begins at a multiple of 16 bytes
 };
 

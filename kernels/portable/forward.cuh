@@ -120,7 +120,10 @@ __device__ void store_output(const CommonArguments& arguments, const Work& work,
   const int warp_column = warp_index() % Config::column_warps * Tiles::Stream::warp_columns_v;
   const auto epilogue = Config::Epilogue::of(arguments, pair_of(work), factor);
   stage_accumulator(output, staging.from(warp_row, warp_column), [&](float sum, int row, int column) {
-    return epilogue(sum, first_query + warp_row + row, warp_column + column);
+    const float scaled = epilogue(sum, first_query + warp_row + row, warp_column + column);
+    // The thread overwrites the element of Q that it reads here.
+    if constexpr (Config::Epilogue::adds_query) return scaled + staging.number(warp_row + row, warp_column + column);
+    return scaled;
   });
   __syncthreads();
   store_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim_v>(

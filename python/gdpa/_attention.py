@@ -37,6 +37,7 @@ def varlen_attention(
     kv_of: torch.Tensor | None = None,
     block_table: torch.Tensor | None = None,
     seqused_k: torch.Tensor | None = None,
+    add_query: bool = False,
 ) -> torch.Tensor:
     r"""Computes attention over a jagged batch with any elementwise function f instead of softmax.
 
@@ -96,6 +97,9 @@ def varlen_attention(
             shape (pages, r, H_k, d), where r is a multiple of 16, and rows [n r, (n + 1) r) of sequence b are in page
             block_table[b, n]. Pages have no gradient.
         seqused_k: (B,), int32 or int64: with block_table, the number of keys of each sequence.
+        add_query: adds the query to the output, O = out_scale * P V + Q, a residual connection. The result equals an
+            addition after the call, also in rows that belong to no sequence. The kernels add before they round and
+            store O and the gradient of the query. The option needs d_v = d and a query that the batch does not share.
 
     Returns:
         (T_q, H_q, d_v), with the dtype of query. For a shared query, (B * L_q, H_q, d_v) with the rows of one sequence
@@ -134,6 +138,7 @@ def varlen_attention(
         accuracy,
         deterministic,
         mask,
+        add_query,
     )
 
 
@@ -152,6 +157,7 @@ def generalized_dot_product_attention(
     enable_gqa: bool = False,
     accuracy: str = "fast",
     deterministic: bool = False,
+    add_query: bool = False,
 ) -> torch.Tensor:
     r"""scaled_dot_product_attention with f instead of softmax: out_scale * f(scale * Q K^T) V.
 
@@ -164,9 +170,9 @@ def generalized_dot_product_attention(
             scaled_dot_product_attention. (With window_size it ends at the bottom right.)
         window_size: (left, right) as in varlen_attention. It cannot be combined with is_causal.
         mask: as in varlen_attention. It cannot be combined with is_causal.
-        activation, params, scale, out_scale, enable_gqa, accuracy, deterministic: as in varlen_attention. B of an
-            out_scale tensor is the product of the leading dimensions, and the batch entry of an activation counts them
-            as one dimension.
+        activation, params, scale, out_scale, enable_gqa, accuracy, deterministic, add_query: as in varlen_attention. B
+            of an out_scale tensor is the product of the leading dimensions, and the batch entry of an activation counts
+            them as one dimension.
 
     Returns:
         (..., H_q, L_q, d_v), a transposed view of a contiguous (..., L_q, H_q, d_v) tensor. A nested tensor for nested
@@ -190,7 +196,8 @@ def generalized_dot_product_attention(
                 "corners: window_size=(left, 0) is causal too"
             )
         right, diagonal = 0, "upper_left"
-    options = (activation, params, scale, out_scale, left, right, diagonal, enable_gqa, accuracy, deterministic, mask)
+    after_scale = (left, right, diagonal, enable_gqa, accuracy, deterministic, mask, add_query)
+    options = (activation, params, scale, out_scale, *after_scale)
     if isinstance(query, torch.Tensor) and query.is_nested:
         return _attend_nested(query, key, value, options)
     return _attend_dense(query, key, value, options)
@@ -338,6 +345,7 @@ def problem_of(
     accuracy: str,
     deterministic: bool,
     mask: MaskLike | None = None,
+    add_query: bool = False,
 ) -> tuple[tuple[torch.Tensor, ...], tuple[Any, ...]]:
     """Returns the tensors of the call, and the operator's arguments after them."""
     number, kind, per_batch = 1.0, "number", None
@@ -389,6 +397,7 @@ def problem_of(
         accuracy,
         deterministic or torch.are_deterministic_algorithms_enabled(),
         _allow_tf32(query),
+        add_query,
     )
 
 

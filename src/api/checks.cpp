@@ -702,6 +702,18 @@ bool depends_on_head(const activation::Function& mask, const BoundTensors& tenso
   });
 }
 
+/// Checks that the output has the shape of the query.
+void check_add_query(const Problem& problem) {
+  if (problem.head_dim_v != problem.head_dim) {
+    refuse(ErrorKind::value, "add_query", fmt::format("value with the query's head_dim {}", problem.head_dim),
+           fmt::format("{}", problem.head_dim_v), "leave it out, and add a projection of the query to the output");
+  }
+  if (problem.shares_queries()) {
+    refuse(ErrorKind::value, "add_query", "queries of each batch entry", "one query for the whole batch",
+           "leave it out, and add the query to the output");
+  }
+}
+
 CheckedCall check_inputs(const Attention& attention, Direction direction, bool needs_data, bool for_gpu) {
   const TensorView& query = attention.query;
   const TensorView& key = attention.key;
@@ -780,7 +792,9 @@ CheckedCall check_inputs(const Attention& attention, Direction direction, bool n
                   .accuracy = attention.accuracy,
                   .deterministic = attention.deterministic,
                   .threads = attention.threads,
-                  .allow_tf32 = attention.allow_tf32};
+                  .allow_tf32 = attention.allow_tf32,
+                  .add_query = attention.add_query};
+  if (attention.add_query) check_add_query(call.problem);
   Params& params = call.params;
   params.batch = batch;
   params.heads_q = heads_q;

@@ -28,6 +28,7 @@ struct Call {
   WantedGradients wanted;
   ParameterSums& parameter_sums;
   double* partial_sums;  ///< schedule.partial_elements; in double, because a long sum in float loses the last bits
+  bool adds_query;       ///< Problem::add_query
 
   const Evaluator& evaluator_of(int64_t head) const {
     return evaluators[inputs.function().inputs().empty() ? 0 : head];
@@ -75,6 +76,16 @@ void add_product(Tile<const Compute> left, Tile<const Compute> right, Tile<Compu
   }
   multiply<Compute>(left, right, {product, sums.stride}, rows, columns, depth, Sum::overwrite);
   add_rows<Compute>(product, sums.stride, rows, columns, sums.data, sums.stride);
+}
+
+/// sums[i * sum_stride + j] += source[i * stride + j], row by row through `buffer`, which has `columns` elements.
+template <class T>
+void add_source(const T* source, int64_t stride, int64_t rows, int64_t columns, ComputeType<T>* sums,
+                int64_t sum_stride, ComputeType<T>* buffer) {
+  for (int64_t i = 0; i < rows; ++i) {
+    pack_rows<T>(source + i * stride, stride, 1, columns, ComputeType<T>{1}, buffer, columns);
+    add_rows<ComputeType<T>>(buffer, columns, 1, columns, sums + i * sum_stride, sum_stride);
+  }
 }
 
 /// Writes 0 to rows x columns of a packed tile.

@@ -14,6 +14,7 @@
 #include "activation/cuda_inputs.h"
 #include "cuda/driver.h"
 #include "cuda/kernels.h"
+#include "cuda/memory.h"
 #include "cuda/source.h"
 #include "cuda/target.h"
 #include "cuda/tensor_maps.h"
@@ -123,40 +124,6 @@ plan::GpuPlan plan_of(const Problem& problem, const Params& params, const Operan
   return plan;
 }
 
-/// The workspace: the caller's memory, or memory of the stream's pool, which the stream frees after the call's kernels.
-class Memory {
- public:
-  Memory(const Workspace& given, int64_t bytes, Stream stream) : stream_(stream) {
-    if (bytes == 0) return;
-    if (given.data == nullptr) {
-      check(Driver::get().allocate_async(&owned_, static_cast<std::size_t>(bytes), stream),
-            "allocating the workspace of backward (workspace_bytes)");
-      address_ = owned_;
-      return;
-    }
-    if (given.bytes < bytes) {
-      throw Error(
-          ErrorKind::value,
-          fmt::format("workspace: expected {} bytes, got {}; ask workspace_bytes() with the gradients of the call",
-                      bytes, given.bytes));
-    }
-    address_ = reinterpret_cast<DevicePointer>(given.data);
-  }
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
-  ~Memory() {
-    if (owned_ != 0) Driver::get().free_async(owned_, stream_);
-  }
-
-  DevicePointer address() const { return address_; }
-  void* at(int64_t offset) const { return reinterpret_cast<void*>(address_ + static_cast<DevicePointer>(offset)); }
-
- private:
-  Stream stream_;
-  DevicePointer owned_ = 0;
-  DevicePointer address_ = 0;
-};
-
 /// The fp32 accumulators of one gradient, which a launch of the reduce kernel rounds into the gradient.
 struct Reduction {
   Operand CommonArguments::*accumulator;  ///< the member of the kernels' arguments
@@ -167,6 +134,7 @@ struct Reduction {
   int64_t columns;
   int64_t offset;  ///< into the workspace
   Operand gradient;
+  const Operand* addend = nullptr;  ///< a tensor of the shape of the gradient
 
   /// Contiguous fp32 accumulators: (rows, heads, padded columns), for each dense entry and each split of the batch.
   Operand accumulators(const Memory& memory) const {
@@ -179,23 +147,27 @@ struct Reduction {
   }
 };
 
-/// A result whose side has gaps, into which a launch of the clear_gaps kernel writes zeros.
+/// A result whose side has gaps, into which a launch of the clear_gaps kernel writes zeros, or the rows of a tensor
+/// that is added to the result.
 struct Gaps {
   const Sequences& side;
   int64_t rows;
   int64_t heads;
   int64_t columns;
   const Operand& result;
+  const Operand* addend = nullptr;
 };
 
 std::vector<Gaps> gaps_of(const Problem& problem, const Params& params) {
   std::vector<Gaps> gaps;
   const bool is_forward = problem.direction == Direction::forward;
   if (problem.has_query_gaps && is_forward) {
-    gaps.push_back({params.queries, problem.rows_q, problem.heads_q, problem.head_dim_v, params.output});
+    gaps.push_back({params.queries, problem.rows_q, problem.heads_q, problem.head_dim_v, params.output,
+                    problem.add_query ? &params.query : nullptr});
   }
   if (problem.has_query_gaps && !is_forward && problem.wanted.query) {
-    gaps.push_back({params.queries, problem.rows_q, problem.heads_q, problem.head_dim, params.grad_query});
+    gaps.push_back({params.queries, problem.rows_q, problem.heads_q, problem.head_dim, params.grad_query,
+                    problem.add_query ? &params.grad_output : nullptr});
   }
   if (problem.has_key_gaps && !is_forward && problem.wanted.key) {
     gaps.push_back({params.keys, problem.rows_k, problem.heads_k, problem.head_dim, params.grad_key});
@@ -241,12 +213,13 @@ struct Sequence {
     const plan::GpuWorkspace& workspace = plan.workspace;
     const auto reduce = [&](const Reduction& reduction) {
       reductions.push_back(reduction);
-      steps.push_back(
-          families::reduction(problem, gpu, operands.aligned, reduction.columns, reduction.rows * reduction.heads));
+      steps.push_back(families::reduction(problem, gpu, operands.aligned, reduction.columns,
+                                          reduction.rows * reduction.heads, reduction.addend != nullptr));
     };
     if (plan.reduces_grad_query) {
       reduce({&CommonArguments::grad_query_accumulator, problem.query_form, problem.rows_q, params.queries.length,
-              problem.heads_q, problem.head_dim, workspace.grad_query, params.grad_query});
+              problem.heads_q, problem.head_dim, workspace.grad_query, params.grad_query,
+              problem.add_query ? &params.grad_output : nullptr});
     }
     if (workspace.grad_key >= 0) {
       reduce({&CommonArguments::grad_key_accumulator, problem.key_form, problem.rows_k, params.keys.length,
@@ -275,7 +248,7 @@ class Call final : public families::StepLauncher {
   /// `kernels` has one kernel for each step of the sequence.
   void run(const LoadedKernels& kernels, const Workspace& workspace) {
     const plan::GpuWorkspace& needed = sequence_.plan.workspace;
-    const Memory memory(workspace, needed.bytes, stream_);
+    const Memory memory(workspace, needed.bytes, stream_, "workspace_bytes");
     if (needed.zeroed_bytes > 0) {
       check(Driver::get().fill_async(memory.address(), 0, static_cast<std::size_t>(needed.zeroed_bytes), stream_),
             "clearing the workspace");
@@ -335,6 +308,7 @@ class Call final : public families::StepLauncher {
 
   void launch_clear_gaps(const Gaps& gaps) {
     const int64_t bytes = size_in_bytes(problem_.dtype);
+    const Operand addend = gaps.addend == nullptr ? Operand() : *gaps.addend;
     portable::ClearGapsArguments arguments{gaps.side,
                                            problem_.batch,
                                            gaps.rows,
@@ -343,7 +317,10 @@ class Call final : public families::StepLauncher {
                                            static_cast<unsigned char*>(gaps.result.data),
                                            gaps.result.row_stride * bytes,
                                            gaps.result.head_stride * bytes,
-                                           is_aligned(gaps.result, bytes)};
+                                           static_cast<const unsigned char*>(addend.data),
+                                           addend.row_stride * bytes,
+                                           addend.head_stride * bytes,
+                                           is_aligned(gaps.result, bytes) && is_aligned(addend, bytes)};
     launch_next(&arguments);
   }
 
@@ -426,6 +403,7 @@ class Call final : public families::StepLauncher {
     arguments.rows_in_batch = reduction.form == Form::dense ? std::max<int64_t>(1, reduction.length) : rows;
     arguments.heads = reduction.heads;
     arguments.output = reduction.gradient;
+    if (reduction.addend != nullptr) arguments.addend = *reduction.addend;
     return arguments;
   }
 

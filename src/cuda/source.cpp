@@ -70,6 +70,12 @@ KindInSource in_source(KernelKind kind) {
       return {"list_key_tiles", "list_tiles", "ListTilesArguments"};
     case KernelKind::list_query_tiles:
       return {"list_query_tiles", "list_tiles", "ListTilesArguments"};
+    case KernelKind::norm:
+      return {"norm", "norm", "NormArguments"};
+    case KernelKind::norm_backward:
+      return {"norm_backward", "norm_backward", "NormBackwardArguments"};
+    case KernelKind::norm_reduce:
+      return {"norm_reduce", "norm_reduce", "NormReduceArguments"};
   }
   return {};
 }
@@ -136,11 +142,33 @@ void add_mask(families::ConfigText& config, const KernelSpec& kernel, const Expr
   }
 }
 
+/// Returns the struct Config of a kernel of norms.
+std::string config_of_norm(const KernelSpec& kernel) {
+  const plan::NormSpec& spec = kernel.portable().norm;
+  families::ConfigText config;
+  config.type("Element", fmt::format("gdpa::{}", type_of(kernel.element)));
+  config.type("Weight",
+              fmt::format("gdpa::{}", type_of(spec.weight_is_float32 ? GpuElement::float32 : kernel.element)));
+  config.number("columns", kernel.head_dim);
+  config.flag("aligned", kernel.aligned);
+  config.flag("is_layer", spec.is_layer);
+  config.flag("has_weight", spec.has_weight);
+  config.flag("has_bias", spec.has_bias);
+  config.flag("has_gate", spec.has_gate);
+  config.flag("has_residual", spec.has_residual);
+  config.flag("computes_x", spec.computes_x);
+  config.flag("computes_gate", spec.computes_gate);
+  config.flag("computes_weight", spec.computes_weight);
+  config.flag("computes_bias", spec.computes_bias);
+  return config.text();
+}
+
 /// Returns the struct Config of a kernel: the members of all families, and the members of the kernel's family.
 std::string config_of(const KernelSpec& kernel, const Expressions& expressions) {
   const activation::Function& function = expressions.function;
   families::ConfigText config;
   if (plan::has_no_config(kernel.kind)) return config.text();
+  if (plan::is_norm(kernel.kind)) return config_of_norm(kernel);
   if (kernel.kind == KernelKind::round_parameters) {
     config.type("Sum", sum_of(kernel));
     return config.text();
@@ -162,6 +190,7 @@ std::string config_of(const KernelSpec& kernel, const Expressions& expressions) 
   config.flag("aligned", kernel.aligned);
   if (kernel.kind == KernelKind::reduce) {
     config.number("columns", kernel.head_dim);
+    config.flag("adds", kernel.adds_query);
     return config.text();
   }
   const families::Family& family = families::family_of(kernel.family());
@@ -178,7 +207,11 @@ std::string config_of(const KernelSpec& kernel, const Expressions& expressions) 
   } else {
     config.type_of_header("Bias", "gdpa::NoBias", "common/no_bias.cuh");
   }
-  config.type_of_header("Epilogue", "gdpa::ScaleEpilogue", "common/scale_epilogue.cuh");
+  if (kernel.adds_query) {
+    config.type_of_header("Epilogue", "gdpa::AddQueryEpilogue", "common/add_query_epilogue.cuh");
+  } else {
+    config.type_of_header("Epilogue", "gdpa::ScaleEpilogue", "common/scale_epilogue.cuh");
+  }
   config.number("head_dim", kernel.head_dim);
   config.number("head_dim_v", kernel.head_dim_v);
   config.number("tile_queries", kernel.tile_queries);
@@ -234,8 +267,13 @@ std::string describe(const KernelSpec& kernel) {
       kernel.kind == KernelKind::check_indices || plan::writes_lists(kernel.kind)) {
     return std::string(in_source(kernel.kind).name);
   }
+  if (plan::is_norm(kernel.kind)) {
+    return fmt::format("{}: {} {} of {} columns", families::family_of(kernel.family()).name(),
+                       in_source(kernel.kind).name, type_of(kernel.element), kernel.head_dim);
+  }
   std::string text = fmt::format("{}: {} {} d={}", families::family_of(kernel.family()).name(),
                                  in_source(kernel.kind).name, type_of(kernel.element), kernel.head_dim);
+  if (kernel.adds_query) text += " with query";
   if (kernel.kind == KernelKind::reduce) return text;
   if (has_function(kernel.kind) && kernel.accuracy == Accuracy::exact) text += " exact";
   if (is_second_pass(kernel)) text += " second pass";

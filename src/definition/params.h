@@ -3,9 +3,10 @@
 // backends compute, for batch entry b, query head h and key head h / group:
 //
 //     S  = scale * Q K^T                        P  = f(S) where the mask allows, else 0
-//     O  = out_scale(b) * P V
+//     O  = out_scale(b) * P V                  + Q with Problem::add_query
 //     dV = out_scale(b) * P^T dO                dS = out_scale(b) * (dO V^T) * f'(S), 0 where masked
 //     dQ = scale * dS K                         dK = scale * dS^T Q
+//                                              dQ + dO with Problem::add_query
 #pragma once
 
 #include "definition/bound_tensor.h"

@@ -41,6 +41,7 @@ struct Problem {
   bool deterministic = false;
   int threads = 0;  ///< CPU: the largest number of threads. 0 means one for each processor
   bool allow_tf32 = false;
+  bool add_query = false;  ///< O = out_scale * P V + Q
   /// The NumberType of tensor i of the call in the three bits from 4 i on. Bit 4 i + 3: offsets need 64 bits.
   unsigned tensor_types = 0;
   unsigned mask_types = 0;      ///< the same for the tensors of a mask expression

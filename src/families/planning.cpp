@@ -56,13 +56,15 @@ void WorkspaceLayout::reserve_key_partials(const Problem& problem, int64_t split
     workspace_.grad_value = reserve_accumulators(splits * problem.rows_k, problem.heads_k, problem.head_dim_v);
 }
 
-plan::GpuStep reduction(const Problem& problem, const plan::Gpu& gpu, bool aligned, int64_t columns, int64_t rows) {
+plan::GpuStep reduction(const Problem& problem, const plan::Gpu& gpu, bool aligned, int64_t columns, int64_t rows,
+                        bool adds_query) {
   constexpr int64_t threads = 256, ctas_per_multiprocessor = 32;
   plan::KernelSpec kernel;
   kernel.kind = plan::KernelKind::reduce;
   kernel.element = element_of(problem.dtype, plan::Float32Products::three);
   kernel.head_dim = static_cast<int>(columns);
   kernel.aligned = aligned;
+  kernel.adds_query = adds_query;
   const int64_t groups = rows * plan::padded_columns(columns) / plan::column_group;
   return {kernel, std::min(divide_up(groups, threads), ctas_per_multiprocessor * gpu.multiprocessors)};
 }

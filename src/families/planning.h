@@ -63,7 +63,9 @@ class WorkspaceLayout {
   plan::GpuWorkspace& workspace_;
 };
 
-/// The kernel that rounds fp32 accumulators into a gradient: `rows` rows, one for each head, of `columns` columns.
-plan::GpuStep reduction(const Problem& problem, const plan::Gpu& gpu, bool aligned, int64_t columns, int64_t rows);
+/// The kernel that rounds fp32 accumulators into a gradient: `rows` rows, one for each head, of `columns` columns. With
+/// `adds_query`, it adds dO.
+plan::GpuStep reduction(const Problem& problem, const plan::Gpu& gpu, bool aligned, int64_t columns, int64_t rows,
+                        bool adds_query);
 
 }  // namespace gdpa::families

@@ -20,7 +20,11 @@ std::size_t combine(std::size_t hash, std::initializer_list<int> members) {
 }
 
 std::size_t combine(std::size_t hash, const PortableSpec& of) {
-  return combine(hash, {of.column_warps, int{of.reduce_grad_query}, int{of.queries_shared}});
+  const NormSpec& norm = of.norm;
+  return combine(hash, {of.column_warps, int{of.reduce_grad_query}, int{of.queries_shared}, int{norm.is_layer},
+                        int{norm.weight_is_float32}, int{norm.has_weight}, int{norm.has_bias}, int{norm.has_gate},
+                        int{norm.has_residual}, int{norm.computes_x}, int{norm.computes_gate},
+                        int{norm.computes_weight}, int{norm.computes_bias}});
 }
 
 std::size_t combine(std::size_t hash, const HopperSpec& of) {
@@ -44,6 +48,10 @@ bool writes_lists(KernelKind kind) {
   return kind == KernelKind::locate_lists || kind == KernelKind::list_key_tiles || kind == KernelKind::list_query_tiles;
 }
 
+bool is_norm(KernelKind kind) {
+  return kind == KernelKind::norm || kind == KernelKind::norm_backward || kind == KernelKind::norm_reduce;
+}
+
 bool has_no_config(KernelKind kind) {
   return kind == KernelKind::check_offsets || kind == KernelKind::locate_sequences || kind == KernelKind::clear_gaps;
 }
@@ -60,6 +68,7 @@ std::size_t hash_of(const KernelSpec& kernel) {
                                                               kernel.ctas,
                                                               int{kernel.aligned},
                                                               int{kernel.has_pages},
+                                                              int{kernel.adds_query},
                                                               int{kernel.keys_shared},
                                                               int{kernel.wants_grad_query},
                                                               int{kernel.wants_grad_key},

@@ -54,7 +54,10 @@ enum class KernelKind : std::uint8_t {
   list_query_tiles,
   clear_gaps,
   check_offsets,
-  check_indices
+  check_indices,
+  norm,
+  norm_backward,
+  norm_reduce
 };
 
 /// Whether kernels of this kind evaluate f or its indices.
@@ -66,6 +69,9 @@ bool has_mask(KernelKind kind);
 /// Whether kernels of this kind write lists of partner tiles.
 bool writes_lists(KernelKind kind);
 
+/// Whether kernels of this kind compute norms.
+bool is_norm(KernelKind kind);
+
 /// Whether all calls use the same kernel of this kind.
 bool has_no_config(KernelKind kind);
 
@@ -75,11 +81,28 @@ enum class GpuElement : std::uint8_t { bfloat16, float16, float32, tensor_float3
 /// The sums of the gradients of tensors (kernels/common/parameter_sum.cuh).
 enum class ParameterSum : std::uint8_t { float32, float64, exact };
 
+/// The members of a KernelSpec that only kernels of norms have. KernelSpec::head_dim is the number of columns.
+struct NormSpec {
+  bool is_layer = false;           ///< otherwise rms
+  bool weight_is_float32 = false;  ///< weight and bias; otherwise they have the type of the rows
+  bool has_weight = false;
+  bool has_bias = false;
+  bool has_gate = false;
+  bool has_residual = false;
+  bool computes_x = false;  ///< norm_backward: which gradients are computed
+  bool computes_gate = false;
+  bool computes_weight = false;
+  bool computes_bias = false;
+
+  bool operator==(const NormSpec&) const = default;
+};
+
 /// The members of a KernelSpec that only portable kernels have.
 struct PortableSpec {
   int column_warps = 1;  ///< warps along the columns of the accumulators; backward: also along the queries of S
   bool reduce_grad_query = false;  ///< backward: add to dQ atomically
   bool queries_shared = false;     ///< backward_query: the batch shares the queries
+  NormSpec norm = {};
 
   bool operator==(const PortableSpec&) const = default;
 };
@@ -115,6 +138,7 @@ struct KernelSpec {
   int ctas = 1;  ///< CTAs that have to fit on one multiprocessor
   bool aligned = false;
   bool has_pages = false;          ///< forward: keys and values are in pages
+  bool adds_query = false;         ///< kernels that store O or dQ: Q, or dO, is added
   bool keys_shared = false;        ///< backward: the batch shares the keys
   bool wants_grad_query = true;    ///< whether dQ is computed; true in kernels that have no such choice
   bool wants_grad_key = true;      ///< the same for dK

@@ -121,6 +121,9 @@ const std::vector<Mistake>& input_mistakes() {
       {"last_stride", [](Call& c) { c.attention.query.strides[2] = 2; }, ErrorKind::value,
        "query: expected a last dimension of stride 1, got stride 2; make it contiguous in the last dimension, e.g. by "
        ".contiguous()"},
+      {"add_query_with_another_head_dim_v", [](Call& c) { c.attention.add_query = true; }, ErrorKind::value,
+       "add_query: expected value with the query's head_dim 8, got 16; leave it out, and add a projection of the query "
+       "to the output"},
       {"head_dim_of_key", [](Call& c) { c.attention.key.sizes[2] = 4; }, ErrorKind::value,
        "key: expected head_dim 8, as the query's, got 4; make the two agree"},
       {"tokens_of_value", [](Call& c) { c.attention.value.sizes[0] = 5; }, ErrorKind::value,

@@ -62,6 +62,12 @@ TEST(CpuFuzz, random_forward_problems_agree_with_the_definition) {
   }
 }
 
+TEST(CpuFuzz, problems_that_add_the_query_agree_with_the_definition) {
+  for (std::uint64_t seed = 5'000'000; seed < 5'000'000 + problem_count() / 16 && !HasFailure(); ++seed) {
+    check(seed, {.adds_query = true}, run_call);
+  }
+}
+
 /// In 16 bits: the promise for fp32 is relative to PyTorch's own error there, which a steep function makes large.
 TEST(CpuFuzz, random_functions_and_scales_agree_with_the_definition) {
   for (std::uint64_t seed = 2'000'000; seed < 2'000'000 + problem_count() / 8 && !HasFailure(); ++seed) {

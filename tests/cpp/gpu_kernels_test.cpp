@@ -101,6 +101,21 @@ std::vector<Problem> problems() {
   return result;
 }
 
+/// Those of them whose kernels add the query, or dO.
+std::vector<Problem> problems_with_query() {
+  std::vector<Problem> result;
+  for (Problem problem : problems()) {
+    const bool has_query_kernel = problem.direction == Direction::forward || problem.deterministic;
+    if (!has_query_kernel || problem.head_dim != problem.head_dim_v || problem.key_form == Form::shared ||
+        problem.query_form == Form::shared) {
+      continue;
+    }
+    problem.add_query = true;
+    result.push_back(problem);
+  }
+  return result;
+}
+
 std::vector<KernelSpec> kernels_of(const Problem& problem, const plan::Gpu& gpu, const std::string& function,
                                    Accuracy accuracy, bool aligned) {
   const Activation activation(function);
@@ -113,7 +128,7 @@ std::vector<KernelSpec> kernels_of(const Problem& problem, const plan::Gpu& gpu,
     step.kernel.accuracy = accuracy;
     result.push_back(step.kernel);
   }
-  result.push_back(families::reduction(problem, gpu, aligned, problem.head_dim, 1000).kernel);
+  result.push_back(families::reduction(problem, gpu, aligned, problem.head_dim, 1000, problem.add_query).kernel);
   return result;
 }
 
@@ -149,12 +164,16 @@ class Coverage {
             kernel.stages,
             kernel.ctas};
   }
-  using Variant = std::tuple<KernelKind, GpuElement, bool, bool, bool, bool>;
+  using Variant = std::tuple<KernelKind, GpuElement, bool, bool, bool, bool, bool>;
   static Variant variant_of(const Instance& instance) {
     const KernelSpec& kernel = instance.kernel;
-    return {kernel.kind,        kernel.element,
-            kernel.aligned,     kernel.portable().reduce_grad_query,
-            kernel.keys_shared, kernel.portable().queries_shared};
+    return {kernel.kind,
+            kernel.element,
+            kernel.aligned,
+            kernel.adds_query,
+            kernel.portable().reduce_grad_query,
+            kernel.keys_shared,
+            kernel.portable().queries_shared};
   }
   using Function = std::tuple<KernelKind, GpuElement, std::string, Accuracy>;
   static Function function_of(const Instance& instance) {
@@ -169,12 +188,12 @@ class Coverage {
 
 /// Everything that may be compiled, in an order that rotates through the functions.
 template <class Visit>
-void visit_instances(Visit visit) {
+void visit_instances_of(const std::vector<Problem>& problems, Visit visit) {
   const std::vector<NamedActivation>& names = named_activations();
   std::size_t rotation = 0;
   for (const char* architecture : {"sm_90a", "sm_80", "sm_100a", "sm_86", "sm_120a"}) {
     const plan::Gpu gpu = target_of(std::string(architecture)).gpu;
-    for (const Problem& problem : problems()) {
+    for (const Problem& problem : problems) {
       for (const bool aligned : {true, false}) {
         ++rotation;
         for (std::size_t i = 0; i < 2 * names.size(); ++i) {
@@ -191,6 +210,12 @@ void visit_instances(Visit visit) {
       }
     }
   }
+}
+
+template <class Visit>
+void visit_instances(Visit visit) {
+  visit_instances_of(problems(), visit);
+  visit_instances_of(problems_with_query(), visit);
 }
 
 std::vector<Instance> sample() {

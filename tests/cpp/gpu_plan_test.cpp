@@ -970,6 +970,38 @@ TEST(GpuPlan, HopperBackwardKernelsComputeTheWantedGradientsOnly) {
   }
 }
 
+TEST(GpuPlan, TheKernelsThatStoreOOrDQAddTheQueryAndNoOtherKernelDiffers) {
+  const auto adding = [](const Problem& problem, auto plan_of_problem) {
+    Problem added = problem;
+    added.add_query = true;
+    const GpuPlan plain = plan_of_problem(problem), plan = plan_of_problem(added);
+    EXPECT_EQ(kinds_of(plan), kinds_of(plain));
+    EXPECT_EQ(plan.workspace.bytes, plain.workspace.bytes);
+    std::vector<KernelKind> kinds;
+    for (std::size_t i = 0; i < plan.steps.size(); ++i) {
+      KernelSpec kernel = plan.steps[i].kernel;
+      if (kernel.adds_query) kinds.push_back(kernel.kind);
+      kernel.adds_query = false;
+      EXPECT_EQ(kernel, plain.steps[i].kernel);
+    }
+    return kinds;
+  };
+  const auto on_hopper = [](const Problem& problem) { return hopper_plan_of(problem); };
+  using Kinds = std::vector<KernelKind>;
+  EXPECT_EQ(adding(problem_of(Direction::forward), plan_of), Kinds{KernelKind::forward});
+  EXPECT_EQ(adding(problem_of(Direction::forward), on_hopper), Kinds{KernelKind::forward});
+  Problem backward = problem_of(Direction::backward);
+  EXPECT_EQ(adding(backward, plan_of), Kinds{}) << "the reduce kernel, which is not a step of the plan, adds";
+  EXPECT_EQ(adding(backward, on_hopper), (Kinds{KernelKind::key_schedule, KernelKind::backward}));
+  backward.head_dim = backward.head_dim_v = 256;
+  EXPECT_EQ(adding(backward, on_hopper), (Kinds{KernelKind::key_schedule, KernelKind::round_grad_query}));
+  backward.deterministic = true;
+  EXPECT_EQ(adding(backward, plan_of), Kinds{KernelKind::backward_query});
+  backward.deterministic = false;
+  backward.wanted.query = false;
+  EXPECT_EQ(adding(backward, on_hopper), Kinds{});
+}
+
 TEST(GpuPlan, DeterministicModeWithoutDQKeepsTheHopperKernels) {
   const auto expect_hopper_kernels = [](auto change) {
     Problem problem = problem_of(Direction::backward);

@@ -37,6 +37,7 @@ struct Case {
   int arithmetic;       ///< other instructions in fp32
   int bounds;           ///< those more that the pass takes which assumes nothing of the scores
   int64_t queries = 0;  ///< of each sequence; 0: of some more, of others fewer
+  bool add_query = false;
 };
 
 std::ostream& operator<<(std::ostream& stream, const Case& test) {
@@ -57,6 +58,7 @@ class HopperKernels : public testing::TestWithParam<Case> {
     problem.heads_q = problem.heads_k = 4;
     problem.head_dim = GetParam().head_dim;
     problem.head_dim_v = GetParam().head_dim_v;
+    problem.add_query = GetParam().add_query;
     problem.rows_q = problem.rows_k = GetParam().mean_keys * problem.batch;
     if (GetParam().queries > 0) {
       problem.query_form = Form::dense;
@@ -157,7 +159,12 @@ INSTANTIATE_TEST_SUITE_P(
         Case{DType::float16, 160, 160, 128, "gelu", 1, 6, 1}, Case{DType::bfloat16, 192, 128, 2048, "silu", 1, 1, 1},
         Case{DType::float16, 136, 200, 2048, "tanh", 1, 1, 0}, Case{DType::bfloat16, 128, 256, 2048, "gelu", 1, 6, 1},
         Case{DType::bfloat16, 256, 64, 2048, "silu", 1, 1, 1}, Case{DType::bfloat16, 256, 256, 2048, "gelu", 1, 6, 1},
-        Case{DType::float16, 256, 256, 128, "gelu_tanh", 1, 4, 1}));
+        Case{DType::float16, 256, 256, 128, "gelu_tanh", 1, 4, 1},
+        // Scores are scaled one by one, because Q that is added is not scaled.
+        Case{DType::bfloat16, 128, 128, 128, "gelu_tanh", 1, 4, 1, 0, true},
+        Case{DType::bfloat16, 128, 128, 2048, "silu", 1, 2, 1, 0, true},
+        Case{DType::float16, 64, 64, 256, "gelu_tanh", 1, 4, 1, 0, true},
+        Case{DType::bfloat16, 256, 256, 128, "silu", 1, 2, 1, 0, true}));
 
 // --- backward --------------------------------------------------------------------------------------------------------
 
@@ -169,6 +176,7 @@ struct BackwardOptions {
   Mask mask = {};
   int64_t queries = 2048;  ///< of each sequence, on average
   WantedGradients wanted = {};
+  bool add_query = false;
 };
 
 /// Those of f and f', for each score.
@@ -208,6 +216,7 @@ std::vector<plan::KernelSpec> backward_kernels(DType dtype, int64_t head_dim, in
   problem.deterministic = options.deterministic;
   problem.mask = options.mask;
   problem.wanted = options.wanted;
+  problem.add_query = options.add_query;
   problem.heads_q = problem.heads_k = 4;
   problem.head_dim = head_dim;
   problem.head_dim_v = head_dim_v;
@@ -330,8 +339,39 @@ INSTANTIATE_TEST_SUITE_P(
         BackwardCase{DType::float16, 64, 64, "relu", Accuracy::exact, {0, 1}, {}, {Form::jagged, true}},
         BackwardCase{
             DType::bfloat16, 128, 128, "gelu_tanh", Accuracy::fast, {1, 9}, {{2, 23}}, {Form::jagged, false, causal}},
-        BackwardCase{
-            DType::bfloat16, 128, 128, "silu", Accuracy::fast, {1, 5}, {{1, 9}}, {Form::jagged, true, causal}}));
+        BackwardCase{DType::bfloat16, 128, 128, "silu", Accuracy::fast, {1, 5}, {{1, 9}}, {Form::jagged, true, causal}},
+        BackwardCase{DType::bfloat16,
+                     128,
+                     128,
+                     "gelu_tanh",
+                     Accuracy::fast,
+                     {1, 9},
+                     {{2, 23}},
+                     {Form::jagged, false, {}, 2048, {}, true}},
+        BackwardCase{DType::float16,
+                     128,
+                     128,
+                     "gelu",
+                     Accuracy::exact,
+                     {2, 21},
+                     {{2, 25}},
+                     {Form::shared, false, {}, 2048, {}, true}},
+        BackwardCase{DType::bfloat16,
+                     64,
+                     64,
+                     "silu",
+                     Accuracy::fast,
+                     {1, 5},
+                     {{1, 9}},
+                     {Form::jagged, true, causal, 2048, {}, true}},
+        BackwardCase{DType::bfloat16,
+                     64,
+                     64,
+                     "gelu_tanh",
+                     Accuracy::fast,
+                     {1, 9},
+                     {{2, 23}},
+                     {Form::jagged, false, {}, 2048, {}, true}}));
 
 /// Of head dims above 128; `arithmetic` is not read.
 class HopperWideBackwardKernel : public HopperBackwardKernel {};
@@ -380,9 +420,11 @@ TEST(HopperBackward, TheKernelsBesideItKeepEverythingInRegisters) {
     for (const auto& [dtype, options] :
          {std::pair{DType::bfloat16, BackwardOptions{}}, std::pair{DType::float16, BackwardOptions{}},
           std::pair{DType::bfloat16, BackwardOptions{Form::shared}},
-          std::pair{DType::bfloat16, BackwardOptions{Form::jagged, true}}}) {
+          std::pair{DType::bfloat16, BackwardOptions{Form::jagged, true}},
+          std::pair{DType::bfloat16, BackwardOptions{.add_query = true}}}) {
       const bool is_plain = options.key_form == Form::jagged && !options.deterministic;
       if (head_dim > 128 && !is_plain) continue;  // the portable kernels have these
+      if (options.add_query && head_dim != head_dim_v) continue;
       for (const plan::KernelSpec& kernel :
            backward_kernels(dtype, head_dim, head_dim_v, Activation("silu"), Accuracy::fast, options)) {
         if (plan::has_function(kernel.kind)) continue;

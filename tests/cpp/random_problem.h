@@ -73,6 +73,7 @@ struct Given {
   bool is_forward_only = false;             ///< may have a batch map, also on a GPU, and pages
   std::optional<std::uint64_t> mask = {};   ///< the seed of a mask expression, in place of a window
   bool draws_scale = false;                 ///< any scale, where others are the default or one of three numbers
+  bool adds_query = false;                  ///< add_query, with head_dim_v = head_dim, and queries that are not shared
 };
 
 class RandomProblem {
@@ -129,6 +130,7 @@ class RandomProblem {
       }
     }
     attention.threads = threads_;
+    attention.add_query = given_.adds_query;
     return attention;
   }
 
@@ -154,6 +156,7 @@ class RandomProblem {
     reference.left = mask_.left;
     reference.right = mask_.right;
     reference.bottom_right = mask_.diagonal == Diagonal::bottom_right;
+    reference.add_query = given_.adds_query;
     for (std::size_t b = 0; b < lengths_q_.size(); ++b) {
       Entry entry;
       entry.length_q = lengths_q_[b];
@@ -195,7 +198,7 @@ class RandomProblem {
     return gradients;
   }
 
-  /// The rows of a result that belong to a sequence. The others are 0.
+  /// The rows of a result that belong to a sequence. The others are 0, or those of the tensor that is added.
   std::vector<bool> query_rows_of_sequences() const {
     std::vector<bool> rows(static_cast<std::size_t>(queries_.rows), query_form_ == 2);
     for (std::size_t b = 0; b < batch(); ++b) set_rows(rows, queries_.begins[b], lengths_q_[b]);
@@ -254,9 +257,10 @@ class RandomProblem {
     head_dim_ = pick<int64_t>({1, 7, 8, 13, 16, 24, 32, 40, 64, 64, 128, 200, 300});
     head_dim_ = given_.head_dim.value_or(head_dim_);
     head_dim_v_ = chance(0.5) ? head_dim_ : pick<int64_t>({1, 5, 8, 16, 33, 64, 72, 128});
-    head_dim_v_ = given_.head_dim_v.value_or(head_dim_v_);
+    head_dim_v_ = given_.adds_query ? head_dim_ : given_.head_dim_v.value_or(head_dim_v_);
     // 0 jagged, 1 dense, 2 shared
     query_form_ = static_cast<int>(pick<int64_t>({0, 0, 0, 1, 2}));
+    if (given_.adds_query) query_form_ %= 2;
     key_form_ = static_cast<int>(pick<int64_t>({0, 0, 0, 1, 2}));
     const int64_t batch =
         query_form_ == 2 && key_form_ == 2 ? 1 : uniform(query_form_ == 1 || key_form_ == 1 ? 1 : 0, 5);
@@ -288,6 +292,7 @@ class RandomProblem {
     if (queries_.has_gaps) description_ += fmt::format(" queries at [{}]", fmt::join(queries_.begins, ","));
     if (keys_.has_gaps) description_ += fmt::format(" keys at [{}]", fmt::join(keys_.begins, ","));
     if (has_map_) description_ += fmt::format(" kv_of [{}]", fmt::join(map_, ","));
+    if (given_.adds_query) description_ += " add_query";
   }
 
   ScoreSizes sizes() const {

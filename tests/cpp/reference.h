@@ -73,6 +73,7 @@ struct Reference {
   int64_t left = -1;
   int64_t right = -1;
   bool bottom_right = true;
+  bool add_query = false;  ///< rows of the output are then rows of the query
 
   /// In addition to the window.
   std::function<bool(const Place&)> keeps_at = {};
@@ -98,6 +99,10 @@ inline double dot(const double* a, const double* b, int64_t count) {
 
 inline void add(double factor, const double* from, double* to, int64_t count) {
   for (int64_t i = 0; i < count; ++i) to[i] += factor * from[i];
+}
+
+inline void add_all(const Dense& from, Dense& to) {
+  for (std::size_t i = 0; i < to.values.size(); ++i) to.values[i] += from.values[i];
 }
 
 /// Calls body(entry, query row, output row, key row, place, key head, score) for every pair that the mask keeps.
@@ -132,6 +137,7 @@ inline Dense reference_output(const Reference& problem) {
     add(entry.out_scale * problem.round_operand(problem.f(score, place)), problem.value.at(key_row, key_head),
         output.at(output_row, place.head), problem.value.width);
   });
+  if (problem.add_query) add_all(problem.query, output);
   return output;
 }
 
@@ -154,6 +160,7 @@ inline ReferenceGradients reference_gradients(const Reference& problem, const De
     add(grad_score, key.at(key_row, key_head), gradients.query.at(query_row, place.head), query.width);
     add(grad_score, query.at(query_row, place.head), gradients.key.at(key_row, key_head), query.width);
   });
+  if (problem.add_query) add_all(grad_output, gradients.query);
   return gradients;
 }
 

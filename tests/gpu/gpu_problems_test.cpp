@@ -42,6 +42,7 @@ struct Configuration {
   std::optional<DrawnFunction> drawn = {};
   std::optional<std::uint64_t> score = {};  ///< the seed of a score that reads positions and tensors
   std::optional<std::uint64_t> mask = {};   ///< the seed of a mask expression
+  bool adds_query = false;
 };
 
 std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
@@ -113,6 +114,7 @@ std::string name_of(const Configuration& c) {
   std::string text =
       fmt::format("{}_{}_{}_{}_{}{}", c.products == Products::tf32 ? "tf32" : name(c.dtype), c.head_dim, c.head_dim_v,
                   c.function, c.accuracy == Accuracy::fast ? "fast" : "exact", c.streams_queries ? "_streams" : "");
+  if (c.adds_query) text += "_with_query";
   for (char& letter : text) {
     if (std::isalnum(static_cast<unsigned char>(letter)) == 0) letter = '_';
   }
@@ -122,7 +124,7 @@ std::string name_of(const Configuration& c) {
 const std::vector<Configuration>& configurations() {
   constexpr DType bf16 = DType::bfloat16, fp16 = DType::float16, fp32 = DType::float32;
   constexpr Accuracy fast = Accuracy::fast, exact = Accuracy::exact;
-  static const std::vector<Configuration> all = [] {
+  static const std::vector<Configuration> all = [=] {
     std::vector<Configuration> known = {
         {bf16, 8, 8, "identity"},
         {bf16, 16, 16, "gelu"},
@@ -160,6 +162,16 @@ const std::vector<Configuration>& configurations() {
         // This function is steep for its scores, so a second rounding of Q would exceed the promise.
         {bf16, 128, 128, "s * exp(-s * s)", fast, Products::of_type, false, true},
     };
+    const Configuration adds_query{
+        .dtype = bf16, .head_dim = 128, .head_dim_v = 128, .function = "silu", .adds_query = true};
+    for (const auto& [dtype, head_dim] : {std::pair(bf16, 128), std::pair(bf16, 64), std::pair(fp16, 32),
+                                          std::pair(bf16, 192), std::pair(fp16, 256), std::pair(fp32, 64)}) {
+      Configuration one = adds_query;
+      one.dtype = dtype;
+      one.head_dim = one.head_dim_v = head_dim;
+      one.streams_queries = head_dim == 64 && dtype == bf16;
+      known.push_back(one);
+    }
     const std::vector<Configuration> drawn = drawn_configurations();
     known.insert(known.end(), drawn.begin(), drawn.end());
     const std::vector<Configuration> scores = score_configurations(), masks = mask_configurations();
@@ -210,6 +222,7 @@ void count_options(const Attention& attention, const Reference& reference, bool 
   count("out_scale 1/len_k", attention.out_scale.kind == OutScale::Kind::reciprocal_length_k);
   count("out_scale of each entry", attention.out_scale.kind == OutScale::Kind::per_batch);
   count("scale given", attention.scale.has_value());
+  count("add_query", attention.add_query);
   count("workspace given", attention.workspace.data != nullptr);
   count("guards", has_guards);
   count("an entry without rows", std::any_of(reference.entries.begin(), reference.entries.end(),
@@ -239,7 +252,8 @@ class GpuProblems : public testing::TestWithParam<std::size_t> {
                                  .score = fixed.score,
                                  .is_forward_only = (seed + GetParam()) % 5 == 2,
                                  .mask = fixed.mask,
-                                 .draws_scale = fixed.draws_scale});
+                                 .draws_scale = fixed.draws_scale,
+                                 .adds_query = fixed.adds_query});
     const std::size_t guard = (GetParam() + seed + seed / 2 + seed / 4) % 2 == 0 ? 4096 : 0;
     SCOPED_TRACE(fmt::format("f {}, head_dim {} / {}, seed {}: {}", fixed.function, fixed.head_dim, fixed.head_dim_v,
                              seed, problem.describe()));

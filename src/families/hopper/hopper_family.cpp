@@ -67,6 +67,10 @@ hopper::BackwardArguments backward_arguments(const PlannedCall& call) {
   arguments.grad_output = map(Tensor::grad_output, kernel.tile_queries);
   arguments.grad_query =
       map(Tensor::grad_query, hopper::warpgroup_rows, hopper::grad_query_columns(kernel.tile_queries, kernel.head_dim));
+  if (call.problem.add_query) {
+    arguments.addend = map(Tensor::grad_output, hopper::warpgroup_rows,
+                           hopper::grad_query_columns(kernel.tile_queries, kernel.head_dim));
+  }
   arguments.grad_key = map(Tensor::grad_key, hopper::warpgroup_rows);
   arguments.grad_value = map(Tensor::grad_value, hopper::warpgroup_rows);
   arguments.direct_keys = plan.direct_keys;
@@ -137,7 +141,8 @@ class HopperFamily final : public Family {
       config.number("query_stages", spec.query_stages);
       config.flag("query_in_registers", spec.query_in_registers);
       // A multiplication of Q replaces one of each score. fp16 would lose small elements of Q altogether.
-      config.flag("scales_query", spec.query_in_registers && kernel.scales_scores &&
+      // A query that is added to the output stays as it is.
+      config.flag("scales_query", spec.query_in_registers && kernel.scales_scores && !kernel.adds_query &&
                                       kernel.element == plan::GpuElement::bfloat16 &&
                                       kernel.accuracy == Accuracy::fast && tolerates_rounded_query(function));
       return;

@@ -139,6 +139,7 @@ GpuPlan forward_plan(const PlanRequest& request) {
   const Problem& problem = request.problem;
   const Side queries = queries_of(problem), keys = keys_of(problem);
   KernelSpec kernel = hopper_kernel_for(request, KernelKind::forward);
+  kernel.adds_query = problem.add_query;
   constexpr int64_t unknown = std::numeric_limits<int64_t>::max();
   const int64_t most_queries = queries.form == Form::jagged ? unknown : queries.mean_length();
   choose_hopper_tiles(kernel, most_queries, keys.mean_length(), request.reads, request.reads_of_lines);
@@ -282,6 +283,7 @@ GpuPlan backward_plan(const PlanRequest& request) {
 
   const auto add = [&](KernelKind kind, int64_t work) {
     kernel.kind = kind;
+    kernel.adds_query = problem.add_query && problem.wanted.query && kind != KernelKind::wide_backward;
     plan.steps.push_back({kernel, work});
   };
   add(KernelKind::key_schedule, divide_up(std::max(hopper_part.slots, query_tiles), slots_of_a_cta));

@@ -108,6 +108,9 @@ std::span<const Tile> tiles_of(const KernelSpec& kernel) {
     case KernelKind::clear_gaps:
     case KernelKind::check_offsets:
     case KernelKind::check_indices:
+    case KernelKind::norm:
+    case KernelKind::norm_backward:
+    case KernelKind::norm_reduce:
     case KernelKind::locate_lists:
     case KernelKind::list_key_tiles:
     case KernelKind::list_query_tiles:
@@ -172,6 +175,9 @@ int64_t shared_bytes(const KernelSpec& kernel) {
     case KernelKind::clear_gaps:
     case KernelKind::check_offsets:
     case KernelKind::check_indices:
+    case KernelKind::norm:
+    case KernelKind::norm_backward:
+    case KernelKind::norm_reduce:
     case KernelKind::locate_lists:
     case KernelKind::list_key_tiles:
     case KernelKind::list_query_tiles:
@@ -208,6 +214,9 @@ int accumulator_registers(const KernelSpec& kernel) {
     case KernelKind::clear_gaps:
     case KernelKind::check_offsets:
     case KernelKind::check_indices:
+    case KernelKind::norm:
+    case KernelKind::norm_backward:
+    case KernelKind::norm_reduce:
     case KernelKind::locate_lists:
     case KernelKind::list_key_tiles:
     case KernelKind::list_query_tiles:
