@@ -8,6 +8,7 @@
 #include "gdpa/mask.h"
 #include "gdpa/mask_expression.h"
 #include "gdpa/plan.h"
+#include "gdpa/prepared_mask.h"
 #include "gdpa/score.h"
 #include "gdpa/tensor.h"
 #include "gdpa/version.h"

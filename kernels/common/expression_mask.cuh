@@ -2,6 +2,7 @@
 // tiles, and the condition is evaluated only for the scores of partial tiles.
 #pragma once
 
+#include "common/fragment_columns.cuh"
 #include "common/listed_tiles.cuh"
 #include "common/sequence.cuh"
 
@@ -13,51 +14,10 @@ template <class Condition, int lists>
 struct ExpressionMask {
   using Tiles = ListedTiles;
   using Writers = ListedWriters;
+  static constexpr bool needs_registers = true;
 
-  /// The valid scores of a row of an accumulator, with two columns in each group of 8 columns.
   template <int groups>
-  struct FragmentScores {
-    static constexpr int groups_of_word = 16;
-
-    unsigned words[(groups + groups_of_word - 1) / groups_of_word];  ///< a bit for each column
-
-    __device__ __forceinline__ bool holds(int index) const {
-      const int bit = index / 8 * 2 + index % 8;
-      return (words[bit / 32] >> (bit % 32) & 1) != 0;
-    }
-  };
-
-  /// The valid scores of one query or of one key.
-  struct ValidScores {
-    Condition condition;
-    int row = 0;
-    int length = 0;  ///< of the other side; 0 if the row is beyond its sequence
-    bool is_query = true;
-
-    __device__ __forceinline__ bool holds(int other) const {
-      if (other >= length) return false;
-      return is_query ? condition.holds(row, other) : condition.holds(other, row);
-    }
-
-    /// The condition is evaluated in a loop: all of its intermediate results for a row would occupy too many registers.
-    template <int groups>
-    __device__ __forceinline__ FragmentScores<groups> in_fragment(int origin) const {
-      constexpr int groups_of_word = FragmentScores<groups>::groups_of_word;
-      FragmentScores<groups> scores{};
-#pragma unroll
-      for (int first = 0; first < groups; first += groups_of_word) {
-        unsigned bits = 0;
-#pragma unroll 1
-        for (int group = 0; group < groups_of_word && first + group < groups; ++group) {
-          const int column = origin + (first + group) * 8;
-          const unsigned pair = (holds(column) ? 1u : 0u) | (holds(column + 1) ? 2u : 0u);
-          bits |= pair << (group * 2);
-        }
-        scores.words[first / groups_of_word] = bits;
-      }
-      return scores;
-    }
-  };
+  using FragmentScores = FragmentWords<groups>;
 
   const TileLists& tile_lists;
   SequencePair pair;
@@ -76,15 +36,17 @@ struct ExpressionMask {
   __device__ Tiles key_tiles(int query, int queries, int tile_keys) const {
     const int count = key_tile_count(tile_keys), query_tiles_ = query_tile_count(queries);
     if (count == 0 || query_tiles_ == 0) return {nullptr, 0};
-    if (tile_lists.first[pair.b] < 0) return {nullptr, count};
-    const int64_t at = tile_lists.key_list(pair.b, list_head, query / queries, query_tiles_, count);
+    const ListedEntry entry = tile_lists.entries[pair.b];
+    if (!entry.is_of(pair.length_q, pair.length_k)) return {nullptr, count};
+    const int64_t at = tile_lists.key_list(entry, list_head, query / queries, query_tiles_, count);
     return {tile_lists.key_tiles + at + 1, tile_lists.key_tiles[at]};
   }
   __device__ Tiles query_tiles(int key, int keys, int tile_queries) const {
     const int key_tiles_ = key_tile_count(keys), count = query_tile_count(tile_queries);
     if (key_tiles_ == 0 || count == 0) return {nullptr, 0};
-    if (tile_lists.first[pair.b] < 0) return {nullptr, count};
-    const int64_t at = tile_lists.query_list(pair.b, list_head, key / keys, count, key_tiles_);
+    const ListedEntry entry = tile_lists.entries[pair.b];
+    if (!entry.is_of(pair.length_q, pair.length_k)) return {nullptr, count};
+    const int64_t at = tile_lists.query_list(entry, list_head, key / keys, count, key_tiles_);
     return {tile_lists.query_tiles + at + 1, tile_lists.query_tiles[at]};
   }
   __device__ Writers writers_of(const Tiles& tiles, int key, int keys, int tile_queries) const {
@@ -93,14 +55,36 @@ struct ExpressionMask {
     return {tiles.elements, query_tile_count(tile_queries) + 1, flags};
   }
 
-  __device__ __forceinline__ ValidScores row(int query) const {
-    return {condition, query, query < pair.length_q ? pair.length_k : 0, true};
+  __device__ __forceinline__ bool holds(int query, int key) const { return condition.holds(query, key); }
+
+  template <int groups>
+  __device__ __forceinline__ FragmentScores<groups> rows(int query, int first_key) const {
+    return FragmentScores<groups>::of(first_key, [&](const FragmentColumns& keys, unsigned(&valid)[2]) {
+      condition.template valid_keys<groups_of_word<groups>>(query, keys, valid);
+      keep_existing(keys, pair.length_k, query, pair.length_q, valid);
+    });
   }
-  __device__ __forceinline__ ValidScores column(int key) const {
-    return {condition, key, key < pair.length_k ? pair.length_q : 0, false};
+  template <int groups>
+  __device__ __forceinline__ FragmentScores<groups> columns(int key, int first_query) const {
+    return FragmentScores<groups>::of(first_query, [&](const FragmentColumns& queries, unsigned(&valid)[2]) {
+      condition.template valid_queries<groups_of_word<groups>>(key, queries, valid);
+      keep_existing(queries, pair.length_q, key, pair.length_k, valid);
+    });
   }
 
  private:
+  /// Bits of groups beyond the fragment are not read.
+  template <int groups>
+  static constexpr int groups_of_word = groups < FragmentColumns::groups ? groups : FragmentColumns::groups;
+
+  /// Clears the columns beyond `length`, and rows beyond `rows`.
+  __device__ __forceinline__ static void keep_existing(const FragmentColumns& columns, int length, int row, int rows,
+                                                       unsigned (&valid)[2]) {
+    const unsigned existing = columns.below(length);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) valid[half] &= row + half * 8 < rows ? existing : 0;
+  }
+
   __device__ int query_tile_count(int tile_queries) const { return (pair.length_q + tile_queries - 1) / tile_queries; }
   __device__ int key_tile_count(int tile_keys) const { return (pair.length_k + tile_keys - 1) / tile_keys; }
 };

@@ -17,6 +17,8 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
   using typename Base::Activation, typename Base::Element, typename Base::Shared, typename Base::Tile;
   using Iterator = KeyTileIterator<Config>;
   using Inputs = FragmentInputs<typename Config::Bias, FragmentRows::queries, Config::tile_keys>;
+  /// A mask with many intermediate results is evaluated after P V, when the registers of P are free.
+  static constexpr bool masks_late = Config::Mask::needs_registers;
 
   // Ping-pong order: two consumers issue their products in alternation.
   __device__ __forceinline__ void ping_pong_wait() const {
@@ -82,16 +84,15 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
   /// Selects 0 for the elements of P outside the valid range. A product with 0 would not do, since f(0) may be
   /// infinite.
   __device__ __forceinline__ void apply_mask(const Tile& tile, int key_tile) {
-    const auto mask = Config::Mask::of(arguments.common.params, tile.pair());
+    const auto valid = Config::Mask::of(arguments.common.params, tile.pair())
+                           .template rows<Config::tile_keys / 8>(first_query_of(tile), first_key_of(tile, key_tile));
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const auto valid = mask.row(first_query_of(tile) + half * 8)
-                             .template in_fragment<Config::tile_keys / 8>(first_key_of(tile, key_tile));
 #pragma unroll
       for (int j = 0; j < Config::tile_keys / 8; ++j) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          if (!valid.holds(j * 8 + i)) scores[j * 4 + half * 2 + i] = 0.0f;
+          if (!valid.holds(half, j * 8 + i)) scores[j * 4 + half * 2 + i] = 0.0f;
         }
       }
     }
@@ -134,10 +135,10 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
     const auto first = Activation::of(arguments.common.params, queue[0].head);
     Inputs first_inputs = inputs_of(queue[0], 0);
     warpgroup_wait<0>();
-    if (leads() && now.keeps_keys == 0) shared.key_empty()[0].arrive();
+    if (leads() && !now.keeps_keys()) shared.key_empty()[0].arrive();
     if (!Config::query_in_registers && now.ends()) release_query(0);
     apply_function(first, first_inputs);
-    if (!now.full) apply_mask(queue[0], 0);
+    if (now.is_partial()) apply_mask(queue[0], 0);
     pack_p();
 
     Iterator next = now.after(queue);  // the key tile of the next Q K^T
@@ -160,10 +161,10 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
       const auto activation = Activation::of(arguments.common.params, queue[next.number].head);
       Inputs inputs = inputs_of(queue[next.number], next.key_tile);
       warpgroup_wait<1>();
-      if (leads() && next.keeps_keys == 0) shared.key_empty()[next.state.stage].arrive();
+      if (leads() && !next.keeps_keys()) shared.key_empty()[next.state.stage].arrive();
       if (!Config::query_in_registers && next.ends()) release_query(next.number);
       apply_function(activation, inputs);
-      if (!next.full) apply_mask(queue[next.number], next.key_tile);
+      if (!masks_late && next.is_partial()) apply_mask(queue[next.number], next.key_tile);
       // The look-up happens here, while P V runs, so that only the ping-pong wait is between its end and the next
       // products.
       const Iterator last = now;
@@ -174,7 +175,8 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
       // at it, which would then wait forever. The queue keeps this tile until all warps have stored it.
       queue.consumer_wait(now.number);
       warpgroup_wait<0>();
-      if (leads() && last.keeps_keys == 0) shared.value_empty()[last.state.stage].arrive();
+      if (leads() && !last.keeps_keys()) shared.value_empty()[last.state.stage].arrive();
+      if (masks_late && now.is_partial()) apply_mask(queue[now.number], now.key_tile);
       pack_p();
       if (ends) store_output(queue[last.number], last.number);
     }

@@ -11,24 +11,24 @@ struct KeyTileIterator {
   using Tile = QueryTile<typename Config::Mask>;
   using TileQueue = QueryTileQueue<typename Config::Mask>;
 
-  int key_tiles;   ///< of the query tile; 0: no more tiles
-  int keeps_keys;  ///< K and V stay in their stages for the next query tile
-  int number;      ///< of the query tile
+  int key_tiles;  ///< of the query tile; 0: no more tiles
+  int flags;      ///< QueryTile::keeps_keys and `partial`, in one register
+  int number;     ///< of the query tile
   int key_tile = 0;
-  bool full = true;  ///< no score is masked
   PipelineState<Config::stages> state = {};
 
   __device__ __forceinline__ KeyTileIterator(const Tile& tile, int number_)
       : key_tiles(broadcast_lane_0(tile.keys.size())),
-        keeps_keys(broadcast_lane_0(tile.flags & tile.keeps_keys)),
+        flags(broadcast_lane_0(tile.flags & tile.keeps_keys)),
         number(number_) {
-    if (key_tiles > 0) full = is_full(tile, 0);
+    if (key_tiles > 0) set_partial(tile);
   }
 
-  __device__ __forceinline__ static bool is_full(const Tile& tile, int key_tile) {
-    const typename Config::Mask::Tiles keys = tile.keys;  // all loads start before the first comparison
-    return broadcast_lane_0(static_cast<int>(keys.is_full(key_tile))) != 0;
-  }
+  /// K and V stay in their stages for the next query tile.
+  __device__ __forceinline__ bool keeps_keys() const { return (flags & Tile::keeps_keys) != 0; }
+
+  /// Whether some scores of the key tile are masked.
+  __device__ __forceinline__ bool is_partial() const { return (flags & partial) != 0; }
 
   __device__ __forceinline__ bool ends() const { return key_tile + 1 == key_tiles; }
 
@@ -42,7 +42,7 @@ struct KeyTileIterator {
       next.state = broadcast_lane_0(tile.flags & tile.loads_keys) != 0 ? state.next() : state.before(key_tile);
     } else {
       ++next.key_tile;
-      next.full = is_full(queue[number], next.key_tile);
+      next.set_partial(queue[number]);
       next.state = state.next();
     }
     // The compiler does not see in the loop that these are uniform. It would keep them and all descriptors in vector
@@ -50,6 +50,16 @@ struct KeyTileIterator {
     next.number = broadcast_lane_0(next.number);
     next.state.stage = broadcast_lane_0(next.state.stage);
     return next;
+  }
+
+ private:
+  static constexpr int partial = 4;
+  static_assert((partial & Tile::keeps_keys) == 0, "one bit for each flag");
+
+  __device__ __forceinline__ void set_partial(const Tile& tile) {
+    const typename Config::Mask::Tiles keys = tile.keys;  // all loads start before the first comparison
+    const int flag = broadcast_lane_0(keys.is_full(key_tile) ? 0 : partial);
+    flags = (flags & ~partial) | flag;
   }
 };
 
