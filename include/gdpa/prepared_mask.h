@@ -30,7 +30,7 @@ GDPA_API int64_t prepared_mask_bytes(const Attention& attention, const PrepareOp
 /// `options` and the head dims, the dtype and the function determine. Otherwise it throws Error (value). The lists are
 /// for the offsets and the elements of the tensors at the time of the preparation:
 ///   - A batch entry whose lengths differ from them is computed without its lists. Its results are correct, but all of
-///     its tiles are computed. GDPA_CHECK_OFFSETS=1 prints the entry.
+///     its tiles are computed. GDPA_CHECK_OFFSETS=1 prints the first such entry.
 ///   - The tensors of the mask must have the same elements. A tile that was classified otherwise has wrong results.
 ///
 /// On the CPU there is nothing to prepare: each call classifies its tiles with interval arithmetic. A prepared mask is

@@ -14,10 +14,11 @@ template <class Condition, int lists>
 struct ExpressionMask {
   using Tiles = ListedTiles;
   using Writers = ListedWriters;
-  static constexpr bool needs_registers = true;
+  /// A condition whose valid keys are one range is as cheap as a window.
+  static constexpr bool needs_registers = !Condition::keys_are_range;
 
   template <int groups>
-  using FragmentScores = FragmentWords<groups>;
+  using Words = FragmentWords<groups>;
 
   const TileLists& tile_lists;
   SequencePair pair;
@@ -57,19 +58,31 @@ struct ExpressionMask {
 
   __device__ __forceinline__ bool holds(int query, int key) const { return condition.holds(query, key); }
 
+  /// The valid keys of queries `query` and `query + 8`, and the valid queries of keys `key` and `key + 8`, in a fragment
+  /// whose first column is `first_key`, or `first_query`. A row or column beyond the sequences has none.
   template <int groups>
-  __device__ __forceinline__ FragmentScores<groups> rows(int query, int first_key) const {
-    return FragmentScores<groups>::of(first_key, [&](const FragmentColumns& keys, unsigned(&valid)[2]) {
-      condition.template valid_keys<groups_of_word<groups>>(query, keys, valid);
-      keep_existing(keys, pair.length_k, query, pair.length_q, valid);
-    });
+  __device__ __forceinline__ auto rows(int query, int first_key) const {
+    if constexpr (Condition::keys_are_range) {
+      ColumnRange valid[2];
+      condition.template valid_keys<groups>(query, AllColumns{}, valid);
+      return ranges(valid, first_key, pair.length_k, query, pair.length_q);
+    } else {
+      return words<groups>(first_key, pair.length_k, query, pair.length_q, [&](const auto& keys, auto& valid) {
+        condition.template valid_keys<groups_of_word<groups>>(query, keys, valid);
+      });
+    }
   }
   template <int groups>
-  __device__ __forceinline__ FragmentScores<groups> columns(int key, int first_query) const {
-    return FragmentScores<groups>::of(first_query, [&](const FragmentColumns& queries, unsigned(&valid)[2]) {
-      condition.template valid_queries<groups_of_word<groups>>(key, queries, valid);
-      keep_existing(queries, pair.length_q, key, pair.length_k, valid);
-    });
+  __device__ __forceinline__ auto columns(int key, int first_query) const {
+    if constexpr (Condition::queries_are_range) {
+      ColumnRange valid[2];
+      condition.template valid_queries<groups>(key, AllColumns{}, valid);
+      return ranges(valid, first_query, pair.length_q, key, pair.length_k);
+    } else {
+      return words<groups>(first_query, pair.length_q, key, pair.length_k, [&](const auto& queries, auto& valid) {
+        condition.template valid_queries<groups_of_word<groups>>(key, queries, valid);
+      });
+    }
   }
 
  private:
@@ -77,12 +90,22 @@ struct ExpressionMask {
   template <int groups>
   static constexpr int groups_of_word = groups < FragmentColumns::groups ? groups : FragmentColumns::groups;
 
-  /// Clears the columns beyond `length`, and rows beyond `rows`.
-  __device__ __forceinline__ static void keep_existing(const FragmentColumns& columns, int length, int row, int rows,
-                                                       unsigned (&valid)[2]) {
-    const unsigned existing = columns.below(length);
+  /// The valid columns of rows `row` and `row + 8`, without the columns beyond `length` and rows beyond `rows`.
+  __device__ __forceinline__ static FragmentRanges ranges(const ColumnRange (&valid)[2], int origin, int length, int row,
+                                                          int rows) {
+    const auto of_row = [&](int half) {
+      return (valid[half] & ColumnRange{0, row + half * 8 < rows ? length : 0}).counted_from(origin);
+    };
+    return {{of_row(0), of_row(1)}};
+  }
+  template <int groups, class Valid>
+  __device__ __forceinline__ static FragmentWords<groups> words(int origin, int length, int row, int rows, Valid valid) {
+    return FragmentWords<groups>::of(origin, [&](const FragmentColumns& columns, unsigned(&word)[2]) {
+      valid(columns, word);
+      const unsigned existing = columns.below(length);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) valid[half] &= row + half * 8 < rows ? existing : 0;
+      for (int half = 0; half < 2; ++half) word[half] &= row + half * 8 < rows ? existing : 0;
+    });
   }
 
   __device__ int query_tile_count(int tile_queries) const { return (pair.length_q + tile_queries - 1) / tile_queries; }

@@ -3,28 +3,18 @@
 // lists the members of a mask.
 #pragma once
 
-#include "common/fragment_columns.cuh"
+#include "common/fragment_ranges.cuh"
 #include "common/sequence.cuh"
 #include "common/tile_list.cuh"
 
 namespace gdpa {
-
-/// A half-open range of keys or queries. 32-bit numbers make the test of each score cheap.
-struct ValidRange {
-  int begin;
-  int count;
-
-  GDPA_HOST_DEVICE bool holds(int index) const {
-    return static_cast<unsigned>(index - begin) < static_cast<unsigned>(count);
-  }
-};
 
 /// The mask of one batch entry and query head.
 struct WindowMask {
   using Tiles = ContiguousTiles;      ///< a list of partner tiles
   using Writers = ContiguousWriters;  ///< the first and last writers of dQ in a list of query tiles
   template <int groups>
-  using FragmentScores = FragmentWords<groups>;   ///< the valid scores of a thread in 16 rows of an accumulator
+  using FragmentScores = FragmentRanges;  ///< the valid scores of a thread in 16 rows of an accumulator
   static constexpr bool needs_registers = false;  ///< whether the test of a score has many intermediate results
 
   const Mask& window;
@@ -75,23 +65,14 @@ struct WindowMask {
   /// fragment whose first column is `first_key`, or `first_query`. A row or column beyond the sequences has none.
   template <int groups>
   GDPA_HOST_DEVICE FragmentScores<groups> rows(int query, int first_key) const {
-    return in_fragment<groups>(first_key, keys_of_query(query), keys_of_query(query + 8));
+    return {{keys_of_query(query).counted_from(first_key), keys_of_query(query + 8).counted_from(first_key)}};
   }
   template <int groups>
   GDPA_HOST_DEVICE FragmentScores<groups> columns(int key, int first_query) const {
-    return in_fragment<groups>(first_query, queries_of_key(key), queries_of_key(key + 8));
+    return {{queries_of_key(key).counted_from(first_query), queries_of_key(key + 8).counted_from(first_query)}};
   }
 
  private:
-  template <int groups>
-  static GDPA_HOST_DEVICE FragmentScores<groups> in_fragment(int origin, const ValidRange& first,
-                                                             const ValidRange& second) {
-    return FragmentScores<groups>::of(origin, [&](const FragmentColumns& columns, unsigned(&valid)[2]) {
-      valid[0] = columns.from(first.begin) & columns.below(first.begin + first.count);
-      valid[1] = columns.from(second.begin) & columns.below(second.begin + second.count);
-    });
-  }
-
   GDPA_HOST_DEVICE ValidRange keys_of_query(int query) const {
     return query < length_q ? keys_of(query, 1) : ValidRange{0, 0};
   }

@@ -6,8 +6,7 @@ flex_attention. `&`, `|` and `~` combine masks::
     mask = gdpa.mask.causal() & ~gdpa.mask.prefix(padding)
     output = gdpa.varlen_attention(query, key, value, cu, cu, activation="silu", mask=mask)
 
-docs/masks.md describes the conditions. `causal` and `window` alone skip the tiles that they exclude. On a GPU, every
-other mask is evaluated for each score.
+docs/masks.md describes the conditions and their speed. gdpa.prepare_mask prepares a mask for several calls.
 """
 
 import re
@@ -18,7 +17,7 @@ import torch
 
 from gdpa import _trace
 
-__all__ = ["Mask", "MaskLike", "causal", "documents", "hstu", "intervals", "prefix", "window"]
+__all__ = ["Mask", "MaskLike", "PreparedMask", "causal", "documents", "hstu", "intervals", "prefix", "window"]
 
 _NAME = re.compile(r"[^\W\d]\w*")
 
@@ -103,6 +102,34 @@ class Mask:
             names[name] = new
         text = _NAME.sub(lambda found: names.get(found[0], found[0]), self._text)
         return text, {names[name]: tensor for name, tensor in self._tensors.items()}
+
+
+class PreparedMask(Mask):
+    """A mask whose tiles are classified for calls of the same shapes. gdpa.prepare_mask makes it.
+
+    `&`, `|` and `~` return a Mask that is not prepared.
+    """
+
+    __slots__ = ("_lists", "_tiles")
+
+    def __init__(self, mask: Mask, lists: torch.Tensor | None, tiles: str) -> None:
+        super().__init__(mask.text, mask.tensors)
+        self._window = mask.window
+        self._lists = lists
+        self._tiles = tiles
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of device memory that the lists of tiles occupy. 0 on the CPU, and for a window."""
+        return 0 if self._lists is None else self._lists.nbytes
+
+    @property
+    def lists(self) -> tuple[torch.Tensor, str] | None:
+        """The lists, and the text that describes them, as the operators take them. None for a window."""
+        return None if self._lists is None else (self._lists, self._tiles)
+
+    def __repr__(self) -> str:
+        return f"Prepared{super().__repr__()}"
 
 
 #: A mask, the text of a condition, or a Python function (b, h, q_idx, kv_idx) like mask_mod of flex_attention.

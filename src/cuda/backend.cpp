@@ -271,7 +271,8 @@ struct Sequence {
   }
 
   void add_preparation(const Problem& problem, const Params& params) {
-    checks = checks_offsets() && (params.queries.is_jagged() || params.keys.is_jagged() || problem.has_batch_map);
+    checks = checks_offsets() && (params.queries.is_jagged() || params.keys.is_jagged() || problem.has_batch_map ||
+                                  problem.prepared != nullptr);
     if (checks) add(plan::KernelKind::check_offsets, 2);
     if (locates_queries(problem) || locates_keys(problem)) add(plan::KernelKind::locate_sequences, 2);
   }
@@ -295,7 +296,11 @@ class Call final : public families::StepLauncher {
     if (sequence_.checks) {
       portable::CheckOffsetsArguments arguments{params_.queries,       params_.keys,  problem_.has_query_gaps,
                                                 problem_.has_key_gaps, params_.batch, problem_.rows_q,
-                                                problem_.rows_k};
+                                                problem_.rows_k,       nullptr};
+      if (problem_.prepared != nullptr) {
+        const auto* const lists = static_cast<const std::byte*>(problem_.prepared->data);
+        arguments.prepared = reinterpret_cast<const ListedEntry*>(lists + sequence_.plan.tile_lists.front().entries);
+      }
       launch_next(&arguments);
     }
     const CommonArguments arguments = arguments_of(memory);
