@@ -3,13 +3,23 @@
 #pragma once
 
 #include "common/fragment_columns.cuh"
+#include "common/fragment_ranges.cuh"
 #include "common/listed_tiles.cuh"
 #include "common/sequence.cuh"
 
 namespace gdpa {
 
-/// The mask of one batch entry and query head. Condition is the struct that src/activation/cuda_inputs.cpp prints, and
-/// Params::tile_lists[lists] has the lists.
+template <int groups, bool is_range>
+struct FragmentOf {
+  using Type = FragmentWords<groups>;
+};
+template <int groups>
+struct FragmentOf<groups, true> {
+  using Type = FragmentRanges;
+};
+
+/// The mask of one batch entry and query head. Condition is the struct that src/activation/cuda_condition.cpp prints,
+/// and Params::tile_lists[lists] has the lists.
 template <class Condition, int lists>
 struct ExpressionMask {
   using Tiles = ListedTiles;
@@ -17,8 +27,11 @@ struct ExpressionMask {
   /// A condition whose valid keys are one range is as cheap as a window.
   static constexpr bool needs_registers = !Condition::keys_are_range;
 
+  /// The valid scores of a thread in 16 rows of an accumulator, whose rows are queries, or keys.
   template <int groups>
-  using Words = FragmentWords<groups>;
+  using RowScores = typename FragmentOf<groups, Condition::keys_are_range>::Type;
+  template <int groups>
+  using ColumnScores = typename FragmentOf<groups, Condition::queries_are_range>::Type;
 
   const TileLists& tile_lists;
   SequencePair pair;
@@ -58,10 +71,10 @@ struct ExpressionMask {
 
   __device__ __forceinline__ bool holds(int query, int key) const { return condition.holds(query, key); }
 
-  /// The valid keys of queries `query` and `query + 8`, and the valid queries of keys `key` and `key + 8`, in a fragment
-  /// whose first column is `first_key`, or `first_query`. A row or column beyond the sequences has none.
+  /// The valid keys of queries `query` and `query + 8`, and the valid queries of keys `key` and `key + 8`, in a
+  /// fragment whose first column is `first_key`, or `first_query`. A row or column beyond the sequences has none.
   template <int groups>
-  __device__ __forceinline__ auto rows(int query, int first_key) const {
+  __device__ __forceinline__ RowScores<groups> rows(int query, int first_key) const {
     if constexpr (Condition::keys_are_range) {
       ColumnRange valid[2];
       condition.template valid_keys<groups>(query, AllColumns{}, valid);
@@ -73,7 +86,7 @@ struct ExpressionMask {
     }
   }
   template <int groups>
-  __device__ __forceinline__ auto columns(int key, int first_query) const {
+  __device__ __forceinline__ ColumnScores<groups> columns(int key, int first_query) const {
     if constexpr (Condition::queries_are_range) {
       ColumnRange valid[2];
       condition.template valid_queries<groups>(key, AllColumns{}, valid);
@@ -91,15 +104,16 @@ struct ExpressionMask {
   static constexpr int groups_of_word = groups < FragmentColumns::groups ? groups : FragmentColumns::groups;
 
   /// The valid columns of rows `row` and `row + 8`, without the columns beyond `length` and rows beyond `rows`.
-  __device__ __forceinline__ static FragmentRanges ranges(const ColumnRange (&valid)[2], int origin, int length, int row,
-                                                          int rows) {
+  __device__ __forceinline__ static FragmentRanges ranges(const ColumnRange (&valid)[2], int origin, int length,
+                                                          int row, int rows) {
     const auto of_row = [&](int half) {
       return (valid[half] & ColumnRange{0, row + half * 8 < rows ? length : 0}).counted_from(origin);
     };
     return {{of_row(0), of_row(1)}};
   }
   template <int groups, class Valid>
-  __device__ __forceinline__ static FragmentWords<groups> words(int origin, int length, int row, int rows, Valid valid) {
+  __device__ __forceinline__ static FragmentWords<groups> words(int origin, int length, int row, int rows,
+                                                                Valid valid) {
     return FragmentWords<groups>::of(origin, [&](const FragmentColumns& columns, unsigned(&word)[2]) {
       valid(columns, word);
       const unsigned existing = columns.below(length);

@@ -1,5 +1,5 @@
-// FragmentRanges: the valid scores of a thread in an accumulator, where each row has one range of valid columns. The test
-// of a score is a subtraction and a comparison. The host includes this file too, to test it.
+// FragmentRanges: the valid scores of a thread in an accumulator, where each row has one range of valid columns. The
+// test of a score is a subtraction and a comparison. The host includes this file too, to test it.
 #pragma once
 
 #include "gdpa/integers.h"
@@ -33,9 +33,7 @@ struct ColumnRange {
   GDPA_HOST_DEVICE ColumnRange operator&(const ColumnRange& other) const {
     return {begin > other.begin ? begin : other.begin, end < other.end ? end : other.end};
   }
-  GDPA_HOST_DEVICE ValidRange counted_from(int origin) const {
-    return {begin - origin, end > begin ? end - begin : 0};
-  }
+  GDPA_HOST_DEVICE ValidRange counted_from(int origin) const { return {begin - origin, end > begin ? end - begin : 0}; }
 };
 
 /// Columns that a comparison with a bound selects, as FragmentColumns of common/fragment_columns.cuh, for conditions

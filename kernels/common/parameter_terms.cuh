@@ -77,7 +77,7 @@ __device__ __forceinline__ void add_terms(Gradients& gradients, const WarpTerms<
                                           int first_query, int first_key, Score score, GradP grad_p) {
   constexpr int diagonals = Gradients::diagonals, groups = columns / 8;
   const int query = first_query + lane_index() / 4, key = first_key + lane_index() % 4 * 2;
-  typename Mask::template FragmentScores<groups> valid = {};
+  typename Mask::template RowScores<groups> valid = {};
   if constexpr (!are_regular) valid = mask.template rows<groups>(query, key);
     // One pass for each diagonal read. The first one also adds the other gradients.
 #pragma unroll

@@ -14,7 +14,9 @@ struct WindowMask {
   using Tiles = ContiguousTiles;      ///< a list of partner tiles
   using Writers = ContiguousWriters;  ///< the first and last writers of dQ in a list of query tiles
   template <int groups>
-  using FragmentScores = FragmentRanges;  ///< the valid scores of a thread in 16 rows of an accumulator
+  using RowScores = FragmentRanges;  ///< the valid scores of a thread in 16 rows of an accumulator, which are queries
+  template <int groups>
+  using ColumnScores = FragmentRanges;            ///< the same for rows that are keys
   static constexpr bool needs_registers = false;  ///< whether the test of a score has many intermediate results
 
   const Mask& window;
@@ -64,11 +66,11 @@ struct WindowMask {
   /// The valid keys of queries `query` and `query + 8`, and the valid queries of keys `key` and `key + 8`, in a
   /// fragment whose first column is `first_key`, or `first_query`. A row or column beyond the sequences has none.
   template <int groups>
-  GDPA_HOST_DEVICE FragmentScores<groups> rows(int query, int first_key) const {
+  GDPA_HOST_DEVICE FragmentRanges rows(int query, int first_key) const {
     return {{keys_of_query(query).counted_from(first_key), keys_of_query(query + 8).counted_from(first_key)}};
   }
   template <int groups>
-  GDPA_HOST_DEVICE FragmentScores<groups> columns(int key, int first_query) const {
+  GDPA_HOST_DEVICE FragmentRanges columns(int key, int first_query) const {
     return {{queries_of_key(key).counted_from(first_query), queries_of_key(key + 8).counted_from(first_query)}};
   }
 

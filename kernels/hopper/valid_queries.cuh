@@ -26,7 +26,7 @@ template <class Mask>
 struct ValidQueries {
   static constexpr int groups = 8;
 
-  typename Mask::template FragmentScores<groups> of_keys;
+  typename Mask::template ColumnScores<groups> of_keys;
 
   __device__ __forceinline__ ValidQueries(const Mask& mask, int first_key, int first_query) {
     const ScoreIndex first = score_index(first_query, first_key);

@@ -69,7 +69,7 @@ __device__ void differentiate_scores(const Accumulator<row_tiles, Config::tile_k
 #pragma unroll
   for (int r = 0; r < row_tiles; ++r) {
     constexpr int groups = Config::tile_keys / 8;
-    typename Config::Mask::template FragmentScores<groups> valid = {};
+    typename Config::Mask::template RowScores<groups> valid = {};
     if constexpr (is_partial) {
       valid = mask.template rows<groups>(first_query + Scores::row(r, 0), first_key + Scores::column(0, 0));
     }

@@ -16,7 +16,7 @@ __device__ void differentiate(int step, const Accumulator<row_tiles, columns>& s
                               const Accumulator<row_tiles, columns>& dp,
                               Fragments<typename Config::Element, row_tiles, depth>& p,
                               Fragments<typename Config::Element, row_tiles, depth>& ds, float scale, float out_scale,
-                              const typename Config::Mask::template FragmentScores<columns / 8> (&valid)[row_tiles],
+                              const typename Config::Mask::template ColumnScores<columns / 8> (&valid)[row_tiles],
                               const typename Config::Activation& activation, Inputs (&inputs)[row_tiles]) {
   using Scores = Accumulator<row_tiles, columns>;
   using Activation = typename Config::Activation;
@@ -76,7 +76,7 @@ __device__ void compute_scores(GradKey& grad_key, GradValue& grad_value, const W
   using Scores = Accumulator<Tiles::row_tiles, Tiles::warp_queries>;
   constexpr int depth = product_depth<Element>;
   constexpr int groups = Tiles::warp_queries / 8;
-  typename Config::Mask::template FragmentScores<groups> valid[Tiles::row_tiles] = {};
+  typename Config::Mask::template ColumnScores<groups> valid[Tiles::row_tiles] = {};
   if constexpr (is_partial) {
     const auto mask = Config::Mask::of(params, pair);
     for (int r = 0; r < Tiles::row_tiles; ++r) {

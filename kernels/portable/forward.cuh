@@ -63,7 +63,7 @@ __device__ void attend(Accumulator<row_tiles, columns_v>& output, KeyTile query,
   using Scores = Accumulator<row_tiles, Config::tile_keys>;
   constexpr int depth = product_depth<Element>;
   constexpr int groups = Config::tile_keys / 8;
-  typename Config::Mask::template FragmentScores<groups> valid[row_tiles] = {};
+  typename Config::Mask::template RowScores<groups> valid[row_tiles] = {};
   if constexpr (is_partial) {
     const auto mask = Config::Mask::of(params, pair);
     for (int r = 0; r < row_tiles; ++r) {

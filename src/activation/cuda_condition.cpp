@@ -48,14 +48,19 @@ class WordsPrinter {
       step_types_.push_back(type_of(step));
       is_tame_.push_back(step_is_tame(step));
     }
+    for (std::size_t i = 0; i < program_.steps.size(); ++i) {
+      if (is_comparison(program_.steps[i].operation)) add_comparison(static_cast<std::uint16_t>(i));
+    }
+  }
+
+  /// Whether the valid columns of a row are one range, so that the words can be ranges (common/fragment_ranges.cuh).
+  bool is_range() const {
+    return is_solved() && (words_ + word(program_.results[0])).find_first_of("|~") == std::string::npos;
   }
 
   /// The statements of the function. Its arguments are the first row, `columns`, and the words `valid`, which are 0.
   std::string text(const ConditionInputs::Section& of_row, const ConditionInputs::Section& of_column,
-                   const std::string& of_both) {
-    for (std::size_t i = 0; i < program_.steps.size(); ++i) {
-      if (is_comparison(program_.steps[i].operation)) add_comparison(static_cast<std::uint16_t>(i));
-    }
+                   const std::string& of_both) const {
     const std::string row = of_row.statements + row_statements() + words_;
     return is_solved() ? solved_text(row) : loop_text(row, of_row, of_column, of_both);
   }
@@ -307,7 +312,7 @@ class WordsPrinter {
   void add_comparison(std::uint16_t index) {
     const Word solution = solved_comparison(index);
     has_word_[index] = solution.has_value();
-    if (solution) words_ += fmt::format("      const unsigned w{} = {};\n", index, *solution);
+    if (solution) words_ += fmt::format("      const auto w{} = {};\n", index, *solution);
   }
 
   bool is_solved() const {
@@ -423,7 +428,7 @@ class WordsPrinter {
   /// The word of a truth value: 0, 1, or a selection of truth values.
   std::string word(std::uint16_t index) const {
     const Step& step = at(index);
-    if (step.operation == Operation::constant) return step.number != 0 ? "~0u" : "0u";
+    if (step.operation == Operation::constant) return fmt::format("columns.all_if({})", step.number != 0);
     const std::string test = fmt::format("w{}", step.a), yes = word(step.b), no = word(step.c);
     const auto is = [&](std::uint16_t of, double number) {
       return at(of).operation == Operation::constant && at(of).number == number;
@@ -452,18 +457,17 @@ class WordsPrinter {
 std::string condition_source(const Function& mask, unsigned tensor_types) {
   const ConditionInputs inputs = condition_inputs(mask, tensor_types);
   const IndexPrinter condition(mask, mask.value(), "c");
-  const auto words = [&](Index column, const ConditionInputs::Section& of_row,
-                         const ConditionInputs::Section& of_column) {
-    return WordsPrinter(mask, tensor_types, column).text(of_row, of_column, inputs.of_both);
-  };
-  const auto function = [](std::string_view name, const std::string& statements) {
+  const auto function = [&](Index column, std::string_view name, const ConditionInputs::Section& of_row,
+                            const ConditionInputs::Section& of_column) {
+    const WordsPrinter words(mask, tensor_types, column);
     return fmt::format(
-        "\n  template <int groups>\n"
-        "  __device__ __forceinline__ void {}([[maybe_unused]] int first_row, [[maybe_unused]] const "
-        "gdpa::FragmentColumns& columns, unsigned (&valid)[2]) const {{\n"
-        "{}"
+        "\n  static constexpr bool {0}_are_range = {1};\n"
+        "  template <int groups, class Columns, class Valid>\n"
+        "  __device__ __forceinline__ void valid_{0}([[maybe_unused]] int first_row, [[maybe_unused]] const Columns& "
+        "columns, Valid (&valid)[2]) const {{\n"
+        "{2}"
         "  }}\n",
-        name, statements);
+        name, words.is_range(), words.text(of_row, of_column, inputs.of_both));
   };
   return fmt::format(
       "// {}\n"
@@ -484,8 +488,8 @@ std::string condition_source(const Function& mask, unsigned tensor_types) {
       "}};\n\n",
       mask.text(), inputs.members, inputs.constructor, inputs.of_query.statements, inputs.of_key.statements,
       inputs.of_both, condition.statements(), condition.result(),
-      function("valid_keys", words(Index::key, inputs.of_query, inputs.of_key)),
-      function("valid_queries", words(Index::query, inputs.of_key, inputs.of_query)));
+      function(Index::key, "keys", inputs.of_query, inputs.of_key),
+      function(Index::query, "queries", inputs.of_key, inputs.of_query));
 }
 
 }  // namespace gdpa::activation

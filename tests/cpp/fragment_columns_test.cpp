@@ -1,5 +1,6 @@
-// FragmentColumns: bounds of columns as words, and FragmentWords, which maps the scores of a thread to bits.
+// The valid scores of a row of an accumulator: bounds of columns as words and as ranges, and the scores of a thread.
 #include "common/fragment_columns.cuh"
+#include "common/fragment_ranges.cuh"
 
 #include <gtest/gtest.h>
 
@@ -31,6 +32,40 @@ void expect_bounds(int origin, Bound bound) {
   EXPECT_EQ(columns.up_to(bound), word_of(origin, [&](int64_t column) { return column <= bound; }));
   EXPECT_EQ(columns.from(bound), word_of(origin, [&](int64_t column) { return column >= bound; }));
   EXPECT_EQ(columns.after(bound), word_of(origin, [&](int64_t column) { return column > bound; }));
+}
+
+/// Every range of a bound selects the columns of the word of the bound.
+template <class Bound>
+void expect_ranges(int origin, Bound bound) {
+  const FragmentColumns columns{origin};
+  const auto word = [&](const ColumnRange& range) {
+    const ValidRange valid = (range & ColumnRange{0, std::numeric_limits<int>::max()}).counted_from(origin);
+    return word_of(origin, [&](int64_t column) { return valid.holds(static_cast<int>(column - origin)); });
+  };
+  SCOPED_TRACE(testing::Message() << "origin " << origin << ", bound " << bound);
+  EXPECT_EQ(word(AllColumns::below(bound)), columns.below(bound));
+  EXPECT_EQ(word(AllColumns::up_to(bound)), columns.up_to(bound));
+  EXPECT_EQ(word(AllColumns::from(bound)), columns.from(bound));
+  EXPECT_EQ(word(AllColumns::after(bound)), columns.after(bound));
+  EXPECT_EQ(word(AllColumns::from(bound) & AllColumns::below(bound + 5)),
+            columns.from(bound) & columns.below(bound + 5));
+  EXPECT_EQ(word(AllColumns::from(bound) & AllColumns::below(bound - 5)), 0U);
+  EXPECT_EQ(word(AllColumns::from(bound) & AllColumns::all_if(false)), 0U);
+  EXPECT_EQ(word(AllColumns::from(bound) & AllColumns::all_if(true)), columns.from(bound));
+}
+
+TEST(FragmentRanges, SelectTheColumnsOfTheWords) {
+  for (const int origin : {0, 2, 6, 128, 4096}) {
+    for (int bound = -10; bound <= 300; ++bound) {
+      expect_ranges(origin, bound);
+      expect_ranges(origin, static_cast<long long>(bound));
+    }
+    for (const long long bound : {-(1LL << 40), -(1LL << 31), (1LL << 31) - 1, 1LL << 31, 1LL << 40}) {
+      expect_ranges(origin, bound);
+    }
+    expect_ranges(origin, std::numeric_limits<int>::max() - 5);
+    EXPECT_EQ(AllColumns::up_to(std::numeric_limits<int>::max()).end, std::numeric_limits<int>::max());
+  }
 }
 
 TEST(FragmentColumns, ABoundSelectsTheColumnsOnItsSide) {

@@ -217,7 +217,15 @@ constexpr int64_t words_of_keys = length_q * origins * 2, words_of_condition = (
 
 std::string kernel_source(const std::vector<BoundCondition>& all) {
   std::string source =
-      "#include \"common/fragment_columns.cuh\"\n#include \"common/index.cuh\"\n#include \"common/sequence.cuh\"\n\n"
+      "#include \"common/fragment_columns.cuh\"\n#include \"common/fragment_ranges.cuh\"\n"
+      "#include \"common/index.cuh\"\n#include \"common/sequence.cuh\"\n\n"
+      "// The columns of a range as a word.\n"
+      "__device__ unsigned word_of(const gdpa::ColumnRange& range, int origin) {\n"
+      "  const gdpa::ValidRange valid = (range & gdpa::ColumnRange{0, 0x7fffffff}).counted_from(origin);\n"
+      "  unsigned word = 0;\n"
+      "  for (int bit = 0; bit < 32; ++bit) word |= valid.holds(bit / 2 * 8 + bit % 2) ? 1u << bit : 0;\n"
+      "  return word;\n"
+      "}\n\n"
       "template <class Condition>\n"
       "__device__ void compute(const gdpa::Params& params, unsigned* words) {\n";
   source +=
@@ -231,8 +239,20 @@ std::string kernel_source(const std::vector<BoundCondition>& all) {
       "    unsigned valid[2] = {{}};\n"
       "    if (row < {0}) condition.template valid_keys<16>(row, columns, valid);\n"
       "    if (row >= {0}) condition.template valid_queries<8>(row - {0}, columns, valid);\n"
-      "    words[at * 2] = valid[0];\n"
-      "    words[at * 2 + 1] = valid[1];\n"
+      "    gdpa::ColumnRange ranges[2];\n"
+      "    bool has_ranges = false;\n"
+      "    if constexpr (Condition::keys_are_range) {{\n"
+      "      if (row < {0}) condition.template valid_keys<16>(row, gdpa::AllColumns(), ranges);\n"
+      "      has_ranges |= row < {0};\n"
+      "    }}\n"
+      "    if constexpr (Condition::queries_are_range) {{\n"
+      "      if (row >= {0}) condition.template valid_queries<8>(row - {0}, gdpa::AllColumns(), ranges);\n"
+      "      has_ranges |= row >= {0};\n"
+      "    }}\n"
+      "    for (int half = 0; half < 2; ++half) {{\n"
+      "      const bool is_same = !has_ranges || word_of(ranges[half], columns.origin) == valid[half];\n"
+      "      words[at * 2 + half] = is_same ? valid[half] : ~valid[half];\n"
+      "    }}\n"
       "  }}\n"
       "}}\n\n",
       length_q, length_k);
