@@ -81,14 +81,16 @@ struct ListedTile {
   __device__ SequencePair pair(int head) const { return {b, head, length_q, length_k}; }
 };
 
-/// Encloses the condition for the tile, in all of its heads.
+/// Encloses the condition for the tile of each lane, in all of its heads. By a warp, whose tiles have the same queries.
 template <class Config>
 __device__ TileScores enclose_tile(const Params& params, const ListedTile& tile) {
   TileScores scores{false, false, true};
+  const bounds::Bounds queries = bounds::positions(tile.first_query, tile.end_query - 1);
   for (int head = tile.first_head; head < tile.end_head; ++head) {
     const typename Config::Condition condition(params, tile.pair(head));
-    const bounds::Bounds holds = condition.enclose(bounds::positions(tile.first_query, tile.end_query - 1),
-                                                   bounds::positions(tile.first_key, tile.end_key - 1));
+    const auto of_queries = condition.of_queries(queries);
+    const bounds::Bounds holds =
+        condition.enclose(queries, bounds::positions(tile.first_key, tile.end_key - 1), of_queries);
     const bool is_valid = holds.low > 0, is_masked = holds.low == 0 && holds.high == 0;
     scores.have_valid |= is_valid;
     scores.have_masked |= is_masked;
@@ -152,10 +154,9 @@ __device__ void list_keys_of_tile(const Params& params, const TileLists& lists, 
   for (int first = 0; first < counts.keys; first += 32) {
     const int key_tile = first + lane;
     const bool exists = key_tile < counts.keys;
-    const ListedTile tile = tile_at(key_tile);
-    TileScores scores{false, true, true};
-    if (exists) scores = enclose_tile<Config>(params, tile);
-    __syncwarp();
+    const ListedTile tile = tile_at(min(key_tile, counts.keys - 1));  // a lane without a tile takes part in the warp
+    TileScores scores = enclose_tile<Config>(params, tile);
+    if (!exists) scores = {false, true, true};
     for (unsigned left = __ballot_sync(0xffffffffu, !scores.are_known); left != 0; left &= left - 1) {
       const int source = __ffs(static_cast<int>(left)) - 1;
       const TileScores evaluated = evaluate_tile<Config>(params, tile_at(first + source));

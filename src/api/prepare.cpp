@@ -13,8 +13,8 @@
 namespace gdpa {
 namespace {
 
-/// The calls whose kernels may have different tiles: forward, backward with all wanted gradients, and backward with dQ
-/// alone.
+/// The calls whose kernels may have different tiles: forward, backward with all wanted gradients, with dQ alone, and
+/// without dQ.
 std::vector<cuda::MaskPreparation::Call> calls_of(const Attention& attention, const PrepareOptions& options,
                                                   bool needs_data) {
   if (!attention.mask_expression) {
@@ -31,7 +31,9 @@ std::vector<cuda::MaskPreparation::Call> calls_of(const Attention& attention, co
   add(Direction::forward, {});
   if (!options.backward || attention.block_table) return calls;
   add(Direction::backward, options.wanted);
-  if (options.wanted.query) add(Direction::backward, {true, false, false, 0});
+  const WantedGradients& wanted = options.wanted;
+  if (wanted.query) add(Direction::backward, {true, false, false, 0});
+  if (wanted.key || wanted.value) add(Direction::backward, {false, wanted.key, wanted.value, 0});
   return calls;
 }
 
