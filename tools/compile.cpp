@@ -48,7 +48,9 @@ struct Task {
 
 std::vector<Task> tasks_of(const Options& options) {
   std::vector<Task> tasks;
-  refuse_unused_tensors(options.problem.tensors, options.activations);
+  std::vector<std::string> expressions = options.activations;
+  expressions.push_back(options.problem.mask);
+  refuse_unused_tensors(options.problem.tensors, expressions);
   for (const std::string& activation : options.activations) {
     for (const std::string& dtype : options.dtypes) {
       ProblemOptions one = options.problem;

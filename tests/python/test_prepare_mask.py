@@ -73,7 +73,7 @@ def test_on_the_cpu_nothing_is_stored_and_a_window_has_no_lists():
     assert prepared(prefix()).nbytes == 0
     assert prepared("causal").window == (-1, 0)
     assert prepared("causal").lists is None
-    assert repr(prepared(prefix())).startswith("PreparedMask('(j < lengths[b])")
+    assert repr(prepared(prefix())).startswith("PreparedMask('(prefix(lengths[b])) | ")
 
 
 def test_a_combination_with_a_prepared_mask_is_not_prepared():
