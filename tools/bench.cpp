@@ -252,9 +252,7 @@ int execute(const CLI::App& parser, BenchOptions& options) {
   std::vector<SuiteShape> shapes;
   if (options.suite.empty()) {
     if (options.activations.empty()) options.activations = {options.problem.activation};
-    std::vector<std::string> expressions = options.activations;
-    expressions.push_back(options.problem.mask);
-    refuse_unused_tensors(options.problem.tensors, expressions);
+    refuse_unused_tensors(options.problem, options.activations);
     shapes = {{std::nullopt, options.problem, options.activations}};
   } else {
     SuiteOverrides overrides{options.scale_batch, std::nullopt, std::nullopt, options.activations};

@@ -48,9 +48,7 @@ struct Task {
 
 std::vector<Task> tasks_of(const Options& options) {
   std::vector<Task> tasks;
-  std::vector<std::string> expressions = options.activations;
-  expressions.push_back(options.problem.mask);
-  refuse_unused_tensors(options.problem.tensors, expressions);
+  refuse_unused_tensors(options.problem, options.activations);
   for (const std::string& activation : options.activations) {
     for (const std::string& dtype : options.dtypes) {
       ProblemOptions one = options.problem;

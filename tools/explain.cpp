@@ -222,7 +222,7 @@ void draw_tile_map(const TileMapOptions& options, const KeptScores& scores, cons
 }
 
 int execute(ExplainOptions& options) {
-  refuse_unused_tensors(options.problem.tensors, {options.problem.activation, options.problem.mask});
+  refuse_unused_tensors(options.problem, {options.problem.activation});
   const Problem problem = resolve(problem_for(options));
   const WantedGradients wanted = wanted_gradients(options.gradients, problem);
   const Workload shapes(problem, Contents::none, options.problem.seed);

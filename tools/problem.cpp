@@ -452,6 +452,11 @@ Device device_of(const ProblemOptions& options) {
   return choose_device(options.device, {dtype_of(options), options.head_dim, head_dim_v});
 }
 
+void refuse_unused_tensors(const ProblemOptions& options, std::vector<std::string> activations) {
+  if (!parse_window(options.mask)) activations.push_back(options.mask);
+  refuse_unused_tensors(options.tensors, activations);
+}
+
 Problem resolve(const ProblemOptions& options) {
   check_options(options);
   const GivenLengths given(options);

@@ -87,6 +87,9 @@ struct Problem {
   std::string mask_text() const;  ///< "none", "causal", "causal-upper-left", "window:LEFT,RIGHT" or the condition
 };
 
+/// Throws UsageError for a tensor that neither the activations nor the mask read.
+void refuse_unused_tensors(const ProblemOptions& options, std::vector<std::string> activations);
+
 /// Reads the options. Throws UsageError, or gdpa::Error for a wrong activation.
 Problem resolve(const ProblemOptions& options);
 

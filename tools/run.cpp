@@ -110,7 +110,7 @@ Json result_to_json(const Problem& problem, const std::vector<CheckedOutput>& ch
 }
 
 int execute(RunOptions& options) {
-  refuse_unused_tensors(options.problem.tensors, {options.problem.activation, options.problem.mask});
+  refuse_unused_tensors(options.problem, {options.problem.activation});
   const Problem problem = resolve(options.problem);
   Workload workload(problem, Contents::random, options.problem.seed);
   workload.run_forward();
