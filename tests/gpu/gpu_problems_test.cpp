@@ -92,12 +92,14 @@ std::vector<Configuration> score_configurations() {
   return drawn;
 }
 
-/// A configuration for each condition of RandomMask. Every third one has a score that reads positions and tensors.
+/// A configuration for each condition of RandomMask, and for some combinations. Every third one has a score that reads
+/// positions and tensors.
 std::vector<Configuration> mask_configurations() {
   constexpr std::array<std::pair<int64_t, int64_t>, 5> head_dims = {
       {{128, 128}, {64, 64}, {128, 40}, {192, 192}, {32, 96}}};
   std::vector<Configuration> drawn;
-  for (std::uint64_t i = 0; i < RandomMask::conditions; ++i) {
+  constexpr std::uint64_t combinations = 7;
+  for (std::uint64_t i = 0; i < RandomMask::conditions + combinations; ++i) {
     const auto [head_dim, head_dim_v] = head_dims[i % head_dims.size()];
     const DType dtype = i % 6 == 4 ? DType::float32 : i % 6 == 2 ? DType::float16 : DType::bfloat16;
     drawn.push_back({.dtype = dtype,
