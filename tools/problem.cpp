@@ -179,19 +179,57 @@ std::map<std::string, double> parse_parameters(const std::vector<std::string>& t
   return parameters;
 }
 
-Mask parse_mask(const std::string& text) {
+std::vector<std::string> names_of(const std::vector<NamedTensor>& tensors) {
+  std::vector<std::string> names;
+  for (const NamedTensor& tensor : tensors) names.push_back(tensor.name);
+  return names;
+}
+
+/// Returns the parameters whose names are in an expression. The activation also gets the names of neither expression,
+/// which it refuses.
+std::map<std::string, double> parameters_of(const std::map<std::string, double>& all, const std::string& expression,
+                                            const std::string& other, bool takes_unknown) {
+  std::map<std::string, double> parameters;
+  for (const auto& [name, number] : all) {
+    const bool is_unknown = !occurs(name, expression) && !occurs(name, other);
+    if (occurs(name, expression) || (takes_unknown && is_unknown)) parameters[name] = number;
+  }
+  return parameters;
+}
+
+constexpr const char* mask_forms =
+    "--mask: expected none, causal, causal-upper-left, window:LEFT,RIGHT (-1 has no bound), or a condition such as "
+    "\"(j <= i) & (i - j < 100)\"";
+
+/// Returns nothing for a text that is a condition.
+std::optional<Mask> parse_window(const std::string& text) {
   if (text == "none") return Mask::all();
   if (text == "causal") return Mask::causal();
   if (text == "causal-upper-left") return Mask::causal(Diagonal::upper_left);
   const std::string prefix = "window:";
-  if (text.rfind(prefix, 0) == 0) {
-    const auto words = split(text.substr(prefix.size()));
-    const auto left = words.size() == 2 ? parse<int64_t>(words[0]) : std::nullopt;
-    const auto right = words.size() == 2 ? parse<int64_t>(words[1]) : std::nullopt;
-    if (left && right && *left >= -1 && *right >= -1) return Mask::window(*left, *right);
+  if (text.rfind(prefix, 0) != 0) return std::nullopt;
+  const auto words = split(text.substr(prefix.size()));
+  const auto left = words.size() == 2 ? parse<int64_t>(words[0]) : std::nullopt;
+  const auto right = words.size() == 2 ? parse<int64_t>(words[1]) : std::nullopt;
+  if (left && right && *left >= -1 && *right >= -1) return Mask::window(*left, *right);
+  throw UsageError(fmt::format("{}; got '{}'", mask_forms, text));
+}
+
+void parse_mask(const ProblemOptions& options, Problem& problem) {
+  if (const std::optional<Mask> window = parse_window(options.mask)) {
+    problem.mask = *window;
+    return;
   }
-  throw UsageError(fmt::format(
-      "--mask: expected none, causal, causal-upper-left or window:LEFT,RIGHT (-1 has no bound); got '{}'", text));
+  TensorOptions tensors = options.tensors;
+  tensors.gradients = "none";
+  problem.mask_tensors = parse_tensors(tensors, options.mask, problem);
+  try {
+    problem.mask_expression.emplace(
+        options.mask, parameters_of(parse_parameters(options.with), options.mask, options.activation, false),
+        names_of(problem.mask_tensors));
+  } catch (const Error& error) {
+    throw UsageError(fmt::format("{}; {}", mask_forms, error.what()));
+  }
 }
 
 void parse_out_scale(const std::string& text, Problem& problem) {
@@ -223,12 +261,6 @@ std::string lengths_text(const std::vector<int64_t>& lengths, Form form) {
   if (form == Form::shared) return fmt::format("{} shared", lengths.front());
   if (*least == *most) return fmt::format("{} each", *most);
   return fmt::format("{} to {}, {} in all", *least, *most, sum(lengths));
-}
-
-std::vector<std::string> names_of(const std::vector<NamedTensor>& tensors) {
-  std::vector<std::string> names;
-  for (const NamedTensor& tensor : tensors) names.push_back(tensor.name);
-  return names;
 }
 
 /// Returns ", table bfloat16 (4, 4096)" for each tensor.
@@ -311,10 +343,11 @@ void add_problem_options(CLI::App& parser, ProblemOptions& options) {
       ->group(shape);
 
   const char* const function = "Function";
-  parser.add_option("--with", options.with, "Parameters of the expression: name=number")->group(function);
+  parser.add_option("--with", options.with, "Parameters of the expression and of the mask: name=number")
+      ->group(function);
   parser
       .add_option("--tensor", options.tensors.values,
-                  "Tensors of the expression: name=number, name=file.npy, name=randn:SHAPE[:DTYPE], or "
+                  "Tensors of the expression and of the mask: name=number, name=file.npy, name=randn:SHAPE[:DTYPE], or "
                   "name=times:SHAPE. A size is a number, batch, heads, length_q, length_k, tokens_q or tokens_k")
       ->group(function);
   parser
@@ -322,7 +355,9 @@ void add_problem_options(CLI::App& parser, ProblemOptions& options) {
                   "Gradients of tensors that backward computes: all, none, or names (a,b)")
       ->capture_default_str()
       ->group(function);
-  parser.add_option("--mask", options.mask, "none, causal, causal-upper-left, or window:LEFT,RIGHT")
+  parser
+      .add_option("--mask", options.mask,
+                  "none, causal, causal-upper-left, window:LEFT,RIGHT, or a condition (\"(j <= i) & (i - j < 100)\")")
       ->capture_default_str()
       ->group(function);
   parser.add_option("--scale", options.scale, "Factor of Q K^T before f; default: 1/sqrt(head_dim)")->group(function);
@@ -401,20 +436,8 @@ void add_json_option(CLI::App& parser, JsonOutput& json) {
 
 double Problem::scale_or_default() const { return scale.value_or(1.0 / std::sqrt(static_cast<double>(head_dim))); }
 
-int64_t Problem::kept_scores() const {
-  int64_t scores = 0;
-  for (std::size_t b = 0; b < lengths_q.size(); ++b) {
-    for (int64_t i = 0; i < lengths_q[b]; ++i) scores += mask.keys({i, i + 1}, lengths_q[b], lengths_k[b]).size();
-  }
-  return scores;
-}
-
-double Problem::forward_flops() const {
-  return 2.0 * static_cast<double>(heads_q) * static_cast<double>(head_dim + head_dim_v) *
-         static_cast<double>(kept_scores());
-}
-
 std::string Problem::mask_text() const {
+  if (mask_expression) return mask_expression->text();
   if (mask.keeps_all()) return "none";
   if (mask.left < 0 && mask.right == 0) {
     return mask.diagonal == Diagonal::upper_left ? "causal-upper-left" : "causal";
@@ -429,6 +452,11 @@ int64_t maximum(const std::vector<int64_t>& lengths) { return *std::max_element(
 Device device_of(const ProblemOptions& options) {
   const int64_t head_dim_v = options.head_dim_v > 0 ? options.head_dim_v : options.head_dim;
   return choose_device(options.device, {dtype_of(options), options.head_dim, head_dim_v});
+}
+
+void refuse_unused_tensors(const ProblemOptions& options, std::vector<std::string> activations) {
+  if (!parse_window(options.mask)) activations.push_back(options.mask);
+  refuse_unused_tensors(options.tensors, activations);
 }
 
 Problem resolve(const ProblemOptions& options) {
@@ -454,10 +482,12 @@ Problem resolve(const ProblemOptions& options) {
   problem.head_dim_v = options.head_dim_v > 0 ? options.head_dim_v : options.head_dim;
   problem.dtype = dtype_of(options);
   problem.tensors = parse_tensors(options.tensors, options.activation, problem);
-  problem.activation = Activation(options.activation, parse_parameters(options.with), names_of(problem.tensors));
+  problem.activation = Activation(options.activation,
+                                  parameters_of(parse_parameters(options.with), options.activation, options.mask, true),
+                                  names_of(problem.tensors));
   problem.scale = options.scale;
   parse_out_scale(options.out_scale, problem);
-  problem.mask = parse_mask(options.mask);
+  parse_mask(options, problem);
   problem.accuracy = options.accuracy == "exact" ? Accuracy::exact : Accuracy::fast;
   problem.deterministic = options.deterministic;
   problem.add_query = options.add_query;
@@ -467,14 +497,14 @@ Problem resolve(const ProblemOptions& options) {
 }
 
 std::string describe(const Problem& problem) {
-  return fmt::format("{} sequence{}, queries {}, keys {}, {} head{}{}, head_dim {}{}, {}, mask {}, f(s) = {}{}{}",
+  return fmt::format("{} sequence{}, queries {}, keys {}, {} head{}{}, head_dim {}{}, {}, mask {}{}, f(s) = {}{}{}",
                      problem.batch(), problem.batch() == 1 ? "" : "s", lengths_text(problem.lengths_q, problem.form_q),
                      lengths_text(problem.lengths_k, problem.form_k), problem.heads_q, problem.heads_q == 1 ? "" : "s",
                      problem.heads_k == problem.heads_q ? "" : fmt::format(" ({} of key)", problem.heads_k),
                      problem.head_dim,
                      problem.head_dim_v == problem.head_dim ? "" : fmt::format(" ({} of value)", problem.head_dim_v),
-                     name(problem.dtype), problem.mask_text(), problem.activation.text(), tensors_text(problem.tensors),
-                     problem.add_query ? ", O + Q" : "");
+                     name(problem.dtype), problem.mask_text(), tensors_text(problem.mask_tensors),
+                     problem.activation.text(), tensors_text(problem.tensors), problem.add_query ? ", O + Q" : "");
 }
 
 Json to_json(const Problem& problem) {
@@ -493,6 +523,7 @@ Json to_json(const Problem& problem) {
       {"tensors", tensors_to_json(problem.tensors)},
       {"scale", problem.scale_or_default()},
       {"mask", problem.mask_text()},
+      {"mask_tensors", tensors_to_json(problem.mask_tensors)},
       {"accuracy", problem.accuracy == Accuracy::exact ? "exact" : "fast"},
       {"deterministic", problem.deterministic},
       {"add_query", problem.add_query},

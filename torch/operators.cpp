@@ -247,7 +247,8 @@ struct Problem {
         add_query(stack.take<bool>()) {}
 
   Tensor query, key, value;
-  std::vector<Tensor> parameters;  ///< the tensors of the function by their names, then the tensors of the mask
+  /// The tensors of the function by their names, then the tensors of the mask, then the lists of a prepared mask.
+  std::vector<Tensor> parameters;
   /// Cumulative lengths, or tensors of rank 2 with the begin and the end of each sequence.
   OptionalTensor cu_seqlens_q, cu_seqlens_k;
   OptionalTensor kv_of, block_table, seqused_k;
@@ -258,7 +259,8 @@ struct Problem {
   std::string out_scale_kind;
   OptionalTensor out_scale_per_batch;
   int64_t window_left, window_right;
-  /// A diagonal of the window, or three parts: nothing, a condition, and the names of its tensors.
+  /// A diagonal of the window, or up to four parts: nothing, a condition, the names of its tensors, and the text of a
+  /// prepared mask.
   std::string diagonal;
   bool enable_gqa;
   std::string accuracy;
@@ -295,13 +297,36 @@ struct Problem {
     return gdpa::Activation(text.substr(0, end), {}, names_of(text.substr(end + 1)));
   }
 
-  /// The mask, if the argument `diagonal` is a condition.
-  std::optional<gdpa::MaskExpression> mask_expression() const {
+  /// The parts of the argument `diagonal` if it is a condition. A missing part is empty.
+  struct MaskParts {
+    std::string_view condition, names, tiles;
+  };
+  std::optional<MaskParts> mask_parts() const {
     if (diagonal.empty() || diagonal.front() != part_separator) return std::nullopt;
-    const std::string_view text = std::string_view(diagonal).substr(1);
-    const std::size_t end = std::min(text.find(part_separator), text.size());
-    const std::string_view names = text.substr(std::min(end + 1, text.size()));
-    return gdpa::MaskExpression(text.substr(0, end), {}, names.empty() ? std::vector<std::string>{} : names_of(names));
+    std::string_view rest = std::string_view(diagonal).substr(1);
+    const auto take = [&rest] {
+      const std::size_t end = std::min(rest.find(part_separator), rest.size());
+      const std::string_view part = rest.substr(0, end);
+      rest = rest.substr(std::min(end + 1, rest.size()));
+      return part;
+    };
+    const std::string_view condition = take(), names = take();
+    return MaskParts{condition, names, take()};
+  }
+
+  static std::optional<gdpa::MaskExpression> mask_expression(const std::optional<MaskParts>& parts) {
+    if (!parts) return std::nullopt;
+    return gdpa::MaskExpression(parts->condition, {},
+                                parts->names.empty() ? std::vector<std::string>{} : names_of(parts->names));
+  }
+
+  /// The prepared mask: its lists are the last of `parameters`.
+  std::optional<gdpa::PreparedMask> prepared_mask(const std::optional<MaskParts>& parts) const {
+    if (!parts || parts->tiles.empty()) return std::nullopt;
+    const Tensor& lists = parameters.back();
+    const auto view = view_of<gdpa::TensorView>("prepared mask", lists);
+    return gdpa::PreparedMask{lists.data_ptr(), lists.numel() * gdpa::size_in_bytes(view.dtype),
+                              std::string(parts->tiles)};
   }
 
   void check_parameters(std::size_t names) const {
@@ -331,10 +356,11 @@ struct Problem {
     const gdpa::Activation function = this->function();
     const bool has_query_gaps = cu_seqlens_q && cu_seqlens_q->dim() == 2;
     const bool has_key_gaps = cu_seqlens_k && cu_seqlens_k->dim() == 2;
-    const std::optional<gdpa::MaskExpression> mask = mask_expression();
+    const std::optional<MaskParts> parts = mask_parts();
+    const std::optional<gdpa::MaskExpression> mask = mask_expression(parts);
     const std::vector<std::string>& names = function.parameters();
     const std::vector<std::string> names_of_mask = mask ? mask->tensors() : std::vector<std::string>{};
-    check_parameters(names.size() + names_of_mask.size());
+    check_parameters(names.size() + names_of_mask.size() + (parts && !parts->tiles.empty() ? 1 : 0));
     return {.query = view_of<gdpa::TensorView>("query", query),
             .key = view_of<gdpa::TensorView>("key", key),
             .value = view_of<gdpa::TensorView>("value", value),
@@ -353,6 +379,7 @@ struct Problem {
                      mask ? gdpa::Diagonal::bottom_right : one_of("diagonal", diagonal, diagonals)},
             .mask_expression = mask,
             .mask_parameters = views_of_parameters(names.size(), names_of_mask),
+            .prepared_mask = prepared_mask(parts),
             .accuracy = one_of("accuracy", accuracy, accuracies),
             .deterministic = deterministic,
             .threads = static_cast<int>(threads),
@@ -494,6 +521,21 @@ void backward(StableIValue* values, Stack stack) {
   gdpa::backward(attention, output_view, query_view, key_view, value_view, of_parameters.views);
   for (std::size_t i = 0; i < gradients.size(); ++i) values[i] = torch::stable::detail::from(gradients[i]);
   values[gradients.size()] = torch::stable::detail::from(*of_parameters.sums);
+}
+
+/// Writes the tile lists of the mask of a call to a new tensor. Returns the tensor, and the text that describes it.
+void prepare_mask(StableIValue* values, Stack stack) {
+  const Problem problem(stack);
+  gdpa::PrepareOptions options;
+  options.backward = stack.take<bool>();
+  options.wanted = take_wanted(stack);
+  const gdpa::Attention attention = problem.attention();
+  const int64_t bytes = gdpa::prepared_mask_bytes(attention, options);
+  const Tensor lists =
+      empty({bytes / gdpa::size_in_bytes(gdpa::DType::int32)}, aoti_torch_dtype_int32(), problem.query);
+  const gdpa::PreparedMask mask = gdpa::prepare_mask(attention, lists.data_ptr(), bytes, options);
+  values[0] = torch::stable::detail::from(lists);
+  values[1] = torch::stable::detail::from(mask.tiles);
 }
 
 /// Returns the multiplications and additions of the products over the scores that the mask keeps.
@@ -664,6 +706,7 @@ void implement(torch::stable::detail::StableLibrary& library) {
   library.impl("backward", boxed<backward>);
   library.impl("flops", boxed<flops>);
   library.impl("compile", boxed<compile>);
+  library.impl("prepare_mask", boxed<prepare_mask>);
 }
 
 }  // namespace
@@ -677,6 +720,7 @@ STABLE_TORCH_LIBRARY(gdpa, library) {
   library.def(
       ("compile(" + problem + ", str direction, str architecture, str lengths, Tensor progress, " + wanted + ") -> str")
           .c_str());
+  library.def(("prepare_mask(" + problem + ", bool backward, " + wanted + ") -> (Tensor lists, str tiles)").c_str());
   library.def("activation(str text) -> (str text, str derivative)");
   const std::string norm(norm_schema);
   library.def(("norm(" + norm + ") -> (Tensor, Tensor)").c_str());

@@ -73,6 +73,13 @@ struct Workspace {
   int64_t bytes = 0;
 };
 
+/// A mask expression whose tiles are classified (gdpa/prepared_mask.h).
+struct PreparedMask {
+  void* data = nullptr;  ///< device memory of the caller, which the calls read
+  int64_t bytes = 0;
+  std::string tiles;  ///< a text that describes the lists in `data` and the calls that they are for
+};
+
 /// One attention problem with its inputs. For each batch entry and head
 ///     S = scale * Q K^T,   P = f(S) where the mask allows, else 0,   O = out_scale * P V.
 ///
@@ -126,6 +133,7 @@ struct Attention {
   Mask mask = {};
   std::optional<MaskExpression> mask_expression = {};  ///< instead of a window in `mask`
   std::vector<Parameter> mask_parameters = {};         ///< one for each of mask_expression->tensors(), in any order
+  std::optional<PreparedMask> prepared_mask = {};      ///< of mask_expression
   Accuracy accuracy = Accuracy::fast;
   bool deterministic = false;  ///< the same bits every time, as on the CPU for a fixed number of threads
   int threads = 0;             ///< CPU: the largest number of threads. 0 means one for each processor

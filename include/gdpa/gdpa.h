@@ -9,6 +9,7 @@
 #include "gdpa/mask_expression.h"
 #include "gdpa/norm.h"
 #include "gdpa/plan.h"
+#include "gdpa/prepared_mask.h"
 #include "gdpa/score.h"
 #include "gdpa/tensor.h"
 #include "gdpa/version.h"

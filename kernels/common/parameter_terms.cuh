@@ -77,11 +77,9 @@ __device__ __forceinline__ void add_terms(Gradients& gradients, const WarpTerms<
                                           int first_query, int first_key, Score score, GradP grad_p) {
   constexpr int diagonals = Gradients::diagonals, groups = columns / 8;
   const int query = first_query + lane_index() / 4, key = first_key + lane_index() % 4 * 2;
-  typename Mask::template FragmentScores<groups> valid[2] = {};
-  if constexpr (!are_regular) {
-    for (int half = 0; half < 2; ++half) valid[half] = mask.row(query + half * 8).template in_fragment<groups>(key);
-  }
-  // One pass for each diagonal read. The first one also adds the other gradients.
+  typename Mask::template RowScores<groups> valid = {};
+  if constexpr (!are_regular) valid = mask.template rows<groups>(query, key);
+    // One pass for each diagonal read. The first one also adds the other gradients.
 #pragma unroll
   for (int pass = 0; pass < (diagonals > 0 ? diagonals : 1); ++pass) {
     float upper[2] = {};  // the diagonal terms of row l / 4 in the preceding column group
@@ -92,7 +90,7 @@ __device__ __forceinline__ void add_terms(Gradients& gradients, const WarpTerms<
       for (int half = 0; half < 2; ++half) {
         const float scores[2] = {score(n, half * 2), score(n, half * 2 + 1)};
         const float grads[2] = {grad_p(n, half * 2), grad_p(n, half * 2 + 1)};
-        const bool is_valid[2] = {are_regular || valid[half].holds(n * 8), are_regular || valid[half].holds(n * 8 + 1)};
+        const bool is_valid[2] = {are_regular || valid.holds(half, n * 8), are_regular || valid.holds(half, n * 8 + 1)};
         gradients.template add<are_regular>(pass, scores, grads, is_valid, query + half * 8, key + n * 8, of_row[half]);
       }
       if constexpr (diagonals > 0) {

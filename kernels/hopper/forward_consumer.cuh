@@ -17,6 +17,8 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
   using typename Base::Activation, typename Base::Element, typename Base::Shared, typename Base::Tile;
   using Iterator = KeyTileIterator<Config>;
   using Inputs = FragmentInputs<typename Config::Bias, FragmentRows::queries, Config::tile_keys>;
+  /// A mask with many intermediate results is evaluated after P V, when the registers of P are free.
+  static constexpr bool masks_late = Config::Mask::needs_registers;
 
   bool found_nan = false;  ///< in O of the thread's rows
 
@@ -84,16 +86,15 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
   /// Selects 0 for the elements of P outside the valid range. A product with 0 would not do, since f(0) may be
   /// infinite.
   __device__ __forceinline__ void apply_mask(const Tile& tile, int key_tile) {
-    const auto mask = Config::Mask::of(arguments.common.params, tile.pair());
+    const auto valid = Config::Mask::of(arguments.common.params, tile.pair())
+                           .template rows<Config::tile_keys / 8>(first_query_of(tile), first_key_of(tile, key_tile));
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const auto valid = mask.row(first_query_of(tile) + half * 8)
-                             .template in_fragment<Config::tile_keys / 8>(first_key_of(tile, key_tile));
 #pragma unroll
       for (int j = 0; j < Config::tile_keys / 8; ++j) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          if (!valid.holds(j * 8 + i)) scores[j * 4 + half * 2 + i] = 0.0f;
+          if (!valid.holds(half, j * 8 + i)) scores[j * 4 + half * 2 + i] = 0.0f;
         }
       }
     }
@@ -187,7 +188,7 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
       if (leads() && next.keeps_keys == 0) shared.key_empty()[next.state.stage].arrive();
       if (scores_release_query(next)) release_query(next.number);
       apply_function(activation, inputs);
-      if (!next.full) apply_mask(queue[next.number], next.key_tile);
+      if (!masks_late && !next.full) apply_mask(queue[next.number], next.key_tile);
       // This wait is for the next products. It also begins a new basic block: the compiler would otherwise move the
       // function below the wait for P V.
       if (after.key_tiles > 0) consumer_wait(shared.key_full(), after.state);
@@ -196,6 +197,7 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
       const int number = now.number;
       now = next;
       next = after;
+      if (masks_late && !now.full) apply_mask(queue[now.number], now.key_tile);
       pack_p();
       if (ends) store_output(queue[number], number);
     }

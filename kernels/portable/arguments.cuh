@@ -106,7 +106,7 @@ constexpr int clear_gaps_rows = 256;
 /// Warps of a CTA of list_key_tiles and list_query_tiles, which write one list each.
 constexpr int list_warps = 8;
 
-/// Both sides' offsets, and how far they may reach.
+/// Both sides' offsets, how far they may reach, and the lengths that a mask was prepared for.
 struct CheckOffsetsArguments {
   Sequences queries;
   Sequences keys;
@@ -115,6 +115,7 @@ struct CheckOffsetsArguments {
   int64_t batch;
   int64_t rows_q;
   int64_t rows_k;
+  const ListedEntry* prepared;  ///< of a prepared mask; otherwise null
 };
 
 }  // namespace gdpa::portable

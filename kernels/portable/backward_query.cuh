@@ -69,12 +69,9 @@ __device__ void differentiate_scores(const Accumulator<row_tiles, Config::tile_k
 #pragma unroll
   for (int r = 0; r < row_tiles; ++r) {
     constexpr int groups = Config::tile_keys / 8;
-    typename Config::Mask::template FragmentScores<groups> valid[2] = {};
+    typename Config::Mask::template RowScores<groups> valid = {};
     if constexpr (is_partial) {
-      for (int half = 0; half < 2; ++half) {
-        valid[half] = mask.row(first_query + Scores::row(r, half * 2))
-                          .template in_fragment<groups>(first_key + Scores::column(0, 0));
-      }
+      valid = mask.template rows<groups>(first_query + Scores::row(r, 0), first_key + Scores::column(0, 0));
     }
     FragmentInputs<typename Config::Bias, FragmentRows::queries> inputs(bias, first_query + Scores::row(r, 0),
                                                                         first_key + Scores::column(0, 0));
@@ -89,7 +86,7 @@ __device__ void differentiate_scores(const Accumulator<row_tiles, Config::tile_k
         activation.value_and_derivative(scores.at[r][n].part[i] * scale, inputs.at(i), value, derivative);
         gradient[i] = dp.at[r][n].part[i] * derivative;
         if constexpr (Config::queries_shared) gradient[i] *= factor;
-        if (is_partial && !valid[i / 2].holds(n * 8 + i % 2)) gradient[i] = 0.0f;
+        if (is_partial && !valid.holds(i / 2, n * 8 + i % 2)) gradient[i] = 0.0f;
       }
       ds.set(r, n, gradient);
     }

@@ -34,7 +34,7 @@ __device__ bool check_pair(const Params& params, const SequencePair& pair) {
   const Mask mask = Mask::of(params, pair);
   const auto are_wrong = [&](int query, int key, bool prints) {
     return of_mask.are_wrong(query, key, prints) ||
-           (mask.row(query).holds(key) && of_function.are_wrong(query, key, prints));
+           (mask.holds(query, key) && of_function.are_wrong(query, key, prints));
   };
   const auto thread = static_cast<int>(threadIdx.x);
   for (int query = 0; query < pair.length_q; ++query) {

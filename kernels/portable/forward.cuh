@@ -63,14 +63,11 @@ __device__ void attend(Accumulator<row_tiles, columns_v>& output, KeyTile query,
   using Scores = Accumulator<row_tiles, Config::tile_keys>;
   constexpr int depth = product_depth<Element>;
   constexpr int groups = Config::tile_keys / 8;
-  typename Config::Mask::template FragmentScores<groups> valid[row_tiles][2] = {};
+  typename Config::Mask::template RowScores<groups> valid[row_tiles] = {};
   if constexpr (is_partial) {
     const auto mask = Config::Mask::of(params, pair);
     for (int r = 0; r < row_tiles; ++r) {
-      for (int half = 0; half < 2; ++half) {
-        valid[r][half] = mask.row(first_query + Scores::row(r, half * 2))
-                             .template in_fragment<groups>(first_key + Scores::column(0, 0));
-      }
+      valid[r] = mask.template rows<groups>(first_query + Scores::row(r, 0), first_key + Scores::column(0, 0));
     }
   }
   const auto bias = Config::Bias::of(params, pair);
@@ -96,7 +93,7 @@ __device__ void attend(Accumulator<row_tiles, columns_v>& output, KeyTile query,
         for (int i = 0; i < 4; ++i) {
           const float score = scores.at[r][column_tile].part[i];
           values[i] = activation.value(Activation::scales_scores ? score * scale : score, inputs[r].at(i));
-          if (is_partial && !valid[r][i / 2].holds(column_tile * 8 + i % 2)) values[i] = 0.0f;
+          if (is_partial && !valid[r].holds(i / 2, column_tile * 8 + i % 2)) values[i] = 0.0f;
         }
         p.template set<Activation::clamps_at_zero>(r, n, values);
       }

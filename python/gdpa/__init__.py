@@ -14,6 +14,7 @@ from gdpa._activation import Activation
 from gdpa._attention import generalized_dot_product_attention, varlen_attention
 from gdpa._compilation import CompiledKernel, Warmup
 from gdpa._library import version as _version
+from gdpa._prepare import prepare_mask
 from gdpa._warmup import warmup
 
 from gdpa import distributed, mask, nn  # isort: skip  # they use the names above
@@ -28,6 +29,7 @@ __all__ = [
     "generalized_dot_product_attention",
     "mask",
     "nn",
+    "prepare_mask",
     "varlen_attention",
     "warmup",
 ]

@@ -9,7 +9,7 @@ from gdpa._activation import ActivationLike, Param, names_of_reads, text_of
 from gdpa._errors import translated
 from gdpa._library import PART_SEPARATOR
 from gdpa._operators import attend
-from gdpa.mask import Mask, MaskLike, mask_of
+from gdpa.mask import Mask, MaskLike, PreparedMask, mask_of
 
 OutScale = float | str | torch.Tensor
 
@@ -79,6 +79,7 @@ def varlen_attention(
         mask: the keys that a query attends to: "causal", a condition ("(j <= i) & (i - j < 100)"), a gdpa.mask.Mask, or
             a Python function (b, h, q_idx, kv_idx) like mask_mod of flex_attention, which may index tensors that it
             captures. It cannot be combined with window_size. docs/masks.md describes masks and their speed.
+            gdpa.prepare_mask prepares a mask for several calls.
         enable_gqa: allows H_q to be a multiple of H_k. Neighbouring query heads then share a key head.
         accuracy: "fast" or "exact", the accuracy of f, see docs/accuracy.md.
         deterministic: requests the same bits every time. torch.use_deterministic_algorithms(True) at the time of the
@@ -315,11 +316,15 @@ def _parameter(name: str, tensor: torch.Tensor, query: torch.Tensor, is_read_by_
 
 
 def _mask_argument(mask: Mask, query: torch.Tensor) -> tuple[str, tuple[torch.Tensor, ...]]:
-    """Returns the condition for the argument `diagonal` of the operators, and the tensors of the condition."""
+    """Returns the text for the argument `diagonal` of the operators, and the tensors of the mask."""
     reads = names_of_reads(mask.text)
     tensors = mask.tensors
     values = tuple([_parameter(name, one.detach(), query, name in reads) for name, one in tensors.items()])
-    return f"{PART_SEPARATOR}{mask.text}{PART_SEPARATOR}{','.join(tensors)}", values
+    text = f"{PART_SEPARATOR}{mask.text}{PART_SEPARATOR}{','.join(tensors)}"
+    if isinstance(mask, PreparedMask) and mask.lists is not None:
+        lists, tiles = mask.lists
+        return f"{text}{PART_SEPARATOR}{tiles}", (*values, lists)
+    return text, values
 
 
 @torch.compiler.assume_constant_result

@@ -38,4 +38,5 @@ forward = torch.ops.gdpa.forward.default
 backward = torch.ops.gdpa.backward.default
 flops = torch.ops.gdpa.flops.default
 compile_kernels = torch.ops.gdpa.compile.default
+prepare_lists = torch.ops.gdpa.prepare_mask.default
 describe_activation = torch.ops.gdpa.activation.default

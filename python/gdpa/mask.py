@@ -6,7 +6,8 @@ flex_attention. `&`, `|` and `~` combine masks::
     mask = gdpa.mask.causal() & ~gdpa.mask.prefix(padding)
     output = gdpa.varlen_attention(query, key, value, cu, cu, activation="silu", mask=mask)
 
-docs/masks.md describes the conditions, and the tiles that a mask skips.
+docs/masks.md describes the conditions, and the tiles that a mask skips. gdpa.prepare_mask prepares a mask for several
+calls.
 """
 
 import re
@@ -17,9 +18,9 @@ import torch
 
 from gdpa import _trace
 
-__all__ = ["Mask", "MaskLike", "causal", "documents", "hstu", "intervals", "prefix", "window"]
+__all__ = ["Mask", "MaskLike", "PreparedMask", "causal", "documents", "hstu", "intervals", "prefix", "window"]
 
-_NAME = re.compile(r"[^\W\d]\w*")
+_NAME = re.compile(r"[^\W\d]\w*\b(?!\s*\()")  # the names of functions are before a parenthesis
 
 
 class Mask:
@@ -43,7 +44,7 @@ class Mask:
 
         >>> width = torch.tensor([4, 16])
         >>> gdpa.mask.Mask("(j <= i) & (i - j < width[h])", {"width": width}) & gdpa.mask.causal()
-        Mask('((j <= i) & (i - j < width[h])) & (j <= i + len_k - len_q)', tensors: width)
+        Mask('((j <= i) & (i - j < width[h])) & (causal())', tensors: width)
     """
 
     __slots__ = ("_tensors", "_text", "_window")
@@ -105,6 +106,34 @@ class Mask:
         return text, {names[name]: tensor for name, tensor in self._tensors.items()}
 
 
+class PreparedMask(Mask):
+    """A mask whose tiles are classified for calls of the same shapes. gdpa.prepare_mask makes it.
+
+    `&`, `|` and `~` return a Mask that is not prepared.
+    """
+
+    __slots__ = ("_lists", "_tiles")
+
+    def __init__(self, mask: Mask, lists: torch.Tensor | None, tiles: str) -> None:
+        super().__init__(mask.text, mask.tensors)
+        self._window = mask.window
+        self._lists = lists
+        self._tiles = tiles
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of device memory that the lists of tiles occupy. 0 on the CPU, and for a window."""
+        return 0 if self._lists is None else self._lists.nbytes
+
+    @property
+    def lists(self) -> tuple[torch.Tensor, str] | None:
+        """The lists, and the text that describes them, as the operators take them. None for a window."""
+        return None if self._lists is None else (self._lists, self._tiles)
+
+    def __repr__(self) -> str:
+        return f"Prepared{super().__repr__()}"
+
+
 #: A mask, the text of a condition, or a Python function (b, h, q_idx, kv_idx) like mask_mod of flex_attention.
 MaskLike = Mask | str | Callable[..., Any]
 
@@ -131,7 +160,7 @@ def causal() -> Mask:
     Example::
 
         >>> gdpa.mask.causal()
-        Mask('j <= i + len_k - len_q')
+        Mask('causal()')
     """
     return window(-1, 0)
 
@@ -148,17 +177,12 @@ def window(left: int, right: int) -> Mask:
     Example::
 
         >>> gdpa.mask.window(255, 0)
-        Mask('(i + len_k - len_q - j <= 255) & (j <= i + len_k - len_q)')
+        Mask('window(255, 0)')
     """
     for bound in (left, right):
         if bound < -1:
             raise ValueError(f"mask: expected bounds of at least 0, or -1 for none, got {bound}; correct it")
-    parts = []
-    if left >= 0:
-        parts.append(f"i + len_k - len_q - j <= {left}")
-    if right >= 0:
-        parts.append(f"j <= i + len_k - len_q + {right}" if right > 0 else "j <= i + len_k - len_q")
-    mask = Mask(" & ".join(f"({part})" for part in parts) if len(parts) > 1 else parts[0] if parts else "j >= 0")
+    mask = Mask("causal()" if (left, right) == (-1, 0) else f"window({left}, {right})")
     mask._window = (left, right)
     return mask
 
@@ -172,9 +196,9 @@ def prefix(lengths: torch.Tensor) -> Mask:
     Example::
 
         >>> gdpa.mask.prefix(torch.tensor([5, 0])) | gdpa.mask.causal()
-        Mask('(j < lengths[b]) | (j <= i + len_k - len_q)', tensors: lengths)
+        Mask('(prefix(lengths[b])) | (causal())', tensors: lengths)
     """
-    return Mask("j < lengths[b]", {"lengths": _checked("lengths", lengths, (1,))})
+    return Mask("prefix(lengths[b])", {"lengths": _checked("lengths", lengths, (1,))})
 
 
 def documents(query: torch.Tensor, key: torch.Tensor | None = None) -> Mask:
@@ -187,7 +211,7 @@ def documents(query: torch.Tensor, key: torch.Tensor | None = None) -> Mask:
     Example::
 
         >>> gdpa.mask.documents(torch.tensor([0, 0, 1, 1, 1])) & gdpa.mask.causal()
-        Mask('(document_q[i] == document_k[j]) & (j <= i + len_k - len_q)', tensors: document_q, document_k)
+        Mask('(document_q[i] == document_k[j]) & (causal())', tensors: document_q, document_k)
     """
     query = _checked("query", query, (1,))
     key = query if key is None else _checked("key", key, (1,))
@@ -207,7 +231,7 @@ def intervals(bounds: torch.Tensor) -> Mask:
     Example::
 
         >>> gdpa.mask.intervals(torch.tensor([[[0, 1]], [[0, 2]], [[1, 3]]])).text
-        '(j >= intervals[i, 0, 0]) & (j < intervals[i, 0, 1])'
+        'interval(intervals[i, 0, 0], intervals[i, 0, 1])'
     """
     _checked("intervals", bounds, (3, 4))
     ranges = bounds.shape[-2]
@@ -217,8 +241,8 @@ def intervals(bounds: torch.Tensor) -> Mask:
             f"{tuple(bounds.shape)}; reshape them"
         )
     head = "h, " if bounds.dim() == 4 else ""
-    parts = [f"(j >= intervals[i, {head}{n}, 0]) & (j < intervals[i, {head}{n}, 1])" for n in range(ranges)]
-    return Mask(parts[0] if ranges == 1 else " | ".join(f"({part})" for part in parts), {"intervals": bounds})
+    parts = [f"interval(intervals[i, {head}{n}, 0], intervals[i, {head}{n}, 1])" for n in range(ranges)]
+    return Mask(" | ".join(parts), {"intervals": bounds})
 
 
 def hstu(
@@ -249,29 +273,18 @@ def hstu(
     Example::
 
         >>> gdpa.mask.hstu(contexts=torch.tensor([2, 3])).text
-        '((i + len_k - len_q < contexts[b]) & (j < len_k)) | ((j <= i + len_k - len_q))'
+        'hstu(contexts[b], 0, 1, -1)'
     """
     if target_group_size < 1:
         raise ValueError(f"mask: expected a target_group_size of at least 1, got {target_group_size}; correct it")
     if window < -1:
         raise ValueError(f"mask: expected a window of at least 0, or -1 for none, got {window}; correct it")
     tensors = {}
-    parts = ["(j <= i + len_k - len_q)"]
-    end = "len_k"
-    if contexts is not None:
-        tensors["contexts"] = _checked("contexts", contexts, (1,))
-    if window >= 0:
-        near = f"i + len_k - len_q - j <= {window}"
-        parts.append(f"(({near}) | (j < contexts[b]))" if contexts is not None else f"({near})")
-    if targets is not None:
-        tensors["targets"] = _checked("targets", targets, (1,))
-        end, size = "len_k - targets[b]", target_group_size
-        group = f"floor((i + targets[b] - len_q) / {size}) * {size}"
-        parts.append(f"((j < {end}) | (j >= {end} + {group}))")
-    text = " & ".join(parts)
-    if contexts is not None:
-        text = f"((i + len_k - len_q < contexts[b]) & (j < {end})) | ({text})"
-    return Mask(text, tensors)
+    for name, numbers in (("contexts", contexts), ("targets", targets)):
+        if numbers is not None:
+            tensors[name] = _checked(name, numbers, (1,))
+    of_entry = [f"{name}[b]" if name in tensors else "0" for name in ("contexts", "targets")]
+    return Mask(f"hstu({', '.join(of_entry)}, {target_group_size}, {window})", tensors)
 
 
 def _checked(name: str, tensor: Any, ranks: tuple[int, ...]) -> torch.Tensor:

@@ -10,8 +10,7 @@
 #include <vector>
 
 #include "activation/fast.h"
-#include "activation/interval.h"
-#include "activation/tree.h"
+#include "activation/index_printer.h"
 #include "definition/bound_tensor.h"
 
 namespace gdpa::activation {
@@ -46,208 +45,9 @@ std::string index_literal(double number) {
 
 namespace {
 
-std::string_view position_of(Index index) {
-  switch (index) {
-    case Index::batch:
-      return "static_cast<int>(pair.b)";
-    case Index::head:
-      return "pair.head";
-    case Index::query:
-      return "query";
-    case Index::key:
-      return "key";
-    case Index::length_q:
-      return "pair.length_q";
-    case Index::length_k:
-      return "pair.length_k";
-  }
-  return "";
-}
-
-/// Prints the program of one index.
-class IndexPrinter {
- public:
-  /// The variables of the program begin with `prefix`.
-  IndexPrinter(const Function& function, const Program& program, std::string prefix)
-      : function_(function), program_(program), prefix_(std::move(prefix)), ranges_(ranges_of(program)) {}
-
-  std::string statements() const {
-    std::string text;
-    for (std::size_t i = 0; i < program_.steps.size(); ++i) {
-      const Step& step = program_.steps[i];
-      if (operand_count(step.operation) == 0) continue;
-      text += fmt::format("    const auto {}{} = {};\n", prefix_, i, expression(step));
-    }
-    return text;
-  }
-
-  std::string result() const { return operand(program_.results[0]); }
-
-  /// Whether the index is never negative. NaN counts as 0.
-  bool is_non_negative() const { return ranges_[program_.results[0]].low >= 0; }
-
- private:
-  /// The numbers that each step can have.
-  static std::vector<Interval<double>> ranges_of(const Program& program) {
-    Program all = program;
-    all.results.clear();
-    for (std::size_t i = 0; i < all.steps.size(); ++i) all.results.push_back(static_cast<std::uint16_t>(i));
-    return enclose(all, Interval<double>::whole());
-  }
-
-  bool is_number(std::uint16_t step) const { return program_.steps[step].operation == Operation::constant; }
-
-  /// Whether the program uses this step only below a bound of at most `most`.
-  bool is_bounded_above(std::uint16_t step, double most) const {
-    if (program_.results[0] == step) return false;
-    for (std::uint16_t i = 0; i < program_.steps.size(); ++i) {
-      const Step& reader = program_.steps[i];
-      const int operands = operand_count(reader.operation);
-      const bool reads = (operands > 0 && reader.a == step) || (operands > 1 && reader.b == step) ||
-                         (operands > 2 && reader.c == step);
-      if (!reads) continue;
-      if (operands != 2) return false;
-      const std::uint16_t other = reader.a == step ? reader.b : reader.a;
-      const bool is_minimum = reader.operation == Operation::minimum && is_number(other);
-      if (is_minimum && program_.steps[other].number <= most) continue;
-      const bool is_bound = is_minimum || (reader.operation == Operation::maximum && is_number(other));
-      if (!is_bound || !is_bounded_above(i, most)) return false;
-    }
-    return true;
-  }
-
-  /// The floor of the logarithm of a step to the base 2.
-  std::string floor_log2(std::uint16_t floor, std::uint16_t x) const {
-    constexpr double least_normal = 0x1p-126, exponent_of_infinity = 128;
-    const double low = ranges_[x].low;
-    if (low < least_normal || !is_bounded_above(floor, exponent_of_infinity)) {
-      return fmt::format("gdpa::index::floor_log2({})", operand(x));
-    }
-    return fmt::format("gdpa::index::floor_log2_from({}, {})", operand(x), literal(low));
-  }
-
-  std::string operand(std::uint16_t index) const {
-    const Step& step = program_.steps[index];
-    if (step.operation == Operation::constant) return index_literal(step.number);
-    if (step.operation != Operation::input) return fmt::format("{}{}", prefix_, index);
-    const auto input = static_cast<std::size_t>(step.number);
-    const Input& of_function = function_.inputs()[input];
-    switch (of_function.kind) {
-      case Input::Kind::number:
-        return fmt::format("n{}", input);
-      case Input::Kind::index:
-        return std::string(position_of(of_function.index));
-      case Input::Kind::read:
-        return fmt::format("r{}", input);
-    }
-    return "";
-  }
-
-  std::string call(const Step& step, std::string_view name) const {
-    const int operands = operand_count(step.operation);
-    return operands == 1 ? fmt::format("{}({})", name, operand(step.a))
-                         : fmt::format("{}({}, {})", name, operand(step.a), operand(step.b));
-  }
-
-  std::string infix(const Step& step, std::string_view sign) const {
-    return fmt::format("{} {} {}", operand(step.a), sign, operand(step.b));
-  }
-
-  std::string elementary(const Step& step, std::string_view name) const {
-    const std::string a = fmt::format("static_cast<float>({})", operand(step.a));
-    if (operand_count(step.operation) == 1) return fmt::format("gdpa::exact::{}({})", name, a);
-    return fmt::format("gdpa::exact::{}({}, static_cast<float>({}))", name, a, operand(step.b));
-  }
-
-  std::string expression(const Step& step) const {
-    switch (step.operation) {
-      case Operation::constant:
-      case Operation::score:
-      case Operation::input:
-        break;
-      case Operation::add:
-        return infix(step, "+");
-      case Operation::subtract:
-        return infix(step, "-");
-      case Operation::multiply:
-        return infix(step, "*");
-      case Operation::divide:
-        return elementary(step, "divide");
-      case Operation::floor_divide:
-        return call(step, "gdpa::index::floor_divide");
-      case Operation::negate:
-        return fmt::format("-{}", operand(step.a));
-      case Operation::absolute:
-        return call(step, "gdpa::index::absolute");
-      case Operation::sign:
-        return call(step, "gdpa::index::sign");
-      case Operation::floor:
-        if (program_.steps[step.a].operation == Operation::log2) {
-          return floor_log2(static_cast<std::uint16_t>(&step - program_.steps.data()), program_.steps[step.a].a);
-        }
-        return call(step, "gdpa::index::floor");
-      case Operation::minimum:
-        return call(step, "gdpa::index::minimum");
-      case Operation::maximum:
-        if (is_number(step.b) && ranges_[step.a].low >= program_.steps[step.b].number) return operand(step.a);
-        return call(step, "gdpa::index::maximum");
-      case Operation::less:
-        return infix(step, "<");
-      case Operation::less_equal:
-        return infix(step, "<=");
-      case Operation::equal:
-        return infix(step, "==");
-      case Operation::select:
-        return fmt::format("{} ? {} : {}", operand(step.a), operand(step.b), operand(step.c));
-      case Operation::power:
-        return elementary(step, "power");
-      case Operation::sqrt:
-        return elementary(step, "sqrt");
-      case Operation::rsqrt:
-        return elementary(step, "rsqrt");
-      case Operation::exp:
-        return elementary(step, "exp");
-      case Operation::exp2:
-        return elementary(step, "exp2");
-      case Operation::expm1:
-        return elementary(step, "expm1");
-      case Operation::log:
-        return elementary(step, "log");
-      case Operation::log2:
-        return elementary(step, "log2");
-      case Operation::log1p:
-        return elementary(step, "log1p");
-      case Operation::tanh:
-        return elementary(step, "tanh");
-      case Operation::sigmoid:
-        return elementary(step, "sigmoid");
-      case Operation::erf:
-        return elementary(step, "erf");
-      case Operation::softplus:
-        return elementary(step, "softplus");
-      case Operation::sin:
-        return elementary(step, "sin");
-      case Operation::cos:
-        return elementary(step, "cos");
-    }
-    return "";
-  }
-
-  const Function& function_;
-  const Program& program_;
-  std::string prefix_;
-  std::vector<Interval<double>> ranges_;
-};
-
 bool is_at_position(const Input& input) { return input.kind != Input::Kind::number; }
 
-/// Statements that declare variables, and the variables that other statements read.
-struct Section {
-  std::string statements;
-  std::string members;  ///< the declarations of the variables in a struct
-  std::string names;    ///< the variables, as initializers of the struct
-  std::string copies;   ///< a format of statements that declare the variables from a struct with a given name
-
+struct Section : ConditionInputs::Section {
   void add(std::string_view type, const std::string& name) {
     members += fmt::format("    {} {};\n", type, name);
     names += (names.empty() ? "" : ", ") + name;
@@ -630,27 +430,10 @@ std::string index_check_source(std::string_view name, const Function& function, 
       function.text(), name, exist, text.members, name, text.constructor, text.of_both);
 }
 
-std::string condition_source(const Function& mask, unsigned tensor_types) {
+ConditionInputs condition_inputs(const Function& mask, unsigned tensor_types) {
   const InputsPrinter printer(mask, tensor_types, 0, Expression::mask);
   const InputsText& text = printer.text();
-  const IndexPrinter condition(mask, mask.value(), "c");
-  return fmt::format(
-      "// {}\n"
-      "struct Condition {{\n"
-      "  gdpa::SequencePair pair;\n"
-      "{}\n"
-      "  Condition() = default;\n"
-      "  __device__ __forceinline__ Condition(const gdpa::Params& params, const gdpa::SequencePair& pair_) : "
-      "pair(pair_) "
-      "{{\n"
-      "{}"
-      "  }}\n\n"
-      "  __device__ __forceinline__ bool holds([[maybe_unused]] int query, [[maybe_unused]] int key) const {{\n"
-      "{}{}"
-      "    return {} != 0;\n"
-      "  }}\n"
-      "}};\n\n",
-      mask.text(), text.members, text.constructor, text.at(), condition.statements(), condition.result());
+  return {text.members, text.constructor, text.of_query, text.of_key, text.of_difference.statements + text.of_both};
 }
 
 std::optional<std::size_t> read_with_sums(const Function& function, unsigned wanted) {

@@ -40,9 +40,22 @@ std::string inputs_header(const Function& function);
 /// The rows of a tile share these elements.
 int reads_of_lines(const Function& function);
 
-/// Returns the struct Condition of a mask (common/expression_mask.cuh). `tensor_types` is Problem::mask_types.
-/// Positions and elements of tensors have their own types, so that conditions on whole numbers are exact.
-std::string condition_source(const Function& mask, unsigned tensor_types);
+/// The text of the inputs of a mask.
+struct ConditionInputs {
+  /// The statements that compute the inputs that depend on one position, and the variables that other statements read.
+  struct Section {
+    std::string statements;
+    std::string members;  ///< the declarations of the variables in a struct
+    std::string names;    ///< the variables, as initializers of the struct
+    std::string copies;   ///< a format of statements that declare the variables from a struct with a given name
+  };
+  std::string members;
+  std::string constructor;  ///< statements; the arguments are `params` and `pair_`
+  Section of_query;         ///< the argument is `query`
+  Section of_key;           ///< the argument is `key`
+  std::string of_both;      ///< statements; the arguments are both, and the variables of the sections
+};
+ConditionInputs condition_inputs(const Function& mask, unsigned tensor_types);
 
 /// The expression whose inputs are printed. A mask uses all of its inputs as an index does: with their own types.
 enum class Expression { function, mask };

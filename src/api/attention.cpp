@@ -90,7 +90,9 @@ Plan explain(const Attention& attention, Direction direction, const std::string&
              const WantedGradients& wanted) {
   const api::CheckedCall call = api::check_plan(attention, direction, !architecture.empty(), wanted);
   if (is_on_gpu(call) || !architecture.empty()) {
-    return cuda::explain(call.problem, call.params, expressions_of(attention), architecture);
+    Plan plan = cuda::explain(call.problem, call.params, expressions_of(attention), architecture);
+    if (attention.mask_expression && !is_on_gpu(call)) plan.flops = flops_on_cpu(attention, call);
+    return plan;
   }
   Plan plan = plan::plan_for_cpu(call.problem, call.params, plan::this_processor());
   plan.flops = flops_on_cpu(attention, call);

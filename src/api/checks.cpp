@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "activation/function.h"
 #include "api/message.h"
 #include "api/overlap.h"
+#include "plan/prepared_tiles.h"
 
 namespace gdpa::api {
 namespace {
@@ -692,6 +694,54 @@ BoundTensors check_mask_expression(const Attention& attention, const Common& com
                        is_on_gpu);
 }
 
+/// The operands in one word: "jagged queries and dense keys".
+std::string forms_of(const plan::ListedCall& call) {
+  const auto form = [](Form of) { return of == Form::jagged ? "jagged" : of == Form::dense ? "dense" : "shared"; };
+  return fmt::format("{} queries and {} keys", form(call.query_form), form(call.key_form));
+}
+
+/// Checks that the call is one for which the mask was prepared, and returns its lists.
+std::shared_ptr<const plan::PreparedTiles> check_prepared_mask(const Attention& attention, const Problem& problem,
+                                                               bool needs_data) {
+  if (!attention.prepared_mask) return nullptr;
+  constexpr std::string_view who = "prepared_mask", remedy = "prepare the mask with the arguments of this call";
+  const PreparedMask& mask = *attention.prepared_mask;
+  if (!attention.mask_expression) {
+    refuse(ErrorKind::value, who, "a mask expression with it", "none", "set mask_expression to the prepared one");
+  }
+  auto prepared = std::make_shared<plan::PreparedTiles>(plan::PreparedTiles::of_text(mask.tiles));
+  const plan::ListedCall& of = prepared->call;
+  const plan::ListedCall call = plan::ListedCall::of(problem, attention.mask_expression->function().identity());
+  if (of.is_on_gpu != call.is_on_gpu) {
+    refuse(ErrorKind::value, who,
+           call.is_on_gpu ? "a mask that is prepared on a GPU" : "one that is prepared on the CPU",
+           of.is_on_gpu ? "one on a GPU" : "one on the CPU", remedy);
+  }
+  if (of.mask != call.mask) {
+    refuse(ErrorKind::value, who, "the mask of this call, with the same types of tensors", "another mask", remedy);
+  }
+  if (of.query_form != call.query_form || of.key_form != call.key_form) {
+    refuse(ErrorKind::value, who, fmt::format("a mask for {}", forms_of(call)), fmt::format("one for {}", forms_of(of)),
+           remedy);
+  }
+  const auto check = [&](std::string_view what, int64_t wanted, int64_t given) {
+    if (given == wanted) return;
+    refuse(ErrorKind::value, who, fmt::format("a mask for {} {}", wanted, what), fmt::format("one for {}", given),
+           remedy);
+  };
+  check("batch entries", call.batch, of.batch);
+  check("rows of query", call.rows_q, of.rows_q);
+  check("rows of key", call.rows_k, of.rows_k);
+  check("query heads", call.heads_q, of.heads_q);
+  check("key heads", call.heads_k, of.heads_k);
+  if (needs_data && prepared->bytes > 0 && (mask.data == nullptr || mask.bytes < prepared->bytes)) {
+    refuse(ErrorKind::value, who, fmt::format("{} bytes of device memory", prepared->bytes),
+           mask.data == nullptr ? "a null pointer" : fmt::format("{}", mask.bytes), "keep the memory of prepare_mask");
+  }
+  prepared->data = mask.data;
+  return prepared;
+}
+
 /// Whether the mask may differ between the query heads.
 bool depends_on_head(const activation::Function& mask, const BoundTensors& tensors) {
   const std::vector<activation::Input>& inputs = mask.inputs();
@@ -821,6 +871,7 @@ CheckedCall check_inputs(const Attention& attention, Direction direction, bool n
     call.problem.mask_types =
         tensor_types_of(attention.mask_expression->tensors(), attention.mask_parameters, params.mask_parameters);
   }
+  call.problem.prepared = check_prepared_mask(attention, call.problem, needs_data);
   return call;
 }
 
@@ -954,8 +1005,11 @@ void want(Problem& problem, const WantedGradients& wanted) {
 
 }  // namespace
 
-CheckedCall check_plan(const Attention& attention, Direction direction, bool for_gpu, const WantedGradients& wanted) {
-  CheckedCall call = check_inputs(attention, direction, false, for_gpu);
+CheckedCall check_plan(const Attention& attention, Direction direction, bool for_gpu, const WantedGradients& wanted,
+                       bool needs_data) {
+  CheckedCall call = check_inputs(attention, direction, needs_data, for_gpu);
+  // The CPU has no lists that a plan for a GPU could read.
+  if (for_gpu && call.problem.device.kind == DeviceKind::cpu) call.problem.prepared = nullptr;
   if (direction != Direction::backward) return call;
   want(call.problem, wanted);
   for (int i = 0; i < most_parameters; ++i) {

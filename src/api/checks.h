@@ -27,9 +27,9 @@ struct Gradients {
 CheckedCall check_forward(const Attention& attention, const MutableTensorView& output);
 CheckedCall check_backward(const Attention& attention, const Gradients& gradients);
 
-/// Checks a call without outputs, for its plan. Operands may have null data. With `for_gpu`, the checks also
-/// include the conditions of the GPU kernels, although the operands may be on the CPU.
+/// Checks a call without outputs, for its plan. Operands may have null data unless `needs_data`. With `for_gpu`, the
+/// checks also include the conditions of the GPU kernels, although the operands may be on the CPU.
 CheckedCall check_plan(const Attention& attention, Direction direction, bool for_gpu = false,
-                       const WantedGradients& wanted = {});
+                       const WantedGradients& wanted = {}, bool needs_data = false);
 
 }  // namespace gdpa::api

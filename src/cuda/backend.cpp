@@ -184,14 +184,7 @@ struct Sequence {
   Sequence(const Problem& problem, const Params& params, const Operands& operands, const Expressions& expressions,
            const plan::Gpu& gpu)
       : plan(plan_of(problem, params, operands, expressions.function, gpu)) {
-    const auto add = [&](plan::KernelKind kind, int64_t work) {
-      plan::KernelSpec spec;
-      spec.kind = kind;
-      steps.push_back({spec, work});
-    };
-    checks = checks_offsets() && (params.queries.is_jagged() || params.keys.is_jagged() || problem.has_batch_map);
-    if (checks) add(plan::KernelKind::check_offsets, 2);
-    if (locates_queries(problem) || locates_keys(problem)) add(plan::KernelKind::locate_sequences, 2);
+    add_preparation(problem, params);
     gaps = gaps_of(problem, params);
     for (const Gaps& of_result : gaps) {
       add(plan::KernelKind::clear_gaps, families::divide_up(of_result.rows, portable::clear_gaps_rows));
@@ -231,12 +224,32 @@ struct Sequence {
     }
   }
 
+  /// Only the kernels that write the lists of a prepared mask.
+  Sequence(const Problem& problem, const Params& params, plan::GpuPlan of_lists) : plan(std::move(of_lists)) {
+    add_preparation(problem, params);
+    steps.insert(steps.end(), plan.list_steps.begin(), plan.list_steps.end());
+  }
+
   plan::GpuPlan plan;
   bool checks = false;
   bool checks_reads = false;
   std::vector<Gaps> gaps;
   std::vector<Reduction> reductions;
   std::vector<plan::GpuStep> steps;  ///< of all three
+
+ private:
+  void add(plan::KernelKind kind, int64_t work) {
+    plan::KernelSpec spec;
+    spec.kind = kind;
+    steps.push_back({spec, work});
+  }
+
+  void add_preparation(const Problem& problem, const Params& params) {
+    checks = checks_offsets() && (params.queries.is_jagged() || params.keys.is_jagged() || problem.has_batch_map ||
+                                  problem.prepared != nullptr);
+    if (checks) add(plan::KernelKind::check_offsets, 2);
+    if (locates_queries(problem) || locates_keys(problem)) add(plan::KernelKind::locate_sequences, 2);
+  }
 };
 
 /// The launches of one call.
@@ -257,7 +270,11 @@ class Call final : public families::StepLauncher {
     if (sequence_.checks) {
       portable::CheckOffsetsArguments arguments{params_.queries,       params_.keys,  problem_.has_query_gaps,
                                                 problem_.has_key_gaps, params_.batch, problem_.rows_q,
-                                                problem_.rows_k};
+                                                problem_.rows_k,       nullptr};
+      if (problem_.prepared != nullptr) {
+        const auto* const lists = static_cast<const std::byte*>(problem_.prepared->data);
+        arguments.prepared = reinterpret_cast<const ListedEntry*>(lists + sequence_.plan.tile_lists.front().entries);
+      }
       launch_next(&arguments);
     }
     const CommonArguments arguments = arguments_of(memory);
@@ -371,6 +388,10 @@ class Call final : public families::StepLauncher {
     if (locates_queries(problem_)) locate(arguments.params.queries, workspace.query_sequences);
     if (locates_keys(problem_)) locate(arguments.params.keys, workspace.key_sequences);
     const std::vector<plan::TileListsPlan>& planned = sequence_.plan.tile_lists;
+    const auto at = [&](int64_t offset) -> void* {
+      return problem_.prepared == nullptr ? memory.at(offset)
+                                          : static_cast<std::byte*>(problem_.prepared->data) + offset;
+    };
     for (std::size_t i = 0; i < planned.size(); ++i) {
       const plan::TileListsPlan& of = planned[i];
       TileLists& lists = arguments.params.tile_lists[i];
@@ -379,9 +400,9 @@ class Call final : public families::StepLauncher {
       lists.heads = of.heads;
       lists.heads_of_list = of.heads_of_list;
       lists.capacity = of.capacity;
-      lists.first = static_cast<int64_t*>(memory.at(of.first));
-      lists.key_tiles = static_cast<int*>(memory.at(of.key_tiles));
-      if (of.has_query_lists) lists.query_tiles = static_cast<int*>(memory.at(of.query_tiles));
+      lists.entries = static_cast<ListedEntry*>(at(of.entries));
+      lists.key_tiles = static_cast<int*>(at(of.key_tiles));
+      if (of.has_query_lists) lists.query_tiles = static_cast<int*>(at(of.query_tiles));
     }
     arguments.packed_rows_q = problem_.rows_q;
     arguments.packed_rows_k = problem_.rows_k;
@@ -469,6 +490,36 @@ int64_t workspace_bytes(const Problem& problem, const Params& params, const Expr
   return plan_of(problem, params, operands, expressions.function, target_of(problem.device.index).gpu).workspace.bytes;
 }
 
+MaskPreparation::MaskPreparation(const std::vector<Call>& calls, const Expressions& expressions)
+    : expressions_(expressions) {
+  const Call& first = calls.front();
+  tiles_.call = plan::ListedCall::of(first.problem, expressions.mask->identity());
+  const plan::Gpu gpu = target_of(first.problem.device.index).gpu;
+  for (const Call& call : calls) {
+    const Operands operands(call.problem, call.params);
+    const plan::GpuPlan of_call = plan_of(call.problem, call.params, operands, expressions.function, gpu);
+    plan::GpuPlan lists = families::plan_prepared_lists(call.problem, of_call, tiles_);
+    if (!lists.list_steps.empty()) rounds_.push_back({call, std::move(lists)});
+  }
+  // The rounds run one after the other, and locate the sequences in the same memory.
+  plan::GpuWorkspace workspace;
+  workspace.bytes = tiles_.bytes;
+  reserve_sequences(first.problem, workspace);
+  for (Round& round : rounds_) round.plan.workspace = workspace;
+  tiles_.bytes = workspace.bytes;
+}
+
+void MaskPreparation::run(void* data, void* stream) const {
+  const int device = rounds_.front().call.problem.device.index;
+  const CurrentDevice current(device);
+  for (const Round& round : rounds_) {
+    const auto& [problem, params] = round.call;
+    const Sequence sequence(problem, params, round.plan);
+    const auto kernels = find_kernels(sequence.steps, expressions_, device, static_cast<Stream>(stream));
+    cuda::Call(problem, params, static_cast<Stream>(stream), sequence).run(kernels, {data, tiles_.bytes});
+  }
+}
+
 std::vector<plan::GpuStep> steps_ahead(const Problem& problem, const Params& params, const Expressions& expressions,
                                        const plan::Gpu& gpu, Lengths lengths) {
   const Operands operands(problem, params);
@@ -480,7 +531,8 @@ std::vector<plan::GpuStep> steps_ahead(const Problem& problem, const Params& par
   };
   for (const plan::GpuStep& step : Sequence(problem, params, operands, expressions, gpu).steps) add(step, step.work);
   if (lengths == Lengths::these) return steps;
-  for (const Problem& other : plan::representative_problems(problem, gpu)) {
+  for (Problem& other : plan::representative_problems(problem, gpu)) {
+    other.prepared = nullptr;  // the lists of other lengths
     try {
       for (const plan::GpuStep& step : Sequence(other, params, operands, expressions, gpu).steps) add(step, 0);
     } catch (const Error&) {

@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "activation/cuda_bounds.h"
+#include "activation/cuda_condition.h"
 #include "activation/cuda_inputs.h"
 #include "families/family.h"
 
@@ -239,7 +240,7 @@ bool evaluates_condition(KernelKind kind) { return plan::has_mask(kind) || kind 
 std::string kernel_source(const KernelSpec& kernel, const Expressions& expressions) {
   std::string condition;
   if (expressions.mask != nullptr && evaluates_condition(kernel.kind)) {
-    condition = "#include \"common/index.cuh\"\n#include \"common/sequence.cuh\"\n\n" +
+    condition = "#include \"common/fragment_columns.cuh\"\n#include \"common/index.cuh\"\n" +
                 activation::condition_source(*expressions.mask, kernel.mask_types);
     if (kernel.kind == KernelKind::list_key_tiles) {
       condition = "#include \"common/bounds.cuh\"\n" + condition +

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +12,10 @@
 #include "gdpa/attention.h"
 
 namespace gdpa {
+
+namespace plan {
+struct PreparedTiles;
+}
 
 /// The form of one side of the problem; see Attention.
 enum class Form { jagged, dense, shared };
@@ -35,7 +40,8 @@ struct Problem {
   int64_t rows_k = 0;
   Mask mask;  ///< keeps all scores if the mask is an expression
   bool has_mask_expression = false;
-  bool mask_depends_on_head = false;  ///< the mask expression
+  bool mask_depends_on_head = false;                         ///< the mask expression
+  std::shared_ptr<const plan::PreparedTiles> prepared = {};  ///< the tile lists of a prepared mask
   OutScale::Kind out_scale = OutScale::Kind::number;
   Accuracy accuracy = Accuracy::fast;
   bool deterministic = false;

@@ -13,6 +13,7 @@
 #include "definition/problem.h"
 #include "gdpa/plan.h"
 #include "hopper/arguments.cuh"
+#include "plan/prepared_tiles.h"
 
 namespace gdpa::plan {
 
@@ -185,19 +186,6 @@ struct GpuWorkspace {
   int64_t zeroed_bytes = 0;  ///< bytes from the start that are cleared before the first kernel
 };
 
-/// The lists of partner tiles for kernels with tiles of one size (TileLists). Offsets are in the workspace, in bytes.
-struct TileListsPlan {
-  int tile_queries = 0;
-  int tile_keys = 0;
-  bool has_query_lists = false;
-  int heads = 1;
-  int heads_of_list = 1;
-  int64_t capacity = 0;
-  int64_t first = 0;
-  int64_t key_tiles = 0;
-  int64_t query_tiles = 0;
-};
-
 /// The part of a plan that only portable kernels have: nothing.
 struct PortablePlan {};
 
@@ -220,8 +208,8 @@ struct GpuPlan {
   int64_t splits =
       1;  ///< of the batch, where the batch shares an operand and partial results of its gradient are added
   GpuWorkspace workspace;
-  std::vector<TileListsPlan> tile_lists;  ///< with a mask expression
-  std::vector<GpuStep> list_steps;        ///< the kernels that write these lists, before `steps`
+  std::vector<TileListsPlan> tile_lists;  ///< with a mask expression, in the workspace or in a prepared mask
+  std::vector<GpuStep> list_steps;        ///< the kernels that write these lists, before `steps`; none if prepared
   std::vector<GpuStep> steps;             ///< of the family
   std::vector<GpuStep> parameter_steps;   ///< backward: the gradients of tensors, after `steps`
   /// In place of sums in the workspace, parameter_gradients adds to the gradients, which are cleared before.

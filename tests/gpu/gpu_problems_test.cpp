@@ -20,6 +20,7 @@
 #include "fmt/format.h"
 #include "gdpa/attention.h"
 #include "gdpa/error.h"
+#include "gdpa/prepared_mask.h"
 #include "on_device.h"
 #include "promise.h"
 #include "random_expression.h"
@@ -92,12 +93,14 @@ std::vector<Configuration> score_configurations() {
   return drawn;
 }
 
-/// A configuration for each condition of RandomMask. Every third one has a score that reads positions and tensors.
+/// A configuration for each condition of RandomMask, and for some combinations. Every third one has a score that reads
+/// positions and tensors.
 std::vector<Configuration> mask_configurations() {
   constexpr std::array<std::pair<int64_t, int64_t>, 5> head_dims = {
       {{128, 128}, {64, 64}, {128, 40}, {192, 192}, {32, 96}}};
   std::vector<Configuration> drawn;
-  for (std::uint64_t i = 0; i < RandomMask::conditions; ++i) {
+  constexpr std::uint64_t combinations = 7;
+  for (std::uint64_t i = 0; i < RandomMask::conditions + combinations; ++i) {
     const auto [head_dim, head_dim_v] = head_dims[i % head_dims.size()];
     const DType dtype = i % 6 == 4 ? DType::float32 : i % 6 == 2 ? DType::float16 : DType::bfloat16;
     drawn.push_back({.dtype = dtype,
@@ -224,6 +227,8 @@ void count_options(const Attention& attention, const Reference& reference, bool 
   count("scale given", attention.scale.has_value());
   count("add_query", attention.add_query);
   count("workspace given", attention.workspace.data != nullptr);
+  count("mask expression", attention.mask_expression.has_value());
+  count("prepared mask", attention.prepared_mask.has_value());
   count("guards", has_guards);
   count("an entry without rows", std::any_of(reference.entries.begin(), reference.entries.end(),
                                              [](const Entry& e) { return e.length_q == 0 || e.length_k == 0; }));
@@ -233,6 +238,16 @@ class GpuProblems : public testing::TestWithParam<std::size_t> {
  protected:
   void SetUp() override {
     if (const std::string why = why_no_gpu(); !why.empty()) GTEST_SKIP() << why;
+  }
+
+  /// The prepared mask of the problem, for the gradients of all tensors.
+  static PreparedMask prepared(const Attention& attention, RandomProblem& problem, OnDevice& device) {
+    PrepareOptions options{.backward = !problem.is_forward_only()};
+    for (std::size_t i = 0; i < problem.tensors().size(); ++i) {
+      if (problem.tensors()[i].is_floating) options.wanted.parameters |= 1U << i;
+    }
+    const Workspace memory = device.workspace(prepared_mask_bytes(attention, options));
+    return prepare_mask(attention, memory.data, memory.bytes, options);
   }
 
   /// Eight consecutive problems have all combinations of deterministic mode, rows on multiples of 16 bytes, and guards.
@@ -265,6 +280,8 @@ class GpuProblems : public testing::TestWithParam<std::size_t> {
     attention.deterministic = seed % 2 == 0;
     attention.allow_tf32 = fixed.products == Products::tf32;
     attention.stream = gpu.stream();
+    // Every second problem with a mask expression prepares it.
+    if (fixed.mask && seed / 2 % 2 == 0) attention.prepared_mask = prepared(attention, problem, device);
     forward(attention, device.output(results.output));
     count_options(attention, problem.reference(), guard > 0, counts);
     count_kernels(attention, problem.wanted(), counts);
