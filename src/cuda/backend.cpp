@@ -9,6 +9,8 @@
 #include <limits>
 #include <list>
 #include <string_view>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "activation/cuda_inputs.h"
@@ -66,6 +68,18 @@ int reads_of(const activation::Function& function) {
   return static_cast<int>(std::ranges::count_if(function.inputs(), is_read));
 }
 
+/// Whether f reads tensors without an index.
+bool reads_numbers(const activation::Function& function) {
+  const auto is_number = [](const activation::Input& input) { return input.kind == activation::Input::Kind::number; };
+  return std::ranges::any_of(function.inputs(), is_number);
+}
+
+/// Whether f has guards that a first pass of backward may leave out: they stay if they may depend on inputs.
+bool has_removable_guards(const activation::Function& function) {
+  const bool is_of_score = function.inputs().empty() || function.of_sum() != nullptr;
+  return function.has_guards() && (is_of_score || function.functions() > 1);
+}
+
 /// Whether f depends on the batch entry, on the position of the query, or on the length of its sequence.
 bool reads_query_position(const activation::Function& function) {
   using activation::Index;
@@ -99,10 +113,12 @@ plan::GpuPlan plan_of(const Problem& problem, const Params& params, const Operan
                                       operands.aligned,
                                       problem.allow_tf32 ? plan::Float32Products::one : plan::Float32Products::three,
                                       operands.maps,
-                                      function.has_guards(),
+                                      has_removable_guards(function),
                                       reads_of(function),
                                       activation::reads_of_lines(function),
-                                      reads_query_position(function)};
+                                      reads_query_position(function),
+                                      reads_numbers(function),
+                                      families::number_gradients(problem, function)};
   const bool has_operands = problem.direction == Direction::forward || problem.wanted.of_operands();
   plan::GpuPlan plan;
   if (has_operands) plan = families::gpu_plan(request);
@@ -297,12 +313,7 @@ class Call final : public families::StepLauncher {
       portable::ListTilesArguments lists = arguments;
       launch_next(&lists);
     }
-    if (!sequence_.plan.steps.empty()) {
-      const plan::KernelFamily family = sequence_.plan.steps.front().kernel.family();
-      families::family_of(family).launch({problem_, sequence_.plan, arguments, static_cast<std::byte*>(memory.at(0))},
-                                         *this);
-    }
-    if (!sequence_.plan.parameter_steps.empty()) launch_parameter_gradients(arguments, memory);
+    launch_plan(arguments, memory);
     for (const Reduction& reduction : sequence_.reductions) {
       portable::ReduceArguments reduce = arguments_of(reduction, memory);
       launch_next(&reduce);
@@ -346,16 +357,35 @@ class Call final : public families::StepLauncher {
     launch_next(&arguments);
   }
 
-  /// Clears the sums, which are in the workspace or are the gradients themselves, adds to them, and rounds them.
-  void launch_parameter_gradients(CommonArguments arguments, const Memory& memory) {
+  /// Launches the kernels of the plan.
+  void launch_plan(const CommonArguments& given, const Memory& memory) {
     const plan::GpuPlan& plan = sequence_.plan;
-    const plan::KernelSpec& kernel = plan.parameter_steps.front().kernel;
+    const bool wants_parameters = problem_.direction == Direction::backward && problem_.wanted.parameters != 0;
+    CommonArguments arguments = given;
+    portable::RoundParametersArguments rounding{};
+    if (wants_parameters) std::tie(arguments, rounding) = clear_parameter_sums(given, memory);
+    const families::PlannedCall call{problem_, plan, arguments, static_cast<std::byte*>(memory.at(0))};
+    if (!plan.steps.empty()) families::family_of(plan.steps.front().kernel.family()).launch(call, *this);
+    for (const plan::GpuStep& step : plan.parameter_steps) {
+      if (step.kernel.kind == plan::KernelKind::round_parameters) {
+        launch_next(&rounding);
+      } else {
+        families::family_of(step.kernel.family()).launch_parameter_gradients(call, *this);
+      }
+    }
+  }
+
+  /// Clears the sums of the gradients of tensors, which are in the workspace or are the gradients themselves. Returns
+  /// the arguments with the sums as gradients, and the arguments of the kernel that rounds them.
+  std::pair<CommonArguments, portable::RoundParametersArguments> clear_parameter_sums(CommonArguments arguments,
+                                                                                      const Memory& memory) {
+    const plan::GpuPlan& plan = sequence_.plan;
     const auto clear = [&](void* address, int64_t bytes) {
       check(Driver::get().fill_async(reinterpret_cast<DevicePointer>(address), 0, static_cast<std::size_t>(bytes),
                                      stream_),
             "clearing the gradients of tensors");
     };
-    const int64_t bytes_of_sum = families::bytes_of_sum(kernel.parameter_sum);
+    const int64_t bytes_of_sum = families::bytes_of_sum(plan.parameter_sum);
     portable::RoundParametersArguments rounding{};
     int64_t offset = plan.workspace.parameters;
     if (!plan.adds_to_grad_parameters) clear(memory.at(offset), plan.workspace.parameter_bytes);
@@ -373,9 +403,7 @@ class Call final : public families::StepLauncher {
       int64_t stride = 1;
       for (int axis = gradient.rank; axis-- > 0; stride *= gradient.sizes[axis]) gradient.strides[axis] = stride;
     }
-    families::family_of(kernel.family())
-        .launch_parameter_gradients({problem_, plan, arguments, static_cast<std::byte*>(memory.at(0))}, *this);
-    if (!plan.adds_to_grad_parameters) launch_next(&rounding);
+    return {arguments, rounding};
   }
 
   CommonArguments arguments_of(const Memory& memory) const {

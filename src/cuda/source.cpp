@@ -110,7 +110,11 @@ std::string function_of(const KernelSpec& kernel, const activation::Function& fu
     return activation::gradients_source(function, kernel.tensor_types, kernel.wanted_parameters,
                                         {sum_of(kernel), kernel.accuracy, has_thread_sums ? kernel.warps * 32 : 0});
   }
-  const activation::ForwardForm form{kernel.scales_scores, kernel.element == GpuElement::float16};
+  const auto* hopper = std::get_if<plan::HopperSpec>(&kernel.of_family);
+  const activation::ForwardForm form{.scales_scores = kernel.scales_scores,
+                                     .has_fp16_p = kernel.element == GpuElement::float16,
+                                     .takes_head_factors = hopper != nullptr && hopper->takes_head_factors,
+                                     .wanted_numbers = kernel.wanted_parameters};
   return activation::cuda_source(function, kernel.accuracy, form, kernel.tensor_types);
 }
 
@@ -170,6 +174,7 @@ std::string config_of(const KernelSpec& kernel, const Expressions& expressions) 
   } else if (has_function(kernel.kind)) {
     config.type("Activation", family.activation(kernel));
   }
+  if (has_function(kernel.kind) && kernel.wanted_parameters != 0) config.type("Sum", sum_of(kernel));
   add_mask(config, kernel, expressions);
   if (kernel.kind == KernelKind::parameter_gradients) {
     // Gradients reads the inputs itself.

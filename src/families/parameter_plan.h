@@ -8,11 +8,18 @@
 
 namespace gdpa::families {
 
-/// The members of the kernel that do not depend on its family.
-plan::KernelSpec parameter_kernel_for(const PlanRequest& request, const Params& params,
-                                      const activation::Function& function);
+/// The wanted gradients, bit n for tensor n, if all are of numbers of the head and the function reads nothing else. A
+/// backward kernel can then compute them with f and f'. Otherwise, or if they need many registers, 0.
+unsigned number_gradients(const Problem& problem, const activation::Function& function);
 
-/// Adds the sums of the first of plan.parameter_steps to the workspace, and the kernel that rounds them.
+/// The type of the sums of all wanted gradients.
+plan::ParameterSum parameter_sum_for(const Problem& problem, const Params& params,
+                                     const activation::Function& function);
+
+/// The members of the kernel for these gradients that do not depend on its family.
+plan::KernelSpec parameter_kernel_for(const PlanRequest& request, unsigned wanted, plan::ParameterSum sum);
+
+/// Adds the sums of all wanted gradients, plan.parameter_sum, to the workspace, and the kernel that rounds them.
 void add_parameter_sums(const PlanRequest& request, const Params& params, plan::GpuPlan& plan);
 
 /// The number of elements of a tensor.

@@ -117,7 +117,9 @@ class HopperFamily final : public Family {
   }
 
   std::string_view activation(const plan::KernelSpec& kernel) const override {
-    return kernel.kind == KernelKind::forward ? "::Activation" : in_source(kernel.hopper().pass).activation;
+    if (kernel.kind == KernelKind::forward) return "::Activation";
+    const bool is_with_gradients = kernel.hopper().gradients == plan::FusedGradients::of_numbers;
+    return is_with_gradients ? "::ActivationWithGradients" : in_source(kernel.hopper().pass).activation;
   }
 
   void write_config(ConfigText& config, const plan::KernelSpec& kernel,
@@ -137,6 +139,11 @@ class HopperFamily final : public Family {
                                       kernel.element == plan::GpuElement::bfloat16 &&
                                       kernel.accuracy == Accuracy::fast && tolerates_rounded_query(function));
       return;
+    }
+    if (kernel.kind == KernelKind::backward) {
+      const bool has_gradients = spec.gradients != plan::FusedGradients::none;
+      config.type("Gradients",
+                  has_gradients ? "gdpa::hopper::NumberGradients<Activation, Sum>" : "gdpa::hopper::NoGradients");
     }
     config.flag("computes_grad_query", kernel.wants_grad_query);
     config.flag("computes_grad_key", kernel.wants_grad_key);

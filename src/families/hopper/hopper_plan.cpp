@@ -216,6 +216,21 @@ std::string reason_of_backward(const PlanRequest& request, bool accumulates) {
       direct_keys(problem, request.gpu));
 }
 
+/// Whether the backward kernel multiplies dV and dS by factors of the head. round_grad_query, and the sum of a gradient
+/// over several query heads, have one factor for all heads. fp16 has too small a range for P and dS without factors.
+bool takes_head_factors(const PlanRequest& request, bool rounds_grad_query) {
+  const Problem& problem = request.problem;
+  return request.reads_numbers && !has_wide_heads(problem) && problem.heads_q == problem.heads_k &&
+         !rounds_grad_query && problem.dtype == DType::bfloat16 && plan::accuracy_of(problem) == Accuracy::fast;
+}
+
+/// Whether the backward kernel computes the gradients of numbers of the head. It needs dP, and the registers of a tile
+/// of 64 queries and head dims up to 128.
+bool computes_number_gradients(const PlanRequest& request) {
+  const Problem& problem = request.problem;
+  return request.number_gradients != 0 && !has_wide_heads(problem) && (problem.wanted.query || problem.wanted.key);
+}
+
 /// key_schedule, the main kernel with one persistent CTA on each multiprocessor, and the rounding of the accumulators
 /// of dQ that it does not round itself.
 GpuPlan backward_plan(const PlanRequest& request) {
@@ -229,7 +244,9 @@ GpuPlan backward_plan(const PlanRequest& request) {
 
   KernelSpec kernel = hopper_kernel_for(request, KernelKind::backward);
   kernel.keys_shared = problem.shares_keys();
-  choose_hopper_backward_tiles(kernel, request.function, problem.keeps_all_scores(),
+  const bool has_gradients = computes_number_gradients(request);
+  choose_hopper_backward_tiles(kernel, has_gradients ? plan::FunctionRegisters::many : request.function,
+                               problem.keeps_all_scores(),
                                problem.shares_keys() ? problem.rows_q : queries.mean_length());
   kernel.wants_grad_query = problem.wanted.query;
   kernel.wants_grad_key = problem.wanted.key;
@@ -273,9 +290,17 @@ GpuPlan backward_plan(const PlanRequest& request) {
     plan.steps.push_back({kernel, work});
   };
   add(KernelKind::key_schedule, divide_up(std::max(hopper_part.slots, query_tiles), slots_of_a_cta));
+  const bool rounds_grad_query = accumulates && !has_writers;
+  const KernelSpec of_schedule = kernel;
+  kernel.hopper().takes_head_factors = takes_head_factors(request, rounds_grad_query);
+  if (has_gradients) {
+    kernel.hopper().gradients = plan::FusedGradients::of_numbers;
+    kernel.wanted_parameters = plan.parameters_in_steps = request.number_gradients;
+  }
   add(is_wide ? KernelKind::wide_backward : KernelKind::backward,
       std::min<int64_t>(hopper_part.slots, gpu.multiprocessors));
-  if (accumulates && !has_writers) {
+  if (rounds_grad_query) {
+    kernel = of_schedule;
     // This kernel does not depend on what follows.
     kernel.keys_shared = kernel.hopper().ordered = false;
     kernel.wants_grad_query = kernel.wants_grad_key = kernel.wants_grad_value = true;
