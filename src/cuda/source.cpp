@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "activation/cuda_bounds.h"
+#include "activation/cuda_gradients.h"
 #include "activation/cuda_inputs.h"
 #include "families/family.h"
 

@@ -7,7 +7,7 @@
 #include <limits>
 #include <optional>
 
-#include "activation/cuda_inputs.h"
+#include "activation/cuda_gradients.h"
 #include "common/window_mask.cuh"
 #include "families/hopper/hopper_tiles.h"
 #include "families/planning.h"
