@@ -29,7 +29,8 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
   }
 
   using Gradients = typename Config::Gradients;
-  static_assert(!Gradients::are_of_numbers || (parts == 1 && Shared::computes_ds), "S and dP of all queries");
+  static constexpr bool has_gradients = Gradients::are_of_numbers || Gradients::are_of_scores;
+  static_assert(!has_gradients || (parts == 1 && Shared::computes_ds), "S and dP, or dS, of all queries");
 
   Gradients gradients;
 
@@ -219,11 +220,22 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
       const ValidQueries<Mask> valid = valid_queries(step, number, 0);
       apply_function_with_gradients(function, [&](int i) { return valid.holds(i); });
     }
-    const int position = shared.step(number).position;
     const Tile& tile = tile_of(step);
-    if (position + 1 == tile.queries.size() || position % Gradients::tiles_of_a_sum + 1 == Gradients::tiles_of_a_sum) {
+    if (ends_sum(shared.step(number).position, tile.queries.size())) {
       gradients.end(arguments.common.params, function, head, tile.out_scale);
     }
+  }
+
+  /// Adds dS of a step to the gradients of tensors. While dV and dK are computed: no product uses the registers of dP.
+  __device__ __forceinline__ void add_gradients_of_scores(const Step& step, int number) {
+    if (!step.is(Step::full)) valid_queries(step, number, 0).mask(dp);
+    const int head = shared.step(number).head, position = shared.step(number).position;
+    const Tile& tile = tile_of(step);
+    typename Gradients::Tensors tensors(arguments.common.params, tile.pair(head));
+    const float factor = tile.out_scale * Activation::of(arguments.common.params, head).derivative_factor();
+    const int warp = static_cast<int>(thread_in_warpgroup() / 32);
+    gradients.add(dp, tensors, first_query_of(step, position, 0), first_key_of(step) + warp * Gradients::keys, factor);
+    if (ends_sum(position, tile.queries.size())) gradients.end(tensors, factor);
   }
 
   __device__ __forceinline__ void compute_p(const Step& step, int number) {
@@ -266,6 +278,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
       }
     }
     if constexpr (Config::computes_grad_key) issue_grad_key(step, !now.is(Step::begins));
+    if constexpr (Gradients::are_of_scores) add_gradients_of_scores(now, step);
     if constexpr (Config::computes_grad_query) {
       if (last.is(Step::exists)) consumer_wait(shared.ds_full(), step - 1);
       issue_grad_query(last.number, step + 1);
@@ -298,7 +311,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
 
   __device__ __forceinline__ void run() {
     if (warpgroup == 1) named_barrier_arrive(ping_pong_barrier, ping_pong_threads);  // warpgroup 0 issues first
-    if constexpr (Gradients::are_of_numbers) gradients.clear();
+    if constexpr (has_gradients) gradients.clear();
     Step now = wait_for_step(0);
     int step = 0;
     while (now.is(Step::exists)) {

@@ -418,7 +418,7 @@ Struct guarded_struct(std::string_view name, const Function& all, Accuracy accur
   FactoredProgram both = {1, 1, function.value_and_derivative()};
   if (accuracy == Accuracy::fast) {
     HeadInputs head = head_inputs_of(function, accuracy, form);
-    head.take_factors = {form.takes_head_factors};
+    head.take_factors = {head.any() && form.takes_head_factors};
     both = rewrite_fast(function.value(), both.program, ValueFactor::is_one, value_factor_in(form, head), head)
                .value_and_derivative;
   }

@@ -7,6 +7,7 @@
 
 #include "activation/fast.h"
 #include "activation/inputs_printer.h"
+#include "activation/tree.h"
 
 namespace gdpa::activation {
 
@@ -218,6 +219,170 @@ std::string gradients_source(const Function& function, unsigned tensor_types, un
       of.diagonals == 0 && with_sums && form.sum_threads == 0, elements, flush, of.has_pairs, of.before, text.at(),
       text.values, printed_statements(program, inputs, form.accuracy), of.of_score, of.after,
       of.add_diagonal.empty() ? "" : text.at(), of.add_diagonal, of.end);
+}
+
+namespace {
+
+/// The kind of sum that the gradient of an input has if its terms are dS.
+enum class ScoreSum : std::uint8_t { none, total, diagonal, spread };
+
+ScoreSum score_sum_of(const Input& input, const std::vector<Input>& inputs) {
+  if (input.kind == Input::Kind::number) return ScoreSum::total;
+  switch (dependence_of(input, inputs)) {
+    case Dependence::none:
+      return ScoreSum::total;
+    case Dependence::difference:
+      return ScoreSum::diagonal;
+    case Dependence::both:
+      return has_computed_index(input, inputs) ? ScoreSum::none : ScoreSum::spread;
+    case Dependence::query:
+    case Dependence::key:
+      break;
+  }
+  return ScoreSum::none;
+}
+
+/// Returns the factor of an input if the program is a sum of a constant times this input and of other inputs.
+std::optional<double> factor_in(const Program& program, std::size_t input) {
+  std::vector<std::optional<double>> factors;  // of each step; 0 if it does not depend on the input
+  for (const Step& step : program.steps) {
+    const int operands = operand_count(step.operation);
+    const std::optional<double> none;
+    const auto of = [&](std::uint16_t operand) { return factors[operand]; };
+    const auto times = [&](std::uint16_t number, std::uint16_t x) -> std::optional<double> {
+      const bool is_number = program.steps[number].operation == Operation::constant;
+      return is_number && of(x) ? std::optional(program.steps[number].number * *of(x)) : none;
+    };
+    const bool depends = (operands > 0 && of(step.a) != 0.0) || (operands > 1 && of(step.b) != 0.0) ||
+                         (operands > 2 && of(step.c) != 0.0);
+    if (step.operation == Operation::input) {
+      factors.emplace_back(static_cast<std::size_t>(step.number) == input ? 1.0 : 0.0);
+    } else if (!depends) {
+      factors.emplace_back(0.0);
+    } else if (step.operation == Operation::negate && of(step.a)) {
+      factors.emplace_back(-*of(step.a));
+    } else if (step.operation == Operation::add && of(step.a) && of(step.b)) {
+      factors.emplace_back(*of(step.a) + *of(step.b));
+    } else if (step.operation == Operation::subtract && of(step.a) && of(step.b)) {
+      factors.emplace_back(*of(step.a) - *of(step.b));
+    } else if (step.operation == Operation::multiply) {
+      const std::optional<double> left = times(step.a, step.b);
+      factors.push_back(left ? left : times(step.b, step.a));
+    } else {
+      factors.push_back(none);
+    }
+  }
+  return factors[program.results[0]];
+}
+
+}  // namespace
+
+unsigned tensors_of_score(const Function& function, bool takes_spread) {
+  if (function.of_sum() == nullptr || function.functions() > 1) return 0;
+  const std::vector<Input>& inputs = function.inputs();
+  unsigned all = 0, others = 0;
+  int spread = 0;
+  for (std::size_t n = 0; n < inputs.size(); ++n) {
+    if (inputs[n].kind == Input::Kind::index) continue;
+    const ScoreSum sum = score_sum_of(inputs[n], inputs);
+    const unsigned tensor = 1U << inputs[n].tensor;
+    spread += sum == ScoreSum::spread ? 1 : 0;
+    const bool is_read_alone = sum != ScoreSum::spread || (takes_spread && spread == 1);
+    const bool is_known = sum != ScoreSum::none && is_read_alone && factor_in(function.shift(), n);
+    (is_known ? all : others) |= tensor;
+  }
+  return all & ~others;
+}
+
+std::string score_gradients_source(const Function& function, unsigned tensor_types, unsigned wanted,
+                                   std::string_view sum) {
+  const std::vector<Input>& inputs = function.inputs();
+  const InputsPrinter printer(function, tensor_types, wanted, Expression::function);
+  const InputsText& text = printer.text();
+  std::string members, constructor, totals, diagonals, spread;
+  int diagonal_count = 0;
+  std::string element = "0", add_to_element;  // of the only diagonal
+  for (std::size_t n = 0; n < inputs.size(); ++n) {
+    const Input& input = inputs[n];
+    if (input.kind == Input::Kind::index || (wanted >> input.tensor & 1U) == 0) continue;
+    const std::string gradient = fmt::format("params.grad_parameters[{}]", input.tensor);
+    const std::string factor = literal(factor_in(function.shift(), n).value());
+    members += fmt::format("  Sum* sums{};\n", n);
+    constructor += fmt::format("    sums{} = static_cast<Sum*>({}.data) + {};\n", n, gradient,
+                               input.kind == Input::Kind::number ? fmt::format("{}.offset_of_head(pair.head)", gradient)
+                                                                 : fmt::format("g{}", n));
+    switch (score_sum_of(input, inputs)) {
+      case ScoreSum::none:
+        break;
+      case ScoreSum::total:
+        totals += fmt::format("    sums{}->add({} * term);\n", n, factor);
+        break;
+      case ScoreSum::diagonal:
+        ++diagonal_count;
+        element = printer.grad_element(n);
+        diagonals += fmt::format("    sums{}[{}].add({} * term);\n", n, element, factor);
+        add_to_element = fmt::format("    sums{}[element].add({} * term);\n", n, factor);
+        break;
+      case ScoreSum::spread: {
+        std::string of_query, of_key, has_queries, has_keys;  // strides and conditions
+        for (const std::size_t axis : printer.varying_axes(n)) {
+          const bool is_key = bare_index(input.indices[axis], inputs) == Index::key;
+          std::string& strides = is_key ? of_key : of_query;
+          strides += fmt::format("{}s{}_{}", strides.empty() ? "" : " + ", n, axis);
+          (is_key ? has_keys : has_queries) +=
+              fmt::format(" && {} + count - 1 <= last{}_{}", is_key ? "key" : "query", n, axis);
+        }
+        spread = fmt::format(
+            "  static constexpr float factor = {1};\n"
+            "  __device__ __forceinline__ Sum* elements() const {{ return sums{0}; }}\n"
+            "  __device__ __forceinline__ {2} offset_of_query(int query) const {{\n"
+            "{3}    return {4};\n  }}\n"
+            "  __device__ __forceinline__ {2} offset_of_key(int key) const {{\n"
+            "{5}    return {6};\n  }}\n"
+            "  __device__ __forceinline__ bool has_adjacent_keys(int key, int count) const {{ return {10} == 1{7}; }}\n"
+            "  __device__ __forceinline__ bool has_queries(int query, int count) const {{ return true{8}; }}\n"
+            "  __device__ __forceinline__ {2} query_stride() const {{ return {9}; }}\n",
+            n, factor, printer.element_type(n), text.of_query.statements, printer.grad_element_of(n, Dependence::query),
+            text.of_key.statements, printer.grad_element_of(n, Dependence::key), has_keys, has_queries, of_query,
+            of_key);
+        break;
+      }
+    }
+  }
+  return fmt::format(
+      "#include \"common/parameter_sum.cuh\"\n\n"
+      "struct TensorGradients {{\n"
+      "  using Sum = {};\n"
+      "  static constexpr bool have_totals = {}, are_spread = {};\n"
+      "  static constexpr int diagonals = {};\n\n"
+      "  gdpa::SequencePair pair;\n"
+      "{}{}\n"
+      "  __device__ __forceinline__ TensorGradients(const gdpa::Params& params, const gdpa::SequencePair& pair_) : "
+      "pair(pair_) {{\n"
+      "{}{}"
+      "  }}\n\n"
+      "  __device__ __forceinline__ void add_total([[maybe_unused]] float term) {{\n"
+      "{}"
+      "  }}\n\n"
+      "  __device__ __forceinline__ auto element_of_diagonal([[maybe_unused]] int query, [[maybe_unused]] int key) "
+      "const {{\n"
+      "{}"
+      "    return {};\n"
+      "  }}\n"
+      "  template <class Element>\n"
+      "  __device__ __forceinline__ void add_to_element([[maybe_unused]] Element element, [[maybe_unused]] float term) "
+      "{{\n"
+      "{}"
+      "  }}\n"
+      "  __device__ __forceinline__ void add_diagonal([[maybe_unused]] int query, [[maybe_unused]] int key, "
+      "[[maybe_unused]] float term) {{\n"
+      "{}{}"
+      "  }}\n\n"
+      "{}"
+      "}};\n\n",
+      sum, !totals.empty(), !spread.empty(), diagonal_count, text.members, members, text.constructor, constructor,
+      totals, diagonals.empty() ? "" : text.of_difference.statements, element, add_to_element,
+      diagonals.empty() ? "" : text.of_difference.statements, diagonals, spread);
 }
 
 }  // namespace gdpa::activation

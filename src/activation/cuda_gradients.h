@@ -52,4 +52,37 @@ struct GradientsForm {
 std::string gradients_source(const Function& function, unsigned tensor_types, unsigned wanted,
                              const GradientsForm& form);
 
+/// Returns the tensors, bit n for tensor n, whose gradients are sums of dS: f(s) = g(s + e), and e is a sum of their
+/// elements with constant factors. Each index of a read is a position, or is a function of i - j, or depends on neither
+/// i nor j. The first kind is left out unless `takes_spread`.
+unsigned tensors_of_score(const Function& function, bool takes_spread);
+
+/// Returns the struct with which backward adds dS to the sums of `wanted`, which are some of tensors_of_score():
+///     struct TensorGradients {
+///       using Sum = ...;
+///       TensorGradients(const gdpa::Params&, const gdpa::SequencePair&);
+///       // Reads without i and j: adds the sum of dS over scores of the head and batch entry.
+///       static constexpr bool have_totals;
+///       __device__ void add_total(float term);
+///       // Reads by i - j: adds the sum over scores of a diagonal. An element of the only such read, else nothing.
+///       static constexpr int diagonals;
+///       __device__ Element element_of_diagonal(int query, int key) const;
+///       __device__ void add_to_element(Element element, float term);
+///       __device__ void add_diagonal(int query, int key, float term);
+///       // The read, at most one, whose indices are positions: the sum of a score is elements + offset_of_query() +
+///       // offset_of_key(), and its term is factor * dS.
+///       static constexpr bool are_spread;
+///       __device__ Sum* elements() const;
+///       __device__ Offset offset_of_query(int query) const;
+///       __device__ Offset offset_of_key(int key) const;
+///       // Whether keys from `key` on are within their axis, and have adjacent elements.
+///       __device__ bool has_adjacent_keys(int key, int count) const;
+///       // Whether queries from `query` on are within their axis, and the distance of their elements.
+///       __device__ bool has_queries(int query, int count) const;
+///       __device__ Offset query_stride() const;
+///       static constexpr float factor;
+///     };
+std::string score_gradients_source(const Function& function, unsigned tensor_types, unsigned wanted,
+                                   std::string_view sum);
+
 }  // namespace gdpa::activation

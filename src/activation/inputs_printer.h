@@ -117,6 +117,25 @@ class InputsPrinter {
     return element;
   }
 
+  /// The part of this element that the axes with an index of one side have, after the statements of the side.
+  std::string grad_element_of(std::size_t input, Dependence side) const {
+    std::string element;
+    for (const std::size_t axis : varying_axes(input)) {
+      if (dependence(function_.inputs()[input].indices[axis]) != side) continue;
+      element += fmt::format("{2}k{0}_{1} * s{0}_{1}", input, axis, element.empty() ? "" : " + ");
+    }
+    return element;
+  }
+
+  /// The axes whose index varies in a head and batch entry.
+  std::vector<std::size_t> varying_axes(std::size_t input) const {
+    std::vector<std::size_t> axes;
+    for (std::size_t axis = 0; axis < function_.inputs()[input].indices.size(); ++axis) {
+      if (varies(function_.inputs()[input].indices[axis])) axes.push_back(axis);
+    }
+    return axes;
+  }
+
   /// The type of these numbers.
   std::string_view element_type(std::size_t input) const {
     return offset_type(types_, function_.inputs()[input].tensor);
@@ -161,14 +180,6 @@ class InputsPrinter {
     return checks_ ? Dependence::both : dependence_of(of, function_.inputs());
   }
   bool varies(const Program& program) const { return dependence(program) != Dependence::none; }
-
-  std::vector<std::size_t> varying_axes(std::size_t input) const {
-    std::vector<std::size_t> axes;
-    for (std::size_t axis = 0; axis < function_.inputs()[input].indices.size(); ++axis) {
-      if (varies(function_.inputs()[input].indices[axis])) axes.push_back(axis);
-    }
-    return axes;
-  }
 
   bool is_in_index(std::size_t input) const {
     for (const Input& read : function_.inputs()) {

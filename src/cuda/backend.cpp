@@ -74,6 +74,25 @@ bool reads_numbers(const activation::Function& function) {
   return std::ranges::any_of(function.inputs(), is_number);
 }
 
+/// Whether f reads, for each pair of a query and a key, an element of a tensor that all batch entries share.
+bool shares_pairs(const activation::Function& function, const Params& params) {
+  const std::vector<activation::Input>& inputs = function.inputs();
+  return std::ranges::any_of(inputs, [&](const activation::Input& input) {
+    if (input.kind != activation::Input::Kind::read) return false;
+    const BoundTensor& tensor = params.parameters[input.tensor];
+    std::size_t positions = 0;
+    for (std::size_t axis = 0; axis < input.indices.size(); ++axis) {
+      const auto bare = activation::bare_index(input.indices[axis], inputs);
+      const bool is_position = bare == activation::Index::query || bare == activation::Index::key;
+      positions += is_position && tensor.sizes[axis] > 1 ? 1 : 0;
+      const bool varies_in_batch = tensor.sizes[axis] > 1 && tensor.strides[axis] != 0 &&
+                                   activation::reads_index(input.indices[axis], inputs, activation::Index::batch);
+      if (varies_in_batch) return false;
+    }
+    return positions > 1;
+  });
+}
+
 /// Whether f has guards that a first pass of backward may leave out: they stay if they may depend on inputs.
 bool has_removable_guards(const activation::Function& function) {
   const bool is_of_score = function.inputs().empty() || function.of_sum() != nullptr;
@@ -118,7 +137,9 @@ plan::GpuPlan plan_of(const Problem& problem, const Params& params, const Operan
                                       activation::reads_of_lines(function),
                                       reads_query_position(function),
                                       reads_numbers(function),
-                                      families::number_gradients(problem, function)};
+                                      families::number_gradients(problem, function),
+                                      families::score_gradients(problem, function),
+                                      shares_pairs(function, params)};
   const bool has_operands = problem.direction == Direction::forward || problem.wanted.of_operands();
   plan::GpuPlan plan;
   if (has_operands) plan = families::gpu_plan(request);

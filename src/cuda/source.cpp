@@ -112,11 +112,17 @@ std::string function_of(const KernelSpec& kernel, const activation::Function& fu
                                         {sum_of(kernel), kernel.accuracy, has_thread_sums ? kernel.warps * 32 : 0});
   }
   const auto* hopper = std::get_if<plan::HopperSpec>(&kernel.of_family);
+  const plan::FusedGradients gradients = hopper != nullptr ? hopper->gradients : plan::FusedGradients::none;
+  const bool are_of_numbers = gradients == plan::FusedGradients::of_numbers;
   const activation::ForwardForm form{.scales_scores = kernel.scales_scores,
                                      .has_fp16_p = kernel.element == GpuElement::float16,
                                      .takes_head_factors = hopper != nullptr && hopper->takes_head_factors,
-                                     .wanted_numbers = kernel.wanted_parameters};
-  return activation::cuda_source(function, kernel.accuracy, form, kernel.tensor_types);
+                                     .wanted_numbers = are_of_numbers ? kernel.wanted_parameters : 0};
+  std::string text = activation::cuda_source(function, kernel.accuracy, form, kernel.tensor_types);
+  if (gradients == plan::FusedGradients::of_scores) {
+    text += activation::score_gradients_source(function, kernel.tensor_types, kernel.wanted_parameters, sum_of(kernel));
+  }
+  return text;
 }
 
 /// Returns the source of the index checks of the function and of the mask.
@@ -175,7 +181,7 @@ std::string config_of(const KernelSpec& kernel, const Expressions& expressions) 
   } else if (has_function(kernel.kind)) {
     config.type("Activation", family.activation(kernel));
   }
-  if (has_function(kernel.kind) && kernel.wanted_parameters != 0) config.type("Sum", sum_of(kernel));
+  if (kernel.wanted_parameters != 0) config.type("Sum", sum_of(kernel));
   add_mask(config, kernel, expressions);
   if (kernel.kind == KernelKind::parameter_gradients) {
     // Gradients reads the inputs itself.

@@ -29,6 +29,8 @@ struct PlanRequest {
   bool reads_query_position = false;  ///< f depends on the batch entry, or on the place of a query in its sequence
   bool reads_numbers = false;         ///< f reads tensors without an index
   unsigned number_gradients = 0;      ///< wanted gradients that a backward kernel may compute (parameter_plan.h)
+  unsigned score_gradients = 0;       ///< the same, of sums of dS
+  bool shares_pairs = false;          ///< f reads an element for each pair of positions that all batch entries share
 };
 
 /// Launches the kernels of a plan one after the other. The CUDA backend implements it.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "activation/cuda_gradients.h"
 #include "activation/function.h"
 
 namespace gdpa::families {
@@ -46,12 +47,16 @@ bool spreads_terms(const activation::Function& function, std::size_t tensor) {
 }  // namespace
 
 unsigned number_gradients(const Problem& problem, const activation::Function& function) {
-  constexpr int most = 4;
+  constexpr int most = 3;  // with four, the compiler serialises the products
   const auto is_number = [](const activation::Input& input) { return input.kind == activation::Input::Kind::number; };
   const std::vector<activation::Input>& inputs = function.inputs();
   const bool reads_numbers = std::all_of(inputs.begin(), inputs.end(), is_number);
   if (!reads_numbers || function.functions() > 1 || function.of_sum() != nullptr) return 0;
   return std::popcount(problem.wanted.parameters) <= most ? problem.wanted.parameters : 0;
+}
+
+unsigned score_gradients(const Problem& problem, const activation::Function& function) {
+  return problem.wanted.parameters & activation::tensors_of_score(function, !problem.deterministic);
 }
 
 /// The sums of elements with few terms are fp32. Deterministic mode needs sums that do not depend on the order.

@@ -12,6 +12,10 @@ namespace gdpa::families {
 /// backward kernel can then compute them with f and f'. Otherwise, or if they need many registers, 0.
 unsigned number_gradients(const Problem& problem, const activation::Function& function);
 
+/// The wanted gradients that are sums of dS, which a backward kernel can add up. A dense bias in deterministic mode is
+/// not among them: an exact sum has too many instructions for each score.
+unsigned score_gradients(const Problem& problem, const activation::Function& function);
+
 /// The type of the sums of all wanted gradients.
 plan::ParameterSum parameter_sum_for(const Problem& problem, const Params& params,
                                      const activation::Function& function);

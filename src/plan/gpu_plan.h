@@ -73,7 +73,7 @@ enum class GpuElement : std::uint8_t { bfloat16, float16, float32, tensor_float3
 enum class ParameterSum : std::uint8_t { float32, float64, exact };
 
 /// The gradients of tensors that a backward kernel computes with dQ, dK and dV (kernels/hopper/backward_gradients.cuh).
-enum class FusedGradients : std::uint8_t { none, of_numbers };
+enum class FusedGradients : std::uint8_t { none, of_numbers, of_scores };
 
 /// The members of a KernelSpec that only portable kernels have.
 struct PortableSpec {
@@ -92,6 +92,7 @@ struct HopperSpec {
   bool has_first_writer = false;    ///< backward: the first writer of a dQ accumulator stores and the last one rounds;
                                     ///< otherwise key_schedule clears it and round_grad_query rounds it
   bool ordered = false;             ///< backward: CTAs add to a dQ accumulator in one order
+  bool by_heads = false;            ///< key_schedule: the order of the key tiles (kernels/hopper/head_groups.cuh)
   bool takes_head_factors = false;  ///< backward: dV and dS have factors of the head (activation::ForwardForm)
   hopper::BackwardPass pass = hopper::BackwardPass::only;  ///< backward and its key_schedule
   int sum_elements = 0;  ///< parameter_gradients: elements for which each consumer thread has a sum of its own

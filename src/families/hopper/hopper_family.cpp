@@ -34,6 +34,19 @@ PassInSource in_source(hopper::BackwardPass pass) {
   return {};
 }
 
+/// The struct Config::Gradients of backward.
+std::string_view gradients_in_source(plan::FusedGradients gradients) {
+  switch (gradients) {
+    case plan::FusedGradients::none:
+      return "gdpa::hopper::NoGradients";
+    case plan::FusedGradients::of_numbers:
+      return "gdpa::hopper::NumberGradients<Activation, Sum>";
+    case plan::FusedGradients::of_scores:
+      return "gdpa::hopper::ScoreGradients<::TensorGradients>";
+  }
+  return {};
+}
+
 /// Of a kernel whose CTAs own query tiles. `output` has the rows of O.
 hopper::QueryMajorArguments query_major_arguments(const PlannedCall& call, const plan::KernelSpec& kernel,
                                                   bool contiguous_tiles, Tensor output) {
@@ -140,10 +153,10 @@ class HopperFamily final : public Family {
                                       kernel.accuracy == Accuracy::fast && tolerates_rounded_query(function));
       return;
     }
-    if (kernel.kind == KernelKind::backward) {
-      const bool has_gradients = spec.gradients != plan::FusedGradients::none;
-      config.type("Gradients",
-                  has_gradients ? "gdpa::hopper::NumberGradients<Activation, Sum>" : "gdpa::hopper::NoGradients");
+    if (kernel.kind == KernelKind::backward) config.type("Gradients", gradients_in_source(spec.gradients));
+    if (kernel.kind == KernelKind::key_schedule) {
+      config.number("cleared_parameters", static_cast<int>(kernel.wanted_parameters));
+      config.flag("by_heads", spec.by_heads);
     }
     config.flag("computes_grad_query", kernel.wants_grad_query);
     config.flag("computes_grad_key", kernel.wants_grad_key);

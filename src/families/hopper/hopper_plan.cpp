@@ -194,6 +194,8 @@ void leave_guards_out(GpuPlan& plan) {
   plan::GpuStep schedule = plan.steps[0], backward = plan.steps[1];
   plan.steps[1].kernel.hopper().pass = hopper::BackwardPass::first;
   schedule.kernel.hopper().pass = backward.kernel.hopper().pass = hopper::BackwardPass::second;
+  // The schedule of the second pass clears the sums of the first one.
+  schedule.kernel.wanted_parameters = backward.kernel.wanted_parameters;
   plan.steps.insert(plan.steps.begin() + 2, {schedule, backward});
 }
 
@@ -224,11 +226,13 @@ bool takes_head_factors(const PlanRequest& request, bool rounds_grad_query) {
          !rounds_grad_query && problem.dtype == DType::bfloat16 && plan::accuracy_of(problem) == Accuracy::fast;
 }
 
-/// Whether the backward kernel computes the gradients of numbers of the head. It needs dP, and the registers of a tile
-/// of 64 queries and head dims up to 128.
-bool computes_number_gradients(const PlanRequest& request) {
+/// The gradients of tensors that the backward kernel computes. It needs dS, and the registers of a tile of 64 queries
+/// and head dims up to 128.
+plan::FusedGradients fused_gradients(const PlanRequest& request) {
   const Problem& problem = request.problem;
-  return request.number_gradients != 0 && !has_wide_heads(problem) && (problem.wanted.query || problem.wanted.key);
+  if (has_wide_heads(problem) || !(problem.wanted.query || problem.wanted.key)) return plan::FusedGradients::none;
+  if (request.number_gradients != 0) return plan::FusedGradients::of_numbers;
+  return request.score_gradients != 0 ? plan::FusedGradients::of_scores : plan::FusedGradients::none;
 }
 
 /// key_schedule, the main kernel with one persistent CTA on each multiprocessor, and the rounding of the accumulators
@@ -244,7 +248,8 @@ GpuPlan backward_plan(const PlanRequest& request) {
 
   KernelSpec kernel = hopper_kernel_for(request, KernelKind::backward);
   kernel.keys_shared = problem.shares_keys();
-  const bool has_gradients = computes_number_gradients(request);
+  const plan::FusedGradients gradients = fused_gradients(request);
+  const bool has_gradients = gradients != plan::FusedGradients::none;
   choose_hopper_backward_tiles(kernel, has_gradients ? plan::FunctionRegisters::many : request.function,
                                problem.keeps_all_scores(),
                                problem.shares_keys() ? problem.rows_q : queries.mean_length());
@@ -289,13 +294,17 @@ GpuPlan backward_plan(const PlanRequest& request) {
     kernel.kind = kind;
     plan.steps.push_back({kernel, work});
   };
+  kernel.hopper().by_heads = has_writers && request.shares_pairs;
   add(KernelKind::key_schedule, divide_up(std::max(hopper_part.slots, query_tiles), slots_of_a_cta));
   const bool rounds_grad_query = accumulates && !has_writers;
+  kernel.hopper().by_heads = false;
   const KernelSpec of_schedule = kernel;
   kernel.hopper().takes_head_factors = takes_head_factors(request, rounds_grad_query);
+  kernel.hopper().gradients = gradients;
   if (has_gradients) {
-    kernel.hopper().gradients = plan::FusedGradients::of_numbers;
-    kernel.wanted_parameters = plan.parameters_in_steps = request.number_gradients;
+    const bool are_of_numbers = gradients == plan::FusedGradients::of_numbers;
+    plan.parameters_in_steps = are_of_numbers ? request.number_gradients : request.score_gradients;
+    kernel.wanted_parameters = plan.parameters_in_steps;
   }
   add(is_wide ? KernelKind::wide_backward : KernelKind::backward,
       std::min<int64_t>(hopper_part.slots, gpu.multiprocessors));
