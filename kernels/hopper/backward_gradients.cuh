@@ -144,8 +144,15 @@ struct ScoreGradients {
     if (tensors.has_adjacent_keys(key, keys) && tensors.has_queries(query, queries)) {
       Sum* const first = tensors.elements() + (tensors.offset_of_key(row) + tensors.offset_of_query(column));
       const auto stride = tensors.query_stride();
+      const auto sum_at = [&](int i) -> Sum& { return first[(i / 4 * 8 + i % 2) * stride + i / 2 % 2 * 8]; };
+      if (tensors.has_own_elements()) {
+        // No element has another term. A store does not read the sum, which no cache holds.
 #pragma unroll
-      for (int i = 0; i < terms; ++i) first[(i / 4 * 8 + i % 2) * stride + i / 2 % 2 * 8].add(ds[i] * factor);
+        for (int i = 0; i < terms; ++i) sum_at(i) = Sum::of(ds[i] * factor);
+        return;
+      }
+#pragma unroll
+      for (int i = 0; i < terms; ++i) sum_at(i).add(ds[i] * factor);
       return;
     }
 #pragma unroll

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "activation/fast.h"
 #include "activation/inputs_printer.h"
@@ -277,6 +278,14 @@ std::optional<double> factor_in(const Program& program, std::size_t input) {
 
 }  // namespace
 
+bool is_read_by_all_positions(const Input& read, const std::vector<Input>& inputs) {
+  constexpr std::array positions = {Index::batch, Index::head, Index::query, Index::key};
+  return read.indices.size() == positions.size() && std::ranges::all_of(positions, [&](Index position) {
+           return std::ranges::any_of(read.indices,
+                                      [&](const Program& index) { return bare_index(index, inputs) == position; });
+         });
+}
+
 unsigned tensors_of_score(const Function& function, bool takes_spread) {
   if (function.of_sum() == nullptr || function.functions() > 1) return 0;
   const std::vector<Input>& inputs = function.inputs();
@@ -295,7 +304,7 @@ unsigned tensors_of_score(const Function& function, bool takes_spread) {
 }
 
 std::string score_gradients_source(const Function& function, unsigned tensor_types, unsigned wanted,
-                                   std::string_view sum) {
+                                   std::string_view sum, bool own_elements) {
   const std::vector<Input>& inputs = function.inputs();
   const InputsPrinter printer(function, tensor_types, wanted, Expression::function);
   const InputsText& text = printer.text();
@@ -325,12 +334,15 @@ std::string score_gradients_source(const Function& function, unsigned tensor_typ
         break;
       case ScoreSum::spread: {
         std::string of_query, of_key, has_queries, has_keys;  // strides and conditions
+        std::string own = own_elements ? "true" : "false";
         for (const std::size_t axis : printer.varying_axes(n)) {
           const bool is_key = bare_index(input.indices[axis], inputs) == Index::key;
           std::string& strides = is_key ? of_key : of_query;
           strides += fmt::format("{}s{}_{}", strides.empty() ? "" : " + ", n, axis);
           (is_key ? has_keys : has_queries) +=
               fmt::format(" && {} + count - 1 <= last{}_{}", is_key ? "key" : "query", n, axis);
+          // An index beyond the axis is clamped to an element of another score.
+          own += fmt::format(" && pair.length_{} - 1 <= last{}_{}", is_key ? "k" : "q", n, axis);
         }
         spread = fmt::format(
             "  static constexpr float factor = {1};\n"
@@ -341,7 +353,8 @@ std::string score_gradients_source(const Function& function, unsigned tensor_typ
             "{5}    return {6};\n  }}\n"
             "  __device__ __forceinline__ bool has_adjacent_keys(int key, int count) const {{ return {10} == 1{7}; }}\n"
             "  __device__ __forceinline__ bool has_queries(int query, int count) const {{ return true{8}; }}\n"
-            "  __device__ __forceinline__ {2} query_stride() const {{ return {9}; }}\n",
+            "  __device__ __forceinline__ {2} query_stride() const {{ return {9}; }}\n"
+            "  __device__ __forceinline__ bool has_own_elements() const {{ return {11}; }}\n",
             n, factor, printer.element_type(n), text.of_query.statements, printer.grad_element_of(n, Dependence::query),
             text.of_key.statements, printer.grad_element_of(n, Dependence::key), has_keys, has_queries, of_query,
             of_key);

@@ -81,8 +81,13 @@ unsigned tensors_of_score(const Function& function, bool takes_spread);
 ///       __device__ bool has_queries(int query, int count) const;
 ///       __device__ Offset query_stride() const;
 ///       static constexpr float factor;
+///       // Whether each score of the sequences has an element of its own. Always false unless `own_elements`.
+///       __device__ bool has_own_elements() const;
 ///     };
 std::string score_gradients_source(const Function& function, unsigned tensor_types, unsigned wanted,
-                                   std::string_view sum);
+                                   std::string_view sum, bool own_elements);
+
+/// Whether the only indices of the read are the batch entry, the head, and the positions of the query and the key.
+bool is_read_by_all_positions(const Input& read, const std::vector<Input>& inputs);
 
 }  // namespace gdpa::activation

@@ -139,6 +139,7 @@ plan::GpuPlan plan_of(const Problem& problem, const Params& params, const Operan
                                       reads_numbers(function),
                                       families::number_gradients(problem, function),
                                       families::score_gradients(problem, function),
+                                      families::has_own_elements(problem, params, function),
                                       shares_pairs(function, params)};
   const bool has_operands = problem.direction == Direction::forward || problem.wanted.of_operands();
   plan::GpuPlan plan;

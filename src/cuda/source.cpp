@@ -120,7 +120,8 @@ std::string function_of(const KernelSpec& kernel, const activation::Function& fu
                                      .wanted_numbers = are_of_numbers ? kernel.wanted_parameters : 0};
   std::string text = activation::cuda_source(function, kernel.accuracy, form, kernel.tensor_types);
   if (gradients == plan::FusedGradients::of_scores) {
-    text += activation::score_gradients_source(function, kernel.tensor_types, kernel.wanted_parameters, sum_of(kernel));
+    text += activation::score_gradients_source(function, kernel.tensor_types, kernel.wanted_parameters, sum_of(kernel),
+                                               hopper->own_elements);
   }
   return text;
 }

@@ -59,6 +59,24 @@ unsigned score_gradients(const Problem& problem, const activation::Function& fun
   return problem.wanted.parameters & activation::tensors_of_score(function, !problem.deterministic);
 }
 
+bool has_own_elements(const Problem& problem, const Params& params, const activation::Function& function) {
+  const std::vector<activation::Input>& inputs = function.inputs();
+  const unsigned wanted = score_gradients(problem, function);
+  return std::any_of(inputs.begin(), inputs.end(), [&](const activation::Input& input) {
+    const bool is_wanted = input.kind == activation::Input::Kind::read && (wanted >> input.tensor & 1U) != 0;
+    if (!is_wanted || !activation::is_read_by_all_positions(input, inputs)) return false;
+    const BoundTensor& tensor = params.parameters[input.tensor];
+    for (std::size_t axis = 0; axis < input.indices.size(); ++axis) {
+      const activation::Index index = activation::bare_index(input.indices[axis], inputs).value();
+      const int64_t least = index == activation::Index::batch  ? problem.batch
+                            : index == activation::Index::head ? problem.heads_q
+                                                               : 1;
+      if (tensor.sizes[axis] < least) return false;
+    }
+    return true;
+  });
+}
+
 /// The sums of elements with few terms are fp32. Deterministic mode needs sums that do not depend on the order.
 ParameterSum parameter_sum_for(const Problem& problem, const Params& params, const activation::Function& function) {
   // An fp32 sum of this many terms of one size has a relative error of at most 2.4e-4, and of 2e-6 for terms of random

@@ -16,6 +16,10 @@ unsigned number_gradients(const Problem& problem, const activation::Function& fu
 /// not among them: an exact sum has too many instructions for each score.
 unsigned score_gradients(const Problem& problem, const activation::Function& function);
 
+/// Whether no two scores of the call read one element of a tensor of score_gradients() by their positions, unless an
+/// index is clamped.
+bool has_own_elements(const Problem& problem, const Params& params, const activation::Function& function);
+
 /// The type of the sums of all wanted gradients.
 plan::ParameterSum parameter_sum_for(const Problem& problem, const Params& params,
                                      const activation::Function& function);

@@ -97,6 +97,7 @@ struct HopperSpec {
   hopper::BackwardPass pass = hopper::BackwardPass::only;  ///< backward and its key_schedule
   int sum_elements = 0;  ///< parameter_gradients: elements for which each consumer thread has a sum of its own
   FusedGradients gradients = FusedGradients::none;  ///< backward
+  bool own_elements = false;                        ///< backward: each score may have an element of its own in a sum
 
   bool operator==(const HopperSpec&) const = default;
 };

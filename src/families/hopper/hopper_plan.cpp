@@ -305,6 +305,7 @@ GpuPlan backward_plan(const PlanRequest& request) {
     const bool are_of_numbers = gradients == plan::FusedGradients::of_numbers;
     plan.parameters_in_steps = are_of_numbers ? request.number_gradients : request.score_gradients;
     kernel.wanted_parameters = plan.parameters_in_steps;
+    kernel.hopper().own_elements = !are_of_numbers && request.own_elements;
   }
   add(is_wide ? KernelKind::wide_backward : KernelKind::backward,
       std::min<int64_t>(hopper_part.slots, gpu.multiprocessors));
