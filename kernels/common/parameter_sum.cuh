@@ -17,6 +17,8 @@ struct FloatSum {
 
   float sum;
 
+  /// A sum of one term.
+  __device__ __forceinline__ static FloatSum of(float term) { return {term}; }
   __device__ __forceinline__ void add(float term) {
     asm volatile("red.global.add.f32 [%0], %1;" ::"l"(&sum), "f"(term) : "memory");
   }
@@ -35,6 +37,7 @@ struct DoubleSum {
 
   double sum;
 
+  __device__ __forceinline__ static DoubleSum of(float term) { return {static_cast<double>(term)}; }
   __device__ __forceinline__ void add(float term) {
     asm volatile("red.global.add.f64 [%0], %1;" ::"l"(&sum), "d"(static_cast<double>(term)) : "memory");
   }

@@ -27,6 +27,7 @@
 //
 // Config: struct with
 //     using Element, Activation;      BFloat16 or Float16; the part for backward of src/activation/function.h
+//     using Gradients;                of the tensors that the function reads (backward_gradients.cuh)
 //     int head_dim, head_dim_v;       multiples of 8, at most 128
 //     int tile_queries, tile_keys;    64, or 128 with head dims up to 64; 128
 //     int stages;                     stages of Q, and of dO

@@ -14,7 +14,12 @@ struct BackwardEpilogue : BackwardProducts<Config> {
   using Base = BackwardProducts<Config>;
   using Base::arguments, Base::grad_key, Base::grad_query, Base::grad_value, Base::shared, Base::tile_of,
       Base::warpgroup;
-  using typename Base::Activation, typename Base::Element, typename Base::Shared;
+  using typename Base::Activation, typename Base::Element, typename Base::Shared, typename Base::Tile;
+
+  /// The function of the first query head of a key tile. If it has factors of the head, it has no other query head.
+  __device__ __forceinline__ Activation function_of(const Tile& tile) const {
+    return Activation::of(arguments.common.params, tile.first_head);
+  }
 
   /// Writes dQ of a step to the staging buffer, for the store thread.
   __device__ __forceinline__ void stage_grad_query(const Step& step, int number) {
@@ -49,7 +54,8 @@ struct BackwardEpilogue : BackwardProducts<Config> {
   }
 
   __device__ __forceinline__ float grad_query_factor(const Step& step) const {
-    const float factor = arguments.scale * tile_of(step).out_scale;
+    const auto& tile = tile_of(step);
+    const float factor = arguments.scale * tile.out_scale * function_of(tile).derivative_factor();
     if constexpr (Shared::adds_grad_output) return Config::Epilogue::invertible(factor);
     return factor;
   }
@@ -139,6 +145,7 @@ struct BackwardEpilogue : BackwardProducts<Config> {
     const auto& tile = tile_of(step);
     const int row = warpgroup * Shared::rows;
     const int rows = tile.length_k - tile.first_key - row;
+    const Activation function = function_of(tile);
     const float out_scale = tile.out_scale;
     if constexpr (Config::computes_grad_key && Config::computes_grad_value) {
       flag_non_finite<Config>(arguments, rows, grad_key, grad_value);
@@ -154,17 +161,19 @@ struct BackwardEpilogue : BackwardProducts<Config> {
         return static_cast<typename Gradients::Element::Storage*>(operand.data) + offset + row * operand.row_stride;
       };
       if constexpr (Config::computes_grad_key) {
-        Gradients::template store<Config::head_dim>(grad_key, arguments.scale * out_scale, first(of_key, tile.grad_key),
-                                                    of_key.row_stride, rows);
+        Gradients::template store<Config::head_dim>(grad_key,
+                                                    arguments.scale * out_scale * function.derivative_factor(),
+                                                    first(of_key, tile.grad_key), of_key.row_stride, rows);
       }
       if constexpr (Config::computes_grad_value) {
-        Gradients::template store<Config::head_dim_v>(grad_value, Activation::value_factor * out_scale,
+        Gradients::template store<Config::head_dim_v>(grad_value, function.value_factor() * out_scale,
                                                       first(of_value, tile.grad_value), of_value.row_stride, rows);
       }
     } else {
       const int before = Shared::times_staged(number, step.number);
-      stage_key_gradient<Shared::key_rounds>(grad_key, arguments.scale * out_scale, before);
-      stage_key_gradient<Shared::value_rounds>(grad_value, Activation::value_factor * out_scale,
+      stage_key_gradient<Shared::key_rounds>(grad_key, arguments.scale * out_scale * function.derivative_factor(),
+                                             before);
+      stage_key_gradient<Shared::value_rounds>(grad_value, function.value_factor() * out_scale,
                                                before + Shared::key_rounds);
     }
   }

@@ -7,6 +7,7 @@
 // too few for the search.
 #pragma once
 
+#include "common/parameter_sum.cuh"
 #include "common/sequence.cuh"
 #include "common/work.cuh"
 #include "hopper/arguments.cuh"
@@ -91,6 +92,20 @@ constexpr int key_schedule_threads = 256;
 template <class Config>
 constexpr int key_schedule_shared_bytes = 0;
 
+/// Clears the sums of the gradients of tensors to which the first pass has added. They are contiguous.
+template <class Config>
+__device__ void clear_parameter_sums(const Params& params) {
+  for (int tensor = 0; tensor < most_parameters; ++tensor) {
+    if ((Config::cleared_parameters >> tensor & 1) == 0) continue;
+    const BoundTensor& gradient = params.grad_parameters[tensor];
+    int64_t count = 1;
+    for (int axis = 0; axis < gradient.rank; ++axis) count *= gradient.sizes[axis];
+    auto* const sums = static_cast<typename Config::Sum*>(gradient.data);
+    const int64_t threads = int64_t{gridDim.x} * blockDim.x;
+    for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += threads) sums[i] = {};
+  }
+}
+
 /// The kernel that writes the table, one lane for each slot. It also prepares rows of dQ: zeros (dO if Q is added to O)
 /// for rows without keys, and accumulators. It runs again before a second pass.
 ///
@@ -112,6 +127,7 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
   if (Config::pass == Pass::second) {
     if (*arguments.non_finite == 0) return;
     if (blockIdx.x == 0 && threadIdx.x == 0) *arguments.slots_taken = 0;
+    if constexpr (Config::cleared_parameters != 0) clear_parameter_sums<Config>(params);
   }
   if (Config::has_first_writer) check_offsets_rise<Layout>(arguments);
   const auto prepare = [&](const RowsToPrepare& left) {
@@ -151,7 +167,7 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
       if constexpr (Config::has_first_writer) {
         const auto in_head_group = [&] {
           return static_cast<unsigned>(slot_in_head_group<Mask>(arguments.common, arguments.direct_keys,
-                                                                arguments.heads_per_group, owner, work));
+                                                                arguments.heads_per_group, owner, work, Config::by_heads));
         };
         const unsigned slot_of_tile = queries.size() > 0 ? in_head_group() : slots;
         if (slot_of_tile < slots) {

@@ -29,7 +29,6 @@ struct GuardedWhereNeeded {
   static constexpr bool scales_scores = Unguarded::scales_scores;
   static_assert(scales_scores == Guarded::scales_scores, "the argument is the same");
   static constexpr float score_factor = Unguarded::score_factor;
-  static constexpr float value_factor = Unguarded::value_factor;
 
   Unguarded unguarded;
   Guarded guarded;
@@ -37,6 +36,9 @@ struct GuardedWhereNeeded {
   static __device__ __forceinline__ GuardedWhereNeeded of(const Params& params, int head) {
     return {Unguarded::of(params, head), Guarded::of(params, head)};
   }
+
+  __device__ __forceinline__ float value_factor() const { return unguarded.value_factor(); }
+  __device__ __forceinline__ float derivative_factor() const { return unguarded.derivative_factor(); }
 
   template <class Body>
   __device__ __forceinline__ void visit(Body body) const {
@@ -48,7 +50,7 @@ struct GuardedWhereNeeded {
     unguarded.value_and_derivative(x, in, f, derivative);
     if (is_finite(f) && is_finite(derivative)) return;
     guarded.value_and_derivative(x * (Guarded::score_factor / score_factor), in, f, derivative);
-    f *= Guarded::value_factor / value_factor;
+    f *= guarded.value_factor() / unguarded.value_factor();
   }
 };
 

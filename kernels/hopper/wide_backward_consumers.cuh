@@ -109,8 +109,9 @@ struct GradValueConsumer : WideConsumer<Config, Role::value> {
       grad_query.template add<GradQuery::last_chunk>(arguments, tile, position);
     }
     if constexpr (Config::computes_grad_value) {
-      this->template store<Config::head_dim_v>(grad_value, Activation::value_factor, arguments.common.params.grad_value,
-                                               tile.grad_value, tile);
+      const float factor = Activation::of(arguments.common.params, tile.first_head).value_factor();
+      this->template store<Config::head_dim_v>(grad_value, factor, arguments.common.params.grad_value, tile.grad_value,
+                                               tile);
     }
   }
 };

@@ -9,6 +9,8 @@
 #include <limits>
 #include <list>
 #include <string_view>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "activation/cuda_inputs.h"
@@ -67,6 +69,37 @@ int reads_of(const activation::Function& function) {
   return static_cast<int>(std::ranges::count_if(function.inputs(), is_read));
 }
 
+/// Whether f reads tensors without an index.
+bool reads_numbers(const activation::Function& function) {
+  const auto is_number = [](const activation::Input& input) { return input.kind == activation::Input::Kind::number; };
+  return std::ranges::any_of(function.inputs(), is_number);
+}
+
+/// Whether f reads, for each pair of a query and a key, an element of a tensor that all batch entries share.
+bool shares_pairs(const activation::Function& function, const Params& params) {
+  const std::vector<activation::Input>& inputs = function.inputs();
+  return std::ranges::any_of(inputs, [&](const activation::Input& input) {
+    if (input.kind != activation::Input::Kind::read) return false;
+    const BoundTensor& tensor = params.parameters[input.tensor];
+    std::size_t positions = 0;
+    for (std::size_t axis = 0; axis < input.indices.size(); ++axis) {
+      const auto bare = activation::bare_index(input.indices[axis], inputs);
+      const bool is_position = bare == activation::Index::query || bare == activation::Index::key;
+      positions += is_position && tensor.sizes[axis] > 1 ? 1 : 0;
+      const bool varies_in_batch = tensor.sizes[axis] > 1 && tensor.strides[axis] != 0 &&
+                                   activation::reads_index(input.indices[axis], inputs, activation::Index::batch);
+      if (varies_in_batch) return false;
+    }
+    return positions > 1;
+  });
+}
+
+/// Whether f has guards that a first pass of backward may leave out: they stay if they may depend on inputs.
+bool has_removable_guards(const activation::Function& function) {
+  const bool is_of_score = function.inputs().empty() || function.of_sum() != nullptr;
+  return function.has_guards() && (is_of_score || function.functions() > 1);
+}
+
 /// Whether f depends on the batch entry, on the position of the query, or on the length of its sequence.
 bool reads_query_position(const activation::Function& function) {
   using activation::Index;
@@ -92,19 +125,25 @@ void reserve_sequences(const Problem& problem, plan::GpuWorkspace& workspace) {
 plan::GpuPlan plan_of(const Problem& problem, const Params& params, const Operands& operands,
                       const activation::Function& function, const plan::Gpu& gpu) {
   const Accuracy accuracy = plan::accuracy_of(problem);
-  const families::PlanRequest request{problem,
-                                      gpu,
-                                      reads_of(function) > 0
-                                          ? plan::FunctionRegisters::many
-                                          : plan::registers_of(function.value_and_derivative(), accuracy),
-                                      operands.aligned,
-                                      problem.allow_tf32 ? plan::Float32Products::one : plan::Float32Products::three,
-                                      operands.maps,
-                                      function.has_guards(),
-                                      reads_of(function),
-                                      activation::reads_of_lines(function),
-                                      reads_query_position(function),
-                                      function.bounds_scores()};
+  const families::PlanRequest request{
+      .problem = problem,
+      .gpu = gpu,
+      .function = reads_of(function) > 0 ? plan::FunctionRegisters::many
+                                         : plan::registers_of(function.value_and_derivative(), accuracy),
+      .aligned = operands.aligned,
+      .products = problem.allow_tf32 ? plan::Float32Products::one : plan::Float32Products::three,
+      .tensor_maps = operands.maps,
+      .has_guards = has_removable_guards(function),
+      .bounds_scores = function.bounds_scores(),
+      .reads = reads_of(function),
+      .reads_of_lines = activation::reads_of_lines(function),
+      .reads_query_position = reads_query_position(function),
+      .reads_numbers = reads_numbers(function),
+      .number_gradients = families::number_gradients(problem, function),
+      .score_gradients = families::score_gradients(problem, function),
+      .own_elements = families::has_own_elements(problem, params, function),
+      .shares_pairs = shares_pairs(function, params),
+  };
   const bool has_operands = problem.direction == Direction::forward || problem.wanted.of_operands();
   plan::GpuPlan plan;
   if (has_operands) plan = families::gpu_plan(request);
@@ -288,12 +327,7 @@ class Call final : public families::StepLauncher {
       portable::ListTilesArguments lists = arguments;
       launch_next(&lists);
     }
-    if (!sequence_.plan.steps.empty()) {
-      const plan::KernelFamily family = sequence_.plan.steps.front().kernel.family();
-      families::family_of(family).launch({problem_, sequence_.plan, arguments, static_cast<std::byte*>(memory.at(0))},
-                                         *this);
-    }
-    if (!sequence_.plan.parameter_steps.empty()) launch_parameter_gradients(arguments, memory);
+    launch_plan(arguments, memory);
     for (const Reduction& reduction : sequence_.reductions) {
       portable::ReduceArguments reduce = arguments_of(reduction, memory);
       launch_next(&reduce);
@@ -341,16 +375,35 @@ class Call final : public families::StepLauncher {
     launch_next(&arguments);
   }
 
-  /// Clears the sums, which are in the workspace or are the gradients themselves, adds to them, and rounds them.
-  void launch_parameter_gradients(CommonArguments arguments, const Memory& memory) {
+  /// Launches the kernels of the plan.
+  void launch_plan(const CommonArguments& given, const Memory& memory) {
     const plan::GpuPlan& plan = sequence_.plan;
-    const plan::KernelSpec& kernel = plan.parameter_steps.front().kernel;
+    const bool wants_parameters = problem_.direction == Direction::backward && problem_.wanted.parameters != 0;
+    CommonArguments arguments = given;
+    portable::RoundParametersArguments rounding{};
+    if (wants_parameters) std::tie(arguments, rounding) = clear_parameter_sums(given, memory);
+    const families::PlannedCall call{problem_, plan, arguments, static_cast<std::byte*>(memory.at(0))};
+    if (!plan.steps.empty()) families::family_of(plan.steps.front().kernel.family()).launch(call, *this);
+    for (const plan::GpuStep& step : plan.parameter_steps) {
+      if (step.kernel.kind == plan::KernelKind::round_parameters) {
+        launch_next(&rounding);
+      } else {
+        families::family_of(step.kernel.family()).launch_parameter_gradients(call, *this);
+      }
+    }
+  }
+
+  /// Clears the sums of the gradients of tensors, which are in the workspace or are the gradients themselves. Returns
+  /// the arguments with the sums as gradients, and the arguments of the kernel that rounds them.
+  std::pair<CommonArguments, portable::RoundParametersArguments> clear_parameter_sums(CommonArguments arguments,
+                                                                                      const Memory& memory) {
+    const plan::GpuPlan& plan = sequence_.plan;
     const auto clear = [&](void* address, int64_t bytes) {
       check(Driver::get().fill_async(reinterpret_cast<DevicePointer>(address), 0, static_cast<std::size_t>(bytes),
                                      stream_),
             "clearing the gradients of tensors");
     };
-    const int64_t bytes_of_sum = families::bytes_of_sum(kernel.parameter_sum);
+    const int64_t bytes_of_sum = families::bytes_of_sum(plan.parameter_sum);
     portable::RoundParametersArguments rounding{};
     int64_t offset = plan.workspace.parameters;
     if (!plan.adds_to_grad_parameters) clear(memory.at(offset), plan.workspace.parameter_bytes);
@@ -368,9 +421,7 @@ class Call final : public families::StepLauncher {
       int64_t stride = 1;
       for (int axis = gradient.rank; axis-- > 0; stride *= gradient.sizes[axis]) gradient.strides[axis] = stride;
     }
-    families::family_of(kernel.family())
-        .launch_parameter_gradients({problem_, plan, arguments, static_cast<std::byte*>(memory.at(0))}, *this);
-    if (!plan.adds_to_grad_parameters) launch_next(&rounding);
+    return {arguments, rounding};
   }
 
   CommonArguments arguments_of(const Memory& memory) const {

@@ -9,6 +9,7 @@
 
 #include "activation/cuda_bounds.h"
 #include "activation/cuda_condition.h"
+#include "activation/cuda_gradients.h"
 #include "activation/cuda_inputs.h"
 #include "families/family.h"
 
@@ -117,8 +118,19 @@ std::string function_of(const KernelSpec& kernel, const activation::Function& fu
     return activation::gradients_source(function, kernel.tensor_types, kernel.wanted_parameters,
                                         {sum_of(kernel), kernel.accuracy, has_thread_sums ? kernel.warps * 32 : 0});
   }
-  const activation::ForwardForm form{kernel.scales_scores, kernel.element == GpuElement::float16};
-  return activation::cuda_source(function, kernel.accuracy, form, kernel.tensor_types);
+  const auto* hopper = std::get_if<plan::HopperSpec>(&kernel.of_family);
+  const plan::FusedGradients gradients = hopper != nullptr ? hopper->gradients : plan::FusedGradients::none;
+  const bool are_of_numbers = gradients == plan::FusedGradients::of_numbers;
+  const activation::ForwardForm form{.scales_scores = kernel.scales_scores,
+                                     .has_fp16_p = kernel.element == GpuElement::float16,
+                                     .takes_head_factors = hopper != nullptr && hopper->takes_head_factors,
+                                     .wanted_numbers = are_of_numbers ? kernel.wanted_parameters : 0};
+  std::string text = activation::cuda_source(function, kernel.accuracy, form, kernel.tensor_types);
+  if (gradients == plan::FusedGradients::of_scores) {
+    text += activation::score_gradients_source(function, kernel.tensor_types, kernel.wanted_parameters, sum_of(kernel),
+                                               hopper->own_elements);
+  }
+  return text;
 }
 
 /// Returns the source of the index checks of the function and of the mask.
@@ -200,6 +212,7 @@ std::string config_of(const KernelSpec& kernel, const Expressions& expressions) 
   } else if (has_function(kernel.kind)) {
     config.type("Activation", family.activation(kernel));
   }
+  if (kernel.wanted_parameters != 0) config.type("Sum", sum_of(kernel));
   add_mask(config, kernel, expressions);
   if (kernel.kind == KernelKind::parameter_gradients) {
     // Gradients reads the inputs itself.

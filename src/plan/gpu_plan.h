@@ -97,6 +97,8 @@ struct NormSpec {
 
   bool operator==(const NormSpec&) const = default;
 };
+/// The gradients of tensors that a backward kernel computes with dQ, dK and dV (kernels/hopper/backward_gradients.cuh).
+enum class FusedGradients : std::uint8_t { none, of_numbers, of_scores };
 
 /// The members of a KernelSpec that only portable kernels have.
 struct PortableSpec {
@@ -116,8 +118,12 @@ struct HopperSpec {
   bool has_first_writer = false;    ///< backward: the first writer of a dQ accumulator stores and the last one rounds;
                                     ///< otherwise key_schedule clears it and round_grad_query rounds it
   bool ordered = false;             ///< backward: CTAs add to a dQ accumulator in one order
+  bool by_heads = false;            ///< key_schedule: the order of the key tiles (kernels/hopper/head_groups.cuh)
+  bool takes_head_factors = false;  ///< backward: dV and dS have factors of the head (activation::ForwardForm)
   hopper::Pass pass = hopper::Pass::only;  ///< forward, backward and its key_schedule
   int sum_elements = 0;  ///< parameter_gradients: elements for which each consumer thread has a sum of its own
+  FusedGradients gradients = FusedGradients::none;  ///< backward
+  bool own_elements = false;                        ///< backward: each score may have an element of its own in a sum
 
   bool operator==(const HopperSpec&) const = default;
 };
@@ -148,8 +154,8 @@ struct KernelSpec {
   unsigned tensor_types = 0;       ///< of the tensors that f reads, as in Problem
   unsigned mask_types = 0;         ///< of the tensors that a mask expression reads, as in Problem
   int tile_lists = 0;              ///< with a mask expression: the index in Params::tile_lists
-  unsigned wanted_parameters = 0;  ///< parameter_gradients: bit n: tensor n
-  ParameterSum parameter_sum = ParameterSum::float64;  ///< parameter_gradients, round_parameters
+  unsigned wanted_parameters = 0;  ///< parameter_gradients, and backward with such gradients: bit n: tensor n
+  ParameterSum parameter_sum = ParameterSum::float64;  ///< the same kernels, and round_parameters
   Accuracy accuracy = Accuracy::fast;                  ///< of f, in kernels that evaluate it
   std::variant<PortableSpec, HopperSpec> of_family;
 
@@ -212,6 +218,8 @@ struct GpuPlan {
   std::vector<GpuStep> list_steps;        ///< the kernels that write these lists, before `steps`; none if prepared
   std::vector<GpuStep> steps;             ///< of the family
   std::vector<GpuStep> parameter_steps;   ///< backward: the gradients of tensors, after `steps`
+  unsigned parameters_in_steps = 0;       ///< bit n: a kernel of `steps` computes the gradient of tensor n
+  ParameterSum parameter_sum = ParameterSum::float64;  ///< of the gradients of tensors
   /// In place of sums in the workspace, parameter_gradients adds to the gradients, which are cleared before.
   bool adds_to_grad_parameters = false;
   bool contiguous_parameter_tiles = false;  ///< as HopperPlan::contiguous_tiles, for parameter_gradients

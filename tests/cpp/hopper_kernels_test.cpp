@@ -177,6 +177,7 @@ struct BackwardOptions {
   int64_t queries = 2048;  ///< of each sequence, on average
   WantedGradients wanted = {};
   bool add_query = false;
+  std::vector<std::string> numbers = {};  ///< of the head, which the function reads
 };
 
 /// Those of f and f', for each score.
@@ -222,9 +223,10 @@ std::vector<plan::KernelSpec> backward_kernels(DType dtype, int64_t head_dim, in
   problem.head_dim_v = head_dim_v;
   problem.rows_q = options.queries * problem.batch;
   problem.rows_k = 2048 * problem.batch;
-  plan::GpuPlan plan = families::gpu_plan(
-      {problem, plan::Gpu{}, plan::registers_of(activation.function().value_and_derivative(), accuracy), true,
-       plan::Float32Products::three, plan::TensorMaps::available, activation.function().has_guards()});
+  plan::GpuPlan plan = families::gpu_plan({problem, plan::Gpu{},
+                                           plan::registers_of(activation.function().value_and_derivative(), accuracy),
+                                           true, plan::Float32Products::three, plan::TensorMaps::available,
+                                           activation.function().has_guards(), 0, 0, false, !options.numbers.empty()});
   std::vector<plan::KernelSpec> kernels;
   for (const plan::GpuStep& step : plan.steps) {
     EXPECT_EQ(step.kernel.family(), plan::KernelFamily::hopper) << plan.reason;
@@ -245,7 +247,7 @@ class HopperBackwardKernel : public testing::TestWithParam<BackwardCase> {
   template <class Visit>
   void visit_compiled(Visit visit) const {
     const BackwardCase& test = GetParam();
-    const Activation activation(test.function);
+    const Activation activation(test.function, {}, test.options.numbers);
     try {
       compilers();
     } catch (const Error& error) {
@@ -371,7 +373,9 @@ INSTANTIATE_TEST_SUITE_P(
                      Accuracy::fast,
                      {1, 9},
                      {{2, 23}},
-                     {Form::jagged, false, {}, 2048, {}, true}}));
+                     {Form::jagged, false, {}, 2048, {}, true}},
+        BackwardCase{
+            DType::bfloat16, 128, 128, "a * s * sigmoid(b * s)", Accuracy::fast, {1, 5}, {}, {.numbers = {"a", "b"}}}));
 
 /// Of head dims above 128; `arithmetic` is not read.
 class HopperWideBackwardKernel : public HopperBackwardKernel {};

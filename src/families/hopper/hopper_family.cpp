@@ -34,6 +34,19 @@ PassInSource in_source(hopper::Pass pass) {
   return {};
 }
 
+/// The struct Config::Gradients of backward.
+std::string_view gradients_in_source(plan::FusedGradients gradients) {
+  switch (gradients) {
+    case plan::FusedGradients::none:
+      return "gdpa::hopper::NoGradients";
+    case plan::FusedGradients::of_numbers:
+      return "gdpa::hopper::NumberGradients<Activation, Sum>";
+    case plan::FusedGradients::of_scores:
+      return "gdpa::hopper::ScoreGradients<::TensorGradients>";
+  }
+  return {};
+}
+
 /// The arguments of a kernel whose CTAs own query tiles. `output` has the rows of O.
 hopper::QueryMajorArguments query_major_arguments(const PlannedCall& call, const plan::KernelSpec& kernel,
                                                   bool contiguous_tiles, Tensor output) {
@@ -121,7 +134,9 @@ class HopperFamily final : public Family {
   }
 
   std::string_view activation(const plan::KernelSpec& kernel) const override {
-    return kernel.kind == KernelKind::forward ? "::Activation" : in_source(kernel.hopper().pass).activation;
+    if (kernel.kind == KernelKind::forward) return "::Activation";
+    const bool is_with_gradients = kernel.hopper().gradients == plan::FusedGradients::of_numbers;
+    return is_with_gradients ? "::ActivationWithGradients" : in_source(kernel.hopper().pass).activation;
   }
 
   void write_config(ConfigText& config, const plan::KernelSpec& kernel,
@@ -146,6 +161,11 @@ class HopperFamily final : public Family {
                                       kernel.element == plan::GpuElement::bfloat16 &&
                                       kernel.accuracy == Accuracy::fast && tolerates_rounded_query(function));
       return;
+    }
+    if (kernel.kind == KernelKind::backward) config.type("Gradients", gradients_in_source(spec.gradients));
+    if (kernel.kind == KernelKind::key_schedule) {
+      config.number("cleared_parameters", static_cast<int>(kernel.wanted_parameters));
+      config.flag("by_heads", spec.by_heads);
     }
     config.flag("computes_grad_query", kernel.wants_grad_query);
     config.flag("computes_grad_key", kernel.wants_grad_key);

@@ -7,7 +7,7 @@
 #include <limits>
 #include <optional>
 
-#include "activation/cuda_inputs.h"
+#include "activation/cuda_gradients.h"
 #include "common/window_mask.cuh"
 #include "families/hopper/hopper_tiles.h"
 #include "families/planning.h"
@@ -207,6 +207,8 @@ void leave_guards_out(GpuPlan& plan) {
   plan::GpuStep schedule = plan.steps[0], backward = plan.steps[1];
   plan.steps[1].kernel.hopper().pass = hopper::Pass::first;
   schedule.kernel.hopper().pass = backward.kernel.hopper().pass = hopper::Pass::second;
+  // The schedule of the second pass clears the sums of the first one.
+  schedule.kernel.wanted_parameters = backward.kernel.wanted_parameters;
   plan.steps.insert(plan.steps.begin() + 2, {schedule, backward});
 }
 
@@ -229,6 +231,23 @@ std::string reason_of_backward(const PlanRequest& request, bool accumulates) {
       direct_keys(problem, request.gpu));
 }
 
+/// Whether the backward kernel multiplies dV and dS by factors of the head. round_grad_query, and the sum of a gradient
+/// over several query heads, have one factor for all heads. fp16 has too small a range for P and dS without factors.
+bool takes_head_factors(const PlanRequest& request, bool rounds_grad_query) {
+  const Problem& problem = request.problem;
+  return request.reads_numbers && !has_wide_heads(problem) && problem.heads_q == problem.heads_k &&
+         !rounds_grad_query && problem.dtype == DType::bfloat16 && plan::accuracy_of(problem) == Accuracy::fast;
+}
+
+/// The gradients of tensors that the backward kernel computes. It needs dS, and the registers of a tile of 64 queries
+/// and head dims up to 128.
+plan::FusedGradients fused_gradients(const PlanRequest& request) {
+  const Problem& problem = request.problem;
+  if (has_wide_heads(problem) || !(problem.wanted.query || problem.wanted.key)) return plan::FusedGradients::none;
+  if (request.number_gradients != 0) return plan::FusedGradients::of_numbers;
+  return request.score_gradients != 0 ? plan::FusedGradients::of_scores : plan::FusedGradients::none;
+}
+
 /// key_schedule, the main kernel with one persistent CTA on each multiprocessor, and the rounding of the accumulators
 /// of dQ that it does not round itself.
 GpuPlan backward_plan(const PlanRequest& request) {
@@ -242,7 +261,10 @@ GpuPlan backward_plan(const PlanRequest& request) {
 
   KernelSpec kernel = hopper_kernel_for(request, KernelKind::backward);
   kernel.keys_shared = problem.shares_keys();
-  choose_hopper_backward_tiles(kernel, request.function, problem.keeps_all_scores(),
+  const plan::FusedGradients gradients = fused_gradients(request);
+  const bool has_gradients = gradients != plan::FusedGradients::none;
+  choose_hopper_backward_tiles(kernel, has_gradients ? plan::FunctionRegisters::many : request.function,
+                               problem.keeps_all_scores(),
                                problem.shares_keys() ? problem.rows_q : queries.mean_length());
   kernel.wants_grad_query = problem.wanted.query;
   kernel.wants_grad_key = problem.wanted.key;
@@ -286,10 +308,23 @@ GpuPlan backward_plan(const PlanRequest& request) {
     kernel.adds_query = problem.add_query && problem.wanted.query && kind != KernelKind::wide_backward;
     plan.steps.push_back({kernel, work});
   };
+  kernel.hopper().by_heads = has_writers && request.shares_pairs;
   add(KernelKind::key_schedule, divide_up(std::max(hopper_part.slots, query_tiles), slots_of_a_cta));
+  const bool rounds_grad_query = accumulates && !has_writers;
+  kernel.hopper().by_heads = false;
+  const KernelSpec of_schedule = kernel;
+  kernel.hopper().takes_head_factors = takes_head_factors(request, rounds_grad_query);
+  kernel.hopper().gradients = gradients;
+  if (has_gradients) {
+    const bool are_of_numbers = gradients == plan::FusedGradients::of_numbers;
+    plan.parameters_in_steps = are_of_numbers ? request.number_gradients : request.score_gradients;
+    kernel.wanted_parameters = plan.parameters_in_steps;
+    kernel.hopper().own_elements = !are_of_numbers && request.own_elements;
+  }
   add(is_wide ? KernelKind::wide_backward : KernelKind::backward,
       std::min<int64_t>(hopper_part.slots, gpu.multiprocessors));
-  if (accumulates && !has_writers) {
+  if (rounds_grad_query) {
+    kernel = of_schedule;
     // This kernel does not depend on what follows.
     kernel.keys_shared = kernel.hopper().ordered = false;
     kernel.wants_grad_query = kernel.wants_grad_key = kernel.wants_grad_value = true;
