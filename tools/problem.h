@@ -73,7 +73,7 @@ struct Problem {
   std::vector<NamedTensor> tensors;  ///< in the order of activation.parameters()
   std::optional<double> scale;
   OutScale::Kind out_scale_kind = OutScale::Kind::number;
-  std::vector<double> out_scale = {1.0};  ///< one number, or one for each batch entry
+  std::vector<double> out_scale = {1.0};  ///< one number, or one for each batch entry or each row of the query
   Mask mask;
   Accuracy accuracy = Accuracy::fast;
   bool deterministic = false;

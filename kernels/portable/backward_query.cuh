@@ -30,6 +30,7 @@
 #pragma once
 
 #include "common/fragment_inputs.cuh"
+#include "common/scale_epilogue.cuh"
 #include "common/score_scale.cuh"
 #include "portable/key_stream.cuh"
 #include "portable/schedule.cuh"
@@ -179,7 +180,7 @@ __device__ void backward_query_tile(const CommonArguments& arguments, const Work
     const typename Tiles::QueryTile staging{shared};
     const float factor = scale * Config::Epilogue::scale_of(arguments, pair_of(work));
     stage_accumulator(grad_query, staging.from(warp_row, column),
-                      [factor](float sum, int, int) { return sum * factor; });
+                      [factor](int) { return ScaledRow{factor}; });
     __syncthreads();
     store_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim>(
         staging,

@@ -119,8 +119,10 @@ __device__ void store_output(const CommonArguments& arguments, const Work& work,
   const int warp_row = warp_index() / Config::column_warps * Tiles::warp_rows;
   const int warp_column = warp_index() % Config::column_warps * Tiles::Stream::warp_columns_v;
   const auto epilogue = Config::Epilogue::of(arguments, pair_of(work), factor);
-  stage_accumulator(output, staging.from(warp_row, warp_column), [&](float sum, int row, int column) {
-    return epilogue(sum, first_query + warp_row + row, warp_column + column);
+  stage_accumulator(output, staging.from(warp_row, warp_column), [&](int row) {
+    return [warp_column, of_query = epilogue.row(first_query + warp_row + row)](float sum, int column) {
+      return of_query(sum, warp_column + column);
+    };
   });
   __syncthreads();
   store_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim_v>(

@@ -110,9 +110,10 @@ class Forward {
   void store_output() {
     const auto factor = static_cast<Compute>(params_.out_scale.of(b_, length_q_, length_k_));
     for (int64_t head = unit_.heads.begin; head < unit_.heads.end; ++head) {
-      store_rows<T>(output_ + row_of(head, queries_.begin) * call_.width_v, call_.width_v, queries_.size(),
-                    params_.head_dim_v, factor, rows_of<T>(params_.output, params_.queries, b_, queries_.begin, head),
-                    params_.output.row_stride);
+      Compute* const rows = output_ + row_of(head, queries_.begin) * call_.width_v;
+      scale_rows(params_, b_, queries_, rows, call_.width_v, params_.head_dim_v);
+      store_rows<T>(rows, call_.width_v, queries_.size(), params_.head_dim_v, factor,
+                    rows_of<T>(params_.output, params_.queries, b_, queries_.begin, head), params_.output.row_stride);
     }
   }
 

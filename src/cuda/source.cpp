@@ -178,7 +178,11 @@ std::string config_of(const KernelSpec& kernel, const Expressions& expressions) 
   } else {
     config.type_of_header("Bias", "gdpa::NoBias", "common/no_bias.cuh");
   }
-  config.type_of_header("Epilogue", "gdpa::ScaleEpilogue", "common/scale_epilogue.cuh");
+  if (kernel.has_row_scale) {
+    config.type_of_header("Epilogue", "gdpa::RowScaleEpilogue", "common/row_scale_epilogue.cuh");
+  } else {
+    config.type_of_header("Epilogue", "gdpa::ScaleEpilogue", "common/scale_epilogue.cuh");
+  }
   config.number("head_dim", kernel.head_dim);
   config.number("head_dim_v", kernel.head_dim_v);
   config.number("tile_queries", kernel.tile_queries);
@@ -240,6 +244,7 @@ std::string describe(const KernelSpec& kernel) {
   if (has_function(kernel.kind) && kernel.accuracy == Accuracy::exact) text += " exact";
   if (is_second_pass(kernel)) text += " second pass";
   if (kernel.has_pages) text += " paged";
+  if (kernel.has_row_scale) text += " scaled rows";
   if (!kernel.wants_grad_query) text += " without dQ";
   if (!kernel.wants_grad_key) text += " without dK";
   if (!kernel.wants_grad_value) text += " without dV";

@@ -34,6 +34,7 @@ plan::KernelSpec kernel_for(const PlanRequest& request, plan::KernelKind kind) {
   kernel.head_dim_v = static_cast<int>(request.problem.head_dim_v);
   kernel.aligned = request.aligned;
   kernel.has_pages = request.problem.has_pages;
+  kernel.has_row_scale = request.problem.out_scale == OutScale::Kind::per_row;
   return kernel;
 }
 

@@ -37,10 +37,12 @@ struct Case {
   int arithmetic;       ///< other instructions in fp32
   int bounds;           ///< those more that the pass takes which assumes nothing of the scores
   int64_t queries = 0;  ///< of each sequence; 0: of some more, of others fewer
+  OutScale::Kind out_scale = OutScale::Kind::number;
 };
 
 std::ostream& operator<<(std::ostream& stream, const Case& test) {
-  return stream << test.head_dim << " x " << test.head_dim_v << ", " << test.mean_keys << " keys, " << test.function;
+  return stream << test.head_dim << " x " << test.head_dim_v << ", " << test.mean_keys << " keys, " << test.function
+                << (test.out_scale == OutScale::Kind::per_row ? ", scaled rows" : "");
 }
 
 class HopperKernels : public testing::TestWithParam<Case> {
@@ -58,6 +60,7 @@ class HopperKernels : public testing::TestWithParam<Case> {
     problem.head_dim = GetParam().head_dim;
     problem.head_dim_v = GetParam().head_dim_v;
     problem.rows_q = problem.rows_k = GetParam().mean_keys * problem.batch;
+    problem.out_scale = GetParam().out_scale;
     if (GetParam().queries > 0) {
       problem.query_form = Form::dense;
       problem.rows_q = GetParam().queries * problem.batch;
@@ -133,7 +136,9 @@ INSTANTIATE_TEST_SUITE_P(
         Case{DType::float16, 160, 160, 128, "gelu", 1, 6, 1}, Case{DType::bfloat16, 192, 128, 2048, "silu", 1, 1, 1},
         Case{DType::float16, 136, 200, 2048, "tanh", 1, 1, 0}, Case{DType::bfloat16, 128, 256, 2048, "gelu", 1, 6, 1},
         Case{DType::bfloat16, 256, 64, 2048, "silu", 1, 1, 1}, Case{DType::bfloat16, 256, 256, 2048, "gelu", 1, 6, 1},
-        Case{DType::float16, 256, 256, 128, "gelu_tanh", 1, 4, 1}));
+        Case{DType::float16, 256, 256, 128, "gelu_tanh", 1, 4, 1},
+        Case{DType::bfloat16, 128, 128, 2048, "silu", 1, 1, 1, 0, OutScale::Kind::per_row},
+        Case{DType::float16, 256, 256, 2048, "gelu", 1, 6, 1, 0, OutScale::Kind::per_row}));
 
 // --- backward --------------------------------------------------------------------------------------------------------
 
