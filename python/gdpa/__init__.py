@@ -11,7 +11,7 @@ Two functions compute it for jagged and for dense batches, forward and backward;
 """
 
 from gdpa._activation import Activation
-from gdpa._attention import generalized_dot_product_attention, varlen_attention
+from gdpa._attention import generalized_dot_product_attention, varlen_attention, varlen_attention_backward
 from gdpa._compilation import CompiledKernel, Warmup
 from gdpa._library import version as _version
 from gdpa._warmup import warmup
@@ -29,5 +29,6 @@ __all__ = [
     "mask",
     "nn",
     "varlen_attention",
+    "varlen_attention_backward",
     "warmup",
 ]
