@@ -16,7 +16,7 @@ from gdpa._compilation import CompiledKernel, Warmup
 from gdpa._library import version as _version
 from gdpa._warmup import warmup
 
-from gdpa import distributed, mask, nn  # isort: skip  # they use the names above
+from gdpa import compat, distributed, mask, nn  # isort: skip  # they use the names above
 
 __version__ = _version()
 
@@ -24,6 +24,7 @@ __all__ = [
     "Activation",
     "CompiledKernel",
     "Warmup",
+    "compat",
     "distributed",
     "generalized_dot_product_attention",
     "mask",
