@@ -412,29 +412,29 @@ def _options(
 def mask_of(max_attn_len: int, contextual_seq_len: int, min_full_attn_seq_len: int, has_targets: bool) -> str:
     """Returns the condition of the mask.
 
-    The mask counts tokens so that the contextual tokens are one token, token 0, and all targets are one token, the
-    last one. A query attends to itself, to earlier tokens within the window, and as a contextual token to all tokens
-    before the last one.
+    A query attends to itself, and to the earlier tokens before the targets that are within the window. The window
+    counts the contextual tokens as one token, and all targets as one token. A contextual token attends to all tokens
+    before the targets. The condition compares positions with sums only, which gdpa solves for ranges of keys.
     """
-    context = contextual_seq_len - 1
     row = "i + len_k - len_q"
     end = "len_k - targets[b]" if has_targets else "len_k"
-    if contextual_seq_len > 0:
-        end, key = f"({end} - {context})", f"max(j - {context}, 0)"
-        row = f"min(max({row} - {context}, 0), {end})"
-    else:
-        key = "j"
-        row = f"min({row}, {end})" if has_targets else f"({row})"
-    parts = [f"({key} < {row})"]
+    last_context = contextual_seq_len - 1
+    keys = f"(j < {row})"
     if max_attn_len > 0:
-        near = f"({row} - {key} <= {max_attn_len})"
+        near = [f"(j >= {row} - {max_attn_len})"]
+        if has_targets:
+            near.append(f"(j >= {end} - {max_attn_len})")
+        if contextual_seq_len > 0:
+            near.append(f"({row} <= {last_context + max_attn_len})")
+            near.append(f"({end} <= {last_context + max_attn_len})")
         if min_full_attn_seq_len > 0:
-            near = f"({near} | ({row} >= {end} - {min_full_attn_seq_len}))"
-        parts.append(near)
-    text = f"(j == i + len_k - len_q) | ({' & '.join(parts)})"
+            near.append(f"({row} >= {end} - {min_full_attn_seq_len})")
+        keys += f" & ({' | '.join(near)})"
     if contextual_seq_len > 0:
-        text += f" | (({row} == 0) & ({key} < {end}))"
-    return text
+        keys = f"({end} > {last_context}) & (({row} <= {last_context}) | ({keys}))"
+    if has_targets or contextual_seq_len > 0:
+        keys = f"(j < {end}) & {keys}"
+    return f"(j == {row}) | ({keys})"
 
 
 def _with_stride_one(

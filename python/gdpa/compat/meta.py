@@ -10,7 +10,7 @@ import torch
 
 from gdpa._attention import varlen_attention
 
-__all__ = ["generalized_dot_product_attention"]
+__all__ = ["cpu_generalized_dot_product_attention", "generalized_dot_product_attention"]
 
 #: The names of the peer's functions, in the order of its enumeration, and gdpa's names.
 FUNCTIONS = {
@@ -168,6 +168,10 @@ def generalized_dot_product_attention(
     if total_num_objects is not None and use_start_end_offsets:
         return _with_rows(output, total_num_objects)
     return output
+
+
+#: Meta's name of its function for the CPU. Here it is the same function.
+cpu_generalized_dot_product_attention = generalized_dot_product_attention
 
 
 def _separated(
