@@ -242,12 +242,22 @@ void parse_out_scale(const std::string& text, Problem& problem) {
     return;
   }
   problem.out_scale.clear();
+  if (text == "rows") {
+    // Numbers from .5 to 1 that differ from row to row: the fractional parts of multiples of the golden ratio.
+    const int64_t rows = problem.form_q == Form::shared ? problem.lengths_q.front() : sum(problem.lengths_q);
+    for (int64_t row = 0; row < rows; ++row) {
+      const double multiple = 0.6180339887498949 * static_cast<double>(row);
+      problem.out_scale.push_back(1 - 0.5 * (multiple - std::floor(multiple)));
+    }
+    problem.out_scale_kind = OutScale::Kind::per_row;
+    return;
+  }
   for (const std::string& word : split(text)) {
     const auto number = parse<double>(word);
     if (!number) {
       throw UsageError(
-          fmt::format("--out-scale: expected a number, 1/len_q, 1/len_k, or one number for each batch entry (.5,1,2); "
-                      "got '{}'",
+          fmt::format("--out-scale: expected a number, 1/len_q, 1/len_k, one number for each batch entry (.5,1,2), or "
+                      "rows; got '{}'",
                       word));
     }
     problem.out_scale.push_back(*number);
@@ -363,7 +373,8 @@ void add_problem_options(CLI::App& parser, ProblemOptions& options) {
   parser.add_option("--scale", options.scale, "Factor of Q K^T before f; default: 1/sqrt(head_dim)")->group(function);
   parser
       .add_option("--out-scale", options.out_scale,
-                  "Factor of O: a number, 1/len_q, 1/len_k, or one number for each batch entry (.5,1,2)")
+                  "Factor of O: a number, 1/len_q, 1/len_k, one number for each batch entry (.5,1,2), or rows: a "
+                  "number between .5 and 1 for each query")
       ->capture_default_str()
       ->group(function);
   parser.add_option("--accuracy", options.accuracy, "fast or exact; equal on the CPU")

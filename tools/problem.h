@@ -74,7 +74,7 @@ struct Problem {
   std::vector<NamedTensor> tensors;  ///< in the order of activation.parameters()
   std::optional<double> scale;
   OutScale::Kind out_scale_kind = OutScale::Kind::number;
-  std::vector<double> out_scale = {1.0};  ///< one number, or one for each batch entry
+  std::vector<double> out_scale = {1.0};  ///< one number, or one for each batch entry or each row of the query
   Mask mask;
   std::optional<MaskExpression> mask_expression;  ///< in place of a window
   std::vector<NamedTensor> mask_tensors;          ///< in the order of mask_expression->tensors()

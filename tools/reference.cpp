@@ -44,7 +44,9 @@ void add_scaled(double* to, double factor, const double* from, int64_t size) {
   for (int64_t i = 0; i < size; ++i) to[i] += factor * from[i];
 }
 
-double out_scale(const Problem& problem, std::size_t b) {
+/// The factor of a query, whose row in the query operand is `row`.
+double out_scale(const Problem& problem, std::size_t b, int64_t row) {
+  if (problem.out_scale_kind == OutScale::Kind::per_row) return problem.out_scale[static_cast<std::size_t>(row)];
   const auto reciprocal = [](int64_t length) { return length > 0 ? 1.0 / static_cast<double>(length) : 0.0; };
   if (problem.out_scale_kind == OutScale::Kind::reciprocal_length_q) return reciprocal(problem.lengths_q[b]);
   if (problem.out_scale_kind == OutScale::Kind::reciprocal_length_k) return reciprocal(problem.lengths_k[b]);
@@ -107,8 +109,8 @@ Reference compute_reference(const Problem& problem, const Workload& workload) {
     const int64_t key_head = head / group;
     std::vector<TensorNumbers::Element> elements;
     for (std::size_t b = 0; b < problem.lengths_q.size(); ++b) {
-      const double factor = out_scale(problem, b);
       for (int64_t i = 0; i < queries.lengths[b]; ++i, ++rows_done) {
+        const double factor = out_scale(problem, b, queries.first[b] + i);
         const double* const q_row = q.row(queries.first[b] + i, head);
         const double* const grad_o_row = grad_o.row(outputs.first[b] + i, head);
         for (int64_t j = 0; j < keys.lengths[b]; ++j) {

@@ -231,9 +231,18 @@ Workload::Workload(const Problem& problem, Contents contents, uint64_t seed)
   }
   attention_.scale = problem.scale;
   attention_.out_scale.kind = problem.out_scale_kind;
-  attention_.out_scale.number = out_scale_.front();
+  if (problem.out_scale_kind == OutScale::Kind::number) attention_.out_scale.number = out_scale_.front();
   if (problem.out_scale_kind == OutScale::Kind::per_batch) {
     attention_.out_scale.per_batch = vector_view(out_scale_.data(), DType::float64, out_scale_.size());
+  }
+  if (problem.out_scale_kind == OutScale::Kind::per_row) {
+    attention_.out_scale.per_row = vector_view(out_scale_.data(), DType::float64, out_scale_.size());
+    if (problem.form_q == Form::dense) {
+      const int64_t length = problem.lengths_q.front();
+      attention_.out_scale.per_row.rank = 2;
+      attention_.out_scale.per_row.sizes = {problem.batch(), length};
+      attention_.out_scale.per_row.strides = {length, 1};
+    }
   }
   attention_.mask = problem.mask;
   attention_.mask_expression = problem.mask_expression;

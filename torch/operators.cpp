@@ -39,7 +39,7 @@ constexpr std::string_view problem_schema =
     "Tensor query, Tensor key, Tensor value, Tensor[] parameters, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, "
     "Tensor? kv_of, Tensor? block_table, Tensor? seqused_k, "
     "str activation, float? scale, float out_scale, str out_scale_kind, Tensor? "
-    "out_scale_per_batch, SymInt window_left, "
+    "out_scale_numbers, SymInt window_left, "
     "SymInt window_right, str diagonal, bool enable_gqa, str accuracy, bool deterministic, bool allow_tf32, bool "
     "add_query";
 
@@ -236,7 +236,7 @@ struct Problem {
         scale(stack.take<std::optional<double>>()),
         out_scale(stack.take<double>()),
         out_scale_kind(stack.take_text()),
-        out_scale_per_batch(stack.take<OptionalTensor>()),
+        out_scale_numbers(stack.take<OptionalTensor>()),
         window_left(stack.take<int64_t>()),
         window_right(stack.take<int64_t>()),
         diagonal(stack.take_text()),
@@ -257,7 +257,7 @@ struct Problem {
   std::optional<double> scale;
   double out_scale;
   std::string out_scale_kind;
-  OptionalTensor out_scale_per_batch;
+  OptionalTensor out_scale_numbers;  ///< of the batch entries, or with the kind "row" of the rows of the query
   int64_t window_left, window_right;
   /// A diagonal of the window, or up to four parts: nothing, a condition, the names of its tensors, and the text of a
   /// prepared mask.
@@ -272,8 +272,9 @@ struct Problem {
     using Kind = gdpa::OutScale::Kind;
     static const std::vector<std::pair<std::string_view, Kind>> kinds = {
         {"number", Kind::number}, {"1/len_q", Kind::reciprocal_length_q}, {"1/len_k", Kind::reciprocal_length_k}};
-    if (out_scale_per_batch) {
-      return gdpa::OutScale::of_batch(view_of<gdpa::TensorView>("out_scale", *out_scale_per_batch));
+    if (out_scale_numbers) {
+      const auto numbers = view_of<gdpa::TensorView>("out_scale", *out_scale_numbers);
+      return out_scale_kind == "row" ? gdpa::OutScale::of_rows(numbers) : gdpa::OutScale::of_batch(numbers);
     }
     return {one_of("out_scale", out_scale_kind, kinds), out_scale, {}};
   }
@@ -495,32 +496,54 @@ void forward(StableIValue* values, Stack stack) {
   values[0] = torch::stable::detail::from(output);
 }
 
-void backward(StableIValue* values, Stack stack) {
-  const auto given_grad_output = stack.take<Tensor>();
-  const Problem problem(stack);
-  const gdpa::WantedGradients wanted = take_wanted(stack);
+/// Writes the gradients of query, key and value into the given tensors, and returns the gradients of the tensors of the
+/// call. A missing tensor is a gradient that is not wanted.
+Tensor compute_gradients(const Problem& problem, const Tensor& given_grad_output,
+                         const std::array<OptionalTensor, 3>& gradients, uint32_t wanted_parameters) {
   gdpa::Attention attention = problem.attention();
   const Tensor grad_output = copied_where_needed(given_grad_output);
-  const auto gradient_of = [](bool is_wanted, const Tensor& input) {
-    return is_wanted ? empty_like(input) : empty({0}, input);
-  };
-  const std::array<Tensor, 3> gradients = {gradient_of(wanted.query, problem.query),
-                                           gradient_of(wanted.key, problem.key),
-                                           gradient_of(wanted.value, problem.value)};
-  const auto gradient_view = [](std::string_view who, bool is_wanted, const Tensor& gradient) {
-    return is_wanted ? view_of<gdpa::MutableTensorView>(who, gradient) : gdpa::MutableTensorView{};
+  const auto gradient_view = [](std::string_view who, const OptionalTensor& gradient) {
+    return gradient ? view_of<gdpa::MutableTensorView>(who, *gradient) : gdpa::MutableTensorView{};
   };
   const auto output_view = view_of<gdpa::TensorView>("grad_output", grad_output);
-  const auto query_view = gradient_view("grad_query", wanted.query, gradients[0]);
-  const auto key_view = gradient_view("grad_key", wanted.key, gradients[1]);
-  const auto value_view = gradient_view("grad_value", wanted.value, gradients[2]);
-  const ParameterGradients of_parameters(attention, wanted.parameters, problem.query);
+  const auto query_view = gradient_view("grad_query", gradients[0]);
+  const auto key_view = gradient_view("grad_key", gradients[1]);
+  const auto value_view = gradient_view("grad_value", gradients[2]);
+  const ParameterGradients of_parameters(attention, wanted_parameters, problem.query);
   const int64_t bytes =
       gdpa::workspace_bytes(attention, output_view, query_view, key_view, value_view, of_parameters.views);
   const OptionalTensor workspace = lend_workspace(attention, problem.query, bytes);
   gdpa::backward(attention, output_view, query_view, key_view, value_view, of_parameters.views);
-  for (std::size_t i = 0; i < gradients.size(); ++i) values[i] = torch::stable::detail::from(gradients[i]);
-  values[gradients.size()] = torch::stable::detail::from(*of_parameters.sums);
+  return *of_parameters.sums;
+}
+
+void backward(StableIValue* values, Stack stack) {
+  const auto grad_output = stack.take<Tensor>();
+  const Problem problem(stack);
+  const gdpa::WantedGradients wanted = take_wanted(stack);
+  const auto gradient_of = [](bool is_wanted, const Tensor& input) {
+    return is_wanted ? OptionalTensor(empty_like(input)) : std::nullopt;
+  };
+  const std::array<OptionalTensor, 3> gradients = {gradient_of(wanted.query, problem.query),
+                                                   gradient_of(wanted.key, problem.key),
+                                                   gradient_of(wanted.value, problem.value)};
+  const Tensor sums = compute_gradients(problem, grad_output, gradients, wanted.parameters);
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    values[i] = torch::stable::detail::from(gradients[i] ? *gradients[i] : empty({0}, problem.query));
+  }
+  values[gradients.size()] = torch::stable::detail::from(sums);
+}
+
+/// backward with gradients in tensors of the caller, such as views of one fused buffer.
+void backward_out(StableIValue* values, Stack stack) {
+  const auto grad_output = stack.take<Tensor>();
+  const Problem problem(stack);
+  const auto grad_query = stack.take<OptionalTensor>();
+  const auto grad_key = stack.take<OptionalTensor>();
+  const auto grad_value = stack.take<OptionalTensor>();
+  const auto wanted_parameters = static_cast<uint32_t>(stack.take<int64_t>());
+  const Tensor sums = compute_gradients(problem, grad_output, {grad_query, grad_key, grad_value}, wanted_parameters);
+  values[0] = torch::stable::detail::from(sums);
 }
 
 /// Writes the tile lists of the mask of a call to a new tensor. Returns the tensor, and the text that describes it.
@@ -704,6 +727,7 @@ void boxed(StableIValue* values, uint64_t, uint64_t) {
 void implement(torch::stable::detail::StableLibrary& library) {
   library.impl("forward", boxed<forward>);
   library.impl("backward", boxed<backward>);
+  library.impl("backward_out", boxed<backward_out>);
   library.impl("flops", boxed<flops>);
   library.impl("compile", boxed<compile>);
   library.impl("prepare_mask", boxed<prepare_mask>);
@@ -716,6 +740,11 @@ STABLE_TORCH_LIBRARY(gdpa, library) {
   library.def(("forward(" + problem + ") -> Tensor").c_str());
   library.def(
       ("backward(Tensor grad_output, " + problem + ", " + wanted + ") -> (Tensor, Tensor, Tensor, Tensor)").c_str());
+  library.def(
+      ("backward_out(Tensor grad_output, " + problem +
+       ", Tensor(a!)? grad_query, Tensor(b!)? grad_key, Tensor(c!)? grad_value, int wants_grad_parameters=0) -> "
+       "Tensor")
+          .c_str());
   library.def(("flops(" + problem + ", bool is_backward, " + wanted + ") -> float").c_str());
   library.def(
       ("compile(" + problem + ", str direction, str architecture, str lengths, Tensor progress, " + wanted + ") -> str")

@@ -14,18 +14,24 @@
 
 namespace gdpa {
 
-/// The factor of O after the sum over keys: a number, 1/L_q or 1/L_k (0 for a sequence without rows), or one number for
-/// each batch entry. Gradients include the factor.
+/// The factor of O after the sum over keys: a number, 1/L_q or 1/L_k (0 for a sequence without rows), one number for
+/// each batch entry, or one number for each row of the query. Gradients include the factor.
+///
+/// With one number for each row, backward on a GPU multiplies f by the number, as a function that reads a tensor does.
+/// The function of the call may then read at most seven tensors.
 struct OutScale {
-  enum class Kind : int32_t { number, reciprocal_length_q, reciprocal_length_k, per_batch };
+  enum class Kind : int32_t { number, reciprocal_length_q, reciprocal_length_k, per_batch, per_row };
   Kind kind = Kind::number;
   double number = 1.0;        ///< for Kind::number
   TensorView per_batch = {};  ///< for Kind::per_batch: (batch), float32 or float64, on the device of the query
+  TensorView per_row = {};    ///< for Kind::per_row: the same types, on a GPU only float32; (tokens) of a jagged query, (length) of a shared
+                              ///< query, or (batch, length) of a dense query, whose rows have one distance in memory
 
   static OutScale of(double number) { return {Kind::number, number, {}}; }
   static OutScale per_query() { return {Kind::reciprocal_length_q, 1.0, {}}; }
   static OutScale per_key() { return {Kind::reciprocal_length_k, 1.0, {}}; }
   static OutScale of_batch(TensorView numbers) { return {Kind::per_batch, 1.0, numbers}; }
+  static OutScale of_rows(TensorView numbers) { return {Kind::per_row, 1.0, {}, numbers}; }
 };
 
 /// A tensor of the call (Activation::parameters() or MaskExpression::tensors()). The strides may have any value.

@@ -310,18 +310,20 @@ __device__ void multiply_columns(Accumulator<row_tiles, columns>& accumulator, T
 
 // --- accumulators to global ------------------------------------------------------------------------------------------
 
-/// One warp writes epilogue(sum, row, column) for each sum of its accumulator, rounded, to the first rows of a tile.
-template <class Tile, int row_tiles, int columns, class Epilogue>
-__device__ void stage_accumulator(const Accumulator<row_tiles, columns>& accumulator, Tile tile, Epilogue epilogue) {
+/// One warp writes of_row(row)(sum, column) for each sum of its accumulator, rounded, to the first rows of a tile.
+template <class Tile, int row_tiles, int columns, class OfRow>
+__device__ void stage_accumulator(const Accumulator<row_tiles, columns>& accumulator, Tile tile, OfRow of_row) {
+  using Sums = Accumulator<row_tiles, columns>;
   Fragments<typename Tile::Element, row_tiles, columns> rounded;
 #pragma unroll
   for (int r = 0; r < row_tiles; ++r) {
+    const auto upper = of_row(Sums::row(r, 0)), lower = of_row(Sums::row(r, 2));
 #pragma unroll
     for (int n = 0; n < columns / 8; ++n) {
       float value[4];
       for (int i = 0; i < 4; ++i) {
-        using Sums = Accumulator<row_tiles, columns>;
-        value[i] = epilogue(accumulator.at[r][n].part[i], Sums::row(r, i), Sums::column(n, i));
+        const float sum = accumulator.at[r][n].part[i];
+        value[i] = i < 2 ? upper(sum, Sums::column(n, i)) : lower(sum, Sums::column(n, i));
       }
       rounded.set(r, n, value);
     }

@@ -58,14 +58,15 @@ struct ForwardEpilogue : ForwardProducts<Config> {
     // The thread's first element.
     const int query = tile.first_query + warpgroup * Shared::rows + static_cast<int>(thread / 32 * 16 + lane / 4);
     const int column = static_cast<int>(lane % 4 * 2);
+    const decltype(epilogue.row(0)) of_query[2] = {epilogue.row(query), epilogue.row(query + 8)};
 #pragma unroll
     for (int j = 0; j < columns_v / 16; ++j) {
       unsigned matrix[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int row_of_i = query + i % 2 * 8, column_of_i = j * 16 + i / 2 * 8 + column;
-        matrix[i] = Element::pack(epilogue(output[j * 8 + i * 2], row_of_i, column_of_i),
-                                  epilogue(output[j * 8 + i * 2 + 1], row_of_i, column_of_i + 1));
+        const int column_of_i = j * 16 + i / 2 * 8 + column;
+        matrix[i] = Element::pack(of_query[i % 2](output[j * 8 + i * 2], column_of_i),
+                                  of_query[i % 2](output[j * 8 + i * 2 + 1], column_of_i + 1));
       }
       store_matrices(staging.chunk(row, j * 2 + static_cast<int>(lane / 16)), matrix);
     }
@@ -88,9 +89,7 @@ struct ForwardEpilogue : ForwardProducts<Config> {
     const auto epilogue = this->epilogue(tile);
     store_rows_from_registers<Element, Config::head_dim_v>(
         output,
-        [&](float sum, int row_of_sum, int column) {
-          return epilogue(sum, tile.first_query + row + row_of_sum, column);
-        },
+        [&](int row_of_sum) { return epilogue.row(tile.first_query + row + row_of_sum); },
         static_cast<Storage*>(operand.data) + first + row * operand.row_stride, operand.row_stride,
         tile.length_q - tile.first_query - row);
     named_barrier_sync(own_barrier + warpgroup, warpgroup_threads);

@@ -30,6 +30,7 @@
 #pragma once
 
 #include "common/fragment_inputs.cuh"
+#include "common/scale_epilogue.cuh"
 #include "common/score_scale.cuh"
 #include "portable/key_stream.cuh"
 #include "portable/schedule.cuh"
@@ -176,11 +177,13 @@ __device__ void backward_query_tile(const CommonArguments& arguments, const Work
     const typename Tiles::QueryTile staging{shared};
     const float factor = scale * Config::Epilogue::scale_of(arguments, pair_of(work));
     const typename Tiles::GradOutputTile grad_output_tile{shared + Tiles::query_bytes};
-    stage_accumulator(grad_query, staging.from(warp_row, column), [&](float sum, int row, int column_of_sum) {
-      if constexpr (Config::Epilogue::adds_query) {
-        return sum * factor + grad_output_tile.number(warp_row + row, column + column_of_sum);
-      }
-      return sum * factor;
+    stage_accumulator(grad_query, staging.from(warp_row, column), [&](int row) {
+      return [&, row](float sum, int column_of_sum) {
+        if constexpr (Config::Epilogue::adds_query) {
+          return sum * factor + grad_output_tile.number(warp_row + row, column + column_of_sum);
+        }
+        return sum * factor;
+      };
     });
     __syncthreads();
     store_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim>(

@@ -218,15 +218,17 @@ def documents(query: torch.Tensor, key: torch.Tensor | None = None) -> Mask:
     return Mask("document_q[i] == document_k[j]", {"document_q": query, "document_k": key})
 
 
-def intervals(bounds: torch.Tensor) -> Mask:
-    """Returns the mask of up to four ranges of keys for each query: query i attends to key j if a range has j.
+def intervals(bounds: torch.Tensor, keys: int | None = None) -> Mask:
+    """Returns the mask of ranges of keys for each query: query i attends to key j if a range has j.
 
     Args:
-        bounds: (T_q, n, 2) or (T_q, H_q, n, 2) with n from 1 to 4, int32 or int64: the first key of each range and the
+        bounds: (T_q, n, 2) or (T_q, H_q, n, 2) with n of 1 or more, int32 or int64: the first key of each range and the
             key after its last one, counted from the first key of the sequence. Ranges may overlap or be empty.
+        keys: with n above 4, the most keys of a sequence. Later keys are masked. The mask then has one bit for each
+            query and key, in words of 30 bits.
 
     Raises:
-        ValueError: the shape is neither of these.
+        ValueError: the shape is neither of these, or `keys` is missing.
 
     Example::
 
@@ -235,14 +237,41 @@ def intervals(bounds: torch.Tensor) -> Mask:
     """
     _checked("intervals", bounds, (3, 4))
     ranges = bounds.shape[-2]
-    if bounds.shape[-1] != 2 or not 1 <= ranges <= 4:
+    if bounds.shape[-1] != 2 or ranges < 1:
         raise ValueError(
-            f"mask: expected intervals of shape (tokens, n, 2) or (tokens, heads, n, 2) with n from 1 to 4, got "
+            f"mask: expected intervals of shape (tokens, n, 2) or (tokens, heads, n, 2) with n of 1 or more, got "
             f"{tuple(bounds.shape)}; reshape them"
         )
     head = "h, " if bounds.dim() == 4 else ""
+    if ranges > _compared_ranges:
+        if keys is None:
+            raise ValueError(
+                f"mask: expected the most keys of a sequence with more than {_compared_ranges} intervals, got none; "
+                "pass keys="
+            )
+        words, powers = _words_of(bounds, keys)
+        bit = f"floor(words[i, {head}floor(j / {_word_bits})] / powers[j % {_word_bits}]) % 2"
+        return Mask(f"(j < {keys}) & ({bit} == 1)", {"words": words, "powers": powers})
     parts = [f"interval(intervals[i, {head}{n}, 0], intervals[i, {head}{n}, 1])" for n in range(ranges)]
     return Mask(" | ".join(parts), {"intervals": bounds})
+
+
+# A mask reads at most eight elements, so it compares the bounds of at most four ranges.
+_compared_ranges = 4
+
+# Exact in the arithmetic of int32 and of float64.
+_word_bits = 30
+
+
+def _words_of(bounds: torch.Tensor, keys: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns a bit for each key of each query, (T_q, n) or (T_q, H_q, n) words in int32, and the powers of two."""
+    begins = torch.arange(0, max(keys, 1), _word_bits, device=bounds.device)
+    words = bounds.new_zeros((*bounds.shape[:-2], len(begins)), dtype=torch.int32)
+    for first, end in (one.unbind(-1) for one in bounds.unbind(-2)):
+        low = (first[..., None] - begins).clamp(0, _word_bits)
+        high = torch.maximum((end[..., None] - begins).clamp(0, _word_bits), low)
+        words |= ((1 << high) - (1 << low)).int()
+    return words, 1 << torch.arange(_word_bits, dtype=torch.int32, device=bounds.device)
 
 
 def hstu(

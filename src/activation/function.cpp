@@ -281,6 +281,20 @@ std::shared_ptr<const Function> Function::parameter_derivative(std::size_t index
   return derivative;
 }
 
+std::shared_ptr<const Function> Function::times_row_scale() const {
+  std::vector<std::string> of_call = parameters_;
+  of_call.emplace_back("out_scale of the row");
+  const std::string canonical = fmt::format("({}) * out_scale[i]", text_);
+  const std::string identity = identity_of(canonical, of_call);
+  if (auto known = interned(Form::number).find(identity)) return known;
+  Parsed parsed = parse(text_, Form::number);
+  const NodeId f = parsed.tree.bind(parsed.root, parsed.bindings, parameters_);
+  const NodeId root = parsed.tree.multiply(f, parsed.tree.element_of_query(parameters_.size(), of_call.back()));
+  const std::shared_ptr<Function> built = build(parsed.tree, root, canonical, of_call);
+  built->functions_ = functions_;
+  return interned(Form::number).insert(identity, built);
+}
+
 bool Function::is_same_in_head() const {
   return std::all_of(inputs_.begin(), inputs_.end(), [](const Input& input) {
     return input.kind == Input::Kind::number || (input.kind == Input::Kind::index && input.index == Index::head);

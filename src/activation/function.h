@@ -39,6 +39,10 @@ class Function {
   /// The inputs of the programs: the numbers that do not depend on the score.
   const std::vector<Input>& inputs() const { return inputs_; }
 
+  /// f times an element of one more tensor, whose only index is the position of the query: the last of parameters(),
+  /// with a name that no expression can have. f is not the derivative of another function.
+  std::shared_ptr<const Function> times_row_scale() const;
+
   /// The number of functions of a list, of which function h is for query head h. 1: the function is for all heads.
   std::size_t functions() const { return functions_; }
 

@@ -409,7 +409,50 @@ void check_finite(std::string_view who, double number) {
   }
 }
 
-OutputScale output_scale_of(const OutScale& out_scale, int64_t batch, const Common& common) {
+/// Checks the numbers of out_scale.
+void check_numbers(const TensorView& numbers, const Common& common) {
+  if (numbers.dtype != DType::float32 && numbers.dtype != DType::float64) {
+    refuse(ErrorKind::type, "out_scale", "dtype float32 or float64", name(numbers.dtype), "convert it");
+  }
+  check_memory("out_scale", numbers, common);
+}
+
+/// out_scale with one number for each row of the query.
+OutputScale row_scale_of(const TensorView& numbers, int64_t batch, const Side& queries, const Common& common,
+                         bool is_on_gpu) {
+  const int64_t length = queries.sequences.length;
+  const bool is_dense = queries.form == Form::dense;
+  const bool has_shape = is_dense ? numbers.rank == 2 && size(numbers, 0) == batch && size(numbers, 1) == length
+                                  : numbers.rank == 1 && size(numbers, 0) == queries.rows;
+  if (!has_shape) {
+    refuse(ErrorKind::value, "out_scale",
+           is_dense ? fmt::format("shape ({}, {}), one number for each query", batch, length)
+                    : fmt::format("rank 1 and {} numbers, one for each row of the query", queries.rows),
+           fmt::format("rank {} with shape {}", numbers.rank, shape_of(numbers)), "correct the shape");
+  }
+  if (is_on_gpu && numbers.dtype == DType::float64) {
+    refuse(ErrorKind::type, "out_scale", "dtype float32 for one number for each row of the query on a GPU", "float64",
+           "convert it");
+  }
+  check_numbers(numbers, common);
+  OutputScale result;
+  result.kind = numbers.dtype == DType::float32 ? OutputScale::Kind::per_row_float : OutputScale::Kind::per_row_double;
+  result.numbers = numbers.data;
+  result.row_stride = stride(numbers, is_dense && length == 1 ? 0 : numbers.rank - 1);
+  if (is_dense && batch > 1 && length > 1 && stride(numbers, 0) != length * stride(numbers, 1)) {
+    refuse(ErrorKind::value, "out_scale", "rows of one distance in memory",
+           fmt::format("strides {} and {}", stride(numbers, 0), stride(numbers, 1)), "make it contiguous");
+  }
+  if (numbers.data == nullptr || common.device.kind != DeviceKind::cpu) return result;
+  for (int64_t b = 0; b < batch; ++b) {
+    const int64_t first = queries.sequences.first_token(b);
+    for (int64_t i = 0; i < queries.sequences.size(b); ++i) check_finite("out_scale", result.of_row(first + i));
+  }
+  return result;
+}
+
+OutputScale output_scale_of(const OutScale& out_scale, int64_t batch, const Side& queries, const Common& common,
+                            bool is_on_gpu) {
   OutputScale result;
   switch (out_scale.kind) {
     case OutScale::Kind::number:
@@ -422,6 +465,8 @@ OutputScale output_scale_of(const OutScale& out_scale, int64_t batch, const Comm
     case OutScale::Kind::reciprocal_length_k:
       result.kind = OutputScale::Kind::reciprocal_length_k;
       return result;
+    case OutScale::Kind::per_row:
+      return row_scale_of(out_scale.per_row, batch, queries, common, is_on_gpu);
     case OutScale::Kind::per_batch:
       break;
   }
@@ -430,17 +475,14 @@ OutputScale output_scale_of(const OutScale& out_scale, int64_t batch, const Comm
     refuse(ErrorKind::value, "out_scale", fmt::format("rank 1 and {} numbers, one for each batch entry", batch),
            fmt::format("rank {} with shape {}", numbers.rank, shape_of(numbers)), "correct the shape");
   }
-  if (numbers.dtype != DType::float32 && numbers.dtype != DType::float64) {
-    refuse(ErrorKind::type, "out_scale", "dtype float32 or float64", name(numbers.dtype), "convert it");
-  }
-  check_memory("out_scale", numbers, common);
+  check_numbers(numbers, common);
   if (batch > 1 && stride(numbers, 0) != 1) {
     refuse(ErrorKind::value, "out_scale", "stride 1", fmt::format("stride {}", stride(numbers, 0)),
            "make it contiguous");
   }
   result.kind =
       numbers.dtype == DType::float32 ? OutputScale::Kind::per_batch_float : OutputScale::Kind::per_batch_double;
-  result.per_batch = numbers.data;
+  result.numbers = numbers.data;
   if (numbers.data != nullptr && common.device.kind == DeviceKind::cpu) {
     for (int64_t b = 0; b < batch; ++b) check_finite("out_scale", result.of(b, 0, 0));
   }
@@ -762,6 +804,43 @@ void check_add_query(const Problem& problem) {
     refuse(ErrorKind::value, "add_query", "queries of each batch entry", "one query for the whole batch",
            "leave it out, and add the query to the output");
   }
+  if (problem.out_scale == OutScale::Kind::per_row) {
+    refuse(ErrorKind::value, "add_query", "an out_scale without a number for each query", "one with them",
+           "leave it out, and add the query to the output");
+  }
+}
+
+/// Makes out_scale with one number for each query a tensor of the function, for backward on a GPU: its kernels multiply
+/// the sums of dK and dV, to which many queries add, by one factor at the end. Forward only checks that this is
+/// possible.
+void multiply_by_row_scale(const activation::Function& function, CheckedCall& call) {
+  Problem& problem = call.problem;
+  Params& params = call.params;
+  const auto is_read = [](const activation::Input& input) { return input.kind == activation::Input::Kind::read; };
+  const std::size_t tensor = function.parameters().size();
+  const auto reads = static_cast<std::size_t>(std::ranges::count_if(function.inputs(), is_read));
+  if (tensor >= most_parameters || reads >= activation::most_reads) {
+    refuse(ErrorKind::value, "out_scale",
+           fmt::format("one number for each row of the query with a function of at most {} tensors and {} reads on a "
+                       "GPU",
+                       most_parameters - 1, activation::most_reads - 1),
+           fmt::format("{} tensors and {} reads", tensor, reads), "multiply the output yourself");
+  }
+  if (problem.direction == Direction::forward) return;
+  call.function = function.times_row_scale();
+  BoundTensor& numbers = params.parameters[tensor];
+  numbers.data = const_cast<void*>(params.out_scale.numbers);  // only read
+  numbers.type = NumberType::float32;
+  numbers.rank = 1;
+  numbers.sizes[0] = problem.rows_q;
+  numbers.strides[0] = params.out_scale.row_stride;
+  params.parameters.token_axes =
+      token_axes_of(*call.function, params.parameters, problem.rows_q, problem.has_pages ? -1 : problem.rows_k);
+  const int64_t extent = problem.rows_q * std::max<int64_t>(1, std::abs(numbers.strides[0]));
+  const bool is_wide = extent > std::numeric_limits<int32_t>::max() / static_cast<int64_t>(sizeof(float));
+  problem.tensor_types |= (static_cast<unsigned>(numbers.type) | (is_wide ? 8U : 0U)) << (4 * tensor);
+  problem.out_scale = OutScale::Kind::number;
+  params.out_scale = {};
 }
 
 CheckedCall check_inputs(const Attention& attention, Direction direction, bool needs_data, bool for_gpu) {
@@ -857,7 +936,7 @@ CheckedCall check_inputs(const Attention& attention, Direction direction, bool n
   params.key = operand_of(key, keys.form, keys.sequences.length, false);
   params.value = operand_of(value, keys.form, keys.sequences.length, false);
   params.scale = scale;
-  params.out_scale = output_scale_of(attention.out_scale, batch, common);
+  params.out_scale = output_scale_of(attention.out_scale, batch, queries, common, is_on_gpu);
   params.mask = attention.mask;
   check_heads_of_list(attention.activation.function(), heads_q);
   params.parameters = check_tensors(of_function, attention.activation.function(), attention.parameters, common,
@@ -872,6 +951,7 @@ CheckedCall check_inputs(const Attention& attention, Direction direction, bool n
         tensor_types_of(attention.mask_expression->tensors(), attention.mask_parameters, params.mask_parameters);
   }
   call.problem.prepared = check_prepared_mask(attention, call.problem, needs_data);
+  if (params.out_scale.is_per_row() && is_on_gpu) multiply_by_row_scale(attention.activation.function(), call);
   return call;
 }
 
@@ -930,6 +1010,7 @@ class Inputs {
     if (attention.block_table) add("block_table", *attention.block_table);
     if (attention.seqused_k) add("seqused_k", *attention.seqused_k);
     if (attention.out_scale.kind == OutScale::Kind::per_batch) add("out_scale", attention.out_scale.per_batch);
+    if (attention.out_scale.kind == OutScale::Kind::per_row) add("out_scale", attention.out_scale.per_row);
     for (const Parameter& parameter : attention.parameters) add(parameter.name, parameter.value);
     for (const Parameter& parameter : attention.mask_parameters) add(parameter.name, parameter.value);
   }

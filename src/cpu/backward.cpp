@@ -142,6 +142,7 @@ class Backward {
     pack_rows<T>(rows_of<const T>(params_.grad_output, params_.queries, b_, queries.begin, head),
                  params_.grad_output.row_stride, queries.size(), params_.head_dim_v, out_scale_, grad_output_,
                  call_.width_v);
+    scale_rows(params_, b_, queries, grad_output_, call_.width_v, params_.head_dim_v);
   }
 
   void add_tile(int64_t head, Range queries, Range keys) {

@@ -94,6 +94,17 @@ void clear(Compute* tile, int64_t stride, int64_t rows, int64_t columns) {
   for (int64_t i = 0; i < rows; ++i) std::fill_n(tile + i * stride, columns, Compute{0});
 }
 
+/// Multiplies the rows of a packed tile of queries by their numbers of out_scale, if each query has its own.
+template <class Compute>
+void scale_rows(const Params& params, int64_t b, Range queries, Compute* rows, int64_t stride, int64_t columns) {
+  if (!params.out_scale.is_per_row()) return;
+  const int64_t first = params.queries.first_token(b);
+  for (int64_t i = queries.begin; i < queries.end; ++i, rows += stride) {
+    const auto factor = static_cast<Compute>(params.out_scale.of_row(first + i));
+    for (int64_t column = 0; column < columns; ++column) rows[column] *= factor;
+  }
+}
+
 /// The tile of scores of some queries and of some columns of a tile of keys.
 inline ScoreTile score_tile_of(int64_t b, int64_t head, Range queries, Range keys, Columns columns) {
   const int64_t first = keys.begin + columns.begin;

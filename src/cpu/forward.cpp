@@ -111,6 +111,7 @@ class Forward {
     const auto factor = static_cast<Compute>(params_.out_scale.of(b_, length_q_, length_k_));
     for (int64_t head = unit_.heads.begin; head < unit_.heads.end; ++head) {
       Compute* const sums = output_ + row_of(head, queries_.begin) * call_.width_v;
+      scale_rows(params_, b_, queries_, sums, call_.width_v, params_.head_dim_v);
       if (call_.adds_query) {
         std::transform(sums, sums + queries_.size() * call_.width_v, sums,
                        [factor](Compute sum) { return sum * factor; });

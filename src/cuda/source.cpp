@@ -223,6 +223,8 @@ std::string config_of(const KernelSpec& kernel, const Expressions& expressions) 
   }
   if (kernel.adds_query) {
     config.type_of_header("Epilogue", "gdpa::AddQueryEpilogue", "common/add_query_epilogue.cuh");
+  } else if (kernel.has_row_scale) {
+    config.type_of_header("Epilogue", "gdpa::RowScaleEpilogue", "common/row_scale_epilogue.cuh");
   } else {
     config.type_of_header("Epilogue", "gdpa::ScaleEpilogue", "common/scale_epilogue.cuh");
   }
@@ -292,6 +294,7 @@ std::string describe(const KernelSpec& kernel) {
   if (has_function(kernel.kind) && kernel.accuracy == Accuracy::exact) text += " exact";
   if (is_second_pass(kernel)) text += " second pass";
   if (kernel.has_pages) text += " paged";
+  if (kernel.has_row_scale) text += " scaled rows";
   if (!kernel.wants_grad_query) text += " without dQ";
   if (!kernel.wants_grad_key) text += " without dK";
   if (!kernel.wants_grad_value) text += " without dV";

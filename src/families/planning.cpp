@@ -36,6 +36,7 @@ plan::KernelSpec kernel_for(const PlanRequest& request, plan::KernelKind kind) {
   kernel.head_dim_v = static_cast<int>(request.problem.head_dim_v);
   kernel.aligned = request.aligned;
   select_structs(kernel, request.problem);
+  kernel.has_row_scale = request.problem.out_scale == OutScale::Kind::per_row;
   return kernel;
 }
 

@@ -75,6 +75,7 @@ std::size_t hash_of(const KernelSpec& kernel) {
                                                               int{kernel.wants_grad_key},
                                                               int{kernel.wants_grad_value},
                                                               int{kernel.scales_scores},
+                                                              int{kernel.has_row_scale},
                                                               static_cast<int>(kernel.tensor_types),
                                                               static_cast<int>(kernel.mask_types),
                                                               kernel.tile_lists,

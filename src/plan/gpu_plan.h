@@ -151,6 +151,7 @@ struct KernelSpec {
   bool wants_grad_key = true;      ///< the same for dK
   bool wants_grad_value = true;    ///< the same for dV
   bool scales_scores = true;       ///< forward: otherwise GpuPlan::output_factor multiplies the output
+  bool has_row_scale = false;      ///< forward: out_scale has one number for each query
   unsigned tensor_types = 0;       ///< of the tensors that f reads, as in Problem
   unsigned mask_types = 0;         ///< of the tensors that a mask expression reads, as in Problem
   int tile_lists = 0;              ///< with a mask expression: the index in Params::tile_lists

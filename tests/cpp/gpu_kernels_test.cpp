@@ -377,6 +377,24 @@ TEST(GpuKernels, CompileWithoutSpillsToTensorCoreProducts) {
   for (std::thread& thread : threads) thread.join();
 }
 
+TEST(GpuKernels, KernelsThatScaleRowsHaveNoSpills) {
+  compilers();
+  for (const auto& [architecture, dtype] : {std::pair{"sm_80", DType::bfloat16}, std::pair{"sm_90a", DType::float32}}) {
+    Problem problem;
+    problem.dtype = dtype;
+    problem.batch = 10;
+    problem.heads_q = problem.heads_k = 4;
+    problem.head_dim = problem.head_dim_v = 256;
+    problem.rows_q = problem.rows_k = 1000;
+    problem.out_scale = OutScale::Kind::per_row;
+    const KernelSpec kernel =
+        kernels_of(problem, target_of(std::string(architecture)).gpu, "silu", Accuracy::exact, true).front();
+    ASSERT_TRUE(kernel.has_row_scale);
+    const Instance instance{kernel, "silu", architecture, 0};
+    EXPECT_EQ(faults_of(instance, false), "") << name_of(instance);
+  }
+}
+
 TEST(GpuKernels, KernelsOfSomeGradientsLeaveProductsOutWithoutSpills) {
   if (disassembler().empty()) GTEST_SKIP() << "no disassembler";
   const plan::Gpu gpu = target_of(std::string("sm_80")).gpu;

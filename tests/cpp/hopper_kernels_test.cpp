@@ -38,10 +38,12 @@ struct Case {
   int bounds;           ///< those more that the pass takes which assumes nothing of the scores
   int64_t queries = 0;  ///< of each sequence; 0: of some more, of others fewer
   bool add_query = false;
+  OutScale::Kind out_scale = OutScale::Kind::number;
 };
 
 std::ostream& operator<<(std::ostream& stream, const Case& test) {
-  return stream << test.head_dim << " x " << test.head_dim_v << ", " << test.mean_keys << " keys, " << test.function;
+  return stream << test.head_dim << " x " << test.head_dim_v << ", " << test.mean_keys << " keys, " << test.function
+                << (test.out_scale == OutScale::Kind::per_row ? ", scaled rows" : "");
 }
 
 class HopperKernels : public testing::TestWithParam<Case> {
@@ -60,6 +62,7 @@ class HopperKernels : public testing::TestWithParam<Case> {
     problem.head_dim_v = GetParam().head_dim_v;
     problem.add_query = GetParam().add_query;
     problem.rows_q = problem.rows_k = GetParam().mean_keys * problem.batch;
+    problem.out_scale = GetParam().out_scale;
     if (GetParam().queries > 0) {
       problem.query_form = Form::dense;
       problem.rows_q = GetParam().queries * problem.batch;
@@ -164,7 +167,9 @@ INSTANTIATE_TEST_SUITE_P(
         Case{DType::bfloat16, 128, 128, 128, "gelu_tanh", 1, 4, 1, 0, true},
         Case{DType::bfloat16, 128, 128, 2048, "silu", 1, 2, 1, 0, true},
         Case{DType::float16, 64, 64, 256, "gelu_tanh", 1, 4, 1, 0, true},
-        Case{DType::bfloat16, 256, 256, 128, "silu", 1, 2, 1, 0, true}));
+        Case{DType::bfloat16, 256, 256, 128, "silu", 1, 2, 1, 0, true},
+        Case{DType::bfloat16, 128, 128, 2048, "silu", 1, 1, 1, 0, false, OutScale::Kind::per_row},
+        Case{DType::float16, 256, 256, 2048, "gelu", 1, 6, 1, 0, false, OutScale::Kind::per_row}));
 
 // --- backward --------------------------------------------------------------------------------------------------------
 

@@ -121,7 +121,8 @@ class RandomProblem {
     }
     if (!default_scale_) attention.scale = scale_;
     attention.out_scale = out_scale_;
-    if (out_scale_.kind == OutScale::Kind::per_batch) attention.out_scale = OutScale::of_batch(view(per_batch_));
+    if (out_scale_.kind == OutScale::Kind::per_batch) attention.out_scale = OutScale::of_batch(view(numbers_));
+    if (out_scale_.kind == OutScale::Kind::per_row) attention.out_scale = OutScale::of_rows(view(numbers_));
     attention.mask = mask_;
     if (mask_expression_) {
       attention.mask_expression = MaskExpression(mask_expression_->text(), {}, mask_expression_->names());
@@ -165,9 +166,11 @@ class RandomProblem {
       entry.key_begin = keys_.begins[map_[b]];
       entry.output_begin = query_form_ == 2 ? sum_before(lengths_q_, b) : queries_.begins[b];
       entry.out_scale = out_scale_of(b);
+      entry.first_scale = query_form_ == 2 ? 0 : queries_.begins[b];
       reference.entries.push_back(entry);
     }
     reference.output_rows = output_rows_;
+    if (out_scale_.kind == OutScale::Kind::per_row) reference.row_scale = values_of_numbers_;
     return reference;
   }
 
@@ -406,16 +409,26 @@ class RandomProblem {
     // The standard deviation of the scores is .2 to 5.
     const auto any = [&] { return std::exp(symmetric() * std::log(5.0)) / root * pick({1, 1, 1, -1}); };
     scale_ = default_scale_ ? 1 / root : given_.draws_scale ? any() : pick({0.125, -0.3, 0.05});
-    const int64_t kind = uniform(0, 4);
+    const int64_t kind = uniform(0, 5);
     if (kind == 1) out_scale_ = OutScale::of(0.37);
     if (kind == 2) out_scale_ = OutScale::per_query();
     if (kind == 3) out_scale_ = OutScale::per_key();
     if (kind == 4) {
       out_scale_.kind = OutScale::Kind::per_batch;
-      per_batch_ = Strided::contiguous(pick({DType::float32, DType::float64}), {batch});
-      per_batch_.fill_normal(random_);
-      per_batch_values_ = per_batch_.values();
+      choose_numbers({batch});
     }
+    if (kind == 5) {
+      out_scale_.kind = OutScale::Kind::per_row;
+      choose_numbers(query_form_ == 1 ? std::vector<int64_t>{batch, lengths_q_.at(0)}
+                                      : std::vector<int64_t>{query_form_ == 2 ? shared_q_ : queries_.rows});
+    }
+  }
+
+  void choose_numbers(const std::vector<int64_t>& sizes) {
+    const bool may_be_double = given_.on_cpu || out_scale_.kind == OutScale::Kind::per_batch;
+    numbers_ = Strided::contiguous(may_be_double ? pick({DType::float32, DType::float64}) : DType::float32, sizes);
+    numbers_.fill_normal(random_);
+    values_of_numbers_ = numbers_.values();
   }
 
   double out_scale_of(std::size_t b) const {
@@ -428,9 +441,11 @@ class RandomProblem {
       case OutScale::Kind::reciprocal_length_k:
         return reciprocal(lengths_k_[b]);
       case OutScale::Kind::per_batch:
+        return values_of_numbers_[b];
+      case OutScale::Kind::per_row:
         break;
     }
-    return per_batch_values_[b];
+    return 1;
   }
 
   std::vector<int64_t> sizes_of(int form, int64_t rows, const std::vector<int64_t>& lengths, int64_t heads,
@@ -585,8 +600,8 @@ class RandomProblem {
   bool default_scale_ = true;
   double scale_ = 1;
   OutScale out_scale_;
-  Strided per_batch_;
-  std::vector<double> per_batch_values_;
+  Strided numbers_;  // of out_scale
+  std::vector<double> values_of_numbers_;
   int threads_ = 0;
   Strided query_, key_, value_, offsets_q_, offsets_k_;
   std::string description_;

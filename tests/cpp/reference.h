@@ -32,6 +32,7 @@ struct Entry {
   int64_t length_q = 0;
   int64_t length_k = 0;
   double out_scale = 1;
+  int64_t first_scale = 0;  ///< of the first query, in Reference::row_scale
 };
 
 /// The place of a score: the batch entry, the query head, the positions in the sequences, their lengths, and the rows
@@ -70,6 +71,7 @@ struct Reference {
   std::function<double(double)> round_operand = [](double number) { return number; };
   std::function<double(double)> round_product = [](double number) { return number; };
   double scale = 1;
+  std::vector<double> row_scale = {};  ///< a factor for each query, or none
   int64_t left = -1;
   int64_t right = -1;
   bool bottom_right = true;
@@ -81,6 +83,10 @@ struct Reference {
   double f(double score, const Place& place) const { return function_at ? function_at(score, place) : function(score); }
   double slope(double score, const Place& place) const {
     return derivative_at ? derivative_at(score, place) : derivative(score);
+  }
+
+  double out_scale(const Entry& entry, const Place& place) const {
+    return row_scale.empty() ? entry.out_scale : row_scale[static_cast<std::size_t>(entry.first_scale + place.i)];
   }
 
   bool attends(const Entry& entry, int64_t i, int64_t j) const {
@@ -134,8 +140,8 @@ inline Dense reference_output(const Reference& problem) {
   Dense output = Dense::zeros(problem.output_rows, problem.query.heads, problem.value.width);
   for_each_pair(problem, [&](const Entry& entry, int64_t, int64_t output_row, int64_t key_row, const Place& place,
                              int64_t key_head, double score) {
-    add(entry.out_scale * problem.round_operand(problem.f(score, place)), problem.value.at(key_row, key_head),
-        output.at(output_row, place.head), problem.value.width);
+    add(problem.out_scale(entry, place) * problem.round_operand(problem.f(score, place)),
+        problem.value.at(key_row, key_head), output.at(output_row, place.head), problem.value.width);
   });
   if (problem.add_query) add_all(problem.query, output);
   return output;
@@ -151,10 +157,10 @@ inline ReferenceGradients reference_gradients(const Reference& problem, const De
   for_each_pair(problem, [&](const Entry& entry, int64_t query_row, int64_t output_row, int64_t key_row,
                              const Place& place, int64_t key_head, double score) {
     const double* grad = grad_output.at(output_row, place.head);
-    add(entry.out_scale * problem.round_operand(problem.f(score, place)), grad, gradients.value.at(key_row, key_head),
-        value.width);
+    add(problem.out_scale(entry, place) * problem.round_operand(problem.f(score, place)), grad,
+        gradients.value.at(key_row, key_head), value.width);
     const double grad_weight =
-        problem.round_product(entry.out_scale * dot(grad, value.at(key_row, key_head), value.width));
+        problem.round_product(problem.out_scale(entry, place) * dot(grad, value.at(key_row, key_head), value.width));
     const double grad_score = problem.scale * problem.round_operand(grad_weight * problem.slope(score, place));
     if (problem.add_gradients_at) problem.add_gradients_at(score, place, grad_weight, gradients);
     add(grad_score, key.at(key_row, key_head), gradients.query.at(query_row, place.head), query.width);

@@ -224,6 +224,7 @@ void count_options(const Attention& attention, const Reference& reference, bool 
   count("out_scale 1/len_q", attention.out_scale.kind == OutScale::Kind::reciprocal_length_q);
   count("out_scale 1/len_k", attention.out_scale.kind == OutScale::Kind::reciprocal_length_k);
   count("out_scale of each entry", attention.out_scale.kind == OutScale::Kind::per_batch);
+  count("out_scale of each query", attention.out_scale.kind == OutScale::Kind::per_row);
   count("scale given", attention.scale.has_value());
   count("add_query", attention.add_query);
   count("workspace given", attention.workspace.data != nullptr);

@@ -49,7 +49,7 @@ def test_the_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_the_examples_of_the_docstrings_hold() -> None:
     namespace = {"gdpa": gdpa, "torch": torch}
-    functions = gdpa.varlen_attention, gdpa.generalized_dot_product_attention, gdpa.warmup
+    functions = [getattr(gdpa, name) for name in gdpa.__all__ if callable(getattr(gdpa, name))]
     modules = [getattr(module, name) for module in (gdpa.nn, gdpa.distributed) for name in module.__all__]
     for documented in (*functions, gdpa.Activation, gdpa.Warmup, *modules):
         for example in doctest.DocTestFinder(recurse=False).find(documented, globs=namespace):

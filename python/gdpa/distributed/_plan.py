@@ -206,6 +206,11 @@ class ContextPlan:
                 raise ValueError(f'out_scale: expected "1/len_q", "1/len_k" or numbers, got {out_scale!r}; change it')
             lengths = (self.queries if out_scale == "1/len_q" else self.keys).lengths
             out_scale = (1.0 / lengths.clamp(min=1)).float().to(device)
+        if isinstance(out_scale, Tensor) and out_scale.dim() != 1:
+            raise ValueError(
+                f"out_scale: expected one number for each sequence, got shape {tuple(out_scale.shape)}; multiply the "
+                "output of each rank by its rows"
+            )
         return out_scale.repeat_interleave(2) if isinstance(out_scale, Tensor) else out_scale
 
     def fingerprint(self) -> int:
