@@ -357,7 +357,7 @@ std::string score_gradients_source(const Function& function, unsigned tensor_typ
             "  __device__ __forceinline__ bool has_own_elements() const {{ return {11}; }}\n",
             n, factor, printer.element_type(n), text.of_query.statements, printer.grad_element_of(n, Dependence::query),
             text.of_key.statements, printer.grad_element_of(n, Dependence::key), has_keys, has_queries, of_query,
-            of_key);
+            of_key, own);
         break;
       }
     }

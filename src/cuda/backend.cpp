@@ -134,7 +134,6 @@ plan::GpuPlan plan_of(const Problem& problem, const Params& params, const Operan
       .products = problem.allow_tf32 ? plan::Float32Products::one : plan::Float32Products::three,
       .tensor_maps = operands.maps,
       .has_guards = has_removable_guards(function),
-      .bounds_scores = function.bounds_scores(),
       .reads = reads_of(function),
       .reads_of_lines = activation::reads_of_lines(function),
       .reads_query_position = reads_query_position(function),
@@ -143,6 +142,7 @@ plan::GpuPlan plan_of(const Problem& problem, const Params& params, const Operan
       .score_gradients = families::score_gradients(problem, function),
       .own_elements = families::has_own_elements(problem, params, function),
       .shares_pairs = shares_pairs(function, params),
+      .bounds_scores = function.bounds_scores(),
   };
   const bool has_operands = problem.direction == Direction::forward || problem.wanted.of_operands();
   plan::GpuPlan plan;

@@ -22,28 +22,9 @@ class RandomMask {
   static constexpr std::uint64_t conditions = 17;
 
   RandomMask(std::uint64_t seed, std::mt19937_64& random, const ScoreSizes& sizes) : random_(random), sizes_(sizes) {
-    const Condition first = condition(seed % conditions, "");
-    if (seed / conditions % 2 == 0) {
-      text_ = first.text;
-      keeps_ = first.keeps;
-      return;
-    }
-    // The text depends on the seed alone, so that problems with other sizes have the same kernels.
-    const Condition second = condition((seed / 2 / conditions + 7 * (seed % conditions) + 5) % conditions, "_2");
-    switch (seed % 4) {
-      case 0:
-        return set({"(" + first.text + ") & (" + second.text + ")",
-                    [=](const Place& p) { return first.keeps(p) && second.keeps(p); }});
-      case 1:
-        return set({"(" + first.text + ") | (" + second.text + ")",
-                    [=](const Place& p) { return first.keeps(p) || second.keeps(p); }});
-      case 2:
-        return set({"(" + first.text + ") & ~(" + second.text + ")",
-                    [=](const Place& p) { return first.keeps(p) && !second.keeps(p); }});
-      default:
-        return set({"~(" + first.text + ") | (" + second.text + ")",
-                    [=](const Place& p) { return !first.keeps(p) || second.keeps(p); }});
-    }
+    const Condition drawn = draw(seed);
+    text_ = drawn.text;
+    keeps_ = drawn.keeps;
   }
 
   const std::string& text() const { return text_; }
@@ -61,9 +42,25 @@ class RandomMask {
     std::function<bool(const Place&)> keeps;
   };
 
-  void set(const Condition& condition) {
-    text_ = condition.text;
-    keeps_ = condition.keeps;
+  Condition draw(std::uint64_t seed) {
+    const Condition first = condition(seed % conditions, "");
+    if (seed / conditions % 2 == 0) return first;
+    // The text depends on the seed alone, so that problems with other sizes have the same kernels.
+    const Condition second = condition((seed / 2 / conditions + 7 * (seed % conditions) + 5) % conditions, "_2");
+    switch (seed % 4) {
+      case 0:
+        return {"(" + first.text + ") & (" + second.text + ")",
+                [=](const Place& p) { return first.keeps(p) && second.keeps(p); }};
+      case 1:
+        return {"(" + first.text + ") | (" + second.text + ")",
+                [=](const Place& p) { return first.keeps(p) || second.keeps(p); }};
+      case 2:
+        return {"(" + first.text + ") & ~(" + second.text + ")",
+                [=](const Place& p) { return first.keeps(p) && !second.keeps(p); }};
+      default:
+        return {"~(" + first.text + ") | (" + second.text + ")",
+                [=](const Place& p) { return !first.keeps(p) || second.keeps(p); }};
+    }
   }
 
   /// The rule of the docstring of gdpa.mask.hstu (python/gdpa/mask.py).
