@@ -71,14 +71,13 @@ struct Figure {
 const char* direction_name(Direction direction) { return direction == Direction::forward ? "fwd" : "bwd"; }
 
 Figure figure_of(const Problem& problem, Workload& workload, Direction direction) {
+  const double flops = forward_flops(problem);
   const Plan planned = gdpa::explain(workload.attention(), direction, "", wanted_gradients("qkv", problem));
   const double floor = Floor(planned, rates_of(problem.device, problem.dtype, problem.threads)).seconds();
   if (direction == Direction::forward) {
-    return {&problem,      &workload, direction, [&workload] { workload.run_forward(); }, problem.forward_flops(),
-            planned.bytes, floor};
+    return {&problem, &workload, direction, [&workload] { workload.run_forward(); }, flops, planned.bytes, floor};
   }
-  return {&problem,      &workload, direction, [&workload] { workload.run_backward(); }, 2.5 * problem.forward_flops(),
-          planned.bytes, floor};
+  return {&problem, &workload, direction, [&workload] { workload.run_backward(); }, 2.5 * flops, planned.bytes, floor};
 }
 
 /// The row of both benchmarks. python/gdpa/bench/rows.py has the same fields.
@@ -253,7 +252,7 @@ int execute(const CLI::App& parser, BenchOptions& options) {
   std::vector<SuiteShape> shapes;
   if (options.suite.empty()) {
     if (options.activations.empty()) options.activations = {options.problem.activation};
-    refuse_unused_tensors(options.problem.tensors, options.activations);
+    refuse_unused_tensors(options.problem, options.activations);
     shapes = {{std::nullopt, options.problem, options.activations}};
   } else {
     SuiteOverrides overrides{options.scale_batch, std::nullopt, std::nullopt, options.activations};

@@ -48,7 +48,7 @@ struct Task {
 
 std::vector<Task> tasks_of(const Options& options) {
   std::vector<Task> tasks;
-  refuse_unused_tensors(options.problem.tensors, options.activations);
+  refuse_unused_tensors(options.problem, options.activations);
   for (const std::string& activation : options.activations) {
     for (const std::string& dtype : options.dtypes) {
       ProblemOptions one = options.problem;

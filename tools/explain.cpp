@@ -15,6 +15,7 @@
 #include "disassemble.h"
 #include "problem.h"
 #include "rates.h"
+#include "tile_map.h"
 #include "workload.h"
 
 namespace gdpa::tool {
@@ -32,6 +33,7 @@ const char* const footer =
     "  gdpa explain --activation \"s * sigmoid(b * s)\" --with b=1.702\n"
     "  gdpa explain --activation \"silu(s + table[h, clamp(i - j, 0, 127)])\" --tensor table=randn:heads,128\n"
     "  gdpa explain --lengths histories.txt --dtype bf16 --json\n"
+    "  gdpa explain --max-length 2048 --mask \"hstu(64, 128, 8)\" --tile-map mask.png\n"
     "  gdpa explain --arch sm_90a --dtype bf16 --head-dim 128 --gradients q\n"
     "  gdpa explain --arch sm_80 --dtype fp16 --activation silu --dump-source";
 
@@ -41,12 +43,21 @@ struct Dump {
   std::string path;
 };
 
+/// A requested tile map of the mask of one sequence and head, and the file of its picture.
+struct TileMapOptions {
+  bool requested = false;
+  std::string path;
+  int64_t entry = 0;
+  int64_t head = 0;
+};
+
 struct ExplainOptions {
   ProblemOptions problem;
   std::string architecture;
   std::string gradients = "qkv";
   Dump source;
   Dump sass;
+  TileMapOptions tile_map;
   JsonOutput json;
 };
 
@@ -186,8 +197,32 @@ ProblemOptions problem_for(const ExplainOptions& options) {
   return problem;
 }
 
+void check_place(const TileMapOptions& options, const Problem& problem) {
+  const auto check = [](const char* option, int64_t number, int64_t count) {
+    if (number < 0 || number >= count) {
+      throw UsageError(fmt::format("{}: expected 0 to {}; got {}", option, count - 1, number));
+    }
+  };
+  check("--entry", options.entry, problem.batch());
+  check("--head", options.head, problem.heads_q);
+}
+
+/// Prints the map of the tiles of forward, and the number of tiles of both directions. Writes the picture.
+void draw_tile_map(const TileMapOptions& options, const KeptScores& scores, const TileMap& forward,
+                   const TileMap& backward, bool prints) {
+  constexpr int64_t most_characters = 96;
+  if (prints) {
+    fmt::print("mask of sequence {}, head {}: {} queries, {} keys\n", options.entry, options.head, scores.length_q(),
+               scores.length_k());
+    fmt::print("  forward   {}\n  backward  {}\n", forward.summary(), backward.summary());
+    for (const std::string& row : forward.lines(most_characters)) fmt::print("  {}\n", row);
+    fmt::print("\n");
+  }
+  if (!options.path.empty()) write_picture(options.path, scores, forward);
+}
+
 int execute(ExplainOptions& options) {
-  refuse_unused_tensors(options.problem.tensors, {options.problem.activation});
+  refuse_unused_tensors(options.problem, {options.problem.activation});
   const Problem problem = resolve(problem_for(options));
   const WantedGradients wanted = wanted_gradients(options.gradients, problem);
   const Workload shapes(problem, Contents::none, options.problem.seed);
@@ -213,6 +248,18 @@ int execute(ExplainOptions& options) {
                     rates);
     if (rates != nullptr) fmt::print("{}\n", rates->source);
   }
+  Json tile_map;
+  if (options.tile_map.requested) {
+    check_place(options.tile_map, problem);
+    const KeptScores scores(problem, shapes, options.tile_map.entry, options.tile_map.head);
+    const TileMap of_forward(scores, forward.tile_queries, forward.tile_keys),
+        of_backward(scores, backward.tile_queries, backward.tile_keys);
+    draw_tile_map(options.tile_map, scores, of_forward, of_backward, !options.json.replaces_text());
+    tile_map = {{"entry", options.tile_map.entry},
+                {"head", options.tile_map.head},
+                {"forward", of_forward.to_json()},
+                {"backward", of_backward.to_json()}};
+  }
   if (options.json.requested) {
     Json report = {{"problem", to_json(problem)},
                    {"forward", plan_to_json(forward, rates)},
@@ -222,6 +269,7 @@ int execute(ExplainOptions& options) {
       report["rates"] = {{"product_tflops", rates->product_flops * 1e-12},
                          {"copy_gb_per_second", rates->copy_bytes * 1e-9}};
     }
+    if (options.tile_map.requested) report["tile_map"] = tile_map;
     options.json.write(report);
   }
   return success;
@@ -256,6 +304,23 @@ Command add_explain(CLI::App& app) {
   add_dump_option(*parser, "--dump-source", options->source,
                   "Instead of the plan, write the generated CUDA C++ of every kernel");
   add_dump_option(*parser, "--dump-sass", options->sass, "Instead of the plan, write the instructions of every kernel");
+  parser
+      ->add_option_function<std::string>(
+          "--tile-map",
+          [options](const std::string& path) {
+            options->tile_map.requested = true;
+            options->tile_map.path = path;
+          },
+          "Draw the tiles of the mask as text, and to a .png file")
+      ->expected(0, 1)
+      ->option_text("[FILE]")
+      ->group("Output");
+  parser->add_option("--entry", options->tile_map.entry, "The batch entry of the tile map")
+      ->capture_default_str()
+      ->group("Output");
+  parser->add_option("--head", options->tile_map.head, "The query head of the tile map")
+      ->capture_default_str()
+      ->group("Output");
   add_json_option(*parser, options->json);
   parser->footer(footer);
   return {parser, [options] { return execute(*options); }};

@@ -179,19 +179,57 @@ std::map<std::string, double> parse_parameters(const std::vector<std::string>& t
   return parameters;
 }
 
-Mask parse_mask(const std::string& text) {
+std::vector<std::string> names_of(const std::vector<NamedTensor>& tensors) {
+  std::vector<std::string> names;
+  for (const NamedTensor& tensor : tensors) names.push_back(tensor.name);
+  return names;
+}
+
+/// Returns the parameters whose names are in an expression. The activation also gets the names of neither expression,
+/// which it refuses.
+std::map<std::string, double> parameters_of(const std::map<std::string, double>& all, const std::string& expression,
+                                            const std::string& other, bool takes_unknown) {
+  std::map<std::string, double> parameters;
+  for (const auto& [name, number] : all) {
+    const bool is_unknown = !occurs(name, expression) && !occurs(name, other);
+    if (occurs(name, expression) || (takes_unknown && is_unknown)) parameters[name] = number;
+  }
+  return parameters;
+}
+
+constexpr const char* mask_forms =
+    "--mask: expected none, causal, causal-upper-left, window:LEFT,RIGHT (-1 has no bound), or a condition such as "
+    "\"(j <= i) & (i - j < 100)\"";
+
+/// Returns nothing for a text that is a condition.
+std::optional<Mask> parse_window(const std::string& text) {
   if (text == "none") return Mask::all();
   if (text == "causal") return Mask::causal();
   if (text == "causal-upper-left") return Mask::causal(Diagonal::upper_left);
   const std::string prefix = "window:";
-  if (text.rfind(prefix, 0) == 0) {
-    const auto words = split(text.substr(prefix.size()));
-    const auto left = words.size() == 2 ? parse<int64_t>(words[0]) : std::nullopt;
-    const auto right = words.size() == 2 ? parse<int64_t>(words[1]) : std::nullopt;
-    if (left && right && *left >= -1 && *right >= -1) return Mask::window(*left, *right);
+  if (text.rfind(prefix, 0) != 0) return std::nullopt;
+  const auto words = split(text.substr(prefix.size()));
+  const auto left = words.size() == 2 ? parse<int64_t>(words[0]) : std::nullopt;
+  const auto right = words.size() == 2 ? parse<int64_t>(words[1]) : std::nullopt;
+  if (left && right && *left >= -1 && *right >= -1) return Mask::window(*left, *right);
+  throw UsageError(fmt::format("{}; got '{}'", mask_forms, text));
+}
+
+void parse_mask(const ProblemOptions& options, Problem& problem) {
+  if (const std::optional<Mask> window = parse_window(options.mask)) {
+    problem.mask = *window;
+    return;
   }
-  throw UsageError(fmt::format(
-      "--mask: expected none, causal, causal-upper-left or window:LEFT,RIGHT (-1 has no bound); got '{}'", text));
+  TensorOptions tensors = options.tensors;
+  tensors.gradients = "none";
+  problem.mask_tensors = parse_tensors(tensors, options.mask, problem);
+  try {
+    problem.mask_expression.emplace(
+        options.mask, parameters_of(parse_parameters(options.with), options.mask, options.activation, false),
+        names_of(problem.mask_tensors));
+  } catch (const Error& error) {
+    throw UsageError(fmt::format("{}; {}", mask_forms, error.what()));
+  }
 }
 
 void parse_out_scale(const std::string& text, Problem& problem) {
@@ -204,12 +242,22 @@ void parse_out_scale(const std::string& text, Problem& problem) {
     return;
   }
   problem.out_scale.clear();
+  if (text == "rows") {
+    // Numbers from .5 to 1 that differ from row to row: the fractional parts of multiples of the golden ratio.
+    const int64_t rows = problem.form_q == Form::shared ? problem.lengths_q.front() : sum(problem.lengths_q);
+    for (int64_t row = 0; row < rows; ++row) {
+      const double multiple = 0.6180339887498949 * static_cast<double>(row);
+      problem.out_scale.push_back(1 - 0.5 * (multiple - std::floor(multiple)));
+    }
+    problem.out_scale_kind = OutScale::Kind::per_row;
+    return;
+  }
   for (const std::string& word : split(text)) {
     const auto number = parse<double>(word);
     if (!number) {
       throw UsageError(
-          fmt::format("--out-scale: expected a number, 1/len_q, 1/len_k, or one number for each batch entry (.5,1,2); "
-                      "got '{}'",
+          fmt::format("--out-scale: expected a number, 1/len_q, 1/len_k, one number for each batch entry (.5,1,2), or "
+                      "rows; got '{}'",
                       word));
     }
     problem.out_scale.push_back(*number);
@@ -223,12 +271,6 @@ std::string lengths_text(const std::vector<int64_t>& lengths, Form form) {
   if (form == Form::shared) return fmt::format("{} shared", lengths.front());
   if (*least == *most) return fmt::format("{} each", *most);
   return fmt::format("{} to {}, {} in all", *least, *most, sum(lengths));
-}
-
-std::vector<std::string> names_of(const std::vector<NamedTensor>& tensors) {
-  std::vector<std::string> names;
-  for (const NamedTensor& tensor : tensors) names.push_back(tensor.name);
-  return names;
 }
 
 /// Returns ", table bfloat16 (4, 4096)" for each tensor.
@@ -311,10 +353,11 @@ void add_problem_options(CLI::App& parser, ProblemOptions& options) {
       ->group(shape);
 
   const char* const function = "Function";
-  parser.add_option("--with", options.with, "Parameters of the expression: name=number")->group(function);
+  parser.add_option("--with", options.with, "Parameters of the expression and of the mask: name=number")
+      ->group(function);
   parser
       .add_option("--tensor", options.tensors.values,
-                  "Tensors of the expression: name=number, name=file.npy, name=randn:SHAPE[:DTYPE], or "
+                  "Tensors of the expression and of the mask: name=number, name=file.npy, name=randn:SHAPE[:DTYPE], or "
                   "name=times:SHAPE. A size is a number, batch, heads, length_q, length_k, tokens_q or tokens_k")
       ->group(function);
   parser
@@ -322,13 +365,16 @@ void add_problem_options(CLI::App& parser, ProblemOptions& options) {
                   "Gradients of tensors that backward computes: all, none, or names (a,b)")
       ->capture_default_str()
       ->group(function);
-  parser.add_option("--mask", options.mask, "none, causal, causal-upper-left, or window:LEFT,RIGHT")
+  parser
+      .add_option("--mask", options.mask,
+                  "none, causal, causal-upper-left, window:LEFT,RIGHT, or a condition (\"(j <= i) & (i - j < 100)\")")
       ->capture_default_str()
       ->group(function);
   parser.add_option("--scale", options.scale, "Factor of Q K^T before f; default: 1/sqrt(head_dim)")->group(function);
   parser
       .add_option("--out-scale", options.out_scale,
-                  "Factor of O: a number, 1/len_q, 1/len_k, or one number for each batch entry (.5,1,2)")
+                  "Factor of O: a number, 1/len_q, 1/len_k, one number for each batch entry (.5,1,2), or rows: a "
+                  "number between .5 and 1 for each query")
       ->capture_default_str()
       ->group(function);
   parser.add_option("--accuracy", options.accuracy, "fast or exact; equal on the CPU")
@@ -336,6 +382,8 @@ void add_problem_options(CLI::App& parser, ProblemOptions& options) {
       ->capture_default_str()
       ->group(function);
   parser.add_flag("--deterministic", options.deterministic, "The same bits every time; always on the CPU")
+      ->group(function);
+  parser.add_flag("--add-query", options.add_query, "Add Q to O, and the gradient of O to the gradient of Q")
       ->group(function);
   parser.add_option("--threads", options.threads, "Largest number of threads; 0 means one for each processor")
       ->check(CLI::NonNegativeNumber)
@@ -399,20 +447,8 @@ void add_json_option(CLI::App& parser, JsonOutput& json) {
 
 double Problem::scale_or_default() const { return scale.value_or(1.0 / std::sqrt(static_cast<double>(head_dim))); }
 
-int64_t Problem::kept_scores() const {
-  int64_t scores = 0;
-  for (std::size_t b = 0; b < lengths_q.size(); ++b) {
-    for (int64_t i = 0; i < lengths_q[b]; ++i) scores += mask.keys({i, i + 1}, lengths_q[b], lengths_k[b]).size();
-  }
-  return scores;
-}
-
-double Problem::forward_flops() const {
-  return 2.0 * static_cast<double>(heads_q) * static_cast<double>(head_dim + head_dim_v) *
-         static_cast<double>(kept_scores());
-}
-
 std::string Problem::mask_text() const {
+  if (mask_expression) return mask_expression->text();
   if (mask.keeps_all()) return "none";
   if (mask.left < 0 && mask.right == 0) {
     return mask.diagonal == Diagonal::upper_left ? "causal-upper-left" : "causal";
@@ -427,6 +463,11 @@ int64_t maximum(const std::vector<int64_t>& lengths) { return *std::max_element(
 Device device_of(const ProblemOptions& options) {
   const int64_t head_dim_v = options.head_dim_v > 0 ? options.head_dim_v : options.head_dim;
   return choose_device(options.device, {dtype_of(options), options.head_dim, head_dim_v});
+}
+
+void refuse_unused_tensors(const ProblemOptions& options, std::vector<std::string> activations) {
+  if (!parse_window(options.mask)) activations.push_back(options.mask);
+  refuse_unused_tensors(options.tensors, activations);
 }
 
 Problem resolve(const ProblemOptions& options) {
@@ -452,25 +493,29 @@ Problem resolve(const ProblemOptions& options) {
   problem.head_dim_v = options.head_dim_v > 0 ? options.head_dim_v : options.head_dim;
   problem.dtype = dtype_of(options);
   problem.tensors = parse_tensors(options.tensors, options.activation, problem);
-  problem.activation = Activation(options.activation, parse_parameters(options.with), names_of(problem.tensors));
+  problem.activation = Activation(options.activation,
+                                  parameters_of(parse_parameters(options.with), options.activation, options.mask, true),
+                                  names_of(problem.tensors));
   problem.scale = options.scale;
   parse_out_scale(options.out_scale, problem);
-  problem.mask = parse_mask(options.mask);
+  parse_mask(options, problem);
   problem.accuracy = options.accuracy == "exact" ? Accuracy::exact : Accuracy::fast;
   problem.deterministic = options.deterministic;
+  problem.add_query = options.add_query;
   problem.threads = options.threads;
   problem.device = device_of(options);
   return problem;
 }
 
 std::string describe(const Problem& problem) {
-  return fmt::format(
-      "{} sequence{}, queries {}, keys {}, {} head{}{}, head_dim {}{}, {}, mask {}, f(s) = {}{}", problem.batch(),
-      problem.batch() == 1 ? "" : "s", lengths_text(problem.lengths_q, problem.form_q),
-      lengths_text(problem.lengths_k, problem.form_k), problem.heads_q, problem.heads_q == 1 ? "" : "s",
-      problem.heads_k == problem.heads_q ? "" : fmt::format(" ({} of key)", problem.heads_k), problem.head_dim,
-      problem.head_dim_v == problem.head_dim ? "" : fmt::format(" ({} of value)", problem.head_dim_v),
-      name(problem.dtype), problem.mask_text(), problem.activation.text(), tensors_text(problem.tensors));
+  return fmt::format("{} sequence{}, queries {}, keys {}, {} head{}{}, head_dim {}{}, {}, mask {}{}, f(s) = {}{}{}",
+                     problem.batch(), problem.batch() == 1 ? "" : "s", lengths_text(problem.lengths_q, problem.form_q),
+                     lengths_text(problem.lengths_k, problem.form_k), problem.heads_q, problem.heads_q == 1 ? "" : "s",
+                     problem.heads_k == problem.heads_q ? "" : fmt::format(" ({} of key)", problem.heads_k),
+                     problem.head_dim,
+                     problem.head_dim_v == problem.head_dim ? "" : fmt::format(" ({} of value)", problem.head_dim_v),
+                     name(problem.dtype), problem.mask_text(), tensors_text(problem.mask_tensors),
+                     problem.activation.text(), tensors_text(problem.tensors), problem.add_query ? ", O + Q" : "");
 }
 
 Json to_json(const Problem& problem) {
@@ -489,8 +534,10 @@ Json to_json(const Problem& problem) {
       {"tensors", tensors_to_json(problem.tensors)},
       {"scale", problem.scale_or_default()},
       {"mask", problem.mask_text()},
+      {"mask_tensors", tensors_to_json(problem.mask_tensors)},
       {"accuracy", problem.accuracy == Accuracy::exact ? "exact" : "fast"},
       {"deterministic", problem.deterministic},
+      {"add_query", problem.add_query},
       {"threads", problem.threads},
       {"device", describe(problem.device, problem.threads)},
   };

@@ -42,6 +42,7 @@ struct ProblemOptions {
   std::string out_scale = "1";
   std::string accuracy = "fast";
   bool deterministic = false;
+  bool add_query = false;
   int threads = 0;
   std::string device;
 };
@@ -73,19 +74,23 @@ struct Problem {
   std::vector<NamedTensor> tensors;  ///< in the order of activation.parameters()
   std::optional<double> scale;
   OutScale::Kind out_scale_kind = OutScale::Kind::number;
-  std::vector<double> out_scale = {1.0};  ///< one number, or one for each batch entry
+  std::vector<double> out_scale = {1.0};  ///< one number, or one for each batch entry or each row of the query
   Mask mask;
+  std::optional<MaskExpression> mask_expression;  ///< in place of a window
+  std::vector<NamedTensor> mask_tensors;          ///< in the order of mask_expression->tensors()
   Accuracy accuracy = Accuracy::fast;
   bool deterministic = false;
+  bool add_query = false;
   int threads = 0;
   Device device;
 
   int64_t batch() const { return static_cast<int64_t>(lengths_q.size()); }
   double scale_or_default() const;
-  int64_t kept_scores() const;    ///< scores of one head that the mask selects, over the batch
-  double forward_flops() const;   ///< 2 * heads * (head_dim + head_dim_v) * kept scores
-  std::string mask_text() const;  ///< "none", "causal", "causal-upper-left" or "window:LEFT,RIGHT"
+  std::string mask_text() const;  ///< "none", "causal", "causal-upper-left", "window:LEFT,RIGHT" or the condition
 };
+
+/// Throws UsageError for a tensor that neither the activations nor the mask read.
+void refuse_unused_tensors(const ProblemOptions& options, std::vector<std::string> activations);
 
 /// Reads the options. Throws UsageError, or gdpa::Error for a wrong activation.
 Problem resolve(const ProblemOptions& options);

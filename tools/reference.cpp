@@ -7,6 +7,8 @@
 #include <thread>
 #include <utility>
 
+#include "tensor_numbers.h"
+
 namespace gdpa::tool {
 namespace {
 
@@ -42,65 +44,31 @@ void add_scaled(double* to, double factor, const double* from, int64_t size) {
   for (int64_t i = 0; i < size; ++i) to[i] += factor * from[i];
 }
 
-bool keeps(const Mask& mask, int64_t i, int64_t j, int64_t length_q, int64_t length_k) {
-  const int64_t diagonal = mask.diagonal == Diagonal::bottom_right ? i + length_k - length_q : i;
-  return (mask.left < 0 || diagonal - j <= mask.left) && (mask.right < 0 || j - diagonal <= mask.right);
-}
-
-double out_scale(const Problem& problem, std::size_t b) {
+/// The factor of a query, whose row in the query operand is `row`.
+double out_scale(const Problem& problem, std::size_t b, int64_t row) {
+  if (problem.out_scale_kind == OutScale::Kind::per_row) return problem.out_scale[static_cast<std::size_t>(row)];
   const auto reciprocal = [](int64_t length) { return length > 0 ? 1.0 / static_cast<double>(length) : 0.0; };
   if (problem.out_scale_kind == OutScale::Kind::reciprocal_length_q) return reciprocal(problem.lengths_q[b]);
   if (problem.out_scale_kind == OutScale::Kind::reciprocal_length_k) return reciprocal(problem.lengths_k[b]);
   return problem.out_scale_kind == OutScale::Kind::per_batch ? problem.out_scale[b] : problem.out_scale[0];
 }
 
-/// The tensors of the call as fp64 numbers, and their gradients. Several threads add to the gradients.
-class Tensors {
+/// The gradients of the tensors of the function. Several threads add to them.
+class TensorGradients {
  public:
-  Tensors(const Problem& problem, const Workload& workload, int64_t rows_q, int64_t rows_k)
-      : problem_(problem), rows_q_(rows_q), rows_k_(rows_k), gradients_(problem.tensors.size()) {
-    for (const Tensor& tensor : workload.tensors) {
-      numbers_.push_back(tensor.to_double());
-      gradients_[numbers_.size() - 1].sums.resize(numbers_.back().size());
-    }
+  TensorGradients(const TensorNumbers& numbers, std::size_t tensors) : gradients_(tensors) {
+    for (std::size_t n = 0; n < tensors; ++n) gradients_[n].sums.resize(numbers.size(n));
   }
 
-  /// A read at a score, as an element of a tensor. Of a packed side, the token is the row of the operand.
-  struct Element {
-    std::size_t tensor;
-    std::size_t index;
-  };
-
-  Element element(const TensorRead& read, const ScorePlace& place, int64_t token_q, int64_t token_k) const {
-    const std::vector<int64_t>& sizes = problem_.tensors[read.parameter].sizes;
-    if (read.indices.empty()) {
-      return {read.parameter, numbers_[read.parameter].size() == 1 ? 0 : static_cast<std::size_t>(place.h)};
-    }
-    int64_t index = 0;
-    for (std::size_t axis = 0; axis < sizes.size(); ++axis) {
-      const TensorRead::Index& given = read.indices[axis];
-      const bool has_tokens_q = given.can_be_query_token && sizes[axis] == rows_q_;
-      const bool has_tokens_k = given.can_be_key_token && sizes[axis] == rows_k_;
-      const int64_t position = has_tokens_q ? token_q : has_tokens_k ? token_k : given.position;
-      index = index * sizes[axis] + std::clamp<int64_t>(position, 0, sizes[axis] - 1);
-    }
-    return {read.parameter, static_cast<std::size_t>(index)};
-  }
-
-  double number(const Element& element) const { return numbers_[element.tensor][element.index]; }
-
-  void add_gradient(const Element& element, double term) {
+  void add(const TensorNumbers::Element& element, double term) {
     Reference::OfTensor& gradient = gradients_[element.tensor];
     std::atomic_ref(gradient.sums[element.index]).fetch_add(term, std::memory_order_relaxed);
     std::atomic_ref(gradient.squares).fetch_add(term * term, std::memory_order_relaxed);
   }
 
-  std::vector<Reference::OfTensor> take_gradients() { return std::move(gradients_); }
+  std::vector<Reference::OfTensor> take() { return std::move(gradients_); }
 
  private:
-  const Problem& problem_;
-  int64_t rows_q_, rows_k_;
-  std::vector<std::vector<double>> numbers_;
   std::vector<Reference::OfTensor> gradients_;
 };
 
@@ -130,24 +98,27 @@ Reference compute_reference(const Problem& problem, const Workload& workload) {
   Matrix grad_v{result.grad_value, problem.heads_k, d_v};
 
   const ScoreDefinition definition(problem.activation, problem.heads_q);
-  Tensors tensors(problem, workload, workload.query.elements() / (problem.heads_q * d),
-                  workload.key.elements() / (problem.heads_k * d));
+  const int64_t rows_q = workload.query.elements() / (problem.heads_q * d),
+                rows_k = workload.key.elements() / (problem.heads_k * d);
+  const TensorNumbers tensors(problem.tensors, workload.tensors, rows_q, rows_k);
+  const TensorNumbers of_mask(problem.mask_tensors, workload.mask_tensors, rows_q, rows_k);
+  TensorGradients grad_tensors(tensors, problem.tensors.size());
 
   std::atomic<int64_t> rows_done = 0;
   const auto do_head = [&](int64_t head) {
     const int64_t key_head = head / group;
-    std::vector<Tensors::Element> elements;
+    std::vector<TensorNumbers::Element> elements;
     for (std::size_t b = 0; b < problem.lengths_q.size(); ++b) {
-      const double factor = out_scale(problem, b);
       for (int64_t i = 0; i < queries.lengths[b]; ++i, ++rows_done) {
+        const double factor = out_scale(problem, b, queries.first[b] + i);
         const double* const q_row = q.row(queries.first[b] + i, head);
         const double* const grad_o_row = grad_o.row(outputs.first[b] + i, head);
         for (int64_t j = 0; j < keys.lengths[b]; ++j) {
-          if (!keeps(problem.mask, i, j, queries.lengths[b], keys.lengths[b])) continue;
+          const ScorePlace place{static_cast<int64_t>(b), head, i, j, queries.lengths[b], keys.lengths[b]};
+          if (!keeps(problem, of_mask, place, queries.first[b] + i, keys.first[b] + j)) continue;
           const double* const k_row = k.row(keys.first[b] + j, key_head);
           const double* const v_row = v.row(keys.first[b] + j, key_head);
           const double s = scale * dot(q_row, k_row, d);
-          const ScorePlace place{static_cast<int64_t>(b), head, i, j, queries.lengths[b], keys.lengths[b]};
           elements.clear();
           const ScoreDerivatives f = definition.evaluate(place, s, [&](const TensorRead& read) {
             elements.push_back(tensors.element(read, place, queries.first[b] + i, keys.first[b] + j));
@@ -155,12 +126,15 @@ Reference compute_reference(const Problem& problem, const Workload& workload) {
           });
           const double grad_p = factor * dot(grad_o_row, v_row, d_v);
           const double grad_s = grad_p * f.by_score;
-          for (std::size_t n = 0; n < elements.size(); ++n) tensors.add_gradient(elements[n], grad_p * f.by_read[n]);
+          for (std::size_t n = 0; n < elements.size(); ++n) grad_tensors.add(elements[n], grad_p * f.by_read[n]);
           add_scaled(o.row(outputs.first[b] + i, head), factor * f.value, v_row, d_v);
           add_scaled(grad_v.row(keys.first[b] + j, key_head), factor * f.value, grad_o_row, d_v);
           add_scaled(grad_q.row(queries.first[b] + i, head), scale * grad_s, k_row, d);
           add_scaled(grad_k.row(keys.first[b] + j, key_head), scale * grad_s, q_row, d);
         }
+        if (!problem.add_query) continue;
+        add_scaled(o.row(outputs.first[b] + i, head), 1, q_row, d);
+        add_scaled(grad_q.row(queries.first[b] + i, head), 1, grad_o_row, d);
       }
     }
   };
@@ -184,7 +158,7 @@ Reference compute_reference(const Problem& problem, const Workload& workload) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   for (std::thread& thread : crew) thread.join();
-  result.grad_tensors = tensors.take_gradients();
+  result.grad_tensors = grad_tensors.take();
   return result;
 }
 

@@ -32,6 +32,7 @@ const char* const footer =
     "  gdpa run --batch 16 --shared-k 64 --activation \"a * tanh(b * s)\" --with a=2 --with b=.5\n"
     "  gdpa run --activation \"silu(s + table[h, clamp(i - j, 0, 127)])\" --tensor table=table.npy\n"
     "  gdpa run --activation \"a * s * sigmoid(b * s)\" --tensor a=1.5 b=randn:heads --tensor-gradients b\n"
+    "  gdpa run --lengths 30,70 --mask \"(j < n[b]) | causal()\" --tensor n=prefixes.npy\n"
     "  gdpa run --dense --batch 4 --max-length 128 --json | python3 -m json.tool";
 
 struct RunOptions {
@@ -109,7 +110,7 @@ Json result_to_json(const Problem& problem, const std::vector<CheckedOutput>& ch
 }
 
 int execute(RunOptions& options) {
-  refuse_unused_tensors(options.problem.tensors, {options.problem.activation});
+  refuse_unused_tensors(options.problem, {options.problem.activation});
   const Problem problem = resolve(options.problem);
   Workload workload(problem, Contents::random, options.problem.seed);
   workload.run_forward();
@@ -119,7 +120,7 @@ int execute(RunOptions& options) {
   bool ok = true;
   for (const CheckedOutput& output : checked) ok = ok && output.ok;
 
-  const double flops = problem.forward_flops();
+  const double flops = forward_flops(problem);
   const Timing forward = time(
       workload, [&] { workload.run_forward(); }, flops, options.seconds);
   const Timing backward = time(

@@ -147,11 +147,6 @@ void check_shape(const NamedTensor& tensor) {
                                tensor.name, most_axes, fmt::join(tensor.sizes, ", ")));
 }
 
-bool occurs(const std::string& name, const std::string& expression) {
-  static const std::regex identifier("[A-Za-z_][A-Za-z0-9_]*");
-  return std::regex_match(name, identifier) && std::regex_search(expression, std::regex("\\b" + name + "\\b"));
-}
-
 void mark_gradients(const std::string& text, std::vector<NamedTensor>& tensors) {
   if (text == "none") return;
   if (text == "all") {
@@ -170,6 +165,11 @@ void mark_gradients(const std::string& text, std::vector<NamedTensor>& tensors) 
 }
 
 }  // namespace
+
+bool occurs(const std::string& name, const std::string& expression) {
+  static const std::regex identifier("[A-Za-z_][A-Za-z0-9_]*");
+  return std::regex_match(name, identifier) && std::regex_search(expression, std::regex("\\b" + name + "\\b"));
+}
 
 std::vector<NamedTensor> parse_tensors(const TensorOptions& options, const std::string& expression,
                                        const Problem& problem) {

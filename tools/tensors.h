@@ -1,4 +1,5 @@
-// The tensors of the command line: --tensor NAME=VALUE binds a value to a name in the expression of a score.
+// The tensors of the command line: --tensor NAME=VALUE binds a value to a name in the expressions of a score and a
+// mask.
 #pragma once
 
 #include <cstddef>
@@ -41,6 +42,9 @@ struct TensorOptions {
 /// float32 unless the dtype is float64. Throws UsageError for another text.
 std::vector<NamedTensor> parse_tensors(const TensorOptions& options, const std::string& expression,
                                        const Problem& problem);
+
+/// Whether a name is a word of an expression.
+bool occurs(const std::string& name, const std::string& expression);
 
 /// Throws UsageError for a tensor whose name occurs in none of the expressions.
 void refuse_unused_tensors(const TensorOptions& options, const std::vector<std::string>& expressions);

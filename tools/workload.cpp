@@ -106,6 +106,13 @@ MutableTensorView shape_of(DType dtype, const std::vector<int64_t>& sizes, Devic
   return view;
 }
 
+/// `seed_of_tensor` is for normal numbers. The times of queries and keys are the same if their sizes are.
+void fill(Tensor& tensor, const NamedTensor& named, uint64_t seed, uint64_t seed_of_tensor) {
+  if (named.numbers == NamedTensor::Numbers::given) tensor.fill_with(named.data);
+  if (named.numbers == NamedTensor::Numbers::normal) tensor.fill_with_normal_numbers(seed_of_tensor);
+  if (named.numbers == NamedTensor::Numbers::times) tensor.fill_with_times(seed);
+}
+
 /// For a shared query, every batch entry has separate output rows.
 MutableTensorView shape_of_output(const Problem& problem) {
   const Form form = problem.form_q == Form::dense ? Form::dense : Form::jagged;
@@ -224,13 +231,27 @@ Workload::Workload(const Problem& problem, Contents contents, uint64_t seed)
   }
   attention_.scale = problem.scale;
   attention_.out_scale.kind = problem.out_scale_kind;
-  attention_.out_scale.number = out_scale_.front();
+  if (problem.out_scale_kind == OutScale::Kind::number) attention_.out_scale.number = out_scale_.front();
   if (problem.out_scale_kind == OutScale::Kind::per_batch) {
     attention_.out_scale.per_batch = vector_view(out_scale_.data(), DType::float64, out_scale_.size());
   }
+  if (problem.out_scale_kind == OutScale::Kind::per_row) {
+    attention_.out_scale.per_row = vector_view(out_scale_.data(), DType::float64, out_scale_.size());
+    if (problem.form_q == Form::dense) {
+      const int64_t length = problem.lengths_q.front();
+      attention_.out_scale.per_row.rank = 2;
+      attention_.out_scale.per_row.sizes = {problem.batch(), length};
+      attention_.out_scale.per_row.strides = {length, 1};
+    }
+  }
   attention_.mask = problem.mask;
+  attention_.mask_expression = problem.mask_expression;
+  for (const NamedTensor& named : problem.mask_tensors) {
+    attention_.mask_parameters.push_back({named.name, add_mask_tensor(named, seed).input()});
+  }
   attention_.accuracy = problem.accuracy;
   attention_.deterministic = problem.deterministic;
+  attention_.add_query = problem.add_query;
   attention_.threads = problem.threads;
   if (problem.device.kind == DeviceKind::cuda) {
     stream_ = std::make_unique<DeviceStream>(problem.device.index);
@@ -238,15 +259,16 @@ Workload::Workload(const Problem& problem, Contents contents, uint64_t seed)
   }
 }
 
+Tensor& Workload::add_mask_tensor(const NamedTensor& named, uint64_t seed) {
+  Tensor& tensor = mask_tensors.emplace_back(named.dtype, named.sizes, query.view().device, true);
+  fill(tensor, named, seed, 4 * seed + 1003 + mask_tensors.size());
+  return tensor;
+}
+
 void Workload::add_tensor(const NamedTensor& named, bool allocate, uint64_t seed) {
   const Device device = query.view().device;
   Tensor& tensor = tensors.emplace_back(named.dtype, named.sizes, device, allocate);
-  // Each tensor of normal numbers has its own numbers. The times of queries and keys are the same if their sizes are.
-  if (allocate && named.numbers == NamedTensor::Numbers::given) tensor.fill_with(named.data);
-  if (allocate && named.numbers == NamedTensor::Numbers::normal) {
-    tensor.fill_with_normal_numbers(4 * seed + 3 + tensors.size());
-  }
-  if (allocate && named.numbers == NamedTensor::Numbers::times) tensor.fill_with_times(seed);
+  if (allocate) fill(tensor, named, seed, 4 * seed + 3 + tensors.size());
   attention_.parameters.push_back({named.name, tensor.input()});
   Tensor& gradient = grad_tensors.emplace_back();
   if (!named.wants_gradient) return;
@@ -265,6 +287,12 @@ TensorView Workload::vector_view(const void* data, DType dtype, std::size_t size
     data = vectors_.back()->data();
   }
   return TensorView::contiguous(data, dtype, {static_cast<int64_t>(size)}, device);
+}
+
+double forward_flops(const Problem& problem) {
+  Problem on_cpu = problem;
+  on_cpu.device = {};
+  return gdpa::flops(Workload(on_cpu, Contents::none, 0).attention(), Direction::forward);
 }
 
 std::vector<double> Workload::time(const std::function<void()>& work, double seconds) const {

@@ -72,8 +72,10 @@ class Workload {
   Tensor grad_output, grad_query, grad_key, grad_value;
   std::vector<Tensor> tensors;       ///< in the order of Problem::tensors
   std::vector<Tensor> grad_tensors;  ///< the same, empty where no gradient is wanted
+  std::vector<Tensor> mask_tensors;  ///< in the order of Problem::mask_tensors; always allocated, since they are small
 
  private:
+  Tensor& add_mask_tensor(const NamedTensor& named, uint64_t seed);
   void add_tensor(const NamedTensor& named, bool allocate, uint64_t seed);
   TensorView vector_view(const void* data, DType dtype, std::size_t size);
 
@@ -84,5 +86,8 @@ class Workload {
   std::unique_ptr<DeviceStream> stream_;
   Attention attention_ = {.query = {}, .key = {}, .value = {}};
 };
+
+/// The FLOP of the products of forward, over the scores inside the mask. With a condition, evaluates it on the CPU.
+double forward_flops(const Problem& problem);
 
 }  // namespace gdpa::tool

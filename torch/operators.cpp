@@ -1,6 +1,6 @@
-// The PyTorch operators gdpa::forward and gdpa::backward, and further operators for the Python package. They use
-// LibTorch's stable ABI, so one build loads into every torch from 2.10 on. This file only converts tensors to views,
-// and gdpa::Error to a message with a kind that Python can parse. gdpa::forward and gdpa::backward check the arguments.
+// The PyTorch operators gdpa::forward, gdpa::backward and gdpa::norm, and further operators for the Python package.
+// They use LibTorch's stable ABI, so one build loads into every torch from 2.10 on. This file only converts tensors to
+// views, and gdpa::Error to a message with a kind that Python can parse. The library checks the arguments.
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include <torch/csrc/stable/c/shim.h>
 #include <torch/csrc/stable/library.h>
@@ -39,9 +39,9 @@ constexpr std::string_view problem_schema =
     "Tensor query, Tensor key, Tensor value, Tensor[] parameters, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, "
     "Tensor? kv_of, Tensor? block_table, Tensor? seqused_k, Tensor? output_offsets, "
     "str activation, float? scale, float out_scale, str out_scale_kind, Tensor? "
-    "out_scale_per_batch, SymInt window_left, "
-    "SymInt window_right, str diagonal, bool enable_gqa, str accuracy, bool deterministic, bool allow_tf32, "
-    "SymInt output_rows, bool zeroes_output";
+    "out_scale_numbers, SymInt window_left, "
+    "SymInt window_right, str diagonal, bool enable_gqa, str accuracy, bool deterministic, bool allow_tf32, bool "
+    "add_query, SymInt output_rows, bool zeroes_output";
 
 [[noreturn]] void refuse(gdpa::ErrorKind kind, const std::string& message) { throw gdpa::Error(kind, message); }
 
@@ -237,7 +237,7 @@ struct Problem {
         scale(stack.take<std::optional<double>>()),
         out_scale(stack.take<double>()),
         out_scale_kind(stack.take_text()),
-        out_scale_per_batch(stack.take<OptionalTensor>()),
+        out_scale_numbers(stack.take<OptionalTensor>()),
         window_left(stack.take<int64_t>()),
         window_right(stack.take<int64_t>()),
         diagonal(stack.take_text()),
@@ -245,11 +245,13 @@ struct Problem {
         accuracy(stack.take_text()),
         deterministic(stack.take<bool>()),
         allow_tf32(stack.take<bool>()),
+        add_query(stack.take<bool>()),
         output_rows(stack.take<int64_t>()),
         zeroes_output(stack.take<bool>()) {}
 
   Tensor query, key, value;
-  std::vector<Tensor> parameters;  ///< the tensors of the function in the order of their names, then those of the mask
+  /// The tensors of the function by their names, then the tensors of the mask, then the lists of a prepared mask.
+  std::vector<Tensor> parameters;
   /// Cumulative lengths, or tensors of rank 2 with the begin and the end of each sequence.
   OptionalTensor cu_seqlens_q, cu_seqlens_k;
   OptionalTensor kv_of, block_table, seqused_k, output_offsets;
@@ -258,14 +260,16 @@ struct Problem {
   std::optional<double> scale;
   double out_scale;
   std::string out_scale_kind;
-  OptionalTensor out_scale_per_batch;
+  OptionalTensor out_scale_numbers;  ///< of the batch entries, or with the kind "row" of the rows of the query
   int64_t window_left, window_right;
-  /// A diagonal of the window, or three parts: nothing, a condition, and the names of its tensors.
+  /// A diagonal of the window, or up to four parts: nothing, a condition, the names of its tensors, and the text of a
+  /// prepared mask.
   std::string diagonal;
   bool enable_gqa;
   std::string accuracy;
   bool deterministic;
   bool allow_tf32;
+  bool add_query;
   int64_t output_rows;  ///< with output_offsets; -1: as many as without them
   bool zeroes_output;
 
@@ -273,8 +277,9 @@ struct Problem {
     using Kind = gdpa::OutScale::Kind;
     static const std::vector<std::pair<std::string_view, Kind>> kinds = {
         {"number", Kind::number}, {"1/len_q", Kind::reciprocal_length_q}, {"1/len_k", Kind::reciprocal_length_k}};
-    if (out_scale_per_batch) {
-      return gdpa::OutScale::of_batch(view_of<gdpa::TensorView>("out_scale", *out_scale_per_batch));
+    if (out_scale_numbers) {
+      const auto numbers = view_of<gdpa::TensorView>("out_scale", *out_scale_numbers);
+      return out_scale_kind == "row" ? gdpa::OutScale::of_rows(numbers) : gdpa::OutScale::of_batch(numbers);
     }
     return {one_of("out_scale", out_scale_kind, kinds), out_scale, {}};
   }
@@ -298,13 +303,36 @@ struct Problem {
     return gdpa::Activation(text.substr(0, end), {}, names_of(text.substr(end + 1)));
   }
 
-  /// The mask, if the argument `diagonal` is a condition.
-  std::optional<gdpa::MaskExpression> mask_expression() const {
+  /// The parts of the argument `diagonal` if it is a condition. A missing part is empty.
+  struct MaskParts {
+    std::string_view condition, names, tiles;
+  };
+  std::optional<MaskParts> mask_parts() const {
     if (diagonal.empty() || diagonal.front() != part_separator) return std::nullopt;
-    const std::string_view text = std::string_view(diagonal).substr(1);
-    const std::size_t end = std::min(text.find(part_separator), text.size());
-    const std::string_view names = text.substr(std::min(end + 1, text.size()));
-    return gdpa::MaskExpression(text.substr(0, end), {}, names.empty() ? std::vector<std::string>{} : names_of(names));
+    std::string_view rest = std::string_view(diagonal).substr(1);
+    const auto take = [&rest] {
+      const std::size_t end = std::min(rest.find(part_separator), rest.size());
+      const std::string_view part = rest.substr(0, end);
+      rest = rest.substr(std::min(end + 1, rest.size()));
+      return part;
+    };
+    const std::string_view condition = take(), names = take();
+    return MaskParts{condition, names, take()};
+  }
+
+  static std::optional<gdpa::MaskExpression> mask_expression(const std::optional<MaskParts>& parts) {
+    if (!parts) return std::nullopt;
+    return gdpa::MaskExpression(parts->condition, {},
+                                parts->names.empty() ? std::vector<std::string>{} : names_of(parts->names));
+  }
+
+  /// The prepared mask: its lists are the last of `parameters`.
+  std::optional<gdpa::PreparedMask> prepared_mask(const std::optional<MaskParts>& parts) const {
+    if (!parts || parts->tiles.empty()) return std::nullopt;
+    const Tensor& lists = parameters.back();
+    const auto view = view_of<gdpa::TensorView>("prepared mask", lists);
+    return gdpa::PreparedMask{lists.data_ptr(), lists.numel() * gdpa::size_in_bytes(view.dtype),
+                              std::string(parts->tiles)};
   }
 
   void check_parameters(std::size_t names) const {
@@ -334,10 +362,11 @@ struct Problem {
     const gdpa::Activation function = this->function();
     const bool has_query_gaps = cu_seqlens_q && cu_seqlens_q->dim() == 2;
     const bool has_key_gaps = cu_seqlens_k && cu_seqlens_k->dim() == 2;
-    const std::optional<gdpa::MaskExpression> mask = mask_expression();
+    const std::optional<MaskParts> parts = mask_parts();
+    const std::optional<gdpa::MaskExpression> mask = mask_expression(parts);
     const std::vector<std::string>& names = function.parameters();
     const std::vector<std::string> names_of_mask = mask ? mask->tensors() : std::vector<std::string>{};
-    check_parameters(names.size() + names_of_mask.size());
+    check_parameters(names.size() + names_of_mask.size() + (parts && !parts->tiles.empty() ? 1 : 0));
     return {.query = view_of<gdpa::TensorView>("query", query),
             .key = view_of<gdpa::TensorView>("key", key),
             .value = view_of<gdpa::TensorView>("value", value),
@@ -358,11 +387,13 @@ struct Problem {
                      mask ? gdpa::Diagonal::bottom_right : one_of("diagonal", diagonal, diagonals)},
             .mask_expression = mask,
             .mask_parameters = views_of_parameters(names.size(), names_of_mask),
+            .prepared_mask = prepared_mask(parts),
             .accuracy = one_of("accuracy", accuracy, accuracies),
             .deterministic = deterministic,
             .threads = static_cast<int>(threads),
             .stream = current_stream(query),
-            .allow_tf32 = allow_tf32};
+            .allow_tf32 = allow_tf32,
+            .add_query = add_query};
   }
 };
 
@@ -476,32 +507,69 @@ void forward(StableIValue* values, Stack stack) {
   values[0] = torch::stable::detail::from(output);
 }
 
-void backward(StableIValue* values, Stack stack) {
-  const auto given_grad_output = stack.take<Tensor>();
-  const Problem problem(stack);
-  const gdpa::WantedGradients wanted = take_wanted(stack);
+/// Writes the gradients of query, key and value into the given tensors, and returns the gradients of the tensors of the
+/// call. A missing tensor is a gradient that is not wanted.
+Tensor compute_gradients(const Problem& problem, const Tensor& given_grad_output,
+                         const std::array<OptionalTensor, 3>& gradients, uint32_t wanted_parameters) {
   gdpa::Attention attention = problem.attention();
   const Tensor grad_output = copied_where_needed(given_grad_output);
-  const auto gradient_of = [](bool is_wanted, const Tensor& input) {
-    return is_wanted ? empty_like(input) : empty({0}, input);
-  };
-  const std::array<Tensor, 3> gradients = {gradient_of(wanted.query, problem.query),
-                                           gradient_of(wanted.key, problem.key),
-                                           gradient_of(wanted.value, problem.value)};
-  const auto gradient_view = [](std::string_view who, bool is_wanted, const Tensor& gradient) {
-    return is_wanted ? view_of<gdpa::MutableTensorView>(who, gradient) : gdpa::MutableTensorView{};
+  const auto gradient_view = [](std::string_view who, const OptionalTensor& gradient) {
+    return gradient ? view_of<gdpa::MutableTensorView>(who, *gradient) : gdpa::MutableTensorView{};
   };
   const auto output_view = view_of<gdpa::TensorView>("grad_output", grad_output);
-  const auto query_view = gradient_view("grad_query", wanted.query, gradients[0]);
-  const auto key_view = gradient_view("grad_key", wanted.key, gradients[1]);
-  const auto value_view = gradient_view("grad_value", wanted.value, gradients[2]);
-  const ParameterGradients of_parameters(attention, wanted.parameters, problem.query);
+  const auto query_view = gradient_view("grad_query", gradients[0]);
+  const auto key_view = gradient_view("grad_key", gradients[1]);
+  const auto value_view = gradient_view("grad_value", gradients[2]);
+  const ParameterGradients of_parameters(attention, wanted_parameters, problem.query);
   const int64_t bytes =
       gdpa::workspace_bytes(attention, output_view, query_view, key_view, value_view, of_parameters.views);
   const OptionalTensor workspace = lend_workspace(attention, problem.query, bytes);
   gdpa::backward(attention, output_view, query_view, key_view, value_view, of_parameters.views);
-  for (std::size_t i = 0; i < gradients.size(); ++i) values[i] = torch::stable::detail::from(gradients[i]);
-  values[gradients.size()] = torch::stable::detail::from(*of_parameters.sums);
+  return *of_parameters.sums;
+}
+
+void backward(StableIValue* values, Stack stack) {
+  const auto grad_output = stack.take<Tensor>();
+  const Problem problem(stack);
+  const gdpa::WantedGradients wanted = take_wanted(stack);
+  const auto gradient_of = [](bool is_wanted, const Tensor& input) {
+    return is_wanted ? OptionalTensor(empty_like(input)) : std::nullopt;
+  };
+  const std::array<OptionalTensor, 3> gradients = {gradient_of(wanted.query, problem.query),
+                                                   gradient_of(wanted.key, problem.key),
+                                                   gradient_of(wanted.value, problem.value)};
+  const Tensor sums = compute_gradients(problem, grad_output, gradients, wanted.parameters);
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    values[i] = torch::stable::detail::from(gradients[i] ? *gradients[i] : empty({0}, problem.query));
+  }
+  values[gradients.size()] = torch::stable::detail::from(sums);
+}
+
+/// backward with gradients in tensors of the caller, such as views of one fused buffer.
+void backward_out(StableIValue* values, Stack stack) {
+  const auto grad_output = stack.take<Tensor>();
+  const Problem problem(stack);
+  const auto grad_query = stack.take<OptionalTensor>();
+  const auto grad_key = stack.take<OptionalTensor>();
+  const auto grad_value = stack.take<OptionalTensor>();
+  const auto wanted_parameters = static_cast<uint32_t>(stack.take<int64_t>());
+  const Tensor sums = compute_gradients(problem, grad_output, {grad_query, grad_key, grad_value}, wanted_parameters);
+  values[0] = torch::stable::detail::from(sums);
+}
+
+/// Writes the tile lists of the mask of a call to a new tensor. Returns the tensor, and the text that describes it.
+void prepare_mask(StableIValue* values, Stack stack) {
+  const Problem problem(stack);
+  gdpa::PrepareOptions options;
+  options.backward = stack.take<bool>();
+  options.wanted = take_wanted(stack);
+  const gdpa::Attention attention = problem.attention();
+  const int64_t bytes = gdpa::prepared_mask_bytes(attention, options);
+  const Tensor lists =
+      empty({bytes / gdpa::size_in_bytes(gdpa::DType::int32)}, aoti_torch_dtype_int32(), problem.query);
+  const gdpa::PreparedMask mask = gdpa::prepare_mask(attention, lists.data_ptr(), bytes, options);
+  values[0] = torch::stable::detail::from(lists);
+  values[1] = torch::stable::detail::from(mask.tiles);
 }
 
 /// Returns the multiplications and additions of the products over the scores that the mask keeps.
@@ -573,6 +641,76 @@ void activation(StableIValue* values, Stack stack) {
   values[1] = torch::stable::detail::from(activation.derivative_text());
 }
 
+// --- norms -----------------------------------------------------------------------------------------------------------
+
+/// The common arguments of norm and norm_backward. The operators of the CPU are in python/gdpa/nn/_norms.py.
+constexpr std::string_view norm_schema =
+    "Tensor x, Tensor? weight, Tensor? bias, Tensor? gate, Tensor? residual, bool is_layer, float eps";
+
+/// The owned arguments of norm_schema.
+struct NormCall {
+  explicit NormCall(Stack& stack)
+      : x(stack.take<Tensor>()),
+        weight(stack.take<OptionalTensor>()),
+        bias(stack.take<OptionalTensor>()),
+        gate(stack.take<OptionalTensor>()),
+        residual(stack.take<OptionalTensor>()),
+        is_layer(stack.take<bool>()),
+        eps(stack.take<double>()) {}
+
+  Tensor x;
+  OptionalTensor weight, bias, gate, residual;
+  bool is_layer;
+  double eps;
+
+  gdpa::Norm norm() const {
+    return {.x = view_of<gdpa::TensorView>("x", x),
+            .kind = is_layer ? gdpa::Norm::Kind::layer : gdpa::Norm::Kind::rms,
+            .eps = eps,
+            .weight = view_of("weight", weight),
+            .bias = view_of("bias", bias),
+            .gate = view_of("gate", gate),
+            .residual = view_of("residual", residual),
+            .stream = current_stream(x)};
+  }
+};
+
+void norm(StableIValue* values, Stack stack) {
+  const NormCall call(stack);
+  const gdpa::Norm norm = call.norm();
+  const Tensor y = empty_like(call.x);
+  const Tensor statistics = empty({norm.x.sizes[0], 2}, aoti_torch_dtype_float32(), call.x);
+  gdpa::norm(norm, view_of<gdpa::MutableTensorView>("y", y),
+             view_of<gdpa::MutableTensorView>("statistics", statistics));
+  values[0] = torch::stable::detail::from(y);
+  values[1] = torch::stable::detail::from(statistics);
+}
+
+void norm_backward(StableIValue* values, Stack stack) {
+  const auto given_grad = stack.take<Tensor>();
+  const auto statistics = stack.take<Tensor>();
+  const NormCall call(stack);
+  const std::array<const Tensor*, 4> inputs = {&call.x, call.weight ? &*call.weight : nullptr,
+                                               call.bias ? &*call.bias : nullptr, call.gate ? &*call.gate : nullptr};
+  std::array<gdpa::MutableTensorView, 4> views;
+  std::vector<Tensor> gradients;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const bool is_wanted = stack.take<bool>() && inputs[i] != nullptr;
+    gradients.push_back(is_wanted ? empty_like(*inputs[i]) : empty({0}, call.x));
+    if (is_wanted) views[i] = view_of<gdpa::MutableTensorView>("gradient", gradients.back());
+  }
+  gdpa::Norm norm = call.norm();
+  const gdpa::NormGradients wanted{views[0], views[1], views[2], views[3]};
+  const int64_t bytes = gdpa::norm_workspace_bytes(norm, wanted);
+  const Tensor workspace =
+      empty({bytes / gdpa::size_in_bytes(gdpa::DType::float32)}, aoti_torch_dtype_float32(), call.x);
+  if (bytes > 0) norm.workspace = {workspace.data_ptr(), bytes};
+  const Tensor grad = copied_where_needed(given_grad);
+  gdpa::norm_backward(norm, view_of<gdpa::TensorView>("grad_y", grad),
+                      view_of<gdpa::TensorView>("statistics", statistics), wanted);
+  for (std::size_t i = 0; i < gradients.size(); ++i) values[i] = torch::stable::detail::from(gradients[i]);
+}
+
 /// The stable ABI passes only the text of an error. python/gdpa/_errors.py parses the kind before the text.
 std::string marked(const gdpa::Error& error) {
   switch (error.kind()) {
@@ -600,8 +738,10 @@ void boxed(StableIValue* values, uint64_t, uint64_t) {
 void implement(torch::stable::detail::StableLibrary& library) {
   library.impl("forward", boxed<forward>);
   library.impl("backward", boxed<backward>);
+  library.impl("backward_out", boxed<backward_out>);
   library.impl("flops", boxed<flops>);
   library.impl("compile", boxed<compile>);
+  library.impl("prepare_mask", boxed<prepare_mask>);
 }
 
 }  // namespace
@@ -611,15 +751,31 @@ STABLE_TORCH_LIBRARY(gdpa, library) {
   library.def(("forward(" + problem + ") -> Tensor").c_str());
   library.def(
       ("backward(Tensor grad_output, " + problem + ", " + wanted + ") -> (Tensor, Tensor, Tensor, Tensor)").c_str());
+  library.def(
+      ("backward_out(Tensor grad_output, " + problem +
+       ", Tensor(a!)? grad_query, Tensor(b!)? grad_key, Tensor(c!)? grad_value, int wants_grad_parameters=0) -> "
+       "Tensor")
+          .c_str());
   library.def(("flops(" + problem + ", bool is_backward, " + wanted + ") -> float").c_str());
   library.def(
       ("compile(" + problem + ", str direction, str architecture, str lengths, Tensor progress, " + wanted + ") -> str")
           .c_str());
+  library.def(("prepare_mask(" + problem + ", bool backward, " + wanted + ") -> (Tensor lists, str tiles)").c_str());
   library.def("activation(str text) -> (str text, str derivative)");
+  const std::string norm(norm_schema);
+  library.def(("norm(" + norm + ") -> (Tensor, Tensor)").c_str());
+  library.def(
+      ("norm_backward(Tensor grad_y, Tensor statistics, " + norm +
+       ", bool wants_x, bool wants_weight, bool wants_bias, bool wants_gate) -> (Tensor, Tensor, Tensor, Tensor)")
+          .c_str());
 }
 
 STABLE_TORCH_LIBRARY_IMPL(gdpa, CPU, library) { implement(library); }
 
-STABLE_TORCH_LIBRARY_IMPL(gdpa, CUDA, library) { implement(library); }
+STABLE_TORCH_LIBRARY_IMPL(gdpa, CUDA, library) {
+  implement(library);
+  library.impl("norm", boxed<norm>);
+  library.impl("norm_backward", boxed<norm_backward>);
+}
 
 STABLE_TORCH_LIBRARY_IMPL(gdpa, CompositeExplicitAutograd, library) { library.impl("activation", boxed<activation>); }

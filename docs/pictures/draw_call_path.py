@@ -56,7 +56,7 @@ STEPS = (
         ),
         DEVICE,
     ),
-    Step("kernels/hopper/wgmma.cuh", "WarpgroupProduct::multiply_add -> wgmma.mma_async", (), DEVICE),
+    Step("kernels/hopper/wgmma.cuh", "WarpgroupMma::multiply_add -> wgmma.mma_async", (), DEVICE),
 )
 
 

@@ -341,6 +341,65 @@ def wide_backward() -> Picture:
     )
 
 
+def parameter_gradients() -> Picture:
+    """Two tiles of queries, a and b, with two tiles of keys each. A key tile takes 2.3 units."""
+    tiles = ["a0", "a1", "b0", "b1"]
+    scheduler, load_q, load_k, load_v = (
+        Lane("tile scheduler", note="warp 0"),
+        Lane("TMA load of Q, dO", note="warp 1, one thread"),
+        Lane("TMA load of K", note="warp 2, one thread"),
+        Lane("TMA load of V", note="warp 3, one thread"),
+    )
+    scheduler.add(0.0, 0.7, "tile a", OTHER)
+    scheduler.add(0.7, 2.3, "tiles b, c, then 4, 8, 16", OTHER)
+    load_q.add(0.35, 0.95, "Q, dO a", LOAD)
+    load_q.add(0.95, 1.9, "Q, dO b", LOAD)
+    for i, tile in enumerate(tiles):
+        begin = 0.45 + 0.9 * i if i < 2 else 1.0 + 2.3 * (i - 1)
+        load_k.add(begin, begin + 0.85, f"K {tile}", LOAD)
+        load_v.add(begin + 0.3, begin + 1.15, f"V {tile}", LOAD)
+    consumers = consumer_lanes("queries")
+    tensor = Lane("tensor cores")
+    for warpgroup, lane in enumerate(consumers):
+        light, dark = COLORS_OF_WARPGROUPS[warpgroup]
+        first = 1.35 + 0.55 * warpgroup
+        lane.add(1.3, 1.65, "issue", dark)
+        tensor.add(first, first + 0.55, "S, dP a0", dark)
+        for i, tile in enumerate(tiles[:3]):
+            t = 2.4 + 2.3 * i + 0.15 * warpgroup
+            after = tiles[i + 1]
+            lane.add(t, t + 0.42, "copy", light)
+            lane.add(t + 0.42, t + 0.95, f"issue {after}", dark)
+            ends = tile.endswith("1")
+            lane.add(t + 0.95, t + (1.85 if ends else 2.25), f"terms of {tile}", light)
+            if ends:
+                lane.add(t + 1.85, t + 2.27, "add\nsums", STORE)
+            begin = 3.1 + 2.3 * i + 0.57 * warpgroup
+            tensor.add(begin, begin + 0.57, f"S, dP {after}", dark)
+    return Picture(
+        "parameter-gradients",
+        "Gradients of tensors on Hopper, d = 128: one CTA, two query tiles (a, b) of two key tiles each",
+        [scheduler, load_q, load_k, load_v, *consumers, tensor],
+        [],
+        (
+            "S, dP a1 are Q K^T and dO V^T of query tile a and key tile 1. A consumer copies S and dP of a key tile to "
+            "other registers, releases K and V, and issues the products of the next key tile, which may be the first "
+            "one of the next query tile. It then computes the terms of the copied scores. At the end of a query tile, "
+            "it adds registers and sums in shared memory to global memory. The two warpgroups do not alternate."
+        ),
+        [
+            *[(f"Q, dO {stage}\n64 KB", 64, LOAD) for stage in range(2)],
+            *stages("K", 16, FIRST),
+            *stages("V", 16, SECOND),
+            ("sums of\nwarps 26", 26, STORE),
+            ("", 3, OTHER),
+        ],
+        "Shared memory, 221 KB, without sums of each thread; the narrow last box: queue of tiles, mbarriers",
+        9.3,
+        HOPPER_GROUPS,
+    )
+
+
 def portable() -> Picture:
     """Forward: key tiles i and i + 1 of 32 keys, two steps of 16 keys each; backward: one tile of queries."""
     copies, warps, function = Lane("cp.async copies"), Lane("tensor cores"), Lane("function f")
@@ -395,7 +454,7 @@ def main() -> None:
     plt.rcParams["svg.hashsalt"] = "gdpa"
     plt.rcParams["font.family"] = ["Helvetica", "Arial", "DejaVu Sans"]
     folder, suffix = (Path(sys.argv[1]), "png") if len(sys.argv) > 1 else (Path(__file__).parent, "svg")
-    for picture in (forward(), backward(), wide_backward(), portable()):
+    for picture in (forward(), backward(), wide_backward(), parameter_gradients(), portable()):
         draw(picture, folder / f"pipeline-{picture.name}.{suffix}")
 
 

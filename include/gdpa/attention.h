@@ -14,18 +14,24 @@
 
 namespace gdpa {
 
-/// The factor of O after the sum over keys: a number, 1/L_q or 1/L_k (0 for a sequence without rows), or one number for
-/// each batch entry. Gradients include the factor.
+/// The factor of O after the sum over keys: a number, 1/L_q or 1/L_k (0 for a sequence without rows), one number for
+/// each batch entry, or one number for each row of the query. Gradients include the factor.
+///
+/// With one number for each row, backward on a GPU multiplies f by the number, as a function that reads a tensor does.
+/// The function of the call may then read at most seven tensors.
 struct OutScale {
-  enum class Kind : int32_t { number, reciprocal_length_q, reciprocal_length_k, per_batch };
+  enum class Kind : int32_t { number, reciprocal_length_q, reciprocal_length_k, per_batch, per_row };
   Kind kind = Kind::number;
   double number = 1.0;        ///< for Kind::number
   TensorView per_batch = {};  ///< for Kind::per_batch: (batch), float32 or float64, on the device of the query
+  TensorView per_row = {};    ///< for Kind::per_row: the same types, on a GPU only float32; (tokens) of a jagged query, (length) of a shared
+                              ///< query, or (batch, length) of a dense query, whose rows have one distance in memory
 
   static OutScale of(double number) { return {Kind::number, number, {}}; }
   static OutScale per_query() { return {Kind::reciprocal_length_q, 1.0, {}}; }
   static OutScale per_key() { return {Kind::reciprocal_length_k, 1.0, {}}; }
   static OutScale of_batch(TensorView numbers) { return {Kind::per_batch, 1.0, numbers}; }
+  static OutScale of_rows(TensorView numbers) { return {Kind::per_row, 1.0, {}, numbers}; }
 };
 
 /// A tensor of the call (Activation::parameters() or MaskExpression::tensors()). The strides may have any value.
@@ -73,6 +79,13 @@ struct Workspace {
   int64_t bytes = 0;
 };
 
+/// A mask expression whose tiles are classified (gdpa/prepared_mask.h).
+struct PreparedMask {
+  void* data = nullptr;  ///< device memory of the caller, which the calls read
+  int64_t bytes = 0;
+  std::string tiles;  ///< a text that describes the lists in `data` and the calls that they are for
+};
+
 /// One attention problem with its inputs. For each batch entry and head
 ///     S = scale * Q K^T,   P = f(S) where the mask allows, else 0,   O = out_scale * P V.
 ///
@@ -104,6 +117,11 @@ struct Workspace {
 /// (any number of rows, heads, head_dim_v), where the rows of entry b begin at output_offsets[b]. No row may belong to
 /// two entries. The queries are jagged, gapped or shared.
 ///
+/// With add_query, forward adds the query to the output, and backward adds the gradient of the output to the gradient
+/// of the query, also in rows that belong to no sequence. The kernels do this before they round and store the result.
+/// head_dim_v must be head_dim, and the batch must not share the query. The output has the rows of the query, and
+/// zeroes_output is true.
+///
 /// query and key have the same head_dim. key and value have the same tokens and heads. The number of query heads is a
 /// multiple of the number of key heads (GQA, MQA). All operands have one dtype: float32, float64 (CPU only), bfloat16
 /// or float16. On a GPU, head_dim and head_dim_v are multiples of 8 up to 256, and a sequence has at most 2^31 - 2^16
@@ -130,12 +148,14 @@ struct Attention {
   Mask mask = {};
   std::optional<MaskExpression> mask_expression = {};  ///< instead of a window in `mask`
   std::vector<Parameter> mask_parameters = {};         ///< one for each of mask_expression->tensors(), in any order
+  std::optional<PreparedMask> prepared_mask = {};      ///< of mask_expression
   Accuracy accuracy = Accuracy::fast;
   bool deterministic = false;  ///< the same bits every time, as on the CPU for a fixed number of threads
   int threads = 0;             ///< CPU: the largest number of threads. 0 means one for each processor
   void* stream = nullptr;      ///< GPU: the CUstream of the launches. Null is the legacy default stream
   Workspace workspace = {};    ///< GPU: memory of the caller for backward
   bool allow_tf32 = false;     ///< GPU, float32: one product of tf32 instead of three, with the precision of tf32
+  bool add_query = false;      ///< O = out_scale * P V + Q, a residual connection; see below
 };
 
 /// Computes O into `output`, with the dtype of the query.
@@ -143,7 +163,7 @@ struct Attention {
 /// The shape of `output` is the shape of the query with head_dim_v in place of head_dim. For a shared query it is
 /// (batch * length, heads, head_dim_v) or (batch, length, heads, head_dim_v). The last stride is 1. No two elements
 /// have the same address, and no element belongs to an input. The call writes every element: rows that belong to no
-/// sequence become 0, unless attention.zeroes_output is false.
+/// sequence become 0, before add_query adds the query, unless attention.zeroes_output is false.
 ///
 /// Throws Error if an argument is wrong, before it writes anything. docs/errors.md lists the errors.
 ///

@@ -23,7 +23,7 @@ struct GpuKernel {
   int64_t shared_bytes = 0;  ///< shared memory of a CTA in bytes
 };
 
-/// What runs for a call in one direction. gdpa::explain returns it.
+/// The plan of a call in one direction, which gdpa::explain returns.
 struct Plan {
   Direction direction = Direction::forward;
   std::string kernel;           ///< e.g. "cpu.forward"
@@ -35,7 +35,7 @@ struct Plan {
   int64_t units = 0;            ///< CPU: units of work that threads take one by one; GPU: CTAs
   int64_t workspace_bytes = 0;  ///< memory in addition to inputs and outputs, of all threads together
   bool deterministic = true;    ///< whether each run gives the same bits
-  /// GPU: all kernels of the call in launch order. `kernel` and the tile above are those of the first product.
+  /// GPU: all kernels of the call in launch order. `kernel` and the tile above belong to the first product.
   std::vector<GpuKernel> kernels;
   double flops = 0;  ///< multiplications and additions of the products, over the scores inside the mask
   double bytes = 0;  ///< bytes of all inputs and outputs, each counted once

@@ -196,7 +196,47 @@ GDPA_HOST_DEVICE inline Indices indices(const Bounds& index, int last) {
   return {nearest(index.low), nearest(index.high)};
 }
 
-/// An enclosure of more elements of a tensor takes longer than the evaluation of the scores of a tile.
-constexpr int64_t most_elements = 1024;
+/// An enclosure of more elements of a tensor takes longer than the evaluation of the scores of a tile. A warp reads the
+/// elements that depend on the query alone together.
+constexpr int64_t most_elements = 1024, most_elements_of_warp = 8192;
+
+/// The hull of elements of a tensor, in their own type: fp64 is slow on most GPUs.
+template <class Number>
+struct Hull {
+  Number low = 0;
+  Number high = 0;
+  bool is_empty = true;
+  bool has_nan = false;
+
+  GDPA_HOST_DEVICE void add(Number number) {
+    has_nan |= number != number;
+    low = is_empty || number < low ? number : low;
+    high = is_empty || number > high ? number : high;
+    is_empty = false;
+  }
+
+#ifdef __CUDACC__
+  /// Every lane gets the hull of the elements of all lanes.
+  __device__ void join_warp() {
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2) {
+      const Number low_of_other = __shfl_xor_sync(0xffffffffu, low, distance);
+      const Number high_of_other = __shfl_xor_sync(0xffffffffu, high, distance);
+      const bool is_other_empty = __shfl_xor_sync(0xffffffffu, static_cast<int>(is_empty), distance) != 0;
+      if (is_other_empty) continue;
+      low = is_empty || low_of_other < low ? low_of_other : low;
+      high = is_empty || high_of_other > high ? high_of_other : high;
+      is_empty = false;
+    }
+    has_nan = __ballot_sync(0xffffffffu, has_nan) != 0;
+  }
+#endif
+
+  GDPA_HOST_DEVICE Bounds bounds() const {
+    const Bounds first = number(low), last = number(high);
+    if (has_nan || first.is_unknown() || last.is_unknown()) return unknown(first.type);
+    return {first.low, last.high, first.type};
+  }
+};
 
 }  // namespace gdpa::bounds

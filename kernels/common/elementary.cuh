@@ -1,5 +1,5 @@
-// The elementary functions that a printed activation calls, twice: `exact`, to a few units in the last place of fp32,
-// and `fast`, on the hardware's approximations. Self-contained: NVRTC compiles it without any other header.
+// The elementary functions that a printed activation calls, in two forms: `exact`, to a few units in the last place of
+// fp32, and `fast`, with the hardware's approximations. Self-contained: NVRTC compiles it without any other header.
 #pragma once
 
 namespace gdpa {
@@ -41,7 +41,7 @@ __device__ __forceinline__ float cos(float x) { return cosf(x); }
 
 }  // namespace exact
 
-// There is no exp, sigmoid and erf: src/activation/fast.cpp writes them with exp2, tanh and reciprocal. Where no
+// exp, sigmoid and erf are missing: src/activation/fast.cpp writes them with exp2, tanh and reciprocal. Where no
 // approximation is both cheaper and close for every argument, fast is exact: powers (negative bases), and expm1 and
 // log1p (arguments near 0).
 namespace fast {

@@ -6,7 +6,7 @@
 
 namespace gdpa {
 
-/// Which positions the rows of an accumulator are: the queries in forward, the keys in backward, which has S^T.
+/// The positions of the rows of an accumulator: queries in forward, keys in backward, which has S^T.
 enum class FragmentRows { queries, keys };
 
 /// The types of the inputs of a row and of a column.
@@ -21,8 +21,8 @@ struct FragmentSides<Bias, FragmentRows::keys> {
   using OfColumn = typename Bias::OfQuery;
 };
 
-/// The memory of a warp for inputs that the 16 rows of its accumulator share: the inputs of all columns, and those of
-/// all differences. A lane computes few of them, where each lane would compute many. The rows are queries.
+/// The memory of a warp for inputs that the 16 rows of its accumulator share: the inputs of all columns, and the inputs
+/// of all differences. Each lane computes a few of them for all lanes. The rows are queries.
 template <class Bias, int columns>
 struct StagedInputs {
   using Key = typename Bias::OfKey;

@@ -9,7 +9,9 @@ namespace gdpa {
 /// Lengths and page numbers come from the device and may be wrong. They are clamped to the table and to the operand.
 struct PagedLayout : PackedLayout {
   /// The rows of a tile of keys that are contiguous: pages have multiples of so many rows.
-  static constexpr int contiguous_keys(int tile_keys) { return tile_keys < least_page_rows ? tile_keys : least_page_rows; }
+  static constexpr int contiguous_keys(int tile_keys) {
+    return tile_keys < least_page_rows ? tile_keys : least_page_rows;
+  }
 
   GDPA_HOST_DEVICE static Rows rows_of(const Sequences& side, int64_t b, int64_t packed_rows) {
     if (!side.has_pages()) return PackedLayout::rows_of(side, b, packed_rows);

@@ -1,6 +1,6 @@
 // The sums of the gradients of tensors: many threads add terms to an element of a tensor in global memory, in any
-// order. The instructions name global memory. Where the compiler does not see that a pointer is not one of shared
-// memory, atomicAdd() would be a loop for either.
+// order. The instructions name global memory. If the compiler does not know that a pointer is not to shared memory, it
+// makes atomicAdd() a loop, which works for both kinds of memory.
 #pragma once
 
 #include "gdpa/integers.h"
@@ -17,6 +17,8 @@ struct FloatSum {
 
   float sum;
 
+  /// A sum of one term.
+  __device__ __forceinline__ static FloatSum of(float term) { return {term}; }
   __device__ __forceinline__ void add(float term) {
     asm volatile("red.global.add.f32 [%0], %1;" ::"l"(&sum), "f"(term) : "memory");
   }
@@ -35,6 +37,7 @@ struct DoubleSum {
 
   double sum;
 
+  __device__ __forceinline__ static DoubleSum of(float term) { return {static_cast<double>(term)}; }
   __device__ __forceinline__ void add(float term) {
     asm volatile("red.global.add.f64 [%0], %1;" ::"l"(&sum), "d"(static_cast<double>(term)) : "memory");
   }

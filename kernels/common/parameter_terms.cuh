@@ -77,11 +77,9 @@ __device__ __forceinline__ void add_terms(Gradients& gradients, const WarpTerms<
                                           int first_query, int first_key, Score score, GradP grad_p) {
   constexpr int diagonals = Gradients::diagonals, groups = columns / 8;
   const int query = first_query + lane_index() / 4, key = first_key + lane_index() % 4 * 2;
-  typename Mask::template FragmentScores<groups> valid[2] = {};
-  if constexpr (!are_regular) {
-    for (int half = 0; half < 2; ++half) valid[half] = mask.row(query + half * 8).template in_fragment<groups>(key);
-  }
-  // One pass for each diagonal read. The first one also adds the other gradients.
+  typename Mask::template RowScores<groups> valid = {};
+  if constexpr (!are_regular) valid = mask.template rows<groups>(query, key);
+    // One pass for each diagonal read. The first one also adds the other gradients.
 #pragma unroll
   for (int pass = 0; pass < (diagonals > 0 ? diagonals : 1); ++pass) {
     float upper[2] = {};  // the diagonal terms of row l / 4 in the preceding column group
@@ -92,7 +90,7 @@ __device__ __forceinline__ void add_terms(Gradients& gradients, const WarpTerms<
       for (int half = 0; half < 2; ++half) {
         const float scores[2] = {score(n, half * 2), score(n, half * 2 + 1)};
         const float grads[2] = {grad_p(n, half * 2), grad_p(n, half * 2 + 1)};
-        const bool is_valid[2] = {are_regular || valid[half].holds(n * 8), are_regular || valid[half].holds(n * 8 + 1)};
+        const bool is_valid[2] = {are_regular || valid.holds(half, n * 8), are_regular || valid.holds(half, n * 8 + 1)};
         gradients.template add<are_regular>(pass, scores, grads, is_valid, query + half * 8, key + n * 8, of_row[half]);
       }
       if constexpr (diagonals > 0) {
@@ -117,7 +115,7 @@ __device__ __forceinline__ void add_terms(Gradients& gradients, const WarpTerms<
 template <class Gradients, int columns, class Mask, class Score, class GradP>
 __device__ __forceinline__ void add_terms(Gradients& gradients, const WarpTerms<columns>& warp_terms, const Mask& mask,
                                           bool is_full, int first_query, int first_key, Score score, GradP grad_p) {
-  // A query after the sequence does not make a tile of keys partial. Its dP is 0, but what f reads there may be NaN.
+  // A query after the sequence does not make a tile of keys partial. Its dP is 0, but f may read NaN there.
   const bool are_regular =
       is_full && first_query + 16 <= gradients.pair.length_q && gradients.has_pairs_at(first_key, columns);
   if (__shfl_sync(0xffffffffu, static_cast<int>(are_regular), 0) != 0) {
@@ -127,8 +125,8 @@ __device__ __forceinline__ void add_terms(Gradients& gradients, const WarpTerms<
   }
 }
 
-/// The sums of one thread for each element of a read with a computed index, in shared memory: those of the CTA's
-/// threads are adjacent, so that no lane of a warp waits for another.
+/// The sums of one thread for each element of a read with a computed index, in shared memory. The sums of all threads
+/// for one element are adjacent, so that no lane of a warp waits for another.
 template <int threads>
 struct ThreadSums {
   static constexpr int bytes_of_element = threads * static_cast<int>(sizeof(float));

@@ -6,7 +6,17 @@
 
 namespace gdpa {
 
+/// The last step of a row of sums that all have one factor.
+struct ScaledRow {
+  float factor;
+
+  /// Returns an element of the result from its accumulator.
+  GDPA_HOST_DEVICE float operator()(float accumulator, int /*column*/) const { return accumulator * factor; }
+};
+
 struct ScaleEpilogue {
+  static constexpr bool adds_query = false;
+
   float factor;
 
   /// The factor of an entry, by which backward multiplies dO V^T; 0 for the rows without a sequence.
@@ -21,10 +31,8 @@ struct ScaleEpilogue {
     return {factor};
   }
 
-  /// Returns an element of O from its accumulator. The query may be beyond the sequence.
-  GDPA_HOST_DEVICE float operator()(float accumulator, int /*query*/, int /*column*/) const {
-    return accumulator * factor;
-  }
+  /// The last step of the row of O of a query, which may be beyond the sequence.
+  GDPA_HOST_DEVICE ScaledRow row(int /*query*/) const { return {factor}; }
 };
 
 }  // namespace gdpa

@@ -32,6 +32,15 @@ struct SharedTile {
   }
   __device__ SharedTile from(int row, int column) const { return {address(row, column)}; }
   __device__ SharedTile from_row(int row) const { return from(row, 0); }
+
+  /// One element in fp32.
+  __device__ float number(int row, int column) const {
+    if constexpr (Element::bytes == 2) {
+      return Element::number({load_shared_half(address(row, column))});
+    } else {
+      return __uint_as_float(load_shared(address(row, column)));
+    }
+  }
 };
 
 // --- global to shared ------------------------------------------------------------------------------------------------
@@ -95,8 +104,8 @@ __device__ void load_rows(Tile tile, const typename Tile::Element::Storage* sour
 
 // --- shared to fragments ---------------------------------------------------------------------------------------------
 // The order of a product's depth over the lanes is free, as long as A and B have the same order. 16-bit elements, and
-// rows that are not transposed, have the hardware's order. There is no matrix load of a transposed 32-bit operand; it
-// is read in the order of an accumulator's columns (2 t, then 2 t + 1), so that an accumulator can be the other operand
+// rows that are not transposed, have the hardware's order. No matrix load transposes a 32-bit operand. It is
+// read in the order of an accumulator's columns (2 t, then 2 t + 1), so that an accumulator can be the other operand
 // without a shuffle.
 
 /// A (16 x depth) from rows [row, row + 16) at `column`.
@@ -218,7 +227,7 @@ struct Fragments {
   }
 };
 
-/// How many steps of depth are unrolled. fp32 operands are split, which takes registers: more unrolling would spill.
+/// The number of unrolled steps of depth. fp32 operands are split, which takes registers: more steps would spill.
 template <class Element>
 constexpr int unrolled_products = Element::bytes == 2 ? 16 : 1;
 
@@ -301,18 +310,20 @@ __device__ void multiply_columns(Accumulator<row_tiles, columns>& accumulator, T
 
 // --- accumulators to global ------------------------------------------------------------------------------------------
 
-/// One warp writes epilogue(sum, row, column) for each sum of its accumulator, rounded, to the first rows of a tile.
-template <class Tile, int row_tiles, int columns, class Epilogue>
-__device__ void stage_accumulator(const Accumulator<row_tiles, columns>& accumulator, Tile tile, Epilogue epilogue) {
+/// One warp writes of_row(row)(sum, column) for each sum of its accumulator, rounded, to the first rows of a tile.
+template <class Tile, int row_tiles, int columns, class OfRow>
+__device__ void stage_accumulator(const Accumulator<row_tiles, columns>& accumulator, Tile tile, OfRow of_row) {
+  using Sums = Accumulator<row_tiles, columns>;
   Fragments<typename Tile::Element, row_tiles, columns> rounded;
 #pragma unroll
   for (int r = 0; r < row_tiles; ++r) {
+    const auto upper = of_row(Sums::row(r, 0)), lower = of_row(Sums::row(r, 2));
 #pragma unroll
     for (int n = 0; n < columns / 8; ++n) {
       float value[4];
       for (int i = 0; i < 4; ++i) {
-        using Sums = Accumulator<row_tiles, columns>;
-        value[i] = epilogue(accumulator.at[r][n].part[i], Sums::row(r, i), Sums::column(n, i));
+        const float sum = accumulator.at[r][n].part[i];
+        value[i] = i < 2 ? upper(sum, Sums::column(n, i)) : lower(sum, Sums::column(n, i));
       }
       rounded.set(r, n, value);
     }

@@ -28,6 +28,10 @@ struct BFloat16 {
     }
     return packed;
   }
+
+  /// An element in fp32, and a number as an element.
+  static __device__ float number(Storage element) { return __uint_as_float(unsigned{element.bits} << 16); }
+  static __device__ Storage rounded(float number) { return {static_cast<unsigned short>(pack(number, 0.0f))}; }
 };
 
 /// Multiplies pairs of an element type by an fp32 factor, and rounds once.
@@ -69,19 +73,37 @@ struct Float16 {
     }
     return packed;
   }
+
+  static __device__ float number(Storage element) {
+    float number;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(number) : "h"(element.bits));
+    return number;
+  }
+  static __device__ Storage rounded(float number) { return {static_cast<unsigned short>(pack(number, 0.0f))}; }
 };
 
 /// fp32 operands. One product is three tf32 products, which together are as precise as fp32.
 struct Float32 {
   using Storage = float;
   static constexpr int bytes = 4;
+  static __device__ float number(Storage element) { return element; }
+  static __device__ Storage rounded(float number) { return number; }
 };
 
 /// fp32 operands rounded to tf32, with one product, as in PyTorch with allow_tf32.
 struct TensorFloat32 {
   using Storage = float;
   static constexpr int bytes = 4;
+  static __device__ float number(Storage element) { return element; }
+  static __device__ Storage rounded(float number) { return number; }
 };
+
+/// The two 16-bit elements of a word, in fp32.
+template <class Element>
+__device__ float2 unpack(unsigned pair) {
+  return {Element::number({static_cast<unsigned short>(pair)}),
+          Element::number({static_cast<unsigned short>(pair >> 16)})};
+}
 
 /// Elements in 16 bytes, the unit of every copy; and the depth of one tensor-core product, always 32 bytes.
 template <class Element>

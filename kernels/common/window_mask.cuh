@@ -3,35 +3,21 @@
 // lists the members of a mask.
 #pragma once
 
+#include "common/fragment_ranges.cuh"
 #include "common/sequence.cuh"
 #include "common/tile_list.cuh"
 
 namespace gdpa {
 
-/// A half-open range of keys or queries. 32-bit numbers make the test of each score cheap.
-struct ValidRange {
-  int begin;
-  int count;
-
-  GDPA_HOST_DEVICE bool holds(int index) const {
-    return static_cast<unsigned>(index - begin) < static_cast<unsigned>(count);
-  }
-
-  /// The valid scores of a row of an accumulator: FragmentScores of `groups` groups of 8 columns, whose first column is
-  /// `origin`. Indices count from there.
-  template <int groups>
-  GDPA_HOST_DEVICE ValidRange in_fragment(int origin) const {
-    return {begin - origin, count};
-  }
-};
-
 /// The mask of one batch entry and query head.
 struct WindowMask {
   using Tiles = ContiguousTiles;      ///< a list of partner tiles
   using Writers = ContiguousWriters;  ///< the first and last writers of dQ in a list of query tiles
-  using ValidScores = ValidRange;     ///< the valid scores of one query, or of one key
   template <int groups>
-  using FragmentScores = ValidRange;  ///< the same for the two columns of a thread in each group of an accumulator
+  using RowScores = FragmentRanges;  ///< the valid scores of a thread in 16 rows of an accumulator, which are queries
+  template <int groups>
+  using ColumnScores = FragmentRanges;            ///< the same for rows that are keys
+  static constexpr bool needs_registers = false;  ///< whether the test of a score has many intermediate results
 
   const Mask& window;
   int length_q;
@@ -75,14 +61,26 @@ struct WindowMask {
             positions_in(tiles.count, key == 0 || !window.keeps_all(), is_last)};
   }
 
-  /// The valid keys of one query, and the valid queries of one key. A row or column outside of the sequences has none. A
-  /// key may be below 0.
-  GDPA_HOST_DEVICE ValidScores row(int query) const { return query < length_q ? keys_of(query, 1) : ValidRange{0, 0}; }
-  GDPA_HOST_DEVICE ValidScores column(int key) const {
-    return static_cast<unsigned>(key) < static_cast<unsigned>(length_k) ? queries_of(key, 1) : ValidRange{0, 0};
+  GDPA_HOST_DEVICE bool holds(int query, int key) const { return keys_of_query(query).holds(key); }
+
+  /// The valid keys of queries `query` and `query + 8`, and the valid queries of keys `key` and `key + 8`, in a
+  /// fragment whose first column is `first_key`, or `first_query`. A row or column beyond the sequences has none.
+  template <int groups>
+  GDPA_HOST_DEVICE FragmentRanges rows(int query, int first_key) const {
+    return {{keys_of_query(query).counted_from(first_key), keys_of_query(query + 8).counted_from(first_key)}};
+  }
+  template <int groups>
+  GDPA_HOST_DEVICE FragmentRanges columns(int key, int first_query) const {
+    return {{queries_of_key(key).counted_from(first_query), queries_of_key(key + 8).counted_from(first_query)}};
   }
 
  private:
+  GDPA_HOST_DEVICE ValidRange keys_of_query(int query) const {
+    return query < length_q ? keys_of(query, 1) : ValidRange{0, 0};
+  }
+  GDPA_HOST_DEVICE ValidRange queries_of_key(int key) const {
+    return key < length_k ? queries_of(key, 1) : ValidRange{0, 0};
+  }
   GDPA_HOST_DEVICE ValidRange keys_of(int query, int count) const {
     return narrow(window.keys({query, end(query, count, length_q)}, length_q, length_k));
   }
@@ -104,7 +102,7 @@ struct WindowMask {
     return {(range.begin + range.count - first_row + tile_rows - 1) / tile_rows, {}, first_row};
   }
 
-  /// The positions for which has(position) is true. They are contiguous; there are none unless `can_exist`.
+  /// The positions for which has(position) is true. They are contiguous. None exists unless `can_exist`.
   template <class Has>
   static GDPA_HOST_DEVICE Positions positions_in(int count, bool can_exist, Has has) {
     Positions positions{can_exist ? 0 : count, count};

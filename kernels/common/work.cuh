@@ -1,4 +1,4 @@
-// Which tile of which head and batch entry a CTA computes. The tiles of one side of a problem have an order with slots;
+// The tile order: the tile, the head and the batch entry of a slot. The tiles of one side of a problem are in slots;
 // a slot has one tile or none. The host never knows the lengths of a jagged batch, and no table of tiles is made. Entry
 // b of a jagged side, with c(b) rows in the entries before it, has the slots
 //
@@ -10,7 +10,7 @@
 //
 // With cumulative lengths, two more entries have the rows without a sequence: entry -1 the rows before the first
 // offset, and entry `batch` the rows after the last one. They have no rows on the other side, so their outputs become
-// zeros. Without, portable/clear_gaps.cuh writes these zeros.
+// zeros. In other jagged layouts, portable/clear_gaps.cuh writes these zeros.
 //
 // A dense side has heads * batch * ceil(length / tile) slots. A side that the batch shares has `splits` entries instead
 // of `batch`. With a batch map, the entries of a key-major owner are the sequences of keys. The host includes this file
@@ -86,7 +86,7 @@ struct Owner {
   GDPA_HOST_DEVICE int64_t rows_before(int64_t b) const { return Layout::rows_before(side, b, packed_rows); }
   GDPA_HOST_DEVICE Rows rows_of(int64_t b) const { return Layout::rows_of(side, b, packed_rows); }
   GDPA_HOST_DEVICE int64_t first_slot(int64_t b) const { return b < 0 ? 0 : rows_before(b) / tile + b + 1; }
-  /// The rows without a sequence: those of entry -1, and those of the entry after the last one.
+  /// The rows without a sequence: the rows of entry -1, and the rows of the entry after the last one.
   GDPA_HOST_DEVICE Rows first_rows() const { return {0, static_cast<int>(rows_before(0))}; }
   GDPA_HOST_DEVICE Rows last_rows() const {
     if (Layout::has_gaps(side)) return {0, 0};

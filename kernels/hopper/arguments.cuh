@@ -32,9 +32,17 @@ struct QueryMajorArguments {
   MappedOperand output;  ///< forward: O; parameter_gradients: dO, which has the rows of O
 };
 
-/// The names that a generated source uses: one for each kernel.
-using ForwardArguments = QueryMajorArguments;
 using ParameterGradientsArguments = QueryMajorArguments;
+
+/// Guards that only huge and infinite scores need cost much: an instruction for each score in forward, and half of the
+/// function in backward. The first pass leaves them out. If a result is not finite, which this can cause, a second pass
+/// computes again with guards. `only`: the kernel has the guards, or the function needs none. Each pass is a kernel of
+/// its own, because the code of the other pass would make the main loop slower.
+enum class Pass : int { only, first, second };
+
+struct ForwardArguments : QueryMajorArguments {
+  int* found_nan;  ///< with two passes: a number for each CTA, 1 if O of its tiles has a NaN; the first pass writes it
+};
 
 /// The tiles of backward: 64 queries, or 128 with head dims up to 64.
 constexpr int backward_tile_queries = 64, most_backward_tile_queries = 128, backward_tile_keys = 128;
@@ -68,10 +76,6 @@ GDPA_HOST_DEVICE inline bool is_direct(bool mask_keeps_all, int64_t length_k, in
   return mask_keeps_all && length_k > 0 && length_k <= most_keys;
 }
 
-/// Guards that only huge and infinite scores need cost as much as half of a function. The first pass of backward leaves
-/// them out. If dK or dV is not finite, which this can cause, a second pass computes all tiles with guards.
-enum class BackwardPass : int { only, first, second };
-
 /// The destination of dQ of one query tile and one key tile.
 enum class GradQuery : int {
   stored,        ///< in the gradient: one CTA has all keys of the queries, and this is its first key tile
@@ -81,6 +85,10 @@ enum class GradQuery : int {
   last_writer    ///< the accumulators and the result of the last writer are added and stored in the gradient
 };
 GDPA_HOST_DEVICE constexpr bool uses_accumulators(GradQuery is) { return is >= GradQuery::first_writer; }
+/// Whether nothing was stored before, so that dQ begins here with dO if Q is added to O.
+GDPA_HOST_DEVICE constexpr bool begins_grad_query(GradQuery is) {
+  return is == GradQuery::stored || is == GradQuery::first_writer;
+}
 
 struct BackwardArguments {
   CommonArguments common;
@@ -101,6 +109,7 @@ struct BackwardArguments {
   bool prepares_grad_query;        ///< the schedule kernel prepares accumulators of dQ, or zeroes rows without keys
   float* grad_query_accumulators;  ///< see accumulator_shape_of; null: every dQ is stored directly in the gradient
   MappedOperand query, key, value, grad_output, grad_query, grad_key, grad_value;
+  MappedOperand addend;  ///< dO in boxes of grad_query, if Q is added to O
 };
 
 }  // namespace gdpa::hopper

@@ -30,16 +30,17 @@
 //
 // Config: struct with
 //     using Element, Activation;      BFloat16 or Float16; the part for backward of src/activation/function.h
+//     using Gradients;                of the tensors that the function reads (backward_gradients.cuh)
 //     int head_dim, head_dim_v;       multiples of 8, at most 128
 //     int tile_queries, tile_keys;    64, or 128 with head dims up to 64; 128
 //     int stages;                     stages of Q, and of dO
 //     bool keys_shared;               broadcast K/V; splits of the batch then take the role of sequences
 //     bool has_first_writer, ordered; dQ accumulators have a first and a last writer; all writers add in order
 //     bool scales_entries;            out_scale multiplies P and dS, because the entries of a key tile differ in it
-//     BackwardPass pass;              whether the call has two passes, and which one this is
+//     Pass pass;                      whether the call has two passes, and which one this is
 //     bool computes_grad_query, computes_grad_key, computes_grad_value;
 //         which gradients the call wants. Products, copies and accumulators that only other gradients need are left
-//         out: without dQ, dS stays in registers; for dV alone, there is no dP, and V is not loaded.
+//         out: without dQ, dS stays in registers; for dV alone, dP is not computed, and V is not loaded.
 //
 // Launch: grid any number of CTAs, best one for each multiprocessor; block backward_threads<Config>; dynamic shared
 //         memory backward_shared_bytes<Config>; after key_schedule. Workspace: the counter of slots, zeroed before; the
@@ -55,7 +56,7 @@ namespace gdpa::hopper {
 template <class Config>
 __device__ void backward(const BackwardArguments& arguments) {
   using Shared = BackwardStorage<Config>;
-  if (Config::pass == BackwardPass::second && *arguments.non_finite == 0) return;
+  if (Config::pass == Pass::second && *arguments.non_finite == 0) return;
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   const Shared shared{shared_memory};
   if (threadIdx.x == 0) shared.initialise();

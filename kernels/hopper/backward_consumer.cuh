@@ -4,6 +4,7 @@
 #include "common/fragment_inputs.cuh"
 #include "common/score_scale.cuh"
 #include "hopper/backward_epilogue.cuh"
+#include "hopper/backward_gradients.cuh"
 #include "hopper/valid_queries.cuh"
 
 namespace gdpa::hopper {
@@ -16,7 +17,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
       Base::issue_grad_query, Base::issue_grad_value, Base::issue_dp, Base::issue_scores, Base::leads,
       Base::part_queries, Base::part_steps, Base::parts, Base::shared, Base::scores, Base::stage_grad_query,
       Base::store_grad_keys, Base::tile_of, Base::ping_pong_barrier, Base::ping_pong_threads, Base::warpgroup, Base::p;
-  using typename Base::Activation, typename Base::Element, typename Base::Shared;
+  using typename Base::Activation, typename Base::Element, typename Base::Shared, typename Base::Tile;
 
   /// Waits for Q of a step and returns the step. One lane reads it for its warp and later arrives for it: racecheck
   /// does not see that one lane arrives for others.
@@ -26,6 +27,13 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
     if (lane_index() == 0) step = shared.step(number);
     return {broadcast_lane_0(step.flags), broadcast_lane_0(step.number), 0, 0};
   }
+
+  using Gradients = typename Config::Gradients;
+  static constexpr bool has_gradients = Gradients::are_of_numbers || Gradients::are_of_scores;
+  static_assert(!has_gradients || (parts == 1 && Shared::computes_ds), "S and dP, or dS, of all queries");
+  static_assert(!has_gradients || !Shared::has_batch_map, "the sums end with the list of the query tiles of one entry");
+
+  Gradients gradients;
 
   using Mask = typename Config::Mask;
   using Inputs = FragmentInputs<typename Config::Bias, FragmentRows::keys>;
@@ -92,6 +100,29 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
     if constexpr (Shared::computes_ds && parts == 1) valid.mask(scores[part]);
   }
 
+  /// Computes P and dS, rounded, and the terms of the gradients of numbers of the head. `holds(i)`: whether accumulator
+  /// element i is valid.
+  template <class Holds>
+  __device__ __forceinline__ void apply_function_with_gradients(const Activation& function, Holds holds) {
+    const float scale = score_scale<Activation>(arguments.scale);
+#pragma unroll
+    for (int i = 0; i < part_queries / 2; i += 2) {
+      float value[2], of_score[2];
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        float terms[Gradients::numbers];
+        function.value_and_terms(scores[0][i + j] * scale, dp[i + j], value[j], of_score[j], terms);
+        if (holds(i + j)) {
+          gradients.add(terms);
+        } else {
+          value[j] = of_score[j] = 0.0f;
+        }
+      }
+      if constexpr (Config::computes_grad_value) p[i / 8][i % 8 / 2] = Element::pack(value[0], value[1]);
+      ds[i / 8][i % 8 / 2] = Element::pack(of_score[0], of_score[1]);
+    }
+  }
+
   /// dS = dP * f', in the registers of dP.
   template <int part>
   __device__ __forceinline__ void apply_derivative(float entry_scale) {
@@ -109,6 +140,10 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
     for (int i = 0; i < part_queries / 2; i += 2) {
       ds[part * part_steps + i / 8][i % 8 / 2] = Element::pack(dp[i], dp[i + 1]);
     }
+    share_ds<part>(step);
+  }
+  template <int part>
+  __device__ __forceinline__ void share_ds(int step) {
     if constexpr (!Config::computes_grad_query) return;
     const unsigned thread = thread_in_warpgroup(), lane = thread % 32;
     const int row = warpgroup * Shared::rows + static_cast<int>(thread / 32 * 16 + lane % 16);
@@ -149,8 +184,8 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
   /// Computes P and f' of a step whose S and dP have been issued for its first part; with two parts, dS too. S of the
   /// second part is issued after the function of the first part: otherwise the compiler starts the function of the
   /// second part early, and registers do not suffice.
-  template <int part = 0>
-  __device__ __forceinline__ void compute_p(const Step& step, int number) {
+  template <int part>
+  __device__ __forceinline__ void compute_p_of_part(const Step& step, int number) {
     constexpr int products_after_scores = Shared::computes_ds ? 1 : 0;  // dP
     // The parameters of the function and the inputs of the rows arrive from memory during the wait.
     const auto activation = Activation::of(arguments.common.params, shared.step(number).head);
@@ -168,7 +203,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
         issue_dp(number, part + 1);
       }
       warpgroup_wait<products_after_scores>();
-      compute_p<part + 1>(step, number);
+      compute_p_of_part<part + 1>(step, number);
     } else if constexpr (Shared::computes_ds) {
       warpgroup_wait<0>();
       if (step.is(Step::ends) && leads()) shared.value_empty()[0].arrive();
@@ -182,6 +217,46 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
     apply_derivative<part>(entry_scale_of(step));
     if (!step.is(Step::full)) valid_queries(step, number, part).mask(dp);
     write_ds<part>(number);
+  }
+
+  /// Computes P, dS and the terms of the gradients of numbers, of a step whose S and dP have been issued.
+  __device__ __forceinline__ void compute_p_and_gradients(const Step& step, int number) {
+    const int head = shared.step(number).head;
+    const auto function = Activation::of(arguments.common.params, head);
+    warpgroup_wait<0>();
+    if (step.is(Step::ends) && leads()) shared.value_empty()[0].arrive();
+    warpgroup_fence_operand(scores[0]);
+    warpgroup_fence_operand(dp);
+    if (step.is(Step::full)) {
+      apply_function_with_gradients(function, [](int) { return true; });
+    } else {
+      const ValidQueries<Mask> valid = valid_queries(step, number, 0);
+      apply_function_with_gradients(function, [&](int i) { return valid.holds(i); });
+    }
+    const Tile& tile = tile_of(step);
+    if (ends_sum(shared.step(number).position, tile.queries.size())) {
+      gradients.end(arguments.common.params, function, head, tile.out_scale);
+    }
+  }
+
+  /// Adds dS of a step to the gradients of tensors. While dV and dK are computed: no product uses the registers of dP.
+  __device__ __forceinline__ void add_gradients_of_scores(const Step& step, int number) {
+    if (!step.is(Step::full)) valid_queries(step, number, 0).mask(dp);
+    const int head = shared.step(number).head, position = shared.step(number).position;
+    const Tile& tile = tile_of(step);
+    typename Gradients::Tensors tensors(arguments.common.params, tile.pair(head));
+    const float factor = tile.out_scale * Activation::of(arguments.common.params, head).derivative_factor();
+    const int warp = static_cast<int>(thread_in_warpgroup() / 32);
+    gradients.add(dp, tensors, first_query_of(step, position, 0), first_key_of(step) + warp * Gradients::keys, factor);
+    if (ends_sum(position, tile.queries.size())) gradients.end(tensors, factor);
+  }
+
+  __device__ __forceinline__ void compute_p(const Step& step, int number) {
+    if constexpr (Gradients::are_of_numbers) {
+      compute_p_and_gradients(step, number);
+    } else {
+      compute_p_of_part<0>(step, number);
+    }
   }
 
   /// Issues S and dP of a step, and computes P and f', when no product is pending.
@@ -208,10 +283,15 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
     named_barrier_sync(ping_pong_barrier + warpgroup, ping_pong_threads);
     if constexpr (Config::computes_grad_value) issue_grad_value(step, !now.is(Step::begins));
     if constexpr (Shared::computes_ds && parts == 1) {
-      apply_derivative<0>(entry_scale_of(now));
-      write_ds<0>(step);
+      if constexpr (Gradients::are_of_numbers) {
+        share_ds<0>(step);
+      } else {
+        apply_derivative<0>(entry_scale_of(now));
+        write_ds<0>(step);
+      }
     }
     if constexpr (Config::computes_grad_key) issue_grad_key(step, !now.is(Step::begins));
+    if constexpr (Gradients::are_of_scores) add_gradients_of_scores(now, step);
     if constexpr (Config::computes_grad_query) {
       if (last.is(Step::exists)) consumer_wait(shared.ds_full(), step - 1);
       issue_grad_query(last.number, step + 1);
@@ -244,6 +324,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
 
   __device__ __forceinline__ void run() {
     if (warpgroup == 1) named_barrier_arrive(ping_pong_barrier, ping_pong_threads);  // warpgroup 0 issues first
+    if constexpr (has_gradients) gradients.clear();
     Step now = wait_for_step(0);
     int step = 0;
     while (now.is(Step::exists)) {

@@ -14,7 +14,12 @@ struct BackwardEpilogue : BackwardProducts<Config> {
   using Base = BackwardProducts<Config>;
   using Base::arguments, Base::grad_key, Base::grad_query, Base::grad_value, Base::shared, Base::tile_of,
       Base::warpgroup;
-  using typename Base::Activation, typename Base::Element, typename Base::Shared;
+  using typename Base::Activation, typename Base::Element, typename Base::Shared, typename Base::Tile;
+
+  /// The function of the first query head of a key tile. If it has factors of the head, it has no other query head.
+  __device__ __forceinline__ Activation function_of(const Tile& tile) const {
+    return Activation::of(arguments.common.params, tile.first_head);
+  }
 
   /// The factor of sums over the scores of a step; 1 if out_scale has multiplied the scores.
   __device__ __forceinline__ float out_scale_of(const Step& step) const {
@@ -26,6 +31,9 @@ struct BackwardEpilogue : BackwardProducts<Config> {
     const int tiles = step.number + static_cast<int>(step.is(Step::ends));
     producer_acquire(shared.staging_empty(warpgroup), Shared::times_staged(number, tiles));
     const int swizzle = step.flags / Step::swizzle;
+    if constexpr (Shared::adds_grad_output) {
+      if (step.is(Step::loads_addend)) add_grad_output(step);
+    }
     if (!step.is(Step::accumulated)) {
       if (Config::has_first_writer && step.is(Step::loads_accumulator)) {
         const unsigned parity = step.is(Step::odd_phase) ? 1 : 0;
@@ -39,7 +47,7 @@ struct BackwardEpilogue : BackwardProducts<Config> {
         are_read.arrive();
         are_read.wait(parity);  // dQ overwrites them
       }
-      stage_rounded<typename Shared::GradQueryTile>(grad_query, arguments.scale * out_scale_of(step), 0,
+      stage_rounded<typename Shared::GradQueryTile>(grad_query, grad_query_factor(step), 0,
                                                     Shared::grad_query_columns);
     } else if (Config::has_first_writer || arguments.common.params.out_scale.kind == OutputScale::Kind::number) {
       stage_accumulators(swizzle, [](float sum) { return sum; });
@@ -48,6 +56,37 @@ struct BackwardEpilogue : BackwardProducts<Config> {
       stage_accumulators(swizzle, [factor](float sum) { return sum * factor; });
     }
     fence_and_arrive_by_warp(shared.staging_full(warpgroup)[0]);
+  }
+
+  __device__ __forceinline__ float grad_query_factor(const Step& step) const {
+    const auto& tile = tile_of(step);
+    const float factor = arguments.scale * out_scale_of(step) * function_of(tile).derivative_factor();
+    if constexpr (Shared::adds_grad_output) return Config::Epilogue::invertible(factor);
+    return factor;
+  }
+
+  /// Adds dO, divided by the factor that multiplies dQ later. The store thread has loaded dO into the staging buffer.
+  __device__ __forceinline__ void add_grad_output(const Step& step) {
+    const unsigned parity = step.is(Step::odd_phase) ? 1 : 0;
+    const float inverse = 1.0f / grad_query_factor(step);
+    shared.accumulator_full(warpgroup).wait(parity);
+    const unsigned thread = thread_in_warpgroup(), lane = thread % 32;
+    const int row = static_cast<int>(thread / 32 * 16 + lane % 16);
+    const typename Shared::GradQueryTile staging{shared.staging(warpgroup)};
+#pragma unroll
+    for (int j = 0; j < Shared::grad_query_columns / 16; ++j) {
+      unsigned matrix[4];
+      load_matrices(matrix, staging.chunk(row, j * 2 + static_cast<int>(lane / 16)));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 pair = unpack<Element>(matrix[i]);
+        grad_query[j * 8 + i * 2] += pair.x * inverse;
+        grad_query[j * 8 + i * 2 + 1] += pair.y * inverse;
+      }
+    }
+    const Barrier is_read = shared.accumulator_empty(warpgroup);
+    is_read.arrive();
+    is_read.wait(parity);  // dQ overwrites it
   }
 
   template <class Scale>
@@ -111,6 +150,7 @@ struct BackwardEpilogue : BackwardProducts<Config> {
     const auto& tile = tile_of(step);
     const int row = warpgroup * Shared::rows;
     const int rows = tile.length_k - tile.first_key - row;
+    const Activation function = function_of(tile);
     const float out_scale = out_scale_of(step);
     if constexpr (Config::computes_grad_key && Config::computes_grad_value) {
       flag_non_finite<Config>(arguments, rows, grad_key, grad_value);
@@ -126,17 +166,19 @@ struct BackwardEpilogue : BackwardProducts<Config> {
         return static_cast<typename Gradients::Element::Storage*>(operand.data) + offset + row * operand.row_stride;
       };
       if constexpr (Config::computes_grad_key) {
-        Gradients::template store<Config::head_dim>(grad_key, arguments.scale * out_scale, first(of_key, tile.grad_key),
-                                                    of_key.row_stride, rows);
+        Gradients::template store<Config::head_dim>(grad_key,
+                                                    arguments.scale * out_scale * function.derivative_factor(),
+                                                    first(of_key, tile.grad_key), of_key.row_stride, rows);
       }
       if constexpr (Config::computes_grad_value) {
-        Gradients::template store<Config::head_dim_v>(grad_value, Activation::value_factor * out_scale,
+        Gradients::template store<Config::head_dim_v>(grad_value, function.value_factor() * out_scale,
                                                       first(of_value, tile.grad_value), of_value.row_stride, rows);
       }
     } else {
       const int before = Shared::times_staged(number, step.number);
-      stage_key_gradient<Shared::key_rounds>(grad_key, arguments.scale * out_scale, before);
-      stage_key_gradient<Shared::value_rounds>(grad_value, Activation::value_factor * out_scale,
+      stage_key_gradient<Shared::key_rounds>(grad_key, arguments.scale * out_scale * function.derivative_factor(),
+                                             before);
+      stage_key_gradient<Shared::value_rounds>(grad_value, function.value_factor() * out_scale,
                                                before + Shared::key_rounds);
     }
   }

@@ -20,11 +20,12 @@ struct Step {
     full = 16,               ///< no score is masked
     accumulated = 32,        ///< dQ goes to the fp32 accumulators
     loads_accumulator = 64,  ///< the accumulators are loaded, and dQ is stored with them
-    odd_phase = 128,         ///< the parity of the barrier of this load
-    swizzle = 256,           ///< from this bit on: accumulator_swizzle of the first query, modulo 4
+    loads_addend = 128,      ///< dO is loaded, and dQ begins with it
+    odd_phase = 256,         ///< the parity of the barrier of either load
+    swizzle = 512,           ///< from this bit on: accumulator_swizzle of the first query, modulo 4
     // With a batch map, where a key tile has an item in the queue for each of its entries:
-    begins_item = 1024,  ///< the first step of an item
-    ends_item = 2048     ///< the last step of an item
+    begins_item = 2048,  ///< the first step of an item
+    ends_item = 4096     ///< the last step of an item
   };
   int flags;
   /// Of the key tile. With a batch map: the number of the key tile modulo `key_tiles`, and the number of the item
@@ -47,6 +48,7 @@ struct BackwardStorage {
   static constexpr int queue_readers = Config::has_first_writer ? 3 : 2;  ///< producer, store and semaphore threads
   static constexpr int threads = (warpgroups + 1) * warpgroup_threads;
   static constexpr bool computes_ds = Config::computes_grad_query || Config::computes_grad_key;
+  static constexpr bool adds_grad_output = Config::computes_grad_query && Config::Epilogue::adds_query;  ///< to dQ
   static_assert(Config::tile_keys == backward_tile_keys && Config::tile_keys == warpgroups * rows, "64 keys each");
   static_assert(Config::tile_queries == rows || (Config::tile_queries == warpgroups * rows &&
                                                  Config::head_dim <= box_columns && Config::head_dim_v <= box_columns),
@@ -89,7 +91,7 @@ struct BackwardStorage {
   static constexpr int key_rounds = Config::computes_grad_key ? rounds_of(Config::head_dim) : 0;
   static constexpr int value_rounds = Config::computes_grad_value ? rounds_of(Config::head_dim_v) : 0;
 
-  /// How often a staging buffer was filled after dQ of so many steps, and dK and dV of so many key tiles.
+  /// The number of times that a staging buffer was filled, after dQ of some steps, and dK and dV of some key tiles.
   __device__ static int times_staged(int steps, int tiles) {
     return (Config::computes_grad_query ? steps : 0) + (key_rounds + value_rounds) * tiles;
   }
@@ -148,6 +150,7 @@ struct BackwardStorage {
   __device__ Barriers<1> staging_empty(int warpgroup) const {
     return {at(staging_barriers_at + (warpgroups + warpgroup) * Barrier::bytes)};
   }
+  /// The barriers of loads into a staging buffer: of accumulators of dQ, or of dO.
   __device__ Barrier accumulator_full(int warpgroup) const {
     return {at(staging_barriers_at + (2 * warpgroups + warpgroup) * Barrier::bytes)};
   }

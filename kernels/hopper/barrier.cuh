@@ -120,7 +120,7 @@ struct PipelineState {
     const bool wraps = stage + 1 == stages;
     return {wraps ? 0 : stage + 1, parity ^ static_cast<unsigned>(wraps)};
   }
-  /// The state `iterations` iterations before this one; fewer than there are stages.
+  /// The state `iterations` iterations before this one, which are fewer than the stages.
   __device__ __forceinline__ PipelineState before(int iterations) const {
     const bool wraps = stage < iterations;
     return {wraps ? stage - iterations + stages : stage - iterations, parity ^ static_cast<unsigned>(wraps)};

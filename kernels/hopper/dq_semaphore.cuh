@@ -86,7 +86,7 @@ struct SemaphoreRequests {
 };
 
 /// Sets offsets_fall if cumulative lengths fall, which is an error of the caller. A tile for which another tile waits
-/// may then have no slot, and nobody waits. By all CTAs.
+/// may then have no slot, so no CTA waits. By all CTAs.
 template <class Layout>
 __device__ void check_offsets_rise(const BackwardArguments& arguments) {
   const Params& params = arguments.common.params;

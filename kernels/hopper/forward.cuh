@@ -11,10 +11,10 @@
 // computes P of the next key tile while the tensor cores compute P V of this one. The pipeline is never drained between
 // tiles. The two consumers issue in ping-pong order, so that the products of one run while the other evaluates f. P is
 // an operand in registers. f needs no maximum and no sum of a row, so a consumer carries only O from one key tile to
-// the next.
+// the next. A consumer stores O of a query tile while the tensor cores compute the second S of the next query tile.
 //
-// Q is an operand in registers where registers suffice. O then leaves through the shared memory of Q. Otherwise Q stays
-// in shared memory until the last S of its tile, and O is stored from registers.
+// Q is an operand in registers where registers suffice. O then leaves through the shared memory of the next Q.
+// Otherwise Q stays in shared memory until the last S of its tile, and O is stored from registers.
 //
 // Config: struct with
 //     using Element, Activation;      BFloat16 or Float16; the part for forward of src/activation/function.h
@@ -23,6 +23,7 @@
 //     int stages, query_stages;       stages of K, and of V; of Q
 //     bool query_in_registers;
 //     bool scales_query;              the kernel multiplies Q by scale, instead of each score; Q must be in registers
+//     Pass pass;                      whether the call has two passes, and which one this is (arguments.cuh)
 //
 // Launch: grid any number of CTAs, best one for each multiprocessor; block forward_threads<Config>; dynamic shared
 //         memory forward_shared_bytes<Config>; no workspace.
@@ -34,13 +35,13 @@
 namespace gdpa::hopper {
 
 template <class Config>
-__device__ void forward(const ForwardArguments& arguments) {
+__device__ __forceinline__ void forward(const ForwardArguments& arguments) {
   using Shared = ForwardStorage<Config>;
-  constexpr bool has_second_pass = Config::Activation::bounds_scores;
+  if (Config::pass == Pass::second && arguments.found_nan[blockIdx.x] == 0) return;
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   const Shared shared{shared_memory};
   if (threadIdx.x == 0) {
-    shared.initialise_pass_barrier();
+    if (Config::pass == Pass::first) arguments.found_nan[blockIdx.x] = 0;
     shared.initialise();
   }
   find_tile_range<Config, Shared::threads>(arguments, shared.totals_of_warps(), shared.tile_range());
@@ -48,23 +49,17 @@ __device__ void forward(const ForwardArguments& arguments) {
   const int warpgroup = warpgroup_index();
   if (warpgroup == Shared::warpgroups) {
     warpgroup_reg_dealloc<Shared::producer_registers>();
-#pragma unroll 1
-    do {
-      run_producer_warpgroup(
-          [&] {
-            schedule_tiles<Config>(arguments, shared.tile_range(), shared.tiles(), [&](const Work& work, int lane) {
-              write_zeros<Config>(arguments.common.params, work, lane);
-            });
-          },
-          [&] { load_queries<Config>(arguments, shared); }, [&] { load_keys<Config>(arguments, shared); },
-          [&] { load_values<Config>(arguments, shared); });
-    } while (has_second_pass && shared.begins_second_pass());
+    run_producer_warpgroup(
+        [&] {
+          schedule_tiles<Config>(arguments, shared.tile_range(), shared.tiles(), [&](const Work& work, int lane) {
+            write_without_keys<Config>(arguments.common.params, work, lane);
+          });
+        },
+        [&] { load_queries<Config>(arguments, shared); }, [&] { load_keys<Config>(arguments, shared); },
+        [&] { load_values<Config>(arguments, shared); });
   } else {
     warpgroup_reg_alloc<Shared::consumer_registers>();
-    ForwardConsumer<Config, Scores::assumed_finite>{arguments, shared, warpgroup}.run();
-    if constexpr (has_second_pass) {
-      if (shared.begins_second_pass()) ForwardConsumer<Config, Scores::bounded>{arguments, shared, warpgroup}.run();
-    }
+    ForwardConsumer<Config>{arguments, shared, warpgroup}.run();
   }
 }
 

@@ -8,15 +8,19 @@
 namespace gdpa::hopper {
 
 /// One consumer warpgroup.
-template <class Config, Scores scores_are>
+template <class Config>
 struct ForwardConsumer : ForwardEpilogue<Config> {
   using Base = ForwardEpilogue<Config>;
-  using Base::arguments, Base::issue_output, Base::issue_scores, Base::key_steps, Base::leads, Base::load_query,
-      Base::output, Base::own_barrier, Base::shared, Base::release_query, Base::scores, Base::store_from_registers,
-      Base::store_through_query, Base::ping_pong_barrier, Base::warpgroup, Base::p;
+  using Base::arguments, Base::begin_output, Base::issue_output, Base::issue_scores, Base::key_steps, Base::leads,
+      Base::load_query, Base::output, Base::own_barrier, Base::shared, Base::release_query, Base::scores,
+      Base::store_from_registers, Base::store_through_query, Base::ping_pong_barrier, Base::warpgroup, Base::p;
   using typename Base::Activation, typename Base::Element, typename Base::Shared, typename Base::Tile;
   using Iterator = KeyTileIterator<Config>;
   using Inputs = FragmentInputs<typename Config::Bias, FragmentRows::queries, Config::tile_keys>;
+  /// A mask with many intermediate results is evaluated after P V, when the registers of P are free.
+  static constexpr bool masks_late = Config::Mask::needs_registers;
+
+  bool found_nan = false;  ///< in O of the thread's rows
 
   // Ping-pong order: two consumers issue their products in alternation.
   __device__ __forceinline__ void ping_pong_wait() const {
@@ -57,8 +61,7 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
       for (int i = 0; i < 4; ++i) {
         float& score = scores[group * 4 + i];
         const float x = scales ? score * scale : score;
-        score =
-            scores_are == Scores::bounded ? function.value(x, inputs.at(i)) : function.value_of_finite(x, inputs.at(i));
+        score = Config::pass == Pass::first ? function.value_of_finite(x, inputs.at(i)) : function.value(x, inputs.at(i));
       }
       // Otherwise the compiler loads the inputs of all scores early, and registers do not suffice.
       if (Config::Bias::exists && group % 4 == 3) __syncwarp();
@@ -69,29 +72,29 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
     activation.visit([&](const auto& function) { apply_function_of_head(function, inputs); });
   }
 
-  /// A NaN in P makes a whole row of O NaN, so that one column suffices to find it.
-  __device__ __forceinline__ void flag_nan(const Tile& tile) {
-    if (scores_are == Scores::bounded || !Activation::bounds_scores) return;
+  /// A NaN in P makes a whole row of O NaN, so that one column suffices to find it. No short-circuit: a branch would end
+  /// the uniform registers of the main loop, and each product would move its descriptor from vector registers.
+  __device__ __forceinline__ void look_for_nan(const Tile& tile) {
+    if (Config::pass != Pass::first || !Activation::bounds_scores) return;
     const unsigned thread = thread_in_warpgroup();
     const int row = warpgroup * Shared::rows + static_cast<int>(thread / 32 * 16 + thread % 32 / 4);
     const int rows = tile.length_q - tile.first_query;
-    const bool found = (row < rows && output[0] != output[0]) || (row + 8 < rows && output[2] != output[2]);
-    if (found) shared.pass() = Pass::first_that_found_nan;
+    const bool is_low_nan = output[0] != output[0], is_high_nan = output[2] != output[2];
+    found_nan |= (is_low_nan & (row < rows)) | (is_high_nan & (row + 8 < rows));
   }
 
   /// Selects 0 for the elements of P outside the valid range. A product with 0 would not do, since f(0) may be
   /// infinite.
   __device__ __forceinline__ void apply_mask(const Tile& tile, int key_tile) {
-    const auto mask = Config::Mask::of(arguments.common.params, tile.pair());
+    const auto valid = Config::Mask::of(arguments.common.params, tile.pair())
+                           .template rows<Config::tile_keys / 8>(first_query_of(tile), first_key_of(tile, key_tile));
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const auto valid = mask.row(first_query_of(tile) + half * 8)
-                             .template in_fragment<Config::tile_keys / 8>(first_key_of(tile, key_tile));
 #pragma unroll
       for (int j = 0; j < Config::tile_keys / 8; ++j) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          if (!valid.holds(j * 8 + i)) scores[j * 4 + half * 2 + i] = 0.0f;
+          if (!valid.holds(half, j * 8 + i)) scores[j * 4 + half * 2 + i] = 0.0f;
         }
       }
     }
@@ -109,11 +112,30 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
   }
 
   __device__ __forceinline__ void store_output(const Tile& tile, int number) {
-    flag_nan(tile);
+    look_for_nan(tile);
     if constexpr (Config::query_in_registers) {
       store_through_query(tile, number);
     } else {
       store_from_registers(tile, number);
+    }
+  }
+
+  static constexpr bool adds_query = Config::Epilogue::adds_query;
+
+  /// Whether the last S of a query tile releases Q in shared memory. Otherwise begin_with_query does, if O begins after
+  /// that S.
+  __device__ __forceinline__ static bool scores_release_query(const Iterator& at) {
+    return !Config::query_in_registers && at.ends() && !(adds_query && at.key_tile == 0);
+  }
+
+  /// If Q is added, begins O of a query tile before its first P V.
+  __device__ __forceinline__ void begin_with_query(const Iterator& at) {
+    if (!adds_query || at.key_tile > 0) return;
+    begin_output(shared.tiles()[at.number], at.number);
+    if constexpr (!Config::query_in_registers) {
+      fence_proxy_async_shared();  // as for load_query
+      named_barrier_sync(own_barrier + warpgroup, warpgroup_threads);
+      if (at.ends()) release_query(at.number);
     }
   }
 
@@ -125,71 +147,74 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
 
     load_query(0);
     if (Config::query_in_registers) {
-      fence_proxy_async_shared();  // a TMA load of Q may overwrite what was read (docs/kernels/hopper-memory-model.md)
+      fence_proxy_async_shared();  // before a TMA load overwrites Q (docs/kernels/hopper-memory-model.md)
       named_barrier_sync(own_barrier + warpgroup, warpgroup_threads);
       release_query(0);
     }
     consumer_wait(shared.key_full(), now.state);
     issue_scores(0, 0);
+    Iterator next = now.after(queue);  // the key tile of the next Q K^T
     const auto first = Activation::of(arguments.common.params, queue[0].head);
     Inputs first_inputs = inputs_of(queue[0], 0);
     warpgroup_wait<0>();
     if (leads() && now.keeps_keys == 0) shared.key_empty()[0].arrive();
-    if (!Config::query_in_registers && now.ends()) release_query(0);
+    if (scores_release_query(now)) release_query(0);
     apply_function(first, first_inputs);
     if (!now.full) apply_mask(queue[0], 0);
+    if (next.key_tiles > 0) consumer_wait(shared.key_full(), next.state);
     pack_p();
 
-    Iterator next = now.after(queue);  // the key tile of the next Q K^T
     while (next.key_tiles > 0) {
       const bool ends = next.key_tile == 0;  // now is the last key tile of its query tile
       // O of the previous query tile is leaving through the stage of Q.
       const bool has_stored = Config::query_in_registers && now.key_tile == 0 && now.number > 0;
+      begin_with_query(now);
       if (ends) {
         if (has_stored) release_query(now.number);
         load_query(next.number);
       }
-      consumer_wait(shared.key_full(), next.state);
       ping_pong_wait();
       issue_scores(next.number, next.state.stage);
       consumer_wait(shared.value_full(), now.state);
-      issue_output(now.state.stage, now.key_tile > 0);
+      issue_output(now.state.stage, adds_query || now.key_tile > 0);
       ping_pong_arrive();
+      // The look-up happens here, where the warps wait for S anyway.
+      const Iterator after = next.after(queue);
       if (has_stored && !ends) release_query(now.number);
       // The parameters of the function and the inputs of the rows arrive from memory during the wait.
       const auto activation = Activation::of(arguments.common.params, queue[next.number].head);
       Inputs inputs = inputs_of(queue[next.number], next.key_tile);
       warpgroup_wait<1>();
       if (leads() && next.keeps_keys == 0) shared.key_empty()[next.state.stage].arrive();
-      if (!Config::query_in_registers && next.ends()) release_query(next.number);
+      if (scores_release_query(next)) release_query(next.number);
       apply_function(activation, inputs);
-      if (!next.full) apply_mask(queue[next.number], next.key_tile);
-      // The look-up happens here, while P V runs, so that only the ping-pong wait is between its end and the next
-      // products.
-      const Iterator last = now;
-      now = next;
-      next = now.after(queue);
-      // This wait returns at once, but it begins a new basic block: the compiler would otherwise move the function
-      // below the wait for P V. A barrier of K or V would not do: it can be two phases further when a slow warp looks
-      // at it, which would then wait forever. The queue keeps this tile until all warps have stored it.
-      queue.consumer_wait(now.number);
+      if (!masks_late && !next.full) apply_mask(queue[next.number], next.key_tile);
+      // This wait is for the next products. It also begins a new basic block: the compiler would otherwise move the
+      // function below the wait for P V.
+      if (after.key_tiles > 0) consumer_wait(shared.key_full(), after.state);
       warpgroup_wait<0>();
-      if (leads() && last.keeps_keys == 0) shared.value_empty()[last.state.stage].arrive();
+      if (leads() && now.keeps_keys == 0) shared.value_empty()[now.state.stage].arrive();
+      const int number = now.number;
+      now = next;
+      next = after;
+      if (masks_late && !now.full) apply_mask(queue[now.number], now.key_tile);
       pack_p();
-      if (ends) store_output(queue[last.number], last.number);
+      if (ends) store_output(queue[number], number);
     }
-    // Takes the arrival that is left: a second pass begins without one.
+    begin_with_query(now);
+    // Takes the last arrival of warpgroup 1, so that the named barrier has none left when the kernel ends.
     if (warpgroup == 0) ping_pong_wait();
     consumer_wait(shared.value_full(), now.state);
-    issue_output(now.state.stage, now.key_tile > 0);
+    issue_output(now.state.stage, adds_query || now.key_tile > 0);
     warpgroup_wait<0>();
     if (Config::query_in_registers) {
-      // No Q follows, so nobody has waited until O of the previous tile left this stage.
+      // No Q follows, so nobody has waited until O of an earlier tile left this stage.
       if (leads()) tma_store_wait_read();
       named_barrier_sync(own_barrier + warpgroup, warpgroup_threads);
     }
     store_output(queue[now.number], now.number);
     if (Config::query_in_registers && leads()) tma_store_wait();
+    if (Config::pass == Pass::first && found_nan) arguments.found_nan[blockIdx.x] = 1;
   }
 };
 

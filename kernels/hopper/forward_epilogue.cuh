@@ -1,5 +1,5 @@
 // Forward: the epilogue of a consumer warpgroup, which scales O, rounds it, and stores it. O of queries without keys is
-// zero, and the tile scheduler warp writes it.
+// zero, or Q if Q is added. The tile scheduler warp writes it.
 #pragma once
 
 #include "hopper/forward_products.cuh"
@@ -14,9 +14,39 @@ struct ForwardEpilogue : ForwardProducts<Config> {
   using Base::arguments, Base::columns_v, Base::leads, Base::output, Base::own_barrier, Base::shared, Base::warpgroup;
   using typename Base::Activation, typename Base::Element, typename Base::Shared, typename Base::Tile;
 
+  __device__ __forceinline__ float factor_of(const Tile& tile) const {
+    const float factor = Activation::value_factor_of(arguments.common.params, tile.head) *
+                         arguments.common.output_factor * tile.out_scale;
+    if constexpr (Config::Epilogue::adds_query) return Config::Epilogue::invertible(factor);
+    return factor;
+  }
   __device__ __forceinline__ auto epilogue(const Tile& tile) const {
-    const float factor = Activation::value_factor_of(arguments.common.params, tile.head) * arguments.common.output_factor;
-    return Config::Epilogue::of(arguments.common, tile.pair(), factor * tile.out_scale);
+    return Config::Epilogue::of(arguments.common, tile.pair(), factor_of(tile));
+  }
+
+  /// Begins the accumulators of O with Q, divided by the factor that the epilogue multiplies by. After the epilogue of
+  /// the previous query tile, and before Q of the next one is in registers.
+  __device__ __forceinline__ void begin_output(const Tile& tile, int number) {
+    if constexpr (!Config::Epilogue::adds_query) return;
+    const float inverse = 1.0f / factor_of(tile);
+    const auto rows = shared.query(number, warpgroup);
+    const unsigned thread = thread_in_warpgroup(), lane = thread % 32;
+    const int row = static_cast<int>(thread / 32 * 16 + lane % 16);
+#pragma unroll
+    for (float& sum : output) sum = 0.0f;
+#pragma unroll
+    for (int step = 0; step < Base::steps; ++step) {
+      unsigned loaded[4];
+      if constexpr (!Config::query_in_registers) {
+        load_matrices(loaded, rows.chunk(row, step * 2 + static_cast<int>(lane / 16)));
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 pair = unpack<Element>(Config::query_in_registers ? Base::query[step][i] : loaded[i]);
+        output[step * 8 + i * 2] = pair.x * inverse;
+        output[step * 8 + i * 2 + 1] = pair.y * inverse;
+      }
+    }
   }
 
   /// Stores O through shared memory. The tensor map cuts off rows beyond the sequence.
@@ -28,14 +58,15 @@ struct ForwardEpilogue : ForwardProducts<Config> {
     // The thread's first element.
     const int query = tile.first_query + warpgroup * Shared::rows + static_cast<int>(thread / 32 * 16 + lane / 4);
     const int column = static_cast<int>(lane % 4 * 2);
+    const decltype(epilogue.row(0)) of_query[2] = {epilogue.row(query), epilogue.row(query + 8)};
 #pragma unroll
     for (int j = 0; j < columns_v / 16; ++j) {
       unsigned matrix[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int row_of_i = query + i % 2 * 8, column_of_i = j * 16 + i / 2 * 8 + column;
-        matrix[i] = Element::pack(epilogue(output[j * 8 + i * 2], row_of_i, column_of_i),
-                                  epilogue(output[j * 8 + i * 2 + 1], row_of_i, column_of_i + 1));
+        const int column_of_i = j * 16 + i / 2 * 8 + column;
+        matrix[i] = Element::pack(of_query[i % 2](output[j * 8 + i * 2], column_of_i),
+                                  of_query[i % 2](output[j * 8 + i * 2 + 1], column_of_i + 1));
       }
       store_matrices(staging.chunk(row, j * 2 + static_cast<int>(lane / 16)), matrix);
     }
@@ -58,9 +89,7 @@ struct ForwardEpilogue : ForwardProducts<Config> {
     const auto epilogue = this->epilogue(tile);
     store_rows_from_registers<Element, Config::head_dim_v>(
         output,
-        [&](float sum, int row_of_sum, int column) {
-          return epilogue(sum, tile.first_query + row + row_of_sum, column);
-        },
+        [&](int row_of_sum) { return epilogue.row(tile.first_query + row + row_of_sum); },
         static_cast<Storage*>(operand.data) + first + row * operand.row_stride, operand.row_stride,
         tile.length_q - tile.first_query - row);
     named_barrier_sync(own_barrier + warpgroup, warpgroup_threads);
@@ -68,17 +97,25 @@ struct ForwardEpilogue : ForwardProducts<Config> {
   }
 };
 
-/// Writes zeros for the tile of lane `source`, which has no keys. By a warp.
+/// Writes O of the tile of lane `source`, which has no keys. By a warp.
 template <class Config>
-__device__ void write_zeros(const Params& params, const Work& work, int source) {
-  const Operand& output = params.output;
+__device__ void write_without_keys(const Params& params, const Work& work, int source) {
+  using Storage = typename Config::Element::Storage;
   const int first_query = work.tile * Config::tile_queries;
-  const Rows output_rows = Config::Layout::output_rows(params, work.queries, work.batch_begin);
-  const int64_t offset = __shfl_sync(
-      0xffffffffu, Config::Layout::offset_of(output, output_rows, work.batch_begin, first_query, work.head), source);
+  const auto offset_in = [&](const Operand& operand, const Rows& sequence) {
+    return __shfl_sync(0xffffffffu,
+                       Config::Layout::offset_of(operand, sequence, work.batch_begin, first_query, work.head), source);
+  };
   const int rows = __shfl_sync(0xffffffffu, min(Config::tile_queries, work.queries.count - first_query), source);
-  write_zero_rows<typename Config::Element, Config::head_dim_v>(
-      static_cast<typename Config::Element::Storage*>(output.data) + offset, output.row_stride, rows);
+  const Rows output_rows = Config::Layout::output_rows(params, work.queries, work.batch_begin);
+  Storage* const to = static_cast<Storage*>(params.output.data) + offset_in(params.output, output_rows);
+  if constexpr (Config::Epilogue::adds_query) {
+    copy_rows<typename Config::Element, Config::head_dim_v>(
+        static_cast<const Storage*>(params.query.data) + offset_in(params.query, work.queries), params.query.row_stride, to,
+        params.output.row_stride, rows);
+  } else {
+    write_zero_rows<typename Config::Element, Config::head_dim_v>(to, params.output.row_stride, rows);
+  }
 }
 
 }  // namespace gdpa::hopper

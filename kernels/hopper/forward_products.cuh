@@ -78,6 +78,7 @@ struct ForwardProducts {
     warpgroup_commit();
   }
 
+  /// O += P V. With `add` false, the accumulators begin here.
   __device__ __forceinline__ void issue_output(int stage, bool add) {
     const OperandDescriptor values = shared.values().stage(stage).by_rows();
     warpgroup_arrive();

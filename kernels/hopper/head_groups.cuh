@@ -10,11 +10,14 @@
 namespace gdpa::hopper {
 
 /// Returns the slot of an existing key tile in the table. A group has `heads_per_group` heads, or all heads of one
-/// batch entry if an entry has more. `direct_keys` is the limit of is_direct.
+/// batch entry if an entry has more. With `by_heads`, a group has one head of `heads_per_group` batch entries, and the
+/// groups of a head are adjacent: CTAs then read, and add to, the same elements of a tensor that all entries share.
+/// `direct_keys` is the limit of is_direct.
 template <class Mask, class Layout>
 GDPA_HOST_DEVICE int64_t slot_in_head_group(const CommonArguments& arguments, int direct_keys, int64_t heads_per_group,
-                                            const Owner<Layout>& owner, const Work& work) {
-  const int64_t entries = owner.heads < heads_per_group ? heads_per_group / owner.heads : 1;
+                                            const Owner<Layout>& owner, const Work& work, bool by_heads) {
+  const int64_t heads = by_heads ? 1 : owner.heads;  // of a group
+  const int64_t entries = heads < heads_per_group ? heads_per_group / heads : 1;
   const int64_t first = work.entry / entries * entries;
   const int64_t end = first + entries < owner.entries ? first + entries : owner.entries;
   const auto is_whole = [&](int64_t keys) { return is_direct(Mask::keeps_all(arguments.params), keys, direct_keys); };
@@ -33,7 +36,9 @@ GDPA_HOST_DEVICE int64_t slot_in_head_group(const CommonArguments& arguments, in
     before += of_rows_before + (b < work.entry ? here : 0);
     if (b == work.entry) mine = here;
   }
-  return (owner.first_slot_of(first) + before) * owner.heads + work.head * mine + (mine_is_whole ? work.tile : 0);
+  const int64_t in_head = by_heads ? 0 : work.head * mine;
+  const int64_t heads_before = by_heads ? work.head * owner.slots() : 0;
+  return heads_before + (owner.first_slot_of(first) + before) * heads + in_head + (mine_is_whole ? work.tile : 0);
 }
 
 }  // namespace gdpa::hopper

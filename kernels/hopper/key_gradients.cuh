@@ -2,6 +2,7 @@
 // split of the batch. A later kernel adds the partial results in order (portable/reduce.cuh).
 #pragma once
 
+#include "common/scale_epilogue.cuh"
 #include "common/work.cuh"
 #include "hopper/arguments.cuh"
 #include "hopper/rows.cuh"
@@ -24,7 +25,7 @@ struct KeyGradients {
   static __device__ __forceinline__ void store(const float (&accumulators)[half_columns], float factor,
                                                typename Element::Storage* first, int64_t row_stride, int rows) {
     store_rows_from_registers<Element, columns_of_row>(
-        accumulators, [factor](float sum, int, int) { return sum * factor; }, first, row_stride, rows);
+        accumulators, [factor](int) { return ScaledRow{factor}; }, first, row_stride, rows);
   }
 };
 

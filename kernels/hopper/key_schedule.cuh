@@ -7,6 +7,7 @@
 // too few for the search.
 #pragma once
 
+#include "common/parameter_sum.cuh"
 #include "common/sequence.cuh"
 #include "common/work.cuh"
 #include "hopper/arguments.cuh"
@@ -59,8 +60,22 @@ constexpr int key_schedule_threads = 256;
 template <class Config>
 constexpr int key_schedule_shared_bytes = 0;
 
-/// The kernel that writes the table, one lane for each slot. It also prepares rows of dQ: zeros for rows without keys,
-/// and accumulators. It runs again before a second pass.
+/// Clears the sums of the gradients of tensors to which the first pass has added. They are contiguous.
+template <class Config>
+__device__ void clear_parameter_sums(const Params& params) {
+  for (int tensor = 0; tensor < most_parameters; ++tensor) {
+    if ((Config::cleared_parameters >> tensor & 1) == 0) continue;
+    const BoundTensor& gradient = params.grad_parameters[tensor];
+    int64_t count = 1;
+    for (int axis = 0; axis < gradient.rank; ++axis) count *= gradient.sizes[axis];
+    auto* const sums = static_cast<typename Config::Sum*>(gradient.data);
+    const int64_t threads = int64_t{gridDim.x} * blockDim.x;
+    for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += threads) sums[i] = {};
+  }
+}
+
+/// The kernel that writes the table, one lane for each slot. It also prepares rows of dQ: zeros (dO if Q is added to O)
+/// for rows without keys, and accumulators. It runs again before a second pass.
 ///
 /// With dQ semaphores, the table was cleared before, because tiles are not in their own slots then.
 ///
@@ -77,15 +92,25 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
   const auto owner = owner_of_keys<Layout>(arguments.common, Config::tile_keys,
                                            Config::keys_shared ? arguments.common.splits : params.batch);
   const unsigned slots = arguments.slots;  // of the table. Wrong lengths or gaps may leave slots without work.
-  if (Config::pass == BackwardPass::second) {
+  if (Config::pass == Pass::second) {
     if (*arguments.non_finite == 0) return;
     if (blockIdx.x == 0 && threadIdx.x == 0) *arguments.slots_taken = 0;
+    if constexpr (Config::cleared_parameters != 0) clear_parameter_sums<Config>(params);
   }
   if (Config::has_first_writer) check_offsets_rise<Layout>(arguments);
   const auto prepare = [&](const RowsToPrepare& left) {
     if (left.key_tiles == 0) {
-      auto* const gradient = static_cast<typename Config::Element::Storage*>(params.grad_query.data) + left.offset;
-      write_zero_rows<typename Config::Element, Config::head_dim>(gradient, params.grad_query.row_stride, left.rows);
+      using Element = typename Config::Element;
+      auto* const gradient = static_cast<typename Element::Storage*>(params.grad_query.data) + left.offset;
+      if constexpr (Config::Epilogue::adds_query) {
+        const auto* const grad_output =
+            static_cast<const typename Element::Storage*>(params.grad_output.data) +
+            offset_of_counted_row<Config>(params, params.grad_output, left.row, left.head);
+        copy_rows<Element, Config::head_dim>(grad_output, params.grad_output.row_stride, gradient,
+                                             params.grad_query.row_stride, left.rows);
+      } else {
+        write_zero_rows<Element, Config::head_dim>(gradient, params.grad_query.row_stride, left.rows);
+      }
       return;
     }
     if (!Config::has_first_writer) {
@@ -123,7 +148,7 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
       if constexpr (Config::has_first_writer) {
         const auto in_head_group = [&] {
           return static_cast<unsigned>(slot_in_head_group<Mask>(arguments.common, arguments.direct_keys,
-                                                                arguments.heads_per_group, owner, work));
+                                                                arguments.heads_per_group, owner, work, Config::by_heads));
         };
         const unsigned slot_of_tile = has_queries ? in_head_group() : slots;
         if (slot_of_tile < slots) describe(key_tile_table<Config>(arguments)[slot_of_tile]);

@@ -5,29 +5,47 @@
 
 namespace gdpa::hopper {
 
-/// A key tile of a query tile, and what a main loop needs to know of both, in registers.
+/// The list of the key tiles of a query tile, in the uniform registers of a warp. Both loads from shared memory start
+/// at once: the compiler would otherwise load each member where it is needed, and the main loop would wait for each.
+template <class Tiles>
+__device__ __forceinline__ Tiles load_uniform(const Tiles& tiles) {
+  static_assert(sizeof(Tiles) == 16, "two loads");
+  union {
+    int words[4];
+    Tiles tiles;
+  } loaded;
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%4];\nld.shared.v2.b32 {%2, %3}, [%4+8];"
+               : "=r"(loaded.words[0]), "=r"(loaded.words[1]), "=r"(loaded.words[2]), "=r"(loaded.words[3])
+               : "r"(shared_address(&tiles)));
+#pragma unroll
+  for (int& word : loaded.words) word = broadcast_lane_0(word);
+  return loaded.tiles;
+}
+
+/// A key tile of a query tile: the properties of both that a main loop needs, in registers.
 template <class Config>
 struct KeyTileIterator {
   using Tile = QueryTile<typename Config::Mask>;
+  using Tiles = typename Config::Mask::Tiles;
   using TileQueue = QueryTileQueue<typename Config::Mask>;
 
-  int key_tiles;   ///< of the query tile; 0: no more tiles
+  Tiles keys;      ///< of the query tile
+  int key_tiles;   ///< their number; 0: no more tiles
   int keeps_keys;  ///< K and V stay in their stages for the next query tile
   int number;      ///< of the query tile
   int key_tile = 0;
-  bool full = true;  ///< no score is masked
   PipelineState<Config::stages> state = {};
 
   __device__ __forceinline__ KeyTileIterator(const Tile& tile, int number_)
-      : key_tiles(broadcast_lane_0(tile.keys.size())),
+      : keys(load_uniform(tile.keys)),
+        key_tiles(keys.size()),
         keeps_keys(broadcast_lane_0(tile.flags & tile.keeps_keys)),
         number(number_) {
-    if (key_tiles > 0) full = is_full(tile, 0);
+    if (key_tiles > 0) full = is_full(0);
   }
 
-  __device__ __forceinline__ static bool is_full(const Tile& tile, int key_tile) {
-    const typename Config::Mask::Tiles keys = tile.keys;  // all loads start before the first comparison
-    return broadcast_lane_0(static_cast<int>(keys.is_full(key_tile))) != 0;
+  __device__ __forceinline__ bool is_full(int at) const {
+    return broadcast_lane_0(static_cast<int>(keys.is_full(at))) != 0;
   }
 
   __device__ __forceinline__ bool ends() const { return key_tile + 1 == key_tiles; }
@@ -42,7 +60,7 @@ struct KeyTileIterator {
       next.state = broadcast_lane_0(tile.flags & tile.loads_keys) != 0 ? state.next() : state.before(key_tile);
     } else {
       ++next.key_tile;
-      next.full = is_full(queue[number], next.key_tile);
+      next.full = next.is_full(next.key_tile);
       next.state = state.next();
     }
     // The compiler does not see in the loop that these are uniform. It would keep them and all descriptors in vector
@@ -50,6 +68,16 @@ struct KeyTileIterator {
     next.number = broadcast_lane_0(next.number);
     next.state.stage = broadcast_lane_0(next.state.stage);
     return next;
+  }
+
+ private:
+  static constexpr int partial = 4;
+  static_assert((partial & Tile::keeps_keys) == 0, "one bit for each flag");
+
+  __device__ __forceinline__ void set_partial(const Tile& tile) {
+    const typename Config::Mask::Tiles keys = tile.keys;  // all loads start before the first comparison
+    const int flag = broadcast_lane_0(keys.is_full(key_tile) ? 0 : partial);
+    flags = (flags & ~partial) | flag;
   }
 };
 

@@ -22,10 +22,10 @@ __device__ inline void exchange_in_quad(unsigned (&words)[4]) {
   }
 }
 
-/// Stores epilogue(sum, row, column) of each sum, rounded, as the 64 rows from `first` on, of which `rows` exist. The
+/// Stores of_row(row)(sum, column) of each sum, rounded, as the 64 rows from `first` on, of which `rows` exist. The
 /// four lanes that hold a row exchange parts of it, so that each has 16 bytes together.
-template <class Element, int valid_columns, int half_columns, class Epilogue>
-__device__ __forceinline__ void store_rows_from_registers(const float (&accumulators)[half_columns], Epilogue epilogue,
+template <class Element, int valid_columns, int half_columns, class OfRow>
+__device__ __forceinline__ void store_rows_from_registers(const float (&accumulators)[half_columns], OfRow of_row,
                                                           typename Element::Storage* first, int64_t row_stride,
                                                           int rows) {
   const unsigned thread = thread_in_warpgroup(), lane = thread % 32;
@@ -34,15 +34,16 @@ __device__ __forceinline__ void store_rows_from_registers(const float (&accumula
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     typename Element::Storage* const to = first + (row + half * 8) * row_stride + column;
+    const auto last_step = of_row(row + half * 8);
 #pragma unroll
     for (int j = 0; j < half_columns / 16; ++j) {
       unsigned parts[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int sum = (j * 4 + i) * 4 + half * 2;
-        const int row_of_sum = row + half * 8, column_of_sum = j * 32 + i * 8 + static_cast<int>(lane % 4 * 2);
-        parts[i] = Element::pack(epilogue(accumulators[sum], row_of_sum, column_of_sum),
-                                 epilogue(accumulators[sum + 1], row_of_sum, column_of_sum + 1));
+        const int column_of_sum = j * 32 + i * 8 + static_cast<int>(lane % 4 * 2);
+        parts[i] = Element::pack(last_step(accumulators[sum], column_of_sum),
+                                 last_step(accumulators[sum + 1], column_of_sum + 1));
       }
       exchange_in_quad(parts);
       if (row + half * 8 < rows && j * 32 + column < valid_columns) {
@@ -69,6 +70,30 @@ __device__ __forceinline__ void store_fp32_from_registers(const float (&accumula
         *reinterpret_cast<float4*>(to + j * column_group) =
             float4{of_group[0] * factor, of_group[1] * factor, of_group[4] * factor, of_group[5] * factor};
       }
+    }
+  }
+}
+
+/// Copies `rows` rows, by a warp. Several loads are on the way at a time.
+template <class Element, int columns>
+__device__ void copy_rows(const typename Element::Storage* source, int64_t source_stride,
+                          typename Element::Storage* target, int64_t target_stride, int rows) {
+  constexpr int elements = 16 / Element::bytes, chunks = columns / elements, at_once = 2;
+  static_assert(chunks <= 32, "a chunk for each lane");
+  const auto lane = static_cast<int>(thread_in_warpgroup() % 32);
+  if (lane >= chunks) return;
+  source += lane * elements;
+  target += lane * elements;
+#pragma unroll 1
+  for (int row = 0; row < rows; row += at_once) {
+    uint4 chunk[at_once];
+#pragma unroll
+    for (int i = 0; i < at_once; ++i) {
+      if (row + i < rows) chunk[i] = *reinterpret_cast<const uint4*>(source + (row + i) * source_stride);
+    }
+#pragma unroll
+    for (int i = 0; i < at_once; ++i) {
+      if (row + i < rows) *reinterpret_cast<uint4*>(target + (row + i) * target_stride) = chunk[i];
     }
   }
 }

@@ -1,4 +1,4 @@
-// The second pass of backward (BackwardPass in arguments.cuh): how the first pass finds that it is needed, and the
+// The second pass of backward (Pass in arguments.cuh): how the first pass finds that it is needed, and the
 // guarded function for scores that need it.
 #pragma once
 
@@ -15,7 +15,7 @@ __device__ __forceinline__ bool is_finite(float number) { return fabsf(number) <
 template <class Config, class... Sums>
 __device__ __forceinline__ void flag_non_finite(const BackwardArguments& arguments, int rows,
                                                 const Sums&... accumulators) {
-  if (Config::pass != BackwardPass::first) return;
+  if (Config::pass != Pass::first) return;
   const unsigned thread = thread_in_warpgroup();
   const int row = static_cast<int>(thread / 32 * 16 + thread % 32 / 4);
   const bool is_low_finite = (is_finite(accumulators[0]) && ...), is_high_finite = (is_finite(accumulators[2]) && ...);
@@ -29,7 +29,6 @@ struct GuardedWhereNeeded {
   static constexpr bool scales_scores = Unguarded::scales_scores;
   static_assert(scales_scores == Guarded::scales_scores, "the argument is the same");
   static constexpr float score_factor = Unguarded::score_factor;
-  static constexpr float value_factor = Unguarded::value_factor;
 
   Unguarded unguarded;
   Guarded guarded;
@@ -37,6 +36,9 @@ struct GuardedWhereNeeded {
   static __device__ __forceinline__ GuardedWhereNeeded of(const Params& params, int head) {
     return {Unguarded::of(params, head), Guarded::of(params, head)};
   }
+
+  __device__ __forceinline__ float value_factor() const { return unguarded.value_factor(); }
+  __device__ __forceinline__ float derivative_factor() const { return unguarded.derivative_factor(); }
 
   template <class Body>
   __device__ __forceinline__ void visit(Body body) const {
@@ -48,7 +50,7 @@ struct GuardedWhereNeeded {
     unguarded.value_and_derivative(x, in, f, derivative);
     if (is_finite(f) && is_finite(derivative)) return;
     guarded.value_and_derivative(x * (Guarded::score_factor / score_factor), in, f, derivative);
-    f *= Guarded::value_factor / value_factor;
+    f *= guarded.value_factor() / unguarded.value_factor();
   }
 };
 

@@ -15,7 +15,7 @@ namespace gdpa::hopper {
 
 /// The description of work: a query tile of one head, and the list of the key tiles that it attends to.
 template <class Mask>
-struct QueryTile {
+struct alignas(8) QueryTile {
   enum : int {
     loads_keys = 1,  ///< otherwise K and V of the previous tile are used again
     keeps_keys = 2   ///< the next tile uses K and V again

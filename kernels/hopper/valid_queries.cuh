@@ -26,19 +26,14 @@ template <class Mask>
 struct ValidQueries {
   static constexpr int groups = 8;
 
-  typename Mask::template FragmentScores<groups> of_key[2];
+  typename Mask::template ColumnScores<groups> of_keys;
 
   __device__ __forceinline__ ValidQueries(const Mask& mask, int first_key, int first_query) {
-    const unsigned thread = thread_in_warpgroup(), lane = thread % 32;
-    const int key = first_key + static_cast<int>(thread / 32 * 16 + lane / 4);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      of_key[half] =
-          mask.column(key + half * 8).template in_fragment<groups>(first_query + static_cast<int>(lane % 4 * 2));
-    }
+    const ScoreIndex first = score_index(first_query, first_key);
+    of_keys = mask.template columns<groups>(first.key, first.query);
   }
   /// Whether accumulator element i is valid.
-  __device__ __forceinline__ bool holds(int i) const { return of_key[i / 2 % 2].holds(i / 4 * 8 + i % 2); }
+  __device__ __forceinline__ bool holds(int i) const { return of_keys.holds(i / 2 % 2, i / 4 * 8 + i % 2); }
 
   /// Selects 0 for invalid elements of P of 64 queries: an operand of 16 queries for each step.
   __device__ __forceinline__ void mask(unsigned (*p)[4]) const {

@@ -8,8 +8,8 @@ namespace gdpa::hopper {
 
 constexpr int warpgroup_threads = 128;
 
-/// The value of lane 0, in every lane. The compiler then knows that the value is uniform in the warp: what depends on
-/// it needs no vector registers, and a branch on it is not divergent. A divergent branch would serialise WGMMA.
+/// The value of lane 0, in every lane. The compiler then knows that the value is uniform in the warp. Values that
+/// depend on it need no vector registers, and a branch on it is not divergent, which would serialise WGMMA.
 __device__ inline int broadcast_lane_0(int value) { return __shfl_sync(0xffffffffu, value, 0); }
 
 __device__ inline int warpgroup_index() { return broadcast_lane_0(static_cast<int>(threadIdx.x) / warpgroup_threads); }
@@ -22,8 +22,8 @@ __device__ inline unsigned thread_in_warpgroup() {
   return index % warpgroup_threads;
 }
 
-/// The same number, hidden from the optimiser: a loop recomputes what depends on it in each iteration instead of
-/// keeping it in registers.
+/// The same number, hidden from the optimiser: a loop recomputes the values that depend on it in each iteration
+/// instead of keeping them in registers.
 __device__ inline int64_t launder(int64_t number) {
   int64_t same;
   asm volatile("mov.b64 %0, %1;" : "=l"(same) : "l"(number));
@@ -44,8 +44,6 @@ __device__ void warpgroup_reg_dealloc() {
 /// The producer warpgroup: warp 0 runs the tile scheduler, and one thread of each other warp runs its role.
 template <class Scheduler, class First, class Second, class Third>
 __device__ __forceinline__ void run_producer_warpgroup(Scheduler scheduler, First first, Second second, Third third) {
-  // Read again by each call: a second pass over the tiles would otherwise keep it in a register while the scheduler
-  // runs, and the scheduler has no register left.
   const unsigned warp = thread_in_warpgroup() / 32;
   if (warp == 0) {
     scheduler();

@@ -43,7 +43,7 @@ namespace gdpa::hopper {
 template <class Config>
 __device__ void wide_backward(const BackwardArguments& arguments) {
   using Shared = WideBackwardStorage<Config>;
-  if (Config::pass == BackwardPass::second && *arguments.non_finite == 0) return;
+  if (Config::pass == Pass::second && *arguments.non_finite == 0) return;
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   const Shared shared{shared_memory};
   if (threadIdx.x == 0) shared.initialise();

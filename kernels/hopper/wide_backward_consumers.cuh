@@ -18,8 +18,8 @@ struct GradValueConsumer : WideConsumer<Config, Role::value> {
   unsigned p[4][4];
   float grad_value[output_columns(Config::head_dim_v) / 2];
 
-  /// Computes P, rounded, and f', which goes to the dK consumer. That one has read f' of the previous step, because its
-  /// dS exists.
+  /// Computes P, rounded, and f', which goes to the dK consumer. It has read f' of the previous step, because dS of
+  /// that step exists.
   template <class Function>
   __device__ __forceinline__ void evaluate_function_of_head(const Function& function, const Tile& tile) {
     const float scale = score_scale<Function>(arguments.scale);
@@ -109,8 +109,9 @@ struct GradValueConsumer : WideConsumer<Config, Role::value> {
       grad_query.template add<GradQuery::last_chunk>(arguments, tile, position);
     }
     if constexpr (Config::computes_grad_value) {
-      this->template store<Config::head_dim_v>(grad_value, Activation::value_factor, arguments.common.params.grad_value,
-                                               tile.grad_value, tile);
+      const float factor = Activation::of(arguments.common.params, tile.first_head).value_factor();
+      this->template store<Config::head_dim_v>(grad_value, factor, arguments.common.params.grad_value, tile.grad_value,
+                                               tile);
     }
   }
 };

@@ -1,4 +1,4 @@
-// What the launcher passes to the portable kernels. Plain structs: the host includes this file too.
+// The arguments of the portable kernels. Plain structs: the host includes this file too.
 #pragma once
 
 #include "common/arguments.cuh"
@@ -21,6 +21,46 @@ struct ReduceArguments {
   int64_t rows_in_batch;  ///< rows between batch strides of `output`: its length where dense, else `rows`
   int64_t heads;
   Operand output;
+  Operand addend;  ///< in the type and shape of the output
+};
+
+/// Rows of a norm. The columns of a head are contiguous.
+struct NormRows {
+  void* data;  ///< inputs are only read
+  int64_t row_stride;
+  int64_t head_stride;
+  int head_columns;  ///< a multiple of 8
+};
+
+/// Of a row: the mean, 0 for rms, and rstd.
+struct alignas(8) RowStatistics {
+  float mean;
+  float rstd;
+};
+
+struct NormArguments {
+  int64_t rows;
+  float eps;
+  NormRows x, gate, residual, y;
+  const void* weight;  ///< a vector; null: ones
+  const void* bias;    ///< a vector; null: zeros
+  RowStatistics* statistics;
+};
+
+struct NormBackwardArguments {
+  int64_t rows;
+  NormRows x, gate, grad_y, grad_x, grad_gate;
+  const void* weight;
+  const void* bias;
+  const RowStatistics* statistics;
+  float* partials;
+};
+
+struct NormReduceArguments {
+  const float* partials;
+  int64_t partial_count;
+  int sums;            ///< of a partial result: of weight, of bias, or of both in this order
+  void* gradients[2];  ///< for each of the sums
 };
 
 /// The sums of the gradients of tensors, contiguous, and the gradients.
@@ -81,6 +121,9 @@ struct ClearGapsArguments {
   unsigned char* result;
   int64_t row_stride;
   int64_t head_stride;
+  const unsigned char* source;  ///< the rows that are copied to the result; null: the result gets zeros
+  int64_t source_row_stride;
+  int64_t source_head_stride;
   bool aligned;  ///< the row of every head begins at a multiple of 16 bytes
 };
 
@@ -90,7 +133,7 @@ constexpr int clear_gaps_rows = 256;
 /// Warps of a CTA of list_key_tiles and list_query_tiles, which write one list each.
 constexpr int list_warps = 8;
 
-/// Both sides' offsets, and how far they may reach.
+/// Both sides' offsets, how far they may reach, and the lengths that a mask was prepared for.
 struct CheckOffsetsArguments {
   Sequences queries;
   Sequences keys;
@@ -99,6 +142,7 @@ struct CheckOffsetsArguments {
   int64_t batch;
   int64_t rows_q;
   int64_t rows_k;
+  const ListedEntry* prepared;  ///< of a prepared mask; otherwise null
 };
 
 }  // namespace gdpa::portable

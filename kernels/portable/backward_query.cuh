@@ -30,6 +30,7 @@
 #pragma once
 
 #include "common/fragment_inputs.cuh"
+#include "common/scale_epilogue.cuh"
 #include "common/score_scale.cuh"
 #include "portable/key_stream.cuh"
 #include "portable/schedule.cuh"
@@ -69,12 +70,9 @@ __device__ void differentiate_scores(const Accumulator<row_tiles, Config::tile_k
 #pragma unroll
   for (int r = 0; r < row_tiles; ++r) {
     constexpr int groups = Config::tile_keys / 8;
-    typename Config::Mask::template FragmentScores<groups> valid[2] = {};
+    typename Config::Mask::template RowScores<groups> valid = {};
     if constexpr (is_partial) {
-      for (int half = 0; half < 2; ++half) {
-        valid[half] = mask.row(first_query + Scores::row(r, half * 2))
-                          .template in_fragment<groups>(first_key + Scores::column(0, 0));
-      }
+      valid = mask.template rows<groups>(first_query + Scores::row(r, 0), first_key + Scores::column(0, 0));
     }
     FragmentInputs<typename Config::Bias, FragmentRows::queries> inputs(bias, first_query + Scores::row(r, 0),
                                                                         first_key + Scores::column(0, 0));
@@ -89,7 +87,7 @@ __device__ void differentiate_scores(const Accumulator<row_tiles, Config::tile_k
         activation.value_and_derivative(scores.at[r][n].part[i] * scale, inputs.at(i), value, derivative);
         gradient[i] = dp.at[r][n].part[i] * derivative;
         if constexpr (Config::queries_shared) gradient[i] *= factor;
-        if (is_partial && !valid[i / 2].holds(n * 8 + i % 2)) gradient[i] = 0.0f;
+        if (is_partial && !valid.holds(i / 2, n * 8 + i % 2)) gradient[i] = 0.0f;
       }
       ds.set(r, n, gradient);
     }
@@ -179,8 +177,15 @@ __device__ void backward_query_tile(const CommonArguments& arguments, const Work
   } else {
     const typename Tiles::QueryTile staging{shared};
     const float factor = scale * Config::Epilogue::scale_of(arguments, pair_of(work));
-    stage_accumulator(grad_query, staging.from(warp_row, column),
-                      [factor](float sum, int, int) { return sum * factor; });
+    const typename Tiles::GradOutputTile grad_output_tile{shared + Tiles::query_bytes};
+    stage_accumulator(grad_query, staging.from(warp_row, column), [&](int row) {
+      return [&, row](float sum, int column_of_sum) {
+        if constexpr (Config::Epilogue::adds_query) {
+          return sum * factor + grad_output_tile.number(warp_row + row, column + column_of_sum);
+        }
+        return sum * factor;
+      };
+    });
     __syncthreads();
     store_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim>(
         staging,

@@ -17,7 +17,7 @@ __device__ void differentiate(int step, const Accumulator<row_tiles, columns>& s
                               const Accumulator<row_tiles, columns>& dp,
                               Fragments<typename Config::Element, row_tiles, depth>& p,
                               Fragments<typename Config::Element, row_tiles, depth>& ds, float scale, float out_scale,
-                              const typename Config::Mask::template FragmentScores<columns / 8> (&valid)[row_tiles][2],
+                              const typename Config::Mask::template ColumnScores<columns / 8> (&valid)[row_tiles],
                               const typename Config::Activation& activation, Inputs (&inputs)[row_tiles]) {
   using Scores = Accumulator<row_tiles, columns>;
   using Activation = typename Config::Activation;
@@ -39,7 +39,7 @@ __device__ void differentiate(int step, const Accumulator<row_tiles, columns>& s
           value[i] *= out_scale;
           gradient[i] *= out_scale;
         }
-        if (is_partial && !valid[r][i / 2].holds(column_tile * 8 + i % 2)) {
+        if (is_partial && !valid[r].holds(i / 2, column_tile * 8 + i % 2)) {
           value[i] = gradient[i] = 0.0f;
         }
       }
@@ -66,6 +66,18 @@ struct WarpTiles {
   int column_v;
 };
 
+/// The valid queries of keys `key` and `key + 8`. If the owner is rows of the operand, the keys may be below 0, where no
+/// key is: a mask accepts keys of 0 or more.
+template <class Config, int groups>
+__device__ auto valid_columns(const typename Config::Mask& mask, int key, int first_query) {
+  if constexpr (!Config::Layout::owns_rows) {
+    return mask.template columns<groups>(key, first_query);
+  } else {
+    const auto valid = mask.template columns<groups>(key < 0 ? max(key + 8, 0) : key, first_query);
+    return key < 0 ? valid.after_missing_row(key + 8 >= 0) : valid;
+  }
+}
+
 /// Computes P^T and dS^T of this warp's keys and of one tile of queries. Stores them to shared memory where other warps
 /// read them; otherwise adds P^T dO to dV and dS^T Q to dK. P and dS are computed one step of the products at a time,
 /// so that the tensor cores and the arithmetic of the function overlap.
@@ -77,14 +89,12 @@ __device__ void compute_scores(GradKey& grad_key, GradValue& grad_value, const W
   using Scores = Accumulator<Tiles::row_tiles, Tiles::warp_queries>;
   constexpr int depth = product_depth<Element>;
   constexpr int groups = Tiles::warp_queries / 8;
-  typename Config::Mask::template FragmentScores<groups> valid[Tiles::row_tiles][2] = {};
+  typename Config::Mask::template ColumnScores<groups> valid[Tiles::row_tiles] = {};
   if constexpr (is_partial) {
     const auto mask = Config::Mask::of(params, pair);
     for (int r = 0; r < Tiles::row_tiles; ++r) {
-      for (int half = 0; half < 2; ++half) {
-        valid[r][half] = mask.column(tiles.first_key + Scores::row(r, half * 2))
-                             .template in_fragment<groups>(tiles.first_query + Scores::column(0, 0));
-      }
+      valid[r] = valid_columns<Config, groups>(mask, tiles.first_key + Scores::row(r, 0),
+                                               tiles.first_query + Scores::column(0, 0));
     }
   }
   const auto bias = Config::Bias::of(params, pair);

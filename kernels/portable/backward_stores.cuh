@@ -1,6 +1,7 @@
-// How the portable backward stores its results: dQ by atomic additions, dK and dV from accumulators in registers.
+// Portable backward: the stores of dQ, by atomic additions, and of dK and dV, from accumulators in registers.
 #pragma once
 
+#include "common/scale_epilogue.cuh"
 #include "common/tile.cuh"
 #include "portable/backward_tiles.cuh"
 #include "portable/query_tile_iterator.cuh"
@@ -48,7 +49,7 @@ __device__ void store_gradient(const Gradient& accumulator, float factor, Tile s
   } else {
     using Storage = typename Config::Element::Storage;
     stage_accumulator(accumulator, staging.from(warp_key, column),
-                      [factor](float sum, int, int) { return sum * factor; });
+                      [factor](int) { return ScaledRow{factor}; });
     __syncthreads();
     store_rows<Tiles::threads, Config::aligned, Config::tile_keys, valid_columns>(
         staging,

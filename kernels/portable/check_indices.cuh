@@ -2,7 +2,7 @@
 // every score, and prints the first index that is outside of its axis. The kernels that follow clamp indices in any
 // case.
 //
-// One CTA looks at all scores in order, so that it prints the first one. It is slow.
+// One CTA looks at all scores in order, so that it prints the first wrong index. The kernel is slow.
 //
 // Launch: grid 1, block check_indices_threads, no dynamic shared memory.
 #pragma once
@@ -34,7 +34,7 @@ __device__ bool check_pair(const Params& params, const SequencePair& pair) {
   const Mask mask = Mask::of(params, pair);
   const auto are_wrong = [&](int query, int key, bool prints) {
     return of_mask.are_wrong(query, key, prints) ||
-           (mask.row(query).holds(key) && of_function.are_wrong(query, key, prints));
+           (mask.holds(query, key) && of_function.are_wrong(query, key, prints));
   };
   const auto thread = static_cast<int>(threadIdx.x);
   for (int query = 0; query < pair.length_q; ++query) {

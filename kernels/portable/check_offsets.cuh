@@ -1,10 +1,12 @@
-// Debug mode: looks at the offsets of both sides and at the batch map on the device, and prints the first number of each
-// that is wrong. The kernels that follow clamp them in any case; see common/sequence.cuh.
+// Debug mode: checks the offsets of both sides and the batch map on the device, and prints the first wrong number of
+// each. The kernels that follow clamp these numbers in any case (common/packed_layout.cuh). Also prints the first
+// sequence whose lengths are not those that a mask was prepared for.
 //
 // Launch: grid 2, one CTA for each side, block check_offsets_threads, no dynamic shared memory.
 #pragma once
 
 #include "definition/layout.h"
+#include "definition/tile_lists.h"
 #include "portable/arguments.cuh"
 
 namespace gdpa::portable {
@@ -14,7 +16,7 @@ constexpr int check_offsets_threads = 256;
 template <class Config>
 constexpr int check_offsets_shared_bytes = 0;
 
-/// What is wrong with number `i`: it is below 0 at the start, it falls, or it lies beyond the operand.
+/// The fault of a number: it is below 0 at the start, it falls, or it lies beyond the operand.
 enum class OffsetFault { none, start, fall, beyond };
 
 __device__ inline OffsetFault fault_of(const Sequences& side, int64_t i, int64_t rows) {
@@ -62,8 +64,24 @@ __device__ int64_t first_wrong(int64_t count, IsWrong is_wrong) {
 }
 
 template <class Config>
+__device__ void check_prepared_lengths(const CheckOffsetsArguments& arguments) {
+  const auto differs = [&](int64_t b) {
+    const ListedEntry& of = arguments.prepared[b];
+    return arguments.queries.size(b) != of.length_q || arguments.keys.size(b) != of.length_k;
+  };
+  const int64_t b = first_wrong<Config>(arguments.batch, differs);
+  if (threadIdx.x != 0 || b == arguments.batch) return;
+  printf(
+      "gdpa: sequence %lld has %lld queries and %lld keys, and the mask was prepared for %d and %d: all of its tiles "
+      "are computed\n",
+      static_cast<long long>(b), static_cast<long long>(arguments.queries.size(b)),
+      static_cast<long long>(arguments.keys.size(b)), arguments.prepared[b].length_q, arguments.prepared[b].length_k);
+}
+
+template <class Config>
 __device__ void check_offsets(const CheckOffsetsArguments& arguments) {
   const bool is_query = blockIdx.x == 0;
+  if (is_query && arguments.prepared != nullptr) check_prepared_lengths<Config>(arguments);
   const Sequences& side = is_query ? arguments.queries : arguments.keys;
   const int64_t rows = is_query ? arguments.rows_q : arguments.rows_k;
   const int64_t sequences = side.map.data == nullptr ? arguments.batch : side.sequences;

@@ -8,7 +8,7 @@
 //     S = Q K^T    ->  registers        P = f(scale * S)  ->  registers, as the A operand of the next product
 //     O += P V     ->  registers        O * out_scale     ->  the rows of Q in shared memory  ->  global memory
 //
-// There is no normalisation, so the tiles of keys are independent. The warps need one CTA barrier for each tile.
+// P is not normalised, so the tiles of keys are independent. The warps need one CTA barrier for each tile.
 //
 // Where the accumulators of O do not fit in the registers of warps that have all columns (fp32, d_v > 128),
 // column_warps split the columns. Each of these warps computes all scores of its rows.
@@ -63,14 +63,11 @@ __device__ void attend(Accumulator<row_tiles, columns_v>& output, KeyTile query,
   using Scores = Accumulator<row_tiles, Config::tile_keys>;
   constexpr int depth = product_depth<Element>;
   constexpr int groups = Config::tile_keys / 8;
-  typename Config::Mask::template FragmentScores<groups> valid[row_tiles][2] = {};
+  typename Config::Mask::template RowScores<groups> valid[row_tiles] = {};
   if constexpr (is_partial) {
     const auto mask = Config::Mask::of(params, pair);
     for (int r = 0; r < row_tiles; ++r) {
-      for (int half = 0; half < 2; ++half) {
-        valid[r][half] = mask.row(first_query + Scores::row(r, half * 2))
-                             .template in_fragment<groups>(first_key + Scores::column(0, 0));
-      }
+      valid[r] = mask.template rows<groups>(first_query + Scores::row(r, 0), first_key + Scores::column(0, 0));
     }
   }
   const auto bias = Config::Bias::of(params, pair);
@@ -96,7 +93,7 @@ __device__ void attend(Accumulator<row_tiles, columns_v>& output, KeyTile query,
         for (int i = 0; i < 4; ++i) {
           const float score = scores.at[r][column_tile].part[i];
           values[i] = activation.value(Activation::scales_scores ? score * scale : score, inputs[r].at(i));
-          if (is_partial && !valid[r][i / 2].holds(column_tile * 8 + i % 2)) values[i] = 0.0f;
+          if (is_partial && !valid[r].holds(i / 2, column_tile * 8 + i % 2)) values[i] = 0.0f;
         }
         p.template set<Activation::clamps_at_zero>(r, n, values);
       }
@@ -119,8 +116,13 @@ __device__ void store_output(const CommonArguments& arguments, const Work& work,
   const int warp_row = warp_index() / Config::column_warps * Tiles::warp_rows;
   const int warp_column = warp_index() % Config::column_warps * Tiles::Stream::warp_columns_v;
   const auto epilogue = Config::Epilogue::of(arguments, pair_of(work), factor);
-  stage_accumulator(output, staging.from(warp_row, warp_column), [&](float sum, int row, int column) {
-    return epilogue(sum, first_query + warp_row + row, warp_column + column);
+  stage_accumulator(output, staging.from(warp_row, warp_column), [&](int row) {
+    return [&, row, of_query = epilogue.row(first_query + warp_row + row)](float sum, int column) {
+      const float scaled = of_query(sum, warp_column + column);
+      // The thread overwrites the element of Q that it reads here.
+      if constexpr (Config::Epilogue::adds_query) return scaled + staging.number(warp_row + row, warp_column + column);
+      return scaled;
+    };
   });
   __syncthreads();
   store_rows<Tiles::threads, Config::aligned, Config::tile_queries, Config::head_dim_v>(

@@ -2,8 +2,8 @@
 // Three kernels run one after the other before the kernels that read the lists: locate_lists, list_key_tiles, and in
 // backward list_query_tiles.
 //
-// Interval arithmetic decides for most tiles whether they are empty or full. The scores of the others are evaluated
-// until one is valid and one is not.
+// Interval arithmetic decides for most tiles whether they are empty or full. The scores of the other tiles are
+// evaluated until a valid score and a masked score are found.
 #pragma once
 
 #include "common/bounds.cuh"
@@ -30,7 +30,7 @@ constexpr int locate_lists_threads = 256;
 template <class Config>
 constexpr int locate_lists_shared_bytes = 0;
 
-/// Writes TileLists::first.
+/// Writes TileLists::entries.
 ///
 /// Launch: grid 1, block locate_lists_threads, no dynamic shared memory.
 template <class Config>
@@ -39,26 +39,31 @@ __device__ void locate_lists(const CommonArguments& arguments) {
   const TileLists& lists = arguments.params.tile_lists[Config::lists];
   const int64_t batch = arguments.params.batch, each = (batch + threads - 1) / threads;
   const int64_t begin = threadIdx.x * each, end = begin + each < batch ? begin + each : batch;
-  const auto size_of = [&](int64_t b) {
-    const TileCounts counts = TileCounts::of(lists, queries_of<typename Config::Layout>(arguments, b).count,
-                                             keys_of<typename Config::Layout>(arguments, b).count);
+  const auto entry_of = [&](int64_t b) {
+    return ListedEntry{0, queries_of<typename Config::Layout>(arguments, b).count,
+                       keys_of<typename Config::Layout>(arguments, b).count};
+  };
+  const auto size_of = [&](const ListedEntry& entry) {
+    const TileCounts counts = TileCounts::of(lists, entry.length_q, entry.length_k);
     return int64_t{counts.queries + 1} * (counts.keys + 1);
   };
   __shared__ int64_t sums[threads];
   int64_t sum = 0;
-  for (int64_t b = begin; b < end; ++b) sum += size_of(b);
+  for (int64_t b = begin; b < end; ++b) sum += size_of(entry_of(b));
   sums[threadIdx.x] = sum;
   __syncthreads();
   int64_t before = 0;
   for (unsigned thread = 0; thread < threadIdx.x; ++thread) before += sums[thread];
   for (int64_t b = begin; b < end; ++b) {
-    const int64_t size = size_of(b);
-    lists.first[b] = before + size <= lists.capacity ? before : -1;
+    ListedEntry entry = entry_of(b);
+    const int64_t size = size_of(entry);
+    entry.first = before + size <= lists.capacity ? before : -1;
+    lists.entries[b] = entry;
     before += size;
   }
 }
 
-/// What is known of the scores of a tile.
+/// The known properties of the scores of a tile.
 struct TileScores {
   bool have_valid;
   bool have_masked;
@@ -76,14 +81,16 @@ struct ListedTile {
   __device__ SequencePair pair(int head) const { return {b, head, length_q, length_k}; }
 };
 
-/// Encloses the condition for the tile, in all of its heads.
+/// Encloses the condition for the tile of each lane, in all of its heads. By a warp, whose tiles have the same queries.
 template <class Config>
 __device__ TileScores enclose_tile(const Params& params, const ListedTile& tile) {
   TileScores scores{false, false, true};
+  const bounds::Bounds queries = bounds::positions(tile.first_query, tile.end_query - 1);
   for (int head = tile.first_head; head < tile.end_head; ++head) {
     const typename Config::Condition condition(params, tile.pair(head));
-    const bounds::Bounds holds = condition.enclose(bounds::positions(tile.first_query, tile.end_query - 1),
-                                                   bounds::positions(tile.first_key, tile.end_key - 1));
+    const auto of_queries = condition.of_queries(queries);
+    const bounds::Bounds holds =
+        condition.enclose(queries, bounds::positions(tile.first_key, tile.end_key - 1), of_queries);
     const bool is_valid = holds.low > 0, is_masked = holds.low == 0 && holds.high == 0;
     scores.have_valid |= is_valid;
     scores.have_masked |= is_masked;
@@ -121,6 +128,7 @@ __device__ TileScores evaluate_tile(const Params& params, const ListedTile& tile
 template <class Config>
 __device__ void list_keys_of_tile(const Params& params, const TileLists& lists, const Work& work) {
   const int64_t b = work.batch_begin;
+  const ListedEntry entry = lists.entries[b];
   const int lane = lane_of_list();
   const TileCounts counts = TileCounts::of(lists, work.queries.count, work.keys.count);
   const int first_query = work.tile * lists.tile_queries;
@@ -138,17 +146,17 @@ __device__ void list_keys_of_tile(const Params& params, const TileLists& lists, 
                       first_head + lists.heads_of_list};
   };
   const auto in_query_list = [&](int key_tile) {
-    return lists.query_tiles + lists.query_list(b, work.head, key_tile, counts.queries, counts.keys) + 1 + work.tile;
+    return lists.query_tiles + lists.query_list(entry, work.head, key_tile, counts.queries, counts.keys) + 1 +
+           work.tile;
   };
-  int* const list = lists.key_tiles + lists.key_list(b, work.head, work.tile, counts.queries, counts.keys);
+  int* const list = lists.key_tiles + lists.key_list(entry, work.head, work.tile, counts.queries, counts.keys);
   int count = 0, last = -1;
   for (int first = 0; first < counts.keys; first += 32) {
     const int key_tile = first + lane;
     const bool exists = key_tile < counts.keys;
-    const ListedTile tile = tile_at(key_tile);
-    TileScores scores{false, true, true};
-    if (exists) scores = enclose_tile<Config>(params, tile);
-    __syncwarp();
+    const ListedTile tile = tile_at(min(key_tile, counts.keys - 1));  // a lane without a tile takes part in the warp
+    TileScores scores = enclose_tile<Config>(params, tile);
+    if (!exists) scores = {false, true, true};
     for (unsigned left = __ballot_sync(0xffffffffu, !scores.are_known); left != 0; left &= left - 1) {
       const int source = __ffs(static_cast<int>(left)) - 1;
       const TileScores evaluated = evaluate_tile<Config>(params, tile_at(first + source));
@@ -185,7 +193,7 @@ __device__ void for_all_lists(const CommonArguments& arguments, const TileLists&
        slot += int64_t{gridDim.x} * list_warps) {
     const Work work = find_work(arguments, owner, owns_queries, slot);
     if (!work.exists || work.queries.count == 0 || work.keys.count == 0) continue;
-    if (lists.first[work.batch_begin] >= 0) visit(work);
+    if (lists.entries[work.batch_begin].first >= 0) visit(work);
   }
 }
 
@@ -222,8 +230,8 @@ __device__ void list_query_tiles(const CommonArguments& arguments) {
   for_all_lists(arguments, lists, owner, false, [&](const Work& work) {
     const int lane = lane_of_list();
     const TileCounts counts = TileCounts::of(lists, work.queries.count, work.keys.count);
-    int* const list =
-        lists.query_tiles + lists.query_list(work.batch_begin, work.head, work.tile, counts.queries, counts.keys);
+    int* const list = lists.query_tiles + lists.query_list(lists.entries[work.batch_begin], work.head, work.tile,
+                                                           counts.queries, counts.keys);
     int* const elements = list + 1;
     int* const numbers = elements + counts.queries + 1;
     int count = 0;

@@ -1,6 +1,6 @@
-// Where the sequences of each batch entry are, for sides whose sequences are in any order or have a batch map: their
-// begins and ends, within the operand, and the sums of the lengths of the entries before each entry, for the tile order
-// (common/work.cuh). Other kernels then need no map and no search. And where the rows of O of each batch entry are.
+// Locates the sequences of each batch entry, for sides whose sequences are in any order or have a batch map. Writes
+// their begins and ends, within the operand, and the sums of the lengths of the entries before each entry, for the tile
+// order (common/work.cuh). Other kernels then need no map and no search. Also locates the rows of O of each batch entry.
 //
 // Launch: grid 4, one CTA for each side, block locate_sequences_threads, no dynamic shared memory.
 #pragma once
@@ -43,9 +43,9 @@ __device__ void locate_sequences(const LocateSequencesArguments& arguments) {
     if (b < side.entries) {
       const int64_t sum = before + sums[thread];
       const int64_t last = clamp(sum, 0, side.most);
-      const int64_t kept = last - clamp(sum - count, 0, side.most);  // fewer only if the numbers are wrong
+      const int64_t rows = last - clamp(sum - count, 0, side.most);  // below `count` only if the numbers are wrong
       side.begins[b] = begin;
-      side.ends[b] = begin + kept;
+      side.ends[b] = begin + rows;
       side.sums[b + 1] = last;
     }
     before += sums[threads - 1];

@@ -11,12 +11,13 @@ Two functions compute it for jagged and for dense batches, forward and backward;
 """
 
 from gdpa._activation import Activation
-from gdpa._attention import generalized_dot_product_attention, varlen_attention
+from gdpa._attention import generalized_dot_product_attention, varlen_attention, varlen_attention_backward
 from gdpa._compilation import CompiledKernel, Warmup
 from gdpa._library import version as _version
+from gdpa._prepare import prepare_mask
 from gdpa._warmup import warmup
 
-from gdpa import distributed, mask, nn  # isort: skip  # they use the names above
+from gdpa import compat, distributed, mask, nn  # isort: skip  # they use the names above
 
 __version__ = _version()
 
@@ -24,10 +25,13 @@ __all__ = [
     "Activation",
     "CompiledKernel",
     "Warmup",
+    "compat",
     "distributed",
     "generalized_dot_product_attention",
     "mask",
     "nn",
+    "prepare_mask",
     "varlen_attention",
+    "varlen_attention_backward",
     "warmup",
 ]

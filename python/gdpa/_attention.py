@@ -1,6 +1,6 @@
 """The two public functions. They convert PyTorch's layouts and names to a call of the operator gdpa::forward."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -8,8 +8,8 @@ import torch
 from gdpa._activation import ActivationLike, Param, names_of_reads, text_of
 from gdpa._errors import translated
 from gdpa._library import PART_SEPARATOR
-from gdpa._operators import attend
-from gdpa.mask import Mask, MaskLike, mask_of
+from gdpa._operators import attend, write_gradients
+from gdpa.mask import Mask, MaskLike, PreparedMask, mask_of
 
 OutScale = float | str | torch.Tensor
 
@@ -28,6 +28,7 @@ def varlen_attention(
     scale: float | None = None,
     out_scale: OutScale = 1.0,
     window_size: tuple[int, int] = (-1, -1),
+    diagonal: str = "bottom_right",
     mask: MaskLike | None = None,
     enable_gqa: bool = False,
     accuracy: str = "fast",
@@ -37,6 +38,7 @@ def varlen_attention(
     kv_of: torch.Tensor | None = None,
     block_table: torch.Tensor | None = None,
     seqused_k: torch.Tensor | None = None,
+    add_query: bool = False,
     output_offsets: torch.Tensor | None = None,
     output_rows: int | None = None,
     zeroes_output: bool = True,
@@ -74,13 +76,18 @@ def varlen_attention(
             gradient. docs/score.md describes tensors in the function.
         scale: the factor of the scores before f. None means 1 / sqrt(d).
         out_scale: the factor of the output: a number, "1/len_q", "1/len_k" (0 for a sequence without rows), or a
-            float32 or float64 tensor (B,) with one number for each sequence. No gradient flows to this tensor.
-        window_size: (left, right), in keys around the diagonal. -1 means no bound. The diagonal ends at the bottom
-            right: query i attends to key j if i + L_k - L_q - left <= j <= i + L_k - L_q + right. (-1, 0) is causal.
-            (is_causal of generalized_dot_product_attention starts the diagonal at the upper left instead.)
+            float32 or float64 tensor: (B,) with one number for each sequence, without a gradient; or one number for
+            each query, (T_q, 1), (L_q, 1) of a shared query, or (B, L_q, 1) of a query of rank 4. The numbers of
+            queries may require a gradient. The output is then multiplied in a separate step.
+        window_size: (left, right), in keys around the diagonal. -1 means no bound. With the default diagonal, query i
+            attends to key j if i + L_k - L_q - left <= j <= i + L_k - L_q + right. (-1, 0) is causal.
+        diagonal: "bottom_right", where the last query is opposite the last key, or "upper_left", where the first query
+            is opposite the first key, as with is_causal of generalized_dot_product_attention:
+            i - left <= j <= i + right.
         mask: the keys that a query attends to: "causal", a condition ("(j <= i) & (i - j < 100)"), a gdpa.mask.Mask, or
             a Python function (b, h, q_idx, kv_idx) like mask_mod of flex_attention, which may index tensors that it
             captures. It cannot be combined with window_size. docs/masks.md describes masks and their speed.
+            gdpa.prepare_mask prepares a mask for several calls.
         enable_gqa: allows H_q to be a multiple of H_k. Neighbouring query heads then share a key head.
         accuracy: "fast" or "exact", the accuracy of f, see docs/accuracy.md.
         deterministic: requests the same bits every time. torch.use_deterministic_algorithms(True) at the time of the
@@ -98,6 +105,10 @@ def varlen_attention(
             shape (pages, r, H_k, d), where r is a multiple of 16, and rows [n r, (n + 1) r) of sequence b are in page
             block_table[b, n]. Pages have no gradient.
         seqused_k: (B,), int32 or int64: with block_table, the number of keys of each sequence.
+        add_query: adds the query to the output, O = out_scale * P V + Q, a residual connection. The result equals an
+            addition after the call, also in rows that belong to no sequence. The kernels add before they round and
+            store O and the gradient of the query. The option needs d_v = d and a query that the batch does not share.
+            The option cannot be combined with output_offsets or zeroes_output=False.
         output_offsets: (B,), int32 or int64: the first row of each sequence in the output, whose rows are then not the
             rows of the query. Two sequences must not have a row of the output in common. The query is not of rank 4.
         output_rows: the number of rows of the output with output_offsets. None means as many as without output_offsets.
@@ -142,14 +153,112 @@ def varlen_attention(
         out_scale,
         left,
         right,
-        "bottom_right",
+        diagonal,
         enable_gqa,
         accuracy,
         deterministic,
         mask,
+        add_query,
         -1 if output_rows is None else output_rows,
         zeroes_output,
     )
+
+
+def varlen_attention_backward(
+    grad_output: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    cu_seq_q: torch.Tensor | None,
+    cu_seq_k: torch.Tensor | None,
+    *,
+    grad_query: torch.Tensor | None = None,
+    grad_key: torch.Tensor | None = None,
+    grad_value: torch.Tensor | None = None,
+    grad_params: Sequence[str] = (),
+    activation: ActivationLike = "gelu",
+    params: Mapping[str, Param] | None = None,
+    scale: float | None = None,
+    out_scale: OutScale = 1.0,
+    window_size: tuple[int, int] = (-1, -1),
+    diagonal: str = "bottom_right",
+    mask: MaskLike | None = None,
+    enable_gqa: bool = False,
+    accuracy: str = "fast",
+    deterministic: bool = False,
+    seq_offsets_q: torch.Tensor | None = None,
+    seq_offsets_k: torch.Tensor | None = None,
+    kv_of: torch.Tensor | None = None,
+    output_offsets: torch.Tensor | None = None,
+) -> dict[str, torch.Tensor]:
+    r"""Writes the gradients of varlen_attention into given tensors.
+
+    This is the backward pass for autograd functions of a caller that fuses attention with other steps: the gradients
+    may be views of one buffer. No gradient is recorded. varlen_attention itself needs no such call.
+
+    Args:
+        grad_output: the gradient of the output, in its shape and in the dtype of the query.
+        query, key, value, cu_seq_q, cu_seq_k: as in varlen_attention.
+        grad_query, grad_key, grad_value: the tensors for the gradients, in the shapes and the dtype of query, key and
+            value. The last stride is 1. The other strides are free, so a view of a fused gradient needs no copy. Every
+            element is overwritten. None means that the gradient is not wanted, and saves its products.
+        grad_params: the names of the tensors of `params` whose gradients are returned.
+        activation, params, scale, out_scale, window_size, diagonal, mask, enable_gqa, accuracy, deterministic,
+            seq_offsets_q, seq_offsets_k, kv_of, output_offsets: as in the call of varlen_attention.
+
+    Returns:
+        The gradient of each tensor of `grad_params`, by name.
+
+    Raises:
+        ValueError: an argument is wrong, or no gradient is wanted.
+        TypeError: a dtype, a device or the type of an argument is wrong.
+
+    Example::
+
+        >>> fused = torch.randn(12, 3, 4, 64)
+        >>> gradient, lengths = torch.empty_like(fused), torch.tensor([0, 5, 12])
+        >>> grad_query, grad_key, grad_value = gradient.unbind(1)
+        >>> gdpa.varlen_attention_backward(
+        ...     torch.randn(12, 4, 64), *fused.unbind(1), lengths, lengths,
+        ...     grad_query=grad_query, grad_key=grad_key, grad_value=grad_value,
+        ... )
+        {}
+    """
+    left, right = _two(window_size)
+    parameters, rest = problem_of(
+        query,
+        _offsets("seq_offsets_q", seq_offsets_q, "cu_seq_q", cu_seq_q),
+        _offsets("seq_offsets_k", seq_offsets_k, "cu_seq_k", cu_seq_k),
+        kv_of,
+        None,
+        None,
+        output_offsets,
+        activation,
+        params,
+        scale,
+        out_scale,
+        left,
+        right,
+        diagonal,
+        enable_gqa,
+        accuracy,
+        deterministic,
+        mask,
+    )
+    names = sorted(name for name, one in (params or {}).items() if isinstance(one, torch.Tensor))
+    for name in grad_params:
+        if name not in names:
+            raise ValueError(
+                f"grad_params: expected names of tensors of params ({', '.join(names) or 'none'}), got {name!r}; "
+                "leave it out"
+            )
+    wanted = sum(1 << names.index(name) for name in set(grad_params))
+    problem = (query, key, value, parameters, *rest)
+    try:
+        gradients = write_gradients(grad_output, problem, (grad_query, grad_key, grad_value), wanted)
+    except RuntimeError as error:
+        raise translated(error) from None
+    return {name: one for name, one in zip(names, gradients, strict=False) if one is not None}
 
 
 def generalized_dot_product_attention(
@@ -167,6 +276,7 @@ def generalized_dot_product_attention(
     enable_gqa: bool = False,
     accuracy: str = "fast",
     deterministic: bool = False,
+    add_query: bool = False,
 ) -> torch.Tensor:
     r"""scaled_dot_product_attention with f instead of softmax: out_scale * f(scale * Q K^T) V.
 
@@ -179,9 +289,9 @@ def generalized_dot_product_attention(
             scaled_dot_product_attention. (With window_size it ends at the bottom right.)
         window_size: (left, right) as in varlen_attention. It cannot be combined with is_causal.
         mask: as in varlen_attention. It cannot be combined with is_causal.
-        activation, params, scale, out_scale, enable_gqa, accuracy, deterministic: as in varlen_attention. B of an
-            out_scale tensor is the product of the leading dimensions, and the batch entry of an activation counts them
-            as one dimension.
+        activation, params, scale, out_scale, enable_gqa, accuracy, deterministic, add_query: as in varlen_attention. B
+            of an out_scale tensor is the product of the leading dimensions, and the batch entry of an activation counts
+            them as one dimension.
 
     Returns:
         (..., H_q, L_q, d_v), a transposed view of a contiguous (..., L_q, H_q, d_v) tensor. A nested tensor for nested
@@ -205,7 +315,8 @@ def generalized_dot_product_attention(
                 "corners: window_size=(left, 0) is causal too"
             )
         right, diagonal = 0, "upper_left"
-    options = (activation, params, scale, out_scale, left, right, diagonal, enable_gqa, accuracy, deterministic, mask)
+    after_scale = (left, right, diagonal, enable_gqa, accuracy, deterministic, mask, add_query)
+    options = (activation, params, scale, out_scale, *after_scale)
     if isinstance(query, torch.Tensor) and query.is_nested:
         return _attend_nested(query, key, value, options)
     return _attend_dense(query, key, value, options)
@@ -323,11 +434,15 @@ def _parameter(name: str, tensor: torch.Tensor, query: torch.Tensor, is_read_by_
 
 
 def _mask_argument(mask: Mask, query: torch.Tensor) -> tuple[str, tuple[torch.Tensor, ...]]:
-    """Returns the condition for the argument `diagonal` of the operators, and the tensors of the condition."""
+    """Returns the text for the argument `diagonal` of the operators, and the tensors of the mask."""
     reads = names_of_reads(mask.text)
     tensors = mask.tensors
     values = tuple([_parameter(name, one.detach(), query, name in reads) for name, one in tensors.items()])
-    return f"{PART_SEPARATOR}{mask.text}{PART_SEPARATOR}{','.join(tensors)}", values
+    text = f"{PART_SEPARATOR}{mask.text}{PART_SEPARATOR}{','.join(tensors)}"
+    if isinstance(mask, PreparedMask) and mask.lists is not None:
+        lists, tiles = mask.lists
+        return f"{text}{PART_SEPARATOR}{tiles}", (*values, lists)
+    return text, values
 
 
 @torch.compiler.assume_constant_result
@@ -354,11 +469,12 @@ def problem_of(
     accuracy: str,
     deterministic: bool,
     mask: MaskLike | None = None,
+    add_query: bool = False,
     output_rows: int = -1,
     zeroes_output: bool = True,
 ) -> tuple[tuple[torch.Tensor, ...], tuple[Any, ...]]:
     """Returns the tensors of the call, and the operator's arguments after them."""
-    number, kind, per_batch = 1.0, "number", None
+    number, kind, numbers = 1.0, "number", None
     if isinstance(out_scale, str):
         kind = out_scale
     elif isinstance(out_scale, torch.Tensor):
@@ -367,7 +483,9 @@ def problem_of(
                 "out_scale: expected numbers without gradient, got a tensor that requires one; pass .detach(), or "
                 "multiply the output yourself"
             )
-        per_batch = out_scale
+        numbers = out_scale
+        if out_scale.dim() > 1:
+            kind, numbers = "row", _row_numbers(out_scale)
     else:
         number = out_scale
     parameters: tuple[torch.Tensor, ...] = ()
@@ -400,7 +518,7 @@ def problem_of(
         scale,
         number,
         kind,
-        per_batch,
+        numbers,
         left,
         right,
         diagonal,
@@ -408,6 +526,7 @@ def problem_of(
         accuracy,
         deterministic or torch.are_deterministic_algorithms_enabled(),
         _allow_tf32(query),
+        add_query,
         output_rows,
         zeroes_output,
     )
@@ -415,8 +534,34 @@ def problem_of(
 
 def _attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *arguments: Any) -> torch.Tensor:
     """Calls the operator. The operator checks the arguments, and problem_of converts arguments to its schema."""
+    out_scale = arguments[_out_scale]
+    if isinstance(out_scale, torch.Tensor) and out_scale.dim() > 1 and out_scale.requires_grad:
+        output = _attend(query, key, value, *arguments[:_out_scale], 1.0, *arguments[_out_scale + 1 :])
+        return _scaled(output, out_scale)
     parameters, rest = problem_of(query, *arguments)
     try:
         return attend(query, key, value, parameters, *rest)
     except RuntimeError as error:
         raise translated(error) from None
+
+
+#: The place of out_scale among the arguments of problem_of after the query.
+_out_scale = 8
+
+
+def _row_numbers(out_scale: torch.Tensor) -> torch.Tensor:
+    """Returns one number for each query, without the last axis, which keeps it apart from numbers of sequences."""
+    if out_scale.shape[-1] != 1:
+        raise ValueError(
+            "out_scale: expected a last axis of size 1 for one number for each query, got shape "
+            f"{tuple(out_scale.shape)}; unsqueeze(-1) adds it"
+        )
+    return out_scale.squeeze(-1)
+
+
+def _scaled(output: torch.Tensor, out_scale: torch.Tensor) -> torch.Tensor:
+    """Multiplies each row of the output by its number. Both have the gradient of the product."""
+    numbers = _row_numbers(out_scale)[..., None, None]
+    is_shared = numbers.shape[0] != output.shape[0] and output.dim() == 3
+    rows = output.unflatten(0, (-1, numbers.shape[0])) if is_shared else output
+    return (rows * numbers).to(output.dtype).view(output.shape)

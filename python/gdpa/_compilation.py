@@ -121,8 +121,8 @@ def compiled(
 ) -> list[CompiledKernel]:
     """Compiles the kernels of one call of gdpa::forward, and counts them in `progress`.
 
-    `wanted` selects the gradients of query, key and value that backward computes, and the bits of those of the tensors
-    of the call.
+    `wanted` selects the gradients of query, key and value that backward computes, and has a bit for each tensor of the
+    call.
     """
     try:
         with torch.no_grad():

@@ -36,6 +36,8 @@ PART_SEPARATOR = "\x1f"
 
 forward = torch.ops.gdpa.forward.default
 backward = torch.ops.gdpa.backward.default
+backward_out = torch.ops.gdpa.backward_out.default
 flops = torch.ops.gdpa.flops.default
 compile_kernels = torch.ops.gdpa.compile.default
+prepare_lists = torch.ops.gdpa.prepare_mask.default
 describe_activation = torch.ops.gdpa.activation.default

@@ -8,7 +8,7 @@ from torch.autograd import forward_ad
 from torch.utils.flop_counter import register_flop_formula
 
 from gdpa._compilation import Warmup
-from gdpa._library import PART_SEPARATOR, backward, flops, forward
+from gdpa._library import PART_SEPARATOR, backward, backward_out, flops, forward
 from gdpa._sharding import register_strategies, with_replicated
 
 # Kept until the process ends, because the registrations end with this object.
@@ -20,7 +20,7 @@ _parameters = _problem.index("parameters")
 _offsets = _problem.index("cu_seqlens_q")
 _layout = _problem.index("activation") - _offsets  # cu_seqlens_q up to output_offsets
 _activation = _problem.index("activation")
-_per_batch = _problem.index("out_scale_per_batch")
+_numbers = _problem.index("out_scale_numbers")
 _output_rows = _problem.index("output_rows") - _activation
 
 
@@ -78,12 +78,21 @@ def _(grad_output, *arguments):  # type: ignore[no-untyped-def]
         tensor.new_empty(tensor.shape if is_wanted else (0,))
         for tensor, is_wanted in zip(arguments[:_operands], wanted, strict=True)
     ]
-    query, parameters = arguments[0], arguments[_parameters]
+    return (*of_operands, _empty_sums(arguments[0], arguments[_parameters], bits))
+
+
+@torch.library.register_fake("gdpa::backward_out")
+def _(grad_output, *arguments):  # type: ignore[no-untyped-def]
+    _, _, _, *bits = arguments[len(_problem) :]
+    return _empty_sums(arguments[0], arguments[_parameters], *bits)
+
+
+def _empty_sums(query: Any, parameters: Any, bits: int = 0) -> Any:
+    """Returns an empty tensor for the gradients of the tensors of the call."""
     # torch/operators.cpp has the same rule.
     has_double = any(tensor.dtype == torch.float64 and tensor.device.type == "cpu" for tensor in (query, *parameters))
     elements = sum(tensor.numel() for n, tensor in enumerate(parameters) if bits >> n & 1)
-    sums = query.new_empty((elements,), dtype=torch.float64 if has_double else torch.float32)
-    return (*of_operands, sums)
+    return query.new_empty((elements,), dtype=torch.float64 if has_double else torch.float32)
 
 
 @torch.library.register_fake("gdpa::flops")
@@ -179,19 +188,19 @@ class _Forward(torch.autograd.Function):
                 _prefetch_backward(problem, wanted)
         output = _below_autograd(forward, keyset, problem)  # first, because it refuses arguments that cannot be saved
         layout = problem[_offsets : _offsets + _layout]
-        ctx.save_for_backward(query, key, value, *layout, problem[_per_batch], *parameters)
-        ctx.options = problem[_offsets + _layout : _per_batch], problem[_per_batch + 1 :]
+        ctx.save_for_backward(query, key, value, *layout, problem[_numbers], *parameters)
+        ctx.options = problem[_offsets + _layout : _numbers], problem[_numbers + 1 :]
         return output
 
     @staticmethod
     def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         query, key, value, *saved = ctx.saved_tensors
-        layout, per_batch, parameters = saved[:_layout], saved[_layout], saved[_layout + 1 :]
+        layout, numbers, parameters = saved[:_layout], saved[_layout], saved[_layout + 1 :]
         before, after = ctx.options
         wanted = _needed(ctx)
         if not any(wanted):
             return (None,) * len(ctx.needs_input_grad)
-        problem = (query, key, value, parameters, *layout, *before, per_batch, *after)
+        problem = (query, key, value, parameters, *layout, *before, numbers, *after)
         if torch.is_grad_enabled():  # create_graph=True records backward, which then refuses a second derivative
             *gradients, sums = backward(grad_output, *problem, *wanted)
         else:
@@ -252,6 +261,13 @@ _library.impl("forward", _autograd(forward, _Forward, _operands), "Autograd", wi
 _library.impl("backward", _autograd(backward, _Backward, _operands + 1), "Autograd", with_keyset=True)
 
 
+def _unrecorded(keyset: Any, *arguments: Any) -> torch.Tensor:
+    return _below_autograd(backward_out, keyset, arguments)
+
+
+_library.impl("backward_out", _unrecorded, "Autograd", with_keyset=True)
+
+
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -273,6 +289,21 @@ def attend(query: Any, key: Any, value: Any, parameters: tuple[torch.Tensor, ...
     if torch._C._is_any_autocast_enabled():
         return forward(query, key, value, parameters, *rest)
     return _Forward.apply(query, key, value, None, rest, *parameters)
+
+
+def write_gradients(
+    grad_output: torch.Tensor,
+    problem: tuple[Any, ...],
+    buffers: tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None],
+    wanted: int,
+) -> list[torch.Tensor | None]:
+    """Writes the gradients of query, key and value into the buffers. Returns those of the tensors of the call.
+
+    `wanted` has a bit for each of these tensors. No gradient is recorded.
+    """
+    with torch.no_grad():
+        sums = backward_out(grad_output, *problem, *buffers, wanted)
+        return split_gradients(sums, problem[_parameters], wanted)
 
 
 def _require_gradient(query: Any, key: Any, value: Any, parameters: tuple[torch.Tensor, ...]) -> bool:

@@ -146,7 +146,7 @@ class _Call:
         self.query, self.key, self.value = (self.arguments[name] for name in ("query", "key", "value"))
         self.parameters: list[Any] = list(self.arguments["parameters"])
         self.offsets = {name: self.arguments.get(name) for name in ("cu_seqlens_q", "cu_seqlens_k")}
-        self.per_batch = self.arguments.get("out_scale_per_batch")
+        self.numbers = self.arguments.get("out_scale_numbers")
         self.reads = _Reads(self.arguments["activation"])
         self.mesh = self.query.mesh
 
@@ -215,8 +215,8 @@ class _Call:
                 "rows and the offsets"
             )
         sharded = [(f"parameter {self.reads.names[n]}", one, n) for n, one in enumerate(self.parameters)]
-        for which, spec, number in [*sharded, ("out_scale", self.per_batch, -1)]:
-            wanted = self.of_parameter(number, "batch") if number >= 0 else self.of_batch("batch")
+        for which, spec, number in [*sharded, ("out_scale", self.numbers, -1)]:
+            wanted = self.of_parameter(number, "batch") if number >= 0 else self.of_numbers("batch")
             if spec is not None and wanted.is_shard() and spec.placements[dim] != wanted:
                 raise _refused(
                     f"{which}: expected {wanted}, the numbers of each rank's own sequences, as the offsets are "
@@ -231,7 +231,7 @@ class _Call:
             return False
         axes = [self._axis(n, "h") for n in range(len(self.parameters))]
         if any(axis is not None and self.parameters[n].shape[axis] != heads for n, axis in enumerate(axes)):
-            return False  # a rank would read other elements than those of its heads
+            return False  # a rank would read elements of other heads
         # The operator returns all gradients of tensors in one vector. A shard of the vector is a shard of the tensor
         # only if the vector has one tensor, which is divided evenly on its first axis.
         wanted = [axis for n, axis in enumerate(axes) if wants_parameters >> n & 1]
@@ -267,6 +267,12 @@ class _Call:
 
         return Shard(0) if mode == "batch" else Replicate()
 
+    def of_numbers(self, mode: str) -> Any:
+        """Returns the placement of the numbers of out_scale: one for each sequence, or one for each query."""
+        if self.arguments["out_scale_kind"] != "row":
+            return self.of_batch(mode)
+        return self.placement(self.query, self.offsets["cu_seqlens_q"], mode if mode == "batch" else "replicate")
+
     def of_parameter(self, number: int, mode: str) -> Any:
         """Returns the placement of a tensor of the call."""
         from torch.distributed.tensor import Replicate, Shard
@@ -299,7 +305,9 @@ class _Call:
         inputs = [] if self.grad_output is None else [spec(of_output, self.grad_output)]
         inputs += [spec(places, one) for places, (one, _) in zip(of_operands, self.operands, strict=True)]
         inputs += [spec(places, one) for places, one in zip(of_parameters, self.parameters, strict=True)]
-        inputs += [spec(of_batch, one) for one in (*self.offsets.values(), self.per_batch) if one is not None]
+        inputs += [spec(of_batch, one) for one in self.offsets.values() if one is not None]
+        if self.numbers is not None:
+            inputs.append(spec([self.of_numbers(mode) for mode in modes], self.numbers))
         outputs: Any = spec(of_output)
         if wants is not None:
             outputs = [

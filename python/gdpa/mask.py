@@ -1,4 +1,4 @@
-"""Masks: which keys a query attends to, as conditions in positions and tensors of the call.
+"""Masks: the keys that a query attends to, as conditions in positions and tensors of the call.
 
 A mask is a Mask, made by one of the functions below or from a text, or a Python function like mask_mod of
 flex_attention. `&`, `|` and `~` combine masks::
@@ -6,8 +6,8 @@ flex_attention. `&`, `|` and `~` combine masks::
     mask = gdpa.mask.causal() & ~gdpa.mask.prefix(padding)
     output = gdpa.varlen_attention(query, key, value, cu, cu, activation="silu", mask=mask)
 
-docs/masks.md describes the conditions. `causal` and `window` alone skip the tiles that they exclude. On a GPU, every
-other mask is evaluated for each score.
+docs/masks.md describes the conditions, and the tiles that a mask skips. gdpa.prepare_mask prepares a mask for several
+calls.
 """
 
 import re
@@ -18,18 +18,19 @@ import torch
 
 from gdpa import _trace
 
-__all__ = ["Mask", "MaskLike", "causal", "documents", "hstu", "intervals", "prefix", "window"]
+__all__ = ["Mask", "MaskLike", "PreparedMask", "causal", "documents", "hstu", "intervals", "prefix", "window"]
 
-_NAME = re.compile(r"[^\W\d]\w*")
+_NAME = re.compile(r"[^\W\d]\w*\b(?!\s*\()")  # the names of functions are before a parenthesis
 
 
 class Mask:
-    """A condition. P and the gradient of the scores are 0 where it does not hold, and no score there is computed twice.
+    """A condition. P and the gradient of the scores are 0 where the condition does not hold.
 
     Args:
         text: a condition in the positions b, h, i, j (batch entry, query head, query and key in their sequences), the
-            lengths len_q and len_k, and elements of tensors: "(j <= i) & (i - j < width[h])". The language is that of
-            docs/functions.md without s. Comparisons next to & and | need parentheses, as in Python.
+            lengths len_q and len_k, and elements of tensors: "(j <= i) & (i - j < width[h])". docs/functions.md
+            describes the language. A condition does not read s. Comparisons next to & and | need parentheses, as in
+            Python.
         tensors: the tensors that the text reads, by name. The first axis of a tensor that is indexed by i or j alone
             may have the tokens of the packed queries or keys. dtypes: float32, bfloat16, float16, int32 or int64; on
             the CPU also float64. No gradient flows to them.
@@ -43,7 +44,7 @@ class Mask:
 
         >>> width = torch.tensor([4, 16])
         >>> gdpa.mask.Mask("(j <= i) & (i - j < width[h])", {"width": width}) & gdpa.mask.causal()
-        Mask('((j <= i) & (i - j < width[h])) & (j <= i + len_k - len_q)', tensors: width)
+        Mask('((j <= i) & (i - j < width[h])) & (causal())', tensors: width)
     """
 
     __slots__ = ("_tensors", "_text", "_window")
@@ -105,6 +106,34 @@ class Mask:
         return text, {names[name]: tensor for name, tensor in self._tensors.items()}
 
 
+class PreparedMask(Mask):
+    """A mask whose tiles are classified for calls of the same shapes. gdpa.prepare_mask makes it.
+
+    `&`, `|` and `~` return a Mask that is not prepared.
+    """
+
+    __slots__ = ("_lists", "_tiles")
+
+    def __init__(self, mask: Mask, lists: torch.Tensor | None, tiles: str) -> None:
+        super().__init__(mask.text, mask.tensors)
+        self._window = mask.window
+        self._lists = lists
+        self._tiles = tiles
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of device memory that the lists of tiles occupy. 0 on the CPU, and for a window."""
+        return 0 if self._lists is None else self._lists.nbytes
+
+    @property
+    def lists(self) -> tuple[torch.Tensor, str] | None:
+        """The lists, and the text that describes them, as the operators take them. None for a window."""
+        return None if self._lists is None else (self._lists, self._tiles)
+
+    def __repr__(self) -> str:
+        return f"Prepared{super().__repr__()}"
+
+
 #: A mask, the text of a condition, or a Python function (b, h, q_idx, kv_idx) like mask_mod of flex_attention.
 MaskLike = Mask | str | Callable[..., Any]
 
@@ -131,7 +160,7 @@ def causal() -> Mask:
     Example::
 
         >>> gdpa.mask.causal()
-        Mask('j <= i + len_k - len_q')
+        Mask('causal()')
     """
     return window(-1, 0)
 
@@ -148,17 +177,12 @@ def window(left: int, right: int) -> Mask:
     Example::
 
         >>> gdpa.mask.window(255, 0)
-        Mask('(i + len_k - len_q - j <= 255) & (j <= i + len_k - len_q)')
+        Mask('window(255, 0)')
     """
     for bound in (left, right):
         if bound < -1:
             raise ValueError(f"mask: expected bounds of at least 0, or -1 for none, got {bound}; correct it")
-    parts = []
-    if left >= 0:
-        parts.append(f"i + len_k - len_q - j <= {left}")
-    if right >= 0:
-        parts.append(f"j <= i + len_k - len_q + {right}" if right > 0 else "j <= i + len_k - len_q")
-    mask = Mask(" & ".join(f"({part})" for part in parts) if len(parts) > 1 else parts[0] if parts else "j >= 0")
+    mask = Mask("causal()" if (left, right) == (-1, 0) else f"window({left}, {right})")
     mask._window = (left, right)
     return mask
 
@@ -172,9 +196,9 @@ def prefix(lengths: torch.Tensor) -> Mask:
     Example::
 
         >>> gdpa.mask.prefix(torch.tensor([5, 0])) | gdpa.mask.causal()
-        Mask('(j < lengths[b]) | (j <= i + len_k - len_q)', tensors: lengths)
+        Mask('(prefix(lengths[b])) | (causal())', tensors: lengths)
     """
-    return Mask("j < lengths[b]", {"lengths": _checked("lengths", lengths, (1,))})
+    return Mask("prefix(lengths[b])", {"lengths": _checked("lengths", lengths, (1,))})
 
 
 def documents(query: torch.Tensor, key: torch.Tensor | None = None) -> Mask:
@@ -187,38 +211,67 @@ def documents(query: torch.Tensor, key: torch.Tensor | None = None) -> Mask:
     Example::
 
         >>> gdpa.mask.documents(torch.tensor([0, 0, 1, 1, 1])) & gdpa.mask.causal()
-        Mask('(document_q[i] == document_k[j]) & (j <= i + len_k - len_q)', tensors: document_q, document_k)
+        Mask('(document_q[i] == document_k[j]) & (causal())', tensors: document_q, document_k)
     """
     query = _checked("query", query, (1,))
     key = query if key is None else _checked("key", key, (1,))
     return Mask("document_q[i] == document_k[j]", {"document_q": query, "document_k": key})
 
 
-def intervals(bounds: torch.Tensor) -> Mask:
-    """Returns the mask of up to four ranges of keys for each query: query i attends to key j if a range has j.
+def intervals(bounds: torch.Tensor, keys: int | None = None) -> Mask:
+    """Returns the mask of ranges of keys for each query: query i attends to key j if a range has j.
 
     Args:
-        bounds: (T_q, n, 2) or (T_q, H_q, n, 2) with n from 1 to 4, int32 or int64: the first key of each range and the
+        bounds: (T_q, n, 2) or (T_q, H_q, n, 2) with n of 1 or more, int32 or int64: the first key of each range and the
             key after its last one, counted from the first key of the sequence. Ranges may overlap or be empty.
+        keys: with n above 4, the most keys of a sequence. Later keys are masked. The mask then has one bit for each
+            query and key, in words of 30 bits.
 
     Raises:
-        ValueError: the shape is another one.
+        ValueError: the shape is neither of these, or `keys` is missing.
 
     Example::
 
         >>> gdpa.mask.intervals(torch.tensor([[[0, 1]], [[0, 2]], [[1, 3]]])).text
-        '(j >= intervals[i, 0, 0]) & (j < intervals[i, 0, 1])'
+        'interval(intervals[i, 0, 0], intervals[i, 0, 1])'
     """
     _checked("intervals", bounds, (3, 4))
     ranges = bounds.shape[-2]
-    if bounds.shape[-1] != 2 or not 1 <= ranges <= 4:
+    if bounds.shape[-1] != 2 or ranges < 1:
         raise ValueError(
-            f"mask: expected intervals of shape (tokens, n, 2) or (tokens, heads, n, 2) with n from 1 to 4, got "
+            f"mask: expected intervals of shape (tokens, n, 2) or (tokens, heads, n, 2) with n of 1 or more, got "
             f"{tuple(bounds.shape)}; reshape them"
         )
     head = "h, " if bounds.dim() == 4 else ""
-    parts = [f"(j >= intervals[i, {head}{n}, 0]) & (j < intervals[i, {head}{n}, 1])" for n in range(ranges)]
-    return Mask(parts[0] if ranges == 1 else " | ".join(f"({part})" for part in parts), {"intervals": bounds})
+    if ranges > _compared_ranges:
+        if keys is None:
+            raise ValueError(
+                f"mask: expected the most keys of a sequence with more than {_compared_ranges} intervals, got none; "
+                "pass keys="
+            )
+        words, powers = _words_of(bounds, keys)
+        bit = f"floor(words[i, {head}floor(j / {_word_bits})] / powers[j % {_word_bits}]) % 2"
+        return Mask(f"(j < {keys}) & ({bit} == 1)", {"words": words, "powers": powers})
+    parts = [f"interval(intervals[i, {head}{n}, 0], intervals[i, {head}{n}, 1])" for n in range(ranges)]
+    return Mask(" | ".join(parts), {"intervals": bounds})
+
+
+# A mask reads at most eight elements, so it compares the bounds of at most four ranges.
+_compared_ranges = 4
+
+# Exact in the arithmetic of int32 and of float64.
+_word_bits = 30
+
+
+def _words_of(bounds: torch.Tensor, keys: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns a bit for each key of each query, (T_q, n) or (T_q, H_q, n) words in int32, and the powers of two."""
+    begins = torch.arange(0, max(keys, 1), _word_bits, device=bounds.device)
+    words = bounds.new_zeros((*bounds.shape[:-2], len(begins)), dtype=torch.int32)
+    for first, end in (one.unbind(-1) for one in bounds.unbind(-2)):
+        low = (first[..., None] - begins).clamp(0, _word_bits)
+        high = torch.maximum((end[..., None] - begins).clamp(0, _word_bits), low)
+        words |= ((1 << high) - (1 << low)).int()
+    return words, 1 << torch.arange(_word_bits, dtype=torch.int32, device=bounds.device)
 
 
 def hstu(
@@ -249,29 +302,18 @@ def hstu(
     Example::
 
         >>> gdpa.mask.hstu(contexts=torch.tensor([2, 3])).text
-        '((i + len_k - len_q < contexts[b]) & (j < len_k)) | ((j <= i + len_k - len_q))'
+        'hstu(contexts[b], 0, 1, -1)'
     """
     if target_group_size < 1:
         raise ValueError(f"mask: expected a target_group_size of at least 1, got {target_group_size}; correct it")
     if window < -1:
         raise ValueError(f"mask: expected a window of at least 0, or -1 for none, got {window}; correct it")
     tensors = {}
-    parts = ["(j <= i + len_k - len_q)"]
-    end = "len_k"
-    if contexts is not None:
-        tensors["contexts"] = _checked("contexts", contexts, (1,))
-    if window >= 0:
-        near = f"i + len_k - len_q - j <= {window}"
-        parts.append(f"(({near}) | (j < contexts[b]))" if contexts is not None else f"({near})")
-    if targets is not None:
-        tensors["targets"] = _checked("targets", targets, (1,))
-        end, size = "len_k - targets[b]", target_group_size
-        group = f"floor((i + targets[b] - len_q) / {size}) * {size}"
-        parts.append(f"((j < {end}) | (j >= {end} + {group}))")
-    text = " & ".join(parts)
-    if contexts is not None:
-        text = f"((i + len_k - len_q < contexts[b]) & (j < {end})) | ({text})"
-    return Mask(text, tensors)
+    for name, numbers in (("contexts", contexts), ("targets", targets)):
+        if numbers is not None:
+            tensors[name] = _checked(name, numbers, (1,))
+    of_entry = [f"{name}[b]" if name in tensors else "0" for name in ("contexts", "targets")]
+    return Mask(f"hstu({', '.join(of_entry)}, {target_group_size}, {window})", tensors)
 
 
 def _checked(name: str, tensor: Any, ranks: tuple[int, ...]) -> torch.Tensor:

@@ -26,7 +26,7 @@ bool is_condition(Operation operation) {
 
 class Printer {
  public:
-  /// An input after `inputs` is the scale, which follows the numbers of `tensors` tensors.
+  /// The input after `inputs` is the scale, which follows the numbers of `tensors` tensors. The next one is dP.
   Printer(const Program& program, const std::vector<Input>& inputs, Accuracy accuracy, std::size_t tensors = 0)
       : program_(program),
         inputs_(inputs),
@@ -56,6 +56,7 @@ class Printer {
     if (step.operation == Operation::input) {
       const auto input = static_cast<std::size_t>(step.number);
       if (input == inputs_.size()) return fmt::format("parameters[{}]", tensors_);
+      if (input > inputs_.size()) return "dp";
       const bool is_number = inputs_[input].kind == Input::Kind::number;
       return is_number ? fmt::format("parameters[{}]", inputs_[input].tensor) : fmt::format("in.v{}", input);
     }
@@ -108,33 +109,20 @@ class Printer {
       case Operation::floor:
         return call(step, "floorf");
       case Operation::sqrt:
-        return elementary(step, "sqrt");
       case Operation::rsqrt:
-        return elementary(step, "rsqrt");
       case Operation::exp:
-        return elementary(step, "exp");
       case Operation::exp2:
-        return elementary(step, "exp2");
       case Operation::expm1:
-        return elementary(step, "expm1");
       case Operation::log:
-        return elementary(step, "log");
       case Operation::log2:
-        return elementary(step, "log2");
       case Operation::log1p:
-        return elementary(step, "log1p");
       case Operation::tanh:
-        return elementary(step, "tanh");
       case Operation::sigmoid:
-        return elementary(step, "sigmoid");
       case Operation::erf:
-        return elementary(step, "erf");
       case Operation::softplus:
-        return elementary(step, "softplus");
       case Operation::sin:
-        return elementary(step, "sin");
       case Operation::cos:
-        return elementary(step, "cos");
+        return elementary(step, elementary_name(step.operation));
       case Operation::minimum:
         return call(step, "gdpa::minimum");
       case Operation::maximum:
@@ -283,8 +271,9 @@ HeadInputs head_inputs_of(const Function& function, Accuracy accuracy, ForwardFo
   HeadInputs head;
   const std::vector<Input>& inputs = function.inputs();
   if (accuracy == Accuracy::exact || form.is_of_list || !form.scales_scores) return head;
-  head.are_of_head.resize(inputs.size());
+  head.are_of_head.resize(inputs.size() + 2);
   head.scale = inputs.size();
+  head.gradient = inputs.size() + 1;
   for (const Step& step : function.value_and_derivative().steps) {
     if (step.operation != Operation::input) continue;
     const auto input = static_cast<std::size_t>(step.number);
@@ -293,7 +282,7 @@ HeadInputs head_inputs_of(const Function& function, Accuracy accuracy, ForwardFo
   return head;
 }
 
-/// Returns the members of a struct without a list that a kernel reads in the same way as those of a list.
+/// Returns the members of a struct without a list that a kernel reads in the same way as the members of a list.
 std::string members_of_head(double score_factor) {
   return fmt::format(
       "  static constexpr float score_factor = {};\n"
@@ -365,14 +354,36 @@ Struct forward_struct(std::string_view name, const Function& all, Accuracy accur
           bounds_scores};
 }
 
+/// Returns a member of a struct that computes a factor of the head: `number` times the result of the program, if it has
+/// one.
+std::string factor_of_head(std::string_view member, const Function& all, double number, const Program* program) {
+  std::string statements, product = literal(number);
+  if (program != nullptr && !program->steps.empty()) {
+    const Printer factor(*program, all.inputs(), Accuracy::fast, all.parameters().size());
+    statements = factor.statements();
+    product = number == 1 ? factor.result(0) : fmt::format("{} * {}", product, factor.result(0));
+  }
+  return fmt::format("  __device__ __forceinline__ float {}() const {{\n{}    return {};\n  }}\n\n", member, statements,
+                     product);
+}
+
+/// The members that the structs of f and f' share. `program` has both as its first results.
+std::string members_of_backward(std::string_view name, const Function& all, const FactoredProgram& program) {
+  const Program* const of_derivative = program.other_factors.empty() ? nullptr : program.other_factors.data();
+  return fmt::format(
+      "  static constexpr bool scales_scores = {};\n"
+      "{}{}{}{}",
+      !program.takes_scale, members_of_head(program.score_factor), parameters_of(name, all, program.takes_scale),
+      factor_of_head("value_factor", all, program.value_factor, &program.head_factor),
+      factor_of_head("derivative_factor", all, 1, of_derivative));
+}
+
 /// A struct of f and f', which are the results of the program.
 Struct backward_struct(std::string_view name, const Function& all, Accuracy accuracy, const FactoredProgram& program) {
   const Printer both(program.program, of_one_number(all).inputs(), accuracy, all.parameters().size());
   return {fmt::format(
       "struct {} {{\n"
-      "  static constexpr bool scales_scores = {};\n"
-      "  static constexpr float value_factor = {};\n"
-      "{}{}{}"
+      "{}{}"
       "  __device__ __forceinline__ void value_and_derivative(float x, const Inputs& in, float& f, float& derivative) "
       "const {{\n"
       "{}{}"
@@ -380,17 +391,22 @@ Struct backward_struct(std::string_view name, const Function& all, Accuracy accu
       "    derivative = {};\n"
       "  }}\n"
       "}};\n\n",
-      name, !program.takes_scale, literal(program.value_factor), members_of_head(program.score_factor),
-      parameters_of(name, all, program.takes_scale), shift_of(all, accuracy), add_shift(all, program.score_factor),
+      name, members_of_backward(name, all, program), shift_of(all, accuracy), add_shift(all, program.score_factor),
       both.statements(), both.result(0), both.result(1))};
+}
+
+/// The factor of f in the guarded structs of backward.
+ValueFactor value_factor_in(ForwardForm form, const HeadInputs& head) {
+  return head.any() && form.takes_head_factors ? ValueFactor::suits_bfloat16 : ValueFactor::is_one;
 }
 
 Struct guarded_struct(std::string_view name, const Function& all, Accuracy accuracy, ForwardForm form) {
   const Function& function = of_one_number(all);
   FactoredProgram both = {1, 1, function.value_and_derivative()};
   if (accuracy == Accuracy::fast) {
-    const HeadInputs head = head_inputs_of(function, accuracy, form);
-    both = rewrite_fast(function.value(), both.program, ValueFactor::is_one, ValueFactor::is_one, head)
+    HeadInputs head = head_inputs_of(function, accuracy, form);
+    head.take_factors = {head.any() && form.takes_head_factors};
+    both = rewrite_fast(function.value(), both.program, ValueFactor::is_one, value_factor_in(form, head), head)
                .value_and_derivative;
   }
   return backward_struct(name, all, accuracy, both);
@@ -415,6 +431,79 @@ Struct unguarded_struct(std::string_view name, const Function& all, Accuracy acc
                         is_same_where_finite(joined(function.value(), function.value_and_derivative(),
                                                     function.unguarded_value_and_derivative(), is_fast));
   return backward_struct(name, all, accuracy, is_other ? unguarded : guarded);
+}
+
+/// Returns the program with all results but the first one multiplied by an input.
+Program times_gradient(Program program, std::size_t input) {
+  const auto last = [&] { return static_cast<std::uint16_t>(program.steps.size() - 1); };
+  Step gradient;
+  gradient.operation = Operation::input;
+  gradient.number = static_cast<double>(input);
+  program.steps.push_back(gradient);
+  const std::uint16_t factor = last();
+  for (std::size_t result = 1; result < program.results.size(); ++result) {
+    Step product;
+    product.operation = Operation::multiply;
+    product.a = factor;
+    product.b = program.results[result];
+    program.steps.push_back(product);
+    program.results[result] = last();
+  }
+  return program;
+}
+
+/// A struct of f, dS and the terms of the gradients of the wanted numbers of the head.
+std::string gradients_struct(const Function& function, Accuracy accuracy, ForwardForm form) {
+  constexpr std::string_view name = "ActivationWithGradients";
+  std::vector<std::size_t> wanted;
+  std::vector<std::size_t> tensors;
+  for (std::size_t n = 0; n < function.inputs().size(); ++n) {
+    const Input& input = function.inputs()[n];
+    if (input.kind != Input::Kind::number || (form.wanted_numbers >> input.tensor & 1U) == 0) continue;
+    wanted.push_back(n);
+    tensors.push_back(input.tensor);
+  }
+  if (wanted.empty()) return "";
+  FactoredProgram all = {1, 1, times_gradient(function.value_and_derivatives(wanted), function.inputs().size() + 1)};
+  if (accuracy == Accuracy::fast) {
+    HeadInputs head = head_inputs_of(function, accuracy, form);
+    // The factor of dS is also one of dQ and dK. The factors of the other derivatives are multiplied by their sums.
+    head.take_factors.assign(1 + wanted.size(), true);
+    head.take_factors[0] = form.takes_head_factors;
+    all = rewrite_fast(function.value(), all.program, ValueFactor::is_one, value_factor_in(form, head), head)
+              .value_and_derivative;
+  }
+  const Printer results(all.program, function.inputs(), accuracy, function.parameters().size());
+  std::string terms, factors;
+  for (std::size_t k = 0; k < wanted.size(); ++k) {
+    terms += fmt::format("    terms[{}] = {};\n", k, results.result(2 + k));
+    if (all.other_factors.empty() || all.other_factors[1 + k].steps.empty()) continue;
+    const Printer factor(all.other_factors[1 + k], function.inputs(), Accuracy::fast, function.parameters().size());
+    factors += fmt::format("    {{\n{}      totals[{}] *= {};\n    }}\n", factor.statements(), k, factor.result(0));
+  }
+  return fmt::format(
+      "struct {0} {{\n"
+      "  static constexpr int numbers = {1};\n"
+      "{2}"
+      "  static __device__ __forceinline__ const gdpa::BoundTensor& gradient_of(const gdpa::Params& params, int "
+      "number) "
+      "{{\n"
+      "    constexpr int tensors[] = {{{3}}};\n"
+      "    return params.grad_parameters[tensors[number]];\n"
+      "  }}\n\n"
+      "  __device__ __forceinline__ void value_and_terms(float x, float dp, float& f, float& ds, "
+      "float (&terms)[numbers]) const {{\n"
+      "{4}"
+      "    f = {5};\n"
+      "    ds = {6};\n"
+      "{7}"
+      "  }}\n\n"
+      "  __device__ __forceinline__ void multiply_by_factors([[maybe_unused]] float (&totals)[numbers]) const {{\n"
+      "{8}"
+      "  }}\n"
+      "}};\n\n",
+      name, wanted.size(), members_of_backward(name, function, all), fmt::join(tensors, ", "), results.statements(),
+      results.result(0), results.result(1), terms, factors);
 }
 
 using StructOf = Struct (*)(std::string_view name, const Function&, Accuracy, ForwardForm);
@@ -525,8 +614,9 @@ std::string backward_text(std::string_view name, const Function& function, Accur
   return fmt::format(
       "{}struct {} {{\n"
       "  static constexpr bool scales_scores = true;\n"
-      "  static constexpr float value_factor = 1.0f;\n"
       "{}"
+      "  __device__ __forceinline__ float value_factor() const {{ return 1.0f; }}\n"
+      "  __device__ __forceinline__ float derivative_factor() const {{ return 1.0f; }}\n\n"
       "  __device__ __forceinline__ void value_and_derivative(float x, const Inputs& in, float& f, float& derivative) "
       "const {{\n"
       "    visit([&](const auto& member) {{ member.value_and_derivative(x * member.score_factor, in, f, derivative); "
@@ -539,11 +629,12 @@ std::string backward_text(std::string_view name, const Function& function, Accur
 }  // namespace
 
 std::string cuda_source(const Function& function, Accuracy accuracy, ForwardForm form, unsigned tensor_types) {
-  return fmt::format("#include \"common/elementary.cuh\"\n{}\n// {}\n{}{}{}{}", inputs_header(function),
+  return fmt::format("#include \"common/elementary.cuh\"\n{}\n// {}\n{}{}{}{}{}", inputs_header(function),
                      function.text(), inputs_source(function, tensor_types),
                      forward_text("Activation", function, accuracy, form),
                      backward_text("ActivationWithDerivative", function, accuracy, form, guarded_struct),
-                     backward_text("UnguardedActivationWithDerivative", function, accuracy, form, unguarded_struct));
+                     backward_text("UnguardedActivationWithDerivative", function, accuracy, form, unguarded_struct),
+                     gradients_struct(function, accuracy, form));
 }
 
 }  // namespace gdpa::activation

@@ -1,4 +1,4 @@
-// See cuda_bounds.h. The names of members are those of the struct Condition (cuda_inputs.cpp).
+// See cuda_bounds.h. The members have the names of the members of the struct Condition (cuda_inputs.cpp).
 #include "activation/cuda_bounds.h"
 
 #include <fmt/format.h>
@@ -126,23 +126,13 @@ class BoundsPrinter {
   std::string prefix_;
 };
 
-std::string_view type_of(NumberType type) {
-  switch (type) {
-    case NumberType::int32:
-      return "Type::int32";
-    case NumberType::int64:
-      return "Type::int64";
-    default:
-      return "Type::float32";
-  }
-}
-
-/// Statements that enclose the elements that read n can have in `b<n>`: the hull of these elements if they are few.
-std::string enclosed_read(const Function& mask, std::size_t n, unsigned tensor_types) {
+/// The statements that enclose the elements of read n in `b<n>`: the hull of these elements if they are few. `by_warp`:
+/// the index depends on the query alone, and the lanes of a warp divide the elements among them.
+std::string enclosed_read(const Function& mask, std::size_t n, unsigned tensor_types, bool by_warp) {
   const std::vector<Input>& inputs = mask.inputs();
   const Input& read = inputs[n];
-  const auto type = static_cast<NumberType>(tensor_types >> (4 * read.tensor) & 7U);
-  std::string statements, count = "int64_t{1}", loops, offset, indent = "      ";
+  const std::string_view reader = reader_of(static_cast<NumberType>(tensor_types >> (4 * read.tensor) & 7U));
+  std::string statements, count = "int64_t{1}", elements, offset;
   int axes = 0;
   for (std::size_t axis = 0; axis < read.indices.size(); ++axis) {
     if (!varies(read.indices[axis], inputs)) continue;
@@ -152,48 +142,70 @@ std::string enclosed_read(const Function& mask, std::size_t n, unsigned tensor_t
     statements += index.statements();
     statements += fmt::format("    const Indices of{0} = indices({1}, last{0});\n", of_axis, index.result());
     count += fmt::format(" * of{}.count()", of_axis);
-    loops += fmt::format("{1}for (int k{0} = of{0}.first; k{0} <= of{0}.last; ++k{0})\n", of_axis, indent);
-    indent += "  ";
+    // The number of an element counts the indices of the last axis first. The first axis has what is left.
+    elements = axes == 1 ? fmt::format("        const int k{0} = of{0}.first + rest;\n", of_axis)
+                         : fmt::format(
+                               "        const int k{0} = of{0}.first + rest % of{0}.count();\n"
+                               "        rest /= of{0}.count();\n",
+                               of_axis) +
+                               elements;
     offset += fmt::format("{1}k{0} * stride{0}", of_axis, offset.empty() ? "" : " + ");
   }
   // See print_read() in cuda_inputs.cpp: with one axis, the offset includes the first element.
   if (axes == 1 && offset_type(tensor_types, read.tensor) == "int") offset = fmt::format("first{} + {}", n, offset);
   return fmt::format(
       "{0}"
-      "    Bounds b{1} = unknown({2});\n"
-      "    if ({3} <= most_elements) {{\n"
-      "      bool is_first = true;\n"
-      "{4}"
-      "{5}{{\n"
-      "{5}  const Bounds element = number({6}::at(gdpa::index::element(p{1}, {7})));\n"
-      "{5}  b{1} = is_first ? element : hull(b{1}, element);\n"
-      "{5}  is_first = false;\n"
-      "{5}}}\n"
-      "    }}\n",
-      statements, n, type_of(type), count, loops, indent, reader_of(type), offset);
+      "    Hull<decltype({2}::at(nullptr))> hull{1};\n"
+      "    const int64_t count{1} = {3};\n"
+      "    if (count{1} <= {4}) {{\n"
+      "      for (int element = {5}; element < count{1}; element += {6}) {{\n"
+      "        int rest = element;\n"
+      "{7}"
+      "        hull{1}.add({2}::at(gdpa::index::element(p{1}, {8})));\n"
+      "      }}\n"
+      "{9}"
+      "    }}\n"
+      "    {10}b{1} = hull{1}.is_empty ? unknown(hull{1}.bounds().type) : hull{1}.bounds();\n",
+      statements, n, reader, count, by_warp ? "most_elements_of_warp" : "most_elements",
+      by_warp ? "static_cast<int>(threadIdx.x % 32)" : "0", by_warp ? 32 : 1, elements, offset,
+      by_warp ? fmt::format("      hull{}.join_warp();\n", n) : "", by_warp ? "of." : "const Bounds ");
 }
 
 }  // namespace
 
 std::string condition_bounds_source(const Function& mask, unsigned tensor_types) {
   const std::vector<Input>& inputs = mask.inputs();
-  std::string reads;
+  std::string members, of_queries, copies, of_tile;
   for (std::size_t n = 0; n < inputs.size(); ++n) {
-    const bool is_read = inputs[n].kind == Input::Kind::read;
-    if (is_read && dependence_of(inputs[n], inputs) != Dependence::none) reads += enclosed_read(mask, n, tensor_types);
+    const Dependence on = dependence_of(inputs[n], inputs);
+    if (inputs[n].kind != Input::Kind::read || on == Dependence::none) continue;
+    if (on == Dependence::query) {
+      members += fmt::format("    gdpa::bounds::Bounds b{};\n", n);
+      of_queries += enclosed_read(mask, n, tensor_types, true);
+      copies += fmt::format("    const Bounds b{0} = of.b{0};\n", n);
+    } else {
+      of_tile += enclosed_read(mask, n, tensor_types, false);
+    }
   }
   const BoundsPrinter condition(mask, mask.value(), "c");
+  constexpr std::string_view bounds = "[[maybe_unused]] const gdpa::bounds::Bounds&";
   return fmt::format(
       "struct ConditionBounds : Condition {{\n"
       "  using Condition::Condition;\n\n"
-      "  __device__ gdpa::bounds::Bounds enclose([[maybe_unused]] const gdpa::bounds::Bounds& query, "
-      "[[maybe_unused]] const gdpa::bounds::Bounds& key) const {{\n"
+      "  struct OfQueries {{\n{0}  }};\n"
+      "  __device__ OfQueries of_queries({1} query) const {{\n"
       "    using namespace gdpa::bounds;\n"
-      "{}{}"
-      "    return {};\n"
+      "    OfQueries of{{}};\n"
+      "{2}"
+      "    return of;\n"
+      "  }}\n\n"
+      "  __device__ gdpa::bounds::Bounds enclose({1} query, {1} key, [[maybe_unused]] const OfQueries& of) const {{\n"
+      "    using namespace gdpa::bounds;\n"
+      "{3}{4}{5}"
+      "    return {6};\n"
       "  }}\n"
       "}};\n\n",
-      reads, condition.statements(), condition.result());
+      members, bounds, of_queries, copies, of_tile, condition.statements(), condition.result());
 }
 
 }  // namespace gdpa::activation

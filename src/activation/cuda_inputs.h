@@ -40,9 +40,22 @@ std::string inputs_header(const Function& function);
 /// The rows of a tile share these elements.
 int reads_of_lines(const Function& function);
 
-/// Returns the struct Condition of a mask (common/expression_mask.cuh). `tensor_types` is Problem::mask_types.
-/// Positions and elements of tensors have their own types, so that conditions on whole numbers are exact.
-std::string condition_source(const Function& mask, unsigned tensor_types);
+/// The text of the inputs of a mask.
+struct ConditionInputs {
+  /// The statements that compute the inputs that depend on one position, and the variables that other statements read.
+  struct Section {
+    std::string statements;
+    std::string members;  ///< the declarations of the variables in a struct
+    std::string names;    ///< the variables, as initializers of the struct
+    std::string copies;   ///< a format of statements that declare the variables from a struct with a given name
+  };
+  std::string members;
+  std::string constructor;  ///< statements; the arguments are `params` and `pair_`
+  Section of_query;         ///< the argument is `query`
+  Section of_key;           ///< the argument is `key`
+  std::string of_both;      ///< statements; the arguments are both, and the variables of the sections
+};
+ConditionInputs condition_inputs(const Function& mask, unsigned tensor_types);
 
 /// The expression whose inputs are printed. A mask uses all of its inputs as an index does: with their own types.
 enum class Expression { function, mask };
@@ -58,47 +71,5 @@ std::string index_check_source(std::string_view name, const Function& function, 
 
 /// Returns `using Inputs = gdpa::NoInputs;`, or the structs Inputs and Bias. `tensor_types` is Problem::tensor_types.
 std::string inputs_source(const Function& function, unsigned tensor_types);
-
-/// Returns the position in Function::inputs() of the read whose gradient has sums in shared memory: the first one with
-/// a computed index that does not depend only on i - j. `wanted` has bit n for tensor n.
-std::optional<std::size_t> read_with_sums(const Function& function, unsigned wanted);
-
-/// The kernel of a struct Gradients.
-struct GradientsForm {
-  std::string_view sum;                ///< the type of the sums (common/parameter_sum.cuh)
-  Accuracy accuracy = Accuracy::fast;  ///< of the derivatives of f
-  int sum_threads = 0;  ///< if not 0, so many threads of a CTA have sums of their own for the read of read_with_sums()
-};
-
-/// Returns the struct that a kernel for the gradients of tensors uses:
-///     struct Gradients {
-///       static __device__ Gradients of(const gdpa::Params&, const gdpa::SequencePair&);
-///       // Adds the gradients at the scores of two adjacent keys. A read that depends only on i - j has a pass of its
-///       // own, which writes the gradients to `diagonal`. Pass 0 also adds the gradients of all other inputs. With
-///       // `are_regular`, both scores are valid, and has_pairs_at() holds.
-///       static constexpr int diagonals;  // the number of such reads
-///       template <bool are_regular>
-///       __device__ void add(int pass, const float (&scores)[2], const float (&grad_p)[2], const bool (&is_valid)[2],
-///                           int query, int first_key, float (&diagonal)[2]);
-///       // Whether at `keys` keys from first_key on, the elements of keys 2 n and 2 n + 1 are adjacent, at multiples
-///       of
-///       // the two sums, in each read whose indices are positions.
-///       __device__ bool has_pairs_at(int first_key, int keys) const;
-///       // Adds the gradient of a diagonal read for all scores of a diagonal. Called by whole warps.
-///       __device__ void add_diagonal(int read, int query, int key, float term);
-///       // The sums of read_with_sums() have one number for each of its elements() elements in a head and batch entry.
-///       // flush() adds a sum to the gradient.
-///       static constexpr int sum_threads;
-///       float* thread_sums;              // with sum_threads: element 0 of the thread (ThreadSums)
-///       static constexpr bool has_histogram;
-///       float* histogram;                // of the warp; null: none
-///       __device__ int64_t elements() const;
-///       __device__ void flush(int element, float term);
-///       // Adds the numbers in registers to the gradients. Called by whole warps, after the last score.
-///       __device__ void end();
-///     };
-/// params.grad_parameters are the sums.
-std::string gradients_source(const Function& function, unsigned tensor_types, unsigned wanted,
-                             const GradientsForm& form);
 
 }  // namespace gdpa::activation

@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <map>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "activation/lower.h"
@@ -53,9 +56,10 @@ bool takes_factor(const Tree& tree, NodeId id) {
 class Factoring {
  public:
   /// With `pulls`, c0 + c x becomes c (c0 / c + x). If x is a product, x and the sum are then one instruction, and
-  /// another operation may absorb c.
-  Factoring(const Tree& from, double factor, bool pulls, const HeadInputs& head)
-      : from_(from), factor_(factor), pulls_(pulls), head_(head) {}
+  /// another operation may absorb c. With `distributes`, a factor a of the head times y (c0 + c x) becomes
+  /// y (a c0 + a c x), where a c0 and a c are computed once for a head.
+  Factoring(const Tree& from, double factor, bool pulls, const HeadInputs& head, bool distributes = false)
+      : from_(from), factor_(factor), pulls_(pulls), distributes_(distributes), head_(head) {}
 
   FactoredProgram run(const std::vector<NodeId>& roots, ValueFactor value_factor) {
     const std::vector<bool> wanted = from_.reachable(roots);
@@ -66,7 +70,7 @@ class Factoring {
     FactoredProgram result;
     result.score_factor = factor_;
     result.takes_scale = head_.any();
-    Term& value = terms_[roots[0]];
+    Term value = terms_[roots[0]];
     if (is_possible(value_factor, whole_if_about(value.number))) {
       result.value_factor = whole_if_about(value.number);
       value.number = 1;
@@ -76,7 +80,9 @@ class Factoring {
       result.head_factor = lower(to_, {value.head}, "");
       value.head = none;
     }
-    for (const NodeId root : roots) roots_.push_back(whole(root));
+    roots_.push_back(whole(value));
+    for (std::size_t other = 0; other + 1 < roots.size(); ++other)
+      add_other_root(other, terms_[roots[other + 1]], result);
     result.program = lower(to_, roots_, "");
     return result;
   }
@@ -85,7 +91,8 @@ class Factoring {
   const std::vector<NodeId>& roots() const { return roots_; }
 
  private:
-  static constexpr NodeId none = 0;  ///< no factor of the head; 0 is the score
+  static constexpr NodeId none = 0;   ///< no factor of the head; 0 is the score
+  using Nodes = std::vector<NodeId>;  ///< in order
 
   struct Term {
     double number = 1;
@@ -93,17 +100,78 @@ class Factoring {
     NodeId head = none;  ///< a product of numbers of the head
   };
 
+  /// Adds a root after the first one, and its factor if it may have one.
+  void add_other_root(std::size_t other, const Term& root, FactoredProgram& result) {
+    const bool takes_factor = other < head_.take_factors.size() && head_.take_factors[other];
+    roots_.push_back(takes_factor ? root.node : whole(root));
+    result.other_factors.emplace_back();
+    if (takes_factor) result.other_factors.back() = lower(to_, {whole({root.number, to_.number(1), root.head})}, "");
+  }
+
+  /// A sum of two terms.
+  struct Sum {
+    Term result;
+    Term a;
+    Term b;
+  };
+
   NodeId whole(const Term& term) {
     const double number = whole_if_about(term.number);
     if (term.head == none) return number == 1 ? term.node : scaled(to_, number, term.node);
     const NodeId factor = number == 1 ? term.head : scaled(to_, number, term.head);
-    return to_.is_number(term.node) ? scaled(to_, to_[term.node].number, factor) : to_.multiply(factor, term.node);
+    if (to_.is_number(term.node)) return scaled(to_, to_[term.node].number, factor);
+    const Node node = to_[term.node];
+    if (distributes_ && node.operation == Operation::multiply) {
+      if (takes_head(node.b)) return to_.multiply(node.a, times_head(factor, node.b));
+      if (takes_head(node.a)) return to_.multiply(times_head(factor, node.a), node.b);
+    }
+    return to_.multiply(factor, term.node);
   }
 
-  /// The product of two factors of the head.
-  NodeId product_of_heads(NodeId a, NodeId b) {
-    if (a == none || b == none) return a == none ? b : a;
-    return to_.multiply(a, b);
+  /// Whether the node is c0 + c x.
+  bool takes_head(NodeId id) const {
+    const Node& node = to_[id];
+    const bool is_sum = node.operation == Operation::add || node.operation == Operation::subtract;
+    return is_sum && to_.is_number(node.a);
+  }
+
+  /// factor * (c0 + c x) as factor c0 + factor c * x.
+  NodeId times_head(NodeId factor, NodeId sum) {
+    const Node node = to_[sum];
+    const bool has_number = is_term(to_, node.b);
+    const NodeId of_x = has_number ? scaled(to_, to_[to_[node.b].a].number, factor) : factor;
+    const NodeId x = has_number ? to_[node.b].b : node.b;
+    return to_.make(node.operation, scaled(to_, to_[node.a].number, factor), to_.multiply(of_x, x));
+  }
+
+  /// The product of two factors of the head. Equal products are one node: they have their numbers in one order.
+  NodeId product_of_heads(NodeId a, NodeId b) { return product_of_heads(joined(numbers_of(a), numbers_of(b))); }
+
+  NodeId product_of_heads(const Nodes& numbers) {
+    NodeId product = none;
+    for (const NodeId number : numbers) product = product == none ? number : to_.multiply(product, number);
+    if (numbers.size() > 1) heads_.insert_or_assign(product, numbers);
+    return product;
+  }
+
+  /// The numbers of a head whose product is a factor, in order.
+  Nodes numbers_of(NodeId head) const {
+    if (head == none) return {};
+    const auto found = heads_.find(head);
+    return found == heads_.end() ? Nodes{head} : found->second;
+  }
+
+  static Nodes joined(const Nodes& a, const Nodes& b) {
+    Nodes all;
+    std::merge(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(all));
+    return all;
+  }
+
+  /// The elements of `all` that are not in `some`.
+  static Nodes without(const Nodes& all, const Nodes& some) {
+    Nodes rest;
+    std::set_difference(all.begin(), all.end(), some.begin(), some.end(), std::back_inserter(rest));
+    return rest;
   }
 
   NodeId input(std::size_t index) {
@@ -144,17 +212,85 @@ class Factoring {
   }
 
   Term product(Term a, Term b) {
+    if (distributes_ && (is_gradient(a.node) || is_gradient(b.node))) {
+      // dP (x + y) is dP x + dP y, whose products may be those of other results.
+      const Term& factor = is_gradient(a.node) ? a : b;
+      const Term& other = is_gradient(a.node) ? b : a;
+      const auto sum = sums_.find(other.node);
+      if (sum != sums_.end() && sum->second.result.head == other.head &&
+          is_about(sum->second.result.number, other.number)) {
+        const Sum terms = sum->second;
+        return sum_of(product(factor, terms.a), product(factor, terms.b));
+      }
+    }
     const NodeId head = product_of_heads(a.head, b.head);
     if (to_.is_number(b.node)) std::swap(a, b);
     if (to_.is_number(a.node)) return {to_[a.node].number * a.number * b.number, b.node, head};
-    if (is_one_and_more(a.node)) std::swap(a, b);
-    if (is_one_and_more(b.node)) {
+    const Product product = head_.any() ? shared_product(a.node, b.node) : product_of(a.node, b.node);
+    return {a.number * b.number * product.number, product.node, head};
+  }
+
+  bool is_gradient(NodeId id) const {
+    const Node& node = to_[id];
+    return head_.any() && node.operation == Operation::input && static_cast<std::size_t>(node.number) == head_.gradient;
+  }
+
+  /// A number times a node.
+  struct Product {
+    double number = 1;
+    NodeId node = 0;
+  };
+
+  Product product_of(NodeId a, NodeId b) {
+    if (is_one_and_more(a)) std::swap(a, b);
+    if (is_one_and_more(b)) {
       // y (c + c t) = c (y + y t): one instruction.
-      const Node sum = to_[b.node];
+      const Node sum = to_[b];
       const NodeId t = is_term(to_, sum.b) ? to_[sum.b].b : sum.b;
-      return {a.number * b.number * to_[sum.a].number, to_.add(a.node, to_.multiply(a.node, t)), head};
+      return {to_[sum.a].number, to_.add(a, to_.multiply(a, t))};
     }
-    return {a.number * b.number, to_.multiply(a.node, b.node), head};
+    if (is_one_and_less(a)) std::swap(a, b);
+    if (is_one_and_less(b)) {
+      const Node sum = to_[b];
+      const NodeId t = is_term(to_, sum.b) ? to_[sum.b].b : sum.b;
+      return {to_[sum.a].number, to_.subtract(a, to_.multiply(a, t))};
+    }
+    return {1, to_.multiply(a, b)};
+  }
+
+  /// The factors of a product: their product is `number` times the node.
+  struct Factors {
+    double number = 1;
+    Nodes nodes;
+  };
+
+  Factors factors_of(NodeId id) const {
+    const auto found = products_.find(id);
+    return found == products_.end() ? Factors{1, {id}} : found->second;
+  }
+
+  /// Returns a product of two nodes. If a known product has all or all but one of its factors, the result is made of
+  /// it: the derivatives with respect to numbers of the head are products of the score and of factors of f.
+  Product shared_product(NodeId a, NodeId b) {
+    const Factors of_a = factors_of(a), of_b = factors_of(b);
+    Factors of_both{of_a.number * of_b.number, joined(of_a.nodes, of_b.nodes)};
+    double number = 1;  // a b is this number times the product that is made
+    bool is_found = false;
+    for (const auto& [known, factors] : products_) {
+      const Nodes rest = without(of_both.nodes, factors.nodes);
+      if (rest.size() + factors.nodes.size() != of_both.nodes.size() || rest.size() > 1) continue;
+      if (rest.empty()) return {factors.number / of_both.number, known};
+      // A product without dP may have no other reader.
+      if (is_found && is_gradient(rest.front())) continue;
+      is_found = true;
+      number = factors.number / of_both.number;
+      a = known;
+      b = rest.front();
+    }
+    const Product product = product_of(a, b);
+    of_both.number *= number * product.number;
+    products_.insert({product.node, of_both});
+    return {number * product.number, product.node};
   }
 
   /// Whether the node is c + c t.
@@ -165,11 +301,42 @@ class Factoring {
     return is_about(is_term(to_, node.b) ? to_[to_[node.b].a].number : 1, number);
   }
 
+  /// With numbers of a head: whether the node is c - c t.
+  bool is_one_and_less(NodeId id) const {
+    if (!head_.any() || !takes_head(id)) return false;
+    const Node& node = to_[id];
+    const double number = is_term(to_, node.b) ? to_[to_[node.b].a].number : 1;
+    return is_about(node.operation == Operation::subtract ? number : -number, to_[node.a].number);
+  }
+
   Term sum(const Node& node) {
-    Term a = terms_[node.a], b = terms_[node.b];
+    Term b = terms_[node.b];
     if (node.operation == Operation::subtract) b.number = -b.number;
-    if (a.head != b.head) return {1, to_.add(whole(a), whole(b))};
-    const NodeId head = a.head;
+    return sum_of(terms_[node.a], b);
+  }
+
+  Term sum_of(const Term& a, const Term& b) {
+    const Term result = sum_with_heads(a, b);
+    if (distributes_) sums_.insert_or_assign(result.node, Sum{result, a, b});
+    return result;
+  }
+
+  Term sum_with_heads(Term a, Term b) {
+    // a x + a b y is a (x + b y).
+    const Nodes of_a = numbers_of(a.head), of_b = numbers_of(b.head);
+    Nodes of_both;
+    std::set_intersection(of_a.begin(), of_a.end(), of_b.begin(), of_b.end(), std::back_inserter(of_both));
+    const NodeId head = product_of_heads(of_both);
+    if (a.head != b.head) {
+      a.head = product_of_heads(without(of_a, of_both));
+      b.head = product_of_heads(without(of_b, of_both));
+      if (a.head != none) std::swap(a, b);
+      if (a.head != none || !is_moderate(a.number)) return {1, to_.add(whole(a), whole(b)), head};
+      // c x + d b y is c (x + d / c b y): the product of d / c and b is computed once for a head.
+      const double number = std::exchange(a.number, 1);
+      b.number /= number;
+      return {number, to_.add(whole(a), whole(b)), head};
+    }
     a.head = b.head = none;
     Term result = sum(a, b);
     result.head = head;
@@ -182,6 +349,13 @@ class Factoring {
     if (pulls_ && to_.is_number(a.node) && !to_.is_number(b.node)) {
       const double number = to_[a.node].number * a.number / b.number;
       if (is_moderate(number)) return {b.number, number_and(number, b.node)};
+    }
+    if (head_.any() && to_.is_number(a.node) && takes_head(b.node)) {
+      // 1 - (c0 + c x) is (1 - c0) - c x, which does not wait for c0 + c x.
+      const Node of_b = to_[b.node];
+      const double sign = of_b.operation == Operation::subtract ? -b.number : b.number;
+      const double number = to_[a.node].number * a.number + b.number * to_[of_b.a].number;
+      if (is_moderate(number)) return {1, to_.add(to_.number(number), scaled(to_, sign, of_b.b))};
     }
     if (is_about(a.number, b.number)) return {a.number, to_.add(a.node, b.node)};
     if (is_about(a.number, -b.number)) return {a.number, to_.subtract(a.node, b.node)};
@@ -229,9 +403,13 @@ class Factoring {
   Tree to_;
   double factor_;
   bool pulls_;
+  bool distributes_;
   const HeadInputs& head_;
   std::vector<Term> terms_;
   std::vector<NodeId> roots_;
+  std::map<NodeId, Nodes> heads_;       ///< the numbers of each product of numbers of the head
+  std::map<NodeId, Factors> products_;  ///< with numbers of a head: the factors of each product
+  std::map<NodeId, Sum> sums_;          ///< if it distributes: the terms of each sum
 };
 
 /// Returns for each step whether it is the same for all scores of a head, so that it is computed once.
@@ -384,10 +562,14 @@ FactoredProgram factor(const Tree& tree, const std::vector<NodeId>& roots, Value
     add_candidates(score_factors, tree, roots);
     add_candidates(score_factors, gathering.tree(), gathering.roots());
   }
+  const auto keep_cheaper = [&](Factoring&& factoring) {
+    FactoredProgram tried = factoring.run(roots, value_factor);
+    if (cost_of(tried.program, head) < cost_of(best.program, head)) best = std::move(tried);
+  };
   for (const double score_factor : score_factors) {
     for (const bool pulls : {false, true}) {
-      FactoredProgram tried = Factoring(tree, score_factor, pulls, head).run(roots, value_factor);
-      if (cost_of(tried.program, head) < cost_of(best.program, head)) best = std::move(tried);
+      keep_cheaper({tree, score_factor, pulls, head});
+      if (head.any()) keep_cheaper({tree, score_factor, pulls, head, true});
     }
   }
   return best;

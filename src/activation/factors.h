@@ -21,13 +21,17 @@ struct FactoredProgram {
   Program head_factor = {};  ///< of inputs that are the same for all scores of a head
   bool takes_scale =
       false;  ///< x is Q K^T, and score_factor is 1. The program reads scale as the input HeadInputs::scale
+  /// Of each root after the first one: its factor if it may have one, otherwise no step.
+  std::vector<Program> other_factors = {};
 };
 
 /// The inputs that are the same for all scores of a head. A product of them is computed once for a head, so they are
 /// collected as factors, like constants.
 struct HeadInputs {
-  std::vector<bool> are_of_head = {};  ///< for each input of the function
-  std::size_t scale = 0;               ///< the input that stands for the scale, which is one of these factors
+  std::vector<bool> are_of_head = {};   ///< for each input of the function
+  std::size_t scale = 0;                ///< the input that stands for the scale, which is one of these factors
+  std::size_t gradient = 0;             ///< the input that stands for dP, if roots are products with it
+  std::vector<bool> take_factors = {};  ///< for each root after the first one, whether it may have a factor
 
   bool any() const { return std::find(are_of_head.begin(), are_of_head.end(), true) != are_of_head.end(); }
 };

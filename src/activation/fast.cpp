@@ -142,9 +142,9 @@ FastPrograms rewrite_fast(const Program& value, const Program& value_and_derivat
   rewriting.find_factors(f);
   rewriting.find_factors(both[0]);  // the same f, with the guards that only the derivative needs
   const NodeId fast_f = rewriting.run(f, Quartic::from_vertex);
-  const NodeId guarded_f = rewriting.run(both[0], Quartic::by_powers);
-  const NodeId fast_derivative = rewriting.run(both[1], Quartic::by_powers);
-  return {factor(tree, {fast_f}, value_factor, head), factor(tree, {guarded_f, fast_derivative}, both_factor, head)};
+  std::vector<NodeId> roots;
+  for (const NodeId result : both) roots.push_back(rewriting.run(result, Quartic::by_powers));
+  return {factor(tree, {fast_f}, value_factor, head), factor(tree, roots, both_factor, head)};
 }
 
 Program rewrite_fast(const Program& value, const Program& program) {

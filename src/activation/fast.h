@@ -15,7 +15,8 @@ struct FastPrograms {
 
 /// Rewrites `value` and `value_and_derivative` of one function. Both compute the same approximation of f, except for
 /// the roundings of their factors. `value_factor` is the allowed factor of `value`, and `both_factor` is the allowed
-/// factor of f in `value_and_derivative`. The results contain exp2, tanh and divisions instead of exp, sigmoid and erf.
+/// factor of f in `value_and_derivative`, which may have more results. The results contain exp2, tanh and divisions
+/// instead of exp, sigmoid and erf.
 FastPrograms rewrite_fast(const Program& value, const Program& value_and_derivative, ValueFactor value_factor,
                           ValueFactor both_factor = ValueFactor::is_one, const HeadInputs& head = {});
 

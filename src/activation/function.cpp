@@ -281,6 +281,20 @@ std::shared_ptr<const Function> Function::parameter_derivative(std::size_t index
   return derivative;
 }
 
+std::shared_ptr<const Function> Function::times_row_scale() const {
+  std::vector<std::string> of_call = parameters_;
+  of_call.emplace_back("out_scale of the row");
+  const std::string canonical = fmt::format("({}) * out_scale[i]", text_);
+  const std::string identity = identity_of(canonical, of_call);
+  if (auto known = interned(Form::number).find(identity)) return known;
+  Parsed parsed = parse(text_, Form::number);
+  const NodeId f = parsed.tree.bind(parsed.root, parsed.bindings, parameters_);
+  const NodeId root = parsed.tree.multiply(f, parsed.tree.element_of_query(parameters_.size(), of_call.back()));
+  const std::shared_ptr<Function> built = build(parsed.tree, root, canonical, of_call);
+  built->functions_ = functions_;
+  return interned(Form::number).insert(identity, built);
+}
+
 bool Function::is_same_in_head() const {
   return std::all_of(inputs_.begin(), inputs_.end(), [](const Input& input) {
     return input.kind == Input::Kind::number || (input.kind == Input::Kind::index && input.index == Index::head);
@@ -293,6 +307,14 @@ bool Function::depends_on_head() const {
     const Input& input = inputs_[static_cast<std::size_t>(step.number)];
     return input.kind == Input::Kind::index && input.index == Index::head;
   });
+}
+
+bool Function::bounds_scores() const {
+  for (std::size_t head = 0; head < functions_; ++head) {
+    const Function& one = functions_ == 1 ? *this : of_head(static_cast<int64_t>(head));
+    if (one.value_of_finite_.steps.size() < one.value_.steps.size()) return true;
+  }
+  return false;
 }
 
 const Function& Function::of_head(int64_t head) const {

@@ -39,6 +39,10 @@ class Function {
   /// The inputs of the programs: the numbers that do not depend on the score.
   const std::vector<Input>& inputs() const { return inputs_; }
 
+  /// f times an element of one more tensor, whose only index is the position of the query: the last of parameters(),
+  /// with a name that no expression can have. f is not the derivative of another function.
+  std::shared_ptr<const Function> times_row_scale() const;
+
   /// The number of functions of a list, of which function h is for query head h. 1: the function is for all heads.
   std::size_t functions() const { return functions_; }
 
@@ -71,6 +75,9 @@ class Function {
   /// to finite_scores(), and at s itself if s is finite. Without such bounds in f, it is value().
   const Program& value_of_finite() const { return value_of_finite_; }
   const Range& finite_scores() const { return finite_scores_; }
+
+  /// Whether f, or a function of the list, has such bounds.
+  bool bounds_scores() const;
 
   /// f and f' without any bound of guard(). Each result is the same, or is not finite (is_same_where_finite proves it).
   const Program& unguarded_value_and_derivative() const { return unguarded_value_and_derivative_; }
@@ -115,6 +122,11 @@ struct ForwardForm {
   /// The function is one of a list. A kernel adds up dV over heads with different functions, so backward has no
   /// value_factor, and only functions with a clamp at zero could leave it to the rounding.
   bool is_of_list = false;
+  /// Backward: the kernel multiplies dV and dS by factors of the head, which are products of its numbers. The type of P
+  /// and dS has the range of fp32, and each key head has one query head.
+  bool takes_head_factors = false;
+  /// Backward: bit n for tensor n, a number of the head whose gradient the kernel computes with f and f'.
+  unsigned wanted_numbers = 0;
 };
 
 /// Returns the CUDA C++ of the function as structs. `tensor_types` is Problem::tensor_types. `Inputs` is the struct of
@@ -141,13 +153,23 @@ struct ForwardForm {
 /// x. If it is equal to value, bounds_scores is false. Backward uses
 ///     struct ActivationWithDerivative {
 ///       static constexpr float score_factor;
-///       static constexpr float value_factor;  // 1
 ///       static __device__ ActivationWithDerivative of(const gdpa::Params&, int head);
+///       __device__ float value_factor() const;       // 1 unless takes_head_factors
+///       __device__ float derivative_factor() const;  // the same
 ///       __device__ void value_and_derivative(float x, const Inputs& in, float& f, float& derivative) const;
 ///     };
-/// It computes f / value_factor and f' of the score. Hopper's backward first uses UnguardedActivationWithDerivative,
+/// It computes f / value_factor and f' / derivative_factor. Hopper's backward first uses
+/// UnguardedActivationWithDerivative,
 /// which has the same members, but no bounds for huge and infinite scores. If a bound would be needed, a result is not
-/// finite. The text includes only headers under kernels/.
+/// finite. With wanted_numbers, there is also
+///     struct ActivationWithGradients {  // with the members of ActivationWithDerivative
+///       static constexpr int numbers;   // whose gradients are wanted
+///       static __device__ const gdpa::BoundTensor& gradient_of(const gdpa::Params&, int number);
+///       // ds is dp f' / derivative_factor, and terms are dp times the derivatives by the numbers, without factors.
+///       __device__ void value_and_terms(float x, float dp, float& f, float& ds, float (&terms)[numbers]) const;
+///       __device__ void multiply_by_factors(float (&totals)[numbers]) const;  // the sums of terms
+///     };
+/// The text includes only headers under kernels/.
 std::string cuda_source(const Function& function, Accuracy accuracy, ForwardForm form = {}, unsigned tensor_types = 0);
 
 }  // namespace gdpa::activation

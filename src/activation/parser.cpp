@@ -9,11 +9,11 @@
 //     product     = signed { ("*" | "/" | "//" | "%") signed }
 //     signed      = ("-" | "+" | "~") signed | power
 //     power       = primary [ ("^" | "**") signed ]
-//     primary     = number | name | name "(" expression { "," expression } ")" | "(" expression ")"
+//     primary     = number | name | name "(" [ expression { "," expression } ] ")" | "(" expression ")"
 //                   | name "[" expression { "," expression } "]"
 //
-// The precedence is that of Python. A comparison, and "&", "|" and "~" of conditions, is a condition. Each construct
-// checks that its operands are numbers or conditions.
+// The precedence is that of Python. A comparison, a named mask, and "&", "|" and "~" of conditions, is a condition.
+// Each construct checks that its operands are numbers or conditions.
 #include "activation/parser.h"
 
 #include <fmt/format.h>
@@ -116,6 +116,21 @@ const Builtin* find_builtin(std::string_view name) {
   return found == builtins().end() ? nullptr : &*found;
 }
 
+/// A condition of the language with a name: a mask of docs/masks.md.
+struct NamedMask {
+  std::string_view name;
+  std::size_t least;  ///< arguments
+  std::size_t most;
+};
+constexpr NamedMask named_masks[] = {
+    {"causal", 0, 0}, {"window", 2, 2}, {"prefix", 1, 1}, {"interval", 2, 2}, {"hstu", 2, 4}};
+
+const NamedMask* find_mask(std::string_view name) {
+  const auto* const found =
+      std::find_if(std::begin(named_masks), std::end(named_masks), [&](const auto& row) { return row.name == name; });
+  return found == std::end(named_masks) ? nullptr : found;
+}
+
 const NamedActivation* find_activation(std::string_view name) {
   const auto& table = named_activations();
   const auto found = std::find_if(table.begin(), table.end(), [&](const auto& row) { return row.name == name; });
@@ -128,6 +143,7 @@ std::vector<std::string> function_names() {
   for (const NamedActivation& row : named_activations()) {
     if (find_builtin(row.name) == nullptr) names.push_back(row.name);
   }
+  for (const NamedMask& mask : named_masks) names.emplace_back(mask.name);
   return names;
 }
 
@@ -298,27 +314,13 @@ class Parser {
     return left;
   }
 
-  Value either() {
-    return combined("|", &Parser::both, [](const std::vector<Choice>& parts) -> Choice {
-      return [parts](NodeId a, NodeId b) {
-        for (auto part = parts.rbegin(); part != parts.rend(); ++part) b = (*part)(a, b);
-        return b;
-      };
-    });
-  }
+  Value either() { return combined("|", &Parser::both, any_of); }
 
-  Value both() {
-    return combined("&", &Parser::sum, [](const std::vector<Choice>& parts) -> Choice {
-      return [parts](NodeId a, NodeId b) {
-        for (auto part = parts.rbegin(); part != parts.rend(); ++part) a = (*part)(a, b);
-        return a;
-      };
-    });
-  }
+  Value both() { return combined("&", &Parser::sum, all_of); }
 
   /// Operands with a sign between them, which `combine` makes one condition. One operand alone stays as it is.
   template <class Combine>
-  Value combined(std::string_view sign, Value (Parser::*operand)(), const Combine& combine) {
+  Value combined(std::string_view sign, Value (Parser::*operand)(), Combine combine) {
     Value left = (this->*operand)();
     if (!at(sign)) return left;
     const auto part = [&](const Value& value) {
@@ -418,6 +420,9 @@ class Parser {
   Value primary() {
     const Token first = peek();
     if (first.kind == Token::Kind::number) return {first, tree_.number(take().number)};
+    if (first.kind == Token::Kind::name && find_mask(first.text) != nullptr && peek(1).text == "(") {
+      return {first, 0, named_mask(*find_mask(first.text))};
+    }
     if (first.kind == Token::Kind::name) return {first, name()};
     if (!at("(")) unexpected("a number, s, a name or \"(\"");
     take();
@@ -485,6 +490,78 @@ class Parser {
     return choice(branches[0], branches[1]);
   }
 
+  // --- named masks ---------------------------------------------------------------------------------------------------
+
+  Choice named_mask(const NamedMask& mask) {
+    const Token function = take();
+    const std::vector<Value> values = call_arguments();
+    const Arguments x = numbers(values);
+    check_count(function, x.size(), mask.least, mask.most);
+    if (mask.name == "causal") return at_most(tree_.parameter("j"), row());
+    if (mask.name == "window") {
+      return all_of({within(values[0], tree_.subtract(row(), tree_.parameter("j"))),
+                     within(values[1], tree_.subtract(tree_.parameter("j"), row()))});
+    }
+    if (mask.name == "prefix") return below(tree_.parameter("j"), x[0]);
+    if (mask.name == "interval")
+      return all_of({at_most(x[0], tree_.parameter("j")), below(tree_.parameter("j"), x[1])});
+    return hstu(values, x);
+  }
+
+  /// The mask of gdpa.mask.hstu (python/gdpa/mask.py has the rule): contexts, targets, target_group_size and window.
+  Choice hstu(const std::vector<Value>& values, const Arguments& x) {
+    const NodeId contexts = x[0], targets = x[1], key = tree_.parameter("j");
+    const NodeId end = tree_.subtract(tree_.parameter("len_k"), targets);
+    const NodeId group = x.size() > 2 ? x[2] : tree_.number(1);
+    if (tree_.is_number(group) && tree_[group].number < 1) {
+      fail(values[2].first, "expected a group of at least 1 target", "the third argument is the size of a group");
+    }
+    std::vector<Choice> history = {at_most(key, row())};
+    if (x.size() > 3) {
+      history.push_back(any_of({within(values[3], tree_.subtract(row(), key)), below(key, contexts)}));
+    }
+    if (!tree_.is_number(targets, 0)) {
+      // The targets before the first one of the group of the row.
+      const NodeId target = tree_.subtract(tree_.add(tree_.parameter("i"), targets), tree_.parameter("len_q"));
+      const NodeId first = tree_.is_number(group, 1)
+                               ? target
+                               : tree_.multiply(tree_.make(Operation::floor_divide, target, group), group);
+      history.push_back(any_of({below(key, end), at_most(tree_.add(end, first), key)}));
+    }
+    if (tree_.is_number(contexts, 0)) return all_of(history);
+    return any_of({all_of({below(row(), contexts), below(key, end)}), all_of(history)});
+  }
+
+  /// The key at the diagonal of a query: the last query is the last key.
+  NodeId row() {
+    return tree_.subtract(tree_.add(tree_.parameter("i"), tree_.parameter("len_k")), tree_.parameter("len_q"));
+  }
+
+  Choice below(NodeId a, NodeId b) { return comparison("<", a, b); }
+  Choice at_most(NodeId a, NodeId b) { return comparison("<=", a, b); }
+
+  /// Whether a distance is at most a limit, of which -1 is none.
+  Choice within(const Value& limit, NodeId distance) {
+    if (!tree_.is_number(limit.node) || tree_[limit.node].number >= 0) return at_most(distance, limit.node);
+    if (!tree_.is_number(limit.node, -1)) {
+      fail(limit.first, "expected at least 0 keys, or -1 for no bound", "correct the number");
+    }
+    return [](NodeId a, NodeId) { return a; };
+  }
+
+  static Choice all_of(const std::vector<Choice>& parts) {
+    return [parts](NodeId a, NodeId b) {
+      for (auto part = parts.rbegin(); part != parts.rend(); ++part) a = (*part)(a, b);
+      return a;
+    };
+  }
+  static Choice any_of(const std::vector<Choice>& parts) {
+    return [parts](NodeId a, NodeId b) {
+      for (auto part = parts.rbegin(); part != parts.rend(); ++part) b = (*part)(a, b);
+      return b;
+    };
+  }
+
   std::vector<Value> call_arguments() {
     expect("(");
     std::vector<Value> arguments;
@@ -507,8 +584,8 @@ class Parser {
 
   void check_count(const Token& function, std::size_t count, std::size_t least, std::size_t most) const {
     if (count >= least && count <= most) return;
-    const std::string wanted =
-        fmt::format("{}{} argument{}", least, most == any ? " or more" : "", most == 1 ? "" : "s");
+    const std::string most_text = most == any ? " or more" : most > least ? fmt::format(" to {}", most) : "";
+    const std::string wanted = fmt::format("{}{} argument{}", least, most_text, most == 1 ? "" : "s");
     fail(function, fmt::format("{} takes {}, but {} came", function.text, wanted, count));
   }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 namespace gdpa::activation {
@@ -44,6 +45,43 @@ enum class Operation : std::uint8_t {
   equal,
   select,  // a ? b : c
 };
+
+/// The name of an elementary function of one argument, in the expression language and in kernels/common/elementary.cuh;
+/// empty for every other operation.
+constexpr std::string_view elementary_name(Operation operation) {
+  switch (operation) {
+    case Operation::sqrt:
+      return "sqrt";
+    case Operation::rsqrt:
+      return "rsqrt";
+    case Operation::exp:
+      return "exp";
+    case Operation::exp2:
+      return "exp2";
+    case Operation::expm1:
+      return "expm1";
+    case Operation::log:
+      return "log";
+    case Operation::log2:
+      return "log2";
+    case Operation::log1p:
+      return "log1p";
+    case Operation::tanh:
+      return "tanh";
+    case Operation::sigmoid:
+      return "sigmoid";
+    case Operation::erf:
+      return "erf";
+    case Operation::softplus:
+      return "softplus";
+    case Operation::sin:
+      return "sin";
+    case Operation::cos:
+      return "cos";
+    default:
+      return {};
+  }
+}
 
 /// One step. Operands are the indices of earlier steps; unused ones are 0.
 struct Step {

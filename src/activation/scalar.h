@@ -13,8 +13,8 @@ double apply(Operation operation, double a, double b = 0, double c = 0);
 /// any precision gives it without rounding.
 bool is_exact(Operation operation);
 
-/// The same in fp32, as a GPU computes it but for the errors of its elementary functions: what overflows there does
-/// here.
+/// The same in fp32, as on a GPU but without the errors of elementary functions: a result that overflows on a GPU also
+/// overflows here.
 float apply_in_fp32(Operation operation, float a, float b = 0, float c = 0);
 
 }  // namespace gdpa::activation

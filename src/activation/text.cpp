@@ -155,33 +155,20 @@ class Writer {
       case Operation::floor:
         return "floor";
       case Operation::sqrt:
-        return "sqrt";
       case Operation::rsqrt:
-        return "rsqrt";
       case Operation::exp:
-        return "exp";
       case Operation::exp2:
-        return "exp2";
       case Operation::expm1:
-        return "expm1";
       case Operation::log:
-        return "log";
       case Operation::log2:
-        return "log2";
       case Operation::log1p:
-        return "log1p";
       case Operation::tanh:
-        return "tanh";
       case Operation::sigmoid:
-        return "sigmoid";
       case Operation::erf:
-        return "erf";
       case Operation::softplus:
-        return "softplus";
       case Operation::sin:
-        return "sin";
       case Operation::cos:
-        return "cos";
+        return elementary_name(node.operation);
       case Operation::select:
         return "where";
       case Operation::minimum:

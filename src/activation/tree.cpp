@@ -305,10 +305,15 @@ NodeId Tree::input(const TreeInput& input) {
   return intern(node);
 }
 
-NodeId Tree::head() {
-  return input({.kind = Input::Kind::index,
-                .index = Index::head,
-                .name = std::string(index_names[static_cast<std::size_t>(Index::head)])});
+NodeId Tree::position(Index index) {
+  return input(
+      {.kind = Input::Kind::index, .index = index, .name = std::string(index_names[static_cast<std::size_t>(index)])});
+}
+
+NodeId Tree::head() { return position(Index::head); }
+
+NodeId Tree::element_of_query(std::size_t tensor, const std::string& name) {
+  return input({.kind = Input::Kind::read, .tensor = tensor, .indices = {position(Index::query)}, .name = name});
 }
 
 NodeId Tree::at_head(NodeId root, int64_t head) {

@@ -110,6 +110,9 @@ class Tree {
   /// The query head, as an input that no name hides.
   NodeId head();
 
+  /// The element of a bound tensor whose only index is the position of the query, which no name hides.
+  NodeId element_of_query(std::size_t tensor, const std::string& name);
+
   /// Returns the expression for one query head, which is a number.
   NodeId at_head(NodeId root, int64_t head);
 
@@ -125,6 +128,7 @@ class Tree {
  private:
   NodeId intern(Node node);
   NodeId input(const TreeInput& input);
+  NodeId position(Index index);
   NodeId fold(Operation operation, NodeId a, NodeId b = 0, NodeId c = 0, Edge edge = Edge::half);
   NodeId integer_power(NodeId base, int exponent);
   NodeId expanded_power(NodeId base, NodeId exponent);

@@ -20,22 +20,21 @@ const activation::Function* mask_of(const Attention& attention) {
   return attention.mask_expression ? &attention.mask_expression->function() : nullptr;
 }
 
-cuda::Expressions expressions_of(const Attention& attention) {
-  return {attention.activation.function(), mask_of(attention)};
+cuda::Expressions expressions_of(const Attention& attention, const api::CheckedCall& call) {
+  return {call.function ? *call.function : attention.activation.function(), mask_of(attention)};
 }
 
 void run(const Attention& attention, const api::CheckedCall& call) {
-  const activation::Function& function = attention.activation.function();
   if (is_on_gpu(call)) {
-    cuda::run(call.problem, call.params, expressions_of(attention), attention.stream, attention.workspace);
+    cuda::run(call.problem, call.params, expressions_of(attention, call), attention.stream, attention.workspace);
   } else {
-    cpu::run(call.problem, call.params, function, mask_of(attention));
+    cpu::run(call.problem, call.params, attention.activation.function(), mask_of(attention));
   }
 }
 
 int64_t workspace_bytes(const Attention& attention, const api::CheckedCall& call) {
   if (!is_on_gpu(call)) return 0;
-  return cuda::workspace_bytes(call.problem, call.params, expressions_of(attention));
+  return cuda::workspace_bytes(call.problem, call.params, expressions_of(attention, call));
 }
 
 double flops_on_cpu(const Attention& attention, const api::CheckedCall& call) {
@@ -73,7 +72,7 @@ std::vector<CompiledKernel> compile(const Attention& attention, Direction direct
   const bool is_for_device = options.architecture.empty();
   const api::CheckedCall call = api::check_plan(attention, direction, !is_for_device, options.wanted);
   if (!is_on_gpu(call) && is_for_device) return {};
-  return cuda::compile(call.problem, call.params, expressions_of(attention), options);
+  return cuda::compile(call.problem, call.params, expressions_of(attention, call), options);
 }
 
 std::future<std::vector<CompiledKernel>> compile_async(const Attention& attention, Direction direction,
@@ -90,7 +89,9 @@ Plan explain(const Attention& attention, Direction direction, const std::string&
              const WantedGradients& wanted) {
   const api::CheckedCall call = api::check_plan(attention, direction, !architecture.empty(), wanted);
   if (is_on_gpu(call) || !architecture.empty()) {
-    return cuda::explain(call.problem, call.params, expressions_of(attention), architecture);
+    Plan plan = cuda::explain(call.problem, call.params, expressions_of(attention, call), architecture);
+    if (attention.mask_expression && !is_on_gpu(call)) plan.flops = flops_on_cpu(attention, call);
+    return plan;
   }
   Plan plan = plan::plan_for_cpu(call.problem, call.params, plan::this_processor());
   plan.flops = flops_on_cpu(attention, call);

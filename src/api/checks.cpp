@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "activation/function.h"
 #include "api/message.h"
 #include "api/overlap.h"
+#include "plan/prepared_tiles.h"
 
 namespace gdpa::api {
 namespace {
@@ -44,7 +46,7 @@ bool is_floating(DType dtype) {
   return dtype == DType::float32 || dtype == DType::float64 || dtype == DType::bfloat16 || dtype == DType::float16;
 }
 
-/// What all operands of a call have in common.
+/// The properties that all operands of a call have in common.
 struct Common {
   DType dtype;
   Device device;
@@ -465,7 +467,50 @@ void check_finite(std::string_view who, double number) {
   }
 }
 
-OutputScale output_scale_of(const OutScale& out_scale, int64_t batch, const Common& common) {
+/// Checks the numbers of out_scale.
+void check_numbers(const TensorView& numbers, const Common& common) {
+  if (numbers.dtype != DType::float32 && numbers.dtype != DType::float64) {
+    refuse(ErrorKind::type, "out_scale", "dtype float32 or float64", name(numbers.dtype), "convert it");
+  }
+  check_memory("out_scale", numbers, common);
+}
+
+/// out_scale with one number for each row of the query.
+OutputScale row_scale_of(const TensorView& numbers, int64_t batch, const Side& queries, const Common& common,
+                         bool is_on_gpu) {
+  const int64_t length = queries.sequences.length;
+  const bool is_dense = queries.form == Form::dense;
+  const bool has_shape = is_dense ? numbers.rank == 2 && size(numbers, 0) == batch && size(numbers, 1) == length
+                                  : numbers.rank == 1 && size(numbers, 0) == queries.rows;
+  if (!has_shape) {
+    refuse(ErrorKind::value, "out_scale",
+           is_dense ? fmt::format("shape ({}, {}), one number for each query", batch, length)
+                    : fmt::format("rank 1 and {} numbers, one for each row of the query", queries.rows),
+           fmt::format("rank {} with shape {}", numbers.rank, shape_of(numbers)), "correct the shape");
+  }
+  if (is_on_gpu && numbers.dtype == DType::float64) {
+    refuse(ErrorKind::type, "out_scale", "dtype float32 for one number for each row of the query on a GPU", "float64",
+           "convert it");
+  }
+  check_numbers(numbers, common);
+  OutputScale result;
+  result.kind = numbers.dtype == DType::float32 ? OutputScale::Kind::per_row_float : OutputScale::Kind::per_row_double;
+  result.numbers = numbers.data;
+  result.row_stride = stride(numbers, is_dense && length == 1 ? 0 : numbers.rank - 1);
+  if (is_dense && batch > 1 && length > 1 && stride(numbers, 0) != length * stride(numbers, 1)) {
+    refuse(ErrorKind::value, "out_scale", "rows of one distance in memory",
+           fmt::format("strides {} and {}", stride(numbers, 0), stride(numbers, 1)), "make it contiguous");
+  }
+  if (numbers.data == nullptr || common.device.kind != DeviceKind::cpu) return result;
+  for (int64_t b = 0; b < batch; ++b) {
+    const int64_t first = queries.sequences.first_token(b);
+    for (int64_t i = 0; i < queries.sequences.size(b); ++i) check_finite("out_scale", result.of_row(first + i));
+  }
+  return result;
+}
+
+OutputScale output_scale_of(const OutScale& out_scale, int64_t batch, const Side& queries, const Common& common,
+                            bool is_on_gpu) {
   OutputScale result;
   switch (out_scale.kind) {
     case OutScale::Kind::number:
@@ -478,6 +523,8 @@ OutputScale output_scale_of(const OutScale& out_scale, int64_t batch, const Comm
     case OutScale::Kind::reciprocal_length_k:
       result.kind = OutputScale::Kind::reciprocal_length_k;
       return result;
+    case OutScale::Kind::per_row:
+      return row_scale_of(out_scale.per_row, batch, queries, common, is_on_gpu);
     case OutScale::Kind::per_batch:
       break;
   }
@@ -486,17 +533,14 @@ OutputScale output_scale_of(const OutScale& out_scale, int64_t batch, const Comm
     refuse(ErrorKind::value, "out_scale", fmt::format("rank 1 and {} numbers, one for each batch entry", batch),
            fmt::format("rank {} with shape {}", numbers.rank, shape_of(numbers)), "correct the shape");
   }
-  if (numbers.dtype != DType::float32 && numbers.dtype != DType::float64) {
-    refuse(ErrorKind::type, "out_scale", "dtype float32 or float64", name(numbers.dtype), "convert it");
-  }
-  check_memory("out_scale", numbers, common);
+  check_numbers(numbers, common);
   if (batch > 1 && stride(numbers, 0) != 1) {
     refuse(ErrorKind::value, "out_scale", "stride 1", fmt::format("stride {}", stride(numbers, 0)),
            "make it contiguous");
   }
   result.kind =
       numbers.dtype == DType::float32 ? OutputScale::Kind::per_batch_float : OutputScale::Kind::per_batch_double;
-  result.per_batch = numbers.data;
+  result.numbers = numbers.data;
   if (numbers.data != nullptr && common.device.kind == DeviceKind::cpu) {
     for (int64_t b = 0; b < batch; ++b) check_finite("out_scale", result.of(b, 0, 0));
   }
@@ -756,6 +800,54 @@ BoundTensors check_mask_expression(const Attention& attention, const Common& com
                        is_on_gpu);
 }
 
+/// The operands in one word: "jagged queries and dense keys".
+std::string forms_of(const plan::ListedCall& call) {
+  const auto form = [](Form of) { return of == Form::jagged ? "jagged" : of == Form::dense ? "dense" : "shared"; };
+  return fmt::format("{} queries and {} keys", form(call.query_form), form(call.key_form));
+}
+
+/// Checks that the call is one for which the mask was prepared, and returns its lists.
+std::shared_ptr<const plan::PreparedTiles> check_prepared_mask(const Attention& attention, const Problem& problem,
+                                                               bool needs_data) {
+  if (!attention.prepared_mask) return nullptr;
+  constexpr std::string_view who = "prepared_mask", remedy = "prepare the mask with the arguments of this call";
+  const PreparedMask& mask = *attention.prepared_mask;
+  if (!attention.mask_expression) {
+    refuse(ErrorKind::value, who, "a mask expression with it", "none", "set mask_expression to the prepared one");
+  }
+  auto prepared = std::make_shared<plan::PreparedTiles>(plan::PreparedTiles::of_text(mask.tiles));
+  const plan::ListedCall& of = prepared->call;
+  const plan::ListedCall call = plan::ListedCall::of(problem, attention.mask_expression->function().identity());
+  if (of.is_on_gpu != call.is_on_gpu) {
+    refuse(ErrorKind::value, who,
+           call.is_on_gpu ? "a mask that is prepared on a GPU" : "one that is prepared on the CPU",
+           of.is_on_gpu ? "one on a GPU" : "one on the CPU", remedy);
+  }
+  if (of.mask != call.mask) {
+    refuse(ErrorKind::value, who, "the mask of this call, with the same types of tensors", "another mask", remedy);
+  }
+  if (of.query_form != call.query_form || of.key_form != call.key_form) {
+    refuse(ErrorKind::value, who, fmt::format("a mask for {}", forms_of(call)), fmt::format("one for {}", forms_of(of)),
+           remedy);
+  }
+  const auto check = [&](std::string_view what, int64_t wanted, int64_t given) {
+    if (given == wanted) return;
+    refuse(ErrorKind::value, who, fmt::format("a mask for {} {}", wanted, what), fmt::format("one for {}", given),
+           remedy);
+  };
+  check("batch entries", call.batch, of.batch);
+  check("rows of query", call.rows_q, of.rows_q);
+  check("rows of key", call.rows_k, of.rows_k);
+  check("query heads", call.heads_q, of.heads_q);
+  check("key heads", call.heads_k, of.heads_k);
+  if (needs_data && prepared->bytes > 0 && (mask.data == nullptr || mask.bytes < prepared->bytes)) {
+    refuse(ErrorKind::value, who, fmt::format("{} bytes of device memory", prepared->bytes),
+           mask.data == nullptr ? "a null pointer" : fmt::format("{}", mask.bytes), "keep the memory of prepare_mask");
+  }
+  prepared->data = mask.data;
+  return prepared;
+}
+
 /// Whether the mask may differ between the query heads.
 bool depends_on_head(const activation::Function& mask, const BoundTensors& tensors) {
   const std::vector<activation::Input>& inputs = mask.inputs();
@@ -764,6 +856,60 @@ bool depends_on_head(const activation::Function& mask, const BoundTensors& tenso
     const BoundTensor& tensor = tensors[input.tensor];
     return input.kind == activation::Input::Kind::number && tensor.rank == 1 && tensor.sizes[0] > 1;
   });
+}
+
+/// Checks that the output has the shape of the query.
+void check_add_query(const Problem& problem) {
+  if (problem.head_dim_v != problem.head_dim) {
+    refuse(ErrorKind::value, "add_query", fmt::format("value with the query's head_dim {}", problem.head_dim),
+           fmt::format("{}", problem.head_dim_v), "leave it out, and add a projection of the query to the output");
+  }
+  if (problem.shares_queries()) {
+    refuse(ErrorKind::value, "add_query", "queries of each batch entry", "one query for the whole batch",
+           "leave it out, and add the query to the output");
+  }
+  if (problem.has_output_offsets || !problem.zeroes_output) {
+    refuse(ErrorKind::value, "add_query", "an output with the rows of the query",
+           problem.has_output_offsets ? "output_offsets" : "zeroes_output false",
+           "leave it out, and add the query to the output");
+  }
+  if (problem.out_scale == OutScale::Kind::per_row) {
+    refuse(ErrorKind::value, "add_query", "an out_scale without a number for each query", "one with them",
+           "leave it out, and add the query to the output");
+  }
+}
+
+/// Makes out_scale with one number for each query a tensor of the function, for backward on a GPU: its kernels multiply
+/// the sums of dK and dV, to which many queries add, by one factor at the end. Forward only checks that this is
+/// possible.
+void multiply_by_row_scale(const activation::Function& function, CheckedCall& call) {
+  Problem& problem = call.problem;
+  Params& params = call.params;
+  const auto is_read = [](const activation::Input& input) { return input.kind == activation::Input::Kind::read; };
+  const std::size_t tensor = function.parameters().size();
+  const auto reads = static_cast<std::size_t>(std::ranges::count_if(function.inputs(), is_read));
+  if (tensor >= most_parameters || reads >= activation::most_reads) {
+    refuse(ErrorKind::value, "out_scale",
+           fmt::format("one number for each row of the query with a function of at most {} tensors and {} reads on a "
+                       "GPU",
+                       most_parameters - 1, activation::most_reads - 1),
+           fmt::format("{} tensors and {} reads", tensor, reads), "multiply the output yourself");
+  }
+  if (problem.direction == Direction::forward) return;
+  call.function = function.times_row_scale();
+  BoundTensor& numbers = params.parameters[tensor];
+  numbers.data = const_cast<void*>(params.out_scale.numbers);  // only read
+  numbers.type = NumberType::float32;
+  numbers.rank = 1;
+  numbers.sizes[0] = problem.rows_q;
+  numbers.strides[0] = params.out_scale.row_stride;
+  params.parameters.token_axes =
+      token_axes_of(*call.function, params.parameters, problem.rows_q, problem.has_pages ? -1 : problem.rows_k);
+  const int64_t extent = problem.rows_q * std::max<int64_t>(1, std::abs(numbers.strides[0]));
+  const bool is_wide = extent > std::numeric_limits<int32_t>::max() / static_cast<int64_t>(sizeof(float));
+  problem.tensor_types |= (static_cast<unsigned>(numbers.type) | (is_wide ? 8U : 0U)) << (4 * tensor);
+  problem.out_scale = OutScale::Kind::number;
+  params.out_scale = {};
 }
 
 CheckedCall check_inputs(const Attention& attention, Direction direction, bool needs_data, bool for_gpu) {
@@ -847,7 +993,9 @@ CheckedCall check_inputs(const Attention& attention, Direction direction, bool n
                   .accuracy = attention.accuracy,
                   .deterministic = attention.deterministic,
                   .threads = attention.threads,
-                  .allow_tf32 = attention.allow_tf32};
+                  .allow_tf32 = attention.allow_tf32,
+                  .add_query = attention.add_query};
+  if (attention.add_query) check_add_query(call.problem);
   Params& params = call.params;
   params.batch = batch;
   params.heads_q = heads_q;
@@ -861,7 +1009,7 @@ CheckedCall check_inputs(const Attention& attention, Direction direction, bool n
   params.key = operand_of(key, keys.form, keys.sequences.length, false);
   params.value = operand_of(value, keys.form, keys.sequences.length, false);
   params.scale = scale;
-  params.out_scale = output_scale_of(attention.out_scale, batch, common);
+  params.out_scale = output_scale_of(attention.out_scale, batch, queries, common, is_on_gpu);
   params.mask = attention.mask;
   check_heads_of_list(attention.activation.function(), heads_q);
   params.parameters = check_tensors(of_function, attention.activation.function(), attention.parameters, common,
@@ -875,6 +1023,8 @@ CheckedCall check_inputs(const Attention& attention, Direction direction, bool n
     call.problem.mask_types =
         tensor_types_of(attention.mask_expression->tensors(), attention.mask_parameters, params.mask_parameters);
   }
+  call.problem.prepared = check_prepared_mask(attention, call.problem, needs_data);
+  if (params.out_scale.is_per_row() && is_on_gpu) multiply_by_row_scale(attention.activation.function(), call);
   return call;
 }
 
@@ -946,6 +1096,7 @@ class Inputs {
     if (attention.seqused_k) add("seqused_k", *attention.seqused_k);
     if (attention.output_offsets) add("output_offsets", *attention.output_offsets);
     if (attention.out_scale.kind == OutScale::Kind::per_batch) add("out_scale", attention.out_scale.per_batch);
+    if (attention.out_scale.kind == OutScale::Kind::per_row) add("out_scale", attention.out_scale.per_row);
     for (const Parameter& parameter : attention.parameters) add(parameter.name, parameter.value);
     for (const Parameter& parameter : attention.mask_parameters) add(parameter.name, parameter.value);
   }
@@ -1021,8 +1172,11 @@ void want(Problem& problem, const WantedGradients& wanted) {
 
 }  // namespace
 
-CheckedCall check_plan(const Attention& attention, Direction direction, bool for_gpu, const WantedGradients& wanted) {
-  CheckedCall call = check_inputs(attention, direction, false, for_gpu);
+CheckedCall check_plan(const Attention& attention, Direction direction, bool for_gpu, const WantedGradients& wanted,
+                       bool needs_data) {
+  CheckedCall call = check_inputs(attention, direction, needs_data, for_gpu);
+  // The CPU has no lists that a plan for a GPU could read.
+  if (for_gpu && call.problem.device.kind == DeviceKind::cpu) call.problem.prepared = nullptr;
   if (direction != Direction::backward) return call;
   want(call.problem, wanted);
   for (int i = 0; i < most_parameters; ++i) {

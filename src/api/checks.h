@@ -1,8 +1,11 @@
 // The checks of a call. They find every mistake in the arguments that the host can see, before anything is computed or
-// written, and convert the arguments to a Problem (what is asked) and Params (what a kernel receives). No later code
-// checks the arguments again.
+// written, and convert the arguments to a Problem (the properties of the call) and Params (the arguments of a kernel).
+// No later code checks the arguments again.
 #pragma once
 
+#include <memory>
+
+#include "activation/function.h"
 #include "definition/params.h"
 #include "definition/problem.h"
 #include "gdpa/attention.h"
@@ -12,6 +15,8 @@ namespace gdpa::api {
 struct CheckedCall {
   Problem problem;
   Params params;
+  /// The function that the backend computes in place of the call's; null: the call's.
+  std::shared_ptr<const activation::Function> function = nullptr;
 };
 
 /// The gradient that backward reads, `output`, and the gradients that it writes. An empty view is a gradient that is
@@ -27,9 +32,9 @@ struct Gradients {
 CheckedCall check_forward(const Attention& attention, const MutableTensorView& output);
 CheckedCall check_backward(const Attention& attention, const Gradients& gradients);
 
-/// Checks a call without outputs, for its plan. Operands may have null data. `for_gpu` also requires what the GPU
-/// kernels require, although the operands may be on the CPU.
+/// Checks a call without outputs, for its plan. Operands may have null data unless `needs_data`. With `for_gpu`, the
+/// checks also include the conditions of the GPU kernels, although the operands may be on the CPU.
 CheckedCall check_plan(const Attention& attention, Direction direction, bool for_gpu = false,
-                       const WantedGradients& wanted = {});
+                       const WantedGradients& wanted = {}, bool needs_data = false);
 
 }  // namespace gdpa::api

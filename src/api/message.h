@@ -1,4 +1,4 @@
-// Error messages. Each has one form: the argument, the expected value, the given value, and what to do.
+// Error messages. Each has one form: the argument, the expected value, the given value, and the remedy.
 #pragma once
 
 #include <fmt/format.h>

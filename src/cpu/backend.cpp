@@ -71,7 +71,8 @@ void run_units(const Problem& problem, const Params& params, const activation::F
                      schedule,
                      problem.wanted,
                      parameter_sums,
-                     static_cast<double*>(partial_sums.get())};
+                     static_cast<double*>(partial_sums.get()),
+                     problem.add_query};
   if (parameter_sums.is_empty()) {
     for_each_unit(schedule.threads, static_cast<int64_t>(schedule.units.size()), [&](int64_t i) {
       const plan::CpuUnit& unit = schedule.units[static_cast<std::size_t>(i)];
@@ -105,7 +106,7 @@ std::vector<Evaluator> evaluators_of(const activation::Function& function, bool 
 
 void run(const Problem& problem, const Params& params, const activation::Function& function,
          const activation::Function* mask, const plan::Processor& processor) {
-  clear_unused_rows(problem, params);
+  fill_unused_rows(problem, params);
   ReusedSchedule reused;
   plan::CpuSchedule& schedule = *reused;
   plan::schedule_for_cpu(problem, params, processor, schedule);

@@ -142,6 +142,7 @@ class Backward {
     pack_rows<T>(rows_of<const T>(params_.grad_output, params_.output_side(), b_, queries.begin, head),
                  params_.grad_output.row_stride, queries.size(), params_.head_dim_v, out_scale_, grad_output_,
                  call_.width_v);
+    scale_rows(params_, b_, queries, grad_output_, call_.width_v, params_.head_dim_v);
   }
 
   void add_tile(int64_t head, Range queries, Range keys) {
@@ -257,8 +258,13 @@ class Backward {
 
   void store_grad_query(Range queries) {
     for (int64_t head = unit_.heads.begin; head < unit_.heads.end; ++head) {
-      store_rows<T>(grad_query_ + (head - unit_.heads.begin) * queries.size() * call_.width_q, call_.width_q,
-                    queries.size(), params_.head_dim, Compute{1},
+      Compute* const sums = grad_query_ + (head - unit_.heads.begin) * queries.size() * call_.width_q;
+      if (call_.adds_query) {
+        add_source<T>(rows_of<const T>(params_.grad_output, params_.queries, b_, queries.begin, head),
+                      params_.grad_output.row_stride, queries.size(), params_.head_dim, sums, call_.width_q,
+                      grad_output_);
+      }
+      store_rows<T>(sums, call_.width_q, queries.size(), params_.head_dim, Compute{1},
                     rows_of<T>(params_.grad_query, params_.queries, b_, queries.begin, head),
                     params_.grad_query.row_stride);
     }

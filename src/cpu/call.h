@@ -28,6 +28,7 @@ struct Call {
   WantedGradients wanted;
   ParameterSums& parameter_sums;
   double* partial_sums;  ///< schedule.partial_elements; in double, because a long sum in float loses the last bits
+  bool adds_query;       ///< Problem::add_query
 
   const Evaluator& evaluator_of(int64_t head) const {
     return evaluators[inputs.function().inputs().empty() ? 0 : head];
@@ -77,10 +78,31 @@ void add_product(Tile<const Compute> left, Tile<const Compute> right, Tile<Compu
   add_rows<Compute>(product, sums.stride, rows, columns, sums.data, sums.stride);
 }
 
+/// sums[i * sum_stride + j] += source[i * stride + j], row by row through `buffer`, which has `columns` elements.
+template <class T>
+void add_source(const T* source, int64_t stride, int64_t rows, int64_t columns, ComputeType<T>* sums,
+                int64_t sum_stride, ComputeType<T>* buffer) {
+  for (int64_t i = 0; i < rows; ++i) {
+    pack_rows<T>(source + i * stride, stride, 1, columns, ComputeType<T>{1}, buffer, columns);
+    add_rows<ComputeType<T>>(buffer, columns, 1, columns, sums + i * sum_stride, sum_stride);
+  }
+}
+
 /// Writes 0 to rows x columns of a packed tile.
 template <class Compute>
 void clear(Compute* tile, int64_t stride, int64_t rows, int64_t columns) {
   for (int64_t i = 0; i < rows; ++i) std::fill_n(tile + i * stride, columns, Compute{0});
+}
+
+/// Multiplies the rows of a packed tile of queries by their numbers of out_scale, if each query has its own.
+template <class Compute>
+void scale_rows(const Params& params, int64_t b, Range queries, Compute* rows, int64_t stride, int64_t columns) {
+  if (!params.out_scale.is_per_row()) return;
+  const int64_t first = params.queries.first_token(b);
+  for (int64_t i = queries.begin; i < queries.end; ++i, rows += stride) {
+    const auto factor = static_cast<Compute>(params.out_scale.of_row(first + i));
+    for (int64_t column = 0; column < columns; ++column) rows[column] *= factor;
+  }
 }
 
 /// The tile of scores of some queries and of some columns of a tile of keys.
@@ -89,7 +111,7 @@ inline ScoreTile score_tile_of(int64_t b, int64_t head, Range queries, Range key
   return {b, head, queries, {first, first + columns.count}};
 }
 
-/// Calls `body` with the parts of a range of keys whose rows are contiguous in memory: with pages, those of each page.
+/// Calls `body` with the parts of a range of keys whose rows are contiguous in memory: with pages, a part of a page.
 template <class Body>
 void for_each_run(const Sequences& side, Range keys, const Body& body) {
   for (int64_t begin = keys.begin; begin < keys.end;) {

@@ -416,7 +416,7 @@ void TileInputs<Compute>::read_line(std::size_t input, int64_t row, int64_t coun
   const bool keeps = keeps_offsets_ && gradient.data != nullptr;
   // The sums have other strides than a tensor that is not contiguous.
   const bool has_grad_offsets = keeps && !std::equal(tensor.strides, tensor.strides + tensor.rank, gradient.strides);
-  // The axes that do not depend on the key, then those that do.
+  // The axes that do not depend on the key come first.
   double first_place = 0, first_grad_place = 0;
   for (std::size_t a = 0; a < plan.axes.size(); ++a) {
     const Axis& axis = plan.axes[a];

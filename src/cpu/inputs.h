@@ -31,7 +31,7 @@ class InputPlan {
  public:
   explicit InputPlan(const activation::Function& function);
 
-  /// How an input depends on the positions in a tile. Each pattern is computed with the fewest elements.
+  /// The dependence of an input on the positions in a tile. Each pattern is computed with the fewest elements.
   enum class Pattern : std::uint8_t {
     constant,  ///< the same for all scores of a batch entry and head
     row,       ///< the same for all keys of a query
@@ -101,7 +101,7 @@ class TileInputs {
   /// Without `keeps`, an index of every score is checked.
   TileInputs(const InputPlan& plan, const Params& params, const BoundTensors& tensors, Keeps keeps = {});
 
-  /// Computes the inputs of a tile. `keeps_offsets`: also what add_gradient() needs.
+  /// Computes the inputs of a tile. `keeps_offsets`: also the offsets that add_gradient() needs.
   void fill(const ScoreTile& tile, bool keeps_offsets = false);
 
   /// Computes an interval of the numbers of each input in a tile, which may be wider for an input that depends on both

@@ -100,28 +100,28 @@ void TileMask<Compute>::evaluate() {
   inputs_.fill(tile_);
   double* const truth = truth_.data();
   plan_.evaluator_of(tile_.head).evaluate(truth, rows * keys, std::span<double* const>(&truth, 1), inputs_.arrays());
-  Range kept{keys, 0};
+  Range valid{keys, 0};
   keeps_all_ = true;
   for (int64_t row = 0; row < rows; ++row) {
     const double* const begin = truth + row * keys;
     const double* const end = begin + keys;
-    const auto is_kept = [](double number) { return number != 0; };
-    const double* const first = std::find_if(begin, end, is_kept);
-    keeps_all_ = keeps_all_ && std::all_of(begin, end, is_kept);
+    const auto is_valid = [](double number) { return number != 0; };
+    const double* const first = std::find_if(begin, end, is_valid);
+    keeps_all_ = keeps_all_ && std::all_of(begin, end, is_valid);
     if (first == end) continue;
     const double* last = end;
-    while (!is_kept(last[-1])) --last;
-    kept.begin = std::min<int64_t>(kept.begin, first - begin);
-    kept.end = std::max<int64_t>(kept.end, last - begin);
+    while (!is_valid(last[-1])) --last;
+    valid.begin = std::min<int64_t>(valid.begin, first - begin);
+    valid.end = std::max<int64_t>(valid.end, last - begin);
   }
-  columns_ =
-      kept.empty() ? Columns{} : columns_of({tile_.keys.begin + kept.begin, tile_.keys.begin + kept.end}, tile_.keys);
+  columns_ = valid.empty() ? Columns{}
+                           : columns_of({tile_.keys.begin + valid.begin, tile_.keys.begin + valid.end}, tile_.keys);
   if (keeps_all_) return;
-  kept_.assign(static_cast<std::size_t>(rows * columns_.count), Compute{0});
+  valid_.assign(static_cast<std::size_t>(rows * columns_.count), Compute{0});
   const int64_t count = std::min(columns_.count, keys - columns_.begin);
   for (int64_t row = 0; row < rows; ++row) {
     std::transform(truth + row * keys + columns_.begin, truth + row * keys + columns_.begin + count,
-                   kept_.begin() + row * columns_.count, [](double number) { return static_cast<Compute>(number); });
+                   valid_.begin() + row * columns_.count, [](double number) { return static_cast<Compute>(number); });
   }
 }
 
@@ -130,9 +130,9 @@ void TileMask<Compute>::clear_masked(Compute* tile) const {
   const Range& queries = tile_.queries;
   const Range covered{tile_.keys.begin + columns_.begin, tile_.keys.begin + columns_.begin + columns_.count};
   if (plan_.is_expression() && !keeps_all_) {
-    const Compute* const kept = kept_.data();
+    const Compute* const valid = valid_.data();
     const int64_t count = queries.size() * columns_.count;
-    for (int64_t i = 0; i < count; ++i) tile[i] = kept[i] != 0 ? tile[i] : Compute{0};
+    for (int64_t i = 0; i < count; ++i) tile[i] = valid[i] != 0 ? tile[i] : Compute{0};
     return;
   }
   const bool is_full = plan_.is_expression() || params_.mask.is_full(queries, covered, length_q_, length_k_);
@@ -154,14 +154,14 @@ bool TileMask<Compute>::keeps(int64_t query, int64_t key) const {
   }
   const int64_t column = key - tile_.keys.begin - columns_.begin;
   if (key >= tile_.keys.end || column < 0 || column >= columns_.count) return false;
-  return keeps_all_ || kept_[static_cast<std::size_t>((query - tile_.queries.begin) * columns_.count + column)] != 0;
+  return keeps_all_ || valid_[static_cast<std::size_t>((query - tile_.queries.begin) * columns_.count + column)] != 0;
 }
 
 template <class Compute>
 int64_t TileMask<Compute>::kept_scores() const {
   if (columns_.count == 0) return 0;
   if (keeps_all_) return tile_.queries.size() * tile_.keys.size();
-  return std::count_if(kept_.begin(), kept_.end(), [](Compute number) { return number != 0; });
+  return std::count_if(valid_.begin(), valid_.end(), [](Compute number) { return number != 0; });
 }
 
 template class TileMask<float>;

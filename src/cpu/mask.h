@@ -1,5 +1,5 @@
 // The mask of a call on the CPU: the keys of a block of queries, the part of a tile of scores that is computed, and the
-// scores of the tile that are kept. The mask is a window (gdpa::Mask), which needs no memory, or an expression, which
+// valid scores of the tile. The mask is a window (gdpa::Mask), which needs no memory, or an expression, which
 // is evaluated for each tile.
 #pragma once
 
@@ -57,8 +57,8 @@ class TileMask {
   Range keys(Range queries) const;
   Range queries(Range keys) const;
 
-  /// Sets the tile, and returns the columns that have kept scores: none if the mask excludes the tile. With a mask that
-  /// does not depend on the head, the same tile of another head costs nothing.
+  /// Sets the tile, and returns the columns that have valid scores: none if the mask excludes the tile. With a mask
+  /// that does not depend on the head, the same tile of another head costs nothing.
   Columns enter_tile(int64_t head, Range queries, Range keys);
 
   /// Writes 0 to the elements of the tile (queries x columns, dense) that the mask excludes or that have no key. It
@@ -85,8 +85,8 @@ class TileMask {
   bool keeps_all_ = false;  ///< all scores of the tile
   TileInputs<double> inputs_;
   std::vector<activation::Interval<double>> bounds_;
-  std::vector<double> truth_;  ///< 1 or 0 for each key of the tile
-  std::vector<Compute> kept_;  ///< the same for each of the columns, which may end after the last key
+  std::vector<double> truth_;   ///< 1 or 0 for each key of the tile
+  std::vector<Compute> valid_;  ///< the same for each of the columns, which may end after the last key
 };
 
 /// Returns the number of scores that the mask expression keeps, in all query heads.

@@ -28,17 +28,24 @@ std::vector<Range> unused_rows(const Sequences& side, const Sequences& sizes, in
   return unused;
 }
 
-void clear(const Operand& operand, const std::vector<Range>& unused, const Sequences& side, int64_t heads,
-           int64_t row_bytes, int64_t element_bytes) {
-  auto* data = static_cast<std::byte*>(operand.data);
+/// Writes zeros, or the rows of `source` if it is not null.
+void fill(const Operand& operand, const Operand* source, const std::vector<Range>& unused, const Sequences& side,
+          int64_t heads, int64_t row_bytes, int64_t element_bytes) {
   for (const Range& range : unused) {
     for (int64_t row = range.begin; row < range.end; ++row) {
       const int64_t sequence = side.is_jagged() ? 0 : row / side.length;
       const int64_t row_of_sequence = side.is_jagged() ? row : row % side.length;
       for (int64_t head = 0; head < heads; ++head) {
-        const int64_t offset =
-            sequence * operand.batch_stride + row_of_sequence * operand.row_stride + head * operand.head_stride;
-        std::memset(data + offset * element_bytes, 0, static_cast<std::size_t>(row_bytes));
+        const auto row_in = [&](const Operand& of) {
+          const int64_t offset = sequence * of.batch_stride + row_of_sequence * of.row_stride + head * of.head_stride;
+          return static_cast<std::byte*>(of.data) + offset * element_bytes;
+        };
+        const auto bytes = static_cast<std::size_t>(row_bytes);
+        if (source == nullptr) {
+          std::memset(row_in(operand), 0, bytes);
+        } else {
+          std::memcpy(row_in(operand), row_in(*source), bytes);
+        }
       }
     }
   }
@@ -46,26 +53,29 @@ void clear(const Operand& operand, const std::vector<Range>& unused, const Seque
 
 }  // namespace
 
-void clear_unused_rows(const Problem& problem, const Params& params) {
+void fill_unused_rows(const Problem& problem, const Params& params) {
   const int64_t element_bytes = size_in_bytes(problem.dtype);
-  const auto clear_queries = [&](const Operand& operand, const Sequences& side, int64_t rows, int64_t width) {
+  const auto fill_queries = [&](const Operand& operand, const Operand& added, const Sequences& side, int64_t rows,
+                                int64_t width) {
     if (!side.is_jagged()) return;
-    clear(operand, unused_rows(side, params.queries, problem.batch, rows), side, problem.heads_q, width * element_bytes,
-          element_bytes);
+    fill(operand, problem.add_query ? &added : nullptr, unused_rows(side, params.queries, problem.batch, rows), side,
+         problem.heads_q, width * element_bytes, element_bytes);
   };
   if (problem.direction == Direction::forward) {
     if (problem.zeroes_output) {
-      clear_queries(params.output, params.output_side(), problem.rows_o, problem.head_dim_v);
+      fill_queries(params.output, params.query, params.output_side(), problem.rows_o, problem.head_dim_v);
     }
     return;
   }
-  if (problem.wanted.query) clear_queries(params.grad_query, params.queries, problem.rows_q, problem.head_dim);
+  if (problem.wanted.query) {
+    fill_queries(params.grad_query, params.grad_output, params.queries, problem.rows_q, problem.head_dim);
+  }
   // No query entry may have some of the keys of a batch map.
   const bool has_unused_keys = problem.key_form == Form::jagged || problem.has_batch_map;
   if (!has_unused_keys || !(problem.wanted.key || problem.wanted.value)) return;
   const std::vector<Range> unused = unused_rows(params.keys, params.keys, problem.batch, problem.rows_k);
   const auto clear_keys = [&](const Operand& operand, int64_t width) {
-    clear(operand, unused, params.keys, problem.heads_k, width * element_bytes, element_bytes);
+    fill(operand, nullptr, unused, params.keys, problem.heads_k, width * element_bytes, element_bytes);
   };
   if (problem.wanted.key) clear_keys(params.grad_key, problem.head_dim);
   if (problem.wanted.value) clear_keys(params.grad_value, problem.head_dim_v);

@@ -1,5 +1,6 @@
 // Zeros for the rows that belong to no sequence: the rows before, between and after the sequences, and the keys that no
-// query entry has. No unit of work owns these rows, and a call writes every element of its results.
+// query entry has. Or Q and dO, if Q is added to O. No unit of work owns these rows, and a call writes every element of
+// its results.
 #pragma once
 
 #include "definition/params.h"
@@ -7,7 +8,7 @@
 
 namespace gdpa::cpu {
 
-/// Writes zeros to the rows of the output, or of the gradients, that no sequence covers.
-void clear_unused_rows(const Problem& problem, const Params& params);
+/// Writes the rows of the output, or of the gradients, that no sequence covers.
+void fill_unused_rows(const Problem& problem, const Params& params);
 
 }  // namespace gdpa::cpu

@@ -9,11 +9,14 @@
 #include <limits>
 #include <list>
 #include <string_view>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "activation/cuda_inputs.h"
 #include "cuda/driver.h"
 #include "cuda/kernels.h"
+#include "cuda/memory.h"
 #include "cuda/source.h"
 #include "cuda/target.h"
 #include "cuda/tensor_maps.h"
@@ -32,7 +35,7 @@
 namespace gdpa::cuda {
 namespace {
 
-constexpr int64_t copy_bytes = 16;  // what kernels move at once where every row begins at a multiple of it
+constexpr int64_t copy_bytes = 16;  // of one copy of a kernel, if every row begins at a multiple of it
 
 bool is_aligned(const Operand& operand, int64_t element_bytes) {
   const auto address = reinterpret_cast<std::uintptr_t>(operand.data);
@@ -41,7 +44,7 @@ bool is_aligned(const Operand& operand, int64_t element_bytes) {
          operand.head_stride % per_copy == 0;
 }
 
-/// Every operand that the kernels touch; those that a direction does not use have a null address and strides of 0.
+/// Every operand of the kernels. An operand that a direction does not use has a null address and strides of 0.
 bool is_aligned(const Problem& problem, const Params& params) {
   const int64_t bytes = size_in_bytes(problem.dtype);
   return is_aligned(params.query, bytes) && is_aligned(params.key, bytes) && is_aligned(params.value, bytes) &&
@@ -50,7 +53,7 @@ bool is_aligned(const Problem& problem, const Params& params) {
          is_aligned(params.grad_value, bytes);
 }
 
-/// What a plan depends on besides the problem, the function and the GPU.
+/// The properties of the operands that a plan depends on, in addition to the problem, the function and the GPU.
 struct Operands {
   Operands(const Problem& problem, const Params& params)
       : aligned(is_aligned(problem, params)), maps(tensor_maps(problem, params)), scale(params.scale) {}
@@ -64,6 +67,37 @@ struct Operands {
 int reads_of(const activation::Function& function) {
   const auto is_read = [](const activation::Input& input) { return input.kind == activation::Input::Kind::read; };
   return static_cast<int>(std::ranges::count_if(function.inputs(), is_read));
+}
+
+/// Whether f reads tensors without an index.
+bool reads_numbers(const activation::Function& function) {
+  const auto is_number = [](const activation::Input& input) { return input.kind == activation::Input::Kind::number; };
+  return std::ranges::any_of(function.inputs(), is_number);
+}
+
+/// Whether f reads, for each pair of a query and a key, an element of a tensor that all batch entries share.
+bool shares_pairs(const activation::Function& function, const Params& params) {
+  const std::vector<activation::Input>& inputs = function.inputs();
+  return std::ranges::any_of(inputs, [&](const activation::Input& input) {
+    if (input.kind != activation::Input::Kind::read) return false;
+    const BoundTensor& tensor = params.parameters[input.tensor];
+    std::size_t positions = 0;
+    for (std::size_t axis = 0; axis < input.indices.size(); ++axis) {
+      const auto bare = activation::bare_index(input.indices[axis], inputs);
+      const bool is_position = bare == activation::Index::query || bare == activation::Index::key;
+      positions += is_position && tensor.sizes[axis] > 1 ? 1 : 0;
+      const bool varies_in_batch = tensor.sizes[axis] > 1 && tensor.strides[axis] != 0 &&
+                                   activation::reads_index(input.indices[axis], inputs, activation::Index::batch);
+      if (varies_in_batch) return false;
+    }
+    return positions > 1;
+  });
+}
+
+/// Whether f has guards that a first pass of backward may leave out: they stay if they may depend on inputs.
+bool has_removable_guards(const activation::Function& function) {
+  const bool is_of_score = function.inputs().empty() || function.of_sum() != nullptr;
+  return function.has_guards() && (is_of_score || function.functions() > 1);
 }
 
 /// Whether f depends on the batch entry, on the position of the query, or on the length of its sequence.
@@ -115,18 +149,25 @@ void reserve_sequences(const Problem& problem, plan::GpuPlan& plan) {
 plan::GpuPlan plan_of(const Problem& problem, const Params& params, const Operands& operands,
                       const activation::Function& function, const plan::Gpu& gpu) {
   const Accuracy accuracy = plan::accuracy_of(problem);
-  const families::PlanRequest request{problem,
-                                      gpu,
-                                      reads_of(function) > 0
-                                          ? plan::FunctionRegisters::many
-                                          : plan::registers_of(function.value_and_derivative(), accuracy),
-                                      operands.aligned,
-                                      problem.allow_tf32 ? plan::Float32Products::one : plan::Float32Products::three,
-                                      operands.maps,
-                                      function.has_guards(),
-                                      reads_of(function),
-                                      activation::reads_of_lines(function),
-                                      reads_query_position(function)};
+  const families::PlanRequest request{
+      .problem = problem,
+      .gpu = gpu,
+      .function = reads_of(function) > 0 ? plan::FunctionRegisters::many
+                                         : plan::registers_of(function.value_and_derivative(), accuracy),
+      .aligned = operands.aligned,
+      .products = problem.allow_tf32 ? plan::Float32Products::one : plan::Float32Products::three,
+      .tensor_maps = operands.maps,
+      .has_guards = has_removable_guards(function),
+      .reads = reads_of(function),
+      .reads_of_lines = activation::reads_of_lines(function),
+      .reads_query_position = reads_query_position(function),
+      .reads_numbers = reads_numbers(function),
+      .number_gradients = families::number_gradients(problem, function),
+      .score_gradients = families::score_gradients(problem, function),
+      .own_elements = families::has_own_elements(problem, params, function),
+      .shares_pairs = shares_pairs(function, params),
+      .bounds_scores = function.bounds_scores(),
+  };
   const bool has_operands = problem.direction == Direction::forward || problem.wanted.of_operands();
   plan::GpuPlan plan;
   if (has_operands) plan = families::gpu_plan(request);
@@ -148,40 +189,6 @@ plan::GpuPlan plan_of(const Problem& problem, const Params& params, const Operan
   return plan;
 }
 
-/// The workspace: the caller's memory, or memory of the stream's pool, which the stream frees after the call's kernels.
-class Memory {
- public:
-  Memory(const Workspace& given, int64_t bytes, Stream stream) : stream_(stream) {
-    if (bytes == 0) return;
-    if (given.data == nullptr) {
-      check(Driver::get().allocate_async(&owned_, static_cast<std::size_t>(bytes), stream),
-            "allocating the workspace of backward (workspace_bytes)");
-      address_ = owned_;
-      return;
-    }
-    if (given.bytes < bytes) {
-      throw Error(
-          ErrorKind::value,
-          fmt::format("workspace: expected {} bytes, got {}; ask workspace_bytes() with the gradients of the call",
-                      bytes, given.bytes));
-    }
-    address_ = reinterpret_cast<DevicePointer>(given.data);
-  }
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
-  ~Memory() {
-    if (owned_ != 0) Driver::get().free_async(owned_, stream_);
-  }
-
-  DevicePointer address() const { return address_; }
-  void* at(int64_t offset) const { return reinterpret_cast<void*>(address_ + static_cast<DevicePointer>(offset)); }
-
- private:
-  Stream stream_;
-  DevicePointer owned_ = 0;
-  DevicePointer address_ = 0;
-};
-
 /// The fp32 accumulators of one gradient, which a launch of the reduce kernel rounds into the gradient.
 struct Reduction {
   Operand CommonArguments::*accumulator;  ///< the member of the kernels' arguments
@@ -192,6 +199,7 @@ struct Reduction {
   int64_t columns;
   int64_t offset;  ///< into the workspace
   Operand gradient;
+  const Operand* addend = nullptr;  ///< a tensor of the shape of the gradient
 
   /// Contiguous fp32 accumulators: (rows, heads, padded columns), for each dense entry and each split of the batch.
   Operand accumulators(const Memory& memory) const {
@@ -204,7 +212,8 @@ struct Reduction {
   }
 };
 
-/// A result whose side has gaps, into which a launch of the clear_gaps kernel writes zeros.
+/// A result whose side has gaps, into which a launch of the clear_gaps kernel writes zeros, or the rows of a tensor
+/// that is added to the result.
 struct Gaps {
   Sequences side;  ///< without a batch map; null data: the rows of the output, which locate_sequences finds
   int64_t entries;
@@ -212,13 +221,15 @@ struct Gaps {
   int64_t heads;
   int64_t columns;
   const Operand& result;
+  const Operand* addend = nullptr;
 };
 
 std::vector<Gaps> gaps_of(const Problem& problem, const Params& params) {
   std::vector<Gaps> gaps;
   const bool is_forward = problem.direction == Direction::forward;
-  const auto add_queries = [&](int64_t columns, const Operand& result) {
-    gaps.push_back({params.queries, problem.batch, problem.rows_q, problem.heads_q, columns, result});
+  const auto add_queries = [&](int64_t columns, const Operand& result, const Operand& added) {
+    gaps.push_back({params.queries, problem.batch, problem.rows_q, problem.heads_q, columns, result,
+                    problem.add_query ? &added : nullptr});
   };
   const auto add_keys = [&](int64_t columns, const Operand& result) {
     gaps.push_back({params.keys, problem.key_entries(), problem.rows_k, problem.heads_k, columns, result});
@@ -228,39 +239,25 @@ std::vector<Gaps> gaps_of(const Problem& problem, const Params& params) {
     if (problem.has_output_offsets) {
       gaps.push_back({{}, problem.batch, problem.rows_o, problem.heads_q, problem.head_dim_v, params.output});
     } else if (problem.has_query_gaps) {
-      add_queries(problem.head_dim_v, params.output);
+      add_queries(problem.head_dim_v, params.output, params.query);
     }
   }
   if (locates_queries(problem) && !is_forward && problem.wanted.query) {
-    add_queries(problem.head_dim, params.grad_query);
+    add_queries(problem.head_dim, params.grad_query, params.grad_output);
   }
   if (problem.has_key_gaps && !is_forward && problem.wanted.key) add_keys(problem.head_dim, params.grad_key);
   if (problem.has_key_gaps && !is_forward && problem.wanted.value) add_keys(problem.head_dim_v, params.grad_value);
   return gaps;
 }
 
-/// What runs for a problem on a GPU, in order: the check of offsets in debug mode, the places of sequences, whether
+/// The kernels of a problem on a GPU, in order: the check of offsets in debug mode, the places of sequences, whether
 /// keys overlap, the batch entries of each sequence of keys, the zeros of gaps, the check of indices in debug mode, the
 /// plan's kernels, the reductions, the kernels for keys that overlap.
 struct Sequence {
   Sequence(const Problem& problem, const Params& params, const Operands& operands, const Expressions& expressions,
            const plan::Gpu& gpu)
       : plan(plan_of(problem, params, operands, expressions.function, gpu)) {
-    const auto add = [&](plan::KernelKind kind, int64_t work) {
-      plan::KernelSpec spec;
-      spec.kind = kind;
-      steps.push_back({spec, work});
-    };
-    checks = checks_offsets() && (params.queries.is_jagged() || params.keys.is_jagged() || problem.has_batch_map);
-    if (checks) add(plan::KernelKind::check_offsets, 2);
-    if (locates_sequences(problem)) add(plan::KernelKind::locate_sequences, 4);
-    if (!plan.overlap_steps.empty()) {
-      add(plan::KernelKind::find_overlap, families::divide_up(problem.key_entries(), portable::find_overlap_sequences));
-    }
-    if (has_key_sequences(problem)) {
-      const int64_t numbers = problem.batch + problem.key_entries() + 1;
-      add(plan::KernelKind::group_entries, families::divide_up(numbers, portable::group_entries_numbers));
-    }
+    add_preparation(problem, params);
     gaps = gaps_of(problem, params);
     for (const Gaps& of_result : gaps) {
       add(plan::KernelKind::clear_gaps, families::divide_up(of_result.rows, portable::clear_gaps_rows));
@@ -271,7 +268,7 @@ struct Sequence {
     if (checks_reads) {
       add(plan::KernelKind::check_indices, 1);
       plan::KernelSpec& spec = steps.back().kernel;
-      spec.has_pages = problem.has_pages;
+      families::select_structs(spec, problem);
       spec.tensor_types = problem.tensor_types;
       spec.mask_types = problem.mask_types;
     }
@@ -282,12 +279,13 @@ struct Sequence {
     const plan::GpuWorkspace& workspace = plan.workspace;
     const auto reduce = [&](const Reduction& reduction) {
       reductions.push_back(reduction);
-      steps.push_back(
-          families::reduction(problem, gpu, operands.aligned, reduction.columns, reduction.rows * reduction.heads));
+      steps.push_back(families::reduction(problem, gpu, operands.aligned, reduction.columns,
+                                          reduction.rows * reduction.heads, reduction.addend != nullptr));
     };
     if (plan.reduces_grad_query) {
       reduce({&CommonArguments::grad_query_accumulator, problem.query_form, problem.rows_q, params.queries.length,
-              problem.heads_q, problem.head_dim, workspace.grad_query, params.grad_query});
+              problem.heads_q, problem.head_dim, workspace.grad_query, params.grad_query,
+              problem.add_query ? &params.grad_output : nullptr});
     }
     if (workspace.grad_key >= 0) {
       reduce({&CommonArguments::grad_key_accumulator, problem.key_form, problem.rows_k, params.keys.length,
@@ -300,12 +298,39 @@ struct Sequence {
     steps.insert(steps.end(), plan.overlap_steps.begin(), plan.overlap_steps.end());
   }
 
+  /// Only the kernels that write the lists of a prepared mask.
+  Sequence(const Problem& problem, const Params& params, plan::GpuPlan of_lists) : plan(std::move(of_lists)) {
+    add_preparation(problem, params);
+    steps.insert(steps.end(), plan.list_steps.begin(), plan.list_steps.end());
+  }
+
   plan::GpuPlan plan;
   bool checks = false;
   bool checks_reads = false;
   std::vector<Gaps> gaps;
   std::vector<Reduction> reductions;
   std::vector<plan::GpuStep> steps;  ///< of all three
+
+ private:
+  void add(plan::KernelKind kind, int64_t work) {
+    plan::KernelSpec spec;
+    spec.kind = kind;
+    steps.push_back({spec, work});
+  }
+
+  void add_preparation(const Problem& problem, const Params& params) {
+    checks = checks_offsets() && (params.queries.is_jagged() || params.keys.is_jagged() || problem.has_batch_map ||
+                                  problem.prepared != nullptr);
+    if (checks) add(plan::KernelKind::check_offsets, 2);
+    if (locates_sequences(problem)) add(plan::KernelKind::locate_sequences, 4);
+    if (!plan.overlap_steps.empty()) {
+      add(plan::KernelKind::find_overlap, families::divide_up(problem.key_entries(), portable::find_overlap_sequences));
+    }
+    if (has_key_sequences(problem)) {
+      const int64_t numbers = problem.batch + problem.key_entries() + 1;
+      add(plan::KernelKind::group_entries, families::divide_up(numbers, portable::group_entries_numbers));
+    }
+  }
 };
 
 /// The launches of one call.
@@ -314,10 +339,10 @@ class Call final : public families::StepLauncher {
   Call(const Problem& problem, const Params& params, Stream stream, const Sequence& sequence)
       : problem_(problem), params_(params), stream_(stream), sequence_(sequence) {}
 
-  /// `kernels` are those of the sequence's steps.
+  /// `kernels` has one kernel for each step of the sequence.
   void run(const LoadedKernels& kernels, const Workspace& workspace) {
     const plan::GpuWorkspace& needed = sequence_.plan.workspace;
-    const Memory memory(workspace, needed.bytes, stream_);
+    const Memory memory(workspace, needed.bytes, stream_, "workspace_bytes");
     if (needed.zeroed_bytes > 0) {
       check(Driver::get().fill_async(memory.address(), 0, static_cast<std::size_t>(needed.zeroed_bytes), stream_),
             "clearing the workspace");
@@ -326,7 +351,11 @@ class Call final : public families::StepLauncher {
     if (sequence_.checks) {
       portable::CheckOffsetsArguments arguments{params_.queries,       params_.keys,  problem_.has_query_gaps,
                                                 problem_.has_key_gaps, params_.batch, problem_.rows_q,
-                                                problem_.rows_k};
+                                                problem_.rows_k,       nullptr};
+      if (problem_.prepared != nullptr) {
+        const auto* const lists = static_cast<const std::byte*>(problem_.prepared->data);
+        arguments.prepared = reinterpret_cast<const ListedEntry*>(lists + sequence_.plan.tile_lists.front().entries);
+      }
       launch_next(&arguments);
     }
     const CommonArguments arguments = arguments_of(memory);
@@ -342,12 +371,7 @@ class Call final : public families::StepLauncher {
       portable::ListTilesArguments lists = arguments;
       launch_next(&lists);
     }
-    if (!sequence_.plan.steps.empty()) {
-      const plan::KernelFamily family = sequence_.plan.steps.front().kernel.family();
-      families::family_of(family).launch({problem_, sequence_.plan, arguments, static_cast<std::byte*>(memory.at(0))},
-                                         *this);
-    }
-    if (!sequence_.plan.parameter_steps.empty()) launch_parameter_gradients(arguments, memory);
+    launch_plan(arguments, memory);
     for (const Reduction& reduction : sequence_.reductions) {
       portable::ReduceArguments reduce = arguments_of(reduction, memory);
       launch_next(&reduce);
@@ -422,6 +446,7 @@ class Call final : public families::StepLauncher {
   /// `outputs` are the rows of the output that locate_sequences has found.
   void launch_clear_gaps(const Gaps& gaps, const Sequences& outputs) {
     const int64_t bytes = size_in_bytes(problem_.dtype);
+    const Operand addend = gaps.addend == nullptr ? Operand() : *gaps.addend;
     portable::ClearGapsArguments arguments{gaps.side.is_jagged() ? gaps.side : outputs,
                                            gaps.entries,
                                            gaps.rows,
@@ -430,20 +455,42 @@ class Call final : public families::StepLauncher {
                                            static_cast<unsigned char*>(gaps.result.data),
                                            gaps.result.row_stride * bytes,
                                            gaps.result.head_stride * bytes,
-                                           is_aligned(gaps.result, bytes)};
+                                           static_cast<const unsigned char*>(addend.data),
+                                           addend.row_stride * bytes,
+                                           addend.head_stride * bytes,
+                                           is_aligned(gaps.result, bytes) && is_aligned(addend, bytes)};
     launch_next(&arguments);
   }
 
-  /// Clears the sums, which are in the workspace or are the gradients themselves, adds to them, and rounds them.
-  void launch_parameter_gradients(CommonArguments arguments, const Memory& memory) {
+  /// Launches the kernels of the plan.
+  void launch_plan(const CommonArguments& given, const Memory& memory) {
     const plan::GpuPlan& plan = sequence_.plan;
-    const plan::KernelSpec& kernel = plan.parameter_steps.front().kernel;
+    const bool wants_parameters = problem_.direction == Direction::backward && problem_.wanted.parameters != 0;
+    CommonArguments arguments = given;
+    portable::RoundParametersArguments rounding{};
+    if (wants_parameters) std::tie(arguments, rounding) = clear_parameter_sums(given, memory);
+    const families::PlannedCall call{problem_, plan, arguments, static_cast<std::byte*>(memory.at(0))};
+    if (!plan.steps.empty()) families::family_of(plan.steps.front().kernel.family()).launch(call, *this);
+    for (const plan::GpuStep& step : plan.parameter_steps) {
+      if (step.kernel.kind == plan::KernelKind::round_parameters) {
+        launch_next(&rounding);
+      } else {
+        families::family_of(step.kernel.family()).launch_parameter_gradients(call, *this);
+      }
+    }
+  }
+
+  /// Clears the sums of the gradients of tensors, which are in the workspace or are the gradients themselves. Returns
+  /// the arguments with the sums as gradients, and the arguments of the kernel that rounds them.
+  std::pair<CommonArguments, portable::RoundParametersArguments> clear_parameter_sums(CommonArguments arguments,
+                                                                                      const Memory& memory) {
+    const plan::GpuPlan& plan = sequence_.plan;
     const auto clear = [&](void* address, int64_t bytes) {
       check(Driver::get().fill_async(reinterpret_cast<DevicePointer>(address), 0, static_cast<std::size_t>(bytes),
                                      stream_),
             "clearing the gradients of tensors");
     };
-    const int64_t bytes_of_sum = families::bytes_of_sum(kernel.parameter_sum);
+    const int64_t bytes_of_sum = families::bytes_of_sum(plan.parameter_sum);
     portable::RoundParametersArguments rounding{};
     int64_t offset = plan.workspace.parameters;
     if (!plan.adds_to_grad_parameters) clear(memory.at(offset), plan.workspace.parameter_bytes);
@@ -461,9 +508,7 @@ class Call final : public families::StepLauncher {
       int64_t stride = 1;
       for (int axis = gradient.rank; axis-- > 0; stride *= gradient.sizes[axis]) gradient.strides[axis] = stride;
     }
-    families::family_of(kernel.family())
-        .launch_parameter_gradients({problem_, plan, arguments, static_cast<std::byte*>(memory.at(0))}, *this);
-    if (!plan.adds_to_grad_parameters) launch_next(&rounding);
+    return {arguments, rounding};
   }
 
   CommonArguments arguments_of(const Memory& memory) const {
@@ -490,6 +535,10 @@ class Call final : public families::StepLauncher {
     if (locates_keys(problem_)) locate(arguments.params.keys, problem_.batch, workspace.key_sequences);
     if (problem_.has_output_offsets) locate(arguments.params.outputs, problem_.batch, workspace.output_rows);
     const std::vector<plan::TileListsPlan>& planned = sequence_.plan.tile_lists;
+    const auto at = [&](int64_t offset) -> void* {
+      return problem_.prepared == nullptr ? memory.at(offset)
+                                          : static_cast<std::byte*>(problem_.prepared->data) + offset;
+    };
     for (std::size_t i = 0; i < planned.size(); ++i) {
       const plan::TileListsPlan& of = planned[i];
       TileLists& lists = arguments.params.tile_lists[i];
@@ -498,9 +547,9 @@ class Call final : public families::StepLauncher {
       lists.heads = of.heads;
       lists.heads_of_list = of.heads_of_list;
       lists.capacity = of.capacity;
-      lists.first = static_cast<int64_t*>(memory.at(of.first));
-      lists.key_tiles = static_cast<int*>(memory.at(of.key_tiles));
-      if (of.has_query_lists) lists.query_tiles = static_cast<int*>(memory.at(of.query_tiles));
+      lists.entries = static_cast<ListedEntry*>(at(of.entries));
+      lists.key_tiles = static_cast<int*>(at(of.key_tiles));
+      if (of.has_query_lists) lists.query_tiles = static_cast<int*>(at(of.query_tiles));
     }
     if (workspace.overlap >= 0) arguments.keys_overlap = static_cast<const int*>(memory.at(workspace.overlap));
     arguments.packed_rows_q = problem_.rows_q;
@@ -523,6 +572,7 @@ class Call final : public families::StepLauncher {
     arguments.rows_in_batch = reduction.form == Form::dense ? std::max<int64_t>(1, reduction.length) : rows;
     arguments.heads = reduction.heads;
     arguments.output = reduction.gradient;
+    if (reduction.addend != nullptr) arguments.addend = *reduction.addend;
     return arguments;
   }
 
@@ -588,6 +638,38 @@ int64_t workspace_bytes(const Problem& problem, const Params& params, const Expr
   return plan_of(problem, params, operands, expressions.function, target_of(problem.device.index).gpu).workspace.bytes;
 }
 
+MaskPreparation::MaskPreparation(const std::vector<Call>& calls, const Expressions& expressions)
+    : expressions_(expressions) {
+  const Call& first = calls.front();
+  tiles_.call = plan::ListedCall::of(first.problem, expressions.mask->identity());
+  const plan::Gpu gpu = target_of(first.problem.device.index).gpu;
+  for (const Call& call : calls) {
+    const Operands operands(call.problem, call.params);
+    const plan::GpuPlan of_call = plan_of(call.problem, call.params, operands, expressions.function, gpu);
+    plan::GpuPlan lists = families::plan_prepared_lists(call.problem, of_call, tiles_);
+    if (!lists.list_steps.empty()) rounds_.push_back({call, std::move(lists)});
+  }
+  // The rounds run one after the other, and locate the sequences in the same memory.
+  const int64_t bytes_of_lists = tiles_.bytes;
+  for (Round& round : rounds_) {
+    round.plan.workspace = {};
+    round.plan.workspace.bytes = bytes_of_lists;
+    reserve_sequences(round.call.problem, round.plan);
+    tiles_.bytes = std::max(tiles_.bytes, round.plan.workspace.bytes);
+  }
+}
+
+void MaskPreparation::run(void* data, void* stream) const {
+  const int device = rounds_.front().call.problem.device.index;
+  const CurrentDevice current(device);
+  for (const Round& round : rounds_) {
+    const auto& [problem, params] = round.call;
+    const Sequence sequence(problem, params, round.plan);
+    const auto kernels = find_kernels(sequence.steps, expressions_, device, static_cast<Stream>(stream));
+    cuda::Call(problem, params, static_cast<Stream>(stream), sequence).run(kernels, {data, tiles_.bytes});
+  }
+}
+
 std::vector<plan::GpuStep> steps_ahead(const Problem& problem, const Params& params, const Expressions& expressions,
                                        const plan::Gpu& gpu, Lengths lengths) {
   const Operands operands(problem, params);
@@ -599,7 +681,8 @@ std::vector<plan::GpuStep> steps_ahead(const Problem& problem, const Params& par
   };
   for (const plan::GpuStep& step : Sequence(problem, params, operands, expressions, gpu).steps) add(step, step.work);
   if (lengths == Lengths::these) return steps;
-  for (const Problem& other : plan::representative_problems(problem, gpu)) {
+  for (Problem& other : plan::representative_problems(problem, gpu)) {
+    other.prepared = nullptr;  // the lists of other lengths
     try {
       for (const plan::GpuStep& step : Sequence(other, params, operands, expressions, gpu).steps) add(step, 0);
     } catch (const Error&) {

@@ -19,6 +19,34 @@ namespace gdpa::cuda {
 void run(const Problem& problem, const Params& params, const Expressions& expressions, void* stream,
          const Workspace& workspace);
 
+/// The preparation of a mask expression for calls with the same operands, in one or both directions.
+class MaskPreparation {
+ public:
+  struct Call {
+    Problem problem;
+    Params params;
+  };
+
+  /// There is at least one call. Its problem has a mask expression, and is not prepared.
+  MaskPreparation(const std::vector<Call>& calls, const Expressions& expressions);
+
+  const plan::PreparedTiles& tiles() const { return tiles_; }
+
+  /// Launches the kernels that write the lists to `data`, device memory of tiles().bytes bytes.
+  void run(void* data, void* stream) const;
+
+ private:
+  /// The lists of a call that no earlier call has.
+  struct Round {
+    Call call;
+    plan::GpuPlan plan;
+  };
+
+  Expressions expressions_;
+  plan::PreparedTiles tiles_;
+  std::vector<Round> rounds_;
+};
+
 /// Returns the bytes of device memory that run() needs in addition to inputs and outputs.
 int64_t workspace_bytes(const Problem& problem, const Params& params, const Expressions& expressions);
 

@@ -8,6 +8,8 @@
 #include <variant>
 
 #include "activation/cuda_bounds.h"
+#include "activation/cuda_condition.h"
+#include "activation/cuda_gradients.h"
 #include "activation/cuda_inputs.h"
 #include "families/family.h"
 
@@ -74,6 +76,12 @@ KindInSource in_source(KernelKind kind) {
       return {"list_key_tiles", "list_tiles", "ListTilesArguments"};
     case KernelKind::list_query_tiles:
       return {"list_query_tiles", "list_tiles", "ListTilesArguments"};
+    case KernelKind::norm:
+      return {"norm", "norm", "NormArguments"};
+    case KernelKind::norm_backward:
+      return {"norm_backward", "norm_backward", "NormBackwardArguments"};
+    case KernelKind::norm_reduce:
+      return {"norm_reduce", "norm_reduce", "NormReduceArguments"};
   }
   return {};
 }
@@ -114,8 +122,19 @@ std::string function_of(const KernelSpec& kernel, const activation::Function& fu
     return activation::gradients_source(function, kernel.tensor_types, kernel.wanted_parameters,
                                         {sum_of(kernel), kernel.accuracy, has_thread_sums ? kernel.warps * 32 : 0});
   }
-  const activation::ForwardForm form{kernel.scales_scores, kernel.element == GpuElement::float16};
-  return activation::cuda_source(function, kernel.accuracy, form, kernel.tensor_types);
+  const auto* hopper = std::get_if<plan::HopperSpec>(&kernel.of_family);
+  const plan::FusedGradients gradients = hopper != nullptr ? hopper->gradients : plan::FusedGradients::none;
+  const bool are_of_numbers = gradients == plan::FusedGradients::of_numbers;
+  const activation::ForwardForm form{.scales_scores = kernel.scales_scores,
+                                     .has_fp16_p = kernel.element == GpuElement::float16,
+                                     .takes_head_factors = hopper != nullptr && hopper->takes_head_factors,
+                                     .wanted_numbers = are_of_numbers ? kernel.wanted_parameters : 0};
+  std::string text = activation::cuda_source(function, kernel.accuracy, form, kernel.tensor_types);
+  if (gradients == plan::FusedGradients::of_scores) {
+    text += activation::score_gradients_source(function, kernel.tensor_types, kernel.wanted_parameters, sum_of(kernel),
+                                               hopper->own_elements);
+  }
+  return text;
 }
 
 /// Returns the source of the index checks of the function and of the mask.
@@ -140,11 +159,33 @@ void add_mask(families::ConfigText& config, const KernelSpec& kernel, const Expr
   }
 }
 
+/// Returns the struct Config of a kernel of norms.
+std::string config_of_norm(const KernelSpec& kernel) {
+  const plan::NormSpec& spec = kernel.portable().norm;
+  families::ConfigText config;
+  config.type("Element", fmt::format("gdpa::{}", type_of(kernel.element)));
+  config.type("Weight",
+              fmt::format("gdpa::{}", type_of(spec.weight_is_float32 ? GpuElement::float32 : kernel.element)));
+  config.number("columns", kernel.head_dim);
+  config.flag("aligned", kernel.aligned);
+  config.flag("is_layer", spec.is_layer);
+  config.flag("has_weight", spec.has_weight);
+  config.flag("has_bias", spec.has_bias);
+  config.flag("has_gate", spec.has_gate);
+  config.flag("has_residual", spec.has_residual);
+  config.flag("computes_x", spec.computes_x);
+  config.flag("computes_gate", spec.computes_gate);
+  config.flag("computes_weight", spec.computes_weight);
+  config.flag("computes_bias", spec.computes_bias);
+  return config.text();
+}
+
 /// Returns the struct Config of a kernel: the members of all families, and the members of the kernel's family.
 std::string config_of(const KernelSpec& kernel, const Expressions& expressions) {
   const activation::Function& function = expressions.function;
   families::ConfigText config;
   if (plan::has_no_config(kernel.kind)) return config.text();
+  if (plan::is_norm(kernel.kind)) return config_of_norm(kernel);
   if (kernel.kind == KernelKind::round_parameters) {
     config.type("Sum", sum_of(kernel));
     return config.text();
@@ -166,6 +207,7 @@ std::string config_of(const KernelSpec& kernel, const Expressions& expressions) 
   config.flag("aligned", kernel.aligned);
   if (kernel.kind == KernelKind::reduce) {
     config.number("columns", kernel.head_dim);
+    config.flag("adds", kernel.adds_query);
     return config.text();
   }
   const families::Family& family = families::family_of(kernel.family());
@@ -174,6 +216,7 @@ std::string config_of(const KernelSpec& kernel, const Expressions& expressions) 
   } else if (has_function(kernel.kind)) {
     config.type("Activation", family.activation(kernel));
   }
+  if (kernel.wanted_parameters != 0) config.type("Sum", sum_of(kernel));
   add_mask(config, kernel, expressions);
   if (kernel.kind == KernelKind::parameter_gradients) {
     // Gradients reads the inputs itself.
@@ -182,7 +225,13 @@ std::string config_of(const KernelSpec& kernel, const Expressions& expressions) 
   } else {
     config.type_of_header("Bias", "gdpa::NoBias", "common/no_bias.cuh");
   }
-  config.type_of_header("Epilogue", "gdpa::ScaleEpilogue", "common/scale_epilogue.cuh");
+  if (kernel.adds_query) {
+    config.type_of_header("Epilogue", "gdpa::AddQueryEpilogue", "common/add_query_epilogue.cuh");
+  } else if (kernel.has_row_scale) {
+    config.type_of_header("Epilogue", "gdpa::RowScaleEpilogue", "common/row_scale_epilogue.cuh");
+  } else {
+    config.type_of_header("Epilogue", "gdpa::ScaleEpilogue", "common/scale_epilogue.cuh");
+  }
   config.number("head_dim", kernel.head_dim);
   config.number("head_dim_v", kernel.head_dim_v);
   config.number("tile_queries", kernel.tile_queries);
@@ -208,7 +257,7 @@ std::string end_of_other_overlap(const KernelSpec& kernel) {
 
 bool is_second_pass(const KernelSpec& kernel) {
   const auto* hopper = std::get_if<plan::HopperSpec>(&kernel.of_family);
-  return hopper != nullptr && hopper->pass == hopper::BackwardPass::second;
+  return hopper != nullptr && hopper->pass == hopper::Pass::second;
 }
 
 }  // namespace
@@ -218,7 +267,7 @@ bool evaluates_condition(KernelKind kind) { return plan::has_mask(kind) || kind 
 std::string kernel_source(const KernelSpec& kernel, const Expressions& expressions) {
   std::string condition;
   if (expressions.mask != nullptr && evaluates_condition(kernel.kind)) {
-    condition = "#include \"common/index.cuh\"\n#include \"common/sequence.cuh\"\n\n" +
+    condition = "#include \"common/fragment_columns.cuh\"\n#include \"common/index.cuh\"\n" +
                 activation::condition_source(*expressions.mask, kernel.mask_types);
     if (kernel.kind == KernelKind::list_key_tiles) {
       condition = "#include \"common/bounds.cuh\"\n" + condition +
@@ -248,8 +297,13 @@ std::string describe(const KernelSpec& kernel) {
       kernel.kind == KernelKind::check_indices || plan::writes_lists(kernel.kind)) {
     return std::string(in_source(kernel.kind).name);
   }
+  if (plan::is_norm(kernel.kind)) {
+    return fmt::format("{}: {} {} of {} columns", families::family_of(kernel.family()).name(),
+                       in_source(kernel.kind).name, type_of(kernel.element), kernel.head_dim);
+  }
   std::string text = fmt::format("{}: {} {} d={}", families::family_of(kernel.family()).name(),
                                  in_source(kernel.kind).name, type_of(kernel.element), kernel.head_dim);
+  if (kernel.adds_query) text += " with query";
   if (kernel.kind == KernelKind::reduce) return text;
   if (has_function(kernel.kind) && kernel.accuracy == Accuracy::exact) text += " exact";
   if (is_second_pass(kernel)) text += " second pass";
@@ -257,6 +311,7 @@ std::string describe(const KernelSpec& kernel) {
   if (kernel.has_batch_map) text += " mapped";
   if (kernel.for_overlap == plan::KeyOverlap::none) text += " if keys are apart";
   if (kernel.for_overlap == plan::KeyOverlap::some) text += " if keys overlap";
+  if (kernel.has_row_scale) text += " scaled rows";
   if (!kernel.wants_grad_query) text += " without dQ";
   if (!kernel.wants_grad_key) text += " without dK";
   if (!kernel.wants_grad_value) text += " without dV";

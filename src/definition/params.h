@@ -3,9 +3,12 @@
 // backends compute, for batch entry b, query head h and key head h / group:
 //
 //     S  = scale * Q K^T                        P  = f(S) where the mask allows, else 0
-//     O  = out_scale(b) * P V
+//     O  = out_scale(b) * P V                  + Q with Problem::add_query
 //     dV = out_scale(b) * P^T dO                dS = out_scale(b) * (dO V^T) * f'(S), 0 where masked
 //     dQ = scale * dS K                         dK = scale * dS^T Q
+//                                              dQ + dO with Problem::add_query
+//
+// out_scale may also have one number r for each query i: O_i = r_i (P V)_i, and backward has r_i dO_i in place of dO_i.
 #pragma once
 
 #include "definition/bound_tensor.h"
@@ -15,27 +18,47 @@
 
 namespace gdpa {
 
-/// out_scale in the form for kernels: one number, 1 / length, or one number for each batch entry.
+/// out_scale in the form for kernels: one number, 1 / length, one number for each batch entry, or one for each query.
 struct OutputScale {
-  enum class Kind : int32_t { number, reciprocal_length_q, reciprocal_length_k, per_batch_float, per_batch_double };
+  enum class Kind : int32_t {
+    number,
+    reciprocal_length_q,
+    reciprocal_length_k,
+    per_batch_float,
+    per_batch_double,
+    per_row_float,
+    per_row_double
+  };
   Kind kind = Kind::number;
   double number = 1.0;
-  const void* per_batch = nullptr;
+  const void* numbers = nullptr;  ///< of the batch entries, or of the rows of the query operand
+  int64_t row_stride = 1;         ///< of the numbers of rows, in elements
 
+  /// The factor of a batch entry; 1 if each query has its own factor.
   GDPA_HOST_DEVICE double of(int64_t b, int64_t length_q, int64_t length_k) const {
     switch (kind) {
       case Kind::number:
+      case Kind::per_row_float:
+      case Kind::per_row_double:
         return number;
       case Kind::reciprocal_length_q:
         return length_q > 0 ? 1.0 / static_cast<double>(length_q) : 0.0;
       case Kind::reciprocal_length_k:
         return length_k > 0 ? 1.0 / static_cast<double>(length_k) : 0.0;
       case Kind::per_batch_float:
-        return static_cast<double>(static_cast<const float*>(per_batch)[b]);
+        return static_cast<double>(static_cast<const float*>(numbers)[b]);
       case Kind::per_batch_double:
-        return static_cast<const double*>(per_batch)[b];
+        return static_cast<const double*>(numbers)[b];
     }
     return number;
+  }
+
+  GDPA_HOST_DEVICE bool is_per_row() const { return kind == Kind::per_row_float || kind == Kind::per_row_double; }
+
+  /// The factor of a row of the query operand, counted over all sequences, if each query has its own factor.
+  GDPA_HOST_DEVICE double of_row(int64_t token) const {
+    return kind == Kind::per_row_double ? static_cast<const double*>(numbers)[token * row_stride]
+                                        : static_cast<double>(static_cast<const float*>(numbers)[token * row_stride]);
   }
 };
 

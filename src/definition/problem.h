@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +12,10 @@
 #include "gdpa/attention.h"
 
 namespace gdpa {
+
+namespace plan {
+struct PreparedTiles;
+}
 
 /// The form of one side of the problem; see Attention.
 enum class Form { jagged, dense, shared };
@@ -25,7 +30,7 @@ struct Problem {
   bool has_query_gaps = false;  ///< jagged queries have a begin and an end instead of cumulative lengths
   bool has_key_gaps = false;
   bool has_batch_map = false;       ///< several batch entries may have the same keys
-  bool has_pages = false;           ///< keys and values are in pages; rows_k are those of the table
+  bool has_pages = false;           ///< keys and values are in pages; rows_k counts the rows of the table
   int64_t mapped_entries = 0;       ///< with a batch map: the entries of the keys
   bool has_output_offsets = false;  ///< the output has rows of its own
   bool zeroes_output = true;        ///< rows of the output that belong to no batch entry become 0
@@ -38,12 +43,14 @@ struct Problem {
   int64_t rows_o = 0;  ///< rows of the output, over all batch entries
   Mask mask;           ///< keeps all scores if the mask is an expression
   bool has_mask_expression = false;
-  bool mask_depends_on_head = false;  ///< the mask expression
+  bool mask_depends_on_head = false;                         ///< the mask expression
+  std::shared_ptr<const plan::PreparedTiles> prepared = {};  ///< the tile lists of a prepared mask
   OutScale::Kind out_scale = OutScale::Kind::number;
   Accuracy accuracy = Accuracy::fast;
   bool deterministic = false;
   int threads = 0;  ///< CPU: the largest number of threads. 0 means one for each processor
   bool allow_tf32 = false;
+  bool add_query = false;  ///< O = out_scale * P V + Q
   /// The NumberType of tensor i of the call in the three bits from 4 i on. Bit 4 i + 3: offsets need 64 bits.
   unsigned tensor_types = 0;
   unsigned mask_types = 0;      ///< the same for the tensors of a mask expression

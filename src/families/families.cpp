@@ -60,14 +60,23 @@ plan::GpuPlan gpu_plan(const PlanRequest& request) {
 void add_parameter_gradients(const PlanRequest& request, const Params& params, const activation::Function& function,
                              plan::GpuPlan& plan) {
   if (request.problem.direction != Direction::backward || request.problem.wanted.parameters == 0) return;
-  const Selected selected = select([&](const Family& family) { return family.why_not_parameter_gradients(request); });
-  const plan::KernelSpec kernel = parameter_kernel_for(request, params, function);
-  selected.family.plan_parameter_gradients(request, params, function, kernel, plan);
+  plan.parameter_sum = parameter_sum_for(request.problem, params, function);
+  for (plan::GpuStep& step : plan.steps) {
+    if (step.kernel.wanted_parameters != 0) step.kernel.parameter_sum = plan.parameter_sum;
+  }
+  const unsigned left = request.problem.wanted.parameters & ~plan.parameters_in_steps;
+  if (left != 0) {
+    const Selected selected = select([&](const Family& family) { return family.why_not_parameter_gradients(request); });
+    const plan::KernelSpec kernel = parameter_kernel_for(request, left, plan.parameter_sum);
+    selected.family.plan_parameter_gradients(request, params, function, kernel, plan);
+    const bool is_alone = plan.steps.empty();  // otherwise the reason has the refusals of backward, which are the same
+    plan.reason += is_alone ? "a kernel for the gradients of tensors" + selected.refusals
+                            : "; the gradients of tensors have a kernel of their own";
+  } else {
+    plan.reason += "; the same kernel computes the gradients of tensors";
+  }
   add_parameter_sums(request, params, plan);
-  const bool is_alone = plan.steps.empty();  // otherwise the reason has the refusals of backward, which are the same
-  plan.reason += is_alone ? "a kernel for the gradients of tensors" + selected.refusals
-                          : "; the gradients of tensors have a kernel of their own";
-  plan.deterministic = plan.deterministic && kernel.parameter_sum == plan::ParameterSum::exact;
+  plan.deterministic = plan.deterministic && plan.parameter_sum == plan::ParameterSum::exact;
 }
 
 }  // namespace gdpa::families

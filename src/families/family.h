@@ -23,10 +23,16 @@ struct PlanRequest {
   bool aligned;  ///< every row of every operand begins at a multiple of 16 bytes
   plan::Float32Products products;
   plan::TensorMaps tensor_maps = plan::TensorMaps::unavailable;
-  bool has_guards = false;            ///< f or f' has guards, which only huge and infinite scores need
+  bool has_guards = false;            ///< f or f' has guards that a first pass of backward may leave out (hopper::Pass)
   int reads = 0;                      ///< elements of tensors that f reads at each score
   int reads_of_lines = 0;             ///< of these, elements that depend only on the key or the difference i - j
-  bool reads_query_position = false;  ///< f depends on the batch entry, or on the place of a query in its sequence
+  bool reads_query_position = false;  ///< f depends on the batch entry, or on the position of a query
+  bool reads_numbers = false;         ///< f reads tensors without an index
+  unsigned number_gradients = 0;      ///< wanted gradients that a backward kernel may compute (parameter_plan.h)
+  unsigned score_gradients = 0;       ///< the same, of sums of dS
+  bool own_elements = false;          ///< the only term of an element in score_gradients is that of one score
+  bool shares_pairs = false;          ///< f reads an element for each pair of positions that all batch entries share
+  bool bounds_scores = false;         ///< f has guards, which only infinite scores need
 };
 
 /// Launches the kernels of a plan one after the other. The CUDA backend implements it.

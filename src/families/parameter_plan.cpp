@@ -2,7 +2,9 @@
 #include "families/parameter_plan.h"
 
 #include <algorithm>
+#include <bit>
 
+#include "activation/cuda_gradients.h"
 #include "activation/function.h"
 
 namespace gdpa::families {
@@ -42,8 +44,41 @@ bool spreads_terms(const activation::Function& function, std::size_t tensor) {
   });
 }
 
+}  // namespace
+
+unsigned number_gradients(const Problem& problem, const activation::Function& function) {
+  constexpr int most = 3;  // with four, the compiler serialises the products
+  const auto is_number = [](const activation::Input& input) { return input.kind == activation::Input::Kind::number; };
+  const std::vector<activation::Input>& inputs = function.inputs();
+  const bool reads_numbers = std::all_of(inputs.begin(), inputs.end(), is_number);
+  if (!reads_numbers || function.functions() > 1 || function.of_sum() != nullptr) return 0;
+  return std::popcount(problem.wanted.parameters) <= most ? problem.wanted.parameters : 0;
+}
+
+unsigned score_gradients(const Problem& problem, const activation::Function& function) {
+  return problem.wanted.parameters & activation::tensors_of_score(function, !problem.deterministic);
+}
+
+bool has_own_elements(const Problem& problem, const Params& params, const activation::Function& function) {
+  const std::vector<activation::Input>& inputs = function.inputs();
+  const unsigned wanted = score_gradients(problem, function);
+  return std::any_of(inputs.begin(), inputs.end(), [&](const activation::Input& input) {
+    const bool is_wanted = input.kind == activation::Input::Kind::read && (wanted >> input.tensor & 1U) != 0;
+    if (!is_wanted || !activation::is_read_by_all_positions(input, inputs)) return false;
+    const BoundTensor& tensor = params.parameters[input.tensor];
+    for (std::size_t axis = 0; axis < input.indices.size(); ++axis) {
+      const activation::Index index = activation::bare_index(input.indices[axis], inputs).value();
+      const int64_t least = index == activation::Index::batch  ? problem.batch
+                            : index == activation::Index::head ? problem.heads_q
+                                                               : 1;
+      if (tensor.sizes[axis] < least) return false;
+    }
+    return true;
+  });
+}
+
 /// The sums of elements with few terms are fp32. Deterministic mode needs sums that do not depend on the order.
-ParameterSum sum_for(const Problem& problem, const Params& params, const activation::Function& function) {
+ParameterSum parameter_sum_for(const Problem& problem, const Params& params, const activation::Function& function) {
   // An fp32 sum of this many terms of one size has a relative error of at most 2.4e-4, and of 2e-6 for terms of random
   // signs.
   constexpr int64_t most_terms = 4096;
@@ -59,8 +94,6 @@ ParameterSum sum_for(const Problem& problem, const Params& params, const activat
   }
   return has_few ? ParameterSum::float32 : ParameterSum::float64;
 }
-
-}  // namespace
 
 int64_t elements_of(const BoundTensor& tensor) {
   int64_t count = 1;
@@ -80,20 +113,19 @@ int64_t bytes_of_sum(ParameterSum sum) {
   return 0;
 }
 
-plan::KernelSpec parameter_kernel_for(const PlanRequest& request, const Params& params,
-                                      const activation::Function& function) {
+plan::KernelSpec parameter_kernel_for(const PlanRequest& request, unsigned wanted, ParameterSum sum) {
   const Problem& problem = request.problem;
   KernelSpec kernel = kernel_for(request, KernelKind::parameter_gradients);
-  kernel.wanted_parameters = problem.wanted.parameters;
+  kernel.wanted_parameters = wanted;
   kernel.tensor_types = problem.tensor_types;
   kernel.mask_types = problem.mask_types;
-  kernel.parameter_sum = sum_for(problem, params, function);
+  kernel.parameter_sum = sum;
   kernel.accuracy = problem.deterministic ? Accuracy::exact : plan::accuracy_of(problem);
   return kernel;
 }
 
 void add_parameter_sums(const PlanRequest& request, const Params& params, plan::GpuPlan& plan) {
-  const ParameterSum sum = plan.parameter_steps.front().kernel.parameter_sum;
+  const ParameterSum sum = plan.parameter_sum;
   bool are_contiguous = true;
   int64_t elements = 0;
   for_each_wanted(request.problem, params, [&](const BoundTensor& gradient) {

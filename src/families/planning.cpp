@@ -26,6 +26,8 @@ plan::GpuElement element_of(DType dtype, plan::Float32Products products) {
   return products == plan::Float32Products::one ? GpuElement::tensor_float32 : GpuElement::float32;
 }
 
+void select_structs(plan::KernelSpec& kernel, const Problem& problem) { kernel.has_pages = problem.has_pages; }
+
 plan::KernelSpec kernel_for(const PlanRequest& request, plan::KernelKind kind) {
   plan::KernelSpec kernel;
   kernel.kind = kind;
@@ -33,8 +35,9 @@ plan::KernelSpec kernel_for(const PlanRequest& request, plan::KernelKind kind) {
   kernel.head_dim = static_cast<int>(request.problem.head_dim);
   kernel.head_dim_v = static_cast<int>(request.problem.head_dim_v);
   kernel.aligned = request.aligned;
-  kernel.has_pages = request.problem.has_pages;
+  select_structs(kernel, request.problem);
   kernel.has_output_offsets = request.problem.has_output_offsets;
+  kernel.has_row_scale = request.problem.out_scale == OutScale::Kind::per_row;
   return kernel;
 }
 
@@ -55,13 +58,15 @@ void WorkspaceLayout::reserve_key_partials(const Problem& problem, int64_t split
     workspace_.grad_value = reserve_accumulators(splits * problem.rows_k, problem.heads_k, problem.head_dim_v);
 }
 
-plan::GpuStep reduction(const Problem& problem, const plan::Gpu& gpu, bool aligned, int64_t columns, int64_t rows) {
+plan::GpuStep reduction(const Problem& problem, const plan::Gpu& gpu, bool aligned, int64_t columns, int64_t rows,
+                        bool adds_query) {
   constexpr int64_t threads = 256, ctas_per_multiprocessor = 32;
   plan::KernelSpec kernel;
   kernel.kind = plan::KernelKind::reduce;
   kernel.element = element_of(problem.dtype, plan::Float32Products::three);
   kernel.head_dim = static_cast<int>(columns);
   kernel.aligned = aligned;
+  kernel.adds_query = adds_query;
   const int64_t groups = rows * plan::padded_columns(columns) / plan::column_group;
   return {kernel, std::min(divide_up(groups, threads), ctas_per_multiprocessor * gpu.multiprocessors)};
 }

@@ -1,4 +1,4 @@
-// What the planners of all families compute in the same way: the tiles of one side of a problem, the fields of a kernel
+// The code that the planners of all families need: the tiles of one side of a problem, the fields of a kernel
 // that do not depend on its tile, and the layout of the workspace.
 #pragma once
 
@@ -26,6 +26,9 @@ struct Side {
 
 Side queries_of(const Problem& problem);
 Side keys_of(const Problem& problem);
+
+/// Sets the members of a kernel that select the structs Config::Mask and Config::Layout, apart from a mask expression.
+void select_structs(plan::KernelSpec& kernel, const Problem& problem);
 
 /// The fields of a kernel that depend on the operands alone.
 plan::KernelSpec kernel_for(const PlanRequest& request, plan::KernelKind kind);
@@ -60,7 +63,9 @@ class WorkspaceLayout {
   plan::GpuWorkspace& workspace_;
 };
 
-/// The kernel that rounds fp32 accumulators into a gradient: `rows` rows, one for each head, of `columns` columns.
-plan::GpuStep reduction(const Problem& problem, const plan::Gpu& gpu, bool aligned, int64_t columns, int64_t rows);
+/// The kernel that rounds fp32 accumulators into a gradient: `rows` rows, one for each head, of `columns` columns. With
+/// `adds_query`, it adds dO.
+plan::GpuStep reduction(const Problem& problem, const plan::Gpu& gpu, bool aligned, int64_t columns, int64_t rows,
+                        bool adds_query);
 
 }  // namespace gdpa::families

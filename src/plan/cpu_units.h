@@ -65,12 +65,12 @@ struct CpuUnit {
   Range queries = all_rows;
   Range keys = all_rows;
   bool grad_query = false;       ///< backward: computes dQ
-  bool grad_key_value = false;   ///< backward: computes dK and dV, those that are wanted
+  bool grad_key_value = false;   ///< backward: computes the wanted ones of dK and dV
   bool sums_over_batch = false;  ///< backward: alone owns its rows of the operand that the batch shares
-  int64_t query_sum = -1;  ///< where in the partial sums dQ is summed over the unit; -1: the unit alone owns these rows
-  int64_t key_sum = -1;    ///< the same for dK, then dV, those that are wanted
-  Range key_rows;          ///< with key_sum: the rows of keys that it has, counted as Sequences::begin counts
-  double cost = 0;         ///< in products of one score tile element; only ratios matter
+  int64_t query_sum = -1;        ///< the first partial sum of dQ over the unit; -1: the unit alone owns these rows
+  int64_t key_sum = -1;          ///< the same for dK, then dV, if they are wanted
+  Range key_rows;                ///< with key_sum: the rows of keys that it has, counted as Sequences::begin counts
+  double cost = 0;               ///< in products of one score tile element; only ratios matter
 };
 
 /// Returns whether the unit computes the terms of the gradients of tensors. These units together compute each score
@@ -106,8 +106,8 @@ struct CpuSchedule {
   std::vector<CpuUnit> units;  ///< by decreasing cost
   std::vector<CpuReduction> reductions;
   int64_t partial_elements = 0;  ///< in double
-  /// Backward, if batch entries have common keys: the entries in an order in which those with common keys follow each
-  /// other, and of each position the position after the last one with common keys. Otherwise empty.
+  /// Backward, if batch entries have common keys: the entries, ordered so that entries with common keys follow each
+  /// other, and for each position the position after the last entry with common keys. Otherwise empty.
   std::vector<int64_t> order;
   std::vector<int64_t> ends_of_group;
 

@@ -20,12 +20,17 @@ std::size_t combine(std::size_t hash, std::initializer_list<int> members) {
 }
 
 std::size_t combine(std::size_t hash, const PortableSpec& of) {
-  return combine(hash, {of.column_warps, int{of.reduce_grad_query}, int{of.queries_shared}});
+  const NormSpec& norm = of.norm;
+  return combine(hash, {of.column_warps, int{of.reduce_grad_query}, int{of.queries_shared}, int{norm.is_layer},
+                        int{norm.weight_is_float32}, int{norm.has_weight}, int{norm.has_bias}, int{norm.has_gate},
+                        int{norm.has_residual}, int{norm.computes_x}, int{norm.computes_gate},
+                        int{norm.computes_weight}, int{norm.computes_bias}});
 }
 
 std::size_t combine(std::size_t hash, const HopperSpec& of) {
   return combine(hash, {of.query_stages, int{of.query_in_registers}, int{of.has_first_writer}, int{of.ordered},
-                        int{of.scales_entries}, static_cast<int>(of.pass), of.sum_elements});
+                        int{of.scales_entries}, int{of.by_heads}, int{of.takes_head_factors}, static_cast<int>(of.pass),
+                        of.sum_elements, static_cast<int>(of.gradients), int{of.own_elements}});
 }
 
 }  // namespace
@@ -42,6 +47,10 @@ bool has_mask(KernelKind kind) {
 
 bool writes_lists(KernelKind kind) {
   return kind == KernelKind::locate_lists || kind == KernelKind::list_key_tiles || kind == KernelKind::list_query_tiles;
+}
+
+bool is_norm(KernelKind kind) {
+  return kind == KernelKind::norm || kind == KernelKind::norm_backward || kind == KernelKind::norm_reduce;
 }
 
 bool has_no_config(KernelKind kind) {
@@ -61,6 +70,7 @@ std::size_t hash_of(const KernelSpec& kernel) {
                                                               kernel.ctas,
                                                               int{kernel.aligned},
                                                               int{kernel.has_pages},
+                                                              int{kernel.adds_query},
                                                               int{kernel.keys_shared},
                                                               int{kernel.has_batch_map},
                                                               int{kernel.has_output_offsets},
@@ -70,6 +80,7 @@ std::size_t hash_of(const KernelSpec& kernel) {
                                                               int{kernel.wants_grad_key},
                                                               int{kernel.wants_grad_value},
                                                               int{kernel.scales_scores},
+                                                              int{kernel.has_row_scale},
                                                               static_cast<int>(kernel.tensor_types),
                                                               static_cast<int>(kernel.mask_types),
                                                               kernel.tile_lists,
@@ -99,8 +110,7 @@ FunctionRegisters registers_of(const activation::Program& program, Accuracy accu
   return is_long ? FunctionRegisters::many : FunctionRegisters::few;
 }
 
-Accuracy accuracy_of(const Problem& problem) {
-  if (problem.dtype == DType::float32) return Accuracy::exact;
+bool has_few_scores(const Problem& problem) {
   const bool is_dense = problem.query_form == Form::dense && problem.key_form == Form::dense;
   const int64_t batch = std::max<int64_t>(1, problem.batch), key_entries = std::max<int64_t>(1, problem.key_entries());
   const int64_t rows_q = problem.rows_q * (problem.query_form == Form::shared ? batch : 1);
@@ -108,7 +118,12 @@ Accuracy accuracy_of(const Problem& problem) {
       is_dense ? divide_up(problem.rows_k, key_entries) : problem.rows_k;  // that a query can have
   const auto scores = static_cast<double>(problem.heads_q) * static_cast<double>(rows_q) *
                       static_cast<double>(most_keys);  // exact up to 2^53, and never overflows
-  return scores <= thresholds::scores_of_exact_calls ? Accuracy::exact : problem.accuracy;
+  return scores <= thresholds::scores_of_exact_calls;
+}
+
+Accuracy accuracy_of(const Problem& problem) {
+  if (problem.dtype == DType::float32) return Accuracy::exact;
+  return has_few_scores(problem) ? Accuracy::exact : problem.accuracy;
 }
 
 int64_t padded_columns(int64_t columns) { return divide_up(columns, column_group) * column_group; }
@@ -118,12 +133,12 @@ void take_scale_out(GpuPlan& plan, const activation::Program& value, double scal
   // result is below 2^96, and neither vanishes if it is above 2^-94. fp16 ends at 65504, which scores of head dim 128
   // reach.
   constexpr double least = 0x1p-32, most = 0x1p32;
-  KernelSpec& kernel = plan.steps.front().kernel;
+  const KernelSpec& kernel = plan.steps.front().kernel;
   const std::optional<double> degree = activation::degree_of(value);
   if (kernel.kind != KernelKind::forward || kernel.element == GpuElement::float16 || !degree || !(scale > 0)) return;
   const double factor = std::pow(scale, *degree);
   if (!(factor >= least && factor <= most)) return;
-  kernel.scales_scores = false;
+  for (GpuStep& step : plan.steps) step.kernel.scales_scores = false;
   plan.output_factor = factor;
 }
 

@@ -13,17 +13,18 @@
 #include "definition/problem.h"
 #include "gdpa/plan.h"
 #include "hopper/arguments.cuh"
+#include "plan/prepared_tiles.h"
 
 namespace gdpa::plan {
 
-/// What a plan needs to know about the device.
+/// The properties of the device that a plan depends on.
 struct Gpu {
   int multiprocessors = 132;
   int capability = 90;            ///< 10 * major + minor
   int shared_bytes = 227 * 1024;  ///< the most shared memory of one CTA
 };
 
-/// How many registers a function needs in addition to the accumulators of the products: few, or so many that the tiles
+/// The registers that a function needs in addition to the accumulators of the products: few, or so many that the tiles
 /// have to be narrower.
 enum class FunctionRegisters : std::uint8_t { few, many };
 
@@ -31,8 +32,11 @@ enum class FunctionRegisters : std::uint8_t { few, many };
 /// powers, sines).
 FunctionRegisters registers_of(const activation::Program& program, Accuracy accuracy);
 
-/// The accuracy that a GPU evaluates f with. The fast forms are made for 16-bit operands, and for calls of more scores
-/// than thresholds::scores_of_exact_calls; other calls are exact.
+/// Whether a call has at most thresholds::scores_of_exact_calls scores.
+bool has_few_scores(const Problem& problem);
+
+/// The accuracy that a GPU evaluates f with. The fast forms are made for 16-bit operands, and for calls with more than
+/// few scores. Other calls are exact.
 Accuracy accuracy_of(const Problem& problem);
 
 enum class KernelKind : std::uint8_t {
@@ -53,7 +57,10 @@ enum class KernelKind : std::uint8_t {
   list_query_tiles,
   clear_gaps,
   check_offsets,
-  check_indices
+  check_indices,
+  norm,
+  norm_backward,
+  norm_reduce
 };
 
 /// Whether kernels of this kind evaluate f or its indices.
@@ -65,10 +72,13 @@ bool has_mask(KernelKind kind);
 /// Whether kernels of this kind write lists of partner tiles.
 bool writes_lists(KernelKind kind);
 
-/// Whether there is one kernel of this kind for all calls.
+/// Whether kernels of this kind compute norms.
+bool is_norm(KernelKind kind);
+
+/// Whether all calls use the same kernel of this kind.
 bool has_no_config(KernelKind kind);
 
-/// How the tensor cores see the operands. fp32 is computed in tf32, one product or three.
+/// The type of the operands of the tensor cores. fp32 is computed in tf32, one product or three.
 enum class GpuElement : std::uint8_t { bfloat16, float16, float32, tensor_float32 };
 
 /// The sums of the gradients of tensors (kernels/common/parameter_sum.cuh).
@@ -78,11 +88,30 @@ enum class ParameterSum : std::uint8_t { float32, float64, exact };
 /// kernels of the other case end at once.
 enum class KeyOverlap : std::uint8_t { any, none, some };
 
+/// The members of a KernelSpec that only kernels of norms have. KernelSpec::head_dim is the number of columns.
+struct NormSpec {
+  bool is_layer = false;           ///< otherwise rms
+  bool weight_is_float32 = false;  ///< weight and bias; otherwise they have the type of the rows
+  bool has_weight = false;
+  bool has_bias = false;
+  bool has_gate = false;
+  bool has_residual = false;
+  bool computes_x = false;  ///< norm_backward: which gradients are computed
+  bool computes_gate = false;
+  bool computes_weight = false;
+  bool computes_bias = false;
+
+  bool operator==(const NormSpec&) const = default;
+};
+/// The gradients of tensors that a backward kernel computes with dQ, dK and dV (kernels/hopper/backward_gradients.cuh).
+enum class FusedGradients : std::uint8_t { none, of_numbers, of_scores };
+
 /// The members of a KernelSpec that only portable kernels have.
 struct PortableSpec {
   int column_warps = 1;  ///< warps along the columns of the accumulators; backward: also along the queries of S
   bool reduce_grad_query = false;  ///< backward: add to dQ atomically
   bool queries_shared = false;     ///< backward_query: the batch shares the queries
+  NormSpec norm = {};
 
   bool operator==(const PortableSpec&) const = default;
 };
@@ -96,8 +125,12 @@ struct HopperSpec {
                                     ///< otherwise key_schedule clears it and round_grad_query rounds it
   bool ordered = false;             ///< backward: CTAs add to a dQ accumulator in one order
   bool scales_entries = false;      ///< backward: the entries of a key tile may differ in out_scale
-  hopper::BackwardPass pass = hopper::BackwardPass::only;  ///< backward and its key_schedule
+  bool by_heads = false;            ///< key_schedule: the order of the key tiles (kernels/hopper/head_groups.cuh)
+  bool takes_head_factors = false;  ///< backward: dV and dS have factors of the head (activation::ForwardForm)
+  hopper::Pass pass = hopper::Pass::only;  ///< forward, backward and its key_schedule
   int sum_elements = 0;  ///< parameter_gradients: elements for which each consumer thread has a sum of its own
+  FusedGradients gradients = FusedGradients::none;  ///< backward
+  bool own_elements = false;                        ///< backward: each score may have an element of its own in a sum
 
   bool operator==(const HopperSpec&) const = default;
 };
@@ -119,20 +152,22 @@ struct KernelSpec {
   int ctas = 1;  ///< CTAs that have to fit on one multiprocessor
   bool aligned = false;
   bool has_pages = false;           ///< forward: keys and values are in pages
+  bool adds_query = false;          ///< kernels that store O or dQ: Q, or dO, is added
   bool keys_shared = false;         ///< backward: the batch shares the keys
   bool has_batch_map = false;       ///< backward, key_schedule: several batch entries may have the keys of one owner
-  bool has_output_offsets = false;  ///< the rows of O and of dO are elsewhere than those of Q
+  bool has_output_offsets = false;  ///< O and dO have rows of their own
   bool owns_rows = false;           ///< backward: the owners are rows of the operand of keys (common/rows_layout.cuh)
   KeyOverlap for_overlap = KeyOverlap::any;  ///< the case in which the kernel does not end at once
   bool wants_grad_query = true;              ///< whether dQ is computed; true in kernels that have no such choice
   bool wants_grad_key = true;                ///< the same for dK
   bool wants_grad_value = true;              ///< the same for dV
   bool scales_scores = true;                 ///< forward: otherwise GpuPlan::output_factor multiplies the output
+  bool has_row_scale = false;                ///< forward: out_scale has one number for each query
   unsigned tensor_types = 0;                 ///< of the tensors that f reads, as in Problem
   unsigned mask_types = 0;                   ///< of the tensors that a mask expression reads, as in Problem
   int tile_lists = 0;                        ///< with a mask expression: the index in Params::tile_lists
-  unsigned wanted_parameters = 0;            ///< parameter_gradients: bit n: tensor n
-  ParameterSum parameter_sum = ParameterSum::float64;  ///< parameter_gradients, round_parameters
+  unsigned wanted_parameters = 0;            ///< parameter_gradients, and backward with such gradients: bit n: tensor n
+  ParameterSum parameter_sum = ParameterSum::float64;  ///< the same kernels, and round_parameters
   Accuracy accuracy = Accuracy::fast;                  ///< of f, in kernels that evaluate it
   std::variant<PortableSpec, HopperSpec> of_family;
 
@@ -175,19 +210,6 @@ struct GpuWorkspace {
   int64_t zeroed_bytes = 0;  ///< bytes from the start that are cleared before the first kernel
 };
 
-/// The lists of partner tiles for kernels with tiles of one size (TileLists). Offsets are in the workspace, in bytes.
-struct TileListsPlan {
-  int tile_queries = 0;
-  int tile_keys = 0;
-  bool has_query_lists = false;
-  int heads = 1;
-  int heads_of_list = 1;
-  int64_t capacity = 0;
-  int64_t first = 0;
-  int64_t key_tiles = 0;
-  int64_t query_tiles = 0;
-};
-
 /// The part of a plan that only portable kernels have: nothing.
 struct PortablePlan {};
 
@@ -195,6 +217,7 @@ struct PortablePlan {};
 struct HopperPlan {
   bool contiguous_tiles = false;    ///< forward: each CTA computes a contiguous range of tiles, so that K and V stay in
                                     ///< shared memory; otherwise CTAs take tiles in alternation
+  int64_t found_nan = -1;           ///< forward with two passes: offset of ForwardArguments::found_nan
   int64_t slot_counter = -1;        ///< backward: offset of the counter of slots that CTAs have taken
   int64_t key_tiles = -1;           ///< backward: offset of the table that key_schedule writes
   int64_t slots = 0;                ///< backward: slots of that table
@@ -211,11 +234,13 @@ struct GpuPlan {
   int64_t splits =
       1;  ///< of the batch, where the batch shares an operand and partial results of its gradient are added
   GpuWorkspace workspace;
-  std::vector<TileListsPlan> tile_lists;  ///< with a mask expression
-  std::vector<GpuStep> list_steps;        ///< the kernels that write these lists, before `steps`
+  std::vector<TileListsPlan> tile_lists;  ///< with a mask expression, in the workspace or in a prepared mask
+  std::vector<GpuStep> list_steps;        ///< the kernels that write these lists, before `steps`; none if prepared
   std::vector<GpuStep> steps;             ///< of the family
   std::vector<GpuStep> parameter_steps;   ///< backward: the gradients of tensors, after `steps`
   std::vector<GpuStep> overlap_steps;     ///< backward: for keys whose sequences overlap; portable, after all others
+  unsigned parameters_in_steps = 0;       ///< bit n: a kernel of `steps` computes the gradient of tensor n
+  ParameterSum parameter_sum = ParameterSum::float64;  ///< of the gradients of tensors
   /// In place of sums in the workspace, parameter_gradients adds to the gradients, which are cleared before.
   bool adds_to_grad_parameters = false;
   bool contiguous_parameter_tiles = false;  ///< as HopperPlan::contiguous_tiles, for parameter_gradients

@@ -199,5 +199,68 @@ TEST(Factors, KeepNaN) {
   }
 }
 
+/// f and f' with numbers of the head, as a kernel computes them of Q K^T with factors of both.
+struct OfHead {
+  FactoredProgram both;
+  std::vector<double> numbers;  ///< of the inputs, then the scale
+
+  double factor(const Program& program) const { return evaluate(program, 0, numbers)[0]; }
+  double value(double x) const {
+    const double head = both.head_factor.steps.empty() ? 1 : factor(both.head_factor);
+    return both.value_factor * head * evaluate(both.program, x, numbers)[0];
+  }
+  double derivative(double x) const { return factor(both.other_factors[0]) * evaluate(both.program, x, numbers)[1]; }
+};
+
+OfHead of_head(const Activation& activation, const std::vector<double>& numbers, double scale) {
+  const Function& function = activation.function();
+  const HeadInputs head{std::vector<bool>(numbers.size(), true), numbers.size(), {true}};
+  const FastPrograms fast = rewrite_fast(function.value(), function.value_and_derivative(), ValueFactor::suits_bfloat16,
+                                         ValueFactor::suits_bfloat16, head);
+  OfHead result{fast.value_and_derivative, {}};
+  for (const Input& input : function.inputs()) result.numbers.push_back(numbers[input.tensor]);
+  result.numbers.push_back(scale);
+  return result;
+}
+
+TEST(FactorsOfAHead, LeaveTheFunctionAndItsDerivativeAsTheyAre) {
+  for (const char* text :
+       {"a * s * sigmoid(b * s)", "a * silu(b * s)", "b * tanh(a * s)", "a * s + b * s * s", "a * s * exp(-b * s * s)",
+        "sigmoid(a * s + b)", "a * b * s - 2 * b * s^3", "1.5 * exp(a * s) + b", "a * b * (s + a * s^2 + 3 * b * s^3)",
+        "where(s > 0, s, a * s) + b", "a * max(s, b)", "a * s * (1 - b * s) * (1 + b * s)"}) {
+    const Activation activation(text, {}, {"a", "b"});
+    for (const std::vector<double>& numbers :
+         {std::vector<double>{1.3, -0.4}, std::vector<double>{0.0, 0.7}, std::vector<double>{-0.6, 0.0}}) {
+      constexpr double scale = 0.125;
+      const OfHead of = of_head(activation, numbers, scale);
+      for (double s = -6; s <= 6; s += 0.37) {
+        SCOPED_TRACE(testing::Message() << text << " at " << s << ", " << numbers[0] << ", " << numbers[1]);
+        const double value = activation.value(s, numbers), derivative = activation.derivative(s, numbers);
+        EXPECT_NEAR(of.value(s / scale), value, 1e-12 * (1 + std::fabs(value)));
+        EXPECT_NEAR(of.derivative(s / scale), derivative, 1e-12 * (1 + std::fabs(derivative)));
+      }
+    }
+  }
+}
+
+TEST(FactorsOfAHead, NeedNoInstructionsOfTheirOwn) {
+  // The products and sums of 1.5 s sigmoid(1.702 s), whose factors are numbers: s and s t; 1 + t and 1 - t with their
+  // factors; and the sum of their products.
+  const OfHead of = of_head(Activation("a * s * sigmoid(b * s)", {}, {"a", "b"}), {1.5, 1.702}, 0.125);
+  EXPECT_EQ(count(of.both.program, Operation::tanh), 1);
+  EXPECT_EQ(count(of.both.program, Operation::add), 4);
+  EXPECT_GT(of.both.head_factor.steps.size(), 1U);
+}
+
+TEST(Factors, OfFStayInADerivativeThatIsF) {
+  const FactoredProgram both = rewrite_fast(Activation("3 * exp(s)").function().value(),
+                                            Activation("3 * exp(s)").function().value_and_derivative(),
+                                            ValueFactor::suits_bfloat16, ValueFactor::suits_bfloat16)
+                                   .value_and_derivative;
+  const std::vector<double> results = evaluate(both.program, both.score_factor * 0.7);
+  EXPECT_NEAR(both.value_factor * results[0], 3 * std::exp(0.7), 1e-12);
+  EXPECT_NEAR(results[1], 3 * std::exp(0.7), 1e-12);
+}
+
 }  // namespace
 }  // namespace gdpa::activation

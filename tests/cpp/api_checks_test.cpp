@@ -121,6 +121,9 @@ const std::vector<Mistake>& input_mistakes() {
       {"last_stride", [](Call& c) { c.attention.query.strides[2] = 2; }, ErrorKind::value,
        "query: expected a last dimension of stride 1, got stride 2; make it contiguous in the last dimension, e.g. by "
        ".contiguous()"},
+      {"add_query_with_another_head_dim_v", [](Call& c) { c.attention.add_query = true; }, ErrorKind::value,
+       "add_query: expected value with the query's head_dim 8, got 16; leave it out, and add a projection of the query "
+       "to the output"},
       {"head_dim_of_key", [](Call& c) { c.attention.key.sizes[2] = 4; }, ErrorKind::value,
        "key: expected head_dim 8, as the query's, got 4; make the two agree"},
       {"tokens_of_value", [](Call& c) { c.attention.value.sizes[0] = 5; }, ErrorKind::value,
@@ -226,6 +229,19 @@ const std::vector<Mistake>& input_mistakes() {
        "shape"},
       {"out_scale_entry", [](Call& c) { c.numbers[1] = nan; }, ErrorKind::value,
        "out_scale: expected a finite number, got nan; pass a finite number"},
+      {"out_scale_of_other_rows",
+       [](Call& c) {
+         c.attention.out_scale = OutScale::of_rows(TensorView::contiguous(c.numbers.data(), DType::float64, {2}));
+       },
+       ErrorKind::value,
+       "out_scale: expected rank 1 and 5 numbers, one for each row of the query, got rank 1 with shape (2,); correct "
+       "the shape"},
+      {"out_scale_row",
+       [](Call& c) {
+         static const std::vector<float> rows = {1, 1, 1, static_cast<float>(nan), 1};
+         c.attention.out_scale = OutScale::of_rows(TensorView::contiguous(rows.data(), DType::float32, {5}));
+       },
+       ErrorKind::value, "out_scale: expected a finite number, got nan; pass a finite number"},
       {"window", [](Call& c) { c.attention.mask.left = -2; }, ErrorKind::value,
        "window: expected sides of 0 or more, or -1 for no bound, got -2; correct the window"},
       {"threads", [](Call& c) { c.attention.threads = -1; }, ErrorKind::value,
@@ -473,6 +489,43 @@ TEST(Checks, DescribeAJaggedProblemByItsRowsAndHeads) {
   EXPECT_EQ(checked.params.query.offset(checked.params.queries, 1, 2, 3), (4 * 4 + 3) * 8);
   EXPECT_DOUBLE_EQ(checked.params.scale, 1.0 / std::sqrt(8.0));
   EXPECT_DOUBLE_EQ(checked.params.out_scale.of(1, 3, 0), 2.0);
+}
+
+TEST(Checks, BackwardOnAGpuReadsTheScaleOfARowAsATensorOfTheFunction) {
+  const std::vector<float> rows(5, .5F);
+  const auto checked = [&](Direction direction, bool for_gpu, const Activation& activation) {
+    Call call;
+    call.drop_offsets();
+    call.attention.activation = activation;
+    const std::vector<std::string> names = activation.parameters();
+    for (const std::string& name : names) {
+      call.attention.parameters.push_back({name, TensorView::contiguous(rows.data(), DType::float32, {5})});
+    }
+    call.attention.out_scale = OutScale::of_rows(TensorView::contiguous(rows.data(), DType::float32, {5}));
+    return api::check_plan(call.attention, direction, for_gpu);
+  };
+  const Activation plain("silu"), list("silu; gelu; i * s; relu with i = 2"), reading("silu(s + t[i])", {}, {"t"});
+  EXPECT_EQ(checked(Direction::forward, true, plain).function, nullptr);
+  EXPECT_EQ(checked(Direction::backward, false, plain).function, nullptr);
+  EXPECT_EQ(checked(Direction::forward, true, plain).problem.out_scale, OutScale::Kind::per_row);
+  for (const Activation& activation : {plain, list, reading}) {
+    const api::CheckedCall call = checked(Direction::backward, true, activation);
+    ASSERT_NE(call.function, nullptr);
+    const std::size_t tensor = activation.parameters().size();
+    EXPECT_EQ(call.function->parameters().size(), tensor + 1);
+    EXPECT_EQ(call.function->functions(), activation.function().functions());
+    EXPECT_EQ(call.params.parameters[tensor].data, rows.data());
+    EXPECT_EQ(call.params.parameters.token_axes >> 4 * tensor & 1U, 1U);
+    EXPECT_EQ(call.problem.tensor_types >> 4 * tensor & 7U, static_cast<unsigned>(NumberType::float32));
+    EXPECT_EQ(call.problem.out_scale, OutScale::Kind::number);
+    EXPECT_EQ(call.function, checked(Direction::backward, true, activation).function) << "made once";
+  }
+  const std::string eight = "s + t0[i] + t1[i] + t2[i] + t3[i] + t4[i] + t5[i] + t6[i] + t7[i]";
+  const Activation full(eight, {}, {"t0", "t1", "t2", "t3", "t4", "t5", "t6", "t7"});
+  for (const Direction direction : {Direction::forward, Direction::backward}) {
+    EXPECT_NO_THROW(checked(direction, false, full));
+    EXPECT_THROW(checked(direction, true, full), Error);
+  }
 }
 
 TEST(Checks, ASharedQueryGivesEachBatchEntryItsRowsOfTheOutput) {

@@ -74,6 +74,12 @@ TEST(CpuFuzz, random_forward_problems_agree_with_the_definition) {
   }
 }
 
+TEST(CpuFuzz, problems_that_add_the_query_agree_with_the_definition) {
+  for (std::uint64_t seed = 5'000'000; seed < 5'000'000 + problem_count() / 16 && !HasFailure(); ++seed) {
+    check(seed, {.adds_query = true}, run_call);
+  }
+}
+
 /// In 16 bits: the promise for fp32 is relative to PyTorch's own error there, which a steep function makes large.
 TEST(CpuFuzz, random_functions_and_scales_agree_with_the_definition) {
   for (std::uint64_t seed = 2'000'000; seed < 2'000'000 + problem_count() / 8 && !HasFailure(); ++seed) {
@@ -95,11 +101,17 @@ TEST(CpuFuzz, random_scores_with_tensors_agree_with_the_definition) {
   }
 }
 
-/// At least 1,000 problems in `make test`. Every third problem also has a score that reads positions and tensors.
+/// At least 1,500 problems in `make test`, with every layout. Every third problem also has a score that reads positions
+/// and tensors. Problems without a backward may have pages.
 TEST(CpuFuzz, random_masks_agree_with_the_definition) {
-  const std::uint64_t count = problem_count() < 600 ? problem_count() : 1000;  // few under a sanitizer
+  const std::uint64_t count = problem_count() < 600 ? problem_count() : 1500;  // few under a sanitizer
   for (std::uint64_t seed = 4'000'000; seed < 4'000'000 + count && !HasFailure(); ++seed) {
     check(seed, seed % 3 == 0 ? Given{.score = seed, .mask = seed} : Given{.mask = seed}, run_call);
+  }
+  for (std::uint64_t seed = 5'000'000; seed < 5'000'000 + count / 6 && !HasFailure(); ++seed) {
+    check(seed, {.is_forward_only = true, .mask = seed}, [](RandomProblem& problem, Strided&, Results& results) {
+      forward(problem.attention(), results.output.mutable_view());
+    });
   }
 }
 

@@ -117,6 +117,21 @@ std::vector<Problem> layout_problems() {
   return result;
 }
 
+/// Those of them whose kernels add the query, or dO.
+std::vector<Problem> problems_with_query() {
+  std::vector<Problem> result;
+  for (Problem problem : problems()) {
+    const bool has_query_kernel = problem.direction == Direction::forward || problem.deterministic;
+    if (!has_query_kernel || problem.head_dim != problem.head_dim_v || problem.key_form == Form::shared ||
+        problem.query_form == Form::shared) {
+      continue;
+    }
+    problem.add_query = true;
+    result.push_back(problem);
+  }
+  return result;
+}
+
 std::vector<KernelSpec> kernels_of(const Problem& problem, const plan::Gpu& gpu, const std::string& function,
                                    Accuracy accuracy, bool aligned) {
   const Activation activation(function);
@@ -130,7 +145,7 @@ std::vector<KernelSpec> kernels_of(const Problem& problem, const plan::Gpu& gpu,
     step.kernel.accuracy = accuracy;
     result.push_back(step.kernel);
   }
-  result.push_back(families::reduction(problem, gpu, aligned, problem.head_dim, 1000).kernel);
+  result.push_back(families::reduction(problem, gpu, aligned, problem.head_dim, 1000, problem.add_query).kernel);
   return result;
 }
 
@@ -166,13 +181,18 @@ class Coverage {
             kernel.stages,
             kernel.ctas};
   }
-  using Variant = std::tuple<KernelKind, GpuElement, bool, bool, bool, bool, bool, bool>;
+  using Variant = std::tuple<KernelKind, GpuElement, bool, bool, bool, bool, bool, bool, bool>;
   static Variant variant_of(const Instance& instance) {
     const KernelSpec& kernel = instance.kernel;
-    return {kernel.kind,          kernel.element,
-            kernel.aligned,       kernel.portable().reduce_grad_query,
-            kernel.keys_shared,   kernel.portable().queries_shared,
-            kernel.has_batch_map, kernel.owns_rows};
+    return {kernel.kind,
+            kernel.element,
+            kernel.aligned,
+            kernel.adds_query,
+            kernel.portable().reduce_grad_query,
+            kernel.keys_shared,
+            kernel.portable().queries_shared,
+            kernel.has_batch_map,
+            kernel.owns_rows};
   }
   using Function = std::tuple<KernelKind, GpuElement, std::string, Accuracy>;
   static Function function_of(const Instance& instance) {
@@ -185,33 +205,37 @@ class Coverage {
   std::set<Function> functions_;
 };
 
-/// Everything that may be compiled, in an order that turns through the functions.
+/// Everything that may be compiled, in an order that rotates through the functions.
 template <class Visit>
-void visit_instances(Visit visit) {
+void visit_instances_of(const std::vector<Problem>& problems, Visit visit) {
   const std::vector<NamedActivation>& names = named_activations();
-  std::size_t turn = 0;
-  const auto visit_problems = [&](const std::vector<Problem>& all, const char* architecture) {
+  std::size_t rotation = 0;
+  for (const char* architecture : {"sm_90a", "sm_80", "sm_100a", "sm_86", "sm_120a"}) {
     const plan::Gpu gpu = target_of(std::string(architecture)).gpu;
-    for (const Problem& problem : all) {
+    for (const Problem& problem : problems) {
       for (const bool aligned : {true, false}) {
-        ++turn;
+        ++rotation;
         for (std::size_t i = 0; i < 2 * names.size(); ++i) {
           // fp32 is always exact; see the backend.
           const Accuracy accuracy =
-              (i + turn) % 2 == 0 || problem.dtype == DType::float32 ? Accuracy::exact : Accuracy::fast;
-          const std::string function(names[(i / 2 + turn) % names.size()].name);
+              (i + rotation) % 2 == 0 || problem.dtype == DType::float32 ? Accuracy::exact : Accuracy::fast;
+          const std::string function(names[(i / 2 + rotation) % names.size()].name);
           for (const KernelSpec& kernel : kernels_of(problem, gpu, function, accuracy, aligned)) {
             for (std::size_t c = 0; c < compilers().size(); ++c) {
-              visit(Instance{kernel, function, architecture, (c + i / 2 + turn / 2) % compilers().size()});
+              visit(Instance{kernel, function, architecture, (c + i / 2 + rotation / 2) % compilers().size()});
             }
           }
         }
       }
     }
-  };
-  constexpr std::array architectures = {"sm_90a", "sm_80", "sm_100a", "sm_86", "sm_120a"};
-  for (const char* architecture : architectures) visit_problems(problems(), architecture);
-  for (const char* architecture : architectures) visit_problems(layout_problems(), architecture);
+  }
+}
+
+template <class Visit>
+void visit_instances(Visit visit) {
+  visit_instances_of(problems(), visit);
+  visit_instances_of(problems_with_query(), visit);
+  visit_instances_of(layout_problems(), visit);
 }
 
 std::vector<Instance> sample() {
@@ -371,6 +395,24 @@ TEST(GpuKernels, CompileWithoutSpillsToTensorCoreProducts) {
   std::vector<std::thread> threads;
   for (unsigned i = 0; i < std::max(1U, std::thread::hardware_concurrency()); ++i) threads.emplace_back(work);
   for (std::thread& thread : threads) thread.join();
+}
+
+TEST(GpuKernels, KernelsThatScaleRowsHaveNoSpills) {
+  compilers();
+  for (const auto& [architecture, dtype] : {std::pair{"sm_80", DType::bfloat16}, std::pair{"sm_90a", DType::float32}}) {
+    Problem problem;
+    problem.dtype = dtype;
+    problem.batch = 10;
+    problem.heads_q = problem.heads_k = 4;
+    problem.head_dim = problem.head_dim_v = 256;
+    problem.rows_q = problem.rows_k = 1000;
+    problem.out_scale = OutScale::Kind::per_row;
+    const KernelSpec kernel =
+        kernels_of(problem, target_of(std::string(architecture)).gpu, "silu", Accuracy::exact, true).front();
+    ASSERT_TRUE(kernel.has_row_scale);
+    const Instance instance{kernel, "silu", architecture, 0};
+    EXPECT_EQ(faults_of(instance, false), "") << name_of(instance);
+  }
 }
 
 TEST(GpuKernels, KernelsOfSomeGradientsLeaveProductsOutWithoutSpills) {

@@ -424,7 +424,7 @@ TEST(GpuPlan, FewDenseKeysNeedNoSumsOfDQAndAreDeterministic) {
   EXPECT_TRUE(needs_sums(dense_keys(batch, 257))) << "more keys than a CTA takes";
   problem.deterministic = false;
   problem.mask = Mask::causal();
-  EXPECT_TRUE(needs_sums(problem)) << "queries that meet no key of a tile";
+  EXPECT_TRUE(needs_sums(problem)) << "queries that attend to no key of a tile";
   problem.mask = {};
   problem.key_form = Form::jagged;
   EXPECT_TRUE(needs_sums(problem)) << "a sequence may be longer than the mean";
@@ -880,15 +880,14 @@ TEST(GpuPlan, AFunctionWithBoundsHasASecondPassOfTheHopperBackwardBehindTheFirst
   problem.query_form = Form::shared;  // its accumulators are rounded by a later kernel
   GpuPlan plan =
       gpu_plan({problem, Gpu{}, FunctionRegisters::few, true, Float32Products::three, TensorMaps::available, true});
-  using hopper::BackwardPass;
-  std::vector<std::pair<KernelKind, BackwardPass>> steps;
+  using hopper::Pass;
+  std::vector<std::pair<KernelKind, Pass>> steps;
   for (const GpuStep& step : plan.steps) steps.emplace_back(step.kernel.kind, step.kernel.hopper().pass);
-  const std::vector<std::pair<KernelKind, BackwardPass>> expected = {
-      {KernelKind::key_schedule, BackwardPass::only},
-      {KernelKind::backward, BackwardPass::first},
-      {KernelKind::key_schedule, BackwardPass::second},
-      {KernelKind::backward, BackwardPass::second},
-      {KernelKind::round_grad_query, BackwardPass::only}};
+  const std::vector<std::pair<KernelKind, Pass>> expected = {{KernelKind::key_schedule, Pass::only},
+                                                             {KernelKind::backward, Pass::first},
+                                                             {KernelKind::key_schedule, Pass::second},
+                                                             {KernelKind::backward, Pass::second},
+                                                             {KernelKind::round_grad_query, Pass::only}};
   EXPECT_EQ(steps, expected);
   EXPECT_EQ(plan.steps[2].work, plan.steps[0].work);
   EXPECT_EQ(plan.steps[3].work, plan.steps[1].work);
@@ -913,7 +912,7 @@ TEST(GpuPlan, SharedKeysAndAFunctionOfTheQueryPositionTakeThePortableBackward) {
   EXPECT_EQ(plan_with(false).steps.front().kernel.family(), KernelFamily::hopper);
   const GpuPlan plan = plan_with(true);
   EXPECT_EQ(plan.steps.front().kernel.family(), KernelFamily::portable);
-  EXPECT_NE(plan.reason.find("f depends on the place of a query"), std::string::npos) << plan.reason;
+  EXPECT_NE(plan.reason.find("f depends on the position of a query"), std::string::npos) << plan.reason;
 }
 
 TEST(GpuPlan, HopperForwardOfSeveralReadsHasNarrowTilesOfKeys) {
@@ -979,7 +978,7 @@ TEST(GpuPlan, HopperBackwardWithoutDQHasNoSumsAndNoOrderToKeep) {
 
 TEST(GpuPlan, HopperBackwardLeavesGuardsOutOnlyWhereInfinitiesShowInDKOrDV) {
   const auto has_two_passes = [](WantedGradients wanted) {
-    return hopper_plan_wanting(wanted).steps[1].kernel.hopper().pass == hopper::BackwardPass::first;
+    return hopper_plan_wanting(wanted).steps[1].kernel.hopper().pass == hopper::Pass::first;
   };
   EXPECT_TRUE(has_two_passes({true, true, true}));
   EXPECT_TRUE(has_two_passes({true, true, false}));
@@ -1065,6 +1064,38 @@ TEST(GpuPlan, HopperBackwardKernelsComputeTheWantedGradientsOnly) {
       }
     }
   }
+}
+
+TEST(GpuPlan, TheKernelsThatStoreOOrDQAddTheQueryAndNoOtherKernelDiffers) {
+  const auto adding = [](const Problem& problem, auto plan_of_problem) {
+    Problem added = problem;
+    added.add_query = true;
+    const GpuPlan plain = plan_of_problem(problem), plan = plan_of_problem(added);
+    EXPECT_EQ(kinds_of(plan), kinds_of(plain));
+    EXPECT_EQ(plan.workspace.bytes, plain.workspace.bytes);
+    std::vector<KernelKind> kinds;
+    for (std::size_t i = 0; i < plan.steps.size(); ++i) {
+      KernelSpec kernel = plan.steps[i].kernel;
+      if (kernel.adds_query) kinds.push_back(kernel.kind);
+      kernel.adds_query = false;
+      EXPECT_EQ(kernel, plain.steps[i].kernel);
+    }
+    return kinds;
+  };
+  const auto on_hopper = [](const Problem& problem) { return hopper_plan_of(problem); };
+  using Kinds = std::vector<KernelKind>;
+  EXPECT_EQ(adding(problem_of(Direction::forward), plan_of), Kinds{KernelKind::forward});
+  EXPECT_EQ(adding(problem_of(Direction::forward), on_hopper), Kinds{KernelKind::forward});
+  Problem backward = problem_of(Direction::backward);
+  EXPECT_EQ(adding(backward, plan_of), Kinds{}) << "the reduce kernel, which is not a step of the plan, adds";
+  EXPECT_EQ(adding(backward, on_hopper), (Kinds{KernelKind::key_schedule, KernelKind::backward}));
+  backward.head_dim = backward.head_dim_v = 256;
+  EXPECT_EQ(adding(backward, on_hopper), (Kinds{KernelKind::key_schedule, KernelKind::round_grad_query}));
+  backward.deterministic = true;
+  EXPECT_EQ(adding(backward, plan_of), Kinds{KernelKind::backward_query});
+  backward.deterministic = false;
+  backward.wanted.query = false;
+  EXPECT_EQ(adding(backward, on_hopper), Kinds{});
 }
 
 TEST(GpuPlan, DeterministicModeWithoutDQKeepsTheHopperKernels) {

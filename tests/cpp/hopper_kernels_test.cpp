@@ -37,10 +37,13 @@ struct Case {
   int arithmetic;       ///< other instructions in fp32
   int bounds;           ///< those more that the pass takes which assumes nothing of the scores
   int64_t queries = 0;  ///< of each sequence; 0: of some more, of others fewer
+  bool add_query = false;
+  OutScale::Kind out_scale = OutScale::Kind::number;
 };
 
 std::ostream& operator<<(std::ostream& stream, const Case& test) {
-  return stream << test.head_dim << " x " << test.head_dim_v << ", " << test.mean_keys << " keys, " << test.function;
+  return stream << test.head_dim << " x " << test.head_dim_v << ", " << test.mean_keys << " keys, " << test.function
+                << (test.out_scale == OutScale::Kind::per_row ? ", scaled rows" : "");
 }
 
 class HopperKernels : public testing::TestWithParam<Case> {
@@ -57,62 +60,88 @@ class HopperKernels : public testing::TestWithParam<Case> {
     problem.heads_q = problem.heads_k = 4;
     problem.head_dim = GetParam().head_dim;
     problem.head_dim_v = GetParam().head_dim_v;
+    problem.add_query = GetParam().add_query;
     problem.rows_q = problem.rows_k = GetParam().mean_keys * problem.batch;
+    problem.out_scale = GetParam().out_scale;
     if (GetParam().queries > 0) {
       problem.query_form = Form::dense;
       problem.rows_q = GetParam().queries * problem.batch;
     }
     const Activation activation(GetParam().function);
-    plan::GpuPlan plan = families::gpu_plan({problem, plan::Gpu{}, plan::FunctionRegisters::few, true,
-                                             plan::Float32Products::three, plan::TensorMaps::available});
-    plan::take_scale_out(plan, activation.function().value(), 0.125);
-    ASSERT_EQ(plan.steps.size(), 1U);
-    ASSERT_EQ(plan.steps[0].kernel.family(), plan::KernelFamily::hopper) << plan.reason;
-    kernel_ = plan.steps[0].kernel;
-    compiled_ = nvrtc_->compile({kernel_source(kernel_, activation.function()), activation.text()}, "sm_90a",
-                                {"--ptxas-options=-v"});
+    const activation::Function& function = activation.function();
+    families::PlanRequest request{problem,
+                                  plan::Gpu{},
+                                  plan::FunctionRegisters::few,
+                                  true,
+                                  plan::Float32Products::three,
+                                  plan::TensorMaps::available};
+    request.bounds_scores = function.bounds_scores();
+    plan::GpuPlan plan = families::gpu_plan(request);
+    plan::take_scale_out(plan, function.value(), 0.125);
+    ASSERT_EQ(plan.steps.size(), GetParam().bounds > 0 ? 2U : 1U);
+    for (const plan::GpuStep& step : plan.steps) {
+      ASSERT_EQ(step.kernel.family(), plan::KernelFamily::hopper) << plan.reason;
+      kernel_ = step.kernel;
+      passes_.push_back(
+          nvrtc_->compile({kernel_source(kernel_, function), activation.text()}, "sm_90a", {"--ptxas-options=-v"}));
+    }
   }
 
   std::optional<jit::Nvrtc> nvrtc_;
   plan::KernelSpec kernel_;
-  jit::Compiled compiled_;
+  std::vector<jit::Compiled> passes_;
 };
 
 TEST_P(HopperKernels, KeepEverythingInRegistersAndNoProductWaits) {
-  EXPECT_TRUE(has_no_spill(compiled_)) << compiled_.log;
-  EXPECT_FALSE(has_warning(compiled_)) << compiled_.log;
+  for (const jit::Compiled& pass : passes_) {
+    EXPECT_TRUE(has_no_spill(pass)) << pass.log;
+    EXPECT_FALSE(has_warning(pass)) << pass.log;
+  }
 }
 
 TEST_P(HopperKernels, TheFunctionRunsWhileTheProductsDo) {
   if (disassembler().empty()) GTEST_SKIP() << "no nvdisasm: set GDPA_SITE_PACKAGES to a folder that holds triton";
-  const std::string code = disassemble(compiled_.cubin);
-  for (const char* instruction : {"HGMMA", "UTMALDG", "USETMAXREG"}) {
-    EXPECT_NE(code.find(instruction), std::string::npos) << instruction;
-  }
-  // A TMA store reads O from the buffer of Q. If Q stays in this buffer, each thread stores 16 bytes of O.
-  EXPECT_EQ(code.find("UTMASTG") != std::string::npos, kernel_.hopper().query_in_registers);
-  // Between the wait for Q K^T and the wait for P V, for each score that a thread holds, in the code of each pass.
-  std::multiset<int> tanhs, arithmetic;
-  const std::string wait_for_scores = "WARPGROUP.DEPBAR.LE gsb0, 0x1",
-                    wait_for_output = "WARPGROUP.DEPBAR.LE gsb0, 0x0";
-  for (std::size_t begin = 0; (begin = code.find(wait_for_scores, begin)) != std::string::npos; ++begin) {
-    const std::size_t end = code.find(wait_for_output, begin);
-    ASSERT_NE(end, std::string::npos);
-    const std::string_view part = std::string_view(code).substr(begin, end - begin);
-    tanhs.insert(count(part, "MUFU.TANH "));
-    arithmetic.insert(count(part, "FMUL ") + count(part, "FFMA ") + count(part, "FADD ") + count(part, "FMNMX"));
-  }
   const int scores = kernel_.tile_keys / 2;
   const Case& test = GetParam();
-  std::multiset<int> expected_tanhs = {test.tanhs * scores}, expected_arithmetic = {test.arithmetic * scores};
-  if (test.bounds > 0) {
-    expected_tanhs.insert(test.tanhs * scores);
-    expected_arithmetic.insert((test.arithmetic + test.bounds) * scores);
+  for (std::size_t pass = 0; pass < passes_.size(); ++pass) {
+    const std::string code = disassemble(passes_[pass].cubin);
+    for (const char* instruction : {"HGMMA", "UTMALDG", "USETMAXREG"}) {
+      EXPECT_NE(code.find(instruction), std::string::npos) << instruction;
+    }
+    // A TMA store reads O from the buffer of Q. If Q stays in this buffer, each thread stores 16 bytes of O.
+    EXPECT_EQ(code.find("UTMASTG") != std::string::npos, kernel_.hopper().query_in_registers);
+    // Between the wait for Q K^T and the wait for P V, for each score that a thread holds.
+    const std::size_t begin = code.find("WARPGROUP.DEPBAR.LE gsb0, 0x1"),
+                      end = code.find("WARPGROUP.DEPBAR.LE gsb0, 0x0", begin);
+    ASSERT_NE(begin, std::string::npos);
+    ASSERT_NE(end, std::string::npos);
+    const std::string_view part = std::string_view(code).substr(begin, end - begin);
+    EXPECT_EQ(count(part, "MUFU.TANH "), test.tanhs * scores);
+    // The scale of all scores, one more product, may be computed here.
+    const int arithmetic = count(part, "FMUL ") + count(part, "FFMA ") + count(part, "FADD ") + count(part, "FMNMX");
+    EXPECT_EQ(arithmetic / scores, test.arithmetic + (pass > 0 ? test.bounds : 0)) << arithmetic;
+    EXPECT_LE(arithmetic % scores, 1) << arithmetic;
+    // max(x, 0) is a part of the rounding to 16 bits.
+    EXPECT_EQ(code.find("F2FP.RELU") != std::string::npos, std::string(test.function) == "relu");
   }
-  EXPECT_EQ(tanhs, expected_tanhs);
-  EXPECT_EQ(arithmetic, expected_arithmetic);
-  // max(x, 0) is a part of the rounding to 16 bits.
-  EXPECT_EQ(code.find("F2FP.RELU") != std::string::npos, std::string(GetParam().function) == "relu");
+}
+
+TEST_P(HopperKernels, DescriptorsAreInUniformRegisters) {
+  if (disassembler().empty()) GTEST_SKIP() << "no nvdisasm: set GDPA_SITE_PACKAGES to a folder that holds triton";
+  // Instructions between two products, if there are few: not a wait or a store.
+  constexpr std::size_t most_bytes = 2500;
+  for (const jit::Compiled& pass : passes_) {
+    const std::string code = disassemble(pass.cubin);
+    int moves = 0;
+    for (std::size_t product = code.find("HGMMA"); product != std::string::npos;) {
+      const std::size_t next = code.find("HGMMA", product + 1);
+      if (next != std::string::npos && next - product < most_bytes) {
+        moves += count(std::string_view(code).substr(product, next - product), "R2UR");
+      }
+      product = next;
+    }
+    EXPECT_EQ(moves, 0) << "a product waits until its descriptor has moved from vector registers";
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -133,7 +162,14 @@ INSTANTIATE_TEST_SUITE_P(
         Case{DType::float16, 160, 160, 128, "gelu", 1, 6, 1}, Case{DType::bfloat16, 192, 128, 2048, "silu", 1, 1, 1},
         Case{DType::float16, 136, 200, 2048, "tanh", 1, 1, 0}, Case{DType::bfloat16, 128, 256, 2048, "gelu", 1, 6, 1},
         Case{DType::bfloat16, 256, 64, 2048, "silu", 1, 1, 1}, Case{DType::bfloat16, 256, 256, 2048, "gelu", 1, 6, 1},
-        Case{DType::float16, 256, 256, 128, "gelu_tanh", 1, 4, 1}));
+        Case{DType::float16, 256, 256, 128, "gelu_tanh", 1, 4, 1},
+        // Scores are scaled one by one, because Q that is added is not scaled.
+        Case{DType::bfloat16, 128, 128, 128, "gelu_tanh", 1, 4, 1, 0, true},
+        Case{DType::bfloat16, 128, 128, 2048, "silu", 1, 2, 1, 0, true},
+        Case{DType::float16, 64, 64, 256, "gelu_tanh", 1, 4, 1, 0, true},
+        Case{DType::bfloat16, 256, 256, 128, "silu", 1, 2, 1, 0, true},
+        Case{DType::bfloat16, 128, 128, 2048, "silu", 1, 1, 1, 0, false, OutScale::Kind::per_row},
+        Case{DType::float16, 256, 256, 2048, "gelu", 1, 6, 1, 0, false, OutScale::Kind::per_row}));
 
 // --- backward --------------------------------------------------------------------------------------------------------
 
@@ -145,6 +181,8 @@ struct BackwardOptions {
   Mask mask = {};
   int64_t queries = 2048;  ///< of each sequence, on average
   WantedGradients wanted = {};
+  bool add_query = false;
+  std::vector<std::string> numbers = {};  ///< of the head, which the function reads
   bool has_batch_map = false;
   OutScale::Kind out_scale = OutScale::Kind::number;
 };
@@ -191,14 +229,16 @@ std::vector<plan::KernelSpec> backward_kernels(DType dtype, int64_t head_dim, in
   problem.out_scale = options.out_scale;
   problem.has_batch_map = options.has_batch_map;
   if (options.has_batch_map) problem.mapped_entries = 5;
+  problem.add_query = options.add_query;
   problem.heads_q = problem.heads_k = 4;
   problem.head_dim = head_dim;
   problem.head_dim_v = head_dim_v;
   problem.rows_q = options.queries * problem.batch;
   problem.rows_k = 2048 * problem.batch;
-  plan::GpuPlan plan = families::gpu_plan(
-      {problem, plan::Gpu{}, plan::registers_of(activation.function().value_and_derivative(), accuracy), true,
-       plan::Float32Products::three, plan::TensorMaps::available, activation.function().has_guards()});
+  plan::GpuPlan plan = families::gpu_plan({problem, plan::Gpu{},
+                                           plan::registers_of(activation.function().value_and_derivative(), accuracy),
+                                           true, plan::Float32Products::three, plan::TensorMaps::available,
+                                           activation.function().has_guards(), 0, 0, false, !options.numbers.empty()});
   std::vector<plan::KernelSpec> kernels;
   for (const plan::GpuStep& step : plan.steps) {
     EXPECT_EQ(step.kernel.family(), plan::KernelFamily::hopper) << plan.reason;
@@ -219,7 +259,7 @@ class HopperBackwardKernel : public testing::TestWithParam<BackwardCase> {
   template <class Visit>
   void visit_compiled(Visit visit) const {
     const BackwardCase& test = GetParam();
-    const Activation activation(test.function);
+    const Activation activation(test.function, {}, test.options.numbers);
     try {
       compilers();
     } catch (const Error& error) {
@@ -314,6 +354,40 @@ INSTANTIATE_TEST_SUITE_P(
         BackwardCase{
             DType::bfloat16, 128, 128, "gelu_tanh", Accuracy::fast, {1, 9}, {{2, 23}}, {Form::jagged, false, causal}},
         BackwardCase{DType::bfloat16, 128, 128, "silu", Accuracy::fast, {1, 5}, {{1, 9}}, {Form::jagged, true, causal}},
+        BackwardCase{DType::bfloat16,
+                     128,
+                     128,
+                     "gelu_tanh",
+                     Accuracy::fast,
+                     {1, 9},
+                     {{2, 23}},
+                     {Form::jagged, false, {}, 2048, {}, true}},
+        BackwardCase{DType::float16,
+                     128,
+                     128,
+                     "gelu",
+                     Accuracy::exact,
+                     {2, 21},
+                     {{2, 25}},
+                     {Form::shared, false, {}, 2048, {}, true}},
+        BackwardCase{DType::bfloat16,
+                     64,
+                     64,
+                     "silu",
+                     Accuracy::fast,
+                     {1, 5},
+                     {{1, 9}},
+                     {Form::jagged, true, causal, 2048, {}, true}},
+        BackwardCase{DType::bfloat16,
+                     64,
+                     64,
+                     "gelu_tanh",
+                     Accuracy::fast,
+                     {1, 9},
+                     {{2, 23}},
+                     {Form::jagged, false, {}, 2048, {}, true}},
+        BackwardCase{
+            DType::bfloat16, 128, 128, "a * s * sigmoid(b * s)", Accuracy::fast, {1, 5}, {}, {.numbers = {"a", "b"}}},
         BackwardCase{
             DType::bfloat16, 128, 128, "gelu_tanh", Accuracy::fast, {1, 9}, {{2, 23}}, {.has_batch_map = true}},
         BackwardCase{DType::float16,
@@ -399,9 +473,11 @@ TEST(HopperBackward, TheKernelsBesideItKeepEverythingInRegisters) {
          {std::pair{DType::bfloat16, BackwardOptions{}}, std::pair{DType::float16, BackwardOptions{}},
           std::pair{DType::bfloat16, BackwardOptions{Form::shared}},
           std::pair{DType::bfloat16, BackwardOptions{Form::jagged, true}},
+          std::pair{DType::bfloat16, BackwardOptions{.add_query = true}},
           std::pair{DType::bfloat16, BackwardOptions{.has_batch_map = true}}}) {
       const bool is_plain = options.key_form == Form::jagged && !options.deterministic && !options.has_batch_map;
       if (head_dim > 128 && !is_plain) continue;  // the portable kernels have these
+      if (options.add_query && head_dim != head_dim_v) continue;
       for (const plan::KernelSpec& kernel :
            backward_kernels(dtype, head_dim, head_dim_v, Activation("silu"), Accuracy::fast, options)) {
         if (plan::has_function(kernel.kind)) continue;

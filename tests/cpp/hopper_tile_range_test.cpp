@@ -50,16 +50,16 @@ struct Lengths {
   }
 };
 
-using Found = std::tuple<int64_t, int, int>;  ///< entry, head, tile
+using TileOfHead = std::tuple<int64_t, int, int>;  ///< entry, head, tile
 
-struct Dealt {
-  std::map<Found, int> tiles;          ///< how often each
+struct Assigned {
+  std::map<TileOfHead, int> tiles;     ///< how often each
   std::vector<int64_t> counts, costs;  ///< of each CTA
 };
 
-Dealt deal(Lengths problem, unsigned ctas, int passes = 1) {
+Assigned assign(Lengths problem, unsigned ctas, int passes = 1) {
   const ForwardArguments arguments = problem.arguments();
-  Dealt dealt;
+  Assigned assigned;
   for (unsigned cta = 0; cta < ctas; ++cta) {
     constexpr unsigned warps = 3, at_once = 16;
     WorkTotals totals[warps];
@@ -81,24 +81,24 @@ Dealt deal(Lengths problem, unsigned ctas, int passes = 1) {
     int64_t count = 0, cost = 0;
     for (const auto& of_lane : found) {
       for (const Work& work : of_lane) {
-        ++dealt.tiles[{work.batch_begin, work.head, work.tile}];
+        ++assigned.tiles[{work.batch_begin, work.head, work.tile}];
         EXPECT_EQ(work.key_head, work.head / 2);
         const auto b = static_cast<std::size_t>(work.batch_begin);
-        const bool is_behind = b == problem.lengths_q.size();
-        EXPECT_EQ(work.queries.count, is_behind ? problem.unused_rows : problem.lengths_q[b]);
-        EXPECT_EQ(work.keys.count, is_behind ? 0 : problem.lengths_k[b]);
+        const bool is_unused = b == problem.lengths_q.size();
+        EXPECT_EQ(work.queries.count, is_unused ? problem.unused_rows : problem.lengths_q[b]);
+        EXPECT_EQ(work.keys.count, is_unused ? 0 : problem.lengths_k[b]);
         ++count;
         cost += (work.keys.count + Config::tile_keys - 1) / Config::tile_keys + 1;
       }
     }
-    dealt.counts.push_back(count);
-    dealt.costs.push_back(cost);
+    assigned.counts.push_back(count);
+    assigned.costs.push_back(cost);
   }
-  return dealt;
+  return assigned;
 }
 
-std::map<Found, int> tiles_of(const Lengths& problem, int times = 1) {
-  std::map<Found, int> tiles;
+std::map<TileOfHead, int> tiles_of(const Lengths& problem, int times = 1) {
+  std::map<TileOfHead, int> tiles;
   const auto add = [&](std::size_t entry, int64_t rows) {
     for (int head = 0; head < problem.heads; ++head) {
       for (int tile = 0; tile * Config::tile_queries < rows; ++tile) {
@@ -127,7 +127,8 @@ TEST(HopperTileRange, EveryTileIsDealtOnce) {
   for (const std::size_t batch : {1, 2, 31, 32, 33, 100}) {
     for (int round = 0; round < 2; ++round) {
       const Lengths problem = random_problem(random, batch, 700);
-      EXPECT_EQ(deal(problem, static_cast<unsigned>(1 + random() % 7)).tiles, tiles_of(problem)) << batch << " entries";
+      EXPECT_EQ(assign(problem, static_cast<unsigned>(1 + random() % 7)).tiles, tiles_of(problem))
+          << batch << " entries";
     }
   }
 }
@@ -138,7 +139,7 @@ TEST(HopperTileRange, EveryTileOfManyEntriesIsDealtOnce) {
     Lengths problem = random_problem(random, 5000, 200);
     problem.heads = 2;
     problem.contiguous_tiles = contiguous_tiles;
-    EXPECT_EQ(deal(problem, 5).tiles, tiles_of(problem));
+    EXPECT_EQ(assign(problem, 5).tiles, tiles_of(problem));
   }
 }
 
@@ -152,7 +153,7 @@ TEST(HopperTileRange, EmptyEntriesInARowAreNoWork) {
     for (const int64_t unused_rows : {0, 1000}) {
       problem.contiguous_tiles = contiguous_tiles;
       problem.unused_rows = unused_rows;
-      EXPECT_EQ(deal(problem, 6).tiles, tiles_of(problem)) << unused_rows << " unused rows";
+      EXPECT_EQ(assign(problem, 6).tiles, tiles_of(problem)) << unused_rows << " unused rows";
     }
   }
 }
@@ -164,7 +165,7 @@ TEST(HopperTileRange, EveryTileOfADenseBatchIsDealtOnce) {
   problem.lengths_k.assign(10, 100);
   for (const bool contiguous_tiles : {false, true}) {
     problem.contiguous_tiles = contiguous_tiles;
-    EXPECT_EQ(deal(problem, 7).tiles, tiles_of(problem));
+    EXPECT_EQ(assign(problem, 7).tiles, tiles_of(problem));
   }
 }
 
@@ -173,7 +174,7 @@ TEST(HopperTileRange, ASecondPassDealsTheSameTiles) {
   Lengths problem = random_problem(random, 100, 400);
   for (const bool contiguous_tiles : {false, true}) {
     problem.contiguous_tiles = contiguous_tiles;
-    EXPECT_EQ(deal(problem, 3, 2).tiles, tiles_of(problem, 2));
+    EXPECT_EQ(assign(problem, 3, 2).tiles, tiles_of(problem, 2));
   }
 }
 
@@ -181,8 +182,8 @@ TEST(HopperTileRange, CtasGetAsManyTilesEachWhateverLengthsAre) {
   std::mt19937 random(2);
   Lengths problem = random_problem(random, 200, 500);
   problem.contiguous_tiles = false;
-  const Dealt dealt = deal(problem, 12);
-  const auto [least, most] = std::minmax_element(dealt.counts.begin(), dealt.counts.end());
+  const Assigned assigned = assign(problem, 12);
+  const auto [least, most] = std::minmax_element(assigned.counts.begin(), assigned.counts.end());
   EXPECT_LE(*most - *least, 1);
 }
 
@@ -193,8 +194,8 @@ TEST(HopperTileRange, RunsMeetAsManyKeysEachToATile) {
     problem.lengths_q[0] = 100000 / static_cast<int64_t>(batch);  // some work in any case
     problem.contiguous_tiles = true;
     problem.unused_rows = 0;
-    const Dealt dealt = deal(problem, 12);
-    const auto [least, most] = std::minmax_element(dealt.costs.begin(), dealt.costs.end());
+    const Assigned assigned = assign(problem, 12);
+    const auto [least, most] = std::minmax_element(assigned.costs.begin(), assigned.costs.end());
     EXPECT_LE(*most - *least, 2 * (500 / Config::tile_keys + 2)) << batch << " entries";
   }
 }
@@ -204,7 +205,7 @@ TEST(HopperTileRange, ABatchWithoutRowsIsNoWork) {
   problem.lengths_q = problem.lengths_k = {0, 0, 0};
   for (const bool contiguous_tiles : {false, true}) {
     problem.contiguous_tiles = contiguous_tiles;
-    EXPECT_TRUE(deal(problem, 3).tiles.empty());
+    EXPECT_TRUE(assign(problem, 3).tiles.empty());
   }
 }
 

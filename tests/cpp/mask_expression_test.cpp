@@ -3,7 +3,9 @@
 
 #include <cmath>
 #include <functional>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gdpa/gdpa.h"
@@ -38,6 +40,88 @@ TEST(MaskExpression, KeepsTheScoresWhoseConditionHolds) {
       }
     }
   }
+}
+
+/// Whether a mask keeps the same scores as a condition in C++, with more keys than queries and the other way round.
+void expect_scores(const MaskExpression& mask, const std::function<bool(const ScorePlace&)>& keeps) {
+  SCOPED_TRACE(mask.text());
+  for (const auto& [length_q, length_k] : {std::pair{6, 11}, std::pair{9, 7}, std::pair{20, 20}}) {
+    for (int64_t i = 0; i < length_q; ++i) {
+      for (int64_t j = 0; j < length_k; ++j) {
+        const ScorePlace place{0, 1, i, j, length_q, length_k};
+        EXPECT_EQ(mask.keeps(place), keeps(place)) << i << ", " << j << " of " << length_q << " x " << length_k;
+      }
+    }
+  }
+}
+
+int64_t row(const ScorePlace& at) { return at.i + at.len_k - at.len_q; }
+
+TEST(MaskExpression, HasTheNamedMasks) {
+  const auto is_causal = [](const ScorePlace& at) { return at.j <= row(at); };
+  expect_scores(MaskExpression("causal()"), is_causal);
+  expect_scores(MaskExpression("window(3, 2)"),
+                [](const ScorePlace& at) { return row(at) - at.j <= 3 && at.j - row(at) <= 2; });
+  expect_scores(MaskExpression("window(-1, 2)"), [](const ScorePlace& at) { return at.j - row(at) <= 2; });
+  expect_scores(MaskExpression("window(w * h, -1)", {{"w", 4}}),
+                [](const ScorePlace& at) { return row(at) - at.j <= 4; });
+  expect_scores(MaskExpression("window(-1, -1)"), [](const ScorePlace&) { return true; });
+  expect_scores(MaskExpression("prefix(4) | causal()"),
+                [&](const ScorePlace& at) { return at.j < 4 || is_causal(at); });
+  expect_scores(MaskExpression("~interval(2, 5) & (interval(0, i) | interval(6, 8))"), [](const ScorePlace& at) {
+    return (at.j < 2 || at.j >= 5) && (at.j < at.i || (at.j >= 6 && at.j < 8));
+  });
+}
+
+/// The rule of the docstring of gdpa.mask.hstu (python/gdpa/mask.py).
+bool hstu_keeps(const ScorePlace& at, int64_t contexts, int64_t targets, int64_t group, int64_t window) {
+  const int64_t end = at.len_k - targets, r = row(at);
+  if (r < contexts && at.j < end) return true;
+  const bool is_near = window < 0 || r - at.j <= window || at.j < contexts;
+  if (at.j > r || !is_near) return false;
+  return r < end || at.j < end || at.j >= end + (r - end) / group * group;
+}
+
+TEST(MaskExpression, HasTheMaskOfHstu) {
+  for (const int64_t contexts : {0, 2, 30}) {
+    for (const int64_t targets : {0, 4, 7}) {
+      for (const int64_t group : {1, 3}) {
+        for (const int64_t window : {-1, 0, 4}) {
+          const std::map<std::string, double> constants = {{"c", static_cast<double>(contexts)},
+                                                           {"t", static_cast<double>(targets)},
+                                                           {"g", static_cast<double>(group)}};
+          const std::string text = "hstu(c, t, g, " + std::to_string(window) + ")";
+          expect_scores(MaskExpression(text, constants),
+                        [&](const ScorePlace& at) { return hstu_keeps(at, contexts, targets, group, window); });
+        }
+      }
+    }
+  }
+  expect_scores(MaskExpression("hstu(2, 4)"), [](const ScorePlace& at) { return hstu_keeps(at, 2, 4, 1, -1); });
+}
+
+TEST(MaskExpression, AFunctionMayUseANamedMask) {
+  const ScoreDefinition score(Activation("where(window(1, 0), s, 0)"), 1);
+  const auto value = [&](int64_t i, int64_t j) {
+    return score.evaluate({.i = i, .j = j, .len_q = 9, .len_k = 9}, 2.5, [](const TensorRead&) { return 0.0; }).value;
+  };
+  EXPECT_EQ(value(4, 4), 2.5);
+  EXPECT_EQ(value(4, 3), 2.5);
+  EXPECT_EQ(value(4, 2), 0);
+  EXPECT_EQ(value(4, 5), 0);
+}
+
+TEST(MaskExpressionErrors, OfNamedMasks) {
+  EXPECT_EQ(message("causal(3)"),
+            "mask: causal takes 0 arguments, but 1 came\n"
+            "    causal(3)\n"
+            "    ^");
+  EXPECT_NE(message("hstu(1)").find("hstu takes 2 to 4 arguments, but 1 came"), std::string::npos);
+  EXPECT_NE(message("hstu(1, 2, 0)").find("expected a group of at least 1 target"), std::string::npos);
+  EXPECT_NE(message("window(-2, 0)").find("expected at least 0 keys, or -1 for no bound"), std::string::npos);
+  EXPECT_NE(message("prefix(j < 3)").find("expected a number, but a comparison came"), std::string::npos);
+  EXPECT_NE(message("cuasal()").find("did you mean \"causal\"?"), std::string::npos);
+  EXPECT_EQ(message("j < prefix[b]", {"prefix"}), "no error") << "a tensor may have the name of a mask";
 }
 
 TEST(MaskExpression, ReadsElementsOfTensors) {

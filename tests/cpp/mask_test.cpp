@@ -12,7 +12,7 @@ namespace gdpa {
 namespace {
 
 /// The definition, as the documentation of Mask states it.
-bool meets(const Mask& mask, int64_t i, int64_t j, int64_t length_q, int64_t length_k) {
+bool attends(const Mask& mask, int64_t i, int64_t j, int64_t length_q, int64_t length_k) {
   const int64_t shift = mask.diagonal == Diagonal::bottom_right ? length_k - length_q : 0;
   return (mask.left < 0 || i + shift - mask.left <= j) && (mask.right < 0 || j <= i + shift + mask.right);
 }
@@ -41,12 +41,12 @@ void for_each_range(int64_t length, const Body& body) {
   }
 }
 
-/// The smallest range of [0, count) that holds every index for which `kept` is true.
-template <class Kept>
-Range hull(int64_t count, const Kept& kept) {
+/// The smallest range of [0, count) that holds every index for which `valid` is true.
+template <class Valid>
+Range hull(int64_t count, const Valid& valid) {
   Range range{0, 0};
   for (int64_t i = 0; i < count; ++i) {
-    if (!kept(i)) continue;
+    if (!valid(i)) continue;
     if (range.empty()) range.begin = i;
     range.end = i + 1;
   }
@@ -67,7 +67,7 @@ TEST(Mask, keys_of_queries_are_those_that_one_of_them_meets) {
                        [&](int64_t j) {
                          bool any = false;
                          for (int64_t i = queries.begin; i < queries.end; ++i)
-                           any = any || meets(mask, i, j, length_q, length_k);
+                           any = any || attends(mask, i, j, length_q, length_k);
                          return any;
                        }),
                   "keys");
@@ -83,7 +83,7 @@ TEST(Mask, queries_of_keys_are_those_that_meet_one_of_them) {
                        [&](int64_t i) {
                          bool any = false;
                          for (int64_t j = keys.begin; j < keys.end; ++j)
-                           any = any || meets(mask, i, j, length_q, length_k);
+                           any = any || attends(mask, i, j, length_q, length_k);
                          return any;
                        }),
                   "queries");
@@ -96,7 +96,7 @@ TEST(Mask, the_keys_of_one_query_are_exactly_those_that_it_meets) {
     for (int64_t i = 0; i < length_q; ++i) {
       const Range keys = mask.keys({i, i + 1}, length_q, length_k);
       for (int64_t j = 0; j < length_k; ++j) {
-        EXPECT_EQ(keys.begin <= j && j < keys.end, meets(mask, i, j, length_q, length_k));
+        EXPECT_EQ(keys.begin <= j && j < keys.end, attends(mask, i, j, length_q, length_k));
       }
     }
   });
@@ -109,7 +109,7 @@ TEST(Mask, a_full_tile_has_every_pair) {
         if (queries.empty() || keys.empty()) return;
         bool all = true;
         for (int64_t i = queries.begin; i < queries.end; ++i) {
-          for (int64_t j = keys.begin; j < keys.end; ++j) all = all && meets(mask, i, j, length_q, length_k);
+          for (int64_t j = keys.begin; j < keys.end; ++j) all = all && attends(mask, i, j, length_q, length_k);
         }
         EXPECT_EQ(mask.is_full(queries, keys, length_q, length_k), all);
       });

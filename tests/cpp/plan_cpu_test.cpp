@@ -19,7 +19,7 @@ namespace {
 constexpr Processor two_threads{2, 1 << 20};
 constexpr int64_t mebibyte = 1 << 20;
 
-/// A problem of given lengths; owns what Params points to.
+/// A problem of given lengths; owns the memory that Params points to.
 struct Example {
   Problem problem;
   Params params;

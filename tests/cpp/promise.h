@@ -69,7 +69,8 @@ class Judge {
 
   /// The error is at most twice the larger of c times the norm of the result and the error of the same computation in
   /// the same type. The latter counts where a result is a small difference of large terms. Rows that are not `written`
-  /// belong to no sequence. They are 0, or still NaN if they are not `zeroed`. Nothing outside the result was written.
+  /// belong to no sequence and are exactly those of `exact`: 0, or the rows that are added, which are NaN. If they are
+  /// not `zeroed`, they are still NaN. Nothing outside the result was written.
   void expect_near(Strided& result, const Dense& exact, const Dense& same_type, Range written, const char* what) const {
     std::vector<bool> rows(static_cast<std::size_t>(exact.rows));
     std::fill(rows.begin() + written.begin, rows.begin() + written.end, true);
@@ -78,24 +79,21 @@ class Judge {
   void expect_near(Strided& result, const Dense& exact, const Dense& same_type, const std::vector<bool>& written,
                    const char* what, bool zeroed = true) const {
     EXPECT_TRUE(result.rest_is_poisoned()) << what;
-    std::vector<double> values = result.values();
-    ASSERT_EQ(values.size(), exact.values.size()) << what;
-    const auto of_row = static_cast<std::size_t>(exact.heads * exact.width);
-    for (std::size_t i = 0; i < values.size() && !zeroed; ++i) {
-      if (written[i / of_row]) continue;
-      ASSERT_TRUE(std::isnan(values[i])) << what << ": element " << i << " belongs to no sequence, and was written";
-      values[i] = 0.0;
-    }
-    const Distance actual = distance(values, exact.values, 0, values.size());
-    std::vector<double> stored = same_type.values;
+    std::vector<double> values = result.values(), expected = exact.values, stored = same_type.values;
+    ASSERT_EQ(values.size(), expected.size()) << what;
     for (double& value : stored) value = rounded(dtype_, value);
-    const Distance allowed = distance(stored, exact.values, 0, values.size());
-    EXPECT_LE(actual.error, 2 * std::max(bound_ * actual.norm, allowed.error))
-        << what << ": relative error " << actual.error / actual.norm;
+    const auto of_row = static_cast<std::size_t>(exact.heads * exact.width);
     for (std::size_t i = 0; i < values.size(); ++i) {
       if (written[i / of_row]) continue;
-      ASSERT_EQ(values[i], 0.0) << what << ": element " << i << " belongs to no sequence";
+      const bool is_nan = !zeroed || std::isnan(expected[i]);
+      ASSERT_TRUE(is_nan ? std::isnan(values[i]) : values[i] == expected[i])
+          << what << ": element " << i << " belongs to no sequence and is " << values[i];
+      values[i] = expected[i] = stored[i] = 0;
     }
+    const Distance actual = distance(values, expected, 0, values.size());
+    const Distance allowed = distance(stored, expected, 0, values.size());
+    EXPECT_LE(actual.error, 2 * std::max(bound_ * actual.norm, allowed.error))
+        << what << ": relative error " << actual.error / actual.norm;
   }
 
   /// The same for the gradient of a tensor that the score reads. It is a sum over any number of scores, so its error is

@@ -77,6 +77,7 @@ struct Given {
   std::optional<std::uint64_t> mask = {};   ///< the seed of a mask expression, in place of a window
   DrawnLayout layout = DrawnLayout::any;    ///< pages: with is_forward_only
   bool draws_scale = false;                 ///< any scale, where others are the default or one of three numbers
+  bool adds_query = false;                  ///< add_query, with head_dim_v = head_dim, and queries that are not shared
 };
 
 class RandomProblem {
@@ -127,7 +128,8 @@ class RandomProblem {
     }
     if (!default_scale_) attention.scale = scale_;
     attention.out_scale = out_scale_;
-    if (out_scale_.kind == OutScale::Kind::per_batch) attention.out_scale = OutScale::of_batch(view(per_batch_));
+    if (out_scale_.kind == OutScale::Kind::per_batch) attention.out_scale = OutScale::of_batch(view(numbers_));
+    if (out_scale_.kind == OutScale::Kind::per_row) attention.out_scale = OutScale::of_rows(view(numbers_));
     attention.mask = mask_;
     if (mask_expression_) {
       attention.mask_expression = MaskExpression(mask_expression_->text(), {}, mask_expression_->names());
@@ -136,6 +138,7 @@ class RandomProblem {
       }
     }
     attention.threads = threads_;
+    attention.add_query = given_.adds_query;
     return attention;
   }
 
@@ -161,6 +164,7 @@ class RandomProblem {
     reference.left = mask_.left;
     reference.right = mask_.right;
     reference.bottom_right = mask_.diagonal == Diagonal::bottom_right;
+    reference.add_query = given_.adds_query;
     for (std::size_t b = 0; b < lengths_q_.size(); ++b) {
       Entry entry;
       entry.length_q = lengths_q_[b];
@@ -169,9 +173,11 @@ class RandomProblem {
       entry.key_begin = keys_.begins[map_[b]];
       entry.output_begin = output_begin(b);
       entry.out_scale = out_scale_of(b);
+      entry.first_scale = query_form_ == 2 ? 0 : queries_.begins[b];
       reference.entries.push_back(entry);
     }
     reference.output_rows = output_rows_;
+    if (out_scale_.kind == OutScale::Kind::per_row) reference.row_scale = values_of_numbers_;
     return reference;
   }
 
@@ -202,7 +208,7 @@ class RandomProblem {
     return gradients;
   }
 
-  /// The rows of a result that belong to a sequence. The others are 0.
+  /// The rows of a result that belong to a sequence. The others are 0, or those of the tensor that is added.
   std::vector<bool> query_rows_of_sequences() const {
     std::vector<bool> rows(static_cast<std::size_t>(queries_.rows), query_form_ == 2);
     for (std::size_t b = 0; b < batch(); ++b) set_rows(rows, queries_.begins[b], lengths_q_[b]);
@@ -265,9 +271,10 @@ class RandomProblem {
     head_dim_ = pick<int64_t>({1, 7, 8, 13, 16, 24, 32, 40, 64, 64, 128, 200, 300});
     head_dim_ = given_.head_dim.value_or(head_dim_);
     head_dim_v_ = chance(0.5) ? head_dim_ : pick<int64_t>({1, 5, 8, 16, 33, 64, 72, 128});
-    head_dim_v_ = given_.head_dim_v.value_or(head_dim_v_);
+    head_dim_v_ = given_.adds_query ? head_dim_ : given_.head_dim_v.value_or(head_dim_v_);
     // 0 jagged, 1 dense, 2 shared
     query_form_ = static_cast<int>(pick<int64_t>({0, 0, 0, 1, 2}));
+    if (given_.adds_query) query_form_ %= 2;
     key_form_ = static_cast<int>(pick<int64_t>({0, 0, 0, 1, 2}));
     if (is(DrawnLayout::batch_map)) key_form_ = static_cast<int>(uniform(0, 1));
     if (is(DrawnLayout::overlapping_keys) || is(DrawnLayout::pages)) key_form_ = 0;
@@ -306,6 +313,7 @@ class RandomProblem {
     if (has_map_) description_ += fmt::format(" kv_of [{}]", fmt::join(map_, ","));
     if (has_output_offsets_) description_ += fmt::format(" output at [{}]", fmt::join(outputs_.begins, ","));
     if (!zeroes_output_) description_ += " not zeroed";
+    if (given_.adds_query) description_ += " add_query";
   }
 
   ScoreSizes sizes() const {
@@ -387,9 +395,9 @@ class RandomProblem {
   }
 
   void place_output() {
-    const bool may_have_offsets = query_form_ != 1 && batch() > 0;
+    const bool may_have_offsets = query_form_ != 1 && batch() > 0 && !given_.adds_query;
     has_output_offsets_ = may_have_offsets && (is(DrawnLayout::output_offsets) || chance(0.1));
-    zeroes_output_ = !((has_output_offsets_ || queries_.has_gaps) && chance(0.3));
+    zeroes_output_ = given_.adds_query || !((has_output_offsets_ || queries_.has_gaps) && chance(0.3));
     output_rows_ = query_form_ == 2 ? static_cast<int64_t>(batch()) * shared_q_ : queries_.rows;
     if (!has_output_offsets_) return;
     outputs_ = place_sequences(0, lengths_q_, 0, 0.0);
@@ -435,16 +443,26 @@ class RandomProblem {
     // The standard deviation of the scores is .2 to 5.
     const auto any = [&] { return std::exp(symmetric() * std::log(5.0)) / root * pick({1, 1, 1, -1}); };
     scale_ = default_scale_ ? 1 / root : given_.draws_scale ? any() : pick({0.125, -0.3, 0.05});
-    const int64_t kind = uniform(0, 4);
+    const int64_t kind = uniform(0, 5);
     if (kind == 1) out_scale_ = OutScale::of(0.37);
     if (kind == 2) out_scale_ = OutScale::per_query();
     if (kind == 3) out_scale_ = OutScale::per_key();
     if (kind == 4) {
       out_scale_.kind = OutScale::Kind::per_batch;
-      per_batch_ = Strided::contiguous(pick({DType::float32, DType::float64}), {batch});
-      per_batch_.fill_normal(random_);
-      per_batch_values_ = per_batch_.values();
+      choose_numbers({batch});
     }
+    if (kind == 5) {
+      out_scale_.kind = OutScale::Kind::per_row;
+      choose_numbers(query_form_ == 1 ? std::vector<int64_t>{batch, lengths_q_.at(0)}
+                                      : std::vector<int64_t>{query_form_ == 2 ? shared_q_ : queries_.rows});
+    }
+  }
+
+  void choose_numbers(const std::vector<int64_t>& sizes) {
+    const bool may_be_double = given_.on_cpu || out_scale_.kind == OutScale::Kind::per_batch;
+    numbers_ = Strided::contiguous(may_be_double ? pick({DType::float32, DType::float64}) : DType::float32, sizes);
+    numbers_.fill_normal(random_);
+    values_of_numbers_ = numbers_.values();
   }
 
   double out_scale_of(std::size_t b) const {
@@ -457,9 +475,11 @@ class RandomProblem {
       case OutScale::Kind::reciprocal_length_k:
         return reciprocal(lengths_k_[b]);
       case OutScale::Kind::per_batch:
+        return values_of_numbers_[b];
+      case OutScale::Kind::per_row:
         break;
     }
-    return per_batch_values_[b];
+    return 1;
   }
 
   std::vector<int64_t> sizes_of(int form, int64_t rows, const std::vector<int64_t>& lengths, int64_t heads,
@@ -619,8 +639,8 @@ class RandomProblem {
   bool default_scale_ = true;
   double scale_ = 1;
   OutScale out_scale_;
-  Strided per_batch_;
-  std::vector<double> per_batch_values_;
+  Strided numbers_;  // of out_scale
+  std::vector<double> values_of_numbers_;
   int threads_ = 0;
   Strided query_, key_, value_, offsets_q_, offsets_k_;
   std::string description_;

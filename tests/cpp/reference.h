@@ -1,5 +1,5 @@
 // The definition of src/definition/params.h once more, in fp64 and as naively as can be: loops over batch entries,
-// heads, queries and keys, sharing no code with what it judges.
+// heads, queries and keys, sharing no code with the library.
 #pragma once
 
 #include <cmath>
@@ -32,6 +32,7 @@ struct Entry {
   int64_t length_q = 0;
   int64_t length_k = 0;
   double out_scale = 1;
+  int64_t first_scale = 0;  ///< of the first query, in Reference::row_scale
 };
 
 /// The place of a score: the batch entry, the query head, the positions in the sequences, their lengths, and the rows
@@ -70,9 +71,11 @@ struct Reference {
   std::function<double(double)> round_operand = [](double number) { return number; };
   std::function<double(double)> round_product = [](double number) { return number; };
   double scale = 1;
+  std::vector<double> row_scale = {};  ///< a factor for each query, or none
   int64_t left = -1;
   int64_t right = -1;
   bool bottom_right = true;
+  bool add_query = false;  ///< rows of the output are then rows of the query
 
   /// In addition to the window.
   std::function<bool(const Place&)> keeps_at = {};
@@ -82,7 +85,11 @@ struct Reference {
     return derivative_at ? derivative_at(score, place) : derivative(score);
   }
 
-  bool meets(const Entry& entry, int64_t i, int64_t j) const {
+  double out_scale(const Entry& entry, const Place& place) const {
+    return row_scale.empty() ? entry.out_scale : row_scale[static_cast<std::size_t>(entry.first_scale + place.i)];
+  }
+
+  bool attends(const Entry& entry, int64_t i, int64_t j) const {
     const int64_t shift = bottom_right ? entry.length_k - entry.length_q : 0;
     if (left >= 0 && i + shift - j > left) return false;  // no sum with a side, which may be the largest integer
     if (right >= 0 && j - i - shift > right) return false;
@@ -100,6 +107,10 @@ inline void add(double factor, const double* from, double* to, int64_t count) {
   for (int64_t i = 0; i < count; ++i) to[i] += factor * from[i];
 }
 
+inline void add_all(const Dense& from, Dense& to) {
+  for (std::size_t i = 0; i < to.values.size(); ++i) to.values[i] += from.values[i];
+}
+
 /// Calls body(entry, query row, output row, key row, place, key head, score) for every pair that the mask keeps.
 template <class Body>
 void for_each_pair(const Reference& problem, const Body& body) {
@@ -110,7 +121,7 @@ void for_each_pair(const Reference& problem, const Body& body) {
       const int64_t key_head = head / (heads_q / problem.key.heads);
       for (int64_t i = 0; i < entry.length_q; ++i) {
         for (int64_t j = 0; j < entry.length_k; ++j) {
-          if (!problem.meets(entry, i, j)) continue;
+          if (!problem.attends(entry, i, j)) continue;
           const int64_t query_row = entry.query_begin + i;
           const int64_t key_row = entry.key_begin + j;
           const Place place{static_cast<int64_t>(b), head, i, j, entry.length_q, entry.length_k, query_row, key_row};
@@ -129,9 +140,10 @@ inline Dense reference_output(const Reference& problem) {
   Dense output = Dense::zeros(problem.output_rows, problem.query.heads, problem.value.width);
   for_each_pair(problem, [&](const Entry& entry, int64_t, int64_t output_row, int64_t key_row, const Place& place,
                              int64_t key_head, double score) {
-    add(entry.out_scale * problem.round_operand(problem.f(score, place)), problem.value.at(key_row, key_head),
-        output.at(output_row, place.head), problem.value.width);
+    add(problem.out_scale(entry, place) * problem.round_operand(problem.f(score, place)),
+        problem.value.at(key_row, key_head), output.at(output_row, place.head), problem.value.width);
   });
+  if (problem.add_query) add_all(problem.query, output);
   return output;
 }
 
@@ -145,15 +157,16 @@ inline ReferenceGradients reference_gradients(const Reference& problem, const De
   for_each_pair(problem, [&](const Entry& entry, int64_t query_row, int64_t output_row, int64_t key_row,
                              const Place& place, int64_t key_head, double score) {
     const double* grad = grad_output.at(output_row, place.head);
-    add(entry.out_scale * problem.round_operand(problem.f(score, place)), grad, gradients.value.at(key_row, key_head),
-        value.width);
+    add(problem.out_scale(entry, place) * problem.round_operand(problem.f(score, place)), grad,
+        gradients.value.at(key_row, key_head), value.width);
     const double grad_weight =
-        problem.round_product(entry.out_scale * dot(grad, value.at(key_row, key_head), value.width));
+        problem.round_product(problem.out_scale(entry, place) * dot(grad, value.at(key_row, key_head), value.width));
     const double grad_score = problem.scale * problem.round_operand(grad_weight * problem.slope(score, place));
     if (problem.add_gradients_at) problem.add_gradients_at(score, place, grad_weight, gradients);
     add(grad_score, key.at(key_row, key_head), gradients.query.at(query_row, place.head), query.width);
     add(grad_score, query.at(query_row, place.head), gradients.key.at(key_row, key_head), query.width);
   });
+  if (problem.add_query) add_all(grad_output, gradients.query);
   return gradients;
 }
 

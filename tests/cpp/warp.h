@@ -17,6 +17,7 @@
 #include <vector>
 
 #define __device__
+#define __forceinline__ inline
 using std::max;
 using std::min;
 

@@ -36,7 +36,7 @@ void for_each_chunk(const TensorMap& map, std::uint64_t shared, const Coordinate
     throw Fault("the emulator copies boxes in units of 16 bytes, which this one is not made of");
   }
   std::uint64_t linear = shared;
-  const std::uint64_t turns = map.swizzle_bytes / chunk;
+  const std::uint64_t permuted = map.swizzle_bytes / chunk;
   const auto chunk_elements = static_cast<std::uint32_t>(chunk / map.element_bytes);
   for (std::uint32_t w = 0; w < map.box[3]; ++w) {
     for (std::uint32_t z = 0; z < map.box[2]; ++z) {
@@ -49,7 +49,7 @@ void for_each_chunk(const TensorMap& map, std::uint64_t shared, const Coordinate
             exists = exists && element[i] >= 0 && static_cast<std::uint64_t>(element[i]) < map.extents[i];
             if (i > 0) address += static_cast<std::uint64_t>(element[i]) * map.strides[i - 1];
           }
-          const std::uint64_t swizzled = turns == 0 ? linear : linear ^ (linear >> 7 & (turns - 1)) << 4;
+          const std::uint64_t swizzled = permuted == 0 ? linear : linear ^ (linear >> 7 & (permuted - 1)) << 4;
           visit(swizzled, exists ? address : 0);
         }
       }

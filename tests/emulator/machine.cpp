@@ -33,7 +33,7 @@ void Machine::run(const Launch& launch) {
   pace_ = {8u << 2 * random_below(4), 4u << 3 * random_below(4),
            random_below(2) == 0 ? 256 : 1u << 4 * random_below(2)};
   constexpr unsigned patience = 400;   // turns of each warp in which nothing happens
-  constexpr int most_of_waiting = 12;  // instructions of a turn: whoever runs more is not waiting
+  constexpr int most_of_waiting = 12;  // instructions of a turn: a warp that runs more is not waiting
   std::vector<std::unique_ptr<Cta>> resident;
   unsigned next = 0;
   std::uint64_t events = events_;

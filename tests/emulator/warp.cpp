@@ -1,4 +1,4 @@
-// A warp: where its lanes are, and its turns; see machine.h.
+// A warp: the positions of its lanes, and its turns in the scheduler; see machine.h.
 #include <algorithm>
 
 #include "machine.h"

@@ -20,6 +20,7 @@
 #include "fmt/format.h"
 #include "gdpa/attention.h"
 #include "gdpa/error.h"
+#include "gdpa/prepared_mask.h"
 #include "on_device.h"
 #include "promise.h"
 #include "random_expression.h"
@@ -43,6 +44,7 @@ struct Configuration {
   std::optional<std::uint64_t> score = {};  ///< the seed of a score that reads positions and tensors
   std::optional<std::uint64_t> mask = {};   ///< the seed of a mask expression
   DrawnLayout layout = DrawnLayout::any;
+  bool adds_query = false;
 };
 
 std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
@@ -92,12 +94,14 @@ std::vector<Configuration> score_configurations() {
   return drawn;
 }
 
-/// A configuration for each condition of RandomMask. Every third one has a score that reads positions and tensors.
+/// A configuration for each condition of RandomMask, and for some combinations. Every third one has a score that reads
+/// positions and tensors.
 std::vector<Configuration> mask_configurations() {
   constexpr std::array<std::pair<int64_t, int64_t>, 5> head_dims = {
       {{128, 128}, {64, 64}, {128, 40}, {192, 192}, {32, 96}}};
   std::vector<Configuration> drawn;
-  for (std::uint64_t i = 0; i < RandomMask::conditions; ++i) {
+  constexpr std::uint64_t combinations = 7;
+  for (std::uint64_t i = 0; i < RandomMask::conditions + combinations; ++i) {
     const auto [head_dim, head_dim_v] = head_dims[i % head_dims.size()];
     const DType dtype = i % 6 == 4 ? DType::float32 : i % 6 == 2 ? DType::float16 : DType::bfloat16;
     drawn.push_back({.dtype = dtype,
@@ -138,6 +142,7 @@ std::string name_of(const Configuration& c) {
   std::string text =
       fmt::format("{}_{}_{}_{}_{}{}", c.products == Products::tf32 ? "tf32" : name(c.dtype), c.head_dim, c.head_dim_v,
                   c.function, c.accuracy == Accuracy::fast ? "fast" : "exact", c.streams_queries ? "_streams" : "");
+  if (c.adds_query) text += "_with_query";
   for (char& letter : text) {
     if (std::isalnum(static_cast<unsigned char>(letter)) == 0) letter = '_';
   }
@@ -147,7 +152,7 @@ std::string name_of(const Configuration& c) {
 const std::vector<Configuration>& configurations() {
   constexpr DType bf16 = DType::bfloat16, fp16 = DType::float16, fp32 = DType::float32;
   constexpr Accuracy fast = Accuracy::fast, exact = Accuracy::exact;
-  static const std::vector<Configuration> all = [] {
+  static const std::vector<Configuration> all = [=] {
     std::vector<Configuration> known = {
         {bf16, 8, 8, "identity"},
         {bf16, 16, 16, "gelu"},
@@ -185,6 +190,16 @@ const std::vector<Configuration>& configurations() {
         // This function is steep for its scores, so a second rounding of Q would exceed the promise.
         {bf16, 128, 128, "s * exp(-s * s)", fast, Products::of_type, false, true},
     };
+    const Configuration adds_query{
+        .dtype = bf16, .head_dim = 128, .head_dim_v = 128, .function = "silu", .adds_query = true};
+    for (const auto& [dtype, head_dim] : {std::pair(bf16, 128), std::pair(bf16, 64), std::pair(fp16, 32),
+                                          std::pair(bf16, 192), std::pair(fp16, 256), std::pair(fp32, 64)}) {
+      Configuration one = adds_query;
+      one.dtype = dtype;
+      one.head_dim = one.head_dim_v = head_dim;
+      one.streams_queries = head_dim == 64 && dtype == bf16;
+      known.push_back(one);
+    }
     const std::vector<Configuration> drawn = drawn_configurations();
     known.insert(known.end(), drawn.begin(), drawn.end());
     for (const auto& more : {score_configurations(), mask_configurations(), layout_configurations()}) {
@@ -236,8 +251,12 @@ void count_options(const Attention& attention, const Reference& reference, bool 
   count("out_scale 1/len_q", attention.out_scale.kind == OutScale::Kind::reciprocal_length_q);
   count("out_scale 1/len_k", attention.out_scale.kind == OutScale::Kind::reciprocal_length_k);
   count("out_scale of each entry", attention.out_scale.kind == OutScale::Kind::per_batch);
+  count("out_scale of each query", attention.out_scale.kind == OutScale::Kind::per_row);
   count("scale given", attention.scale.has_value());
+  count("add_query", attention.add_query);
   count("workspace given", attention.workspace.data != nullptr);
+  count("mask expression", attention.mask_expression.has_value());
+  count("prepared mask", attention.prepared_mask.has_value());
   count("guards", has_guards);
   count("an entry without rows", std::any_of(reference.entries.begin(), reference.entries.end(),
                                              [](const Entry& e) { return e.length_q == 0 || e.length_k == 0; }));
@@ -247,6 +266,16 @@ class GpuProblems : public testing::TestWithParam<std::size_t> {
  protected:
   void SetUp() override {
     if (const std::string why = why_no_gpu(); !why.empty()) GTEST_SKIP() << why;
+  }
+
+  /// The prepared mask of the problem, for the gradients of all tensors.
+  static PreparedMask prepared(const Attention& attention, RandomProblem& problem, OnDevice& device) {
+    PrepareOptions options{.backward = !problem.is_forward_only()};
+    for (std::size_t i = 0; i < problem.tensors().size(); ++i) {
+      if (problem.tensors()[i].is_floating) options.wanted.parameters |= 1U << i;
+    }
+    const Workspace memory = device.workspace(prepared_mask_bytes(attention, options));
+    return prepare_mask(attention, memory.data, memory.bytes, options);
   }
 
   /// Eight consecutive problems have all combinations of deterministic mode, rows on multiples of 16 bytes, and guards.
@@ -267,7 +296,8 @@ class GpuProblems : public testing::TestWithParam<std::size_t> {
                                  .is_forward_only = fixed.layout == DrawnLayout::pages || (seed + GetParam()) % 5 == 2,
                                  .mask = fixed.mask,
                                  .layout = fixed.layout,
-                                 .draws_scale = fixed.draws_scale});
+                                 .draws_scale = fixed.draws_scale,
+                                 .adds_query = fixed.adds_query});
     const char* const with = std::getenv("GDPA_PROBLEMS_WITH");
     if (with != nullptr && problem.describe().find(with) == std::string::npos) return;
     const std::size_t guard = (GetParam() + seed + seed / 2 + seed / 4) % 2 == 0 ? 4096 : 0;
@@ -281,6 +311,8 @@ class GpuProblems : public testing::TestWithParam<std::size_t> {
     attention.deterministic = seed % 2 == 0;
     attention.allow_tf32 = fixed.products == Products::tf32;
     attention.stream = gpu.stream();
+    // Every second problem with a mask expression prepares it.
+    if (fixed.mask && seed / 2 % 2 == 0) attention.prepared_mask = prepared(attention, problem, device);
     forward(attention, device.output(results.output));
     count_options(attention, problem.reference(), guard > 0, counts);
     count_kernels(attention, problem.wanted(), counts);

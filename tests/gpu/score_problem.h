@@ -64,6 +64,7 @@ struct ScoreInputs {
     std::size_t tensor;
     int64_t element;
     bool is_of_w;
+    double factor = 1;  ///< of the element in w or t
   };
   std::vector<Read> reads = {};
 };
@@ -89,7 +90,7 @@ struct ScoreCase {
 struct ScoreResults {
   Strided output, grad_query, grad_key, grad_value;
   std::vector<Strided> grad_tensors;
-  std::string gradient_kernel = {};  ///< the name of the kernel that computes grad_tensors
+  std::string gradient_kernel = {};  ///< the name of the last kernel that computes some of grad_tensors
 };
 
 class ScoreProblem {
@@ -170,7 +171,9 @@ class ScoreProblem {
     backward(attention, grad_output, grad_query, grad_key, grad_value, gradients);
     device.fetch(fetched);
     for (const GpuKernel& kernel : explain(attention, Direction::backward, "", wanted).kernels) {
-      if (kernel.name.find("parameter_gradients") != std::string::npos) results.gradient_kernel = kernel.name;
+      const auto is = [&](const char* kind) { return kernel.name.find(kind) != std::string::npos; };
+      const bool is_of_gradients = is("parameter_gradients") || (results.gradient_kernel.empty() && is(": backward "));
+      if (is_of_gradients) results.gradient_kernel = kernel.name;
     }
     return results;
   }
@@ -290,7 +293,7 @@ class ScoreProblem {
       }
       const ScoreInputs in = case_.inputs(*this, place);
       for (const ScoreInputs::Read& read : in.reads) {
-        const double term = dp * (read.is_of_w ? std::tanh(s + in.t) : in.w * slope(s + in.t));
+        const double term = dp * read.factor * (read.is_of_w ? std::tanh(s + in.t) : in.w * slope(s + in.t));
         gradients.tensors[read.tensor][static_cast<std::size_t>(read.element)] += term;
         gradients.squares[read.tensor] += term * term;
       }

@@ -95,13 +95,24 @@ MASKS = {
 }  # fmt: skip
 
 
+def on_gpu(mask: gdpa.mask.Mask) -> gdpa.mask.Mask:
+    return gdpa.mask.Mask(mask.text, {name: tensor.cuda() for name, tensor in mask.tensors.items()})
+
+
+def prepared(tensors: list[Tensor], cu_seqlens: Tensor, mask: gdpa.mask.MaskLike) -> gdpa.mask.PreparedMask:
+    return gdpa.prepare_mask(gdpa.varlen_attention, *tensors, cu_seqlens, cu_seqlens, mask=mask, deterministic=True)
+
+
+@pytest.mark.parametrize("is_prepared", [False, True])
 @pytest.mark.parametrize("name", MASKS)
-def test_deterministic_mode_with_a_mask_has_the_same_bits_a_thousand_times(name: str) -> None:
+def test_deterministic_mode_with_a_mask_has_the_same_bits_a_thousand_times(name: str, is_prepared: bool) -> None:
     lengths = [300, 0, 217, 129, 1300, 64, 1, 255]
     tensors, cu_seqlens = operands(rows=sum(lengths), heads=4), offsets(lengths)
-    on_cpu = MASKS[name]
-    mask = gdpa.mask.Mask(on_cpu.text, {name: tensor.cuda() for name, tensor in on_cpu.tensors.items()})
+    on_cpu, mask = MASKS[name], on_gpu(MASKS[name])
     first = gradients(tensors, cu_seqlens, mask=mask, deterministic=True)
+    if is_prepared:
+        mask = prepared(tensors, cu_seqlens, mask)
+        assert mask.nbytes > 0
     differs = torch.zeros((), dtype=torch.bool, device="cuda")
     for _ in range(999):
         for one, other in zip(gradients(tensors, cu_seqlens, mask=mask, deterministic=True), first, strict=True):
@@ -110,6 +121,68 @@ def test_deterministic_mode_with_a_mask_has_the_same_bits_a_thousand_times(name:
     expected = gradients([tensor.detach().cpu().requires_grad_() for tensor in tensors], cu_seqlens.cpu(), mask=on_cpu)
     for one, other in zip(first, expected, strict=True):
         torch.testing.assert_close(one.cpu(), other, rtol=0.02, atol=0.02 * float(other.abs().max()))
+
+
+def test_a_prepared_mask_is_for_calls_with_other_functions_and_numbers() -> None:
+    lengths = [300, 0, 217, 129]
+    cu_seqlens, mask = offsets(lengths), on_gpu(gdpa.mask.prefix(torch.tensor([7, 1, 100, 0])))
+    ready = prepared(operands(rows=sum(lengths)), cu_seqlens, mask)
+    for activation in ("silu", "relu"):
+        tensors = operands(rows=sum(lengths))
+        keywords = {"activation": activation, "deterministic": True}
+        expected = gradients(tensors, cu_seqlens, mask=mask, **keywords)
+        for one, other in zip(gradients(tensors, cu_seqlens, mask=ready, **keywords), expected, strict=True):
+            assert torch.equal(one, other)
+
+
+def test_a_mask_is_prepared_in_a_captured_graph_from_the_numbers_at_each_replay() -> None:
+    lengths = [300, 0, 217, 129]
+    tensors, cu_seqlens = operands(rows=sum(lengths)), offsets(lengths)
+    prefix = torch.tensor([7, 1, 100, 0], device="cuda")
+
+    def results() -> list[Tensor]:
+        mask = prepared(tensors, cu_seqlens, gdpa.mask.prefix(prefix))
+        return gradients(tensors, cu_seqlens, mask=mask, deterministic=True)
+
+    results()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = results()
+    for numbers in ([300, 5, 0, 64], [0, 0, 0, 0], [1, 2, 217, 128]):
+        prefix.copy_(torch.tensor(numbers))
+        graph.replay()
+        expected = gradients(tensors, cu_seqlens, mask=gdpa.mask.prefix(prefix), deterministic=True)
+        for one, other in zip(captured, expected, strict=True):
+            assert torch.equal(one, other)
+
+
+def test_preparing_a_mask_does_not_wait_for_the_device() -> None:
+    lengths = [300, 0, 217, 129]
+    tensors, cu_seqlens = operands(rows=sum(lengths)), offsets(lengths)
+    prepared(tensors, cu_seqlens, "j <= i + 7")
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        prepared(tensors, cu_seqlens, "j <= i + 7")
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_debug_mode_names_a_sequence_for_whose_lengths_a_mask_is_not_prepared() -> None:
+    program = (
+        "import torch, gdpa\n"
+        "t = torch.randn(600, 1, 64, device='cuda', dtype=torch.bfloat16)\n"
+        "first, second = (torch.tensor(o, device='cuda') for o in ([0, 100, 200, 600], [0, 100, 250, 600]))\n"
+        "mask = gdpa.prepare_mask(gdpa.varlen_attention, t, t, t, first, first, mask='j <= i')\n"
+        "for cu in (first, second):\n"
+        "    gdpa.varlen_attention(t, t, t, cu, cu, mask=mask)\n"
+        "    torch.cuda.synchronize()\n"
+        "    print('a call', flush=True)\n"
+    )
+    command, environment = [sys.executable, "-c", program], {**os.environ, "GDPA_CHECK_OFFSETS": "1"}
+    printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    same, other, _ = printed.split("a call")
+    assert same == ""
+    assert "gdpa: sequence 1 has 150 queries and 150 keys, and the mask was prepared for 100 and 100" in other
 
 
 def test_a_captured_graph_replays_the_same_bits_on_new_data() -> None:

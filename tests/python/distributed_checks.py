@@ -421,6 +421,29 @@ def context_parallelism_refuses_on_every_rank() -> None:
     refused(lambda: ContextPlan([0, 5], [0, 9], window_size=(-1, 0), mode="keys"), 'mode: expected "queries"')
 
 
+def a_query_is_added_once() -> None:
+    mesh, cu = mesh_of("cpu", (dist.get_world_size(),)), offsets(LENGTHS)
+    operands = [randn(sum(LENGTHS), H, 8, seed=n) for n in range(3)]
+
+    def call(q: Tensor, k: Tensor, v: Tensor, _: Any, add_query: bool = True) -> Tensor:
+        output = gdpa.varlen_attention(q, k, v, cu, cu, add_query=add_query)
+        return output if add_query else output + q
+
+    wanted, _ = results(operands, {}, lambda *given: call(*given, add_query=False))
+    for place in (Shard(1), Replicate()):
+        torch.testing.assert_close(
+            results([distribute_tensor(one, mesh, [place]) for one in operands], {}, call)[0], wanted
+        )
+    for mode in ("queries", "keys"):
+        plan = ContextPlan(cu, mode=mode)  # type: ignore[arg-type]
+        parts = [plan.shard_queries(one).clone().requires_grad_() for one in operands]
+        got = context_parallel_attention(*parts, plan, add_query=True)
+        torch.testing.assert_close(got, plan.shard_queries(wanted[0]))
+        weights = torch.linspace(-1, 1, wanted[0].numel(), dtype=torch.float64).view_as(wanted[0])
+        got.backward(plan.shard_queries(weights))
+        torch.testing.assert_close([one.grad for one in parts], [plan.shard_queries(one) for one in wanted[1:]])
+
+
 def two_dimensions_of_a_mesh_shard_batch_and_heads() -> None:
     mesh = mesh_of("cpu", (2, 2), mesh_dim_names=("batch", "heads"))
     operands = [randn(8, 6, H, 8, seed=n) for n in range(3)]
@@ -477,6 +500,7 @@ CHECKS = {
         context_parallelism_gives_the_numbers_of_one_device,
         blocks_compute_a_batch_whose_rows_lie_on_all_ranks,
         context_parallelism_refuses_on_every_rank,
+        a_query_is_added_once,
     ],
 }
 

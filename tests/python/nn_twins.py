@@ -54,12 +54,12 @@ def attend(
     scores = torch.einsum("bihd,bjhd->bhij", query, key) * (query.shape[-1] ** -0.5 if scale is None else scale)
     p = function(scores)
     n = torch.tensor(lengths)
-    met = (torch.arange(key.shape[1]) < n[:, None])[:, None, None, :]
+    valid = (torch.arange(key.shape[1]) < n[:, None])[:, None, None, :]
     if causal:
-        met = met & torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+        valid = valid & torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
     if left >= 0:
-        met = met & torch.ones(scores.shape[-2:], dtype=torch.bool).triu(-left)
-    p = torch.where(met, p, torch.zeros((), dtype=p.dtype))
+        valid = valid & torch.ones(scores.shape[-2:], dtype=torch.bool).triu(-left)
+    p = torch.where(valid, p, torch.zeros((), dtype=p.dtype))
     if mean:
         p = p / n.clamp(min=1)[:, None, None, None]
     return torch.einsum("bhij,bjhd->bihd", p, value)

@@ -54,17 +54,17 @@ class Problem:
 
 
 def allowed(length_q: int, length_k: int, window: tuple[int, int], upper_left: bool) -> Tensor:
-    """True where query i meets key j."""
+    """True if query i attends to key j."""
     shift = 0 if upper_left else length_k - length_q
     i = torch.arange(length_q)[:, None] + shift
     j = torch.arange(length_k)[None, :]
     left, right = window
-    met = torch.ones(length_q, length_k, dtype=torch.bool)
+    valid = torch.ones(length_q, length_k, dtype=torch.bool)
     if left >= 0:
-        met &= i - j <= left  # no sum with a side, which may be the largest integer
+        valid &= i - j <= left  # no sum with a side, which may be the largest integer
     if right >= 0:
-        met &= j - i <= right
-    return met
+        valid &= j - i <= right
+    return valid
 
 
 def out_scale_of(problem: Problem, entry: int, length_q: int, length_k: int) -> float:
@@ -89,8 +89,8 @@ def attention(problem: Problem, query: Tensor, key: Tensor, value: Tensor) -> Te
         k, v = (t if problem.shared_k else t[begin_k : begin_k + length_k] for t in (key, value))
         k, v = (t.repeat_interleave(group, dim=1).transpose(0, 1) for t in (k, v))
         scores = scale * (q.transpose(0, 1) @ k.transpose(1, 2))
-        met = allowed(length_q, length_k, problem.window, problem.upper_left)
-        weights = torch.where(met, function(scores), torch.zeros((), dtype=scores.dtype))
+        valid = allowed(length_q, length_k, problem.window, problem.upper_left)
+        weights = torch.where(valid, function(scores), torch.zeros((), dtype=scores.dtype))
         rows.append((out_scale_of(problem, entry, length_q, length_k) * (weights @ v)).transpose(0, 1))
         begin_q += length_q
         begin_k += length_k

@@ -104,7 +104,10 @@ def test_wrong_usage_is_exit_code_2(arguments: tuple[str, ...]) -> None:
         (("--lengths", "3", "--lengths-q", "3"), "--lengths sets the lengths of queries and keys"),
         (("--dense", "--fill", ".5"), "--dense gives every batch entry the same length"),
         (("--shared-q", "4", "--lengths", "3"), "--shared-q"),
-        (("--mask", "triangle"), "expected none, causal, causal-upper-left or window:LEFT,RIGHT"),
+        (("--mask", "triangle"), "expected none, causal, causal-upper-left, window:LEFT,RIGHT (-1 has no bound), or a"),
+        (("--mask", "j <= n[b]"), "no tensor is given for n"),
+        (("--mask", "hstu(3)"), "hstu takes 2 to 4 arguments, but 1 came"),
+        (("--mask", "j < 3", "--tensor", "n=3"), """--tensor: expected a name in "gelu", "j < 3"; got 'n'"""),
         (("--mask", "window:3"), "got 'window:3'"),
         (("--out-scale", "half"), "got 'half'"),
         (("--with", "a"), "expected name=number"),
@@ -227,6 +230,91 @@ def test_tensors_come_from_files_of_numpy(tmp_path: Path) -> None:
     numpy.save(tmp_path / "complex.npy", numpy.zeros(3, complex))
     done = gdpa("run", "--activation", "b * s", "--tensor", f"b={tmp_path}/complex.npy")
     assert done.returncode == 2 and "got '<c16'" in done.stderr
+
+
+def mask_files(folder: Path) -> list[str]:
+    numpy = pytest.importorskip("numpy")
+    arrays = {"n": numpy.array([4, 0, 9]), "seen": numpy.arange(60, dtype="i4") * 7 % 60, "width": numpy.float32(2.5)}
+    for name, array in arrays.items():
+        numpy.save(folder / f"{name}.npy", array)
+    return [f"{name}={folder / name}.npy" for name in arrays]
+
+
+MASK = "((j < n[b]) & (seen[i] > seen[j] - 20)) | (abs(i - j) < width)"
+
+
+def test_a_mask_is_a_condition_with_tensors(tmp_path: Path) -> None:
+    options = ("--lengths", "30,0,30", "--mask", MASK, "--tensor", *mask_files(tmp_path))
+    result = run_json(*options, "--dtype", "float64")
+    assert result["ok"] is True, result
+    assert list(result["outputs"]) == OUTPUTS
+    problem = result["problem"]
+    assert problem["mask"] == MASK
+    tensors = {name: (one["dtype"], one["shape"], one["gradient"]) for name, one in problem["mask_tensors"].items()}
+    assert tensors == {"n": ("int64", [3], False), "seen": ("int32", [60], False), "width": ("float32", [], False)}
+    rows = [json.loads(line) for line in succeed("bench", *options, "--seconds", "0", "--json").splitlines()]
+    assert [row["mask"] for row in rows] == [MASK, MASK]
+    plan = json.loads(succeed("explain", *options, "--json"))
+    ratio = rows[0]["tflops"] * rows[0]["ms"] * 1e9 / plan["forward"]["flops"]
+    assert ratio == pytest.approx(1)
+
+
+def test_a_function_and_a_mask_have_their_own_parameters() -> None:
+    options = ("--lengths", "9", "--activation", "a * silu(s)", "--mask", "i - j < w", "--with", "a=2,w=3")
+    assert run_json(*options)["ok"] is True
+    assert "expression" in gdpa("run", *options[:-1], "a=2,w=3,z=1").stderr
+
+
+def kept(i: int, j: int) -> bool:
+    """hstu(3, 8, 4) in a sequence of 40."""
+    if i < 3 and j < 32:
+        return True
+    return j <= i and (i < 32 or j < 32 or j >= 32 + (i - 32) // 4 * 4)
+
+
+def test_explain_draws_the_tiles_of_a_mask(tmp_path: Path) -> None:
+    picture = tmp_path / "mask.png"
+    options = ("--lengths", "7,40", "--mask", "hstu(3, 8, 4)", "--entry", "1", "--tile-map", str(picture))
+    of_forward = json.loads(succeed("explain", *options, "--json"))["tile_map"]["forward"]
+    rows, columns = of_forward["tile_queries"], of_forward["tile_keys"]
+
+    def tile(row: int, column: int) -> str:
+        scores = [
+            kept(i, j)
+            for i in range(row * rows, min(40, (row + 1) * rows))
+            for j in range(column * columns, min(40, (column + 1) * columns))
+        ]
+        return "#" if all(scores) else "+" if any(scores) else "."
+
+    expected = ["".join(tile(r, c) for c in range(-(-40 // columns))) for r in range(-(-40 // rows))]
+    assert of_forward["rows"] == expected
+    counts = [sum(line.count(mark) for line in expected) for mark in "#+."]
+    assert [of_forward[name] for name in ("full", "partial", "empty")] == counts
+    text = succeed("explain", *options)
+    assert "mask of sequence 1, head 0: 40 queries, 40 keys" in text
+    assert f"{counts[0]} full (#), {counts[1]} partial (+), {counts[2]} empty (.)" in text
+
+    image = pytest.importorskip("matplotlib.image").imread(picture)
+    size = image.shape[0] // 40
+    assert image.shape[:2] == (40 * size, 40 * size)
+    colours: dict[bool, set[tuple[float, ...]]] = {False: set(), True: set()}
+    for i in range(40):
+        for j in range(40):
+            colours[kept(i, j)].add(tuple(image[i * size + size // 2, j * size + size // 2][:3]))
+    assert not colours[False] & colours[True]
+
+
+def test_a_wrong_place_of_a_tile_map_is_refused(tmp_path: Path) -> None:
+    options = ("explain", "--lengths", "7,9", "--tile-map")
+    for arguments, words in (
+        (["--entry", "2"], "--entry: expected 0 to 1; got 2"),
+        (["--head", "4"], "--head: expected 0 to 3; got 4"),
+        ([str(tmp_path / "mask.jpg")], "expected a file name that ends in .png"),
+    ):
+        done = gdpa(*options, *arguments)
+        assert done.returncode == 2 and words in done.stderr
+    done = gdpa(*options, str(tmp_path / "none" / "mask.png"))
+    assert done.returncode == 3 and "cannot be written" in done.stderr
 
 
 def test_bench_binds_a_tensor_to_the_functions_that_name_it() -> None:

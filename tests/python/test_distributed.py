@@ -14,7 +14,7 @@ import torch.multiprocessing as multiprocessing
 
 import gdpa
 
-LIMIT = 150  # seconds
+LIMIT = 300  # seconds, on a machine that also runs other programs
 
 
 @pytest.mark.parametrize("world", list(checks.CHECKS))

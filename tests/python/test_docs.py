@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import functools
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -48,7 +49,7 @@ def test_the_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_the_examples_of_the_docstrings_hold() -> None:
     namespace = {"gdpa": gdpa, "torch": torch}
-    functions = gdpa.varlen_attention, gdpa.generalized_dot_product_attention, gdpa.warmup
+    functions = [getattr(gdpa, name) for name in gdpa.__all__ if callable(getattr(gdpa, name))]
     modules = [getattr(module, name) for module in (gdpa.nn, gdpa.distributed) for name in module.__all__]
     for documented in (*functions, gdpa.Activation, gdpa.Warmup, *modules):
         for example in doctest.DocTestFinder(recurse=False).find(documented, globs=namespace):
@@ -60,6 +61,23 @@ def test_links_to_files_lead_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", page.read_text())
     missing = [target for target in targets if not (page.parent / target).exists()]
     assert not missing
+
+
+def test_the_picture_of_a_call_names_functions_of_its_files() -> None:
+    """docs/pictures/call-path.svg is what its script draws, and each function is in the file that the picture names."""
+    drawn = runpy.run_path(str(ROOT / "docs/pictures/draw_call_path.py"))
+    assert (ROOT / "docs/pictures/call-path.svg").read_text() == drawn["draw"]()
+    for step in drawn["STEPS"]:
+        folder = Path(step.file).parent
+        files = {step.file: (ROOT / step.file).read_text()}
+        for functions, name, _ in step.calls:
+            file = name if "/" in name else str(folder / name)
+            files[file] = (ROOT / file).read_text()
+            for function in re.findall(r"\w+", functions):
+                assert re.search(rf"\b{function}\b", files[file]), (function, file)
+        # An arrow of a step leads through the files of its calls.
+        for function in re.findall(r"\w+", step.functions):
+            assert any(re.search(rf"\b{function}\b", text) for text in files.values()), (function, list(files))
 
 
 @functools.cache

@@ -119,9 +119,11 @@ def test_documents_of_packed_tokens():
     )
 
 
+@pytest.mark.parametrize("count", [3, 4, 5, 9])
 @pytest.mark.parametrize("heads", [1, HEADS])
-def test_intervals_of_each_query(heads):
-    bounds = torch.randint(0, 131, (sum(LENGTHS_Q), heads, 3, 2), generator=torch.Generator().manual_seed(1))
+def test_intervals_of_each_query(heads, count):
+    bounds = torch.randint(-3, 140, (sum(LENGTHS_Q), heads, count, 2), generator=torch.Generator().manual_seed(1))
+    bounds = torch.where(torch.rand(bounds.shape[:-1])[..., None] < 0.8, bounds.sort(-1).values, bounds).int()
     of_sequence = bounds.split(LENGTHS_Q)
 
     def keeps(b, h, m, n):
@@ -129,7 +131,7 @@ def test_intervals_of_each_query(heads):
         keys = torch.arange(n)
         return ((keys >= ranges[..., :1]) & (keys < ranges[..., 1:])).any(1)
 
-    check(gdpa.mask.intervals(bounds if heads > 1 else bounds[:, 0]), keeps)
+    check(gdpa.mask.intervals(bounds if heads > 1 else bounds[:, 0], keys=max(LENGTHS_K)), keeps)
 
 
 def test_a_function_of_positions_reads_captured_tensors():
@@ -230,7 +232,8 @@ def test_a_mask_excludes_another_mask():
     [
         (lambda: gdpa.mask.window(-2, 0), "expected bounds of at least 0"),
         (lambda: gdpa.mask.prefix(torch.zeros(2, 2)), "expected 1 axes for lengths"),
-        (lambda: gdpa.mask.intervals(torch.zeros(2, 5, 2)), "with n from 1 to 4"),
+        (lambda: gdpa.mask.intervals(torch.zeros(2, 5, 3)), "with n of 1 or more"),
+        (lambda: gdpa.mask.intervals(torch.zeros(2, 5, 2)), "pass keys="),
         (lambda: gdpa.mask.hstu(target_group_size=0), "target_group_size of at least 1"),
     ],
 )

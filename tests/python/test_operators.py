@@ -49,7 +49,7 @@ def problem(form: str, requires_grad: bool) -> tuple[Any, ...]:
     operands = [torch.randn(shape, requires_grad=requires_grad) for shape in (shape_q, shape_k, shape_k)]
     per_batch = torch.rand(3)
     output_offsets, output_rows = OUTPUTS.get(form, (None, -1))
-    options = ("gelu", 0.5, 1.0, "number", per_batch, -1, 2, "bottom_right", True, "fast", False, False)
+    options = ("gelu", 0.5, 1.0, "number", per_batch, -1, 2, "bottom_right", True, "fast", False, False, False)
     return (*operands, (), *layout, None, None, output_offsets, *options, output_rows, True)
 
 

@@ -30,6 +30,7 @@ EXAMPLES = """examples:
   python -m gdpa.bench --training-step --device cuda --report
   python -m gdpa.bench --suite anchors --device cuda --report
   python -m gdpa.bench --suite score --device cuda --report
+  python -m gdpa.bench --suite compat --checkout ads_model_kernel_library generative-recommenders --report
   python -m gdpa.bench --suite hopper --systems gdpa --direction fwd --report fwd
   python -m gdpa.bench --suite hopper --activation gelu_tanh "s * exp(-s * s)" --against older-build --json rows.jsonl
   python -m gdpa.bench --suite hopper --systems gdpa --direction bwd --report bwd
@@ -119,6 +120,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--systems", nargs="+", metavar="NAME", help="time only these systems; --list-systems prints the names"
     )
     what.add_argument("--without", nargs="+", default=[], metavar="NAME", help="time all systems except these")
+    what.add_argument(
+        "--checkout", type=Path, nargs="+", default=[], metavar="FOLDER",
+        help="checkouts of ads_model_kernel_library and generative-recommenders, for Triton GDPA and Triton HSTU",
+    )  # fmt: skip
     what.add_argument("--list-systems", action="store_true", help="print the names and stop")
     how = parser.add_argument_group("how")
     how.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:N (default: the GPU, if PyTorch has one)")
@@ -231,7 +236,8 @@ def chosen_systems(options: argparse.Namespace, kind: str) -> list[System]:
         for name in names:
             if name not in known:
                 raise ValueError(f"{option}: expected names among {', '.join(known)} on {kind}; got {name!r}")
-    of_suite = suite_named(options.suite).get("systems", known) if options.suite else known
+    usual = [system.name for system in known.values() if system.is_usual]
+    of_suite = suite_named(options.suite).get("systems", usual) if options.suite else usual
     chosen = options.systems or [name for name in of_suite if name in known]
     return [known[name] for name in chosen if name not in options.without]
 
@@ -401,6 +407,10 @@ def run(options: argparse.Namespace) -> int:
     if options.merge:
         hand_over(options, merged(options.merge))
         return 0
+    from gdpa.bench.systems import add_checkout
+
+    for folder in options.checkout:
+        add_checkout(folder)
     device = choose(options.device)
     kind = device.torch_device.type
     systems = chosen_systems(options, kind)

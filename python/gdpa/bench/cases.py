@@ -158,7 +158,7 @@ def cases_of_suite(
     """Returns the cases of a suite. `shapes` selects shapes by name, by number from 1, or by range, such as "3-7".
 
     A shape may override these values of the suite: batch, heads, dtype, activation (one or a list), mask, layout,
-    shared operands, deterministic, directions, tensors and tensor_gradients. Raises ValueError for an unknown name.
+    self_attention, shared operands, deterministic, directions, tensors and tensor_gradients. Raises ValueError for an unknown name.
     """
     suite = suite_named(name)
     shapes = suite["shapes"] if wanted is None else chosen_shapes(suite["shapes"], wanted)
@@ -193,7 +193,10 @@ def cases_of_shape(shape: dict[str, Any], batch_factor: float, seed: int) -> Ite
     batch = max(1, round(shape["batch"] * batch_factor))
     shared_q, shared_kv = shape.get("shared_q", False), shape.get("shared_kv", False)
     lengths_q = generate_lengths(batch, shape["length_q"], shape.get("fill", 1.0), seed)
-    lengths_k = generate_lengths(batch, shape["length_k"], shape.get("fill_k", 1.0), seed + 1)
+    if shape.get("self_attention", False):
+        lengths_k = lengths_q
+    else:
+        lengths_k = generate_lengths(batch, shape["length_k"], shape.get("fill_k", 1.0), seed + 1)
     activations = shape["activation"] if isinstance(shape["activation"], list) else [shape["activation"]]
     for activation in activations:
         yield Case(

@@ -7,6 +7,7 @@ goals. The kinds are:
 - tflops: 660 times the share of cuBLAS, that is the rate in TFLOP/s if cuBLAS reaches 660.
 - row: the rate divided by the rate of another row of gdpa in the same run, ``"row": [SHAPE, FUNCTION]``.
 - mean: the rate divided by the rate at the mean time of several rows of gdpa in the same run, ``"rows": [ROW, ...]``.
+- geometric: the geometric mean of the kind others over several shapes, ``"shapes": [SHAPE, ...]``.
 - others: the rate divided by the rate of the fastest other system on the same shape in the same run.
 - floor: the rate divided by the rate at the floor, see docs/benchmarks.md.
 - frontier: the rate divided by the highest rate that power and memory allow, see `frontier`.
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from statistics import mean
+from statistics import geometric_mean, mean
 from typing import Any
 
 from gdpa.bench.cases import suites
@@ -39,6 +40,7 @@ class Goal:
     at_least: float
     row: tuple[str, str] | None = None  # the shape and the function of the kind row
     rows: tuple[tuple[str, str], ...] = ()  # the same for the kind mean
+    shapes: tuple[str, ...] = ()  # the shapes of the kind geometric
 
     @property
     def unit(self) -> str:
@@ -47,6 +49,8 @@ class Goal:
             return f"of {', '.join(self.row)}"
         if self.rows:
             return f"of the mean of {', '.join(function for _, function in self.rows)}"
+        if self.shapes:
+            return f"of the fastest other, geometric mean of {len(self.shapes)} shapes"
         return {"cublas": "of cuBLAS", "tflops": CUBLAS_UNIT, "others": "of the fastest other",
                 "floor": "of the floor", "frontier": "of the frontier"}[self.of]  # fmt: skip
 
@@ -148,7 +152,7 @@ def goals_of_suite(name: str) -> list[Goal]:
     return [
         Goal(shape["name"], activation, direction, goal["of"], goal["at_least"],
              tuple(goal["row"]) if goal["of"] == "row" else None,
-             tuple((name, function) for name, function in goal.get("rows", ())))
+             tuple((name, function) for name, function in goal.get("rows", ())), tuple(goal.get("shapes", ())))
         for shape in suite.get("shapes", [])
         for direction, goals in shape.get("goals", {}).items()
         for activation, told in goals.items()
@@ -165,12 +169,7 @@ def standings(suite: str, rows: Sequence[Row], refusals: Sequence[Refused]) -> l
 
 def standing(goal: Goal, rows: Sequence[Row]) -> Standing:
     row = ours(rows, goal.shape, goal.activation, goal.direction)
-    others = [
-        other
-        for other in rows
-        if (other.shape, other.direction) == (goal.shape, goal.direction) and other.system != OURS
-    ]
-    best = max(others, key=speed, default=None)
+    best = fastest_other(rows, goal.shape, goal.direction)
     if row is None:
         return Standing(goal, None, best, None, "has no row")
     measured = KINDS[goal.of](goal, row, best, rows)
@@ -183,6 +182,11 @@ def ours(rows: Sequence[Row], shape: str, activation: str, direction: str) -> Ro
     wanted = (OURS, shape, activation, direction)
     matching = (row for row in rows if (row.system, row.shape, row.activation, row.direction) == wanted)
     return next(matching, None)
+
+
+def fastest_other(rows: Sequence[Row], shape: str, direction: str) -> Row | None:
+    others = [row for row in rows if (row.shape, row.direction) == (shape, direction) and row.system != OURS]
+    return max(others, key=speed, default=None)
 
 
 # For each kind of goal: the measured number, or the reason why it is missing. -----------------------------------------
@@ -212,6 +216,16 @@ def of_mean(goal: Goal, row: Row, best: Row | None, rows: Sequence[Row]) -> Meas
     return speed(row) * mean(1 / speed(other) for other in others if other)
 
 
+def of_geometric(goal: Goal, row: Row, best: Row | None, rows: Sequence[Row]) -> Measured:
+    ratios = []
+    for shape in goal.shapes:
+        own, other = ours(rows, shape, goal.activation, goal.direction), fastest_other(rows, shape, goal.direction)
+        if own is None or other is None:
+            return f"no row {shape}" if own is None else f"no other system ran on {shape}"
+        ratios.append(speed(own) / speed(other))
+    return geometric_mean(ratios)
+
+
 def of_others(goal: Goal, row: Row, best: Row | None, rows: Sequence[Row]) -> Measured:
     return speed(row) / speed(best) if best else "no other system ran"
 
@@ -230,6 +244,7 @@ KINDS: dict[str, Callable[[Goal, Row, Row | None, Sequence[Row]], Measured]] = {
     "tflops": of_tflops,
     "row": of_row,
     "mean": of_mean,
+    "geometric": of_geometric,
     "others": of_others,
     "floor": of_floor,
     "frontier": of_frontier,

@@ -57,7 +57,7 @@ def random_times(shape: tuple[int, ...], generator: torch.Generator, device: tor
 
 
 def params_of(case: Case, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Returns the tensors that the function of the case reads. Those whose gradient is wanted are leaves."""
+    """Returns the tensors that the function of the case reads. A tensor whose gradient is wanted is a leaf."""
     return {
         name: tensors[name].detach().requires_grad_(case.wants_gradient(name) and tensors[name].is_floating_point())
         for name in case.names_read

@@ -1,7 +1,7 @@
 """Context parallelism: attention over sequences whose rows lie on several ranks.
 
 GDPA has no softmax, so the outputs of parts of the keys simply add. The heads are computed in groups: the communication
-of the next group runs during the computation of this one.
+of the next group runs during the computation of the current group.
 """
 
 import re
@@ -42,6 +42,7 @@ def context_parallel_attention(
     accuracy: str = "fast",
     deterministic: bool = False,
     head_groups: int | None = None,
+    add_query: bool = False,
 ) -> Tensor:
     """Computes varlen_attention over a batch whose rows lie on the ranks of a group.
 
@@ -50,10 +51,10 @@ def context_parallel_attention(
     every other weight is.
 
     Args:
-        query, key, value: this rank's rows, plan.shard_queries and plan.shard_keys of those of the whole batch.
+        query, key, value: this rank's rows, which plan.shard_queries and plan.shard_keys take from the whole batch.
         plan: the division of the batch.
-        activation, params, scale, out_scale, enable_gqa, accuracy, deterministic: as in varlen_attention. The function
-            does not read positions in the sequence, because a rank has only parts of sequences.
+        activation, params, scale, out_scale, enable_gqa, accuracy, deterministic, add_query: as in varlen_attention.
+            The function does not read positions in the sequence, because a rank has only parts of sequences.
         head_groups: the number of groups of heads whose communication and computation overlap. The default is 2 if the
             function is the same in all heads and the heads are even, and else 1.
 
@@ -73,7 +74,10 @@ def context_parallel_attention(
     left, right = plan.window_size
     scaled = plan.out_scale(out_scale, query.device)
     cu_seqlens = plan.cu_seq_q.to(query.device), plan.cu_seq_k.to(query.device)
+    # The outputs of several ranks are summed in the mode "keys", and the query is added once.
+    adds_in_kernel = add_query and plan.mode == "queries"
     options: tuple[Any, ...] = (scale, scaled, left, right, plan.diagonal, enable_gqa, accuracy, deterministic)
+    options = (*options, None, adds_in_kernel)
     parameters, rest = problem_of(query, *cu_seqlens, None, None, None, None, activation, params, *options)
     text, _, names = rest[_activation].partition(PART_SEPARATOR)
     found = next((one for one in _POSITIONS.findall(text) if one not in names.split(",")), None)
@@ -95,7 +99,7 @@ def context_parallel_attention(
         result: Tensor = _ContextAttention.apply(query, key, value, plan, head_groups, rest, *parameters)
     except RuntimeError as error:
         raise translated(error) from None
-    return result
+    return result + query if add_query and not adds_in_kernel else result
 
 
 def _complaint(query: Tensor, key: Tensor, value: Tensor, plan: ContextPlan) -> str | None:

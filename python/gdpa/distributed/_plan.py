@@ -19,7 +19,7 @@ class _Side:
     """The offsets of the queries or of the keys of the whole batch, on the host."""
 
     offsets: Tensor  # (B + 1) int64
-    rows: int  # all rows, with those of no sequence
+    rows: int  # all rows, also the rows of no sequence
 
     @property
     def lengths(self) -> Tensor:
@@ -40,7 +40,7 @@ def _side(cu_seqlens: Tensor | Sequence[int], rows: int | None) -> _Side:
 
 
 def _partners(side: _Side, other: _Side, before: int, after: int, shift: Tensor) -> Tensor:
-    """Returns the number of partners of each row: those from i + shift - before to i + shift + after. -1: no bound."""
+    """Returns the number of partners of each row i: rows i + shift - before to i + shift + after. -1: no bound."""
     lengths, offsets = side.lengths, side.offsets
     sequence = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
     centre = torch.arange(len(sequence)) + int(offsets[0]) - offsets[sequence] + shift[sequence]
@@ -79,7 +79,7 @@ class ContextPlan:
         group_size: the number of query heads of a key head, for this choice.
         linear: the cost of a row outside of attention in scores, for the division of the rows.
         group: the process group. None is the default group.
-        device: of the offsets for the calls. None is the CPU.
+        device: the device of the offsets for the calls. None is the CPU.
 
     Attributes:
         mode: the mode that is used.
@@ -163,9 +163,9 @@ class ContextPlan:
         """Returns the offsets of this rank's call: two segments for each sequence, one of which has no scores.
 
         With a window, the diagonal of a segment must be the diagonal of the sequence. The segment of a rank with some
-        queries ends at the last key that its last query meets, and the later keys are a segment without queries. The
-        segment of a rank with some keys begins at the first query that meets its first key, and the earlier queries are
-        a segment without keys.
+        queries ends at the last key that its last query attends to, and the later keys are a segment without queries.
+        The segment of a rank with some keys begins at the first query that attends to its first key, and the earlier
+        queries are a segment without keys.
         """
         begin, end = bounds[self.rank], bounds[self.rank + 1]
         side = self.queries if self.mode == "queries" else self.keys
@@ -175,17 +175,17 @@ class ContextPlan:
         own_start = (side.offsets[:1] - begin).clamp(min=0, max=end - begin)
         nothing = torch.zeros_like(own)
         if self.mode == "queries":
-            met = self.keys.lengths
+            partners = self.keys.lengths
             if self.window_size[1] == 0:
-                met = (last + self.shift).clamp(min=0)
-            met = torch.where(own > 0, met, nothing)
-            rest = self.keys.lengths - met
-            return _offsets(own_start, own, nothing), _offsets(self.keys.offsets[:1], met, rest)
-        unmet = nothing
+                partners = (last + self.shift).clamp(min=0)
+            partners = torch.where(own > 0, partners, nothing)
+            later = self.keys.lengths - partners
+            return _offsets(own_start, own, nothing), _offsets(self.keys.offsets[:1], partners, later)
+        earlier = nothing
         if self.window_size[1] == 0:
-            unmet = (first - self.shift).clamp(min=0).minimum(self.queries.lengths)
-        met = self.queries.lengths - unmet
-        return _offsets(self.queries.offsets[:1], unmet, met), _offsets(own_start, nothing, own)
+            earlier = (first - self.shift).clamp(min=0).minimum(self.queries.lengths)
+        partners = self.queries.lengths - earlier
+        return _offsets(self.queries.offsets[:1], earlier, partners), _offsets(own_start, nothing, own)
 
     def rows_of(self, rank: int) -> tuple[slice, slice]:
         """Returns the rows of the queries, and of the keys, of a rank."""
@@ -200,12 +200,17 @@ class ContextPlan:
         return rows[self.rows_of(self.rank)[1]]
 
     def out_scale(self, out_scale: float | str | Tensor, device: torch.device) -> float | Tensor:
-        """Returns the out_scale of the segments, from that of the sequences."""
+        """Returns the out_scale of the segments, from the out_scale of the sequences."""
         if isinstance(out_scale, str):
             if out_scale not in ("1/len_q", "1/len_k"):
                 raise ValueError(f'out_scale: expected "1/len_q", "1/len_k" or numbers, got {out_scale!r}; change it')
             lengths = (self.queries if out_scale == "1/len_q" else self.keys).lengths
             out_scale = (1.0 / lengths.clamp(min=1)).float().to(device)
+        if isinstance(out_scale, Tensor) and out_scale.dim() != 1:
+            raise ValueError(
+                f"out_scale: expected one number for each sequence, got shape {tuple(out_scale.shape)}; multiply the "
+                "output of each rank by its rows"
+            )
         return out_scale.repeat_interleave(2) if isinstance(out_scale, Tensor) else out_scale
 
     def fingerprint(self) -> int:

@@ -19,7 +19,7 @@ class PairBalancedSampler:
         lengths: the length of each sequence.
         batch: the number of sequences in a batch of all ranks together. The last batch of an epoch may be smaller.
         world: the number of ranks.
-        seed: of the permutations.
+        seed: the seed of the permutations.
         linear: the cost of a row in scores.
 
     Example::

@@ -8,6 +8,7 @@ torch.jagged, which has its own offsets::
     output = block(nested)  # (B, ragged, 256)
 """
 
+from gdpa.nn import functional
 from gdpa.nn._attention import GDPA, GDPACrossAttention, GDPAttention
 from gdpa.nn._feed_forward import PFFN
 from gdpa.nn._hstu import HSTULayer
@@ -32,4 +33,5 @@ __all__ = [
     "SequenceSummary",
     "SumKronLinear",
     "TokenMLP",
+    "functional",
 ]

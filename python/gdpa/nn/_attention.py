@@ -60,7 +60,7 @@ class GDPA(nn.Module):
         plan: ContextPlan | None = None,
         **options: Any,
     ) -> Tensor:
-        """Calls varlen_attention. `params` and `options` are added to those of the module, for this call.
+        """Calls varlen_attention. `params` and `options` are added to the arguments of the module, for this call.
 
         With a plan, the rows lie on several ranks, and context_parallel_attention computes their attention.
         """
@@ -121,7 +121,7 @@ class GDPAttention(nn.Module):
         heads: H.
         head_dim: d. The default is D / H.
         activation, params, options: as in GDPA. The default of out_scale is "1/len_k".
-        norm: applied to the rows before the projections, such as nn.LayerNorm(dim). None has no normalisation.
+        norm: applied to the rows before the projections, such as nn.LayerNorm(dim). None means no normalisation.
         bias: whether the projections have a bias.
         residual: whether X is added.
 

@@ -11,7 +11,7 @@ from gdpa.nn._jagged import check_batch, packed_like, unpacked
 
 
 class PFFN(nn.Module):
-    """The generalized feed-forward network: every row meets a few keys and values, which form the weights.
+    """The generalized feed-forward network: every row attends to a few keys and values, which form the weights.
 
         Q_h = S_h                                           the columns of head h, without a projection
         O_h = f_h(Q_h K_h^T / tau) V_h
@@ -91,8 +91,10 @@ class PFFN(nn.Module):
             key, value = (make(context).unflatten(-1, (-1, self.head_dim)) for make in (self.make_key, self.make_value))
         # Under autocast the projections have autocast's type, and gdpa casts the rows to it.
         query = rows.unflatten(-1, (-1, self.head_dim))
-        output = self.attend(query, key, value, offsets, None, **call).flatten(-2)
-        return packed_like(s, rows + output if self.residual else output)
+        # The kernels add S before they round O. Under autocast they would round S too.
+        is_added = self.residual and not torch.is_autocast_enabled(rows.device.type)
+        output = self.attend(query, key, value, offsets, None, add_query=is_added, **call).flatten(-2)
+        return packed_like(s, rows + output if self.residual and not is_added else output)
 
 
 def _mlp(width: int, hidden: int | None, out: int) -> nn.Module:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from gdpa.nn._attention import GDPA, head_dim_of
 from gdpa.nn._jagged import packed_like, since_first, unpacked
+from gdpa.nn.functional import layer_norm
 
 _POSITION = "position[h, clamp(i - j, 0, {last})]"
 _TIME = "time[h, clamp(floor(log2(1 + abs(t[i] - t[j])) * {per_octave}), 0, {last})]"
@@ -41,7 +42,7 @@ class HSTULayer(nn.Module):
         buckets_per_octave: the number of buckets for each doubling of the time.
         activation: f, as a name or as an expression in s. params has the values of its names, as in GDPA.
         causal: whether an event attends only to itself and to earlier events.
-        eps: of the two layer normalisations.
+        eps: the epsilon of the two layer normalisations.
         scale, out_scale: as in varlen_attention.
 
     Shapes: rows (T, D) with cu_seqlens (B + 1), or a nested tensor (B, ragged, D). The result has the same form. The
@@ -114,5 +115,6 @@ class HSTULayer(nn.Module):
         sizes = [self.value_dim, self.value_dim, self.head_dim, self.head_dim]
         gate, value, query, key = projected.unflatten(-1, (-1, sum(sizes))).split(sizes, dim=-1)
         attended = self.attend(query, key, value, offsets, offsets, **call)
-        gated = self.attention_norm(attended.flatten(-2)) * gate.flatten(-2)
-        return packed_like(x, rows + self.out(gated.to(attended.dtype)))
+        norm = self.attention_norm
+        gated = layer_norm(attended.flatten(-2), norm.weight, norm.bias, norm.eps, gate=gate)
+        return packed_like(x, rows + self.out(gated))

@@ -44,8 +44,8 @@ class DotInteraction(nn.Module):
         P = X X^T / sqrt(D)                                 the inner products (B, m, m)
         Y = Norm(reshape(MLP(P)) + W_s X)                   W_s (n, m)
 
-    InterFormer and Kunlun leave the interaction open (inner products, DCNv2, DHEN, Wukong). This is the first one, with
-    the short cut and the normalisation of DHEN.
+    InterFormer and Kunlun leave the interaction open (inner products, DCNv2, DHEN, Wukong). This module uses inner
+    products, with the short cut and the normalisation of DHEN.
     """
 
     def __init__(self, tokens_in: int, tokens_out: int, dim: int, *, hidden: int | None = None) -> None:

@@ -92,7 +92,7 @@ class InterFormer(nn.Module):
         queries: k, the number of PMA tokens.
         recent: r, the number of recent tokens.
         activation: f of the attention and of PMA.
-        window_size: of the attention, such as (-1, 0) or (64, 0).
+        window_size: the window of the attention, such as (-1, 0) or (64, 0).
         options: further arguments of varlen_attention for all layers, such as deterministic.
 
     Shapes: x (B, n, D) and the rows s (T, D) with cu_seqlens (B + 1), or s as a nested tensor. The results are X (B, n,
@@ -222,10 +222,11 @@ class Kunlun(nn.Module):
         layers: the number of layers.
         features: n, the number of feature tokens.
         summary: n_sum, the number of summary tokens of the features, which are the rows of K and V in the PFFN.
-        seeds, tokens: of HSP.
+        seeds, tokens: as in HSP.
         experts: the number of interaction modules in a layer.
-        window_size: of the attention.
-        tau: of the PFFN. The paper uses the maximum length of a sequence. The default is sqrt(d).
+        window_size: the window of the attention.
+        tau: the divisor of the scores of the PFFN. The paper uses the maximum length of a sequence. The default is
+            sqrt(d).
         activation: f of attention, PFFN and HSP.
         skip: whether the layers alternate.
         options: further arguments of varlen_attention for all layers, such as deterministic.

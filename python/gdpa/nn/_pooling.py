@@ -18,8 +18,8 @@ class PMA(nn.Module):
         O_h = out_scale * f(scale * Q_h K_h^T) V_h          Q_h (k, d) is a parameter
         Y = concat(O_h) W_o + b_o                           (B, k, D)
 
-    The tokens are those of InterFormer's cross architecture (arXiv 2411.09852, section 3.4.2). A sequence without rows
-    gives the bias b_o.
+    InterFormer's cross architecture has these tokens (arXiv 2411.09852, section 3.4.2). A sequence without rows gives
+    the bias b_o.
 
     Args:
         dim: D, the width of the rows and of the result.

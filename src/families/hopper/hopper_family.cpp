@@ -15,26 +15,39 @@ using cuda::map_operand;
 using cuda::Tensor;
 using plan::KernelKind;
 
-/// How a source names a pass of backward, and f and f' in it.
+/// The names of a pass, and of f and f' in this pass of backward, in a generated source.
 struct PassInSource {
   std::string_view name;
   std::string_view activation;
 };
 
-PassInSource in_source(hopper::BackwardPass pass) {
+PassInSource in_source(hopper::Pass pass) {
   switch (pass) {
-    case hopper::BackwardPass::only:
+    case hopper::Pass::only:
       return {"only", "::ActivationWithDerivative"};
-    case hopper::BackwardPass::first:
+    case hopper::Pass::first:
       return {"first", "::UnguardedActivationWithDerivative"};
-    case hopper::BackwardPass::second:
+    case hopper::Pass::second:
       return {"second",
               "gdpa::hopper::GuardedWhereNeeded<::UnguardedActivationWithDerivative, ::ActivationWithDerivative>"};
   }
   return {};
 }
 
-/// Of a kernel whose CTAs own query tiles. `output` has the rows of O.
+/// The struct Config::Gradients of backward.
+std::string_view gradients_in_source(plan::FusedGradients gradients) {
+  switch (gradients) {
+    case plan::FusedGradients::none:
+      return "gdpa::hopper::NoGradients";
+    case plan::FusedGradients::of_numbers:
+      return "gdpa::hopper::NumberGradients<Activation, Sum>";
+    case plan::FusedGradients::of_scores:
+      return "gdpa::hopper::ScoreGradients<::TensorGradients>";
+  }
+  return {};
+}
+
+/// The arguments of a kernel whose CTAs own query tiles. `output` has the rows of O.
 hopper::QueryMajorArguments query_major_arguments(const PlannedCall& call, const plan::KernelSpec& kernel,
                                                   bool contiguous_tiles, Tensor output) {
   const Params& params = call.arguments.params;
@@ -50,7 +63,7 @@ hopper::QueryMajorArguments query_major_arguments(const PlannedCall& call, const
   return arguments;
 }
 
-/// Of all kernels of backward.
+/// The arguments of all kernels of backward.
 hopper::BackwardArguments backward_arguments(const PlannedCall& call) {
   const plan::KernelSpec& kernel = call.plan.steps.front().kernel;  // all have the same tiles
   const plan::HopperPlan& plan = call.plan.hopper();
@@ -67,6 +80,10 @@ hopper::BackwardArguments backward_arguments(const PlannedCall& call) {
   arguments.grad_output = map(Tensor::grad_output, kernel.tile_queries);
   arguments.grad_query =
       map(Tensor::grad_query, hopper::warpgroup_rows, hopper::grad_query_columns(kernel.tile_queries, kernel.head_dim));
+  if (call.problem.add_query) {
+    arguments.addend = map(Tensor::grad_output, hopper::warpgroup_rows,
+                           hopper::grad_query_columns(kernel.tile_queries, kernel.head_dim));
+  }
   arguments.grad_key = map(Tensor::grad_key, hopper::warpgroup_rows);
   arguments.grad_value = map(Tensor::grad_value, hopper::warpgroup_rows);
   arguments.direct_keys = plan.direct_keys;
@@ -120,7 +137,9 @@ class HopperFamily final : public Family {
   }
 
   std::string_view activation(const plan::KernelSpec& kernel) const override {
-    return kernel.kind == KernelKind::forward ? "::Activation" : in_source(kernel.hopper().pass).activation;
+    if (kernel.kind == KernelKind::forward) return "::Activation";
+    const bool is_with_gradients = kernel.hopper().gradients == plan::FusedGradients::of_numbers;
+    return is_with_gradients ? "::ActivationWithGradients" : in_source(kernel.hopper().pass).activation;
   }
 
   void write_config(ConfigText& config, const plan::KernelSpec& kernel,
@@ -133,14 +152,24 @@ class HopperFamily final : public Family {
       config.number("sum_elements", spec.sum_elements);
       return;
     }
+    const auto write_pass = [&] {
+      config.constant("auto", "pass", fmt::format("gdpa::hopper::Pass::{}", in_source(spec.pass).name));
+    };
     if (kernel.kind == KernelKind::forward) {
+      write_pass();
       config.number("query_stages", spec.query_stages);
       config.flag("query_in_registers", spec.query_in_registers);
       // A multiplication of Q replaces one of each score. fp16 would lose small elements of Q altogether.
-      config.flag("scales_query", spec.query_in_registers && kernel.scales_scores &&
+      // A query that is added to the output stays as it is.
+      config.flag("scales_query", spec.query_in_registers && kernel.scales_scores && !kernel.adds_query &&
                                       kernel.element == plan::GpuElement::bfloat16 &&
                                       kernel.accuracy == Accuracy::fast && tolerates_rounded_query(function));
       return;
+    }
+    if (kernel.kind == KernelKind::backward) config.type("Gradients", gradients_in_source(spec.gradients));
+    if (kernel.kind == KernelKind::key_schedule) {
+      config.number("cleared_parameters", static_cast<int>(kernel.wanted_parameters));
+      config.flag("by_heads", spec.by_heads);
     }
     config.flag("computes_grad_query", kernel.wants_grad_query);
     config.flag("computes_grad_key", kernel.wants_grad_key);
@@ -149,14 +178,16 @@ class HopperFamily final : public Family {
     config.flag("has_first_writer", spec.has_first_writer);
     config.flag("ordered", spec.ordered);
     config.flag("scales_entries", spec.scales_entries);
-    config.constant("auto", "pass", fmt::format("gdpa::hopper::BackwardPass::{}", in_source(spec.pass).name));
+    write_pass();
   }
 
   void launch(const PlannedCall& call, StepLauncher& launcher) const override {
     if (call.problem.direction == Direction::forward) {
-      hopper::ForwardArguments arguments = query_major_arguments(call, call.plan.steps.front().kernel,
-                                                                 call.plan.hopper().contiguous_tiles, Tensor::output);
-      launcher.launch_next(&arguments);
+      const plan::HopperPlan& plan = call.plan.hopper();
+      hopper::ForwardArguments arguments{
+          query_major_arguments(call, call.plan.steps.front().kernel, plan.contiguous_tiles, Tensor::output),
+          plan.found_nan >= 0 ? call.at<int>(plan.found_nan) : nullptr};
+      for (std::size_t step = 0; step < call.plan.steps.size(); ++step) launcher.launch_next(&arguments);
       return;
     }
     hopper::BackwardArguments arguments = backward_arguments(call);

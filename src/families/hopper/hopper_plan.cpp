@@ -7,7 +7,7 @@
 #include <limits>
 #include <optional>
 
-#include "activation/cuda_inputs.h"
+#include "activation/cuda_gradients.h"
 #include "common/window_mask.cuh"
 #include "families/hopper/hopper_tiles.h"
 #include "families/planning.h"
@@ -66,11 +66,11 @@ bool has_first_and_last_writer(const Problem& problem, const plan::Gpu& gpu) {
          !has_wide_heads(problem);
 }
 
-/// Where tiles of keys wait for each other: of how many heads the table interleaves the tiles
+/// If tiles of keys wait for each other: the number of heads whose tiles the table interleaves
 /// (kernels/hopper/head_groups.cuh).
 int64_t heads_per_group(const Problem& problem, const plan::Gpu& gpu, int tile_queries) {
-  // So many that a CTA has finished `ahead` steps when the next tile of keys of its head begins. In deterministic mode
-  // that tile waits for the CTA; otherwise only the first tile is waited for. With more heads fewer accumulators would
+  // A CTA has then finished `ahead` steps when the next tile of keys of its head begins. In deterministic mode this
+  // tile waits for the CTA. Otherwise tiles wait for the first writer only. With more heads, fewer accumulators would
   // stay in the L2 cache, and each tile looks at all entries of a group.
   const int64_t ahead = problem.deterministic ? 4 : 2;
   constexpr int64_t least = 8, most = 64;
@@ -129,7 +129,7 @@ std::string why_not_backward(const PlanRequest& request) {
     }
     if (!problem.keeps_all_scores()) return "the batch shares keys, and there is a mask";
     if (!has_one_scale(problem)) return "the batch shares keys, and its entries differ in out_scale";
-    if (request.reads_query_position) return "the batch shares keys, and f depends on the place of a query";
+    if (request.reads_query_position) return "the batch shares keys, and f depends on the position of a query";
   }
   const bool shares = problem.shares_queries() || problem.shares_keys();
   if (problem.deterministic && problem.wanted.query && shares && !is_all_direct(problem, gpu)) {
@@ -140,8 +140,9 @@ std::string why_not_backward(const PlanRequest& request) {
 
 // --- gradients of tensors --------------------------------------------------------------------------------------------
 
-/// The number of elements for which each consumer thread has a sum of its own: those of activation::read_with_sums() in
-/// a head, or 0 if these are too many. Rounded up, so that similar calls have the same kernel.
+/// The number of elements for which each consumer thread has a sum of its own: the elements that the read of
+/// activation::read_with_sums() has in a head, or 0 if these are too many. Rounded up, so that similar calls have the
+/// same kernel.
 int sum_elements_of(const Params& params, const activation::Function& function, unsigned wanted) {
   constexpr int64_t most = 128, unit = 16;
   const std::optional<std::size_t> input = activation::read_with_sums(function, wanted);
@@ -168,6 +169,7 @@ GpuPlan forward_plan(const PlanRequest& request) {
   const Problem& problem = request.problem;
   const Side queries = queries_of(problem), keys = keys_of(problem);
   KernelSpec kernel = hopper_kernel_for(request, KernelKind::forward);
+  kernel.adds_query = problem.add_query;
   constexpr int64_t unknown = std::numeric_limits<int64_t>::max();
   const int64_t most_queries = queries.form == Form::jagged ? unknown : queries.mean_length();
   choose_hopper_tiles(kernel, most_queries, keys.mean_length(), request.reads, request.reads_of_lines);
@@ -187,7 +189,18 @@ GpuPlan forward_plan(const PlanRequest& request) {
         fmt::format("; tiles of keys are narrow: f reads {} elements of tensors at each score", request.reads);
   }
   const int64_t tiles = problem.heads_q * queries.most_tiles(kernel.tile_queries, problem.batch);
-  plan.steps.push_back({kernel, std::min<int64_t>(tiles, request.gpu.multiprocessors)});
+  const int64_t ctas = std::min<int64_t>(tiles, request.gpu.multiprocessors);
+  // A launch costs more than the guards of few scores.
+  const bool has_second_pass = request.bounds_scores && !plan::has_few_scores(problem);
+  if (has_second_pass) {
+    hopper_part.found_nan = WorkspaceLayout(plan.workspace).reserve(ctas * static_cast<int64_t>(sizeof(int)));
+    kernel.hopper().pass = hopper::Pass::first;
+  }
+  plan.steps.push_back({kernel, ctas});
+  if (has_second_pass) {
+    kernel.hopper().pass = hopper::Pass::second;
+    plan.steps.push_back({kernel, ctas});
+  }
   return plan;
 }
 
@@ -215,15 +228,17 @@ int64_t splits_of_queries(const PlanRequest& request, int64_t keys) {
   return best;
 }
 
-/// f and its guards: see hopper::BackwardPass. The first pass finds values that are not finite in dK or dV. Infinities
+/// See hopper::Pass. The first pass finds values that are not finite in dK or dV. Infinities
 /// of f' do not reach dV, and dQ, a sum over all keys, is not checked. So guards stay where f' matters for dQ only.
 void leave_guards_out(GpuPlan& plan) {
   const KernelSpec& wanted = plan.steps[1].kernel;
   const bool shows_in_gradients = wanted.wants_grad_key || (wanted.wants_grad_value && !wanted.wants_grad_query);
   if (!shows_in_gradients) return;
   plan::GpuStep schedule = plan.steps[0], backward = plan.steps[1];
-  plan.steps[1].kernel.hopper().pass = hopper::BackwardPass::first;
-  schedule.kernel.hopper().pass = backward.kernel.hopper().pass = hopper::BackwardPass::second;
+  plan.steps[1].kernel.hopper().pass = hopper::Pass::first;
+  schedule.kernel.hopper().pass = backward.kernel.hopper().pass = hopper::Pass::second;
+  // The schedule of the second pass clears the sums of the first one.
+  schedule.kernel.wanted_parameters = backward.kernel.wanted_parameters;
   plan.steps.insert(plan.steps.begin() + 2, {schedule, backward});
 }
 
@@ -246,6 +261,24 @@ std::string reason_of_backward(const PlanRequest& request, bool accumulates) {
       direct_keys(problem, request.gpu));
 }
 
+/// Whether the backward kernel multiplies dV and dS by factors of the head. round_grad_query, and the sum of a gradient
+/// over several query heads, have one factor for all heads. fp16 has too small a range for P and dS without factors.
+bool takes_head_factors(const PlanRequest& request, bool rounds_grad_query) {
+  const Problem& problem = request.problem;
+  return request.reads_numbers && !has_wide_heads(problem) && problem.heads_q == problem.heads_k &&
+         !rounds_grad_query && problem.dtype == DType::bfloat16 && plan::accuracy_of(problem) == Accuracy::fast;
+}
+
+/// The gradients of tensors that the backward kernel computes. It needs dS, and the registers of a tile of 64 queries
+/// and head dims up to 128. Their sums end with an entry, and the kernel does not run if keys overlap.
+plan::FusedGradients fused_gradients(const PlanRequest& request) {
+  const Problem& problem = request.problem;
+  if (problem.has_batch_map || problem.has_key_gaps) return plan::FusedGradients::none;
+  if (has_wide_heads(problem) || !(problem.wanted.query || problem.wanted.key)) return plan::FusedGradients::none;
+  if (request.number_gradients != 0) return plan::FusedGradients::of_numbers;
+  return request.score_gradients != 0 ? plan::FusedGradients::of_scores : plan::FusedGradients::none;
+}
+
 /// key_schedule, the main kernel with one persistent CTA on each multiprocessor, and the rounding of the accumulators
 /// of dQ that it does not round itself.
 GpuPlan backward_plan(const PlanRequest& request) {
@@ -260,7 +293,10 @@ GpuPlan backward_plan(const PlanRequest& request) {
   KernelSpec kernel = hopper_kernel_for(request, KernelKind::backward);
   kernel.keys_shared = problem.shares_keys();
   kernel.has_batch_map = problem.has_batch_map;
-  choose_hopper_backward_tiles(kernel, request.function, problem.keeps_all_scores(),
+  const plan::FusedGradients gradients = fused_gradients(request);
+  const bool has_gradients = gradients != plan::FusedGradients::none;
+  choose_hopper_backward_tiles(kernel, has_gradients ? plan::FunctionRegisters::many : request.function,
+                               problem.keeps_all_scores(),
                                problem.shares_keys() ? problem.rows_q : queries.mean_length());
   kernel.wants_grad_query = problem.wanted.query;
   kernel.wants_grad_key = problem.wanted.key;
@@ -306,12 +342,26 @@ GpuPlan backward_plan(const PlanRequest& request) {
 
   const auto add = [&](KernelKind kind, int64_t work) {
     kernel.kind = kind;
+    kernel.adds_query = problem.add_query && problem.wanted.query && kind != KernelKind::wide_backward;
     plan.steps.push_back({kernel, work});
   };
+  kernel.hopper().by_heads = has_writers && request.shares_pairs;
   add(KernelKind::key_schedule, divide_up(std::max(hopper_part.slots, query_tiles), slots_of_a_cta));
+  const bool rounds_grad_query = accumulates && !has_writers;
+  kernel.hopper().by_heads = false;
+  const KernelSpec of_schedule = kernel;
+  kernel.hopper().takes_head_factors = takes_head_factors(request, rounds_grad_query);
+  kernel.hopper().gradients = gradients;
+  if (has_gradients) {
+    const bool are_of_numbers = gradients == plan::FusedGradients::of_numbers;
+    plan.parameters_in_steps = are_of_numbers ? request.number_gradients : request.score_gradients;
+    kernel.wanted_parameters = plan.parameters_in_steps;
+    kernel.hopper().own_elements = !are_of_numbers && request.own_elements;
+  }
   add(is_wide ? KernelKind::wide_backward : KernelKind::backward,
       std::min<int64_t>(hopper_part.slots, gpu.multiprocessors));
-  if (accumulates && !has_writers) {
+  if (rounds_grad_query) {
+    kernel = of_schedule;
     // This kernel does not depend on what follows.
     kernel.has_output_offsets = false;
     kernel.keys_shared = kernel.has_batch_map = kernel.hopper().ordered = kernel.hopper().scales_entries = false;

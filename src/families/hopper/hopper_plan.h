@@ -1,4 +1,4 @@
-// Which problems the Hopper kernels compute, and their plan. Pure functions; docs/notebook/hopper-forward.md and
+// The problems that the Hopper kernels compute, and their plans. Pure functions; docs/notebook/hopper-forward.md and
 // hopper-backward.md have the measurements.
 #pragma once
 

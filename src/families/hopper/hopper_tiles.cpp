@@ -127,10 +127,10 @@ void choose_hopper_tiles(KernelSpec& kernel, int64_t most_queries, int64_t mean_
     kernel.stages = is_narrow || kernel.tile_keys == 64 ? 4 : 3;
     kernel.hopper().query_stages = 2;
   } else {
-    kernel.stages = !are_few ? 3 : is_narrow || kernel.tile_keys == 64 ? 4 : 2;
-    kernel.hopper().query_stages = are_few ? 3 : 1;
+    kernel.stages = !are_few ? (is_narrow ? 3 : 2) : is_narrow || kernel.tile_keys == 64 ? 4 : 2;
+    kernel.hopper().query_stages = 3;
   }
-  // Two stages of K and V suffice, and two of Q then make up for the third one.
+  // Two stages of each operand suffice.
   for (int* const stages : {&kernel.stages, &kernel.hopper().query_stages}) {
     while (*stages > 2 && !ForwardTile{kernel, reads_of_lines}.has_shared_memory()) --*stages;
   }

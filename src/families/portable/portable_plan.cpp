@@ -25,6 +25,7 @@ GpuPlan forward_plan(const PlanRequest& request) {
   GpuPlan plan;
   plan.reason = "one CTA owns a tile of queries and iterates over the keys";
   KernelSpec kernel = kernel_for(request, KernelKind::forward);
+  kernel.adds_query = problem.add_query;
   choose_tiles(kernel, request.gpu, request.function);
   plan.steps.push_back({kernel, problem.heads_q * queries_of(problem).most_tiles(kernel.tile_queries, problem.batch)});
   return plan;
@@ -55,6 +56,7 @@ GpuPlan backward_plan(const PlanRequest& request) {
   choose_tiles(kernel, request.gpu, request.function);
   KernelSpec query_kernel = kernel_for(request, KernelKind::backward_query);
   query_kernel.portable().queries_shared = queries_shared;
+  query_kernel.adds_query = problem.add_query;
   choose_tiles(query_kernel, request.gpu, request.function);
   if (keys_shared && wants_keys) {
     plan.splits = splits_for(keys, problem.heads_k, kernel.tile_keys, request.gpu, kernel.ctas);

@@ -110,6 +110,9 @@ std::span<const Tile> tiles_of(const KernelSpec& kernel) {
     case KernelKind::clear_gaps:
     case KernelKind::check_offsets:
     case KernelKind::check_indices:
+    case KernelKind::norm:
+    case KernelKind::norm_backward:
+    case KernelKind::norm_reduce:
     case KernelKind::locate_lists:
     case KernelKind::list_key_tiles:
     case KernelKind::list_query_tiles:
@@ -176,6 +179,9 @@ int64_t shared_bytes(const KernelSpec& kernel) {
     case KernelKind::clear_gaps:
     case KernelKind::check_offsets:
     case KernelKind::check_indices:
+    case KernelKind::norm:
+    case KernelKind::norm_backward:
+    case KernelKind::norm_reduce:
     case KernelKind::locate_lists:
     case KernelKind::list_key_tiles:
     case KernelKind::list_query_tiles:
@@ -214,6 +220,9 @@ int accumulator_registers(const KernelSpec& kernel) {
     case KernelKind::clear_gaps:
     case KernelKind::check_offsets:
     case KernelKind::check_indices:
+    case KernelKind::norm:
+    case KernelKind::norm_backward:
+    case KernelKind::norm_reduce:
     case KernelKind::locate_lists:
     case KernelKind::list_key_tiles:
     case KernelKind::list_query_tiles:

@@ -6,13 +6,16 @@ Before the timing, a system receives its operands in its best layout. A system t
 from torch.nn.attention import SDPBackend
 
 from gdpa.bench.systems.base import Operands, Prepared, System
+from gdpa.bench.systems.checkouts import add_checkout
+from gdpa.bench.systems.compat import GdpaCompat
 from gdpa.bench.systems.ours import Gdpa, GdpaIn, GdpaWith, in_turn
-from gdpa.bench.systems.packages import FlashAttention, Hstu, TritonGdpa
+from gdpa.bench.systems.packages import FlashAttention, Hstu, TritonGdpa, TritonHstu
 from gdpa.bench.systems.padded import Padded, PaddedCompiled
 from gdpa.bench.systems.pytorch import Flex, SdpaDense, SdpaNested, SdpaPerSequence, Varlen
 
 SYSTEMS: tuple[System, ...] = (
     Gdpa(),
+    GdpaCompat(),
     SdpaPerSequence(),
     SdpaNested(),
     SdpaDense("SDPA cuDNN", SDPBackend.CUDNN_ATTENTION),
@@ -27,6 +30,8 @@ SYSTEMS: tuple[System, ...] = (
     FlashAttention("FlashAttention 4", ("flash_attn.cute",), ("flash-attn-4", "flash_attn_4"), no_bound=None),
     Hstu(),
     TritonGdpa(),
+    TritonHstu("Triton HSTU", enable_tma=False),
+    TritonHstu("Triton HSTU, TMA", enable_tma=True),
 )
 
 __all__ = [
@@ -39,5 +44,6 @@ __all__ = [
     "Prepared",
     "SdpaPerSequence",
     "System",
+    "add_checkout",
     "in_turn",
 ]

@@ -96,6 +96,7 @@ class System(ABC):
     devices: tuple[str, ...] = ("cpu", "cuda")  # the devices on which the system is timed
     function: str | None = None  # the fixed function that the system computes instead of f, if any
     dtype: str | None = None  # the type in which the system computes, if it differs from the case
+    is_usual = True  # whether the system runs if neither the options nor the suite name it
     first_call = 0.1  # estimated seconds of the first call on a new shape on a GPU
 
     @property
@@ -140,7 +141,7 @@ def refuse_windows(case: Case) -> str | None:
 
 
 def refuse_conditions(case: Case) -> str | None:
-    """Refuses what only gdpa and FlexAttention compute."""
+    """Refuses a case that only gdpa and FlexAttention compute."""
     if case.layout != "packed":
         return "does not support this layout"
     return None if case.has_window else "does not support this mask"

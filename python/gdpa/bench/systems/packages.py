@@ -1,4 +1,4 @@
-"""Attention from other packages for GPUs, if they are installed: FlashAttention 2 to 4, HSTU and Triton GDPA."""
+"""Attention from other packages for GPUs, if they can be imported: FlashAttention 2 to 4, HSTU, and Triton kernels."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from torch import Tensor
 
 from gdpa.bench.cases import Case
 from gdpa.bench.systems.base import Attend, Operands, Packed, Prepared, offsets, refuse_shared
+from gdpa.bench.systems.checkouts import META_PACKAGE
+from gdpa.bench.systems.compat import MASKED, targets_of
 
 
 @cache
@@ -45,6 +47,7 @@ class Package(Packed):
     devices = ("cuda",)
     modules: tuple[str, ...]
     distributions: tuple[str, ...]  # the name of the package in pip
+    advice = ""  # how to make the package importable
 
     def version(self) -> str:
         for name in self.distributions:
@@ -56,7 +59,7 @@ class Package(Packed):
 
     def refusal(self, case: Case) -> str | None:
         module = first_module(self.modules)
-        return module if isinstance(module, str) else self.refuse(case)
+        return module + self.advice if isinstance(module, str) else self.refuse(case)
 
     def refuse(self, case: Case) -> str | None:
         return refuse_shared(case)
@@ -152,20 +155,22 @@ class Hstu(Package):
 
 
 class TritonGdpa(Package):
-    """Meta's GDPA in Triton. Its scale multiplies after f.
+    """Meta's GDPA in Triton. Its scale multiplies after f, and is 1 as in Meta's own benchmark.
 
-    Its package has the name gdpa, like this project. Therefore, it is imported under the name of its repository or of
-    the library that contains it.
+    Its package has the name gdpa, like this project. Therefore, it is imported under the name that its files import, or
+    under the name of the library that contains it. `--checkout` makes it importable.
     """
 
     name = "Triton GDPA"
     modules = tuple(
         f"{parent}.triton.triton_generalized_dot_product_attention"
-        for parent in ("ads_mkl.ops.cute_dsl.gdpa", "ads_model_kernel_library.gdpa")
+        for parent in (META_PACKAGE, "ads_mkl.ops.cute_dsl.gdpa", "ads_model_kernel_library.gdpa")
     )
     distributions = ("ads_mkl", "ads_model_kernel_library")
+    advice = "; --checkout names a checkout of ads_model_kernel_library"
+    first_call = 30.0  # Triton compiles and times many variants
     activations = {  # noqa: RUF012 - a table
-        "identity": "raw", "gelu": "gelu", "gelu_tanh": "gelu_approx", "silu": "silu", "relu": "relu",
+        "identity": "raw", "gelu": "gelu", "gelu_tanh": "fast_gelu", "silu": "silu", "relu": "relu",
         "leaky_relu": "leaky_relu", "hardswish": "hardswish", "relu2": "relu_square",
     }  # fmt: skip
 
@@ -180,8 +185,43 @@ class TritonGdpa(Package):
         def call(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> Any:
             offsets_q, offsets_k, longest_q, longest_k = rest
             return module.generalized_dot_product_attention(
-                query, key, value, query_offset=offsets_q, key_offset=offsets_k, max_seq_len_q=longest_q,
-                max_seq_len_kv=longest_k, qk_scale=case.head_dim**-0.5, activation=self.activations[case.activation],
+                query, key, value, query_offset=offsets_q, key_offset=offsets_k, output_offset=offsets_q,
+                max_seq_len_q=longest_q, max_seq_len_kv=longest_k, qk_scale=1.0,
+                activation=self.activations[case.activation],
+            )  # fmt: skip
+
+        return call
+
+
+class TritonHstu(Package):
+    """The HSTU kernel of generative-recommenders in Triton, with or without TMA. `--checkout` makes it importable."""
+
+    modules = ("generative_recommenders.ops.triton.triton_hstu_attention",)
+    distributions = ("generative-recommenders",)
+    function = "silu"
+    advice = "; --checkout names a checkout of generative-recommenders"
+    first_call = 120.0  # Triton compiles and times about thirty variants
+
+    def __init__(self, name: str, enable_tma: bool) -> None:
+        self.name = name
+        self.enable_tma = enable_tma
+
+    def refuse(self, case: Case) -> str | None:
+        if case.lengths_q != case.lengths_k or not (case.mask == "causal" or case.mask.startswith(MASKED)):
+            return "its mask is causal, with targets, for queries and keys of equal lengths"
+        return refuse_shared(case)
+
+    def call(self, case: Case, module: Any) -> Callable[..., Any]:
+        alpha = case.head_dim**-0.5
+        targets: dict[torch.device, Tensor | None] = {}
+
+        def call(query: Tensor, key: Tensor, value: Tensor, offsets_q: Tensor, *rest: Any) -> Any:
+            device = query.device
+            if device not in targets:
+                targets[device] = None if case.mask == "causal" else targets_of(case, device)
+            return module.triton_hstu_mha(
+                max(case.lengths_q), alpha, query, key, value, offsets_q, num_targets=targets[device],
+                sort_by_length=True, enable_tma=self.enable_tma,
             )  # fmt: skip
 
         return call

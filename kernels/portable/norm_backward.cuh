@@ -1,0 +1,138 @@
+// The gradients of norm.cuh, with n^ = (x - mean) * rstd, and mean = 0 for rms:
+//
+//     dgate = dy * n          dn = dy * gate          g = dn * weight          dresidual = dy
+//     layer:  dx = rstd * (g - mean(g) - n^ * mean(g * n^))          rms:  dx = rstd * (g - n^ * mean(g * n^))
+//     dweight = sum over rows of dn * n^                             dbias = sum over rows of dn
+//
+// Each row is read once. The rows of a CTA add to sums for the weights in registers. A CTA writes its sums as a partial
+// result, and norm_reduce adds the partial results in order, so the results are the same every time.
+//
+// Launch: grid any number of CTAs, best ctas for each multiprocessor; block norm_backward_threads<Config>; no dynamic
+//         shared memory. Workspace: the partial results, (CTAs, sums, columns) in fp32, not cleared.
+//
+// Config: struct of norm.cuh, without has_residual, with
+//     bool computes_x, computes_gate;                       which gradients the call wants
+//     bool computes_weight, computes_bias;                  the same, in this order in the partial results
+#pragma once
+
+#include "portable/norm_row.cuh"
+
+namespace gdpa::portable {
+
+template <class Config>
+constexpr int norm_backward_threads = NormRow<Config>::cta_threads;
+template <class Config>
+constexpr int norm_backward_shared_bytes = 0;
+
+template <class Config>
+struct NormBackwardInputs {
+  using Row = NormRow<Config>;
+  typename Row::Chunks x, gate, grad_y;
+  RowStatistics statistics;
+
+  __device__ NormBackwardInputs(const NormBackwardArguments& arguments, int64_t row) {
+    const bool exists = row < arguments.rows;
+    x = Row::load(arguments.x, row, exists);
+    grad_y = Row::load(arguments.grad_y, row, exists);
+    if constexpr (Config::has_gate) gate = Row::load(arguments.gate, row, exists);
+    statistics = exists ? arguments.statistics[row] : RowStatistics{0.0f, 0.0f};
+  }
+};
+
+/// Adds the sums of the threads with the same columns, and writes them as the CTA's partial result.
+template <class Config>
+__device__ void store_partial_sums(const float (&sums)[NormRow<Config>::elements], float* partial) {
+  using Row = NormRow<Config>;
+  __shared__ float of_rows[Row::rows > 1 ? Row::cta_threads : 1];
+#pragma unroll
+  for (int i = 0; i < Row::elements; ++i) {
+    float sum = sums[i];
+    if constexpr (Row::rows > 1) {
+      of_rows[threadIdx.x] = sum;
+      __syncthreads();
+      sum = 0.0f;
+      if (threadIdx.x < Row::threads) {
+        for (int row = 0; row < Row::rows; ++row) sum += of_rows[row * Row::threads + static_cast<int>(threadIdx.x)];
+      }
+      __syncthreads();
+    }
+    if (threadIdx.x < Row::threads && Row::has(i / Row::chunk)) {
+      partial[Row::column(i / Row::chunk) + i % Row::chunk] = sum;
+    }
+  }
+}
+
+template <class Config>
+__device__ void norm_backward(const NormBackwardArguments& arguments) {
+  using Row = NormRow<Config>;
+  constexpr int elements = Row::elements;
+  constexpr bool needs_bias = Config::has_bias && Config::computes_gate;
+  float weight[elements], bias[elements];
+  if constexpr (Config::has_weight) Row::load_weights(arguments.weight, weight);
+  if constexpr (needs_bias) Row::load_weights(arguments.bias, bias);
+  float grad_weight[elements] = {}, grad_bias[elements] = {};
+  const int64_t step = int64_t{gridDim.x} * Row::rows;
+  int64_t row = int64_t{blockIdx.x} * Row::rows + Row::slot();
+  const int64_t end_of_slot = arguments.rows + Row::slot();
+  NormBackwardInputs<Config> inputs(arguments, row);
+#pragma unroll 1
+  for (; row < end_of_slot; row += step) {
+    const NormBackwardInputs<Config> now = inputs;
+    inputs = NormBackwardInputs<Config>(arguments, row + step);
+    const bool exists = row < arguments.rows;
+    const float mean = now.statistics.mean, rstd = now.statistics.rstd;
+    float x[elements], grad[elements], gate[elements];
+    Row::unpack(now.x, x);
+    Row::unpack(now.grad_y, grad);
+    if constexpr (Config::has_gate) Row::unpack(now.gate, gate);
+    float means[2] = {0.0f, 0.0f};  // of g * n^, and of g
+#pragma unroll
+    for (int c = 0; c < Row::chunks; ++c) {
+      float grad_gate[Row::chunk];
+#pragma unroll
+      for (int j = 0; j < Row::chunk; ++j) {
+        const int i = c * Row::chunk + j;
+        x[i] = Row::has(c) ? (x[i] - mean) * rstd : 0.0f;
+        if constexpr (Config::computes_gate) {
+          float n = x[i];
+          if constexpr (Config::has_weight) n *= weight[i];
+          if constexpr (Config::has_bias) n += bias[i];
+          grad_gate[j] = grad[i] * n;
+        }
+        if constexpr (Config::has_gate) grad[i] *= gate[i];
+        if constexpr (Config::computes_weight) grad_weight[i] += grad[i] * x[i];
+        if constexpr (Config::computes_bias) grad_bias[i] += grad[i];
+        if constexpr (Config::has_weight) grad[i] *= weight[i];
+        means[0] += grad[i] * x[i];
+        means[1] += grad[i];
+      }
+      if constexpr (Config::computes_gate) {
+        if (exists) Row::store(arguments.grad_gate, row, c, grad_gate);
+      }
+    }
+    if constexpr (Config::computes_x) {
+      if constexpr (Config::is_layer) {
+        Row::mean_over_row(means);
+      } else {
+        float of_products[1] = {means[0]};
+        Row::mean_over_row(of_products);
+        means[0] = of_products[0];
+        means[1] = 0.0f;
+      }
+#pragma unroll
+      for (int i = 0; i < elements; ++i) grad[i] = rstd * (grad[i] - means[1] - x[i] * means[0]);
+      if (exists) {
+#pragma unroll
+        for (int c = 0; c < Row::chunks; ++c) Row::store(arguments.grad_x, row, c, grad + c * Row::chunk);
+      }
+    }
+  }
+  constexpr int sums = int{Config::computes_weight} + int{Config::computes_bias};
+  float* const partial = arguments.partials + int64_t{blockIdx.x} * sums * Config::columns;
+  if constexpr (Config::computes_weight) store_partial_sums<Config>(grad_weight, partial);
+  if constexpr (Config::computes_bias) {
+    store_partial_sums<Config>(grad_bias, partial + int{Config::computes_weight} * Config::columns);
+  }
+}
+
+}  // namespace gdpa::portable

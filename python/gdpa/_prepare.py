@@ -1,0 +1,112 @@
+"""prepare_mask: classifies the tiles of a mask once, for several calls."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gdpa._errors import translated
+from gdpa._library import PART_SEPARATOR, forward, prepare_lists
+from gdpa._operators import empty_output, required_gradients
+from gdpa.mask import Mask, PreparedMask, window
+
+_arguments = [argument.name for argument in forward._schema.arguments]
+
+
+class _Record(TorchDispatchMode):
+    """Records the calls of gdpa. Their results have no numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.problems: list[tuple[Any, ...]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is not forward:
+            return func(*args, **(kwargs or {}))
+        self.problems.append(args)
+        return empty_output(*args)
+
+
+@torch.compiler.disable(reason="gdpa.prepare_mask returns an object: call it outside of the compiled function")
+def prepare_mask(function: Callable[..., Any], *arguments: Any, backward: bool = True, **keywords: Any) -> PreparedMask:
+    """Classifies the tiles of a mask as empty, full or partial, for several calls. Comparable to a BlockMask.
+
+    A GPU call with a mask expression first runs small kernels that list the tiles with valid scores. prepare_mask runs
+    them once, and keeps the lists of forward and of backward. Pass the result as `mask` to the calls of several layers
+    or steps. Nothing else changes: the results have the same bits in deterministic mode.
+
+    The calls may differ in the numbers of their operands, and in everything that does not change the sizes of the
+    tiles, such as scale. They must have the same mask, batch, number of rows, number of heads and layout. A call with
+    other sizes of tiles raises a ValueError that names them; head_dim, dtype and the function determine them. The lists
+    are for the offsets and for the elements of the mask's tensors at this time. A sequence with another length is
+    computed correctly, but without the lists. Prepare the mask again after a change of its tensors.
+
+    On the CPU, each call classifies its tiles itself: a prepared mask has the same results and the same speed. A window
+    alone ("causal", gdpa.mask.window) needs no lists on any device.
+
+    The host does not wait for the device. The call can be captured into a CUDA graph if its kernels are loaded, after
+    an earlier call of prepare_mask or gdpa.warmup. A compiled function takes the result as an argument or a captured
+    variable; prepare_mask itself is not compiled.
+
+    Args:
+        function: gdpa.varlen_attention or gdpa.generalized_dot_product_attention, or a function that calls one of them
+            once.
+        arguments, keywords: the arguments of the call, with `mask`.
+        backward: also prepare the lists of the gradients, which occupy most of the memory.
+
+    Returns:
+        A gdpa.mask.PreparedMask. It keeps the tensors of the mask.
+
+    Raises:
+        ValueError, TypeError: for the same reasons as the call, or if the call has no mask.
+
+    Example::
+
+        >>> query, key, value = torch.randn(3, 12, 4, 64).unbind()
+        >>> cu = torch.tensor([0, 5, 12])
+        >>> mask = gdpa.mask.prefix(torch.tensor([2, 3])) | gdpa.mask.causal()
+        >>> mask = gdpa.prepare_mask(gdpa.varlen_attention, query, key, value, cu, cu, activation="silu", mask=mask)
+        >>> for layer in range(2):
+        ...     output = gdpa.varlen_attention(query, key, value, cu, cu, activation="silu", mask=mask)
+    """
+    with _Record() as record, torch.no_grad():
+        function(*arguments, **keywords)
+    if len(record.problems) != 1:
+        raise ValueError(
+            f"gdpa.prepare_mask: expected a function that calls gdpa once, got {len(record.problems)} calls; prepare "
+            "the mask of each call"
+        )
+    problem = _without_lists(record.problems[0])
+    mask = _mask_of(problem)
+    if mask.window is not None:
+        return PreparedMask(mask, None, "")
+    try:
+        lists, tiles = prepare_lists(*problem, backward, *required_gradients(problem))
+    except RuntimeError as error:
+        raise translated(error) from None
+    return PreparedMask(mask, lists, tiles)
+
+
+def _without_lists(problem: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Returns the problem without an earlier preparation of its mask."""
+    arguments = dict(zip(_arguments, problem, strict=False))
+    parts = arguments["diagonal"].split(PART_SEPARATOR)
+    if len(parts) == 4:
+        arguments["diagonal"] = PART_SEPARATOR.join(parts[:3])
+        arguments["parameters"] = arguments["parameters"][:-1]
+    return tuple(arguments.values())
+
+
+def _mask_of(problem: tuple[Any, ...]) -> Mask:
+    arguments = dict(zip(_arguments, problem, strict=False))
+    _, *parts = arguments["diagonal"].split(PART_SEPARATOR)
+    if parts:
+        text, names = parts
+        tensors = arguments["parameters"]
+        of_mask = names.split(",") if names else []
+        return Mask(text, dict(zip(of_mask, tensors[len(tensors) - len(of_mask) :], strict=True)))
+    left, right = arguments["window_left"], arguments["window_right"]
+    if (left, right) == (-1, -1):
+        raise ValueError("gdpa.prepare_mask: expected a call with a mask, got one without; pass mask=")
+    return window(left, right)

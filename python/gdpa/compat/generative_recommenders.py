@@ -1,0 +1,446 @@
+"""The attention of Meta's generative-recommenders (HSTU): functions of generative_recommenders/ops.
+
+The formula is O = P V with P = silu(alpha * Q K^T) / max_seq_len on the kept pairs, or silu(...) * attn_scale. The
+causal mask, with targets, a window and contextual tokens, is in `mask_of`. docs/compat.md lists the differences.
+"""
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from gdpa._attention import varlen_attention, varlen_attention_backward
+from gdpa.mask import Mask
+
+__all__ = [
+    "delta_hstu_mha",
+    "hstu_mha",
+    "hstu_mha_cuda",
+    "tlx_bw_hstu_mha_wrapper",
+    "triton_cached_hstu_mha",
+    "triton_cc_hstu_mha",
+    "triton_hstu_attention_bwd",
+    "triton_hstu_attention_fwd",
+    "triton_hstu_mha",
+]
+
+_CAUSAL = (-1, 0)
+
+
+def hstu_mha(
+    max_seq_len: int,
+    alpha: float,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    seq_offsets: torch.Tensor,
+    causal: bool = True,
+    dropout_pr: float = 0.0,
+    training: bool = True,
+    num_targets: torch.Tensor | None = None,
+    attn_scale: torch.Tensor | None = None,
+    max_attn_len: int = 0,
+    contextual_seq_len: int = 0,
+    min_full_attn_seq_len: int = 0,
+    sort_by_length: bool = False,
+    kernel: Any = None,
+    enable_tma: bool = False,
+) -> torch.Tensor:
+    """Computes silu(alpha * Q K^T) V / max_seq_len over a jagged batch with the mask of HSTU.
+
+    Args:
+        max_seq_len: the divisor of the output. Sequences may be longer.
+        q, k: (T, H, D). The last stride is 1, or the operand is copied.
+        v: (T, H, D_v).
+        seq_offsets: (B + 1), the cumulative lengths, int32 or int64.
+        num_targets: (B,), the targets at the end of each sequence. A target attends to the tokens before the targets
+            and to itself.
+        attn_scale: one number, or (T,) with one number for each token, in place of 1 / max_seq_len. It may require a
+            gradient.
+        max_attn_len: the most tokens between a query and a key. 0 means any number.
+        contextual_seq_len: the contextual tokens at the begin of each sequence. They attend to all tokens but the
+            targets. For the window they are one token.
+        min_full_attn_seq_len: with max_attn_len, so many tokens before the targets, and the targets, have no window.
+        causal: True. generative-recommenders accepts no other value.
+        dropout_pr: 0 in training.
+        sort_by_length, kernel, enable_tma: without effect.
+
+    Returns:
+        (T, H, D_v), in the dtype of q.
+
+    Raises:
+        AssertionError: a shape is wrong, max_seq_len is not positive, causal is False, or dropout_pr is above 0 in
+            training, as in generative-recommenders.
+        ValueError: another argument is wrong.
+        TypeError: a dtype or a device is wrong.
+
+    Example::
+
+        >>> offsets = torch.tensor([0, 5, 12])
+        >>> q, k, v = torch.randn(3, 12, 4, 64).unbind()
+        >>> hstu_mha(7, 0.125, q, k, v, offsets, num_targets=torch.tensor([1, 3])).shape
+        torch.Size([12, 4, 64])
+    """
+    return _attention(
+        max_seq_len, alpha, q, k, v, seq_offsets, causal, dropout_pr, training, num_targets, attn_scale, max_attn_len,
+        contextual_seq_len, min_full_attn_seq_len,
+    )  # fmt: skip
+
+
+def _attention(
+    max_seq_len: int,
+    alpha: float,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    seq_offsets: torch.Tensor,
+    causal: bool,
+    dropout_pr: float,
+    training: bool,
+    num_targets: torch.Tensor | None,
+    attn_scale: torch.Tensor | None,
+    max_attn_len: int,
+    contextual_seq_len: int,
+    min_full_attn_seq_len: int,
+    deterministic: bool = False,
+) -> torch.Tensor:
+    assert max_seq_len > 0, "max_seq_len must be larger than 0"
+    assert q.dim() == 3, "q must be 3-D"
+    assert k.shape == q.shape, "k must be the same shape as q"
+    assert v.dim() == 3, "v must be 3-D"
+    assert v.shape[0] == q.shape[0], "wrong v shape[0]"
+    assert v.shape[1] == q.shape[1], "wrong v shape[1]"
+    assert causal, "only support causal attention"
+    assert not training or dropout_pr < 1e-6, "dropout not implemented"
+    q, k, v = _with_stride_one(q, k, v)
+    options = _options(alpha, seq_offsets, num_targets, max_attn_len, contextual_seq_len, min_full_attn_seq_len)
+    out_scale: float | torch.Tensor = 1.0 / max_seq_len
+    if attn_scale is not None:
+        assert attn_scale.shape in ((), q.shape[:1]), "attn_scale must be a number or have one number for each token"
+        if attn_scale.dim() == 0 and attn_scale.requires_grad:
+            output = varlen_attention(q, k, v, seq_offsets, deterministic=deterministic, **options)
+            return (output * attn_scale).to(output.dtype)
+        numbers = attn_scale if attn_scale.dtype in (torch.float32, torch.float64) else attn_scale.float()
+        is_number = numbers.dim() == 0
+        out_scale = numbers.repeat(seq_offsets.shape[0] - 1) if is_number else numbers.unsqueeze(-1)
+    return varlen_attention(q, k, v, seq_offsets, out_scale=out_scale, deterministic=deterministic, **options)
+
+
+def delta_hstu_mha(
+    max_seq_len: int,
+    alpha: float,
+    delta_q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    seq_offsets: torch.Tensor,
+    num_targets: torch.Tensor | None = None,
+    max_attn_len: int = 0,
+    contextual_seq_len: int = 0,
+    kernel: Any = None,
+    enable_tma: bool = False,
+) -> torch.Tensor:
+    """Computes hstu_mha for the last rows of each sequence only.
+
+    Args:
+        delta_q: (B * L, H, D), the queries of the last L tokens of each sequence, which has at least L tokens.
+        k, v: (T, H, D) and (T, H, D_v), of all tokens.
+
+    Returns:
+        (B * L, H, D_v). It has a gradient, unlike the result of generative-recommenders.
+
+    Raises:
+        AssertionError: a shape is wrong, as in generative-recommenders.
+
+    Example::
+
+        >>> offsets = torch.tensor([0, 5, 12])
+        >>> k, v = torch.randn(2, 12, 4, 64).unbind()
+        >>> delta_hstu_mha(7, 0.125, torch.randn(2 * 3, 4, 64), k, v, offsets).shape
+        torch.Size([6, 4, 64])
+    """
+    batch = seq_offsets.shape[0] - 1
+    assert max_seq_len > 0, "max_seq_len must be larger than 0"
+    assert delta_q.dim() == 3, "delta_q must be 3-D"
+    assert delta_q.shape[0] % max(batch, 1) == 0, "delta_q must be padded"
+    assert k.dim() == 3, "k must be 3-D"
+    assert k.shape[1:] == delta_q.shape[1:], "wrong k shape"
+    assert v.dim() == 3, "v must be 3-D"
+    assert v.shape[1] == delta_q.shape[1], "wrong v shape[1]"
+    options = _options(alpha, seq_offsets, num_targets, max_attn_len, contextual_seq_len, 0)
+    q, k, v = _with_stride_one(delta_q, k, v)
+    output = varlen_attention(q.view(batch, -1, *q.shape[1:]), k, v, None, out_scale=1.0 / max_seq_len, **options)
+    return output.view(-1, *output.shape[2:])
+
+
+@torch.fx.wrap
+def triton_hstu_mha(
+    N: int,
+    alpha: float,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    seq_offsets: torch.Tensor,
+    num_targets: torch.Tensor | None = None,
+    max_attn_len: int = 0,
+    contextual_seq_len: int = 0,
+    sort_by_length: bool = False,
+    enable_tma: bool = False,
+) -> torch.Tensor:
+    """Computes hstu_mha with max_seq_len = N."""
+    return hstu_mha(
+        N, alpha, q, k, v, seq_offsets, num_targets=num_targets, max_attn_len=max_attn_len,
+        contextual_seq_len=contextual_seq_len,
+    )  # fmt: skip
+
+
+@torch.fx.wrap
+def triton_cached_hstu_mha(
+    N: int,
+    alpha: float,
+    delta_q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    seq_offsets: torch.Tensor,
+    num_targets: torch.Tensor | None = None,
+    max_attn_len: int = 0,
+    contextual_seq_len: int = 0,
+    enable_tma: bool = False,
+) -> torch.Tensor:
+    """Computes delta_hstu_mha with max_seq_len = N."""
+    return delta_hstu_mha(N, alpha, delta_q, k, v, seq_offsets, num_targets, max_attn_len, contextual_seq_len)
+
+
+@torch.fx.wrap
+def triton_cc_hstu_mha(
+    N: int,
+    alpha: float,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    seq_offsets: torch.Tensor,
+    num_targets: torch.Tensor | None = None,
+    max_attn_len: int = 0,
+    contextual_seq_len: int = 0,
+    is_delta_q: bool = False,
+    delta_size: int = 0,
+) -> torch.Tensor:
+    """Computes hstu_mha, or with is_delta_q delta_hstu_mha, with max_seq_len = N."""
+    function = triton_cached_hstu_mha if is_delta_q else triton_hstu_mha
+    return function(N, alpha, q, k, v, seq_offsets, num_targets, max_attn_len, contextual_seq_len)
+
+
+def tlx_bw_hstu_mha_wrapper(
+    max_seq_len: int,
+    alpha: float,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    seq_offsets: torch.Tensor,
+    attn_scale: torch.Tensor | None = None,
+    num_targets: torch.Tensor | None = None,
+    max_attn_len: int = 0,
+    contextual_seq_len: int = 0,
+    sort_by_length: bool = False,
+) -> torch.Tensor:
+    """Computes hstu_mha, with attn_scale in the place in which generative-recommenders passes it."""
+    return hstu_mha(
+        max_seq_len, alpha, q, k, v, seq_offsets, num_targets=num_targets, attn_scale=attn_scale,
+        max_attn_len=max_attn_len, contextual_seq_len=contextual_seq_len,
+    )  # fmt: skip
+
+
+@torch.fx.wrap
+def hstu_mha_cuda(
+    max_seq_len: int,
+    alpha: float,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    seq_offsets: torch.Tensor,
+    num_targets: torch.Tensor | None = None,
+    max_attn_len: int = 0,
+    contextual_seq_len: int = 0,
+) -> torch.Tensor:
+    """Computes hstu_mha for inference: no gradient is recorded."""
+    with torch.no_grad():
+        return hstu_mha(
+            max_seq_len, alpha, q, k, v, seq_offsets, num_targets=num_targets, max_attn_len=max_attn_len,
+            contextual_seq_len=contextual_seq_len,
+        )  # fmt: skip
+
+
+def triton_hstu_attention_fwd(
+    N: int,
+    alpha: float,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    seq_offsets: torch.Tensor,
+    num_targets: torch.Tensor | None,
+    max_attn_len: int,
+    contextual_seq_len: int,
+    sort_by_length_indices: torch.Tensor | None,
+    enable_tma: bool,
+    num_softmax_heads: int,
+) -> torch.Tensor:
+    """The forward operator of generative-recommenders: triton_hstu_mha without a gradient."""
+    _refuse_softmax(num_softmax_heads)
+    with torch.no_grad():
+        return triton_hstu_mha(N, alpha, q, k, v, seq_offsets, num_targets, max_attn_len, contextual_seq_len)
+
+
+def triton_hstu_attention_bwd(
+    dout: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    dq: torch.Tensor,
+    dk: torch.Tensor,
+    dv: torch.Tensor,
+    seq_offsets: torch.Tensor,
+    num_targets: torch.Tensor | None,
+    N: int,
+    alpha: float,
+    max_attn_len: int,
+    contextual_seq_len: int,
+    sort_by_length_indices: torch.Tensor | None,
+    enable_tma: bool,
+    num_softmax_heads: int,
+) -> None:
+    """The backward operator of generative-recommenders: writes the gradients into dq, dk and dv.
+
+    The three may be views of one buffer, as in the fused backward of STULayer.
+    """
+    _refuse_softmax(num_softmax_heads)
+    q, k, v = _with_stride_one(q, k, v)
+    given = (dq, dk, dv)
+    dq, dk, dv = (one if one.stride(-1) == 1 else one.new_empty(one.shape) for one in given)
+    varlen_attention_backward(
+        dout, q, k, v, seq_offsets, grad_query=dq, grad_key=dk, grad_value=dv, out_scale=1.0 / N,
+        **_options(alpha, seq_offsets, num_targets, max_attn_len, contextual_seq_len, 0),
+    )  # fmt: skip
+    for one, written in zip(given, (dq, dk, dv), strict=True):
+        if one is not written:
+            one.copy_(written)
+
+
+def hstu_mha_operator(
+    max_seq_len: int,
+    alpha: float,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    seq_offsets: torch.Tensor | None,
+    causal: bool,
+    num_targets: torch.Tensor | None,
+    attn_scale: torch.Tensor | None,
+    max_attn_len: int,
+    min_full_attn_seq_len: int,
+    contextual_seq_len: int,
+    q_descale: torch.Tensor | None,
+    k_descale: torch.Tensor | None,
+    v_descale: torch.Tensor | None,
+    sort_by_length: bool,
+    deterministic: bool,
+    sm_margin: int = 0,
+    max_q_len: int = 0,
+    seq_offsets_q: torch.Tensor | None = None,
+    num_softmax_heads: int = 0,
+    training: bool = True,
+    *lengths: Any,
+) -> torch.Tensor:
+    """The operator hstu::hstu_mha. `lengths` are four tensors in place of numbers, num_groups and use_bf16_dq_accum."""
+    _refuse_softmax(num_softmax_heads)
+    if any(one is not None for one in (q_descale, k_descale, v_descale)):
+        raise NotImplementedError("hstu_mha: gdpa has no fp8; pass bfloat16 operands without descales")
+    if any(one is not None for one in (seq_offsets_q, *lengths[:4])) or lengths[4:5] not in ((), (1,)):
+        raise NotImplementedError("hstu_mha: expected no seq_offsets_q, no tensors of lengths and num_groups 1")
+    shape = q.shape
+    if seq_offsets is None:
+        seq_offsets = torch.arange(shape[0] + 1, dtype=torch.int32, device=q.device) * shape[1]
+        q, k, v = (one.flatten(0, 1) for one in (q, k, v))
+    output = _attention(
+        max_seq_len, alpha, q, k, v, seq_offsets, causal, 0.0, training, num_targets, attn_scale, max_attn_len,
+        contextual_seq_len, min_full_attn_seq_len, deterministic,
+    )  # fmt: skip
+    return output.view(*shape[:-1], output.shape[-1])
+
+
+#: The schema of hstu::hstu_mha in generative-recommenders.
+SCHEMA = (
+    "hstu_mha(SymInt max_seq_len, float alpha, Tensor q, Tensor k, Tensor v, Tensor? seq_offsets, bool causal, "
+    "Tensor? num_targets, Tensor? attn_scale, int max_attn_len, int min_full_attn_seq_len, int contextual_seq_len, "
+    "Tensor? q_descale, Tensor? k_descale, Tensor? v_descale, bool sort_by_length, bool deterministic, "
+    "int sm_margin=0, SymInt max_q_len=0, Tensor? seq_offsets_q=None, int num_softmax_heads=0, bool training=True, "
+    "Tensor? max_seq_len_tensor=None, Tensor? contextual_seq_len_tensor=None, Tensor? max_attn_len_tensor=None, "
+    "Tensor? min_full_attn_seq_len_tensor=None, int num_groups=1, bool use_bf16_dq_accum=False) -> Tensor"
+)
+
+
+def _refuse_softmax(num_softmax_heads: int) -> None:
+    if num_softmax_heads != 0:
+        raise NotImplementedError(
+            f"num_softmax_heads: expected 0, because gdpa has no softmax, got {num_softmax_heads}"
+        )
+
+
+def _options(
+    alpha: float,
+    seq_offsets: torch.Tensor,
+    num_targets: torch.Tensor | None,
+    max_attn_len: int,
+    contextual_seq_len: int,
+    min_full_attn_seq_len: int,
+) -> dict[str, Any]:
+    """Returns the arguments of varlen_attention for the keys, the function and the mask."""
+    options: dict[str, Any] = {"cu_seq_k": seq_offsets, "activation": "silu", "scale": alpha}
+    has_window = max_attn_len > 0
+    if num_targets is not None and num_targets.shape != (seq_offsets.shape[0] - 1,):
+        raise ValueError(
+            f"num_targets: expected shape ({seq_offsets.shape[0] - 1},), one number for each sequence, got "
+            f"{tuple(num_targets.shape)}"
+        )
+    if num_targets is None and contextual_seq_len <= 0 and not (has_window and min_full_attn_seq_len > 0):
+        options["window_size"] = (max_attn_len, 0) if has_window else _CAUSAL
+    else:
+        text = mask_of(max(max_attn_len, 0), max(contextual_seq_len, 0), min_full_attn_seq_len, num_targets is not None)
+        options["mask"] = Mask(text, None if num_targets is None else {"targets": num_targets})
+    return options
+
+
+@lru_cache(maxsize=256)
+def mask_of(max_attn_len: int, contextual_seq_len: int, min_full_attn_seq_len: int, has_targets: bool) -> str:
+    """Returns the condition of the mask.
+
+    A query attends to itself, and to the earlier tokens before the targets that are within the window. The window
+    counts the contextual tokens as one token, and all targets as one token. A contextual token attends to all tokens
+    before the targets. The condition compares positions with sums only, which gdpa solves for ranges of keys.
+    """
+    row = "i + len_k - len_q"
+    end = "len_k - targets[b]" if has_targets else "len_k"
+    last_context = contextual_seq_len - 1
+    keys = f"(j < {row})"
+    if max_attn_len > 0:
+        near = [f"(j >= {row} - {max_attn_len})"]
+        if has_targets:
+            near.append(f"(j >= {end} - {max_attn_len})")
+        if contextual_seq_len > 0:
+            near.append(f"({row} <= {last_context + max_attn_len})")
+            near.append(f"({end} <= {last_context + max_attn_len})")
+        if min_full_attn_seq_len > 0:
+            near.append(f"({row} >= {end} - {min_full_attn_seq_len})")
+        keys += f" & ({' | '.join(near)})"
+    if contextual_seq_len > 0:
+        keys = f"({end} > {last_context}) & (({row} <= {last_context}) | ({keys}))"
+    if has_targets or contextual_seq_len > 0:
+        keys = f"(j < {end}) & {keys}"
+    return f"(j == {row}) | ({keys})"
+
+
+def _with_stride_one(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Copies operands whose last stride is not 1, as generative-recommenders does."""
+    if q.stride(-1) == k.stride(-1) == v.stride(-1) == 1:
+        return q, k, v
+    return q.contiguous(), k.contiguous(), v.contiguous()

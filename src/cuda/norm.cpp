@@ -1,0 +1,195 @@
+// See norm.h.
+#include "cuda/norm.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "activation/function.h"
+#include "api/norm_checks.h"
+#include "cuda/driver.h"
+#include "cuda/kernels.h"
+#include "cuda/memory.h"
+#include "cuda/target.h"
+#include "families/planning.h"
+#include "gdpa/activation.h"
+#include "portable/arguments.cuh"
+
+namespace gdpa::cuda {
+namespace {
+
+using api::is_wanted;
+using plan::KernelKind;
+
+/// The threads that are on a multiprocessor together. A thread has 80 to 168 registers then, for its operands and its
+/// sums.
+int64_t forward_threads(const Norm& norm) { return norm.gate && norm.residual ? 512 : 768; }
+int64_t backward_threads(const Norm& norm) { return norm.gate ? 384 : 512; }
+
+constexpr int64_t copy_bytes = 16;
+
+template <class Pointer>
+bool is_aligned(const BasicTensorView<Pointer>& rows) {
+  const auto is_multiple = [&](int64_t stride) { return stride * size_in_bytes(rows.dtype) % copy_bytes == 0; };
+  return reinterpret_cast<std::uintptr_t>(rows.data) % copy_bytes == 0 && is_multiple(rows.strides[0]) &&
+         (rows.rank == 2 || is_multiple(rows.strides[1]));
+}
+template <class... Views>
+bool are_aligned(const Norm& norm, const Views&... others) {
+  return is_aligned(norm.x) && (!norm.gate || is_aligned(*norm.gate)) &&
+         (!norm.residual || is_aligned(*norm.residual)) && ((!others.rank || is_aligned(others)) && ...);
+}
+
+template <class Pointer>
+portable::NormRows rows_of(const BasicTensorView<Pointer>& rows) {
+  const bool has_heads = rows.rank == 3;
+  return {const_cast<void*>(static_cast<const void*>(rows.data)), rows.strides[0], has_heads ? rows.strides[1] : 0,
+          static_cast<int>(has_heads ? rows.sizes[2] : rows.sizes[1])};
+}
+portable::NormRows rows_of(const std::optional<TensorView>& rows) {
+  return rows ? rows_of(*rows) : portable::NormRows{};
+}
+
+const void* data_of(const std::optional<TensorView>& view) { return view ? view->data : nullptr; }
+
+plan::KernelSpec kernel_of(const Norm& norm, KernelKind kind, bool aligned) {
+  const std::optional<TensorView>& weights = norm.weight ? norm.weight : norm.bias;
+  plan::KernelSpec kernel;
+  kernel.kind = kind;
+  kernel.element = families::element_of(norm.x.dtype, plan::Float32Products::three);
+  kernel.head_dim = static_cast<int>(api::columns_of(norm.x));
+  kernel.aligned = aligned;
+  plan::NormSpec& spec = kernel.portable().norm;
+  spec.is_layer = norm.kind == Norm::Kind::layer;
+  spec.weight_is_float32 = weights && weights->dtype == DType::float32;
+  spec.has_weight = norm.weight.has_value();
+  spec.has_bias = norm.bias.has_value();
+  spec.has_gate = norm.gate.has_value();
+  return kernel;
+}
+
+/// The threads of a row and of a CTA; kernels/portable/norm_row.cuh has the same rule.
+struct Threads {
+  int64_t of_row = 1;
+  int64_t of_cta = 128;
+
+  explicit Threads(const TensorView& x) {
+    const int64_t elements = 32 / size_in_bytes(x.dtype);
+    while (of_row * elements < api::columns_of(x)) of_row *= 2;
+    of_cta = std::max(of_cta, of_row);
+  }
+};
+
+/// CTAs that have to fit on one multiprocessor.
+int64_t ctas_of_multiprocessor(const Norm& norm, int64_t threads) {
+  return std::max<int64_t>(1, threads / Threads(norm.x).of_cta);
+}
+
+/// CTAs of a launch.
+int64_t ctas_of(const Norm& norm, int64_t threads, const plan::Gpu& gpu) {
+  const Threads of(norm.x);
+  const int64_t most = ctas_of_multiprocessor(norm, threads) * gpu.multiprocessors;
+  return std::clamp<int64_t>(families::divide_up(norm.x.sizes[0], of.of_cta / of.of_row), 1, most);
+}
+
+int sums_of(const NormGradients& gradients) {
+  return static_cast<int>(is_wanted(gradients.weight)) + static_cast<int>(is_wanted(gradients.bias));
+}
+
+int64_t workspace_bytes(const Norm& norm, const NormGradients& gradients, const plan::Gpu& gpu) {
+  const int64_t numbers = ctas_of(norm, backward_threads(norm), gpu) * sums_of(gradients) * api::columns_of(norm.x);
+  return families::divide_up(numbers * static_cast<int64_t>(sizeof(float)), Workspace::alignment) *
+         Workspace::alignment;
+}
+
+/// Norms evaluate no function; the kernels of the process need one for their keys.
+const activation::Function& no_function() {
+  static const Activation identity("identity");
+  return identity.function();
+}
+
+void launch(const LoadedKernel& kernel, int64_t ctas, void* arguments, void* stream) {
+  void* parameters[] = {arguments};
+  check(Driver::get().launch(kernel.handle, static_cast<unsigned>(ctas), 1, 1, kernel.threads, 1, 1,
+                             kernel.shared_bytes, static_cast<Stream>(stream), parameters, nullptr),
+        "launching a kernel");
+}
+
+}  // namespace
+
+plan::GpuStep norm_step(const Norm& norm, bool aligned, const plan::Gpu& gpu) {
+  plan::KernelSpec kernel = kernel_of(norm, KernelKind::norm, aligned);
+  kernel.portable().norm.has_residual = norm.residual.has_value();
+  kernel.ctas = static_cast<int>(ctas_of_multiprocessor(norm, forward_threads(norm)));
+  return {kernel, ctas_of(norm, forward_threads(norm), gpu)};
+}
+
+std::vector<plan::GpuStep> norm_backward_steps(const Norm& norm, const NormGradients& gradients, bool aligned,
+                                               const plan::Gpu& gpu) {
+  plan::KernelSpec kernel = kernel_of(norm, KernelKind::norm_backward, aligned);
+  plan::NormSpec& spec = kernel.portable().norm;
+  spec.computes_x = is_wanted(gradients.x);
+  spec.computes_gate = is_wanted(gradients.gate);
+  spec.computes_weight = is_wanted(gradients.weight);
+  spec.computes_bias = is_wanted(gradients.bias);
+  kernel.ctas = static_cast<int>(ctas_of_multiprocessor(norm, backward_threads(norm)));
+  std::vector<plan::GpuStep> steps = {{kernel, ctas_of(norm, backward_threads(norm), gpu)}};
+  const int sums = sums_of(gradients);
+  if (sums == 0) return steps;
+  plan::KernelSpec reduce;
+  reduce.kind = KernelKind::norm_reduce;
+  reduce.element = kernel.element;
+  reduce.head_dim = kernel.head_dim;
+  reduce.portable().norm.weight_is_float32 = spec.weight_is_float32;
+  constexpr int64_t numbers_of_a_cta = 32;
+  steps.push_back({reduce, families::divide_up(sums * api::columns_of(norm.x), numbers_of_a_cta)});
+  return steps;
+}
+
+void run_norm(const Norm& norm, const MutableTensorView& y, const MutableTensorView& statistics) {
+  const int device = norm.x.device.index;
+  const CurrentDevice current(device);
+  const std::vector<plan::GpuStep> steps = {norm_step(norm, are_aligned(norm, y), target_of(device).gpu)};
+  const LoadedKernels kernels = find_kernels(steps, no_function(), device, static_cast<Stream>(norm.stream));
+  portable::NormArguments arguments{
+      norm.x.sizes[0],      static_cast<float>(norm.eps), rows_of(norm.x),
+      rows_of(norm.gate),   rows_of(norm.residual),       rows_of(y),
+      data_of(norm.weight), data_of(norm.bias),           static_cast<portable::RowStatistics*>(statistics.data)};
+  launch(*kernels.front(), steps.front().work, &arguments, norm.stream);
+}
+
+void run_norm_backward(const Norm& norm, const TensorView& grad_y, const TensorView& statistics,
+                       const NormGradients& gradients) {
+  const int device = norm.x.device.index;
+  const CurrentDevice current(device);
+  const plan::Gpu& gpu = target_of(device).gpu;
+  const std::vector<plan::GpuStep> steps =
+      norm_backward_steps(norm, gradients, are_aligned(norm, grad_y, gradients.x, gradients.gate), gpu);
+  const LoadedKernels kernels = find_kernels(steps, no_function(), device, static_cast<Stream>(norm.stream));
+  const Memory memory(norm.workspace, workspace_bytes(norm, gradients, gpu), static_cast<Stream>(norm.stream),
+                      "norm_workspace_bytes");
+  auto* const partials = static_cast<float*>(memory.at(0));
+  portable::NormBackwardArguments arguments{norm.x.sizes[0],
+                                            rows_of(norm.x),
+                                            rows_of(norm.gate),
+                                            rows_of(grad_y),
+                                            rows_of(gradients.x),
+                                            rows_of(gradients.gate),
+                                            data_of(norm.weight),
+                                            data_of(norm.bias),
+                                            static_cast<const portable::RowStatistics*>(statistics.data),
+                                            partials};
+  launch(*kernels.front(), steps.front().work, &arguments, norm.stream);
+  if (steps.size() == 1) return;
+  portable::NormReduceArguments reduce{partials, steps.front().work, sums_of(gradients), {}};
+  int sums = 0;
+  for (const MutableTensorView* const gradient : {&gradients.weight, &gradients.bias}) {
+    if (is_wanted(*gradient)) reduce.gradients[sums++] = gradient->data;
+  }
+  launch(*kernels.back(), steps.back().work, &reduce, norm.stream);
+}
+
+int64_t norm_workspace_bytes(const Norm& norm, const NormGradients& gradients) {
+  return workspace_bytes(norm, gradients, target_of(norm.x.device.index).gpu);
+}
+
+}  // namespace gdpa::cuda

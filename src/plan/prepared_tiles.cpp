@@ -1,0 +1,101 @@
+// See prepared_tiles.h. The text is a list of whole numbers.
+#include "plan/prepared_tiles.h"
+
+#include <fmt/format.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <charconv>
+#include <iterator>
+
+#include "gdpa/error.h"
+
+namespace gdpa::plan {
+namespace {
+
+constexpr int64_t version = 1;  // of the text
+
+/// Calls visit(member) for all members of the text but the number of lists.
+template <class Call, class Visit>
+void visit_call(Call& call, const Visit& visit) {
+  visit(call.batch), visit(call.rows_q), visit(call.rows_k), visit(call.heads_q), visit(call.heads_k);
+  visit(call.query_form), visit(call.key_form), visit(call.is_on_gpu), visit(call.mask);
+}
+template <class Lists, class Visit>
+void visit_lists(Lists& lists, const Visit& visit) {
+  visit(lists.tile_queries), visit(lists.tile_keys), visit(lists.has_query_lists), visit(lists.heads);
+  visit(lists.heads_of_list), visit(lists.capacity), visit(lists.entries), visit(lists.key_tiles);
+  visit(lists.query_tiles);
+}
+
+/// Reads the numbers of a text one after the other.
+class Numbers {
+ public:
+  explicit Numbers(const std::string& text) : next_(text.data()), end_(text.data() + text.size()) {}
+
+  template <class Number>
+  void read(Number& number) {
+    int64_t whole = 0;
+    const auto [rest, error] = std::from_chars(next_, end_, whole);
+    if (error != std::errc() || (rest != end_ && *rest != ' ')) refuse();
+    number = static_cast<Number>(whole);
+    next_ = rest == end_ ? end_ : rest + 1;
+  }
+  bool at_end() const { return next_ == end_; }
+
+  [[noreturn]] static void refuse() {
+    throw Error(ErrorKind::value,
+                "prepared_mask: expected the result of prepare_mask of this version of gdpa, got another text; prepare "
+                "the mask again");
+  }
+
+ private:
+  const char* next_;
+  const char* end_;
+};
+
+}  // namespace
+
+ListedCall ListedCall::of(const Problem& problem, const std::string& mask_identity) {
+  ListedCall call;
+  call.batch = problem.batch;
+  call.rows_q = problem.rows_q;
+  call.rows_k = problem.rows_k;
+  call.heads_q = problem.heads_q;
+  call.heads_k = problem.heads_k;
+  call.query_form = problem.query_form;
+  call.key_form = problem.key_form;
+  call.is_on_gpu = problem.device.kind == DeviceKind::cuda;
+  call.mask = XXH64(mask_identity.data(), mask_identity.size(), problem.mask_types) >> 1;  // a positive int64_t
+  return call;
+}
+
+std::string PreparedTiles::text() const {
+  std::string text;
+  const auto append = [&text](auto number) {
+    fmt::format_to(std::back_inserter(text), "{}{}", text.empty() ? "" : " ", static_cast<int64_t>(number));
+  };
+  append(version);
+  append(bytes);
+  visit_call(call, append);
+  append(lists.size());
+  for (const TileListsPlan& one : lists) visit_lists(one, append);
+  return text;
+}
+
+PreparedTiles PreparedTiles::of_text(const std::string& text) {
+  PreparedTiles tiles;
+  Numbers numbers(text);
+  const auto read = [&numbers](auto& number) { numbers.read(number); };
+  int64_t of_text = 0, count = 0;
+  read(of_text);
+  if (of_text != version) Numbers::refuse();
+  read(tiles.bytes);
+  visit_call(tiles.call, read);
+  read(count);
+  for (int64_t i = 0; i < count; ++i) visit_lists(tiles.lists.emplace_back(), read);
+  if (!numbers.at_end()) Numbers::refuse();
+  return tiles;
+}
+
+}  // namespace gdpa::plan

@@ -1,0 +1,246 @@
+"""Runs the tests of a checkout of FBGEMM or generative-recommenders over gdpa.compat. README.md describes the options."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib
+import importlib.util
+import sys
+import time
+import unittest
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+FBGEMM_FILES = ["fbgemm_gpu/experimental/hstu/test/hstu_test.py"]
+FBGEMM_CLASSES = ("HSTU16Test", "HSTUPagedKVTest")
+GR = "generative_recommenders"
+GR_FILES = ["ops/tests/hstu_attention_test.py", "ops/tests/hstu_attention_tma_test.py"]
+
+calls: Counter[str] = Counter()
+
+
+def counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the function, whose calls are counted."""
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        calls[name] += 1
+        return function(*arguments, **named)
+
+    return call
+
+
+def load(path: Path, name: str) -> ModuleType:
+    """Imports a file under a name."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise SystemExit(f"run.py: expected a test file {path}, found none; name a checkout")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def fbgemm(options: argparse.Namespace) -> Iterator[ModuleType]:
+    import gdpa
+
+    gdpa.compat.install("hstu")
+    import hstu
+
+    print("replaced: the module hstu and the operators fbgemm::hstu_varlen_{fwd,bwd}_{80,90}")
+    for name in ("hstu_attn_varlen_func", "hstu_attn_qkvpacked_func"):
+        setattr(hstu, name, counted(name, getattr(hstu, name)))
+    for number, file in enumerate(options.files or FBGEMM_FILES):
+        module = load(options.checkout / file, f"fbgemm_test_{number}")
+        for name in ("generate_input", "generate_paged_kv_input"):
+            if hasattr(module, name):
+                setattr(module, name, limited(getattr(module, name), options.most_tokens))
+        yield module
+
+
+def limited(generate: Callable[..., Any], most: int | None) -> Callable[..., Any]:
+    """Returns the generator of the inputs of an example, which rejects an example with longer sequences."""
+    from hypothesis import assume
+
+    @functools.wraps(generate)
+    def call(**named: Any) -> Any:
+        tokens = named["max_seq_len_k"] + named.get("max_context_len", 0) + named["max_target_len"]
+        if most is not None and tokens > most:
+            calls["examples left out by --most-tokens"] += 1
+            assume(False)
+        return generate(**named)
+
+    return call
+
+
+def generative_recommenders(options: argparse.Namespace) -> Iterator[ModuleType]:
+    prepare_generative_recommenders(options.checkout)
+    replace_kernels()
+    if options.device == "cpu":
+        replace_helpers()
+    for file in options.files or GR_FILES:
+        yield importlib.import_module(".".join((GR, *Path(file).with_suffix("").parts)))
+
+
+def prepare_generative_recommenders(checkout: Path) -> None:
+    """Makes the package importable without FBGEMM and torchrec."""
+    sys.path.insert(0, str(checkout))
+    sys.path.insert(0, str(HERE))
+    import fbgemm_operators
+
+    if stubs := fbgemm_operators.register():
+        print(f"stubs: fbgemm::{', fbgemm::'.join(stubs)} in plain PyTorch, because FBGEMM is not installed")
+    if importlib.util.find_spec("torchrec") is None:
+        name = "torchrec.modules.sorted_index_select"
+        for package in ("torchrec", "torchrec.modules", name):
+            sys.modules[package] = ModuleType(package)
+        sys.modules[name].maybe_sorted_index_select = fbgemm_operators.index_select  # type: ignore[attr-defined]
+        print(f"stubs: {name} in plain PyTorch, because torchrec is not installed")
+
+
+def replace_kernels() -> list[str]:
+    """Puts gdpa's functions in place of the Triton kernels in all modules of generative-recommenders."""
+    from gdpa.compat import generative_recommenders as ours
+
+    theirs = importlib.import_module(f"{GR}.ops.triton.triton_hstu_attention")
+    importlib.import_module(f"{GR}.ops.hstu_compute")
+    names = [
+        "triton_hstu_mha", "triton_cached_hstu_mha", "triton_hstu_attention_fwd", "triton_hstu_attention_bwd",
+    ]  # fmt: skip
+    replaced = []
+    for name in names:
+        original, function = getattr(theirs, name), counted(name, getattr(ours, name))
+        for module_name, module in list(sys.modules.items()):
+            if module_name.startswith(GR) and getattr(module, name, None) is original:
+                setattr(module, name, function)
+                replaced.append(f"{module_name}.{name}")
+    print("replaced:", ", ".join(replaced))
+    return replaced
+
+
+def replace_helpers() -> None:
+    """Uses the PyTorch code of generative-recommenders for its helpers, because the CPU runs no Triton."""
+    jagged = importlib.import_module(f"{GR}.ops.jagged_tensors")
+    for name in ("split_2D_jagged", "concat_2D_jagged"):
+        python = getattr(jagged, f"pytorch_{name}")
+
+        def call(max_seq_len: int, *arguments: Any, _python: Any = python, **named: Any) -> Any:
+            known = python_arguments(_python)
+            return _python(*arguments, max_seq_len=max_seq_len, **{k: v for k, v in named.items() if k in known})
+
+        setattr(jagged, f"triton_{name}", call)
+    print("stubs: split_2D_jagged and concat_2D_jagged run their PyTorch code, because the CPU runs no Triton")
+
+
+def python_arguments(function: Callable[..., Any]) -> set[str]:
+    return set(function.__code__.co_varnames[: function.__code__.co_argcount])
+
+
+class Result(unittest.TextTestResult):
+    """Prints a line for each test, with its calls of the operator and its duration."""
+
+    def startTest(self, test: unittest.TestCase) -> None:
+        super().startTest(test)
+        calls.clear()
+        self.began = time.perf_counter()
+
+    def note(self, test: unittest.TestCase, outcome: str) -> None:
+        counts = ", ".join(f"{name} {count}" for name, count in calls.items()) or "no calls"
+        print(f"{outcome}: {test.id().rpartition('.')[2]} ({counts}; {time.perf_counter() - self.began:.0f} s)")
+
+    def addSuccess(self, test: unittest.TestCase) -> None:
+        super().addSuccess(test)
+        self.passed = getattr(self, "passed", 0) + 1
+        self.note(test, "passed" if calls else "passed without a call of the operator")
+
+    def addSkip(self, test: unittest.TestCase, reason: str) -> None:
+        super().addSkip(test, reason)
+        self.note(test, f"skipped: {reason}:")
+
+    def addFailure(self, test: unittest.TestCase, err: Any) -> None:
+        super().addFailure(test, err)
+        self.note(test, "FAILED")
+
+    def addError(self, test: unittest.TestCase, err: Any) -> None:
+        super().addError(test, err)
+        self.note(test, "FAILED with an error")
+
+
+def tests_of(module: ModuleType, options: argparse.Namespace) -> Iterator[unittest.TestCase]:
+    classes = options.classes or (FBGEMM_CLASSES if options.package == "fbgemm" else None)
+    for case in vars(module).values():
+        is_own = isinstance(case, type) and issubclass(case, unittest.TestCase) and case.__module__ == module.__name__
+        if not is_own:
+            continue
+        if classes is not None and case.__name__ not in classes:
+            print(f"left out: {case.__name__}")
+            continue
+        for name in unittest.TestLoader().getTestCaseNames(case):
+            if options.match not in name:
+                continue
+            if any(word in name for word in options.skip):
+                print(f"left out by --skip: {case.__name__}.{name}")
+                continue
+            yield case(name)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("package", choices=["fbgemm", "generative-recommenders"])
+    parser.add_argument("checkout", type=Path, help="the folder of the checkout")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu: the CPU answers to cuda")
+    parser.add_argument("--files", nargs="+", help="test files of the checkout, or of its package generative_recommenders")
+    parser.add_argument("--classes", nargs="+", help="test classes; FBGEMM: " + ", ".join(FBGEMM_CLASSES))
+    parser.add_argument("--match", default="", help="only tests with this text in their names")
+    parser.add_argument("--skip", nargs="+", default=[], help="no tests with one of these texts in their names")
+    parser.add_argument("--capability", help="the compute capability that torch.cuda returns, such as 8.0")
+    parser.add_argument("--most-tokens", type=int, help="leaves out examples of FBGEMM with longer sequences")
+    parser.add_argument("--packages", type=Path, help="a folder with further Python packages, such as hypothesis")
+    options = parser.parse_args()
+    options.checkout = options.checkout.resolve()
+    if not options.checkout.is_dir():
+        parser.error(f"expected the folder of a checkout, got {options.checkout}")
+    return options
+
+
+def main() -> int:
+    options = parse()
+    if options.packages:
+        sys.path.insert(0, str(options.packages.resolve()))
+    import hypothesis
+    import hypothesis.reporting
+    import torch
+
+    import gdpa
+
+    # The tests keep their own number of examples. Rejected examples are no reason to stop.
+    hypothesis.settings.register_profile("peers", suppress_health_check=list(hypothesis.HealthCheck), database=None)
+    hypothesis.settings.load_profile("peers")
+    capability = tuple(int(number) for number in options.capability.split(".")) if options.capability else None
+    if options.device == "cpu":
+        sys.path.insert(0, str(HERE))
+        import cuda_on_cpu
+
+        cuda_on_cpu.pretend(options.checkout, capability or (9, 0))
+        print(f"stubs: the CPU answers to cuda, with capability {capability or (9, 0)}")
+    elif capability:
+        torch.cuda.get_device_capability = lambda *_: capability
+        print(f"stubs: torch.cuda.get_device_capability returns {capability}")
+    print(f"gdpa {gdpa.__version__}, torch {torch.__version__}, {options.checkout}")
+    modules = (fbgemm if options.package == "fbgemm" else generative_recommenders)(options)
+    suite = unittest.TestSuite(test for module in modules for test in tests_of(module, options))
+    runner = unittest.TextTestRunner(stream=sys.stdout, resultclass=Result, verbosity=0)
+    with hypothesis.reporting.with_reporter(lambda _: None):  # it prints every example
+        result: Any = runner.run(suite)
+    failed = len(result.failures) + len(result.errors)
+    print(f"{result.testsRun} run, {getattr(result, 'passed', 0)} passed, {failed} failed, {len(result.skipped)} skipped")
+    return 1 if failed or result.testsRun == 0 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,162 @@
+// Hopper's backward kernels that compute gradients of tensors compile without spills and without warnings about
+// serialised products, with both NVRTCs. They have the waits of the kernels without these gradients, apart from the
+// wait for dP of numbers of the head, whose terms have few instructions. The diagonals of a table need no addition for
+// each score. The test needs no GPU.
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <ostream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "compilers.h"
+#include "cuda/source.h"
+#include "disassemble.h"
+#include "families/family.h"
+#include "families/parameter_plan.h"
+#include "gdpa/error.h"
+#include "jit/nvrtc.h"
+#include "machine_code.h"
+#include "plan/gpu_plan.h"
+
+namespace gdpa::cuda {
+namespace {
+
+struct Tensor {
+  const char* name;
+  std::vector<int64_t> sizes;
+  NumberType type = NumberType::float32;
+};
+
+struct Case {
+  std::string name;
+  const char* function;
+  std::vector<Tensor> tensors;
+  int most_additions;  ///< in the code, in global memory
+  int64_t head_dim = 128;
+  DType dtype = DType::bfloat16;
+  bool deterministic = false;
+  int64_t heads_k = 4;
+  int arithmetic = 0;  ///< instructions in fp32 for each score with gradients of numbers; 0: not counted
+};
+
+std::ostream& operator<<(std::ostream& stream, const Case& test) { return stream << test.name; }
+
+class HopperBackwardGradients : public testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override {
+    try {
+      compilers();
+    } catch (const Error& error) {
+      GTEST_SKIP() << error.what();
+    }
+    std::vector<std::string> names;
+    for (const Tensor& tensor : GetParam().tensors) names.emplace_back(tensor.name);
+    activation_ = Activation(GetParam().function, {}, names);
+  }
+
+  /// The kernels of 128 sequences of 2048 tokens.
+  plan::GpuPlan plan() const {
+    const Case& test = GetParam();
+    const activation::Function& function = activation_.function();
+    Problem problem;
+    problem.direction = Direction::backward;
+    problem.dtype = test.dtype;
+    problem.batch = 128;
+    problem.heads_q = 4;
+    problem.heads_k = test.heads_k;
+    problem.head_dim = problem.head_dim_v = test.head_dim;
+    problem.rows_q = problem.rows_k = 2048 * problem.batch;
+    problem.deterministic = test.deterministic;
+    problem.wanted.parameters = (1U << test.tensors.size()) - 1;
+    Params params;
+    for (std::size_t i = 0; i < test.tensors.size(); ++i) {
+      BoundTensor tensor;
+      tensor.type = test.tensors[i].type;
+      tensor.rank = static_cast<int>(test.tensors[i].sizes.size());
+      int64_t stride = 1;
+      for (int axis = tensor.rank; axis-- > 0;) {
+        tensor.sizes[axis] = test.tensors[i].sizes[static_cast<std::size_t>(axis)];
+        tensor.strides[axis] = stride;
+        stride *= tensor.sizes[axis];
+      }
+      params.parameters[i] = params.grad_parameters[i] = tensor;
+      problem.tensor_types |= static_cast<unsigned>(tensor.type) << (4 * i);
+    }
+    families::PlanRequest request{problem,
+                                  plan::Gpu{},
+                                  plan::FunctionRegisters::many,
+                                  true,
+                                  plan::Float32Products::three,
+                                  plan::TensorMaps::available};
+    request.has_guards = function.has_guards() && function.of_sum() != nullptr;
+    request.reads_numbers = true;
+    request.number_gradients = families::number_gradients(problem, function);
+    request.score_gradients = families::score_gradients(problem, function);
+    plan::GpuPlan plan = families::gpu_plan(request);
+    for (plan::GpuStep& step : plan.steps) step.kernel.tensor_types = problem.tensor_types;
+    families::add_parameter_gradients(request, params, function, plan);
+    return plan;
+  }
+
+  Activation activation_{"identity"};
+};
+
+TEST_P(HopperBackwardGradients, KeepEverythingInRegistersAndNoProductWaits) {
+  const Case& test = GetParam();
+  const plan::GpuPlan plan = this->plan();
+  for (const plan::GpuStep& step : plan.parameter_steps) {
+    EXPECT_EQ(step.kernel.kind, plan::KernelKind::round_parameters) << "backward computes all gradients";
+  }
+  for (const plan::GpuStep& step : plan.steps) {
+    if (!has_function(step.kernel.kind)) continue;
+    for (const jit::Nvrtc& nvrtc : compilers()) {
+      const jit::Compiled compiled = nvrtc.compile(
+          {kernel_source(step.kernel, {activation_.function()}), activation_.text()}, "sm_90a", {"--ptxas-options=-v"});
+      EXPECT_FALSE(has_warning(compiled)) << compiled.log;
+      // The second pass, which seldom runs, has two forms of the function.
+      const bool is_second = step.kernel.hopper().pass == hopper::Pass::second;
+      EXPECT_TRUE(is_second || has_no_spill(compiled)) << compiled.log;
+      if (disassembler().empty() || is_second) continue;
+      const std::string code = disassemble(compiled.cubin);
+      const auto waits = waits_for_products(code);
+      std::string left;
+      for (const auto& wait : waits) left += wait.second;
+      const bool are_of_numbers = step.kernel.hopper().gradients == plan::FusedGradients::of_numbers;
+      ASSERT_EQ(left, are_of_numbers ? "01101000" : "1011101000");
+      // Those of semaphores are S32.
+      EXPECT_LE(count(code, "REDG.E.ADD.F") + count(code, "REDG.E.ADD.64"), test.most_additions);
+      if (test.arithmetic == 0) continue;
+      // Between the wait for S and dP and the next wait. The code has two versions: of full tiles and of partial ones.
+      const std::string_view part = std::string_view(code).substr(waits[3].first, waits[4].first - waits[3].first);
+      constexpr int scores = 2 * 32;
+      EXPECT_EQ((count(part, "FMUL") + count(part, "FFMA") + count(part, "FADD")) / scores, test.arithmetic);
+    }
+  }
+}
+
+const std::vector<Tensor> numbers = {{"a", {4}}, {"b", {4}}};
+constexpr const char* of_numbers = "a * s * sigmoid(b * s)";
+const std::vector<Tensor> table = {{"table", {4, 4096}}};
+constexpr const char* of_table = "silu(s + table[h, clamp(i - j, 0, 4095)])";
+const std::vector<Tensor> bias = {{"bias", {1, 4, 2048, 2048}, NumberType::bfloat16}};
+constexpr const char* of_bias = "silu(s + bias[b, h, i, j])";
+constexpr DType fp16 = DType::float16, bf16 = DType::bfloat16;
+constexpr int exact_additions = 60;  // of one exact sum
+
+INSTANTIATE_TEST_SUITE_P(
+    Plans, HopperBackwardGradients,
+    testing::Values(Case{"numbers", of_numbers, numbers, 4, 128, bf16, false, 4, 8},
+                    Case{"numbers_of_groups", of_numbers, numbers, 4, 128, bf16, false, 2},
+                    Case{"numbers_fp16", of_numbers, numbers, 4, 64, fp16},
+                    Case{"numbers_deterministic", of_numbers, numbers, 4 * exact_additions, 128, bf16, true},
+                    Case{"three_numbers", "b * tanh(a * s) + c", {{"a", {}}, {"b", {4}}, {"c", {4}}}, 6},
+                    Case{"table", of_table, table, 12}, Case{"table_fp16", of_table, table, 12, 64, fp16},
+                    Case{"table_deterministic", of_table, table, 12 * exact_additions, 128, bf16, true},
+                    Case{"bias", of_bias, bias, 128}, Case{"bias_fp16", of_bias, bias, 128, 64, fp16},
+                    Case{"number_in_a_sum", "silu(s + a)", {{"a", {4}}}, 4}),
+    [](const testing::TestParamInfo<Case>& tested) { return tested.param.name; });
+
+}  // namespace
+}  // namespace gdpa::cuda
