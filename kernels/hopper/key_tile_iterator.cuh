@@ -34,6 +34,7 @@ struct KeyTileIterator {
   int keeps_keys;  ///< K and V stay in their stages for the next query tile
   int number;      ///< of the query tile
   int key_tile = 0;
+  bool full = true;  ///< no score is masked
   PipelineState<Config::stages> state = {};
 
   __device__ __forceinline__ KeyTileIterator(const Tile& tile, int number_)
@@ -68,16 +69,6 @@ struct KeyTileIterator {
     next.number = broadcast_lane_0(next.number);
     next.state.stage = broadcast_lane_0(next.state.stage);
     return next;
-  }
-
- private:
-  static constexpr int partial = 4;
-  static_assert((partial & Tile::keeps_keys) == 0, "one bit for each flag");
-
-  __device__ __forceinline__ void set_partial(const Tile& tile) {
-    const typename Config::Mask::Tiles keys = tile.keys;  // all loads start before the first comparison
-    const int flag = broadcast_lane_0(keys.is_full(key_tile) ? 0 : partial);
-    flags = (flags & ~partial) | flag;
   }
 };
 

@@ -44,7 +44,7 @@ struct ParameterGradientsConsumer {
   /// Releases the operands of a key tile, whose products are complete.
   __device__ __forceinline__ void release_operands(const Iterator& at) const {
     if (!leads()) return;
-    if (!at.keeps_keys()) {
+    if (at.keeps_keys == 0) {
       shared.key_empty()[at.state.stage].arrive();
       shared.value_empty()[at.state.stage].arrive();
     }
@@ -77,7 +77,7 @@ struct ParameterGradientsConsumer {
     const int first_query = tile.first_query + warp() * 16;
     const int first_key = tile.keys.first_row + tile.keys.row_offset(at.key_tile, Config::tile_keys);
     const auto mask = Config::Mask::of(arguments.common.params, tile.pair());
-    add_terms(gradients, shared.terms(warp()), mask, !at.is_partial(), first_query, first_key, score, grad);
+    add_terms(gradients, shared.terms(warp()), mask, at.full, first_query, first_key, score, grad);
   }
 
   __device__ __forceinline__ Gradients gradients_of(const Tile& tile) const {

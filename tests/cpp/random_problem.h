@@ -443,7 +443,7 @@ class RandomProblem {
     // The standard deviation of the scores is .2 to 5.
     const auto any = [&] { return std::exp(symmetric() * std::log(5.0)) / root * pick({1, 1, 1, -1}); };
     scale_ = default_scale_ ? 1 / root : given_.draws_scale ? any() : pick({0.125, -0.3, 0.05});
-    const int64_t kind = uniform(0, 5);
+    const int64_t kind = uniform(0, given_.adds_query ? 4 : 5);
     if (kind == 1) out_scale_ = OutScale::of(0.37);
     if (kind == 2) out_scale_ = OutScale::per_query();
     if (kind == 3) out_scale_ = OutScale::per_key();
