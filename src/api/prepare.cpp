@@ -26,7 +26,7 @@ std::vector<cuda::MaskPreparation::Call> calls_of(const Attention& attention, co
   std::vector<cuda::MaskPreparation::Call> calls;
   const auto add = [&](Direction direction, const WantedGradients& wanted) {
     const api::CheckedCall call = api::check_plan(unprepared, direction, false, wanted, needs_data);
-    calls.push_back({call.problem, call.params});
+    calls.push_back({call.problem, call.params, call.function});
   };
   add(Direction::forward, {});
   if (!options.backward || attention.block_table) return calls;

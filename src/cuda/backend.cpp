@@ -645,7 +645,7 @@ MaskPreparation::MaskPreparation(const std::vector<Call>& calls, const Expressio
   const plan::Gpu gpu = target_of(first.problem.device.index).gpu;
   for (const Call& call : calls) {
     const Operands operands(call.problem, call.params);
-    const plan::GpuPlan of_call = plan_of(call.problem, call.params, operands, expressions.function, gpu);
+    const plan::GpuPlan of_call = plan_of(call.problem, call.params, operands, expressions_of(call).function, gpu);
     plan::GpuPlan lists = families::plan_prepared_lists(call.problem, of_call, tiles_);
     if (!lists.list_steps.empty()) rounds_.push_back({call, std::move(lists)});
   }
@@ -663,9 +663,9 @@ void MaskPreparation::run(void* data, void* stream) const {
   const int device = rounds_.front().call.problem.device.index;
   const CurrentDevice current(device);
   for (const Round& round : rounds_) {
-    const auto& [problem, params] = round.call;
+    const auto& [problem, params, function] = round.call;
     const Sequence sequence(problem, params, round.plan);
-    const auto kernels = find_kernels(sequence.steps, expressions_, device, static_cast<Stream>(stream));
+    const auto kernels = find_kernels(sequence.steps, expressions_of(round.call), device, static_cast<Stream>(stream));
     cuda::Call(problem, params, static_cast<Stream>(stream), sequence).run(kernels, {data, tiles_.bytes});
   }
 }

@@ -25,6 +25,7 @@ class MaskPreparation {
   struct Call {
     Problem problem;
     Params params;
+    std::shared_ptr<const activation::Function> function;  ///< null: the function of the expressions
   };
 
   /// There is at least one call. Its problem has a mask expression, and is not prepared.
@@ -41,6 +42,10 @@ class MaskPreparation {
     Call call;
     plan::GpuPlan plan;
   };
+
+  Expressions expressions_of(const Call& call) const {
+    return {call.function ? *call.function : expressions_.function, expressions_.mask};
+  }
 
   Expressions expressions_;
   plan::PreparedTiles tiles_;

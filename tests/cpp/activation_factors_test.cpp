@@ -214,7 +214,7 @@ struct OfHead {
 
 OfHead of_head(const Activation& activation, const std::vector<double>& numbers, double scale) {
   const Function& function = activation.function();
-  const HeadInputs head{std::vector<bool>(numbers.size(), true), numbers.size(), 0, {true}};
+  const HeadInputs head{std::vector<bool>(numbers.size(), true), numbers.size(), numbers.size() + 1, {true}};
   const FastPrograms fast = rewrite_fast(function.value(), function.value_and_derivative(), ValueFactor::suits_bfloat16,
                                          ValueFactor::suits_bfloat16, head);
   OfHead result{fast.value_and_derivative, {}};
