@@ -35,6 +35,63 @@ def test_views_of_a_fused_projection_need_no_copy() -> None:
     assert_within_promise([output.detach(), *gradient.unbind(1)], Problem(*apart, LENGTHS, LENGTHS), weights)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("first", [0, 1, 3, 8])
+@pytest.mark.parametrize("widths", [(16, 16, 16), (24, 24, 5)], ids=str)
+def test_query_key_and_value_may_be_anywhere_in_the_last_axis_of_one_tensor(
+    dtype: torch.dtype, first: int, widths: tuple[int, int, int]
+) -> None:
+    """The columns are unused | Q | K | V | unused."""
+    fused = torch.randn(TOTAL, 2, first + sum(widths) + 2).to(dtype).requires_grad_()
+    weights = torch.randn(TOTAL, 2, widths[2]).to(dtype)
+    _, *views, _ = fused.split([first, *widths, 2], dim=-1)
+    output = gdpa.varlen_attention(*views, OFFSETS, OFFSETS)
+    (gradient,) = torch.autograd.grad(output, fused, weights)
+    before, *of_views, after = gradient.split([first, *widths, 2], dim=-1)
+    apart = [view.detach().contiguous() for view in views]
+    assert_within_promise([output.detach(), *of_views], Problem(*apart, LENGTHS, LENGTHS), weights)
+    assert not before.any()
+    assert not after.any()
+
+
+@pytest.mark.parametrize("first", [0, 1, 5])
+@pytest.mark.parametrize("heads_first", [True, False])
+def test_key_and_value_may_be_anywhere_in_the_last_axis_of_one_tensor(first: int, heads_first: bool) -> None:
+    """The columns are unused | K of all heads | V of all heads, or for each head unused | K | V."""
+    width, width_v, heads = 16, 24, 2
+    query = torch.randn(TOTAL, heads, width, requires_grad=True)
+    weights = torch.randn(TOTAL, heads, width_v)
+    if heads_first:
+        fused = torch.randn(TOTAL, heads, first + width + width_v, requires_grad=True)
+        views = list(fused.split([first, width, width_v], dim=-1))[1:]
+    else:
+        fused = torch.randn(TOTAL, first + heads * (width + width_v), requires_grad=True)
+        _, *parts = fused.split([first, heads * width, heads * width_v], dim=-1)
+        views = [part.unflatten(1, (heads, -1)) for part in parts]
+    output = gdpa.varlen_attention(query, *views, OFFSETS, OFFSETS)
+    of_query, gradient = torch.autograd.grad(output, (query, fused), weights)
+    # The same views of the gradient.
+    of_views = [gradient.as_strided(view.shape, view.stride(), view.storage_offset()) for view in views]
+    apart = [query.detach(), *(view.detach().contiguous() for view in views)]
+    assert_within_promise([output.detach(), of_query, *of_views], Problem(*apart, LENGTHS, LENGTHS), weights)
+    assert not gradient[..., :first].any()
+
+
+@pytest.mark.parametrize("first", [0, 1, 8])
+def test_gradients_may_be_views_of_one_tensor_at_any_place_of_its_last_axis(first: int) -> None:
+    query, key, value = (torch.randn(TOTAL, 2, 16, requires_grad=True) for _ in range(3))
+    weights = torch.randn(TOTAL, 2, 16)
+    gradient = torch.full((TOTAL, 2, first + 3 * 16 + 1), float("nan"))
+    before, *views, after = gradient.split([first, 16, 16, 16, 1], dim=-1)
+    names = ("grad_query", "grad_key", "grad_value")
+    gdpa.varlen_attention_backward(weights, query, key, value, OFFSETS, OFFSETS, **dict(zip(names, views, strict=True)))
+    output = gdpa.varlen_attention(query, key, value, OFFSETS, OFFSETS)
+    for view, expected in zip(views, torch.autograd.grad(output, (query, key, value), weights), strict=True):
+        assert torch.equal(view, expected)
+    assert before.isnan().all()
+    assert after.isnan().all()
+
+
 def test_heads_may_come_before_rows() -> None:
     operands = [torch.randn(2, TOTAL, 16, requires_grad=True) for _ in range(3)]
     weights = torch.randn(TOTAL, 2, 16)
