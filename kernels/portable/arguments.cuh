@@ -142,6 +142,8 @@ struct CheckOffsetsArguments {
   int64_t batch;
   int64_t rows_q;
   int64_t rows_k;
+  Integers outputs;  ///< the first rows of the output; null data without output_offsets
+  int64_t rows_o;
   const ListedEntry* prepared;  ///< of a prepared mask; otherwise null
 };
 

@@ -1,6 +1,6 @@
-// Debug mode: checks the offsets of both sides and the batch map on the device, and prints the first wrong number of
-// each. The kernels that follow clamp these numbers in any case (common/packed_layout.cuh). Also prints the first
-// sequence whose lengths are not those that a mask was prepared for.
+// Debug mode: checks the offsets of both sides and of the output, the batch map, and the table of pages on the device,
+// and prints the first wrong number of each. The kernels that follow clamp these numbers in any case
+// (common/packed_layout.cuh). Also prints the first sequence whose lengths are not those that a mask was prepared for.
 //
 // Launch: grid 2, one CTA for each side, block check_offsets_threads, no dynamic shared memory.
 #pragma once
@@ -78,10 +78,50 @@ __device__ void check_prepared_lengths(const CheckOffsetsArguments& arguments) {
       static_cast<long long>(arguments.keys.size(b)), arguments.prepared[b].length_q, arguments.prepared[b].length_k);
 }
 
+/// The rows of the output of each batch entry.
+template <class Config>
+__device__ void check_outputs(const CheckOffsetsArguments& arguments) {
+  const auto last_begin = [&](int64_t b) { return arguments.rows_o - arguments.queries.size(b); };
+  const auto is_wrong = [&](int64_t b) { return arguments.outputs[b] < 0 || arguments.outputs[b] > last_begin(b); };
+  const int64_t b = first_wrong<Config>(arguments.batch, is_wrong);
+  if (threadIdx.x != 0 || b == arguments.batch) return;
+  printf("gdpa: output_offsets[%lld] = %lld, expected 0 to %lld, for the %lld rows of the output and %lld queries\n",
+         static_cast<long long>(b), static_cast<long long>(arguments.outputs[b]), static_cast<long long>(last_begin(b)),
+         static_cast<long long>(arguments.rows_o), static_cast<long long>(arguments.queries.size(b)));
+}
+
+/// The lengths of keys in pages, and the pages that have keys.
+template <class Config>
+__device__ void check_pages(const Sequences& side, int64_t batch) {
+  const bool is_first = threadIdx.x == 0;
+  const int64_t longest = side.length;
+  const int64_t b = first_wrong<Config>(batch, [&](int64_t i) { return side.ends[i] < 0 || side.ends[i] > longest; });
+  if (is_first && b < batch) {
+    printf("gdpa: seqused_k[%lld] = %lld, expected 0 to %lld, the keys of the pages of an entry\n",
+           static_cast<long long>(b), static_cast<long long>(side.ends[b]), static_cast<long long>(longest));
+  }
+  const int64_t each = longest / side.page_rows;
+  const auto page_at = [&](int64_t i) { return side.pages[i / each * side.pages_stride + i % each]; };
+  const auto is_wrong = [&](int64_t i) {
+    const bool has_keys = i % each * side.page_rows < side.ends[i / each];
+    return has_keys && (page_at(i) < 0 || page_at(i) >= side.page_count);
+  };
+  const int64_t i = first_wrong<Config>(batch * each, is_wrong);
+  if (!is_first || i == batch * each) return;
+  printf("gdpa: block_table[%lld, %lld] = %lld is not one of the %lld pages\n", static_cast<long long>(i / each),
+         static_cast<long long>(i % each), static_cast<long long>(page_at(i)),
+         static_cast<long long>(side.page_count));
+}
+
 template <class Config>
 __device__ void check_offsets(const CheckOffsetsArguments& arguments) {
   const bool is_query = blockIdx.x == 0;
   if (is_query && arguments.prepared != nullptr) check_prepared_lengths<Config>(arguments);
+  if (is_query && arguments.outputs.data != nullptr) check_outputs<Config>(arguments);
+  if (!is_query && arguments.keys.has_pages()) {
+    check_pages<Config>(arguments.keys, arguments.batch);
+    return;
+  }
   const Sequences& side = is_query ? arguments.queries : arguments.keys;
   const int64_t rows = is_query ? arguments.rows_q : arguments.rows_k;
   const int64_t sequences = side.map.data == nullptr ? arguments.batch : side.sequences;

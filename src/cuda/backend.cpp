@@ -320,7 +320,7 @@ struct Sequence {
 
   void add_preparation(const Problem& problem, const Params& params) {
     checks = checks_offsets() && (params.queries.is_jagged() || params.keys.is_jagged() || problem.has_batch_map ||
-                                  problem.prepared != nullptr);
+                                  problem.has_pages || problem.has_output_offsets || problem.prepared != nullptr);
     if (checks) add(plan::KernelKind::check_offsets, 2);
     if (locates_sequences(problem)) add(plan::KernelKind::locate_sequences, 4);
     if (!plan.overlap_steps.empty()) {
@@ -349,9 +349,9 @@ class Call final : public families::StepLauncher {
     }
     kernels_ = &kernels;
     if (sequence_.checks) {
-      portable::CheckOffsetsArguments arguments{params_.queries,       params_.keys,  problem_.has_query_gaps,
-                                                problem_.has_key_gaps, params_.batch, problem_.rows_q,
-                                                problem_.rows_k,       nullptr};
+      portable::CheckOffsetsArguments arguments{
+          params_.queries, params_.keys,    problem_.has_query_gaps, problem_.has_key_gaps, params_.batch,
+          problem_.rows_q, problem_.rows_k, params_.outputs.begins,  problem_.rows_o,       nullptr};
       if (problem_.prepared != nullptr) {
         const auto* const lists = static_cast<const std::byte*>(problem_.prepared->data);
         arguments.prepared = reinterpret_cast<const ListedEntry*>(lists + sequence_.plan.tile_lists.front().entries);

@@ -384,6 +384,41 @@ def test_debug_mode_names_the_offset_that_is_wrong(wrong: str) -> None:
     assert WRONG_OFFSETS[wrong] in given
 
 
+WRONG_LAYOUTS = {
+    "seq_offsets_q=torch.tensor([[0, 10], [20, 15]]), seq_offsets_k=rows": "seq_offsets_q[1] = [20, 15], expected 0 <=",
+    "seq_offsets_q=rows, seq_offsets_k=torch.tensor([[0, 10], [20, 601]])": "<= 600, the rows of key",
+    "seq_offsets_q=rows, seq_offsets_k=rows, kv_of=torch.tensor([0, 2])": "kv_of[1] = 2 is not one of the 2 entries",
+    "seq_offsets_q=rows, seq_offsets_k=rows, output_offsets=torch.tensor([3, -1])": "output_offsets[1] = -1",
+    "seq_offsets_q=rows, seq_offsets_k=rows, output_offsets=torch.tensor([9, 0]), output_rows=15": (
+        "output_offsets[0] = 9, expected 0 to 5, for the 15 rows of the output and 10 queries"
+    ),
+    "seq_offsets_q=rows, block_table=table, seqused_k=torch.tensor([5, 33])": "seqused_k[1] = 33, expected 0 to 32",
+    "seq_offsets_q=rows, block_table=table + 1, seqused_k=torch.tensor([5, 32])": (
+        "block_table[1, 1] = 4 is not one of the 4 pages"
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_LAYOUTS)
+def test_debug_mode_names_the_number_of_a_layout_that_is_wrong(wrong: str) -> None:
+    program = (
+        "import torch, gdpa\n"
+        "torch.set_default_device('cuda')\n"
+        "t = torch.randn(600, 1, 64, dtype=torch.bfloat16)\n"
+        "rows, table = torch.tensor([[0, 10], [20, 30]]), torch.tensor([[0, 1], [2, 3]])\n"
+        "pages = t[:64].view(4, 16, 1, 64)\n"
+        f"arguments = dict({wrong})\n"
+        "key = pages if 'block_table' in arguments else t\n"
+        "gdpa.varlen_attention(t, key, key, None, None, **arguments)\n"
+        "torch.cuda.synchronize()\n"
+    )
+    environment = {**os.environ, "GDPA_CHECK_OFFSETS": "1"}
+    command = [sys.executable, "-c", program]
+    printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    assert printed.count("gdpa:") == 1
+    assert WRONG_LAYOUTS[wrong] in printed
+
+
 def test_without_debug_mode_nothing_is_printed() -> None:
     assert printed_for("0, 500, 300, 600", "0") == "a call\n" * 2
 
