@@ -244,11 +244,14 @@ TEST(FactorsOfAHead, LeaveTheFunctionAndItsDerivativeAsTheyAre) {
 }
 
 TEST(FactorsOfAHead, NeedNoInstructionsOfTheirOwn) {
-  // The products and sums of 1.5 s sigmoid(1.702 s), whose factors are numbers: s and s t; 1 + t and 1 - t with their
-  // factors; and the sum of their products.
   const OfHead of = of_head(Activation("a * s * sigmoid(b * s)", {}, {"a", "b"}), {1.5, 1.702}, 0.125);
+  const Activation constant("1.5 * s * sigmoid(1.702 * s)");
+  const FactoredProgram of_constants =
+      rewrite_fast(constant.function().value(), constant.function().value_and_derivative(), ValueFactor::suits_bfloat16,
+                   ValueFactor::suits_bfloat16)
+          .value_and_derivative;
   EXPECT_EQ(count(of.both.program, Operation::tanh), 1);
-  EXPECT_EQ(count(of.both.program, Operation::add), 4);
+  EXPECT_LE(count(of.both.program, Operation::add), count(of_constants.program, Operation::add));
   EXPECT_GT(of.both.head_factor.steps.size(), 1U);
 }
 
