@@ -22,12 +22,12 @@ from gdpa.bench.measure import Effort, Result
 from gdpa.bench.rows import fields
 from gdpa.bench.systems import SYSTEMS, Gdpa, Padded
 from gdpa.bench.systems.base import Attend
-from gdpa.bench.training import step as training_step
+from gdpa.bench.training import trainer as training_trainer
 from gdpa.bench.training.batch import SHAPES, Batch, Shape, shapes_on
 from gdpa.bench.training.block import Block
 from gdpa.bench.training.contenders import Contender, OnPadded, WithGdpa, WithSoftmax, contenders_of
 from gdpa.bench.training.report import COLUMNS, Step, lines
-from gdpa.bench.training.step import Trainer, measure_steps
+from gdpa.bench.training.step import BlockTrainer, measure_steps
 
 CPU = torch.device("cpu")
 QUICK = Effort(seconds=0.0, rounds=1)
@@ -86,7 +86,7 @@ def test_blocks_compute_what_they_say(
     contender: Contender, attention: Attend, feed_forward: Attend, dtype: str
 ) -> None:
     batch = Batch.random(replace(SMALL, dtype=dtype), CPU)
-    results = Trainer(contender, batch, compile=False).results()
+    results = BlockTrainer(contender, batch, compile=False).results()
     for name, expected in one_by_one(batch, attention, feed_forward).items():
         torch.testing.assert_close(results.pop(name), expected, msg=lambda text, name=name: f"{name}: {text}")
     assert not results
@@ -94,15 +94,15 @@ def test_blocks_compute_what_they_say(
 
 @pytest.mark.parametrize("contender", [WithGdpa(Gdpa()), OnPadded(Padded())])
 def test_a_step_changes_every_weight(contender: Contender) -> None:
-    trainer = Trainer(contender, Batch.random(SMALL, CPU), compile=False)
-    before = [weight.detach().clone() for weight in trainer.block.parameters()]
+    trainer = BlockTrainer(contender, Batch.random(SMALL, CPU), compile=False)
+    before = [weight.detach().clone() for weight in trainer.module.parameters()]
     trainer.step()
-    assert all((old != new).all() for old, new in zip(before, trainer.block.parameters(), strict=True))
+    assert all((old != new).all() for old, new in zip(before, trainer.module.parameters(), strict=True))
 
 
 def test_flop_are_those_that_pytorch_counts() -> None:
     shape = replace(SMALL, batch=1, max_length=30)
-    trainer = Trainer(WithGdpa(Gdpa()), Batch.random(shape, CPU), compile=False)
+    trainer = BlockTrainer(WithGdpa(Gdpa()), Batch.random(shape, CPU), compile=False)
     with FlopCounterMode(display=False) as counter:
         trainer.gradients()
     assert counter.get_total_flops() == shape.flops
@@ -156,12 +156,12 @@ def test_rows_say_what_was_run() -> None:
 
 
 def test_the_peak_is_that_of_a_step_whose_gradients_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = Trainer(WithGdpa(Gdpa()), Batch.random(SMALL, CPU), compile=False)
+    trainer = BlockTrainer(WithGdpa(Gdpa()), Batch.random(SMALL, CPU), compile=False)
 
     def memory_beyond(call: Callable[[], list[Tensor]]) -> int:
         assert trainer.optimiser.state  # is there before anything is counted
         assert call() == []
-        assert trainer.rows.grad is None and all(weight.grad is None for weight in trainer.block.parameters())
+        assert trainer.rows.grad is None and all(weight.grad is None for weight in trainer.module.parameters())
         return 7
 
     monkeypatch.setattr(figures_gpu, "memory_beyond", memory_beyond)
@@ -220,7 +220,7 @@ def test_a_block_that_does_not_compile_runs_eagerly_and_says_so(monkeypatch: pyt
         asked.update(options)
         raise RuntimeError("a graph break")
 
-    monkeypatch.setattr(training_step, "compiled", compiled)
+    monkeypatch.setattr(training_trainer, "compiled", compiled)
     steps, result = measure(OnPadded(Padded()), compile=True)
     assert [(step.system, step.compiled) for step in steps] == [("padded", False)]
     (refused,) = result.refusals
@@ -268,7 +268,7 @@ def test_the_command_prints_a_table_and_writes_a_report(tmp_path: Path, capsys: 
 def test_the_command_ends_with_1_where_results_disagree(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(agreement, "AGREEMENT", {"float32": 0.0})
+    monkeypatch.setitem(agreement.AGREEMENT, "float32", 0.0)
     assert bench.main(["--training-step", "--device", "cpu", "--seconds", "0"]) == 1
     assert "expected padded to be within 0 of gdpa" in capsys.readouterr().err
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gdpa.bench.norms_report import NormsReport
     from gdpa.bench.report import Report
     from gdpa.bench.systems import System
+    from gdpa.bench.training.models_report import ModelsReport
     from gdpa.bench.training.report import TrainingReport
 
 STANDARD_OUTPUT = Path("-")
@@ -29,6 +30,7 @@ SHORT_DTYPES = {"fp32": "float32", "fp64": "float64", "bf16": "bfloat16", "fp16"
 EXAMPLES = """examples:
   python -m gdpa.bench --figures
   python -m gdpa.bench --training-step --device cuda --report
+  python -m gdpa.bench --training-step --model hstu interformer kunlun --device cuda --report
   python -m gdpa.bench --norms --device cuda --report
   python -m gdpa.bench --suite anchors --device cuda --report
   python -m gdpa.bench --suite score --device cuda --report
@@ -80,6 +82,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--training-step", action="store_true",
         help="time a step of a block (projections, attention, PFFN) with gdpa, padded, and with softmax",
     )  # fmt: skip
+    what.add_argument(
+        "--model", nargs="+", choices=("block", "hstu", "interformer", "kunlun"), default=["block"], metavar="NAME",
+        help="with --training-step: block, or any of hstu, interformer and kunlun (block)",
+    )  # fmt: skip
+    what.add_argument("--layers", type=int, default=2, metavar="N", help="layers of these models (2)")
     what.add_argument(
         "--norms", action="store_true",
         help="time LayerNorm, attention, RMSNorm and residual, fused and with PyTorch's norms, with its goal",
@@ -138,6 +145,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     how.add_argument("--rounds", type=int, default=3, metavar="N", help="number of rounds of all systems (3)")
     how.add_argument("--threads", type=int, metavar="N", help="CPU threads of gdpa and of PyTorch")
+    how.add_argument(
+        "--limit", type=float, default=60.0, metavar="S",
+        help="with --model: seconds for each model, after which no further system begins; 0 has no limit (60)",
+    )  # fmt: skip
     out = parser.add_argument_group("output")
     out.add_argument(
         "--merge", type=Path, nargs="+", metavar="FILE",
@@ -153,7 +164,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         help="write SUITE-DEVICE.json, .md and .png into this folder (reports)",
     )  # fmt: skip
     options = parser.parse_args(arguments)
-    for name in ("batch", "heads", "head_dim", "rounds", "threads", "users"):
+    for name in ("batch", "heads", "head_dim", "rounds", "threads", "users", "layers"):
         number = getattr(options, name)
         if number is not None and number < 1:
             parser.error(f"--{name.replace('_', '-')}: expected a number from 1 up; got {number}")
@@ -161,6 +172,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         parser.error("--shapes: expected --suite, because --shapes selects shapes of a suite")
     if options.gradients != "qkv" and not options.against:
         parser.error("--gradients: expected --against with it")
+    if options.model != ["block"] and (not options.training_step or "block" in options.model):
+        parser.error("--model: expected --training-step with it, and either block or other models")
     if not 0 <= options.fill <= 1 or options.scale_batch <= 0:
         parser.error("--fill: expected a number from 0 to 1, and --scale-batch one above 0")
     return options
@@ -357,6 +370,44 @@ def run_training(options: argparse.Namespace, device: Device, effort: Effort, sy
     return report
 
 
+def run_models(options: argparse.Namespace, device: Device, effort: Effort, systems: list[System]) -> ModelsReport:
+    from gdpa.bench.estimate import estimate_models
+    from gdpa.bench.measure import Result
+    from gdpa.bench.progress import Progress
+    from gdpa.bench.training.attentions import can_train
+    from gdpa.bench.training.model_step import measure_model
+    from gdpa.bench.training.models import model_shape
+    from gdpa.bench.training.models_report import MODELS_SUBJECT, ModelsReport, ModelStep
+
+    kind = device.torch_device.type
+    models = list(dict.fromkeys(options.model))
+    able, compile = [system for system in systems if can_train(system)], kind == "cuda"
+    if not able:
+        raise ValueError(
+            "--systems: expected gdpa, padded, FlexAttention or a system on packed operands; got "
+            f"{' '.join(options.systems or [])!r}"
+        )
+    able.sort(key=lambda system: system.first_call)  # the slowest first calls come last, because of the limit
+    able.sort(key=lambda system: system.name != "gdpa")
+    print(estimate_models(len(models), able, compile, options.limit, effort, device), file=sys.stderr)
+    steps: list[ModelStep] = []
+    result, progress = Result(), Progress(len(models))
+    report = ModelsReport(*circumstances(MODELS_SUBJECT, device, effort), steps, result)
+    for model in models:
+        shape = model_shape(model, options.layers, kind, options.scale_batch)
+        steps_of_model, result_of_model = measure_model(
+            shape, able, compile, options.limit, effort, device, progress
+        )  # fmt: skip
+        steps += steps_of_model
+        result.add(result_of_model)
+        progress.finish_case()
+        if options.report:
+            report.write_document(options.report)
+    progress.finish()
+    say_first_calls(result)
+    return report
+
+
 def run_norms(options: argparse.Namespace, device: Device, effort: Effort) -> NormsReport:
     from gdpa.bench.estimate import estimate_norms
     from gdpa.bench.norms import case_on, forms_of, measure_norms
@@ -450,6 +501,8 @@ def run(options: argparse.Namespace) -> int:
     report: Document
     if options.norms:
         report = run_norms(options, device, effort)
+    elif options.training_step and options.model != ["block"]:
+        report = run_models(options, device, effort, systems)
     elif options.training_step:
         report = run_training(options, device, effort, systems)
     elif options.figures:

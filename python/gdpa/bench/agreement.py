@@ -23,13 +23,12 @@ def worst_difference(results: dict[str, Tensor], reference: dict[str, Tensor]) -
 
 
 def checked_difference(
-    shape: str, system: str, results: dict[str, Tensor], reference: dict[str, Tensor], dtype: str
+    shape: str, system: str, results: dict[str, Tensor], reference: dict[str, Tensor], bound: float
 ) -> float:
     """Returns the largest relative difference of the results from the reference, which are gdpa's results.
 
-    Raises Disagreement if the difference exceeds the bound of the type.
+    Raises Disagreement if the difference exceeds the bound.
     """
-    bound = AGREEMENT[dtype]
     difference, where = worst_difference(results, reference)
     if not difference <= bound:
         raise Disagreement(

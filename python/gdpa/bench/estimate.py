@@ -12,6 +12,7 @@ from gdpa.bench.progress import in_words
 from gdpa.bench.systems import System
 from gdpa.bench.training.batch import Shape
 from gdpa.bench.training.contenders import Contender
+from gdpa.bench.training.model_step import COMPILED_MODEL, EAGER_MODEL
 
 COMPILED_BLOCK, EAGER_BLOCK = 8.0, 0.5  # estimated seconds to the first gradients of a block
 
@@ -37,6 +38,17 @@ def estimate_training(
         figures += len(able) + (device.product(shape.dtype) is not None)
         first_calls += len(able) * (COMPILED_BLOCK if compile else EAGER_BLOCK)
     return in_a_sentence(len(shapes), figures * device.duration(effort.seconds), first_calls)
+
+
+def estimate_models(
+    models: int, systems: Sequence[System], compile: bool, limit: float, effort: Effort, device: Device
+) -> str:
+    """Returns the sentence for training steps of models. The limit bounds the duration of each model."""
+    first_calls = sum(COMPILED_MODEL + system.first_call if compile else EAGER_MODEL for system in systems)
+    rounds = (len(systems) + compile) * device.duration(effort.seconds)
+    if limit and first_calls + rounds > limit:
+        return f"{models} models, about {in_words(limit)} for each, which is --limit"
+    return in_a_sentence(models, models * rounds, models * first_calls)
 
 
 def estimate_norms(forms: Sequence[Form], case: Case, effort: Effort, device: Device) -> str:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import gdpa
 from gdpa.bench import command
-from gdpa.bench.agreement import checked_difference
+from gdpa.bench.agreement import AGREEMENT, checked_difference
 from gdpa.bench.cases import SIZES, Case, generate_lengths
 from gdpa.bench.device import Device, Work
 from gdpa.bench.measure import BatchTimer, Effort, Progress, Result, Times
@@ -184,7 +184,7 @@ class NormsTimer(BatchTimer):
             results = {"output": outputs[0].detach(), **of_inputs}
             self.fused = self.fused or results
             self.differences[figure] = checked_difference(
-                str(self.case.name), form.name, results, self.fused, self.case.dtype
+                str(self.case.name), form.name, results, self.fused, AGREEMENT[self.case.dtype]
             )
         self.forms[figure] = form
         self.work[figure] = Work(partial(self.step, compute))

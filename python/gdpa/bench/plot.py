@@ -150,16 +150,30 @@ def draw(path: Path, title: str, rows: list[Row], standings: Sequence[Standing] 
     pyplot.close(figure)
 
 
-def grouped_bars(path: Path, title: str, unit: str, bars: Mapping[tuple[str, str], tuple[float, str]]) -> None:
-    """Writes a picture with a bar for each (group, series), of a height and with a label. Needs matplotlib."""
+Bars = Mapping[tuple[str, str], tuple[float, str]]  # the height and the label of each (group, series)
+
+
+def grouped_bars(path: Path, title: str, unit: str, bars: Bars) -> None:
+    """Writes a picture with groups of bars. This function needs matplotlib."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
+    groups, series = (set(names) for names in zip(*bars, strict=True))
+    figure, axis = pyplot.subplots(figsize=(max(6.4, 1.2 * len(groups) * len(series)), 3.8), layout="constrained")
+    bars_on(axis, unit, bars)
+    figure.legend(loc="outside lower center", ncols=4, fontsize=8, frameon=False)
+    figure.suptitle(title, fontsize=9)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def bars_on(axis: Any, unit: str, bars: Bars) -> None:
+    """Draws groups of bars, with one bar for each series."""
     groups, series = (list(dict.fromkeys(names)) for names in zip(*bars, strict=True))
     width = 0.8 / len(series)
-    figure, axis = pyplot.subplots(figsize=(max(6.4, 1.2 * len(groups) * len(series)), 3.8), layout="constrained")
     for index, of_series in enumerate(series):
         drawn = {groups.index(group): bar for (group, one), bar in bars.items() if one == of_series}
         positions = [position - 0.4 + (index + 0.5) * width for position in drawn]
@@ -169,8 +183,3 @@ def grouped_bars(path: Path, title: str, unit: str, bars: Mapping[tuple[str, str
     axis.set_xticks(range(len(groups)), groups, fontsize=8)
     axis.set_ylabel(unit)
     axis.spines[["top", "right"]].set_visible(False)
-    figure.legend(loc="outside lower center", ncols=4, fontsize=8, frameon=False)
-    figure.suptitle(title, fontsize=9)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)

@@ -14,6 +14,7 @@ from gdpa.bench.figures import COLUMNS, Figure
 from gdpa.bench.measure import Result
 from gdpa.bench.plot import case_of, draw, name
 from gdpa.bench.rows import Refused, Row, fields, has_cublas, lengths, print_rows, print_table, share
+from gdpa.bench.training.models_report import MODELS_SUBJECT, ModelsReport, ModelStep
 from gdpa.bench.training.report import TRAINING, Step, TrainingReport
 
 
@@ -122,13 +123,17 @@ def merged(paths: Sequence[Path]) -> Document:
         return "; ".join(dict.fromkeys(part[field] for part in documents))
 
     circumstances = (first["subject"], first["device"], all_of("torch"), all_of("commit"), all_of("method"))
+    refused_parts = Result([], list(refusals.values()))
     if kind is Step:
-        return TrainingReport(*circumstances, list(rows.values()), Result([], list(refusals.values())))
+        return TrainingReport(*circumstances, list(rows.values()), refused_parts)
+    if kind is ModelStep:
+        return ModelsReport(*circumstances, list(rows.values()), refused_parts)
     return Report(*circumstances, Result(list(rows.values()), list(refusals.values())), list(figures.values()))
 
 
-def kind_of_rows(document: dict[str, Any]) -> type[Row] | type[Step]:
-    return Step if document["subject"] == TRAINING else Row
+def kind_of_rows(document: dict[str, Any]) -> type[Row] | type[Step] | type[ModelStep]:
+    kinds: dict[str, type[Step] | type[ModelStep]] = {TRAINING: Step, MODELS_SUBJECT: ModelStep}
+    return kinds.get(document["subject"], Row)
 
 
 def document(path: Path) -> dict[str, Any]:

@@ -6,81 +6,41 @@ import time
 from collections.abc import Sequence
 from statistics import median
 
-import torch
 from torch import Tensor
 
 from gdpa.bench import command
-from gdpa.bench.agreement import checked_difference
-from gdpa.bench.device import Device, Work
+from gdpa.bench.agreement import AGREEMENT, checked_difference
+from gdpa.bench.device import Device
 from gdpa.bench.measure import BatchTimer, Effort, Progress, Result, Times
 from gdpa.bench.rows import Refused
-from gdpa.bench.systems.padded import compiled
 from gdpa.bench.training.batch import Batch, Shape
 from gdpa.bench.training.block import Block
 from gdpa.bench.training.contenders import Contender, OnPadded, WithGdpa
 from gdpa.bench.training.report import OURS, STEP, Step
+from gdpa.bench.training.trainer import Trainer, check_finite
 
-LEARNING_RATE = 1e-5  # small, so that the weights stay near the compared weights during thousands of steps
 
-
-class Trainer:
-    """A block with its batch and its optimiser, AdamW."""
+class BlockTrainer(Trainer):
+    """A block on a system, with its batch."""
 
     def __init__(self, contender: Contender, batch: Batch, compile: bool) -> None:
         self.contender = contender
         self.batch = batch
-        self.block = Block(batch.shape, batch.rows.device, contender.attention(batch), contender.feed_forward(batch))
+        block = Block(batch.shape, batch.rows.device, contender.attention(batch), contender.feed_forward(batch))
         self.rows = contender.arrange(batch, batch.rows).detach().requires_grad_()
-        self.grad_output = contender.arrange(batch, batch.grad_output)
-        self.optimiser = torch.optim.AdamW(self.block.parameters(), lr=LEARNING_RATE, fused=True)
         # All blocks are compiled in the same way: one graph for fixed shapes, or an error with the reason.
-        self.forward = compiled(self.block, dynamic=False, fullgraph=True) if compile else self.block
-        self.is_compiled = compile
-        self.peak_bytes: int | None = None
-
-    def gradients(self) -> Tensor:
-        """Runs forward and backward, which set the gradients of the weights and of the rows. Returns the output."""
-        self.forget()
-        output: Tensor = self.forward(self.rows)
-        output.backward(self.grad_output)
-        return output.detach()
-
-    def step(self) -> None:
-        self.gradients()
-        self.optimiser.step()
-
-    @property
-    def work(self) -> Work:
-        return Work(lambda _: self.step())
-
-    def measure_peak(self) -> None:
-        """Returns the peak bytes of a step on a GPU without weights, optimiser and batch."""
-        from gdpa.bench.figures_gpu import memory_beyond
-
-        def step() -> list[Tensor]:
-            self.step()
-            self.forget()
-            return []
-
-        step()  # the first step creates the state of the optimiser
-        self.peak_bytes = memory_beyond(step)
-
-    def forget(self) -> None:
-        self.rows.grad = None
-        self.optimiser.zero_grad()
+        super().__init__(block, [self.rows], [contender.arrange(batch, batch.grad_output)], compile)
 
     def results(self) -> dict[str, Tensor]:
         """Returns the output and the gradients by name, without padding. Raises ValueError for NaN or infinities."""
-        output = self.gradients()
+        (output,) = self.gradients()
         assert self.rows.grad is not None
         tensors = {"output": output, "gradient of the rows": self.rows.grad}
         tensors = {name: self.contender.packed(self.batch, rows) for name, rows in tensors.items()}
-        for name, weight in self.block.named_parameters():
+        for name, weight in self.module.named_parameters():
             assert weight.grad is not None
             tensors[f"gradient of {name}"] = weight.grad
-        for name, tensor in tensors.items():
-            if not tensor.isfinite().all():
-                raise ValueError(f"{name}: expected finite numbers, got NaN or infinities")
+        check_finite(tensors)
         return tensors
 
 
@@ -92,7 +52,7 @@ class Training(BatchTimer):
         self.shape = shape
         self.compile = compile
         self.batch = Batch.random(shape, device.torch_device)
-        self.trainers: dict[str, Trainer] = {}
+        self.trainers: dict[str, BlockTrainer] = {}
         self.ours: dict[str, Tensor] | None = None  # gdpa's results
         self.difference: float | None = None  # the largest relative difference of the padded computation from them
 
@@ -108,7 +68,7 @@ class Training(BatchTimer):
         begin = time.perf_counter()
         for compile in (True, False) if self.compile else (False,):
             try:
-                trainer = Trainer(contender, self.batch, compile)
+                trainer = BlockTrainer(contender, self.batch, compile)
                 results = trainer.results()
                 if self.device.torch_device.type == "cuda":
                     trainer.measure_peak()
@@ -128,7 +88,8 @@ class Training(BatchTimer):
             self.ours = results
         elif isinstance(contender, OnPadded) and self.ours is not None:
             shape = self.shape
-            self.difference = checked_difference(shape.name, contender.name, results, self.ours, shape.dtype)
+            bound = AGREEMENT[shape.dtype]
+            self.difference = checked_difference(shape.name, contender.name, results, self.ours, bound)
 
     def steps(self, times: Times) -> list[Step]:
         product = self.device.product(self.shape.dtype)

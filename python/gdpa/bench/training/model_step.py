@@ -1,0 +1,224 @@
+"""Times training steps of models: the same modules with the attention of several systems, which alternate."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from gdpa.bench import command
+from gdpa.bench.agreement import AGREEMENT, Disagreement, checked_difference
+from gdpa.bench.device import Device
+from gdpa.bench.measure import BatchTimer, Effort, Progress, Result, Times, reason_of
+from gdpa.bench.rows import Refused
+from gdpa.bench.systems import Gdpa, Padded, System
+from gdpa.bench.systems.packages import Package
+from gdpa.bench.training.attentions import Call, attends, refusal_of_model, use
+from gdpa.bench.training.breakdown import breakdown
+from gdpa.bench.training.models import ACTIVATION, ModelBatch, ModelShape, build
+from gdpa.bench.training.models_report import ModelStep
+from gdpa.bench.training.report import OURS, STEP
+from gdpa.bench.training.trainer import Trainer, check_finite
+
+# Estimated seconds of the first step of a model: two layers under torch.compile, forward and backward, or eagerly.
+COMPILED_MODEL, EAGER_MODEL = 15.0, 0.5
+# The padded computation keeps and computes so many tensors of scores for each attention of a sequence to itself.
+SCORES_OF_A_CALL, SCORES_AT_ONCE = 2, 3
+PART_OF_MEMORY = 0.6  # for scores
+
+
+class ModelTrainer(Trainer):
+    """A model with the attention of a system, and its batch."""
+
+    def __init__(self, system: System, shape: ModelShape, device: torch.device, compile: bool) -> None:
+        self.system = system
+        self.shape = shape
+        batch = ModelBatch.random(shape, device)
+        model = use(system, build(shape, device), shape, device)
+        # Kernels of other packages end a graph.
+        super().__init__(model, batch.inputs(), batch.grad_outputs, compile, not isinstance(system, Package))
+        self.difference: float | None = None
+        self.host_waits: bool | None = None
+
+    def step(self) -> None:
+        super().step()
+        self.forget()  # so that the gradients of a waiting model take no memory
+
+    def results(self) -> dict[str, Tensor]:
+        """Returns the outputs, and the gradients of inputs and weights. Raises ValueError for NaN or infinities.
+
+        The weights are one tensor: some of their gradients are small sums of large terms, which roundings dominate.
+        """
+        outputs = self.gradients()
+        tensors = {f"output {i}": output for i, output in enumerate(outputs)}
+        named = zip(("rows", "features"), self.inputs, strict=False)
+        tensors |= {f"gradient of the {name}": one.grad for name, one in named if one.grad is not None}
+        gradients = [weight.grad.flatten() for weight in self.module.parameters() if weight.grad is not None]
+        tensors["gradient of the weights"] = torch.cat(gradients)
+        self.forget()
+        check_finite(tensors)
+        return tensors
+
+    def check_waits(self) -> None:
+        """Runs a step that fails if PyTorch waits for the GPU."""
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            self.step()
+            self.host_waits = False
+        except RuntimeError as error:
+            if "synchroniz" not in str(error):
+                raise
+            self.host_waits = True
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
+def shape_that_fits(shape: ModelShape, attentions: int, memory: float) -> ModelShape:
+    """Returns the shape with the batch halved until the scores of the padded computation fit into the memory.
+
+    Args:
+        attentions: the number of attentions of sequences to themselves.
+        memory: bytes.
+    """
+    longest, size = max(shape.lengths_of_attention), getattr(torch, shape.dtype).itemsize
+    tensors = SCORES_OF_A_CALL * attentions + SCORES_AT_ONCE
+    while shape.batch > 1 and tensors * shape.batch * shape.heads * longest**2 * size > PART_OF_MEMORY * memory:
+        shape = replace(shape, batch=shape.batch // 2)
+    return shape
+
+
+class ModelTraining(BatchTimer):
+    """The prepared models of one shape."""
+
+    def __init__(self, shape: ModelShape, compile: bool, limit: float, device: Device, result: Result) -> None:
+        self.shape = shape
+        model = build(replace(shape, batch=1), torch.device("cpu"))
+        self.model = model  # read for the calls of attention only
+        super().__init__(Call.of(attends(model)[0], shape).case, device, result)
+        self.compile = compile
+        self.end = time.monotonic() + limit if limit else float("inf")
+        self.trainers: dict[str, ModelTrainer] = {}
+        self.parts: dict[str, float] | None = None  # of gdpa's step
+
+    def enter(self, system: System, effort: Effort) -> None:
+        """Runs a model once. If torch.compile fails, the compiled model is refused and the model runs eagerly."""
+        reason = refusal_of_model(system, self.model, self.shape) or self.lacks_time(system, effort)
+        if reason is not None:
+            self.result.refusals.append(Refused(system.name, STEP, reason, self.shape.name))
+            return
+        begin = time.perf_counter()
+        for compile in (True, False) if self.compile else (False,):
+            try:
+                self.trainers[system.name] = trainer = self.prepared(system, compile)
+            except Exception as error:
+                # The variables of the failed call hold its memory until the traceback is gone.
+                name = f"{system.name}, compiled" if compile else system.name
+                self.result.refusals.append(Refused(name, STEP, reason_of(error), self.shape.name))
+                is_final = isinstance(error, Disagreement | torch.OutOfMemoryError)
+            else:
+                self.work[system.name, STEP] = trainer.work
+                self.result.add_first_call(system.name, time.perf_counter() - begin)
+                return
+            self.device.release()
+            if is_final:
+                return
+
+    def lacks_time(self, system: System, effort: Effort) -> str | None:
+        usual = COMPILED_MODEL if self.compile else EAGER_MODEL
+        first = max(self.result.first_calls.values(), default=usual) + system.first_call
+        rounds = (len(self.work) + 2) * self.device.duration(effort.seconds)
+        if isinstance(system, Gdpa) or time.monotonic() + first + rounds <= self.end:
+            return None
+        return "no time left for this model; --limit changes the limit, --systems selects systems"
+
+    def prepared(self, system: System, compile: bool) -> ModelTrainer:
+        """Returns the model after its results, its memory and its waiting have been checked."""
+        device = self.device.torch_device
+        shape = self.shape
+        if type(system) is Padded and device.type == "cuda":
+            attentions = sum(Call.of(module, shape).is_self for module in attends(self.model))
+            shape = shape_that_fits(shape, attentions, torch.cuda.get_device_properties(device).total_memory)
+        trainer = ModelTrainer(system, shape, device, compile)
+        results = trainer.results()
+        if system.function != "softmax" and (compile or not isinstance(system, Gdpa)):
+            reference = ModelTrainer(Gdpa(), shape, device, compile=False).results()
+            # Each layer adds its roundings.
+            bound = AGREEMENT[shape.dtype] * shape.layers
+            trainer.difference = checked_difference(shape.name, system.name, results, reference, bound)
+            del reference
+        del results
+        if device.type == "cuda":
+            trainer.measure_peak()
+            trainer.check_waits()
+        return trainer
+
+    def measure_parts(self) -> None:
+        """Profiles gdpa's step on a GPU."""
+        trainer = self.trainers.get(OURS)
+        if trainer is None or self.device.torch_device.type != "cuda":
+            return
+        try:
+            self.parts = breakdown(trainer.step)
+        except Exception as error:
+            self.refuse((OURS, "breakdown"), error)
+
+    def steps(self, times: Times) -> list[ModelStep]:
+        rates = {name: sum(self.trainers[name].shape.lengths) / seconds for (name, _), seconds in times.figures.items()}
+        return [self.row(name, seconds, rates[name], rates.get(OURS)) for (name, _), seconds in times.figures.items()]
+
+    def row(self, name: str, seconds: float, rate: float, ours: float | None) -> ModelStep:
+        trainer = self.trainers[name]
+        system, shape = trainer.system, trainer.shape
+        return ModelStep(
+            system=name,
+            version=system.version(),
+            commit=command.commit(),
+            device=self.device.describe(),
+            shape=self.shape.name,
+            dtype=shape.dtype,
+            activation=system.function or ACTIVATION,
+            model=shape.model,
+            layers=shape.layers,
+            compiled=trainer.is_compiled,
+            B=shape.batch,
+            H=shape.heads,
+            d=shape.head_dim,
+            max_length=shape.max_length,
+            tokens=sum(shape.lengths),
+            ms=seconds * 1e3,
+            tokens_per_second=rate,
+            gdpa_speedup=ours / rate if ours else None,
+            peak_bytes=trainer.peak_bytes,
+            difference=trainer.difference,
+            host_waits=trainer.host_waits,
+            parts=self.parts if name == OURS else None,
+        )
+
+
+def measure_model(
+    shape: ModelShape,
+    systems: Sequence[System],
+    compile: bool,
+    limit: float,
+    effort: Effort,
+    device: Device,
+    progress: Progress,
+) -> tuple[list[ModelStep], Result]:
+    """Returns a row for every system that can train this model, and a reason for each that cannot.
+
+    Args:
+        limit: seconds after which no further system begins; 0 has no limit.
+    """
+    result = Result()
+    training = ModelTraining(shape, compile, limit, device, result)
+    for system in systems:
+        progress(0.0, f"{system.name}, first step")
+        training.enter(system, effort)
+    times = training.rounds(effort, progress)
+    training.measure_parts()
+    steps = training.steps(times)
+    device.release()
+    return steps, result
