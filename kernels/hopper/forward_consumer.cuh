@@ -61,7 +61,8 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
       for (int i = 0; i < 4; ++i) {
         float& score = scores[group * 4 + i];
         const float x = scales ? score * scale : score;
-        score = Config::pass == Pass::first ? function.value_of_finite(x, inputs.at(i)) : function.value(x, inputs.at(i));
+        score =
+            Config::pass == Pass::first ? function.value_of_finite(x, inputs.at(i)) : function.value(x, inputs.at(i));
       }
       // Otherwise the compiler loads the inputs of all scores early, and registers do not suffice.
       if (Config::Bias::exists && group % 4 == 3) __syncwarp();
@@ -72,8 +73,8 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
     activation.visit([&](const auto& function) { apply_function_of_head(function, inputs); });
   }
 
-  /// A NaN in P makes a whole row of O NaN, so that one column suffices to find it. No short-circuit: a branch would end
-  /// the uniform registers of the main loop, and each product would move its descriptor from vector registers.
+  /// A NaN in P makes a whole row of O NaN, so that one column suffices to find it. No short-circuit: a branch would
+  /// end the uniform registers of the main loop, and each product would move its descriptor from vector registers.
   __device__ __forceinline__ void look_for_nan(const Tile& tile) {
     if (Config::pass != Pass::first || !Activation::bounds_scores) return;
     const unsigned thread = thread_in_warpgroup();

@@ -66,8 +66,8 @@ struct WarpTiles {
   int column_v;
 };
 
-/// The valid queries of keys `key` and `key + 8`. If the owner is rows of the operand, the keys may be below 0, where no
-/// key is: a mask accepts keys of 0 or more.
+/// The valid queries of keys `key` and `key + 8`. If the owner is rows of the operand, the keys may be below 0, where
+/// no key is: a mask accepts keys of 0 or more.
 template <class Config, int groups>
 __device__ auto valid_columns(const typename Config::Mask& mask, int key, int first_query) {
   if constexpr (!Config::Layout::owns_rows) {
