@@ -29,9 +29,9 @@ struct Problem {
   Form key_form = Form::jagged;
   bool has_query_gaps = false;  ///< jagged queries have a begin and an end instead of cumulative lengths
   bool has_key_gaps = false;
-  bool has_batch_map = false;       ///< several batch entries may have the same keys
-  int64_t page_rows = 0;            ///< keys and values are in pages of so many rows; rows_k counts the rows of the table
-  int64_t mapped_entries = 0;       ///< with a batch map: the entries of the keys
+  bool has_batch_map = false;  ///< several batch entries may have the same keys
+  int64_t page_rows = 0;       ///< keys and values are in pages of so many rows; rows_k counts the rows of the table
+  int64_t mapped_entries = 0;  ///< with a batch map: the entries of the keys
   bool has_output_offsets = false;  ///< the output has rows of its own
   bool zeroes_output = true;        ///< rows of the output that belong to no batch entry become 0
   int64_t heads_q = 0;

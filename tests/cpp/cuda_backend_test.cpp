@@ -262,7 +262,8 @@ TEST_F(CudaBackend, HopperKernelsTakePagesThatAreAWholeNumberOfRowsApart) {
        {std::array<int64_t, 4>{1024, 32, 16, 1}, {2048, 32, 16, 1}, {1024, 16, 512, 1}}) {
     EXPECT_EQ(kernel_of(strides).substr(0, hopper_kernel.size()), hopper_kernel);
   }
-  for (const std::array<int64_t, 4>& strides : {std::array<int64_t, 4>{1032, 32, 16, 1}, {32, 160, 16, 1}, {0, 32, 16, 1}}) {
+  for (const std::array<int64_t, 4>& strides :
+       {std::array<int64_t, 4>{1032, 32, 16, 1}, {32, 160, 16, 1}, {0, 32, 16, 1}}) {
     EXPECT_EQ(kernel_of(strides).find("portable: forward"), 0U) << kernel_of(strides);
   }
 }

@@ -301,9 +301,9 @@ TEST(GpuPlan, HopperLoadsKeysInPagesInTheLargestBoxesThatDividePagesAndTiles) {
     EXPECT_TRUE(kernel.has_pages);
     EXPECT_EQ(kernel.tile_keys, boxes.tile_keys) << boxes.page_rows << ", " << boxes.head_dim;
     EXPECT_EQ(kernel.hopper().box_keys, boxes.box_keys) << boxes.page_rows << ", " << boxes.head_dim;
-    EXPECT_NE(plan.reason.find(fmt::format("TMA loads {} keys at a time from pages of {}", boxes.box_keys,
-                                           boxes.page_rows)),
-              std::string::npos)
+    EXPECT_NE(
+        plan.reason.find(fmt::format("TMA loads {} keys at a time from pages of {}", boxes.box_keys, boxes.page_rows)),
+        std::string::npos)
         << plan.reason;
   }
   EXPECT_EQ(hopper_plan_of(problem_of(Direction::forward)).steps[0].kernel.hopper().box_keys, 0);

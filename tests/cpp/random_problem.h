@@ -568,8 +568,8 @@ class RandomProblem {
       const int64_t apart = width * (page_rows_ * heads_k_);
       return {dtype_, {pages, page_rows_, heads_k_, width}, {apart, width, page_rows_ * width, 1}, 0, pages * apart};
     }
-    return {dtype_, {pages, page_rows_, heads_k_, width}, {rows_apart * row, row, width, 1}, 0,
-            pages * rows_apart * row};
+    return {
+        dtype_, {pages, page_rows_, heads_k_, width}, {rows_apart * row, row, width, 1}, 0, pages * rows_apart * row};
   }
 
   Strided in_pages(Strided& packed, const std::vector<int64_t>& rows, int64_t pages, int64_t width,

@@ -201,8 +201,8 @@ GpuPlan forward_plan(const PlanRequest& request) {
         fmt::format("; tiles of keys are narrow: f reads {} elements of tensors at each score", request.reads);
   }
   if (problem.has_pages()) {
-    plan.reason += fmt::format("; TMA loads {} keys at a time from pages of {}", kernel.hopper().box_keys,
-                               problem.page_rows);
+    plan.reason +=
+        fmt::format("; TMA loads {} keys at a time from pages of {}", kernel.hopper().box_keys, problem.page_rows);
   }
   const int64_t tiles = problem.heads_q * queries.most_tiles(kernel.tile_queries, problem.batch);
   const int64_t ctas = std::min<int64_t>(tiles, request.gpu.multiprocessors);
