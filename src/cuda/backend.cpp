@@ -320,7 +320,7 @@ struct Sequence {
 
   void add_preparation(const Problem& problem, const Params& params) {
     checks = checks_offsets() && (params.queries.is_jagged() || params.keys.is_jagged() || problem.has_batch_map ||
-                                  problem.has_pages || problem.has_output_offsets || problem.prepared != nullptr);
+                                  problem.has_pages() || problem.has_output_offsets || problem.prepared != nullptr);
     if (checks) add(plan::KernelKind::check_offsets, 2);
     if (locates_sequences(problem)) add(plan::KernelKind::locate_sequences, 4);
     if (!plan.overlap_steps.empty()) {
