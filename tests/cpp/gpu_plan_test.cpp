@@ -1001,6 +1001,33 @@ TEST(GpuPlan, HopperForwardWithStagedInputsHasFewerStages) {
   }
 }
 
+/// A tile of a dense bias needs shared memory, which stages of Q give up.
+TEST(GpuPlan, HopperForwardStagesADenseBiasIfItFits) {
+  for (const int64_t head_dim : {64, 128, 192, 256}) {
+    for (const int64_t length : {50, 100, 300, 5000}) {
+      for (const int element_bytes : {0, 2, 4}) {
+        SCOPED_TRACE(testing::Message() << head_dim << ", " << length << " keys, " << element_bytes << " bytes");
+        Problem problem = problem_of(Direction::forward, DType::bfloat16, head_dim);
+        problem.rows_q = problem.rows_k = length * problem.batch;
+        families::PlanRequest request{
+            problem, Gpu{}, FunctionRegisters::many, true, Float32Products::three, TensorMaps::available};
+        request.reads = 1;
+        request.tile_element_bytes = element_bytes;
+        const GpuPlan plan = gpu_plan(request);
+        const KernelSpec& kernel = plan.steps.front().kernel;
+        const HopperSpec& hopper = kernel.hopper();
+        const bool is_staged = element_bytes == 2 || (element_bytes == 4 && (head_dim == 64 || length == 50));
+        EXPECT_TRUE(head_dim > 128 || hopper.stages_tile == is_staged);
+        EXPECT_EQ(plan.reason.find("copied to shared memory") != std::string::npos, hopper.stages_tile);
+        const int64_t bias = hopper.stages_tile ? kernel.tile_queries * kernel.tile_keys * element_bytes : 0;
+        const int64_t rows = hopper.query_stages * kernel.tile_queries + 2 * kernel.stages * kernel.tile_keys;
+        EXPECT_LE(rows * head_dim * 2 + bias, 224 * 1024);
+        EXPECT_GE(kernel.stages, 2);
+      }
+    }
+  }
+}
+
 /// The Hopper plan of backward for keys long enough for sums of dQ, with the guards left out where they may be.
 GpuPlan hopper_plan_wanting(WantedGradients wanted, bool deterministic = false) {
   Problem problem = problem_of(Direction::backward);
