@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from gdpa.bench import __main__ as bench
-from gdpa.bench import figures_gpu
+from gdpa.bench import agreement, figures_gpu
+from gdpa.bench.agreement import Disagreement
 from gdpa.bench.device import Processor, Product, Work
 from gdpa.bench.measure import Effort, Result
 from gdpa.bench.rows import fields
@@ -26,7 +27,7 @@ from gdpa.bench.training.batch import SHAPES, Batch, Shape, shapes_on
 from gdpa.bench.training.block import Block
 from gdpa.bench.training.contenders import Contender, OnPadded, WithGdpa, WithSoftmax, contenders_of
 from gdpa.bench.training.report import COLUMNS, Step, lines
-from gdpa.bench.training.step import Disagreement, Trainer, measure_steps
+from gdpa.bench.training.step import Trainer, measure_steps
 
 CPU = torch.device("cpu")
 QUICK = Effort(seconds=0.0, rounds=1)
@@ -267,7 +268,7 @@ def test_the_command_prints_a_table_and_writes_a_report(tmp_path: Path, capsys: 
 def test_the_command_ends_with_1_where_results_disagree(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(training_step, "AGREEMENT", {"float32": 0.0})
+    monkeypatch.setattr(agreement, "AGREEMENT", {"float32": 0.0})
     assert bench.main(["--training-step", "--device", "cpu", "--seconds", "0"]) == 1
     assert "expected padded to be within 0 of gdpa" in capsys.readouterr().err
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gdpa.bench.document import Document
     from gdpa.bench.figures import Figure
     from gdpa.bench.measure import Effort, Result
+    from gdpa.bench.norms_report import NormsReport
     from gdpa.bench.report import Report
     from gdpa.bench.systems import System
     from gdpa.bench.training.report import TrainingReport
@@ -28,6 +29,7 @@ SHORT_DTYPES = {"fp32": "float32", "fp64": "float64", "bf16": "bfloat16", "fp16"
 EXAMPLES = """examples:
   python -m gdpa.bench --figures
   python -m gdpa.bench --training-step --device cuda --report
+  python -m gdpa.bench --norms --device cuda --report
   python -m gdpa.bench --suite anchors --device cuda --report
   python -m gdpa.bench --suite score --device cuda --report
   python -m gdpa.bench --suite compat --checkout ads_model_kernel_library generative-recommenders --report
@@ -77,6 +79,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     what.add_argument(
         "--training-step", action="store_true",
         help="time a step of a block (projections, attention, PFFN) with gdpa, padded, and with softmax",
+    )  # fmt: skip
+    what.add_argument(
+        "--norms", action="store_true",
+        help="time LayerNorm, attention, RMSNorm and residual, fused and with PyTorch's norms, with its goal",
     )  # fmt: skip
     what.add_argument(
         "--against", type=Path, metavar="FOLDER",
@@ -357,6 +363,23 @@ def run_training(options: argparse.Namespace, device: Device, effort: Effort, sy
     return report
 
 
+def run_norms(options: argparse.Namespace, device: Device, effort: Effort) -> NormsReport:
+    from gdpa.bench.estimate import estimate_norms
+    from gdpa.bench.norms import case_on, forms_of, measure_norms
+    from gdpa.bench.norms_report import NORMS, NormsReport
+    from gdpa.bench.progress import Progress
+
+    kind = device.torch_device.type
+    case = case_on(kind, options.scale_batch)
+    forms = forms_of(case, device.torch_device, compile=kind == "cuda")
+    print(estimate_norms(forms, case, effort, device), file=sys.stderr)
+    progress = Progress(1)
+    rows, result = measure_norms(case, forms, effort, device, progress)
+    progress.finish()
+    say_first_calls(result)
+    return NormsReport(*circumstances(NORMS, device, effort), rows, result)
+
+
 def chosen_effort(options: argparse.Namespace, device: Device) -> Effort:
     from gdpa.bench.measure import Effort
 
@@ -431,14 +454,10 @@ def run(options: argparse.Namespace) -> int:
         run_against(options, device, effort)
         return 0
     report: Document
-    if options.training_step:
-        from gdpa.bench.training.step import Disagreement
-
-        try:
-            report = run_training(options, device, effort, systems)
-        except Disagreement as error:
-            print(f"gdpa.bench: {error}", file=sys.stderr)
-            return 1
+    if options.norms:
+        report = run_norms(options, device, effort)
+    elif options.training_step:
+        report = run_training(options, device, effort, systems)
     elif options.figures:
         report = report_of(options, device, effort, *run_figures(options, device, effort))
     else:
@@ -456,8 +475,13 @@ def main(arguments: list[str] | None = None) -> int:
     disable_forbidden_amx()
     options = parse(arguments)
     warnings.filterwarnings("ignore", message="The PyTorch API of nested tensors")
+    from gdpa.bench.agreement import Disagreement
+
     try:
         return run(options)
+    except Disagreement as error:
+        print(f"gdpa.bench: {error}", file=sys.stderr)
+        return 1
     except ModuleNotFoundError as missing:
         print(f"gdpa.bench: needs the package {missing.name}: pip install {missing.name}", file=sys.stderr)
         return 3

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from gdpa.bench.cases import Case
 from gdpa.bench.device import Device
 from gdpa.bench.measure import Effort
+from gdpa.bench.norms import Form
 from gdpa.bench.progress import in_words
 from gdpa.bench.systems import System
 from gdpa.bench.training.batch import Shape
@@ -36,6 +37,13 @@ def estimate_training(
         figures += len(able) + (device.product(shape.dtype) is not None)
         first_calls += len(able) * (COMPILED_BLOCK if compile else EAGER_BLOCK)
     return in_a_sentence(len(shapes), figures * device.duration(effort.seconds), first_calls)
+
+
+def estimate_norms(forms: Sequence[Form], case: Case, effort: Effort, device: Device) -> str:
+    """Returns the sentence for norms around attention."""
+    figures = len(forms) + (device.product(case.dtype) is not None)
+    first_calls = sum(COMPILED_BLOCK if form.is_compiled else EAGER_BLOCK for form in forms)
+    return in_a_sentence(1, figures * device.duration(effort.seconds), first_calls)
 
 
 def in_a_sentence(cases: int, rounds: float, first_calls: float) -> str:

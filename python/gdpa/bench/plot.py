@@ -1,11 +1,11 @@
-"""The picture of a run: the rate of every system on every case, forward and backward.
+"""Pictures: the rate of every system on every case, forward and backward, and groups of bars.
 
-The picture also shows the floor and cuBLAS and, for a suite with goals, the goals and the frontier.
+The picture of rates also shows the floor and cuBLAS and, for a suite with goals, the goals and the frontier.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -144,6 +144,32 @@ def draw(path: Path, title: str, rows: list[Row], standings: Sequence[Standing] 
     longest = max(len(handle.get_label()) for handle in handles)
     columns = max(1, min(4, int(width / (INCHES_OF_A_HANDLE + INCHES_OF_A_LETTER * longest))))
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=8, frameon=False)
+    figure.suptitle(title, fontsize=9)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def grouped_bars(path: Path, title: str, unit: str, bars: Mapping[tuple[str, str], tuple[float, str]]) -> None:
+    """Writes a picture with a bar for each (group, series), of a height and with a label. Needs matplotlib."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    groups, series = (list(dict.fromkeys(names)) for names in zip(*bars, strict=True))
+    width = 0.8 / len(series)
+    figure, axis = pyplot.subplots(figsize=(max(6.4, 1.2 * len(groups) * len(series)), 3.8), layout="constrained")
+    for index, of_series in enumerate(series):
+        drawn = {groups.index(group): bar for (group, one), bar in bars.items() if one == of_series}
+        positions = [position - 0.4 + (index + 0.5) * width for position in drawn]
+        heights = [height for height, _ in drawn.values()]
+        handles = axis.bar(positions, heights, width, color=COLOURS[index % len(COLOURS)], label=of_series)
+        axis.bar_label(handles, [text for _, text in drawn.values()], fontsize=8)
+    axis.set_xticks(range(len(groups)), groups, fontsize=8)
+    axis.set_ylabel(unit)
+    axis.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside lower center", ncols=4, fontsize=8, frameon=False)
     figure.suptitle(title, fontsize=9)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from gdpa.bench.document import Document, markdown_table
 from gdpa.bench.measure import Result
-from gdpa.bench.plot import COLOURS
+from gdpa.bench.plot import grouped_bars
 from gdpa.bench.rows import Refused, print_not_run, print_table, share
 
 TRAINING = "training-step"  # the subject of its documents
@@ -79,29 +79,11 @@ class TrainingReport(Document):
 
     def draw(self, path: Path) -> None:
         """Draws a group of bars for each shape, with one bar for each system. This function needs matplotlib."""
-        import matplotlib
-
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
-
-        shapes = list(dict.fromkeys(step.shape for step in self.steps))
-        systems = list(dict.fromkeys(step.system for step in self.steps))
-        width = 0.8 / len(systems)
-        figure, axis = pyplot.subplots(figsize=(max(6.4, 1.2 * len(shapes) * len(systems)), 3.8), layout="constrained")
-        for index, system in enumerate(systems):
-            of_system = [step for step in self.steps if step.system == system]
-            positions = [shapes.index(step.shape) - 0.4 + (index + 0.5) * width for step in of_system]
-            label = f"{system} ({of_system[0].activation})"
-            bars = axis.bar(positions, [step.ms for step in of_system], width, color=COLOURS[index], label=label)
-            axis.bar_label(bars, [multiple(step) for step in of_system], fontsize=8)
-        axis.set_xticks(range(len(shapes)), [f"{shape} rows" for shape in shapes], fontsize=8)
-        axis.set_ylabel("ms a training step")
-        axis.spines[["top", "right"]].set_visible(False)
-        figure.legend(loc="outside lower center", ncols=4, fontsize=8, frameon=False)
-        figure.suptitle(self.title, fontsize=9)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=110)
-        pyplot.close(figure)
+        bars = {
+            (f"{step.shape} rows", f"{step.system} ({step.activation})"): (step.ms, multiple(step))
+            for step in self.steps
+        }
+        grouped_bars(path, self.title, "ms a training step", bars)
 
 
 def multiple(step: Step) -> str:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gdpa.bench import command
+from gdpa.bench.agreement import checked_difference
 from gdpa.bench.device import Device, Work
 from gdpa.bench.measure import BatchTimer, Effort, Progress, Result, Times
 from gdpa.bench.rows import Refused
@@ -20,12 +21,6 @@ from gdpa.bench.training.contenders import Contender, OnPadded, WithGdpa
 from gdpa.bench.training.report import OURS, STEP, Step
 
 LEARNING_RATE = 1e-5  # small, so that the weights stay near the compared weights during thousands of steps
-# The largest relative difference in the 2-norm between gdpa and padded. It allows roundings of the type.
-AGREEMENT = {"bfloat16": 0.02, "float16": 0.005, "float32": 1e-4, "float64": 1e-9}
-
-
-class Disagreement(Exception):
-    """gdpa and the padded computation gave different results, so their times cannot be compared."""
 
 
 class Trainer:
@@ -89,16 +84,6 @@ class Trainer:
         return tensors
 
 
-def worst_difference(results: dict[str, Tensor], reference: dict[str, Tensor]) -> tuple[float, str]:
-    """Returns the largest relative difference of a tensor in the 2-norm, and the name of this tensor."""
-
-    def difference(name: str) -> float:
-        exact = reference[name].double()
-        return float((results[name].double() - exact).norm() / exact.norm())
-
-    return max((difference(name), name) for name in reference)
-
-
 class Training(BatchTimer):
     """The prepared blocks of one shape."""
 
@@ -142,13 +127,8 @@ class Training(BatchTimer):
         if isinstance(contender, WithGdpa):
             self.ours = results
         elif isinstance(contender, OnPadded) and self.ours is not None:
-            bound = AGREEMENT[self.shape.dtype]
-            self.difference, where = worst_difference(results, self.ours)
-            if not self.difference <= bound:
-                raise Disagreement(
-                    f"{self.shape.name}: expected {contender.name} to be within {bound:g} of gdpa, got "
-                    f"{self.difference:.2g} in the {where}; no time was taken"
-                )
+            shape = self.shape
+            self.difference = checked_difference(shape.name, contender.name, results, self.ours, shape.dtype)
 
     def steps(self, times: Times) -> list[Step]:
         product = self.device.product(self.shape.dtype)
