@@ -24,8 +24,9 @@ struct OutScale {
   Kind kind = Kind::number;
   double number = 1.0;        ///< for Kind::number
   TensorView per_batch = {};  ///< for Kind::per_batch: (batch), float32 or float64, on the device of the query
-  TensorView per_row = {};    ///< for Kind::per_row: the same types, on a GPU only float32; (tokens) of a jagged query, (length) of a shared
-                              ///< query, or (batch, length) of a dense query, whose rows have one distance in memory
+  TensorView per_row =
+      {};  ///< for Kind::per_row: the same types, on a GPU only float32; (tokens) of a jagged query, (length) of a
+           ///< shared query, or (batch, length) of a dense query, whose rows have one distance in memory
 
   static OutScale of(double number) { return {Kind::number, number, {}}; }
   static OutScale per_query() { return {Kind::reciprocal_length_q, 1.0, {}}; }

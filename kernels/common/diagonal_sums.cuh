@@ -1,6 +1,6 @@
-// The sums of the diagonals of 16 rows and 64 columns, in the registers of a warp with the accumulators of a tensor core
-// product: lane 4 r + c has rows r and r + 8 at columns 8 n + 2 c and the next one, for n from 0 to 7. No shared memory
-// is needed. The host includes this file too, to test it.
+// The sums of the diagonals of 16 rows and 64 columns, in the registers of a warp with the accumulators of a tensor
+// core product: lane 4 r + c has rows r and r + 8 at columns 8 n + 2 c and the next one, for n from 0 to 7. No shared
+// memory is needed. The host includes this file too, to test it.
 #pragma once
 
 #include "common/lanes.cuh"
@@ -15,8 +15,8 @@ namespace gdpa {
 /// same number. A lane of the other row may have to send sums of the next group of columns, as columns 6 and 7 have
 /// their partners there.
 struct DiagonalSums {
-  static constexpr int count = 3;                 ///< sums of a lane
-  static constexpr int first = -15, last = 63;    ///< column - row of the diagonals
+  static constexpr int count = 3;               ///< sums of a lane
+  static constexpr int first = -15, last = 63;  ///< column - row of the diagonals
 
   float sums[count];
 

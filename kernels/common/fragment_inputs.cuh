@@ -3,6 +3,7 @@
 #pragma once
 
 #include "common/no_bias.cuh"
+#include "common/staged_tile.cuh"
 
 namespace gdpa {
 
@@ -21,26 +22,32 @@ struct FragmentSides<Bias, FragmentRows::keys> {
   using OfColumn = typename Bias::OfQuery;
 };
 
-/// The memory of a warp for inputs that the 16 rows of its accumulator share: the inputs of all columns, and the inputs
-/// of all differences. Each lane computes a few of them for all lanes. The rows are queries.
-template <class Bias, int columns>
+/// The memory of a warp for the inputs of its accumulator, whose 16 rows are queries. The rows share the inputs of all
+/// columns, and the inputs of all differences: each lane computes a few of them for all lanes. With `has_tile`, each
+/// score has an element of a dense bias.
+template <class Bias, int columns, bool has_tile>
 struct StagedInputs {
+  using Tile = StagedTile<Bias, columns, has_tile>;
   using Key = typename Bias::OfKey;
   using Difference = typename Bias::OfDifference;
   static constexpr int rows = 16;
   static constexpr int keys = Bias::reads_keys ? columns : 0;
   static constexpr int differences = Bias::reads_differences ? columns + rows - 1 : 0;
-  static constexpr int keys_at = (differences * static_cast<int>(sizeof(Difference)) + 15) / 16 * 16;
-  static constexpr int bytes = (keys_at + keys * static_cast<int>(sizeof(Key)) + 15) / 16 * 16;
+  static constexpr int alignment = has_tile ? 128 : 16;
+  static constexpr int keys_at = Tile::bytes + (differences * static_cast<int>(sizeof(Difference)) + 15) / 16 * 16;
+  static constexpr int bytes = (keys_at + keys * static_cast<int>(sizeof(Key)) + alignment - 1) / alignment * alignment;
 
   unsigned char* memory;
 
-  __device__ __forceinline__ Difference* of_differences() const { return reinterpret_cast<Difference*>(memory); }
+  __device__ __forceinline__ Tile tile() const { return Tile(shared_address(memory)); }
+  __device__ __forceinline__ Difference* of_differences() const {
+    return reinterpret_cast<Difference*>(memory + Tile::bytes);
+  }
   __device__ __forceinline__ Key* of_keys() const { return reinterpret_cast<Key*>(memory + keys_at); }
 
   /// Computes the inputs of the tile whose first query is `query` and first key is `key`. By all lanes of the warp.
   __device__ __forceinline__ void fill(const Bias& bias, int query, int key) const {
-    if constexpr (bytes == 0) return;
+    if constexpr (bytes == Tile::bytes) return;
     const auto lane = static_cast<int>(threadIdx.x % 32);
     __syncwarp();  // the lanes have read the inputs of the preceding tile
 #pragma unroll
@@ -67,13 +74,13 @@ struct StagedInputs {
 ///       for (int i = 0; i < 4; ++i) ... inputs.at(i) ...
 ///     }
 ///
-/// A warp with memory for StagedInputs of `staged_columns` columns passes it to the constructor. With
-/// `has_rows_below_0`, the first rows may have positions below 0, where no query or key is. They have the inputs of
-/// position 0, because a function may rely on positions of 0 or more.
-template <class Bias, FragmentRows rows, int staged_columns = 0, bool has_rows_below_0 = false>
+/// A warp with memory for StagedInputs of `staged_columns` columns passes it to the constructor. It has begun the copy
+/// of the tile there, if there is one. With `has_rows_below_0`, the first rows may have positions below 0, where no
+/// query or key is. They have the inputs of position 0, because a function may rely on positions of 0 or more.
+template <class Bias, FragmentRows rows, int staged_columns = 0, bool has_tile = false, bool has_rows_below_0 = false>
 class FragmentInputs {
  public:
-  using Staged = StagedInputs<Bias, staged_columns>;
+  using Staged = StagedInputs<Bias, staged_columns, has_tile>;
   static_assert(staged_columns == 0 || rows == FragmentRows::queries, "the rows of StagedInputs are queries");
 
   FragmentInputs() = default;
@@ -84,6 +91,8 @@ class FragmentInputs {
     const auto lane = static_cast<int>(threadIdx.x % 32);
     const int row_of_lane = lane / 4, column_of_lane = lane % 4 * 2;
     staged.fill(bias, row - row_of_lane, column - column_of_lane);
+    tile_ = staged.tile();
+    tile_.finish_copy();
     differences_ = staged.of_differences() + (Staged::rows - 1 - row_of_lane + column_of_lane);
     keys_ = staged.of_keys() + column_of_lane;
   }
@@ -104,6 +113,9 @@ class FragmentInputs {
   /// Moves to a group of columns: to group 0 first, and then always to the next group.
   __device__ __forceinline__ void enter(int group) {
     group_ = group;
+    if constexpr (has_tile) {
+      if (group % Staged::Tile::groups_of_a_load == 0) tile_.load(elements_, group);
+    }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       if constexpr (has_staged_keys) {
@@ -127,7 +139,10 @@ class FragmentInputs {
   /// The inputs of score i of the group.
   __device__ __forceinline__ typename Bias::Inputs at(int i) const {
     const int row = row_of(i / 2), column = column_of(i % 2);
-    if constexpr (rows == FragmentRows::queries) {
+    if constexpr (has_tile) {
+      return bias_.at(row, column, of_row_[i / 2], of_column_[i % 2], of_difference_[i],
+                      Staged::Tile::element(elements_, group_, i));
+    } else if constexpr (rows == FragmentRows::queries) {
       return bias_.at(row, column, of_row_[i / 2], of_column_[i % 2], of_difference_[i]);
     } else {
       return bias_.at(column, row, of_column_[i % 2], of_row_[i / 2], of_difference_[i]);
@@ -158,6 +173,8 @@ class FragmentInputs {
   typename Sides::OfRow of_row_[2];
   typename Sides::OfColumn of_column_[2];
   typename Bias::OfDifference of_difference_[4];
+  typename Staged::Tile tile_;
+  unsigned elements_[4];  // of the tile: the last ones that were loaded
 };
 
 }  // namespace gdpa

@@ -141,7 +141,8 @@ __device__ __forceinline__ int64_t fixed_offset(const BoundTensor& sizes, const 
 
 namespace gdpa {
 
-/// The number types of tensors, and the loads of their elements. The tensor is not written during the kernel.
+/// The number types of tensors, and the loads of their elements. The tensor is not written during the kernel. of_pair():
+/// an element of a pair in a register, counted from the lower address.
 struct ReadFloat32 {
   using Storage = float;
   __device__ __forceinline__ static float at(const Storage* element) { return __ldg(element); }
@@ -151,12 +152,21 @@ struct ReadBFloat16 {
   __device__ __forceinline__ static float at(const Storage* element) {
     return __uint_as_float(static_cast<unsigned>(__ldg(element)) << 16);
   }
+  __device__ __forceinline__ static float of_pair(unsigned pair, int i) {
+    return __uint_as_float(i == 0 ? pair << 16 : pair & 0xffff0000u);
+  }
 };
 struct ReadFloat16 {
   using Storage = unsigned short;
-  __device__ __forceinline__ static float at(const Storage* element) {
+  __device__ __forceinline__ static float at(const Storage* element) { return of_bits(__ldg(element)); }
+  __device__ __forceinline__ static float of_pair(unsigned pair, int i) {
+    return of_bits(static_cast<unsigned short>(i == 0 ? pair : pair >> 16));
+  }
+
+ private:
+  __device__ __forceinline__ static float of_bits(unsigned short bits) {
     float number;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(number) : "h"(__ldg(element)));
+    asm("cvt.f32.f16 %0, %1;" : "=f"(number) : "h"(bits));
     return number;
   }
 };

@@ -15,6 +15,11 @@ __device__ inline void copy_async(unsigned destination, const void* source, bool
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(destination), "l"(source), "r"(valid ? 16 : 0));
 }
 
+/// The same for the first `bytes` bytes, at most 16. The others are zeros.
+__device__ inline void copy_async_bytes(unsigned destination, const void* source, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(destination), "l"(source), "r"(bytes));
+}
+
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 /// Waits until at most the `pending` latest groups of this thread's copies are incomplete.
@@ -69,6 +74,13 @@ __device__ inline uint4 load_shared_chunk(unsigned address) {
 
 __device__ inline void store_shared(unsigned address, unsigned value) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+
+__device__ inline void store_shared_element(unsigned address, float value) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
+}
+__device__ inline void store_shared_element(unsigned address, unsigned short value) {
+  asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(value) : "memory");
 }
 
 __device__ inline void store_shared(unsigned address, unsigned first, unsigned second) {

@@ -15,7 +15,7 @@ struct PagedLayout : PackedLayout {
 
   GDPA_HOST_DEVICE static Rows rows_of(const Sequences& side, int64_t b, int64_t packed_rows) {
     if (!side.has_pages()) return PackedLayout::rows_of(side, b, packed_rows);
-    return {0, static_cast<int>(clamp(side.size(b), 0, side.length))};
+    return {0, static_cast<int>(clamp(side.ends[b], 0, side.length))};
   }
 
   /// A row after the last one has the address of the first row.

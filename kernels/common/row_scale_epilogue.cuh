@@ -24,9 +24,10 @@ struct RowScaleEpilogue {
     const Sequences& queries = arguments.params.queries;
     if (pair.b < 0 || pair.b >= arguments.params.batch) return {0.0f, nullptr, 0, 0};
     // Offsets come from the device and may be wrong. A clamped sequence is within the operand.
-    const int64_t token = queries.is_jagged() ? clamp(queries.begins[pair.b], 0, arguments.packed_rows_q)
-                                              : pair.b * queries.token_stride;
-    return {factor, static_cast<const float*>(scale.numbers) + token * scale.row_stride, scale.row_stride, pair.length_q};
+    const int64_t token =
+        queries.is_jagged() ? clamp(queries.begins[pair.b], 0, arguments.packed_rows_q) : pair.b * queries.token_stride;
+    return {factor, static_cast<const float*>(scale.numbers) + token * scale.row_stride, scale.row_stride,
+            pair.length_q};
   }
 
   /// The last step of the row of O of a query, which may be beyond the sequence.

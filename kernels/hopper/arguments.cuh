@@ -16,7 +16,8 @@ GDPA_HOST_DEVICE constexpr int output_columns(int head_dim_v) {
 }
 
 /// An operand as a tensor map. `extent` is the extent of x. `batch_step` is the step of y from one batch entry to the
-/// next if the operand is not packed: 1, or 0 for an operand that the batch shares.
+/// next if the operand is not packed: 1, or 0 for an operand that the batch shares. If the operand is in pages,
+/// `batch_step` is the step of y from one page to the next.
 struct MappedOperand {
   TensorMap map;
   int extent;

@@ -47,8 +47,7 @@ struct BackwardEpilogue : BackwardProducts<Config> {
         are_read.arrive();
         are_read.wait(parity);  // dQ overwrites them
       }
-      stage_rounded<typename Shared::GradQueryTile>(grad_query, grad_query_factor(step), 0,
-                                                    Shared::grad_query_columns);
+      stage_rounded<typename Shared::GradQueryTile>(grad_query, grad_query_factor(step), 0, Shared::grad_query_columns);
     } else if (Config::has_first_writer || arguments.common.params.out_scale.kind == OutputScale::Kind::number) {
       stage_accumulators(swizzle, [](float sum) { return sum; });
     } else {

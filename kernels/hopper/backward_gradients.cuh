@@ -24,7 +24,8 @@ __device__ __forceinline__ bool ends_sum(int position, int query_tiles) {
 }
 
 /// Config::Gradients of a function that reads only numbers of its head. `Activation` computes the terms dP df/dnumber
-/// together with f and dS, because they share most of their steps. Each thread adds up the terms of a head in registers.
+/// together with f and dS, because they share most of their steps. Each thread adds up the terms of a head in
+/// registers.
 template <class Activation, class Sum>
 struct NumberGradients {
   static constexpr bool are_of_numbers = true, are_of_scores = false;
@@ -159,7 +160,8 @@ struct ScoreGradients {
     for (int i = 0; i < terms; ++i) {
       // An invalid score has a term of 0, and perhaps no element of its own.
       if (ds[i] == 0.0f) continue;
-      const auto offset = tensors.offset_of_key(row + i / 2 % 2 * 8) + tensors.offset_of_query(column + i / 4 * 8 + i % 2);
+      const auto offset =
+          tensors.offset_of_key(row + i / 2 % 2 * 8) + tensors.offset_of_query(column + i / 4 * 8 + i % 2);
       tensors.elements()[offset].add(ds[i] * factor);
     }
   }

@@ -107,7 +107,9 @@ struct BackwardProducts {
     warpgroup_commit();
   }
 
-  __device__ __forceinline__ const Tile& tile_of(const Step& step) const { return shared.tiles()[Shared::item_of(step)]; }
+  __device__ __forceinline__ const Tile& tile_of(const Step& step) const {
+    return shared.tiles()[Shared::item_of(step)];
+  }
 };
 
 }  // namespace gdpa::hopper

@@ -114,7 +114,8 @@ __device__ void store_gradients(const BackwardArguments& arguments, const Backwa
         }
       }
       store_staged(
-          Shared::times_staged(step, number + static_cast<int>(ends(left))), true, [&](int warpgroup, unsigned staging) {
+          Shared::times_staged(step, number + static_cast<int>(ends(left))), true,
+          [&](int warpgroup, unsigned staging) {
             const int column = Shared::splits_queries ? 0 : warpgroup * Shared::grad_query_columns;
             if (Shared::splits_queries && bytes_of_accumulators(warpgroup) == 0)
               return;  // these rows are beyond the sequence

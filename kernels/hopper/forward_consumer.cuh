@@ -16,7 +16,7 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
       Base::store_from_registers, Base::store_through_query, Base::ping_pong_barrier, Base::warpgroup, Base::p;
   using typename Base::Activation, typename Base::Element, typename Base::Shared, typename Base::Tile;
   using Iterator = KeyTileIterator<Config>;
-  using Inputs = FragmentInputs<typename Config::Bias, FragmentRows::queries, Config::tile_keys>;
+  using Inputs = FragmentInputs<typename Config::Bias, FragmentRows::queries, Config::tile_keys, Config::stages_tile>;
   /// A mask with many intermediate results is evaluated after P V, when the registers of P are free.
   static constexpr bool masks_late = Config::Mask::needs_registers;
 
@@ -42,11 +42,23 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
            static_cast<int>(thread_in_warpgroup() % 4 * 2);
   }
 
+  __device__ __forceinline__ typename Inputs::Staged staged_inputs() const {
+    return shared.inputs(warpgroup * 4 + static_cast<int>(thread_in_warpgroup() / 32));
+  }
+
+  /// Begins the copy of the elements of a dense bias for a key tile, after the function has read those of the tile
+  /// before.
+  __device__ __forceinline__ void begin_inputs(const Tile& tile, int key_tile) const {
+    if constexpr (!Config::stages_tile) return;
+    const auto lane = static_cast<int>(thread_in_warpgroup() % 32);
+    staged_inputs().tile().begin_copy(Config::Bias::of(arguments.common.params, tile.pair()),
+                                      first_query_of(tile) - lane / 4, first_key_of(tile, key_tile) - lane % 4 * 2);
+  }
+
   /// The inputs of the scores of a key tile. Made during the wait for S: the tensors may be far from the processor.
   __device__ __forceinline__ Inputs inputs_of(const Tile& tile, int key_tile) const {
-    const int warp = warpgroup * 4 + static_cast<int>(thread_in_warpgroup() / 32);
     return {Config::Bias::of(arguments.common.params, tile.pair()), first_query_of(tile), first_key_of(tile, key_tile),
-            shared.inputs(warp)};
+            staged_inputs()};
   }
 
   /// P in fp32, in the registers of S. `function` is the function of the tile's head.
@@ -61,7 +73,8 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
       for (int i = 0; i < 4; ++i) {
         float& score = scores[group * 4 + i];
         const float x = scales ? score * scale : score;
-        score = Config::pass == Pass::first ? function.value_of_finite(x, inputs.at(i)) : function.value(x, inputs.at(i));
+        score =
+            Config::pass == Pass::first ? function.value_of_finite(x, inputs.at(i)) : function.value(x, inputs.at(i));
       }
       // Otherwise the compiler loads the inputs of all scores early, and registers do not suffice.
       if (Config::Bias::exists && group % 4 == 3) __syncwarp();
@@ -72,8 +85,8 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
     activation.visit([&](const auto& function) { apply_function_of_head(function, inputs); });
   }
 
-  /// A NaN in P makes a whole row of O NaN, so that one column suffices to find it. No short-circuit: a branch would end
-  /// the uniform registers of the main loop, and each product would move its descriptor from vector registers.
+  /// A NaN in P makes a whole row of O NaN, so that one column suffices to find it. No short-circuit: a branch would
+  /// end the uniform registers of the main loop, and each product would move its descriptor from vector registers.
   __device__ __forceinline__ void look_for_nan(const Tile& tile) {
     if (Config::pass != Pass::first || !Activation::bounds_scores) return;
     const unsigned thread = thread_in_warpgroup();
@@ -145,6 +158,7 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
     if (now.key_tiles == 0) return;
     if (warpgroup == 1) ping_pong_arrive();  // warpgroup 0 issues first
 
+    begin_inputs(queue[0], 0);
     load_query(0);
     if (Config::query_in_registers) {
       fence_proxy_async_shared();  // before a TMA load overwrites Q (docs/kernels/hopper-memory-model.md)
@@ -161,7 +175,10 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
     if (scores_release_query(now)) release_query(0);
     apply_function(first, first_inputs);
     if (!now.full) apply_mask(queue[0], 0);
-    if (next.key_tiles > 0) consumer_wait(shared.key_full(), next.state);
+    if (next.key_tiles > 0) {
+      begin_inputs(queue[next.number], next.key_tile);
+      consumer_wait(shared.key_full(), next.state);
+    }
     pack_p();
 
     while (next.key_tiles > 0) {
@@ -191,7 +208,10 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
       if (!masks_late && !next.full) apply_mask(queue[next.number], next.key_tile);
       // This wait is for the next products. It also begins a new basic block: the compiler would otherwise move the
       // function below the wait for P V.
-      if (after.key_tiles > 0) consumer_wait(shared.key_full(), after.state);
+      if (after.key_tiles > 0) {
+        begin_inputs(queue[after.number], after.key_tile);
+        consumer_wait(shared.key_full(), after.state);
+      }
       warpgroup_wait<0>();
       if (leads() && now.keeps_keys == 0) shared.value_empty()[now.state.stage].arrive();
       const int number = now.number;

@@ -88,8 +88,7 @@ struct ForwardEpilogue : ForwardProducts<Config> {
     const int row = warpgroup * Shared::rows;
     const auto epilogue = this->epilogue(tile);
     store_rows_from_registers<Element, Config::head_dim_v>(
-        output,
-        [&](int row_of_sum) { return epilogue.row(tile.first_query + row + row_of_sum); },
+        output, [&](int row_of_sum) { return epilogue.row(tile.first_query + row + row_of_sum); },
         static_cast<Storage*>(operand.data) + first + row * operand.row_stride, operand.row_stride,
         tile.length_q - tile.first_query - row);
     named_barrier_sync(own_barrier + warpgroup, warpgroup_threads);
@@ -111,8 +110,8 @@ __device__ void write_without_keys(const Params& params, const Work& work, int s
   Storage* const to = static_cast<Storage*>(params.output.data) + offset_in(params.output, output_rows);
   if constexpr (Config::Epilogue::adds_query) {
     copy_rows<typename Config::Element, Config::head_dim_v>(
-        static_cast<const Storage*>(params.query.data) + offset_in(params.query, work.queries), params.query.row_stride, to,
-        params.output.row_stride, rows);
+        static_cast<const Storage*>(params.query.data) + offset_in(params.query, work.queries), params.query.row_stride,
+        to, params.output.row_stride, rows);
   } else {
     write_zero_rows<typename Config::Element, Config::head_dim_v>(to, params.output.row_stride, rows);
   }

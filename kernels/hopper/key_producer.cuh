@@ -27,11 +27,12 @@ __device__ void load_keys(const QueryMajorArguments& arguments, const Shared& sh
   const auto nothing = [](const auto&, int) {};
   for_all_loads<Config>(shared.tiles(), nothing, [&](const auto& tile, int offset, int iteration) {
     const int stage = stage_of<Config::stages>(iteration);
+    const auto rows = Config::Layout::template key_rows<Config::tile_keys>(arguments.key, arguments.common.params.keys,
+                                                                           tile, offset);
     producer_acquire(shared.key_empty(), iteration);
     const Barrier full = shared.key_full()[stage];
     full.arrive_and_expect(Shared::KeyTile::bytes);
-    shared.keys().stage(stage).load(arguments.key.map, full.address, tile.key_head,
-                                    Config::Layout::after(tile.key, offset));
+    rows.load(shared.keys().stage(stage), arguments.key, full.address, tile.key_head, tile.key);
   });
 }
 
@@ -41,11 +42,13 @@ __device__ void load_values(const QueryMajorArguments& arguments, const Shared& 
   const auto nothing = [](const auto&, int) {};
   for_all_loads<Config>(shared.tiles(), nothing, [&](const auto& tile, int offset, int iteration) {
     const int stage = stage_of<Config::stages>(iteration);
+    const auto rows = Config::Layout::template key_rows<Config::tile_keys>(
+        arguments.value, arguments.common.params.keys, tile, offset);
     producer_acquire(shared.value_empty(), iteration);
     const Barrier full = shared.value_full()[stage];
     full.arrive_and_expect(Shared::ValueTile::bytes);
-    shared.values().stage(stage).load(arguments.value.map, full.address, tile.key_head,
-                                      Config::Layout::after({tile.key.x, tile.value_y}, offset));
+    rows.load(shared.values().stage(stage), arguments.value, full.address, tile.key_head,
+              {tile.key.x, tile.value_y});
   });
 }
 

@@ -103,9 +103,8 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
       using Element = typename Config::Element;
       auto* const gradient = static_cast<typename Element::Storage*>(params.grad_query.data) + left.offset;
       if constexpr (Config::Epilogue::adds_query) {
-        const auto* const grad_output =
-            static_cast<const typename Element::Storage*>(params.grad_output.data) +
-            offset_of_counted_row<Config>(params, params.grad_output, left.row, left.head);
+        const auto* const grad_output = static_cast<const typename Element::Storage*>(params.grad_output.data) +
+                                        offset_of_counted_row<Config>(params, params.grad_output, left.row, left.head);
         copy_rows<Element, Config::head_dim>(grad_output, params.grad_output.row_stride, gradient,
                                              params.grad_query.row_stride, left.rows);
       } else {
@@ -147,8 +146,8 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
       };
       if constexpr (Config::has_first_writer) {
         const auto in_head_group = [&] {
-          return static_cast<unsigned>(slot_in_head_group<Mask>(arguments.common, arguments.direct_keys,
-                                                                arguments.heads_per_group, owner, work, Config::by_heads));
+          return static_cast<unsigned>(slot_in_head_group<Mask>(
+              arguments.common, arguments.direct_keys, arguments.heads_per_group, owner, work, Config::by_heads));
         };
         const unsigned slot_of_tile = has_queries ? in_head_group() : slots;
         if (slot_of_tile < slots) describe(key_tile_table<Config>(arguments)[slot_of_tile]);

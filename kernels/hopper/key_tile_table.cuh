@@ -56,7 +56,8 @@ __device__ void describe_segment(QuerySegment<Mask>& segment, const BackwardArgu
 
 /// Describes the key tile of `work`.
 template <class Config, class Mask>
-__device__ void describe_keys(KeyTile<Mask>& tile, const BackwardArguments& arguments, const Owner<typename Config::Layout>& owner, const Work& work) {
+__device__ void describe_keys(KeyTile<Mask>& tile, const BackwardArguments& arguments,
+                              const Owner<typename Config::Layout>& owner, const Work& work) {
   using Layout = typename Config::Layout;
   using Gradients = KeyGradients<Config>;
   const Params& params = arguments.common.params;

@@ -24,6 +24,26 @@ struct PackedLayout : gdpa::PackedLayout {
   /// The map coordinates of the row that is `offset` rows after another row of the same sequence.
   __device__ static MapOrigin after(const MapOrigin& at, int offset) { return {at.x + offset, at.y}; }
 
+  /// The rows of a tile of keys, `offset` rows after the row at the origin of a query tile.
+  struct KeyRows {
+    int offset;
+
+    /// Starts the TMA loads of the rows of K or V, whose origin is `origin`.
+    template <class Tile>
+    __device__ void load(const Tile& to, const MappedOperand& operand, unsigned barrier, int head,
+                         const MapOrigin& origin) const {
+      to.load(operand.map, barrier, head, after(origin, offset));
+    }
+  };
+
+  /// The rows that the key tile of a query tile has in the map of K or V. Called before the wait for the memory of the
+  /// tile.
+  template <int tile_keys, class QueryTile>
+  __device__ static KeyRows key_rows(const MappedOperand& /*operand*/, const Sequences& /*keys*/,
+                                     const QueryTile& /*tile*/, int offset) {
+    return {offset};
+  }
+
   /// The offset in elements, from the operand's data, of the row of a head at these map coordinates.
   __device__ static int64_t offset_at(const MappedOperand& mapped, const Operand& operand, const Sequences& side,
                                       const MapOrigin& at, int head) {

@@ -11,9 +11,13 @@
 //     output_offsets  x as the map of Q, for O and dO  extent = as Q
 //                     y = first row, plus length if Q is jagged, with the stride of x
 //
+//     pages           x = extent - keys of the page + row in the page      extent = rows of a page
+//                     y = first row of the page + keys of the page, with the stride of x
+//
 // One map therefore bounds every sequence of a packed operand at its own end: a tile that extends past the end reads
 // zeros instead of the next sequence, and the host knows no length. The base address of a jagged map is the address of
-// the operand minus extent * row stride, which cancels the first term of x.
+// the operand minus extent * row stride, which cancels the first term of x. The map of pages bounds each page in the
+// same way: the rows after the last key of a sequence read as zeros.
 //
 // A box that is loaded must begin before the extent. A box wholly beyond it is an illegal address for TMA.
 #pragma once

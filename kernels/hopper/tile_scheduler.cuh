@@ -75,8 +75,7 @@ __device__ bool reuses_keys(const QueryMajorArguments& arguments, const Work& wo
                       arguments.value.batch_step == 0;
   const int64_t entry = work.batch_begin;
   const bool is_mapped = is_in_batch(arguments.common, entry);
-  const int b =
-      shared ? 0 : static_cast<int>(is_mapped ? arguments.common.params.keys.sequence(entry) : entry);
+  const int b = shared ? 0 : static_cast<int>(is_mapped ? arguments.common.params.keys.sequence(entry) : entry);
   const unsigned before = tiles & ((1u << lane_index()) - 1);
   const int source = before == 0 ? 0 : 31 - __clz(static_cast<int>(before));
   const auto is_same = [source](int value) { return __shfl_sync(0xffffffffu, value, source) == value; };

@@ -66,8 +66,8 @@ struct WarpTiles {
   int column_v;
 };
 
-/// The valid queries of keys `key` and `key + 8`. If the owner is rows of the operand, the keys may be below 0, where no
-/// key is: a mask accepts keys of 0 or more.
+/// The valid queries of keys `key` and `key + 8`. If the owner is rows of the operand, the keys may be below 0, where
+/// no key is: a mask accepts keys of 0 or more.
 template <class Config, int groups>
 __device__ auto valid_columns(const typename Config::Mask& mask, int key, int first_query) {
   if constexpr (!Config::Layout::owns_rows) {
@@ -99,7 +99,8 @@ __device__ void compute_scores(GradKey& grad_key, GradValue& grad_value, const W
   }
   const auto bias = Config::Bias::of(params, pair);
   const auto activation = Config::Activation::of(params, pair.head);
-  FragmentInputs<typename Config::Bias, FragmentRows::keys, 0, Config::Layout::owns_rows> inputs[Tiles::row_tiles];
+  FragmentInputs<typename Config::Bias, FragmentRows::keys, 0, false, Config::Layout::owns_rows>
+      inputs[Tiles::row_tiles];
   for (int r = 0; r < Tiles::row_tiles; ++r) {
     inputs[r] = {bias, tiles.first_key + Scores::row(r, 0), tiles.first_query + Scores::column(0, 0)};
   }

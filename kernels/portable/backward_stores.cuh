@@ -48,13 +48,11 @@ __device__ void store_gradient(const Gradient& accumulator, float factor, Tile s
     });
   } else {
     using Storage = typename Config::Element::Storage;
-    stage_accumulator(accumulator, staging.from(warp_key, column),
-                      [factor](int) { return ScaledRow{factor}; });
+    stage_accumulator(accumulator, staging.from(warp_key, column), [factor](int) { return ScaledRow{factor}; });
     __syncthreads();
     store_rows<Tiles::threads, Config::aligned, Config::tile_keys, valid_columns>(
         staging,
-        static_cast<Storage*>(output.data) +
-            Config::Layout::offset_of(output, keys, work.entry, first_key, work.head),
+        static_cast<Storage*>(output.data) + Config::Layout::offset_of(output, keys, work.entry, first_key, work.head),
         output.row_stride, keys.count - first_key);
   }
 }

@@ -109,8 +109,7 @@ __device__ void check_pages(const Sequences& side, int64_t batch) {
   const int64_t i = first_wrong<Config>(batch * each, is_wrong);
   if (!is_first || i == batch * each) return;
   printf("gdpa: block_table[%lld, %lld] = %lld is not one of the %lld pages\n", static_cast<long long>(i / each),
-         static_cast<long long>(i % each), static_cast<long long>(page_at(i)),
-         static_cast<long long>(side.page_count));
+         static_cast<long long>(i % each), static_cast<long long>(page_at(i)), static_cast<long long>(side.page_count));
 }
 
 template <class Config>

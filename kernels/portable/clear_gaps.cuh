@@ -1,6 +1,6 @@
-// Writes to the rows of a result that belong to no sequence, if each sequence has a begin and an end: zeros, or the rows
-// of a tensor that is added to the result. The other kernels write the rows of sequences only. Sequences may be in any
-// order and may overlap.
+// Writes to the rows of a result that belong to no sequence, if each sequence has a begin and an end: zeros, or the
+// rows of a tensor that is added to the result. The other kernels write the rows of sequences only. Sequences may be in
+// any order and may overlap.
 //
 // Launch: grid any number of CTAs, best rows / clear_gaps_rows; block clear_gaps_threads, no dynamic shared memory.
 #pragma once

@@ -1,6 +1,7 @@
 // Locates the sequences of each batch entry, for sides whose sequences are in any order or have a batch map. Writes
 // their begins and ends, within the operand, and the sums of the lengths of the entries before each entry, for the tile
-// order (common/work.cuh). Other kernels then need no map and no search. Also locates the rows of O of each batch entry.
+// order (common/work.cuh). Other kernels then need no map and no search. Also locates the rows of O of each batch
+// entry.
 //
 // Launch: grid 4, one CTA for each side, block locate_sequences_threads, no dynamic shared memory.
 #pragma once

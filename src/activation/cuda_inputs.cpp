@@ -74,10 +74,51 @@ int reads_of_lines(const Function& function) {
   return reads_of(function, Dependence::key) + reads_of(function, Dependence::difference);
 }
 
+std::optional<std::size_t> tile_read(const Function& function, unsigned tensor_types) {
+  if (function.functions() > 1) return std::nullopt;  // the other functions of a list have no use for the copy
+  const std::vector<Input>& inputs = function.inputs();
+  for (std::size_t n = 0; n < inputs.size(); ++n) {
+    if (inputs[n].kind != Input::Kind::read) continue;
+    const auto type = static_cast<NumberType>(tensor_types >> (4 * inputs[n].tensor) & 7U);
+    if (type == NumberType::int32 || type == NumberType::int64) continue;
+    const auto count = [&](auto is_counted) { return std::ranges::count_if(inputs[n].indices, is_counted); };
+    const auto has_one_axis_of = [&](Index position) {
+      return count([&](const Program& index) { return bare_index(index, inputs) == position; }) == 1;
+    };
+    const bool has_others =
+        count([&](const Program& index) { return dependence_of(index, inputs) != Dependence::none; }) > 2;
+    if (has_one_axis_of(Index::query) && has_one_axis_of(Index::key) && !has_others) return n;
+  }
+  return std::nullopt;
+}
+
+namespace {
+
+/// The members of Bias for StagedTile.
+std::string tile_source(const InputsPrinter& printer, std::size_t read, const std::string& copies) {
+  const InputsText& text = printer.text();
+  return fmt::format(
+      "\n  using TileReader = {0};\n"
+      "  __device__ __forceinline__ const TileReader::Storage* tile_row(int query) const {{\n"
+      "    return gdpa::index::element(p{1}, gdpa::index::nearest_from_0(query, last{1}_{2}) * stride{1}_{2});\n"
+      "  }}\n"
+      "  __device__ __forceinline__ int last_tile_key() const {{ return last{1}_{3}; }}\n\n"
+      "  __device__ __forceinline__ Inputs at(int query, int key, const OfQuery& of_query, const OfKey& of_key, "
+      "const OfDifference& of_difference, float of_tile) const {{\n"
+      "{4}    const float r{1} = of_tile;\n{5}"
+      "    return {{{6}}};\n"
+      "  }}\n",
+      printer.reader(read), read, printer.axis_of(read, Index::query), printer.axis_of(read, Index::key), copies,
+      text.of_both, text.values);
+}
+
+}  // namespace
+
 std::string inputs_source(const Function& function, unsigned tensor_types) {
   if (!has_inputs_at(function)) return "using Inputs = gdpa::NoInputs;\n\n";
   const InputsPrinter printer(function, tensor_types, 0, Expression::function);
   const InputsText& text = printer.text();
+  const std::optional<std::size_t> tile = tile_read(function, tensor_types);
   const std::string copies = fmt::format(fmt::runtime(text.of_query.copies), "of_query") +
                              fmt::format(fmt::runtime(text.of_key.copies), "of_key") +
                              fmt::format(fmt::runtime(text.of_difference.copies), "of_difference");
@@ -114,14 +155,16 @@ std::string inputs_source(const Function& function, unsigned tensor_types) {
       "  }}\n\n"
       "  __device__ __forceinline__ Inputs at(int query, int key, const OfQuery& of_query, const OfKey& of_key, "
       "const OfDifference& of_difference) const {{\n"
-      "{}{}"
+      "{}{}{}"
       "    return {{{}}};\n"
       "  }}\n"
+      "{}"
       "}};\n\n",
       text.struct_members, text.of_query.members, text.of_key.members, text.of_difference.members,
       reads_of(function, Dependence::key) > 0, reads_of(function, Dependence::difference) > 0, text.members,
       text.constructor, text.of_query.statements, text.of_query.names, text.of_key.statements, text.of_key.names,
-      text.of_difference.statements, text.of_difference.names, copies, text.of_both, text.values);
+      text.of_difference.statements, text.of_difference.names, copies, text.tile_load, text.of_both, text.values,
+      tile ? tile_source(printer, *tile, copies) : "");
 }
 
 std::string index_check_source(std::string_view name, const Function& function, unsigned tensor_types,

@@ -40,6 +40,11 @@ std::string inputs_header(const Function& function);
 /// The rows of a tile share these elements.
 int reads_of_lines(const Function& function);
 
+/// Returns the position in Function::inputs() of the read whose elements for a tile of scores a kernel may copy to
+/// shared memory (kernels/common/staged_tile.cuh): the first one of a floating type with an axis for i and an axis for
+/// j, whose other indices depend on neither.
+std::optional<std::size_t> tile_read(const Function& function, unsigned tensor_types);
+
 /// The text of the inputs of a mask.
 struct ConditionInputs {
   /// The statements that compute the inputs that depend on one position, and the variables that other statements read.

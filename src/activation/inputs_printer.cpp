@@ -17,6 +17,7 @@ InputsPrinter::InputsPrinter(const Function& function, unsigned tensor_types, un
       is_mask_(expression == Expression::mask),
       checks_(checks),
       tensors_(is_mask_ ? "mask_parameters" : "parameters") {
+  if (!is_mask_ && !checks_) tile_read_ = tile_read(function, tensor_types);
   const std::vector<Input>& inputs = function.inputs();
   for (std::size_t n = 0; n < inputs.size(); ++n) {
     if (inputs[n].kind == Input::Kind::read) print_read(n);
@@ -62,7 +63,7 @@ void InputsPrinter::print_read(std::size_t n) {
   const Input& read = inputs[n];
   const std::string tensor = fmt::format("params.{}[{}]", tensors_, read.tensor);
   const std::string gradient = fmt::format("params.grad_parameters[{}]", read.tensor);
-  const std::string_view reader = reader_of(static_cast<NumberType>(types_ >> (4 * read.tensor) & 7U));
+  const std::string_view reader = this->reader(n);
   const std::string_view integer = offset_type(types_, read.tensor);
   const bool is_wanted = (wanted_ >> read.tensor & 1U) != 0;
   const Dependence of_read = dependence(read);
@@ -134,7 +135,7 @@ void InputsPrinter::print_read(std::size_t n) {
         fmt::format("    first{0} = static_cast<int>(f{0} * int64_t{{sizeof({1}::Storage)}});\n", n, reader);
   }
   if (of_read != Dependence::none) {
-    text_.statements_of(of_read) +=
+    (n == tile_read_ ? text_.tile_load : text_.statements_of(of_read)) +=
         fmt::format("    const auto r{0} = {1}::at(gdpa::index::element(p{0}, {2}));\n", n, reader, offset);
     if (Section* const section = text_.section_of(of_read)) {
       section->add(fmt::format("decltype({}::at(nullptr))", reader), fmt::format("r{}", n));

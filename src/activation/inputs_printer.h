@@ -5,7 +5,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -36,12 +38,15 @@ struct InputsText {
   Section of_query;         ///< the argument is `query`
   Section of_key;           ///< the argument is `key`
   Section of_difference;    ///< the arguments are `query` and `key`
+  std::string tile_load;    ///< the statement of of_both that loads the element of tile_read()
   std::string of_both;      ///< statements; the arguments are `query` and `key`, and the variables of all sections
   std::string struct_members;
   std::string values;  ///< the initializers of the struct Inputs
 
   /// All statements for one position, in an order in which each variable is declared before it is read.
-  std::string at() const { return of_query.statements + of_key.statements + of_difference.statements + of_both; }
+  std::string at() const {
+    return of_query.statements + of_key.statements + of_difference.statements + tile_load + of_both;
+  }
 
   Section* section_of(Dependence on) {
     switch (on) {
@@ -100,6 +105,18 @@ class InputsPrinter {
       if (varies(function_.inputs()[input].indices[axis])) axes.push_back(axis);
     }
     return axes;
+  }
+
+  /// The only axis whose index is this position.
+  std::size_t axis_of(std::size_t input, Index position) const {
+    const std::vector<Program>& indices = function_.inputs()[input].indices;
+    const auto is_position = [&](const Program& index) { return bare_index(index, function_.inputs()) == position; };
+    return static_cast<std::size_t>(std::ranges::find_if(indices, is_position) - indices.begin());
+  }
+
+  /// The struct of common/index.cuh that reads the elements.
+  std::string_view reader(std::size_t input) const {
+    return reader_of(static_cast<NumberType>(types_ >> (4 * function_.inputs()[input].tensor) & 7U));
   }
 
   /// The type of these numbers.
@@ -170,6 +187,7 @@ class InputsPrinter {
   bool is_mask_;
   bool checks_;
   std::string_view tensors_;  // the member of Params
+  std::optional<std::size_t> tile_read_;
   std::size_t reads_ = 0;
   InputsText text_;
 };

@@ -768,7 +768,7 @@ BoundTensors check_tensors(const Wording& words, const activation::Function& fun
     refuse(ErrorKind::value, words.tensors, fmt::format("a tensor for each parameter of the call ({})", listed()),
            fmt::format("{}", parameters.size()), "pass the missing tensors");
   }
-  bound.token_axes = token_axes_of(function, bound, problem.rows_q, problem.has_pages ? -1 : problem.rows_k);
+  bound.token_axes = token_axes_of(function, bound, problem.rows_q, problem.has_pages() ? -1 : problem.rows_k);
   return bound;
 }
 
@@ -904,7 +904,7 @@ void multiply_by_row_scale(const activation::Function& function, CheckedCall& ca
   numbers.sizes[0] = problem.rows_q;
   numbers.strides[0] = params.out_scale.row_stride;
   params.parameters.token_axes =
-      token_axes_of(*call.function, params.parameters, problem.rows_q, problem.has_pages ? -1 : problem.rows_k);
+      token_axes_of(*call.function, params.parameters, problem.rows_q, problem.has_pages() ? -1 : problem.rows_k);
   const int64_t extent = problem.rows_q * std::max<int64_t>(1, std::abs(numbers.strides[0]));
   const bool is_wide = extent > std::numeric_limits<int32_t>::max() / static_cast<int64_t>(sizeof(float));
   problem.tensor_types |= (static_cast<unsigned>(numbers.type) | (is_wide ? 8U : 0U)) << (4 * tensor);
@@ -977,7 +977,7 @@ CheckedCall check_inputs(const Attention& attention, Direction direction, bool n
                   .has_query_gaps = queries.has_gaps,
                   .has_key_gaps = keys.has_gaps,
                   .has_batch_map = attention.kv_of.has_value(),
-                  .has_pages = attention.block_table.has_value(),
+                  .page_rows = keys.sequences.page_rows,
                   .mapped_entries = attention.kv_of ? keys.batch : 0,
                   .has_output_offsets = attention.output_offsets.has_value(),
                   .zeroes_output = attention.zeroes_output,

@@ -94,6 +94,31 @@ bool shares_pairs(const activation::Function& function, const Params& params) {
   });
 }
 
+/// The bytes of an element of activation::tile_read() if kernels may copy its rows: adjacent keys have adjacent
+/// elements, and every row begins at a multiple of 16 bytes. Otherwise 0.
+int tile_element_bytes(const activation::Function& function, unsigned tensor_types, const Params& params) {
+  const std::vector<activation::Input>& inputs = function.inputs();
+  const std::optional<std::size_t> read = activation::tile_read(function, tensor_types);
+  if (!read) return 0;
+  const activation::Input& input = inputs[*read];
+  const BoundTensor& tensor = params.parameters[input.tensor];
+  const int64_t bytes = tensor.type == NumberType::float32 ? 4 : 2;
+  const auto reads_before =
+      std::count_if(inputs.begin(), inputs.begin() + static_cast<std::ptrdiff_t>(*read),
+                    [](const activation::Input& other) { return other.kind == activation::Input::Kind::read; });
+  bool is_aligned = reinterpret_cast<std::uintptr_t>(tensor.data) % copy_bytes == 0;
+  for (std::size_t axis = 0; axis < input.indices.size(); ++axis) {
+    if (activation::bare_index(input.indices[axis], inputs) == activation::Index::key) {
+      const std::size_t bit = static_cast<std::size_t>(reads_before) * activation::most_axes + axis;
+      const bool has_tokens = (params.parameters.token_axes >> bit & 1U) != 0;  // a sequence begins anywhere
+      is_aligned = is_aligned && !has_tokens && tensor.sizes[axis] > 1 && tensor.strides[axis] == 1;
+    } else {
+      is_aligned = is_aligned && (tensor.sizes[axis] == 1 || tensor.strides[axis] * bytes % copy_bytes == 0);
+    }
+  }
+  return is_aligned ? static_cast<int>(bytes) : 0;
+}
+
 /// Whether f has guards that a first pass of backward may leave out: they stay if they may depend on inputs.
 bool has_removable_guards(const activation::Function& function) {
   const bool is_of_score = function.inputs().empty() || function.of_sum() != nullptr;
@@ -167,6 +192,7 @@ plan::GpuPlan plan_of(const Problem& problem, const Params& params, const Operan
       .own_elements = families::has_own_elements(problem, params, function),
       .shares_pairs = shares_pairs(function, params),
       .bounds_scores = function.bounds_scores(),
+      .tile_element_bytes = tile_element_bytes(function, problem.tensor_types, params),
   };
   const bool has_operands = problem.direction == Direction::forward || problem.wanted.of_operands();
   plan::GpuPlan plan;
@@ -320,7 +346,7 @@ struct Sequence {
 
   void add_preparation(const Problem& problem, const Params& params) {
     checks = checks_offsets() && (params.queries.is_jagged() || params.keys.is_jagged() || problem.has_batch_map ||
-                                  problem.has_pages || problem.has_output_offsets || problem.prepared != nullptr);
+                                  problem.has_pages() || problem.has_output_offsets || problem.prepared != nullptr);
     if (checks) add(plan::KernelKind::check_offsets, 2);
     if (locates_sequences(problem)) add(plan::KernelKind::locate_sequences, 4);
     if (!plan.overlap_steps.empty()) {

@@ -307,7 +307,10 @@ std::string describe(const KernelSpec& kernel) {
   if (kernel.kind == KernelKind::reduce) return text;
   if (has_function(kernel.kind) && kernel.accuracy == Accuracy::exact) text += " exact";
   if (is_second_pass(kernel)) text += " second pass";
-  if (kernel.has_pages) text += " paged";
+  if (kernel.has_pages) {
+    const auto* hopper = std::get_if<plan::HopperSpec>(&kernel.of_family);
+    text += hopper == nullptr ? " paged" : fmt::format(" paged in boxes of {}", hopper->box_keys);
+  }
   if (kernel.has_batch_map) text += " mapped";
   if (kernel.for_overlap == plan::KeyOverlap::none) text += " if keys are apart";
   if (kernel.for_overlap == plan::KeyOverlap::some) text += " if keys overlap";

@@ -31,20 +31,34 @@ struct Mapped {
   int64_t own_rows = 0;
 
   bool is_jagged() const { return side.is_jagged(); }
-  int64_t extent() const { return std::max<int64_t>(1, is_jagged() ? rows : side.length); }
+  bool has_pages() const { return side.has_pages(); }
+  int64_t extent() const {
+    return std::max<int64_t>(1, has_pages() ? side.page_rows : is_jagged() ? rows : side.length);
+  }
   bool is_shared() const { return operand.batch_stride == 0; }
 
+  /// Returns the rows from one page to the next. 0: the distance of two pages is not a whole number of rows.
+  int64_t page_step() const {
+    if (side.page_count <= 1) return side.page_rows;
+    const bool is_whole = operand.row_stride > 0 && operand.batch_stride % operand.row_stride == 0;
+    return is_whole ? operand.batch_stride / operand.row_stride : 0;
+  }
+  int64_t batch_step() const { return has_pages() ? page_step() : is_shared() ? 0 : 1; }
+
   /// Returns the distance from y to y + 1 in elements.
-  int64_t stride_y() const { return is_jagged() || own_rows > 0 ? operand.row_stride : operand.batch_stride; }
+  int64_t stride_y() const {
+    return is_jagged() || has_pages() || own_rows > 0 ? operand.row_stride : operand.batch_stride;
+  }
   int64_t extent_y() const {
     if (own_rows > 0) return own_rows + 1;
+    if (has_pages()) return (side.page_count - 1) * page_step() + side.page_rows + 1;
     return is_jagged() ? rows + 1 : is_shared() ? 1 : std::max<int64_t>(1, batch);
   }
 
-  /// Returns the address of column 0, head 0, x = 0, y = 0. For a jagged operand it lies before the operand.
+  /// Returns the address of column 0, head 0, x = 0, y = 0. For a jagged or paged operand it lies before the operand.
   std::int64_t address() const {
     const auto data = reinterpret_cast<std::int64_t>(operand.data);
-    return is_jagged() ? data - extent() * operand.row_stride * element_bytes : data;
+    return is_jagged() || has_pages() ? data - extent() * operand.row_stride * element_bytes : data;
   }
 
   /// A plan has no output yet. The plan assumes a contiguous output.
@@ -57,6 +71,7 @@ struct Mapped {
     const auto is_possible = [](int64_t stride, int64_t count) {
       return count <= 1 || (stride > 0 && stride * element_bytes < most_stride);
     };
+    if (has_pages() && (page_step() <= 0 || extent_y() > most_rows)) return false;
     return extent() <= most_rows && is_possible(operand.head_stride, heads) &&
            is_possible(operand.row_stride, extent()) && is_possible(stride_y(), extent_y()) &&
            (operand.data == nullptr || address() >= 0);
@@ -135,7 +150,7 @@ hopper::MappedOperand map_operand(const Problem& problem, const Params& params, 
                                         no_interleave, swizzle, promotion_256_bytes, fill_with_zeros),
         "encoding a tensor map");
   result.extent = static_cast<int>(mapped.extent());
-  result.batch_step = mapped.is_shared() ? 0 : 1;
+  result.batch_step = static_cast<int>(mapped.batch_step());
   return result;
 }
 

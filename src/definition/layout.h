@@ -55,9 +55,9 @@ struct Sequences {
   GDPA_HOST_DEVICE bool is_jagged() const { return begins.data != nullptr; }
   GDPA_HOST_DEVICE bool has_pages() const { return pages.data != nullptr; }
 
-  /// The page of a row of entry b.
-  GDPA_HOST_DEVICE int64_t page_of(int64_t b, int64_t row) const {
-    const int64_t page = pages[b * pages_stride + row / page_rows];
+  /// The page in column `column` of the table, of entry b.
+  GDPA_HOST_DEVICE int64_t page_at(int64_t b, int64_t column) const {
+    const int64_t page = pages[b * pages_stride + column];
     return page < 0 ? 0 : page < page_count ? page : page_count - 1;
   }
 
@@ -88,7 +88,7 @@ struct Operand {
   /// Returns the offset in elements from `data` to row `row` of sequence b and head h.
   GDPA_HOST_DEVICE int64_t offset(const Sequences& side, int64_t b, int64_t row, int64_t h) const {
     if (side.has_pages()) {
-      return side.page_of(b, row) * batch_stride + row % side.page_rows * row_stride + h * head_stride;
+      return side.page_at(b, row / side.page_rows) * batch_stride + row % side.page_rows * row_stride + h * head_stride;
     }
     return side.sequence(b) * batch_stride + (side.begin(b) + row) * row_stride + h * head_stride;
   }

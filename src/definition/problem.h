@@ -29,9 +29,9 @@ struct Problem {
   Form key_form = Form::jagged;
   bool has_query_gaps = false;  ///< jagged queries have a begin and an end instead of cumulative lengths
   bool has_key_gaps = false;
-  bool has_batch_map = false;       ///< several batch entries may have the same keys
-  bool has_pages = false;           ///< keys and values are in pages; rows_k counts the rows of the table
-  int64_t mapped_entries = 0;       ///< with a batch map: the entries of the keys
+  bool has_batch_map = false;  ///< several batch entries may have the same keys
+  int64_t page_rows = 0;       ///< keys and values are in pages of so many rows; rows_k counts the rows of the table
+  int64_t mapped_entries = 0;  ///< with a batch map: the entries of the keys
   bool has_output_offsets = false;  ///< the output has rows of its own
   bool zeroes_output = true;        ///< rows of the output that belong to no batch entry become 0
   int64_t heads_q = 0;
@@ -58,6 +58,8 @@ struct Problem {
 
   /// Whether every query attends to every key.
   bool keeps_all_scores() const { return mask.keeps_all() && !has_mask_expression; }
+
+  bool has_pages() const { return page_rows > 0; }
 
   /// The entries of keys that are not shared.
   int64_t key_entries() const { return has_batch_map ? mapped_entries : batch; }

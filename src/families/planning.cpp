@@ -26,7 +26,7 @@ plan::GpuElement element_of(DType dtype, plan::Float32Products products) {
   return products == plan::Float32Products::one ? GpuElement::tensor_float32 : GpuElement::float32;
 }
 
-void select_structs(plan::KernelSpec& kernel, const Problem& problem) { kernel.has_pages = problem.has_pages; }
+void select_structs(plan::KernelSpec& kernel, const Problem& problem) { kernel.has_pages = problem.has_pages(); }
 
 plan::KernelSpec kernel_for(const PlanRequest& request, plan::KernelKind kind) {
   plan::KernelSpec kernel;

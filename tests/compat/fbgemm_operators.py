@@ -7,7 +7,9 @@ from torch import Tensor
 
 SCHEMAS = {
     "asynchronous_complete_cumsum": "(Tensor t_in) -> Tensor",
-    "jagged_to_padded_dense": "(Tensor values, Tensor[] offsets, SymInt[] max_lengths, float padding_value=0.) -> Tensor",
+    "jagged_to_padded_dense": (
+        "(Tensor values, Tensor[] offsets, SymInt[] max_lengths, float padding_value=0.) -> Tensor"
+    ),
     "dense_to_jagged": "(Tensor dense, Tensor[] x_offsets, SymInt? total_L=None) -> (Tensor, Tensor[])",
 }
 

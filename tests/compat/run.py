@@ -1,4 +1,4 @@
-"""Runs the tests of a checkout of FBGEMM or generative-recommenders over gdpa.compat. README.md describes the options."""
+"""Runs the tests of a checkout of FBGEMM or generative-recommenders over gdpa.compat (README.md)."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("package", choices=["fbgemm", "generative-recommenders"])
     parser.add_argument("checkout", type=Path, help="the folder of the checkout")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu: the CPU answers to cuda")
-    parser.add_argument("--files", nargs="+", help="test files of the checkout, or of its package generative_recommenders")
+    parser.add_argument("--files", nargs="+", help="test files of the checkout, or of its package")
     parser.add_argument("--classes", nargs="+", help="test classes; FBGEMM: " + ", ".join(FBGEMM_CLASSES))
     parser.add_argument("--match", default="", help="only tests with this text in their names")
     parser.add_argument("--skip", nargs="+", default=[], help="no tests with one of these texts in their names")
@@ -238,7 +238,9 @@ def main() -> int:
     with hypothesis.reporting.with_reporter(lambda _: None):  # it prints every example
         result: Any = runner.run(suite)
     failed = len(result.failures) + len(result.errors)
-    print(f"{result.testsRun} run, {getattr(result, 'passed', 0)} passed, {failed} failed, {len(result.skipped)} skipped")
+    print(
+        f"{result.testsRun} run, {getattr(result, 'passed', 0)} passed, {failed} failed, {len(result.skipped)} skipped"
+    )
     return 1 if failed or result.testsRun == 0 else 0
 
 

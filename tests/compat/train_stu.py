@@ -167,7 +167,9 @@ def main() -> int:
         print(f"{name}: loss {losses[0]:.4f} to {losses[-1]:.4f}, {steps[name] * 1e3:.2f} ms a step")
     print(f"largest difference of the losses of a step: {largest:.2e}")
     if options.picture:
-        title = f"STULayer, {options.steps} steps, {options.dtype} on {options.device}; difference at most {largest:.1e}"
+        title = (
+            f"STULayer, {options.steps} steps, {options.dtype} on {options.device}; difference at most {largest:.1e}"
+        )
         draw(options.picture, curves, title)
     if options.json:
         settings = {key: value for key, value in vars(options).items() if not isinstance(value, Path)}

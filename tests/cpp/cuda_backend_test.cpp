@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -237,6 +238,33 @@ TEST_F(CudaBackend, AGradientIsCopiedWhereTheHopperKernelsCannotReadIt) {
   for (const TensorView& view : readable) {
     EXPECT_TRUE(Layouts::takes_hopper_kernels(view));
     EXPECT_FALSE(needs_copy(view)) << view.strides[0] << ' ' << view.strides[1] << ' ' << view.strides[2];
+  }
+}
+
+TEST_F(CudaBackend, HopperKernelsTakePagesThatAreAWholeNumberOfRowsApart) {
+  const GradientLayouts layouts;
+  const Device hopper = GradientLayouts::hopper;
+  void* const numbers = GradientLayouts::numbers;
+  const TensorView query = TensorView::contiguous(numbers, DType::bfloat16, {2, 64, 2, 16}, hopper);
+  const auto kernel_of = [&](std::array<int64_t, 4> strides) {
+    TensorView pages = TensorView::contiguous(numbers, DType::bfloat16, {5, 32, 2, 16}, hopper);
+    pages.strides = strides;
+    const Attention attention{.query = query,
+                              .key = pages,
+                              .value = pages,
+                              .block_table = TensorView::contiguous(numbers, DType::int32, {2, 3}, hopper),
+                              .seqused_k = TensorView::contiguous(numbers, DType::int32, {2}, hopper)};
+    return explain(attention, Direction::forward).kernels.at(0).name;
+  };
+  constexpr std::string_view hopper_kernel = "hopper: forward BFloat16 d=16 paged in boxes of 32";
+  // flash-attn and vLLM; pages of keys and values in alternation; heads outside of the rows of a page.
+  for (const std::array<int64_t, 4>& strides :
+       {std::array<int64_t, 4>{1024, 32, 16, 1}, {2048, 32, 16, 1}, {1024, 16, 512, 1}}) {
+    EXPECT_EQ(kernel_of(strides).substr(0, hopper_kernel.size()), hopper_kernel);
+  }
+  for (const std::array<int64_t, 4>& strides :
+       {std::array<int64_t, 4>{1032, 32, 16, 1}, {32, 160, 16, 1}, {0, 32, 16, 1}}) {
+    EXPECT_EQ(kernel_of(strides).find("portable: forward"), 0U) << kernel_of(strides);
   }
 }
 

@@ -1,6 +1,7 @@
 // The GPU plan: which kernels a problem gets, how many CTAs, and where the sums lie. No GPU is needed.
 #include "plan/gpu_plan.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -274,6 +275,54 @@ TEST(GpuPlan, WhatTheHopperForwardDoesNotTakeIsPortableAndThePlanSaysWhy) {
   expect_portable(hopper_plan_of(problem, 90, false), "16 bytes");
   expect_portable(hopper_plan_of(problem, 90, true, TensorMaps::unavailable), "strides");
   expect_portable(hopper_plan_of(problem_of(Direction::forward, DType::float32)), "bfloat16 and float16");
+}
+
+/// Keys in pages of `page_rows` rows, whose table has 960 rows for each batch entry.
+Problem paged_problem(int64_t page_rows, int64_t head_dim = 128) {
+  Problem problem = problem_of(Direction::forward, DType::bfloat16, head_dim);
+  problem.key_form = Form::dense;
+  problem.page_rows = page_rows;
+  problem.rows_k = 960 * problem.batch;
+  return problem;
+}
+
+TEST(GpuPlan, HopperLoadsKeysInPagesInTheLargestBoxesThatDividePagesAndTiles) {
+  struct Boxes {
+    int64_t page_rows, head_dim;
+    int tile_keys, box_keys;
+  };
+  for (const Boxes& boxes : {Boxes{64, 128, 128, 64}, Boxes{256, 128, 128, 128}, Boxes{16, 128, 128, 16},
+                             Boxes{48, 128, 128, 16}, Boxes{48, 64, 192, 48}, Boxes{256, 64, 192, 64},
+                             // 12 boxes of 16 keys would need too many registers.
+                             Boxes{16, 64, 128, 16}, Boxes{64, 256, 80, 16}}) {
+    const GpuPlan plan = hopper_plan_of(paged_problem(boxes.page_rows, boxes.head_dim));
+    const KernelSpec& kernel = plan.steps[0].kernel;
+    ASSERT_EQ(kernel.family(), KernelFamily::hopper) << plan.reason;
+    EXPECT_TRUE(kernel.has_pages);
+    EXPECT_EQ(kernel.tile_keys, boxes.tile_keys) << boxes.page_rows << ", " << boxes.head_dim;
+    EXPECT_EQ(kernel.hopper().box_keys, boxes.box_keys) << boxes.page_rows << ", " << boxes.head_dim;
+    EXPECT_NE(
+        plan.reason.find(fmt::format("TMA loads {} keys at a time from pages of {}", boxes.box_keys, boxes.page_rows)),
+        std::string::npos)
+        << plan.reason;
+  }
+  EXPECT_EQ(hopper_plan_of(problem_of(Direction::forward)).steps[0].kernel.hopper().box_keys, 0);
+}
+
+/// The tile order finds ranges of equal cost by cumulative lengths, which pages do not have.
+TEST(GpuPlan, ACtaTakesTilesFromTheWholeBatchIfKeysAreInPages) {
+  Problem problem = paged_problem(64);
+  problem.query_form = Form::dense;
+  problem.rows_q = 64 * problem.batch;
+  EXPECT_FALSE(hopper_plan_of(problem).hopper().contiguous_tiles);
+  problem.page_rows = 0;
+  EXPECT_TRUE(hopper_plan_of(problem).hopper().contiguous_tiles);
+}
+
+TEST(GpuPlan, PagesThatTmaCannotAddressArePortableAndThePlanSaysWhy) {
+  const GpuPlan plan = hopper_plan_of(paged_problem(64), 90, true, TensorMaps::unavailable);
+  EXPECT_EQ(plan.steps[0].kernel.family(), KernelFamily::portable);
+  EXPECT_NE(plan.reason.find("two pages have to be a whole number of rows apart"), std::string::npos) << plan.reason;
 }
 
 std::vector<KernelKind> kinds_of(const GpuPlan& plan) {
@@ -949,6 +998,33 @@ TEST(GpuPlan, HopperForwardWithStagedInputsHasFewerStages) {
     EXPECT_LE(rows * 128 * 2 + inputs, 224 * 1024) << length;
     EXPECT_EQ(kernel.tile_keys, kernel_with(0).tile_keys) << length;
     EXPECT_GE(kernel.stages, 2) << length;
+  }
+}
+
+/// A tile of a dense bias needs shared memory, which stages of Q give up.
+TEST(GpuPlan, HopperForwardStagesADenseBiasIfItFits) {
+  for (const int64_t head_dim : {64, 128, 192, 256}) {
+    for (const int64_t length : {50, 100, 300, 5000}) {
+      for (const int element_bytes : {0, 2, 4}) {
+        SCOPED_TRACE(testing::Message() << head_dim << ", " << length << " keys, " << element_bytes << " bytes");
+        Problem problem = problem_of(Direction::forward, DType::bfloat16, head_dim);
+        problem.rows_q = problem.rows_k = length * problem.batch;
+        families::PlanRequest request{
+            problem, Gpu{}, FunctionRegisters::many, true, Float32Products::three, TensorMaps::available};
+        request.reads = 1;
+        request.tile_element_bytes = element_bytes;
+        const GpuPlan plan = gpu_plan(request);
+        const KernelSpec& kernel = plan.steps.front().kernel;
+        const HopperSpec& hopper = kernel.hopper();
+        const bool is_staged = element_bytes == 2 || (element_bytes == 4 && (head_dim == 64 || length == 50));
+        EXPECT_TRUE(head_dim > 128 || hopper.stages_tile == is_staged);
+        EXPECT_EQ(plan.reason.find("copied to shared memory") != std::string::npos, hopper.stages_tile);
+        const int64_t bias = hopper.stages_tile ? kernel.tile_queries * kernel.tile_keys * element_bytes : 0;
+        const int64_t rows = hopper.query_stages * kernel.tile_queries + 2 * kernel.stages * kernel.tile_keys;
+        EXPECT_LE(rows * head_dim * 2 + bias, 224 * 1024);
+        EXPECT_GE(kernel.stages, 2);
+      }
+    }
   }
 }
 

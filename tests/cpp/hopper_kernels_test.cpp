@@ -39,11 +39,13 @@ struct Case {
   int64_t queries = 0;  ///< of each sequence; 0: of some more, of others fewer
   bool add_query = false;
   OutScale::Kind out_scale = OutScale::Kind::number;
+  int64_t page_rows = 0;
 };
 
 std::ostream& operator<<(std::ostream& stream, const Case& test) {
   return stream << test.head_dim << " x " << test.head_dim_v << ", " << test.mean_keys << " keys, " << test.function
-                << (test.out_scale == OutScale::Kind::per_row ? ", scaled rows" : "");
+                << (test.out_scale == OutScale::Kind::per_row ? ", scaled rows" : "")
+                << (test.page_rows > 0 ? fmt::format(", pages of {}", test.page_rows) : "");
 }
 
 class HopperKernels : public testing::TestWithParam<Case> {
@@ -67,6 +69,8 @@ class HopperKernels : public testing::TestWithParam<Case> {
       problem.query_form = Form::dense;
       problem.rows_q = GetParam().queries * problem.batch;
     }
+    problem.page_rows = GetParam().page_rows;
+    if (problem.has_pages()) problem.key_form = Form::dense;
     const Activation activation(GetParam().function);
     const activation::Function& function = activation.function();
     families::PlanRequest request{problem,
@@ -169,7 +173,11 @@ INSTANTIATE_TEST_SUITE_P(
         Case{DType::float16, 64, 64, 256, "gelu_tanh", 1, 4, 1, 0, true},
         Case{DType::bfloat16, 256, 256, 128, "silu", 1, 2, 1, 0, true},
         Case{DType::bfloat16, 128, 128, 2048, "silu", 1, 1, 1, 0, false, OutScale::Kind::per_row},
-        Case{DType::float16, 256, 256, 2048, "gelu", 1, 6, 1, 0, false, OutScale::Kind::per_row}));
+        Case{DType::float16, 256, 256, 2048, "gelu", 1, 6, 1, 0, false, OutScale::Kind::per_row},
+        Case{DType::bfloat16, 128, 128, 2048, "silu", 1, 1, 1, 0, false, OutScale::Kind::number, 64},
+        Case{DType::float16, 64, 64, 2048, "gelu", 1, 6, 1, 0, false, OutScale::Kind::number, 16},
+        Case{DType::bfloat16, 256, 256, 2048, "gelu", 1, 6, 1, 0, false, OutScale::Kind::number, 48},
+        Case{DType::bfloat16, 128, 128, 2048, "gelu_tanh", 1, 3, 1, 32, false, OutScale::Kind::number, 256}));
 
 // --- backward --------------------------------------------------------------------------------------------------------
 

@@ -528,7 +528,7 @@ class RandomProblem {
 
   /// The keys of each entry in pages in random order. Other pages, and the rows after the last key, are NaN.
   void divide_into_pages() {
-    page_rows_ = pick<int64_t>({16, 32, 48, 256});
+    page_rows_ = pick<int64_t>({16, 32, 48, 64, 256});
     int64_t columns = uniform(0, 2), pages = uniform(1, 3);
     for (const int64_t length : lengths_k_) {
       columns = std::max(columns, (length + page_rows_ - 1) / page_rows_);
@@ -537,7 +537,8 @@ class RandomProblem {
     std::vector<int64_t> order(static_cast<std::size_t>(pages));
     std::iota(order.begin(), order.end(), int64_t{0});
     std::shuffle(order.begin(), order.end(), random_);
-    std::vector<int64_t> table(lengths_k_.size() * static_cast<std::size_t>(columns), pages - 1);
+    // No page has the number in columns after the last key of an entry.
+    std::vector<int64_t> table(lengths_k_.size() * static_cast<std::size_t>(columns), 2 * pages);
     std::vector<int64_t> rows;  // of the packed operand, for each row of the pages
     rows.resize(static_cast<std::size_t>(pages * page_rows_), -1);
     std::size_t next = 0;
@@ -549,15 +550,31 @@ class RandomProblem {
         rows[static_cast<std::size_t>(order[next - 1] * page_rows_ + row % page_rows_)] = keys_.begins[b] + row;
       }
     }
-    paged_key_ = in_pages(key_, rows, pages, head_dim_);
-    paged_value_ = in_pages(value_, rows, pages, head_dim_v_);
+    const bool has_any_strides = chance(0.3);
+    paged_key_ = in_pages(key_, rows, pages, head_dim_, has_any_strides);
+    paged_value_ = in_pages(value_, rows, pages, head_dim_v_, has_any_strides);
     block_table_ = integers(table, {static_cast<int64_t>(lengths_k_.size()), columns});
     used_ = integers(lengths_k_, {static_cast<int64_t>(lengths_k_.size())});
     description_ += fmt::format(" pages of {}: [{}]", page_rows_, fmt::join(table, ","));
   }
 
-  Strided in_pages(Strided& packed, const std::vector<int64_t>& rows, int64_t pages, int64_t width) {
-    Strided result = place({pages, page_rows_, heads_k_, width}, true);
+  /// Pages begin a whole number of rows apart, which TMA needs, or have any strides.
+  Strided place_pages(int64_t pages, int64_t width, bool has_any_strides) {
+    if (has_any_strides) return place({pages, page_rows_, heads_k_, width}, true);
+    const int64_t rows_apart = page_rows_ + pick<int64_t>({0, 0, 1, page_rows_});
+    const int64_t row = heads_k_ * width + given_.gap_unit * uniform(0, 3);
+    const bool has_heads_outside = chance(0.3);  // (pages, heads, rows of a page, head_dim)
+    if (has_heads_outside) {
+      const int64_t apart = width * (page_rows_ * heads_k_);
+      return {dtype_, {pages, page_rows_, heads_k_, width}, {apart, width, page_rows_ * width, 1}, 0, pages * apart};
+    }
+    return {
+        dtype_, {pages, page_rows_, heads_k_, width}, {rows_apart * row, row, width, 1}, 0, pages * rows_apart * row};
+  }
+
+  Strided in_pages(Strided& packed, const std::vector<int64_t>& rows, int64_t pages, int64_t width,
+                   bool has_any_strides) {
+    Strided result = place_pages(pages, width, has_any_strides);
     const Dense values = dense(packed, heads_k_, width);
     const int64_t elements = heads_k_ * width;
     int64_t element = 0;

@@ -50,6 +50,9 @@ class Draw {
     if (chance(.3)) problem.mask = one_of({Mask{-1, 0}, Mask{100, 20}});
     problem.out_scale =
         one_of({OutScale::Kind::number, OutScale::Kind::reciprocal_length_q, OutScale::Kind::reciprocal_length_k});
+    if (problem.direction == Direction::forward && problem.key_form == Form::dense && chance(.5)) {
+      problem.page_rows = one_of<int64_t>({16, 48, 64, 256});
+    }
     problem.deterministic = chance(.3);
     problem.allow_tf32 = chance(.3);
     if (problem.direction == Direction::backward && chance(.4)) {

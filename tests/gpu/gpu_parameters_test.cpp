@@ -398,6 +398,16 @@ ScoreCase bias(std::string name, std::vector<int64_t> sizes, DType dtype) {
           .keys = dense_k};
 }
 
+/// The same with several tiles of keys, in sequences of different lengths.
+ScoreCase long_bias(std::string name, std::vector<int64_t> sizes, DType dtype, int64_t head_dim) {
+  ScoreCase of = bias(std::move(name), std::move(sizes), dtype);
+  of.queries = {Form::jagged, {150, 0, 33}};
+  of.keys = {Form::jagged, {300, 5, 129}};
+  of.head_dim = head_dim;
+  of.heads_q = 4;
+  return of;
+}
+
 /// An embedding that a tensor of integers selects for each query, as a factor of f, and a bias for each batch entry.
 ScoreCase embedding(std::string name, DType of_integers) {
   std::vector<double> kinds;
@@ -511,6 +521,20 @@ const std::vector<ScoreCase>& score_cases() {
                return added(problem, element(problem.of().tensors[0], {at.b, at.head, at.j, at.i}));
              };
            }),
+      // Rows of multiples of 16 bytes, which Hopper's forward copies to shared memory.
+      long_bias("bias_of_aligned_rows", {3, 4, 160, 304}, DType::bfloat16, 128),
+      with(long_bias("bias_of_aligned_rows_causal", {1, 4, 160, 304}, DType::float16, 128),
+           [](ScoreCase& c) { c.mask = Mask::causal(); }),
+      long_bias("bias_shorter_than_sequences", {1, 4, 104, 200}, DType::bfloat16, 128),
+      with(long_bias("bias_float32_window", {3, 1, 160, 300}, DType::float32, 64),
+           [](ScoreCase& c) { c.mask = Mask::window(100, 60); }),
+      with(long_bias("bias_of_tokens", {4, 188, 304}, DType::bfloat16, 64),
+           [](ScoreCase& c) {
+             c.text = "tanh(s + bias[h, i, j])";  // 188 rows of queries
+             c.inputs = [](const ScoreProblem& problem, const Place& at) {
+               return added(problem, element(problem.of().tensors[0], {at.head, at.token_q, at.j}));
+             };
+           }),
       with(bias("bias_of_queries", {1, 2, 70, 1}, DType::float32),
            [](ScoreCase& c) {
              c.mask = Mask::causal();
@@ -557,8 +581,21 @@ TEST_P(GpuScores, ResultsAndGradientsOfTensorsFollowTheDefinition) {
       "table_causal",    "table_deterministic", "table_shared_queries",
       "table_long",      "bias_of_each_score",  "bias_of_odd_lengths",
       "bias_transposed", "table_and_number",    "table_and_number_deterministic"};
+  // Hopper's forward copies the rows of a bias to shared memory if they begin at multiples of 16 bytes.
+  const std::vector<std::string> are_staged = {"bias_of_aligned_rows",
+                                               "bias_of_aligned_rows_causal",
+                                               "bias_shorter_than_sequences",
+                                               "bias_float32_window",
+                                               "bias_of_tokens",
+                                               "bias_of_keys"};
+  const auto is_one_of = [&](const std::vector<std::string>& names) {
+    return std::find(names.begin(), names.end(), problem.of().name) != names.end();
+  };
+  EXPECT_EQ(results.forward_reason.find("copied to shared memory") != std::string::npos,
+            has_hopper && is_one_of(are_staged))
+      << results.forward_reason;
   const bool is_in_backward =
-      has_hopper && std::find(in_backward.begin(), in_backward.end(), problem.of().name) != in_backward.end();
+      has_hopper && (is_one_of(in_backward) || (is_one_of(are_staged) && problem.of().name != "bias_of_keys"));
   EXPECT_EQ(results.gradient_kernel.find("parameter_gradients") == std::string::npos, is_in_backward);
   RecordProperty("kernel " + results.gradient_kernel.substr(0, results.gradient_kernel.find(' ')), 1);
   if (!problem.of().deterministic) return;

@@ -9,9 +9,12 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <optional>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -125,15 +128,17 @@ std::vector<Configuration> layout_configurations() {
   for (std::uint64_t i = 0; i < layouts.size() * of_each; ++i) {
     const std::uint64_t number = i / layouts.size();
     const auto [head_dim, head_dim_v] = head_dims[number];
+    const DrawnLayout layout = layouts[i % layouts.size()];
+    const bool may_have_score = layout != DrawnLayout::pages;  // a tensor with an axis of keys has no rows of pages
     drawn.push_back({.dtype = number == 3  ? DType::float32
                               : i % 2 == 1 ? DType::float16
                                            : DType::bfloat16,
                      .head_dim = head_dim,
                      .head_dim_v = head_dim_v,
                      .function = smooth_functions()[i % 4].text,
-                     .score = number == 1 ? std::optional(i) : std::nullopt,
+                     .score = number == 1 && may_have_score ? std::optional(i) : std::nullopt,
                      .mask = number == 2 ? std::optional(i) : std::nullopt,
-                     .layout = layouts[i % layouts.size()]});
+                     .layout = layout});
   }
   return drawn;
 }
@@ -220,6 +225,7 @@ void count_kernels(const Attention& attention, const WantedGradients& wanted, Co
     if (direction == Direction::backward && !wanted.any()) continue;
     for (const GpuKernel& kernel : explain(attention, direction, "", wanted).kernels) {
       ++counts["kernel " + kernel.name.substr(0, kernel.name.find(' '))];
+      counts["pages loaded by TMA"] += kernel.name.find(" paged in boxes of ") != std::string::npos ? 1 : 0;
     }
   }
 }
@@ -369,6 +375,40 @@ std::string test_name(const testing::TestParamInfo<std::size_t>& tested) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Drawn, GpuProblems, testing::Range(std::size_t{0}, configurations().size()), test_name);
+
+/// The output for keys in three pages of 32 rows, with this table of two pages for each of two entries, and with these
+/// lengths.
+std::vector<std::byte> output_of_pages(const std::vector<std::int32_t>& table,
+                                       const std::vector<std::int32_t>& lengths) {
+  const Gpu& gpu = Gpu::get();
+  OnDevice device(gpu, 4096);
+  std::mt19937_64 random(1);
+  Strided query = Strided::contiguous(DType::bfloat16, {2, 70, 2, 64}), output = query,
+          pages = Strided::contiguous(DType::bfloat16, {3, 32, 1, 64});
+  query.fill_normal(random);
+  pages.fill_normal(random);
+  const auto integers = [&](const std::vector<std::int32_t>& numbers, const std::vector<int64_t>& sizes) {
+    Strided tensor = Strided::contiguous(DType::int32, sizes);
+    std::memcpy(tensor.bytes().data(), numbers.data(), tensor.bytes().size());
+    return tensor;
+  };
+  const Strided table_tensor = integers(table, {2, 2}), lengths_tensor = integers(lengths, {2});
+  const Attention attention{.query = device.input(query),
+                            .key = device.input(pages),
+                            .value = device.input(pages),
+                            .block_table = device.input(table_tensor),
+                            .seqused_k = device.input(lengths_tensor),
+                            .stream = gpu.stream()};
+  forward(attention, device.output(output));
+  device.fetch({&output});
+  return output.bytes();
+}
+
+TEST(GpuPages, PageNumbersAndLengthsThatAreWrongAreClamped) {
+  if (const std::string why = why_no_gpu(); !why.empty()) GTEST_SKIP() << why;
+  EXPECT_EQ(output_of_pages({-1, 7, 2, 1}, {40, 65}), output_of_pages({0, 2, 2, 1}, {40, 64}));
+  EXPECT_EQ(output_of_pages({1, 2, 0, 1}, {-3, 33}), output_of_pages({1, 2, 0, 1}, {0, 33}));
+}
 
 /// The fp32 accumulators of dQ need more memory than any GPU has.
 TEST(GpuMemory, AFailingAllocationIsAnErrorInWords) {

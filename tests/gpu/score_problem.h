@@ -90,6 +90,7 @@ struct ScoreCase {
 struct ScoreResults {
   Strided output, grad_query, grad_key, grad_value;
   std::vector<Strided> grad_tensors;
+  std::string forward_reason = {};   ///< of the choice of the kernels
   std::string gradient_kernel = {};  ///< the name of the last kernel that computes some of grad_tensors
 };
 
@@ -170,6 +171,7 @@ class ScoreProblem {
         device.workspace(workspace_bytes(attention, grad_output, grad_query, grad_key, grad_value, gradients));
     backward(attention, grad_output, grad_query, grad_key, grad_value, gradients);
     device.fetch(fetched);
+    results.forward_reason = explain(attention, Direction::forward).reason;
     for (const GpuKernel& kernel : explain(attention, Direction::backward, "", wanted).kernels) {
       const auto is = [&](const char* kind) { return kernel.name.find(kind) != std::string::npos; };
       const bool is_of_gradients = is("parameter_gradients") || (results.gradient_kernel.empty() && is(": backward "));

@@ -244,7 +244,7 @@ def test_the_command_prints_a_table_and_writes_rows_and_a_picture(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--suite", "nosuch"], "expected one of anchors, hopper, masks, score, uses"),
+        (["--suite", "nosuch"], "expected one of anchors, hopper, masks, score, compat, uses"),
         (["--suite", "uses", "--shapes", "4"], "of 1 self-attention; 2 PFFN; 3 PMA; got '4'"),
         (["--without", "nosuch"], "--without: expected names among gdpa"),
         (["--merge", __file__], "expected a document that --report of this version has written"),

@@ -193,6 +193,7 @@ def test_the_goals_of_the_suites_can_be_told() -> None:
         if any("goals" in shape for shape in suite["shapes"]):
             with_goal = {(goal.shape, goal.activation) for goal in told}
             compared_with = {other for goal in told for other in (goal.row, *goal.rows) if other}
+            compared_with |= {(shape, goal.activation) for goal in told for shape in goal.shapes}
             assert with_goal | compared_with == {(case.name, case.activation) for case in cases}
 
 

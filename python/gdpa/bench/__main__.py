@@ -245,12 +245,18 @@ def check(case: Case) -> None:
         )
 
 
-def chosen_systems(options: argparse.Namespace, kind: str) -> list[System]:
-    """Returns the systems of the options, of the suite, or all systems for this kind of device."""
-    from gdpa.bench.cases import suite_named
+def systems_on(kind: str) -> list[System]:
+    """Returns all systems for this kind of device."""
     from gdpa.bench.systems import SYSTEMS
 
-    known = {system.name: system for system in SYSTEMS if kind in system.devices}
+    return [system for system in SYSTEMS if kind in system.devices]
+
+
+def chosen_systems(options: argparse.Namespace, kind: str) -> list[System]:
+    """Returns the systems of the options, of the suite, or the usual systems for this kind of device."""
+    from gdpa.bench.cases import suite_named
+
+    known = {system.name: system for system in systems_on(kind)}
     for option, names in (("--systems", options.systems or []), ("--without", options.without)):
         for name in names:
             if name not in known:
@@ -487,10 +493,10 @@ def run(options: argparse.Namespace) -> int:
         add_checkout(folder)
     device = choose(options.device)
     kind = device.torch_device.type
-    systems = chosen_systems(options, kind)
     if options.list_systems:
-        print("\n".join(system.name for system in systems))
+        print("\n".join(system.name for system in systems_on(kind)))
         return 0
+    systems = chosen_systems(options, kind)
     busy = busy_warning() if kind == "cpu" else None
     if busy:
         print(busy, file=sys.stderr)

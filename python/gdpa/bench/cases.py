@@ -158,7 +158,8 @@ def cases_of_suite(
     """Returns the cases of a suite. `shapes` selects shapes by name, by number from 1, or by range, such as "3-7".
 
     A shape may override these values of the suite: batch, heads, dtype, activation (one or a list), mask, layout,
-    self_attention, shared operands, deterministic, directions, tensors and tensor_gradients. Raises ValueError for an unknown name.
+    self_attention, shared operands, deterministic, directions, tensors and tensor_gradients. Raises ValueError for an
+    unknown name.
     """
     suite = suite_named(name)
     shapes = suite["shapes"] if wanted is None else chosen_shapes(suite["shapes"], wanted)

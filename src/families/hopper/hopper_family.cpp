@@ -57,8 +57,9 @@ hopper::QueryMajorArguments query_major_arguments(const PlannedCall& call, const
   arguments.scale = static_cast<float>(params.scale);
   arguments.contiguous_tiles = contiguous_tiles;
   arguments.query = map(Tensor::query, hopper::warpgroup_rows);
-  arguments.key = map(Tensor::key, kernel.tile_keys);
-  arguments.value = map(Tensor::value, kernel.tile_keys);
+  const int box_keys = kernel.has_pages ? kernel.hopper().box_keys : kernel.tile_keys;
+  arguments.key = map(Tensor::key, box_keys);
+  arguments.value = map(Tensor::value, box_keys);
   arguments.output = map(output, hopper::warpgroup_rows);
   return arguments;
 }
@@ -145,8 +146,11 @@ class HopperFamily final : public Family {
   void write_config(ConfigText& config, const plan::KernelSpec& kernel,
                     const activation::Function& function) const override {
     const plan::HopperSpec& spec = kernel.hopper();
-    const std::string_view layout = kernel.has_batch_map ? "MappedLayout" : "PackedLayout";
-    config.type_of_header("Layout", layout_text("gdpa::hopper::", layout, kernel), "hopper/packed_layout.cuh");
+    const std::string layout = kernel.has_pages       ? fmt::format("PagedLayout<{}>", spec.box_keys)
+                               : kernel.has_batch_map ? "MappedLayout"
+                                                      : "PackedLayout";
+    config.type_of_header("Layout", layout_text("gdpa::hopper::", layout, kernel),
+                          kernel.has_pages ? "hopper/paged_layout.cuh" : "hopper/packed_layout.cuh");
     if (kernel.kind == KernelKind::parameter_gradients) {
       config.number("query_stages", spec.query_stages);
       config.number("sum_elements", spec.sum_elements);
@@ -159,6 +163,7 @@ class HopperFamily final : public Family {
       write_pass();
       config.number("query_stages", spec.query_stages);
       config.flag("query_in_registers", spec.query_in_registers);
+      config.flag("stages_tile", spec.stages_tile);
       // A multiplication of Q replaces one of each score. fp16 would lose small elements of Q altogether.
       // A query that is added to the output stays as it is.
       config.flag("scales_query", spec.query_in_registers && kernel.scales_scores && !kernel.adds_query &&

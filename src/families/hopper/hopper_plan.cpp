@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <optional>
 
 #include "activation/cuda_gradients.h"
@@ -164,6 +165,15 @@ KernelSpec hopper_kernel_for(const PlanRequest& request, KernelKind kind) {
   return kernel;
 }
 
+/// The largest boxes that divide a page and a tile of keys. Pages and tiles have multiples of 16 rows. The tile shrinks
+/// if it has more boxes than the producer thread has registers for their pages.
+void choose_boxes(KernelSpec& kernel, int64_t page_rows) {
+  constexpr int most_boxes = 8;
+  const auto box = [&] { return static_cast<int>(std::gcd(page_rows, int64_t{kernel.tile_keys})); };
+  while (kernel.tile_keys > most_boxes * box()) kernel.tile_keys -= least_page_rows;
+  kernel.hopper().box_keys = box();
+}
+
 /// One persistent CTA on each multiprocessor.
 GpuPlan forward_plan(const PlanRequest& request) {
   const Problem& problem = request.problem;
@@ -172,9 +182,12 @@ GpuPlan forward_plan(const PlanRequest& request) {
   kernel.adds_query = problem.add_query;
   constexpr int64_t unknown = std::numeric_limits<int64_t>::max();
   const int64_t most_queries = queries.form == Form::jagged ? unknown : queries.mean_length();
-  choose_hopper_tiles(kernel, most_queries, keys.mean_length(), request.reads, request.reads_of_lines);
+  choose_hopper_tiles(kernel, most_queries, keys.mean_length(),
+                      {request.reads, request.reads_of_lines, request.tile_element_bytes});
+  if (problem.has_pages()) choose_boxes(kernel, problem.page_rows);
   const bool keys_stay = keys.mean_length() <= int64_t{kernel.stages} * kernel.tile_keys;
-  const bool has_one_tile = most_queries <= kernel.tile_queries;
+  // Pages have no cumulative lengths, from which a CTA could find a contiguous range of equal cost.
+  const bool has_one_tile = most_queries <= kernel.tile_queries && !problem.has_pages();
 
   GpuPlan plan;
   plan::HopperPlan& hopper_part = plan.of_family.emplace<plan::HopperPlan>();
@@ -188,6 +201,11 @@ GpuPlan forward_plan(const PlanRequest& request) {
     plan.reason +=
         fmt::format("; tiles of keys are narrow: f reads {} elements of tensors at each score", request.reads);
   }
+  if (problem.has_pages()) {
+    plan.reason +=
+        fmt::format("; TMA loads {} keys at a time from pages of {}", kernel.hopper().box_keys, problem.page_rows);
+  }
+  if (kernel.hopper().stages_tile) plan.reason += "; the dense bias is copied to shared memory";
   const int64_t tiles = problem.heads_q * queries.most_tiles(kernel.tile_queries, problem.batch);
   const int64_t ctas = std::min<int64_t>(tiles, request.gpu.multiprocessors);
   // A launch costs more than the guards of few scores.
@@ -383,9 +401,12 @@ std::string why_not_hopper_parameter_gradients(const PlanRequest& request) {
     return fmt::format("it needs {} KB of shared memory, not {}", hopper_shared_kilobytes, gpu.shared_bytes / 1024);
   }
   if (request.problem.dtype == DType::float32) return "it takes bfloat16 and float16";
-  if (request.problem.has_pages) return "keys and values are in pages";
   if (!request.aligned) return "some row does not begin at a multiple of 16 bytes";
-  if (request.tensor_maps == plan::TensorMaps::unavailable) return "TMA cannot address an operand of these strides";
+  if (request.tensor_maps == plan::TensorMaps::unavailable) {
+    return request.problem.has_pages()
+               ? "TMA cannot address an operand of these strides; two pages have to be a whole number of rows apart"
+               : "TMA cannot address an operand of these strides";
+  }
   return {};
 }
 

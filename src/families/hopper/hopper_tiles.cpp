@@ -22,7 +22,7 @@ int round_up(int count, int unit) { return (count + unit - 1) / unit * unit; }
 /// operand.
 struct ForwardTile {
   const KernelSpec& kernel;
-  int reads_of_lines;
+  const StagedReads& reads;
 
   int operand_registers() const {
     const int query = kernel.hopper().query_in_registers ? round_up(kernel.head_dim, 16) / 4 : 0;
@@ -36,7 +36,11 @@ struct ForwardTile {
               columns_v = round_up(kernel.head_dim_v, block_columns);
     const int query = kernel.hopper().query_in_registers ? std::max(columns, columns_v) : columns;  // O is staged there
     // The inputs of a column or a difference have at most 16 bytes for each read.
-    const int inputs = reads_of_lines * kernel.warps * (kernel.tile_keys + 16) * 16;
+    const int lines = reads.of_lines * (kernel.tile_keys + 16) * 16;
+    constexpr int rows = 16, block = 128;  // of StagedTile
+    const int tile =
+        kernel.hopper().stages_tile ? rows * round_up(kernel.tile_keys * reads.tile_element_bytes, block) : 0;
+    const int inputs = kernel.warps * (lines + tile);
     return (kernel.hopper().query_stages * kernel.tile_queries * query +
             kernel.stages * kernel.tile_keys * (columns + columns_v)) *
                element_bytes +
@@ -53,24 +57,51 @@ struct ForwardTile {
 };
 
 /// Sets the largest tile_keys that fits, at most `most`. Returns false where not even 64 keys fit.
-bool choose_tile_keys(KernelSpec& kernel, bool query_in_registers, int most, int reads_of_lines) {
+bool choose_tile_keys(KernelSpec& kernel, bool query_in_registers, int most, const StagedReads& reads) {
   kernel.hopper().query_in_registers = query_in_registers;
   for (kernel.tile_keys = most; kernel.tile_keys >= 64; kernel.tile_keys -= 16) {
-    if (ForwardTile{kernel, reads_of_lines}.fits()) return true;
+    if (ForwardTile{kernel, reads}.fits()) return true;
   }
   return false;
 }
 
-/// Q in registers if it fits, then the largest tile of keys with two stages, then more stages.
-void choose_wide_tiles(KernelSpec& kernel, int most_keys, int reads_of_lines) {
+/// Q in registers if it fits, then the largest tile of keys with two stages, then more stages. Returns false if not
+/// even 64 keys fit.
+bool choose_wide_tiles(KernelSpec& kernel, int most_keys, const StagedReads& reads) {
   kernel.stages = 2;
   kernel.hopper().query_stages = 1;
-  if (!choose_tile_keys(kernel, true, most_keys, reads_of_lines)) {
-    choose_tile_keys(kernel, false, most_keys, reads_of_lines);
+  if (!choose_tile_keys(kernel, true, most_keys, reads) && !choose_tile_keys(kernel, false, most_keys, reads)) {
+    return false;
   }
   for (int* const stages : {&kernel.stages, &kernel.hopper().query_stages}) {
     ++*stages;
-    if (!ForwardTile{kernel, reads_of_lines}.fits()) --*stages;
+    if (!ForwardTile{kernel, reads}.fits()) --*stages;
+  }
+  return true;
+}
+
+/// Reduces the stages that choose_hopper_tiles() prefers to those that fit. Two stages of each operand suffice. Returns
+/// false if they do not fit.
+bool reduce_stages(KernelSpec& kernel, const StagedReads& reads) {
+  // A tile of a dense bias and a stage of Q have about the same size, and Q needs its stages less.
+  int* const of_keys = &kernel.stages;
+  int* const of_queries = &kernel.hopper().query_stages;
+  const bool has_tile = kernel.hopper().stages_tile;
+  for (int* const stages : {has_tile ? of_queries : of_keys, has_tile ? of_keys : of_queries}) {
+    while (*stages > 2 && !ForwardTile{kernel, reads}.has_shared_memory()) --*stages;
+  }
+  return ForwardTile{kernel, reads}.has_shared_memory();
+}
+
+/// Calls choose(kernel) with the elements of a dense bias in shared memory, and without them if this returns false.
+template <class Choose>
+void stage_tile_if_it_fits(KernelSpec& kernel, const StagedReads& reads, const Choose& choose) {
+  KernelSpec staged = kernel;
+  staged.hopper().stages_tile = true;
+  if (reads.tile_element_bytes > 0 && choose(staged)) {
+    kernel = staged;
+  } else {
+    choose(kernel);
   }
 }
 
@@ -109,15 +140,18 @@ int parameter_shared_bytes(const KernelSpec& kernel) {
 
 bool takes_narrow_tiles(int reads) { return reads > 1; }
 
-void choose_hopper_tiles(KernelSpec& kernel, int64_t most_queries, int64_t mean_keys, int reads, int reads_of_lines) {
+void choose_hopper_tiles(KernelSpec& kernel, int64_t most_queries, int64_t mean_keys, const StagedReads& reads) {
   const bool is_narrow = widest(kernel) <= 64;
   const bool are_few = mean_keys <= (is_narrow ? thresholds::few_keys_of_narrow_heads : thresholds::few_keys);
   const bool is_wide = widest(kernel) > 128;
   const int warpgroups = !is_wide && most_queries <= thresholds::queries_of_one_warpgroup ? 1 : 2;
   kernel.tile_queries = warpgroups * hopper::warpgroup_rows;
   kernel.warps = warpgroups * 4;
-  const int most_keys = !takes_narrow_tiles(reads) ? (is_narrow ? 192 : 128) : is_wide ? 64 : is_narrow ? 96 : 112;
-  if (is_wide) return choose_wide_tiles(kernel, most_keys, reads_of_lines);
+  const int most_keys = !takes_narrow_tiles(reads.all) ? (is_narrow ? 192 : 128) : is_wide ? 64 : is_narrow ? 96 : 112;
+  if (is_wide) {
+    stage_tile_if_it_fits(kernel, reads, [&](KernelSpec& of) { return choose_wide_tiles(of, most_keys, reads); });
+    return;
+  }
   kernel.hopper().query_in_registers = true;
   kernel.tile_keys = !are_few                                        ? most_keys
                      : mean_keys <= thresholds::keys_of_a_short_tile ? 64
@@ -130,10 +164,11 @@ void choose_hopper_tiles(KernelSpec& kernel, int64_t most_queries, int64_t mean_
     kernel.stages = !are_few ? (is_narrow ? 3 : 2) : is_narrow || kernel.tile_keys == 64 ? 4 : 2;
     kernel.hopper().query_stages = 3;
   }
-  // Two stages of each operand suffice.
-  for (int* const stages : {&kernel.stages, &kernel.hopper().query_stages}) {
-    while (*stages > 2 && !ForwardTile{kernel, reads_of_lines}.has_shared_memory()) --*stages;
-  }
+  stage_tile_if_it_fits(kernel, reads, [&](KernelSpec& of) {
+    // The addresses of the copies need registers: 192 keys would spill.
+    if (of.hopper().stages_tile) of.tile_keys = std::min(of.tile_keys, 128);
+    return reduce_stages(of, reads);
+  });
 }
 
 void choose_hopper_parameter_tiles(KernelSpec& kernel, int sum_elements) {

@@ -64,11 +64,13 @@ class GdpaCompat(Gdpa):
             return lambda *operands: meta.generalized_dot_product_attention(*operands, **options)
         targets = targets_of(case, device)
         if params:
-            fixed = (offsets_q, offsets_q, None, None, longest, longest, -1, None, targets, 1, (-1, 0), alpha)
-            return lambda *operands: hstu.hstu_attn_varlen_func(*operands, *fixed, params["rab"], True)
-        return lambda *operands: generative_recommenders.hstu_mha(
-            longest, alpha, *operands, offsets_q, num_targets=targets
-        )
+            options = {
+                "num_targets": targets, "window_size": (-1, 0), "alpha": alpha, "rab": params["rab"], "has_drab": True,
+            }  # fmt: skip
+            return lambda q, k, v: hstu.hstu_attn_varlen_func(
+                q, k, v, offsets_q, offsets_q, None, None, longest, longest, -1, None, **options
+            )
+        return lambda q, k, v: generative_recommenders.hstu_mha(longest, alpha, q, k, v, offsets_q, num_targets=targets)
 
 
 def meta_name(activation: str) -> str:

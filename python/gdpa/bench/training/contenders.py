@@ -122,7 +122,7 @@ def function_of(batch: Batch) -> Elementwise:
 
 def contenders_of(systems: Sequence[System]) -> list[Contender]:
     """Returns the systems that can compute a block: gdpa, the padded computation, and every packed softmax system."""
-    ours = [WithGdpa(system) for system in systems if type(system) is Gdpa]
+    ours = [WithGdpa(system) for system in systems if isinstance(system, Gdpa) and system.is_usual]
     padded = [OnPadded(system) for system in systems if type(system) is Padded]
     softmax = [WithSoftmax(one) for one in systems if isinstance(one, Packed) and one.function == "softmax"]
     return [*ours, *padded, *softmax]
