@@ -195,6 +195,7 @@ def test_a_system_that_fails_stops_nothing() -> None:
 def test_no_system_begins_after_the_limit() -> None:
     steps, result = measure(small("hstu"), Gdpa(), Padded(), limit=1e-6)
     assert [step.system for step in steps] == ["gdpa"]
+    assert result.refusals[0].direction == "step of hstu"
     assert result.refusals[0].system == "padded" and "--limit" in result.refusals[0].reason
 
 

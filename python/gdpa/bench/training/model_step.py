@@ -19,8 +19,8 @@ from gdpa.bench.systems.packages import Package
 from gdpa.bench.training.attentions import Call, attends, refusal_of_model, use
 from gdpa.bench.training.breakdown import breakdown
 from gdpa.bench.training.models import ACTIVATION, ModelBatch, ModelShape, build
-from gdpa.bench.training.models_report import ModelStep
-from gdpa.bench.training.report import OURS, STEP
+from gdpa.bench.training.models_report import ModelStep, step_of
+from gdpa.bench.training.report import OURS
 from gdpa.bench.training.trainer import Trainer, check_finite
 
 # Estimated seconds of the first step of a model: two layers under torch.compile, forward and backward, or eagerly.
@@ -98,6 +98,7 @@ class ModelTraining(BatchTimer):
         model = build(replace(shape, batch=1), torch.device("cpu"))
         self.model = model  # read for the calls of attention only
         super().__init__(Call.of(attends(model)[0], shape).case, device, result)
+        self.direction = step_of(shape.model)
         self.compile = compile
         self.end = time.monotonic() + limit if limit else float("inf")
         self.trainers: dict[str, ModelTrainer] = {}
@@ -107,7 +108,7 @@ class ModelTraining(BatchTimer):
         """Runs a model once. If torch.compile fails, the compiled model is refused and the model runs eagerly."""
         reason = refusal_of_model(system, self.model, self.shape) or self.lacks_time(system, effort)
         if reason is not None:
-            self.result.refusals.append(Refused(system.name, STEP, reason, self.shape.name))
+            self.result.refusals.append(Refused(system.name, self.direction, reason, self.shape.name))
             return
         begin = time.perf_counter()
         for compile in (True, False) if self.compile else (False,):
@@ -116,10 +117,10 @@ class ModelTraining(BatchTimer):
             except Exception as error:
                 # The variables of the failed call hold its memory until the traceback is gone.
                 name = f"{system.name}, compiled" if compile else system.name
-                self.result.refusals.append(Refused(name, STEP, reason_of(error), self.shape.name))
+                self.result.refusals.append(Refused(name, self.direction, reason_of(error), self.shape.name))
                 is_final = isinstance(error, Disagreement | torch.OutOfMemoryError)
             else:
-                self.work[system.name, STEP] = trainer.work
+                self.work[system.name, self.direction] = trainer.work
                 self.result.add_first_call(system.name, time.perf_counter() - begin)
                 return
             self.device.release()
@@ -163,7 +164,7 @@ class ModelTraining(BatchTimer):
         try:
             self.parts = breakdown(trainer.step)
         except Exception as error:
-            self.refuse((OURS, "breakdown"), error)
+            self.refuse((OURS, f"parts of the {self.direction}"), error)
 
     def steps(self, times: Times) -> list[ModelStep]:
         rates = {name: sum(self.trainers[name].shape.lengths) / seconds for (name, _), seconds in times.figures.items()}

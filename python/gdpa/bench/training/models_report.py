@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from gdpa.bench.document import Document, markdown_table
 from gdpa.bench.figures import COLUMNS as GOAL_COLUMNS
@@ -53,7 +53,9 @@ class ModelStep:
     host_waits: bool | None
     parts: dict[str, float] | None
 
-    direction: ClassVar[str] = STEP
+    @property
+    def direction(self) -> str:
+        return step_of(self.model)
 
     @property
     def bytes_of_a_token(self) -> float | None:
@@ -77,6 +79,11 @@ class ModelStep:
             "" if self.host_waits is None else yes_or_no(self.host_waits),
             number(self.difference, ".1e"),
         )
+
+
+def step_of(model: str) -> str:
+    """Returns the direction of a row, which also names the model of a refusal."""
+    return f"{STEP} of {model}"
 
 
 def yes_or_no(value: bool) -> str:
