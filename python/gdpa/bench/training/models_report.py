@@ -198,7 +198,6 @@ class ModelsReport(Document):
         size = (max(9.0, 0.7 * len(self.shapes) * systems), 4.6)
         figure, (left, right) = pyplot.subplots(1, 2, figsize=size, width_ratios=(3, 2), layout="constrained")
         bars_on(left, "ms for a million tokens", bars)
-        left.legend(fontsize=7, frameon=False)
         for position, step in enumerate(self.with_parts):
             begin = 0.0
             for index, part in enumerate(PARTS):
@@ -209,8 +208,8 @@ class ModelsReport(Document):
         right.set_xticks(range(len(self.with_parts)), [step.model for step in self.with_parts], fontsize=8)
         right.set_ylabel("the parts of gdpa's step, ms")
         right.spines[["top", "right"]].set_visible(False)
-        if self.with_parts:
-            right.legend(fontsize=7, frameon=False)
+        for axis in (left, right) if self.with_parts else (left,):
+            axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.08), ncols=3, fontsize=7, frameon=False)
         figure.suptitle(self.title, fontsize=9)
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=110)
