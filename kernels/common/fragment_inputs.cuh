@@ -114,7 +114,7 @@ class FragmentInputs {
   __device__ __forceinline__ void enter(int group) {
     group_ = group;
     if constexpr (has_tile) {
-      if (group % Staged::Tile::groups_of_a_load == 0) tile_.load(elements_, group);
+      if (group % Staged::Tile::groups_of_a_load == 0) tile_.load(group);
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -141,7 +141,7 @@ class FragmentInputs {
     const int row = row_of(i / 2), column = column_of(i % 2);
     if constexpr (has_tile) {
       return bias_.at(row, column, of_row_[i / 2], of_column_[i % 2], of_difference_[i],
-                      Staged::Tile::element(elements_, group_, i));
+                      tile_.element(group_, i));
     } else if constexpr (rows == FragmentRows::queries) {
       return bias_.at(row, column, of_row_[i / 2], of_column_[i % 2], of_difference_[i]);
     } else {
@@ -174,7 +174,6 @@ class FragmentInputs {
   typename Sides::OfColumn of_column_[2];
   typename Bias::OfDifference of_difference_[4];
   typename Staged::Tile tile_;
-  unsigned elements_[4];  // of the tile: the last ones that were loaded
 };
 
 }  // namespace gdpa

@@ -26,6 +26,7 @@ struct StagedTile {
 
   unsigned base = 0;  ///< the address, a multiple of 128
   int lane_offset;    ///< of the chunk whose address this lane has in the loads of group 0
+  unsigned fragment[4];  ///< the last elements that were loaded
 
   StagedTile() = default;
   __device__ __forceinline__ explicit StagedTile(unsigned base_) : base(base_) {
@@ -81,7 +82,7 @@ struct StagedTile {
   }
 
   /// Loads the elements of `groups_of_a_load` groups, the first of which is `group`, a multiple of this number.
-  __device__ __forceinline__ void load(unsigned (&fragment)[4], int group) const {
+  __device__ __forceinline__ void load(int group) {
     constexpr int block_groups = 128 / (8 * element_bytes);
     const int in_block = group % block_groups * 8 * element_bytes;
     const unsigned address =
@@ -99,7 +100,7 @@ struct StagedTile {
   }
 
   /// The element of score i of a group, as in an accumulator: scores 0 and 1 are in the first row.
-  __device__ __forceinline__ static float element(const unsigned (&fragment)[4], int group, int i) {
+  __device__ __forceinline__ float element(int group, int i) const {
     if constexpr (element_bytes == 2) {
       return Reader::of_pair(fragment[group % 2 * 2 + i / 2], i % 2);
     } else {

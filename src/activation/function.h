@@ -76,7 +76,7 @@ class Function {
   const Program& value_of_finite() const { return value_of_finite_; }
   const Range& finite_scores() const { return finite_scores_; }
 
-  /// Whether f, or a function of the list, has such bounds.
+  /// Whether f, or a function of the list, has such bounds. For f(s) = g(s + e), these are bounds of the sum.
   bool bounds_scores() const;
 
   /// f and f' without any bound of guard(). Each result is the same, or is not finite (is_same_where_finite proves it).

@@ -139,6 +139,14 @@ TEST(Guards, AreOutsideOfTheFunctionThatAGpuComputesForFiniteScores) {
   }
 }
 
+/// Hopper's forward has a first pass without the guards only if the function says that there are some.
+TEST(Guards, OfASumAreOutsideOfTheFunctionForFiniteScoresToo) {
+  const Activation sum("silu(s + bias[b, h, i, j])", {}, {"bias"});
+  EXPECT_TRUE(sum.function().bounds_scores());
+  EXPECT_TRUE(Activation("silu; tanh").function().bounds_scores());
+  EXPECT_FALSE(Activation("tanh(s + bias[b, h, i, j])", {}, {"bias"}).function().bounds_scores());
+}
+
 TEST(Guards, AreMultipliedByTheFactorOfTheScore) {
   const std::string source = cuda_source(Activation("silu").function(), Accuracy::fast);
   EXPECT_TRUE(holds(source, "score_factor = 0.5f")) << source;

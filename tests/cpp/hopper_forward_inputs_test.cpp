@@ -26,7 +26,7 @@ struct Case {
   NumberType type;
   int64_t head_dim;
   int64_t keys;
-  bool stages_tile;
+  bool stages_tile;  ///< whether rows begin at multiples of 16 bytes
 };
 
 std::ostream& operator<<(std::ostream& stream, const Case& test) { return stream << test.name; }
@@ -55,7 +55,7 @@ TEST_P(HopperForwardInputs, OfADenseBiasAreStagedAndEverythingElseIsInRegisters)
                                 plan::Float32Products::three,
                                 plan::TensorMaps::available};
   request.reads = 1;
-  request.tile_element_bytes = test.type == NumberType::float32 ? 4 : 2;
+  request.tile_element_bytes = !test.stages_tile ? 0 : test.type == NumberType::float32 ? 4 : 2;
   request.bounds_scores = activation.function().bounds_scores();
   plan::GpuPlan plan = families::gpu_plan(request);
   plan::take_scale_out(plan, activation.function().value(), 0.125);
@@ -89,7 +89,8 @@ TEST_P(HopperForwardInputs, OfADenseBiasAreStagedAndEverythingElseIsInRegisters)
 INSTANTIATE_TEST_SUITE_P(Plans, HopperForwardInputs,
                          testing::Values(Case{"bfloat16_128", NumberType::bfloat16, 128, 2048, true},
                                          Case{"float16_64", NumberType::float16, 64, 2048, true},
-                                         Case{"float32_128", NumberType::float32, 128, 2048, false},
+                                         Case{"float32_128", NumberType::float32, 128, 2048, true},
+                                         Case{"bfloat16_of_other_rows", NumberType::bfloat16, 128, 2048, false},
                                          Case{"float32_64", NumberType::float32, 64, 2048, true},
                                          Case{"float32_128_short", NumberType::float32, 128, 50, true},
                                          Case{"bfloat16_256", NumberType::bfloat16, 256, 2048, true}),

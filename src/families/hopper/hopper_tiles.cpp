@@ -165,9 +165,17 @@ void choose_hopper_tiles(KernelSpec& kernel, int64_t most_queries, int64_t mean_
     kernel.hopper().query_stages = 3;
   }
   stage_tile_if_it_fits(kernel, reads, [&](KernelSpec& of) {
-    // The addresses of the copies need registers: 192 keys would spill.
-    if (of.hopper().stages_tile) of.tile_keys = std::min(of.tile_keys, 128);
-    return reduce_stages(of, reads);
+    if (!of.hopper().stages_tile) return reduce_stages(of, reads);
+    // The addresses of the copies need registers: 192 keys would spill. 32-bit elements have the room of twice the
+    // keys.
+    for (int keys = std::min(of.tile_keys, 128); keys >= 64; keys -= 16) {
+      KernelSpec tried = of;
+      tried.tile_keys = keys;
+      if (!reduce_stages(tried, reads)) continue;
+      of = tried;
+      return true;
+    }
+    return false;
   });
 }
 
