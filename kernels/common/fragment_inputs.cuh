@@ -130,8 +130,9 @@ class FragmentInputs {
         of_difference_[2 + i] = differences_[group * 8 + i - 8];
         continue;
       }
-      // The second row has the same difference as the first row has in the previous group.
-      of_difference_[2 + i] = group == 0 ? difference(2 + i) : of_difference_[i];
+      // The second row has the same difference as the first row has in the previous group, unless the first row has the
+      // inputs of position 0.
+      of_difference_[2 + i] = group == 0 || has_rows_below_0 ? difference(2 + i) : of_difference_[i];
       of_difference_[i] = difference(i);
     }
   }
