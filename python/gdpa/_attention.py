@@ -546,7 +546,7 @@ def _attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *argume
 
 
 #: The place of out_scale among the arguments of problem_of after the query.
-_out_scale = 8
+_out_scale = 9
 
 
 def _row_numbers(out_scale: torch.Tensor) -> torch.Tensor:
