@@ -17,7 +17,7 @@ namespace gdpa {
 ///
 /// Rows have the shape (rows, columns), or (rows, heads, columns of a head), with a last stride of 1. The other strides
 /// are free, so a gate may be a view of a fused projection. The dtype is float32, bfloat16 or float16. The columns of a
-/// row are at most 4096, and those of a head are a multiple of 8. All tensors are on one GPU. Sums are in fp32, and
+/// row are at most 4096. The columns of a head are a multiple of 8. All tensors are on one GPU. Sums are in fp32, and
 /// each result is rounded once.
 struct Norm {
   enum class Kind : std::uint8_t { layer, rms };
@@ -28,7 +28,7 @@ struct Norm {
   double eps = 1e-5;
   std::optional<TensorView> weight = {};  ///< (columns of a row), contiguous; the dtype of x, or float32. Default: ones
   std::optional<TensorView> bias = {};    ///< the same, with the dtype of weight. Default: zeros
-  std::optional<TensorView> gate = {};    ///< rows as those of x, in either shape, with its dtype. Default: ones
+  std::optional<TensorView> gate = {};    ///< with the rows, columns and dtype of x, in either shape. Default: ones
   std::optional<TensorView> residual = {};  ///< the same. Default: zeros
   void* stream = nullptr;                   ///< the CUstream of the launches. Null is the legacy default stream
   Workspace workspace = {};                 ///< memory of the caller for norm_backward

@@ -1,5 +1,6 @@
 """The two public functions. They convert PyTorch's layouts and names to a call of the operator gdpa::forward."""
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -545,8 +546,8 @@ def _attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *argume
         raise translated(error) from None
 
 
-#: The place of out_scale among the arguments of problem_of after the query.
-_out_scale = 9
+#: The position of out_scale among the arguments of problem_of after the query.
+_out_scale = list(inspect.signature(problem_of).parameters).index("out_scale") - 1
 
 
 def _row_numbers(out_scale: torch.Tensor) -> torch.Tensor:

@@ -297,7 +297,7 @@ def write_gradients(
     buffers: tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None],
     wanted: int,
 ) -> list[torch.Tensor | None]:
-    """Writes the gradients of query, key and value into the buffers. Returns those of the tensors of the call.
+    """Writes the gradients of query, key and value into the buffers. Returns the gradients of the tensors of the call.
 
     `wanted` has a bit for each of these tensors. No gradient is recorded.
     """

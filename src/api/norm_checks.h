@@ -1,4 +1,4 @@
-// The checks of a norm, and the conversion of its arguments to what the CUDA backend reads.
+// The checks of a norm, and the conversion of its arguments to the arguments of the CUDA backend.
 #pragma once
 
 #include "gdpa/norm.h"

@@ -1,6 +1,6 @@
 """Norms before and after attention, each as one kernel in each direction on a GPU, and attention between two norms.
 
-docs/kernels/fused-norms.md says what the kernels fuse, and how many bytes that saves.
+docs/kernels/fused-norms.md describes the fused steps and the bytes that the fusion saves.
 """
 
 from typing import Any
