@@ -3,6 +3,7 @@
 // makes atomicAdd() a loop, which works for both kinds of memory.
 #pragma once
 
+#include "definition/params.h"
 #include "gdpa/integers.h"
 
 namespace gdpa {
@@ -28,7 +29,7 @@ struct FloatSum {
     asm volatile("red.global.add.v2.f32 [%0], {%1, %2};" ::"l"(&sum), "f"(terms[0]), "f"(terms[1]) : "memory");
   }
 #endif
-  __device__ __forceinline__ float total() const { return sum; }
+  __device__ __forceinline__ double total() const { return static_cast<double>(sum); }
 };
 
 /// A sum in fp64, which keeps the digits of small terms in a large sum.
@@ -41,7 +42,7 @@ struct DoubleSum {
   __device__ __forceinline__ void add(float term) {
     asm volatile("red.global.add.f64 [%0], %1;" ::"l"(&sum), "d"(static_cast<double>(term)) : "memory");
   }
-  __device__ __forceinline__ float total() const { return static_cast<float>(sum); }
+  __device__ __forceinline__ double total() const { return sum; }
 };
 
 /// The exact sum of any terms, which therefore does not depend on their order. Digit k is a multiple of 2^(24 k - 149).
@@ -76,17 +77,25 @@ struct ExactSum {
     asm volatile("red.global.add.u64 [%0], %1;" ::"l"(digits + digit), "l"(number) : "memory");
   }
 
-  __device__ __forceinline__ float total() const {
-    if ((flags & 1ull) != 0 || (flags & 6ull) == 6ull) return __uint_as_float(0x7fc00000u);
-    if (flags != 0) return __uint_as_float((flags & 2ull) != 0 ? 0x7f800000u : 0xff800000u);
+  __device__ __forceinline__ double total() const {
+    if ((flags & 1ull) != 0 || (flags & 6ull) == 6ull) return static_cast<double>(__uint_as_float(0x7fc00000u));
+    if (flags != 0) return static_cast<double>(__uint_as_float((flags & 2ull) != 0 ? 0x7f800000u : 0xff800000u));
     double sum = 0;
     double unit = 1.4012984643248171e-45;  // 2^-149
     for (int k = 0; k < digit_count; ++k, unit *= 16777216.0) {
       sum += static_cast<double>(static_cast<long long>(digits[k])) * unit;
     }
-    return static_cast<float>(sum);
+    return sum;
   }
 };
+
+/// The sums of the gradient of a tensor to which this CTA adds.
+template <class Sum>
+__device__ __forceinline__ Sum* sums_of_cta(const Params& params, int tensor) {
+  const int64_t copy = static_cast<int>(blockIdx.x) & (params.parameter_sums.copies - 1);
+  auto* const first = static_cast<unsigned char*>(params.grad_parameters[tensor].data);
+  return reinterpret_cast<Sum*>(first + copy * params.parameter_sums.copy_bytes);
+}
 
 /// The sum over the lanes of a warp, in a fixed order.
 __device__ __forceinline__ float sum_of_warp(float term) {

@@ -48,9 +48,10 @@ struct NumberGradients {
     function.multiply_by_factors(totals);
 #pragma unroll
     for (int k = 0; k < numbers; ++k) {
-      const BoundTensor& gradient = Activation::gradient_of(params, k);
+      const int tensor = Activation::tensor_of(k);
       const float total = sum_of_warp(totals[k]) * out_scale;
-      if (lane_index() == 0) static_cast<Sum*>(gradient.data)[gradient.offset_of_head(head)].add(total);
+      const int64_t element = params.grad_parameters[tensor].offset_of_head(head);
+      if (lane_index() == 0) sums_of_cta<Sum>(params, tensor)[element].add(total);
     }
     clear();
   }

@@ -68,9 +68,12 @@ __device__ void clear_parameter_sums(const Params& params) {
     const BoundTensor& gradient = params.grad_parameters[tensor];
     int64_t count = 1;
     for (int axis = 0; axis < gradient.rank; ++axis) count *= gradient.sizes[axis];
-    auto* const sums = static_cast<typename Config::Sum*>(gradient.data);
     const int64_t threads = int64_t{gridDim.x} * blockDim.x;
-    for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += threads) sums[i] = {};
+    for (int copy = 0; copy < params.parameter_sums.copies; ++copy) {
+      auto* const first = static_cast<unsigned char*>(gradient.data) + copy * params.parameter_sums.copy_bytes;
+      auto* const sums = reinterpret_cast<typename Config::Sum*>(first);
+      for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += threads) sums[i] = {};
+    }
   }
 }
 

@@ -1,5 +1,5 @@
-// Rounds the sums of the gradients of tensors (common/parameter_sum.cuh) into the gradients, which may have any
-// strides.
+// Adds up the copies of the sums of the gradients of tensors (common/parameter_sum.cuh) and rounds them into the
+// gradients, which may have any strides.
 //
 // Launch: grid any number of CTAs, block round_parameters_threads<Config>, no shared memory.
 #pragma once
@@ -31,8 +31,12 @@ __device__ void round_parameters(const RoundParametersArguments& arguments) {
         offset += rest % gradient.sizes[axis] * gradient.strides[axis];
         rest /= gradient.sizes[axis];
       }
-      const auto* sums = static_cast<const typename Config::Sum*>(arguments.sums[tensor]);
-      static_cast<float*>(gradient.data)[offset] = sums[i].total();
+      double total = 0;
+      for (int copy = 0; copy < arguments.copies.copies; ++copy) {
+        const auto* const first = static_cast<const unsigned char*>(arguments.sums[tensor]);
+        total += reinterpret_cast<const typename Config::Sum*>(first + copy * arguments.copies.copy_bytes)[i].total();
+      }
+      static_cast<float*>(gradient.data)[offset] = static_cast<float>(total);
     }
   }
 }

@@ -56,7 +56,7 @@ class GradientsPrinter {
     const std::string gradient = fmt::format("params.grad_parameters[{}]", input.tensor);
     text_.members += fmt::format("  Sum* sums{};\n", n);  // of the head and batch entry
     text_.constructor +=
-        fmt::format("    sums{} = static_cast<Sum*>({}.data) + {};\n", n, gradient,
+        fmt::format("    sums{} = gdpa::sums_of_cta<Sum>(params, {}) + {};\n", n, input.tensor,
                     is_number ? fmt::format("{}.offset_of_head(pair.head)", gradient) : fmt::format("g{}", n));
     if (is_number) return add_total(n, term);
     if (!printer_.varies(input)) return add_total(n, term);
@@ -317,7 +317,7 @@ std::string score_gradients_source(const Function& function, unsigned tensor_typ
     const std::string gradient = fmt::format("params.grad_parameters[{}]", input.tensor);
     const std::string factor = literal(factor_in(function.shift(), n).value());
     members += fmt::format("  Sum* sums{};\n", n);
-    constructor += fmt::format("    sums{} = static_cast<Sum*>({}.data) + {};\n", n, gradient,
+    constructor += fmt::format("    sums{} = gdpa::sums_of_cta<Sum>(params, {}) + {};\n", n, input.tensor,
                                input.kind == Input::Kind::number ? fmt::format("{}.offset_of_head(pair.head)", gradient)
                                                                  : fmt::format("g{}", n));
     switch (score_sum_of(input, inputs)) {

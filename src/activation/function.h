@@ -164,7 +164,7 @@ struct ForwardForm {
 /// finite. With wanted_numbers, there is also
 ///     struct ActivationWithGradients {  // with the members of ActivationWithDerivative
 ///       static constexpr int numbers;   // whose gradients are wanted
-///       static __device__ const gdpa::BoundTensor& gradient_of(const gdpa::Params&, int number);
+///       static __device__ int tensor_of(int number);
 ///       // ds is dp f' / derivative_factor, and terms are dp times the derivatives by the numbers, without factors.
 ///       __device__ void value_and_terms(float x, float dp, float& f, float& ds, float (&terms)[numbers]) const;
 ///       __device__ void multiply_by_factors(float (&totals)[numbers]) const;  // the sums of terms

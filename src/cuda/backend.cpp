@@ -519,7 +519,11 @@ class Call final : public families::StepLauncher {
     const int64_t bytes_of_sum = families::bytes_of_sum(plan.parameter_sum);
     portable::RoundParametersArguments rounding{};
     int64_t offset = plan.workspace.parameters;
-    if (!plan.adds_to_grad_parameters) clear(memory.at(offset), plan.workspace.parameter_bytes);
+    if (!plan.adds_to_grad_parameters) {
+      arguments.params.parameter_sums = {plan.workspace.parameter_copies, plan.workspace.parameter_bytes};
+      rounding.copies = arguments.params.parameter_sums;
+      clear(memory.at(offset), plan.workspace.parameter_copies * plan.workspace.parameter_bytes);
+    }
     for (std::size_t i = 0; i < most_parameters; ++i) {
       BoundTensor& gradient = arguments.params.grad_parameters[i];
       if ((problem_.wanted.parameters >> i & 1U) == 0) continue;

@@ -18,6 +18,13 @@
 
 namespace gdpa {
 
+/// The copies of the sums of the gradients of tensors. CTAs with different copies do not wait for each other when they
+/// add to one element.
+struct ParameterSums {
+  int32_t copies = 1;      ///< a power of 2; params.grad_parameters are the first copy
+  int64_t copy_bytes = 0;  ///< from the sums of a copy to the same sums of the next copy
+};
+
 /// out_scale in the form for kernels: one number, 1 / length, one number for each batch entry, or one for each query.
 struct OutputScale {
   enum class Kind : int32_t {
@@ -80,6 +87,7 @@ struct Params {
   Mask mask;
   BoundTensors parameters;                       ///< of the function
   BoundTensor grad_parameters[most_parameters];  ///< backward: the sums of their gradients; null data if not wanted
+  ParameterSums parameter_sums;                  ///< backward: the copies of these sums
   BoundTensors mask_parameters;                  ///< of the mask, if it is an expression
   TileLists tile_lists[most_tile_lists];         ///< of a mask expression, on a GPU
 

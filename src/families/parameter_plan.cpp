@@ -44,6 +44,16 @@ bool spreads_terms(const activation::Function& function, std::size_t tensor) {
   });
 }
 
+/// The copies of fp64 sums with this many bytes. Many scores have the same element where an index is clamped or the
+/// tensor is small. The L2 cache then orders the additions of all CTAs to this element.
+int copies_of(int64_t bytes) {
+  constexpr int64_t most_bytes = int64_t{4} << 20;  // of all copies, which are cleared before and read after backward
+  constexpr int most_copies = 32;
+  int copies = 1;
+  while (copies < most_copies && 2 * copies * bytes <= most_bytes) copies *= 2;
+  return copies;
+}
+
 }  // namespace
 
 unsigned number_gradients(const Problem& problem, const activation::Function& function) {
@@ -136,7 +146,8 @@ void add_parameter_sums(const PlanRequest& request, const Params& params, plan::
   if (plan.adds_to_grad_parameters) return;
   WorkspaceLayout layout(plan.workspace);
   plan.workspace.parameter_bytes = elements * bytes_of_sum(sum);
-  plan.workspace.parameters = layout.reserve(plan.workspace.parameter_bytes);
+  if (sum == ParameterSum::float64) plan.workspace.parameter_copies = copies_of(plan.workspace.parameter_bytes);
+  plan.workspace.parameters = layout.reserve(plan.workspace.parameter_copies * plan.workspace.parameter_bytes);
   constexpr int64_t threads = 256, ctas_per_multiprocessor = 16;
   KernelSpec rounding;
   rounding.kind = KernelKind::round_parameters;

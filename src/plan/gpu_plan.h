@@ -199,7 +199,8 @@ struct GpuWorkspace {
   int64_t grad_key = -1;
   int64_t grad_value = -1;
   int64_t parameters = -1;       ///< the sums of the gradients of tensors, cleared before parameter_gradients
-  int64_t parameter_bytes = 0;   ///< of these sums
+  int64_t parameter_bytes = 0;   ///< of one copy of these sums
+  int parameter_copies = 1;      ///< params.parameter_sums.copies
   int64_t query_sequences = -1;  ///< the results of locate_sequences for the queries
   int64_t key_sequences = -1;    ///< the same for the keys of each batch entry
   int64_t owner_sequences = -1;  ///< the same for the sequences of keys, with a batch map
