@@ -42,6 +42,8 @@ struct GradValueConsumer : WideConsumer<Config, Role::value> {
         p[piece / 2][piece % 2 * 2] = Element::pack(value[0], value[1]);
         p[piece / 2][piece % 2 * 2 + 1] = Element::pack(value[2], value[3]);
       }
+      // Otherwise the compiler evaluates all scores at once, and registers do not suffice.
+      if (piece == 3) __syncwarp();
     }
   }
 

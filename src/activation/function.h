@@ -152,6 +152,7 @@ struct ForwardForm {
 /// bounds that only an infinite x needs. It has the same bits for a finite x, and the same bits or NaN for an infinite
 /// x. If it is equal to value, bounds_scores is false. Backward uses
 ///     struct ActivationWithDerivative {
+///       static constexpr bool is_exact;              // Accuracy::exact
 ///       static constexpr float score_factor;
 ///       static __device__ ActivationWithDerivative of(const gdpa::Params&, int head);
 ///       __device__ float value_factor() const;       // 1 unless takes_head_factors
@@ -159,9 +160,8 @@ struct ForwardForm {
 ///       __device__ void value_and_derivative(float x, const Inputs& in, float& f, float& derivative) const;
 ///     };
 /// It computes f / value_factor and f' / derivative_factor. Hopper's backward first uses
-/// UnguardedActivationWithDerivative,
-/// which has the same members, but no bounds for huge and infinite scores. If a bound would be needed, a result is not
-/// finite. With wanted_numbers, there is also
+/// UnguardedActivationWithDerivative, which has the same members, but no bounds for huge and infinite scores. If a bound
+/// would be needed, a result is not finite. With wanted_numbers, there is also
 ///     struct ActivationWithGradients {  // with the members of ActivationWithDerivative
 ///       static constexpr int numbers;   // whose gradients are wanted
 ///       static __device__ int tensor_of(int number);
