@@ -63,3 +63,14 @@ def test_a_plan_balances_scores_instead_of_rows() -> None:
     assert max(plan.pairs) < 1.01 * min(plan.pairs)
     rows = [b - a for a, b in zip(plan.bounds_q, plan.bounds_q[1:], strict=False)]
     assert rows[0] > 2 * rows[1]
+
+
+def test_a_plan_copies_to_a_device_only_once() -> None:
+    """A copy from the host to a GPU waits for the GPU, so that no call after the first one may copy."""
+    plan = gdpa.distributed.ContextPlan([0, 5, 12], window_size=(-1, 0), rank=0, world=2)
+    device = torch.device("meta")  # stands for a GPU: another device than that of the plan
+    for name in ("1/len_q", "1/len_k"):
+        assert plan.out_scale(name, device) is plan.out_scale(name, device)
+        assert plan.out_scale(name, torch.device("cpu")).tolist() == pytest.approx([1 / 5, 1 / 5, 1 / 7, 1 / 7])
+    for first, second in zip(plan.offsets_on(device), plan.offsets_on(device), strict=True):
+        assert first.device == device and first is second

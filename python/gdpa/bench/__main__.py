@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gdpa.bench.measure import Effort, Result
     from gdpa.bench.norms_report import NormsReport
     from gdpa.bench.report import Report
+    from gdpa.bench.scaling.report import ScalingReport
     from gdpa.bench.systems import System
     from gdpa.bench.training.models_report import ModelsReport
     from gdpa.bench.training.report import TrainingReport
@@ -32,6 +33,7 @@ EXAMPLES = """examples:
   python -m gdpa.bench --training-step --device cuda --report
   python -m gdpa.bench --training-step --model hstu interformer kunlun --device cuda --report
   python -m gdpa.bench --norms --device cuda --report
+  python -m gdpa.bench --scaling --device cuda --report
   python -m gdpa.bench --suite anchors --device cuda --report
   python -m gdpa.bench --suite score --device cuda --report
   python -m gdpa.bench --suite compat --checkout ads_model_kernel_library generative-recommenders --report
@@ -86,10 +88,16 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--model", nargs="+", choices=("block", "hstu", "interformer", "kunlun"), default=["block"], metavar="NAME",
         help="with --training-step: block, or any of hstu, interformer and kunlun (block)",
     )  # fmt: skip
-    what.add_argument("--layers", type=int, default=2, metavar="N", help="layers of these models (2)")
+    what.add_argument(
+        "--layers", type=int, default=2, metavar="N", help="layers of these models, also with --scaling (2)"
+    )
     what.add_argument(
         "--norms", action="store_true",
         help="time LayerNorm, attention, RMSNorm and residual, fused and with PyTorch's norms, with its goal",
+    )  # fmt: skip
+    what.add_argument(
+        "--scaling", action="store_true",
+        help="time a training step under FSDP2, and context parallelism, on one GPU and on all GPUs, with their goals",
     )  # fmt: skip
     what.add_argument(
         "--against", type=Path, metavar="FOLDER",
@@ -146,6 +154,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     how.add_argument("--rounds", type=int, default=3, metavar="N", help="number of rounds of all systems (3)")
     how.add_argument("--threads", type=int, metavar="N", help="CPU threads of gdpa and of PyTorch")
     how.add_argument(
+        "--processes", type=int, metavar="N",
+        help="with --scaling: the number of processes, one for each GPU (all visible GPUs; 2 on the CPU)",
+    )  # fmt: skip
+    how.add_argument(
         "--limit", type=float, default=60.0, metavar="S",
         help="with --model: seconds for each model, after which no further system begins; 0 has no limit (60)",
     )  # fmt: skip
@@ -164,7 +176,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         help="write SUITE-DEVICE.json, .md and .png into this folder (reports)",
     )  # fmt: skip
     options = parser.parse_args(arguments)
-    for name in ("batch", "heads", "head_dim", "rounds", "threads", "users", "layers"):
+    for name in ("batch", "heads", "head_dim", "rounds", "threads", "users", "layers", "processes"):
         number = getattr(options, name)
         if number is not None and number < 1:
             parser.error(f"--{name.replace('_', '-')}: expected a number from 1 up; got {number}")
@@ -172,6 +184,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         parser.error("--shapes: expected --suite, because --shapes selects shapes of a suite")
     if options.gradients != "qkv" and not options.against:
         parser.error("--gradients: expected --against with it")
+    if options.processes and not options.scaling:
+        parser.error("--processes: expected --scaling with it")
     if options.model != ["block"] and (not options.training_step or "block" in options.model):
         parser.error("--model: expected --training-step with it, and either block or other models")
     if not 0 <= options.fill <= 1 or options.scale_batch <= 0:
@@ -431,6 +445,51 @@ def run_norms(options: argparse.Namespace, device: Device, effort: Effort) -> No
     return NormsReport(*circumstances(NORMS, device, effort), rows, result)
 
 
+def processes_on(device: Device, wanted: int | None) -> int:
+    """Returns the number of processes of --scaling.
+
+    Raises ValueError if PyTorch has one GPU only, and for a number below 2 or above the number of GPUs.
+    """
+    import torch
+
+    if device.torch_device.type == "cpu":
+        if wanted == 1:
+            raise ValueError("--processes: expected at least 2, because --scaling compares several with one; got 1")
+        return wanted or 2
+    found = torch.cuda.device_count()
+    if found < 2:
+        raise ValueError(
+            f"--scaling: needs several GPUs; PyTorch finds one, {device.describe()}; make more visible "
+            "(CUDA_VISIBLE_DEVICES; `nvidia-smi -L` lists all), or pass --device cpu to see that the command works"
+        )
+    if wanted and not 2 <= wanted <= found:
+        raise ValueError(f"--processes: expected a number from 2 to {found}, the number of GPUs; got {wanted}")
+    return wanted or found
+
+
+def run_scaling(options: argparse.Namespace, device: Device, effort: Effort) -> ScalingReport:
+    from gdpa.bench.estimate import estimate_scaling
+    from gdpa.bench.progress import Progress
+    from gdpa.bench.scaling.launch import launch
+    from gdpa.bench.scaling.measurement import FIGURES, Settings, measure_on_rank
+    from gdpa.bench.scaling.report import SCALING, ScalingReport
+
+    if options.device not in (None, "cpu", "cuda"):
+        raise ValueError(
+            f"--device: expected cpu or cuda with --scaling, got {options.device!r}; CUDA_VISIBLE_DEVICES selects GPUs"
+        )
+    processes = processes_on(device, options.processes)
+    print(estimate_scaling(FIGURES, effort), file=sys.stderr)
+    kind = device.torch_device.type
+    settings = Settings(kind, options.layers, options.scale_batch, options.threads, effort)
+    progress = Progress(1)
+    rows = launch(measure_on_rank, processes, (settings,), progress)
+    progress.finish()
+    subject, name, torch_version, commit, method = circumstances(SCALING, device, effort)
+    name = f"{name}, {processes} {'GPUs' if kind == 'cuda' else 'processes'}"
+    return ScalingReport(subject, name, torch_version, commit, method, rows)
+
+
 def chosen_effort(options: argparse.Namespace, device: Device) -> Effort:
     from gdpa.bench.measure import Effort
 
@@ -505,7 +564,9 @@ def run(options: argparse.Namespace) -> int:
         run_against(options, device, effort)
         return 0
     report: Document
-    if options.norms:
+    if options.scaling:
+        report = run_scaling(options, device, effort)
+    elif options.norms:
         report = run_norms(options, device, effort)
     elif options.training_step and options.model != ["block"]:
         report = run_models(options, device, effort, systems)
@@ -522,17 +583,18 @@ def run(options: argparse.Namespace) -> int:
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command and returns the exit code.
 
-    The codes are 0 for success, 1 for a result outside its promise, 2 for a wrong argument, and 3 for a missing
-    component.
+    The codes are 0 for success, 1 for a result outside its promise or a failed rank of --scaling, 2 for a wrong
+    argument, and 3 for a missing component.
     """
     disable_forbidden_amx()
     options = parse(arguments)
     warnings.filterwarnings("ignore", message="The PyTorch API of nested tensors")
     from gdpa.bench.agreement import Disagreement
+    from gdpa.bench.scaling.launch import RankFailed
 
     try:
         return run(options)
-    except Disagreement as error:
+    except (Disagreement, RankFailed) as error:
         print(f"gdpa.bench: {error}", file=sys.stderr)
         return 1
     except ModuleNotFoundError as missing:

@@ -50,6 +50,10 @@ class Device(ABC):
         """The name of the device in a row."""
 
     @abstractmethod
+    def call_times(self, work: Work, calls: int) -> list[float]:
+        """Returns the seconds of each of `calls` calls, without a warm-up."""
+
+    @abstractmethod
     def times(self, work: Work, seconds: float) -> list[float]:
         """Returns the seconds of each call. Repeats the call until the sum reaches `seconds`, at least once."""
 
@@ -81,14 +85,20 @@ class Processor(Device):
         threads = torch.get_num_threads()
         return f"{model}, {threads} thread{'' if threads == 1 else 's'}"
 
-    def times(self, work: Work, seconds: float) -> list[float]:
+    def call_times(self, work: Work, calls: int) -> list[float]:
         times: list[float] = []
-        while sum(times) < seconds or not times:
+        for _ in range(calls):
             prepared = work.prepare()
             start = time.perf_counter()
             result = work.run(prepared)
             times.append(time.perf_counter() - start)
             del prepared, result
+        return times
+
+    def times(self, work: Work, seconds: float) -> list[float]:
+        times: list[float] = []
+        while sum(times) < seconds or not times:
+            times += self.call_times(work, 1)
         return times
 
     def duration(self, seconds: float) -> float:
@@ -132,14 +142,15 @@ class Gpu(Device):
         """Times calls after a warm-up of the same length, because the clock of a GPU falls under load."""
         begin, latest = time.perf_counter(), 0.0
         while latest == 0.0 or time.perf_counter() - begin < seconds:
-            latest = self._queue(work, 1)[0]
+            latest = self.call_times(work, 1)[0]
         times: list[float] = []
         while sum(times) < seconds or not times:
             missing = math.ceil((seconds - sum(times)) / latest)
-            times += self._queue(work, min(max(missing, 1), QUEUED_CALLS))
+            times += self.call_times(work, min(max(missing, 1), QUEUED_CALLS))
         return times
 
-    def _queue(self, work: Work, calls: int) -> list[float]:
+    def call_times(self, work: Work, calls: int) -> list[float]:
+        """Queues all calls before it waits, so at most QUEUED_CALLS."""
         events = []
         for _ in range(calls):
             prepared = work.prepare()

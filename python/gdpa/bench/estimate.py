@@ -14,6 +14,7 @@ from gdpa.bench.training.batch import Shape
 from gdpa.bench.training.contenders import Contender
 from gdpa.bench.training.model_step import COMPILED_MODEL, EAGER_MODEL
 
+START_OF_RANKS = 20.0  # estimated seconds to the first figure of --scaling: processes, process group and kernels
 COMPILED_BLOCK, EAGER_BLOCK = 8.0, 0.5  # estimated seconds to the first gradients of a block
 
 
@@ -56,6 +57,11 @@ def estimate_norms(forms: Sequence[Form], case: Case, effort: Effort, device: De
     figures = len(forms) + (device.product(case.dtype) is not None)
     first_calls = sum(COMPILED_BLOCK if form.is_compiled else EAGER_BLOCK for form in forms)
     return in_a_sentence(1, figures * device.duration(effort.seconds), first_calls)
+
+
+def estimate_scaling(figures: int, effort: Effort) -> str:
+    """Returns the sentence for calls on one rank and on all ranks. Their warm-up takes as long as their measurement."""
+    return in_a_sentence(1, figures * 2 * effort.seconds, START_OF_RANKS)
 
 
 def in_a_sentence(cases: int, rounds: float, first_calls: float) -> str:

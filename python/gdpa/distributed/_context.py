@@ -73,7 +73,7 @@ def context_parallel_attention(
     _agree(plan, _complaint(query, key, value, plan), query.device)
     left, right = plan.window_size
     scaled = plan.out_scale(out_scale, query.device)
-    cu_seqlens = plan.cu_seq_q.to(query.device), plan.cu_seq_k.to(query.device)
+    cu_seqlens = plan.offsets_on(query.device)
     # The outputs of several ranks are summed in the mode "keys", and the query is added once.
     adds_in_kernel = add_query and plan.mode == "queries"
     options: tuple[Any, ...] = (scale, scaled, left, right, plan.diagonal, enable_gqa, accuracy, deterministic)

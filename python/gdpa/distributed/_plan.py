@@ -153,6 +153,9 @@ class ContextPlan:
 
         own = self.cu_seq_q if mode == "queries" else self.cu_seq_k
         self.local_offsets = own[::2].contiguous()  # of two segments for each sequence, one has no rows of this rank
+        # A copy from the host to a GPU waits for all work of the GPU, so each copy is made once.
+        self._offsets_on: dict[torch.device, tuple[Tensor, Tensor]] = {}
+        self._factors_on: dict[tuple[str, torch.device], Tensor] = {}
 
     @property
     def diagonal(self) -> str:
@@ -199,13 +202,22 @@ class ContextPlan:
         """Returns this rank's part of the rows of the keys of the whole batch (T_k, ...), as a view."""
         return rows[self.rows_of(self.rank)[1]]
 
+    def offsets_on(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Returns the offsets of the segments of queries and of keys on this device."""
+        if device not in self._offsets_on:
+            self._offsets_on[device] = self.cu_seq_q.to(device), self.cu_seq_k.to(device)
+        return self._offsets_on[device]
+
     def out_scale(self, out_scale: float | str | Tensor, device: torch.device) -> float | Tensor:
         """Returns the out_scale of the segments, from the out_scale of the sequences."""
         if isinstance(out_scale, str):
             if out_scale not in ("1/len_q", "1/len_k"):
                 raise ValueError(f'out_scale: expected "1/len_q", "1/len_k" or numbers, got {out_scale!r}; change it')
-            lengths = (self.queries if out_scale == "1/len_q" else self.keys).lengths
-            out_scale = (1.0 / lengths.clamp(min=1)).float().to(device)
+            if (out_scale, device) not in self._factors_on:
+                lengths = (self.queries if out_scale == "1/len_q" else self.keys).lengths
+                factors = (1.0 / lengths.clamp(min=1)).float().repeat_interleave(2)
+                self._factors_on[out_scale, device] = factors.to(device)
+            return self._factors_on[out_scale, device]
         if isinstance(out_scale, Tensor) and out_scale.dim() != 1:
             raise ValueError(
                 f"out_scale: expected one number for each sequence, got shape {tuple(out_scale.shape)}; multiply the "
