@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -78,11 +79,15 @@ struct Given {
   DrawnLayout layout = DrawnLayout::any;    ///< pages: with is_forward_only
   bool draws_scale = false;                 ///< any scale, where others are the default or one of three numbers
   bool adds_query = false;                  ///< add_query, with head_dim_v = head_dim, and queries that are not shared
+  /// Decides the options that select kernels: forms, layouts, out_scale and the wanted gradients. A test with few of
+  /// these seeds compiles few kernels.
+  std::optional<std::uint64_t> kind = {};
 };
 
 class RandomProblem {
  public:
-  explicit RandomProblem(std::uint64_t seed, Given given = {}) : random_(seed), given_(std::move(given)) {
+  explicit RandomProblem(std::uint64_t seed, Given given = {})
+      : random_(seed), kinds_(given.kind.value_or(0)), given_(std::move(given)) {
     choose();
     if (given_.score) choose_score();
     if (given_.mask) choose_mask_expression();
@@ -247,6 +252,10 @@ class RandomProblem {
   double symmetric() { return std::uniform_real_distribution<double>(-1, 1)(random_); }
   int64_t uniform(int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(random_); }
   bool chance(double probability) { return std::bernoulli_distribution(probability)(random_); }
+  /// The same for options that select kernels.
+  std::mt19937_64& kinds() { return given_.kind ? kinds_ : random_; }
+  int64_t kind(int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(kinds()); }
+  bool kind_chance(double probability) { return std::bernoulli_distribution(probability)(kinds()); }
   template <class Choice>
   Choice pick(std::initializer_list<Choice> choices) {
     return choices.begin()[uniform(0, static_cast<int64_t>(choices.size()) - 1)];
@@ -272,11 +281,11 @@ class RandomProblem {
     head_dim_ = given_.head_dim.value_or(head_dim_);
     head_dim_v_ = chance(0.5) ? head_dim_ : pick<int64_t>({1, 5, 8, 16, 33, 64, 72, 128});
     head_dim_v_ = given_.adds_query ? head_dim_ : given_.head_dim_v.value_or(head_dim_v_);
-    // 0 jagged, 1 dense, 2 shared
-    query_form_ = static_cast<int>(pick<int64_t>({0, 0, 0, 1, 2}));
+    constexpr std::array<int, 5> forms = {0, 0, 0, 1, 2};  // 0 jagged, 1 dense, 2 shared
+    query_form_ = forms[static_cast<std::size_t>(kind(0, 4))];
     if (given_.adds_query) query_form_ %= 2;
-    key_form_ = static_cast<int>(pick<int64_t>({0, 0, 0, 1, 2}));
-    if (is(DrawnLayout::batch_map)) key_form_ = static_cast<int>(uniform(0, 1));
+    key_form_ = forms[static_cast<std::size_t>(kind(0, 4))];
+    if (is(DrawnLayout::batch_map)) key_form_ = static_cast<int>(kind(0, 1));
     if (is(DrawnLayout::overlapping_keys) || is(DrawnLayout::pages)) key_form_ = 0;
     int64_t batch = query_form_ == 2 && key_form_ == 2 ? 1 : uniform(query_form_ == 1 || key_form_ == 1 ? 1 : 0, 5);
     if (is(DrawnLayout::output_offsets) && query_form_ == 1) query_form_ = 0;
@@ -285,7 +294,8 @@ class RandomProblem {
     shared_q_ = times * random_length();
     shared_k_ = random_length();
     lengths_q_ = random_lengths(query_form_, batch, shared_q_, times);
-    has_map_ = is(DrawnLayout::batch_map) || (key_form_ != 2 && batch > 0 && !is(DrawnLayout::pages) && chance(0.2));
+    has_map_ =
+        is(DrawnLayout::batch_map) || (key_form_ != 2 && batch > 0 && !is(DrawnLayout::pages) && kind_chance(0.2));
     const int64_t sequences = has_map_ ? uniform(1, 4) : batch;
     std::vector<int64_t> lengths_of_sequences = random_lengths(key_form_, sequences, shared_k_);
     const bool may_be_alike = query_form_ == 0 && key_form_ == 0 && !given_.streams_queries && !has_map_;
@@ -378,12 +388,12 @@ class RandomProblem {
       placement.rows = shared;
       return placement;
     }
-    placement.has_gaps = form == 0 && (overlap == 1.0 || chance(0.4));
+    placement.has_gaps = form == 0 && (overlap == 1.0 || kind_chance(0.4));
     int64_t at = form == 0 && chance(0.2) ? pick<int64_t>({1, 7, 64, 130}) : 0;
     std::vector<std::size_t> order(lengths.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
     if (placement.has_gaps && chance(0.5)) std::shuffle(order.begin(), order.end(), random_);
-    placement.overlap = placement.has_gaps && chance(overlap);
+    placement.overlap = placement.has_gaps && kind_chance(overlap);
     for (const std::size_t b : order) {
       placement.begins[b] = at;
       placement.rows = std::max(placement.rows, at + lengths[b]);
@@ -396,8 +406,8 @@ class RandomProblem {
 
   void place_output() {
     const bool may_have_offsets = query_form_ != 1 && batch() > 0 && !given_.adds_query;
-    has_output_offsets_ = may_have_offsets && (is(DrawnLayout::output_offsets) || chance(0.1));
-    zeroes_output_ = given_.adds_query || !((has_output_offsets_ || queries_.has_gaps) && chance(0.3));
+    has_output_offsets_ = may_have_offsets && (is(DrawnLayout::output_offsets) || kind_chance(0.1));
+    zeroes_output_ = given_.adds_query || !((has_output_offsets_ || queries_.has_gaps) && kind_chance(0.3));
     output_rows_ = query_form_ == 2 ? static_cast<int64_t>(batch()) * shared_q_ : queries_.rows;
     if (!has_output_offsets_) return;
     outputs_ = place_sequences(0, lengths_q_, 0, 0.0);
@@ -443,15 +453,15 @@ class RandomProblem {
     // The standard deviation of the scores is .2 to 5.
     const auto any = [&] { return std::exp(symmetric() * std::log(5.0)) / root * pick({1, 1, 1, -1}); };
     scale_ = default_scale_ ? 1 / root : given_.draws_scale ? any() : pick({0.125, -0.3, 0.05});
-    const int64_t kind = uniform(0, given_.adds_query ? 4 : 5);
-    if (kind == 1) out_scale_ = OutScale::of(0.37);
-    if (kind == 2) out_scale_ = OutScale::per_query();
-    if (kind == 3) out_scale_ = OutScale::per_key();
-    if (kind == 4) {
+    const int64_t form = kind(0, given_.adds_query ? 4 : 5);
+    if (form == 1) out_scale_ = OutScale::of(0.37);
+    if (form == 2) out_scale_ = OutScale::per_query();
+    if (form == 3) out_scale_ = OutScale::per_key();
+    if (form == 4) {
       out_scale_.kind = OutScale::Kind::per_batch;
       choose_numbers({batch});
     }
-    if (kind == 5) {
+    if (form == 5) {
       out_scale_.kind = OutScale::Kind::per_row;
       choose_numbers(query_form_ == 1 ? std::vector<int64_t>{batch, lengths_q_.at(0)}
                                       : std::vector<int64_t>{query_form_ == 2 ? shared_q_ : queries_.rows});
@@ -619,8 +629,8 @@ class RandomProblem {
       wanted_ = {false, false, false};
       return;
     }
-    if (chance(0.5)) return;
-    const int64_t bits = uniform(1, 6);
+    if (kind_chance(0.5)) return;
+    const int64_t bits = kind(1, 6);
     wanted_ = {(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0};
     description_ += fmt::format(" wanted dQ {} dK {} dV {}", wanted_.query, wanted_.key, wanted_.value);
   }
@@ -632,6 +642,7 @@ class RandomProblem {
   }
 
   std::mt19937_64 random_;
+  std::mt19937_64 kinds_;  ///< of the options that select kernels
   Given given_;
   DType dtype_ = DType::float32;
   NamedFunction function_ = {};

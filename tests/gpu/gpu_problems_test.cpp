@@ -288,6 +288,7 @@ class GpuProblems : public testing::TestWithParam<std::size_t> {
   /// Under compute-sanitizer a configuration has four problems: two with each kind of rows, one of them with guards and
   /// one without. The next configuration has guards where this configuration has none.
   static void check(std::uint64_t seed, Counts& counts) {
+    constexpr std::uint64_t kinds = 8;
     const Configuration& fixed = configurations()[GetParam()];
     const Gpu& gpu = Gpu::get();
     RandomProblem problem(seed, {.dtype = fixed.dtype,
@@ -303,7 +304,8 @@ class GpuProblems : public testing::TestWithParam<std::size_t> {
                                  .mask = fixed.mask,
                                  .layout = fixed.layout,
                                  .draws_scale = fixed.draws_scale,
-                                 .adds_query = fixed.adds_query});
+                                 .adds_query = fixed.adds_query,
+                                 .kind = GetParam() * kinds + seed % kinds});
     const char* const with = std::getenv("GDPA_PROBLEMS_WITH");
     if (with != nullptr && problem.describe().find(with) == std::string::npos) return;
     const std::size_t guard = (GetParam() + seed + seed / 2 + seed / 4) % 2 == 0 ? 4096 : 0;
