@@ -233,8 +233,9 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
       const ValidQueries<Mask> valid = valid_queries(step, number, 0);
       apply_function_with_gradients(function, [&](int i) { return valid.holds(i); });
     }
+    // After the last step of the CTA, S and dP are of old data. Their terms must not reach the sums.
     const Tile& tile = tile_of(step);
-    if (ends_sum(shared.step(number).position, tile.queries.size())) {
+    if (step.is(Step::exists) && ends_sum(shared.step(number).position, tile.queries.size())) {
       gradients.end(arguments.common.params, function, head, tile.out_scale);
     }
   }

@@ -16,17 +16,21 @@ namespace {
 using namespace gdpa::emulator;
 
 constexpr int success = 0, invalid_value = 1, out_of_memory = 2, launch_failed = 719;
-constexpr unsigned multiprocessors = 3;  // few, so that CTAs have several tiles each
 
 GlobalMemory& memory() {
   static GlobalMemory all;
   return all;
 }
 
-std::uint64_t seed() {
-  const char* const text = std::getenv("GDPA_EMULATED_SEED");
-  return text == nullptr ? 1 : std::strtoull(text, nullptr, 10);
+std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
+  const char* const text = std::getenv(variable);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
 }
+
+std::uint64_t seed() { return number_from("GDPA_EMULATED_SEED", 1); }
+
+/// The default is few, so that CTAs have several tiles each.
+unsigned multiprocessors() { return static_cast<unsigned>(number_from("GDPA_EMULATED_MULTIPROCESSORS", 3)); }
 
 template <class Handle>
 int hand_out(Handle* handle) {
@@ -115,7 +119,7 @@ int cuDeviceGetAttribute(int* value, int attribute, int) {
       *value = 1'980'000;
       break;
     case 16:  // multiprocessors
-      *value = static_cast<int>(multiprocessors);
+      *value = static_cast<int>(multiprocessors());
       break;
     case 36:  // clock of the memory, kHz
       *value = 3'201'000;
@@ -177,7 +181,7 @@ int cuLaunchKernel(void* kernel, unsigned grid_x, unsigned grid_y, unsigned grid
   if (grid_y != 1 || grid_z != 1 || block_y != 1 || block_z != 1) return invalid_value;
   static std::uint64_t launches = 0;
   try {
-    Machine machine(memory(), multiprocessors, seed() * 1'000'003 + launches++);
+    Machine machine(memory(), multiprocessors(), seed() * 1'000'003 + launches++);
     machine.run({static_cast<const Kernel*>(kernel), grid_x, block_x, shared_bytes, parameters});
     return success;
   } catch (const std::exception& error) {
