@@ -141,8 +141,7 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
       const auto describe = [&](KeyTile<Mask>& tile) {
         describe_keys<Config>(tile, arguments, owner, work);
         if constexpr (Layout::has_batch_map) {
-          tile.steps = segments.count;
-          tile.b = segments.first;
+          static_cast<QuerySegment<Mask>&>(tile) = {segments.count, segments.first};
         } else {
           describe_segment<Config>(tile, arguments, pair_of_keys(params, work), work.queries, first_key, queries);
         }
