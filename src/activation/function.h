@@ -160,8 +160,8 @@ struct ForwardForm {
 ///       __device__ void value_and_derivative(float x, const Inputs& in, float& f, float& derivative) const;
 ///     };
 /// It computes f / value_factor and f' / derivative_factor. Hopper's backward first uses
-/// UnguardedActivationWithDerivative, which has the same members, but no bounds for huge and infinite scores. If a bound
-/// would be needed, a result is not finite. With wanted_numbers, there is also
+/// UnguardedActivationWithDerivative, which has the same members, but no bounds for huge and infinite scores. If a
+/// bound would be needed, a result is not finite. With wanted_numbers, there is also
 ///     struct ActivationWithGradients {  // with the members of ActivationWithDerivative
 ///       static constexpr int numbers;   // whose gradients are wanted
 ///       static __device__ int tensor_of(int number);
