@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cuda/driver.h"
+#include "gdpa/plan.h"
 
 namespace gdpa::test {
 
@@ -21,6 +22,12 @@ inline std::string why_no_gpu() {
   int count = 0;
   cuda::check(cuda::Driver::get().device_count(&count), "counting the GPUs");
   return count > 0 ? "" : "needs a GPU: the driver reports no GPU";
+}
+
+/// Returns the property of a test that counts the launches of this family of kernels, such as "kernel hopper:". The
+/// record requires it of some parts.
+inline std::string property_of(const GpuKernel& kernel) {
+  return "kernel " + kernel.name.substr(0, kernel.name.find(' '));
 }
 
 /// The driver functions that the tests call in addition to the functions that the library calls.

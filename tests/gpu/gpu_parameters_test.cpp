@@ -95,7 +95,7 @@ class Problem {
              {of_number("a", grad_a), of_number("b", grad_b)});
     for (const Direction direction : {Direction::forward, Direction::backward}) {
       for (const GpuKernel& kernel : explain(attention, direction, "", {.parameters = 3}).kernels) {
-        ++kernels_["kernel " + kernel.name.substr(0, kernel.name.find(' '))];
+        ++kernels_[property_of(kernel)];
         has_kernel_of_gradients_ |= kernel.name.find("parameter_gradients") != std::string::npos;
       }
     }

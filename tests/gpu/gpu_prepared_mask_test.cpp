@@ -114,6 +114,9 @@ TEST_F(GpuPreparedMask, GivesTheSameBitsInSeveralCalls) {
   EXPECT_LT(workspace_bytes(attention, Direction::backward), bytes) << "the lists are not in the workspace";
   EXPECT_EQ(example.results(attention), expected);
   EXPECT_EQ(example.results(attention), expected);
+  for (const Direction direction : {Direction::forward, Direction::backward}) {
+    for (const GpuKernel& kernel : explain(attention, direction).kernels) RecordProperty(property_of(kernel), 1);
+  }
 }
 
 TEST_F(GpuPreparedMask, IsNotUsedForSequencesOfOtherLengths) {

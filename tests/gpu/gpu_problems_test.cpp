@@ -224,7 +224,7 @@ void count_kernels(const Attention& attention, const WantedGradients& wanted, Co
   for (const Direction direction : {Direction::forward, Direction::backward}) {
     if (direction == Direction::backward && !wanted.any()) continue;
     for (const GpuKernel& kernel : explain(attention, direction, "", wanted).kernels) {
-      ++counts["kernel " + kernel.name.substr(0, kernel.name.find(' '))];
+      ++counts[property_of(kernel)];
       counts["pages loaded by TMA"] += kernel.name.find(" paged in boxes of ") != std::string::npos ? 1 : 0;
     }
   }

@@ -228,6 +228,19 @@ def test_sources_edited_while_a_part_runs_make_its_record_old(
     assert "memcheck" in record.missing()
 
 
+def test_the_parts_use_all_gpus_and_devices_sees_them(
+    record: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+
+    def gpus_of(part: str) -> set[str | None]:
+        commands = record.commands_of(record.PARTS[part], tmp_path)
+        return {settings.get("CUDA_VISIBLE_DEVICES") for _, settings in commands}
+
+    assert [gpus_of(tool) for tool in TOOLS] == [{"3"}, {"5"}, {"3"}, {"5"}]
+    assert gpus_of("devices") == {None}  # the setting of the environment remains
+
+
 # The child process of racecheck writes its process id and waits forever.
 STANDS_STILL = '[ "$TOOL" = racecheck ] && { sleep 1000 & echo $! >>"${0%/build/*}/started"; wait; }'
 
