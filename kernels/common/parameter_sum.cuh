@@ -89,12 +89,17 @@ struct ExactSum {
   }
 };
 
+/// A copy of the sums whose first copy is at `first`.
+template <class Sum>
+__device__ __forceinline__ Sum* copy_of_sums(void* first, const ParameterSums& sums, int copy) {
+  return reinterpret_cast<Sum*>(static_cast<unsigned char*>(first) + copy * sums.copy_bytes);
+}
+
 /// The sums of the gradient of a tensor to which this CTA adds.
 template <class Sum>
 __device__ __forceinline__ Sum* sums_of_cta(const Params& params, int tensor) {
-  const int64_t copy = static_cast<int>(blockIdx.x) & (params.parameter_sums.copies - 1);
-  auto* const first = static_cast<unsigned char*>(params.grad_parameters[tensor].data);
-  return reinterpret_cast<Sum*>(first + copy * params.parameter_sums.copy_bytes);
+  const int copy = static_cast<int>(blockIdx.x) & (params.parameter_sums.copies - 1);
+  return copy_of_sums<Sum>(params.grad_parameters[tensor].data, params.parameter_sums, copy);
 }
 
 /// The sum over the lanes of a warp, in a fixed order.

@@ -70,8 +70,7 @@ __device__ void clear_parameter_sums(const Params& params) {
     for (int axis = 0; axis < gradient.rank; ++axis) count *= gradient.sizes[axis];
     const int64_t threads = int64_t{gridDim.x} * blockDim.x;
     for (int copy = 0; copy < params.parameter_sums.copies; ++copy) {
-      auto* const first = static_cast<unsigned char*>(gradient.data) + copy * params.parameter_sums.copy_bytes;
-      auto* const sums = reinterpret_cast<typename Config::Sum*>(first);
+      auto* const sums = copy_of_sums<typename Config::Sum>(gradient.data, params.parameter_sums, copy);
       for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += threads) sums[i] = {};
     }
   }

@@ -65,7 +65,7 @@ struct NormReduceArguments {
 
 /// The sums of the gradients of tensors, contiguous, and the gradients.
 struct RoundParametersArguments {
-  const void* sums[most_parameters];       ///< the first copy
+  void* sums[most_parameters];             ///< the first copy
   ParameterSums copies;
   BoundTensor gradients[most_parameters];  ///< null data: not wanted
 };

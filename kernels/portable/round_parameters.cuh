@@ -33,8 +33,7 @@ __device__ void round_parameters(const RoundParametersArguments& arguments) {
       }
       double total = 0;
       for (int copy = 0; copy < arguments.copies.copies; ++copy) {
-        const auto* const first = static_cast<const unsigned char*>(arguments.sums[tensor]);
-        total += reinterpret_cast<const typename Config::Sum*>(first + copy * arguments.copies.copy_bytes)[i].total();
+        total += copy_of_sums<typename Config::Sum>(arguments.sums[tensor], arguments.copies, copy)[i].total();
       }
       static_cast<float*>(gradient.data)[offset] = static_cast<float>(total);
     }

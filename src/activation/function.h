@@ -152,7 +152,6 @@ struct ForwardForm {
 /// bounds that only an infinite x needs. It has the same bits for a finite x, and the same bits or NaN for an infinite
 /// x. If it is equal to value, bounds_scores is false. Backward uses
 ///     struct ActivationWithDerivative {
-///       static constexpr bool is_exact;              // Accuracy::exact
 ///       static constexpr float score_factor;
 ///       static __device__ ActivationWithDerivative of(const gdpa::Params&, int head);
 ///       __device__ float value_factor() const;       // 1 unless takes_head_factors
