@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import median
+from typing import Any
 
 import torch
 
@@ -31,6 +32,9 @@ class Figure:
         if self.measured is None:
             return False
         return self.measured >= self.goal if self.more_is_better else self.measured <= self.goal
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self) | {"reached": self.reached}
 
     def cells(self) -> tuple[str, ...]:
         measured = "not measured" if self.measured is None else f"{self.measured:.4g}"

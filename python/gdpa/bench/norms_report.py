@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,7 @@ class NormsReport(Document):
         return Figure(what, theirs / ours, GOAL, "times the speed")
 
     def findings(self) -> dict[str, Any]:
-        return {"figures": [{**asdict(self.goal), "reached": self.goal.reached}]}
+        return {"figures": [self.goal.as_json()]}
 
     def tables(self) -> list[str]:
         if not self.rows:

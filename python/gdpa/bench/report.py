@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ class Report(Document):
 
     def findings(self) -> dict[str, Any]:
         return {
-            "figures": [asdict(figure) | {"reached": figure.reached} for figure in self.figures],
+            "figures": [figure.as_json() for figure in self.figures],
             "goals": [standing.as_json() for standing in self.standings],
         }
 

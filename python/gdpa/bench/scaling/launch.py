@@ -99,7 +99,7 @@ def _result(channels: dict[Any, int], processes: list[Any], progress: Progress) 
 
 
 def _failure(rank: int, kind: str, words: str, trace: str, processes: list[Any]) -> Exception:
-    """Returns the error of the run. A rank whose process has died comes first: its peers fail because of it."""
+    """Returns the error of the run. It begins with the processes that have died, which cause errors on other ranks."""
     if kind == "disagreement":
         return Disagreement(words)
     time.sleep(SECONDS_OF_DYING)

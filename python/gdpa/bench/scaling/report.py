@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +91,7 @@ class ScalingReport(Document):
         return tuple(column.format(n=self.rows[0].processes) for column in COLUMNS)
 
     def findings(self) -> dict[str, Any]:
-        return {"figures": [{**asdict(figure), "reached": figure.reached} for figure in self.figures]}
+        return {"figures": [figure.as_json() for figure in self.figures]}
 
     def tables(self) -> list[str]:
         row = self.rows[0]

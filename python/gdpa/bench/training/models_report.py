@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +148,7 @@ class ModelsReport(Document):
         return [step for step in self.steps if step.parts]
 
     def findings(self) -> dict[str, Any]:
-        return {"figures": [{**asdict(figure), "reached": figure.reached} for figure in self.figures]}
+        return {"figures": [figure.as_json() for figure in self.figures]}
 
     def part_lines(self) -> list[tuple[str, ...]]:
         lines = []
