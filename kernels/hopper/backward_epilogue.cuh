@@ -69,13 +69,13 @@ struct BackwardEpilogue : BackwardProducts<Config> {
     const unsigned parity = step.is(Step::odd_phase) ? 1 : 0;
     const float inverse = 1.0f / grad_query_factor(step);
     shared.accumulator_full(warpgroup).wait(parity);
-    const unsigned thread = thread_in_warpgroup(), lane = thread % 32;
-    const int row = static_cast<int>(thread / 32 * 16 + lane % 16);
+    const auto lane = static_cast<int>(thread_in_warpgroup() % 32);
+    const int row = warp_in_warpgroup() * 16 + lane % 16;
     const typename Shared::GradQueryTile staging{shared.staging(warpgroup)};
 #pragma unroll
     for (int j = 0; j < Shared::grad_query_columns / 16; ++j) {
       unsigned matrix[4];
-      load_matrices(matrix, staging.chunk(row, j * 2 + static_cast<int>(lane / 16)));
+      load_matrices(matrix, staging.chunk(row, j * 2 + lane / 16));
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float2 pair = unpack<Element>(matrix[i]);
@@ -99,8 +99,8 @@ struct BackwardEpilogue : BackwardProducts<Config> {
   /// columns of a row are swizzled as grad_query_accumulators.cuh says: lanes with different rows use different banks.
   template <class Visit>
   __device__ __forceinline__ void for_all_staged_accumulators(int first_swizzle, Visit visit) {
-    const unsigned thread = thread_in_warpgroup(), lane = thread % 32;
-    const unsigned row = thread / 32 * 16 + lane / 4;
+    const unsigned lane = thread_in_warpgroup() % 32;
+    const unsigned row = static_cast<unsigned>(warp_in_warpgroup()) * 16 + lane / 4;
     const unsigned to = shared.staging(warpgroup) + row * Shared::grad_query_row_bytes + lane % 4 * 8;
     const unsigned swizzle = accumulator_swizzle(first_swizzle + row);
 #pragma unroll

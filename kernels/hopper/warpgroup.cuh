@@ -14,6 +14,9 @@ __device__ inline int broadcast_lane_0(int value) { return __shfl_sync(0xfffffff
 
 __device__ inline int warpgroup_index() { return broadcast_lane_0(static_cast<int>(threadIdx.x) / warpgroup_threads); }
 
+/// The index of the warp in its warpgroup, uniform in the warp. Values that depend on it need no vector registers.
+__device__ inline int warp_in_warpgroup() { return broadcast_lane_0(static_cast<int>(threadIdx.x / 32)) % 4; }
+
 /// The index of the thread in its warpgroup. Each call reads the special register, so that addresses computed from it
 /// occupy no registers between their uses.
 __device__ inline unsigned thread_in_warpgroup() {
