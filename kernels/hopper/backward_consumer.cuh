@@ -28,6 +28,18 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
     return {broadcast_lane_0(step.flags), broadcast_lane_0(step.number), 0, 0};
   }
 
+  /// The head of a step, and the position of its query tile, read by one lane for the same reason.
+  __device__ __forceinline__ int head_of(int number) const {
+    int head = 0;
+    if (lane_index() == 0) head = shared.step(number).head;
+    return broadcast_lane_0(head);
+  }
+  __device__ __forceinline__ int position_of(int number) const {
+    int position = 0;
+    if (lane_index() == 0) position = shared.step(number).position;
+    return broadcast_lane_0(position);
+  }
+
   using Gradients = typename Config::Gradients;
   static constexpr bool has_gradients = Gradients::are_of_numbers || Gradients::are_of_scores;
   static_assert(!has_gradients || (parts == 1 && Shared::computes_ds), "S and dP, or dS, of all queries");
@@ -51,9 +63,8 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
   /// processor.
   template <int part>
   __device__ __forceinline__ Inputs inputs_of(const Step& step, int number) const {
-    const ScoreIndex first = score_index(first_query_of(step, shared.step(number).position, part), first_key_of(step));
-    return {Config::Bias::of(arguments.common.params, tile_of(step).pair(shared.step(number).head)), first.key,
-            first.query};
+    const ScoreIndex first = score_index(first_query_of(step, position_of(number), part), first_key_of(step));
+    return {Config::Bias::of(arguments.common.params, tile_of(step).pair(head_of(number))), first.key, first.query};
   }
 
   /// The out_scale of an entry, if it multiplies P and dS because the entries of a key tile differ in it.
@@ -173,12 +184,10 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
   }
 
   __device__ __forceinline__ ValidQueries<Mask> valid_queries(const Step& step, int number, int part) const {
-    int position = 0;
-    // Otherwise the address of the step stays in registers, and an exact function spills.
-    if (lane_index() == 0) position = shared.step(static_cast<int>(launder(number))).position;
-    const SequencePair pair = tile_of(step).pair(shared.step(number).head);
-    return {Mask::of(arguments.common.params, pair), first_key_of(step),
-            first_query_of(step, broadcast_lane_0(position), part)};
+    // Without launder, the address of the step stays in registers, and an exact function spills.
+    const int position = position_of(static_cast<int>(launder(number)));
+    const SequencePair pair = tile_of(step).pair(head_of(number));
+    return {Mask::of(arguments.common.params, pair), first_key_of(step), first_query_of(step, position, part)};
   }
 
   /// Computes P and f' of a step whose S and dP have been issued for its first part; with two parts, dS too. S of the
@@ -188,7 +197,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
   __device__ __forceinline__ void compute_p_of_part(const Step& step, int number) {
     constexpr int products_after_scores = Shared::computes_ds ? 1 : 0;  // dP
     // The parameters of the function and the inputs of the rows arrive from memory during the wait.
-    const auto activation = Activation::of(arguments.common.params, shared.step(number).head);
+    const auto activation = Activation::of(arguments.common.params, head_of(number));
     Inputs inputs = inputs_of<part>(step, number);
     const float entry_scale = entry_scale_of(step);
     if constexpr (part == 0) warpgroup_wait<products_after_scores>();
@@ -221,7 +230,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
 
   /// Computes P, dS and the terms of the gradients of numbers, of a step whose S and dP have been issued.
   __device__ __forceinline__ void compute_p_and_gradients(const Step& step, int number) {
-    const int head = shared.step(number).head;
+    const int head = head_of(number);
     const auto function = Activation::of(arguments.common.params, head);
     warpgroup_wait<0>();
     if (step.is(Step::ends) && leads()) shared.value_empty()[0].arrive();
@@ -235,7 +244,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
     }
     // After the last step of the CTA, S and dP are of old data. Their terms must not reach the sums.
     const Tile& tile = tile_of(step);
-    if (step.is(Step::exists) && ends_sum(shared.step(number).position, tile.queries.size())) {
+    if (step.is(Step::exists) && ends_sum(position_of(number), tile.queries.size())) {
       gradients.end(arguments.common.params, function, head, tile.out_scale);
     }
   }
@@ -243,7 +252,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
   /// Adds dS of a step to the gradients of tensors. While dV and dK are computed: no product uses the registers of dP.
   __device__ __forceinline__ void add_gradients_of_scores(const Step& step, int number) {
     if (!step.is(Step::full)) valid_queries(step, number, 0).mask(dp);
-    const int head = shared.step(number).head, position = shared.step(number).position;
+    const int head = head_of(number), position = position_of(number);
     const Tile& tile = tile_of(step);
     typename Gradients::Tensors tensors(arguments.common.params, tile.pair(head));
     const float factor = tile.out_scale * Activation::of(arguments.common.params, head).derivative_factor();
