@@ -275,8 +275,13 @@ class RandomProblem {
     dtype_ = pick({DType::float32, DType::float32, DType::float64, DType::bfloat16, DType::float16});
     dtype_ = given_.dtype.value_or(dtype_);
     choose_function();
-    heads_k_ = uniform(1, 3);
-    heads_q_ = heads_k_ * (given_.score ? pick<int64_t>({1, 1, 2}) : pick<int64_t>({1, 1, 1, 2, 3, 5}));
+    if (given_.score) {  // the number of heads selects the kernel of a list of functions
+      heads_k_ = kind(1, 3);
+      heads_q_ = heads_k_ * (kind(0, 2) == 2 ? 2 : 1);
+    } else {
+      heads_k_ = uniform(1, 3);
+      heads_q_ = heads_k_ * pick<int64_t>({1, 1, 1, 2, 3, 5});
+    }
     head_dim_ = pick<int64_t>({1, 7, 8, 13, 16, 24, 32, 40, 64, 64, 128, 200, 300});
     head_dim_ = given_.head_dim.value_or(head_dim_);
     head_dim_v_ = chance(0.5) ? head_dim_ : pick<int64_t>({1, 5, 8, 16, 33, 64, 72, 128});
