@@ -14,7 +14,7 @@
 namespace gdpa {
 
 /// A condition in the positions b, h, i, j, len_q, len_k and in elements of tensors of the call. P and dS are 0 where
-/// it does not hold. The language is that of Activation (docs/functions.md) without the score s. As in Python, `&`, `|`
+/// it does not hold. It has the language of Activation (docs/functions.md) without the score s. As in Python, `&`, `|`
 /// and `~` combine conditions, and comparisons next to them need parentheses.
 ///
 ///     gdpa::MaskExpression causal("j <= i + len_k - len_q");

@@ -53,7 +53,8 @@ struct NormGradients {
 GDPA_API void norm(const Norm& norm, const MutableTensorView& y, const MutableTensorView& statistics);
 
 /// Computes the wanted gradients from the gradient of y. Gradients of weight and bias are sums over the rows in one
-/// order, so they have the same bits every time. `norm` is that of the forward call. Its residual is not read.
+/// order, so they have the same bits every time. `norm` is the argument of the forward call. Its
+/// residual is not read.
 GDPA_API void norm_backward(const Norm& norm, const TensorView& grad_y, const TensorView& statistics,
                             const NormGradients& gradients);
 

@@ -75,7 +75,7 @@ struct DiagonalSums {
       return is_lower(1) ? (row + 2) * 4 + (column + 1) % 4 : (row - 2) * 4 + (column + 3) % 4;
     }
 
-    /// The place of its diagonals among those of 16 columns after exchange 1, in units of two columns.
+    /// The place of its diagonals among the diagonals of 16 columns after exchange 1, in units of two columns.
     __device__ __forceinline__ int place() const { return is_lower(1) ? column : 4 + (column + 3) % 4; }
 
     /// Exchange 2, four columns apart, which are two places.

@@ -29,7 +29,7 @@ struct Step {
   };
   int flags;
   /// Of the key tile. With a batch map: the number of the key tile modulo `key_tiles`, and the number of the item
-  /// times `key_tiles`. The stages and phases of K and V are those of the number of the key tile in both cases.
+  /// times `key_tiles`. Both numbers give K and V the same stages and phases.
   int number;
   static constexpr int key_tiles = 4;
   int position;  ///< in the list of its query tiles

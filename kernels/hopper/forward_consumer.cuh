@@ -46,8 +46,8 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
     return shared.inputs(warpgroup * 4 + static_cast<int>(thread_in_warpgroup() / 32));
   }
 
-  /// Begins the copy of the elements of a dense bias for a key tile, after the function has read those of the tile
-  /// before.
+  /// Begins the copy of the elements of a dense bias for a key tile, after the function has read the elements of
+  /// the tile before.
   __device__ __forceinline__ void begin_inputs(const Tile& tile, int key_tile) const {
     if constexpr (!Config::stages_tile) return;
     const auto lane = static_cast<int>(thread_in_warpgroup() % 32);

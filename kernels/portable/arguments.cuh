@@ -77,7 +77,7 @@ struct LocatedSide {
   int64_t rows;     ///< of the operand
   int64_t most;     ///< the largest sum: `rows` if sequences must not overlap
   int64_t longest;  ///< the largest length
-  Integers places;  ///< of the output: the begins, in place of those of `sequences`, which are queries
+  Integers places;  ///< of the output: the begins. `sequences` are the queries
   int64_t place_rows;
   int64_t* begins;  ///< one number for each entry
   int64_t* ends;    ///< the same

@@ -8,7 +8,7 @@
 namespace gdpa::portable {
 
 /// Buffers for `stages` tiles of keys and values. Config: Element, Mask, head_dim, head_dim_v, tile_keys, warps,
-/// column_warps, stages, aligned. A position is that of a key tile in the list.
+/// column_warps, stages, aligned. A position counts the key tiles in the list.
 template <class Config>
 struct KeyStream {
   using Element = typename Config::Element;

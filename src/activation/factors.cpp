@@ -213,7 +213,7 @@ class Factoring {
 
   Term product(Term a, Term b) {
     if (distributes_ && (is_gradient(a.node) || is_gradient(b.node))) {
-      // dP (x + y) is dP x + dP y, whose products may be those of other results.
+      // dP (x + y) is dP x + dP y, and other results may use the same products.
       const Term& factor = is_gradient(a.node) ? a : b;
       const Term& other = is_gradient(a.node) ? b : a;
       const auto sum = sums_.find(other.node);

@@ -16,7 +16,7 @@ namespace {
 template <class Pointer>
 void check_memory(std::string_view who, const BasicTensorView<Pointer>& view, const TensorView& x, bool needs_data) {
   if (view.device != x.device) {
-    refuse(ErrorKind::type, who, fmt::format("device {}, as that of x", to_string(x.device)), to_string(view.device),
+    refuse(ErrorKind::type, who, fmt::format("device {}, the device of x", to_string(x.device)), to_string(view.device),
            "move all tensors to one device");
   }
   bool has_elements = true;
@@ -32,7 +32,7 @@ void check_rows(std::string_view who, const BasicTensorView<Pointer>& view, cons
   const bool has_shape =
       (view.rank == 2 || view.rank == 3) && view.sizes[0] == x.sizes[0] && columns_of(view) == columns_of(x);
   if (!has_shape) {
-    refuse(ErrorKind::value, who, fmt::format("{} rows of {} columns, as those of x", x.sizes[0], columns_of(x)),
+    refuse(ErrorKind::value, who, fmt::format("{} rows of {} columns, as x has", x.sizes[0], columns_of(x)),
            fmt::format("shape {}", shape_of(view)), "reshape it");
   }
   const auto last = static_cast<std::size_t>(view.rank - 1);
@@ -41,7 +41,8 @@ void check_rows(std::string_view who, const BasicTensorView<Pointer>& view, cons
            "use the operations of PyTorch for other widths");
   }
   if (view.dtype != x.dtype) {
-    refuse(ErrorKind::type, who, fmt::format("dtype {}, as that of x", name(x.dtype)), name(view.dtype), "convert it");
+    refuse(ErrorKind::type, who, fmt::format("dtype {}, the dtype of x", name(x.dtype)), name(view.dtype),
+           "convert it");
   }
   check_memory(who, view, x, needs_data);
   if (view.strides[last] != 1) {

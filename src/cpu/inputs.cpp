@@ -44,8 +44,8 @@ void with_type(NumberType type, const Body& body) {
   }
 }
 
-/// Converts elements to numbers, where at(k) is the offset of element k. The conversion of a 16-bit type is that of the
-/// operands.
+/// Converts elements to numbers, where at(k) is the offset of element k. The conversion of 16-bit types is the
+/// conversion of the operands.
 template <class T, class Number, class At>
 void convert(const T* data, int64_t count, const At& at, Number* numbers) {
   if constexpr (std::is_arithmetic_v<T>) {

@@ -77,7 +77,7 @@ struct Params {
   int64_t head_dim_v = 0;  ///< of value and output
   Sequences queries;       ///< rows of query and its gradient
   Sequences keys;          ///< rows of key, value and their gradients
-  Sequences outputs;       ///< rows of output and grad_output: only `begins`. Null data: those of the queries
+  Sequences outputs;       ///< rows of output and grad_output: only `begins`. Null data: the rows of the queries
   Operand query, key, value;
   Operand output;       ///< forward only
   Operand grad_output;  ///< backward only, as the next three

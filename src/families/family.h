@@ -30,7 +30,7 @@ struct PlanRequest {
   bool reads_numbers = false;         ///< f reads tensors without an index
   unsigned number_gradients = 0;      ///< wanted gradients that a backward kernel may compute (parameter_plan.h)
   unsigned score_gradients = 0;       ///< the same, of sums of dS
-  bool own_elements = false;          ///< the only term of an element in score_gradients is that of one score
+  bool own_elements = false;          ///< an element in score_gradients has one term, of one score
   bool shares_pairs = false;          ///< f reads an element for each pair of positions that all batch entries share
   bool bounds_scores = false;         ///< f has guards, which only infinite scores need
   int tile_element_bytes = 0;         ///< of a dense bias that a kernel may copy to shared memory; 0: none

@@ -141,7 +141,7 @@ TEST(NormChecks, EveryMistakeHasAMessage) {
   EXPECT_EQ(refusal([](Norm& n) { n.weight->dtype = DType::float16; }),
             "weight: expected dtype bfloat16 or float32, got float16; convert it");
   EXPECT_EQ(refusal([](Norm& n) { n.gate->sizes[0] = 3; }),
-            "gate: expected 4 rows of 64 columns, as those of x, got shape (3, 64); reshape it");
+            "gate: expected 4 rows of 64 columns, as x has, got shape (3, 64); reshape it");
   EXPECT_EQ(refusal([](Norm& n) { n.residual->strides[1] = 2; }),
             "residual: expected a last dimension of stride 1, got stride 2; make it contiguous in the last dimension, "
             "e.g. by .contiguous()");

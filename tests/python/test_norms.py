@@ -89,7 +89,7 @@ def test_wrong_shapes_are_refused() -> None:
     x = randn(ROWS, COLUMNS)
     with pytest.raises(ValueError, match=r"weight: expected shape \(24,\)"):
         functional.layer_norm(x, randn(COLUMNS - 1))
-    with pytest.raises(ValueError, match=r"residual: expected shape \(11, 24\), as that of x, got \(10, 24\)"):
+    with pytest.raises(ValueError, match=r"residual: expected shape \(11, 24\), the shape of x, got \(10, 24\)"):
         functional.rms_norm(x, residual=x[1:])
 
 

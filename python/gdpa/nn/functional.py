@@ -143,7 +143,7 @@ def _norm(
     for name, rows in (("gate", gate), ("residual", residual)):
         if rows is not None and (rows.numel() != x.numel() or rows.shape[: x.dim() - 1] != x.shape[:-1]):
             raise ValueError(
-                f"{name}: expected shape {tuple(x.shape)}, as that of x, got {tuple(rows.shape)}; reshape it"
+                f"{name}: expected shape {tuple(x.shape)}, the shape of x, got {tuple(rows.shape)}; reshape it"
             )
     if not _has_kernels(x, weight, bias, gate):
         return _composite(x, weight, bias, gate, residual, is_layer, eps)
