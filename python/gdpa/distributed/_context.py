@@ -1,7 +1,7 @@
 """Context parallelism: attention over sequences whose rows lie on several ranks.
 
-GDPA has no softmax, so the outputs of parts of the keys simply add. The heads are computed in groups: the communication
-of the next group runs during the computation of the current group.
+GDPA has no softmax, so the outputs of parts of the keys simply add. The heads may be computed in groups: the
+communication of one group then runs during the computation of another group.
 """
 
 import re
@@ -55,8 +55,8 @@ def context_parallel_attention(
         plan: the division of the batch.
         activation, params, scale, out_scale, enable_gqa, accuracy, deterministic, add_query: as in varlen_attention.
             The function does not read positions in the sequence, because a rank has only parts of sequences.
-        head_groups: the number of groups of heads whose communication and computation overlap. The default is 2 if the
-            function is the same in all heads and the heads are even, and else 1.
+        head_groups: the number of groups of heads whose communication and computation overlap. The default is 1 in
+            forward. In backward it is 2 if the function is the same in all heads and their number is even, and else 1.
 
     Returns:
         The output of this rank's queries.
@@ -89,14 +89,16 @@ def context_parallel_attention(
     is_same = not _HEAD.search(text) and all(tensor.dim() == 0 for tensor in parameters)
     heads = key.shape[1]
     if head_groups is None:
-        head_groups = 2 if is_same and heads % 2 == 0 else 1
+        in_forward, in_backward = 1, 2 if is_same and heads % 2 == 0 else 1
     elif (head_groups > 1 and not is_same) or head_groups < 1 or heads % head_groups:
         raise ValueError(
             f"head_groups: expected 1, or a divisor of {heads} heads for a function that is the same in all heads, got "
             f"{head_groups}; omit it"
         )
+    else:
+        in_forward = in_backward = head_groups
     try:
-        result: Tensor = _ContextAttention.apply(query, key, value, plan, head_groups, rest, *parameters)
+        result: Tensor = _ContextAttention.apply(query, key, value, plan, (in_forward, in_backward), rest, *parameters)
     except RuntimeError as error:
         raise translated(error) from None
     return result + query if add_query and not adds_in_kernel else result
@@ -133,42 +135,57 @@ def _agree(plan: ContextPlan, complaint: str | None, device: torch.device) -> No
     plan.is_agreed = True
 
 
+def _exchange(sent: Sequence[Tensor], received: Sequence[Tensor], plan: ContextPlan) -> list[dist.Work]:
+    """Starts to send a tensor to each other rank, and to receive one from each. Returns what must be waited for.
+
+    The parts of the ranks may have different sizes, and no part is padded. Each rank sends as many bytes as in an
+    all-gather or a reduce-scatter.
+    """
+    others = [rank for rank in range(plan.world) if rank != plan.rank]
+    operations = [
+        dist.P2POp(operation, tensors[rank], group=plan.group, group_peer=rank)
+        for rank in others
+        for operation, tensors in ((dist.isend, sent), (dist.irecv, received))
+        if tensors[rank].numel()
+    ]
+    return dist.batch_isend_irecv(operations) if operations else []
+
+
 class _Gathered:
     """The rows of all ranks (T, ...), as soon as the communication has ended."""
 
     def __init__(self, local: Tensor, bounds: list[int], plan: ContextPlan) -> None:
-        self.counts = [b - a for a, b in pairwise(bounds)]
-        self.longest = max(1, *self.counts)  # a collective of no elements is an error in some backends
-        padded = local.new_zeros(self.longest, *local.shape[1:])
-        padded[: len(local)] = local
-        self.rows = local.new_empty(plan.world * self.longest, *local.shape[1:])
-        self.work = dist.all_gather_into_tensor(self.rows, padded, group=plan.group, async_op=True)
+        self.rows = local.new_empty(bounds[-1], *local.shape[1:])
+        parts = self.rows.split([b - a for a, b in pairwise(bounds)])
+        self.local = local.contiguous()
+        parts[plan.rank].copy_(self.local)
+        self.works = _exchange([self.local] * plan.world, parts, plan)
 
     def wait(self) -> Tensor:
-        if self.work is not None:
-            self.work.wait()
-        parts = self.rows.split(self.longest)
-        return torch.cat([part[:count] for part, count in zip(parts, self.counts, strict=True)])
+        for work in self.works:
+            work.wait()
+        return self.rows
 
 
 class _Summed:
     """This rank's rows of the sum of all ranks' rows (T, ...), as soon as the communication has ended."""
 
     def __init__(self, rows: Tensor, bounds: list[int], plan: ContextPlan) -> None:
-        self.dtype, self.count = rows.dtype, bounds[plan.rank + 1] - bounds[plan.rank]
-        longest = max(1, *(b - a for a, b in pairwise(bounds)))
-        # Each rank rounds its part once. The sum of the parts is in fp32 for 16-bit types.
-        kind = torch.float32 if rows.dtype.itemsize == 2 else rows.dtype
-        padded = rows.new_zeros(plan.world, longest, *rows.shape[1:], dtype=kind)
-        for rank, (begin, end) in enumerate(pairwise(bounds)):
-            padded[rank, : end - begin] = rows[begin:end]
-        self.rows = padded.new_empty(padded.shape[1:])
-        self.work = dist.reduce_scatter_tensor(self.rows, padded.flatten(0, 1), group=plan.group, async_op=True)
+        parts = rows.contiguous().split([b - a for a, b in pairwise(bounds)])
+        own = parts[plan.rank]
+        self.parts = [own if rank == plan.rank else torch.empty_like(own) for rank in range(plan.world)]
+        self.sent = parts
+        self.works = _exchange(parts, self.parts, plan)
 
     def wait(self) -> Tensor:
-        if self.work is not None:
-            self.work.wait()
-        return self.rows[: self.count].to(self.dtype)
+        for work in self.works:
+            work.wait()
+        # Each rank has rounded its part once. The parts are summed in the order of the ranks, in fp32 for 16-bit types.
+        kind = torch.float32 if self.parts[0].dtype.itemsize == 2 else self.parts[0].dtype
+        total = self.parts[0].to(kind, copy=True)
+        for part in self.parts[1:]:
+            total += part
+        return total.to(self.parts[0].dtype)
 
 
 def _groups(tensor: Tensor, count: int) -> Sequence[Tensor]:
@@ -183,10 +200,11 @@ def _heads(parts: list[Tensor]) -> Tensor:
 class _ContextAttention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, plan: ContextPlan, groups: int, rest: tuple[Any, ...],
-        *parameters: Tensor,
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, plan: ContextPlan, head_groups: tuple[int, int],
+        rest: tuple[Any, ...], *parameters: Tensor,
     ) -> Tensor:  # fmt: skip
-        ctx.plan, ctx.groups, ctx.rest = plan, groups, rest
+        groups, in_backward = head_groups
+        ctx.plan, ctx.groups, ctx.of_group, ctx.rest = plan, groups, in_backward // groups, rest
         ctx.head_dim = query.shape[-1]
         queries, keys, values = (_groups(one, groups) for one in (query, key, value))
         outputs: list[Any] = []
@@ -215,13 +233,15 @@ class _ContextAttention(torch.autograd.Function):
         count = len(ctx.saved_tensors) - 3 * ctx.groups
         parameters, saved = list(ctx.saved_tensors[:count]), ctx.saved_tensors[count:]
         bits = sum(1 << n for n, needed in enumerate(ctx.needs_input_grad[6:]) if needed)
-        of_output: list[Any] = list(_groups(grad_output, ctx.groups))
+        # The groups of backward are parts of the groups of forward.
+        operands = [_groups(one, ctx.of_group) for one in saved]
+        parts = [part for n in range(0, len(saved), 3) for part in zip(*operands[n : n + 3], strict=True)]
+        of_output: list[Any] = list(_groups(grad_output, ctx.groups * ctx.of_group))
         if plan.mode == "keys":
             of_output = [_Gathered(one, plan.bounds_q, plan) for one in of_output]
         grads: list[list[Any]] = [[], [], []]
         sums: Tensor | None = None
-        for number, one in enumerate(of_output):
-            q, k, v = saved[3 * number : 3 * number + 3]
+        for one, (q, k, v) in zip(of_output, parts, strict=True):
             grad = one.wait() if plan.mode == "keys" else one
             dq, dk, dv, part = backward(grad, q, k, v, parameters, *rest, True, True, True, bits)
             sums = part if sums is None else sums + part
