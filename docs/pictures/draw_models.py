@@ -164,10 +164,11 @@ def kunlun() -> Picture:
         Box("inter2", 0, 4, "experts", "[X_sum, H]"),
         Box("s2", 2, 4, "S of layer 2", "(T, D)", ROWS_COLOR),
         Box("x3", 0, 5, "X of layer 2", "(B, n, D)", DENSE),
+        Box("last", 2, 5, "H = HSP(S)", "after the last layer", ATTENTION),
     ]
     arrows = [("x", "xsum"), ("s", "hsp"), ("s", "pffn"), ("xsum", "inter"), ("hsp", "inter"), ("xsum", "pffn"),
               ("inter", "x2"), ("hsp", "reuse"), ("reuse", "inter2"), ("x2", "inter2"), ("pffn", "attn"),
-              ("attn", "s2"), ("inter2", "x3")]  # fmt: skip
+              ("attn", "s2"), ("inter2", "x3"), ("s2", "last")]  # fmt: skip
     return boxes, arrows, []
 
 

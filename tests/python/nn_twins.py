@@ -221,4 +221,4 @@ def kunlun(
             rows = norm(of_layer, "norm", rows)
         else:
             rows = self_attention(part(of_layer, "attention"), rows, lengths, heads, causal=True, left=left)
-    return x, pooled
+    return x, hsp(part(w, "pool"), rows, lengths, heads)

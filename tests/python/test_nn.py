@@ -173,6 +173,14 @@ def test_a_block_agrees_with_its_padded_twin(name: str, lengths: list[int]) -> N
 
 
 @every_block
+def test_every_weight_has_a_gradient(name: str) -> None:
+    """A weight without effect would stop DDP, and its computation would be wasted."""
+    block, module = BLOCKS[name], made(name)
+    loss_of(block.run(module, block.inputs(LENGTHS), offsets(LENGTHS), block.times_of(LENGTHS))).backward()
+    assert not [name for name, weight in module.named_parameters() if weight.grad is None]
+
+
+@every_block
 def test_nested_tensors_give_the_same_numbers(name: str) -> None:
     block, module = BLOCKS[name], made(name)
     inputs, cu, times = block.inputs(LENGTHS), offsets(LENGTHS, torch.int64), block.times_of(LENGTHS)

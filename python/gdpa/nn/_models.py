@@ -214,7 +214,8 @@ class Kunlun(nn.Module):
 
     With `skip`, the layers alternate: layers 0, 2, ... pool the sequence with HSP and apply a PFFN with weights made
     from the features. Layers 1, 3, ... reuse the pooled tokens and apply attention in a window. Without `skip`, every
-    layer does all of it. The interaction is a number of experts, each with its part of the tokens.
+    layer does all of it. The interaction is a number of experts, each with its part of the tokens. After the last
+    layer, an HSP pools the rows. Without it, the last attention would have no effect.
 
     Args:
         dim: D.
@@ -232,7 +233,7 @@ class Kunlun(nn.Module):
         options: further arguments of varlen_attention for all layers, such as deterministic.
 
     Shapes: x (B, n, D) and the rows s (T, D) with cu_seqlens (B + 1), or s as a nested tensor. The results are X (B, n,
-    D) and the pooled tokens H (B, tokens, D) of the last layer.
+    D), and the pooled tokens H (B, tokens, D) of the rows after the last layer.
 
     Example::
 
@@ -283,12 +284,13 @@ class Kunlun(nn.Module):
             )
             for number in range(layers)
         )
+        self.pool = HSP(dim, heads, seeds, tokens, activation=activation, **options)
 
-    def forward(self, x: Tensor, s: Tensor, cu_seqlens: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """Returns X and the pooled tokens of the last layer."""
+    def forward(self, x: Tensor, s: Tensor, cu_seqlens: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Returns X and the pooled tokens after the last layer."""
         rows, offsets = unpacked("s", s, cu_seqlens)
         check_batch("x", x, offsets)
         pooled: Tensor | None = None
         for layer in self.layers:
             x, rows, pooled = layer(x, rows, offsets, pooled)
-        return x, pooled
+        return x, self.pool(rows, offsets)

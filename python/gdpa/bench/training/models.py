@@ -87,24 +87,19 @@ class InterFormer(nn.Module):
 
 
 class Kunlun(nn.Module):
-    """The layers of gdpa.nn.Kunlun. The rows after the last layer are a result too.
-
-    gdpa.nn.Kunlun drops these rows, so that the last attention would have no effect and no gradient.
-    """
+    """gdpa.nn.Kunlun."""
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
-        self.layers = gdpa.nn.Kunlun(
+        self.model = gdpa.nn.Kunlun(
             shape.width, shape.heads, shape.layers, features=FEATURES, summary=SUMMARY, seeds=SEEDS, tokens=TOKENS,
             window_size=WINDOW, tau=float(shape.max_length), activation=ACTIVATION,
-        ).layers  # fmt: skip
+        )  # fmt: skip
 
-    def forward(self, rows: Tensor, features: Tensor, cu_seqlens: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Returns X (B, n, D), the pooled tokens and the rows (T, D)."""
-        pooled: Tensor | None = None
-        for layer in self.layers:
-            features, rows, pooled = layer(features, rows, cu_seqlens, pooled)
-        return features, pooled, rows
+    def forward(self, rows: Tensor, features: Tensor, cu_seqlens: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns X (B, n, D) and the pooled tokens."""
+        x, pooled = self.model(features, rows, cu_seqlens)
+        return x, pooled
 
 
 MODELS: dict[str, Callable[[ModelShape], nn.Module]] = {"hstu": Hstu, "interformer": InterFormer, "kunlun": Kunlun}
@@ -147,7 +142,7 @@ class ModelBatch:
         outputs: dict[str, list[tuple[int, ...]]] = {
             "hstu": [(tokens,)],
             "interformer": [(batch, FEATURES), (batch, SUMMARY + QUERIES + RECENT)],
-            "kunlun": [(batch, FEATURES), (batch, TOKENS), (tokens,)],
+            "kunlun": [(batch, FEATURES), (batch, TOKENS)],
         }
         features = normal(batch, FEATURES)
         grad_outputs = [normal(*rows) for rows in outputs[shape.model]]
