@@ -27,12 +27,12 @@ before = (q, k, v, offsets, offsets)
 HSTU = """
 gdpa.compat.install("hstu")
 gdpa.compat.install("hstu")
-import hstu, fbgemm_gpu.experimental.hstu, hstu_attn, hstu_attn_interface
+import hstu.hstu_ops_gpu, fbgemm_gpu.experimental.hstu.hstu_ops_gpu, hstu_attn, hstu_attn_interface
 from hstu import hstu_attn_varlen_func, hstu_attn_qkvpacked_func, get_bm_and_bn_block_size_fwd
 from hstu.cuda_hstu_attention import cuda_hstu_attn_varlen
 from fbgemm_gpu.experimental.hstu import quantize_for_block_scale, HstuAttnVarlenFunc
 from hstu_attn.hstu_attn_interface import hstu_attn_varlen_func as ampere
-from hstu_attn_interface import hstu_attn_varlen_func as hopper
+from hstu_attn_interface import hstu_attn_varlen_func as hopper, get_bm_and_bn_block_size_bwd
 one = hstu_attn_varlen_func(*before, None, None, 7, 7, -1, None, targets, window_size=(-1, 0))
 for other in (ampere, hopper):
     assert torch.equal(one, other(*before, 7, 7, None, targets, 1, (-1, 0)))
@@ -192,6 +192,26 @@ def test_an_installed_package_is_not_hidden(tmp_path: Path) -> None:
     ]
     cases = [(of, module, package(tmp_path / str(n), module)) for n, (of, module) in enumerate(names)]
     run(REFUSED.format(cases=cases, above=package(tmp_path / "above", "fbgemm_gpu")))
+
+
+FOLDER = """
+import sys
+sys.path.insert(0, {folder!r})
+for _ in range(2):
+    gdpa.compat.install("hstu")
+import hstu.hstu_ops_gpu
+from hstu import hstu_attn_varlen_func
+from hstu.tools import mine
+assert hstu_attn_varlen_func is gdpa.compat.hstu.hstu_attn_varlen_func and mine == 1
+"""
+
+
+def test_a_folder_with_the_name_of_a_package_is_no_package(tmp_path: Path) -> None:
+    """Checkouts of model code have a folder hstu. Python prefers an installed package to a folder without code."""
+    tools = tmp_path / "hstu" / "tools.py"
+    tools.parent.mkdir()
+    tools.write_text("mine = 1\n")
+    run(FOLDER.format(folder=str(tmp_path)))
 
 
 def test_another_name_is_refused() -> None:

@@ -19,8 +19,10 @@ MODULES = {
     "hstu": {
         "hstu": _FBGEMM_HSTU,
         "hstu.cuda_hstu_attention": _FBGEMM_HSTU,
+        "hstu.hstu_ops_gpu": _FBGEMM_HSTU,  # imported for its operators
         "fbgemm_gpu.experimental.hstu": _FBGEMM_HSTU,
         "fbgemm_gpu.experimental.hstu.cuda_hstu_attention": _FBGEMM_HSTU,
+        "fbgemm_gpu.experimental.hstu.hstu_ops_gpu": _FBGEMM_HSTU,
         "hstu_attn": "gdpa.compat.hstu_attn",
         "hstu_attn.hstu_attn_interface": "gdpa.compat.hstu_attn",
         "hstu_attn_interface": "gdpa.compat.hstu_attn_interface",
@@ -79,17 +81,27 @@ def _refuse_installed(package: str, name: str) -> None:
         part = ".".join(parts[:end])
         if part in _installed or (part == "gdpa" and end < len(parts)):
             continue
-        try:
-            is_found = part in sys.modules or importlib.util.find_spec(part) is not None
-        except (ImportError, ValueError):
-            is_found = False
+        is_found = part in sys.modules or _spec(part) is not None
         if not is_found:
             return  # nor is a module below it
-        if end == len(parts):
+        if end == len(parts) and not _is_folder(part):
             raise ImportError(
                 f"install({package!r}): expected no module {name}, because gdpa does not hide a package, but one is "
                 f"installed or imported; uninstall it, or import {MODULES[package][name]} instead"
             )
+
+
+def _spec(name: str) -> importlib.machinery.ModuleSpec | None:
+    try:
+        return importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return None
+
+
+def _is_folder(name: str) -> bool:
+    """Returns whether the module is a folder without code, such as a folder hstu in the current directory."""
+    spec = sys.modules[name].__spec__ if name in sys.modules else _spec(name)
+    return spec is not None and spec.origin is None and spec.submodule_search_locations is not None
 
 
 def _register(name: str, source: ModuleType) -> None:

@@ -6,9 +6,24 @@ Its order of arguments differs from FBGEMM's, and after has_drab from the order 
 import torch
 
 from gdpa.compat import hstu
+from gdpa.compat.hstu import (
+    get_bm_and_bn_block_size_bwd,
+    get_bm_and_bn_block_size_fwd,
+    quantize_for_block_scale,
+    quantize_for_head_batch_tensor,
+    quantize_for_two_directions,
+)
 from gdpa.compat.hstu_attn import hstu_attn_qkvpacked_func
 
-__all__ = ["hstu_attn_qkvpacked_func", "hstu_attn_varlen_func"]
+__all__ = [
+    "get_bm_and_bn_block_size_bwd",
+    "get_bm_and_bn_block_size_fwd",
+    "hstu_attn_qkvpacked_func",
+    "hstu_attn_varlen_func",
+    "quantize_for_block_scale",
+    "quantize_for_head_batch_tensor",
+    "quantize_for_two_directions",
+]
 
 
 def hstu_attn_varlen_func(
