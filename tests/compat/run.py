@@ -1,4 +1,4 @@
-"""Runs the tests of a checkout of FBGEMM or generative-recommenders over gdpa.compat (README.md)."""
+"""Runs the tests of a checkout of FBGEMM, generative-recommenders or recsys-examples over gdpa.compat (README.md)."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ import argparse
 import functools
 import importlib
 import importlib.util
+import itertools
 import sys
 import time
 import unittest
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from types import ModuleType
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 FBGEMM_FILES = ["fbgemm_gpu/experimental/hstu/test/hstu_test.py"]
 FBGEMM_CLASSES = ("HSTU16Test", "HSTUPagedKVTest")
+RSE_FILES = ["corelib/hstu/test.py", "examples/hstu/test/hstu_attn/test_fbgemm_hstu_smoke.py"]
 GR = "generative_recommenders"
 GR_FILES = ["ops/tests/hstu_attention_test.py", "ops/tests/hstu_attention_tma_test.py"]
 
@@ -63,6 +66,48 @@ def fbgemm(options: argparse.Namespace) -> Iterator[ModuleType]:
         yield module
 
 
+class Sample:
+    """A plugin of pytest that keeps a random sample of the cases of each test function."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        random = Random(self.options.seed)
+        kept = []
+        for name, cases in itertools.groupby(items, lambda item: item.originalname):
+            all_cases = list(cases)
+            if self.options.match not in name or any(word in name for word in self.options.skip):
+                print(f"left out: {name}")
+                continue
+            count = min(self.options.cases, len(all_cases))
+            print(f"{name}: {count} of {len(all_cases)} cases, seed {self.options.seed}")
+            kept += random.sample(all_cases, count)
+        items[:] = kept
+
+
+def recsys_examples(options: argparse.Namespace) -> int:
+    """Runs pytest, because these tests are functions with parameters. Returns its exit code."""
+    import pytest
+
+    import gdpa
+
+    prepare_fbgemm()
+    gdpa.compat.install("hstu")
+    print("replaced: the modules hstu, hstu_attn and hstu_attn_interface, and the operators fbgemm::hstu_varlen_*")
+    # The code of these packages imports packages for training, which the tests do not use.
+    for name, folder in (("commons", "commons"), ("commons.utils", "commons/utils"), ("ops", "hstu/ops")):
+        package = ModuleType(name)
+        package.__path__ = [str(options.checkout / "examples" / folder)]
+        sys.modules[name] = package
+    print(
+        "stubs: the packages commons, commons.utils and ops of recsys-examples, without the code of their __init__.py"
+    )
+    files = [str(options.checkout / file) for file in options.files or RSE_FILES]
+    arguments = ["-q", "--noconftest", "--import-mode=importlib", "-p", "no:cacheprovider"]
+    return int(pytest.main([*arguments, *files], plugins=[Sample(options)]))
+
+
 def limited(generate: Callable[..., Any], most: int | None) -> Callable[..., Any]:
     """Returns the generator of the inputs of an example, which rejects an example with longer sequences."""
     from hypothesis import assume
@@ -87,14 +132,21 @@ def generative_recommenders(options: argparse.Namespace) -> Iterator[ModuleType]
         yield importlib.import_module(".".join((GR, *Path(file).with_suffix("").parts)))
 
 
-def prepare_generative_recommenders(checkout: Path) -> None:
-    """Makes the package importable without FBGEMM and torchrec."""
-    sys.path.insert(0, str(checkout))
+def prepare_fbgemm() -> None:
+    """Registers operators of FBGEMM if FBGEMM is not installed."""
     sys.path.insert(0, str(HERE))
     import fbgemm_operators
 
     if stubs := fbgemm_operators.register():
         print(f"stubs: fbgemm::{', fbgemm::'.join(stubs)} in plain PyTorch, because FBGEMM is not installed")
+
+
+def prepare_generative_recommenders(checkout: Path) -> None:
+    """Makes the package importable without FBGEMM and torchrec."""
+    sys.path.insert(0, str(checkout))
+    prepare_fbgemm()
+    import fbgemm_operators
+
     if importlib.util.find_spec("torchrec") is None:
         name = "torchrec.modules.sorted_index_select"
         for package in ("torchrec", "torchrec.modules", name):
@@ -191,7 +243,7 @@ def tests_of(module: ModuleType, options: argparse.Namespace) -> Iterator[unitte
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("package", choices=["fbgemm", "generative-recommenders"])
+    parser.add_argument("package", choices=["fbgemm", "generative-recommenders", "recsys-examples"])
     parser.add_argument("checkout", type=Path, help="the folder of the checkout")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu: the CPU answers to cuda")
     parser.add_argument("--files", nargs="+", help="test files of the checkout, or of its package")
@@ -200,6 +252,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--skip", nargs="+", default=[], help="no tests with one of these texts in their names")
     parser.add_argument("--capability", help="the compute capability that torch.cuda returns, such as 8.0")
     parser.add_argument("--most-tokens", type=int, help="leaves out examples of FBGEMM with longer sequences")
+    parser.add_argument("--cases", type=int, default=40, help="recsys-examples: cases of each test function (40)")
+    parser.add_argument("--seed", type=int, default=0, help="recsys-examples: selects the cases (0)")
     parser.add_argument("--packages", type=Path, help="a folder with further Python packages, such as hypothesis")
     options = parser.parse_args()
     options.checkout = options.checkout.resolve()
@@ -232,6 +286,8 @@ def main() -> int:
         torch.cuda.get_device_capability = lambda *_: capability
         print(f"stubs: torch.cuda.get_device_capability returns {capability}")
     print(f"gdpa {gdpa.__version__}, torch {torch.__version__}, {options.checkout}")
+    if options.package == "recsys-examples":
+        return recsys_examples(options)
     modules = (fbgemm if options.package == "fbgemm" else generative_recommenders)(options)
     suite = unittest.TestSuite(test for module in modules for test in tests_of(module, options))
     runner = unittest.TextTestRunner(stream=sys.stdout, resultclass=Result, verbosity=0)
