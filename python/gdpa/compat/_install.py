@@ -92,6 +92,7 @@ def _refuse_installed(package: str, name: str) -> None:
 
 
 def _spec(name: str) -> importlib.machinery.ModuleSpec | None:
+    """Returns the spec of a module that is imported or that Python finds, or None."""
     try:
         return importlib.util.find_spec(name)
     except (ImportError, ValueError):
@@ -100,7 +101,7 @@ def _spec(name: str) -> importlib.machinery.ModuleSpec | None:
 
 def _is_folder(name: str) -> bool:
     """Returns whether the module is a folder without code, such as a folder hstu in the current directory."""
-    spec = sys.modules[name].__spec__ if name in sys.modules else _spec(name)
+    spec = _spec(name)
     return spec is not None and spec.origin is None and spec.submodule_search_locations is not None
 
 

@@ -55,8 +55,9 @@ def context_parallel_attention(
         plan: the division of the batch.
         activation, params, scale, out_scale, enable_gqa, accuracy, deterministic, add_query: as in varlen_attention.
             The function does not read positions in the sequence, because a rank has only parts of sequences.
-        head_groups: the number of groups of heads whose communication and computation overlap. The default is 1 in
-            forward. In backward it is 2 if the function is the same in all heads and their number is even, and else 1.
+        head_groups: the number of groups in which the heads are computed. The communication of one group runs during
+            the computation of another group. The default is 1 group in forward. In backward, the default is 2 groups
+            if the function is the same in all heads and the number of heads is even. Otherwise it is 1 group.
 
     Returns:
         The output of this rank's queries.
@@ -136,10 +137,10 @@ def _agree(plan: ContextPlan, complaint: str | None, device: torch.device) -> No
 
 
 def _exchange(sent: Sequence[Tensor], received: Sequence[Tensor], plan: ContextPlan) -> list[dist.Work]:
-    """Starts to send a tensor to each other rank, and to receive one from each. Returns what must be waited for.
+    """Starts to send a tensor to each other rank, and to receive a tensor from each. Returns the running operations.
 
-    The parts of the ranks may have different sizes, and no part is padded. Each rank sends as many bytes as in an
-    all-gather or a reduce-scatter.
+    The caller keeps the tensors until the operations have ended. The tensors of the ranks may have different sizes. No
+    tensor is padded.
     """
     others = [rank for rank in range(plan.world) if rank != plan.rank]
     operations = [
@@ -157,9 +158,8 @@ class _Gathered:
     def __init__(self, local: Tensor, bounds: list[int], plan: ContextPlan) -> None:
         self.rows = local.new_empty(bounds[-1], *local.shape[1:])
         parts = self.rows.split([b - a for a, b in pairwise(bounds)])
-        self.local = local.contiguous()
-        parts[plan.rank].copy_(self.local)
-        self.works = _exchange([self.local] * plan.world, parts, plan)
+        own = parts[plan.rank].copy_(local)
+        self.works = _exchange([own] * plan.world, parts, plan)
 
     def wait(self) -> Tensor:
         for work in self.works:
@@ -171,11 +171,10 @@ class _Summed:
     """This rank's rows of the sum of all ranks' rows (T, ...), as soon as the communication has ended."""
 
     def __init__(self, rows: Tensor, bounds: list[int], plan: ContextPlan) -> None:
-        parts = rows.contiguous().split([b - a for a, b in pairwise(bounds)])
-        own = parts[plan.rank]
+        self.sent = rows.contiguous().split([b - a for a, b in pairwise(bounds)])
+        own = self.sent[plan.rank]
         self.parts = [own if rank == plan.rank else torch.empty_like(own) for rank in range(plan.world)]
-        self.sent = parts
-        self.works = _exchange(parts, self.parts, plan)
+        self.works = _exchange(self.sent, self.parts, plan)
 
     def wait(self) -> Tensor:
         for work in self.works:
@@ -204,7 +203,7 @@ class _ContextAttention(torch.autograd.Function):
         rest: tuple[Any, ...], *parameters: Tensor,
     ) -> Tensor:  # fmt: skip
         groups, in_backward = head_groups
-        ctx.plan, ctx.groups, ctx.of_group, ctx.rest = plan, groups, in_backward // groups, rest
+        ctx.plan, ctx.groups, ctx.parts_of_group, ctx.rest = plan, groups, in_backward // groups, rest
         ctx.head_dim = query.shape[-1]
         queries, keys, values = (_groups(one, groups) for one in (query, key, value))
         outputs: list[Any] = []
@@ -233,10 +232,10 @@ class _ContextAttention(torch.autograd.Function):
         count = len(ctx.saved_tensors) - 3 * ctx.groups
         parameters, saved = list(ctx.saved_tensors[:count]), ctx.saved_tensors[count:]
         bits = sum(1 << n for n, needed in enumerate(ctx.needs_input_grad[6:]) if needed)
-        # The groups of backward are parts of the groups of forward.
-        operands = [_groups(one, ctx.of_group) for one in saved]
+        # Each group of forward has one or several groups of backward.
+        operands = [_groups(one, ctx.parts_of_group) for one in saved]
         parts = [part for n in range(0, len(saved), 3) for part in zip(*operands[n : n + 3], strict=True)]
-        of_output: list[Any] = list(_groups(grad_output, ctx.groups * ctx.of_group))
+        of_output: list[Any] = list(_groups(grad_output, len(parts)))
         if plan.mode == "keys":
             of_output = [_Gathered(one, plan.bounds_q, plan) for one in of_output]
         grads: list[list[Any]] = [[], [], []]
