@@ -89,7 +89,7 @@ struct ExactSum {
   }
 };
 
-/// A copy of the sums whose first copy is at `first`.
+/// Returns the address of copy number `copy` of the sums. `first` is the address of copy 0.
 template <class Sum>
 __device__ __forceinline__ Sum* copy_of_sums(void* first, const ParameterSums& sums, int copy) {
   return reinterpret_cast<Sum*>(static_cast<unsigned char*>(first) + copy * sums.copy_bytes);
