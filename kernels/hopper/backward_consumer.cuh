@@ -29,15 +29,12 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
   }
 
   /// The head of a step, and the position of its query tile, read by one lane for the same reason.
-  __device__ __forceinline__ int head_of(int number) const {
-    int head = 0;
-    if (lane_index() == 0) head = shared.step(number).head;
-    return broadcast_lane_0(head);
-  }
-  __device__ __forceinline__ int position_of(int number) const {
-    int position = 0;
-    if (lane_index() == 0) position = shared.step(number).position;
-    return broadcast_lane_0(position);
+  __device__ __forceinline__ int head_of(int number) const { return from_one_lane(number, &Step::head); }
+  __device__ __forceinline__ int position_of(int number) const { return from_one_lane(number, &Step::position); }
+  __device__ __forceinline__ int from_one_lane(int number, int Step::* member) const {
+    int value = 0;
+    if (lane_index() == 0) value = shared.step(number).*member;
+    return broadcast_lane_0(value);
   }
 
   using Gradients = typename Config::Gradients;
