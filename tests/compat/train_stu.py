@@ -96,6 +96,17 @@ def train(options: argparse.Namespace, kernel: Any) -> tuple[list[float], float]
     return losses, after[len(after) // 2]
 
 
+def turn_tma_off() -> None:
+    """Makes their fused layer call its Triton kernels without TMA, which is its default on GPUs before Hopper.
+
+    With TMA, the kernels read packed rows, but the layer passes strided views of one tensor. The loss is then NaN after
+    two steps. Their repository has an issue about it, number 583.
+    """
+    from generative_recommenders.ops.triton import triton_hstu_preprocess_and_attention as layer
+
+    layer._should_enable_tma = lambda: False
+
+
 def draw(path: Path, curves: dict[str, list[float]], title: str) -> None:
     import matplotlib
 
@@ -131,6 +142,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--rate", type=float, default=3e-3)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--tma", action="store_true", help="let the Triton kernels use TMA, which gives NaN on Hopper")
     parser.add_argument("--picture", type=Path)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -151,6 +163,8 @@ def main() -> int:
         gdpa.compat.install("hammer")
     from generative_recommenders.common import HammerKernel
 
+    if on_gpu and not options.tma:
+        turn_tma_off()
     theirs = HammerKernel.TRITON if on_gpu else HammerKernel.PYTORCH
     curves, steps = {}, {}
     name = f"generative-recommenders, {theirs.name}"

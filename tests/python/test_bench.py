@@ -20,7 +20,7 @@ from gdpa.bench.cases import Case, cases_of_suite, generate_lengths, kept_scores
 from gdpa.bench.device import Processor, processor_rates
 from gdpa.bench.figures import Figure
 from gdpa.bench.figures_cpu import ratios
-from gdpa.bench.measure import Effort, Result, measure
+from gdpa.bench.measure import Effort, Result, measure, reason_of
 from gdpa.bench.rows import Rates, fields
 from gdpa.bench.systems import SYSTEMS, Gdpa, GdpaIn, Operands, Padded, SdpaPerSequence, System
 
@@ -69,6 +69,12 @@ class Unbounded(Processor):
 
     def rates(self, dtype: str, product_flops: float | None) -> Rates | None:
         return self.bound
+
+
+def test_a_reason_is_one_line_with_the_cause() -> None:
+    assert reason_of(RuntimeError("no kernel\nadvice")) == "RuntimeError: no kernel"
+    assert reason_of(RuntimeError("at 1:17:\ndef f():\nNameError('x')")) == "RuntimeError: at 1:17: NameError('x')"
+    assert reason_of(RuntimeError()) == "RuntimeError: "
 
 
 def test_every_system_gives_a_row_or_a_reason() -> None:

@@ -182,6 +182,10 @@ class TritonGdpa(Package):
         return refuse_shared(case)
 
     def call(self, case: Case, module: Any) -> Callable[..., Any]:
+        # Its backward kernel annotates parameters with `object`. Triton 3.6 looks annotations up among the globals of
+        # the module, where built-in names are unknown. The annotation has no other effect.
+        vars(module).setdefault("object", getattr(module, "tl", None))
+
         def call(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> Any:
             offsets_q, offsets_k, longest_q, longest_k = rest
             return module.generalized_dot_product_attention(
