@@ -359,7 +359,7 @@ def test_triton_gdpa_gets_its_own_name_of_the_function(monkeypatch: pytest.Monke
     timed = case(activation="gelu_tanh")
     assert TritonGdpa().refusal(timed) is None
     TritonGdpa().prepare(timed, Operands.random(timed, CPU)).forward()
-    assert asked["activation"] == "gelu_approx" and asked["max_seq_len_kv"] == 12
+    assert asked["activation"] == "fast_gelu" and asked["max_seq_len_kv"] == 12
     assert "object" in vars(sys.modules[TritonGdpa.modules[1]]), "Triton looks up the annotations of its backward"
     assert "none of its functions" in str(TritonGdpa().refusal(case(activation="sin(s)")))
     assert TritonGdpa().refusal(case(mask="causal", activation="relu"))

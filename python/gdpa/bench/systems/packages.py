@@ -170,7 +170,7 @@ class TritonGdpa(Package):
     advice = "; --checkout names a checkout of ads_model_kernel_library"
     first_call = 30.0  # Triton compiles and times many variants
     activations = {  # noqa: RUF012 - a table
-        "identity": "raw", "gelu": "gelu", "gelu_tanh": "gelu_approx", "silu": "silu", "relu": "relu",
+        "identity": "raw", "gelu": "gelu", "gelu_tanh": "fast_gelu", "silu": "silu", "relu": "relu",
         "leaky_relu": "leaky_relu", "hardswish": "hardswish", "relu2": "relu_square",
     }  # fmt: skip
 
