@@ -18,6 +18,7 @@ from gdpa.bench.measure import Effort, measure
 from gdpa.bench.rows import print_table
 from gdpa.bench.score_mod import bias_of, score_mod_of
 from gdpa.bench.systems import Gdpa, Operands, in_turn
+from gdpa.bench.systems.compat import GdpaCompat
 from gdpa.bench.tensors import TIMES_END, random_tensors
 
 BIASED = {
@@ -163,6 +164,14 @@ def test_a_suite_may_name_its_systems() -> None:
     assert names("--suite", "score", "--systems", "padded") == ["padded"]
     assert names("--suite", "score", "--without", "FlexAttention") == ["gdpa"]
     assert "padded" in names("--suite", "anchors")
+    with pytest.raises(ValueError, match=r"expected one of gdpa and gdpa\.compat"):
+        names("--suite", "compat", "--systems", "gdpa", "gdpa.compat")
+
+
+def test_a_variant_of_compat_has_rows_of_its_own_function() -> None:
+    usual, of_rab = GdpaCompat().variants(["silu", "silu(s + rab[b, h, i, j])"])
+    assert (usual.row_name, usual.function) == ("gdpa", None)
+    assert (of_rab.row_name, of_rab.function) == ("gdpa", "silu(s + rab[b, h, i, j])")
 
 
 def test_two_builds_are_not_compared_with_tensors() -> None:

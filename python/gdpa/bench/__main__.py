@@ -8,6 +8,7 @@ import os
 import platform
 import sys
 import warnings
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -278,7 +279,11 @@ def chosen_systems(options: argparse.Namespace, kind: str) -> list[System]:
     usual = [system.name for system in known.values() if system.is_usual]
     of_suite = suite_named(options.suite).get("systems", usual) if options.suite else usual
     chosen = options.systems or [name for name in of_suite if name in known]
-    return [known[name] for name in chosen if name not in options.without]
+    systems = [known[name] for name in chosen if name not in options.without]
+    for one, other in combinations(systems, 2):
+        if one.row_name == other.row_name:
+            raise ValueError(f"--systems: expected one of {one.name} and {other.name}, whose rows have the same name")
+    return systems
 
 
 def chosen_work(options: argparse.Namespace, systems: list[System]) -> list[tuple[Case, list[System], list[str]]]:

@@ -30,7 +30,7 @@ class GdpaCompat(Gdpa):
     is_usual = False
 
     def __init__(self, activation: str | None = None) -> None:
-        self.activation = activation
+        self.function = activation
         if activation is not None:
             self.name = f"gdpa.compat, {activation}"
 
@@ -47,7 +47,7 @@ class GdpaCompat(Gdpa):
         return [self, *map(GdpaCompat, functions[1:])]
 
     def prepare(self, case: Case, operands: Operands) -> Prepared:
-        case = replace(case, activation=self.activation or case.activation)
+        case = replace(case, activation=self.function or case.activation)
         inputs, params = operands.leaves(), operands.params(case)
         attend = self.packed(case, operands.query.device, params)
         return Prepared(lambda: [attend(*inputs)], [*inputs, *learned(params)], [operands.grad_output])
