@@ -97,10 +97,10 @@ def train(options: argparse.Namespace, kernel: Any) -> tuple[list[float], float]
 
 
 def turn_tma_off() -> None:
-    """Makes their fused layer call its Triton kernels without TMA, which is its default on GPUs before Hopper.
+    """Makes the fused layer of generative-recommenders call its Triton kernels without TMA, as on GPUs before Hopper.
 
-    With TMA, the kernels read packed rows, but the layer passes strided views of one tensor. The loss is then NaN after
-    two steps. Their repository has an issue about it, number 583.
+    With TMA, the loss was NaN after two steps on an H200. Issue 583 of their repository names a likely cause: the
+    kernels assume packed rows, but the layer passes strided views of one tensor.
     """
     from generative_recommenders.ops.triton import triton_hstu_preprocess_and_attention as layer
 
@@ -142,7 +142,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--rate", type=float, default=3e-3)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--tma", action="store_true", help="let the Triton kernels use TMA, which gives NaN on Hopper")
+    parser.add_argument(
+        "--tma", action="store_true", help="let the Triton kernels use TMA on Hopper, where the loss was NaN"
+    )
     parser.add_argument("--picture", type=Path)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()

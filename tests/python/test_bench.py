@@ -20,8 +20,8 @@ from gdpa.bench.cases import Case, cases_of_suite, generate_lengths, kept_scores
 from gdpa.bench.device import Processor, processor_rates
 from gdpa.bench.figures import Figure
 from gdpa.bench.figures_cpu import ratios
-from gdpa.bench.measure import Effort, Result, measure, reason_of
-from gdpa.bench.rows import Rates, fields
+from gdpa.bench.measure import Effort, Result, measure
+from gdpa.bench.rows import Rates, fields, reason_of
 from gdpa.bench.systems import SYSTEMS, Gdpa, GdpaIn, Operands, Padded, SdpaPerSequence, System
 
 CPU = torch.device("cpu")

@@ -282,7 +282,10 @@ def chosen_systems(options: argparse.Namespace, kind: str) -> list[System]:
     systems = [known[name] for name in chosen if name not in options.without]
     for one, other in combinations(systems, 2):
         if one.row_name == other.row_name:
-            raise ValueError(f"--systems: expected one of {one.name} and {other.name}, whose rows have the same name")
+            raise ValueError(
+                f"--systems: expected either {one.name} or {other.name}, not both: "
+                f"both are called {one.row_name!r} in the report"
+            )
     return systems
 
 

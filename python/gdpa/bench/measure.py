@@ -15,7 +15,7 @@ import torch
 from gdpa.bench import command
 from gdpa.bench.cases import Case
 from gdpa.bench.device import Device, Work
-from gdpa.bench.rows import Refused, Row
+from gdpa.bench.rows import Refused, Row, reason_of
 from gdpa.bench.systems import Gdpa, Operands, Prepared, System
 
 Progress = Callable[[float, str], None]  # receives the finished part of the case and the name of the current step
@@ -72,19 +72,6 @@ def work_of(prepared: Prepared, direction: str) -> Work:
 @torch.no_grad()
 def forward_alone(prepared: Prepared) -> list[torch.Tensor]:
     return prepared.forward()
-
-
-def reason_of(error: Exception) -> str:
-    """Returns the error message in one line.
-
-    For a full GPU, only the requested size, which is the same each time. The first line of a message of Triton's
-    compiler is a position such as "at 1:17:", and its last line is the cause.
-    """
-    if isinstance(error, torch.OutOfMemoryError):
-        return str(error).partition(" GPU ")[0]
-    lines = str(error).strip().splitlines() or [""]
-    cause = f" {lines[-1].strip()}" if lines[0].endswith(":") and len(lines) > 1 else ""
-    return f"{type(error).__name__}: {lines[0]}{cause}"
 
 
 class BatchTimer:

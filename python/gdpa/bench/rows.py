@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from gdpa.bench.cases import Case
 
 
@@ -43,6 +45,19 @@ class Row:
     tflops: float
     cublas_tflops: float | None
     floor_tflops: float | None
+
+
+def reason_of(error: Exception) -> str:
+    """Returns the error message in one line.
+
+    For a full GPU, only the requested size, which is the same each time. The first line of a message of Triton's
+    compiler is a position such as "at 1:17:", and its last line is the cause.
+    """
+    if isinstance(error, torch.OutOfMemoryError):
+        return str(error).partition(" GPU ")[0]
+    lines = str(error).strip().splitlines() or [""]
+    cause = f" {lines[-1].strip()}" if lines[0].endswith(":") and len(lines) > 1 else ""
+    return f"{type(error).__name__}: {lines[0]}{cause}"
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from typing import Any
 import torch.multiprocessing as multiprocessing
 
 from gdpa.bench.agreement import Disagreement
-from gdpa.bench.measure import Progress, reason_of
+from gdpa.bench.measure import Progress
+from gdpa.bench.rows import reason_of
 
 SECONDS_OF_DYING = 1.0  # the time in which the exit code of a process becomes known
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gdpa.bench.cases import Case
+from gdpa.bench.rows import reason_of
 from gdpa.bench.systems.base import Attend, Operands, Packed, Prepared, offsets, refuse_shared
 from gdpa.bench.systems.checkouts import META_PACKAGE
 from gdpa.bench.systems.compat import MASKED, targets_of
@@ -29,9 +30,7 @@ def first_module(names: tuple[str, ...]) -> ModuleType | str:
         except ModuleNotFoundError as missing:
             reasons.append(f"no module named {missing.name}")
         except Exception as error:  # an extension can raise any error when it loads its libraries
-            reasons.append(
-                f"{name}: {type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
-            )
+            reasons.append(f"{name}: {reason_of(error)}")
     return "; ".join(dict.fromkeys(reasons))
 
 

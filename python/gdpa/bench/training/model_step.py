@@ -12,8 +12,8 @@ from torch import Tensor
 from gdpa.bench import command
 from gdpa.bench.agreement import AGREEMENT, Disagreement, checked_difference
 from gdpa.bench.device import Device
-from gdpa.bench.measure import BatchTimer, Effort, Progress, Result, Times, reason_of
-from gdpa.bench.rows import Refused
+from gdpa.bench.measure import BatchTimer, Effort, Progress, Result, Times
+from gdpa.bench.rows import Refused, reason_of
 from gdpa.bench.systems import Gdpa, Padded, System
 from gdpa.bench.systems.packages import Package
 from gdpa.bench.training.attentions import Call, attends, refusal_of_model, use
