@@ -12,6 +12,8 @@ import pytest
 import gdpa
 from gdpa.bench import __main__ as bench
 from gdpa.bench import against
+from gdpa.bench.cases import Case
+from gdpa.bench.measure import Effort
 
 PACKAGE = Path(gdpa.__file__).parent
 CASE = ["--lengths", "3,0,17", "--head-dim", "16", "--dtype", "fp32", "--device", "cpu", "--seconds", "0.003"]
@@ -36,6 +38,20 @@ def test_a_row_has_both_builds_and_their_ratio(tmp_path: Path) -> None:
         assert row["activation"] == "silu" and row["ms"] > 0 and row["other_ms"] > 0
         assert len(row["rounds"]) == 3
         assert row["speed_up"] == sorted(row["rounds"])[1]
+
+
+def test_both_builds_get_the_mask_and_the_tensors_of_a_case(tmp_path: Path) -> None:
+    other = other_build(tmp_path / "other")
+    with (other / "gdpa" / "__init__.py").open("a") as file:
+        file.write(
+            "\n\n_attention = varlen_attention\n\n\n"
+            "def varlen_attention(*args, **keywords):\n"
+            "    assert 'j <= i' in keywords['mask'].text and keywords['params']['slope'].requires_grad\n"
+            "    return _attention(*args, **keywords)\n"
+        )
+    case = Case((3, 5), (3, 5), 2, 16, activation="silu(slope[h] * s)", mask="j <= i", tensors=(("slope", "randn:2"),))
+    rows, refusals = against.compare([(case, ("fwd", "bwd"))], other, "cpu", "cpu", Effort(seconds=0.003, rounds=3))
+    assert [row.direction for row in rows] == ["fwd", "bwd"] and not refusals
 
 
 def test_the_other_build_is_the_one_that_is_timed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

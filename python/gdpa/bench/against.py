@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -93,14 +93,6 @@ class Build:
         self._process.stdout.close()
 
 
-def question_of(case: Case) -> dict[str, Any]:
-    """Returns the request for a case. Raises RuntimeError for a function that reads tensors."""
-    if case.names_read:
-        raise RuntimeError("--against compares functions without tensors only")
-    names = ("lengths_q", "lengths_k", "shared_q", "shared_kv", "heads", "head_dim", "dtype", "activation", "window")
-    return {name: getattr(case, name) for name in (*names, "deterministic", "gradients")}
-
-
 def compare_case(case: Case, direction: str, builds: Sequence[Build], effort: Effort, device: str) -> Comparison:
     """Measures one case. `builds` are the other build and this build. Their order changes from round to round."""
     times: list[list[float]] = [[], []]
@@ -129,7 +121,7 @@ def compare(
         for case, directions in work:
             try:
                 for build in builds:
-                    build.ask(prepare=question_of(case))
+                    build.ask(prepare=asdict(case))
             except RuntimeError as refused:
                 refusals += [Refused("gdpa", direction, str(refused), case.name) for direction in directions]
                 progress.finish_case()

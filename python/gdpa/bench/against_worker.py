@@ -1,10 +1,10 @@
 """One of the two processes of ``--against``. It times the gdpa on its PYTHONPATH through the public API.
 
-The process runs this file as a script and not as a module, because the imported gdpa may be older than this file. It
-reads one JSON object in each line of standard input, and answers each object with one line on standard output:
+The process runs this file as a script and not as a module, because the imported gdpa may be older than this file. The
+modules ``gdpa.bench`` are those of this file's folder in both processes, so that both builds get the same operands. The
+process reads one JSON object in each line of standard input, and answers each object with one line on standard output:
 
-    {"prepare": {lengths_q, lengths_k, shared_q, shared_kv, heads, head_dim, dtype, activation, window, deterministic,
-                 gradients}}
+    {"prepare": the fields of a Case}
     {"time": "fwd" | "bwd", "seconds": S}    ->  {"times": [seconds of each call]}
 
 An answer {"refused": text} says why a call failed.
@@ -12,12 +12,13 @@ An answer {"refused": text} says why a call failed.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import sys
 import time
 from collections.abc import Callable
-from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,41 +31,41 @@ QUEUED_CALLS = 500  # the most calls before the process reads their times
 class Problem:
     """The N(0, 1) operands of one case, with a forward call and a backward call."""
 
-    def __init__(self, case: dict[str, Any], device: torch.device) -> None:
-        self.case = case
-        generator = torch.Generator(device).manual_seed(0)
-        dtype = getattr(torch, case["dtype"])
+    def __init__(self, fields: dict[str, Any], device: torch.device) -> None:
+        from gdpa.bench.cases import Case
+        from gdpa.bench.systems.base import Operands
+        from gdpa.bench.systems.ours import Gdpa
 
-        def normal(lengths: list[int], shared: bool) -> torch.Tensor:
-            rows = lengths[0] if shared else sum(lengths)
-            numbers = torch.randn(rows, case["heads"], case["head_dim"], generator=generator, device=device)
-            return numbers.to(dtype)
-
-        def offsets(lengths: list[int], shared: bool) -> torch.Tensor | None:
-            return None if shared else torch.tensor([0, *accumulate(lengths)], device=device)
-
-        self.query = normal(case["lengths_q"], case["shared_q"])
-        self.key, self.value = (normal(case["lengths_k"], case["shared_kv"]) for _ in range(2))
-        operands = {"q": self.query, "k": self.key, "v": self.value}
-        self.inputs = [operands[name].requires_grad_() for name in case["gradients"]]
-        self.grad_output = normal(case["lengths_q"], False)
-        self.offsets = offsets(case["lengths_q"], case["shared_q"]), offsets(case["lengths_k"], case["shared_kv"])
-        self.output: torch.Tensor | None = None
-
-    def attend(self) -> torch.Tensor:
-        return gdpa.varlen_attention(
-            self.query, self.key, self.value, *self.offsets, activation=self.case["activation"],
-            window_size=tuple(self.case["window"]), deterministic=self.case["deterministic"],
-        )  # fmt: skip
+        case = Case(**{name: as_tuple(value) for name, value in fields.items()})
+        self.prepared = Gdpa().prepare(case, Operands.random(case, device))
+        for name, operand in zip("qkv", self.prepared.inputs, strict=False):
+            operand.requires_grad_(name in case.gradients)
+        self.wanted = [operand for operand in self.prepared.inputs if operand.requires_grad]
+        self.outputs: list[torch.Tensor] = []
 
     def forward(self) -> object:
         with torch.no_grad():
-            return self.attend()
+            return self.prepared.forward()
 
     def backward(self) -> object:
-        if self.output is None:
-            self.output = self.attend()
-        return torch.autograd.grad(self.output, self.inputs, self.grad_output, retain_graph=True)
+        self.outputs = self.outputs or self.prepared.forward()
+        return torch.autograd.grad(self.outputs, self.wanted, self.prepared.grad_outputs, retain_graph=True)
+
+
+def as_tuple(value: Any) -> Any:
+    """Returns lists as tuples, also within lists. JSON has no tuples."""
+    return tuple(map(as_tuple, value)) if isinstance(value, list) else value
+
+
+def import_bench() -> None:
+    """Makes ``gdpa.bench`` the folder of this file."""
+    folder = Path(__file__).parent
+    spec = importlib.util.spec_from_file_location(
+        "gdpa.bench", folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
+    assert spec is not None and spec.loader is not None
+    sys.modules["gdpa.bench"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules["gdpa.bench"])
 
 
 def queue(call: Callable[[], object], calls: int, device: torch.device) -> list[float]:
@@ -102,6 +103,7 @@ def main() -> None:
     device = torch.device(sys.argv[1])
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    import_bench()
     print(json.dumps({"gdpa": gdpa.__file__}), flush=True)
     problem: Problem | None = None
     for line in sys.stdin:
