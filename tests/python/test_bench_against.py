@@ -54,6 +54,22 @@ def test_both_builds_get_the_mask_and_the_tensors_of_a_case(tmp_path: Path) -> N
     assert [row.direction for row in rows] == ["fwd", "bwd"] and not refusals
 
 
+def test_an_older_build_without_params_masks_and_compat_is_timed(tmp_path: Path) -> None:
+    other = other_build(tmp_path / "other")
+    with (other / "gdpa" / "__init__.py").open("a") as file:
+        file.write(
+            "\n\nimport sys\n\n"
+            "sys.modules['gdpa.compat'] = sys.modules['gdpa.mask'] = None  # an import of them fails\n"
+            "_attention = varlen_attention\n\n\n"
+            "def varlen_attention(q, k, v, cu_q, cu_k, *, activation, window_size, deterministic):\n"
+            "    options = {'activation': activation, 'window_size': window_size, 'deterministic': deterministic}\n"
+            "    return _attention(q, k, v, cu_q, cu_k, **options)\n"
+        )
+    case = Case((3, 5), (3, 5), 2, 16, activation="silu", mask="causal")
+    rows, refusals = against.compare([(case, ("fwd", "bwd"))], other, "cpu", "cpu", Effort(seconds=0.003, rounds=3))
+    assert [row.direction for row in rows] == ["fwd", "bwd"] and not refusals
+
+
 def test_the_other_build_is_the_one_that_is_timed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = other_build(tmp_path / "other", broken=True)
     assert bench.main([*CASE, "--direction", "fwd", "--against", str(other)]) == 0

@@ -10,7 +10,6 @@ from bench_cases import by_name, small_case
 from torch.nn.functional import silu
 
 from gdpa.bench import __main__ as bench
-from gdpa.bench.against import question_of
 from gdpa.bench.cases import Case, by_shape, cases_of_suite, suites
 from gdpa.bench.device import Processor
 from gdpa.bench.goals import goals_of_suite
@@ -172,11 +171,6 @@ def test_a_variant_of_compat_has_rows_of_its_own_function() -> None:
     usual, of_rab = GdpaCompat().variants(["silu", "silu(s + rab[b, h, i, j])"])
     assert (usual.row_name, usual.function) == ("gdpa", None)
     assert (of_rab.row_name, of_rab.function) == ("gdpa", "silu(s + rab[b, h, i, j])")
-
-
-def test_two_builds_are_not_compared_with_tensors() -> None:
-    with pytest.raises(RuntimeError, match="functions without tensors"):
-        question_of(case_of(BUCKETS, TENSORS_OF_BUCKETS))
 
 
 def test_tables_show_the_brackets_of_a_function(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,8 +1,8 @@
 """One of the two processes of ``--against``. It times the gdpa on its PYTHONPATH through the public API.
 
-The process runs this file as a script and not as a module, because the imported gdpa may be older than this file. The
-modules ``gdpa.bench`` are those of this file's folder in both processes, so that both builds get the same operands. The
-process reads one JSON object in each line of standard input, and answers each object with one line on standard output:
+The process runs this file as a script and not as a module, because the imported gdpa may be older than this file. Both
+processes import ``gdpa.bench`` from the folder of this file, so that both builds get the same operands. The process
+reads one JSON object in each line of standard input, and answers each object with one line on standard output:
 
     {"prepare": the fields of a Case}
     {"time": "fwd" | "bwd", "seconds": S}    ->  {"times": [seconds of each call]}
@@ -12,11 +12,11 @@ An answer {"refused": text} says why a call failed.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import sys
 import time
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,14 +58,16 @@ def as_tuple(value: Any) -> Any:
 
 
 def import_bench() -> None:
-    """Makes ``gdpa.bench`` the folder of this file."""
+    """Makes the folder of this file the package ``gdpa.bench``.
+
+    The packages do not run their ``__init__.py``. That of ``systems`` imports every system, and some of them need
+    modules that an older gdpa does not have.
+    """
     folder = Path(__file__).parent
-    spec = importlib.util.spec_from_file_location(
-        "gdpa.bench", folder / "__init__.py", submodule_search_locations=[str(folder)]
-    )
-    assert spec is not None and spec.loader is not None
-    sys.modules["gdpa.bench"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(sys.modules["gdpa.bench"])
+    for name, of_package in (("gdpa.bench", folder), ("gdpa.bench.systems", folder / "systems")):
+        package = types.ModuleType(name)
+        package.__path__ = [str(of_package)]
+        sys.modules[name] = package
 
 
 def queue(call: Callable[[], object], calls: int, device: torch.device) -> list[float]:

@@ -11,7 +11,6 @@ from torch import Tensor
 
 import gdpa
 from gdpa.bench.cases import Case
-from gdpa.bench.masks import mask_of_case
 from gdpa.bench.systems.base import Attend, Operands, Packed, Prepared, System, learned, offsets
 
 
@@ -33,10 +32,15 @@ class Gdpa(Packed):
         return Prepared(lambda: [attend(*inputs)], [*inputs, *learned(params)], [operands.grad_output])
 
     def packed(self, case: Case, device: torch.device, params: dict[str, Tensor] | None = None) -> Attend:
-        options: dict[str, Any] = {"params": params or None, "deterministic": case.deterministic}
+        # --against also times builds that do not have every option, so a case passes only the options that it needs.
+        options: dict[str, Any] = {"deterministic": case.deterministic}
+        if params:
+            options["params"] = params
         if case.has_window:
             options["window_size"] = case.window
         else:
+            from gdpa.bench.masks import mask_of_case
+
             options["mask"] = mask_of_case(case, device)
         offsets_q = None if case.shared_q else offsets(case.lengths_q, device)
         offsets_k = None if case.shared_kv else offsets(case.lengths_of_keys, device)
