@@ -99,8 +99,8 @@ def train(options: argparse.Namespace, kernel: Any) -> tuple[list[float], float]
 def turn_tma_off() -> None:
     """Makes the fused layer of generative-recommenders call its Triton kernels without TMA, as on GPUs before Hopper.
 
-    With TMA, the loss was NaN after two steps on an H200. Issue 583 of their repository names a likely cause: the
-    kernels assume packed rows, but the layer passes strided views of one tensor.
+    With TMA, the loss was NaN after two steps on an H200. Without TMA, the layer learns on an H100. Issue 583 of their
+    repository names a likely cause: the kernels assume packed rows, but the layer passes strided views of one tensor.
     """
     from generative_recommenders.ops.triton import triton_hstu_preprocess_and_attention as layer
 
@@ -183,9 +183,8 @@ def main() -> int:
         print(f"{name}: loss {losses[0]:.4f} to {losses[-1]:.4f}, {steps[name] * 1e3:.2f} ms a step")
     print(f"largest difference of the losses of a step: {largest:.2e}")
     if options.picture:
-        title = (
-            f"STULayer, {options.steps} steps, {options.dtype} on {options.device}; difference at most {largest:.1e}"
-        )
+        name = torch.cuda.get_device_name(options.device) if on_gpu else options.device
+        title = f"STULayer, {options.steps} steps, {options.dtype} on {name}; difference at most {largest:.1e}"
         draw(options.picture, curves, title)
     if options.json:
         settings = {key: value for key, value in vars(options).items() if not isinstance(value, Path)}
