@@ -12,6 +12,7 @@ calls.
 
 import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -312,8 +313,13 @@ def hstu(
     for name, numbers in (("contexts", contexts), ("targets", targets)):
         if numbers is not None:
             tensors[name] = _checked(name, numbers, (1,))
-    of_entry = [f"{name}[b]" if name in tensors else "0" for name in ("contexts", "targets")]
-    return Mask(f"hstu({', '.join(of_entry)}, {target_group_size}, {window})", tensors)
+    return Mask(_hstu_text(contexts is not None, targets is not None, target_group_size, window), tensors)
+
+
+@lru_cache(maxsize=256)
+def _hstu_text(has_contexts: bool, has_targets: bool, target_group_size: int, window: int) -> str:
+    contexts, targets = "contexts[b]" if has_contexts else "0", "targets[b]" if has_targets else "0"
+    return f"hstu({contexts}, {targets}, {target_group_size}, {window})"
 
 
 def _checked(name: str, tensor: Any, ranks: tuple[int, ...]) -> torch.Tensor:

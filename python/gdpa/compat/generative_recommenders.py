@@ -105,11 +105,12 @@ def _attention(
     deterministic: bool = False,
 ) -> torch.Tensor:
     assert max_seq_len > 0, "max_seq_len must be larger than 0"
-    assert q.dim() == 3, "q must be 3-D"
-    assert k.shape == q.shape, "k must be the same shape as q"
-    assert v.dim() == 3, "v must be 3-D"
-    assert v.shape[0] == q.shape[0], "wrong v shape[0]"
-    assert v.shape[1] == q.shape[1], "wrong v shape[1]"
+    shape, shape_v = q.shape, v.shape
+    assert len(shape) == 3, "q must be 3-D"
+    assert k.shape == shape, "k must be the same shape as q"
+    assert len(shape_v) == 3, "v must be 3-D"
+    assert shape_v[0] == shape[0], "wrong v shape[0]"
+    assert shape_v[1] == shape[1], "wrong v shape[1]"
     assert causal, "only support causal attention"
     assert not training or dropout_pr < 1e-6, "dropout not implemented"
     q, k, v = _with_stride_one(q, k, v)
