@@ -29,7 +29,7 @@ struct NormRows {
   void* data;  ///< inputs are only read
   int64_t row_stride;
   int64_t head_stride;
-  int head_columns;  ///< a multiple of 8
+  int head_columns = 8;  ///< a multiple of 8
 };
 
 /// Of a row: the mean, 0 for rms, and rstd.

@@ -28,15 +28,31 @@ constexpr int norm_shared_bytes = 0;
 /// The operands of a row.
 template <class Config>
 struct NormInputs {
-  using Row = NormRow<Config>;
-  typename Row::Chunks x, gate, residual;
+  typename NormRow<Config>::Chunks x, gate, residual;
+};
 
-  __device__ NormInputs(const NormArguments& arguments, int64_t row) {
-    const bool exists = row < arguments.rows;
-    x = Row::load(arguments.x, row, exists);
-    if constexpr (Config::has_gate) gate = Row::load(arguments.gate, row, exists);
-    if constexpr (Config::has_residual) residual = Row::load(arguments.residual, row, exists);
+/// Loads the operands of the rows of a thread, row after row.
+template <class Config>
+class NormReader {
+ public:
+  __device__ NormReader(const NormArguments& arguments, int64_t row, int64_t step)
+      : x(arguments.x, row, step),
+        gate(arguments.gate, row, step),
+        residual(arguments.residual, row, step),
+        rows(arguments.rows) {}
+
+  __device__ NormInputs<Config> next(int64_t row) {
+    const bool exists = row < rows;
+    NormInputs<Config> inputs;
+    inputs.x = x.next(exists);
+    if constexpr (Config::has_gate) inputs.gate = gate.next(exists);
+    if constexpr (Config::has_residual) inputs.residual = residual.next(exists);
+    return inputs;
   }
+
+ private:
+  typename NormRow<Config>::Cursor x, gate, residual;
+  int64_t rows;
 };
 
 template <class Config>
@@ -47,13 +63,15 @@ __device__ void norm(const NormArguments& arguments) {
   if constexpr (Config::has_weight) Row::load_weights(arguments.weight, weight);
   if constexpr (Config::has_bias) Row::load_weights(arguments.bias, bias);
   const int64_t step = int64_t{gridDim.x} * Row::rows;
-  int64_t row = int64_t{blockIdx.x} * Row::rows + Row::slot();
-  const int64_t end_of_slot = arguments.rows + Row::slot();  // all threads of a CTA make the same number of rounds
-  NormInputs<Config> inputs(arguments, row);
+  int64_t first = int64_t{blockIdx.x} * Row::rows;  // of the rows of the CTA
+  NormReader<Config> reader(arguments, first + Row::slot(), step);
+  typename Row::Cursor y(arguments.y, first + Row::slot(), step);
+  NormInputs<Config> inputs = reader.next(first + Row::slot());
 #pragma unroll 1
-  for (; row < end_of_slot; row += step) {
+  for (; first < arguments.rows; first += step, y.advance()) {
+    const int64_t row = first + Row::slot();
     const NormInputs<Config> now = inputs;
-    inputs = NormInputs<Config>(arguments, row + step);
+    inputs = reader.next(row + step);
     float x[elements];
     Row::unpack(now.x, x);
     float mean[1] = {0.0f};
@@ -83,7 +101,7 @@ __device__ void norm(const NormArguments& arguments) {
     }
     if (row < arguments.rows) {
 #pragma unroll
-      for (int i = 0; i < Row::chunks; ++i) Row::store(arguments.y, row, i, x + i * Row::chunk);
+      for (int i = 0; i < Row::chunks; ++i) y.store(i, x + i * Row::chunk);
       if (threadIdx.x % Row::threads == 0) arguments.statistics[row] = {mean[0], rstd};
     }
   }

@@ -24,19 +24,38 @@ constexpr int norm_backward_threads = NormRow<Config>::cta_threads;
 template <class Config>
 constexpr int norm_backward_shared_bytes = 0;
 
+/// The operands of a row.
 template <class Config>
 struct NormBackwardInputs {
-  using Row = NormRow<Config>;
-  typename Row::Chunks x, gate, grad_y;
+  typename NormRow<Config>::Chunks x, gate, grad_y;
   RowStatistics statistics;
+};
 
-  __device__ NormBackwardInputs(const NormBackwardArguments& arguments, int64_t row) {
-    const bool exists = row < arguments.rows;
-    x = Row::load(arguments.x, row, exists);
-    grad_y = Row::load(arguments.grad_y, row, exists);
-    if constexpr (Config::has_gate) gate = Row::load(arguments.gate, row, exists);
-    statistics = exists ? arguments.statistics[row] : RowStatistics{0.0f, 0.0f};
+/// Loads the operands of the rows of a thread, row after row.
+template <class Config>
+class NormBackwardReader {
+ public:
+  __device__ NormBackwardReader(const NormBackwardArguments& arguments, int64_t row, int64_t step)
+      : x(arguments.x, row, step),
+        gate(arguments.gate, row, step),
+        grad_y(arguments.grad_y, row, step),
+        statistics(arguments.statistics),
+        rows(arguments.rows) {}
+
+  __device__ NormBackwardInputs<Config> next(int64_t row) {
+    const bool exists = row < rows;
+    NormBackwardInputs<Config> inputs;
+    inputs.x = x.next(exists);
+    inputs.grad_y = grad_y.next(exists);
+    if constexpr (Config::has_gate) inputs.gate = gate.next(exists);
+    inputs.statistics = exists ? statistics[row] : RowStatistics{0.0f, 0.0f};
+    return inputs;
   }
+
+ private:
+  typename NormRow<Config>::Cursor x, gate, grad_y;
+  const RowStatistics* statistics;
+  int64_t rows;
 };
 
 /// Adds the sums of the threads with the same columns, and writes them as the CTA's partial result.
@@ -72,13 +91,16 @@ __device__ void norm_backward(const NormBackwardArguments& arguments) {
   if constexpr (needs_bias) Row::load_weights(arguments.bias, bias);
   float grad_weight[elements] = {}, grad_bias[elements] = {};
   const int64_t step = int64_t{gridDim.x} * Row::rows;
-  int64_t row = int64_t{blockIdx.x} * Row::rows + Row::slot();
-  const int64_t end_of_slot = arguments.rows + Row::slot();
-  NormBackwardInputs<Config> inputs(arguments, row);
+  int64_t first = int64_t{blockIdx.x} * Row::rows;  // of the rows of the CTA
+  NormBackwardReader<Config> reader(arguments, first + Row::slot(), step);
+  typename Row::Cursor grad_x(arguments.grad_x, first + Row::slot(), step);
+  typename Row::Cursor grad_gate(arguments.grad_gate, first + Row::slot(), step);
+  NormBackwardInputs<Config> inputs = reader.next(first + Row::slot());
 #pragma unroll 1
-  for (; row < end_of_slot; row += step) {
+  for (; first < arguments.rows; first += step) {
+    const int64_t row = first + Row::slot();
     const NormBackwardInputs<Config> now = inputs;
-    inputs = NormBackwardInputs<Config>(arguments, row + step);
+    inputs = reader.next(row + step);
     const bool exists = row < arguments.rows;
     const float mean = now.statistics.mean, rstd = now.statistics.rstd;
     float x[elements], grad[elements], gate[elements];
@@ -88,7 +110,7 @@ __device__ void norm_backward(const NormBackwardArguments& arguments) {
     float means[2] = {0.0f, 0.0f};  // of g * n^, and of g
 #pragma unroll
     for (int c = 0; c < Row::chunks; ++c) {
-      float grad_gate[Row::chunk];
+      float of_gate[Row::chunk];
 #pragma unroll
       for (int j = 0; j < Row::chunk; ++j) {
         const int i = c * Row::chunk + j;
@@ -97,7 +119,7 @@ __device__ void norm_backward(const NormBackwardArguments& arguments) {
           float n = x[i];
           if constexpr (Config::has_weight) n *= weight[i];
           if constexpr (Config::has_bias) n += bias[i];
-          grad_gate[j] = grad[i] * n;
+          of_gate[j] = grad[i] * n;
         }
         if constexpr (Config::has_gate) grad[i] *= gate[i];
         if constexpr (Config::computes_weight) grad_weight[i] += grad[i] * x[i];
@@ -107,7 +129,7 @@ __device__ void norm_backward(const NormBackwardArguments& arguments) {
         means[1] += grad[i];
       }
       if constexpr (Config::computes_gate) {
-        if (exists) Row::store(arguments.grad_gate, row, c, grad_gate);
+        if (exists) grad_gate.store(c, of_gate);
       }
     }
     if constexpr (Config::computes_x) {
@@ -123,9 +145,11 @@ __device__ void norm_backward(const NormBackwardArguments& arguments) {
       for (int i = 0; i < elements; ++i) grad[i] = rstd * (grad[i] - means[1] - x[i] * means[0]);
       if (exists) {
 #pragma unroll
-        for (int c = 0; c < Row::chunks; ++c) Row::store(arguments.grad_x, row, c, grad + c * Row::chunk);
+        for (int c = 0; c < Row::chunks; ++c) grad_x.store(c, grad + c * Row::chunk);
       }
     }
+    grad_x.advance();
+    grad_gate.advance();
   }
   constexpr int sums = int{Config::computes_weight} + int{Config::computes_bias};
   float* const partial = arguments.partials + int64_t{blockIdx.x} * sums * Config::columns;

@@ -37,32 +37,61 @@ struct NormRow {
   };
 
   /// The row of this thread among the rows of the CTA, and the first column of one of its chunks.
-  __device__ static int slot() { return static_cast<int>(threadIdx.x) / threads; }
+  __device__ static int slot() { return rows == 1 ? 0 : static_cast<int>(threadIdx.x) / threads; }
   __device__ static int column(int i) { return (static_cast<int>(threadIdx.x) % threads + i * threads) * chunk; }
   /// Whether the thread has this chunk. Known at compile time if all threads have all of their chunks.
   __device__ static bool has(int i) { return row_chunks == chunks * threads || column(i) < Config::columns; }
 
-  /// The address of one of the thread's chunks. A chunk is in one head.
-  __device__ static Storage* chunk_of(const NormRows& rows, int64_t row, int i) {
-    return static_cast<Storage*>(rows.data) + row * rows.row_stride + column(i) / rows.head_columns * rows.head_stride +
-           column(i) % rows.head_columns;
-  }
-
-  /// Loads the thread's columns of a row. A row that does not exist is zero.
-  __device__ static Chunks load(const NormRows& rows, int64_t row, bool exists) {
-    Chunks loaded;
+  /// The thread's chunks in the rows of an operand, row after row. A chunk is in one head. Only the constructor divides
+  /// by the columns of a head: with a division in each address, NVRTC splits a store of 16 bytes into four.
+  class Cursor {
+   public:
+    /// At `row`. The next row of the thread is `step` rows later.
+    __device__ Cursor(const NormRows& rows, int64_t row, int64_t step) : stride(step * rows.row_stride) {
 #pragma unroll
-    for (int i = 0; i < chunks; ++i) {
-      if (!exists || !has(i)) {
-        loaded.at[i] = uint4{0, 0, 0, 0};
-      } else if constexpr (Config::aligned) {
-        loaded.at[i] = *reinterpret_cast<const uint4*>(chunk_of(rows, row, i));
-      } else {
-        loaded.at[i] = gather_chunk(chunk_of(rows, row, i));
+      for (int i = 0; i < chunks; ++i) {
+        at[i] = static_cast<Storage*>(rows.data) + row * rows.row_stride +
+                column(i) / rows.head_columns * rows.head_stride + column(i) % rows.head_columns;
       }
     }
-    return loaded;
-  }
+
+    __device__ void advance() {
+#pragma unroll
+      for (Storage*& chunk : at) chunk += stride;
+    }
+
+    /// Loads the thread's columns of the row, and advances. A row that does not exist is zero.
+    __device__ Chunks next(bool exists) {
+      Chunks loaded;
+#pragma unroll
+      for (int i = 0; i < chunks; ++i) {
+        if (!exists || !has(i)) {
+          loaded.at[i] = uint4{0, 0, 0, 0};
+        } else if constexpr (Config::aligned) {
+          loaded.at[i] = *reinterpret_cast<const uint4*>(at[i]);
+        } else {
+          loaded.at[i] = gather_chunk(at[i]);
+        }
+      }
+      advance();
+      return loaded;
+    }
+
+    /// Stores one chunk of the row, from its values.
+    __device__ void store(int i, const float* values) const {
+      if (!has(i)) return;
+      const uint4 rounded = round_chunk<Element>(values);
+      if constexpr (Config::aligned) {
+        *reinterpret_cast<uint4*>(at[i]) = rounded;
+      } else {
+        scatter_chunk(at[i], rounded);
+      }
+    }
+
+   private:
+    Storage* at[chunks];
+    int64_t stride;
+  };
 
   __device__ static void unpack(const Chunks& packed, float (&values)[elements]) {
 #pragma unroll
@@ -78,18 +107,6 @@ struct NormRow {
           values[i * chunk + word] = __uint_as_float(words[word]);
         }
       }
-    }
-  }
-
-  /// Stores one chunk of a row, from its values.
-  __device__ static void store(const NormRows& rows, int64_t row, int i, const float* values) {
-    if (!has(i)) return;
-    Storage* const to = chunk_of(rows, row, i);
-    const uint4 rounded = round_chunk<Element>(values);
-    if constexpr (Config::aligned) {
-      *reinterpret_cast<uint4*>(to) = rounded;
-    } else {
-      scatter_chunk(to, rounded);
     }
   }
 
@@ -124,7 +141,7 @@ struct NormRow {
 #pragma unroll
       for (int i = 0; i < count; ++i) {
         float sum = 0.0f;
-        for (int of_row = 0; of_row < row_warps; ++of_row) sum += of_warps[i][warp / row_warps * row_warps + of_row];
+        for (int of_row = 0; of_row < row_warps; ++of_row) sum += of_warps[i][slot() * row_warps + of_row];
         numbers[i] = sum;
       }
       __syncthreads();  // the next sums overwrite these

@@ -20,10 +20,17 @@ namespace {
 using api::is_wanted;
 using plan::KernelKind;
 
-/// The threads that are on a multiprocessor together. A thread has 80 to 168 registers then, for its operands and its
-/// sums.
-int64_t forward_threads(const Norm& norm) { return norm.gate && norm.residual ? 512 : 768; }
-int64_t backward_threads(const Norm& norm) { return norm.gate ? 384 : 512; }
+/// The threads that are on a multiprocessor together. A thread has 80 to 255 registers then, for its operands and its
+/// sums. Elements of rows that are not aligned are loaded one by one, which takes more registers.
+int64_t forward_threads(const Norm& norm, bool aligned) {
+  if (!aligned) return 384;
+  if (norm.gate && norm.residual) return 512;
+  return norm.bias && (norm.gate || norm.residual) ? 640 : 768;
+}
+int64_t backward_threads(const Norm& norm, bool aligned) {
+  if (!aligned) return 256;
+  return norm.gate ? 384 : 512;
+}
 
 constexpr int64_t copy_bytes = 16;
 
@@ -95,8 +102,10 @@ int sums_of(const NormGradients& gradients) {
   return static_cast<int>(is_wanted(gradients.weight)) + static_cast<int>(is_wanted(gradients.bias));
 }
 
+/// Aligned rows have the most CTAs.
 int64_t workspace_bytes(const Norm& norm, const NormGradients& gradients, const plan::Gpu& gpu) {
-  const int64_t numbers = ctas_of(norm, backward_threads(norm), gpu) * sums_of(gradients) * api::columns_of(norm.x);
+  const int64_t ctas = ctas_of(norm, backward_threads(norm, true), gpu);
+  const int64_t numbers = ctas * sums_of(gradients) * api::columns_of(norm.x);
   return families::divide_up(numbers * static_cast<int64_t>(sizeof(float)), Workspace::alignment) *
          Workspace::alignment;
 }
@@ -119,8 +128,9 @@ void launch(const LoadedKernel& kernel, int64_t ctas, void* arguments, void* str
 plan::GpuStep norm_step(const Norm& norm, bool aligned, const plan::Gpu& gpu) {
   plan::KernelSpec kernel = kernel_of(norm, KernelKind::norm, aligned);
   kernel.portable().norm.has_residual = norm.residual.has_value();
-  kernel.ctas = static_cast<int>(ctas_of_multiprocessor(norm, forward_threads(norm)));
-  return {kernel, ctas_of(norm, forward_threads(norm), gpu)};
+  const int64_t threads = forward_threads(norm, aligned);
+  kernel.ctas = static_cast<int>(ctas_of_multiprocessor(norm, threads));
+  return {kernel, ctas_of(norm, threads, gpu)};
 }
 
 std::vector<plan::GpuStep> norm_backward_steps(const Norm& norm, const NormGradients& gradients, bool aligned,
@@ -131,8 +141,9 @@ std::vector<plan::GpuStep> norm_backward_steps(const Norm& norm, const NormGradi
   spec.computes_gate = is_wanted(gradients.gate);
   spec.computes_weight = is_wanted(gradients.weight);
   spec.computes_bias = is_wanted(gradients.bias);
-  kernel.ctas = static_cast<int>(ctas_of_multiprocessor(norm, backward_threads(norm)));
-  std::vector<plan::GpuStep> steps = {{kernel, ctas_of(norm, backward_threads(norm), gpu)}};
+  const int64_t threads = backward_threads(norm, aligned);
+  kernel.ctas = static_cast<int>(ctas_of_multiprocessor(norm, threads));
+  std::vector<plan::GpuStep> steps = {{kernel, ctas_of(norm, threads, gpu)}};
   const int sums = sums_of(gradients);
   if (sums == 0) return steps;
   plan::KernelSpec reduce;

@@ -23,18 +23,23 @@ struct Case {
   Norm::Kind kind;
   DType weights;
   bool aligned;
+  bool has_gate = true;
 };
 
-/// A norm with every operand, and all of its gradients.
+/// A norm with every operand, or every one but a gate, and all of its gradients.
 Norm norm_of(const Case& c, int64_t rows) {
   const TensorView of_rows = TensorView::contiguous(nullptr, c.dtype, {rows, c.columns}, gpu_0);
   const TensorView vector = TensorView::contiguous(nullptr, c.weights, {c.columns}, gpu_0);
-  return {.x = of_rows, .kind = c.kind, .weight = vector, .bias = vector, .gate = of_rows, .residual = of_rows};
+  Norm norm{.x = of_rows, .kind = c.kind, .weight = vector, .bias = vector, .residual = of_rows};
+  if (c.has_gate) norm.gate = of_rows;
+  return norm;
 }
 NormGradients gradients_of(const Case& c, int64_t rows) {
   const auto of_rows = MutableTensorView::contiguous(nullptr, c.dtype, {rows, c.columns}, gpu_0);
   const auto vector = MutableTensorView::contiguous(nullptr, c.weights, {c.columns}, gpu_0);
-  return {.x = of_rows, .weight = vector, .bias = vector, .gate = of_rows};
+  NormGradients gradients{.x = of_rows, .weight = vector, .bias = vector};
+  if (c.has_gate) gradients.gate = of_rows;
+  return gradients;
 }
 
 std::vector<plan::GpuStep> steps_of(const Case& c, int64_t rows, const plan::Gpu& gpu) {
@@ -69,6 +74,8 @@ INSTANTIATE_TEST_SUITE_P(Cases, NormKernels,
                          testing::Values(Case{DType::bfloat16, 512, Norm::Kind::layer, DType::bfloat16, true},
                                          Case{DType::bfloat16, 512, Norm::Kind::rms, DType::float32, true},
                                          Case{DType::float16, 72, Norm::Kind::layer, DType::float32, false},
+                                         Case{DType::bfloat16, 512, Norm::Kind::layer, DType::float32, true, false},
+                                         Case{DType::bfloat16, 2048, Norm::Kind::rms, DType::float32, true, false},
                                          Case{DType::float32, 1000, Norm::Kind::layer, DType::float32, true},
                                          Case{DType::bfloat16, 4096, Norm::Kind::layer, DType::float32, true},
                                          Case{DType::float32, 4096, Norm::Kind::layer, DType::float32, true}));
