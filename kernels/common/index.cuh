@@ -119,15 +119,16 @@ __device__ __forceinline__ Axis axis_of(const BoundTensor& tensor, int axis) {
 }
 
 /// The same for an axis whose index is a position, which may have the tokens of the packed side. Index 0 is then the
-/// first token of the sequence. The first token may be wrong, because it comes from the device.
-__device__ __forceinline__ Axis token_axis_of(const BoundTensors& tensors, const Sequences& side, int64_t b, int length,
-                                              int number, int axis, unsigned token_bit) {
+/// first token of the sequence. The first token may be wrong, because it comes from the device. `Offset` is the type of
+/// offsets in the tensor.
+template <class Offset>
+__device__ __forceinline__ Axis token_axis_of(const BoundTensors& tensors, int64_t first_token, int length, int number,
+                                              int axis, unsigned token_bit) {
   const BoundTensor& tensor = tensors[number];
   if ((tensors.token_axes & token_bit) == 0) return axis_of(tensor, axis);
-  const int64_t first = tensor.clamped(axis, side.first_token(b));
-  const int64_t rest = tensor.sizes[axis] - 1 - first;
-  const int64_t last = length - 1 < rest ? length - 1 : rest;
-  return {first, static_cast<int>(last > 0 ? last : 0)};
+  const auto last_token = static_cast<Offset>(tensor.sizes[axis] - 1), token = static_cast<Offset>(first_token);
+  const Offset first = maximum(Offset{0}, minimum(token, last_token));
+  return {first, maximum(0, static_cast<int>(minimum<Offset>(length - 1, last_token - first)))};
 }
 
 /// The offset of an index that is the same for all scores of a head and batch entry.

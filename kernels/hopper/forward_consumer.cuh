@@ -42,6 +42,10 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
            static_cast<int>(thread_in_warpgroup() % 4 * 2);
   }
 
+  __device__ __forceinline__ auto bias_of(const Tile& tile) const {
+    return Config::Bias::of(arguments.common.params, tile.pair(arguments.common.params));
+  }
+
   __device__ __forceinline__ typename Inputs::Staged staged_inputs() const {
     return shared.inputs(warpgroup * 4 + static_cast<int>(thread_in_warpgroup() / 32));
   }
@@ -51,14 +55,13 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
   __device__ __forceinline__ void begin_inputs(const Tile& tile, int key_tile) const {
     if constexpr (!Config::stages_tile) return;
     const auto lane = static_cast<int>(thread_in_warpgroup() % 32);
-    staged_inputs().tile().begin_copy(Config::Bias::of(arguments.common.params, tile.pair()),
-                                      first_query_of(tile) - lane / 4, first_key_of(tile, key_tile) - lane % 4 * 2);
+    staged_inputs().tile().begin_copy(bias_of(tile), first_query_of(tile) - lane / 4,
+                                      first_key_of(tile, key_tile) - lane % 4 * 2);
   }
 
   /// The inputs of the scores of a key tile. Made during the wait for S: the tensors may be far from the processor.
   __device__ __forceinline__ Inputs inputs_of(const Tile& tile, int key_tile) const {
-    return {Config::Bias::of(arguments.common.params, tile.pair()), first_query_of(tile), first_key_of(tile, key_tile),
-            staged_inputs()};
+    return {bias_of(tile), first_query_of(tile), first_key_of(tile, key_tile), staged_inputs()};
   }
 
   /// P in fp32, in the registers of S. `function` is the function of the tile's head.
@@ -99,7 +102,7 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
   /// Selects 0 for the elements of P outside the valid range. A product with 0 would not do, since f(0) may be
   /// infinite.
   __device__ __forceinline__ void apply_mask(const Tile& tile, int key_tile) {
-    const auto valid = Config::Mask::of(arguments.common.params, tile.pair())
+    const auto valid = Config::Mask::of(arguments.common.params, tile.pair(arguments.common.params))
                            .template rows<Config::tile_keys / 8>(first_query_of(tile), first_key_of(tile, key_tile));
 #pragma unroll
     for (int half = 0; half < 2; ++half) {

@@ -90,9 +90,9 @@ void InputsPrinter::print_read(std::size_t n) {
     std::string of_axis = fmt::format("gdpa::index::axis_of({}, {})", tensor, axis);
     if (can_be_token_axis(read, axis, inputs)) {
       const bool is_query = bare_index(read.indices[axis], inputs) == Index::query;
-      of_axis = fmt::format("gdpa::index::token_axis_of(params.{}, params.{}, pair.b, pair.{}, {}, {}, {}u)", tensors_,
-                            is_query ? "queries" : "keys", is_query ? "length_q" : "length_k", read.tensor, axis,
-                            1U << (reads_ * most_axes + axis));
+      of_axis = fmt::format(
+          "gdpa::index::token_axis_of<{5}>(params.{0}, pair.first_token_{1}, pair.length_{1}, {2}, {3}, {4}u)", tensors_,
+          is_query ? "q" : "k", read.tensor, axis, 1U << (reads_ * most_axes + axis), integer);
     }
     text_.constructor += fmt::format(
         "    const gdpa::index::Axis a{0}_{1} = {2};\n"
