@@ -3,6 +3,7 @@
 #pragma once
 
 #include "common/no_bias.cuh"
+#include "common/staged_lookups.cuh"
 #include "common/staged_tile.cuh"
 
 namespace gdpa {
@@ -24,10 +25,11 @@ struct FragmentSides<Bias, FragmentRows::keys> {
 
 /// The memory of a warp for the inputs of its accumulator, whose 16 rows are queries. The rows share the inputs of all
 /// columns, and the inputs of all differences: each lane computes a few of them for all lanes. With `has_tile`, each
-/// score has an element of a dense bias.
-template <class Bias, int columns, bool has_tile>
+/// score has an element of a dense bias; with `has_lookups`, elements of lookups.
+template <class Bias, int columns, bool has_tile, bool has_lookups>
 struct StagedInputs {
   using Tile = StagedTile<Bias, columns, has_tile>;
+  using Lookups = StagedLookups<Bias, columns, has_lookups>;
   using Key = typename Bias::OfKey;
   using Difference = typename Bias::OfDifference;
   static constexpr int rows = 16;
@@ -35,18 +37,21 @@ struct StagedInputs {
   static constexpr int differences = Bias::reads_differences ? columns + rows - 1 : 0;
   static constexpr int alignment = has_tile ? 128 : 16;
   static constexpr int keys_at = Tile::bytes + (differences * static_cast<int>(sizeof(Difference)) + 15) / 16 * 16;
-  static constexpr int bytes = (keys_at + keys * static_cast<int>(sizeof(Key)) + alignment - 1) / alignment * alignment;
+  static constexpr int lookups_at = keys_at + (keys * static_cast<int>(sizeof(Key)) + 15) / 16 * 16;
+  static constexpr int bytes = (lookups_at + Lookups::bytes + alignment - 1) / alignment * alignment;
 
   unsigned char* memory;
 
   __device__ __forceinline__ Tile tile() const { return Tile(shared_address(memory)); }
+  __device__ __forceinline__ Lookups lookups() const { return Lookups(memory + lookups_at); }
   __device__ __forceinline__ Difference* of_differences() const {
     return reinterpret_cast<Difference*>(memory + Tile::bytes);
   }
   __device__ __forceinline__ Key* of_keys() const { return reinterpret_cast<Key*>(memory + keys_at); }
 
-  /// Computes the inputs of the tile whose first query is `query` and first key is `key`. By all lanes of the warp.
-  __device__ __forceinline__ void fill(const Bias& bias, int query, int key) const {
+  /// Computes the inputs of the tile whose first query is `query` and first key is `key`, and finds the form of its
+  /// lookups. By all lanes of the warp.
+  __device__ __forceinline__ void fill(const Bias& bias, int query, int key, Lookups& lookups) const {
     if constexpr (bytes == Tile::bytes) return;
     const auto lane = static_cast<int>(threadIdx.x % 32);
     __syncwarp();  // the lanes have read the inputs of the preceding tile
@@ -55,11 +60,14 @@ struct StagedInputs {
       const int number = i * 32 + lane;
       if (number < differences) of_differences()[number] = bias.of_difference(query + rows - 1, key + number);
     }
+    Key of_lane[(keys + 31) / 32 + 1];  // not empty
 #pragma unroll
     for (int i = 0; i < (keys + 31) / 32; ++i) {
       const int number = i * 32 + lane;
-      if (number < keys) of_keys()[number] = bias.of_key(key + number);
+      of_lane[i] = bias.of_key(key + min(number, keys - 1));
+      if (number < keys) of_keys()[number] = of_lane[i];
     }
+    if constexpr (has_lookups) lookups.enter_tile(bias, of_lane);
     __syncwarp();
   }
 };
@@ -77,10 +85,11 @@ struct StagedInputs {
 /// A warp with memory for StagedInputs of `staged_columns` columns passes it to the constructor. It has begun the copy
 /// of the tile there, if there is one. With `has_rows_below_0`, the first rows may have positions below 0, where no
 /// query or key is. They have the inputs of position 0, because a function may rely on positions of 0 or more.
-template <class Bias, FragmentRows rows, int staged_columns = 0, bool has_tile = false, bool has_rows_below_0 = false>
+template <class Bias, FragmentRows rows, int staged_columns = 0, bool has_tile = false, bool has_lookups = false,
+          bool has_rows_below_0 = false>
 class FragmentInputs {
  public:
-  using Staged = StagedInputs<Bias, staged_columns, has_tile>;
+  using Staged = StagedInputs<Bias, staged_columns, has_tile, has_lookups>;
   static_assert(staged_columns == 0 || rows == FragmentRows::queries, "the rows of StagedInputs are queries");
 
   FragmentInputs() = default;
@@ -90,7 +99,8 @@ class FragmentInputs {
       : FragmentInputs(bias, row, column) {
     const auto lane = static_cast<int>(threadIdx.x % 32);
     const int row_of_lane = lane / 4, column_of_lane = lane % 4 * 2;
-    staged.fill(bias, row - row_of_lane, column - column_of_lane);
+    lookups_ = staged.lookups();
+    staged.fill(bias, row - row_of_lane, column - column_of_lane, lookups_);
     tile_ = staged.tile();
     tile_.finish_copy();
     differences_ = staged.of_differences() + (Staged::rows - 1 - row_of_lane + column_of_lane);
@@ -106,6 +116,26 @@ class FragmentInputs {
         of_row_[half] = bias_.of_query(row_of(half));
       } else {
         of_row_[half] = bias_.of_key(row_of(half));
+      }
+    }
+  }
+
+  /// Calls visit(inputs) with the inputs in the form that the lookups of the tile have. The branch is uniform.
+  template <class Visit>
+  __device__ __forceinline__ void visit(Visit visit) {
+    if constexpr (!has_lookups) {
+      visit(*this);
+    } else {
+      if (lookups_.form() == LookupForm::one) {
+        OfForm<LookupForm::one> of_form{*this};
+        visit(of_form);
+      } else if (lookups_.form() == LookupForm::close) {
+        OfForm<LookupForm::close> of_form{*this};
+        visit(of_form);
+      } else {
+        OfForm<LookupForm::any> of_form{*this};
+        lookups_.template begin<LookupForm::any>();
+        visit(of_form);
       }
     }
   }
@@ -151,6 +181,21 @@ class FragmentInputs {
   }
 
  private:
+  template <LookupForm form>
+  struct OfForm {
+    FragmentInputs& inputs;
+
+    __device__ __forceinline__ void enter(int group) {
+      inputs.enter(group);
+      inputs.lookups_.template enter<form>(group * 8 + lane_index() % 4 * 2);
+    }
+    __device__ __forceinline__ typename Bias::Inputs at(int i) const {
+      return inputs.lookups_.template at<form>(inputs.bias_, inputs.row_of(i / 2), inputs.column_of(i % 2), i / 2,
+                                               i % 2, inputs.of_row_[i / 2], inputs.of_column_[i % 2],
+                                               inputs.of_difference_[i]);
+    }
+  };
+
   using Sides = FragmentSides<Bias, rows>;
   static constexpr bool has_staged_keys = staged_columns > 0 && Bias::reads_keys;
   static constexpr bool has_staged_differences = staged_columns > 0 && Bias::reads_differences;
@@ -175,6 +220,7 @@ class FragmentInputs {
   typename Sides::OfColumn of_column_[2];
   typename Bias::OfDifference of_difference_[4];
   typename Staged::Tile tile_;
+  typename Staged::Lookups lookups_;
 };
 
 }  // namespace gdpa

@@ -40,8 +40,12 @@ __device__ __forceinline__ int floor_log2(float x) {
 }
 
 /// The same for an x that is at least `low`, a positive normal number. NaN counts as `low`. Infinity has the exponent
-/// 128.
-__device__ __forceinline__ int floor_log2_from(int x, float) { return 31 - __clz(x); }
+/// 128. The instruction bfind finds the highest bit; the compiler would compute it from the number of leading zeros.
+__device__ __forceinline__ int floor_log2_from(int x, float) {
+  int bit;
+  asm("bfind.u32 %0, %1;" : "=r"(bit) : "r"(x));
+  return bit;
+}
 __device__ __forceinline__ int floor_log2_from(long long x, float) { return 63 - __clzll(x); }
 __device__ __forceinline__ int floor_log2_from(float x, float low) {
   return (__float_as_int(fmaxf(x, low)) >> 23) - 127;
@@ -50,6 +54,17 @@ __device__ __forceinline__ int floor_log2_from(float x, float low) {
 __device__ __forceinline__ int absolute(int x) { return x < 0 ? -x : x; }
 __device__ __forceinline__ long long absolute(long long x) { return x < 0 ? -x : x; }
 __device__ __forceinline__ float absolute(float x) { return fabsf(x); }
+
+/// The absolute value of a - b. For 32-bit integers one instruction.
+__device__ __forceinline__ int absolute_difference(int a, int b) {
+  int result;
+  asm("sad.s32 %0, %1, %2, 0;" : "=r"(result) : "r"(a), "r"(b));
+  return result;
+}
+template <class A, class B>
+__device__ __forceinline__ Common<A, B> absolute_difference(A a, B b) {
+  return absolute(a - b);
+}
 
 template <class T>
 __device__ __forceinline__ T sign(T x) {
@@ -78,6 +93,11 @@ __device__ __forceinline__ int nearest(float x, int last) { return nearest(__flo
 __device__ __forceinline__ int nearest_from_0(int x, int last) { return min(x, last); }
 __device__ __forceinline__ int nearest_from_0(long long x, int last) { return x > last ? last : static_cast<int>(x); }
 __device__ __forceinline__ int nearest_from_0(float x, int last) { return nearest(x, last); }
+
+/// An index that is known to fit. NaN is 0.
+__device__ __forceinline__ int to_int(int x) { return x; }
+__device__ __forceinline__ int to_int(long long x) { return static_cast<int>(x); }
+__device__ __forceinline__ int to_int(float x) { return __float2int_rd(x); }
 
 /// Debug mode: whether an index, counted from `first`, does not exist in an axis. An axis of size 1 is broadcast. NaN
 /// does not exist.
@@ -119,15 +139,16 @@ __device__ __forceinline__ Axis axis_of(const BoundTensor& tensor, int axis) {
 }
 
 /// The same for an axis whose index is a position, which may have the tokens of the packed side. Index 0 is then the
-/// first token of the sequence. The first token may be wrong, because it comes from the device.
-__device__ __forceinline__ Axis token_axis_of(const BoundTensors& tensors, const Sequences& side, int64_t b, int length,
-                                              int number, int axis, unsigned token_bit) {
+/// first token of the sequence. The first token may be wrong, because it comes from the device. `Offset` is the type of
+/// offsets in the tensor.
+template <class Offset>
+__device__ __forceinline__ Axis token_axis_of(const BoundTensors& tensors, int64_t first_token, int length, int number,
+                                              int axis, unsigned token_bit) {
   const BoundTensor& tensor = tensors[number];
   if ((tensors.token_axes & token_bit) == 0) return axis_of(tensor, axis);
-  const int64_t first = tensor.clamped(axis, side.first_token(b));
-  const int64_t rest = tensor.sizes[axis] - 1 - first;
-  const int64_t last = length - 1 < rest ? length - 1 : rest;
-  return {first, static_cast<int>(last > 0 ? last : 0)};
+  const auto last_token = static_cast<Offset>(tensor.sizes[axis] - 1), token = static_cast<Offset>(first_token);
+  const Offset first = maximum(Offset{0}, minimum(token, last_token));
+  return {first, maximum(0, static_cast<int>(minimum<Offset>(length - 1, last_token - first)))};
 }
 
 /// The offset of an index that is the same for all scores of a head and batch entry.

@@ -79,6 +79,9 @@ __device__ inline void store_shared(unsigned address, unsigned value) {
 __device__ inline void store_shared_element(unsigned address, float value) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
 }
+__device__ inline void store_shared_element(unsigned address, int value) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
 __device__ inline void store_shared_element(unsigned address, unsigned short value) {
   asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(value) : "memory");
 }

@@ -62,14 +62,14 @@ GDPA_HOST_DEVICE Rows keys_of(const CommonArguments& arguments, int64_t b) {
 }
 
 /// The sequences of work whose owner is the queries.
-GDPA_HOST_DEVICE inline SequencePair pair_of(const Work& work) {
-  return {work.batch_begin, work.head, work.queries.count, work.keys.count};
+GDPA_HOST_DEVICE inline SequencePair pair_of(const Params& params, const Work& work) {
+  return pair_in_batch(params, work.batch_begin, work.head, work.queries.count, work.keys.count);
 }
 
 /// The sequences of work whose owner is the keys, with the first query head of the key head.
 GDPA_HOST_DEVICE inline SequencePair pair_of_keys(const Params& params, const Work& work) {
   const int first_head = work.head * static_cast<int>(divide_counts(params.heads_q, params.heads_k));
-  return {work.batch_begin, first_head, work.queries.count, work.keys.count};
+  return pair_in_batch(params, work.batch_begin, first_head, work.queries.count, work.keys.count);
 }
 
 /// The owner of the work: the side whose tiles the CTAs compute, the queries or the keys.

@@ -61,7 +61,8 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
   template <int part>
   __device__ __forceinline__ Inputs inputs_of(const Step& step, int number) const {
     const ScoreIndex first = score_index(first_query_of(step, position_of(number), part), first_key_of(step));
-    return {Config::Bias::of(arguments.common.params, tile_of(step).pair(head_of(number))), first.key, first.query};
+    const SequencePair pair = tile_of(step).pair(arguments.common.params, head_of(number));
+    return {Config::Bias::of(arguments.common.params, pair), first.key, first.query};
   }
 
   /// The out_scale of an entry, if it multiplies P and dS because the entries of a key tile differ in it.
@@ -183,7 +184,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
   __device__ __forceinline__ ValidQueries<Mask> valid_queries(const Step& step, int number, int part) const {
     // Without launder, the address of the step stays in registers, and an exact function spills.
     const int position = position_of(static_cast<int>(launder(number)));
-    const SequencePair pair = tile_of(step).pair(head_of(number));
+    const SequencePair pair = tile_of(step).pair(arguments.common.params, head_of(number));
     return {Mask::of(arguments.common.params, pair), first_key_of(step), first_query_of(step, position, part)};
   }
 
@@ -251,7 +252,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
     if (!step.is(Step::full)) valid_queries(step, number, 0).mask(dp);
     const int head = head_of(number), position = position_of(number);
     const Tile& tile = tile_of(step);
-    typename Gradients::Tensors tensors(arguments.common.params, tile.pair(head));
+    typename Gradients::Tensors tensors(arguments.common.params, tile.pair(arguments.common.params, head));
     const float factor = tile.out_scale * Activation::of(arguments.common.params, head).derivative_factor();
     const int warp = static_cast<int>(thread_in_warpgroup() / 32);
     gradients.add(dp, tensors, first_query_of(step, position, 0), first_key_of(step) + warp * Gradients::keys, factor);

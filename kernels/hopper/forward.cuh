@@ -24,6 +24,7 @@
 //     bool query_in_registers;
 //     bool scales_query;              the kernel multiplies Q by scale, instead of each score; Q must be in registers
 //     bool stages_tile;               Bias has a dense bias, which is staged in shared memory (common/staged_tile.cuh)
+//     bool stages_lookups;            Bias has lookups, which are staged in shared memory (common/staged_lookups.cuh)
 //     Pass pass;                      whether the call has two passes, and which one this is (arguments.cuh)
 //
 // Launch: grid any number of CTAs, best one for each multiprocessor; block forward_threads<Config>; dynamic shared

@@ -16,7 +16,8 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
       Base::store_from_registers, Base::store_through_query, Base::ping_pong_barrier, Base::warpgroup, Base::p;
   using typename Base::Activation, typename Base::Element, typename Base::Shared, typename Base::Tile;
   using Iterator = KeyTileIterator<Config>;
-  using Inputs = FragmentInputs<typename Config::Bias, FragmentRows::queries, Config::tile_keys, Config::stages_tile>;
+  using Inputs = FragmentInputs<typename Config::Bias, FragmentRows::queries, Config::tile_keys, Config::stages_tile,
+                                Config::stages_lookups>;
   /// A mask with many intermediate results is evaluated after P V, when the registers of P are free.
   static constexpr bool masks_late = Config::Mask::needs_registers;
 
@@ -42,6 +43,10 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
            static_cast<int>(thread_in_warpgroup() % 4 * 2);
   }
 
+  __device__ __forceinline__ auto bias_of(const Tile& tile) const {
+    return Config::Bias::of(arguments.common.params, tile.pair(arguments.common.params));
+  }
+
   __device__ __forceinline__ typename Inputs::Staged staged_inputs() const {
     return shared.inputs(warpgroup * 4 + static_cast<int>(thread_in_warpgroup() / 32));
   }
@@ -51,19 +56,23 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
   __device__ __forceinline__ void begin_inputs(const Tile& tile, int key_tile) const {
     if constexpr (!Config::stages_tile) return;
     const auto lane = static_cast<int>(thread_in_warpgroup() % 32);
-    staged_inputs().tile().begin_copy(Config::Bias::of(arguments.common.params, tile.pair()),
-                                      first_query_of(tile) - lane / 4, first_key_of(tile, key_tile) - lane % 4 * 2);
+    staged_inputs().tile().begin_copy(bias_of(tile), first_query_of(tile) - lane / 4,
+                                      first_key_of(tile, key_tile) - lane % 4 * 2);
   }
 
   /// The inputs of the scores of a key tile. Made during the wait for S: the tensors may be far from the processor.
   __device__ __forceinline__ Inputs inputs_of(const Tile& tile, int key_tile) const {
-    return {Config::Bias::of(arguments.common.params, tile.pair()), first_query_of(tile), first_key_of(tile, key_tile),
-            staged_inputs()};
+    const auto bias = bias_of(tile);
+    if constexpr (Config::stages_lookups) {
+      const int lane = lane_index();
+      if (key_tile == 0) staged_inputs().lookups().fill(bias, first_query_of(tile) - lane / 4);
+    }
+    return {bias, first_query_of(tile), first_key_of(tile, key_tile), staged_inputs()};
   }
 
   /// P in fp32, in the registers of S. `function` is the function of the tile's head.
-  template <class Function>
-  __device__ __forceinline__ void apply_function_of_head(const Function& function, Inputs& inputs) {
+  template <class Function, class InputsOfForm>
+  __device__ __forceinline__ void apply_function_of_head(const Function& function, InputsOfForm& inputs) {
     constexpr bool scales = Function::scales_scores && !Config::scales_query;
     const float scale = arguments.scale * Function::score_factor;
 #pragma unroll
@@ -82,7 +91,9 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
   }
 
   __device__ __forceinline__ void apply_function(const Activation& activation, Inputs& inputs) {
-    activation.visit([&](const auto& function) { apply_function_of_head(function, inputs); });
+    activation.visit([&](const auto& function) {
+      inputs.visit([&](auto& of_form) { apply_function_of_head(function, of_form); });
+    });
   }
 
   /// A NaN in P makes a whole row of O NaN, so that one column suffices to find it. No short-circuit: a branch would
@@ -99,7 +110,7 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
   /// Selects 0 for the elements of P outside the valid range. A product with 0 would not do, since f(0) may be
   /// infinite.
   __device__ __forceinline__ void apply_mask(const Tile& tile, int key_tile) {
-    const auto valid = Config::Mask::of(arguments.common.params, tile.pair())
+    const auto valid = Config::Mask::of(arguments.common.params, tile.pair(arguments.common.params))
                            .template rows<Config::tile_keys / 8>(first_query_of(tile), first_key_of(tile, key_tile));
 #pragma unroll
     for (int half = 0; half < 2; ++half) {

@@ -21,7 +21,7 @@ struct ForwardEpilogue : ForwardProducts<Config> {
     return factor;
   }
   __device__ __forceinline__ auto epilogue(const Tile& tile) const {
-    return Config::Epilogue::of(arguments.common, tile.pair(), factor_of(tile));
+    return Config::Epilogue::of(arguments.common, tile.pair(arguments.common.params), factor_of(tile));
   }
 
   /// Begins the accumulators of O with Q, divided by the factor that the epilogue multiplies by. After the epilogue of

@@ -60,7 +60,7 @@ __device__ void for_all_rows_to_prepare(const BackwardArguments& arguments, Visi
        first += gridDim.x * warps * slots_at_once) {
     look_up_slots(arguments, owner, true, first, [&](const Work& work) {
       const int row = work.tile * Config::tile_queries;
-      const auto keys = Mask::of(params, pair_of(work)).key_tiles(row, Config::tile_queries, Config::tile_keys);
+      const auto keys = Mask::of(params, pair_of(params, work)).key_tiles(row, Config::tile_queries, Config::tile_keys);
       const RowsToPrepare mine = {
           row + (owner.jagged() ? work.queries.begin : work.batch_begin * params.queries.length),
           Layout::offset_of(params.grad_query, work.queries, work.batch_begin, row, work.head),

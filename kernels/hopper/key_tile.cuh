@@ -48,7 +48,11 @@ struct KeyTile : QuerySegment<Mask> {
   int64_t grad_value;
 
   GDPA_HOST_DEVICE bool is(int flag) const { return (flags & flag) != 0; }
-  GDPA_HOST_DEVICE SequencePair pair(int head) const { return {this->b, head, this->length_q, length_k}; }
+  GDPA_HOST_DEVICE SequencePair pair(const Params& params, int head) const {
+    const int64_t first_token_q = first_token_at(params.queries, this->query, this->length_q, this->b);
+    const int64_t first_token_k = first_token_at(params.keys, key, length_k, this->b);
+    return {this->b, head, this->length_q, length_k, first_token_q, first_token_k};
+  }
 };
 
 }  // namespace gdpa::hopper

@@ -124,9 +124,9 @@ __device__ Segments find_segments(const BackwardArguments& arguments, const Work
     SequencePair pair = pair_of_keys(common.params, work);
     Rows rows{};
     if (place < work.batch_end) {
-      pair.b = common.key_sequences.entries[place];
-      rows = queries_of<Layout>(common, pair.b);
-      pair.length_q = rows.count;
+      const int64_t b = common.key_sequences.entries[place];
+      rows = queries_of<Layout>(common, b);
+      pair = pair_in_batch(common.params, b, pair.head, rows.count, pair.length_k);
       queries = Mask::of(common.params, pair).query_tiles(first_key, Config::tile_keys, Config::tile_queries);
     }
     __syncwarp();

@@ -76,12 +76,12 @@ struct ParameterGradientsConsumer {
     const auto grad = [&](int n, int i) { return grad_p[n * 4 + i]; };
     const int first_query = tile.first_query + warp() * 16;
     const int first_key = tile.keys.first_row + tile.keys.row_offset(at.key_tile, Config::tile_keys);
-    const auto mask = Config::Mask::of(arguments.common.params, tile.pair());
+    const auto mask = Config::Mask::of(arguments.common.params, tile.pair(arguments.common.params));
     add_terms(gradients, shared.terms(warp()), mask, at.full, first_query, first_key, score, grad);
   }
 
   __device__ __forceinline__ Gradients gradients_of(const Tile& tile) const {
-    Gradients gradients = Gradients::of(arguments.common.params, tile.pair());
+    Gradients gradients = Gradients::of(arguments.common.params, tile.pair(arguments.common.params));
     shared.terms(warp()).begin(gradients);
     if (Gradients::sum_threads > 0) gradients.thread_sums = shared.sums().of_thread(thread());
     return gradients;

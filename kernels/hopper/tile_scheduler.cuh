@@ -35,7 +35,11 @@ struct alignas(8) QueryTile {
   int value_y;      ///< with x of the key
 
   __device__ bool is(int flag) const { return (flags & flag) != 0; }
-  __device__ SequencePair pair() const { return {b, head, length_q, length_k}; }
+  __device__ SequencePair pair(const Params& params) const {
+    const int64_t first_token_q = first_token_at(params.queries, query, length_q, b);
+    const int64_t first_token_k = first_token_at(params.keys, key, length_k, b);
+    return {b, head, length_q, length_k, first_token_q, first_token_k};
+  }
 };
 
 /// From the tile scheduler to the producer threads and the consumers. The queue has room for two rounds of the
@@ -59,7 +63,7 @@ __device__ void describe_tile(QueryTile<Mask>& tile, const QueryMajorArguments& 
   tile.length_k = work.keys.count;
   tile.head = work.head;
   tile.key_head = work.key_head;
-  tile.out_scale = Config::Epilogue::scale_of(arguments.common, pair_of(work));
+  tile.out_scale = Config::Epilogue::scale_of(arguments.common, pair_of(params, work));
   tile.query = Layout::origin_of(arguments.query, params.queries, work.queries, b, first_query);
   tile.output_y = Layout::output_origin_of(arguments.output, params, work.queries, b, first_query).y;
   tile.key = Layout::origin_of(arguments.key, params.keys, work.keys, b, keys.first_row);
@@ -102,7 +106,7 @@ __device__ void schedule_tiles(const QueryMajorArguments& arguments, const TileR
     if (__ballot_sync(0xffffffffu, work.exists) == 0) break;
     typename Mask::Tiles keys{};
     if (work.exists) {
-      keys = Mask::of(params, pair_of(work))
+      keys = Mask::of(params, pair_of(params, work))
                  .key_tiles(work.tile * Config::tile_queries, Config::tile_queries, Config::tile_keys);
     }
     __syncwarp();

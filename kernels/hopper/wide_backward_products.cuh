@@ -71,7 +71,8 @@ struct QueryTileIterator {
     return score_index(first_query(tile), tile.first_key);
   }
   __device__ __forceinline__ ValidQueries<Mask> valid(const BackwardArguments& arguments, const Tile& tile) const {
-    return {Mask::of(arguments.common.params, tile.pair(head)), tile.first_key, first_query(tile)};
+    const SequencePair pair = tile.pair(arguments.common.params, head);
+    return {Mask::of(arguments.common.params, pair), tile.first_key, first_query(tile)};
   }
 };
 

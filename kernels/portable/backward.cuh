@@ -122,7 +122,8 @@ __device__ void backward_tile(const CommonArguments& arguments, const Work& work
   };
   // out_scale multiplies the finished accumulators. If these sum over several entries, which may differ in out_scale,
   // it multiplies P and dS.
-  const float factor = has_several_entries<Config> ? 1.0f : Config::Epilogue::scale_of(arguments, pair_of(work));
+  const float factor =
+      has_several_entries<Config> ? 1.0f : Config::Epilogue::scale_of(arguments, pair_of(arguments.params, work));
   Accumulator<row_tiles, Tiles::warp_columns> grad_key;
   Accumulator<row_tiles, Tiles::warp_columns_v> grad_value;
 
@@ -145,7 +146,8 @@ __device__ void backward_tile(const CommonArguments& arguments, const Work& work
     if (at.head < 0) break;
 
     const Rows queries = queries_of_entry<Config>(arguments, work, at.b);
-    const SequencePair pair{at.b, at.head, queries.count, length_of_keys<Config>(arguments, work, at.b)};
+    const SequencePair pair = pair_in_batch(arguments.params, at.b, at.head, queries.count,
+                                            length_of_keys<Config>(arguments, work, at.b));
     const float out_scale = has_several_entries<Config> ? Config::Epilogue::scale_of(arguments, pair) : 1.0f;
     const int first_key = first_key_of<Config>(arguments, work, at.b);
     const WarpTiles<Config> tiles{key_tile.from_row(warp_key),

@@ -105,7 +105,7 @@ __device__ void add_entry(const CommonArguments& arguments, const Work& work, in
   const Params& params = arguments.params;
   const Rows queries = Config::queries_shared ? queries_of<typename Config::Layout>(arguments, b) : work.queries;
   const Rows keys = Config::queries_shared ? keys_of<typename Config::Layout>(arguments, b) : work.keys;
-  const SequencePair pair{b, work.head, queries.count, keys.count};
+  const SequencePair pair = pair_in_batch(params, b, work.head, queries.count, keys.count);
   const int first_query = work.tile * Config::tile_queries;
   const typename Tiles::QueryTile query_tile{shared};
   const typename Tiles::GradOutputTile grad_output_tile{shared + Tiles::query_bytes};
@@ -176,7 +176,7 @@ __device__ void backward_query_tile(const CommonArguments& arguments, const Work
     });
   } else {
     const typename Tiles::QueryTile staging{shared};
-    const float factor = scale * Config::Epilogue::scale_of(arguments, pair_of(work));
+    const float factor = scale * Config::Epilogue::scale_of(arguments, pair_of(arguments.params, work));
     const typename Tiles::GradOutputTile grad_output_tile{shared + Tiles::query_bytes};
     stage_accumulator(grad_query, staging.from(warp_row, column), [&](int row) {
       return [&, row](float sum, int column_of_sum) {

@@ -59,8 +59,8 @@ __device__ void check_indices(const CommonArguments& arguments) {
   const Params& params = arguments.params;
   for (int64_t b = 0; b < params.batch; ++b) {
     for (int head = 0; head < params.heads_q; ++head) {
-      const SequencePair pair{b, head, queries_of<typename Config::Layout>(arguments, b).count,
-                              keys_of<typename Config::Layout>(arguments, b).count};
+      const SequencePair pair = pair_in_batch(params, b, head, queries_of<typename Config::Layout>(arguments, b).count,
+                                              keys_of<typename Config::Layout>(arguments, b).count);
       if (check_pair<Config>(params, pair)) return;
     }
   }

@@ -112,10 +112,10 @@ __device__ void store_output(const CommonArguments& arguments, const Work& work,
   const int first_query = work.tile * Config::tile_queries;
   const typename Tiles::OutputTile staging{shared};
   const float factor = Config::Activation::value_factor_of(arguments.params, work.head) * arguments.output_factor *
-                       Config::Epilogue::scale_of(arguments, pair_of(work));
+                       Config::Epilogue::scale_of(arguments, pair_of(arguments.params, work));
   const int warp_row = warp_index() / Config::column_warps * Tiles::warp_rows;
   const int warp_column = warp_index() % Config::column_warps * Tiles::Stream::warp_columns_v;
-  const auto epilogue = Config::Epilogue::of(arguments, pair_of(work), factor);
+  const auto epilogue = Config::Epilogue::of(arguments, pair_of(arguments.params, work), factor);
   stage_accumulator(output, staging.from(warp_row, warp_column), [&](int row) {
     return [&, row, of_query = epilogue.row(first_query + warp_row + row)](float sum, int column) {
       const float scaled = of_query(sum, warp_column + column);
@@ -141,7 +141,7 @@ __device__ void forward_tile(const CommonArguments& arguments, const Work& work,
   const Params& params = arguments.params;
   // `work` is in shared memory. Values that are read from it again for each tile of keys occupy no registers in
   // between.
-  const auto pair = [&] { return pair_of(work); };
+  const auto pair = [&] { return pair_of(arguments.params, work); };
   const auto first_query = [&] { return work.tile * Config::tile_queries; };
   const typename Tiles::QueryTile query_tile{shared};
   const typename Tiles::Stream stream(

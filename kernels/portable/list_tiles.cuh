@@ -78,7 +78,9 @@ struct ListedTile {
   int first_key, end_key;
   int first_head, end_head;
 
-  __device__ SequencePair pair(int head) const { return {b, head, length_q, length_k}; }
+  __device__ SequencePair pair(const Params& params, int head) const {
+    return pair_in_batch(params, b, head, length_q, length_k);
+  }
 };
 
 /// Encloses the condition for the tile of each lane, in all of its heads. By a warp, whose tiles have the same queries.
@@ -87,7 +89,7 @@ __device__ TileScores enclose_tile(const Params& params, const ListedTile& tile)
   TileScores scores{false, false, true};
   const bounds::Bounds queries = bounds::positions(tile.first_query, tile.end_query - 1);
   for (int head = tile.first_head; head < tile.end_head; ++head) {
-    const typename Config::Condition condition(params, tile.pair(head));
+    const typename Config::Condition condition(params, tile.pair(params, head));
     const auto of_queries = condition.of_queries(queries);
     const bounds::Bounds holds =
         condition.enclose(queries, bounds::positions(tile.first_key, tile.end_key - 1), of_queries);
@@ -106,7 +108,7 @@ __device__ TileScores evaluate_tile(const Params& params, const ListedTile& tile
   TileScores scores{false, false, true};
   const int queries = tile.end_query - tile.first_query;
   for (int head = tile.first_head; head < tile.end_head; ++head) {
-    const typename Config::Condition condition(params, tile.pair(head));
+    const typename Config::Condition condition(params, tile.pair(params, head));
     for (int i = 0; i < queries; ++i) {
       // From both ends: neighbouring queries are often alike.
       const int query = i % 2 == 0 ? tile.first_query + i / 2 : tile.end_query - 1 - i / 2;

@@ -62,7 +62,7 @@ __device__ void parameter_gradients_tile(const CommonArguments& arguments, const
   constexpr int row_tiles = Tiles::row_tiles;
   const Params& params = arguments.params;
   if (!is_in_batch(arguments, work.batch_begin)) return;  // rows without a sequence
-  const auto pair = [&] { return pair_of(work); };
+  const auto pair = [&] { return pair_of(arguments.params, work); };
   const int first_query = work.tile * Config::tile_queries;
   const typename Tiles::QueryTile query_tile{shared};
   const typename Tiles::GradOutputTile grad_output_tile{shared + Tiles::query_bytes};

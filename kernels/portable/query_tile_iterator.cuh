@@ -86,7 +86,8 @@ struct QueryTileIterator {
     for (; skip_entries(); ++place) {
       const int64_t b = entry();
       const Rows queries = queries_of_entry<Config>(arguments, work, b);
-      const SequencePair pair{b, first_head(), queries.count, length_of_keys<Config>(arguments, work, b)};
+      const SequencePair pair = pair_in_batch(arguments.params, b, first_head(), queries.count,
+                                              length_of_keys<Config>(arguments, work, b));
       const Rows keys = keys_of_tile(b, pair.length_k);
       tiles = Config::Mask::of(arguments.params, pair)
                   .query_tiles(static_cast<int>(keys.begin), keys.count, Config::tile_queries);

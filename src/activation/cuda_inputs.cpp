@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "activation/inputs_printer.h"
+#include "activation/lookup.h"
 #include "definition/bound_tensor.h"
 
 namespace gdpa::activation {
@@ -112,6 +113,74 @@ std::string tile_source(const InputsPrinter& printer, std::size_t read, const st
       text.of_both, text.values);
 }
 
+/// The members of Bias for StagedLookups.
+std::string lookups_source(const Function& function, unsigned tensor_types, const std::vector<Lookup>& lookups,
+                           const std::string& copies) {
+  const std::vector<Input>& inputs = function.inputs();
+  const InputsPrinter printer(function, tensor_types, lookups);
+  std::string sizes, elements, entries, indices;
+  for (std::size_t number = 0; number < lookups.size(); ++number) {
+    const auto [n, axis] = lookups[number];
+    const Program& program = inputs[n].indices[axis];
+    IndexPrinter index(function, program, "x");
+    const LookupEntry entry = lookup_entry(program, index);
+    IndexPrinter first = index;
+    index.name(entry.step, "entry");
+    const std::uint16_t result = program.results[0];
+    const std::string condition = fmt::format("    if (lookup == {}) {{\n", number);
+    const std::string nearest =
+        entry.count > 0 ? fmt::format("gdpa::index::nearest({}, last{}_{})", index.operand(result), n, axis) : "entry";
+    sizes +=
+        condition + fmt::format("      return {};\n    }}\n", entry.count > 0 ? fmt::format("{}", entry.count)
+                                                                              : fmt::format("last{}_{} + 1", n, axis));
+    indices += condition + (entry.count > 0 ? index.statements_of(result) : "") +
+               fmt::format("      return {};\n    }}\n", nearest);
+    elements +=
+        condition + fmt::format("      return {1}::at(gdpa::index::element(p{0}, {2}index * stride{0}_{3}));\n    }}\n",
+                                n, printer.reader(n), printer.has_first(n) ? fmt::format("first{} + ", n) : "", axis);
+    const std::optional<std::uint16_t> difference = difference_step(program, inputs);
+    if (!difference) continue;
+    first.name(*difference, "apart");
+    const std::string of_score = first.operand(entry.step);
+    entries += condition + first.statements_of(entry.step) +
+               fmt::format("      return {};\n    }}\n",
+                           entry.count > 0 ? fmt::format("gdpa::index::to_int({})", of_score)
+                                           : fmt::format("gdpa::index::nearest({}, last{}_{})", of_score, n, axis));
+  }
+  const std::optional<LookupDifference> difference = lookup_difference(function, lookups, tensor_types);
+  const LookupDifference form = difference.value_or(LookupDifference{});
+  std::string of_difference;
+  if (difference) {
+    of_difference = fmt::format(
+        "  __device__ __forceinline__ static auto number_of(const OfQuery& of) {{ return of.r{}; }}\n"
+        "  __device__ __forceinline__ static auto number_of(const OfKey& of) {{ return of.r{}; }}\n"
+        "  template <class Number>\n"
+        "  __device__ __forceinline__ int lookup_entry(int lookup, Number apart) const {{\n"
+        "{}    return 0;\n  }}\n",
+        difference->of_query, difference->of_key, entries);
+  }
+  return fmt::format(
+      "\n  static constexpr int lookups = {};\n"
+      "  static constexpr bool has_difference = {}, is_query_first = {}, is_absolute = {}, are_integers = {}, "
+      "fits_32_bits = {}, is_monotone = {};\n"
+      "  __device__ __forceinline__ int lookup_entries(int lookup) const {{\n"
+      "{}    return 0;\n  }}\n"
+      "  __device__ __forceinline__ int lookup_index(int lookup, int entry) const {{\n"
+      "{}    return 0;\n  }}\n"
+      "  __device__ __forceinline__ float lookup_element(int lookup, int index) const {{\n"
+      "{}    return 0.0f;\n  }}\n"
+      "{}"
+      "  template <class Number, class Lookups>\n"
+      "  __device__ __forceinline__ Inputs at(int query, int key, const OfQuery& of_query, const OfKey& of_key, "
+      "const OfDifference& of_difference, Number apart, const Lookups& lookups) const {{\n"
+      "{}{}"
+      "    return {{{}}};\n"
+      "  }}\n",
+      lookups.size(), difference.has_value(), form.is_query_first, form.is_absolute, form.is_of_integers,
+      form.fits_32_bits, form.is_monotone, sizes, indices, elements, of_difference, copies, printer.text().of_both,
+      printer.text().values);
+}
+
 }  // namespace
 
 std::string inputs_source(const Function& function, unsigned tensor_types) {
@@ -119,6 +188,7 @@ std::string inputs_source(const Function& function, unsigned tensor_types) {
   const InputsPrinter printer(function, tensor_types, 0, Expression::function);
   const InputsText& text = printer.text();
   const std::optional<std::size_t> tile = tile_read(function, tensor_types);
+  const std::vector<Lookup> lookups = lookups_of(function, tensor_types);
   const std::string copies = fmt::format(fmt::runtime(text.of_query.copies), "of_query") +
                              fmt::format(fmt::runtime(text.of_key.copies), "of_key") +
                              fmt::format(fmt::runtime(text.of_difference.copies), "of_difference");
@@ -158,13 +228,14 @@ std::string inputs_source(const Function& function, unsigned tensor_types) {
       "{}{}{}"
       "    return {{{}}};\n"
       "  }}\n"
-      "{}"
+      "{}{}"
       "}};\n\n",
       text.struct_members, text.of_query.members, text.of_key.members, text.of_difference.members,
       reads_of(function, Dependence::key) > 0, reads_of(function, Dependence::difference) > 0, text.members,
       text.constructor, text.of_query.statements, text.of_query.names, text.of_key.statements, text.of_key.names,
       text.of_difference.statements, text.of_difference.names, copies, text.tile_load, text.of_both, text.values,
-      tile ? tile_source(printer, *tile, copies) : "");
+      tile ? tile_source(printer, *tile, copies) : "",
+      lookups.empty() ? "" : lookups_source(function, tensor_types, lookups, copies));
 }
 
 std::string index_check_source(std::string_view name, const Function& function, unsigned tensor_types,

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "activation/cuda_inputs.h"
@@ -30,6 +31,8 @@ std::string_view position_of(Index index) {
 
 namespace {
 
+constexpr double exponent_of_infinity = 128;
+
 /// The numbers that each step can have.
 std::vector<Interval<double>> ranges_of(const Program& program) {
   Program all = program;
@@ -49,8 +52,26 @@ std::string IndexPrinter::statements() const {
   return text;
 }
 
+std::string IndexPrinter::statements_of(std::uint16_t step) const {
+  std::vector<bool> is_needed(program_.steps.size());
+  is_needed[step] = true;
+  for (std::size_t i = step + std::size_t{1}; i-- > 0;) {
+    const Step& of = program_.steps[i];
+    const int operands =
+        is_needed[i] && !names_.contains(static_cast<std::uint16_t>(i)) ? operand_count(of.operation) : 0;
+    if (operands > 0) is_needed[of.a] = true;
+    if (operands > 1) is_needed[of.b] = true;
+    if (operands > 2) is_needed[of.c] = true;
+  }
+  std::string text;
+  for (std::size_t i = 0; i < program_.steps.size(); ++i) {
+    if (is_needed[i]) text += statement(static_cast<std::uint16_t>(i));
+  }
+  return text;
+}
+
 std::string IndexPrinter::statement(std::uint16_t step) const {
-  if (operand_count(program_.steps[step].operation) == 0) return {};
+  if (operand_count(program_.steps[step].operation) == 0 || names_.contains(step)) return {};
   return fmt::format("    const auto {}{} = {};\n", prefix_, step, expression(program_.steps[step]));
 }
 
@@ -73,17 +94,29 @@ bool IndexPrinter::is_bounded_above(std::uint16_t step, double most) const {
   return true;
 }
 
+/// Whether a step is the floor of a logarithm to the base 2 of a positive normal number, infinity or NaN, and all
+/// larger results than the exponent of infinity have the same effect.
+bool IndexPrinter::is_floor_log2_from(std::uint16_t step) const {
+  constexpr double least_normal = 0x1p-126;
+  const Step& floor = program_.steps[step];
+  if (floor.operation != Operation::floor || program_.steps[floor.a].operation != Operation::log2) return false;
+  return ranges_[program_.steps[floor.a].a].low >= least_normal && is_bounded_above(step, exponent_of_infinity);
+}
+
+Interval<double> IndexPrinter::range_of(std::uint16_t step) const {
+  Interval<double> range = ranges_[step];
+  if (is_floor_log2_from(step)) range.high = std::min(range.high, exponent_of_infinity);
+  return range;
+}
+
 /// The floor of the logarithm of a step to the base 2.
 std::string IndexPrinter::floor_log2(std::uint16_t floor, std::uint16_t x) const {
-  constexpr double least_normal = 0x1p-126, exponent_of_infinity = 128;
-  const double low = ranges_[x].low;
-  if (low < least_normal || !is_bounded_above(floor, exponent_of_infinity)) {
-    return fmt::format("gdpa::index::floor_log2({})", operand(x));
-  }
-  return fmt::format("gdpa::index::floor_log2_from({}, {})", operand(x), literal(low));
+  if (!is_floor_log2_from(floor)) return fmt::format("gdpa::index::floor_log2({})", operand(x));
+  return fmt::format("gdpa::index::floor_log2_from({}, {})", operand(x), literal(ranges_[x].low));
 }
 
 std::string IndexPrinter::operand(std::uint16_t index) const {
+  if (const auto named = names_.find(index); named != names_.end()) return named->second;
   const Step& step = program_.steps[index];
   if (step.operation == Operation::constant) return index_literal(step.number);
   if (step.operation != Operation::input) return fmt::format("{}{}", prefix_, index);

@@ -18,7 +18,23 @@ InputsPrinter::InputsPrinter(const Function& function, unsigned tensor_types, un
       checks_(checks),
       tensors_(is_mask_ ? "mask_parameters" : "parameters") {
   if (!is_mask_ && !checks_) tile_read_ = tile_read(function, tensor_types);
-  const std::vector<Input>& inputs = function.inputs();
+  print_inputs();
+}
+
+InputsPrinter::InputsPrinter(const Function& function, unsigned tensor_types, const std::vector<Lookup>& lookups)
+    : function_(function),
+      types_(tensor_types),
+      wanted_(0),
+      is_mask_(false),
+      checks_(false),
+      tensors_("parameters"),
+      lookups_(lookups),
+      has_difference_(lookup_difference(function, lookups, tensor_types).has_value()) {
+  print_inputs();
+}
+
+void InputsPrinter::print_inputs() {
+  const std::vector<Input>& inputs = function_.inputs();
   for (std::size_t n = 0; n < inputs.size(); ++n) {
     if (inputs[n].kind == Input::Kind::read) print_read(n);
     if (inputs[n].kind == Input::Kind::number && (is_mask_ || is_in_index(n))) {
@@ -28,6 +44,10 @@ InputsPrinter::InputsPrinter(const Function& function, unsigned tensor_types, un
     }
     if (!is_at_position(inputs[n]) || checks_) continue;
     text_.struct_members += fmt::format("  float v{};\n", n);
+    if (inputs[n].kind == Input::Kind::index && !is_mask_ && !is_operand(n)) {  // only in indices
+      text_.values += text_.values.empty() ? "0.0f" : ", 0.0f";
+      continue;
+    }
     if (inputs[n].kind == Input::Kind::index) print_position(n);
     const std::string_view name = inputs[n].kind == Input::Kind::read ? "r" : "i";
     text_.values += fmt::format("{}static_cast<float>({}{})", text_.values.empty() ? "" : ", ", name, n);
@@ -67,9 +87,7 @@ void InputsPrinter::print_read(std::size_t n) {
   const std::string_view integer = offset_type(types_, read.tensor);
   const bool is_wanted = (wanted_ >> read.tensor & 1U) != 0;
   const Dependence of_read = dependence(read);
-  // With one varying axis, the pointer is the same for all threads, and the offset includes the first element: the
-  // address is one product and one sum.
-  const bool has_first = integer == "int" && varying_axes(n).size() == 1;
+  const bool has_first = this->has_first(n);
   std::string offset;  // of the varying axes, in bytes
   text_.members += fmt::format("  const {}::Storage* p{};\n", reader, n);
   text_.constructor += fmt::format("    int64_t f{} = 0;\n", n);
@@ -90,9 +108,9 @@ void InputsPrinter::print_read(std::size_t n) {
     std::string of_axis = fmt::format("gdpa::index::axis_of({}, {})", tensor, axis);
     if (can_be_token_axis(read, axis, inputs)) {
       const bool is_query = bare_index(read.indices[axis], inputs) == Index::query;
-      of_axis = fmt::format("gdpa::index::token_axis_of(params.{}, params.{}, pair.b, pair.{}, {}, {}, {}u)", tensors_,
-                            is_query ? "queries" : "keys", is_query ? "length_q" : "length_k", read.tensor, axis,
-                            1U << (reads_ * most_axes + axis));
+      of_axis = fmt::format(
+          "gdpa::index::token_axis_of<{5}>(params.{0}, pair.first_token_{1}, pair.length_{1}, {2}, {3}, {4}u)",
+          tensors_, is_query ? "q" : "k", read.tensor, axis, 1U << (reads_ * most_axes + axis), integer);
     }
     text_.constructor += fmt::format(
         "    const gdpa::index::Axis a{0}_{1} = {2};\n"
@@ -106,6 +124,11 @@ void InputsPrinter::print_read(std::size_t n) {
           "    s{0}_{1} = static_cast<{3}>({2}.strides[{1}]);\n"
           "    g{0} += a{0}_{1}.first * s{0}_{1};\n",
           n, axis, gradient, integer);
+    }
+    const auto lookup = std::ranges::find(lookups_, n, &Lookup::read);
+    if (lookup != lookups_.end()) {
+      print_lookup(n, axis, static_cast<std::size_t>(lookup - lookups_.begin()));
+      continue;
     }
     const Dependence of_axis_index = dependence(read.indices[axis]);
     std::string& statements = text_.statements_of(of_axis_index);
@@ -134,6 +157,7 @@ void InputsPrinter::print_read(std::size_t n) {
     text_.constructor +=
         fmt::format("    first{0} = static_cast<int>(f{0} * int64_t{{sizeof({1}::Storage)}});\n", n, reader);
   }
+  if (std::ranges::count(lookups_, n, &Lookup::read) > 0) return;
   if (of_read != Dependence::none) {
     (n == tile_read_ ? text_.tile_load : text_.statements_of(of_read)) +=
         fmt::format("    const auto r{0} = {1}::at(gdpa::index::element(p{0}, {2}));\n", n, reader, offset);
@@ -144,6 +168,19 @@ void InputsPrinter::print_read(std::size_t n) {
     text_.members += fmt::format("  decltype({}::at(nullptr)) r{};\n", reader, n);
     text_.constructor += fmt::format("    r{0} = {1}::at(p{0});\n", n, reader);
   }
+}
+
+/// The statements that read the element of a lookup: an entry of its elements in shared memory.
+void InputsPrinter::print_lookup(std::size_t n, std::size_t axis, std::size_t number) {
+  const Program& program = function_.inputs()[n].indices[axis];
+  IndexPrinter index(function_, program, fmt::format("x{}_{}_", n, axis));
+  const LookupEntry entry = lookup_entry(program, index);
+  if (has_difference_) index.name(difference_step(program, function_.inputs()).value(), "apart");
+  const std::string first = index.operand(entry.step);
+  text_.of_both += index.statements_of(entry.step);
+  text_.of_both += fmt::format("    const float r{0} = lookups.element({1}, {2});\n", n, number,
+                               entry.count > 0 ? fmt::format("gdpa::index::to_int({})", first)
+                                               : fmt::format("gdpa::index::nearest({}, last{}_{})", first, n, axis));
 }
 
 }  // namespace gdpa::activation

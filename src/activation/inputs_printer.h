@@ -15,6 +15,7 @@
 
 #include "activation/cuda_inputs.h"
 #include "activation/index_printer.h"
+#include "activation/lookup.h"
 
 namespace gdpa::activation {
 
@@ -75,6 +76,9 @@ class InputsPrinter {
   /// statements are in the section of both positions, and a statement after each index returns if it is wrong.
   InputsPrinter(const Function& function, unsigned tensor_types, unsigned wanted, Expression expression,
                 bool checks = false);
+  /// The same, where the elements of these lookups are staged. The statements of both positions read them from
+  /// `lookups`, and the difference of `lookup_difference()`, if there is one, is `apart`.
+  InputsPrinter(const Function& function, unsigned tensor_types, const std::vector<Lookup>& lookups);
 
   const InputsText& text() const { return text_; }
 
@@ -124,6 +128,10 @@ class InputsPrinter {
     return offset_type(types_, function_.inputs()[input].tensor);
   }
 
+  /// Whether `first<input>` is the offset of the first element. With one varying axis, the pointer is the same for all
+  /// threads, and the offset includes the first element: the address is one product and one sum.
+  bool has_first(std::size_t input) const { return element_type(input) == "int" && varying_axes(input).size() == 1; }
+
   /// The number of this element among the elements that a head and batch entry can have, and the number of these.
   std::string element_number(std::size_t input) const {
     std::string number;
@@ -164,6 +172,14 @@ class InputsPrinter {
   }
   bool varies(const Program& program) const { return dependence(program) != Dependence::none; }
 
+  /// Whether the function reads the input outside of indices.
+  bool is_operand(std::size_t input) const {
+    const auto reads_it = [input](const Step& step) {
+      return step.operation == Operation::input && static_cast<std::size_t>(step.number) == input;
+    };
+    return function_.functions() > 1 || std::ranges::any_of(function_.value_and_derivative().steps, reads_it);
+  }
+
   bool is_in_index(std::size_t input) const {
     for (const Input& read : function_.inputs()) {
       for (const Program& program : read.indices) {
@@ -180,6 +196,8 @@ class InputsPrinter {
   /// A position as a number of the function.
   void print_position(std::size_t n);
   void print_read(std::size_t n);
+  void print_inputs();
+  void print_lookup(std::size_t n, std::size_t axis, std::size_t number);
 
   const Function& function_;
   unsigned types_;
@@ -188,6 +206,8 @@ class InputsPrinter {
   bool checks_;
   std::string_view tensors_;  // the member of Params
   std::optional<std::size_t> tile_read_;
+  std::vector<Lookup> lookups_;
+  bool has_difference_ = false;
   std::size_t reads_ = 0;
   InputsText text_;
 };

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "activation/cuda_inputs.h"
+#include "activation/lookup.h"
 #include "cuda/driver.h"
 #include "cuda/kernels.h"
 #include "cuda/memory.h"
@@ -119,6 +120,16 @@ int tile_element_bytes(const activation::Function& function, unsigned tensor_typ
   return is_aligned ? static_cast<int>(bytes) : 0;
 }
 
+/// The number of lookups of f if each has few elements, otherwise 0.
+int lookups_with_few_elements(const activation::Function& function, unsigned tensor_types, const Params& params) {
+  const std::vector<activation::Lookup> lookups = activation::lookups_of(function, tensor_types);
+  const bool are_few = std::ranges::all_of(lookups, [&](const activation::Lookup& lookup) {
+    const BoundTensor& tensor = params.parameters[function.inputs()[lookup.read].tensor];
+    return tensor.sizes[lookup.axis] <= most_lookup_elements;
+  });
+  return are_few ? static_cast<int>(lookups.size()) : 0;
+}
+
 /// Whether f has guards that a first pass of backward may leave out: they stay if they may depend on inputs.
 bool has_removable_guards(const activation::Function& function) {
   const bool is_of_score = function.inputs().empty() || function.of_sum() != nullptr;
@@ -192,6 +203,7 @@ plan::GpuPlan plan_of(const Problem& problem, const Params& params, const Operan
       .own_elements = families::has_own_elements(problem, params, function),
       .shares_pairs = shares_pairs(function, params),
       .bounds_scores = function.bounds_scores(),
+      .lookups = lookups_with_few_elements(function, problem.tensor_types, params),
       .tile_element_bytes = tile_element_bytes(function, problem.tensor_types, params),
   };
   const bool has_operands = problem.direction == Direction::forward || problem.wanted.of_operands();

@@ -34,6 +34,15 @@ struct BoundTensor {
 /// The most tensors of a call that a function or a mask reads.
 constexpr int most_parameters = 8;
 
+/// The most elements of a lookup (activation/lookup.h) that a kernel copies into shared memory.
+constexpr int most_lookup_elements = 256;
+
+/// The shared memory of a warp for the lookups of tiles of `columns` keys (kernels/common/staged_lookups.cuh).
+GDPA_HOST_DEVICE constexpr int lookup_bytes(int lookups, int columns) {
+  constexpr int bytes_of_rows = 16 * (8 + 4) + 16;
+  return lookups * most_lookup_elements * 4 + columns * 4 + bytes_of_rows;
+}
+
 /// The tensors that a function or a mask reads, in the order of activation::Function::parameters().
 struct BoundTensors {
   BoundTensor tensors[most_parameters];

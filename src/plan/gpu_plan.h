@@ -123,6 +123,7 @@ struct HopperSpec {
   bool query_in_registers = false;  ///< forward: Q is an RS operand; otherwise it stays in shared memory
   int box_keys = 0;                 ///< forward, with pages: the keys of one TMA load
   bool stages_tile = false;         ///< forward: the elements of a dense bias are staged in shared memory
+  bool stages_lookups = false;      ///< forward: the elements of lookups are staged in shared memory
   bool has_first_writer = false;    ///< backward: the first writer of a dQ accumulator stores and the last one rounds;
                                     ///< otherwise key_schedule clears it and round_grad_query rounds it
   bool ordered = false;             ///< backward: CTAs add to a dQ accumulator in one order

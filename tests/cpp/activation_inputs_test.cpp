@@ -7,10 +7,13 @@
 #include <cstdlib>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "activation/function.h"
+#include "activation/lookup.h"
 #include "activation/lower.h"
+#include "definition/bound_tensor.h"
 #include "gdpa/gdpa.h"
 
 namespace gdpa {
@@ -50,6 +53,40 @@ TEST(ActivationInputs, EqualReadsAreOneInput) {
   int reads = 0;
   for (const Input& input : function.function().inputs()) reads += input.kind == Input::Kind::read ? 1 : 0;
   EXPECT_EQ(reads, 2);
+}
+
+TEST(ActivationInputs, ALookupHasOneIndexOfTheQueryAndTheKey) {
+  // The tensors w, t_q, t_k and u; the numbers of w and u are fp32.
+  const auto types_of = [](NumberType times) {
+    return static_cast<unsigned>(times) << 4 | static_cast<unsigned>(times) << 8;
+  };
+  const auto describe = [&](const std::string& index, NumberType times) -> std::string {
+    const Activation text("silu(s + w[" + index + "]) + t_q[i] + t_k[j] + u[0]", {}, {"w", "t_q", "t_k", "u"});
+    const activation::Function& function = text.function();
+    const std::vector<activation::Lookup> lookups = activation::lookups_of(function, types_of(times));
+    const auto of = activation::lookup_difference(function, lookups, types_of(times));
+    std::string result = std::to_string(lookups.size());
+    if (!of) return result;
+    for (const auto& [holds, name] :
+         {std::pair(of->is_query_first, " query first"), std::pair(of->is_absolute, " absolute"),
+          std::pair(of->fits_32_bits, " close"), std::pair(of->is_monotone, " monotone")}) {
+      result += holds ? name : "";
+    }
+    return result;
+  };
+  const NumberType integers = NumberType::int64, floats = NumberType::float32;
+  const std::string buckets = "h, clamp(floor(log2(1 + abs(t_q[i] - t_k[j]))), 0, 63)";
+  EXPECT_EQ(describe(buckets, integers), "1 query first absolute close monotone");
+  EXPECT_EQ(describe(buckets, floats), "1 query first absolute monotone");
+  EXPECT_EQ(describe("t_k[j] - t_q[i] + 5, h", integers), "1 close monotone");
+  EXPECT_EQ(describe("b, 4 * (t_k[j] - t_q[i])", integers), "1 monotone") << "more than 32 bits";
+  EXPECT_EQ(describe("abs(t_q[i] - t_k[j] - 3)", integers), "1 query first close") << "falls and rises";
+  EXPECT_EQ(describe("min(t_q[i] - t_k[j], len_k)", integers), "1 query first monotone") << "len_k is any number";
+  EXPECT_EQ(describe("t_q[i] * t_k[j]", integers), "1") << "no difference";
+  EXPECT_EQ(describe("t_q[i] - t_k[j] + t_q[i]", integers), "1");
+  EXPECT_EQ(describe("i, t_q[i] - t_k[j]", integers), "0") << "another index has the query";
+  EXPECT_EQ(describe("h, i - j", integers), "0");
+  EXPECT_EQ(describe("t_q[i]", integers), "0");
 }
 
 TEST(ActivationInputs, InputsThatAreOnlyAddedToTheScoreLeaveAFunctionOfTheSum) {

@@ -1027,6 +1027,33 @@ TEST(GpuPlan, HopperForwardStagesADenseBiasIfItFits) {
   }
 }
 
+/// So do the elements of lookups.
+TEST(GpuPlan, HopperForwardStagesLookupsIfTheyFit) {
+  for (const int64_t head_dim : {64, 128, 192, 256}) {
+    for (const int64_t length : {50, 100, 300, 5000}) {
+      for (const int lookups : {0, 1, 2}) {
+        SCOPED_TRACE(testing::Message() << head_dim << ", " << length << " keys, " << lookups << " lookups");
+        Problem problem = problem_of(Direction::forward, DType::bfloat16, head_dim);
+        problem.rows_q = problem.rows_k = length * problem.batch;
+        families::PlanRequest request{
+            problem, Gpu{}, FunctionRegisters::many, true, Float32Products::three, TensorMaps::available};
+        request.reads = 2 + lookups;
+        request.reads_of_lines = 1;
+        request.lookups = lookups;
+        const GpuPlan plan = gpu_plan(request);
+        const KernelSpec& kernel = plan.steps.front().kernel;
+        const HopperSpec& hopper = kernel.hopper();
+        EXPECT_TRUE(head_dim > 128 || hopper.stages_lookups == (lookups > 0));
+        EXPECT_EQ(plan.reason.find("lookups are copied to shared memory") != std::string::npos, hopper.stages_lookups);
+        const int64_t elements = hopper.stages_lookups ? kernel.warps * lookup_bytes(lookups, kernel.tile_keys) : 0;
+        const int64_t rows = hopper.query_stages * kernel.tile_queries + 2 * kernel.stages * kernel.tile_keys;
+        EXPECT_LE(rows * head_dim * 2 + elements, 224 * 1024);
+        EXPECT_GE(kernel.stages, 2);
+      }
+    }
+  }
+}
+
 /// The Hopper plan of backward for keys long enough for sums of dQ, with the guards left out where they may be.
 GpuPlan hopper_plan_wanting(WantedGradients wanted, bool deterministic = false) {
   Problem problem = problem_of(Direction::backward);

@@ -1,6 +1,6 @@
-// Hopper's forward kernels of functions that read a dense bias compile without spills and without warnings about
-// serialised products, with both NVRTCs. The main loop copies the elements to shared memory, 16 bytes at a time. The
-// test needs no GPU.
+// Hopper's forward kernels of functions that read a dense bias or a lookup compile without spills and without warnings
+// about serialised products, with both NVRTCs. The main loop copies the elements of a bias to shared memory, 16 bytes
+// at a time, and reads the elements of a lookup there. The test needs no GPU.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -95,6 +95,65 @@ INSTANTIATE_TEST_SUITE_P(Plans, HopperForwardInputs,
                                          Case{"float32_128_short", NumberType::float32, 128, 50, true},
                                          Case{"bfloat16_256", NumberType::bfloat16, 256, 2048, true}),
                          [](const testing::TestParamInfo<Case>& test) { return test.param.name; });
+
+class HopperForwardLookups : public testing::TestWithParam<NumberType> {};
+
+TEST_P(HopperForwardLookups, AreReadFromSharedMemory) {
+  try {
+    compilers();
+  } catch (const Error& error) {
+    GTEST_SKIP() << error.what();
+  }
+  const Activation activation("silu(s + w[h, clamp(floor(log2(1 + abs(t_q[i] - t_k[j]))), 0, 63)])", {},
+                              {"w", "t_q", "t_k"});
+  Problem problem;
+  problem.dtype = DType::bfloat16;
+  problem.batch = 10;
+  problem.heads_q = problem.heads_k = 4;
+  problem.head_dim = problem.head_dim_v = 128;
+  problem.rows_q = problem.rows_k = 20480;
+  const auto type = static_cast<unsigned>(GetParam());
+  problem.tensor_types = static_cast<unsigned>(NumberType::float32) | type << 4 | type << 8;
+  families::PlanRequest request{problem,
+                                plan::Gpu{},
+                                plan::FunctionRegisters::many,
+                                true,
+                                plan::Float32Products::three,
+                                plan::TensorMaps::available};
+  request.reads = 3;
+  request.reads_of_lines = request.lookups = 1;
+  request.bounds_scores = activation.function().bounds_scores();
+  plan::GpuPlan plan = families::gpu_plan(request);
+  plan::take_scale_out(plan, activation.function().value(), 0.125);
+  plan::KernelSpec kernel = plan.steps.front().kernel;  // the second pass seldom computes anything
+  kernel.tensor_types = problem.tensor_types;
+  ASSERT_TRUE(kernel.hopper().stages_lookups);
+  ASSERT_EQ(kernel.tile_keys, 112);
+  for (const jit::Nvrtc& nvrtc : compilers()) {
+    const jit::Compiled compiled = nvrtc.compile({kernel_source(kernel, activation.function()), activation.text()},
+                                                 "sm_90a", {"--ptxas-options=-v"});
+    EXPECT_TRUE(has_no_spill(compiled)) << compiled.log;
+    EXPECT_FALSE(has_warning(compiled)) << compiled.log;
+    if (disassembler().empty()) continue;
+    const std::string code = disassemble(compiled.cubin);
+    const std::size_t begin = code.find("WARPGROUP.DEPBAR.LE gsb0, 0x1"),
+                      end = code.find("WARPGROUP.DEPBAR.LE gsb0, 0x0", begin);
+    ASSERT_NE(end, std::string::npos);
+    const std::string_view part = std::string_view(code).substr(begin, end - begin);
+    const int scores = kernel.tile_keys / 2;
+    const bool are_integers = GetParam() == NumberType::int64;
+    EXPECT_EQ(count(part, "LDG"), 0);
+    // Close integers have one instruction for |t_q - t_k| and one for the logarithm.
+    EXPECT_EQ(count(part, "MUFU"), (are_integers ? 3 : 2) * scores);  // one function for each form of a tile
+    EXPECT_EQ(count(part, "VABSDIFF"), are_integers ? scores : 0);
+    EXPECT_EQ(count(part, "FLO") >= 2 * scores, are_integers);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Times, HopperForwardLookups, testing::Values(NumberType::int64, NumberType::float32),
+                         [](const testing::TestParamInfo<NumberType>& test) {
+                           return test.param == NumberType::int64 ? "int64" : "float32";
+                         });
 
 }  // namespace
 }  // namespace gdpa::cuda

@@ -43,6 +43,12 @@ struct MultiplyHigh {
     return static_cast<T>(static_cast<Wide>(a) * static_cast<Wide>(b) >> (8 * sizeof(T)));
   }
 };
+struct AddAbsoluteDifference {
+  template <class T>
+  T operator()(T a, T b, T c) const {
+    return Add{}(a < b ? Subtract{}(b, a) : Subtract{}(a, b), c);
+  }
+};
 struct MultiplyAdd {
   template <class T>
   T operator()(T a, T b, T c) const {
@@ -307,6 +313,9 @@ Execute arithmetic(Instruction&, const Name& name) {
   if (base == "sub") return name.has("ftz") ? nullptr : binary<Subtract>(type);
   if (base == "mul") return product(name, false);
   if (base == "mad" || base == "fma") return product(name, true);
+  if (base == "sad" && type == "s32") {
+    return &lanewise<AddAbsoluteDifference, std::int32_t, std::int32_t, std::int32_t, std::int32_t>;
+  }
   if (base == "div")
     return is_approximate && name.has("ftz") ? float_binary<ApproximateDivide>(type) : binary<Divide>(type);
   if (base == "rem") return binary_of_integers<Remainder>(type);

@@ -75,6 +75,18 @@ Outcome vote(Warp& warp, const Instruction& i, std::uint32_t active) {
   return Outcome::next;
 }
 
+/// redux.sync.min.s32 and max: d, a, mask.
+template <bool is_least>
+Outcome reduce(Warp& warp, const Instruction& i, std::uint32_t active) {
+  auto result = is_least ? std::numeric_limits<std::int32_t>::max() : std::numeric_limits<std::int32_t>::min();
+  for_each_lane(active, [&](unsigned l) {
+    const auto number = static_cast<std::int32_t>(warp.number(i.operands[1], l));
+    result = is_least ? std::min(result, number) : std::max(result, number);
+  });
+  for_each_lane(active, [&](unsigned l) { warp.set_number(i.operands[0], l, static_cast<std::uint32_t>(result)); });
+  return Outcome::next;
+}
+
 Execute exchange(const Name& name) {
   if (name.has("idx")) return &shuffle<Exchange::idx>;
   if (name.has("up")) return &shuffle<Exchange::up>;
@@ -84,12 +96,16 @@ Execute exchange(const Name& name) {
 }
 
 Execute of_lanes(const Name& name) {
-  name.may_have({"b32"});
+  name.may_have({"b32", "pred"});
   if (name.base() == "shfl") return exchange(name);
   if (name.base() == "vote" && name.has("ballot")) return &ballot;
   if (name.base() == "vote" && name.has("all")) return &vote<true>;
   if (name.base() == "vote" && name.has("any")) return &vote<false>;
   if (name.base() == "bar" && name.has("warp")) return &nothing;
+  if (name.base() == "redux" && name.has("s32")) {
+    if (name.has("min")) return &reduce<true>;
+    if (name.has("max")) return &reduce<false>;
+  }
   return nullptr;
 }
 

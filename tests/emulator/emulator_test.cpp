@@ -104,6 +104,16 @@ TEST(Emulator, AShuffleWaitsForLanesThatComeLater) {
   EXPECT_EQ(results[lanes - 1], lanes) << "the last one has nobody to ask, and keeps its own";
 }
 
+TEST(Emulator, ReducesTheLanesOfAWarp) {
+  const std::string body =
+      "mov.u32 %r3, 5;\n"
+      "sad.s32 %r2, %r0, %r3, -7;\n"  // the least is -7 at lane 5, and the greatest 19 at lane 31
+      "redux.sync.min.s32 %r4, %r2, 0xffffffff;\n"
+      "redux.sync.max.s32 %r5, %r2, 0xffffffff;\n"
+      "sub.s32 %r1, %r5, %r4;\n";
+  for (const std::uint32_t result : results_of(body)) EXPECT_EQ(result, 26);
+}
+
 TEST(Emulator, AnInstructionThatNobodyKnowsIsRefused) {
   const auto parse = [](const std::string& body) { const Module module(kernel(0, body)); };
   EXPECT_THROW(parse("frobnicate.b32 %r1, %r0;\n"), std::runtime_error);

@@ -230,7 +230,8 @@ std::string kernel_source(const std::vector<BoundCondition>& all) {
       "__device__ void compute(const gdpa::Params& params, unsigned* words) {\n";
   source +=
       fmt::format("  constexpr int origins = {}, first_columns[] = {{{}}};\n", origins, fmt::join(first_columns, ", "));
-  source += fmt::format("  const gdpa::SequencePair pair{{{}, {}, {}, {}}};\n", entry, head, length_q, length_k);
+  source += fmt::format("  const gdpa::SequencePair pair = gdpa::pair_in_batch(params, {}, {}, {}, {});\n", entry, head,
+                        length_q, length_k);
   source += fmt::format(
       "  const Condition condition(params, pair);\n"
       "  for (int at = threadIdx.x; at < ({0} + {1}) * origins; at += blockDim.x) {{\n"

@@ -332,6 +332,92 @@ ScoreCase buckets(std::string name, DType of_times) {
           .heads_k = 2};
 }
 
+/// Buckets of times that depend on the row in its side, in sequences of several tiles. `w` has `elements` elements for
+/// each head.
+ScoreCase long_buckets(std::string name, DType of_times, const std::function<double(int64_t, bool)>& time_of,
+                       int64_t elements = 64) {
+  const ScoreSide queries = {Form::jagged, {150, 0, 33}}, keys = {Form::jagged, {300, 5, 129}};
+  const auto times_of = [&](const ScoreSide& side, bool are_keys) {
+    std::vector<double> numbers;
+    for (int64_t row = 0; row < side.rows(); ++row) numbers.push_back(time_of(row, are_keys));
+    return numbers;
+  };
+  return {.name = std::move(name),
+          .text = "tanh(s + w[h, clamp(floor(log2(1 + abs(t_q[i] - t_k[j]))), 0, 63)])",
+          .tensors = {{"w", DType::bfloat16, {4, elements}},
+                      {"t_q", of_times, {queries.rows()}, times_of(queries, false)},
+                      {"t_k", of_times, {keys.rows()}, times_of(keys, true)}},
+          .inputs =
+              [](const ScoreProblem& problem, const Place& at) {
+                const double apart = std::fabs(problem.number(1, at.token_q) - problem.number(2, at.token_k));
+                const double bucket = std::isnan(apart) ? 0 : std::min(std::floor(std::log2(1 + apart)), 63.0);
+                return added(problem, element(problem.of().tensors[0], {at.head, static_cast<int64_t>(bucket)}));
+              },
+          .queries = queries,
+          .keys = keys,
+          .head_dim = 128,
+          .heads_q = 4,
+          .heads_k = 2,
+          .wanted = {false, false, false}};
+}
+
+/// Close times, and times beyond 2^31 and just at the limit of a close difference, in some tiles and beside each other.
+double far_time(int64_t row, bool is_key) {
+  if (!is_key)
+    return row < 40 ? static_cast<double>(row) : row < 100 ? 0x1p29 - 50 + static_cast<double>(row) : -0x1p40;
+  if (row < 128) return static_cast<double>(row * row % 977);
+  if (row < 260) return 0x1p29 - 200 + static_cast<double>(row);
+  return row % 2 == 0 ? 0x1p45 : static_cast<double>(-row);
+}
+
+/// Times that are equal in many tiles.
+double equal_time(int64_t row, bool is_key) { return is_key && row > 290 ? 3 : 1000; }
+
+double time_with_nan(int64_t row, bool is_key) {
+  if (row % 50 == 7) return std::numeric_limits<double>::quiet_NaN();
+  if (row % 60 == 11)
+    return is_key ? std::numeric_limits<double>::infinity() : -std::numeric_limits<double>::infinity();
+  return static_cast<double>(row * row % 613) / 4;
+}
+
+double near_time(int64_t row, bool is_key) { return static_cast<double>(row * (is_key ? 31 : 17) % 101 - 50); }
+
+/// A signed difference, the first index of which is below the axis and the last one after it.
+ScoreCase signed_differences(std::string name, const std::string& difference, double sign) {
+  ScoreCase of = long_buckets(std::move(name), DType::int64, near_time, 30);
+  of.text = "tanh(s + w[h, 2 * (" + difference + ") + 15])";
+  of.inputs = [sign](const ScoreProblem& problem, const Place& at) {
+    const double apart = problem.number(1, at.token_q) - problem.number(2, at.token_k);
+    return added(problem, element(problem.of().tensors[0], {at.head, static_cast<int64_t>(2 * sign * apart + 15)}));
+  };
+  return of;
+}
+
+/// Two lookups by the difference of `t_q` and `t_k`, or the second one by `t_q` and `u_k`.
+ScoreCase two_lookups(std::string name, bool have_one_difference) {
+  ScoreCase of = long_buckets(std::move(name), DType::int64, near_time);
+  const std::size_t of_key = have_one_difference ? 2 : 4;
+  of.text = std::string("tanh(s + w[h, clamp(floor(log2(1 + abs(t_q[i] - t_k[j]))), 0, 63)] - 0.5 * ") +
+            "u[clamp(abs(t_q[i] - " + (have_one_difference ? "t_k" : "u_k") + "[j]), 2, 500), h])";
+  of.tensors.push_back({"u", DType::float32, {90, 4}});
+  if (!have_one_difference) {
+    ScoreTensor times = of.tensors[2];
+    times.name = "u_k";
+    std::ranges::reverse(times.numbers);
+    of.tensors.push_back(times);
+  }
+  of.inputs = [first = of.inputs, of_key](const ScoreProblem& problem, const Place& at) {
+    ScoreInputs in = first(problem, at);
+    const double apart = std::fabs(problem.number(1, at.token_q) - problem.number(of_key, at.token_k));
+    const int64_t index =
+        element(problem.of().tensors[3], {std::max<int64_t>(static_cast<int64_t>(apart), 2), at.head});
+    in.t -= 0.5 * problem.number(3, index);
+    in.reads.push_back({3, index, false, -0.5});
+    return in;
+  };
+  return of;
+}
+
 /// A table of time differences and of kinds of queries, with the head last: a head has 3 * `differences` elements.
 ScoreCase differences(std::string name, int64_t differences) {
   const int64_t rows_q = jagged_q.rows(), rows_k = jagged_k.rows();
@@ -499,6 +585,18 @@ const std::vector<ScoreCase>& score_cases() {
              c.wanted = {false, false, false};
            }),
       table_and_buckets("table_and_buckets"),
+      long_buckets("buckets_far", DType::int64, far_time),
+      with(long_buckets("buckets_equal", DType::int64, equal_time), [](ScoreCase& c) { c.mask = Mask::causal(); }),
+      long_buckets("buckets_equal_floats", DType::float32, equal_time),
+      long_buckets("buckets_of_nan", DType::float32, time_with_nan),
+      long_buckets("buckets_beyond_table", DType::int32, near_time, 3),
+      with(long_buckets("buckets_of_most_elements", DType::int64, near_time, 256),
+           [](ScoreCase& c) { c.head_dim = 64; }),
+      long_buckets("buckets_of_more_elements", DType::int64, near_time, 257),
+      signed_differences("differences_of_query_and_key", "t_q[i] - t_k[j]", 1),
+      signed_differences("differences_of_key_and_query", "t_k[j] - t_q[i]", -1),
+      two_lookups("two_lookups_of_one_difference", true),
+      two_lookups("two_lookups", false),
       table_and_number("table_and_number"),
       with(table_and_number("table_and_number_deterministic"), [](ScoreCase& c) { c.deterministic = true; }),
       with(table("table_long"),
@@ -591,8 +689,25 @@ TEST_P(GpuScores, ResultsAndGradientsOfTensorsFollowTheDefinition) {
   const auto is_one_of = [&](const std::vector<std::string>& names) {
     return std::find(names.begin(), names.end(), problem.of().name) != names.end();
   };
-  EXPECT_EQ(results.forward_reason.find("copied to shared memory") != std::string::npos,
+  EXPECT_EQ(results.forward_reason.find("the dense bias is copied") != std::string::npos,
             has_hopper && is_one_of(are_staged))
+      << results.forward_reason;
+  const std::vector<std::string> have_lookups = {"buckets_window",
+                                                 "buckets_wide",
+                                                 "buckets_of_floats",
+                                                 "table_and_buckets",
+                                                 "buckets_far",
+                                                 "buckets_equal",
+                                                 "buckets_equal_floats",
+                                                 "buckets_of_nan",
+                                                 "buckets_beyond_table",
+                                                 "buckets_of_most_elements",
+                                                 "differences_of_query_and_key",
+                                                 "differences_of_key_and_query",
+                                                 "two_lookups_of_one_difference",
+                                                 "two_lookups"};
+  EXPECT_EQ(results.forward_reason.find("lookups are copied") != std::string::npos,
+            has_hopper && is_one_of(have_lookups))
       << results.forward_reason;
   const bool is_in_backward =
       has_hopper && (is_one_of(in_backward) || (is_one_of(are_staged) && problem.of().name != "bias_of_keys"));

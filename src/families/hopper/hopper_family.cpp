@@ -164,6 +164,7 @@ class HopperFamily final : public Family {
       config.number("query_stages", spec.query_stages);
       config.flag("query_in_registers", spec.query_in_registers);
       config.flag("stages_tile", spec.stages_tile);
+      config.flag("stages_lookups", spec.stages_lookups);
       // A multiplication of Q replaces one of each score. fp16 would lose small elements of Q altogether.
       // A query that is added to the output stays as it is.
       config.flag("scales_query", spec.query_in_registers && kernel.scales_scores && !kernel.adds_query &&

@@ -182,8 +182,8 @@ GpuPlan forward_plan(const PlanRequest& request) {
   kernel.adds_query = problem.add_query;
   constexpr int64_t unknown = std::numeric_limits<int64_t>::max();
   const int64_t most_queries = queries.form == Form::jagged ? unknown : queries.mean_length();
-  choose_hopper_tiles(kernel, most_queries, keys.mean_length(),
-                      {request.reads, request.reads_of_lines, request.tile_element_bytes});
+  const StagedReads reads = {request.reads, request.reads_of_lines, request.lookups, request.tile_element_bytes};
+  choose_hopper_tiles(kernel, most_queries, keys.mean_length(), reads);
   if (problem.has_pages()) choose_boxes(kernel, problem.page_rows);
   const bool keys_stay = keys.mean_length() <= int64_t{kernel.stages} * kernel.tile_keys;
   // Pages have no cumulative lengths, from which a CTA could find a contiguous range of equal cost.
@@ -205,6 +205,7 @@ GpuPlan forward_plan(const PlanRequest& request) {
     plan.reason +=
         fmt::format("; TMA loads {} keys at a time from pages of {}", kernel.hopper().box_keys, problem.page_rows);
   }
+  if (kernel.hopper().stages_lookups) plan.reason += "; the elements of lookups are copied to shared memory";
   if (kernel.hopper().stages_tile) plan.reason += "; the dense bias is copied to shared memory";
   const int64_t tiles = problem.heads_q * queries.most_tiles(kernel.tile_queries, problem.batch);
   const int64_t ctas = std::min<int64_t>(tiles, request.gpu.multiprocessors);

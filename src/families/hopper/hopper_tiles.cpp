@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "definition/bound_tensor.h"
 #include "families/planning.h"
 #include "hopper/arguments.cuh"
 #include "plan/thresholds.h"
@@ -40,7 +41,8 @@ struct ForwardTile {
     constexpr int rows = 16, block = 128;  // of StagedTile
     const int tile =
         kernel.hopper().stages_tile ? rows * round_up(kernel.tile_keys * reads.tile_element_bytes, block) : 0;
-    const int inputs = kernel.warps * (lines + tile);
+    const int lookups = kernel.hopper().stages_lookups ? lookup_bytes(reads.lookups, kernel.tile_keys) : 0;
+    const int inputs = kernel.warps * (lines + tile + lookups);
     return (kernel.hopper().query_stages * kernel.tile_queries * query +
             kernel.stages * kernel.tile_keys * (columns + columns_v)) *
                element_bytes +
@@ -83,22 +85,24 @@ bool choose_wide_tiles(KernelSpec& kernel, int most_keys, const StagedReads& rea
 /// Reduces the stages that choose_hopper_tiles() prefers to those that fit. Two stages of each operand suffice. Returns
 /// false if they do not fit.
 bool reduce_stages(KernelSpec& kernel, const StagedReads& reads) {
-  // A tile of a dense bias and a stage of Q have about the same size, and Q needs its stages less.
+  // The inputs of a tile take about as much memory as a stage of Q, and Q needs its stages less.
   int* const of_keys = &kernel.stages;
   int* const of_queries = &kernel.hopper().query_stages;
-  const bool has_tile = kernel.hopper().stages_tile;
-  for (int* const stages : {has_tile ? of_queries : of_keys, has_tile ? of_keys : of_queries}) {
+  const bool has_inputs = kernel.hopper().stages_tile || kernel.hopper().stages_lookups;
+  for (int* const stages : {has_inputs ? of_queries : of_keys, has_inputs ? of_keys : of_queries}) {
     while (*stages > 2 && !ForwardTile{kernel, reads}.has_shared_memory()) --*stages;
   }
   return ForwardTile{kernel, reads}.has_shared_memory();
 }
 
-/// Calls choose(kernel) with the elements of a dense bias in shared memory, and without them if this returns false.
+/// Calls choose(kernel) with the elements of a dense bias or of lookups in shared memory, and without them if this
+/// returns false.
 template <class Choose>
-void stage_tile_if_it_fits(KernelSpec& kernel, const StagedReads& reads, const Choose& choose) {
+void stage_if_it_fits(KernelSpec& kernel, const StagedReads& reads, const Choose& choose) {
   KernelSpec staged = kernel;
-  staged.hopper().stages_tile = true;
-  if (reads.tile_element_bytes > 0 && choose(staged)) {
+  staged.hopper().stages_tile = reads.tile_element_bytes > 0;
+  staged.hopper().stages_lookups = reads.lookups > 0;
+  if ((reads.tile_element_bytes > 0 || reads.lookups > 0) && choose(staged)) {
     kernel = staged;
   } else {
     choose(kernel);
@@ -149,23 +153,21 @@ void choose_hopper_tiles(KernelSpec& kernel, int64_t most_queries, int64_t mean_
   kernel.warps = warpgroups * 4;
   const int most_keys = !takes_narrow_tiles(reads.all) ? (is_narrow ? 192 : 128) : is_wide ? 64 : is_narrow ? 96 : 112;
   if (is_wide) {
-    stage_tile_if_it_fits(kernel, reads, [&](KernelSpec& of) { return choose_wide_tiles(of, most_keys, reads); });
+    stage_if_it_fits(kernel, reads, [&](KernelSpec& of) { return choose_wide_tiles(of, most_keys, reads); });
     return;
   }
   kernel.hopper().query_in_registers = true;
-  kernel.tile_keys = !are_few                                        ? most_keys
-                     : mean_keys <= thresholds::keys_of_a_short_tile ? 64
-                                                                     : std::min(128, most_keys);
-  if (warpgroups == 1) {
-    // Consecutive tiles seldom have the same keys: as many stages as fit.
-    kernel.stages = is_narrow || kernel.tile_keys == 64 ? 4 : 3;
-    kernel.hopper().query_stages = 2;
-  } else {
-    kernel.stages = !are_few ? (is_narrow ? 3 : 2) : is_narrow || kernel.tile_keys == 64 ? 4 : 2;
-    kernel.hopper().query_stages = 3;
-  }
-  stage_tile_if_it_fits(kernel, reads, [&](KernelSpec& of) {
-    if (!of.hopper().stages_tile) return reduce_stages(of, reads);
+  stage_if_it_fits(kernel, reads, [&](KernelSpec& of) {
+    of.tile_keys = !are_few ? most_keys : mean_keys <= thresholds::keys_of_a_short_tile ? 64 : std::min(128, most_keys);
+    if (warpgroups == 1) {
+      // Consecutive tiles seldom have the same keys: as many stages as fit.
+      of.stages = is_narrow || of.tile_keys == 64 ? 4 : 3;
+      of.hopper().query_stages = 2;
+    } else {
+      of.stages = !are_few ? (is_narrow ? 3 : 2) : is_narrow || of.tile_keys == 64 ? 4 : 2;
+      of.hopper().query_stages = 3;
+    }
+    if (!of.hopper().stages_tile && !of.hopper().stages_lookups) return reduce_stages(of, reads);
     // The addresses of the copies need registers: 192 keys would spill. 32-bit elements have the room of twice the
     // keys.
     for (int keys = std::min(of.tile_keys, 128); keys >= 64; keys -= 16) {
