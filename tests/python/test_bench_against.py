@@ -54,6 +54,22 @@ def test_both_builds_get_the_mask_and_the_tensors_of_a_case(tmp_path: Path) -> N
     assert [row.direction for row in rows] == ["fwd", "bwd"] and not refusals
 
 
+def test_the_rows_of_finished_cases_survive_an_interruption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = against.compare_case
+
+    def interrupted(case: Case, direction: str, *rest: Any) -> against.Comparison:
+        if case.activation == "relu":
+            raise KeyboardInterrupt
+        return measured(case, direction, *rest)
+
+    monkeypatch.setattr(against, "compare_case", interrupted)
+    other, rows_file = other_build(tmp_path / "other"), tmp_path / "rows.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        bench.main([*CASE, "--activation", "silu", "relu", "--against", str(other), "--json", str(rows_file)])
+    rows = [json.loads(line) for line in rows_file.read_text().splitlines()]
+    assert [row["activation"] for row in rows] == ["silu", "silu"]
+
+
 def test_an_older_build_without_params_masks_and_compat_is_timed(tmp_path: Path) -> None:
     other = other_build(tmp_path / "other")
     with (other / "gdpa" / "__init__.py").open("a") as file:

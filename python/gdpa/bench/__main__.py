@@ -328,17 +328,22 @@ def run_cases(options: argparse.Namespace, device: Device, effort: Effort, syste
 
 def run_against(options: argparse.Namespace, device: Device, effort: Effort) -> None:
     """Prints a table with the speed-up of this build over the other build, and writes JSON rows for --json."""
-    from gdpa.bench.against import COLUMNS, compare
+    from gdpa.bench.against import COLUMNS, Comparison, compare
     from gdpa.bench.rows import print_not_run, print_table, write_json
+
+    def write(rows: list[Comparison]) -> None:
+        if options.json and options.json != STANDARD_OUTPUT:
+            write_json(options.json, rows)
 
     work = []
     for case in chosen_cases(options):
         directions = [direction for direction in case.directions if options.direction in (direction, "both")]
         work += [(case, directions)] if directions else []
-    rows, refusals = compare(work, options.against, str(device.torch_device), device.describe(), effort)
-    if options.json:
-        write_json(None if options.json == STANDARD_OUTPUT else options.json, rows)
-    if options.json != STANDARD_OUTPUT:
+    rows, refusals = compare(work, options.against, str(device.torch_device), device.describe(), effort, write)
+    if options.json == STANDARD_OUTPUT:
+        write_json(None, rows)
+    else:
+        write(rows)  # of no case, if all are refused
         print_table(f"against {options.against}", COLUMNS, [row.cells() for row in rows], texts=5)
     print_not_run(refusals)
 

@@ -11,7 +11,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -108,9 +108,17 @@ def compare_case(case: Case, direction: str, builds: Sequence[Build], effort: Ef
 
 
 def compare(
-    work: Sequence[tuple[Case, Sequence[str]]], folder: Path, device: str, described: str, effort: Effort
+    work: Sequence[tuple[Case, Sequence[str]]],
+    folder: Path,
+    device: str,
+    described: str,
+    effort: Effort,
+    after_case: Callable[[list[Comparison]], None] = lambda rows: None,
 ) -> tuple[list[Comparison], list[Refused]]:
-    """Measures every case in each direction. Returns the rows and the refused cases."""
+    """Measures every case in each direction. Returns the rows and the refused cases.
+
+    Calls `after_case` with the rows so far after every case, because a run may be interrupted.
+    """
     rows: list[Comparison] = []
     refusals: list[Refused] = []
     progress = Progress(len(work))
@@ -132,6 +140,7 @@ def compare(
                     rows.append(compare_case(case, direction, builds, effort, described))
                 except RuntimeError as refused:
                     refusals.append(Refused("gdpa", direction, str(refused), case.name))
+            after_case(rows)
             progress.finish_case()
     finally:
         for build in builds:
