@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
@@ -84,59 +83,6 @@ def test_deterministic_gradients_of_tensors_have_the_same_bits_a_thousand_times(
         for one, other in zip(results(), first, strict=True):
             differs |= (one != other).any()
     assert not differs
-
-
-def wait_for_compilations() -> None:
-    """Waits until no thread compiles kernels for later calls."""
-    end = time.monotonic() + 60
-    while _compilation._running and time.monotonic() < end:
-        time.sleep(0.01)
-    assert not _compilation._running
-
-
-def train_for_ten_thousand_steps(name: str, cache: Path) -> None:
-    """Trains the tensors of a function, with an empty cache of kernels. Prints the kernels of a step."""
-    lengths = [60, 0, 31, 100]
-    tensors, cu_seqlens = operands(sum(lengths)), offsets(lengths)
-    text, params = tensors_of_scores(sum(lengths), heads=2)[name]
-    learned = [tensor.requires_grad_() for tensor in params.values() if tensor.is_floating_point()]
-    first = [tensor.detach().clone() for tensor in learned]
-    optimiser = torch.optim.SGD(learned, lr=1e-6)
-
-    def train(steps: int) -> list[Path]:
-        """Returns the files of the cache after these steps."""
-        for _ in range(steps):
-            optimiser.zero_grad()
-            output = gdpa.varlen_attention(*tensors, cu_seqlens, cu_seqlens, activation=text, params=params)
-            output.square().sum().backward()
-            optimiser.step()
-        torch.cuda.synchronize()
-        wait_for_compilations()
-        return sorted(cache.iterdir())
-
-    after_one_step = train(1)
-    assert train(9_999) == after_one_step
-    assert all((one != other).any() for one, other in zip(first, learned, strict=True))
-    call = (gdpa.varlen_attention, *tensors, cu_seqlens, cu_seqlens)
-    kernels = gdpa.warmup(*call, lengths="these", activation=text, params=params)
-    assert all(kernel.was_cached for kernel in kernels)
-    print(*(kernel.name for kernel in kernels), sep="\n")
-
-
-@pytest.mark.parametrize("name", ["numbers", "table", "buckets"])
-def test_ten_thousand_optimiser_steps_compile_one_kernel_for_each_direction(name: str, tmp_path: Path) -> None:
-    program = (
-        "import sys; from pathlib import Path; sys.path[:0] = sys.argv[1:3]; import torch; "
-        "torch.set_default_device('cuda'); from test_features import train_for_ten_thousand_steps; "
-        "train_for_ten_thousand_steps(sys.argv[3], Path(sys.argv[4]))"
-    )
-    folder = Path(__file__).parent
-    command = [sys.executable, "-c", program, str(folder), str(folder.parent / "python"), name, str(tmp_path)]
-    environment = {**os.environ, "GDPA_CACHE_DIR": str(tmp_path)}
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
-    directions = [kernel.split()[1] for kernel in ended.stdout.splitlines()]
-    assert directions.count("forward") == 1 and directions.count("backward") == 1, ended.stdout
 
 
 MASKS = {
@@ -307,7 +253,10 @@ def test_the_kernels_of_backward_are_compiled_after_a_call_that_records_gradient
     tensors, cu_seqlens = operands(), offsets([600])
     keywords = {"activation": "tanh(s) * 0.777"}
     gdpa.varlen_attention(*tensors, cu_seqlens, cu_seqlens, **keywords)
-    wait_for_compilations()
+    end = time.monotonic() + 60
+    while _compilation._running and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not _compilation._running
     kernels = gdpa.warmup(gdpa.varlen_attention, *tensors, cu_seqlens, cu_seqlens, lengths="these", **keywords)
     assert [kernel.name for kernel in kernels if not kernel.was_cached] == []
 
