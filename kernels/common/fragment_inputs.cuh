@@ -25,7 +25,7 @@ struct FragmentSides<Bias, FragmentRows::keys> {
 
 /// The memory of a warp for the inputs of its accumulator, whose 16 rows are queries. The rows share the inputs of all
 /// columns, and the inputs of all differences: each lane computes a few of them for all lanes. With `has_tile`, each
-/// score has an element of a dense bias; with `has_lookups`, elements of lookups.
+/// score has an element of a dense bias. With `has_lookups`, scores read elements of lookups.
 template <class Bias, int columns, bool has_tile, bool has_lookups>
 struct StagedInputs {
   using Tile = StagedTile<Bias, columns, has_tile>;
@@ -49,8 +49,8 @@ struct StagedInputs {
   }
   __device__ __forceinline__ Key* of_keys() const { return reinterpret_cast<Key*>(memory + keys_at); }
 
-  /// Computes the inputs of the tile whose first query is `query` and first key is `key`, and finds the form of its
-  /// lookups. By all lanes of the warp.
+  /// Computes the inputs of a tile, and finds the LookupForm of the tile. `query` and `key` are the first query and the
+  /// first key of the tile. All lanes of the warp call this function.
   __device__ __forceinline__ void fill(const Bias& bias, int query, int key, Lookups& lookups) const {
     if constexpr (bytes == Tile::bytes) return;
     const auto lane = static_cast<int>(threadIdx.x % 32);
@@ -120,7 +120,7 @@ class FragmentInputs {
     }
   }
 
-  /// Calls visit(inputs) with the inputs in the form that the lookups of the tile have. The branch is uniform.
+  /// Calls visit(inputs) with inputs that read the lookups by the LookupForm of the tile. The branch is uniform.
   template <class Visit>
   __device__ __forceinline__ void visit(Visit visit) {
     if constexpr (!has_lookups) {

@@ -55,7 +55,7 @@ __device__ __forceinline__ int absolute(int x) { return x < 0 ? -x : x; }
 __device__ __forceinline__ long long absolute(long long x) { return x < 0 ? -x : x; }
 __device__ __forceinline__ float absolute(float x) { return fabsf(x); }
 
-/// The absolute value of a - b. For 32-bit integers one instruction.
+/// The absolute value of a - b. 32-bit integers need one instruction.
 __device__ __forceinline__ int absolute_difference(int a, int b) {
   int result;
   asm("sad.s32 %0, %1, %2, 0;" : "=r"(result) : "r"(a), "r"(b));
@@ -94,7 +94,7 @@ __device__ __forceinline__ int nearest_from_0(int x, int last) { return min(x, l
 __device__ __forceinline__ int nearest_from_0(long long x, int last) { return x > last ? last : static_cast<int>(x); }
 __device__ __forceinline__ int nearest_from_0(float x, int last) { return nearest(x, last); }
 
-/// An index that is known to fit. NaN is 0.
+/// Converts an index that fits into 32 bits. NaN becomes 0.
 __device__ __forceinline__ int to_int(int x) { return x; }
 __device__ __forceinline__ int to_int(long long x) { return static_cast<int>(x); }
 __device__ __forceinline__ int to_int(float x) { return __float2int_rd(x); }

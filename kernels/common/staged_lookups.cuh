@@ -15,8 +15,8 @@ namespace gdpa {
 
 /// How the scores of a tile find their elements.
 enum class LookupForm : int {
-  any,    ///< by the numbers of the positions
-  close,  ///< by differences of 32 bits
+  any,    ///< each score computes its index in the types of the tensors
+  close,  ///< each score computes its index from a difference of 32 bits
   one     ///< all scores have the same element
 };
 
@@ -29,7 +29,7 @@ struct SharedLookups {
   }
 };
 
-/// The elements that all scores of a tile have, as bits.
+/// One element of each lookup, which all scores of a tile read. The elements are stored as bits.
 struct SameLookups {
   const int* elements;
 
@@ -38,25 +38,29 @@ struct SameLookups {
 
 __device__ __forceinline__ bool is_finite(float x) { return fabsf(x) < __int_as_float(0x7f800000); }
 
-/// An integer whose order is the order of finite numbers, and the number of this integer.
+/// Maps finite numbers to integers: if a < b, then ordered_bits(a) < ordered_bits(b).
 __device__ __forceinline__ int ordered_bits(float x) {
   const int bits = __float_as_int(x);
   return bits < 0 ? bits ^ 0x7fffffff : bits;
 }
+/// The number whose ordered_bits() are `bits`.
 __device__ __forceinline__ float of_ordered_bits(int bits) {
   return __int_as_float(bits < 0 ? bits ^ 0x7fffffff : bits);
 }
 
-/// The numbers of 16 rows whose differences from numbers of keys select elements.
+/// The numbers of 16 queries, such as their times. The difference between the number of a query and the number of a key
+/// selects the element of a score.
 template <class Number>
 struct LookupRows {
   Number numbers[16];
-  int close[16];              ///< of integers: counted from `origin`
-  unsigned long long origin;  ///< of integers
-  int least, greatest;        ///< of `close`, or of the ordered bits; least > greatest: not close, or not finite
+  int close[16];              ///< for integers: `numbers` minus `origin`
+  unsigned long long origin;  ///< for integers
+  /// The range of `close`, or of the ordered bits of floating numbers. If least > greatest, the integers are too far
+  /// apart, or a number is not finite.
+  int least, greatest;
 };
 
-/// The types of these numbers.
+/// The type of these numbers.
 template <class Bias, bool has_difference>
 struct LookupNumbers {
   using OfQuery = decltype(Bias::number_of(typename Bias::OfQuery{}));
@@ -66,7 +70,8 @@ struct LookupNumbers<Bias, false> {
   using OfQuery = int;
 };
 
-/// The memory of a warp, and the form of its current tile of 16 queries and `columns` keys.
+/// The lookups of a warp: their shared memory, and the LookupForm of the current tile. A tile has 16 queries and
+/// `columns` keys.
 template <class Bias, int columns, bool exists>
 class StagedLookups {
  public:
@@ -77,8 +82,8 @@ class StagedLookups {
   StagedLookups() = default;
   __device__ __forceinline__ explicit StagedLookups(unsigned char* memory) : memory_(memory) {}
 
-  /// Copies the elements of a head, and the numbers of the 16 rows from `query` on, after the warp has read the scores
-  /// of the preceding rows. By all lanes.
+  /// Copies the elements of a head, and the numbers of the 16 queries from `query` on. All lanes call this function,
+  /// after they have read the lookups of the preceding queries.
   __device__ __forceinline__ void fill(const Bias& bias, int query) const {
     __syncwarp();
 #pragma unroll
@@ -94,8 +99,8 @@ class StagedLookups {
     __syncwarp();
   }
 
-  /// Finds the form of a tile. The lane has the inputs of the columns lane, lane + 32, ... By all lanes, after all
-  /// lanes have read the columns of the preceding tile.
+  /// Finds the LookupForm of a tile. `keys` are the inputs of the columns lane, lane + 32, and so on. All lanes call
+  /// this function, after they have read the columns of the preceding tile.
   __device__ __forceinline__ void enter_tile(const Bias& bias, const Key* keys) {
     form_ = LookupForm::any;
     if constexpr (has_integers) {
@@ -107,7 +112,7 @@ class StagedLookups {
 
   __device__ __forceinline__ LookupForm form() const { return form_; }
 
-  /// Before the scores of a tile.
+  /// Loads the numbers of the rows, if the scores need them. Call it before the scores of a tile.
   template <LookupForm form>
   __device__ __forceinline__ void begin() {
     if constexpr (form == LookupForm::any && Bias::has_difference) {
@@ -126,7 +131,8 @@ class StagedLookups {
     }
   }
 
-  /// The inputs of a score in row `half` and column `column` of these.
+  /// The inputs of a score. `half` selects one of the two rows of the thread, and `column` one of the two columns that
+  /// enter() loaded.
   template <LookupForm form, class OfDifference>
   __device__ __forceinline__ auto at(const Bias& bias, int query, int key, int half, int column, const Query& of_query,
                                      const Key& of_key, const OfDifference& of_difference) const {
@@ -153,7 +159,7 @@ class StagedLookups {
   static constexpr int rows_at = columns_at + columns * static_cast<int>(sizeof(int));
   static constexpr bool has_integers = Bias::has_difference && Bias::fits_32_bits;
   static constexpr bool has_floats = Bias::has_difference && !Bias::are_integers && Bias::is_monotone;
-  /// Close integers, counted from their origin, are below twice this number, so that a difference is at most 2^30.
+  /// Integers are close if they are less than twice this number after the origin. Their differences are below 2^30.
   static constexpr unsigned long long close = 1ull << 29;
 
  public:
@@ -242,8 +248,8 @@ class StagedLookups {
                  of_ordered_bits(greatest_of_rows) - of_ordered_bits(__reduce_min_sync(0xffffffffu, least)));
   }
 
-  /// Whether all scores have the same element, where a number of a query minus a number of a key is from `least` to
-  /// `greatest`.
+  /// Tests whether all scores have the same element. The numbers of the queries minus the numbers of the keys are from
+  /// `least` to `greatest`.
   template <class Difference>
   __device__ __forceinline__ void look_for_one(const Bias& bias, Difference least, Difference greatest) {
     Difference low = least, high = greatest;

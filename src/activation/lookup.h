@@ -12,19 +12,19 @@
 
 namespace gdpa::activation {
 
-/// A read whose index in one axis is computed from both the query and the key. The indices in the other axes are the
-/// same for all scores of a head and batch entry.
+/// A read of a tensor. In one axis, the index is computed from both the query and the key. In the other axes, the index
+/// is the same for all scores of a head and a batch entry.
 struct Lookup {
   std::size_t read;  ///< its position in Function::inputs()
   std::size_t axis;
 };
 
-/// Returns the lookups of a function of floating numbers. None if a kernel may copy a dense bias (tile_read()), and
-/// none in a list of functions.
+/// Returns the lookups of a function whose elements are floating numbers. A list of functions has none. A function with
+/// a dense bias that a kernel may copy (tile_read()) has none either.
 std::vector<Lookup> lookups_of(const Function& function, unsigned tensor_types);
 
-/// The difference of an element that depends on the query and one that depends on the key, if all indices of lookups
-/// read the positions only in this difference, or only in its absolute value.
+/// The difference of two elements, such as t_q[i] - t_k[j]: one depends on the query, and the other one on the key. All
+/// indices of the lookups read positions only through this difference, or only through its absolute value.
 struct LookupDifference {
   std::size_t of_query = 0, of_key = 0;  ///< their positions in Function::inputs()
   bool is_query_first = false;           ///< the element of the query minus the element of the key

@@ -33,7 +33,7 @@ struct PlanRequest {
   bool own_elements = false;          ///< an element in score_gradients has one term, of one score
   bool shares_pairs = false;          ///< f reads an element for each pair of positions that all batch entries share
   bool bounds_scores = false;         ///< f has guards, which only infinite scores need
-  int lookups = 0;                    ///< reads whose few elements a kernel may copy to shared memory
+  int lookups = 0;                    ///< lookups that a kernel may copy to shared memory (activation/lookup.h)
   int tile_element_bytes = 0;         ///< of a dense bias that a kernel may copy to shared memory; 0: none
 };
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <ostream>
 #include <string>
-#include <string_view>
+#include <vector>
 
 #include "compilers.h"
 #include "cuda/source.h"
@@ -31,6 +31,55 @@ struct Case {
 
 std::ostream& operator<<(std::ostream& stream, const Case& test) { return stream << test.name; }
 
+/// A bf16 problem of four heads.
+Problem problem_of(int64_t head_dim, int64_t rows, unsigned tensor_types) {
+  Problem problem;
+  problem.dtype = DType::bfloat16;
+  problem.batch = 10;
+  problem.heads_q = problem.heads_k = 4;
+  problem.head_dim = problem.head_dim_v = head_dim;
+  problem.rows_q = problem.rows_k = rows;
+  problem.tensor_types = tensor_types;
+  return problem;
+}
+
+families::PlanRequest request_of(const Problem& problem, const Activation& activation) {
+  families::PlanRequest request{problem,
+                                plan::Gpu{},
+                                plan::FunctionRegisters::many,
+                                true,
+                                plan::Float32Products::three,
+                                plan::TensorMaps::available};
+  request.bounds_scores = activation.function().bounds_scores();
+  return request;
+}
+
+std::vector<plan::KernelSpec> kernels_of(const families::PlanRequest& request, const Activation& activation) {
+  plan::GpuPlan plan = families::gpu_plan(request);
+  plan::take_scale_out(plan, activation.function().value(), 0.125);
+  std::vector<plan::KernelSpec> kernels;
+  for (const plan::GpuStep& step : plan.steps) {
+    kernels.push_back(step.kernel);
+    kernels.back().tensor_types = request.problem.tensor_types;
+  }
+  return kernels;
+}
+
+/// Compiles a kernel, expects no spill and no warning, and returns the machine code of the function, which lies between
+/// the wait for S and the wait for P V. Returns an empty text if there is no disassembler.
+std::string function_code(const jit::Nvrtc& nvrtc, const plan::KernelSpec& kernel, const Activation& activation) {
+  const jit::Compiled compiled = nvrtc.compile({kernel_source(kernel, activation.function()), activation.text()},
+                                               "sm_90a", {"--ptxas-options=-v"});
+  EXPECT_TRUE(has_no_spill(compiled)) << compiled.log;
+  EXPECT_FALSE(has_warning(compiled)) << compiled.log;
+  if (disassembler().empty()) return "";
+  const std::string code = disassemble(compiled.cubin);
+  const std::size_t begin = code.find("WARPGROUP.DEPBAR.LE gsb0, 0x1"),
+                    end = code.find("WARPGROUP.DEPBAR.LE gsb0, 0x0", begin);
+  EXPECT_NE(end, std::string::npos);
+  return end == std::string::npos ? "" : code.substr(begin, end - begin);
+}
+
 class HopperForwardInputs : public testing::TestWithParam<Case> {};
 
 TEST_P(HopperForwardInputs, OfADenseBiasAreStagedAndEverythingElseIsInRegisters) {
@@ -41,41 +90,17 @@ TEST_P(HopperForwardInputs, OfADenseBiasAreStagedAndEverythingElseIsInRegisters)
   }
   const Case& test = GetParam();
   const Activation activation("silu(s + bias[b, h, i, j])", {}, {"bias"});
-  Problem problem;
-  problem.dtype = DType::bfloat16;
-  problem.batch = 10;
-  problem.heads_q = problem.heads_k = 4;
-  problem.head_dim = problem.head_dim_v = test.head_dim;
-  problem.rows_q = problem.rows_k = test.keys * problem.batch;
-  problem.tensor_types = static_cast<unsigned>(test.type);
-  families::PlanRequest request{problem,
-                                plan::Gpu{},
-                                plan::FunctionRegisters::many,
-                                true,
-                                plan::Float32Products::three,
-                                plan::TensorMaps::available};
+  families::PlanRequest request =
+      request_of(problem_of(test.head_dim, test.keys * 10, static_cast<unsigned>(test.type)), activation);
   request.reads = 1;
   request.tile_element_bytes = !test.stages_tile ? 0 : test.type == NumberType::float32 ? 4 : 2;
-  request.bounds_scores = activation.function().bounds_scores();
-  plan::GpuPlan plan = families::gpu_plan(request);
-  plan::take_scale_out(plan, activation.function().value(), 0.125);
-  for (plan::GpuStep& step : plan.steps) {
-    step.kernel.tensor_types = problem.tensor_types;
-    ASSERT_EQ(step.kernel.hopper().stages_tile, test.stages_tile);
+  for (const plan::KernelSpec& kernel : kernels_of(request, activation)) {
+    ASSERT_EQ(kernel.hopper().stages_tile, test.stages_tile);
     for (const jit::Nvrtc& nvrtc : compilers()) {
-      const jit::Compiled compiled = nvrtc.compile(
-          {kernel_source(step.kernel, activation.function()), activation.text()}, "sm_90a", {"--ptxas-options=-v"});
-      EXPECT_TRUE(has_no_spill(compiled)) << compiled.log;
-      EXPECT_FALSE(has_warning(compiled)) << compiled.log;
-      if (disassembler().empty()) continue;
-      const std::string code = disassemble(compiled.cubin);
-      // The function lies between the wait for S and the wait for P V.
-      const std::size_t begin = code.find("WARPGROUP.DEPBAR.LE gsb0, 0x1"),
-                        end = code.find("WARPGROUP.DEPBAR.LE gsb0, 0x0", begin);
-      ASSERT_NE(end, std::string::npos);
-      const std::string_view part = std::string_view(code).substr(begin, end - begin);
+      const std::string part = function_code(nvrtc, kernel, activation);
+      if (part.empty()) continue;
       const int bytes = test.type == NumberType::float32 ? 4 : 2;
-      const int scores = step.kernel.tile_keys / 2, copies = count(part, "LDGSTS");
+      const int scores = kernel.tile_keys / 2, copies = count(part, "LDGSTS");
       EXPECT_EQ(copies, test.stages_tile ? scores * bytes / 16 : 0);
       if (!test.stages_tile) continue;
       // Some other loads of 64 bits are of the list of tiles.
@@ -106,40 +131,17 @@ TEST_P(HopperForwardLookups, AreReadFromSharedMemory) {
   }
   const Activation activation("silu(s + w[h, clamp(floor(log2(1 + abs(t_q[i] - t_k[j]))), 0, 63)])", {},
                               {"w", "t_q", "t_k"});
-  Problem problem;
-  problem.dtype = DType::bfloat16;
-  problem.batch = 10;
-  problem.heads_q = problem.heads_k = 4;
-  problem.head_dim = problem.head_dim_v = 128;
-  problem.rows_q = problem.rows_k = 20480;
   const auto type = static_cast<unsigned>(GetParam());
-  problem.tensor_types = static_cast<unsigned>(NumberType::float32) | type << 4 | type << 8;
-  families::PlanRequest request{problem,
-                                plan::Gpu{},
-                                plan::FunctionRegisters::many,
-                                true,
-                                plan::Float32Products::three,
-                                plan::TensorMaps::available};
+  const unsigned types = static_cast<unsigned>(NumberType::float32) | type << 4 | type << 8;
+  families::PlanRequest request = request_of(problem_of(128, 20480, types), activation);
   request.reads = 3;
   request.reads_of_lines = request.lookups = 1;
-  request.bounds_scores = activation.function().bounds_scores();
-  plan::GpuPlan plan = families::gpu_plan(request);
-  plan::take_scale_out(plan, activation.function().value(), 0.125);
-  plan::KernelSpec kernel = plan.steps.front().kernel;  // the second pass seldom computes anything
-  kernel.tensor_types = problem.tensor_types;
+  const plan::KernelSpec kernel = kernels_of(request, activation).front();  // the second pass seldom computes anything
   ASSERT_TRUE(kernel.hopper().stages_lookups);
   ASSERT_EQ(kernel.tile_keys, 112);
   for (const jit::Nvrtc& nvrtc : compilers()) {
-    const jit::Compiled compiled = nvrtc.compile({kernel_source(kernel, activation.function()), activation.text()},
-                                                 "sm_90a", {"--ptxas-options=-v"});
-    EXPECT_TRUE(has_no_spill(compiled)) << compiled.log;
-    EXPECT_FALSE(has_warning(compiled)) << compiled.log;
-    if (disassembler().empty()) continue;
-    const std::string code = disassemble(compiled.cubin);
-    const std::size_t begin = code.find("WARPGROUP.DEPBAR.LE gsb0, 0x1"),
-                      end = code.find("WARPGROUP.DEPBAR.LE gsb0, 0x0", begin);
-    ASSERT_NE(end, std::string::npos);
-    const std::string_view part = std::string_view(code).substr(begin, end - begin);
+    const std::string part = function_code(nvrtc, kernel, activation);
+    if (part.empty()) continue;
     const int scores = kernel.tile_keys / 2;
     const bool are_integers = GetParam() == NumberType::int64;
     EXPECT_EQ(count(part, "LDG"), 0);

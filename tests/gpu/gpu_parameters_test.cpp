@@ -361,7 +361,8 @@ ScoreCase long_buckets(std::string name, DType of_times, const std::function<dou
           .wanted = {false, false, false}};
 }
 
-/// Close times, and times beyond 2^31 and just at the limit of a close difference, in some tiles and beside each other.
+/// Times for every LookupForm. Some tiles have close times only, some have differences beyond 2^31, and some have
+/// differences just below and just above the limit of close times. Some tiles mix these times.
 double far_time(int64_t row, bool is_key) {
   if (!is_key)
     return row < 40 ? static_cast<double>(row) : row < 100 ? 0x1p29 - 50 + static_cast<double>(row) : -0x1p40;
@@ -382,7 +383,7 @@ double time_with_nan(int64_t row, bool is_key) {
 
 double near_time(int64_t row, bool is_key) { return static_cast<double>(row * (is_key ? 31 : 17) % 101 - 50); }
 
-/// A signed difference, the first index of which is below the axis and the last one after it.
+/// A lookup by a signed difference. The smallest index is below 0, and the largest index is beyond the last element.
 ScoreCase signed_differences(std::string name, const std::string& difference, double sign) {
   ScoreCase of = long_buckets(std::move(name), DType::int64, near_time, 30);
   of.text = "tanh(s + w[h, 2 * (" + difference + ") + 15])";
@@ -393,7 +394,8 @@ ScoreCase signed_differences(std::string name, const std::string& difference, do
   return of;
 }
 
-/// Two lookups by the difference of `t_q` and `t_k`, or the second one by `t_q` and `u_k`.
+/// Two lookups. The first one uses the difference of `t_q` and `t_k`. The second one uses the same difference, or the
+/// difference of `t_q` and `u_k`.
 ScoreCase two_lookups(std::string name, bool have_one_difference) {
   ScoreCase of = long_buckets(std::move(name), DType::int64, near_time);
   const std::size_t of_key = have_one_difference ? 2 : 4;

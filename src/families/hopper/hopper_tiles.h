@@ -13,15 +13,15 @@ constexpr int hopper_shared_kilobytes = 227;
 struct StagedReads {
   int all = 0;
   int of_lines = 0;            ///< depend only on the key or the difference of the positions: staged in shared memory
-  int lookups = 0;             ///< with few elements, which may be staged there too (activation/lookup.h)
+  int lookups = 0;             ///< lookups that may be staged there too (activation/lookup.h)
   int tile_element_bytes = 0;  ///< of a dense bias that may be staged there too; 0: none
 };
 
 /// Sets the tile, warps and stages of a forward kernel, for keys of this mean length and at most `most_queries` queries
 /// in a sequence (the largest number if it is not known). Few keys need few stages to stay in shared memory, and Q,
 /// which then streams, gets several. Few queries need one warpgroup only. With a head dim above 128, registers and
-/// shared memory decide. The elements of a dense bias, and of lookups, are staged if
-/// two stages of each operand then fit.
+/// shared memory decide. The elements of a dense bias, and of lookups, are staged if two stages of
+/// each operand then fit.
 void choose_hopper_tiles(plan::KernelSpec& kernel, int64_t most_queries, int64_t mean_keys, const StagedReads& reads);
 
 /// Whether a forward kernel of a function with so many reads takes narrower tiles of keys. The compiler loads the
