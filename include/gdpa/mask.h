@@ -69,7 +69,7 @@ struct Mask {
     return left_full && right_full;
   }
 
- private:
+  /// Returns the key of query 0 on the diagonal, which may be negative.
   GDPA_HOST_DEVICE constexpr int64_t shift_of(int64_t length_q, int64_t length_k) const {
     return diagonal == Diagonal::bottom_right ? length_k - length_q : 0;
   }

@@ -3,20 +3,10 @@
 #pragma once
 
 #include "common/fragment_columns.cuh"
-#include "common/fragment_ranges.cuh"
 #include "common/listed_tiles.cuh"
 #include "common/sequence.cuh"
 
 namespace gdpa {
-
-template <int groups, bool is_range>
-struct FragmentOf {
-  using Type = FragmentWords<groups>;
-};
-template <int groups>
-struct FragmentOf<groups, true> {
-  using Type = FragmentRanges;
-};
 
 /// The mask of one batch entry and query head. Condition is the struct that src/activation/cuda_condition.cpp prints,
 /// and Params::tile_lists[lists] has the lists.
@@ -24,14 +14,7 @@ template <class Condition, int lists>
 struct ExpressionMask {
   using Tiles = ListedTiles;
   using Writers = ListedWriters;
-  /// A condition whose valid keys are one range is as cheap as a window.
-  static constexpr bool needs_registers = !Condition::keys_are_range;
-
-  /// The valid scores of a thread in 16 rows of an accumulator, whose rows are queries, or keys.
-  template <int groups>
-  using RowScores = typename FragmentOf<groups, Condition::keys_are_range>::Type;
-  template <int groups>
-  using ColumnScores = typename FragmentOf<groups, Condition::queries_are_range>::Type;
+  static constexpr bool keys_are_range = Condition::keys_are_range, queries_are_range = Condition::queries_are_range;
 
   const TileLists& tile_lists;
   SequencePair pair;
@@ -74,48 +57,42 @@ struct ExpressionMask {
 
   /// The valid keys of queries `query` and `query + 8`, and the valid queries of keys `key` and `key + 8`, in a
   /// fragment whose first column is `first_key`, or `first_query`. A row or column beyond the sequences has none.
-  template <int groups>
-  __device__ __forceinline__ RowScores<groups> rows(int query, int first_key) const {
-    if constexpr (Condition::keys_are_range) {
+  template <class Fragment>
+  __device__ __forceinline__ Fragment rows(int query, int first_key) const {
+    if constexpr (keys_are_range) {
       ColumnRange valid[2];
-      condition.template valid_keys<groups>(query, AllColumns{}, valid);
-      return ranges(valid, first_key, pair.length_k, query, pair.length_q);
+      condition.template valid_keys<0>(query, AllColumns{}, valid);
+      return of_ranges<Fragment>(valid, first_key, pair.length_k, query, pair.length_q);
     } else {
-      return words<groups>(first_key, pair.length_k, query, pair.length_q, [&](const auto& keys, auto& valid) {
-        condition.template valid_keys<groups_of_word<groups>>(query, keys, valid);
+      return of_words<Fragment>(first_key, pair.length_k, query, pair.length_q, [&](const auto& keys, auto& valid) {
+        condition.template valid_keys<Fragment::groups_of_word>(query, keys, valid);
       });
     }
   }
-  template <int groups>
-  __device__ __forceinline__ ColumnScores<groups> columns(int key, int first_query) const {
-    if constexpr (Condition::queries_are_range) {
+  template <class Fragment>
+  __device__ __forceinline__ Fragment columns(int key, int first_query) const {
+    if constexpr (queries_are_range) {
       ColumnRange valid[2];
-      condition.template valid_queries<groups>(key, AllColumns{}, valid);
-      return ranges(valid, first_query, pair.length_q, key, pair.length_k);
+      condition.template valid_queries<0>(key, AllColumns{}, valid);
+      return of_ranges<Fragment>(valid, first_query, pair.length_q, key, pair.length_k);
     } else {
-      return words<groups>(first_query, pair.length_q, key, pair.length_k, [&](const auto& queries, auto& valid) {
-        condition.template valid_queries<groups_of_word<groups>>(key, queries, valid);
+      return of_words<Fragment>(first_query, pair.length_q, key, pair.length_k, [&](const auto& queries, auto& valid) {
+        condition.template valid_queries<Fragment::groups_of_word>(key, queries, valid);
       });
     }
   }
 
  private:
-  /// Bits of groups beyond the fragment are not read.
-  template <int groups>
-  static constexpr int groups_of_word = groups < FragmentColumns::groups ? groups : FragmentColumns::groups;
-
   /// The valid columns of rows `row` and `row + 8`, without the columns beyond `length` and rows beyond `rows`.
-  __device__ __forceinline__ static FragmentRanges ranges(const ColumnRange (&valid)[2], int origin, int length,
-                                                          int row, int rows) {
-    const auto of_row = [&](int half) {
-      return (valid[half] & ColumnRange{0, row + half * 8 < rows ? length : 0}).counted_from(origin);
-    };
-    return {{of_row(0), of_row(1)}};
+  template <class Fragment>
+  __device__ __forceinline__ static Fragment of_ranges(const ColumnRange (&valid)[2], int origin, int length, int row,
+                                                       int rows) {
+    return Fragment::of(origin, valid[0] & ColumnRange::of_row(row, rows, length),
+                        valid[1] & ColumnRange::of_row(row + 8, rows, length));
   }
-  template <int groups, class Valid>
-  __device__ __forceinline__ static FragmentWords<groups> words(int origin, int length, int row, int rows,
-                                                                Valid valid) {
-    return FragmentWords<groups>::of(origin, [&](const FragmentColumns& columns, unsigned(&word)[2]) {
+  template <class Fragment, class Valid>
+  __device__ __forceinline__ static Fragment of_words(int origin, int length, int row, int rows, Valid valid) {
+    return Fragment::of(origin, [&](const FragmentColumns& columns, unsigned(&word)[2]) {
       valid(columns, word);
       const unsigned existing = columns.below(length);
 #pragma unroll

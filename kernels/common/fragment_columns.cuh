@@ -3,7 +3,7 @@
 // the GPU has an instruction that moves seven bits to predicates. The host includes this file too, to test it.
 #pragma once
 
-#include "gdpa/integers.h"
+#include "common/fragment_ranges.cuh"
 
 namespace gdpa {
 
@@ -33,6 +33,9 @@ struct FragmentColumns {
   GDPA_HOST_DEVICE unsigned after(Bound last) const {
     return ~up_to(last);
   }
+
+  /// The columns of a range.
+  GDPA_HOST_DEVICE unsigned in(const ColumnRange& range) const { return from(range.begin) & below(range.end); }
 
   /// All columns, or none.
   GDPA_HOST_DEVICE static unsigned all_if(bool holds) { return holds ? ~0u : 0u; }
@@ -77,6 +80,8 @@ struct FragmentColumns {
 template <int groups>
 struct FragmentWords {
   static constexpr int count = (groups + FragmentColumns::groups - 1) / FragmentColumns::groups;
+  /// The groups of a word whose bits are read.
+  static constexpr int groups_of_word = groups < FragmentColumns::groups ? groups : FragmentColumns::groups;
 
   unsigned words[2][count];  ///< of each row, a bit for each column
 
@@ -109,6 +114,30 @@ struct FragmentWords {
     }
     return fragment;
   }
+
+  /// As FragmentRanges::of.
+  GDPA_HOST_DEVICE static FragmentWords of(int origin, const ColumnRange& low, const ColumnRange& high) {
+    return of(origin, [&](const FragmentColumns& columns, unsigned(&pair)[2]) {
+      pair[0] = columns.in(low);
+      pair[1] = columns.in(high);
+    });
+  }
 };
+
+/// FragmentRanges if each row of a mask has one range of valid columns, otherwise FragmentWords.
+template <int groups, bool is_range>
+struct FragmentOf {
+  using Type = FragmentWords<groups>;
+};
+template <int groups>
+struct FragmentOf<groups, true> {
+  using Type = FragmentRanges;
+};
+
+/// The valid scores of a thread in 16 rows of an accumulator, whose rows are queries, or keys.
+template <class Mask, int groups>
+using RowScores = typename FragmentOf<groups, Mask::keys_are_range>::Type;
+template <class Mask, int groups>
+using ColumnScores = typename FragmentOf<groups, Mask::queries_are_range>::Type;
 
 }  // namespace gdpa

@@ -14,12 +14,31 @@ struct ValidRange {
   GDPA_HOST_DEVICE bool holds(int index) const {
     return static_cast<unsigned>(index - begin) < static_cast<unsigned>(count);
   }
-  GDPA_HOST_DEVICE ValidRange counted_from(int origin) const { return {begin - origin, count}; }
+};
+
+/// The columns from `begin` up to, not including, `end`; none if end <= begin.
+struct ColumnRange {
+  int begin;
+  int end;
+
+  /// The columns of a row, which has `length` columns if it exists.
+  GDPA_HOST_DEVICE static ColumnRange of_row(int row, int rows, int length) { return {0, row < rows ? length : 0}; }
+
+  GDPA_HOST_DEVICE ColumnRange operator&(const ColumnRange& other) const {
+    return {begin > other.begin ? begin : other.begin, end < other.end ? end : other.end};
+  }
+  GDPA_HOST_DEVICE bool holds(int column) const { return column >= begin && column < end; }
+  GDPA_HOST_DEVICE ValidRange counted_from(int origin) const { return {begin - origin, end > begin ? end - begin : 0}; }
 };
 
 /// The valid scores of a thread in 16 rows of an accumulator: two rows, 8 apart.
 struct FragmentRanges {
   ValidRange rows[2];  ///< counted from the first column of the thread
+
+  /// The scores of two rows in a fragment whose first column is `origin`.
+  GDPA_HOST_DEVICE static FragmentRanges of(int origin, const ColumnRange& low, const ColumnRange& high) {
+    return {{low.counted_from(origin), high.counted_from(origin)}};
+  }
 
   /// Whether a score of row `half` is valid. Index 0 is the first column of the thread.
   GDPA_HOST_DEVICE bool holds(int half, int index) const { return rows[half].holds(index); }
@@ -29,17 +48,6 @@ struct FragmentRanges {
   GDPA_HOST_DEVICE FragmentRanges after_missing_row(bool second_exists) const {
     return {{{0, 0}, second_exists ? rows[0] : ValidRange{0, 0}}};
   }
-};
-
-/// The columns from `begin` up to, not including, `end`; none if end <= begin.
-struct ColumnRange {
-  int begin;
-  int end;
-
-  GDPA_HOST_DEVICE ColumnRange operator&(const ColumnRange& other) const {
-    return {begin > other.begin ? begin : other.begin, end < other.end ? end : other.end};
-  }
-  GDPA_HOST_DEVICE ValidRange counted_from(int origin) const { return {begin - origin, end > begin ? end - begin : 0}; }
 };
 
 /// Columns that a comparison with a bound selects, as FragmentColumns of common/fragment_columns.cuh, for conditions

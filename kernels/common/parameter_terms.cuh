@@ -3,6 +3,7 @@
 // struct that src/activation/cuda_inputs.h describes. The warp has some shared memory for sums that many scores share.
 #pragma once
 
+#include "common/fragment_columns.cuh"
 #include "common/lanes.cuh"
 #include "common/parameter_sum.cuh"
 
@@ -77,8 +78,9 @@ __device__ __forceinline__ void add_terms(Gradients& gradients, const WarpTerms<
                                           int first_query, int first_key, Score score, GradP grad_p) {
   constexpr int diagonals = Gradients::diagonals, groups = columns / 8;
   const int query = first_query + lane_index() / 4, key = first_key + lane_index() % 4 * 2;
-  typename Mask::template RowScores<groups> valid = {};
-  if constexpr (!are_regular) valid = mask.template rows<groups>(query, key);
+  using Valid = RowScores<Mask, groups>;
+  Valid valid = {};
+  if constexpr (!are_regular) valid = mask.template rows<Valid>(query, key);
     // One pass for each diagonal read. The first one also adds the other gradients.
 #pragma unroll
   for (int pass = 0; pass < (diagonals > 0 ? diagonals : 1); ++pass) {

@@ -3,7 +3,7 @@
 // lists the members of a mask.
 #pragma once
 
-#include "common/fragment_ranges.cuh"
+#include "common/fragment_columns.cuh"
 #include "common/sequence.cuh"
 #include "common/tile_list.cuh"
 
@@ -13,11 +13,8 @@ namespace gdpa {
 struct WindowMask {
   using Tiles = ContiguousTiles;      ///< a list of partner tiles
   using Writers = ContiguousWriters;  ///< the first and last writers of dQ in a list of query tiles
-  template <int groups>
-  using RowScores = FragmentRanges;  ///< the valid scores of a thread in 16 rows of an accumulator, which are queries
-  template <int groups>
-  using ColumnScores = FragmentRanges;            ///< the same for rows that are keys
-  static constexpr bool needs_registers = false;  ///< whether the test of a score has many intermediate results
+  /// Whether the valid keys of each query are one range, and the valid queries of each key.
+  static constexpr bool keys_are_range = true, queries_are_range = true;
 
   const Mask& window;
   int length_q;
@@ -55,7 +52,7 @@ struct WindowMask {
   /// The writers of dQ among query_tiles(key, keys, tile_queries).
   GDPA_HOST_DEVICE Writers writers_of(const Tiles& tiles, int key, int keys, int tile_queries) const {
     const auto keys_of_tile = [&](int i) { return keys_of(tiles.first_row + i * tile_queries, tile_queries); };
-    const auto is_first = [&](int i) { return keys_of_tile(i).begin + keys_of_tile(i).count <= key + keys; };
+    const auto is_first = [&](int i) { return keys_of_tile(i).end <= key + keys; };
     const auto is_last = [&](int i) { return keys_of_tile(i).begin >= key; };
     return {positions_in(tiles.count, key + keys >= length_k || !window.keeps_all(), is_first),
             positions_in(tiles.count, key == 0 || !window.keeps_all(), is_last)};
@@ -65,41 +62,54 @@ struct WindowMask {
 
   /// The valid keys of queries `query` and `query + 8`, and the valid queries of keys `key` and `key + 8`, in a
   /// fragment whose first column is `first_key`, or `first_query`. A row or column beyond the sequences has none.
-  template <int groups>
-  GDPA_HOST_DEVICE FragmentRanges rows(int query, int first_key) const {
-    return {{keys_of_query(query).counted_from(first_key), keys_of_query(query + 8).counted_from(first_key)}};
+  template <class Fragment>
+  GDPA_HOST_DEVICE Fragment rows(int query, int first_key) const {
+    return Fragment::of(first_key, keys_of_query(query), keys_of_query(query + 8));
   }
-  template <int groups>
-  GDPA_HOST_DEVICE FragmentRanges columns(int key, int first_query) const {
-    return {{queries_of_key(key).counted_from(first_query), queries_of_key(key + 8).counted_from(first_query)}};
+  template <class Fragment>
+  GDPA_HOST_DEVICE Fragment columns(int key, int first_query) const {
+    return Fragment::of(first_query, queries_of_key(key), queries_of_key(key + 8));
   }
 
  private:
-  GDPA_HOST_DEVICE ValidRange keys_of_query(int query) const {
-    return query < length_q ? keys_of(query, 1) : ValidRange{0, 0};
+  GDPA_HOST_DEVICE ColumnRange keys_of_query(int query) const {
+    return around(query + shift(), window.left, window.right) & ColumnRange::of_row(query, length_q, length_k);
   }
-  GDPA_HOST_DEVICE ValidRange queries_of_key(int key) const {
-    return key < length_k ? queries_of(key, 1) : ValidRange{0, 0};
+  GDPA_HOST_DEVICE ColumnRange queries_of_key(int key) const {
+    return around(key - shift(), window.right, window.left) & ColumnRange::of_row(key, length_k, length_q);
   }
-  GDPA_HOST_DEVICE ValidRange keys_of(int query, int count) const {
-    return narrow(window.keys({query, end(query, count, length_q)}, length_q, length_k));
+  GDPA_HOST_DEVICE int shift() const { return static_cast<int>(window.shift_of(length_q, length_k)); }
+
+  /// The columns from `before` columns before the diagonal to `after` columns after it. In 32 bits and without
+  /// branches, because consumers evaluate it for each partial tile. With `positive`, no sum overflows, and a column
+  /// before a negative diagonal does not exist.
+  GDPA_HOST_DEVICE static ColumnRange around(int diagonal, int64_t before, int64_t after) {
+    const int positive = diagonal > 0 ? diagonal : 0, most_after = most_side - positive;
+    const int narrow_after = narrow(after);
+    return {positive - narrow(before), diagonal + (narrow_after < most_after ? narrow_after : most_after) + 1};
   }
-  GDPA_HOST_DEVICE ValidRange queries_of(int key, int count) const {
-    return narrow(window.queries({key, end(key, count, length_k)}, length_q, length_k));
+
+  static constexpr int most_side = 0x7ffffffe;  ///< of no bound; the end of its columns is an int
+  GDPA_HOST_DEVICE static int narrow(int64_t side) {
+    return side >= 0 && side < most_side ? static_cast<int>(side) : most_side;
+  }
+
+  GDPA_HOST_DEVICE Range keys_of(int query, int count) const {
+    return window.keys({query, end(query, count, length_q)}, length_q, length_k);
+  }
+  GDPA_HOST_DEVICE Range queries_of(int key, int count) const {
+    return window.queries({key, end(key, count, length_k)}, length_q, length_k);
   }
   GDPA_HOST_DEVICE bool is_full(const Range& queries, const Range& keys) const {
     return window.is_full(queries, keys, length_q, length_k);
   }
 
-  static GDPA_HOST_DEVICE ValidRange narrow(const Range& range) {
-    return {static_cast<int>(range.begin), static_cast<int>(range.size())};
-  }
   static GDPA_HOST_DEVICE int64_t end(int first, int count, int length) {
     return first + count < length ? first + count : length;
   }
-  static GDPA_HOST_DEVICE Tiles tiles_of(const ValidRange& range, int tile_rows) {
-    const int first_row = range.begin / tile_rows * tile_rows;
-    return {(range.begin + range.count - first_row + tile_rows - 1) / tile_rows, {}, first_row};
+  static GDPA_HOST_DEVICE Tiles tiles_of(const Range& range, int tile_rows) {
+    const int begin = static_cast<int>(range.begin), first_row = begin / tile_rows * tile_rows;
+    return {(static_cast<int>(range.end) - first_row + tile_rows - 1) / tile_rows, {}, first_row};
   }
 
   /// The positions for which has(position) is true. They are contiguous. None exists unless `can_exist`.

@@ -1,6 +1,7 @@
 // Forward: the main loop of a consumer warpgroup.
 #pragma once
 
+#include "common/fragment_columns.cuh"
 #include "common/fragment_inputs.cuh"
 #include "hopper/forward_epilogue.cuh"
 #include "hopper/key_tile_iterator.cuh"
@@ -18,8 +19,8 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
   using Iterator = KeyTileIterator<Config>;
   using Inputs = FragmentInputs<typename Config::Bias, FragmentRows::queries, Config::tile_keys, Config::stages_tile,
                                 Config::stages_lookups>;
-  /// A mask with many intermediate results is evaluated after P V, when the registers of P are free.
-  static constexpr bool masks_late = Config::Mask::needs_registers;
+  /// A mask whose rows are not ranges has many intermediate results. It is evaluated after P V, when the registers of P are free.
+  static constexpr bool masks_late = !Config::Mask::keys_are_range;
 
   bool found_nan = false;  ///< in O of the thread's rows
 
@@ -111,7 +112,7 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
   /// infinite.
   __device__ __forceinline__ void apply_mask(const Tile& tile, int key_tile) {
     const auto valid = Config::Mask::of(arguments.common.params, tile.pair(arguments.common.params))
-                           .template rows<Config::tile_keys / 8>(first_query_of(tile), first_key_of(tile, key_tile));
+                           .template rows<RowScores<typename Config::Mask, Config::tile_keys / 8>>(first_query_of(tile), first_key_of(tile, key_tile));
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
 #pragma unroll

@@ -3,6 +3,7 @@
 // which selects f'. dS is then 0 except for gradients that are not finite.
 #pragma once
 
+#include "common/fragment_columns.cuh"
 #include "hopper/arguments.cuh"
 #include "hopper/warpgroup.cuh"
 
@@ -26,13 +27,13 @@ __device__ __forceinline__ ScoreIndex score_index(int first_query, int first_key
 /// relative to the first query of the thread.
 template <class Mask>
 struct ValidQueries {
-  static constexpr int groups = 8;
+  using OfKeys = ColumnScores<Mask, 8>;
 
-  typename Mask::template ColumnScores<groups> of_keys;
+  OfKeys of_keys;
 
   __device__ __forceinline__ ValidQueries(const Mask& mask, int first_key, int first_query) {
     const ScoreIndex first = score_index(first_query, first_key);
-    of_keys = mask.template columns<groups>(first.key, first.query);
+    of_keys = mask.template columns<OfKeys>(first.key, first.query);
   }
   /// Whether accumulator element i is valid.
   __device__ __forceinline__ bool holds(int i) const { return of_keys.holds(i / 2 % 2, i / 4 * 8 + i % 2); }

@@ -29,6 +29,7 @@
 //     bool queries_shared;
 #pragma once
 
+#include "common/fragment_columns.cuh"
 #include "common/fragment_inputs.cuh"
 #include "common/scale_epilogue.cuh"
 #include "common/score_scale.cuh"
@@ -70,9 +71,10 @@ __device__ void differentiate_scores(const Accumulator<row_tiles, Config::tile_k
 #pragma unroll
   for (int r = 0; r < row_tiles; ++r) {
     constexpr int groups = Config::tile_keys / 8;
-    typename Config::Mask::template RowScores<groups> valid = {};
+    using Valid = RowScores<typename Config::Mask, groups>;
+    Valid valid = {};
     if constexpr (is_partial) {
-      valid = mask.template rows<groups>(first_query + Scores::row(r, 0), first_key + Scores::column(0, 0));
+      valid = mask.template rows<Valid>(first_query + Scores::row(r, 0), first_key + Scores::column(0, 0));
     }
     FragmentInputs<typename Config::Bias, FragmentRows::queries> inputs(bias, first_query + Scores::row(r, 0),
                                                                         first_key + Scores::column(0, 0));

@@ -1,6 +1,7 @@
 // S, P, dP and dS of one tile of keys and one tile of queries, in the registers of the portable backward's warps.
 #pragma once
 
+#include "common/fragment_columns.cuh"
 #include "common/fragment_inputs.cuh"
 #include "common/score_scale.cuh"
 #include "common/sequence.cuh"
@@ -17,7 +18,7 @@ __device__ void differentiate(int step, const Accumulator<row_tiles, columns>& s
                               const Accumulator<row_tiles, columns>& dp,
                               Fragments<typename Config::Element, row_tiles, depth>& p,
                               Fragments<typename Config::Element, row_tiles, depth>& ds, float scale, float out_scale,
-                              const typename Config::Mask::template ColumnScores<columns / 8> (&valid)[row_tiles],
+                              const ColumnScores<typename Config::Mask, columns / 8> (&valid)[row_tiles],
                               const typename Config::Activation& activation, Inputs (&inputs)[row_tiles]) {
   using Scores = Accumulator<row_tiles, columns>;
   using Activation = typename Config::Activation;
@@ -70,10 +71,11 @@ struct WarpTiles {
 /// no key is: a mask accepts keys of 0 or more.
 template <class Config, int groups>
 __device__ auto valid_columns(const typename Config::Mask& mask, int key, int first_query) {
+  using Valid = ColumnScores<typename Config::Mask, groups>;
   if constexpr (!Config::Layout::owns_rows) {
-    return mask.template columns<groups>(key, first_query);
+    return mask.template columns<Valid>(key, first_query);
   } else {
-    const auto valid = mask.template columns<groups>(key < 0 ? max(key + 8, 0) : key, first_query);
+    const Valid valid = mask.template columns<Valid>(key < 0 ? max(key + 8, 0) : key, first_query);
     return key < 0 ? valid.after_missing_row(key + 8 >= 0) : valid;
   }
 }
@@ -89,7 +91,7 @@ __device__ void compute_scores(GradKey& grad_key, GradValue& grad_value, const W
   using Scores = Accumulator<Tiles::row_tiles, Tiles::warp_queries>;
   constexpr int depth = product_depth<Element>;
   constexpr int groups = Tiles::warp_queries / 8;
-  typename Config::Mask::template ColumnScores<groups> valid[Tiles::row_tiles] = {};
+  ColumnScores<typename Config::Mask, groups> valid[Tiles::row_tiles] = {};
   if constexpr (is_partial) {
     const auto mask = Config::Mask::of(params, pair);
     for (int r = 0; r < Tiles::row_tiles; ++r) {

@@ -27,6 +27,7 @@
 //     bool aligned;                             every row of every operand begins at a multiple of 16 bytes
 #pragma once
 
+#include "common/fragment_columns.cuh"
 #include "common/fragment_inputs.cuh"
 #include "portable/key_stream.cuh"
 #include "portable/schedule.cuh"
@@ -63,11 +64,12 @@ __device__ void attend(Accumulator<row_tiles, columns_v>& output, KeyTile query,
   using Scores = Accumulator<row_tiles, Config::tile_keys>;
   constexpr int depth = product_depth<Element>;
   constexpr int groups = Config::tile_keys / 8;
-  typename Config::Mask::template RowScores<groups> valid[row_tiles] = {};
+  using Valid = RowScores<typename Config::Mask, groups>;
+  Valid valid[row_tiles] = {};
   if constexpr (is_partial) {
     const auto mask = Config::Mask::of(params, pair);
     for (int r = 0; r < row_tiles; ++r) {
-      valid[r] = mask.template rows<groups>(first_query + Scores::row(r, 0), first_key + Scores::column(0, 0));
+      valid[r] = mask.template rows<Valid>(first_query + Scores::row(r, 0), first_key + Scores::column(0, 0));
     }
   }
   const auto bias = Config::Bias::of(params, pair);

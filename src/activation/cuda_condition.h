@@ -14,8 +14,7 @@ namespace gdpa::activation {
 ///       bool holds(int query, int key) const;
 ///       // Sets the valid columns of rows first_row and first_row + 8: the valid keys of two queries, or the valid
 ///       // queries of two keys, in the first `groups` groups. Words (common/fragment_columns.cuh) are 0 before. Where
-///       the
-///       // valid columns of every row are one range, `columns` may be AllColumns, and `valid` ranges.
+///       // the valid columns of every row are one range, `columns` may be AllColumns, `valid` ranges, and `groups` 0.
 ///       static constexpr bool keys_are_range, queries_are_range;
 ///       template <int groups> void valid_keys(int first_row, const Columns& columns, Valid (&valid)[2]) const;
 ///       template <int groups> void valid_queries(int first_row, const Columns& columns, Valid (&valid)[2]) const;

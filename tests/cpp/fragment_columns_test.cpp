@@ -1,6 +1,5 @@
 // The valid scores of a row of an accumulator: bounds of columns as words and as ranges, and the scores of a thread.
 #include "common/fragment_columns.cuh"
-#include "common/fragment_ranges.cuh"
 
 #include <gtest/gtest.h>
 
@@ -40,7 +39,10 @@ void expect_ranges(int origin, Bound bound) {
   const FragmentColumns columns{origin};
   const auto word = [&](const ColumnRange& range) {
     const ValidRange valid = (range & ColumnRange{0, std::numeric_limits<int>::max()}).counted_from(origin);
-    return word_of(origin, [&](int64_t column) { return valid.holds(static_cast<int>(column - origin)); });
+    const unsigned of_range =
+        word_of(origin, [&](int64_t column) { return valid.holds(static_cast<int>(column - origin)); });
+    EXPECT_EQ(columns.in(range), of_range);
+    return of_range;
   };
   SCOPED_TRACE(testing::Message() << "origin " << origin << ", bound " << bound);
   EXPECT_EQ(word(AllColumns::below(bound)), columns.below(bound));
