@@ -19,8 +19,12 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
   using Iterator = KeyTileIterator<Config>;
   using Inputs = FragmentInputs<typename Config::Bias, FragmentRows::queries, Config::tile_keys, Config::stages_tile,
                                 Config::stages_lookups>;
-  /// A mask whose rows are not ranges has many intermediate results. It is evaluated after P V, when the registers of P are free.
+  /// A mask whose rows are not ranges has many intermediate results. It is evaluated after P V, when the registers of P
+  /// are free. Otherwise the words of a partial tile are computed during the wait for S. With a bias and in the second
+  /// pass, words would spill. Ranges are then computed after f.
   static constexpr bool masks_late = !Config::Mask::keys_are_range;
+  static constexpr bool masks_early = !masks_late && !Config::Bias::exists && Config::pass != Pass::second;
+  using Valid = typename FragmentOf<Config::tile_keys / 8, !masks_late && !masks_early>::Type;
 
   bool found_nan = false;  ///< in O of the thread's rows
 
@@ -108,11 +112,15 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
     found_nan |= (is_low_nan & (row < rows)) | (is_high_nan & (row + 8 < rows));
   }
 
-  /// Selects 0 for the elements of P outside the valid range. A product with 0 would not do, since f(0) may be
+  /// The valid scores of a key tile.
+  __device__ __forceinline__ Valid valid_scores(const Tile& tile, int key_tile) const {
+    return Config::Mask::of(arguments.common.params, tile.pair(arguments.common.params))
+        .template rows<Valid>(first_query_of(tile), first_key_of(tile, key_tile));
+  }
+
+  /// Selects 0 for the elements of P outside the valid scores. A product with 0 would not do, since f(0) may be
   /// infinite.
-  __device__ __forceinline__ void apply_mask(const Tile& tile, int key_tile) {
-    const auto valid = Config::Mask::of(arguments.common.params, tile.pair(arguments.common.params))
-                           .template rows<RowScores<typename Config::Mask, Config::tile_keys / 8>>(first_query_of(tile), first_key_of(tile, key_tile));
+  __device__ __forceinline__ void apply_mask(const Valid& valid) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
@@ -186,7 +194,7 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
     if (leads() && now.keeps_keys == 0) shared.key_empty()[0].arrive();
     if (scores_release_query(now)) release_query(0);
     apply_function(first, first_inputs);
-    if (!now.full) apply_mask(queue[0], 0);
+    if (!now.full) apply_mask(valid_scores(queue[0], 0));
     if (next.key_tiles > 0) {
       begin_inputs(queue[next.number], next.key_tile);
       consumer_wait(shared.key_full(), next.state);
@@ -213,11 +221,15 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
       // The parameters of the function and the inputs of the rows arrive from memory during the wait.
       const auto activation = Activation::of(arguments.common.params, queue[next.number].head);
       Inputs inputs = inputs_of(queue[next.number], next.key_tile);
+      Valid valid;
+      if (masks_early && !next.full) valid = valid_scores(queue[next.number], next.key_tile);
       warpgroup_wait<1>();
       if (leads() && next.keeps_keys == 0) shared.key_empty()[next.state.stage].arrive();
       if (scores_release_query(next)) release_query(next.number);
       apply_function(activation, inputs);
-      if (!masks_late && !next.full) apply_mask(queue[next.number], next.key_tile);
+      if (!masks_late && !next.full) {
+        apply_mask(masks_early ? valid : valid_scores(queue[next.number], next.key_tile));
+      }
       // This wait is for the next products. It also begins a new basic block: the compiler would otherwise move the
       // function below the wait for P V.
       if (after.key_tiles > 0) {
@@ -229,7 +241,7 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
       const int number = now.number;
       now = next;
       next = after;
-      if (masks_late && !now.full) apply_mask(queue[now.number], now.key_tile);
+      if (masks_late && !now.full) apply_mask(valid_scores(queue[now.number], now.key_tile));
       pack_p();
       if (ends) store_output(queue[number], number);
     }
