@@ -71,6 +71,11 @@ const std::vector<NamedDType>& dtypes() {
   return table;
 }
 
+int32_t code_of(gdpa::DType dtype) {
+  const std::vector<NamedDType>& all = dtypes();
+  return std::find_if(all.begin(), all.end(), [&](const NamedDType& entry) { return entry.dtype == dtype; })->code;
+}
+
 gdpa::DType dtype_of(std::string_view who, const Tensor& tensor) {
   int32_t code = 0;
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(tensor.get(), &code));
@@ -453,7 +458,7 @@ OptionalTensor lend_workspace(gdpa::Attention& attention, const Tensor& query, i
 }
 
 /// Returns whether gradients of tensors of the call are float64: if the query or, on the CPU, a tensor of the call is.
-/// The fake operator (python/gdpa/_operators.py) has the same rule.
+/// The fake operator (python/gdpa/_operators.py) has the same rule, and that of gdpa::parameter_gradient_dtype.
 bool has_double(const gdpa::Attention& attention) {
   const auto is_double = [](const gdpa::TensorView& view) {
     return view.device.kind == gdpa::DeviceKind::cpu && view.dtype == gdpa::DType::float64;
@@ -479,7 +484,10 @@ std::pair<gdpa::ParameterGradient, int64_t> row_major_gradient(const gdpa::Param
 struct ParameterGradients {
   ParameterGradients(const gdpa::Attention& attention, uint32_t wanted, const Tensor& query) {
     const bool is_double = has_double(attention);
-    const gdpa::DType dtype = is_double ? gdpa::DType::float64 : gdpa::DType::float32;
+    const bool is_on_gpu = attention.query.device.kind == gdpa::DeviceKind::cuda;
+    const gdpa::DType dtype = is_double   ? gdpa::DType::float64
+                              : is_on_gpu ? gdpa::parameter_gradient_dtype(attention, wanted)
+                                          : gdpa::DType::float32;
     std::vector<int64_t> begins;
     int64_t elements = 0;
     for (std::size_t i = 0; i < attention.parameters.size(); ++i) {
@@ -489,7 +497,7 @@ struct ParameterGradients {
       begins.push_back(elements);
       elements += count;
     }
-    sums = empty({elements}, is_double ? aoti_torch_dtype_float64() : aoti_torch_dtype_float32(), query);
+    sums = empty({elements}, code_of(dtype), query);
     for (std::size_t i = 0; i < views.size(); ++i) {
       views[i].value.data = static_cast<std::byte*>(sums->data_ptr()) + begins[i] * gdpa::size_in_bytes(dtype);
     }

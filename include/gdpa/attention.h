@@ -50,7 +50,8 @@ struct Parameter {
   TensorView value;
 };
 
-/// The gradient of a tensor of the call, in its shape: float32, or on the CPU float64. backward() overwrites it.
+/// The gradient of a tensor of the call, in its shape. backward() overwrites it. The dtype is float32; or on the CPU
+/// float64, or on a GPU the dtype of the tensor.
 struct ParameterGradient {
   std::string name;
   MutableTensorView value;
@@ -197,8 +198,9 @@ GDPA_API void backward(const Attention& attention, const TensorView& grad_output
 /// Returns the bytes of device memory that a call needs in addition to inputs and outputs, for Attention::workspace: a
 /// multiple of 256, or 0. It is 0 on the CPU. Throws Error if an argument is wrong.
 ///
-/// The size can depend on the strides of the gradients, and on whether their rows begin at multiples of 16 bytes. The
-/// first form assumes contiguous gradients whose rows begin there. The second form takes the gradients of the call.
+/// The size can depend on the dtypes and strides of the gradients, and on whether their rows begin at multiples of 16
+/// bytes. The first form assumes contiguous gradients whose rows begin there, and gradients of tensors of
+/// parameter_gradient_dtype(). The second form takes the gradients of the call.
 ///
 ///     attention.workspace.bytes = gdpa::workspace_bytes(attention, gdpa::Direction::backward);
 ///     cudaMalloc(&attention.workspace.data, attention.workspace.bytes);
@@ -207,6 +209,12 @@ GDPA_API int64_t workspace_bytes(const Attention& attention, const TensorView& g
                                  const MutableTensorView& grad_query, const MutableTensorView& grad_key,
                                  const MutableTensorView& grad_value,
                                  const std::vector<ParameterGradient>& grad_parameters = {});
+
+/// Returns the dtype of the gradients of tensors with the least memory traffic on a GPU. `wanted` has bit n for tensor
+/// Activation::parameters()[n]. It is the dtype of the tensor, if the gradient of only one 16-bit tensor is wanted,
+/// which has four axes and more than one element on the first: backward may then store each term, without sums in
+/// float32. Otherwise it is float32. compile() and explain() assume this dtype.
+GDPA_API DType parameter_gradient_dtype(const Attention& attention, uint32_t wanted);
 
 /// Returns the number of multiplications and additions in the matrix products of forward (two products) or backward
 /// (five products, fewer if a gradient is not wanted), over the scores inside the mask. Operands may have null data.

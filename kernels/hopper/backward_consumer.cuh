@@ -250,7 +250,8 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
   /// Adds dS of a step to the gradients of tensors. While dV and dK are computed: no product uses the registers of dP.
   __device__ __forceinline__ void add_gradients_of_scores(const Step& step, int number) {
     if (!step.is(Step::full)) valid_queries(step, number, 0).mask(dp);
-    const int head = head_of(number), position = position_of(number);
+    const int again = static_cast<int>(launder(number));
+    const int head = head_of(again), position = position_of(again);
     const Tile& tile = tile_of(step);
     typename Gradients::Tensors tensors(arguments.common.params, tile.pair(arguments.common.params, head));
     const float factor = tile.out_scale * Activation::of(arguments.common.params, head).derivative_factor();

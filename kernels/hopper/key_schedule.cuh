@@ -7,7 +7,7 @@
 // too few for the search.
 #pragma once
 
-#include "common/parameter_sum.cuh"
+#include "common/border_sums.cuh"
 #include "common/sequence.cuh"
 #include "common/work.cuh"
 #include "hopper/arguments.cuh"
@@ -60,18 +60,24 @@ constexpr int key_schedule_threads = 256;
 template <class Config>
 constexpr int key_schedule_shared_bytes = 0;
 
-/// Clears the sums of the gradients of tensors to which the first pass has added. They are contiguous.
+/// Clears the sums of the gradients of tensors to which the first pass has added. They are contiguous. The second pass
+/// overwrites stored terms.
 template <class Config>
 __device__ void clear_parameter_sums(const Params& params) {
   for (int tensor = 0; tensor < most_parameters; ++tensor) {
     if ((Config::cleared_parameters >> tensor & 1) == 0) continue;
     const BoundTensor& gradient = params.grad_parameters[tensor];
+    const int64_t first = int64_t{blockIdx.x} * blockDim.x + threadIdx.x, threads = int64_t{gridDim.x} * blockDim.x;
+    if (auto* const borders = static_cast<FloatSum*>(params.parameter_sums.borders); borders != nullptr) {
+      const int64_t count = params.batch * params.heads_q * BorderSums::count_of(gradient);
+      for (int64_t i = first; i < count; i += threads) borders[i] = {};
+      continue;
+    }
     int64_t count = 1;
     for (int axis = 0; axis < gradient.rank; ++axis) count *= gradient.sizes[axis];
-    const int64_t threads = int64_t{gridDim.x} * blockDim.x;
     for (int copy = 0; copy < params.parameter_sums.copies; ++copy) {
       auto* const sums = copy_of_sums<typename Config::Sum>(gradient.data, params.parameter_sums, copy);
-      for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += threads) sums[i] = {};
+      for (int64_t i = first; i < count; i += threads) sums[i] = {};
     }
   }
 }

@@ -17,10 +17,10 @@ struct ScoreIndex {
 
 /// The first score of a thread, for 64 keys from `first_key` on and queries from `first_query` on.
 __device__ __forceinline__ ScoreIndex score_index(int first_query, int first_key) {
-  // warp_in_warpgroup(), because a vector register with the row would be occupied while the function runs. An exact
-  // function would then spill.
-  const auto lane = static_cast<int>(thread_in_warpgroup() % 32);
-  return {first_query + lane % 4 * 2, first_key + warp_in_warpgroup() * 16 + lane / 4};
+  // The warp is uniform, because a vector register with the row would be occupied while the function runs. An exact
+  // function would then spill. It is read again at each call, because stored terms of a gradient would spill too.
+  const auto thread = static_cast<int>(thread_in_warpgroup()), lane = thread % 32;
+  return {first_query + lane % 4 * 2, first_key + broadcast_lane_0(thread / 32) * 16 + lane / 4};
 }
 
 /// The valid queries of 64 queries for the two keys of a thread, of the 64 keys from `first_key` on. The range is

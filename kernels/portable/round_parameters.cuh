@@ -5,6 +5,7 @@
 #pragma once
 
 #include "common/parameter_sum.cuh"
+#include "common/types.cuh"
 #include "portable/arguments.cuh"
 
 namespace gdpa::portable {
@@ -13,6 +14,17 @@ template <class Config>
 constexpr int round_parameters_threads = 256;
 template <class Config>
 constexpr int round_parameters_shared_bytes = 0;
+
+/// Stores a number in the type of the tensor.
+__device__ inline void store_number(const BoundTensor& tensor, int64_t offset, float number) {
+  if (tensor.type == NumberType::bfloat16) {
+    static_cast<Half16*>(tensor.data)[offset] = BFloat16::rounded(number);
+  } else if (tensor.type == NumberType::float16) {
+    static_cast<Half16*>(tensor.data)[offset] = Float16::rounded(number);
+  } else {
+    static_cast<float*>(tensor.data)[offset] = number;
+  }
+}
 
 /// Config: using Sum.
 template <class Config>
@@ -35,7 +47,7 @@ __device__ void round_parameters(const RoundParametersArguments& arguments) {
       for (int copy = 0; copy < arguments.copies.copies; ++copy) {
         total += copy_of_sums<typename Config::Sum>(arguments.sums[tensor], arguments.copies, copy)[i].total();
       }
-      static_cast<float*>(gradient.data)[offset] = static_cast<float>(total);
+      store_number(gradient, offset, static_cast<float>(total));
     }
   }
 }

@@ -89,9 +89,13 @@ def _(grad_output, *arguments):  # type: ignore[no-untyped-def]
 
 def _empty_sums(query: Any, parameters: Any, bits: int = 0) -> Any:
     """Returns an empty tensor for the gradients of the tensors of the call."""
-    # torch/operators.cpp has the same rule.
+    # torch/operators.cpp has the same rule: gdpa::parameter_gradient_dtype.
     has_double = any(tensor.dtype == torch.float64 and tensor.device.type == "cpu" for tensor in (query, *parameters))
     elements = sum(tensor.numel() for n, tensor in enumerate(parameters) if bits >> n & 1)
+    wanted = [tensor for n, tensor in enumerate(parameters) if bits >> n & 1]
+    is_stored = len(wanted) == 1 and query.is_cuda and wanted[0].dim() == 4 and wanted[0].shape[0] > 1
+    if is_stored and wanted[0].dtype in (torch.bfloat16, torch.float16):
+        return query.new_empty((elements,), dtype=wanted[0].dtype)
     return query.new_empty((elements,), dtype=torch.float64 if has_double else torch.float32)
 
 

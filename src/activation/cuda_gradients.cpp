@@ -398,4 +398,19 @@ std::string score_gradients_source(const Function& function, unsigned tensor_typ
       diagonals.empty() ? "" : text.of_difference.statements, diagonals, spread);
 }
 
+std::string stored_terms_source(const Function& function, unsigned wanted, std::string_view element) {
+  const std::vector<Input>& inputs = function.inputs();
+  const auto read = std::ranges::find_if(inputs, [&](const Input& input) {
+    return input.kind == Input::Kind::read && (wanted >> input.tensor & 1U) != 0;
+  });
+  const auto n = static_cast<std::size_t>(read - inputs.begin());
+  return fmt::format(
+      "struct StoredTensor {{\n"
+      "  using Element = {};\n"
+      "  static constexpr int tensor = {};\n"
+      "  static constexpr float factor = {};\n"
+      "}};\n\n",
+      element, read->tensor, literal(factor_in(function.shift(), n).value()));
+}
+
 }  // namespace gdpa::activation

@@ -87,6 +87,15 @@ unsigned tensors_of_score(const Function& function, bool takes_spread);
 std::string score_gradients_source(const Function& function, unsigned tensor_types, unsigned wanted,
                                    std::string_view sum, bool own_elements);
 
+/// Returns the struct with which backward stores dS in the gradient of the tensor `wanted`, if no other score has the
+/// element. It is one of tensors_of_score(), and is_read_by_all_positions().
+///     struct StoredTensor {
+///       using Element = ...;            // of the gradient
+///       static constexpr int tensor;    // its number
+///       static constexpr float factor;  // the term of an element is factor * dS
+///     };
+std::string stored_terms_source(const Function& function, unsigned wanted, std::string_view element);
+
 /// Whether the only indices of the read are the batch entry, the head, and the positions of the query and the key.
 bool is_read_by_all_positions(const Input& read, const std::vector<Input>& inputs);
 

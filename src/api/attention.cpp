@@ -2,6 +2,7 @@
 #include "gdpa/attention.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "api/checks.h"
 #include "cpu/backend.h"
@@ -55,6 +56,19 @@ void backward(const Attention& attention, const TensorView& grad_output, const M
               const MutableTensorView& grad_key, const MutableTensorView& grad_value,
               const std::vector<ParameterGradient>& grad_parameters) {
   run(attention, api::check_backward(attention, {grad_output, grad_query, grad_key, grad_value, grad_parameters}));
+}
+
+DType parameter_gradient_dtype(const Attention& attention, uint32_t wanted) {
+  const std::vector<std::string>& names = attention.activation.parameters();
+  if (std::popcount(wanted) != 1) return DType::float32;
+  const auto tensor = static_cast<std::size_t>(std::countr_zero(wanted));
+  for (const Parameter& parameter : attention.parameters) {
+    if (tensor >= names.size() || parameter.name != names[tensor]) continue;
+    const TensorView& value = parameter.value;
+    const bool is_16_bit = value.dtype == DType::bfloat16 || value.dtype == DType::float16;
+    if (is_16_bit && value.rank == 4 && value.sizes[0] > 1) return value.dtype;
+  }
+  return DType::float32;
 }
 
 int64_t workspace_bytes(const Attention& attention, Direction direction, const WantedGradients& wanted) {

@@ -1142,9 +1142,10 @@ uint32_t check_grad_parameters(const Attention& attention, const std::vector<Par
       refuse(ErrorKind::type, who, "a parameter of a floating dtype", name(input.dtype), "leave it out");
     }
     const bool is_on_cpu = common.device.kind == DeviceKind::cpu;
-    if (view.dtype != DType::float32 && !(is_on_cpu && view.dtype == DType::float64)) {
-      refuse(ErrorKind::type, who, is_on_cpu ? "dtype float32 or float64" : "dtype float32", name(view.dtype),
-             "allocate another tensor");
+    const DType own = is_on_cpu ? DType::float64 : input.dtype;
+    if (view.dtype != DType::float32 && view.dtype != own) {
+      const std::string or_own = own == DType::float32 ? "" : fmt::format(" or {}", name(own));
+      refuse(ErrorKind::type, who, "dtype float32" + or_own, name(view.dtype), "allocate another tensor");
     }
     if (!is_same_shape(view, input)) {
       refuse(ErrorKind::value, who, fmt::format("shape {}, as the parameter's", shape_of(input)), shape_of(view),
@@ -1179,13 +1180,15 @@ CheckedCall check_plan(const Attention& attention, Direction direction, bool for
   if (for_gpu && call.problem.device.kind == DeviceKind::cpu) call.problem.prepared = nullptr;
   if (direction != Direction::backward) return call;
   want(call.problem, wanted);
+  const bool is_on_gpu = for_gpu || call.problem.device.kind == DeviceKind::cuda;
+  const DType of_gradient = is_on_gpu ? parameter_gradient_dtype(attention, wanted.parameters) : DType::float32;
   for (int i = 0; i < most_parameters; ++i) {
     if ((wanted.parameters >> i & 1U) == 0) continue;
     // The gradient has the sizes of its tensor, and is assumed to be contiguous.
     BoundTensor& gradient = call.params.grad_parameters[i];
     gradient = call.params.parameters[i];
     gradient.data = nullptr;
-    gradient.type = NumberType::float32;
+    gradient.type = number_type_of(of_gradient);
     int64_t stride = 1;
     for (int axis = gradient.rank; axis-- > 0; stride *= gradient.sizes[axis]) gradient.strides[axis] = stride;
   }

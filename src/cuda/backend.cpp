@@ -512,6 +512,8 @@ class Call final : public families::StepLauncher {
     for (const plan::GpuStep& step : plan.parameter_steps) {
       if (step.kernel.kind == plan::KernelKind::round_parameters) {
         launch_next(&rounding);
+      } else if (step.kernel.kind == plan::KernelKind::round_borders) {
+        launch_next(&arguments);
       } else {
         families::family_of(step.kernel.family()).launch_parameter_gradients(call, *this);
       }
@@ -531,6 +533,10 @@ class Call final : public families::StepLauncher {
     const int64_t bytes_of_sum = families::bytes_of_sum(plan.parameter_sum);
     portable::RoundParametersArguments rounding{};
     int64_t offset = plan.workspace.parameters;
+    if (plan::is_term(plan.parameter_sum)) {
+      arguments.params.parameter_sums.borders = memory.at(offset);
+      clear(memory.at(offset), plan.workspace.parameter_bytes);
+    }
     if (!plan.adds_to_grad_parameters) {
       arguments.params.parameter_sums = {plan.workspace.parameter_copies, plan.workspace.parameter_bytes};
       rounding.copies = arguments.params.parameter_sums;

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <bit>
 #include <cstdlib>
 #include <string_view>
 #include <variant>
@@ -52,6 +53,8 @@ KindInSource in_source(KernelKind kind) {
       return {"parameter_gradients", "parameter_gradients", "ParameterGradientsArguments"};
     case KernelKind::round_parameters:
       return {"round_parameters", "round_parameters", "RoundParametersArguments"};
+    case KernelKind::round_borders:
+      return {"round_borders", "round_borders", "RoundBordersArguments"};
     case KernelKind::key_schedule:
       return {"key_schedule", "key_schedule", "BackwardArguments"};
     case KernelKind::round_grad_query:
@@ -106,10 +109,18 @@ std::string_view sum_of(const KernelSpec& kernel) {
       return "gdpa::FloatSum";
     case plan::ParameterSum::float64:
       return "gdpa::DoubleSum";
+    case plan::ParameterSum::bfloat16_term:
+    case plan::ParameterSum::float16_term:
+      return "gdpa::FloatSum";  // of elements with several terms
     case plan::ParameterSum::exact:
       return "gdpa::ExactSum";
   }
   return "";
+}
+
+/// The type of the elements in which backward stores terms.
+std::string_view element_of_terms(const KernelSpec& kernel) {
+  return kernel.parameter_sum == plan::ParameterSum::bfloat16_term ? "gdpa::BFloat16" : "gdpa::Float16";
 }
 
 /// Returns the source of the function in a kernel.
@@ -131,8 +142,10 @@ std::string function_of(const KernelSpec& kernel, const activation::Function& fu
                                      .wanted_numbers = are_of_numbers ? kernel.wanted_parameters : 0};
   std::string text = activation::cuda_source(function, kernel.accuracy, form, kernel.tensor_types);
   if (gradients == plan::FusedGradients::of_scores) {
-    text += activation::score_gradients_source(function, kernel.tensor_types, kernel.wanted_parameters, sum_of(kernel),
-                                               hopper->own_elements);
+    text += plan::is_term(kernel.parameter_sum)
+                ? activation::stored_terms_source(function, kernel.wanted_parameters, element_of_terms(kernel))
+                : activation::score_gradients_source(function, kernel.tensor_types, kernel.wanted_parameters,
+                                                     sum_of(kernel), hopper->own_elements);
   }
   return text;
 }
@@ -188,6 +201,12 @@ std::string config_of(const KernelSpec& kernel, const Expressions& expressions) 
   if (plan::is_norm(kernel.kind)) return config_of_norm(kernel);
   if (kernel.kind == KernelKind::round_parameters) {
     config.type("Sum", sum_of(kernel));
+    return config.text();
+  }
+  if (kernel.kind == KernelKind::round_borders) {
+    config.type("Element", element_of_terms(kernel));
+    config.number("tensor", std::countr_zero(kernel.wanted_parameters));
+    families::family_of(kernel.family()).write_config(config, kernel, function);
     return config.text();
   }
   if (plan::writes_lists(kernel.kind)) {
@@ -294,7 +313,8 @@ std::string kernel_source(const KernelSpec& kernel, const Expressions& expressio
 
 std::string describe(const KernelSpec& kernel) {
   if (plan::has_no_config(kernel.kind) || kernel.kind == KernelKind::round_parameters ||
-      kernel.kind == KernelKind::check_indices || plan::writes_lists(kernel.kind)) {
+      kernel.kind == KernelKind::round_borders || kernel.kind == KernelKind::check_indices ||
+      plan::writes_lists(kernel.kind)) {
     return std::string(in_source(kernel.kind).name);
   }
   if (plan::is_norm(kernel.kind)) {

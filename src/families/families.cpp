@@ -60,7 +60,8 @@ plan::GpuPlan gpu_plan(const PlanRequest& request) {
 void add_parameter_gradients(const PlanRequest& request, const Params& params, const activation::Function& function,
                              plan::GpuPlan& plan) {
   if (request.problem.direction != Direction::backward || request.problem.wanted.parameters == 0) return;
-  plan.parameter_sum = parameter_sum_for(request.problem, params, function);
+  plan.parameter_sum =
+      stored_term_for(request, params, function, plan).value_or(parameter_sum_for(request.problem, params, function));
   for (plan::GpuStep& step : plan.steps) {
     if (step.kernel.wanted_parameters != 0) step.kernel.parameter_sum = plan.parameter_sum;
   }

@@ -2,7 +2,10 @@
 #include "families/parameter_plan.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
+#include <cstdint>
+#include <optional>
 
 #include "activation/cuda_gradients.h"
 #include "activation/function.h"
@@ -76,6 +79,10 @@ bool has_own_elements(const Problem& problem, const Params& params, const activa
     const bool is_wanted = input.kind == activation::Input::Kind::read && (wanted >> input.tensor & 1U) != 0;
     if (!is_wanted || !activation::is_read_by_all_positions(input, inputs)) return false;
     const BoundTensor& tensor = params.parameters[input.tensor];
+    const auto reads_tensor = [&](const activation::Input& other) {
+      return other.kind != activation::Input::Kind::index && other.tensor == input.tensor;
+    };
+    if (std::ranges::count_if(inputs, reads_tensor) > 1) return false;
     for (std::size_t axis = 0; axis < input.indices.size(); ++axis) {
       const activation::Index index = activation::bare_index(input.indices[axis], inputs).value();
       const int64_t least = index == activation::Index::batch  ? problem.batch
@@ -85,6 +92,32 @@ bool has_own_elements(const Problem& problem, const Params& params, const activa
     }
     return true;
   });
+}
+
+/// The type of a term that backward stores in a gradient, if it stores terms: the only wanted gradient has 16-bit
+/// elements, each of which has one term apart from those at the end of its axes, and pairs of adjacent keys at
+/// multiples of 4 bytes.
+std::optional<ParameterSum> stored_term_for(const PlanRequest& request, const Params& params,
+                                            const activation::Function& function, const plan::GpuPlan& plan) {
+  const unsigned wanted = request.problem.wanted.parameters;
+  if (!request.own_elements || wanted != plan.parameters_in_steps || std::popcount(wanted) != 1) return std::nullopt;
+  const auto tensor = static_cast<std::size_t>(std::countr_zero(wanted));
+  using activation::Index;
+  constexpr std::array order = {Index::batch, Index::head, Index::query, Index::key};
+  const std::vector<activation::Input>& inputs = function.inputs();
+  const bool is_in_order = std::ranges::all_of(inputs, [&](const activation::Input& input) {
+    if (input.kind != activation::Input::Kind::read || input.tensor != tensor) return true;
+    return std::ranges::equal(input.indices, order, [&](const activation::Program& index, Index position) {
+      return activation::bare_index(index, inputs) == position;
+    });
+  });
+  if (!is_in_order || params.parameters.token_axes != 0) return std::nullopt;
+  const BoundTensor& gradient = params.grad_parameters[tensor];
+  const bool has_pairs = gradient.sizes[3] % 2 == 0 && reinterpret_cast<std::uintptr_t>(gradient.data) % 4 == 0;
+  if (!has_pairs || !is_contiguous(gradient)) return std::nullopt;
+  if (gradient.type == NumberType::bfloat16) return ParameterSum::bfloat16_term;
+  if (gradient.type == NumberType::float16) return ParameterSum::float16_term;
+  return std::nullopt;
 }
 
 /// The sums of elements with few terms are fp32. Deterministic mode needs sums that do not depend on the order.
@@ -119,6 +152,9 @@ int64_t bytes_of_sum(ParameterSum sum) {
       return 8;
     case ParameterSum::exact:
       return 13 * 8;  // common/parameter_sum.cuh
+    case ParameterSum::bfloat16_term:
+    case ParameterSum::float16_term:
+      return 2;
   }
   return 0;
 }
@@ -136,15 +172,33 @@ plan::KernelSpec parameter_kernel_for(const PlanRequest& request, unsigned wante
 
 void add_parameter_sums(const PlanRequest& request, const Params& params, plan::GpuPlan& plan) {
   const ParameterSum sum = plan.parameter_sum;
+  WorkspaceLayout layout(plan.workspace);
+  if (plan::is_term(sum)) {
+    plan.adds_to_grad_parameters = true;
+    const int tensor = std::countr_zero(request.problem.wanted.parameters);
+    const BoundTensor& gradient = params.grad_parameters[tensor];
+    const int64_t slices = request.problem.batch * request.problem.heads_q;
+    plan.workspace.parameter_bytes =
+        slices * (gradient.sizes[2] + gradient.sizes[3]) * bytes_of_sum(ParameterSum::float32);
+    plan.workspace.parameters = layout.reserve(plan.workspace.parameter_bytes);
+    KernelSpec rounding;
+    rounding.kind = KernelKind::round_borders;
+    rounding.parameter_sum = sum;
+    rounding.wanted_parameters = request.problem.wanted.parameters;
+    select_structs(rounding, request.problem);
+    plan.parameter_steps.push_back({rounding, slices});
+    return;
+  }
   bool are_contiguous = true;
   int64_t elements = 0;
+  bool are_float32 = true;
   for_each_wanted(request.problem, params, [&](const BoundTensor& gradient) {
     are_contiguous = are_contiguous && is_contiguous(gradient);
+    are_float32 = are_float32 && gradient.type == NumberType::float32;
     elements += elements_of(gradient);
   });
-  plan.adds_to_grad_parameters = are_contiguous && sum == ParameterSum::float32;
+  plan.adds_to_grad_parameters = are_contiguous && are_float32 && sum == ParameterSum::float32;
   if (plan.adds_to_grad_parameters) return;
-  WorkspaceLayout layout(plan.workspace);
   plan.workspace.parameter_bytes = elements * bytes_of_sum(sum);
   if (sum == ParameterSum::float64) plan.workspace.parameter_copies = copies_of(plan.workspace.parameter_bytes);
   plan.workspace.parameters = layout.reserve(plan.workspace.parameter_copies * plan.workspace.parameter_bytes);

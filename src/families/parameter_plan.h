@@ -2,6 +2,8 @@
 // kernel: a kernel of its own after the kernels of backward adds to sums, and another kernel rounds the sums.
 #pragma once
 
+#include <optional>
+
 #include "activation/function.h"
 #include "definition/params.h"
 #include "families/planning.h"
@@ -19,6 +21,11 @@ unsigned score_gradients(const Problem& problem, const activation::Function& fun
 /// Whether no two scores of the call read one element of a tensor of score_gradients() by their positions, unless an
 /// index is clamped.
 bool has_own_elements(const Problem& problem, const Params& params, const activation::Function& function);
+
+/// The type of a term that backward stores in the gradient of a tensor, if it stores terms. `plan` has the kernels of
+/// backward.
+std::optional<plan::ParameterSum> stored_term_for(const PlanRequest& request, const Params& params,
+                                                  const activation::Function& function, const plan::GpuPlan& plan);
 
 /// The type of the sums of all wanted gradients.
 plan::ParameterSum parameter_sum_for(const Problem& problem, const Params& params,

@@ -46,6 +46,7 @@ enum class KernelKind : std::uint8_t {
   backward_query,
   parameter_gradients,
   round_parameters,
+  round_borders,
   key_schedule,
   round_grad_query,
   reduce,
@@ -81,8 +82,14 @@ bool has_no_config(KernelKind kind);
 /// The type of the operands of the tensor cores. fp32 is computed in tf32, one product or three.
 enum class GpuElement : std::uint8_t { bfloat16, float16, float32, tensor_float32 };
 
-/// The sums of the gradients of tensors (kernels/common/parameter_sum.cuh).
-enum class ParameterSum : std::uint8_t { float32, float64, exact };
+/// The sums of the gradients of tensors (kernels/common/parameter_sum.cuh), or a gradient whose elements have one term
+/// (kernels/common/border_sums.cuh).
+enum class ParameterSum : std::uint8_t { float32, float64, exact, bfloat16_term, float16_term };
+
+/// Whether backward stores terms in the type of the gradient.
+inline bool is_term(ParameterSum sum) {
+  return sum == ParameterSum::bfloat16_term || sum == ParameterSum::float16_term;
+}
 
 /// Backward of keys whose sequences may overlap has kernels for both cases, and the device knows which one it is. The
 /// kernels of the other case end at once.

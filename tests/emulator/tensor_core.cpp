@@ -213,6 +213,20 @@ Outcome store_matrices(Warp& warp, const Instruction& i, std::uint32_t) {
   return Outcome::next;
 }
 
+/// movmatrix.trans: register, register.
+Outcome transpose_matrix(Warp& warp, const Instruction& i, std::uint32_t) {
+  std::array<std::array<std::uint16_t, 8>, 8> rows;
+  for (unsigned lane = 0; lane < lanes; ++lane) {
+    const auto pair = static_cast<std::uint32_t>(warp.number(i.operands[1], lane));
+    std::memcpy(&rows[lane / 4][lane % 4 * 2], &pair, sizeof pair);
+  }
+  for (unsigned lane = 0; lane < lanes; ++lane) {
+    const unsigned group = lane / 4, pair = lane % 4 * 2;
+    warp.set_number(i.operands[0], lane, std::uint32_t{rows[pair][group]} | std::uint32_t{rows[pair + 1][group]} << 16);
+  }
+  return Outcome::next;
+}
+
 Outcome commit_products(Warp& warp, const Instruction&, std::uint32_t) {
   warp.commit_products();
   warp.cta().machine().note_event();
@@ -247,7 +261,9 @@ Outcome nothing(Warp&, const Instruction&, std::uint32_t) { return Outcome::next
 
 Execute products(Instruction& instruction, const Name& name) {
   const std::string_view base = name.base();
-  if (base != "wgmma" && base != "mma" && base != "ldmatrix" && base != "stmatrix") return nullptr;
+  if (base != "wgmma" && base != "mma" && base != "ldmatrix" && base != "stmatrix" && base != "movmatrix") {
+    return nullptr;
+  }
   instruction.together = Together::all;
   name.may_have({"sync", "aligned"});
   if (base == "wgmma" && name.has("mma_async") && name.size() == 8) {
@@ -273,6 +289,7 @@ Execute products(Instruction& instruction, const Name& name) {
     return name.has("trans") ? &load_matrices<true> : &load_matrices<false>;
   }
   if (base == "stmatrix" && name.type() == "b16") return &store_matrices;
+  if (base == "movmatrix" && name.has("trans") && name.type() == "b16") return &transpose_matrix;
   return nullptr;
 }
 

@@ -614,6 +614,19 @@ const std::vector<ScoreCase>& score_cases() {
       tokens("tokens"),
       bias("bias_of_each_score", {2, 2, 70, 90}, DType::bfloat16),
       bias("bias_of_odd_lengths", {2, 2, 69, 91}, DType::float32),
+      // Backward stores the terms of a gradient in 16 bits whose elements have one term.
+      with(bias("bias_stored", {2, 2, 70, 90}, DType::bfloat16), [](ScoreCase& c) { c.has_rounded_gradients = true; }),
+      with(long_bias("bias_stored_long", {3, 4, 160, 304}, DType::bfloat16, 128),
+           [](ScoreCase& c) { c.has_rounded_gradients = true; }),
+      with(long_bias("bias_stored_causal_fp16", {3, 4, 160, 304}, DType::float16, 64),
+           [](ScoreCase& c) {
+             c.has_rounded_gradients = true;
+             c.mask = Mask::causal();
+           }),
+      with(long_bias("bias_stored_shorter_than_sequences", {3, 4, 104, 200}, DType::bfloat16, 128),
+           [](ScoreCase& c) { c.has_rounded_gradients = true; }),
+      with(long_bias("bias_rounded", {1, 4, 160, 304}, DType::bfloat16, 64),
+           [](ScoreCase& c) { c.has_rounded_gradients = true; }),
       with(bias("bias_transposed", {2, 2, 90, 70}, DType::float32),
            [](ScoreCase& c) {
              c.text = "tanh(s + bias[b, h, j, i])";
@@ -680,9 +693,14 @@ TEST_P(GpuScores, ResultsAndGradientsOfTensorsFollowTheDefinition) {
   const std::vector<std::string> in_backward = {
       "table_causal",    "table_deterministic", "table_shared_queries",
       "table_long",      "bias_of_each_score",  "bias_of_odd_lengths",
-      "bias_transposed", "table_and_number",    "table_and_number_deterministic"};
+      "bias_transposed", "table_and_number",    "table_and_number_deterministic",
+      "bias_stored"};
   // Hopper's forward copies the rows of a bias to shared memory if they begin at multiples of 16 bytes.
-  const std::vector<std::string> are_staged = {"bias_of_aligned_rows",
+  const std::vector<std::string> are_staged = {"bias_stored_long",
+                                               "bias_stored_causal_fp16",
+                                               "bias_stored_shorter_than_sequences",
+                                               "bias_rounded",
+                                               "bias_of_aligned_rows",
                                                "bias_of_aligned_rows_causal",
                                                "bias_shorter_than_sequences",
                                                "bias_float32_window",
@@ -714,6 +732,9 @@ TEST_P(GpuScores, ResultsAndGradientsOfTensorsFollowTheDefinition) {
   const bool is_in_backward =
       has_hopper && (is_one_of(in_backward) || (is_one_of(are_staged) && problem.of().name != "bias_of_keys"));
   EXPECT_EQ(results.gradient_kernel.find("parameter_gradients") == std::string::npos, is_in_backward);
+  if (problem.of().has_rounded_gradients) {
+    EXPECT_EQ(results.stores_terms, has_hopper && problem.of().name != "bias_rounded");
+  }
   RecordProperty("kernel " + results.gradient_kernel.substr(0, results.gradient_kernel.find(' ')), 1);
   if (!problem.of().deterministic) return;
   ScoreResults again = problem.computed();
@@ -839,6 +860,37 @@ TEST(GpuScoresAlone, NaNOfOneSequenceReachesNoOther) {
   expect_nan_in_entry(results.grad_tensors[1], "gradient of token");
   const std::vector<double> of_entry = results.grad_tensors[0].values();
   for (std::size_t b = 0; b < of_entry.size(); ++b) EXPECT_EQ(std::isnan(of_entry[b]), b == broken) << "entry " << b;
+}
+
+/// The gradient of a tensor whose elements have one score each. Elements without a score are 0, also where a tile has
+/// scores of NaN.
+TEST(GpuScoresAlone, ElementsWithoutAScoreHaveNoGradient) {
+  if (const std::string reason = why_no_gpu(); !reason.empty()) GTEST_SKIP() << reason;
+  constexpr int64_t entries = 4, heads = 2, length = 160, broken = 3;  // the entry with NaN
+  constexpr int64_t elements = heads * length * length;                // of an entry
+  std::mt19937_64 random(1);
+  std::normal_distribution<double> normal;
+  std::vector<double> numbers(static_cast<std::size_t>(entries * elements));
+  for (double& number : numbers) number = rounded(DType::bfloat16, normal(random));
+  std::fill(numbers.begin() + broken * elements, numbers.end(), std::numeric_limits<double>::quiet_NaN());
+  const ScoreCase score = {.name = "",
+                           .text = "tanh(s + bias[b, h, i, j])",
+                           .tensors = {{"bias", DType::bfloat16, {entries, heads, length, length}, numbers}},
+                           .inputs = {},
+                           .queries = {Form::jagged, {length, 0, 33, 70}},
+                           .keys = {Form::jagged, {150, 40, 0, 20}},
+                           .has_rounded_gradients = true};
+  ScoreProblem problem(score, 1);
+  ScoreResults results = problem.computed();
+  const std::vector<double> gradient = results.grad_tensors[0].values();
+  for (int64_t i = 0; i < entries * elements; ++i) {
+    const int64_t b = i / elements, query = i / length % length, key = i % length;
+    const auto entry = static_cast<std::size_t>(b);
+    const bool has_score = query < score.queries.lengths[entry] && key < score.keys.lengths[entry];
+    const double number = gradient[static_cast<std::size_t>(i)];
+    ASSERT_TRUE(has_score ? std::isnan(number) == (b == broken) : number == 0)
+        << "entry " << b << ", query " << query << ", key " << key << ": " << number;
+  }
 }
 
 /// dQ and the gradient of the table of silu(s + table[clamp(i - j, 0, 63)]). With `is_infinite`, the scores of one

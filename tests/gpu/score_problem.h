@@ -84,6 +84,7 @@ struct ScoreCase {
   Mask mask = {};
   bool deterministic = false;
   WantedGradients wanted = {};
+  bool has_rounded_gradients = false;  ///< the gradients of the tensors have their types
 };
 
 /// What a call computes: O, dQ, dK, dV and the gradients of the tensors.
@@ -92,6 +93,7 @@ struct ScoreResults {
   std::vector<Strided> grad_tensors;
   std::string forward_reason = {};   ///< of the choice of the kernels
   std::string gradient_kernel = {};  ///< the name of the last kernel that computes some of grad_tensors
+  bool stores_terms = false;         ///< backward stores terms in gradients of parameter_gradient_dtype()
 };
 
 class ScoreProblem {
@@ -144,7 +146,8 @@ class ScoreProblem {
     for (std::size_t i = 0; i < tensors_.size(); ++i) {
       names.push_back(case_.tensors[i].name);
       attention.parameters.push_back({case_.tensors[i].name, device.input(tensors_[i])});
-      results.grad_tensors.push_back(Strided::contiguous(DType::float32, case_.tensors[i].sizes));
+      const DType of_gradient = case_.has_rounded_gradients ? case_.tensors[i].dtype : DType::float32;
+      results.grad_tensors.push_back(Strided::contiguous(of_gradient, case_.tensors[i].sizes));
     }
     attention.activation = Activation(case_.text, {}, names);
     attention.mask = case_.mask;
@@ -176,6 +179,7 @@ class ScoreProblem {
       const auto is = [&](const char* kind) { return kernel.name.find(kind) != std::string::npos; };
       const bool is_of_gradients = is("parameter_gradients") || (results.gradient_kernel.empty() && is(": backward "));
       if (is_of_gradients) results.gradient_kernel = kernel.name;
+      results.stores_terms = results.stores_terms || is("round_borders");
     }
     return results;
   }

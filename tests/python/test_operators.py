@@ -108,6 +108,42 @@ def test_a_fake_result_has_the_metadata_of_a_real_one(form: str) -> None:
     assert (fake.shape, fake.stride(), fake.dtype) == (real.shape, real.stride(), real.dtype)
 
 
+BIAS, BF16 = (3, 4, 6, 6), torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("device", "shapes", "dtype", "wanted", "expected"),
+    [
+        ("cuda", [BIAS], BF16, 0b1, BF16),
+        ("cuda", [BIAS], torch.float16, 0b1, torch.float16),
+        ("cuda", [BIAS], torch.float32, 0b1, torch.float32),
+        ("cpu", [BIAS], BF16, 0b1, torch.float32),
+        ("cpu", [BIAS], torch.float64, 0b1, torch.float64),
+        ("cuda", [(1, 4, 6, 6)], BF16, 0b1, torch.float32),
+        ("cuda", [(4, 6, 6)], BF16, 0b1, torch.float32),
+        ("cuda", [(4, 6), BIAS], BF16, 0b10, BF16),
+        ("cuda", [(4, 6), BIAS], BF16, 0b01, torch.float32),
+        ("cuda", [BIAS, BIAS], BF16, 0b11, torch.float32),
+    ],
+)
+def test_fake_gradients_of_tensors_have_the_dtype_of_the_operator(
+    device: str, shapes: list[tuple[int, ...]], dtype: torch.dtype, wanted: int, expected: torch.dtype
+) -> None:
+    """tests/cpp/api_checks_test.cpp has the same cases for gdpa::parameter_gradient_dtype()."""
+    query, key, value, _, *rest = problem("dense", requires_grad=False)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        operands = [torch.empty(one.shape, dtype=BF16, device=device) for one in (query, key, value)]
+        parameters = [torch.empty(shape, dtype=dtype, device=device) for shape in shapes]
+        arguments = (torch.empty_like(operands[0]), *operands, parameters, *rest, False, False, False, wanted)
+        *_, gradients = torch.ops.gdpa.backward.default(*arguments)
+        of_each = gdpa._operators.split_gradients(gradients, parameters, wanted)
+    assert gradients.dtype == expected
+    for n, (gradient, parameter) in enumerate(zip(of_each, parameters, strict=True)):
+        assert (gradient is not None) == bool(wanted >> n & 1)
+        if gradient is not None:
+            assert (gradient.shape, gradient.dtype) == (parameter.shape, dtype)
+
+
 def jagged(requires_grad: bool = False) -> tuple[Tensor, Tensor]:
     return torch.randn(7, 2, 8, requires_grad=requires_grad), offsets([3, 4])
 

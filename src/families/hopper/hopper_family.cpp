@@ -34,17 +34,19 @@ PassInSource in_source(hopper::Pass pass) {
   return {};
 }
 
-/// The struct Config::Gradients of backward.
-std::string_view gradients_in_source(plan::FusedGradients gradients) {
-  switch (gradients) {
+/// Adds the struct Config::Gradients of backward.
+void add_gradients(ConfigText& config, const plan::KernelSpec& kernel) {
+  switch (kernel.hopper().gradients) {
     case plan::FusedGradients::none:
-      return "gdpa::hopper::NoGradients";
+      return config.type("Gradients", "gdpa::hopper::NoGradients");
     case plan::FusedGradients::of_numbers:
-      return "gdpa::hopper::NumberGradients<Activation, Sum>";
+      return config.type("Gradients", "gdpa::hopper::NumberGradients<Activation, Sum>");
     case plan::FusedGradients::of_scores:
-      return "gdpa::hopper::ScoreGradients<::TensorGradients>";
+      if (!plan::is_term(kernel.parameter_sum)) {
+        return config.type("Gradients", "gdpa::hopper::ScoreGradients<::TensorGradients>");
+      }
+      return config.type_of_header("Gradients", "gdpa::hopper::StoredTerms<::StoredTensor>", "hopper/stored_terms.cuh");
   }
-  return {};
 }
 
 /// The arguments of a kernel whose CTAs own query tiles. `output` has the rows of O.
@@ -172,7 +174,7 @@ class HopperFamily final : public Family {
                                       kernel.accuracy == Accuracy::fast && tolerates_rounded_query(function));
       return;
     }
-    if (kernel.kind == KernelKind::backward) config.type("Gradients", gradients_in_source(spec.gradients));
+    if (kernel.kind == KernelKind::backward) add_gradients(config, kernel);
     if (kernel.kind == KernelKind::key_schedule) {
       config.number("cleared_parameters", static_cast<int>(kernel.wanted_parameters));
       config.flag("by_heads", spec.by_heads);
