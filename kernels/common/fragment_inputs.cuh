@@ -2,6 +2,7 @@
 // difference of their positions share the inputs that depend only on it, so that a thread loads each of them once.
 #pragma once
 
+#include "common/lane_lookups.cuh"
 #include "common/no_bias.cuh"
 #include "common/staged_lookups.cuh"
 #include "common/staged_tile.cuh"
@@ -21,6 +22,16 @@ template <class Bias>
 struct FragmentSides<Bias, FragmentRows::keys> {
   using OfRow = typename Bias::OfKey;
   using OfColumn = typename Bias::OfQuery;
+};
+
+/// The lookups of an accumulator.
+template <class Bias, FragmentRows rows, int staged_columns, bool exist>
+struct FragmentLookups {
+  using Type = StagedLookups<Bias, staged_columns, exist>;
+};
+template <class Bias, bool exist>
+struct FragmentLookups<Bias, FragmentRows::keys, 0, exist> {
+  using Type = LaneLookups<Bias, exist>;
 };
 
 /// The memory of a warp for the inputs of its accumulator, whose 16 rows are queries. The rows share the inputs of all
@@ -90,6 +101,7 @@ template <class Bias, FragmentRows rows, int staged_columns = 0, bool has_tile =
 class FragmentInputs {
  public:
   using Staged = StagedInputs<Bias, staged_columns, has_tile, has_lookups>;
+  using Lookups = typename FragmentLookups<Bias, rows, staged_columns, has_lookups>::Type;
   static_assert(staged_columns == 0 || rows == FragmentRows::queries, "the rows of StagedInputs are queries");
 
   FragmentInputs() = default;
@@ -107,7 +119,7 @@ class FragmentInputs {
     keys_ = staged.of_keys() + column_of_lane;
   }
 
-  /// Loads the inputs of the two rows.
+  /// Loads the inputs of the two rows. By all lanes of the warp.
   __device__ __forceinline__ FragmentInputs(const Bias& bias, int row, int column)
       : bias_(bias), row_(row), column_(column) {
 #pragma unroll
@@ -118,6 +130,7 @@ class FragmentInputs {
         of_row_[half] = bias_.of_key(row_of(half));
       }
     }
+    if constexpr (has_lookups && staged_columns == 0) lookups_ = Lookups(bias_, of_row_, column - lane_index() % 4 * 2);
   }
 
   /// Calls visit(inputs) with inputs that read the lookups by the LookupForm of the tile. The branch is uniform.
@@ -127,18 +140,28 @@ class FragmentInputs {
       visit(*this);
     } else {
       if (lookups_.form() == LookupForm::one) {
-        OfForm<LookupForm::one> of_form{*this};
-        visit(of_form);
+        visit_form<LookupForm::one>(visit);
       } else if (lookups_.form() == LookupForm::close) {
-        OfForm<LookupForm::close> of_form{*this};
-        visit(of_form);
+        visit_form<LookupForm::close>(visit);
       } else {
-        OfForm<LookupForm::any> of_form{*this};
-        lookups_.template begin<LookupForm::any>();
-        visit(of_form);
+        visit_form<LookupForm::any>(visit);
       }
     }
   }
+
+  /// Calls visit(inputs) with inputs that compute the entries of scores. For rows that are keys.
+  template <class Visit>
+  __device__ __forceinline__ void visit_entries(Visit visit) {
+    if constexpr (!has_lookups) {
+      visit(*this);
+    } else if (lookups_.form() == LookupForm::close) {
+      visit_form<LookupForm::close>(visit);
+    } else {
+      visit_form<LookupForm::any>(visit);
+    }
+  }
+
+  __device__ __forceinline__ const Lookups& lookups() const { return lookups_; }
 
   /// Moves to a group of columns: to group 0 first, and then always to the next group.
   __device__ __forceinline__ void enter(int group) {
@@ -180,6 +203,13 @@ class FragmentInputs {
     }
   }
 
+  /// The entry of score i of the group in a lookup whose index depends on a difference. For rows that are keys.
+  __device__ __forceinline__ int entry(int lookup, int i) const {
+    const auto apart =
+        LookupDifferences<Bias>::of(Bias::number_of(of_column_[i % 2]), Bias::number_of(of_row_[i / 2]));
+    return bias_.lookup_entry(lookup, apart);
+  }
+
  private:
   template <LookupForm form>
   struct OfForm {
@@ -187,14 +217,33 @@ class FragmentInputs {
 
     __device__ __forceinline__ void enter(int group) {
       inputs.enter(group);
-      inputs.lookups_.template enter<form>(group * 8 + lane_index() % 4 * 2);
+      inputs.lookups_.template enter<form>(group);
     }
     __device__ __forceinline__ typename Bias::Inputs at(int i) const {
-      return inputs.lookups_.template at<form>(inputs.bias_, inputs.row_of(i / 2), inputs.column_of(i % 2), i / 2,
-                                               i % 2, inputs.of_row_[i / 2], inputs.of_column_[i % 2],
-                                               inputs.of_difference_[i]);
+      const int row = inputs.row_of(i / 2), column = inputs.column_of(i % 2), score = inputs.group_ * 4 + i;
+      const auto& of_row = inputs.of_row_[i / 2];
+      const auto& of_column = inputs.of_column_[i % 2];
+      const auto& of_difference = inputs.of_difference_[i];
+      if constexpr (rows == FragmentRows::queries) {
+        return inputs.lookups_.template at<form>(inputs.bias_, row, column, score, of_row, of_column, of_difference);
+      } else {
+        return inputs.lookups_.template at<form>(inputs.bias_, column, row, score, of_column, of_row, of_difference);
+      }
+    }
+
+    /// The entry of score i of the group in a lookup, if the rows are keys.
+    __device__ __forceinline__ int entry(int lookup, int i) const {
+      return inputs.lookups_.template entry<form>(inputs.bias_, lookup, i, inputs.of_column_[i % 2],
+                                                  inputs.of_row_[i / 2]);
     }
   };
+
+  template <LookupForm form, class Visit>
+  __device__ __forceinline__ void visit_form(Visit& visit) {
+    OfForm<form> of_form{*this};
+    lookups_.template begin<form>();
+    visit(of_form);
+  }
 
   using Sides = FragmentSides<Bias, rows>;
   static constexpr bool has_staged_keys = staged_columns > 0 && Bias::reads_keys;
@@ -220,7 +269,7 @@ class FragmentInputs {
   typename Sides::OfColumn of_column_[2];
   typename Bias::OfDifference of_difference_[4];
   typename Staged::Tile tile_;
-  typename Staged::Lookups lookups_;
+  Lookups lookups_;
 };
 
 }  // namespace gdpa

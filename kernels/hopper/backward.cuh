@@ -31,6 +31,7 @@
 // Config: struct with
 //     using Element, Activation;      BFloat16 or Float16; the part for backward of src/activation/function.h
 //     using Gradients;                of the tensors that the function reads (backward_gradients.cuh)
+//     bool has_lookups;               tiles have LookupForms (common/lane_lookups.cuh)
 //     int head_dim, head_dim_v;       multiples of 8, at most 128
 //     int tile_queries, tile_keys;    64, or 128 with head dims up to 64; 128
 //     int stages;                     stages of Q, and of dO
@@ -54,7 +55,7 @@
 namespace gdpa::hopper {
 
 template <class Config>
-__device__ void backward(const BackwardArguments& arguments) {
+__device__ __forceinline__ void backward(const BackwardArguments& arguments) {
   using Shared = BackwardStorage<Config>;
   if (Config::pass == Pass::second && *arguments.non_finite == 0) return;
   extern __shared__ __align__(1024) unsigned char shared_memory[];

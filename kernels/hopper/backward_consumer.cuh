@@ -45,7 +45,9 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
   Gradients gradients;
 
   using Mask = typename Config::Mask;
-  using Inputs = FragmentInputs<typename Config::Bias, FragmentRows::keys>;
+  using Inputs = FragmentInputs<typename Config::Bias, FragmentRows::keys, 0, false, Config::has_lookups>;
+
+  TwoEntries entries;  ///< of the step whose P was computed last, if Gradients have a lookup
 
   /// The first key of this consumer, and the first query of a part of a step.
   __device__ __forceinline__ int first_key_of(const Step& step) const {
@@ -65,14 +67,25 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
     return {Config::Bias::of(arguments.common.params, pair), first.key, first.query};
   }
 
+  /// Makes the inputs of the scores of a step. No lambda: the compiler would not inline it here, and a call would
+  /// serialise all WGMMA.
+  struct InputsOfStep {
+    const BackwardConsumer& consumer;
+    const Step& step;
+    int number;
+
+    __device__ __forceinline__ Inputs operator()() const { return consumer.template inputs_of<0>(step, number); }
+  };
+
   /// The out_scale of an entry, if it multiplies P and dS because the entries of a key tile differ in it.
   __device__ __forceinline__ float entry_scale_of(const Step& step) const {
     return Config::scales_entries ? tile_of(step).out_scale : 1.0f;
   }
 
   /// Computes P, rounded, and f', in the registers of S. `function` is the function of the head.
-  template <int part, class Function>
-  __device__ __forceinline__ void apply_function_of_head(const Function& function, Inputs& inputs, float entry_scale) {
+  template <int part, class Function, class InputsOfForm>
+  __device__ __forceinline__ void apply_function_of_head(const Function& function, InputsOfForm& inputs,
+                                                         float entry_scale) {
     const float scale = score_scale<Function>(arguments.scale);
     float(&of_part)[part_queries / 2] = scores[part];
 #pragma unroll
@@ -98,7 +111,9 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
 
   template <int part>
   __device__ __forceinline__ void apply_function(const Activation& activation, Inputs& inputs, float entry_scale) {
-    activation.visit([&](const auto& function) { apply_function_of_head<part>(function, inputs, entry_scale); });
+    activation.visit([&](const auto& function) {
+      inputs.visit([&](auto& of_form) { apply_function_of_head<part>(function, of_form, entry_scale); });
+    });
   }
 
   /// Selects 0 for P outside the valid range; and for f', unless dS of each part is masked itself. dS is 0 then, except
@@ -200,6 +215,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
     const float entry_scale = entry_scale_of(step);
     if constexpr (part == 0) warpgroup_wait<products_after_scores>();
     apply_function<part>(activation, inputs, entry_scale);
+    if constexpr (Config::has_lookups && Gradients::have_lookup) entries = inputs.lookups().two_entries();
     // A branch, because the end of a basic block keeps the function above the wait for dP.
     if (!step.is(Step::full)) mask<part>(valid_queries(step, number, part));
     if constexpr (part + 1 < parts) {
@@ -257,6 +273,13 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
     const float factor = tile.out_scale * Activation::of(arguments.common.params, head).derivative_factor();
     const int warp = static_cast<int>(thread_in_warpgroup() / 32);
     gradients.add(dp, tensors, first_query_of(step, position, 0), first_key_of(step) + warp * Gradients::keys, factor);
+    if constexpr (Gradients::have_lookup) {
+      if constexpr (Config::has_lookups) {
+        gradients.add_lookup(dp, entries, InputsOfStep{*this, step, number}, tensors, factor);
+      } else {
+        gradients.add_lookup(dp, inputs_of<0>(step, number), tensors, factor);
+      }
+    }
     if (ends_sum(position, tile.queries.size())) gradients.end(tensors, factor);
   }
 

@@ -11,7 +11,7 @@ namespace gdpa::hopper {
 
 /// Config::Gradients of a kernel that computes no gradients of tensors.
 struct NoGradients {
-  static constexpr bool are_of_numbers = false, are_of_scores = false;
+  static constexpr bool are_of_numbers = false, are_of_scores = false, have_lookup = false;
 };
 
 /// Query tiles whose terms a thread adds up in fp32. A sum of 4096 terms of one size has a relative error of at most
@@ -28,7 +28,7 @@ __device__ __forceinline__ bool ends_sum(int position, int query_tiles) {
 /// registers.
 template <class Activation, class Sum>
 struct NumberGradients {
-  static constexpr bool are_of_numbers = true, are_of_scores = false;
+  static constexpr bool are_of_numbers = true, are_of_scores = false, have_lookup = false;
   static constexpr int numbers = Activation::numbers;
 
   float totals[numbers];
@@ -63,17 +63,25 @@ template <class Tensors_>
 struct ScoreGradients {
   using Tensors = Tensors_;
   using Sum = typename Tensors::Sum;
-  using Element = decltype(static_cast<Tensors*>(nullptr)->element_of_diagonal(0, 0));
-  static constexpr bool are_of_numbers = false, are_of_scores = true;
+  using DiagonalElement = decltype(static_cast<Tensors*>(nullptr)->element_of_diagonal(0, 0));
+  static constexpr bool are_of_numbers = false, are_of_scores = true, have_lookup = Tensors::has_lookup;
   static constexpr int keys = 16, queries = backward_tile_queries, terms = queries / 2;
+  static constexpr int most_entries = 24;  ///< of a lookup in a tile, that are added up one after the other
 
-  float total;      ///< of this thread, of all scores of the head: for reads without i and j
-  float same;       ///< of this thread, of tiles whose diagonals have one element
-  Element element;  ///< this element
+  float total;              ///< of this thread, of all scores of the head: for reads without i and j
+  float same;               ///< of this thread, of tiles whose diagonals have one element
+  DiagonalElement element;  ///< this element
+
+  /// The sums of this thread over scores that read two entries of the lookup, `first` and the next one.
+  struct {
+    int first;
+    float sums[2];
+  } of_lookup;
 
   __device__ __forceinline__ void clear() {
     total = same = 0.0f;
     element = 0;
+    of_lookup = {};
   }
 
   /// Adds the terms of a warp, whose first row and column are `key` and `query`. Invalid scores have a term of 0.
@@ -93,6 +101,85 @@ struct ScoreGradients {
     if constexpr (Tensors::are_spread) add_each(ds, tensors, query, key, factor * Tensors::factor);
   }
 
+  /// Adds the terms of a warp to the elements of the lookup. inputs() makes the inputs of the scores.
+  template <class Inputs>
+  __device__ __forceinline__ void add_lookup(const float (&ds)[terms], const TwoEntries& entries, Inputs inputs,
+                                             Tensors& tensors, float factor) {
+    // Votes, because the compiler does not see that these numbers are uniform. A divergent branch would serialise all
+    // WGMMA.
+    const auto holds = [](bool is_true) { return __any_sync(0xffffffffu, is_true); };
+    if (holds(entries.first < 0)) {
+      add_entries(ds, inputs(), tensors, factor);
+      return;
+    }
+    const bool are_two = holds(entries.seconds != 0);
+    if (holds(of_lookup.first != entries.first && (are_two || of_lookup.first + 1 != entries.first))) {
+      end_lookup(tensors, factor);
+      of_lookup.first = entries.first;
+    }
+    if (are_two) {
+#pragma unroll
+      for (int i = 0; i < terms; ++i) {
+        const bool is_second = (entries.seconds >> i & 1) != 0;
+        of_lookup.sums[0] += is_second ? 0.0f : ds[i];
+        of_lookup.sums[1] += is_second ? ds[i] : 0.0f;
+      }
+    } else if (holds(of_lookup.first == entries.first)) {
+      of_lookup.sums[0] += sum_of(ds);
+    } else {
+      of_lookup.sums[1] += sum_of(ds);
+    }
+  }
+
+  /// The same for a tile whose scores read more than two entries.
+  template <class Inputs>
+  __device__ __forceinline__ static void add_entries(const float (&ds)[terms], Inputs inputs, Tensors& tensors,
+                                                     float factor) {
+    int entries[terms];
+    inputs.visit_entries([&](auto& of_form) {
+#pragma unroll
+      for (int group = 0; group < terms / 4; ++group) {
+        of_form.enter(group);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) entries[group * 4 + i] = of_form.entry(0, i);
+      }
+    });
+    const int first = inputs.lookups().entries().first[0], last = inputs.lookups().entries().last[0];
+    if (__any_sync(0xffffffffu, first <= last && last - first < most_entries)) {
+      // An addition in global memory for each score would take longer.
+#pragma unroll 1
+      for (int entry = first; entry <= last; ++entry) {
+        float sums[2] = {};
+#pragma unroll
+        for (int i = 0; i < terms; ++i) {
+          if (entries[i] == entry) sums[i % 2] += ds[i];
+        }
+        const float sum = sum_of_warp(sums[0] + sums[1]) * factor;
+        if (lane_index() == 0) tensors.add_to_lookup(entry, sum);
+      }
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < terms; ++i) {
+      if (ds[i] != 0.0f) tensors.add_to_lookup(entries[i], ds[i] * factor);
+    }
+  }
+
+  /// The same without LookupForms.
+  template <class Inputs>
+  __device__ __forceinline__ static void add_lookup(const float (&ds)[terms], Inputs of_tile, Tensors& tensors,
+                                                    float factor) {
+#pragma unroll
+    for (int group = 0; group < terms / 4; ++group) {
+      of_tile.enter(group);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float term = ds[group * 4 + i];
+        if (term != 0.0f) tensors.add_to_lookup(of_tile.entry(0, i), term * factor);
+      }
+    }
+  }
+
   /// Adds the sums of the threads for a head, and clears them. By the warp.
   __device__ __forceinline__ void end(Tensors& tensors, float factor) {
     if constexpr (Tensors::have_totals) {
@@ -100,6 +187,7 @@ struct ScoreGradients {
       if (lane_index() == 0) tensors.add_total(sum);
     }
     if constexpr (Tensors::diagonals == 1) end_element(tensors, factor);
+    if constexpr (Tensors::has_lookup) end_lookup(tensors, factor);
     clear();
   }
 
@@ -116,6 +204,15 @@ struct ScoreGradients {
     if (lane_index() == 0) tensors.add_to_element(element, sum);
     same = 0.0f;
   }
+  __device__ __forceinline__ void end_lookup(Tensors& tensors, float factor) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float sum = sum_of_warp(of_lookup.sums[i]) * factor;
+      // The second entry exists only if a score has read it.
+      if (lane_index() == 0 && sum != 0.0f) tensors.add_to_lookup(of_lookup.first + i, sum);
+      of_lookup.sums[i] = 0.0f;
+    }
+  }
 
   /// Whether all diagonals have the same element, as where an index is clamped. Then adds the terms to the sum of the
   /// thread.
@@ -126,7 +223,7 @@ struct ScoreGradients {
       const int diagonal = max(DiagonalSums::first, min(DiagonalSums::last, DiagonalSums::diagonal_of(i)));
       return tensors.element_of_diagonal(query + diagonal, key);
     };
-    const Element one = __shfl_sync(0xffffffffu, at(0), 0);
+    const DiagonalElement one = __shfl_sync(0xffffffffu, at(0), 0);
     bool is_same = true;
 #pragma unroll
     for (int i = 0; i < DiagonalSums::count; ++i) is_same = is_same && at(i) == one;

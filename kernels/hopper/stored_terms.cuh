@@ -17,7 +17,7 @@ namespace gdpa::hopper {
 template <class Tensor>
 struct StoredTerms {
   using Element = typename Tensor::Element;
-  static constexpr bool are_of_numbers = false, are_of_scores = true;
+  static constexpr bool are_of_numbers = false, are_of_scores = true, have_lookup = false;
   static constexpr int keys = 16, queries = backward_tile_queries, terms = queries / 2;
 
   /// The sequences of a batch entry and head.

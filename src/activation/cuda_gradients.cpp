@@ -8,6 +8,7 @@
 
 #include "activation/fast.h"
 #include "activation/inputs_printer.h"
+#include "activation/lookup.h"
 #include "activation/tree.h"
 
 namespace gdpa::activation {
@@ -225,9 +226,10 @@ std::string gradients_source(const Function& function, unsigned tensor_types, un
 namespace {
 
 /// The kind of sum that the gradient of an input has if its terms are dS.
-enum class ScoreSum : std::uint8_t { none, total, diagonal, spread };
+enum class ScoreSum : std::uint8_t { none, total, diagonal, spread, lookup };
 
-ScoreSum score_sum_of(const Input& input, const std::vector<Input>& inputs) {
+/// `is_lookup`: the read is a lookup whose entries in a tile are a range.
+ScoreSum score_sum_of(const Input& input, const std::vector<Input>& inputs, bool is_lookup) {
   if (input.kind == Input::Kind::number) return ScoreSum::total;
   switch (dependence_of(input, inputs)) {
     case Dependence::none:
@@ -235,7 +237,8 @@ ScoreSum score_sum_of(const Input& input, const std::vector<Input>& inputs) {
     case Dependence::difference:
       return ScoreSum::diagonal;
     case Dependence::both:
-      return has_computed_index(input, inputs) ? ScoreSum::none : ScoreSum::spread;
+      if (!has_computed_index(input, inputs)) return ScoreSum::spread;
+      return is_lookup ? ScoreSum::lookup : ScoreSum::none;
     case Dependence::query:
     case Dependence::key:
       break;
@@ -286,17 +289,19 @@ bool is_read_by_all_positions(const Input& read, const std::vector<Input>& input
          });
 }
 
-unsigned tensors_of_score(const Function& function, bool takes_spread) {
+unsigned tensors_of_score(const Function& function, unsigned tensor_types, bool takes_spread) {
   if (function.of_sum() == nullptr || function.functions() > 1) return 0;
   const std::vector<Input>& inputs = function.inputs();
+  const std::vector<Lookup> lookups = lookups_with_ranges(function, tensor_types);
   unsigned all = 0, others = 0;
   int spread = 0;
   for (std::size_t n = 0; n < inputs.size(); ++n) {
     if (inputs[n].kind == Input::Kind::index) continue;
-    const ScoreSum sum = score_sum_of(inputs[n], inputs);
+    const ScoreSum sum = score_sum_of(inputs[n], inputs, std::ranges::count(lookups, n, &Lookup::read) > 0);
     const unsigned tensor = 1U << inputs[n].tensor;
     spread += sum == ScoreSum::spread ? 1 : 0;
-    const bool is_read_alone = sum != ScoreSum::spread || (takes_spread && spread == 1);
+    const bool is_read_alone =
+        sum == ScoreSum::lookup ? lookups.size() == 1 : sum != ScoreSum::spread || (takes_spread && spread == 1);
     const bool is_known = sum != ScoreSum::none && is_read_alone && factor_in(function.shift(), n);
     (is_known ? all : others) |= tensor;
   }
@@ -308,9 +313,11 @@ std::string score_gradients_source(const Function& function, unsigned tensor_typ
   const std::vector<Input>& inputs = function.inputs();
   const InputsPrinter printer(function, tensor_types, wanted, Expression::function);
   const InputsText& text = printer.text();
+  const std::vector<Lookup> lookups = lookups_with_ranges(function, tensor_types);
   std::string members, constructor, totals, diagonals, spread;
   int diagonal_count = 0;
   std::string element = "0", add_to_element;  // of the only diagonal
+  std::string index_of_lookup = "      return 0;\n", add_to_lookup;
   for (std::size_t n = 0; n < inputs.size(); ++n) {
     const Input& input = inputs[n];
     if (input.kind == Input::Kind::index || (wanted >> input.tensor & 1U) == 0) continue;
@@ -320,8 +327,14 @@ std::string score_gradients_source(const Function& function, unsigned tensor_typ
     constructor += fmt::format("    sums{} = gdpa::sums_of_cta<Sum>(params, {}) + {};\n", n, input.tensor,
                                input.kind == Input::Kind::number ? fmt::format("{}.offset_of_head(pair.head)", gradient)
                                                                  : fmt::format("g{}", n));
-    switch (score_sum_of(input, inputs)) {
+    const auto lookup = std::ranges::find(lookups, n, &Lookup::read);
+    switch (score_sum_of(input, inputs, lookup != lookups.end())) {
       case ScoreSum::none:
+        break;
+      case ScoreSum::lookup:
+        index_of_lookup = lookup_index_source(function, *lookup);
+        add_to_lookup =
+            fmt::format("    sums{0}[index_of_lookup(entry) * s{0}_{1}].add({2} * term);\n", n, lookup->axis, factor);
         break;
       case ScoreSum::total:
         totals += fmt::format("    sums{}->add({} * term);\n", n, factor);
@@ -366,7 +379,7 @@ std::string score_gradients_source(const Function& function, unsigned tensor_typ
       "#include \"common/parameter_sum.cuh\"\n\n"
       "struct TensorGradients {{\n"
       "  using Sum = {};\n"
-      "  static constexpr bool have_totals = {}, are_spread = {};\n"
+      "  static constexpr bool have_totals = {}, are_spread = {}, has_lookup = {};\n"
       "  static constexpr int diagonals = {};\n\n"
       "  gdpa::SequencePair pair;\n"
       "{}{}\n"
@@ -391,11 +404,18 @@ std::string score_gradients_source(const Function& function, unsigned tensor_typ
       "[[maybe_unused]] float term) {{\n"
       "{}{}"
       "  }}\n\n"
+      "  __device__ __forceinline__ int index_of_lookup([[maybe_unused]] int entry) const {{\n"
+      "{}"
+      "  }}\n"
+      "  __device__ __forceinline__ void add_to_lookup([[maybe_unused]] int entry, [[maybe_unused]] float term) {{\n"
+      "{}"
+      "  }}\n\n"
       "{}"
       "}};\n\n",
-      sum, !totals.empty(), !spread.empty(), diagonal_count, text.members, members, text.constructor, constructor,
+      sum, !totals.empty(), !spread.empty(), !add_to_lookup.empty(), diagonal_count, text.members, members, text.constructor, constructor,
       totals, diagonals.empty() ? "" : text.of_difference.statements, element, add_to_element,
-      diagonals.empty() ? "" : text.of_difference.statements, diagonals, spread);
+      diagonals.empty() ? "" : text.of_difference.statements, diagonals,
+      index_of_lookup, add_to_lookup, spread);
 }
 
 std::string stored_terms_source(const Function& function, unsigned wanted, std::string_view element) {

@@ -55,7 +55,7 @@ std::string gradients_source(const Function& function, unsigned tensor_types, un
 /// Returns the tensors, bit n for tensor n, whose gradients are sums of dS: f(s) = g(s + e), and e is a sum of their
 /// elements with constant factors. Each index of a read is a position, or is a function of i - j, or depends on neither
 /// i nor j. The first kind is left out unless `takes_spread`.
-unsigned tensors_of_score(const Function& function, bool takes_spread);
+unsigned tensors_of_score(const Function& function, unsigned tensor_types, bool takes_spread);
 
 /// Returns the struct with which backward adds dS to the sums of `wanted`, which are some of tensors_of_score():
 ///     struct TensorGradients {
@@ -69,6 +69,9 @@ unsigned tensors_of_score(const Function& function, bool takes_spread);
 ///       __device__ Element element_of_diagonal(int query, int key) const;
 ///       __device__ void add_to_element(Element element, float term);
 ///       __device__ void add_diagonal(int query, int key, float term);
+///       // A lookup, at most one (activation/lookup.h): adds to the sum of the element of an entry.
+///       static constexpr bool has_lookup;
+///       __device__ void add_to_lookup(int entry, float term);
 ///       // The read, at most one, whose indices are positions: the sum of a score is elements + offset_of_query() +
 ///       // offset_of_key(), and its term is factor * dS.
 ///       static constexpr bool are_spread;

@@ -113,7 +113,7 @@ std::string tile_source(const InputsPrinter& printer, std::size_t read, const st
       text.of_both, text.values);
 }
 
-/// The members of Bias for StagedLookups.
+/// The members of Bias for StagedLookups and LaneLookups.
 std::string lookups_source(const Function& function, unsigned tensor_types, const std::vector<Lookup>& lookups,
                            const std::string& copies) {
   const std::vector<Input>& inputs = function.inputs();
@@ -124,25 +124,19 @@ std::string lookups_source(const Function& function, unsigned tensor_types, cons
     const Program& program = inputs[n].indices[axis];
     IndexPrinter index(function, program, "x");
     const LookupEntry entry = lookup_entry(program, index);
-    IndexPrinter first = index;
-    index.name(entry.step, "entry");
-    const std::uint16_t result = program.results[0];
     const std::string condition = fmt::format("    if (lookup == {}) {{\n", number);
-    const std::string nearest =
-        entry.count > 0 ? fmt::format("gdpa::index::nearest({}, last{}_{})", index.operand(result), n, axis) : "entry";
     sizes +=
         condition + fmt::format("      return {};\n    }}\n", entry.count > 0 ? fmt::format("{}", entry.count)
                                                                               : fmt::format("last{}_{} + 1", n, axis));
-    indices += condition + (entry.count > 0 ? index.statements_of(result) : "") +
-               fmt::format("      return {};\n    }}\n", nearest);
+    indices += condition + lookup_index_source(function, lookups[number]) + "    }\n";
     elements +=
         condition + fmt::format("      return {1}::at(gdpa::index::element(p{0}, {2}index * stride{0}_{3}));\n    }}\n",
                                 n, printer.reader(n), printer.has_first(n) ? fmt::format("first{} + ", n) : "", axis);
     const std::optional<std::uint16_t> difference = difference_step(program, inputs);
     if (!difference) continue;
-    first.name(*difference, "apart");
-    const std::string of_score = first.operand(entry.step);
-    entries += condition + first.statements_of(entry.step) +
+    index.name(*difference, "apart");
+    const std::string of_score = index.operand(entry.step);
+    entries += condition + index.statements_of(entry.step) +
                fmt::format("      return {};\n    }}\n",
                            entry.count > 0 ? fmt::format("gdpa::index::to_int({})", of_score)
                                            : fmt::format("gdpa::index::nearest({}, last{}_{})", of_score, n, axis));
@@ -236,6 +230,18 @@ std::string inputs_source(const Function& function, unsigned tensor_types) {
       text.of_difference.statements, text.of_difference.names, copies, text.tile_load, text.of_both, text.values,
       tile ? tile_source(printer, *tile, copies) : "",
       lookups.empty() ? "" : lookups_source(function, tensor_types, lookups, copies));
+}
+
+std::string lookup_index_source(const Function& function, const Lookup& lookup) {
+  const Program& program = function.inputs()[lookup.read].indices[lookup.axis];
+  IndexPrinter index(function, program, "x");
+  const LookupEntry entry = lookup_entry(program, index);
+  if (entry.count == 0) return "      return entry;\n";
+  const std::uint16_t result = program.results[0];
+  index.name(entry.step, "entry");
+  const std::string clamped = index.operand(result);
+  return index.statements_of(result) +
+         fmt::format("      return gdpa::index::nearest({}, last{}_{});\n", clamped, lookup.read, lookup.axis);
 }
 
 std::string index_check_source(std::string_view name, const Function& function, unsigned tensor_types,

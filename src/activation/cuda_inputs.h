@@ -45,6 +45,11 @@ int reads_of_lines(const Function& function);
 /// j, whose other indices depend on neither.
 std::optional<std::size_t> tile_read(const Function& function, unsigned tensor_types);
 
+struct Lookup;
+
+/// Returns the statements that end with `return` and the index of the element of `entry`, in a lookup.
+std::string lookup_index_source(const Function& function, const Lookup& lookup);
+
 /// The text of the inputs of a mask.
 struct ConditionInputs {
   /// The statements that compute the inputs that depend on one position, and the variables that other statements read.

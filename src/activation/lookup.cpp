@@ -182,6 +182,21 @@ std::optional<LookupDifference> lookup_difference(const Function& function, cons
   return all;
 }
 
+bool has_lookup_forms(const Function& function, unsigned tensor_types) {
+  const std::optional<LookupDifference> difference =
+      lookup_difference(function, lookups_of(function, tensor_types), tensor_types);
+  if (!difference) return false;
+  return difference->fits_32_bits || (!difference->is_of_integers && difference->is_monotone);
+}
+
+std::vector<Lookup> lookups_with_ranges(const Function& function, unsigned tensor_types) {
+  std::vector<Lookup> lookups = lookups_of(function, tensor_types);
+  const std::optional<LookupDifference> difference = lookup_difference(function, lookups, tensor_types);
+  const bool are_ranges =
+      difference && difference->is_monotone && (difference->fits_32_bits || !difference->is_of_integers);
+  return are_ranges ? lookups : std::vector<Lookup>{};
+}
+
 LookupEntry lookup_entry(const Program& program, const IndexPrinter& printer) {
   const auto count_of = [&](std::uint16_t step) {
     const Interval<double> range = printer.range_of(step);

@@ -38,6 +38,14 @@ struct LookupDifference {
 std::optional<LookupDifference> lookup_difference(const Function& function, const std::vector<Lookup>& lookups,
                                                   unsigned tensor_types);
 
+/// Whether a tile can have a LookupForm other than `any` without elements in shared memory
+/// (kernels/common/lane_lookups.cuh).
+bool has_lookup_forms(const Function& function, unsigned tensor_types);
+
+/// Returns the lookups if the entries of a tile, in each of them, are a range that a warp can compute from the smallest
+/// and the largest difference; otherwise none.
+std::vector<Lookup> lookups_with_ranges(const Function& function, unsigned tensor_types);
+
 /// Returns the step of the difference in a program of an index, or of its absolute value.
 std::optional<std::uint16_t> difference_step(const Program& program, const std::vector<Input>& inputs);
 

@@ -384,13 +384,20 @@ double time_with_nan(int64_t row, bool is_key) {
 double near_time(int64_t row, bool is_key) { return static_cast<double>(row * (is_key ? 31 : 17) % 101 - 50); }
 
 /// A lookup by a signed difference. The smallest index is below 0, and the largest index is beyond the last element.
-ScoreCase signed_differences(std::string name, const std::string& difference, double sign) {
+ScoreCase signed_differences(std::string name, const std::string& difference, double sign, int factor = 2) {
   ScoreCase of = long_buckets(std::move(name), DType::int64, near_time, 30);
-  of.text = "tanh(s + w[h, 2 * (" + difference + ") + 15])";
-  of.inputs = [sign](const ScoreProblem& problem, const Place& at) {
+  of.text = "tanh(s + w[h, " + std::string(factor == 1 ? "" : "2 * ") + "(" + difference + ") + 15])";
+  of.inputs = [sign, factor](const ScoreProblem& problem, const Place& at) {
     const double apart = problem.number(1, at.token_q) - problem.number(2, at.token_k);
-    return added(problem, element(problem.of().tensors[0], {at.head, static_cast<int64_t>(2 * sign * apart + 15)}));
+    return added(problem,
+                 element(problem.of().tensors[0], {at.head, static_cast<int64_t>(factor * sign * apart + 15)}));
   };
+  return of;
+}
+
+/// The same with all gradients, so that backward computes the gradients of tensors.
+ScoreCase in_backward(ScoreCase of) {
+  of.wanted = {};
   return of;
 }
 
@@ -591,6 +598,12 @@ const std::vector<ScoreCase>& score_cases() {
       with(long_buckets("buckets_equal", DType::int64, equal_time), [](ScoreCase& c) { c.mask = Mask::causal(); }),
       long_buckets("buckets_equal_floats", DType::float32, equal_time),
       long_buckets("buckets_of_nan", DType::float32, time_with_nan),
+      in_backward(long_buckets("buckets_far_in_backward", DType::int64, far_time)),
+      in_backward(long_buckets("buckets_equal_in_backward", DType::int64, equal_time)),
+      with(in_backward(long_buckets("buckets_deterministic", DType::int64, near_time)),
+           [](ScoreCase& c) { c.deterministic = true; }),
+      in_backward(long_buckets("buckets_of_nan_in_backward", DType::float32, time_with_nan)),
+      in_backward(signed_differences("differences_in_backward", "t_k[j] - t_q[i]", -1, 1)),
       long_buckets("buckets_beyond_table", DType::int32, near_time, 3),
       with(long_buckets("buckets_of_most_elements", DType::int64, near_time, 256),
            [](ScoreCase& c) { c.head_dim = 64; }),
@@ -690,11 +703,22 @@ TEST_P(GpuScores, ResultsAndGradientsOfTensorsFollowTheDefinition) {
       gpu.capability == 90 && gpu.shared_bytes >= 227 * 1024 && problem.of().dtype != DType::float32;
   EXPECT_EQ(results.gradient_kernel.substr(0, results.gradient_kernel.find(' ')), has_hopper ? "hopper:" : "portable:");
   // With dS in registers, Hopper's backward adds up these gradients.
-  const std::vector<std::string> in_backward = {
-      "table_causal",    "table_deterministic", "table_shared_queries",
-      "table_long",      "bias_of_each_score",  "bias_of_odd_lengths",
-      "bias_transposed", "table_and_number",    "table_and_number_deterministic",
-      "bias_stored"};
+  const std::vector<std::string> in_backward = {"table_causal",
+                                                "table_deterministic",
+                                                "table_shared_queries",
+                                                "table_long",
+                                                "bias_of_each_score",
+                                                "bias_of_odd_lengths",
+                                                "bias_transposed",
+                                                "table_and_number",
+                                                "table_and_number_deterministic",
+                                                "buckets_window",
+                                                "table_and_buckets",
+                                                "buckets_far_in_backward",
+                                                "buckets_equal_in_backward",
+                                                "buckets_deterministic",
+                                                "differences_in_backward",
+                                                "bias_stored"};
   // Hopper's forward copies the rows of a bias to shared memory if they begin at multiples of 16 bytes.
   const std::vector<std::string> are_staged = {"bias_stored_long",
                                                "bias_stored_causal_fp16",
@@ -720,6 +744,11 @@ TEST_P(GpuScores, ResultsAndGradientsOfTensorsFollowTheDefinition) {
                                                  "buckets_equal",
                                                  "buckets_equal_floats",
                                                  "buckets_of_nan",
+                                                 "buckets_far_in_backward",
+                                                 "buckets_equal_in_backward",
+                                                 "buckets_deterministic",
+                                                 "buckets_of_nan_in_backward",
+                                                 "differences_in_backward",
                                                  "buckets_beyond_table",
                                                  "buckets_of_most_elements",
                                                  "differences_of_query_and_key",

@@ -1,6 +1,7 @@
 // The Hopper kernels: WGMMA, TMA and warp specialisation, for compute capability 9.0.
 #include <string_view>
 
+#include "activation/lookup.h"
 #include "activation/rounded_query.h"
 #include "cuda/tensor_maps.h"
 #include "families/family.h"
@@ -174,7 +175,12 @@ class HopperFamily final : public Family {
                                       kernel.accuracy == Accuracy::fast && tolerates_rounded_query(function));
       return;
     }
-    if (kernel.kind == KernelKind::backward) add_gradients(config, kernel);
+    if (kernel.kind == KernelKind::backward) {
+      add_gradients(config, kernel);
+      // The second pass rarely runs, and its function leaves no registers for the forms of lookups.
+      config.flag("has_lookups", spec.pass != hopper::Pass::second &&
+                                     activation::has_lookup_forms(function, kernel.tensor_types));
+    }
     if (kernel.kind == KernelKind::key_schedule) {
       config.number("cleared_parameters", static_cast<int>(kernel.wanted_parameters));
       config.flag("by_heads", spec.by_heads);

@@ -1,0 +1,148 @@
+// The lookups of a tile whose rows are keys (activation/lookup.h), in the registers of a warp. Backward has no shared
+// memory left for the elements of lookups, so that scores load them from global memory.
+#pragma once
+
+#include "common/lanes.cuh"
+#include "common/lookup_forms.cuh"
+
+namespace gdpa {
+
+/// The elements of lookups in global memory.
+template <class Bias>
+struct GlobalLookups {
+  const Bias& bias;
+
+  __device__ __forceinline__ float element(int lookup, int entry) const {
+    return bias.lookup_element(lookup, bias.lookup_index(lookup, entry));
+  }
+};
+
+/// The entries of lookup 0 that the scores of a thread read, if the scores of the tile read at most two.
+struct TwoEntries {
+  int first;         ///< -1 if they read more entries
+  unsigned seconds;  ///< bit i: score i reads first + 1
+};
+
+/// The LookupForm of a tile, and the words of its numbers. A tile has 16 keys, which are the rows of an accumulator,
+/// and 64 queries. A lane has the words of its two rows and of two columns.
+template <class Bias, bool exists>
+class LaneLookups {
+ public:
+  using Query = typename Bias::OfQuery;
+  using Key = typename Bias::OfKey;
+  static constexpr int columns = 64, columns_of_lane = columns / 32;
+
+  LaneLookups() = default;
+
+  /// Finds the LookupForm. `keys` are the inputs of the rows of the lane, and `query` is the first column of the tile.
+  /// By all lanes of the warp.
+  __device__ __forceinline__ LaneLookups(const Bias& bias, const Key (&keys)[2], int query) {
+    const unsigned long long origin = __shfl_sync(0xffffffffu, Differences::origin_of(Bias::number_of(keys[0])), 0);
+    bool have_words = true;
+    const auto word_of = [&](auto number, WordRange& range) {
+      const int word = Differences::word_of(number, origin);
+      have_words &= Differences::has_word(number, origin);
+      range.add(word);
+      return word;
+    };
+    WordRange of_rows, of_columns;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) words_[half] = word_of(Bias::number_of(keys[half]), of_rows);
+#pragma unroll
+    for (int i = 0; i < columns_of_lane; ++i) {
+      words_of_lane_[i] = word_of(Bias::number_of(bias.of_query(query + i * 32 + lane_index())), of_columns);
+    }
+    if (!__all_sync(0xffffffffu, have_words)) return;
+    if constexpr (Differences::has_integers) form_ = LookupForm::close;
+    if constexpr (!Bias::is_monotone) return;
+    entries_ = LookupEntries<Bias>::of(bias, of_columns.of_warp(), of_rows.of_warp());
+    if (!__all_sync(0xffffffffu, entries_.have_one_element(bias))) return;
+    form_ = LookupForm::one;
+#pragma unroll
+    for (int lookup = 0; lookup < Bias::lookups; ++lookup) {
+      words_[lookup] = __float_as_int(GlobalLookups<Bias>{bias}.element(lookup, entries_.first[lookup]));
+    }
+  }
+
+  __device__ __forceinline__ LookupForm form() const { return form_; }
+
+  /// The first and the last entry of each lookup in the tile. If they are not known, the last one is before the first.
+  __device__ __forceinline__ const LookupEntries<Bias>& entries() const { return entries_; }
+
+  /// Call it after the scores have read their elements.
+  __device__ __forceinline__ TwoEntries two_entries() const {
+    const bool are_two = entries_.first[0] <= entries_.last[0] && entries_.last[0] - entries_.first[0] < 2;
+    const bool have_bits = form_ == LookupForm::close && are_two;
+    return {have_bits || form_ == LookupForm::one ? entries_.first[0] : -1, seconds_};
+  }
+
+  template <LookupForm form>
+  __device__ __forceinline__ void begin() {}
+
+  /// Receives the words of this lane's two columns of a group.
+  template <LookupForm form>
+  __device__ __forceinline__ void enter(int group) {
+    if (group == columns / 16) __syncwarp();  // otherwise scores of all groups are computed at once, and spill
+    if constexpr (form == LookupForm::close) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int lane = group % 4 * 8 + lane_index() % 4 * 2 + i;
+        columns_[i] = __shfl_sync(0xffffffffu, words_of_lane_[group / 4], lane);
+      }
+    }
+  }
+
+  /// The inputs of a score of the group that enter() has received. `score` is the number of its accumulator.
+  template <LookupForm form, class OfDifference>
+  __device__ __forceinline__ auto at(const Bias& bias, int query, int key, int score, const Query& of_query,
+                                     const Key& of_key, const OfDifference& of_difference) {
+    if constexpr (form == LookupForm::one) {
+      return bias.at(query, key, of_query, of_key, of_difference, 0, SameLookups{words_});
+    } else if constexpr (form == LookupForm::close) {
+      const int apart = this->apart(score);
+      add_second(bias.lookup_entry(0, apart), 1u << score);
+      return bias.at(query, key, of_query, of_key, of_difference, apart, GlobalLookups<Bias>{bias});
+    } else {
+      return bias.at(query, key, of_query, of_key, of_difference);
+    }
+  }
+
+  /// The entry of a score in a lookup.
+  template <LookupForm form>
+  __device__ __forceinline__ int entry(const Bias& bias, int lookup, int score, const Query& of_query,
+                                       const Key& of_key) const {
+    if constexpr (form == LookupForm::close) {
+      return bias.lookup_entry(lookup, apart(score));
+    } else {
+      return bias.lookup_entry(lookup, Differences::of(Bias::number_of(of_query), Bias::number_of(of_key)));
+    }
+  }
+
+ private:
+  using Differences = LookupDifferences<Bias>;
+  static_assert(Differences::have_words, "otherwise every tile has LookupForm::any");
+
+  __device__ __forceinline__ int apart(int score) const {
+    return Differences::of(columns_[score % 2], words_[score % 4 / 2]);
+  }
+
+  /// Sets `bit` unless the entry of lookup 0 is the first one of the tile. The instructions are volatile: otherwise the
+  /// compiler sets all bits after the last score, and keeps all entries in registers until then.
+  __device__ __forceinline__ void add_second(int entry, unsigned bit) {
+    asm volatile("{\n.reg .pred is_second;\nsetp.ne.s32 is_second, %1, %2;\n@is_second or.b32 %0, %0, %3;\n}"
+                 : "+r"(seconds_)
+                 : "r"(entry), "r"(entries_.first[0]), "r"(bit));
+  }
+
+  LookupForm form_ = LookupForm::any;
+  unsigned seconds_ = 0;  ///< of TwoEntries
+  LookupEntries<Bias> entries_ = {{0}, {-1}};
+  int words_[Bias::lookups > 2 ? Bias::lookups : 2];  ///< close: of the rows; one: the elements
+  int words_of_lane_[columns_of_lane];                ///< of columns
+  int columns_[2];                                    ///< close: the words of the current columns
+};
+
+template <class Bias>
+class LaneLookups<Bias, false> {};
+
+}  // namespace gdpa
