@@ -95,7 +95,8 @@ struct StagedInputs {
 ///
 /// A warp with memory for StagedInputs of `staged_columns` columns passes it to the constructor. It has begun the copy
 /// of the tile there, if there is one. With `has_rows_below_0`, the first rows may have positions below 0, where no
-/// query or key is. They have the inputs of position 0, because a function may rely on positions of 0 or more.
+/// query or key is. They have the inputs of position 0, because a function may rely on positions of 0 or more. With
+/// `has_lookups`, the lookups are staged if the rows are queries, and in registers if the rows are keys.
 template <class Bias, FragmentRows rows, int staged_columns = 0, bool has_tile = false, bool has_lookups = false,
           bool has_rows_below_0 = false>
 class FragmentInputs {

@@ -54,6 +54,7 @@
 
 namespace gdpa::hopper {
 
+/// Inlined although it is long: a call would serialise all WGMMA.
 template <class Config>
 __device__ __forceinline__ void backward(const BackwardArguments& arguments) {
   using Shared = BackwardStorage<Config>;

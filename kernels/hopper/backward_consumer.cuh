@@ -67,8 +67,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
     return {Config::Bias::of(arguments.common.params, pair), first.key, first.query};
   }
 
-  /// Makes the inputs of the scores of a step. No lambda: the compiler would not inline it here, and a call would
-  /// serialise all WGMMA.
+  /// Makes the inputs of the scores of a step. Most tiles do not need them for the gradient of a lookup.
   struct InputsOfStep {
     const BackwardConsumer& consumer;
     const Step& step;

@@ -54,7 +54,8 @@ std::string gradients_source(const Function& function, unsigned tensor_types, un
 
 /// Returns the tensors, bit n for tensor n, whose gradients are sums of dS: f(s) = g(s + e), and e is a sum of their
 /// elements with constant factors. Each index of a read is a position, or is a function of i - j, or depends on neither
-/// i nor j. The first kind is left out unless `takes_spread`.
+/// i nor j; or the read is the only one of lookups_with_ranges() (activation/lookup.h). The first kind is left out
+/// unless `takes_spread`.
 unsigned tensors_of_score(const Function& function, unsigned tensor_types, bool takes_spread);
 
 /// Returns the struct with which backward adds dS to the sums of `wanted`, which are some of tensors_of_score():
