@@ -412,10 +412,10 @@ std::string score_gradients_source(const Function& function, unsigned tensor_typ
       "  }}\n\n"
       "{}"
       "}};\n\n",
-      sum, !totals.empty(), !spread.empty(), !add_to_lookup.empty(), diagonal_count, text.members, members, text.constructor, constructor,
-      totals, diagonals.empty() ? "" : text.of_difference.statements, element, add_to_element,
-      diagonals.empty() ? "" : text.of_difference.statements, diagonals,
-      index_of_lookup, add_to_lookup, spread);
+      sum, !totals.empty(), !spread.empty(), !add_to_lookup.empty(), diagonal_count, text.members, members,
+      text.constructor, constructor, totals, diagonals.empty() ? "" : text.of_difference.statements, element,
+      add_to_element, diagonals.empty() ? "" : text.of_difference.statements, diagonals, index_of_lookup, add_to_lookup,
+      spread);
 }
 
 std::string stored_terms_source(const Function& function, unsigned wanted, std::string_view element) {

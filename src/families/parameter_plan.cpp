@@ -69,7 +69,8 @@ unsigned number_gradients(const Problem& problem, const activation::Function& fu
 }
 
 unsigned score_gradients(const Problem& problem, const activation::Function& function) {
-  return problem.wanted.parameters & activation::tensors_of_score(function, problem.tensor_types, !problem.deterministic);
+  return problem.wanted.parameters &
+         activation::tensors_of_score(function, problem.tensor_types, !problem.deterministic);
 }
 
 bool has_own_elements(const Problem& problem, const Params& params, const activation::Function& function) {

@@ -178,8 +178,8 @@ class HopperFamily final : public Family {
     if (kernel.kind == KernelKind::backward) {
       add_gradients(config, kernel);
       // The second pass rarely runs, and its function leaves no registers for the forms of lookups.
-      config.flag("has_lookups", spec.pass != hopper::Pass::second &&
-                                     activation::has_lookup_forms(function, kernel.tensor_types));
+      config.flag("has_lookups",
+                  spec.pass != hopper::Pass::second && activation::has_lookup_forms(function, kernel.tensor_types));
     }
     if (kernel.kind == KernelKind::key_schedule) {
       config.number("cleared_parameters", static_cast<int>(kernel.wanted_parameters));
