@@ -1,7 +1,7 @@
 // Hopper's backward kernels that compute gradients of tensors compile without spills and without warnings about
 // serialised products, with both NVRTCs. They have the waits of the kernels without these gradients, apart from the
 // wait for dP of numbers of the head, whose terms have few instructions. The diagonals of a table need no addition for
-// each score. The test needs no GPU.
+// each score. Three cases spill a few registers, and have a bound for the bytes. The test needs no GPU.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -38,9 +38,8 @@ struct Case {
   DType dtype = DType::bfloat16;
   bool deterministic = false;
   int64_t heads_k = 4;
-  int arithmetic = 0;  ///< instructions in fp32 for each score with gradients of numbers; 0: not counted
-  /// Whether the first pass may spill a few registers. The notebook of score expressions names the causes.
-  bool spills = false;
+  int arithmetic = 0;    ///< instructions in fp32 for each score with gradients of numbers; 0: not counted
+  int most_spilled = 0;  ///< spilled_bytes() of the first pass; the notebook of score expressions names the causes
 };
 
 std::ostream& operator<<(std::ostream& stream, const Case& test) { return stream << test.name; }
@@ -111,7 +110,9 @@ TEST_P(HopperBackwardGradients, KeepEverythingInRegistersAndNoProductWaits) {
   const Case& test = GetParam();
   const plan::GpuPlan plan = this->plan();
   for (const plan::GpuStep& step : plan.parameter_steps) {
-    EXPECT_NE(step.kernel.kind, plan::KernelKind::parameter_gradients) << "backward computes all gradients";
+    const bool are_stored = plan::is_term(plan.parameter_sum);
+    EXPECT_EQ(step.kernel.kind, are_stored ? plan::KernelKind::round_borders : plan::KernelKind::round_parameters)
+        << "backward computes all gradients";
   }
   for (const plan::GpuStep& step : plan.steps) {
     if (!has_function(step.kernel.kind)) continue;
@@ -121,7 +122,8 @@ TEST_P(HopperBackwardGradients, KeepEverythingInRegistersAndNoProductWaits) {
       EXPECT_FALSE(has_warning(compiled)) << compiled.log;
       // The second pass, which seldom runs, has two forms of the function.
       const bool is_second = step.kernel.hopper().pass == hopper::Pass::second;
-      EXPECT_TRUE(is_second || test.spills || has_no_spill(compiled)) << compiled.log;
+      const int spilled = spilled_bytes(compiled);
+      EXPECT_TRUE(is_second || (spilled >= 0 && spilled <= test.most_spilled)) << spilled << " bytes\n" << compiled.log;
       if (disassembler().empty() || is_second) continue;
       const std::string code = disassemble(compiled.cubin);
       const auto waits = waits_for_products(code);
@@ -164,10 +166,10 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"table", of_table, table, 12}, Case{"table_fp16", of_table, table, 12, 64, fp16},
                     Case{"table_deterministic", of_table, table, 12 * exact_additions, 128, bf16, true},
                     Case{"bias", of_bias, bias, 128}, Case{"bias_fp16", of_bias, bias, 128, 64, fp16},
-                    Case{"bias_stored", of_bias, bias_of_entries, 128, 128, bf16, false, 4, 0, true},
-                    Case{"bias_stored_short", of_bias, short_bias, 128, 128, bf16, false, 4, 0, true},
+                    Case{"bias_stored", of_bias, bias_of_entries, 128, 128, bf16, false, 4, 0, 124},
+                    Case{"bias_stored_short", of_bias, short_bias, 128, 128, bf16, false, 4, 0, 128},
                     Case{"bias_stored_fp16", of_bias, short_bias, 128, 64, fp16},
-                    Case{"buckets", of_buckets, buckets, 140, 128, bf16, false, 4, 0, true},
+                    Case{"buckets", of_buckets, buckets, 140, 128, bf16, false, 4, 0, 188},
                     Case{"buckets_narrow", of_buckets, buckets, 140, 64},
                     Case{"number_in_a_sum", "silu(s + a)", {{"a", {4}}}, 4}),
     [](const testing::TestParamInfo<Case>& tested) { return tested.param.name; });

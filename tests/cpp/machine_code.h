@@ -1,6 +1,7 @@
 // What the tests of compiled kernels ask of the log of ptxas and of the machine code as text.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <regex>
 #include <string>
@@ -24,10 +25,17 @@ inline bool has_warning(const jit::Compiled& compiled) {
   return std::regex_search(compiled.log, std::regex("C75[01][0-9]"));
 }
 
-/// ptxas says so of each kernel.
-inline bool has_no_spill(const jit::Compiled& compiled) {
-  return std::regex_search(compiled.log, std::regex("[^0-9]0 bytes spill stores, 0 bytes spill loads"));
+/// The bytes of spilled registers that the code stores and loads. ptxas states both numbers for each function.
+inline int spilled_bytes(const jit::Compiled& compiled) {
+  static const std::regex pattern("([0-9]+) bytes spill stores, ([0-9]+) bytes spill loads");
+  int bytes = -1;  // nothing stated
+  for (std::sregex_iterator at(compiled.log.begin(), compiled.log.end(), pattern); at != std::sregex_iterator(); ++at) {
+    bytes = std::max(bytes, 0) + std::stoi((*at)[1]) + std::stoi((*at)[2]);
+  }
+  return bytes;
 }
+
+inline bool has_no_spill(const jit::Compiled& compiled) { return spilled_bytes(compiled) == 0; }
 
 /// Returns the waits for products in machine code: the position of each wait, and the number of groups of products that
 /// may still run after it.
