@@ -199,8 +199,9 @@ GDPA_API void backward(const Attention& attention, const TensorView& grad_output
 /// multiple of 256, or 0. It is 0 on the CPU. Throws Error if an argument is wrong.
 ///
 /// The size can depend on the dtypes and strides of the gradients, and on whether their rows begin at multiples of 16
-/// bytes. The first form assumes contiguous gradients whose rows begin there, and gradients of tensors of
-/// parameter_gradient_dtype(). The second form takes the gradients of the call.
+/// bytes. The first form assumes that the gradients are contiguous, that their rows begin at multiples of 16 bytes, and
+/// that gradients of tensors have the dtype parameter_gradient_dtype(). The second form takes the gradients of the
+/// call.
 ///
 ///     attention.workspace.bytes = gdpa::workspace_bytes(attention, gdpa::Direction::backward);
 ///     cudaMalloc(&attention.workspace.data, attention.workspace.bytes);
@@ -211,9 +212,9 @@ GDPA_API int64_t workspace_bytes(const Attention& attention, const TensorView& g
                                  const std::vector<ParameterGradient>& grad_parameters = {});
 
 /// Returns the dtype of the gradients of tensors with the least memory traffic on a GPU. `wanted` has bit n for tensor
-/// Activation::parameters()[n]. It is the dtype of the tensor, if the gradient of only one 16-bit tensor is wanted,
-/// which has four axes and more than one element on the first: backward may then store each term, without sums in
-/// float32. Otherwise it is float32. compile() and explain() assume this dtype.
+/// Activation::parameters()[n]. The result is the dtype of the tensor if `wanted` has one bit, and this tensor has a
+/// 16-bit dtype, four axes, and more than one element on the first axis. Backward may then store each term
+/// without sums in float32. Otherwise the result is float32. compile() and explain() assume this dtype.
 GDPA_API DType parameter_gradient_dtype(const Attention& attention, uint32_t wanted);
 
 /// Returns the number of multiplications and additions in the matrix products of forward (two products) or backward

@@ -1,6 +1,6 @@
-// The sums at the end of the axes of a gradient whose elements have one term each. A query beyond its axis has the last
-// element of the axis, and so has a key. These elements have several terms, which are added up in fp32. All other
-// elements have one term, which is stored.
+// The sums of the last elements of a gradient's axes. Most elements of the gradient have one term, which backward
+// stores. A query beyond its axis has the last element of the axis, and so has a key. These last elements have several
+// terms, and their sums are in fp32.
 //
 // Each batch entry and head has the sums of its last query, one for each key, and then those of its last key, one for
 // each query. The axes of the gradient are batch entry, head, query and key.

@@ -80,7 +80,7 @@ struct FragmentColumns {
 template <int groups>
 struct FragmentWords {
   static constexpr int count = (groups + FragmentColumns::groups - 1) / FragmentColumns::groups;
-  /// The groups of a word whose bits are read.
+  /// The number of groups in a word. The fragment reads no bits of other groups.
   static constexpr int groups_of_word = groups < FragmentColumns::groups ? groups : FragmentColumns::groups;
 
   unsigned words[2][count];  ///< of each row, a bit for each column
@@ -134,7 +134,7 @@ struct FragmentOf<groups, true> {
   using Type = FragmentRanges;
 };
 
-/// The valid scores of a thread in 16 rows of an accumulator, whose rows are queries, or keys.
+/// The valid scores of a thread in 16 rows of an accumulator. The rows are queries (RowScores) or keys (ColumnScores).
 template <class Mask, int groups>
 using RowScores = typename FragmentOf<groups, Mask::keys_are_range>::Type;
 template <class Mask, int groups>

@@ -204,7 +204,8 @@ class FragmentInputs {
     }
   }
 
-  /// The entry of score i of the group in a lookup whose index depends on a difference. For rows that are keys.
+  /// The entry of score i of the group in a lookup. The index of the lookup depends on a difference, and the rows are
+  /// keys.
   __device__ __forceinline__ int entry(int lookup, int i) const {
     const auto apart =
         LookupDifferences<Bias>::of(Bias::number_of(of_column_[i % 2]), Bias::number_of(of_row_[i / 2]));

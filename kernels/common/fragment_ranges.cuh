@@ -35,7 +35,7 @@ struct ColumnRange {
 struct FragmentRanges {
   ValidRange rows[2];  ///< counted from the first column of the thread
 
-  /// The scores of two rows in a fragment whose first column is `origin`.
+  /// The scores of two rows in a fragment. `origin` is the first column of the fragment.
   GDPA_HOST_DEVICE static FragmentRanges of(int origin, const ColumnRange& low, const ColumnRange& high) {
     return {{low.counted_from(origin), high.counted_from(origin)}};
   }

@@ -1,5 +1,5 @@
-// The lookups of a tile whose rows are keys (activation/lookup.h), in the registers of a warp. Backward has no shared
-// memory left for the elements of lookups, so that scores load them from global memory.
+// Lookups in backward (activation/lookup.h). The rows of a tile are keys. Backward has no shared memory left, so that
+// the numbers of a tile are in the registers of a warp, and scores load the elements of lookups from global memory.
 #pragma once
 
 #include "common/lanes.cuh"

@@ -31,7 +31,7 @@ __device__ __forceinline__ int ordered_bits(float x) {
   const int bits = __float_as_int(x);
   return bits < 0 ? bits ^ 0x7fffffff : bits;
 }
-/// The number whose ordered_bits() are `bits`.
+/// The inverse of ordered_bits().
 __device__ __forceinline__ float of_ordered_bits(int bits) {
   return __int_as_float(bits < 0 ? bits ^ 0x7fffffff : bits);
 }

@@ -47,7 +47,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
   using Mask = typename Config::Mask;
   using Inputs = FragmentInputs<typename Config::Bias, FragmentRows::keys, 0, false, Config::has_lookups>;
 
-  TwoEntries entries;  ///< of the step whose P was computed last, if Gradients have a lookup
+  TwoEntries entries;  ///< of the latest step with P, if Gradients have a lookup
 
   /// The first key of this consumer, and the first query of a part of a step.
   __device__ __forceinline__ int first_key_of(const Step& step) const {
@@ -308,8 +308,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
     }
   }
 
-  /// Issues dV, dS unless it exists, and dK of a step, and dQ of the previous step `last`, if any. Waits for all but
-  /// dQ.
+  /// Issues dV and dK of a step, and dQ of the previous step `last`, if any. Waits for dV and dK.
   __device__ __forceinline__ void issue_gradients(const Step& now, const Step& last, int step) {
     named_barrier_sync(ping_pong_barrier + warpgroup, ping_pong_threads);
     if constexpr (Config::computes_grad_value) issue_grad_value(step, !now.is(Step::begins));

@@ -69,7 +69,7 @@ struct ScoreGradients {
   static constexpr int most_entries = 24;  ///< of a lookup in a tile, that are added up one after the other
 
   float total;              ///< of this thread, of all scores of the head: for reads without i and j
-  float same;               ///< of this thread, of tiles whose diagonals have one element
+  float same;               ///< of this thread, in tiles with one element for all diagonals
   DiagonalElement element;  ///< this element
 
   /// The sums of this thread over scores that read two entries of the lookup, `first` and the next one.
@@ -131,7 +131,7 @@ struct ScoreGradients {
     }
   }
 
-  /// The same for a tile whose scores read more than two entries.
+  /// The same for a tile in which the scores read more than two entries.
   template <class Inputs>
   __device__ __forceinline__ static void add_entries(const float (&ds)[terms], Inputs inputs, Tensors& tensors,
                                                      float factor) {

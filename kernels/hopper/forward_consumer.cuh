@@ -19,9 +19,9 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
   using Iterator = KeyTileIterator<Config>;
   using Inputs = FragmentInputs<typename Config::Bias, FragmentRows::queries, Config::tile_keys, Config::stages_tile,
                                 Config::stages_lookups>;
-  /// A mask whose rows are not ranges has many intermediate results. It is evaluated after P V, when the registers of P
-  /// are free. Otherwise the words of a partial tile are computed during the wait for S. With a bias and in the second
-  /// pass, words would spill. Ranges are then computed after f.
+  /// If the valid keys of a query are not one range, the mask has many intermediate results. It is then evaluated after
+  /// P V, when the registers of P are free. Otherwise the words of a partial tile are computed during the wait for S.
+  /// With a bias and in the second pass, words would spill. Ranges are then computed after f.
   static constexpr bool masks_late = !Config::Mask::keys_are_range;
   static constexpr bool masks_early = !masks_late && !Config::Bias::exists && Config::pass != Pass::second;
   using Valid = typename FragmentOf<Config::tile_keys / 8, !masks_late && !masks_early>::Type;

@@ -1,7 +1,6 @@
-// Backward: the gradient of a tensor of 16 bits whose elements have one term each, such as that of bias[b, h, i, j]. A
-// consumer stores the rounded terms in the gradient, so that no sum in fp32 exists. Sequences may be longer than the
-// axes of the tensor. The last elements of the axes then have several terms, which are added to other sums
-// (common/border_sums.cuh).
+// Backward: the gradient of a 16-bit tensor such as bias[b, h, i, j], in which each element has one term. A consumer
+// stores the rounded terms in the gradient, so that no sum in fp32 exists. Sequences may be longer than the axes of the
+// tensor. The last elements of the axes then have several terms. Their sums are in fp32 (common/border_sums.cuh).
 #pragma once
 
 #include "common/border_sums.cuh"
@@ -32,8 +31,8 @@ struct StoredTerms {
   __device__ __forceinline__ void clear() {}
   __device__ __forceinline__ void end(const Tensors&, float) {}
 
-  /// Stores the terms of a warp, whose first row and column are `key` and `query`. Invalid scores have a term of 0.
-  /// Multiplies ds by the factor: registers do not suffice for both numbers.
+  /// Stores the terms of a warp. `key` is its first row, and `query` its first column. Invalid scores have a term of 0.
+  /// Multiplies ds by the factor in place: registers do not suffice for terms and products.
   __device__ __forceinline__ static void add(float (&ds)[terms], const Tensors& tensors, int query, int key,
                                              float factor) {
 #pragma unroll
@@ -47,7 +46,7 @@ struct StoredTerms {
   /// Reads the special register, so that values computed from it occupy no registers between their uses.
   __device__ __forceinline__ static int lane() { return static_cast<int>(thread_in_warpgroup() % 32); }
 
-  /// Adds the terms of elements that have several.
+  /// Adds terms to their sums, if their elements have several terms.
   __device__ __forceinline__ static void add_to(const BorderSums& borders, const float (&ds)[terms], int query,
                                                 int key) {
     const int row = key + lane() / 4, column = query + lane() % 4 * 2;
@@ -69,9 +68,9 @@ struct StoredTerms {
     }
   }
 
-  /// Stores the terms whose indices are on the axes. A lane has two adjacent queries of a key. 8 x 8 terms are
-  /// transposed, so that it stores two adjacent keys of a query. An element of several terms gets one of them, and
-  /// round_borders() overwrites it.
+  /// Stores each term if its indices are on the axes. A lane has two adjacent queries of a key. 8 x 8 terms are
+  /// transposed, so that a lane stores two adjacent keys of a query. In an element with several terms, this function
+  /// stores one of the terms, and round_borders() overwrites it.
   __device__ __forceinline__ static void store(const float (&ds)[terms], const Tensors& tensors, int query, int key) {
     const BoundTensor& gradient = tensors.params.grad_parameters[Tensor::tensor];
     const int row = query + lane() / 4, column = key + lane() % 4 * 2;

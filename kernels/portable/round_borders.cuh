@@ -1,5 +1,5 @@
-// Rounds the sums at the end of the axes of a gradient, whose other elements backward has stored
-// (common/border_sums.cuh).
+// Rounds the sums of the last elements of a gradient's axes (common/border_sums.cuh). Backward has stored the other
+// elements.
 //
 // Launch: grid any number of CTAs, best one for each batch entry and head; block round_borders_threads<Config>; no
 //         shared memory.

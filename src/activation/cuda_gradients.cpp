@@ -228,7 +228,7 @@ namespace {
 /// The kind of sum that the gradient of an input has if its terms are dS.
 enum class ScoreSum : std::uint8_t { none, total, diagonal, spread, lookup };
 
-/// `is_lookup`: the read is a lookup whose entries in a tile are a range.
+/// `is_lookup`: the read is one of lookups_with_ranges().
 ScoreSum score_sum_of(const Input& input, const std::vector<Input>& inputs, bool is_lookup) {
   if (input.kind == Input::Kind::number) return ScoreSum::total;
   switch (dependence_of(input, inputs)) {

@@ -47,7 +47,7 @@ std::optional<std::size_t> tile_read(const Function& function, unsigned tensor_t
 
 struct Lookup;
 
-/// Returns the statements that end with `return` and the index of the element of `entry`, in a lookup.
+/// Returns the body of a function: it returns the index of the element that the entry `entry` of a lookup has.
 std::string lookup_index_source(const Function& function, const Lookup& lookup);
 
 /// The text of the inputs of a mask.

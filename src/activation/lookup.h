@@ -19,8 +19,8 @@ struct Lookup {
   std::size_t axis;
 };
 
-/// Returns the lookups of a function whose elements are floating numbers. A list of functions has none. A function with
-/// a dense bias that a kernel may copy (tile_read()) has none either.
+/// Returns the lookups of a function that read floating numbers. A list of functions has none. A function with a dense
+/// bias that a kernel may copy (tile_read()) has none either.
 std::vector<Lookup> lookups_of(const Function& function, unsigned tensor_types);
 
 /// The difference of two elements, such as t_q[i] - t_k[j]: one depends on the query, and the other one on the key. All

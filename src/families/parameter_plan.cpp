@@ -95,9 +95,9 @@ bool has_own_elements(const Problem& problem, const Params& params, const activa
   });
 }
 
-/// The type of a term that backward stores in a gradient, if it stores terms: the only wanted gradient has 16-bit
-/// elements, each of which has one term apart from those at the end of its axes, and pairs of adjacent keys at
-/// multiples of 4 bytes.
+/// The type of a term that backward stores in a gradient, if it stores terms. The call then wants one gradient, of 16
+/// bits. Each element has one term, apart from the last elements of the axes. Pairs of adjacent keys begin at multiples
+/// of 4 bytes.
 std::optional<ParameterSum> stored_term_for(const PlanRequest& request, const Params& params,
                                             const activation::Function& function, const plan::GpuPlan& plan) {
   const unsigned wanted = request.problem.wanted.parameters;

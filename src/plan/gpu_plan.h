@@ -82,8 +82,8 @@ bool has_no_config(KernelKind kind);
 /// The type of the operands of the tensor cores. fp32 is computed in tf32, one product or three.
 enum class GpuElement : std::uint8_t { bfloat16, float16, float32, tensor_float32 };
 
-/// The sums of the gradients of tensors (kernels/common/parameter_sum.cuh), or a gradient whose elements have one term
-/// (kernels/common/border_sums.cuh).
+/// The sums of the gradients of tensors (kernels/common/parameter_sum.cuh), or the terms that backward stores in a
+/// gradient (kernels/hopper/stored_terms.cuh).
 enum class ParameterSum : std::uint8_t { float32, float64, exact, bfloat16_term, float16_term };
 
 /// Whether backward stores terms in the type of the gradient.

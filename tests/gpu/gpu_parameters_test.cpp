@@ -627,7 +627,7 @@ const std::vector<ScoreCase>& score_cases() {
       tokens("tokens"),
       bias("bias_of_each_score", {2, 2, 70, 90}, DType::bfloat16),
       bias("bias_of_odd_lengths", {2, 2, 69, 91}, DType::float32),
-      // Backward stores the terms of a gradient in 16 bits whose elements have one term.
+      // Backward stores the terms of a gradient in 16 bits if each element has one term.
       with(bias("bias_stored", {2, 2, 70, 90}, DType::bfloat16), [](ScoreCase& c) { c.has_rounded_gradients = true; }),
       with(long_bias("bias_stored_long", {3, 4, 160, 304}, DType::bfloat16, 128),
            [](ScoreCase& c) { c.has_rounded_gradients = true; }),
