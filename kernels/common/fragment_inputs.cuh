@@ -243,7 +243,7 @@ class FragmentInputs {
   template <LookupForm form, class Visit>
   __device__ __forceinline__ void visit_form(Visit& visit) {
     OfForm<form> of_form{*this};
-    lookups_.template begin<form>();
+    if constexpr (staged_columns > 0) lookups_.template begin<form>();
     visit(of_form);
   }
 

@@ -76,9 +76,6 @@ class LaneLookups {
     return {have_bits || form_ == LookupForm::one ? entries_.first[0] : -1, seconds_};
   }
 
-  template <LookupForm form>
-  __device__ __forceinline__ void begin() {}
-
   /// Receives the words of this lane's two columns of a group.
   template <LookupForm form>
   __device__ __forceinline__ void enter(int group) {

@@ -67,15 +67,6 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
     return {Config::Bias::of(arguments.common.params, pair), first.key, first.query};
   }
 
-  /// Makes the inputs of the scores of a step. Most tiles do not need them for the gradient of a lookup.
-  struct InputsOfStep {
-    const BackwardConsumer& consumer;
-    const Step& step;
-    int number;
-
-    __device__ __forceinline__ Inputs operator()() const { return consumer.template inputs_of<0>(step, number); }
-  };
-
   /// The out_scale of an entry, if it multiplies P and dS because the entries of a key tile differ in it.
   __device__ __forceinline__ float entry_scale_of(const Step& step) const {
     return Config::scales_entries ? tile_of(step).out_scale : 1.0f;
@@ -274,7 +265,8 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
     gradients.add(dp, tensors, first_query_of(step, position, 0), first_key_of(step) + warp * Gradients::keys, factor);
     if constexpr (Gradients::have_lookup) {
       if constexpr (Config::has_lookups) {
-        gradients.add_lookup(dp, entries, InputsOfStep{*this, step, number}, tensors, factor);
+        // Most tiles do not need the inputs.
+        gradients.add_lookup(dp, entries, [&] { return inputs_of<0>(step, number); }, tensors, factor);
       } else {
         gradients.add_lookup(dp, inputs_of<0>(step, number), tensors, factor);
       }

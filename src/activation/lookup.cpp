@@ -124,6 +124,11 @@ bool fits_32_bits(const Program& program, std::uint16_t difference, bool is_abso
   return true;
 }
 
+/// Whether a LookupForm other than `any` exists for lookups of these differences.
+bool has_forms(const LookupDifference& difference) {
+  return difference.fits_32_bits || (!difference.is_of_integers && difference.is_monotone);
+}
+
 }  // namespace
 
 std::vector<Lookup> lookups_of(const Function& function, unsigned tensor_types) {
@@ -185,16 +190,13 @@ std::optional<LookupDifference> lookup_difference(const Function& function, cons
 bool has_lookup_forms(const Function& function, unsigned tensor_types) {
   const std::optional<LookupDifference> difference =
       lookup_difference(function, lookups_of(function, tensor_types), tensor_types);
-  if (!difference) return false;
-  return difference->fits_32_bits || (!difference->is_of_integers && difference->is_monotone);
+  return difference && has_forms(*difference);
 }
 
 std::vector<Lookup> lookups_with_ranges(const Function& function, unsigned tensor_types) {
   std::vector<Lookup> lookups = lookups_of(function, tensor_types);
   const std::optional<LookupDifference> difference = lookup_difference(function, lookups, tensor_types);
-  const bool are_ranges =
-      difference && difference->is_monotone && (difference->fits_32_bits || !difference->is_of_integers);
-  return are_ranges ? lookups : std::vector<Lookup>{};
+  return difference && difference->is_monotone && has_forms(*difference) ? lookups : std::vector<Lookup>{};
 }
 
 LookupEntry lookup_entry(const Program& program, const IndexPrinter& printer) {
