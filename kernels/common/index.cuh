@@ -40,11 +40,10 @@ __device__ __forceinline__ int floor_log2(float x) {
 }
 
 /// The same for an x that is at least `low`, a positive normal number. NaN counts as `low`. Infinity has the exponent
-/// 128. The instruction bfind finds the highest bit; the compiler would compute it from the number of leading zeros.
+/// 128. A 32-bit integer is rounded towards zero to fp32, and then has the same exponent. The conversion and the count
+/// of leading zeros take equally long, but the count would wait for the unit that computes tanh.
 __device__ __forceinline__ int floor_log2_from(int x, float) {
-  int bit;
-  asm("bfind.u32 %0, %1;" : "=r"(bit) : "r"(x));
-  return bit;
+  return (__float_as_int(__int2float_rz(x)) >> 23) - 127;
 }
 __device__ __forceinline__ int floor_log2_from(long long x, float) { return 63 - __clzll(x); }
 __device__ __forceinline__ int floor_log2_from(float x, float low) {

@@ -12,12 +12,12 @@ namespace {
 
 using std::string_view;
 
-/// To a whole number; `none` where the name asks for no such.
+/// To a whole number, or of a whole number to fp32; `none` where the name asks for no such.
 enum class Rounding : int { none, to_even, to_zero, down, up };
 
 Rounding rounding_of(const Name& name) {
   if (name.has("rni")) return Rounding::to_even;
-  if (name.has("rzi")) return Rounding::to_zero;
+  if (name.has("rzi") || name.has("rz")) return Rounding::to_zero;
   if (name.has("rmi")) return Rounding::down;
   if (name.has("rpi")) return Rounding::up;
   return Rounding::none;
@@ -61,6 +61,8 @@ Outcome convert(Warp& warp, const Instruction& i, std::uint32_t active) {
     if constexpr (std::is_floating_point_v<D>) {
       D to = static_cast<D>(from);
       if constexpr (std::is_same_v<S, D>) to = rounded(from, rounding);
+      const bool is_away = std::fabs(static_cast<double>(to)) > std::fabs(static_cast<double>(from));
+      if (rounding == Rounding::to_zero && is_away) to = std::nextafter(to, D{0});
       std::uint64_t result = 0;
       std::memcpy(&result, &to, sizeof to);
       warp.set_number(i.operands[0], l, result);
