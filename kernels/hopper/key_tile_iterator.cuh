@@ -10,16 +10,15 @@ namespace gdpa::hopper {
 template <class Tiles>
 __device__ __forceinline__ Tiles load_uniform(const Tiles& tiles) {
   static_assert(sizeof(Tiles) == 16, "two loads");
-  union {
+  struct {
     int words[4];
-    Tiles tiles;
   } loaded;
   asm volatile("ld.shared.v2.b32 {%0, %1}, [%4];\nld.shared.v2.b32 {%2, %3}, [%4+8];"
                : "=r"(loaded.words[0]), "=r"(loaded.words[1]), "=r"(loaded.words[2]), "=r"(loaded.words[3])
                : "r"(shared_address(&tiles)));
 #pragma unroll
   for (int& word : loaded.words) word = broadcast_lane_0(word);
-  return loaded.tiles;
+  return __builtin_bit_cast(Tiles, loaded);  // a union would be in local memory if Tiles has 64-bit members
 }
 
 /// A key tile of a query tile: the properties of both that a main loop needs, in registers.
