@@ -70,7 +70,7 @@ struct StoredTerms {
 
   /// Stores each term if its indices are on the axes. A lane has two adjacent queries of a key. 8 x 8 terms are
   /// transposed, so that a lane stores two adjacent keys of a query. In an element with several terms, this function
-  /// stores one of the terms, and round_borders() overwrites it.
+  /// stores one of the terms, and complete_terms() overwrites it.
   __device__ __forceinline__ static void store(const float (&ds)[terms], const Tensors& tensors, int query, int key) {
     const BoundTensor& gradient = tensors.params.grad_parameters[Tensor::tensor];
     const int row = query + lane() / 4, column = key + lane() % 4 * 2;

@@ -11,7 +11,7 @@ using BackwardArguments = CommonArguments;
 using BackwardQueryArguments = CommonArguments;
 using ParameterGradientsArguments = CommonArguments;
 using CheckIndicesArguments = CommonArguments;
-using RoundBordersArguments = CommonArguments;
+using CompleteTermsArguments = CommonArguments;
 using ListTilesArguments = CommonArguments;
 
 struct ReduceArguments {

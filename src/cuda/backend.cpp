@@ -512,7 +512,7 @@ class Call final : public families::StepLauncher {
     for (const plan::GpuStep& step : plan.parameter_steps) {
       if (step.kernel.kind == plan::KernelKind::round_parameters) {
         launch_next(&rounding);
-      } else if (step.kernel.kind == plan::KernelKind::round_borders) {
+      } else if (step.kernel.kind == plan::KernelKind::complete_terms) {
         launch_next(&arguments);
       } else {
         families::family_of(step.kernel.family()).launch_parameter_gradients(call, *this);
@@ -520,8 +520,9 @@ class Call final : public families::StepLauncher {
     }
   }
 
-  /// Clears the sums of the gradients of tensors, which are in the workspace or are the gradients themselves. Returns
-  /// the arguments with the sums as gradients, and the arguments of the kernel that rounds them.
+  /// Clears the sums of the gradients of tensors, which are in the workspace or are the gradients themselves. Stored
+  /// terms have sums of the last elements of the axes only. Returns the arguments with the sums as gradients, and the
+  /// arguments of the kernel that rounds them.
   std::pair<CommonArguments, portable::RoundParametersArguments> clear_parameter_sums(CommonArguments arguments,
                                                                                       const Memory& memory) {
     const plan::GpuPlan& plan = sequence_.plan;
@@ -546,6 +547,7 @@ class Call final : public families::StepLauncher {
       BoundTensor& gradient = arguments.params.grad_parameters[i];
       if ((problem_.wanted.parameters >> i & 1U) == 0) continue;
       const int64_t bytes = families::elements_of(gradient) * bytes_of_sum;
+      if (plan::is_term(plan.parameter_sum)) continue;  // backward and complete_terms store all elements
       if (plan.adds_to_grad_parameters) {
         clear(gradient.data, bytes);
         continue;

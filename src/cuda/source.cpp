@@ -53,8 +53,8 @@ KindInSource in_source(KernelKind kind) {
       return {"parameter_gradients", "parameter_gradients", "ParameterGradientsArguments"};
     case KernelKind::round_parameters:
       return {"round_parameters", "round_parameters", "RoundParametersArguments"};
-    case KernelKind::round_borders:
-      return {"round_borders", "round_borders", "RoundBordersArguments"};
+    case KernelKind::complete_terms:
+      return {"complete_terms", "complete_terms", "CompleteTermsArguments"};
     case KernelKind::key_schedule:
       return {"key_schedule", "key_schedule", "BackwardArguments"};
     case KernelKind::round_grad_query:
@@ -203,9 +203,12 @@ std::string config_of(const KernelSpec& kernel, const Expressions& expressions) 
     config.type("Sum", sum_of(kernel));
     return config.text();
   }
-  if (kernel.kind == KernelKind::round_borders) {
+  if (kernel.kind == KernelKind::complete_terms) {
     config.type("Element", element_of_terms(kernel));
     config.number("tensor", std::countr_zero(kernel.wanted_parameters));
+    config.number("tile_queries", kernel.tile_queries);
+    config.number("tile_keys", kernel.tile_keys);
+    add_mask(config, kernel, expressions);
     families::family_of(kernel.family()).write_config(config, kernel, function);
     return config.text();
   }
@@ -313,7 +316,7 @@ std::string kernel_source(const KernelSpec& kernel, const Expressions& expressio
 
 std::string describe(const KernelSpec& kernel) {
   if (plan::has_no_config(kernel.kind) || kernel.kind == KernelKind::round_parameters ||
-      kernel.kind == KernelKind::round_borders || kernel.kind == KernelKind::check_indices ||
+      kernel.kind == KernelKind::complete_terms || kernel.kind == KernelKind::check_indices ||
       plan::writes_lists(kernel.kind)) {
     return std::string(in_source(kernel.kind).name);
   }

@@ -178,16 +178,20 @@ void add_parameter_sums(const PlanRequest& request, const Params& params, plan::
     plan.adds_to_grad_parameters = true;
     const int tensor = std::countr_zero(request.problem.wanted.parameters);
     const BoundTensor& gradient = params.grad_parameters[tensor];
-    const int64_t slices = request.problem.batch * request.problem.heads_q;
-    plan.workspace.parameter_bytes =
-        slices * (gradient.sizes[2] + gradient.sizes[3]) * bytes_of_sum(ParameterSum::float32);
+    plan.workspace.parameter_bytes = request.problem.batch * request.problem.heads_q *
+                                     (gradient.sizes[2] + gradient.sizes[3]) * bytes_of_sum(ParameterSum::float32);
     plan.workspace.parameters = layout.reserve(plan.workspace.parameter_bytes);
-    KernelSpec rounding;
-    rounding.kind = KernelKind::round_borders;
-    rounding.parameter_sum = sum;
-    rounding.wanted_parameters = request.problem.wanted.parameters;
-    select_structs(rounding, request.problem);
-    plan.parameter_steps.push_back({rounding, slices});
+    const auto is_backward = [](const plan::GpuStep& step) { return step.kernel.kind == KernelKind::backward; };
+    const KernelSpec& backward = std::ranges::find_if(plan.steps, is_backward)->kernel;  // has stored the terms
+    KernelSpec completing;
+    completing.kind = KernelKind::complete_terms;
+    completing.parameter_sum = sum;
+    completing.wanted_parameters = request.problem.wanted.parameters;
+    completing.tile_queries = backward.tile_queries;
+    completing.tile_keys = backward.tile_keys;
+    completing.mask_types = backward.mask_types;
+    select_structs(completing, request.problem);
+    plan.parameter_steps.push_back({completing, gradient.sizes[0] * gradient.sizes[1]});
     return;
   }
   bool are_contiguous = true;

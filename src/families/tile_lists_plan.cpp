@@ -22,7 +22,8 @@ using plan::TileListsPlan;
 
 /// Whether a kernel reads the lists of query tiles.
 bool reads_query_lists(KernelKind kind) {
-  return kind == KernelKind::backward || kind == KernelKind::wide_backward || kind == KernelKind::key_schedule;
+  return kind == KernelKind::backward || kind == KernelKind::wide_backward || kind == KernelKind::key_schedule ||
+         kind == KernelKind::complete_terms;
 }
 
 /// The tiles of all entries of a side, and one more for each entry.

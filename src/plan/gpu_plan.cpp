@@ -43,7 +43,8 @@ bool has_function(KernelKind kind) {
 }
 
 bool has_mask(KernelKind kind) {
-  return has_function(kind) || kind == KernelKind::key_schedule || kind == KernelKind::round_grad_query;
+  return has_function(kind) || kind == KernelKind::key_schedule || kind == KernelKind::round_grad_query ||
+         kind == KernelKind::complete_terms;
 }
 
 bool writes_lists(KernelKind kind) {

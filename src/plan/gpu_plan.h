@@ -46,7 +46,7 @@ enum class KernelKind : std::uint8_t {
   backward_query,
   parameter_gradients,
   round_parameters,
-  round_borders,
+  complete_terms,
   key_schedule,
   round_grad_query,
   reduce,

@@ -111,7 +111,7 @@ TEST_P(HopperBackwardGradients, KeepEverythingInRegistersAndNoProductWaits) {
   const plan::GpuPlan plan = this->plan();
   for (const plan::GpuStep& step : plan.parameter_steps) {
     const bool are_stored = plan::is_term(plan.parameter_sum);
-    EXPECT_EQ(step.kernel.kind, are_stored ? plan::KernelKind::round_borders : plan::KernelKind::round_parameters)
+    EXPECT_EQ(step.kernel.kind, are_stored ? plan::KernelKind::complete_terms : plan::KernelKind::round_parameters)
         << "backward computes all gradients";
   }
   for (const plan::GpuStep& step : plan.steps) {

@@ -638,6 +638,13 @@ const std::vector<ScoreCase>& score_cases() {
            }),
       with(long_bias("bias_stored_shorter_than_sequences", {3, 4, 104, 200}, DType::bfloat16, 128),
            [](ScoreCase& c) { c.has_rounded_gradients = true; }),
+      // Backward visits few tiles of these gradients, and no score has a term of the last batch entry or of the last
+      // head.
+      with(long_bias("bias_stored_window", {4, 5, 304, 400}, DType::bfloat16, 128),
+           [](ScoreCase& c) {
+             c.has_rounded_gradients = true;
+             c.mask = Mask::window(20, 10);
+           }),
       with(long_bias("bias_rounded", {1, 4, 160, 304}, DType::bfloat16, 64),
            [](ScoreCase& c) { c.has_rounded_gradients = true; }),
       with(bias("bias_transposed", {2, 2, 90, 70}, DType::float32),
@@ -723,6 +730,7 @@ TEST_P(GpuScores, ResultsAndGradientsOfTensorsFollowTheDefinition) {
   const std::vector<std::string> are_staged = {"bias_stored_long",
                                                "bias_stored_causal_fp16",
                                                "bias_stored_shorter_than_sequences",
+                                               "bias_stored_window",
                                                "bias_rounded",
                                                "bias_of_aligned_rows",
                                                "bias_of_aligned_rows_causal",

@@ -179,7 +179,7 @@ class ScoreProblem {
       const auto is = [&](const char* kind) { return kernel.name.find(kind) != std::string::npos; };
       const bool is_of_gradients = is("parameter_gradients") || (results.gradient_kernel.empty() && is(": backward "));
       if (is_of_gradients) results.gradient_kernel = kernel.name;
-      results.stores_terms = results.stores_terms || is("round_borders");
+      results.stores_terms = results.stores_terms || is("complete_terms");
     }
     return results;
   }

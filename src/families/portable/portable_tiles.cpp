@@ -101,7 +101,7 @@ std::span<const Tile> tiles_of(const KernelSpec& kernel) {
       return is_16_bit(kernel) ? std::span<const Tile>(parameter_gradients_16_bit) : parameter_gradients_32_bit;
     case KernelKind::reduce:
     case KernelKind::round_parameters:
-    case KernelKind::round_borders:
+    case KernelKind::complete_terms:
     case KernelKind::wide_backward:
     case KernelKind::key_schedule:
     case KernelKind::round_grad_query:
@@ -171,7 +171,7 @@ int64_t shared_bytes(const KernelSpec& kernel) {
     }
     case KernelKind::reduce:
     case KernelKind::round_parameters:
-    case KernelKind::round_borders:
+    case KernelKind::complete_terms:
     case KernelKind::wide_backward:
     case KernelKind::key_schedule:
     case KernelKind::round_grad_query:
@@ -213,7 +213,7 @@ int accumulator_registers(const KernelSpec& kernel) {
     }
     case KernelKind::reduce:
     case KernelKind::round_parameters:
-    case KernelKind::round_borders:
+    case KernelKind::complete_terms:
     case KernelKind::wide_backward:
     case KernelKind::key_schedule:
     case KernelKind::round_grad_query:
