@@ -30,11 +30,20 @@ GDPA_HOST_DEVICE inline int64_t first_token_at(const Sequences& side, const MapO
   return side.is_jagged() ? at.y - count : side.first_token(b);
 }
 
+/// How the query tiles are distributed to the CTAs (tile_range.cuh).
+enum class TileOrder : int {
+  strided,     ///< a CTA has every gridDim-th tile
+  contiguous,  ///< a CTA has consecutive tiles, so that K and V can stay in shared memory
+  dynamic      ///< a CTA takes the next tiles from a counter when its queue is nearly empty
+};
+
 /// Arguments of the kernels whose CTAs own query tiles.
 struct QueryMajorArguments {
   CommonArguments common;
-  float scale;            ///< scale of params; as a constant operand it occupies no register
-  bool contiguous_tiles;  ///< a CTA has consecutive tiles; otherwise every gridDim-th tile
+  float scale;  ///< scale of params; as a constant operand it occupies no register
+  TileOrder tile_order;
+  unsigned tiles_at_once;  ///< with a dynamic order: that a CTA takes, at most 16
+  unsigned* tiles_taken;   ///< the same: the number of tiles that CTAs have taken; zeroed before the launch
   MappedOperand query, key, value;
   MappedOperand output;  ///< forward: O; parameter_gradients: dO, which has the rows of O
 };
@@ -48,7 +57,9 @@ using ParameterGradientsArguments = QueryMajorArguments;
 enum class Pass : int { only, first, second };
 
 struct ForwardArguments : QueryMajorArguments {
-  int* found_nan;  ///< with two passes: a number for each CTA, 1 if O of its tiles has a NaN; the first pass writes it
+  /// With two passes: a number for each CTA, 1 if O of its tiles has a NaN, which the first pass writes. With a dynamic
+  /// order, the second pass distributes the tiles anew, so that all CTAs share one number, zeroed before the launch.
+  int* found_nan;
 };
 
 /// The tiles of backward: 64 queries, or 128 with head dims up to 64.

@@ -8,6 +8,11 @@
 
 namespace gdpa::hopper {
 
+/// Where the first pass writes whether O of the CTA's tiles has a NaN.
+__device__ __forceinline__ int* found_nan_of_cta(const ForwardArguments& arguments) {
+  return arguments.found_nan + (arguments.tile_order == TileOrder::dynamic ? 0 : blockIdx.x);
+}
+
 /// One consumer warpgroup.
 template <class Config>
 struct ForwardConsumer : ForwardEpilogue<Config> {
@@ -258,7 +263,7 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
     }
     store_output(queue[now.number], now.number);
     if (Config::query_in_registers && leads()) tma_store_wait();
-    if (Config::pass == Pass::first && found_nan) arguments.found_nan[blockIdx.x] = 1;
+    if (Config::pass == Pass::first && found_nan) *found_nan_of_cta(arguments) = 1;
   }
 };
 

@@ -1,9 +1,10 @@
 // The query tiles of a CTA. Each tile has an index: by batch entry, then by head, then by its position in the head.
 // Every index has a tile, so that all CTAs get equally many tiles for any lengths.
 //
-// With many keys, CTAs that run at the same time should read the same keys: each CTA takes one of gridDim indices. If
-// the keys fit into the stages, or if a head has one query tile, so that no other tile reads its keys, each CTA takes a
-// contiguous range of indices. All ranges have the same cost, measured by the keys that their tiles attend to.
+// With many keys, CTAs that run at the same time should read the same keys. Each CTA then takes one of gridDim indices
+// (strided), or the next index that no CTA has taken (dynamic). If the keys fit into the stages, or if a head has one
+// query tile, so that no other tile reads its keys, each CTA takes a contiguous range of indices. All ranges have the
+// same cost, measured by the keys that their tiles attend to.
 //
 // All threads of the CTA find its range before their roles diverge: a contiguous range depends on all lengths of a
 // jagged batch, and one warp would take tens of microseconds to read them. The tile scheduler warp then finds the
@@ -171,9 +172,10 @@ __device__ void find_tile_range(const QueryMajorArguments& arguments, WorkTotals
                                 TileRange& tile_range) {
   const Batch<Config> batch(arguments);
   const auto& owner = batch.owner;
-  if (arguments.contiguous_tiles && owner.jagged()) {
+  const bool is_contiguous = arguments.tile_order == TileOrder::contiguous;
+  if (is_contiguous && owner.jagged()) {
     find_contiguous_range<Config, threads>(batch, totals_of_warps, tile_range);
-  } else if (arguments.contiguous_tiles) {
+  } else if (is_contiguous) {
     // One thread searches the begin of the range, the next thread its end.
     const unsigned next = threadIdx.x;
     if (next < 2) {
@@ -198,22 +200,30 @@ struct TileIterator {
     if (batch.owner.jagged()) entries = batch.entries_from(tile_range.entry, tile_range.tiles_before);
   }
 
-  __device__ bool contiguous_tiles() const { return batch.arguments.contiguous_tiles; }
+  __device__ TileOrder order() const { return batch.arguments.tile_order; }
 
-  /// The index of a tile of the CTA. Each CTA gets one of gridDim consecutive indices, rotated by 7 each time: under a
-  /// mask the tiles of a head differ in cost, and without the rotation tiles at a fixed distance would always go to the
-  /// same CTA. With 132 CTAs the next index of a CTA is 139 further, a prime number, so that no distance fits.
-  __device__ unsigned index_of(unsigned number) const {
+  /// The index of the lane's tile, of `count` tiles that the CTA takes now. In the strided order, each CTA gets one of
+  /// gridDim consecutive indices, rotated by 7 each time: under a mask the tiles of a head differ in cost, and without
+  /// the rotation tiles at a fixed distance would always go to the same CTA. With 132 CTAs the next index of a CTA is
+  /// 139 further, a prime number, so that no distance fits.
+  __device__ unsigned take_index(unsigned count) {
     constexpr unsigned rotation = 7;
-    return contiguous_tiles() ? number : number * gridDim.x + (blockIdx.x + number * rotation) % gridDim.x;
+    const auto lane = static_cast<unsigned>(lane_index());
+    if (order() == TileOrder::dynamic) {
+      unsigned first = 0;
+      if (lane == 0) first = atomicAdd(batch.arguments.tiles_taken, count);
+      return __shfl_sync(0xffffffffu, first, 0) + lane;
+    }
+    const unsigned number = next + lane;
+    next += count;
+    if (order() == TileOrder::contiguous) return number;
+    return number * gridDim.x + (blockIdx.x + number * rotation) % gridDim.x;
   }
 
   /// The next tiles of the CTA, one for each of the first `count` lanes while tiles are left.
   __device__ Work take(unsigned count) {
-    const auto lane = static_cast<unsigned>(lane_index());
-    const unsigned at = index_of(next + lane);
-    const bool wanted = lane < count && at < end;
-    next += count;
+    const unsigned at = take_index(count);
+    const bool wanted = static_cast<unsigned>(lane_index()) < count && at < end;
     if (batch.owner.jagged()) return batch.work_of(entries, at, wanted);
     return wanted ? work_at(batch.arguments.common, batch.owner, true, at, 0) : Work{};
   }

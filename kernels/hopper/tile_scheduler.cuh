@@ -1,6 +1,6 @@
 // The tile scheduler of the kernels whose CTAs own query tiles. One warp takes the query tiles of the CTA
-// (tile_range.cuh), 16 at a time, one for each lane. It finds the keys that each tile attends to, and puts the tiles
-// into a queue in shared memory. If a tile attends to the same keys as the previous tile, and these fit into the
+// (tile_range.cuh), up to 16 at a time, one for each lane. It finds the keys that each tile attends to, and puts the
+// tiles into a queue in shared memory. If a tile attends to the same keys as the previous tile, and these fit into the
 // stages, K and V stay in shared memory, and Q streams past them.
 #pragma once
 
@@ -44,9 +44,9 @@ struct alignas(8) QueryTile {
 
 /// From the tile scheduler to the producer threads and the consumers. The queue has room for two rounds of the
 /// scheduler.
-constexpr int tiles_at_once = 16;
+constexpr int most_tiles_at_once = 16;
 template <class Mask>
-using QueryTileQueue = Queue<QueryTile<Mask>, 2 * tiles_at_once>;
+using QueryTileQueue = Queue<QueryTile<Mask>, 2 * most_tiles_at_once>;
 
 /// Writes the description of the tile of `work`, which attends to the key tiles `keys`.
 template <class Config, class Mask>
@@ -88,6 +88,40 @@ __device__ bool reuses_keys(const QueryMajorArguments& arguments, const Work& wo
   return before != 0 && keys.size() <= Config::stages && same_b && same_head && same_tiles;
 }
 
+/// The tiles in the queue that the other warps have not released. With a dynamic order, the scheduler keeps few tiles
+/// ahead, because the CTA that takes the last tiles of the batch should not have a long queue.
+template <class Config>
+class TilesAhead {
+ public:
+  __device__ explicit TilesAhead(const QueryTileQueue<typename Config::Mask>& queue) : queue_(queue) {}
+
+  /// Counts the tiles that were put into the queue, and their key tiles: `key_tiles` of each lane.
+  __device__ void add(int tiles, int key_tiles) {
+    end_ += tiles;
+    key_tiles_ += __shfl_sync(0xffffffffu, sum_up_to_lane(key_tiles), 31);
+  }
+
+  /// Waits until the next tiles are needed. The first of the tiles may be nearly complete.
+  __device__ void wait() {
+    while (begin_ < end_) {
+      const int key_tiles_after_first = key_tiles_ - queue_[begin_].keys.size();
+      if (key_tiles_after_first < enough_key_tiles) return;
+      queue_.producer_acquire(begin_ + queue_.slots);
+      key_tiles_ = key_tiles_after_first;
+      ++begin_;
+    }
+  }
+
+ private:
+  /// A tile is released one key tile after its last one, and the consumers look up key tiles two ahead. They need
+  /// ten thousand cycles for the other five, and the scheduler finds tiles in fewer.
+  static constexpr int enough_key_tiles = 8;
+
+  const QueryTileQueue<typename Config::Mask>& queue_;
+  int begin_ = 0, end_ = 0;  ///< numbers of the tiles
+  int key_tiles_ = 0;
+};
+
 /// The tile scheduler warp: fills the queue with the tiles of the CTA. A tile without keys ends the queue. Calls
 /// visit_empty(work, lane) for each tile of the batch without keys, which the lane has found. By the warp.
 template <class Config, class VisitEmpty>
@@ -96,12 +130,14 @@ __device__ void schedule_tiles(const QueryMajorArguments& arguments, const TileR
   using Mask = typename Config::Mask;
   const Params& params = arguments.common.params;
   TileIterator<Config> iterator(arguments, tile_range);
+  TilesAhead<Config> ahead(queue);
   const int lane = lane_index();
   int scheduled = 0;
   // Contiguous tiles are found quickly. Otherwise the first rounds take few tiles, because the other warps wait for
   // them.
-  for (unsigned count = iterator.contiguous_tiles() ? tiles_at_once : 1;;
-       count = min(2 * count, unsigned{tiles_at_once})) {
+  const unsigned most = iterator.order() == TileOrder::dynamic ? arguments.tiles_at_once : most_tiles_at_once;
+  for (unsigned count = iterator.order() == TileOrder::contiguous ? most : 1;; count = min(2 * count, most)) {
+    if (iterator.order() == TileOrder::dynamic) ahead.wait();
     const Work work = iterator.take(count);
     if (__ballot_sync(0xffffffffu, work.exists) == 0) break;
     typename Mask::Tiles keys{};
@@ -123,6 +159,7 @@ __device__ void schedule_tiles(const QueryMajorArguments& arguments, const TileR
       queue.producer_commit(number);
     }
     __syncwarp();
+    if (iterator.order() == TileOrder::dynamic) ahead.add(__popc(tiles), keys.size());
     scheduled += __popc(tiles);
     for (unsigned left = __ballot_sync(0xffffffffu, work.exists && keys.size() == 0); left != 0; left &= left - 1) {
       visit_empty(work, __ffs(left) - 1);

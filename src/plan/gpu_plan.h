@@ -226,8 +226,9 @@ struct PortablePlan {};
 
 /// The part of a plan that only Hopper kernels have. Offsets are in the workspace, in bytes; -1 means none.
 struct HopperPlan {
-  bool contiguous_tiles = false;    ///< forward: each CTA computes a contiguous range of tiles, so that K and V stay in
-                                    ///< shared memory; otherwise CTAs take tiles in alternation
+  hopper::TileOrder tile_order = hopper::TileOrder::strided;  ///< forward
+  int64_t tiles_taken = -1;         ///< forward with a dynamic order: offset of ForwardArguments::tiles_taken
+  int tiles_at_once = 0;            ///< the same: ForwardArguments::tiles_at_once
   int64_t found_nan = -1;           ///< forward with two passes: offset of ForwardArguments::found_nan
   int64_t slot_counter = -1;        ///< backward: offset of the counter of slots that CTAs have taken
   int64_t key_tiles = -1;           ///< backward: offset of the table that key_schedule writes
@@ -254,8 +255,8 @@ struct GpuPlan {
   ParameterSum parameter_sum = ParameterSum::float64;  ///< of the gradients of tensors
   /// In place of sums in the workspace, parameter_gradients adds to the gradients, which are cleared before.
   bool adds_to_grad_parameters = false;
-  bool contiguous_parameter_tiles = false;  ///< as HopperPlan::contiguous_tiles, for parameter_gradients
-  bool reduces_grad_query = false;          ///< the reduce kernel makes dQ of workspace.grad_query
+  hopper::TileOrder parameter_tile_order = hopper::TileOrder::strided;  ///< of parameter_gradients
+  bool reduces_grad_query = false;  ///< the reduce kernel makes dQ of workspace.grad_query
   bool deterministic = true;
   double output_factor = 1;  ///< forward, where scores are not scaled: multiplies every output, as out_scale does
   std::variant<PortablePlan, HopperPlan> of_family;

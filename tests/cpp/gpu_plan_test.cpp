@@ -314,9 +314,9 @@ TEST(GpuPlan, ACtaTakesTilesFromTheWholeBatchIfKeysAreInPages) {
   Problem problem = paged_problem(64);
   problem.query_form = Form::dense;
   problem.rows_q = 64 * problem.batch;
-  EXPECT_FALSE(hopper_plan_of(problem).hopper().contiguous_tiles);
+  EXPECT_NE(hopper_plan_of(problem).hopper().tile_order, hopper::TileOrder::contiguous);
   problem.page_rows = 0;
-  EXPECT_TRUE(hopper_plan_of(problem).hopper().contiguous_tiles);
+  EXPECT_EQ(hopper_plan_of(problem).hopper().tile_order, hopper::TileOrder::contiguous);
 }
 
 TEST(GpuPlan, PagesThatTmaCannotAddressArePortableAndThePlanSaysWhy) {
@@ -876,12 +876,47 @@ TEST(GpuPlan, ASecondWarpgroupIsThereWhereTheSequencesMayHaveQueriesForIt) {
 TEST(GpuPlan, KeysThatFitSharedMemoryAreMetInRuns) {
   Problem problem = problem_of(Direction::forward);
   problem.rows_k = 256 * problem.batch;
-  EXPECT_TRUE(hopper_plan_of(problem).hopper().contiguous_tiles);
+  EXPECT_EQ(hopper_plan_of(problem).hopper().tile_order, hopper::TileOrder::contiguous);
   problem.rows_k = 385 * problem.batch;
-  EXPECT_FALSE(hopper_plan_of(problem).hopper().contiguous_tiles);
+  EXPECT_NE(hopper_plan_of(problem).hopper().tile_order, hopper::TileOrder::contiguous);
   problem.key_form = Form::shared;
   problem.rows_k = 256;
-  EXPECT_TRUE(hopper_plan_of(problem).hopper().contiguous_tiles);
+  EXPECT_EQ(hopper_plan_of(problem).hopper().tile_order, hopper::TileOrder::contiguous);
+}
+
+/// A launch that clears the counter costs more than it saves if CTAs have few tiles, or if all tiles are equal.
+TEST(GpuPlan, CtasTakeTilesFromACounterIfTheyHaveManyThatDiffer) {
+  const auto order_of = [](const Problem& problem) { return hopper_plan_of(problem).hopper().tile_order; };
+  Problem problem = problem_of(Direction::forward);
+  problem.batch = 66;
+  problem.rows_q = 1024 * problem.batch;
+  problem.rows_k = 2048 * problem.batch;
+  EXPECT_EQ(order_of(problem), hopper::TileOrder::dynamic);
+  const GpuPlan plan = hopper_plan_of(problem);
+  EXPECT_GT(plan.workspace.zeroed_bytes, std::max(plan.hopper().tiles_taken, plan.hopper().found_nan))
+      << "the counters are cleared";
+
+  EXPECT_EQ(plan.hopper().tiles_at_once, 1) << "a tile has 16 key tiles";
+  Problem short_keys = problem;
+  short_keys.batch = 1056;
+  short_keys.rows_q = short_keys.rows_k = 512 * short_keys.batch;
+  EXPECT_EQ(hopper_plan_of(short_keys).hopper().tiles_at_once, 4);
+
+  Problem few = problem;
+  few.heads_q = few.heads_k = 1;
+  few.rows_q = 512 * problem.batch;
+  EXPECT_EQ(order_of(few), hopper::TileOrder::strided);
+  EXPECT_EQ(hopper_plan_of(few).workspace.zeroed_bytes, 0) << "nothing has to be cleared";
+  Problem cheap = problem;
+  cheap.heads_q = cheap.heads_k = 1;
+  cheap.rows_k = 400 * problem.batch;
+  EXPECT_EQ(order_of(cheap), hopper::TileOrder::strided);
+
+  Problem equal = problem;
+  equal.query_form = equal.key_form = Form::dense;
+  EXPECT_EQ(order_of(equal), hopper::TileOrder::strided);
+  equal.mask = Mask::causal();
+  EXPECT_EQ(order_of(equal), hopper::TileOrder::dynamic);
 }
 
 GpuPlan plan_with_scale(const Problem& problem, const char* function, double scale) {

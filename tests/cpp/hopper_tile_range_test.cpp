@@ -21,12 +21,15 @@ struct Config {
   static constexpr int tile_keys = 64;
 };
 
+constexpr TileOrder all_orders[] = {TileOrder::strided, TileOrder::contiguous, TileOrder::dynamic};
+
 struct Lengths {
   std::vector<int64_t> lengths_q, lengths_k, offsets_q = {0}, offsets_k = {0};
   bool dense = false;  ///< all entries are as long as the first
   int64_t unused_rows = 0;
   int heads = 4;
-  bool contiguous_tiles = false;
+  TileOrder order = TileOrder::strided;
+  unsigned tiles_taken = 0;
 
   ForwardArguments arguments() {
     for (const int64_t length : lengths_q) offsets_q.push_back(offsets_q.back() + length);
@@ -36,7 +39,8 @@ struct Lengths {
     params.batch = static_cast<int64_t>(lengths_q.size());
     params.heads_q = heads;
     params.heads_k = heads / 2;
-    result.contiguous_tiles = contiguous_tiles;
+    result.tile_order = order;
+    result.tiles_taken = &tiles_taken;
     if (dense) {
       params.queries.length = lengths_q[0];
       params.keys.length = lengths_k[0];
@@ -118,7 +122,7 @@ Lengths random_problem(std::mt19937& random, std::size_t batch, unsigned longest
     problem.lengths_k.push_back(static_cast<int64_t>(random() % 4 == 0 ? 0 : random() % longest));
   }
   problem.unused_rows = static_cast<int64_t>(random() % 2 == 0 ? 0 : random() % 400);
-  problem.contiguous_tiles = random() % 2 == 0;
+  problem.order = all_orders[random() % std::size(all_orders)];
   return problem;
 }
 
@@ -135,10 +139,10 @@ TEST(HopperTileRange, EveryTileIsDealtOnce) {
 
 TEST(HopperTileRange, EveryTileOfManyEntriesIsDealtOnce) {
   std::mt19937 random(4);
-  for (const bool contiguous_tiles : {false, true}) {
+  for (const TileOrder order : all_orders) {
     Lengths problem = random_problem(random, 5000, 200);
     problem.heads = 2;
-    problem.contiguous_tiles = contiguous_tiles;
+    problem.order = order;
     EXPECT_EQ(assign(problem, 5).tiles, tiles_of(problem));
   }
 }
@@ -149,9 +153,9 @@ TEST(HopperTileRange, EmptyEntriesInARowAreNoWork) {
   std::fill(problem.lengths_q.begin(), problem.lengths_q.begin() + 150, 0);
   std::fill(problem.lengths_q.begin() + 200, problem.lengths_q.begin() + 350, 0);
   std::fill(problem.lengths_q.begin() + 400, problem.lengths_q.end(), 0);
-  for (const bool contiguous_tiles : {false, true}) {
+  for (const TileOrder order : all_orders) {
     for (const int64_t unused_rows : {0, 1000}) {
-      problem.contiguous_tiles = contiguous_tiles;
+      problem.order = order;
       problem.unused_rows = unused_rows;
       EXPECT_EQ(assign(problem, 6).tiles, tiles_of(problem)) << unused_rows << " unused rows";
     }
@@ -163,8 +167,8 @@ TEST(HopperTileRange, EveryTileOfADenseBatchIsDealtOnce) {
   problem.dense = true;
   problem.lengths_q.assign(10, 300);
   problem.lengths_k.assign(10, 100);
-  for (const bool contiguous_tiles : {false, true}) {
-    problem.contiguous_tiles = contiguous_tiles;
+  for (const TileOrder order : all_orders) {
+    problem.order = order;
     EXPECT_EQ(assign(problem, 7).tiles, tiles_of(problem));
   }
 }
@@ -172,8 +176,8 @@ TEST(HopperTileRange, EveryTileOfADenseBatchIsDealtOnce) {
 TEST(HopperTileRange, ASecondPassDealsTheSameTiles) {
   std::mt19937 random(6);
   Lengths problem = random_problem(random, 100, 400);
-  for (const bool contiguous_tiles : {false, true}) {
-    problem.contiguous_tiles = contiguous_tiles;
+  for (const TileOrder order : {TileOrder::strided, TileOrder::contiguous}) {
+    problem.order = order;
     EXPECT_EQ(assign(problem, 3, 2).tiles, tiles_of(problem, 2));
   }
 }
@@ -181,7 +185,7 @@ TEST(HopperTileRange, ASecondPassDealsTheSameTiles) {
 TEST(HopperTileRange, CtasGetAsManyTilesEachWhateverLengthsAre) {
   std::mt19937 random(2);
   Lengths problem = random_problem(random, 200, 500);
-  problem.contiguous_tiles = false;
+  problem.order = TileOrder::strided;
   const Assigned assigned = assign(problem, 12);
   const auto [least, most] = std::minmax_element(assigned.counts.begin(), assigned.counts.end());
   EXPECT_LE(*most - *least, 1);
@@ -192,7 +196,7 @@ TEST(HopperTileRange, RunsMeetAsManyKeysEachToATile) {
   for (const std::size_t batch : {1, 20, 200, 1000}) {
     Lengths problem = random_problem(random, batch, 500);
     problem.lengths_q[0] = 100000 / static_cast<int64_t>(batch);  // some work in any case
-    problem.contiguous_tiles = true;
+    problem.order = TileOrder::contiguous;
     problem.unused_rows = 0;
     const Assigned assigned = assign(problem, 12);
     const auto [least, most] = std::minmax_element(assigned.costs.begin(), assigned.costs.end());
@@ -203,8 +207,8 @@ TEST(HopperTileRange, RunsMeetAsManyKeysEachToATile) {
 TEST(HopperTileRange, ABatchWithoutRowsIsNoWork) {
   Lengths problem;
   problem.lengths_q = problem.lengths_k = {0, 0, 0};
-  for (const bool contiguous_tiles : {false, true}) {
-    problem.contiguous_tiles = contiguous_tiles;
+  for (const TileOrder order : all_orders) {
+    problem.order = order;
     EXPECT_TRUE(assign(problem, 3).tiles.empty());
   }
 }

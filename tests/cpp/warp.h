@@ -143,6 +143,7 @@ inline unsigned __ballot_sync(unsigned /*mask*/, bool holds) {
   return result;
 }
 
+inline unsigned atomicAdd(unsigned* number, unsigned value) { return std::exchange(*number, *number + value); }
 inline int __ffs(int bits) { return __builtin_ffs(bits); }
 
 namespace gdpa::warp {

@@ -23,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "cuda/target.h"
 #include "device.h"
 #include "gdpa/gdpa.h"
 #include "jit/nvrtc.h"
@@ -49,6 +50,13 @@ struct StressCase {
   bool adds_query = false;
 };
 
+/// So many query tiles that CTAs of forward take them from a counter: 8 for each multiprocessor.
+StressCase tiles_from_a_counter() {
+  std::vector<int64_t> lengths;
+  for (int i = 0; i < cuda::target_of(0).gpu.multiprocessors; ++i) lengths.insert(lengths.end(), {5, 1});
+  return {"tiles_from_a_counter", 64, 64, 4, lengths, {900}, {}, "gelu", false, true};
+}
+
 /// Several tiles of 128 keys and of 64 queries for each head, full and partial tiles, and sequences without rows.
 const std::vector<StressCase>& cases() {
   const std::vector<int64_t> queries{330, 64, 0, 190}, keys{600, 300, 200, 0};
@@ -68,6 +76,7 @@ const std::vector<StressCase>& cases() {
       {"sums_with_query", 64, 64, 2, queries, keys, {}, "relu", false, false, false, true, true},
       {"one_tile_with_query", 128, 128, 2, {330, 64, 20}, {128, 30, 64}, {}, "relu", false, false, false, true, true},
       {"wide_with_query", 256, 256, 1, {200, 70}, {100, 30}, {}, "relu", false, false, false, false, true},
+      tiles_from_a_counter(),
   };
   return all;
 }
@@ -241,6 +250,8 @@ class Stress {
     }
     return differences();
   }
+
+  std::string forward_reason() const { return explain(attention_, Direction::forward).reason; }
 
   void count_kernels() const {
     for (const Direction direction : {Direction::forward, Direction::backward}) {
@@ -439,6 +450,7 @@ TEST(GpuStress, ResultsDoNotDependOnTheOrderOfEvents) {
     stresses.push_back(std::make_unique<Stress>(test, comparison));
     stresses.back()->count_kernels();
   }
+  EXPECT_NE(stresses.back()->forward_reason().find("from a counter"), std::string::npos);
   if (HasFailure()) return;  // the first results are wrong
 
   const auto start = std::chrono::steady_clock::now();

@@ -439,15 +439,17 @@ def test_no_nan_or_infinity_crosses_to_another_sequence(poison: float) -> None:
         assert torch.equal(one[others], other[others])
 
 
+# CTAs of forward take the tiles of many long sequences from a counter.
+@pytest.mark.parametrize("lengths", [[300, 1, 513, 200], [2100, 1999] * 8], ids=["few", "many"])
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
 @pytest.mark.parametrize("name", ["gelu", "gelu_tanh", "silu", "hardswish"])
-def test_a_score_of_minus_infinity_gets_the_limit_of_the_function(name: str, head_dim: int) -> None:
-    query, key, value = (t.detach() for t in operands(1014, head_dim=head_dim))
+def test_a_score_of_minus_infinity_gets_the_limit_of_the_function(name: str, head_dim: int, lengths: list[int]) -> None:
+    query, key, value = (t.detach() for t in operands(sum(lengths), head_dim=head_dim))
     query[..., 0] = key[..., 0] = 0
     results = []
     for size in (1e4, 1e30):  # a score of -1e8 / sqrt(d), at which f is 0 to the last bit, and a score that overflows
         query[::3, :, 0], key[::5, :, 0] = size, -size
-        cu_seqlens = offsets([300, 1, 513, 200])
+        cu_seqlens = offsets(lengths)
         results.append(gdpa.varlen_attention(query, key, value, cu_seqlens, cu_seqlens, activation=name))
     assert results[0].isfinite().all()
     assert torch.equal(*results)

@@ -52,13 +52,13 @@ void add_gradients(ConfigText& config, const plan::KernelSpec& kernel) {
 
 /// The arguments of a kernel whose CTAs own query tiles. `output` has the rows of O.
 hopper::QueryMajorArguments query_major_arguments(const PlannedCall& call, const plan::KernelSpec& kernel,
-                                                  bool contiguous_tiles, Tensor output) {
+                                                  hopper::TileOrder tile_order, Tensor output) {
   const Params& params = call.arguments.params;
   const auto map = [&](Tensor tensor, int box_rows) { return map_operand(call.problem, params, tensor, box_rows); };
   hopper::QueryMajorArguments arguments{};
   arguments.common = call.arguments;
   arguments.scale = static_cast<float>(params.scale);
-  arguments.contiguous_tiles = contiguous_tiles;
+  arguments.tile_order = tile_order;
   arguments.query = map(Tensor::query, hopper::warpgroup_rows);
   const int box_keys = kernel.has_pages ? kernel.hopper().box_keys : kernel.tile_keys;
   arguments.key = map(Tensor::key, box_keys);
@@ -199,9 +199,15 @@ class HopperFamily final : public Family {
     if (call.problem.direction == Direction::forward) {
       const plan::HopperPlan& plan = call.plan.hopper();
       hopper::ForwardArguments arguments{
-          query_major_arguments(call, call.plan.steps.front().kernel, plan.contiguous_tiles, Tensor::output),
+          query_major_arguments(call, call.plan.steps.front().kernel, plan.tile_order, Tensor::output),
           plan.found_nan >= 0 ? call.at<int>(plan.found_nan) : nullptr};
-      for (std::size_t step = 0; step < call.plan.steps.size(); ++step) launcher.launch_next(&arguments);
+      for (std::size_t step = 0; step < call.plan.steps.size(); ++step) {
+        if (plan.tiles_taken >= 0) {
+          arguments.tiles_at_once = static_cast<unsigned>(plan.tiles_at_once);
+          arguments.tiles_taken = call.at<unsigned>(plan.tiles_taken) + step;
+        }
+        launcher.launch_next(&arguments);
+      }
       return;
     }
     hopper::BackwardArguments arguments = backward_arguments(call);
@@ -210,7 +216,7 @@ class HopperFamily final : public Family {
 
   void launch_parameter_gradients(const PlannedCall& call, StepLauncher& launcher) const override {
     hopper::ParameterGradientsArguments arguments = query_major_arguments(
-        call, call.plan.parameter_steps.front().kernel, call.plan.contiguous_parameter_tiles, Tensor::grad_output);
+        call, call.plan.parameter_steps.front().kernel, call.plan.parameter_tile_order, Tensor::grad_output);
     launcher.launch_next(&arguments);
   }
 

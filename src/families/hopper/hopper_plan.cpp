@@ -174,6 +174,26 @@ void choose_boxes(KernelSpec& kernel, int64_t page_rows) {
   kernel.hopper().box_keys = box();
 }
 
+/// Whether CTAs take query tiles from a counter: tiles differ in cost, and CTAs have so many tiles that the launch that
+/// clears the counter, about 2 us, costs less than CTAs that end late. `tiles` is the number for each CTA.
+bool worth_a_counter(const Problem& problem, int64_t tiles, int tile_keys) {
+  constexpr int64_t least_tiles = 4, least_key_tiles = 32;
+  const bool are_equal =
+      queries_of(problem).form != Form::jagged && keys_of(problem).form != Form::jagged && problem.keeps_all_scores();
+  const int64_t key_tiles = tiles * divide_up(keys_of(problem).mean_length(), tile_keys);
+  return !are_equal && tiles >= least_tiles && key_tiles >= least_key_tiles;
+}
+
+/// The number of query tiles that a CTA takes from the counter at once. A round of the tile scheduler takes issue slots
+/// from the consumers: with four key tiles for each query tile, and one query tile in a round, forward was 2 to 4 %
+/// slower. Rounds of long tiles, or few rounds, would let CTAs end late. `tiles` is the number for each CTA.
+int tiles_at_once(const Problem& problem, int64_t tiles, int tile_keys) {
+  constexpr int64_t key_tiles = 16, least_rounds = 16, most = 16;
+  const int64_t key_tiles_each = std::max<int64_t>(1, divide_up(keys_of(problem).mean_length(), tile_keys));
+  const int64_t at_once = std::min(key_tiles / key_tiles_each, tiles / least_rounds);
+  return static_cast<int>(std::clamp<int64_t>(at_once, 1, most));
+}
+
 /// One persistent CTA on each multiprocessor.
 GpuPlan forward_plan(const PlanRequest& request) {
   const Problem& problem = request.problem;
@@ -191,12 +211,20 @@ GpuPlan forward_plan(const PlanRequest& request) {
 
   GpuPlan plan;
   plan::HopperPlan& hopper_part = plan.of_family.emplace<plan::HopperPlan>();
-  hopper_part.contiguous_tiles = keys_stay || has_one_tile;
-  plan.reason = keys_stay ? "the keys of most sequences fit in shared memory, and stay there for all tiles of queries"
-                : has_one_tile
-                    ? "each head has one tile of queries: every CTA gets the same number of keys, however long the "
-                      "sequences are"
-                    : "one CTA on each multiprocessor takes tiles of queries and iterates over the keys";
+  const int64_t tiles = problem.heads_q * queries.most_tiles(kernel.tile_queries, problem.batch);
+  const int64_t ctas = std::min<int64_t>(tiles, request.gpu.multiprocessors);
+  const int64_t tiles_of_cta = tiles / request.gpu.multiprocessors;
+  const bool is_dynamic = worth_a_counter(problem, tiles_of_cta, kernel.tile_keys);
+  hopper_part.tile_order = keys_stay || has_one_tile ? hopper::TileOrder::contiguous
+                           : is_dynamic              ? hopper::TileOrder::dynamic
+                                                     : hopper::TileOrder::strided;
+  plan.reason =
+      keys_stay      ? "the keys of most sequences fit in shared memory, and stay there for all tiles of queries"
+      : has_one_tile ? "each head has one tile of queries: every CTA gets the same number of keys, however long the "
+                       "sequences are"
+      : is_dynamic   ? "one CTA on each multiprocessor takes tiles of queries from a counter, so that all CTAs end "
+                       "at about the same time"
+                     : "one CTA on each multiprocessor takes tiles of queries and iterates over the keys";
   if (takes_narrow_tiles(request.reads)) {
     plan.reason +=
         fmt::format("; tiles of keys are narrow: f reads {} elements of tensors at each score", request.reads);
@@ -207,14 +235,20 @@ GpuPlan forward_plan(const PlanRequest& request) {
   }
   if (kernel.hopper().stages_lookups) plan.reason += "; the elements of lookups are copied to shared memory";
   if (kernel.hopper().stages_tile) plan.reason += "; the dense bias is copied to shared memory";
-  const int64_t tiles = problem.heads_q * queries.most_tiles(kernel.tile_queries, problem.batch);
-  const int64_t ctas = std::min<int64_t>(tiles, request.gpu.multiprocessors);
   // A launch costs more than the guards of few scores.
   const bool has_second_pass = request.bounds_scores && !plan::has_few_scores(problem);
+  WorkspaceLayout workspace(plan.workspace);
+  const bool shares_counters = hopper_part.tile_order == hopper::TileOrder::dynamic;
+  if (shares_counters) {
+    hopper_part.tiles_at_once = tiles_at_once(problem, tiles_of_cta, kernel.tile_keys);
+    constexpr int64_t most_passes = 2;
+    hopper_part.tiles_taken = workspace.reserve(most_passes * static_cast<int64_t>(sizeof(unsigned)));
+  }
   if (has_second_pass) {
-    hopper_part.found_nan = WorkspaceLayout(plan.workspace).reserve(ctas * static_cast<int64_t>(sizeof(int)));
+    hopper_part.found_nan = workspace.reserve((shares_counters ? 1 : ctas) * static_cast<int64_t>(sizeof(int)));
     kernel.hopper().pass = hopper::Pass::first;
   }
+  if (shares_counters) workspace.clear_reserved();
   plan.steps.push_back({kernel, ctas});
   if (has_second_pass) {
     kernel.hopper().pass = hopper::Pass::second;
@@ -429,7 +463,8 @@ void add_hopper_parameter_gradients(const PlanRequest& request, const Params& pa
   choose_hopper_parameter_tiles(kernel, sum_elements_of(params, function, problem.wanted.parameters));
   const bool keys_stay = keys.mean_length() <= int64_t{kernel.stages} * kernel.tile_keys;
   const bool has_one_tile = queries.form != Form::jagged && queries.mean_length() <= kernel.tile_queries;
-  plan.contiguous_parameter_tiles = keys_stay || has_one_tile;
+  // The sums would differ from run to run with a dynamic order.
+  plan.parameter_tile_order = keys_stay || has_one_tile ? hopper::TileOrder::contiguous : hopper::TileOrder::strided;
   const int64_t tiles = problem.heads_q * queries.most_tiles(kernel.tile_queries, problem.batch);
   plan.parameter_steps.push_back({kernel, std::min<int64_t>(tiles, request.gpu.multiprocessors)});
 }
