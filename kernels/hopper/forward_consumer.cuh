@@ -83,7 +83,7 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
   /// P in fp32, in the registers of S. `function` is the function of the tile's head.
   template <class Function, class InputsOfForm>
   __device__ __forceinline__ void apply_function_of_head(const Function& function, InputsOfForm& inputs) {
-    constexpr bool scales = Function::scales_scores && !Config::scales_query;
+    constexpr bool scales = Function::scales_scores && !Function::multiplies_query;
     const float scale = arguments.scale * Function::score_factor;
 #pragma unroll
     for (int group = 0; group < Config::tile_keys / 8; ++group) {

@@ -41,12 +41,13 @@ struct ForwardProducts {
     for (int step = 0; step < steps; ++step) {
       load_matrices(query[step], rows.chunk(row, step * 2 + static_cast<int>(lane / 16)));
     }
-    if constexpr (Config::scales_query && Activation::scales_scores) scale_query(shared.tiles()[number].head);
+    if constexpr (Activation::multiplies_query) scale_query(shared.tiles()[number].head);
   }
 
-  /// Multiplies Q by the factor from Q K^T to the argument of the function.
+  /// Multiplies Q by the factor from Q K^T to the argument of the function, or by 1 if the function multiplies each
+  /// score.
   __device__ __forceinline__ void scale_query(int head) {
-    const SplitFactor<Element> factor(arguments.scale * Activation::score_factor_of(head));
+    const SplitFactor<Element> factor(Activation::query_factor_of(arguments.scale, head));
 #pragma unroll
     for (int step = 0; step < steps; ++step) {
 #pragma unroll

@@ -14,6 +14,7 @@
 #include "activation/fast.h"
 #include "activation/function.h"
 #include "activation/prove.h"
+#include "activation/rounded_query.h"
 #include "activation/tree.h"
 
 namespace gdpa::activation {
@@ -259,10 +260,11 @@ std::string add_shift(const Function& function, double score_factor) {
   return score_factor == 1 ? "    x += shift(in);\n" : fmt::format("    x += {} * shift(in);\n", literal(score_factor));
 }
 
-/// The text of a struct, and its member bounds_scores.
+/// The text of a struct, and some of its members.
 struct Struct {
   std::string text;
   bool bounds_scores = false;
+  bool multiplies_query = false;
 };
 
 /// Returns the inputs that are numbers of the head, if a kernel may take them as factors. The epilogue has no other
@@ -285,13 +287,20 @@ HeadInputs head_inputs_of(const Function& function, Accuracy accuracy, ForwardFo
 /// Returns the members of a struct without a list that a kernel reads in the same way as the members of a list.
 std::string members_of_head(double score_factor) {
   return fmt::format(
-      "  static constexpr float score_factor = {};\n"
-      "  static __device__ constexpr float score_factor_of(int) {{ return score_factor; }}\n\n"
+      "  static constexpr float score_factor = {};\n\n"
       "  template <class Body>\n"
       "  __device__ __forceinline__ void visit(Body body) const {{\n"
       "    body(*this);\n"
       "  }}\n\n",
       literal(score_factor));
+}
+
+/// Returns the members of forward's struct without a list that tell whether Q is multiplied, and by which factor.
+std::string members_of_query(bool multiplies_query) {
+  return fmt::format(
+      "  static constexpr bool multiplies_query = {};\n"
+      "  static __device__ constexpr float query_factor_of([[maybe_unused]] float scale, int) {{ return {}; }}\n\n",
+      multiplies_query, multiplies_query ? "scale * score_factor" : "1.0f");
 }
 
 /// Returns the member value_factor_of(), which may depend on numbers of the head.
@@ -327,7 +336,8 @@ Struct forward_struct(std::string_view name, const Function& all, Accuracy accur
   }
   const FactoredProgram& finite = forward.value_of_finite;
   const std::string x = bounded(forward.scores);
-  const bool bounds_scores = x != "x";
+  const bool bounds_scores = x != "x", scales_scores = form.scales_scores && !finite.takes_scale;
+  const bool multiplies_query = form.may_multiply_query && scales_scores && tolerates_rounded_query(all.value());
   const Printer value(finite.program, function.inputs(), accuracy, all.parameters().size());
   const std::string shift = add_shift(all, finite.score_factor);
   std::string guarded = fmt::format("    return value_of_finite({}, in);\n", x);
@@ -338,7 +348,7 @@ Struct forward_struct(std::string_view name, const Function& all, Accuracy accur
                       "  static constexpr bool scales_scores = {};\n"
                       "  static constexpr bool clamps_at_zero = {};\n"
                       "  static constexpr bool bounds_scores = {};\n"
-                      "{}{}{}{}"
+                      "{}{}{}{}{}"
                       "  __device__ __forceinline__ float value_of_finite(float x, const Inputs& in) const {{\n"
                       "{}{}"
                       "    return {};\n"
@@ -347,11 +357,11 @@ Struct forward_struct(std::string_view name, const Function& all, Accuracy accur
                       "{}"
                       "  }}\n"
                       "}};\n\n",
-                      name, form.scales_scores && !finite.takes_scale, forward.clamps_at_zero, bounds_scores,
-                      members_of_head(finite.score_factor), parameters_of(name, all, finite.takes_scale),
+                      name, scales_scores, forward.clamps_at_zero, bounds_scores, members_of_head(finite.score_factor),
+                      members_of_query(multiplies_query), parameters_of(name, all, finite.takes_scale),
                       value_factor_of_head(name, all, finite), shift_of(all, accuracy), shift, value.statements(),
                       value.result(0), guarded),
-          bounds_scores};
+          bounds_scores, multiplies_query};
 }
 
 /// Returns a member of a struct that computes a factor of the head: `number` times the result of the program, if it has
@@ -511,6 +521,7 @@ struct Members {
   std::vector<std::string> texts;
   std::vector<std::size_t> of_head;
   bool bounds_scores = false;
+  bool multiplies_query = false;
 
   std::string cases_of_head(const std::function<std::string(std::size_t)>& text_of) const {
     std::string cases;
@@ -539,6 +550,7 @@ Members members_of(std::string_view name, const Function& list, Accuracy accurac
     const Struct member = struct_of(member_name(name, known), function, accuracy, form);
     members.texts.push_back(member.text);
     members.bounds_scores = members.bounds_scores || member.bounds_scores;
+    members.multiplies_query = members.multiplies_query || member.multiplies_query;
   }
   return members;
 }
@@ -563,17 +575,13 @@ std::string members_of_list(std::string_view name, const Function& list, const M
       "  static __device__ __forceinline__ {} of(const gdpa::Params& params, int head) {{\n"
       "    return {{{}{}}};\n"
       "  }}\n\n"
-      "  static __device__ float score_factor_of(int head) {{\n"
-      "    return {};\n"
-      "  }}\n\n"
       "  template <class Body>\n"
       "  __device__ __forceinline__ void visit(Body body) const {{\n"
       "    switch (member) {{\n"
       "{}"
       "    }}\n"
       "  }}\n\n",
-      declaration, name, members.cases_of_head([](std::size_t i) { return fmt::format("{}", i); }), initializer,
-      members.cases_of_head([&](std::size_t i) { return member_of(i) + "::score_factor"; }), cases);
+      declaration, name, members.cases_of_head([](std::size_t i) { return fmt::format("{}", i); }), initializer, cases);
 }
 
 std::string forward_text(std::string_view name, const Function& function, Accuracy accuracy, ForwardForm form) {
@@ -584,7 +592,11 @@ std::string forward_text(std::string_view name, const Function& function, Accura
       "  static constexpr bool scales_scores = {};\n"
       "  static constexpr bool clamps_at_zero = false;\n"
       "  static constexpr bool bounds_scores = {};\n"
+      "  static constexpr bool multiplies_query = {};\n"
       "{}"
+      "  static __device__ float query_factor_of([[maybe_unused]] float scale, int head) {{\n"
+      "    return {};\n"
+      "  }}\n\n"
       "  static __device__ float value_factor_of(const gdpa::Params& params, int head) {{\n"
       "    return {};\n"
       "  }}\n\n"
@@ -599,10 +611,12 @@ std::string forward_text(std::string_view name, const Function& function, Accura
       "    return result;\n"
       "  }}\n"
       "}};\n\n",
-      fmt::join(members.texts, ""), name, form.scales_scores, members.bounds_scores,
+      fmt::join(members.texts, ""), name, form.scales_scores, members.bounds_scores, members.multiplies_query,
       members_of_list(name, function, members), members.cases_of_head([&](std::size_t i) {
-        return fmt::format("{}::value_factor_of(params, head)", member_name(name, i));
-      }));
+        return fmt::format("{}::query_factor_of(scale, head)", member_name(name, i));
+      }),
+      members.cases_of_head(
+          [&](std::size_t i) { return fmt::format("{}::value_factor_of(params, head)", member_name(name, i)); }));
 }
 
 std::string backward_text(std::string_view name, const Function& function, Accuracy accuracy, ForwardForm form,

@@ -117,6 +117,9 @@ struct ForwardForm {
   /// If true, x is score_factor * scale * (Q K^T). If false, x is Q K^T: the function is homogeneous (degree.h), and
   /// the kernel multiplies the output by scale^degree.
   bool scales_scores = true;
+  /// Forward: the kernel can multiply Q by the factor from Q K^T to x, so that no score is multiplied. This rounds Q a
+  /// second time, which not every function tolerates (rounded_query.h).
+  bool may_multiply_query = false;
   /// P is rounded to fp16, so value_factor must suit its range.
   bool has_fp16_p = true;
   /// The function is one of a list. A kernel adds up dV over heads with different functions, so backward has no
@@ -141,11 +144,13 @@ struct ForwardForm {
 ///       __device__ float value(float x, const Inputs& in) const;
 ///       __device__ float value_of_finite(float x, const Inputs& in) const;
 ///       __device__ void visit(Body body) const;    // calls body(function) with the function of the head
-///       static __device__ float score_factor_of(int head);  // of the function that visit() passes
+///       static constexpr bool multiplies_query;    // Q has been multiplied, for some head if this is a list
+///       static __device__ float query_factor_of(float scale, int head);  // 1 if Q of this head is not multiplied
 ///       static __device__ float value_factor_of(int head);
 ///     };
-/// For a list of functions, visit() selects one of several structs, each with its own factors and without a list.
-/// value() also selects, for each score, and includes the factors. Otherwise visit() passes the struct itself.
+/// For a list of functions, visit() selects one of several structs, each with its own factors and without a list, so
+/// that each function decides whether Q of its head is multiplied. value() also selects, for each score, and includes
+/// the factors. Otherwise visit() passes the struct itself.
 ///
 /// f(s) is value_factor * value(x), or value_factor * max(value(x), 0) if clamps_at_zero. A kernel multiplies its scale
 /// by score_factor and the output by value_factor, and clamps during the rounding. value_of_finite is value without the

@@ -123,6 +123,14 @@ std::string_view element_of_terms(const KernelSpec& kernel) {
   return kernel.parameter_sum == plan::ParameterSum::bfloat16_term ? "gdpa::BFloat16" : "gdpa::Float16";
 }
 
+/// Whether a kernel can multiply Q in place of each score: in registers, and in bfloat16, because fp16 would lose small
+/// elements of Q altogether. A query that is added to the output stays as it is.
+bool may_multiply_query(const KernelSpec& kernel) {
+  const auto* hopper = std::get_if<plan::HopperSpec>(&kernel.of_family);
+  return kernel.kind == KernelKind::forward && hopper != nullptr && hopper->query_in_registers && !kernel.adds_query &&
+         kernel.element == GpuElement::bfloat16 && kernel.accuracy == Accuracy::fast;
+}
+
 /// Returns the source of the function in a kernel.
 std::string function_of(const KernelSpec& kernel, const activation::Function& function) {
   if (!has_function(kernel.kind)) return {};
@@ -137,6 +145,7 @@ std::string function_of(const KernelSpec& kernel, const activation::Function& fu
   const plan::FusedGradients gradients = hopper != nullptr ? hopper->gradients : plan::FusedGradients::none;
   const bool are_of_numbers = gradients == plan::FusedGradients::of_numbers;
   const activation::ForwardForm form{.scales_scores = kernel.scales_scores,
+                                     .may_multiply_query = may_multiply_query(kernel),
                                      .has_fp16_p = kernel.element == GpuElement::float16,
                                      .takes_head_factors = hopper != nullptr && hopper->takes_head_factors,
                                      .wanted_numbers = are_of_numbers ? kernel.wanted_parameters : 0};

@@ -1,6 +1,6 @@
-// Hopper's forward kernels of functions that read a dense bias or a lookup compile without spills and without warnings
-// about serialised products, with both NVRTCs. The main loop copies the elements of a bias to shared memory, 16 bytes
-// at a time, and reads the elements of a lookup there. The test needs no GPU.
+// Hopper's forward kernels of functions that read a dense bias or a lookup, and of a list of functions, compile without
+// spills and without warnings about serialised products, with both NVRTCs. The main loop copies the elements of a bias to
+// shared memory, 16 bytes at a time, and reads the elements of a lookup there. The test needs no GPU.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -120,6 +120,22 @@ INSTANTIATE_TEST_SUITE_P(Plans, HopperForwardInputs,
                                          Case{"float32_128_short", NumberType::float32, 128, 50, true},
                                          Case{"bfloat16_256", NumberType::bfloat16, 256, 2048, true}),
                          [](const testing::TestParamInfo<Case>& test) { return test.param.name; });
+
+TEST(HopperForwardList, MultipliesScoresOnlyForFunctionsThatDoNotTolerateARoundedQuery) {
+  try {
+    compilers();
+  } catch (const Error& error) {
+    GTEST_SKIP() << error.what();
+  }
+  const Activation list("silu; silu; s * exp(-s * s); silu");
+  const plan::KernelSpec kernel = kernels_of(request_of(problem_of(128, 20480, 0), list), list).front();
+  for (const jit::Nvrtc& nvrtc : compilers()) {
+    const std::string part = function_code(nvrtc, kernel, list);
+    if (part.empty()) continue;
+    // Q is multiplied for silu. The other function has a product with the scale, and two of its own.
+    EXPECT_NEAR(count(part, "FMUL"), 3 * kernel.tile_keys / 2, 2);
+  }
+}
 
 class HopperForwardLookups : public testing::TestWithParam<NumberType> {};
 

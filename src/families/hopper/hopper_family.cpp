@@ -2,7 +2,6 @@
 #include <string_view>
 
 #include "activation/lookup.h"
-#include "activation/rounded_query.h"
 #include "cuda/tensor_maps.h"
 #include "families/family.h"
 #include "families/hopper/hopper_plan.h"
@@ -112,16 +111,6 @@ hopper::BackwardArguments backward_arguments(const PlannedCall& call) {
   return arguments;
 }
 
-/// Whether every function of a list tolerates a rounded query, or the function itself.
-bool tolerates_rounded_query(const activation::Function& function) {
-  for (std::size_t head = 0; head < function.functions(); ++head) {
-    const bool is_list = function.functions() > 1;
-    const activation::Function& of_head = is_list ? function.of_head(static_cast<int64_t>(head)) : function;
-    if (!activation::tolerates_rounded_query(of_head.value())) return false;
-  }
-  return true;
-}
-
 class HopperFamily final : public Family {
  public:
   std::string_view name() const override { return "hopper"; }
@@ -168,11 +157,6 @@ class HopperFamily final : public Family {
       config.flag("query_in_registers", spec.query_in_registers);
       config.flag("stages_tile", spec.stages_tile);
       config.flag("stages_lookups", spec.stages_lookups);
-      // A multiplication of Q replaces one of each score. fp16 would lose small elements of Q altogether.
-      // A query that is added to the output stays as it is.
-      config.flag("scales_query", spec.query_in_registers && kernel.scales_scores && !kernel.adds_query &&
-                                      kernel.element == plan::GpuElement::bfloat16 &&
-                                      kernel.accuracy == Accuracy::fast && tolerates_rounded_query(function));
       return;
     }
     if (kernel.kind == KernelKind::backward) {
