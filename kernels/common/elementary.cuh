@@ -107,6 +107,14 @@ __device__ __forceinline__ float softplus(float x) {
   return maximum(x, 0.0f) + e * sum;
 }
 
+// A factor b of Q for a g(b s) / b, with a size from 2^-40 to 2^60; NaN stays NaN. Q and P then stay in the range of
+// bfloat16, and a / b is finite for an a below 2^88. A smaller b has the same f up to 2^-40 s, relatively, and a larger b
+// has another f only for scores below 2^-60.
+__device__ __forceinline__ float moderate(float b) {
+  const float size = fabsf(b);
+  return size < 0x1p-40f ? copysignf(0x1p-40f, b) : size > 0x1p60f ? copysignf(0x1p60f, b) : b;
+}
+
 // x less its nearest multiple of 2 pi, in two steps: the hardware's sine is close on [-pi, pi].
 __device__ __forceinline__ float reduced(float x) {
   const float turns = rintf(x * 0.159154943f);

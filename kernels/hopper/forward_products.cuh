@@ -47,7 +47,7 @@ struct ForwardProducts {
   /// Multiplies Q by the factor from Q K^T to the argument of the function, or by 1 if the function multiplies each
   /// score.
   __device__ __forceinline__ void scale_query(int head) {
-    const SplitFactor<Element> factor(Activation::query_factor_of(arguments.scale, head));
+    const SplitFactor<Element> factor(Activation::query_factor_of(arguments.common.params, head, arguments.scale));
 #pragma unroll
     for (int step = 0; step < steps; ++step) {
 #pragma unroll

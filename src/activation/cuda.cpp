@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -14,6 +15,7 @@
 #include "activation/fast.h"
 #include "activation/function.h"
 #include "activation/prove.h"
+#include "activation/query_factor.h"
 #include "activation/rounded_query.h"
 #include "activation/tree.h"
 
@@ -295,30 +297,54 @@ std::string members_of_head(double score_factor) {
       literal(score_factor));
 }
 
-/// Returns the members of forward's struct without a list that tell whether Q is multiplied, and by which factor.
-std::string members_of_query(bool multiplies_query) {
-  return fmt::format(
-      "  static constexpr bool multiplies_query = {};\n"
-      "  static __device__ constexpr float query_factor_of([[maybe_unused]] float scale, int) {{ return {}; }}\n\n",
-      multiplies_query, multiplies_query ? "scale * score_factor" : "1.0f");
-}
-
-/// Returns the member value_factor_of(), which may depend on numbers of the head.
-std::string value_factor_of_head(std::string_view name, const Function& function, const FactoredProgram& value) {
-  const std::string number = literal(value_factor_of(value));
-  if (value.head_factor.steps.empty()) {
-    return fmt::format(
-        "  static __device__ constexpr float value_factor_of(const gdpa::Params&, int) {{ return {}; }}\n\n", number);
+/// Returns the members of forward's struct without a list that tell whether Q is multiplied, and by which factor: a
+/// constant, or `factor` with numbers of the head.
+std::string members_of_query(std::string_view name, const Function& function, bool multiplies_query,
+                             const std::optional<QueryFactor>& factor) {
+  const std::string is_multiplied = fmt::format("  static constexpr bool multiplies_query = {};\n", multiplies_query);
+  constexpr std::string_view member =
+      "float query_factor_of([[maybe_unused]] const gdpa::Params& params, "
+      "[[maybe_unused]] int head, [[maybe_unused]] float scale)";
+  if (!factor) {
+    return fmt::format("{}  static __device__ {} {{ return {}; }}\n\n", is_multiplied, member,
+                       multiplies_query ? "scale * score_factor" : "1.0f");
   }
-  const Printer factor(value.head_factor, function.inputs(), Accuracy::fast, function.parameters().size());
+  const Printer printed(factor->factor, function.inputs(), Accuracy::fast, function.parameters().size());
   return fmt::format(
-      "  static __device__ __forceinline__ float value_factor_of(const gdpa::Params& params, int head) {{\n"
+      "{}"
+      "  static __device__ __forceinline__ {} {{\n"
       "    const {} function = of(params, head);\n"
       "    const auto& parameters = function.parameters;\n"
       "{}"
-      "    return {} * {};\n"
+      "    return gdpa::fast::moderate({});\n"
       "  }}\n\n",
-      name, factor.statements(), number, factor.result(0));
+      is_multiplied, member, name, printed.statements(), printed.result(0));
+}
+
+/// Returns the member value_factor_of(), which may depend on numbers of the head. If Q is multiplied by a number of the
+/// head, and P therefore too, it divides by this number.
+std::string value_factor_of_head(std::string_view name, const Function& function, const FactoredProgram& value,
+                                 const std::optional<QueryFactor>& query) {
+  const std::string number = literal(value_factor_of(value));
+  const bool divides = query && query->degree == 1;
+  if (value.head_factor.steps.empty() && !divides) {
+    return fmt::format(
+        "  static __device__ constexpr float value_factor_of(const gdpa::Params&, int) {{ return {}; }}\n\n", number);
+  }
+  std::string statements, product = number;
+  if (!value.head_factor.steps.empty()) {
+    const Printer factor(value.head_factor, function.inputs(), Accuracy::fast, function.parameters().size());
+    statements = factor.statements();
+    product = fmt::format("{} * {}", number, factor.result(0));
+  }
+  return fmt::format(
+      "  static __device__ __forceinline__ float value_factor_of(const gdpa::Params& params, int head) {{\n"
+      "    const {} function = of(params, head);\n"
+      "    [[maybe_unused]] const auto& parameters = function.parameters;\n"
+      "{}"
+      "    return {}{};\n"
+      "  }}\n\n",
+      name, statements, product, divides ? " / query_factor_of(params, head, 1.0f)" : "");
 }
 
 Struct forward_struct(std::string_view name, const Function& all, Accuracy accuracy, ForwardForm form) {
@@ -334,10 +360,19 @@ Struct forward_struct(std::string_view name, const Function& all, Accuracy accur
   if (!is_level_in_fp32(forward.value_of_finite.program, forward.scores)) {
     forward = forward_of(function, value_with(function.value()), everything, form);
   }
-  const FactoredProgram& finite = forward.value_of_finite;
+  FactoredProgram& finite = forward.value_of_finite;
   const std::string x = bounded(forward.scores);
   const bool bounds_scores = x != "x", scales_scores = form.scales_scores && !finite.takes_scale;
-  const bool multiplies_query = form.may_multiply_query && scales_scores && tolerates_rounded_query(all.value());
+  std::optional<QueryFactor> factor;
+  bool multiplies_query = false;
+  if (form.may_multiply_query && scales_scores) {
+    multiplies_query = tolerates_rounded_query(all.value());
+  } else if (form.may_multiply_query && finite.takes_scale && !bounds_scores && !forward.clamps_at_zero) {
+    factor = query_factor(finite.program, head);
+    if (factor && !tolerates_rounded_query(with_ones(function.value()))) factor.reset();
+    if (factor) finite.program = factor->function;
+    multiplies_query = factor.has_value();
+  }
   const Printer value(finite.program, function.inputs(), accuracy, all.parameters().size());
   const std::string shift = add_shift(all, finite.score_factor);
   std::string guarded = fmt::format("    return value_of_finite({}, in);\n", x);
@@ -358,9 +393,9 @@ Struct forward_struct(std::string_view name, const Function& all, Accuracy accur
                       "  }}\n"
                       "}};\n\n",
                       name, scales_scores, forward.clamps_at_zero, bounds_scores, members_of_head(finite.score_factor),
-                      members_of_query(multiplies_query), parameters_of(name, all, finite.takes_scale),
-                      value_factor_of_head(name, all, finite), shift_of(all, accuracy), shift, value.statements(),
-                      value.result(0), guarded),
+                      members_of_query(name, all, multiplies_query, factor),
+                      parameters_of(name, all, finite.takes_scale), value_factor_of_head(name, all, finite, factor),
+                      shift_of(all, accuracy), shift, value.statements(), value.result(0), guarded),
           bounds_scores, multiplies_query};
 }
 
@@ -594,7 +629,7 @@ std::string forward_text(std::string_view name, const Function& function, Accura
       "  static constexpr bool bounds_scores = {};\n"
       "  static constexpr bool multiplies_query = {};\n"
       "{}"
-      "  static __device__ float query_factor_of([[maybe_unused]] float scale, int head) {{\n"
+      "  static __device__ float query_factor_of(const gdpa::Params& params, int head, float scale) {{\n"
       "    return {};\n"
       "  }}\n\n"
       "  static __device__ float value_factor_of(const gdpa::Params& params, int head) {{\n"
@@ -613,7 +648,7 @@ std::string forward_text(std::string_view name, const Function& function, Accura
       "}};\n\n",
       fmt::join(members.texts, ""), name, form.scales_scores, members.bounds_scores, members.multiplies_query,
       members_of_list(name, function, members), members.cases_of_head([&](std::size_t i) {
-        return fmt::format("{}::query_factor_of(scale, head)", member_name(name, i));
+        return fmt::format("{}::query_factor_of(params, head, scale)", member_name(name, i));
       }),
       members.cases_of_head(
           [&](std::size_t i) { return fmt::format("{}::value_factor_of(params, head)", member_name(name, i)); }));

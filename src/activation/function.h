@@ -145,8 +145,9 @@ struct ForwardForm {
 ///       __device__ float value_of_finite(float x, const Inputs& in) const;
 ///       __device__ void visit(Body body) const;    // calls body(function) with the function of the head
 ///       static constexpr bool multiplies_query;    // Q has been multiplied, for some head if this is a list
-///       static __device__ float query_factor_of(float scale, int head);  // 1 if Q of this head is not multiplied
-///       static __device__ float value_factor_of(int head);
+///       // 1 if Q of this head is not multiplied
+///       static __device__ float query_factor_of(const gdpa::Params&, int head, float scale);
+///       static __device__ float value_factor_of(const gdpa::Params&, int head);
 ///     };
 /// For a list of functions, visit() selects one of several structs, each with its own factors and without a list, so
 /// that each function decides whether Q of its head is multiplied. value() also selects, for each score, and includes

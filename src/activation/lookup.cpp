@@ -22,12 +22,6 @@ bool is_constant(const Program& program, std::uint16_t step) {
   return program.steps[step].operation == Operation::constant;
 }
 
-std::vector<std::uint16_t> operands_of(const Step& step) {
-  std::vector<std::uint16_t> operands = {step.a, step.b, step.c};
-  operands.resize(static_cast<std::size_t>(operand_count(step.operation)));
-  return operands;
-}
-
 /// The steps that read a step.
 std::vector<std::uint16_t> readers_of(const Program& program, std::uint16_t step) {
   std::vector<std::uint16_t> readers;

@@ -64,6 +64,12 @@ int operand_count(Operation operation) {
   }
 }
 
+std::vector<std::uint16_t> operands_of(const Step& step) {
+  std::vector<std::uint16_t> operands = {step.a, step.b, step.c};
+  operands.resize(static_cast<std::size_t>(operand_count(step.operation)));
+  return operands;
+}
+
 std::size_t Tree::Hash::operator()(const Node& node) const {
   std::size_t hash = std::hash<std::string>()(node.parameter);
   for (std::uint64_t part :

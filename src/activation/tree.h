@@ -57,6 +57,9 @@ struct Range {
 /// Returns the number of operands of an operation, 0 to 3.
 int operand_count(Operation operation);
 
+/// Returns the steps that a step of a program reads.
+std::vector<std::uint16_t> operands_of(const Step& step);
+
 /// The nodes of any number of expressions. Operands always come before the nodes that read them, so that one pass in
 /// the order of the ids visits an expression from its leaves to its root without recursion.
 ///

@@ -1,6 +1,6 @@
 // Hopper's forward kernels of functions that read a dense bias or a lookup, and of a list of functions, compile without
-// spills and without warnings about serialised products, with both NVRTCs. The main loop copies the elements of a bias to
-// shared memory, 16 bytes at a time, and reads the elements of a lookup there. The test needs no GPU.
+// spills and without warnings about serialised products, with both NVRTCs. The main loop copies the elements of a bias
+// to shared memory, 16 bytes at a time, and reads the elements of a lookup there. The test needs no GPU.
 #include <gtest/gtest.h>
 
 #include <cstddef>

@@ -54,6 +54,7 @@ class Problem {
       for (int64_t h = 0; h < heads_q; ++h) parameter->push_back(numbers(random_));
     }
     a_[1] = b_[2] = 0;  // backward multiplies by factors of the head, and never divides by them
+    b_[3] = -b_[3];
   }
 
   /// The results of the GPU: O, dQ, dK, dV, and the gradients of a and b.

@@ -1,0 +1,138 @@
+// See query_factor.h.
+#include "activation/query_factor.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "activation/tree.h"
+
+namespace gdpa::activation {
+
+namespace {
+
+/// How a step depends on the score s, if h s is known: as a power of s, on nothing but numbers of the head, or in
+/// another way.
+enum class Degree : std::uint8_t { of_head, zero, one, other };
+
+bool reads_others(const Program& program, const HeadInputs& head) {
+  return std::ranges::any_of(program.steps, [&](const Step& step) {
+    if (step.operation != Operation::input) return false;
+    const auto input = static_cast<std::size_t>(step.number);
+    return input != head.scale && !(input < head.are_of_head.size() && head.are_of_head[input]);
+  });
+}
+
+class Steps {
+ public:
+  explicit Steps(const Program& program) : program_(program) {}
+
+  /// Finds the only factor of the head that multiplies the score, and the steps of such products.
+  bool find_factor() {
+    for (std::uint16_t i = 0; i < program_.steps.size(); ++i) {
+      const Step& step = program_.steps[i];
+      degrees_.push_back(Degree::of_head);
+      if (step.operation == Operation::multiply && (is_score(step.a) || is_score(step.b))) {
+        const std::uint16_t other = is_score(step.a) ? step.b : step.a;
+        if (degrees_[other] == Degree::of_head) {
+          if (has_factor_ && other != factor_) return false;
+          has_factor_ = true;
+          factor_ = other;
+          products_.push_back(i);
+          degrees_[i] = Degree::zero;
+          continue;
+        }
+      }
+      degrees_[i] = degree_of(step);
+    }
+    return has_factor_;
+  }
+
+  std::uint16_t factor() const { return factor_; }
+  Degree of_result() const { return degrees_[program_.results[0]]; }
+
+  /// The steps that a step reads, in order, with each product with the factor replaced by the score.
+  Program taken(std::uint16_t result, bool replaces) const {
+    std::vector<bool> wanted(program_.steps.size());
+    wanted[result] = true;
+    const auto is_replaced = [&](std::size_t i) { return replaces && std::ranges::count(products_, i) > 0; };
+    for (std::size_t i = result + 1U; i-- > 0;) {
+      if (!wanted[i] || is_replaced(i)) continue;
+      for (const std::uint16_t operand : operands_of(program_.steps[i])) wanted[operand] = true;
+    }
+    Program program;
+    std::vector<std::uint16_t> moved(program_.steps.size());
+    for (std::size_t i = 0; i <= result; ++i) {
+      if (!wanted[i]) continue;
+      Step step = program_.steps[i];
+      if (is_replaced(i)) step = {.operation = Operation::score};
+      step.a = moved[step.a];
+      step.b = moved[step.b];
+      step.c = moved[step.c];
+      moved[i] = static_cast<std::uint16_t>(program.steps.size());
+      program.steps.push_back(step);
+    }
+    program.results = {moved[result]};
+    return program;
+  }
+
+ private:
+  bool is_score(std::uint16_t step) const { return program_.steps[step].operation == Operation::score; }
+
+  Degree degree_of(const Step& step) const {
+    if (step.operation == Operation::score) return Degree::one;
+    const std::vector<std::uint16_t> operands = operands_of(step);
+    const auto are_all = [&](auto holds) {
+      return std::ranges::all_of(operands, [&](std::uint16_t operand) { return holds(degrees_[operand]); });
+    };
+    if (are_all([](Degree degree) { return degree == Degree::of_head; })) return Degree::of_head;
+    const auto is_power_0 = [](Degree degree) { return degree <= Degree::zero; };
+    if (are_all(is_power_0)) return Degree::zero;
+    switch (step.operation) {
+      case Operation::negate:
+        return degrees_[step.a];
+      case Operation::add:
+      case Operation::subtract:
+        return are_all([](Degree degree) { return degree == Degree::one; }) ? Degree::one : Degree::other;
+      case Operation::multiply:
+        return is_power_0(degrees_[step.a])   ? degrees_[step.b]
+               : is_power_0(degrees_[step.b]) ? degrees_[step.a]
+                                              : Degree::other;
+      default:
+        return Degree::other;
+    }
+  }
+
+  const Program& program_;
+  std::vector<Degree> degrees_;  ///< of each step
+  bool has_factor_ = false;
+  std::uint16_t factor_ = 0;
+  std::vector<std::size_t> products_;  ///< the steps that are the product of the score and the factor
+};
+
+bool has_inputs(const Program& program) {
+  return std::ranges::any_of(program.steps, [](const Step& step) { return step.operation == Operation::input; });
+}
+
+}  // namespace
+
+std::optional<QueryFactor> query_factor(const Program& program, const HeadInputs& head) {
+  Steps steps(program);
+  if (program.results.size() != 1 || reads_others(program, head) || !steps.find_factor()) return {};
+  const Degree degree = steps.of_result();
+  if (degree != Degree::zero && degree != Degree::one) return {};
+  QueryFactor result = {steps.taken(steps.factor(), false), steps.taken(program.results[0], true),
+                        degree == Degree::one ? 1 : 0};
+  if (has_inputs(result.function) || !has_inputs(result.factor)) return {};
+  return result;
+}
+
+Program with_ones(Program program) {
+  for (Step& step : program.steps) {
+    if (step.operation == Operation::input) step = {.operation = Operation::constant, .number = 1};
+  }
+  return program;
+}
+
+}  // namespace gdpa::activation
