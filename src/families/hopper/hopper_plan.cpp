@@ -185,8 +185,8 @@ bool worth_a_counter(const Problem& problem, int64_t tiles, int tile_keys) {
 }
 
 /// The number of query tiles that a CTA takes from the counter at once. A round of the tile scheduler takes issue slots
-/// from the consumers. Rounds of long tiles, or few rounds, would let CTAs end late. `tiles` is the number for each CTA.
-/// With four key tiles for each query tile, the strided order is faster (docs/notebook/hopper-forward.md).
+/// from the consumers. Rounds of long tiles, or few rounds, would let CTAs end late. `tiles` is the number for each
+/// CTA. With four key tiles for each query tile, the strided order is faster (docs/notebook/hopper-forward.md).
 int tiles_at_once(const Problem& problem, int64_t tiles, int tile_keys) {
   constexpr int64_t key_tiles = 16, least_rounds = 16, most = 16;
   const int64_t key_tiles_each = std::max<int64_t>(1, divide_up(keys_of(problem).mean_length(), tile_keys));
