@@ -107,12 +107,13 @@ __device__ __forceinline__ float softplus(float x) {
   return maximum(x, 0.0f) + e * sum;
 }
 
-// A factor b of Q for a g(b s) / b, with a size from 2^-40 to 2^60; NaN stays NaN. Q and P then stay in the range of
-// bfloat16, and a / b is finite for an a below 2^88. A smaller b has the same f up to 2^-40 s, relatively, and a larger b
-// has another f only for scores below 2^-60.
-__device__ __forceinline__ float moderate(float b) {
-  const float size = fabsf(b);
-  return size < 0x1p-40f ? copysignf(0x1p-40f, b) : size > 0x1p60f ? copysignf(0x1p60f, b) : b;
+// The factor h = b scale of Q in f(s) = a g(b s) / b, with b limited to sizes from 2^-40 to 2^60, so that a / b is finite
+// for an a below 2^88. NaN is returned unchanged. A smaller b changes f by about 2^-40 s, relatively, and a larger b only
+// near s = 0.
+__device__ __forceinline__ float moderate(float h, float scale) {
+  const float size = fabsf(h), unit = fabsf(scale);
+  const float least = fmaxf(unit * 0x1p-40f, 0x1p-100f), most = unit * 0x1p60f;
+  return size < least ? copysignf(least, h) : size > most ? copysignf(most, h) : h;
 }
 
 // x less its nearest multiple of 2 pi, in two steps: the hardware's sine is close on [-pi, pi].

@@ -34,7 +34,7 @@ GDPA_HOST_DEVICE inline int64_t first_token_at(const Sequences& side, const MapO
 enum class TileOrder : int {
   strided,     ///< a CTA has every gridDim-th tile
   contiguous,  ///< a CTA has consecutive tiles, so that K and V can stay in shared memory
-  dynamic      ///< a CTA takes the next tiles from a counter when its queue is nearly empty
+  dynamic      ///< a CTA takes the next tile from a counter when its queue is nearly empty
 };
 
 /// Arguments of the kernels whose CTAs own query tiles.
@@ -42,8 +42,7 @@ struct QueryMajorArguments {
   CommonArguments common;
   float scale;  ///< scale of params; as a constant operand it occupies no register
   TileOrder tile_order;
-  unsigned tiles_at_once;  ///< with a dynamic order: that a CTA takes, at most 16
-  unsigned* tiles_taken;   ///< the same: the number of tiles that CTAs have taken; zeroed before the launch
+  unsigned* tiles_taken;  ///< dynamic order: the number of tiles that all CTAs have taken; zeroed before the launch
   MappedOperand query, key, value;
   MappedOperand output;  ///< forward: O; parameter_gradients: dO, which has the rows of O
 };
@@ -57,8 +56,9 @@ using ParameterGradientsArguments = QueryMajorArguments;
 enum class Pass : int { only, first, second };
 
 struct ForwardArguments : QueryMajorArguments {
-  /// With two passes: a number for each CTA, 1 if O of its tiles has a NaN, which the first pass writes. With a dynamic
-  /// order, the second pass distributes the tiles anew, so that all CTAs share one number, zeroed before the launch.
+  /// With two passes, written by the first pass: 1 if O has a NaN. Each CTA has a number for its own tiles. With the
+  /// dynamic order, the second pass distributes the tiles again, so that all CTAs share one number, which is zeroed before
+  /// the launch.
   int* found_nan;
 };
 

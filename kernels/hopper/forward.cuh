@@ -27,7 +27,7 @@
 //     Pass pass;                      whether the call has two passes, and which one this is (arguments.cuh)
 //
 // Launch: grid any number of CTAs, best one for each multiprocessor; block forward_threads<Config>; dynamic shared
-//         memory forward_shared_bytes<Config>; no workspace.
+//         memory forward_shared_bytes<Config>. With the dynamic tile order, the counter and found_nan are zero.
 #pragma once
 
 #include "hopper/forward_consumer.cuh"

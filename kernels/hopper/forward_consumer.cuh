@@ -8,7 +8,8 @@
 
 namespace gdpa::hopper {
 
-/// Where the first pass writes whether O of the CTA's tiles has a NaN.
+/// Returns the address of the number that tells whether O has a NaN: one for each CTA, or one for all CTAs with the
+/// dynamic order.
 __device__ __forceinline__ int* found_nan_of_cta(const ForwardArguments& arguments) {
   return arguments.found_nan + (arguments.tile_order == TileOrder::dynamic ? 0 : blockIdx.x);
 }

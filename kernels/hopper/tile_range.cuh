@@ -1,5 +1,5 @@
 // The query tiles of a CTA. Each tile has an index: by batch entry, then by head, then by its position in the head.
-// Every index has a tile, so that all CTAs get equally many tiles for any lengths.
+// Every index has a tile. With the strided order, all CTAs therefore get equally many tiles for any lengths.
 //
 // With many keys, CTAs that run at the same time should read the same keys. Each CTA then takes one of gridDim indices
 // (strided), or the next index that no CTA has taken (dynamic). If the keys fit into the stages, or if a head has one

@@ -44,9 +44,9 @@ struct alignas(8) QueryTile {
 
 /// From the tile scheduler to the producer threads and the consumers. The queue has room for two rounds of the
 /// scheduler.
-constexpr int most_tiles_at_once = 16;
+constexpr int tiles_at_once = 16;
 template <class Mask>
-using QueryTileQueue = Queue<QueryTile<Mask>, 2 * most_tiles_at_once>;
+using QueryTileQueue = Queue<QueryTile<Mask>, 2 * tiles_at_once>;
 
 /// Writes the description of the tile of `work`, which attends to the key tiles `keys`.
 template <class Config, class Mask>
@@ -95,13 +95,14 @@ class TilesAhead {
  public:
   __device__ explicit TilesAhead(const QueryTileQueue<typename Config::Mask>& queue) : queue_(queue) {}
 
-  /// Counts the tiles that were put into the queue, and their key tiles: `key_tiles` of each lane.
-  __device__ void add(int tiles, int key_tiles) {
-    end_ += tiles;
-    key_tiles_ += __shfl_sync(0xffffffffu, sum_up_to_lane(key_tiles), 31);
+  /// Counts a tile that was put into the queue.
+  __device__ void add(int key_tiles) {
+    key_tiles_ += key_tiles;
+    ++end_;
   }
 
-  /// Waits until the next tiles are needed. The first of the tiles may be nearly complete.
+  /// Waits until fewer than enough_key_tiles key tiles follow the oldest tile that is not released. The key tiles of the
+  /// oldest tile do not count, because it may be nearly complete.
   __device__ void wait() {
     while (begin_ < end_) {
       const int key_tiles_after_first = key_tiles_ - queue_[begin_].keys.size();
@@ -113,8 +114,8 @@ class TilesAhead {
   }
 
  private:
-  /// A tile is released one key tile after its last one, and the consumers look up key tiles two ahead. They need
-  /// ten thousand cycles for the other five, and the scheduler finds tiles in fewer.
+  /// Consumers release a query tile one key tile after its last key tile, and they read the queue two key tiles ahead.
+  /// Of the 8 key tiles, 5 remain, which take about 10,000 cycles. The search for the next tile takes less time.
   static constexpr int enough_key_tiles = 8;
 
   const QueryTileQueue<typename Config::Mask>& queue_;
@@ -134,8 +135,8 @@ __device__ void schedule_tiles(const QueryMajorArguments& arguments, const TileR
   const int lane = lane_index();
   int scheduled = 0;
   // Contiguous tiles are found quickly. Otherwise the first rounds take few tiles, because the other warps wait for
-  // them.
-  const unsigned most = iterator.order() == TileOrder::dynamic ? arguments.tiles_at_once : most_tiles_at_once;
+  // them. The dynamic order takes one tile at a time.
+  const unsigned most = iterator.order() == TileOrder::dynamic ? 1 : tiles_at_once;
   for (unsigned count = iterator.order() == TileOrder::contiguous ? most : 1;; count = min(2 * count, most)) {
     if (iterator.order() == TileOrder::dynamic) ahead.wait();
     const Work work = iterator.take(count);
@@ -159,7 +160,7 @@ __device__ void schedule_tiles(const QueryMajorArguments& arguments, const TileR
       queue.producer_commit(number);
     }
     __syncwarp();
-    if (iterator.order() == TileOrder::dynamic) ahead.add(__popc(tiles), keys.size());
+    if (iterator.order() == TileOrder::dynamic && tiles != 0) ahead.add(__shfl_sync(0xffffffffu, keys.size(), 0));
     scheduled += __popc(tiles);
     for (unsigned left = __ballot_sync(0xffffffffu, work.exists && keys.size() == 0); left != 0; left &= left - 1) {
       visit_empty(work, __ffs(left) - 1);

@@ -2,7 +2,7 @@
 // tiles that it visits. This kernel writes zeros to the other elements. It then rounds the sums of the last elements of
 // the axes, which may have several terms (common/border_sums.cuh).
 //
-// Launch: grid any number of CTAs, best one for each element of the first two axes; block complete_terms_threads<Config>;
+// Launch: grid any number of CTAs, best one for each pair of indices of the first two axes; block complete_terms_threads<Config>;
 //         no shared memory.
 #pragma once
 
@@ -41,13 +41,13 @@ struct TermMatrix {
   }
 };
 
-/// Writes zeros to the elements of tiles that backward does not visit. The tiles of a list have rising queries.
+/// Writes zeros to the elements of tiles that backward does not visit. The query tiles of a list are in ascending order.
 template <class Config>
 __device__ void write_other_terms(const TermMatrix<typename Config::Element>& matrix, const Params& params,
                                   const SequencePair& pair) {
   for (int key = 0; key < matrix.key_count; key += Config::tile_keys) {
     const int key_end = key + Config::tile_keys;
-    int query = 0;  // the first one that is not complete
+    int query = 0;  // all elements of earlier queries are stored
     if (key < pair.length_k) {
       const auto tiles = Config::Mask::of(params, pair).query_tiles(key, Config::tile_keys, Config::tile_queries);
       for (int i = 0; i < tiles.size() && query < matrix.query_count; ++i) {

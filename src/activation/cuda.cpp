@@ -297,8 +297,8 @@ std::string members_of_head(double score_factor) {
       literal(score_factor));
 }
 
-/// Returns the members of forward's struct without a list that tell whether Q is multiplied, and by which factor: a
-/// constant, or `factor` with numbers of the head.
+/// Returns multiplies_query and query_factor_of() for a function without a list. The factor is scale * score_factor, or
+/// `factor` if it depends on numbers of the head.
 std::string members_of_query(std::string_view name, const Function& function, bool multiplies_query,
                              const std::optional<QueryFactor>& factor) {
   const std::string is_multiplied = fmt::format("  static constexpr bool multiplies_query = {};\n", multiplies_query);
@@ -316,13 +316,14 @@ std::string members_of_query(std::string_view name, const Function& function, bo
       "    const {} function = of(params, head);\n"
       "    const auto& parameters = function.parameters;\n"
       "{}"
-      "    return gdpa::fast::moderate({});\n"
+      "    return {};\n"
       "  }}\n\n",
-      is_multiplied, member, name, printed.statements(), printed.result(0));
+      is_multiplied, member, name, printed.statements(),
+      factor->degree == 0 ? printed.result(0) : fmt::format("gdpa::fast::moderate({}, scale)", printed.result(0)));
 }
 
-/// Returns the member value_factor_of(), which may depend on numbers of the head. If Q is multiplied by a number of the
-/// head, and P therefore too, it divides by this number.
+/// Returns the member value_factor_of(), which may depend on numbers of the head. If g has degree 1 (QueryFactor), P
+/// contains the factor of Q, and value_factor_of() divides by it.
 std::string value_factor_of_head(std::string_view name, const Function& function, const FactoredProgram& value,
                                  const std::optional<QueryFactor>& query) {
   const std::string number = literal(value_factor_of(value));
@@ -344,7 +345,7 @@ std::string value_factor_of_head(std::string_view name, const Function& function
       "{}"
       "    return {}{};\n"
       "  }}\n\n",
-      name, statements, product, divides ? " / query_factor_of(params, head, 1.0f)" : "");
+      name, statements, product, divides ? " / query_factor_of(params, head, static_cast<float>(params.scale))" : "");
 }
 
 Struct forward_struct(std::string_view name, const Function& all, Accuracy accuracy, ForwardForm form) {

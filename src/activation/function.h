@@ -144,8 +144,8 @@ struct ForwardForm {
 ///       __device__ float value(float x, const Inputs& in) const;
 ///       __device__ float value_of_finite(float x, const Inputs& in) const;
 ///       __device__ void visit(Body body) const;    // calls body(function) with the function of the head
-///       static constexpr bool multiplies_query;    // Q has been multiplied, for some head if this is a list
-///       // 1 if Q of this head is not multiplied
+///       static constexpr bool multiplies_query;    // Q is multiplied; in a list: for at least one head
+///       // the factor of Q, 1 for a head for which Q is not multiplied
 ///       static __device__ float query_factor_of(const gdpa::Params&, int head, float scale);
 ///       static __device__ float value_factor_of(const gdpa::Params&, int head);
 ///     };

@@ -12,8 +12,8 @@ namespace gdpa::activation {
 
 namespace {
 
-/// How a step depends on the score s, if h s is known: as a power of s, on nothing but numbers of the head, or in
-/// another way.
+/// How a step depends on the score s if h s is given: it does not read s (of_head), it reads s only through h s (zero),
+/// it is s times such a step (one), or other.
 enum class Degree : std::uint8_t { of_head, zero, one, other };
 
 bool reads_others(const Program& program, const HeadInputs& head) {
@@ -28,7 +28,8 @@ class Steps {
  public:
   explicit Steps(const Program& program) : program_(program) {}
 
-  /// Finds the only factor of the head that multiplies the score, and the steps of such products.
+  /// Finds the factor in products of the score and a step that does not read the score. Returns false if there is none,
+  /// or if two products have different factors.
   bool find_factor() {
     for (std::uint16_t i = 0; i < program_.steps.size(); ++i) {
       const Step& step = program_.steps[i];
@@ -52,7 +53,8 @@ class Steps {
   std::uint16_t factor() const { return factor_; }
   Degree of_result() const { return degrees_[program_.results[0]]; }
 
-  /// The steps that a step reads, in order, with each product with the factor replaced by the score.
+  /// Returns the steps that `result` depends on. With `replaces`, each product of the score and the factor becomes the
+  /// score.
   Program taken(std::uint16_t result, bool replaces) const {
     std::vector<bool> wanted(program_.steps.size());
     wanted[result] = true;

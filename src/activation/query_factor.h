@@ -1,5 +1,6 @@
-// The factor of a head by which forward may multiply Q, in place of a multiplication of each score: f(s) = a s
-// sigmoid(b s) is a / b times g(b s), where g(x) = x sigmoid(x) reads no number of the head.
+// Some functions have the form f(s) = g(h s) / h^degree, up to a factor, where h depends only on numbers of the head.
+// Forward can then multiply Q by h in place of each score. Example: a s sigmoid(b s) is a / b g(b s) with g(x) = x
+// sigmoid(x).
 #pragma once
 
 #include <optional>
@@ -11,7 +12,7 @@ namespace gdpa::activation {
 
 /// A function of the score as g(h s) / h^degree.
 struct QueryFactor {
-  Program factor;    ///< h, a product of numbers of the head and of constants
+  Program factor;    ///< h, computed from numbers of the head, constants and the scale
   Program function;  ///< g, which reads no input
   int degree = 0;    ///< 0 or 1
 };
@@ -20,8 +21,8 @@ struct QueryFactor {
 /// such form, or has no input.
 std::optional<QueryFactor> query_factor(const Program& program, const HeadInputs& head);
 
-/// Returns the program with 1 in place of each input. A function with a QueryFactor then has the same shape, apart from
-/// factors of the score and of the result.
+/// Returns the program with 1 in place of each input. If f has a QueryFactor, the result is c g(k s) with constants c
+/// and k.
 Program with_ones(Program program);
 
 }  // namespace gdpa::activation

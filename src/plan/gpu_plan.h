@@ -228,7 +228,6 @@ struct PortablePlan {};
 struct HopperPlan {
   hopper::TileOrder tile_order = hopper::TileOrder::strided;  ///< forward
   int64_t tiles_taken = -1;         ///< forward with a dynamic order: offset of ForwardArguments::tiles_taken
-  int tiles_at_once = 0;            ///< the same: ForwardArguments::tiles_at_once
   int64_t found_nan = -1;           ///< forward with two passes: offset of ForwardArguments::found_nan
   int64_t slot_counter = -1;        ///< backward: offset of the counter of slots that CTAs have taken
   int64_t key_tiles = -1;           ///< backward: offset of the table that key_schedule writes
@@ -253,7 +252,8 @@ struct GpuPlan {
   std::vector<GpuStep> overlap_steps;     ///< backward: for keys whose sequences overlap; portable, after all others
   unsigned parameters_in_steps = 0;       ///< bit n: a kernel of `steps` computes the gradient of tensor n
   ParameterSum parameter_sum = ParameterSum::float64;  ///< of the gradients of tensors
-  /// In place of sums in the workspace, parameter_gradients adds to the gradients, which are cleared before.
+  /// The gradients have no sums in the workspace: parameter_gradients adds to the gradients, which are cleared before,
+  /// or backward and complete_terms store all elements (is_term).
   bool adds_to_grad_parameters = false;
   hopper::TileOrder parameter_tile_order = hopper::TileOrder::strided;  ///< of parameter_gradients
   bool reduces_grad_query = false;  ///< the reduce kernel makes dQ of workspace.grad_query

@@ -896,11 +896,12 @@ TEST(GpuPlan, CtasTakeTilesFromACounterIfTheyHaveManyThatDiffer) {
   EXPECT_GT(plan.workspace.zeroed_bytes, std::max(plan.hopper().tiles_taken, plan.hopper().found_nan))
       << "the counters are cleared";
 
-  EXPECT_EQ(plan.hopper().tiles_at_once, 1) << "a tile has 16 key tiles";
-  Problem short_keys = problem;
-  short_keys.batch = 1056;
-  short_keys.rows_q = short_keys.rows_k = 512 * short_keys.batch;
-  EXPECT_EQ(hopper_plan_of(short_keys).hopper().tiles_at_once, 4);
+  Problem many_short = problem;
+  many_short.batch = 1056;
+  many_short.rows_q = many_short.rows_k = 512 * many_short.batch;
+  EXPECT_EQ(order_of(many_short), hopper::TileOrder::strided);
+  many_short.mask = Mask::causal();
+  EXPECT_EQ(order_of(many_short), hopper::TileOrder::dynamic);
 
   Problem few = problem;
   few.heads_q = few.heads_k = 1;

@@ -12,7 +12,7 @@ namespace {
 
 using std::string_view;
 
-/// To a whole number, or of a whole number to fp32; `none` where the name asks for no such.
+/// The rounding of a conversion to an integer, or from an integer to fp32; `none` if the name has no rounding modifier.
 enum class Rounding : int { none, to_even, to_zero, down, up };
 
 Rounding rounding_of(const Name& name) {

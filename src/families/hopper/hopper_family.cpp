@@ -186,10 +186,7 @@ class HopperFamily final : public Family {
           query_major_arguments(call, call.plan.steps.front().kernel, plan.tile_order, Tensor::output),
           plan.found_nan >= 0 ? call.at<int>(plan.found_nan) : nullptr};
       for (std::size_t step = 0; step < call.plan.steps.size(); ++step) {
-        if (plan.tiles_taken >= 0) {
-          arguments.tiles_at_once = static_cast<unsigned>(plan.tiles_at_once);
-          arguments.tiles_taken = call.at<unsigned>(plan.tiles_taken) + step;
-        }
+        if (plan.tiles_taken >= 0) arguments.tiles_taken = call.at<unsigned>(plan.tiles_taken) + step;
         launcher.launch_next(&arguments);
       }
       return;
