@@ -68,5 +68,15 @@ TEST(QueryFactor, IsTakenOnlyIfTheFunctionToleratesARoundedQuery) {
   EXPECT_FALSE(multiplies("b * tanh(a * s)")) << "at a large a, the output depends on the few scores near 0";
 }
 
+/// O is divided by the factor of Q if the degree is 1, so that its size has limits. Otherwise the limits would change
+/// f.
+TEST(QueryFactor, HasALimitedSizeOnlyIfTheOutputIsDividedByIt) {
+  const auto limits = [](const char* text) { return forward_source(text).find("fast::moderate") != std::string::npos; };
+  EXPECT_TRUE(limits("a * s * sigmoid(b * s)"));
+  const std::string softplus = forward_source("softplus(a * b * s)");
+  EXPECT_NE(softplus.find("multiplies_query = true"), std::string::npos);
+  EXPECT_FALSE(limits("softplus(a * b * s)"));
+}
+
 }  // namespace
 }  // namespace gdpa::activation
