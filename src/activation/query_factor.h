@@ -10,15 +10,15 @@
 
 namespace gdpa::activation {
 
-/// A function of the score as g(h s) / h^degree.
+/// The parts of a function f(s) = g(h s) / h^degree.
 struct QueryFactor {
   Program factor;    ///< h, computed from numbers of the head, constants and the scale
   Program function;  ///< g, which reads no input
   int degree = 0;    ///< 0 or 1
 };
 
-/// Returns the factor of a program whose inputs are numbers of the head or the scale. Nothing if the program has no
-/// such form, or has no input.
+/// Returns this form of `program`. Returns std::nullopt if the program does not have this form, or if it reads an input
+/// that is neither a number of the head nor the scale.
 std::optional<QueryFactor> query_factor(const Program& program, const HeadInputs& head);
 
 /// Returns the program with 1 in place of each input. If f has a QueryFactor, the result is c g(k s) with constants c

@@ -136,6 +136,16 @@ TEST(Emulator, RoundingTowardZeroAndDown) {
   EXPECT_EQ(aligned, (std::array<std::uint32_t, 4>{0x3f800000, 0xbf800000, 0x3f7fffff, 0x3f800000}));
 }
 
+TEST(Emulator, AConversionOfAnIntegerTowardZeroKeepsTheExponent) {
+  const auto converted = [](const std::string& number) {
+    return results_of("mov.b32 %r2, " + number + ";\ncvt.rz.f32.s32 %f0, %r2;\nmov.b32 %r1, %f0;\n")[0];
+  };
+  EXPECT_EQ(converted("33554431"), 0x4bffffffU) << "2^25 - 1 has 25 bits; the nearest fp32 number is 2^25";
+  EXPECT_EQ(converted("-33554431"), 0xcbffffffU);
+  EXPECT_EQ(converted("33554432"), 0x4c000000U);
+  EXPECT_EQ(converted("0"), 0U);
+}
+
 TEST(Emulator, AnAddressOutsideOfAllMemoryIsAFault) {
   const std::string fault = fault_of("st.global.u32 [%rd0+4096], %r0;\n");
   EXPECT_NE(fault.find("outside of all memory"), std::string::npos) << fault;

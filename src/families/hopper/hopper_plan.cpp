@@ -176,9 +176,8 @@ void choose_boxes(KernelSpec& kernel, int64_t page_rows) {
 
 /// Whether CTAs take query tiles from a counter. Clearing the counter takes about 2 us, which must be less than the
 /// time that a better balance saves: tiles have to differ in cost, and each CTA needs many key tiles. If CTAs have very
-/// many short tiles, their costs differ little together, and the strided order is 4 to 10 % faster, because the search
-/// for each tile takes issue slots from the consumers (docs/notebook/hopper-forward.md). `tiles` is the number for each
-/// CTA.
+/// many short tiles, the sums of the costs differ little, and the strided order is 4 to 10 % faster
+/// (docs/notebook/hopper-forward.md). `tiles` is the number for each CTA.
 bool worth_a_counter(const Problem& problem, int64_t tiles, int tile_keys) {
   constexpr int64_t least_tiles = 4, least_key_tiles = 32, short_tile = 8, very_many = 64;
   const bool is_jagged = queries_of(problem).form == Form::jagged || keys_of(problem).form == Form::jagged;
