@@ -40,8 +40,8 @@ __device__ __forceinline__ int floor_log2(float x) {
 }
 
 /// The same for an x that is at least `low`, a positive normal number. NaN counts as `low`. Infinity has the exponent
-/// 128. A 32-bit integer is rounded towards zero to fp32, and then has the same exponent. A count of leading zeros would
-/// run in the unit that computes tanh. The conversion does not.
+/// 128. A 32-bit integer is rounded towards zero to fp32, and then has the same exponent. A count of leading zeros
+/// would run in the unit that computes tanh. The conversion does not.
 __device__ __forceinline__ int floor_log2_from(int x, float) {
   return (__float_as_int(__int2float_rz(x)) >> 23) - 127;
 }
