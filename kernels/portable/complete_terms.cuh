@@ -2,11 +2,16 @@
 // tiles that it visits. This kernel writes zeros to the other elements. It then rounds the sums of the last elements of
 // the axes, which may have several terms (common/border_sums.cuh).
 //
-// Launch: grid any number of CTAs, best one for each pair of indices of the first two axes; block complete_terms_threads<Config>;
-//         no shared memory.
+// A CTA takes the rows of one query tile, of one batch entry and head, at a time. It writes whole rows, because the memory
+// is slow for writes of pieces of rows. Sequences may have very different numbers of elements without a term, so a CTA
+// does not take a whole matrix.
+//
+// Launch: grid any number of CTAs, best several for each multiprocessor; block complete_terms_threads<Config>; no shared
+//         memory.
 #pragma once
 
 #include "common/border_sums.cuh"
+#include "common/lanes.cuh"
 #include "common/types.cuh"
 #include "common/work.cuh"
 #include "portable/arguments.cuh"
@@ -28,53 +33,83 @@ struct TermMatrix {
   int query_count, key_count;
 
   __device__ Storage* at(int query, int key) const { return elements + int64_t{query} * key_count + key; }
-
-  /// Writes zeros to the keys [key, key_end) of the queries [query, query_end), as far as they exist. `key` and
-  /// `key_end` are even. By all warps of the CTA, which take one query each.
-  __device__ void write_zeros(int query, int query_end, int key, int key_end) const {
-    const int pairs = (min(key_end, key_count) - key) / 2, last = min(query_end, query_count);
-    const auto warp = static_cast<int>(threadIdx.x / 32), warps = static_cast<int>(blockDim.x / 32);
-    for (int row = query + warp; row < last; row += warps) {
-      auto* const of_row = reinterpret_cast<unsigned*>(at(row, key));
-      for (int pair = static_cast<int>(threadIdx.x % 32); pair < pairs; pair += 32) of_row[pair] = 0;
-    }
-  }
 };
 
-/// Writes zeros to the elements of tiles that backward does not visit. The query tiles of a list are in ascending order.
-template <class Config>
-__device__ void write_other_terms(const TermMatrix<typename Config::Element>& matrix, const Params& params,
-                                  const SequencePair& pair) {
-  for (int key = 0; key < matrix.key_count; key += Config::tile_keys) {
-    const int key_end = key + Config::tile_keys;
-    int query = 0;  // all elements of earlier queries are stored
-    if (key < pair.length_k) {
-      const auto tiles = Config::Mask::of(params, pair).query_tiles(key, Config::tile_keys, Config::tile_queries);
-      for (int i = 0; i < tiles.size() && query < matrix.query_count; ++i) {
-        const int first = tiles.first_row + tiles.row_offset(i, Config::tile_queries);
-        matrix.write_zeros(query, first, key, key_end);
-        query = first + Config::tile_queries;
-      }
+/// Writes zeros to the keys [begin, end) of a row where is_written(key) holds, which has one value in each pair of keys
+/// that begins at an even key. `begin` is even. By the lanes of a warp, in chunks of 16 bytes where possible.
+template <class Element, class IsWritten>
+__device__ void write_zeros(const TermMatrix<Element>& matrix, int query, int begin, int end, IsWritten is_written) {
+  constexpr int chunk = 16 / Element::bytes, pair = 2;
+  auto* const row = matrix.at(query, 0);
+  const auto before = static_cast<int>(reinterpret_cast<unsigned long long>(row + begin) % 16) / Element::bytes;
+  for (int key = begin - before + lane_index() * chunk; key < end; key += 32 * chunk) {
+    if (key >= begin && key + chunk <= end && is_written(key) && is_written(key + chunk - pair)) {
+      *reinterpret_cast<uint4*>(row + key) = {};
+      continue;
     }
-    matrix.write_zeros(query, matrix.query_count, key, key_end);
+    for (int of_pair = max(key, begin); of_pair < min(key + chunk, end); of_pair += pair) {
+      if (is_written(of_pair)) *reinterpret_cast<unsigned*>(row + of_pair) = 0;
+    }
   }
 }
 
-/// Rounds the sums of the elements that have several terms.
+/// Whether backward visits the tile of a key tile and of the query tile that begins with `query`. The query tiles of a
+/// list are in ascending order.
 template <class Config>
-__device__ void round_borders(const TermMatrix<typename Config::Element>& matrix, const BorderSums& borders) {
-  const auto round = [&](int query, int key, const FloatSum& sum) {
-    *matrix.at(query, key) = Config::Element::rounded(sum.sum);
+__device__ bool is_visited(const Params& params, const SequencePair& pair, int query, int key) {
+  if (query >= pair.length_q || key >= pair.length_k) return false;
+  const auto tiles = Config::Mask::of(params, pair).query_tiles(key, Config::tile_keys, Config::tile_queries);
+  int begin = 0, end = tiles.size();
+  while (begin < end) {  // the first tile that does not begin before the query
+    const int middle = (begin + end) / 2;
+    const int first = tiles.first_row + tiles.row_offset(middle, Config::tile_queries);
+    if (first < query) {
+      begin = middle + 1;
+    } else {
+      end = middle;
+    }
+  }
+  return begin < tiles.size() && tiles.first_row + tiles.row_offset(begin, Config::tile_queries) == query;
+}
+
+/// Writes zeros to the elements of a query tile in tiles that backward does not visit. By all warps of the CTA, which
+/// take one row each.
+template <class Config>
+__device__ void write_other_terms(const TermMatrix<typename Config::Element>& matrix, const Params& params,
+                                  const SequencePair& pair, int query) {
+  // The tests of write_zeros() at the ends of a chunk are for all of its elements.
+  static_assert(Config::tile_keys * Config::Element::bytes >= 16, "a chunk has elements of at most two key tiles");
+  constexpr int key_tiles = 32;  // of a pass: one for each lane
+  const int warp = static_cast<int>(threadIdx.x) / 32, warps = static_cast<int>(blockDim.x) / 32;
+  const int query_end = min(query + Config::tile_queries, matrix.query_count);
+  for (int begin = 0; begin < matrix.key_count; begin += key_tiles * Config::tile_keys) {
+    const int end = min(begin + key_tiles * Config::tile_keys, matrix.key_count);
+    const int key = begin + lane_index() * Config::tile_keys;
+    const unsigned written = __ballot_sync(0xffffffffu, key < end && !is_visited<Config>(params, pair, query, key));
+    if (written == 0) continue;
+    for (int row = query + warp; row < query_end; row += warps) {
+      write_zeros(matrix, row, begin, end,
+                  [&](int of_key) { return (written >> (of_key - begin) / Config::tile_keys & 1) != 0; });
+    }
+  }
+}
+
+/// Rounds the sums of those elements of a query tile that have several terms.
+template <class Config>
+__device__ void round_borders(const TermMatrix<typename Config::Element>& matrix, const BorderSums& borders, int query) {
+  const auto round = [&](int of_query, int key, const FloatSum& sum) {
+    *matrix.at(of_query, key) = Config::Element::rounded(sum.sum);
   };
-  const auto first = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
-  if (borders.share_query()) {
-    for (int key = first; key < borders.key_count; key += threads) {
+  const auto thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+  const int query_end = min(query + Config::tile_queries, borders.query_count);
+  if (borders.share_query() && query_end == borders.query_count) {
+    for (int key = thread; key < borders.key_count; key += threads) {
       round(borders.query_count - 1, key, borders.of_last_query(key));
     }
   }
   if (borders.share_key()) {
-    for (int query = first; query < borders.first_query; query += threads) {
-      round(query, borders.key_count - 1, borders.of_last_key(query));
+    for (int of_query = query + thread; of_query < min(query_end, borders.first_query); of_query += threads) {
+      round(of_query, borders.key_count - 1, borders.of_last_key(of_query));
     }
   }
 }
@@ -86,20 +121,22 @@ __device__ void complete_terms(const CompleteTermsArguments& arguments) {
   const Params& params = arguments.params;
   const BoundTensor& gradient = params.grad_parameters[Config::tensor];
   const auto query_count = static_cast<int>(gradient.sizes[2]), key_count = static_cast<int>(gradient.sizes[3]);
-  for (int64_t at = blockIdx.x; at < gradient.sizes[0] * gradient.sizes[1]; at += gridDim.x) {
-    const int64_t b = at / gradient.sizes[1];
+  const int64_t query_tiles = (query_count + Config::tile_queries - 1) / Config::tile_queries;
+  for (int64_t tile = blockIdx.x; tile < gradient.sizes[0] * gradient.sizes[1] * query_tiles; tile += gridDim.x) {
+    const int64_t at = tile / query_tiles, b = at / gradient.sizes[1];
     const auto head = static_cast<int>(at % gradient.sizes[1]);
+    const int query = static_cast<int>(tile % query_tiles) * Config::tile_queries;
     auto* const elements = static_cast<typename Config::Element::Storage*>(gradient.data);
     const TermMatrix<typename Config::Element> matrix{elements + at * query_count * key_count, query_count, key_count};
     if (b >= params.batch || head >= params.heads_q) {  // no score reads these elements
-      matrix.write_zeros(0, query_count, 0, key_count);
+      write_other_terms<Config>(matrix, params, {b, head, 0, 0, 0, 0}, query);
       continue;
     }
     const SequencePair pair = pair_in_batch(params, b, head, queries_of<Layout>(arguments, b).count,
                                             keys_of<Layout>(arguments, b).count);
-    write_other_terms<Config>(matrix, params, pair);
+    write_other_terms<Config>(matrix, params, pair, query);
     __syncthreads();
-    round_borders<Config>(matrix, BorderSums(params, Config::tensor, pair));
+    round_borders<Config>(matrix, BorderSums(params, Config::tensor, pair), query);
   }
 }
 

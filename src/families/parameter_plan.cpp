@@ -191,7 +191,11 @@ void add_parameter_sums(const PlanRequest& request, const Params& params, plan::
     completing.tile_keys = backward.tile_keys;
     completing.mask_types = backward.mask_types;
     select_structs(completing, request.problem);
-    plan.parameter_steps.push_back({completing, gradient.sizes[0] * gradient.sizes[1]});
+    constexpr int64_t ctas_per_multiprocessor = 8;
+    const int64_t tiles =
+        gradient.sizes[0] * gradient.sizes[1] * divide_up(gradient.sizes[2], int64_t{completing.tile_queries});
+    plan.parameter_steps.push_back(
+        {completing, std::min(tiles, ctas_per_multiprocessor * request.gpu.multiprocessors)});
     return;
   }
   bool are_contiguous = true;
