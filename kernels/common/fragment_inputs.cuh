@@ -35,18 +35,18 @@ struct FragmentLookups<Bias, FragmentRows::keys, 0, exist> {
 };
 
 /// The memory of a warp for the inputs of its accumulator, whose 16 rows are queries. The rows share the inputs of all
-/// columns, and the inputs of all differences: each lane computes a few of them for all lanes. With `has_tile`, each
-/// score has an element of a dense bias. With `has_lookups`, scores read elements of lookups.
-template <class Bias, int columns, bool has_tile, bool has_lookups>
+/// columns, and the inputs of all differences: each lane computes a few of them for all lanes. With rows of a
+/// tile, each score has an element of a dense bias. With `has_lookups`, scores read elements of lookups.
+template <class Bias, int columns, BiasTile bias_tile, bool has_lookups>
 struct StagedInputs {
-  using Tile = StagedTile<Bias, columns, has_tile>;
+  using Tile = StagedTile<Bias, columns, bias_tile>;
   using Lookups = StagedLookups<Bias, columns, has_lookups>;
   using Key = typename Bias::OfKey;
   using Difference = typename Bias::OfDifference;
   static constexpr int rows = 16;
   static constexpr int keys = Bias::reads_keys ? columns : 0;
   static constexpr int differences = Bias::reads_differences ? columns + rows - 1 : 0;
-  static constexpr int alignment = has_tile ? 128 : 16;
+  static constexpr int alignment = bias_tile == BiasTile::aligned ? 128 : 16;
   static constexpr int keys_at = Tile::bytes + (differences * static_cast<int>(sizeof(Difference)) + 15) / 16 * 16;
   static constexpr int lookups_at = keys_at + (keys * static_cast<int>(sizeof(Key)) + 15) / 16 * 16;
   static constexpr int bytes = (lookups_at + Lookups::bytes + alignment - 1) / alignment * alignment;
@@ -97,11 +97,11 @@ struct StagedInputs {
 /// of the tile there, if there is one. With `has_rows_below_0`, the first rows may have positions below 0, where no
 /// query or key is. They have the inputs of position 0, because a function may rely on positions of 0 or more. With
 /// `has_lookups`, the lookups are staged if the rows are queries, and in registers if the rows are keys.
-template <class Bias, FragmentRows rows, int staged_columns = 0, bool has_tile = false, bool has_lookups = false,
-          bool has_rows_below_0 = false>
+template <class Bias, FragmentRows rows, int staged_columns = 0, BiasTile bias_tile = BiasTile::none,
+          bool has_lookups = false, bool has_rows_below_0 = false>
 class FragmentInputs {
  public:
-  using Staged = StagedInputs<Bias, staged_columns, has_tile, has_lookups>;
+  using Staged = StagedInputs<Bias, staged_columns, bias_tile, has_lookups>;
   using Lookups = typename FragmentLookups<Bias, rows, staged_columns, has_lookups>::Type;
   static_assert(staged_columns == 0 || rows == FragmentRows::queries, "the rows of StagedInputs are queries");
 
@@ -115,7 +115,7 @@ class FragmentInputs {
     lookups_ = staged.lookups();
     staged.fill(bias, row - row_of_lane, column - column_of_lane, lookups_);
     tile_ = staged.tile();
-    tile_.finish_copy();
+    tile_.finish_copy(bias, row - row_of_lane, column - column_of_lane);
     differences_ = staged.of_differences() + (Staged::rows - 1 - row_of_lane + column_of_lane);
     keys_ = staged.of_keys() + column_of_lane;
   }
@@ -248,6 +248,7 @@ class FragmentInputs {
   }
 
   using Sides = FragmentSides<Bias, rows>;
+  static constexpr bool has_tile = bias_tile != BiasTile::none;
   static constexpr bool has_staged_keys = staged_columns > 0 && Bias::reads_keys;
   static constexpr bool has_staged_differences = staged_columns > 0 && Bias::reads_differences;
 

@@ -28,6 +28,9 @@ __device__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
+/// Begins to load the line of `source` into the L1 cache.
+__device__ inline void prefetch_line(const void* source) { asm volatile("prefetch.global.L1 [%0];" ::"l"(source)); }
+
 /// Four 8 x 8 matrices of 16-bit elements, or of 8 x 4 32-bit ones; lane i gives the address of row i % 8 of matrix
 /// i / 8.
 __device__ inline void load_matrices(unsigned (&matrix)[4], unsigned address) {

@@ -45,7 +45,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
   Gradients gradients;
 
   using Mask = typename Config::Mask;
-  using Inputs = FragmentInputs<typename Config::Bias, FragmentRows::keys, 0, false, Config::has_lookups>;
+  using Inputs = FragmentInputs<typename Config::Bias, FragmentRows::keys, 0, BiasTile::none, Config::has_lookups>;
 
   TwoEntries entries;  ///< of the latest step with P, if Gradients have a lookup
 
@@ -65,6 +65,23 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
     const ScoreIndex first = score_index(first_query_of(step, position_of(number), part), first_key_of(step));
     const SequencePair pair = tile_of(step).pair(arguments.common.params, head_of(number));
     return {Config::Bias::of(arguments.common.params, pair), first.key, first.query};
+  }
+
+  /// Begins to load the elements of a dense bias for a step into the L1 cache. Otherwise each score would wait for its
+  /// element, which may be far from the processor.
+  __device__ __forceinline__ void prefetch_bias(const Step& step, int number) const {
+    if constexpr (Config::prefetches_bias) {
+      if (!step.is(Step::exists)) return;
+      const SequencePair pair = tile_of(step).pair(arguments.common.params, head_of(number));
+      const auto bias = Config::Bias::of(arguments.common.params, pair);
+      const auto warp = static_cast<int>(thread_in_warpgroup() / 32);
+      const int key = first_key_of(step) + warp * 16;
+      const int query = first_query_of(step, position_of(number), 0) + lane_index();
+#pragma unroll
+      for (int i = 0; i < Config::tile_queries; i += 32) {
+        prefetch_line(bias.tile_row(query + i) + min(key, bias.last_tile_key()));
+      }
+    }
   }
 
   /// The out_scale of an entry, if it multiplies P and dS because the entries of a key tile differ in it.
@@ -360,6 +377,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
         issue_scores(next.number, step + 1, 0);
         named_barrier_arrive(ping_pong_barrier + (warpgroup ^ 1), ping_pong_threads);
         publish_ds(step);
+        prefetch_bias(next, step + 1);
         if constexpr (Config::computes_grad_query) warpgroup_wait<1>();
         if (last.is(Step::exists)) end(last, step - 1);
         if constexpr (Shared::computes_ds) {

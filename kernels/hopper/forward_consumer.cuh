@@ -22,8 +22,8 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
       Base::load_query, Base::output, Base::own_barrier, Base::shared, Base::release_query, Base::scores,
       Base::store_from_registers, Base::store_through_query, Base::ping_pong_barrier, Base::warpgroup, Base::p;
   using typename Base::Activation, typename Base::Element, typename Base::Shared, typename Base::Tile;
-  using Iterator = KeyTileIterator<Config>;
-  using Inputs = FragmentInputs<typename Config::Bias, FragmentRows::queries, Config::tile_keys, Config::stages_tile,
+  using Iterator = KeyTileIterator<Config, typename LoopFlag<Config::bias_tile != BiasTile::none>::Type>;
+  using Inputs = FragmentInputs<typename Config::Bias, FragmentRows::queries, Config::tile_keys, Config::bias_tile,
                                 Config::stages_lookups>;
   /// If the valid keys of a query are not one range, the mask has many intermediate results. It is then evaluated after
   /// P V, when the registers of P are free. Otherwise the words of a partial tile are computed during the wait for S.
@@ -65,7 +65,7 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
   /// Begins the copy of the elements of a dense bias for a key tile, after the function has read the elements of
   /// the tile before.
   __device__ __forceinline__ void begin_inputs(const Tile& tile, int key_tile) const {
-    if constexpr (!Config::stages_tile) return;
+    if constexpr (Config::bias_tile == BiasTile::none) return;
     const auto lane = static_cast<int>(thread_in_warpgroup() % 32);
     staged_inputs().tile().begin_copy(bias_of(tile), first_query_of(tile) - lane / 4,
                                       first_key_of(tile, key_tile) - lane % 4 * 2);

@@ -21,7 +21,7 @@ struct ForwardStorage : QueryMajorStorage<Config, forward_query_bytes<Config>()>
   using OutputTile = SwizzledTile<Base::rows, Config::head_dim_v>;
 
   using Inputs =
-      StagedInputs<typename Config::Bias, Config::tile_keys, Config::stages_tile, Config::stages_lookups>;
+      StagedInputs<typename Config::Bias, Config::tile_keys, Config::bias_tile, Config::stages_lookups>;
   static constexpr int inputs_at = (Base::end + Inputs::alignment - 1) / Inputs::alignment * Inputs::alignment;
   static constexpr int warps = Base::warpgroups * warpgroup_threads / 32;
   static constexpr int shared_bytes = inputs_at + warps * Inputs::bytes;

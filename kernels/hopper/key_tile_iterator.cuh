@@ -21,8 +21,19 @@ __device__ __forceinline__ Tiles load_uniform(const Tiles& tiles) {
   return __builtin_bit_cast(Tiles, loaded);  // a union would be in local memory if Tiles has 64-bit members
 }
 
+/// The type of a flag in a main loop: int or bool. A bool is in a register of 16 bits. The compiler spills this register
+/// in some kernels with a dense bias, and it spills the int in some kernels without one.
+template <bool is_int>
+struct LoopFlag {
+  using Type = bool;
+};
+template <>
+struct LoopFlag<true> {
+  using Type = int;
+};
+
 /// A key tile of a query tile: the properties of both that a main loop needs, in registers.
-template <class Config>
+template <class Config, class Flag = bool>
 struct KeyTileIterator {
   using Tile = QueryTile<typename Config::Mask>;
   using Tiles = typename Config::Mask::Tiles;
@@ -33,7 +44,7 @@ struct KeyTileIterator {
   int keeps_keys;  ///< K and V stay in their stages for the next query tile
   int number;      ///< of the query tile
   int key_tile = 0;
-  bool full = true;  ///< no score is masked
+  Flag full = true;  ///< no score is masked
   PipelineState<Config::stages> state = {};
 
   __device__ __forceinline__ KeyTileIterator(const Tile& tile, int number_)
@@ -44,8 +55,8 @@ struct KeyTileIterator {
     if (key_tiles > 0) full = is_full(0);
   }
 
-  __device__ __forceinline__ bool is_full(int at) const {
-    return broadcast_lane_0(static_cast<int>(keys.is_full(at))) != 0;
+  __device__ __forceinline__ Flag is_full(int at) const {
+    return static_cast<Flag>(broadcast_lane_0(static_cast<int>(keys.is_full(at))));
   }
 
   __device__ __forceinline__ bool ends() const { return key_tile + 1 == key_tiles; }

@@ -101,7 +101,7 @@ __device__ void compute_scores(GradKey& grad_key, GradValue& grad_value, const W
   }
   const auto bias = Config::Bias::of(params, pair);
   const auto activation = Config::Activation::of(params, pair.head);
-  FragmentInputs<typename Config::Bias, FragmentRows::keys, 0, false, false, Config::Layout::owns_rows>
+  FragmentInputs<typename Config::Bias, FragmentRows::keys, 0, BiasTile::none, false, Config::Layout::owns_rows>
       inputs[Tiles::row_tiles];
   for (int r = 0; r < Tiles::row_tiles; ++r) {
     inputs[r] = {bias, tiles.first_key + Scores::row(r, 0), tiles.first_query + Scores::column(0, 0)};

@@ -367,7 +367,7 @@ Struct forward_struct(std::string_view name, const Function& all, Accuracy accur
   std::optional<QueryFactor> factor;
   bool multiplies_query = false;
   if (form.may_multiply_query && scales_scores) {
-    multiplies_query = tolerates_rounded_query(all.value());
+    multiplies_query = tolerates_rounded_query(of_one_number(all).value());
   } else if (form.may_multiply_query && finite.takes_scale && !bounds_scores && !forward.clamps_at_zero) {
     factor = query_factor(finite.program, head);
     if (factor && !tolerates_rounded_query(with_ones(function.value()))) factor.reset();

@@ -103,6 +103,8 @@ std::string tile_source(const InputsPrinter& printer, std::size_t read, const st
       "  __device__ __forceinline__ const TileReader::Storage* tile_row(int query) const {{\n"
       "    return gdpa::index::element(p{1}, gdpa::index::nearest_from_0(query, last{1}_{2}) * stride{1}_{2});\n"
       "  }}\n"
+      "  __device__ __forceinline__ auto tile_row_bytes() const {{ return stride{1}_{2}; }}\n"
+      "  __device__ __forceinline__ int last_tile_query() const {{ return last{1}_{2}; }}\n"
       "  __device__ __forceinline__ int last_tile_key() const {{ return last{1}_{3}; }}\n\n"
       "  __device__ __forceinline__ Inputs at(int query, int key, const OfQuery& of_query, const OfKey& of_key, "
       "const OfDifference& of_difference, float of_tile) const {{\n"

@@ -95,12 +95,17 @@ bool shares_pairs(const activation::Function& function, const Params& params) {
   });
 }
 
-/// The bytes of an element of activation::tile_read() if kernels may copy its rows: adjacent keys have adjacent
-/// elements, and every row begins at a multiple of 16 bytes. Otherwise 0.
-int tile_element_bytes(const activation::Function& function, unsigned tensor_types, const Params& params) {
+/// The elements of activation::tile_read() if kernels may load its rows.
+struct TileElements {
+  int bytes = 0;  ///< of an element
+  BiasTile tile = BiasTile::none;
+};
+
+/// Kernels may load rows if adjacent keys have adjacent elements.
+TileElements tile_elements(const activation::Function& function, unsigned tensor_types, const Params& params) {
   const std::vector<activation::Input>& inputs = function.inputs();
   const std::optional<std::size_t> read = activation::tile_read(function, tensor_types);
-  if (!read) return 0;
+  if (!read) return {};
   const activation::Input& input = inputs[*read];
   const BoundTensor& tensor = params.parameters[input.tensor];
   const int64_t bytes = tensor.type == NumberType::float32 ? 4 : 2;
@@ -112,12 +117,12 @@ int tile_element_bytes(const activation::Function& function, unsigned tensor_typ
     if (activation::bare_index(input.indices[axis], inputs) == activation::Index::key) {
       const std::size_t bit = static_cast<std::size_t>(reads_before) * activation::most_axes + axis;
       const bool has_tokens = (params.parameters.token_axes >> bit & 1U) != 0;  // a sequence begins anywhere
-      is_aligned = is_aligned && !has_tokens && tensor.sizes[axis] > 1 && tensor.strides[axis] == 1;
-    } else {
-      is_aligned = is_aligned && (tensor.sizes[axis] == 1 || tensor.strides[axis] * bytes % copy_bytes == 0);
+      if (has_tokens || tensor.sizes[axis] == 1 || tensor.strides[axis] != 1) return {};
+    } else if (tensor.sizes[axis] > 1) {
+      is_aligned = is_aligned && tensor.strides[axis] * bytes % copy_bytes == 0;
     }
   }
-  return is_aligned ? static_cast<int>(bytes) : 0;
+  return {static_cast<int>(bytes), is_aligned ? BiasTile::aligned : BiasTile::unaligned};
 }
 
 /// The number of lookups of f if each has few elements, otherwise 0.
@@ -185,6 +190,7 @@ void reserve_sequences(const Problem& problem, plan::GpuPlan& plan) {
 plan::GpuPlan plan_of(const Problem& problem, const Params& params, const Operands& operands,
                       const activation::Function& function, const plan::Gpu& gpu) {
   const Accuracy accuracy = plan::accuracy_of(problem);
+  const TileElements tile = tile_elements(function, problem.tensor_types, params);
   const families::PlanRequest request{
       .problem = problem,
       .gpu = gpu,
@@ -204,7 +210,8 @@ plan::GpuPlan plan_of(const Problem& problem, const Params& params, const Operan
       .shares_pairs = shares_pairs(function, params),
       .bounds_scores = function.bounds_scores(),
       .lookups = lookups_with_few_elements(function, problem.tensor_types, params),
-      .tile_element_bytes = tile_element_bytes(function, problem.tensor_types, params),
+      .tile_element_bytes = tile.bytes,
+      .bias_tile = tile.tile,
   };
   const bool has_operands = problem.direction == Direction::forward || problem.wanted.of_operands();
   plan::GpuPlan plan;

@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <bit>
+#include <cstddef>
 #include <cstdlib>
+#include <optional>
 #include <string_view>
 #include <variant>
 
@@ -123,12 +125,23 @@ std::string_view element_of_terms(const KernelSpec& kernel) {
   return kernel.parameter_sum == plan::ParameterSum::bfloat16_term ? "gdpa::BFloat16" : "gdpa::Float16";
 }
 
+/// Whether the elements of e, of a function g(s + e), leave enough registers for a product with Q: they are lookups or
+/// elements of 16 bits in shared memory.
+bool has_registers_for_factor(const KernelSpec& kernel, const activation::Function& function) {
+  if (function.of_sum() == nullptr || kernel.hopper().stages_lookups) return true;
+  if (kernel.hopper().bias_tile == BiasTile::none) return false;
+  const std::optional<std::size_t> read = activation::tile_read(function, kernel.tensor_types);
+  const auto tensor = function.inputs()[read.value()].tensor;
+  return static_cast<NumberType>(kernel.tensor_types >> (4 * tensor) & 7U) != NumberType::float32;
+}
+
 /// Whether a kernel can multiply Q in place of each score: in registers, and in bfloat16, because fp16 would lose small
 /// elements of Q altogether. A query that is added to the output stays as it is.
-bool may_multiply_query(const KernelSpec& kernel) {
+bool may_multiply_query(const KernelSpec& kernel, const activation::Function& function) {
   const auto* hopper = std::get_if<plan::HopperSpec>(&kernel.of_family);
   return kernel.kind == KernelKind::forward && hopper != nullptr && hopper->query_in_registers && !kernel.adds_query &&
-         kernel.element == GpuElement::bfloat16 && kernel.accuracy == Accuracy::fast;
+         kernel.element == GpuElement::bfloat16 && kernel.accuracy == Accuracy::fast &&
+         has_registers_for_factor(kernel, function);
 }
 
 /// Returns the source of the function in a kernel.
@@ -145,7 +158,7 @@ std::string function_of(const KernelSpec& kernel, const activation::Function& fu
   const plan::FusedGradients gradients = hopper != nullptr ? hopper->gradients : plan::FusedGradients::none;
   const bool are_of_numbers = gradients == plan::FusedGradients::of_numbers;
   const activation::ForwardForm form{.scales_scores = kernel.scales_scores,
-                                     .may_multiply_query = may_multiply_query(kernel),
+                                     .may_multiply_query = may_multiply_query(kernel, function),
                                      .has_fp16_p = kernel.element == GpuElement::float16,
                                      .takes_head_factors = hopper != nullptr && hopper->takes_head_factors,
                                      .wanted_numbers = are_of_numbers ? kernel.wanted_parameters : 0};

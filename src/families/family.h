@@ -8,6 +8,7 @@
 
 #include "activation/function.h"
 #include "common/arguments.cuh"
+#include "common/bias_tile.cuh"
 #include "definition/params.h"
 #include "definition/problem.h"
 #include "families/config_text.h"
@@ -35,6 +36,7 @@ struct PlanRequest {
   bool bounds_scores = false;         ///< f has guards, which only infinite scores need
   int lookups = 0;                    ///< lookups that a kernel may copy to shared memory (activation/lookup.h)
   int tile_element_bytes = 0;         ///< of a dense bias that a kernel may copy to shared memory; 0: none
+  BiasTile bias_tile = BiasTile::none;  ///< the form of that bias
 };
 
 /// Launches the kernels of a plan one after the other. The CUDA backend implements it.

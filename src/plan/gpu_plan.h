@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "activation/program.h"
+#include "common/bias_tile.cuh"
 #include "definition/params.h"
 #include "definition/problem.h"
 #include "gdpa/plan.h"
@@ -125,12 +126,13 @@ struct PortableSpec {
 
 /// The members of a KernelSpec that only Hopper kernels have.
 struct HopperSpec {
-  int query_stages = 0;             ///< forward, parameter_gradients: stages of the operands of queries;
-                                    ///< KernelSpec::stages is the number for K and V
-  bool query_in_registers = false;  ///< forward: Q is an RS operand; otherwise it stays in shared memory
-  int box_keys = 0;                 ///< forward, with pages: the keys of one TMA load
-  bool stages_tile = false;         ///< forward: the elements of a dense bias are staged in shared memory
-  bool stages_lookups = false;      ///< forward: the elements of lookups are staged in shared memory
+  int query_stages = 0;                 ///< forward, parameter_gradients: stages of the operands of queries;
+                                        ///< KernelSpec::stages is the number for K and V
+  bool query_in_registers = false;      ///< forward: Q is an RS operand; otherwise it stays in shared memory
+  int box_keys = 0;                     ///< forward, with pages: the keys of one TMA load
+  BiasTile bias_tile = BiasTile::none;  ///< forward: of a dense bias in shared memory
+  bool prefetches_bias = false;         ///< backward: the elements of a dense bias are loaded into the L1 cache first
+  bool stages_lookups = false;          ///< forward: the elements of lookups are staged in shared memory
   bool has_first_writer = false;    ///< backward: the first writer of a dQ accumulator stores and the last one rounds;
                                     ///< otherwise key_schedule clears it and round_grad_query rounds it
   bool ordered = false;             ///< backward: CTAs add to a dQ accumulator in one order

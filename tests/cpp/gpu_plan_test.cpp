@@ -1041,7 +1041,11 @@ TEST(GpuPlan, HopperForwardWithStagedInputsHasFewerStages) {
 TEST(GpuPlan, HopperForwardStagesADenseBiasIfItFits) {
   for (const int64_t head_dim : {64, 128, 192, 256}) {
     for (const int64_t length : {50, 100, 300, 5000}) {
-      for (const int element_bytes : {0, 2, 4}) {
+      for (const auto& [element_bytes, rows_of_bias] : {std::pair{0, BiasTile::none},
+                                                        {2, BiasTile::aligned},
+                                                        {2, BiasTile::unaligned},
+                                                        {4, BiasTile::aligned},
+                                                        {4, BiasTile::unaligned}}) {
         SCOPED_TRACE(testing::Message() << head_dim << ", " << length << " keys, " << element_bytes << " bytes");
         Problem problem = problem_of(Direction::forward, DType::bfloat16, head_dim);
         problem.rows_q = problem.rows_k = length * problem.batch;
@@ -1049,12 +1053,13 @@ TEST(GpuPlan, HopperForwardStagesADenseBiasIfItFits) {
             problem, Gpu{}, FunctionRegisters::many, true, Float32Products::three, TensorMaps::available};
         request.reads = 1;
         request.tile_element_bytes = element_bytes;
+        request.bias_tile = rows_of_bias;
         const GpuPlan plan = gpu_plan(request);
         const KernelSpec& kernel = plan.steps.front().kernel;
         const HopperSpec& hopper = kernel.hopper();
-        EXPECT_TRUE(head_dim > 128 || hopper.stages_tile == (element_bytes > 0));
-        EXPECT_EQ(plan.reason.find("copied to shared memory") != std::string::npos, hopper.stages_tile);
-        const int64_t bias = hopper.stages_tile ? kernel.tile_queries * kernel.tile_keys * element_bytes : 0;
+        EXPECT_TRUE(head_dim > 128 || hopper.bias_tile == rows_of_bias);
+        EXPECT_EQ(plan.reason.find("copied to shared memory") != std::string::npos, hopper.bias_tile != BiasTile::none);
+        const int64_t bias = kernel.tile_queries * staged_row_bytes(hopper.bias_tile, kernel.tile_keys * element_bytes);
         const int64_t rows = hopper.query_stages * kernel.tile_queries + 2 * kernel.stages * kernel.tile_keys;
         EXPECT_LE(rows * head_dim * 2 + bias, 224 * 1024);
         EXPECT_GE(kernel.stages, 2);

@@ -26,7 +26,7 @@ struct Case {
   NumberType type;
   int64_t head_dim;
   int64_t keys;
-  bool stages_tile;  ///< whether rows begin at multiples of 16 bytes
+  BiasTile rows;  ///< of the bias
 };
 
 std::ostream& operator<<(std::ostream& stream, const Case& test) { return stream << test.name; }
@@ -93,33 +93,47 @@ TEST_P(HopperForwardInputs, OfADenseBiasAreStagedAndEverythingElseIsInRegisters)
   families::PlanRequest request =
       request_of(problem_of(test.head_dim, test.keys * 10, static_cast<unsigned>(test.type)), activation);
   request.reads = 1;
-  request.tile_element_bytes = !test.stages_tile ? 0 : test.type == NumberType::float32 ? 4 : 2;
+  request.tile_element_bytes = test.rows == BiasTile::none ? 0 : test.type == NumberType::float32 ? 4 : 2;
+  request.bias_tile = test.rows;
   for (const plan::KernelSpec& kernel : kernels_of(request, activation)) {
-    ASSERT_EQ(kernel.hopper().stages_tile, test.stages_tile);
+    ASSERT_EQ(kernel.hopper().bias_tile, test.rows);
     for (const jit::Nvrtc& nvrtc : compilers()) {
       const std::string part = function_code(nvrtc, kernel, activation);
       if (part.empty()) continue;
       const int bytes = test.type == NumberType::float32 ? 4 : 2;
       const int scores = kernel.tile_keys / 2, copies = count(part, "LDGSTS");
-      EXPECT_EQ(copies, test.stages_tile ? scores * bytes / 16 : 0);
-      if (!test.stages_tile) continue;
-      // Some other loads of 64 bits are of the list of tiles.
-      EXPECT_EQ((bytes == 2 ? count(part, "LDSM") * 8 : count(part, "LDS.64") * 2) / scores, 1);
+      const bool is_unaligned = test.rows == BiasTile::unaligned;
+      // A lane copies a chunk of 16 bytes of every second row, of each row if it has more than 17 chunks, and of every
+      // fourth row if it has at most 8. One more copy is in the loop for tiles at the end of an axis, and one for the
+      // chunk that unaligned rows have after the last lane.
+      const int chunks = kernel.tile_keys * bytes / 16 + (is_unaligned ? 1 : 0);
+      const int of_rows = chunks <= 8 ? 4 : chunks <= 17 ? 8 : 16;
+      EXPECT_EQ(copies, test.rows == BiasTile::none ? 0 : of_rows + (chunks == 17 ? 1 : 0) + 1);
+      if (test.rows == BiasTile::none) continue;
+      // Some other loads are of the list of tiles.
+      const int loaded = is_unaligned ? count(part, "LDS ")
+                         : bytes == 2 ? count(part, "LDSM") * 8
+                                      : count(part, "LDS.64") * 2;
+      EXPECT_EQ(loaded / scores, 1);
       // The loads of one chunk, in the code for keys beyond the axis, which is not unrolled.
       EXPECT_EQ(count(part, "LDG.E"), 16 / bytes);
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Plans, HopperForwardInputs,
-                         testing::Values(Case{"bfloat16_128", NumberType::bfloat16, 128, 2048, true},
-                                         Case{"float16_64", NumberType::float16, 64, 2048, true},
-                                         Case{"float32_128", NumberType::float32, 128, 2048, true},
-                                         Case{"bfloat16_of_other_rows", NumberType::bfloat16, 128, 2048, false},
-                                         Case{"float32_64", NumberType::float32, 64, 2048, true},
-                                         Case{"float32_128_short", NumberType::float32, 128, 50, true},
-                                         Case{"bfloat16_256", NumberType::bfloat16, 256, 2048, true}),
-                         [](const testing::TestParamInfo<Case>& test) { return test.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Plans, HopperForwardInputs,
+    testing::Values(Case{"bfloat16_128", NumberType::bfloat16, 128, 2048, BiasTile::aligned},
+                    Case{"float16_64", NumberType::float16, 64, 2048, BiasTile::aligned},
+                    Case{"float32_128", NumberType::float32, 128, 2048, BiasTile::aligned},
+                    Case{"bfloat16_not_staged", NumberType::bfloat16, 128, 2048, BiasTile::none},
+                    Case{"bfloat16_unaligned", NumberType::bfloat16, 128, 2048, BiasTile::unaligned},
+                    Case{"float16_64_unaligned", NumberType::float16, 64, 2048, BiasTile::unaligned},
+                    Case{"float32_unaligned", NumberType::float32, 128, 2048, BiasTile::unaligned},
+                    Case{"float32_64", NumberType::float32, 64, 2048, BiasTile::aligned},
+                    Case{"float32_128_short", NumberType::float32, 128, 50, BiasTile::aligned},
+                    Case{"bfloat16_256", NumberType::bfloat16, 256, 2048, BiasTile::aligned}),
+    [](const testing::TestParamInfo<Case>& test) { return test.param.name; });
 
 TEST(HopperForwardList, MultipliesScoresOnlyForFunctionsThatDoNotTolerateARoundedQuery) {
   try {

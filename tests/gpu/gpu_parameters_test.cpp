@@ -655,11 +655,17 @@ const std::vector<ScoreCase>& score_cases() {
                return added(problem, element(problem.of().tensors[0], {at.b, at.head, at.j, at.i}));
              };
            }),
-      // Rows of multiples of 16 bytes, which Hopper's forward copies to shared memory.
+      // Rows that begin at multiples of 16 bytes, which Hopper's forward copies to shared memory.
       long_bias("bias_of_aligned_rows", {3, 4, 160, 304}, DType::bfloat16, 128),
       with(long_bias("bias_of_aligned_rows_causal", {1, 4, 160, 304}, DType::float16, 128),
            [](ScoreCase& c) { c.mask = Mask::causal(); }),
       long_bias("bias_shorter_than_sequences", {1, 4, 104, 200}, DType::bfloat16, 128),
+      // Rows that begin elsewhere, which it copies with the elements before and after them.
+      long_bias("bias_of_unaligned_rows", {3, 4, 160, 301}, DType::bfloat16, 128),
+      with(long_bias("bias_of_unaligned_rows_causal", {1, 4, 159, 302}, DType::float16, 64),
+           [](ScoreCase& c) { c.mask = Mask::causal(); }),
+      long_bias("bias_unaligned_float32", {3, 1, 160, 303}, DType::float32, 128),
+      long_bias("bias_unaligned_shorter_than_sequences", {1, 4, 104, 203}, DType::bfloat16, 128),
       with(long_bias("bias_float32_window", {3, 1, 160, 300}, DType::float32, 64),
            [](ScoreCase& c) { c.mask = Mask::window(100, 60); }),
       with(long_bias("bias_of_tokens", {4, 188, 304}, DType::bfloat16, 64),
@@ -711,30 +717,26 @@ TEST_P(GpuScores, ResultsAndGradientsOfTensorsFollowTheDefinition) {
       gpu.capability == 90 && gpu.shared_bytes >= 227 * 1024 && problem.of().dtype != DType::float32;
   EXPECT_EQ(results.gradient_kernel.substr(0, results.gradient_kernel.find(' ')), has_hopper ? "hopper:" : "portable:");
   // With dS in registers, Hopper's backward adds up these gradients.
-  const std::vector<std::string> in_backward = {"table_causal",
-                                                "table_deterministic",
-                                                "table_shared_queries",
-                                                "table_long",
-                                                "bias_of_each_score",
-                                                "bias_of_odd_lengths",
-                                                "bias_transposed",
-                                                "table_and_number",
-                                                "table_and_number_deterministic",
-                                                "buckets_window",
-                                                "table_and_buckets",
-                                                "buckets_far_in_backward",
-                                                "buckets_equal_in_backward",
-                                                "buckets_deterministic",
-                                                "differences_in_backward",
-                                                "bias_stored"};
-  // Hopper's forward copies the rows of a bias to shared memory if they begin at multiples of 16 bytes.
-  const std::vector<std::string> are_staged = {"bias_stored_long",
+  const std::vector<std::string> in_backward = {
+      "table_causal",           "table_deterministic",     "table_shared_queries",           "table_long",
+      "bias_transposed",        "table_and_number",        "table_and_number_deterministic", "buckets_window",
+      "table_and_buckets",      "buckets_far_in_backward", "buckets_equal_in_backward",      "buckets_deterministic",
+      "differences_in_backward"};
+  // Hopper's forward copies the rows of a bias to shared memory if adjacent keys have adjacent elements.
+  const std::vector<std::string> are_staged = {"bias_of_each_score",
+                                               "bias_of_odd_lengths",
+                                               "bias_stored",
+                                               "bias_stored_long",
                                                "bias_stored_causal_fp16",
                                                "bias_stored_shorter_than_sequences",
                                                "bias_stored_window",
                                                "bias_rounded",
                                                "bias_of_aligned_rows",
                                                "bias_of_aligned_rows_causal",
+                                               "bias_of_unaligned_rows",
+                                               "bias_of_unaligned_rows_causal",
+                                               "bias_unaligned_float32",
+                                               "bias_unaligned_shorter_than_sequences",
                                                "bias_shorter_than_sequences",
                                                "bias_float32_window",
                                                "bias_of_tokens",

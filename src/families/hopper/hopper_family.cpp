@@ -15,6 +15,18 @@ using cuda::map_operand;
 using cuda::Tensor;
 using plan::KernelKind;
 
+std::string_view in_source(BiasTile tile) {
+  switch (tile) {
+    case BiasTile::none:
+      return "none";
+    case BiasTile::aligned:
+      return "aligned";
+    case BiasTile::unaligned:
+      return "unaligned";
+  }
+  return {};
+}
+
 /// The names of a pass, and of f and f' in this pass of backward, in a generated source.
 struct PassInSource {
   std::string_view name;
@@ -155,12 +167,13 @@ class HopperFamily final : public Family {
       write_pass();
       config.number("query_stages", spec.query_stages);
       config.flag("query_in_registers", spec.query_in_registers);
-      config.flag("stages_tile", spec.stages_tile);
+      config.constant("auto", "bias_tile", fmt::format("gdpa::BiasTile::{}", in_source(spec.bias_tile)));
       config.flag("stages_lookups", spec.stages_lookups);
       return;
     }
     if (kernel.kind == KernelKind::backward) {
       add_gradients(config, kernel);
+      config.flag("prefetches_bias", spec.prefetches_bias);
       // The second pass rarely runs, and its function leaves no registers for the forms of lookups.
       config.flag("has_lookups",
                   spec.pass != hopper::Pass::second && activation::has_lookup_forms(function, kernel.tensor_types));

@@ -195,7 +195,8 @@ GpuPlan forward_plan(const PlanRequest& request) {
   kernel.adds_query = problem.add_query;
   constexpr int64_t unknown = std::numeric_limits<int64_t>::max();
   const int64_t most_queries = queries.form == Form::jagged ? unknown : queries.mean_length();
-  const StagedReads reads = {request.reads, request.reads_of_lines, request.lookups, request.tile_element_bytes};
+  const StagedReads reads = {request.reads, request.reads_of_lines, request.lookups, request.tile_element_bytes,
+                             request.bias_tile};
   choose_hopper_tiles(kernel, most_queries, keys.mean_length(), reads);
   if (problem.has_pages()) choose_boxes(kernel, problem.page_rows);
   const bool keys_stay = keys.mean_length() <= int64_t{kernel.stages} * kernel.tile_keys;
@@ -227,7 +228,7 @@ GpuPlan forward_plan(const PlanRequest& request) {
         fmt::format("; TMA loads {} keys at a time from pages of {}", kernel.hopper().box_keys, problem.page_rows);
   }
   if (kernel.hopper().stages_lookups) plan.reason += "; the elements of lookups are copied to shared memory";
-  if (kernel.hopper().stages_tile) plan.reason += "; the dense bias is copied to shared memory";
+  if (kernel.hopper().bias_tile != BiasTile::none) plan.reason += "; the dense bias is copied to shared memory";
   // A launch costs more than the guards of few scores.
   const bool has_second_pass = request.bounds_scores && !plan::has_few_scores(problem);
   WorkspaceLayout workspace(plan.workspace);
@@ -403,6 +404,8 @@ GpuPlan backward_plan(const PlanRequest& request) {
     kernel.wanted_parameters = plan.parameters_in_steps;
     kernel.hopper().own_elements = !are_of_numbers && request.own_elements;
   }
+  // The L2 cache has a bias that the batch shares.
+  kernel.hopper().prefetches_bias = request.bias_tile != BiasTile::none && !request.shares_pairs && !is_wide;
   add(is_wide ? KernelKind::wide_backward : KernelKind::backward,
       std::min<int64_t>(hopper_part.slots, gpu.multiprocessors));
   if (rounds_grad_query) {

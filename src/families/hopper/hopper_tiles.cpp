@@ -38,9 +38,8 @@ struct ForwardTile {
     const int query = kernel.hopper().query_in_registers ? std::max(columns, columns_v) : columns;  // O is staged there
     // The inputs of a column or a difference have at most 16 bytes for each read.
     const int lines = reads.of_lines * (kernel.tile_keys + 16) * 16;
-    constexpr int rows = 16, block = 128;  // of StagedTile
-    const int tile =
-        kernel.hopper().stages_tile ? rows * round_up(kernel.tile_keys * reads.tile_element_bytes, block) : 0;
+    constexpr int rows = 16;  // of StagedTile
+    const int tile = rows * staged_row_bytes(kernel.hopper().bias_tile, kernel.tile_keys * reads.tile_element_bytes);
     const int lookups = kernel.hopper().stages_lookups ? lookup_bytes(reads.lookups, kernel.tile_keys) : 0;
     const int inputs = kernel.warps * (lines + tile + lookups);
     return (kernel.hopper().query_stages * kernel.tile_queries * query +
@@ -88,7 +87,7 @@ bool reduce_stages(KernelSpec& kernel, const StagedReads& reads) {
   // The inputs of a tile take about as much memory as a stage of Q, and Q needs its stages less.
   int* const of_keys = &kernel.stages;
   int* const of_queries = &kernel.hopper().query_stages;
-  const bool has_inputs = kernel.hopper().stages_tile || kernel.hopper().stages_lookups;
+  const bool has_inputs = kernel.hopper().bias_tile != BiasTile::none || kernel.hopper().stages_lookups;
   for (int* const stages : {has_inputs ? of_queries : of_keys, has_inputs ? of_keys : of_queries}) {
     while (*stages > 2 && !ForwardTile{kernel, reads}.has_shared_memory()) --*stages;
   }
@@ -100,9 +99,9 @@ bool reduce_stages(KernelSpec& kernel, const StagedReads& reads) {
 template <class Choose>
 void stage_if_it_fits(KernelSpec& kernel, const StagedReads& reads, const Choose& choose) {
   KernelSpec staged = kernel;
-  staged.hopper().stages_tile = reads.tile_element_bytes > 0;
+  staged.hopper().bias_tile = reads.bias_tile;
   staged.hopper().stages_lookups = reads.lookups > 0;
-  if ((reads.tile_element_bytes > 0 || reads.lookups > 0) && choose(staged)) {
+  if ((reads.bias_tile != BiasTile::none || reads.lookups > 0) && choose(staged)) {
     kernel = staged;
   } else {
     choose(kernel);
@@ -167,7 +166,7 @@ void choose_hopper_tiles(KernelSpec& kernel, int64_t most_queries, int64_t mean_
       of.stages = !are_few ? (is_narrow ? 3 : 2) : is_narrow || of.tile_keys == 64 ? 4 : 2;
       of.hopper().query_stages = 3;
     }
-    if (!of.hopper().stages_tile && !of.hopper().stages_lookups) return reduce_stages(of, reads);
+    if (of.hopper().bias_tile == BiasTile::none && !of.hopper().stages_lookups) return reduce_stages(of, reads);
     // The addresses of the copies need registers: 192 keys would spill. 32-bit elements have the room of twice the
     // keys.
     for (int keys = std::min(of.tile_keys, 128); keys >= 64; keys -= 16) {

@@ -15,6 +15,7 @@ struct StagedReads {
   int of_lines = 0;            ///< depend only on the key or the difference of the positions: staged in shared memory
   int lookups = 0;             ///< lookups that may be staged there too (activation/lookup.h)
   int tile_element_bytes = 0;  ///< of a dense bias that may be staged there too; 0: none
+  BiasTile bias_tile = BiasTile::none;  ///< the form of that bias
 };
 
 /// Sets the tile, warps and stages of a forward kernel, for keys of this mean length and at most `most_queries` queries
