@@ -5,8 +5,8 @@
 
 namespace gdpa {
 
-/// A tile of a dense bias in shared memory (common/staged_tile.cuh). `none`: each score loads its own element. `aligned`:
-/// each row of the bias begins at a multiple of 16 bytes in global memory.
+/// A tile of a dense bias in shared memory (common/staged_tile.cuh). `none`: each score loads its own element.
+/// `aligned`: each row of the bias begins at a multiple of 16 bytes in global memory.
 enum class BiasTile : int { none, aligned, unaligned };
 
 /// The bytes of a row of a tile in shared memory with `bytes` bytes of elements, a multiple of 32.

@@ -10,12 +10,12 @@
 
 namespace gdpa {
 
-/// A tile of 16 queries, which are its rows, and `columns` keys, in chunks of 16 bytes. Requires that adjacent keys have
-/// adjacent elements.
+/// A tile of 16 queries, which are its rows, and `columns` keys, in chunks of 16 bytes. Requires that adjacent keys
+/// have adjacent elements.
 ///
-/// Aligned rows: the first element of a row of the tile is at a multiple of 16 bytes in global memory. A row of the tile
-/// has whole blocks of 128 bytes, and the chunks in a block are permuted by the row, so that the loads of a fragment have
-/// no bank conflicts.
+/// Aligned rows: the first element of a row of the tile is at a multiple of 16 bytes in global memory. A row of the
+/// tile has whole blocks of 128 bytes, and the chunks in a block are permuted by the row, so that the loads of a
+/// fragment have no bank conflicts.
 ///
 /// Unaligned rows: a row of the tile begins with the chunk of its first element. The number of elements before it, the
 /// shift of the row, differs from row to row. A row has one chunk more, and an odd number of chunks, so that without
@@ -32,11 +32,11 @@ struct StagedTile {
   static constexpr int groups_of_a_load = is_aligned ? 4 / element_bytes : 1;  ///< groups of 8 columns
   static_assert(element_bytes == 2 || element_bytes == 4, "the two forms of a fragment");
 
-  unsigned base = 0;            ///< the address, a multiple of 128 if the rows are aligned
-  int lane_offset;              ///< aligned: of the chunk whose address this lane has in the loads of group 0
-  unsigned lane_address[2];     ///< unaligned: of the word with the first element of the lane in each of its two rows
-  unsigned bits_before[2];      ///< unaligned: the bits of that word before the element
-  unsigned fragment[4];         ///< the last elements that were loaded
+  unsigned base = 0;         ///< the address, a multiple of 128 if the rows are aligned
+  int lane_offset;           ///< aligned: of the chunk whose address this lane has in the loads of group 0
+  unsigned lane_address[2];  ///< unaligned: of the word with the first element of the lane in each of its two rows
+  unsigned bits_before[2];   ///< unaligned: the bits of that word before the element
+  unsigned fragment[4];      ///< the last elements that were loaded
 
   StagedTile() = default;
   __device__ __forceinline__ explicit StagedTile(unsigned base_) : base(base_) {

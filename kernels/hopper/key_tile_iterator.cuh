@@ -21,8 +21,8 @@ __device__ __forceinline__ Tiles load_uniform(const Tiles& tiles) {
   return __builtin_bit_cast(Tiles, loaded);  // a union would be in local memory if Tiles has 64-bit members
 }
 
-/// The type of a flag in a main loop: int or bool. A bool is in a register of 16 bits. The compiler spills this register
-/// in some kernels with a dense bias, and it spills the int in some kernels without one.
+/// The type of a flag in a main loop: int or bool. A bool is in a register of 16 bits. The compiler spills this
+/// register in some kernels with a dense bias, and it spills the int in some kernels without one.
 template <bool is_int>
 struct LoopFlag {
   using Type = bool;

@@ -2,12 +2,12 @@
 // tiles that it visits. This kernel writes zeros to the other elements. It then rounds the sums of the last elements of
 // the axes, which may have several terms (common/border_sums.cuh).
 //
-// A CTA takes the rows of one query tile, of one batch entry and head, at a time. It writes whole rows, because the memory
-// is slow for writes of pieces of rows. Sequences may have very different numbers of elements without a term, so a CTA
-// does not take a whole matrix.
+// A CTA takes the rows of one query tile, of one batch entry and head, at a time. It writes whole rows, because writes
+// of pieces of rows are slow. Sequences may have very different numbers of elements without a term, so a CTA does not
+// take a whole matrix.
 //
-// Launch: grid any number of CTAs, best several for each multiprocessor; block complete_terms_threads<Config>; no shared
-//         memory.
+// Launch: grid any number of CTAs, best several for each multiprocessor; block complete_terms_threads<Config>; no
+//         shared memory.
 #pragma once
 
 #include "common/border_sums.cuh"
@@ -96,7 +96,8 @@ __device__ void write_other_terms(const TermMatrix<typename Config::Element>& ma
 
 /// Rounds the sums of those elements of a query tile that have several terms.
 template <class Config>
-__device__ void round_borders(const TermMatrix<typename Config::Element>& matrix, const BorderSums& borders, int query) {
+__device__ void round_borders(const TermMatrix<typename Config::Element>& matrix, const BorderSums& borders,
+                              int query) {
   const auto round = [&](int of_query, int key, const FloatSum& sum) {
     *matrix.at(of_query, key) = Config::Element::rounded(sum.sum);
   };

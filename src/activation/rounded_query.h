@@ -20,6 +20,13 @@ namespace gdpa::activation {
 /// G / H is 2.58 for gelu and gelu_tanh, 2.44 for silu, and 1 for relu. A function that is steep somewhere, or bounded
 /// (tanh, exp, sin, s * exp(-s * s)), has no such bound: at a large scale its output depends on few scores near the
 /// steep part. `value` is the program of f.
+///
+/// For f(s) = g(s + e), `value` is the program of g. PyTorch then rounds s, and its error of P is about
+/// g' * delta * |s|. If e moves the scores so that P depends on few of them, these scores have large |s|, and PyTorch's
+/// error is the larger one.
+/// With silu and gelu, sigma of 1, 10 and 100, and e of 0, 3 sigma, -3 sigma, N(0, sigma^2), -s + N(0, 1) and
+/// -|i - j| / 4, the error of O with a rounded Q is at most .49 of the promise (head_dim 128, 512 keys, in fp64 with
+/// bf16 roundings).
 bool tolerates_rounded_query(const Program& value);
 
 }  // namespace gdpa::activation

@@ -109,6 +109,10 @@ TEST_P(HopperForwardInputs, OfADenseBiasAreStagedAndEverythingElseIsInRegisters)
       const int chunks = kernel.tile_keys * bytes / 16 + (is_unaligned ? 1 : 0);
       const int of_rows = chunks <= 8 ? 4 : chunks <= 17 ? 8 : 16;
       EXPECT_EQ(copies, test.rows == BiasTile::none ? 0 : of_rows + (chunks == 17 ? 1 : 0) + 1);
+      // The scale is a factor of Q if enough registers are left, otherwise of each score.
+      const bool multiplies_query =
+          test.rows != BiasTile::none && test.type != NumberType::float32 && kernel.hopper().query_in_registers;
+      EXPECT_EQ(count(part, "FMUL") < scores, multiplies_query);
       if (test.rows == BiasTile::none) continue;
       // Some other loads are of the list of tiles.
       const int loaded = is_unaligned ? count(part, "LDS ")
