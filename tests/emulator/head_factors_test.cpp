@@ -16,10 +16,10 @@ namespace gdpa::test {
 namespace {
 
 constexpr Device cuda{DeviceKind::cuda, 0};
-constexpr int64_t heads = 4, head_dim = 128, rows = 150;
+constexpr int64_t heads = 4, rows = 150;
 constexpr std::size_t guard = 256;
 
-std::vector<double> drawn(std::mt19937& random) {
+std::vector<double> drawn(std::mt19937& random, int64_t head_dim) {
   std::normal_distribution<double> normal;
   std::vector<double> numbers(static_cast<std::size_t>(rows * heads * head_dim));
   for (double& number : numbers) number = rounded(DType::bfloat16, normal(random));
@@ -38,8 +38,9 @@ std::vector<double> expected(const std::vector<double>& query, const std::vector
                              const std::vector<double>& value, const std::vector<double>& a,
                              const std::vector<double>& b) {
   std::vector<double> output(query.size());
-  const auto at = [](int64_t row, std::size_t head) {
-    return (static_cast<std::size_t>(row * heads) + head) * static_cast<std::size_t>(head_dim);
+  const std::size_t head_dim = query.size() / static_cast<std::size_t>(rows * heads);
+  const auto at = [&](int64_t row, std::size_t head) {
+    return (static_cast<std::size_t>(row * heads) + head) * head_dim;
   };
   for (std::size_t head = 0; head < a.size(); ++head) {
     for (int64_t i = 0; i < rows; ++i) {
@@ -55,19 +56,23 @@ std::vector<double> expected(const std::vector<double>& query, const std::vector
   return output;
 }
 
-TEST(HeadFactors, OutputIsWithinThePromiseOfEachHead) {
+class HeadFactors : public testing::TestWithParam<int64_t> {};
+
+TEST_P(HeadFactors, OutputIsWithinThePromiseOfEachHead) {
+  const int64_t head_dim = GetParam();
   std::random_device seeds;
   const unsigned seed = seeds();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
-  const std::vector<double> query = drawn(random), key = drawn(random), value = drawn(random);
+  const std::vector<double> query = drawn(random, head_dim), key = drawn(random, head_dim),
+                            value = drawn(random, head_dim);
   const std::vector<double> a = {1.5, -0.25, 3, 1}, b = {1.75, 0, -0.5, 60};
   const Gpu& gpu = Gpu::get();
   const GuardedMemory q(gpu, stored(query, DType::bfloat16), guard), k(gpu, stored(key, DType::bfloat16), guard),
       v(gpu, stored(value, DType::bfloat16), guard), of_a(gpu, stored(a, DType::float32), guard),
       of_b(gpu, stored(b, DType::float32), guard);
   GuardedMemory output(gpu, std::vector<std::byte>(query.size() * 2, std::byte{0xff}), guard);
-  const auto view = [](const GuardedMemory& memory) {
+  const auto view = [&](const GuardedMemory& memory) {
     return TensorView::contiguous(memory.data(), DType::bfloat16, {1, rows, heads, head_dim}, cuda);
   };
   Attention attention;
@@ -87,7 +92,7 @@ TEST(HeadFactors, OutputIsWithinThePromiseOfEachHead) {
   for (std::size_t head = 0; head < a.size(); ++head) {
     double error = 0, norm = 0;
     for (std::size_t i = 0; i < exact.size(); ++i) {
-      if (i / head_dim % heads != head) continue;
+      if (i / static_cast<std::size_t>(head_dim) % heads != head) continue;
       error += std::pow(to_double(DType::bfloat16, content.data() + i * 2) - exact[i], 2);
       norm += std::pow(exact[i], 2);
     }
@@ -95,6 +100,8 @@ TEST(HeadFactors, OutputIsWithinThePromiseOfEachHead) {
     EXPECT_LE(std::sqrt(error), promised * std::sqrt(norm)) << "head " << head;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(HeadDims, HeadFactors, testing::Values(64, 128, 192));
 
 }  // namespace
 }  // namespace gdpa::test
