@@ -35,8 +35,8 @@ struct FragmentLookups<Bias, FragmentRows::keys, 0, exist> {
 };
 
 /// The memory of a warp for the inputs of its accumulator, whose 16 rows are queries. The rows share the inputs of all
-/// columns, and the inputs of all differences: each lane computes a few of them for all lanes. With rows of a
-/// tile, each score has an element of a dense bias. With `has_lookups`, scores read elements of lookups.
+/// columns, and the inputs of all differences: each lane computes a few of them for all lanes. Unless
+/// `bias_tile` is none, each score has an element of a dense bias. With `has_lookups`, scores read elements of lookups.
 template <class Bias, int columns, BiasTile bias_tile, bool has_lookups>
 struct StagedInputs {
   using Tile = StagedTile<Bias, columns, bias_tile>;

@@ -33,9 +33,9 @@ struct StagedTile {
   static_assert(element_bytes == 2 || element_bytes == 4, "the two forms of a fragment");
 
   unsigned base = 0;         ///< the address, a multiple of 128 if the rows are aligned
-  int lane_offset;           ///< aligned: of the chunk whose address this lane has in the loads of group 0
-  unsigned lane_address[2];  ///< unaligned: of the word with the first element of the lane in each of its two rows
-  unsigned bits_before[2];   ///< unaligned: the bits of that word before the element
+  int lane_offset;           ///< aligned rows: the offset of the chunk that this lane addresses in group 0
+  unsigned lane_address[2];  ///< unaligned rows: the address of the word with the lane's first element, for each row
+  unsigned bits_before[2];   ///< unaligned rows: the number of bits in this word before the element
   unsigned fragment[4];      ///< the last elements that were loaded
 
   StagedTile() = default;
@@ -61,8 +61,9 @@ struct StagedTile {
     return static_cast<int>(reinterpret_cast<unsigned long long>(elements + key) % 16) / element_bytes;
   }
 
-  /// Begins the copy of the tile whose first query is `query` and first key is `key`. By all lanes of the warp. The
-  /// branch is uniform for the compiler: a divergent one would end the uniform registers of the main loop of the kernel.
+  /// Begins the copy of a tile. `query` and `key` are the first query and the first key of the tile. All lanes of the
+  /// warp call this function. The vote makes the branch uniform for the compiler: a divergent branch would end the
+  /// uniform registers of the main loop of the kernel.
   __device__ __forceinline__ void begin_copy(const Bias& bias, int query, int key) const {
     constexpr int keys_after = is_aligned ? 0 : chunk - 1;  // at most, in the last chunk of a row
     __syncwarp();  // the lanes have read the preceding tile
@@ -76,7 +77,8 @@ struct StagedTile {
     commit_copies();
   }
 
-  /// Waits for the copies of the warp of the tile whose first query is `query` and first key is `key`. By all lanes.
+  /// Waits until the tile is copied, and prepares its loads. `query` and `key` are the first query and the first key of
+  /// the tile. All lanes of the warp call this function.
   __device__ __forceinline__ void finish_copy(const Bias& bias, int query, int key) {
     wait_for_copies<0>();
     __syncwarp();
@@ -123,8 +125,8 @@ struct StagedTile {
   }
 
  private:
-  /// A lane copies the same chunk of every rows_at_once-th row. A row has a power of two of lanes, some of which copy
-  /// nothing, and more chunks than lanes if it has a chunk more than a power of two.
+  /// A row has 8, 16 or 32 lanes, and a lane copies the same chunk of every rows_at_once-th row. Lanes without a chunk
+  /// copy nothing. If a row has 17 chunks, copy_whole_tile() copies the last chunk separately.
   static constexpr int copied_chunks = row_chunks + (is_aligned ? 0 : 1);
   static constexpr int lanes_of_row = copied_chunks <= 8 ? 8 : copied_chunks <= 17 ? 16 : 32;
   static constexpr int rows_at_once = 32 / lanes_of_row;

@@ -19,8 +19,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
       Base::store_grad_keys, Base::tile_of, Base::ping_pong_barrier, Base::ping_pong_threads, Base::warpgroup, Base::p;
   using typename Base::Activation, typename Base::Element, typename Base::Shared, typename Base::Tile;
 
-  /// Waits for Q of a step and returns the step. One lane reads it for its warp and later arrives for it: racecheck
-  /// does not see that one lane arrives for others.
+  /// Waits for Q of a step and returns the step. The lane that reads it arrives for its warp, as racecheck requires.
   __device__ __forceinline__ Step wait_for_step(int number) const {
     consumer_wait(shared.query_full(), number);
     Step step{};
@@ -41,12 +40,9 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
   static constexpr bool has_gradients = Gradients::are_of_numbers || Gradients::are_of_scores;
   static_assert(!has_gradients || (parts == 1 && Shared::computes_ds), "S and dP, or dS, of all queries");
   static_assert(!has_gradients || !Shared::has_batch_map, "the sums end with the list of the query tiles of one entry");
-
   Gradients gradients;
-
   using Mask = typename Config::Mask;
   using Inputs = FragmentInputs<typename Config::Bias, FragmentRows::keys, 0, BiasTile::none, Config::has_lookups>;
-
   TwoEntries entries;  ///< of the latest step with P, if Gradients have a lookup
 
   /// The first key of this consumer, and the first query of a part of a step.
@@ -58,8 +54,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
     return queries.first_row + queries.row_offset(position, Config::tile_queries) + part * part_queries;
   }
 
-  /// The inputs of the scores of a part of a step. Made during the wait for S: the tensors may be far from the
-  /// processor.
+  /// The inputs of the scores of a part of a step. Made during the wait for S, because a load takes long.
   template <int part>
   __device__ __forceinline__ Inputs inputs_of(const Step& step, int number) const {
     const ScoreIndex first = score_index(first_query_of(step, position_of(number), part), first_key_of(step));
@@ -67,8 +62,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
     return {Config::Bias::of(arguments.common.params, pair), first.key, first.query};
   }
 
-  /// Begins to load the elements of a dense bias for a step into the L1 cache. Otherwise each score would wait for its
-  /// element, which may be far from the processor.
+  /// Begins to load the elements of a dense bias for a step into the L1 cache, so that scores wait less for them.
   __device__ __forceinline__ void prefetch_bias(const Step& step, int number) const {
     if constexpr (Config::prefetches_bias) {
       if (!step.is(Step::exists)) return;
@@ -123,16 +117,14 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
     });
   }
 
-  /// Selects 0 for P outside the valid range; and for f', unless dS of each part is masked itself. dS is 0 then, except
-  /// for gradients that are not finite.
+  /// Selects 0 for P outside the valid range; and for f', unless dS is masked. dS is 0 then, if dP is finite.
   template <int part>
   __device__ __forceinline__ void mask(const ValidQueries<Mask>& valid) {
     if constexpr (Config::computes_grad_value) valid.mask(p + part * part_steps);
     if constexpr (Shared::computes_ds && parts == 1) valid.mask(scores[part]);
   }
 
-  /// Computes P and dS, rounded, and the terms of the gradients of numbers of the head. `holds(i)`: whether accumulator
-  /// element i is valid.
+  /// Computes P and dS, rounded, and terms of the gradients of numbers. `holds(i)`: whether accumulator i is valid.
   template <class Holds>
   __device__ __forceinline__ void apply_function_with_gradients(const Activation& function, Holds holds) {
     const float scale = score_scale<Activation>(arguments.scale);
@@ -210,13 +202,11 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
     return {Mask::of(arguments.common.params, pair), first_key_of(step), first_query_of(step, position, part)};
   }
 
-  /// Computes P and f' of a step whose S and dP have been issued for its first part; with two parts, dS too. S of the
-  /// second part is issued after the function of the first part: otherwise the compiler starts the function of the
-  /// second part early, and registers do not suffice.
+  /// Computes P and f' of a step, and dS if it has two parts. S and dP of the first part have been issued. S of the
+  /// second part follows the function of the first part: if it were earlier, registers would not suffice.
   template <int part>
   __device__ __forceinline__ void compute_p_of_part(const Step& step, int number) {
     constexpr int products_after_scores = Shared::computes_ds ? 1 : 0;  // dP
-    // The parameters of the function and the inputs of the rows arrive from memory during the wait.
     const auto activation = Activation::of(arguments.common.params, head_of(number));
     Inputs inputs = inputs_of<part>(step, number);
     const float entry_scale = entry_scale_of(step);

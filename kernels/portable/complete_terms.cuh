@@ -35,8 +35,9 @@ struct TermMatrix {
   __device__ Storage* at(int query, int key) const { return elements + int64_t{query} * key_count + key; }
 };
 
-/// Writes zeros to the keys [begin, end) of a row where is_written(key) holds, which has one value in each pair of keys
-/// that begins at an even key. `begin` is even. By the lanes of a warp, in chunks of 16 bytes where possible.
+/// Writes zeros to the elements of a row at the keys [begin, end) for which is_written(key) holds. `begin` is even, and
+/// is_written() is the same for both keys of a pair that begins at an even key. The lanes of a warp call this function.
+/// They write chunks of 16 bytes where possible.
 template <class Element, class IsWritten>
 __device__ void write_zeros(const TermMatrix<Element>& matrix, int query, int begin, int end, IsWritten is_written) {
   constexpr int chunk = 16 / Element::bytes, pair = 2;
@@ -77,7 +78,7 @@ __device__ bool is_visited(const Params& params, const SequencePair& pair, int q
 template <class Config>
 __device__ void write_other_terms(const TermMatrix<typename Config::Element>& matrix, const Params& params,
                                   const SequencePair& pair, int query) {
-  // The tests of write_zeros() at the ends of a chunk are for all of its elements.
+  // write_zeros() tests only the first and the last pair of a chunk.
   static_assert(Config::tile_keys * Config::Element::bytes >= 16, "a chunk has elements of at most two key tiles");
   constexpr int key_tiles = 32;  // of a pass: one for each lane
   const int warp = static_cast<int>(threadIdx.x) / 32, warps = static_cast<int>(blockDim.x) / 32;
