@@ -42,6 +42,7 @@ struct QueryMajorArguments {
   CommonArguments common;
   float scale;  ///< scale of params; as a constant operand it occupies no register
   TileOrder tile_order;
+  int ctas_per_range;     ///< contiguous order: the CTAs that share a range of tiles (tile_range.cuh); otherwise 1
   unsigned* tiles_taken;  ///< dynamic order: the number of tiles that all CTAs have taken; zeroed before the launch
   MappedOperand query, key, value;
   MappedOperand output;  ///< forward: O; parameter_gradients: dO, which has the rows of O

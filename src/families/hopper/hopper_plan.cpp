@@ -187,6 +187,12 @@ bool worth_a_counter(const Problem& problem, int64_t tiles, int tile_keys) {
   return (is_jagged || has_mask) && tiles >= least_tiles && tiles * key_tiles >= least_key_tiles;
 }
 
+/// The CTAs that share a contiguous range of query tiles, each with different key heads. All ranges have equally many.
+int ctas_per_range_of(const Problem& problem, hopper::TileOrder order, int64_t ctas) {
+  if (order != hopper::TileOrder::contiguous) return 1;
+  return static_cast<int>(std::gcd(problem.heads_k, std::max<int64_t>(1, ctas)));
+}
+
 /// One persistent CTA on each multiprocessor.
 GpuPlan forward_plan(const PlanRequest& request) {
   const Problem& problem = request.problem;
@@ -212,6 +218,7 @@ GpuPlan forward_plan(const PlanRequest& request) {
   hopper_part.tile_order = keys_stay || has_one_tile ? hopper::TileOrder::contiguous
                            : is_dynamic              ? hopper::TileOrder::dynamic
                                                      : hopper::TileOrder::strided;
+  hopper_part.ctas_per_range = ctas_per_range_of(problem, hopper_part.tile_order, ctas);
   plan.reason =
       keys_stay      ? "the keys of most sequences fit in shared memory, and stay there for all tiles of queries"
       : has_one_tile ? "each head has one tile of queries: every CTA gets the same number of keys, however long the "
@@ -461,7 +468,9 @@ void add_hopper_parameter_gradients(const PlanRequest& request, const Params& pa
   // The sums would differ from run to run with a dynamic order.
   plan.parameter_tile_order = keys_stay || has_one_tile ? hopper::TileOrder::contiguous : hopper::TileOrder::strided;
   const int64_t tiles = problem.heads_q * queries.most_tiles(kernel.tile_queries, problem.batch);
-  plan.parameter_steps.push_back({kernel, std::min<int64_t>(tiles, request.gpu.multiprocessors)});
+  const int64_t ctas = std::min<int64_t>(tiles, request.gpu.multiprocessors);
+  plan.parameter_ctas_per_range = ctas_per_range_of(problem, plan.parameter_tile_order, ctas);
+  plan.parameter_steps.push_back({kernel, ctas});
 }
 
 }  // namespace gdpa::families
