@@ -250,6 +250,9 @@ struct TileIterator {
     batch.set_heads(work, work.head);
     return work;
   }
+
+  /// Takes the last tile again the next time. Not with the dynamic order.
+  __device__ void give_back() { --next; }
 };
 
 }  // namespace gdpa::hopper

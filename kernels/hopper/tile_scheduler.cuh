@@ -9,6 +9,7 @@
 #include "hopper/arguments.cuh"
 #include "hopper/queue.cuh"
 #include "hopper/tile_range.cuh"
+#include "hopper/tile_round.cuh"
 #include "hopper/warpgroup.cuh"
 
 namespace gdpa::hopper {
@@ -70,8 +71,8 @@ __device__ void describe_tile(QueryTile<Mask>& tile, const QueryMajorArguments& 
   tile.value_y = Layout::origin_of(arguments.value, params.keys, work.keys, b, keys.first_row).y;
 }
 
-/// Whether the tile of a lane attends to the same keys as the previous tile, and these fit into the stages. `tiles` has
-/// a bit for each lane with a tile. The first of these lanes always loads.
+/// Whether the tile of a lane attends to the same keys as the tile of a lower lane, and these fit into the stages.
+/// `tiles` has a bit for each lane with a tile.
 template <class Config>
 __device__ bool reuses_keys(const QueryMajorArguments& arguments, const Work& work,
                             const typename Config::Mask::Tiles& keys, unsigned tiles) {
@@ -134,13 +135,15 @@ __device__ void schedule_tiles(const QueryMajorArguments& arguments, const TileR
   TilesAhead<Config> ahead(queue);
   const int lane = lane_index();
   int scheduled = 0;
+  bool reuses = false;  // whether the first tile of the round uses K and V of the previous tile again
   // Contiguous tiles are found quickly. Otherwise the first rounds take few tiles, because the other warps wait for
   // them. The dynamic order takes one tile at a time.
   const unsigned most = iterator.order() == TileOrder::dynamic ? 1 : tiles_at_once;
   for (unsigned count = iterator.order() == TileOrder::contiguous ? most : 1;; count = min(2 * count, most)) {
     if (iterator.order() == TileOrder::dynamic) ahead.wait();
     const Work work = iterator.take(count);
-    if (__ballot_sync(0xffffffffu, work.exists) == 0) break;
+    const unsigned found = __ballot_sync(0xffffffffu, work.exists);
+    if (found == 0) break;
     typename Mask::Tiles keys{};
     if (work.exists) {
       keys = Mask::of(params, pair_of(params, work))
@@ -149,22 +152,22 @@ __device__ void schedule_tiles(const QueryMajorArguments& arguments, const TileR
     __syncwarp();
     const unsigned tiles = __ballot_sync(0xffffffffu, keys.size() > 0);
     const unsigned reusing = __ballot_sync(0xffffffffu, reuses_keys<Config>(arguments, work, keys, tiles));
-    if (keys.size() > 0) {
+    const TileRound round = tile_round(count, found, tiles, reusing, iterator.order() == TileOrder::contiguous, reuses);
+    if (round.gives_back) iterator.give_back();
+    reuses = round.next_reuses;
+    if (round.has(lane) && keys.size() > 0) {
       const int number = scheduled + __popc(tiles & ((1u << lane) - 1));
       queue.producer_acquire(number);
       QueryTile<Mask>& tile = queue[number];
       describe_tile<Config>(tile, arguments, work, keys);
-      const int next = __ffs(static_cast<int>(tiles & ~((2u << lane) - 1))) - 1;
-      tile.flags = (reusing >> lane & 1) != 0 ? 0 : tile.loads_keys;
-      if (next >= 0 && (reusing >> next & 1) != 0) tile.flags |= tile.keeps_keys;
+      tile.flags = (round.loads_keys(lane) ? tile.loads_keys : 0) | (round.keeps_keys(lane) ? tile.keeps_keys : 0);
       queue.producer_commit(number);
     }
     __syncwarp();
     if (iterator.order() == TileOrder::dynamic && tiles != 0) ahead.add(__shfl_sync(0xffffffffu, keys.size(), 0));
-    scheduled += __popc(tiles);
-    for (unsigned left = __ballot_sync(0xffffffffu, work.exists && keys.size() == 0); left != 0; left &= left - 1) {
-      visit_empty(work, __ffs(left) - 1);
-    }
+    scheduled += __popc(round.queued());
+    unsigned left = __ballot_sync(0xffffffffu, round.has(lane) && work.exists && keys.size() == 0);
+    for (; left != 0; left &= left - 1) visit_empty(work, __ffs(static_cast<int>(left)) - 1);
   }
   queue.producer_acquire(scheduled);
   if (lane == 0) {
