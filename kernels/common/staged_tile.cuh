@@ -3,10 +3,10 @@
 // instead, with cp.async, while it waits for other things.
 #pragma once
 
+#include "common/bias_tile.cuh"
 #include "common/index.cuh"
 #include "common/lanes.cuh"
 #include "common/memory.cuh"
-#include "common/bias_tile.cuh"
 
 namespace gdpa {
 

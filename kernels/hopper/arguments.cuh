@@ -34,8 +34,11 @@ GDPA_HOST_DEVICE inline int64_t first_token_at(const Sequences& side, const MapO
 enum class TileOrder : int {
   strided,     ///< a CTA has every gridDim-th tile
   contiguous,  ///< a CTA has consecutive tiles, so that K and V can stay in shared memory
-  dynamic      ///< a CTA takes the next tile from a counter when its queue is nearly empty
+  dynamic      ///< a CTA takes the next tiles from a counter when its queue is nearly empty
 };
+
+/// The query tiles that the tile scheduler finds at once, one for each of its lanes.
+constexpr int most_tiles_at_once = 16;
 
 /// Arguments of the kernels whose CTAs own query tiles.
 struct QueryMajorArguments {
@@ -44,6 +47,7 @@ struct QueryMajorArguments {
   TileOrder tile_order;
   int ctas_per_range;     ///< contiguous order: the CTAs that share a range of tiles (tile_range.cuh); otherwise 1
   unsigned* tiles_taken;  ///< dynamic order: the number of tiles that all CTAs have taken; zeroed before the launch
+  unsigned tiles_taken_at_once;  ///< dynamic order: by a CTA
   MappedOperand query, key, value;
   MappedOperand output;  ///< forward: O; parameter_gradients: dO, which has the rows of O
 };

@@ -5,6 +5,7 @@
 #include "common/score_scale.cuh"
 #include "hopper/backward_epilogue.cuh"
 #include "hopper/backward_gradients.cuh"
+#include "hopper/bias_prefetch.cuh"
 #include "hopper/valid_queries.cuh"
 
 namespace gdpa::hopper {
@@ -62,19 +63,13 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
     return {Config::Bias::of(arguments.common.params, pair), first.key, first.query};
   }
 
-  /// Begins to load the elements of a dense bias for a step into the L1 cache, so that scores wait less for them.
+  /// Begins to load the elements of a dense bias for a step, so that scores wait less for them.
   __device__ __forceinline__ void prefetch_bias(const Step& step, int number) const {
     if constexpr (Config::prefetches_bias) {
       if (!step.is(Step::exists)) return;
       const SequencePair pair = tile_of(step).pair(arguments.common.params, head_of(number));
-      const auto bias = Config::Bias::of(arguments.common.params, pair);
-      const auto warp = static_cast<int>(thread_in_warpgroup() / 32);
-      const int key = first_key_of(step) + warp * 16;
-      const int query = first_query_of(step, position_of(number), 0) + lane_index();
-#pragma unroll
-      for (int i = 0; i < Config::tile_queries; i += 32) {
-        prefetch_line(bias.tile_row(query + i) + min(key, bias.last_tile_key()));
-      }
+      prefetch_bias_tile<Config::tile_queries>(Config::Bias::of(arguments.common.params, pair),
+                                               first_query_of(step, position_of(number), 0), first_key_of(step));
     }
   }
 

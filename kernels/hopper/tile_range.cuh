@@ -2,9 +2,13 @@
 // Every index has a tile. With the strided order, all CTAs therefore get equally many tiles for any lengths.
 //
 // With many keys, CTAs that run at the same time should read the same keys. Each CTA then takes one of gridDim indices
-// (strided), or the next index that no CTA has taken (dynamic). If the keys fit into the stages, or if a head has one
-// query tile, so that no other tile reads its keys, each CTA takes a contiguous range of indices. All ranges have the
-// same cost, measured by the keys that their tiles attend to.
+// (strided), or the next index that no CTA has taken (dynamic).
+//
+// If the keys fit into the stages, a CTA should have the query tiles of a head one after the other. If there are many
+// heads, it takes the next indices that no CTA has taken, as many as a head has (dynamic). All CTAs then read tokens
+// that are near each other, which memory serves faster. With fewer heads, and if the batch shares the keys, each CTA
+// takes a contiguous range of indices. All ranges have the same cost, measured by the keys that their tiles attend to.
+// If a head has one query tile, so that no other tile reads its keys, the order is chosen in the same way.
 //
 // Neighbouring heads of a token are neighbours in memory, in pieces of head_dim elements. Consecutive CTAs therefore
 // share a contiguous range, and each of them has different key heads. They read the same tokens at about the same time,

@@ -45,9 +45,8 @@ struct alignas(8) QueryTile {
 
 /// From the tile scheduler to the producer threads and the consumers. The queue has room for two rounds of the
 /// scheduler.
-constexpr int tiles_at_once = 16;
 template <class Mask>
-using QueryTileQueue = Queue<QueryTile<Mask>, 2 * tiles_at_once>;
+using QueryTileQueue = Queue<QueryTile<Mask>, 2 * most_tiles_at_once>;
 
 /// Writes the description of the tile of `work`, which attends to the key tiles `keys`.
 template <class Config, class Mask>
@@ -96,10 +95,10 @@ class TilesAhead {
  public:
   __device__ explicit TilesAhead(const QueryTileQueue<typename Config::Mask>& queue) : queue_(queue) {}
 
-  /// Counts a tile that was put into the queue.
-  __device__ void add(int key_tiles) {
+  /// Counts tiles that were put into the queue, with their key tiles.
+  __device__ void add(int tiles, int key_tiles) {
     key_tiles_ += key_tiles;
-    ++end_;
+    end_ += tiles;
   }
 
   /// Waits until fewer than enough_key_tiles key tiles follow the oldest tile that is not released. The key tiles of the
@@ -136,10 +135,10 @@ __device__ void schedule_tiles(const QueryMajorArguments& arguments, const TileR
   const int lane = lane_index();
   int scheduled = 0;
   bool reuses = false;  // whether the first tile of the round uses K and V of the previous tile again
-  // Contiguous tiles are found quickly. Otherwise the first rounds take few tiles, because the other warps wait for
-  // them. The dynamic order takes one tile at a time.
-  const unsigned most = iterator.order() == TileOrder::dynamic ? 1 : tiles_at_once;
-  for (unsigned count = iterator.order() == TileOrder::contiguous ? most : 1;; count = min(2 * count, most)) {
+  // Consecutive tiles are found quickly. With the strided order, the first rounds take few tiles, because the other warps
+  // wait for them.
+  const unsigned most = iterator.order() == TileOrder::dynamic ? arguments.tiles_taken_at_once : most_tiles_at_once;
+  for (unsigned count = iterator.order() == TileOrder::strided ? 1 : most;; count = min(2 * count, most)) {
     if (iterator.order() == TileOrder::dynamic) ahead.wait();
     const Work work = iterator.take(count);
     const unsigned found = __ballot_sync(0xffffffffu, work.exists);
@@ -164,7 +163,10 @@ __device__ void schedule_tiles(const QueryMajorArguments& arguments, const TileR
       queue.producer_commit(number);
     }
     __syncwarp();
-    if (iterator.order() == TileOrder::dynamic && tiles != 0) ahead.add(__shfl_sync(0xffffffffu, keys.size(), 0));
+    if (iterator.order() == TileOrder::dynamic) {
+      const int key_tiles = sum_up_to_lane(keys.size());
+      ahead.add(__popc(tiles), __shfl_sync(0xffffffffu, key_tiles, 31));
+    }
     scheduled += __popc(round.queued());
     unsigned left = __ballot_sync(0xffffffffu, round.has(lane) && work.exists && keys.size() == 0);
     for (; left != 0; left &= left - 1) visit_empty(work, __ffs(static_cast<int>(left)) - 1);

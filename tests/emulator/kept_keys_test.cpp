@@ -1,5 +1,6 @@
-// Forward with few keys: K and V of a head stay in shared memory for more query tiles than the tile scheduler finds at
-// once, and the CTAs of a range have different heads.
+// Forward with few keys: K and V of a head stay in shared memory for several query tiles. In a small batch, the CTAs of
+// a contiguous range have different heads, and a head has more tiles than the tile scheduler finds at once. In a large
+// batch, CTAs take the tiles of a head from a counter.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -45,14 +46,10 @@ std::vector<std::byte> bytes_of(const std::vector<int64_t>& numbers) {
   return {first, first + numbers.size() * sizeof(int64_t)};
 }
 
-TEST(KeptKeys, OutputOfManyQueryTilesWithFewKeysFollowsTheDefinition) {
-  std::random_device seeds;
-  const unsigned seed = seeds();
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
-  std::mt19937 random(seed);
-  // 20 query tiles, none, one, and rows without keys.
-  const std::vector<int64_t> offsets_q = offsets_of({2500, 0, 1, 200, 700}),
-                             offsets_k = offsets_of({200, 5, 128, 0, 90});
+/// Expects O of sequences with these lengths to be near the definition.
+void expect_definition(std::mt19937& random, const std::vector<int64_t>& lengths_q,
+                       const std::vector<int64_t>& lengths_k) {
+  const std::vector<int64_t> offsets_q = offsets_of(lengths_q), offsets_k = offsets_of(lengths_k);
   const int64_t rows_q = offsets_q.back(), rows_k = offsets_k.back();
   const std::vector<double> query = drawn(random, rows_q * heads_q * head_dim),
                             key = drawn(random, rows_k * heads_k * head_dim),
@@ -106,6 +103,28 @@ TEST(KeptKeys, OutputOfManyQueryTilesWithFewKeysFollowsTheDefinition) {
       EXPECT_LE(std::sqrt(error), promised * std::sqrt(norm)) << "entry " << entry << ", head " << head;
     }
   }
+}
+
+TEST(KeptKeys, OutputOfHeadsWithManyQueryTilesFollowsTheDefinition) {
+  std::random_device seeds;
+  const unsigned seed = seeds();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+  // 20 query tiles, none, one, and rows without keys.
+  expect_definition(random, {2500, 0, 1, 200, 700}, {200, 5, 128, 0, 90});
+}
+
+TEST(KeptKeys, OutputOfManyHeadsFollowsTheDefinition) {
+  std::random_device seeds;
+  const unsigned seed = seeds();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+  std::vector<int64_t> lengths_q, lengths_k;
+  for (int entry = 0; entry < 30; ++entry) {
+    lengths_q.push_back(random() % 5 == 0 ? 0 : static_cast<int64_t>(random() % 400));
+    lengths_k.push_back(random() % 5 == 0 ? 0 : static_cast<int64_t>(random() % 260));
+  }
+  expect_definition(random, lengths_q, lengths_k);
 }
 
 }  // namespace

@@ -226,8 +226,11 @@ TEST_P(GpuParameters, ResultsFollowTheDefinitionForEachHead) {
       error += std::pow(computed[result][i] - expected[result][i], 2);
       norm += std::pow(expected[result][i], 2);
     }
-    const double bound = relative_bound(GetParam().dtype, Products::of_type);
-    if (squares.count(result) > 0) norm = 4 * std::max(norm, squares[result]);  // the promise is twice the bound
+    // docs/accuracy.md promises twice the bound of the type. O needs it, because forward rounds Q a second time. So do
+    // the gradients of numbers, which are relative to the sum of the squares of their terms.
+    const bool is_of_number = squares.count(result) > 0;
+    const double bound = relative_bound(GetParam().dtype, Products::of_type) * (result == 0 || is_of_number ? 2 : 1);
+    if (is_of_number) norm = std::max(norm, squares[result]);
     EXPECT_LE(std::sqrt(error), bound * std::sqrt(norm)) << "result " << result;
   }
 }

@@ -199,6 +199,7 @@ class HopperFamily final : public Family {
       hopper::ForwardArguments arguments{query_major_arguments(call, call.plan.steps.front().kernel, plan.tile_order,
                                                                plan.ctas_per_range, Tensor::output),
                                          plan.found_nan >= 0 ? call.at<int>(plan.found_nan) : nullptr};
+      arguments.tiles_taken_at_once = plan.tiles_taken_at_once;
       for (std::size_t step = 0; step < call.plan.steps.size(); ++step) {
         if (plan.tiles_taken >= 0) arguments.tiles_taken = call.at<unsigned>(plan.tiles_taken) + step;
         launcher.launch_next(&arguments);

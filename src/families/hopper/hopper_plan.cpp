@@ -174,10 +174,10 @@ void choose_boxes(KernelSpec& kernel, int64_t page_rows) {
   kernel.hopper().box_keys = box();
 }
 
-/// Whether CTAs take query tiles from a counter. Clearing the counter takes about 2 us, which must be less than the
-/// time that a better balance saves: tiles have to differ in cost, and each CTA needs many key tiles. If CTAs have very
-/// many short tiles, the sums of the costs differ little, and the strided order is 4 to 10 % faster
-/// (docs/notebook/hopper-forward.md). `tiles` is the number for each CTA.
+/// Whether CTAs take query tiles from a counter if K and V do not stay in shared memory. Clearing the counter takes
+/// about 2 us, which must be less than the time that a better balance saves: tiles have to differ in cost, and each CTA
+/// needs many key tiles. If CTAs have very many short tiles, the sums of the costs differ little, and the strided order
+/// is 4 to 10 % faster (docs/notebook/hopper-forward.md). `tiles` is the number for each CTA.
 bool worth_a_counter(const Problem& problem, int64_t tiles, int tile_keys) {
   constexpr int64_t least_tiles = 4, least_key_tiles = 32, short_tile = 8, very_many = 64;
   const bool is_jagged = queries_of(problem).form == Form::jagged || keys_of(problem).form == Form::jagged;
@@ -185,6 +185,25 @@ bool worth_a_counter(const Problem& problem, int64_t tiles, int tile_keys) {
   const int64_t key_tiles = divide_up(keys_of(problem).mean_length(), tile_keys);
   if (!has_mask && key_tiles < short_tile && tiles >= very_many) return false;
   return (is_jagged || has_mask) && tiles >= least_tiles && tiles * key_tiles >= least_key_tiles;
+}
+
+/// The query tiles that meet the same keys: of an average sequence and all query heads of a key head. At most the
+/// number that the tile scheduler finds at once.
+int64_t tiles_of_key_head(const Problem& problem, int tile_queries) {
+  const int64_t group = problem.heads_q / std::max<int64_t>(1, problem.heads_k);
+  const int64_t tiles = group * divide_up(queries_of(problem).mean_length(), tile_queries);
+  return std::clamp<int64_t>(tiles, 1, hopper::most_tiles_at_once);
+}
+
+/// Whether CTAs take the query tiles of whole heads from a counter, if K and V stay in shared memory or a head has one
+/// query tile. All CTAs then read tokens that are near each other. This is 5 to 7 % faster than contiguous ranges if a
+/// head has few query tiles, and otherwise about 1 % faster (docs/notebook/hopper-forward.md). Contiguous ranges have
+/// equal cost, but with a counter, a CTA may have one head more than the others. Each CTA therefore needs many heads.
+bool worth_a_counter_of_heads(const Problem& problem, int64_t tiles_of_head, int64_t tiles, bool keys_stay) {
+  constexpr int64_t few_tiles = 4, least_heads_of_few_tiles = 16, least_heads = 32;
+  const bool has_few_tiles = keys_stay && tiles_of_head <= few_tiles;
+  // The batch shares the keys: a CTA with a contiguous range loads them once.
+  return !problem.shares_keys() && tiles >= tiles_of_head * (has_few_tiles ? least_heads_of_few_tiles : least_heads);
 }
 
 /// The CTAs that share a contiguous range of query tiles, each with different key heads. All ranges have equally many.
@@ -214,18 +233,23 @@ GpuPlan forward_plan(const PlanRequest& request) {
   const int64_t tiles = problem.heads_q * queries.most_tiles(kernel.tile_queries, problem.batch);
   const int64_t ctas = std::min<int64_t>(tiles, request.gpu.multiprocessors);
   const int64_t tiles_of_cta = tiles / request.gpu.multiprocessors;
-  const bool is_dynamic = worth_a_counter(problem, tiles_of_cta, kernel.tile_keys);
-  hopper_part.tile_order = keys_stay || has_one_tile ? hopper::TileOrder::contiguous
-                           : is_dynamic              ? hopper::TileOrder::dynamic
-                                                     : hopper::TileOrder::strided;
+  const bool has_contiguous_tiles = keys_stay || has_one_tile;
+  const int64_t tiles_of_head = keys_stay ? tiles_of_key_head(problem, kernel.tile_queries) : 1;
+  const bool is_dynamic = has_contiguous_tiles
+                              ? worth_a_counter_of_heads(problem, tiles_of_head, tiles_of_cta, keys_stay)
+                              : worth_a_counter(problem, tiles_of_cta, kernel.tile_keys);
+  hopper_part.tile_order = is_dynamic             ? hopper::TileOrder::dynamic
+                           : has_contiguous_tiles ? hopper::TileOrder::contiguous
+                                                  : hopper::TileOrder::strided;
+  hopper_part.tiles_taken_at_once = static_cast<unsigned>(tiles_of_head);
   hopper_part.ctas_per_range = ctas_per_range_of(problem, hopper_part.tile_order, ctas);
-  plan.reason =
-      keys_stay      ? "the keys of most sequences fit in shared memory, and stay there for all tiles of queries"
-      : has_one_tile ? "each head has one tile of queries: every CTA gets the same number of keys, however long the "
-                       "sequences are"
-      : is_dynamic   ? "one CTA on each multiprocessor takes tiles of queries from a counter, so that all CTAs end "
-                       "at about the same time"
-                     : "one CTA on each multiprocessor takes tiles of queries and iterates over the keys";
+  plan.reason = keys_stay ? "the keys of most sequences fit in shared memory, and stay there for all tiles of queries"
+                : has_one_tile && !is_dynamic
+                    ? "each head has one tile of queries: every CTA gets the same number of keys, however long the "
+                      "sequences are"
+                : is_dynamic ? "one CTA on each multiprocessor takes tiles of queries from a counter, so that all CTAs "
+                               "end at about the same time"
+                             : "one CTA on each multiprocessor takes tiles of queries and iterates over the keys";
   if (takes_narrow_tiles(request.reads)) {
     plan.reason +=
         fmt::format("; tiles of keys are narrow: f reads {} elements of tensors at each score", request.reads);
