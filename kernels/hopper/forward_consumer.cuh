@@ -22,14 +22,16 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
       Base::load_query, Base::output, Base::own_barrier, Base::shared, Base::release_query, Base::scores,
       Base::store_from_registers, Base::store_through_query, Base::ping_pong_barrier, Base::warpgroup, Base::p;
   using typename Base::Activation, typename Base::Element, typename Base::Shared, typename Base::Tile;
-  using Iterator = KeyTileIterator<Config, typename LoopFlag<Config::bias_tile != BiasTile::none>::Type>;
+  using Iterator =
+      KeyTileIterator<Config, typename LoopFlag<Config::bias_tile != BiasTile::none || Config::Epilogue::adds_query>::Type>;
   using Inputs = FragmentInputs<typename Config::Bias, FragmentRows::queries, Config::tile_keys, Config::bias_tile,
                                 Config::stages_lookups>;
   /// If the valid keys of a query are not one range, the mask has many intermediate results. It is then evaluated after
   /// P V, when the registers of P are free. Otherwise the words of a partial tile are computed during the wait for S.
-  /// With a bias and in the second pass, words would spill. Ranges are then computed after f.
+  /// With a bias, if Q is added, and in the second pass, words would spill. Ranges are then computed after f.
   static constexpr bool masks_late = !Config::Mask::keys_are_range;
-  static constexpr bool masks_early = !masks_late && !Config::Bias::exists && Config::pass != Pass::second;
+  static constexpr bool masks_early =
+      !masks_late && !Config::Bias::exists && !Config::Epilogue::adds_query && Config::pass != Pass::second;
   using Valid = typename FragmentOf<Config::tile_keys / 8, !masks_late && !masks_early>::Type;
 
   bool found_nan = false;  ///< in O of the thread's rows

@@ -28,7 +28,9 @@ struct ForwardEpilogue : ForwardProducts<Config> {
   /// the previous query tile, and before Q of the next one is in registers.
   __device__ __forceinline__ void begin_output(const Tile& tile, int number) {
     if constexpr (!Config::Epilogue::adds_query) return;
-    const float inverse = 1.0f / factor_of(tile);
+    // A division in full precision is a call, for which the main loop spills.
+    float inverse;
+    asm("rcp.approx.f32 %0, %1;" : "=f"(inverse) : "f"(factor_of(tile)));
     const auto rows = shared.query(number, warpgroup);
     const unsigned thread = thread_in_warpgroup(), lane = thread % 32;
     const int row = static_cast<int>(thread / 32 * 16 + lane % 16);

@@ -14,7 +14,7 @@ struct TileRound {
   /// Whether the last tile that was found does not belong to this round, and begins the next one. It only tells whether
   /// the tile before it keeps K and V. Otherwise each round would load them again.
   bool gives_back;
-  bool next_reuses;  ///< whether the next round begins with a tile that uses K and V of the previous tile again
+  unsigned next_reuses;  ///< 1 if the next round begins with a tile that uses K and V of the previous tile again, or 0
 
   GDPA_HOST_DEVICE bool has(int lane) const { return (lanes >> lane & 1) != 0; }
   GDPA_HOST_DEVICE unsigned queued() const { return with_keys & lanes; }
@@ -29,12 +29,11 @@ struct TileRound {
 /// keys as the tile of a lower lane. `looks_ahead`: whether the round may give a tile back. `first_reuses` is
 /// `next_reuses` of the round before.
 GDPA_HOST_DEVICE inline TileRound tile_round(unsigned count, unsigned found, unsigned with_keys, unsigned reusing,
-                                             bool looks_ahead, bool first_reuses) {
+                                             bool looks_ahead, unsigned first_reuses) {
   const unsigned last = 1u << (count - 1);
   const bool gives_back = looks_ahead && (found & last) != 0;
-  if (first_reuses) reusing |= 1;
-  reusing &= with_keys;
-  return {gives_back ? last - 1 : ~0u, with_keys, reusing, gives_back, gives_back && (reusing & last) != 0};
+  reusing = (reusing | first_reuses) & with_keys;
+  return {gives_back ? last - 1 : ~0u, with_keys, reusing, gives_back, gives_back ? reusing >> (count - 1) & 1 : 0};
 }
 
 }  // namespace gdpa::hopper

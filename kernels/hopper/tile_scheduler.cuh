@@ -80,7 +80,7 @@ __device__ bool reuses_keys(const QueryMajorArguments& arguments, const Work& wo
   const int64_t entry = work.batch_begin;
   const bool is_mapped = is_in_batch(arguments.common, entry);
   const int b = shared ? 0 : static_cast<int>(is_mapped ? arguments.common.params.keys.sequence(entry) : entry);
-  const unsigned before = tiles & ((1u << lane_index()) - 1);
+  const unsigned before = tiles & ((1u << thread_in_warpgroup() % 32) - 1);
   const int source = before == 0 ? 0 : 31 - __clz(static_cast<int>(before));
   const auto is_same = [source](int value) { return __shfl_sync(0xffffffffu, value, source) == value; };
   // Every lane takes part in every exchange.
@@ -132,9 +132,8 @@ __device__ void schedule_tiles(const QueryMajorArguments& arguments, const TileR
   const Params& params = arguments.common.params;
   TileIterator<Config> iterator(arguments, tile_range);
   TilesAhead<Config> ahead(queue);
-  const int lane = lane_index();
   int scheduled = 0;
-  bool reuses = false;  // whether the first tile of the round uses K and V of the previous tile again
+  unsigned reuses = 0;  // TileRound::next_reuses of the round before
   // Consecutive tiles are found quickly. With the strided order, the first rounds take few tiles, because the other warps
   // wait for them.
   const unsigned most = iterator.order() == TileOrder::dynamic ? arguments.tiles_taken_at_once : most_tiles_at_once;
@@ -149,6 +148,8 @@ __device__ void schedule_tiles(const QueryMajorArguments& arguments, const TileR
                  .key_tiles(work.tile * Config::tile_queries, Config::tile_queries, Config::tile_keys);
     }
     __syncwarp();
+    // The lane is read in each round. Otherwise its masks stay in registers, and some kernels spill.
+    const auto lane = static_cast<int>(thread_in_warpgroup() % 32);
     const unsigned tiles = __ballot_sync(0xffffffffu, keys.size() > 0);
     const unsigned reusing = __ballot_sync(0xffffffffu, reuses_keys<Config>(arguments, work, keys, tiles));
     const TileRound round = tile_round(count, found, tiles, reusing, iterator.order() == TileOrder::contiguous, reuses);
@@ -172,7 +173,7 @@ __device__ void schedule_tiles(const QueryMajorArguments& arguments, const TileR
     for (; left != 0; left &= left - 1) visit_empty(work, __ffs(static_cast<int>(left)) - 1);
   }
   queue.producer_acquire(scheduled);
-  if (lane == 0) {
+  if (lane_index() == 0) {
     queue[scheduled].keys = {};
     queue.producer_commit(scheduled);
   }

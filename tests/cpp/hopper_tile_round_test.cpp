@@ -21,7 +21,7 @@ struct Queued {
 /// Plays the scheduler. `keys` has the keys of each tile, or -1 for a tile without keys.
 std::vector<Queued> schedule(const std::vector<int>& keys, bool looks_ahead) {
   std::vector<Queued> queue;
-  bool reuses = false;
+  unsigned reuses = 0;
   for (std::size_t next = 0; next < keys.size();) {
     unsigned found = 0, with_keys = 0, reusing = 0;
     int previous = -1;
