@@ -194,6 +194,10 @@ for space in ("gdpa", "ads_mkl"):
     operator = getattr(torch.ops, space).generalized_dot_product_attention
     result = operator(q, k, v, offsets, offsets, 7, 7, activation="silu", window_size=2)
     assert torch.equal(one, result) and result.requires_grad
+from gdpa.triton.triton_generalized_dot_product_attention import create_dummy_tensor, expect_contiguous, next_power_of_2
+assert [next_power_of_2(n) for n in (1, 2, 3, 64, 65)] == [1, 2, 4, 64, 128]
+assert create_dummy_tensor(q).tolist() == [1] and create_dummy_tensor(q).dtype == torch.int32
+assert expect_contiguous(offsets) is offsets and expect_contiguous(q.transpose(0, 1)).is_contiguous()
 """
 
 
