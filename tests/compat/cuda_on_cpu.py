@@ -56,6 +56,8 @@ def pretend(folder: Path, capability: tuple[int, int]) -> None:
         "get_device_properties": lambda *_: properties,
         "get_device_name": lambda *_: "CPU",
         "synchronize": lambda *_: None,
+        "memory_reserved": lambda *_: 0,
+        "empty_cache": lambda: None,
         "manual_seed_all": lambda *_: None,
         "manual_seed": lambda *_: None,
     }

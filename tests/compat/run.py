@@ -1,4 +1,4 @@
-"""Runs the tests of a checkout of FBGEMM, generative-recommenders or recsys-examples over gdpa.compat (README.md)."""
+"""Runs the tests of a checkout of another package over gdpa.compat (README.md)."""
 
 from __future__ import annotations
 
@@ -23,6 +23,12 @@ FBGEMM_CLASSES = ("HSTU16Test", "HSTUPagedKVTest")
 RSE_FILES = ["corelib/hstu/test.py", "examples/hstu/test/hstu_attn/test_fbgemm_hstu_smoke.py"]
 GR = "generative_recommenders"
 GR_FILES = ["ops/tests/hstu_attention_test.py", "ops/tests/hstu_attention_tma_test.py"]
+TER = "tzrec"
+TER_FILES = ["ops/hstu_attention_test.py"]
+MKL = "ads_mkl.ops.oss.gdpa.triton"
+MKL_FILES = ["test_triton_generalized_dot_product_attention.py"]
+# These tests replace parts of Meta's module by mocks and count their calls.
+MKL_MOCKS = ["gdpa_calls_cpu_version", "gdpa_calls_triton_op", "gdpa_makes_tensors_contiguous"]
 
 calls: Counter[str] = Counter()
 
@@ -130,6 +136,83 @@ def generative_recommenders(options: argparse.Namespace) -> Iterator[ModuleType]
         replace_helpers()
     for file in options.files or GR_FILES:
         yield importlib.import_module(".".join((GR, *Path(file).with_suffix("").parts)))
+
+
+def torcheasyrec(options: argparse.Namespace) -> Iterator[ModuleType]:
+    import gdpa
+
+    gdpa.compat.install("hstu")
+    prepare_fbgemm()
+    prepare_torcheasyrec(options.checkout)
+    cutlass = importlib.import_module(f"{TER}.ops._cuda.cutlass_hstu_attention")
+    setattr(cutlass, name := "hstu_attn_varlen_func", counted(name, getattr(cutlass, name)))
+    theirs = importlib.import_module(f"{TER}.ops._triton.triton_hstu_attention")
+    for function in (triton_hstu_mha, triton_cached_hstu_mha):
+        setattr(theirs, function.__name__, counted(function.__name__, function))
+    print(
+        "replaced: the module hstu, the operators fbgemm::hstu_varlen_*, and triton_hstu_mha and triton_cached_hstu_mha"
+    )
+    if options.device == "cpu":
+        jagged = importlib.import_module(f"{TER}.ops._triton.triton_jagged_tensors")
+        python = importlib.import_module(f"{TER}.ops._pytorch.pt_jagged_tensors")
+        for name in ("split_2D_jagged", "concat_2D_jagged"):
+            setattr(jagged, f"triton_{name}", getattr(python, f"pytorch_{name}"))
+        print("stubs: split_2D_jagged and concat_2D_jagged run their PyTorch code, because the CPU runs no Triton")
+    for file in options.files or TER_FILES:
+        yield importlib.import_module(".".join((TER, *Path(file).with_suffix("").parts)))
+
+
+def triton_hstu_mha(max_seq_len: int, alpha: float, *, scaling_seqlen: int = -1, **named: Any) -> Any:
+    """TorchEasyRec's function, which has scaling_seqlen in addition to those of generative-recommenders."""
+    import torch
+
+    from gdpa.compat.generative_recommenders import hstu_mha
+
+    scale = None if scaling_seqlen == -1 else torch.tensor(1.0 / scaling_seqlen)
+    return hstu_mha(max_seq_len, alpha, attn_scale=scale, **named)
+
+
+def triton_cached_hstu_mha(max_seq_len: int, alpha: float, *, scaling_seqlen: int = -1, **named: Any) -> Any:
+    """As triton_hstu_mha. The mask has no use for max_seq_len, which is the divisor."""
+    from gdpa.compat.generative_recommenders import delta_hstu_mha
+
+    return delta_hstu_mha(max_seq_len if scaling_seqlen == -1 else scaling_seqlen, alpha, **named)
+
+
+def prepare_torcheasyrec(checkout: Path) -> None:
+    """Makes the tests of the operators importable without the packages for training and export."""
+    package = ModuleType(TER)
+    package.__path__ = [str(checkout / TER)]
+    sys.modules[TER] = package
+    names = {
+        f"{TER}.acc.aot_utils": ["export_model_aot", "load_model_aot"],
+        f"{TER}.models.model": ["ScriptWrapper"],
+        f"{TER}.utils.export_util": ["split_model"],
+    }
+    others = {"torchrec": ["JaggedTensor", "KeyedTensor"], "torchrec.fx": ["symbolic_trace"], "pandas": ["DataFrame"]}
+    names |= {name: of for name, of in others.items() if importlib.util.find_spec(name.partition(".")[0]) is None}
+    for name, of in names.items():
+        sys.modules[name] = ModuleType(name)
+        for one in of:
+            setattr(sys.modules[name], one, object)
+    print(f"stubs: the package {TER} without the code of its __init__.py, and empty: {', '.join(names)}")
+
+
+def ads_mkl(options: argparse.Namespace) -> Iterator[ModuleType]:
+    import gdpa
+
+    gdpa.compat.install("ads_mkl")
+    print(f"replaced: the module {MKL}.triton_generalized_dot_product_attention and its operators")
+    tests = options.checkout / "gdpa" / "triton" / "tests"
+    module = sys.modules[f"{MKL}.triton_generalized_dot_product_attention"]
+    for name in ("generalized_dot_product_attention", "cpu_generalized_dot_product_attention"):
+        setattr(module, name, counted(name, getattr(module, name)))
+    package = ModuleType(f"{MKL}.tests")
+    package.__path__ = [str(tests)]
+    sys.modules[package.__name__] = package
+    options.skip = [*options.skip, *MKL_MOCKS]
+    for file in options.files or MKL_FILES:
+        yield load(tests / file, f"{MKL}.tests.{Path(file).stem}")
 
 
 def prepare_fbgemm() -> None:
@@ -241,9 +324,17 @@ def tests_of(module: ModuleType, options: argparse.Namespace) -> Iterator[unitte
             yield case(name)
 
 
+PACKAGES: dict[str, Callable[[argparse.Namespace], Iterator[ModuleType]]] = {
+    "fbgemm": fbgemm,
+    "generative-recommenders": generative_recommenders,
+    "torcheasyrec": torcheasyrec,
+    "ads-mkl": ads_mkl,
+}
+
+
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("package", choices=["fbgemm", "generative-recommenders", "recsys-examples"])
+    parser.add_argument("package", choices=[*PACKAGES, "recsys-examples"])
     parser.add_argument("checkout", type=Path, help="the folder of the checkout")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu: the CPU answers to cuda")
     parser.add_argument("--files", nargs="+", help="test files of the checkout, or of its package")
@@ -288,7 +379,7 @@ def main() -> int:
     print(f"gdpa {gdpa.__version__}, torch {torch.__version__}, {options.checkout}")
     if options.package == "recsys-examples":
         return recsys_examples(options)
-    modules = (fbgemm if options.package == "fbgemm" else generative_recommenders)(options)
+    modules = PACKAGES[options.package](options)
     suite = unittest.TestSuite(test for module in modules for test in tests_of(module, options))
     runner = unittest.TextTestRunner(stream=sys.stdout, resultclass=Result, verbosity=0)
     with hypothesis.reporting.with_reporter(lambda _: None):  # it prints every example

@@ -130,6 +130,58 @@ for wrong in ({"num_softmax_heads": 2}, {"seq_offsets_q": offsets}, {"num_groups
     raise AssertionError(wrong)
 """
 
+# The operators that the fused layer in C++ calls, and calls that the Python functions refuse.
+HAMMER_OPERATORS = """
+fwd, bwd = torch.ops.hstu.hstu_mha_fwd, torch.ops.hstu.hstu_mha_bwd
+q, k, v = (each.detach().requires_grad_() for each in (q, k, v))
+token_scale = torch.rand(12)
+for causal, of, each_scale in (
+    (True, targets, None), (True, None, token_scale), (False, targets, scale.view(1)), (False, None, None)
+):
+    given = (of, each_scale, 0, 0, 0)
+    output = operator(7, 0.5, q, k, v, offsets, causal, *given, None, None, None, False, False)
+    assert torch.equal(output, fwd(7, 0.5, q, k, v, offsets, causal, *given, None, None, None, 0, 0, None, 0)[0])
+    dout = torch.randn_like(output)
+    expected = torch.autograd.grad(output, (q, k, v), dout)
+    buffer = torch.empty(12, 3 * 16)
+    views = [each.view(12, 2, 8) for each in buffer.split(16, 1)]
+    bwd(7, 0.5, dout, q, k, v, *views, output, offsets, causal, *given, False, False, 0, 0, None, 0, None)
+    for each, other in zip(views, expected):
+        torch.testing.assert_close(each, other)
+    kept = torch.ones(7, 7, dtype=torch.bool)
+    if causal:
+        kept = kept.tril()
+    if of is not None:
+        kept[:, 4:] = False
+        kept |= torch.eye(7, dtype=torch.bool)
+    p = torch.nn.functional.silu(0.5 * torch.einsum("ihd,jhd->hij", q[5:], k[5:])) * kept
+    factor = 1 / 7 if each_scale is None or each_scale.numel() == 1 else each_scale[5:, None, None]
+    torch.testing.assert_close(output[5:], torch.einsum("hij,jhd->ihd", p, v[5:]) * factor)
+
+# Dense operands, with gradients in a buffer that has no dimension of tokens.
+dense = [each.detach().view(2, 6, 2, 8) for each in (q, k, v)]
+output, lse = fwd(6, 0.5, *dense, None, True, None, None, 0, 0, 0, None, None, None)
+assert output.shape == (2, 6, 2, 8) and lse is None
+buffer = torch.empty(6, 2, 3, 2, 8)
+results = bwd(6, 0.5, output, *dense, *buffer.transpose(0, 1).unbind(2), output, None, True, None, None, 0, 0, 0, False,
+              False)
+flat = [each.flatten(0, 1).requires_grad_() for each in dense]
+even = operator(6, 0.5, *flat, torch.tensor([0, 6, 12]), True, None, None, *rest)
+for each, result, other in zip(buffer.unbind(2), results, torch.autograd.grad(even, flat, output.flatten(0, 1))):
+    torch.testing.assert_close(each.transpose(0, 1).flatten(0, 1), other)
+    torch.testing.assert_close(result.flatten(0, 1), other)
+
+# Queries with offsets of their own are the last ones of their sequence.
+last, of_queries = torch.cat((q[3:5], q[9:12])), torch.tensor([0, 2, 5])
+full = operator(7, 0.5, q, k, v, offsets, True, None, None, *rest)
+ends = operator(7, 0.5, last, k, v, offsets, True, None, None, *rest, max_q_len=3, seq_offsets_q=of_queries)
+torch.testing.assert_close(ends, torch.cat((full[3:5], full[9:12])))
+
+# The test of generative-recommenders for the CPU has no offset.
+output, _ = fwd(10, 0.25, q, k, v, torch.empty(0, dtype=torch.int32), True, None, None, 0, 0, 0, None, None, None, 0)
+assert output.shape == v.shape
+"""
+
 META = """
 gdpa.compat.install("ads_mkl")
 from ads_mkl.ops.oss.gdpa.triton.triton_generalized_dot_product_attention import generalized_dot_product_attention
@@ -142,11 +194,15 @@ for space in ("gdpa", "ads_mkl"):
     operator = getattr(torch.ops, space).generalized_dot_product_attention
     result = operator(q, k, v, offsets, offsets, 7, 7, activation="silu", window_size=2)
     assert torch.equal(one, result) and result.requires_grad
+from gdpa.triton.triton_generalized_dot_product_attention import create_dummy_tensor, expect_contiguous, next_power_of_2
+assert [next_power_of_2(n) for n in (1, 2, 3, 64, 65)] == [1, 2, 4, 64, 128]
+assert create_dummy_tensor(q).tolist() == [1] and create_dummy_tensor(q).dtype == torch.int32
+assert expect_contiguous(offsets) is offsets and expect_contiguous(q.transpose(0, 1)).is_contiguous()
 """
 
 
 def test_the_names_and_operators_of_other_packages() -> None:
-    run("".join([OPERANDS, HSTU, FBGEMM, OPERANDS, PAGES, HAMMER, META]))
+    run("".join([OPERANDS, HSTU, FBGEMM, OPERANDS, PAGES, HAMMER, HAMMER_OPERATORS, META]))
 
 
 REFUSED = """

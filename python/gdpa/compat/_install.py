@@ -48,9 +48,9 @@ def install(package: str) -> None:
     Args:
         package: "hstu" for FBGEMM's HSTU (`hstu`, `fbgemm_gpu.experimental.hstu`), the older wheels (`hstu_attn`,
             `hstu_attn_interface`) and the operators fbgemm::hstu_varlen_{fwd,bwd}_{80,90}. "hammer" for the kernels
-            TRITON_CC and TLX of generative-recommenders and the operator hstu::hstu_mha. "ads_mkl" for Meta's GDPA
-            (`ads_mkl.ops.oss.gdpa.triton`, `gdpa.triton`) and the operators generalized_dot_product_attention in
-            `torch.ops.gdpa` and `torch.ops.ads_mkl`.
+            TRITON_CC and TLX of generative-recommenders and its operators hstu::hstu_mha, hstu_mha_fwd and
+            hstu_mha_bwd. "ads_mkl" for Meta's GDPA (`ads_mkl.ops.oss.gdpa.triton`, `gdpa.triton`) and the operators
+            generalized_dot_product_attention in `torch.ops.gdpa` and `torch.ops.ads_mkl`.
 
     A second call has no effect. docs/compat.md lists the names.
 
@@ -148,9 +148,9 @@ def _operators_of(package: str) -> list[Operator]:
 
         return [(f"fbgemm::{name}", SCHEMAS[name], OPERATORS[name]) for name in SCHEMAS]
     if package == "hammer":
-        from gdpa.compat.generative_recommenders import SCHEMA, hstu_mha_operator
+        from gdpa.compat import _hammer_operators as hammer
 
-        return [("hstu::hstu_mha", SCHEMA.removeprefix("hstu_mha"), hstu_mha_operator)]
+        return [(f"hstu::{name}", hammer.SCHEMAS[name], hammer.OPERATORS[name]) for name in hammer.SCHEMAS]
     from gdpa.compat.meta import generalized_dot_product_attention as function
 
     schema = torch.library.infer_schema(function, mutates_args=())

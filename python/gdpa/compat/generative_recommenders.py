@@ -81,29 +81,6 @@ def hstu_mha(
         >>> hstu_mha(7, 0.125, q, k, v, offsets, num_targets=torch.tensor([1, 3])).shape
         torch.Size([12, 4, 64])
     """
-    return _attention(
-        max_seq_len, alpha, q, k, v, seq_offsets, causal, dropout_pr, training, num_targets, attn_scale, max_attn_len,
-        contextual_seq_len, min_full_attn_seq_len,
-    )  # fmt: skip
-
-
-def _attention(
-    max_seq_len: int,
-    alpha: float,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    seq_offsets: torch.Tensor,
-    causal: bool,
-    dropout_pr: float,
-    training: bool,
-    num_targets: torch.Tensor | None,
-    attn_scale: torch.Tensor | None,
-    max_attn_len: int,
-    contextual_seq_len: int,
-    min_full_attn_seq_len: int,
-    deterministic: bool = False,
-) -> torch.Tensor:
     assert max_seq_len > 0, "max_seq_len must be larger than 0"
     shape, shape_v = q.shape, v.shape
     assert len(shape) == 3, "q must be 3-D"
@@ -113,18 +90,35 @@ def _attention(
     assert shape_v[1] == shape[1], "wrong v shape[1]"
     assert causal, "only support causal attention"
     assert not training or dropout_pr < 1e-6, "dropout not implemented"
-    q, k, v = _with_stride_one(q, k, v)
-    options = _options(alpha, seq_offsets, num_targets, max_attn_len, contextual_seq_len, min_full_attn_seq_len)
-    out_scale: float | torch.Tensor = 1.0 / max_seq_len
-    if attn_scale is not None:
-        assert attn_scale.shape in ((), q.shape[:1]), "attn_scale must be a number or have one number for each token"
-        if attn_scale.dim() == 0 and attn_scale.requires_grad:
-            output = varlen_attention(q, k, v, seq_offsets, deterministic=deterministic, **options)
-            return (output * attn_scale).to(output.dtype)
-        numbers = attn_scale if attn_scale.dtype in (torch.float32, torch.float64) else attn_scale.float()
-        is_number = numbers.dim() == 0
-        out_scale = numbers.repeat(seq_offsets.shape[0] - 1) if is_number else numbers.unsqueeze(-1)
-    return varlen_attention(q, k, v, seq_offsets, out_scale=out_scale, deterministic=deterministic, **options)
+    q, k, v = with_stride_one(q, k, v)
+    options = options_of(alpha, seq_offsets, num_targets, max_attn_len, contextual_seq_len, min_full_attn_seq_len)
+    return attend(q, k, v, seq_offsets, max_seq_len, attn_scale, **options)
+
+
+def attend(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    seq_offsets_q: torch.Tensor,
+    max_seq_len: int,
+    attn_scale: torch.Tensor | None,
+    **options: Any,
+) -> torch.Tensor:
+    """Calls varlen_attention with 1 / max_seq_len or attn_scale as the factor after the function."""
+    if attn_scale is not None and attn_scale.dim() == 0 and attn_scale.requires_grad:
+        output = varlen_attention(q, k, v, seq_offsets_q, **options)
+        return (output * attn_scale).to(output.dtype)
+    out_scale = out_scale_of(max_seq_len, attn_scale, q.shape[0], seq_offsets_q.shape[0] - 1)
+    return varlen_attention(q, k, v, seq_offsets_q, out_scale=out_scale, **options)
+
+
+def out_scale_of(max_seq_len: int, attn_scale: torch.Tensor | None, rows: int, batch: int) -> float | torch.Tensor:
+    """Returns 1 / max_seq_len, or a tensor with the numbers of attn_scale for varlen_attention."""
+    if attn_scale is None:
+        return 1.0 / max_seq_len
+    assert attn_scale.shape in ((), (rows,)), "attn_scale must be a number or have one number for each token"
+    numbers = attn_scale if attn_scale.dtype in (torch.float32, torch.float64) else attn_scale.float()
+    return numbers.repeat(batch) if numbers.dim() == 0 else numbers.unsqueeze(-1)
 
 
 def delta_hstu_mha(
@@ -167,8 +161,8 @@ def delta_hstu_mha(
     assert k.shape[1:] == delta_q.shape[1:], "wrong k shape"
     assert v.dim() == 3, "v must be 3-D"
     assert v.shape[1] == delta_q.shape[1], "wrong v shape[1]"
-    options = _options(alpha, seq_offsets, num_targets, max_attn_len, contextual_seq_len, 0)
-    q, k, v = _with_stride_one(delta_q, k, v)
+    options = options_of(alpha, seq_offsets, num_targets, max_attn_len, contextual_seq_len, 0)
+    q, k, v = with_stride_one(delta_q, k, v)
     output = varlen_attention(q.view(batch, -1, *q.shape[1:]), k, v, None, out_scale=1.0 / max_seq_len, **options)
     return output.view(-1, *output.shape[2:])
 
@@ -285,7 +279,7 @@ def triton_hstu_attention_fwd(
     num_softmax_heads: int,
 ) -> torch.Tensor:
     """The forward operator of generative-recommenders: triton_hstu_mha without a gradient."""
-    _refuse_softmax(num_softmax_heads)
+    refuse_softmax(num_softmax_heads)
     with torch.no_grad():
         return triton_hstu_mha(N, alpha, q, k, v, seq_offsets, num_targets, max_attn_len, contextual_seq_len)
 
@@ -312,80 +306,40 @@ def triton_hstu_attention_bwd(
 
     The three may be views of one buffer, as in the fused backward of STULayer.
     """
-    _refuse_softmax(num_softmax_heads)
-    q, k, v = _with_stride_one(q, k, v)
+    refuse_softmax(num_softmax_heads)
+    q, k, v = with_stride_one(q, k, v)
+    options = options_of(alpha, seq_offsets, num_targets, max_attn_len, contextual_seq_len, 0)
+    write_gradients(dout, q, k, v, seq_offsets, dq, dk, dv, out_scale=1.0 / N, **options)
+
+
+def write_gradients(
+    dout: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    seq_offsets_q: torch.Tensor,
+    dq: torch.Tensor,
+    dk: torch.Tensor,
+    dv: torch.Tensor,
+    **options: Any,
+) -> None:
+    """Writes the gradients into tensors with any strides."""
     given = (dq, dk, dv)
     dq, dk, dv = (one if one.stride(-1) == 1 else one.new_empty(one.shape) for one in given)
-    varlen_attention_backward(
-        dout, q, k, v, seq_offsets, grad_query=dq, grad_key=dk, grad_value=dv, out_scale=1.0 / N,
-        **_options(alpha, seq_offsets, num_targets, max_attn_len, contextual_seq_len, 0),
-    )  # fmt: skip
+    varlen_attention_backward(dout, q, k, v, seq_offsets_q, grad_query=dq, grad_key=dk, grad_value=dv, **options)
     for one, written in zip(given, (dq, dk, dv), strict=True):
         if one is not written:
             one.copy_(written)
 
 
-def hstu_mha_operator(
-    max_seq_len: int,
-    alpha: float,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    seq_offsets: torch.Tensor | None,
-    causal: bool,
-    num_targets: torch.Tensor | None,
-    attn_scale: torch.Tensor | None,
-    max_attn_len: int,
-    min_full_attn_seq_len: int,
-    contextual_seq_len: int,
-    q_descale: torch.Tensor | None,
-    k_descale: torch.Tensor | None,
-    v_descale: torch.Tensor | None,
-    sort_by_length: bool,
-    deterministic: bool,
-    sm_margin: int = 0,
-    max_q_len: int = 0,
-    seq_offsets_q: torch.Tensor | None = None,
-    num_softmax_heads: int = 0,
-    training: bool = True,
-    *lengths: Any,
-) -> torch.Tensor:
-    """The operator hstu::hstu_mha. `lengths` are four tensors in place of numbers, num_groups and use_bf16_dq_accum."""
-    _refuse_softmax(num_softmax_heads)
-    if any(one is not None for one in (q_descale, k_descale, v_descale)):
-        raise NotImplementedError("hstu_mha: gdpa has no fp8; pass bfloat16 operands without descales")
-    if any(one is not None for one in (seq_offsets_q, *lengths[:4])) or lengths[4:5] not in ((), (1,)):
-        raise NotImplementedError("hstu_mha: expected no seq_offsets_q, no tensors of lengths and num_groups 1")
-    shape = q.shape
-    if seq_offsets is None:
-        seq_offsets = torch.arange(shape[0] + 1, dtype=torch.int32, device=q.device) * shape[1]
-        q, k, v = (one.flatten(0, 1) for one in (q, k, v))
-    output = _attention(
-        max_seq_len, alpha, q, k, v, seq_offsets, causal, 0.0, training, num_targets, attn_scale, max_attn_len,
-        contextual_seq_len, min_full_attn_seq_len, deterministic,
-    )  # fmt: skip
-    return output.view(*shape[:-1], output.shape[-1])
-
-
-#: The schema of hstu::hstu_mha in generative-recommenders.
-SCHEMA = (
-    "hstu_mha(SymInt max_seq_len, float alpha, Tensor q, Tensor k, Tensor v, Tensor? seq_offsets, bool causal, "
-    "Tensor? num_targets, Tensor? attn_scale, int max_attn_len, int min_full_attn_seq_len, int contextual_seq_len, "
-    "Tensor? q_descale, Tensor? k_descale, Tensor? v_descale, bool sort_by_length, bool deterministic, "
-    "int sm_margin=0, SymInt max_q_len=0, Tensor? seq_offsets_q=None, int num_softmax_heads=0, bool training=True, "
-    "Tensor? max_seq_len_tensor=None, Tensor? contextual_seq_len_tensor=None, Tensor? max_attn_len_tensor=None, "
-    "Tensor? min_full_attn_seq_len_tensor=None, int num_groups=1, bool use_bf16_dq_accum=False) -> Tensor"
-)
-
-
-def _refuse_softmax(num_softmax_heads: int) -> None:
+def refuse_softmax(num_softmax_heads: int) -> None:
     if num_softmax_heads != 0:
         raise NotImplementedError(
             f"num_softmax_heads: expected 0, because gdpa has no softmax, got {num_softmax_heads}"
         )
 
 
-def _options(
+def options_of(
     alpha: float,
     seq_offsets: torch.Tensor,
     num_targets: torch.Tensor | None,
@@ -440,7 +394,7 @@ def mask_of(max_attn_len: int, contextual_seq_len: int, min_full_attn_seq_len: i
     return f"(j == {row}) | ({keys})"
 
 
-def _with_stride_one(
+def with_stride_one(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Copies operands whose last stride is not 1, as generative-recommenders does."""

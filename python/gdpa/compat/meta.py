@@ -10,7 +10,13 @@ import torch
 
 from gdpa._attention import varlen_attention
 
-__all__ = ["cpu_generalized_dot_product_attention", "generalized_dot_product_attention"]
+__all__ = [
+    "cpu_generalized_dot_product_attention",
+    "create_dummy_tensor",
+    "expect_contiguous",
+    "generalized_dot_product_attention",
+    "next_power_of_2",
+]
 
 #: The names of the peer's functions, in the order of its enumeration, and gdpa's names.
 FUNCTIONS = {
@@ -172,6 +178,24 @@ def generalized_dot_product_attention(
 
 #: Meta's name of its function for the CPU. Here it is the same function.
 cpu_generalized_dot_product_attention = generalized_dot_product_attention
+
+
+# Meta's module has these helpers, and the tests of the module import them.
+
+
+def next_power_of_2(x: int) -> int:
+    """Returns the least power of 2 that is not below x."""
+    return 1 << max(x - 1, 0).bit_length()
+
+
+def expect_contiguous(x: torch.Tensor | None) -> torch.Tensor | None:
+    """Returns x, or a contiguous copy."""
+    return None if x is None else x.contiguous()
+
+
+def create_dummy_tensor(x: torch.Tensor) -> torch.Tensor:
+    """Returns one int32 with the value 1, on the device of x."""
+    return torch.ones(1, dtype=torch.int32, device=x.device)
 
 
 def _separated(
