@@ -22,8 +22,9 @@ struct ForwardConsumer : ForwardEpilogue<Config> {
       Base::load_query, Base::output, Base::own_barrier, Base::shared, Base::release_query, Base::scores,
       Base::store_from_registers, Base::store_through_query, Base::ping_pong_barrier, Base::warpgroup, Base::p;
   using typename Base::Activation, typename Base::Element, typename Base::Shared, typename Base::Tile;
-  using Iterator =
-      KeyTileIterator<Config, typename LoopFlag<Config::bias_tile != BiasTile::none || Config::Epilogue::adds_query>::Type>;
+  static constexpr bool has_int_flag =
+      Config::bias_tile != BiasTile::none || (Config::Epilogue::adds_query && Config::head_dim > 64);
+  using Iterator = KeyTileIterator<Config, typename LoopFlag<has_int_flag>::Type>;
   using Inputs = FragmentInputs<typename Config::Bias, FragmentRows::queries, Config::tile_keys, Config::bias_tile,
                                 Config::stages_lookups>;
   /// If the valid keys of a query are not one range, the mask has many intermediate results. It is then evaluated after
