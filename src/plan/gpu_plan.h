@@ -230,7 +230,7 @@ struct PortablePlan {};
 struct HopperPlan {
   hopper::TileOrder tile_order = hopper::TileOrder::strided;  ///< forward
   int ctas_per_range = 1;                                     ///< forward: QueryMajorArguments::ctas_per_range
-  unsigned tiles_taken_at_once = 1;  ///< forward: QueryMajorArguments::tiles_taken_at_once
+  unsigned tiles_taken_at_once = 1;                           ///< forward: QueryMajorArguments::tiles_taken_at_once
   int64_t tiles_taken = -1;         ///< forward with a dynamic order: offset of ForwardArguments::tiles_taken
   int64_t found_nan = -1;           ///< forward with two passes: offset of ForwardArguments::found_nan
   int64_t slot_counter = -1;        ///< backward: offset of the counter of slots that CTAs have taken
