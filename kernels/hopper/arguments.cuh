@@ -47,7 +47,7 @@ struct QueryMajorArguments {
   TileOrder tile_order;
   int ctas_per_range;     ///< contiguous order: the CTAs that share a range of tiles (tile_range.cuh); otherwise 1
   unsigned* tiles_taken;  ///< dynamic order: the number of tiles that all CTAs have taken; zeroed before the launch
-  unsigned tiles_taken_at_once;  ///< dynamic order: by a CTA
+  unsigned tiles_taken_at_once;  ///< dynamic order: the number of tiles that a CTA takes at once
   MappedOperand query, key, value;
   MappedOperand output;  ///< forward: O; parameter_gradients: dO, which has the rows of O
 };

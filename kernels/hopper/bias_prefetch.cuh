@@ -6,9 +6,9 @@
 
 namespace gdpa::hopper {
 
-/// Begins to load the elements of a tile whose rows are keys: `queries` queries from `first_query`, and the 16 keys of
-/// the warp from `first_key` of its warpgroup. A lane loads the line of a query, because the keys of a query are
-/// adjacent in memory.
+/// Begins to load the elements of the bias that the scores of a warp read. These are `queries` queries, beginning with
+/// `first_query`, and 16 keys. The keys of the warpgroup begin with `first_key`, and each warp has the next 16 of them.
+/// A lane loads one cache line for each of its queries, because the keys of a query are adjacent in memory.
 template <int queries, class Bias>
 __device__ __forceinline__ void prefetch_bias_tile(const Bias& bias, int first_query, int first_key) {
   const int key = min(first_key + static_cast<int>(thread_in_warpgroup() / 32) * 16, bias.last_tile_key());

@@ -8,8 +8,8 @@ namespace gdpa::hopper {
 
 /// A round. Bit n of a mask is the tile of lane n. The tiles are in the order of the lanes.
 struct TileRound {
-  unsigned lanes;      ///< the lanes whose tiles belong to this round
-  unsigned with_keys;  ///< the tiles that attend to a key, including the tile that is given back
+  unsigned lanes;      ///< the tiles of this round, without the tile that is given back
+  unsigned with_keys;  ///< the tiles that attend to a key, with the tile that is given back
   unsigned reusing;    ///< of `with_keys`: the tiles that use K and V of the previous tile again
   /// Whether the last tile that was found does not belong to this round, and begins the next one. It only tells whether
   /// the tile before it keeps K and V. Otherwise each round would load them again.

@@ -163,7 +163,7 @@ def torcheasyrec(options: argparse.Namespace) -> Iterator[ModuleType]:
 
 
 def triton_hstu_mha(max_seq_len: int, alpha: float, *, scaling_seqlen: int = -1, **named: Any) -> Any:
-    """TorchEasyRec's function, which has scaling_seqlen in addition to those of generative-recommenders."""
+    """TorchEasyRec's function. It has the arguments of generative-recommenders and the argument scaling_seqlen."""
     import torch
 
     from gdpa.compat.generative_recommenders import hstu_mha
@@ -173,7 +173,7 @@ def triton_hstu_mha(max_seq_len: int, alpha: float, *, scaling_seqlen: int = -1,
 
 
 def triton_cached_hstu_mha(max_seq_len: int, alpha: float, *, scaling_seqlen: int = -1, **named: Any) -> Any:
-    """As triton_hstu_mha. The mask has no use for max_seq_len, which is the divisor."""
+    """The same for delta_hstu_mha, in which max_seq_len is only the divisor of the output."""
     from gdpa.compat.generative_recommenders import delta_hstu_mha
 
     return delta_hstu_mha(max_seq_len if scaling_seqlen == -1 else scaling_seqlen, alpha, **named)

@@ -187,8 +187,8 @@ bool worth_a_counter(const Problem& problem, int64_t tiles, int tile_keys) {
   return (is_jagged || has_mask) && tiles >= least_tiles && tiles * key_tiles >= least_key_tiles;
 }
 
-/// The query tiles that meet the same keys: of an average sequence and all query heads of a key head. At most the
-/// number that the tile scheduler finds at once.
+/// The number of query tiles that attend to the same keys. These are the tiles of an average sequence in all query
+/// heads of a key head. The result is at most the number that the tile scheduler finds at once.
 int64_t tiles_of_key_head(const Problem& problem, int tile_queries) {
   const int64_t group = problem.heads_q / std::max<int64_t>(1, problem.heads_k);
   const int64_t tiles = group * divide_up(queries_of(problem).mean_length(), tile_queries);
