@@ -131,7 +131,10 @@ def limited(generate: Callable[..., Any], most: int | None) -> Callable[..., Any
 
 def generative_recommenders(options: argparse.Namespace) -> Iterator[ModuleType]:
     prepare_generative_recommenders(options.checkout)
-    replace_kernels()
+    if options.original:
+        print("replaced: nothing, because of --original")
+    else:
+        replace_kernels()
     if options.device == "cpu":
         replace_helpers()
     for file in options.files or GR_FILES:
@@ -345,9 +348,15 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--most-tokens", type=int, help="leaves out examples of FBGEMM with longer sequences")
     parser.add_argument("--cases", type=int, default=40, help="recsys-examples: cases of each test function (40)")
     parser.add_argument("--seed", type=int, default=0, help="recsys-examples: selects the cases (0)")
+    parser.add_argument(
+        "--original", action="store_true",
+        help="generative-recommenders: its own kernels, to tell a failure of gdpa from a failure of the package",
+    )  # fmt: skip
     parser.add_argument("--packages", type=Path, help="a folder with further Python packages, such as hypothesis")
     options = parser.parse_args()
     options.checkout = options.checkout.resolve()
+    if options.original and options.package != "generative-recommenders":
+        parser.error(f"expected generative-recommenders with --original, got {options.package}")
     if not options.checkout.is_dir():
         parser.error(f"expected the folder of a checkout, got {options.checkout}")
     return options
