@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "device.h"
+#include "drawn_numbers.h"
 #include "gdpa/attention.h"
 #include "promise.h"
 
@@ -18,20 +19,6 @@ namespace {
 constexpr Device cuda{DeviceKind::cuda, 0};
 constexpr int64_t heads = 4, rows = 150;
 constexpr std::size_t guard = 256;
-
-std::vector<double> drawn(std::mt19937& random, int64_t head_dim) {
-  std::normal_distribution<double> normal;
-  std::vector<double> numbers(static_cast<std::size_t>(rows * heads * head_dim));
-  for (double& number : numbers) number = rounded(DType::bfloat16, normal(random));
-  return numbers;
-}
-
-std::vector<std::byte> stored(const std::vector<double>& numbers, DType dtype) {
-  const auto bytes = static_cast<std::size_t>(size_in_bytes(dtype));
-  std::vector<std::byte> memory(numbers.size() * bytes);
-  for (std::size_t i = 0; i < numbers.size(); ++i) from_double(dtype, numbers[i], memory.data() + i * bytes);
-  return memory;
-}
 
 /// O of the definition, with the causal mask.
 std::vector<double> expected(const std::vector<double>& query, const std::vector<double>& key,
@@ -64,8 +51,8 @@ TEST_P(HeadFactors, OutputIsWithinThePromiseOfEachHead) {
   const unsigned seed = seeds();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
-  const std::vector<double> query = drawn(random, head_dim), key = drawn(random, head_dim),
-                            value = drawn(random, head_dim);
+  const auto drawn = [&] { return drawn_numbers(random, rows * heads * head_dim, DType::bfloat16); };
+  const std::vector<double> query = drawn(), key = drawn(), value = drawn();
   const std::vector<double> a = {1.5, -0.25, 3, 1}, b = {1.75, 0, -0.5, 60};
   const Gpu& gpu = Gpu::get();
   const GuardedMemory q(gpu, stored(query, DType::bfloat16), guard), k(gpu, stored(key, DType::bfloat16), guard),

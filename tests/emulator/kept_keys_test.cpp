@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "device.h"
+#include "drawn_numbers.h"
 #include "gdpa/attention.h"
 #include "promise.h"
 
@@ -21,19 +22,6 @@ constexpr Device cuda{DeviceKind::cuda, 0};
 constexpr DType dtype = DType::bfloat16;
 constexpr int64_t heads_q = 6, heads_k = 3, head_dim = 64;  // the emulated GPU has three multiprocessors
 constexpr std::size_t guard = 256;
-
-std::vector<double> drawn(std::mt19937& random, int64_t elements) {
-  std::normal_distribution<double> normal;
-  std::vector<double> numbers(static_cast<std::size_t>(elements));
-  for (double& number : numbers) number = rounded(dtype, normal(random));
-  return numbers;
-}
-
-std::vector<std::byte> stored(const std::vector<double>& numbers) {
-  std::vector<std::byte> memory(numbers.size() * 2);
-  for (std::size_t i = 0; i < numbers.size(); ++i) from_double(dtype, numbers[i], memory.data() + i * 2);
-  return memory;
-}
 
 std::vector<int64_t> offsets_of(const std::vector<int64_t>& lengths) {
   std::vector<int64_t> offsets = {0};
@@ -51,12 +39,12 @@ void expect_definition(std::mt19937& random, const std::vector<int64_t>& lengths
                        const std::vector<int64_t>& lengths_k) {
   const std::vector<int64_t> offsets_q = offsets_of(lengths_q), offsets_k = offsets_of(lengths_k);
   const int64_t rows_q = offsets_q.back(), rows_k = offsets_k.back();
-  const std::vector<double> query = drawn(random, rows_q * heads_q * head_dim),
-                            key = drawn(random, rows_k * heads_k * head_dim),
-                            value = drawn(random, rows_k * heads_k * head_dim);
+  const std::vector<double> query = drawn_numbers(random, rows_q * heads_q * head_dim, dtype),
+                            key = drawn_numbers(random, rows_k * heads_k * head_dim, dtype),
+                            value = drawn_numbers(random, rows_k * heads_k * head_dim, dtype);
   const Gpu& gpu = Gpu::get();
-  const GuardedMemory q(gpu, stored(query), guard), k(gpu, stored(key), guard), v(gpu, stored(value), guard),
-      cu_q(gpu, bytes_of(offsets_q), guard), cu_k(gpu, bytes_of(offsets_k), guard);
+  const GuardedMemory q(gpu, stored(query, dtype), guard), k(gpu, stored(key, dtype), guard),
+      v(gpu, stored(value, dtype), guard), cu_q(gpu, bytes_of(offsets_q), guard), cu_k(gpu, bytes_of(offsets_k), guard);
   GuardedMemory output(gpu, std::vector<std::byte>(query.size() * 2, std::byte{0xff}), guard);
   const auto view = [](const GuardedMemory& memory, int64_t rows, int64_t heads) {
     return TensorView::contiguous(memory.data(), dtype, {rows, heads, head_dim}, cuda);
