@@ -355,8 +355,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--packages", type=Path, help="a folder with further Python packages, such as hypothesis")
     options = parser.parse_args()
     options.checkout = options.checkout.resolve()
-    if options.original and options.package != "generative-recommenders":
-        parser.error(f"expected generative-recommenders with --original, got {options.package}")
+    if options.original and (options.package, options.device) != ("generative-recommenders", "cuda"):
+        got = f"{options.package} on {options.device}"
+        parser.error(f"expected generative-recommenders on cuda with --original, got {got}")
     if not options.checkout.is_dir():
         parser.error(f"expected the folder of a checkout, got {options.checkout}")
     return options
