@@ -30,7 +30,7 @@ GDPA_HOST_DEVICE inline int64_t first_token_at(const Sequences& side, const MapO
   return side.is_jagged() ? at.y - count : side.first_token(b);
 }
 
-/// How the query tiles are distributed to the CTAs (tile_range.cuh).
+/// The order of the query tiles (tile_range.cuh).
 enum class TileOrder : int {
   strided,     ///< a CTA has every gridDim-th tile
   contiguous,  ///< a CTA has consecutive tiles, so that K and V can stay in shared memory
@@ -40,14 +40,19 @@ enum class TileOrder : int {
 /// The query tiles that the tile scheduler finds at once, one for each of its lanes.
 constexpr int most_tiles_at_once = 16;
 
+/// How the query tiles are distributed to the CTAs.
+struct TileDistribution {
+  TileOrder order = TileOrder::strided;
+  int ctas_per_range = 1;      ///< contiguous: the CTAs that share a range of tiles (tile_range.cuh); otherwise 1
+  unsigned taken_at_once = 1;  ///< dynamic: the number of tiles that a CTA takes at once
+};
+
 /// Arguments of the kernels whose CTAs own query tiles.
 struct QueryMajorArguments {
   CommonArguments common;
   float scale;  ///< scale of params; as a constant operand it occupies no register
-  TileOrder tile_order;
-  int ctas_per_range;     ///< contiguous order: the CTAs that share a range of tiles (tile_range.cuh); otherwise 1
+  TileDistribution tiles;
   unsigned* tiles_taken;  ///< dynamic order: the number of tiles that all CTAs have taken; zeroed before the launch
-  unsigned tiles_taken_at_once;  ///< dynamic order: the number of tiles that a CTA takes at once
   MappedOperand query, key, value;
   MappedOperand output;  ///< forward: O; parameter_gradients: dO, which has the rows of O
 };

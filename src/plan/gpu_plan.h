@@ -228,9 +228,7 @@ struct PortablePlan {};
 
 /// The part of a plan that only Hopper kernels have. Offsets are in the workspace, in bytes; -1 means none.
 struct HopperPlan {
-  hopper::TileOrder tile_order = hopper::TileOrder::strided;  ///< forward
-  int ctas_per_range = 1;                                     ///< forward: QueryMajorArguments::ctas_per_range
-  unsigned tiles_taken_at_once = 1;                           ///< forward: QueryMajorArguments::tiles_taken_at_once
+  hopper::TileDistribution tiles;   ///< forward
   int64_t tiles_taken = -1;         ///< forward with a dynamic order: offset of ForwardArguments::tiles_taken
   int64_t found_nan = -1;           ///< forward with two passes: offset of ForwardArguments::found_nan
   int64_t slot_counter = -1;        ///< backward: offset of the counter of slots that CTAs have taken
@@ -259,9 +257,8 @@ struct GpuPlan {
   /// The gradients have no sums in the workspace: parameter_gradients adds to the gradients, which are cleared before,
   /// or backward and complete_terms store all elements (is_term).
   bool adds_to_grad_parameters = false;
-  hopper::TileOrder parameter_tile_order = hopper::TileOrder::strided;  ///< of parameter_gradients
-  int parameter_ctas_per_range = 1;                                     ///< of parameter_gradients
-  bool reduces_grad_query = false;  ///< the reduce kernel makes dQ of workspace.grad_query
+  hopper::TileDistribution parameter_tiles;  ///< of parameter_gradients
+  bool reduces_grad_query = false;           ///< the reduce kernel makes dQ of workspace.grad_query
   bool deterministic = true;
   double output_factor = 1;  ///< forward, where scores are not scaled: multiplies every output, as out_scale does
   std::variant<PortablePlan, HopperPlan> of_family;

@@ -314,9 +314,9 @@ TEST(GpuPlan, ACtaTakesTilesFromTheWholeBatchIfKeysAreInPages) {
   Problem problem = paged_problem(64);
   problem.query_form = Form::dense;
   problem.rows_q = 64 * problem.batch;
-  EXPECT_NE(hopper_plan_of(problem).hopper().tile_order, hopper::TileOrder::contiguous);
+  EXPECT_NE(hopper_plan_of(problem).hopper().tiles.order, hopper::TileOrder::contiguous);
   problem.page_rows = 0;
-  EXPECT_EQ(hopper_plan_of(problem).hopper().tile_order, hopper::TileOrder::contiguous);
+  EXPECT_EQ(hopper_plan_of(problem).hopper().tiles.order, hopper::TileOrder::contiguous);
 }
 
 TEST(GpuPlan, PagesThatTmaCannotAddressArePortableAndThePlanSaysWhy) {
@@ -876,12 +876,12 @@ TEST(GpuPlan, ASecondWarpgroupIsThereWhereTheSequencesMayHaveQueriesForIt) {
 TEST(GpuPlan, KeysThatFitSharedMemoryAreMetInRuns) {
   Problem problem = problem_of(Direction::forward);
   problem.rows_k = 256 * problem.batch;
-  EXPECT_EQ(hopper_plan_of(problem).hopper().tile_order, hopper::TileOrder::contiguous);
+  EXPECT_EQ(hopper_plan_of(problem).hopper().tiles.order, hopper::TileOrder::contiguous);
   problem.rows_k = 385 * problem.batch;
-  EXPECT_NE(hopper_plan_of(problem).hopper().tile_order, hopper::TileOrder::contiguous);
+  EXPECT_NE(hopper_plan_of(problem).hopper().tiles.order, hopper::TileOrder::contiguous);
   problem.key_form = Form::shared;
   problem.rows_k = 256;
-  EXPECT_EQ(hopper_plan_of(problem).hopper().tile_order, hopper::TileOrder::contiguous);
+  EXPECT_EQ(hopper_plan_of(problem).hopper().tiles.order, hopper::TileOrder::contiguous);
 }
 
 /// The tiles of a head belong to one CTA. With few heads, a CTA with one more head would end late.
@@ -892,41 +892,41 @@ TEST(GpuPlan, CtasTakeTheTilesOfHeadsFromACounterIfTheyHaveManyHeadsWithFewKeys)
   problem.batch = 1000;
   problem.rows_q = 256 * problem.batch;
   problem.rows_k = 200 * problem.batch;
-  EXPECT_EQ(hopper_of(problem).tile_order, hopper::TileOrder::dynamic);
-  EXPECT_EQ(hopper_of(problem).tiles_taken_at_once, 2U);
-  EXPECT_EQ(hopper_of(problem).ctas_per_range, 1);
+  EXPECT_EQ(hopper_of(problem).tiles.order, hopper::TileOrder::dynamic);
+  EXPECT_EQ(hopper_of(problem).tiles.taken_at_once, 2U);
+  EXPECT_EQ(hopper_of(problem).tiles.ctas_per_range, 1);
   Problem grouped = problem;
   grouped.heads_q = 8;
-  EXPECT_EQ(hopper_of(grouped).tiles_taken_at_once, 4U) << "both query heads have the same keys";
+  EXPECT_EQ(hopper_of(grouped).tiles.taken_at_once, 4U) << "both query heads have the same keys";
   Problem long_queries = problem;
   long_queries.rows_q = 10000 * problem.batch;
-  EXPECT_EQ(hopper_of(long_queries).tiles_taken_at_once, 16U);
+  EXPECT_EQ(hopper_of(long_queries).tiles.taken_at_once, 16U);
 
   Problem few = problem;
   few.batch = 200;
   few.rows_q = 256 * few.batch;
   few.rows_k = 200 * few.batch;
-  EXPECT_EQ(hopper_of(few).tile_order, hopper::TileOrder::contiguous);
-  EXPECT_EQ(hopper_of(few).ctas_per_range, 4) << "a CTA for each head";
+  EXPECT_EQ(hopper_of(few).tiles.order, hopper::TileOrder::contiguous);
+  EXPECT_EQ(hopper_of(few).tiles.ctas_per_range, 4) << "a CTA for each head";
   few.heads_q = few.heads_k = 5;
-  EXPECT_EQ(hopper_of(few).ctas_per_range, 1) << "132 is no multiple of 5";
+  EXPECT_EQ(hopper_of(few).tiles.ctas_per_range, 1) << "132 is no multiple of 5";
   Problem shared = problem;
   shared.key_form = Form::shared;
   shared.rows_k = 200;
-  EXPECT_EQ(hopper_of(shared).tile_order, hopper::TileOrder::contiguous);
+  EXPECT_EQ(hopper_of(shared).tiles.order, hopper::TileOrder::contiguous);
 
   Problem pooling = problem;
   pooling.query_form = Form::shared;
   pooling.rows_q = 32;
   pooling.rows_k = 1000 * problem.batch;
   pooling.batch = 2000;
-  EXPECT_EQ(hopper_of(pooling).tile_order, hopper::TileOrder::dynamic);
-  EXPECT_EQ(hopper_of(pooling).tiles_taken_at_once, 1U);
+  EXPECT_EQ(hopper_of(pooling).tiles.order, hopper::TileOrder::dynamic);
+  EXPECT_EQ(hopper_of(pooling).tiles.taken_at_once, 1U);
 }
 
 /// A launch that clears the counter costs more than it saves if CTAs have few tiles, or if all tiles are equal.
 TEST(GpuPlan, CtasTakeTilesFromACounterIfTheyHaveManyThatDiffer) {
-  const auto order_of = [](const Problem& problem) { return hopper_plan_of(problem).hopper().tile_order; };
+  const auto order_of = [](const Problem& problem) { return hopper_plan_of(problem).hopper().tiles.order; };
   Problem problem = problem_of(Direction::forward);
   problem.batch = 66;
   problem.rows_q = 1024 * problem.batch;

@@ -238,11 +238,12 @@ GpuPlan forward_plan(const PlanRequest& request) {
   const bool is_dynamic = has_contiguous_tiles
                               ? worth_a_counter_of_heads(problem, tiles_of_head, tiles_of_cta, keys_stay)
                               : worth_a_counter(problem, tiles_of_cta, kernel.tile_keys);
-  hopper_part.tile_order = is_dynamic             ? hopper::TileOrder::dynamic
-                           : has_contiguous_tiles ? hopper::TileOrder::contiguous
-                                                  : hopper::TileOrder::strided;
-  hopper_part.tiles_taken_at_once = static_cast<unsigned>(tiles_of_head);
-  hopper_part.ctas_per_range = ctas_per_range_of(problem, hopper_part.tile_order, ctas);
+  hopper::TileDistribution& distribution = hopper_part.tiles;
+  distribution.order = is_dynamic             ? hopper::TileOrder::dynamic
+                       : has_contiguous_tiles ? hopper::TileOrder::contiguous
+                                              : hopper::TileOrder::strided;
+  distribution.ctas_per_range = ctas_per_range_of(problem, distribution.order, ctas);
+  distribution.taken_at_once = static_cast<unsigned>(tiles_of_head);
   plan.reason = keys_stay ? "the keys of most sequences fit in shared memory, and stay there for all tiles of queries"
                 : has_one_tile && !is_dynamic
                     ? "each head has one tile of queries: every CTA gets the same number of keys, however long the "
@@ -263,7 +264,7 @@ GpuPlan forward_plan(const PlanRequest& request) {
   // A launch costs more than the guards of few scores.
   const bool has_second_pass = request.bounds_scores && !plan::has_few_scores(problem);
   WorkspaceLayout workspace(plan.workspace);
-  const bool shares_counters = hopper_part.tile_order == hopper::TileOrder::dynamic;
+  const bool shares_counters = distribution.order == hopper::TileOrder::dynamic;
   if (shares_counters) {
     constexpr int64_t most_passes = 2;
     hopper_part.tiles_taken = workspace.reserve(most_passes * static_cast<int64_t>(sizeof(unsigned)));
@@ -490,10 +491,11 @@ void add_hopper_parameter_gradients(const PlanRequest& request, const Params& pa
   const bool keys_stay = keys.mean_length() <= int64_t{kernel.stages} * kernel.tile_keys;
   const bool has_one_tile = queries.form != Form::jagged && queries.mean_length() <= kernel.tile_queries;
   // The sums would differ from run to run with a dynamic order.
-  plan.parameter_tile_order = keys_stay || has_one_tile ? hopper::TileOrder::contiguous : hopper::TileOrder::strided;
+  hopper::TileDistribution& distribution = plan.parameter_tiles;
+  distribution.order = keys_stay || has_one_tile ? hopper::TileOrder::contiguous : hopper::TileOrder::strided;
   const int64_t tiles = problem.heads_q * queries.most_tiles(kernel.tile_queries, problem.batch);
   const int64_t ctas = std::min<int64_t>(tiles, request.gpu.multiprocessors);
-  plan.parameter_ctas_per_range = ctas_per_range_of(problem, plan.parameter_tile_order, ctas);
+  distribution.ctas_per_range = ctas_per_range_of(problem, distribution.order, ctas);
   plan.parameter_steps.push_back({kernel, ctas});
 }
 
