@@ -133,12 +133,13 @@ struct HopperSpec {
   BiasTile bias_tile = BiasTile::none;  ///< forward: of a dense bias in shared memory
   bool prefetches_bias = false;         ///< backward: the elements of a dense bias are loaded into the L1 cache first
   bool stages_lookups = false;          ///< forward: the elements of lookups are staged in shared memory
-  bool has_first_writer = false;    ///< backward: the first writer of a dQ accumulator stores and the last one rounds;
-                                    ///< otherwise key_schedule clears it and round_grad_query rounds it
-  bool ordered = false;             ///< backward: CTAs add to a dQ accumulator in one order
-  bool scales_entries = false;      ///< backward: the entries of a key tile may differ in out_scale
-  bool by_heads = false;            ///< key_schedule: the order of the key tiles (kernels/hopper/head_groups.cuh)
-  bool takes_head_factors = false;  ///< backward: dV and dS have factors of the head (activation::ForwardForm)
+  bool has_first_writer = false;  ///< backward: dQ has semaphores. The first writer stores, and the last one rounds an
+                                  ///< accumulator. Otherwise key_schedule clears accumulators, and round_grad_query
+                                  ///< rounds them
+  bool ordered = false;           ///< backward: CTAs add to a dQ accumulator in one order
+  bool scales_entries = false;    ///< backward: the entries of a key tile may differ in out_scale
+  bool by_heads = false;          ///< key_schedule: the order of the key tiles (kernels/hopper/head_groups.cuh)
+  bool takes_head_factors = false;         ///< backward: dV and dS have factors of the head (activation::ForwardForm)
   hopper::Pass pass = hopper::Pass::only;  ///< forward, backward and its key_schedule
   int sum_elements = 0;  ///< parameter_gradients: elements for which each consumer thread has a sum of its own
   FusedGradients gradients = FusedGradients::none;  ///< backward
@@ -239,7 +240,8 @@ struct HopperPlan {
   int64_t dq_semaphores = -1;       ///< backward: offset of the dQ semaphores
   int64_t semaphores_per_head = 0;  ///< an upper bound of the tiles of queries of a head
   int64_t heads_per_group = 0;      ///< with dQ semaphores: number of heads with interleaved tiles of keys in the table
-  int direct_keys = 0;              ///< backward: up to so many keys, one CTA has a whole sequence and stores dQ itself
+  int whole_keys = 0;               ///< backward: up to so many keys, one CTA takes a whole sequence
+  int direct_keys = 0;              ///< backward: up to so many keys, several CTAs sum dQ in the gradient
   bool prepares_grad_query = false;  ///< key_schedule has rows of dQ to clear or to fill with zeros
 };
 

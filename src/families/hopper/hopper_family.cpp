@@ -101,6 +101,7 @@ hopper::BackwardArguments backward_arguments(const PlannedCall& call) {
   }
   arguments.grad_key = map(Tensor::grad_key, hopper::warpgroup_rows);
   arguments.grad_value = map(Tensor::grad_value, hopper::warpgroup_rows);
+  arguments.whole_keys = plan.whole_keys;
   arguments.direct_keys = plan.direct_keys;
   arguments.queries_shared = call.problem.shares_queries();
   arguments.heads_per_group = static_cast<int>(plan.heads_per_group);
