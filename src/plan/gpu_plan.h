@@ -136,7 +136,7 @@ struct HopperSpec {
   bool has_first_writer = false;  ///< backward: dQ has semaphores. The first writer stores, and the last one rounds an
                                   ///< accumulator. Otherwise key_schedule clears accumulators, and round_grad_query
                                   ///< rounds them
-  bool ordered = false;           ///< backward: CTAs add to a dQ accumulator in one order
+  bool ordered = false;           ///< backward: CTAs add to dQ in one order
   bool scales_entries = false;    ///< backward: the entries of a key tile may differ in out_scale
   bool by_heads = false;          ///< key_schedule: the order of the key tiles (kernels/hopper/head_groups.cuh)
   bool takes_head_factors = false;         ///< backward: dV and dS have factors of the head (activation::ForwardForm)
