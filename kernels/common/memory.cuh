@@ -15,11 +15,6 @@ __device__ inline void copy_async(unsigned destination, const void* source, bool
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(destination), "l"(source), "r"(valid ? 16 : 0));
 }
 
-/// The same for the first `bytes` bytes, at most 16. The others are zeros.
-__device__ inline void copy_async_bytes(unsigned destination, const void* source, int bytes) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(destination), "l"(source), "r"(bytes));
-}
-
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 /// Waits until at most the `pending` latest groups of this thread's copies are incomplete.

@@ -158,7 +158,9 @@ struct StagedTile {
   }
 
   /// Begins the copy of a tile with elements after the end of an axis, or copies it. Keys after the end of the axis are
-  /// after the end of the sequence, or have the last element of the axis.
+  /// after the end of the sequence, or have the last element of the axis. Elements of the last chunk of an axis are
+  /// copied one by one: the other bytes of the chunk may be after the end of the tensor, and compute-sanitizer reports
+  /// a cp.async of a part of such a chunk.
   __device__ __forceinline__ void copy_part_of_tile(const Bias& bias, int query, int key) const {
     const int last = bias.last_tile_key();
     const bool is_clamped = last + 1 < min(key + columns, bias.pair.length_k);
@@ -168,9 +170,9 @@ struct StagedTile {
       const Storage* const elements = bias.tile_row(query + row);
       const int first = key + index * chunk - shift_of(elements, key);
       const unsigned to = base + static_cast<unsigned>(offset_of(row, index));
-      if (!is_clamped) {
-        const int valid = max(0, min(chunk, last + 1 - first));
-        copy_async_bytes(to, elements + first, valid * element_bytes);
+      const int valid = last + 1 - first;  // elements of the chunk, and of later chunks
+      if (!is_clamped && (valid <= 0 || valid >= chunk)) {
+        copy_async(to, elements + first, valid > 0);
         continue;
       }
 #pragma unroll

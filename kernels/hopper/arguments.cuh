@@ -30,7 +30,7 @@ GDPA_HOST_DEVICE inline int64_t first_token_at(const Sequences& side, const MapO
   return side.is_jagged() ? at.y - count : side.first_token(b);
 }
 
-/// How the query tiles are distributed to the CTAs (tile_range.cuh).
+/// The order of the query tiles (tile_range.cuh).
 enum class TileOrder : int {
   strided,     ///< a CTA has every gridDim-th tile
   contiguous,  ///< a CTA has consecutive tiles, so that K and V can stay in shared memory
@@ -40,14 +40,19 @@ enum class TileOrder : int {
 /// The query tiles that the tile scheduler finds at once, one for each of its lanes.
 constexpr int most_tiles_at_once = 16;
 
+/// How the query tiles are distributed to the CTAs.
+struct TileDistribution {
+  TileOrder order = TileOrder::strided;
+  int ctas_per_range = 1;      ///< contiguous: the CTAs that share a range of tiles (tile_range.cuh); otherwise 1
+  unsigned taken_at_once = 1;  ///< dynamic: the number of tiles that a CTA takes at once
+};
+
 /// Arguments of the kernels whose CTAs own query tiles.
 struct QueryMajorArguments {
   CommonArguments common;
   float scale;  ///< scale of params; as a constant operand it occupies no register
-  TileOrder tile_order;
-  int ctas_per_range;     ///< contiguous order: the CTAs that share a range of tiles (tile_range.cuh); otherwise 1
+  TileDistribution tiles;
   unsigned* tiles_taken;  ///< dynamic order: the number of tiles that all CTAs have taken; zeroed before the launch
-  unsigned tiles_taken_at_once;  ///< dynamic order: the number of tiles that a CTA takes at once
   MappedOperand query, key, value;
   MappedOperand output;  ///< forward: O; parameter_gradients: dO, which has the rows of O
 };
@@ -93,16 +98,16 @@ GDPA_HOST_DEVICE constexpr AccumulatorShape accumulator_shape_of(int tile_querie
   return {tile_queries > warpgroup_rows ? 1 : 2, grad_query_columns(tile_queries, head_dim)};
 }
 
-/// Whether dQ of a batch entry is stored directly in the gradient: one CTA has all of its keys, up to `most_keys`, one
-/// key tile after the other. Otherwise the CTAs of its keys add dQ to fp32 accumulators.
-GDPA_HOST_DEVICE inline bool is_direct(bool mask_keeps_all, int64_t length_k, int64_t most_keys) {
+/// Whether one CTA takes all key tiles of a batch entry with up to `most_keys` keys, one after the other. It then sums dQ
+/// in the gradient, in its type: it stores dQ of the first key tile, and adds dQ of the others.
+GDPA_HOST_DEVICE inline bool is_whole(bool mask_keeps_all, int64_t length_k, int64_t most_keys) {
   return mask_keeps_all && length_k > 0 && length_k <= most_keys;
 }
 
 /// The destination of dQ of one query tile and one key tile.
 enum class GradQuery : int {
-  stored,        ///< in the gradient: one CTA has all keys of the queries, and this is its first key tile
-  added,         ///< to the gradient: another key tile of that CTA
+  stored,        ///< in the gradient: the first of its key tiles
+  added,         ///< to the gradient: another key tile
   first_writer,  ///< stored in the fp32 accumulators: the first writer of several CTAs, with the last keys
   accumulated,   ///< added to the accumulators, which the first writer has stored, or which were cleared
   last_writer    ///< the accumulators and the result of the last writer are added and stored in the gradient
@@ -116,7 +121,8 @@ GDPA_HOST_DEVICE constexpr bool begins_grad_query(GradQuery is) {
 struct BackwardArguments {
   CommonArguments common;
   float scale;            ///< scale of params
-  int direct_keys;        ///< the limit of is_direct
+  int whole_keys;         ///< the limit of is_whole
+  int direct_keys;        ///< with dQ semaphores: dQ of entries with up to so many keys is summed in the gradient
   bool queries_shared;    ///< the batch entries share the queries
   int heads_per_group;    ///< with dQ semaphores: argument of slot_in_head_group
   unsigned slots;         ///< number of slots in the table of key tiles
@@ -130,7 +136,7 @@ struct BackwardArguments {
   int* dq_semaphores;     ///< one for each query tile and head (dq_semaphore.cuh)
   int semaphores_per_head;
   bool prepares_grad_query;        ///< the schedule kernel prepares accumulators of dQ, or zeroes rows without keys
-  float* grad_query_accumulators;  ///< see accumulator_shape_of; null: every dQ is stored directly in the gradient
+  float* grad_query_accumulators;  ///< see accumulator_shape_of; null: every dQ is summed in the gradient
   MappedOperand query, key, value, grad_output, grad_query, grad_key, grad_value;
   MappedOperand addend;  ///< dO in boxes of grad_query, if Q is added to O
 };

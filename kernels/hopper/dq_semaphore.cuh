@@ -1,8 +1,9 @@
-// dQ semaphores: the order in which CTAs add to the fp32 accumulators of dQ. The key tiles of a sequence add in falling
-// order. The last key tile that a query tile attends to is the first writer: it stores instead of adding. The first key
-// tile is the last writer: it adds its own part to the accumulators, rounds, and stores dQ (GradQuery). No kernel has
-// to clear the accumulators before or round them afterwards. Other key tiles wait until the first writer is done, and
-// the last writer waits for all of them. In deterministic mode each key tile waits for all key tiles before it.
+// dQ semaphores: the order in which CTAs add to dQ. The key tiles of a sequence add in falling order. The last key tile
+// that a query tile attends to is the first writer: it stores instead of adding. With few keys, all of them add to the
+// gradient, in its type. Otherwise they add to fp32 accumulators, and the first key tile is the last writer: it adds its
+// own part to the accumulators, rounds, and stores dQ (GradQuery). No kernel has to clear the accumulators before or
+// round them afterwards. Other key tiles wait until the first writer is done, and the last writer waits for all of
+// them. In deterministic mode each key tile waits for all key tiles before it.
 //
 // Each query tile has a semaphore in global memory. Its value is minus the number, in the list of the query tile's key
 // tiles (tile_list.cuh), of the key tile that is next if all add in order, and `not_begun` is added until the first
@@ -37,10 +38,10 @@ struct DqSemaphore {
   /// The value that the semaphore must reach before the key tile with a number may add.
   template <class Config>
   static __device__ int required(GradQuery is, int number) {
-    if (is == GradQuery::first_writer) return 2 * not_begun;  // less than any value
+    if (begins_grad_query(is)) return 2 * not_begun;  // less than any value
     return Config::ordered || is == GradQuery::last_writer ? -number : begun;
   }
-  static __device__ int increment(GradQuery is) { return is == GradQuery::first_writer ? 1 - not_begun : 1; }
+  static __device__ int increment(GradQuery is) { return begins_grad_query(is) ? 1 - not_begun : 1; }
 };
 
 /// The semaphore of a head's query tile; `slot` is the slot of the tile among the slots of a head.

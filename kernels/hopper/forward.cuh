@@ -42,7 +42,7 @@ __device__ __forceinline__ void forward(const ForwardArguments& arguments) {
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   const Shared shared{shared_memory};
   if (threadIdx.x == 0) {
-    if (Config::pass == Pass::first && arguments.tile_order != TileOrder::dynamic) *found_nan_of_cta(arguments) = 0;
+    if (Config::pass == Pass::first && arguments.tiles.order != TileOrder::dynamic) *found_nan_of_cta(arguments) = 0;
     shared.initialise();
   }
   find_tile_range<Config, Shared::threads>(arguments, shared.totals_of_warps(), shared.tile_range());

@@ -11,7 +11,7 @@ namespace gdpa::hopper {
 /// Returns the address of the number that tells whether O has a NaN: one for each CTA, or one for all CTAs with the
 /// dynamic order.
 __device__ __forceinline__ int* found_nan_of_cta(const ForwardArguments& arguments) {
-  return arguments.found_nan + (arguments.tile_order == TileOrder::dynamic ? 0 : blockIdx.x);
+  return arguments.found_nan + (arguments.tiles.order == TileOrder::dynamic ? 0 : blockIdx.x);
 }
 
 /// One consumer warpgroup.

@@ -1,6 +1,6 @@
-// The fp32 accumulators of dQ, for batch entries with keys in several CTAs. A first and a last writer store and round
-// them (dq_semaphore.cuh). With a broadcast operand, or a head dim above 128, they are cleared before backward and
-// rounded after it. Entries whose keys are in one CTA need no accumulators (is_direct).
+// The fp32 accumulators of dQ, for batch entries with many keys. A first and a last writer store and round them
+// (dq_semaphore.cuh). With a broadcast operand, or a head dim above 128, they are cleared before backward and rounded
+// after it. Entries with few keys need no accumulators, because dQ is summed in the gradient.
 //
 // Their layout is the layout of the additions. TMA adds half of the columns, or all columns. Of each four groups of 8
 // columns of a row, group i is at position i ^ accumulator_swizzle(row). Additions from registers have groups of 16
@@ -34,7 +34,7 @@ __device__ void look_up_slots(const BackwardArguments& arguments, const Owner<La
   __syncwarp();
 }
 
-/// Rows of dQ, of one query tile of one head, that backward does not store directly: they have accumulators, or no key,
+/// Rows of dQ, of one query tile of one head, that need a semaphore, or accumulators, or zeros because they have no key,
 /// as rows outside all sequences.
 struct RowsToPrepare {
   int64_t row;     ///< the first row, counted over the batch
@@ -69,7 +69,7 @@ __device__ void for_all_rows_to_prepare(const BackwardArguments& arguments, Visi
           is_shared ? 1 : keys.size(),
           static_cast<int>(owner.first_slot_of(work.batch_begin)) + work.tile,
           keys.last_number(Config::tile_keys)};
-      const bool is_left = work.exists && !is_direct(Mask::keeps_all(params), work.keys.count, arguments.direct_keys);
+      const bool is_left = work.exists && !is_whole(Mask::keeps_all(params), work.keys.count, arguments.whole_keys);
       for (unsigned left = __ballot_sync(0xffffffffu, is_left); left != 0; left &= left - 1) {
         const int source = __ffs(static_cast<int>(left)) - 1;
         const auto of_source = [source](auto value) { return __shfl_sync(0xffffffffu, value, source); };

@@ -12,25 +12,27 @@ namespace gdpa::hopper {
 /// Returns the slot of an existing key tile in the table. A group has `heads_per_group` heads, or all heads of one
 /// batch entry if an entry has more. With `by_heads`, a group has one head of `heads_per_group` batch entries, and the
 /// groups of a head are adjacent: CTAs then read, and add to, the same elements of a tensor that all entries share.
-/// `direct_keys` is the limit of is_direct.
+/// `whole_keys` is the limit of is_whole.
 template <class Mask, class Layout>
-GDPA_HOST_DEVICE int64_t slot_in_head_group(const CommonArguments& arguments, int direct_keys, int64_t heads_per_group,
+GDPA_HOST_DEVICE int64_t slot_in_head_group(const CommonArguments& arguments, int whole_keys, int64_t heads_per_group,
                                             const Owner<Layout>& owner, const Work& work, bool by_heads) {
   const int64_t heads = by_heads ? 1 : owner.heads;  // of a group
   const int64_t entries = heads < heads_per_group ? heads_per_group / heads : 1;
   const int64_t first = work.entry / entries * entries;
   const int64_t end = first + entries < owner.entries ? first + entries : owner.entries;
-  const auto is_whole = [&](int64_t keys) { return is_direct(Mask::keeps_all(arguments.params), keys, direct_keys); };
+  const auto one_cta_takes = [&](int64_t keys) {
+    return is_whole(Mask::keeps_all(arguments.params), keys, whole_keys);
+  };
   const auto tiles_of = [&](int64_t keys) { return (keys + owner.tile - 1) / owner.tile; };
   // If one CTA takes all tiles of an entry, the tiles are in the first row, in ascending order.
-  const bool mine_is_whole = is_whole(work.keys.count);
+  const bool mine_is_whole = one_cta_takes(work.keys.count);
   const int64_t row = mine_is_whole ? 0 : tiles_of(work.keys.count) - 1 - work.tile;
   int64_t before = 0;  // tiles of one head in earlier rows, and of earlier entries in this row
   int64_t mine = 1;    // tiles of one head of this entry in this row
   for (int64_t b = first; b < end; ++b) {
     const int64_t keys = owner.rows_of(b).count;
     const int64_t tiles = tiles_of(keys);
-    const int64_t of_row = is_whole(keys) ? tiles : 1;
+    const int64_t of_row = one_cta_takes(keys) ? tiles : 1;
     const int64_t of_rows_before = clamp(row * of_row, 0, tiles);
     const int64_t here = clamp(tiles - of_rows_before, 0, of_row);
     before += of_rows_before + (b < work.entry ? here : 0);

@@ -154,7 +154,7 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
       if constexpr (Config::has_first_writer) {
         const auto in_head_group = [&] {
           return static_cast<unsigned>(slot_in_head_group<Mask>(
-              arguments.common, arguments.direct_keys, arguments.heads_per_group, owner, work, Config::by_heads));
+              arguments.common, arguments.whole_keys, arguments.heads_per_group, owner, work, Config::by_heads));
         };
         const unsigned slot_of_tile = has_queries ? in_head_group() : slots;
         if (slot_of_tile < slots) describe(key_tile_table<Config>(arguments)[slot_of_tile]);
@@ -282,13 +282,20 @@ __device__ void for_all_key_tiles(const Queue& queue, Visit visit) {
   }
 }
 
+/// Whether CTAs of other key tiles add to dQ of the query tile at a position in the list of a key tile.
+template <class Mask>
+__device__ bool has_other_writers(const KeyTile<Mask>& tile, int position) {
+  return !tile.is(tile.whole) && !(tile.writers.is_first(position) && tile.writers.is_last(position));
+}
+
 /// The destination of dQ of the query tile at a position in the list of a key tile.
 template <class Config, class Mask>
 __device__ GradQuery grad_query_of(const KeyTile<Mask>& tile, int position) {
-  if (tile.is(tile.direct)) return tile.first_key == 0 ? GradQuery::stored : GradQuery::added;
+  if (tile.is(tile.whole)) return tile.first_key == 0 ? GradQuery::stored : GradQuery::added;
   if (!Config::has_first_writer) return GradQuery::accumulated;
-  const bool is_last = tile.writers.is_last(position);
-  if (tile.writers.is_first(position)) return is_last ? GradQuery::stored : GradQuery::first_writer;
+  const bool is_direct = tile.is(tile.direct), is_last = tile.writers.is_last(position);
+  if (tile.writers.is_first(position)) return is_direct || is_last ? GradQuery::stored : GradQuery::first_writer;
+  if (is_direct) return GradQuery::added;
   return is_last ? GradQuery::last_writer : GradQuery::accumulated;
 }
 
@@ -327,8 +334,8 @@ __device__ void update_semaphores(const BackwardArguments& arguments, const KeyT
         increment_next();
       }
       const GradQuery is = grad_query_of<Config>(tile, position);
-      int* semaphore = nullptr;  // null: dQ is stored directly
-      if (uses_accumulators(is)) {
+      int* semaphore = nullptr;  // null: no other CTA adds to dQ
+      if (has_other_writers(tile, position)) {
         const int row = tile.queries.row_offset(position, Config::tile_queries);
         semaphore = semaphore_of(arguments, head, tile.semaphore + row / Config::tile_queries);
         const int number = tile.writers.number_of(position, tile.first_key / Config::tile_keys);

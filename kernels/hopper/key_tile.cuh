@@ -30,10 +30,11 @@ struct KeyTile : QuerySegment<Mask> {
   enum : int {
     takes_next = 1,     ///< the CTA of this slot of the table also takes the next slot
     took_previous = 2,  ///< the CTA of this slot has taken the previous slot
-    direct = 4,         ///< the result of is_direct()
+    whole = 4,          ///< the result of is_whole()
+    direct = 8,         ///< dQ is summed in the gradient by several CTAs
     // With a batch map:
-    follows = 8,    ///< the previous item of the queue has the same key tile
-    continues = 16  ///< the next item of the queue has the same key tile
+    follows = 16,   ///< the previous item of the queue has the same key tile
+    continues = 32  ///< the next item of the queue has the same key tile
   };
   int flags;
   int first_key;

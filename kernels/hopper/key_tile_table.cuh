@@ -63,10 +63,12 @@ __device__ void describe_keys(KeyTile<Mask>& tile, const BackwardArguments& argu
   const Params& params = arguments.common.params;
   const int first_key = work.tile * Config::tile_keys;
   tile.flags = 0;
-  if (is_direct(Mask::keeps_all(params), work.keys.count, arguments.direct_keys)) {
-    tile.flags |= tile.direct;
+  if (is_whole(Mask::keeps_all(params), work.keys.count, arguments.whole_keys)) {
+    tile.flags |= tile.whole;
     if (first_key + Config::tile_keys < work.keys.count) tile.flags |= tile.takes_next;
     if (work.tile > 0) tile.flags |= tile.took_previous;
+  } else if (Config::has_first_writer && work.keys.count <= arguments.direct_keys) {
+    tile.flags |= tile.direct;
   }
   tile.first_key = first_key;
   tile.length_k = work.keys.count;

@@ -59,12 +59,12 @@ struct Batch {
   __device__ explicit Batch(const QueryMajorArguments& arguments_)
       : arguments(arguments_),
         owner{arguments.common.params.queries, arguments.common.packed_rows_q,
-              divide_counts(arguments.common.params.heads_q, arguments.ctas_per_range), Config::tile_queries,
+              divide_counts(arguments.common.params.heads_q, arguments.tiles.ctas_per_range), Config::tile_queries,
               arguments.common.params.batch} {}
 
   /// The range of the CTA, and the number of ranges.
-  __device__ unsigned range() const { return blockIdx.x / static_cast<unsigned>(arguments.ctas_per_range); }
-  __device__ unsigned ranges() const { return gridDim.x / static_cast<unsigned>(arguments.ctas_per_range); }
+  __device__ unsigned range() const { return blockIdx.x / static_cast<unsigned>(arguments.tiles.ctas_per_range); }
+  __device__ unsigned ranges() const { return gridDim.x / static_cast<unsigned>(arguments.tiles.ctas_per_range); }
 
   /// Sets the heads of the work from the number of the head in the CTA. A CTA has every ctas_per_range-th key head, and
   /// all query heads of its key heads.
@@ -72,8 +72,8 @@ struct Batch {
     const Params& params = arguments.common.params;
     const auto group = static_cast<int>(divide_counts(params.heads_q, params.heads_k));
     const auto key_number = static_cast<int>(divide_counts(number, group));
-    const auto cta = static_cast<int>(blockIdx.x % static_cast<unsigned>(arguments.ctas_per_range));
-    work.key_head = key_number * arguments.ctas_per_range + cta;
+    const auto cta = static_cast<int>(blockIdx.x % static_cast<unsigned>(arguments.tiles.ctas_per_range));
+    work.key_head = key_number * arguments.tiles.ctas_per_range + cta;
     work.head = work.key_head * group + number - key_number * group;
   }
 
@@ -196,7 +196,7 @@ __device__ void find_tile_range(const QueryMajorArguments& arguments, WorkTotals
                                 TileRange& tile_range) {
   const Batch<Config> batch(arguments);
   const auto& owner = batch.owner;
-  const bool is_contiguous = arguments.tile_order == TileOrder::contiguous;
+  const bool is_contiguous = arguments.tiles.order == TileOrder::contiguous;
   if (is_contiguous && owner.jagged()) {
     find_contiguous_range<Config, threads>(batch, totals_of_warps, tile_range);
   } else if (is_contiguous) {
@@ -224,7 +224,7 @@ struct TileIterator {
     if (batch.owner.jagged()) entries = batch.entries_from(tile_range.entry, tile_range.tiles_before);
   }
 
-  __device__ TileOrder order() const { return batch.arguments.tile_order; }
+  __device__ TileOrder order() const { return batch.arguments.tiles.order; }
 
   /// The index of the lane's tile, of `count` tiles that the CTA takes now. In the strided order, each CTA gets one of
   /// gridDim consecutive indices, rotated by 7 each time: under a mask the tiles of a head differ in cost, and without

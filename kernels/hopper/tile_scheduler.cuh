@@ -136,7 +136,7 @@ __device__ void schedule_tiles(const QueryMajorArguments& arguments, const TileR
   unsigned reuses = 0;  // TileRound::next_reuses of the round before
   // Consecutive tiles are found quickly. With the strided order, the first rounds take few tiles, because the other warps
   // wait for them.
-  const unsigned most = iterator.order() == TileOrder::dynamic ? arguments.tiles_taken_at_once : most_tiles_at_once;
+  const unsigned most = iterator.order() == TileOrder::dynamic ? arguments.tiles.taken_at_once : most_tiles_at_once;
   for (unsigned count = iterator.order() == TileOrder::strided ? 1 : most;; count = min(2 * count, most)) {
     if (iterator.order() == TileOrder::dynamic) ahead.wait();
     const Work work = iterator.take(count);

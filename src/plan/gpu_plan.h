@@ -133,12 +133,13 @@ struct HopperSpec {
   BiasTile bias_tile = BiasTile::none;  ///< forward: of a dense bias in shared memory
   bool prefetches_bias = false;         ///< backward: the elements of a dense bias are loaded into the L1 cache first
   bool stages_lookups = false;          ///< forward: the elements of lookups are staged in shared memory
-  bool has_first_writer = false;    ///< backward: the first writer of a dQ accumulator stores and the last one rounds;
-                                    ///< otherwise key_schedule clears it and round_grad_query rounds it
-  bool ordered = false;             ///< backward: CTAs add to a dQ accumulator in one order
-  bool scales_entries = false;      ///< backward: the entries of a key tile may differ in out_scale
-  bool by_heads = false;            ///< key_schedule: the order of the key tiles (kernels/hopper/head_groups.cuh)
-  bool takes_head_factors = false;  ///< backward: dV and dS have factors of the head (activation::ForwardForm)
+  bool has_first_writer = false;  ///< backward: dQ has semaphores. The first writer stores, and the last one rounds an
+                                  ///< accumulator. Otherwise key_schedule clears accumulators, and round_grad_query
+                                  ///< rounds them
+  bool ordered = false;           ///< backward: CTAs add to dQ in one order
+  bool scales_entries = false;    ///< backward: the entries of a key tile may differ in out_scale
+  bool by_heads = false;          ///< key_schedule: the order of the key tiles (kernels/hopper/head_groups.cuh)
+  bool takes_head_factors = false;         ///< backward: dV and dS have factors of the head (activation::ForwardForm)
   hopper::Pass pass = hopper::Pass::only;  ///< forward, backward and its key_schedule
   int sum_elements = 0;  ///< parameter_gradients: elements for which each consumer thread has a sum of its own
   FusedGradients gradients = FusedGradients::none;  ///< backward
@@ -228,9 +229,7 @@ struct PortablePlan {};
 
 /// The part of a plan that only Hopper kernels have. Offsets are in the workspace, in bytes; -1 means none.
 struct HopperPlan {
-  hopper::TileOrder tile_order = hopper::TileOrder::strided;  ///< forward
-  int ctas_per_range = 1;                                     ///< forward: QueryMajorArguments::ctas_per_range
-  unsigned tiles_taken_at_once = 1;                           ///< forward: QueryMajorArguments::tiles_taken_at_once
+  hopper::TileDistribution tiles;   ///< forward
   int64_t tiles_taken = -1;         ///< forward with a dynamic order: offset of ForwardArguments::tiles_taken
   int64_t found_nan = -1;           ///< forward with two passes: offset of ForwardArguments::found_nan
   int64_t slot_counter = -1;        ///< backward: offset of the counter of slots that CTAs have taken
@@ -241,7 +240,8 @@ struct HopperPlan {
   int64_t dq_semaphores = -1;       ///< backward: offset of the dQ semaphores
   int64_t semaphores_per_head = 0;  ///< an upper bound of the tiles of queries of a head
   int64_t heads_per_group = 0;      ///< with dQ semaphores: number of heads with interleaved tiles of keys in the table
-  int direct_keys = 0;              ///< backward: up to so many keys, one CTA has a whole sequence and stores dQ itself
+  int whole_keys = 0;               ///< backward: up to so many keys, one CTA takes a whole sequence
+  int direct_keys = 0;              ///< backward: up to so many keys, several CTAs sum dQ in the gradient
   bool prepares_grad_query = false;  ///< key_schedule has rows of dQ to clear or to fill with zeros
 };
 
@@ -259,9 +259,8 @@ struct GpuPlan {
   /// The gradients have no sums in the workspace: parameter_gradients adds to the gradients, which are cleared before,
   /// or backward and complete_terms store all elements (is_term).
   bool adds_to_grad_parameters = false;
-  hopper::TileOrder parameter_tile_order = hopper::TileOrder::strided;  ///< of parameter_gradients
-  int parameter_ctas_per_range = 1;                                     ///< of parameter_gradients
-  bool reduces_grad_query = false;  ///< the reduce kernel makes dQ of workspace.grad_query
+  hopper::TileDistribution parameter_tiles;  ///< of parameter_gradients
+  bool reduces_grad_query = false;           ///< the reduce kernel makes dQ of workspace.grad_query
   bool deterministic = true;
   double output_factor = 1;  ///< forward, where scores are not scaled: multiplies every output, as out_scale does
   std::variant<PortablePlan, HopperPlan> of_family;

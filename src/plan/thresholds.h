@@ -22,11 +22,20 @@ constexpr int64_t queries_of_one_warpgroup = hopper::warpgroup_rows;
 /// one of a sequence, or half of one.
 constexpr int64_t queries_of_large_tiles = 512;
 
-/// Tiles of keys that one CTA of backward takes, so that it stores dQ without an accumulator: one tile where batch
-/// entries times heads are fewer than the multiprocessors, few tiles where they are fewer than `many` per
-/// multiprocessor, and more tiles otherwise.
-constexpr int direct_tiles = 1, direct_tiles_of_few_heads = 2, direct_tiles_of_many_heads = 4;
+/// Tiles of keys up to which one CTA of backward takes all tiles of a sequence: one tile where batch entries times
+/// heads are fewer than the multiprocessors, few tiles where they are fewer than `many` per multiprocessor, and more
+/// tiles otherwise.
+constexpr int whole_tiles = 1, whole_tiles_of_few_heads = 2, whole_tiles_of_many_heads = 4;
 constexpr int64_t few_heads_per_multiprocessor = 1, many_heads_per_multiprocessor = 8;
+
+/// Bytes of Q, dO and dQ of the queries of a key head in a sequence, up to which one CTA takes all tiles of keys. The
+/// CTAs of 132 multiprocessors have at most 17 MB together, which stay in the L2 cache. With 26 MB, several CTAs for a
+/// sequence were faster (docs/notebook/hopper-backward.md).
+constexpr int64_t most_query_bytes_of_whole_tiles = 128 << 10;
+
+/// Tiles of keys up to which dQ is summed in the gradient, in its type. With more, the rounded sums could exceed the
+/// error promise.
+constexpr int direct_tiles = 4;
 
 /// Scores of a call up to which f is exact on a GPU, whatever the call's accuracy. The errors of the fast forms are
 /// absolute. They are small in the 2-norm of a result unless f vanishes at nearly all of its scores: few scores can all
@@ -37,12 +46,11 @@ constexpr int64_t keys_of(int tiles) { return int64_t{tiles} * hopper::backward_
 
 /// All of them, for each of the numbers that the planner looks at.
 constexpr int64_t of_queries[] = {queries_of_one_warpgroup, queries_of_large_tiles};
-constexpr int64_t of_keys[] = {keys_of_a_short_tile,
-                               few_keys,
-                               few_keys_of_narrow_heads,
-                               keys_of(direct_tiles),
-                               keys_of(direct_tiles_of_few_heads),
-                               keys_of(direct_tiles_of_many_heads)};
+constexpr int64_t of_keys[] = {
+    keys_of_a_short_tile, few_keys, few_keys_of_narrow_heads, keys_of(whole_tiles), keys_of(whole_tiles_of_few_heads),
+    keys_of(direct_tiles)};
+// The list has equal values once.
+static_assert(whole_tiles_of_many_heads == direct_tiles);
 constexpr int64_t of_heads_per_multiprocessor[] = {few_heads_per_multiprocessor, many_heads_per_multiprocessor};
 
 }  // namespace gdpa::plan::thresholds

@@ -314,9 +314,9 @@ TEST(GpuPlan, ACtaTakesTilesFromTheWholeBatchIfKeysAreInPages) {
   Problem problem = paged_problem(64);
   problem.query_form = Form::dense;
   problem.rows_q = 64 * problem.batch;
-  EXPECT_NE(hopper_plan_of(problem).hopper().tile_order, hopper::TileOrder::contiguous);
+  EXPECT_NE(hopper_plan_of(problem).hopper().tiles.order, hopper::TileOrder::contiguous);
   problem.page_rows = 0;
-  EXPECT_EQ(hopper_plan_of(problem).hopper().tile_order, hopper::TileOrder::contiguous);
+  EXPECT_EQ(hopper_plan_of(problem).hopper().tiles.order, hopper::TileOrder::contiguous);
 }
 
 TEST(GpuPlan, PagesThatTmaCannotAddressArePortableAndThePlanSaysWhy) {
@@ -444,6 +444,7 @@ TEST(GpuPlan, HeadDimsAbove128HaveABackwardOfTheirOwnWhichAddsDQToSumsHoweverFew
       EXPECT_EQ(step.kernel.stages, stages);
     }
     EXPECT_EQ(plan.hopper().slots, 2 * 70);
+    EXPECT_EQ(plan.hopper().whole_keys, 0);
     EXPECT_EQ(plan.hopper().direct_keys, 0);
     EXPECT_FALSE(plan.deterministic);
     const int64_t columns = (head_dim + 15) / 16 * 16;
@@ -452,54 +453,66 @@ TEST(GpuPlan, HeadDimsAbove128HaveABackwardOfTheirOwnWhichAddsDQToSumsHoweverFew
   }
 }
 
-TEST(GpuPlan, FewDenseKeysNeedNoSumsOfDQAndAreDeterministic) {
-  constexpr int64_t batch = 70;  // sequences for 132 CTAs
-  Problem problem = dense_keys(batch, 256);
-  for (const bool deterministic : {false, true}) {
+TEST(GpuPlan, DQOfUpTo512DenseKeysIsSummedInItsTypeWithSemaphores) {
+  const auto plan_of_keys = [](int64_t keys, const Mask& mask, bool deterministic = false) {
+    Problem problem = dense_keys(70, keys);
+    problem.mask = mask;
     problem.deterministic = deterministic;
-    const GpuPlan plan = hopper_plan_of(problem);
-    EXPECT_EQ(kinds_of(plan), (std::vector{KernelKind::key_schedule, KernelKind::backward})) << plan.reason;
-    EXPECT_EQ(plan.workspace.grad_query, -1);
-    EXPECT_TRUE(plan.deterministic);
-    EXPECT_EQ(plan.hopper().direct_keys, 256);
-    EXPECT_EQ(plan.hopper().slots, 2 * batch * 2);
-    EXPECT_EQ(plan.steps[0].work, (plan.hopper().slots + 63) / 64) << "nothing is cleared";
-  }
-
-  const auto needs_sums = [](const Problem& other) {
-    const GpuPlan plan = hopper_plan_of(other);
-    return plan.workspace.grad_query >= 0 && !plan.deterministic;
+    return hopper_plan_of(problem);
   };
-  EXPECT_TRUE(needs_sums(dense_keys(batch, 257))) << "more keys than a CTA takes";
-  problem.deterministic = false;
-  problem.mask = Mask::causal();
-  EXPECT_TRUE(needs_sums(problem)) << "queries that attend to no key of a tile";
-  problem.mask = {};
-  problem.key_form = Form::jagged;
-  EXPECT_TRUE(needs_sums(problem)) << "a sequence may be longer than the mean";
+  for (const Mask& mask : {Mask{}, Mask::causal()}) {
+    for (const int64_t keys : {129, 256, 512}) {
+      const GpuPlan plan = plan_of_keys(keys, mask);
+      EXPECT_EQ(kinds_of(plan), (std::vector{KernelKind::key_schedule, KernelKind::backward})) << plan.reason;
+      EXPECT_EQ(plan.workspace.grad_query, -1);
+      EXPECT_EQ(plan.hopper().direct_keys, 512);
+      EXPECT_GE(plan.hopper().dq_semaphores, 0);
+      EXPECT_TRUE(plan.hopper().prepares_grad_query) << "semaphores";
+      EXPECT_EQ(plan.deterministic, keys <= 256) << "of two tiles of keys, one stores";
+      EXPECT_TRUE(plan_of_keys(keys, mask, true).deterministic);
+    }
+    EXPECT_GE(plan_of_keys(513, mask).workspace.grad_query, 0) << "more than four tiles of keys";
+  }
+  Problem jagged = dense_keys(70, 256);
+  jagged.key_form = Form::jagged;
+  EXPECT_GE(hopper_plan_of(jagged).workspace.grad_query, 0) << "a sequence may be longer than the mean";
+  EXPECT_EQ(hopper_plan_of(jagged).hopper().direct_keys, 512);
 }
 
-TEST(GpuPlan, WhereThereAreManySequencesForEachCtaItTakesAllOfUpToFourTilesOfKeys) {
-  constexpr int64_t few = 527, many = 528;  // of two heads each, for 132 CTAs
-  const GpuPlan plan = hopper_plan_of(dense_keys(many, 512));
-  EXPECT_EQ(plan.hopper().direct_keys, 512);
+TEST(GpuPlan, OneTileOfDenseKeysNeedsNoSemaphoreWithoutAMask) {
+  Problem problem = dense_keys(70, 128);
+  const GpuPlan plan = hopper_plan_of(problem);
+  EXPECT_EQ(plan.hopper().dq_semaphores, -1);
+  EXPECT_EQ(plan.hopper().direct_keys, 0);
+  EXPECT_FALSE(plan.hopper().prepares_grad_query);
   EXPECT_EQ(plan.workspace.grad_query, -1);
   EXPECT_TRUE(plan.deterministic);
-  EXPECT_EQ(hopper_plan_of(dense_keys(few, 512)).hopper().direct_keys, 256);
-  EXPECT_GE(hopper_plan_of(dense_keys(many, 513)).workspace.grad_query, 0);
+  problem.mask = Mask::causal();
+  EXPECT_GE(hopper_plan_of(problem).hopper().dq_semaphores, 0) << "queries that attend to no key";
 }
 
-TEST(GpuPlan, WhereThereAreFewSequencesACtaTakesOneTileOfKeysAlone) {
-  const GpuPlan two_tiles = hopper_plan_of(dense_keys(60, 256)), one_tile = hopper_plan_of(dense_keys(60, 128));
-  EXPECT_EQ(two_tiles.hopper().direct_keys, 128);
-  EXPECT_GE(two_tiles.workspace.grad_query, 0);
-  EXPECT_FALSE(two_tiles.deterministic);
-  EXPECT_EQ(one_tile.workspace.grad_query, -1);
-  EXPECT_TRUE(one_tile.deterministic);
+TEST(GpuPlan, OneCtaTakesAllTilesOfKeysOfManyShortSequences) {
+  // Two query heads, with 128 columns of Q, dO and dQ in 2 bytes.
+  constexpr int64_t most_queries = (128 << 10) / (2 * 3 * 128 * 2);
+  const auto whole_keys = [](int64_t batch, int64_t queries, int64_t heads_k = 2) {
+    Problem problem = dense_keys(batch, 512);
+    problem.rows_q = batch * queries;
+    problem.heads_k = heads_k;
+    return hopper_plan_of(problem).hopper().whole_keys;
+  };
+  constexpr int64_t few = 527, many = 528;  // of two heads each, for 132 CTAs
+  EXPECT_EQ(whole_keys(many, most_queries), 512);
+  EXPECT_EQ(whole_keys(many, most_queries + 1), 128) << "the queries of all CTAs do not stay in the L2 cache";
+  EXPECT_EQ(whole_keys(many, 2 * most_queries, 4), 512) << "half as many query heads for each key head";
+  EXPECT_EQ(whole_keys(few, most_queries), 256);
+  EXPECT_EQ(whole_keys(65, most_queries), 128) << "fewer sequences than CTAs";
+  Problem problem = dense_keys(many, 512);
+  problem.rows_q = many * most_queries;
+  EXPECT_TRUE(hopper_plan_of(problem).deterministic) << "one CTA adds all tiles of a sequence";
 }
 
 TEST(GpuPlan, RowsThatNoSequenceHasGetTheirZerosWhereNothingIsSummed) {
-  Problem problem = dense_keys(70, 256);
+  Problem problem = dense_keys(70, 128);
   EXPECT_FALSE(hopper_plan_of(problem).hopper().prepares_grad_query);
   problem.query_form = Form::jagged;
   const GpuPlan plan = hopper_plan_of(problem);
@@ -726,7 +739,7 @@ TEST(GpuPlan, TheHopperBackwardAddsAllOfTheGradientOfSharedQueriesToOneSum) {
   const GpuPlan plan = hopper_plan_of(problem);
   EXPECT_EQ(kinds_of(plan),
             (std::vector{KernelKind::key_schedule, KernelKind::backward, KernelKind::round_grad_query}));
-  EXPECT_EQ(plan.hopper().direct_keys, 0) << "no sequence stores dQ to which others add";
+  EXPECT_EQ(plan.hopper().whole_keys, 0) << "no sequence stores dQ to which others add";
   EXPECT_EQ(plan.workspace.bytes - plan.workspace.grad_query, 100 * 4 * 128 * 4);
   EXPECT_FALSE(plan.deterministic);
 }
@@ -761,7 +774,7 @@ TEST(GpuPlan, ACtaHasGoneTwoStepsOrFourInDeterministicModeWhenItsHeadsNextTileOf
   problem.deterministic = true;
   EXPECT_EQ(heads_per_group(1024), 16);
   EXPECT_EQ(heads_per_group(512), 33);
-  EXPECT_EQ(heads_per_group(1), 64);
+  EXPECT_EQ(heads_per_group(1), 256);
   EXPECT_EQ(heads_per_group(100'000), 8);
   problem.head_dim = problem.head_dim_v = 64;
   EXPECT_EQ(heads_per_group(1024), 33) << "8 tiles of two heads";
@@ -876,12 +889,12 @@ TEST(GpuPlan, ASecondWarpgroupIsThereWhereTheSequencesMayHaveQueriesForIt) {
 TEST(GpuPlan, KeysThatFitSharedMemoryAreMetInRuns) {
   Problem problem = problem_of(Direction::forward);
   problem.rows_k = 256 * problem.batch;
-  EXPECT_EQ(hopper_plan_of(problem).hopper().tile_order, hopper::TileOrder::contiguous);
+  EXPECT_EQ(hopper_plan_of(problem).hopper().tiles.order, hopper::TileOrder::contiguous);
   problem.rows_k = 385 * problem.batch;
-  EXPECT_NE(hopper_plan_of(problem).hopper().tile_order, hopper::TileOrder::contiguous);
+  EXPECT_NE(hopper_plan_of(problem).hopper().tiles.order, hopper::TileOrder::contiguous);
   problem.key_form = Form::shared;
   problem.rows_k = 256;
-  EXPECT_EQ(hopper_plan_of(problem).hopper().tile_order, hopper::TileOrder::contiguous);
+  EXPECT_EQ(hopper_plan_of(problem).hopper().tiles.order, hopper::TileOrder::contiguous);
 }
 
 /// The tiles of a head belong to one CTA. With few heads, a CTA with one more head would end late.
@@ -892,41 +905,41 @@ TEST(GpuPlan, CtasTakeTheTilesOfHeadsFromACounterIfTheyHaveManyHeadsWithFewKeys)
   problem.batch = 1000;
   problem.rows_q = 256 * problem.batch;
   problem.rows_k = 200 * problem.batch;
-  EXPECT_EQ(hopper_of(problem).tile_order, hopper::TileOrder::dynamic);
-  EXPECT_EQ(hopper_of(problem).tiles_taken_at_once, 2U);
-  EXPECT_EQ(hopper_of(problem).ctas_per_range, 1);
+  EXPECT_EQ(hopper_of(problem).tiles.order, hopper::TileOrder::dynamic);
+  EXPECT_EQ(hopper_of(problem).tiles.taken_at_once, 2U);
+  EXPECT_EQ(hopper_of(problem).tiles.ctas_per_range, 1);
   Problem grouped = problem;
   grouped.heads_q = 8;
-  EXPECT_EQ(hopper_of(grouped).tiles_taken_at_once, 4U) << "both query heads have the same keys";
+  EXPECT_EQ(hopper_of(grouped).tiles.taken_at_once, 4U) << "both query heads have the same keys";
   Problem long_queries = problem;
   long_queries.rows_q = 10000 * problem.batch;
-  EXPECT_EQ(hopper_of(long_queries).tiles_taken_at_once, 16U);
+  EXPECT_EQ(hopper_of(long_queries).tiles.taken_at_once, 16U);
 
   Problem few = problem;
   few.batch = 200;
   few.rows_q = 256 * few.batch;
   few.rows_k = 200 * few.batch;
-  EXPECT_EQ(hopper_of(few).tile_order, hopper::TileOrder::contiguous);
-  EXPECT_EQ(hopper_of(few).ctas_per_range, 4) << "a CTA for each head";
+  EXPECT_EQ(hopper_of(few).tiles.order, hopper::TileOrder::contiguous);
+  EXPECT_EQ(hopper_of(few).tiles.ctas_per_range, 4) << "a CTA for each head";
   few.heads_q = few.heads_k = 5;
-  EXPECT_EQ(hopper_of(few).ctas_per_range, 1) << "132 is no multiple of 5";
+  EXPECT_EQ(hopper_of(few).tiles.ctas_per_range, 1) << "132 is no multiple of 5";
   Problem shared = problem;
   shared.key_form = Form::shared;
   shared.rows_k = 200;
-  EXPECT_EQ(hopper_of(shared).tile_order, hopper::TileOrder::contiguous);
+  EXPECT_EQ(hopper_of(shared).tiles.order, hopper::TileOrder::contiguous);
 
   Problem pooling = problem;
   pooling.query_form = Form::shared;
   pooling.rows_q = 32;
   pooling.rows_k = 1000 * problem.batch;
   pooling.batch = 2000;
-  EXPECT_EQ(hopper_of(pooling).tile_order, hopper::TileOrder::dynamic);
-  EXPECT_EQ(hopper_of(pooling).tiles_taken_at_once, 1U);
+  EXPECT_EQ(hopper_of(pooling).tiles.order, hopper::TileOrder::dynamic);
+  EXPECT_EQ(hopper_of(pooling).tiles.taken_at_once, 1U);
 }
 
 /// A launch that clears the counter costs more than it saves if CTAs have few tiles, or if all tiles are equal.
 TEST(GpuPlan, CtasTakeTilesFromACounterIfTheyHaveManyThatDiffer) {
-  const auto order_of = [](const Problem& problem) { return hopper_plan_of(problem).hopper().tile_order; };
+  const auto order_of = [](const Problem& problem) { return hopper_plan_of(problem).hopper().tiles.order; };
   Problem problem = problem_of(Direction::forward);
   problem.batch = 66;
   problem.rows_q = 1024 * problem.batch;
@@ -1240,7 +1253,7 @@ TEST(GpuPlan, HopperBackwardKernelsComputeTheWantedGradientsOnly) {
           EXPECT_EQ(step.kernel.wants_grad_value, wanted.value);
         }
         EXPECT_EQ(count, 1);
-        EXPECT_TRUE(wanted.query || plan.hopper().direct_keys == 0) << "only dQ needs all keys in one CTA";
+        EXPECT_TRUE(wanted.query || plan.hopper().whole_keys == 0) << "only dQ needs all keys in one CTA";
         EXPECT_EQ(plan.workspace.grad_query >= 0, wanted.query);
         EXPECT_EQ(plan.workspace.grad_key >= 0, shares_keys && wanted.key);
         EXPECT_EQ(plan.workspace.grad_value >= 0, shares_keys && wanted.value);

@@ -23,7 +23,7 @@ struct Batch {
   int64_t table_size = 0;
   std::map<std::pair<int64_t, int>, std::vector<int64_t>> slots;
 
-  Batch(const std::vector<int64_t>& lengths, int64_t heads, int direct_keys, int64_t heads_per_group,
+  Batch(const std::vector<int64_t>& lengths, int64_t heads, int whole_keys, int64_t heads_per_group,
         bool by_heads = false) {
     for (const int64_t length : lengths) offsets.push_back(offsets.back() + length);
     CommonArguments arguments{};
@@ -38,7 +38,7 @@ struct Batch {
       const Work work = find_work(arguments, owner, false, slot);
       if (!work.exists) continue;
       slots[{work.entry, work.head}].push_back(
-          slot_in_head_group<WindowMask>(arguments, direct_keys, heads_per_group, owner, work, by_heads));
+          slot_in_head_group<WindowMask>(arguments, whole_keys, heads_per_group, owner, work, by_heads));
     }
   }
 };
@@ -53,15 +53,15 @@ TEST(HopperWindows, EveryTileHasAPlaceOfItsOwnAndThoseOfAHeadFollowEachOtherInTh
   std::mt19937 random(1);
   for (int round = 0; round < 300; ++round) {
     const int64_t heads = std::vector<int64_t>{1, 2, 4, 7, 33}[random() % 5];
-    const auto direct_keys = static_cast<int>(random() % 5 * tile_keys);
-    const Batch batch(drawn_lengths(random, 2000), heads, direct_keys, static_cast<int64_t>(random() % 64 + 1),
+    const auto whole_keys = static_cast<int>(random() % 5 * tile_keys);
+    const Batch batch(drawn_lengths(random, 2000), heads, whole_keys, static_cast<int64_t>(random() % 64 + 1),
                       random() % 3 == 0);
     std::map<int64_t, int> taken;
     for (const auto& [head, slots] : batch.slots) {
       for (std::size_t i = 0; i < slots.size(); ++i) {
         ++taken[slots[i]];
         if (i == 0) continue;
-        const bool rise = static_cast<int64_t>(slots.size()) * tile_keys <= direct_keys;
+        const bool rise = static_cast<int64_t>(slots.size()) * tile_keys <= whole_keys;
         EXPECT_EQ(slots[i - 1] < slots[i], rise);
       }
     }

@@ -41,8 +41,8 @@ struct Lengths {
     params.batch = static_cast<int64_t>(lengths_q.size());
     params.heads_q = heads;
     params.heads_k = heads / 2;
-    result.tile_order = order;
-    result.ctas_per_range = ctas_per_range;
+    result.tiles.order = order;
+    result.tiles.ctas_per_range = ctas_per_range;
     result.tiles_taken = &tiles_taken;
     if (dense) {
       params.queries.length = lengths_q[0];

@@ -238,6 +238,8 @@ Outcome copy_of_lanes(Warp& warp, const Instruction& i, std::uint32_t active) {
     if (read > written) throw Fault("a copy that reads more than it writes");
     pieces.push_back({warp.address(i.operands[0], lane), warp.address(i.operands[1], lane), written, read});
     cta.shared(pieces.back().shared, written);
+    // compute-sanitizer reports a copy that reads a part of its bytes if the others are outside of all memory.
+    if (read > 0) cta.generic(pieces.back().global, written);
     all_bytes += written;
   });
   const auto read = [&cta, pieces, all_bytes] {

@@ -63,14 +63,13 @@ void add_gradients(ConfigText& config, const plan::KernelSpec& kernel) {
 
 /// The arguments of a kernel whose CTAs own query tiles. `output` has the rows of O.
 hopper::QueryMajorArguments query_major_arguments(const PlannedCall& call, const plan::KernelSpec& kernel,
-                                                  hopper::TileOrder tile_order, int ctas_per_range, Tensor output) {
+                                                  const hopper::TileDistribution& tiles, Tensor output) {
   const Params& params = call.arguments.params;
   const auto map = [&](Tensor tensor, int box_rows) { return map_operand(call.problem, params, tensor, box_rows); };
   hopper::QueryMajorArguments arguments{};
   arguments.common = call.arguments;
   arguments.scale = static_cast<float>(params.scale);
-  arguments.tile_order = tile_order;
-  arguments.ctas_per_range = ctas_per_range;
+  arguments.tiles = tiles;
   arguments.query = map(Tensor::query, hopper::warpgroup_rows);
   const int box_keys = kernel.has_pages ? kernel.hopper().box_keys : kernel.tile_keys;
   arguments.key = map(Tensor::key, box_keys);
@@ -102,6 +101,7 @@ hopper::BackwardArguments backward_arguments(const PlannedCall& call) {
   }
   arguments.grad_key = map(Tensor::grad_key, hopper::warpgroup_rows);
   arguments.grad_value = map(Tensor::grad_value, hopper::warpgroup_rows);
+  arguments.whole_keys = plan.whole_keys;
   arguments.direct_keys = plan.direct_keys;
   arguments.queries_shared = call.problem.shares_queries();
   arguments.heads_per_group = static_cast<int>(plan.heads_per_group);
@@ -196,10 +196,9 @@ class HopperFamily final : public Family {
   void launch(const PlannedCall& call, StepLauncher& launcher) const override {
     if (call.problem.direction == Direction::forward) {
       const plan::HopperPlan& plan = call.plan.hopper();
-      hopper::ForwardArguments arguments{query_major_arguments(call, call.plan.steps.front().kernel, plan.tile_order,
-                                                               plan.ctas_per_range, Tensor::output),
-                                         plan.found_nan >= 0 ? call.at<int>(plan.found_nan) : nullptr};
-      arguments.tiles_taken_at_once = plan.tiles_taken_at_once;
+      hopper::ForwardArguments arguments{
+          query_major_arguments(call, call.plan.steps.front().kernel, plan.tiles, Tensor::output),
+          plan.found_nan >= 0 ? call.at<int>(plan.found_nan) : nullptr};
       for (std::size_t step = 0; step < call.plan.steps.size(); ++step) {
         if (plan.tiles_taken >= 0) arguments.tiles_taken = call.at<unsigned>(plan.tiles_taken) + step;
         launcher.launch_next(&arguments);
@@ -211,9 +210,8 @@ class HopperFamily final : public Family {
   }
 
   void launch_parameter_gradients(const PlannedCall& call, StepLauncher& launcher) const override {
-    hopper::ParameterGradientsArguments arguments =
-        query_major_arguments(call, call.plan.parameter_steps.front().kernel, call.plan.parameter_tile_order,
-                              call.plan.parameter_ctas_per_range, Tensor::grad_output);
+    hopper::ParameterGradientsArguments arguments = query_major_arguments(
+        call, call.plan.parameter_steps.front().kernel, call.plan.parameter_tiles, Tensor::grad_output);
     launcher.launch_next(&arguments);
   }
 

@@ -29,42 +29,65 @@ bool has_wide_heads(const Problem& problem) {
 
 // --- how backward computes dQ ----------------------------------------------------------------------------------------
 
-/// Returns the largest number of keys of a sequence that one CTA of backward computes, so that it stores dQ without an
-/// fp32 accumulator. It is four tiles if each CTA has many sequences, two tiles if each CTA has one, and otherwise one
-/// tile. It is 0 if the batch shares the queries (their gradient is a sum over the batch), if a head dim is above 128,
-/// or if dQ is not wanted.
-int direct_keys(const Problem& problem, const plan::Gpu& gpu) {
+/// The length of all sequences of keys, or 0 if the host does not know it.
+int64_t known_length_of_keys(const Problem& problem) {
+  if (problem.key_form == Form::jagged || problem.batch == 0) return 0;
+  return problem.key_form == Form::shared ? problem.rows_k : problem.rows_k / problem.batch;
+}
+
+/// Whether semaphores order the additions to dQ. One tile of keys without a mask needs none. With head dims above 128
+/// they were slower.
+bool has_dq_semaphores(const Problem& problem) {
+  if (!problem.wanted.query || problem.shares_queries() || problem.shares_keys() || has_wide_heads(problem)) {
+    return false;
+  }
+  return !hopper::is_whole(problem.keeps_all_scores(), known_length_of_keys(problem), hopper::backward_tile_keys);
+}
+
+/// Returns the largest number of keys of a sequence of which one CTA takes all tiles. It is one tile if Q, dO and dQ of
+/// these sequences do not stay in the L2 cache until the next tile needs them. Otherwise it is four tiles if each CTA
+/// has many sequences, two tiles if each CTA has one, and else one tile. It is 0 if the batch shares the queries (their
+/// gradient is a sum over the batch), if a head dim is above 128, or if dQ is not wanted.
+int whole_keys(const Problem& problem, const plan::Gpu& gpu) {
   if (problem.shares_queries() || has_wide_heads(problem) || !problem.wanted.query) return 0;
+  const int64_t queries = queries_of(problem).mean_length() * (problem.heads_q / problem.heads_k);
+  constexpr int64_t bytes_of_element = 2;
+  const int64_t bytes = queries * (2 * problem.head_dim + problem.head_dim_v) * bytes_of_element;
   // The work of a CTA at the end, while others are idle, has to be small compared with all of its work.
   const int64_t heads = problem.key_entries() * problem.heads_k;
-  // With shared keys, dQ of a split of the batch has left the L2 cache before the next tile adds to it.
-  const int most =
-      problem.shares_keys() ? thresholds::direct_tiles_of_few_heads : thresholds::direct_tiles_of_many_heads;
-  const int tiles = heads < thresholds::few_heads_per_multiprocessor * gpu.multiprocessors ? thresholds::direct_tiles
-                    : heads < thresholds::many_heads_per_multiprocessor * gpu.multiprocessors
-                        ? thresholds::direct_tiles_of_few_heads
-                        : most;
+  int tiles = thresholds::whole_tiles_of_many_heads;
+  if (heads < thresholds::few_heads_per_multiprocessor * gpu.multiprocessors) {
+    tiles = thresholds::whole_tiles;
+  } else if (problem.shares_keys()) {
+    tiles = thresholds::whole_tiles_of_few_heads;  // dQ of a split of the batch does not stay in the L2 cache
+  } else if (bytes > thresholds::most_query_bytes_of_whole_tiles) {
+    tiles = thresholds::whole_tiles;
+  } else if (heads < thresholds::many_heads_per_multiprocessor * gpu.multiprocessors) {
+    tiles = thresholds::whole_tiles_of_few_heads;
+  }
   return tiles * hopper::backward_tile_keys;
 }
 
-/// Whether backward stores dQ of every batch entry without accumulators, and so in one order: where the lengths of the
-/// keys are known and small.
-bool is_all_direct(const Problem& problem, const plan::Gpu& gpu) {
-  if (problem.key_form == Form::jagged || problem.batch == 0) return false;
-  const int64_t length = problem.key_form == Form::shared ? problem.rows_k : problem.rows_k / problem.batch;
-  return hopper::is_direct(problem.keeps_all_scores(), length, direct_keys(problem, gpu));
+/// Returns the largest number of keys of a sequence for which several CTAs sum dQ in the gradient, in its type.
+int direct_keys(const Problem& problem) {
+  return has_dq_semaphores(problem) ? thresholds::direct_tiles * hopper::backward_tile_keys : 0;
 }
 
 /// Whether some of dQ is accumulated in fp32 in the workspace.
 bool accumulates_grad_query(const Problem& problem, const plan::Gpu& gpu) {
-  return problem.wanted.query && !is_all_direct(problem, gpu);
+  if (!problem.wanted.query) return false;
+  const int64_t keys = known_length_of_keys(problem);
+  return !(hopper::is_whole(problem.keeps_all_scores(), keys, whole_keys(problem, gpu)) ||
+           (keys > 0 && keys <= direct_keys(problem)));
 }
 
-/// Whether the first tile of keys that adds to an accumulator of dQ stores, and the last one rounds: where the tiles
-/// are of one sequence. With head dims above 128 this was slower.
-bool has_first_and_last_writer(const Problem& problem, const plan::Gpu& gpu) {
-  return accumulates_grad_query(problem, gpu) && !problem.shares_queries() && !problem.shares_keys() &&
-         !has_wide_heads(problem);
+/// Whether the additions to dQ have one order without `ordered`: one CTA takes all tiles of a sequence, or a sequence
+/// has two tiles, of which one stores.
+bool adds_in_one_order(const Problem& problem, const plan::Gpu& gpu) {
+  const int64_t keys = known_length_of_keys(problem);
+  constexpr int64_t two_tiles = 2 * hopper::backward_tile_keys;
+  return hopper::is_whole(problem.keeps_all_scores(), keys, whole_keys(problem, gpu)) ||
+         (keys > 0 && keys <= two_tiles);
 }
 
 /// If tiles of keys wait for each other: the number of heads whose tiles the table interleaves
@@ -74,7 +97,7 @@ int64_t heads_per_group(const Problem& problem, const plan::Gpu& gpu, int tile_q
   // tile waits for the CTA. Otherwise tiles wait for the first writer only. With more heads, fewer accumulators would
   // stay in the L2 cache, and each tile looks at all entries of a group.
   const int64_t ahead = problem.deterministic ? 4 : 2;
-  constexpr int64_t least = 8, most = 64;
+  constexpr int64_t least = 8, most = 256;
   const int64_t entries = problem.query_form == Form::shared ? 1 : std::max<int64_t>(1, problem.batch);
   const int64_t tiles = (problem.rows_q / entries + tile_queries - 1) / tile_queries;
   const int64_t entries_of_keys = std::max<int64_t>(1, problem.batch / std::max<int64_t>(1, problem.key_entries()));
@@ -133,7 +156,7 @@ std::string why_not_backward(const PlanRequest& request) {
     if (request.reads_query_position) return "the batch shares keys, and f depends on the position of a query";
   }
   const bool shares = problem.shares_queries() || problem.shares_keys();
-  if (problem.deterministic && problem.wanted.query && shares && !is_all_direct(problem, gpu)) {
+  if (problem.deterministic && problem.wanted.query && shares && accumulates_grad_query(problem, gpu)) {
     return "the batch shares an operand, and dQ has to be summed in one order";
   }
   return {};
@@ -238,11 +261,12 @@ GpuPlan forward_plan(const PlanRequest& request) {
   const bool is_dynamic = has_contiguous_tiles
                               ? worth_a_counter_of_heads(problem, tiles_of_head, tiles_of_cta, keys_stay)
                               : worth_a_counter(problem, tiles_of_cta, kernel.tile_keys);
-  hopper_part.tile_order = is_dynamic             ? hopper::TileOrder::dynamic
-                           : has_contiguous_tiles ? hopper::TileOrder::contiguous
-                                                  : hopper::TileOrder::strided;
-  hopper_part.tiles_taken_at_once = static_cast<unsigned>(tiles_of_head);
-  hopper_part.ctas_per_range = ctas_per_range_of(problem, hopper_part.tile_order, ctas);
+  hopper::TileDistribution& distribution = hopper_part.tiles;
+  distribution.order = is_dynamic             ? hopper::TileOrder::dynamic
+                       : has_contiguous_tiles ? hopper::TileOrder::contiguous
+                                              : hopper::TileOrder::strided;
+  distribution.ctas_per_range = ctas_per_range_of(problem, distribution.order, ctas);
+  distribution.taken_at_once = static_cast<unsigned>(tiles_of_head);
   plan.reason = keys_stay ? "the keys of most sequences fit in shared memory, and stay there for all tiles of queries"
                 : has_one_tile && !is_dynamic
                     ? "each head has one tile of queries: every CTA gets the same number of keys, however long the "
@@ -263,7 +287,7 @@ GpuPlan forward_plan(const PlanRequest& request) {
   // A launch costs more than the guards of few scores.
   const bool has_second_pass = request.bounds_scores && !plan::has_few_scores(problem);
   WorkspaceLayout workspace(plan.workspace);
-  const bool shares_counters = hopper_part.tile_order == hopper::TileOrder::dynamic;
+  const bool shares_counters = distribution.order == hopper::TileOrder::dynamic;
   if (shares_counters) {
     constexpr int64_t most_passes = 2;
     hopper_part.tiles_taken = workspace.reserve(most_passes * static_cast<int64_t>(sizeof(unsigned)));
@@ -322,7 +346,11 @@ void leave_guards_out(GpuPlan& plan) {
 std::string reason_of_backward(const PlanRequest& request, bool accumulates) {
   const Problem& problem = request.problem;
   if (!problem.wanted.query) return "one CTA on each multiprocessor takes tiles of keys, and dQ is not computed";
-  if (!accumulates) return "one CTA on each multiprocessor takes all keys of a sequence, and stores dQ at once";
+  if (!accumulates) {
+    return has_dq_semaphores(problem)
+               ? "one CTA on each multiprocessor takes tiles of keys, and dQ is summed in its type"
+               : "one CTA on each multiprocessor takes all keys of a sequence";
+  }
   if (has_wide_heads(problem)) {
     return "one CTA on each multiprocessor takes tiles of keys, one warpgroup for dK and one for dV, and accumulates "
            "dQ "
@@ -333,9 +361,8 @@ std::string reason_of_backward(const PlanRequest& request, bool accumulates) {
   }
   return fmt::format(
       "one CTA on each multiprocessor takes tiles of keys, and accumulates dQ in fp32 where a sequence has more than "
-      "{} "
-      "keys or a mask",
-      direct_keys(problem, request.gpu));
+      "{} keys",
+      std::max(whole_keys(problem, request.gpu), direct_keys(problem)));
 }
 
 /// Whether the backward kernel multiplies dV and dS by factors of the head. round_grad_query, and the sum of a gradient
@@ -365,7 +392,7 @@ GpuPlan backward_plan(const PlanRequest& request) {
   const Side queries = queries_of(problem), keys = keys_of(problem);
   const bool is_wide = has_wide_heads(problem);
   const bool accumulates = accumulates_grad_query(problem, gpu);
-  const bool has_writers = has_first_and_last_writer(problem, gpu);
+  const bool has_writers = has_dq_semaphores(problem);
 
   KernelSpec kernel = hopper_kernel_for(request, KernelKind::backward);
   kernel.keys_shared = problem.shares_keys();
@@ -378,19 +405,21 @@ GpuPlan backward_plan(const PlanRequest& request) {
   kernel.wants_grad_query = problem.wanted.query;
   kernel.wants_grad_key = problem.wanted.key;
   kernel.wants_grad_value = problem.wanted.value;
-  kernel.hopper().ordered = problem.deterministic && accumulates;
+  kernel.hopper().ordered = problem.deterministic && has_writers;
   kernel.hopper().has_first_writer = has_writers;
   kernel.hopper().scales_entries = problem.has_batch_map && !has_one_scale(problem);
 
   GpuPlan plan;
   plan::HopperPlan& hopper_part = plan.of_family.emplace<plan::HopperPlan>();
-  plan.deterministic = !accumulates || kernel.hopper().ordered;
+  plan.deterministic = has_writers ? kernel.hopper().ordered || adds_in_one_order(problem, gpu) : !accumulates;
   plan.reason = reason_of_backward(request, accumulates);
-  hopper_part.direct_keys = direct_keys(problem, gpu);
-  if (kernel.keys_shared) plan.splits = splits_of_queries(request, std::max(hopper_part.direct_keys, kernel.tile_keys));
+  hopper_part.whole_keys = whole_keys(problem, gpu);
+  hopper_part.direct_keys = direct_keys(problem);
+  if (kernel.keys_shared) plan.splits = splits_of_queries(request, std::max(hopper_part.whole_keys, kernel.tile_keys));
   hopper_part.slots = problem.heads_k * keys.most_tiles(kernel.tile_keys, plan.splits);
   // Rows of dQ with accumulators, and rows that no sequence has.
-  hopper_part.prepares_grad_query = problem.wanted.query && (problem.query_form == Form::jagged || accumulates);
+  hopper_part.prepares_grad_query =
+      problem.wanted.query && (problem.query_form == Form::jagged || accumulates || has_writers);
   const int64_t query_tiles =
       hopper_part.prepares_grad_query ? problem.heads_q * queries.most_tiles(kernel.tile_queries, 1) : 0;
 
@@ -490,10 +519,11 @@ void add_hopper_parameter_gradients(const PlanRequest& request, const Params& pa
   const bool keys_stay = keys.mean_length() <= int64_t{kernel.stages} * kernel.tile_keys;
   const bool has_one_tile = queries.form != Form::jagged && queries.mean_length() <= kernel.tile_queries;
   // The sums would differ from run to run with a dynamic order.
-  plan.parameter_tile_order = keys_stay || has_one_tile ? hopper::TileOrder::contiguous : hopper::TileOrder::strided;
+  hopper::TileDistribution& distribution = plan.parameter_tiles;
+  distribution.order = keys_stay || has_one_tile ? hopper::TileOrder::contiguous : hopper::TileOrder::strided;
   const int64_t tiles = problem.heads_q * queries.most_tiles(kernel.tile_queries, problem.batch);
   const int64_t ctas = std::min<int64_t>(tiles, request.gpu.multiprocessors);
-  plan.parameter_ctas_per_range = ctas_per_range_of(problem, plan.parameter_tile_order, ctas);
+  distribution.ctas_per_range = ctas_per_range_of(problem, distribution.order, ctas);
   plan.parameter_steps.push_back({kernel, ctas});
 }
 
