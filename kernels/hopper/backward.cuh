@@ -36,7 +36,7 @@
 //     int tile_queries, tile_keys;    64, or 128 with head dims up to 64; 128
 //     int stages;                     stages of Q, and of dO
 //     bool keys_shared;               broadcast K/V; splits of the batch then take the role of sequences
-//     bool has_first_writer, ordered; dQ accumulators have a first and a last writer; all writers add in order
+//     bool has_dq_semaphores, ordered;  dQ has semaphores (dq_semaphore.cuh); all writers add in order
 //     bool scales_entries;            out_scale multiplies P and dS, because the entries of a key tile differ in it
 //     Pass pass;                      whether the call has two passes, and which one this is
 //     bool computes_grad_query, computes_grad_key, computes_grad_value;
@@ -70,7 +70,7 @@ __device__ __forceinline__ void backward(const BackwardArguments& arguments) {
                            [&] { load_operands<Config>(arguments, shared); },
                            [&] { store_gradients<Config>(arguments, shared); },
                            [&] {
-                             if constexpr (Config::has_first_writer)
+                             if constexpr (Config::has_dq_semaphores)
                                update_semaphores<Config>(arguments, shared.tiles(), shared.semaphore_requests());
                            });
   } else {

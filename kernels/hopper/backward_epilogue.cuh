@@ -35,7 +35,7 @@ struct BackwardEpilogue : BackwardProducts<Config> {
       if (step.is(Step::loads_addend)) add_grad_output(step);
     }
     if (!step.is(Step::accumulated)) {
-      if (Config::has_first_writer && step.is(Step::loads_accumulator)) {
+      if (Config::has_dq_semaphores && step.is(Step::loads_accumulator)) {
         const unsigned parity = step.is(Step::odd_phase) ? 1 : 0;
         shared.accumulator_full(warpgroup).wait(parity);
         for_all_staged_accumulators(swizzle, [](unsigned at, float* accumulators) {
@@ -48,7 +48,7 @@ struct BackwardEpilogue : BackwardProducts<Config> {
         are_read.wait(parity);  // dQ overwrites them
       }
       stage_rounded<typename Shared::GradQueryTile>(grad_query, grad_query_factor(step), 0, Shared::grad_query_columns);
-    } else if (Config::has_first_writer || arguments.common.params.out_scale.kind == OutputScale::Kind::number) {
+    } else if (Config::has_dq_semaphores || arguments.common.params.out_scale.kind == OutputScale::Kind::number) {
       stage_accumulators(swizzle, [](float sum) { return sum; });
     } else {
       const float factor = out_scale_of(step);

@@ -45,7 +45,7 @@ struct BackwardStorage {
   using Queue = KeyTileQueue<typename Config::Mask>;
   static constexpr int warpgroups = 2;                                    ///< consumers
   static constexpr int rows = warpgroup_rows;                             ///< keys of a warpgroup
-  static constexpr int queue_readers = Config::has_first_writer ? 3 : 2;  ///< producer, store and semaphore threads
+  static constexpr int queue_readers = Config::has_dq_semaphores ? 3 : 2;  ///< producer, store and semaphore threads
   static constexpr int threads = (warpgroups + 1) * warpgroup_threads;
   static constexpr bool computes_ds = Config::computes_grad_query || Config::computes_grad_key;
   static constexpr bool adds_grad_output = Config::computes_grad_query && Config::Epilogue::adds_query;  ///< to dQ

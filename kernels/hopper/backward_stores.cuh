@@ -34,7 +34,7 @@ __device__ void store_gradients(const BackwardArguments& arguments, const Backwa
 #pragma unroll
     for (int warpgroup = 0; warpgroup < Shared::warpgroups; ++warpgroup) {
       consumer_wait(shared.staging_full(warpgroup), times_staged);
-      if constexpr (Config::has_first_writer) {
+      if constexpr (Config::has_dq_semaphores) {
         if (warpgroup == 1 && is_step) {
           // All stores but the one of the first warpgroup are complete.
           tma_store_wait<1>();
@@ -80,7 +80,7 @@ __device__ void store_gradients(const BackwardArguments& arguments, const Backwa
         const int rows = min(Shared::rows, tile.length_q - tile.queries.first_row - row_of(warpgroup));
         return static_cast<unsigned>(max(rows, 0) * Shared::grad_query_row_bytes);
       };
-      if constexpr (Config::has_first_writer) {
+      if constexpr (Config::has_dq_semaphores) {
         // The CTA that this thread waits for may itself wait for the previous request of this CTA.
         if (!is_complete(shared.semaphore_requests().acquired, step)) {
           tma_store_wait();
@@ -140,7 +140,7 @@ __device__ void store_gradients(const BackwardArguments& arguments, const Backwa
     if (ends(1)) ++key_tiles;
   });
   tma_store_wait();
-  if constexpr (Config::has_first_writer) end_request();
+  if constexpr (Config::has_dq_semaphores) end_request();
 }
 
 }  // namespace gdpa::hopper

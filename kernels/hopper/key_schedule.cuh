@@ -105,7 +105,7 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
     if (blockIdx.x == 0 && threadIdx.x == 0) *arguments.slots_taken = 0;
     if constexpr (Config::cleared_parameters != 0) clear_parameter_sums<Config>(params);
   }
-  if (Config::has_first_writer) check_offsets_rise<Layout>(arguments);
+  if (Config::has_dq_semaphores) check_offsets_rise<Layout>(arguments);
   const auto prepare = [&](const RowsToPrepare& left) {
     if (left.key_tiles == 0) {
       using Element = typename Config::Element;
@@ -120,7 +120,7 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
       }
       return;
     }
-    if (!Config::has_first_writer) {
+    if (!Config::has_dq_semaphores) {
       clear_accumulators<Config>(arguments, left);
     } else if (lane_index() == 0) {
       *semaphore_of(arguments, left.head, left.semaphore) = DqSemaphore::initial(left.last_number);
@@ -151,7 +151,7 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
           describe_segment<Config>(tile, arguments, pair_of_keys(params, work), work.queries, first_key, queries);
         }
       };
-      if constexpr (Config::has_first_writer) {
+      if constexpr (Config::has_dq_semaphores) {
         const auto in_head_group = [&] {
           return static_cast<unsigned>(slot_in_head_group<Mask>(
               arguments.common, arguments.whole_keys, arguments.heads_per_group, owner, work, Config::by_heads));
@@ -291,12 +291,11 @@ __device__ bool has_other_writers(const KeyTile<Mask>& tile, int position) {
 /// The destination of dQ of the query tile at a position in the list of a key tile.
 template <class Config, class Mask>
 __device__ GradQuery grad_query_of(const KeyTile<Mask>& tile, int position) {
-  if (tile.is(tile.whole)) return tile.first_key == 0 ? GradQuery::stored : GradQuery::added;
-  if (!Config::has_first_writer) return GradQuery::accumulated;
-  const bool is_direct = tile.is(tile.direct), is_last = tile.writers.is_last(position);
-  if (tile.writers.is_first(position)) return is_direct || is_last ? GradQuery::stored : GradQuery::first_writer;
-  if (is_direct) return GradQuery::added;
-  return is_last ? GradQuery::last_writer : GradQuery::accumulated;
+  if (Config::has_dq_semaphores) {
+    return tile.destination(tile.writers.is_first(position), tile.writers.is_last(position));
+  }
+  if (!tile.is(tile.whole)) return GradQuery::accumulated;
+  return tile.first_key == 0 ? GradQuery::stored : GradQuery::added;
 }
 
 /// Calls visit(head, position in the list, steps left including this one) for each query tile of a key tile.

@@ -31,10 +31,11 @@ struct KeyTile : QuerySegment<Mask> {
     takes_next = 1,     ///< the CTA of this slot of the table also takes the next slot
     took_previous = 2,  ///< the CTA of this slot has taken the previous slot
     whole = 4,          ///< the result of is_whole()
-    direct = 8,         ///< dQ is summed in the gradient by several CTAs
     // With a batch map:
-    follows = 16,   ///< the previous item of the queue has the same key tile
-    continues = 32  ///< the next item of the queue has the same key tile
+    follows = 8,     ///< the previous item of the queue has the same key tile
+    continues = 16,  ///< the next item of the queue has the same key tile
+    // With dQ semaphores: the lowest bit of the destinations, of which each has four bits.
+    destinations = 32
   };
   int flags;
   int first_key;
@@ -49,6 +50,19 @@ struct KeyTile : QuerySegment<Mask> {
   int64_t grad_value;
 
   GDPA_HOST_DEVICE bool is(int flag) const { return (flags & flag) != 0; }
+
+  /// With dQ semaphores: the destination of dQ of a query tile for which this key tile is, or is not, the first and the
+  /// last writer. The destinations are a table, because code that computes them from flags makes consumers spill
+  /// registers.
+  GDPA_HOST_DEVICE GradQuery destination(bool is_first, bool is_last) const {
+    return static_cast<GradQuery>(flags / destinations >> (is_first ? 4 : 0) + (is_last ? 8 : 0) & 15);
+  }
+  GDPA_HOST_DEVICE void set_destinations(GradQuery of_first, GradQuery of_last, GradQuery of_only,
+                                         GradQuery of_others) {
+    flags |= destinations * (static_cast<int>(of_others) | static_cast<int>(of_first) << 4 |
+                             static_cast<int>(of_last) << 8 | static_cast<int>(of_only) << 12);
+  }
+
   GDPA_HOST_DEVICE SequencePair pair(const Params& params, int head) const {
     const int64_t first_token_q = first_token_at(params.queries, this->query, this->length_q, this->b);
     const int64_t first_token_k = first_token_at(params.keys, key, length_k, this->b);

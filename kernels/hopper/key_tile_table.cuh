@@ -54,6 +54,19 @@ __device__ void describe_segment(QuerySegment<Mask>& segment, const BackwardArgu
   segment.grad_query = first_query + static_cast<int>(rows_before);  // a tensor map has no more rows
 }
 
+/// Sets the destinations of dQ of a key tile, after its other flags. Its entry has `keys` keys.
+template <class Mask>
+__device__ void set_destinations(KeyTile<Mask>& tile, const BackwardArguments& arguments, int keys) {
+  if (tile.is(tile.whole)) {
+    const GradQuery of_all = tile.is(tile.took_previous) ? GradQuery::added : GradQuery::stored;
+    tile.set_destinations(of_all, of_all, of_all, of_all);
+  } else if (keys <= arguments.direct_keys) {
+    tile.set_destinations(GradQuery::stored, GradQuery::added, GradQuery::stored, GradQuery::added);
+  } else {
+    tile.set_destinations(GradQuery::first_writer, GradQuery::last_writer, GradQuery::stored, GradQuery::accumulated);
+  }
+}
+
 /// Describes the key tile of `work`.
 template <class Config, class Mask>
 __device__ void describe_keys(KeyTile<Mask>& tile, const BackwardArguments& arguments,
@@ -67,9 +80,8 @@ __device__ void describe_keys(KeyTile<Mask>& tile, const BackwardArguments& argu
     tile.flags |= tile.whole;
     if (first_key + Config::tile_keys < work.keys.count) tile.flags |= tile.takes_next;
     if (work.tile > 0) tile.flags |= tile.took_previous;
-  } else if (Config::has_first_writer && work.keys.count <= arguments.direct_keys) {
-    tile.flags |= tile.direct;
   }
+  if constexpr (Config::has_dq_semaphores) set_destinations(tile, arguments, work.keys.count);
   tile.first_key = first_key;
   tile.length_k = work.keys.count;
   tile.first_head = pair_of_keys(params, work).head;

@@ -26,7 +26,7 @@
 // Config: struct as of backward.cuh, with
 //     int head_dim, head_dim_v;       multiples of 8, at most 256
 //     int tile_queries, tile_keys;    64, 64
-//     bool keys_shared, has_first_writer, ordered;  false
+//     bool keys_shared, has_dq_semaphores, ordered;  false
 //
 // Work that only an unwanted gradient needs is left out (computes_grad_query, computes_grad_key, computes_grad_value of
 // Config). Without dQ, dS is not written to shared memory, and its barrier only says that f' has been read. For dV

@@ -22,7 +22,7 @@ struct WideBackwardStorage {
   static constexpr int working_consumers = computes_ds ? 2 : 1;
   static_assert(Config::tile_keys == rows && Config::tile_queries == rows, "as many as a product has");
   static_assert(!Config::keys_shared && !Config::ordered, "the portable kernels have these");
-  static_assert(!Config::has_first_writer, "accumulators are cleared before, and rounded afterwards");
+  static_assert(!Config::has_dq_semaphores, "accumulators are cleared before, and rounded afterwards");
   // A CTA has 65,536 registers; a thread has a multiple of 8.
   static constexpr int consumer_registers = 240;
   static constexpr int producer_registers = 24;

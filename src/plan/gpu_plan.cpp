@@ -29,7 +29,7 @@ std::size_t combine(std::size_t hash, const PortableSpec& of) {
 
 std::size_t combine(std::size_t hash, const HopperSpec& of) {
   return combine(hash, {of.query_stages, int{of.query_in_registers}, of.box_keys, static_cast<int>(of.bias_tile),
-                        int{of.prefetches_bias}, int{of.stages_lookups}, int{of.has_first_writer}, int{of.ordered},
+                        int{of.prefetches_bias}, int{of.stages_lookups}, int{of.has_dq_semaphores}, int{of.ordered},
                         int{of.scales_entries}, int{of.by_heads}, int{of.takes_head_factors}, static_cast<int>(of.pass),
                         of.sum_elements, static_cast<int>(of.gradients), int{of.own_elements}});
 }

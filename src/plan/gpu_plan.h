@@ -133,13 +133,12 @@ struct HopperSpec {
   BiasTile bias_tile = BiasTile::none;  ///< forward: of a dense bias in shared memory
   bool prefetches_bias = false;         ///< backward: the elements of a dense bias are loaded into the L1 cache first
   bool stages_lookups = false;          ///< forward: the elements of lookups are staged in shared memory
-  bool has_first_writer = false;  ///< backward: dQ has semaphores. The first writer stores, and the last one rounds an
-                                  ///< accumulator. Otherwise key_schedule clears accumulators, and round_grad_query
-                                  ///< rounds them
-  bool ordered = false;           ///< backward: CTAs add to dQ in one order
-  bool scales_entries = false;    ///< backward: the entries of a key tile may differ in out_scale
-  bool by_heads = false;          ///< key_schedule: the order of the key tiles (kernels/hopper/head_groups.cuh)
-  bool takes_head_factors = false;         ///< backward: dV and dS have factors of the head (activation::ForwardForm)
+  bool has_dq_semaphores = false;   ///< backward: semaphores order the additions to dQ. Otherwise key_schedule clears
+                                    ///< accumulators, and round_grad_query rounds them
+  bool ordered = false;             ///< backward: CTAs add to dQ in one order
+  bool scales_entries = false;      ///< backward: the entries of a key tile may differ in out_scale
+  bool by_heads = false;            ///< key_schedule: the order of the key tiles (kernels/hopper/head_groups.cuh)
+  bool takes_head_factors = false;  ///< backward: dV and dS have factors of the head (activation::ForwardForm)
   hopper::Pass pass = hopper::Pass::only;  ///< forward, backward and its key_schedule
   int sum_elements = 0;  ///< parameter_gradients: elements for which each consumer thread has a sum of its own
   FusedGradients gradients = FusedGradients::none;  ///< backward

@@ -360,7 +360,7 @@ TEST(GpuPlan, TheHopperBackwardTakesTwiceAsManyQueriesAtOnceWhereSequencesAreLon
     const GpuPlan plan = hopper_plan_of(of);
     for (const GpuStep& step : plan.steps) EXPECT_EQ(step.kernel.tile_queries, tile_queries) << plan.reason;
     const int64_t tiles = of.rows_q / tile_queries + of.batch + 2;
-    if (plan.steps[0].kernel.hopper().has_first_writer) {
+    if (plan.steps[0].kernel.hopper().has_dq_semaphores) {
       EXPECT_EQ(plan.hopper().semaphores_per_head, tiles);
     }
   };
@@ -393,8 +393,8 @@ TEST(GpuPlan, SumsOfDQAreBegunAndEndedByTilesOfKeysUnlessTheBatchSharesAnOperand
     const GpuPlan plan = hopper_plan_of(problem);
     ASSERT_EQ(plan.steps[1].kernel.family(), KernelFamily::hopper) << plan.reason;
     EXPECT_GE(plan.workspace.grad_query, 0);
-    EXPECT_EQ(plan.steps[0].kernel.hopper().has_first_writer, begun);
-    EXPECT_EQ(plan.steps[1].kernel.hopper().has_first_writer, begun);
+    EXPECT_EQ(plan.steps[0].kernel.hopper().has_dq_semaphores, begun);
+    EXPECT_EQ(plan.steps[1].kernel.hopper().has_dq_semaphores, begun);
     EXPECT_EQ(kinds_of(plan).back() == KernelKind::round_grad_query, !begun);
     EXPECT_EQ(plan.hopper().dq_semaphores >= 0, begun);
   };
@@ -1166,7 +1166,7 @@ TEST(GpuPlan, HopperBackwardWithoutDQHasNoSumsAndNoOrderToKeep) {
     EXPECT_EQ(plan.hopper().dq_semaphores, -1);
     EXPECT_FALSE(plan.hopper().prepares_grad_query);
     for (const GpuStep& step : plan.steps) {
-      EXPECT_FALSE(step.kernel.hopper().has_first_writer || step.kernel.hopper().ordered ||
+      EXPECT_FALSE(step.kernel.hopper().has_dq_semaphores || step.kernel.hopper().ordered ||
                    step.kernel.wants_grad_query);
     }
   }

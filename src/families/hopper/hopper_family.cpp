@@ -187,7 +187,7 @@ class HopperFamily final : public Family {
     config.flag("computes_grad_key", kernel.wants_grad_key);
     config.flag("computes_grad_value", kernel.wants_grad_value);
     config.flag("keys_shared", kernel.keys_shared);
-    config.flag("has_first_writer", spec.has_first_writer);
+    config.flag("has_dq_semaphores", spec.has_dq_semaphores);
     config.flag("ordered", spec.ordered);
     config.flag("scales_entries", spec.scales_entries);
     write_pass();

@@ -406,7 +406,7 @@ GpuPlan backward_plan(const PlanRequest& request) {
   kernel.wants_grad_key = problem.wanted.key;
   kernel.wants_grad_value = problem.wanted.value;
   kernel.hopper().ordered = problem.deterministic && has_writers;
-  kernel.hopper().has_first_writer = has_writers;
+  kernel.hopper().has_dq_semaphores = has_writers;
   kernel.hopper().scales_entries = problem.has_batch_map && !has_one_scale(problem);
 
   GpuPlan plan;
