@@ -1,6 +1,6 @@
 // The fp32 accumulators of dQ, for batch entries with many keys. A first and a last writer store and round them
-// (dq_semaphore.cuh). With a broadcast operand, or a head dim above 128, they are cleared before backward and rounded
-// after it. Entries with few keys need no accumulators, because dQ is summed in the gradient.
+// (dq_semaphore.cuh). With broadcast Q, or a head dim above 128, they are cleared before backward and rounded after it.
+// Entries with few keys need no accumulators, because dQ is summed in the gradient.
 //
 // Their layout is the layout of the additions. TMA adds half of the columns, or all columns. Of each four groups of 8
 // columns of a row, group i is at position i ^ accumulator_swizzle(row). Additions from registers have groups of 16

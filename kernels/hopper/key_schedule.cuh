@@ -82,6 +82,17 @@ __device__ void clear_parameter_sums(const Params& params) {
   }
 }
 
+/// Initialises the semaphores of a batch that shares the keys: all query tiles attend to all key tiles.
+template <class Config>
+__device__ void initialise_semaphores(const BackwardArguments& arguments) {
+  const Params& params = arguments.common.params;
+  const int value = DqSemaphore::initial(static_cast<int>(params.keys.length - 1) / Config::tile_keys);
+  const int64_t count = params.heads_q * int64_t{arguments.semaphores_per_head}, threads = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += threads) {
+    arguments.dq_semaphores[i] = value;
+  }
+}
+
 /// The kernel that writes the table, one lane for each slot. It also prepares rows of dQ: zeros (dO if Q is added to O)
 /// for rows without keys, and accumulators. It runs again before a second pass.
 ///
@@ -122,10 +133,11 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
     }
     if (!Config::has_dq_semaphores) {
       clear_accumulators<Config>(arguments, left);
-    } else if (lane_index() == 0) {
+    } else if (!Config::keys_shared && lane_index() == 0) {
       *semaphore_of(arguments, left.head, left.semaphore) = DqSemaphore::initial(left.last_number);
     }
   };
+  if constexpr (Config::has_dq_semaphores && Config::keys_shared) initialise_semaphores<Config>(arguments);
   if (Config::computes_grad_query && arguments.prepares_grad_query)
     for_all_rows_to_prepare<Config, warps>(arguments, prepare);
   for (unsigned first = (blockIdx.x * warps + threadIdx.x / 32) * slots_at_once; first < slots;

@@ -47,7 +47,9 @@ __device__ void describe_segment(QuerySegment<Mask>& segment, const BackwardArgu
   segment.grad_query_y = Layout::origin_of(arguments.grad_query, params.queries, rows, b, first_query).y;
   const Owner<Layout> owner{params.queries, arguments.common.packed_rows_q, params.heads_q, Config::tile_queries,
                             params.batch};
-  segment.semaphore = static_cast<int>(owner.first_slot_of(b)) + first_query / Config::tile_queries;
+  // A split of all queries begins at a multiple of a tile, counted from the first split.
+  const int64_t first_slot = Config::keys_shared ? rows.begin / Config::tile_queries : owner.first_slot_of(b);
+  segment.semaphore = static_cast<int>(first_slot) + first_query / Config::tile_queries;
   const int64_t rows_before = Layout::is_jagged(params.queries) ? rows.begin
                               : arguments.queries_shared        ? 0
                                                                 : b * params.queries.length;

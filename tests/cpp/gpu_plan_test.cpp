@@ -388,7 +388,7 @@ TEST(GpuPlan, TheHopperBackwardTakesTwiceAsManyQueriesAtOnceWhereSequencesAreLon
   }
 }
 
-TEST(GpuPlan, SumsOfDQAreBegunAndEndedByTilesOfKeysUnlessTheBatchSharesAnOperand) {
+TEST(GpuPlan, SumsOfDQAreBegunAndEndedByTilesOfKeysUnlessTheBatchSharesTheQueries) {
   const auto expect_begun = [](const Problem& problem, bool begun) {
     const GpuPlan plan = hopper_plan_of(problem);
     ASSERT_EQ(plan.steps[1].kernel.family(), KernelFamily::hopper) << plan.reason;
@@ -412,8 +412,11 @@ TEST(GpuPlan, SumsOfDQAreBegunAndEndedByTilesOfKeysUnlessTheBatchSharesAnOperand
   expect_begun(problem, false);
   problem = problem_of(Direction::backward);
   problem.key_form = Form::shared;
-  problem.rows_k = 300;
-  expect_begun(problem, false);
+  problem.rows_k = 600;
+  for (const bool deterministic : {false, true}) {
+    problem.deterministic = deterministic;
+    expect_begun(problem, true);
+  }
 }
 
 /// Dense sequences of so many keys, of 2 heads.
@@ -576,7 +579,7 @@ TEST(GpuPlan, WhatTheHopperBackwardDoesNotTakeIsPortableAndThePlanSaysWhy) {
                     other.query_form = Form::shared;
                     other.deterministic = true;
                   }),
-                  "the batch shares an operand, and dQ has to be summed in one order");
+                  "the batch shares the queries, and dQ has to be summed in one order");
 }
 
 /// 40 batch entries that have 5 sequences of keys.
@@ -696,19 +699,17 @@ TEST(GpuPlan, TheHopperBackwardSumsTheGradientsOfSharedKeysForPartsOfTheBatch) {
   EXPECT_EQ(kinds_of(plan), (std::vector{KernelKind::key_schedule, KernelKind::backward}));
   EXPECT_TRUE(plan.steps[0].kernel.keys_shared);
   EXPECT_TRUE(plan.steps[1].kernel.keys_shared);
-  // Two heads of 200 keys, which one CTA takes: as many parts as make a piece of work for each multiprocessor.
-  EXPECT_EQ(plan.splits, 66);
+  // Two heads of two key tiles, each in its own CTA: as many parts as make a piece of work for each multiprocessor.
+  EXPECT_EQ(plan.splits, 33);
   EXPECT_EQ(plan.hopper().slots, 2 * 2 * plan.splits);
   EXPECT_EQ(plan.workspace.grad_value - plan.workspace.grad_key, plan.splits * 200 * 2 * 128 * 4);
   EXPECT_EQ(plan.workspace.bytes - plan.workspace.grad_value, plan.splits * 200 * 2 * 128 * 4);
   EXPECT_EQ(plan.workspace.grad_query, -1);
   EXPECT_TRUE(plan.deterministic);
 
-  problem.rows_k = 300;
+  problem.rows_k = 600;
   const GpuPlan with_sums = hopper_plan_of(problem);
-  EXPECT_EQ(kinds_of(with_sums),
-            (std::vector{KernelKind::key_schedule, KernelKind::backward, KernelKind::round_grad_query}));
-  EXPECT_FALSE(with_sums.steps[2].kernel.keys_shared) << "that kernel is the same one";
+  EXPECT_EQ(kinds_of(with_sums), (std::vector{KernelKind::key_schedule, KernelKind::backward}));
   EXPECT_GE(with_sums.workspace.grad_query, 0);
   EXPECT_FALSE(with_sums.deterministic);
 }

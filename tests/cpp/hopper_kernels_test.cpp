@@ -300,10 +300,7 @@ TEST_P(HopperBackwardKernel, KeepsEverythingInRegistersAndItsFunctionRunsWhilePr
     for (const char* instruction : {"HGMMA", "UTMALDG", "USETMAXREG", "UBLKRED", "UTMASTG", "UTMAREDG"}) {
       EXPECT_GT(count(code, instruction), 0) << instruction;  // dQ leaves by the copy engine in each of these ways
     }
-    const BackwardOptions& options = GetParam().options;
-    const bool first_writer = options.key_form != Form::shared;
-    EXPECT_EQ(count(code, "UBLKCP") > 0, first_writer)
-        << "the first writer stores accumulators, and the last writer loads them";
+    EXPECT_GT(count(code, "UBLKCP"), 0) << "the first writer stores accumulators, and the last writer loads them";
     // Before the loop, the waits are for S and dP of the first step. In the loop, they are for dV and dK (which
     // releases Q and dO), for dQ, for S and for dP. A single step waits for dV and dK, for dQ of the preceding step,
     // and for its own dQ. After the loop, the wait is for the last dQ. With 128 queries, S and dP have two parts, and S

@@ -1,8 +1,8 @@
 // Sums of dQ to which tiles of keys of several CTAs add (kernels/hopper/dq_semaphore.cuh), with another random order of
 // warps, CTAs and copies in each call. The results must be correct with and without a mask, and have the same bits in
 // deterministic mode. Sequences are longer than in random_problem.h, so that the tiles of keys include first writers,
-// last writers and other tiles. With few keys, the sums are in the gradient. With a batch map, the query tiles of
-// several entries attend to a key tile.
+// last writers and other tiles. With few keys, the sums are in the gradient. With a batch map, or if the batch shares
+// the keys, the query tiles of several entries attend to a key tile.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -51,7 +51,7 @@ struct TurnsCase {
   int64_t longest = 330;          ///< of the sequences' queries
   std::vector<int64_t> map = {};  ///< the sequence of keys of each entry; empty: no batch map
   OutScale out_scale = {};
-  std::vector<int64_t> lengths_k = {700, 300, 300, 0};
+  std::vector<int64_t> lengths_k = {700, 300, 300, 0};  ///< one length: the batch shares the keys
 };
 std::ostream& operator<<(std::ostream& stream, const TurnsCase& test) { return stream << test.name; }
 
@@ -96,7 +96,7 @@ struct Problem {
     reference.right = mask.right;
     int64_t begin_q = 0;
     for (std::size_t b = 0; b < lengths_q.size(); begin_q += lengths_q[b], ++b) {
-      const std::size_t sequence = map.empty() ? b : static_cast<std::size_t>(map[b]);
+      const std::size_t sequence = lengths_k.size() == 1 ? 0 : map.empty() ? b : static_cast<std::size_t>(map[b]);
       const int64_t begin_k =
           std::accumulate(lengths_k.begin(), lengths_k.begin() + static_cast<std::ptrdiff_t>(sequence), int64_t{0});
       reference.entries.push_back({begin_q, begin_q, begin_k, lengths_q[b], lengths_k[sequence]});
@@ -163,7 +163,9 @@ Results computed(const Problem& problem, bool deterministic) {
                             .key = view(key, tokens_k),
                             .value = view(value, tokens_k),
                             .cu_seqlens_q = offsets_view(offsets_q, problem.lengths_q),
-                            .cu_seqlens_k = offsets_view(offsets_k, problem.lengths_k),
+                            .cu_seqlens_k = problem.lengths_k.size() == 1
+                                                ? std::nullopt
+                                                : std::optional(offsets_view(offsets_k, problem.lengths_k)),
                             .kv_of = problem.map.empty() ? std::nullopt : std::optional(map_view),
                             .activation = Activation("relu"),
                             .scale = scale,
@@ -234,7 +236,9 @@ INSTANTIATE_TEST_SUITE_P(Problems, Turns,
                                          TurnsCase{"map_in_tiles_of_128_queries", {}, 1900, {0, 2, 2, 0}},
                                          TurnsCase{"few_keys", {}, 330, {}, {}, {500, 129, 300, 0}},
                                          TurnsCase{"few_keys_causal", Mask::causal(), 330, {}, {}, {330, 64, 300, 90}},
-                                         TurnsCase{"few_keys_map", {}, 330, {0, 0, 1, 0}, {}, {500, 300, 0, 0}}),
+                                         TurnsCase{"few_keys_map", {}, 330, {0, 0, 1, 0}, {}, {500, 300, 0, 0}},
+                                         TurnsCase{"shared_keys", {}, 1000, {}, {}, {700}},
+                                         TurnsCase{"few_shared_keys", {}, 1000, {}, {}, {200}}),
                          [](const testing::TestParamInfo<TurnsCase>& tested) { return tested.param.name; });
 
 }  // namespace

@@ -38,9 +38,7 @@ int64_t known_length_of_keys(const Problem& problem) {
 /// Whether semaphores order the additions to dQ. One tile of keys without a mask needs none. With head dims above 128
 /// they were slower.
 bool has_dq_semaphores(const Problem& problem) {
-  if (!problem.wanted.query || problem.shares_queries() || problem.shares_keys() || has_wide_heads(problem)) {
-    return false;
-  }
+  if (!problem.wanted.query || problem.shares_queries() || has_wide_heads(problem)) return false;
   return !hopper::is_whole(problem.keeps_all_scores(), known_length_of_keys(problem), hopper::backward_tile_keys);
 }
 
@@ -56,11 +54,8 @@ int whole_keys(const Problem& problem, const plan::Gpu& gpu) {
   // The work of a CTA at the end, while others are idle, has to be small compared with all of its work.
   const int64_t heads = problem.key_entries() * problem.heads_k;
   int tiles = thresholds::whole_tiles_of_many_heads;
-  if (heads < thresholds::few_heads_per_multiprocessor * gpu.multiprocessors) {
-    tiles = thresholds::whole_tiles;
-  } else if (problem.shares_keys()) {
-    tiles = thresholds::whole_tiles_of_few_heads;  // dQ of a split of the batch does not stay in the L2 cache
-  } else if (bytes > thresholds::most_query_bytes_of_whole_tiles) {
+  if (heads < thresholds::few_heads_per_multiprocessor * gpu.multiprocessors || problem.shares_keys() ||
+      bytes > thresholds::most_query_bytes_of_whole_tiles) {
     tiles = thresholds::whole_tiles;
   } else if (heads < thresholds::many_heads_per_multiprocessor * gpu.multiprocessors) {
     tiles = thresholds::whole_tiles_of_few_heads;
@@ -133,7 +128,6 @@ bool has_one_scale(const Problem& problem) {
 
 std::string why_not_backward(const PlanRequest& request) {
   const Problem& problem = request.problem;
-  const plan::Gpu& gpu = request.gpu;
   if (problem.has_key_gaps && problem.shares_queries()) return "the batch shares queries, and keys may overlap";
   if (problem.has_batch_map) {
     if (has_wide_heads(problem)) return "several batch entries may have the same keys, and a head dim is above 128";
@@ -155,9 +149,8 @@ std::string why_not_backward(const PlanRequest& request) {
     if (!has_one_scale(problem)) return "the batch shares keys, and its entries differ in out_scale";
     if (request.reads_query_position) return "the batch shares keys, and f depends on the position of a query";
   }
-  const bool shares = problem.shares_queries() || problem.shares_keys();
-  if (problem.deterministic && problem.wanted.query && shares && accumulates_grad_query(problem, gpu)) {
-    return "the batch shares an operand, and dQ has to be summed in one order";
+  if (problem.deterministic && problem.wanted.query && problem.shares_queries()) {
+    return "the batch shares the queries, and dQ has to be summed in one order";
   }
   return {};
 }
