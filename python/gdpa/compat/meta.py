@@ -234,7 +234,7 @@ def _function_of(activation: str, heads: int, ensemble: tuple[int, ...] | None) 
 def _with_encodings(
     query: torch.Tensor, encodings: Iterable[tuple[str, torch.Tensor | None, torch.Tensor | None]]
 ) -> torch.Tensor:
-    """Adds rows of the tables to every head of the query. The sum is rounded once."""
+    """Adds rows of the tables to every head of the query. The sum and its gradients are rounded once."""
     columns = query.shape[-1]
     total: torch.Tensor | None = None
     for name, table, buckets in encodings:
@@ -244,8 +244,8 @@ def _with_encodings(
             raise ValueError(
                 f"{name}_params: expected {name}_bucket_values with it, got None; pass a bucket for each row"
             )
-        rows = torch.nn.functional.embedding(buckets, table.flatten(1)[:, :columns])
-        rows = rows.to(torch.promote_types(rows.dtype, torch.float32))
+        wide = table.flatten(1)[:, :columns].to(torch.promote_types(table.dtype, torch.float32))
+        rows = torch.nn.functional.embedding(buckets, wide)
         total = rows if total is None else total + rows
     assert total is not None
     return (query + total.unsqueeze(1)).to(query.dtype)
