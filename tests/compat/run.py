@@ -9,6 +9,7 @@ import importlib.util
 import itertools
 import sys
 import time
+import traceback
 import unittest
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -166,17 +167,17 @@ def torcheasyrec(options: argparse.Namespace) -> Iterator[ModuleType]:
 
 
 def triton_hstu_mha(max_seq_len: int, alpha: float, *, scaling_seqlen: int = -1, **named: Any) -> Any:
-    """TorchEasyRec's function. It has the arguments of generative-recommenders and the argument scaling_seqlen."""
-    import torch
+    """TorchEasyRec's function. It has the arguments of generative-recommenders and the argument scaling_seqlen.
 
+    In gdpa, max_seq_len is only the divisor of the output.
+    """
     from gdpa.compat.generative_recommenders import hstu_mha
 
-    scale = None if scaling_seqlen == -1 else torch.tensor(1.0 / scaling_seqlen)
-    return hstu_mha(max_seq_len, alpha, attn_scale=scale, **named)
+    return hstu_mha(max_seq_len if scaling_seqlen == -1 else scaling_seqlen, alpha, **named)
 
 
 def triton_cached_hstu_mha(max_seq_len: int, alpha: float, *, scaling_seqlen: int = -1, **named: Any) -> Any:
-    """The same for delta_hstu_mha, in which max_seq_len is only the divisor of the output."""
+    """The same for delta_hstu_mha."""
     from gdpa.compat.generative_recommenders import delta_hstu_mha
 
     return delta_hstu_mha(max_seq_len if scaling_seqlen == -1 else scaling_seqlen, alpha, **named)
@@ -303,10 +304,18 @@ class Result(unittest.TextTestResult):
     def addFailure(self, test: unittest.TestCase, err: Any) -> None:
         super().addFailure(test, err)
         self.note(test, "FAILED")
+        self.show(err)
 
     def addError(self, test: unittest.TestCase, err: Any) -> None:
         super().addError(test, err)
         self.note(test, "FAILED with an error")
+        self.show(err)
+
+    @staticmethod
+    def show(err: Any) -> None:
+        """Prints the message now, because a run that is stopped does not print the list of errors at the end."""
+        for line in "".join(traceback.format_exception_only(err[0], err[1])).strip().splitlines()[:20]:
+            print(f"    {line}")
 
 
 def tests_of(module: ModuleType, options: argparse.Namespace) -> Iterator[unittest.TestCase]:
