@@ -1,6 +1,6 @@
-// The elements of a dense bias that the scores of a warp read, in shared memory. A load of a fragment from global memory
-// touches a row of the bias for each query, so that the L1 cache would limit the kernel. The warp copies whole rows
-// instead, with cp.async, while it waits for other things.
+// The elements of a dense bias that the scores of a warp read, in shared memory. A load of a fragment from global
+// memory touches a row of the bias for each query, so that the L1 cache would limit the kernel. The warp copies whole
+// rows instead, with cp.async, while it waits for other things.
 #pragma once
 
 #include "common/bias_tile.cuh"

@@ -98,8 +98,8 @@ GDPA_HOST_DEVICE constexpr AccumulatorShape accumulator_shape_of(int tile_querie
   return {tile_queries > warpgroup_rows ? 1 : 2, grad_query_columns(tile_queries, head_dim)};
 }
 
-/// Whether one CTA takes all key tiles of a batch entry with up to `most_keys` keys, one after the other. It then sums dQ
-/// in the gradient, in its type: it stores dQ of the first key tile, and adds dQ of the others.
+/// Whether one CTA takes all key tiles of a batch entry with up to `most_keys` keys, one after the other. It then sums
+/// dQ in the gradient, in its type: it stores dQ of the first key tile, and adds dQ of the others.
 GDPA_HOST_DEVICE inline bool is_whole(bool mask_keeps_all, int64_t length_k, int64_t most_keys) {
   return mask_keeps_all && length_k > 0 && length_k <= most_keys;
 }

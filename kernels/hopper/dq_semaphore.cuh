@@ -1,8 +1,8 @@
 // dQ semaphores: the order in which CTAs add to dQ. The key tiles of a sequence add in falling order. The last key tile
 // that a query tile attends to is the first writer: it stores instead of adding. With few keys, all of them add to the
-// gradient, in its type. Otherwise they add to fp32 accumulators, and the first key tile is the last writer: it adds its
-// own part to the accumulators, rounds, and stores dQ (GradQuery). No kernel has to clear the accumulators before or
-// round them afterwards. Other key tiles wait until the first writer is done, and the last writer waits for all of
+// gradient, in its type. Otherwise they add to fp32 accumulators, and the first key tile is the last writer: it adds
+// its own part to the accumulators, rounds, and stores dQ (GradQuery). No kernel has to clear the accumulators before
+// or round them afterwards. Other key tiles wait until the first writer is done, and the last writer waits for all of
 // them. In deterministic mode each key tile waits for all key tiles before it.
 //
 // Each query tile has a semaphore in global memory. Its value is minus the number, in the list of the query tile's key

@@ -34,8 +34,8 @@ __device__ void look_up_slots(const BackwardArguments& arguments, const Owner<La
   __syncwarp();
 }
 
-/// Rows of dQ, of one query tile of one head, that need a semaphore, or accumulators, or zeros because they have no key,
-/// as rows outside all sequences.
+/// Rows of dQ, of one query tile of one head, that need a semaphore, or accumulators, or zeros because they have no
+/// key, as rows outside all sequences.
 struct RowsToPrepare {
   int64_t row;     ///< the first row, counted over the batch
   int64_t offset;  ///< of this row in elements, from the data of the gradient

@@ -87,7 +87,8 @@ template <class Config>
 __device__ void initialise_semaphores(const BackwardArguments& arguments) {
   const Params& params = arguments.common.params;
   const int value = DqSemaphore::initial(static_cast<int>(params.keys.length - 1) / Config::tile_keys);
-  const int64_t count = params.heads_q * int64_t{arguments.semaphores_per_head}, threads = int64_t{gridDim.x} * blockDim.x;
+  const int64_t count = params.heads_q * int64_t{arguments.semaphores_per_head},
+                threads = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += threads) {
     arguments.dq_semaphores[i] = value;
   }

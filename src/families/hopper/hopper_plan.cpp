@@ -43,9 +43,10 @@ bool has_dq_semaphores(const Problem& problem) {
 }
 
 /// Returns the largest number of keys of a sequence of which one CTA takes all tiles. It is one tile if Q, dO and dQ of
-/// these sequences do not stay in the L2 cache until the next tile needs them. Otherwise it is four tiles if each CTA
-/// has many sequences, two tiles if each CTA has one, and else one tile. It is 0 if the batch shares the queries (their
-/// gradient is a sum over the batch), if a head dim is above 128, or if dQ is not wanted.
+/// the queries of a tile do not stay in the L2 cache until the next tile needs them. This is the case if the batch
+/// shares the keys, whose queries are a split of the batch, or if sequences are long. Otherwise it is four tiles if
+/// each CTA has many sequences, two tiles if each CTA has one, and else one tile. It is 0 if the batch shares the
+/// queries (their gradient is a sum over the batch), if a head dim is above 128, or if dQ is not wanted.
 int whole_keys(const Problem& problem, const plan::Gpu& gpu) {
   if (problem.shares_queries() || has_wide_heads(problem) || !problem.wanted.query) return 0;
   const int64_t queries = queries_of(problem).mean_length() * (problem.heads_q / problem.heads_k);
