@@ -319,6 +319,7 @@ class Result(unittest.TextTestResult):
 
 
 def tests_of(module: ModuleType, options: argparse.Namespace) -> Iterator[unittest.TestCase]:
+    """Yields the tests in the order of the file, as pytest does: a test may leave another setting, such as tf32."""
     classes = options.classes or (FBGEMM_CLASSES if options.package == "fbgemm" else None)
     for case in vars(module).values():
         is_own = isinstance(case, type) and issubclass(case, unittest.TestCase) and case.__module__ == module.__name__
@@ -327,7 +328,9 @@ def tests_of(module: ModuleType, options: argparse.Namespace) -> Iterator[unitte
         if classes is not None and case.__name__ not in classes:
             print(f"left out: {case.__name__}")
             continue
-        for name in unittest.TestLoader().getTestCaseNames(case):
+        order = list(vars(case))
+        names = unittest.TestLoader().getTestCaseNames(case)
+        for name in sorted(names, key=lambda name: order.index(name) if name in order else len(order)):
             if options.match not in name:
                 continue
             if any(word in name for word in options.skip):
