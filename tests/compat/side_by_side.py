@@ -11,6 +11,7 @@ same time, because Triton compiles two kernels for each case.
 from __future__ import annotations
 
 import argparse
+import importlib
 import multiprocessing
 import os
 import sys
@@ -190,45 +191,45 @@ class Call:
 @cache
 def metas_operator(checkout: Path) -> Callable[..., Tensor]:
     os.environ["GDPA_DISABLE_AUTOTUNE"] = "1"  # one variant of each kernel
-    from gdpa.bench.systems.checkouts import META_PACKAGE, add_checkout
+    from gdpa.bench.systems.checkouts import META_PACKAGE, add_checkout, define_object
 
     add_checkout(checkout)
-    module = __import__(f"{META_PACKAGE}.triton.triton_generalized_dot_product_attention", fromlist=["tl"])
-    # Triton 3.6 does not know the annotation `object` of the backward kernel, which has no effect.
-    vars(module).setdefault("object", module.tl)
+    module = importlib.import_module(f"{META_PACKAGE}.triton.triton_generalized_dot_product_attention")
+    define_object(module)
     return module.generalized_dot_product_attention
 
 
-def errors_of(number: int, checkout: Path, seed: int) -> dict[str, dict[str, float] | str]:
-    """Returns the errors of gdpa and of Meta's operator in a case, or the message of the operator's error."""
+@dataclass(frozen=True)
+class Outcome:
+    """The errors of the results of a call, or the message of the exception that it raised."""
+
+    errors: dict[str, float]
+    exception: str = ""
+
+    def is_within(self, bound: float) -> bool:
+        return not self.exception and all(error <= bound for error in self.errors.values())
+
+    def text(self, bound: float) -> str:
+        marked = (f"{name} {error:.4f}{'' if error <= bound else '*'}" for name, error in self.errors.items())
+        return self.exception or ", ".join(marked)
+
+
+def outcomes_of(number: int, checkout: Path, seed: int) -> list[Outcome]:
+    """Returns the outcomes of gdpa and of Meta's operator in a case."""
     from gdpa.compat.meta import generalized_dot_product_attention
 
     call = Call(cases()[number], seed)
     exact = call.exact()
-    found: dict[str, dict[str, float] | str] = {}
-    for system, operator in (("gdpa", generalized_dot_product_attention), ("Meta", metas_operator(checkout))):
+    outcomes = []
+    for operator in (generalized_dot_product_attention, metas_operator(checkout)):
         try:
             results = call.results(operator)
         except Exception as error:  # the errors of Triton's compiler have no common class
-            found[system] = f"{type(error).__name__}: {str(error).strip().splitlines()[-1] if str(error) else ''}"
+            outcomes.append(Outcome({}, f"{type(error).__name__}: {error}".splitlines()[0][:120]))
             continue
-        found[system] = {
-            name: float((results[name].double() - of_exact).norm() / of_exact.norm())
-            for name, of_exact in exact.items()
-        }
-    return found
-
-
-def row_of(case: Case, errors: dict[str, dict[str, float] | str]) -> list[str]:
-    cells = [case.name]
-    bound = BOUNDS[case.dtype]
-    for system in ("gdpa", "Meta"):
-        of_system = errors[system]
-        if isinstance(of_system, str):
-            cells.append(of_system[:120])
-        else:
-            cells.append(", ".join(f"{name} {e:.4f}{'' if e <= bound else '*'}" for name, e in of_system.items()))
-    return cells
+        distances = {name: (results[name].double() - of_exact).norm() for name, of_exact in exact.items()}
+        outcomes.append(Outcome({name: float(distances[name] / exact[name].norm()) for name in exact}))
+    return outcomes
 
 
 def main() -> None:
@@ -241,21 +242,20 @@ def main() -> None:
     if not torch.cuda.is_available():
         raise SystemExit("side_by_side.py: expected a CUDA GPU for Meta's Triton kernels, found none")
     table = [["case", "gdpa", "Meta's operator"]]
-    failed = 0
+    within = [0, 0]
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(options.processes, mp_context=context) as pool:
-        runs = [pool.submit(errors_of, i, options.checkout, options.seed) for i in range(len(cases()))]
+        runs = [pool.submit(outcomes_of, i, options.checkout, options.seed) for i in range(len(cases()))]
         for case, run in zip(cases(), runs, strict=True):
-            row = row_of(case, run.result())
-            table.append(row)
-            failed += "*" in row[1] or "Error" in row[1]
-            print("  |  ".join(row), flush=True)
-    agreed = sum("*" not in row[2] and "Error" not in row[2] for row in table[1:])
-    print(f"{len(table) - 1} cases; gdpa is within the bound in {len(table) - 1 - failed}, Meta's operator in {agreed}")
+            bound, outcomes = BOUNDS[case.dtype], run.result()
+            within = [count + outcome.is_within(bound) for count, outcome in zip(within, outcomes, strict=True)]
+            table.append([case.name, *(outcome.text(bound) for outcome in outcomes)])
+            print("  |  ".join(table[-1]), flush=True)
+    print(f"{len(cases())} cases; gdpa is within the bound in {within[0]}, Meta's operator in {within[1]}")
     if options.markdown:
         lines = ["| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |" for row in table]
         options.markdown.write_text("\n".join([lines[0], "|---|---|---|", *lines[1:]]) + "\n")
-    if failed:
+    if within[0] < len(cases()):
         raise SystemExit(1)
 
 

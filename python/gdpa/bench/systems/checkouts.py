@@ -14,6 +14,15 @@ META_PACKAGE = "ads_mkl.ops.oss.gdpa"  # the files import one another under this
 GENERATIVE_RECOMMENDERS = Path("generative_recommenders/ops/triton/triton_hstu_attention.py")
 
 
+def define_object(module: ModuleType) -> None:
+    """Lets Triton 3.6 compile Meta's backward kernel, which annotates parameters with `object`.
+
+    Triton looks annotations up among the globals of the module, where built-in names are unknown. The annotation has no
+    other effect.
+    """
+    vars(module).setdefault("object", getattr(module, "tl", None))
+
+
 def add_checkout(folder: Path) -> None:
     """Makes the package of a checkout importable.
 

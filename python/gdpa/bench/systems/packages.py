@@ -16,7 +16,7 @@ from torch import Tensor
 from gdpa.bench.cases import Case
 from gdpa.bench.rows import reason_of
 from gdpa.bench.systems.base import Attend, Operands, Packed, Prepared, offsets, refuse_shared
-from gdpa.bench.systems.checkouts import META_PACKAGE
+from gdpa.bench.systems.checkouts import META_PACKAGE, define_object
 from gdpa.bench.systems.compat import MASKED, targets_of
 
 
@@ -181,9 +181,7 @@ class TritonGdpa(Package):
         return refuse_shared(case)
 
     def call(self, case: Case, module: Any) -> Callable[..., Any]:
-        # Its backward kernel annotates parameters with `object`. Triton 3.6 looks annotations up among the globals of
-        # the module, where built-in names are unknown. The annotation has no other effect.
-        vars(module).setdefault("object", getattr(module, "tl", None))
+        define_object(module)
 
         def call(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> Any:
             offsets_q, offsets_k, longest_q, longest_k = rest
