@@ -106,8 +106,8 @@ GDPA_HOST_DEVICE inline bool is_whole(bool mask_keeps_all, int64_t length_k, int
 
 /// The destination of dQ of one query tile and one key tile.
 enum class GradQuery : int {
-  stored,        ///< in the gradient: the first of its key tiles
-  added,         ///< to the gradient: another key tile
+  stored,        ///< in the gradient: the first key tile that writes dQ of these queries
+  added,         ///< to the gradient: a later key tile
   first_writer,  ///< stored in the fp32 accumulators: the first writer of several CTAs, with the last keys
   accumulated,   ///< added to the accumulators, which the first writer has stored, or which were cleared
   last_writer    ///< the accumulators and the result of the last writer are added and stored in the gradient

@@ -49,7 +49,7 @@ constexpr int64_t of_queries[] = {queries_of_one_warpgroup, queries_of_large_til
 constexpr int64_t of_keys[] = {
     keys_of_a_short_tile, few_keys, few_keys_of_narrow_heads, keys_of(whole_tiles), keys_of(whole_tiles_of_few_heads),
     keys_of(direct_tiles)};
-// The list has equal values once.
+// keys_of(whole_tiles_of_many_heads) is not in the list, because it has the same value as keys_of(direct_tiles).
 static_assert(whole_tiles_of_many_heads == direct_tiles);
 constexpr int64_t of_heads_per_multiprocessor[] = {few_heads_per_multiprocessor, many_heads_per_multiprocessor};
 

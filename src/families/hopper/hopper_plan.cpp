@@ -42,11 +42,16 @@ bool has_dq_semaphores(const Problem& problem) {
   return !hopper::is_whole(problem.keeps_all_scores(), known_length_of_keys(problem), hopper::backward_tile_keys);
 }
 
-/// Returns the largest number of keys of a sequence of which one CTA takes all tiles. It is one tile if Q, dO and dQ of
-/// the queries of a tile do not stay in the L2 cache until the next tile needs them. This is the case if the batch
-/// shares the keys, whose queries are a split of the batch, or if sequences are long. Otherwise it is four tiles if
-/// each CTA has many sequences, two tiles if each CTA has one, and else one tile. It is 0 if the batch shares the
-/// queries (their gradient is a sum over the batch), if a head dim is above 128, or if dQ is not wanted.
+/// Returns the largest number of keys of a sequence for which one CTA takes all key tiles:
+///
+///   0           dQ is not wanted, a head dim is above 128, or the batch shares the queries (dQ is then a sum over the
+///               batch)
+///   one tile    the batch has fewer heads than the GPU has multiprocessors, or the L2 cache has not enough room
+///   two tiles   each multiprocessor has at least one head
+///   four tiles  each multiprocessor has many heads
+///
+/// A CTA reads Q and dO again for each key tile, and adds to dQ. The L2 cache has enough room if it keeps them from one
+/// key tile to the next. If the batch shares the keys, they belong to the queries of many entries, and do not fit.
 int whole_keys(const Problem& problem, const plan::Gpu& gpu) {
   if (problem.shares_queries() || has_wide_heads(problem) || !problem.wanted.query) return 0;
   const int64_t queries = queries_of(problem).mean_length() * (problem.heads_q / problem.heads_k);
