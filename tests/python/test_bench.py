@@ -114,6 +114,19 @@ def test_a_row_says_what_was_run() -> None:
     assert row.cublas_tflops is None and row.floor_tflops and row.floor_tflops <= 1
 
 
+def test_the_commit_is_that_of_the_package_and_not_of_another_command_on_the_path(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    other = tmp_path / "gdpa"
+    other.write_text("#!/bin/sh\necho 'gdpa 0.1.0 (commit other)'\n")
+    other.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.delenv("GDPA_COMMAND", raising=False)
+    assert Path(command.find()).parent == Path(gdpa.__file__).with_name("bin")
+    assert command.commit.__wrapped__() not in ("other", "unknown")
+
+
 def test_lengths_are_those_of_the_command_line() -> None:
     for fill, seed in ((1.0, 0), (0.5, 0), (0.3, 7), (0.8, 4294967295)):
         options = ("--batch", "50", "--max-length", "97", "--fill", str(fill), "--seed", str(seed))

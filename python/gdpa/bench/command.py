@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -20,9 +21,16 @@ class CommandMissing(RuntimeError):
 
 
 def find() -> str:
-    """Returns GDPA_COMMAND, or the command in the folder of this Python, or the command on PATH."""
-    installed = Path(sys.executable).with_name("gdpa")
-    found = os.environ.get("GDPA_COMMAND") or (str(installed) if installed.is_file() else shutil.which("gdpa"))
+    """Returns GDPA_COMMAND, or the first command that exists: in the package gdpa, next to this Python, on PATH.
+
+    The program in the package has the commit of the package. Another one may belong to another build.
+    """
+    specification = importlib.util.find_spec("gdpa")
+    folders = specification.submodule_search_locations if specification else None
+    programs = [Path(folder) / "bin" / "gdpa" for folder in folders or []]
+    programs.append(Path(sys.executable).with_name("gdpa"))
+    installed = next((str(program) for program in programs if os.access(program, os.X_OK)), None)
+    found = os.environ.get("GDPA_COMMAND") or installed or shutil.which("gdpa")
     if not found:
         raise CommandMissing(f"expected the command gdpa on PATH, found none: {ADVICE}")
     return found
