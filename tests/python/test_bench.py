@@ -121,7 +121,6 @@ def test_the_commit_is_that_of_the_package_and_not_of_another_command_on_the_pat
     other.write_text("#!/bin/sh\necho 'gdpa 0.1.0 (commit other)'\n")
     other.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.delenv("GDPA_COMMAND", raising=False)
     assert Path(command.find()).parent == Path(gdpa.__file__).with_name("bin")
     assert command.commit.__wrapped__() not in ("other", "unknown")

@@ -1,6 +1,6 @@
 """The interface of the command line: exit codes, printed text, and JSON.
 
-The program is GDPA_COMMAND, or `gdpa` in the package, in the folder of this Python or on PATH.
+The program is GDPA_COMMAND, or `gdpa` in the package or on PATH.
 """
 
 from __future__ import annotations

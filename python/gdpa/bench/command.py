@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,18 +20,17 @@ class CommandMissing(RuntimeError):
 
 
 def find() -> str:
-    """Returns GDPA_COMMAND, or the first command that exists: in the package gdpa, next to this Python, on PATH.
+    """Returns GDPA_COMMAND, or the program in the package gdpa, or the command on PATH.
 
-    The program in the package has the commit of the package. Another one may belong to another build.
+    The program in the package has the commit of the package. A command on PATH may belong to another build.
     """
     specification = importlib.util.find_spec("gdpa")
     folders = specification.submodule_search_locations if specification else None
     programs = [Path(folder) / "bin" / "gdpa" for folder in folders or []]
-    programs.append(Path(sys.executable).with_name("gdpa"))
-    installed = next((str(program) for program in programs if os.access(program, os.X_OK)), None)
-    found = os.environ.get("GDPA_COMMAND") or installed or shutil.which("gdpa")
+    in_package = next((str(program) for program in programs if program.is_file()), None)
+    found = os.environ.get("GDPA_COMMAND") or in_package or shutil.which("gdpa")
     if not found:
-        raise CommandMissing(f"expected the command gdpa on PATH, found none: {ADVICE}")
+        raise CommandMissing(f"expected the command gdpa in the package or on PATH, found none: {ADVICE}")
     return found
 
 
