@@ -51,6 +51,7 @@
 #include "hopper/backward_consumer.cuh"
 #include "hopper/backward_producer.cuh"
 #include "hopper/backward_stores.cuh"
+#include "hopper/dependent_launch.cuh"
 
 namespace gdpa::hopper {
 
@@ -58,6 +59,7 @@ namespace gdpa::hopper {
 template <class Config>
 __device__ __forceinline__ void backward(const BackwardArguments& arguments) {
   using Shared = BackwardStorage<Config>;
+  if (Config::pass == Pass::first) allow_next_kernel();
   if (Config::pass == Pass::second && *arguments.non_finite == 0) return;
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   const Shared shared{shared_memory};

@@ -30,6 +30,7 @@
 //         memory forward_shared_bytes<Config>. With the dynamic tile order, the counter and found_nan are zero.
 #pragma once
 
+#include "hopper/dependent_launch.cuh"
 #include "hopper/forward_consumer.cuh"
 #include "hopper/forward_producer.cuh"
 
@@ -38,6 +39,7 @@ namespace gdpa::hopper {
 template <class Config>
 __device__ __forceinline__ void forward(const ForwardArguments& arguments) {
   using Shared = ForwardStorage<Config>;
+  if (Config::pass == Pass::first) allow_next_kernel();
   if (Config::pass == Pass::second && *found_nan_of_cta(arguments) == 0) return;
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   const Shared shared{shared_memory};

@@ -11,6 +11,7 @@
 #include "common/sequence.cuh"
 #include "common/work.cuh"
 #include "hopper/arguments.cuh"
+#include "hopper/dependent_launch.cuh"
 #include "hopper/dq_semaphore.cuh"
 #include "hopper/grad_query_accumulators.cuh"
 #include "hopper/head_groups.cuh"
@@ -111,6 +112,7 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
   const Params& params = arguments.common.params;
   const auto owner = owner_of_keys<Layout>(arguments.common, Config::tile_keys,
                                            Config::keys_shared ? arguments.common.splits : params.batch);
+  allow_next_kernel();
   const unsigned slots = arguments.slots;  // of the table. Wrong lengths or gaps may leave slots without work.
   if (Config::pass == Pass::second) {
     if (*arguments.non_finite == 0) return;

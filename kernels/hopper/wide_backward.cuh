@@ -35,6 +35,7 @@
 // Launch: as backward.cuh, with wide_backward_threads<Config> and wide_backward_shared_bytes<Config>.
 #pragma once
 
+#include "hopper/dependent_launch.cuh"
 #include "hopper/wide_backward_consumers.cuh"
 #include "hopper/wide_backward_producer.cuh"
 
@@ -43,6 +44,7 @@ namespace gdpa::hopper {
 template <class Config>
 __device__ void wide_backward(const BackwardArguments& arguments) {
   using Shared = WideBackwardStorage<Config>;
+  if (Config::pass == Pass::first) allow_next_kernel();
   if (Config::pass == Pass::second && *arguments.non_finite == 0) return;
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   const Shared shared{shared_memory};

@@ -431,7 +431,7 @@ class Call final : public families::StepLauncher {
   }
 
   void launch_next(void* arguments) override {
-    launch_one(*(*kernels_)[next_], sequence_.steps[next_].work, arguments);
+    launch_one(*(*kernels_)[next_], sequence_.steps[next_], arguments);
     ++next_;
   }
 
@@ -633,13 +633,26 @@ class Call final : public families::StepLauncher {
     return arguments;
   }
 
-  void launch_one(const LoadedKernel& kernel, int64_t work, void* arguments) {
+  void launch_one(const LoadedKernel& kernel, const plan::GpuStep& step, void* arguments) {
     // More work than a grid may have CTAs is taken by the same CTAs, one after the other.
     constexpr int64_t most_ctas = 0x7fffffff;
-    const auto grid = static_cast<unsigned>(std::clamp<int64_t>(work, 1, most_ctas));
+    const auto grid = static_cast<unsigned>(std::clamp<int64_t>(step.work, 1, most_ctas));
     void* parameters[] = {arguments};
-    check(Driver::get().launch(kernel.handle, grid, 1, 1, kernel.threads, 1, 1, kernel.shared_bytes, stream_,
-                               parameters, nullptr),
+    const Driver& driver = Driver::get();
+    if (step.overlaps_previous && driver.launch_with_attributes != nullptr) {
+      const LaunchAttribute overlaps;
+      LaunchConfig config;
+      config.grid[0] = grid;
+      config.block[0] = kernel.threads;
+      config.shared_bytes = kernel.shared_bytes;
+      config.stream = stream_;
+      config.attributes = &overlaps;
+      config.attribute_count = 1;
+      check(driver.launch_with_attributes(&config, kernel.handle, parameters, nullptr), "launching a kernel");
+      return;
+    }
+    check(driver.launch(kernel.handle, grid, 1, 1, kernel.threads, 1, 1, kernel.shared_bytes, stream_, parameters,
+                        nullptr),
           "launching a kernel");
   }
 

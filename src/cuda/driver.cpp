@@ -24,6 +24,13 @@ bool find(void* library, const char* symbol, Function& function) {
   return function != nullptr;
 }
 
+void find_launch_with_attributes(void* library, Driver& driver) {
+  constexpr int first_version = 12030;
+  int version = 0;
+  driver.get_version(&version);
+  if (version >= first_version) find(library, "cuLaunchKernelEx", driver.launch_with_attributes);
+}
+
 /// Returns the first missing symbol of the library, or null. The _v2 names are the current binary interface.
 const char* fill(void* library, Driver& driver) {
   const char* missing = nullptr;
@@ -52,6 +59,7 @@ const char* fill(void* library, Driver& driver) {
   need("cuMemAllocAsync", driver.allocate_async);
   need("cuMemFreeAsync", driver.free_async);
   find(library, "cuTensorMapEncodeTiled", driver.encode_tensor_map);
+  if (missing == nullptr) find_launch_with_attributes(library, driver);
   return missing;
 }
 

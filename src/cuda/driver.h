@@ -32,6 +32,27 @@ enum class KernelAttribute : int {
   max_dynamic_shared_bytes = 8,
 };
 
+/// CUlaunchAttribute. The only attribute that gdpa sets allows a kernel to start before the previous kernel of the
+/// stream has ended (programmatic dependent launch).
+struct alignas(8) LaunchAttribute {
+  static constexpr int programmatic_stream_serialization = 6;
+  int id = programmatic_stream_serialization;
+  alignas(8) int is_allowed = 1;
+  char rest_of_value[60] = {};
+};
+
+/// CUlaunchConfig.
+struct LaunchConfig {
+  unsigned grid[3] = {1, 1, 1};
+  unsigned block[3] = {1, 1, 1};
+  unsigned shared_bytes = 0;
+  Stream stream = nullptr;
+  const LaunchAttribute* attributes = nullptr;
+  unsigned attribute_count = 0;
+};
+
+static_assert(sizeof(LaunchAttribute) == 72 && sizeof(LaunchConfig) == 56, "the sizes in cuda.h");
+
 struct Driver {
   Status (*get_version)(int* version);
   Status (*error_name)(Status status, const char** name);
@@ -50,6 +71,8 @@ struct Driver {
   Status (*kernel_set_attribute)(Kernel kernel, KernelAttribute attribute, int value);
   Status (*launch)(Kernel kernel, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
                    unsigned block_z, unsigned shared_bytes, Stream stream, void** parameters, void** extra);
+  /// Null if the driver is older than CUDA 12.3. Older drivers cannot capture a dependent launch in a CUDA graph.
+  Status (*launch_with_attributes)(const LaunchConfig* config, Kernel kernel, void** parameters, void** extra);
   Status (*stream_is_capturing)(Stream stream, int* status);
   Status (*exchange_capture_mode)(int* mode);  ///< of the calling thread; in: the new mode, out: the old mode
   Status (*fill_async)(DevicePointer destination, unsigned char value, std::size_t bytes, Stream stream);

@@ -291,6 +291,17 @@ int warps_of(const KernelSpec& kernel) {
   return kernel.warps * (portable == nullptr ? 1 : portable->column_warps);
 }
 
+/// The wait for the previous kernel of the call, with which a kernel of Hopper begins.
+struct Wait {
+  std::string_view include;
+  std::string_view statement;
+};
+
+Wait wait_of(const KernelSpec& kernel) {
+  if (kernel.family() != plan::KernelFamily::hopper) return {};
+  return {"#include \"hopper/dependent_launch.cuh\"\n", "  gdpa::hopper::wait_for_previous_kernel();\n"};
+}
+
 /// Returns the statement that ends a kernel which is not for the sequences of keys of the call.
 std::string end_of_other_overlap(const KernelSpec& kernel) {
   if (kernel.for_overlap == plan::KeyOverlap::any) return {};
@@ -320,20 +331,21 @@ std::string kernel_source(const KernelSpec& kernel, const Expressions& expressio
   }
   const std::string_view family = families::family_of(kernel.family()).name();
   const KindInSource kind = in_source(kernel.kind);
+  const Wait wait = wait_of(kernel);
   return fmt::format(
-      "{10}#include \"{7}/{9}.cuh\"\n\n"
+      "{10}#include \"{7}/{9}.cuh\"\n{12}\n"
       "{1}\n{2}\n"
       "extern \"C\" __constant__ int {3} = gdpa::{7}::{0}_threads<Config>;\n"
       "extern \"C\" __constant__ int {4} = gdpa::{7}::{0}_shared_bytes<Config>;\n"
       "extern \"C\" __global__ void __launch_bounds__(gdpa::{7}::{0}_threads<Config>, {5})\n"
       "{6}(const __grid_constant__ gdpa::{7}::{8} arguments) {{\n"
-      "{11}"
+      "{13}{11}"
       "  gdpa::{7}::{0}<Config>(arguments);\n"
       "}}\n",
       kind.name, condition + index_checks_of(kernel, expressions) + function_of(kernel, expressions.function),
       config_of(kernel, expressions), SourceNames::threads, SourceNames::shared_bytes, kernel.ctas, SourceNames::kernel,
       family, kind.arguments, kind.header, has_random_delays(kernel) ? "#define GDPA_RANDOM_DELAYS\n\n" : "",
-      end_of_other_overlap(kernel));
+      end_of_other_overlap(kernel), wait.include, wait.statement);
 }
 
 std::string describe(const KernelSpec& kernel) {

@@ -201,6 +201,7 @@ std::size_t hash_of(const KernelSpec& kernel);
 struct GpuStep {
   KernelSpec kernel;
   int64_t work = 0;
+  bool overlaps_previous = false;  ///< the kernel may start before the previous step has ended, and waits for its end
 };
 
 /// Offsets of the fp32 accumulators in the workspace, in bytes; -1 if it has none.

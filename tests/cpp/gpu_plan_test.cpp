@@ -1008,6 +1008,31 @@ TEST(GpuPlan, ScoresAreScaledWhereTheOutputCannotTakeTheScale) {
   EXPECT_TRUE(scales_scores(problem_of(Direction::backward), "relu", 1e-3));
 }
 
+/// The steps that may start before the previous step of the call has ended.
+std::vector<std::size_t> overlapping_steps(const GpuPlan& plan) {
+  std::vector<std::size_t> steps;
+  for (std::size_t step = 0; step < plan.steps.size(); ++step) {
+    if (plan.steps[step].overlaps_previous) steps.push_back(step);
+  }
+  return steps;
+}
+
+TEST(GpuPlan, AStepThatFollowsAnotherHopperKernelOverlapsIt) {
+  const std::vector<std::size_t> second = {1};
+  const Problem problem = problem_of(Direction::forward);
+  families::PlanRequest request = {
+      problem, Gpu{}, FunctionRegisters::few, true, Float32Products::three, TensorMaps::available};
+  request.bounds_scores = true;
+  const GpuPlan forward = gpu_plan(request);
+  ASSERT_EQ(forward.steps.size(), 2U) << "the second pass";
+  EXPECT_EQ(overlapping_steps(forward), second);
+  const GpuPlan backward = hopper_plan_of(problem_of(Direction::backward));
+  ASSERT_EQ(kinds_of(backward), (std::vector{KernelKind::key_schedule, KernelKind::backward}));
+  EXPECT_EQ(overlapping_steps(backward), second);
+  EXPECT_EQ(overlapping_steps(plan_of(problem_of(Direction::backward))), std::vector<std::size_t>{})
+      << "portable kernels do not wait";
+}
+
 TEST(GpuPlan, AFunctionWithBoundsHasASecondPassOfTheHopperBackwardBehindTheFirst) {
   Problem problem;
   problem.direction = Direction::backward;
@@ -1030,6 +1055,8 @@ TEST(GpuPlan, AFunctionWithBoundsHasASecondPassOfTheHopperBackwardBehindTheFirst
   EXPECT_EQ(steps, expected);
   EXPECT_EQ(plan.steps[2].work, plan.steps[0].work);
   EXPECT_EQ(plan.steps[3].work, plan.steps[1].work);
+  EXPECT_EQ(overlapping_steps(plan), (std::vector<std::size_t>{1, 2, 3}))
+      << "the step before round_grad_query does not allow it to start early";
 
   const auto portable_steps = [&](bool has_guards) {
     return gpu_plan({problem, Gpu{}, FunctionRegisters::few, false, Float32Products::three, TensorMaps::unavailable,

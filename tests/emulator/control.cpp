@@ -1,4 +1,6 @@
 // Control flow of lanes, and communication between the lanes of a warp.
+#include <array>
+
 #include "operations.h"
 
 namespace gdpa::emulator {
@@ -21,6 +23,12 @@ Outcome sleep(Warp& warp, const Instruction&, std::uint32_t) {
   return Outcome::next_later;
 }
 Outcome nothing(Warp&, const Instruction&, std::uint32_t) { return Outcome::next; }
+
+/// Kernels run one after the other here. The wait only permits accesses to global memory.
+Outcome wait_for_previous_kernel(Warp& warp, const Instruction&, std::uint32_t) {
+  warp.end_previous_kernel();
+  return Outcome::next;
+}
 
 enum class Exchange { idx, up, down, bfly };
 
@@ -109,6 +117,15 @@ Execute of_lanes(const Name& name) {
   return nullptr;
 }
 
+/// Whether an instruction accesses global memory. Generic addresses count as global.
+bool reaches_global(const Name& name) {
+  constexpr std::array accesses = {"ld", "ldu", "st", "atom", "red", "prefetch"};
+  if (name.base() == "cp") return true;
+  if (std::find(accesses.begin(), accesses.end(), name.base()) == accesses.end()) return false;
+  constexpr std::array others = {"shared", "shared::cta", "param", "const", "local"};
+  return std::none_of(others.begin(), others.end(), [&](std::string_view space) { return name.has(space); });
+}
+
 }  // namespace
 
 Execute control(Instruction& instruction, const Name& name) {
@@ -124,6 +141,10 @@ Execute control(Instruction& instruction, const Name& name) {
     instruction.together = Together::all;
     return &nothing;
   }
+  if (name.base() == "griddepcontrol") {
+    if (name.has("wait")) return &wait_for_previous_kernel;
+    return name.has("launch_dependents") ? &nothing : nullptr;
+  }
   const Execute execute = of_lanes(name);
   if (execute != nullptr) instruction.together = Together::mask;
   return execute;
@@ -133,6 +154,7 @@ void look_up(Instruction& instruction) {
   const auto fail = [&](const std::string& what) {
     throw std::runtime_error("PTX: the emulator does not know " + what + ": " + instruction.text);
   };
+  instruction.reaches_global = reaches_global(Name(instruction.name));
   for (const auto find :
        {&arithmetic, &bits, &predicates, &conversions, &memory, &control, &barriers, &products, &copies}) {
     const Name name(instruction.name);

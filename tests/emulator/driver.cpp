@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "cuda/driver.h"
 #include "machine.h"
 #include "tensor_map.h"
 
@@ -79,6 +80,17 @@ const char* ptx_behind(const void* image) {
     if (section.sh_type != SHT_NOBITS) end = std::max(end, section.sh_offset + section.sh_size);
   }
   return bytes + end;
+}
+
+int launch(const Launch& launch) {
+  static std::uint64_t launches = 0;
+  try {
+    Machine machine(memory(), multiprocessors(), seed() * 1'000'003 + launches++);
+    machine.run(launch);
+    return success;
+  } catch (const std::exception& error) {
+    return report(error);
+  }
 }
 
 }  // namespace
@@ -179,14 +191,16 @@ int cuFuncSetAttribute(void*, int, int) { return success; }
 int cuLaunchKernel(void* kernel, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
                    unsigned block_z, unsigned shared_bytes, void*, void** parameters, void**) {
   if (grid_y != 1 || grid_z != 1 || block_y != 1 || block_z != 1) return invalid_value;
-  static std::uint64_t launches = 0;
-  try {
-    Machine machine(memory(), multiprocessors(), seed() * 1'000'003 + launches++);
-    machine.run({static_cast<const Kernel*>(kernel), grid_x, block_x, shared_bytes, parameters});
-    return success;
-  } catch (const std::exception& error) {
-    return report(error);
-  }
+  return launch({static_cast<const Kernel*>(kernel), grid_x, block_x, shared_bytes, parameters});
+}
+int cuLaunchKernelEx(const gdpa::cuda::LaunchConfig* config, void* kernel, void** parameters, void**) {
+  using gdpa::cuda::LaunchAttribute;
+  const auto is_flat = [](const unsigned(&extents)[3]) { return extents[1] == 1 && extents[2] == 1; };
+  if (!is_flat(config->grid) || !is_flat(config->block) || config->attribute_count != 1) return invalid_value;
+  const LaunchAttribute& attribute = *config->attributes;
+  if (attribute.id != LaunchAttribute::programmatic_stream_serialization) return invalid_value;
+  return launch({static_cast<const Kernel*>(kernel), config->grid[0], config->block[0], config->shared_bytes,
+                 parameters, attribute.is_allowed != 0});
 }
 int cuStreamIsCapturing(void*, int* status) {
   *status = 0;

@@ -45,21 +45,21 @@ class Array {
 };
 
 void run(GlobalMemory& memory, const std::string& ptx, unsigned threads, std::vector<std::uint64_t> parameters,
-         std::uint64_t seed = 1) {
+         std::uint64_t seed = 1, bool overlaps_previous = false) {
   const Module module(ptx);
   std::vector<void*> addresses;
   for (std::uint64_t& parameter : parameters) addresses.push_back(&parameter);
   constexpr std::size_t shared_bytes = 16384;
   Machine machine(memory, 1, seed);
-  machine.run({&module.kernel("test"), 1, threads, shared_bytes, addresses.data()});
+  machine.run({&module.kernel("test"), 1, threads, shared_bytes, addresses.data(), overlaps_previous});
 }
 
 /// Returns the message of the emulator for an incorrect kernel.
-std::string fault_of(const std::string& body, unsigned threads = lanes) {
+std::string fault_of(const std::string& body, unsigned threads = lanes, bool overlaps_previous = false) {
   GlobalMemory memory;
   const Array<std::uint32_t> result(memory, 1024);
   try {
-    run(memory, kernel(1, body), threads, {result.address()});
+    run(memory, kernel(1, body), threads, {result.address()}, 1, overlaps_previous);
   } catch (const Fault& fault) {
     return fault.what();
   }
@@ -157,6 +157,15 @@ TEST(Emulator, AnAddressOutsideOfSharedMemoryIsAFault) {
   const std::string fault = fault_of("mov.u32 %r2, memory;\nld.shared.u32 %r1, [%r2+16384];\n");
   EXPECT_NE(fault.find("outside of shared memory"), std::string::npos) << fault;
   EXPECT_NE(fault.find("ld.shared.u32 %r1, [%r2+16384]"), std::string::npos) << fault;
+}
+
+TEST(Emulator, AnAccessBeforeTheWaitForThePreviousKernelIsAFault) {
+  const std::string access = "st.global.u32 [%rd0], %r0;\n", wait = "griddepcontrol.wait;\n";
+  constexpr bool overlaps_previous = true;
+  const std::string fault = fault_of(access + wait, lanes, overlaps_previous);
+  EXPECT_NE(fault.find("before the wait for the previous kernel"), std::string::npos) << fault;
+  EXPECT_EQ(fault_of(wait + access, lanes, overlaps_previous), "no fault");
+  EXPECT_EQ(fault_of(access, lanes, !overlaps_previous), "no fault");
 }
 
 TEST(Emulator, WarpsThatWaitForEachOtherForEverAreNamed) {

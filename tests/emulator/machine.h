@@ -52,6 +52,7 @@ struct Launch {
   unsigned threads;
   std::size_t dynamic_shared_bytes;
   void** parameters;
+  bool overlaps_previous = false;  ///< a dependent launch: the previous kernel may still run
 };
 
 class Cta;
@@ -151,6 +152,9 @@ class Warp {
   int blocked_at() const { return blocked_at_; }
   void release() { blocked_at_ = -1; }
 
+  /// The warp has waited for the end of the previous kernel.
+  void end_previous_kernel() { previous_has_ended_ = true; }
+
   /// Runs up to `budget` instructions; how many it ran.
   int run(int budget);
 
@@ -189,6 +193,7 @@ class Warp {
   std::uint32_t stalled_ = 0;
   std::uint32_t waiting_ = 0;  ///< for other lanes, at an instruction of several
   int blocked_at_ = -1;
+  bool previous_has_ended_;
   struct Product {
     unsigned group;
     std::function<void()> compute;

@@ -51,6 +51,7 @@ struct Instruction {
   Execute execute = nullptr;
   Operand guard;
   Together together = Together::no;
+  bool reaches_global = false;  ///< it accesses global memory, or starts a copy from or to global memory
   /// A parameter of `execute` from the name of the instruction, such as the columns of a product or a rounding mode.
   int detail = 0;
   std::uint32_t target = 0;  ///< of a branch

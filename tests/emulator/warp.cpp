@@ -6,7 +6,10 @@
 namespace gdpa::emulator {
 
 Warp::Warp(Cta& cta, unsigned index)
-    : cta_(&cta), index_(index), registers_(cta.launch().kernel->register_bytes, std::byte{0xff}) {
+    : cta_(&cta),
+      index_(index),
+      registers_(cta.launch().kernel->register_bytes, std::byte{0xff}),
+      previous_has_ended_(!cta.launch().overlaps_previous) {
   const Launch& launch = cta.launch();
   const unsigned first = index * lanes;
   const unsigned threads = std::min(lanes, launch.threads - first);
@@ -81,6 +84,9 @@ Outcome Warp::step(const Group& group, const Instruction& instruction) {
   std::uint32_t active = group.lanes;
   if (instruction.guard.kind != Operand::Kind::none) active &= predicate(instruction.guard);
   if (active == 0) return Outcome::next;
+  if (instruction.reaches_global && !previous_has_ended_) {
+    throw Fault("an access to global memory before the wait for the previous kernel");
+  }
   if (instruction.together != Together::no) {
     std::uint32_t expected = live_;
     if (instruction.together == Together::mask) {

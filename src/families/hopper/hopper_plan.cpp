@@ -300,6 +300,7 @@ GpuPlan forward_plan(const PlanRequest& request) {
   if (has_second_pass) {
     kernel.hopper().pass = hopper::Pass::second;
     plan.steps.push_back({kernel, ctas});
+    plan.steps.back().overlaps_previous = true;
   }
   return plan;
 }
@@ -339,6 +340,7 @@ void leave_guards_out(GpuPlan& plan) {
   schedule.kernel.hopper().pass = backward.kernel.hopper().pass = hopper::Pass::second;
   // The schedule of the second pass clears the sums of the first one.
   schedule.kernel.wanted_parameters = backward.kernel.wanted_parameters;
+  schedule.overlaps_previous = true;
   plan.steps.insert(plan.steps.begin() + 2, {schedule, backward});
 }
 
@@ -467,6 +469,7 @@ GpuPlan backward_plan(const PlanRequest& request) {
   kernel.hopper().prefetches_bias = request.bias_tile != BiasTile::none && !request.shares_pairs && !is_wide;
   add(is_wide ? KernelKind::wide_backward : KernelKind::backward,
       std::min<int64_t>(hopper_part.slots, gpu.multiprocessors));
+  plan.steps.back().overlaps_previous = true;
   if (rounds_grad_query) {
     kernel = of_schedule;
     // This kernel does not depend on what follows.
