@@ -915,6 +915,9 @@ TEST(GpuPlan, CtasTakeTheTilesOfHeadsFromACounterIfTheyHaveManyHeadsWithFewKeys)
   Problem long_queries = problem;
   long_queries.rows_q = 10000 * problem.batch;
   EXPECT_EQ(hopper_of(long_queries).tiles.taken_at_once, 16U);
+  Problem one_key_tile = long_queries;
+  one_key_tile.rows_k = 100 * problem.batch;
+  EXPECT_EQ(hopper_of(one_key_tile).tiles.taken_at_once, 4U) << "CTAs read tokens that are near each other";
 
   Problem few = problem;
   few.batch = 200;
