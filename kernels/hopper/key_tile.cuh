@@ -55,9 +55,7 @@ struct KeyTile : QuerySegment<Mask> {
   /// last writer. The destinations are a table, because code that computes them from flags makes consumers spill
   /// registers.
   GDPA_HOST_DEVICE GradQuery destination(bool is_first, bool is_last) const {
-    // Parentheses would change the hash of the GPU record. Add them before its next run, and remove this exception.
-    // NOLINTNEXTLINE(clang-diagnostic-shift-op-parentheses)
-    return static_cast<GradQuery>(flags / destinations >> (is_first ? 4 : 0) + (is_last ? 8 : 0) & 15);
+    return static_cast<GradQuery>((flags / destinations) >> ((is_first ? 4 : 0) + (is_last ? 8 : 0)) & 15);
   }
   GDPA_HOST_DEVICE void set_destinations(GradQuery of_first, GradQuery of_last, GradQuery of_only,
                                          GradQuery of_others) {

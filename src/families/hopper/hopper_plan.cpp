@@ -74,21 +74,24 @@ int direct_keys(const Problem& problem) {
   return has_dq_semaphores(problem) ? thresholds::direct_tiles * hopper::backward_tile_keys : 0;
 }
 
+/// Whether one CTA takes all key tiles of each sequence, or the host knows that no sequence has more than `short_keys`
+/// keys.
+bool is_whole_or_short(const Problem& problem, const plan::Gpu& gpu, int64_t short_keys) {
+  const int64_t keys = known_length_of_keys(problem);
+  return hopper::is_whole(problem.keeps_all_scores(), keys, whole_keys(problem, gpu)) ||
+         (keys > 0 && keys <= short_keys);
+}
+
 /// Whether some of dQ is accumulated in fp32 in the workspace.
 bool accumulates_grad_query(const Problem& problem, const plan::Gpu& gpu) {
-  if (!problem.wanted.query) return false;
-  const int64_t keys = known_length_of_keys(problem);
-  return !(hopper::is_whole(problem.keeps_all_scores(), keys, whole_keys(problem, gpu)) ||
-           (keys > 0 && keys <= direct_keys(problem)));
+  return problem.wanted.query && !is_whole_or_short(problem, gpu, direct_keys(problem));
 }
 
 /// Whether the additions to dQ have one order without `ordered`: one CTA takes all tiles of a sequence, or a sequence
 /// has two tiles, of which one stores.
 bool adds_in_one_order(const Problem& problem, const plan::Gpu& gpu) {
-  const int64_t keys = known_length_of_keys(problem);
   constexpr int64_t two_tiles = 2 * hopper::backward_tile_keys;
-  return hopper::is_whole(problem.keeps_all_scores(), keys, whole_keys(problem, gpu)) ||
-         (keys > 0 && keys <= two_tiles);
+  return is_whole_or_short(problem, gpu, two_tiles);
 }
 
 /// If tiles of keys wait for each other: the number of heads whose tiles the table interleaves
@@ -309,13 +312,13 @@ GpuPlan forward_plan(const PlanRequest& request) {
   return plan;
 }
 
-/// Splits of all queries where the batch shares the keys, and one CTA takes `keys` of them. Splits are equally long:
-/// one for each multiprocessor, or up to four where fewer multiprocessors are then idle at the end.
-int64_t splits_of_queries(const PlanRequest& request, int64_t keys) {
+/// Splits of all queries where the batch shares the keys, and one CTA takes `tile_keys` of them. Splits are equally
+/// long: one for each multiprocessor, or up to four where fewer multiprocessors are then idle at the end.
+int64_t splits_of_queries(const PlanRequest& request, int64_t tile_keys) {
   constexpr int64_t least_rows = 256;  // of a split
   const Problem& problem = request.problem;
   const int64_t multiprocessors = request.gpu.multiprocessors;
-  const int64_t owners = std::max<int64_t>(1, problem.heads_k * divide_up(keys_of(problem).length(), keys));
+  const int64_t owners = std::max<int64_t>(1, problem.heads_k * divide_up(keys_of(problem).length(), tile_keys));
   const int64_t most = std::max<int64_t>(1, problem.rows_q / least_rows);
   int64_t best = 1;
   double best_busy = 0;
@@ -420,7 +423,7 @@ GpuPlan backward_plan(const PlanRequest& request) {
   plan.reason = reason_of_backward(request, accumulates);
   hopper_part.whole_keys = whole_keys(problem, gpu);
   hopper_part.direct_keys = direct_keys(problem);
-  if (kernel.keys_shared) plan.splits = splits_of_queries(request, std::max(hopper_part.whole_keys, kernel.tile_keys));
+  if (kernel.keys_shared) plan.splits = splits_of_queries(request, kernel.tile_keys);
   hopper_part.slots = problem.heads_k * keys.most_tiles(kernel.tile_keys, plan.splits);
   // Rows of dQ with accumulators, and rows that no sequence has.
   hopper_part.prepares_grad_query =
