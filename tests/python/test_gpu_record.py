@@ -296,6 +296,15 @@ def test_an_interrupt_stops_what_runs_and_what_would_follow(
     assert not record.RECORD.exists() and not still_run(tmp_path)
 
 
+def test_the_log_of_a_failed_part_names_the_error_of_each_test(
+    record: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    error = "CUDA out of memory: " + 20 * "bytes " + "and no more"
+    (tmp_path / "tests" / "gpu" / "test_training.py").write_text(f"def test_one():\n    raise MemoryError({error!r})\n")
+    assert "failed: training" in call(record, monkeypatch, "run", "training")
+    assert re.search(f"^FAILED .*::test_one - MemoryError: {error}$", capfd.readouterr().out, re.MULTILINE)
+
+
 def test_a_part_that_fails_without_a_word_is_not_recorded(
     record: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
