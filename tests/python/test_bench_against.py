@@ -40,6 +40,23 @@ def test_a_row_has_both_builds_and_their_ratio(tmp_path: Path) -> None:
         assert row["speed_up"] == sorted(row["rounds"])[1]
 
 
+class Recorded:
+    """A build with known seconds for each round."""
+
+    def __init__(self, *rounds: float) -> None:
+        self._rounds = iter(rounds)
+
+    def ask(self, **_: Any) -> dict[str, Any]:
+        return {"times": [next(self._rounds)]}
+
+
+def test_a_row_compares_the_rounds_and_the_fastest_rounds() -> None:
+    builds: Any = [Recorded(0.004, 0.003, 0.006), Recorded(0.002, 0.003, 0.0025)]
+    row = against.compare_case(Case((3,), (3,), 1, 16), "fwd", builds, Effort(seconds=0.003, rounds=3), "cpu")
+    assert row.rounds == pytest.approx([2, 1, 2.4])
+    assert (row.speed_up, row.fastest) == pytest.approx((2, 1.5))
+
+
 def test_both_builds_get_the_mask_and_the_tensors_of_a_case(tmp_path: Path) -> None:
     other = other_build(tmp_path / "other")
     with (other / "gdpa" / "__init__.py").open("a") as file:
