@@ -201,7 +201,9 @@ std::size_t hash_of(const KernelSpec& kernel);
 struct GpuStep {
   KernelSpec kernel;
   int64_t work = 0;
-  bool overlaps_previous = false;  ///< the kernel may start before the previous step has ended, and waits for its end
+  /// The kernel may start before the previous step has ended. Only for kernels that begin with a wait for this end, as
+  /// all Hopper kernels do.
+  bool overlaps_previous = false;
 };
 
 /// Offsets of the fp32 accumulators in the workspace, in bytes; -1 if it has none.
