@@ -115,8 +115,9 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
   /// Selects 0 for P outside the valid range; and for f', unless dS is masked. dS is 0 then, if dP is finite.
   template <int part>
   __device__ __forceinline__ void mask(const ValidQueries<Mask>& valid) {
+    constexpr float no_derivative = Activation::derivative_lacks_one ? -1.0f : 0.0f;
     if constexpr (Config::computes_grad_value) valid.mask(p + part * part_steps);
-    if constexpr (Shared::computes_ds && parts == 1) valid.mask(scores[part]);
+    if constexpr (Shared::computes_ds && parts == 1) valid.mask(scores[part], no_derivative);
   }
 
   /// Computes P and dS, rounded, and terms of the gradients of numbers. `holds(i)`: whether accumulator i is valid.
@@ -146,7 +147,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
   __device__ __forceinline__ void apply_derivative(float entry_scale) {
 #pragma unroll
     for (int i = 0; i < part_queries / 2; ++i) {
-      dp[i] *= scores[part][i];
+      dp[i] = times_derivative<Activation>(dp[i], scores[part][i]);
       if constexpr (Config::scales_entries) dp[i] *= entry_scale;
     }
   }

@@ -47,11 +47,12 @@ struct ValidQueries {
       if (!holds(i + 1)) pair &= 0x0000ffffu;
     }
   }
+  /// Selects `of_invalid` for invalid elements of numbers of 64 queries.
   template <int count>
-  __device__ __forceinline__ void mask(float (&numbers)[count]) const {
+  __device__ __forceinline__ void mask(float (&numbers)[count], float of_invalid = 0.0f) const {
 #pragma unroll
     for (int i = 0; i < count; ++i) {
-      if (!holds(i)) numbers[i] = 0.0f;
+      if (!holds(i)) numbers[i] = of_invalid;
     }
   }
 };

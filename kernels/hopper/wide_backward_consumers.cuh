@@ -123,6 +123,7 @@ struct GradKeyConsumer : WideConsumer<Config, Role::key> {
   using Base = WideConsumer<Config, Role::key>;
   using Base::Base, Base::arguments, Base::shared, Base::grad_query, Base::position, Base::before, Base::release;
   using typename Base::Element, typename Base::Shared, typename Base::GradQuery, typename Base::Tile;
+  using Activation = typename Config::Activation;
 
   float dp[32];
   unsigned ds[4][4];
@@ -139,10 +140,11 @@ struct GradKeyConsumer : WideConsumer<Config, Role::key> {
 #pragma unroll
     for (int piece = 0; piece < 8; ++piece) {
       const uint4 derivative = load_shared_chunk(shared.derivatives(piece));
-      dp[piece * 4] *= __uint_as_float(derivative.x);
-      dp[piece * 4 + 1] *= __uint_as_float(derivative.y);
-      dp[piece * 4 + 2] *= __uint_as_float(derivative.z);
-      dp[piece * 4 + 3] *= __uint_as_float(derivative.w);
+      float* const of_piece = dp + piece * 4;
+      of_piece[0] = times_derivative<Activation>(of_piece[0], __uint_as_float(derivative.x));
+      of_piece[1] = times_derivative<Activation>(of_piece[1], __uint_as_float(derivative.y));
+      of_piece[2] = times_derivative<Activation>(of_piece[2], __uint_as_float(derivative.z));
+      of_piece[3] = times_derivative<Activation>(of_piece[3], __uint_as_float(derivative.w));
     }
     if (!position.is_full(tile)) position.valid(arguments, tile).mask(dp);
 #pragma unroll
@@ -210,8 +212,9 @@ struct GradKeyConsumer : WideConsumer<Config, Role::key> {
       grad_query.template add<GradQuery::last_chunk>(arguments, tile, position);
     }
     if constexpr (Config::computes_grad_key) {
-      this->template store<Config::head_dim>(grad_key, arguments.scale, arguments.common.params.grad_key, tile.grad_key,
-                                             tile);
+      const float factor = Activation::of(arguments.common.params, tile.first_head).derivative_factor();
+      this->template store<Config::head_dim>(grad_key, arguments.scale * factor, arguments.common.params.grad_key,
+                                             tile.grad_key, tile);
     }
   }
 };

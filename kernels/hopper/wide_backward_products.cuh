@@ -125,7 +125,9 @@ struct GradQueryHalf {
   __device__ __forceinline__ void add_row(const BackwardArguments& arguments, const Tile& tile,
                                           const QueryTileIterator<Config>& position) {
     const bool is_number = arguments.common.params.out_scale.kind == OutputScale::Kind::number;
-    const float factor = is_number ? 1.0f : tile.out_scale;  // round_grad_query applies a number
+    const auto function = Config::Activation::of(arguments.common.params, position.head);
+    // round_grad_query applies an out_scale that is a number.
+    const float factor = function.derivative_factor() * (is_number ? 1.0f : tile.out_scale);
     const unsigned thread = thread_in_warpgroup(), lane = thread % 32;
     const int row = position.row(tile) + half * 8 + static_cast<int>(thread / 32 * 16 + lane / 4);
     if (tile.queries.first_row + row >= tile.length_q) return;

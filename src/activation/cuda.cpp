@@ -401,31 +401,47 @@ Struct forward_struct(std::string_view name, const Function& all, Accuracy accur
 }
 
 /// Returns a member of a struct that computes a factor of the head: `number` times the result of the program, if it has
-/// one.
-std::string factor_of_head(std::string_view member, const Function& all, double number, const Program* program) {
+/// one, times a power of the scale.
+std::string factor_of_head(std::string_view member, const Function& all, double number, const Program* program,
+                           double power_of_scale) {
   std::string statements, product = literal(number);
   if (program != nullptr && !program->steps.empty()) {
     const Printer factor(*program, all.inputs(), Accuracy::fast, all.parameters().size());
     statements = factor.statements();
     product = number == 1 ? factor.result(0) : fmt::format("{} * {}", product, factor.result(0));
   }
+  const std::string scale = fmt::format("parameters[{}]", all.parameters().size());
+  if (power_of_scale == 1) product += " * " + scale;
+  if (power_of_scale != 0 && power_of_scale != 1) {
+    product += fmt::format(" * powf({}, {})", scale, literal(power_of_scale));
+  }
   return fmt::format("  __device__ __forceinline__ float {}() const {{\n{}    return {};\n  }}\n\n", member, statements,
                      product);
 }
 
-/// The members that the structs of f and f' share. `program` has both as its first results.
-std::string members_of_backward(std::string_view name, const Function& all, const FactoredProgram& program) {
+/// The members that the structs of f and f' share. `program` has both as its first results. If it has a degree, f is
+/// homogeneous, and the argument is Q K^T: f(scale s) is scale^degree f(s), and f'(scale s) is scale^(degree - 1)
+/// f'(s).
+std::string members_of_backward(std::string_view name, const Function& all, const FactoredProgram& program,
+                                std::optional<double> degree = {}) {
   const Program* const of_derivative = program.other_factors.empty() ? nullptr : program.other_factors.data();
+  const double factor = program.score_factor;
+  const bool takes_scale = program.takes_scale || degree.has_value();
   return fmt::format(
       "  static constexpr bool scales_scores = {};\n"
+      "  static constexpr bool derivative_lacks_one = {};\n"
       "{}{}{}{}",
-      !program.takes_scale, members_of_head(program.score_factor), parameters_of(name, all, program.takes_scale),
-      factor_of_head("value_factor", all, program.value_factor, &program.head_factor),
-      factor_of_head("derivative_factor", all, 1, of_derivative));
+      !takes_scale, program.lacks_one, members_of_head(degree ? 1 : factor), parameters_of(name, all, takes_scale),
+      factor_of_head("value_factor", all, program.value_factor * (degree ? std::pow(factor, *degree) : 1),
+                     &program.head_factor, degree.value_or(0)),
+      factor_of_head("derivative_factor", all, degree ? std::pow(factor, *degree - 1) : 1, of_derivative,
+                     degree ? *degree - 1 : 0));
 }
 
 /// A struct of f and f', which are the results of the program.
-Struct backward_struct(std::string_view name, const Function& all, Accuracy accuracy, const FactoredProgram& program) {
+Struct backward_struct(std::string_view name, const Function& all, Accuracy accuracy, const FactoredProgram& program,
+                       ForwardForm form) {
+  const std::optional<double> degree = form.scales_scores ? std::nullopt : degree_of(all.value());
   const Printer both(program.program, of_one_number(all).inputs(), accuracy, all.parameters().size());
   return {fmt::format(
       "struct {} {{\n"
@@ -437,25 +453,29 @@ Struct backward_struct(std::string_view name, const Function& all, Accuracy accu
       "    derivative = {};\n"
       "  }}\n"
       "}};\n\n",
-      name, members_of_backward(name, all, program), shift_of(all, accuracy), add_shift(all, program.score_factor),
-      both.statements(), both.result(0), both.result(1))};
+      name, members_of_backward(name, all, program, degree), shift_of(all, accuracy),
+      add_shift(all, program.score_factor), both.statements(), both.result(0), both.result(1))};
 }
 
-/// The factor of f in the guarded structs of backward.
-ValueFactor value_factor_in(ForwardForm form, const HeadInputs& head) {
-  return head.any() && form.takes_head_factors ? ValueFactor::suits_bfloat16 : ValueFactor::is_one;
+/// The inputs of a head, and whether f' may have a factor and lack 1.
+HeadInputs backward_inputs_of(const Function& function, Accuracy accuracy, ForwardForm form) {
+  HeadInputs head = head_inputs_of(function, accuracy, form);
+  const bool takes_factors = head.any() ? form.takes_head_factors : form.takes_constant_factors && !form.is_of_list;
+  head.scale = function.inputs().size();
+  head.take_factors = {takes_factors};
+  head.may_lack_one = takes_factors;
+  return head;
 }
 
 Struct guarded_struct(std::string_view name, const Function& all, Accuracy accuracy, ForwardForm form) {
   const Function& function = of_one_number(all);
   FactoredProgram both = {1, 1, function.value_and_derivative()};
   if (accuracy == Accuracy::fast) {
-    HeadInputs head = head_inputs_of(function, accuracy, form);
-    head.take_factors = {head.any() && form.takes_head_factors};
-    both = rewrite_fast(function.value(), both.program, ValueFactor::is_one, value_factor_in(form, head), head)
-               .value_and_derivative;
+    const HeadInputs head = backward_inputs_of(function, accuracy, form);
+    const ValueFactor kind = head.may_lack_one ? ValueFactor::suits_bfloat16 : ValueFactor::is_one;
+    both = rewrite_fast(function.value(), both.program, ValueFactor::is_one, kind, head).value_and_derivative;
   }
-  return backward_struct(name, all, accuracy, both);
+  return backward_struct(name, all, accuracy, both, form);
 }
 
 Struct unguarded_struct(std::string_view name, const Function& all, Accuracy accuracy, ForwardForm form) {
@@ -466,17 +486,19 @@ Struct unguarded_struct(std::string_view name, const Function& all, Accuracy acc
   if (is_fast) {
     ValueFactor kind = form.has_fp16_p ? ValueFactor::suits_fp16 : ValueFactor::suits_bfloat16;
     if (form.is_of_list) kind = ValueFactor::is_one;
-    const HeadInputs head = head_inputs_of(function, accuracy, form);
+    HeadInputs head = backward_inputs_of(function, accuracy, form);
     // The factor of dV is a constant: its sum may be over several query heads.
     if (head.any()) kind = ValueFactor::is_one;
-    unguarded = rewrite_fast(function.value(), unguarded.program, kind, kind, head).value_and_derivative;
     guarded = rewrite_fast(function.value(), guarded.program, kind, ValueFactor::is_one, head).value_and_derivative;
+    // A power of Q K^T may be infinite. The second pass then scales the scores.
+    head.may_take_scale = form.may_take_scale && head.may_lack_one;
+    unguarded = rewrite_fast(function.value(), unguarded.program, kind, kind, head).value_and_derivative;
   }
   // If an overflow does not make the result infinite or NaN, as in a minimum, the bounds are not removed.
-  const bool is_other = unguarded.program.steps.size() < guarded.program.steps.size() &&
-                        is_same_where_finite(joined(function.value(), function.value_and_derivative(),
-                                                    function.unguarded_value_and_derivative(), is_fast));
-  return backward_struct(name, all, accuracy, is_other ? unguarded : guarded);
+  const bool is_other =
+      function.has_guards() && is_same_where_finite(joined(function.value(), function.value_and_derivative(),
+                                                           function.unguarded_value_and_derivative(), is_fast));
+  return backward_struct(name, all, accuracy, is_other ? unguarded : guarded, form);
 }
 
 /// Returns the program with all results but the first one multiplied by an input.
@@ -516,8 +538,8 @@ std::string gradients_struct(const Function& function, Accuracy accuracy, Forwar
     // The factor of dS is also one of dQ and dK. The factors of the other derivatives are multiplied by their sums.
     head.take_factors.assign(1 + wanted.size(), true);
     head.take_factors[0] = form.takes_head_factors;
-    all = rewrite_fast(function.value(), all.program, ValueFactor::is_one, value_factor_in(form, head), head)
-              .value_and_derivative;
+    const ValueFactor kind = head.any() && form.takes_head_factors ? ValueFactor::suits_bfloat16 : ValueFactor::is_one;
+    all = rewrite_fast(function.value(), all.program, ValueFactor::is_one, kind, head).value_and_derivative;
   }
   const Printer results(all.program, function.inputs(), accuracy, function.parameters().size());
   std::string terms, factors;
@@ -662,6 +684,7 @@ std::string backward_text(std::string_view name, const Function& function, Accur
   return fmt::format(
       "{}struct {} {{\n"
       "  static constexpr bool scales_scores = true;\n"
+      "  static constexpr bool derivative_lacks_one = false;\n"
       "{}"
       "  __device__ __forceinline__ float value_factor() const {{ return 1.0f; }}\n"
       "  __device__ __forceinline__ float derivative_factor() const {{ return 1.0f; }}\n\n"

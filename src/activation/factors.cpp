@@ -55,11 +55,22 @@ bool takes_factor(const Tree& tree, NodeId id) {
 /// is formed only for operations other than products, sums of terms with equal factors, bounds and signs.
 class Factoring {
  public:
-  /// With `pulls`, c0 + c x becomes c (c0 / c + x). If x is a product, x and the sum are then one instruction, and
-  /// another operation may absorb c. With `distributes`, a factor a of the head times y (c0 + c x) becomes
-  /// y (a c0 + a c x), where a c0 and a c are computed once for a head.
-  Factoring(const Tree& from, double factor, bool pulls, const HeadInputs& head, bool distributes = false)
-      : from_(from), factor_(factor), pulls_(pulls), distributes_(distributes), head_(head) {}
+  struct Rules {
+    /// c0 + c x becomes c (c0 / c + x). If x is a product, x and the sum are then one instruction, and another
+    /// operation may absorb c.
+    bool pulls = false;
+    /// A factor a of the head times y (c0 + c x) becomes y (a c0 + a c x), where a c0 and a c are computed once for a
+    /// head.
+    bool distributes = false;
+    /// y (c - c t) becomes c (y - y t), which is one instruction. Other steps may then have to compute 1 - t
+    /// themselves.
+    bool subtracts = false;
+    /// The second root lacks 1 if it is a sum with a number.
+    bool omits_one = false;
+  };
+
+  Factoring(const Tree& from, double factor, const Rules& rules, const HeadInputs& head)
+      : from_(from), factor_(factor), rules_(rules), head_(head) {}
 
   FactoredProgram run(const std::vector<NodeId>& roots, ValueFactor value_factor) {
     const std::vector<bool> wanted = from_.reachable(roots);
@@ -101,11 +112,49 @@ class Factoring {
   };
 
   /// Adds a root after the first one, and its factor if it may have one.
-  void add_other_root(std::size_t other, const Term& root, FactoredProgram& result) {
-    const bool takes_factor = other < head_.take_factors.size() && head_.take_factors[other];
+  void add_other_root(std::size_t other, Term root, FactoredProgram& result) {
+    const bool may_have_factor = other < head_.take_factors.size() && head_.take_factors[other];
+    const bool takes_factor = may_have_factor && (root.head != none || is_moderate(root.number));
+    if (takes_factor && rules_.omits_one && other == 0) result.lacks_one = take_one(root);
     roots_.push_back(takes_factor ? root.node : whole(root));
     result.other_factors.emplace_back();
     if (takes_factor) result.other_factors.back() = lower(to_, {whole({root.number, to_.number(1), root.head})}, "");
+  }
+
+  /// A number plus terms.
+  struct FlatSum {
+    double number = 0;
+    std::vector<Term> terms;
+  };
+
+  void add_to(FlatSum& all, double factor, NodeId id) const {
+    const Node& node = to_[id];
+    if (to_.is_number(id)) {
+      all.number += factor * node.number;
+    } else if (node.operation == Operation::add || node.operation == Operation::subtract) {
+      add_to(all, factor, node.a);
+      add_to(all, node.operation == Operation::add ? factor : -factor, node.b);
+    } else if (node.operation == Operation::negate) {
+      add_to(all, -factor, node.a);
+    } else if (is_term(to_, id)) {
+      all.terms.push_back({factor * to_[node.a].number, node.b});
+    } else {
+      all.terms.push_back({factor, id});
+    }
+  }
+
+  /// Changes a term with the node c + r into a term with c in its number and the node r / c. Returns whether the node
+  /// is such a sum.
+  bool take_one(Term& term) {
+    FlatSum all;
+    add_to(all, 1, term.node);
+    if (all.terms.empty() || !is_moderate(all.number)) return false;
+    Term rest = all.terms.front();
+    for (std::size_t i = 1; i < all.terms.size(); ++i) rest = sum(rest, all.terms[i]);
+    rest.number /= all.number;
+    term.number *= all.number;
+    term.node = whole(rest);
+    return true;
   }
 
   /// A sum of two terms.
@@ -120,28 +169,40 @@ class Factoring {
     if (term.head == none) return number == 1 ? term.node : scaled(to_, number, term.node);
     const NodeId factor = number == 1 ? term.head : scaled(to_, number, term.head);
     if (to_.is_number(term.node)) return scaled(to_, to_[term.node].number, factor);
-    const Node node = to_[term.node];
-    if (distributes_ && node.operation == Operation::multiply) {
-      if (takes_head(node.b)) return to_.multiply(node.a, times_head(factor, node.b));
-      if (takes_head(node.a)) return to_.multiply(times_head(factor, node.a), node.b);
-    }
+    if (rules_.distributes && takes_head(term.node)) return times_head(factor, term.node);
     return to_.multiply(factor, term.node);
   }
 
-  /// Whether the node is c0 + c x.
-  bool takes_head(NodeId id) const {
+  /// Whether the node is c0 + x.
+  bool is_number_and_more(NodeId id) const {
     const Node& node = to_[id];
     const bool is_sum = node.operation == Operation::add || node.operation == Operation::subtract;
     return is_sum && to_.is_number(node.a);
   }
 
-  /// factor * (c0 + c x) as factor c0 + factor c * x.
-  NodeId times_head(NodeId factor, NodeId sum) {
-    const Node node = to_[sum];
-    const bool has_number = is_term(to_, node.b);
-    const NodeId of_x = has_number ? scaled(to_, to_[to_[node.b].a].number, factor) : factor;
-    const NodeId x = has_number ? to_[node.b].b : node.b;
-    return to_.make(node.operation, scaled(to_, to_[node.a].number, factor), to_.multiply(of_x, x));
+  /// Whether the constants of the node can absorb a factor of the head: c0 + x, c x, x y and x + x y, where x is such a
+  /// node.
+  bool takes_head(NodeId id) const {
+    const Node& node = to_[id];
+    if (is_term(to_, id) || is_number_and_more(id)) return true;
+    if (node.operation == Operation::multiply) return takes_head(node.a) || takes_head(node.b);
+    const bool is_sum = node.operation == Operation::add || node.operation == Operation::subtract;
+    return is_sum && takes_head(node.a) && takes_head(node.b);
+  }
+
+  /// factor * x for a node that takes it: factor * (c0 + c x) is factor c0 + factor c * x.
+  NodeId times_head(NodeId factor, NodeId id) {
+    const Node node = to_[id];
+    if (to_.is_number(id)) return scaled(to_, node.number, factor);
+    if (is_term(to_, id)) return to_.multiply(scaled(to_, to_[node.a].number, factor), node.b);
+    if (node.operation == Operation::multiply) {
+      return takes_head(node.b) ? to_.multiply(node.a, times_head(factor, node.b))
+                                : to_.multiply(times_head(factor, node.a), node.b);
+    }
+    if (node.operation == Operation::add || node.operation == Operation::subtract) {
+      return to_.make(node.operation, times_head(factor, node.a), times_head(factor, node.b));
+    }
+    return to_.multiply(factor, id);
   }
 
   /// The product of two factors of the head. Equal products are one node: they have their numbers in one order.
@@ -212,7 +273,7 @@ class Factoring {
   }
 
   Term product(Term a, Term b) {
-    if (distributes_ && (is_gradient(a.node) || is_gradient(b.node))) {
+    if (rules_.distributes && (is_gradient(a.node) || is_gradient(b.node))) {
       // dP (x + y) is dP x + dP y, and other results may use the same products.
       const Term& factor = is_gradient(a.node) ? a : b;
       const Term& other = is_gradient(a.node) ? b : a;
@@ -301,9 +362,9 @@ class Factoring {
     return is_about(is_term(to_, node.b) ? to_[to_[node.b].a].number : 1, number);
   }
 
-  /// With numbers of a head: whether the node is c - c t.
+  /// With the rule for them: whether the node is c - c t.
   bool is_one_and_less(NodeId id) const {
-    if (!head_.any() || !takes_head(id)) return false;
+    if (!rules_.subtracts || !is_number_and_more(id)) return false;
     const Node& node = to_[id];
     const double number = is_term(to_, node.b) ? to_[to_[node.b].a].number : 1;
     return is_about(node.operation == Operation::subtract ? number : -number, to_[node.a].number);
@@ -317,7 +378,7 @@ class Factoring {
 
   Term sum_of(const Term& a, const Term& b) {
     const Term result = sum_with_heads(a, b);
-    if (distributes_) sums_.insert_or_assign(result.node, Sum{result, a, b});
+    if (rules_.distributes) sums_.insert_or_assign(result.node, Sum{result, a, b});
     return result;
   }
 
@@ -346,11 +407,11 @@ class Factoring {
   /// The sum of two terms without factors of the head.
   Term sum(Term a, Term b) {
     if (to_.is_number(b.node)) std::swap(a, b);
-    if (pulls_ && to_.is_number(a.node) && !to_.is_number(b.node)) {
+    if (rules_.pulls && to_.is_number(a.node) && !to_.is_number(b.node)) {
       const double number = to_[a.node].number * a.number / b.number;
       if (is_moderate(number)) return {b.number, number_and(number, b.node)};
     }
-    if (head_.any() && to_.is_number(a.node) && takes_head(b.node)) {
+    if (head_.any() && to_.is_number(a.node) && is_number_and_more(b.node)) {
       // 1 - (c0 + c x) is (1 - c0) - c x, which does not wait for c0 + c x.
       const Node of_b = to_[b.node];
       const double sign = of_b.operation == Operation::subtract ? -b.number : b.number;
@@ -402,8 +463,7 @@ class Factoring {
   const Tree& from_;
   Tree to_;
   double factor_;
-  bool pulls_;
-  bool distributes_;
+  Rules rules_;
   const HeadInputs& head_;
   std::vector<Term> terms_;
   std::vector<NodeId> roots_;
@@ -552,8 +612,8 @@ NodeId scaled(Tree& tree, double factor, NodeId x) {
 FactoredProgram factor(const Tree& tree, const std::vector<NodeId>& roots, ValueFactor value_factor,
                        const HeadInputs& head) {
   FactoredProgram best{1, 1, lower(tree, roots, "")};
-  if (head.any()) best = Factoring(tree, 1, false, head).run(roots, value_factor);
-  Factoring gathering(tree, 1, true, head);
+  if (head.any()) best = Factoring(tree, 1, {.subtracts = true}, head).run(roots, value_factor);
+  Factoring gathering(tree, 1, {.pulls = true, .subtracts = head.any()}, head);
   gathering.run(roots, value_factor);
   std::set<double> score_factors = {1};
   // With factors of the head, the constants join these, and a factor of the score would be a product of its own.
@@ -562,15 +622,35 @@ FactoredProgram factor(const Tree& tree, const std::vector<NodeId>& roots, Value
     add_candidates(score_factors, tree, roots);
     add_candidates(score_factors, gathering.tree(), gathering.roots());
   }
-  const auto keep_cheaper = [&](Factoring&& factoring) {
-    FactoredProgram tried = factoring.run(roots, value_factor);
-    if (cost_of(tried.program, head) < cost_of(best.program, head)) best = std::move(tried);
+  // The kernel multiplies each score by the scale, unless the program takes it.
+  const auto cost_with_scale = [](const FactoredProgram& of, const HeadInputs& inputs) {
+    return cost_of(of.program, inputs) + (of.takes_scale ? 0 : 1);
   };
-  for (const double score_factor : score_factors) {
+  int least = cost_with_scale(best, head);
+  const auto keep_cheaper = [&](double score_factor, const Factoring::Rules& rules, const HeadInputs& inputs) {
+    FactoredProgram tried = Factoring(tree, score_factor, rules, inputs).run(roots, value_factor);
+    const int cost = cost_with_scale(tried, inputs);
+    if (cost >= least) return;
+    least = cost;
+    best = std::move(tried);
+  };
+  const auto try_rules = [&](double score_factor, const HeadInputs& inputs) {
     for (const bool pulls : {false, true}) {
-      keep_cheaper({tree, score_factor, pulls, head});
-      if (head.any()) keep_cheaper({tree, score_factor, pulls, head, true});
+      for (const bool chosen : {false, true}) {
+        const Factoring::Rules rules = {
+            .pulls = pulls, .distributes = chosen && inputs.any(), .subtracts = chosen || inputs.any()};
+        keep_cheaper(score_factor, rules, inputs);
+        if (!inputs.may_lack_one) continue;
+        keep_cheaper(score_factor, {rules.pulls, rules.distributes, rules.subtracts, true}, inputs);
+      }
     }
+  };
+  for (const double score_factor : score_factors) try_rules(score_factor, head);
+  if (head.may_take_scale && !head.any()) {
+    HeadInputs with_scale = head;
+    with_scale.are_of_head.resize(head.scale + 1);
+    with_scale.are_of_head[head.scale] = true;
+    try_rules(1, with_scale);
   }
   return best;
 }

@@ -23,15 +23,18 @@ struct FactoredProgram {
       false;  ///< x is Q K^T, and score_factor is 1. The program reads scale as the input HeadInputs::scale
   /// Of each root after the first one: its factor if it may have one, otherwise no step.
   std::vector<Program> other_factors = {};
+  bool lacks_one = false;  ///< the second root is factor * (1 + r), and the program computes r
 };
 
 /// The inputs that are the same for all scores of a head. A product of them is computed once for a head, so they are
-/// collected as factors, like constants.
+/// collected as factors, like constants. Also what the reader of the roots after the first one can do with them.
 struct HeadInputs {
   std::vector<bool> are_of_head = {};   ///< for each input of the function
   std::size_t scale = 0;                ///< the input that stands for the scale, which is one of these factors
   std::size_t gradient = 0;             ///< the input that stands for dP, if roots are products with it
   std::vector<bool> take_factors = {};  ///< for each root after the first one, whether it may have a factor
+  bool may_lack_one = false;            ///< whether the reader of the second root can add the 1 of lacks_one
+  bool may_take_scale = false;          ///< whether the scale may be such an input (takes_scale), if no other is
 
   bool any() const { return std::find(are_of_head.begin(), are_of_head.end(), true) != are_of_head.end(); }
 };
@@ -43,8 +46,12 @@ enum class ValueFactor : std::uint8_t { is_one, suits_fp16, suits_bfloat16 };
 /// Returns the roots with the factors that need the fewest instructions. The candidates come from the constants of the
 /// roots. The factors are 1 if no candidate is cheaper. Constants change only by rounding.
 ///
+/// f' of many functions is c + r, such as 1/2 + tanh(s / 2) / 2 + ... of silu. dP * f' is then c (dP + dP * r / c), and
+/// the sum is no instruction of its own. The second root has this form (lacks_one) if `head` allows it and a factor.
+///
 /// If any input is of a head, the scale of the scores is a factor as well (takes_scale), and the first root may have a
-/// head_factor if value_factor is suits_bfloat16.
+/// head_factor if value_factor is suits_bfloat16. With may_take_scale, this form is another candidate: it saves the
+/// product of each score by the scale.
 FactoredProgram factor(const Tree& tree, const std::vector<NodeId>& roots, ValueFactor value_factor,
                        const HeadInputs& head = {});
 

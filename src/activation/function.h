@@ -128,6 +128,11 @@ struct ForwardForm {
   /// Backward: the kernel multiplies dV and dS by factors of the head, which are products of its numbers. The type of P
   /// and dS has the range of fp32, and each key head has one query head.
   bool takes_head_factors = false;
+  /// Backward: the kernel multiplies dV and dS by constant factors. The type of P and dS has the range of fp32.
+  bool takes_constant_factors = false;
+  /// Backward: the scale is moderate, so that its powers are normal numbers of fp32. The first pass may then compute
+  /// with Q K^T and coefficients that contain the scale.
+  bool may_take_scale = false;
   /// Backward: bit n for tensor n, a number of the head whose gradient the kernel computes with f and f'.
   unsigned wanted_numbers = 0;
 };
@@ -160,11 +165,14 @@ struct ForwardForm {
 ///     struct ActivationWithDerivative {
 ///       static constexpr float score_factor;
 ///       static __device__ ActivationWithDerivative of(const gdpa::Params&, int head);
-///       __device__ float value_factor() const;       // 1 unless takes_head_factors
+///       __device__ float value_factor() const;       // 1 unless takes_head_factors or
+///                                                    // takes_constant_factors
 ///       __device__ float derivative_factor() const;  // the same
+///       static constexpr bool derivative_lacks_one;  // false unless derivative_factor() may differ from 1
 ///       __device__ void value_and_derivative(float x, const Inputs& in, float& f, float& derivative) const;
 ///     };
-/// It computes f / value_factor and f' / derivative_factor. Hopper's backward first uses
+/// It computes f / value_factor and f' / derivative_factor. With derivative_lacks_one, it computes f' /
+/// derivative_factor - 1, and dS is dP times this number, plus dP, in one instruction. Hopper's backward first uses
 /// UnguardedActivationWithDerivative, which has the same members, but no bounds for huge and infinite scores. If a
 /// bound would be needed, a result is not finite. With wanted_numbers, there is also
 ///     struct ActivationWithGradients {  // with the members of ActivationWithDerivative

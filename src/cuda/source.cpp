@@ -161,6 +161,8 @@ std::string function_of(const KernelSpec& kernel, const activation::Function& fu
                                      .may_multiply_query = may_multiply_query(kernel, function),
                                      .has_fp16_p = kernel.element == GpuElement::float16,
                                      .takes_head_factors = hopper != nullptr && hopper->takes_head_factors,
+                                     .takes_constant_factors = hopper != nullptr && hopper->takes_constant_factors,
+                                     .may_take_scale = hopper != nullptr && hopper->may_take_scale,
                                      .wanted_numbers = are_of_numbers ? kernel.wanted_parameters : 0};
   std::string text = activation::cuda_source(function, kernel.accuracy, form, kernel.tensor_types);
   if (gradients == plan::FusedGradients::of_scores) {

@@ -30,7 +30,8 @@ std::size_t combine(std::size_t hash, const PortableSpec& of) {
 std::size_t combine(std::size_t hash, const HopperSpec& of) {
   return combine(hash, {of.query_stages, int{of.query_in_registers}, of.box_keys, static_cast<int>(of.bias_tile),
                         int{of.prefetches_bias}, int{of.stages_lookups}, int{of.has_dq_semaphores}, int{of.ordered},
-                        int{of.scales_entries}, int{of.by_heads}, int{of.takes_head_factors}, static_cast<int>(of.pass),
+                        int{of.scales_entries}, int{of.by_heads}, int{of.takes_head_factors},
+                        int{of.takes_constant_factors}, int{of.may_take_scale}, static_cast<int>(of.pass),
                         of.sum_elements, static_cast<int>(of.gradients), int{of.own_elements}});
 }
 
@@ -130,16 +131,38 @@ Accuracy accuracy_of(const Problem& problem) {
 
 int64_t padded_columns(int64_t columns) { return divide_up(columns, column_group) * column_group; }
 
+namespace {
+
+/// Makes the kernels of backward compute with Q K^T if f is homogeneous. Coefficients contain the scale only if all its
+/// powers in them are normal numbers of fp32.
+void take_scale_out_of_backward(GpuPlan& plan, bool is_homogeneous, double scale) {
+  constexpr double least = 0x1p-10, most = 0x1p10;
+  const bool is_moderate = std::fabs(scale) >= least && std::fabs(scale) <= most;
+  for (GpuStep& step : plan.steps) {
+    KernelSpec& kernel = step.kernel;
+    if (kernel.family() != KernelFamily::hopper || !kernel.hopper().takes_constant_factors) continue;
+    HopperSpec& spec = kernel.hopper();
+    spec.may_take_scale = spec.may_take_scale && is_moderate;
+    const bool may_be_unscaled = spec.pass == hopper::Pass::only && spec.gradients != FusedGradients::of_numbers;
+    kernel.scales_scores = !(is_homogeneous && may_be_unscaled);
+  }
+}
+
+}  // namespace
+
 void take_scale_out(GpuPlan& plan, const activation::Program& value, double scale) {
   // bfloat16 and fp32 reach 2^128. With a factor within these bounds, neither P nor an accumulator overflows if the
   // result is below 2^96, and neither vanishes if it is above 2^-94. fp16 ends at 65504, which scores of head dim 128
   // reach.
   constexpr double least = 0x1p-32, most = 0x1p32;
-  const KernelSpec& kernel = plan.steps.front().kernel;
   const std::optional<double> degree = activation::degree_of(value);
-  if (kernel.kind != KernelKind::forward || kernel.element == GpuElement::float16 || !degree || !(scale > 0)) return;
-  const double factor = std::pow(scale, *degree);
-  if (!(factor >= least && factor <= most)) return;
+  const auto suits = [](double factor) { return factor >= least && factor <= most; };
+  const double factor = degree && scale > 0 ? std::pow(scale, *degree) : 0;
+  const KernelSpec& kernel = plan.steps.front().kernel;
+  if (kernel.kind != KernelKind::forward) {
+    return take_scale_out_of_backward(plan, suits(factor) && suits(factor / scale), scale);
+  }
+  if (kernel.element == GpuElement::float16 || !suits(factor)) return;
   for (GpuStep& step : plan.steps) step.kernel.scales_scores = false;
   plan.output_factor = factor;
 }

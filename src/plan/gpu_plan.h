@@ -139,6 +139,8 @@ struct HopperSpec {
   bool scales_entries = false;      ///< backward: the entries of a key tile may differ in out_scale
   bool by_heads = false;            ///< key_schedule: the order of the key tiles (kernels/hopper/head_groups.cuh)
   bool takes_head_factors = false;  ///< backward: dV and dS have factors of the head (activation::ForwardForm)
+  bool takes_constant_factors = false;     ///< backward: dV and dS have constant factors (activation::ForwardForm)
+  bool may_take_scale = false;             ///< backward: the same
   hopper::Pass pass = hopper::Pass::only;  ///< forward, backward and its key_schedule
   int sum_elements = 0;  ///< parameter_gradients: elements for which each consumer thread has a sum of its own
   FusedGradients gradients = FusedGradients::none;  ///< backward
@@ -173,7 +175,7 @@ struct KernelSpec {
   bool wants_grad_query = true;              ///< whether dQ is computed; true in kernels that have no such choice
   bool wants_grad_key = true;                ///< the same for dK
   bool wants_grad_value = true;              ///< the same for dV
-  bool scales_scores = true;                 ///< forward: otherwise GpuPlan::output_factor multiplies the output
+  bool scales_scores = true;                 ///< otherwise f is homogeneous, and its argument is Q K^T
   bool has_row_scale = false;                ///< forward: out_scale has one number for each query
   unsigned tensor_types = 0;                 ///< of the tensors that f reads, as in Problem
   unsigned mask_types = 0;                   ///< of the tensors that a mask expression reads, as in Problem
@@ -283,8 +285,9 @@ enum class TensorMaps : std::uint8_t { unavailable, available };
 constexpr int64_t column_group = 16;
 int64_t padded_columns(int64_t columns);
 
-/// Makes a forward plan leave out the product of each score by scale. This is possible where f(scale s) is a multiple
-/// of f(s), and where P, which is then larger by scale^-degree, cannot overflow. `value` is the program of f.
+/// Makes a plan leave out the product of each score by scale. This is possible where f(scale s) is a multiple of f(s),
+/// and where P, which is then larger by scale^-degree, cannot overflow. In backward, it is also possible where the
+/// coefficients of the first pass can contain the scale (activation::ForwardForm). `value` is the program of f.
 void take_scale_out(GpuPlan& plan, const activation::Program& value, double scale);
 
 }  // namespace gdpa::plan

@@ -255,6 +255,83 @@ TEST(FactorsOfAHead, NeedNoInstructionsOfTheirOwn) {
   EXPECT_GT(of.both.head_factor.steps.size(), 1U);
 }
 
+/// f and f' for a kernel of backward that multiplies dV and dS by constant factors.
+FactoredProgram with_constant_factors(const std::string& text, bool may_take_scale) {
+  const Activation activation(text);
+  const Function& function = activation.function();
+  const HeadInputs options{
+      .gradient = 1, .take_factors = {true}, .may_lack_one = true, .may_take_scale = may_take_scale};
+  return rewrite_fast(function.value(), function.unguarded_value_and_derivative(), ValueFactor::suits_bfloat16,
+                      ValueFactor::suits_bfloat16, options)
+      .value_and_derivative;
+}
+
+TEST(FactorsOfBackward, LeaveTheFunctionAndItsDerivativeAsTheyAre) {
+  constexpr double scale = 0.3;
+  const auto factor_of = [](const Program& program) {
+    return program.steps.empty() ? 1 : evaluate(program, 0, {scale})[0];
+  };
+  for (const std::string& text : expressions()) {
+    const Activation activation(text);
+    const double tolerance = count(activation.function().value(), Operation::erf) > 0 ? 4e-5 : 1e-11;
+    for (const bool may_take_scale : {false, true}) {
+      const FactoredProgram both = with_constant_factors(text, may_take_scale);
+      for (double s = -9; s <= 9; s += 0.137) {
+        SCOPED_TRACE(testing::Message() << text << " at " << s << (both.takes_scale ? ", with the scale" : ""));
+        const double x = both.takes_scale ? s / scale : s * both.score_factor;
+        const std::vector<double> results = evaluate(both.program, x, {scale});
+        const double f = both.value_factor * factor_of(both.head_factor) * results[0];
+        const double derivative =
+            factor_of(both.other_factors.empty() ? Program{} : both.other_factors[0]) * (results[1] + both.lacks_one);
+        const double wanted = activation.value(s), of_derivative = activation.derivative(s);
+        ASSERT_NEAR(f, wanted, tolerance * (1 + std::fabs(s)) * (1 + std::fabs(wanted)));
+        ASSERT_NEAR(derivative, of_derivative, tolerance * (1 + std::fabs(s)) * (1 + std::fabs(of_derivative)));
+      }
+    }
+  }
+}
+
+/// The results of the program, each one of the named instructions: a product that a sum reads is part of the sum.
+std::ptrdiff_t fused_instructions(const Program& program) {
+  std::ptrdiff_t instructions = 0;
+  std::vector<bool> is_in_sum(program.steps.size());
+  for (const Step& step : program.steps) {
+    if (step.operation != Operation::add && step.operation != Operation::subtract) continue;
+    const bool is_second = program.steps[step.b].operation == Operation::multiply;
+    if (is_second || program.steps[step.a].operation == Operation::multiply)
+      is_in_sum[is_second ? step.b : step.a] = true;
+  }
+  for (std::size_t i = 0; i < program.steps.size(); ++i) {
+    const Operation operation = program.steps[i].operation;
+    const bool is_arithmetic =
+        operation == Operation::add || operation == Operation::subtract || operation == Operation::multiply;
+    if (is_arithmetic && !is_in_sum[i]) ++instructions;
+  }
+  return instructions;
+}
+
+TEST(FactorsOfBackward, ADerivativeThatIsASumWithANumberLacksOne) {
+  for (const char* text : {"silu", "gelu_tanh", "gelu", "s * sigmoid(1.702 * s)"}) {
+    EXPECT_TRUE(with_constant_factors(text, false).lacks_one) << text;
+  }
+  for (const char* text : {"relu", "sigmoid", "softplus", "s^3"}) {
+    EXPECT_FALSE(with_constant_factors(text, false).lacks_one) << text;
+  }
+  EXPECT_EQ(fused_instructions(with_constant_factors("silu", false).program), 3) << "f, 1 - t and r";
+  EXPECT_EQ(fused_instructions(with_constant_factors("gelu_tanh", false).program), 7);
+  EXPECT_EQ(fused_instructions(with_constant_factors("sigmoid", false).program), 2) << "1 + e, and p - p p";
+}
+
+TEST(FactorsOfBackward, OnlyAFunctionThatGetsCheaperTakesTheScale) {
+  for (const char* text : {"gelu_tanh", "exp(1 - s)"}) {
+    EXPECT_TRUE(with_constant_factors(text, true).takes_scale) << text;
+    EXPECT_FALSE(with_constant_factors(text, false).takes_scale) << text;
+  }
+  for (const char* text : {"silu", "gelu", "sigmoid", "tanh", "s * (1 + 0.1 * s^2)"}) {
+    EXPECT_FALSE(with_constant_factors(text, true).takes_scale) << text;
+  }
+}
+
 TEST(Factors, OfFStayInADerivativeThatIsF) {
   const FactoredProgram both = rewrite_fast(Activation("3 * exp(s)").function().value(),
                                             Activation("3 * exp(s)").function().value_and_derivative(),

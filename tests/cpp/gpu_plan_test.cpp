@@ -1008,7 +1008,58 @@ TEST(GpuPlan, ScoresAreScaledWhereTheOutputCannotTakeTheScale) {
   EXPECT_TRUE(scales_scores(problem, "relu", 1e-12));  // unscaled weights may overflow
   EXPECT_TRUE(scales_scores(problem, "relu", 1e12));   // or vanish
   EXPECT_TRUE(scales_scores(problem_of(Direction::forward, DType::float16), "relu", 1e-3));
-  EXPECT_TRUE(scales_scores(problem_of(Direction::backward), "relu", 1e-3));
+  EXPECT_TRUE(scales_scores(problem_of(Direction::backward), "relu", 1e-3)) << "a portable kernel";
+}
+
+/// The kernel of Hopper's backward for gelu_tanh or another function with guards.
+KernelSpec guarded_backward(const Problem& problem, double scale = 0.125) {
+  GpuPlan plan =
+      gpu_plan({problem, Gpu{}, FunctionRegisters::few, true, Float32Products::three, TensorMaps::available, true});
+  take_scale_out(plan, Activation("gelu_tanh").function().value(), scale);
+  return plan.steps.at(1).kernel;
+}
+
+TEST(GpuPlan, HopperBackwardHasConstantFactorsWhereEveryResultTakesThem) {
+  const auto takes_factors = [](const Problem& problem) {
+    return guarded_backward(problem).hopper().takes_constant_factors;
+  };
+  Problem problem = problem_of(Direction::backward, DType::bfloat16, 64);
+  EXPECT_TRUE(takes_factors(problem));
+  problem.head_dim = problem.head_dim_v = 256;
+  EXPECT_TRUE(takes_factors(problem));
+  problem.head_dim = problem.head_dim_v = 64;
+  problem.accuracy = Accuracy::exact;
+  EXPECT_FALSE(takes_factors(problem));
+  EXPECT_FALSE(takes_factors(problem_of(Direction::backward, DType::float16, 64))) << "the range of fp16";
+  problem.accuracy = Accuracy::fast;
+  problem.query_form = Form::shared;
+  EXPECT_FALSE(takes_factors(problem)) << "round_grad_query has no factor";
+}
+
+TEST(GpuPlan, TheFirstPassOfHopperBackwardTakesAModerateScaleIfItHasRegisters) {
+  Problem problem = problem_of(Direction::backward, DType::bfloat16, 64);
+  for (const double scale : {0.125, -2.0, 1e-3, 1e3}) {
+    EXPECT_TRUE(guarded_backward(problem, scale).hopper().may_take_scale) << scale;
+  }
+  for (const double scale : {0.0, 1e-4, 1e4}) {
+    EXPECT_FALSE(guarded_backward(problem, scale).hopper().may_take_scale) << scale;
+  }
+  problem.head_dim_v = 128;
+  EXPECT_FALSE(guarded_backward(problem).hopper().may_take_scale) << "the second pass would spill";
+}
+
+TEST(GpuPlan, HopperBackwardDoesNotScaleTheScoresOfHomogeneousFunctions) {
+  const auto scales_scores = [](const char* function, double scale, DType dtype = DType::bfloat16) {
+    GpuPlan plan = hopper_plan_of(problem_of(Direction::backward, dtype));
+    take_scale_out(plan, Activation(function).function().value(), scale);
+    return plan.steps.at(1).kernel.scales_scores;
+  };
+  EXPECT_FALSE(scales_scores("relu", 0.125));
+  EXPECT_FALSE(scales_scores("relu2", 0.125));
+  EXPECT_TRUE(scales_scores("tanh", 0.125));
+  EXPECT_TRUE(scales_scores("relu", -0.125)) << "relu(-s) is no multiple of relu(s)";
+  EXPECT_TRUE(scales_scores("relu", 1e-12)) << "unscaled weights may overflow";
+  EXPECT_TRUE(scales_scores("relu", 0.125, DType::float16));
 }
 
 /// The steps that may start before the previous step of the call has ended.

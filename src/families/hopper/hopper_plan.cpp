@@ -342,6 +342,10 @@ void leave_guards_out(GpuPlan& plan) {
   const KernelSpec& wanted = plan.steps[1].kernel;
   const bool shows_in_gradients = wanted.wants_grad_key || (wanted.wants_grad_value && !wanted.wants_grad_query);
   if (!shows_in_gradients) return;
+  // Coefficients with the scale need registers, which the second pass does not have with wider heads.
+  constexpr int most_columns_with_scale = 96;
+  plan.steps[1].kernel.hopper().may_take_scale =
+      wanted.hopper().takes_constant_factors && std::max(wanted.head_dim, wanted.head_dim_v) <= most_columns_with_scale;
   plan::GpuStep schedule = plan.steps[0], backward = plan.steps[1];
   plan.steps[1].kernel.hopper().pass = hopper::Pass::first;
   schedule.kernel.hopper().pass = backward.kernel.hopper().pass = hopper::Pass::second;
@@ -373,12 +377,22 @@ std::string reason_of_backward(const PlanRequest& request, bool accumulates) {
       std::max(whole_keys(problem, request.gpu), direct_keys(problem)));
 }
 
-/// Whether the backward kernel multiplies dV and dS by factors of the head. round_grad_query, and the sum of a gradient
-/// over several query heads, have one factor for all heads. fp16 has too small a range for P and dS without factors.
+/// Whether the backward kernel multiplies dV and dS by constant factors. fp16 has too small a range for P and dS
+/// without factors.
+bool takes_constant_factors(const PlanRequest& request, bool rounds_grad_query) {
+  // If the batch shares the queries, another kernel rounds dQ, and knows no such factor. The kernel of wide heads
+  // multiplies each part of dQ.
+  const Problem& problem = request.problem;
+  return (has_wide_heads(problem) || !rounds_grad_query) && problem.dtype == DType::bfloat16 &&
+         plan::accuracy_of(problem) == Accuracy::fast;
+}
+
+/// Whether the backward kernel multiplies dV and dS by factors of the head. The sum of a gradient over several query
+/// heads has one factor for all heads, and dQ of wide heads has constant factors only.
 bool takes_head_factors(const PlanRequest& request, bool rounds_grad_query) {
   const Problem& problem = request.problem;
   return request.reads_numbers && !has_wide_heads(problem) && problem.heads_q == problem.heads_k &&
-         !rounds_grad_query && problem.dtype == DType::bfloat16 && plan::accuracy_of(problem) == Accuracy::fast;
+         takes_constant_factors(request, rounds_grad_query);
 }
 
 /// The gradients of tensors that the backward kernel computes. It needs dS, and the registers of a tile of 64 queries
@@ -465,6 +479,7 @@ GpuPlan backward_plan(const PlanRequest& request) {
   kernel.hopper().by_heads = false;
   const KernelSpec of_schedule = kernel;
   kernel.hopper().takes_head_factors = takes_head_factors(request, rounds_grad_query);
+  kernel.hopper().takes_constant_factors = takes_constant_factors(request, rounds_grad_query);
   kernel.hopper().gradients = gradients;
   if (has_gradients) {
     const bool are_of_numbers = gradients == plan::FusedGradients::of_numbers;
