@@ -362,7 +362,7 @@ class Factoring {
     return is_about(is_term(to_, node.b) ? to_[to_[node.b].a].number : 1, number);
   }
 
-  /// With the rule for them: whether the node is c - c t.
+  /// Whether the node is c - c t, if the rules use this form.
   bool is_one_and_less(NodeId id) const {
     if (!rules_.subtracts || !is_number_and_more(id)) return false;
     const Node& node = to_[id];

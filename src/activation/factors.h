@@ -27,7 +27,7 @@ struct FactoredProgram {
 };
 
 /// The inputs that are the same for all scores of a head. A product of them is computed once for a head, so they are
-/// collected as factors, like constants. Also what the reader of the roots after the first one can do with them.
+/// collected as factors, like constants. The struct also says what the reader of the other roots can do.
 struct HeadInputs {
   std::vector<bool> are_of_head = {};   ///< for each input of the function
   std::size_t scale = 0;                ///< the input that stands for the scale, which is one of these factors
@@ -46,8 +46,9 @@ enum class ValueFactor : std::uint8_t { is_one, suits_fp16, suits_bfloat16 };
 /// Returns the roots with the factors that need the fewest instructions. The candidates come from the constants of the
 /// roots. The factors are 1 if no candidate is cheaper. Constants change only by rounding.
 ///
-/// f' of many functions is c + r, such as 1/2 + tanh(s / 2) / 2 + ... of silu. dP * f' is then c (dP + dP * r / c), and
-/// the sum is no instruction of its own. The second root has this form (lacks_one) if `head` allows it and a factor.
+/// f' of many functions is a sum with a number c: f' of silu contains 1/2. With f' = c (1 + r), dS = dP f' is
+/// c (dP + dP r), so that the sum 1 + r needs no instruction. The second root may have this form (lacks_one) if `head`
+/// allows it.
 ///
 /// If any input is of a head, the scale of the scores is a factor as well (takes_scale), and the first root may have a
 /// head_factor if value_factor is suits_bfloat16. With may_take_scale, this form is another candidate: it saves the
