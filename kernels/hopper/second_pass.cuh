@@ -35,8 +35,9 @@ struct GuardedWhereNeeded {
 
   Unguarded unguarded;
   Guarded guarded;
-  float scale;        ///< if only the unguarded function takes it
-  float value_ratio;  ///< in this case, the value_factor of the guarded function divided by that of the unguarded one
+  // Both are used only if the unguarded function takes the scale.
+  float scale;
+  float value_ratio;  ///< the value_factor of the guarded function, divided by that of the unguarded function
 
   static __device__ __forceinline__ GuardedWhereNeeded of(const Params& params, int head) {
     const auto unguarded = Unguarded::of(params, head);

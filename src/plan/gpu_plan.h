@@ -140,7 +140,7 @@ struct HopperSpec {
   bool by_heads = false;            ///< key_schedule: the order of the key tiles (kernels/hopper/head_groups.cuh)
   bool takes_head_factors = false;  ///< backward: dV and dS have factors of the head (activation::ForwardForm)
   bool takes_constant_factors = false;     ///< backward: dV and dS have constant factors (activation::ForwardForm)
-  bool may_take_scale = false;             ///< backward: the same
+  bool may_take_scale = false;             ///< backward: coefficients of f may contain the scale (the same struct)
   hopper::Pass pass = hopper::Pass::only;  ///< forward, backward and its key_schedule
   int sum_elements = 0;  ///< parameter_gradients: elements for which each consumer thread has a sum of its own
   FusedGradients gradients = FusedGradients::none;  ///< backward

@@ -291,7 +291,7 @@ TEST(FactorsOfBackward, LeaveTheFunctionAndItsDerivativeAsTheyAre) {
   }
 }
 
-/// The results of the program, each one of the named instructions: a product that a sum reads is part of the sum.
+/// Returns the number of products and sums. A product that a sum reads is a part of the sum: one fused instruction.
 std::ptrdiff_t fused_instructions(const Program& program) {
   std::ptrdiff_t instructions = 0;
   std::vector<bool> is_in_sum(program.steps.size());
