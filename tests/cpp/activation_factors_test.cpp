@@ -291,25 +291,6 @@ TEST(FactorsOfBackward, LeaveTheFunctionAndItsDerivativeAsTheyAre) {
   }
 }
 
-/// Returns the number of products and sums. A product that a sum reads is a part of the sum: one fused instruction.
-std::ptrdiff_t fused_instructions(const Program& program) {
-  std::ptrdiff_t instructions = 0;
-  std::vector<bool> is_in_sum(program.steps.size());
-  for (const Step& step : program.steps) {
-    if (step.operation != Operation::add && step.operation != Operation::subtract) continue;
-    const bool is_second = program.steps[step.b].operation == Operation::multiply;
-    if (is_second || program.steps[step.a].operation == Operation::multiply)
-      is_in_sum[is_second ? step.b : step.a] = true;
-  }
-  for (std::size_t i = 0; i < program.steps.size(); ++i) {
-    const Operation operation = program.steps[i].operation;
-    const bool is_arithmetic =
-        operation == Operation::add || operation == Operation::subtract || operation == Operation::multiply;
-    if (is_arithmetic && !is_in_sum[i]) ++instructions;
-  }
-  return instructions;
-}
-
 TEST(FactorsOfBackward, ADerivativeThatIsASumWithANumberLacksOne) {
   for (const char* text : {"silu", "gelu_tanh", "gelu", "s * sigmoid(1.702 * s)"}) {
     EXPECT_TRUE(with_constant_factors(text, false).lacks_one) << text;
@@ -317,9 +298,10 @@ TEST(FactorsOfBackward, ADerivativeThatIsASumWithANumberLacksOne) {
   for (const char* text : {"relu", "sigmoid", "softplus", "s^3"}) {
     EXPECT_FALSE(with_constant_factors(text, false).lacks_one) << text;
   }
-  EXPECT_EQ(fused_instructions(with_constant_factors("silu", false).program), 3) << "f, 1 - t and r";
-  EXPECT_EQ(fused_instructions(with_constant_factors("gelu_tanh", false).program), 7);
-  EXPECT_EQ(fused_instructions(with_constant_factors("sigmoid", false).program), 2) << "1 + e, and p - p p";
+  // Every sum but one of silu and one of sigmoid contains a product.
+  EXPECT_EQ(arithmetic(with_constant_factors("silu", false)), (Arithmetic{2, 3, 0})) << "f, 1 - t and r";
+  EXPECT_EQ(arithmetic(with_constant_factors("gelu_tanh", false)), (Arithmetic{7, 5, 0}));
+  EXPECT_EQ(arithmetic(with_constant_factors("sigmoid", false)), (Arithmetic{1, 2, 0})) << "1 + e, and p - p p";
 }
 
 TEST(FactorsOfBackward, OnlyAFunctionThatGetsCheaperTakesTheScale) {

@@ -323,7 +323,10 @@ TEST_P(HopperBackwardKernel, KeepsEverythingInRegistersAndItsFunctionRunsWhilePr
     for (const std::size_t wait_for_scores : waits_for_scores) {
       const std::size_t begin = waits[wait_for_scores].first, end = waits[wait_for_scores + 1].first;
       const std::string_view part = std::string_view(code).substr(begin, end - begin);
-      EXPECT_EQ(count(part, "MUFU") / scores, instructions.special);
+      // If the first pass takes the scale, the second pass may divide once for all scores (second_pass.cuh).
+      const bool may_divide = kernel.hopper().may_take_scale && kernel.hopper().pass == hopper::Pass::second;
+      EXPECT_GE(count(part, "MUFU"), instructions.special * scores);
+      EXPECT_LE(count(part, "MUFU"), instructions.special * scores + (may_divide ? 1 : 0));
       const int in_fp32 = count(part, "FMUL") + count(part, "FFMA") + count(part, "FADD") + count(part, "FMNMX");
       EXPECT_EQ(in_fp32 / scores, instructions.arithmetic) << in_fp32 % scores << " more are not of each score";
     }
