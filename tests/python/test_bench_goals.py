@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from bench_cases import small_case
 
 import gdpa
@@ -289,6 +290,18 @@ def test_an_estimate_counts_turns_and_first_calls() -> None:
     words = estimate(plan, Effort(10.0, 3), Quiet())
     first_calls = 2 * (2 * Gdpa.first_call + Padded.first_call)
     assert words.startswith("2 cases") and f"about {60 + first_calls:.0f} s: 60 s of rounds" in words
+
+
+def test_an_estimate_counts_the_compilation_of_the_first_case_once() -> None:
+    class Slow(Padded):
+        first_call, first_case = 0.0, 40.0
+
+    class OnGpu(Quiet):
+        torch_device = torch.device("cuda")
+
+    plan = [(small_case(), [Slow()], ["fwd"])] * 3
+    assert "about 70 s: 30 s of rounds" in estimate(plan, Effort(10.0, 3), OnGpu())
+    assert "about 30 s: 30 s of rounds" in estimate(plan, Effort(10.0, 3), Quiet())
 
 
 def test_an_option_chooses_among_the_directions_of_each_shape(own_suite: None) -> None:

@@ -205,14 +205,19 @@ def test_a_direction_that_does_not_fit_is_refused_and_the_other_is_kept() -> Non
 
 
 def test_progress_tells_the_time_left(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([0.0, 30.0, 200.0])
-    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
     progress = Progress(cases=4, begin=0.0)
-    progress(0.0, "first call")
-    progress(0.5, "round 2")  # not a terminal: one line a case
-    progress.finish_case()
-    progress(0.0, "first call")
-    assert capsys.readouterr().err.splitlines() == ["case 1/4", "case 2/4, about 10 min left"]
+    for now in (0.0, 200.0, 230.0):
+        progress(0.0, "first call")
+        progress(0.5, "round 2")  # not a terminal: one line a case
+        now += 30.0 if now else 200.0
+        progress.finish_case()
+    assert capsys.readouterr().err.splitlines() == [
+        "case 1/4",
+        "case 2/4, about 10 min left",
+        "case 3/4, about 60 s left",  # the first case took 200 s, because it compiled, and the second 30 s
+    ]
 
 
 # The other systems ---------------------------------------------------------------------------------------------------
@@ -312,6 +317,12 @@ def test_flash_attention_gets_packed_rows_where_lengths_differ(monkeypatch: pyte
     system.prepare(case(mask="window:3,-1"), operands).forward()
     system.prepare(case(mask="causal"), operands).forward()
     assert [options.get("window_size") for options in asked[1:]] == [(3, None), None] and asked[2]["causal"] is True
+
+
+def test_flash_attention_2_is_refused_if_only_flash_attention_4_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_module(monkeypatch, "flash_attn.cute", flash_attn_varlen_func=print)
+    assert by_name("FlashAttention 4").refusal(case()) is None
+    assert "belongs to another version" in str(by_name("FlashAttention 2").refusal(case()))
 
 
 def test_flash_attention_gets_dense_operands_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,11 +20,14 @@ COMPILED_BLOCK, EAGER_BLOCK = 8.0, 0.5  # estimated seconds to the first gradien
 
 def estimate(plan: Sequence[tuple[Case, Sequence[System], Sequence[str]]], effort: Effort, device: Device) -> str:
     """Returns a sentence with the known duration of all rounds and the estimated duration of the first calls."""
-    figures, first_calls = 0, 0.0
+    figures, first_calls, first_cases = 0, 0.0, dict[str, float]()
     for case, systems, directions in plan:
         able = [system for system in systems if system.refusal(case) is None]
         figures += len(directions) * len(able) + (device.product(case.dtype) is not None)
         first_calls += len(directions) * sum(system.first_call for system in able)
+        first_cases |= {system.name: system.first_case for system in able}
+    if device.torch_device.type == "cuda":
+        first_calls += sum(first_cases.values())
     rounds = figures * device.duration(effort.seconds)
     return in_a_sentence(len(plan), rounds, first_calls)
 

@@ -98,6 +98,7 @@ class System(ABC):
     dtype: str | None = None  # the type in which the system computes, if it differs from the case
     is_usual = True  # whether the system runs if neither the options nor the suite name it
     first_call = 0.1  # estimated seconds of the first call on a new shape on a GPU
+    first_case = 0.0  # estimated seconds that the first case takes in addition on a GPU, if the system compiles once
 
     @property
     def row_name(self) -> str:

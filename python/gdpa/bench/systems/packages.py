@@ -87,11 +87,25 @@ class FlashAttention(Package):
 
     function = "softmax"
 
-    def __init__(self, name: str, modules: tuple[str, ...], distributions: tuple[str, ...], no_bound: int | None):
+    def __init__(
+        self,
+        name: str,
+        modules: tuple[str, ...],
+        distributions: tuple[str, ...],
+        no_bound: int | None,
+        first_call: float = Package.first_call,
+    ):
         self.name = name
         self.modules = modules
         self.distributions = distributions
         self.no_bound = no_bound  # the value of an unbounded side of the window
+        self.first_call = first_call
+
+    def refuse(self, case: Case) -> str | None:
+        # FlashAttention 4 alone also makes a package flash_attn, which is empty.
+        if not hasattr(first_module(self.modules), "flash_attn_varlen_func"):
+            return f"{self.modules[0]} has no flash_attn_varlen_func, so it belongs to another version"
+        return super().refuse(case)
 
     def prepare(self, case: Case, operands: Operands) -> Prepared:
         if len(set(case.lengths_q)) > 1 or len(set(case.lengths_k)) > 1:
