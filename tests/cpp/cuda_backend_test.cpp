@@ -71,8 +71,8 @@ class CudaBackend : public testing::Test {
   static void SetUpTestSuite() {
     folder() = std::filesystem::temp_directory_path() / ("gdpa-backend-test-" + std::to_string(::getpid()));
     ::setenv("GDPA_CACHE_DIR", folder().c_str(), 1);
+    std::atexit([] { std::filesystem::remove_all(folder()); });  // also in the processes of death tests
   }
-  static void TearDownTestSuite() { std::filesystem::remove_all(folder()); }
 
   void SetUp() override {
     fake_driver() = FakeDriver();
