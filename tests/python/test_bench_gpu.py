@@ -322,7 +322,14 @@ def test_flash_attention_gets_packed_rows_where_lengths_differ(monkeypatch: pyte
 def test_flash_attention_2_is_refused_if_only_flash_attention_4_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_module(monkeypatch, "flash_attn.cute", flash_attn_varlen_func=print)
     assert by_name("FlashAttention 4").refusal(case()) is None
-    assert "belongs to another version" in str(by_name("FlashAttention 2").refusal(case()))
+    assert "flash_attn has no flash_attn_varlen_func" in str(by_name("FlashAttention 2").refusal(case()))
+
+
+def test_a_module_of_another_package_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_module(monkeypatch, "hstu")
+    assert "hstu has no hstu_attn_varlen_func" in str(Hstu().refusal(case()))
+    pretend_module(monkeypatch, "hstu_attn", hstu_attn_varlen_func=print)
+    assert Hstu().refusal(case()) is None and Hstu().module().__name__ == "hstu_attn"
 
 
 def test_flash_attention_gets_dense_operands_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,7 +340,7 @@ def test_flash_attention_gets_dense_operands_where_they_are(monkeypatch: pytest.
         shapes.append(q.shape)
         return q * 2
 
-    pretend_module(monkeypatch, "flash_attn_interface", flash_attn_func=flash_attn_func)
+    pretend_module(monkeypatch, "flash_attn_interface", flash_attn_func=flash_attn_func, flash_attn_varlen_func=print)
     timed = case(lengths_q=(4, 4, 4), lengths_k=(6, 6, 6))
     prepared = by_name("FlashAttention 3").prepare(timed, Operands.random(timed, CPU))
     assert prepared.forward()[0].shape == shapes[0] == prepared.grad_outputs[0].shape == (3, 4, 2, 8)

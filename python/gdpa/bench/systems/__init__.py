@@ -27,7 +27,9 @@ SYSTEMS: tuple[System, ...] = (
     PaddedCompiled(),
     FlashAttention("FlashAttention 2", ("flash_attn",), ("flash_attn", "flash-attn"), no_bound=-1),
     FlashAttention("FlashAttention 3", ("flash_attn_interface",), ("flash_attn_3", "flash-attn-3"), no_bound=-1),
-    FlashAttention("FlashAttention 4", ("flash_attn.cute",), ("flash-attn-4", "flash_attn_4"), None, first_call=2.5),
+    FlashAttention(
+        "FlashAttention 4", ("flash_attn.cute",), ("flash-attn-4", "flash_attn_4"), no_bound=None, first_call=2.5
+    ),
     Hstu(),
     TritonGdpa(),
     TritonHstu("Triton HSTU", enable_tma=False),

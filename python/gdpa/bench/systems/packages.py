@@ -21,16 +21,20 @@ from gdpa.bench.systems.compat import MASKED, targets_of
 
 
 @cache
-def first_module(names: tuple[str, ...]) -> ModuleType | str:
-    """Returns the first of these modules that can be imported, or the reasons of all failures."""
+def first_module(names: tuple[str, ...], function: str) -> ModuleType | str:
+    """Returns the first of these modules that can be imported and has the function, or the reasons of all failures."""
     reasons = []
     for name in names:
         try:
-            return importlib.import_module(name)
+            module = importlib.import_module(name)
         except ModuleNotFoundError as missing:
             reasons.append(f"no module named {missing.name}")
         except Exception as error:  # an extension can raise any error when it loads its libraries
             reasons.append(f"{name}: {reason_of(error)}")
+        else:
+            if hasattr(module, function):
+                return module
+            reasons.append(f"{name} has no {function}, so it belongs to another package or version")
     return "; ".join(dict.fromkeys(reasons))
 
 
@@ -45,6 +49,7 @@ class Package(Packed):
 
     devices = ("cuda",)
     modules: tuple[str, ...]
+    entry: str  # a function that the module must have
     distributions: tuple[str, ...]  # the name of the package in pip
     advice = ""  # how to make the package importable
 
@@ -56,8 +61,12 @@ class Package(Packed):
                 continue
         return "unknown"
 
+    def module(self) -> Any:
+        """Returns the module, or the reason why there is none."""
+        return first_module(self.modules, self.entry)
+
     def refusal(self, case: Case) -> str | None:
-        module = first_module(self.modules)
+        module = self.module()
         return module + self.advice if isinstance(module, str) else self.refuse(case)
 
     def refuse(self, case: Case) -> str | None:
@@ -66,7 +75,7 @@ class Package(Packed):
     def packed(self, case: Case, device: torch.device) -> Attend:
         cumulative = [offsets(lengths, device, torch.int32) for lengths in (case.lengths_q, case.lengths_k)]
         longest_q, longest_k = max(case.lengths_q), max(case.lengths_k)
-        call = self.call(case, first_module(self.modules))
+        call = self.call(case, self.module())
 
         def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             result = call(query, key, value, *cumulative, longest_q, longest_k)
@@ -86,6 +95,7 @@ class FlashAttention(Package):
     """Softmax. Dense operands use the function for dense operands, which is faster."""
 
     function = "softmax"
+    entry = "flash_attn_varlen_func"  # version 4 alone also makes a package flash_attn, which is empty
 
     def __init__(
         self,
@@ -101,17 +111,11 @@ class FlashAttention(Package):
         self.no_bound = no_bound  # the value of an unbounded side of the window
         self.first_call = first_call
 
-    def refuse(self, case: Case) -> str | None:
-        # FlashAttention 4 alone also makes a package flash_attn, which is empty.
-        if not hasattr(first_module(self.modules), "flash_attn_varlen_func"):
-            return f"{self.modules[0]} has no flash_attn_varlen_func, so it belongs to another version"
-        return super().refuse(case)
-
     def prepare(self, case: Case, operands: Operands) -> Prepared:
         if len(set(case.lengths_q)) > 1 or len(set(case.lengths_k)) > 1:
             return super().prepare(case, operands)
         inputs = operands.dense.leaves()
-        module: Any = first_module(self.modules)
+        module = self.module()
         options = self.options(case)
 
         def forward() -> list[Tensor]:
@@ -144,6 +148,7 @@ class Hstu(Package):
 
     name = "HSTU"
     modules = ("hstu", "hstu_attn", "fbgemm_gpu.experimental.hstu")
+    entry = "hstu_attn_varlen_func"
     distributions = ("fbgemm_gpu_hstu", "fbgemm-gpu-hstu", "hstu_attn", "hstu-attn", "fbgemm_gpu")
     function = "silu"
 
@@ -179,6 +184,7 @@ class TritonGdpa(Package):
         f"{parent}.triton.triton_generalized_dot_product_attention"
         for parent in (META_PACKAGE, "ads_mkl.ops.cute_dsl.gdpa", "ads_model_kernel_library.gdpa")
     )
+    entry = "generalized_dot_product_attention"
     distributions = ("ads_mkl", "ads_model_kernel_library")
     advice = "; --checkout names a checkout of ads_model_kernel_library"
     first_call = 30.0  # Triton compiles and times many variants
@@ -212,6 +218,7 @@ class TritonHstu(Package):
     """The HSTU kernel of generative-recommenders in Triton, with or without TMA. `--checkout` makes it importable."""
 
     modules = ("generative_recommenders.ops.triton.triton_hstu_attention",)
+    entry = "triton_hstu_mha"
     distributions = ("generative-recommenders",)
     function = "silu"
     advice = "; --checkout names a checkout of generative-recommenders"
