@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -280,6 +281,25 @@ def test_wrong_arguments_are_refused_in_words(
 ) -> None:
     assert bench.main(arguments) == 2
     assert words in capsys.readouterr().err
+
+
+def test_an_interrupted_run_keeps_the_finished_cases_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows, measured = tmp_path / "rows.jsonl", []
+
+    def measure_once(timed: Case, *others: Any) -> Result:
+        if measured:
+            raise KeyboardInterrupt
+        measured.append(timed)
+        return measure(timed, *others)
+
+    monkeypatch.setattr("gdpa.bench.measure.measure", measure_once)
+    arguments = ["--device", "cpu", "--lengths", "5,9", "--heads", "1", "--head-dim", "8", "--systems", "gdpa"]
+    arguments += ["--seconds", "0", "--rounds", "1", "--dtype", "float32", "float64", "--json", str(rows)]
+    assert bench.main(arguments) == 130
+    assert "interrupted; the files of --report and --json have the finished cases" in capsys.readouterr().err
+    assert [json.loads(line)["dtype"] for line in rows.read_text().splitlines()] == ["float32", "float32"]
 
 
 def test_it_runs_as_a_module() -> None:

@@ -6,6 +6,7 @@ import argparse
 import ctypes
 import os
 import platform
+import signal
 import sys
 import warnings
 from itertools import combinations
@@ -593,11 +594,14 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+INTERRUPTED = 128 + signal.SIGINT  # the exit code of a shell for a program that SIGINT has ended
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command and returns the exit code.
 
     The codes are 0 for success, 1 for a result outside its promise or a failed rank of --scaling, 2 for a wrong
-    argument, and 3 for a missing component.
+    argument, 3 for a missing component, and 130 after an interruption from the keyboard.
     """
     disable_forbidden_amx()
     options = parse(arguments)
@@ -619,6 +623,9 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as failed:
         print(f"gdpa.bench: {failed}", file=sys.stderr)
         return 3
+    except KeyboardInterrupt:
+        print("\ngdpa.bench: interrupted; the files of --report and --json have the finished cases", file=sys.stderr)
+        return INTERRUPTED
 
 
 if __name__ == "__main__":
