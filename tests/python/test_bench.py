@@ -298,7 +298,7 @@ def test_an_interrupted_run_keeps_the_finished_cases_and_says_so(
     arguments = ["--device", "cpu", "--lengths", "5,9", "--heads", "1", "--head-dim", "8", "--systems", "gdpa"]
     arguments += ["--seconds", "0", "--rounds", "1", "--dtype", "float32", "float64", "--json", str(rows)]
     assert bench.main(arguments) == 130
-    assert "interrupted; the files of --report and --json have the finished cases" in capsys.readouterr().err
+    assert "interrupted; --report writes each case when it has finished" in capsys.readouterr().err
     assert [json.loads(line)["dtype"] for line in rows.read_text().splitlines()] == ["float32", "float32"]
 
 

@@ -6,7 +6,6 @@ import argparse
 import ctypes
 import os
 import platform
-import signal
 import sys
 import warnings
 from itertools import combinations
@@ -594,9 +593,6 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-INTERRUPTED = 128 + signal.SIGINT  # the exit code of a shell for a program that SIGINT has ended
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command and returns the exit code.
 
@@ -624,8 +620,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"gdpa.bench: {failed}", file=sys.stderr)
         return 3
     except KeyboardInterrupt:
-        print("\ngdpa.bench: interrupted; the files of --report and --json have the finished cases", file=sys.stderr)
-        return INTERRUPTED
+        print("\ngdpa.bench: interrupted; --report writes each case when it has finished", file=sys.stderr)
+        return 130
 
 
 if __name__ == "__main__":
