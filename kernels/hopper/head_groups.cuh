@@ -1,7 +1,7 @@
-// The order of key tiles in the table of backward if they wait for dQ semaphores (dq_semaphore.cuh). The key tiles of a
-// head are not adjacent: a CTA would begin one of them at the same time as the CTA that it waits for. The key tiles of
-// a group of heads are interleaved instead: first the last key tile of each head, then the tile before it. The host
-// includes this file too, to test it.
+// The order of key tiles in the table of backward if they wait for dQ semaphores (dq_semaphore.cuh). If sequences are
+// short, the key tiles of a head are not adjacent: a CTA would begin one of them at the same time as the CTA that it
+// waits for. The key tiles of a group of heads are interleaved instead: first the last key tile of each head, then the
+// tile before it. The host includes this file too, to test it.
 #pragma once
 
 #include "common/work.cuh"
@@ -9,15 +9,16 @@
 
 namespace gdpa::hopper {
 
-/// Returns the slot of an existing key tile in the table. A group has `heads_per_group` heads, or all heads of one
-/// batch entry if an entry has more. With `by_heads`, a group has one head of `heads_per_group` batch entries, and the
-/// groups of a head are adjacent: CTAs then read, and add to, the same elements of a tensor that all entries share.
-/// `whole_keys` is the limit of is_whole.
+/// Returns the slot of an existing key tile in the table. A group has `heads_per_group` heads of one batch entry, or
+/// the heads of several entries if an entry has fewer. With `by_heads`, a group has one head of `heads_per_group` batch
+/// entries, and the groups of a head are adjacent: CTAs then read, and add to, the same elements of a tensor that all
+/// entries share. `whole_keys` is the limit of is_whole.
 template <class Mask, class Layout>
 GDPA_HOST_DEVICE int64_t slot_in_head_group(const CommonArguments& arguments, int whole_keys, int64_t heads_per_group,
                                             const Owner<Layout>& owner, const Work& work, bool by_heads) {
-  const int64_t heads = by_heads ? 1 : owner.heads;  // of a group
-  const int64_t entries = heads < heads_per_group ? heads_per_group / heads : 1;
+  const int64_t heads = by_heads ? 1 : owner.heads;  // of an entry
+  const int64_t head = by_heads ? 0 : work.head;
+  const int64_t entries = heads < heads_per_group ? heads_per_group / heads : 1;  // of a group
   const int64_t first = work.entry / entries * entries;
   const int64_t end = first + entries < owner.entries ? first + entries : owner.entries;
   const auto one_cta_takes = [&](int64_t keys) {
@@ -38,9 +39,13 @@ GDPA_HOST_DEVICE int64_t slot_in_head_group(const CommonArguments& arguments, in
     before += of_rows_before + (b < work.entry ? here : 0);
     if (b == work.entry) mine = here;
   }
-  const int64_t in_head = by_heads ? 0 : work.head * mine;
-  const int64_t heads_before = by_heads ? work.head * owner.slots() : 0;
-  return heads_before + (owner.first_slot_of(first) + before) * heads + in_head + (mine_is_whole ? work.tile : 0);
+  const int64_t most_heads = heads < heads_per_group ? heads : heads_per_group;  // of an entry in a group
+  const int64_t first_head = head / most_heads * most_heads;
+  const int64_t heads_of_group = first_head + most_heads < heads ? most_heads : heads - first_head;
+  const int64_t in_group = before * heads_of_group + (head - first_head) * mine + (mine_is_whole ? work.tile : 0);
+  // A group of several entries begins with head 0.
+  const int64_t in_earlier_groups = owner.first_slot_of(first) * heads + first_head * tiles_of(work.keys.count);
+  return (by_heads ? work.head * owner.slots() : 0) + in_earlier_groups + in_group;
 }
 
 }  // namespace gdpa::hopper

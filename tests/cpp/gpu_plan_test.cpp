@@ -772,11 +772,14 @@ TEST(GpuPlan, ACtaHasGoneTwoStepsOrFourInDeterministicModeWhenItsHeadsNextTileOf
   };
   EXPECT_EQ(heads_per_group(1024), 8) << "16 tiles of two heads, of 132 CTAs";
   EXPECT_EQ(heads_per_group(512), 16);
+  EXPECT_EQ(heads_per_group(4096), 2);
+  EXPECT_EQ(heads_per_group(8192), 1);
   problem.deterministic = true;
   EXPECT_EQ(heads_per_group(1024), 16);
   EXPECT_EQ(heads_per_group(512), 33);
   EXPECT_EQ(heads_per_group(1), 256);
-  EXPECT_EQ(heads_per_group(100'000), 8);
+  EXPECT_EQ(heads_per_group(8192), 2);
+  EXPECT_EQ(heads_per_group(100'000), 1);
   problem.head_dim = problem.head_dim_v = 64;
   EXPECT_EQ(heads_per_group(1024), 33) << "8 tiles of two heads";
 }

@@ -83,7 +83,7 @@ TEST(HopperWindows, ByHeadsTheTilesOfAHeadOfAllEntriesStandTogether) {
 }
 
 TEST(HopperWindows, TheTilesOfAHeadStandAWindowApart) {
-  for (const int64_t heads_per_group : {8, 16, 32}) {
+  for (const int64_t heads_per_group : {1, 2, 4, 8, 16, 32}) {
     const Batch batch(std::vector<int64_t>(64, 2048), 4, 256, heads_per_group);
     for (const auto& [head, slots] : batch.slots) {
       ASSERT_EQ(slots.size(), 16);

@@ -98,15 +98,15 @@ bool adds_in_one_order(const Problem& problem, const plan::Gpu& gpu) {
 /// (kernels/hopper/head_groups.cuh).
 int64_t heads_per_group(const Problem& problem, const plan::Gpu& gpu, int tile_queries) {
   // A CTA has then finished `ahead` steps when the next tile of keys of its head begins. In deterministic mode this
-  // tile waits for the CTA. Otherwise tiles wait for the first writer only. With more heads, fewer accumulators would
-  // stay in the L2 cache, and each tile looks at all entries of a group.
+  // tile waits for the CTA. Otherwise tiles wait for the first writer only. With more heads, Q, dO and accumulators of
+  // long sequences would not stay in the L2 cache, and each tile looks at all entries of a group.
   const int64_t ahead = problem.deterministic ? 4 : 2;
-  constexpr int64_t least = 8, most = 256;
+  constexpr int64_t most = 256;
   const int64_t entries = problem.query_form == Form::shared ? 1 : std::max<int64_t>(1, problem.batch);
   const int64_t tiles = (problem.rows_q / entries + tile_queries - 1) / tile_queries;
   const int64_t entries_of_keys = std::max<int64_t>(1, problem.batch / std::max<int64_t>(1, problem.key_entries()));
   const int64_t steps = std::max<int64_t>(1, entries_of_keys * tiles * (problem.heads_q / problem.heads_k));
-  return std::clamp(ahead * gpu.multiprocessors / steps, least, most);
+  return std::clamp<int64_t>(ahead * gpu.multiprocessors / steps, 1, most);
 }
 
 // --- the query tiles of several batch entries ------------------------------------------------------------------------
