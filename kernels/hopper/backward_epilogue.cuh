@@ -102,11 +102,11 @@ struct BackwardEpilogue : BackwardProducts<Config> {
     const unsigned lane = thread_in_warpgroup() % 32;
     const unsigned row = static_cast<unsigned>(warp_in_warpgroup()) * 16 + lane / 4;
     const unsigned to = shared.staging(warpgroup) + row * Shared::grad_query_row_bytes + lane % 4 * 8;
-    const unsigned swizzle = accumulator_swizzle(first_swizzle + row);
+    const unsigned first = to ^ accumulator_swizzle(first_swizzle + row) * 32;
 #pragma unroll
     for (unsigned group = 0; group < Shared::grad_query_columns / 8; ++group) {
-      const unsigned at =
-          to + group / accumulator_swizzles * accumulator_swizzles * 32 + (group % accumulator_swizzles ^ swizzle) * 32;
+      const unsigned at = (first ^ group % accumulator_swizzles * 32) +
+                          group / accumulator_swizzles * accumulator_swizzles * 32;
 #pragma unroll
       for (unsigned half = 0; half < 2; ++half) {
         visit(at + half * 8 * Shared::grad_query_row_bytes, grad_query + group * 4 + half * 2);
