@@ -20,22 +20,9 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
       Base::store_grad_keys, Base::tile_of, Base::ping_pong_barrier, Base::ping_pong_threads, Base::warpgroup, Base::p;
   using typename Base::Activation, typename Base::Element, typename Base::Shared, typename Base::Tile;
 
-  /// Waits for Q of a step and returns the step. The lane that reads it arrives for its warp, as racecheck requires.
-  __device__ __forceinline__ Step wait_for_step(int number) const {
-    consumer_wait(shared.query_full(), number);
-    Step step{};
-    if (lane_index() == 0) step = shared.step(number);
-    return {broadcast_lane_0(step.flags), broadcast_lane_0(step.number), 0, 0};
-  }
-
-  /// The head of a step, and the position of its query tile, read by one lane for the same reason.
-  __device__ __forceinline__ int head_of(int number) const { return from_one_lane(number, &Step::head); }
-  __device__ __forceinline__ int position_of(int number) const { return from_one_lane(number, &Step::position); }
-  __device__ __forceinline__ int from_one_lane(int number, int Step::* member) const {
-    int value = 0;
-    if (lane_index() == 0) value = shared.step(number).*member;
-    return broadcast_lane_0(value);
-  }
+  /// The head of a step, and the position of its query tile.
+  __device__ __forceinline__ int head_of(int number) const { return read_of_step(shared, number, &Step::head); }
+  __device__ __forceinline__ int position_of(int number) const { return read_of_step(shared, number, &Step::position); }
 
   using Gradients = typename Config::Gradients;
   static constexpr bool has_gradients = Gradients::are_of_numbers || Gradients::are_of_scores;
@@ -328,6 +315,19 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
     if (leads()) shared.grad_output_empty()[stage_of<Config::stages>(step)].arrive();
   }
 
+  /// Issues S of the step after `now`. The other consumer waits for this, and the broadcast of a step takes long.
+  /// Therefore the next step is broadcast later, unless a key tile may begin with it.
+  __device__ __forceinline__ void issue_next_scores(const Step& now, const Step& next_of_lane_0, int number) {
+    int keys = now.number;
+    if (now.is(Shared::ends_item)) {
+      const Step next = broadcast(next_of_lane_0);
+      if (next.is(Shared::begins_item)) shared.tiles().consumer_wait(Shared::item_of(next));
+      if (next.is(Step::begins)) consumer_wait(shared.key_full(), next.number);
+      keys = next.number;
+    }
+    issue_scores(keys, number, 0);
+  }
+
   /// After dQ of a step.
   __device__ __forceinline__ void end(const Step& step, int number) {
     if constexpr (Config::computes_grad_query) {
@@ -350,18 +350,17 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
   __device__ __forceinline__ void run() {
     if (warpgroup == 1) named_barrier_arrive(ping_pong_barrier, ping_pong_threads);  // warpgroup 0 issues first
     if constexpr (has_gradients) gradients.clear();
-    Step now = wait_for_step(0);
+    Step now = broadcast(wait_for_step(shared, 0));
     int step = 0;
     while (now.is(Step::exists)) {
       begin(now, step);
       Step last{0, now.number, 0, 0};
       while (!now.is(Step::only)) {
         issue_gradients(now, last, step);
-        const Step next = wait_for_step(step + 1);
-        if (next.is(Shared::begins_item)) shared.tiles().consumer_wait(Shared::item_of(next));
-        if (next.is(Step::begins)) consumer_wait(shared.key_full(), next.number);
-        issue_scores(next.number, step + 1, 0);
+        const Step next_of_lane_0 = wait_for_step(shared, step + 1);
+        issue_next_scores(now, next_of_lane_0, step + 1);
         named_barrier_arrive(ping_pong_barrier + (warpgroup ^ 1), ping_pong_threads);
+        const Step next = broadcast(next_of_lane_0);
         publish_ds(step);
         prefetch_bias(next, step + 1);
         if constexpr (Config::computes_grad_query) warpgroup_wait<1>();
@@ -385,7 +384,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
         if (last.is(Step::exists)) end(last, step - 1);
         store_grad_keys(now, step);
         finish(now, step);
-        now = wait_for_step(++step);
+        now = broadcast(wait_for_step(shared, ++step));
       } else {
         finish(last, step - 1);
       }

@@ -1,6 +1,7 @@
 // Backward: the roles of the threads, the layout of shared memory, and its barriers.
 #pragma once
 
+#include "hopper/backward_step.cuh"
 #include "hopper/dq_semaphore.cuh"
 #include "hopper/grad_query_accumulators.cuh"
 #include "hopper/key_schedule.cuh"
@@ -8,35 +9,6 @@
 #include "hopper/warpgroup.cuh"
 
 namespace gdpa::hopper {
-
-/// The description of a step, which is one query tile of one key tile, for the consumers. A step that does not exist
-/// ends the loop. The producer thread writes it, so that no look-up is between one product and the next.
-struct Step {
-  enum : int {
-    exists = 1,
-    begins = 2,              ///< the first step of a key tile
-    ends = 4,                ///< the last step of a key tile
-    only = 8,                ///< the only step of a key tile; or no step
-    full = 16,               ///< no score is masked
-    accumulated = 32,        ///< dQ goes to the fp32 accumulators
-    loads_accumulator = 64,  ///< the accumulators are loaded, and dQ is stored with them
-    loads_addend = 128,      ///< dO is loaded, and dQ begins with it
-    odd_phase = 256,         ///< the parity of the barrier of either load
-    swizzle = 512,           ///< from this bit on: accumulator_swizzle of the first query, modulo 4
-    // With a batch map, where a key tile has an item in the queue for each of its entries:
-    begins_item = 2048,  ///< the first step of an item
-    ends_item = 4096     ///< the last step of an item
-  };
-  int flags;
-  /// Of the key tile. With a batch map: the number of the key tile modulo `key_tiles`, and the number of the item
-  /// times `key_tiles`. Both numbers give K and V the same stages and phases.
-  int number;
-  static constexpr int key_tiles = 4;
-  int position;  ///< in the list of its query tiles
-  int head;
-
-  __device__ __forceinline__ bool is(int flag) const { return (flags & flag) != 0; }
-};
 
 /// The roles of the threads, and the layout of shared memory.
 template <class Config>
