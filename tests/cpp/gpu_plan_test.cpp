@@ -780,6 +780,12 @@ TEST(GpuPlan, ACtaHasGoneTwoStepsOrFourInDeterministicModeWhenItsHeadsNextTileOf
   EXPECT_EQ(heads_per_group(1), 256);
   EXPECT_EQ(heads_per_group(8192), 2);
   EXPECT_EQ(heads_per_group(100'000), 1);
+  problem.mask = Mask::window(256, 0);
+  EXPECT_EQ(heads_per_group(8192), 37) << "7 tiles of two heads";
+  EXPECT_EQ(heads_per_group(64), 256);
+  problem.mask = Mask::causal();
+  EXPECT_EQ(heads_per_group(8192), 2);
+  problem.mask = {};
   problem.head_dim = problem.head_dim_v = 64;
   EXPECT_EQ(heads_per_group(1024), 33) << "8 tiles of two heads";
 }

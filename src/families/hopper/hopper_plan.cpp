@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numeric>
 #include <optional>
@@ -94,6 +95,18 @@ bool adds_in_one_order(const Problem& problem, const plan::Gpu& gpu) {
   return is_whole_or_short(problem, gpu, two_tiles);
 }
 
+/// The most query tiles of one head and one batch entry that attend to a tile of keys.
+int64_t most_query_tiles(const Problem& problem, int tile_queries) {
+  const int64_t entries = problem.query_form == Form::shared ? 1 : std::max<int64_t>(1, problem.batch);
+  const int64_t tiles = divide_up(problem.rows_q / entries, tile_queries);
+  const Mask& mask = problem.mask;
+  const bool is_window = mask.left >= 0 && mask.right >= 0;
+  if (!is_window) return tiles;
+  const double queries = static_cast<double>(mask.left) + static_cast<double>(mask.right) + hopper::backward_tile_keys;
+  const double of_window = std::ceil(queries / tile_queries) + 1;  // tiles need not begin with the window
+  return of_window < static_cast<double>(tiles) ? static_cast<int64_t>(of_window) : tiles;
+}
+
 /// If tiles of keys wait for each other: the number of heads whose tiles the table interleaves
 /// (kernels/hopper/head_groups.cuh).
 int64_t heads_per_group(const Problem& problem, const plan::Gpu& gpu, int tile_queries) {
@@ -102,10 +115,9 @@ int64_t heads_per_group(const Problem& problem, const plan::Gpu& gpu, int tile_q
   // long sequences would not stay in the L2 cache, and each tile looks at all entries of a group.
   const int64_t ahead = problem.deterministic ? 4 : 2;
   constexpr int64_t most = 256;
-  const int64_t entries = problem.query_form == Form::shared ? 1 : std::max<int64_t>(1, problem.batch);
-  const int64_t tiles = (problem.rows_q / entries + tile_queries - 1) / tile_queries;
   const int64_t entries_of_keys = std::max<int64_t>(1, problem.batch / std::max<int64_t>(1, problem.key_entries()));
-  const int64_t steps = std::max<int64_t>(1, entries_of_keys * tiles * (problem.heads_q / problem.heads_k));
+  const int64_t heads_of_keys = problem.heads_q / problem.heads_k;
+  const int64_t steps = std::max<int64_t>(1, entries_of_keys * heads_of_keys * most_query_tiles(problem, tile_queries));
   return std::clamp<int64_t>(ahead * gpu.multiprocessors / steps, 1, most);
 }
 
