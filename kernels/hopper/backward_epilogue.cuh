@@ -30,7 +30,7 @@ struct BackwardEpilogue : BackwardProducts<Config> {
   __device__ __forceinline__ void stage_grad_query(const Step& step, int number) {
     const int tiles = step.number + static_cast<int>(step.is(Step::ends));
     producer_acquire(shared.staging_empty(warpgroup), Shared::times_staged(number, tiles));
-    const int swizzle = step.flags / Step::swizzle;
+    const auto swizzle = static_cast<int>(static_cast<unsigned>(step.flags) / Step::swizzle);
     if constexpr (Shared::adds_grad_output) {
       if (step.is(Step::loads_addend)) add_grad_output(step);
     }

@@ -33,7 +33,9 @@ struct SwizzledTile {
 
   /// The address of a chunk of eight columns.
   __device__ __forceinline__ unsigned chunk(int row, int index) const {
-    return base + static_cast<unsigned>(index / 8 * block_bytes + row * row_bytes + (index % 8 ^ row % 8) * 16);
+    // Unsigned: a remainder of a signed number takes four instructions.
+    const auto of_row = static_cast<unsigned>(row), of_index = static_cast<unsigned>(index);
+    return base + of_index / 8 * block_bytes + of_row * row_bytes + (of_index % 8 ^ of_row % 8) * 16;
   }
 
   /// The tile as an operand of products over its columns, 16 in each: row m of A, or column n of B, is a row of the
