@@ -50,7 +50,7 @@ __device__ __forceinline__ Step broadcast(const Step& step) {
   return {broadcast_lane_0(step.flags), broadcast_lane_0(step.number), 0, 0};
 }
 
-/// A member of a step. Lane 0 reads it, for the same reason.
+/// A member of a step. Lane 0 reads it, as in wait_for_step.
 template <class Shared>
 __device__ __forceinline__ int read_of_step(const Shared& shared, int number, int Step::* member) {
   int value = 0;
