@@ -928,6 +928,11 @@ TEST(GpuPlan, CtasTakeTheTilesOfHeadsFromACounterIfTheyHaveManyHeadsWithFewKeys)
   one_key_tile.rows_k = 100 * problem.batch;
   EXPECT_EQ(hopper_of(one_key_tile).tiles.taken_at_once, 4U) << "CTAs read tokens that are near each other";
 
+  Problem short_heads = problem;
+  short_heads.rows_q = short_heads.rows_k = 100 * problem.batch;
+  EXPECT_EQ(hopper_of(short_heads).tiles.order, hopper::TileOrder::dynamic);
+  EXPECT_EQ(hopper_of(short_heads).tiles.taken_at_once, 4U) << "of four heads";
+
   Problem few = problem;
   few.batch = 200;
   few.rows_q = 256 * few.batch;

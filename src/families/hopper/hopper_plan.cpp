@@ -236,6 +236,15 @@ int64_t tiles_of_key_head(const Problem& problem, const KernelSpec& kernel) {
   return std::clamp<int64_t>(tiles, 1, has_one_key_tile ? most_of_one_key_tile : hopper::most_tiles_at_once);
 }
 
+/// The number of query tiles that a CTA takes from the counter at once, if K and V stay in shared memory. The tile
+/// scheduler needs about the time of 4 key tiles to find query tiles, however many it finds at once. If heads are
+/// short, it finds the tiles of several heads.
+int64_t tiles_at_once(const Problem& problem, const KernelSpec& kernel, int64_t tiles_of_head) {
+  constexpr int64_t least_key_tiles = 4;
+  const int64_t key_tiles = std::max<int64_t>(1, divide_up(keys_of(problem).mean_length(), kernel.tile_keys));
+  return std::max(tiles_of_head, divide_up(least_key_tiles, key_tiles));
+}
+
 /// Whether CTAs take the query tiles of whole heads from a counter, if K and V stay in shared memory or a head has one
 /// query tile. All CTAs then read tokens that are near each other. This is 5 to 7 % faster than contiguous ranges if a
 /// head has few query tiles, and otherwise about 1 % faster (docs/notebook/hopper-forward.md). Contiguous ranges have
@@ -284,7 +293,8 @@ GpuPlan forward_plan(const PlanRequest& request) {
                        : has_contiguous_tiles ? hopper::TileOrder::contiguous
                                               : hopper::TileOrder::strided;
   distribution.ctas_per_range = ctas_per_range_of(problem, distribution.order, ctas);
-  distribution.taken_at_once = static_cast<unsigned>(tiles_of_head);
+  distribution.taken_at_once =
+      static_cast<unsigned>(keys_stay ? tiles_at_once(problem, kernel, tiles_of_head) : tiles_of_head);
   plan.reason = keys_stay ? "the keys of most sequences fit in shared memory, and stay there for all tiles of queries"
                 : has_one_tile && !is_dynamic
                     ? "each head has one tile of queries: every CTA gets the same number of keys, however long the "
