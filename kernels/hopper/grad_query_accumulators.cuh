@@ -16,17 +16,34 @@
 
 namespace gdpa::hopper {
 
-/// Slots of work.cuh that a warp looks up at once, one for each lane, so that the searches wait for memory together.
-constexpr int slots_at_once = 8;
+/// Slots of work.cuh that a warp looks up at most at once, one for each lane, so that the searches wait for memory
+/// together.
+constexpr unsigned most_slots_at_once = 8;
 
-/// Calls visit(work) for the slots from `first` on. Each of the first lanes has the work of one slot. By a warp.
+/// The slots of a warp: `at_once` slots from `first` on, then the same number `step` further, and so on. If slots are
+/// few, a warp looks up fewer at once, so that all warps have some.
+struct SlotsOfWarp {
+  unsigned first, at_once, step;
+};
+
+/// The slots of this warp, of `slots` slots, in a launch of CTAs of `warps` warps.
+template <unsigned warps>
+__device__ SlotsOfWarp slots_of_warp(unsigned slots) {
+  const unsigned all_warps = gridDim.x * warps;
+  const unsigned at_once = min(max((slots + all_warps - 1) / all_warps, 1u), most_slots_at_once);
+  return {(blockIdx.x * warps + threadIdx.x / 32) * at_once, at_once, all_warps * at_once};
+}
+
+/// Calls visit(work) for `count` slots from `first` on. Each of the first `count` lanes has the work of one slot. By a
+/// warp.
 template <class Layout, class Visit>
 __device__ void look_up_slots(const BackwardArguments& arguments, const Owner<Layout>& owner, bool owns_queries,
-                              unsigned first, Visit visit) {
+                              unsigned first, unsigned count, Visit visit) {
   const auto slots = static_cast<unsigned>(owner.heads * owner.slots());
-  const unsigned slot = first + static_cast<unsigned>(lane_index());
+  const auto lane = static_cast<unsigned>(lane_index());
+  const unsigned slot = first + lane;
   Work work{};
-  if (lane_index() < slots_at_once && slot < slots) {
+  if (lane < count && slot < slots) {
     const int64_t entry = owner.jagged() ? find_entry_by_thread(owner, slot) : 0;
     work = work_at(arguments.common, owner, owns_queries, slot, entry);
   }
@@ -56,9 +73,9 @@ __device__ void for_all_rows_to_prepare(const BackwardArguments& arguments, Visi
   const Owner<Layout> owner{params.queries, arguments.common.packed_rows_q, params.heads_q, Config::tile_queries,
                             is_shared ? 1 : params.batch};
   const auto slots = static_cast<unsigned>(owner.heads * owner.slots());
-  for (unsigned first = (blockIdx.x * warps + threadIdx.x / 32) * slots_at_once; first < slots;
-       first += gridDim.x * warps * slots_at_once) {
-    look_up_slots(arguments, owner, true, first, [&](const Work& work) {
+  const SlotsOfWarp own = slots_of_warp<warps>(slots);
+  for (unsigned first = own.first; first < slots; first += own.step) {
+    look_up_slots(arguments, owner, true, first, own.at_once, [&](const Work& work) {
       const int row = work.tile * Config::tile_queries;
       const auto keys = Mask::of(params, pair_of(params, work)).key_tiles(row, Config::tile_queries, Config::tile_keys);
       const RowsToPrepare mine = {
@@ -164,8 +181,8 @@ constexpr int round_grad_query_shared_bytes = 0;
 /// A kernel: multiplies the accumulators by scale, and by out_scale if it is one number, adds dO if Q is added to O,
 /// rounds, and writes dQ.
 ///
-/// Launch: grid any number of CTAs, best query tiles / 64; block round_grad_query_threads<Config>; no shared
-/// memory.
+/// Launch: grid any number of CTAs, best query tiles / 64, or more if these are fewer than the multiprocessors; block
+///         round_grad_query_threads<Config>; no shared memory.
 template <class Config>
 __device__ void round_grad_query(const BackwardArguments& arguments) {
   using Element = typename Config::Element;

@@ -100,8 +100,8 @@ __device__ void initialise_semaphores(const BackwardArguments& arguments) {
 ///
 /// With dQ semaphores, the table was cleared before, because tiles are not in their own slots then.
 ///
-/// Launch: grid any number of CTAs, best slots or query tiles / 64; block key_schedule_threads<Config>; no shared
-///         memory.
+/// Launch: grid any number of CTAs, best slots or query tiles / 64, or more if these are fewer than the
+///         multiprocessors; block key_schedule_threads<Config>; no shared memory.
 template <class Config>
 __device__ void key_schedule(const BackwardArguments& arguments) {
   using Gradients = KeyGradients<Config>;
@@ -143,9 +143,9 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
   if constexpr (Config::has_dq_semaphores && Config::keys_shared) initialise_semaphores<Config>(arguments);
   if (Config::computes_grad_query && arguments.prepares_grad_query)
     for_all_rows_to_prepare<Config, warps>(arguments, prepare);
-  for (unsigned first = (blockIdx.x * warps + threadIdx.x / 32) * slots_at_once; first < slots;
-       first += gridDim.x * warps * slots_at_once) {
-    look_up_slots(arguments, owner, false, first, [&](Work work) {
+  const SlotsOfWarp own = slots_of_warp<warps>(slots);
+  for (unsigned first = own.first; first < slots; first += own.step) {
+    look_up_slots(arguments, owner, false, first, own.at_once, [&](Work work) {
       work.queries = queries_that_meet<Config>(arguments, work);
       const unsigned slot = first + static_cast<unsigned>(lane_index());
       const int first_key = work.tile * Config::tile_keys;
@@ -173,7 +173,7 @@ __device__ void key_schedule(const BackwardArguments& arguments) {
         };
         const unsigned slot_of_tile = has_queries ? in_head_group() : slots;
         if (slot_of_tile < slots) describe(key_tile_table<Config>(arguments)[slot_of_tile]);
-      } else if (lane_index() < slots_at_once && slot < slots) {
+      } else if (slot < min(first + own.at_once, slots)) {
         KeyTile<Mask>& tile = key_tile_table<Config>(arguments)[slot];
         if (has_queries) {
           describe(tile);

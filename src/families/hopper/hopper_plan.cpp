@@ -427,10 +427,18 @@ plan::FusedGradients fused_gradients(const PlanRequest& request) {
   return request.score_gradients != 0 ? plan::FusedGradients::of_scores : plan::FusedGradients::none;
 }
 
+/// The CTAs of a kernel that visits slots of work.cuh: one for 64 slots, or if these are few, as many as two for each
+/// multiprocessor. Each of their 8 warps needs a slot. Accumulators of few sequences would otherwise be cleared and
+/// rounded by few multiprocessors, which took 5 % of the time of backward (docs/notebook/hopper-backward.md).
+int64_t ctas_of_slots(int64_t slots, const plan::Gpu& gpu) {
+  constexpr int64_t most_slots = 64, least_slots = 8, least_ctas_of_multiprocessor = 2;
+  const int64_t wanted = std::max(divide_up(slots, most_slots), least_ctas_of_multiprocessor * gpu.multiprocessors);
+  return std::min(wanted, divide_up(slots, least_slots));
+}
+
 /// key_schedule, the main kernel with one persistent CTA on each multiprocessor, and the rounding of the accumulators
 /// of dQ that it does not round itself.
 GpuPlan backward_plan(const PlanRequest& request) {
-  constexpr int64_t slots_of_a_cta = 64;
   const Problem& problem = request.problem;
   const plan::Gpu& gpu = request.gpu;
   const Side queries = queries_of(problem), keys = keys_of(problem);
@@ -496,7 +504,7 @@ GpuPlan backward_plan(const PlanRequest& request) {
     plan.steps.push_back({kernel, work});
   };
   kernel.hopper().by_heads = has_writers && request.shares_pairs;
-  add(KernelKind::key_schedule, divide_up(std::max(hopper_part.slots, query_tiles), slots_of_a_cta));
+  add(KernelKind::key_schedule, ctas_of_slots(std::max(hopper_part.slots, query_tiles), gpu));
   const bool rounds_grad_query = accumulates && !has_writers;
   kernel.hopper().by_heads = false;
   const KernelSpec of_schedule = kernel;
@@ -520,7 +528,7 @@ GpuPlan backward_plan(const PlanRequest& request) {
     kernel.has_output_offsets = false;
     kernel.keys_shared = kernel.has_batch_map = kernel.hopper().ordered = kernel.hopper().scales_entries = false;
     kernel.wants_grad_query = kernel.wants_grad_key = kernel.wants_grad_value = true;
-    add(KernelKind::round_grad_query, divide_up(query_tiles, slots_of_a_cta));
+    add(KernelKind::round_grad_query, ctas_of_slots(query_tiles, gpu));
   }
   if (request.has_guards) leave_guards_out(plan);
   return plan;
