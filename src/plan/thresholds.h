@@ -11,9 +11,12 @@ namespace gdpa::plan::thresholds {
 /// Mean number of keys up to which forward loads K and V in tiles of 64 rows.
 constexpr int64_t keys_of_a_short_tile = 64;
 
-/// Mean number of keys up to which forward keeps K and V in shared memory; the second one where head dims are at
-/// most 64.
+/// Mean number of keys up to which forward keeps K and V in shared memory with several stages of Q; the second one
+/// where head dims are at most 64.
 constexpr int64_t few_keys = 256, few_keys_of_narrow_heads = 512;
+
+/// Mean number of keys up to which forward keeps three tiles of 128 keys in shared memory, if head dims are above 64.
+constexpr int64_t keys_of_three_stages = 384;
 
 /// Number of queries up to which forward computes with one warpgroup.
 constexpr int64_t queries_of_one_warpgroup = hopper::warpgroup_rows;
@@ -46,9 +49,10 @@ constexpr int64_t keys_of(int tiles) { return int64_t{tiles} * hopper::backward_
 
 /// All of them, for each of the numbers that the planner looks at.
 constexpr int64_t of_queries[] = {queries_of_one_warpgroup, queries_of_large_tiles};
-constexpr int64_t of_keys[] = {
-    keys_of_a_short_tile, few_keys, few_keys_of_narrow_heads, keys_of(whole_tiles), keys_of(whole_tiles_of_few_heads),
-    keys_of(direct_tiles)};
+constexpr int64_t of_keys[] = {keys_of_a_short_tile,     few_keys,
+                               few_keys_of_narrow_heads, keys_of_three_stages,
+                               keys_of(whole_tiles),     keys_of(whole_tiles_of_few_heads),
+                               keys_of(direct_tiles)};
 // keys_of(whole_tiles_of_many_heads) is not in the list, because it has the same value as keys_of(direct_tiles).
 static_assert(whole_tiles_of_many_heads == direct_tiles);
 constexpr int64_t of_heads_per_multiprocessor[] = {few_heads_per_multiprocessor, many_heads_per_multiprocessor};

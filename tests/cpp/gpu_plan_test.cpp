@@ -429,6 +429,21 @@ Problem dense_keys(int64_t batch, int64_t length) {
   return problem;
 }
 
+/// A CTA with 64 query tiles would leave multiprocessors idle if query tiles are few.
+TEST(GpuPlan, AllMultiprocessorsClearAndRoundTheAccumulators) {
+  const auto ctas_with = [](int64_t batch, int64_t head_dim) {
+    Problem problem =
+        dense_keys(batch, 64);  // 100 queries, and with head dims above 128, two query tiles for each head
+    problem.head_dim = problem.head_dim_v = head_dim;
+    const GpuPlan plan = hopper_plan_of(problem);
+    return std::array{plan.steps.front().work, plan.steps.back().work};
+  };
+  const int64_t heads = dense_keys(1, 64).heads_q;
+  EXPECT_EQ(ctas_with(16, 256), (std::array{16 * heads * 2 / 8, 16 * heads * 2 / 8})) << "a query tile for each warp";
+  EXPECT_EQ(ctas_with(1000, 256), (std::array{int64_t{2 * 132}, int64_t{2 * 132}}));
+  EXPECT_EQ(ctas_with(64 * 264, 256), (std::array{264 * heads * 2, 264 * heads * 2})) << "64 query tiles for each CTA";
+}
+
 TEST(GpuPlan, HeadDimsAbove128HaveABackwardOfTheirOwnWhichAddsDQToSumsHoweverFewKeysThereAre) {
   struct Case {
     int64_t head_dim, head_dim_v;
@@ -900,7 +915,16 @@ TEST(GpuPlan, KeysThatFitSharedMemoryAreMetInRuns) {
   Problem problem = problem_of(Direction::forward);
   problem.rows_k = 256 * problem.batch;
   EXPECT_EQ(hopper_plan_of(problem).hopper().tiles.order, hopper::TileOrder::contiguous);
-  problem.rows_k = 385 * problem.batch;
+  const auto stages_with = [&](int64_t keys) {
+    problem.rows_k = keys * problem.batch;
+    const KernelSpec kernel = hopper_plan_of(problem).steps[0].kernel;
+    return std::array{kernel.stages, kernel.hopper().query_stages};
+  };
+  EXPECT_EQ(stages_with(256), (std::array{2, 3}));
+  EXPECT_EQ(stages_with(257), (std::array{3, 1}));
+  EXPECT_EQ(stages_with(384), (std::array{3, 1}));
+  EXPECT_EQ(hopper_plan_of(problem).hopper().tiles.order, hopper::TileOrder::contiguous);
+  EXPECT_EQ(stages_with(385), (std::array{2, 3}));
   EXPECT_NE(hopper_plan_of(problem).hopper().tiles.order, hopper::TileOrder::contiguous);
   problem.key_form = Form::shared;
   problem.rows_k = 256;
@@ -932,6 +956,11 @@ TEST(GpuPlan, CtasTakeTheTilesOfHeadsFromACounterIfTheyHaveManyHeadsWithFewKeys)
   short_heads.rows_q = short_heads.rows_k = 100 * problem.batch;
   EXPECT_EQ(hopper_of(short_heads).tiles.order, hopper::TileOrder::dynamic);
   EXPECT_EQ(hopper_of(short_heads).tiles.taken_at_once, 4U) << "of four heads";
+  Problem very_short = problem;
+  very_short.rows_q = very_short.rows_k = 48 * problem.batch;
+  EXPECT_EQ(hopper_of(very_short).tiles.order, hopper::TileOrder::contiguous);
+  very_short.rows_k = 49 * problem.batch;
+  EXPECT_EQ(hopper_of(very_short).tiles.order, hopper::TileOrder::dynamic);
 
   Problem few = problem;
   few.batch = 200;
@@ -971,6 +1000,12 @@ TEST(GpuPlan, CtasTakeTilesFromACounterIfTheyHaveManyThatDiffer) {
   many_short.batch = 1056;
   many_short.rows_q = many_short.rows_k = 512 * many_short.batch;
   EXPECT_EQ(order_of(many_short), hopper::TileOrder::strided);
+  many_short.batch = 132;
+  many_short.rows_q = many_short.rows_k = 512 * many_short.batch;
+  EXPECT_EQ(order_of(many_short), hopper::TileOrder::dynamic) << "16 tiles for each CTA";
+  many_short.batch = 264;
+  many_short.rows_q = many_short.rows_k = 512 * many_short.batch;
+  EXPECT_EQ(order_of(many_short), hopper::TileOrder::strided) << "32 tiles for each CTA";
   many_short.mask = Mask::causal();
   EXPECT_EQ(order_of(many_short), hopper::TileOrder::dynamic);
 
@@ -1212,6 +1247,8 @@ TEST(GpuPlan, HopperForwardStagesADenseBiasIfItFits) {
         const int64_t rows = hopper.query_stages * kernel.tile_queries + 2 * kernel.stages * kernel.tile_keys;
         EXPECT_LE(rows * head_dim * 2 + bias, 224 * 1024);
         EXPECT_GE(kernel.stages, 2);
+        const bool has_bias = hopper.bias_tile != BiasTile::none;
+        EXPECT_TRUE(!has_bias || head_dim > 128 || hopper.query_stages >= 2) << "for three stages of K and V";
       }
     }
   }

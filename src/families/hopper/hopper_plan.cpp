@@ -213,14 +213,14 @@ void choose_boxes(KernelSpec& kernel, int64_t page_rows) {
 
 /// Whether CTAs take query tiles from a counter if K and V do not stay in shared memory. Clearing the counter takes
 /// about 2 us, which must be less than the time that a better balance saves: tiles have to differ in cost, and each CTA
-/// needs many key tiles. If CTAs have very many short tiles, the sums of the costs differ little, and the strided order
-/// is 4 to 10 % faster (docs/notebook/hopper-forward.md). `tiles` is the number for each CTA.
+/// needs many key tiles. If CTAs have many short tiles, the sums of the costs differ little, and the strided order is 2
+/// to 10 % faster (docs/notebook/hopper-forward.md). `tiles` is the number for each CTA.
 bool worth_a_counter(const Problem& problem, int64_t tiles, int tile_keys) {
-  constexpr int64_t least_tiles = 4, least_key_tiles = 32, short_tile = 8, very_many = 64;
+  constexpr int64_t least_tiles = 4, least_key_tiles = 32, short_tile = 8, many = 24;
   const bool is_jagged = queries_of(problem).form == Form::jagged || keys_of(problem).form == Form::jagged;
   const bool has_mask = !problem.keeps_all_scores();
   const int64_t key_tiles = divide_up(keys_of(problem).mean_length(), tile_keys);
-  if (!has_mask && key_tiles < short_tile && tiles >= very_many) return false;
+  if (!has_mask && key_tiles < short_tile && tiles >= many) return false;
   return (is_jagged || has_mask) && tiles >= least_tiles && tiles * key_tiles >= least_key_tiles;
 }
 
@@ -249,8 +249,10 @@ int64_t tiles_at_once(const Problem& problem, const KernelSpec& kernel, int64_t 
 /// query tile. All CTAs then read tokens that are near each other. This is 5 to 7 % faster than contiguous ranges if a
 /// head has few query tiles, and otherwise about 1 % faster (docs/notebook/hopper-forward.md). Contiguous ranges have
 /// equal cost, but with a counter, a CTA may have one head more than the others. Each CTA therefore needs many heads.
+/// If tiles have very few rows, the tile scheduler limits the kernel, and it finds contiguous tiles faster.
 bool worth_a_counter_of_heads(const Problem& problem, int64_t tiles_of_head, int64_t tiles, bool keys_stay) {
-  constexpr int64_t few_tiles = 4, least_heads_of_few_tiles = 16, least_heads = 32;
+  constexpr int64_t few_tiles = 4, least_heads_of_few_tiles = 16, least_heads = 32, very_few_rows = 48;
+  if (std::max(queries_of(problem).mean_length(), keys_of(problem).mean_length()) <= very_few_rows) return false;
   const bool has_few_tiles = keys_stay && tiles_of_head <= few_tiles;
   // The batch shares the keys: a CTA with a contiguous range loads them once.
   return !problem.shares_keys() && tiles >= tiles_of_head * (has_few_tiles ? least_heads_of_few_tiles : least_heads);
@@ -427,13 +429,14 @@ plan::FusedGradients fused_gradients(const PlanRequest& request) {
   return request.score_gradients != 0 ? plan::FusedGradients::of_scores : plan::FusedGradients::none;
 }
 
-/// The CTAs of a kernel that visits slots of work.cuh: one for 64 slots, or if these are few, as many as two for each
-/// multiprocessor. Each of their 8 warps needs a slot. Accumulators of few sequences would otherwise be cleared and
-/// rounded by few multiprocessors, which took 5 % of the time of backward (docs/notebook/hopper-backward.md).
-int64_t ctas_of_slots(int64_t slots, const plan::Gpu& gpu) {
-  constexpr int64_t most_slots = 64, least_slots = 8, least_ctas_of_multiprocessor = 2;
-  const int64_t wanted = std::max(divide_up(slots, most_slots), least_ctas_of_multiprocessor * gpu.multiprocessors);
-  return std::min(wanted, divide_up(slots, least_slots));
+constexpr int64_t slots_of_a_cta = 64;
+
+/// The CTAs of a kernel that clears or rounds the accumulators of dQ of `query_tiles` query tiles. If these are few, a
+/// CTA has fewer of them, so that each multiprocessor has two CTAs. Each of the 8 warps of a CTA needs a query tile.
+int64_t ctas_of_accumulators(int64_t query_tiles, const plan::Gpu& gpu) {
+  constexpr int64_t least_slots = 8, ctas_of_multiprocessor = 2;
+  const int64_t wanted = std::max(divide_up(query_tiles, slots_of_a_cta), ctas_of_multiprocessor * gpu.multiprocessors);
+  return std::min(wanted, divide_up(query_tiles, least_slots));
 }
 
 /// key_schedule, the main kernel with one persistent CTA on each multiprocessor, and the rounding of the accumulators
@@ -504,8 +507,10 @@ GpuPlan backward_plan(const PlanRequest& request) {
     plan.steps.push_back({kernel, work});
   };
   kernel.hopper().by_heads = has_writers && request.shares_pairs;
-  add(KernelKind::key_schedule, ctas_of_slots(std::max(hopper_part.slots, query_tiles), gpu));
   const bool rounds_grad_query = accumulates && !has_writers;
+  const int64_t ctas_of_slots = divide_up(std::max(hopper_part.slots, query_tiles), slots_of_a_cta);
+  add(KernelKind::key_schedule,
+      rounds_grad_query ? std::max(ctas_of_slots, ctas_of_accumulators(query_tiles, gpu)) : ctas_of_slots);
   kernel.hopper().by_heads = false;
   const KernelSpec of_schedule = kernel;
   kernel.hopper().takes_head_factors = takes_head_factors(request, rounds_grad_query);
@@ -528,7 +533,7 @@ GpuPlan backward_plan(const PlanRequest& request) {
     kernel.has_output_offsets = false;
     kernel.keys_shared = kernel.has_batch_map = kernel.hopper().ordered = kernel.hopper().scales_entries = false;
     kernel.wants_grad_query = kernel.wants_grad_key = kernel.wants_grad_value = true;
-    add(KernelKind::round_grad_query, ctas_of_slots(query_tiles, gpu));
+    add(KernelKind::round_grad_query, ctas_of_accumulators(query_tiles, gpu));
   }
   if (request.has_guards) leave_guards_out(plan);
   return plan;

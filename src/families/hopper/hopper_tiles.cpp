@@ -165,6 +165,16 @@ void choose_hopper_tiles(KernelSpec& kernel, int64_t most_queries, int64_t mean_
     } else {
       of.stages = !are_few ? (is_narrow ? 3 : 2) : is_narrow || of.tile_keys == 64 ? 4 : 2;
       of.hopper().query_stages = 3;
+      // K and V stay in three stages, for which Q gives up two stages. With a dense bias or lookups, three stages do
+      // not fit.
+      constexpr int three = 3;
+      const bool has_inputs = of.hopper().bias_tile != BiasTile::none || of.hopper().stages_lookups;
+      const bool stays_in_three = !are_few && mean_keys <= thresholds::keys_of_three_stages &&
+                                  three * of.tile_keys == thresholds::keys_of_three_stages;
+      if (stays_in_three && !has_inputs) {
+        of.stages = three;
+        of.hopper().query_stages = 1;
+      }
     }
     if (of.hopper().bias_tile == BiasTile::none && !of.hopper().stages_lookups) return reduce_stages(of, reads);
     // The addresses of the copies need registers: 192 keys would spill. 32-bit elements have the room of twice the
