@@ -181,8 +181,8 @@ constexpr int round_grad_query_shared_bytes = 0;
 /// A kernel: multiplies the accumulators by scale, and by out_scale if it is one number, adds dO if Q is added to O,
 /// rounds, and writes dQ.
 ///
-/// Launch: grid any number of CTAs, best query tiles / 64, or more if these are fewer than the multiprocessors; block
-///         round_grad_query_threads<Config>; no shared memory.
+/// Launch: grid any number of CTAs, best query tiles / 64, and at least two for each multiprocessor if each warp then
+///         has a query tile; block round_grad_query_threads<Config>; no shared memory.
 template <class Config>
 __device__ void round_grad_query(const BackwardArguments& arguments) {
   using Element = typename Config::Element;

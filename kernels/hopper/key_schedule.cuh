@@ -100,8 +100,8 @@ __device__ void initialise_semaphores(const BackwardArguments& arguments) {
 ///
 /// With dQ semaphores, the table was cleared before, because tiles are not in their own slots then.
 ///
-/// Launch: grid any number of CTAs, best slots or query tiles / 64, or more if these are fewer than the
-///         multiprocessors; block key_schedule_threads<Config>; no shared memory.
+/// Launch: grid any number of CTAs, best slots or query tiles / 64, and if it clears accumulators, as many as
+///         round_grad_query; block key_schedule_threads<Config>; no shared memory.
 template <class Config>
 __device__ void key_schedule(const BackwardArguments& arguments) {
   using Gradients = KeyGradients<Config>;
