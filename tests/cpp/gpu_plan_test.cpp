@@ -432,8 +432,8 @@ Problem dense_keys(int64_t batch, int64_t length) {
 /// A CTA with 64 query tiles would leave multiprocessors idle if query tiles are few.
 TEST(GpuPlan, AllMultiprocessorsClearAndRoundTheAccumulators) {
   const auto ctas_with = [](int64_t batch, int64_t head_dim) {
-    Problem problem =
-        dense_keys(batch, 64);  // 100 queries, and with head dims above 128, two query tiles for each head
+    // 100 queries, and therefore two query tiles of 64 for each head.
+    Problem problem = dense_keys(batch, 64);
     problem.head_dim = problem.head_dim_v = head_dim;
     const GpuPlan plan = hopper_plan_of(problem);
     return std::array{plan.steps.front().work, plan.steps.back().work};
