@@ -167,10 +167,10 @@ void choose_hopper_tiles(KernelSpec& kernel, int64_t most_queries, int64_t mean_
       of.hopper().query_stages = 3;
       // K and V stay in three stages, for which Q gives up two stages. With a dense bias or lookups, three stages do
       // not fit.
-      constexpr int three = 3;
+      constexpr int three = 3, keys_of_a_stage = thresholds::keys_of_three_stages / three;
       const bool has_inputs = of.hopper().bias_tile != BiasTile::none || of.hopper().stages_lookups;
-      const bool stays_in_three = !are_few && mean_keys <= thresholds::keys_of_three_stages &&
-                                  three * of.tile_keys == thresholds::keys_of_three_stages;
+      const bool stays_in_three =
+          !are_few && mean_keys <= thresholds::keys_of_three_stages && of.tile_keys == keys_of_a_stage;
       if (stays_in_three && !has_inputs) {
         of.stages = three;
         of.hopper().query_stages = 1;
