@@ -22,7 +22,7 @@ from gdpa.bench.goals import Goal, frontier, goals_of_suite, standings
 from gdpa.bench.measure import Effort, Result, measure
 from gdpa.bench.report import Report, merged
 from gdpa.bench.rows import Rates, Refused, Row
-from gdpa.bench.systems import Gdpa, Padded, SdpaPerSequence, in_turn
+from gdpa.bench.systems import SYSTEMS, Gdpa, Padded, SdpaPerSequence, in_turn
 
 OWN = {
     "description": "for these tests", "batch": 2, "heads": 2, "dtype": "float32", "activation": "gelu_tanh",
@@ -345,6 +345,15 @@ def test_the_picture_marks_goals_and_frontiers(own_suite: None) -> None:
     assert "frontier" not in [mark.get_label() for mark in plot.Drawing(rows, []).legend()]
 
 
+def test_every_system_and_function_of_a_picture_has_its_own_colour() -> None:
+    functions = {case.activation for case in cases_of_suite("hopper", 1.0, 0)}
+    others = [system.name for system in SYSTEMS if "cuda" in system.devices and not isinstance(system, Gdpa)]
+    rows = [row(activation=function) for function in functions] + [row(system=name) for name in others]
+    bars = [mark.get_facecolor() for mark in plot.Drawing(rows, []).legend() if mark.get_label().endswith(")")]
+    assert len(bars) == len(rows)
+    assert len(set(bars)) == len(bars)
+
+
 def test_a_picture_of_many_cases_has_several_lines_of_as_many_cases_or_one_more() -> None:
     rows = [
         row(shape=f"{i}", direction=direction) for i in range(plot.CASES_IN_A_LINE + 1) for direction in ("fwd", "bwd")
@@ -365,6 +374,8 @@ def test_parts_of_a_run_are_merged_into_one_report(own_suite: None, tmp_path: Pa
     assert whole.result.refusals == [Refused("HSTU", "fwd", "missing", "long")]
     assert (whole.method, whole.torch, whole.figures) == ("2 rounds; 3 rounds", "2.11", again.figures)
     assert whole.standings[3].measured == pytest.approx(500 / 600)  # across the parts
+    in_order = merged([report([row(shape="short")]).write(tmp_path / "d")[0], paths[0]]).result.rows
+    assert [row.shape for row in in_order] == ["long", "long", "long", "short"]  # the order of the suite
     other = report([row()], device="NVIDIA A100").write(tmp_path / "c")[0]
     with pytest.raises(ValueError, match="has the device 'NVIDIA H200'"):
         merged([paths[0], other])

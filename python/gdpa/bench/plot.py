@@ -13,9 +13,10 @@ from typing import Any, Literal
 from gdpa.bench.goals import Standing, frontier
 from gdpa.bench.rows import Row, has_cublas
 
+# More than the systems and functions of a suite, so that no two of them share a colour.
 COLOURS = (
     "#1b6ca8", "#e07b39", "#6a994e", "#8d6a9f", "#b23a48", "#4d908e", "#f2c14e", "#7f7f7f", "#c17c74", "#2b2d42",
-    "#9fb8ad", "#d4a5a5",
+    "#9fb8ad", "#d4a5a5", "#00b4d8", "#7b2d8b", "#a3b18a", "#6b4226", "#f4845f", "#3a5a40", "#b5a7d6", "#ffb3c6",
 )  # fmt: skip
 GOAL_COLOURS = {True: "#2e9e3f", False: "#d1001f"}
 GOAL_LABELS = {True: "goal, reached", False: "goal, not reached"}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gdpa.bench import goals
+from gdpa.bench import cases, goals
 from gdpa.bench.document import Document, markdown_table
 from gdpa.bench.figures import COLUMNS, Figure
 from gdpa.bench.measure import Result
@@ -128,7 +128,20 @@ def merged(paths: Sequence[Path]) -> Document:
         return TrainingReport(*circumstances, list(rows.values()), refused_parts)
     if kind is ModelStep:
         return ModelsReport(*circumstances, list(rows.values()), refused_parts)
-    return Report(*circumstances, Result(list(rows.values()), list(refusals.values())), list(figures.values()))
+    in_order = in_order_of_suite(first["subject"], list(rows.values()))
+    return Report(*circumstances, Result(in_order, list(refusals.values())), list(figures.values()))
+
+
+def in_order_of_suite(subject: str, rows: list[Row]) -> list[Row]:
+    """Returns the rows by direction and in the order of the suite's shapes, or unchanged if there is no such suite."""
+    if subject not in cases.suites():
+        return rows
+    shapes = [shape["name"] for shape in cases.suites()[subject]["shapes"]]
+
+    def place(row: Row) -> tuple[int, int]:
+        return cases.DIRECTIONS.index(row.direction), shapes.index(row.shape) if row.shape in shapes else len(shapes)
+
+    return sorted(rows, key=place)
 
 
 def kind_of_rows(document: dict[str, Any]) -> type[Row] | type[Step] | type[ModelStep]:
