@@ -136,12 +136,10 @@ def in_order_of_suite(subject: str, rows: list[Row]) -> list[Row]:
     """Returns the rows by direction and in the order of the suite's shapes, or unchanged if there is no such suite."""
     if subject not in cases.suites():
         return rows
-    shapes = [shape["name"] for shape in cases.suites()[subject]["shapes"]]
-
-    def place(row: Row) -> tuple[int, int]:
-        return cases.DIRECTIONS.index(row.direction), shapes.index(row.shape) if row.shape in shapes else len(shapes)
-
-    return sorted(rows, key=place)
+    places = {shape["name"]: place for place, shape in enumerate(cases.suites()[subject]["shapes"])}
+    return sorted(
+        rows, key=lambda row: (cases.DIRECTIONS.index(row.direction), places.get(row.shape or "", len(places)))
+    )
 
 
 def kind_of_rows(document: dict[str, Any]) -> type[Row] | type[Step] | type[ModelStep]:
