@@ -72,8 +72,9 @@ struct ForwardArguments : QueryMajorArguments {
   int* found_nan;
 };
 
-/// The tiles of backward: 64 queries, or 128 with head dims up to 64.
-constexpr int backward_tile_queries = 64, most_backward_tile_queries = 128, backward_tile_keys = 128;
+/// The tiles of backward: 64 queries, or 128 with head dims up to 64; and 128 keys, or 64 if no sequence has more.
+constexpr int backward_tile_queries = 64, most_backward_tile_queries = 128;
+constexpr int backward_tile_keys = 128, least_backward_tile_keys = 64;
 
 /// Columns of dQ that a consumer of backward computes for 64 queries: half of the columns of the tile of K, or all
 /// columns if the consumer has half of the queries of the tile.

@@ -25,6 +25,10 @@
 // serialise all WGMMA. A key tile with one query tile drains the pipeline, since K of the tile after the next one has
 // no stage before its dQ is done.
 //
+// If the host knows that no sequence has more than 64 keys, a tile has 64 keys, and more stages of Q and dO fit. The
+// first consumer has these keys, without a ping-pong order. The second consumer computes only its half of dQ
+// (consumer_without_keys.cuh).
+//
 // With a batch map, the query tiles of several batch entries attend to a key tile. K, V, dK and dV stay where they are
 // from one entry to the next.
 //
@@ -33,7 +37,7 @@
 //     using Gradients;                of the tensors that the function reads (backward_gradients.cuh)
 //     bool has_lookups;               tiles have LookupForms (common/lane_lookups.cuh)
 //     int head_dim, head_dim_v;       multiples of 8, at most 128
-//     int tile_queries, tile_keys;    64, or 128 with head dims up to 64; 128
+//     int tile_queries, tile_keys;    64, or 128 with head dims up to 64; 128, or 64
 //     int stages;                     stages of Q, and of dO
 //     bool keys_shared;               broadcast K/V; splits of the batch then take the role of sequences
 //     bool has_dq_semaphores, ordered;  dQ has semaphores (dq_semaphore.cuh); all writers add in order
@@ -51,6 +55,7 @@
 #include "hopper/backward_consumer.cuh"
 #include "hopper/backward_producer.cuh"
 #include "hopper/backward_stores.cuh"
+#include "hopper/consumer_without_keys.cuh"
 #include "hopper/dependent_launch.cuh"
 
 namespace gdpa::hopper {
@@ -77,7 +82,13 @@ __device__ __forceinline__ void backward(const BackwardArguments& arguments) {
                            });
   } else {
     warpgroup_reg_alloc<Shared::consumer_registers>();
-    BackwardConsumer<Config>{arguments, shared, warpgroup}.run();
+    if constexpr (Shared::key_warpgroups == Shared::warpgroups) {
+      BackwardConsumer<Config>{arguments, shared, warpgroup}.run();
+    } else if (warpgroup == 0) {
+      BackwardConsumer<Config>{arguments, shared, 0}.run();
+    } else {
+      ConsumerWithoutKeys<Config>{arguments, shared, 1}.run();
+    }
   }
 }
 

@@ -17,7 +17,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
   using Base::arguments, Base::grad_key, Base::grad_query, Base::ds, Base::grad_value, Base::dp, Base::issue_grad_key,
       Base::issue_grad_query, Base::issue_grad_value, Base::issue_dp, Base::issue_scores, Base::leads,
       Base::part_queries, Base::part_steps, Base::parts, Base::shared, Base::scores, Base::stage_grad_query,
-      Base::store_grad_keys, Base::tile_of, Base::ping_pong_barrier, Base::ping_pong_threads, Base::warpgroup, Base::p;
+      Base::store_grad_keys, Base::tile_of, Base::ping_pong_arrive, Base::ping_pong_wait, Base::warpgroup, Base::p;
   using typename Base::Activation, typename Base::Element, typename Base::Shared, typename Base::Tile;
 
   /// The head of a step, and the position of its query tile.
@@ -292,7 +292,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
 
   /// Issues dV and dK of a step, and dQ of the previous step `last`, if any. Waits for dV and dK.
   __device__ __forceinline__ void issue_gradients(const Step& now, const Step& last, int step) {
-    named_barrier_sync(ping_pong_barrier + warpgroup, ping_pong_threads);
+    ping_pong_wait();
     if constexpr (Config::computes_grad_value) issue_grad_value(step, !now.is(Step::begins));
     if constexpr (Shared::computes_ds && parts == 1) {
       if constexpr (Gradients::are_of_numbers) {
@@ -348,7 +348,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
   }
 
   __device__ __forceinline__ void run() {
-    if (warpgroup == 1) named_barrier_arrive(ping_pong_barrier, ping_pong_threads);  // warpgroup 0 issues first
+    if (warpgroup == 1) ping_pong_arrive();  // warpgroup 0 issues first
     if constexpr (has_gradients) gradients.clear();
     Step now = broadcast(wait_for_step(shared, 0));
     int step = 0;
@@ -359,7 +359,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
         issue_gradients(now, last, step);
         const Step next_of_lane_0 = wait_for_step(shared, step + 1);
         issue_next_scores(now, next_of_lane_0, step + 1);
-        named_barrier_arrive(ping_pong_barrier + (warpgroup ^ 1), ping_pong_threads);
+        ping_pong_arrive();
         const Step next = broadcast(next_of_lane_0);
         publish_ds(step);
         prefetch_bias(next, step + 1);
@@ -378,7 +378,7 @@ struct BackwardConsumer : BackwardEpilogue<Config> {
       }
       if (now.is(Step::exists)) {
         issue_gradients(now, last, step);
-        named_barrier_arrive(ping_pong_barrier + (warpgroup ^ 1), ping_pong_threads);
+        ping_pong_arrive();
         publish_ds(step);
         warpgroup_wait<0>();
         if (last.is(Step::exists)) end(last, step - 1);

@@ -29,7 +29,7 @@ struct BackwardEpilogue : BackwardProducts<Config> {
   /// Writes dQ of a step to the staging buffer, for the store thread.
   __device__ __forceinline__ void stage_grad_query(const Step& step, int number) {
     const int tiles = step.number + static_cast<int>(step.is(Step::ends));
-    producer_acquire(shared.staging_empty(warpgroup), Shared::times_staged(number, tiles));
+    producer_acquire(shared.staging_empty(warpgroup), Shared::times_staged(warpgroup, number, tiles));
     const auto swizzle = static_cast<int>(static_cast<unsigned>(step.flags) / Step::swizzle);
     if constexpr (Shared::adds_grad_output) {
       if (step.is(Step::loads_addend)) add_grad_output(step);
@@ -174,7 +174,7 @@ struct BackwardEpilogue : BackwardProducts<Config> {
                                                       first(of_value, tile.grad_value), of_value.row_stride, rows);
       }
     } else {
-      const int before = Shared::times_staged(number, step.number);
+      const int before = Shared::times_staged(warpgroup, number, step.number);
       stage_key_gradient<Shared::key_rounds>(grad_key, arguments.scale * out_scale * function.derivative_factor(),
                                              before);
       stage_key_gradient<Shared::value_rounds>(grad_value, function.value_factor() * out_scale,

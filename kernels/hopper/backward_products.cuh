@@ -26,7 +26,6 @@ struct BackwardProducts {
   using GradValueProduct = WarpgroupMma<Element, columns_v>;
   using GradQueryProduct = WarpgroupMma<Element, Shared::grad_query_columns>;
   static constexpr int ping_pong_barrier = 1;  ///< the first of two named barriers, one for each consumer
-  static constexpr int ping_pong_threads = Shared::warpgroups * warpgroup_threads;
 
   const BackwardArguments& arguments;
   const Shared& shared;
@@ -41,6 +40,16 @@ struct BackwardProducts {
   float grad_value[columns_v / 2];
 
   __device__ __forceinline__ static bool leads() { return thread_in_warpgroup() == 0; }
+
+  // Ping-pong order: two consumers with keys issue their products in alternation.
+  __device__ __forceinline__ void ping_pong_wait() const {
+    if (Shared::key_warpgroups > 1)
+      named_barrier_sync(ping_pong_barrier + warpgroup, Shared::key_warpgroups * warpgroup_threads);
+  }
+  __device__ __forceinline__ void ping_pong_arrive() const {
+    if (Shared::key_warpgroups > 1)
+      named_barrier_arrive(ping_pong_barrier + (warpgroup ^ 1), Shared::key_warpgroups * warpgroup_threads);
+  }
 
   __device__ __forceinline__ void issue_scores(int number, int step, int part) {
     const OperandDescriptor keys = shared.keys(number).from_row(warpgroup * Shared::rows).by_columns();

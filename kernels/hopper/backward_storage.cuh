@@ -17,11 +17,13 @@ struct BackwardStorage {
   using Queue = KeyTileQueue<typename Config::Mask>;
   static constexpr int warpgroups = 2;                                    ///< consumers
   static constexpr int rows = warpgroup_rows;                             ///< keys of a warpgroup
+  static constexpr int key_warpgroups = Config::tile_keys / rows;         ///< with keys; another one computes dQ only
   static constexpr int queue_readers = Config::has_dq_semaphores ? 3 : 2;  ///< producer, store and semaphore threads
   static constexpr int threads = (warpgroups + 1) * warpgroup_threads;
   static constexpr bool computes_ds = Config::computes_grad_query || Config::computes_grad_key;
   static constexpr bool adds_grad_output = Config::computes_grad_query && Config::Epilogue::adds_query;  ///< to dQ
-  static_assert(Config::tile_keys == backward_tile_keys && Config::tile_keys == warpgroups * rows, "64 keys each");
+  static_assert(Config::tile_keys == backward_tile_keys || Config::tile_keys == least_backward_tile_keys,
+                "64 keys each, or 64 keys of one consumer");
   static_assert(Config::tile_queries == rows || (Config::tile_queries == warpgroups * rows &&
                                                  Config::head_dim <= box_columns && Config::head_dim_v <= box_columns),
                 "registers for the scores of 128 queries");
@@ -63,9 +65,11 @@ struct BackwardStorage {
   static constexpr int key_rounds = Config::computes_grad_key ? rounds_of(Config::head_dim) : 0;
   static constexpr int value_rounds = Config::computes_grad_value ? rounds_of(Config::head_dim_v) : 0;
 
-  /// The number of times that a staging buffer was filled, after dQ of some steps, and dK and dV of some key tiles.
-  __device__ static int times_staged(int steps, int tiles) {
-    return (Config::computes_grad_query ? steps : 0) + (key_rounds + value_rounds) * tiles;
+  /// The number of times that the staging buffer of a consumer was filled, after dQ of some steps, and dK and dV of
+  /// some key tiles.
+  __device__ static int times_staged(int warpgroup, int steps, int tiles) {
+    const int rounds = warpgroup < key_warpgroups ? key_rounds + value_rounds : 0;
+    return (Config::computes_grad_query ? steps : 0) + rounds * tiles;
   }
 
   static constexpr int values_at = key_stages * KeysTile::bytes;
@@ -148,12 +152,12 @@ struct BackwardStorage {
     query_full().initialise(1);
     query_empty().initialise(warpgroups * warpgroup_threads / 32);
     grad_output_full().initialise(1);
-    grad_output_empty().initialise(warpgroups);
+    grad_output_empty().initialise(key_warpgroups);
     key_full().initialise(1);
     key_empty().initialise(warpgroups);
     value_full().initialise(1);
-    value_empty().initialise(warpgroups);
-    ds_full().initialise(warpgroups * warpgroup_threads / 32);
+    value_empty().initialise(key_warpgroups);
+    ds_full().initialise(key_warpgroups * warpgroup_threads / 32);
     ds_empty().initialise(warpgroups);
     for (int warpgroup = 0; warpgroup < warpgroups; ++warpgroup) {
       staging_full(warpgroup).initialise(warpgroup_threads / 32);

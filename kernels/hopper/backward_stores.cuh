@@ -30,10 +30,11 @@ __device__ void store_gradients(const BackwardArguments& arguments, const Backwa
     shared.semaphore_requests().mark_added(requests_done);
     ++requests_done;
   };
-  const auto store_staged = [&](int times_staged, bool is_step, auto start) {
+  const auto store_staged = [&](int tiles, int round, bool is_step, auto start) {
+    const int warpgroups = is_step ? Shared::warpgroups : Shared::key_warpgroups;
 #pragma unroll
-    for (int warpgroup = 0; warpgroup < Shared::warpgroups; ++warpgroup) {
-      consumer_wait(shared.staging_full(warpgroup), times_staged);
+    for (int warpgroup = 0; warpgroup < warpgroups; ++warpgroup) {
+      consumer_wait(shared.staging_full(warpgroup), Shared::times_staged(warpgroup, step, tiles) + round);
       if constexpr (Config::has_dq_semaphores) {
         if (warpgroup == 1 && is_step) {
           // All stores but the one of the first warpgroup are complete.
@@ -53,14 +54,13 @@ __device__ void store_gradients(const BackwardArguments& arguments, const Backwa
     const auto store_key_gradient = [&](const TensorMap& map, int first_round, int rounds, int y) {
 #pragma unroll 1
       for (int round = 0; round < rounds; ++round) {
-        store_staged(Shared::times_staged(step, number) + first_round + round, false,
-                     [&](int warpgroup, unsigned staging) {
-                       const int row = warpgroup * Shared::rows;
-                       if (tile.first_key + row >= tile.length_k) return;
-                       const int column = round * Shared::columns_of_round;
-                       typename Shared::RoundTile{staging}.store(map, column, tile.key_head,
-                                                                 Config::Layout::after({tile.key.x, y}, row));
-                     });
+        store_staged(number, first_round + round, false, [&](int warpgroup, unsigned staging) {
+          const int row = warpgroup * Shared::rows;
+          if (tile.first_key + row >= tile.length_k) return;
+          const int column = round * Shared::columns_of_round;
+          typename Shared::RoundTile{staging}.store(map, column, tile.key_head,
+                                                    Config::Layout::after({tile.key.x, y}, row));
+        });
       }
     };
     for_all_query_tiles(tile, [&](int head, int position, int left) {
@@ -114,7 +114,7 @@ __device__ void store_gradients(const BackwardArguments& arguments, const Backwa
         }
       }
       store_staged(
-          Shared::times_staged(step, number + static_cast<int>(ends(left))), true,
+          number + static_cast<int>(ends(left)), 0, true,
           [&](int warpgroup, unsigned staging) {
             const int column = Shared::splits_queries ? 0 : warpgroup * Shared::grad_query_columns;
             if (Shared::splits_queries && bytes_of_accumulators(warpgroup) == 0)

@@ -25,6 +25,9 @@ constexpr int64_t queries_of_one_warpgroup = hopper::warpgroup_rows;
 /// one of a sequence, or half of one.
 constexpr int64_t queries_of_large_tiles = 512;
 
+/// Number of keys up to which backward takes tiles of 64 keys. The host has to know the number.
+constexpr int64_t keys_of_one_consumer = hopper::least_backward_tile_keys;
+
 /// Tiles of keys up to which one CTA of backward takes all tiles of a sequence: one tile where batch entries times
 /// heads are fewer than the multiprocessors, few tiles where they are fewer than `many` per multiprocessor, and more
 /// tiles otherwise.
@@ -53,8 +56,9 @@ constexpr int64_t of_keys[] = {keys_of_a_short_tile,     few_keys,
                                few_keys_of_narrow_heads, keys_of_three_stages,
                                keys_of(whole_tiles),     keys_of(whole_tiles_of_few_heads),
                                keys_of(direct_tiles)};
-// keys_of(whole_tiles_of_many_heads) is not in the list, because it has the same value as keys_of(direct_tiles).
-static_assert(whole_tiles_of_many_heads == direct_tiles);
+// keys_of(whole_tiles_of_many_heads) and keys_of_one_consumer are not in the list, because the list has their
+// values.
+static_assert(whole_tiles_of_many_heads == direct_tiles && keys_of_one_consumer == keys_of_a_short_tile);
 constexpr int64_t of_heads_per_multiprocessor[] = {few_heads_per_multiprocessor, many_heads_per_multiprocessor};
 
 }  // namespace gdpa::plan::thresholds

@@ -429,6 +429,34 @@ Problem dense_keys(int64_t batch, int64_t length) {
   return problem;
 }
 
+TEST(GpuPlan, ABackwardTileHas64KeysWhereTheHostKnowsThatNoSequenceHasMore) {
+  const auto expect_keys = [](const Problem& problem, int tile_keys) {
+    const GpuPlan plan = hopper_plan_of(problem);
+    EXPECT_EQ(plan.steps[1].kernel.kind, KernelKind::backward) << plan.reason;
+    for (const GpuStep& step : plan.steps) EXPECT_EQ(step.kernel.tile_keys, tile_keys);
+  };
+  expect_keys(dense_keys(10, 64), 64);
+  expect_keys(dense_keys(10, 65), 128);
+  Problem jagged = dense_keys(10, 64);
+  jagged.key_form = Form::jagged;
+  expect_keys(jagged, 128);
+  Problem mapped = dense_keys(10, 64);
+  mapped.has_batch_map = true;
+  mapped.mapped_entries = 5;
+  mapped.rows_k = 5 * 64;
+  expect_keys(mapped, 64);
+  mapped.rows_k = 5 * 65;
+  expect_keys(mapped, 128);
+}
+
+TEST(GpuPlan, SumsOfDQFollowTheLengthOfTheMappedSequencesOfKeys) {
+  Problem problem = dense_keys(10, 100);
+  problem.has_batch_map = true;
+  problem.mapped_entries = 5;  // of 200 keys each, which are two tiles
+  const GpuPlan plan = hopper_plan_of(problem);
+  EXPECT_TRUE(plan.steps[1].kernel.hopper().has_dq_semaphores) << plan.reason;
+}
+
 /// A CTA with 64 query tiles would leave multiprocessors idle if query tiles are few.
 TEST(GpuPlan, AllMultiprocessorsClearAndRoundTheAccumulators) {
   const auto ctas_with = [](int64_t batch, int64_t head_dim) {

@@ -193,7 +193,11 @@ struct BackwardOptions {
   std::vector<std::string> numbers = {};  ///< of the head, which the function reads
   bool has_batch_map = false;
   OutScale::Kind out_scale = OutScale::Kind::number;
+  int64_t keys = 2048;  ///< of each sequence, on average
 };
+
+/// At most 64 keys, which one consumer has.
+BackwardOptions few_keys(Form form) { return {.key_form = form, .keys = 64}; }
 
 /// Those of f and f', for each score.
 struct Instructions {
@@ -219,7 +223,8 @@ std::ostream& operator<<(std::ostream& stream, const BackwardCase& test) {
                 << (test.options.deterministic ? ", deterministic" : "")
                 << (test.options.has_batch_map ? ", batch map" : "")
                 << (test.options.out_scale == OutScale::Kind::number ? "" : ", out_scale of each entry")
-                << (test.options.mask.keeps_all() ? "" : ", causal") << ", " << test.options.queries << " queries";
+                << (test.options.mask.keeps_all() ? "" : ", causal") << ", " << test.options.queries << " queries, "
+                << test.options.keys << " keys";
 }
 
 /// The kernels of backward for such a problem, in the order in which they run.
@@ -243,7 +248,7 @@ std::vector<plan::KernelSpec> backward_kernels(DType dtype, int64_t head_dim, in
   problem.head_dim = head_dim;
   problem.head_dim_v = head_dim_v;
   problem.rows_q = options.queries * problem.batch;
-  problem.rows_k = 2048 * problem.batch;
+  problem.rows_k = options.keys * (options.key_form == Form::shared ? 1 : problem.batch);
   plan::GpuPlan plan = families::gpu_plan({problem, plan::Gpu{},
                                            plan::registers_of(activation.function().value_and_derivative(), accuracy),
                                            true, plan::Float32Products::three, plan::TensorMaps::available,
@@ -302,23 +307,28 @@ TEST_P(HopperBackwardKernel, KeepsEverythingInRegistersAndItsFunctionRunsWhilePr
     for (const char* instruction : {"HGMMA", "UTMALDG", "USETMAXREG", "UBLKRED", "UTMASTG", "UTMAREDG"}) {
       EXPECT_GT(count(code, instruction), 0) << instruction;  // dQ leaves by the copy engine in each of these ways
     }
-    EXPECT_GT(count(code, "UBLKCP"), 0) << "the first writer stores accumulators, and the last writer loads them";
+    if (kernel.hopper().has_dq_semaphores) {
+      EXPECT_GT(count(code, "UBLKCP"), 0) << "the first writer stores accumulators, and the last writer loads them";
+    }
     // Before the loop, the waits are for S and dP of the first step. In the loop, they are for dV and dK (which
     // releases Q and dO), for dQ, for S and for dP. A single step waits for dV and dK, for dQ of the preceding step,
     // and for its own dQ. After the loop, the wait is for the last dQ. With 128 queries, S and dP have two parts, and S
     // of the second part runs at the same time as dP of the first part. A further wait would run products one after
-    // another.
+    // another. With 64 keys, the code begins with the loop of the second consumer, which waits for dQ only.
     const auto waits = waits_for_products(code);
     std::string left;
     for (const auto& wait : waits) left += wait.second;
+    const std::string of_second_consumer = kernel.tile_keys == 64 ? "0" : "";
     const std::string score_waits = kernel.tile_queries == 128 ? "1110" : "10";
-    ASSERT_EQ(left, score_waits + "11" + score_waits + "1000");
+    ASSERT_EQ(left, of_second_consumer + score_waits + "11" + score_waits + "1000");
     // Between each wait for S and that for dP, in both places: the whole function, for a part of the scores of a
     // thread.
     constexpr int scores = 32;
     std::vector<std::size_t> waits_for_scores;
     for (const std::size_t begin : {std::size_t{0}, score_waits.size() + 2}) {
-      for (std::size_t part = 0; part < score_waits.size(); part += 2) waits_for_scores.push_back(begin + part);
+      for (std::size_t part = 0; part < score_waits.size(); part += 2) {
+        waits_for_scores.push_back(of_second_consumer.size() + begin + part);
+      }
     }
     for (const std::size_t wait_for_scores : waits_for_scores) {
       const std::size_t begin = waits[wait_for_scores].first, end = waits[wait_for_scores + 1].first;
@@ -435,7 +445,12 @@ INSTANTIATE_TEST_SUITE_P(
                      {2, 22},
                      {{2, 26}},
                      {.deterministic = true, .has_batch_map = true, .out_scale = OutScale::Kind::per_batch}},
-        BackwardCase{DType::bfloat16, 96, 64, "relu", Accuracy::fast, {0, 0}, {}, {.has_batch_map = true}}));
+        BackwardCase{DType::bfloat16, 96, 64, "relu", Accuracy::fast, {0, 0}, {}, {.has_batch_map = true}},
+        BackwardCase{DType::bfloat16, 128, 128, "gelu_tanh", Accuracy::fast, {1, 8}, {{2, 20}}, few_keys(Form::shared)},
+        BackwardCase{DType::float16, 128, 128, "gelu", Accuracy::exact, {2, 21}, {{2, 25}}, few_keys(Form::shared)},
+        BackwardCase{DType::bfloat16, 64, 64, "gelu_tanh", Accuracy::fast, {1, 7}, {{2, 21}}, few_keys(Form::shared)},
+        BackwardCase{DType::float16, 64, 64, "gelu", Accuracy::exact, {2, 21}, {{2, 25}}, few_keys(Form::dense)},
+        BackwardCase{DType::bfloat16, 96, 64, "silu", Accuracy::fast, {1, 4}, {{1, 10}}, few_keys(Form::dense)}));
 
 /// Of head dims above 128; `arithmetic` is not read.
 class HopperWideBackwardKernel : public HopperBackwardKernel {};

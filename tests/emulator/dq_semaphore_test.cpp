@@ -2,7 +2,8 @@
 // warps, CTAs and copies in each call. The results must be correct with and without a mask, and have the same bits in
 // deterministic mode. Sequences are longer than in random_problem.h, so that the tiles of keys include first writers,
 // last writers and other tiles. With few keys, the sums are in the gradient. With a batch map, or if the batch shares
-// the keys, the query tiles of several entries attend to a key tile.
+// the keys, the query tiles of several entries attend to a key tile. If the host knows that no sequence has more than
+// 64 keys, only one consumer of a CTA has keys.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -52,6 +53,7 @@ struct TurnsCase {
   std::vector<int64_t> map = {};  ///< the sequence of keys of each entry; empty: no batch map
   OutScale out_scale = {};
   std::vector<int64_t> lengths_k = {700, 300, 300, 0};  ///< one length: the batch shares the keys
+  bool dense_keys = false;  ///< without cumulative lengths, so that the host knows the length; with equal lengths
 };
 std::ostream& operator<<(std::ostream& stream, const TurnsCase& test) { return stream << test.name; }
 
@@ -60,6 +62,7 @@ struct Problem {
   std::vector<int64_t> map;
   OutScale out_scale;
   Mask mask;
+  bool dense_keys;
   Rows query, key, value, grad_output;
 
   explicit Problem(const TurnsCase& test)
@@ -67,7 +70,8 @@ struct Problem {
         lengths_k(test.lengths_k),
         map(test.map),
         out_scale(test.out_scale),
-        mask(test.mask) {
+        mask(test.mask),
+        dense_keys(test.dense_keys) {
     std::mt19937 random(7);
     query = drawn_rows(tokens(lengths_q), random);
     grad_output = drawn_rows(tokens(lengths_q), random);
@@ -148,6 +152,15 @@ Results computed(const Problem& problem, bool deterministic) {
   const auto result_view = [&](const GuardedMemory& memory, int64_t tokens) {
     return MutableTensorView::contiguous(memory.data(), DType::bfloat16, {tokens, heads, head_dim}, device);
   };
+  const auto entries = static_cast<int64_t>(problem.lengths_k.size()), length_k = problem.lengths_k[0];
+  const auto key_view = [&](const GuardedMemory& memory) {
+    if (!problem.dense_keys) return view(memory, tokens_k);
+    return TensorView::contiguous(memory.data(), DType::bfloat16, {entries, length_k, heads, head_dim}, device);
+  };
+  const auto key_result_view = [&](const GuardedMemory& memory) {
+    if (!problem.dense_keys) return result_view(memory, tokens_k);
+    return MutableTensorView::contiguous(memory.data(), DType::bfloat16, {entries, length_k, heads, head_dim}, device);
+  };
   const auto offsets_view = [&](const GuardedMemory& memory, const std::vector<int64_t>& lengths) {
     return TensorView::contiguous(memory.data(), DType::int64, {static_cast<int64_t>(lengths.size()) + 1}, device);
   };
@@ -160,10 +173,10 @@ Results computed(const Problem& problem, bool deterministic) {
   const auto map_view =
       TensorView::contiguous(map.data(), DType::int64, {static_cast<int64_t>(problem.map.size())}, device);
   const Attention attention{.query = view(query, tokens_q),
-                            .key = view(key, tokens_k),
-                            .value = view(value, tokens_k),
+                            .key = key_view(key),
+                            .value = key_view(value),
                             .cu_seqlens_q = offsets_view(offsets_q, problem.lengths_q),
-                            .cu_seqlens_k = problem.lengths_k.size() == 1
+                            .cu_seqlens_k = problem.lengths_k.size() == 1 || problem.dense_keys
                                                 ? std::nullopt
                                                 : std::optional(offsets_view(offsets_k, problem.lengths_k)),
                             .kv_of = problem.map.empty() ? std::nullopt : std::optional(map_view),
@@ -173,8 +186,8 @@ Results computed(const Problem& problem, bool deterministic) {
                             .mask = problem.mask,
                             .deterministic = deterministic,
                             .stream = Gpu::get().stream()};
-  backward(attention, view(grad_output, tokens_q), result_view(grad_query, tokens_q), result_view(grad_key, tokens_k),
-           result_view(grad_value, tokens_k));
+  backward(attention, view(grad_output, tokens_q), result_view(grad_query, tokens_q), key_result_view(grad_key),
+           key_result_view(grad_value));
   const auto fetched = [](GuardedMemory& memory) {
     memory.fetch();
     EXPECT_TRUE(memory.guards_are_intact());
@@ -226,20 +239,24 @@ TEST_P(Turns, GiveTheSameBitsInAnyOrderOfCtasWhereTheyHaveOne) {
   for (int call = 1; call < calls; ++call) EXPECT_TRUE(computed(problem, true) == first) << "call " << call;
 }
 
-INSTANTIATE_TEST_SUITE_P(Problems, Turns,
-                         testing::Values(TurnsCase{"none", {}}, TurnsCase{"causal", Mask::causal()},
-                                         TurnsCase{"window", Mask::window(280, 20)},
-                                         TurnsCase{"in_tiles_of_128_queries", {}, 1900},
-                                         TurnsCase{"map", {}, 330, {0, 0, 1, 0}},
-                                         TurnsCase{"map_causal", Mask::causal(), 330, {1, 0, 0, 0}},
-                                         TurnsCase{"map_mean", {}, 330, {0, 0, 0, 0}, OutScale::per_query()},
-                                         TurnsCase{"map_in_tiles_of_128_queries", {}, 1900, {0, 2, 2, 0}},
-                                         TurnsCase{"few_keys", {}, 330, {}, {}, {500, 129, 300, 0}},
-                                         TurnsCase{"few_keys_causal", Mask::causal(), 330, {}, {}, {330, 64, 300, 90}},
-                                         TurnsCase{"few_keys_map", {}, 330, {0, 0, 1, 0}, {}, {500, 300, 0, 0}},
-                                         TurnsCase{"shared_keys", {}, 1000, {}, {}, {700}},
-                                         TurnsCase{"few_shared_keys", {}, 1000, {}, {}, {200}}),
-                         [](const testing::TestParamInfo<TurnsCase>& tested) { return tested.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Problems, Turns,
+    testing::Values(TurnsCase{"none", {}}, TurnsCase{"causal", Mask::causal()},
+                    TurnsCase{"window", Mask::window(280, 20)}, TurnsCase{"in_tiles_of_128_queries", {}, 1900},
+                    TurnsCase{"map", {}, 330, {0, 0, 1, 0}}, TurnsCase{"map_causal", Mask::causal(), 330, {1, 0, 0, 0}},
+                    TurnsCase{"map_mean", {}, 330, {0, 0, 0, 0}, OutScale::per_query()},
+                    TurnsCase{"map_in_tiles_of_128_queries", {}, 1900, {0, 2, 2, 0}},
+                    TurnsCase{"few_keys", {}, 330, {}, {}, {500, 129, 300, 0}},
+                    TurnsCase{"few_keys_causal", Mask::causal(), 330, {}, {}, {330, 64, 300, 90}},
+                    TurnsCase{"few_keys_map", {}, 330, {0, 0, 1, 0}, {}, {500, 300, 0, 0}},
+                    TurnsCase{"shared_keys", {}, 1000, {}, {}, {700}},
+                    TurnsCase{"few_shared_keys", {}, 1000, {}, {}, {200}},
+                    TurnsCase{"map_dense", {}, 330, {0, 0, 1, 0}, {}, {900, 900}, true},
+                    TurnsCase{"one_consumer_shared_keys", {}, 330, {}, {}, {60}},
+                    TurnsCase{"one_consumer", {}, 1900, {}, {}, {64, 64, 64, 64}, true},
+                    TurnsCase{"one_consumer_causal", Mask::causal(), 330, {}, {}, {50, 50, 50, 50}, true},
+                    TurnsCase{"one_consumer_map", {}, 330, {0, 0, 1, 0}, {}, {64, 64}, true}),
+    [](const testing::TestParamInfo<TurnsCase>& tested) { return tested.param.name; });
 
 }  // namespace
 }  // namespace gdpa::test

@@ -32,8 +32,13 @@ bool has_wide_heads(const Problem& problem) {
 
 /// The length of all sequences of keys, or 0 if the host does not know it.
 int64_t known_length_of_keys(const Problem& problem) {
-  if (problem.key_form == Form::jagged || problem.batch == 0) return 0;
-  return problem.key_form == Form::shared ? problem.rows_k : problem.rows_k / problem.batch;
+  return problem.key_form == Form::jagged || problem.batch == 0 ? 0 : keys_of(problem).length();
+}
+
+/// The most keys that a sequence may have, or the largest number if the host does not know it.
+int64_t most_keys(const Problem& problem) {
+  const int64_t length = known_length_of_keys(problem);
+  return length == 0 ? std::numeric_limits<int64_t>::max() : length;
 }
 
 /// Whether semaphores order the additions to dQ. One tile of keys without a mask needs none. With head dims above 128
@@ -456,7 +461,7 @@ GpuPlan backward_plan(const PlanRequest& request) {
   const bool has_gradients = gradients != plan::FusedGradients::none;
   choose_hopper_backward_tiles(kernel, has_gradients ? plan::FunctionRegisters::many : request.function,
                                problem.keeps_all_scores(),
-                               problem.shares_keys() ? problem.rows_q : queries.mean_length());
+                               problem.shares_keys() ? problem.rows_q : queries.mean_length(), most_keys(problem));
   kernel.wants_grad_query = problem.wanted.query;
   kernel.wants_grad_key = problem.wanted.key;
   kernel.wants_grad_value = problem.wanted.value;

@@ -203,14 +203,20 @@ void choose_hopper_parameter_tiles(KernelSpec& kernel, int sum_elements) {
 }
 
 void choose_hopper_backward_tiles(KernelSpec& kernel, FunctionRegisters function, bool keeps_all_scores,
-                                  int64_t mean_queries) {
+                                  int64_t mean_queries, int64_t most_keys) {
   const bool has_registers = widest(kernel) <= 64 && function == FunctionRegisters::few;
   const bool is_large = has_registers && keeps_all_scores && mean_queries >= thresholds::queries_of_large_tiles;
   kernel.tile_queries = is_large ? hopper::most_backward_tile_queries : hopper::backward_tile_queries;
   const bool is_wide = hopper::is_wide(kernel.head_dim, kernel.head_dim_v);
-  kernel.tile_keys = is_wide ? hopper::wide_backward_tile_keys : hopper::backward_tile_keys;
+  const bool are_few = !is_wide && most_keys <= thresholds::keys_of_one_consumer;
+  kernel.tile_keys = is_wide   ? hopper::wide_backward_tile_keys
+                     : are_few ? hopper::least_backward_tile_keys
+                               : hopper::backward_tile_keys;
   kernel.warps = 8;  // two warpgroups
-  kernel.stages = is_wide ? wide_backward_stages(kernel) : 2;
+  // The memory that K, V and dS of 64 keys leave free suffices for four stages of Q and dO. With four stages, an exact
+  // function spills a register.
+  const int stages_of_few_keys = function == FunctionRegisters::few ? 4 : 3;
+  kernel.stages = is_wide ? wide_backward_stages(kernel) : are_few ? stages_of_few_keys : 2;
 }
 
 }  // namespace gdpa::families

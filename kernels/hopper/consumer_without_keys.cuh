@@ -1,0 +1,32 @@
+// Backward with tiles of 64 keys: the main loop of the second consumer warpgroup, which has no keys.
+#pragma once
+
+#include "hopper/backward_consumer.cuh"
+
+namespace gdpa::hopper {
+
+/// Computes half of dQ. The first consumer computes P, dS, dK, dV and the other half of dQ.
+template <class Config>
+struct ConsumerWithoutKeys : BackwardConsumer<Config> {
+  using Base = BackwardConsumer<Config>;
+  using Base::end, Base::issue_grad_query, Base::release_step, Base::shared;
+  using typename Base::Shared;
+
+  __device__ __forceinline__ void run() {
+    Step now = broadcast(wait_for_step(shared, 0));
+    for (int step = 0; now.is(Step::exists); ++step) {
+      if (now.is(Shared::begins_item)) shared.tiles().consumer_wait(Shared::item_of(now));
+      if (now.is(Step::begins)) consumer_wait(shared.key_full(), now.number);
+      release_step(step);  // this consumer reads neither Q nor dO
+      if constexpr (Config::computes_grad_query) {
+        consumer_wait(shared.ds_full(), step);
+        issue_grad_query(now.number, step);
+        warpgroup_wait<0>();
+      }
+      end(now, step);
+      now = broadcast(wait_for_step(shared, step + 1));
+    }
+  }
+};
+
+}  // namespace gdpa::hopper
