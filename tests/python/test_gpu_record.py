@@ -149,6 +149,19 @@ def test_the_check_requires_each_part_under_a_sanitizer(
     assert f"does not cover the current sources: {part};" in call(record, monkeypatch, "check")
 
 
+def test_a_run_that_continues_another_has_its_seed_and_a_new_run_has_a_new_seed(
+    record: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GDPA_FUNCTION_SEED", raising=False)
+    monkeypatch.setattr(record, "PARTS", {name: record.PARTS[name] for name in TOOLS[:2]})
+    drawn = iter([7, 8, 9])
+    monkeypatch.setattr(record.secrets, "randbelow", lambda _: next(drawn))
+    for arguments, seed in ((["run", TOOLS[0]], 7), (["run"], 7), (["run", "--again"], 8)):
+        assert call(record, monkeypatch, *arguments) == ""
+        assert {entry["function_seed"] for entry in record.recorded().values()} == {seed}
+    assert list(record.recorded()) == sorted(TOOLS[:2])
+
+
 def test_a_part_for_hopper_kernels_that_ran_none_is_not_recorded(
     record: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -234,7 +247,7 @@ def test_the_parts_use_all_gpus_and_devices_sees_them(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
 
     def gpus_of(part: str) -> set[str | None]:
-        commands = record.commands_of(record.PARTS[part], tmp_path)
+        commands = record.commands_of(record.PARTS[part], tmp_path, "1")
         return {settings.get("CUDA_VISIBLE_DEVICES") for _, settings in commands}
 
     assert [gpus_of(tool) for tool in TOOLS] == [{"3"}, {"5"}, {"3"}, {"5"}]
