@@ -36,7 +36,8 @@ void choose_hopper_parameter_tiles(plan::KernelSpec& kernel, int sum_elements);
 /// Chooses the tiles of a backward kernel, for queries of this mean length, or for all queries if the batch shares the
 /// keys. With head dims up to 64, the registers suffice for tiles of 128 queries, unless the function needs many
 /// registers. Such tiles are faster only for long sequences without a mask, because tiles of keys wait for each other
-/// in a window. No sequence has more than `most_keys` keys (the largest number if it is not known).
+/// in a window. No sequence has more than `most_keys` keys (the largest number if it is not known). If these are at
+/// most 64, a tile has 64 keys.
 void choose_hopper_backward_tiles(plan::KernelSpec& kernel, plan::FunctionRegisters function, bool keeps_all_scores,
                                   int64_t mean_queries, int64_t most_keys);
 
