@@ -307,9 +307,8 @@ TEST_P(HopperBackwardKernel, KeepsEverythingInRegistersAndItsFunctionRunsWhilePr
     for (const char* instruction : {"HGMMA", "UTMALDG", "USETMAXREG", "UBLKRED", "UTMASTG", "UTMAREDG"}) {
       EXPECT_GT(count(code, instruction), 0) << instruction;  // dQ leaves by the copy engine in each of these ways
     }
-    if (kernel.hopper().has_dq_semaphores) {
-      EXPECT_GT(count(code, "UBLKCP"), 0) << "the first writer stores accumulators, and the last writer loads them";
-    }
+    EXPECT_EQ(count(code, "UBLKCP") > 0, kernel.tile_keys == 128)
+        << "the first writer stores accumulators, and the last writer loads them; 64 keys have one writer";
     // Before the loop, the waits are for S and dP of the first step. In the loop, they are for dV and dK (which
     // releases Q and dO), for dQ, for S and for dP. A single step waits for dV and dK, for dQ of the preceding step,
     // and for its own dQ. After the loop, the wait is for the last dQ. With 128 queries, S and dP have two parts, and S

@@ -25,8 +25,8 @@
 namespace gdpa::test {
 namespace {
 
-constexpr int64_t heads = 2, head_dim = 16;
-constexpr double scale = 0.25;
+constexpr int64_t heads = 2, head_dim = 40;  // each consumer has columns of dQ: the first one has 32
+constexpr double scale = 0.16;
 
 /// Rows of bfloat16, (tokens, heads, head_dim).
 using Rows = std::vector<std::uint16_t>;
