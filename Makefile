@@ -49,7 +49,7 @@ demo: install  ## run, check and time three uses of gdpa on MovieLens 100K; OPTI
 train: install  ## train a model on MovieLens 100K with gdpa, softmax and mean pooling; OPTIONS="--help"
 	@$(PYTHON) -m gdpa.train $(OPTIONS)
 
-test:  ## run every kind of check, with samples of the longest checks; about 15 minutes on 2 cores
+test:  ## run every kind of check, with samples of the longest checks; about 36 minutes on 2 cores in a new clone
 	@python3 scripts/gpu-record check || echo "make test: warning: the GPU record is incomplete; the following steps need no GPU"
 	@scripts/run-steps build/reports setup build install lint test-cpp test-python test-sanitize test-wheel
 
