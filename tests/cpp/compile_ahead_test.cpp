@@ -1,5 +1,4 @@
-// gdpa::compile fills the kernel cache without a GPU, for a named architecture, and reports its kernels. It also
-// compiles the kernel that checks offsets.
+// gdpa::compile fills the kernel cache without a GPU, for a named architecture, and reports its kernels.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -11,9 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/kernels.h"
 #include "gdpa/gdpa.h"
-#include "jit/cubin.h"
 #include "jit/nvrtc.h"
 
 namespace gdpa {
@@ -163,88 +160,8 @@ TEST_F(CompileAhead, ExplainsAPlanForAGpuThatIsNotThere) {
   const Plan plan = explain(problem(DType::bfloat16, 128), Direction::forward, "sm_80");
   ASSERT_EQ(plan.kernels.size(), 1U);
   EXPECT_EQ(plan.kernels[0].architecture, "sm_80");
-  EXPECT_GT(plan.kernels[0].registers, 100);
   EXPECT_EQ(plan.threads, plan.kernels[0].threads);
   EXPECT_EQ(plan.flops, 2.0 * 4 * 256 * 8 * 100 * 100);
-}
-
-TEST_F(CompileAhead, TheKernelThatChecksOffsetsCompilesForEveryArchitecture) {
-  plan::KernelSpec spec;
-  spec.kind = plan::KernelKind::check_offsets;
-  const Activation any("s");
-  for (const char* architecture : {"sm_80", "sm_90a", "sm_100a"}) {
-    const auto made = cuda::compile_kernels({{spec, 2}}, any.function(), architecture);
-    EXPECT_EQ(made.at(0).kernel.threads, 256);
-    EXPECT_NE(made.at(0).image.find("offsets must not fall"), std::string::npos);
-  }
-}
-
-TEST_F(CompileAhead, TheKernelsForGapsCompileForEveryArchitecture) {
-  const Activation any("s");
-  for (const plan::KernelKind kind : {plan::KernelKind::locate_sequences, plan::KernelKind::clear_gaps}) {
-    plan::KernelSpec spec;
-    spec.kind = kind;
-    for (const char* architecture : {"sm_80", "sm_90a", "sm_100a"}) {
-      EXPECT_EQ(cuda::compile_kernels({{spec, 2}}, any.function(), architecture).at(0).kernel.threads, 256);
-    }
-  }
-}
-
-TEST_F(CompileAhead, TheKernelThatChecksIndicesCompilesForEveryArchitecture) {
-  const Activation function("silu(s + w[h, clamp(floor(log2(1 + abs(t[i] - t[j]))), 0, 9)] + of[kind[b], i - j])", {},
-                            {"w", "t", "of", "kind"});
-  const MaskExpression mask("(t[i] >= t[j]) & (i - j <= width[h])", {}, {"t", "width"});
-  plan::KernelSpec spec;
-  spec.kind = plan::KernelKind::check_indices;
-  spec.tensor_types = 0x4040;  // int32 and float32 (BoundTensor::type)
-  for (const char* architecture : {"sm_80", "sm_90a", "sm_100a"}) {
-    for (const bool has_pages : {false, true}) {
-      spec.has_pages = has_pages;
-      const cuda::Expressions expressions(function.function(), has_pages ? nullptr : &mask.function());
-      const auto made = cuda::compile_kernels({{spec, 1}}, expressions, architecture);
-      EXPECT_NE(made.at(0).image.find("expected 0 to %lld"), std::string::npos);
-    }
-  }
-}
-
-TEST(Cubin, SaysRegistersLocalMemorySharedMemoryAndConstants) {
-  std::string image;
-  try {
-    const auto compiled = jit::Nvrtc::open().compile({R"(
-extern "C" __constant__ int answer = 42;
-extern "C" __constant__ int nothing = 0;
-extern "C" __global__ void kernel(const int* in, int* out, int at) {
-  __shared__ int shared[100];
-  int local[50];
-  for (int i = 0; i < 50; ++i) local[in[i]] = i;
-  shared[threadIdx.x % 100] = in[threadIdx.x];
-  __syncthreads();
-  out[at] = local[in[at]] + shared[in[at + 1]];
-}
-)",
-                                                      "a test"},
-                                                     "sm_90a");
-    image.assign(compiled.cubin.begin(), compiled.cubin.end());
-  } catch (const Error& error) {
-    GTEST_SKIP() << error.what();
-  }
-  const jit::Cubin cubin(image);
-  EXPECT_EQ(cubin.constant("answer"), 42);
-  EXPECT_EQ(cubin.constant("nothing"), 0);
-  EXPECT_EQ(cubin.constant("missing"), std::nullopt);
-  EXPECT_GE(cubin.registers().value_or(0), 8);
-  EXPECT_GE(cubin.local_bytes().value_or(0), 200);
-  EXPECT_GE(cubin.static_shared_bytes(), 400);
-
-  // Whatever the bytes say, nothing outside of them is read.
-  for (std::size_t size = 0; size < image.size(); size += 7) {
-    const std::string part = image.substr(0, size);
-    const jit::Cubin damaged(part);
-    EXPECT_FALSE(damaged.constant("missing"));
-    damaged.registers();
-    damaged.static_shared_bytes();
-  }
-  EXPECT_EQ(jit::Cubin("not a cubin").registers(), std::nullopt);
 }
 
 }  // namespace

@@ -423,8 +423,6 @@ TEST_F(CudaBackend, ExplainListsEveryKernelOfTheCall) {
   ASSERT_EQ(backward.kernels.size(), 2U);
   for (const GpuKernel& kernel : backward.kernels) {
     EXPECT_EQ(kernel.architecture, "sm_90a");
-    EXPECT_GT(kernel.registers, 0);
-    EXPECT_LE(kernel.registers, 255);
     EXPECT_GT(kernel.shared_bytes, 0);
     EXPECT_EQ(kernel.threads % 32, 0);
     EXPECT_GT(kernel.ctas, 0);

@@ -1,14 +1,12 @@
 // The replacement of the CUDA driver (libcuda.so.1). Its device memory is host memory, and its only GPU is the
 // emulator, which runs a kernel at its launch. GDPA_EMULATED_SEED varies the order of events.
-#include <elf.h>
-
-#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
 #include "cuda/driver.h"
+#include "image.h"
 #include "machine.h"
 #include "tensor_map.h"
 
@@ -65,21 +63,6 @@ int copy(std::uint64_t to, std::uint64_t from, std::size_t bytes) {
 int report(const std::exception& error) {
   std::fprintf(stderr, "emulator: %s\n", error.what());
   return launch_failed;
-}
-
-/// Behind the cubin that NVRTC made lies the PTX that it was made of; see compiler.cpp.
-const char* ptx_behind(const void* image) {
-  const auto* const bytes = static_cast<const char*>(image);
-  Elf64_Ehdr header;
-  std::memcpy(&header, bytes, sizeof header);
-  std::uint64_t end = std::max(header.e_shoff + std::uint64_t{header.e_shentsize} * header.e_shnum,
-                               header.e_phoff + std::uint64_t{header.e_phentsize} * header.e_phnum);
-  for (unsigned i = 0; i < header.e_shnum; ++i) {
-    Elf64_Shdr section;
-    std::memcpy(&section, bytes + header.e_shoff + std::uint64_t{header.e_shentsize} * i, sizeof section);
-    if (section.sh_type != SHT_NOBITS) end = std::max(end, section.sh_offset + section.sh_size);
-  }
-  return bytes + end;
 }
 
 int launch(const Launch& launch) {
@@ -155,13 +138,7 @@ int cuCtxPushCurrent_v2(void*) { return success; }
 int cuCtxPopCurrent_v2(void** context) { return hand_out(context); }
 int cuModuleLoadData(void** module, const void* image) {
   try {
-    const char* const ptx = ptx_behind(image);
-    if (*ptx == '\0') {
-      throw std::runtime_error(
-          "expected PTX after the cubin, got none; set GDPA_NVRTC to the emulator's libnvrtc.so.13, and "
-          "GDPA_CACHE_DIR to a folder that no GPU has used");
-    }
-    auto* const loaded = new Module(ptx);  // until cuModuleUnload
+    auto* const loaded = new Module(ptx_of(image));  // until cuModuleUnload
     for (const std::vector<std::byte>& variable : loaded->variables()) {
       memory().add(reinterpret_cast<std::uint64_t>(variable.data()), variable.size());
     }

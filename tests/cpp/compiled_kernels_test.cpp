@@ -1,0 +1,129 @@
+// Images that NVRTC makes: the small kernels compile for every architecture, and gdpa reads the registers, the memory
+// and the constants of a cubin. The test needs no GPU.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include "cuda/kernels.h"
+#include "gdpa/gdpa.h"
+#include "jit/cubin.h"
+#include "jit/nvrtc.h"
+
+namespace gdpa {
+namespace {
+
+class CompiledKernels : public testing::Test {
+ protected:
+  void SetUp() override {
+    try {
+      jit::Nvrtc::open();
+    } catch (const Error& error) {
+      GTEST_SKIP() << error.what();
+    }
+  }
+
+  static void SetUpTestSuite() {
+    folder() = std::filesystem::temp_directory_path() / ("gdpa-compiled-test-" + std::to_string(::getpid()));
+    ::setenv("GDPA_CACHE_DIR", folder().c_str(), 1);
+  }
+  static void TearDownTestSuite() { std::filesystem::remove_all(folder()); }
+  static std::filesystem::path& folder() {
+    static std::filesystem::path path;
+    return path;
+  }
+};
+
+TEST_F(CompiledKernels, APlanHasTheRegistersAndTheSharedMemoryOfItsKernel) {
+  const auto operand = TensorView::contiguous(nullptr, DType::bfloat16, {8, 100, 4, 128});
+  const Plan plan = explain({.query = operand, .key = operand, .value = operand}, Direction::forward, "sm_80");
+  ASSERT_EQ(plan.kernels.size(), 1U);
+  EXPECT_GT(plan.kernels[0].registers, 100);
+  EXPECT_LE(plan.kernels[0].registers, 255);
+  EXPECT_GT(plan.kernels[0].shared_bytes, 16 * 1024);
+  EXPECT_EQ(plan.kernels[0].threads % 32, 0);
+}
+
+TEST_F(CompiledKernels, TheKernelThatChecksOffsetsCompilesForEveryArchitecture) {
+  plan::KernelSpec spec;
+  spec.kind = plan::KernelKind::check_offsets;
+  const Activation any("s");
+  for (const char* architecture : {"sm_80", "sm_90a", "sm_100a"}) {
+    const auto made = cuda::compile_kernels({{spec, 2}}, any.function(), architecture);
+    EXPECT_EQ(made.at(0).kernel.threads, 256);
+    EXPECT_NE(made.at(0).image.find("offsets must not fall"), std::string::npos);
+  }
+}
+
+TEST_F(CompiledKernels, TheKernelsForGapsCompileForEveryArchitecture) {
+  const Activation any("s");
+  for (const plan::KernelKind kind : {plan::KernelKind::locate_sequences, plan::KernelKind::clear_gaps}) {
+    plan::KernelSpec spec;
+    spec.kind = kind;
+    for (const char* architecture : {"sm_80", "sm_90a", "sm_100a"}) {
+      EXPECT_EQ(cuda::compile_kernels({{spec, 2}}, any.function(), architecture).at(0).kernel.threads, 256);
+    }
+  }
+}
+
+TEST_F(CompiledKernels, TheKernelThatChecksIndicesCompilesForEveryArchitecture) {
+  const Activation function("silu(s + w[h, clamp(floor(log2(1 + abs(t[i] - t[j]))), 0, 9)] + of[kind[b], i - j])", {},
+                            {"w", "t", "of", "kind"});
+  const MaskExpression mask("(t[i] >= t[j]) & (i - j <= width[h])", {}, {"t", "width"});
+  plan::KernelSpec spec;
+  spec.kind = plan::KernelKind::check_indices;
+  spec.tensor_types = 0x4040;  // int32 and float32 (BoundTensor::type)
+  for (const char* architecture : {"sm_80", "sm_90a", "sm_100a"}) {
+    for (const bool has_pages : {false, true}) {
+      spec.has_pages = has_pages;
+      const cuda::Expressions expressions(function.function(), has_pages ? nullptr : &mask.function());
+      const auto made = cuda::compile_kernels({{spec, 1}}, expressions, architecture);
+      EXPECT_NE(made.at(0).image.find("expected 0 to %lld"), std::string::npos);
+    }
+  }
+}
+
+TEST(Cubin, SaysRegistersLocalMemorySharedMemoryAndConstants) {
+  std::string image;
+  try {
+    const auto compiled = jit::Nvrtc::open().compile({R"(
+extern "C" __constant__ int answer = 42;
+extern "C" __constant__ int nothing = 0;
+extern "C" __global__ void kernel(const int* in, int* out, int at) {
+  __shared__ int shared[100];
+  int local[50];
+  for (int i = 0; i < 50; ++i) local[in[i]] = i;
+  shared[threadIdx.x % 100] = in[threadIdx.x];
+  __syncthreads();
+  out[at] = local[in[at]] + shared[in[at + 1]];
+}
+)",
+                                                      "a test"},
+                                                     "sm_90a");
+    image.assign(compiled.cubin.begin(), compiled.cubin.end());
+  } catch (const Error& error) {
+    GTEST_SKIP() << error.what();
+  }
+  const jit::Cubin cubin(image);
+  EXPECT_EQ(cubin.constant("answer"), 42);
+  EXPECT_EQ(cubin.constant("nothing"), 0);
+  EXPECT_EQ(cubin.constant("missing"), std::nullopt);
+  EXPECT_GE(cubin.registers().value_or(0), 8);
+  EXPECT_GE(cubin.local_bytes().value_or(0), 200);
+  EXPECT_GE(cubin.static_shared_bytes(), 400);
+
+  // Whatever the bytes say, nothing outside of them is read.
+  for (std::size_t size = 0; size < image.size(); size += 7) {
+    const std::string part = image.substr(0, size);
+    const jit::Cubin damaged(part);
+    EXPECT_FALSE(damaged.constant("missing"));
+    damaged.registers();
+    damaged.static_shared_bytes();
+  }
+  EXPECT_EQ(jit::Cubin("not a cubin").registers(), std::nullopt);
+}
+
+}  // namespace
+}  // namespace gdpa
