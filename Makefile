@@ -11,10 +11,16 @@ export CMAKE_CXX_COMPILER_LAUNCHER := ccache
 export CCACHE_DIR := $(CURDIR)/.cache/ccache
 # With a base folder, ccache also finds the object files of another checkout of the same sources.
 export CCACHE_BASEDIR := $(CURDIR)
+# The precompiled headers of the tests and of the command line need these settings of ccache.
+export CCACHE_SLOPPINESS := pch_defines,time_macros
 # The tests find PyTorch's NVRTC in this folder.
 export GDPA_SITE_PACKAGES = $(abspath $(wildcard .venv/lib/python3*/site-packages))
 # The tests find the oldest supported NVRTC in this folder.
 export GDPA_OLDEST_NVRTC = $(abspath $(wildcard .venv-nvrtc/lib/python3*/site-packages/nvidia/cu13/lib))
+
+# The tests of compiled kernels keep what NVRTC and the disassembler made, because most changes leave the kernels as they
+# are. `make clean` keeps this folder too.
+export GDPA_TEST_KERNELS := $(CURDIR)/.cache/kernels
 
 PYTHON := .venv/bin/python
 REPORTS ?= build/reports
@@ -37,7 +43,7 @@ PACKAGE_SOURCES = $(wildcard CMakeLists.txt pyproject.toml LICENSE NOTICES.md RE
 MADE ?=
 unmade = $(filter-out $(MADE),$(1))
 
-.PHONY: gpu-test gpu-record-check help setup build wheel install demo train bench test test-all lint test-cpp test-cpp-all \
+.PHONY: gpu-test gpu-record-check help setup build wheel install demo train bench test check test-all lint test-cpp test-cpp-all \
         test-python test-python-all test-sanitize test-sanitize-all configure-sanitize test-wheel test-wheel-all format clean
 
 help:  ## print this list
@@ -49,13 +55,16 @@ demo: install  ## run, check and time three uses of gdpa on MovieLens 100K; OPTI
 train: install  ## train a model on MovieLens 100K with gdpa, softmax and mean pooling; OPTIONS="--help"
 	@$(PYTHON) -m gdpa.train $(OPTIONS)
 
-test:  ## run every kind of check, with samples of the longest checks; about 36 minutes on 2 cores in a new clone
-	@python3 scripts/gpu-record check || echo "make test: warning: the GPU record is incomplete; the following steps need no GPU"
-	@scripts/run-steps build/reports setup build install lint test-cpp test-python test-sanitize test-wheel
+test:  ## build, C++ and Python tests, and a bare wheel, with samples of the longest tests
+	@scripts/run-steps build/reports/test setup build install test-cpp test-python test-wheel
+
+check:  ## lint, and the tests under sanitizers; continuous integration runs it after make test
+	@python3 scripts/gpu-record check || echo "make check: warning: the GPU record is incomplete; the following steps need no GPU"
+	@scripts/run-steps build/reports/check setup build lint test-sanitize
 
 test-all:  ## run every check completely; each step is also a target
 	@python3 scripts/gpu-record check || echo "make test-all: warning: the GPU record is incomplete; the following steps need no GPU"
-	@scripts/run-steps build/reports setup build install lint test-cpp-all test-python-all test-sanitize-all test-wheel-all
+	@scripts/run-steps build/reports/all setup build install lint test-cpp-all test-python-all test-sanitize-all test-wheel-all
 
 setup:  ## install system packages and the Python environments
 	@scripts/install-system-packages requirements/debian.txt

@@ -7,18 +7,15 @@
 #include <array>
 #include <atomic>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
-namespace gdpa::cuda {
+#include "compilers.h"
 
-inline std::string environment(const char* name) {
-  const char* const value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
+namespace gdpa::cuda {
 
 /// Returns NVIDIA's disassembler of the toolkit or of PyTorch's package triton, or an empty path.
 inline std::filesystem::path disassembler() {
@@ -30,7 +27,7 @@ inline std::filesystem::path disassembler() {
   return {};
 }
 
-inline std::string disassemble(const std::vector<char>& cubin) {
+inline std::string disassembled(const std::vector<char>& cubin) {
   static std::atomic<int> count{0};
   const auto file = std::filesystem::temp_directory_path() / fmt::format("gdpa-{}-{}.cubin", getpid(), count++);
   std::ofstream(file, std::ios::binary).write(cubin.data(), static_cast<std::streamsize>(cubin.size()));
@@ -43,6 +40,11 @@ inline std::string disassemble(const std::vector<char>& cubin) {
   }
   std::filesystem::remove(file);
   return text;
+}
+
+inline std::string disassemble(const std::vector<char>& cubin) {
+  const std::string key = fmt::format("{}\n{}", disassembler().string(), std::string_view(cubin.data(), cubin.size()));
+  return made_before(key, "1", [&] { return disassembled(cubin); });
 }
 
 }  // namespace gdpa::cuda

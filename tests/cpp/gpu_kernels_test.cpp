@@ -319,7 +319,7 @@ std::string faults_of(const Instance& instance, bool reads_code) {
   const KernelSpec& kernel = instance.kernel;
   const std::string source = kernel_source(kernel, activation.function());
   const jit::Compiled compiled =
-      compilers()[instance.compiler].compile({source, activation.text()}, instance.architecture);
+      compile(compilers()[instance.compiler], {source, activation.text()}, instance.architecture);
   std::string faults;
   const jit::Cubin cubin(std::string_view(compiled.cubin.data(), compiled.cubin.size()));
   if (const int bytes = cubin.local_bytes().value_or(-1); bytes != 0) {
@@ -430,7 +430,7 @@ TEST(GpuKernels, KernelsOfSomeGradientsLeaveProductsOutWithoutSpills) {
     const KernelSpec kernel = kernels_of(problem, gpu, "gelu", Accuracy::fast, true).front();
     const Activation activation("gelu");
     const jit::Compiled compiled =
-        compilers().front().compile({kernel_source(kernel, activation.function()), activation.text()}, "sm_80");
+        compile(compilers().front(), {kernel_source(kernel, activation.function()), activation.text()}, "sm_80");
     const std::string code = disassemble(compiled.cubin), product = product_of(kernel.element);
     EXPECT_EQ(faults_of(kernel, code), "") << describe(kernel);
     int count = 0;

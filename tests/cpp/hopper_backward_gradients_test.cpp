@@ -117,8 +117,8 @@ TEST_P(HopperBackwardGradients, KeepEverythingInRegistersAndNoProductWaits) {
   for (const plan::GpuStep& step : plan.steps) {
     if (!has_function(step.kernel.kind)) continue;
     for (const jit::Nvrtc& nvrtc : compilers()) {
-      const jit::Compiled compiled = nvrtc.compile(
-          {kernel_source(step.kernel, {activation_.function()}), activation_.text()}, "sm_90a", {"--ptxas-options=-v"});
+      const jit::Compiled compiled =
+          compile(nvrtc, {kernel_source(step.kernel, {activation_.function()}), activation_.text()}, "sm_90a");
       EXPECT_FALSE(has_warning(compiled)) << compiled.log;
       // The second pass, which seldom runs, has two forms of the function.
       const bool is_second = step.kernel.hopper().pass == hopper::Pass::second;

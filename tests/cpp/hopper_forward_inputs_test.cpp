@@ -68,8 +68,8 @@ std::vector<plan::KernelSpec> kernels_of(const families::PlanRequest& request, c
 /// Compiles a kernel, expects no spill and no warning, and returns the machine code of the function, which lies between
 /// the wait for S and the wait for P V. Returns an empty text if there is no disassembler.
 std::string function_code(const jit::Nvrtc& nvrtc, const plan::KernelSpec& kernel, const Activation& activation) {
-  const jit::Compiled compiled = nvrtc.compile({kernel_source(kernel, activation.function()), activation.text()},
-                                               "sm_90a", {"--ptxas-options=-v"});
+  const jit::Compiled compiled =
+      compile(nvrtc, {kernel_source(kernel, activation.function()), activation.text()}, "sm_90a");
   EXPECT_TRUE(has_no_spill(compiled)) << compiled.log;
   EXPECT_FALSE(has_warning(compiled)) << compiled.log;
   if (disassembler().empty()) return "";

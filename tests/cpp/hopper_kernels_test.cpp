@@ -86,8 +86,7 @@ class HopperKernels : public testing::TestWithParam<Case> {
     for (const plan::GpuStep& step : plan.steps) {
       ASSERT_EQ(step.kernel.family(), plan::KernelFamily::hopper) << plan.reason;
       kernel_ = step.kernel;
-      passes_.push_back(
-          nvrtc_->compile({kernel_source(kernel_, function), activation.text()}, "sm_90a", {"--ptxas-options=-v"}));
+      passes_.push_back(compile(*nvrtc_, {kernel_source(kernel_, function), activation.text()}, "sm_90a"));
     }
   }
 
@@ -264,8 +263,7 @@ std::vector<plan::KernelSpec> backward_kernels(DType dtype, int64_t head_dim, in
 }
 
 jit::Compiled compile(const jit::Nvrtc& nvrtc, const plan::KernelSpec& kernel, const Activation& activation) {
-  return nvrtc.compile({kernel_source(kernel, activation.function()), activation.text()}, "sm_90a",
-                       {"--ptxas-options=-v"});
+  return cuda::compile(nvrtc, {kernel_source(kernel, activation.function()), activation.text()}, "sm_90a");
 }
 
 class HopperBackwardKernel : public testing::TestWithParam<BackwardCase> {

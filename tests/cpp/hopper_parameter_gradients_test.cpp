@@ -104,8 +104,7 @@ class HopperParameterGradients : public testing::TestWithParam<Case> {
     kernel_ = kernel_of(GetParam(), activation);
     ASSERT_EQ(kernel_.family(), plan::KernelFamily::hopper);
     for (const jit::Nvrtc& nvrtc : compilers()) {
-      compiled_.push_back(nvrtc.compile({kernel_source(kernel_, activation.function()), activation.text()}, "sm_90a",
-                                        {"--ptxas-options=-v"}));
+      compiled_.push_back(compile(nvrtc, {kernel_source(kernel_, activation.function()), activation.text()}, "sm_90a"));
     }
   }
 

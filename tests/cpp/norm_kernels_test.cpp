@@ -62,7 +62,7 @@ TEST_P(NormKernels, KeepEverythingInRegisters) {
     for (const char* const architecture : {"sm_80", "sm_90a", "sm_100a"}) {
       for (const jit::Nvrtc& nvrtc : compilers()) {
         SCOPED_TRACE(describe(step.kernel) + " " + architecture + " NVRTC " + nvrtc.version());
-        const jit::Compiled compiled = nvrtc.compile({source, "identity"}, architecture);
+        const jit::Compiled compiled = compile(nvrtc, {source, "identity"}, architecture);
         const jit::Cubin cubin(std::string_view(compiled.cubin.data(), compiled.cubin.size()));
         EXPECT_EQ(cubin.local_bytes().value_or(-1), 0);
       }
