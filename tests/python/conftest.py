@@ -8,6 +8,8 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 import hypothesis
 import torch
 
+import gdpa  # noqa: F401  # before a test imports torch._dynamo, as in most programs
+
 hypothesis.settings.register_profile("gdpa", deadline=None, print_blob=True, derandomize=True)
 hypothesis.settings.load_profile("gdpa")
 torch.manual_seed(0)
