@@ -34,13 +34,11 @@ class ReusedSchedule {
 /// Units that one thread computes one after the other.
 using Group = std::vector<const plan::CpuUnit*>;
 
-/// Distributes the units, which are in the order of decreasing costs, to groups of nearly equal costs, at most
-/// `most_groups`. The groups depend on the schedule and this number only.
-std::vector<Group> groups_of(const plan::CpuSchedule& schedule, int64_t most_groups) {
-  const int64_t most = std::max<int64_t>(1, std::min<int64_t>(schedule.threads, most_groups));
-  const std::size_t count = std::clamp<std::size_t>(schedule.units.size(), 1, static_cast<std::size_t>(most));
-  std::vector<Group> groups(count);
-  std::vector<double> costs(count);
+/// Distributes the units, which are in the order of decreasing costs, to groups of nearly equal costs. The groups
+/// depend on the schedule and their number only.
+std::vector<Group> groups_of(const plan::CpuSchedule& schedule, int64_t count) {
+  std::vector<Group> groups(static_cast<std::size_t>(count));
+  std::vector<double> costs(groups.size());
   for (const plan::CpuUnit& unit : schedule.units) {
     const auto lowest = static_cast<std::size_t>(std::min_element(costs.begin(), costs.end()) - costs.begin());
     groups[lowest].push_back(&unit);
@@ -60,9 +58,10 @@ void run_units(const Problem& problem, const Params& params, const activation::F
   const InputPlan inputs(function);
   const MaskPlan mask(mask_expression, params);
   const bool forward = problem.direction == Direction::forward;
-  const std::vector<Group> groups = problem.wanted.parameters == 0 || forward
-                                        ? std::vector<Group>{}
-                                        : groups_of(schedule, ParameterSums::most_groups(params));
+  const std::vector<Group> groups =
+      problem.wanted.parameters == 0 || forward
+          ? std::vector<Group>{}
+          : groups_of(schedule, ParameterSums::group_count(params, schedule.threads, schedule.units.size()));
   ParameterSums parameter_sums(function, params, static_cast<int64_t>(groups.size()));
   const Call<T> call{parameter_sums.params(),
                      mask,

@@ -77,13 +77,14 @@ ParameterSums::ParameterSums(const activation::Function& function, const Params&
   }
 }
 
-int64_t ParameterSums::most_groups(const Params& params) {
+int64_t ParameterSums::group_count(const Params& params, int threads, std::size_t units) {
   constexpr int64_t most_bytes = int64_t{1} << 30;
   int64_t bytes = 0;
   for (const BoundTensor& gradient : params.grad_parameters) {
     if (gradient.data != nullptr) bytes += elements_of(gradient) * static_cast<int64_t>(sizeof(double));
   }
-  return most_bytes / std::max<int64_t>(1, bytes);
+  const int64_t fitting = most_bytes / std::max<int64_t>(1, bytes);
+  return std::max<int64_t>(1, std::min({int64_t{threads}, static_cast<int64_t>(units), fitting}));
 }
 
 SumCopies ParameterSums::of(int64_t group, std::size_t tensor) {

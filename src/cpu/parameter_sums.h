@@ -35,8 +35,9 @@ class ParameterSums {
   /// No sums if `params` wants no gradient of a tensor.
   ParameterSums(const activation::Function& function, const Params& params, int64_t groups);
 
-  /// Returns the number of groups whose sums fit into a bounded memory.
-  static int64_t most_groups(const Params& params);
+  /// Returns the number of groups for these units: one for each thread, if their sums fit into a bounded memory. At
+  /// least one.
+  static int64_t group_count(const Params& params, int threads, std::size_t units);
 
   bool is_empty() const { return heads_.empty(); }
   const Head& head(int64_t head) const { return heads_[static_cast<std::size_t>(head)]; }

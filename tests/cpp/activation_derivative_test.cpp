@@ -326,6 +326,42 @@ TEST(Derivative, AClosedGateIsZeroBesideInfinity) {
   EXPECT_EQ(Activation("where(s > 0, s, 0)^2 * s").derivative(-infinity), 0);
 }
 
+/// One factor of each product grows without bound on one side. On this side the derivative of the other factor is 0,
+/// and the product of the two has the limit 0.
+TEST(Derivative, OfAProductIsFiniteWhereOneFactorHasNoBoundAndTheOtherIsLevel) {
+  struct Limits {
+    const char* text;
+    double at_minus_infinity;
+    double at_infinity;
+  };
+  for (const Limits& limits : std::vector<Limits>{{"min(s, 0) * tanh(s)", -1, 0},
+                                                  {"tanh(s) * min(s, 0)", -1, 0},
+                                                  {"max(s, 0) * tanh(s)", 0, 1},
+                                                  {"tanh(s) * max(s, 0)", 0, 1},
+                                                  {"min(s, 5) * erf(s)", -1, 0},
+                                                  {"max(s, -5) * erf(s)", 0, 1},
+                                                  {"min(s, 0) * sigmoid(-s)", 1, 0},
+                                                  {"sigmoid(-s) * min(s, 0)", 1, 0},
+                                                  {"max(s, 0) * sigmoid(s)", 0, 1},
+                                                  {"sigmoid(s) * max(s, 0)", 0, 1},
+                                                  {"softplus(s) * tanh(s)", 0, 1},
+                                                  {"softplus(-s) * tanh(s)", 1, 0},
+                                                  {"-softplus(s) * tanh(s)", 0, -1},
+                                                  {"-softplus(-s) * tanh(s)", -1, 0}}) {
+    const Activation activation(limits.text);
+    EXPECT_EQ(activation.derivative(-infinity), limits.at_minus_infinity) << limits.text;
+    EXPECT_EQ(activation.derivative(infinity), limits.at_infinity) << limits.text;
+    EXPECT_EQ(activation.derivative(-1e300), limits.at_minus_infinity) << limits.text;
+    EXPECT_EQ(activation.derivative(1e300), limits.at_infinity) << limits.text;
+    const gdpa::activation::Program& both = activation.function().value_and_derivative();
+    const auto in_fp32 = [&](double score) {
+      return gdpa::activation::evaluate_in_fp32(both, static_cast<float>(score))[1];
+    };
+    EXPECT_EQ(in_fp32(-infinity), static_cast<float>(limits.at_minus_infinity)) << limits.text;
+    EXPECT_EQ(in_fp32(infinity), static_cast<float>(limits.at_infinity)) << limits.text;
+  }
+}
+
 TEST(Derivative, AGateThatChangesNothingIsNotComputed) {
   EXPECT_EQ(Activation("abs(s)").derivative_text(), "sign(s)");
   EXPECT_EQ(Activation("relu2").derivative_text(), "2 * relu(s)");
