@@ -222,6 +222,10 @@ TEST(ActivationInputs, WrongTensorsAreRefusedBeforeAnythingRuns) {
   expect_error("because it is an index", [&] {
     call.run(index, {{"t", view(DType::float32, {4})}, {"n", view(DType::float32, {4})}});
   });
+  const Activation twice("s + t[floor(n[i])] + t[n[j]]", {}, {"t", "n"});
+  expect_error("because it is an index", [&] {
+    call.run(twice, {{"t", view(DType::float32, {4})}, {"n", view(DType::float32, {4})}});
+  });
   expect_error("2: one for each query head, got 3", [&] { call.run(Activation("gelu; silu; relu"), {}); });
   for (const float number : call.output) EXPECT_EQ(number, 7);
 }
