@@ -43,7 +43,7 @@ PACKAGE_SOURCES = $(wildcard CMakeLists.txt pyproject.toml LICENSE NOTICES.md RE
 MADE ?=
 unmade = $(filter-out $(MADE),$(1))
 
-.PHONY: gpu-test gpu-record-check help setup build wheel install demo train bench test check test-all lint test-cpp test-cpp-all \
+.PHONY: gpu-test gpu-record-check mutation help setup build wheel install demo train bench test check test-all lint test-cpp test-cpp-all \
         test-python test-python-all test-sanitize test-sanitize-all configure-sanitize test-wheel test-wheel-all format clean
 
 help:  ## print this list
@@ -126,6 +126,9 @@ gpu-test: build install  ## run the GPU tests on a machine with a GPU, and recor
 
 gpu-record-check:  ## fail if the record of the GPU tests does not cover the current sources
 	@python3 scripts/gpu-record check
+
+mutation: $(call unmade,install)  ## put faults into a copy of the sources and list those that the tests miss; OPTIONS="--help"
+	@$(PYTHON) scripts/mutation $(OPTIONS)
 
 bench: install  ## measure the CPU figures of the README on this machine
 	@$(PYTHON) -m gdpa.bench --figures $(OPTIONS)

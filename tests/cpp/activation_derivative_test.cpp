@@ -421,6 +421,18 @@ TEST(Derivative, AgreesWithFormulasWrittenByHand) {
   }
 }
 
+TEST(Derivative, OfEachFunctionIsTheLimitOfDifferences) {
+  for (const char* name : {"abs", "cos", "erf", "exp", "exp2", "expm1", "log", "log1p", "log2", "rsqrt", "sigmoid",
+                           "sin", "softplus", "sqrt", "tanh"}) {
+    const Activation activation(std::string(name) + "(s)");
+    for (const double score : {0.13, 0.6, 1.4, 2.9}) {
+      constexpr double step = 1e-5;
+      const double expected = (activation.value(score + step) - activation.value(score - step)) / (2 * step);
+      EXPECT_NEAR(activation.derivative(score), expected, 1e-8 * (1 + std::fabs(expected))) << name << " at " << score;
+    }
+  }
+}
+
 TEST(Derivative, APowerIsNotNaNAtZero) {
   EXPECT_EQ(Activation("s^1.5").derivative(0), 0);
   EXPECT_EQ(Activation("s^2.5").derivative(0), 0);

@@ -153,6 +153,8 @@ const std::vector<std::string>& expressions() {
                              "erf(0.3 * s) * s",
                              "s * tanh(softplus(s))",
                              "1 - 2 * sigmoid(3 * s)",
+                             "2 - 2 * (1 + tanh(s))",
+                             "s * (3 - (1 + tanh(s)))",
                              "min(2 * s, 3, -s^2) + max(-4 * s, -1)",
                              "abs(3 * s) - s",
                              "where(s > 0, 2 * s, -0.3 * s)",

@@ -82,6 +82,9 @@ TEST(ActivationInputs, ALookupHasOneIndexOfTheQueryAndTheKey) {
   EXPECT_EQ(describe("b, 4 * (t_k[j] - t_q[i])", integers), "1 monotone") << "more than 32 bits";
   EXPECT_EQ(describe("abs(t_q[i] - t_k[j] - 3)", integers), "1 query first close") << "falls and rises";
   EXPECT_EQ(describe("min(t_q[i] - t_k[j], len_k)", integers), "1 query first monotone") << "len_k is any number";
+  const std::string difference = "(t_q[i] - t_k[j])";
+  EXPECT_EQ(describe("5 - " + difference, floats), "1 query first monotone") << "falls";
+  EXPECT_EQ(describe("floor(" + difference + ") - floor(0.5 * " + difference + ")", floats), "1 query first");
   EXPECT_EQ(describe("t_q[i] * t_k[j]", integers), "1") << "no difference";
   EXPECT_EQ(describe("t_q[i] - t_k[j] + t_q[i]", integers), "1");
   EXPECT_EQ(describe("i, t_q[i] - t_k[j]", integers), "0") << "another index has the query";
@@ -110,6 +113,9 @@ TEST(ActivationInputs, InputsThatAreOnlyAddedToTheScoreLeaveAFunctionOfTheSum) {
 }
 
 TEST(ActivationInputs, TheShiftOfASumIsWhatIsAddedToTheScore) {
+  const Activation subtracted("silu(s + 1 - t[i])", {}, {"t"});
+  const std::vector<double> numbers(subtracted.function().inputs().size(), 0.75);
+  EXPECT_EQ(activation::evaluate(subtracted.function().shift(), 100, numbers)[0], 0.25);
   const Activation function("silu(t[i] - 2 * u[j] + s + 1)", {}, {"t", "u"});
   const activation::Function& f = function.function();
   ASSERT_NE(f.of_sum(), nullptr);
@@ -215,6 +221,10 @@ TEST(ActivationInputs, WrongTensorsAreRefusedBeforeAnythingRuns) {
   const Activation index("s + t[n[i]]", {}, {"t", "n"});
   expect_error("because it is an index", [&] {
     call.run(index, {{"t", view(DType::float32, {4})}, {"n", view(DType::float32, {4})}});
+  });
+  const Activation twice("s + t[floor(n[i])] + t[n[j]]", {}, {"t", "n"});
+  expect_error("because it is an index", [&] {
+    call.run(twice, {{"t", view(DType::float32, {4})}, {"n", view(DType::float32, {4})}});
   });
   expect_error("2: one for each query head, got 3", [&] { call.run(Activation("gelu; silu; relu"), {}); });
   for (const float number : call.output) EXPECT_EQ(number, 7);

@@ -80,7 +80,8 @@ TEST(Intervals, EncloseTheDerivativeOfTheDefinition) {
     std::uniform_real_distribution<double> exponent(-12, 6), part(0, 1);
     for (int repetition = 0; repetition < 300; ++repetition) {
       const double low = std::copysign(std::exp2(exponent(random)), part(random) - 0.5);
-      const double high = low + std::fabs(low) * part(random) * 0.1;
+      // Wide intervals too, which contain the kinks.
+      const double high = low + std::fabs(low) * part(random) * (repetition % 2 == 0 ? 0.1 : 3.0);
       const ValueAndSlope enclosed = enclose_derivative(activation.function().value(), {low, high});
       for (const double score : {low, (low + high) / 2, high}) {
         const double slope = activation.derivative(score), rounding = 1e-9 * std::fabs(slope) + 1e-13;
@@ -89,6 +90,34 @@ TEST(Intervals, EncloseTheDerivativeOfTheDefinition) {
         EXPECT_GE(enclosed.slope.high, slope - rounding) << text << " at " << score;
       }
     }
+  }
+}
+
+TEST(Intervals, OfAProductMayBeNaNIfOneFactorMayBeZeroAndTheOtherInfinite) {
+  for (const char* text : {"exp(s) * (s - 800)", "(s - 800) * exp(s)", "exp(s) * (800 - s)"}) {
+    EXPECT_TRUE(enclose<double>(Activation(text).function().value(), {790, 810})[0].may_be_nan) << text;
+    EXPECT_FALSE(enclose<double>(Activation(text).function().value(), {790, 799})[0].may_be_nan) << text;
+  }
+  Program of_inputs;
+  of_inputs.steps = {{.operation = Operation::input, .number = 0},
+                     {.operation = Operation::input, .number = 1},
+                     {.operation = Operation::multiply, .a = 0, .b = 1}};
+  of_inputs.results = {2};
+  const double infinity = std::numeric_limits<double>::infinity();
+  const Interval<double> has_zero{-1, 1, false}, has_infinity{1, infinity, false}, has_neither{1, 2, false};
+  EXPECT_TRUE(enclose_outward(of_inputs, {has_zero, has_infinity}).may_be_nan);
+  EXPECT_TRUE(enclose_outward(of_inputs, {has_infinity, has_zero}).may_be_nan);
+  EXPECT_FALSE(enclose_outward(of_inputs, {has_zero, has_neither}).may_be_nan);
+  EXPECT_FALSE(enclose_outward(of_inputs, {has_infinity, has_neither}).may_be_nan);
+}
+
+TEST(Intervals, OfAComparisonContainFalseIfAnOperandMayBeNaN) {
+  // The sine is between -1 and 1, or NaN for an infinite score.
+  for (const char* condition : {"sin(s) < 2", "sin(s) <= 2", "-2 < sin(s)", "-2 <= sin(s)", "0 * sin(s) == 0"}) {
+    const Program program = Activation("where(" + std::string(condition) + ", 1, 0)").function().value();
+    const Interval<double> enclosed = enclose<double>(program, {0, std::numeric_limits<double>::infinity()})[0];
+    EXPECT_EQ(enclosed.low, 0) << condition;
+    EXPECT_EQ(enclosed.high, 1) << condition;
   }
 }
 

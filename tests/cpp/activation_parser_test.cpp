@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "activation/lower.h"
+#include "activation/tree.h"
 #include "gdpa/activation.h"
 #include "gdpa/error.h"
 
@@ -306,6 +308,17 @@ TEST(ParserErrors, WhatIsTooLargeIsRefusedBeforeAnythingOverflows) {
   std::string sum = "s";
   for (int i = 0; i < 1500; ++i) sum += " + sin(" + std::to_string(i) + " * s)";
   EXPECT_NE(message(sum).find("expected at most 4096 operations"), std::string::npos);
+}
+
+TEST(ParserErrors, AProgramHasTheMostOperationsAndNotOneMore) {
+  gdpa::activation::Tree tree;
+  gdpa::activation::NodeId node = tree.score();
+  for (std::size_t steps = 1; steps < gdpa::activation::most_steps; ++steps) {
+    node = tree.make(gdpa::activation::Operation::sin, node);
+  }
+  EXPECT_EQ(gdpa::activation::lower(tree, {node}, "").steps.size(), gdpa::activation::most_steps);
+  node = tree.make(gdpa::activation::Operation::sin, node);
+  EXPECT_THROW(gdpa::activation::lower(tree, {node}, ""), gdpa::Error);
 }
 
 TEST(ParserErrors, AnyTextIsReadOrRefused) {

@@ -11,6 +11,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "api/checks.h"
@@ -18,6 +19,7 @@
 #include "api/norm_checks.h"
 #include "fmt/format.h"
 #include "gdpa/gdpa.h"
+#include "plan/prepared_tiles.h"
 
 namespace gdpa {
 namespace {
@@ -249,6 +251,8 @@ const std::vector<Mistake>& input_mistakes() {
        ErrorKind::value, "out_scale: expected a finite number, got nan; pass a finite number"},
       {"window", [](Call& c) { c.attention.mask.left = -2; }, ErrorKind::value,
        "window: expected sides of 0 or more, or -1 for no bound, got -2; correct the window"},
+      {"window_on_the_right", [](Call& c) { c.attention.mask.right = -3; }, ErrorKind::value,
+       "window: expected sides of 0 or more, or -1 for no bound, got -3; correct the window"},
       {"threads", [](Call& c) { c.attention.threads = -1; }, ErrorKind::value,
        "threads: expected 0 for all processors, or a number of threads, got -1; correct the number"},
       {"workspace",
@@ -792,6 +796,13 @@ TEST(Checks, sequences_with_gaps_may_be_in_any_order_and_keys_may_overlap) {
   call.run_backward();
 }
 
+TEST(Checks, sequences_of_queries_may_touch) {
+  Call call;
+  call.gaps_q = {3, 5, 0, 3};
+  call.have_gaps();
+  call.run_forward();
+}
+
 TEST(Checks, the_batch_of_a_map_is_free) {
   Call call;
   call.have_map();
@@ -801,6 +812,244 @@ TEST(Checks, the_batch_of_a_map_is_free) {
   EXPECT_TRUE(checked.problem.has_batch_map);
   EXPECT_EQ(checked.problem.batch, 2);
   EXPECT_EQ(checked.problem.mapped_entries, 2);
+  call.map = {1, 0, 1, 1, 0};
+  call.have_map();
+  call.attention.cu_seqlens_q.reset();
+  call.attention.out_scale = OutScale::of(1.0);
+  const api::CheckedCall of_shared_queries = api::check_plan(call.attention, Direction::backward, true, {});
+  EXPECT_EQ(of_shared_queries.problem.batch, 5);
+  EXPECT_EQ(of_shared_queries.problem.mapped_entries, 2);
+  EXPECT_EQ(of_shared_queries.params.keys.sequences, 2);
+}
+
+/// Keys in two pages of 32 rows: 40 keys of the first entry, 5 of the second.
+struct PagedCall : Call {
+  std::vector<float> pages = std::vector<float>(3 * 32 * heads_k * head_dim_v, 1.0F);
+  std::vector<int32_t> table = {2, 0, 1, 7}, used = {40, 5};
+
+  PagedCall() {
+    attention.cu_seqlens_k.reset();
+    attention.key = TensorView::contiguous(pages.data(), DType::float32, {3, 32, heads_k, head_dim});
+    attention.value = TensorView::contiguous(pages.data(), DType::float32, {3, 32, heads_k, head_dim_v});
+    attention.block_table = TensorView::contiguous(table.data(), DType::int32, {2, 2});
+    attention.seqused_k = TensorView::contiguous(used.data(), DType::int32, {2});
+  }
+};
+
+TEST(Checks, the_pages_of_the_used_keys_exist) {
+  PagedCall().run_forward();  // page 7 has no used key
+  const auto message_of = [](const std::function<void(PagedCall&)>& spoil) {
+    PagedCall call;
+    spoil(call);
+    try {
+      call.run_forward();
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_EQ(message_of([](PagedCall& c) { c.used[1] = 32; }), "accepted");
+  EXPECT_EQ(message_of([](PagedCall& c) { c.used[1] = 33; }),
+            "block_table: expected numbers from 0 to 2, the pages, got 7 at index (1, 1); correct the number");
+  EXPECT_EQ(message_of([](PagedCall& c) { c.table[0] = -1; }),
+            "block_table: expected numbers from 0 to 2, the pages, got -1 at index (0, 0); correct the number");
+  EXPECT_EQ(message_of([](PagedCall& c) { c.table[0] = 3; }),
+            "block_table: expected numbers from 0 to 2, the pages, got 3 at index (0, 0); correct the number");
+  EXPECT_EQ(message_of([](PagedCall& c) { c.used[0] = 65; }),
+            "seqused_k: expected numbers from 0 to 64, the rows of the pages, got 65 at index 0; correct the number");
+  EXPECT_EQ(message_of([](PagedCall& c) { c.attention.key.sizes[1] = c.attention.value.sizes[1] = 24; }),
+            "key: expected shape (pages, rows of a page, heads, head_dim) with a multiple of 16 rows, got (3, 24, 2, "
+            "8); use larger pages, or gather them");
+}
+
+TEST(Checks, rows_of_the_output_belong_to_one_entry_and_exist) {
+  const auto is_accepted = [](const std::vector<int64_t>& begins, int64_t rows) {
+    Call call;
+    call.attention.output_offsets = TensorView::contiguous(begins.data(), DType::int64, {2});
+    call.output.resize(static_cast<std::size_t>(rows * Call::heads_q * Call::head_dim_v));
+    call.output_view =
+        MutableTensorView::contiguous(call.output.data(), DType::float32, {rows, Call::heads_q, Call::head_dim_v});
+    try {
+      call.run_forward();
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("output_offsets: expected"), std::string::npos) << error.what();
+      return false;
+    }
+    return true;
+  };
+  // The entries have two and three queries.
+  EXPECT_TRUE(is_accepted({0, 2}, 5));
+  EXPECT_TRUE(is_accepted({7, 4}, 9));
+  EXPECT_FALSE(is_accepted({7, 5}, 9)) << "row 7 of both";
+  EXPECT_FALSE(is_accepted({8, 4}, 9)) << "row 9";
+  EXPECT_FALSE(is_accepted({0, 3}, 5)) << "row 5";
+  EXPECT_FALSE(is_accepted({0, -1}, 9));
+}
+
+TEST(Checks, the_numbers_of_dense_rows_may_have_any_one_distance) {
+  const auto is_accepted = [](int64_t stride_of_entries, int64_t stride_of_rows) {
+    Call call;
+    call.drop_offsets();
+    call.attention.query = TensorView::contiguous(call.query.data(), DType::float32, {2, 2, 4, 8});
+    call.attention.key = TensorView::contiguous(call.key.data(), DType::float32, {2, 3, 2, 8});
+    call.attention.value = TensorView::contiguous(call.value.data(), DType::float32, {2, 3, 2, 16});
+    const std::vector<float> numbers(40, 1.0F);
+    TensorView rows = TensorView::contiguous(numbers.data(), DType::float32, {2, 2});
+    rows.strides = {stride_of_entries, stride_of_rows};
+    call.attention.out_scale = OutScale::of_rows(rows);
+    try {
+      api::check_plan(call.attention, Direction::forward);
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("out_scale: expected rows of one distance"), std::string::npos);
+      return false;
+    }
+    return true;
+  };
+  EXPECT_TRUE(is_accepted(2, 1));
+  EXPECT_TRUE(is_accepted(10, 5));
+  EXPECT_FALSE(is_accepted(2, 5));
+  EXPECT_FALSE(is_accepted(5, 1));
+}
+
+TEST(Checks, the_widest_heads_of_a_gpu_have_256_columns) {
+  const auto plan = [](int64_t head_dim, int64_t head_dim_v) {
+    Call call;
+    call.attention.query.sizes[2] = call.attention.key.sizes[2] = head_dim;
+    call.attention.value.sizes[2] = head_dim_v;
+    api::check_plan(call.attention, Direction::forward, true);
+  };
+  EXPECT_NO_THROW(plan(256, 256));
+  EXPECT_NO_THROW(plan(8, 8));
+  EXPECT_THROW(plan(264, 256), Error);
+  EXPECT_THROW(plan(256, 264), Error);
+  EXPECT_THROW(plan(12, 16), Error);
+}
+
+/// The checked call of a plan with tensors of the function and of the mask.
+struct CallWithTensors : Call {
+  api::CheckedCall checked(const std::string& function, const std::vector<Parameter>& tensors,
+                           const std::string& mask = "", const std::vector<Parameter>& of_mask = {}) {
+    const auto names = [](const std::vector<Parameter>& all) {
+      std::vector<std::string> result;
+      for (const Parameter& one : all) result.push_back(one.name);
+      return result;
+    };
+    attention.activation = Activation(function, {}, names(tensors));
+    attention.parameters = tensors;
+    if (!mask.empty()) attention.mask_expression = MaskExpression(mask, {}, names(of_mask));
+    attention.mask_parameters = of_mask;
+    return api::check_plan(attention, Direction::forward, true);
+  }
+};
+
+TEST(Checks, the_types_of_tensors_are_apart_and_say_whether_offsets_are_wide) {
+  const auto view = [](DType dtype, std::initializer_list<int64_t> sizes) {
+    return TensorView::contiguous(nullptr, dtype, sizes);
+  };
+  CallWithTensors call;
+  const unsigned types = call.checked("s + t[i, j] + u[j] + n", {{"n", view(DType::float32, {4})},
+                                                                 {"t", view(DType::bfloat16, {2, 3})},
+                                                                 {"u", view(DType::int64, {3})}})
+                             .problem.tensor_types;
+  EXPECT_EQ(types & 15U, static_cast<unsigned>(NumberType::float32));
+  EXPECT_EQ(types >> 4 & 15U, static_cast<unsigned>(NumberType::bfloat16));
+  EXPECT_EQ(types >> 8 & 15U, static_cast<unsigned>(NumberType::int64));
+  for (const auto& [dtype, bytes] : {std::pair{DType::float32, 4}, {DType::bfloat16, 2}, {DType::int64, 8}}) {
+    constexpr int64_t most = std::numeric_limits<int32_t>::max();
+    const auto is_wide = [&](int64_t elements) {
+      return (call.checked("s + t[j]", {{"t", view(dtype, {elements})}}).problem.tensor_types & 8U) != 0;
+    };
+    EXPECT_FALSE(is_wide(most / bytes + 1));
+    EXPECT_TRUE(is_wide(most / bytes + 2));
+  }
+}
+
+TEST(Checks, a_tensor_without_an_index_has_one_number_or_one_for_each_head) {
+  const auto is_accepted = [](std::initializer_list<int64_t> sizes) {
+    const std::vector<float> numbers(8, 1.0F);
+    try {
+      CallWithTensors().checked("n * s", {{"n", TensorView::contiguous(numbers.data(), DType::float32, sizes)}});
+    } catch (const Error&) {
+      return false;
+    }
+    return true;
+  };
+  EXPECT_TRUE(is_accepted({}));
+  EXPECT_TRUE(is_accepted({1}));
+  EXPECT_TRUE(is_accepted({Call::heads_q}));
+  EXPECT_FALSE(is_accepted({Call::heads_k}));
+  EXPECT_FALSE(is_accepted({1, Call::heads_q}));
+}
+
+TEST(Checks, a_mask_differs_between_heads_if_it_reads_the_head_or_a_number_of_each) {
+  const auto depends = [](const std::string& mask, int64_t heads, std::initializer_list<int64_t> sizes) {
+    CallWithTensors call;
+    call.attention.query.sizes[1] = heads;
+    const TensorView view = TensorView::contiguous(nullptr, DType::float32, sizes);
+    std::vector<Parameter> of_mask;
+    if (mask.find('n') != std::string::npos) of_mask.push_back({"n", view});
+    return call.checked("gelu", {}, mask, of_mask).problem.mask_depends_on_head;
+  };
+  EXPECT_TRUE(depends("j <= h", 4, {}));
+  EXPECT_TRUE(depends("j <= n", 4, {4}));
+  EXPECT_TRUE(depends("j <= n", 2, {2}));
+  EXPECT_FALSE(depends("j <= n", 4, {1}));
+  EXPECT_FALSE(depends("j <= n", 4, {}));
+  EXPECT_FALSE(depends("j <= n[i]", 2, {5}));
+  EXPECT_FALSE(depends("j <= i", 4, {}));
+}
+
+TEST(Checks, a_prepared_mask_has_the_memory_that_its_text_says) {
+  CallWithTensors call;
+  call.checked("gelu", {}, "j <= i + 1");
+  call.move_operands_to_gpu();
+  call.attention.cu_seqlens_q->device = call.attention.cu_seqlens_k->device = {DeviceKind::cuda, 0};
+  call.attention.out_scale = OutScale::of(1.0);
+  plan::PreparedTiles tiles;
+  tiles.call = plan::ListedCall::of(api::check_plan(call.attention, Direction::forward).problem,
+                                    call.attention.mask_expression->function().identity());
+  tiles.bytes = 4096;
+  const auto is_accepted = [&](void* data, int64_t bytes, const std::string& text) {
+    call.attention.prepared_mask = PreparedMask{data, bytes, text};
+    try {
+      api::check_plan(call.attention, Direction::forward, false, {}, true);
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("prepared_mask: expected"), std::string::npos) << error.what();
+      return false;
+    }
+    return true;
+  };
+  EXPECT_TRUE(is_accepted(&call, 4096, tiles.text()));
+  EXPECT_FALSE(is_accepted(&call, 4095, tiles.text()));
+  EXPECT_FALSE(is_accepted(nullptr, 4096, tiles.text()));
+  for (int64_t plan::ListedCall::*const size :
+       {&plan::ListedCall::batch, &plan::ListedCall::rows_q, &plan::ListedCall::rows_k, &plan::ListedCall::heads_q,
+        &plan::ListedCall::heads_k}) {
+    plan::PreparedTiles other = tiles;
+    ++(other.call.*size);
+    EXPECT_FALSE(is_accepted(&call, 4096, other.text()));
+  }
+}
+
+TEST(PreparedTiles, a_text_gives_the_tiles_back_and_another_text_is_refused) {
+  plan::PreparedTiles tiles;
+  tiles.call = {2, 3, 5, 7, 11, Form::dense, Form::shared, true, 13};
+  tiles.lists = {{64, 128, true, 2, 4, 17, 19, 23, 29}, {128, 64, false, 1, 1, 31, 37, 41, 0}};
+  tiles.bytes = 43;
+  const std::string text = tiles.text();
+  const plan::PreparedTiles again = plan::PreparedTiles::of_text(text);
+  EXPECT_EQ(again.text(), text);
+  EXPECT_EQ(again.bytes, 43);
+  EXPECT_EQ(again.call.heads_k, 11);
+  EXPECT_EQ(again.call.key_form, Form::shared);
+  ASSERT_EQ(again.lists.size(), 2U);
+  EXPECT_EQ(again.lists[0].query_tiles, 29);
+  EXPECT_EQ(again.lists[1].tile_keys, 64);
+  const std::string of_another_version = "2" + text.substr(1), with_a_letter = text.substr(0, 3) + "x" + text.substr(4);
+  for (const std::string& wrong :
+       {std::string(), text + " 1", text.substr(0, text.rfind(' ')), of_another_version, with_a_letter, text + "x"}) {
+    EXPECT_THROW(plan::PreparedTiles::of_text(wrong), Error) << wrong;
+  }
 }
 
 /// A norm with every tensor. The checks read no memory.

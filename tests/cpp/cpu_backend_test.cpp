@@ -244,6 +244,14 @@ TEST(CpuBackend, threads_hold_no_more_than_the_plan_says) {
   EXPECT_LT(planned, int64_t{std::max(2U, std::thread::hardware_concurrency())} * (64 << 20));
 }
 
+TEST(CpuBackend, the_memory_of_a_thread_is_counted_once_however_often_it_grows) {
+  std::thread([] {
+    const int64_t before = cpu::workspace_bytes_held();
+    for (const int64_t bytes : {1000, 500, 4000, 100'000}) cpu::thread_workspace(bytes);
+    EXPECT_EQ(cpu::workspace_bytes_held() - before, 100'000);
+  }).join();
+}
+
 TEST(CpuBackend, a_thread_gives_its_memory_back_when_it_ends) {
   const int64_t before = cpu::workspace_bytes_held();
   std::thread([] { cpu::thread_workspace(1 << 20); }).join();

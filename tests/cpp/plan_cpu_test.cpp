@@ -8,10 +8,12 @@
 #include <numeric>
 #include <random>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "plan/cpu_plan.h"
 #include "plan/cpu_units.h"
+#include "plan/work.h"
 
 namespace gdpa::plan {
 namespace {
@@ -271,6 +273,85 @@ TEST(CpuSchedule, partial_sums_have_room_for_the_wanted_gradients_only) {
   }
 }
 
+TEST(CpuSchedule, partial_sums_stay_within_their_memory_if_the_heads_of_a_group_have_sums_of_their_own) {
+  for (const int64_t length : {256, 1000, 3000, 10'000, 40'000}) {
+    for (const int64_t group : {1, 8, 64}) {
+      const Processor many_threads{64, 1 << 20};
+      const CpuSchedule schedule =
+          Example(Direction::backward, {length}, {length}, 1, group, 128).schedule(many_threads);
+      EXPECT_LE(schedule.partial_elements * 8, schedule.threads * many_threads.partial_bytes)
+          << "length " << length << " group " << group;
+    }
+  }
+}
+
+TEST(CpuSchedule, buffers_of_a_thread_lie_one_after_the_other) {
+  for (const auto& [head_dim, head_dim_v] : {std::pair<int64_t, int64_t>{128, 128}, {16, 200}, {200, 16}}) {
+    for (const Direction direction : {Direction::forward, Direction::backward}) {
+      Example example(direction, {300}, {300}, 1, 3, head_dim);
+      example.problem.head_dim_v = example.params.head_dim_v = head_dim_v;
+      const CpuSchedule schedule = example.schedule();
+      const CpuBuffers& at = schedule.buffers;
+      const CpuTiles& tiles = schedule.tiles;
+      const int64_t width_q = round_up(head_dim, cpu_vector), width_v = round_up(head_dim_v, cpu_vector);
+      const int64_t scores = tiles.queries * tiles.keys;
+      std::vector<std::pair<int64_t, int64_t>> buffers = {{at.keys_transposed, tiles.keys * width_q},
+                                                          {at.scores, scores}};
+      if (direction == Direction::forward) {
+        buffers.insert(buffers.end(), {{at.values, tiles.keys * width_v},
+                                       {at.query, tiles.block_queries * width_q},
+                                       {at.output, tiles.block_queries * width_v},
+                                       {at.product, tiles.queries * width_v}});
+      } else {
+        buffers.insert(buffers.end(), {{at.values_transposed, tiles.keys * width_v},
+                                       {at.keys, tiles.keys * width_q},
+                                       {at.derivatives, scores},
+                                       {at.grad_scores, scores},
+                                       {at.query, tiles.queries * width_q},
+                                       {at.grad_output, tiles.queries * width_v},
+                                       {at.product, tiles.queries * width_q},
+                                       {at.grad_keys, tiles.keys * width_q},
+                                       {at.grad_values, tiles.keys * width_v},
+                                       {at.key_totals, 2 * tiles.keys * (width_q + width_v)},
+                                       {at.grad_query, 3 * tiles.block_queries * width_q}});
+      }
+      std::sort(buffers.begin(), buffers.end());
+      buffers.emplace_back(at.total, 0);
+      for (std::size_t i = 0; i + 1 < buffers.size(); ++i) {
+        EXPECT_LE(buffers[i].first + buffers[i].second, buffers[i + 1].first) << "buffer " << i;
+      }
+    }
+  }
+}
+
+TEST(CpuSchedule, heads_that_read_the_same_keys_cost_about_what_heads_of_their_own_keys_cost) {
+  for (const Direction direction : {Direction::forward, Direction::backward}) {
+    const auto cost = [&](int64_t heads_k, int64_t group) {
+      double total = 0;
+      for (const CpuUnit& unit : Example(direction, {2000, 900}, {2000, 900}, heads_k, group, 64).schedule().units) {
+        total += unit.cost;
+      }
+      return total;
+    };
+    EXPECT_NEAR(cost(1, 16), cost(16, 1), 0.3 * cost(16, 1));
+    EXPECT_NEAR(cost(2, 8), cost(16, 1), 0.3 * cost(16, 1));
+  }
+}
+
+TEST(CpuPlan, the_workspace_has_the_buffers_of_each_thread) {
+  const Processor sixteen{16, 1 << 20};
+  const std::vector<int64_t> lengths(64, 512);
+  for (const DType dtype : {DType::float32, DType::float64}) {
+    Example example(Direction::forward, lengths, lengths, 4, 1, 128);
+    example.problem.dtype = dtype;
+    const CpuSchedule schedule = example.schedule(sixteen);
+    ASSERT_EQ(schedule.threads, 16);
+    const int64_t buffers = 16 * schedule.buffers.total * (dtype == DType::float64 ? 8 : 4);
+    EXPECT_GE(example.plan(sixteen).workspace_bytes, buffers);
+    EXPECT_LT(example.plan(sixteen).workspace_bytes, buffers + mebibyte);
+  }
+}
+
 TEST(CpuPlan, the_workspace_counts_partial_sums_as_the_doubles_that_they_are) {
   const Example example(Direction::backward, {4096}, {4096}, 1, 1, 64);
   const CpuSchedule schedule = example.schedule();
@@ -383,6 +464,24 @@ TEST(CpuPlan, counts_the_products_and_the_traffic_of_the_definition) {
   EXPECT_EQ(forward.plan().bytes, 4.0 * 4 * 150 * 2 * 64);
   const Example causal(Direction::backward, {100}, {100}, 1, 1, 64, Mask::causal());
   EXPECT_EQ(causal.plan().flops, 2.0 * 5 * 64 * (100 * 101 / 2));
+}
+
+TEST(CpuPlan, counts_each_operand_with_its_own_heads_rows_and_columns) {
+  constexpr double scores = 6 * (100 * 30 + 50 * 70), q = 150 * 6 * 64, k = 100 * 2 * 64, v = 100 * 2 * 40,
+                   o = 150 * 6 * 40;
+  Example example(Direction::forward, {100, 50}, {30, 70}, 2, 3, 64);
+  example.problem.head_dim_v = example.params.head_dim_v = 40;
+  EXPECT_EQ(example.plan().flops, 2.0 * scores * (64 + 40));
+  EXPECT_EQ(example.plan().bytes, 4.0 * (q + k + v + o));
+  example.problem.direction = Direction::backward;
+  for (const WantedGradients& wanted : choices_of_gradients()) {
+    example.problem.wanted = wanted;
+    const bool needs_dp = wanted.query || wanted.key || wanted.parameters != 0;
+    const double columns = 64 * (1 + wanted.query + wanted.key) + 40 * (needs_dp + wanted.value);
+    EXPECT_EQ(flops_of(example.problem, example.params), 2.0 * scores * columns);
+    EXPECT_EQ(traffic_of(example.problem, example.params),
+              4.0 * (q + k + v + o + wanted.query * q + wanted.key * k + wanted.value * v));
+  }
 }
 
 TEST(CpuPlan, says_which_schedule_and_why) {

@@ -50,7 +50,8 @@ TEST(QueryFactor, ExistsIfOneFactorMultipliesTheScoreAndNothingElseReadsANumber)
   EXPECT_EQ(query_factor(fast_program("a * s * sigmoid(b * s)").program, head).value().degree, 1);
   EXPECT_EQ(query_factor(fast_program("b * tanh(a * s)").program, head).value().degree, 0);
   for (const char* const text : {"a * silu(s) + b * s", "tanh(a * s) * sigmoid(b * s)", "silu(s) + a * b",
-                                 "b * tanh(a * s) + s", "silu(s + a * b)"}) {
+                                 "b * tanh(a * s) + s", "silu(s + a * b)", "tanh(a * s) + tanh(b * s)",
+                                 "s * sigmoid(a * b * s) + tanh(a * b * s)", "s * sigmoid(a * b * s) - 0.5"}) {
     EXPECT_FALSE(query_factor(fast_program(text).program, head).has_value()) << text;
   }
 }
