@@ -28,6 +28,11 @@ struct MachineError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// Too little memory for the operands; exit code 3.
+struct OutOfMemory : MachineError {
+  using MachineError::MachineError;
+};
+
 /// A subcommand: its parser, and a function that returns an exit code.
 struct Command {
   CLI::App* parser;
@@ -39,5 +44,7 @@ Command add_explain(CLI::App& app);
 Command add_compile(CLI::App& app);
 Command add_bench(CLI::App& app);
 Command add_doctor(CLI::App& app);
+Command add_verify(CLI::App& app);
+Command add_verify_child(CLI::App& app);
 
 }  // namespace gdpa::tool

@@ -14,6 +14,8 @@ namespace {
 
 using Address = std::uint64_t;
 
+constexpr int out_of_memory = 2;  // CUDA_ERROR_OUT_OF_MEMORY
+
 struct Driver {
   int (*initialize)(unsigned);
   int (*error_name)(int, const char**);
@@ -89,9 +91,14 @@ DeviceMemory::DeviceMemory(int device, std::size_t bytes) : bytes_(bytes) {
   use(device);
   if (bytes == 0) return;
   Address address = 0;
-  check(driver().allocate(&address, bytes),
-        fmt::format("an operand of {:.1f} GiB on the GPU (take a smaller --batch, --scale-batch or --max-length)",
-                    static_cast<double>(bytes) / (1 << 30)));
+  const int status = driver().allocate(&address, bytes);
+  if (status == out_of_memory) {
+    throw OutOfMemory(fmt::format(
+        "an operand of {:.1f} GiB does not fit into the memory of the GPU: free memory that other programs use (see "
+        "nvidia-smi), or take a smaller --batch, --scale-batch or --max-length",
+        static_cast<double>(bytes) / (1 << 30)));
+  }
+  check(status, "allocating memory of the GPU");
   data_ = reinterpret_cast<void*>(address);
 }
 
@@ -140,6 +147,18 @@ std::vector<double> DeviceStream::time(const std::function<void()>& work, int ca
   }
   for (void* event : events) driver().destroy_event(event);
   return seconds;
+}
+
+std::vector<double> DeviceStream::time_for(const std::function<void()>& work, double seconds) const {
+  constexpr int calls_at_a_time = 8;  // queued in groups, so that the device does not wait for the host
+  std::vector<double> times = time(work, 1);
+  for (double total = times.front(); total < seconds;) {
+    for (const double call : time(work, calls_at_a_time)) {
+      times.push_back(call);
+      total += call;
+    }
+  }
+  return times;
 }
 
 }  // namespace gdpa::tool

@@ -11,7 +11,7 @@ namespace gdpa::tool {
 /// Memory of a device. The destructor frees it. Copies wait for the device.
 class DeviceMemory {
  public:
-  /// Throws MachineError if the device has too little memory.
+  /// Throws OutOfMemory if the device has too little memory.
   DeviceMemory(int device, std::size_t bytes);
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
@@ -39,6 +39,9 @@ class DeviceStream {
 
   /// Launches `work` `calls` times with events in between, and waits. Returns the device seconds of each launch.
   std::vector<double> time(const std::function<void()>& work, int calls) const;
+
+  /// Launches `work` for at least `seconds` of the device and at least once. Returns the device seconds of each launch.
+  std::vector<double> time_for(const std::function<void()>& work, double seconds) const;
 
  private:
   void* handle_ = nullptr;

@@ -23,9 +23,11 @@ const char* const footer =
     "Each subcommand has its own help, such as gdpa run --help.\n\n"
     "Exit codes:\n"
     "  0  success\n"
-    "  1  a result is outside its promise (gdpa run), or the self-check failed (gdpa doctor)\n"
+    "  1  a result is outside its promise (gdpa run, gdpa verify), a call crashed or did not end (gdpa verify), or "
+    "the\n"
+    "     self-check failed (gdpa doctor)\n"
     "  2  an argument is unknown or impossible\n"
-    "  3  the machine cannot run the command: too little memory, an unwritable file, a missing library";
+    "  3  the machine cannot run the command: no GPU, too little memory, an unwritable file, a missing library";
 
 int fail(ExitCode code, const char* message) {
   fmt::print(stderr, "gdpa: {}\n", message);
@@ -38,8 +40,8 @@ int run_program(int argc, char** argv) {
   app.set_version_flag("--version", fmt::format("gdpa {} (commit {})", GDPA_VERSION, commit()),
                        "Print the version and the commit");
   app.require_subcommand(1);
-  const std::vector<Command> commands = {add_run(app), add_explain(app), add_compile(app), add_bench(app),
-                                         add_doctor(app)};
+  const std::vector<Command> commands = {add_run(app),    add_explain(app), add_compile(app),     add_bench(app),
+                                         add_doctor(app), add_verify(app),  add_verify_child(app)};
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

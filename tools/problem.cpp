@@ -243,11 +243,12 @@ void parse_out_scale(const std::string& text, Problem& problem) {
   }
   problem.out_scale.clear();
   if (text == "rows") {
-    // Numbers from .5 to 1 that differ from row to row: the fractional parts of multiples of the golden ratio.
+    // Numbers from .5 to 1 that differ from row to row: the fractional parts of multiples of the golden ratio, in
+    // float32, the type that a GPU takes.
     const int64_t rows = problem.form_q == Form::shared ? problem.lengths_q.front() : sum(problem.lengths_q);
     for (int64_t row = 0; row < rows; ++row) {
       const double multiple = 0.6180339887498949 * static_cast<double>(row);
-      problem.out_scale.push_back(1 - 0.5 * (multiple - std::floor(multiple)));
+      problem.out_scale.push_back(static_cast<float>(1 - 0.5 * (multiple - std::floor(multiple))));
     }
     problem.out_scale_kind = OutScale::Kind::per_row;
     return;
@@ -381,6 +382,10 @@ void add_problem_options(CLI::App& parser, ProblemOptions& options) {
       ->check(CLI::IsMember({"fast", "exact"}))
       ->capture_default_str()
       ->group(function);
+  parser
+      .add_flag("--allow-tf32", options.allow_tf32,
+                "float32 on a GPU: one product of tf32 instead of three, with the precision of tf32")
+      ->group(function);
   parser.add_flag("--deterministic", options.deterministic, "The same bits every time; always on the CPU")
       ->group(function);
   parser.add_flag("--add-query", options.add_query, "Add Q to O, and the gradient of O to the gradient of Q")
@@ -403,6 +408,22 @@ void add_activation_option(CLI::App& parser, ProblemOptions& options) {
                   "f: a name (gelu, silu, ...) or an expression in s (\"s * sigmoid(1.702 * s)\")")
       ->capture_default_str()
       ->group("Function");
+}
+
+void add_one_problem_options(CLI::App& parser, ProblemOptions& options) {
+  add_activation_option(parser, options);
+  add_problem_options(parser, options);
+  add_dtype_option(parser, options);
+  add_device_option(parser, options.device);
+}
+
+ProblemOptions parse_problem(std::vector<std::string> words) {
+  ProblemOptions options;
+  CLI::App parser;
+  add_one_problem_options(parser, options);
+  std::reverse(words.begin(), words.end());  // as CLI11 expects
+  parser.parse(words);
+  return options;
 }
 
 void add_gradients_option(CLI::App& parser, std::string& gradients) {
@@ -500,6 +521,7 @@ Problem resolve(const ProblemOptions& options) {
   parse_out_scale(options.out_scale, problem);
   parse_mask(options, problem);
   problem.accuracy = options.accuracy == "exact" ? Accuracy::exact : Accuracy::fast;
+  problem.allow_tf32 = options.allow_tf32;
   problem.deterministic = options.deterministic;
   problem.add_query = options.add_query;
   problem.threads = options.threads;
@@ -536,6 +558,7 @@ Json to_json(const Problem& problem) {
       {"mask", problem.mask_text()},
       {"mask_tensors", tensors_to_json(problem.mask_tensors)},
       {"accuracy", problem.accuracy == Accuracy::exact ? "exact" : "fast"},
+      {"allow_tf32", problem.allow_tf32},
       {"deterministic", problem.deterministic},
       {"add_query", problem.add_query},
       {"threads", problem.threads},

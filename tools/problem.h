@@ -41,6 +41,7 @@ struct ProblemOptions {
   std::optional<double> scale;
   std::string out_scale = "1";
   std::string accuracy = "fast";
+  bool allow_tf32 = false;
   bool deterministic = false;
   bool add_query = false;
   int threads = 0;
@@ -53,6 +54,12 @@ void add_problem_options(CLI::App& parser, ProblemOptions& options);
 void add_dtype_option(CLI::App& parser, ProblemOptions& options);
 void add_activation_option(CLI::App& parser, ProblemOptions& options);
 void add_json_option(CLI::App& parser, JsonOutput& json);
+
+/// Adds all options of ProblemOptions: those of `gdpa run`.
+void add_one_problem_options(CLI::App& parser, ProblemOptions& options);
+
+/// Reads the options of `gdpa run` from words, as the command line does.
+ProblemOptions parse_problem(std::vector<std::string> words);
 
 /// Adds --gradients, which names the gradients of the operands that backward computes by the letters q, k and v.
 void add_gradients_option(CLI::App& parser, std::string& gradients);
@@ -79,6 +86,7 @@ struct Problem {
   std::optional<MaskExpression> mask_expression;  ///< in place of a window
   std::vector<NamedTensor> mask_tensors;          ///< in the order of mask_expression->tensors()
   Accuracy accuracy = Accuracy::fast;
+  bool allow_tf32 = false;
   bool deterministic = false;
   bool add_query = false;
   int threads = 0;

@@ -53,6 +53,41 @@ double out_scale(const Problem& problem, std::size_t b, int64_t row) {
   return problem.out_scale_kind == OutScale::Kind::per_batch ? problem.out_scale[b] : problem.out_scale[0];
 }
 
+/// The rounding of a computation in the type of the operands.
+class Rounding {
+ public:
+  Rounding(const Problem& problem, Precision precision)
+      : is_of_type_(precision == Precision::of_type),
+        is_tf32_(is_of_type_ && problem.allow_tf32),
+        dtype_(problem.dtype) {}
+
+  /// The sum of a product: S, dP.
+  double product(double number) const { return is_of_type_ && !is_tf32_ ? rounded_to(dtype_, number) : number; }
+  /// An operand of the next product: P, dS.
+  double operand(double number) const { return is_tf32_ ? rounded_to_tf32(number) : product(number); }
+
+  std::vector<double> operands(std::vector<double> numbers) const {
+    if (is_tf32_) std::transform(numbers.begin(), numbers.end(), numbers.begin(), rounded_to_tf32);
+    return numbers;
+  }
+  void results(std::vector<double>& numbers) const {
+    if (!is_of_type_) return;
+    for (double& number : numbers) number = rounded_to(dtype_, number);
+  }
+
+ private:
+  static double rounded_to_tf32(double number) {
+    constexpr int significant_bits = 11;
+    int exponent = 0;
+    const double fraction = std::frexp(number, &exponent);
+    return std::ldexp(std::nearbyint(std::ldexp(fraction, significant_bits)), exponent - significant_bits);
+  }
+
+  bool is_of_type_;
+  bool is_tf32_;
+  DType dtype_;
+};
+
 /// The gradients of the tensors of the function. Several threads add to them.
 class TensorGradients {
  public:
@@ -74,11 +109,12 @@ class TensorGradients {
 
 }  // namespace
 
-Reference compute_reference(const Problem& problem, const Workload& workload) {
-  std::vector<double> query = workload.query.to_double();
-  std::vector<double> key = workload.key.to_double();
-  std::vector<double> value = workload.value.to_double();
-  std::vector<double> grad_output = workload.grad_output.to_double();
+Reference compute_reference(const Problem& problem, const Workload& workload, Precision precision) {
+  const Rounding rounding(problem, precision);
+  std::vector<double> query = rounding.operands(workload.query.to_double());
+  std::vector<double> key = rounding.operands(workload.key.to_double());
+  std::vector<double> value = rounding.operands(workload.value.to_double());
+  std::vector<double> grad_output = rounding.operands(workload.grad_output.to_double());
   Reference result{std::vector<double>(grad_output.size()),
                    std::vector<double>(query.size()),
                    std::vector<double>(key.size()),
@@ -118,17 +154,18 @@ Reference compute_reference(const Problem& problem, const Workload& workload) {
           if (!keeps(problem, of_mask, place, queries.first[b] + i, keys.first[b] + j)) continue;
           const double* const k_row = k.row(keys.first[b] + j, key_head);
           const double* const v_row = v.row(keys.first[b] + j, key_head);
-          const double s = scale * dot(q_row, k_row, d);
+          const double s = rounding.product(scale * dot(q_row, k_row, d));
           elements.clear();
           const ScoreDerivatives f = definition.evaluate(place, s, [&](const TensorRead& read) {
             elements.push_back(tensors.element(read, place, queries.first[b] + i, keys.first[b] + j));
             return tensors.number(elements.back());
           });
-          const double grad_p = factor * dot(grad_o_row, v_row, d_v);
-          const double grad_s = grad_p * f.by_score;
+          const double p = rounding.operand(f.value);
+          const double grad_p = rounding.product(factor * dot(grad_o_row, v_row, d_v));
+          const double grad_s = rounding.operand(grad_p * f.by_score);
           for (std::size_t n = 0; n < elements.size(); ++n) grad_tensors.add(elements[n], grad_p * f.by_read[n]);
-          add_scaled(o.row(outputs.first[b] + i, head), factor * f.value, v_row, d_v);
-          add_scaled(grad_v.row(keys.first[b] + j, key_head), factor * f.value, grad_o_row, d_v);
+          add_scaled(o.row(outputs.first[b] + i, head), factor * p, v_row, d_v);
+          add_scaled(grad_v.row(keys.first[b] + j, key_head), factor * p, grad_o_row, d_v);
           add_scaled(grad_q.row(queries.first[b] + i, head), scale * grad_s, k_row, d);
           add_scaled(grad_k.row(keys.first[b] + j, key_head), scale * grad_s, q_row, d);
         }
@@ -152,13 +189,17 @@ Reference compute_reference(const Problem& problem, const Workload& workload) {
   const auto wanted = std::min<int64_t>(problem.heads_k, std::max(1u, std::thread::hardware_concurrency()));
   working = static_cast<int>(wanted);
   for (int64_t t = 0; t < wanted; ++t) crew.emplace_back(work);
-  Progress progress("fp64 reference", sum(problem.lengths_q) * problem.heads_q);
+  Progress progress(precision == Precision::exact ? "fp64 reference" : "reference in the type",
+                    sum(problem.lengths_q) * problem.heads_q);
   while (working > 0) {
     progress.advance_to(rows_done);
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   for (std::thread& thread : crew) thread.join();
   result.grad_tensors = grad_tensors.take();
+  for (std::vector<double>* of : {&result.output, &result.grad_query, &result.grad_key, &result.grad_value}) {
+    rounding.results(*of);
+  }
   return result;
 }
 
@@ -173,12 +214,12 @@ double relative_error(const std::vector<double>& got, const std::vector<double>&
   return std::fabs(norm > 0 ? std::sqrt(error / norm) : std::sqrt(error));  // NaN has a sign too
 }
 
-double promised_error(DType dtype) {
+double promised_error(DType dtype, bool allow_tf32) {
   switch (dtype) {
     case DType::float64:
       return 1e-13;
     case DType::float32:
-      return 2e-6;
+      return allow_tf32 ? 6e-4 : 2e-6;
     case DType::float16:
       return 6e-4;
     default:

@@ -19,15 +19,23 @@ struct Reference {
   std::vector<OfTensor> grad_tensors;  ///< in the order of Problem::tensors
 };
 
+/// The precision of a reference.
+enum class Precision {
+  exact,    ///< fp64
+  of_type,  ///< rounded as in PyTorch: S, P, dP, dS and the results to the type of the operands, or with tf32 each
+            ///< operand of a product
+};
+
 /// Reads the stored operands of `workload`. It shares only the definition of the score in fp64 (ScoreDefinition) with
 /// the library.
-Reference compute_reference(const Problem& problem, const Workload& workload);
+Reference compute_reference(const Problem& problem, const Workload& workload, Precision precision = Precision::exact);
 
 /// Returns the 2-norm of (got - expected) divided by the 2-norm of expected. The result is NaN if `got` contains NaN.
 /// `squares` is for sums whose terms may cancel: the divisor is not smaller than its root.
 double relative_error(const std::vector<double>& got, const std::vector<double>& expected, double squares = 0);
 
-/// Returns the upper bound of relative_error for outputs of this type.
-double promised_error(DType dtype);
+/// Returns the constant c of docs/accuracy.md: the upper bound of relative_error for outputs of this type, unless the
+/// same computation in the type has an error of the same size.
+double promised_error(DType dtype, bool allow_tf32 = false);
 
 }  // namespace gdpa::tool

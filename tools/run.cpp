@@ -5,11 +5,11 @@
 
 #include <memory>
 
+#include "check.h"
 #include "command.h"
 #include "device.h"
 #include "measure.h"
 #include "problem.h"
-#include "reference.h"
 #include "workload.h"
 
 namespace gdpa::tool {
@@ -21,8 +21,10 @@ const char* const footer =
     "float64. The gradient of a tensor is divided by the root of the sum of the squares of its terms if this number "
     "is\n"
     "larger, because the terms may cancel.\n"
-    "Outputs contain NaN before the call, so an unwritten element fails the check. Times are wall-clock times on the\n"
-    "CPU, and times of CUDA events on a GPU.\n\n"
+    "Outputs contain NaN before the call, so an unwritten element fails the check. The inputs must not change. A "
+    "second\n"
+    "call must give the same bits where the plan promises them. Times are wall-clock times on the CPU, and times of\n"
+    "CUDA events on a GPU.\n\n"
     "Examples:\n"
     "  gdpa run --lengths 3,17,0,5\n"
     "  gdpa run --lengths-q 100,30 --lengths-k 20,50 --heads 8 --heads-k 2 --mask window:16,0\n"
@@ -42,51 +44,34 @@ struct RunOptions {
   JsonOutput json;
 };
 
-struct CheckedOutput {
-  std::string name;
-  double error;
-  bool ok;
-};
-
 struct Timing {
   double milliseconds;
   double gigaflops;  ///< per second
 };
-
-std::vector<CheckedOutput> check_outputs(const Problem& problem, const Workload& workload) {
-  const Reference reference = compute_reference(problem, workload);
-  const double promise = promised_error(problem.dtype);
-  std::vector<CheckedOutput> checked;
-  const auto check = [&](const std::string& name, const Tensor& got, const std::vector<double>& expected,
-                         double squares = 0) {
-    const double error = relative_error(got.to_double(), expected, squares);
-    checked.push_back({name, error, error <= promise});  // NaN is not ok
-  };
-  check("O", workload.output, reference.output);
-  check("dQ", workload.grad_query, reference.grad_query);
-  check("dK", workload.grad_key, reference.grad_key);
-  check("dV", workload.grad_value, reference.grad_value);
-  for (std::size_t n = 0; n < problem.tensors.size(); ++n) {
-    if (!problem.tensors[n].wants_gradient) continue;
-    const Reference::OfTensor& expected = reference.grad_tensors[n];
-    check("d" + problem.tensors[n].name, workload.grad_tensors[n], expected.sums, expected.squares);
-  }
-  return checked;
-}
 
 Timing time(const Workload& workload, const std::function<void()>& work, double flops, double seconds) {
   const double measured = median(workload.time(work, seconds));
   return {measured * 1e3, flops / measured * 1e-9};
 }
 
-void print_result(const Problem& problem, const std::vector<CheckedOutput>& checked, const Timing& forward,
-                  const Timing& backward) {
-  fmt::print("{}\non {}\n\n", describe(problem), describe(problem.device, problem.threads));
+/// The rows of the outputs, and a row for each input that a call changed.
+std::vector<std::vector<std::string>> rows_of(const Checked& checked) {
   std::vector<std::vector<std::string>> rows;
-  for (const CheckedOutput& output : checked) {
-    rows.push_back({output.name, fmt::format("{:.2e}", output.error),
-                    fmt::format("{:.0e}", promised_error(problem.dtype)), output.ok ? good("ok") : bad("above")});
+  for (const CheckedDirection& direction : checked) {
+    for (const CheckedOutput& output : direction.outputs) {
+      rows.push_back({output.name, fmt::format("{:.2e}", output.error), fmt::format("{:.0e}", output.promise),
+                      output.ok() ? good("ok") : bad(output.complaint())});
+    }
+    for (const std::string& input : direction.changed_inputs) {
+      rows.push_back({input, "", "", bad(fmt::format("changed by {}", name_of(direction.direction)))});
+    }
   }
+  return rows;
+}
+
+void print_result(const Problem& problem, const Checked& checked, const Timing& forward, const Timing& backward) {
+  fmt::print("{}\non {}\n\n", describe(problem), describe(problem.device, problem.threads));
+  const auto rows = rows_of(checked);
   if (!rows.empty()) fmt::print("{}\n", table({"output", "error", "promise", ""}, rows));
   fmt::print(
       "{}",
@@ -95,30 +80,23 @@ void print_result(const Problem& problem, const std::vector<CheckedOutput>& chec
              {"backward", fmt::format("{:.4f}", backward.milliseconds), fmt::format("{:.1f}", backward.gigaflops)}}));
 }
 
-Json result_to_json(const Problem& problem, const std::vector<CheckedOutput>& checked, const Timing& forward,
-                    const Timing& backward, bool ok) {
-  Json outputs = Json::object();
-  for (const CheckedOutput& output : checked) {
-    outputs[output.name] = {{"error", output.error}, {"promise", promised_error(problem.dtype)}, {"ok", output.ok}};
+Json result_to_json(const Problem& problem, const Checked& checked, const Timing& forward, const Timing& backward) {
+  Json outputs = Json::object(), changed = Json::array();
+  for (const CheckedDirection& direction : checked) {
+    for (const CheckedOutput& output : direction.outputs) outputs[output.name] = to_json(output);
+    for (const std::string& input : direction.changed_inputs) changed.push_back(input);
   }
   const auto timing = [](const Timing& t) { return Json{{"ms", t.milliseconds}, {"tflops", t.gigaflops * 1e-3}}; };
-  return {{"problem", to_json(problem)},
-          {"outputs", outputs},
-          {"forward", timing(forward)},
-          {"backward", timing(backward)},
-          {"ok", ok}};
+  return {{"problem", to_json(problem)}, {"outputs", outputs},           {"changed_inputs", changed},
+          {"forward", timing(forward)},  {"backward", timing(backward)}, {"ok", is_ok(checked)}};
 }
 
 int execute(RunOptions& options) {
   refuse_unused_tensors(options.problem, {options.problem.activation});
   const Problem problem = resolve(options.problem);
   Workload workload(problem, Contents::random, options.problem.seed);
-  workload.run_forward();
-  workload.run_backward();
-  std::vector<CheckedOutput> checked;
-  if (!options.no_check) checked = check_outputs(problem, workload);
-  bool ok = true;
-  for (const CheckedOutput& output : checked) ok = ok && output.ok;
+  Checked checked;
+  if (!options.no_check) checked = compute_and_check(problem, workload);
 
   const double flops = forward_flops(problem);
   const Timing forward = time(
@@ -126,8 +104,8 @@ int execute(RunOptions& options) {
   const Timing backward = time(
       workload, [&] { workload.run_backward(); }, 2.5 * flops, options.seconds);
   if (!options.json.replaces_text()) print_result(problem, checked, forward, backward);
-  if (options.json.requested) options.json.write(result_to_json(problem, checked, forward, backward, ok));
-  return ok ? success : check_failed;
+  if (options.json.requested) options.json.write(result_to_json(problem, checked, forward, backward));
+  return is_ok(checked) ? success : check_failed;
 }
 
 }  // namespace
@@ -135,10 +113,7 @@ int execute(RunOptions& options) {
 Command add_run(CLI::App& app) {
   auto options = std::make_shared<RunOptions>();
   CLI::App* const parser = app.add_subcommand("run", "Compute a problem, check it against fp64, and time it");
-  add_activation_option(*parser, options->problem);
-  add_problem_options(*parser, options->problem);
-  add_dtype_option(*parser, options->problem);
-  add_device_option(*parser, options->problem.device);
+  add_one_problem_options(*parser, options->problem);
   parser
       ->add_flag("--no-check", options->no_check, "Skip the fp64 reference, which takes a long time for large problems")
       ->group("Output");

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -121,12 +122,18 @@ MutableTensorView shape_of_output(const Problem& problem) {
 
 }  // namespace
 
+double rounded_to(DType dtype, double number) {
+  std::array<std::byte, sizeof(double)> stored{};
+  store_as(dtype, stored.data(), 0, number);
+  return load_as(dtype, stored.data(), 0);
+}
+
 Tensor::Tensor(MutableTensorView shape, bool allocate) : view_(shape) {
   if (!allocate) return;
   try {
     memory_ = std::make_unique<std::byte[]>(bytes());
   } catch (const std::bad_alloc&) {
-    throw MachineError(
+    throw OutOfMemory(
         fmt::format("an operand of {:.1f} GiB does not fit into memory: expected less; take a smaller "
                     "--batch, --scale-batch or --max-length",
                     static_cast<double>(bytes()) / (1 << 30)));
@@ -192,6 +199,11 @@ void Tensor::poison() {
   upload();
 }
 
+std::vector<std::byte> Tensor::contents() const {
+  if (on_device_) on_device_->download(memory_.get());
+  return {memory_.get(), memory_.get() + bytes()};
+}
+
 std::vector<double> Tensor::to_double() const {
   if (on_device_) on_device_->download(memory_.get());
   std::vector<double> numbers(static_cast<std::size_t>(elements()));
@@ -202,7 +214,8 @@ std::vector<double> Tensor::to_double() const {
 Workload::Workload(const Problem& problem, Contents contents, uint64_t seed)
     : cumulative_q_(cumulative(problem.lengths_q)),
       cumulative_k_(cumulative(problem.lengths_k)),
-      out_scale_(problem.out_scale) {
+      out_scale_(problem.out_scale),
+      out_scale_of_rows_(problem.out_scale.begin(), problem.out_scale.end()) {
   const bool allocate = contents == Contents::random;
   const auto shape_q = shape_of(problem.lengths_q, problem.form_q, problem.heads_q, problem.head_dim, problem);
   const auto shape_k = shape_of(problem.lengths_k, problem.form_k, problem.heads_k, problem.head_dim, problem);
@@ -236,7 +249,7 @@ Workload::Workload(const Problem& problem, Contents contents, uint64_t seed)
     attention_.out_scale.per_batch = vector_view(out_scale_.data(), DType::float64, out_scale_.size());
   }
   if (problem.out_scale_kind == OutScale::Kind::per_row) {
-    attention_.out_scale.per_row = vector_view(out_scale_.data(), DType::float64, out_scale_.size());
+    attention_.out_scale.per_row = vector_view(out_scale_of_rows_.data(), DType::float32, out_scale_of_rows_.size());
     if (problem.form_q == Form::dense) {
       const int64_t length = problem.lengths_q.front();
       attention_.out_scale.per_row.rank = 2;
@@ -250,6 +263,7 @@ Workload::Workload(const Problem& problem, Contents contents, uint64_t seed)
     attention_.mask_parameters.push_back({named.name, add_mask_tensor(named, seed).input()});
   }
   attention_.accuracy = problem.accuracy;
+  attention_.allow_tf32 = problem.allow_tf32;
   attention_.deterministic = problem.deterministic;
   attention_.add_query = problem.add_query;
   attention_.threads = problem.threads;
@@ -296,16 +310,7 @@ double forward_flops(const Problem& problem) {
 }
 
 std::vector<double> Workload::time(const std::function<void()>& work, double seconds) const {
-  if (!stream_) return time_calls(work, seconds);
-  constexpr int calls_at_a_time = 8;  // queued in groups, so that the device does not wait for the host
-  std::vector<double> times = stream_->time(work, 1);
-  for (double total = times.front(); total < seconds;) {
-    for (const double call : stream_->time(work, calls_at_a_time)) {
-      times.push_back(call);
-      total += call;
-    }
-  }
-  return times;
+  return stream_ ? stream_->time_for(work, seconds) : time_calls(work, seconds);
 }
 
 std::vector<double> Workload::time_host(const std::function<void()>& work, double seconds) const {

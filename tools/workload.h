@@ -12,6 +12,9 @@
 
 namespace gdpa::tool {
 
+/// Returns the nearest number of a floating-point type.
+double rounded_to(DType dtype, double number);
+
 /// A contiguous operand (rows, heads, head_dim), or (batch, length, heads, head_dim) if dense. For a GPU it is created
 /// in host memory and copied to the GPU.
 class Tensor {
@@ -32,6 +35,8 @@ class Tensor {
   void fill_with(const std::vector<std::byte>& data);
   /// Writes NaN to all elements, so that an unwritten element is an error.
   void poison();
+  /// The bytes. On a GPU, waits for its work.
+  std::vector<std::byte> contents() const;
   std::vector<double> to_double() const;
 
  private:
@@ -81,6 +86,7 @@ class Workload {
 
   std::vector<int64_t> cumulative_q_, cumulative_k_;
   std::vector<double> out_scale_;
+  std::vector<float> out_scale_of_rows_;
   std::vector<std::unique_ptr<DeviceMemory>> vectors_;
   std::vector<ParameterGradient> grad_parameters_;
   std::unique_ptr<DeviceStream> stream_;

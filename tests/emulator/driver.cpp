@@ -134,6 +134,7 @@ int cuDeviceGetAttribute(int* value, int attribute, int) {
   return success;
 }
 int cuDevicePrimaryCtxRetain(void** context, int) { return hand_out(context); }
+int cuCtxSetCurrent(void*) { return success; }
 int cuCtxPushCurrent_v2(void*) { return success; }
 int cuCtxPopCurrent_v2(void** context) { return hand_out(context); }
 int cuModuleLoadData(void** module, const void* image) {
@@ -185,8 +186,22 @@ int cuStreamIsCapturing(void*, int* status) {
 }
 int cuThreadExchangeStreamCaptureMode(int*) { return success; }
 int cuStreamCreate(void** stream, unsigned) { return hand_out(stream); }
+int cuStreamDestroy_v2(void*) { return success; }
 int cuStreamSynchronize(void*) { return success; }
 int cuCtxSynchronize() { return success; }
+// Time is not emulated: each launch takes a millisecond.
+int cuEventCreate(void** event, unsigned) { return hand_out(event); }
+int cuEventDestroy_v2(void*) { return success; }
+int cuEventRecord(void*, void*) { return success; }
+int cuEventElapsedTime(float* milliseconds, void*, void*) {
+  *milliseconds = 1;
+  return success;
+}
+int cuMemAlloc_v2(std::uint64_t* address, std::size_t bytes) { return allocate(address, bytes); }
+int cuMemFree_v2(std::uint64_t address) { return release(address); }
+int cuMemcpyHtoD_v2(std::uint64_t to, const void* from, std::size_t bytes) {
+  return copy(to, reinterpret_cast<std::uint64_t>(from), bytes);
+}
 int cuMemAllocAsync(std::uint64_t* address, std::size_t bytes, void*) { return allocate(address, bytes); }
 int cuMemFreeAsync(std::uint64_t address, void*) { return release(address); }
 int cuMemsetD8Async(std::uint64_t address, unsigned char value, std::size_t bytes, void*) {

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,7 @@ def run_json(*arguments: str) -> dict[str, Any]:
     return json.loads(succeed("run", "--seconds", "0", "--json", *arguments))
 
 
-@pytest.mark.parametrize("subcommand", ["run", "explain", "compile", "bench", "doctor"])
+@pytest.mark.parametrize("subcommand", ["run", "explain", "compile", "bench", "doctor", "verify"])
 def test_every_subcommand_explains_itself_with_examples(subcommand: str) -> None:
     text = succeed(subcommand, "--help")
     assert f"Usage: gdpa {subcommand}" in text
@@ -78,8 +79,9 @@ def test_every_subcommand_explains_itself_with_examples(subcommand: str) -> None
 
 def test_the_main_help_lists_the_subcommands_and_exit_codes() -> None:
     text = succeed("--help")
-    for word in ("run", "explain", "compile", "bench", "doctor", "Exit codes"):
+    for word in ("run", "explain", "compile", "bench", "doctor", "verify", "Exit codes"):
         assert word in text
+    assert "verify-child" not in text, "a part of gdpa verify"
 
 
 def test_the_version_is_that_of_the_header() -> None:
@@ -574,9 +576,102 @@ def test_doctor_says_the_same_to_people() -> None:
         assert word in text
 
 
+# gdpa verify: faults come from a library that is loaded before libgdpa ------------------------------------------------
+
+BUILT_TESTS = Path(os.environ.get("GDPA_BUILD", Path(__file__).parents[2] / "build")) / "tests" / "cpp"
+ON_THE_CPU = ("verify", "--device", "cpu", "--seed", "8", "--problems", "3", "--no-rates")
+
+
+def with_fault(fault: str, call: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """With this fault in a call of forward with bfloat16: each child counts its calls from 1."""
+    library = BUILT_TESTS / "libfaulty_gdpa.so"
+    if not library.is_file():
+        pytest.skip("needs a finished build of the tests: cmake --build build")
+    return gdpa(*arguments, LD_PRELOAD=str(library), FAULT=fault, FAULT_CALL=str(call))
+
+
+def test_verify_computes_every_type_in_both_directions() -> None:
+    report = json.loads(succeed(*ON_THE_CPU, "--json"))
+    rows = {(row["family"], row["type"], row["direction"]): row for row in report["rows"]}
+    types = ("float32", "float64", "bfloat16", "float16")
+    assert set(rows) == {("cpu", dtype, direction) for dtype in types for direction in ("forward", "backward")}
+    for row in rows.values():
+        assert row["problems"] == 3 and not row["failures"] and 0 < row["worst_error_by_promise"] <= 1
+    assert report["ok"] and report["seed"] == 8 and not report["failures"]
+    assert report["machine"]["version"] and report["machine"]["commit"] and report["machine"]["system"]
+
+
+def test_verify_draws_other_problems_each_time_and_the_same_for_a_seed() -> None:
+    def problems(*arguments: str) -> tuple[int, list[str]]:
+        done = with_fault("wrong", 2, "verify", "--device", "cpu", "--problems", "1", "--no-rates", "--json", *arguments)
+        report = json.loads(done.stdout)
+        return report["seed"], [failure["command"] for failure in report["failures"]]
+
+    seed, commands = problems()
+    other_seed, other_commands = problems()
+    assert seed != other_seed and commands != other_commands
+    assert problems("--seed", str(seed)) == (seed, commands)
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "words"),
+    [
+        ("crash", "crash", "ended by signal 6 (Aborted), step: forward\n  its output: a fault of the test"),
+        ("hang", "hang", "no answer within 5 s, step: forward"),
+        ("error", "error", "an error of the test"),
+        ("wrong", "wrong", "O: above, error"),
+        ("changed input", "wrong", "the call changed its input K"),
+    ],
+)
+def test_verify_reports_a_fault_and_computes_the_next_problems(fault: str, kind: str, words: str) -> None:
+    """The second problem has the fault: each problem calls forward twice."""
+    done = with_fault(fault, 4, *ON_THE_CPU, "--seconds", "5", "--json")
+    assert done.returncode == 1, done.stderr
+    report = json.loads(done.stdout)
+    (failure,) = report["failures"]
+    assert (failure["family"], failure["type"], failure["direction"]) == ("cpu", "bfloat16", "forward")
+    assert failure["kind"] == kind and words in failure["text"]
+    rows = {(row["type"], row["direction"]): row for row in report["rows"]}
+    assert rows["bfloat16", "forward"]["problems"] == 3
+    assert rows["bfloat16", "forward"]["failures"] == {kind: 1}
+    assert all(not row["failures"] for key, row in rows.items() if key != ("bfloat16", "forward"))
+
+
+def test_the_command_of_a_failure_repeats_it() -> None:
+    report = json.loads(with_fault("wrong", 4, *ON_THE_CPU, "--json").stdout)
+    program, *arguments = shlex.split(report["failures"][0]["command"])
+    assert program == "gdpa"
+    repeated = with_fault("wrong", 2, *arguments, "--seconds", "0")
+    assert repeated.returncode == 1 and "above" in repeated.stdout
+    assert "ok" in succeed(*arguments, "--seconds", "0")
+
+
+def test_verify_leaves_a_type_after_three_hangs() -> None:
+    done = with_fault("hang", 1, "verify", "--device", "cpu", "--problems", "5", "--seconds", "2", "--no-rates", "--json")
+    report = json.loads(done.stdout)
+    assert [failure["kind"] for failure in report["failures"]] == ["hang"] * 3
+    assert report["not_run"] == 2
+
+
+def test_the_report_of_verify_has_a_table_the_failures_and_the_rates() -> None:
+    options = [word for word in ON_THE_CPU if word != "--no-rates"]
+    text = with_fault("wrong", 4, *options).stdout
+    for words in ("gdpa verify --seed 8 --problems 3", "(commit ", "system     ", "matrix product by libxsmm"):
+        assert words in text
+    (row,) = [line.split() for line in text.splitlines() if line.startswith("cpu     bfloat16  forward ")]
+    assert row[3] == "3" and row[5:] == ["O", "1", "wrong"]
+    assert "  repeat: gdpa run --dtype bfloat16" in text and "1 of 24 checks failed" in text
+
+
+def test_verify_without_a_gpu_says_what_to_do() -> None:
+    done = gdpa("verify")
+    assert done.returncode == 3 and not done.stdout
+    assert "expected a GPU that gdpa supports, found none" in done.stderr and "gdpa verify --device cpu" in done.stderr
+
+
 # GPUs: the tests need NVRTC, and launches use a driver that computes nothing ------------------------------------------
 
-FAKE_DRIVER = Path(os.environ.get("GDPA_BUILD", Path(__file__).parents[2] / "build")) / "tests" / "cpp" / "fake_driver"
+FAKE_DRIVER = BUILT_TESTS / "fake_driver"
 
 
 @pytest.fixture(scope="module")
@@ -712,6 +807,16 @@ def test_an_old_gpu_is_refused_and_never_chosen() -> None:
     assert on_fake_gpu("run", "--lengths", "8", "--seconds", "0", FAKE_CUDA_CAPABILITY="75").returncode == 0
     report = on_fake_gpu("doctor", FAKE_CUDA_CAPABILITY="75").stdout
     assert "Fake GPU, compute capability 7.5" in report and "use a newer GPU, or the CPU" in report
+
+
+def test_verify_says_why_a_gpu_cannot_be_checked(nvrtc: str, tmp_path: Path) -> None:
+    old = on_fake_gpu("verify", FAKE_CUDA_CAPABILITY="75")
+    assert old.returncode == 3
+    assert "cuda:0 is Fake GPU: expected compute capability 8.0 or later (Ampere), got 7.5" in old.stderr
+    driver = on_fake_gpu("verify", FAKE_CUDA_VERSION="11080")
+    assert driver.returncode == 3 and "this one is for 11.8: update the driver" in driver.stderr
+    without = on_fake_gpu("verify", GDPA_NVRTC=str(tmp_path))
+    assert without.returncode == 3 and "GDPA_NVRTC is" in without.stderr and not without.stdout
 
 
 def test_doctor_says_that_a_driver_is_older_than_nvrtc(nvrtc: str) -> None:
