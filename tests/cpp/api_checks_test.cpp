@@ -8,11 +8,16 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "api/checks.h"
+#include "api/message.h"
+#include "api/norm_checks.h"
+#include "fmt/format.h"
 #include "gdpa/gdpa.h"
 #include "plan/prepared_tiles.h"
 
@@ -289,6 +294,171 @@ TEST(Checks, RefuseEveryWrongInputInBothDirectionsAndWriteNothing) {
     EXPECT_TRUE(is_untouched(call.output) && is_untouched(call.grad_query) && is_untouched(call.grad_key) &&
                 is_untouched(call.grad_value))
         << mistake.name;
+  }
+}
+
+/// A call with every tensor that the C++ API takes has two forms: sequences without gaps, and with gaps and a batch
+/// map. Each view of the call, with the name that a message has for it.
+struct NamedDevice {
+  std::string who;
+  Device* device;
+};
+
+struct CallWithTensors : Call {
+  std::vector<float> numbers_of_head = std::vector<float>(heads_q, 1.0F), numbers_of_keys = {1, 2, 3},
+                     grad_of_head = std::vector<float>(heads_q), grad_of_keys = std::vector<float>(3),
+                     scales_of_rows = std::vector<float>(tokens_q, 1.0F);
+  std::vector<int32_t> lengths_of_mask = {1, 2}, begins_of_output = {0, 2};
+  std::vector<ParameterGradient> gradients;
+
+  explicit CallWithTensors(bool has_gaps) {
+    attention.activation = Activation("a * s + t[clamp(j, 0, 2)]", {}, {"a", "t"});
+    attention.parameters = {{"a", TensorView::contiguous(numbers_of_head.data(), DType::float32, {heads_q})},
+                            {"t", TensorView::contiguous(numbers_of_keys.data(), DType::float32, {3})}};
+    gradients = {{"a", MutableTensorView::contiguous(grad_of_head.data(), DType::float32, {heads_q})},
+                 {"t", MutableTensorView::contiguous(grad_of_keys.data(), DType::float32, {3})}};
+    attention.mask_expression = MaskExpression("j < n[b]", {}, {"n"});
+    attention.mask_parameters = {{"n", TensorView::contiguous(lengths_of_mask.data(), DType::int32, {2})}};
+    attention.output_offsets = TensorView::contiguous(begins_of_output.data(), DType::int32, {2});
+    if (!has_gaps) return;
+    gaps_q = {0, 2, 2, 5};
+    have_gaps();
+    have_map();
+    attention.out_scale = OutScale::of_rows(TensorView::contiguous(scales_of_rows.data(), DType::float32, {tokens_q}));
+  }
+
+  /// All but the query, which the others are compared with.
+  std::vector<NamedDevice> devices(Direction direction) {
+    std::vector<NamedDevice> all = {{"key", &attention.key.device}, {"value", &attention.value.device}};
+    const auto add = [&](const char* who, std::optional<TensorView>& view) {
+      if (view) all.push_back({who, &view->device});
+    };
+    add("cu_seqlens_q", attention.cu_seqlens_q);
+    add("cu_seqlens_k", attention.cu_seqlens_k);
+    add("seq_offsets_q", attention.seq_offsets_q);
+    add("seq_offsets_k", attention.seq_offsets_k);
+    add("kv_of", attention.kv_of);
+    add("output_offsets", attention.output_offsets);
+    const bool has_rows = attention.out_scale.kind == OutScale::Kind::per_row;
+    all.push_back(
+        {"out_scale", has_rows ? &attention.out_scale.per_row.device : &attention.out_scale.per_batch.device});
+    for (Parameter& parameter : attention.parameters) {
+      all.push_back({"parameter " + parameter.name, &parameter.value.device});
+    }
+    for (Parameter& parameter : attention.mask_parameters) {
+      all.push_back({"mask parameter " + parameter.name, &parameter.value.device});
+    }
+    if (direction == Direction::forward) {
+      all.push_back({"output", &output_view.device});
+      return all;
+    }
+    all.push_back({"grad_output", &grad_output_view.device});
+    all.push_back({"grad_query", &grad_query_view.device});
+    all.push_back({"grad_key", &grad_key_view.device});
+    all.push_back({"grad_value", &grad_value_view.device});
+    for (ParameterGradient& gradient : gradients) {
+      all.push_back({"gradient of parameter " + gradient.name, &gradient.value.device});
+    }
+    return all;
+  }
+
+  void check(Direction direction) {
+    if (direction == Direction::forward) {
+      api::check_forward(attention, output_view);
+    } else {
+      api::check_backward(attention, {grad_output_view, grad_query_view, grad_key_view, grad_value_view, gradients});
+    }
+  }
+};
+
+constexpr Device cpu{DeviceKind::cpu, 0}, first_gpu{DeviceKind::cuda, 0}, second_gpu{DeviceKind::cuda, 1};
+
+TEST(Checks, RefuseEachTensorThatIsOnAnotherDeviceThanTheQuery) {
+  std::set<std::string> names;
+  for (const Device device : {cpu, first_gpu, second_gpu}) {
+    for (const bool has_gaps : {false, true}) {
+      for (const Direction direction : {Direction::forward, Direction::backward}) {
+        CallWithTensors call(has_gaps);
+        call.attention.query.device = device;
+        for (const NamedDevice& tensor : call.devices(direction)) *tensor.device = device;
+        EXPECT_NO_THROW(call.check(direction));
+        for (const NamedDevice& tensor : call.devices(direction)) {
+          names.insert(tensor.who);
+          for (const Device other : {cpu, first_gpu, second_gpu}) {
+            if (other == device) continue;
+            *tensor.device = other;
+            expect_refused(
+                [&] { call.check(direction); },
+                {tensor.who,
+                 {},
+                 ErrorKind::type,
+                 fmt::format("{}: expected device {}, as the query's, got {}; move all tensors to one device",
+                             tensor.who, api::to_string(device), api::to_string(other))});
+          }
+          *tensor.device = device;
+        }
+      }
+    }
+  }
+  EXPECT_EQ(names.size(), 19U);
+}
+
+/// Keys in pages of 16 rows, of two batch entries without keys.
+struct CallWithPages {
+  static constexpr int64_t heads = 2, head_dim = 8, page_rows = 16;
+  int64_t pages;
+  std::vector<float> query = std::vector<float>(2 * heads * head_dim), output = query;
+  std::vector<float> key = std::vector<float>(static_cast<std::size_t>(2 * page_rows * heads * head_dim)), value = key;
+  std::vector<int32_t> table = {0, 0}, used = {0, 0};
+  Attention attention;
+
+  explicit CallWithPages(int64_t count) : pages(count) {
+    attention.query = TensorView::contiguous(query.data(), DType::float32, {2, 1, heads, head_dim});
+    attention.key = TensorView::contiguous(key.data(), DType::float32, {pages, page_rows, heads, head_dim});
+    attention.value = TensorView::contiguous(value.data(), DType::float32, {pages, page_rows, heads, head_dim});
+    attention.block_table = TensorView::contiguous(table.data(), DType::int32, {2, 1});
+    attention.seqused_k = TensorView::contiguous(used.data(), DType::int32, {2});
+  }
+  void check() {
+    MutableTensorView result = MutableTensorView::contiguous(output.data(), DType::float32, {2, 1, heads, head_dim});
+    result.device = attention.query.device;
+    api::check_forward(attention, result);
+  }
+  void move_to(Device device) {
+    for (TensorView* view :
+         {&attention.query, &attention.key, &attention.value, &*attention.block_table, &*attention.seqused_k}) {
+      view->device = device;
+    }
+  }
+};
+
+TEST(Checks, RefuseABlockTableOrLengthsOfPagesOnAnotherDevice) {
+  for (const Device device : {cpu, first_gpu}) {
+    const Device other = device == cpu ? first_gpu : cpu;
+    const std::string rest = fmt::format(": expected device {}, as the query's, got {}; move all tensors to one device",
+                                         api::to_string(device), api::to_string(other));
+    CallWithPages call(2);
+    call.move_to(device);
+    EXPECT_NO_THROW(call.check());
+    call.attention.block_table->device = other;
+    expect_refused([&] { call.check(); }, {"block_table", {}, ErrorKind::type, "block_table" + rest});
+    call.move_to(device);
+    call.attention.seqused_k->device = other;
+    expect_refused([&] { call.check(); }, {"seqused_k", {}, ErrorKind::type, "seqused_k" + rest});
+  }
+}
+
+/// Even if no entry has keys: kernels read a page in place of one that does not exist.
+TEST(Checks, RefuseABlockTableWithoutAPage) {
+  for (const Device device : {cpu, first_gpu}) {
+    CallWithPages without(0), with_one(1);
+    without.move_to(device);
+    with_one.move_to(device);
+    expect_refused([&] { without.check(); },
+                   {"no pages", {}, ErrorKind::value, "key: expected at least one page, got 0; pass the pages"});
+    EXPECT_NO_THROW(with_one.check());
+    without.attention.block_table->sizes[1] = 0;
+    EXPECT_NO_THROW(without.check()) << "a table without pages names none";
   }
 }
 
@@ -879,6 +1049,92 @@ TEST(PreparedTiles, a_text_gives_the_tiles_back_and_another_text_is_refused) {
   for (const std::string& wrong :
        {std::string(), text + " 1", text.substr(0, text.rfind(' ')), of_another_version, with_a_letter, text + "x"}) {
     EXPECT_THROW(plan::PreparedTiles::of_text(wrong), Error) << wrong;
+  }
+}
+
+/// A norm with every tensor. The checks read no memory.
+struct CallOfNorm {
+  static constexpr int64_t rows = 2, columns = 8;
+  std::vector<float> memory = std::vector<float>(1000);
+  int64_t taken = 0;
+  Norm norm;
+  MutableTensorView y, statistics;
+  TensorView grad_y;
+  NormGradients gradients;
+
+  template <class View>
+  View view(std::initializer_list<int64_t> sizes) {
+    View result = View::contiguous(memory.data() + taken, DType::float32, sizes);
+    taken += rows * columns;
+    result.device = first_gpu;
+    return result;
+  }
+
+  CallOfNorm() {
+    norm.x = view<TensorView>({rows, columns});
+    norm.weight = view<TensorView>({columns});
+    norm.bias = view<TensorView>({columns});
+    norm.gate = view<TensorView>({rows, columns});
+    norm.residual = view<TensorView>({rows, columns});
+    y = view<MutableTensorView>({rows, columns});
+    statistics = view<MutableTensorView>({rows, 2});
+    grad_y = view<TensorView>({rows, columns});
+    gradients = {.x = view<MutableTensorView>({rows, columns}),
+                 .weight = view<MutableTensorView>({columns}),
+                 .bias = view<MutableTensorView>({columns}),
+                 .gate = view<MutableTensorView>({rows, columns})};
+  }
+
+  std::vector<NamedDevice> devices(Direction direction) {
+    std::vector<NamedDevice> all = {{"weight", &norm.weight->device},
+                                    {"bias", &norm.bias->device},
+                                    {"gate", &norm.gate->device},
+                                    {"residual", &norm.residual->device},
+                                    {"statistics", &statistics.device}};
+    if (direction == Direction::forward) {
+      all.push_back({"y", &y.device});
+      return all;
+    }
+    all.push_back({"grad_y", &grad_y.device});
+    all.push_back({"grad_x", &gradients.x.device});
+    all.push_back({"grad_weight", &gradients.weight.device});
+    all.push_back({"grad_bias", &gradients.bias.device});
+    all.push_back({"grad_gate", &gradients.gate.device});
+    return all;
+  }
+
+  void check(Direction direction) const {
+    if (direction == Direction::forward) {
+      api::check_norm_forward(norm, y, statistics);
+    } else {
+      const TensorView read{statistics.data, statistics.dtype, statistics.device,
+                            statistics.rank, statistics.sizes, statistics.strides};
+      api::check_norm_backward(norm, grad_y, read, gradients);
+    }
+  }
+};
+
+TEST(ChecksOfNorms, RefuseEachTensorThatIsOnAnotherDeviceThanX) {
+  for (const Direction direction : {Direction::forward, Direction::backward}) {
+    CallOfNorm call;
+    EXPECT_NO_THROW(call.check(direction));
+    for (const NamedDevice& tensor : call.devices(direction)) {
+      for (const Device other : {cpu, second_gpu}) {
+        *tensor.device = other;
+        expect_refused(
+            [&] { call.check(direction); },
+            {tensor.who,
+             {},
+             ErrorKind::type,
+             fmt::format("{}: expected device cuda:0, the device of x, got {}; move all tensors to one device",
+                         tensor.who, api::to_string(other))});
+      }
+      *tensor.device = first_gpu;
+    }
+    call.norm.x.device = cpu;
+    expect_refused(
+        [&] { call.check(direction); },
+        {"x", {}, ErrorKind::type, "x: expected a tensor on a GPU, got cpu; use the operations of PyTorch on a CPU"});
   }
 }
 
