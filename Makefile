@@ -17,6 +17,8 @@ export GDPA_SITE_PACKAGES = $(abspath $(wildcard .venv/lib/python3*/site-package
 export GDPA_OLDEST_NVRTC = $(abspath $(wildcard .venv-nvrtc/lib/python3*/site-packages/nvidia/cu13/lib))
 
 PYTHON := .venv/bin/python
+# A process without tests takes some of another one, so that all processes end at the same time.
+PYTEST = $(PYTHON) -m pytest --quiet --numprocesses $$(nproc) --dist worksteal
 REPORTS ?= build/reports
 TORCH_VERSIONS := 2.11.0 2.15.0
 # `make test` runs samples of the long tests. The targets that end in -all run all tests. A sample that has passed runs
@@ -89,10 +91,10 @@ test-cpp-all: $(call unmade,build)  ## run all C++ tests and examples
 	@$(CTEST) --test-dir build -LE sample
 
 test-python: $(call unmade,install)  ## run the Python tests without the mark long, against the installed wheel
-	@GDPA_SAMPLE=1 $(PYTHON) -m pytest --quiet --numprocesses $$(nproc) -m "not long" --junitxml=$(REPORTS)/pytest.xml tests/python
+	@GDPA_SAMPLE=1 $(PYTEST) -m "not long" --junitxml=$(REPORTS)/pytest.xml tests/python
 
 test-python-all: $(call unmade,install)  ## run all Python tests
-	@$(PYTHON) -m pytest --quiet --numprocesses $$(nproc) --junitxml=$(REPORTS)/pytest.xml tests/python
+	@$(PYTEST) --junitxml=$(REPORTS)/pytest.xml tests/python
 
 configure-sanitize: $(call unmade,setup)
 	@scripts/once build-sanitize/.configured -- \

@@ -12,6 +12,7 @@ import torch
 from gdpa import _trace
 from gdpa._errors import translated
 from gdpa._library import describe_activation
+from gdpa._when_imported import assume_constant_result
 
 
 @dataclass(frozen=True, init=False)
@@ -138,7 +139,7 @@ def _joined(texts: list[str]) -> tuple[str, str]:
     return "; ".join(functions), ", ".join(f"{name} = {number}" for name, number in numbers.items())
 
 
-@torch.compiler.assume_constant_result
+@assume_constant_result
 def names_of_reads(text: str) -> tuple[str, ...]:
     """Returns the names of the tensors that the function reads by index."""
     return _names_of_reads(text)

@@ -10,6 +10,7 @@ from gdpa._activation import ActivationLike, Param, names_of_reads, text_of
 from gdpa._errors import translated
 from gdpa._library import PART_SEPARATOR
 from gdpa._operators import attend, write_gradients
+from gdpa._when_imported import assume_constant_result
 from gdpa.mask import Mask, MaskLike, PreparedMask, mask_of
 
 OutScale = float | str | torch.Tensor
@@ -446,7 +447,7 @@ def _mask_argument(mask: Mask, query: torch.Tensor) -> tuple[str, tuple[torch.Te
     return text, values
 
 
-@torch.compiler.assume_constant_result
+@assume_constant_result
 def _torch_allows_tf32() -> bool:
     return torch.get_float32_matmul_precision() != "highest"
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import torch
 from torch.autograd import forward_ad
-from torch.utils.flop_counter import register_flop_formula
 
 from gdpa._compilation import Warmup
 from gdpa._library import PART_SEPARATOR, backward, backward_out, flops, forward
 from gdpa._sharding import register_strategies, with_replicated
+from gdpa._when_imported import when_imported
 
 # Kept until the process ends, because the registrations end with this object.
 _library = torch.library.Library("gdpa", "FRAGMENT")
@@ -373,11 +373,19 @@ _library.impl("forward", _autocast("cuda", torch._C.DispatchKey.AutocastCUDA), "
 # FLOPs ----------------------------------------------------------------------------------------------------------------
 
 
-@register_flop_formula(torch.ops.gdpa.forward, get_raw=True)
-def _(*problem: Any, out_val: Any = None, **kwargs: Any) -> int:
+def _flops_of_forward(*problem: Any, out_val: Any = None, **kwargs: Any) -> int:
     return int(flops(*problem, False))
 
 
-@register_flop_formula(torch.ops.gdpa.backward, get_raw=True)
-def _(grad_output: Any, *arguments: Any, out_val: Any = None, **kwargs: Any) -> int:
+def _flops_of_backward(grad_output: Any, *arguments: Any, out_val: Any = None, **kwargs: Any) -> int:
     return int(flops(*arguments[: len(_problem)], True, *arguments[len(_problem) :]))
+
+
+def _register_flop_formulas() -> None:
+    from torch.utils.flop_counter import register_flop_formula
+
+    register_flop_formula(torch.ops.gdpa.forward, get_raw=True)(_flops_of_forward)
+    register_flop_formula(torch.ops.gdpa.backward, get_raw=True)(_flops_of_backward)
+
+
+when_imported("torch.utils.flop_counter", _register_flop_formulas)  # it imports Triton

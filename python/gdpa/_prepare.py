@@ -9,6 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gdpa._errors import translated
 from gdpa._library import PART_SEPARATOR, forward, prepare_lists
 from gdpa._operators import empty_output, required_gradients
+from gdpa._when_imported import disable
 from gdpa.mask import Mask, PreparedMask, window
 
 _arguments = [argument.name for argument in forward._schema.arguments]
@@ -28,7 +29,7 @@ class _Record(TorchDispatchMode):
         return empty_output(*args)
 
 
-@torch.compiler.disable(reason="gdpa.prepare_mask returns an object: call it outside of the compiled function")
+@disable(reason="gdpa.prepare_mask returns an object: call it outside of the compiled function")
 def prepare_mask(function: Callable[..., Any], *arguments: Any, backward: bool = True, **keywords: Any) -> PreparedMask:
     """Classifies the tiles of a mask as empty, full or partial, for several calls. Comparable to a BlockMask.
 

@@ -18,12 +18,13 @@ from typing import Any
 import torch
 
 from gdpa._library import PART_SEPARATOR, backward, forward
+from gdpa._when_imported import assume_constant_result
 
 _problem = [argument.name for argument in forward._schema.arguments]
 _is_registered = False
 
 
-@torch.compiler.assume_constant_result
+@assume_constant_result
 def register_strategies() -> bool:
     """Registers the strategies once, and returns whether a DTensor can exist.
 

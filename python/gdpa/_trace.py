@@ -16,6 +16,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from gdpa._score import WITHOUT_INDEX, Condition, Element, Score, text_of
+from gdpa._when_imported import assume_constant_result
 
 #: The names of the positions in the language: the batch entry, the query head, the query and the key.
 _positions = ("b", "h", "i", "j")
@@ -124,7 +125,7 @@ def _signature(function: Callable[..., Any]) -> _Signature:
     return _Signature(by_position, by_name, (*by_position[len(by_position) - with_default :], *of_names))
 
 
-@torch.compiler.assume_constant_result
+@assume_constant_result
 def _inspected(function: Callable[..., Any]) -> tuple[tuple[str, ...], ...]:
     try:
         arguments = inspect.signature(function).parameters.values()

@@ -147,6 +147,24 @@ def test_vmap_of_a_recorded_call_is_the_calls_one_by_one() -> None:
     torch.testing.assert_close(*gradients)
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_vmap_takes_its_axis_of_each_operand() -> None:
+    """Each operand and tensor of the call has its batch on another axis, or none."""
+    query, key = torch.randn(7, 3, 2, 8, requires_grad=True), torch.randn(7, 2, 3, 8, requires_grad=True)
+    value, bias = torch.randn(7, 2, 8, requires_grad=True), torch.randn(2, 3, requires_grad=True)
+    offsets = torch.tensor([[0, 3, 7], [0, 5, 7], [0, 1, 7]])
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, cu: Tensor) -> Tensor:
+        return gdpa.varlen_attention(query, key, value, cu, cu, activation="s + bias[h]", params={"bias": bias})
+
+    together = torch.func.vmap(attend, in_dims=(1, 2, None, 1, 0), out_dims=2)(query, key, value, bias, offsets)
+    one_by_one = [attend(query[:, n], key[:, :, n], value, bias[:, n], offsets[n]) for n in range(3)]
+    torch.testing.assert_close(together, torch.stack(one_by_one, 2))
+    leaves = (query, key, value, bias)
+    gradients = [torch.autograd.grad(output.square().sum(), leaves) for output in (together, torch.stack(one_by_one))]
+    torch.testing.assert_close(*gradients)
+
+
 ALL_WANTED = [wanted for wanted in itertools.product((False, True), repeat=3) if any(wanted)]
 NAMES = ("query", "key", "value")
 

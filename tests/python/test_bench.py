@@ -21,8 +21,9 @@ from gdpa.bench.cases import Case, cases_of_suite, generate_lengths, kept_scores
 from gdpa.bench.device import Processor, processor_rates
 from gdpa.bench.figures import Figure
 from gdpa.bench.figures_cpu import ratios
-from gdpa.bench.measure import Effort, Result, measure
-from gdpa.bench.rows import Rates, fields, reason_of
+from gdpa.bench.measure import Effort, Result, make_row, measure
+from gdpa.bench.report import rate_table
+from gdpa.bench.rows import Rates, Row, cells, columns, fields, reason_of
 from gdpa.bench.systems import SYSTEMS, Gdpa, GdpaIn, Operands, Padded, SdpaPerSequence, System
 
 CPU = torch.device("cpu")
@@ -141,6 +142,47 @@ def test_flop_and_bytes_are_those_of_the_plan() -> None:
     for direction, name in (("fwd", "forward"), ("bwd", "backward")):
         assert timed.flops(direction) == plan[name]["flops"]
         assert timed.bytes(direction) == plan[name]["bytes"]
+
+
+# Every number is another one, so that no column can have the number of another one.
+SIZED = Row(
+    system="gdpa", version="1", commit="abc", direction="fwd", device="a processor", shape="sized", dtype="float32",
+    activation="silu", accuracy="fast", deterministic=False, mask="none", B=2, H_q=6, H_k=3, d=16, d_v=40, q=400,
+    kv=500, fill=0.75, shared_q=False, shared_kv=False, bytes=7e6, ms=4.0, tflops=0.12,
+    cublas_tflops=None, floor_tflops=0.2,
+)  # fmt: skip
+
+
+def test_a_line_of_the_table_has_the_numbers_of_its_row() -> None:
+    shown = dict(zip(columns([SIZED]), cells(SIZED), strict=True))
+    assert shown == {
+        "": "fwd", "system": "gdpa", "dtype": "float32", "f": "silu", "mask": "none", "B": "2", "H": "6", "d": "16",
+        "q": "400", "kv": "500", "fill": "0.75", "ms": "4.000", "GFLOP/s": "120.0", "of floor": "0.60",
+    }  # fmt: skip
+    on_gpu = replace(SIZED, tflops=480.0, cublas_tflops=640.0, floor_tflops=600.0, shared_q=True)
+    shown = dict(zip(columns([on_gpu]), cells(on_gpu), strict=True))
+    assert {name: shown[name] for name in ("q", "kv", "TFLOP/s", "of cuBLAS", "of floor")} == {
+        "q": "400 shared", "kv": "500", "TFLOP/s": "480.0", "of cuBLAS": "0.75", "of floor": "0.80"
+    }  # fmt: skip
+
+
+def test_a_line_of_the_report_has_the_numbers_of_its_case() -> None:
+    header, _, line = rate_table(
+        [SIZED, replace(SIZED, system="other", activation="softmax", tflops=0.09)]
+    ).splitlines()
+    shown = dict(zip(*([cell.strip() for cell in one.strip("|").split("|")] for one in (header, line)), strict=True))
+    assert shown == {
+        "shape": "sized", "dtype": "float32", "mask": "none", "B": "2", "d": "16", "q": "400", "kv": "500",
+        "fill": "0.75", "cuBLAS": "", "floor": "200", "frontier": "", "gdpa (silu)": "120.0", "other (softmax)": "90.0",
+    }  # fmt: skip
+
+
+def test_a_row_has_the_sizes_of_its_case() -> None:
+    timed = Case((3, 9), (4, 11), heads=6, head_dim=16, dtype="float32", activation="silu")
+    row = make_row(timed, Gdpa(), "bwd", 2e-3, Processor(), None)
+    assert (row.B, row.H_q, row.H_k, row.d, row.d_v, row.q, row.kv) == (2, 6, 6, 16, 16, 9, 11)
+    assert row.fill == 12 / 18
+    assert row.tflops * row.ms * 1e9 == pytest.approx(2.5 * 4 * 6 * 16 * (3 * 4 + 9 * 11))
 
 
 @pytest.mark.parametrize("window", [(-1, -1), (-1, 0), (2, 0), (0, 3), (-1, 2), (4, -1)])

@@ -84,6 +84,40 @@ def test_each_kind_of_goal_by_hand(own_suite: None) -> None:
     assert told[1].goal_tflops == pytest.approx(530 * 625 / 660)
 
 
+def test_the_fastest_other_is_the_one_with_the_largest_share_of_cublas(own_suite: None) -> None:
+    """The clock fell between the parts of a run, so the system with the higher rate is not the faster one."""
+    rows = [
+        row(activation="relu", tflops=600.0, cublas_tflops=625.0),
+        row(system="early", activation="softmax", tflops=520.0, cublas_tflops=650.0),  # .8
+        row(system="late", activation="softmax", tflops=500.0, cublas_tflops=500.0),  # 1
+    ]
+    told = {standing.goal.activation: standing for standing in standings("own", rows, [])}["relu"]
+    assert told.best_other is not None and told.best_other.system == "late"
+    assert told.measured == pytest.approx(0.96)
+    assert told.as_json()["best_other"] == {"system": "late", "tflops": 500.0}
+    without_cublas = [replace(one, cublas_tflops=None) for one in rows]
+    told = {standing.goal.activation: standing for standing in standings("own", without_cublas, [])}["relu"]
+    assert told.best_other is not None and told.best_other.system == "early"
+    assert told.measured == pytest.approx(600 / 520)
+
+
+def test_a_geometric_mean_takes_the_fastest_other_of_each_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    goal = {"of": "geometric", "shapes": ["long", "short"], "at_least": 1}
+    monkeypatch.setattr(
+        "gdpa.bench.goals.suites", lambda: {"own": {"shapes": [{"name": "long", "goals": {"fwd": {"silu": goal}}}]}}
+    )
+    rows = [
+        row(activation="silu", tflops=600.0, cublas_tflops=600.0),  # 1
+        row(system="early", activation="softmax", tflops=520.0, cublas_tflops=650.0),  # .8
+        row(system="late", activation="softmax", tflops=250.0, cublas_tflops=500.0),  # .5
+        row(shape="short", activation="silu", tflops=450.0, cublas_tflops=500.0),  # .9
+        row(system="early", shape="short", activation="softmax", tflops=520.0, cublas_tflops=650.0),  # .8
+        row(system="late", shape="short", activation="softmax", tflops=500.0, cublas_tflops=500.0),  # 1
+    ]
+    (told,) = standings("own", rows, [])
+    assert told.measured == pytest.approx((1 / 0.8 * 0.9) ** 0.5)
+
+
 def test_a_function_may_have_several_goals_and_be_compared_with_a_mean(monkeypatch: pytest.MonkeyPatch) -> None:
     mean = {"of": "mean", "rows": [["long", "silu"], ["long", "silu"], ["long", "relu"]], "at_least": 0.97}
     shape = {"name": "long", "goals": {"fwd": {"silu; silu; relu": [mean, {"of": "others", "at_least": 2}]}}}

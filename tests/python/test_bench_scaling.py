@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import processes
 import pytest
 import torch
 import torch.multiprocessing as multiprocessing
@@ -43,7 +44,10 @@ def fail_on_rank_1(rank: int, world: int, store: str, progress: Progress, how: s
     raise Disagreement("differs") if how == "disagrees" else ValueError("no such kernel")
 
 
-def test_the_command_compares_one_process_with_two(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_compares_one_process_with_two(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: processes.context)
     arguments = ["--scaling", "--device", "cpu", "--seconds", "0", "--rounds", "1", "--threads", "1", "--layers", "1"]
     assert bench.main([*arguments, "--report", str(tmp_path)]) == 0
     printed = capsys.readouterr()

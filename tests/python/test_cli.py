@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -429,7 +430,51 @@ def test_bench_writes_one_row_for_each_function_and_direction() -> None:
         assert row["ms"] > 0 and row["tflops"] > 0 and row["floor_tflops"] > 0
 
 
-def test_bench_counts_flop_as_documented() -> None:
+# Every size is another number, so that no field can have the number of another one.
+SIZES = {"B": 2, "H_q": 6, "H_k": 3, "d": 16, "d_v": 40, "q": 400, "kv": 500}
+SIZED = ("--lengths-q", "200,400", "--lengths-k", "350,500", "--heads", "6", "--heads-k", "3", "--head-dim", "16",
+         "--head-dim-v", "40")  # fmt: skip
+SIZED_FLOP = 2 * 6 * (16 + 40) * (200 * 350 + 400 * 500)
+
+
+def test_rows_have_the_sizes_of_the_problem_and_flop_as_documented() -> None:
+    for row in map(json.loads, succeed("bench", *SIZED, "--dtype", "bf16", "--seconds", "0", "--json").splitlines()):
+        assert {name: row[name] for name in SIZES} == SIZES
+        assert row["fill"] == 600 / 800
+        is_forward = row["direction"] == "fwd"
+        assert row["tflops"] * row["ms"] * 1e9 == pytest.approx(SIZED_FLOP * (1 if is_forward else 2.5))
+        operands = 600 * 6 * 16 + 850 * 3 * (16 + 40)  # query, key and value, which have a gradient each
+        results = 600 * 6 * 40  # the output, or its gradient
+        assert row["bytes"] == 2 * (operands * (1 if is_forward else 2) + results)
+    problem = run_json(*SIZED, "--no-check")["problem"]
+    assert {name: problem[name] for name in SIZES if name in problem} == {
+        name: SIZES[name] for name in ("H_q", "H_k", "d", "d_v")
+    }
+
+
+def lines_of_table(text: str, columns: str) -> list[dict[str, str]]:
+    """Returns the lines of the printed table with this column, by column."""
+    lines = [re.split(r"\s{2,}", line.strip()) for line in text.splitlines()]
+    header = next(n for n, line in enumerate(lines) if columns in line)
+    names, *cells = (line for line in lines[header:] if len(line) >= len(lines[header]) - 1)
+    return [dict(zip(names[::-1], line[::-1], strict=False)) for line in cells]  # the first column may have no name
+
+
+def test_tables_have_the_sizes_and_the_rate_of_the_problem() -> None:
+    lines = lines_of_table(succeed("bench", *SIZED, "--seconds", "0"), "GFLOP/s")
+    assert len(lines) == 2
+    for line, flop in zip(lines, (SIZED_FLOP, 2.5 * SIZED_FLOP), strict=True):
+        shown = {"B": line["B"], "H_q": line["H"], "d": line["d"], "q": line["q"], "kv": line["kv"]}
+        assert shown == {name: str(SIZES[name]) for name in shown}
+        assert float(line["fill"]) == 0.75
+        assert float(line["GFLOP/s"]) * float(line["ms"]) * 1e6 == pytest.approx(flop, rel=0.02)
+    lines = lines_of_table(succeed("run", *SIZED, "--seconds", "0", "--no-check"), "GFLOP/s")
+    assert len(lines) == 2
+    for line, flop in zip(lines, (SIZED_FLOP, 2.5 * SIZED_FLOP), strict=True):
+        assert float(line["GFLOP/s"]) * float(line["ms"]) * 1e6 == pytest.approx(flop, rel=0.02)
+
+
+def test_bench_counts_flop_inside_the_mask() -> None:
     line = succeed(
         "bench", "--lengths", "30", "--heads", "2", "--head-dim", "16", "--head-dim-v", "8", "--mask", "causal",
         "--direction", "bwd", "--seconds", "0", "--json",

@@ -32,7 +32,7 @@ class Drawn:
         self.inputs = leaves((rows_q, heads, columns), (rows, heads, columns), (rows, heads, columns_v))
         self.operands = list(self.inputs)
         self.longest = draw.choice([max(history) + 4, 7])
-        self.alpha = draw.choice([0.5, 0.125])
+        self.alpha = draw.choice([0.5, 0.125, -0.25])
         self.arguments: dict[str, Any] = {}
         self.expected: dict[str, Any] = {"alpha": self.alpha, "divisor": self.longest, "delta": self.delta}
         if has_targets:

@@ -150,7 +150,10 @@ def test_the_function_without_bias_records_no_gradient_for_inference() -> None:
 @pytest.mark.parametrize("page_rows", [16, 32])
 @pytest.mark.parametrize("group", [1, 2])
 @pytest.mark.parametrize("has_targets", [True, False])
-def test_pages_are_the_keys_before_the_targets(page_rows: int, group: int, has_targets: bool) -> None:
+@pytest.mark.parametrize(("alpha", "scaling"), [(0.3, -1), (-0.7, 5)])
+def test_pages_are_the_keys_before_the_targets(
+    page_rows: int, group: int, has_targets: bool, alpha: float, scaling: int
+) -> None:
     draw = random.Random(page_rows + group)
     torch.manual_seed(page_rows + group)
     batch, heads, columns = 3, 2, 8
@@ -172,13 +175,13 @@ def test_pages_are_the_keys_before_the_targets(page_rows: int, group: int, has_t
     lengths_k = [len(one) for one in keys]
     cu_k = starts(lengths_k)
     output = current.hstu_attn_varlen_func(
-        q, k, v, integers(cu_q), integers(cu_k), None, None, 11, max(lengths_k), -1, None,
-        integers(targets) if has_targets else None, group, (-1, 0), 0.3, None, False, pages, integers(starts(counts)),
+        q, k, v, integers(cu_q), integers(cu_k), None, None, 11, max(lengths_k), scaling, None,
+        integers(targets) if has_targets else None, group, (-1, 0), alpha, None, False, pages, integers(starts(counts)),
         ids, integers([(length - 1) % page_rows + 1 for length in cached]),
     )  # fmt: skip
     expected = hstu(
-        q, torch.cat(keys), torch.cat(values), cu_q, cu_k, scaling=11, targets=targets, group=group, window=(-1, 0),
-        alpha=0.3, longest_k=max(lengths_k),
+        q, torch.cat(keys), torch.cat(values), cu_q, cu_k, scaling=11 if scaling == -1 else scaling, targets=targets,
+        group=group, window=(-1, 0), alpha=alpha, longest_k=max(lengths_k),
     )  # fmt: skip
     torch.testing.assert_close(output, expected, rtol=1e-10, atol=1e-10)
 

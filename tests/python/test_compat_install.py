@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from processes import run_program
 
 import gdpa
 
 
 def run(code: str) -> None:
-    """Runs the code in a new process. Starting one takes seconds, so a test has one process for all names."""
-    done = subprocess.run([sys.executable, "-c", f"import torch, gdpa\n{code}"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    done = run_program(code)
+    assert done.code == 0, done.errors
 
 
 OPERANDS = """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,6 +12,8 @@ from reference import offsets
 from torch import Tensor
 
 import gdpa
+from gdpa._activation import names_of_reads
+from gdpa._attention import _torch_allows_tf32
 
 LENGTHS = [[3, 4], [5, 0], [1, 1], [40, 2], [0, 17]]
 
@@ -92,6 +94,15 @@ def test_an_optimiser_step_compiles_nothing(form: str) -> None:
     assert table.grad is not None and slope.grad is not None
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
     assert torch._dynamo.utils.counters["aot_autograd"]["total"] == 1
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("ask", "arguments"), [(_torch_allows_tf32, ()), (names_of_reads, ("s * table[h]",))])
+def test_what_only_the_host_can_answer_is_a_constant_of_the_graph(
+    ask: Callable[..., Any], arguments: tuple[Any, ...]
+) -> None:
+    compiled = torch.compile(lambda x: (x + 1, ask(*arguments)), fullgraph=True, backend="eager")
+    assert compiled(torch.ones(2))[1] == ask(*arguments)
 
 
 def test_the_default_backend_runs_it() -> None:

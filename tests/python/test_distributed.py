@@ -1,6 +1,6 @@
 """gdpa under torch.distributed, on 2 and 4 processes with gloo: distributed_checks.py has the checks.
 
-The checks of one number of processes share their processes, because their start takes seconds.
+The checks of one number of processes share their processes, because they import much.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 import distributed_checks as checks
 import pytest
 import torch
-import torch.multiprocessing as multiprocessing
+from processes import context
 
 import gdpa
 
@@ -19,7 +19,6 @@ LIMIT = 300  # seconds, on a machine that also runs other programs
 
 @pytest.mark.parametrize("world", list(checks.CHECKS))
 def test_every_check_holds_on_all_processes(world: int, tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
     failures = context.Queue()
     names = [check.__name__ for check in checks.CHECKS[world]]
     arguments = (world, str(tmp_path / "store"), names, failures)

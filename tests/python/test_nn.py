@@ -239,6 +239,22 @@ def test_autocast_computes_in_bfloat16(name: str) -> None:
         assert float((one - other).norm()) <= 0.1 * float(other.norm()) + 0.05
 
 
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_autocast_does_not_round_the_rows_of_a_pffn(is_shared: bool) -> None:
+    """S has fp32 numbers that bfloat16 does not have. Without values, Y is S."""
+    module = gdpa.nn.PFFN(D, H, rows=6 if is_shared else None)
+    for name, parameter in module.named_parameters():
+        if "value" in name:
+            torch.nn.init.zeros_(parameter)
+    rows, cu = torch.randn(sum(LENGTHS), D, requires_grad=True), offsets(LENGTHS)
+    context = None if is_shared else torch.randn(len(LENGTHS), 3, D)
+    weights = torch.randn_like(rows)
+    with torch.autocast("cpu", torch.bfloat16):
+        output = module(rows, context, cu)
+    assert output.dtype == torch.float32 and torch.equal(output, rows)
+    assert torch.equal(torch.autograd.grad((output * weights).sum(), rows)[0], weights)
+
+
 @every_kind
 def test_checkpointing_changes_no_gradient(name: str) -> None:
     block, module = BLOCKS[name], made(name)

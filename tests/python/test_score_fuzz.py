@@ -7,6 +7,7 @@ import random
 import pytest
 import torch
 from random_score import RandomScore
+from sampling import examples
 from score_reference import Call
 
 import gdpa
@@ -17,7 +18,7 @@ def test_random_scores_follow_the_definition(batch: int) -> None:
     seed = random.randrange(10**9)
     draw = random.Random(seed)
     torch.manual_seed(seed)
-    for _ in range(40):
+    for _ in range(examples(40)):
         lengths_q, lengths_k = ([draw.choice([0, 1, draw.randint(2, 40)]) for _ in range(3)] for _ in range(2))
         lengths_q[draw.randrange(3)] = draw.randint(1, 40)  # a dense tensor has elements
         lengths_k[draw.randrange(3)] = draw.randint(1, 40)

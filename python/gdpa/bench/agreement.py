@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from operator import itemgetter
+
 from torch import Tensor
 
 # The largest relative difference in the 2-norm. It allows roundings of the type.
@@ -13,13 +16,20 @@ class Disagreement(Exception):
 
 
 def worst_difference(results: dict[str, Tensor], reference: dict[str, Tensor]) -> tuple[float, str]:
-    """Returns the largest relative difference of a tensor in the 2-norm, and the name of this tensor."""
+    """Returns the largest relative difference of a tensor in the 2-norm, and the name of this tensor.
+
+    The difference of a number that is not finite is infinite: max() would pass over NaN.
+    """
 
     def difference(name: str) -> float:
         exact = reference[name].double()
-        return float((results[name].double() - exact).norm() / exact.norm())
+        error = float((results[name].double() - exact).norm())
+        if error == 0:
+            return 0.0
+        size = float(exact.norm())
+        return error / size if math.isfinite(error) and size > 0 else math.inf
 
-    return max((difference(name), name) for name in reference)
+    return max(((difference(name), name) for name in reference), key=itemgetter(0))
 
 
 def checked_difference(
