@@ -129,7 +129,7 @@ gpu-test: build install  ## run the GPU tests on a machine with a GPU, and recor
 gpu-record-check:  ## fail if the record of the GPU tests does not cover the current sources
 	@python3 scripts/gpu-record check
 
-mutation: $(call unmade,install)  ## put faults into a copy of the sources and list those that the tests miss; OPTIONS="--help"
+mutation: $(call unmade,setup)  ## put faults into a copy of the sources and list those that the tests miss; OPTIONS="--help"
 	@$(PYTHON) scripts/mutation $(OPTIONS)
 
 bench: install  ## measure the CPU figures of the README on this machine

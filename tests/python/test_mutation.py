@@ -35,10 +35,13 @@ source "${0%/*}/adder.sh"
 [ "$(add 2 3)" = 5 ]
 """
 PYTHON_TEST = """
+from importlib import metadata
+
 from gdpa.double import double
 
 
 def test_double():
+    assert metadata.version("gdpa") == "1.2"
     assert double(2) == 4
 """
 
@@ -49,6 +52,7 @@ def checkout(tmp_path: Path) -> Path:
         "CMakeLists.txt": CMAKE,
         "src/adder.sh": ADDER,
         "tests/adder_test": PROGRAM,
+        "include/gdpa/version.h": '#define GDPA_VERSION "1.2"',
         "python/gdpa/__init__.py": "",
         "python/gdpa/double.py": "def double(x):\n    return 2 * x\n",
         "tests/python/test_double.py": PYTHON_TEST,
