@@ -1,4 +1,8 @@
-"""The events of MovieLens 100K, split by time, as jagged batches with the next event of each event."""
+"""The histories of MovieLens 100K, and jagged batches of their events with the next item of each event.
+
+The split is leave-one-out: the last event of a user is the test, the one before it is the validation, and the model
+trains on the others.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +16,15 @@ from torch import Tensor
 from gdpa.demo.histories import data_file
 
 ITEMS = 1682
-LIKED = 3  # ratings count from 0, and a rating of four stars or more is a like
-TRAINED = 0.8  # the share of the events that the model trains on, the earliest ones
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The histories of some users. Row r predicts its next event, if `predicts[r]`."""
+    """Parts of the histories of some users, and the next item of each event."""
 
     items: Tensor  # (T,)
-    ratings: Tensor  # (T,)
     cu_seqlens: Tensor  # (B + 1)
-    next_items: Tensor  # (T,) the item of the next event
-    next_likes: Tensor  # (T,) float32, 1 for a like
-    predicts: Tensor  # (T,) bool
+    next_items: Tensor  # (T,)
 
     def to(self, device: torch.device) -> Batch:
         return Batch(**{name: one.to(device, non_blocking=True) for name, one in vars(self).items()})
@@ -36,50 +35,39 @@ class Events:
     """The events of all users, each user's in the order of time."""
 
     items: Tensor  # (events,) int64
-    ratings: Tensor  # (events,) int64, 0 for one star
-    times: Tensor  # (events,) int64
     offsets: Tensor  # (users + 1,) int64
 
     @property
-    def split_time(self) -> int:
-        """The time of the last event to train on."""
-        return int(self.times.sort().values[int(TRAINED * len(self.times)) - 1])
-
-    def until(self, time: int) -> Events:
-        """Returns the events up to this time. Users without such events have empty histories."""
-        kept = self.times <= time
-        before = torch.cat([torch.zeros(1, dtype=torch.int64), kept.long().cumsum(0)])
-        return Events(self.items[kept], self.ratings[kept], self.times[kept], before[self.offsets])
+    def users(self) -> int:
+        return len(self.offsets) - 1
 
     @property
-    def lengths(self) -> Tensor:
-        return self.offsets.diff()
+    def ends(self) -> Tensor:
+        """The index of the last item of each user, which is the item of the test."""
+        return self.offsets[1:] - 1
 
-    def batch(self, users: Sequence[int], after: int = 0) -> Batch:
-        """Returns the histories of these users. The rows whose next event is later than `after` predict it."""
-        ranges = [torch.arange(int(self.offsets[user]), int(self.offsets[user + 1])) for user in users]
+    def lengths(self, history: int) -> Tensor:
+        """Returns the number of events of each user that one epoch trains on: all, but at most `history`."""
+        return (self.offsets.diff() - 3).clamp(max=history)
+
+    def training_ends(self, history: int, generator: torch.Generator) -> Tensor:
+        """Returns the index of the last item to predict of each user, so that a random part of the history is used."""
+        spare = self.offsets.diff() - 3 - self.lengths(history)
+        return self.ends - 2 - (torch.rand(self.users, generator=generator) * (spare + 1)).long()
+
+    def batch(self, users: Sequence[int], ends: Tensor, history: int) -> Batch:
+        """Returns up to `history` events of each of these users, of which the last one has the next item ends[user]."""
+        begins = torch.maximum(self.offsets[:-1], ends - history)
+        ranges = [torch.arange(int(begins[user]), int(ends[user])) for user in users]
         rows = torch.cat([torch.empty(0, dtype=torch.int64), *ranges])
-        lengths = [len(one) for one in ranges]
-        cu_seqlens = torch.tensor([0, *lengths]).cumsum(0)
-        next_rows = (rows + 1).clamp(max=max(0, len(self.items) - 1))
-        predicts = torch.ones(len(rows), dtype=torch.bool)
-        predicts[cu_seqlens[1:][cu_seqlens.diff() > 0] - 1] = False  # the last event of a user
-        return Batch(
-            items=self.items[rows],
-            ratings=self.ratings[rows],
-            cu_seqlens=cu_seqlens.int(),
-            next_items=self.items[next_rows],
-            next_likes=(self.ratings[next_rows] >= LIKED).float(),
-            predicts=predicts & (self.times[next_rows] > after),
-        )
+        cu_seqlens = torch.tensor([0, *(len(one) for one in ranges)]).cumsum(0)
+        return Batch(self.items[rows], cu_seqlens.int(), self.items[rows + 1])
 
 
 def load(users: int | None = None) -> Events:
     """Returns the events of the first `users` users, or of all users."""
-    user, item, rating, time = np.loadtxt(data_file(), skiprows=1, dtype=np.int64, unpack=True)
+    user, item, _, time = np.loadtxt(data_file(), skiprows=1, dtype=np.int64, unpack=True)
     order = np.lexsort((time, user))
     _, lengths = np.unique(user, return_counts=True)
     offsets = torch.from_numpy(np.concatenate([[0], np.cumsum(lengths[:users])]))
-    order = order[: int(offsets[-1])]
-    items, ratings, times = (torch.from_numpy(column[order]) for column in (item - 1, rating - 1, time))
-    return Events(items, ratings, times, offsets)
+    return Events(torch.from_numpy(item[order[: int(offsets[-1])]] - 1), offsets)

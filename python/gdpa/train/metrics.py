@@ -1,61 +1,50 @@
-"""AUC of the likes and NDCG@10 of the next item, on the events after the split."""
+"""NDCG@10 and HR@10 of the next item among all items, of the validation and of the test."""
 
 from __future__ import annotations
 
-from itertools import pairwise
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from gdpa.train.data import Batch, Events
+from gdpa.train.data import Events
 from gdpa.train.model import Recommender
 
 CUT = 10
 
 
-def auc(scores: Tensor, labels: Tensor) -> float:
-    """Returns the probability that a positive has a higher score than a negative. A tie counts one half."""
-    _, place, counts = scores.double().unique(return_inverse=True, return_counts=True)
-    last = counts.cumsum(0).double()
-    ranks = (last - (counts - 1) / 2)[place]  # the mean rank of equal scores, from 1
-    positive = labels > 0
-    number, others = int(positive.sum()), int((~positive).sum())
-    if not number or not others:
-        return float("nan")
-    return float((ranks[positive].sum() - number * (number + 1) / 2) / (number * others))
+@dataclass(frozen=True)
+class Metrics:
+    """The mean over the users."""
+
+    ndcg: float
+    hit_rate: float
 
 
-def ndcg(ranks: Tensor) -> float:
-    """Returns the mean of 1 / log2(2 + rank) of the target's rank from 0, if it is below CUT."""
-    gains = torch.where(ranks < CUT, 1 / torch.log2(2.0 + ranks), 0.0)
-    return float(gains.mean()) if len(gains) else float("nan")
-
-
-def seen(batch: Batch, items: int) -> Tensor:
-    """Returns a mask (T, items) of the items of the same user up to each row."""
-    mask = torch.zeros(len(batch.items), items, dtype=torch.bool, device=batch.items.device)
-    mask[torch.arange(len(batch.items), device=mask.device), batch.items] = True
-    bounds = batch.cu_seqlens.tolist()
-    for begin, end in pairwise(bounds):
-        mask[begin:end] = mask[begin:end].cumsum(0) > 0
-    return mask
+def metrics_of(ranks: Tensor) -> Metrics:
+    """Returns the means of 1 / log2(2 + rank) and of 1, where the rank of the next item, from 0, is below CUT."""
+    hits = ranks < CUT
+    return Metrics(float((hits / torch.log2(2.0 + ranks)).mean()), float(hits.double().mean()))
 
 
 @torch.no_grad()
-def evaluate(model: Recommender, events: Events, after: int, users: int = 64) -> dict[str, float]:
-    """Predicts every event after the split from all earlier events of its user, and returns the metrics."""
+def evaluate(model: Recommender, events: Events, history: int, users: int = 128) -> tuple[Metrics, Metrics]:
+    """Returns the metrics of the validation and of the test, whose items are the next ones of a user's last two events.
+
+    The candidates are all items, also those that the user has rated.
+    """
     device = model.item_bias.device
-    likes, labels, ranks = [], [], []
+    ranks = []
+    was_training = model.training
     model.eval()
-    for first in range(0, len(events.lengths), users):
-        batch = events.batch(range(first, min(first + users, len(events.lengths))), after).to(device)
+    for first in range(0, events.users, users):
+        batch = events.batch(range(first, min(first + users, events.users)), events.ends, history).to(device)
         model.expect_rows(len(batch.items))
-        scores, like = model(batch.items, batch.ratings, batch.cu_seqlens, batch.next_items)
-        rows = batch.predicts.nonzero().squeeze(1)
-        of_items = scores.float().masked_fill(seen(batch, scores.shape[1]), -torch.inf)[rows]
-        target = of_items.gather(1, batch.next_items[rows, None])
-        ranks.append((of_items > target).sum(1).cpu())
-        likes.append(like[rows].float().cpu())
-        labels.append(batch.next_likes[rows].cpu())
-    model.train()
-    return {"auc": auc(torch.cat(likes), torch.cat(labels)), "ndcg@10": ndcg(torch.cat(ranks))}
+        rows = batch.cu_seqlens[1:, None].long() - torch.tensor([2, 1], device=device)
+        scores = model(batch.items, batch.cu_seqlens, rows.flatten()).float()
+        target = scores.gather(1, batch.next_items[rows].view(-1, 1))
+        above = scores.shape[1] - (scores <= target).sum(1)  # a NaN is above
+        ranks.append(above.view(-1, 2).cpu())
+    model.train(was_training)
+    validation, test = torch.cat(ranks).unbind(1)
+    return metrics_of(validation), metrics_of(test)

@@ -1,4 +1,4 @@
-"""The model: embeddings, HSTU layers, and the prediction of the next event. And the attention that replaces gdpa's."""
+"""The model: embeddings, HSTU layers, and the prediction of the next item. And the attention that replaces gdpa's."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from gdpa.nn import HSTULayer
 from gdpa.train.parallel import ShardedEmbedding
 
 POSITIONS = 128  # relative positions; larger distances use the last one
-TYPICAL_LENGTH = 100  # the divisor of the sum over a history: a causal model must not see the length
-RATINGS = 5
+TYPICAL_LENGTH = 50  # the divisor of the sum over a history: a causal model must not see the length
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of the model."""
+    """The sizes of the model, and the share of its numbers that dropout clears."""
 
     items: int
     dim: int = 64
     heads: int = 2
     layers: int = 2
+    dropout: float = 0.4
 
 
 def learned_function(heads: int) -> dict[str, Any]:
@@ -34,6 +34,15 @@ def learned_function(heads: int) -> dict[str, Any]:
         "activation": "a * s * sigmoid(b * s)",
         "params": {"a": torch.ones(heads), "b": torch.ones(heads)},
     }
+
+
+def recency(heads: int) -> Tensor:
+    """Returns the first bias of each relative position (H, POSITIONS), which prefers recent events.
+
+    A constant bias would begin as mean pooling, and few epochs would not leave it. A score of 0 has no weight in gdpa's
+    functions, so the last event begins with a score of 1.
+    """
+    return (1 - 0.3 * torch.log2(1.0 + torch.arange(POSITIONS))).repeat(heads, 1)
 
 
 class SoftmaxAttention(nn.Module):
@@ -45,7 +54,7 @@ class SoftmaxAttention(nn.Module):
 
     def __init__(self, heads: int) -> None:
         super().__init__()
-        self.position = nn.Parameter(torch.zeros(heads, POSITIONS))
+        self.position = nn.Parameter(recency(heads))
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tensor, _: Tensor) -> Tensor:
         """Maps (T, H, d) to (T, H, d)."""
@@ -65,7 +74,7 @@ class SoftmaxAttention(nn.Module):
 
 
 class MeanPooling(nn.Module):
-    """The mean of the values of all events up to each event. It ignores query and key."""
+    """The mean of the values of all events up to each event. It ignores query, key and order."""
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tensor, _: Tensor) -> Tensor:
         """Maps (T, H, d) to (T, H, d)."""
@@ -87,9 +96,10 @@ class Variant:
 VARIANTS = {
     one.name: one
     for one in (
-        Variant("silu", lambda heads: {"activation": "silu"}),
-        Variant("gelu_tanh", lambda heads: {"activation": "gelu_tanh"}),
-        Variant("learned", learned_function),
+        Variant("silu", lambda heads: {"activation": "silu", "positions": POSITIONS}),
+        Variant("gelu_tanh", lambda heads: {"activation": "gelu_tanh", "positions": POSITIONS}),
+        Variant("learned", lambda heads: {**learned_function(heads), "positions": POSITIONS}),
+        Variant("unordered", lambda heads: {"activation": "silu"}),
         Variant("softmax", lambda heads: {}, SoftmaxAttention),
         Variant("mean", lambda heads: {}, lambda heads: MeanPooling()),
     )
@@ -97,48 +107,42 @@ VARIANTS = {
 
 
 class Recommender(nn.Module):
-    """Predicts the next event of every event of a history.
+    """Predicts the next item of every event of a history.
 
-    An event is the sum of the embeddings of its item and of its rating. HSTU layers with relative positions follow. The
-    score of the next item is the inner product of the state with the item's embedding. The score of a like is an MLP of
-    the state and of the next item.
+    An event is the embedding of its item. HSTU layers follow. The score of the next item is the inner product of the
+    state with the item's embedding.
     """
 
     def __init__(self, sizes: Sizes, variant: Variant) -> None:
         super().__init__()
         self.sizes = sizes
         self.items: nn.Embedding | ShardedEmbedding = nn.Embedding(sizes.items, sizes.dim)
-        self.ratings = nn.Embedding(RATINGS, sizes.dim)
         self.layers = nn.ModuleList()
         for _ in range(sizes.layers):
             layer = HSTULayer(
                 sizes.dim,
                 sizes.heads,
-                positions=POSITIONS,
                 out_scale=1.0 / TYPICAL_LENGTH,
                 **variant.arguments(sizes.heads),
             )
-            # f is near 0 at a score of 0. A score of 1 begins as the mean of the events.
-            nn.init.ones_(layer.attend.learned["position"])
             if variant.attention is not None:
                 layer.attend = variant.attention(sizes.heads)  # type: ignore[assignment]
+            elif "position" in layer.attend.learned:
+                layer.attend.learned["position"].data.copy_(recency(sizes.heads))
+            layer.out = nn.Sequential(layer.out, nn.Dropout(sizes.dropout))  # type: ignore[assignment]
             self.layers.append(layer)
+        self.dropout = nn.Dropout(sizes.dropout)
         self.norm = nn.LayerNorm(sizes.dim)
         self.item_bias = nn.Parameter(torch.zeros(sizes.items))
-        self.like = nn.Sequential(nn.Linear(3 * sizes.dim, sizes.dim), nn.GELU(), nn.Linear(sizes.dim, 1))
         nn.init.normal_(self.items.weight, std=sizes.dim**-0.5)
-        nn.init.normal_(self.ratings.weight, std=sizes.dim**-0.5)
 
-    def forward(self, items: Tensor, ratings: Tensor, cu_seqlens: Tensor, next_items: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the score of each item as the next one (T, items), and of a like of the next item (T,)."""
-        state = self.items(items) + self.ratings(ratings)
+    def forward(self, items: Tensor, cu_seqlens: Tensor, rows: Tensor) -> Tensor:
+        """Returns the score of each item as the next one of the events `rows` (R, items)."""
+        state = self.dropout(self.items(items))
         for layer in self.layers:
             state = layer(state, cu_seqlens)
-        state = self.norm(state)
-        item = self.items(next_items)
-        like = self.like(torch.cat([state, item, state * item], dim=-1)).squeeze(-1)
         table = self.items.whole() if isinstance(self.items, ShardedEmbedding) else self.items.weight
-        return F.linear(state, table, self.item_bias), like
+        return F.linear(self.norm(state.index_select(0, rows)), table, self.item_bias)
 
     def expect_rows(self, longest: int) -> None:
         """Sets the largest number of rows of a rank in the next batch, which a sharded table needs."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gdpa.distributed import PairBalancedSampler
 from gdpa.train.data import Batch, Events
+from gdpa.train.metrics import Metrics, evaluate
 from gdpa.train.model import VARIANTS, Recommender, Sizes
 from gdpa.train.parallel import ONE, Ranks, ShardedEmbedding, clip
 
@@ -28,10 +30,11 @@ class Settings:
 
     variant: str
     seed: int
-    steps: int
+    epochs: int
     users: int  # in a batch
+    history: int  # the most events of a user in a batch
     sizes: Sizes
-    learning_rate: float = 8e-3
+    learning_rate: float = 1e-2
     weight_decay: float = 0.1
     bf16: bool = False
 
@@ -42,23 +45,19 @@ def made(settings: Settings, device: torch.device) -> Recommender:
     return Recommender(settings.sizes, VARIANTS[settings.variant]).to(device)
 
 
-def loss_of(model: Any, batch: Batch, targets: int | None = None) -> Tensor:
-    """Returns the loss of the predicting rows, divided by `targets` or by their number.
-
-    The loss is the cross-entropy of the next item, and of its like.
-    """
-    scores, like = model(batch.items, batch.ratings, batch.cu_seqlens, batch.next_items)
-    predicts = batch.predicts.float()
-    of_item = F.cross_entropy(scores.float(), batch.next_items, reduction="none")
-    of_like = F.binary_cross_entropy_with_logits(like.float(), batch.next_likes, reduction="none")
-    return ((of_item + of_like) * predicts).sum() / (predicts.sum().clamp(min=1) if targets is None else targets)
+def loss_of(model: Any, batch: Batch, targets: int) -> Tensor:
+    """Returns the cross-entropy of the next items over all items, summed over the rows and divided by `targets`."""
+    rows = torch.arange(len(batch.items), device=batch.items.device)
+    scores = model(batch.items, batch.cu_seqlens, rows)
+    return F.cross_entropy(scores.float(), batch.next_items, reduction="sum") / targets
 
 
 class Run:
-    """A run that saves its state, and continues with the same losses after it is killed at any step.
+    """A run that saves its state after each epoch, and continues with the same losses after it is killed.
 
-    The state is the step, the losses, the weights and the optimiser. The batch of a step follows from the seed and the
-    step. With several ranks, every rank has a part of each batch, and the first rank writes the checkpoints.
+    The state is the losses of the steps, the metrics of the epochs, the weights and the optimiser. The batches and the
+    dropout of an epoch follow from the seed and the epoch. With several ranks, every rank has a part of each batch, and
+    the first rank writes the checkpoints.
     """
 
     def __init__(
@@ -93,14 +92,18 @@ class Run:
             weight_decay=settings.weight_decay,
             fused=True,
         )
-        self.sampler = PairBalancedSampler(events.lengths, settings.users, ranks.world, seed=settings.seed)
-        self.losses: list[Tensor] = []
+        self.lengths = events.lengths(settings.history)
+        self.sampler = PairBalancedSampler(self.lengths, settings.users, ranks.world, seed=settings.seed)
+        self.losses: list[Tensor] = []  # of each step
+        self.metrics: list[tuple[Metrics, Metrics]] = []  # of the validation and of the test after each epoch
+        self.seconds = 0.0
         if not restart:
             self.restore()
 
     @property
-    def step(self) -> int:
-        return len(self.losses)
+    def steps(self) -> int:
+        """The number of steps of the whole run."""
+        return self.settings.epochs * len(self.sampler)
 
     def restore(self) -> None:
         """Reads the checkpoint, if one with the same settings exists."""
@@ -117,6 +120,8 @@ class Run:
             options=_WHOLE,
         )
         self.losses = list(state["losses"].unbind())
+        self.seconds = state["seconds"]
+        self.metrics = [(Metrics(**validation), Metrics(**test)) for validation, test in state["metrics"]]
 
     def save(self) -> None:
         """Writes the checkpoint to another file and renames it, so that a kill leaves a whole checkpoint."""
@@ -129,46 +134,49 @@ class Run:
             "settings": asdict(self.settings),
             "model": model,
             "optimiser": optimiser,
-            "losses": torch.stack(self.losses) if self.losses else torch.zeros(0),
+            "losses": torch.stack(self.losses),
+            "seconds": self.seconds,
+            "metrics": [(asdict(validation), asdict(test)) for validation, test in self.metrics],
         }
         torch.save(state, temporary)
         os.replace(temporary, self.file)
 
-    def batches(self) -> Iterator[tuple[Batch, int]]:
-        """Yields this rank's batches from the current step on, with the number of targets of all ranks."""
-        step = self.step
-        while True:
-            epoch, skipped = divmod(step, len(self.sampler))
-            for number, parts in enumerate(self.sampler.epoch(epoch)):
-                if number < skipped:
-                    continue
-                lengths = [self.events.lengths[users] for users in parts]
-                self.model.expect_rows(max(int(part.sum()) for part in lengths))
-                targets = sum(int((part - 1).clamp(min=0).sum()) for part in lengths)
-                yield self.events.batch(parts[self.ranks.rank]).to(self.device), max(1, targets)
-                step += 1
+    def batches(self, epoch: int) -> Iterator[tuple[Batch, int]]:
+        """Yields this rank's batches of an epoch, with the number of targets of all ranks."""
+        generator = torch.Generator().manual_seed(hash((self.settings.seed, epoch)) % 2**63)
+        ends = self.events.training_ends(self.settings.history, generator)
+        for parts in self.sampler.epoch(epoch):
+            rows = [int(self.lengths[users].sum()) for users in parts]
+            self.model.expect_rows(max(rows))
+            batch = self.events.batch(parts[self.ranks.rank], ends, self.settings.history)
+            yield batch.to(self.device), sum(rows)
 
     def learning_rate(self, step: int) -> float:
         """Rises during a tenth of the steps, then falls to zero."""
-        warm = max(1, self.settings.steps // 10)
-        share = min((step + 1) / warm, (self.settings.steps - step) / max(1, self.settings.steps - warm))
+        warm = max(1, self.steps // 10)
+        share = min((step + 1) / warm, (self.steps - step) / max(1, self.steps - warm))
         return self.settings.learning_rate * share
 
-    def train(self, save_every: int) -> Iterator[Tensor]:
-        """Trains the remaining steps. Yields the loss of each step, on the device."""
-        batches = self.batches()
-        kind = self.device.type
-        while self.step < self.settings.steps:
-            for group in self.optimiser.param_groups:
-                group["lr"] = self.learning_rate(self.step)
-            batch, targets = next(batches)
-            with torch.autocast(kind, torch.bfloat16, enabled=self.settings.bf16):
-                loss = loss_of(self.trained, batch, targets)
-            self.optimiser.zero_grad()
-            (loss * self.ranks.world).backward()  # DDP divides by the number of ranks
-            clip(self.model.parameters(), 1.0)
-            self.optimiser.step()
-            self.losses.append(self.ranks.total(loss.detach()))
-            if self.step % save_every == 0 or self.step == self.settings.steps:
-                self.save()
-            yield self.losses[-1]
+    def train(self) -> Iterator[Tensor]:
+        """Trains the remaining epochs. Yields the loss of each step, on the device."""
+        for epoch in range(len(self.metrics), self.settings.epochs):
+            begin = time.perf_counter()
+            torch.manual_seed(hash((self.settings.seed, epoch, self.ranks.rank)) % 2**63)  # of the dropout
+            for batch, targets in self.batches(epoch):
+                yield self.trained_step(batch, targets)
+            self.metrics.append(evaluate(self.model, self.events, self.settings.history))
+            self.seconds += time.perf_counter() - begin
+            self.save()
+
+    def trained_step(self, batch: Batch, targets: int) -> Tensor:
+        """Trains one step, and returns its loss."""
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.learning_rate(len(self.losses))
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.bf16):
+            loss = loss_of(self.trained, batch, targets)
+        self.optimiser.zero_grad()
+        (loss * self.ranks.world).backward()  # DDP divides by the number of ranks
+        clip(self.model.parameters(), 1.0)
+        self.optimiser.step()
+        self.losses.append(self.ranks.total(loss.detach()))
+        return self.losses[-1]

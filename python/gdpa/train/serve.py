@@ -19,24 +19,24 @@ from gdpa.train.data import Batch
 from gdpa.train.model import VARIANTS, Recommender, Sizes
 
 
-def load(checkpoint: Path) -> Recommender:
-    """Returns the model of a checkpoint of gdpa.train."""
+def load(checkpoint: Path) -> tuple[Recommender, int]:
+    """Returns the model of a checkpoint of gdpa.train, and the most events of a user that it reads."""
     state = torch.load(checkpoint, map_location="cpu", weights_only=True)
     settings: dict[str, Any] = state["settings"]
     model = Recommender(Sizes(**settings["sizes"]), VARIANTS[settings["variant"]])
     model.load_state_dict(state["model"])
-    return model.eval()
+    return model.eval(), settings["history"]
 
 
 def inputs_of(batch: Batch) -> tuple[Tensor, ...]:
-    """Returns the arguments of the model."""
-    return batch.items, batch.ratings, batch.cu_seqlens, batch.next_items
+    """Returns the arguments of the model, which then scores the next item of each user."""
+    return batch.items, batch.cu_seqlens, batch.cu_seqlens[1:].long() - 1
 
 
 def export(model: Recommender, batch: Batch, file: Path) -> None:
     """Writes the model as a program for batches of any size. `batch` is an example."""
-    rows, offsets = torch.export.Dim("rows", min=2), torch.export.Dim("offsets", min=3)
-    shapes = ({0: rows}, {0: rows}, {0: offsets}, {0: rows})
+    rows, users = torch.export.Dim("rows", min=2), torch.export.Dim("users", min=2)
+    shapes = ({0: rows}, {0: users + 1}, {0: users})
     with torch.no_grad():
         torch.export.save(torch.export.export(model, inputs_of(batch), dynamic_shapes=shapes), file)
 
@@ -50,21 +50,21 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--program", type=Path, metavar="FILE", help="the exported program (CHECKPOINT.pt2)")
     options = parser.parse_args(arguments)
     try:
-        model, events = load(options.checkpoint), data.load()
+        model, history = load(options.checkpoint)
+        events = data.load()
         if VARIANTS[options.checkpoint.stem.rpartition("-")[0]].attention is not None:
             raise ValueError("checkpoint: expected a model with gdpa's attention, got one with another attention")
         program = options.program or options.checkpoint.with_suffix(".pt2")
-        export(model, events.batch(range(4)), program)
+        export(model, events.batch(range(4), events.ends, history), program)
         served = torch.export.load(program).module()
-        batch = events.batch(range(100, 116))
+        batch = events.batch(range(100, 116), events.ends, history)
         with torch.no_grad():
             got, wanted = served(*inputs_of(batch)), model(*inputs_of(batch))
     except (ValueError, OSError) as refused:
         print(f"gdpa.train.serve: {refused}", file=sys.stderr)
         return 1
-    difference = max(float((a - b).abs().max()) for a, b in zip(got, wanted, strict=True))
-    last = batch.cu_seqlens[1:].long() - 1
-    best = got[0][last].topk(3).indices.tolist()
+    difference = float((got - wanted).abs().max())
+    best = got.topk(3).indices.tolist()
     print(f"{program}: {program.stat().st_size / 1024:.0f} KiB")
     print(f"{len(best)} users with {len(batch.items)} events; largest difference from the model: {difference:.1e}")
     for user, items in list(enumerate(best, start=100))[:3]:
