@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,59 @@ PACKAGE = Path(gdpa.__file__).parent
 CASE = ["--lengths", "3,0,17", "--head-dim", "16", "--dtype", "fp32", "--device", "cpu", "--seconds", "0.003"]
 
 
-def other_build(folder: Path, *, broken: bool = False) -> Path:
-    """A copy of this build of gdpa, or a copy with a failing attention."""
+def other_build(folder: Path, more: str = "") -> Path:
+    """A copy of this build of gdpa, with more lines at its end."""
     shutil.copytree(PACKAGE, folder / "gdpa", symlinks=True)
-    if broken:
-        with (folder / "gdpa" / "__init__.py").open("a") as file:
-            file.write("\n\ndef varlen_attention(*args, **keywords):\n    raise ValueError('an older build')\n")
+    with (folder / "gdpa" / "__init__.py").open("a") as file:
+        file.write(f"\n\n_attention = varlen_attention\n\n\n{more}")
     return folder
+
+
+class Kept(against.Build):
+    """A build whose process the next test asks too, because its start takes seconds."""
+
+    def close(self) -> None: ...
+
+    def end(self) -> None:
+        super().close()
+
+
+@pytest.fixture(scope="module")
+def kept_builds() -> Iterator[dict[Path, Kept]]:
+    builds: dict[Path, Kept] = {}
+    yield builds
+    for build in builds.values():
+        build.end()
+
+
+@pytest.fixture
+def keeps_builds(kept_builds: dict[Path, Kept], monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(folder: Path, device: str) -> Kept:
+        if folder not in kept_builds:
+            kept_builds[folder] = Kept(folder, device)
+        return kept_builds[folder]
+
+    monkeypatch.setattr(against, "Build", build)
+
+
+OLDER = """
+import sys
+
+sys.modules['gdpa.compat'] = sys.modules['gdpa.mask'] = None  # an import of them fails
+
+
+def varlen_attention(q, k, v, cu_q, cu_k, *, activation, window_size, deterministic):
+    if activation == 'relu':
+        raise ValueError('an older build')
+    options = {'activation': activation, 'window_size': window_size, 'deterministic': deterministic}
+    return _attention(q, k, v, cu_q, cu_k, **options)
+"""
+
+
+@pytest.fixture(scope="module")
+def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A build without params, masks and compat, and with a function that fails."""
+    return other_build(tmp_path_factory.mktemp("older"), OLDER)
 
 
 @pytest.mark.long
@@ -57,55 +104,54 @@ def test_a_row_compares_the_rounds_and_the_fastest_rounds() -> None:
     assert (row.speed_up, row.fastest) == pytest.approx((2, 1.5))
 
 
+@pytest.mark.usefixtures("keeps_builds")
 def test_both_builds_get_the_mask_and_the_tensors_of_a_case(tmp_path: Path) -> None:
-    other = other_build(tmp_path / "other")
-    with (other / "gdpa" / "__init__.py").open("a") as file:
-        file.write(
-            "\n\n_attention = varlen_attention\n\n\n"
-            "def varlen_attention(*args, **keywords):\n"
-            "    assert 'j <= i' in keywords['mask'].text and keywords['params']['slope'].requires_grad\n"
-            "    return _attention(*args, **keywords)\n"
-        )
+    other = other_build(
+        tmp_path / "other",
+        "def varlen_attention(*args, **keywords):\n"
+        "    assert 'j <= i' in keywords['mask'].text and keywords['params']['slope'].requires_grad\n"
+        "    return _attention(*args, **keywords)\n",
+    )
     case = Case((3, 5), (3, 5), 2, 16, activation="silu(slope[h] * s)", mask="j <= i", tensors=(("slope", "randn:2"),))
     rows, refusals = against.compare([(case, ("fwd", "bwd"))], other, "cpu", "cpu", Effort(seconds=0.003, rounds=3))
     assert [row.direction for row in rows] == ["fwd", "bwd"] and not refusals
 
 
-def test_the_rows_of_finished_cases_survive_an_interruption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    measured = against.compare_case
+class Interrupted(Recorded):
+    """A build whose second case is interrupted."""
 
-    def interrupted(case: Case, direction: str, *rest: Any) -> against.Comparison:
-        if case.activation == "relu":
+    def __init__(self, folder: Path, device: str) -> None:
+        super().__init__(*[0.001] * 6)
+
+    def ask(self, **question: Any) -> dict[str, Any]:
+        if "prepare" not in question:
+            return super().ask()
+        if question["prepare"]["activation"] == "relu":
             raise KeyboardInterrupt
-        return measured(case, direction, *rest)
+        return {}
 
-    monkeypatch.setattr(against, "compare_case", interrupted)
-    other, rows_file = other_build(tmp_path / "other"), tmp_path / "rows.jsonl"
-    arguments = [*CASE, "--activation", "silu", "relu", "--against", str(other), "--json", str(rows_file)]
+    def close(self) -> None: ...
+
+
+def test_the_rows_of_finished_cases_survive_an_interruption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(against, "Build", Interrupted)
+    rows_file = tmp_path / "rows.jsonl"
+    arguments = [*CASE, "--activation", "silu", "relu", "--against", "anywhere", "--json", str(rows_file)]
     assert bench.main(arguments) == 130
     rows = [json.loads(line) for line in rows_file.read_text().splitlines()]
     assert [row["activation"] for row in rows] == ["silu", "silu"]
 
 
-def test_an_older_build_without_params_masks_and_compat_is_timed(tmp_path: Path) -> None:
-    other = other_build(tmp_path / "other")
-    with (other / "gdpa" / "__init__.py").open("a") as file:
-        file.write(
-            "\n\nimport sys\n\n"
-            "sys.modules['gdpa.compat'] = sys.modules['gdpa.mask'] = None  # an import of them fails\n"
-            "_attention = varlen_attention\n\n\n"
-            "def varlen_attention(q, k, v, cu_q, cu_k, *, activation, window_size, deterministic):\n"
-            "    options = {'activation': activation, 'window_size': window_size, 'deterministic': deterministic}\n"
-            "    return _attention(q, k, v, cu_q, cu_k, **options)\n"
-        )
+@pytest.mark.usefixtures("keeps_builds")
+def test_an_older_build_without_params_masks_and_compat_is_timed(older: Path) -> None:
     case = Case((3, 5), (3, 5), 2, 16, activation="silu", mask="causal")
-    rows, refusals = against.compare([(case, ("fwd", "bwd"))], other, "cpu", "cpu", Effort(seconds=0.003, rounds=3))
+    rows, refusals = against.compare([(case, ("fwd", "bwd"))], older, "cpu", "cpu", Effort(seconds=0.003, rounds=3))
     assert [row.direction for row in rows] == ["fwd", "bwd"] and not refusals
 
 
-def test_the_other_build_is_the_one_that_is_timed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    other = other_build(tmp_path / "other", broken=True)
-    assert bench.main([*CASE, "--direction", "fwd", "--against", str(other)]) == 0
+@pytest.mark.usefixtures("keeps_builds")
+def test_the_other_build_is_the_one_that_is_timed(older: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.main([*CASE, "--activation", "relu", "--direction", "fwd", "--against", str(older)]) == 0
     assert "ValueError: an older build" in capsys.readouterr().out
 
 
