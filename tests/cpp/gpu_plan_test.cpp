@@ -1597,6 +1597,109 @@ TEST(GpuPlan, EveryTileOfTheHopperKernelOfGradientsOfTensorsFitsSharedMemory) {
   }
 }
 
+TEST(GpuPlan, GradientsOfTensorsAreTheSameEveryTimeOnlyIfTheirSumsAreExact) {
+  Problem problem = problem_of(Direction::backward);
+  EXPECT_FALSE(Table(64).plan(problem).deterministic);
+  problem.deterministic = true;
+  const GpuPlan plan = Table(64).plan(problem);
+  EXPECT_EQ(plan.parameter_sum, ParameterSum::exact);
+  EXPECT_TRUE(plan.deterministic);
+}
+
+TEST(GpuPlan, CopiesOfTheSumsOfATensorAreAPowerOfTwoUpTo32AndHaveAtMost4MiBTogether) {
+  for (const int64_t elements : {1, 100, 5000, 20'000, 33'000, 100'000, 1'000'000}) {
+    const GpuPlan plan = Table(elements).plan(problem_of(Direction::backward));
+    const int copies = plan.workspace.parameter_copies;
+    EXPECT_EQ(plan.workspace.parameter_bytes, 4 * elements * 8);
+    EXPECT_EQ(copies & (copies - 1), 0) << copies;
+    EXPECT_LE(copies, 32);
+    EXPECT_TRUE(copies == 1 || copies * plan.workspace.parameter_bytes <= 4 << 20) << copies << " of " << elements;
+    EXPECT_TRUE(copies == 32 || 2 * copies * plan.workspace.parameter_bytes > 4 << 20) << copies << " of " << elements;
+    EXPECT_GE(plan.workspace.bytes, plan.workspace.parameters + copies * plan.workspace.parameter_bytes);
+  }
+}
+
+TEST(GpuPlan, AContiguousFp32GradientWithFewTermsHasNoMemoryOfItsOwn) {
+  Problem problem = problem_of(Direction::backward);
+  problem.heads_q = 2;
+  problem.wanted.parameters = 1;
+  const Activation activation("silu(s + w[b, h, i, j])", {}, {"w"});
+  const auto has_memory = [&](NumberType type, std::initializer_list<int64_t> strides) {
+    Params params;
+    BoundTensor& w = params.parameters[0];
+    w.type = type;
+    w.rank = 4;
+    const int64_t sizes[] = {10, 1, 100, 300};
+    std::copy_n(sizes, 4, w.sizes);
+    std::copy(strides.begin(), strides.end(), w.strides);
+    params.grad_parameters[0] = w;
+    GpuPlan plan;
+    families::add_parameter_gradients(
+        {problem, Gpu{}, FunctionRegisters::many, true, Float32Products::three, TensorMaps::unavailable, false, 1},
+        params, activation.function(), plan);
+    EXPECT_EQ(plan.parameter_sum, ParameterSum::float32);
+    EXPECT_EQ(plan.adds_to_grad_parameters, plan.workspace.bytes == 0);
+    return plan.workspace.bytes > 0;
+  };
+  EXPECT_FALSE(has_memory(NumberType::float32, {30'000, 30'000, 300, 1}));
+  EXPECT_FALSE(has_memory(NumberType::float32, {30'000, 7, 300, 1})) << "the stride of one element has no effect";
+  EXPECT_TRUE(has_memory(NumberType::float32, {30'000, 30'000, 1, 100}));
+  EXPECT_TRUE(has_memory(NumberType::bfloat16, {30'000, 30'000, 300, 1}));
+}
+
+TEST(GpuPlan, BackwardComputesGradientsOfTensorsOnlyIfEachTileOfKeysHasOneEntry) {
+  Problem problem = problem_of(Direction::backward, DType::bfloat16, 64);
+  const auto fused = [&] {
+    families::PlanRequest request{
+        problem, Gpu{}, FunctionRegisters::few, true, Float32Products::three, TensorMaps::available};
+    request.gpu.capability = 90;
+    request.score_gradients = 1;
+    const GpuPlan plan = gpu_plan(request);
+    return std::ranges::any_of(plan.steps, [](const GpuStep& step) {
+      return step.kernel.family() == KernelFamily::hopper && step.kernel.hopper().gradients != FusedGradients::none;
+    });
+  };
+  problem.wanted.parameters = 1;
+  EXPECT_TRUE(fused());
+  problem.has_key_gaps = true;
+  EXPECT_FALSE(fused()) << "sequences may overlap, and another kernel then computes";
+  problem.has_key_gaps = false;
+  problem.has_batch_map = true;
+  EXPECT_FALSE(fused());
+}
+
+TEST(GpuPlan, EachCtaHasAFlagOfItsOwnUnlessAllShareACounter) {
+  for (const int64_t rows : {1'000, 1'000'000}) {
+    Problem problem = problem_of(Direction::forward);
+    problem.rows_q = problem.rows_k = rows;
+    families::PlanRequest request{
+        problem, Gpu{}, FunctionRegisters::few, true, Float32Products::three, TensorMaps::available};
+    request.gpu.capability = 90;
+    request.bounds_scores = true;
+    const GpuPlan plan = gpu_plan(request);
+    ASSERT_EQ(plan.steps.size(), 2U);
+    const bool shares = plan.hopper().tiles.order == hopper::TileOrder::dynamic;
+    EXPECT_GE(plan.workspace.bytes - plan.hopper().found_nan, (shares ? 1 : plan.steps[0].work) * 4);
+  }
+}
+
+TEST(GpuPlan, QueriesAndOutputGradientsOfWideHeadsHaveTheStagesThatFitBesideKAndVAndTheScores) {
+  for (int64_t head_dim = 136; head_dim <= 256; head_dim += 8) {
+    for (const int64_t head_dim_v : {int64_t{64}, head_dim, int64_t{256}}) {
+      Problem problem = problem_of(Direction::backward, DType::bfloat16, head_dim);
+      problem.head_dim_v = head_dim_v;
+      const GpuPlan plan = hopper_plan_of(problem);
+      const auto wide = std::ranges::find_if(
+          plan.steps, [](const GpuStep& step) { return step.kernel.kind == KernelKind::wide_backward; });
+      ASSERT_NE(wide, plan.steps.end());
+      const int64_t columns = round_up(static_cast<int>(head_dim), 64) + round_up(static_cast<int>(head_dim_v), 64);
+      const int64_t rows = 64 * (1 + wide->kernel.stages);
+      EXPECT_LE(rows * columns * 2 + 64 * 64 * (4 + 2 * 2) + 512, Gpu{}.shared_bytes) << head_dim << " " << head_dim_v;
+      EXPECT_GE(wide->kernel.stages, 2);
+    }
+  }
+}
+
 TEST(GpuPlan, EveryPartOfTheWorkspaceOfPortableKernelsIsAligned) {
   Problem problem = problem_of(Direction::backward, DType::float32, 8);
   problem.key_form = Form::shared;

@@ -54,6 +54,8 @@ struct TurnsCase {
   OutScale out_scale = {};
   std::vector<int64_t> lengths_k = {700, 300, 300, 0};  ///< one length: the batch shares the keys
   bool dense_keys = false;  ///< without cumulative lengths, so that the host knows the length; with equal lengths
+  std::vector<int64_t> lengths_q = {};  ///< in place of `longest`, 64, 0 and 90
+  int calls = 8;                        ///< each in an order of its own
 };
 std::ostream& operator<<(std::ostream& stream, const TurnsCase& test) { return stream << test.name; }
 
@@ -66,7 +68,7 @@ struct Problem {
   Rows query, key, value, grad_output;
 
   explicit Problem(const TurnsCase& test)
-      : lengths_q{test.longest, 64, 0, 90},
+      : lengths_q(test.lengths_q.empty() ? std::vector<int64_t>{test.longest, 64, 0, 90} : test.lengths_q),
         lengths_k(test.lengths_k),
         map(test.map),
         out_scale(test.out_scale),
@@ -172,22 +174,29 @@ Results computed(const Problem& problem, bool deterministic) {
                 grad_value = poisoned(problem.value);
   const auto map_view =
       TensorView::contiguous(map.data(), DType::int64, {static_cast<int64_t>(problem.map.size())}, device);
-  const Attention attention{.query = view(query, tokens_q),
-                            .key = key_view(key),
-                            .value = key_view(value),
-                            .cu_seqlens_q = offsets_view(offsets_q, problem.lengths_q),
-                            .cu_seqlens_k = problem.lengths_k.size() == 1 || problem.dense_keys
-                                                ? std::nullopt
-                                                : std::optional(offsets_view(offsets_k, problem.lengths_k)),
-                            .kv_of = problem.map.empty() ? std::nullopt : std::optional(map_view),
-                            .activation = Activation("relu"),
-                            .scale = scale,
-                            .out_scale = problem.out_scale,
-                            .mask = problem.mask,
-                            .deterministic = deterministic,
-                            .stream = Gpu::get().stream()};
-  backward(attention, view(grad_output, tokens_q), result_view(grad_query, tokens_q), key_result_view(grad_key),
-           key_result_view(grad_value));
+  Attention attention{.query = view(query, tokens_q),
+                      .key = key_view(key),
+                      .value = key_view(value),
+                      .cu_seqlens_q = offsets_view(offsets_q, problem.lengths_q),
+                      .cu_seqlens_k = problem.lengths_k.size() == 1 || problem.dense_keys
+                                          ? std::nullopt
+                                          : std::optional(offsets_view(offsets_k, problem.lengths_k)),
+                      .kv_of = problem.map.empty() ? std::nullopt : std::optional(map_view),
+                      .activation = Activation("relu"),
+                      .scale = scale,
+                      .out_scale = problem.out_scale,
+                      .mask = problem.mask,
+                      .deterministic = deterministic,
+                      .stream = Gpu::get().stream()};
+  const MutableTensorView of_query = result_view(grad_query, tokens_q), of_key = key_result_view(grad_key),
+                          of_value = key_result_view(grad_value);
+  const TensorView of_output = view(grad_output, tokens_q);
+  const int64_t size = workspace_bytes(attention, of_output, of_query, of_key, of_value);
+  GuardedMemory workspace = on_gpu(std::vector<std::uint8_t>(static_cast<std::size_t>(size), 0xff));
+  if (size > 0) attention.workspace = {workspace.data(), size};
+  backward(attention, of_output, of_query, of_key, of_value);
+  workspace.fetch();
+  EXPECT_TRUE(workspace.guards_are_intact()) << "the call has written outside its workspace";
   const auto fetched = [](GuardedMemory& memory) {
     memory.fetch();
     EXPECT_TRUE(memory.guards_are_intact());
@@ -212,8 +221,6 @@ double error_of(const Rows& rows, const Dense& expected) {
 
 class Turns : public testing::TestWithParam<TurnsCase> {
  protected:
-  static constexpr int calls = 8;  ///< each in an order of its own
-
   void SetUp() override {
     if (const std::string why = why_no_gpu(); !why.empty()) GTEST_SKIP() << why;
   }
@@ -229,14 +236,33 @@ class Turns : public testing::TestWithParam<TurnsCase> {
 TEST_P(Turns, GiveTheGradientsOfTheDefinitionInAnyOrderOfCtas) {
   const Problem problem(GetParam());
   const ReferenceGradients expected = problem.expected();
-  for (int call = 0; call < calls; ++call) expect_right(computed(problem, false), expected);
+  for (int call = 0; call < GetParam().calls; ++call) expect_right(computed(problem, false), expected);
 }
 
 TEST_P(Turns, GiveTheSameBitsInAnyOrderOfCtasWhereTheyHaveOne) {
   const Problem problem(GetParam());
   const Results first = computed(problem, true);
   expect_right(first, problem.expected());
-  for (int call = 1; call < calls; ++call) EXPECT_TRUE(computed(problem, true) == first) << "call " << call;
+  for (int call = 1; call < GetParam().calls; ++call) EXPECT_TRUE(computed(problem, true) == first) << "call " << call;
+}
+
+/// Lists with a number for each sequence of keys and one more, or for each entry. If a list were one number shorter, it
+/// would fill its part of the workspace, which is a multiple of 256 bytes, and the last number would be outside. The
+/// last sequence has keys and queries.
+TurnsCase map_of_64_sequences() {
+  constexpr int64_t sequences = 64, entries = 65;
+  std::vector<int64_t> map(entries);
+  std::iota(map.begin(), map.end(), -1);
+  map[0] = sequences - 1;
+  return {"map_causal_of_64_sequences",
+          Mask::causal(),
+          0,
+          map,
+          {},
+          std::vector<int64_t>(sequences, 9),
+          false,
+          std::vector<int64_t>(entries, 5),
+          1};
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -244,7 +270,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(TurnsCase{"none", {}}, TurnsCase{"causal", Mask::causal()},
                     TurnsCase{"window", Mask::window(280, 20)}, TurnsCase{"in_tiles_of_128_queries", {}, 1900},
                     TurnsCase{"map", {}, 330, {0, 0, 1, 0}}, TurnsCase{"map_causal", Mask::causal(), 330, {1, 0, 0, 0}},
-                    TurnsCase{"map_mean", {}, 330, {0, 0, 0, 0}, OutScale::per_query()},
+                    map_of_64_sequences(), TurnsCase{"map_mean", {}, 330, {0, 0, 0, 0}, OutScale::per_query()},
                     TurnsCase{"map_in_tiles_of_128_queries", {}, 1900, {0, 2, 2, 0}},
                     TurnsCase{"few_keys", {}, 330, {}, {}, {500, 129, 300, 0}},
                     TurnsCase{"few_keys_causal", Mask::causal(), 330, {}, {}, {330, 64, 300, 90}},
