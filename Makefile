@@ -11,7 +11,7 @@ export CMAKE_CXX_COMPILER_LAUNCHER := ccache
 export CCACHE_DIR := $(CURDIR)/.cache/ccache
 # With a base folder, ccache also finds the object files of another checkout of the same sources.
 export CCACHE_BASEDIR := $(CURDIR)
-# The precompiled headers of the tests and of the command line need these settings of ccache.
+# The precompiled headers of the tests need these settings of ccache.
 export CCACHE_SLOPPINESS := pch_defines,time_macros
 # The tests find PyTorch's NVRTC in this folder.
 export GDPA_SITE_PACKAGES = $(abspath $(wildcard .venv/lib/python3*/site-packages))
