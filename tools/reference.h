@@ -23,11 +23,4 @@ struct Reference {
 /// the library.
 Reference compute_reference(const Problem& problem, const Workload& workload);
 
-/// Returns the 2-norm of (got - expected) divided by the 2-norm of expected. The result is NaN if `got` contains NaN.
-/// `squares` is for sums whose terms may cancel: the divisor is not smaller than its root.
-double relative_error(const std::vector<double>& got, const std::vector<double>& expected, double squares = 0);
-
-/// Returns the upper bound of relative_error for outputs of this type.
-double promised_error(DType dtype);
-
 }  // namespace gdpa::tool

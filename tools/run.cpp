@@ -7,6 +7,7 @@
 
 #include "command.h"
 #include "device.h"
+#include "errors.h"
 #include "measure.h"
 #include "problem.h"
 #include "reference.h"
