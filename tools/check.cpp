@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "errors.h"
 #include "reference.h"
 
 namespace gdpa::tool {

@@ -11,6 +11,7 @@
 
 #include "command.h"
 #include "commit.h"
+#include "errors.h"
 #include "gdpa/system.h"
 #include "problem.h"
 #include "reference.h"

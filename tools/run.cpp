@@ -8,6 +8,7 @@
 #include "check.h"
 #include "command.h"
 #include "device.h"
+#include "errors.h"
 #include "measure.h"
 #include "problem.h"
 #include "workload.h"

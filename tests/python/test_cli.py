@@ -208,6 +208,14 @@ def test_run_checks_the_gradients_of_tensors(arguments: tuple[str, ...], gradien
     assert wanted == gradients
 
 
+def test_run_divides_the_error_of_a_sum_that_cancels_by_the_norm_of_its_terms() -> None:
+    """The two reads have opposite terms, so the exact gradient is 0. What is left is the rounding of 7,200 terms."""
+    opposite = "s + t[clamp(j, 0, 0)] * sin(s)^2 + t[clamp(i, 0, 0)] * (cos(s)^2 - 1)"
+    result = run_json("--lengths", "60", "--heads", "2", "--activation", opposite, "--tensor", "t=randn:1")
+    assert 1e-9 < result["outputs"]["dt"]["error"] <= result["outputs"]["dt"]["promise"] == 2e-6
+    assert result["ok"] is True
+
+
 def test_tensors_come_from_files_of_numpy(tmp_path: Path) -> None:
     numpy = pytest.importorskip("numpy")
     arrays = {
