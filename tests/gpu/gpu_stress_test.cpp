@@ -255,6 +255,7 @@ class Stress {
     return differences();
   }
 
+  const char* name() const { return test_.name; }
   std::string forward_reason() const { return explain(attention_, Direction::forward).reason; }
 
   void count_kernels() const {
