@@ -12,9 +12,11 @@ different machines.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -211,17 +213,27 @@ def normalised(name: str, text: str) -> str:
     return normalised_cxx(text) if name.endswith((".h", ".cpp", ".cuh", ".in", ".inc")) else text
 
 
-def sources_hash(groups: str, files: list[str], root: Path = ROOT) -> str:
-    """Returns the hash of `files` and of the entries of cmake/gpu_sources.txt in `groups`, such as "library|tests"."""
+def listed_files(groups: str, root: Path = ROOT, files: Iterable[str] = ()) -> list[str]:
+    """Returns `files` and the files of the entries of cmake/gpu_sources.txt in `groups`, such as "library|tests"."""
     listed = re.findall(rf"^(?:{groups}) (.+)$", (root / "cmake" / "gpu_sources.txt").read_text(), re.MULTILINE)
     paths = [root / entry for entry in (*listed, *files)]
     covered = [file for path in paths for file in (path.rglob("*") if path.is_dir() else [path])]
-    names = sorted({file.relative_to(root).as_posix() for file in covered if not file.is_dir()})
-    lines = []
-    for name in names:
-        text = normalised(name, (root / name).read_text())
-        lines.append(f"{hashlib.sha256(text.encode()).hexdigest()}  {name}\n")
+    return sorted({file.relative_to(root).as_posix() for file in covered if not file.is_dir()})
+
+
+@functools.cache
+def digest_of(name: str, text: str) -> str:
+    return hashlib.sha256(normalised(name, text).encode()).hexdigest()
+
+
+def hash_of_files(names: list[str], root: Path = ROOT) -> str:
+    lines = [f"{digest_of(name, (root / name).read_text())}  {name}\n" for name in names]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def sources_hash(groups: str, files: list[str], root: Path = ROOT) -> str:
+    """Returns the hash of the files of these groups and of `files`."""
+    return hash_of_files(listed_files(groups, root, files), root)
 
 
 if __name__ == "__main__":

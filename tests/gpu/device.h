@@ -24,10 +24,11 @@ inline std::string why_no_gpu() {
   return count > 0 ? "" : "needs a GPU: the driver reports no GPU";
 }
 
-/// Returns the property of a test that counts the launches of this family of kernels, such as "kernel hopper:". The
-/// record requires it of some parts.
-inline std::string property_of(const GpuKernel& kernel) {
-  return "kernel " + kernel.name.substr(0, kernel.name.find(' '));
+/// Returns the property of a test that counts the launches of a kind of kernels, such as "kernel hopper: backward", for
+/// the name of a kernel. The record requires some kinds of some parts.
+inline std::string property_of(const std::string& kernel) {
+  const std::size_t family = kernel.find(": ");
+  return "kernel " + kernel.substr(0, kernel.find(' ', family == std::string::npos ? 0 : family + 2));
 }
 
 /// The driver functions that the tests call in addition to the functions that the library calls.

@@ -21,7 +21,7 @@
 #include "device.h"
 #include "fmt/format.h"
 #include "gdpa/mask_expression.h"
-#include "jit/nvrtc.h"
+#include "jit/images.h"
 
 namespace gdpa::test {
 namespace {
@@ -277,11 +277,12 @@ std::vector<std::byte> bytes_of(const std::vector<T>& objects) {
 std::vector<unsigned> words_on_gpu(const std::vector<BoundCondition>& all) {
   const Gpu& gpu = Gpu::get();
   const cuda::Driver& driver = cuda::Driver::get();
-  const jit::Compiled compiled =
-      jit::Nvrtc::open().compile({kernel_source(all), "conditions"}, cuda::target_of(0).architecture);
+  const jit::Images images(jit::CacheSettings::from_environment());
+  const std::string cubin =
+      images.find_or_compile({kernel_source(all), "conditions"}, cuda::target_of(0).architecture).image;
   cuda::Module module = nullptr;
   cuda::Kernel kernel = nullptr;
-  cuda::check(driver.module_load(&module, compiled.cubin.data()), "loading the kernel");
+  cuda::check(driver.module_load(&module, cubin.data()), "loading the kernel");
   cuda::check(driver.module_kernel(&kernel, module, "check"), "loading the kernel");
 
   std::vector<std::unique_ptr<GuardedMemory>> memory;

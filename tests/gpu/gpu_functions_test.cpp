@@ -17,7 +17,7 @@
 #include "device.h"
 #include "fmt/format.h"
 #include "gdpa/activation.h"
-#include "jit/nvrtc.h"
+#include "jit/images.h"
 
 namespace gdpa::test {
 namespace {
@@ -51,7 +51,7 @@ struct Evaluated {
 
 /// f and f' of every score, computed in the same way as in the kernels.
 Evaluated on_gpu(const Activation& activation, Accuracy accuracy) {
-  static const jit::Nvrtc nvrtc = jit::Nvrtc::open();
+  static const jit::Images images(jit::CacheSettings::from_environment());
   const std::string source =
       activation::cuda_source(activation.function(), accuracy) +
       "extern \"C\" __global__ void evaluate(const float* scores, float* alone, float* of_finite,\n"
@@ -70,10 +70,10 @@ Evaluated on_gpu(const Activation& activation, Accuracy accuracy) {
       "}\n";
   const Gpu& gpu = Gpu::get();
   const cuda::Driver& driver = cuda::Driver::get();
-  const jit::Compiled compiled = nvrtc.compile({source, activation.text()}, cuda::target_of(0).architecture);
+  const std::string cubin = images.find_or_compile({source, activation.text()}, cuda::target_of(0).architecture).image;
   cuda::Module module = nullptr;
   cuda::Kernel kernel = nullptr;
-  cuda::check(driver.module_load(&module, compiled.cubin.data()), "loading the kernel");
+  cuda::check(driver.module_load(&module, cubin.data()), "loading the kernel");
   cuda::check(driver.module_kernel(&kernel, module, "evaluate"), "loading the kernel");
 
   const auto* bytes = reinterpret_cast<const std::byte*>(scores().data());

@@ -96,7 +96,7 @@ class Problem {
              {of_number("a", grad_a), of_number("b", grad_b)});
     for (const Direction direction : {Direction::forward, Direction::backward}) {
       for (const GpuKernel& kernel : explain(attention, direction, "", {.parameters = 3}).kernels) {
-        ++kernels_[property_of(kernel)];
+        ++kernels_[property_of(kernel.name)];
         has_kernel_of_gradients_ |= kernel.name.find("parameter_gradients") != std::string::npos;
       }
     }
@@ -778,7 +778,7 @@ TEST_P(GpuScores, ResultsAndGradientsOfTensorsFollowTheDefinition) {
   if (problem.of().has_rounded_gradients) {
     EXPECT_EQ(results.stores_terms, has_hopper && problem.of().name != "bias_rounded");
   }
-  RecordProperty("kernel " + results.gradient_kernel.substr(0, results.gradient_kernel.find(' ')), 1);
+  RecordProperty(property_of(results.gradient_kernel), 1);
   if (!problem.of().deterministic) return;
   ScoreResults again = problem.computed();
   for (std::size_t i = 0; i < results.grad_tensors.size(); ++i) {

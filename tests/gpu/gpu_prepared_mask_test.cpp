@@ -115,7 +115,7 @@ TEST_F(GpuPreparedMask, GivesTheSameBitsInSeveralCalls) {
   EXPECT_EQ(example.results(attention), expected);
   EXPECT_EQ(example.results(attention), expected);
   for (const Direction direction : {Direction::forward, Direction::backward}) {
-    for (const GpuKernel& kernel : explain(attention, direction).kernels) RecordProperty(property_of(kernel), 1);
+    for (const GpuKernel& kernel : explain(attention, direction).kernels) RecordProperty(property_of(kernel.name), 1);
   }
 }
 

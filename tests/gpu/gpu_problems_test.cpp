@@ -14,8 +14,10 @@
 #include <cstring>
 #include <map>
 #include <optional>
+#include <ostream>
 #include <random>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -215,6 +217,40 @@ const std::vector<Configuration>& configurations() {
   return all;
 }
 
+/// The index of a configuration. It prints as words, in which scripts/gpu-record finds the subjects of the tests.
+struct Index {
+  std::size_t value;
+  operator std::size_t() const { return value; }  // NOLINT(google-explicit-constructor)
+};
+
+std::vector<Index> indices() {
+  std::vector<Index> all;
+  for (std::size_t i = 0; i < configurations().size(); ++i) all.push_back({i});
+  return all;
+}
+
+std::string_view name(DrawnLayout layout) {
+  switch (layout) {
+    case DrawnLayout::any:
+      return "any layout";
+    case DrawnLayout::batch_map:
+      return "batch map";
+    case DrawnLayout::overlapping_keys:
+      return "overlapping keys";
+    case DrawnLayout::pages:
+      return "pages";
+    case DrawnLayout::output_offsets:
+      return "output offsets";
+  }
+  return "";
+}
+
+void PrintTo(const Index& index, std::ostream* stream) {
+  const Configuration& c = configurations()[index];
+  *stream << fmt::format("{} {} {} with {}{}{}", c.products == Products::tf32 ? "tf32" : name(c.dtype), c.head_dim,
+                         c.head_dim_v, name(c.layout), c.score ? ", tensors" : "", c.mask ? ", mask" : "");
+}
+
 int problem_count() { return static_cast<int>(number_from("GDPA_GPU_PROBLEMS", 20)); }
 
 /// Counts for the record: the number of problems with each option, and of launches of each kind of kernel.
@@ -224,7 +260,7 @@ void count_kernels(const Attention& attention, const WantedGradients& wanted, Co
   for (const Direction direction : {Direction::forward, Direction::backward}) {
     if (direction == Direction::backward && !wanted.any()) continue;
     for (const GpuKernel& kernel : explain(attention, direction, "", wanted).kernels) {
-      ++counts[property_of(kernel)];
+      ++counts[property_of(kernel.name)];
       counts["pages loaded by TMA"] += kernel.name.find(" paged in boxes of ") != std::string::npos ? 1 : 0;
     }
   }
@@ -268,7 +304,7 @@ void count_options(const Attention& attention, const Reference& reference, bool 
                                              [](const Entry& e) { return e.length_q == 0 || e.length_k == 0; }));
 }
 
-class GpuProblems : public testing::TestWithParam<std::size_t> {
+class GpuProblems : public testing::TestWithParam<Index> {
  protected:
   void SetUp() override {
     if (const std::string why = why_no_gpu(); !why.empty()) GTEST_SKIP() << why;
@@ -369,7 +405,7 @@ TEST_P(GpuProblems, AgreeWithTheDefinition) {
 
 /// The name of a random function, score, mask or layout is a number that is the same in every run. The trace of a
 /// failure has its text.
-std::string test_name(const testing::TestParamInfo<std::size_t>& tested) {
+std::string test_name(const testing::TestParamInfo<Index>& tested) {
   const std::size_t layouts = configurations().size() - layout_configurations().size();
   const std::size_t masks = layouts - mask_configurations().size();
   const std::size_t scores = masks - score_configurations().size();
@@ -380,7 +416,7 @@ std::string test_name(const testing::TestParamInfo<std::size_t>& tested) {
   return tested.param < drawn ? name_of(configurations()[tested.param]) : fmt::format("drawn_{}", tested.param - drawn);
 }
 
-INSTANTIATE_TEST_SUITE_P(Drawn, GpuProblems, testing::Range(std::size_t{0}, configurations().size()), test_name);
+INSTANTIATE_TEST_SUITE_P(Drawn, GpuProblems, testing::ValuesIn(indices()), test_name);
 
 /// The output for keys in three pages of 32 rows, with this table of two pages for each of two entries, and with these
 /// lengths.

@@ -261,7 +261,7 @@ class Stress {
   void count_kernels() const {
     for (const Direction direction : {Direction::forward, Direction::backward}) {
       for (const GpuKernel& kernel : explain(attention_, direction).kernels) {
-        testing::Test::RecordProperty(property_of(kernel), 1);
+        testing::Test::RecordProperty(property_of(kernel.name), 1);
       }
     }
   }
