@@ -2,6 +2,7 @@
 #include "reference.h"
 
 #include <algorithm>
+#include <cmath>
 #include <atomic>
 #include <thread>
 #include <utility>
