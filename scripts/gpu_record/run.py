@@ -58,7 +58,7 @@ def command_of(part: Part, tests: list[Test], report: Path) -> list[str]:
     """Returns the command that runs these tests and writes a report in XML."""
     if part.is_python:
         # Some tests have a kernel cache in tmp_path. It is in the folder of the kernels, as evidence of their headers.
-        temporary = f"--basetemp={CACHE / part.kernels / report.stem}"
+        temporary = f"--basetemp={CACHE / part.kernels / f'{report.parent.name}-{report.stem}'}"
         options = ["-q", "--tb=short", temporary, f"--junitxml={report}"]
         return [sys.executable, "-m", "pytest", *options, *(test.name for test in tests)]
     names = ":".join(test.name for test in tests)
@@ -76,7 +76,7 @@ class PartRun:
     drawn: list[Test]
     function_seed: int
     seed: int
-    folder: Path
+    folder: Path  # of the reports and the logs of its processes
     gpu: str  # the GPU that its processes see, unless the part sees all of them
     began: float = 0.0  # the first start of a process
     ended: float = 0.0
@@ -119,13 +119,13 @@ class Run:
 
     def why_failed(self, run: PartRun, number: int, tests: list[Test]) -> str:
         """Runs a process to its end. Returns why it failed, or an empty text."""
-        report = run.folder / f"{run.name}-{number}.xml"
+        report = run.folder / f"{number}.xml"
         settings = {**os.environ, **settings_of(run.part, run.function_seed)}
         settings["COLUMNS"] = "240"  # pytest cuts the error of each failed test to this width
         if run.part.gpus == 1:
             # The contexts of all processes may need more memory than one GPU has.
             settings["CUDA_VISIBLE_DEVICES"] = run.gpu
-        log_file = run.folder / f"{run.name}-{number}.log"
+        log_file = run.folder / f"{number}.log"
         with log_file.open("wb") as log:
             process = subprocess.Popen(
                 command_of(run.part, tests, report),
@@ -184,7 +184,7 @@ class Run:
     def why_not_recorded(self, run: PartRun) -> str:
         """Records a part whose processes have passed. Returns why it is not recorded, or an empty text."""
         part = run.part
-        trees = [ElementTree.parse(report).getroot() for report in sorted(run.folder.glob(f"{run.name}-*.xml"))]
+        trees = [ElementTree.parse(report).getroot() for report in sorted(run.folder.glob("*.xml"))]
         cases = [case for tree in trees for case in tree.iter("testcase")]
         skipped = {
             f"{case.get('classname')}.{case.get('name')}": skip.get("message", "")
@@ -240,8 +240,9 @@ class Run:
             for index, (name, tests) in enumerate(zip(names, listed, strict=True)):
                 drawn = sample.draw(tests, PARTS[name].share, seed, record.covered_tests(name))
                 (CACHE / PARTS[name].kernels).mkdir(parents=True, exist_ok=True)
+                (Path(folder) / name).mkdir()
                 gpu = machine.gpus()[index % len(machine.gpus())]
-                runs.append(PartRun(name, tests, drawn, function_seed, seed, Path(folder), gpu))
+                runs.append(PartRun(name, tests, drawn, function_seed, seed, Path(folder) / name, gpu))
             processes = [(run, number, tests) for run in runs for number, tests in enumerate(run.shares())]
             for run in runs:
                 run.left = len(run.shares())

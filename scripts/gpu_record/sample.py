@@ -10,6 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 
+def words_of(text: str) -> list[str]:
+    return re.findall(r"[A-Za-z0-9.]+", text)
+
+
 @dataclass(frozen=True)
 class Test:
     """A test, with the name that selects it, and with words about its parameter."""
@@ -20,16 +24,19 @@ class Test:
     @property
     def parameter(self) -> str:
         """The name of the parameter: score_3, gelu-64."""
-        return re.sub(r"^.*?(::\w+\[?|\.\w+/?)", "", self.name)
+        if "::" in self.name:
+            return self.name.partition("[")[2]
+        return self.name.partition(".")[2].partition("/")[2]
 
     @property
     def words(self) -> list[str]:
-        return re.split(r"[^A-Za-z0-9.]+", f"{self.parameter}_{self.description}".replace("_", " "))
+        return words_of(f"{self.parameter} {self.description}")
 
     @property
     def is_wide(self) -> bool:
-        """Whether a head dim is above 128, by the numbers of the parameter."""
-        return any(word == "wide" or (word.isdigit() and 128 < int(word) <= 256) for word in self.words)
+        """Whether a head dim is above 128, by the numbers of the description, or else of the parameter."""
+        words = words_of(self.description or self.parameter)
+        return any(word == "wide" or (word.isdigit() and 128 < int(word) <= 256) for word in words)
 
 
 def tests_of_gtest(listed: str) -> list[Test]:
@@ -56,7 +63,7 @@ def subjects_of(tests: Iterable[Test]) -> dict[Test, set[str]]:
     subjects = {}
     for test in tests:
         name = test.name.removesuffix(test.parameter)
-        subjects[test] = {name, *(word for word in test.words if word and not word.isdigit())}
+        subjects[test] = {name, *(word for word in test.words if not word.isdigit())}
     number = collections.Counter(subject for of_test in subjects.values() for subject in of_test)
     return {
         test: {subject for subject in of_test if number[subject] > 1 or "." in subject}

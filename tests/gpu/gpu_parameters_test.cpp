@@ -9,6 +9,7 @@
 #include <cstring>
 #include <limits>
 #include <map>
+#include <ostream>
 #include <random>
 #include <sstream>
 #include <string>
@@ -18,7 +19,7 @@
 #include "cuda/target.h"
 #include "device.h"
 #include "gdpa/attention.h"
-#include "jit/nvrtc.h"
+#include "jit/images.h"
 #include "promise.h"
 #include "score_problem.h"
 #include "strided.h"
@@ -701,7 +702,23 @@ const std::vector<ScoreCase>& score_cases() {
   return cases;
 }
 
-class GpuScores : public testing::TestWithParam<std::size_t> {
+/// The index of a case. It prints as words, in which scripts/gpu-record finds the head dim.
+struct CaseIndex {
+  std::size_t value;
+};
+
+std::vector<CaseIndex> case_indices() {
+  std::vector<CaseIndex> all;
+  for (std::size_t i = 0; i < score_cases().size(); ++i) all.push_back({i});
+  return all;
+}
+
+void PrintTo(const CaseIndex& index, std::ostream* stream) {
+  const ScoreCase& of = score_cases()[index.value];
+  *stream << name(of.dtype) << ' ' << of.head_dim;
+}
+
+class GpuScores : public testing::TestWithParam<CaseIndex> {
  protected:
   void SetUp() override {
     if (const std::string reason = why_no_gpu(); !reason.empty()) GTEST_SKIP() << reason;
@@ -712,7 +729,7 @@ TEST_P(GpuScores, ResultsAndGradientsOfTensorsFollowTheDefinition) {
   std::random_device seeds;
   const unsigned seed = seeds();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
-  ScoreProblem problem(score_cases()[GetParam()], seed);
+  ScoreProblem problem(score_cases()[GetParam().value], seed);
   ScoreResults results = problem.computed();
   problem.expect_near(results);
   const plan::Gpu& gpu = cuda::target_of(0).gpu;
@@ -786,9 +803,9 @@ TEST_P(GpuScores, ResultsAndGradientsOfTensorsFollowTheDefinition) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Tensors, GpuScores, testing::Range(std::size_t{0}, score_cases().size()),
-                         [](const testing::TestParamInfo<std::size_t>& tested) {
-                           return score_cases()[tested.param].name;
+INSTANTIATE_TEST_SUITE_P(Tensors, GpuScores, testing::ValuesIn(case_indices()),
+                         [](const testing::TestParamInfo<CaseIndex>& tested) {
+                           return score_cases()[tested.param.value].name;
                          });
 
 /// A table by the difference of integers just below 2^24, which fp32 has exactly.
@@ -997,7 +1014,7 @@ TEST(GpuScoresAlone, ASecondPassOfBackwardClearsTheSumsOfTheFirstOne) {
 
 /// The exact sum of some terms on the GPU. Many threads add, in the order of the terms as far as they have one.
 float exact_sum(const std::vector<float>& terms) {
-  static const jit::Nvrtc nvrtc = jit::Nvrtc::open();
+  static const jit::Images images(jit::CacheSettings::from_environment());
   const std::string source =
       "#include \"common/parameter_sum.cuh\"\n"
       "extern \"C\" __global__ void add(const float* terms, gdpa::ExactSum* sum, float* total, int count) {\n"
@@ -1008,10 +1025,10 @@ float exact_sum(const std::vector<float>& terms) {
       "}\n";
   const Gpu& gpu = Gpu::get();
   const cuda::Driver& driver = cuda::Driver::get();
-  const jit::Compiled compiled = nvrtc.compile({source, "a sum"}, cuda::target_of(0).architecture);
+  const std::string cubin = images.find_or_compile({source, "a sum"}, cuda::target_of(0).architecture).image;
   cuda::Module module = nullptr;
   cuda::Kernel kernel = nullptr;
-  cuda::check(driver.module_load(&module, compiled.cubin.data()), "loading the kernel");
+  cuda::check(driver.module_load(&module, cubin.data()), "loading the kernel");
   cuda::check(driver.module_kernel(&kernel, module, "add"), "loading the kernel");
   const auto* const bytes = reinterpret_cast<const std::byte*>(terms.data());
   const GuardedMemory input(gpu, {bytes, bytes + terms.size() * sizeof(float)}, 0);

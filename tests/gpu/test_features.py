@@ -505,7 +505,7 @@ def test_sequences_that_follow_each_other_on_a_cta(longest: tuple[int, int], hea
         assert (got - wanted).norm() <= 2 * 3e-3 * wanted.norm()
 
 
-@pytest.mark.parametrize("keys", [64, 128, 200, 300])
+@pytest.mark.parametrize("keys", [64, 128, 200, 300], ids="keys{}".format)
 def test_gradients_of_keys_that_a_large_batch_shares(keys: int) -> None:
     lengths = torch.randint(0, 200, (1000,)).tolist()
     query = operands(sum(lengths), 2, 128)[0]
@@ -533,7 +533,7 @@ def test_gradients_of_queries_that_a_large_batch_shares(rows: int) -> None:
         assert (got - wanted).norm() <= 2 * 3e-3 * wanted.norm()
 
 
-@pytest.mark.parametrize("keys", [100, 200, 300])
+@pytest.mark.parametrize("keys", [100, 200, 300], ids="keys{}".format)
 def test_rows_after_the_last_offset_have_gradients_of_zero(keys: int) -> None:
     query = operands(700)[0]
     key, value = (torch.randn(3, keys, 2, 64).bfloat16().requires_grad_() for _ in range(2))
