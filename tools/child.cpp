@@ -171,6 +171,10 @@ std::string Child::last_words() const {
   const ssize_t count = ::pread(output_, text.data(), text.size(), begin);
   text.resize(static_cast<std::size_t>(std::max<ssize_t>(0, count)));
   while (!text.empty() && text.back() == '\n') text.pop_back();
+  // The text may begin within a character, and JSON takes only valid UTF-8.
+  const auto is_plain = [](char c) { return c == '\n' || (c >= ' ' && c <= '~'); };
+  std::replace_if(
+      text.begin(), text.end(), [&](char c) { return !is_plain(c); }, '?');
   return text;
 }
 

@@ -95,7 +95,7 @@ class Worker {
     if (!child_) child_.emplace(std::vector<std::string>{"verify-child"}, environment_);
     child_->send(request.dump());
     Answer answer;
-    while (const std::optional<std::string> line = child_->receive(seconds_)) {
+    while (const std::optional<std::string> line = child_->receive(limit_of(answer.step))) {
       Json message = Json::parse(*line);
       if (message.contains("result")) {
         answer.result = std::move(message["result"]);
@@ -105,7 +105,7 @@ class Worker {
         answer.kind = message["kind"] == "memory" ? Answer::Kind::no_memory : Answer::Kind::error;
         answer.text = message["error"];
         if (message["kind"] == "machine") throw MachineError(answer.text);
-        child_.reset();  // after an error of a kernel, every later call of the process fails
+        end_child(answer);  // after an error of a kernel, every later call of the process fails
         return answer;
       }
       answer.step = message["at"];
@@ -113,14 +113,25 @@ class Worker {
     }
     const std::string end = child_->end();
     answer.kind = end.empty() ? Answer::Kind::hang : Answer::Kind::crash;
-    answer.text = end.empty() ? fmt::format("no answer within {} s", seconds_) : "the process " + end;
+    answer.text = end.empty() ? fmt::format("no answer within {} s", limit_of(answer.step)) : "the process " + end;
     answer.text += fmt::format(", step: {}", answer.step);
-    if (const std::string words = child_->last_words(); !words.empty()) answer.text += "\n  its output: " + words;
-    child_.reset();
+    end_child(answer);
     return answer;
   }
 
  private:
+  /// A slow machine compiles for a long time, but no kernel runs for long.
+  double limit_of(const std::string& step) const {
+    constexpr double factor_of_compiling = 5;
+    return step.find("compil") == std::string::npos ? seconds_ : factor_of_compiling * seconds_;
+  }
+
+  /// Adds what the child printed to the text of a failure.
+  void end_child(Answer& answer) {
+    if (const std::string words = child_->last_words(); !words.empty()) answer.text += "\n  its output: " + words;
+    child_.reset();
+  }
+
   std::vector<std::string> environment_;
   double seconds_;
   std::optional<Child> child_;
@@ -359,8 +370,10 @@ Command add_verify(CLI::App& app) {
       ->capture_default_str()
       ->group("Problems");
   parser
-      ->add_option("--seconds", options->seconds,
-                   "Time limit of a child for each step of a problem: compiling, forward, backward, reference")
+      ->add_option(
+          "--seconds", options->seconds,
+          "Time limit of a child for each step of a problem: forward, backward, the reference; five times as long "
+          "for compiling")
       ->check(CLI::PositiveNumber)
       ->capture_default_str()
       ->group("Problems");

@@ -82,6 +82,7 @@ std::string family_of(const Plan& plan) { return plan.kernel.substr(0, plan.kern
 
 /// Compiles the kernels of all problems into the cache. An error is found again when its problem is computed.
 Json compile_all(const Json& problems, Lines& lines) {
+  lines.at("compiling");
   std::atomic<std::size_t> next = 0;
   const auto work = [&] {
     for (std::size_t n = next++; n < problems.size(); n = next++) {

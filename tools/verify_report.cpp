@@ -1,6 +1,7 @@
 // Writes the report of `gdpa verify`: the machine, the table, the failures and the rates.
 #include <fmt/format.h>
 #include <sys/utsname.h>
+#include <unistd.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -29,6 +30,15 @@ std::string operating_system() {
   return ::uname(&kernel) == 0 ? fmt::format("{}, {} {}", name, kernel.sysname, kernel.release) : name;
 }
 
+/// The variables of gdpa that are set, such as a limit of shared memory.
+std::vector<std::string> variables() {
+  std::vector<std::string> found;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    if (std::string(*variable).rfind("GDPA_", 0) == 0) found.emplace_back(*variable);
+  }
+  return found;
+}
+
 Json machine(Device device) {
   const System system = inspect_system();
   Json json = {{"version", system.version}, {"commit", commit()}, {"compiler", system.compiler}};
@@ -50,6 +60,7 @@ Json machine(Device device) {
   json["processor"] = system.processor;
   json["threads"] = system.threads;
   json["system"] = operating_system();
+  json["environment"] = variables();
   return json;
 }
 
@@ -146,7 +157,10 @@ std::string describe_machine(Device device) {
     lines += fmt::format("driver     {}\nNVRTC      {}\n", text("driver"), text("nvrtc"));
   }
   lines += fmt::format("processor  {}, {} threads\n", text("processor"), known["threads"].get<int>());
-  return lines + fmt::format("system     {}\n", text("system"));
+  lines += fmt::format("system     {}\n", text("system"));
+  for (const Json& variable : known["environment"])
+    lines += fmt::format("variable   {}\n", variable.get<std::string>());
+  return lines;
 }
 
 std::string report(const Verification& verification) {

@@ -587,7 +587,8 @@ def test_doctor_says_the_same_to_people() -> None:
 # gdpa verify: faults come from a library that is loaded before libgdpa ------------------------------------------------
 
 BUILT_TESTS = Path(os.environ.get("GDPA_BUILD", Path(__file__).parents[2] / "build")) / "tests" / "cpp"
-ON_THE_CPU = ("verify", "--device", "cpu", "--seed", "8", "--problems", "3", "--no-rates")
+VERIFY = ("verify", "--device", "cpu", "--no-rates", "--json")
+SMALL = ("--seed", "8", "--problems", "3")  # a seed whose problems are small
 
 
 def with_fault(fault: str, call: int, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -599,7 +600,7 @@ def with_fault(fault: str, call: int, *arguments: str) -> subprocess.CompletedPr
 
 
 def test_verify_computes_every_type_in_both_directions() -> None:
-    report = json.loads(succeed(*ON_THE_CPU, "--json"))
+    report = json.loads(succeed(*VERIFY, *SMALL))
     rows = {(row["family"], row["type"], row["direction"]): row for row in report["rows"]}
     types = ("float32", "float64", "bfloat16", "float16")
     assert set(rows) == {("cpu", dtype, direction) for dtype in types for direction in ("forward", "backward")}
@@ -611,8 +612,7 @@ def test_verify_computes_every_type_in_both_directions() -> None:
 
 def test_verify_draws_other_problems_each_time_and_the_same_for_a_seed() -> None:
     def problems(*arguments: str) -> tuple[int, list[str]]:
-        done = with_fault("wrong", 2, "verify", "--device", "cpu", "--problems", "1", "--no-rates", "--json", *arguments)
-        report = json.loads(done.stdout)
+        report = json.loads(with_fault("wrong", 2, *VERIFY, "--problems", "1", *arguments).stdout)
         return report["seed"], [failure["command"] for failure in report["failures"]]
 
     seed, commands = problems()
@@ -633,7 +633,7 @@ def test_verify_draws_other_problems_each_time_and_the_same_for_a_seed() -> None
 )
 def test_verify_reports_a_fault_and_computes_the_next_problems(fault: str, kind: str, words: str) -> None:
     """The second problem has the fault: each problem calls forward twice."""
-    done = with_fault(fault, 4, *ON_THE_CPU, "--seconds", "5", "--json")
+    done = with_fault(fault, 4, *VERIFY, *SMALL, "--seconds", "5")
     assert done.returncode == 1, done.stderr
     report = json.loads(done.stdout)
     (failure,) = report["failures"]
@@ -646,7 +646,7 @@ def test_verify_reports_a_fault_and_computes_the_next_problems(fault: str, kind:
 
 
 def test_the_command_of_a_failure_repeats_it() -> None:
-    report = json.loads(with_fault("wrong", 4, *ON_THE_CPU, "--json").stdout)
+    report = json.loads(with_fault("wrong", 4, *VERIFY, *SMALL).stdout)
     program, *arguments = shlex.split(report["failures"][0]["command"])
     assert program == "gdpa"
     repeated = with_fault("wrong", 2, *arguments, "--seconds", "0")
@@ -655,15 +655,13 @@ def test_the_command_of_a_failure_repeats_it() -> None:
 
 
 def test_verify_leaves_a_type_after_three_hangs() -> None:
-    done = with_fault("hang", 1, "verify", "--device", "cpu", "--problems", "5", "--seconds", "2", "--no-rates", "--json")
-    report = json.loads(done.stdout)
+    report = json.loads(with_fault("hang", 1, *VERIFY, "--seed", "8", "--problems", "5", "--seconds", "3").stdout)
     assert [failure["kind"] for failure in report["failures"]] == ["hang"] * 3
     assert report["not_run"] == 2
 
 
 def test_the_report_of_verify_has_a_table_the_failures_and_the_rates() -> None:
-    options = [word for word in ON_THE_CPU if word != "--no-rates"]
-    text = with_fault("wrong", 4, *options).stdout
+    text = with_fault("wrong", 4, "verify", "--device", "cpu", *SMALL).stdout
     for words in ("gdpa verify --seed 8 --problems 3", "(commit ", "system     ", "matrix product by libxsmm"):
         assert words in text
     (row,) = [line.split() for line in text.splitlines() if line.startswith("cpu     bfloat16  forward ")]
