@@ -926,7 +926,7 @@ TEST(Checks, the_widest_heads_of_a_gpu_have_256_columns) {
 }
 
 /// The checked call of a plan with tensors of the function and of the mask.
-struct PlannedCall : Call {
+struct TensorCall : Call {
   api::CheckedCall checked(const std::string& function, const std::vector<Parameter>& tensors,
                            const std::string& mask = "", const std::vector<Parameter>& of_mask = {}) {
     const auto names = [](const std::vector<Parameter>& all) {
@@ -946,7 +946,7 @@ TEST(Checks, the_types_of_tensors_are_apart_and_say_whether_offsets_are_wide) {
   const auto view = [](DType dtype, std::initializer_list<int64_t> sizes) {
     return TensorView::contiguous(nullptr, dtype, sizes);
   };
-  PlannedCall call;
+  TensorCall call;
   const unsigned types = call.checked("s + t[i, j] + u[j] + n", {{"n", view(DType::float32, {4})},
                                                                  {"t", view(DType::bfloat16, {2, 3})},
                                                                  {"u", view(DType::int64, {3})}})
@@ -968,7 +968,7 @@ TEST(Checks, a_tensor_without_an_index_has_one_number_or_one_for_each_head) {
   const auto is_accepted = [](std::initializer_list<int64_t> sizes) {
     const std::vector<float> numbers(8, 1.0F);
     try {
-      PlannedCall().checked("n * s", {{"n", TensorView::contiguous(numbers.data(), DType::float32, sizes)}});
+      TensorCall().checked("n * s", {{"n", TensorView::contiguous(numbers.data(), DType::float32, sizes)}});
     } catch (const Error&) {
       return false;
     }
@@ -983,7 +983,7 @@ TEST(Checks, a_tensor_without_an_index_has_one_number_or_one_for_each_head) {
 
 TEST(Checks, a_mask_differs_between_heads_if_it_reads_the_head_or_a_number_of_each) {
   const auto depends = [](const std::string& mask, int64_t heads, std::initializer_list<int64_t> sizes) {
-    PlannedCall call;
+    TensorCall call;
     call.attention.query.sizes[1] = heads;
     const TensorView view = TensorView::contiguous(nullptr, DType::float32, sizes);
     std::vector<Parameter> of_mask;
@@ -1000,7 +1000,7 @@ TEST(Checks, a_mask_differs_between_heads_if_it_reads_the_head_or_a_number_of_ea
 }
 
 TEST(Checks, a_prepared_mask_has_the_memory_that_its_text_says) {
-  PlannedCall call;
+  TensorCall call;
   call.checked("gelu", {}, "j <= i + 1");
   call.move_operands_to_gpu();
   call.attention.cu_seqlens_q->device = call.attention.cu_seqlens_k->device = {DeviceKind::cuda, 0};

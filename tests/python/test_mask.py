@@ -201,6 +201,27 @@ def test_dense_attention_takes_a_mask():
     torch.testing.assert_close(output, scores @ v)
 
 
+def test_a_new_name_of_a_tensor_is_no_name_of_its_own_mask() -> None:
+    first, second, third = (torch.tensor([number]) for number in (1, 2, 3))
+    both = gdpa.mask.Mask("j < t[b]", {"t": first}) & gdpa.mask.Mask("j < t[b] + t_2[b]", {"t": second, "t_2": third})
+    assert both.text == "(j < t[b]) & (j < t_3[b] + t_2[b])"
+    assert both.tensors == {"t": first, "t_3": second, "t_2": third}
+
+
+def test_an_inverse_is_of_the_whole_condition() -> None:
+    rows, keys = torch.arange(5)[:, None], torch.arange(5)
+    ones, identity = torch.ones(5, 1, 8), torch.eye(5, 8)[:, None]
+    cu = torch.tensor([0, 5])
+    for mask, kept in (
+        (~gdpa.mask.Mask("j <= i"), keys > rows),
+        (~(gdpa.mask.causal() | gdpa.mask.Mask("j == 4")), (keys > rows) & (keys != 4)),
+        (~(gdpa.mask.causal() & gdpa.mask.Mask("j >= 2")), (keys > rows) | (keys < 2)),
+        (~~gdpa.mask.Mask("j < i"), keys < rows),
+    ):
+        output = gdpa.varlen_attention(ones, ones, identity, cu, cu, activation="0 * s + 1", mask=mask)
+        torch.testing.assert_close(output[:, 0, :5], kept.float())
+
+
 @pytest.mark.parametrize(
     ("mask", "error", "message"),
     [
