@@ -132,7 +132,7 @@ class Checkout:
         script(self.root / "package" / "lib" / "libgdpa_torch.so", library.replace("libgdpa", "libgdpa_torch"))
 
     def forget_hashes(self) -> None:
-        for name in ("hash_of", "hash_of_program", "hash_of_library", "included_by", "known_files"):
+        for name in ("hash_of", "hash_of_files", "hash_of_program", "hash_of_library", "included_by", "known_files"):
             getattr(self.coverage, name).cache_clear()
 
     def insert(self, line: str) -> None:
@@ -335,7 +335,7 @@ tests/gpu/test_features.py::test_sequences[longest0-192]
 """
 
 
-def test_pytest_modules_are_divided_by_head_dims_too() -> None:
+def test_pytest_modules_are_divided_by_head_dims_too(checkout: Checkout) -> None:
     from gpu_record.sample import subjects_of, tests_of_pytest
 
     tests = tests_of_pytest(PYTEST)
