@@ -13,6 +13,7 @@
 #include "activation/function.h"
 #include "common/window_mask.cuh"
 #include "families/family.h"
+#include "families/parameter_plan.h"
 #include "families/portable/portable_tiles.h"
 #include "gdpa/attention.h"
 #include "gdpa/error.h"
@@ -1645,6 +1646,28 @@ TEST(GpuPlan, AContiguousFp32GradientWithFewTermsHasNoMemoryOfItsOwn) {
   EXPECT_FALSE(has_memory(NumberType::float32, {30'000, 7, 300, 1})) << "the stride of one element has no effect";
   EXPECT_TRUE(has_memory(NumberType::float32, {30'000, 30'000, 1, 100}));
   EXPECT_TRUE(has_memory(NumberType::bfloat16, {30'000, 30'000, 300, 1}));
+}
+
+TEST(GpuPlan, SumsOfTensorsAreFp32IfAnElementHasAtMost4096TermsOnAverage) {
+  const auto sum = [](int64_t rows, int64_t elements, bool deterministic = false) {
+    Problem problem = problem_of(Direction::backward);
+    problem.rows_q = rows;
+    problem.wanted.parameters = 1;
+    problem.deterministic = deterministic;
+    const Activation activation("silu(s + w[j])", {}, {"w"});
+    Params params;
+    BoundTensor& w = params.grad_parameters[0];
+    w.rank = 1;
+    w.sizes[0] = elements;
+    w.strides[0] = 1;
+    return families::parameter_sum_for(problem, params, activation.function());
+  };
+  // Each of the rows has 300 keys on average, in each of four heads.
+  EXPECT_EQ(sum(4096, 1200), ParameterSum::float32);
+  EXPECT_EQ(sum(4097, 1200), ParameterSum::float64);
+  EXPECT_EQ(sum(4096, 300), ParameterSum::float64);
+  EXPECT_EQ(sum(10, 100'000), ParameterSum::float32);
+  EXPECT_EQ(sum(10, 100'000, true), ParameterSum::exact);
 }
 
 TEST(GpuPlan, BackwardComputesGradientsOfTensorsOnlyIfEachTileOfKeysHasOneEntry) {
