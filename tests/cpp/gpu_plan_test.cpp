@@ -1723,6 +1723,23 @@ TEST(GpuPlan, QueriesAndOutputGradientsOfWideHeadsHaveTheStagesThatFitBesideKAnd
   }
 }
 
+TEST(GpuPlan, EachSplitOfTheBatchHasItsOwnSumsOfTheColumnsOfAGradient) {
+  Problem problem = problem_of(Direction::backward, DType::float32, 64);
+  problem.head_dim_v = 128;
+  problem.key_form = Form::shared;
+  problem.rows_k = 64;
+  const GpuPlan of_keys = plan_of(problem);
+  ASSERT_GT(of_keys.splits, 1);
+  EXPECT_EQ(of_keys.workspace.grad_value - of_keys.workspace.grad_key, of_keys.splits * 64 * 2 * 64 * 4);
+  EXPECT_EQ(of_keys.workspace.bytes - of_keys.workspace.grad_value, of_keys.splits * 64 * 2 * 128 * 4);
+  problem.key_form = Form::jagged;
+  problem.query_form = Form::shared;
+  problem.rows_q = 64;
+  const GpuPlan of_queries = plan_of(problem);
+  ASSERT_GT(of_queries.splits, 1);
+  EXPECT_EQ(of_queries.workspace.bytes - of_queries.workspace.grad_query, of_queries.splits * 64 * 4 * 64 * 4);
+}
+
 TEST(GpuPlan, EveryPartOfTheWorkspaceOfPortableKernelsIsAligned) {
   Problem problem = problem_of(Direction::backward, DType::float32, 8);
   problem.key_form = Form::shared;
