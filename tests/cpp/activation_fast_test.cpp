@@ -51,9 +51,9 @@ std::vector<std::string> names() {
 
 TEST(Fast, IsTheSameFunctionButForThePolynomialOfErf) {
   std::vector<std::string> texts = names();
-  for (const char* text :
-       {"s * sigmoid(1.702 * s)", "exp(-s^2)", "exp(2 - (3 * s)^2)", "erf(1 - s)", "erf(1e-20 * s)", "erf(3 * s)",
-        "erf(1e20 * s)", "s / (1 + exp(-s))", "sigmoid(-s) * sigmoid(s) + exp(s * (1 + 2 * s^2))"}) {
+  for (const char* text : {"s * sigmoid(1.702 * s)", "exp(-s^2)", "exp(2 - (3 * s)^2)", "erf(1 - s)", "erf(1e-20 * s)",
+                           "erf(3 * s)", "where(s > 0, s, 1.5 * s)", "where(s > 0, s, 0.5 * s)", "erf(1e20 * s)",
+                           "s / (1 + exp(-s))", "sigmoid(-s) * sigmoid(s) + exp(s * (1 + 2 * s^2))"}) {
     texts.emplace_back(text);
   }
   for (const std::string& text : texts) {

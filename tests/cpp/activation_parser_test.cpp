@@ -116,6 +116,7 @@ TEST(Parser, CanonicalTextHasOneSpacing) {
   EXPECT_EQ(Activation("where(s>=0,s,-.01*s**2)").text(), "where(s >= 0, s, -0.01 * s^2)");
   EXPECT_EQ(Activation("2 ^ -s - -1").text(), "2^-s - -1");
   EXPECT_EQ(Activation("s\n +\t1e3").text(), "s + 1000");
+  EXPECT_EQ(Activation("1e20 * s + 123456789").text(), "1e+20 * s + 123456789");
   EXPECT_EQ(Activation("a*tanh(b*s) with b=.5 , a=-2").text(), "a * tanh(b * s) with a = -2, b = 0.5");
   EXPECT_EQ(Activation("a*tanh(b*s) with b=.5", {{"a", -2}}).text(), "a * tanh(b * s) with a = -2, b = 0.5");
 }

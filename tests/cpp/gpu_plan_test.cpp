@@ -13,6 +13,7 @@
 #include "activation/function.h"
 #include "common/window_mask.cuh"
 #include "families/family.h"
+#include "families/parameter_plan.h"
 #include "families/portable/portable_tiles.h"
 #include "gdpa/attention.h"
 #include "gdpa/error.h"
@@ -1647,6 +1648,28 @@ TEST(GpuPlan, AContiguousFp32GradientWithFewTermsHasNoMemoryOfItsOwn) {
   EXPECT_TRUE(has_memory(NumberType::bfloat16, {30'000, 30'000, 300, 1}));
 }
 
+TEST(GpuPlan, SumsOfTensorsAreFp32IfAnElementHasAtMost4096TermsOnAverage) {
+  const auto sum = [](int64_t rows, int64_t elements, bool deterministic = false) {
+    Problem problem = problem_of(Direction::backward);
+    problem.rows_q = rows;
+    problem.wanted.parameters = 1;
+    problem.deterministic = deterministic;
+    const Activation activation("silu(s + w[j])", {}, {"w"});
+    Params params;
+    BoundTensor& w = params.grad_parameters[0];
+    w.rank = 1;
+    w.sizes[0] = elements;
+    w.strides[0] = 1;
+    return families::parameter_sum_for(problem, params, activation.function());
+  };
+  // Each of the rows has 300 keys on average, in each of four heads.
+  EXPECT_EQ(sum(4096, 1200), ParameterSum::float32);
+  EXPECT_EQ(sum(4097, 1200), ParameterSum::float64);
+  EXPECT_EQ(sum(4096, 300), ParameterSum::float64);
+  EXPECT_EQ(sum(10, 100'000), ParameterSum::float32);
+  EXPECT_EQ(sum(10, 100'000, true), ParameterSum::exact);
+}
+
 TEST(GpuPlan, BackwardComputesGradientsOfTensorsOnlyIfEachTileOfKeysHasOneEntry) {
   Problem problem = problem_of(Direction::backward, DType::bfloat16, 64);
   const auto fused = [&] {
@@ -1698,6 +1721,23 @@ TEST(GpuPlan, QueriesAndOutputGradientsOfWideHeadsHaveTheStagesThatFitBesideKAnd
       EXPECT_GE(wide->kernel.stages, 2);
     }
   }
+}
+
+TEST(GpuPlan, EachSplitOfTheBatchHasItsOwnSumsOfTheColumnsOfAGradient) {
+  Problem problem = problem_of(Direction::backward, DType::float32, 64);
+  problem.head_dim_v = 128;
+  problem.key_form = Form::shared;
+  problem.rows_k = 64;
+  const GpuPlan of_keys = plan_of(problem);
+  ASSERT_GT(of_keys.splits, 1);
+  EXPECT_EQ(of_keys.workspace.grad_value - of_keys.workspace.grad_key, of_keys.splits * 64 * 2 * 64 * 4);
+  EXPECT_EQ(of_keys.workspace.bytes - of_keys.workspace.grad_value, of_keys.splits * 64 * 2 * 128 * 4);
+  problem.key_form = Form::jagged;
+  problem.query_form = Form::shared;
+  problem.rows_q = 64;
+  const GpuPlan of_queries = plan_of(problem);
+  ASSERT_GT(of_queries.splits, 1);
+  EXPECT_EQ(of_queries.workspace.bytes - of_queries.workspace.grad_query, of_queries.splits * 64 * 4 * 64 * 4);
 }
 
 TEST(GpuPlan, EveryPartOfTheWorkspaceOfPortableKernelsIsAligned) {
