@@ -105,13 +105,15 @@ PARTS: dict[str, Part] = {
     "devices": Part("tests/gpu/test_devices.py", "all", processes=4, gpus=2),
     "features": Part("tests/gpu/test_features.py", "narrow-parameters", share=0.3, processes=4, wide=False),
     "features-wide": Part("tests/gpu/test_features.py", "wide", share=0.3, processes=1, wide=True),
-    "scores": Part(PROBLEMS, "narrow-parameters", 0.4, 5, SCORES, wide=False, problems=70, scores=26, needs=BACKWARD),
-    "masks": Part(PROBLEMS, "narrow-parameters", 0.3, 5, MASKS, wide=False, problems=40, needs=BACKWARD),
+    "fuzz": Part("tests/gpu/test_fuzz.py", "narrow", 0.3, 5, wide=False, problems=8, functions=24),
+    "fuzz-wide": Part("tests/gpu/test_fuzz.py", "wide", 0.4, 2, wide=True, problems=8, functions=24),
+    "scores": Part(PROBLEMS, "narrow-parameters", 0.25, 5, SCORES, wide=False, problems=100, scores=26, needs=BACKWARD),
+    "masks": Part(PROBLEMS, "narrow-parameters", 0.2, 5, MASKS, wide=False, problems=60, needs=BACKWARD),
     "problems": Part(
-        PROBLEMS, "narrow", 0.35, 6, f"*-{SCORES}:{MASKS}", wide=False, problems=20, functions=12, needs=BACKWARD
+        PROBLEMS, "narrow", 0.2, 6, f"*-{SCORES}:{MASKS}", wide=False, problems=36, functions=12, needs=BACKWARD
     ),
     "wide": Part(
-        PROBLEMS, "wide", 0.35, 7, "Drawn/*", wide=True, problems=30, functions=12, scores=26, needs=WIDE_BACKWARD
+        PROBLEMS, "wide", 0.2, 6, "Drawn/*", wide=True, problems=50, functions=12, scores=26, needs=WIDE_BACKWARD
     ),
     # With less than 227 KB no Hopper kernel runs. With 226 KB, portable kernels have the same tiles as with 227 KB.
     "portable": Part(PROBLEMS, "portable", 0.25, 6, problems=8, shared_kilobytes=226),
@@ -120,8 +122,6 @@ PARTS: dict[str, Part] = {
     "parameters": Part("gpu_parameters_test", "narrow-parameters", 0.4, 6, wide=False, needs=BACKWARD),
     "parameters-wide": Part("gpu_parameters_test", "wide", wide=True, needs=WIDE_BACKWARD),
     "prepared-mask": Part("gpu_prepared_mask_test", "narrow-parameters", needs=FORWARD),
-    "fuzz": Part("tests/gpu/test_fuzz.py", "narrow", 0.35, 5, wide=False, problems=8, functions=24),
-    "fuzz-wide": Part("tests/gpu/test_fuzz.py", "wide", 0.5, 2, wide=True, problems=8, functions=24),
     "functions": Part("gpu_functions_test", "functions", 0.4, 3),
     # Each tool runs with the kernels that the planner chooses for the GPU, and with the portable kernels.
     **{
