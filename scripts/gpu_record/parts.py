@@ -10,6 +10,8 @@ SANITIZERS = ["racecheck", "memcheck", "initcheck", "synccheck"]
 # The tests of gpu_problems_test with random scores, and with mask expressions and layouts.
 SCORES = "*/score_*"
 MASKS = "*/mask_*:*/layout_*"
+# The test of a failing allocation, with a head dim of 256.
+MEMORY = "GpuMemory.*"
 
 # The least number of problems, compared with fp64, in all runs of the parts without compute-sanitizer.
 LEAST_PROBLEMS = 2000
@@ -107,10 +109,10 @@ PARTS: dict[str, Part] = {
     "features-wide": Part("tests/gpu/test_features.py", "wide", share=0.3, processes=1, wide=True),
     "fuzz": Part("tests/gpu/test_fuzz.py", "narrow", 0.3, 5, wide=False, problems=8, functions=24),
     "fuzz-wide": Part("tests/gpu/test_fuzz.py", "wide", 0.4, 2, wide=True, problems=8, functions=24),
-    "scores": Part(PROBLEMS, "narrow-parameters", 0.25, 5, SCORES, wide=False, problems=100, scores=26, needs=BACKWARD),
+    "scores": Part(PROBLEMS, "narrow-parameters", 0.25, 6, SCORES, wide=False, problems=60, scores=26, needs=BACKWARD),
     "masks": Part(PROBLEMS, "narrow-parameters", 0.2, 5, MASKS, wide=False, problems=60, needs=BACKWARD),
     "problems": Part(
-        PROBLEMS, "narrow", 0.2, 6, f"*-{SCORES}:{MASKS}", wide=False, problems=36, functions=12, needs=BACKWARD
+        PROBLEMS, "narrow", 0.2, 6, f"*-{SCORES}:{MASKS}:{MEMORY}", wide=False, problems=36, functions=12, needs=BACKWARD
     ),
     "wide": Part(
         PROBLEMS, "wide", 0.2, 6, "Drawn/*", wide=True, problems=50, functions=12, scores=26, needs=WIDE_BACKWARD
@@ -121,6 +123,7 @@ PARTS: dict[str, Part] = {
     "portable-99": Part(PROBLEMS, "portable", 0.15, 4, problems=4, shared_kilobytes=99),
     "parameters": Part("gpu_parameters_test", "narrow-parameters", 0.4, 6, wide=False, needs=BACKWARD),
     "parameters-wide": Part("gpu_parameters_test", "wide", wide=True, needs=WIDE_BACKWARD),
+    "memory": Part(PROBLEMS, "wide", tests=MEMORY),
     "prepared-mask": Part("gpu_prepared_mask_test", "narrow-parameters", needs=FORWARD),
     "functions": Part("gpu_functions_test", "functions", 0.4, 3),
     # Each tool runs with the kernels that the planner chooses for the GPU, and with the portable kernels.

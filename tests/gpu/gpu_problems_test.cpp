@@ -461,10 +461,10 @@ TEST(GpuMemory, AFailingAllocationIsAnErrorInWords) {
   const Device device{DeviceKind::cuda, 0};
   // The call fails before it reads or writes anything, so the operands need addresses but no memory.
   const auto input = [&](int64_t count) {
-    return TensorView::contiguous(memory.data(), DType::bfloat16, {count, 16, 128}, device);
+    return TensorView::contiguous(memory.data(), DType::bfloat16, {count, 8, 256}, device);
   };
   const auto gradient = [&](int64_t count, int64_t place) {
-    return MutableTensorView::contiguous(memory.data() + place * apart, DType::bfloat16, {count, 16, 128}, device);
+    return MutableTensorView::contiguous(memory.data() + place * apart, DType::bfloat16, {count, 8, 256}, device);
   };
   const Attention attention{.query = input(rows), .key = input(8), .value = input(8), .stream = gpu.stream()};
   try {
