@@ -2,8 +2,8 @@
 #include "reference.h"
 
 #include <algorithm>
-#include <cmath>
 #include <atomic>
+#include <cmath>
 #include <thread>
 #include <utility>
 

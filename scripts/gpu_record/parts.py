@@ -112,7 +112,15 @@ PARTS: dict[str, Part] = {
     "scores": Part(PROBLEMS, "narrow-parameters", 0.25, 6, SCORES, wide=False, problems=60, scores=26, needs=BACKWARD),
     "masks": Part(PROBLEMS, "narrow-parameters", 0.2, 5, MASKS, wide=False, problems=60, needs=BACKWARD),
     "problems": Part(
-        PROBLEMS, "narrow", 0.2, 6, f"*-{SCORES}:{MASKS}:{MEMORY}", wide=False, problems=36, functions=12, needs=BACKWARD
+        PROBLEMS,
+        "narrow",
+        0.2,
+        6,
+        f"*-{SCORES}:{MASKS}:{MEMORY}",
+        wide=False,
+        problems=36,
+        functions=12,
+        needs=BACKWARD,
     ),
     "wide": Part(
         PROBLEMS, "wide", 0.2, 6, "Drawn/*", wide=True, problems=50, functions=12, scores=26, needs=WIDE_BACKWARD
