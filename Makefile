@@ -45,7 +45,7 @@ PACKAGE_SOURCES = $(wildcard CMakeLists.txt pyproject.toml LICENSE NOTICES.md RE
 MADE ?=
 unmade = $(filter-out $(MADE),$(1))
 
-.PHONY: gpu-test gpu-record-check mutation help setup build wheel install demo train bench test check test-all lint test-cpp test-cpp-all \
+.PHONY: packages gpu-test gpu-record-check mutation help setup build wheel install demo train bench test check test-all lint test-cpp test-cpp-all \
         test-python test-python-all test-sanitize test-sanitize-all configure-sanitize test-wheel test-wheel-all format clean
 
 help:  ## print this list
@@ -58,24 +58,26 @@ train: install  ## train a model on MovieLens 100K with gdpa, softmax and mean p
 	@$(PYTHON) -m gdpa.train $(OPTIONS)
 
 test:  ## build, C++ and Python tests, and a bare wheel, with samples of the longest tests
-	@scripts/run-steps build/reports/test setup build install test-cpp test-python test-wheel
+	@scripts/run-steps build/reports/test setup+build install test-cpp test-python test-wheel
 
 check:  ## lint, and the tests under sanitizers; continuous integration runs it after make test
 	@python3 scripts/gpu-record check || echo "make check: warning: the GPU record is incomplete; the following steps need no GPU"
-	@scripts/run-steps build/reports/check setup build lint test-sanitize
+	@scripts/run-steps build/reports/check setup+build lint test-sanitize
 
 test-all:  ## run every check completely; each step is also a target
 	@python3 scripts/gpu-record check || echo "make test-all: warning: the GPU record is incomplete; the following steps need no GPU"
-	@scripts/run-steps build/reports/all setup build install lint test-cpp-all test-python-all test-sanitize-all test-wheel-all
+	@scripts/run-steps build/reports/all setup+build install lint test-cpp-all test-python-all test-sanitize-all test-wheel-all
 
-setup:  ## install system packages and the Python environments
+packages:
 	@scripts/install-system-packages requirements/debian.txt
+
+setup: $(call unmade,packages)  ## install system packages and the Python environments
 	@scripts/once .venv/.requirements requirements/python.txt requirements/data.txt -- \
 	    scripts/make-environment .venv "-r requirements/python.txt" "--no-deps -r requirements/data.txt"
 	@scripts/once .venv-nvrtc/.requirements requirements/nvrtc.txt -- \
 	    scripts/make-environment .venv-nvrtc "--no-deps -r requirements/nvrtc.txt"
 
-build: $(call unmade,setup)  ## build the C++ library, command line, tests and examples in build/
+build: $(call unmade,packages)  ## build the C++ library, command line, tests and examples in build/
 	@scripts/once build/.configured -- cmake -G Ninja -S . -B build -DGDPA_DEVELOP=ON
 	@cmake --build build
 
@@ -85,7 +87,7 @@ wheel: $(call unmade,setup)  ## build the wheels of gdpa and gdpa-bench in dist/
 install: $(call unmade,wheel)  ## install both wheels into .venv
 	@scripts/once .venv/.package dist -- $(PYTHON) -m pip install --quiet --force-reinstall --no-deps dist/*.whl
 
-lint: $(call unmade,build)  ## check formatting, ruff, mypy and clang-tidy; change nothing
+lint: $(call unmade,setup build)  ## check formatting, ruff, mypy and clang-tidy; change nothing
 	@clang-format-14 --dry-run -Werror $(CXX_SOURCES)
 	@$(PYTHON) -m ruff check --quiet .
 	@$(PYTHON) -m ruff format --quiet --check .
@@ -93,10 +95,10 @@ lint: $(call unmade,build)  ## check formatting, ruff, mypy and clang-tidy; chan
 	@scripts/once build/.tidy .clang-tidy include src tools -- scripts/run-clang-tidy build
 	@echo "lint: no findings"
 
-test-cpp: $(call unmade,build)  ## run the C++ tests and examples, with samples of the tests that compile kernels
+test-cpp: $(call unmade,setup build)  ## run the C++ tests and examples, with samples of the tests that compile kernels
 	@scripts/once build/.tested $(CXX_TEST_INPUTS) -- bash -c '$(CTEST) --test-dir build -LE whole'
 
-test-cpp-all: $(call unmade,build)  ## run all C++ tests and examples
+test-cpp-all: $(call unmade,setup build)  ## run all C++ tests and examples
 	@$(CTEST) --test-dir build -LE sample
 
 test-python: $(call unmade,install)  ## run the Python tests without the mark long, against the installed wheel
