@@ -352,7 +352,16 @@ def parts_with_other_hashes(checkout: Checkout, edited: str) -> set[str]:
     return {name for name, part in checkout.parts.items() if checkout.coverage.hash_of(part) != before[name]}
 
 
-WIDE = {"wide", "features-wide", "fuzz-wide", "parameters-wide", "stress", "devices", *(f"{t}-wide" for t in TOOLS)}
+WIDE = {
+    "wide",
+    "features-wide",
+    "fuzz-wide",
+    "parameters-wide",
+    "memory",
+    "stress",
+    "devices",
+    *(f"{t}-wide" for t in TOOLS),
+}
 PORTABLE = {"portable", "portable-163", "portable-99", *(f"{t}-portable" for t in TOOLS)}
 
 
