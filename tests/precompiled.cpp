@@ -1,3 +1,3 @@
-// A program that only holds the precompiled headers of the test programs. GCC accepts a precompiled header only from a
-// target with the same options, which are those of a program.
+// The precompiled headers of the test programs belong to this program. GCC uses a precompiled header only if it was
+// compiled with the same options as the test. This target is therefore a program too, and not a library.
 int main() {}

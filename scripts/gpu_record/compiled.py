@@ -1,7 +1,8 @@
-"""The headers that the kernels of a run included, from the kernel cache, whose entries contain the generated sources.
+"""Finds the headers that the kernels of a run included. It reads them from the kernel cache.
 
-A library or a test program compiles a kernel through the cache or takes it from there, and both set the time of the
-entry. The folder of a run therefore shows all kernels that its processes used.
+Each entry of the cache contains the generated source of its kernel. A process that compiles a kernel writes an entry. A
+process that finds the kernel in the cache sets the modification time of the entry. The entries that changed during a run
+are therefore the kernels that the run used.
 """
 
 from __future__ import annotations

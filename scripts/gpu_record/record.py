@@ -70,7 +70,7 @@ def age_of(date: str) -> str:
 
 
 def warnings() -> list[str]:
-    """Returns a sentence about each part for several GPUs whose record is of older sources."""
+    """Returns a warning for each part that needs several GPUs and was recorded for older sources."""
     return [
         f"{name}, which needs {PARTS[name].gpus} GPUs, was recorded for older sources on "
         f"{age_of(recorded()[name]['runs'][-1]['date'])}"

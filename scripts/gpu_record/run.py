@@ -182,7 +182,10 @@ class Run:
                 self.say(f"gpu-record: {run.name}: {reason}; the part is not recorded")
 
     def why_not_recorded(self, run: PartRun) -> str:
-        """Records a part whose processes have passed. Returns why it is not recorded, or an empty text."""
+        """Records a part after all of its processes have passed.
+
+        Returns an empty text if the part was recorded, otherwise the reason why not.
+        """
         part = run.part
         trees = [ElementTree.parse(report).getroot() for report in sorted(run.folder.glob("*.xml"))]
         cases = [case for tree in trees for case in tree.iter("testcase")]

@@ -1,9 +1,6 @@
 // gdpa::compile fills the kernel cache without a GPU, for a named architecture, and reports its kernels.
 #include <gtest/gtest.h>
-#include <stdlib.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -11,31 +8,13 @@
 #include <vector>
 
 #include "gdpa/gdpa.h"
-#include "jit/nvrtc.h"
+#include "with_compiler.h"
 
 namespace gdpa {
 namespace {
 
-class CompileAhead : public testing::Test {
+class CompileAhead : public WithCompiler {
  protected:
-  void SetUp() override {
-    try {
-      jit::Nvrtc::open();
-    } catch (const Error& error) {
-      GTEST_SKIP() << error.what();
-    }
-  }
-
-  static void SetUpTestSuite() {
-    folder() = std::filesystem::temp_directory_path() / ("gdpa-ahead-test-" + std::to_string(::getpid()));
-    ::setenv("GDPA_CACHE_DIR", folder().c_str(), 1);
-  }
-  static void TearDownTestSuite() { std::filesystem::remove_all(folder()); }
-  static std::filesystem::path& folder() {
-    static std::filesystem::path path;
-    return path;
-  }
-
   /// Shapes alone, in host memory, as someone without a GPU describes them.
   static Attention problem(DType dtype, int64_t head_dim, Device device = {}) {
     const auto operand = TensorView::contiguous(nullptr, dtype, {8, 100, 4, head_dim}, device);

@@ -1,40 +1,19 @@
 // Images that NVRTC makes: the small kernels compile for every architecture, and gdpa reads the registers, the memory
 // and the constants of a cubin. The test needs no GPU.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <cstdlib>
-#include <filesystem>
 #include <string>
 
 #include "cuda/kernels.h"
 #include "gdpa/gdpa.h"
 #include "jit/cubin.h"
 #include "jit/nvrtc.h"
+#include "with_compiler.h"
 
 namespace gdpa {
 namespace {
 
-class CompiledKernels : public testing::Test {
- protected:
-  void SetUp() override {
-    try {
-      jit::Nvrtc::open();
-    } catch (const Error& error) {
-      GTEST_SKIP() << error.what();
-    }
-  }
-
-  static void SetUpTestSuite() {
-    folder() = std::filesystem::temp_directory_path() / ("gdpa-compiled-test-" + std::to_string(::getpid()));
-    ::setenv("GDPA_CACHE_DIR", folder().c_str(), 1);
-  }
-  static void TearDownTestSuite() { std::filesystem::remove_all(folder()); }
-  static std::filesystem::path& folder() {
-    static std::filesystem::path path;
-    return path;
-  }
-};
+using CompiledKernels = WithCompiler;
 
 TEST_F(CompiledKernels, APlanHasTheRegistersAndTheSharedMemoryOfItsKernel) {
   const auto operand = TensorView::contiguous(nullptr, DType::bfloat16, {8, 100, 4, 128});

@@ -213,8 +213,8 @@ TEST(SumsOfTensors, AreInDoubleForEveryFormOfARead) {
   }
 }
 
-/// The sums of a group are doubles of all gradients, and those of all groups take at most 1 GiB. One group is always
-/// there.
+/// A group stores one double for each element of each gradient. All groups together take at most 1 GiB, but there is
+/// always one group.
 TEST(SumsOfTensors, OfAllGroupsFitIntoABoundedMemory) {
   Params params;
   double anything;

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t rows = 3, heads = 2, columns = 16;  // of a head
 
-/// A correct call with rows of two heads, whose tensors are apart in memory. The checks do not read the elements.
+/// A correct call. Each row has two heads, and the tensors do not overlap in memory. The checks do not read elements.
 struct Call {
   std::vector<float> memory = std::vector<float>(4096);
   Norm norm;

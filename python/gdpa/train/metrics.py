@@ -29,8 +29,9 @@ def metrics_of(ranks: Tensor) -> Metrics:
 
 @torch.no_grad()
 def evaluate(model: Recommender, events: Events, history: int, users: int = 128) -> tuple[Metrics, Metrics]:
-    """Returns the metrics of the validation and of the test, whose items are the next ones of a user's last two events.
+    """Returns the metrics of the validation and of the test.
 
+    The last event of each user is the test, and the event before it is the validation.
     The candidates are all items, also those that the user has rated.
     """
     device = model.item_bias.device
