@@ -126,8 +126,8 @@ hopper::MappedOperand map_operand(const Problem& problem, const Params& params, 
                                   int box_columns) {
   const Mapped mapped = operand_of(problem, params, tensor);
   constexpr int64_t any_stride = 16;  // if the dimension has one coordinate only
-  const auto stride = [](int64_t elements) {
-    return static_cast<std::uint64_t>(elements > 0 ? elements * element_bytes : any_stride);
+  const auto stride = [](int64_t elements, int64_t count) {
+    return static_cast<std::uint64_t>(count > 1 ? elements * element_bytes : any_stride);
   };
   if (Driver::get().encode_tensor_map == nullptr) {
     throw Error(
@@ -137,8 +137,9 @@ hopper::MappedOperand map_operand(const Problem& problem, const Params& params, 
   const std::uint64_t extents[] = {static_cast<std::uint64_t>(mapped.columns), static_cast<std::uint64_t>(mapped.heads),
                                    static_cast<std::uint64_t>(mapped.extent()),
                                    static_cast<std::uint64_t>(mapped.extent_y())};
-  const std::uint64_t strides[] = {stride(mapped.operand.head_stride), stride(mapped.operand.row_stride),
-                                   stride(mapped.stride_y())};
+  const std::uint64_t strides[] = {stride(mapped.operand.head_stride, mapped.heads),
+                                   stride(mapped.operand.row_stride, mapped.extent()),
+                                   stride(mapped.stride_y(), mapped.extent_y())};
   const std::uint32_t box[] = {static_cast<std::uint32_t>(box_columns), 1, static_cast<std::uint32_t>(box_rows), 1};
   const std::uint32_t every[] = {1, 1, 1, 1};
   hopper::MappedOperand result{};

@@ -386,6 +386,21 @@ TEST_F(CudaBackend, MemoryThatIsNotThereIsSaidBeforeAnythingRuns) {
   EXPECT_TRUE(fake_driver().launches.empty());
 }
 
+/// A tensor map has strides below 2^40 bytes. The stride of a batch of one sequence is never used.
+TEST_F(CudaBackend, OneSequenceMayBeLongerThanTheLargestStrideOfATensorMap) {
+  fake_driver().devices = 2;
+  fake_driver().capability = 90;
+  constexpr int64_t rows = 1 << 30, heads = 16, head_dim = 128, bytes = rows * heads * head_dim * 2;
+  const auto tensor = [&]<class View>(std::intptr_t number, View) {
+    void* const data = reinterpret_cast<void*>(number * bytes);  // nothing reads or writes it
+    return View::contiguous(data, DType::bfloat16, {1, rows, heads, head_dim}, GradientLayouts::hopper);
+  };
+  const TensorView query = tensor(1, TensorView());
+  const Attention attention{.query = query, .key = query, .value = query};
+  EXPECT_EQ(refusal_of([&] { forward(attention, tensor(2, MutableTensorView())); }), "");
+  EXPECT_FALSE(fake_driver().launches.empty());
+}
+
 TEST_F(CudaBackend, ADriverThatRefusesAKernelIsNamedWithItsVersion) {
   Call call("s + 5");
   fake_driver().load_status = 209;

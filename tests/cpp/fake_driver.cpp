@@ -1,13 +1,14 @@
 // See fake_driver.h. Device memory is host memory, and a kernel is a number.
 #include "fake_driver.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
 
 namespace {
 
-constexpr int success = 0, out_of_memory = 2, no_device = 100;
+constexpr int success = 0, invalid_value = 1, out_of_memory = 2, no_device = 100;
 
 int number_from(const char* variable, int otherwise) {
   const char* const text = std::getenv(variable);
@@ -173,9 +174,12 @@ int cuMemcpyDtoH_v2(void* to, std::uint64_t from, std::size_t bytes) {
   }
   return copy(reinterpret_cast<std::uint64_t>(to), from, bytes);
 }
-int cuTensorMapEncodeTiled(void*, int, std::uint32_t, void*, const std::uint64_t*, const std::uint64_t*,
+int cuTensorMapEncodeTiled(void*, int, std::uint32_t rank, void*, const std::uint64_t*, const std::uint64_t* strides,
                            const std::uint32_t*, const std::uint32_t*, int, int, int, int) {
-  return succeed();
+  constexpr std::uint64_t most_stride = std::uint64_t{1} << 40;
+  const bool is_valid = std::all_of(strides, strides + rank - 1,
+                                    [](std::uint64_t stride) { return stride % 16 == 0 && stride < most_stride; });
+  return is_valid ? succeed() : invalid_value;
 }
 
 }  // extern "C"

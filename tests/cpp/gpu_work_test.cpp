@@ -83,7 +83,16 @@ std::map<Tile, int> tiles_of(const Side& side) {
   return tiles;
 }
 
+/// A warp looks up the entry of a slot for a tile. A thread looks it up for rows of dQ.
+void expect_that_a_thread_finds_the_entries_of_a_warp(const Side& side) {
+  const Owner<PackedLayout> owner{side.arguments().params.queries, side.packed_rows, side.heads, side.tile, side.batch};
+  for (int64_t slot = 0; slot < owner.heads * owner.slots(); ++slot) {
+    EXPECT_EQ(find_entry_by_thread(owner, slot), find_entry_by_warp(owner, slot)) << "slot " << slot;
+  }
+}
+
 void expect_every_tile_once(const Side& side) {
+  if (!side.offsets.empty()) expect_that_a_thread_finds_the_entries_of_a_warp(side);
   for (const int64_t grid : {1, 3, 132, 100000}) EXPECT_EQ(computed_by(side, grid), tiles_of(side)) << grid << " CTAs";
 }
 
