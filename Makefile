@@ -22,6 +22,9 @@ export GDPA_OLDEST_NVRTC = $(abspath $(wildcard .venv-nvrtc/lib/python3*/site-pa
 # are. `make clean` keeps this folder too.
 export GDPA_TEST_KERNELS := $(CURDIR)/.cache/kernels
 
+# Without files of bytecode, each process of the Python tests compiles the Python code of PyTorch again.
+unexport PYTHONDONTWRITEBYTECODE
+
 PYTHON := .venv/bin/python
 # A process without tests takes some of another one, so that all processes end at the same time.
 PYTEST = $(PYTHON) -m pytest --quiet --numprocesses $$(nproc) --dist worksteal
