@@ -24,7 +24,7 @@
 namespace gdpa::tool {
 namespace {
 
-const char* const footer =
+const char* const bench_footer =
     "A time is the median of all calls of all rounds, after one warm-up call. The functions and directions of a shape\n"
     "alternate within a round. FLOP = 2 * H * (d + d_v) * scores inside the mask, backward x 2.5. JSON has one object\n"
     "for each row.\n"
@@ -328,7 +328,7 @@ Command add_bench(CLI::App& app) {
   parser->add_flag("--host-cost", options->host_cost, "Time one forward call on a problem of one row instead")
       ->group(group);
   add_json_option(*parser, options->json);
-  parser->footer(footer);
+  parser->footer(bench_footer);
   return {parser, [options, parser] {
             if (options->list_suites) return list_suites(*options);
             return execute(*parser, *options);

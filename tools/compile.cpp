@@ -16,7 +16,7 @@
 namespace gdpa::tool {
 namespace {
 
-const char* const footer =
+const char* const compile_footer =
     "All kernels are compiled that calls of this kind can need with any lengths. The kernels depend on types, head\n"
     "dims, forms of the operands, mask, function, --accuracy, --deterministic and --gradients. --these-lengths\n"
     "compiles only the kernels of the given lengths. The kernel cache keeps the kernels, and every process of this\n"
@@ -149,7 +149,7 @@ Command add_compile(CLI::App& app) {
   parser->add_flag("--these-lengths", options->these_lengths, "Compile only the kernels of the given lengths")
       ->group("Lengths");
   add_json_option(*parser, options->json);
-  parser->footer(footer);
+  parser->footer(compile_footer);
   return {parser, [options] { return execute(*options); }};
 }
 

@@ -20,7 +20,7 @@
 namespace gdpa::tool {
 namespace {
 
-const char* const footer =
+const char* const doctor_footer =
     "The self-check computes a small jagged problem forward and backward in each type, and compares it with fp64.\n"
     "If it fails on the CPU or on a GPU, the exit code is 1. The command also lists missing components that the CPU\n"
     "does not need. They are not failures.\n\n"
@@ -228,7 +228,7 @@ Command add_doctor(CLI::App& app) {
       ->capture_default_str()
       ->group("Output");
   add_json_option(*parser, options->json);
-  parser->footer(footer);
+  parser->footer(doctor_footer);
   return {parser, [options] { return execute(*options); }};
 }
 

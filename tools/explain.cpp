@@ -21,7 +21,7 @@
 namespace gdpa::tool {
 namespace {
 
-const char* const footer =
+const char* const explain_footer =
     "The floor is the larger of two times: the FLOP divided by the rate at which this processor multiplies\n"
     "64 x 64 x 128 tiles in its cache, and the bytes divided by the rate at which it copies memory. The bytes count\n"
     "each input once and each output once. Both rates are measured now, with the threads that the problem may use, in\n"
@@ -322,7 +322,7 @@ Command add_explain(CLI::App& app) {
       ->capture_default_str()
       ->group("Output");
   add_json_option(*parser, options->json);
-  parser->footer(footer);
+  parser->footer(explain_footer);
   return {parser, [options] { return execute(*options); }};
 }
 

@@ -16,7 +16,7 @@
 namespace gdpa::tool {
 namespace {
 
-const char* const footer =
+const char* const run_footer =
     "The error of an output is the 2-norm of its difference from a reference in fp64, divided by the 2-norm of the\n"
     "reference. It must not exceed the promise: 3e-3 for bfloat16, 6e-4 for float16, 2e-6 for float32, and 1e-13 for\n"
     "float64. The gradient of a tensor is divided by the root of the sum of the squares of its terms if this number "
@@ -123,7 +123,7 @@ Command add_run(CLI::App& app) {
       ->capture_default_str()
       ->group("Output");
   add_json_option(*parser, options->json);
-  parser->footer(footer);
+  parser->footer(run_footer);
   return {parser, [options] { return execute(*options); }};
 }
 

@@ -29,7 +29,7 @@ int64_t first_row(const std::vector<int64_t>& lengths, Form form, int64_t entry)
 
 using Colour = std::array<unsigned char, 3>;
 constexpr Colour full_score = {31, 84, 145}, kept_score = {116, 173, 209}, masked_score = {253, 208, 162},
-                 empty_score = {255, 255, 255}, line = {150, 150, 150};
+                 empty_score = {255, 255, 255}, grid_line = {150, 150, 150};
 
 Colour colour_of(Tile tile, bool is_kept) {
   if (tile == Tile::empty) return empty_score;
@@ -149,7 +149,7 @@ void write_picture(const std::string& path, const KeptScores& scores, const Tile
       if (i >= scores.length_q() || j >= scores.length_k()) continue;
       const bool has_line = is_line(y, tiles.tile_queries()) || is_line(x, tiles.tile_keys());
       const Colour colour =
-          has_line ? line : colour_of(tiles.at(i / tiles.tile_queries(), j / tiles.tile_keys()), scores.at(i, j));
+          has_line ? grid_line : colour_of(tiles.at(i / tiles.tile_queries(), j / tiles.tile_keys()), scores.at(i, j));
       std::memcpy(image.data() + (y * width + x) * 3, colour.data(), colour.size());
     }
   }

@@ -24,7 +24,7 @@
 namespace gdpa::tool {
 namespace {
 
-const char* const footer =
+const char* const verify_footer =
     "Random problems run on the GPU, forward and backward, and are compared with the definition in fp64 on the CPU, "
     "for\n"
     "each kernel family and type. Child processes compute them. A wrong result, an error, a crash, or a child that "
@@ -80,7 +80,7 @@ struct Answer {
   std::string step = {};  ///< the last that the child began
 };
 
-const char* name_of(Answer::Kind kind) {
+const char* name_of_kind(Answer::Kind kind) {
   return kind == Answer::Kind::crash ? "crash" : kind == Answer::Kind::hang ? "hang" : "error";
 }
 
@@ -204,7 +204,7 @@ void add_answer(Verification& verification, const Answer& answer, const Family& 
     verification.lacks_memory = answer.text;
     return;
   }
-  add_failure(verification, key, name_of(answer.kind), answer.text, request);
+  add_failure(verification, key, name_of_kind(answer.kind), answer.text, request);
 }
 
 /// One of the numbers of splitmix64.
@@ -292,7 +292,7 @@ void measure_rates(Verification& verification, double seconds) {
     if (answer.kind != Answer::Kind::no_memory) {
       const RowKey key{family.name, problem.type, direction_of(answer.step)};
       ++verification.row(key).problems;
-      add_failure(verification, key, name_of(answer.kind), answer.text, request);
+      add_failure(verification, key, name_of_kind(answer.kind), answer.text, request);
     }
   }
 }
@@ -379,7 +379,7 @@ Command add_verify(CLI::App& app) {
       ->group("Problems");
   parser->add_flag("--no-rates", options->no_rates, "Measure no rates")->group("Output");
   add_json_option(*parser, options->json);
-  parser->footer(footer);
+  parser->footer(verify_footer);
   return {parser, [options] { return execute(*options); }};
 }
 

@@ -15,6 +15,7 @@
 #include "activation/function.h"
 #include "api/message.h"
 #include "api/overlap.h"
+#include "api/wanted.h"
 #include "plan/prepared_tiles.h"
 
 namespace gdpa::api {
@@ -1073,12 +1074,6 @@ void check_gradient(std::string_view who, const MutableTensorView& view, const T
   check_no_overlap(who, view);
 }
 
-/// A tensor of the call with its name.
-struct Named {
-  std::string_view who;
-  Bytes bytes;
-};
-
 /// The inputs of a call with their names. An output must not overlap an input, because kernels read inputs after they
 /// have written the first results.
 class Inputs {
@@ -1114,19 +1109,17 @@ class Inputs {
   }
 
  private:
-  std::array<Named, 11 + 2 * most_parameters> inputs_;
+  std::array<NamedBytes, 11 + 2 * most_parameters> inputs_;
   std::size_t count_ = 0;
 };
 
-bool is_wanted(const MutableTensorView& gradient) { return gradient.data != nullptr || gradient.rank != 0; }
-
 /// Checks the gradients of the tensors of the call, fills in their addresses, and returns them as bits.
 uint32_t check_grad_parameters(const Attention& attention, const std::vector<ParameterGradient>& gradients,
-                               const Common& common, const Inputs& inputs, const std::vector<Named>& outputs,
+                               const Common& common, const Inputs& inputs, const std::vector<NamedBytes>& outputs,
                                Params& params) {
   const std::vector<std::string>& names = attention.activation.parameters();
   uint32_t wanted = 0;
-  std::vector<Named> written = outputs;
+  std::vector<NamedBytes> written = outputs;
   for (const ParameterGradient& gradient : gradients) {
     const std::string who = fmt::format("gradient of parameter {}", gradient.name);
     const auto found = std::find(names.begin(), names.end(), gradient.name);
@@ -1155,7 +1148,7 @@ uint32_t check_grad_parameters(const Attention& attention, const std::vector<Par
     check_no_overlap(who, view);
     const Bytes bytes = Bytes::of(view);
     inputs.check_without(who, bytes);
-    for (const Named& other : written) Inputs::check_apart(who, bytes, other.who, other.bytes);
+    for (const NamedBytes& other : written) Inputs::check_apart(who, bytes, other.who, other.bytes);
     written.push_back({"another gradient", bytes});
     wanted |= 1U << index;
     params.grad_parameters[index] = bound_tensor_of(view);
@@ -1228,7 +1221,7 @@ CheckedCall check_backward(const Attention& attention, const Gradients& gradient
   Inputs inputs(attention);
   inputs.add("grad_output", gradients.output);
   std::array<Bytes, 3> bytes;
-  std::vector<Named> outputs;
+  std::vector<NamedBytes> outputs;
   for (std::size_t i = 0; i < all.size(); ++i) {
     const Written& written = all[i];
     if (!is_wanted(written.gradient)) continue;

@@ -100,26 +100,21 @@ DType dtype_of_weights(const Norm& norm) {
   return given->dtype;
 }
 
-struct Named {
-  std::string_view who;
-  Bytes bytes;
-};
-
 /// Refuses results that have an element in common with an input or with each other.
-void check_apart(const std::vector<Named>& inputs, const std::vector<Named>& results) {
+void check_apart(const std::vector<NamedBytes>& inputs, const std::vector<NamedBytes>& results) {
   for (std::size_t i = 0; i < results.size(); ++i) {
-    const auto check = [&](const Named& other) {
+    const auto check = [&](const NamedBytes& other) {
       if (!overlap(results[i].bytes, other.bytes)) return;
       refuse(ErrorKind::value, results[i].who, "memory of its own", fmt::format("elements that {} has too", other.who),
              "write into another tensor");
     };
-    for (const Named& input : inputs) check(input);
+    for (const NamedBytes& input : inputs) check(input);
     for (std::size_t j = 0; j < i; ++j) check(results[j]);
   }
 }
 
-std::vector<Named> inputs_of(const Norm& norm) {
-  std::vector<Named> inputs = {{"x", Bytes::of(norm.x)}};
+std::vector<NamedBytes> inputs_of(const Norm& norm) {
+  std::vector<NamedBytes> inputs = {{"x", Bytes::of(norm.x)}};
   if (norm.weight) inputs.push_back({"weight", Bytes::of(*norm.weight)});
   if (norm.bias) inputs.push_back({"bias", Bytes::of(*norm.bias)});
   if (norm.gate) inputs.push_back({"gate", Bytes::of(*norm.gate)});
@@ -127,8 +122,6 @@ std::vector<Named> inputs_of(const Norm& norm) {
 }
 
 }  // namespace
-
-bool is_wanted(const MutableTensorView& gradient) { return gradient.data != nullptr || gradient.rank != 0; }
 
 void check_norm(const Norm& norm, bool needs_data) {
   const TensorView& x = norm.x;
@@ -161,7 +154,7 @@ void check_norm_forward(const Norm& norm, const MutableTensorView& y, const Muta
   check_norm(norm, true);
   check_result_rows("y", y, norm.x);
   check_statistics(statistics, norm.x);
-  std::vector<Named> inputs = inputs_of(norm);
+  std::vector<NamedBytes> inputs = inputs_of(norm);
   if (norm.residual) inputs.push_back({"residual", Bytes::of(*norm.residual)});
   check_apart(inputs, {{"y", Bytes::of(y)}, {"statistics", Bytes::of(statistics)}});
 }
@@ -179,7 +172,7 @@ void check_norm_backward(const Norm& norm, const TensorView& grad_y, const Tenso
   need("grad_weight", norm.weight.has_value(), gradients.weight);
   need("grad_bias", norm.bias.has_value(), gradients.bias);
   need("grad_gate", norm.gate.has_value(), gradients.gate);
-  std::vector<Named> inputs = inputs_of(norm), results;
+  std::vector<NamedBytes> inputs = inputs_of(norm), results;
   inputs.push_back({"grad_y", Bytes::of(grad_y)});
   inputs.push_back({"statistics", Bytes::of(statistics)});
   const DType of_weights = dtype_of_weights(norm);

@@ -1,6 +1,7 @@
 // The checks of a norm, and the conversion of its arguments to the arguments of the CUDA backend.
 #pragma once
 
+#include "api/wanted.h"
 #include "gdpa/norm.h"
 
 namespace gdpa::api {
@@ -16,8 +17,5 @@ template <class Pointer>
 int64_t columns_of(const BasicTensorView<Pointer>& rows) {
   return rows.sizes[1] * (rows.rank == 3 ? rows.sizes[2] : 1);
 }
-
-/// Whether a gradient is wanted: whether its view is not empty.
-bool is_wanted(const MutableTensorView& gradient);
 
 }  // namespace gdpa::api

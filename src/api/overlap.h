@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 #include "gdpa/tensor.h"
 
@@ -45,6 +46,12 @@ struct Bytes {
     strides[at] = stride;
     (stride < 0 ? begin : end) += stride * (size - 1);
   }
+};
+
+/// An argument of a call.
+struct NamedBytes {
+  std::string_view who;
+  Bytes bytes;
 };
 
 /// Returns whether a byte belongs to both views. The search for such a byte is bounded. For unusual strides it can

@@ -37,8 +37,8 @@ struct Call {
   /// Backward: whether a wanted gradient needs dS, so that the evaluator also computes f'.
   bool wants_grad_scores() const { return wanted.query || wanted.key; }
 
-  int64_t width_q = plan::round_up(params.head_dim, plan::cpu_vector);  ///< stride of packed rows of Q and K
-  int64_t width_v = plan::round_up(params.head_dim_v, plan::cpu_vector);
+  int64_t width_q = round_up(params.head_dim, plan::cpu_vector);  ///< stride of packed rows of Q and K
+  int64_t width_v = round_up(params.head_dim_v, plan::cpu_vector);
   int64_t sum_width_k = plan::sum_width(wanted.key, params.head_dim);      ///< stride of sums of dK
   int64_t sum_width_v = plan::sum_width(wanted.value, params.head_dim_v);  ///< stride of sums of dV
 };
@@ -54,8 +54,8 @@ T* rows_of(const Operand& operand, const Sequences& side, int64_t b, int64_t row
 template <class Body>
 void for_each_part(Range range, int64_t most, int64_t step, const Body& body) {
   if (range.empty()) return;
-  const int64_t parts = plan::divide_up(range.size(), most);
-  const int64_t rows = plan::round_up(plan::divide_up(range.size(), parts), step);
+  const int64_t parts = divide_up(range.size(), most);
+  const int64_t rows = round_up(divide_up(range.size(), parts), step);
   for (int64_t begin = range.begin; begin < range.end; begin += rows) {
     body(Range{begin, std::min(begin + rows, range.end)});
   }
@@ -124,14 +124,14 @@ void for_each_run(const Sequences& side, Range keys, const Body& body) {
 /// Writes zeros to the columns of a transposed tile of `count` keys up to the next vector boundary.
 template <class Compute>
 void pad_tile_transposed(Compute* packed, int64_t packed_stride, int64_t count, int64_t width) {
-  const int64_t padded = plan::round_up(count, plan::cpu_vector);
+  const int64_t padded = round_up(count, plan::cpu_vector);
   if (padded > count) clear(packed + count, packed_stride, width, padded - count);
 }
 
 /// Writes zeros to the rows of a tile of `count` keys or values up to the next vector boundary.
 template <class Compute>
 void pad_tile(Compute* packed, int64_t packed_stride, int64_t count, int64_t width) {
-  clear(packed + count * packed_stride, packed_stride, plan::round_up(count, plan::cpu_vector) - count, width);
+  clear(packed + count * packed_stride, packed_stride, round_up(count, plan::cpu_vector) - count, width);
 }
 
 /// Packs a transposed tile of keys for the products with queries. Columns up to the next vector boundary are zeros.

@@ -21,7 +21,7 @@ const activation::Function& constant_function() {
 Columns columns_of(Range valid, Range keys) {
   if (valid.empty()) return {};
   const int64_t begin = (valid.begin - keys.begin) / plan::cpu_vector * plan::cpu_vector;
-  return {begin, plan::round_up(valid.end - keys.begin - begin, plan::cpu_vector)};
+  return {begin, round_up(valid.end - keys.begin - begin, plan::cpu_vector)};
 }
 
 }  // namespace

@@ -179,7 +179,7 @@ void reserve_sequences(const Problem& problem, plan::GpuPlan& plan) {
   if (locates_keys(problem)) workspace.key_sequences = layout.reserve(bytes(problem.batch));
   if (locates_key_sequences(problem)) workspace.owner_sequences = layout.reserve(bytes(problem.key_entries()));
   if (!plan.overlap_steps.empty()) {
-    workspace.overlap_bytes = (1 + families::divide_up(problem.rows_k, 32)) * static_cast<int64_t>(sizeof(int));
+    workspace.overlap_bytes = (1 + divide_up(problem.rows_k, 32)) * static_cast<int64_t>(sizeof(int));
     workspace.overlap = layout.reserve(workspace.overlap_bytes);
   }
   if (!has_key_sequences(problem)) return;
@@ -305,7 +305,7 @@ struct Sequence {
     add_preparation(problem, params);
     gaps = gaps_of(problem, params);
     for (const Gaps& of_result : gaps) {
-      add(plan::KernelKind::clear_gaps, families::divide_up(of_result.rows, portable::clear_gaps_rows));
+      add(plan::KernelKind::clear_gaps, divide_up(of_result.rows, portable::clear_gaps_rows));
     }
     const auto has_reads = [](const activation::Function& of) { return reads_of(of) > 0; };
     checks_reads = (has_reads(expressions.function) || (expressions.mask != nullptr && has_reads(*expressions.mask))) &&
@@ -369,11 +369,11 @@ struct Sequence {
     if (checks) add(plan::KernelKind::check_offsets, 2);
     if (locates_sequences(problem)) add(plan::KernelKind::locate_sequences, 4);
     if (!plan.overlap_steps.empty()) {
-      add(plan::KernelKind::find_overlap, families::divide_up(problem.key_entries(), portable::find_overlap_sequences));
+      add(plan::KernelKind::find_overlap, divide_up(problem.key_entries(), portable::find_overlap_sequences));
     }
     if (has_key_sequences(problem)) {
       const int64_t numbers = problem.batch + problem.key_entries() + 1;
-      add(plan::KernelKind::group_entries, families::divide_up(numbers, portable::group_entries_numbers));
+      add(plan::KernelKind::group_entries, divide_up(numbers, portable::group_entries_numbers));
     }
   }
 };

@@ -95,7 +95,7 @@ int64_t ctas_of_multiprocessor(const Norm& norm, int64_t threads) {
 int64_t ctas_of(const Norm& norm, int64_t threads, const plan::Gpu& gpu) {
   const Threads of(norm.x);
   const int64_t most = ctas_of_multiprocessor(norm, threads) * gpu.multiprocessors;
-  return std::clamp<int64_t>(families::divide_up(norm.x.sizes[0], of.of_cta / of.of_row), 1, most);
+  return std::clamp<int64_t>(divide_up(norm.x.sizes[0], of.of_cta / of.of_row), 1, most);
 }
 
 int sums_of(const NormGradients& gradients) {
@@ -106,8 +106,7 @@ int sums_of(const NormGradients& gradients) {
 int64_t workspace_bytes(const Norm& norm, const NormGradients& gradients, const plan::Gpu& gpu) {
   const int64_t ctas = ctas_of(norm, backward_threads(norm, true), gpu);
   const int64_t numbers = ctas * sums_of(gradients) * api::columns_of(norm.x);
-  return families::divide_up(numbers * static_cast<int64_t>(sizeof(float)), Workspace::alignment) *
-         Workspace::alignment;
+  return divide_up(numbers * static_cast<int64_t>(sizeof(float)), Workspace::alignment) * Workspace::alignment;
 }
 
 /// Norms evaluate no function; the kernels of the process need one for their keys.
@@ -152,7 +151,7 @@ std::vector<plan::GpuStep> norm_backward_steps(const Norm& norm, const NormGradi
   reduce.head_dim = kernel.head_dim;
   reduce.portable().norm.weight_is_float32 = spec.weight_is_float32;
   constexpr int64_t numbers_of_a_cta = 32;
-  steps.push_back({reduce, families::divide_up(sums * api::columns_of(norm.x), numbers_of_a_cta)});
+  steps.push_back({reduce, divide_up(sums * api::columns_of(norm.x), numbers_of_a_cta)});
   return steps;
 }
 

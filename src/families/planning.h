@@ -4,11 +4,10 @@
 
 #include <cstdint>
 
+#include "definition/divide.h"
 #include "families/family.h"
 
 namespace gdpa::families {
-
-constexpr int64_t divide_up(int64_t count, int64_t divisor) { return (count + divisor - 1) / divisor; }
 
 /// One side of the problem: how its rows become tiles.
 struct Side {

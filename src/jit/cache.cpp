@@ -34,7 +34,7 @@ constexpr std::string_view unfinished_suffix = ".part";
 constexpr auto unfinished_lifetime = std::chrono::hours(1);
 constexpr double share_kept_when_full = .8;
 
-struct Header {
+struct EntryHeader {
   std::array<char, 8> magic = {'g', 'd', 'p', 'a', 'k', 'e', 'r', 'n'};
   std::uint64_t layout = 1;
   std::uint64_t key_bytes = 0;
@@ -46,8 +46,8 @@ std::uint64_t checksum_of(std::string_view key, std::string_view image) {
   return XXH3_64bits_withSeed(image.data(), image.size(), XXH3_64bits(key.data(), key.size()));
 }
 
-Header header_of(std::string_view key, std::string_view image) {
-  Header header;
+EntryHeader header_of(std::string_view key, std::string_view image) {
+  EntryHeader header;
   header.key_bytes = key.size();
   header.image_bytes = image.size();
   header.checksum = checksum_of(key, image);
@@ -61,7 +61,7 @@ std::optional<std::string> read(const fs::path& file, std::string_view key) {
   std::string content(static_cast<std::size_t>(std::max<std::streamoff>(stream.tellg(), 0)), '\0');
   stream.seekg(0);
   if (!stream.read(content.data(), static_cast<std::streamsize>(content.size()))) return std::nullopt;
-  Header header;
+  EntryHeader header;
   if (content.size() < sizeof header) return std::nullopt;
   std::memcpy(&header, content.data(), sizeof header);
   const std::string_view body = std::string_view(content).substr(sizeof header);
@@ -69,7 +69,7 @@ std::optional<std::string> read(const fs::path& file, std::string_view key) {
     return std::nullopt;
   }
   const std::string_view image = body.substr(key.size());
-  const Header expected = header_of(key, image);
+  const EntryHeader expected = header_of(key, image);
   if (std::memcmp(&header, &expected, sizeof header) != 0) return std::nullopt;
   return std::string(image);
 }
@@ -108,7 +108,7 @@ std::string write(const fs::path& file, std::string_view key, std::string_view i
   std::string problem;
   {
     const File out(::open(unfinished.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
-    const Header header = header_of(key, image);
+    const EntryHeader header = header_of(key, image);
     const std::string_view header_bytes(reinterpret_cast<const char*>(&header), sizeof header);
     const bool is_written =
         out && write_all(out, header_bytes) && write_all(out, key) && write_all(out, image) && ::fsync(out.get()) == 0;

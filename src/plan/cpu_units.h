@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "definition/divide.h"
 #include "definition/params.h"
 #include "definition/problem.h"
 #include "gdpa/plan.h"
@@ -15,9 +16,6 @@ namespace gdpa::plan {
 
 /// The largest vector length of a product. Widths and numbers of keys are rounded up to a multiple of it.
 constexpr int64_t cpu_vector = 16;
-
-constexpr int64_t round_up(int64_t count, int64_t multiple) { return (count + multiple - 1) / multiple * multiple; }
-constexpr int64_t divide_up(int64_t count, int64_t divisor) { return (count + divisor - 1) / divisor; }
 
 /// Elements in a row of the sums of one gradient. A gradient that is not wanted has sums without elements.
 constexpr int64_t sum_width(bool is_wanted, int64_t head_dim) { return is_wanted ? round_up(head_dim, cpu_vector) : 0; }

@@ -7,12 +7,11 @@
 #include <optional>
 
 #include "activation/degree.h"
+#include "definition/divide.h"
 #include "plan/thresholds.h"
 
 namespace gdpa::plan {
 namespace {
-
-int64_t divide_up(int64_t count, int64_t divisor) { return (count + divisor - 1) / divisor; }
 
 std::size_t combine(std::size_t hash, std::initializer_list<int> members) {
   for (const int member : members) hash = (hash ^ static_cast<std::size_t>(member)) * 0x9e3779b97f4a7c15U;

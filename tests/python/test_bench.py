@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import runpy
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -39,7 +39,7 @@ QUICK = Effort(seconds=0.0, rounds=1)
         ("padded", case(activation="sigmoid")),
         ("padded", case(shared_q=True, lengths_q=(4, 4, 4))),
         ("padded", case(shared_kv=True, lengths_k=(5, 5, 5))),
-        ("padded, compiled", case(mask="causal")),
+        pytest.param("padded, compiled", case(mask="causal"), marks=pytest.mark.long),
     ],
 )
 def test_the_padded_systems_compute_what_gdpa_computes(name: str, timed: Case) -> None:
@@ -344,12 +344,9 @@ def test_an_interrupted_run_keeps_the_finished_cases_and_says_so(
     assert [json.loads(line)["dtype"] for line in rows.read_text().splitlines()] == ["float32", "float32"]
 
 
-def test_it_runs_as_a_module() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "gdpa.bench", "--list-systems", "--device", "cpu"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [system.name for system in ON_CPU]
+def test_it_runs_as_a_module(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["gdpa.bench", "--list-systems", "--device", "cpu"])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_module("gdpa.bench", run_name="__main__")
+    assert end.value.code == 0
+    assert capsys.readouterr().out.splitlines() == [system.name for system in ON_CPU]

@@ -655,7 +655,7 @@ def test_the_command_of_a_failure_repeats_it() -> None:
 
 
 def test_verify_leaves_a_type_after_three_hangs() -> None:
-    report = json.loads(with_fault("hang", 1, *VERIFY, "--seed", "8", "--problems", "5", "--seconds", "3").stdout)
+    report = json.loads(with_fault("hang", 1, *VERIFY, "--seed", "8", "--problems", "5", "--seconds", "1").stdout)
     assert [failure["kind"] for failure in report["failures"]] == ["hang"] * 3
     assert report["not_run"] == 2
 

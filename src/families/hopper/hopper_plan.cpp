@@ -270,7 +270,7 @@ int ctas_per_range_of(const Problem& problem, hopper::TileOrder order, int64_t c
 }
 
 /// One persistent CTA on each multiprocessor.
-GpuPlan forward_plan(const PlanRequest& request) {
+GpuPlan plan_hopper_forward(const PlanRequest& request) {
   const Problem& problem = request.problem;
   const Side queries = queries_of(problem), keys = keys_of(problem);
   KernelSpec kernel = hopper_kernel_for(request, KernelKind::forward);
@@ -446,7 +446,7 @@ int64_t ctas_of_accumulators(int64_t query_tiles, const plan::Gpu& gpu) {
 
 /// key_schedule, the main kernel with one persistent CTA on each multiprocessor, and the rounding of the accumulators
 /// of dQ that it does not round itself.
-GpuPlan backward_plan(const PlanRequest& request) {
+GpuPlan plan_hopper_backward(const PlanRequest& request) {
   const Problem& problem = request.problem;
   const plan::Gpu& gpu = request.gpu;
   const Side queries = queries_of(problem), keys = keys_of(problem);
@@ -571,7 +571,7 @@ std::string why_not_hopper(const PlanRequest& request) {
 }
 
 GpuPlan hopper_plan(const PlanRequest& request) {
-  return request.problem.direction == Direction::forward ? forward_plan(request) : backward_plan(request);
+  return request.problem.direction == Direction::forward ? plan_hopper_forward(request) : plan_hopper_backward(request);
 }
 
 void add_hopper_parameter_gradients(const PlanRequest& request, const Params& params,

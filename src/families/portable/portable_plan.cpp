@@ -20,7 +20,7 @@ int64_t splits_for(const Side& side, int64_t heads, int64_t tile, const plan::Gp
   return std::clamp<int64_t>(wanted, 1, std::max<int64_t>(1, side.batch));
 }
 
-GpuPlan forward_plan(const PlanRequest& request) {
+GpuPlan plan_portable_forward(const PlanRequest& request) {
   const Problem& problem = request.problem;
   GpuPlan plan;
   plan.reason = "one CTA owns a tile of queries and iterates over the keys";
@@ -31,7 +31,7 @@ GpuPlan forward_plan(const PlanRequest& request) {
   return plan;
 }
 
-GpuPlan backward_plan(const PlanRequest& request) {
+GpuPlan plan_portable_backward(const PlanRequest& request) {
   const Problem& problem = request.problem;
   const Side queries = queries_of(problem), keys = keys_of(problem);
   const bool keys_shared = problem.shares_keys(), queries_shared = problem.shares_queries();
@@ -128,7 +128,8 @@ void add_portable_parameter_gradients(const PlanRequest& request, const activati
 }
 
 GpuPlan portable_plan(const PlanRequest& request) {
-  return request.problem.direction == Direction::forward ? forward_plan(request) : backward_plan(request);
+  return request.problem.direction == Direction::forward ? plan_portable_forward(request)
+                                                         : plan_portable_backward(request);
 }
 
 }  // namespace gdpa::families
