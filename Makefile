@@ -61,7 +61,7 @@ train: install  ## train a model on MovieLens 100K with gdpa, softmax and mean p
 	@$(PYTHON) -m gdpa.train $(OPTIONS)
 
 test:  ## build, C++ and Python tests, and a bare wheel, with samples of the longest tests
-	@scripts/run-steps build/reports/test setup+build install test-cpp test-python test-wheel
+	@scripts/run-steps build/reports/test setup+build install test-cpp test-python+test-wheel
 
 check:  ## lint, and the tests under sanitizers; continuous integration runs it after make test
 	@python3 scripts/gpu-record check || echo "make check: warning: the GPU record is incomplete; the following steps need no GPU"
