@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import processes
 import pytest
 import torch
 import torch.nn.functional as F
@@ -182,15 +184,20 @@ def test_a_compiled_run_has_the_same_losses(events: data.Events, tmp_path: Path)
 
 
 def test_the_command_writes_its_report_and_the_model_is_served(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small = ["--users", "12", "--epochs", "2", "--seeds", "2", "--dim", "8", "--output", str(tmp_path)]
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: processes.context)
+    small = ["--users", "12", "--epochs", "2", "--seeds", "2", "--dim", "8", "--output", str(tmp_path), "--jobs", "2"]
     assert main(small) == 0
     document: dict[str, Any] = json.loads((tmp_path / "train-cpu.json").read_text())
     assert [(run["variant"], run["seed"]) for run in document["runs"]] == [
         (name, seed) for name in NAMES.split(",") for seed in range(2)
     ]
     assert all(len(run["losses"]) == 2 and len(run["metrics"]) == 2 for run in document["runs"])
+    assert main([*small[:-1], "1", "--variants", "silu", "--output", str(tmp_path / "alone")]) == 0
+    alone = json.loads((tmp_path / "alone" / "train-cpu.json").read_text())["runs"]
+    for run, same in zip(document["runs"][:2], alone, strict=True):
+        assert run["losses"] == pytest.approx(same["losses"], rel=1e-4), "a process computes what the command computes"
     page = (tmp_path / "train-cpu.md").read_text()
     assert "| softmax |" in page and "±" in page and "(train-cpu.png)" in page
     assert "| SASRec | MovieLens 100K |" in page and "| HSTU | MovieLens 1M |" in page
@@ -202,6 +209,16 @@ def test_the_command_writes_its_report_and_the_model_is_served(
     assert "largest difference from the model: 0.0e+00" in shown or "e-0" in shown
     assert serve.main([str(tmp_path / "checkpoints" / "softmax-0.pt")]) == 1
     assert "expected a model with gdpa's attention" in capsys.readouterr().err
+
+
+def test_an_error_of_a_run_in_a_process_ends_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: processes.context)
+    (tmp_path / "file").touch()
+    options = ["--users", "12", "--epochs", "1", "--dim", "8", "--jobs", "2", "--output", str(tmp_path)]
+    assert main([*options, "--checkpoints", str(tmp_path / "file" / "folder")]) == 1
+    assert "Not a directory" in capsys.readouterr().err
 
 
 def test_an_impossible_option_is_refused_with_the_usage(capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,7 +33,12 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, cuda or cuda:N (cpu)")
     parser.add_argument("--bf16", action="store_true", help="train under autocast to bfloat16")
     parser.add_argument("--compile", action="store_true", help="train through torch.compile with dynamic lengths")
-    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (PyTorch's default)")
+    parser.add_argument(
+        "--jobs", type=int, metavar="N", help="runs at the same time on a CPU (the processors / --threads)"
+    )
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="CPU threads of a run (1; PyTorch's default if --jobs is 1)"
+    )
     parser.add_argument(
         "--output", default=Path("results"), type=Path, metavar="FOLDER", help="folder of the report (results)"
     )
@@ -45,7 +50,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--restart", action="store_true", help="ignore and replace existing checkpoints")
     options = parser.parse_args(arguments)
-    for name in ("seeds", "epochs", "batch", "history", "users", "dim", "heads", "layers", "threads"):
+    for name in ("seeds", "epochs", "batch", "history", "users", "dim", "heads", "layers", "threads", "jobs"):
         number = getattr(options, name)
         if number is not None and number < 1:
             parser.error(f"--{name.replace('_', '-')} is a number from 1 up, got {number}")
@@ -74,9 +79,10 @@ def run(options: argparse.Namespace) -> None:
     import gdpa
     from gdpa.bench import device as devices
     from gdpa.train import data, report
+    from gdpa.train.jobs import jobs_of, result_of, results_in_processes
     from gdpa.train.model import Sizes
     from gdpa.train.parallel import Ranks
-    from gdpa.train.run import Run, Settings
+    from gdpa.train.run import Settings
 
     if options.threads:
         torch.set_num_threads(options.threads)
@@ -93,7 +99,6 @@ def run(options: argparse.Namespace) -> None:
         f"MovieLens 100K: {events.users} users, {len(events.items)} events, the last two of each user held out",
         highlight=False,
     )
-    folder = options.checkpoints or options.output / "checkpoints"
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -101,36 +106,32 @@ def run(options: argparse.Namespace) -> None:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    results = []
+    runs = [
+        Settings(name, seed, options.epochs, options.batch, options.history, sizes, bf16=options.bf16)
+        for name in options.names
+        for seed in range(options.seeds)
+    ]
+    jobs = jobs_of(options, device.torch_device, ranks, len(runs))
     with Progress(*columns, console=console) as progress:
         steps = options.epochs * -(-events.users // options.batch)
-        task = progress.add_task("", total=len(options.names) * options.seeds * steps)
-        for name in options.names:
-            for seed in range(options.seeds):
-                settings = Settings(
-                    name, seed, options.epochs, options.batch, options.history, sizes, bf16=options.bf16
+        task = progress.add_task("", total=len(runs) * steps)
+        if jobs > 1:
+            progress.update(task, description=f"{len(runs)} runs, {jobs} at a time")
+            results = results_in_processes(runs, options, jobs, lambda steps: progress.advance(task, steps))
+        else:
+            results = []
+            for one in runs:
+                progress.update(task, description=f"{one.variant}, seed {one.seed}")
+                results.append(
+                    result_of(one, options, device.torch_device, ranks, lambda steps: progress.advance(task, steps))
                 )
-                one = Run(
-                    settings,
-                    events,
-                    device.torch_device,
-                    options.compile,
-                    folder,
-                    options.restart,
-                    ranks,
-                    options.shard_tables,
-                )
-                progress.update(task, description=f"{name}, seed {seed}", advance=len(one.losses))
-                for _ in one.train():
-                    progress.advance(task)
-                losses = [round(float(loss), 5) for loss in one.losses]
-                results.append(report.Result(name, seed, losses, one.metrics, one.seconds))
 
     settings_of_all = {
         "gdpa": gdpa.__version__,
         "torch": torch.__version__,
         "device": device.describe(),
-        "threads": torch.get_num_threads(),
+        "threads": torch.get_num_threads() if jobs == 1 else options.threads or 1,
+        "jobs": jobs,
         "users": events.users,
         "items": data.ITEMS,
         "epochs": options.epochs,

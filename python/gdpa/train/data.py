@@ -6,6 +6,7 @@ trains on the others.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -64,6 +65,7 @@ class Events:
         return Batch(self.items[rows], cu_seqlens.int(), self.items[rows + 1])
 
 
+@functools.cache
 def load(users: int | None = None) -> Events:
     """Returns the events of the first `users` users, or of all users."""
     user, item, _, time = np.loadtxt(data_file(), skiprows=1, dtype=np.int64, unpack=True)

@@ -46,10 +46,9 @@ def recency(heads: int) -> Tensor:
 
 
 class SoftmaxAttention(nn.Module):
-    """PyTorch's causal softmax attention with the same relative bias.
+    """PyTorch's causal softmax attention with the same relative bias, on a batch that is padded to its longest history.
 
-    It computes one history after another. A batch that is padded to the longest history would mostly have scores of
-    rows that do not exist.
+    The padding follows each history, so that no event attends to it.
     """
 
     def __init__(self, heads: int) -> None:
@@ -58,13 +57,20 @@ class SoftmaxAttention(nn.Module):
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tensor, _: Tensor) -> Tensor:
         """Maps (T, H, d) to (T, H, d)."""
-        lengths = cu_seqlens.diff().tolist()
-        outputs = [value[:0]]
-        for operands in zip(*(one.split(lengths) for one in (query, key, value)), strict=True):
-            q, k, v = (one.transpose(0, 1)[None] for one in operands)
-            output = F.scaled_dot_product_attention(q, k, v, attn_mask=self.bias(q.shape[-2]).to(q.dtype))
-            outputs.append(output[0].transpose(0, 1))
-        return torch.cat(outputs)
+        lengths = cu_seqlens.diff().long()
+        if not len(query):
+            return value
+        history = torch.repeat_interleave(torch.arange(len(lengths), device=query.device), lengths)
+        at = torch.arange(len(query), device=query.device) - cu_seqlens[history]
+        longest = int(lengths.max())
+
+        def padded(rows: Tensor) -> Tensor:
+            batch = rows.new_zeros(len(lengths), longest, *rows.shape[1:])
+            return batch.index_put((history, at), rows).transpose(1, 2)
+
+        q, k, v = (padded(rows) for rows in (query, key, value))
+        output = F.scaled_dot_product_attention(q, k, v, attn_mask=self.bias(longest).to(q.dtype))
+        return output.transpose(1, 2)[history, at]
 
     def bias(self, length: int) -> Tensor:
         """Returns the bias (1, H, length, length), which is -inf for later events."""

@@ -111,7 +111,7 @@ def page(title: str, picture: str, settings: dict[str, Any], results: Sequence[R
         "NDCG@10 and HR@10 are of the test after the epoch with the best NDCG@10 of the validation, which is in the "
         f"column epochs. The numbers are means and standard deviations of {seeds} seeds. All lines have the same "
         f"{settings['users']} users. Other users of the same kind would change HR@10 by {error:.3f} (standard error). "
-        f"All runs together took {seconds:.0f} s.\n\n"
+        f"The runs took {seconds:.0f} s together, {settings['jobs']} at a time.\n\n"
         f"{markdown(COLUMNS, lines(results))}\n![The learning curves]({picture})\n\n"
         f"## Published figures\n\n{markdown(PUBLISHED, published)}\n"
         f"The figures on {SAME_DATA} have the same protocol: leave-one-out, all items ranked with those that the user "
