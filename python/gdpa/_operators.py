@@ -53,14 +53,8 @@ def required_gradients(problem: tuple[Any, ...]) -> Wanted:
 def empty_output(  # type: ignore[no-untyped-def]
     query, key, value, parameters, cu_seqlens_q, cu_seqlens_k, kv_of, block_table, seqused_k, output_offsets, *rest
 ):
-    names = rest[0].partition(PART_SEPARATOR)[2].split(",")
-    named = [(f"parameter {name}", tensor) for name, tensor in zip(names, parameters, strict=False)]
-    for name, tensor in (("key", key), ("value", value), *named):
-        if tensor.device != query.device:
-            raise TypeError(
-                f"{name}: expected device {query.device}, as the query's, got {tensor.device}; move all tensors to one "
-                "device"
-            )
+    layout = (cu_seqlens_q, cu_seqlens_k, kv_of, block_table, seqused_k, output_offsets)
+    _check_devices((query, key, value, parameters, *layout, *rest))
     sizes = [*query.shape[:-1], value.shape[-1]]
     if output_offsets is not None and rest[_output_rows] >= 0:
         sizes[0] = rest[_output_rows]
@@ -71,8 +65,27 @@ def empty_output(  # type: ignore[no-untyped-def]
     return query.new_empty(sizes)
 
 
+def _check_devices(problem: tuple[Any, ...], **others: Any) -> None:
+    """Refuses tensors on different devices. PyTorch calls a fake kernel if any tensor is on the device meta."""
+    query, parameters = problem[0], problem[_parameters]
+    names = problem[_activation].partition(PART_SEPARATOR)[2].split(",")
+    of_mask = ["mask"] * len(parameters)
+    tensors = {
+        **dict(zip(_problem, problem, strict=False)),
+        **{f"parameter {name}": one for name, one in zip([*filter(None, names), *of_mask], parameters, strict=False)},
+        **others,
+    }
+    for name, tensor in tensors.items():
+        if isinstance(tensor, torch.Tensor) and tensor.device != query.device:
+            raise TypeError(
+                f"{name.removesuffix('_numbers')}: expected device {query.device}, as the query's, got "
+                f"{tensor.device}; move all tensors to one device"
+            )
+
+
 @torch.library.register_fake("gdpa::backward")
 def _(grad_output, *arguments):  # type: ignore[no-untyped-def]
+    _check_devices(arguments, grad_output=grad_output)
     *wanted, bits = wanted_gradients(arguments[len(_problem) :])
     of_operands = [
         tensor.new_empty(tensor.shape if is_wanted else (0,))
@@ -83,6 +96,8 @@ def _(grad_output, *arguments):  # type: ignore[no-untyped-def]
 
 @torch.library.register_fake("gdpa::backward_out")
 def _(grad_output, *arguments):  # type: ignore[no-untyped-def]
+    buffers = zip(("grad_query", "grad_key", "grad_value"), arguments[len(_problem) :], strict=False)
+    _check_devices(arguments, grad_output=grad_output, **dict(buffers))
     _, _, _, *bits = arguments[len(_problem) :]
     return _empty_sums(arguments[0], arguments[_parameters], *bits)
 

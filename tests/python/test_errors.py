@@ -56,6 +56,19 @@ TYPE_ERRORS: dict[str, dict[str, Any]] = {
     "query: expected dtype float32, float64, bfloat16 or float16, got complex64": {"query": QUERY.to(torch.complex64)},
     "key: expected dtype float32, as the query's, got float64": {"key": QUERY.double()},
     "key: expected device cpu, as the query's, got meta": {"key": QUERY.to("meta")},
+    # PyTorch computes only shapes if any tensor is on the device meta, and the result would have no numbers.
+    **{
+        f"{name}: expected device cpu, as the query's, got meta": changes
+        for name, changes in {
+            "cu_seqlens_q": {"cu_seq_q": OFFSETS.to("meta")},
+            "cu_seqlens_k": {"cu_seq_k": OFFSETS.to("meta")},
+            "kv_of": {"kv_of": torch.zeros(2, dtype=torch.int32, device="meta")},
+            "output_offsets": {"output_offsets": OFFSETS[:2].to("meta")},
+            "out_scale": {"out_scale": torch.ones(2, device="meta")},
+            "parameter a": {"activation": "a * s", "params": {"a": torch.ones((), device="meta")}},
+            "mask": {"mask": gdpa.mask.Mask("j <= limit[i]", {"limit": torch.zeros(12, device="meta")})},
+        }.items()
+    },
     "cu_seqlens_q: expected dtype int32 or int64, got int16": {"cu_seq_q": OFFSETS.to(torch.int16)},
     "cu_seqlens_q: expected dtype int32 or int64, got float32": {"cu_seq_q": OFFSETS.float()},
     "out_scale: expected dtype float32 or float64, got float16": {"out_scale": torch.ones(2).half()},
