@@ -286,7 +286,7 @@ def generalized_dot_product_attention(
         query: (..., H_q, L_q, d), or a nested tensor of layout torch.jagged and shape (B, H_q, ragged, d).
         key: (..., H_k, L_k, d), or a nested tensor like query. Leading dimensions broadcast, and gdpa does not copy
             expanded dimensions.
-        value: (..., H_k, L_k, d_v), or a nested tensor like key.
+        value: (..., H_k, L_k, d_v), or a nested tensor with the lengths of key.
         is_causal: query i attends to key j if j <= i. The diagonal starts at the upper left, as in
             scaled_dot_product_attention. (With window_size it ends at the bottom right.)
         window_size: (left, right) as in varlen_attention. It cannot be combined with is_causal.
@@ -365,6 +365,7 @@ def _with_one_batch(tensor: torch.Tensor, leading: torch.Size) -> torch.Tensor:
 def _attend_nested(query: Any, key: Any, value: Any, options: tuple[Any, ...]) -> torch.Tensor:
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         _check_nested(name, tensor)
+    _check_same_lengths(key, value)
     q, k, v = (tensor.values().transpose(0, 1) for tensor in (query, key, value))
     output = _attend(q, k, v, query.offsets(), key.offsets(), *[None] * 4, *options)
     # The result uses the query's ragged dimension, so that the result and the query can be added.
@@ -388,6 +389,22 @@ def _check_nested(name: str, tensor: Any) -> None:
         )
     if tensor.lengths() is not None:
         raise ValueError(f"{name}: expected a nested tensor without holes, got one with lengths; call .contiguous()")
+
+
+def _check_same_lengths(key: Any, value: Any) -> None:
+    # Tensors with one ragged dimension have the same lengths. Otherwise only the offsets show it.
+    if key.shape[2] == value.shape[2] or torch.equal(key.offsets(), value.offsets()):
+        return
+    lengths = [tensor.offsets().diff().tolist() for tensor in (key, value)]
+    raise ValueError(
+        f"value: expected the lengths of the key's sequences, {_shortened(lengths[0])}, got {_shortened(lengths[1])}; "
+        "pass the value of each key"
+    )
+
+
+def _shortened(numbers: list[int]) -> str:
+    most = 8
+    return str(numbers) if len(numbers) <= most else f"[{', '.join(map(str, numbers[:most]))}, ...]"
 
 
 def _two(window_size: tuple[int, int]) -> tuple[int, int]:

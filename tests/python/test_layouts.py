@@ -198,6 +198,16 @@ def test_nested_query_and_key_may_have_lengths_of_their_own() -> None:
     torch.testing.assert_close(output.transpose(1, 2).values(), wanted)
 
 
+def test_nested_values_with_other_lengths_than_the_keys_are_refused() -> None:
+    _, query = nested([3, 4], 2, 16)
+    rows, key = nested([5, 1], 2, 16)
+    _, value = nested([1, 5], 2, 16)
+    with pytest.raises(ValueError, match=r"value: expected the lengths of the key's sequences, \[5, 1\], got \[1, 5\]"):
+        gdpa.generalized_dot_product_attention(query, key, value)
+    same = torch.nested.nested_tensor_from_jagged(rows, offsets([5, 1], torch.int64)).transpose(1, 2)
+    assert gdpa.generalized_dot_product_attention(query, key, same).is_nested, "equal offsets in another tensor"
+
+
 def test_nested_tensors_of_another_kind_are_refused() -> None:
     _, query = nested([3, 4], 2, 16)
     dense = torch.randn(2, 2, 4, 16)
