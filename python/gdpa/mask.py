@@ -113,13 +113,14 @@ class PreparedMask(Mask):
     `&`, `|` and `~` return a Mask that is not prepared.
     """
 
-    __slots__ = ("_lists", "_tiles")
+    __slots__ = ("_lists", "_tiles", "_versions")
 
     def __init__(self, mask: Mask, lists: torch.Tensor | None, tiles: str) -> None:
         super().__init__(mask.text, mask.tensors)
         self._window = mask.window
         self._lists = lists
         self._tiles = tiles
+        self._versions = _versions_of(self.tensors)
 
     @property
     def nbytes(self) -> int:
@@ -128,11 +129,27 @@ class PreparedMask(Mask):
 
     @property
     def lists(self) -> tuple[torch.Tensor, str] | None:
-        """The lists, and the text that describes them, as the operators take them. None for a window."""
+        """The lists, and the text that describes them, as the operators take them. None for a window.
+
+        Raises:
+            ValueError: a tensor of the mask has changed since its preparation. A compiled function does not check this.
+        """
+        if not torch.compiler.is_compiling():
+            for name, version in _versions_of(self.tensors).items():
+                if version != self._versions[name]:
+                    raise ValueError(
+                        f"mask: expected tensors as in gdpa.prepare_mask, got a change of {name} since then; prepare "
+                        "the original mask again"
+                    )
         return None if self._lists is None else (self._lists, self._tiles)
 
     def __repr__(self) -> str:
         return f"Prepared{super().__repr__()}"
+
+
+def _versions_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    """Returns PyTorch's count of the changes of each tensor. It does not count those of an inference tensor."""
+    return {name: 0 if one.is_inference() else one._version for name, one in tensors.items()}
 
 
 #: A mask, the text of a condition, or a Python function (b, h, q_idx, kv_idx) like mask_mod of flex_attention.

@@ -46,6 +46,21 @@ def masks():
     }
 
 
+def test_a_mask_whose_tensors_have_changed_since_its_preparation_is_refused():
+    """On a GPU, its lists would be those of the old numbers."""
+    prefixes = torch.tensor([2, 0, 7, 1])
+    mask = gdpa.mask.prefix(prefixes) | gdpa.mask.causal()
+    ready = prepared(mask)
+    results(ready)
+    prefixes += 1
+    with pytest.raises(ValueError, match=r"expected tensors as in gdpa.prepare_mask, got a change of lengths since"):
+        results(ready)
+    results(prepared(mask))
+    with torch.inference_mode():
+        ready = prepared(gdpa.mask.prefix(torch.tensor([2, 0, 7, 1])))
+        gdpa.varlen_attention(*operands(), offsets(), offsets(), activation="silu", mask=ready)
+
+
 @pytest.mark.parametrize("name", masks())
 def test_a_prepared_mask_gives_the_results_of_its_mask_in_several_calls(name):
     mask = masks()[name]
