@@ -347,15 +347,20 @@ def _one_by_one(operator: Any) -> Any:
         def slice_of(argument: Any, dim: Any, n: int) -> Any:
             if isinstance(argument, (list, tuple)):
                 return [slice_of(*one, n) for one in zip(argument, dim, strict=True)]
-            return argument if dim is None else argument.select(dim, n)
+            if dim is None:
+                return argument
+            # The sum over an empty dimension is zeros, with a gradient. A call with them has the shapes of the results.
+            is_empty = argument.shape[dim] == 0
+            return argument.sum(dim, dtype=argument.dtype) if is_empty else argument.select(dim, n)
 
         calls = [
             operator(*[slice_of(*one, n) for one in zip(arguments, in_dims, strict=True)])
-            for n in range(info.batch_size)
+            for n in range(max(1, info.batch_size))
         ]
         if isinstance(calls[0], torch.Tensor):
-            return torch.stack(calls), 0
-        return tuple(torch.stack(results) for results in zip(*calls, strict=True)), (0,) * len(calls[0])
+            return torch.stack(calls)[: info.batch_size], 0
+        stacked = tuple(torch.stack(results)[: info.batch_size] for results in zip(*calls, strict=True))
+        return stacked, (0,) * len(stacked)
 
     return rule
 

@@ -148,6 +148,18 @@ def test_vmap_of_a_recorded_call_is_the_calls_one_by_one() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_vmap_over_an_empty_dimension_is_empty() -> None:
+    queries = torch.randn(2, 0, 5, 3, 8, requires_grad=True)
+
+    def attend(query: Tensor) -> Tensor:
+        return gdpa.generalized_dot_product_attention(query[None], query[None], query[None, ..., :4], "silu")[0]
+
+    together = torch.func.vmap(attend, in_dims=1, out_dims=1)(queries)
+    assert together.shape == (2, 0, 5, 3, 4)
+    (gradient,) = torch.autograd.grad(together.sum(), queries)
+    assert gradient.shape == queries.shape
+
+
 def test_vmap_takes_its_axis_of_each_operand() -> None:
     """Each operand and tensor of the call has its batch on another axis, or none."""
     query, key = torch.randn(7, 3, 2, 8, requires_grad=True), torch.randn(7, 2, 3, 8, requires_grad=True)
