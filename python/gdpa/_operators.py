@@ -155,8 +155,10 @@ def _mean_length(operand: Any, offsets: Any, batch: Any) -> Any:
 # Gradients ------------------------------------------------------------------------------------------------------------
 
 # The texts of functions, with the dtypes, devices and wanted gradients, for which a compilation of the backward kernels
-# has started.
+# has started. A program may make functions without end, so the set is emptied when it is full: an unneeded compilation
+# finds the loaded kernels.
 _prefetched: set[tuple[Any, ...]] = set()
+_MOST_PREFETCHED = 10_000
 
 
 def _kind(problem: tuple[Any, ...], wanted: Wanted) -> tuple[Any, ...]:
@@ -174,6 +176,8 @@ def _prefetch_backward(problem: tuple[Any, ...], wanted: Wanted) -> None:
         return
     if query.is_cuda and torch.cuda.is_current_stream_capturing():
         return
+    if len(_prefetched) >= _MOST_PREFETCHED:
+        _prefetched.clear()
     _prefetched.add(_kind(problem, wanted))
     if query.is_cuda:
         Warmup([problem], ("backward", "", "these"), [wanted])

@@ -238,3 +238,12 @@ def test_the_compilation_of_backward_ahead_gets_the_gradients_that_the_inputs_ne
         tensors = [torch.randn(2, 5, 1, 8).requires_grad_(is_wanted) for is_wanted in choice]
         gdpa.varlen_attention(*tensors, None, None)
     assert started == [[(*choice, 0)] for choice in dict.fromkeys([(True, True, True), wanted])]
+
+
+def test_the_list_of_compilations_ahead_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_operators, "_prefetched", set())
+    monkeypatch.setattr(_operators, "_MOST_PREFETCHED", 3)
+    tensors = [torch.randn(2, 5, 1, 8, requires_grad=True) for _ in range(3)]
+    for number in range(8):
+        gdpa.varlen_attention(*tensors, None, None, activation=f"s + {number}")
+        assert len(_operators._prefetched) == number % 3 + 1
