@@ -302,7 +302,10 @@ def attend(query: Any, key: Any, value: Any, parameters: tuple[torch.Tensor, ...
     if type(query) not in _PLAIN and register_strategies():
         parameters, rest = with_replicated(query, key, value, parameters, rest)
     # Under a transform of torch.func, an operand does not show whether a gradient is needed.
-    is_transformed = forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
+    has_transforms = torch._C._are_functorch_transforms_active()
+    if has_transforms:
+        _refuse_derivatives_of_torch_func()
+    is_transformed = forward_ad._current_level >= 0 or has_transforms
     if torch.compiler.is_compiling() or is_transformed:
         return forward(query, key, value, parameters, *rest)
     if not _require_gradient(query, key, value, parameters):
@@ -312,6 +315,17 @@ def attend(query: Any, key: Any, value: Any, parameters: tuple[torch.Tensor, ...
     if torch._C._is_any_autocast_enabled():
         return forward(query, key, value, parameters, *rest)
     return _Forward.apply(query, key, value, None, rest, *parameters)
+
+
+def _refuse_derivatives_of_torch_func() -> None:
+    """Raises NotImplementedError in grad, vjp, jvp and jacobians of torch.func, for which gdpa has no rules."""
+    transforms = torch._C._functorch
+    for level in transforms.get_interpreter_stack() or ():
+        if level.key() in (transforms.TransformType.Grad, transforms.TransformType.Jvp):
+            raise NotImplementedError(
+                "gdpa: expected a gradient of torch.autograd, got a transform of torch.func (grad, vjp, jvp or a "
+                "jacobian), which gdpa does not support; call backward() or torch.autograd.grad()"
+            )
 
 
 def write_gradients(

@@ -105,8 +105,24 @@ def test_forward_mode_is_refused_rather_than_answered_with_zeros() -> None:
         dual = torch.autograd.forward_ad.make_dual(query, torch.ones_like(query))
         with pytest.raises(RuntimeError, match="jvp"):
             gdpa.varlen_attention(dual, query, query, cu, cu)
-    with pytest.raises(RuntimeError):
-        torch.func.jvp(lambda q: gdpa.varlen_attention(q, q, q, cu, cu), (query,), (query,))
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda f, x: torch.func.grad(lambda q: f(q).sum())(x),
+        lambda f, x: torch.func.vjp(f, x),
+        lambda f, x: torch.func.jvp(f, (x,), (x,)),
+        lambda f, x: torch.func.jacrev(f)(x),
+        lambda f, x: torch.func.vmap(torch.func.grad(lambda q: f(q).sum()))(x[None]),
+        lambda f, x: torch.func.grad(lambda q: torch.func.vmap(f)(q).sum())(x[None]),
+    ],
+    ids=["grad", "vjp", "jvp", "jacrev", "vmap of grad", "grad of vmap"],
+)
+def test_the_derivatives_of_torch_func_are_refused_in_words(transform: Any) -> None:
+    cu = offsets([5])
+    with pytest.raises(NotImplementedError, match=r"gdpa: expected a gradient of torch\.autograd, got a transform"):
+        transform(lambda q: gdpa.varlen_attention(q, q, q, cu, cu), torch.randn(5, 1, 4))
 
 
 class Noted(Tensor):
