@@ -414,6 +414,9 @@ def _two(window_size: tuple[int, int]) -> tuple[int, int]:
         raise ValueError(
             f"window_size: expected two whole numbers (left, right), got {window_size!r}; -1 has no bound"
         ) from None
+    for side in (left, right):
+        if isinstance(side, int) and side >= 2**63:
+            raise ValueError(f"window_size: expected numbers below 2^63, got {side}; -1 has no bound")
     return left, right
 
 
@@ -493,6 +496,11 @@ def problem_of(
     zeroes_output: bool = True,
 ) -> tuple[tuple[torch.Tensor, ...], tuple[Any, ...]]:
     """Returns the tensors of the call, and the operator's arguments after them."""
+    if isinstance(scale, torch.Tensor) and scale.requires_grad:
+        raise ValueError(
+            "scale: expected a number, got a tensor that requires a gradient; pass .detach(), or learn the factor as a "
+            'number of the function: activation="silu(c * s)", params={"c": factor}, scale=1.0'
+        )
     number, kind, numbers = 1.0, "number", None
     if isinstance(out_scale, str):
         kind = out_scale
