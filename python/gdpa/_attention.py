@@ -392,7 +392,7 @@ def _check_nested(name: str, tensor: Any) -> None:
 
 
 def _check_same_lengths(key: Any, value: Any) -> None:
-    # Tensors with one ragged dimension have the same lengths. Otherwise only the offsets show it.
+    # Tensors with the same ragged dimension have the same lengths. For others, the host waits for the offsets.
     if key.shape[2] == value.shape[2] or torch.equal(key.offsets(), value.offsets()):
         return
     lengths = [tensor.offsets().diff().tolist() for tensor in (key, value)]
@@ -414,9 +414,6 @@ def _two(window_size: tuple[int, int]) -> tuple[int, int]:
         raise ValueError(
             f"window_size: expected two whole numbers (left, right), got {window_size!r}; -1 has no bound"
         ) from None
-    for side in (left, right):
-        if isinstance(side, int) and side >= 2**63:
-            raise ValueError(f"window_size: expected numbers below 2^63, got {side}; -1 has no bound")
     return left, right
 
 
@@ -461,8 +458,8 @@ def _mask_argument(mask: Mask, query: torch.Tensor) -> tuple[str, tuple[torch.Te
     tensors = mask.tensors
     values = tuple([_parameter(name, one.detach(), query, name in reads) for name, one in tensors.items()])
     text = f"{PART_SEPARATOR}{mask.text}{PART_SEPARATOR}{','.join(tensors)}"
-    if isinstance(mask, PreparedMask) and mask.lists is not None:
-        lists, tiles = mask.lists
+    if isinstance(mask, PreparedMask) and (prepared := mask.lists) is not None:
+        lists, tiles = prepared
         return f"{text}{PART_SEPARATOR}{tiles}", (*values, lists)
     return text, values
 

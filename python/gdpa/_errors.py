@@ -8,7 +8,8 @@ _KINDS: dict[str, type[Exception]] = {"ValueError": ValueError, "TypeError": Typ
 
 # torch's message for an argument that does not match the schema of the operator.
 _WRONG_TYPE = re.compile(
-    r"Expected a value of type '([^']+)' for argument '([^']+)' but instead found type '([^']+)'", re.DOTALL
+    r"Expected a value of type '([^']+)' for argument '([^']+)' but instead found type '([^']+)'(?:.*?\nValue: (\S+))?",
+    re.DOTALL,
 )
 
 
@@ -18,6 +19,8 @@ def translated(error: RuntimeError) -> Exception:
     if marked := _MARKED.search(message):
         return _KINDS[marked[1]](marked[2])
     if wrong := _WRONG_TYPE.search(message):
-        expected, argument, came = wrong.groups()
+        expected, argument, came, value = wrong.groups()
+        if expected == came == "int":
+            return ValueError(f"{argument}: expected a whole number of 64 bits, got {value}; pass another number")
         return TypeError(f"{argument}: expected {expected}, got {came}; convert it")
     return error

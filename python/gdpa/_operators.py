@@ -69,13 +69,9 @@ def _check_devices(problem: tuple[Any, ...], **others: Any) -> None:
     """Refuses tensors on different devices. PyTorch calls a fake kernel if any tensor is on the device meta."""
     query, parameters = problem[0], problem[_parameters]
     names = problem[_activation].partition(PART_SEPARATOR)[2].split(",")
-    of_mask = ["mask"] * len(parameters)
-    tensors = {
-        **dict(zip(_problem, problem, strict=False)),
-        **{f"parameter {name}": one for name, one in zip([*filter(None, names), *of_mask], parameters, strict=False)},
-        **others,
-    }
-    for name, tensor in tensors.items():
+    names_of_parameters = [f"parameter {name}" for name in names if name] + ["mask"] * len(parameters)
+    arguments, tensors = zip(_problem, problem, strict=False), zip(names_of_parameters, parameters, strict=False)
+    for name, tensor in (*arguments, *tensors, *others.items()):
         if isinstance(tensor, torch.Tensor) and tensor.device != query.device:
             raise TypeError(
                 f"{name.removesuffix('_numbers')}: expected device {query.device}, as the query's, got "

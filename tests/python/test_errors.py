@@ -44,9 +44,9 @@ VALUE_ERRORS: dict[str, dict[str, Any]] = {
     "out_scale: expected rank 1 and 2 numbers": {"out_scale": torch.ones(3)},
     "out_scale: expected numbers without gradient": {"out_scale": torch.ones(2, requires_grad=True)},
     "window: expected sides of 0 or more, or -1": {"window_size": (-2, 0)},
-    "window_size: expected numbers below 2^63, got 1180591620717411303424; -1 has no bound": {
-        "window_size": (2**70, 0)
-    },
+    f"window_left: expected a whole number of 64 bits, got {2**70}; pass another number": {"window_size": (2**70, 0)},
+    f"window_right: expected a whole number of 64 bits, got {-(2**63) - 1}": {"window_size": (0, -(2**63) - 1)},
+    f"output_rows: expected a whole number of 64 bits, got {2**63}": {"output_offsets": OFFSETS, "output_rows": 2**63},
     "window_size: expected two whole numbers (left, right), got 7": {"window_size": 7},
     'accuracy: expected one of "fast", "exact", got "best"': {"accuracy": "best"},
     "    gelo\n    ^": {"activation": "gelo"},
@@ -70,7 +70,12 @@ TYPE_ERRORS: dict[str, dict[str, Any]] = {
             "output_offsets": {"output_offsets": OFFSETS[:2].to("meta")},
             "out_scale": {"out_scale": torch.ones(2, device="meta")},
             "parameter a": {"activation": "a * s", "params": {"a": torch.ones((), device="meta")}},
-            "mask": {"mask": gdpa.mask.Mask("j <= limit[i]", {"limit": torch.zeros(12, device="meta")})},
+            "mask": {
+                "mask": gdpa.mask.Mask(
+                    "(first[i] <= j) & (j <= last[i])",
+                    {"first": torch.zeros(12, device="meta"), "last": torch.zeros(12)},
+                )
+            },
         }.items()
     },
     "cu_seqlens_q: expected dtype int32 or int64, got int16": {"cu_seq_q": OFFSETS.to(torch.int16)},
