@@ -22,7 +22,7 @@ export GDPA_OLDEST_NVRTC = $(abspath $(wildcard .venv-nvrtc/lib/python3*/site-pa
 # are. `make clean` keeps this folder too.
 export GDPA_TEST_KERNELS := $(CURDIR)/.cache/kernels
 
-# Without files of bytecode, each process of the Python tests compiles the Python code of PyTorch again.
+# With this variable, Python writes no bytecode files, and each process compiles the Python code of PyTorch again.
 unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON := .venv/bin/python

@@ -148,7 +148,10 @@ class PreparedMask(Mask):
 
 
 def _versions_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
-    """Returns PyTorch's count of the changes of each tensor. It does not count those of an inference tensor."""
+    """Returns the version of each tensor, which PyTorch increments when the tensor is modified in place.
+
+    An inference tensor has no version. Its number is 0.
+    """
     return {name: 0 if one.is_inference() else one._version for name, one in tensors.items()}
 
 

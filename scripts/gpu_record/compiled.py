@@ -1,8 +1,8 @@
 """Finds the headers that the kernels of a run included. It reads them from the kernel cache.
 
 Each entry of the cache contains the generated source of its kernel. A process that compiles a kernel writes an entry. A
-process that finds the kernel in the cache sets the modification time of the entry. The entries whose time changed
-during a run therefore belong to the kernels that the run used.
+process that finds its kernel in the cache updates the modification time of the entry. Therefore, a run used exactly the
+kernels whose entries were modified during the run.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ TEST(Cubin, AnImageWithoutInformationHasNoProperties) {
   }
 }
 
-/// The memory behind the image is not part of a string, so that the sanitizers find a read of it.
+/// The image is in a vector of exactly its size, so that AddressSanitizer reports a read beyond its end.
 TEST(Cubin, NoPartOfADamagedImageIsReadOutsideOfIt) {
   const std::string whole = kernel();
   for (std::size_t size = 0; size < whole.size(); ++size) {

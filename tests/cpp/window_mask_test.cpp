@@ -16,15 +16,17 @@ namespace {
 
 constexpr int groups = 24, columns = groups * 8;  // two words
 
+bool is_valid(const Mask& mask, int length_q, int length_k, int64_t query, int64_t key) {
+  if (query >= length_q || key >= length_k) return false;
+  const Range keys = mask.keys({query, query + 1}, length_q, length_k);
+  return key >= keys.begin && key < keys.end;
+}
+
 /// The scores of all threads in 16 rows from `query` on, and in 16 rows from `key` on, compared with the mask.
 template <class Fragment>
 int count_wrong(const Mask& mask, int length_q, int length_k, int query, int key) {
   const WindowMask window{mask, length_q, length_k};
-  const auto expected = [&](int64_t i, int64_t j) {
-    if (i >= length_q || j >= length_k) return false;
-    const Range keys = mask.keys({i, i + 1}, length_q, length_k);
-    return j >= keys.begin && j < keys.end;
-  };
+  const auto expected = [&](int64_t i, int64_t j) { return is_valid(mask, length_q, length_k, i, j); };
   int wrong = 0;
   for (int lane = 0; lane < 4; ++lane) {  // of the columns 8 n + 2 lane and 8 n + 2 lane + 1
     const auto of_query = window.rows<Fragment>(query, key + lane * 2);
@@ -100,17 +102,11 @@ struct TileCheck {
   int length_q;
   int length_k;
 
-  bool is_valid(int query, int key) const {
-    if (query >= length_q || key >= length_k) return false;
-    const Range keys = mask.keys({query, query + 1}, length_q, length_k);
-    return key >= keys.begin && key < keys.end;
-  }
-
   /// The number of valid scores of a tile.
   int count(Range queries, Range keys) const {
     int valid = 0;
-    for (auto i = static_cast<int>(queries.begin); i < queries.end; ++i) {
-      for (auto j = static_cast<int>(keys.begin); j < keys.end; ++j) valid += is_valid(i, j) ? 1 : 0;
+    for (int64_t i = queries.begin; i < queries.end; ++i) {
+      for (int64_t j = keys.begin; j < keys.end; ++j) valid += is_valid(mask, length_q, length_k, i, j) ? 1 : 0;
     }
     return valid;
   }

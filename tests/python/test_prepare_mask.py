@@ -47,7 +47,7 @@ def masks():
 
 
 def test_a_mask_whose_tensors_have_changed_since_its_preparation_is_refused():
-    """On a GPU, its lists would be those of the old numbers."""
+    """On a GPU, the lists of tiles depend on the values of these tensors. Old lists would give wrong results."""
     prefixes = torch.tensor([2, 0, 7, 1])
     mask = gdpa.mask.prefix(prefixes) | gdpa.mask.causal()
     ready = prepared(mask)

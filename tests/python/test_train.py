@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import multiprocessing
 from dataclasses import replace
@@ -16,8 +17,10 @@ import torch.nn.functional as F
 from gdpa.train import data, serve
 from gdpa.train.__main__ import VARIANTS as NAMES
 from gdpa.train.__main__ import main
+from gdpa.train.jobs import jobs_of
 from gdpa.train.metrics import Metrics, evaluate, metrics_of
 from gdpa.train.model import VARIANTS, MeanPooling, Recommender, Sizes, SoftmaxAttention
+from gdpa.train.parallel import Ranks
 from gdpa.train.report import Result
 from gdpa.train.run import Run, Settings, loss_of
 
@@ -219,6 +222,18 @@ def test_an_error_of_a_run_in_a_process_ends_the_command(
     options = ["--users", "12", "--epochs", "1", "--dim", "8", "--jobs", "2", "--output", str(tmp_path)]
     assert main([*options, "--checkpoints", str(tmp_path / "file" / "folder")]) == 1
     assert "Not a directory" in capsys.readouterr().err
+
+
+def test_a_gpu_and_torchrun_have_one_run_at_a_time() -> None:
+    options = argparse.Namespace(jobs=None, threads=None)
+    cpu, gpu, one, two = torch.device("cpu"), torch.device("cuda"), Ranks(), Ranks(0, 2)
+    assert jobs_of(options, gpu, one, 9) == jobs_of(options, cpu, two, 9) == 1
+    assert jobs_of(options, cpu, one, 1) == 1, "no more than there are runs"
+    options.jobs = 3
+    assert jobs_of(options, cpu, one, 9) == 3
+    for device, ranks in ((gpu, one), (cpu, two)):
+        with pytest.raises(ValueError, match="--jobs: expected one run at a time on a GPU and with torchrun"):
+            jobs_of(options, device, ranks, 9)
 
 
 def test_an_impossible_option_is_refused_with_the_usage(capsys: pytest.CaptureFixture[str]) -> None:

@@ -84,8 +84,6 @@ def run(options: argparse.Namespace) -> None:
     from gdpa.train.parallel import Ranks
     from gdpa.train.run import Settings
 
-    if options.threads:
-        torch.set_num_threads(options.threads)
     device = devices.choose(options.device)
     ranks = Ranks.start(device.torch_device)
     if options.shard_tables and ranks.world == 1:
@@ -112,13 +110,15 @@ def run(options: argparse.Namespace) -> None:
         for seed in range(options.seeds)
     ]
     jobs = jobs_of(options, device.torch_device, ranks, len(runs))
+    threads = options.threads or (torch.get_num_threads() if jobs == 1 else 1)
     with Progress(*columns, console=console) as progress:
         steps = options.epochs * -(-events.users // options.batch)
         task = progress.add_task("", total=len(runs) * steps)
         if jobs > 1:
             progress.update(task, description=f"{len(runs)} runs, {jobs} at a time")
-            results = results_in_processes(runs, options, jobs, lambda steps: progress.advance(task, steps))
+            results = results_in_processes(runs, options, jobs, threads, lambda steps: progress.advance(task, steps))
         else:
+            torch.set_num_threads(threads)
             results = []
             for one in runs:
                 progress.update(task, description=f"{one.variant}, seed {one.seed}")
@@ -130,7 +130,7 @@ def run(options: argparse.Namespace) -> None:
         "gdpa": gdpa.__version__,
         "torch": torch.__version__,
         "device": device.describe(),
-        "threads": torch.get_num_threads() if jobs == 1 else options.threads or 1,
+        "threads": threads,
         "jobs": jobs,
         "users": events.users,
         "items": data.ITEMS,

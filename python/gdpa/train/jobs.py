@@ -50,11 +50,11 @@ def jobs_of(options: argparse.Namespace, device: torch.device, ranks: Ranks, run
 
 
 class Stopped(Exception):
-    """Ends a run whose command was interrupted."""
+    """Ends the run of a worker process after the command was interrupted, or another run failed."""
 
 
 class _Worker:
-    """What a process of the pool has."""
+    """The state of a process of the pool."""
 
     steps: Any
     stop: Any
@@ -77,12 +77,12 @@ class _Worker:
 
 
 def results_in_processes(
-    runs: Sequence[Settings], options: argparse.Namespace, jobs: int, advance: Advance
+    runs: Sequence[Settings], options: argparse.Namespace, jobs: int, threads: int, advance: Advance
 ) -> list[Result]:
-    """Finishes the runs, `jobs` at a time. Each has `options.threads` threads, or one."""
+    """Finishes the runs, `jobs` at a time, each in a process with this number of threads."""
     context = multiprocessing.get_context("spawn")
     steps, stop = context.Queue(), context.Event()
-    pool = ProcessPoolExecutor(jobs, context, _Worker.begin, (steps, stop, options.threads or 1))
+    pool = ProcessPoolExecutor(jobs, context, _Worker.begin, (steps, stop, threads))
     try:
         futures = [pool.submit(_Worker.run, settings, options) for settings in runs]
         while not all(future.done() for future in futures):
