@@ -22,7 +22,7 @@ int main() {
       .value = rows,
       .cu_seqlens_q = cu,
       .cu_seqlens_k = cu,
-      .activation = gdpa::Activation("silu(s + table[h, clamp(i - j, 0, 3)])", {}, {"table"}),
+      .activation = gdpa::Activation("silu(s + table[head, clamp(q_idx - kv_idx, 0, 3)])", {}, {"table"}),
       .parameters = {{"table", gdpa::TensorView::contiguous(table.data(), gdpa::DType::float32, {heads, distances})}}};
   const auto result =
       gdpa::MutableTensorView::contiguous(output.data(), gdpa::DType::float32, {tokens, heads, head_dim});

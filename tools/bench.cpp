@@ -35,7 +35,8 @@ const char* const bench_footer =
     "  gdpa bench --batch 32 --max-length 512 --head-dim 128\n"
     "  gdpa bench --lengths histories.txt --mask causal --activation gelu silu \"s * sigmoid(1.702 * s)\"\n"
     "  gdpa bench --suite anchors --scale-batch .03 --direction fwd --json anchors.jsonl\n"
-    "  gdpa bench --activation silu \"silu(s + table[h, clamp(i - j, 0, 127)])\" --tensor table=randn:heads,128\n"
+    "  gdpa bench --activation silu \"silu(s + table[head, clamp(q_idx - kv_idx, 0, 127)])\" --tensor "
+    "table=randn:heads,128\n"
     "  gdpa bench --list-suites\n"
     "  gdpa bench --device cuda --alone --dtype bf16 --max-length 2048 --batch 64\n"
     "  gdpa bench --host-cost";

@@ -24,7 +24,7 @@ const char* const compile_footer =
     "Examples:\n"
     "  gdpa compile --dtype bf16 --head-dim 128 --activation silu\n"
     "  gdpa compile --arch sm_90a --dtype bf16 fp16 --head-dim 64 --activation gelu \"s * sigmoid(1.702 * s)\"\n"
-    "  gdpa compile --arch sm_90a --activation \"silu(s + table[h, clamp(i - j, 0, 127)])\" --tensor "
+    "  gdpa compile --arch sm_90a --activation \"silu(s + table[head, clamp(q_idx - kv_idx, 0, 127)])\" --tensor "
     "table=randn:heads,128\n"
     "  GDPA_CACHE_DIR=/shared/kernels gdpa compile --arch sm_80 --direction fwd";
 

@@ -199,7 +199,7 @@ std::map<std::string, double> parameters_of(const std::map<std::string, double>&
 
 constexpr const char* mask_forms =
     "--mask: expected none, causal, causal-upper-left, window:LEFT,RIGHT (-1 has no bound), or a condition such as "
-    "\"(j <= i) & (i - j < 100)\"";
+    "\"(kv_idx <= q_idx) & (q_idx - kv_idx < 100)\"";
 
 /// Returns nothing for a text that is a condition.
 std::optional<Mask> parse_window(const std::string& text) {
@@ -368,7 +368,8 @@ void add_problem_options(CLI::App& parser, ProblemOptions& options) {
       ->group(function);
   parser
       .add_option("--mask", options.mask,
-                  "none, causal, causal-upper-left, window:LEFT,RIGHT, or a condition (\"(j <= i) & (i - j < 100)\")")
+                  "none, causal, causal-upper-left, window:LEFT,RIGHT, or a condition (\"(kv_idx <= q_idx) & (q_idx - "
+                  "kv_idx < 100)\")")
       ->capture_default_str()
       ->group(function);
   parser.add_option("--scale", options.scale, "Factor of Q K^T before f; default: 1/sqrt(head_dim)")->group(function);

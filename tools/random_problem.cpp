@@ -146,7 +146,7 @@ class Drawing {
       case 2:
         return "where(s > 0, s, 0.3 * s) + 0.5 * s";
       case 3:
-        return "silu(s) / (1 + abs(i - j) / (len_q + len_k))";
+        return "silu(s) / (1 + abs(q_idx - kv_idx) / (len_q + len_k))";
       case 4: {
         std::vector<std::string> functions;
         for (int64_t head = 0; head < heads_; ++head) functions.push_back(draw_name());
@@ -159,17 +159,17 @@ class Drawing {
         return "a * silu(s) + c * s";
       case 6:
         bind_random("table", fmt::format("{},{}", chance(0.5) ? "heads" : "1", 128));
-        return "silu(s + table[h, clamp(i - j, 0, 127)])";
+        return "silu(s + table[head, clamp(q_idx - kv_idx, 0, 127)])";
       case 7:
         bind_random("bias", chance(0.5) ? "batch,heads,length_q,length_k" : "1,1,length_q,length_k");
-        return "gelu(s + bias[b, h, i, j])";
+        return "gelu(s + bias[batch, head, q_idx, kv_idx])";
       case 8:
         bind_random("u", "tokens_k");
-        return "silu(s) * u[j]";
+        return "silu(s) * u[kv_row]";
       default:
         bind_times();
         bind_random("bucket", "16,heads");
-        return "silu(s + bucket[clamp(floor(log2(1 + abs(time_q[i] - time_k[j]))), 0, 15), h])";
+        return "silu(s + bucket[clamp(floor(log2(1 + abs(time_q[q_row] - time_k[kv_row]))), 0, 15), head])";
     }
   }
 
@@ -184,14 +184,14 @@ class Drawing {
       case 3:
         return add("--mask", fmt::format("window:{},{}", pick<int64_t>({-1, 0, 16, 130}), pick<int64_t>({-1, 0, 40})));
       case 4:
-        return add("--mask", "(i * 7 + j * 3 + h) % 5 < 2");
+        return add("--mask", "(q_idx * 7 + kv_idx * 3 + head) % 5 < 2");
       case 5:
-        return add("--mask", "(j < 20) | causal()");
+        return add("--mask", "(kv_idx < 20) | causal()");
       case 6:
         return add("--mask", fmt::format("hstu({}, {}, 8)", whole(0, 20), whole(0, 60)));
       default:
         bind_times();
-        return add("--mask", "(abs(time_q[i] - time_k[j]) < 30000) | (i // 16 == j // 16)");
+        return add("--mask", "(abs(time_q[q_row] - time_k[kv_row]) < 30000) | (q_idx // 16 == kv_idx // 16)");
     }
   }
 

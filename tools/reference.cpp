@@ -134,10 +134,8 @@ Reference compute_reference(const Problem& problem, const Workload& workload, Pr
   Matrix grad_v{result.grad_value, problem.heads_k, d_v};
 
   const ScoreDefinition definition(problem.activation, problem.heads_q);
-  const int64_t rows_q = workload.query.elements() / (problem.heads_q * d),
-                rows_k = workload.key.elements() / (problem.heads_k * d);
-  const TensorNumbers tensors(problem.tensors, workload.tensors, rows_q, rows_k);
-  const TensorNumbers of_mask(problem.mask_tensors, workload.mask_tensors, rows_q, rows_k);
+  const TensorNumbers tensors(problem.tensors, workload.tensors);
+  const TensorNumbers of_mask(problem.mask_tensors, workload.mask_tensors);
   TensorGradients grad_tensors(tensors, problem.tensors.size());
 
   std::atomic<int64_t> rows_done = 0;
@@ -147,17 +145,24 @@ Reference compute_reference(const Problem& problem, const Workload& workload, Pr
     for (std::size_t b = 0; b < problem.lengths_q.size(); ++b) {
       for (int64_t i = 0; i < queries.lengths[b]; ++i, ++rows_done) {
         const double factor = out_scale(problem, b, queries.first[b] + i);
-        const double* const q_row = q.row(queries.first[b] + i, head);
+        const double* const query_row = q.row(queries.first[b] + i, head);
         const double* const grad_o_row = grad_o.row(outputs.first[b] + i, head);
         for (int64_t j = 0; j < keys.lengths[b]; ++j) {
-          const ScorePlace place{static_cast<int64_t>(b), head, i, j, queries.lengths[b], keys.lengths[b]};
-          if (!keeps(problem, of_mask, place, queries.first[b] + i, keys.first[b] + j)) continue;
+          const ScorePlace place{.batch = static_cast<int64_t>(b),
+                                 .head = head,
+                                 .q_idx = i,
+                                 .kv_idx = j,
+                                 .len_q = queries.lengths[b],
+                                 .len_k = keys.lengths[b],
+                                 .q_row = queries.first[b] + i,
+                                 .kv_row = keys.first[b] + j};
+          if (!keeps(problem, of_mask, place)) continue;
           const double* const k_row = k.row(keys.first[b] + j, key_head);
           const double* const v_row = v.row(keys.first[b] + j, key_head);
-          const double s = rounding.product(scale * dot(q_row, k_row, d));
+          const double s = rounding.product(scale * dot(query_row, k_row, d));
           elements.clear();
           const ScoreDerivatives f = definition.evaluate(place, s, [&](const TensorRead& read) {
-            elements.push_back(tensors.element(read, place, queries.first[b] + i, keys.first[b] + j));
+            elements.push_back(tensors.element(read, place));
             return tensors.number(elements.back());
           });
           const double p = rounding.operand(f.value);
@@ -167,10 +172,10 @@ Reference compute_reference(const Problem& problem, const Workload& workload, Pr
           add_scaled(o.row(outputs.first[b] + i, head), factor * p, v_row, d_v);
           add_scaled(grad_v.row(keys.first[b] + j, key_head), factor * p, grad_o_row, d_v);
           add_scaled(grad_q.row(queries.first[b] + i, head), scale * grad_s, k_row, d);
-          add_scaled(grad_k.row(keys.first[b] + j, key_head), scale * grad_s, q_row, d);
+          add_scaled(grad_k.row(keys.first[b] + j, key_head), scale * grad_s, query_row, d);
         }
         if (!problem.add_query) continue;
-        add_scaled(o.row(outputs.first[b] + i, head), 1, q_row, d);
+        add_scaled(o.row(outputs.first[b] + i, head), 1, query_row, d);
         add_scaled(grad_q.row(queries.first[b] + i, head), 1, grad_o_row, d);
       }
     }

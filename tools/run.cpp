@@ -33,9 +33,9 @@ const char* const run_footer =
     "  gdpa run --device cuda --dtype bf16 --batch 64 --max-length 300 --fill .5\n"
     "  gdpa run --shared-q 4 --lengths-k histories.txt --out-scale 1/len_k          pooling by 4 queries\n"
     "  gdpa run --batch 16 --shared-k 64 --activation \"a * tanh(b * s)\" --with a=2 --with b=.5\n"
-    "  gdpa run --activation \"silu(s + table[h, clamp(i - j, 0, 127)])\" --tensor table=table.npy\n"
+    "  gdpa run --activation \"silu(s + table[head, clamp(q_idx - kv_idx, 0, 127)])\" --tensor table=table.npy\n"
     "  gdpa run --activation \"a * s * sigmoid(b * s)\" --tensor a=1.5 b=randn:heads --tensor-gradients b\n"
-    "  gdpa run --lengths 30,70 --mask \"(j < n[b]) | causal()\" --tensor n=prefixes.npy\n"
+    "  gdpa run --lengths 30,70 --mask \"(kv_idx < n[batch]) | causal()\" --tensor n=prefixes.npy\n"
     "  gdpa run --dense --batch 4 --max-length 128 --json | python3 -m json.tool";
 
 struct RunOptions {

@@ -14,10 +14,7 @@ namespace gdpa::tool {
 /// The tensors of an expression. Several threads may share an object.
 class TensorNumbers {
  public:
-  /// `rows_q` and `rows_k` are the rows of query and key, for axes of tokens.
-  TensorNumbers(const std::vector<NamedTensor>& named, const std::vector<Tensor>& tensors, int64_t rows_q,
-                int64_t rows_k)
-      : named_(named), rows_q_(rows_q), rows_k_(rows_k) {
+  TensorNumbers(const std::vector<NamedTensor>& named, const std::vector<Tensor>& tensors) : named_(named) {
     for (const Tensor& tensor : tensors) numbers_.push_back(tensor.to_double());
   }
 
@@ -27,19 +24,14 @@ class TensorNumbers {
     std::size_t index;
   };
 
-  /// `token_q` and `token_k` are the rows of the score in query and key.
-  Element element(const TensorRead& read, const ScorePlace& place, int64_t token_q, int64_t token_k) const {
+  Element element(const TensorRead& read, const ScorePlace& place) const {
     const std::vector<int64_t>& sizes = named_[read.parameter].sizes;
     if (read.indices.empty()) {
-      return {read.parameter, numbers_[read.parameter].size() == 1 ? 0 : static_cast<std::size_t>(place.h)};
+      return {read.parameter, numbers_[read.parameter].size() == 1 ? 0 : static_cast<std::size_t>(place.head)};
     }
     int64_t index = 0;
     for (std::size_t axis = 0; axis < sizes.size(); ++axis) {
-      const TensorRead::Index& given = read.indices[axis];
-      const bool has_tokens_q = given.can_be_query_token && sizes[axis] == rows_q_;
-      const bool has_tokens_k = given.can_be_key_token && sizes[axis] == rows_k_;
-      const int64_t position = has_tokens_q ? token_q : has_tokens_k ? token_k : given.position;
-      index = index * sizes[axis] + std::clamp<int64_t>(position, 0, sizes[axis] - 1);
+      index = index * sizes[axis] + std::clamp<int64_t>(read.indices[axis], 0, sizes[axis] - 1);
     }
     return {read.parameter, static_cast<std::size_t>(index)};
   }
@@ -49,19 +41,18 @@ class TensorNumbers {
 
  private:
   const std::vector<NamedTensor>& named_;
-  int64_t rows_q_, rows_k_;
   std::vector<std::vector<double>> numbers_;
 };
 
 /// Whether the mask of a problem keeps a score. `of_mask` has the tensors of the mask.
-inline bool keeps(const Problem& problem, const TensorNumbers& of_mask, const ScorePlace& place, int64_t token_q,
-                  int64_t token_k) {
+inline bool keeps(const Problem& problem, const TensorNumbers& of_mask, const ScorePlace& place) {
   const Mask& window = problem.mask;
-  const int64_t diagonal = window.diagonal == Diagonal::bottom_right ? place.i + place.len_k - place.len_q : place.i;
-  if (window.left >= 0 && diagonal - place.j > window.left) return false;
-  if (window.right >= 0 && place.j - diagonal > window.right) return false;
+  const int64_t diagonal =
+      window.diagonal == Diagonal::bottom_right ? place.q_idx + place.len_k - place.len_q : place.q_idx;
+  if (window.left >= 0 && diagonal - place.kv_idx > window.left) return false;
+  if (window.right >= 0 && place.kv_idx - diagonal > window.right) return false;
   return !problem.mask_expression || problem.mask_expression->keeps(place, [&](const TensorRead& read) {
-    return of_mask.number(of_mask.element(read, place, token_q, token_k));
+    return of_mask.number(of_mask.element(read, place));
   });
 }
 

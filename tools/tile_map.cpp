@@ -43,20 +43,15 @@ KeptScores::KeptScores(const Problem& problem, const Workload& workload, int64_t
     : length_q_(problem.lengths_q[static_cast<std::size_t>(entry)]),
       length_k_(problem.lengths_k[static_cast<std::size_t>(entry)]),
       kept_(static_cast<std::size_t>(length_q_ * length_k_)) {
-  const auto rows = [](const TensorView& operand) {
-    return operand.rank == 4 ? operand.sizes[0] * operand.sizes[1] : operand.sizes[0];
-  };
-  const TensorNumbers of_mask(problem.mask_tensors, workload.mask_tensors, rows(workload.query.input()),
-                              rows(workload.key.input()));
+  const TensorNumbers of_mask(problem.mask_tensors, workload.mask_tensors);
   const int64_t first_q = first_row(problem.lengths_q, problem.form_q, entry),
                 first_k = first_row(problem.lengths_k, problem.form_k, entry);
   std::atomic<int64_t> next = 0;
   const auto work = [&] {
     for (int64_t i = next++; i < length_q_; i = next++) {
       for (int64_t j = 0; j < length_k_; ++j) {
-        const ScorePlace place{entry, head, i, j, length_q_, length_k_};
-        kept_[static_cast<std::size_t>(i * length_k_ + j)] =
-            keeps(problem, of_mask, place, first_q + i, first_k + j) ? 1 : 0;
+        const ScorePlace place{entry, head, i, j, length_q_, length_k_, first_q + i, first_k + j};
+        kept_[static_cast<std::size_t>(i * length_k_ + j)] = keeps(problem, of_mask, place) ? 1 : 0;
       }
     }
   };

@@ -28,7 +28,7 @@ def hstu(i: int, j: int) -> bool:
 PANELS = (
     ("causal()", "the last query is the last key", lambda i, j: j <= i),
     ("window(4, 0)", "keys around the diagonal", lambda i, j: 0 <= i - j <= 4),
-    ("prefix(lengths) | causal()", "lengths[b] = 5", lambda i, j: j < 5 or j <= i),
+    ("prefix(lengths) | causal()", "lengths[batch] = 5", lambda i, j: j < 5 or j <= i),
     (
         "documents(numbers) & causal()",
         "four documents in a sequence",
@@ -36,7 +36,7 @@ PANELS = (
     ),
     ("hstu(contexts=2, targets=6)", "groups of two targets", hstu),
     ("intervals(bounds)", "two ranges of keys for each query", lambda i, j: any(a <= j < b for a, b in BOUNDS[i])),
-    ('"(i - j) % 4 == 0"', "the text of a condition", lambda i, j: (i - j) % 4 == 0),
+    ('"(q_idx - kv_idx) % 4 == 0"', "the text of a condition", lambda i, j: (i - j) % 4 == 0),
     ("causal() & ~window(3, 0)", "all keys but the last four", lambda i, j: j <= i and not 0 <= i - j <= 3),
 )
 

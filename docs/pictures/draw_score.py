@@ -16,9 +16,9 @@ TIMES = (0, 1, 3, 4, 9, 14, 30, 33, 70, 95)  # of the tokens of one sequence
 
 PANELS = (
     ("a * silu(s)", "one number for each head", lambda i, j: 0),
-    ("table[h, i - j + 9]", "one for each distance", lambda i, j: i - j + COUNT - 1),
-    ("bias[b, h, i, j]", "one for each score", lambda i, j: COUNT * i + j),
-    ("w[h, floor(log2(1 + |tᵢ - tⱼ|))]", "one for each bucket of times", lambda i, j: bucket(i, j)),
+    ("table[head, q_idx - kv_idx + 9]", "one for each distance", lambda i, j: i - j + COUNT - 1),
+    ("bias[batch, head, q_idx, kv_idx]", "one for each score", lambda i, j: COUNT * i + j),
+    ("w[head, floor(log2(1 + |tᵢ - tⱼ|))]", "one for each bucket of times", lambda i, j: bucket(i, j)),
 )
 
 

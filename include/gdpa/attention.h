@@ -39,9 +39,9 @@ struct OutScale {
 ///
 /// A tensor that the expression reads without an index has shape () for all query heads, or (heads) with one number for
 /// each query head. It is float32, or on the CPU float64. A tensor that the expression reads by index, as in
-/// "s + table[h, clamp(i - j, 0, 127)]", has one axis for each index. An index beyond an axis is clamped, so an axis of
-/// size 1 is broadcast. The dtype is float32, bfloat16, float16, int32 or int64, or on the CPU float64. A tensor that
-/// is an index itself is int32 or int64.
+/// "s + table[head, clamp(q_idx - kv_idx, 0, 127)]", has one axis for each index. An index beyond an axis is clamped,
+/// so an axis of size 1 is broadcast. The dtype is float32, bfloat16, float16, int32 or int64, or on the CPU float64. A
+/// tensor that is an index itself is int32 or int64.
 ///
 /// An axis whose index is just i or j, in a read without b, has one number for each token of the packed query or key
 /// side if its size is the number of these tokens, and one number for each position otherwise.

@@ -17,9 +17,9 @@ namespace gdpa {
 /// it does not hold. It has the language of Activation (docs/functions.md) without the score s. As in Python, `&`, `|`
 /// and `~` combine conditions, and comparisons next to them need parentheses.
 ///
-///     gdpa::MaskExpression causal("j <= i + len_k - len_q");
-///     gdpa::MaskExpression prefix("j < lengths[b]", {}, {"lengths"});
-///     gdpa::MaskExpression local("(j <= i) & (i - j < n)", {{"n", 128}});
+///     gdpa::MaskExpression causal("kv_idx <= q_idx + len_k - len_q");
+///     gdpa::MaskExpression prefix("kv_idx < lengths[batch]", {}, {"lengths"});
+///     gdpa::MaskExpression local("(kv_idx <= q_idx) & (q_idx - kv_idx < n)", {{"n", 128}});
 ///
 /// `constants` has the number of each name that is no tensor, and `tensors` names the tensors
 /// (Attention::mask_parameters). gdpa parses each distinct text once. A MaskExpression is cheap to copy, and several

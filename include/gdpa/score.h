@@ -15,25 +15,21 @@ namespace gdpa {
 
 /// The place of a score in its call: the positions that an expression may read, by their names.
 struct ScorePlace {
-  int64_t b = 0;  ///< batch entry
-  int64_t h = 0;  ///< query head
-  int64_t i = 0;  ///< position of the query in its sequence
-  int64_t j = 0;  ///< position of the key in its sequence
+  int64_t batch = 0;   ///< batch entry
+  int64_t head = 0;    ///< query head
+  int64_t q_idx = 0;   ///< position of the query in its sequence
+  int64_t kv_idx = 0;  ///< position of the key in its sequence
   int64_t len_q = 0;
   int64_t len_k = 0;
+  int64_t q_row = 0;   ///< row of the query in the packed operand
+  int64_t kv_row = 0;  ///< row of the key in the packed operand
 };
 
 /// A number that the function reads from a tensor of the call for one score.
 struct TensorRead {
-  /// The index of an axis, before it is clamped into the axis.
-  struct Index {
-    int64_t position = 0;
-    bool can_be_query_token = false;  ///< the index is i and nothing else, in a read without b (gdpa::Parameter)
-    bool can_be_key_token = false;    ///< the same for j
-  };
-
-  std::size_t parameter = 0;   ///< the tensor Activation::parameters()[parameter]
-  std::vector<Index> indices;  ///< one for each axis; none if the function reads the number of the query head
+  std::size_t parameter = 0;     ///< the tensor Activation::parameters()[parameter]
+  std::vector<int64_t> indices;  ///< the index of each axis, before it is clamped into the axis; none if the function
+                                 ///< reads the number of the query head
 };
 
 /// The value of the function at one score, and its derivatives with respect to the score and to each number that it has
@@ -46,11 +42,10 @@ struct ScoreDerivatives {
 
 /// The function of an Activation at the scores of calls with `heads` query heads. Several threads may share an object.
 ///
-///     gdpa::ScoreDefinition score(gdpa::Activation("silu(s + slope[h] * (i - j))", {}, {"slope"}), heads);
-///     const gdpa::ScoreDerivatives at = score.evaluate({.h = 1, .i = 7, .j = 2}, 0.5, [&](const gdpa::TensorRead&
-///     read) {
-///       return slopes[read.indices[0].position];
-///     });
+///     gdpa::ScoreDefinition score(gdpa::Activation("silu(s + slope[head] * (q_idx - kv_idx))", {}, {"slope"}), heads);
+///     const gdpa::ScoreDerivatives at = score.evaluate(
+///         {.head = 1, .q_idx = 7, .kv_idx = 2}, 0.5,
+///         [&](const gdpa::TensorRead& read) { return slopes[read.indices[0]]; });
 class GDPA_API ScoreDefinition {
  public:
   /// Throws Error (value) if the activation is a list with another number of functions.

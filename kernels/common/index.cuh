@@ -111,7 +111,7 @@ template <class Index>
 __device__ void print(Index index, int64_t first, int64_t size, int axis, const char* name, const SequencePair& pair,
                       int query, int key) {
   const double number = static_cast<double>(index) + static_cast<double>(first);
-  printf("gdpa: index %d of %s is %lld at b = %lld, h = %d, i = %d, j = %d, expected 0 to %lld\n", axis, name,
+  printf("gdpa: index %d of %s is %lld at batch = %lld, head = %d, q_idx = %d, kv_idx = %d, expected 0 to %lld\n", axis, name,
          static_cast<long long>(number), static_cast<long long>(pair.b), pair.head, query, key,
          static_cast<long long>(size - 1));
 }
@@ -137,17 +137,13 @@ __device__ __forceinline__ Axis axis_of(const BoundTensor& tensor, int axis) {
   return {0, static_cast<int>(tensor.sizes[axis] - 1)};
 }
 
-/// The same for an axis whose index is a position, which may have the tokens of the packed side. Index 0 is then the
-/// first token of the sequence. The first token may be wrong, because it comes from the device. `Offset` is the type of
-/// offsets in the tensor.
+/// The same for an axis that has the rows of the packed operand. Index 0 is the first row of the sequence, which may be
+/// wrong, because it comes from the device. `Offset` is the type of offsets in the tensor.
 template <class Offset>
-__device__ __forceinline__ Axis token_axis_of(const BoundTensors& tensors, int64_t first_token, int length, int number,
-                                              int axis, unsigned token_bit) {
-  const BoundTensor& tensor = tensors[number];
-  if ((tensors.token_axes & token_bit) == 0) return axis_of(tensor, axis);
-  const auto last_token = static_cast<Offset>(tensor.sizes[axis] - 1), token = static_cast<Offset>(first_token);
-  const Offset first = maximum(Offset{0}, minimum(token, last_token));
-  return {first, maximum(0, static_cast<int>(minimum<Offset>(length - 1, last_token - first)))};
+__device__ __forceinline__ Axis row_axis_of(const BoundTensor& tensor, int64_t first_row, int length, int axis) {
+  const auto last_row = static_cast<Offset>(tensor.sizes[axis] - 1), row = static_cast<Offset>(first_row);
+  const Offset first = maximum(Offset{0}, minimum(row, last_row));
+  return {first, maximum(0, static_cast<int>(minimum<Offset>(length - 1, last_row - first)))};
 }
 
 /// The offset of an index that is the same for all scores of a head and batch entry.

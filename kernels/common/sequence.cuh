@@ -17,17 +17,17 @@ struct SequencePair {
   int head;  ///< of the queries
   int length_q;
   int length_k;
-  int64_t first_token_q;  ///< Sequences::first_token()
-  int64_t first_token_k;
+  int64_t first_row_q;  ///< Sequences::first_row()
+  int64_t first_row_k;
 };
 
 /// The queries and keys of entry b. An entry that is not in the batch has no tokens.
 GDPA_HOST_DEVICE inline SequencePair pair_in_batch(const Params& params, int64_t b, int head, int length_q,
                                                    int length_k) {
   const bool exists = b >= 0 && b < params.batch;
-  const int64_t first_token_q = exists ? params.queries.first_token(b) : 0;
-  const int64_t first_token_k = exists ? params.keys.first_token(b) : 0;
-  return {b, head, length_q, length_k, first_token_q, first_token_k};
+  const int64_t first_row_q = exists ? params.queries.first_row(b) : 0;
+  const int64_t first_row_k = exists ? params.keys.first_row(b) : 0;
+  return {b, head, length_q, length_k, first_row_q, first_row_k};
 }
 
 GDPA_HOST_DEVICE inline int64_t clamp(int64_t value, int64_t low, int64_t high) {

@@ -26,8 +26,8 @@ struct MappedOperand {
 
 /// The first token of entry b. The sequence of the entry has `count` rows, and `at` are the map coordinates of one of
 /// them. On a jagged side, `at.y` is the end of the sequence, so that no cumulative length is loaded.
-GDPA_HOST_DEVICE inline int64_t first_token_at(const Sequences& side, const MapOrigin& at, int count, int64_t b) {
-  return side.is_jagged() ? at.y - count : side.first_token(b);
+GDPA_HOST_DEVICE inline int64_t first_row_at(const Sequences& side, const MapOrigin& at, int count, int64_t b) {
+  return side.is_jagged() ? at.y - count : side.first_row(b);
 }
 
 /// The order of the query tiles (tile_range.cuh).

@@ -64,9 +64,9 @@ struct KeyTile : QuerySegment<Mask> {
   }
 
   GDPA_HOST_DEVICE SequencePair pair(const Params& params, int head) const {
-    const int64_t first_token_q = first_token_at(params.queries, this->query, this->length_q, this->b);
-    const int64_t first_token_k = first_token_at(params.keys, key, length_k, this->b);
-    return {this->b, head, this->length_q, length_k, first_token_q, first_token_k};
+    const int64_t first_row_q = first_row_at(params.queries, this->query, this->length_q, this->b);
+    const int64_t first_row_k = first_row_at(params.keys, key, length_k, this->b);
+    return {this->b, head, this->length_q, length_k, first_row_q, first_row_k};
   }
 };
 

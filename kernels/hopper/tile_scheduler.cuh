@@ -37,9 +37,9 @@ struct alignas(8) QueryTile {
 
   __device__ bool is(int flag) const { return (flags & flag) != 0; }
   __device__ SequencePair pair(const Params& params) const {
-    const int64_t first_token_q = first_token_at(params.queries, query, length_q, b);
-    const int64_t first_token_k = first_token_at(params.keys, key, length_k, b);
-    return {b, head, length_q, length_k, first_token_q, first_token_k};
+    const int64_t first_row_q = first_row_at(params.queries, query, length_q, b);
+    const int64_t first_row_k = first_row_at(params.keys, key, length_k, b);
+    return {b, head, length_q, length_k, first_row_q, first_row_k};
   }
 };
 

@@ -73,7 +73,7 @@ def varlen_attention(
             object, and in each call if it captures tensors.
         params: values of the names in the activation: a number, such as {"a": 2.0}; a tensor of shape () or (H_q,),
             with one number for all query heads or for each of them; or a tensor that the activation reads by index, as
-            in "silu(s + table[h, clamp(i - j, 0, 127)])". A number is a constant of the compiled kernel. The numbers of
+            in "silu(s + table[head, clamp(q_idx - kv_idx, 0, 127)])". A number is a constant of the compiled kernel. The numbers of
             a tensor are passed with the call, so that a new number compiles nothing, and a tensor may require a
             gradient. docs/score.md describes tensors in the function.
         scale: the factor of the scores before f. None means 1 / sqrt(d).
@@ -86,7 +86,7 @@ def varlen_attention(
         diagonal: "bottom_right", where the last query is opposite the last key, or "upper_left", where the first query
             is opposite the first key, as with is_causal of generalized_dot_product_attention:
             i - left <= j <= i + right.
-        mask: the keys that a query attends to: "causal", a condition ("(j <= i) & (i - j < 100)"), a gdpa.mask.Mask, or
+        mask: the keys that a query attends to: "causal", a condition ("(kv_idx <= q_idx) & (q_idx - kv_idx < 100)"), a gdpa.mask.Mask, or
             a Python function (b, h, q_idx, kv_idx) like mask_mod of flex_attention, which may index tensors that it
             captures. It cannot be combined with window_size. docs/masks.md describes masks and their speed.
             gdpa.prepare_mask prepares a mask for several calls.
@@ -443,10 +443,12 @@ def _parameter(name: str, tensor: torch.Tensor, query: torch.Tensor, is_read_by_
     """Returns a tensor of the call as the operators expect it.
 
     A tensor that is read without an index has few numbers and becomes float32, or float64 for a query of float64. A
-    tensor that is read by index may be large and is not copied.
+    tensor that is read by index may be large and is not copied, apart from a bool tensor, which the kernels do not read.
     """
     if tensor.is_nested:
         raise TypeError(f"params: expected a dense tensor for {name!r}, got a nested one; pass its .values()")
+    if tensor.dtype == torch.bool:
+        return tensor.to(torch.int32)
     if is_read_by_index or not tensor.is_floating_point():
         return tensor
     return tensor.to(torch.float64 if query.dtype == torch.float64 else torch.float32)

@@ -24,7 +24,8 @@ def unsupported(what: str) -> ValueError:
 def _control_flow() -> ValueError:
     return ValueError(
         "activation: expected one expression for every score, got Python control flow or a conversion that asks for "
-        "the value of a score; use torch.where(condition, a, b), and torch functions instead of math functions"
+        "the value of a score; use &, | and ~ instead of and, or and not, torch.where(condition, a, b) instead of if, "
+        "and torch functions instead of math functions"
     )
 
 
@@ -181,7 +182,7 @@ class Element(Score):
         if self.sizes is not None and len(self.indices) != len(self.sizes):
             raise ValueError(
                 f"activation: expected {len(self.sizes)} indices, one for each axis of the captured tensor of shape "
-                f"{tuple(self.sizes)}, got {len(self.indices)}; index each axis, as in table[h, q_idx]"
+                f"{tuple(self.sizes)}, got {len(self.indices)}; index each axis, as in table[head, q_idx]"
             )
         return f"{self.name}[{', '.join(self.indices)}]" if self.indices else self.name
 
@@ -219,6 +220,22 @@ class Condition(Score):
         return Condition(f"~({self.text})")
 
     __rand__, __ror__ = __and__, __or__
+
+
+class Flag(Condition):
+    """An element of a bool tensor, which is a condition."""
+
+    def __init__(self, element: Element) -> None:
+        self.element = element
+        self.level = _ATOM
+        self.is_integer = True
+
+    @property
+    def text(self) -> str:  # type: ignore[override]
+        return f"{self.element.text} != 0"
+
+    def __getitem__(self, index: Any) -> "Flag":
+        return Flag(self.element[index])
 
 
 def _condition(value: Any) -> Condition:
@@ -357,6 +374,10 @@ def _leaky_relu(input: Any, negative_slope: Any = 0.01, inplace: bool = False) -
     return _where(input > 0, input, negative_slope * input)
 
 
+def _prelu(input: Any, weight: Any) -> Score:
+    return _where(input > 0, input, _score(weight) * input)
+
+
 def _elu(input: Any, alpha: Any = 1.0, inplace: bool = False) -> Score:
     _refuse_inplace(inplace)
     return _where(input > 0, input, alpha * _call("expm1", input))
@@ -452,6 +473,7 @@ _operations: dict[str, Callable[..., Score]] = {
     "maximum": _extreme("max"),
     "gelu": _gelu,
     "leaky_relu": _leaky_relu,
+    "prelu": _prelu,
     "elu": _elu,
     "selu": _selu,
     "softplus": _softplus,

@@ -80,8 +80,11 @@ def with_replicated(
     return tuple(replicated(one) for one in parameters), tuple(replicated(one) for one in rest)
 
 
+_rows = ("q_row", "kv_row")
+
+
 class _Reads:
-    """The axes of the tensors of a call that the function indexes with a bare position, such as h in table[h, i]."""
+    """The axes of the tensors that the function indexes with a bare position, such as head in table[head, q_idx]."""
 
     def __init__(self, activation: str) -> None:
         text, _, names = activation.partition(PART_SEPARATOR)
@@ -114,7 +117,7 @@ class _Reads:
     def axis(self, name: str, position: str, shape: Sequence[int]) -> int | None:
         """Returns the axis of the tensor that the position indexes in every read, or None."""
         if not self.axes[name]:
-            return 0 if position == "h" and len(shape) == 1 else None
+            return 0 if position == "head" and len(shape) == 1 else None
         axes = {read.index(position) if position in read else None for read in self.axes[name]}
         axis = axes.pop()
         return axis if not axes and axis is not None and shape[axis] > 1 else None
@@ -123,7 +126,7 @@ class _Reads:
         """Returns whether the position is only an index of a tensor, so that a shard of the tensor has its elements."""
         is_read_as_number = position not in self.names and re.search(rf"\b{position}\b", self.outside)
         is_mixed = any(len({position in read for read in reads}) > 1 for reads in self.axes.values())
-        return not is_read_as_number and not is_mixed and not (position == "h" and self.is_list)
+        return not is_read_as_number and not is_mixed and not (position == "head" and self.is_list)
 
 
 class _Call:
@@ -192,9 +195,10 @@ class _Call:
 
     def _can_shard_batch(self, batch: int | None) -> bool:
         """Returns whether each rank can compute its sequences. `batch` is unknown with sharded offsets."""
-        axes = [(n, self._axis(n, "b")) for n in range(len(self.parameters))]
+        axes = [(n, self._axis(n, "batch")) for n in range(len(self.parameters))]
         has_all = all(axis is None or batch in (None, self.parameters[n].shape[axis]) for n, axis in axes)
-        return has_all and self.reads.allows("b") and all(len(self._token_axes(n)) <= 1 for n, _ in axes)
+        is_only_index = all(self.reads.allows(position) for position in ("batch", *_rows))
+        return has_all and is_only_index and all(len(self._row_axes(n)) <= 1 for n, _ in axes)
 
     def _check_jagged_batch(self, dim: int, name: str) -> None:
         """The ranks have their own sequences, so nothing can be redistributed."""
@@ -212,7 +216,7 @@ class _Call:
             )
         if not self._can_shard_batch(None):
             raise _refused(
-                f"{name}: expected a function that uses b only as an index of tensors, got another use; replicate the "
+                f"{name}: expected a function that uses batch, q_row and kv_row only as an index of tensors, got another use; replicate the "
                 "rows and the offsets"
             )
         sharded = [(f"parameter {self.reads.names[n]}", one, n) for n, one in enumerate(self.parameters)]
@@ -228,9 +232,9 @@ class _Call:
         heads, of_key = (spec.shape[self.head_axis(spec)] for spec in (self.query, self.key))
         # Without GQA an uneven division is the same for all operands.
         is_divisible = heads % ranks == 0 and of_key % ranks == 0
-        if not (is_divisible or (heads == of_key and heads >= ranks)) or not self.reads.allows("h"):
+        if not (is_divisible or (heads == of_key and heads >= ranks)) or not self.reads.allows("head"):
             return False
-        axes = [self._axis(n, "h") for n in range(len(self.parameters))]
+        axes = [self._axis(n, "head") for n in range(len(self.parameters))]
         if any(axis is not None and self.parameters[n].shape[axis] != heads for n, axis in enumerate(axes)):
             return False  # a rank would read elements of other heads
         # The operator returns all gradients of tensors in one vector. A shard of the vector is a shard of the tensor
@@ -241,15 +245,12 @@ class _Call:
     def _axis(self, number: int, position: str) -> int | None:
         return self.reads.axis(self.reads.names[number], position, self.parameters[number].shape)
 
-    def _token_axes(self, number: int) -> set[int | None]:
-        """Returns the axis of tokens in each read of a tensor (docs/score.md): of i or j, with a row for each token."""
-        shape, tokens = self.parameters[number].shape, {}
-        for position, (spec, offsets) in zip("ij", self.operands[:2], strict=True):
-            tokens[position] = spec.shape[0] * (spec.shape[1] if offsets is None and len(spec.shape) == 4 else 1)
+    def _row_axes(self, number: int) -> set[int | None]:
+        """Returns the axis of packed rows in each read of a tensor. An axis of one element is broadcast."""
+        shape = self.parameters[number].shape
         axes: set[int | None] = set()
         for read in self.reads.axes[self.reads.names[number]]:
-            found = [n for n, index in enumerate(read) if index in tokens and shape[n] == tokens[index]]
-            axes.add(found[0] if found and "b" not in read else None)
+            axes.add(next((n for n, index in enumerate(read) if index in _rows and shape[n] > 1), None))
         return axes
 
     def placement(self, spec: Any, offsets: Any, mode: str) -> Any:
@@ -280,10 +281,10 @@ class _Call:
 
         axis: int | None = None
         if mode == "heads":
-            axis = self._axis(number, "h")
+            axis = self._axis(number, "head")
         elif mode == "batch":
-            axis = self._axis(number, "b")
-            axis = next(iter(self._token_axes(number)), None) if axis is None else axis
+            axis = self._axis(number, "batch")
+            axis = next(iter(self._row_axes(number)), None) if axis is None else axis
         return Replicate() if axis is None else Shard(axis)
 
     def strategy(self, modes: list[str], wants: tuple[bool, bool, bool, int] | None) -> Any:

@@ -29,7 +29,7 @@ class Mask:
 
     Args:
         text: a condition in the positions b, h, i, j (batch entry, query head, query and key in their sequences), the
-            lengths len_q and len_k, and elements of tensors: "(j <= i) & (i - j < width[h])". docs/functions.md
+            lengths len_q and len_k, and elements of tensors: "(kv_idx <= q_idx) & (q_idx - kv_idx < width[head])". docs/functions.md
             describes the language. A condition does not read s. Comparisons next to & and | need parentheses, as in
             Python.
         tensors: the tensors that the text reads, by name. The first axis of a tensor that is indexed by i or j alone
@@ -44,7 +44,7 @@ class Mask:
     Example::
 
         >>> width = torch.tensor([4, 16])
-        >>> gdpa.mask.Mask("(j <= i) & (i - j < width[h])", {"width": width}) & gdpa.mask.causal()
+        >>> gdpa.mask.Mask("(kv_idx <= q_idx) & (q_idx - kv_idx < width[head])", {"width": width}) & gdpa.mask.causal()
         Mask('((j <= i) & (i - j < width[h])) & (causal())', tensors: width)
     """
 
@@ -219,7 +219,7 @@ def prefix(lengths: torch.Tensor) -> Mask:
         >>> gdpa.mask.prefix(torch.tensor([5, 0])) | gdpa.mask.causal()
         Mask('(prefix(lengths[b])) | (causal())', tensors: lengths)
     """
-    return Mask("prefix(lengths[b])", {"lengths": _checked("lengths", lengths, (1,))})
+    return Mask("prefix(lengths[batch])", {"lengths": _checked("lengths", lengths, (1,))})
 
 
 def documents(query: torch.Tensor, key: torch.Tensor | None = None) -> Mask:
@@ -236,7 +236,7 @@ def documents(query: torch.Tensor, key: torch.Tensor | None = None) -> Mask:
     """
     query = _checked("query", query, (1,))
     key = query if key is None else _checked("key", key, (1,))
-    return Mask("document_q[i] == document_k[j]", {"document_q": query, "document_k": key})
+    return Mask("document_q[q_row] == document_k[kv_row]", {"document_q": query, "document_k": key})
 
 
 def intervals(bounds: torch.Tensor, keys: int | None = None) -> Mask:
@@ -263,7 +263,7 @@ def intervals(bounds: torch.Tensor, keys: int | None = None) -> Mask:
             f"mask: expected intervals of shape (tokens, n, 2) or (tokens, heads, n, 2) with n of 1 or more, got "
             f"{tuple(bounds.shape)}; reshape them"
         )
-    head = "h, " if bounds.dim() == 4 else ""
+    head = "head, " if bounds.dim() == 4 else ""
     if ranges > _compared_ranges:
         if keys is None:
             raise ValueError(
@@ -271,9 +271,9 @@ def intervals(bounds: torch.Tensor, keys: int | None = None) -> Mask:
                 "pass keys="
             )
         words, powers = _words_of(bounds, keys)
-        bit = f"floor(words[i, {head}floor(j / {_word_bits})] / powers[j % {_word_bits}]) % 2"
-        return Mask(f"(j < {keys}) & ({bit} == 1)", {"words": words, "powers": powers})
-    parts = [f"interval(intervals[i, {head}{n}, 0], intervals[i, {head}{n}, 1])" for n in range(ranges)]
+        bit = f"floor(words[q_row, {head}floor(kv_idx / {_word_bits})] / powers[kv_idx % {_word_bits}]) % 2"
+        return Mask(f"(kv_idx < {keys}) & ({bit} == 1)", {"words": words, "powers": powers})
+    parts = [f"interval(intervals[q_row, {head}{n}, 0], intervals[q_row, {head}{n}, 1])" for n in range(ranges)]
     return Mask(" | ".join(parts), {"intervals": bounds})
 
 
@@ -338,7 +338,7 @@ def hstu(
 
 @lru_cache(maxsize=256)
 def _hstu_text(has_contexts: bool, has_targets: bool, target_group_size: int, window: int) -> str:
-    contexts, targets = "contexts[b]" if has_contexts else "0", "targets[b]" if has_targets else "0"
+    contexts, targets = "contexts[batch]" if has_contexts else "0", "targets[batch]" if has_targets else "0"
     return f"hstu({contexts}, {targets}, {target_group_size}, {window})"
 
 

@@ -69,6 +69,10 @@ class BoundsPrinter {
         return "number(pair.length_q)";
       case Index::length_k:
         return "number(pair.length_k)";
+      case Index::first_row_q:
+        return "number(static_cast<int>(pair.first_row_q))";
+      case Index::first_row_k:
+        return "number(static_cast<int>(pair.first_row_k))";
     }
     return "";
   }

@@ -123,7 +123,7 @@ Bindings resolve(const Parsed& parsed, std::string_view text, const Bindings& gi
   for (const auto& [name, position] : parsed.parameters) {
     if (std::find(of_call.begin(), of_call.end(), name) != of_call.end()) continue;
     const auto found = bindings.find(name);
-    if (found == bindings.end() && find_index(name)) continue;
+    if (found == bindings.end() && (find_index(name) || find_row(name) != nullptr)) continue;
     if (found == bindings.end()) {
       throw Error(ErrorKind::value, unbound_fault(text, position, name));
     }
@@ -179,7 +179,7 @@ std::vector<Input> inputs_of(const Tree& tree, const std::string& canonical) {
   std::vector<Input> inputs;
   std::size_t reads = 0;
   for (const TreeInput& of_tree : tree.inputs()) {
-    Input input{of_tree.kind, of_tree.tensor, of_tree.index, {}};
+    Input input{of_tree.kind, of_tree.tensor, of_tree.index, {}, of_tree.row_axes};
     for (const NodeId index : of_tree.indices) {
       const auto refuse = [&](std::string_view what, std::string_view advice) {
         throw Error(ErrorKind::value,
@@ -284,12 +284,12 @@ std::shared_ptr<const Function> Function::parameter_derivative(std::size_t index
 std::shared_ptr<const Function> Function::times_row_scale() const {
   std::vector<std::string> of_call = parameters_;
   of_call.emplace_back("out_scale of the row");
-  const std::string canonical = fmt::format("({}) * out_scale[i]", text_);
+  const std::string canonical = fmt::format("({}) * out_scale[q_row]", text_);
   const std::string identity = identity_of(canonical, of_call);
   if (auto known = interned(Form::number).find(identity)) return known;
   Parsed parsed = parse(text_, Form::number);
   const NodeId f = parsed.tree.bind(parsed.root, parsed.bindings, parameters_);
-  const NodeId root = parsed.tree.multiply(f, parsed.tree.element_of_query(parameters_.size(), of_call.back()));
+  const NodeId root = parsed.tree.multiply(f, parsed.tree.element_of_query_row(parameters_.size(), of_call.back()));
   const std::shared_ptr<Function> built = build(parsed.tree, root, canonical, of_call);
   built->functions_ = functions_;
   return interned(Form::number).insert(identity, built);

@@ -25,6 +25,10 @@ std::string_view position_of(Index index) {
       return "pair.length_q";
     case Index::length_k:
       return "pair.length_k";
+    case Index::first_row_q:
+      return "static_cast<int>(pair.first_row_q)";
+    case Index::first_row_k:
+      return "static_cast<int>(pair.first_row_k)";
   }
   return "";
 }

@@ -13,6 +13,11 @@ std::optional<Index> find_index(std::string_view name) {
   return static_cast<Index>(found - index_names.begin());
 }
 
+const Row* find_row(std::string_view name) {
+  const auto found = std::ranges::find(rows, name, &Row::name);
+  return found == rows.end() ? nullptr : found;
+}
+
 std::optional<Index> bare_index(const Program& program, const std::vector<Input>& inputs) {
   const Step& result = program.steps[program.results[0]];
   if (result.operation != Operation::input) return std::nullopt;
@@ -38,7 +43,7 @@ bool has_computed_index(const Input& read, const std::vector<Input>& inputs) {
 
 namespace {
 
-/// Whether the program reads the positions i and j only as their difference. A read in it may depend on neither.
+/// Whether the program reads q_idx and kv_idx only as their difference. A read in it may depend on neither.
 bool reads_only_difference(const Program& program, const std::vector<Input>& inputs) {
   const auto input_of = [&](std::uint16_t step) -> const Input* {
     const Step& leaf = program.steps[step];
@@ -95,13 +100,6 @@ Dependence dependence_of(const Input& input, const std::vector<Input>& inputs) {
     if (one != Dependence::none && one != all) return Dependence::both;
   }
   return all;
-}
-
-bool can_be_token_axis(const Input& read, std::size_t axis, const std::vector<Input>& inputs) {
-  const std::optional<Index> bare = bare_index(read.indices[axis], inputs);
-  if (bare != Index::query && bare != Index::key) return false;
-  return std::none_of(read.indices.begin(), read.indices.end(),
-                      [&](const Program& other) { return reads_index(other, inputs, Index::batch); });
 }
 
 }  // namespace gdpa::activation

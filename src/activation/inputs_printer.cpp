@@ -106,11 +106,10 @@ void InputsPrinter::print_read(std::size_t n) {
     }
     text_.members += fmt::format("  int last{0}_{1};\n  {2} stride{0}_{1};\n", n, axis, integer);
     std::string of_axis = fmt::format("gdpa::index::axis_of({}, {})", tensor, axis);
-    if (can_be_token_axis(read, axis, inputs)) {
-      const bool is_query = bare_index(read.indices[axis], inputs) == Index::query;
-      of_axis = fmt::format(
-          "gdpa::index::token_axis_of<{5}>(params.{0}, pair.first_token_{1}, pair.length_{1}, {2}, {3}, {4}u)",
-          tensors_, is_query ? "q" : "k", read.tensor, axis, 1U << (reads_ * most_axes + axis), integer);
+    if (is_row_axis(read, axis)) {
+      const char side = bare_index(read.indices[axis], inputs) == Index::query ? 'q' : 'k';
+      of_axis = fmt::format("gdpa::index::row_axis_of<{0}>({1}, pair.first_row_{2}, pair.length_{2}, {3})", integer,
+                            tensor, side, axis);
     }
     text_.constructor += fmt::format(
         "    const gdpa::index::Axis a{0}_{1} = {2};\n"

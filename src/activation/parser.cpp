@@ -19,6 +19,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <cctype>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -182,9 +184,29 @@ std::string did_you_mean(const std::string& nearest) {
   return nearest.empty() ? "" : fmt::format("did you mean \"{}\"? ", nearest);
 }
 
+/// The name of the language for a name in other letters or of other libraries: GELU, SiLU, swish.
+std::string usual_name(std::string_view name) {
+  std::string lower(name);
+  std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return lower == "swish" ? "silu" : lower;
+}
+
+constexpr std::string_view softmax_fault = "softmax is no function of one score: it divides by a sum over the keys";
+constexpr std::string_view softmax_advice =
+    "use a function such as silu, or exp(s) and divide the output, or PyTorch's own attention";
+
 /// The advice for a call of an unknown function: did you mean "gelu"? functions: ...
 std::string suggestion(std::string_view name) {
-  return did_you_mean(nearest_function(name, 3)) + "functions: " + listed(function_names());
+  return did_you_mean(nearest_function(usual_name(name), 3)) + "functions: " + listed(function_names());
+}
+
+/// The advice for a word of Python that the language does not have, or an empty text.
+std::string_view advice_for_word(std::string_view word) {
+  if (word == "and") return "write & for and: (kv_idx <= q_idx) & (kv_idx < 100)";
+  if (word == "or") return "write | for or: (kv_idx <= q_idx) | (kv_idx < 100)";
+  if (word == "not") return "write ~ for not: ~(kv_idx <= q_idx)";
+  if (word == "if" || word == "else") return "write where(condition, a, b) for a if condition else b";
+  return "";
 }
 
 class Parser {
@@ -200,7 +222,7 @@ class Parser {
                   "expected a name (gelu) or an expression in s (s * sigmoid(1.702 * s)), "
                   "but the text is empty");
     }
-    if (is_empty) throw Error(ErrorKind::value, "expected a condition (j <= i), but the text is empty");
+    if (is_empty) throw Error(ErrorKind::value, "expected a condition (kv_idx <= q_idx), but the text is empty");
     const NodeId root = score_ ? functions_of_heads() : condition(expression())(tree_.number(1), tree_.number(0));
     if (peek().kind == Token::Kind::name && peek().text == "with") {
       bindings();
@@ -256,7 +278,7 @@ class Parser {
   [[noreturn]] void unexpected(std::string_view expected) const {
     const Token& token = peek();
     const std::string came = token.kind == Token::Kind::end ? "the text ends" : fmt::format("\"{}\" came", token.text);
-    fail(token, fmt::format("expected {}, but {}", expected, came));
+    fail(token, fmt::format("expected {}, but {}", expected, came), advice_for_word(token.text));
   }
 
   void expect(std::string_view symbol) {
@@ -286,12 +308,19 @@ class Parser {
     return value.node;
   }
 
-  Choice condition(const Value& value) const {
-    if (!value.choice) {
+  /// An element of a tensor is a condition too. It holds if the element is not 0.
+  Choice condition_or_none(const Value& value) {
+    const bool is_read = !value.choice && tree_[value.node].operation == Operation::input;
+    return is_read ? comparison("!=", value.node, tree_.number(0)) : value.choice;
+  }
+
+  Choice condition(const Value& value) {
+    Choice choice = condition_or_none(value);
+    if (!choice) {
       fail(value.first, "expected a condition, but a number came",
-           score_ ? "compare it: where(s > 0, a, b)" : "compare it: (j <= i) & (j < 100)");
+           score_ ? "compare it: where(s > 0, a, b)" : "compare it: (kv_idx <= q_idx) & (kv_idx < 100)");
     }
-    return value.choice;
+    return choice;
   }
 
   NodeId expression_number() { return number(expression()); }
@@ -324,11 +353,12 @@ class Parser {
     Value left = (this->*operand)();
     if (!at(sign)) return left;
     const auto part = [&](const Value& value) {
-      if (!value.choice) {
+      Choice choice = condition_or_none(value);
+      if (!choice) {
         fail(value.first, fmt::format("expected a condition as an operand of {}, but a number came", sign),
-             "comparisons need parentheses: (i < 3) & (j < 3)");
+             "comparisons need parentheses: (q_idx < 3) & (kv_idx < 3)");
       }
-      return value.choice;
+      return choice;
     };
     std::vector<Choice> parts = {part(left)};
     while (at(sign)) {
@@ -440,7 +470,10 @@ class Parser {
     if (token.text == "s") return *score_;
     if (token.text == "pi") return tree_.number(std::numbers::pi);
     if (token.text == "inf") return tree_.number(std::numeric_limits<double>::infinity());
-    if (token.text == "with") fail(token, "expected a number, s, a name or \"(\", but \"with\" came");
+    if (token.text == "with" || !advice_for_word(token.text).empty()) {
+      fail(token, fmt::format("expected a number, s, a name or \"(\", but \"{}\" came", token.text),
+           advice_for_word(token.text));
+    }
     if (token.text == where || find_builtin(token.text) != nullptr || find_activation(token.text) != nullptr) {
       fail(token, fmt::format("{} is a function", token.text), fmt::format("write {}(s)", token.text));
     }
@@ -475,8 +508,10 @@ class Parser {
       return builtin->build(tree_, arguments);
     }
     const NamedActivation* row = find_activation(function.text);
-    if (row == nullptr)
+    if (usual_name(function.text) == "softmax") fail(function, softmax_fault, softmax_advice);
+    if (row == nullptr) {
       fail(function, fmt::format("there is no function \"{}\"", function.text), suggestion(function.text));
+    }
     const Arguments arguments = numbers(call_arguments());
     check_count(function, arguments.size(), 1, 1);
     return activation(*row, arguments[0]);
@@ -497,20 +532,20 @@ class Parser {
     const std::vector<Value> values = call_arguments();
     const Arguments x = numbers(values);
     check_count(function, x.size(), mask.least, mask.most);
-    if (mask.name == "causal") return at_most(tree_.parameter("j"), row());
+    if (mask.name == "causal") return at_most(tree_.parameter("kv_idx"), row());
     if (mask.name == "window") {
-      return all_of({within(values[0], tree_.subtract(row(), tree_.parameter("j"))),
-                     within(values[1], tree_.subtract(tree_.parameter("j"), row()))});
+      return all_of({within(values[0], tree_.subtract(row(), tree_.parameter("kv_idx"))),
+                     within(values[1], tree_.subtract(tree_.parameter("kv_idx"), row()))});
     }
-    if (mask.name == "prefix") return below(tree_.parameter("j"), x[0]);
+    if (mask.name == "prefix") return below(tree_.parameter("kv_idx"), x[0]);
     if (mask.name == "interval")
-      return all_of({at_most(x[0], tree_.parameter("j")), below(tree_.parameter("j"), x[1])});
+      return all_of({at_most(x[0], tree_.parameter("kv_idx")), below(tree_.parameter("kv_idx"), x[1])});
     return hstu(values, x);
   }
 
   /// The mask of gdpa.mask.hstu (python/gdpa/mask.py has the rule): contexts, targets, target_group_size and window.
   Choice hstu(const std::vector<Value>& values, const Arguments& x) {
-    const NodeId contexts = x[0], targets = x[1], key = tree_.parameter("j");
+    const NodeId contexts = x[0], targets = x[1], key = tree_.parameter("kv_idx");
     const NodeId end = tree_.subtract(tree_.parameter("len_k"), targets);
     const NodeId group = x.size() > 2 ? x[2] : tree_.number(1);
     if (tree_.is_number(group) && tree_[group].number < 1) {
@@ -522,7 +557,7 @@ class Parser {
     }
     if (!tree_.is_number(targets, 0)) {
       // The targets before the first one of the group of the row.
-      const NodeId target = tree_.subtract(tree_.add(tree_.parameter("i"), targets), tree_.parameter("len_q"));
+      const NodeId target = tree_.subtract(tree_.add(tree_.parameter("q_idx"), targets), tree_.parameter("len_q"));
       const NodeId first = tree_.is_number(group, 1)
                                ? target
                                : tree_.multiply(tree_.make(Operation::floor_divide, target, group), group);
@@ -534,7 +569,7 @@ class Parser {
 
   /// The key at the diagonal of a query: the last query is the last key.
   NodeId row() {
-    return tree_.subtract(tree_.add(tree_.parameter("i"), tree_.parameter("len_k")), tree_.parameter("len_q"));
+    return tree_.subtract(tree_.add(tree_.parameter("q_idx"), tree_.parameter("len_k")), tree_.parameter("len_q"));
   }
 
   Choice below(NodeId a, NodeId b) { return comparison("<", a, b); }
@@ -666,7 +701,53 @@ std::string fault(std::string_view text, std::size_t position, std::string_view 
   return fmt::format("{}\n    {}\n    {:>{}}{}{}", what, shown, "^", column + 1, advice.empty() ? "" : "\n", advice);
 }
 
+namespace {
+
+/// A name of a position in version 0.1, and its successors.
+struct OldName {
+  std::string_view name;
+  std::string_view position;
+  std::string_view meaning;
+  std::string_view row = {};  ///< in the packed operand, which version 0.1 read from a tensor of as many elements
+};
+constexpr std::array old_names = {OldName{"b", "batch", "the batch entry"}, OldName{"h", "head", "the query head"},
+                                  OldName{"i", "q_idx", "the position of the query in its sequence", "q_row"},
+                                  OldName{"j", "kv_idx", "the position of the key in its sequence", "kv_row"}};
+
+/// Whether the name at this position is an index of a tensor and nothing else.
+bool is_whole_index(std::string_view text, std::size_t position, std::string_view name) {
+  const std::size_t before = text.substr(0, position).find_last_not_of(' ');
+  const std::size_t after = text.find_first_not_of(' ', position + name.size());
+  return before != std::string_view::npos && after != std::string_view::npos &&
+         (text[before] == '[' || text[before] == ',') && (text[after] == ']' || text[after] == ',');
+}
+
+/// The error for a name of version 0.1.
+std::string old_name_fault(std::string_view text, std::size_t position, const OldName& old) {
+  const std::string parameter = fmt::format("or give a parameter with this name its number: ... with {} = 1", old.name);
+  if (old.row.empty() || !is_whole_index(text, position, old.name)) {
+    return fault(text, position, fmt::format("{} is no longer a name of the language", old.name),
+                 fmt::format("write {} for {}, {}", old.position, old.meaning, parameter));
+  }
+  return fault(text, position, fmt::format("{} is no longer a name of the language", old.name),
+               fmt::format("write {} if the axis has the positions in a sequence, or {} if it has the rows of the "
+                           "packed operand; {}",
+                           old.position, old.row, parameter));
+}
+
+}  // namespace
+
 std::string unbound_fault(std::string_view text, std::size_t position, std::string_view name) {
+  const auto old = std::ranges::find(old_names, name, &OldName::name);
+  if (old != old_names.end()) return old_name_fault(text, position, *old);
+  const std::string usual = usual_name(name);
+  if (usual == "softmax") {
+    return fault(text, position, softmax_fault, softmax_advice);
+  }
+  if (usual != name && (find_activation(usual) != nullptr || find_builtin(usual) != nullptr)) {
+    return fault(text, position, fmt::format("there is no function \"{}\"", name),
+                 fmt::format("write {}, which is the same function", usual));
+  }
   if (name == "e") {
     return fault(text, position, "the parameter e has no number",
                  "write exp(x) for e^x, or give it: ... with e = 2.718281828459045");

@@ -29,17 +29,21 @@ namespace {
 double position(activation::Index index, const ScorePlace& place) {
   switch (index) {
     case activation::Index::batch:
-      return static_cast<double>(place.b);
+      return static_cast<double>(place.batch);
     case activation::Index::head:
-      return static_cast<double>(place.h);
+      return static_cast<double>(place.head);
     case activation::Index::query:
-      return static_cast<double>(place.i);
+      return static_cast<double>(place.q_idx);
     case activation::Index::key:
-      return static_cast<double>(place.j);
+      return static_cast<double>(place.kv_idx);
     case activation::Index::length_q:
       return static_cast<double>(place.len_q);
     case activation::Index::length_k:
       return static_cast<double>(place.len_k);
+    case activation::Index::first_row_q:
+      return static_cast<double>(place.q_row - place.q_idx);
+    case activation::Index::first_row_k:
+      return static_cast<double>(place.kv_row - place.kv_idx);
   }
   return 0;
 }
@@ -50,14 +54,17 @@ int64_t to_position(double index) {
   return std::isnan(index) ? 0 : static_cast<int64_t>(std::clamp(index, -beyond, beyond));
 }
 
-TensorRead read_at(const Input& input, const std::vector<Input>& inputs, const std::vector<double>& numbers) {
+TensorRead read_at(const Input& input, const std::vector<Input>& inputs, const ScorePlace& place,
+                   const std::vector<double>& numbers) {
   TensorRead read{input.tensor, {}};
   for (std::size_t axis = 0; axis < input.indices.size(); ++axis) {
     const activation::Program& program = input.indices[axis];
-    const bool can_be_token = activation::can_be_token_axis(input, axis, inputs);
-    const bool is_query = can_be_token && activation::bare_index(program, inputs) == activation::Index::query;
-    read.indices.push_back(
-        {to_position(activation::evaluate(program, 0, numbers)[0]), is_query, can_be_token && !is_query});
+    if (activation::is_row_axis(input, axis)) {
+      const bool is_query = activation::bare_index(program, inputs) == activation::Index::query;
+      read.indices.push_back(is_query ? place.q_row : place.kv_row);
+    } else {
+      read.indices.push_back(to_position(activation::evaluate(program, 0, numbers)[0]));
+    }
   }
   return read;
 }
@@ -68,7 +75,7 @@ std::vector<double> numbers_at(const std::vector<Input>& inputs, const ScorePlac
   std::vector<double> numbers(inputs.size());
   for (std::size_t n = 0; n < inputs.size(); ++n) {
     const bool is_position = inputs[n].kind == Input::Kind::index;
-    numbers[n] = is_position ? position(inputs[n].index, place) : read(read_at(inputs[n], inputs, numbers));
+    numbers[n] = is_position ? position(inputs[n].index, place) : read(read_at(inputs[n], inputs, place, numbers));
   }
   return numbers;
 }
@@ -95,7 +102,7 @@ ScoreDefinition::ScoreDefinition(const Activation& activation, int64_t heads) {
 
 ScoreDerivatives ScoreDefinition::evaluate(const ScorePlace& place, double score,
                                            const std::function<double(const TensorRead&)>& read) const {
-  const OfHead& head = heads_->at(static_cast<std::size_t>(place.h));
+  const OfHead& head = heads_->at(static_cast<std::size_t>(place.head));
   const std::vector<Input>& inputs = head.function->inputs();
   const std::vector<double> numbers = numbers_at(inputs, place, read);
   const std::vector<double> results = activation::evaluate(head.function->value_and_derivative(), score, numbers);

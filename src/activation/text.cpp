@@ -1,6 +1,7 @@
 // See text.h.
 #include "activation/text.h"
 
+#include <algorithm>
 #include <initializer_list>
 #include <string_view>
 
@@ -102,10 +103,16 @@ class Writer {
     append(input.name);
     if (input.kind != Input::Kind::read) return;
     std::string_view before = "[";
-    for (const NodeId index : input.indices) {
+    for (std::size_t axis = 0; axis < input.indices.size(); ++axis) {
       append(before);
-      write(index, Binding::sum, depth + 1);
       before = ", ";
+      if ((input.row_axes >> axis & 1U) == 0) {
+        write(input.indices[axis], Binding::sum, depth + 1);
+        continue;
+      }
+      const Node& position = tree_[input.indices[axis]];
+      const Index index = tree_.inputs()[static_cast<std::size_t>(position.number)].index;
+      append(std::ranges::find(rows, index, &Row::position)->name);
     }
     append("]");
   }

@@ -318,8 +318,9 @@ NodeId Tree::position(Index index) {
 
 NodeId Tree::head() { return position(Index::head); }
 
-NodeId Tree::element_of_query(std::size_t tensor, const std::string& name) {
-  return input({.kind = Input::Kind::read, .tensor = tensor, .indices = {position(Index::query)}, .name = name});
+NodeId Tree::element_of_query_row(std::size_t tensor, const std::string& name) {
+  return input(
+      {.kind = Input::Kind::read, .tensor = tensor, .indices = {position(Index::query)}, .name = name, .row_axes = 1});
 }
 
 NodeId Tree::at_head(NodeId root, int64_t head) {
@@ -339,6 +340,10 @@ NodeId Tree::input_node(std::size_t index) const {
 }
 
 NodeId Tree::bind(NodeId root, const std::map<std::string, double>& numbers, const std::vector<std::string>& of_call) {
+  const auto row_of = [&](const Node& node) -> const Row* {
+    const bool is_hidden = numbers.contains(node.parameter) || std::ranges::count(of_call, node.parameter) > 0;
+    return is_hidden ? nullptr : find_row(node.parameter);
+  };
   return rewrite(root, [&](const Node& node) {
     if (node.parameter.empty()) return make(node);
     const auto of_this_call = std::find(of_call.begin(), of_call.end(), node.parameter);
@@ -346,9 +351,15 @@ NodeId Tree::bind(NodeId root, const std::map<std::string, double>& numbers, con
     if (node.operation == Operation::input) {
       bound.kind = Input::Kind::read;
       const std::vector<NodeId> indices = unbound_reads_[static_cast<std::size_t>(node.number)];
-      for (const NodeId index : indices) bound.indices.push_back(bind(index, numbers, of_call));
+      for (std::size_t axis = 0; axis < indices.size(); ++axis) {
+        const Row* const row = row_of(nodes_[indices[axis]]);
+        bound.indices.push_back(row != nullptr ? position(row->position) : bind(indices[axis], numbers, of_call));
+        if (row != nullptr) bound.row_axes |= 1U << axis;
+      }
     } else if (const auto given = numbers.find(node.parameter); given != numbers.end()) {
       return number(given->second);
+    } else if (const Row* const row = row_of(node); row != nullptr) {
+      return add(position(row->position), position(row->first));
     } else if (of_this_call == of_call.end()) {
       bound = {.kind = Input::Kind::index, .index = find_index(node.parameter).value(), .name = node.parameter};
     }

@@ -44,6 +44,7 @@ struct TreeInput {
   Index index = Index::batch;
   std::vector<NodeId> indices = {};
   std::string name = {};
+  unsigned row_axes = 0;  ///< Input::row_axes
 
   bool operator==(const TreeInput&) const = default;
 };
@@ -106,15 +107,16 @@ class Tree {
   /// Rebuilds the expression from its leaves. `rule` returns the replacement of a node with rewritten operands.
   NodeId rewrite(NodeId root, const std::function<NodeId(const Node&)>& rule);
 
-  /// Replaces each name by its number, by an input for a tensor of the call, or by a position. `of_call` has the names
-  /// of the tensors in order. Every name must be one of these, and every tensor that is read must be in `of_call`.
+  /// Replaces each name by its number, by an input for a tensor of the call, or by a position or row. `of_call` has the
+  /// names of the tensors in order. Every name must be one of these, and every tensor that is read must be in
+  /// `of_call`.
   NodeId bind(NodeId root, const std::map<std::string, double>& numbers, const std::vector<std::string>& of_call);
 
   /// The query head, as an input that no name hides.
   NodeId head();
 
-  /// The element of a bound tensor whose only index is the position of the query, which no name hides.
-  NodeId element_of_query(std::size_t tensor, const std::string& name);
+  /// The element of a bound tensor whose only index is q_row, which no name hides.
+  NodeId element_of_query_row(std::size_t tensor, const std::string& name);
 
   /// Returns the expression for one query head, which is a number.
   NodeId at_head(NodeId root, int64_t head);

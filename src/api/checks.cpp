@@ -504,7 +504,7 @@ OutputScale row_scale_of(const TensorView& numbers, int64_t batch, const Side& q
   }
   if (numbers.data == nullptr || common.device.kind != DeviceKind::cpu) return result;
   for (int64_t b = 0; b < batch; ++b) {
-    const int64_t first = queries.sequences.first_token(b);
+    const int64_t first = queries.sequences.first_row(b);
     for (int64_t i = 0; i < queries.sequences.size(b); ++i) check_finite("out_scale", result.of_row(first + i));
   }
   return result;
@@ -696,24 +696,36 @@ void check_read(const std::string& who, const TensorView& view, const activation
   }
 }
 
-/// Returns BoundTensors::token_axes.
-uint32_t token_axes_of(const activation::Function& function, const BoundTensors& bound, int64_t rows_q,
-                       int64_t rows_k) {
-  uint32_t axes = 0;
-  std::size_t number = 0;
-  for (const activation::Input& read : function.inputs()) {
-    if (read.kind != activation::Input::Kind::read) continue;
-    for (std::size_t axis = 0; axis < read.indices.size(); ++axis) {
-      if (!activation::can_be_token_axis(read, axis, function.inputs())) continue;
-      const bool is_query = activation::bare_index(read.indices[axis], function.inputs()) == activation::Index::query;
-      const int64_t tokens = is_query ? rows_q : rows_k;
-      if (bound[read.tensor].sizes[axis] == tokens) {
-        axes |= 1U << (number * activation::most_axes + axis);
-      }
-    }
-    ++number;
+/// Checks the axes of a tensor that have the rows of the packed queries or keys.
+void check_rows(const std::string& who, const TensorView& view, const activation::Function& function,
+                const activation::Input& read, const Problem& problem) {
+  for (std::size_t axis = 0; axis < read.indices.size(); ++axis) {
+    if (!activation::is_row_axis(read, axis)) continue;
+    const bool is_query = activation::bare_index(read.indices[axis], function.inputs()) == activation::Index::query;
+    const int64_t rows = is_query ? problem.rows_q : problem.rows_k;
+    if (view.sizes[axis] >= rows || view.sizes[axis] == 1) continue;
+    refuse(ErrorKind::value, who,
+           fmt::format("{} elements or more on axis {}, one for each row of {}, because its index is {}", rows, axis,
+                       is_query ? "query" : "key", is_query ? "q_row" : "kv_row"),
+           fmt::format("{} with shape {}", view.sizes[axis], shape_of(view)),
+           fmt::format("pass a number for each row, or index it by the position in the sequence, {}",
+                       is_query ? "q_idx" : "kv_idx"));
   }
-  return axes;
+}
+
+/// Checks that a function which reads rows of the keys has packed keys.
+void check_packed_keys(std::string_view who, const activation::Function& function, const Problem& problem) {
+  const auto reads_rows = [&](const activation::Input& input) {
+    if (input.kind == activation::Input::Kind::index) return input.index == activation::Index::first_row_k;
+    for (std::size_t axis = 0; axis < input.indices.size(); ++axis) {
+      const bool is_key = activation::bare_index(input.indices[axis], function.inputs()) == activation::Index::key;
+      if (is_key && activation::is_row_axis(input, axis)) return true;
+    }
+    return false;
+  };
+  if (!problem.has_pages() || std::ranges::none_of(function.inputs(), reads_rows)) return;
+  refuse(ErrorKind::value, std::string(who), "keys in one tensor for kv_row", "keys in pages (block_table)",
+         "index by the position in the sequence, kv_idx, and by the batch entry, batch");
 }
 
 void check_heads_of_list(const activation::Function& function, int64_t heads) {
@@ -758,7 +770,10 @@ BoundTensors check_tensors(const Wording& words, const activation::Function& fun
     for (const activation::Input& input : function.inputs()) {
       if (input.kind == activation::Input::Kind::index || input.tensor != tensor) continue;
       if (input.kind == activation::Input::Kind::number) check_number(who, view, problem.heads_q, is_on_gpu);
-      if (input.kind == activation::Input::Kind::read) check_read(who, view, function, input, is_on_gpu);
+      if (input.kind == activation::Input::Kind::read) {
+        check_read(who, view, function, input, is_on_gpu);
+        check_rows(who, view, function, input, problem);
+      }
     }
     check_memory(who, view, common);
     if ((given >> tensor & 1U) != 0) refuse(ErrorKind::value, who, "one tensor", "two", "give it once");
@@ -769,7 +784,7 @@ BoundTensors check_tensors(const Wording& words, const activation::Function& fun
     refuse(ErrorKind::value, words.tensors, fmt::format("a tensor for each parameter of the call ({})", listed()),
            fmt::format("{}", parameters.size()), "pass the missing tensors");
   }
-  bound.token_axes = token_axes_of(function, bound, problem.rows_q, problem.has_pages() ? -1 : problem.rows_k);
+  check_packed_keys(words.expression, function, problem);
   return bound;
 }
 
@@ -795,7 +810,7 @@ BoundTensors check_mask_expression(const Attention& attention, const Common& com
   }
   if (!attention.mask.keeps_all()) {
     refuse(ErrorKind::value, "mask", "a window or an expression", "both",
-           "spell the window in the expression: (j <= i + len_k - len_q) & ...");
+           "spell the window in the expression: (kv_idx <= q_idx + len_k - len_q) & ...");
   }
   return check_tensors(of_mask, attention.mask_expression->function(), attention.mask_parameters, common, problem,
                        is_on_gpu);
@@ -904,8 +919,6 @@ void multiply_by_row_scale(const activation::Function& function, CheckedCall& ca
   numbers.rank = 1;
   numbers.sizes[0] = problem.rows_q;
   numbers.strides[0] = params.out_scale.row_stride;
-  params.parameters.token_axes =
-      token_axes_of(*call.function, params.parameters, problem.rows_q, problem.has_pages() ? -1 : problem.rows_k);
   const int64_t extent = problem.rows_q * std::max<int64_t>(1, std::abs(numbers.strides[0]));
   const bool is_wide = extent > std::numeric_limits<int32_t>::max() / static_cast<int64_t>(sizeof(float));
   problem.tensor_types |= (static_cast<unsigned>(numbers.type) | (is_wide ? 8U : 0U)) << (4 * tensor);

@@ -98,7 +98,7 @@ void clear(Compute* tile, int64_t stride, int64_t rows, int64_t columns) {
 template <class Compute>
 void scale_rows(const Params& params, int64_t b, Range queries, Compute* rows, int64_t stride, int64_t columns) {
   if (!params.out_scale.is_per_row()) return;
-  const int64_t first = params.queries.first_token(b);
+  const int64_t first = params.queries.first_row(b);
   for (int64_t i = queries.begin; i < queries.end; ++i, rows += stride) {
     const auto factor = static_cast<Compute>(params.out_scale.of_row(first + i));
     for (int64_t column = 0; column < columns; ++column) rows[column] *= factor;

@@ -115,10 +115,12 @@ Evaluator::Inputs inputs_of_head(const activation::Function& function, const Bou
 
 void InputPlan::report(std::size_t input, std::size_t axis, double index, int64_t size, const ScorePlace& place) const {
   if (has_reported_.exchange(true)) return;
-  std::fprintf(stderr, "gdpa: index %zu of %s is %lld at b = %lld, h = %lld, i = %lld, j = %lld, expected 0 to %lld\n",
-               axis, function_.parameters()[function_.inputs()[input].tensor].c_str(), static_cast<long long>(index),
-               static_cast<long long>(place.b), static_cast<long long>(place.head), static_cast<long long>(place.query),
-               static_cast<long long>(place.key), static_cast<long long>(size - 1));
+  std::fprintf(
+      stderr,
+      "gdpa: index %zu of %s is %lld at batch = %lld, head = %lld, q_idx = %lld, kv_idx = %lld, expected 0 to %lld\n",
+      axis, function_.parameters()[function_.inputs()[input].tensor].c_str(), static_cast<long long>(index),
+      static_cast<long long>(place.b), static_cast<long long>(place.head), static_cast<long long>(place.query),
+      static_cast<long long>(place.key), static_cast<long long>(size - 1));
 }
 
 InputPlan::InputPlan(const activation::Function& function) : function_(function) {
@@ -126,7 +128,6 @@ InputPlan::InputPlan(const activation::Function& function) : function_(function)
   const std::vector<activation::Input>& inputs = function.inputs();
   const Evaluator::Inputs arrays(inputs.size());
   inputs_.resize(inputs.size());
-  unsigned read = 0;
   for (std::size_t n = 0; n < inputs.size(); ++n) {
     Input& input = inputs_[n];
     input.is_read_by_score = reads(function.value_and_derivative(), n) || reads(function.value(), n);
@@ -137,7 +138,7 @@ InputPlan::InputPlan(const activation::Function& function) : function_(function)
       const Program& program = inputs[n].indices[a];
       Axis axis;
       axis.bare = activation::bare_index(program, inputs);
-      axis.token_bit = 1U << (read * activation::most_axes + a);
+      axis.has_rows = activation::is_row_axis(inputs[n], a);
       axis.depends_on_query = activation::reads_index(program, inputs, Index::query);
       axis.depends_on_key = activation::reads_index(program, inputs, Index::key);
       if (axis.bare) {
@@ -156,7 +157,6 @@ InputPlan::InputPlan(const activation::Function& function) : function_(function)
       on_key = on_key || axis.depends_on_key;
       input.axes.push_back(std::move(axis));
     }
-    if (inputs[n].kind == Kind::read) ++read;
     const bool on_both = on_query && on_key;
     input.pattern = activation::is_diagonal(inputs[n], inputs) ? Pattern::diagonal
                     : on_both                                  ? Pattern::any
@@ -317,6 +317,12 @@ void TileInputs<Compute>::fill_index(std::size_t input, int64_t row) {
       case Index::length_k:
         line.number = static_cast<double>(params_.keys.size(tile_.b));
         break;
+      case Index::first_row_q:
+        line.number = static_cast<double>(params_.queries.first_row(tile_.b));
+        break;
+      case Index::first_row_k:
+        line.number = static_cast<double>(params_.keys.first_row(tile_.b));
+        break;
     }
   }
   const InputPlan::Input& plan = plan_.inputs()[input];
@@ -380,12 +386,12 @@ double TileInputs<Compute>::index_at(const Axis& axis, int64_t row) {
   return index_[0];
 }
 
-/// Returns the first token of the sequence in an axis of the tokens, and 0 in another axis.
+/// Returns the first row of the sequence in an axis of the rows, and 0 in another axis.
 template <class Compute>
 double TileInputs<Compute>::first_of(const Axis& axis) const {
-  if ((tensors_.token_axes & axis.token_bit) == 0) return 0.0;
+  if (!axis.has_rows) return 0.0;
   const Sequences& side = *axis.bare == Index::query ? params_.queries : params_.keys;
-  return static_cast<double>(side.first_token(tile_.b));
+  return static_cast<double>(side.first_row(tile_.b));
 }
 
 /// Reports an index of a score of this row, at(k) for key k, that does not exist.

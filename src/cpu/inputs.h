@@ -46,7 +46,7 @@ class InputPlan {
     bool depends_on_key = false;
     bool depends_on_query = false;
     std::optional<Evaluator> evaluator;  ///< of another index
-    unsigned token_bit = 0;              ///< in BoundTensors::token_axes
+    bool has_rows = false;               ///< the index is the row of the packed operand
   };
 
   struct Input {

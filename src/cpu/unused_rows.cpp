@@ -14,7 +14,7 @@ namespace {
 std::vector<Range> unused_rows(const Sequences& side, const Sequences& sizes, int64_t batch, int64_t count) {
   std::vector<Range> used;
   for (int64_t b = 0; b < batch; ++b) {
-    if (sizes.size(b) > 0) used.push_back({side.first_token(b), side.first_token(b) + sizes.size(b)});
+    if (sizes.size(b) > 0) used.push_back({side.first_row(b), side.first_row(b) + sizes.size(b)});
   }
   const auto is_before = [](const Range& a, const Range& b) { return a.begin < b.begin; };
   if (!std::is_sorted(used.begin(), used.end(), is_before)) std::sort(used.begin(), used.end(), is_before);

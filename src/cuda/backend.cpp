@@ -109,15 +109,11 @@ TileElements tile_elements(const activation::Function& function, unsigned tensor
   const activation::Input& input = inputs[*read];
   const BoundTensor& tensor = params.parameters[input.tensor];
   const int64_t bytes = tensor.type == NumberType::float32 ? 4 : 2;
-  const auto reads_before =
-      std::count_if(inputs.begin(), inputs.begin() + static_cast<std::ptrdiff_t>(*read),
-                    [](const activation::Input& other) { return other.kind == activation::Input::Kind::read; });
   bool is_aligned = reinterpret_cast<std::uintptr_t>(tensor.data) % copy_bytes == 0;
   for (std::size_t axis = 0; axis < input.indices.size(); ++axis) {
     if (activation::bare_index(input.indices[axis], inputs) == activation::Index::key) {
-      const std::size_t bit = static_cast<std::size_t>(reads_before) * activation::most_axes + axis;
-      const bool has_tokens = (params.parameters.token_axes >> bit & 1U) != 0;  // a sequence begins anywhere
-      if (has_tokens || tensor.sizes[axis] == 1 || tensor.strides[axis] != 1) return {};
+      const bool begins_anywhere = activation::is_row_axis(input, axis);
+      if (begins_anywhere || tensor.sizes[axis] == 1 || tensor.strides[axis] != 1) return {};
     } else if (tensor.sizes[axis] > 1) {
       is_aligned = is_aligned && tensor.strides[axis] * bytes % copy_bytes == 0;
     }
@@ -144,9 +140,9 @@ bool has_removable_guards(const activation::Function& function) {
 /// Whether f depends on the batch entry, on the position of the query, or on the length of its sequence.
 bool reads_query_position(const activation::Function& function) {
   using activation::Index;
-  return std::ranges::any_of(std::array{Index::batch, Index::query, Index::length_q}, [&](Index index) {
-    return activation::reads_index(function.value_and_derivative(), function.inputs(), index);
-  });
+  return std::ranges::any_of(
+      std::array{Index::batch, Index::query, Index::length_q, Index::first_row_q},
+      [&](Index index) { return activation::reads_index(function.value_and_derivative(), function.inputs(), index); });
 }
 
 /// Whether the kernels need the results of locate_sequences for a side; see common/work.cuh.

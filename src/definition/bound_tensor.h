@@ -46,9 +46,6 @@ GDPA_HOST_DEVICE constexpr int lookup_bytes(int lookups, int columns) {
 /// The tensors that a function or a mask reads, in the order of activation::Function::parameters().
 struct BoundTensors {
   BoundTensor tensors[most_parameters];
-  /// Bit read * most_axes + axis: the axis has the tokens of the packed query or key side, so that position i or j of a
-  /// sequence is element first_token() + i or j. `read` counts the reads among activation::Function::inputs().
-  unsigned token_axes = 0;
 
   template <class Number>
   GDPA_HOST_DEVICE BoundTensor& operator[](Number tensor) {

@@ -72,7 +72,7 @@ struct Sequences {
   /// The index of the row after the last row of entry b in a jagged operand, otherwise the length.
   GDPA_HOST_DEVICE int64_t end(int64_t b) const { return ends.data != nullptr ? ends[sequence(b)] : length; }
   /// The index of the first row of entry b among the rows of all sequences.
-  GDPA_HOST_DEVICE int64_t first_token(int64_t b) const { return begin(b) + sequence(b) * token_stride; }
+  GDPA_HOST_DEVICE int64_t first_row(int64_t b) const { return begin(b) + sequence(b) * token_stride; }
   GDPA_HOST_DEVICE int64_t size(int64_t b) const { return end(b) - begin(b); }
 };
 

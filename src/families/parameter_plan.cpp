@@ -108,11 +108,12 @@ std::optional<ParameterSum> stored_term_for(const PlanRequest& request, const Pa
   const std::vector<activation::Input>& inputs = function.inputs();
   const bool is_in_order = std::ranges::all_of(inputs, [&](const activation::Input& input) {
     if (input.kind != activation::Input::Kind::read || input.tensor != tensor) return true;
-    return std::ranges::equal(input.indices, order, [&](const activation::Program& index, Index position) {
-      return activation::bare_index(index, inputs) == position;
-    });
+    return input.row_axes == 0 &&
+           std::ranges::equal(input.indices, order, [&](const activation::Program& index, Index position) {
+             return activation::bare_index(index, inputs) == position;
+           });
   });
-  if (!is_in_order || params.parameters.token_axes != 0) return std::nullopt;
+  if (!is_in_order) return std::nullopt;
   const BoundTensor& gradient = params.grad_parameters[tensor];
   const bool has_pairs = gradient.sizes[3] % 2 == 0 && reinterpret_cast<std::uintptr_t>(gradient.data) % 4 == 0;
   if (!has_pairs || !is_contiguous(gradient)) return std::nullopt;

@@ -573,7 +573,7 @@ void order_by_keys(const Problem& problem, const Params& params, CpuSchedule& sc
   schedule.order.resize(static_cast<std::size_t>(problem.batch));
   std::iota(schedule.order.begin(), schedule.order.end(), int64_t{0});
   std::stable_sort(schedule.order.begin(), schedule.order.end(),
-                   [&](int64_t a, int64_t b) { return keys.first_token(a) < keys.first_token(b); });
+                   [&](int64_t a, int64_t b) { return keys.first_row(a) < keys.first_row(b); });
   schedule.ends_of_group.resize(schedule.order.size());
   std::size_t begin = 0;
   int64_t end_of_rows = 0;
@@ -584,8 +584,8 @@ void order_by_keys(const Problem& problem, const Params& params, CpuSchedule& sc
   };
   for (std::size_t position = 0; position < schedule.order.size(); ++position) {
     const int64_t b = schedule.order[position];
-    if (keys.first_token(b) >= end_of_rows) end_group(position);
-    end_of_rows = std::max(end_of_rows, keys.first_token(b) + keys.size(b));
+    if (keys.first_row(b) >= end_of_rows) end_group(position);
+    end_of_rows = std::max(end_of_rows, keys.first_row(b) + keys.size(b));
   }
   end_group(schedule.order.size());
 }

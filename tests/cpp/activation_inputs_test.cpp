@@ -39,17 +39,18 @@ void expect_error(const std::string& part, const std::function<void()>& call) {
 TEST(ActivationInputs, ANameOfTheCallOrOfTheTextHidesAPosition) {
   EXPECT_EQ(Activation("a * tanh(b * s) with a = 2, b = 0.5").value(0), 0);
   EXPECT_TRUE(Activation("a * tanh(b * s) with a = 2, b = 0.5").function().inputs().empty());
-  const Activation bound("s + b", {}, {"b"});
+  const Activation bound("s + batch", {}, {"batch"});
   ASSERT_EQ(bound.function().inputs().size(), 1U);
   EXPECT_EQ(bound.function().inputs()[0].kind, Input::Kind::number);
-  const Activation position("s + b");
+  const Activation position("s + batch");
   ASSERT_EQ(position.function().inputs().size(), 1U);
   EXPECT_EQ(position.function().inputs()[0].kind, Input::Kind::index);
   EXPECT_EQ(position.function().inputs()[0].index, Index::batch);
 }
 
 TEST(ActivationInputs, EqualReadsAreOneInput) {
-  const Activation function("silu(s + t[h, i - j]) * t[h, i - j] + t[h, j - i]", {}, {"t"});
+  const Activation function("silu(s + t[head, q_idx - kv_idx]) * t[head, q_idx - kv_idx] + t[head, kv_idx - q_idx]", {},
+                            {"t"});
   int reads = 0;
   for (const Input& input : function.function().inputs()) reads += input.kind == Input::Kind::read ? 1 : 0;
   EXPECT_EQ(reads, 2);
@@ -61,7 +62,7 @@ TEST(ActivationInputs, ALookupHasOneIndexOfTheQueryAndTheKey) {
     return static_cast<unsigned>(times) << 4 | static_cast<unsigned>(times) << 8;
   };
   const auto describe = [&](const std::string& index, NumberType times) -> std::string {
-    const Activation text("silu(s + w[" + index + "]) + t_q[i] + t_k[j] + u[0]", {}, {"w", "t_q", "t_k", "u"});
+    const Activation text("silu(s + w[" + index + "]) + t_q[q_row] + t_k[kv_row] + u[0]", {}, {"w", "t_q", "t_k", "u"});
     const activation::Function& function = text.function();
     const std::vector<activation::Lookup> lookups = activation::lookups_of(function, types_of(times));
     const auto of = activation::lookup_difference(function, lookups, types_of(times));
@@ -75,21 +76,22 @@ TEST(ActivationInputs, ALookupHasOneIndexOfTheQueryAndTheKey) {
     return result;
   };
   const NumberType integers = NumberType::int64, floats = NumberType::float32;
-  const std::string buckets = "h, clamp(floor(log2(1 + abs(t_q[i] - t_k[j]))), 0, 63)";
+  const std::string buckets = "head, clamp(floor(log2(1 + abs(t_q[q_row] - t_k[kv_row]))), 0, 63)";
   EXPECT_EQ(describe(buckets, integers), "1 query first absolute close monotone");
   EXPECT_EQ(describe(buckets, floats), "1 query first absolute monotone");
-  EXPECT_EQ(describe("t_k[j] - t_q[i] + 5, h", integers), "1 close monotone");
-  EXPECT_EQ(describe("b, 4 * (t_k[j] - t_q[i])", integers), "1 monotone") << "more than 32 bits";
-  EXPECT_EQ(describe("abs(t_q[i] - t_k[j] - 3)", integers), "1 query first close") << "falls and rises";
-  EXPECT_EQ(describe("min(t_q[i] - t_k[j], len_k)", integers), "1 query first monotone") << "len_k is any number";
-  const std::string difference = "(t_q[i] - t_k[j])";
+  EXPECT_EQ(describe("t_k[kv_row] - t_q[q_row] + 5, head", integers), "1 close monotone");
+  EXPECT_EQ(describe("batch, 4 * (t_k[kv_row] - t_q[q_row])", integers), "1 monotone") << "more than 32 bits";
+  EXPECT_EQ(describe("abs(t_q[q_row] - t_k[kv_row] - 3)", integers), "1 query first close") << "falls and rises";
+  EXPECT_EQ(describe("min(t_q[q_row] - t_k[kv_row], len_k)", integers), "1 query first monotone")
+      << "len_k is any number";
+  const std::string difference = "(t_q[q_row] - t_k[kv_row])";
   EXPECT_EQ(describe("5 - " + difference, floats), "1 query first monotone") << "falls";
   EXPECT_EQ(describe("floor(" + difference + ") - floor(0.5 * " + difference + ")", floats), "1 query first");
-  EXPECT_EQ(describe("t_q[i] * t_k[j]", integers), "1") << "no difference";
-  EXPECT_EQ(describe("t_q[i] - t_k[j] + t_q[i]", integers), "1");
-  EXPECT_EQ(describe("i, t_q[i] - t_k[j]", integers), "0") << "another index has the query";
-  EXPECT_EQ(describe("h, i - j", integers), "0");
-  EXPECT_EQ(describe("t_q[i]", integers), "0");
+  EXPECT_EQ(describe("t_q[q_row] * t_k[kv_row]", integers), "1") << "no difference";
+  EXPECT_EQ(describe("t_q[q_row] - t_k[kv_row] + t_q[q_row]", integers), "1");
+  EXPECT_EQ(describe("q_idx, t_q[q_row] - t_k[kv_row]", integers), "0") << "another index has the query";
+  EXPECT_EQ(describe("head, q_idx - kv_idx", integers), "0");
+  EXPECT_EQ(describe("t_q[q_row]", integers), "0");
 }
 
 TEST(ActivationInputs, InputsThatAreOnlyAddedToTheScoreLeaveAFunctionOfTheSum) {
@@ -100,23 +102,23 @@ TEST(ActivationInputs, InputsThatAreOnlyAddedToTheScoreLeaveAFunctionOfTheSum) {
     EXPECT_TRUE(sum->inputs().empty()) << text;
     return sum->text();
   };
-  EXPECT_EQ(of_sum("relu(s + t[i])", {"t"}), "relu(s)");
-  EXPECT_EQ(of_sum("exp(t[i] - 2 * u[j] + s + 1)^2", {"t", "u"}), "exp(s)^2");
-  EXPECT_EQ(of_sum("tanh(s - 0.1 * abs(i - j))", {}), "tanh(s)");
-  EXPECT_EQ(of_sum("s + t[i] + sigmoid(s + t[i])", {"t"}), "s + sigmoid(s)");
-  EXPECT_EQ(of_sum("s * sigmoid(s + t[i])", {"t"}), "none");    // s without the sum
-  EXPECT_EQ(of_sum("a * relu(s + t[i])", {"a", "t"}), "none");  // an input without the sum
-  EXPECT_EQ(of_sum("relu(t[i] - s)", {"t"}), "none");           // minus s
-  EXPECT_EQ(of_sum("relu(s + t[i]) + relu(s + t[j])", {"t"}), "none");
+  EXPECT_EQ(of_sum("relu(s + t[q_idx])", {"t"}), "relu(s)");
+  EXPECT_EQ(of_sum("exp(t[q_idx] - 2 * u[kv_idx] + s + 1)^2", {"t", "u"}), "exp(s)^2");
+  EXPECT_EQ(of_sum("tanh(s - 0.1 * abs(q_idx - kv_idx))", {}), "tanh(s)");
+  EXPECT_EQ(of_sum("s + t[q_idx] + sigmoid(s + t[q_idx])", {"t"}), "s + sigmoid(s)");
+  EXPECT_EQ(of_sum("s * sigmoid(s + t[q_idx])", {"t"}), "none");    // s without the sum
+  EXPECT_EQ(of_sum("a * relu(s + t[q_idx])", {"a", "t"}), "none");  // an input without the sum
+  EXPECT_EQ(of_sum("relu(t[q_idx] - s)", {"t"}), "none");           // minus s
+  EXPECT_EQ(of_sum("relu(s + t[q_idx]) + relu(s + t[kv_idx])", {"t"}), "none");
   EXPECT_EQ(of_sum("relu(a * s)", {"a"}), "none");
-  EXPECT_EQ(of_sum("relu(s + 1) * h", {}), "none");
+  EXPECT_EQ(of_sum("relu(s + 1) * head", {}), "none");
 }
 
 TEST(ActivationInputs, TheShiftOfASumIsWhatIsAddedToTheScore) {
-  const Activation subtracted("silu(s + 1 - t[i])", {}, {"t"});
+  const Activation subtracted("silu(s + 1 - t[q_idx])", {}, {"t"});
   const std::vector<double> numbers(subtracted.function().inputs().size(), 0.75);
   EXPECT_EQ(activation::evaluate(subtracted.function().shift(), 100, numbers)[0], 0.25);
-  const Activation function("silu(t[i] - 2 * u[j] + s + 1)", {}, {"t", "u"});
+  const Activation function("silu(t[q_idx] - 2 * u[kv_idx] + s + 1)", {}, {"t", "u"});
   const activation::Function& f = function.function();
   ASSERT_NE(f.of_sum(), nullptr);
   std::vector<double> inputs(f.inputs().size());
@@ -134,13 +136,13 @@ TEST(ActivationInputs, TheShiftOfASumIsWhatIsAddedToTheScore) {
 }
 
 TEST(ActivationInputs, TheTextsNameTheReads) {
-  const Activation function("s * t[ h,floor(i/8) ]", {}, {"t"});
-  EXPECT_EQ(function.text(), "s * t[h, floor(i / 8)]");
-  EXPECT_EQ(function.derivative_text(), "t[h, floor(i / 8)]");
+  const Activation function("s * t[ head,floor(q_idx/8) ]", {}, {"t"});
+  EXPECT_EQ(function.text(), "s * t[head, floor(q_idx / 8)]");
+  EXPECT_EQ(function.derivative_text(), "t[head, floor(q_idx / 8)]");
 }
 
 TEST(ActivationInputs, FloorOfAQuotientIsNotTheFloorOfAProduct) {
-  const Activation function("s + t[floor(i / 49)]", {}, {"t"});
+  const Activation function("s + t[floor(q_idx / 49)]", {}, {"t"});
   for (const Input& input : function.function().inputs()) {
     if (input.kind != Input::Kind::read) continue;
     for (int i = 0; i < 49 * 20; ++i) {
@@ -151,17 +153,17 @@ TEST(ActivationInputs, FloorOfAQuotientIsNotTheFloorOfAProduct) {
 }
 
 TEST(ActivationInputs, WrongTextsAreRefusedWithAReason) {
-  expect_error("no tensor is given for t", [] { Activation("s + t[i]"); });
-  expect_error("t is a number and has no axes", [] { Activation("s + t[i] with t = 2"); });
+  expect_error("no tensor is given for t", [] { Activation("s + t[q_idx]"); });
+  expect_error("t is a number and has no axes", [] { Activation("s + t[q_idx] with t = 2"); });
   expect_error("depends on the score", [] { Activation("s + t[floor(s)]", {}, {"t"}); });
-  expect_error("is no integer", [] { Activation("s + t[i / 2]", {}, {"t"}); });
+  expect_error("is no integer", [] { Activation("s + t[q_idx / 2]", {}, {"t"}); });
   expect_error("is no integer", [] { Activation("s + t[a]", {}, {"t", "a"}); });
-  expect_error("expected \"]\"", [] { Activation("s + t[i", {}, {"t"}); });
-  expect_error("has 5 indices", [] { Activation("s + t[b, h, i, j, 0]", {}, {"t"}); });
-  expect_error("given twice", [] { Activation("s + t[i]", {}, {"t", "t"}); });
+  expect_error("expected \"]\"", [] { Activation("s + t[q_idx", {}, {"t"}); });
+  expect_error("has 5 indices", [] { Activation("s + t[batch, head, q_idx, kv_idx, 0]", {}, {"t"}); });
+  expect_error("given twice", [] { Activation("s + t[q_idx]", {}, {"t", "t"}); });
   expect_error("at most 8 different reads",
                [] { Activation("s + t[0] + t[1] + t[2] + t[3] + t[4] + t[5] + t[6] + t[7] + t[8]", {}, {"t"}); });
-  expect_error("which reads a position", [] { Activation("s + i").value(1); });
+  expect_error("which reads a position", [] { Activation("s + q_idx").value(1); });
 }
 
 TEST(ActivationInputs, AListHasOneFunctionForEachHead) {
@@ -209,7 +211,7 @@ TEST(ActivationInputs, WrongTensorsAreRefusedBeforeAnythingRuns) {
   const auto view = [&](DType dtype, std::initializer_list<int64_t> sizes, Device device = {}) {
     return TensorView::contiguous(numbers.data(), dtype, sizes, device);
   };
-  const Activation table("s + t[h, i - j]", {}, {"t"});
+  const Activation table("s + t[head, q_idx - kv_idx]", {}, {"t"});
   call.output.fill(7);
   expect_error("expected rank 2", [&] { call.run(table, {{"t", view(DType::float32, {4})}}); });
   expect_error("at least one element", [&] { call.run(table, {{"t", view(DType::float32, {2, 0})}}); });
@@ -218,11 +220,11 @@ TEST(ActivationInputs, WrongTensorsAreRefusedBeforeAnythingRuns) {
   expect_error("got two", [&] {
     call.run(table, {{"t", view(DType::float32, {2, 2})}, {"t", view(DType::float32, {2, 2})}});
   });
-  const Activation index("s + t[n[i]]", {}, {"t", "n"});
+  const Activation index("s + t[n[q_idx]]", {}, {"t", "n"});
   expect_error("because it is an index", [&] {
     call.run(index, {{"t", view(DType::float32, {4})}, {"n", view(DType::float32, {4})}});
   });
-  const Activation twice("s + t[floor(n[i])] + t[n[j]]", {}, {"t", "n"});
+  const Activation twice("s + t[floor(n[q_idx])] + t[n[kv_idx]]", {}, {"t", "n"});
   expect_error("because it is an index", [&] {
     call.run(twice, {{"t", view(DType::float32, {4})}, {"n", view(DType::float32, {4})}});
   });
@@ -234,7 +236,7 @@ TEST(ActivationInputs, NaNInTheBiasOfOneSequenceReachesNoOtherSequence) {
   Call call;
   std::vector<float> bias(2 * 2 * 3 * 3, 0.5f);
   for (std::size_t i = 0; i < bias.size() / 2; ++i) bias[i] = NAN;  // batch entry 0
-  const Activation function("silu(s + bias[b, h, i, j])", {}, {"bias"});
+  const Activation function("silu(s + bias[batch, head, q_idx, kv_idx])", {}, {"bias"});
   call.run(function, {{"bias", TensorView::contiguous(bias.data(), DType::float32, {2, 2, 3, 3})}});
   for (std::size_t i = 0; i < 6; ++i) EXPECT_TRUE(std::isnan(call.output[i]));
   for (std::size_t i = 6; i < 10; ++i) EXPECT_TRUE(std::isfinite(call.output[i]));
@@ -250,20 +252,52 @@ TEST(ActivationInputs, NaNInTheBiasOfOneSequenceReachesNoOtherSequence) {
   for (std::size_t i = 0; i < gradient.size(); ++i) EXPECT_EQ(std::isnan(gradient[i]), i < gradient.size() / 2) << i;
 }
 
-TEST(ActivationInputs, ATensorOfTheTokensHasOneNumberForEachToken) {
+TEST(ActivationInputs, RowsAndPositionsAreDifferentIndices) {
   Call call;
   const std::array<float, 5> tokens = {1, 2, 3, 4, 5};
   // O = sum over the keys of (t of the query + 10 t of the key) * 1.
   call.operand.fill(1);
-  call.run(Activation("0 * s + t[i] + 10 * t[j]", {}, {"t"}),
+  call.run(Activation("0 * s + t[q_row] + 10 * t[kv_row]", {}, {"t"}),
            {{"t", TensorView::contiguous(tokens.data(), DType::float32, {5})}});
   const std::array<float, 10> expected = {63, 63, 66, 66, 69, 69, 98, 98, 100, 100};
   EXPECT_EQ(call.output, expected);
-  // A tensor of another size has one number for each position, and a computed index is a position.
-  call.run(Activation("0 * s + t[clamp(i, 0, 9)] + 10 * t[clamp(j, 0, 9)]", {}, {"t"}),
+  call.run(Activation("0 * s + t[clamp(q_row, 0, 9)] + 10 * t[kv_row + 0 * len_q]", {}, {"t"}),
+           {{"t", TensorView::contiguous(tokens.data(), DType::float32, {5})}});
+  EXPECT_EQ(call.output, expected) << "in a computed index";
+  call.run(Activation("q_row + 1 + 10 * (kv_row + 1) + 0 * s"), {});
+  EXPECT_EQ(call.output, expected) << "as numbers";
+  // The tensor has as many elements as the operands have rows, but the index is a position.
+  call.run(Activation("0 * s + t[q_idx] + 10 * t[kv_idx]", {}, {"t"}),
            {{"t", TensorView::contiguous(tokens.data(), DType::float32, {5})}});
   const std::array<float, 10> by_position = {63, 63, 66, 66, 69, 69, 32, 32, 34, 34};
   EXPECT_EQ(call.output, by_position);
+}
+
+TEST(ActivationInputs, AnAxisOfRowsHasAnElementForEachRowOrOne) {
+  Call call;
+  const std::array<float, 5> numbers = {1, 2, 3, 4, 5};
+  const auto run = [&](int64_t size) {
+    call.run(Activation("s + t[kv_row]", {}, {"t"}),
+             {{"t", TensorView::contiguous(numbers.data(), DType::float32, {size})}});
+  };
+  run(5);
+  run(1);
+  expect_error(
+      "parameter t: expected 5 elements or more on axis 0, one for each row of key, because its index is "
+      "kv_row, got 4 with shape (4,); pass a number for each row, or index it by the position in the sequence, "
+      "kv_idx",
+      [&] { run(4); });
+}
+
+TEST(ActivationInputs, NamesOfVersion01NameTheirSuccessors) {
+  expect_error("write q_idx for the position of the query in its sequence", [] { Activation("s * exp(-i)"); });
+  expect_error("write batch for the batch entry", [] { Activation("s * b"); });
+  expect_error("write head for the query head", [] { Activation("s + t[h]", {}, {"t"}); });
+  expect_error(
+      "write kv_idx if the axis has the positions in a sequence, or kv_row if it has the rows of the packed "
+      "operand",
+      [] { Activation("s + t[head, j]", {}, {"t"}); });
+  EXPECT_EQ(Activation("s * b", {{"b", 2}}).value(3), 6) << "a parameter may have the name";
 }
 
 TEST(ActivationInputs, DebugModeReportsTheFirstIndexThatDoesNotExist) {
@@ -272,13 +306,13 @@ TEST(ActivationInputs, DebugModeReportsTheFirstIndexThatDoesNotExist) {
   const std::vector<Parameter> parameters = {{"t", TensorView::contiguous(table.data(), DType::float32, {2})}};
   ::setenv("GDPA_CHECK_INDICES", "1", 1);
   testing::internal::CaptureStderr();
-  call.run(Activation("s + t[clamp(i - j, 0, 1)]", {}, {"t"}), parameters);
+  call.run(Activation("s + t[clamp(q_idx - kv_idx, 0, 1)]", {}, {"t"}), parameters);
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
   testing::internal::CaptureStderr();
-  call.run(Activation("s + t[i - j + 1]", {}, {"t"}), parameters);
+  call.run(Activation("s + t[q_idx - kv_idx + 1]", {}, {"t"}), parameters);
   ::unsetenv("GDPA_CHECK_INDICES");
   EXPECT_EQ(testing::internal::GetCapturedStderr(),
-            "gdpa: index 0 of t is -1 at b = 0, h = 0, i = 0, j = 2, expected 0 to 1\n");
+            "gdpa: index 0 of t is -1 at batch = 0, head = 0, q_idx = 0, kv_idx = 2, expected 0 to 1\n");
 }
 
 TEST(ActivationInputs, GradientsHaveTheSameBitsForAFixedNumberOfThreads) {
@@ -294,7 +328,7 @@ TEST(ActivationInputs, GradientsHaveTheSameBitsForAFixedNumberOfThreads) {
                             .value = view,
                             .cu_seqlens_q = cu,
                             .cu_seqlens_k = cu,
-                            .activation = Activation("silu(s + t[h, clamp(i - j, 0, 15)])", {}, {"t"}),
+                            .activation = Activation("silu(s + t[head, clamp(q_idx - kv_idx, 0, 15)])", {}, {"t"}),
                             .parameters = {{"t", TensorView::contiguous(table.data(), DType::float32, {heads, size})}},
                             .threads = 3};
   for (int run = 0; run < 100; ++run) {

@@ -173,12 +173,12 @@ TEST(ParserErrors, OperandsOfConditionsAreMarked) {
             "activation: expected a condition as an operand of &, but a number came\n"
             "    where(s > 0 & s < 1, 3, 4)\n"
             "              ^\n"
-            "comparisons need parentheses: (i < 3) & (j < 3)");
+            "comparisons need parentheses: (q_idx < 3) & (kv_idx < 3)");
   EXPECT_EQ(message("where((s > 0) | 1, 3, 4)"),
             "activation: expected a condition as an operand of |, but a number came\n"
             "    where((s > 0) | 1, 3, 4)\n"
             "                    ^\n"
-            "comparisons need parentheses: (i < 3) & (j < 3)");
+            "comparisons need parentheses: (q_idx < 3) & (kv_idx < 3)");
   EXPECT_EQ(message("where(~s, 3, 4)"),
             "activation: expected a condition, but a number came\n"
             "    where(~s, 3, 4)\n"

@@ -312,12 +312,12 @@ struct CallWithTensors : Call {
   std::vector<ParameterGradient> gradients;
 
   explicit CallWithTensors(bool has_gaps) {
-    attention.activation = Activation("a * s + t[clamp(j, 0, 2)]", {}, {"a", "t"});
+    attention.activation = Activation("a * s + t[clamp(kv_idx, 0, 2)]", {}, {"a", "t"});
     attention.parameters = {{"a", TensorView::contiguous(numbers_of_head.data(), DType::float32, {heads_q})},
                             {"t", TensorView::contiguous(numbers_of_keys.data(), DType::float32, {3})}};
     gradients = {{"a", MutableTensorView::contiguous(grad_of_head.data(), DType::float32, {heads_q})},
                  {"t", MutableTensorView::contiguous(grad_of_keys.data(), DType::float32, {3})}};
-    attention.mask_expression = MaskExpression("j < n[b]", {}, {"n"});
+    attention.mask_expression = MaskExpression("kv_idx < n[batch]", {}, {"n"});
     attention.mask_parameters = {{"n", TensorView::contiguous(lengths_of_mask.data(), DType::int32, {2})}};
     attention.output_offsets = TensorView::contiguous(begins_of_output.data(), DType::int32, {2});
     if (!has_gaps) return;
@@ -678,7 +678,7 @@ TEST(Checks, BackwardOnAGpuReadsTheScaleOfARowAsATensorOfTheFunction) {
     call.attention.out_scale = OutScale::of_rows(TensorView::contiguous(rows.data(), DType::float32, {5}));
     return api::check_plan(call.attention, direction, for_gpu);
   };
-  const Activation plain("silu"), list("silu; gelu; i * s; relu with i = 2"), reading("silu(s + t[i])", {}, {"t"});
+  const Activation plain("silu"), list("silu; gelu; i * s; relu with i = 2"), reading("silu(s + t[q_idx])", {}, {"t"});
   EXPECT_EQ(checked(Direction::forward, true, plain).function, nullptr);
   EXPECT_EQ(checked(Direction::backward, false, plain).function, nullptr);
   EXPECT_EQ(checked(Direction::forward, true, plain).problem.out_scale, OutScale::Kind::per_row);
@@ -689,12 +689,13 @@ TEST(Checks, BackwardOnAGpuReadsTheScaleOfARowAsATensorOfTheFunction) {
     EXPECT_EQ(call.function->parameters().size(), tensor + 1);
     EXPECT_EQ(call.function->functions(), activation.function().functions());
     EXPECT_EQ(call.params.parameters[tensor].data, rows.data());
-    EXPECT_EQ(call.params.parameters.token_axes >> 4 * tensor & 1U, 1U);
+    EXPECT_EQ(call.function->inputs().back().row_axes, 1U);
     EXPECT_EQ(call.problem.tensor_types >> 4 * tensor & 7U, static_cast<unsigned>(NumberType::float32));
     EXPECT_EQ(call.problem.out_scale, OutScale::Kind::number);
     EXPECT_EQ(call.function, checked(Direction::backward, true, activation).function) << "made once";
   }
-  const std::string eight = "s + t0[i] + t1[i] + t2[i] + t3[i] + t4[i] + t5[i] + t6[i] + t7[i]";
+  const std::string eight =
+      "s + t0[q_idx] + t1[q_idx] + t2[q_idx] + t3[q_idx] + t4[q_idx] + t5[q_idx] + t6[q_idx] + t7[q_idx]";
   const Activation full(eight, {}, {"t0", "t1", "t2", "t3", "t4", "t5", "t6", "t7"});
   for (const Direction direction : {Direction::forward, Direction::backward}) {
     EXPECT_NO_THROW(checked(direction, false, full));
@@ -947,9 +948,9 @@ TEST(Checks, the_types_of_tensors_are_apart_and_say_whether_offsets_are_wide) {
     return TensorView::contiguous(nullptr, dtype, sizes);
   };
   TensorCall call;
-  const unsigned types = call.checked("s + t[i, j] + u[j] + n", {{"n", view(DType::float32, {4})},
-                                                                 {"t", view(DType::bfloat16, {2, 3})},
-                                                                 {"u", view(DType::int64, {3})}})
+  const unsigned types = call.checked("s + t[q_idx, kv_idx] + u[kv_idx] + n", {{"n", view(DType::float32, {4})},
+                                                                               {"t", view(DType::bfloat16, {2, 3})},
+                                                                               {"u", view(DType::int64, {3})}})
                              .problem.tensor_types;
   EXPECT_EQ(types & 15U, static_cast<unsigned>(NumberType::float32));
   EXPECT_EQ(types >> 4 & 15U, static_cast<unsigned>(NumberType::bfloat16));
@@ -957,7 +958,7 @@ TEST(Checks, the_types_of_tensors_are_apart_and_say_whether_offsets_are_wide) {
   for (const auto& [dtype, bytes] : {std::pair{DType::float32, 4}, {DType::bfloat16, 2}, {DType::int64, 8}}) {
     constexpr int64_t most = std::numeric_limits<int32_t>::max();
     const auto is_wide = [&](int64_t elements) {
-      return (call.checked("s + t[j]", {{"t", view(dtype, {elements})}}).problem.tensor_types & 8U) != 0;
+      return (call.checked("s + t[kv_idx]", {{"t", view(dtype, {elements})}}).problem.tensor_types & 8U) != 0;
     };
     EXPECT_FALSE(is_wide(most / bytes + 1));
     EXPECT_TRUE(is_wide(most / bytes + 2));
@@ -990,18 +991,18 @@ TEST(Checks, a_mask_differs_between_heads_if_it_reads_the_head_or_a_number_of_ea
     if (mask.find('n') != std::string::npos) of_mask.push_back({"n", view});
     return call.checked("gelu", {}, mask, of_mask).problem.mask_depends_on_head;
   };
-  EXPECT_TRUE(depends("j <= h", 4, {}));
-  EXPECT_TRUE(depends("j <= n", 4, {4}));
-  EXPECT_TRUE(depends("j <= n", 2, {2}));
-  EXPECT_FALSE(depends("j <= n", 4, {1}));
-  EXPECT_FALSE(depends("j <= n", 4, {}));
-  EXPECT_FALSE(depends("j <= n[i]", 2, {5}));
-  EXPECT_FALSE(depends("j <= i", 4, {}));
+  EXPECT_TRUE(depends("kv_idx <= head", 4, {}));
+  EXPECT_TRUE(depends("kv_idx <= n", 4, {4}));
+  EXPECT_TRUE(depends("kv_idx <= n", 2, {2}));
+  EXPECT_FALSE(depends("kv_idx <= n", 4, {1}));
+  EXPECT_FALSE(depends("kv_idx <= n", 4, {}));
+  EXPECT_FALSE(depends("kv_idx <= n[q_idx]", 2, {5}));
+  EXPECT_FALSE(depends("kv_idx <= q_idx", 4, {}));
 }
 
 TEST(Checks, a_prepared_mask_has_the_memory_that_its_text_says) {
   TensorCall call;
-  call.checked("gelu", {}, "j <= i + 1");
+  call.checked("gelu", {}, "kv_idx <= q_idx + 1");
   call.move_operands_to_gpu();
   call.attention.cu_seqlens_q->device = call.attention.cu_seqlens_k->device = {DeviceKind::cuda, 0};
   call.attention.out_scale = OutScale::of(1.0);

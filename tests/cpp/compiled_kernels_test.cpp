@@ -48,9 +48,10 @@ TEST_F(CompiledKernels, TheKernelsForGapsCompileForEveryArchitecture) {
 }
 
 TEST_F(CompiledKernels, TheKernelThatChecksIndicesCompilesForEveryArchitecture) {
-  const Activation function("silu(s + w[h, clamp(floor(log2(1 + abs(t[i] - t[j]))), 0, 9)] + of[kind[b], i - j])", {},
-                            {"w", "t", "of", "kind"});
-  const MaskExpression mask("(t[i] >= t[j]) & (i - j <= width[h])", {}, {"t", "width"});
+  const Activation function(
+      "silu(s + w[head, clamp(floor(log2(1 + abs(t[q_idx] - t[kv_idx]))), 0, 9)] + of[kind[batch], q_idx - kv_idx])",
+      {}, {"w", "t", "of", "kind"});
+  const MaskExpression mask("(t[q_idx] >= t[kv_idx]) & (q_idx - kv_idx <= width[head])", {}, {"t", "width"});
   plan::KernelSpec spec;
   spec.kind = plan::KernelKind::check_indices;
   spec.tensor_types = 0x4040;  // int32 and float32 (BoundTensor::type)

@@ -296,10 +296,11 @@ TEST(CpuBackend, what_pads_a_tile_and_what_a_mask_excludes_reach_no_result) {
       {"all", Mask::all(), nullptr, false},
       {"causal", Mask::causal(), nullptr, false},
       {"window", Mask::window(5, 3), nullptr, false},
-      {"expression that keeps all", Mask::all(), "i >= 0", false},
-      {"causal expression", Mask::all(), "j <= i", false},
-      {"excluded queries and keys", Mask::all(), "(i != 3) & (i != 35) & (j != 0) & (j != 21)", true},
-      {"the last column of each tile of 16", Mask::all(), "(j - j // 16 * 16 == 15) | (j == len_k - 1)", false}};
+      {"expression that keeps all", Mask::all(), "q_idx >= 0", false},
+      {"causal expression", Mask::all(), "kv_idx <= q_idx", false},
+      {"excluded queries and keys", Mask::all(), "(q_idx != 3) & (q_idx != 35) & (kv_idx != 0) & (kv_idx != 21)", true},
+      {"the last column of each tile of 16", Mask::all(), "(kv_idx - kv_idx // 16 * 16 == 15) | (kv_idx == len_k - 1)",
+       false}};
   Floats numbers(2, 1.5F), grad_numbers(2);
   for (const Case& of : cases) {
     SCOPED_TRACE(of.name);

@@ -196,8 +196,8 @@ TEST(SumsOfTensors, AreInDoubleForEveryFormOfARead) {
       gradients.push_back({read.name, read.gradient.mutable_view()});
     }
     attention.activation = Activation(
-        "s + number + fixed[1] + row[i] + column[j] + both[i, j] + diagonal[i - j + n] + "
-        "bucket[i // 8 + j // 8 - (i // 8 + j // 8) // 7 * 7]",
+        "s + number + fixed[1] + row[q_idx] + column[kv_idx] + both[q_idx, kv_idx] + diagonal[q_idx - kv_idx + n] + "
+        "bucket[q_idx // 8 + kv_idx // 8 - (q_idx // 8 + kv_idx // 8) // 7 * 7]",
         {{"n", static_cast<double>(shape.keys)}}, names);
     backward(attention, grad_output.view(), {}, {}, {}, gradients);
     for (int64_t b = 0; b < shape.batch; ++b) {

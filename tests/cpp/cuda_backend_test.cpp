@@ -127,7 +127,7 @@ void expect_kernels_of_the_first(int steps, const std::filesystem::path& cache, 
 
 TEST_F(CudaBackend, TenThousandTrainingStepsLoadOneKernelForEachDirection) {
   // The tensors are numbers, elements, and elements in a list of functions.
-  const char* const table = "silu(s + table[h, clamp(i - j, 0, 7)])";
+  const char* const table = "silu(s + table[head, clamp(q_idx - kv_idx, 0, 7)])";
   for (const std::string& text : {std::string("a * silu(s)"), std::string(table), std::string(table) + "; gelu(s)"}) {
     SCOPED_TRACE(text);
     const bool is_number = text[0] == 'a';

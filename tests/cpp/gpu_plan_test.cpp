@@ -1475,7 +1475,7 @@ TEST(GpuPlan, DeterministicModeWithoutDQKeepsTheHopperKernels) {
 
 /// f reads an element of w, a tensor of `elements` numbers for each of four heads.
 struct Table {
-  explicit Table(int64_t elements) : activation("silu(s + w[h, abs(i - j) + j])", {}, {"w"}) {
+  explicit Table(int64_t elements) : activation("silu(s + w[head, abs(q_idx - kv_idx) + kv_idx])", {}, {"w"}) {
     BoundTensor& w = params.parameters[0];
     w.rank = 2;
     w.sizes[0] = 4;
@@ -1624,7 +1624,7 @@ TEST(GpuPlan, AContiguousFp32GradientWithFewTermsHasNoMemoryOfItsOwn) {
   Problem problem = problem_of(Direction::backward);
   problem.heads_q = 2;
   problem.wanted.parameters = 1;
-  const Activation activation("silu(s + w[b, h, i, j])", {}, {"w"});
+  const Activation activation("silu(s + w[batch, head, q_idx, kv_idx])", {}, {"w"});
   const auto has_memory = [&](NumberType type, std::initializer_list<int64_t> strides) {
     Params params;
     BoundTensor& w = params.parameters[0];
@@ -1654,7 +1654,7 @@ TEST(GpuPlan, SumsOfTensorsAreFp32IfAnElementHasAtMost4096TermsOnAverage) {
     problem.rows_q = rows;
     problem.wanted.parameters = 1;
     problem.deterministic = deterministic;
-    const Activation activation("silu(s + w[j])", {}, {"w"});
+    const Activation activation("silu(s + w[kv_idx])", {}, {"w"});
     Params params;
     BoundTensor& w = params.grad_parameters[0];
     w.rank = 1;

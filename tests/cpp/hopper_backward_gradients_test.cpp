@@ -145,14 +145,14 @@ TEST_P(HopperBackwardGradients, KeepEverythingInRegistersAndNoProductWaits) {
 const std::vector<Tensor> numbers = {{"a", {4}}, {"b", {4}}};
 constexpr const char* of_numbers = "a * s * sigmoid(b * s)";
 const std::vector<Tensor> table = {{"table", {4, 4096}}};
-constexpr const char* of_table = "silu(s + table[h, clamp(i - j, 0, 4095)])";
+constexpr const char* of_table = "silu(s + table[head, clamp(q_idx - kv_idx, 0, 4095)])";
 const std::vector<Tensor> bias = {{"bias", {1, 4, 2048, 2048}, NumberType::bfloat16}};
 const std::vector<Tensor> bias_of_entries = {{"bias", {128, 4, 2048, 2048}, NumberType::bfloat16}};
 const std::vector<Tensor> short_bias = {{"bias", {128, 4, 512, 512}, NumberType::bfloat16}};
-constexpr const char* of_bias = "silu(s + bias[b, h, i, j])";
+constexpr const char* of_bias = "silu(s + bias[batch, head, q_idx, kv_idx])";
 const std::vector<Tensor> buckets = {
     {"w", {4, 64}}, {"t_q", {128 * 2048}, NumberType::int64}, {"t_k", {128 * 2048}, NumberType::int64}};
-constexpr const char* of_buckets = "silu(s + w[h, clamp(floor(log2(1 + abs(t_q[i] - t_k[j]))), 0, 63)])";
+constexpr const char* of_buckets = "silu(s + w[head, clamp(floor(log2(1 + abs(t_q[q_row] - t_k[kv_row]))), 0, 63)])";
 constexpr DType fp16 = DType::float16, bf16 = DType::bfloat16;
 constexpr int exact_additions = 60;  // of one exact sum
 

@@ -89,7 +89,7 @@ TEST_P(HopperForwardInputs, OfADenseBiasAreStagedAndEverythingElseIsInRegisters)
     GTEST_SKIP() << error.what();
   }
   const Case& test = GetParam();
-  const Activation activation("silu(s + bias[b, h, i, j])", {}, {"bias"});
+  const Activation activation("silu(s + bias[batch, head, q_idx, kv_idx])", {}, {"bias"});
   families::PlanRequest request =
       request_of(problem_of(test.head_dim, test.keys * 10, static_cast<unsigned>(test.type)), activation);
   request.reads = 1;
@@ -163,7 +163,7 @@ TEST_P(HopperForwardLookups, AreReadFromSharedMemory) {
   } catch (const Error& error) {
     GTEST_SKIP() << error.what();
   }
-  const Activation activation("silu(s + w[h, clamp(floor(log2(1 + abs(t_q[i] - t_k[j]))), 0, 63)])", {},
+  const Activation activation("silu(s + w[head, clamp(floor(log2(1 + abs(t_q[q_row] - t_k[kv_row]))), 0, 63)])", {},
                               {"w", "t_q", "t_k"});
   const auto type = static_cast<unsigned>(GetParam());
   const unsigned types = static_cast<unsigned>(NumberType::float32) | type << 4 | type << 8;

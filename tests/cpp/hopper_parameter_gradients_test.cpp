@@ -148,9 +148,9 @@ std::vector<Tensor> buckets(int64_t count) {
 }
 const std::vector<Tensor> bias = {{"bias", {1, 4, 2048, 2048}, NumberType::bfloat16}};
 constexpr const char* of_numbers = "a * s * sigmoid(b * s)";
-constexpr const char* of_table = "silu(s + table[h, clamp(i - j, 0, 4095)])";
-constexpr const char* of_buckets = "silu(s + w[h, clamp(floor(log2(1 + abs(t_q[i] - t_k[j]))), 0, 127)])";
-constexpr const char* of_bias = "silu(s + bias[b, h, i, j])";
+constexpr const char* of_table = "silu(s + table[head, clamp(q_idx - kv_idx, 0, 4095)])";
+constexpr const char* of_buckets = "silu(s + w[head, clamp(floor(log2(1 + abs(t_q[q_row] - t_k[kv_row]))), 0, 127)])";
+constexpr const char* of_bias = "silu(s + bias[batch, head, q_idx, kv_idx])";
 constexpr DType fp16 = DType::float16;
 
 /// A case of bfloat16 or float16 operands, fast.

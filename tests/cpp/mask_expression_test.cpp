@@ -27,8 +27,8 @@ std::string message(const std::string& text, const std::vector<std::string>& ten
 }
 
 TEST(MaskExpression, KeepsTheScoresWhoseConditionHolds) {
-  const MaskExpression causal("j <= i + len_k - len_q");
-  const MaskExpression odd("((i - j) % 3 == 0) & ~(h == 1) | (b // 2 > n)", {{"n", 1}});
+  const MaskExpression causal("kv_idx <= q_idx + len_k - len_q");
+  const MaskExpression odd("((q_idx - kv_idx) % 3 == 0) & ~(head == 1) | (batch // 2 > n)", {{"n", 1}});
   for (int64_t b = 0; b < 5; ++b) {
     for (int64_t h = 0; h < 3; ++h) {
       for (int64_t i = 0; i < 5; ++i) {
@@ -55,31 +55,31 @@ void expect_scores(const MaskExpression& mask, const std::function<bool(const Sc
   }
 }
 
-int64_t row(const ScorePlace& at) { return at.i + at.len_k - at.len_q; }
+int64_t row(const ScorePlace& at) { return at.q_idx + at.len_k - at.len_q; }
 
 TEST(MaskExpression, HasTheNamedMasks) {
-  const auto is_causal = [](const ScorePlace& at) { return at.j <= row(at); };
+  const auto is_causal = [](const ScorePlace& at) { return at.kv_idx <= row(at); };
   expect_scores(MaskExpression("causal()"), is_causal);
   expect_scores(MaskExpression("window(3, 2)"),
-                [](const ScorePlace& at) { return row(at) - at.j <= 3 && at.j - row(at) <= 2; });
-  expect_scores(MaskExpression("window(-1, 2)"), [](const ScorePlace& at) { return at.j - row(at) <= 2; });
-  expect_scores(MaskExpression("window(w * h, -1)", {{"w", 4}}),
-                [](const ScorePlace& at) { return row(at) - at.j <= 4; });
+                [](const ScorePlace& at) { return row(at) - at.kv_idx <= 3 && at.kv_idx - row(at) <= 2; });
+  expect_scores(MaskExpression("window(-1, 2)"), [](const ScorePlace& at) { return at.kv_idx - row(at) <= 2; });
+  expect_scores(MaskExpression("window(w * head, -1)", {{"w", 4}}),
+                [](const ScorePlace& at) { return row(at) - at.kv_idx <= 4; });
   expect_scores(MaskExpression("window(-1, -1)"), [](const ScorePlace&) { return true; });
   expect_scores(MaskExpression("prefix(4) | causal()"),
-                [&](const ScorePlace& at) { return at.j < 4 || is_causal(at); });
-  expect_scores(MaskExpression("~interval(2, 5) & (interval(0, i) | interval(6, 8))"), [](const ScorePlace& at) {
-    return (at.j < 2 || at.j >= 5) && (at.j < at.i || (at.j >= 6 && at.j < 8));
+                [&](const ScorePlace& at) { return at.kv_idx < 4 || is_causal(at); });
+  expect_scores(MaskExpression("~interval(2, 5) & (interval(0, q_idx) | interval(6, 8))"), [](const ScorePlace& at) {
+    return (at.kv_idx < 2 || at.kv_idx >= 5) && (at.kv_idx < at.q_idx || (at.kv_idx >= 6 && at.kv_idx < 8));
   });
 }
 
 /// The rule of the docstring of gdpa.mask.hstu (python/gdpa/mask.py).
 bool hstu_keeps(const ScorePlace& at, int64_t contexts, int64_t targets, int64_t group, int64_t window) {
   const int64_t end = at.len_k - targets, r = row(at);
-  if (r < contexts && at.j < end) return true;
-  const bool is_near = window < 0 || r - at.j <= window || at.j < contexts;
-  if (at.j > r || !is_near) return false;
-  return r < end || at.j < end || at.j >= end + (r - end) / group * group;
+  if (r < contexts && at.kv_idx < end) return true;
+  const bool is_near = window < 0 || r - at.kv_idx <= window || at.kv_idx < contexts;
+  if (at.kv_idx > r || !is_near) return false;
+  return r < end || at.kv_idx < end || at.kv_idx >= end + (r - end) / group * group;
 }
 
 TEST(MaskExpression, HasTheMaskOfHstu) {
@@ -103,7 +103,8 @@ TEST(MaskExpression, HasTheMaskOfHstu) {
 TEST(MaskExpression, AFunctionMayUseANamedMask) {
   const ScoreDefinition score(Activation("where(window(1, 0), s, 0)"), 1);
   const auto value = [&](int64_t i, int64_t j) {
-    return score.evaluate({.i = i, .j = j, .len_q = 9, .len_k = 9}, 2.5, [](const TensorRead&) { return 0.0; }).value;
+    return score.evaluate({.q_idx = i, .kv_idx = j, .len_q = 9, .len_k = 9}, 2.5, [](const TensorRead&) { return 0.0; })
+        .value;
   };
   EXPECT_EQ(value(4, 4), 2.5);
   EXPECT_EQ(value(4, 3), 2.5);
@@ -119,51 +120,52 @@ TEST(MaskExpressionErrors, OfNamedMasks) {
   EXPECT_NE(message("hstu(1)").find("hstu takes 2 to 4 arguments, but 1 came"), std::string::npos);
   EXPECT_NE(message("hstu(1, 2, 0)").find("expected a group of at least 1 target"), std::string::npos);
   EXPECT_NE(message("window(-2, 0)").find("expected at least 0 keys, or -1 for no bound"), std::string::npos);
-  EXPECT_NE(message("prefix(j < 3)").find("expected a number, but a comparison came"), std::string::npos);
+  EXPECT_NE(message("prefix(kv_idx < 3)").find("expected a number, but a comparison came"), std::string::npos);
   EXPECT_NE(message("cuasal()").find("did you mean \"causal\"?"), std::string::npos);
-  EXPECT_EQ(message("j < prefix[b]", {"prefix"}), "no error") << "a tensor may have the name of a mask";
+  EXPECT_EQ(message("kv_idx < prefix[batch]", {"prefix"}), "no error") << "a tensor may have the name of a mask";
 }
 
 TEST(MaskExpression, ReadsElementsOfTensors) {
-  const MaskExpression prefix("j < lengths[b]", {}, {"lengths"});
+  const MaskExpression prefix("kv_idx < lengths[batch]", {}, {"lengths"});
   const auto read = [](const TensorRead& at) {
-    return std::vector<double>{2, 0, 4}[static_cast<std::size_t>(at.indices[0].position)];
+    return std::vector<double>{2, 0, 4}[static_cast<std::size_t>(at.indices[0])];
   };
-  EXPECT_TRUE(prefix.keeps({.b = 0, .j = 1}, read));
-  EXPECT_FALSE(prefix.keeps({.b = 0, .j = 2}, read));
-  EXPECT_FALSE(prefix.keeps({.b = 1, .j = 0}, read));
-  EXPECT_TRUE(prefix.keeps({.b = 2, .j = 3}, read));
+  EXPECT_TRUE(prefix.keeps({.batch = 0, .kv_idx = 1}, read));
+  EXPECT_FALSE(prefix.keeps({.batch = 0, .kv_idx = 2}, read));
+  EXPECT_FALSE(prefix.keeps({.batch = 1, .kv_idx = 0}, read));
+  EXPECT_TRUE(prefix.keeps({.batch = 2, .kv_idx = 3}, read));
 }
 
 TEST(MaskExpression, HasOneCanonicalTextWithItsConstants) {
-  const MaskExpression one("(j<=i)&(i-j<n)", {{"n", 128}});
-  EXPECT_EQ(one.text(), "(j <= i) & (i - j < n) with n = 128");
+  const MaskExpression one("(kv_idx<=q_idx)&(q_idx-kv_idx<n)", {{"n", 128}});
+  EXPECT_EQ(one.text(), "(kv_idx <= q_idx) & (q_idx - kv_idx < n) with n = 128");
   EXPECT_EQ(&MaskExpression(one.text()).function(), &one.function());
-  EXPECT_EQ(MaskExpression("j < t[i]", {}, {"t"}).tensors(), std::vector<std::string>{"t"});
+  EXPECT_EQ(MaskExpression("kv_idx < t[q_idx]", {}, {"t"}).tensors(), std::vector<std::string>{"t"});
 }
 
 TEST(MaskExpressionErrors, NameTheMaskAndMarkTheFault) {
-  EXPECT_EQ(message("j - i"),
+  EXPECT_EQ(message("kv_idx - q_idx"),
             "mask: expected a condition, but a number came\n"
-            "    j - i\n"
+            "    kv_idx - q_idx\n"
             "    ^\n"
-            "compare it: (j <= i) & (j < 100)");
-  EXPECT_EQ(message("(j <= i) & (s > 0)"),
+            "compare it: (kv_idx <= q_idx) & (kv_idx < 100)");
+  EXPECT_EQ(message("(kv_idx <= q_idx) & (s > 0)"),
             "mask: a mask does not read the score s\n"
-            "    (j <= i) & (s > 0)\n"
-            "                ^\n"
+            "    (kv_idx <= q_idx) & (s > 0)\n"
+            "                         ^\n"
             "use positions and tensors of the call");
-  EXPECT_EQ(message(""), "mask: expected a condition (j <= i), but the text is empty");
+  EXPECT_EQ(message(""), "mask: expected a condition (kv_idx <= q_idx), but the text is empty");
   EXPECT_NE(message("gelu").find("mask: "), std::string::npos);
-  EXPECT_NE(message("j <= i; j < 3").find("expected an operator or the end, but \";\" came"), std::string::npos);
-  EXPECT_NE(message("j < n").find("n"), std::string::npos);
-  EXPECT_NE(message("j < t[i]").find("no tensor is given for t"), std::string::npos);
-  EXPECT_NE(message("t[j / 2] == 0", {"t"}).find("is no integer; round it with floor()"), std::string::npos);
+  EXPECT_NE(message("kv_idx <= q_idx; kv_idx < 3").find("expected an operator or the end, but \";\" came"),
+            std::string::npos);
+  EXPECT_NE(message("kv_idx < n").find("n"), std::string::npos);
+  EXPECT_NE(message("kv_idx < t[q_idx]").find("no tensor is given for t"), std::string::npos);
+  EXPECT_NE(message("t[kv_idx / 2] == 0", {"t"}).find("is no integer; round it with floor()"), std::string::npos);
 }
 
 TEST(MaskExpressionErrors, AMaskAndAFunctionOfOneTextStayApart) {
-  EXPECT_EQ(MaskExpression("j <= i").text(), "j <= i");
-  EXPECT_NE(message_of([] { Activation("j <= i"); }).find("activation: expected a number"), std::string::npos);
+  EXPECT_EQ(MaskExpression("kv_idx <= q_idx").text(), "kv_idx <= q_idx");
+  EXPECT_NE(message_of([] { Activation("kv_idx <= q_idx"); }).find("activation: expected a number"), std::string::npos);
   EXPECT_EQ(Activation("silu").text(), "silu");
   EXPECT_NE(message("silu").find("mask: "), std::string::npos);
 }
@@ -189,14 +191,14 @@ struct Call {
 TEST(MaskExpressionErrors, TheChecksOfACallNameTheMask) {
   Call call;
   Attention attention = call.attention();
-  attention.mask_expression = MaskExpression("j < lengths[b]", {}, {"lengths"});
+  attention.mask_expression = MaskExpression("kv_idx < lengths[batch]", {}, {"lengths"});
   attention.mask_parameters = {call.named("lengths")};
   EXPECT_EQ(call.error(attention), "no error");
 
   attention.mask = Mask::causal();
   EXPECT_EQ(call.error(attention),
             "mask: expected a window or an expression, got both; spell the window in the expression: "
-            "(j <= i + len_k - len_q) & ...");
+            "(kv_idx <= q_idx + len_k - len_q) & ...");
   attention.mask = {};
 
   attention.mask_parameters = {};
@@ -219,10 +221,10 @@ TEST(MaskExpression, FlopsCountTheKeptScores) {
   Call call;
   Attention attention = call.attention();
   const double all = flops(attention, Direction::forward);
-  attention.mask_expression = MaskExpression("j <= i");
+  attention.mask_expression = MaskExpression("kv_idx <= q_idx");
   EXPECT_EQ(flops(attention, Direction::forward), all * 10 / 16);
   EXPECT_EQ(explain(attention, Direction::forward).flops, all * 10 / 16);
-  attention.mask_expression = MaskExpression("j < lengths[b]", {}, {"lengths"});
+  attention.mask_expression = MaskExpression("kv_idx < lengths[batch]", {}, {"lengths"});
   attention.mask_parameters = {call.named("lengths")};
   EXPECT_EQ(flops(attention, Direction::forward), all * 12 / 16);
   attention.mask_parameters[0].value.data = nullptr;

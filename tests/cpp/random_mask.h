@@ -82,58 +82,62 @@ class RandomMask {
     const auto causal = [](const Place& p) { return p.j <= p.i + p.length_k - p.length_q; };
     switch (number) {
       case 0:
-        return {"j <= i + len_k - len_q", causal};
+        return {"kv_idx <= q_idx + len_k - len_q", causal};
       case 1: {
         const auto lengths = integers("lengths" + suffix, {batch}, 0, longest_k);
-        return {named("prefix(lengths{0}[b])"), [=](const Place& p) { return p.j < lengths({p.b}); }};
+        return {named("prefix(lengths{0}[batch])"), [=](const Place& p) { return p.j < lengths({p.b}); }};
       }
       case 2: {
         const auto lengths = integers("lengths" + suffix, {batch}, 0, longest_k);
-        return {named("(j < lengths{0}[b]) | causal()"),
+        return {named("(kv_idx < lengths{0}[batch]) | causal()"),
                 [=](const Place& p) { return p.j < lengths({p.b}) || causal(p); }};
       }
       case 3: {
         const auto of_q = integers("doc_q" + suffix, {batch, longest_q}, 0, 2),
                    of_k = integers("doc_k" + suffix, {batch, longest_k}, 0, 2);
-        return {named("doc_q{0}[b, i] == doc_k{0}[b, j]"), [=](const Place& p) {
+        return {named("doc_q{0}[batch, q_idx] == doc_k{0}[batch, kv_idx]"), [=](const Place& p) {
                   return of_q({p.b, p.i}) == of_k({p.b, p.j});
                 }};
       }
       case 4:
-        return {"(i * 7 + j * 3 + h) % 5 < 2", [](const Place& p) { return (p.i * 7 + p.j * 3 + p.head) % 5 < 2; }};
+        return {"(q_idx * 7 + kv_idx * 3 + head) % 5 < 2",
+                [](const Place& p) { return (p.i * 7 + p.j * 3 + p.head) % 5 < 2; }};
       case 5: {
         const auto t_q = numbers("t_q" + suffix, {batch, longest_q}), t_k = numbers("t_k" + suffix, {batch, longest_k});
         const auto width = numbers("width" + suffix, {sizes_.heads});
-        return {named("~((t_q{0}[b, i] - t_k{0}[b, j] < width{0}[h]) & (j > 2))"), [=](const Place& p) {
+        return {named("~((t_q{0}[batch, q_idx] - t_k{0}[batch, kv_idx] < width{0}[head]) & (kv_idx > 2))"),
+                [=](const Place& p) {
                   return !(t_q({p.b, p.i}) - t_k({p.b, p.j}) < width({p.head}) && p.j > 2);
                 }};
       }
       case 6:
-        return {"i // 16 != j // 16", [](const Place& p) { return p.i / 16 != p.j / 16; }};
+        return {"q_idx // 16 != kv_idx // 16", [](const Place& p) { return p.i / 16 != p.j / 16; }};
       case 7:
-        return {"j < 0", [](const Place&) { return false; }};
+        return {"kv_idx < 0", [](const Place&) { return false; }};
       case 8:
         return {"len_k > 0", [](const Place&) { return true; }};
       case 9: {
         const auto ranges = integers("ranges" + suffix, {batch, longest_q, 2}, 0, longest_k);
-        return {named("interval(ranges{0}[b, i, 0], ranges{0}[b, i, 1]) | (j == i)"), [=](const Place& p) {
+        return {named("interval(ranges{0}[batch, q_idx, 0], ranges{0}[batch, q_idx, 1]) | (kv_idx == q_idx)"),
+                [=](const Place& p) {
                   return (p.j >= ranges({p.b, p.i, 0}) && p.j < ranges({p.b, p.i, 1})) || p.j == p.i;
                 }};
       }
       case 10:  // leaves tiles, rows, columns and a sequence empty
-        return {"(i < 64) & (j >= 64) & (b != 1)", [](const Place& p) { return p.i < 64 && p.j >= 64 && p.b != 1; }};
+        return {"(q_idx < 64) & (kv_idx >= 64) & (batch != 1)",
+                [](const Place& p) { return p.i < 64 && p.j >= 64 && p.b != 1; }};
       case 11: {
         // Differences of these numbers are exact only as integers.
         const auto t_q = integers("t_q" + suffix, {batch, longest_q}, int64_t{1} << 40, (int64_t{1} << 40) + 9);
         const auto t_k = integers("t_k" + suffix, {batch, longest_k}, int64_t{1} << 40, (int64_t{1} << 40) + 9);
-        return {named("(t_q{0}[b, i] - t_k{0}[b, j] < 3) | (h == 1)"), [=](const Place& p) {
+        return {named("(t_q{0}[batch, q_idx] - t_k{0}[batch, kv_idx] < 3) | (head == 1)"), [=](const Place& p) {
                   return t_q({p.b, p.i}) - t_k({p.b, p.j}) < 3 || p.head == 1;
                 }};
       }
       case 12: {
         const auto contexts = integers("contexts" + suffix, {batch}, 0, 9),
                    targets = integers("targets" + suffix, {batch}, 0, 40);
-        return {named("hstu(contexts{0}[b], targets{0}[b], 3, 20)"),
+        return {named("hstu(contexts{0}[batch], targets{0}[batch], 3, 20)"),
                 [=](const Place& p) { return hstu_keeps(p, contexts({p.b}), targets({p.b}), 3, 20); }};
       }
       case 13:
@@ -143,18 +147,18 @@ class RandomMask {
                 }};
       case 14: {
         const auto ranges = integers("ranges" + suffix, {batch, sizes_.heads, longest_q, 2}, 0, longest_k);
-        return {named("interval(ranges{0}[b, h, i, 0], ranges{0}[b, h, i, 1])"), [=](const Place& p) {
+        return {named("interval(ranges{0}[batch, head, q_idx, 0], ranges{0}[batch, head, q_idx, 1])"),
+                [=](const Place& p) {
                   return p.j >= ranges({p.b, p.head, p.i, 0}) && p.j < ranges({p.b, p.head, p.i, 1});
                 }};
       }
       case 15:  // whole rows and columns are empty, but no tile
-        return {"(abs(i - j) < 30) & (i % 3 != 1) & (j % 5 != 2)",
+        return {"(abs(q_idx - kv_idx) < 30) & (q_idx % 3 != 1) & (kv_idx % 5 != 2)",
                 [](const Place& p) { return std::abs(p.i - p.j) < 30 && p.i % 3 != 1 && p.j % 5 != 2; }};
       default: {  // a number for each packed query
         const auto group = integers("group" + suffix, {std::max<int64_t>(1, sizes_.rows_q)}, 0, 3);
-        return {named("min(j // 40, 3) <= group{0}[i]"), [=, rows = sizes_.rows_q](const Place& p) {
-                  return std::min<int64_t>(p.j / 40, 3) <= group({rows > 1 ? p.token_q : 0});
-                }};
+        return {named("min(kv_idx // 40, 3) <= group{0}[q_row]"),
+                [=](const Place& p) { return std::min<int64_t>(p.j / 40, 3) <= group({p.row_q}); }};
       }
     }
   }

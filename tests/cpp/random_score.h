@@ -110,12 +110,11 @@ class RandomScore {
  private:
   using Element = std::function<int64_t(const Place&)>;
 
-  /// An index of a tensor. The number of tokens if the index is a bare position, else 0.
+  /// An index of a tensor, and a size of its axis if the index is a position or a row.
   struct Axis {
     std::string text;
     Element index;
-    int64_t tokens = 0;
-    std::function<int64_t(const Place&)> token = {};
+    int64_t size = 0;
   };
 
   static const std::regex& score_name() {
@@ -224,31 +223,28 @@ class RandomScore {
     return tensors_.size() - 1;
   }
 
-  /// An axis whose index is a bare position of one side, and its size: the tokens, or some number of positions.
+  /// An axis whose index is a position or a row of one side. An axis of rows has an element for each row, or is
+  /// broadcast.
   Axis position_axis(bool of_query) {
-    Axis axis;
-    axis.text = of_query ? "i" : "j";
-    axis.index = [of_query](const Place& place) { return of_query ? place.i : place.j; };
-    axis.tokens = of_query ? sizes_.rows_q : sizes_.rows_k;
-    axis.token = [of_query](const Place& place) { return of_query ? place.token_q : place.token_k; };
-    return axis;
-  }
-  int64_t position_size(bool of_query) {
+    const bool has_rows = uniform(0, 1) == 0;
     const int64_t longest = of_query ? sizes_.longest_q : sizes_.longest_k;
-    const int64_t tokens = of_query ? sizes_.rows_q : sizes_.rows_k;
-    return pick_size({tokens, longest, longest / 2, longest + 3, 1});
+    const int64_t rows = of_query ? sizes_.rows_q : sizes_.rows_k;
+    if (has_rows) return row_axis(of_query, pick_size({rows, rows, rows + 3, 1}));
+    return {of_query ? "q_idx" : "kv_idx", [of_query](const Place& place) { return of_query ? place.i : place.j; },
+            pick_size({rows, longest, longest / 2, longest + 3, 1})};
+  }
+  Axis row_axis(bool of_query, int64_t size) {
+    return {of_query ? "q_row" : "kv_row",
+            [of_query](const Place& place) { return of_query ? place.row_q : place.row_k; }, size};
   }
 
   /// The read of a tensor: the text, and the position of the element, by the rules of the documentation.
   DrawnInput read(std::size_t tensor, const std::vector<Axis>& axes) {
-    const bool has_batch = std::any_of(axes.begin(), axes.end(), [](const Axis& axis) { return axis.text == "b"; });
     std::vector<std::string> texts;
     std::vector<Element> indices;
     for (std::size_t a = 0; a < axes.size(); ++a) {
       texts.push_back(axes[a].text);
-      const int64_t size = tensors_[tensor].size(a);
-      const bool is_token = axes[a].token && !has_batch && size == axes[a].tokens;
-      indices.push_back([index = is_token ? axes[a].token : axes[a].index, size](const Place& place) {
+      indices.push_back([index = axes[a].index, size = tensors_[tensor].size(a)](const Place& place) {
         return at_most(index(place), size);
       });
     }
@@ -267,10 +263,10 @@ class RandomScore {
   }
 
   Axis head_axis() {
-    return {"h", [](const Place& place) { return place.head; }};
+    return {"head", [](const Place& place) { return place.head; }};
   }
   Axis batch_axis() {
-    return {"b", [](const Place& place) { return place.b; }};
+    return {"batch", [](const Place& place) { return place.b; }};
   }
 
   std::string draw_input() {
@@ -298,12 +294,12 @@ class RandomScore {
         return input;
       }
       case 1:  // positions as numbers
-        return {"((i - j) / (len_q + len_k + 1))", [](const Place& place) {
+        return {"((q_idx - kv_idx) / (len_q + len_k + 1))", [](const Place& place) {
                   return static_cast<double>(place.i - place.j) /
                          static_cast<double>(place.length_q + place.length_k + 1);
                 }};
       case 2:
-        return {"(0.3 * h - 0.2 * min(b, 3))", [](const Place& place) {
+        return {"(0.3 * head - 0.2 * min(batch, 3))", [](const Place& place) {
                   return 0.3 * static_cast<double>(place.head) -
                          0.2 * static_cast<double>(std::min<int64_t>(place.b, 3));
                 }};
@@ -312,7 +308,7 @@ class RandomScore {
         const int64_t shift = uniform(0, 20);
         const std::size_t tensor = add_tensor("table", floating(), {heads, size}, 0.7);
         return read(tensor, {head_axis(),
-                             {fmt::format("clamp(i - j + {}, 0, {})", shift, size - 1),
+                             {fmt::format("clamp(q_idx - kv_idx + {}, 0, {})", shift, size - 1),
                               [shift](const Place& place) { return place.i - place.j + shift; }}});
       }
       case 4: {  // without a clamp in the text, by blocks
@@ -322,7 +318,7 @@ class RandomScore {
           return Axis{fmt::format("floor({} / {})", name, step),
                       [=](const Place& place) { return (of_query ? place.i : place.j) / step; }};
         };
-        return read(tensor, {block("i", true), block("j", false)});
+        return read(tensor, {block("q_idx", true), block("kv_idx", false)});
       }
       case 5: {  // buckets of time, which has a number for each token
         const int64_t size = uniform(1, 12);
@@ -333,7 +329,7 @@ class RandomScore {
           return is_integer ? add_integers("t", sizes, -2000, 2000) : add_tensor("t", DType::float32, sizes, 500);
         };
         const std::size_t of_q = times(sizes_.rows_q), of_k = times(sizes_.rows_k);
-        const DrawnInput q = read(of_q, {position_axis(true)}), k = read(of_k, {position_axis(false)});
+        const DrawnInput q = read(of_q, {row_axis(true, 0)}), k = read(of_k, {row_axis(false, 0)});
         return read(table, {{fmt::format("clamp(floor(log2(1 + abs({} - {}))), 0, {})", q.text, k.text, size - 1),
                              [q = q.number, k = k.number](const Place& place) {
                                return static_cast<int64_t>(std::floor(std::log2(1 + std::fabs(q(place) - k(place)))));
@@ -342,25 +338,23 @@ class RandomScore {
       }
       case 6: {  // a dense bias
         const int64_t batch = pick_size({1, sizes_.batch});
-        const std::size_t tensor =
-            add_tensor("bias", floating(), {batch, heads, position_size(true), position_size(false)}, 0.7);
-        return read(tensor, {batch_axis(), head_axis(), position_axis(true), position_axis(false)});
+        const Axis query = position_axis(true), key = position_axis(false);
+        const std::size_t tensor = add_tensor("bias", floating(), {batch, heads, query.size, key.size}, 0.7);
+        return read(tensor, {batch_axis(), head_axis(), query, key});
       }
       case 7: {
-        const std::size_t tensor =
-            add_tensor("bias", floating(), {heads, position_size(true), position_size(false)}, 0.7);
-        return read(tensor, {head_axis(), position_axis(true), position_axis(false)});
+        const Axis query = position_axis(true), key = position_axis(false);
+        const std::size_t tensor = add_tensor("bias", floating(), {heads, query.size, key.size}, 0.7);
+        return read(tensor, {head_axis(), query, key});
       }
       case 8: {
-        const bool of_query = uniform(0, 1) == 0;
-        const std::size_t tensor = add_tensor("u", floating(), {position_size(of_query)}, 0.7);
-        return read(tensor, {position_axis(of_query)});
+        const Axis axis = position_axis(uniform(0, 1) == 0);
+        return read(add_tensor("u", floating(), {axis.size}, 0.7), {axis});
       }
       default: {  // an integer tensor as an index
-        const bool of_query = uniform(0, 1) == 0;
+        const Axis axis = position_axis(uniform(0, 1) == 0);
         const int64_t size = pick_size({1, 7, 20});
-        const std::size_t indices = add_integers("n", {position_size(of_query)}, -3, 25);
-        const DrawnInput index = read(indices, {position_axis(of_query)});
+        const DrawnInput index = read(add_integers("n", {axis.size}, -3, 25), {axis});
         const std::size_t tensor = add_tensor("e", floating(), {size, heads}, 0.7);
         return read(
             tensor,

@@ -44,8 +44,8 @@ struct Place {
   int64_t j = 0;
   int64_t length_q = 0;
   int64_t length_k = 0;
-  int64_t token_q = 0;
-  int64_t token_k = 0;
+  int64_t row_q = 0;
+  int64_t row_k = 0;
 
   bool operator==(const Place&) const = default;
 };

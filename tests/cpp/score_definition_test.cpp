@@ -33,10 +33,7 @@ std::size_t element_of(const TensorRead& read, const DrawnTensor& tensor, const 
   int64_t element = 0;
   for (std::size_t axis = 0; axis < read.indices.size(); ++axis) {
     const int64_t size = tensor.size(axis);
-    int64_t position = read.indices[axis].position;
-    if (read.indices[axis].can_be_query_token && size == sizes.rows_q) position = place.token_q;
-    if (read.indices[axis].can_be_key_token && size == sizes.rows_k) position = place.token_k;
-    element = element * size + std::clamp<int64_t>(position, 0, size - 1);
+    element = element * size + std::clamp<int64_t>(read.indices[axis], 0, size - 1);
   }
   return static_cast<std::size_t>(element);
 }
@@ -58,12 +55,13 @@ TEST(ScoreDefinition, ValuesDerivativesAndReadsAreThoseOfTheExpression) {
     for (const DrawnTensor& tensor : random.tensors()) sums.emplace_back(tensor.numbers.size());
     for (int draw = 0; draw < 40; ++draw) {
       Place place{uniform(batch), uniform(heads), uniform(length_q), uniform(length_k), length_q, length_k, 0, 0};
-      place.token_q = place.b * length_q + place.i;
-      place.token_k = place.b * length_k + place.j;
+      place.row_q = place.b * length_q + place.i;
+      place.row_k = place.b * length_k + place.j;
       const double score = std::normal_distribution<double>()(generator);
       std::vector<std::pair<std::size_t, std::size_t>> elements;
       const ScoreDerivatives at = definition.evaluate(
-          {place.b, place.head, place.i, place.j, place.length_q, place.length_k}, score, [&](const TensorRead& read) {
+          {place.b, place.head, place.i, place.j, place.length_q, place.length_k, place.row_q, place.row_k}, score,
+          [&](const TensorRead& read) {
             const DrawnTensor& tensor = random.tensors()[read.parameter];
             elements.emplace_back(read.parameter, element_of(read, tensor, place));
             return tensor.numbers[elements.back().second];
@@ -85,7 +83,7 @@ TEST(ScoreDefinition, ValuesDerivativesAndReadsAreThoseOfTheExpression) {
 TEST(ScoreDefinition, EachHeadOfAListHasItsFunction) {
   const ScoreDefinition definition(Activation("gelu; a * s; silu", {}, {"a"}), 3);
   const auto at = [&](int64_t head) {
-    return definition.evaluate({.h = head}, 0.7, [](const TensorRead&) { return 3.0; });
+    return definition.evaluate({.head = head}, 0.7, [](const TensorRead&) { return 3.0; });
   };
   EXPECT_EQ(at(0).value, Activation("gelu").value(0.7));
   EXPECT_EQ(at(1).value, 3 * 0.7);
@@ -95,10 +93,10 @@ TEST(ScoreDefinition, EachHeadOfAListHasItsFunction) {
 }
 
 TEST(ScoreDefinition, AnInfiniteIndexIsBeyondTheAxis) {
-  const ScoreDefinition definition(Activation("s + t[floor(log2(i))]", {}, {"t"}), 1);
+  const ScoreDefinition definition(Activation("s + t[floor(log2(q_idx))]", {}, {"t"}), 1);
   int64_t position = 0;
-  definition.evaluate({.i = 0}, 0, [&](const TensorRead& read) {
-    position = read.indices[0].position;
+  definition.evaluate({.q_idx = 0}, 0, [&](const TensorRead& read) {
+    position = read.indices[0];
     return 0.0;
   });
   EXPECT_LT(position, -(int64_t{1} << 40));

@@ -25,13 +25,13 @@ ScoreCase two_buckets(double seconds, Mask mask, double first_query = 0) {
     return times;
   };
   return {.name = "two_buckets",
-          .text = "tanh(s + w[h, clamp(floor(log2(1 + abs(t_q[i] - t_k[j]))), 0, 63)])",
+          .text = "tanh(s + w[head, clamp(floor(log2(1 + abs(t_q[q_row] - t_k[kv_row]))), 0, 63)])",
           .tensors = {{"w", DType::bfloat16, {2, 64}},
                       {"t_q", DType::int64, {queries.rows()}, times_from(first_query, queries)},
                       {"t_k", DType::int64, {keys.rows()}, times_from(0x1p20 - first_query, keys)}},
           .inputs =
               [](const ScoreProblem& problem, const Place& at) {
-                const double apart = std::fabs(problem.number(1, at.token_q) - problem.number(2, at.token_k));
+                const double apart = std::fabs(problem.number(1, at.row_q) - problem.number(2, at.row_k));
                 const auto bucket = std::min<int64_t>(static_cast<int64_t>(std::log2(1 + apart)), 63);
                 const int64_t element = at.head * 64 + bucket;
                 return ScoreInputs{1, problem.number(0, element), {{0, element, false}}};

@@ -12,7 +12,7 @@ namespace {
 
 TEST(StoredTerms, OfAVisitedTileStayNextToATileThatIsNotVisited) {
   const ScoreCase of = {.name = "bias",
-                        .text = "tanh(s + bias[b, h, i, j])",
+                        .text = "tanh(s + bias[batch, head, q_idx, kv_idx])",
                         .tensors = {{"bias", DType::bfloat16, {3, 2, 340, 302}}},
                         .inputs =
                             [](const ScoreProblem& problem, const Place& at) {

@@ -53,10 +53,10 @@ struct Tensor {
     return result;
   }
 
-  double at(const std::vector<TensorRead::Index>& indices) const {
+  double at(const std::vector<int64_t>& indices) const {
     int64_t element = 0;
     for (std::size_t axis = 0; axis < sizes.size(); ++axis) {
-      element = element * sizes[axis] + std::clamp<int64_t>(indices[axis].position, 0, sizes[axis] - 1);
+      element = element * sizes[axis] + std::clamp<int64_t>(indices[axis], 0, sizes[axis] - 1);
     }
     return numbers[static_cast<std::size_t>(element)];
   }
@@ -95,39 +95,41 @@ std::vector<Tensor> make_tensors(std::mt19937_64& random) {
 /// The conditions of the named masks, and one for each rule of src/activation/cuda_condition.cpp.
 std::vector<std::string> known_conditions() {
   return {
-      "j <= i + len_k - len_q",
-      "(i + len_k - len_q - j <= 20) & (j <= i + len_k - len_q)",
-      "(j < of_entry[b]) | (j <= i)",
-      "((i + len_k - len_q < of_entry[b]) & (j < len_k - 30)) | ((j <= i + len_k - len_q) & ((j < len_k - 30) | "
-      "(j >= len_k - 30 + floor((i + 30 - len_q) / 8) * 8)))",
-      "((j >= ranges[i, 0, 0]) & (j < ranges[i, 0, 1])) | ((j >= ranges[i, 1, 0]) & (j < ranges[i, 1, 1]))",
-      "of_query[i] == of_key[j]",
-      "(of_query[i] // 20 == of_key[j] // 20) & (j <= i + 100)",
-      "(j <= i + 60) & (time_q[i] - time_k[j] < 0.5)",
-      "abs(i - j) <= 9",
-      "abs(j - 3 * i) > 17",
-      "i // 16 != j // 16",
-      "(j + 5) // 7 <= i // 3",
-      "i // 3 < (j - 5) // 7",
-      "-j <= i - 70",
-      "3 * j <= 2 * i + 50",
-      "-3 * j < 4 - i",
-      "min(j, i + 40) <= 60 - i",
-      "max(j - 20, 3) > i",
-      "(i * 7 + j * 3 + h) % 5 < 2",
-      "j < ends_q[i]",
-      "ends_q[i] <= j - 1",
-      "i > ends_k[j] - 4",
-      "i + 5 >= ends_k[j]",
-      "abs(ends_k[j]) < 20",
-      "j < 0.75 * i + 0.5",
-      "0.5 * j < time_q[i] * 40",
-      "(h == 2) & (b != 2) & ~(j == 5 * i)",
-      "j < 0",
+      "kv_idx <= q_idx + len_k - len_q",
+      "(q_idx + len_k - len_q - kv_idx <= 20) & (kv_idx <= q_idx + len_k - len_q)",
+      "(kv_idx < of_entry[batch]) | (kv_idx <= q_idx)",
+      "((q_idx + len_k - len_q < of_entry[batch]) & (kv_idx < len_k - 30)) | ((kv_idx <= q_idx + len_k - len_q) & "
+      "((kv_idx < len_k - 30) | "
+      "(kv_idx >= len_k - 30 + floor((q_idx + 30 - len_q) / 8) * 8)))",
+      "((kv_idx >= ranges[q_row, 0, 0]) & (kv_idx < ranges[q_row, 0, 1])) | ((kv_idx >= ranges[q_row, 1, 0]) & (kv_idx "
+      "< ranges[q_row, 1, 1]))",
+      "of_query[q_row] == of_key[kv_row]",
+      "(of_query[q_row] // 20 == of_key[kv_row] // 20) & (kv_idx <= q_idx + 100)",
+      "(kv_idx <= q_idx + 60) & (time_q[q_row] - time_k[kv_row] < 0.5)",
+      "abs(q_idx - kv_idx) <= 9",
+      "abs(kv_idx - 3 * q_idx) > 17",
+      "q_idx // 16 != kv_idx // 16",
+      "(kv_idx + 5) // 7 <= q_idx // 3",
+      "q_idx // 3 < (kv_idx - 5) // 7",
+      "-kv_idx <= q_idx - 70",
+      "3 * kv_idx <= 2 * q_idx + 50",
+      "-3 * kv_idx < 4 - q_idx",
+      "min(kv_idx, q_idx + 40) <= 60 - q_idx",
+      "max(kv_idx - 20, 3) > q_idx",
+      "(q_idx * 7 + kv_idx * 3 + head) % 5 < 2",
+      "kv_idx < ends_q[q_row]",
+      "ends_q[q_row] <= kv_idx - 1",
+      "q_idx > ends_k[kv_row] - 4",
+      "q_idx + 5 >= ends_k[kv_row]",
+      "abs(ends_k[kv_row]) < 20",
+      "kv_idx < 0.75 * q_idx + 0.5",
+      "0.5 * kv_idx < time_q[q_row] * 40",
+      "(head == 2) & (batch != 2) & ~(kv_idx == 5 * q_idx)",
+      "kv_idx < 0",
       "len_k > 0",
-      "where(i < 20, j, 150 - j) < 60",
-      "where(j < 20, i, 40 - i) < 25",
-      "~((j < of_query[i]) | ~((j > 4) & (of_key[j] > i)))",
+      "where(q_idx < 20, kv_idx, 150 - kv_idx) < 60",
+      "where(kv_idx < 20, q_idx, 40 - q_idx) < 25",
+      "~((kv_idx < of_query[q_row]) | ~((kv_idx > 4) & (of_key[kv_row] > q_idx)))",
   };
 }
 
@@ -150,8 +152,9 @@ class RandomCondition {
 
   std::string number(int depth) {
     if (depth == 0 || draw(4) == 0) {
-      constexpr std::array<const char*, 9> leaves = {
-          "i", "j", "j", "len_k", "len_q", "of_entry[b]", "of_query[i]", "of_key[j]", "ranges[i, 1, 0]"};
+      constexpr std::array<const char*, 9> leaves = {"q_idx",           "kv_idx",         "kv_idx",
+                                                     "len_k",           "len_q",          "of_entry[batch]",
+                                                     "of_query[q_row]", "of_key[kv_row]", "ranges[q_row, 1, 0]"};
       const std::size_t leaf = draw(leaves.size() + 2);
       return leaf < leaves.size() ? leaves[leaf] : fmt::format("{}", draw(70));
     }
@@ -207,7 +210,7 @@ struct BoundCondition {
   }
 
   bool keeps(int64_t query, int64_t key) const {
-    return mask.keeps({entry, head, query, key, length_q, length_k},
+    return mask.keeps({entry, head, query, key, length_q, length_k, query, key},
                       [this](const TensorRead& read) { return tensors[read.parameter]->at(read.indices); });
   }
 };

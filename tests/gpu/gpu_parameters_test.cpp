@@ -278,7 +278,7 @@ int64_t element(const ScoreTensor& tensor, const std::vector<int64_t>& indices) 
 /// The score of a relative position, from a table of each head.
 ScoreCase table(std::string name, DType of_table = DType::bfloat16) {
   return {.name = std::move(name),
-          .text = "tanh(s + table[h, clamp(i - j, 0, 63)])",
+          .text = "tanh(s + table[head, clamp(q_idx - kv_idx, 0, 63)])",
           .tensors = {{"table", of_table, {4, 64}}},
           .inputs =
               [](const ScoreProblem& problem, const Place& at) {
@@ -293,7 +293,7 @@ ScoreCase table(std::string name, DType of_table = DType::bfloat16) {
 /// A table with a factor, whose index is clamped by its axis, and a number of each head.
 ScoreCase table_and_number(std::string name) {
   return {.name = std::move(name),
-          .text = "tanh(s - 0.5 * table[h, i - j + 40] + a)",
+          .text = "tanh(s - 0.5 * table[head, q_idx - kv_idx + 40] + a)",
           .tensors = {{"table", DType::float16, {4, 90}}, {"a", DType::float32, {4}}},
           .inputs =
               [](const ScoreProblem& problem, const Place& at) {
@@ -321,13 +321,13 @@ std::vector<double> times(int64_t rows) {
 ScoreCase buckets(std::string name, DType of_times) {
   const int64_t rows_q = jagged_q.rows(), rows_k = jagged_k.rows();
   return {.name = std::move(name),
-          .text = "tanh(s + w[h, clamp(floor(log2(1 + abs(t_q[i] - t_k[j]))), 0, 9)])",
+          .text = "tanh(s + w[head, clamp(floor(log2(1 + abs(t_q[q_row] - t_k[kv_row]))), 0, 9)])",
           .tensors = {{"w", DType::float32, {4, 10}},
                       {"t_q", of_times, {rows_q}, times(rows_q)},
                       {"t_k", of_times, {rows_k}, times(rows_k)}},
           .inputs =
               [](const ScoreProblem& problem, const Place& at) {
-                const double apart = std::fabs(problem.number(1, at.token_q) - problem.number(2, at.token_k));
+                const double apart = std::fabs(problem.number(1, at.row_q) - problem.number(2, at.row_k));
                 const auto bucket = static_cast<int64_t>(std::floor(std::log2(1 + apart)));
                 return added(problem, element(problem.of().tensors[0], {at.head, bucket}));
               },
@@ -348,13 +348,13 @@ ScoreCase long_buckets(std::string name, DType of_times, const std::function<dou
     return numbers;
   };
   return {.name = std::move(name),
-          .text = "tanh(s + w[h, clamp(floor(log2(1 + abs(t_q[i] - t_k[j]))), 0, 63)])",
+          .text = "tanh(s + w[head, clamp(floor(log2(1 + abs(t_q[q_row] - t_k[kv_row]))), 0, 63)])",
           .tensors = {{"w", DType::bfloat16, {4, elements}},
                       {"t_q", of_times, {queries.rows()}, times_of(queries, false)},
                       {"t_k", of_times, {keys.rows()}, times_of(keys, true)}},
           .inputs =
               [](const ScoreProblem& problem, const Place& at) {
-                const double apart = std::fabs(problem.number(1, at.token_q) - problem.number(2, at.token_k));
+                const double apart = std::fabs(problem.number(1, at.row_q) - problem.number(2, at.row_k));
                 const double bucket = std::isnan(apart) ? 0 : std::min(std::floor(std::log2(1 + apart)), 63.0);
                 return added(problem, element(problem.of().tensors[0], {at.head, static_cast<int64_t>(bucket)}));
               },
@@ -391,9 +391,9 @@ double near_time(int64_t row, bool is_key) { return static_cast<double>(row * (i
 /// A lookup by a signed difference. The smallest index is below 0, and the largest index is beyond the last element.
 ScoreCase signed_differences(std::string name, const std::string& difference, double sign, int factor = 2) {
   ScoreCase of = long_buckets(std::move(name), DType::int64, near_time, 30);
-  of.text = "tanh(s + w[h, " + std::string(factor == 1 ? "" : "2 * ") + "(" + difference + ") + 15])";
+  of.text = "tanh(s + w[head, " + std::string(factor == 1 ? "" : "2 * ") + "(" + difference + ") + 15])";
   of.inputs = [sign, factor](const ScoreProblem& problem, const Place& at) {
-    const double apart = problem.number(1, at.token_q) - problem.number(2, at.token_k);
+    const double apart = problem.number(1, at.row_q) - problem.number(2, at.row_k);
     return added(problem,
                  element(problem.of().tensors[0], {at.head, static_cast<int64_t>(factor * sign * apart + 15)}));
   };
@@ -411,8 +411,8 @@ ScoreCase in_backward(ScoreCase of) {
 ScoreCase two_lookups(std::string name, bool have_one_difference) {
   ScoreCase of = long_buckets(std::move(name), DType::int64, near_time);
   const std::size_t of_key = have_one_difference ? 2 : 4;
-  of.text = std::string("tanh(s + w[h, clamp(floor(log2(1 + abs(t_q[i] - t_k[j]))), 0, 63)] - 0.5 * ") +
-            "u[clamp(abs(t_q[i] - " + (have_one_difference ? "t_k" : "u_k") + "[j]), 2, 500), h])";
+  of.text = std::string("tanh(s + w[head, clamp(floor(log2(1 + abs(t_q[q_row] - t_k[kv_row]))), 0, 63)] - 0.5 * ") +
+            "u[clamp(abs(t_q[q_row] - " + (have_one_difference ? "t_k" : "u_k") + "[kv_row]), 2, 500), head])";
   of.tensors.push_back({"u", DType::float32, {90, 4}});
   if (!have_one_difference) {
     ScoreTensor times = of.tensors[2];
@@ -422,7 +422,7 @@ ScoreCase two_lookups(std::string name, bool have_one_difference) {
   }
   of.inputs = [first = of.inputs, of_key](const ScoreProblem& problem, const Place& at) {
     ScoreInputs in = first(problem, at);
-    const double apart = std::fabs(problem.number(1, at.token_q) - problem.number(of_key, at.token_k));
+    const double apart = std::fabs(problem.number(1, at.row_q) - problem.number(of_key, at.row_k));
     const int64_t index =
         element(problem.of().tensors[3], {std::max<int64_t>(static_cast<int64_t>(apart), 2), at.head});
     in.t -= 0.5 * problem.number(3, index);
@@ -438,14 +438,14 @@ ScoreCase differences(std::string name, int64_t differences) {
   std::vector<double> kinds;
   for (int64_t i = 0; i < 70; ++i) kinds.push_back(static_cast<double>(i * 31 % 5 - 1));
   return {.name = std::move(name),
-          .text = "tanh(s + w[abs(t_q[i] - t_k[j]), kind[i], h])",
+          .text = "tanh(s + w[abs(t_q[q_row] - t_k[kv_row]), kind[q_row], head])",
           .tensors = {{"w", DType::float32, {differences, 3, 2}},
                       {"t_q", DType::int32, {rows_q}, times(rows_q)},
                       {"t_k", DType::int64, {rows_k}, times(rows_k)},
                       {"kind", DType::int32, {70}, kinds}},
           .inputs =
               [](const ScoreProblem& problem, const Place& at) {
-                const double apart = std::fabs(problem.number(1, at.token_q) - problem.number(2, at.token_k));
+                const double apart = std::fabs(problem.number(1, at.row_q) - problem.number(2, at.row_k));
                 const auto kind = static_cast<int64_t>(problem.number(3, nearest(at.i, 70)));
                 return added(problem, element(problem.of().tensors[0], {static_cast<int64_t>(apart), kind, at.head}));
               },
@@ -457,14 +457,13 @@ ScoreCase differences(std::string name, int64_t differences) {
 ScoreCase tokens(std::string name) {
   return {
       .name = std::move(name),
-      .text = "tanh(s + of_query[i] + of_key[j, h])",
+      .text = "tanh(s + of_query[q_row] + of_key[kv_row, head])",
       .tensors = {{"of_query", DType::float32, {jagged_q.rows()}}, {"of_key", DType::float32, {jagged_k.rows(), 2}}},
       .inputs =
           [](const ScoreProblem& problem, const Place& at) {
-            const int64_t of_key = at.token_k * 2 + at.head;
-            return ScoreInputs{1,
-                               problem.number(0, at.token_q) + problem.number(1, of_key),
-                               {{0, at.token_q, false}, {1, of_key, false}}};
+            const int64_t of_key = at.row_k * 2 + at.head;
+            return ScoreInputs{
+                1, problem.number(0, at.row_q) + problem.number(1, of_key), {{0, at.row_q, false}, {1, of_key, false}}};
           },
       .queries = jagged_q,
       .keys = jagged_k};
@@ -473,7 +472,9 @@ ScoreCase tokens(std::string name) {
 /// The sum of a table of each head and of buckets of time.
 ScoreCase table_and_buckets(std::string name) {
   ScoreCase both = buckets(std::move(name), DType::int64);
-  both.text = "tanh(s + table[h, clamp(i - j, 0, 31)] + w[h, clamp(floor(log2(1 + abs(t_q[i] - t_k[j]))), 0, 9)])";
+  both.text =
+      "tanh(s + table[head, clamp(q_idx - kv_idx, 0, 31)] + w[head, clamp(floor(log2(1 + abs(t_q[q_row] - "
+      "t_k[kv_row]))), 0, 9)])";
   both.tensors.push_back({"table", DType::float32, {4, 32}});
   both.inputs = [of_time = both.inputs](const ScoreProblem& problem, const Place& at) {
     ScoreInputs in = of_time(problem, at);
@@ -488,7 +489,7 @@ ScoreCase table_and_buckets(std::string name) {
 /// A dense bias, some of whose axes have one element.
 ScoreCase bias(std::string name, std::vector<int64_t> sizes, DType dtype) {
   return {.name = std::move(name),
-          .text = "tanh(s + bias[b, h, i, j])",
+          .text = "tanh(s + bias[batch, head, q_idx, kv_idx])",
           .tensors = {{"bias", dtype, std::move(sizes)}},
           .inputs =
               [](const ScoreProblem& problem, const Place& at) {
@@ -514,7 +515,7 @@ ScoreCase embedding(std::string name, DType of_integers) {
   for (int64_t i = 0; i < 70; ++i) kinds.push_back(static_cast<double>(i * 31 % 11 - 2));
   return {
       .name = std::move(name),
-      .text = "e[kind[i], h] * tanh(s + of_entry[b] - 0.02 * abs(i - j))",
+      .text = "e[kind[q_row], head] * tanh(s + of_entry[batch] - 0.02 * abs(q_idx - kv_idx))",
       .tensors = {{"e", DType::float16, {7, 2}}, {"kind", of_integers, {70}, kinds}, {"of_entry", DType::float32, {4}}},
       .inputs =
           [](const ScoreProblem& problem, const Place& at) {
@@ -531,7 +532,7 @@ ScoreCase embedding(std::string name, DType of_integers) {
 /// A number of the head and positions.
 ScoreCase alibi(std::string name) {
   return {.name = std::move(name),
-          .text = "a * tanh(s - 0.1 * abs(i - j) / (1 + h))",
+          .text = "a * tanh(s - 0.1 * abs(q_idx - kv_idx) / (1 + head))",
           .tensors = {{"a", DType::float32, {2}}},
           .inputs =
               [](const ScoreProblem& problem, const Place& at) {
@@ -546,21 +547,23 @@ ScoreCase alibi(std::string name) {
 
 /// A list of functions, some of which read a table, numbers of the head or positions.
 ScoreCase list(std::string name) {
-  return {.name = std::move(name),
-          .text = "tanh(s + table[h, clamp(i - j, 0, 63)]); 2 * tanh(s); a * tanh(s - 0.01 * i); 2 * tanh(s)",
-          .tensors = {{"table", DType::float32, {4, 64}}, {"a", DType::float32, {4}}},
-          .inputs =
-              [](const ScoreProblem& problem, const Place& at) {
-                if (at.head == 0) return added(problem, element(problem.of().tensors[0], {0, at.i - at.j}));
-                if (at.head == 2) {
-                  return ScoreInputs{problem.number(1, 2), -0.01 * static_cast<double>(at.i), {{1, 2, true}}};
-                }
-                return ScoreInputs{2, 0, {}};
-              },
-          .queries = jagged_q,
-          .keys = jagged_k,
-          .heads_q = 4,
-          .heads_k = 2};
+  return {
+      .name = std::move(name),
+      .text =
+          "tanh(s + table[head, clamp(q_idx - kv_idx, 0, 63)]); 2 * tanh(s); a * tanh(s - 0.01 * q_idx); 2 * tanh(s)",
+      .tensors = {{"table", DType::float32, {4, 64}}, {"a", DType::float32, {4}}},
+      .inputs =
+          [](const ScoreProblem& problem, const Place& at) {
+            if (at.head == 0) return added(problem, element(problem.of().tensors[0], {0, at.i - at.j}));
+            if (at.head == 2) {
+              return ScoreInputs{problem.number(1, 2), -0.01 * static_cast<double>(at.i), {{1, 2, true}}};
+            }
+            return ScoreInputs{2, 0, {}};
+          },
+      .queries = jagged_q,
+      .keys = jagged_k,
+      .heads_q = 4,
+      .heads_k = 2};
 }
 
 ScoreCase with(ScoreCase of, const std::function<void(ScoreCase&)>& change) {
@@ -608,13 +611,13 @@ const std::vector<ScoreCase>& score_cases() {
       with(in_backward(long_buckets("buckets_deterministic", DType::int64, near_time)),
            [](ScoreCase& c) { c.deterministic = true; }),
       in_backward(long_buckets("buckets_of_nan_in_backward", DType::float32, time_with_nan)),
-      in_backward(signed_differences("differences_in_backward", "t_k[j] - t_q[i]", -1, 1)),
+      in_backward(signed_differences("differences_in_backward", "t_k[kv_row] - t_q[q_row]", -1, 1)),
       long_buckets("buckets_beyond_table", DType::int32, near_time, 3),
       with(long_buckets("buckets_of_most_elements", DType::int64, near_time, 256),
            [](ScoreCase& c) { c.head_dim = 64; }),
       long_buckets("buckets_of_more_elements", DType::int64, near_time, 257),
-      signed_differences("differences_of_query_and_key", "t_q[i] - t_k[j]", 1),
-      signed_differences("differences_of_key_and_query", "t_k[j] - t_q[i]", -1),
+      signed_differences("differences_of_query_and_key", "t_q[q_row] - t_k[kv_row]", 1),
+      signed_differences("differences_of_key_and_query", "t_k[kv_row] - t_q[q_row]", -1),
       two_lookups("two_lookups_of_one_difference", true),
       two_lookups("two_lookups", false),
       table_and_number("table_and_number"),
@@ -654,7 +657,7 @@ const std::vector<ScoreCase>& score_cases() {
            [](ScoreCase& c) { c.has_rounded_gradients = true; }),
       with(bias("bias_transposed", {2, 2, 90, 70}, DType::float32),
            [](ScoreCase& c) {
-             c.text = "tanh(s + bias[b, h, j, i])";
+             c.text = "tanh(s + bias[batch, head, kv_idx, q_idx])";
              c.inputs = [](const ScoreProblem& problem, const Place& at) {
                return added(problem, element(problem.of().tensors[0], {at.b, at.head, at.j, at.i}));
              };
@@ -674,9 +677,9 @@ const std::vector<ScoreCase>& score_cases() {
            [](ScoreCase& c) { c.mask = Mask::window(100, 60); }),
       with(long_bias("bias_of_tokens", {4, 188, 304}, DType::bfloat16, 64),
            [](ScoreCase& c) {
-             c.text = "tanh(s + bias[h, i, j])";  // 188 rows of queries
+             c.text = "tanh(s + bias[head, q_row, kv_idx])";  // 188 rows of queries
              c.inputs = [](const ScoreProblem& problem, const Place& at) {
-               return added(problem, element(problem.of().tensors[0], {at.head, at.token_q, at.j}));
+               return added(problem, element(problem.of().tensors[0], {at.head, at.row_q, at.j}));
              };
            }),
       with(bias("bias_of_queries", {1, 2, 70, 1}, DType::float32),
@@ -816,13 +819,13 @@ ScoreCase large_integers(DType of_integers) {
   }
   for (int64_t row = 0; row < jagged_k.rows(); ++row) of_keys.push_back(static_cast<double>(row * 41 % 1000));
   return {.name = name(of_integers),
-          .text = "tanh(s + w[h, floor(abs(n_q[i] - n_k[j]) / 3) - 5591700])",
+          .text = "tanh(s + w[head, floor(abs(n_q[q_row] - n_k[kv_row]) / 3) - 5591700])",
           .tensors = {{"w", DType::float32, {2, 800}},
                       {"n_q", of_integers, {jagged_q.rows()}, of_queries},
                       {"n_k", of_integers, {jagged_k.rows()}, of_keys}},
           .inputs =
               [](const ScoreProblem& problem, const Place& at) {
-                const double apart = problem.number(1, at.token_q) - problem.number(2, at.token_k);
+                const double apart = problem.number(1, at.row_q) - problem.number(2, at.row_k);
                 const auto index = static_cast<int64_t>(std::floor(apart / 3)) - 5591700;
                 return added(problem, element(problem.of().tensors[0], {at.head, index}));
               },
@@ -876,15 +879,15 @@ TEST(GpuScoresAlone, DebugModePrintsTheFirstIndexOutsideOfItsAxis) {
     ASSERT_GE(lines.size(), 2U);  // forward and backward
     for (const std::string& printed : lines) EXPECT_EQ(printed, line);
   };
-  expect(printed_indices("tanh(s + t[i - j + 1])", 2, Mask::all()),
-         "gdpa: index 0 of t is -1 at b = 0, h = 0, i = 0, j = 2, expected 0 to 1");
-  expect(printed_indices("tanh(s + t[5 * b + i])", 7, Mask::all()),
-         "gdpa: index 0 of t is 7 at b = 1, h = 0, i = 2, j = 0, expected 0 to 6");
-  expect(printed_indices("tanh(s + t[b + 1])", 2, Mask::all()),
-         "gdpa: index 0 of t is 2 at b = 1, h = 0, i = 0, j = 0, expected 0 to 1");
-  EXPECT_TRUE(printed_indices("tanh(s + t[clamp(i - j, 0, 1)])", 2, Mask::all()).empty());
-  EXPECT_TRUE(printed_indices("tanh(s + t[i - j])", 3, Mask::causal()).empty()) << "a masked score";
-  EXPECT_TRUE(printed_indices("tanh(s + t[i - j])", 1, Mask::all()).empty()) << "a broadcast axis";
+  expect(printed_indices("tanh(s + t[q_idx - kv_idx + 1])", 2, Mask::all()),
+         "gdpa: index 0 of t is -1 at batch = 0, head = 0, q_idx = 0, kv_idx = 2, expected 0 to 1");
+  expect(printed_indices("tanh(s + t[5 * batch + q_idx])", 7, Mask::all()),
+         "gdpa: index 0 of t is 7 at batch = 1, head = 0, q_idx = 2, kv_idx = 0, expected 0 to 6");
+  expect(printed_indices("tanh(s + t[batch + 1])", 2, Mask::all()),
+         "gdpa: index 0 of t is 2 at batch = 1, head = 0, q_idx = 0, kv_idx = 0, expected 0 to 1");
+  EXPECT_TRUE(printed_indices("tanh(s + t[clamp(q_idx - kv_idx, 0, 1)])", 2, Mask::all()).empty());
+  EXPECT_TRUE(printed_indices("tanh(s + t[q_idx - kv_idx])", 3, Mask::causal()).empty()) << "a masked score";
+  EXPECT_TRUE(printed_indices("tanh(s + t[q_idx - kv_idx])", 1, Mask::all()).empty()) << "a broadcast axis";
 }
 
 /// A tile of queries also has rows after its sequence, at which tokens of the next sequence are read. 0 times what is
@@ -897,7 +900,7 @@ TEST(GpuScoresAlone, NaNOfOneSequenceReachesNoOther) {
   std::fill_n(tokens.begin() + side.first(broken), side.lengths[broken], std::numeric_limits<double>::quiet_NaN());
   const ScoreCase score = {
       .name = "",
-      .text = "of_entry[b] * tanh(s + token[i])",
+      .text = "of_entry[batch] * tanh(s + token[q_row])",
       .tensors = {{"of_entry", DType::float32, {3}}, {"token", DType::float32, {side.rows()}, tokens}},
       .inputs = {},
       .queries = side,
@@ -934,7 +937,7 @@ TEST(GpuScoresAlone, ElementsWithoutAScoreHaveNoGradient) {
   for (double& number : numbers) number = rounded(DType::bfloat16, normal(random));
   std::fill(numbers.begin() + broken * elements, numbers.end(), std::numeric_limits<double>::quiet_NaN());
   const ScoreCase score = {.name = "",
-                           .text = "tanh(s + bias[b, h, i, j])",
+                           .text = "tanh(s + bias[batch, head, q_idx, kv_idx])",
                            .tensors = {{"bias", DType::bfloat16, {entries, heads, length, length}, numbers}},
                            .inputs = {},
                            .queries = {Form::jagged, {length, 0, 33, 70}},
@@ -988,7 +991,7 @@ std::vector<std::vector<double>> gradients_with_a_query(bool is_infinite) {
   attention.query = device.input(query_rows);
   attention.key = device.input(key_rows);
   attention.value = device.input(value_rows);
-  attention.activation = Activation("silu(s + table[clamp(i - j, 0, 63)])", {}, {"table"});
+  attention.activation = Activation("silu(s + table[clamp(q_idx - kv_idx, 0, 63)])", {}, {"table"});
   attention.parameters = {{"table", device.input(table)}};
   attention.stream = Gpu::get().stream();
   backward(attention, device.input(grad_output), device.output(grad_query), device.output(grad_key),

@@ -47,7 +47,8 @@ class Example {
     Attention attention{.query = device_.input(*query_), .key = device_.input(*key_), .value = device_.input(*value_)};
     attention.cu_seqlens_q = attention.cu_seqlens_k = device_.input(*offsets_);
     attention.activation = Activation("silu");
-    attention.mask_expression = MaskExpression("(j < prefix[b]) & ((i - j) // 70 != 1)", {}, {"prefix"});
+    attention.mask_expression =
+        MaskExpression("(kv_idx < prefix[batch]) & ((q_idx - kv_idx) // 70 != 1)", {}, {"prefix"});
     attention.mask_parameters = {{"prefix", device_.input(*prefix_)}};
     attention.deterministic = true;
     attention.stream = gpu_.stream();
@@ -152,7 +153,7 @@ TEST_F(GpuPreparedMask, IsRefusedByAnotherCall) {
       "prepared_mask: expected a mask for 500 rows of query, got one for 521; prepare the mask with the arguments "
       "of this call");
   EXPECT_EQ(message([](Attention& other) {
-              other.mask_expression = MaskExpression("(j < prefix[b]) & (j <= i)", {}, {"prefix"});
+              other.mask_expression = MaskExpression("(kv_idx < prefix[batch]) & (kv_idx <= q_idx)", {}, {"prefix"});
             }),
             "prepared_mask: expected the mask of this call, with the same types of tensors, got another mask; prepare "
             "the mask with the arguments of this call");

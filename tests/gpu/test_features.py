@@ -53,13 +53,19 @@ def tensors_of_scores(rows: int, heads: int) -> dict[str, tuple[str, dict[str, T
     def normal(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.randn(shape, device="cuda", dtype=dtype)
 
-    time_buckets = "silu(s + w[h, clamp(floor(log2(1 + abs(t_q[i] - t_k[j]))), 0, 63)])"
+    time_buckets = "silu(s + w[head, clamp(floor(log2(1 + abs(t_q[q_row] - t_k[kv_row]))), 0, 63)])"
     return {
         "numbers": ("a * s * sigmoid(b * s)", {"a": normal(heads), "b": normal()}),
-        "table": ("silu(s + table[h, clamp(i - j, 0, 127)])", {"table": normal(heads, 128)}),
+        "table": ("silu(s + table[head, clamp(q_idx - kv_idx, 0, 127)])", {"table": normal(heads, 128)}),
         "buckets": (time_buckets, {"w": normal(heads, 64), "t_q": times, "t_k": times}),
-        "summed": ("silu(s + bias[b, h, i, j])", {"bias": normal(1, heads, 300, 300, dtype=torch.bfloat16)}),
-        "dense": ("silu(s + bias[b, h, i, j])", {"bias": normal(8, heads, 300, 300, dtype=torch.bfloat16)}),
+        "summed": (
+            "silu(s + bias[batch, head, q_idx, kv_idx])",
+            {"bias": normal(1, heads, 300, 300, dtype=torch.bfloat16)},
+        ),
+        "dense": (
+            "silu(s + bias[batch, head, q_idx, kv_idx])",
+            {"bias": normal(8, heads, 300, 300, dtype=torch.bfloat16)},
+        ),
     }
 
 
@@ -90,8 +96,8 @@ MASKS = {
         contexts=torch.tensor([3, 0, 64, 7, 1, 0, 1, 9]), targets=torch.tensor([5, 0, 64, 1, 9, 0, 0, 2]),
         target_group_size=4,
     ),
-    "window": gdpa.mask.Mask("abs(i - j) <= 40"),
-    "strided": gdpa.mask.Mask("(floor(i / 100) == floor(j / 100)) & (h % 2 == 0) | (j < 10)"),
+    "window": gdpa.mask.Mask("abs(q_idx - kv_idx) <= 40"),
+    "strided": gdpa.mask.Mask("(floor(q_idx / 100) == floor(kv_idx / 100)) & (head % 2 == 0) | (kv_idx < 10)"),
 }  # fmt: skip
 
 
@@ -159,10 +165,10 @@ def test_a_mask_is_prepared_in_a_captured_graph_from_the_numbers_at_each_replay(
 def test_preparing_a_mask_does_not_wait_for_the_device() -> None:
     lengths = [300, 0, 217, 129]
     tensors, cu_seqlens = operands(rows=sum(lengths)), offsets(lengths)
-    prepared(tensors, cu_seqlens, "j <= i + 7")
+    prepared(tensors, cu_seqlens, "kv_idx <= q_idx + 7")
     torch.cuda.set_sync_debug_mode("error")
     try:
-        prepared(tensors, cu_seqlens, "j <= i + 7")
+        prepared(tensors, cu_seqlens, "kv_idx <= q_idx + 7")
     finally:
         torch.cuda.set_sync_debug_mode("default")
 

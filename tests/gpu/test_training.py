@@ -14,10 +14,10 @@ import torch
 import gdpa
 from gdpa import _compilation
 
-BUCKETS = "silu(s + w[h, clamp(floor(log2(1 + abs(t[i] - t[j]))), 0, 63)])"
+BUCKETS = "silu(s + w[head, clamp(floor(log2(1 + abs(t[q_idx] - t[kv_idx]))), 0, 63)])"
 FUNCTIONS = {
     "numbers": ("a * s * sigmoid(b * s)", {"a": (2,), "b": ()}),
-    "table": ("silu(s + table[h, clamp(i - j, 0, 127)])", {"table": (2, 128)}),
+    "table": ("silu(s + table[head, clamp(q_idx - kv_idx, 0, 127)])", {"table": (2, 128)}),
     "buckets": (BUCKETS, {"w": (2, 64)}),
 }
 

@@ -60,10 +60,14 @@ FUNCTIONS: dict[str, dict[str, Tensor]] = {
     "silu": {},
     "silu(g * s)": {"g": torch.tensor(0.3, dtype=torch.float64)},
     "a * silu(s)": {"a": randn(H)},
-    "silu(s + table[h, clamp(i - j, 0, 5)])": {"table": randn(H, 6)},
-    "silu(a * s + table[h, clamp(i - j, 0, 5)]) * g": {"a": randn(H), "table": randn(H, 6), "g": randn(1)[0]},
-    "silu(s + bias[0, h, i, j])": {"bias": randn(1, H, 9, 9)},
-    "silu(s + large[h, 0])": {"large": randn(2 * H, 1)},
+    "silu(s + table[head, clamp(q_idx - kv_idx, 0, 5)])": {"table": randn(H, 6)},
+    "silu(a * s + table[head, clamp(q_idx - kv_idx, 0, 5)]) * g": {
+        "a": randn(H),
+        "table": randn(H, 6),
+        "g": randn(1)[0],
+    },
+    "silu(s + bias[0, head, q_idx, kv_idx])": {"bias": randn(1, H, 9, 9)},
+    "silu(s + large[head, 0])": {"large": randn(2 * H, 1)},
     "silu(s * exp2(-h))": {},
 }
 
@@ -126,7 +130,7 @@ def a_dense_batch_is_sharded() -> None:
         bias = params["bias"]
         if isinstance(q, DTensor):
             bias = distribute_tensor(bias, mesh, [Shard(0)])
-        text = "a * silu(s + bias[b, 0, i, j])"
+        text = "a * silu(s + bias[batch, 0, q_idx, kv_idx])"
         return gdpa.generalized_dot_product_attention(
             q, k, v, text, params={"a": learned["a"], "bias": bias}, out_scale=torch.linspace(1, 2, 8)
         )
@@ -142,7 +146,9 @@ def a_dense_batch_is_sharded() -> None:
 
     def timed(q: Tensor, k: Tensor, v: Tensor, _: Any) -> Tensor:
         given = distribute_tensor(times, mesh, [Replicate()]) if isinstance(q, DTensor) else times
-        return gdpa.varlen_attention(q, k, v, None, None, activation="silu(s + t[i] - t[j])", params={"t": given})
+        return gdpa.varlen_attention(
+            q, k, v, None, None, activation="silu(s + t[q_idx] - t[kv_idx])", params={"t": given}
+        )
 
     got, output = results([distribute_tensor(one, mesh, [Shard(0)]) for one in rows], {}, timed)
     torch.testing.assert_close(got, results(rows, {}, timed)[0])
@@ -238,7 +244,7 @@ def impossible_placements_are_refused() -> None:
     bias = {"bias": torch.zeros(8, 9, dtype=torch.float64)}
     refused(
         lambda: gdpa.varlen_attention(
-            by_rows, by_rows, by_rows, of_shard, of_shard, activation="s + bias[b, i]", params=bias
+            by_rows, by_rows, by_rows, of_shard, of_shard, activation="s + bias[batch, q_idx]", params=bias
         ),
         r"parameter bias: expected S\(0\), the numbers of each",
     )
@@ -412,7 +418,7 @@ def context_parallelism_refuses_on_every_rank() -> None:
     other = ContextPlan(offsets(LENGTHS if rank else [*LENGTHS[1:], LENGTHS[0]]))
     part = randn(other.bounds_q[rank + 1] - other.bounds_q[rank], H, 8)
     refused(lambda: context_parallel_attention(part, part, part, other), "expected the same plan on all ranks")
-    refused(lambda: context_parallel_attention(mine, mine, mine, plan, activation="s * i"), "reads no position")
+    refused(lambda: context_parallel_attention(mine, mine, mine, plan, activation="s * q_idx"), "reads no position")
     refused(lambda: context_parallel_attention(mine, mine, mine, plan, head_groups=3), "head_groups: expected 1, or")
     refused(lambda: ContextPlan([0, 5, 2]), "cu_seqlens: expected offsets that begin")
     refused(lambda: ContextPlan([0, 5], [0, 5, 9]), "cu_seqlens_k: expected 2 offsets")

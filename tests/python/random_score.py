@@ -70,23 +70,16 @@ class RandomScore:
 
     def _read(self, make: Callable[[list[int]], Tensor], most_axes: int = 4) -> tuple[str, Number]:
         indices = [self._index(most_axes) for _ in range(self._draw.randint(1, most_axes))]
-        has_batch = any(re.search(r"\bb\b", index.text) for index in indices)
         sizes, values = [], []
         for index in indices:
-            size = self._draw.choice([index.size, index.size, 1, self._draw.randint(1, 12)])
-            tokens = {"i": self._call.tokens_q, "j": self._call.tokens_k}.get(index.text, 0)
-            if tokens and not has_batch and self._draw.random() < 0.5:
-                size = tokens
+            # An axis of rows has an element for each row, or is broadcast.
+            other = index.size + 1 if index.text in ("q_row", "kv_row") else self._draw.randint(1, 12)
+            size = self._draw.choice([index.size, index.size, 1, other])
             sizes.append(size)
-            values.append(self._of_token(index) if tokens == size and not has_batch else clamped(index, size))
+            values.append(clamped(index, size))
         name, tensor = self._tensor(make(sizes))
         text = f"{name}[{', '.join(index.text for index in indices)}]"
         return text, lambda *place: tensor[tuple(value(*place) for value in values)]
-
-    def _of_token(self, index: Index) -> Number:
-        """The rule for the axes of tokens: the index counts the tokens of all sequences before."""
-        first = self._call.first_q if index.text == "i" else self._call.first_k
-        return lambda b, h, i, j: first[b] + (i if index.text == "i" else j)
 
     def _tensor(self, tensor: Tensor) -> tuple[str, Tensor]:
         name = f"t{len(self.tensors)}"
@@ -99,16 +92,21 @@ class RandomScore:
         n = draw.randint(2, 5)
         longest = max(call.longest_q, call.longest_k)
         choices = {
-            "b": (lambda b, h, i, j: b, call.batch),
-            "h": (lambda b, h, i, j: h, call.heads),
-            "i": (lambda b, h, i, j: i, call.longest_q),
-            "j": (lambda b, h, i, j: j, call.longest_k),
-            "abs(i - j)": (lambda b, h, i, j: (i - j).abs(), longest),
-            f"clamp(i - j, {-n}, {n}) + {n}": (lambda b, h, i, j: (i - j).clamp(-n, n) + n, 2 * n + 1),
-            f"floor(i / {n})": (lambda b, h, i, j: i // n, longest // n + 1),
-            f"j - floor(j / {n}) * {n}": (lambda b, h, i, j: j % n, n),
-            "floor(log2(1 + abs(i - j)))": (lambda b, h, i, j: logarithm(i - j), 8),
-            f"where(i < j, {n}, h)": (lambda b, h, i, j: torch.where(i < j, n, h), n + call.heads),
+            "batch": (lambda b, h, i, j: b, call.batch),
+            "head": (lambda b, h, i, j: h, call.heads),
+            "q_idx": (lambda b, h, i, j: i, call.longest_q),
+            "kv_idx": (lambda b, h, i, j: j, call.longest_k),
+            "q_row": (lambda b, h, i, j: call.first_q[b] + i, call.tokens_q),
+            "kv_row": (lambda b, h, i, j: call.first_k[b] + j, call.tokens_k),
+            f"floor(q_row / {n})": (lambda b, h, i, j: (call.first_q[b] + i) // n, call.tokens_q // n + 1),
+            f"clamp(kv_row - q_row, 0, {n})": (
+                lambda b, h, i, j: (call.first_k[b] + j - call.first_q[b] - i).clamp(0, n), n + 1),
+            "abs(q_idx - kv_idx)": (lambda b, h, i, j: (i - j).abs(), longest),
+            f"clamp(q_idx - kv_idx, {-n}, {n}) + {n}": (lambda b, h, i, j: (i - j).clamp(-n, n) + n, 2 * n + 1),
+            f"floor(q_idx / {n})": (lambda b, h, i, j: i // n, longest // n + 1),
+            f"kv_idx - floor(kv_idx / {n}) * {n}": (lambda b, h, i, j: j % n, n),
+            "floor(log2(1 + abs(q_idx - kv_idx)))": (lambda b, h, i, j: logarithm(i - j), 8),
+            f"where(q_idx < kv_idx, {n}, head)": (lambda b, h, i, j: torch.where(i < j, n, h), n + call.heads),
             f"{n}": (lambda b, h, i, j: n, n + 1),
         }  # fmt: skip
         text, (value, size) = draw.choice(list(choices.items()))

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import gdpa
+from gdpa import _trace
 
 SCORES = torch.linspace(-6, 6, 241, dtype=torch.float64)
 
@@ -82,7 +83,7 @@ def test_arguments_after_the_score_are_parameters() -> None:
 
     torch.testing.assert_close(evaluated(swish, params={"b": 1.5}), swish(SCORES, 1.5))
     torch.testing.assert_close(evaluated(swish, params={"b": 1.5, "shift": -1}), swish(SCORES, 1.5, shift=-1))
-    with pytest.raises(ValueError, match="the parameter c has no number"):
+    with pytest.raises(ValueError, match=r"got a function of \(s, c\); pass params=\{'c': 2.0\}"):
         gdpa.Activation(lambda s, c: s + c)
 
 
@@ -118,17 +119,77 @@ def test_what_cannot_be_said_is_refused_with_the_way_out(words: str, function: C
     assert words in str(caught.value)
 
 
-def test_a_function_is_traced_once() -> None:
-    calls = []
-
-    def counted(s: Tensor) -> Tensor:
-        calls.append(s)
-        return s * 2
-
+def test_functions_of_one_line_are_traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    traced = []
+    trace = _trace._trace
+    monkeypatch.setattr(_trace, "_trace", lambda *arguments: traced.append(1) or trace(*arguments))
+    factor = 2
     for _ in range(3):
-        evaluated(counted)
-        gdpa.Activation(counted)
-    assert len(calls) == 1
+        evaluated(lambda s: factor * F.silu(s))
+    evaluated(torch.nn.LeakyReLU(0.3))
+    evaluated(torch.nn.LeakyReLU(0.3))
+    assert len(traced) == 2
+
+
+GLOBAL = 2.0
+
+
+class Settings:
+    factor = 2.0
+
+
+def test_a_change_of_what_a_function_has_read_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the function itself: a captured number, a global, an attribute, a list, another function, a default."""
+    number, numbers, settings = 2.0, [2.0], Settings()
+
+    def inner(s: Tensor) -> Tensor:
+        return number * s
+
+    def function(s: Tensor, default: float = 3.0) -> Tensor:
+        return inner(s) + numbers[0] * s + settings.factor * s + GLOBAL * s + default * s
+
+    slope, nested = torch.nn.LeakyReLU(0.1), torch.nn.Sequential(torch.nn.Tanh())
+
+    def check() -> None:
+        for one in (function, slope, nested, lambda s: number * s):
+            torch.testing.assert_close(evaluated(one), one(SCORES))
+
+    check()
+    number = 5.0
+    check()
+    numbers[0] = 7.0
+    check()
+    settings.factor = 11.0
+    check()
+    monkeypatch.setitem(globals(), "GLOBAL", 13.0)
+    check()
+    function.__defaults__ = (17.0,)
+    check()
+    slope.negative_slope = 0.7
+    check()
+    nested.append(torch.nn.ReLU())
+    check()
+
+
+def test_train_and_eval_of_a_module_are_different_functions() -> None:
+    class Gate(torch.nn.Module):
+        def forward(self, s: Tensor) -> Tensor:
+            return F.relu(s) if self.training else s
+
+    gate = Gate()
+    torch.testing.assert_close(evaluated(gate), F.relu(SCORES))
+    torch.testing.assert_close(evaluated(gate.eval()), SCORES)
+
+
+def test_a_prelu_has_its_gradient() -> None:
+    prelu = torch.nn.PReLU(init=0.3).double()
+    query, key, value = torch.randn(3, 2, 5, 4, dtype=torch.float64).unbind()
+    output = gdpa.generalized_dot_product_attention(query, key, value, prelu, scale=1.0)
+    expected = F.prelu(query @ key.mT, prelu.weight) @ value
+    torch.testing.assert_close(output, expected)
+    gradient = torch.randn_like(output)
+    actual, wanted = (torch.autograd.grad(one, prelu.weight, gradient)[0] for one in (output, expected))
+    torch.testing.assert_close(actual, wanted)
 
 
 def test_a_function_that_is_gone_is_not_kept() -> None:

@@ -183,7 +183,7 @@ def test_vmap_takes_its_axis_of_each_operand() -> None:
     offsets = torch.tensor([[0, 3, 7], [0, 5, 7], [0, 1, 7]])
 
     def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, cu: Tensor) -> Tensor:
-        return gdpa.varlen_attention(query, key, value, cu, cu, activation="s + bias[h]", params={"bias": bias})
+        return gdpa.varlen_attention(query, key, value, cu, cu, activation="s + bias[head]", params={"bias": bias})
 
     together = torch.func.vmap(attend, in_dims=(1, 2, None, 1, 0), out_dims=2)(query, key, value, bias, offsets)
     one_by_one = [attend(query[:, n], key[:, :, n], value, bias[:, n], offsets[n]) for n in range(3)]

@@ -43,7 +43,7 @@ def test_the_gradients_are_written_into_views_of_one_buffer(name: str) -> None:
 def test_some_gradients_and_those_of_tensors() -> None:
     q, k, v = operands()
     table, a = torch.randn(2, 9, requires_grad=True), torch.rand(2, requires_grad=True)
-    options = {"activation": "a * silu(s + table[h, abs(i - j)])", "params": {"table": table, "a": a}}
+    options = {"activation": "a * silu(s + table[head, abs(q_idx - kv_idx)])", "params": {"table": table, "a": a}}
     output = gdpa.varlen_attention(q, k, v, CU_Q, CU_K, **options)
     weights = torch.randn_like(output)
     grad_key = torch.empty(9, 2, 8)

@@ -109,10 +109,18 @@ def test_both_builds_get_the_mask_and_the_tensors_of_a_case(tmp_path: Path) -> N
     other = other_build(
         tmp_path / "other",
         "def varlen_attention(*args, **keywords):\n"
-        "    assert 'j <= i' in keywords['mask'].text and keywords['params']['slope'].requires_grad\n"
+        "    assert 'kv_idx <= q_idx' in keywords['mask'].text and keywords['params']['slope'].requires_grad\n"
         "    return _attention(*args, **keywords)\n",
     )
-    case = Case((3, 5), (3, 5), 2, 16, activation="silu(slope[h] * s)", mask="j <= i", tensors=(("slope", "randn:2"),))
+    case = Case(
+        (3, 5),
+        (3, 5),
+        2,
+        16,
+        activation="silu(slope[head] * s)",
+        mask="kv_idx <= q_idx",
+        tensors=(("slope", "randn:2"),),
+    )
     rows, refusals = against.compare([(case, ("fwd", "bwd"))], other, "cpu", "cpu", Effort(seconds=0.003, rounds=3))
     assert [row.direction for row in rows] == ["fwd", "bwd"] and not refusals
 

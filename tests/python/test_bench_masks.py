@@ -14,7 +14,7 @@ from gdpa.bench.masks import mask_mod_of, mask_of_case, scores_that_count
 from gdpa.bench.systems import Gdpa, Operands
 
 CPU = torch.device("cpu")
-MASKS = ["hstu:2,3,2", "prefix:3", "intervals:3", "documents:3", "(i - j <= 2) & (j <= i)"]
+MASKS = ["hstu:2,3,2", "prefix:3", "intervals:3", "documents:3", "(q_idx - kv_idx <= 2) & (kv_idx <= q_idx)"]
 
 
 def selected(case: Case) -> torch.Tensor:

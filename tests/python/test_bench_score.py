@@ -109,7 +109,7 @@ def test_softmax_of_flex_attention_has_the_bias(monkeypatch: pytest.MonkeyPatch)
 
 def test_only_a_bias_by_index_is_a_bias() -> None:
     assert list(BIASED) == ["table", "time buckets", "bias", "bias of each sequence"]
-    for text in ("silu", "a * s * sigmoid(b * s)", "silu(s + a)", "silu(a[h] * s)", "gelu; silu", "s^2"):
+    for text in ("silu", "a * s * sigmoid(b * s)", "silu(s + a)", "silu(a[head] * s)", "gelu; silu", "s^2"):
         assert bias_of(text) is None
 
 
@@ -168,11 +168,11 @@ def test_a_suite_may_name_its_systems() -> None:
 
 
 def test_a_variant_of_compat_has_rows_of_its_own_function() -> None:
-    usual, of_rab = GdpaCompat().variants(["silu", "silu(s + rab[b, h, i, j])"])
+    usual, of_rab = GdpaCompat().variants(["silu", "silu(s + rab[batch, head, q_idx, kv_idx])"])
     assert (usual.row_name, usual.function) == ("gdpa", None)
-    assert (of_rab.row_name, of_rab.function) == ("gdpa", "silu(s + rab[b, h, i, j])")
+    assert (of_rab.row_name, of_rab.function) == ("gdpa", "silu(s + rab[batch, head, q_idx, kv_idx])")
 
 
 def test_tables_show_the_brackets_of_a_function(capsys: pytest.CaptureFixture[str]) -> None:
-    print_table("rows", ("f",), [("silu(s + t[h, i])",)], texts=1)
-    assert "silu(s + t[h, i])" in capsys.readouterr().out
+    print_table("rows", ("f",), [("silu(s + t[head, q_idx])",)], texts=1)
+    assert "silu(s + t[head, q_idx])" in capsys.readouterr().out

@@ -108,9 +108,9 @@ def test_wrong_usage_is_exit_code_2(arguments: tuple[str, ...]) -> None:
         (("--dense", "--fill", ".5"), "--dense gives every batch entry the same length"),
         (("--shared-q", "4", "--lengths", "3"), "--shared-q"),
         (("--mask", "triangle"), "expected none, causal, causal-upper-left, window:LEFT,RIGHT (-1 has no bound), or a"),
-        (("--mask", "j <= n[b]"), "no tensor is given for n"),
+        (("--mask", "kv_idx <= n[batch]"), "no tensor is given for n"),
         (("--mask", "hstu(3)"), "hstu takes 2 to 4 arguments, but 1 came"),
-        (("--mask", "j < 3", "--tensor", "n=3"), """--tensor: expected a name in "gelu", "j < 3"; got 'n'"""),
+        (("--mask", "kv_idx < 3", "--tensor", "n=3"), """--tensor: expected a name in "gelu", "kv_idx < 3"; got 'n'"""),
         (("--mask", "window:3"), "got 'window:3'"),
         (("--out-scale", "half"), "got 'half'"),
         (("--with", "a"), "expected name=number"),
@@ -120,7 +120,7 @@ def test_wrong_usage_is_exit_code_2(arguments: tuple[str, ...]) -> None:
         (("--activation", "nosuch"), "nosuch"),
         (("--activation", "b * s", "--tensor", "b"), "--tensor: expected NAME=VALUE"),
         (("--activation", "b * s", "--tensor", "b=1", "c=2"), """--tensor: expected a name in "b * s"; got 'c'"""),
-        (("--activation", "s + t[h, i]"), "no tensor is given for t"),
+        (("--activation", "s + t[head, q_idx]"), "no tensor is given for t"),
         (("--activation", "b * s", "--tensor", "b=1", "--with", "b=2"), "b is given twice"),
         (("--activation", "b * s", "--tensor", "b=no/such.npy"), "'no/such.npy', and there is no such file"),
         (("--activation", "b * s", "--tensor", "b=randn:none"), "tokens_q, tokens_k; got 'none'"),
@@ -130,7 +130,7 @@ def test_wrong_usage_is_exit_code_2(arguments: tuple[str, ...]) -> None:
         (("--activation", "b * s", "--tensor", "b=randn:5"), "one number for each query head, got (5,)"),
         (("--activation", "b * s", "--tensor", "b=1", "--tensor-gradients", "c"), "--tensor-gradients: expected all"),
         (
-            ("--activation", "s + t[i]", "--tensor", "t=times:9", "--tensor-gradients", "t"),
+            ("--activation", "s + t[q_idx]", "--tensor", "t=times:9", "--tensor-gradients", "t"),
             "floating-point numbers; got",
         ),
     ],
@@ -184,8 +184,8 @@ def test_run_takes_an_expression_with_parameters() -> None:
     assert "a = 2" in result["problem"]["activation"]
 
 
-TABLE = "silu(s + table[h, clamp(i - j, 0, 127)])"
-BUCKETS = "silu(s + w[h, clamp(floor(log2(1 + abs(t_q[i] - t_k[j]))), 0, 63)])"
+TABLE = "silu(s + table[head, clamp(q_idx - kv_idx, 0, 127)])"
+BUCKETS = "silu(s + w[head, clamp(floor(log2(1 + abs(t_q[q_row] - t_k[kv_row]))), 0, 63)])"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
@@ -196,7 +196,7 @@ BUCKETS = "silu(s + w[h, clamp(floor(log2(1 + abs(t_q[i] - t_k[j]))), 0, 63)])"
         (("a * s * sigmoid(b * s)", "--tensor", "a=1.5", "b=randn:heads"), ["da", "db"]),
         (("a * s * sigmoid(b * s)", "--tensor", "a=1.5", "b=randn:heads", "--tensor-gradients", "none"), []),
         ((BUCKETS, "--tensor", "w=randn:heads,64", "--tensor", "t_q=times:tokens_q", "t_k=times:tokens_k"), ["dw"]),
-        (("gelu; silu; relu; a * s + bias[b, h, i, j]",
+        (("gelu; silu; relu; a * s + bias[batch, head, q_idx, kv_idx]",
           "--tensor", "a=2", "bias=randn:batch,1,length_q,length_k", "--tensor-gradients", "bias"), ["dbias"]),
     ],
 )  # fmt: skip
@@ -210,7 +210,7 @@ def test_run_checks_the_gradients_of_tensors(arguments: tuple[str, ...], gradien
 
 def test_run_divides_the_error_of_a_sum_that_cancels_by_the_norm_of_its_terms() -> None:
     """The two reads have opposite terms, so the exact gradient is 0. What is left is the rounding of 7,200 terms."""
-    opposite = "s + t[clamp(j, 0, 0)] * sin(s)^2 + t[clamp(i, 0, 0)] * (cos(s)^2 - 1)"
+    opposite = "s + t[clamp(kv_idx, 0, 0)] * sin(s)^2 + t[clamp(q_idx, 0, 0)] * (cos(s)^2 - 1)"
     result = run_json("--lengths", "60", "--heads", "2", "--activation", opposite, "--tensor", "t=randn:1")
     assert 1e-9 < result["outputs"]["dt"]["error"] <= result["outputs"]["dt"]["promise"] == 2e-6
     assert result["ok"] is True
@@ -229,7 +229,7 @@ def test_tensors_come_from_files_of_numpy(tmp_path: Path) -> None:
         numpy.save(tmp_path / f"{name}.npy", array)
         values.append(f"{name}={tmp_path / name}.npy")
     result = run_json(
-        "--lengths", "20,30", "--activation", "a * s * sigmoid(b * s + table[h, n[j]])", "--tensor", *values
+        "--lengths", "20,30", "--activation", "a * s * sigmoid(b * s + table[head, n[kv_idx]])", "--tensor", *values
     )
     assert result["ok"] is True
     assert list(result["outputs"]) == [*OUTPUTS, "da", "db", "dtable"]
@@ -251,7 +251,7 @@ def mask_files(folder: Path) -> list[str]:
     return [f"{name}={folder / name}.npy" for name in arrays]
 
 
-MASK = "((j < n[b]) & (seen[i] > seen[j] - 20)) | (abs(i - j) < width)"
+MASK = "((kv_idx < n[batch]) & (seen[q_row] > seen[kv_row] - 20)) | (abs(q_idx - kv_idx) < width)"
 
 
 def test_a_mask_is_a_condition_with_tensors(tmp_path: Path) -> None:
@@ -271,7 +271,7 @@ def test_a_mask_is_a_condition_with_tensors(tmp_path: Path) -> None:
 
 
 def test_a_function_and_a_mask_have_their_own_parameters() -> None:
-    options = ("--lengths", "9", "--activation", "a * silu(s)", "--mask", "i - j < w", "--with", "a=2,w=3")
+    options = ("--lengths", "9", "--activation", "a * silu(s)", "--mask", "q_idx - kv_idx < w", "--with", "a=2,w=3")
     assert run_json(*options)["ok"] is True
     assert "expression" in gdpa("run", *options[:-1], "a=2,w=3,z=1").stderr
 

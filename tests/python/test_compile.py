@@ -62,7 +62,7 @@ def activation_of(form: str, heads: int, table: Tensor, slope: Tensor) -> dict[s
     def score(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return torch.nn.functional.silu(slope * s + table[h, torch.clamp(i - j, 0, 7)])
 
-    text = "silu(slope * s + table[h, clamp(i - j, 0, 7)])"
+    text = "silu(slope * s + table[head, clamp(q_idx - kv_idx, 0, 7)])"
     params = {"table": table, "slope": slope}
     return {
         "score_mod": {"activation": score},
@@ -97,7 +97,7 @@ def test_an_optimiser_step_compiles_nothing(form: str) -> None:
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize(("ask", "arguments"), [(_torch_allows_tf32, ()), (names_of_reads, ("s * table[h]",))])
+@pytest.mark.parametrize(("ask", "arguments"), [(_torch_allows_tf32, ()), (names_of_reads, ("s * table[head]",))])
 def test_what_only_the_host_can_answer_is_a_constant_of_the_graph(
     ask: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> None:

@@ -72,7 +72,7 @@ TYPE_ERRORS: dict[str, dict[str, Any]] = {
             "parameter a": {"activation": "a * s", "params": {"a": torch.ones((), device="meta")}},
             "mask": {
                 "mask": gdpa.mask.Mask(
-                    "(first[i] <= j) & (j <= last[i])",
+                    "(first[q_row] <= kv_idx) & (kv_idx <= last[q_row])",
                     {"first": torch.zeros(12, device="meta"), "last": torch.zeros(12)},
                 )
             },

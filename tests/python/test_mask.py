@@ -138,11 +138,25 @@ def test_a_function_of_positions_reads_captured_tensors():
     times_q, times_k = torch.rand(sum(LENGTHS_Q)), torch.rand(sum(LENGTHS_K))
     of_q, of_k = times_q.split(LENGTHS_Q), times_k.split(LENGTHS_K)
     check(
-        lambda b, h, q_idx, kv_idx: (kv_idx <= q_idx + 40) & ~((times_q[q_idx] - times_k[kv_idx] < 0.3) | (h == 1)),
+        lambda b, h, q_idx, kv_idx, *, q_row, kv_row: (
+            (kv_idx <= q_idx + 40) & ~((times_q[q_row] - times_k[kv_row] < 0.3) | (h == 1))
+        ),
         lambda b, h, m, n: (
             (torch.arange(n)[None] <= torch.arange(m)[:, None] + 40)
             & ~((of_q[b][:, None] - of_k[b][None] < 0.3) | torch.tensor(h == 1))
         ),
+    )
+
+
+def test_a_bool_tensor_is_a_condition():
+    """As in flex_attention: the padding of a batch, alone, combined, and as a text."""
+    keeps = torch.rand(len(LENGTHS_K), max(LENGTHS_K)) < 0.5
+    earlier = lambda m, n: torch.arange(n)[None] <= torch.arange(m)[:, None]
+    check(lambda b, h, q, k: keeps[b, k], lambda b, h, m, n: keeps[b, :n].expand(m, n))
+    check(lambda b, h, q, k: ~keeps[b][k] & (k <= q), lambda b, h, m, n: ~keeps[b, :n] & earlier(m, n))
+    check(
+        gdpa.mask.Mask("keeps[batch, kv_idx] | (kv_idx <= q_idx)", {"keeps": keeps}),
+        lambda b, h, m, n: keeps[b, :n] | earlier(m, n),
     )
 
 
@@ -173,7 +187,7 @@ def test_equal_names_of_different_tensors_are_renamed():
 def test_a_masked_partner_contributes_nothing_and_a_query_without_keys_gives_zeros():
     q, k, v = operands()
     cu_q, cu_k = offsets(LENGTHS_Q), offsets(LENGTHS_K)
-    output = gdpa.varlen_attention(q, k, v, cu_q, cu_k, activation="exp(s)", mask="j > len_k")
+    output = gdpa.varlen_attention(q, k, v, cu_q, cu_k, activation="exp(s)", mask="kv_idx > len_k")
     assert torch.equal(output, torch.zeros_like(output))
     for gradient in torch.autograd.grad(output.sum(), (q, k, v)):
         assert torch.equal(gradient, torch.zeros_like(gradient))
@@ -203,8 +217,10 @@ def test_dense_attention_takes_a_mask():
 
 def test_a_new_name_of_a_tensor_is_no_name_of_its_own_mask() -> None:
     first, second, third = (torch.tensor([number]) for number in (1, 2, 3))
-    both = gdpa.mask.Mask("j < t[b]", {"t": first}) & gdpa.mask.Mask("j < t[b] + t_2[b]", {"t": second, "t_2": third})
-    assert both.text == "(j < t[b]) & (j < t_3[b] + t_2[b])"
+    both = gdpa.mask.Mask("kv_idx < t[batch]", {"t": first}) & gdpa.mask.Mask(
+        "kv_idx < t[batch] + t_2[batch]", {"t": second, "t_2": third}
+    )
+    assert both.text == "(kv_idx < t[batch]) & (kv_idx < t_3[batch] + t_2[batch])"
     assert both.tensors == {"t": first, "t_3": second, "t_2": third}
 
 
@@ -213,10 +229,10 @@ def test_an_inverse_is_of_the_whole_condition() -> None:
     ones, identity = torch.ones(5, 1, 8), torch.eye(5, 8)[:, None]
     cu = torch.tensor([0, 5])
     for mask, kept in (
-        (~gdpa.mask.Mask("j <= i"), keys > rows),
-        (~(gdpa.mask.causal() | gdpa.mask.Mask("j == 4")), (keys > rows) & (keys != 4)),
-        (~(gdpa.mask.causal() & gdpa.mask.Mask("j >= 2")), (keys > rows) | (keys < 2)),
-        (~~gdpa.mask.Mask("j < i"), keys < rows),
+        (~gdpa.mask.Mask("kv_idx <= q_idx"), keys > rows),
+        (~(gdpa.mask.causal() | gdpa.mask.Mask("kv_idx == 4")), (keys > rows) & (keys != 4)),
+        (~(gdpa.mask.causal() & gdpa.mask.Mask("kv_idx >= 2")), (keys > rows) | (keys < 2)),
+        (~~gdpa.mask.Mask("kv_idx < q_idx"), keys < rows),
     ):
         output = gdpa.varlen_attention(ones, ones, identity, cu, cu, activation="0 * s + 1", mask=mask)
         torch.testing.assert_close(output[:, 0, :5], kept.float())
@@ -226,11 +242,11 @@ def test_an_inverse_is_of_the_whole_condition() -> None:
     ("mask", "error", "message"),
     [
         (3, TypeError, "mask: expected a gdpa.mask.Mask, a text or a function"),
-        ("j + 1", ValueError, "mask: expected a condition, but a number came"),
+        ("kv_idx + 1", ValueError, "mask: expected a condition, but a number came"),
         ("s > 0", ValueError, "mask: "),
-        ("j < n[b]", ValueError, "mask: "),
+        ("kv_idx < n[batch]", ValueError, "mask: "),
         (lambda b, h, i, j: "x", ValueError, "mask: expected a function of positions that returns a condition"),
-        (gdpa.mask.Mask("j < n[b]", {"n": torch.zeros(4, 1)}), ValueError, "n: expected"),
+        (gdpa.mask.Mask("kv_idx < n[batch]", {"n": torch.zeros(4, 1)}), ValueError, "n: expected"),
     ],
 )
 def test_a_wrong_mask_raises_one_error(mask, error, message):
@@ -243,9 +259,9 @@ def test_a_mask_excludes_another_mask():
     q, k, v = operands()
     cu_q, cu_k = offsets(LENGTHS_Q), offsets(LENGTHS_K)
     with pytest.raises(ValueError, match="mask: expected no other mask"):
-        gdpa.varlen_attention(q, k, v, cu_q, cu_k, window_size=(3, 0), mask="j < 3")
+        gdpa.varlen_attention(q, k, v, cu_q, cu_k, window_size=(3, 0), mask="kv_idx < 3")
     with pytest.raises(ValueError, match="mask: expected no other mask"):
-        gdpa.generalized_dot_product_attention(*torch.randn(3, 1, 1, 4, 8).unbind(), is_causal=True, mask="j < 3")
+        gdpa.generalized_dot_product_attention(*torch.randn(3, 1, 1, 4, 8).unbind(), is_causal=True, mask="kv_idx < 3")
 
 
 @pytest.mark.parametrize(

@@ -279,7 +279,7 @@ def test_a_context_may_be_jagged() -> None:
 
 def test_a_function_may_have_learned_numbers_and_a_bias_of_the_call() -> None:
     module = gdpa.nn.GDPAttention(
-        D, H, activation="a * s * sigmoid(b * s) + bias[b0[0], i, j]",
+        D, H, activation="a * s * sigmoid(b * s) + bias[b0[0], q_idx, kv_idx]",
         params={"a": torch.full((H,), 1.5), "b": torch.tensor(0.7), "b0": torch.tensor([0])},
     ).double()  # fmt: skip
     assert set(module.attend.learned) == {"a", "b"} and "attend.b0" in module.state_dict()

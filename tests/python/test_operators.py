@@ -68,7 +68,7 @@ def test_opcheck_passes_for_tensors_of_the_call(form: str) -> None:
     parameters = [torch.rand(shape, requires_grad=True) for shape in shapes.values()]
     parameters[1] = parameters[1].detach().double().requires_grad_()  # so all gradients of tensors are float64
     parameters[2] = torch.randint(4, (5,))
-    activation = PART_SEPARATOR.join(("a * silu(s + table[h, bucket[abs(i - j)]])", ",".join(shapes)))
+    activation = PART_SEPARATOR.join(("a * silu(s + table[head, bucket[abs(q_idx - kv_idx)]])", ",".join(shapes)))
     arguments = (query, key, value, parameters, *layout, activation, *options)
     torch.library.opcheck(torch.ops.gdpa.forward.default, arguments)
     with torch.no_grad():
@@ -280,7 +280,7 @@ def test_flops_of_the_gradient_of_a_tensor_are_those_of_the_scores_and_their_gra
         query, key, value = torch.randn(3, 5, 4, 8), torch.randn(3, 6, 4, 8), torch.randn(3, 6, 4, 16)
         table = torch.randn(4, 6, requires_grad=True)
         output = gdpa.varlen_attention(
-            query, key, value, None, None, activation="s + table[h, j]", params={"table": table}
+            query, key, value, None, None, activation="s + table[head, kv_idx]", params={"table": table}
         )
         assert counted(output.sum().backward) == 2 * 3 * 4 * 5 * 6 * (8 + 16)  # S again, and dO V^T
 

@@ -39,8 +39,8 @@ def masks():
     return {
         "prefix or causal": prefix(),
         "hstu": gdpa.mask.hstu(contexts=torch.tensor([1, 0, 5, 2]), targets=torch.tensor([2, 0, 9, 1])),
-        "text": "(i - j) % 3 == 0",
-        "function": lambda b, h, q_idx, kv_idx: (kv_idx <= q_idx) & (times[q_idx] - times[kv_idx] < 0.3),
+        "text": "(q_idx - kv_idx) % 3 == 0",
+        "function": lambda b, h, q_idx, kv_idx, q_row, kv_row: (kv_idx <= q_idx) & (times[q_row] - times[kv_row] < 0.3),
         "causal": "causal",
         "window": gdpa.mask.window(3, 1),
     }
@@ -88,7 +88,7 @@ def test_on_the_cpu_nothing_is_stored_and_a_window_has_no_lists():
     assert prepared(prefix()).nbytes == 0
     assert prepared("causal").window == (-1, 0)
     assert prepared("causal").lists is None
-    assert repr(prepared(prefix())).startswith("PreparedMask('(prefix(lengths[b])) | ")
+    assert repr(prepared(prefix())).startswith("PreparedMask('(prefix(lengths[batch])) | ")
 
 
 def test_a_combination_with_a_prepared_mask_is_not_prepared():
@@ -100,7 +100,7 @@ def test_a_combination_with_a_prepared_mask_is_not_prepared():
 
 def test_the_dense_function_has_prepared_masks():
     query, key, value = torch.randn(3, 2, 4, 20, 16).unbind()
-    mask = "j <= i + h"
+    mask = "kv_idx <= q_idx + head"
     ready = gdpa.prepare_mask(gdpa.generalized_dot_product_attention, query, key, value, "silu", mask=mask)
     expected = gdpa.generalized_dot_product_attention(query, key, value, "silu", mask=mask)
     torch.testing.assert_close(gdpa.generalized_dot_product_attention(query, key, value, "silu", mask=ready), expected)
@@ -128,12 +128,12 @@ def test_a_compiled_function_takes_a_prepared_mask(is_argument):
 
 def test_preparation_in_a_compiled_function_breaks_the_graph():
     def attend(query, key, value, cu):
-        keywords = {"activation": "silu", "mask": "j <= i"}
+        keywords = {"activation": "silu", "mask": "kv_idx <= q_idx"}
         mask = gdpa.prepare_mask(gdpa.varlen_attention, query, key, value, cu, cu, **keywords)
         return gdpa.varlen_attention(query, key, value, cu, cu, activation="silu", mask=mask)
 
     tensors = operands()
-    expected = gdpa.varlen_attention(*tensors, offsets(), offsets(), activation="silu", mask="j <= i")
+    expected = gdpa.varlen_attention(*tensors, offsets(), offsets(), activation="silu", mask="kv_idx <= q_idx")
     with pytest.raises(torch._dynamo.exc.Unsupported, match="call it outside of the compiled function"):
         torch.compile(attend, backend="aot_eager", fullgraph=True)(*tensors, offsets())
     torch.testing.assert_close(torch.compile(attend, backend="aot_eager")(*tensors, offsets()), expected)
@@ -151,7 +151,10 @@ def other_call(rows=ROWS, heads=2, lengths=LENGTHS, mask=None):
     [
         (lambda: other_call(rows=200), "expected a mask for 200 rows of query, got one for 105"),
         (lambda: other_call(heads=4), "expected a mask for 4 query heads, got one for 2"),
-        (lambda: other_call(lengths=(5, 100), mask="j <= i"), "expected a mask for 2 batch entries, got one for 4"),
+        (
+            lambda: other_call(lengths=(5, 100), mask="kv_idx <= q_idx"),
+            "expected a mask for 2 batch entries, got one for 4",
+        ),
     ],
 )
 def test_another_call_is_refused(make, message):
@@ -161,8 +164,10 @@ def test_another_call_is_refused(make, message):
 
 def test_other_lengths_are_another_batch_of_the_same_shape():
     expected, cu = operands(), offsets((60, 5, 40, 0))
-    output = gdpa.varlen_attention(*expected, cu, cu, activation="silu", mask=prepared("j <= i"))
-    torch.testing.assert_close(output, gdpa.varlen_attention(*expected, cu, cu, activation="silu", mask="j <= i"))
+    output = gdpa.varlen_attention(*expected, cu, cu, activation="silu", mask=prepared("kv_idx <= q_idx"))
+    torch.testing.assert_close(
+        output, gdpa.varlen_attention(*expected, cu, cu, activation="silu", mask="kv_idx <= q_idx")
+    )
 
 
 def test_wrong_uses_raise_one_error():
@@ -171,6 +176,6 @@ def test_wrong_uses_raise_one_error():
     with pytest.raises(ValueError, match="expected a function that calls gdpa once, got 0 calls"):
         gdpa.prepare_mask(lambda: None)
     with pytest.raises(ValueError, match="mask: expected a condition"):
-        prepared("j + 1")
+        prepared("kv_idx + 1")
     with pytest.raises(ValueError, match="n: expected"):
-        prepared(gdpa.mask.Mask("j < n[b]", {"n": torch.zeros(4, 1)}))
+        prepared(gdpa.mask.Mask("kv_idx < n[batch]", {"n": torch.zeros(4, 1)}))

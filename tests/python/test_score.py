@@ -49,27 +49,27 @@ CASES = {
         lambda call, a, b: lambda s, _, h, i, j: a * s * torch.sigmoid(b[h] * s),
     ),
     "table of distances": Case(
-        "silu(s + table[h, clamp(i - j, 0, 127)])",
+        "silu(s + table[head, clamp(q_idx - kv_idx, 0, 127)])",
         lambda call: {"table": numbers(call.heads, 128)},
         lambda call, table: lambda s, b, h, i, j: silu(s + table[h, torch.clamp(i - j, 0, 127)]),
     ),
     "dense bias": Case(
-        "silu(s + bias[b, h, i, j])",
+        "silu(s + bias[batch, head, q_idx, kv_idx])",
         lambda call: {"bias": numbers(4, call.heads, 5, 6)},
         lambda call, bias: lambda s, b, h, i, j: silu(s + bias[b, h, i, j]),
     ),
     "bias for all heads and queries": Case(
-        "silu(s + bias[b, h, i, j])",
+        "silu(s + bias[batch, head, q_idx, kv_idx])",
         lambda call: {"bias": numbers(4, 1, 1, 6)},
         lambda call, bias: lambda s, b, h, i, j: silu(s + bias[b, 0, 0, j]),
     ),
     "bias for all sequences": Case(
-        "silu(s + bias[0, h, i, j])",
+        "silu(s + bias[0, head, q_idx, kv_idx])",
         lambda call: {"bias": numbers(1, call.heads, 5, 1)},
         lambda call, bias: lambda s, b, h, i, j: silu(s + bias[0, h, i, 0 * j]),
     ),
     "time buckets": Case(
-        "silu(s + w[h, clamp(floor(log2(1 + abs(t_q[i] - t_k[j]))), 0, 63)])",
+        "silu(s + w[head, clamp(floor(log2(1 + abs(t_q[q_row] - t_k[kv_row]))), 0, 63)])",
         lambda call: {
             "w": numbers(call.heads, 64),
             "t_q": 1e3 * numbers(call.tokens_q).detach(),
@@ -78,7 +78,7 @@ CASES = {
         lambda call, w, t_q, t_k: lambda s, b, h, i, j: silu(s + w[h, time_bucket(call, t_q, t_k, b, i, j)]),
     ),
     "numbers per token": Case(
-        "tanh(s + t_q[i]) * t_k[j]",
+        "tanh(s + t_q[q_row]) * t_k[kv_row]",
         lambda call: {"t_q": numbers(call.tokens_q), "t_k": numbers(call.tokens_k)},
         lambda call, t_q, t_k: (
             lambda s, b, h, i, j: (
@@ -87,12 +87,12 @@ CASES = {
         ),
     ),
     "numbers per sequence and position": Case(
-        "gelu(s + t_q[b, i]) * t_k[b, j]",
+        "gelu(s + t_q[batch, q_idx]) * t_k[batch, kv_idx]",
         lambda call: {"t_q": numbers(4, 5), "t_k": numbers(4, 6)},
         lambda call, t_q, t_k: lambda s, b, h, i, j: gelu(s + t_q[b, i]) * t_k[b, j],
     ),
     "an index in a tensor": Case(
-        "gelu(s) * table[h, bucket[i, j]] + group[b] * s",
+        "gelu(s) * table[head, bucket[q_idx, kv_idx]] + group[batch] * s",
         lambda call: {
             "table": numbers(call.heads, 7),
             "bucket": indices(5, 6, below=7),
@@ -101,14 +101,14 @@ CASES = {
         lambda call, table, bucket, group: lambda s, b, h, i, j: gelu(s) * table[h, bucket[i, j]] + group[b] * s,
     ),
     "one tensor read twice": Case(
-        "silu(s * scale[h, 0] + scale[h, 1] * len_q / len_k)",
+        "silu(s * scale[head, 0] + scale[head, 1] * len_q / len_k)",
         lambda call: {"scale": numbers(call.heads, 2)},
         lambda call, scale: (
             lambda s, b, h, i, j: silu(s * scale[h, 0] + scale[h, 1] * call.lengths_q[b] / call.lengths_k[b])
         ),
     ),
     "one function for each head": Case(
-        "silu; s * a; tanh(s + table[i, j]); table[j, i] * relu(s)",
+        "silu; s * a; tanh(s + table[q_idx, kv_idx]); table[kv_idx, q_idx] * relu(s)",
         lambda call: {"a": numbers(), "table": numbers(7, 7)},
         lambda call, a, table: (
             lambda s, b, h, i, j: torch.stack(
@@ -117,7 +117,7 @@ CASES = {
         ),
     ),
     "the head without a tensor": Case(
-        "silu(s - exp2(-2 * (h + 1)) * abs(i - j))",
+        "silu(s - exp2(-2 * (head + 1)) * abs(q_idx - kv_idx))",
         lambda call: {},
         lambda call: lambda s, b, h, i, j: silu(s - torch.exp2(-2.0 * (h + 1)) * (i - j).abs()),
     ),
@@ -300,7 +300,7 @@ def test_nan_of_one_sequence_reaches_no_other_sequence() -> None:
     bias[2, :, 4:] = float("nan")  # sequence 2 has no keys
     bias.requires_grad_()
     output = gdpa.varlen_attention(
-        *call.operands, call.cu_q, call.cu_k, activation="silu(s + bias[b, h, i, j])", params={"bias": bias},
+        *call.operands, call.cu_q, call.cu_k, activation="silu(s + bias[batch, head, q_idx, kv_idx])", params={"bias": bias},
         enable_gqa=True,
     )  # fmt: skip
     first, last = starts(LENGTHS_Q)[3], starts(LENGTHS_K)[3]
@@ -319,7 +319,7 @@ def test_gradcheck_passes_for_tensors_that_are_read() -> None:
 
     def attention(query: Tensor, key: Tensor, value: Tensor, table: Tensor, times: Tensor) -> Tensor:
         return gdpa.varlen_attention(
-            query, key, value, call.cu_q, call.cu_k, activation="silu(s * times[j] + table[h, abs(i - j)])",
+            query, key, value, call.cu_q, call.cu_k, activation="silu(s * times[kv_row] + table[head, abs(q_idx - kv_idx)])",
             params={"table": table, "times": times}, enable_gqa=True,
         )  # fmt: skip
 
@@ -351,7 +351,7 @@ def test_a_tensor_that_is_read_keeps_its_type(of_query: torch.dtype, of_table: t
     call = Call("jagged", of_query)
     table = numbers(4, 9, dtype=of_table)
     output = gdpa.varlen_attention(
-        *call.operands, call.cu_q, call.cu_k, activation="silu(s + table[h, abs(i - j)])", params={"table": table},
+        *call.operands, call.cu_q, call.cu_k, activation="silu(s + table[head, abs(q_idx - kv_idx)])", params={"table": table},
         enable_gqa=True,
     )  # fmt: skip
     exact = Call("jagged")
@@ -372,7 +372,7 @@ def test_tensors_keep_their_type_under_autocast() -> None:
     table = torch.full((4, 9), 1.001, requires_grad=True)  # bfloat16 would round it to 1
     with torch.autocast("cpu", torch.bfloat16):
         output = gdpa.varlen_attention(
-            *call.operands, call.cu_q, call.cu_k, activation="1e3 * (table[h, i] - 1) * s", params={"table": table},
+            *call.operands, call.cu_q, call.cu_k, activation="1e3 * (table[head, q_idx] - 1) * s", params={"table": table},
             enable_gqa=True,
         )  # fmt: skip
     assert output.dtype == torch.bfloat16
@@ -394,7 +394,7 @@ def test_only_wanted_gradients_are_computed(monkeypatch: pytest.MonkeyPatch) -> 
     operands = [tensor.detach() for tensor in call.operands]
     a, table, times = numbers(), numbers(4, 9), numbers(call.tokens_k)
     gdpa.varlen_attention(
-        *operands, call.cu_q, call.cu_k, activation="a * s + table[h, i] * times[j]",
+        *operands, call.cu_q, call.cu_k, activation="a * s + table[head, q_idx] * times[kv_row]",
         params={"a": a, "table": table.detach(), "times": times}, enable_gqa=True,
     ).sum().backward()  # fmt: skip
     assert table.grad is None
@@ -416,7 +416,7 @@ def test_vmap_takes_one_slice_of_each_tensor() -> None:
 
     def attention(table: Tensor) -> Tensor:
         return gdpa.varlen_attention(
-            *operands, call.cu_q, call.cu_k, activation="silu(s + table[h, i])", params={"table": table},
+            *operands, call.cu_q, call.cu_k, activation="silu(s + table[head, q_idx])", params={"table": table},
             enable_gqa=True,
         )  # fmt: skip
 
@@ -436,8 +436,8 @@ class Attention(torch.nn.Module):
         self.slope = torch.nn.Parameter(torch.tensor(1.5))
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, cu: Tensor, times: Tensor) -> Tensor:
-        def score(s: Tensor, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Tensor:
-            return silu(self.slope * s + self.table[h, (q_idx - kv_idx).abs()]) + times[q_idx] - times[kv_idx]
+        def score(s: Tensor, b: Any, h: Any, q_idx: Any, kv_idx: Any, q_row: Any, kv_row: Any) -> Tensor:
+            return silu(self.slope * s + self.table[h, (q_idx - kv_idx).abs()]) + times[q_row] - times[kv_row]
 
         return gdpa.varlen_attention(query, key, value, cu, cu, activation=score)
 
@@ -447,7 +447,7 @@ class WithParams(Attention):
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, cu: Tensor, times: Tensor) -> Tensor:
         return gdpa.varlen_attention(
-            query, key, value, cu, cu, activation="silu(slope * s + table[h, abs(i - j)]) + times[i] - times[j]",
+            query, key, value, cu, cu, activation="silu(slope * s + table[head, abs(q_idx - kv_idx)]) + times[q_row] - times[kv_row]",
             params={"slope": self.slope, "table": self.table, "times": times},
         )  # fmt: skip
 
@@ -506,39 +506,39 @@ def test_torch_export_keeps_tensors_as_parameters(layer: type[torch.nn.Module]) 
 
 ROWS = torch.randn(5, 4, 8)
 ERRORS: dict[str, tuple[type[Exception], str, dict[str, Any]]] = {
-    "a tensor that is not given": (ValueError, "no tensor is given for table", {"activation": "s + table[h, i]"}),
+    "a tensor that is not given": (ValueError, "no tensor is given for table", {"activation": "s + table[head, q_idx]"}),
     "a number that is read by index": (
-        ValueError, "table is a number and has no axes", {"activation": "s + table[h]", "params": {"table": 2.0}}
+        ValueError, "table is a number and has no axes", {"activation": "s + table[head]", "params": {"table": 2.0}}
     ),
     "too few axes": (
         ValueError, r"parameter table: expected rank 2, one axis for each index in .* got rank 1 with shape \(4,\)",
-        {"activation": "s + table[h, i]", "params": {"table": torch.ones(4)}},
+        {"activation": "s + table[head, q_idx]", "params": {"table": torch.ones(4)}},
     ),
     "too many axes": (
         ValueError, "parameter table: expected rank 4 at most, got rank 5",
-        {"activation": "s + table[h, i]", "params": {"table": torch.ones(1, 1, 1, 1, 1)}},
+        {"activation": "s + table[head, q_idx]", "params": {"table": torch.ones(1, 1, 1, 1, 1)}},
     ),
     "no elements": (
         ValueError, "parameter table: expected at least one element",
-        {"activation": "s + table[h, i]", "params": {"table": torch.ones(4, 0)}},
+        {"activation": "s + table[head, q_idx]", "params": {"table": torch.ones(4, 0)}},
     ),
     "a dtype": (
         TypeError, "parameter table: expected dtype float32, bfloat16, float16, int32 or int64, got bool",
-        {"activation": "s + table[h, i]", "params": {"table": torch.ones(4, 4, dtype=torch.bool)}},
+        {"activation": "s + table[head, q_idx]", "params": {"table": torch.ones(4, 4, dtype=torch.bool)}},
     ),
     "a device": (
         TypeError, "parameter table: expected device cpu, as the query's, got meta",
-        {"activation": "s + table[h, i]", "params": {"table": torch.ones(4, 4, device="meta")}},
+        {"activation": "s + table[head, q_idx]", "params": {"table": torch.ones(4, 4, device="meta")}},
     ),
     "a name in the text and in params": (
         ValueError, "parameter a is given twice", {"activation": "a * s with a = 2", "params": {"a": torch.ones(())}}
     ),
     "an index with a fraction": (
-        ValueError, "is no integer; round it with floor", {"activation": "s + t[i / 2]", "params": {"t": torch.ones(4)}}
+        ValueError, "is no integer; round it with floor", {"activation": "s + t[q_idx / 2]", "params": {"t": torch.ones(4)}}
     ),
     "an index of a floating dtype": (
         TypeError, "parameter t: expected dtype int32 or int64, because it is an index",
-        {"activation": "s + w[t[i]]", "params": {"t": torch.ones(9), "w": torch.ones(4)}},
+        {"activation": "s + w[t[q_idx]]", "params": {"t": torch.ones(9), "w": torch.ones(4)}},
     ),
     "an index that depends on the score": (
         ValueError, "depends on the score", {"activation": "t[floor(s)]", "params": {"t": torch.ones(4)}}
@@ -546,7 +546,7 @@ ERRORS: dict[str, tuple[type[Exception], str, dict[str, Any]]] = {
     "a nested tensor": (
         TypeError, r"expected a dense tensor for 't', got a nested one; pass its .values\(\)",
         {
-            "activation": "s + t[i]",
+            "activation": "s + t[q_idx]",
             "params": {"t": torch.nested.nested_tensor([torch.ones(2)], layout=torch.jagged)},
         },
     ),
@@ -570,8 +570,12 @@ ERRORS: dict[str, tuple[type[Exception], str, dict[str, Any]]] = {
         {"activation": lambda s, t: s + t[-1], "params": {"t": torch.ones(4)}},
     ),
     "a position as a name": (
-        ValueError, "expected other names than b, h, i, j for a function of positions, got 'i'",
-        {"activation": lambda s, b, h, q, k, *, i: s, "params": {"i": torch.ones(4)}},
+        ValueError, "expected other names than batch, head, q_idx, kv_idx, q_row, kv_row for a function of positions",
+        {"activation": lambda s, b, h, q, k, *, head: s, "params": {"head": torch.ones(4)}},
+    ),
+    "a position without the others": (
+        ValueError, r"got a function of \(s, b\); pass params=\{'b': 2.0\}, or give it all five arguments",
+        {"activation": lambda s, b: s * torch.sigmoid(b * s)},
     ),
     "a conversion to a narrow type": (
         ValueError, r"got Tensor.to\(torch.int8\)", {"activation": lambda s, b, h, i, j: s + i.to(torch.int8)}
@@ -589,6 +593,8 @@ def test_an_error_says_what_was_expected(name: str) -> None:
 def test_the_reference_and_gdpa_agree_on_a_sequence_by_hand() -> None:
     one = torch.ones(2, 1, 1, dtype=torch.float64)
     bias = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64)
-    output = gdpa.varlen_attention(one, one, one, None, None, activation="s + bias[i, j]", params={"bias": bias})
+    output = gdpa.varlen_attention(
+        one, one, one, None, None, activation="s + bias[q_idx, kv_idx]", params={"bias": bias}
+    )
     assert output.flatten().tolist() == [5.0, 9.0]
     assert torch.equal(output, one_sequence(lambda s, b, h, i, j: s + bias[i, j], 0, one, one, one))

@@ -156,7 +156,9 @@ def test_the_gradients_are_those_that_operands_and_tensors_of_the_call_require(
         tensors[required].requires_grad_()
     params = {name: tensors.pop(name) for name in ("a", "table")}
     with _Record() as record:
-        gdpa.varlen_attention(*tensors.values(), cu_q, cu_k, activation="a * s + table[abs(i - j)]", params=params)
+        gdpa.varlen_attention(
+            *tensors.values(), cu_q, cu_k, activation="a * s + table[abs(q_idx - kv_idx)]", params=params
+        )
     assert record.wanted == [wanted]
 
 

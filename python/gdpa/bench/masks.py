@@ -12,7 +12,7 @@ from torch import Tensor
 
 import gdpa
 from gdpa.bench.cases import Case
-from gdpa.bench.score_mod import function_of
+from gdpa.bench.score_mod import POSITIONS, function_of
 from gdpa.mask import Mask, mask_of
 
 MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -95,7 +95,7 @@ def mask_mod_of(mask: Mask, case: Case) -> MaskMod:
     names: dict[str, Any] = {"length_of_q": length_of_q, "length_of_k": length_of_k}
     names |= NamedMasks(length_of_q, length_of_k).functions()
     text = ast.parse(mask.text, mode="eval").body
-    return function_of(Names().visit(text), ("b", "h", "i", "j"), case, mask.tensors, device, names)
+    return function_of(Names().visit(text), POSITIONS, case, mask.tensors, device, names)
 
 
 class NamedMasks:
@@ -140,12 +140,12 @@ class Names(ast.NodeTransformer):
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         side = node.id.removeprefix("len_")
-        return ast.parse(f"length_of_{side}[b]", mode="eval").body if node.id in ("len_q", "len_k") else node
+        return ast.parse(f"length_of_{side}[batch]", mode="eval").body if node.id in ("len_q", "len_k") else node
 
     def visit_Call(self, node: ast.Call) -> ast.Call:
         self.generic_visit(node)
         if isinstance(node.func, ast.Name) and hasattr(NamedMasks, node.func.id):
-            node.args = [ast.Name(position, ast.Load()) for position in ("b", "i", "j")] + node.args
+            node.args = [ast.Name(position, ast.Load()) for position in ("batch", "q_idx", "kv_idx")] + node.args
         return node
 
 

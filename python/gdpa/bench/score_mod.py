@@ -15,7 +15,8 @@ from gdpa.bench.cases import Case
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 FUNCTIONS = {name: getattr(torch, name) for name in ("abs", "clamp", "floor", "log2")}
-POSITIONS = ("b", "h", "i", "j")
+POSITIONS = ("batch", "head", "q_idx", "kv_idx")
+ROWS = {"q_row": "first_q[batch] + q_idx", "kv_row": "first_k[batch] + kv_idx"}
 
 
 def bias_of(activation: str) -> ast.expr | None:
@@ -32,11 +33,13 @@ def bias_of(activation: str) -> ast.expr | None:
 
 
 class Indices(ast.NodeTransformer):
-    """Makes every index an integer that exists: gdpa broadcasts an axis of size 1, and counts tokens in some axes."""
+    """Makes every index an integer that exists, because gdpa broadcasts an axis of size 1, and computes the rows."""
 
-    def __init__(self, case: Case, tensors: dict[str, Tensor]) -> None:
-        self.case = case
+    def __init__(self, tensors: dict[str, Tensor]) -> None:
         self.tensors = tensors
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return expression(ROWS[node.id]) if node.id in ROWS else node
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.Subscript:
         assert isinstance(node.value, ast.Name)
@@ -44,20 +47,14 @@ class Indices(ast.NodeTransformer):
             return node
         shape = self.tensors[node.value.id].shape
         indices = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-        has_batch = any(isinstance(one, ast.Name) and one.id == "b" for index in indices for one in ast.walk(index))
-        found = [self.index(index, size, has_batch) for index, size in zip(indices, shape, strict=True)]
+        found = [self.index(index, size) for index, size in zip(indices, shape, strict=True)]
         return ast.Subscript(node.value, ast.Tuple(found, ast.Load()), ast.Load())
 
-    def index(self, node: ast.expr, size: int, has_batch: bool) -> ast.expr:
+    def index(self, node: ast.expr, size: int) -> ast.expr:
         if size == 1:
-            return expression("zero(b)")
+            return expression("zero(batch)")
         if isinstance(node, ast.Constant):
             return node
-        if isinstance(node, ast.Name) and not has_batch:
-            if node.id == "i" and size == self.case.rows_q:
-                return expression("first_q[b] + i")
-            if node.id == "j" and size == self.case.rows_k:
-                return expression("first_k[b] + j")
         return ast.Call(ast.Name("integer", ast.Load()), [self.visit(node)], [])
 
 
@@ -95,7 +92,7 @@ def function_of(
     names |= {"integer": integer, "zero": torch.zeros_like}
     tree = expression(f"lambda {', '.join(arguments)}: 0")
     assert isinstance(tree, ast.Lambda)
-    tree.body = Indices(case, tensors).visit(body)
+    tree.body = Indices(tensors).visit(body)
     code = compile(ast.fix_missing_locations(ast.Expression(tree)), "function_of", "eval")
     function: Callable[..., Tensor] = eval(code, {"__builtins__": {}, **names})
     return function

@@ -64,7 +64,7 @@ def _mask_of(
     if not causal and max_attn_len <= 0:  # a window is causal in each case
         options = {"cu_seq_k": seq_offsets, "activation": "silu", "scale": alpha}
         if num_targets is not None:
-            options["mask"] = Mask("(j < len_k - targets[b]) | (j == i)", {"targets": num_targets})
+            options["mask"] = Mask("(kv_idx < len_k - targets[batch]) | (kv_idx == q_idx)", {"targets": num_targets})
     if seq_offsets_q is None:
         return seq_offsets, options
     if "mask" in options or max_attn_len > 0:

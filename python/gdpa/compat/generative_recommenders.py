@@ -372,15 +372,15 @@ def mask_of(max_attn_len: int, contextual_seq_len: int, min_full_attn_seq_len: i
     before the targets. The condition compares positions with sums only, which gdpa solves for ranges of keys.
     """
     if has_targets and max_attn_len == 0 and contextual_seq_len == 0:
-        return "hstu(0, targets[b], 1, -1)"  # the same condition, which gdpa tests with fewer instructions
-    row = "i + len_k - len_q"
-    end = "len_k - targets[b]" if has_targets else "len_k"
+        return "hstu(0, targets[batch], 1, -1)"  # the same condition, which gdpa tests with fewer instructions
+    row = "q_idx + len_k - len_q"
+    end = "len_k - targets[batch]" if has_targets else "len_k"
     last_context = contextual_seq_len - 1
-    keys = f"(j < {row})"
+    keys = f"(kv_idx < {row})"
     if max_attn_len > 0:
-        near = [f"(j >= {row} - {max_attn_len})"]
+        near = [f"(kv_idx >= {row} - {max_attn_len})"]
         if has_targets:
-            near.append(f"(j >= {end} - {max_attn_len})")
+            near.append(f"(kv_idx >= {end} - {max_attn_len})")
         if contextual_seq_len > 0:
             near.append(f"({row} <= {last_context + max_attn_len})")
             near.append(f"({end} <= {last_context + max_attn_len})")
@@ -390,8 +390,8 @@ def mask_of(max_attn_len: int, contextual_seq_len: int, min_full_attn_seq_len: i
     if contextual_seq_len > 0:
         keys = f"({end} > {last_context}) & (({row} <= {last_context}) | ({keys}))"
     if has_targets or contextual_seq_len > 0:
-        keys = f"(j < {end}) & {keys}"
-    return f"(j == {row}) | ({keys})"
+        keys = f"(kv_idx < {end}) & {keys}"
+    return f"(kv_idx == {row}) | ({keys})"
 
 
 def with_stride_one(

@@ -314,8 +314,8 @@ def _bound(side: int, longest: int) -> int:
 @lru_cache(maxsize=256)
 def _biased(alpha: float, is_same: bool) -> str:
     """Returns silu of the score plus alpha * rab, at the row of the query."""
-    row = "i" if is_same else "i + len_k - len_q"
-    return f"silu(s + {alpha!r} * rab[b, h, {row}, j])"
+    row = "q_idx" if is_same else "q_idx + len_k - len_q"
+    return f"silu(s + {alpha!r} * rab[batch, head, {row}, kv_idx])"
 
 
 def _used(offsets: torch.Tensor, used: torch.Tensor) -> torch.Tensor:
@@ -331,7 +331,7 @@ def _mask_of_func(func: torch.Tensor, rows: int, longest: int, right: int) -> Ma
     if func.dim() != 3 or func.shape[1] % 2 == 0 or func.shape[2] < rows:
         raise RuntimeError(f"func must have shape (1 or heads, an odd number, {rows} or more), got {tuple(func.shape)}")
     if rows == 0:
-        return Mask("j >= 0")  # a tensor that a mask reads has elements
+        return Mask("kv_idx >= 0")  # a tensor that a mask reads has elements
     right = _bound(right, longest)
     bounds = func[0, :, :rows]
     count = bounds.shape[0]
@@ -344,14 +344,14 @@ def _mask_of_func(func: torch.Tensor, rows: int, longest: int, right: int) -> Ma
 
 @lru_cache(maxsize=64)
 def _text_of_func(count: int, right: int) -> str:
-    parts = ["(j < func[0, i])"]
-    parts += [f"((j >= func[{n}, i]) & (j < func[{n + 1}, i]))" for n in range(1, count, 2)]
+    parts = ["(kv_idx < func[0, q_row])"]
+    parts += [f"((kv_idx >= func[{n}, q_row]) & (kv_idx < func[{n + 1}, q_row]))" for n in range(1, count, 2)]
     text = " | ".join(parts)
     return text if right < 0 else f"({_diagonal(right)}) & ({text})"
 
 
 def _diagonal(right: int) -> str:
-    return f"j <= i + len_k - len_q + {right}"
+    return f"kv_idx <= q_idx + len_k - len_q + {right}"
 
 
 def _with_pages(
@@ -392,11 +392,15 @@ def _with_pages(
         targets = {"targets": num_targets}
         history = varlen_attention(
             q, pages_k, pages_v, cu_seqlens_q, None, block_table=table, seqused_k=cached,
-            mask=Mask("j <= i + len_k + targets[b] - len_q", targets), **options,
+            mask=Mask("kv_idx <= q_idx + len_k + targets[batch] - len_q", targets), **options,
         )  # fmt: skip
         ends = cu_seqlens_q[1:]
         newest = torch.stack((ends - num_targets, ends), 1)
-        group = "j == i" if target_group_size == 1 else f"(j <= i) & (j >= i - i % {target_group_size})"
+        group = (
+            "kv_idx == q_idx"
+            if target_group_size == 1
+            else f"(kv_idx <= q_idx) & (kv_idx >= q_idx - q_idx % {target_group_size})"
+        )
         own = varlen_attention(
             q, k, v, None, None, seq_offsets_q=newest, seq_offsets_k=newest, mask=Mask(group), **options
         )

@@ -11,8 +11,8 @@ from gdpa.nn._attention import GDPA, head_dim_of
 from gdpa.nn._jagged import packed_like, since_first, unpacked
 from gdpa.nn.functional import layer_norm
 
-_POSITION = "position[h, clamp(i - j, 0, {last})]"
-_TIME = "time[h, clamp(floor(log2(1 + abs(t[i] - t[j])) * {per_octave}), 0, {last})]"
+_POSITION = "position[head, clamp(q_idx - kv_idx, 0, {last})]"
+_TIME = "time[head, clamp(floor(log2(1 + abs(t[q_row] - t[kv_row])) * {per_octave}), 0, {last})]"
 _SCORE = re.compile(r"\bs\b")
 
 
