@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <mutex>
 #include <shared_mutex>
 #include <unordered_map>
@@ -173,6 +174,32 @@ bool is_integer(const Tree& tree, NodeId id) {
   }
 }
 
+/// Refuses a function that is not finite where it chooses -inf by positions and tensors. FlexAttention masks a score
+/// with -inf, and the softmax makes it 0. f must do the same.
+void check_masked_scores(Tree tree, NodeId root, const std::string& canonical) {
+  constexpr double masked = -std::numeric_limits<double>::infinity();
+  bool is_masked = false;
+  const NodeId at_masked = tree.rewrite(root, [&](const Node& node) {
+    const bool chooses = node.operation == Operation::select &&
+                         (tree.is_number(node.b, masked) || tree.is_number(node.c, masked)) &&
+                         !tree.reachable({node.a})[tree.score()];
+    is_masked = is_masked || chooses;
+    return chooses ? tree.number(masked) : tree.make(node);
+  });
+  if (!is_masked) return;
+  const Program program = lower(tree, {tree.finish(at_masked)}, canonical);
+  const std::vector<double> inputs(tree.inputs().size(), 1.0);
+  for (const double score : {-2.0, -0.5, 0.5, 2.0}) {
+    const double value = evaluate(program, score, inputs)[0];
+    if (std::isfinite(value)) continue;
+    throw Error(
+        ErrorKind::value,
+        fmt::format("expected a number where \"{}\" chooses -inf, but f is {} there and no softmax follows; mask "
+                    "the score with mask=, or choose 0",
+                    canonical, value));
+  }
+}
+
 /// Returns the inputs of a bound tree, with programs for the indices of the reads. Throws Error (value) for an index
 /// that depends on the score or is no integer, and for too many reads.
 std::vector<Input> inputs_of(const Tree& tree, const std::string& canonical) {
@@ -223,6 +250,7 @@ std::shared_ptr<const Function> Function::make_new(std::string_view text, const 
   const std::string identity = identity_of(canonical, of_call);
   if (auto known = interned(form).find(identity)) return known;
   const NodeId bound = parsed.tree.bind(parsed.root, bindings, of_call);
+  if (form == Form::number) check_masked_scores(parsed.tree, bound, canonical);
   const std::shared_ptr<Function> built = build(parsed.tree, bound, canonical, of_call);
   built->functions_ = parsed.functions;
   return interned(form).insert(identity, built);

@@ -289,6 +289,20 @@ TEST(ActivationInputs, AnAxisOfRowsHasAnElementForEachRowOrOne) {
       [&] { run(4); });
 }
 
+TEST(ActivationInputs, AChosenMinusInfinityIsRefusedUnlessFMakesItANumber) {
+  const std::string reason = "mask the score with mask=, or choose 0";
+  for (const char* text : {"where(kv_idx <= q_idx, silu(s), -inf)", "s + where(kv_idx <= q_idx, 0, -inf)",
+                           "s * where(kv_idx < q_idx, -inf, 1)", "leaky_relu(where(kv_idx <= q_idx, s, -inf))",
+                           "gelu; where(kv_idx > 3, s, -inf)"}) {
+    expect_error(reason, [&] { Activation{text}; });
+  }
+  for (const char* text : {"silu(where(kv_idx <= q_idx, s, -inf))", "gelu(s + where(kv_idx <= q_idx, 0, -inf))",
+                           "exp(where(kv_idx <= q_idx, s, -inf))", "clamp(s, -inf, 1)", "max(s, -inf)",
+                           "where(s > 0, s, -inf)", "tanh(where(kv_idx <= q_idx, s, -inf))"}) {
+    EXPECT_NO_THROW(Activation{text}) << text;
+  }
+}
+
 TEST(ActivationInputs, NamesOfVersion01NameTheirSuccessors) {
   expect_error("write q_idx for the position of the query in its sequence", [] { Activation("s * exp(-i)"); });
   expect_error("write batch for the batch entry", [] { Activation("s * b"); });
