@@ -213,6 +213,11 @@ class _Forward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        if torch._C._functorch.is_legacy_batchedtensor(grad_output):
+            raise NotImplementedError(
+                "gdpa: expected one gradient of the output, got a batch of them (is_grads_batched=True); call "
+                "torch.autograd.grad() for each of them"
+            )
         query, key, value, *saved = ctx.saved_tensors
         layout, numbers, parameters = saved[:_layout], saved[_layout], saved[_layout + 1 :]
         before, after = ctx.options
@@ -310,6 +315,11 @@ def attend(query: Any, key: Any, value: Any, parameters: tuple[torch.Tensor, ...
     # The dispatcher casts the operands before the call is recorded.
     if torch._C._is_any_autocast_enabled():
         return forward(query, key, value, parameters, *rest)
+    if torch._C._is_tracing():
+        raise NotImplementedError(
+            "gdpa: expected operands without gradients in torch.jit.trace, got one that requires a gradient; trace "
+            "under torch.no_grad(), or use torch.export or torch.compile"
+        )
     return _Forward.apply(query, key, value, None, rest, *parameters)
 
 

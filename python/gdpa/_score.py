@@ -15,6 +15,11 @@ _longest = 64 * 1024  # the limit in characters, as in src/activation/parser.cpp
 
 def unsupported(what: str) -> ValueError:
     """Returns the error for an operation that the expression language does not have."""
+    if "softmax" in what:
+        return ValueError(
+            f"activation: expected a function of one score, got {what}, which divides by a sum over the keys; use a "
+            "function such as silu, or exp(s) and divide the output, or PyTorch's own attention"
+        )
     return ValueError(
         f"activation: expected operations that the expression language has, got {what}; use arithmetic, comparisons "
         f"and {', '.join(sorted(_operations))}"

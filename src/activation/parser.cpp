@@ -463,6 +463,10 @@ class Parser {
 
   NodeId name() {
     const Token token = take();
+    if (token.text == "with" || !advice_for_word(token.text).empty()) {
+      fail(token, fmt::format("expected a number, s, a name or \"(\", but \"{}\" came", token.text),
+           advice_for_word(token.text));
+    }
     if (at("(")) return call(token);
     if (token.text == "s" && !score_) {
       fail(token, "a mask does not read the score s", "use positions and tensors of the call");
@@ -470,10 +474,6 @@ class Parser {
     if (token.text == "s") return *score_;
     if (token.text == "pi") return tree_.number(std::numbers::pi);
     if (token.text == "inf") return tree_.number(std::numeric_limits<double>::infinity());
-    if (token.text == "with" || !advice_for_word(token.text).empty()) {
-      fail(token, fmt::format("expected a number, s, a name or \"(\", but \"{}\" came", token.text),
-           advice_for_word(token.text));
-    }
     if (token.text == where || find_builtin(token.text) != nullptr || find_activation(token.text) != nullptr) {
       fail(token, fmt::format("{} is a function", token.text), fmt::format("write {}(s)", token.text));
     }

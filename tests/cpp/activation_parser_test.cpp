@@ -262,6 +262,15 @@ TEST(ParserErrors, AMisspeltFunctionWithoutAnArgumentIsNotTakenForAParameterAlon
             "    gelo\n"
             "    ^\n"
             "did you mean \"gelu\"? give it: ... with gelo = 1; or write s for the score");
+  EXPECT_EQ(message("SiLU"),
+            "activation: there is no function \"SiLU\"\n"
+            "    SiLU\n"
+            "    ^\n"
+            "write silu, which is the same function");
+  EXPECT_NE(message("Swish(s)").find("did you mean \"silu\"?"), std::string::npos);
+  EXPECT_NE(message("softmax(s)").find("it divides by a sum over the keys"), std::string::npos);
+  EXPECT_NE(message("s if s > 0 else 0").find("write where(condition, a, b) for a if condition else b"),
+            std::string::npos);
   EXPECT_NE(message("s * sigmod").find("did you mean \"sigmoid\"?"), std::string::npos);
   EXPECT_NE(message("gelu_tahn").find("did you mean \"gelu_tanh\"?"), std::string::npos);
   for (const std::string parameter : {"a", "tau", "alpha", "beta", "slope", "bias"}) {

@@ -125,6 +125,24 @@ def test_the_derivatives_of_torch_func_are_refused_in_words(transform: Any) -> N
         transform(lambda q: gdpa.varlen_attention(q, q, q, cu, cu), torch.randn(5, 1, 4))
 
 
+def test_a_batch_of_gradients_is_refused_in_words() -> None:
+    query = torch.randn(2, 1, 5, 4, requires_grad=True)
+    output = gdpa.generalized_dot_product_attention(query, query, query)
+    with pytest.raises(NotImplementedError, match="expected one gradient of the output, got a batch of them"):
+        torch.autograd.grad(output, query, torch.randn(3, *output.shape), is_grads_batched=True)
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_jit_trace_needs_operands_without_gradient() -> None:
+    query = torch.randn(2, 1, 5, 4, requires_grad=True)
+    attend = gdpa.generalized_dot_product_attention
+    with pytest.raises(NotImplementedError, match=r"trace under torch.no_grad\(\)"):
+        torch.jit.trace(lambda q: attend(q, q, q), (query,))
+    with torch.no_grad():
+        traced = torch.jit.trace(lambda q: attend(q, q, q), (query,))
+        torch.testing.assert_close(traced(query), attend(query, query, query))
+
+
 class Noted(Tensor):
     """A subclass that notes the functions it is given to."""
 
