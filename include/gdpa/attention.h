@@ -43,8 +43,7 @@ struct OutScale {
 /// so an axis of size 1 is broadcast. The dtype is float32, bfloat16, float16, int32 or int64, or on the CPU float64. A
 /// tensor that is an index itself is int32 or int64.
 ///
-/// An axis whose index is just i or j, in a read without b, has one number for each token of the packed query or key
-/// side if its size is the number of these tokens, and one number for each position otherwise.
+/// An axis whose index is just q_row or kv_row has one element for each row of the packed query or key, or one element.
 struct Parameter {
   std::string name;
   TensorView value;

@@ -1,4 +1,4 @@
 // The version of gdpa. CMake and the Python package read this line.
 #pragma once
 
-#define GDPA_VERSION "0.1.0"
+#define GDPA_VERSION "0.2.0"

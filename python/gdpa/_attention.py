@@ -69,13 +69,13 @@ def varlen_attention(
         activation: f as a name ("gelu"), an expression in s ("s * sigmoid(1.702 * s)"), a Python function, or a
             gdpa.Activation. docs/functions.md describes names and expressions. A Python function uses torch operations
             and has one argument, the score, or five, (score, batch, head, q_idx, kv_idx), like score_mod of
-            flex_attention. It may index tensors that it captures. gdpa traces a Python function once for each function
-            object, and in each call if it captures tensors.
+            flex_attention, and then arguments that are named in params. It may index tensors that it captures. gdpa
+            traces a Python function again if what it reads has changed, and in each call if it captures tensors.
         params: values of the names in the activation: a number, such as {"a": 2.0}; a tensor of shape () or (H_q,),
             with one number for all query heads or for each of them; or a tensor that the activation reads by index, as
-            in "silu(s + table[head, clamp(q_idx - kv_idx, 0, 127)])". A number is a constant of the compiled kernel. The numbers of
-            a tensor are passed with the call, so that a new number compiles nothing, and a tensor may require a
-            gradient. docs/score.md describes tensors in the function.
+            in "silu(s + table[head, clamp(q_idx - kv_idx, 0, 127)])". A number is a constant of the compiled kernel.
+            The numbers of a tensor are passed with the call, so that a new number compiles nothing, and a tensor may
+            require a gradient. docs/score.md describes tensors in the function.
         scale: the factor of the scores before f. None means 1 / sqrt(d).
         out_scale: the factor of the output: a number, "1/len_q", "1/len_k" (0 for a sequence without rows), or a
             float32 or float64 tensor: (B,) with one number for each sequence, without a gradient; or one number for
@@ -86,10 +86,10 @@ def varlen_attention(
         diagonal: "bottom_right", where the last query is opposite the last key, or "upper_left", where the first query
             is opposite the first key, as with is_causal of generalized_dot_product_attention:
             i - left <= j <= i + right.
-        mask: the keys that a query attends to: "causal", a condition ("(kv_idx <= q_idx) & (q_idx - kv_idx < 100)"), a gdpa.mask.Mask, or
-            a Python function (b, h, q_idx, kv_idx) like mask_mod of flex_attention, which may index tensors that it
-            captures. It cannot be combined with window_size. docs/masks.md describes masks and their speed.
-            gdpa.prepare_mask prepares a mask for several calls.
+        mask: the keys that a query attends to: "causal", a condition ("(kv_idx <= q_idx) & (q_idx - kv_idx < 100)"), a
+            gdpa.mask.Mask, or a Python function (batch, head, q_idx, kv_idx) like mask_mod of flex_attention, which may
+            index tensors that it captures. It cannot be combined with window_size. docs/masks.md describes masks and
+            their speed. gdpa.prepare_mask prepares a mask for several calls.
         enable_gqa: allows H_q to be a multiple of H_k. Neighbouring query heads then share a key head.
         accuracy: "fast" or "exact", the accuracy of f, see docs/accuracy.md.
         deterministic: requests the same bits every time. torch.use_deterministic_algorithms(True) at the time of the
@@ -310,6 +310,11 @@ def generalized_dot_product_attention(
     """
     left, right = _two(window_size)
     diagonal = "bottom_right"
+    if is_causal and mask is not None:
+        raise ValueError(
+            "is_causal: expected False with mask=, got True; combine them: "
+            'mask=gdpa.mask.Mask("kv_idx <= q_idx") & mask'
+        )
     if is_causal:
         if left != -1 or right != -1:
             raise ValueError(
@@ -388,7 +393,10 @@ def _check_nested(name: str, tensor: Any) -> None:
             "transpose(1, 2) brings (batch, ragged, heads, head_dim) there"
         )
     if tensor.lengths() is not None:
-        raise ValueError(f"{name}: expected a nested tensor without holes, got one with lengths; call .contiguous()")
+        raise ValueError(
+            f"{name}: expected a nested tensor without holes, got one with lengths; make a copy: "
+            "torch.nested.as_nested_tensor(list(tensor.unbind()), layout=torch.jagged)"
+        )
 
 
 def _check_same_lengths(key: Any, value: Any) -> None:
@@ -443,7 +451,7 @@ def _parameter(name: str, tensor: torch.Tensor, query: torch.Tensor, is_read_by_
     """Returns a tensor of the call as the operators expect it.
 
     A tensor that is read without an index has few numbers and becomes float32, or float64 for a query of float64. A
-    tensor that is read by index may be large and is not copied, apart from a bool tensor, which the kernels do not read.
+    tensor that is read by index may be large and is not copied, apart from a bool tensor, which no kernel reads.
     """
     if tensor.is_nested:
         raise TypeError(f"params: expected a dense tensor for {name!r}, got a nested one; pass its .values()")
@@ -502,6 +510,10 @@ def problem_of(
         )
     number, kind, numbers = 1.0, "number", None
     if isinstance(out_scale, str):
+        if out_scale not in ("1/len_q", "1/len_k"):
+            raise ValueError(
+                f'out_scale: expected a number, a tensor, "1/len_q" or "1/len_k", got "{out_scale}"; correct the text'
+            )
         kind = out_scale
     elif isinstance(out_scale, torch.Tensor):
         if out_scale.requires_grad:
@@ -522,10 +534,15 @@ def problem_of(
             parameters = tuple([_parameter(name, one, query, name in reads) for name, one in tensors.items()])
             activation = f"{activation}{PART_SEPARATOR}{','.join(tensors)}"
     if mask is not None:
-        if (left, right, diagonal) != (-1, -1, "bottom_right"):
+        if (left, right) != (-1, -1):
             raise ValueError(
-                "mask: expected no other mask with mask=, got a window or is_causal; combine them: "
-                "gdpa.mask.window(left, right) & mask"
+                f"window_size: expected (-1, -1) with mask=, got ({left}, {right}); combine them: "
+                f"mask=gdpa.mask.window({left}, {right}) & mask"
+            )
+        if diagonal != "bottom_right":
+            raise ValueError(
+                f'diagonal: expected "bottom_right" with mask=, got "{diagonal}"; leave it out, because only a window '
+                "has a diagonal"
             )
         mask = mask_of(mask)
         if mask.window is not None:

@@ -216,8 +216,8 @@ class _Call:
             )
         if not self._can_shard_batch(None):
             raise _refused(
-                f"{name}: expected a function that uses batch, q_row and kv_row only as an index of tensors, got another use; replicate the "
-                "rows and the offsets"
+                f"{name}: expected a function that uses batch, q_row and kv_row only as an index of tensors, got "
+                "another use; replicate the rows and the offsets"
             )
         sharded = [(f"parameter {self.reads.names[n]}", one, n) for n, one in enumerate(self.parameters)]
         for which, spec, number in [*sharded, ("out_scale", self.numbers, -1)]:

@@ -26,8 +26,8 @@ _rows = ("q_row", "kv_row")
 
 _torch_folder = os.path.dirname(torch.__file__)
 
-# The texts of traced functions, by their code, the names of params and the values that the function reads. A program may
-# change such a value without end, so a full dict is emptied.
+# The texts of traced functions, by their code, the names of params and the values that the function reads. A program
+# may change such a value without end, so a full dict is emptied.
 _cache: "weakref.WeakKeyDictionary[Any, dict[tuple[Any, ...], str]]" = weakref.WeakKeyDictionary()
 _most_texts = 64
 

@@ -28,13 +28,13 @@ class Mask:
     """A condition. P and the gradient of the scores are 0 where the condition does not hold.
 
     Args:
-        text: a condition in the positions b, h, i, j (batch entry, query head, query and key in their sequences), the
-            lengths len_q and len_k, and elements of tensors: "(kv_idx <= q_idx) & (q_idx - kv_idx < width[head])". docs/functions.md
-            describes the language. A condition does not read s. Comparisons next to & and | need parentheses, as in
-            Python.
-        tensors: the tensors that the text reads, by name. The first axis of a tensor that is indexed by i or j alone
-            may have the tokens of the packed queries or keys. dtypes: float32, bfloat16, float16, int32 or int64; on
-            the CPU also float64. No gradient flows to them.
+        text: a condition in the positions batch, head, q_idx and kv_idx (query and key in their sequences), the rows
+            q_row and kv_row of the packed operands, the lengths len_q and len_k, and elements of tensors:
+            "(kv_idx <= q_idx) & (q_idx - kv_idx < width[head])". docs/functions.md describes the language. A condition
+            does not read s. Comparisons next to & and | need parentheses, as in Python.
+        tensors: the tensors that the text reads, by name. An axis with the index q_row or kv_row has an element for
+            each row of the packed query or key. dtypes: float32, bfloat16, float16, int32, int64 or bool; on the CPU
+            also float64. No gradient flows to them.
 
     Raises:
         TypeError: `text` is no string, or a value of `tensors` is no tensor.
@@ -45,14 +45,16 @@ class Mask:
 
         >>> width = torch.tensor([4, 16])
         >>> gdpa.mask.Mask("(kv_idx <= q_idx) & (q_idx - kv_idx < width[head])", {"width": width}) & gdpa.mask.causal()
-        Mask('((j <= i) & (i - j < width[h])) & (causal())', tensors: width)
+        Mask('((kv_idx <= q_idx) & (q_idx - kv_idx < width[head])) & (causal())', tensors: width)
     """
 
     __slots__ = ("_tensors", "_text", "_window")
 
     def __init__(self, text: str, tensors: Mapping[str, torch.Tensor] | None = None) -> None:
         if not isinstance(text, str):
-            raise TypeError(f"mask: expected a text as the condition, got {type(text).__name__}; write 'j <= i'")
+            raise TypeError(
+                f"mask: expected a text as the condition, got {type(text).__name__}; write 'kv_idx <= q_idx'"
+            )
         for name, tensor in (tensors or {}).items():
             if not isinstance(tensor, torch.Tensor):
                 raise TypeError(f"mask: expected a tensor for {name!r}, got {type(tensor).__name__}; convert it")
@@ -167,9 +169,14 @@ def mask_of(mask: MaskLike) -> Mask:
         return causal() if mask == "causal" else Mask(mask)
     if callable(mask):
         return Mask(*_trace.condition_of(mask))
+    if isinstance(mask, torch.Tensor):
+        raise TypeError(
+            "mask: expected a gdpa.mask.Mask, a text or a function (batch, head, q_idx, kv_idx), got Tensor; name its "
+            'axes: gdpa.mask.Mask("keeps[batch, q_idx, kv_idx]", {"keeps": tensor})'
+        )
     raise TypeError(
-        f"mask: expected a gdpa.mask.Mask, a text or a function (b, h, q_idx, kv_idx), got {type(mask).__name__}; see "
-        "docs/masks.md"
+        f"mask: expected a gdpa.mask.Mask, a text or a function (batch, head, q_idx, kv_idx), got "
+        f"{type(mask).__name__}; see docs/masks.md"
     )
 
 
@@ -217,7 +224,7 @@ def prefix(lengths: torch.Tensor) -> Mask:
     Example::
 
         >>> gdpa.mask.prefix(torch.tensor([5, 0])) | gdpa.mask.causal()
-        Mask('(prefix(lengths[b])) | (causal())', tensors: lengths)
+        Mask('(prefix(lengths[batch])) | (causal())', tensors: lengths)
     """
     return Mask("prefix(lengths[batch])", {"lengths": _checked("lengths", lengths, (1,))})
 
@@ -232,7 +239,7 @@ def documents(query: torch.Tensor, key: torch.Tensor | None = None) -> Mask:
     Example::
 
         >>> gdpa.mask.documents(torch.tensor([0, 0, 1, 1, 1])) & gdpa.mask.causal()
-        Mask('(document_q[i] == document_k[j]) & (causal())', tensors: document_q, document_k)
+        Mask('(document_q[q_row] == document_k[kv_row]) & (causal())', tensors: document_q, document_k)
     """
     query = _checked("query", query, (1,))
     key = query if key is None else _checked("key", key, (1,))
@@ -254,7 +261,7 @@ def intervals(bounds: torch.Tensor, keys: int | None = None) -> Mask:
     Example::
 
         >>> gdpa.mask.intervals(torch.tensor([[[0, 1]], [[0, 2]], [[1, 3]]])).text
-        'interval(intervals[i, 0, 0], intervals[i, 0, 1])'
+        'interval(intervals[q_row, 0, 0], intervals[q_row, 0, 1])'
     """
     _checked("intervals", bounds, (3, 4))
     ranges = bounds.shape[-2]
@@ -323,7 +330,7 @@ def hstu(
     Example::
 
         >>> gdpa.mask.hstu(contexts=torch.tensor([2, 3])).text
-        'hstu(contexts[b], 0, 1, -1)'
+        'hstu(contexts[batch], 0, 1, -1)'
     """
     if target_group_size < 1:
         raise ValueError(f"mask: expected a target_group_size of at least 1, got {target_group_size}; correct it")

@@ -68,7 +68,7 @@ FUNCTIONS: dict[str, dict[str, Tensor]] = {
     },
     "silu(s + bias[0, head, q_idx, kv_idx])": {"bias": randn(1, H, 9, 9)},
     "silu(s + large[head, 0])": {"large": randn(2 * H, 1)},
-    "silu(s * exp2(-h))": {},
+    "silu(s * exp2(-head))": {},
 }
 
 

@@ -21,7 +21,7 @@ before = set(sys.modules)
 import gdpa, gdpa.compat.generative_recommenders, gdpa.compat.hstu, gdpa.compat.hstu_attn, gdpa.compat.meta
 print(json.dumps(sorted(set(sys.modules) - before)))
 operand = torch.ones(1, 2, 3, 8, requires_grad=True)
-gdpa.generalized_dot_product_attention(operand, operand, operand, lambda s: s * s, mask="kv_idx <= q_idx").sum().backward()
+gdpa.generalized_dot_product_attention(*[operand] * 3, lambda s: s * s, mask="kv_idx <= q_idx").sum().backward()
 print(json.dumps(sorted(set(sys.modules) - before)))
 """
 

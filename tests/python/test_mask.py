@@ -151,7 +151,10 @@ def test_a_function_of_positions_reads_captured_tensors():
 def test_a_bool_tensor_is_a_condition():
     """As in flex_attention: the padding of a batch, alone, combined, and as a text."""
     keeps = torch.rand(len(LENGTHS_K), max(LENGTHS_K)) < 0.5
-    earlier = lambda m, n: torch.arange(n)[None] <= torch.arange(m)[:, None]
+
+    def earlier(m, n):
+        return torch.arange(n)[None] <= torch.arange(m)[:, None]
+
     check(lambda b, h, q, k: keeps[b, k], lambda b, h, m, n: keeps[b, :n].expand(m, n))
     check(lambda b, h, q, k: ~keeps[b][k] & (k <= q), lambda b, h, m, n: ~keeps[b, :n] & earlier(m, n))
     check(
@@ -255,12 +258,31 @@ def test_a_wrong_mask_raises_one_error(mask, error, message):
         gdpa.varlen_attention(q, k, v, offsets(LENGTHS_Q), offsets(LENGTHS_K), mask=mask)
 
 
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        ("(kv_idx <= q_idx) and (kv_idx > 1)", "write & for and"),
+        ("not (kv_idx <= q_idx)", "write ~ for not"),
+        (lambda b, h, q, k: k <= q and k > 1, "mask: expected one expression .*; use &, | and ~ instead of and, or"),
+        (lambda q, k: k <= q, r"mask: expected a function of \(batch, head, q_idx, kv_idx\)"),
+        (torch.ones(3, 3, dtype=torch.bool), r"got Tensor; name its axes: gdpa.mask.Mask\("),
+    ],
+    ids=["and", "not", "function with and", "two arguments", "tensor"],
+)
+def test_a_usual_mistake_gets_what_to_write(mask, message):
+    q, k, v = operands()
+    with pytest.raises((ValueError, TypeError), match=message.replace("| and", r"\| and")):
+        gdpa.varlen_attention(q, k, v, offsets(LENGTHS_Q), offsets(LENGTHS_K), mask=mask)
+
+
 def test_a_mask_excludes_another_mask():
     q, k, v = operands()
     cu_q, cu_k = offsets(LENGTHS_Q), offsets(LENGTHS_K)
-    with pytest.raises(ValueError, match="mask: expected no other mask"):
+    with pytest.raises(ValueError, match=r"window_size: expected \(-1, -1\) with mask=, got \(3, 0\)"):
         gdpa.varlen_attention(q, k, v, cu_q, cu_k, window_size=(3, 0), mask="kv_idx < 3")
-    with pytest.raises(ValueError, match="mask: expected no other mask"):
+    with pytest.raises(ValueError, match='diagonal: expected "bottom_right" with mask=, got "upper_left"'):
+        gdpa.varlen_attention(q, k, v, cu_q, cu_k, diagonal="upper_left", mask="kv_idx < 3")
+    with pytest.raises(ValueError, match="is_causal: expected False with mask=, got True"):
         gdpa.generalized_dot_product_attention(*torch.randn(3, 1, 1, 4, 8).unbind(), is_causal=True, mask="kv_idx < 3")
 
 

@@ -131,7 +131,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--mask",
         metavar="MASK",
         help="none, causal, window:LEFT,RIGHT, a mask such as hstu:64,128,8 (CONTEXTS,TARGETS,GROUP), or a condition "
-        "such as 'j <= i' (default: the suite's mask, or none)",
+        "such as 'kv_idx <= q_idx' (default: the suite's mask, or none)",
     )
     what.add_argument("--direction", choices=("fwd", "bwd", "both"), default="both", help="(both)")
     what.add_argument(

@@ -67,7 +67,7 @@ NAMED: dict[str, Callable[[Case, torch.device, list[int]], Mask]] = {
 }
 NOTATION = (
     "none, causal, window:LEFT,RIGHT (-1 has no bound), hstu:CONTEXTS,TARGETS,GROUP, prefix:LENGTH (or causal), "
-    "intervals:LENGTH (the same as ranges), documents:COUNT, or a condition such as 'j <= i'"
+    "intervals:LENGTH (the same as ranges), documents:COUNT, or a condition such as 'kv_idx <= q_idx'"
 )
 
 

@@ -40,7 +40,7 @@ def _side(cu_seqlens: Tensor | Sequence[int], rows: int | None) -> _Side:
 
 
 def _partners(side: _Side, other: _Side, before: int, after: int, shift: Tensor) -> Tensor:
-    """Returns the number of partners of each row q_idx: rows q_idx + shift - before to q_idx + shift + after. -1: no bound."""
+    """Returns the number of partners of each row i: rows i + shift - before to i + shift + after. -1: no bound."""
     lengths, offsets = side.lengths, side.offsets
     sequence = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
     centre = torch.arange(len(sequence)) + int(offsets[0]) - offsets[sequence] + shift[sequence]
