@@ -230,8 +230,8 @@ def impossible_placements_are_refused() -> None:
         r"cu_seqlens_q: expected Shard\(0\) for the rows of all jagged operands",
     )
     refused(
-        lambda: gdpa.varlen_attention(by_rows, by_rows, by_rows, of_shard, of_shard, activation="s * b"),
-        "expected a function that uses b only as an index",
+        lambda: gdpa.varlen_attention(by_rows, by_rows, by_rows, of_shard, of_shard, activation="s * batch"),
+        "expected a function that uses batch, q_row and kv_row only as an index",
     )
     refused(
         lambda: gdpa.varlen_attention(whole_rows, by_rows, by_rows, None, of_shard),

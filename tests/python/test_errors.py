@@ -40,7 +40,6 @@ VALUE_ERRORS: dict[str, dict[str, Any]] = {
     "scale: expected a finite number, got nan": {"scale": float("nan")},
     "scale: expected a number, got a tensor that requires a gradient": {"scale": torch.ones((), requires_grad=True)},
     "out_scale: expected a finite number, got inf": {"out_scale": float("inf")},
-    'out_scale: expected one of "number", "1/len_q", "1/len_k", got "1/n"': {"out_scale": "1/n"},
     "out_scale: expected rank 1 and 2 numbers": {"out_scale": torch.ones(3)},
     "out_scale: expected numbers without gradient": {"out_scale": torch.ones(2, requires_grad=True)},
     "window: expected sides of 0 or more, or -1": {"window_size": (-2, 0)},

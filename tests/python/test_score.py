@@ -431,6 +431,17 @@ def test_vmap_takes_one_slice_of_each_tensor() -> None:
 # torch.compile and torch.export ---------------------------------------------------------------------------------------
 
 
+def test_a_captured_tensor_that_is_indexed_and_not_used_is_no_tensor_of_the_call() -> None:
+    call = Call("jagged")
+
+    def score(s: Tensor, b: Any, h: Any, q: Any, k: Any) -> Tensor:
+        _ = TABLES[h, 0, k]
+        return silu(s)
+
+    output = gdpa.varlen_attention(*call.operands, call.cu_q, call.cu_k, activation=score, enable_gqa=True)
+    torch.testing.assert_close(output, call.expected(lambda s, *place: silu(s)))
+
+
 class Attention(torch.nn.Module):
     """A layer whose score function is made in each call and uses tensors of the layer."""
 

@@ -24,8 +24,8 @@ from gdpa.distributed._plan import ContextPlan
 _schema = [argument.name for argument in forward._schema.arguments]
 _activation = _schema.index("activation") - _schema.index("cu_seqlens_q")
 
-_POSITIONS = re.compile(r"\b(b|i|j|len_q|len_k)\b")
-_HEAD = re.compile(r"\bh\b|;")
+_POSITIONS = re.compile(r"\b(batch|q_idx|kv_idx|q_row|kv_row|len_q|len_k)\b")
+_HEAD = re.compile(r"\bhead\b|;")
 
 
 def context_parallel_attention(
