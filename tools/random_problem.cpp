@@ -21,6 +21,9 @@ class Drawing {
     draw_function();
     draw_mask();
     draw_scales();
+    // The promise for fast functions is for many scores. Only calls that are not deterministic count their scores.
+    constexpr int64_t few_scores = 4096;
+    if (is_deterministic_ && !is_exact_ && scores() <= few_scores) add("--accuracy", "exact");
     if (!tensors_.empty()) {
       words_.emplace_back("--tensor");
       words_.insert(words_.end(), tensors_.begin(), tensors_.end());
@@ -49,8 +52,10 @@ class Drawing {
   void draw_type() {
     add("--dtype", type_ == "tf32" ? "float32" : type_);
     if (type_ == "tf32") words_.emplace_back("--allow-tf32");
-    if (chance(0.25)) words_.emplace_back("--deterministic");
-    if (chance(0.3)) add("--accuracy", "exact");
+    is_deterministic_ = chance(0.25);
+    if (is_deterministic_) words_.emplace_back("--deterministic");
+    is_exact_ = chance(0.3);
+    if (is_exact_) add("--accuracy", "exact");
   }
 
   int64_t draw_head_dim() {
@@ -226,7 +231,7 @@ class Drawing {
   DeviceKind kind_;
   std::vector<std::string> words_;
   std::vector<std::string> tensors_;  ///< the values of --tensor
-  bool has_times_ = false;
+  bool has_times_ = false, is_deterministic_ = false, is_exact_ = false;
   Form form_ = Form::jagged;
   int64_t heads_ = 1, head_dim_ = 1, head_dim_v_ = 1;
   std::vector<int64_t> lengths_q_, lengths_k_;

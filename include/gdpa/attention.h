@@ -151,7 +151,7 @@ struct Attention {
   std::vector<Parameter> mask_parameters = {};         ///< one for each of mask_expression->tensors(), in any order
   std::optional<PreparedMask> prepared_mask = {};      ///< of mask_expression
   Accuracy accuracy = Accuracy::fast;
-  bool deterministic = false;  ///< the same bits every time, as on the CPU for a fixed number of threads
+  bool deterministic = false;  ///< the same bits every time, and on a GPU in every batch; see docs/support.md
   int threads = 0;             ///< CPU: the largest number of threads. 0 means one for each processor
   void* stream = nullptr;      ///< GPU: the CUstream of the launches. Null is the legacy default stream
   Workspace workspace = {};    ///< GPU: memory of the caller for backward

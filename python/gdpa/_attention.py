@@ -92,10 +92,11 @@ def varlen_attention(
             their speed. gdpa.prepare_mask prepares a mask for several calls.
         enable_gqa: allows H_q to be a multiple of H_k. Neighbouring query heads then share a key head.
         accuracy: "fast" or "exact", the accuracy of f, see docs/accuracy.md.
-        deterministic: requests the same bits every time. torch.use_deterministic_algorithms(True) at the time of the
-            call has the same effect, also on the gradients. Every problem has deterministic kernels, so warn_only=True
-            also selects them, without a warning. Results on the CPU are always deterministic for a fixed number of
-            threads.
+        deterministic: requests the same bits every time. On a GPU, the bits of a sequence then also do not depend on
+            the other sequences of the batch, see docs/support.md. torch.use_deterministic_algorithms(True) at the time
+            of the call has the same effect, also on the gradients. Every problem has deterministic kernels, so
+            warn_only=True also selects them, without a warning. Results on the CPU are always deterministic for a fixed
+            number of threads.
         seq_offsets_q: (B, 2), int32 or int64, in place of cu_seq_q: the first row of each sequence, and the row after
             its last one. Sequences are in any order. Rows between them belong to no sequence: they are not read, and
             the output and the gradients are 0 there. Two sequences must not have a query in common.

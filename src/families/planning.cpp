@@ -19,6 +19,15 @@ int64_t Side::most_tiles(int64_t tile, int64_t splits) const {
 Side queries_of(const Problem& problem) { return {problem.query_form, problem.rows_q, problem.batch}; }
 Side keys_of(const Problem& problem) { return {problem.key_form, problem.rows_k, problem.key_entries()}; }
 
+bool has_shared_queries(const Problem& problem) {
+  const bool is_only_side = problem.query_form == Form::shared && problem.key_form != Form::shared;
+  return problem.shares_queries() || (problem.deterministic && is_only_side);
+}
+bool has_shared_keys(const Problem& problem) {
+  const bool is_only_side = problem.key_form == Form::shared && problem.query_form != Form::shared;
+  return problem.shares_keys() || (problem.deterministic && is_only_side);
+}
+
 plan::GpuElement element_of(DType dtype, plan::Float32Products products) {
   using plan::GpuElement;
   if (dtype == DType::bfloat16) return GpuElement::bfloat16;

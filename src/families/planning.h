@@ -26,6 +26,11 @@ struct Side {
 Side queries_of(const Problem& problem);
 Side keys_of(const Problem& problem);
 
+/// Whether a problem has the kernels for queries, or keys, that the batch shares. In deterministic mode, a batch of one
+/// entry has the same kernels as a larger batch.
+bool has_shared_queries(const Problem& problem);
+bool has_shared_keys(const Problem& problem);
+
 /// Sets the members of a kernel that select the structs Config::Mask and Config::Layout, apart from a mask expression.
 void select_structs(plan::KernelSpec& kernel, const Problem& problem);
 

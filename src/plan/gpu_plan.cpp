@@ -113,6 +113,7 @@ FunctionRegisters registers_of(const activation::Program& program, Accuracy accu
 }
 
 bool has_few_scores(const Problem& problem) {
+  if (problem.deterministic) return false;
   const bool is_dense = problem.query_form == Form::dense && problem.key_form == Form::dense;
   const int64_t batch = std::max<int64_t>(1, problem.batch), key_entries = std::max<int64_t>(1, problem.key_entries());
   const int64_t rows_q = problem.rows_q * (problem.query_form == Form::shared ? batch : 1);

@@ -33,7 +33,8 @@ enum class FunctionRegisters : std::uint8_t { few, many };
 /// powers, sines).
 FunctionRegisters registers_of(const activation::Program& program, Accuracy accuracy);
 
-/// Whether a call has at most thresholds::scores_of_exact_calls scores.
+/// Whether a call has at most thresholds::scores_of_exact_calls scores. In deterministic mode the number of scores
+/// decides nothing, because the bits of a sequence must not depend on the other sequences of the batch.
 bool has_few_scores(const Problem& problem);
 
 /// The accuracy that a GPU evaluates f with. The fast forms are made for 16-bit operands, and for calls with more than

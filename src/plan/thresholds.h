@@ -48,6 +48,10 @@ constexpr int direct_tiles = 4;
 /// lie there by chance. The time of such a call is the time of its launch.
 constexpr int64_t scores_of_exact_calls = 4096;
 
+/// The mean lengths for which tiles are chosen in deterministic mode, whatever the lengths of the batch are: long
+/// sequences of queries, and tiles of 128 keys, which both 256 and 2048 keys fill.
+constexpr int64_t queries_of_deterministic_tiles = queries_of_large_tiles, keys_of_deterministic_tiles = few_keys;
+
 constexpr int64_t keys_of(int tiles) { return int64_t{tiles} * hopper::backward_tile_keys; }
 
 /// All of them, for each of the numbers that the planner looks at.

@@ -222,6 +222,11 @@ TEST(GpuPlan, ACallOfFewScoresIsExact) {
   EXPECT_EQ(accuracy_of_rows(Form::shared, Form::jagged, 5, 32), Accuracy::fast);
   EXPECT_EQ(accuracy_of_rows(Form::jagged, Form::shared, 32, 32), Accuracy::exact);
   EXPECT_EQ(accuracy_of_rows(Form::jagged, Form::jagged, int64_t{1} << 40, int64_t{1} << 40), Accuracy::fast);
+  problem.deterministic = true;
+  EXPECT_EQ(accuracy_of_rows(Form::jagged, Form::jagged, 1, 1), Accuracy::fast) << "as in a larger batch";
+  problem.accuracy = Accuracy::exact;
+  EXPECT_EQ(accuracy_of_rows(Form::jagged, Form::jagged, 100, 100), Accuracy::exact);
+  problem.accuracy = Accuracy::fast;
   problem.dtype = DType::float32;
   EXPECT_EQ(accuracy_of(problem), Accuracy::exact);
 }
@@ -693,6 +698,9 @@ TEST(GpuPlan, KernelsThatOwnQueriesRunWhetherOrNotKeysOverlap) {
 
   problem.wanted = {true, false, false};
   EXPECT_TRUE(plan_of(problem).overlap_steps.empty());
+  EXPECT_TRUE(hopper_plan_of(problem).overlap_steps.empty()) << "dQ of a sequence has one kernel in every batch";
+  EXPECT_EQ(hopper_plan_of(problem).steps[0].kernel.for_overlap, KeyOverlap::any);
+  problem.deterministic = false;
   ASSERT_EQ(hopper_plan_of(problem).overlap_steps.size(), 1U) << "its dQ has tiles of keys as owners";
   EXPECT_EQ(hopper_plan_of(problem).overlap_steps[0].kernel.kind, KernelKind::backward_query);
 
@@ -712,6 +720,9 @@ TEST(GpuPlan, AMaskWithABatchMapIsPortableWhereItsTilesNeedTooMuchMemory) {
   const GpuPlan plan = hopper_plan_of(problem);
   EXPECT_EQ(plan.steps[0].kernel.family(), KernelFamily::portable);
   EXPECT_NE(plan.reason.find("the tiles that a mask keeps need too much memory"), std::string::npos) << plan.reason;
+  problem.deterministic = true;
+  EXPECT_EQ(hopper_plan_of(problem).steps[0].kernel.family(), KernelFamily::hopper) << "as in a smaller batch";
+  problem.deterministic = false;
   problem.key_form = Form::dense;  // the host knows the lengths
   EXPECT_EQ(hopper_plan_of(problem).steps[0].kernel.family(), KernelFamily::hopper);
 }

@@ -102,6 +102,11 @@ class RandomProblem {
   DType dtype() const { return dtype_; }
   const WantedGradients& wanted() const { return wanted_; }
 
+  /// The number of scores in all heads.
+  int64_t scores() const {
+    return heads_q_ * std::inner_product(lengths_q_.begin(), lengths_q_.end(), lengths_k_.begin(), int64_t{0});
+  }
+
   Attention attention() const {
     return attention([](const Strided& operand) { return operand.view(); });
   }

@@ -112,6 +112,10 @@ class Case:
             ),
         )
         self.keywords = {"accuracy": draw.choice(["fast", "exact"]), "deterministic": draw.random() < 0.4}
+        # The promise for fast functions is for many scores. Only calls that are not deterministic count their scores.
+        scores = heads_q * sum(q * k for q, k in zip(lengths_q, lengths_k, strict=True))
+        if self.keywords["deterministic"] and scores <= 4096:
+            self.keywords["accuracy"] = "exact"
         self.weights = torch.randn(rows_q * (batch if shared_q else 1), heads_q, head_dim_v).to(dtype)
 
     def options(self) -> Iterator[str]:

@@ -103,7 +103,7 @@ hopper::BackwardArguments backward_arguments(const PlannedCall& call) {
   arguments.grad_value = map(Tensor::grad_value, hopper::warpgroup_rows);
   arguments.whole_keys = plan.whole_keys;
   arguments.direct_keys = plan.direct_keys;
-  arguments.queries_shared = call.problem.shares_queries();
+  arguments.queries_shared = has_shared_queries(call.problem);
   arguments.heads_per_group = static_cast<int>(plan.heads_per_group);
   arguments.slots = static_cast<unsigned>(plan.slots);
   arguments.slots_taken = call.at<unsigned>(plan.slot_counter);

@@ -28,23 +28,40 @@ bool has_wide_heads(const Problem& problem) {
   return hopper::is_wide(static_cast<int>(problem.head_dim), static_cast<int>(problem.head_dim_v));
 }
 
-// --- how backward computes dQ ----------------------------------------------------------------------------------------
-
 /// The length of all sequences of keys, or 0 if the host does not know it.
 int64_t known_length_of_keys(const Problem& problem) {
   return problem.key_form == Form::jagged || problem.batch == 0 ? 0 : keys_of(problem).length();
 }
 
-/// The most keys that a sequence may have, or the largest number if the host does not know it.
-int64_t most_keys(const Problem& problem) {
-  const int64_t length = known_length_of_keys(problem);
-  return length == 0 ? std::numeric_limits<int64_t>::max() : length;
+// --- the lengths that choose kernels ---------------------------------------------------------------------------------
+
+/// The lengths that choose the tiles of a kernel. In deterministic mode they are constants: the bits of a sequence must
+/// not depend on the other sequences of the batch, and the host does not know the length of each.
+struct TileLengths {
+  int64_t mean_queries;
+  int64_t mean_keys;
+  int64_t most_queries;  ///< in a sequence; `unknown` if the host does not know it
+  int64_t most_keys;
+};
+
+TileLengths tile_lengths_of(const Problem& problem) {
+  constexpr int64_t unknown = std::numeric_limits<int64_t>::max();
+  if (problem.deterministic) {
+    return {thresholds::queries_of_deterministic_tiles, thresholds::keys_of_deterministic_tiles, unknown, unknown};
+  }
+  const Side queries = queries_of(problem), keys = keys_of(problem);
+  const int64_t known_keys = known_length_of_keys(problem);
+  return {queries.mean_length(), keys.mean_length(), queries.form == Form::jagged ? unknown : queries.mean_length(),
+          known_keys == 0 ? unknown : known_keys};
 }
 
-/// Whether semaphores order the additions to dQ. One tile of keys without a mask needs none. With head dims above 128
-/// they were slower.
+// --- how backward computes dQ ----------------------------------------------------------------------------------------
+
+/// Whether semaphores order the additions to dQ. One tile of keys without a mask needs none, but a deterministic call
+/// has the same kernels for all lengths. With head dims above 128 they were slower.
 bool has_dq_semaphores(const Problem& problem) {
-  if (!problem.wanted.query || problem.shares_queries() || has_wide_heads(problem)) return false;
+  if (!problem.wanted.query || has_shared_queries(problem) || has_wide_heads(problem)) return false;
+  if (problem.deterministic) return true;
   return !hopper::is_whole(problem.keeps_all_scores(), known_length_of_keys(problem), hopper::backward_tile_keys);
 }
 
@@ -52,22 +69,23 @@ bool has_dq_semaphores(const Problem& problem) {
 ///
 ///   0           dQ is not wanted, a head dim is above 128, or the batch shares the queries (dQ is then a sum over the
 ///               batch)
-///   one tile    the batch has fewer heads than the GPU has multiprocessors, or the L2 cache has not enough room
+///   one tile    the batch has fewer heads than the GPU has multiprocessors, or the L2 cache has not enough room.
+///               Always in deterministic mode: the order of the additions to dQ differs
 ///   two tiles   each multiprocessor has at least one head
 ///   four tiles  each multiprocessor has many heads
 ///
 /// A CTA reads Q and dO again for each key tile, and adds to dQ. The L2 cache has enough room if it keeps them from one
 /// key tile to the next. If the batch shares the keys, they belong to the queries of many entries, and do not fit.
 int whole_keys(const Problem& problem, const plan::Gpu& gpu) {
-  if (problem.shares_queries() || has_wide_heads(problem) || !problem.wanted.query) return 0;
+  if (has_shared_queries(problem) || has_wide_heads(problem) || !problem.wanted.query) return 0;
   const int64_t queries = queries_of(problem).mean_length() * (problem.heads_q / problem.heads_k);
   constexpr int64_t bytes_of_element = 2;
   const int64_t bytes = queries * (2 * problem.head_dim + problem.head_dim_v) * bytes_of_element;
   // The work of a CTA at the end, while others are idle, has to be small compared with all of its work.
   const int64_t heads = problem.key_entries() * problem.heads_k;
   int tiles = thresholds::whole_tiles_of_many_heads;
-  if (heads < thresholds::few_heads_per_multiprocessor * gpu.multiprocessors || problem.shares_keys() ||
-      bytes > thresholds::most_query_bytes_of_whole_tiles) {
+  if (problem.deterministic || heads < thresholds::few_heads_per_multiprocessor * gpu.multiprocessors ||
+      has_shared_keys(problem) || bytes > thresholds::most_query_bytes_of_whole_tiles) {
     tiles = thresholds::whole_tiles;
   } else if (heads < thresholds::many_heads_per_multiprocessor * gpu.multiprocessors) {
     tiles = thresholds::whole_tiles_of_few_heads;
@@ -154,19 +172,25 @@ bool has_one_scale(const Problem& problem) {
 
 std::string why_not_backward(const PlanRequest& request) {
   const Problem& problem = request.problem;
-  if (problem.has_key_gaps && problem.shares_queries()) return "the batch shares queries, and keys may overlap";
+  // Two sequences may overlap, and dQ of all sequences then comes from other kernels. In deterministic mode it always
+  // comes from one kernel.
+  if (problem.has_key_gaps && problem.deterministic && problem.wanted.query) {
+    return "keys may overlap, and the bits of dQ must not depend on it";
+  }
+  if (problem.has_key_gaps && has_shared_queries(problem)) return "the batch shares queries, and keys may overlap";
   if (problem.has_batch_map) {
     if (has_wide_heads(problem)) return "several batch entries may have the same keys, and a head dim is above 128";
-    if (bytes_of_segments(problem) > most_bytes_of_segments) {
+    // In deterministic mode, a large batch has the kernels of a small one.
+    if (!problem.deterministic && bytes_of_segments(problem) > most_bytes_of_segments) {
       return "several batch entries may have the same keys, and the tiles that a mask keeps need too much memory";
     }
   }
   if (has_wide_heads(problem)) {
-    if (problem.shares_keys()) return "the batch shares keys, and a head dim is above 128";
+    if (has_shared_keys(problem)) return "the batch shares keys, and a head dim is above 128";
     if (problem.deterministic && problem.wanted.query) {
       return "dQ has to be summed in one order, and a head dim is above 128";
     }
-  } else if (problem.shares_keys()) {
+  } else if (has_shared_keys(problem)) {
     // The queries of a split of the batch are computed as one sequence.
     if (problem.query_form != Form::jagged || problem.has_query_gaps || problem.has_output_offsets) {
       return "the batch shares keys, and queries are not packed";
@@ -175,7 +199,7 @@ std::string why_not_backward(const PlanRequest& request) {
     if (!has_one_scale(problem)) return "the batch shares keys, and its entries differ in out_scale";
     if (request.reads_query_position) return "the batch shares keys, and f depends on the position of a query";
   }
-  if (problem.deterministic && problem.wanted.query && problem.shares_queries()) {
+  if (problem.deterministic && problem.wanted.query && has_shared_queries(problem)) {
     return "the batch shares the queries, and dQ has to be summed in one order";
   }
   return {};
@@ -260,7 +284,7 @@ bool worth_a_counter_of_heads(const Problem& problem, int64_t tiles_of_head, int
   if (std::max(queries_of(problem).mean_length(), keys_of(problem).mean_length()) <= very_few_rows) return false;
   const bool has_few_tiles = keys_stay && tiles_of_head <= few_tiles;
   // The batch shares the keys: a CTA with a contiguous range loads them once.
-  return !problem.shares_keys() && tiles >= tiles_of_head * (has_few_tiles ? least_heads_of_few_tiles : least_heads);
+  return !has_shared_keys(problem) && tiles >= tiles_of_head * (has_few_tiles ? least_heads_of_few_tiles : least_heads);
 }
 
 /// The CTAs that share a contiguous range of query tiles, each with different key heads. All ranges have equally many.
@@ -275,15 +299,14 @@ GpuPlan plan_hopper_forward(const PlanRequest& request) {
   const Side queries = queries_of(problem), keys = keys_of(problem);
   KernelSpec kernel = hopper_kernel_for(request, KernelKind::forward);
   kernel.adds_query = problem.add_query;
-  constexpr int64_t unknown = std::numeric_limits<int64_t>::max();
-  const int64_t most_queries = queries.form == Form::jagged ? unknown : queries.mean_length();
+  const TileLengths lengths = tile_lengths_of(problem);
   const StagedReads reads = {request.reads, request.reads_of_lines, request.lookups, request.tile_element_bytes,
                              request.bias_tile};
-  choose_hopper_tiles(kernel, most_queries, keys.mean_length(), reads);
+  choose_hopper_tiles(kernel, lengths.most_queries, lengths.mean_keys, reads);
   if (problem.has_pages()) choose_boxes(kernel, problem.page_rows);
   const bool keys_stay = keys.mean_length() <= int64_t{kernel.stages} * kernel.tile_keys;
   // Pages have no cumulative lengths, from which a CTA could find a contiguous range of equal cost.
-  const bool has_one_tile = most_queries <= kernel.tile_queries && !problem.has_pages();
+  const bool has_one_tile = lengths.most_queries <= kernel.tile_queries && !problem.has_pages();
 
   GpuPlan plan;
   plan::HopperPlan& hopper_part = plan.of_family.emplace<plan::HopperPlan>();
@@ -397,7 +420,7 @@ std::string reason_of_backward(const PlanRequest& request, bool accumulates) {
            "dQ "
            "in fp32";
   }
-  if (problem.shares_queries()) {
+  if (has_shared_queries(problem)) {
     return "one CTA on each multiprocessor takes tiles of keys, and accumulates dQ, which the batch shares, in fp32";
   }
   return fmt::format(
@@ -455,13 +478,14 @@ GpuPlan plan_hopper_backward(const PlanRequest& request) {
   const bool has_writers = has_dq_semaphores(problem);
 
   KernelSpec kernel = hopper_kernel_for(request, KernelKind::backward);
-  kernel.keys_shared = problem.shares_keys();
+  kernel.keys_shared = has_shared_keys(problem);
   kernel.has_batch_map = problem.has_batch_map;
   const plan::FusedGradients gradients = fused_gradients(request);
   const bool has_gradients = gradients != plan::FusedGradients::none;
+  TileLengths lengths = tile_lengths_of(problem);
+  if (kernel.keys_shared && !problem.deterministic) lengths.mean_queries = problem.rows_q;  // one stream of queries
   choose_hopper_backward_tiles(kernel, has_gradients ? plan::FunctionRegisters::many : request.function,
-                               problem.keeps_all_scores(),
-                               problem.shares_keys() ? problem.rows_q : queries.mean_length(), most_keys(problem));
+                               problem.keeps_all_scores(), lengths.mean_queries, lengths.most_keys);
   kernel.wants_grad_query = problem.wanted.query;
   kernel.wants_grad_key = problem.wanted.key;
   kernel.wants_grad_value = problem.wanted.value;
@@ -527,8 +551,9 @@ GpuPlan plan_hopper_backward(const PlanRequest& request) {
     kernel.wanted_parameters = plan.parameters_in_steps;
     kernel.hopper().own_elements = !are_of_numbers && request.own_elements;
   }
-  // The L2 cache has a bias that the batch shares.
-  kernel.hopper().prefetches_bias = request.bias_tile != BiasTile::none && !request.shares_pairs && !is_wide;
+  // The L2 cache has a bias that the batch shares. A batch of one entry shares any bias.
+  const bool is_shared_bias = request.shares_pairs && !problem.deterministic;
+  kernel.hopper().prefetches_bias = request.bias_tile != BiasTile::none && !is_shared_bias && !is_wide;
   add(is_wide ? KernelKind::wide_backward : KernelKind::backward,
       std::min<int64_t>(hopper_part.slots, gpu.multiprocessors));
   plan.steps.back().overlaps_previous = true;

@@ -34,7 +34,7 @@ GpuPlan plan_portable_forward(const PlanRequest& request) {
 GpuPlan plan_portable_backward(const PlanRequest& request) {
   const Problem& problem = request.problem;
   const Side queries = queries_of(problem), keys = keys_of(problem);
-  const bool keys_shared = problem.shares_keys(), queries_shared = problem.shares_queries();
+  const bool keys_shared = has_shared_keys(problem), queries_shared = has_shared_queries(problem);
   const WantedGradients& wanted = problem.wanted;
   const bool wants_keys = wanted.key || wanted.value;
   // Additions of many batch entries to the few rows of a shared query would wait for each other.
