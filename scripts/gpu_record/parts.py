@@ -134,6 +134,7 @@ PARTS: dict[str, Part] = {
     "parameters-wide": Part("gpu_parameters_test", "wide", wide=True, needs=WIDE_BACKWARD),
     "memory": Part(PROBLEMS, "wide", tests=MEMORY),
     "prepared-mask": Part("gpu_prepared_mask_test", "narrow-parameters", needs=FORWARD),
+    "batches": Part("gpu_batches_test", "all", share=0.5, processes=4, needs=BACKWARD),
     "functions": Part("gpu_functions_test", "functions", 0.4, 3),
     # Each tool runs with the kernels that the planner chooses for the GPU, and with the portable kernels.
     **{
