@@ -25,10 +25,10 @@ GDPA_API int64_t prepared_mask_bytes(const Attention& attention, const PrepareOp
 /// before, or by compile() for a call with this mask.
 ///
 /// Set Attention::prepared_mask to the result. Calls then do not classify tiles themselves, and need a smaller
-/// workspace. `data` must stay valid until the work of these calls is done. A call must have the same mask, batch,
-/// number of rows of each side, number of heads, and forms of operands, and kernels with the same sizes of tiles, which
-/// `options` and the head dims, the dtype and the function determine. Otherwise it throws Error (value). The lists are
-/// for the offsets and the elements of the tensors at the time of the preparation:
+/// workspace. `data` must stay valid until the work of these calls is done. A call must have the same mask, device,
+/// batch, number of rows of each side, number of heads, and forms of operands, and kernels with the same sizes of
+/// tiles, which `options` and the head dims, the dtype and the function determine. Otherwise it throws Error (value).
+/// The lists are for the offsets and the elements of the tensors at the time of the preparation:
 ///   - A batch entry whose lengths differ from them is computed without its lists. Its results are correct, but all of
 ///     its tiles are computed. GDPA_CHECK_OFFSETS=1 prints the first such entry.
 ///   - The tensors of the mask must have the same elements. A tile that was classified otherwise has wrong results.

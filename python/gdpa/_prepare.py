@@ -38,7 +38,7 @@ def prepare_mask(function: Callable[..., Any], *arguments: Any, backward: bool =
     or steps. Nothing else changes: the results have the same bits in deterministic mode.
 
     The calls may differ in the numbers of their operands, and in everything that does not change the sizes of the
-    tiles, such as scale. They must have the same mask, batch, number of rows, number of heads and layout. A call with
+    tiles, such as scale. They must have the same mask, device, batch, number of rows, heads and layout. A call with
     other sizes of tiles raises a ValueError that names them; head_dim, dtype and the function determine them. The lists
     are for the offsets and for the elements of the mask's tensors at this time. A sequence with another length is
     computed correctly, but without the lists. After a change of its tensors, a call raises a ValueError: prepare the

@@ -834,10 +834,9 @@ std::shared_ptr<const plan::PreparedTiles> check_prepared_mask(const Attention& 
   auto prepared = std::make_shared<plan::PreparedTiles>(plan::PreparedTiles::of_text(mask.tiles));
   const plan::ListedCall& of = prepared->call;
   const plan::ListedCall call = plan::ListedCall::of(problem, attention.mask_expression->function().identity());
-  if (of.is_on_gpu != call.is_on_gpu) {
-    refuse(ErrorKind::value, who,
-           call.is_on_gpu ? "a mask that is prepared on a GPU" : "one that is prepared on the CPU",
-           of.is_on_gpu ? "one on a GPU" : "one on the CPU", remedy);
+  if (of.device != call.device) {
+    refuse(ErrorKind::value, who, fmt::format("a mask that is prepared on {}", to_string(call.device)),
+           fmt::format("one on {}", to_string(of.device)), remedy);
   }
   if (of.mask != call.mask) {
     refuse(ErrorKind::value, who, "the mask of this call, with the same types of tensors", "another mask", remedy);

@@ -13,13 +13,14 @@
 namespace gdpa::plan {
 namespace {
 
-constexpr int64_t version = 1;  // of the text
+constexpr int64_t version = 2;  // of the text
 
 /// Calls visit(member) for all members of the text but the number of lists.
 template <class Call, class Visit>
 void visit_call(Call& call, const Visit& visit) {
   visit(call.batch), visit(call.rows_q), visit(call.rows_k), visit(call.heads_q), visit(call.heads_k);
-  visit(call.query_form), visit(call.key_form), visit(call.is_on_gpu), visit(call.mask);
+  visit(call.query_form), visit(call.key_form), visit(call.device.kind), visit(call.device.index);
+  visit(call.mask);
 }
 template <class Lists, class Visit>
 void visit_lists(Lists& lists, const Visit& visit) {
@@ -65,7 +66,7 @@ ListedCall ListedCall::of(const Problem& problem, const std::string& mask_identi
   call.heads_k = problem.heads_k;
   call.query_form = problem.query_form;
   call.key_form = problem.key_form;
-  call.is_on_gpu = problem.device.kind == DeviceKind::cuda;
+  call.device = problem.device;
   call.mask = XXH64(mask_identity.data(), mask_identity.size(), problem.mask_types) >> 1;  // a positive int64_t
   return call;
 }

@@ -36,7 +36,7 @@ struct ListedCall {
   int64_t heads_k = 0;
   Form query_form = Form::jagged;
   Form key_form = Form::jagged;
-  bool is_on_gpu = false;
+  Device device;      ///< of the operands and of the lists
   uint64_t mask = 0;  ///< a hash of the condition and of the types of its tensors
 
   static ListedCall of(const Problem& problem, const std::string& mask_identity);

@@ -1010,17 +1010,26 @@ TEST(Checks, a_prepared_mask_has_the_memory_that_its_text_says) {
   tiles.call = plan::ListedCall::of(api::check_plan(call.attention, Direction::forward).problem,
                                     call.attention.mask_expression->function().identity());
   tiles.bytes = 4096;
+  std::string message;
   const auto is_accepted = [&](void* data, int64_t bytes, const std::string& text) {
     call.attention.prepared_mask = PreparedMask{data, bytes, text};
     try {
       api::check_plan(call.attention, Direction::forward, false, {}, true);
     } catch (const Error& error) {
-      EXPECT_NE(std::string(error.what()).find("prepared_mask: expected"), std::string::npos) << error.what();
+      message = error.what();
+      EXPECT_NE(message.find("prepared_mask: expected"), std::string::npos) << message;
       return false;
     }
     return true;
   };
   EXPECT_TRUE(is_accepted(&call, 4096, tiles.text()));
+  for (const auto& [device, name] : {std::pair{Device{DeviceKind::cuda, 1}, "cuda:1"}, {Device{}, "cpu"}}) {
+    plan::PreparedTiles other = tiles;
+    other.call.device = device;
+    EXPECT_FALSE(is_accepted(&call, 4096, other.text())) << "the lists are in the memory of " << name;
+    EXPECT_EQ(message, std::string("prepared_mask: expected a mask that is prepared on cuda:0, got one on ") + name +
+                           "; prepare the mask with the arguments of this call");
+  }
   EXPECT_FALSE(is_accepted(&call, 4095, tiles.text()));
   EXPECT_FALSE(is_accepted(nullptr, 4096, tiles.text()));
   for (int64_t plan::ListedCall::*const size :
@@ -1034,7 +1043,7 @@ TEST(Checks, a_prepared_mask_has_the_memory_that_its_text_says) {
 
 TEST(PreparedTiles, a_text_gives_the_tiles_back_and_another_text_is_refused) {
   plan::PreparedTiles tiles;
-  tiles.call = {2, 3, 5, 7, 11, Form::dense, Form::shared, true, 13};
+  tiles.call = {2, 3, 5, 7, 11, Form::dense, Form::shared, {DeviceKind::cuda, 3}, 13};
   tiles.lists = {{64, 128, true, 2, 4, 17, 19, 23, 29}, {128, 64, false, 1, 1, 31, 37, 41, 0}};
   tiles.bytes = 43;
   const std::string text = tiles.text();
@@ -1046,7 +1055,7 @@ TEST(PreparedTiles, a_text_gives_the_tiles_back_and_another_text_is_refused) {
   ASSERT_EQ(again.lists.size(), 2U);
   EXPECT_EQ(again.lists[0].query_tiles, 29);
   EXPECT_EQ(again.lists[1].tile_keys, 64);
-  const std::string of_another_version = "2" + text.substr(1), with_a_letter = text.substr(0, 3) + "x" + text.substr(4);
+  const std::string of_another_version = "1" + text.substr(1), with_a_letter = text.substr(0, 3) + "x" + text.substr(4);
   for (const std::string& wrong :
        {std::string(), text + " 1", text.substr(0, text.rfind(' ')), of_another_version, with_a_letter, text + "x"}) {
     EXPECT_THROW(plan::PreparedTiles::of_text(wrong), Error) << wrong;
