@@ -86,12 +86,15 @@ struct Owner {
   GDPA_HOST_DEVICE int64_t rows_before(int64_t b) const { return Layout::rows_before(side, b, packed_rows); }
   GDPA_HOST_DEVICE Rows rows_of(int64_t b) const { return Layout::rows_of(side, b, packed_rows); }
   GDPA_HOST_DEVICE int64_t first_slot(int64_t b) const { return b < 0 ? 0 : rows_before(b) / tile + b + 1; }
-  /// The rows without a sequence: the rows of entry -1, and the rows of the entry after the last one.
-  GDPA_HOST_DEVICE Rows first_rows() const { return {0, static_cast<int>(rows_before(0))}; }
-  GDPA_HOST_DEVICE Rows last_rows() const {
+  /// The rows without a sequence: the rows of entry -1, and the rows of the entry after the last one. They may be more
+  /// than 32 bits count. The result has those after the first `skipped` rows, up to most_gpu_rows.
+  GDPA_HOST_DEVICE Rows first_rows(int64_t skipped = 0) const {
+    return {skipped, static_cast<int>(clamp(rows_before(0) - skipped, 0, most_gpu_rows))};
+  }
+  GDPA_HOST_DEVICE Rows last_rows(int64_t skipped = 0) const {
     if (Layout::has_gaps(side)) return {0, 0};
-    const int64_t used = rows_before(entries);
-    return {used, static_cast<int>(packed_rows - used)};
+    const int64_t first = rows_before(entries) + skipped;
+    return {first, static_cast<int>(clamp(packed_rows - first, 0, most_gpu_rows))};
   }
   /// The slot of an entry's first tile, in the tile order of one head.
   GDPA_HOST_DEVICE int64_t first_slot_of(int64_t b) const { return jagged() ? first_slot(b) : b * tiles_each(); }
@@ -232,9 +235,15 @@ GDPA_HOST_DEVICE Work work_at(const CommonArguments& arguments, const Owner<Layo
     if (Layout::owns_rows && !owns_queries) work.keys = owner.rows_of(0);
   }
   Rows& owned = owns_queries ? work.queries : work.keys;
-  if (work.entry < 0) owned = owner.first_rows();
+  const bool is_before = work.entry < 0;
   // Also if the batch is empty and shares the owner: the gradient of its rows is then 0.
-  if (work.entry == (owns_sequences ? owner.entries : params.batch)) owned = owner.last_rows();
+  const bool is_after = work.entry == (owns_sequences ? owner.entries : params.batch);
+  if (is_before || is_after) {
+    constexpr int most_tiles = 1 << 20;  // whose rows 32 bits count
+    const int64_t skipped = int64_t{work.tile / most_tiles} * most_tiles * owner.tile;
+    owned = is_before ? owner.first_rows(skipped) : owner.last_rows(skipped);
+    work.tile %= most_tiles;
+  }
   work.exists = work.tile * owner.tile < owned.count;
   return work;
 }

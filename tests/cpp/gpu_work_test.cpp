@@ -143,6 +143,27 @@ TEST(GpuWork, RowsAfterTheLastOffsetAreWorkWithoutKeys) {
   }
 }
 
+TEST(GpuWork, RowsWithoutASequenceMayBeMoreThan32BitsCount) {
+  constexpr int64_t tile = 64, unused = 3'000'000'000;
+  const auto expect_tile = [&](const Side& side, int64_t entry, int64_t number, int64_t first, int64_t end) {
+    const CommonArguments arguments = side.arguments();
+    const Owner<PackedLayout> owner{arguments.params.queries, side.packed_rows, side.heads, side.tile, side.batch};
+    const Work work = find_work(arguments, owner, true, owner.first_slot(entry) + number);
+    ASSERT_EQ(work.entry, entry);
+    ASSERT_TRUE(work.exists) << "tile " << number;
+    EXPECT_EQ(work.queries.begin + work.tile * tile, first + number * tile);
+    EXPECT_EQ(std::min<int64_t>(work.queries.count - work.tile * tile, tile),
+              std::min(end - first - number * tile, tile));
+  };
+  Side after = jagged({10, 20}, tile, unused), before = jagged({10, 20}, tile, 0, unused);
+  after.heads = before.heads = 1;
+  constexpr int64_t last = (unused - 1) / tile;
+  for (int64_t number = 0; number <= last; number += number < last ? std::min<int64_t>(999'983, last - number) : 1) {
+    expect_tile(after, 2, number, 30, 30 + unused);
+    expect_tile(before, -1, number, 0, unused);
+  }
+}
+
 TEST(GpuWork, RowsBeforeTheFirstOffsetAreWorkWithoutKeys) {
   for (const int64_t before : {1, 15, 16, 17, 40}) {
     const Side side = jagged({10, 20}, 16, 3, before);
