@@ -381,7 +381,7 @@ class Call final : public families::StepLauncher {
       : problem_(problem), params_(params), stream_(stream), sequence_(sequence) {}
 
   /// `kernels` has one kernel for each step of the sequence.
-  void run(const LoadedKernels& kernels, const Workspace& workspace) {
+  void run(const KernelsOfCall& kernels, const Workspace& workspace) {
     const plan::GpuWorkspace& needed = sequence_.plan.workspace;
     const Memory memory(workspace, needed.bytes, stream_, "workspace_bytes");
     if (needed.zeroed_bytes > 0) {
@@ -427,7 +427,7 @@ class Call final : public families::StepLauncher {
   }
 
   void launch_next(void* arguments) override {
-    launch_one(*(*kernels_)[next_], sequence_.steps[next_], arguments);
+    launch_one((*kernels_)[next_], sequence_.steps[next_], arguments);
     ++next_;
   }
 
@@ -656,7 +656,7 @@ class Call final : public families::StepLauncher {
   const Params& params_;
   Stream stream_;
   const Sequence& sequence_;
-  const LoadedKernels* kernels_ = nullptr;
+  const KernelsOfCall* kernels_ = nullptr;
   std::size_t next_ = 0;  ///< the step that launch_next launches
 };
 

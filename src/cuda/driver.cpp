@@ -48,7 +48,9 @@ const char* fill(void* library, Driver& driver) {
   need("cuCtxPopCurrent_v2", driver.context_pop);
   need("cuModuleLoadData", driver.module_load);
   need("cuModuleUnload", driver.module_unload);
-  need("cuCtxSynchronize", driver.context_synchronize);
+  need("cuEventCreate", driver.event_create);
+  need("cuEventRecord", driver.event_record);
+  need("cuEventSynchronize", driver.event_synchronize);
   need("cuModuleGetFunction", driver.module_kernel);
   need("cuMemcpyDtoH_v2", driver.copy_to_host);
   need("cuFuncSetAttribute", driver.kernel_set_attribute);

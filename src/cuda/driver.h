@@ -13,6 +13,7 @@ using Context = struct ContextTag*;
 using Module = struct ModuleTag*;
 using Kernel = struct KernelTag*;
 using Stream = struct StreamTag*;
+using Event = struct EventTag*;
 using DevicePointer = std::uint64_t;
 using Status = int;
 
@@ -66,7 +67,9 @@ struct Driver {
   Status (*module_load)(Module* module, const void* image);
   Status (*module_unload)(Module module);
   Status (*module_kernel)(Kernel* kernel, Module module, const char* name);
-  Status (*context_synchronize)();
+  Status (*event_create)(Event* event, unsigned flags);
+  Status (*event_record)(Event event, Stream stream);
+  Status (*event_synchronize)(Event event);
   Status (*copy_to_host)(void* destination, DevicePointer source, std::size_t bytes);
   Status (*kernel_set_attribute)(Kernel kernel, KernelAttribute attribute, int value);
   Status (*launch)(Kernel kernel, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <future>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -86,6 +87,53 @@ Registry& registry() {
   return kernels;
 }
 
+/// Waits for the calls that this process has launched. A wait for the device would also be a wait for the streams that
+/// other threads capture, which the driver refuses, and which ends their capture. Each stream of a call has an event
+/// instead, at the end of the stream's latest call.
+class LaunchedCalls {
+ public:
+  /// The event of a stream.
+  Event event_of(int device, Stream stream) {
+    const std::lock_guard lock(mutex_);
+    Event& event = events_[{device, stream}];
+    if (event == nullptr) check(Driver::get().event_create(&event, without_time), "creating an event");
+    return event;
+  }
+
+  /// Records the event of a stream after the launches of a call.
+  void end(Event event, Stream stream) {
+    // This handle is another stream in each thread, for which one event does not suffice.
+    const bool is_of_thread = stream == reinterpret_cast<Stream>(per_thread_stream);
+    if (is_of_thread || Driver::get().event_record(event, stream) != success) have_ends_ = false;
+  }
+
+  /// Returns whether all calls on the device are known to have ended.
+  bool wait(int device) {
+    std::vector<Event> events;
+    {
+      const std::lock_guard lock(mutex_);
+      for (const auto& [place, event] : events_) {
+        if (place.first == device) events.push_back(event);
+      }
+    }
+    const auto wait_for = [](Event event) { return Driver::get().event_synchronize(event) == success; };
+    return have_ends_ && std::ranges::all_of(events, wait_for);
+  }
+
+ private:
+  static constexpr std::uintptr_t per_thread_stream = 2;  // CU_STREAM_PER_THREAD
+  static constexpr unsigned without_time = 2;             // CU_EVENT_DISABLE_TIMING
+
+  std::mutex mutex_;
+  std::map<std::pair<int, Stream>, Event> events_;
+  std::atomic<bool> have_ends_ = true;  ///< false: a call has no event, so that nothing is known to have ended
+};
+
+LaunchedCalls& launched_calls() {
+  static LaunchedCalls calls;
+  return calls;
+}
+
 void warn_once(const std::string& warning) {
   static std::once_flag once;
   if (!warning.empty()) std::call_once(once, [&] { fmt::print(stderr, "gdpa: {}\n", warning); });
@@ -148,8 +196,8 @@ void load(const CompiledKernel& compiled, Entry& entry) {
 }
 
 /// Unloads the least recently used kernels until one eighth of the limit is free. It does not unload kernels of a
-/// running call or of a CUDA graph. It first waits for the device, because other kernels may still run. The caller must
-/// hold the mutex of the registry exclusively.
+/// running call or of a CUDA graph. It first waits for the calls on the device, because their kernels may still run.
+/// The caller must hold the mutex of the registry exclusively.
 void unload_oldest(Registry& known) {
   const std::size_t most = most_loaded_kernels();
   if (known.kernels.size() <= most) return;
@@ -168,7 +216,8 @@ void unload_oldest(Registry& known) {
   for (const Position& position : candidates) {
     const CurrentDevice current(position->first.device);
     // The next call reports the error of an earlier kernel. The kernel then stays loaded.
-    if (driver.context_synchronize() != success || driver.module_unload(position->second->module) != success) return;
+    const bool have_ended = launched_calls().wait(position->first.device);
+    if (!have_ended || driver.module_unload(position->second->module) != success) return;
     known.kernels.erase(position);
   }
 }
@@ -296,7 +345,16 @@ LoadedKernels load_kernels(const std::vector<plan::GpuStep>& steps, const std::v
   return kernels;
 }
 
-LoadedKernels find_kernels(const std::vector<plan::GpuStep>& steps, const Expressions& expressions, int device,
+KernelsOfCall::KernelsOfCall(LoadedKernels kernels, int device, Stream stream, bool is_captured)
+    : kernels_(std::move(kernels)),
+      stream_(stream),
+      end_(is_captured ? nullptr : launched_calls().event_of(device, stream)) {}
+
+KernelsOfCall::~KernelsOfCall() {
+  if (end_ != nullptr) launched_calls().end(end_, stream_);
+}
+
+KernelsOfCall find_kernels(const std::vector<plan::GpuStep>& steps, const Expressions& expressions, int device,
                            Stream stream) {
   Registry& known = registry();
   const bool is_captured = is_capturing(stream);
@@ -309,14 +367,14 @@ LoadedKernels find_kernels(const std::vector<plan::GpuStep>& steps, const Expres
       if (kernels[i] == nullptr) missing.push_back(i);
     }
   }
-  if (missing.empty()) return kernels;
+  if (missing.empty()) return {std::move(kernels), device, stream, is_captured};
   if (is_captured) refuse_during_capture(steps[missing.front()].kernel);
   std::vector<plan::GpuStep> steps_missing;
   for (const std::size_t i : missing) steps_missing.push_back(steps[i]);
   const LoadedKernels loaded = load_kernels(
       steps_missing, compile_kernels(steps_missing, expressions, target_of(device).architecture), expressions, device);
   for (std::size_t i = 0; i < missing.size(); ++i) kernels[missing[i]] = loaded[i];
-  return kernels;
+  return {std::move(kernels), device, stream, is_captured};
 }
 
 }  // namespace gdpa::cuda

@@ -27,8 +27,26 @@ struct LoadedKernel {
   unsigned shared_bytes = 0;  ///< dynamic shared memory of a CTA
 };
 
-/// The kernels of the steps of a call. They stay loaded at least for the lifetime of this list.
+/// The kernels of some steps. They stay loaded at least for the lifetime of this list.
 using LoadedKernels = std::vector<std::shared_ptr<const LoadedKernel>>;
+
+/// The kernels of the steps of a call on a stream. They stay loaded until the work that was launched on the stream
+/// during the lifetime of this object has ended.
+class KernelsOfCall {
+ public:
+  /// The context of the device must be current.
+  KernelsOfCall(LoadedKernels kernels, int device, Stream stream, bool is_captured);
+  KernelsOfCall(const KernelsOfCall&) = delete;
+  KernelsOfCall& operator=(const KernelsOfCall&) = delete;
+  ~KernelsOfCall();
+
+  const LoadedKernel& operator[](std::size_t step) const { return *kernels_[step]; }
+
+ private:
+  LoadedKernels kernels_;
+  Stream stream_;
+  Event end_;  ///< null during a capture: the kernels of a graph are never unloaded
+};
 
 /// Returns the limit of loaded kernels: GDPA_LOADED_KERNELS, which is read once, or 512. Throws Error (value) if the
 /// variable is not a number above 0.
@@ -36,7 +54,7 @@ std::size_t most_loaded_kernels();
 
 /// Returns the kernels of the steps on a device. The context of the device must be current. If `stream` is captured
 /// into a CUDA graph and a kernel is not loaded, throws Error (runtime) with a remedy.
-LoadedKernels find_kernels(const std::vector<plan::GpuStep>& steps, const Expressions& expressions, int device,
+KernelsOfCall find_kernels(const std::vector<plan::GpuStep>& steps, const Expressions& expressions, int device,
                            Stream stream);
 
 /// Returns the kernels of the steps for an architecture ("sm_90a"), from the cache on disk or from the compiler. Needs

@@ -159,12 +159,12 @@ void run_norm(const Norm& norm, const MutableTensorView& y, const MutableTensorV
   const int device = norm.x.device.index;
   const CurrentDevice current(device);
   const std::vector<plan::GpuStep> steps = {norm_step(norm, are_aligned(norm, y), target_of(device).gpu)};
-  const LoadedKernels kernels = find_kernels(steps, no_function(), device, static_cast<Stream>(norm.stream));
+  const KernelsOfCall kernels = find_kernels(steps, no_function(), device, static_cast<Stream>(norm.stream));
   portable::NormArguments arguments{
       norm.x.sizes[0],      static_cast<float>(norm.eps), rows_of(norm.x),
       rows_of(norm.gate),   rows_of(norm.residual),       rows_of(y),
       data_of(norm.weight), data_of(norm.bias),           static_cast<portable::RowStatistics*>(statistics.data)};
-  launch(*kernels.front(), steps.front().work, &arguments, norm.stream);
+  launch(kernels[0], steps.front().work, &arguments, norm.stream);
 }
 
 void run_norm_backward(const Norm& norm, const TensorView& grad_y, const TensorView& statistics,
@@ -174,7 +174,7 @@ void run_norm_backward(const Norm& norm, const TensorView& grad_y, const TensorV
   const plan::Gpu& gpu = target_of(device).gpu;
   const std::vector<plan::GpuStep> steps =
       norm_backward_steps(norm, gradients, are_aligned(norm, grad_y, gradients.x, gradients.gate), gpu);
-  const LoadedKernels kernels = find_kernels(steps, no_function(), device, static_cast<Stream>(norm.stream));
+  const KernelsOfCall kernels = find_kernels(steps, no_function(), device, static_cast<Stream>(norm.stream));
   const Memory memory(norm.workspace, workspace_bytes(norm, gradients, gpu), static_cast<Stream>(norm.stream),
                       "norm_workspace_bytes");
   auto* const partials = static_cast<float*>(memory.at(0));
@@ -188,14 +188,14 @@ void run_norm_backward(const Norm& norm, const TensorView& grad_y, const TensorV
                                             data_of(norm.bias),
                                             static_cast<const portable::RowStatistics*>(statistics.data),
                                             partials};
-  launch(*kernels.front(), steps.front().work, &arguments, norm.stream);
+  launch(kernels[0], steps.front().work, &arguments, norm.stream);
   if (steps.size() == 1) return;
   portable::NormReduceArguments reduce{partials, steps.front().work, sums_of(gradients), {}};
   int sums = 0;
   for (const MutableTensorView* const gradient : {&gradients.weight, &gradients.bias}) {
     if (is_wanted(*gradient)) reduce.gradients[sums++] = gradient->data;
   }
-  launch(*kernels.back(), steps.back().work, &reduce, norm.stream);
+  launch(kernels[1], steps.back().work, &reduce, norm.stream);
 }
 
 int64_t norm_workspace_bytes(const Norm& norm, const NormGradients& gradients) {

@@ -361,6 +361,15 @@ TEST_F(CudaBackend, AKernelOfACapturedGraphIsNeverUnloaded) {
   });
 }
 
+TEST_F(CudaBackend, KernelsAreUnloadedWhileAnotherThreadCapturesAGraph) {
+  expect_of_child("3", [] {
+    fake_driver().captures_elsewhere = true;
+    for (const int number : {0, 1, 2, 3}) call_of(number);
+    if (fake_driver().ended_captures != 0) return 1;
+    return fake_driver().unloads == 1 && fake_driver().unloads_while_computing == 0 ? 0 : 2;
+  });
+}
+
 TEST_F(CudaBackend, TheKernelsOfOneCallStayLoadedThoughTheyAreMoreThanTheBound) {
   expect_of_child("1", [] {
     Call call("s + 99", true);

@@ -8,7 +8,9 @@
 
 namespace {
 
-constexpr int success = 0, invalid_value = 1, out_of_memory = 2, no_device = 100;
+constexpr int success = 0, invalid_value = 1, out_of_memory = 2, no_device = 100, capture_unsupported = 900;
+
+std::size_t launches_before_event = 0;
 
 int number_from(const char* variable, int otherwise) {
   const char* const text = std::getenv(variable);
@@ -139,12 +141,24 @@ int cuStreamSynchronize(void* stream) {
   return succeed();
 }
 int cuCtxSynchronize() {
+  if (fake_driver().captures_elsewhere) {
+    ++fake_driver().ended_captures;
+    return capture_unsupported;
+  }
   fake_driver().is_computing = false;
   return succeed();
 }
 int cuEventCreate(void** event, unsigned) { return hand_out(event); }
 int cuEventDestroy_v2(void*) { return succeed(); }
-int cuEventRecord(void*, void*) { return succeed(); }
+// All events are one event.
+int cuEventRecord(void*, void*) {
+  launches_before_event = fake_driver().launches.size();
+  return succeed();
+}
+int cuEventSynchronize(void*) {
+  if (launches_before_event == fake_driver().launches.size()) fake_driver().is_computing = false;
+  return succeed();
+}
 int cuEventElapsedTime(float* milliseconds, void*, void*) {
   *milliseconds = 1;
   return succeed();

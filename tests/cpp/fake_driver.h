@@ -18,6 +18,8 @@ struct FakeDriver {
   int devices = 1;
   int capability = 90;  ///< 10 * major + minor
   bool is_capturing = false;
+  bool captures_elsewhere = false;  ///< another thread captures another stream
+  int ended_captures = 0;           ///< of other threads, by something that is not allowed during a capture
   bool is_computing = false;  ///< a kernel was launched, and nothing has waited since: its results are not there yet
   bool has_memory = true;
   int load_status = 0;  ///< that loading a kernel answers
