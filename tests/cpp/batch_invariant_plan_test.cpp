@@ -176,7 +176,7 @@ TEST(BatchInvariantPlan, KernelsDoNotDependOnTheOtherSequences) {
   constexpr ReadingFunction functions[] = {{"gelu", no_tensor},
                                            {"erf(s)", no_tensor},
                                            {"relu", no_tensor},
-                                           {"silu(s + t[b, h, i, j])", bias_of_entries},
+                                           {"silu(s + t[batch, head, q_idx, kv_idx])", bias_of_entries},
                                            {"silu(t * s)", number_of_heads}};
   Draw draw(62);
   int compared = 0;

@@ -399,10 +399,10 @@ TEST_P(GpuBatches, DoNotChangeTheBitsOfASequence) {
   EXPECT_TRUE(has_numbers) << "all results are 0";
 }
 
-constexpr const char* buckets = "silu(s + table[h, clamp(floor(log2(1 + abs(t_q[i] - t_k[j]))), 0, 63)])";
-constexpr const char* by_position = "silu(s + bias[h, i, j])";
-constexpr const char* by_distance = "silu(s + of_entry[b] * table[h, clamp(i - j + 32, 0, 63)])";
-constexpr const char* condition = "(j < prefix[b]) | ((i - j) // 70 % 2 == 0)";
+constexpr const char* buckets = "silu(s + table[head, clamp(floor(log2(1 + abs(t_q[q_row] - t_k[kv_row]))), 0, 63)])";
+constexpr const char* by_position = "silu(s + bias[head, q_idx, kv_idx])";
+constexpr const char* by_distance = "silu(s + of_entry[batch] * table[head, clamp(q_idx - kv_idx + 32, 0, 63)])";
+constexpr const char* condition = "(kv_idx < prefix[batch]) | ((q_idx - kv_idx) // 70 % 2 == 0)";
 constexpr OutScale::Kind per_query = OutScale::Kind::reciprocal_length_q, per_batch = OutScale::Kind::per_batch;
 
 INSTANTIATE_TEST_SUITE_P(
