@@ -29,10 +29,11 @@ namespace {
 using torch::stable::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
-/// The gradients that backward computes: of the operands, and of the tensors of the call (bit n: tensor n). All other
-/// gradients are tensors without elements.
+/// The gradients that backward computes: of the operands, of the tensors of the call (bit n: tensor n), and of the rows
+/// of out_scale. All other gradients are tensors without elements.
 constexpr std::string_view wanted_schema =
-    "bool wants_grad_query=True, bool wants_grad_key=True, bool wants_grad_value=True, int wants_grad_parameters=0";
+    "bool wants_grad_query=True, bool wants_grad_key=True, bool wants_grad_value=True, int wants_grad_parameters=0, "
+    "bool wants_grad_out_scale=False";
 
 /// The common arguments of forward, backward and flops, in the order in which Problem reads them.
 constexpr std::string_view problem_schema =
@@ -409,6 +410,7 @@ gdpa::WantedGradients take_wanted(Stack& stack) {
   wanted.key = stack.take<bool>();
   wanted.value = stack.take<bool>();
   wanted.parameters = static_cast<uint32_t>(stack.take<int64_t>());
+  wanted.out_scale = stack.take<bool>();
   return wanted;
 }
 
@@ -482,7 +484,7 @@ std::pair<gdpa::ParameterGradient, int64_t> row_major_gradient(const gdpa::Param
 
 /// The wanted gradients of the tensors of the call, one after the other in one tensor.
 struct ParameterGradients {
-  ParameterGradients(const gdpa::Attention& attention, uint32_t wanted, const Tensor& query) {
+  ParameterGradients(const gdpa::Attention& attention, const gdpa::WantedGradients& wanted, const Tensor& query) {
     const bool is_double = has_double(attention);
     const bool is_on_gpu = attention.query.device.kind == gdpa::DeviceKind::cuda;
     const gdpa::DType dtype = is_double   ? gdpa::DType::float64
@@ -491,7 +493,7 @@ struct ParameterGradients {
     std::vector<int64_t> begins;
     int64_t elements = 0;
     for (std::size_t i = 0; i < attention.parameters.size(); ++i) {
-      if ((wanted >> i & 1U) == 0) continue;
+      if ((wanted.parameters >> i & 1U) == 0) continue;
       auto [gradient, count] = row_major_gradient(attention.parameters[i], dtype);
       views.push_back(std::move(gradient));
       begins.push_back(elements);
@@ -515,10 +517,16 @@ void forward(StableIValue* values, Stack stack) {
   values[0] = torch::stable::detail::from(output);
 }
 
-/// Writes the gradients of query, key and value into the given tensors, and returns the gradients of the tensors of the
-/// call. A missing tensor is a gradient that is not wanted.
-Tensor compute_gradients(const Problem& problem, const Tensor& given_grad_output,
-                         const std::array<OptionalTensor, 3>& gradients, uint32_t wanted_parameters) {
+/// The gradients of the tensors of the call and of the rows of out_scale.
+struct FurtherGradients {
+  Tensor of_parameters, of_out_scale;
+};
+
+/// Writes the gradients of query, key and value into the given tensors, and returns the further ones. A missing tensor
+/// is a gradient that is not wanted. Of `wanted`, only the further gradients are read.
+FurtherGradients compute_gradients(const Problem& problem, const Tensor& given_grad_output,
+                                   const std::array<OptionalTensor, 3>& gradients,
+                                   const gdpa::WantedGradients& wanted) {
   gdpa::Attention attention = problem.attention();
   const Tensor grad_output = copied_where_needed(given_grad_output);
   const auto gradient_view = [](std::string_view who, const OptionalTensor& gradient) {
@@ -528,12 +536,16 @@ Tensor compute_gradients(const Problem& problem, const Tensor& given_grad_output
   const auto query_view = gradient_view("grad_query", gradients[0]);
   const auto key_view = gradient_view("grad_key", gradients[1]);
   const auto value_view = gradient_view("grad_value", gradients[2]);
-  const ParameterGradients of_parameters(attention, wanted_parameters, problem.query);
+  const ParameterGradients of_parameters(attention, wanted, problem.query);
+  const bool has_rows = wanted.out_scale && problem.out_scale_numbers;
+  const Tensor of_rows = has_rows ? empty_like(*problem.out_scale_numbers) : empty({0}, problem.query);
+  const auto rows_view =
+      has_rows ? view_of<gdpa::MutableTensorView>("gradient of out_scale", of_rows) : gdpa::MutableTensorView{};
   const int64_t bytes =
-      gdpa::workspace_bytes(attention, output_view, query_view, key_view, value_view, of_parameters.views);
+      gdpa::workspace_bytes(attention, output_view, query_view, key_view, value_view, of_parameters.views, rows_view);
   const OptionalTensor workspace = lend_workspace(attention, problem.query, bytes);
-  gdpa::backward(attention, output_view, query_view, key_view, value_view, of_parameters.views);
-  return *of_parameters.sums;
+  gdpa::backward(attention, output_view, query_view, key_view, value_view, of_parameters.views, rows_view);
+  return {*of_parameters.sums, of_rows};
 }
 
 void backward(StableIValue* values, Stack stack) {
@@ -546,11 +558,12 @@ void backward(StableIValue* values, Stack stack) {
   const std::array<OptionalTensor, 3> gradients = {gradient_of(wanted.query, problem.query),
                                                    gradient_of(wanted.key, problem.key),
                                                    gradient_of(wanted.value, problem.value)};
-  const Tensor sums = compute_gradients(problem, grad_output, gradients, wanted.parameters);
+  const FurtherGradients further = compute_gradients(problem, grad_output, gradients, wanted);
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     values[i] = torch::stable::detail::from(gradients[i] ? *gradients[i] : empty({0}, problem.query));
   }
-  values[gradients.size()] = torch::stable::detail::from(sums);
+  values[gradients.size()] = torch::stable::detail::from(further.of_parameters);
+  values[gradients.size() + 1] = torch::stable::detail::from(further.of_out_scale);
 }
 
 /// backward with gradients in tensors of the caller, such as views of one fused buffer.
@@ -560,9 +573,12 @@ void backward_out(StableIValue* values, Stack stack) {
   const auto grad_query = stack.take<OptionalTensor>();
   const auto grad_key = stack.take<OptionalTensor>();
   const auto grad_value = stack.take<OptionalTensor>();
-  const auto wanted_parameters = static_cast<uint32_t>(stack.take<int64_t>());
-  const Tensor sums = compute_gradients(problem, grad_output, {grad_query, grad_key, grad_value}, wanted_parameters);
-  values[0] = torch::stable::detail::from(sums);
+  gdpa::WantedGradients wanted;
+  wanted.parameters = static_cast<uint32_t>(stack.take<int64_t>());
+  wanted.out_scale = stack.take<bool>();
+  const FurtherGradients further = compute_gradients(problem, grad_output, {grad_query, grad_key, grad_value}, wanted);
+  values[0] = torch::stable::detail::from(further.of_parameters);
+  values[1] = torch::stable::detail::from(further.of_out_scale);
 }
 
 /// Writes the tile lists of the mask of a call to a new tensor. Returns the tensor, and the text that describes it.
@@ -758,12 +774,12 @@ STABLE_TORCH_LIBRARY(gdpa, library) {
   const std::string problem(problem_schema), wanted(wanted_schema);
   library.def(("forward(" + problem + ") -> Tensor").c_str());
   library.def(
-      ("backward(Tensor grad_output, " + problem + ", " + wanted + ") -> (Tensor, Tensor, Tensor, Tensor)").c_str());
-  library.def(
-      ("backward_out(Tensor grad_output, " + problem +
-       ", Tensor(a!)? grad_query, Tensor(b!)? grad_key, Tensor(c!)? grad_value, int wants_grad_parameters=0) -> "
-       "Tensor")
+      ("backward(Tensor grad_output, " + problem + ", " + wanted + ") -> (Tensor, Tensor, Tensor, Tensor, Tensor)")
           .c_str());
+  library.def(("backward_out(Tensor grad_output, " + problem +
+               ", Tensor(a!)? grad_query, Tensor(b!)? grad_key, Tensor(c!)? grad_value, int wants_grad_parameters=0, "
+               "bool wants_grad_out_scale=False) -> (Tensor, Tensor)")
+                  .c_str());
   library.def(("flops(" + problem + ", bool is_backward, " + wanted + ") -> float").c_str());
   library.def(
       ("compile(" + problem + ", str direction, str architecture, str lengths, Tensor progress, " + wanted + ") -> str")

@@ -17,8 +17,9 @@ namespace gdpa {
 /// The factor of O after the sum over keys: a number, 1/L_q or 1/L_k (0 for a sequence without rows), one number for
 /// each batch entry, or one number for each row of the query. Gradients include the factor.
 ///
-/// With one number for each row, backward on a GPU multiplies f by the number, as a function that reads a tensor does.
-/// The function of the call may then read at most seven tensors.
+/// Numbers of rows may have a gradient, for which backward multiplies f by the number, as a function that reads a
+/// tensor does. On a GPU, backward always does so. With numbers of rows, the function of the call reads at most seven
+/// tensors.
 struct OutScale {
   enum class Kind : int32_t { number, reciprocal_length_q, reciprocal_length_k, per_batch, per_row };
   Kind kind = Kind::number;
@@ -63,10 +64,11 @@ struct WantedGradients {
   bool key = true;
   bool value = true;
   uint32_t parameters = 0;  ///< bit n: the tensor Activation::parameters()[n]
+  bool out_scale = false;   ///< one number for each row of the query
 
   bool all() const { return query && key && value; }
   bool of_operands() const { return query || key || value; }
-  bool any() const { return of_operands() || parameters != 0; }
+  bool any() const { return of_operands() || parameters != 0 || out_scale; }
   bool operator==(const WantedGradients&) const = default;
 };
 
@@ -186,13 +188,15 @@ GDPA_API void forward(const Attention& attention, const MutableTensorView& outpu
 /// An empty view, MutableTensorView{}, means that this gradient is not wanted. The call skips the products that only
 /// this gradient needs. `grad_parameters` has the wanted gradients of the tensors of the call: the sums over all scores
 /// that read an element. Positions that share an element, such as the batch entries of an axis of size 1, are summed.
-/// At least one gradient must be wanted. Throws Error if an argument is wrong, before it writes anything. This example
-/// needs no gradient of keys and values:
+/// `grad_out_scale` is the gradient of OutScale::per_row, in its shape: for each row of the query, the sum of dO * P V
+/// over all heads and columns. Its dtype is float32, or on the CPU float64. At least one gradient must be wanted.
+/// Throws Error if an argument is wrong, before it writes anything. This example needs no gradient of keys and values:
 ///
 ///     gdpa::backward(attention, grad_output, grad_query, {}, {});
 GDPA_API void backward(const Attention& attention, const TensorView& grad_output, const MutableTensorView& grad_query,
                        const MutableTensorView& grad_key, const MutableTensorView& grad_value,
-                       const std::vector<ParameterGradient>& grad_parameters = {});
+                       const std::vector<ParameterGradient>& grad_parameters = {},
+                       const MutableTensorView& grad_out_scale = {});
 
 /// Returns the bytes of device memory that a call needs in addition to inputs and outputs, for Attention::workspace: a
 /// multiple of 256, or 0. It is 0 on the CPU. Throws Error if an argument is wrong.
@@ -208,13 +212,14 @@ GDPA_API int64_t workspace_bytes(const Attention& attention, Direction direction
 GDPA_API int64_t workspace_bytes(const Attention& attention, const TensorView& grad_output,
                                  const MutableTensorView& grad_query, const MutableTensorView& grad_key,
                                  const MutableTensorView& grad_value,
-                                 const std::vector<ParameterGradient>& grad_parameters = {});
+                                 const std::vector<ParameterGradient>& grad_parameters = {},
+                                 const MutableTensorView& grad_out_scale = {});
 
-/// Returns the dtype of the gradients of tensors with the least memory traffic on a GPU. `wanted` has bit n for tensor
-/// Activation::parameters()[n]. The result is the dtype of the tensor if `wanted` has one bit, and this tensor has a
-/// 16-bit dtype, four axes, and more than one element on the first axis. Backward may then store each term
-/// without sums in float32. Otherwise the result is float32. compile() and explain() assume this dtype.
-GDPA_API DType parameter_gradient_dtype(const Attention& attention, uint32_t wanted);
+/// Returns the dtype of the gradients of tensors with the least memory traffic on a GPU. The result is the dtype of the
+/// tensor if the gradient of one tensor is wanted, and this tensor has a 16-bit dtype, four axes, and more than one
+/// element on the first axis. Backward may then store each term without sums in float32. Otherwise the result is
+/// float32. compile() and explain() assume this dtype.
+GDPA_API DType parameter_gradient_dtype(const Attention& attention, const WantedGradients& wanted);
 
 /// Returns the number of multiplications and additions in the matrix products of forward (two products) or backward
 /// (five products, fewer if a gradient is not wanted), over the scores inside the mask. Operands may have null data.

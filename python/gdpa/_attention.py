@@ -1,8 +1,7 @@
 """The two public functions. They convert PyTorch's layouts and names to a call of the operator gdpa::forward."""
 
-import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -80,7 +79,7 @@ def varlen_attention(
         out_scale: the factor of the output: a number, "1/len_q", "1/len_k" (0 for a sequence without rows), or a
             float32 or float64 tensor: (B,) with one number for each sequence, without a gradient; or one number for
             each query, (T_q, 1), (L_q, 1) of a shared query, or (B, L_q, 1) of a query of rank 4. The numbers of
-            queries may require a gradient. The output is then multiplied in a separate step.
+            queries may require a gradient. The kernels multiply before they round and store the output.
         window_size: (left, right), in keys around the diagonal. -1 means no bound. With the default diagonal, query i
             attends to key j if i + L_k - L_q - left <= j <= i + L_k - L_q + right. (-1, 0) is causal.
         diagonal: "bottom_right", where the last query is opposite the last key, or "upper_left", where the first query
@@ -205,7 +204,8 @@ def varlen_attention_backward(
         grad_query, grad_key, grad_value: the tensors for the gradients, in the shapes and the dtype of query, key and
             value. The last stride is 1. The other strides are free, so a view of a fused gradient needs no copy. Every
             element is overwritten. None means that the gradient is not wanted, and saves its products.
-        grad_params: the names of the tensors of `params` whose gradients are returned.
+        grad_params: the names of the tensors of `params` whose gradients are returned, and "out_scale" for the
+            gradient of one number for each query.
         activation, params, scale, out_scale, window_size, diagonal, mask, enable_gqa, accuracy, deterministic,
             seq_offsets_q, seq_offsets_k, kv_of, output_offsets: as in the call of varlen_attention.
 
@@ -249,19 +249,22 @@ def varlen_attention_backward(
         mask,
     )
     names = sorted(name for name, one in (params or {}).items() if isinstance(one, torch.Tensor))
+    wants_out_scale = "out_scale" in grad_params and "out_scale" not in names and _has_row_numbers(out_scale)
     for name in grad_params:
-        if name not in names:
+        if name not in names and not (name == "out_scale" and wants_out_scale):
             raise ValueError(
                 f"grad_params: expected names of tensors of params ({', '.join(names) or 'none'}), got {name!r}; "
                 "leave it out"
             )
-    wanted = sum(1 << names.index(name) for name in set(grad_params))
+    wanted = sum(1 << n for n, name in enumerate(names) if name in grad_params)
     problem = (query, key, value, parameters, *rest)
+    buffers = (grad_query, grad_key, grad_value)
     try:
-        gradients = write_gradients(grad_output, problem, (grad_query, grad_key, grad_value), wanted)
+        gradients, of_rows = write_gradients(grad_output, problem, buffers, wanted, wants_out_scale)
     except RuntimeError as error:
         raise translated(error) from None
-    return {name: one for name, one in zip(names, gradients, strict=False) if one is not None}
+    of_names = {name: one for name, one in zip(names, gradients, strict=False) if one is not None}
+    return {**of_names, "out_scale": of_rows.unsqueeze(-1)} if wants_out_scale else of_names
 
 
 def generalized_dot_product_attention(
@@ -516,15 +519,15 @@ def problem_of(
                 f'out_scale: expected a number, a tensor, "1/len_q" or "1/len_k", got "{out_scale}"; correct the text'
             )
         kind = out_scale
+    elif _has_row_numbers(out_scale):
+        kind, numbers = "row", _row_numbers(out_scale)
     elif isinstance(out_scale, torch.Tensor):
         if out_scale.requires_grad:
             raise ValueError(
-                "out_scale: expected numbers without gradient, got a tensor that requires one; pass .detach(), or "
-                "multiply the output yourself"
+                "out_scale: expected numbers of sequences without gradient, got a tensor that requires one; pass "
+                ".detach(), or repeat the numbers for each query: repeat_interleave(lengths).unsqueeze(-1)"
             )
         numbers = out_scale
-        if out_scale.dim() > 1:
-            kind, numbers = "row", _row_numbers(out_scale)
     else:
         number = out_scale
     parameters: tuple[torch.Tensor, ...] = ()
@@ -578,10 +581,6 @@ def problem_of(
 
 def _attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *arguments: Any) -> torch.Tensor:
     """Calls the operator. The operator checks the arguments, and problem_of converts arguments to its schema."""
-    out_scale = arguments[_out_scale]
-    if isinstance(out_scale, torch.Tensor) and out_scale.dim() > 1 and out_scale.requires_grad:
-        output = _attend(query, key, value, *arguments[:_out_scale], 1.0, *arguments[_out_scale + 1 :])
-        return _scaled(output, out_scale)
     parameters, rest = problem_of(query, *arguments)
     try:
         return attend(query, key, value, parameters, *rest)
@@ -589,8 +588,9 @@ def _attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *argume
         raise translated(error) from None
 
 
-#: The position of out_scale among the arguments of problem_of after the query.
-_out_scale = list(inspect.signature(problem_of).parameters).index("out_scale") - 1
+def _has_row_numbers(out_scale: OutScale) -> TypeGuard[torch.Tensor]:
+    """Returns whether out_scale has one number for each query."""
+    return isinstance(out_scale, torch.Tensor) and out_scale.dim() > 1
 
 
 def _row_numbers(out_scale: torch.Tensor) -> torch.Tensor:
@@ -601,11 +601,3 @@ def _row_numbers(out_scale: torch.Tensor) -> torch.Tensor:
             f"{tuple(out_scale.shape)}; unsqueeze(-1) adds it"
         )
     return out_scale.squeeze(-1)
-
-
-def _scaled(output: torch.Tensor, out_scale: torch.Tensor) -> torch.Tensor:
-    """Multiplies each row of the output by its number. Both have the gradient of the product."""
-    numbers = _row_numbers(out_scale)[..., None, None]
-    is_shared = numbers.shape[0] != output.shape[0] and output.dim() == 3
-    rows = output.unflatten(0, (-1, numbers.shape[0])) if is_shared else output
-    return (rows * numbers).to(output.dtype).view(output.shape)

@@ -9,6 +9,10 @@ import torch
 from gdpa._errors import translated
 from gdpa._library import compile_kernels
 
+#: The gradients that backward computes: of query, key and value, of the tensors of the call (bit n: tensor n), and of
+#: the rows of out_scale.
+Wanted = tuple[bool, bool, bool, int, bool]
+
 
 class CompiledKernel(NamedTuple):
     """A GPU kernel that gdpa.warmup() compiled or found in the cache."""
@@ -40,9 +44,7 @@ class Warmup:
         ([], True)
     """
 
-    def __init__(
-        self, problems: list[tuple[Any, ...]], options: tuple[Any, ...], wanted: list[tuple[bool, bool, bool, int]]
-    ) -> None:
+    def __init__(self, problems: list[tuple[Any, ...]], options: tuple[Any, ...], wanted: list[Wanted]) -> None:
         self._problems = problems
         self._wanted = wanted  # for each problem, the gradients that backward computes
         self._options = options
@@ -117,13 +119,9 @@ def compiled(
     problem: tuple[Any, ...],
     options: tuple[Any, ...],
     progress: torch.Tensor,
-    wanted: tuple[bool, bool, bool, int],
+    wanted: Wanted,
 ) -> list[CompiledKernel]:
-    """Compiles the kernels of one call of gdpa::forward, and counts them in `progress`.
-
-    `wanted` selects the gradients of query, key and value that backward computes, and has a bit for each tensor of the
-    call.
-    """
+    """Compiles the kernels of one call of gdpa::forward, and counts them in `progress`."""
     try:
         with torch.no_grad():
             lines = compile_kernels(*problem, *options, progress, *wanted)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from gdpa._compilation import Warmup
+from gdpa._compilation import Wanted, Warmup
 from gdpa._library import PART_SEPARATOR, backward, backward_out, flops, forward
 from gdpa._sharding import register_strategies, with_replicated
 from gdpa._when_imported import when_imported
@@ -21,18 +21,15 @@ _offsets = _problem.index("cu_seqlens_q")
 _layout = _problem.index("activation") - _offsets  # cu_seqlens_q up to output_offsets
 _activation = _problem.index("activation")
 _numbers = _problem.index("out_scale_numbers")
+_numbers_in_rest = _numbers - _offsets  # of the arguments after the tensors of the call
 _output_rows = _problem.index("output_rows") - _activation
-
-
-#: The gradients that backward computes: of query, key and value, and of the tensors of the call (bit n: tensor n).
-Wanted = tuple[bool, bool, bool, int]
 
 
 def wanted_gradients(flags: tuple[Any, ...]) -> Wanted:
     """Returns the wanted gradients of a call. PyTorch drops trailing arguments that are equal to their defaults."""
-    every_operand: tuple[Any, ...] = (True, True, True, 0)
-    query, key, value, parameters = flags + every_operand[len(flags) :]
-    return query, key, value, parameters
+    every_operand: tuple[Any, ...] = (True, True, True, 0, False)
+    query, key, value, parameters, out_scale = flags + every_operand[len(flags) :]
+    return query, key, value, parameters, out_scale
 
 
 def _bits(flags: Iterable[bool]) -> int:
@@ -43,7 +40,8 @@ def required_gradients(problem: tuple[Any, ...]) -> Wanted:
     """Returns the gradients of the tensors that require one, or of query, key and value if no tensor does."""
     query, key, value = (tensor.requires_grad for tensor in problem[:_operands])
     parameters = _bits(tensor.requires_grad for tensor in problem[_parameters])
-    return (query, key, value, parameters) if query or key or value or parameters else (True, True, True, 0)
+    wanted = query, key, value, parameters, _any_requires_gradient(problem[_numbers])
+    return wanted if any(wanted) else wanted_gradients(())
 
 
 # Shapes ---------------------------------------------------------------------------------------------------------------
@@ -82,29 +80,36 @@ def _check_devices(problem: tuple[Any, ...], **others: Any) -> None:
 @torch.library.register_fake("gdpa::backward")
 def _(grad_output, *arguments):  # type: ignore[no-untyped-def]
     _check_devices(arguments, grad_output=grad_output)
-    *wanted, bits = wanted_gradients(arguments[len(_problem) :])
+    *wanted, bits, wants_out_scale = wanted_gradients(arguments[len(_problem) :])
     of_operands = [
         tensor.new_empty(tensor.shape if is_wanted else (0,))
         for tensor, is_wanted in zip(arguments[:_operands], wanted, strict=True)
     ]
-    return (*of_operands, _empty_sums(arguments[0], arguments[_parameters], bits))
+    return (*of_operands, *_empty_further(arguments, bits, wants_out_scale))
 
 
 @torch.library.register_fake("gdpa::backward_out")
 def _(grad_output, *arguments):  # type: ignore[no-untyped-def]
     buffers = zip(("grad_query", "grad_key", "grad_value"), arguments[len(_problem) :], strict=False)
     _check_devices(arguments, grad_output=grad_output, **dict(buffers))
-    _, _, _, *bits = arguments[len(_problem) :]
-    return _empty_sums(arguments[0], arguments[_parameters], *bits)
+    _, _, _, *further = arguments[len(_problem) :]
+    return _empty_further(arguments, *further)
 
 
-def _empty_sums(query: Any, parameters: Any, bits: int = 0) -> Any:
-    """Returns an empty tensor for the gradients of the tensors of the call."""
+def _empty_further(problem: Any, bits: int = 0, wants_out_scale: bool = False) -> tuple[Any, Any]:
+    """Returns empty tensors for the gradients of the tensors of the call, and of the rows of out_scale."""
+    query, numbers = problem[0], problem[_numbers]
+    of_rows = query.new_empty((0,)) if numbers is None or not wants_out_scale else numbers.new_empty(numbers.shape)
+    return _empty_sums(query, problem[_parameters], bits, wants_out_scale), of_rows
+
+
+def _empty_sums(query: Any, parameters: Any, bits: int, wants_out_scale: bool) -> Any:
     # torch/operators.cpp has the same rule: gdpa::parameter_gradient_dtype.
     has_double = any(tensor.dtype == torch.float64 and tensor.device.type == "cpu" for tensor in (query, *parameters))
     elements = sum(tensor.numel() for n, tensor in enumerate(parameters) if bits >> n & 1)
     wanted = [tensor for n, tensor in enumerate(parameters) if bits >> n & 1]
-    is_stored = len(wanted) == 1 and query.is_cuda and wanted[0].dim() == 4 and wanted[0].shape[0] > 1
+    is_alone = len(wanted) == 1 and not wants_out_scale
+    is_stored = is_alone and query.is_cuda and wanted[0].dim() == 4 and wanted[0].shape[0] > 1
     if is_stored and wanted[0].dtype in (torch.bfloat16, torch.float16):
         return query.new_empty((elements,), dtype=wanted[0].dtype)
     return query.new_empty((elements,), dtype=torch.float64 if has_double else torch.float32)
@@ -122,9 +127,9 @@ def _(  # type: ignore[no-untyped-def]
     head_dim, head_dim_v = query.shape[-1], value.shape[-1]
     is_backward, *flags = rest[len(_problem) - _activation :]
     if is_backward:
-        wants_query, wants_key, wants_value, bits = wanted_gradients(tuple(flags))
+        wants_query, wants_key, wants_value, *further = wanted_gradients(tuple(flags))
         products = (1 + wants_query + wants_key) * head_dim
-        products += ((wants_query or wants_key or bits != 0) + wants_value) * head_dim_v
+        products += ((wants_query or wants_key or any(further)) + wants_value) * head_dim_v
     else:
         products = head_dim + head_dim_v
     return float(2 * query.shape[-2] * scores * products)
@@ -186,18 +191,17 @@ _NO_SECOND_DERIVATIVE = (
 
 
 def _needed(ctx: Any) -> Wanted:
-    """Returns the gradients that an autograd.Function must compute. The tensors of the call are its last arguments."""
-    needed = ctx.needs_input_grad
-    query, key, value = needed[:_operands]
-    return query, key, value, _bits(needed[_operands + 2 :])
+    """Returns the gradients that an autograd.Function must compute, from the order of its arguments (_Forward)."""
+    query, key, value, numbers, _, _, *parameters = ctx.needs_input_grad
+    return query, key, value, _bits(parameters), numbers
 
 
 # Autograd looks at each argument of a Function. The tensors of the call are the last arguments, because their number
-# varies. No other argument can require a gradient, so the rest is one argument.
+# varies. No other argument can require a gradient, so the rest is one argument. It has out_scale's numbers as well.
 class _Forward(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, query: Any, key: Any, value: Any, keyset: Any, rest: tuple[Any, ...], *parameters: Any
+        ctx: Any, query: Any, key: Any, value: Any, numbers: Any, keyset: Any, rest: tuple[Any, ...], *parameters: Any
     ) -> torch.Tensor:
         problem = (query, key, value, parameters, *rest)
         if isinstance(query, torch.Tensor):
@@ -207,7 +211,7 @@ class _Forward(torch.autograd.Function):
                 _prefetch_backward(problem, wanted)
         output = _below_autograd(forward, keyset, problem)  # first, because it refuses arguments that cannot be saved
         layout = problem[_offsets : _offsets + _layout]
-        ctx.save_for_backward(query, key, value, *layout, problem[_numbers], *parameters)
+        ctx.save_for_backward(query, key, value, *layout, numbers, *parameters)
         ctx.options = problem[_offsets + _layout : _numbers], problem[_numbers + 1 :]
         return output
 
@@ -226,12 +230,13 @@ class _Forward(torch.autograd.Function):
             return (None,) * len(ctx.needs_input_grad)
         problem = (query, key, value, parameters, *layout, *before, numbers, *after)
         if torch.is_grad_enabled():  # create_graph=True records backward, which then refuses a second derivative
-            *gradients, sums = backward(grad_output, *problem, *wanted)
+            *gradients, sums, of_rows = backward(grad_output, *problem, *wanted)
         else:
-            *gradients, sums = _below_autograd(backward, None, (grad_output, *problem, *wanted))
-        of_operands = (gradient if is_wanted else None for gradient, is_wanted in zip(gradients, wanted, strict=False))
-        of_parameters = split_gradients(sums, parameters, wanted[-1]) if parameters else ()
-        return (*of_operands, None, None, *of_parameters)
+            *gradients, sums, of_rows = _below_autograd(backward, None, (grad_output, *problem, *wanted))
+        *wants_operands, bits, wants_out_scale = wanted
+        both = zip((*gradients, of_rows), (*wants_operands, wants_out_scale), strict=True)
+        of_parameters = split_gradients(sums, parameters, bits) if parameters else ()
+        return (*(gradient if is_wanted else None for gradient, is_wanted in both), None, None, *of_parameters)
 
 
 def split_gradients(sums: torch.Tensor, parameters: list[torch.Tensor], wanted: int) -> list[torch.Tensor | None]:
@@ -250,8 +255,8 @@ def split_gradients(sums: torch.Tensor, parameters: list[torch.Tensor], wanted: 
 class _Backward(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, grad_output: Any, query: Any, key: Any, value: Any, keyset: Any, rest: tuple[Any, ...],
-        *parameters: Any,
+        ctx: Any, grad_output: Any, query: Any, key: Any, value: Any, numbers: Any, keyset: Any,
+        rest: tuple[Any, ...], *parameters: Any,
     ) -> tuple[torch.Tensor, ...]:  # fmt: skip
         return _below_autograd(backward, keyset, (grad_output, query, key, value, parameters, *rest))
 
@@ -272,10 +277,11 @@ def _below_autograd(operator: Any, keyset: Any, arguments: tuple[Any, ...]) -> A
 def _autograd(operator: Any, function: type[torch.autograd.Function], operands: int) -> Any:
     def kernel(keyset: Any, *arguments: Any) -> Any:
         first, parameters, rest = arguments[:operands], arguments[operands], arguments[operands + 1 :]
-        needs_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (*first, *parameters))
+        numbers = rest[_numbers_in_rest]
+        needs_gradient = torch.is_grad_enabled() and _any_requires_gradient(*first, numbers, *parameters)
         # In forward mode, PyTorch then refuses a function without jvp. Otherwise it would silently drop the tangents.
         if needs_gradient or forward_ad._current_level >= 0:
-            return function.apply(*first, keyset, rest, *parameters)
+            return function.apply(*first, numbers, keyset, rest, *parameters)
         return _below_autograd(operator, keyset, arguments)
 
     return kernel
@@ -309,7 +315,8 @@ def attend(query: Any, key: Any, value: Any, parameters: tuple[torch.Tensor, ...
     is_transformed = forward_ad._current_level >= 0 or has_transforms
     if torch.compiler.is_compiling() or is_transformed:
         return forward(query, key, value, parameters, *rest)
-    if not _require_gradient(query, key, value, parameters):
+    numbers = rest[_numbers_in_rest]
+    if not _require_gradient(query, key, value, numbers, parameters):
         with torch._C._AutoDispatchBelowAutograd():
             return forward(query, key, value, parameters, *rest)
     # The dispatcher casts the operands before the call is recorded.
@@ -320,7 +327,7 @@ def attend(query: Any, key: Any, value: Any, parameters: tuple[torch.Tensor, ...
             "gdpa: expected operands without gradients in torch.jit.trace, got one that requires a gradient; trace "
             "under torch.no_grad(), or use torch.export or torch.compile"
         )
-    return _Forward.apply(query, key, value, None, rest, *parameters)
+    return _Forward.apply(query, key, value, numbers, None, rest, *parameters)
 
 
 def _refuse_derivatives_of_torch_func() -> None:
@@ -339,17 +346,23 @@ def write_gradients(
     problem: tuple[Any, ...],
     buffers: tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None],
     wanted: int,
-) -> list[torch.Tensor | None]:
-    """Writes the gradients of query, key and value into the buffers. Returns the gradients of the tensors of the call.
+    wants_out_scale: bool,
+) -> tuple[list[torch.Tensor | None], torch.Tensor]:
+    """Writes the gradients of query, key and value into the buffers.
 
-    `wanted` has a bit for each of these tensors. No gradient is recorded.
+    Returns the gradients of the tensors of the call, which have a bit in `wanted`, and of the rows of out_scale. No
+    gradient is recorded.
     """
     with torch.no_grad():
-        sums = backward_out(grad_output, *problem, *buffers, wanted)
-        return split_gradients(sums, problem[_parameters], wanted)
+        sums, of_rows = backward_out(grad_output, *problem, *buffers, wanted, wants_out_scale)
+        return split_gradients(sums, problem[_parameters], wanted), of_rows
 
 
-def _require_gradient(query: Any, key: Any, value: Any, parameters: tuple[torch.Tensor, ...]) -> bool:
+def _any_requires_gradient(*tensors: torch.Tensor | None) -> bool:
+    return any(tensor is not None and tensor.requires_grad for tensor in tensors)
+
+
+def _require_gradient(query: Any, key: Any, value: Any, numbers: Any, parameters: tuple[torch.Tensor, ...]) -> bool:
     """Returns whether a gradient is needed. Accepts any operand, because the operator refuses other types."""
     if not torch.is_grad_enabled():
         return False
@@ -358,7 +371,7 @@ def _require_gradient(query: Any, key: Any, value: Any, parameters: tuple[torch.
             return True
     except AttributeError:
         return True
-    return bool(parameters) and any(tensor.requires_grad for tensor in parameters)
+    return _any_requires_gradient(numbers, *parameters)
 
 
 # Vmap -----------------------------------------------------------------------------------------------------------------

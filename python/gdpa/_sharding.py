@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from gdpa._compilation import Wanted
 from gdpa._library import PART_SEPARATOR, backward, forward
 from gdpa._when_imported import assume_constant_result
 
@@ -287,7 +288,7 @@ class _Call:
             axis = next(iter(self._row_axes(number)), None) if axis is None else axis
         return Replicate() if axis is None else Shard(axis)
 
-    def strategy(self, modes: list[str], wants: tuple[bool, bool, bool, int] | None) -> Any:
+    def strategy(self, modes: list[str], wants: Wanted | None) -> Any:
         """Returns the strategy with one choice: the placements of the arguments and of the results."""
         from torch.distributed.tensor import Partial, Replicate, Shard
         from torch.distributed.tensor._dtensor_spec import DTensorSpec
@@ -308,8 +309,9 @@ class _Call:
         inputs += [spec(places, one) for places, (one, _) in zip(of_operands, self.operands, strict=True)]
         inputs += [spec(places, one) for places, one in zip(of_parameters, self.parameters, strict=True)]
         inputs += [spec(of_batch, one) for one in self.offsets.values() if one is not None]
+        of_numbers = [self.of_numbers(mode) for mode in modes]
         if self.numbers is not None:
-            inputs.append(spec([self.of_numbers(mode) for mode in modes], self.numbers))
+            inputs.append(spec(of_numbers, self.numbers))
         outputs: Any = spec(of_output)
         if wants is not None:
             outputs = [
@@ -321,7 +323,12 @@ class _Call:
             for dim, mode in enumerate(modes):
                 if wanted and mode != "replicate":
                     sums[dim] = Shard(0) if any(places[dim].is_shard() for places in wanted) else Partial()
-            outputs = (*outputs, spec(sums))
+            # Each rank has the terms of its heads, or of its sequences for a query that the batch shares.
+            of_rows = [
+                Partial() if mode != "replicate" and place.is_replicate() else place
+                for place, mode in zip(of_numbers, modes, strict=True)
+            ]
+            outputs = (*outputs, spec(sums), spec(of_rows if wants[4] else [Replicate()] * len(modes)))
         costs = [generate_redistribute_costs(a, b) for a, b in zip(self.strategies, inputs, strict=True)]
         return OpStrategy([OpSpec(output_specs=outputs, input_specs=inputs, redistribute_cost=costs)])
 

@@ -21,15 +21,19 @@ const activation::Function* mask_of(const Attention& attention) {
   return attention.mask_expression ? &attention.mask_expression->function() : nullptr;
 }
 
+const activation::Function& function_of(const Attention& attention, const api::CheckedCall& call) {
+  return call.function ? *call.function : attention.activation.function();
+}
+
 cuda::Expressions expressions_of(const Attention& attention, const api::CheckedCall& call) {
-  return {call.function ? *call.function : attention.activation.function(), mask_of(attention)};
+  return {function_of(attention, call), mask_of(attention)};
 }
 
 void run(const Attention& attention, const api::CheckedCall& call) {
   if (is_on_gpu(call)) {
     cuda::run(call.problem, call.params, expressions_of(attention, call), attention.stream, attention.workspace);
   } else {
-    cpu::run(call.problem, call.params, attention.activation.function(), mask_of(attention));
+    cpu::run(call.problem, call.params, function_of(attention, call), mask_of(attention));
   }
 }
 
@@ -54,14 +58,15 @@ void forward(const Attention& attention, const MutableTensorView& output) {
 
 void backward(const Attention& attention, const TensorView& grad_output, const MutableTensorView& grad_query,
               const MutableTensorView& grad_key, const MutableTensorView& grad_value,
-              const std::vector<ParameterGradient>& grad_parameters) {
-  run(attention, api::check_backward(attention, {grad_output, grad_query, grad_key, grad_value, grad_parameters}));
+              const std::vector<ParameterGradient>& grad_parameters, const MutableTensorView& grad_out_scale) {
+  run(attention,
+      api::check_backward(attention, {grad_output, grad_query, grad_key, grad_value, grad_parameters, grad_out_scale}));
 }
 
-DType parameter_gradient_dtype(const Attention& attention, uint32_t wanted) {
+DType parameter_gradient_dtype(const Attention& attention, const WantedGradients& wanted) {
   const std::vector<std::string>& names = attention.activation.parameters();
-  if (std::popcount(wanted) != 1) return DType::float32;
-  const auto tensor = static_cast<std::size_t>(std::countr_zero(wanted));
+  if (std::popcount(wanted.parameters) != 1 || wanted.out_scale) return DType::float32;
+  const auto tensor = static_cast<std::size_t>(std::countr_zero(wanted.parameters));
   for (const Parameter& parameter : attention.parameters) {
     if (tensor >= names.size() || parameter.name != names[tensor]) continue;
     const TensorView& value = parameter.value;
@@ -77,9 +82,10 @@ int64_t workspace_bytes(const Attention& attention, Direction direction, const W
 
 int64_t workspace_bytes(const Attention& attention, const TensorView& grad_output, const MutableTensorView& grad_query,
                         const MutableTensorView& grad_key, const MutableTensorView& grad_value,
-                        const std::vector<ParameterGradient>& grad_parameters) {
-  return workspace_bytes(
-      attention, api::check_backward(attention, {grad_output, grad_query, grad_key, grad_value, grad_parameters}));
+                        const std::vector<ParameterGradient>& grad_parameters,
+                        const MutableTensorView& grad_out_scale) {
+  return workspace_bytes(attention, api::check_backward(attention, {grad_output, grad_query, grad_key, grad_value,
+                                                                    grad_parameters, grad_out_scale}));
 }
 
 std::vector<CompiledKernel> compile(const Attention& attention, Direction direction, const CompileOptions& options) {

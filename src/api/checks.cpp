@@ -476,6 +476,18 @@ void check_numbers(const TensorView& numbers, const Common& common) {
   check_memory("out_scale", numbers, common);
 }
 
+/// The distance in memory between the numbers of two rows of the query, in elements.
+template <class Pointer>
+int64_t row_stride_of(std::string_view who, const BasicTensorView<Pointer>& numbers) {
+  const bool is_dense = numbers.rank == 2;
+  const int64_t batch = size(numbers, 0), length = size(numbers, numbers.rank - 1);
+  if (is_dense && batch > 1 && length > 1 && stride(numbers, 0) != length * stride(numbers, 1)) {
+    refuse(ErrorKind::value, who, "rows of one distance in memory",
+           fmt::format("strides {} and {}", stride(numbers, 0), stride(numbers, 1)), "make it contiguous");
+  }
+  return stride(numbers, is_dense && length == 1 ? 0 : numbers.rank - 1);
+}
+
 /// out_scale with one number for each row of the query.
 OutputScale row_scale_of(const TensorView& numbers, int64_t batch, const Side& queries, const Common& common,
                          bool is_on_gpu) {
@@ -497,11 +509,7 @@ OutputScale row_scale_of(const TensorView& numbers, int64_t batch, const Side& q
   OutputScale result;
   result.kind = numbers.dtype == DType::float32 ? OutputScale::Kind::per_row_float : OutputScale::Kind::per_row_double;
   result.numbers = numbers.data;
-  result.row_stride = stride(numbers, is_dense && length == 1 ? 0 : numbers.rank - 1);
-  if (is_dense && batch > 1 && length > 1 && stride(numbers, 0) != length * stride(numbers, 1)) {
-    refuse(ErrorKind::value, "out_scale", "rows of one distance in memory",
-           fmt::format("strides {} and {}", stride(numbers, 0), stride(numbers, 1)), "make it contiguous");
-  }
+  result.row_stride = row_stride_of("out_scale", numbers);
   if (numbers.data == nullptr || common.device.kind != DeviceKind::cpu) return result;
   for (int64_t b = 0; b < batch; ++b) {
     const int64_t first = queries.sequences.first_row(b);
@@ -894,27 +902,31 @@ void check_add_query(const Problem& problem) {
   }
 }
 
-/// Makes out_scale with one number for each query a tensor of the function, for backward on a GPU: its kernels multiply
-/// the sums of dK and dV, to which many queries add, by one factor at the end. Forward only checks that this is
-/// possible.
-void multiply_by_row_scale(const activation::Function& function, CheckedCall& call) {
-  Problem& problem = call.problem;
-  Params& params = call.params;
+/// Checks that multiply_by_row_scale is possible.
+void check_row_scale(const activation::Function& function) {
   const auto is_read = [](const activation::Input& input) { return input.kind == activation::Input::Kind::read; };
   const std::size_t tensor = function.parameters().size();
   const auto reads = static_cast<std::size_t>(std::ranges::count_if(function.inputs(), is_read));
   if (tensor >= most_parameters || reads >= activation::most_reads) {
     refuse(ErrorKind::value, "out_scale",
-           fmt::format("one number for each row of the query with a function of at most {} tensors and {} reads on a "
-                       "GPU",
+           fmt::format("one number for each row of the query with a function of at most {} tensors and {} reads",
                        most_parameters - 1, activation::most_reads - 1),
            fmt::format("{} tensors and {} reads", tensor, reads), "multiply the output yourself");
   }
-  if (problem.direction == Direction::forward) return;
+}
+
+/// Makes out_scale with one number for each query the last tensor of the function. Backward needs it for the gradient
+/// of the numbers. On a GPU it always needs it: the kernels multiply the sums of dK and dV, to which many queries add,
+/// by one factor at the end.
+void multiply_by_row_scale(const activation::Function& function, CheckedCall& call) {
+  Problem& problem = call.problem;
+  Params& params = call.params;
+  const std::size_t tensor = function.parameters().size();
   call.function = function.times_row_scale();
   BoundTensor& numbers = params.parameters[tensor];
+  const bool is_double = params.out_scale.kind == OutputScale::Kind::per_row_double;
   numbers.data = const_cast<void*>(params.out_scale.numbers);  // only read
-  numbers.type = NumberType::float32;
+  numbers.type = is_double ? NumberType::float64 : NumberType::float32;
   numbers.rank = 1;
   numbers.sizes[0] = problem.rows_q;
   numbers.strides[0] = params.out_scale.row_stride;
@@ -925,7 +937,9 @@ void multiply_by_row_scale(const activation::Function& function, CheckedCall& ca
   params.out_scale = {};
 }
 
-CheckedCall check_inputs(const Attention& attention, Direction direction, bool needs_data, bool for_gpu) {
+/// `wants_out_scale`: backward computes the gradient of one number for each row of the query.
+CheckedCall check_inputs(const Attention& attention, Direction direction, bool needs_data, bool for_gpu,
+                         bool wants_out_scale) {
   const TensorView& query = attention.query;
   const TensorView& key = attention.key;
   const TensorView& value = attention.value;
@@ -1037,7 +1051,15 @@ CheckedCall check_inputs(const Attention& attention, Direction direction, bool n
         tensor_types_of(attention.mask_expression->tensors(), attention.mask_parameters, params.mask_parameters);
   }
   call.problem.prepared = check_prepared_mask(attention, call.problem, needs_data);
-  if (params.out_scale.is_per_row() && is_on_gpu) multiply_by_row_scale(attention.activation.function(), call);
+  if (wants_out_scale && !params.out_scale.is_per_row()) {
+    refuse(ErrorKind::value, "gradient of out_scale", "an out_scale with one number for each row of the query",
+           "another one", "leave it out");
+  }
+  if (params.out_scale.is_per_row()) {
+    const activation::Function& function = attention.activation.function();
+    check_row_scale(function);
+    if (direction == Direction::backward && (is_on_gpu || wants_out_scale)) multiply_by_row_scale(function, call);
+  }
   return call;
 }
 
@@ -1125,13 +1147,36 @@ class Inputs {
   std::size_t count_ = 0;
 };
 
+/// Checks the gradient of a tensor of the function, and adds it to `written`.
+void check_grad_tensor(const std::string& who, const TensorView& input, const MutableTensorView& view,
+                       const Common& common, const Inputs& inputs, std::vector<NamedBytes>& written) {
+  if (!is_floating(input.dtype)) {
+    refuse(ErrorKind::type, who, "a parameter of a floating dtype", name(input.dtype), "leave it out");
+  }
+  const bool is_on_cpu = common.device.kind == DeviceKind::cpu;
+  const DType own = is_on_cpu ? DType::float64 : input.dtype;
+  if (view.dtype != DType::float32 && view.dtype != own) {
+    const std::string or_own = own == DType::float32 ? "" : fmt::format(" or {}", name(own));
+    refuse(ErrorKind::type, who, "dtype float32" + or_own, name(view.dtype), "allocate another tensor");
+  }
+  if (!is_same_shape(view, input)) {
+    refuse(ErrorKind::value, who, fmt::format("shape {}, as the parameter's", shape_of(input)), shape_of(view),
+           "allocate the parameter's shape");
+  }
+  check_memory(who, view, common);
+  check_no_overlap(who, view);
+  const Bytes bytes = Bytes::of(view);
+  inputs.check_without(who, bytes);
+  for (const NamedBytes& other : written) Inputs::check_apart(who, bytes, other.who, other.bytes);
+  written.push_back({"another gradient", bytes});
+}
+
 /// Checks the gradients of the tensors of the call, fills in their addresses, and returns them as bits.
 uint32_t check_grad_parameters(const Attention& attention, const std::vector<ParameterGradient>& gradients,
-                               const Common& common, const Inputs& inputs, const std::vector<NamedBytes>& outputs,
+                               const Common& common, const Inputs& inputs, std::vector<NamedBytes>& written,
                                Params& params) {
   const std::vector<std::string>& names = attention.activation.parameters();
   uint32_t wanted = 0;
-  std::vector<NamedBytes> written = outputs;
   for (const ParameterGradient& gradient : gradients) {
     const std::string who = fmt::format("gradient of parameter {}", gradient.name);
     const auto found = std::find(names.begin(), names.end(), gradient.name);
@@ -1142,37 +1187,33 @@ uint32_t check_grad_parameters(const Attention& attention, const std::vector<Par
     if ((wanted >> index & 1U) != 0) refuse(ErrorKind::value, who, "one tensor", "two", "give it once");
     const auto of_name = [&](const Parameter& parameter) { return parameter.name == gradient.name; };
     const TensorView& input = std::find_if(attention.parameters.begin(), attention.parameters.end(), of_name)->value;
-    const MutableTensorView& view = gradient.value;
-    if (!is_floating(input.dtype)) {
-      refuse(ErrorKind::type, who, "a parameter of a floating dtype", name(input.dtype), "leave it out");
-    }
-    const bool is_on_cpu = common.device.kind == DeviceKind::cpu;
-    const DType own = is_on_cpu ? DType::float64 : input.dtype;
-    if (view.dtype != DType::float32 && view.dtype != own) {
-      const std::string or_own = own == DType::float32 ? "" : fmt::format(" or {}", name(own));
-      refuse(ErrorKind::type, who, "dtype float32" + or_own, name(view.dtype), "allocate another tensor");
-    }
-    if (!is_same_shape(view, input)) {
-      refuse(ErrorKind::value, who, fmt::format("shape {}, as the parameter's", shape_of(input)), shape_of(view),
-             "allocate the parameter's shape");
-    }
-    check_memory(who, view, common);
-    check_no_overlap(who, view);
-    const Bytes bytes = Bytes::of(view);
-    inputs.check_without(who, bytes);
-    for (const NamedBytes& other : written) Inputs::check_apart(who, bytes, other.who, other.bytes);
-    written.push_back({"another gradient", bytes});
+    check_grad_tensor(who, input, gradient.value, common, inputs, written);
     wanted |= 1U << index;
-    params.grad_parameters[index] = bound_tensor_of(view);
+    params.grad_parameters[index] = bound_tensor_of(gradient.value);
   }
   return wanted;
 }
 
-void want(Problem& problem, const WantedGradients& wanted) {
+/// Checks the gradient of one number for each row of the query, and fills in its address.
+void check_grad_out_scale(const Attention& attention, const MutableTensorView& gradient, const Common& common,
+                          const Inputs& inputs, std::vector<NamedBytes>& written, Params& params) {
+  constexpr std::string_view who = "gradient of out_scale";
+  check_grad_tensor(std::string(who), attention.out_scale.per_row, gradient, common, inputs, written);
+  const std::size_t tensor = attention.activation.parameters().size();
+  BoundTensor& bound = params.grad_parameters[tensor];
+  bound = params.parameters[tensor];
+  bound.data = gradient.data;
+  bound.type = number_type_of(gradient.dtype);
+  bound.strides[0] = row_stride_of(who, gradient);
+}
+
+/// The gradient of out_scale is that of the last tensor of the function (multiply_by_row_scale).
+void want(Problem& problem, const Attention& attention, WantedGradients wanted) {
   if (!wanted.any()) {
     refuse(ErrorKind::value, "backward", "at least one gradient that is wanted", "none",
-           "pass a tensor for grad_query, grad_key, grad_value or a parameter");
+           "pass a tensor for grad_query, grad_key, grad_value, a parameter or out_scale");
   }
+  if (std::exchange(wanted.out_scale, false)) wanted.parameters |= 1U << attention.activation.parameters().size();
   problem.wanted = wanted;
 }
 
@@ -1180,15 +1221,16 @@ void want(Problem& problem, const WantedGradients& wanted) {
 
 CheckedCall check_plan(const Attention& attention, Direction direction, bool for_gpu, const WantedGradients& wanted,
                        bool needs_data) {
-  CheckedCall call = check_inputs(attention, direction, needs_data, for_gpu);
+  const bool wants_out_scale = direction == Direction::backward && wanted.out_scale;
+  CheckedCall call = check_inputs(attention, direction, needs_data, for_gpu, wants_out_scale);
   // The CPU has no lists that a plan for a GPU could read.
   if (for_gpu && call.problem.device.kind == DeviceKind::cpu) call.problem.prepared = nullptr;
   if (direction != Direction::backward) return call;
-  want(call.problem, wanted);
+  want(call.problem, attention, wanted);
   const bool is_on_gpu = for_gpu || call.problem.device.kind == DeviceKind::cuda;
-  const DType of_gradient = is_on_gpu ? parameter_gradient_dtype(attention, wanted.parameters) : DType::float32;
+  const DType of_gradient = is_on_gpu ? parameter_gradient_dtype(attention, wanted) : DType::float32;
   for (int i = 0; i < most_parameters; ++i) {
-    if ((wanted.parameters >> i & 1U) == 0) continue;
+    if ((call.problem.wanted.parameters >> i & 1U) == 0) continue;
     // The gradient has the sizes of its tensor, and is assumed to be contiguous.
     BoundTensor& gradient = call.params.grad_parameters[i];
     gradient = call.params.parameters[i];
@@ -1201,7 +1243,7 @@ CheckedCall check_plan(const Attention& attention, Direction direction, bool for
 }
 
 CheckedCall check_forward(const Attention& attention, const MutableTensorView& output) {
-  CheckedCall call = check_inputs(attention, Direction::forward, true, false);
+  CheckedCall call = check_inputs(attention, Direction::forward, true, false, false);
   const Common common{call.problem.dtype, call.problem.device, true};
   check_operand("output", output, common);
   check_output_shape("output", output, call.problem, attention);
@@ -1212,7 +1254,8 @@ CheckedCall check_forward(const Attention& attention, const MutableTensorView& o
 }
 
 CheckedCall check_backward(const Attention& attention, const Gradients& gradients) {
-  CheckedCall call = check_inputs(attention, Direction::backward, true, false);
+  const bool wants_out_scale = is_wanted(gradients.out_scale);
+  CheckedCall call = check_inputs(attention, Direction::backward, true, false, wants_out_scale);
   const Problem& problem = call.problem;
   const Common common{problem.dtype, problem.device, true};
   check_operand("grad_output", gradients.output, common);
@@ -1245,7 +1288,9 @@ CheckedCall check_backward(const Attention& attention, const Gradients& gradient
     outputs.push_back({written.who, bytes[i]});
   }
   const uint32_t parameters = check_grad_parameters(attention, gradients.parameters, common, inputs, outputs, params);
-  want(call.problem, {is_wanted(gradients.query), is_wanted(gradients.key), is_wanted(gradients.value), parameters});
+  if (wants_out_scale) check_grad_out_scale(attention, gradients.out_scale, common, inputs, outputs, params);
+  want(call.problem, attention,
+       {is_wanted(gradients.query), is_wanted(gradients.key), is_wanted(gradients.value), parameters, wants_out_scale});
   params.grad_output = output_operand_of(call, gradients.output);
   return call;
 }

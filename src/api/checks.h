@@ -27,6 +27,7 @@ struct Gradients {
   const MutableTensorView& key;
   const MutableTensorView& value;
   std::vector<ParameterGradient> parameters = {};
+  MutableTensorView out_scale = {};
 };
 
 CheckedCall check_forward(const Attention& attention, const MutableTensorView& output);

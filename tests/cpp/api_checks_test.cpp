@@ -307,9 +307,10 @@ struct NamedDevice {
 struct CallWithTensors : Call {
   std::vector<float> numbers_of_head = std::vector<float>(heads_q, 1.0F), numbers_of_keys = {1, 2, 3},
                      grad_of_head = std::vector<float>(heads_q), grad_of_keys = std::vector<float>(3),
-                     scales_of_rows = std::vector<float>(tokens_q, 1.0F);
+                     scales_of_rows = std::vector<float>(tokens_q, 1.0F), grad_of_rows = std::vector<float>(tokens_q);
   std::vector<int32_t> lengths_of_mask = {1, 2}, begins_of_output = {0, 2};
   std::vector<ParameterGradient> gradients;
+  MutableTensorView grad_out_scale;
 
   explicit CallWithTensors(bool has_gaps) {
     attention.activation = Activation("a * s + t[clamp(kv_idx, 0, 2)]", {}, {"a", "t"});
@@ -325,6 +326,7 @@ struct CallWithTensors : Call {
     have_gaps();
     have_map();
     attention.out_scale = OutScale::of_rows(TensorView::contiguous(scales_of_rows.data(), DType::float32, {tokens_q}));
+    grad_out_scale = MutableTensorView::contiguous(grad_of_rows.data(), DType::float32, {tokens_q});
   }
 
   /// All but the query, which the others are compared with.
@@ -359,6 +361,7 @@ struct CallWithTensors : Call {
     for (ParameterGradient& gradient : gradients) {
       all.push_back({"gradient of parameter " + gradient.name, &gradient.value.device});
     }
+    if (has_rows) all.push_back({"gradient of out_scale", &grad_out_scale.device});
     return all;
   }
 
@@ -366,7 +369,8 @@ struct CallWithTensors : Call {
     if (direction == Direction::forward) {
       api::check_forward(attention, output_view);
     } else {
-      api::check_backward(attention, {grad_output_view, grad_query_view, grad_key_view, grad_value_view, gradients});
+      api::check_backward(
+          attention, {grad_output_view, grad_query_view, grad_key_view, grad_value_view, gradients, grad_out_scale});
     }
   }
 };
@@ -400,7 +404,7 @@ TEST(Checks, RefuseEachTensorThatIsOnAnotherDeviceThanTheQuery) {
       }
     }
   }
-  EXPECT_EQ(names.size(), 19U);
+  EXPECT_EQ(names.size(), 20U);
 }
 
 /// Keys in pages of 16 rows, of two batch entries without keys.
@@ -665,9 +669,9 @@ TEST(Checks, DescribeAJaggedProblemByItsRowsAndHeads) {
   EXPECT_DOUBLE_EQ(checked.params.out_scale.of(1, 3, 0), 2.0);
 }
 
-TEST(Checks, BackwardOnAGpuReadsTheScaleOfARowAsATensorOfTheFunction) {
+TEST(Checks, BackwardReadsTheScaleOfARowAsATensorOfTheFunctionOnAGpuAndForItsGradient) {
   const std::vector<float> rows(5, .5F);
-  const auto checked = [&](Direction direction, bool for_gpu, const Activation& activation) {
+  const auto checked = [&](Direction direction, bool for_gpu, const Activation& activation, bool is_wanted = false) {
     Call call;
     call.drop_offsets();
     call.attention.activation = activation;
@@ -676,16 +680,20 @@ TEST(Checks, BackwardOnAGpuReadsTheScaleOfARowAsATensorOfTheFunction) {
       call.attention.parameters.push_back({name, TensorView::contiguous(rows.data(), DType::float32, {5})});
     }
     call.attention.out_scale = OutScale::of_rows(TensorView::contiguous(rows.data(), DType::float32, {5}));
-    return api::check_plan(call.attention, direction, for_gpu);
+    return api::check_plan(call.attention, direction, for_gpu, {true, true, true, 0, is_wanted});
   };
   const Activation plain("silu"), list("silu; gelu; i * s; relu with i = 2"), reading("silu(s + t[q_idx])", {}, {"t"});
   EXPECT_EQ(checked(Direction::forward, true, plain).function, nullptr);
   EXPECT_EQ(checked(Direction::backward, false, plain).function, nullptr);
   EXPECT_EQ(checked(Direction::forward, true, plain).problem.out_scale, OutScale::Kind::per_row);
-  for (const Activation& activation : {plain, list, reading}) {
-    const api::CheckedCall call = checked(Direction::backward, true, activation);
+  for (int choice = 0; choice < 9; ++choice) {
+    const Activation& activation = std::array{plain, list, reading}[choice / 3];
+    const bool for_gpu = choice % 3 > 0, is_wanted = choice % 3 < 2;
+    const api::CheckedCall call = checked(Direction::backward, for_gpu, activation, is_wanted);
     ASSERT_NE(call.function, nullptr);
     const std::size_t tensor = activation.parameters().size();
+    EXPECT_EQ(call.problem.wanted.parameters, is_wanted ? 1U << tensor : 0U);
+    EXPECT_EQ(call.params.grad_parameters[tensor].sizes[0], is_wanted ? 5 : 0);
     EXPECT_EQ(call.function->parameters().size(), tensor + 1);
     EXPECT_EQ(call.function->functions(), activation.function().functions());
     EXPECT_EQ(call.params.parameters[tensor].data, rows.data());
@@ -698,9 +706,38 @@ TEST(Checks, BackwardOnAGpuReadsTheScaleOfARowAsATensorOfTheFunction) {
       "s + t0[q_idx] + t1[q_idx] + t2[q_idx] + t3[q_idx] + t4[q_idx] + t5[q_idx] + t6[q_idx] + t7[q_idx]";
   const Activation full(eight, {}, {"t0", "t1", "t2", "t3", "t4", "t5", "t6", "t7"});
   for (const Direction direction : {Direction::forward, Direction::backward}) {
-    EXPECT_NO_THROW(checked(direction, false, full));
-    EXPECT_THROW(checked(direction, true, full), Error);
+    for (const bool for_gpu : {false, true}) EXPECT_THROW(checked(direction, for_gpu, full), Error);
   }
+}
+
+TEST(Checks, TheGradientOfTheScaleOfRowsHasTheShapeOfTheScale) {
+  std::vector<float> rows(10, .5F), gradient(10);
+  const auto refusal = [&](const MutableTensorView& view, bool has_rows = true) -> std::string {
+    Call call;
+    if (has_rows)
+      call.attention.out_scale = OutScale::of_rows(TensorView::contiguous(rows.data(), DType::float32, {5}));
+    try {
+      backward(call.attention, call.grad_output_view, call.grad_query_view, {}, {}, {}, view);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const auto view_of = [&](std::vector<float>& numbers, DType dtype, int64_t size) {
+    return MutableTensorView::contiguous(numbers.data(), dtype, {size});
+  };
+  EXPECT_EQ(refusal(view_of(gradient, DType::float32, 5)), "");
+  EXPECT_EQ(refusal(view_of(gradient, DType::float32, 4)),
+            "gradient of out_scale: expected shape (5,), as the parameter's, got (4,); allocate the parameter's shape");
+  EXPECT_EQ(refusal(view_of(gradient, DType::bfloat16, 5)),
+            "gradient of out_scale: expected dtype float32 or float64, got bfloat16; allocate another tensor");
+  EXPECT_EQ(
+      refusal(view_of(rows, DType::float32, 5)),
+      "gradient of out_scale: expected memory of its own, got elements that out_scale has too; write into another "
+      "tensor");
+  EXPECT_EQ(refusal(view_of(gradient, DType::float32, 5), false),
+            "gradient of out_scale: expected an out_scale with one number for each row of the query, got another one; "
+            "leave it out");
 }
 
 TEST(Checks, ASharedQueryGivesEachBatchEntryItsRowsOfTheOutput) {
@@ -749,7 +786,7 @@ TEST(Checks, GradientsOfTensorsHaveTheDtypeOfTheTensorIfTheirElementsMayHaveOneT
   // tests/python/test_operators.py has the same cases for the fake operator.
   using Sizes = std::vector<int64_t>;
   const Sizes bias = {3, 4, 6, 6}, table = {4, 6};
-  const auto dtype_of = [](const std::vector<Sizes>& sizes, DType dtype, uint32_t wanted) {
+  const auto dtype_of = [](const std::vector<Sizes>& sizes, DType dtype, uint32_t wanted, bool with_rows = false) {
     const std::vector<std::string> names = {"a", "b"};
     Call call;
     call.attention.activation = sizes.size() == 1 ? Activation("s + a", {}, {"a"}) : Activation("s + a + b", {}, names);
@@ -760,7 +797,7 @@ TEST(Checks, GradientsOfTensorsHaveTheDtypeOfTheTensorIfTheirElementsMayHaveOneT
       std::copy(sizes[i].begin(), sizes[i].end(), view.sizes.begin());
       call.attention.parameters.push_back({names[i], view});
     }
-    return parameter_gradient_dtype(call.attention, wanted);
+    return parameter_gradient_dtype(call.attention, {false, false, false, wanted, with_rows});
   };
   EXPECT_EQ(dtype_of({bias}, DType::bfloat16, 1), DType::bfloat16);
   EXPECT_EQ(dtype_of({bias}, DType::float16, 1), DType::float16);
@@ -770,6 +807,7 @@ TEST(Checks, GradientsOfTensorsHaveTheDtypeOfTheTensorIfTheirElementsMayHaveOneT
   EXPECT_EQ(dtype_of({table, bias}, DType::bfloat16, 2), DType::bfloat16);
   EXPECT_EQ(dtype_of({table, bias}, DType::bfloat16, 1), DType::float32);
   EXPECT_EQ(dtype_of({bias, bias}, DType::bfloat16, 3), DType::float32);
+  EXPECT_EQ(dtype_of({bias}, DType::bfloat16, 1, true), DType::float32);
 }
 
 TEST(Checks, AtLeastOneGradientIsWanted) {

@@ -90,6 +90,27 @@ def sharded_heads_rows_and_replicas_give_the_same_numbers() -> None:
         assert output.placements == ((Replicate() if is_local else of_output),), (place, text, output.placements)
 
 
+def learned_numbers_of_queries_have_the_sums_of_all_ranks() -> None:
+    mesh, cu = mesh_of("cpu", (dist.get_world_size(),)), offsets(LENGTHS)
+    rows, packed, dense = sum(LENGTHS), randn(sum(LENGTHS), H, 8), randn(8, 6, H, 8)
+    layouts: list[tuple[list[Tensor], Tensor | None, Any, Any]] = [
+        ([packed] * 3, cu, randn(rows, 1), Shard(1)),
+        ([packed] * 3, cu, randn(rows, 1), Replicate()),
+        ([dense] * 3, None, randn(8, 6, 1), Shard(0)),
+        ([dense[0], dense, dense], None, randn(6, 1), Replicate()),
+    ]
+    for operands, offset, numbers, place in layouts:
+
+        def call(q: Tensor, k: Tensor, v: Tensor, learned: Any, offset: Tensor | None = offset) -> Tensor:
+            return gdpa.varlen_attention(q, k, v, offset, offset, activation="silu", out_scale=learned["r"])
+
+        places = [Replicate() if one.dim() == 3 and offset is None else place for one in operands]
+        sharded = [distribute_tensor(one, mesh, [where]) for one, where in zip(operands, places, strict=True)]
+        got, output = results(sharded, {"r": numbers}, call)
+        torch.testing.assert_close(got, results(operands, {"r": numbers}, call)[0])
+        assert output.placements == (place,)
+
+
 def plain_offsets_are_the_same_on_all_ranks() -> None:
     mesh, cu = mesh_of("cpu", (dist.get_world_size(),)), offsets(LENGTHS)
     operands = [randn(sum(LENGTHS), H, 8, seed=n) for n in range(3)]
@@ -492,6 +513,7 @@ def training_on_several_ranks_gives_the_losses_of_one() -> None:
 CHECKS = {
     2: [
         sharded_heads_rows_and_replicas_give_the_same_numbers,
+        learned_numbers_of_queries_have_the_sums_of_all_ranks,
         plain_offsets_are_the_same_on_all_ranks,
         a_dense_batch_is_sharded,
         impossible_placements_are_refused,

@@ -106,8 +106,9 @@ def test_opcheck_passes(kind: str) -> None:
     problem = (q, k, v, (torch.rand(2),), CU_Q, CU_K, None, None, None, None, activation, *options)
     gradients = [torch.empty_like(one) for one in (q, k, v)]
     torch.library.opcheck(
-        torch.ops.gdpa.backward_out.default, (torch.randn(7, 2, 8), *problem, *gradients, 1),
+        torch.ops.gdpa.backward_out.default, (torch.randn(7, 2, 8), *problem, *gradients, 1, kind == "row"),
         test_utils=("test_schema", "test_faketensor", "test_autograd_registration"),
     )  # fmt: skip
     torch.library.opcheck(torch.ops.gdpa.forward.default, problem)
-    torch.library.opcheck(torch.ops.gdpa.backward.default, (torch.randn(7, 2, 8), *problem, True, True, True, 1))
+    wanted = True, True, True, 1, kind == "row"
+    torch.library.opcheck(torch.ops.gdpa.backward.default, (torch.randn(7, 2, 8), *problem, *wanted))

@@ -41,7 +41,7 @@ VALUE_ERRORS: dict[str, dict[str, Any]] = {
     "scale: expected a number, got a tensor that requires a gradient": {"scale": torch.ones((), requires_grad=True)},
     "out_scale: expected a finite number, got inf": {"out_scale": float("inf")},
     "out_scale: expected rank 1 and 2 numbers": {"out_scale": torch.ones(3)},
-    "out_scale: expected numbers without gradient": {"out_scale": torch.ones(2, requires_grad=True)},
+    "out_scale: expected numbers of sequences without gradient": {"out_scale": torch.ones(2, requires_grad=True)},
     "window: expected sides of 0 or more, or -1": {"window_size": (-2, 0)},
     f"window_left: expected a whole number of 64 bits, got {2**70}; pass another number": {"window_size": (2**70, 0)},
     f"window_right: expected a whole number of 64 bits, got {-(2**63) - 1}": {"window_size": (0, -(2**63) - 1)},

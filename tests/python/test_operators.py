@@ -136,7 +136,7 @@ def test_fake_gradients_of_tensors_have_the_dtype_of_the_operator(
         parameters = [torch.empty(shape, dtype=dtype, device=device) for shape in shapes]
         rest = [torch.empty(one.shape, device=device) if isinstance(one, Tensor) else one for one in rest]
         arguments = (torch.empty_like(operands[0]), *operands, parameters, *rest, False, False, False, wanted)
-        *_, gradients = torch.ops.gdpa.backward.default(*arguments)
+        *_, gradients, _ = torch.ops.gdpa.backward.default(*arguments)
         of_each = gdpa._operators.split_gradients(gradients, parameters, wanted)
     assert gradients.dtype == expected
     for n, (gradient, parameter) in enumerate(zip(of_each, parameters, strict=True)):

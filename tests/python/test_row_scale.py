@@ -25,6 +25,16 @@ LAYOUTS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
             "seq_offsets_k": torch.tensor([[0, 4], [2, 6], [8, 9]]),
         },
     ),
+    "output offsets": (
+        (7,),
+        (9,),
+        {
+            "cu_seq_q": offsets(LENGTHS_Q),
+            "cu_seq_k": offsets(LENGTHS_K),
+            "output_offsets": torch.tensor([6, 5, 1]),
+            "output_rows": 10,
+        },
+    ),
     "shared query": ((4,), (9,), {"cu_seq_k": offsets(LENGTHS_K)}),
     "shared key": ((7,), (5,), {"cu_seq_q": offsets(LENGTHS_Q)}),
     "dense": ((3, 5), (3, 6), {}),
@@ -46,6 +56,8 @@ def call(layout: str, dtype: torch.dtype = DTYPE, **options: Any) -> tuple[torch
 
 def products(output: torch.Tensor, numbers: torch.Tensor, layout: str) -> torch.Tensor:
     """Multiplies each row of the output by its number."""
+    if layout == "output offsets":  # three rows of sequence 0 from row 6 on, and four rows of sequence 2 from row 1 on
+        numbers = torch.cat((torch.zeros_like(numbers[:1]), numbers[3:], numbers[:1] * 0, numbers[:3], numbers[:1] * 0))
     if layout == "shared query":
         return (output.unflatten(0, (3, -1)) * numbers[..., None]).flatten(0, 1)
     return output * numbers[..., None]
@@ -88,6 +100,7 @@ def test_strided_numbers_are_read_where_they_lie() -> None:
         call("dense")[2](out_scale=torch.rand(3, 9, 1)[:, :5])
 
 
+@pytest.mark.parametrize("is_learned", [False, True])
 @pytest.mark.parametrize(
     ("layout", "numbers", "error", "words"),
     [
@@ -98,11 +111,73 @@ def test_strided_numbers_are_read_where_they_lie() -> None:
         ("jagged", torch.full((7, 1), float("nan")), ValueError, "a finite number"),
         ("dense", torch.ones(15, 1), ValueError, r"shape \(3, 5\), one number for each query"),
         ("shared query", torch.ones(12, 1), ValueError, "4 numbers, one for each row of the query"),
+        ("jagged", torch.ones(3, 1), ValueError, "rank 1 and 7 numbers, one for each row of the query"),
     ],
 )
-def test_wrong_numbers_are_refused(layout: str, numbers: torch.Tensor, error: type[Exception], words: str) -> None:
+def test_wrong_numbers_are_refused(
+    layout: str, numbers: torch.Tensor, error: type[Exception], words: str, is_learned: bool
+) -> None:
+    if is_learned and numbers.dim() == 1:
+        words = "numbers of sequences without gradient"
     with pytest.raises(error, match=words):
-        call(layout)[2](out_scale=numbers)
+        call(layout)[2](out_scale=numbers.clone().requires_grad_(is_learned))
+
+
+def test_the_query_is_not_added_with_numbers_of_queries() -> None:
+    for is_learned in (False, True):
+        with pytest.raises(ValueError, match="add_query: expected an out_scale without a number for each query"):
+            call("jagged")[2](out_scale=torch.ones(7, 1, requires_grad=is_learned), add_query=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_learned_numbers_give_the_bits_of_constant_ones(layout: str, dtype: torch.dtype) -> None:
+    _, _, attend = call(layout, dtype)
+    numbers = torch.rand(*LAYOUTS[layout][0], 1)
+    learned = numbers.clone().requires_grad_()
+    output = attend(out_scale=learned)
+    assert torch.equal(output, attend(out_scale=numbers))
+    output.sum().backward()
+    assert learned.grad is not None and (learned.grad.shape, learned.grad.dtype) == (numbers.shape, torch.float32)
+
+
+def test_a_number_of_0_has_a_gradient() -> None:
+    plain, _, attend = call("jagged")
+    numbers = torch.zeros(7, 1, dtype=DTYPE, requires_grad=True)
+    attend(out_scale=numbers).sum().backward()
+    torch.testing.assert_close(numbers.grad, plain.detach().sum((1, 2))[:, None])
+
+
+def test_numbers_learn_with_a_list_of_functions_learned_tensors_and_a_mask() -> None:
+    functions = ["a * silu(s)", "silu(s + t[i])", "gelu", "s"]
+    params = {"a": torch.rand(H, dtype=DTYPE, requires_grad=True), "t": torch.rand(7, dtype=DTYPE, requires_grad=True)}
+    plain, operands, attend = call("jagged", activation=functions, params=params, mask="j <= i")
+    numbers = torch.rand(7, 1, dtype=DTYPE, requires_grad=True)
+    output, expected = attend(out_scale=numbers), products(plain, numbers, "jagged")
+    inputs, weights = [*operands, *params.values(), numbers], torch.randn_like(output)
+    actual = torch.autograd.grad(output, inputs, weights)
+    for one, other in zip(actual, torch.autograd.grad(expected, inputs, weights), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_a_function_with_numbers_of_queries_reads_at_most_seven_tensors() -> None:
+    names = [f"a{n}" for n in range(8)]
+    params = {name: torch.rand(()) for name in names}
+    with pytest.raises(ValueError, match="out_scale: expected one number for each row of the query with a function of"):
+        call("jagged", activation=" + ".join((*names, "s")), params=params)[2](out_scale=torch.ones(7, 1))
+
+
+def test_backward_into_given_tensors_returns_the_gradient_of_the_numbers() -> None:
+    _, operands, attend = call("dense")
+    numbers = torch.rand(3, 5, 1, dtype=DTYPE, requires_grad=True)
+    output = attend(out_scale=numbers)
+    weights, arguments = torch.randn_like(output), (*operands, None, None)
+    gradients = gdpa.varlen_attention_backward(
+        weights, *arguments, activation="silu", out_scale=numbers, grad_params=["out_scale"]
+    )
+    torch.testing.assert_close(gradients, {"out_scale": torch.autograd.grad(output, numbers, weights)[0]})
+    with pytest.raises(ValueError, match="grad_params: expected names of tensors of params"):
+        gdpa.varlen_attention_backward(weights, *arguments, activation="silu", grad_params=["out_scale"])
 
 
 def test_a_number_that_no_sequence_reads_may_be_nan() -> None:
@@ -122,6 +197,10 @@ def test_compiled_code_and_nested_tensors() -> None:
         return gdpa.varlen_attention(q, k, v, cu_q, cu_k, activation="silu", out_scale=r)
 
     torch.testing.assert_close(compiled(*operands, numbers), products(plain, numbers, "jagged"))
+    numbers.requires_grad_()
+    output, expected = compiled(*operands, numbers), products(plain, numbers, "jagged")
+    actual = torch.autograd.grad(output.sum(), [*operands, numbers])
+    torch.testing.assert_close(actual, torch.autograd.grad(expected.sum(), [*operands, numbers]))
     rows = [torch.randn(length, H, D, dtype=DTYPE) for length in (3, 4)]
     nested = torch.nested.nested_tensor(rows, layout=torch.jagged).transpose(1, 2)
     output = gdpa.generalized_dot_product_attention(nested, nested, nested, "silu", out_scale=numbers)

@@ -141,24 +141,29 @@ def test_the_kernels_are_those_of_the_gradients_that_the_operands_require(
 
 @pytest.mark.parametrize(
     ("required", "wanted"),
-    [("", (True, True, True, 0)), ("key", (False, True, False, 0)), ("table", (False, False, False, 0b10))],
+    [
+        ("", (True, True, True, 0, False)),
+        ("key", (False, True, False, 0, False)),
+        ("table", (False, False, False, 0b10, False)),
+        ("out_scale", (False, False, False, 0, True)),
+    ],
 )
 def test_the_gradients_are_those_that_operands_and_tensors_of_the_call_require(
-    required: str, wanted: tuple[bool, bool, bool, int]
+    required: str, wanted: tuple[bool, bool, bool, int, bool]
 ) -> None:
     *operands, cu_q, cu_k = problem()
     tensors = {
         **dict(zip(("query", "key", "value"), (operand.clone() for operand in operands), strict=True)),
         "a": torch.ones(()),
         "table": torch.ones(9),
+        "out_scale": torch.ones(operands[0].shape[0], 1),
     }
     if required:
         tensors[required].requires_grad_()
-    params = {name: tensors.pop(name) for name in ("a", "table")}
+    params, out_scale = {name: tensors.pop(name) for name in ("a", "table")}, tensors.pop("out_scale")
+    options = {"activation": "a * s + table[abs(i - j)]", "params": params, "out_scale": out_scale}
     with _Record() as record:
-        gdpa.varlen_attention(
-            *tensors.values(), cu_q, cu_k, activation="a * s + table[abs(q_idx - kv_idx)]", params=params
-        )
+        gdpa.varlen_attention(*tensors.values(), cu_q, cu_k, **options)
     assert record.wanted == [wanted]
 
 

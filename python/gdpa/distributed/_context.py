@@ -242,7 +242,7 @@ class _ContextAttention(torch.autograd.Function):
         sums: Tensor | None = None
         for one, (q, k, v) in zip(of_output, parts, strict=True):
             grad = one.wait() if plan.mode == "keys" else one
-            dq, dk, dv, part = backward(grad, q, k, v, parameters, *rest, True, True, True, bits)
+            dq, dk, dv, part, _ = backward(grad, q, k, v, parameters, *rest, True, True, True, bits)
             sums = part if sums is None else sums + part
             if plan.mode == "keys":
                 dq = _Summed(dq, plan.bounds_q, plan)
