@@ -149,9 +149,9 @@ def test_a_number_of_0_has_a_gradient() -> None:
 
 
 def test_numbers_learn_with_a_list_of_functions_learned_tensors_and_a_mask() -> None:
-    functions = ["a * silu(s)", "silu(s + t[i])", "gelu", "s"]
+    functions = ["a * silu(s)", "silu(s + t[q_idx])", "gelu", "s"]
     params = {"a": torch.rand(H, dtype=DTYPE, requires_grad=True), "t": torch.rand(7, dtype=DTYPE, requires_grad=True)}
-    plain, operands, attend = call("jagged", activation=functions, params=params, mask="j <= i")
+    plain, operands, attend = call("jagged", activation=functions, params=params, mask="kv_idx <= q_idx")
     numbers = torch.rand(7, 1, dtype=DTYPE, requires_grad=True)
     output, expected = attend(out_scale=numbers), products(plain, numbers, "jagged")
     inputs, weights = [*operands, *params.values(), numbers], torch.randn_like(output)

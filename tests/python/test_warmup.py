@@ -161,7 +161,7 @@ def test_the_gradients_are_those_that_operands_and_tensors_of_the_call_require(
     if required:
         tensors[required].requires_grad_()
     params, out_scale = {name: tensors.pop(name) for name in ("a", "table")}, tensors.pop("out_scale")
-    options = {"activation": "a * s + table[abs(i - j)]", "params": params, "out_scale": out_scale}
+    options = {"activation": "a * s + table[abs(q_idx - kv_idx)]", "params": params, "out_scale": out_scale}
     with _Record() as record:
         gdpa.varlen_attention(*tensors.values(), cu_q, cu_k, **options)
     assert record.wanted == [wanted]
