@@ -1003,6 +1003,25 @@ TEST(Checks, the_types_of_tensors_are_apart_and_say_whether_offsets_are_wide) {
   }
 }
 
+TEST(Checks, an_axis_of_rows_has_an_element_for_each_row_of_its_side) {
+  TensorCall call;
+  const auto is_accepted = [&](const std::string& function, int64_t size) {
+    try {
+      call.checked(function, {{"t", TensorView::contiguous(nullptr, DType::float32, {2, size})}});
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("on axis 1, one for each row of "), std::string::npos);
+      return false;
+    }
+    return true;
+  };
+  for (const auto& [function, rows] :
+       {std::pair("s + t[head, q_row]", Call::tokens_q), {"s + t[head, kv_row]", Call::tokens_k}}) {
+    EXPECT_TRUE(is_accepted(function, rows) && is_accepted(function, rows + 1) && is_accepted(function, 1)) << function;
+    EXPECT_FALSE(is_accepted(function, rows - 1)) << function;
+  }
+  EXPECT_TRUE(is_accepted("s + t[head, q_idx]", 2)) << "of positions";
+}
+
 TEST(Checks, a_tensor_without_an_index_has_one_number_or_one_for_each_head) {
   const auto is_accepted = [](std::initializer_list<int64_t> sizes) {
     const std::vector<float> numbers(8, 1.0F);

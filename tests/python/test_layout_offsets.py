@@ -217,9 +217,11 @@ def test_pages_are_the_rows_of_their_table(page_rows: int) -> None:
         ({"block_table": torch.tensor([[0, 1], [2, 3]])}, r"got 3 at index \(1, 1\)"),
         ({"block_table": None}, "seqused_k: expected a block_table with it"),
         ({"kv_of": torch.tensor([0, 1])}, "no other description of the keys"),
+        ({"activation": "s * kv_row"}, "activation: expected keys in one tensor for kv_row, got keys in pages"),
+        ({"mask": "kv_row > 3"}, "mask: expected keys in one tensor for kv_row, got keys in pages"),
     ],
 )
-def test_wrong_pages_are_refused(arguments: dict[str, Tensor | None], message: str) -> None:
+def test_wrong_pages_are_refused(arguments: dict[str, Any], message: str) -> None:
     query, key = torch.randn(2, 5, 2, 8), torch.randn(3, 16, 2, 8)
     call = {"block_table": torch.tensor([[0, 1], [2, 0]]), "seqused_k": torch.tensor([20, 32])} | arguments
     with pytest.raises(ValueError, match=message):
