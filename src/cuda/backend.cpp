@@ -747,14 +747,16 @@ std::vector<plan::GpuStep> steps_ahead(const Problem& problem, const Params& par
   };
   for (const plan::GpuStep& step : Sequence(problem, params, operands, expressions, gpu).steps) add(step, step.work);
   if (lengths == Lengths::these) return steps;
-  for (Problem& other : plan::representative_problems(problem, gpu)) {
-    other.prepared = nullptr;  // the lists of other lengths
+  Problem any_lengths = problem;
+  any_lengths.prepared = nullptr;  // the lists of other lengths
+  const auto add_steps_of = [&](const Problem& other, const Params& tensors) {
     try {
-      for (const plan::GpuStep& step : Sequence(other, params, operands, expressions, gpu).steps) add(step, 0);
+      for (const plan::GpuStep& step : Sequence(other, tensors, operands, expressions, gpu).steps) add(step, 0);
     } catch (const Error&) {
       // The GPU has too little shared memory for such lengths. A call with them throws this error itself.
     }
-  }
+  };
+  plan::visit_representatives(any_lengths, params, expressions.function, gpu, add_steps_of);
   return steps;
 }
 

@@ -9,6 +9,7 @@
 
 #include "activation/cuda_gradients.h"
 #include "activation/function.h"
+#include "plan/thresholds.h"
 
 namespace gdpa::families {
 namespace {
@@ -124,9 +125,6 @@ std::optional<ParameterSum> stored_term_for(const PlanRequest& request, const Pa
 
 /// The sums of elements with few terms are fp32. Deterministic mode needs sums that do not depend on the order.
 ParameterSum parameter_sum_for(const Problem& problem, const Params& params, const activation::Function& function) {
-  // An fp32 sum of this many terms of one size has a relative error of at most 2.4e-4, and of 2e-6 for terms of random
-  // signs.
-  constexpr int64_t most_terms = 4096;
   if (problem.deterministic) return ParameterSum::exact;
   const Side keys = keys_of(problem);
   const int64_t rows = problem.rows_q * (problem.query_form == Form::shared ? std::max<int64_t>(1, problem.batch) : 1);
@@ -135,7 +133,7 @@ ParameterSum parameter_sum_for(const Problem& problem, const Params& params, con
   for (std::size_t i = 0; i < most_parameters; ++i) {
     if (!is_wanted(problem, i)) continue;
     const int64_t elements = std::max<int64_t>(1, elements_of(params.grad_parameters[i]));
-    has_few = has_few && spreads_terms(function, i) && scores / elements <= most_terms;
+    has_few = has_few && spreads_terms(function, i) && scores / elements <= plan::thresholds::terms_of_float32_sums;
   }
   return has_few ? ParameterSum::float32 : ParameterSum::float64;
 }

@@ -1,5 +1,5 @@
 // The numbers of rows and of batch entries at which the choice of a kernel changes. The planner compares lengths with
-// these numbers and with no others, so that representative_problems() can derive one problem for each choice.
+// these numbers and with no others, so that visit_representatives() can derive one problem for each choice.
 #pragma once
 
 #include <cstdint>
@@ -48,6 +48,10 @@ constexpr int direct_tiles = 4;
 /// lie there by chance. The time of such a call is the time of its launch.
 constexpr int64_t scores_of_exact_calls = 4096;
 
+/// Terms of an element, on average, up to which the sums of gradients of tensors are fp32. An fp32 sum of this many
+/// terms of one size has a relative error of at most 2.4e-4, and of 2e-6 for terms of random signs.
+constexpr int64_t terms_of_float32_sums = 4096;
+
 /// The mean lengths for which tiles are chosen in deterministic mode, whatever the lengths of the batch are: long
 /// sequences of queries, and tiles of 128 keys, which both 256 and 2048 keys fill.
 constexpr int64_t queries_of_deterministic_tiles = queries_of_large_tiles, keys_of_deterministic_tiles = few_keys;
@@ -63,6 +67,7 @@ constexpr int64_t of_keys[] = {keys_of_a_short_tile,     few_keys,
 // keys_of(whole_tiles_of_many_heads) and keys_of_one_consumer are not in the list, because the list has their
 // values.
 static_assert(whole_tiles_of_many_heads == direct_tiles && keys_of_one_consumer == keys_of_a_short_tile);
+constexpr int64_t of_terms[] = {terms_of_float32_sums};
 constexpr int64_t of_heads_per_multiprocessor[] = {few_heads_per_multiprocessor, many_heads_per_multiprocessor};
 
 }  // namespace gdpa::plan::thresholds
