@@ -304,14 +304,15 @@ class Batches {
       for (float& number : numbers) number = normal(random);
       return numbers;
     };
-    // Times that rise along each sequence; 0 in rows without a sequence.
+    // Times that rise along each sequence; 0 in rows without a sequence. In most tiles, all differences of the times of
+    // queries and of keys are in one bucket.
     const auto times = [&](const Side& side, const std::vector<Sequence>& of, std::uint64_t seed) {
       std::vector<int64_t> numbers(static_cast<std::size_t>(side.rows));
       for (std::size_t b = 0; b < of.size(); ++b) {
         std::mt19937_64 own(static_cast<std::uint64_t>(of[b]) * 2 + seed);
-        int64_t time = 1'000'000;
+        int64_t time = 1'000'000 - 100'000 * static_cast<int64_t>(seed);
         for (int64_t row = 0; row < side.lengths[b]; ++row) {
-          time += std::uniform_int_distribution<int64_t>(0, 1000)(own);
+          time += std::uniform_int_distribution<int64_t>(0, 10)(own);
           numbers[static_cast<std::size_t>(side.begins[b] + row)] = time;
         }
       }
@@ -319,6 +320,18 @@ class Batches {
     };
     if (is_read("t_q")) add("t_q", integers(device, times(queries, batch, 0), {queries.rows}));
     if (is_read("t_k")) add("t_k", integers(device, times(keys, batch, 1), {keys.rows}));
+    // The same times with an axis of positions, which ends with zeros in sequences that are shorter than the longest.
+    const auto padded_times = [&](const Side& side, const std::vector<int64_t>& packed_times) {
+      const int64_t longest = std::max<int64_t>(1, *std::max_element(side.lengths.begin(), side.lengths.end()));
+      std::vector<int64_t> numbers(static_cast<std::size_t>(entries * longest));
+      for (std::size_t b = 0; b < batch.size(); ++b) {
+        const auto first = packed_times.begin() + side.begins[b];
+        std::copy(first, first + side.lengths[b], numbers.begin() + static_cast<std::ptrdiff_t>(b) * longest);
+      }
+      return integers(device, numbers, {entries, longest});
+    };
+    if (is_read("padded_q")) add("padded_q", padded_times(queries, times(queries, batch, 0)));
+    if (is_read("padded_k")) add("padded_k", padded_times(keys, times(keys, batch, 1)));
     if (is_read("bias")) add("bias", floats(device, drawn(test_.heads_q * axis * axis), {test_.heads_q, axis, axis}));
     if (is_read("table")) add("table", floats(device, drawn(test_.heads_q * 64), {test_.heads_q, 64}));
     if (is_read("of_entry")) {
@@ -400,6 +413,8 @@ TEST_P(GpuBatches, DoNotChangeTheBitsOfASequence) {
 }
 
 constexpr const char* buckets = "silu(s + table[head, clamp(floor(log2(1 + abs(t_q[q_row] - t_k[kv_row]))), 0, 63)])";
+constexpr const char* padded_buckets =
+    "silu(s + table[head, clamp(floor(log2(1 + abs(padded_q[batch, q_idx] - padded_k[batch, kv_idx]))), 0, 63)])";
 constexpr const char* by_position = "silu(s + bias[head, q_idx, kv_idx])";
 constexpr const char* by_distance = "silu(s + of_entry[batch] * table[head, clamp(q_idx - kv_idx + 32, 0, 63)])";
 constexpr const char* condition = "(kv_idx < prefix[batch]) | ((q_idx - kv_idx) // 70 % 2 == 0)";
@@ -421,6 +436,7 @@ INSTANTIATE_TEST_SUITE_P(
                     BatchCase{"float32_128_causal", fp32, 128, 128, 2, 1, "silu", "causal"},
                     BatchCase{"buckets_64", bf16, 64, 64, 2, 2, buckets},
                     BatchCase{"buckets_128_causal", bf16, 128, 128, 2, 2, buckets, "causal"},
+                    BatchCase{"padded_buckets_64", bf16, 64, 64, 2, 2, padded_buckets},
                     BatchCase{"bias_64", bf16, 64, 64, 2, 2, by_position},
                     BatchCase{"distance_64", bf16, 64, 64, 4, 2, by_distance, condition},
                     BatchCase{"distance_float32", fp32, 32, 32, 2, 2, by_distance},
