@@ -101,20 +101,22 @@ struct TileElements {
   BiasTile tile = BiasTile::none;
 };
 
-/// Kernels may load rows if adjacent keys have adjacent elements.
-TileElements tile_elements(const activation::Function& function, unsigned tensor_types, const Params& params) {
+/// Kernels may load rows if adjacent keys have adjacent elements. In deterministic mode, an axis of one element counts
+/// as a longer one: the bias of a sequence alone may be as short as the sequence.
+TileElements tile_elements(const activation::Function& function, const Problem& problem, const Params& params) {
   const std::vector<activation::Input>& inputs = function.inputs();
-  const std::optional<std::size_t> read = activation::tile_read(function, tensor_types);
+  const std::optional<std::size_t> read = activation::tile_read(function, problem.tensor_types);
   if (!read) return {};
   const activation::Input& input = inputs[*read];
   const BoundTensor& tensor = params.parameters[input.tensor];
   const int64_t bytes = tensor.type == NumberType::float32 ? 4 : 2;
   bool is_aligned = reinterpret_cast<std::uintptr_t>(tensor.data) % copy_bytes == 0;
   for (std::size_t axis = 0; axis < input.indices.size(); ++axis) {
+    const bool is_long = tensor.sizes[axis] > 1 || problem.deterministic;
     if (activation::bare_index(input.indices[axis], inputs) == activation::Index::key) {
       const bool begins_anywhere = activation::is_row_axis(input, axis);
-      if (begins_anywhere || tensor.sizes[axis] == 1 || tensor.strides[axis] != 1) return {};
-    } else if (tensor.sizes[axis] > 1) {
+      if (begins_anywhere || !is_long || tensor.strides[axis] != 1) return {};
+    } else if (is_long) {
       is_aligned = is_aligned && tensor.strides[axis] * bytes % copy_bytes == 0;
     }
   }
@@ -186,7 +188,7 @@ void reserve_sequences(const Problem& problem, plan::GpuPlan& plan) {
 plan::GpuPlan plan_of(const Problem& problem, const Params& params, const Operands& operands,
                       const activation::Function& function, const plan::Gpu& gpu) {
   const Accuracy accuracy = plan::accuracy_of(problem);
-  const TileElements tile = tile_elements(function, problem.tensor_types, params);
+  const TileElements tile = tile_elements(function, problem, params);
   const families::PlanRequest request{
       .problem = problem,
       .gpu = gpu,

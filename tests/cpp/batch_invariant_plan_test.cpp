@@ -104,6 +104,7 @@ class Draw {
 /// `kind` for a batch. A dense side has the lengths of the compared sequence in each entry.
 Problem problem_of(const Problem& kind, const Batch& batch) {
   Problem problem = kind;
+  problem.tensor_types = static_cast<unsigned>(NumberType::bfloat16);
   problem.batch = batch.size();
   const auto rows = [&](Form form, const std::vector<int64_t>& lengths) {
     const int64_t length = lengths[batch.sequence];
@@ -115,6 +116,8 @@ Problem problem_of(const Problem& kind, const Batch& batch) {
   return problem;
 }
 
+constexpr int64_t row_of_slice = 4100;  // not a multiple of 8
+
 /// A function, and the sizes of the tensor that it reads for a batch; none if it reads none.
 struct ReadingFunction {
   const char* text;
@@ -123,20 +126,28 @@ struct ReadingFunction {
 
 std::vector<int64_t> no_tensor(const Problem&) { return {}; }
 std::vector<int64_t> bias_of_entries(const Problem& problem) { return {problem.batch, problem.heads_q, 4096, 4096}; }
+/// As long as the sequences on average, in memory for longer ones: `bias[b:b+1, :, :n, :n]` in PyTorch.
+std::vector<int64_t> slice_of_bias(const Problem& problem) {
+  const auto length = [&](Form form, int64_t rows) {
+    return std::clamp<int64_t>(form == Form::shared ? rows : rows / problem.batch, 1, row_of_slice);
+  };
+  return {problem.batch, problem.heads_q, length(problem.query_form, problem.rows_q),
+          length(problem.key_form, problem.rows_k)};
+}
 std::vector<int64_t> number_of_heads(const Problem& problem) { return {problem.heads_q}; }
 
 Params params_of(const Problem& problem, const ReadingFunction& function) {
   Params params{};
   params.scale = .1;
   BoundTensor& tensor = params.parameters.tensors[0];
-  tensor.type = NumberType::float32;
+  tensor.type = NumberType::bfloat16;
   int64_t stride = 1;
   const std::vector<int64_t> sizes = function.sizes(problem);
   tensor.rank = static_cast<int32_t>(sizes.size());
   for (int axis = tensor.rank; axis-- > 0;) {
     tensor.sizes[axis] = sizes[static_cast<std::size_t>(axis)];
     tensor.strides[axis] = stride;
-    stride *= tensor.sizes[axis];
+    stride *= function.sizes == slice_of_bias ? row_of_slice : tensor.sizes[axis];
   }
   return params;
 }
@@ -177,6 +188,7 @@ TEST(BatchInvariantPlan, KernelsDoNotDependOnTheOtherSequences) {
                                            {"erf(s)", no_tensor},
                                            {"relu", no_tensor},
                                            {"silu(s + t[batch, head, q_idx, kv_idx])", bias_of_entries},
+                                           {"silu(s + t[batch, head, q_idx, kv_idx])", slice_of_bias},
                                            {"silu(t * s)", number_of_heads}};
   Draw draw(62);
   int compared = 0;

@@ -332,6 +332,7 @@ class Batches {
     };
     if (is_read("padded_q")) add("padded_q", padded_times(queries, times(queries, batch, 0)));
     if (is_read("padded_k")) add("padded_k", padded_times(keys, times(keys, batch, 1)));
+    if (is_read("of_pairs")) add("of_pairs", device.input(pairs_of(batch, queries, keys)));
     if (is_read("bias")) add("bias", floats(device, drawn(test_.heads_q * axis * axis), {test_.heads_q, axis, axis}));
     if (is_read("table")) add("table", floats(device, drawn(test_.heads_q * 64), {test_.heads_q, 64}));
     if (is_read("of_entry")) {
@@ -358,6 +359,29 @@ class Batches {
       for (const Sequence sequence : batch) numbers.push_back(static_cast<float>(sequence % 3 + 1) / 7);
       attention.out_scale = OutScale::of_batch(floats(device, numbers, {entries}));
     }
+  }
+
+  /// A bias of each entry, whose positions end with the longest sequence or before. Its rows have the same distance in
+  /// every batch, as slices of a longer bias.
+  const Strided& pairs_of(const std::vector<Sequence>& batch, const Side& queries, const Side& keys) {
+    constexpr int64_t longest = 128, apart = 136;
+    const auto entries = static_cast<int64_t>(batch.size());
+    const auto size_of = [&](const Side& side) {
+      return std::clamp<int64_t>(*std::max_element(side.lengths.begin(), side.lengths.end()), 1, longest);
+    };
+    const std::vector<int64_t> sizes = {entries, test_.heads_q, size_of(queries), size_of(keys)};
+    const std::vector<int64_t> strides = {test_.heads_q * longest * apart, longest * apart, apart, 1};
+    Strided& tensor = tensors_.emplace_back(test_.dtype, sizes, strides, 0, entries * strides[0]);
+    int64_t element = 0;
+    tensor.for_each([&](std::byte* at) {
+      const int64_t key = element % sizes[3], query = element / sizes[3] % sizes[2],
+                    rest = element / sizes[3] / sizes[2];
+      const int64_t of_sequence = batch[static_cast<std::size_t>(rest / test_.heads_q)];
+      const int64_t number = of_sequence * 7 + rest % test_.heads_q * 5 + query * 3 + key;
+      from_double(test_.dtype, static_cast<double>(number % 31 - 15) / 16, at);
+      ++element;
+    });
+    return tensor;
   }
 
   static void count_kernels(const Attention& attention, bool has_backward) {
@@ -416,38 +440,38 @@ constexpr const char* buckets = "silu(s + table[head, clamp(floor(log2(1 + abs(t
 constexpr const char* padded_buckets =
     "silu(s + table[head, clamp(floor(log2(1 + abs(padded_q[batch, q_idx] - padded_k[batch, kv_idx]))), 0, 63)])";
 constexpr const char* by_position = "silu(s + bias[head, q_idx, kv_idx])";
+constexpr const char* by_pair = "silu(s + of_pairs[batch, head, q_idx, kv_idx])";
 constexpr const char* by_distance = "silu(s + of_entry[batch] * table[head, clamp(q_idx - kv_idx + 32, 0, 63)])";
 constexpr const char* condition = "(kv_idx < prefix[batch]) | ((q_idx - kv_idx) // 70 % 2 == 0)";
 constexpr OutScale::Kind per_query = OutScale::Kind::reciprocal_length_q, per_batch = OutScale::Kind::per_batch;
 
 INSTANTIATE_TEST_SUITE_P(
     Drawn, GpuBatches,
-    testing::Values(BatchCase{"bfloat16_64"}, BatchCase{"bfloat16_64_causal", bf16, 64, 64, 4, 2, "silu", "causal"},
-                    BatchCase{"bfloat16_128", bf16, 128, 128, 2, 2, "gelu_tanh"},
-                    BatchCase{"bfloat16_128_32_window", bf16, 128, 32, 2, 1, "silu", "window"},
-                    BatchCase{"bfloat16_192", bf16, 192, 192}, BatchCase{"bfloat16_48_128", bf16, 48, 128, 4, 1},
-                    BatchCase{"bfloat16_64_exact", bf16, 64, 64, 2, 2, "gelu", "", Layout::packed, per_query,
-                              Accuracy::exact},
-                    BatchCase{"bfloat16_64_infinite", bf16, 64, 64, 2, 2, "gelu_tanh", "", Layout::packed, per_batch,
-                              Accuracy::fast, true},
-                    BatchCase{"float16_64", fp16, 64, 64, 2, 2, "relu", "", Layout::packed, per_batch},
-                    BatchCase{"float16_96_condition", fp16, 96, 96, 4, 2, "silu", condition},
-                    BatchCase{"float32_64", fp32},
-                    BatchCase{"float32_128_causal", fp32, 128, 128, 2, 1, "silu", "causal"},
-                    BatchCase{"buckets_64", bf16, 64, 64, 2, 2, buckets},
-                    BatchCase{"buckets_128_causal", bf16, 128, 128, 2, 2, buckets, "causal"},
-                    BatchCase{"padded_buckets_64", bf16, 64, 64, 2, 2, padded_buckets},
-                    BatchCase{"bias_64", bf16, 64, 64, 2, 2, by_position},
-                    BatchCase{"distance_64", bf16, 64, 64, 4, 2, by_distance, condition},
-                    BatchCase{"distance_float32", fp32, 32, 32, 2, 2, by_distance},
-                    BatchCase{"dense_64", bf16, 64, 64, 2, 2, "gelu", "", Layout::dense},
-                    BatchCase{"gaps_64", bf16, 64, 64, 2, 2, "gelu", "causal", Layout::gaps},
-                    BatchCase{"mapped_64", bf16, 64, 64, 2, 2, "gelu", "", Layout::mapped, per_batch},
-                    BatchCase{"mapped_128_causal", bf16, 128, 128, 2, 2, "silu", "causal", Layout::mapped},
-                    BatchCase{"pages_128", bf16, 128, 128, 4, 2, "silu", "causal", Layout::pages},
-                    BatchCase{"shared_keys_64", bf16, 64, 64, 2, 2, "gelu", "", Layout::shared_keys},
-                    BatchCase{"shared_keys_128_window", bf16, 128, 128, 2, 2, "silu", "window", Layout::shared_keys},
-                    BatchCase{"shared_queries_64", bf16, 64, 64, 2, 2, "gelu", "", Layout::shared_queries}),
+    testing::Values(
+        BatchCase{"bfloat16_64"}, BatchCase{"bfloat16_64_causal", bf16, 64, 64, 4, 2, "silu", "causal"},
+        BatchCase{"bfloat16_128", bf16, 128, 128, 2, 2, "gelu_tanh"},
+        BatchCase{"bfloat16_128_32_window", bf16, 128, 32, 2, 1, "silu", "window"},
+        BatchCase{"bfloat16_192", bf16, 192, 192}, BatchCase{"bfloat16_48_128", bf16, 48, 128, 4, 1},
+        BatchCase{"bfloat16_64_exact", bf16, 64, 64, 2, 2, "gelu", "", Layout::packed, per_query, Accuracy::exact},
+        BatchCase{"bfloat16_64_infinite", bf16, 64, 64, 2, 2, "gelu_tanh", "", Layout::packed, per_batch,
+                  Accuracy::fast, true},
+        BatchCase{"float16_64", fp16, 64, 64, 2, 2, "relu", "", Layout::packed, per_batch},
+        BatchCase{"float16_96_condition", fp16, 96, 96, 4, 2, "silu", condition}, BatchCase{"float32_64", fp32},
+        BatchCase{"float32_128_causal", fp32, 128, 128, 2, 1, "silu", "causal"},
+        BatchCase{"buckets_64", bf16, 64, 64, 2, 2, buckets},
+        BatchCase{"buckets_128_causal", bf16, 128, 128, 2, 2, buckets, "causal"},
+        BatchCase{"padded_buckets_64", bf16, 64, 64, 2, 2, padded_buckets},
+        BatchCase{"bias_64", bf16, 64, 64, 2, 2, by_position}, BatchCase{"pairs_64", bf16, 64, 64, 2, 2, by_pair},
+        BatchCase{"distance_64", bf16, 64, 64, 4, 2, by_distance, condition},
+        BatchCase{"distance_float32", fp32, 32, 32, 2, 2, by_distance},
+        BatchCase{"dense_64", bf16, 64, 64, 2, 2, "gelu", "", Layout::dense},
+        BatchCase{"gaps_64", bf16, 64, 64, 2, 2, "gelu", "causal", Layout::gaps},
+        BatchCase{"mapped_64", bf16, 64, 64, 2, 2, "gelu", "", Layout::mapped, per_batch},
+        BatchCase{"mapped_128_causal", bf16, 128, 128, 2, 2, "silu", "causal", Layout::mapped},
+        BatchCase{"pages_128", bf16, 128, 128, 4, 2, "silu", "causal", Layout::pages},
+        BatchCase{"shared_keys_64", bf16, 64, 64, 2, 2, "gelu", "", Layout::shared_keys},
+        BatchCase{"shared_keys_128_window", bf16, 128, 128, 2, 2, "silu", "window", Layout::shared_keys},
+        BatchCase{"shared_queries_64", bf16, 64, 64, 2, 2, "gelu", "", Layout::shared_queries}),
     [](const testing::TestParamInfo<BatchCase>& tested) { return std::string(tested.param.name); });
 
 }  // namespace
