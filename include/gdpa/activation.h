@@ -34,10 +34,15 @@ enum class Accuracy { fast, exact };
 ///     gdpa::Activation learned("a * s * sigmoid(b * s)", {}, {"a", "b"});
 ///     double value = learned.value(0.5, {2.0, 1.702});
 ///
+/// The name Activation::score_factor in `of_call` multiplies the score: f(c s) instead of f(s), for a learned scale.
+///
 /// Throws Error (value) for a text with an error, which the message marks with a caret, for an unknown name or
 /// function, and for a parameter that is missing, unknown, given twice or not finite.
 class GDPA_API Activation {
  public:
+  /// No expression can have this name.
+  static constexpr const char* score_factor = "factor of s";
+
   explicit Activation(std::string_view text, const std::map<std::string, double>& parameters = {},
                       const std::vector<std::string>& of_call = {});
 

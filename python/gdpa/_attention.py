@@ -1,17 +1,22 @@
 """The two public functions. They convert PyTorch's layouts and names to a call of the operator gdpa::forward."""
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
 import torch
 
 from gdpa._activation import ActivationLike, Param, names_of_reads, text_of
-from gdpa._errors import translated
-from gdpa._library import PART_SEPARATOR
+from gdpa._errors import refuse_gradient, translated
+from gdpa._library import PART_SEPARATOR, SCORE_FACTOR
 from gdpa._operators import attend, write_gradients
 from gdpa._when_imported import assume_constant_result
 from gdpa.mask import Mask, MaskLike, PreparedMask, mask_of
 
+#: The factor of the scores: None is 1 / sqrt(d).
+Scale = float | torch.Tensor | None
+
+#: The factor of the output.
 OutScale = float | str | torch.Tensor
 
 
@@ -26,7 +31,7 @@ def varlen_attention(
     *,
     activation: ActivationLike = "gelu",
     params: Mapping[str, Param] | None = None,
-    scale: float | None = None,
+    scale: Scale = None,
     out_scale: OutScale = 1.0,
     window_size: tuple[int, int] = (-1, -1),
     diagonal: str = "bottom_right",
@@ -75,7 +80,9 @@ def varlen_attention(
             in "silu(s + table[head, clamp(q_idx - kv_idx, 0, 127)])". A number is a constant of the compiled kernel.
             The numbers of a tensor are passed with the call, so that a new number compiles nothing, and a tensor may
             require a gradient. docs/score.md describes tensors in the function.
-        scale: the factor of the scores before f. None means 1 / sqrt(d).
+        scale: the factor of the scores before f: a number, or a tensor with one number for all query heads, () or (1,),
+            or for each of them, (H_q,). A tensor may require a gradient, such as a learned temperature. A new number in
+            it compiles nothing. It counts as a tensor of the function. None means 1 / sqrt(d).
         out_scale: the factor of the output: a number, "1/len_q", "1/len_k" (0 for a sequence without rows), or a
             float32 or float64 tensor: (B,) with one number for each sequence, without a gradient; or one number for
             each query, (T_q, 1), (L_q, 1) of a shared query, or (B, L_q, 1) of a query of rank 4. The numbers of
@@ -137,6 +144,7 @@ def varlen_attention(
     if output_rows is not None:
         if output_offsets is None:
             raise ValueError(f"output_rows: expected None without output_offsets, got {output_rows}; pass both")
+        refuse_gradient(output_rows=output_rows)
         if output_rows < 0:
             raise ValueError(f"output_rows: expected 0 or more, got {output_rows}; pass the rows of the output")
     return _attend(
@@ -180,7 +188,7 @@ def varlen_attention_backward(
     grad_params: Sequence[str] = (),
     activation: ActivationLike = "gelu",
     params: Mapping[str, Param] | None = None,
-    scale: float | None = None,
+    scale: Scale = None,
     out_scale: OutScale = 1.0,
     window_size: tuple[int, int] = (-1, -1),
     diagonal: str = "bottom_right",
@@ -204,8 +212,8 @@ def varlen_attention_backward(
         grad_query, grad_key, grad_value: the tensors for the gradients, in the shapes and the dtype of query, key and
             value. The last stride is 1. The other strides are free, so a view of a fused gradient needs no copy. Every
             element is overwritten. None means that the gradient is not wanted, and saves its products.
-        grad_params: the names of the tensors of `params` whose gradients are returned, and "out_scale" for the
-            gradient of one number for each query.
+        grad_params: the names of the tensors of `params` whose gradients are returned. "scale" and "out_scale" name the
+            tensor `scale` and one number of `out_scale` for each query.
         activation, params, scale, out_scale, window_size, diagonal, mask, enable_gqa, accuracy, deterministic,
             seq_offsets_q, seq_offsets_k, kv_of, output_offsets: as in the call of varlen_attention.
 
@@ -248,23 +256,31 @@ def varlen_attention_backward(
         deterministic,
         mask,
     )
-    names = sorted(name for name, one in (params or {}).items() if isinstance(one, torch.Tensor))
-    wants_out_scale = "out_scale" in grad_params and "out_scale" not in names and _has_row_numbers(out_scale)
+    names = [name for name, one in (params or {}).items() if isinstance(one, torch.Tensor)]
+    names += ["scale"] if isinstance(scale, torch.Tensor) else []
+    names += ["out_scale"] if _has_row_numbers(out_scale) else []
     for name in grad_params:
-        if name not in names and not (name == "out_scale" and wants_out_scale):
+        if names.count(name) != 1:
             raise ValueError(
-                f"grad_params: expected names of tensors of params ({', '.join(names) or 'none'}), got {name!r}; "
-                "leave it out"
+                f"grad_params: expected names of tensors of the call ({', '.join(names) or 'none'}), got {name!r}; "
+                + ("rename the tensor of params" if name in names else "leave it out")
             )
-    wanted = sum(1 << n for n, name in enumerate(names) if name in grad_params)
+    of_call = rest[_activation].partition(PART_SEPARATOR)[2].split(",")
+    numbers = {SCORE_FACTOR if name == "scale" and isinstance(scale, torch.Tensor) else name for name in grad_params}
+    wanted = sum(1 << n for n, name in enumerate(of_call) if name in numbers)
+    wants_out_scale = "out_scale" in grad_params and _has_row_numbers(out_scale)
     problem = (query, key, value, parameters, *rest)
     buffers = (grad_query, grad_key, grad_value)
     try:
         gradients, of_rows = write_gradients(grad_output, problem, buffers, wanted, wants_out_scale)
     except RuntimeError as error:
         raise translated(error) from None
-    of_names = {name: one for name, one in zip(names, gradients, strict=False) if one is not None}
-    return {**of_names, "out_scale": of_rows.unsqueeze(-1)} if wants_out_scale else of_names
+    results = {name: one for name, one in zip(of_call, gradients, strict=False) if one is not None}
+    if SCORE_FACTOR in results and isinstance(scale, torch.Tensor):
+        results["scale"] = results.pop(SCORE_FACTOR).view(scale.shape)
+    if wants_out_scale:
+        results["out_scale"] = of_rows.unsqueeze(-1)
+    return results
 
 
 def generalized_dot_product_attention(
@@ -275,7 +291,7 @@ def generalized_dot_product_attention(
     *,
     is_causal: bool = False,
     params: Mapping[str, Param] | None = None,
-    scale: float | None = None,
+    scale: Scale = None,
     out_scale: OutScale = 1.0,
     window_size: tuple[int, int] = (-1, -1),
     mask: MaskLike | None = None,
@@ -426,6 +442,8 @@ def _two(window_size: tuple[int, int]) -> tuple[int, int]:
         raise ValueError(
             f"window_size: expected two whole numbers (left, right), got {window_size!r}; -1 has no bound"
         ) from None
+    refuse_gradient(window_size=left)
+    refuse_gradient(window_size=right)
     return left, right
 
 
@@ -449,6 +467,24 @@ def _allow_tf32(query: torch.Tensor) -> bool:
     """Returns whether PyTorch allows tf32 for its float32 products on a GPU."""
     is_asked = isinstance(query, torch.Tensor) and query.is_cuda and query.dtype == torch.float32
     return is_asked and _torch_allows_tf32()
+
+
+def _score_factor(scale: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+    """Returns a scale that is a tensor with the shape () or (heads,)."""
+    heads = query.shape[-2] if isinstance(query, torch.Tensor) and query.dim() > 2 else 1
+    if scale.is_nested or tuple(scale.shape) not in ((), (1,), (heads,)):
+        raise ValueError(
+            f"scale: expected shape () or ({heads},), one number for all query heads or for each of them, got "
+            f"{'a nested tensor' if scale.is_nested else tuple(scale.shape)}; reshape it"
+        )
+    if scale.dtype == torch.bool or scale.is_complex():
+        raise TypeError(f"scale: expected a real dtype, got {str(scale.dtype).removeprefix('torch.')}; convert it")
+    if isinstance(query, torch.Tensor) and scale.device != query.device:
+        raise TypeError(
+            f"scale: expected device {query.device}, as the query's, got {scale.device}; move all tensors to one device"
+        )
+    numbers = scale if scale.is_floating_point() else scale.to(torch.float32)
+    return numbers.reshape(()) if tuple(scale.shape) == (1,) else numbers
 
 
 def _parameter(name: str, tensor: torch.Tensor, query: torch.Tensor, is_read_by_index: bool) -> torch.Tensor:
@@ -493,7 +529,7 @@ def problem_of(
     output_offsets: torch.Tensor | None,
     activation: ActivationLike,
     params: Mapping[str, Param] | None,
-    scale: float | None,
+    scale: Scale,
     out_scale: OutScale,
     left: int,
     right: int,
@@ -507,11 +543,6 @@ def problem_of(
     zeroes_output: bool = True,
 ) -> tuple[tuple[torch.Tensor, ...], tuple[Any, ...]]:
     """Returns the tensors of the call, and the operator's arguments after them."""
-    if isinstance(scale, torch.Tensor) and scale.requires_grad:
-        raise ValueError(
-            "scale: expected a number, got a tensor that requires a gradient; pass .detach(), or learn the factor as a "
-            'number of the function: activation="silu(c * s)", params={"c": factor}, scale=1.0'
-        )
     number, kind, numbers = 1.0, "number", None
     if isinstance(out_scale, str):
         if out_scale not in ("1/len_q", "1/len_k"):
@@ -522,6 +553,8 @@ def problem_of(
     elif _has_row_numbers(out_scale):
         kind, numbers = "row", _row_numbers(out_scale)
     elif isinstance(out_scale, torch.Tensor):
+        if out_scale.dim() == 0:
+            refuse_gradient(out_scale=out_scale)
         if out_scale.requires_grad:
             raise ValueError(
                 "out_scale: expected numbers of sequences without gradient, got a tensor that requires one; pass "
@@ -531,8 +564,10 @@ def problem_of(
     else:
         number = out_scale
     parameters: tuple[torch.Tensor, ...] = ()
-    if params is not None or not isinstance(activation, str):
+    if params is not None or not isinstance(activation, str) or isinstance(scale, torch.Tensor):
         activation, tensors = text_of(activation, params)
+        if isinstance(scale, torch.Tensor):
+            tensors[SCORE_FACTOR], scale = _score_factor(scale, query), 1.0
         if tensors:
             reads = names_of_reads(activation)
             parameters = tuple([_parameter(name, one, query, name in reads) for name, one in tensors.items()])
@@ -586,6 +621,10 @@ def _attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *argume
         return attend(query, key, value, parameters, *rest)
     except RuntimeError as error:
         raise translated(error) from None
+
+
+#: The position of the function in the arguments of the operator after the tensors of the call.
+_activation = list(inspect.signature(problem_of).parameters).index("activation") - 1
 
 
 def _has_row_numbers(out_scale: OutScale) -> TypeGuard[torch.Tensor]:

@@ -1,6 +1,12 @@
-"""Converts the errors of the operators to Python exceptions. Only this module parses the kind of a gdpa::Error."""
+"""Converts the errors of the operators to Python exceptions. Only this module parses the kind of a gdpa::Error.
+
+It also has the check of numbers that the operators cannot make, because they receive plain numbers.
+"""
 
 import re
+from typing import Any
+
+import torch
 
 # torch/operators.cpp writes the kind before the message, because the stable ABI passes only text.
 _MARKED = re.compile(r"\[(ValueError|TypeError)\] (.*)", re.DOTALL)
@@ -11,6 +17,15 @@ _WRONG_TYPE = re.compile(
     r"Expected a value of type '([^']+)' for argument '([^']+)' but instead found type '([^']+)'(?:.*?\nValue: (\S+))?",
     re.DOTALL,
 )
+
+
+def refuse_gradient(**numbers: Any) -> None:
+    """Raises ValueError for a number that is a tensor with a gradient, because its gradient would be lost."""
+    for name, number in numbers.items():
+        if isinstance(number, torch.Tensor) and number.requires_grad:
+            raise ValueError(
+                f"{name}: expected a number, got a tensor that requires a gradient, which would be lost; pass .item()"
+            )
 
 
 def translated(error: RuntimeError) -> Exception:

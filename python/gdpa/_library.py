@@ -34,6 +34,9 @@ _load()
 #: Between the two parts of the operators' argument `activation`: the text, and the names of the tensors of the call.
 PART_SEPARATOR = "\x1f"
 
+#: Among these names: the tensor that multiplies the score (gdpa::Activation::score_factor in C++).
+SCORE_FACTOR = "factor of s"
+
 forward = torch.ops.gdpa.forward.default
 backward = torch.ops.gdpa.backward.default
 backward_out = torch.ops.gdpa.backward_out.default

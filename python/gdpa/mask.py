@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from gdpa import _trace
+from gdpa._errors import refuse_gradient
 
 __all__ = ["Mask", "MaskLike", "PreparedMask", "causal", "documents", "hstu", "intervals", "prefix", "window"]
 
@@ -207,6 +208,7 @@ def window(left: int, right: int) -> Mask:
         >>> gdpa.mask.window(255, 0)
         Mask('window(255, 0)')
     """
+    refuse_gradient(left=left, right=right)
     for bound in (left, right):
         if bound < -1:
             raise ValueError(f"mask: expected bounds of at least 0, or -1 for none, got {bound}; correct it")
@@ -272,6 +274,7 @@ def intervals(bounds: torch.Tensor, keys: int | None = None) -> Mask:
         )
     head = "head, " if bounds.dim() == 4 else ""
     if ranges > _compared_ranges:
+        refuse_gradient(keys=keys)
         if keys is None:
             raise ValueError(
                 f"mask: expected the most keys of a sequence with more than {_compared_ranges} intervals, got none; "
@@ -332,6 +335,7 @@ def hstu(
         >>> gdpa.mask.hstu(contexts=torch.tensor([2, 3])).text
         'hstu(contexts[batch], 0, 1, -1)'
     """
+    refuse_gradient(target_group_size=target_group_size, window=window)
     if target_group_size < 1:
         raise ValueError(f"mask: expected a target_group_size of at least 1, got {target_group_size}; correct it")
     if window < -1:

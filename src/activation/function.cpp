@@ -96,6 +96,12 @@ std::string identity_of(std::string_view text, const std::vector<std::string>& o
   return of_call.empty() ? std::string(text) : fmt::format("{}\n{}", text, listed(of_call));
 }
 
+/// Returns the name of the factor of the score if it is one of the tensors of the call, otherwise an empty text.
+std::string score_factor_in(const std::vector<std::string>& of_call) {
+  const auto found = std::find(of_call.begin(), of_call.end(), Activation::score_factor);
+  return found == of_call.end() ? "" : *found;
+}
+
 std::size_t position_of_read(const Parsed& parsed, const std::string& name) {
   const auto read = parsed.reads.find(name);
   return read == parsed.reads.end() ? position_of(parsed, name) : read->second;
@@ -244,7 +250,7 @@ std::shared_ptr<const Function> Function::make(std::string_view text, const Bind
 
 std::shared_ptr<const Function> Function::make_new(std::string_view text, const Bindings& parameters,
                                                    const std::vector<std::string>& of_call, Form form) {
-  Parsed parsed = parse(text, form);
+  Parsed parsed = parse(text, form, score_factor_in(of_call));
   const Bindings bindings = resolve(parsed, text, parameters, of_call);
   const std::string canonical = parsed.text + clause(bindings);
   const std::string identity = identity_of(canonical, of_call);
@@ -315,7 +321,7 @@ std::shared_ptr<const Function> Function::times_row_scale() const {
   const std::string canonical = fmt::format("({}) * out_scale[q_row]", text_);
   const std::string identity = identity_of(canonical, of_call);
   if (auto known = interned(Form::number).find(identity)) return known;
-  Parsed parsed = parse(text_, Form::number);
+  Parsed parsed = parse(text_, Form::number, score_factor_in(parameters_));
   const NodeId f = parsed.tree.bind(parsed.root, parsed.bindings, parameters_);
   const NodeId root = parsed.tree.multiply(f, parsed.tree.element_of_query_row(parameters_.size(), of_call.back()));
   const std::shared_ptr<Function> built = build(parsed.tree, root, canonical, of_call);

@@ -665,20 +665,29 @@ class Parser {
 
 }  // namespace
 
-Parsed parse(std::string_view text, Form form) {
+Parsed parse(std::string_view text, Form form, const std::string& score_factor) {
   if (text.size() > longest_text) {
     throw Error(ErrorKind::value, fmt::format("expected at most {} characters, but {} came; simplify the "
                                               "expression",
                                               longest_text, text.size()));
   }
   Parsed parsed;
-  Parser parser(parsed.tree, form == Form::number ? std::optional(parsed.tree.score()) : std::nullopt, text);
+  Tree& tree = parsed.tree;
+  const NodeId score = score_factor.empty() ? tree.score() : tree.multiply(tree.parameter(score_factor), tree.score());
+  Parser parser(tree, form == Form::number ? std::optional(score) : std::nullopt, text);
   parsed.root = parser.whole();
   parsed.functions = parser.functions;
   parsed.text = parser.canonical();
   parsed.bindings = std::move(parser.bound);
   parsed.parameters = std::move(parser.parameters);
   parsed.reads = std::move(parser.reads);
+  if (score_factor.empty()) return parsed;
+  if (!tree.reachable({parsed.root})[score]) {
+    throw Error(ErrorKind::value, fmt::format("expected an expression that reads the score s, which has a factor, got "
+                                              "\"{}\"; leave the factor out",
+                                              parsed.text));
+  }
+  parsed.parameters.emplace(score_factor, 0);
   return parsed;
 }
 

@@ -25,8 +25,9 @@ struct Parsed {
   std::map<std::string, std::size_t> reads;       ///< the tensors that the expression reads by index, in the same way
 };
 
-/// Throws Error (value) if the text does not follow the grammar. Messages do not name the expression.
-Parsed parse(std::string_view text, Form form = Form::number);
+/// With a `score_factor`, the parameter of this name multiplies the score. Throws Error (value) if the text does not
+/// follow the grammar, or if it does not read the score that has a factor. Messages do not name the expression.
+Parsed parse(std::string_view text, Form form = Form::number, const std::string& score_factor = "");
 
 /// Returns the message of a fault: the description, the text with a caret below the fault, and a remedy.
 std::string fault(std::string_view text, std::size_t position, std::string_view what, std::string_view advice);

@@ -39,6 +39,12 @@ const std::vector<Known>& known() {
        {"a", "b"},
        [](double s, double a, double b) { return (a * s + b) * 0.5 * std::erfc(-(a * s + b) * std::sqrt(0.5)); }},
       {"a^2 * s + b", {"a", "b"}, [](double s, double a, double b) { return a * a * s + b; }},
+      {"gelu(s + b * s)",
+       {Activation::score_factor, "b"},
+       [](double s, double c, double b) {
+         const double x = c * s + b * c * s;
+         return x * 0.5 * std::erfc(-x * std::sqrt(0.5));
+       }},
       {"exp(-a * s * s) / (1 + b * b)",
        {"a", "b"},
        [](double s, double a, double b) { return std::exp(-a * s * s) / (1 + b * b); }},
@@ -68,6 +74,15 @@ TEST(ActivationParameters, ValuesAndDerivativesFollowTheFormula) {
       }
     }
   }
+}
+
+TEST(ActivationParameters, TheFactorOfTheScoreIsPartOfAFunctionByNameAndOfEachFunctionOfAList) {
+  const Names factor = {Activation::score_factor};
+  EXPECT_DOUBLE_EQ(Activation("tanh", {}, factor).value(0.5, {3}), std::tanh(1.5));
+  const Activation list("tanh; s; a with a = 2", {}, factor);
+  EXPECT_EQ(list.function().functions(), 3U);
+  EXPECT_THROW(Activation("exp2(-h)", {}, factor), Error);
+  EXPECT_NE(Activation("tanh", {}, factor).function().identity(), Activation("tanh").function().identity());
 }
 
 TEST(ActivationParameters, GuardsStayForEveryNumber) {

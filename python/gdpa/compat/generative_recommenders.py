@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from gdpa._attention import varlen_attention, varlen_attention_backward
+from gdpa._errors import refuse_gradient
 from gdpa.mask import Mask
 
 __all__ = [
@@ -348,6 +349,9 @@ def options_of(
     min_full_attn_seq_len: int,
 ) -> dict[str, Any]:
     """Returns the arguments of varlen_attention for the keys, the function and the mask."""
+    refuse_gradient(
+        max_attn_len=max_attn_len, contextual_seq_len=contextual_seq_len, min_full_attn_seq_len=min_full_attn_seq_len
+    )
     options: dict[str, Any] = {"cu_seq_k": seq_offsets, "activation": "silu", "scale": alpha}
     has_window = max_attn_len > 0
     if num_targets is not None and num_targets.shape != (seq_offsets.shape[0] - 1,):

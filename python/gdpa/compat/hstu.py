@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import torch
 
 from gdpa._attention import varlen_attention
+from gdpa._errors import refuse_gradient
 from gdpa.mask import Mask, hstu, intervals
 
 __all__ = [
@@ -102,6 +103,10 @@ def hstu_attn_varlen_func(
         torch.Size([12, 4, 64])
     """
     _check_masks(num_contexts, num_targets, target_group_size, window_size, rab, has_drab)
+    refuse_gradient(
+        max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k, scaling_seqlen=scaling_seqlen,
+        target_group_size=target_group_size, left=window_size[0], right=window_size[1],
+    )  # fmt: skip
     if max_seqlen_q > max_seqlen_k:
         raise ValueError("AssertError: seq_len_q >= seq_len_k, this is undefined behavior")
     assert q.dim() == k.dim() == v.dim() == 3, "q, k and v shape should be (L, num_heads, head_dim)"
@@ -295,7 +300,9 @@ def arguments_of(
                 f"rab must have shape ({expected[0]}, {q.shape[1]} or 1, {max_seqlen_k}, {max_seqlen_k}), got "
                 f"{tuple(rab.shape)}"
             )
-        options["activation"], options["params"] = _biased(alpha, is_same), {"rab": rab}
+        is_number = not isinstance(alpha, torch.Tensor)
+        options["activation"] = _biased(alpha if is_number else None, is_same)
+        options["params"] = {"rab": rab} if is_number else {"rab": rab, "alpha": alpha}
     return options
 
 
@@ -312,10 +319,10 @@ def _bound(side: int, longest: int) -> int:
 
 
 @lru_cache(maxsize=256)
-def _biased(alpha: float, is_same: bool) -> str:
-    """Returns silu of the score plus alpha * rab, at the row of the query."""
+def _biased(alpha: float | None, is_same: bool) -> str:
+    """Returns silu of the score plus alpha * rab, at the row of the query. None is a tensor of the call."""
     row = "q_idx" if is_same else "q_idx + len_k - len_q"
-    return f"silu(s + {alpha!r} * rab[batch, head, {row}, kv_idx])"
+    return f"silu(s + {'alpha' if alpha is None else repr(alpha)} * rab[batch, head, {row}, kv_idx])"
 
 
 def _used(offsets: torch.Tensor, used: torch.Tensor) -> torch.Tensor:

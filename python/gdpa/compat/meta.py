@@ -9,6 +9,7 @@ from functools import lru_cache
 import torch
 
 from gdpa._attention import varlen_attention
+from gdpa._errors import refuse_gradient
 
 __all__ = [
     "cpu_generalized_dot_product_attention",
@@ -143,6 +144,7 @@ def generalized_dot_product_attention(
         query = _with_encodings(query, encodings)
     if query.is_cuda and columns % _gpu_columns:
         query, key, value = (_padded(operand) for operand in (query, key, value))
+    refuse_gradient(window_size=window_size, qk_scale=qk_scale)
     window = -1 if window_size is None else window_size
     if window_size is not None and window_size < 0:
         raise ValueError(f"window_size: expected 0 or more, or None, got {window_size}; no key is within the window")

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gdpa._activation import ActivationLike, Param
-from gdpa._attention import OutScale, problem_of
+from gdpa._attention import OutScale, Scale, problem_of
 from gdpa._errors import translated
 from gdpa._library import PART_SEPARATOR, backward, forward
 from gdpa._operators import split_gradients
@@ -36,7 +36,7 @@ def context_parallel_attention(
     *,
     activation: ActivationLike = "gelu",
     params: Mapping[str, Param] | None = None,
-    scale: float | None = None,
+    scale: Scale = None,
     out_scale: OutScale = 1.0,
     enable_gqa: bool = False,
     accuracy: str = "fast",

@@ -21,7 +21,8 @@ class GDPA(nn.Module):
         activation: f, as in varlen_attention. A module that is a Python function of the score becomes a submodule.
         params: values of the names in f. A tensor becomes a learned parameter of this module, if its dtype is a
             floating dtype, and else a buffer. A number is a constant.
-        options: further arguments of varlen_attention: scale, out_scale, window_size, enable_gqa and so on.
+        options: further arguments of varlen_attention: scale, out_scale, window_size, enable_gqa and so on. An
+            nn.Parameter, such as a learned scale, becomes a parameter of this module, and another tensor a buffer.
 
     Example::
 
@@ -35,7 +36,22 @@ class GDPA(nn.Module):
     def __init__(self, activation: Function = "gelu", params: Mapping[str, Any] | None = None, **options: Any) -> None:
         super().__init__()
         self.activation = activation
-        self.options = options
+        self.options: dict[str, Any] = {}
+        self.tensor_options: list[str] = []
+        for name, value in options.items():
+            if not isinstance(value, Tensor):
+                self.options[name] = value
+                continue
+            self.tensor_options.append(name)
+            if isinstance(value, nn.Parameter):
+                self.register_parameter(name, value)
+                continue
+            if value.requires_grad:
+                raise ValueError(
+                    f"{name}: expected an nn.Parameter to be learned, got another tensor that requires a gradient; "
+                    "wrap it, or pass it with each call"
+                )
+            self.register_buffer(name, value)
         self.numbers: dict[str, float] = {}
         self.learned = nn.ParameterDict()
         self.fixed: list[str] = []
@@ -70,7 +86,7 @@ class GDPA(nn.Module):
         for name in self.fixed:
             given[name] = getattr(self, name)
         given.update(params or {})
-        options = {**self.options, **options}
+        options = {**self.options, **{name: getattr(self, name) for name in self.tensor_options}, **options}
         if plan is not None:
             window = tuple(options.pop("window_size", (-1, -1)))
             if window != plan.window_size:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gdpa._errors import refuse_gradient
 from gdpa.nn._attention import GDPA, Function, head_dim_of, normal_
 from gdpa.nn._jagged import check_batch, packed_like, unpacked
 
@@ -30,7 +31,8 @@ class PFFN(nn.Module):
         rows: the number of shared keys and values. None makes them from the summary tokens of each sample.
         context_dim: the width of the summary tokens. The default is D.
         hidden: the hidden width of W1 and W2 as two-layer MLPs with GELU. None makes them linear.
-        tau: the divisor of the scores. Kunlun uses the maximum length of a sequence. The default is sqrt(d).
+        tau: the divisor of the scores. Kunlun uses the maximum length of a sequence. The default is sqrt(d). To learn
+            the factor, pass scale=nn.Parameter(...) instead.
         activation, params, options: as in GDPA. A list has one function for each head.
         residual: whether S is added.
 
@@ -72,6 +74,7 @@ class PFFN(nn.Module):
             width = dim if context_dim is None else context_dim
             self.make_key, self.make_value = _mlp(width, hidden, dim), _mlp(width, hidden, dim)
         if tau is not None:
+            refuse_gradient(tau=tau)
             options = {"scale": 1.0 / tau, **options}
         self.attend = GDPA(activation, params, **options)
 

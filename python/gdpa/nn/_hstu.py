@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gdpa._attention import OutScale, Scale
+from gdpa._errors import refuse_gradient
 from gdpa.nn._attention import GDPA, head_dim_of
 from gdpa.nn._jagged import packed_like, since_first, unpacked
 from gdpa.nn.functional import layer_norm
@@ -69,10 +71,11 @@ class HSTULayer(nn.Module):
         params: Mapping[str, Any] | None = None,
         causal: bool = True,
         eps: float = 1e-6,
-        scale: float | None = None,
-        out_scale: float | str = "1/len_k",
+        scale: Scale = None,
+        out_scale: OutScale = "1/len_k",
     ) -> None:
         super().__init__()
+        refuse_gradient(buckets_per_octave=buckets_per_octave, eps=eps)
         self.head_dim = head_dim_of(dim, heads, head_dim)
         self.value_dim = self.head_dim if value_dim is None else value_dim
         self.has_times = time_buckets > 0

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gdpa._attention import varlen_attention
+from gdpa._errors import refuse_gradient
 from gdpa.nn import _norms
 
 __all__ = ["layer_norm", "normed_attention", "rms_norm"]
@@ -133,6 +134,7 @@ def _norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, gate: Tensor | None, residual: Tensor | None,
     is_layer: bool, eps: float,
 ) -> Tensor:  # fmt: skip
+    refuse_gradient(eps=eps)
     columns = x.shape[-1]
     for name, vector in (("weight", weight), ("bias", bias)):
         if vector is not None and vector.shape != (columns,):
