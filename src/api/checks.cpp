@@ -687,9 +687,6 @@ void check_read(const std::string& who, const TensorView& view, const activation
            fmt::format("rank {}, one axis for each index in \"{}\"", read.indices.size(), function.text()),
            fmt::format("rank {} with shape {}", view.rank, shape_of(view)), "reshape it, or correct the indices");
   }
-  if (!has_elements(view)) {
-    refuse(ErrorKind::value, who, "at least one element", shape_of(view), "pass a tensor with elements");
-  }
   const auto is_too_long = [&](int64_t n) { return n > std::numeric_limits<int32_t>::max(); };
   if (is_on_gpu && std::any_of(view.sizes.begin(), view.sizes.begin() + view.rank, is_too_long)) {
     refuse(ErrorKind::value, who, "axes of at most 2^31 - 1 elements on a GPU", shape_of(view), "split the tensor");
@@ -704,11 +701,15 @@ void check_read(const std::string& who, const TensorView& view, const activation
   }
 }
 
-/// Checks the axes of a tensor that have the rows of the packed queries or keys.
-void check_rows(const std::string& who, const TensorView& view, const activation::Function& function,
+/// Checks the axes of a tensor: each score reads an element. An axis of the rows of an operand without rows may be
+/// empty.
+void check_axes(const std::string& who, const TensorView& view, const activation::Function& function,
                 const activation::Input& read, const Problem& problem) {
   for (std::size_t axis = 0; axis < read.indices.size(); ++axis) {
-    if (!activation::is_row_axis(read, axis)) continue;
+    if (!activation::is_row_axis(read, axis)) {
+      if (view.sizes[axis] > 0) continue;
+      refuse(ErrorKind::value, who, "at least one element", shape_of(view), "pass a tensor with elements");
+    }
     const bool is_query = activation::bare_index(read.indices[axis], function.inputs()) == activation::Index::query;
     const int64_t rows = is_query ? problem.rows_q : problem.rows_k;
     if (view.sizes[axis] >= rows || view.sizes[axis] == 1) continue;
@@ -780,7 +781,7 @@ BoundTensors check_tensors(const Wording& words, const activation::Function& fun
       if (input.kind == activation::Input::Kind::number) check_number(who, view, problem.heads_q, is_on_gpu);
       if (input.kind == activation::Input::Kind::read) {
         check_read(who, view, function, input, is_on_gpu);
-        check_rows(who, view, function, input, problem);
+        check_axes(who, view, function, input, problem);
       }
     }
     check_memory(who, view, common);

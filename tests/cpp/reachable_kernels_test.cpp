@@ -135,9 +135,9 @@ TEST(ReachableKernels, EveryPlanOfAKindHasKernelsThatWereCompiledAhead) {
     const Bias* const bias = draw.chance(.4) ? &of_kind : nullptr;
     if (bias != nullptr) kind.tensor_types = static_cast<unsigned>(bias->type);
     if (bias != nullptr && kind.direction == Direction::backward && draw.chance(.5)) kind.wanted.parameters = 1;
-    const Activation activation = bias == nullptr
-                                      ? Activation(draw.one_of({"gelu", "relu", "erf(s)", "silu"}))
-                                      : Activation("silu(s + t[b, h, i, j])", {}, std::vector<std::string>{"t"});
+    const Activation activation =
+        bias == nullptr ? Activation(draw.one_of({"gelu", "relu", "erf(s)", "silu"}))
+                        : Activation("silu(s + t[batch, head, q_idx, kv_idx])", {}, std::vector<std::string>{"t"});
     const plan::Gpu gpu = target_of(draw.one_of<std::string>({"sm_90a", "sm_90a", "sm_90a", "sm_80", "sm_120a"})).gpu;
     const auto steps_of = [&](const Problem& problem, Lengths lengths) {
       return steps_ahead(problem, params_of(problem, bias), activation.function(), gpu, lengths);

@@ -353,6 +353,7 @@ def parts_with_other_hashes(checkout: Checkout, edited: str) -> set[str]:
 
 
 WIDE = {
+    "batches",
     "wide",
     "features-wide",
     "fuzz-wide",
@@ -373,7 +374,7 @@ PORTABLE = {"portable", "portable-163", "portable-99", *(f"{t}-portable" for t i
         ("kernels/common/types.cuh", lambda part: True),
         ("kernels/hopper/forward.cuh", lambda part: part not in {*PORTABLE, "norms", "functions", "conditions"}),
         ("kernels/portable/backward.cuh", lambda part: part not in {"norms", "functions", "conditions"}),
-        ("kernels/portable/norm_row.cuh", lambda part: part in {"norms", "stress", "devices"}),
+        ("kernels/portable/norm_row.cuh", lambda part: part in {"norms", "stress", "devices", "batches"}),
         ("src/cuda/norm.cpp", lambda part: part in {"norms", "features", "features-wide", "fuzz", "fuzz-wide"}
          or part in {"training", "devices"}),
         ("tests/gpu/gpu_norm_test.cpp", lambda part: part == "norms"),

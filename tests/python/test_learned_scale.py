@@ -45,7 +45,7 @@ def expected(rows: list[Tensor], scale: Tensor, functions: list[Callable[[Tensor
 silu = torch.nn.functional.silu
 FUNCTIONS: dict[str, tuple[Any, list[Callable[[Tensor], Tensor]]]] = {
     "name": ("silu", [silu] * H),
-    "expression": ("s * s + exp2(-h) * s", [lambda s, n=n: s * s + 2.0**-n * s for n in range(H)]),
+    "expression": ("s * s + exp2(-head) * s", [lambda s, n=n: s * s + 2.0**-n * s for n in range(H)]),
     "clause": ("tanh(a * s) with a = 2", [lambda s: torch.tanh(2 * s)] * H),
     "python": (lambda s: s * torch.sigmoid(1.5 * s), [lambda s: s * torch.sigmoid(1.5 * s)] * H),
     "score": (lambda s, b, h, i, j: s * s, [lambda s: s * s] * H),

@@ -431,6 +431,16 @@ def test_vmap_takes_one_slice_of_each_tensor() -> None:
 # torch.compile and torch.export ---------------------------------------------------------------------------------------
 
 
+def test_an_empty_batch_has_no_numbers_of_rows() -> None:
+    rows, table = torch.zeros(0, 2, 4), torch.ones(2, requires_grad=True)
+    for cu in (torch.tensor([0]), torch.tensor([0, 0, 0])):
+        output = gdpa.varlen_attention(
+            rows, rows, rows, cu, cu, activation="silu(s + table[head] * (t[q_row] - t[kv_row]))",
+            params={"t": torch.zeros(0, dtype=torch.int64), "table": table},
+        )  # fmt: skip
+        assert output.shape == (0, 2, 4) and torch.autograd.grad(output.sum(), table)[0].eq(0).all()
+
+
 def test_a_captured_tensor_that_is_indexed_and_not_used_is_no_tensor_of_the_call() -> None:
     call = Call("jagged")
 
