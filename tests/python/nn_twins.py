@@ -137,7 +137,17 @@ def sum_kron(w: Weights, x: Tensor) -> Tensor:
     return (x.flatten(1) @ matrix.T).unflatten(-1, (tokens, dim))
 
 
-def hstu(w: Weights, rows: Tensor, lengths: Sequence[int], times: Tensor | None, heads: int, value_dim: int) -> Tensor:
+def hstu(
+    w: Weights,
+    rows: Tensor,
+    lengths: Sequence[int],
+    times: Tensor | None,
+    heads: int,
+    value_dim: int,
+    bucket: Callable[[Tensor], Tensor] = lambda t: torch.log2(1 + t.abs().double()),
+    causal: bool = True,
+) -> Tensor:
+    """`times` may be integers, whose differences are exact."""
     x = pad(rows, lengths)
     projected = F.silu(linear(w, "uvqk", norm(w, "norm", x, 1e-6))).unflatten(-1, (heads, -1))
     head_dim = projected.shape[-1] // 2 - value_dim
@@ -150,11 +160,10 @@ def hstu(w: Weights, rows: Tensor, lengths: Sequence[int], times: Tensor | None,
     if times is not None:
         table = w["attend.learned.time"]
         t = pad(times, lengths)
-        since = (t[:, :, None] - t[:, None, :]).abs().double()
-        buckets = torch.log2(1 + since).floor().long().clamp(max=table.shape[1] - 1)
+        buckets = bucket(t[:, :, None] - t[:, None, :]).floor().long().clamp(0, table.shape[1] - 1)
         bias = bias + table[:, buckets].transpose(0, 1)
     factor = w["attend.learned.a"][:, None, None] if "attend.learned.a" in w else 1
-    out = attend(q, k, v, lengths, lambda s: factor * F.silu(s + bias), causal=True)
+    out = attend(q, k, v, lengths, lambda s: factor * F.silu(s + bias), causal=causal)
     return unpad(x + linear(w, "out", norm(w, "attention_norm", out.flatten(2), 1e-6) * u.flatten(2)), lengths)
 
 

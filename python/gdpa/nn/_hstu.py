@@ -7,20 +7,42 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gdpa._activation import Activation
 from gdpa._attention import OutScale, Scale
 from gdpa._errors import refuse_gradient
 from gdpa.nn._attention import GDPA, head_dim_of
-from gdpa.nn._jagged import packed_like, since_first, unpacked
+from gdpa.nn._jagged import packed_like, unpacked
 from gdpa.nn.functional import layer_norm
 
 _POSITION = "position[head, clamp(q_idx - kv_idx, 0, {last})]"
-_TIME = "time[head, clamp(floor(log2(1 + abs(t[q_row] - t[kv_row])) * {per_octave}), 0, {last})]"
-_SCORE = re.compile(r"\bs\b")
+_TIME = "time[head, clamp(floor({bucket}), 0, {last})]"
+_DIFFERENCE = "(t_query[q_row] - t_key[kv_row])"
+_SCORE, _T = re.compile(r"\bs\b"), re.compile(r"\bt\b")
+_NAME = re.compile(r"\b[^\W\d]\w*\b(?!\s*\()")  # the names of functions are before a parenthesis
 
 
 def _of_score(activation: str, score: str) -> str:
     """Returns the expression f(score) for a name or an expression in s."""
     return f"{activation}({score})" if activation.isidentifier() else _SCORE.sub(f"({score})", activation)
+
+
+def _check_bucket(bucket: str) -> None:
+    """Refuses a text that is not an expression in t alone."""
+    if not isinstance(bucket, str):
+        raise TypeError(f"bucket: expected a text, got {type(bucket).__name__}; write an expression in t")
+    if ";" in bucket or set(_NAME.findall(bucket)) - {"pi", "inf"} != {"t"}:
+        reason = "read t and no other name"
+    else:
+        try:
+            Activation(_T.sub("s", bucket))
+        except ValueError as error:
+            reason = str(error).partition("\n")[0].removeprefix("activation: ")
+        else:
+            return
+    raise ValueError(
+        "bucket: expected an expression in t, the difference of two times, such as 'log(max(1, abs(t))) / 0.301', got "
+        f"{bucket!r}; {reason}"
+    )
 
 
 class HSTULayer(nn.Module):
@@ -42,13 +64,21 @@ class HSTULayer(nn.Module):
         positions: the number of learned relative positions. Larger distances use the last one. 0 has no such bias.
         time_buckets: the number of learned time buckets. Longer times use the last one. 0 has no such bias.
         buckets_per_octave: the number of buckets for each doubling of the time.
+        bucket: another bucket of the time difference t, as an expression of docs/functions.md in t. The layer rounds it
+            down, and clamps it to the buckets 0 to time_buckets - 1. The research code of HSTU has
+            "log(max(1, abs(t))) / 0.301", with its parameter num_buckets = time_buckets - 1.
         activation: f, as a name or as an expression in s. params has the values of its names, as in GDPA.
-        causal: whether an event attends only to itself and to earlier events.
+        causal: whether an event attends only to itself and to earlier events. A mask of a call replaces this.
         eps: the epsilon of the two layer normalisations.
-        scale, out_scale: as in varlen_attention.
+        scale, out_scale: as in varlen_attention. A tensor becomes a buffer, as in GDPA.
 
     Shapes: rows (T, D) with cu_seqlens (B + 1), or a nested tensor (B, ragged, D). The result has the same form. The
-    times (T,) are in the order of the rows. Integers, such as seconds since 1970, keep their differences.
+    times (T,) are in the order of the rows.
+
+    The kernels subtract times of int32 and int64 as integers, so that seconds or milliseconds since 1970 keep all of
+    their differences; a difference of int32 must fit int32. The CPU subtracts them in fp64, which is exact below 2^53.
+    Times of float32 have 24 bits: seconds since 1970 are multiples of 128 then, before the layer reads them. Pass the
+    time since the first event of the sequence instead. The CPU also has float64. Other dtypes are refused.
 
     Example::
 
@@ -67,6 +97,7 @@ class HSTULayer(nn.Module):
         positions: int = 0,
         time_buckets: int = 0,
         buckets_per_octave: float = 1.0,
+        bucket: str | None = None,
         activation: str = "silu",
         params: Mapping[str, Any] | None = None,
         causal: bool = True,
@@ -79,26 +110,57 @@ class HSTULayer(nn.Module):
         self.head_dim = head_dim_of(dim, heads, head_dim)
         self.value_dim = self.head_dim if value_dim is None else value_dim
         self.has_times = time_buckets > 0
-        learned: dict[str, Any] = dict(params or {})
+        if bucket is None:
+            bucket = f"log2(1 + abs(t)) * {buckets_per_octave}"
+        elif not time_buckets:
+            raise ValueError(f"bucket: expected None without time buckets, got {bucket!r}; pass time_buckets")
+        elif buckets_per_octave != 1.0:
+            raise ValueError(
+                f"bucket: expected None with buckets_per_octave, got {bucket!r}; write the factor in the expression"
+            )
+        else:
+            _check_bucket(bucket)
+        tables: dict[str, Any] = {}
         terms = ["s"]
         if positions:
-            learned["position"] = torch.zeros(heads, positions)
+            tables["position"] = torch.zeros(heads, positions)
             terms.append(_POSITION.format(last=positions - 1))
         if time_buckets:
-            learned["time"] = torch.zeros(heads, time_buckets)
-            terms.append(_TIME.format(last=time_buckets - 1, per_octave=buckets_per_octave))
+            tables["time"] = torch.zeros(heads, time_buckets)
+            terms.append(_TIME.format(last=time_buckets - 1, bucket=_T.sub(_DIFFERENCE, bucket)))
+        own = (*tables, "t_query", "t_key") if time_buckets else tuple(tables)
+        for name in own:
+            if params is not None and name in params:
+                raise ValueError(
+                    f"params: expected other names than {', '.join(own)}, the layer's own, got {name!r}; rename it"
+                )
         self.norm = nn.LayerNorm(dim, eps=eps)
         self.uvqk = nn.Linear(dim, 2 * heads * (self.head_dim + self.value_dim))
         window = (-1, 0 if causal else -1)
         function = _of_score(activation, " + ".join(terms))
+        learned = {**(params or {}), **tables}
         self.attend = GDPA(function, learned, scale=scale, out_scale=out_scale, window_size=window)
         self.attention_norm = nn.LayerNorm(heads * self.value_dim, eps=eps)
         self.out = nn.Linear(heads * self.value_dim, dim)
 
     def forward(
-        self, x: Tensor, cu_seqlens: Tensor | None = None, times: Tensor | None = None, **call: object
+        self,
+        x: Tensor,
+        cu_seqlens: Tensor | None = None,
+        times: Tensor | None = None,
+        query_times: Tensor | None = None,
+        **call: Any,
     ) -> Tensor:
-        """Returns Y. `times` is required if the layer has time buckets."""
+        """Returns Y.
+
+        Args:
+            x, cu_seqlens: the rows.
+            times: the time t_j of each row, as a key. The layer needs them if it has time buckets.
+            query_times: the time t_i of each row as a query, if it is not `times`. The research code of HSTU takes the
+                time of the next event, and for the last event its own time.
+            call: arguments of varlen_attention for this call, as in GDPA: `params` are added to those of the layer, and
+                `mask` replaces the causal window: `gdpa.mask.causal() & mask` keeps it.
+        """
         rows, offsets = unpacked("x", x, cu_seqlens)
         if self.has_times != (times is not None):
             raise ValueError(
@@ -106,13 +168,11 @@ class HSTULayer(nn.Module):
                 f"{'None' if times is None else 'a tensor'}; match time_buckets"
             )
         if times is not None:
-            times = times.values() if times.is_nested else times
-            if times.shape != rows.shape[:1]:
-                raise ValueError(
-                    f"times: expected shape {tuple(rows.shape[:1])}, one number for each row, got "
-                    f"{tuple(times.shape)}; pass the times of this batch"
-                )
-            call["params"] = {"t": since_first(times, offsets)}
+            t_key = _checked_times("times", times, rows)
+            t_query = t_key if query_times is None else _checked_times("query_times", query_times, rows)
+            call["params"] = {"t_query": t_query, "t_key": t_key, **(call.get("params") or {})}
+        elif query_times is not None:
+            raise ValueError("query_times: expected None without times, got a tensor; pass both")
         projected = nn.functional.silu(self.uvqk(self.norm(rows)))
         # (head, [gate, value, query, key]): ColwiseParallel then gives each rank whole heads.
         sizes = [self.value_dim, self.value_dim, self.head_dim, self.head_dim]
@@ -121,3 +181,20 @@ class HSTULayer(nn.Module):
         norm = self.attention_norm
         gated = layer_norm(attended.flatten(-2), norm.weight, norm.bias, norm.eps, gate=gate)
         return packed_like(x, rows + self.out(gated))
+
+
+def _checked_times(name: str, times: Tensor, rows: Tensor) -> Tensor:
+    """Returns one time for each row, in a dtype from which the kernels compute differences."""
+    times = times.values() if times.is_nested else times
+    if times.shape != rows.shape[:1]:
+        raise ValueError(
+            f"{name}: expected shape {tuple(rows.shape[:1])}, one number for each row, got {tuple(times.shape)}; pass "
+            "the times of this batch"
+        )
+    on_every_device = (torch.int32, torch.int64, torch.float32)
+    if times.dtype not in on_every_device and (times.dtype != torch.float64 or times.device.type != "cpu"):
+        raise TypeError(
+            f"{name}: expected dtype int32, int64 or float32, or float64 on the CPU, got {times.dtype}; pass integers, "
+            "such as (1000 * times).round().long() for milliseconds"
+        )
+    return times

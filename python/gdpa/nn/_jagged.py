@@ -92,17 +92,3 @@ def _rows_at(rows: Tensor, at: Tensor, exists: Tensor) -> Tensor:
     # A row of zeros comes first, because a batch without events has no row that a missing row could read.
     padded = torch.cat([rows.new_zeros(1, rows.shape[-1]), rows])
     return padded[torch.where(exists, at + 1, 0).long()]
-
-
-def since_first(times: Tensor, cu_seqlens: Tensor) -> Tensor:
-    """Returns the time of each row after the first row of its sequence, as float32.
-
-    Seconds since 1970 have more digits than float32, and differences within a sequence have fewer. A batch without
-    events gives one number that nothing reads, because gdpa refuses a tensor without elements.
-    """
-    if times.shape[0] == 0:
-        return times.new_zeros(1, dtype=torch.float32)
-    first = torch.cat([times[:1], times])  # rows before the first sequence have the origin of the first row
-    begins = torch.cat([cu_seqlens.new_zeros(1), cu_seqlens[:-1] + 1]).clamp(max=times.shape[0])
-    origin = first[begins[sequence_of_rows(times.shape[0], cu_seqlens)].long()]
-    return (times - origin).to(torch.float32)
