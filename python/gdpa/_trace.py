@@ -5,6 +5,7 @@ or uses as a number, become tensors of the call.
 """
 
 import inspect
+import operator
 import os
 import re
 import weakref
@@ -25,6 +26,9 @@ _positions = ("batch", "head", "q_idx", "kv_idx")
 _rows = ("q_row", "kv_row")
 
 _torch_folder = os.path.dirname(torch.__file__)
+
+#: What a mode sees of tensor[index]. torch.export with strict=True shows the operator.
+_getitem = (torch.Tensor.__getitem__, operator.getitem)
 
 # The texts of traced functions, by their code, the names of params and the values that the function reads. A program
 # may change such a value without end, so a full dict is emptied.
@@ -260,7 +264,7 @@ class Captures(TorchFunctionMode):
         return {name: one for name, one in self.tensors.items() if re.search(rf"\b{name}\b", text)}
 
     def __torch_function__(self, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
-        if function is torch.Tensor.__getitem__ and isinstance(arguments[0], torch.Tensor):
+        if function in _getitem and isinstance(arguments[0], torch.Tensor):
             tensor, index = arguments
             if index is WITHOUT_INDEX:
                 return self._number(tensor)

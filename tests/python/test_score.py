@@ -478,6 +478,22 @@ class WithParams(Attention):
         )  # fmt: skip
 
 
+class Masked(Attention):
+    """A layer whose mask function uses a tensor of the layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("widths", torch.tensor([1, 2, 3, 4]))
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, cu: Tensor, times: Tensor) -> Tensor:
+        def mask(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+            return (kv_idx <= q_idx) & (q_idx - kv_idx < self.widths[h])
+
+        return gdpa.varlen_attention(
+            query, key, value, cu, cu, activation="silu(slope * s)", params={"slope": self.slope}, mask=mask
+        )
+
+
 def arguments_of(lengths: list[int]) -> list[Tensor]:
     tokens = sum(lengths)
     return [*torch.randn(3, tokens, 4, 8).unbind(), torch.tensor(starts(lengths)), torch.rand(tokens)]
@@ -517,10 +533,11 @@ def test_torch_compile_sees_a_rebound_tensor() -> None:
         table = torch.randn(4, 9)
 
 
-@pytest.mark.parametrize("layer", [Attention, WithParams])
-def test_torch_export_keeps_tensors_as_parameters(layer: type[torch.nn.Module]) -> None:
+@pytest.mark.parametrize("strict", [False, True], ids=["", "strict"])
+@pytest.mark.parametrize("layer", [Attention, WithParams, Masked])
+def test_torch_export_keeps_tensors_as_parameters(layer: type[torch.nn.Module], strict: bool) -> None:
     module, arguments = layer(), arguments_of([3, 5])
-    exported = torch.export.export(module, tuple(arguments)).module()
+    exported = torch.export.export(module, tuple(arguments), strict=strict).module()
     torch.testing.assert_close(exported(*arguments), module(*arguments))
     with torch.no_grad():
         for tensor in (*module.parameters(), *exported.parameters()):
