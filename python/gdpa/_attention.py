@@ -5,9 +5,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
 import torch
+from torch.fx import Proxy
+from torch.fx.node import has_side_effect
 
 from gdpa._activation import ActivationLike, Param, names_of_reads, text_of
 from gdpa._errors import refuse_gradient, translated
+from gdpa._leaf import node_of
 from gdpa._library import PART_SEPARATOR, SCORE_FACTOR
 from gdpa._operators import attend, write_gradients
 from gdpa._when_imported import assume_constant_result
@@ -140,6 +143,8 @@ def varlen_attention(
         >>> gdpa.varlen_attention(query, key, value, lengths, lengths, window_size=(-1, 0)).shape
         torch.Size([12, 4, 64])
     """
+    if isinstance(query, Proxy):
+        return node_of(varlen_attention, query, locals())
     left, right = _two(window_size)
     if output_rows is not None:
         if output_offsets is None:
@@ -174,6 +179,7 @@ def varlen_attention(
     )
 
 
+@has_side_effect
 def varlen_attention_backward(
     grad_output: torch.Tensor,
     query: torch.Tensor,
@@ -235,6 +241,8 @@ def varlen_attention_backward(
         ... )
         {}
     """
+    if isinstance(query, Proxy):
+        return node_of(varlen_attention_backward, query, locals())
     left, right = _two(window_size)
     parameters, rest = problem_of(
         query,
@@ -328,6 +336,8 @@ def generalized_dot_product_attention(
         >>> gdpa.generalized_dot_product_attention(query, key, value, "silu", is_causal=True).shape
         torch.Size([2, 8, 100, 64])
     """
+    if isinstance(query, Proxy):
+        return node_of(generalized_dot_product_attention, query, locals())
     left, right = _two(window_size)
     diagonal = "bottom_right"
     if is_causal and mask is not None:

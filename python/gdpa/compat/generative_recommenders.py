@@ -8,9 +8,11 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from torch.fx.node import has_side_effect
 
 from gdpa._attention import varlen_attention, varlen_attention_backward
 from gdpa._errors import refuse_gradient
+from gdpa._leaf import leaf
 from gdpa.mask import Mask
 
 __all__ = [
@@ -28,6 +30,7 @@ __all__ = [
 _CAUSAL = (-1, 0)
 
 
+@leaf
 def hstu_mha(
     max_seq_len: int,
     alpha: float,
@@ -122,6 +125,7 @@ def out_scale_of(max_seq_len: int, attn_scale: torch.Tensor | None, rows: int, b
     return numbers.repeat(batch) if numbers.dim() == 0 else numbers.unsqueeze(-1)
 
 
+@leaf
 def delta_hstu_mha(
     max_seq_len: int,
     alpha: float,
@@ -168,7 +172,7 @@ def delta_hstu_mha(
     return output.view(-1, *output.shape[2:])
 
 
-@torch.fx.wrap
+@leaf
 def triton_hstu_mha(
     N: int,
     alpha: float,
@@ -189,7 +193,7 @@ def triton_hstu_mha(
     )  # fmt: skip
 
 
-@torch.fx.wrap
+@leaf
 def triton_cached_hstu_mha(
     N: int,
     alpha: float,
@@ -206,7 +210,7 @@ def triton_cached_hstu_mha(
     return delta_hstu_mha(N, alpha, delta_q, k, v, seq_offsets, num_targets, max_attn_len, contextual_seq_len)
 
 
-@torch.fx.wrap
+@leaf
 def triton_cc_hstu_mha(
     N: int,
     alpha: float,
@@ -225,6 +229,7 @@ def triton_cc_hstu_mha(
     return function(N, alpha, q, k, v, seq_offsets, num_targets, max_attn_len, contextual_seq_len)
 
 
+@leaf
 def tlx_bw_hstu_mha_wrapper(
     max_seq_len: int,
     alpha: float,
@@ -245,7 +250,7 @@ def tlx_bw_hstu_mha_wrapper(
     )  # fmt: skip
 
 
-@torch.fx.wrap
+@leaf
 def hstu_mha_cuda(
     max_seq_len: int,
     alpha: float,
@@ -265,6 +270,7 @@ def hstu_mha_cuda(
         )  # fmt: skip
 
 
+@leaf
 def triton_hstu_attention_fwd(
     N: int,
     alpha: float,
@@ -285,6 +291,8 @@ def triton_hstu_attention_fwd(
         return triton_hstu_mha(N, alpha, q, k, v, seq_offsets, num_targets, max_attn_len, contextual_seq_len)
 
 
+@has_side_effect
+@leaf
 def triton_hstu_attention_bwd(
     dout: torch.Tensor,
     q: torch.Tensor,

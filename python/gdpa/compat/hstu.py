@@ -12,6 +12,7 @@ import torch
 
 from gdpa._attention import varlen_attention
 from gdpa._errors import refuse_gradient
+from gdpa._leaf import leaf
 from gdpa.mask import Mask, hstu, intervals
 
 __all__ = [
@@ -32,6 +33,7 @@ _CAUSAL = (-1, 0)
 _compared_bounds = 7
 
 
+@leaf
 def hstu_attn_varlen_func(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -132,6 +134,7 @@ def hstu_attn_varlen_func(
         raise RuntimeError(str(error)) from error
 
 
+@leaf
 def hstu_attn_qkvpacked_func(
     qkv: torch.Tensor,
     cu_seqlens_q: torch.Tensor,
@@ -165,7 +168,7 @@ def hstu_attn_qkvpacked_func(
     )  # fmt: skip
 
 
-@torch.fx.wrap
+@leaf
 def cuda_hstu_attn_varlen(
     q: torch.Tensor,
     k: torch.Tensor,

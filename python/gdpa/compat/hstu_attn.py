@@ -2,11 +2,13 @@
 
 import torch
 
+from gdpa._leaf import leaf
 from gdpa.compat import hstu
 
 __all__ = ["hstu_attn_qkvpacked_func", "hstu_attn_varlen_func"]
 
 
+@leaf
 def hstu_attn_varlen_func(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -49,6 +51,7 @@ def hstu_attn_varlen_func(
     )  # fmt: skip
 
 
+@leaf
 def hstu_attn_qkvpacked_func(
     qkv: torch.Tensor,
     cu_seqlens_q: torch.Tensor,

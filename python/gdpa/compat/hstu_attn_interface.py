@@ -5,6 +5,7 @@ Its order of arguments differs from FBGEMM's, and after has_drab from the order 
 
 import torch
 
+from gdpa._leaf import leaf
 from gdpa.compat import hstu
 from gdpa.compat.hstu import (
     get_bm_and_bn_block_size_bwd,
@@ -26,6 +27,7 @@ __all__ = [
 ]
 
 
+@leaf
 def hstu_attn_varlen_func(
     q: torch.Tensor,
     k: torch.Tensor,

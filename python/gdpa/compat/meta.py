@@ -10,6 +10,7 @@ import torch
 
 from gdpa._attention import varlen_attention
 from gdpa._errors import refuse_gradient
+from gdpa._leaf import leaf
 
 __all__ = [
     "cpu_generalized_dot_product_attention",
@@ -40,7 +41,7 @@ _BY_NUMBER = tuple(FUNCTIONS.values())
 _gpu_columns = 8
 
 
-@torch.fx.wrap
+@leaf
 def generalized_dot_product_attention(
     query: torch.Tensor,
     key: torch.Tensor | None,
@@ -185,16 +186,19 @@ cpu_generalized_dot_product_attention = generalized_dot_product_attention
 # Meta's module has these helpers, and the tests of the module import them.
 
 
+@leaf
 def next_power_of_2(x: int) -> int:
     """Returns the least power of 2 that is not below x."""
     return 1 << max(x - 1, 0).bit_length()
 
 
+@leaf
 def expect_contiguous(x: torch.Tensor | None) -> torch.Tensor | None:
     """Returns x, or a contiguous copy."""
     return None if x is None else x.contiguous()
 
 
+@leaf
 def create_dummy_tensor(x: torch.Tensor) -> torch.Tensor:
     """Returns one int32 with the value 1, on the device of x."""
     return torch.ones(1, dtype=torch.int32, device=x.device)

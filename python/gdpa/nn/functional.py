@@ -11,11 +11,13 @@ from torch import Tensor
 
 from gdpa._attention import varlen_attention
 from gdpa._errors import refuse_gradient
+from gdpa._leaf import leaf
 from gdpa.nn import _norms
 
 __all__ = ["layer_norm", "normed_attention", "rms_norm"]
 
 
+@leaf
 def layer_norm(
     x: Tensor,
     weight: Tensor | None = None,
@@ -50,6 +52,7 @@ def layer_norm(
     return _norm(x, weight, bias, gate, residual, True, eps)
 
 
+@leaf
 def rms_norm(
     x: Tensor,
     weight: Tensor | None = None,
@@ -71,6 +74,7 @@ def rms_norm(
     return _norm(x, weight, None, gate, residual, False, eps)
 
 
+@leaf
 def normed_attention(
     query: Tensor,
     key: Tensor,
