@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from gdpa._attention import varlen_attention
 from gdpa.distributed import ContextPlan, context_parallel_attention
 from gdpa.nn._jagged import check_batch, packed_like, unpacked
+from gdpa.nn._options import Options
 
 #: A function as in varlen_attention, or a module that is such a function. A module may have parameters.
 Function = str | Callable[..., Tensor] | nn.Module | Sequence[Any]
@@ -18,11 +19,14 @@ class GDPA(nn.Module):
     """Computes out_scale * f(scale * Q K^T) V with a function f that may have learned numbers.
 
     Args:
-        activation: f, as in varlen_attention. A module that is a Python function of the score becomes a submodule.
+        activation: f, as in varlen_attention. A module that is a Python function of the score becomes a submodule, also
+            in a list.
         params: values of the names in f. A tensor becomes a learned parameter of this module, if its dtype is a
-            floating dtype, and else a buffer. A number is a constant.
-        options: further arguments of varlen_attention: scale, out_scale, window_size, enable_gqa and so on. An
-            nn.Parameter, such as a learned scale, becomes a parameter of this module, and another tensor a buffer.
+            floating dtype, and else a buffer. The parameter is a copy, except of an nn.Parameter. A number is a
+            constant.
+        options: further arguments of varlen_attention: scale, out_scale, window_size, mask, enable_gqa and so on. A
+            tensor among them, also a tensor of a gdpa.mask.Mask, becomes a buffer of this module, or a parameter if it
+            requires a gradient. Both are in the state_dict, move with `.to(device)`, and keep their dtype.
 
     Example::
 
@@ -36,22 +40,9 @@ class GDPA(nn.Module):
     def __init__(self, activation: Function = "gelu", params: Mapping[str, Any] | None = None, **options: Any) -> None:
         super().__init__()
         self.activation = activation
-        self.options: dict[str, Any] = {}
-        self.tensor_options: list[str] = []
-        for name, value in options.items():
-            if not isinstance(value, Tensor):
-                self.options[name] = value
-                continue
-            self.tensor_options.append(name)
-            if isinstance(value, nn.Parameter):
-                self.register_parameter(name, value)
-                continue
-            if value.requires_grad:
-                raise ValueError(
-                    f"{name}: expected an nn.Parameter to be learned, got another tensor that requires a gradient; "
-                    "wrap it, or pass it with each call"
-                )
-            self.register_buffer(name, value)
+        if isinstance(activation, (list, tuple)):
+            self.functions = nn.ModuleList(one for one in activation if isinstance(one, nn.Module))
+        self.options = Options(options)
         self.numbers: dict[str, float] = {}
         self.learned = nn.ParameterDict()
         self.fixed: list[str] = []
@@ -59,7 +50,7 @@ class GDPA(nn.Module):
             if not isinstance(value, Tensor):
                 self.numbers[name] = value
             elif value.is_floating_point():
-                self.learned[name] = value if isinstance(value, nn.Parameter) else nn.Parameter(value)
+                self.learned[name] = value if isinstance(value, nn.Parameter) else nn.Parameter(value.detach().clone())
             else:
                 self.register_buffer(name, value)
                 self.fixed.append(name)
@@ -76,7 +67,12 @@ class GDPA(nn.Module):
         plan: ContextPlan | None = None,
         **options: Any,
     ) -> Tensor:
-        """Calls varlen_attention. `params` and `options` are added to the arguments of the module, for this call.
+        """Calls varlen_attention with the arguments of the module and of this call.
+
+        `params` and `options` of this call are added to the arguments of the module, and replace arguments of the same
+        name. `mask` and `window_size` both say which keys a query attends to, so each of them also replaces the other
+        one of the module: a mask of this call is the whole mask. `gdpa.mask.causal() & mask` keeps a causal window.
+        mask=None leaves the mask or the window of the module.
 
         With a plan, the rows lie on several ranks, and context_parallel_attention computes their attention.
         """
@@ -86,8 +82,13 @@ class GDPA(nn.Module):
         for name in self.fixed:
             given[name] = getattr(self, name)
         given.update(params or {})
-        options = {**self.options, **{name: getattr(self, name) for name in self.tensor_options}, **options}
+        options = self._options_with(options)
         if plan is not None:
+            if "mask" in options:
+                raise ValueError(
+                    "mask: expected none with plan=, because a rank has only parts of sequences, got a mask; use "
+                    "window_size"
+                )
             window = tuple(options.pop("window_size", (-1, -1)))
             if window != plan.window_size:
                 raise ValueError(
@@ -108,10 +109,21 @@ class GDPA(nn.Module):
             **options,
         )
 
+    def _options_with(self, of_call: dict[str, Any]) -> dict[str, Any]:
+        """Returns the options of the module and of a call."""
+        options = self.options.arguments()
+        if of_call.get("mask") is None:
+            of_call.pop("mask", None)
+        else:
+            options.pop("window_size", None)
+            options.pop("diagonal", None)
+        if "window_size" in of_call:
+            options.pop("mask", None)
+        return {**options, **of_call}
+
     def extra_repr(self) -> str:
         parts = [] if isinstance(self.activation, nn.Module) else [f"activation={self.activation!r}"]
-        parts += [f"{name}={value!r}" for name, value in (*self.numbers.items(), *self.options.items())]
-        return ", ".join(parts)
+        return ", ".join([*parts, *(f"{name}={value!r}" for name, value in self.numbers.items())])
 
 
 def head_dim_of(dim: int, heads: int, head_dim: int | None) -> int:

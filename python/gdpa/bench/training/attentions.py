@@ -50,7 +50,7 @@ class Call:
             rows_q = module.query.shape[0]
         elif isinstance(module, gdpa.nn.HSP):
             rows_q = module.seeds.shape[0]
-        options = {"scale": None, "out_scale": 1.0, "window_size": (-1, -1), **attend.options}
+        options = {"scale": None, "out_scale": 1.0, "window_size": (-1, -1), **attend.options.arguments()}
         scale, out_scale, window = (options.pop(name) for name in ("scale", "out_scale", "window_size"))
         assert not options and not attend.learned, "the models of the benchmark have no other options"
         scale = shape.head_dim**-0.5 if scale is None else scale
