@@ -12,7 +12,8 @@ from gdpa._activation import ActivationLike, Param, names_of_reads, text_of
 from gdpa._errors import refuse_gradient, translated
 from gdpa._leaf import node_of
 from gdpa._library import PART_SEPARATOR, SCORE_FACTOR
-from gdpa._operators import attend, write_gradients
+from gdpa._operators import attend, batch_of, write_gradients
+from gdpa._symbolic import is_symbolic
 from gdpa._when_imported import assume_constant_result
 from gdpa.mask import Mask, MaskLike, PreparedMask, mask_of
 
@@ -246,6 +247,7 @@ def varlen_attention_backward(
     left, right = _two(window_size)
     parameters, rest = problem_of(
         query,
+        key,
         _offsets("seq_offsets_q", seq_offsets_q, "cu_seq_q", cu_seq_q),
         _offsets("seq_offsets_k", seq_offsets_k, "cu_seq_k", cu_seq_k),
         kv_of,
@@ -531,6 +533,7 @@ def _torch_allows_tf32() -> bool:
 
 def problem_of(
     query: torch.Tensor,
+    key: torch.Tensor,
     cu_seqlens_q: torch.Tensor | None,
     cu_seqlens_k: torch.Tensor | None,
     kv_of: torch.Tensor | None,
@@ -571,6 +574,10 @@ def problem_of(
                 ".detach(), or repeat the numbers for each query: repeat_interleave(lengths).unsqueeze(-1)"
             )
         numbers = out_scale
+    elif is_symbolic(out_scale):
+        entries = kv_of if block_table is None else block_table
+        batch = batch_of(query, key, cu_seqlens_q, cu_seqlens_k, entries)
+        numbers = query.new_ones((batch,), dtype=torch.float64) * out_scale
     else:
         number = out_scale
     parameters: tuple[torch.Tensor, ...] = ()
@@ -626,7 +633,7 @@ def problem_of(
 
 def _attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *arguments: Any) -> torch.Tensor:
     """Calls the operator. The operator checks the arguments, and problem_of converts arguments to its schema."""
-    parameters, rest = problem_of(query, *arguments)
+    parameters, rest = problem_of(query, key, *arguments)
     try:
         return attend(query, key, value, parameters, *rest)
     except RuntimeError as error:
@@ -634,7 +641,7 @@ def _attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *argume
 
 
 #: The position of the function in the arguments of the operator after the tensors of the call.
-_activation = list(inspect.signature(problem_of).parameters).index("activation") - 1
+_activation = list(inspect.signature(problem_of).parameters).index("activation") - 2
 
 
 def _has_row_numbers(out_scale: OutScale) -> TypeGuard[torch.Tensor]:

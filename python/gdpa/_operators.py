@@ -57,7 +57,7 @@ def empty_output(  # type: ignore[no-untyped-def]
     if output_offsets is not None and rest[_output_rows] >= 0:
         sizes[0] = rest[_output_rows]
     elif query.dim() == 3 and cu_seqlens_q is None:
-        sizes[0] = sizes[0] * _batch(
+        sizes[0] = sizes[0] * batch_of(
             query, key, cu_seqlens_q, cu_seqlens_k, kv_of if block_table is None else block_table
         )
     return query.new_empty(sizes)
@@ -120,8 +120,8 @@ def _(  # type: ignore[no-untyped-def]
     query, key, value, parameters, cu_seqlens_q, cu_seqlens_k, kv_of, block_table, seqused_k, output_offsets, *rest
 ):
     """Lengths are unknown without data, so the count assumes equal lengths and no masked scores."""
-    batch = _batch(query, key, cu_seqlens_q, cu_seqlens_k, kv_of if block_table is None else block_table)
-    keys = batch if kv_of is None else _batch(key, key, cu_seqlens_k, None, None)
+    batch = batch_of(query, key, cu_seqlens_q, cu_seqlens_k, kv_of if block_table is None else block_table)
+    keys = batch if kv_of is None else batch_of(key, key, cu_seqlens_k, None, None)
     length_k = _mean_length(key, cu_seqlens_k, keys) if block_table is None else block_table.shape[1] * key.shape[1]
     scores = batch * _mean_length(query, cu_seqlens_q, batch) * length_k
     head_dim, head_dim_v = query.shape[-1], value.shape[-1]
@@ -135,7 +135,7 @@ def _(  # type: ignore[no-untyped-def]
     return float(2 * query.shape[-2] * scores * products)
 
 
-def _batch(query: Any, key: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, of_entries: Any) -> Any:
+def batch_of(query: Any, key: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, of_entries: Any) -> Any:
     """Returns the number of batch entries; `of_entries` has a row for each of them, or is None."""
     if of_entries is not None:
         return of_entries.shape[0]

@@ -19,6 +19,7 @@ import torch
 
 from gdpa import _trace
 from gdpa._errors import refuse_gradient
+from gdpa._symbolic import is_symbolic
 
 __all__ = ["Mask", "MaskLike", "PreparedMask", "causal", "documents", "hstu", "intervals", "prefix", "window"]
 
@@ -282,7 +283,11 @@ def intervals(bounds: torch.Tensor, keys: int | None = None) -> Mask:
             )
         words, powers = _words_of(bounds, keys)
         bit = f"floor(words[q_row, {head}floor(kv_idx / {_word_bits})] / powers[kv_idx % {_word_bits}]) % 2"
-        return Mask(f"(kv_idx < {keys}) & ({bit} == 1)", {"words": words, "powers": powers})
+        tensors = {"words": words, "powers": powers}
+        if not is_symbolic(keys):
+            return Mask(f"(kv_idx < {keys}) & ({bit} == 1)", tensors)
+        most = torch.full((1,), keys, device=bounds.device)
+        return Mask(f"(kv_idx < most[0]) & ({bit} == 1)", {"most": most, **tensors})
     parts = [f"interval(intervals[q_row, {head}{n}, 0], intervals[q_row, {head}{n}, 1])" for n in range(ranges)]
     return Mask(" | ".join(parts), {"intervals": bounds})
 
@@ -297,7 +302,7 @@ _word_bits = 30
 def _words_of(bounds: torch.Tensor, keys: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns a bit for each key of each query, (T_q, n) or (T_q, H_q, n) words in int32, and the powers of two."""
     begins = torch.arange(0, max(keys, 1), _word_bits, device=bounds.device)
-    words = bounds.new_zeros((*bounds.shape[:-2], len(begins)), dtype=torch.int32)
+    words = bounds.new_zeros((*bounds.shape[:-2], begins.shape[0]), dtype=torch.int32)
     for first, end in (one.unbind(-1) for one in bounds.unbind(-2)):
         low = (first[..., None] - begins).clamp(0, _word_bits)
         high = torch.maximum((end[..., None] - begins).clamp(0, _word_bits), low)

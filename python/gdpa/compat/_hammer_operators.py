@@ -35,7 +35,7 @@ SCHEMAS = {
     f"int sm_margin=0, SymInt max_q_len=0, {_QUERIES}bool training=True, {_LENGTHS}) -> (Tensor, Tensor?)",
     "hstu_mha_bwd": "(SymInt max_seq_len, float alpha, Tensor dout, Tensor q, Tensor k, Tensor v, Tensor dq, "
     f"Tensor dk, Tensor dv, Tensor out, {_MASK}bool sort_by_length, bool deterministic, int sm_margin=0, "
-    f"int max_q_len=0, {_QUERIES}Tensor? softmax_lse=None, {_LENGTHS}, bool use_bf16_dq_accum=False) -> Tensor[]",
+    f"SymInt max_q_len=0, {_QUERIES}Tensor? softmax_lse=None, {_LENGTHS}, bool use_bf16_dq_accum=False) -> Tensor[]",
 }
 
 

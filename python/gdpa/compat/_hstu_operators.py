@@ -9,8 +9,8 @@ from gdpa._attention import varlen_attention_backward
 from gdpa.compat.hstu import HstuAttnVarlenFunc, arguments_of, refuse_fp8
 
 _COMMON = (
-    "Tensor cu_seqlens_q, Tensor cu_seqlens_k, Tensor? seqused_q, Tensor? seqused_k, int max_seqlen_q, "
-    "int max_seqlen_k, int scaling_seqlen=-1, "
+    "Tensor cu_seqlens_q, Tensor cu_seqlens_k, Tensor? seqused_q, Tensor? seqused_k, SymInt max_seqlen_q, "
+    "SymInt max_seqlen_k, SymInt scaling_seqlen=-1, "
 )
 _MASKS = (
     "Tensor? num_contexts=None, Tensor? num_targets=None, int target_group_size=1, int window_size_left=-1, "
@@ -22,7 +22,7 @@ def _optional(names: str) -> str:
     return ", ".join(f"Tensor? {name}=None" for name in names.split())
 
 
-#: The schemas of the operators, as in FBGEMM.
+#: The schemas of the operators, as in FBGEMM, with SymInt lengths: one compiled graph serves all of them.
 SCHEMAS = {
     "hstu_varlen_fwd_90": f"(Tensor q, Tensor k, Tensor v, {_COMMON}{_MASKS}Tensor? rab=None, Tensor? func=None, "
     "int quant_mode=-1, int output_dtype=-1, "

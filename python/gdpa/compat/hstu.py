@@ -13,6 +13,7 @@ import torch
 from gdpa._attention import varlen_attention
 from gdpa._errors import refuse_gradient
 from gdpa._leaf import leaf
+from gdpa._symbolic import is_symbolic
 from gdpa.mask import Mask, hstu, intervals
 
 __all__ = [
@@ -263,7 +264,7 @@ def arguments_of(
     num_targets: torch.Tensor | None,
     target_group_size: int,
     window_size: tuple[int, int],
-    alpha: float,
+    alpha: float | torch.Tensor,
     rab: torch.Tensor | None,
     func: torch.Tensor | None,
 ) -> dict[str, Any]:
@@ -303,9 +304,11 @@ def arguments_of(
                 f"rab must have shape ({expected[0]}, {q.shape[1]} or 1, {max_seqlen_k}, {max_seqlen_k}), got "
                 f"{tuple(rab.shape)}"
             )
-        is_number = not isinstance(alpha, torch.Tensor)
-        options["activation"] = _biased(alpha if is_number else None, is_same)
-        options["params"] = {"rab": rab} if is_number else {"rab": rab, "alpha": alpha}
+        if is_symbolic(alpha):
+            alpha = q.new_ones((), dtype=torch.float64) * alpha
+        has_tensor = isinstance(alpha, torch.Tensor)
+        options["activation"] = _biased(None if isinstance(alpha, torch.Tensor) else alpha, is_same)
+        options["params"] = {"rab": rab, "alpha": alpha} if has_tensor else {"rab": rab}
     return options
 
 

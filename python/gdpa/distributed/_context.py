@@ -79,7 +79,7 @@ def context_parallel_attention(
     adds_in_kernel = add_query and plan.mode == "queries"
     options: tuple[Any, ...] = (scale, scaled, left, right, plan.diagonal, enable_gqa, accuracy, deterministic)
     options = (*options, None, adds_in_kernel)
-    parameters, rest = problem_of(query, *cu_seqlens, None, None, None, None, activation, params, *options)
+    parameters, rest = problem_of(query, key, *cu_seqlens, None, None, None, None, activation, params, *options)
     text, _, names = rest[_activation].partition(PART_SEPARATOR)
     found = next((one for one in _POSITIONS.findall(text) if one not in names.split(",")), None)
     if found is not None:
