@@ -66,7 +66,7 @@ struct NormReduceArguments {
 
 /// The sums of the gradients of tensors, contiguous, and the gradients.
 struct RoundParametersArguments {
-  void* sums[most_parameters];             ///< the first copy
+  void* sums[most_parameters];  ///< the first copy
   ParameterSums copies;
   BoundTensor gradients[most_parameters];  ///< null data: not wanted
 };
@@ -95,7 +95,9 @@ struct LocateSequencesArguments {
 struct GroupEntriesArguments {
   Sequences keys;  ///< with the batch map
   int64_t batch;
-  int* entries;
+  int64_t run;  ///< 0: sort blocks; less than `batch`: merge runs of so many entries; otherwise find the first entries
+  const int* runs;  ///< the runs that are merged
+  int* entries;     ///< the result of sorting and of merging
   int* first_entry;
 };
 
@@ -112,6 +114,9 @@ constexpr int find_overlap_sequences = 8;
 
 /// Batch entries and sequences that a CTA of group_entries finds the places of.
 constexpr int group_entries_numbers = 32;
+
+/// Batch entries that group_entries sorts at once. The time for a block is quadratic in this number.
+constexpr int64_t group_entries_block = 2048;
 
 /// A result whose rows belong to the sequences of `side`. Strides are in bytes.
 struct ClearGapsArguments {

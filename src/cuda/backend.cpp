@@ -166,6 +166,14 @@ bool has_key_sequences(const Problem& problem) {
 }
 bool locates_key_sequences(const Problem& problem) { return has_key_sequences(problem) && problem.has_key_gaps; }
 
+/// GroupEntriesArguments::run of each launch of group_entries.
+std::vector<int64_t> runs_of_entries(const Problem& problem) {
+  std::vector<int64_t> runs = {0};
+  for (int64_t run = portable::group_entries_block; run < problem.batch; run *= 2) runs.push_back(run);
+  if (runs.size() > 1) runs.push_back(problem.batch);
+  return runs;
+}
+
 /// The results of locate_sequences, the begins, the ends and the sums; and the results of find_overlap and
 /// group_entries.
 void reserve_sequences(const Problem& problem, plan::GpuPlan& plan) {
@@ -183,6 +191,7 @@ void reserve_sequences(const Problem& problem, plan::GpuPlan& plan) {
   if (!has_key_sequences(problem)) return;
   workspace.entries = layout.reserve(problem.batch * static_cast<int64_t>(sizeof(int)));
   workspace.first_entry = layout.reserve((problem.key_entries() + 1) * static_cast<int64_t>(sizeof(int)));
+  workspace.merged_entries = layout.reserve(problem.batch * static_cast<int64_t>(sizeof(int)));
 }
 
 plan::GpuPlan plan_of(const Problem& problem, const Params& params, const Operands& operands,
@@ -369,8 +378,9 @@ struct Sequence {
     if (!plan.overlap_steps.empty()) {
       add(plan::KernelKind::find_overlap, divide_up(problem.key_entries(), portable::find_overlap_sequences));
     }
-    if (has_key_sequences(problem)) {
-      const int64_t numbers = problem.batch + problem.key_entries() + 1;
+    if (!has_key_sequences(problem)) return;
+    const int64_t numbers = problem.batch + problem.key_entries() + 1;
+    for (std::size_t launch = 0; launch < runs_of_entries(problem).size(); ++launch) {
       add(plan::KernelKind::group_entries, divide_up(numbers, portable::group_entries_numbers));
     }
   }
@@ -480,10 +490,20 @@ class Call final : public families::StepLauncher {
 
   void launch_group_entries(const Memory& memory) {
     const plan::GpuWorkspace& workspace = sequence_.plan.workspace;
-    portable::GroupEntriesArguments arguments{params_.keys, problem_.batch,
-                                              static_cast<int*>(memory.at(workspace.entries)),
-                                              static_cast<int*>(memory.at(workspace.first_entry))};
-    launch_next(&arguments);
+    const auto at = [&](int64_t offset) { return static_cast<int*>(memory.at(offset)); };
+    const std::vector<int64_t> runs = runs_of_entries(problem_);
+    int* from = at(workspace.merged_entries);
+    int* to = at(workspace.entries);
+    // Each merge writes to the other array, and the last one to the entries.
+    const bool has_odd_merges = runs.size() > 1 && runs.size() % 2 == 1;
+    if (has_odd_merges) std::swap(from, to);
+    for (const int64_t run : runs) {
+      portable::GroupEntriesArguments arguments{params_.keys, problem_.batch, run, from, to, at(workspace.first_entry)};
+      const bool is_search = run > 0 && run >= problem_.batch;
+      if (is_search) arguments.entries = at(workspace.entries);
+      launch_next(&arguments);
+      std::swap(from, to);
+    }
   }
 
   /// `outputs` are the rows of the output that locate_sequences has found.

@@ -222,6 +222,8 @@ struct GpuWorkspace {
   int64_t owner_sequences = -1;  ///< the same for the sequences of keys, with a batch map
   int64_t output_rows = -1;      ///< the same for the rows of the output
   int64_t entries = -1;          ///< the results of group_entries
+  int64_t merged_entries = -1;   ///< an array of the same size, for its merges
+  int64_t runs = -1;             ///< runs that group_entries merges; none if the batch is one block
   int64_t first_entry = -1;
   int64_t overlap = -1;  ///< the result of find_overlap, and after it the bits of the rows; cleared before
   int64_t overlap_bytes = 0;

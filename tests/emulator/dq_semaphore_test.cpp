@@ -265,12 +265,27 @@ TurnsCase map_of_64_sequences() {
           1};
 }
 
+/// Entries of which most have no queries. Those with queries have keys in no order. The lists of the entries of each
+/// sequence of keys are merged (kernels/portable/group_entries.cuh).
+TurnsCase map_of_many_entries(const char* name, std::size_t entries) {
+  constexpr int64_t sequences = 40;
+  std::vector<int64_t> map(entries), lengths_q(entries, 0);
+  std::mt19937 random(4);
+  for (std::size_t b = 0; b < map.size(); ++b) {
+    map[b] = static_cast<int64_t>(random() % sequences);
+    if (b % 300 == 7) lengths_q[b] = 3;
+  }
+  return {name, {}, 0, map, {}, std::vector<int64_t>(sequences, 9), false, lengths_q, 1};
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Problems, Turns,
     testing::Values(TurnsCase{"none", {}}, TurnsCase{"causal", Mask::causal()},
                     TurnsCase{"window", Mask::window(280, 20)}, TurnsCase{"in_tiles_of_128_queries", {}, 1900},
                     TurnsCase{"map", {}, 330, {0, 0, 1, 0}}, TurnsCase{"map_causal", Mask::causal(), 330, {1, 0, 0, 0}},
-                    map_of_64_sequences(), TurnsCase{"map_mean", {}, 330, {0, 0, 0, 0}, OutScale::per_query()},
+                    map_of_64_sequences(), map_of_many_entries("map_of_2500_entries", 2500),
+                    map_of_many_entries("map_of_9000_entries", 9000),
+                    TurnsCase{"map_mean", {}, 330, {0, 0, 0, 0}, OutScale::per_query()},
                     TurnsCase{"map_in_tiles_of_128_queries", {}, 1900, {0, 2, 2, 0}},
                     TurnsCase{"few_keys", {}, 330, {}, {}, {500, 129, 300, 0}},
                     TurnsCase{"few_keys_causal", Mask::causal(), 330, {}, {}, {330, 64, 300, 90}},
