@@ -141,7 +141,7 @@ def batch_of(query: Any, key: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, of_entr
         return of_entries.shape[0]
     for operand, offsets in ((query, cu_seqlens_q), (key, cu_seqlens_k)):
         if offsets is not None:
-            return offsets.shape[0] - (offsets.dim() == 1)
+            return offsets.shape[0] - 1 if offsets.dim() == 1 else offsets.shape[0]
         if operand.dim() == 4:
             return operand.shape[0]
     return 1

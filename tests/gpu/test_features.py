@@ -178,7 +178,7 @@ def test_debug_mode_names_a_sequence_for_whose_lengths_a_mask_is_not_prepared() 
         "import torch, gdpa\n"
         "t = torch.randn(600, 1, 64, device='cuda', dtype=torch.bfloat16)\n"
         "first, second = (torch.tensor(o, device='cuda') for o in ([0, 100, 200, 600], [0, 100, 250, 600]))\n"
-        "mask = gdpa.prepare_mask(gdpa.varlen_attention, t, t, t, first, first, mask='j <= i')\n"
+        "mask = gdpa.prepare_mask(gdpa.varlen_attention, t, t, t, first, first, mask='kv_idx <= q_idx')\n"
         "for cu in (first, second):\n"
         "    gdpa.varlen_attention(t, t, t, cu, cu, mask=mask)\n"
         "    torch.cuda.synchronize()\n"

@@ -121,8 +121,8 @@ def test_a_module_learns_its_scale() -> None:
     for constant in (False, True):
         given = scale.detach() if constant else nn.Parameter(scale.detach().clone())
         module = gdpa.nn.GDPA("silu", scale=given)
-        assert [name for name, _ in module.named_parameters()] == ([] if constant else ["scale"])
-        assert "scale" in module.state_dict()
+        assert [name for name, _ in module.named_parameters()] == ([] if constant else ["options.scale"])
+        assert "options.scale" in module.state_dict()
         output = module(*rows, CU_Q, CU_K)
         torch.testing.assert_close(output, attend(rows, scale))
         if not constant:

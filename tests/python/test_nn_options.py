@@ -87,7 +87,7 @@ def test_a_batch_map_belongs_to_the_block() -> None:
 def test_numbers_keep_their_digits_in_a_model_of_bfloat16() -> None:
     """bfloat16 rounds 1 / 200 to 0.004997, and varlen_attention refuses it."""
     scale, times = torch.full((B,), 1 / 200), torch.arange(T, dtype=torch.float32) + 4096
-    mask = gdpa.mask.Mask("times[i] - times[j] < 3", {"times": times})
+    mask = gdpa.mask.Mask("times[q_row] - times[kv_row] < 3", {"times": times})
     block = gdpa.nn.GDPAttention(D, H, out_scale=scale, mask=mask).to(torch.bfloat16)
     assert torch.equal(block.attend.options.out_scale, scale)
     assert torch.equal(block.attend.options.arguments()["mask"].tensors["times"], times)
@@ -195,7 +195,10 @@ def test_a_window_of_a_call_replaces_the_mask_of_the_block() -> None:
 
 def test_params_of_a_call_are_added_to_those_of_the_block() -> None:
     block = gdpa.nn.GDPAttention(
-        D, H, activation="c * silu(a * s + bias[b, h, i, j])", params={"a": torch.full((H,), 1.5), "c": 3.0}
+        D,
+        H,
+        activation="c * silu(a * s + bias[batch, head, q_idx, kv_idx])",
+        params={"a": torch.full((H,), 1.5), "c": 3.0},
     ).double()
     bias = torch.randn(B, H, 5, 5)
     a, c = torch.full((H,), 1.5), torch.tensor(2.0)

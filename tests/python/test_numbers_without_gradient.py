@@ -84,12 +84,10 @@ def test_a_number_with_a_gradient_is_refused(
         function(**({name: number} if argument is None else argument(number)))
 
 
-def test_an_activation_and_an_option_of_a_module_keep_no_tensor_with_a_gradient() -> None:
+def test_an_activation_keeps_no_tensor_with_a_gradient() -> None:
     number = torch.tensor(2.0, requires_grad=True)
     with pytest.raises(TypeError, match="params: expected a number for 'a', got Tensor"):
         gdpa.Activation("a * s", {"a": number})  # type: ignore[dict-item]
-    with pytest.raises(ValueError, match=r"scale: expected an nn.Parameter to be learned"):
-        gdpa.nn.GDPA("silu", scale=number)
 
 
 def test_the_factor_of_scores_of_the_functions_for_hstu_learns() -> None:
