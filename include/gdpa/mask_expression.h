@@ -13,9 +13,9 @@
 
 namespace gdpa {
 
-/// A condition in the positions batch, head, q_idx, kv_idx, q_row, kv_row, len_q, len_k and in elements of tensors of the
-/// call. P and dS are 0 where it does not hold. It has the language of Activation (docs/functions.md) without the score s. As in Python, `&`, `|`
-/// and `~` combine conditions, and comparisons next to them need parentheses.
+/// A condition in the positions batch, head, q_idx, kv_idx, q_row, kv_row, len_q, len_k and in elements of tensors of
+/// the call. P and dS are 0 where it does not hold. It has the language of Activation (docs/functions.md) without the
+/// score s. As in Python, `&`, `|` and `~` combine conditions, and comparisons next to them need parentheses.
 ///
 ///     gdpa::MaskExpression causal("kv_idx <= q_idx + len_k - len_q");
 ///     gdpa::MaskExpression prefix("kv_idx < lengths[batch]", {}, {"lengths"});

@@ -19,10 +19,10 @@ namespace gdpa::activation {
 ///       template <int groups> void valid_keys(int first_row, const Columns& columns, Valid (&valid)[2]) const;
 ///       template <int groups> void valid_queries(int first_row, const Columns& columns, Valid (&valid)[2]) const;
 ///     };
-/// A comparison is solved for the position of the columns where it is possible: `kv_idx <= q_idx + 3` for a query is a bound of
-/// the keys, and needs no operation for each score. Comparisons that cannot be solved, such as `t[i] < u[j]`, are
-/// evaluated in a loop over the columns. Everything that does not depend on the column is computed once for the row,
-/// and the elements that depend on the column alone are read once for both rows.
+/// A comparison is solved for the position of the columns where it is possible: `kv_idx <= q_idx + 3` for a query is a
+/// bound of the keys, and needs no operation for each score. Comparisons that cannot be solved, such as `t[q_row] <
+/// u[kv_row]`, are evaluated in a loop over the columns. Everything that does not depend on the column is computed once
+/// for the row, and the elements that depend on the column alone are read once for both rows.
 std::string condition_source(const Function& mask, unsigned tensor_types);
 
 }  // namespace gdpa::activation
