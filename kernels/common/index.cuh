@@ -111,8 +111,8 @@ template <class Index>
 __device__ void print(Index index, int64_t first, int64_t size, int axis, const char* name, const SequencePair& pair,
                       int query, int key) {
   const double number = static_cast<double>(index) + static_cast<double>(first);
-  printf("gdpa: index %d of %s is %lld at batch = %lld, head = %d, q_idx = %d, kv_idx = %d, expected 0 to %lld\n", axis, name,
-         static_cast<long long>(number), static_cast<long long>(pair.b), pair.head, query, key,
+  printf("gdpa: index %d of %s is %lld at batch = %lld, head = %d, q_idx = %d, kv_idx = %d, expected 0 to %lld\n",
+         axis, name, static_cast<long long>(number), static_cast<long long>(pair.b), pair.head, query, key,
          static_cast<long long>(size - 1));
 }
 
