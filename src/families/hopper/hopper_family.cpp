@@ -5,6 +5,7 @@
 #include "cuda/tensor_maps.h"
 #include "families/family.h"
 #include "families/hopper/hopper_plan.h"
+#include "families/planning.h"
 #include "families/registry.h"
 #include "hopper/arguments.cuh"
 
