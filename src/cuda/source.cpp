@@ -5,7 +5,6 @@
 
 #include <bit>
 #include <cstddef>
-#include <cstdlib>
 #include <optional>
 #include <string_view>
 #include <variant>
@@ -14,6 +13,7 @@
 #include "activation/cuda_condition.h"
 #include "activation/cuda_gradients.h"
 #include "activation/cuda_inputs.h"
+#include "definition/debug.h"
 #include "families/family.h"
 
 namespace gdpa::cuda {
@@ -27,10 +27,7 @@ using plan::KernelSpec;
 /// Returns whether GDPA_RANDOM_DELAYS is 1. The variable is read once. The stress test sets it to add a random delay at
 /// every wait, arrival and copy (kernels/common/random_delay.cuh).
 bool has_random_delays(const KernelSpec& kernel) {
-  static const bool is_asked = [] {
-    const char* const text = std::getenv("GDPA_RANDOM_DELAYS");
-    return text != nullptr && std::string_view(text) == "1";
-  }();
+  static const bool is_asked = is_set("GDPA_RANDOM_DELAYS");
   return is_asked && families::family_of(kernel.family()).has_random_delays();
 }
 

@@ -13,15 +13,19 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cctype>
 #include <cerrno>
 #include <charconv>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <optional>
 #include <system_error>
 #include <vector>
+
+#include "gdpa/error.h"
 
 namespace gdpa::jit {
 namespace {
@@ -148,6 +152,27 @@ std::vector<int> numbers_of(std::string_view version) {
   return numbers;
 }
 
+/// Returns the bytes of "500MB", "1.5 GiB" or "1000000", or nothing for another text. k, M, G and T are powers of 1000,
+/// Ki, Mi, Gi and Ti are powers of 1024. A letter may be large or small, and a B may follow.
+std::optional<std::uintmax_t> bytes_of(std::string_view text) {
+  double number = 0;
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
+  if (error != std::errc() || !(number >= 0)) return std::nullopt;
+  std::string unit;
+  for (const char* at = rest; at != text.data() + text.size(); ++at) {
+    if (*at != ' ') unit += static_cast<char>(std::tolower(static_cast<unsigned char>(*at)));
+  }
+  if (unit.ends_with('b')) unit.pop_back();
+  const double base = unit.ends_with('i') ? 1024 : 1000;
+  if (unit.size() == 2 && unit.ends_with('i')) unit.pop_back();
+  constexpr std::string_view prefixes = "kmgt";
+  const std::size_t prefix = unit.empty() ? std::string_view::npos : prefixes.find(unit[0]);
+  if (!unit.empty() && (unit.size() > 1 || prefix == std::string_view::npos)) return std::nullopt;
+  const double bytes = unit.empty() ? number : number * std::pow(base, static_cast<double>(prefix + 1));
+  if (bytes >= 0x1p63) return std::nullopt;
+  return static_cast<std::uintmax_t>(bytes);
+}
+
 bool ends_with(const fs::path& file, std::string_view suffix) {
   return std::string_view(file.native()).ends_with(suffix);
 }
@@ -168,7 +193,15 @@ CacheSettings CacheSettings::from_environment() {
     settings.folder = fs::path(variable("HOME")) / ".cache" / "gdpa";
   }
   if (const auto limit = variable("GDPA_CACHE_LIMIT"); !limit.empty()) {
-    std::from_chars(limit.data(), limit.data() + limit.size(), settings.limit_bytes);
+    const std::optional<std::uintmax_t> bytes = bytes_of(limit);
+    if (!bytes) {
+      throw Error(
+          ErrorKind::value,
+          fmt::format("GDPA_CACHE_LIMIT: expected a number of bytes such as 500MB, 2GiB or 1000000, got \"{}\"; "
+                      "correct it",
+                      limit));
+    }
+    settings.limit_bytes = *bytes;
   }
   return settings;
 }
