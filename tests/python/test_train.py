@@ -210,6 +210,10 @@ def test_the_command_writes_its_report_and_the_model_is_served(
     assert serve.main([str(tmp_path / "checkpoints" / "learned-1.pt")]) == 0
     shown = capsys.readouterr().out
     assert "largest difference from the model: 0.0e+00" in shown or "e-0" in shown
+    served = torch.export.load(tmp_path / "checkpoints" / "learned-1.pt2").module()
+    events = data.load()
+    of_one_user = serve.inputs_of(events.batch(range(7, 8), events.ends, 50))
+    assert served(*of_one_user).shape[0] == 1
     assert serve.main([str(tmp_path / "checkpoints" / "softmax-0.pt")]) == 1
     assert "expected a model with gdpa's attention" in capsys.readouterr().err
 

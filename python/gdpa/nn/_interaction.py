@@ -58,6 +58,6 @@ class DotInteraction(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns Y (B, n, D)."""
-        products = x @ x.mT * x.shape[-1] ** -0.5
+        products = torch.bmm(x, x.mT) * x.shape[-1] ** -0.5
         mixed = self.mlp(products.flatten(1)).unflatten(-1, (self.tokens_out, -1))
         return self.norm(mixed + over_tokens(self.short_cut, x))

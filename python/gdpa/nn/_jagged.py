@@ -51,11 +51,41 @@ def packed_like(x: Tensor, rows: Tensor) -> Tensor:
 def check_batch(name: str, x: Tensor, cu_seqlens: Tensor) -> None:
     """Refuses a tensor (B, n, D) whose B is not the number of sequences, as with the offsets of another batch."""
     batch = cu_seqlens.shape[0] - 1
-    if x.dim() != 3 or x.shape[0] != batch:
-        raise ValueError(
+
+    def refusal() -> str:
+        return (
             f"{name}: expected shape (B, n, D) with B = {batch}, the number of sequences, got {tuple(x.shape)}; pass "
             "the offsets of this batch"
         )
+
+    if _is_exported():  # the program checks a size that the trace does not know
+        torch._check_value(x.dim() == 3 and x.shape[0] == batch, refusal)
+    elif x.dim() != 3 or x.shape[0] != batch:
+        raise ValueError(refusal())
+
+
+def _is_exported() -> bool:
+    """Returns whether torch.export runs this code with symbolic sizes. With strict=True, TorchDynamo reads it."""
+    return torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
+
+
+def exported_batch(cu_seqlens: Tensor) -> Any:
+    """Returns the number of sequences as a dimension in a program of torch.export, or None for the size itself.
+
+    PyTorch assumes that no dimension is 1. The size of cu_seqlens is at least 2, but a dimension that is one less may
+    be 1: the program then refuses one sequence, or takes no other number if the example has one sequence. PyTorch
+    assumes nothing about a number that the program reads from a tensor.
+
+    None: in eager and compiled code; with strict=True; if the number of sequences is a dimension of another input; and
+    with the setting backed_size_oblivious, with which PyTorch assumes nothing.
+    """
+    batch: Any = cu_seqlens.shape[0] - 1
+    is_derived = _is_exported() and isinstance(batch, torch.SymInt) and not batch.node.expr.is_Symbol
+    if not is_derived or torch.fx.experimental._config.backed_size_oblivious:
+        return None
+    size = torch.full((), batch, dtype=torch.int64, device="cpu").item()
+    torch._check(size > 0)
+    return size
 
 
 def sequence_of_rows(rows: int, cu_seqlens: Tensor) -> Tensor:

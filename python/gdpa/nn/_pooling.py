@@ -7,8 +7,17 @@ import torch
 from torch import Tensor, nn
 
 from gdpa.nn._attention import GDPA, Function, head_dim_of, normal_
-from gdpa.nn._jagged import unpacked
+from gdpa.nn._jagged import exported_batch, unpacked
 from gdpa.nn._tokens import over_tokens
+
+
+def _pooled(attend: GDPA, query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tensor, call: Any) -> Tensor:
+    """Returns the attention (B, k, H * d) of queries (k, H, d) that all sequences share."""
+    batch = exported_batch(cu_seqlens)
+    if batch is not None:
+        return attend(query.expand(batch, -1, -1, -1), key, value, None, cu_seqlens, **call).flatten(-2)
+    pooled = attend(query, key, value, None, cu_seqlens, **call).flatten(-2)
+    return pooled.unflatten(0, (cu_seqlens.shape[0] - 1, query.shape[0]))
 
 
 class PMA(nn.Module):
@@ -59,8 +68,7 @@ class PMA(nn.Module):
         """Returns Y (B, k, D)."""
         rows, offsets = unpacked("x", x, cu_seqlens)
         key, value = self.key_value(rows).unflatten(-1, (-1, 2, self.head_dim)).unbind(-2)
-        pooled = self.attend(self.query.to(key.dtype), key, value, None, offsets, **call)
-        return self.out(pooled.flatten(-2)).unflatten(0, (offsets.shape[0] - 1, self.query.shape[0]))
+        return self.out(_pooled(self.attend, self.query.to(key.dtype), key, value, offsets, call))
 
 
 class SumKronLinear(nn.Module):
@@ -84,11 +92,10 @@ class SumKronLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns Y (B, N, D_out)."""
-        # The product with W first keeps one large matrix product, and the sum over i joins the second one.
-        rank, dim, dim_out = self.w.shape
-        through_w = x @ self.w.permute(1, 0, 2).reshape(dim, rank * dim_out)  # (B, S, rank D_out)
-        by_rank = through_w.unflatten(-1, (rank, dim_out)).transpose(1, 2).flatten(1, 2)  # (B, rank S, D_out)
-        return over_tokens(self.z.flatten(0, 1).mT, by_rank)
+        # The product with Z first has N instead of S rows for W, and the sum over i is a part of the product with W.
+        tokens = self.z.shape[2]
+        through_z = over_tokens(self.z.permute(2, 0, 1).flatten(0, 1), x)  # (B, N rank, D)
+        return nn.functional.linear(through_z.unflatten(1, (tokens, -1)).flatten(2), self.w.flatten(0, 1).mT)
 
 
 class HSP(nn.Module):
@@ -146,5 +153,4 @@ class HSP(nn.Module):
         rows, offsets = unpacked("x", x, cu_seqlens)
         query = self.query(self.norm(self.seeds)).unflatten(-1, (-1, self.head_dim))
         key, value = self.key_value(rows).unflatten(-1, (-1, 2, self.head_dim)).unbind(-2)
-        pooled = self.out(self.attend(query, key, value, None, offsets, **call).flatten(-2))
-        return self.compress(pooled.unflatten(0, (offsets.shape[0] - 1, self.seeds.shape[0])))
+        return self.compress(self.out(_pooled(self.attend, query, key, value, offsets, call)))

@@ -34,8 +34,8 @@ def inputs_of(batch: Batch) -> tuple[Tensor, ...]:
 
 
 def export(model: Recommender, batch: Batch, file: Path) -> None:
-    """Writes the model as a program for batches of any size. `batch` is an example."""
-    rows, users = torch.export.Dim("rows", min=2), torch.export.Dim("users", min=2)
+    """Writes the model as a program for batches of any size. `batch` is an example with two users or more."""
+    rows, users = torch.export.Dim("rows"), torch.export.Dim("users")
     shapes = ({0: rows}, {0: users + 1}, {0: users})
     with torch.no_grad():
         torch.export.save(torch.export.export(model, inputs_of(batch), dynamic_shapes=shapes), file)
