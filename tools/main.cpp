@@ -65,7 +65,8 @@ int main(int argc, char** argv) {
   } catch (const MachineError& error) {
     return fail(machine_lacks, error.what());
   } catch (const gdpa::Error& error) {
-    return fail(error.kind() == gdpa::ErrorKind::runtime ? machine_lacks : wrong_usage, error.what());
+    const bool is_usage = error.kind() == gdpa::ErrorKind::value || error.kind() == gdpa::ErrorKind::type;
+    return fail(is_usage ? wrong_usage : machine_lacks, error.what());
   } catch (const std::bad_alloc&) {
     return fail(machine_lacks, "out of memory: take a smaller batch or shorter lengths");
   } catch (const std::exception& error) {

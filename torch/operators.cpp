@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <future>
+#include <new>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -70,6 +71,14 @@ const std::vector<NamedDType>& dtypes() {
       {aoti_torch_dtype_float8_e5m2(), "float8_e5m2", {}},
   };
   return table;
+}
+
+/// Returns the bytes of an element of a dtype that gdpa supports.
+int64_t size_of(int32_t code) {
+  for (const NamedDType& entry : dtypes()) {
+    if (entry.code == code && entry.dtype) return gdpa::size_in_bytes(*entry.dtype);
+  }
+  return 1;
 }
 
 int32_t code_of(gdpa::DType dtype) {
@@ -150,6 +159,31 @@ void* current_stream(const Tensor& tensor) {
   return stream;
 }
 
+/// Returns PyTorch's message of the last error of this thread, or an empty text before PyTorch 2.13.
+std::string torch_message() {
+  static const auto ask = [] {
+    void* library = ::dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
+    return library == nullptr
+               ? nullptr
+               : reinterpret_cast<const char* (*)()>(::dlsym(library, "torch_exception_get_what_without_backtrace"));
+  }();
+  const char* message = ask == nullptr ? nullptr : ask();
+  return message == nullptr ? "" : message;
+}
+
+/// Throws the error of a failed allocation, with the words of PyTorch's own error, because programs search for them.
+[[noreturn]] void refuse_allocation(int64_t bytes, bool is_on_cpu) {
+  std::string message = torch_message();
+  const bool is_unknown = message.empty();
+  if (is_unknown) {
+    message = (is_on_cpu ? "DefaultCPUAllocator: can't allocate memory: you tried to allocate "
+                         : "CUDA out of memory. Tried to allocate ") +
+              std::to_string(bytes) + " bytes.";
+  }
+  const bool is_memory = !is_on_cpu && (is_unknown || message.find("out of memory") != std::string::npos);
+  refuse(is_memory ? gdpa::ErrorKind::out_of_memory : gdpa::ErrorKind::runtime, message);
+}
+
 /// Returns a row-major, uninitialised tensor with the device of `like`.
 Tensor empty(const std::vector<int64_t>& sizes, int32_t dtype, const Tensor& like) {
   std::vector<int64_t> strides(sizes.size(), 1);
@@ -159,8 +193,12 @@ Tensor empty(const std::vector<int64_t>& sizes, int32_t dtype, const Tensor& lik
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &device_type));
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(like.get(), &device_index));
   AtenTensorHandle handle = nullptr;
-  TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(static_cast<int64_t>(sizes.size()), sizes.data(), strides.data(),
-                                                  dtype, device_type, device_index, &handle));
+  const auto failed = aoti_torch_empty_strided(static_cast<int64_t>(sizes.size()), sizes.data(), strides.data(), dtype,
+                                               device_type, device_index, &handle);
+  if (failed != 0) {
+    const int64_t elements = sizes.empty() ? 1 : strides[0] * sizes[0];
+    refuse_allocation(elements * size_of(dtype), like.is_cpu());
+  }
   return Tensor(handle);
 }
 
@@ -742,6 +780,8 @@ std::string marked(const gdpa::Error& error) {
       return std::string("[ValueError] ") + error.what();
     case gdpa::ErrorKind::type:
       return std::string("[TypeError] ") + error.what();
+    case gdpa::ErrorKind::out_of_memory:
+      return std::string("[OutOfMemoryError] ") + error.what();
     case gdpa::ErrorKind::runtime:
       break;
   }
@@ -756,6 +796,8 @@ void boxed(StableIValue* values, uint64_t, uint64_t) {
     run(values, Stack(values));
   } catch (const gdpa::Error& error) {
     throw std::runtime_error(marked(error));
+  } catch (const std::bad_alloc&) {  // Python would raise a MemoryError, which PyTorch never raises
+    throw std::runtime_error("gdpa: the host has too little free memory; take a smaller batch");
   }
 }
 

@@ -8,11 +8,12 @@
 
 namespace gdpa {
 
-/// The kind of an Error. Python raises ValueError, TypeError and RuntimeError for these kinds.
+/// The kind of an Error. Python raises ValueError, TypeError, RuntimeError and torch.OutOfMemoryError for these kinds.
 enum class GDPA_API ErrorKind {
-  value,    ///< an argument has an impossible value: size, stride, offsets, name, number
-  type,     ///< an argument has the wrong type: dtype, device, rank
-  runtime,  ///< the machine cannot compute the call: too little memory, a missing library
+  value,          ///< an argument has an impossible value: size, stride, offsets, name, number
+  type,           ///< an argument has the wrong type: dtype, device, rank
+  runtime,        ///< the machine cannot compute the call: a missing library, too little memory of the host
+  out_of_memory,  ///< a GPU has too little free memory
 };
 
 /// The error of every public function. If an argument is wrong, it is thrown before anything is computed or written.

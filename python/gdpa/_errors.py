@@ -9,8 +9,12 @@ from typing import Any
 import torch
 
 # torch/operators.cpp writes the kind before the message, because the stable ABI passes only text.
-_MARKED = re.compile(r"\[(ValueError|TypeError)\] (.*)", re.DOTALL)
-_KINDS: dict[str, type[Exception]] = {"ValueError": ValueError, "TypeError": TypeError}
+_MARKED = re.compile(r"\[(ValueError|TypeError|OutOfMemoryError)\] (.*)", re.DOTALL)
+_KINDS: dict[str, type[Exception]] = {
+    "ValueError": ValueError,
+    "TypeError": TypeError,
+    "OutOfMemoryError": torch.OutOfMemoryError,  # torch.cuda.OutOfMemoryError
+}
 
 # torch's message for an argument that does not match the schema of the operator.
 _WRONG_TYPE = re.compile(

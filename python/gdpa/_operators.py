@@ -7,6 +7,7 @@ import torch
 from torch.autograd import forward_ad
 
 from gdpa._compilation import Wanted, Warmup
+from gdpa._errors import translated
 from gdpa._library import PART_SEPARATOR, backward, backward_out, flops, forward
 from gdpa._sharding import register_strategies, with_replicated
 from gdpa._when_imported import when_imported
@@ -266,11 +267,17 @@ class _Backward(torch.autograd.Function):
 
 
 def _below_autograd(operator: Any, keyset: Any, arguments: tuple[Any, ...]) -> Any:
-    """Calls the operator without its autograd kernel; `keyset` is that kernel's, or None for a call from attend()."""
-    with torch._C._AutoDispatchBelowAutograd():
-        if keyset is None:
-            return operator(*arguments)
-        return operator.redispatch(keyset & torch._C._after_autograd_keyset, *arguments)
+    """Calls the operator without its autograd kernel; `keyset` is that kernel's, or None for a call from attend().
+
+    Compiled code and backward call only this function of the package, so it converts the errors.
+    """
+    try:
+        with torch._C._AutoDispatchBelowAutograd():
+            if keyset is None:
+                return operator(*arguments)
+            return operator.redispatch(keyset & torch._C._after_autograd_keyset, *arguments)
+    except RuntimeError as error:
+        raise translated(error) from None
 
 
 # torch.library.register_autograd does the same in 46 us a recorded call; this takes 7 (2.15, one row, two cores).

@@ -132,6 +132,7 @@ PARTS: dict[str, Part] = {
     "portable-99": Part(PROBLEMS, "portable", 0.15, 4, problems=4, shared_kilobytes=99),
     "parameters": Part("gpu_parameters_test", "narrow-parameters", 0.4, 6, wide=False, needs=BACKWARD),
     "parameters-wide": Part("gpu_parameters_test", "wide", wide=True, needs=WIDE_BACKWARD),
+    "out-of-memory": Part("tests/gpu/test_out_of_memory.py", "narrow"),
     "memory": Part(PROBLEMS, "wide", tests=MEMORY),
     "prepared-mask": Part("gpu_prepared_mask_test", "narrow-parameters", needs=FORWARD),
     "batches": Part("gpu_batches_test", "all", share=0.5, processes=4, needs=BACKWARD),

@@ -132,8 +132,10 @@ void check(Status status, const char* doing) {
   if (status == success) return;
   const char* name = nullptr;
   Driver::get().error_name(status, &name);
-  throw Error(ErrorKind::runtime,
-              fmt::format("{}: the CUDA driver answered {}", doing, name == nullptr ? std::to_string(status) : name));
+  const std::string message =
+      fmt::format("{}: the CUDA driver answered {}", doing, name == nullptr ? std::to_string(status) : name);
+  if (status != out_of_memory) throw Error(ErrorKind::runtime, message);
+  throw Error(ErrorKind::out_of_memory, "CUDA out of memory. gdpa, " + message + "; free some memory of the GPU");
 }
 
 CurrentDevice::CurrentDevice(int device) {

@@ -18,6 +18,7 @@ using DevicePointer = std::uint64_t;
 using Status = int;
 
 constexpr Status success = 0;
+constexpr Status out_of_memory = 2;
 
 enum class DeviceAttribute : int {
   multiprocessors = 16,
@@ -97,7 +98,8 @@ struct Driver {
 /// Returns the driver's version in the usual form, "12.8".
 std::string version_of(const Driver& driver);
 
-/// Throws Error (runtime), "<doing>: the CUDA driver answered <name>", unless status is success.
+/// Throws Error (runtime), "<doing>: the CUDA driver answered <name>", unless status is success. Without free memory on
+/// the GPU the error is Error (out_of_memory), and its message begins with "CUDA out of memory.", as PyTorch's.
 void check(Status status, const char* doing);
 
 /// Makes the primary context of a device current for a scope, and then restores the previous context.

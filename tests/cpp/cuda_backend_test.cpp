@@ -390,9 +390,23 @@ TEST_F(CudaBackend, MemoryThatIsNotThereIsSaidBeforeAnythingRuns) {
   Call call("s + 2");
   fake_driver().has_memory = false;
   const std::string words = refusal_of([&] { call.backward(); });
-  EXPECT_NE(words.find("allocating the workspace of backward"), std::string::npos) << words;
-  EXPECT_NE(words.find("CUDA_ERROR_OUT_OF_MEMORY"), std::string::npos) << words;
+  EXPECT_EQ(
+      words,
+      "CUDA out of memory. gdpa, allocating the workspace of backward (workspace_bytes): the CUDA driver answered "
+      "CUDA_ERROR_OUT_OF_MEMORY; free some memory of the GPU");
   EXPECT_TRUE(fake_driver().launches.empty());
+}
+
+TEST_F(CudaBackend, AKernelForWhichTheGpuHasNoMemoryIsAnErrorOfMemory) {
+  Call call("s + 6");
+  fake_driver().load_status = 2;
+  try {
+    call.forward();
+    FAIL() << "expected an error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::out_of_memory) << error.what();
+    EXPECT_TRUE(std::string_view(error.what()).starts_with("CUDA out of memory.")) << error.what();
+  }
 }
 
 /// A tensor map has strides below 2^40 bytes. The stride of a batch of one sequence is never used.

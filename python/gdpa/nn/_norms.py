@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gdpa._errors import translated
+
 norm = torch.ops.gdpa.norm.default
 norm_backward = torch.ops.gdpa.norm_backward.default
 _library = torch.library.Library("gdpa", "FRAGMENT")
@@ -92,7 +94,10 @@ def _gradients(ctx: Any, grad_y: Tensor, grad_statistics: Tensor | None) -> tupl
     wanted = ctx.needs_input_grad[:4]
     gradients: list[Tensor | None] = [None] * 4
     if any(wanted):
-        computed = norm_backward(grad_y, statistics, x, *rest, None, *ctx.options, *wanted)
+        try:
+            computed = norm_backward(grad_y, statistics, x, *rest, None, *ctx.options, *wanted)
+        except RuntimeError as error:
+            raise translated(error) from None
         gradients = [one if is_wanted else None for one, is_wanted in zip(computed, wanted, strict=True)]
     return *gradients, grad_y if ctx.needs_input_grad[4] else None, None, None
 

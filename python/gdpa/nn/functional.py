@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gdpa._attention import varlen_attention
-from gdpa._errors import refuse_gradient
+from gdpa._errors import refuse_gradient, translated
 from gdpa._leaf import leaf
 from gdpa.nn import _norms
 
@@ -159,7 +159,10 @@ def _norm(
         gate = gate.to(x.dtype).reshape(rows.shape[0], *heads)
     if residual is not None:
         residual = residual.to(x.dtype).reshape(rows.shape)
-    y, _ = _norms.norm(rows, weight, bias, gate, residual, is_layer, eps)
+    try:
+        y, _ = _norms.norm(rows, weight, bias, gate, residual, is_layer, eps)
+    except RuntimeError as error:
+        raise translated(error) from None
     return y.view(x.shape)
 
 
