@@ -438,7 +438,7 @@ ScoreCase differences(std::string name, int64_t differences) {
   std::vector<double> kinds;
   for (int64_t i = 0; i < 70; ++i) kinds.push_back(static_cast<double>(i * 31 % 5 - 1));
   return {.name = std::move(name),
-          .text = "tanh(s + w[abs(t_q[q_row] - t_k[kv_row]), kind[q_row], head])",
+          .text = "tanh(s + w[abs(t_q[q_row] - t_k[kv_row]), kind[q_idx], head])",
           .tensors = {{"w", DType::float32, {differences, 3, 2}},
                       {"t_q", DType::int32, {rows_q}, times(rows_q)},
                       {"t_k", DType::int64, {rows_k}, times(rows_k)},
@@ -515,7 +515,7 @@ ScoreCase embedding(std::string name, DType of_integers) {
   for (int64_t i = 0; i < 70; ++i) kinds.push_back(static_cast<double>(i * 31 % 11 - 2));
   return {
       .name = std::move(name),
-      .text = "e[kind[q_row], head] * tanh(s + of_entry[batch] - 0.02 * abs(q_idx - kv_idx))",
+      .text = "e[kind[q_idx], head] * tanh(s + of_entry[batch] - 0.02 * abs(q_idx - kv_idx))",
       .tensors = {{"e", DType::float16, {7, 2}}, {"kind", of_integers, {70}, kinds}, {"of_entry", DType::float32, {4}}},
       .inputs =
           [](const ScoreProblem& problem, const Place& at) {

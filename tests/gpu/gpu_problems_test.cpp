@@ -474,7 +474,7 @@ TEST(GpuMemory, AFailingAllocationIsAnErrorInWords) {
     backward(attention, input(rows), gradient(rows, 1), gradient(8, 2), gradient(8, 3));
     FAIL() << "expected an Error";
   } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::runtime);
+    EXPECT_EQ(error.kind(), ErrorKind::out_of_memory);
     EXPECT_NE(std::string(error.what()).find("workspace"), std::string::npos) << error.what();
     EXPECT_NE(std::string(error.what()).find("MEMORY"), std::string::npos) << error.what();
   }

@@ -32,7 +32,7 @@ def rows(count: int = 1) -> Tensor:
 @pytest.mark.parametrize("is_compiled", [False, True])
 @pytest.mark.parametrize("requires_grad", [False, True])
 def test_an_output_without_memory_is_pytorchs_error(is_compiled: bool, requires_grad: bool) -> None:
-    function: Callable[..., Tensor] = torch.compile(attend, fullgraph=True) if is_compiled else attend
+    function: Callable[..., Tensor] = torch.compile(attend, backend="aot_eager", fullgraph=True) if is_compiled else attend
     with pytest.raises(torch.cuda.OutOfMemoryError, match=r"^CUDA out of memory. Tried to allocate"):
         function(rows(2**29).requires_grad_(requires_grad), rows())
     assert function(rows(), rows()).shape == (1, HEADS, D)
@@ -40,16 +40,20 @@ def test_an_output_without_memory_is_pytorchs_error(is_compiled: bool, requires_
 
 @pytest.mark.parametrize("is_compiled", [False, True])
 def test_a_gradient_without_memory_is_pytorchs_error(is_compiled: bool) -> None:
-    function: Callable[..., Tensor] = torch.compile(attend, fullgraph=True) if is_compiled else attend
+    function: Callable[..., Tensor] = torch.compile(attend, backend="aot_eager", fullgraph=True) if is_compiled else attend
     output = function(rows(), rows(2**29).requires_grad_())
     with pytest.raises(torch.cuda.OutOfMemoryError, match=r"^CUDA out of memory. Tried to allocate"):
         output.sum().backward()
 
 
 def test_every_allocation_of_a_step_raises_pytorchs_error_or_succeeds() -> None:
-    """A limit that falls by 2 MiB stops each allocation once: the output, the gradients and the workspace."""
-    operands = [torch.randn(4096, 8, 64, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
-    cu = torch.tensor([0, 4096])
+    """A falling limit stops each allocation once: the output, the gradients and the workspace.
+
+    PyTorch gives each tensor of 32 MiB memory of its own, so that no earlier tensor leaves room.
+    """
+    rows = 32768
+    operands = [torch.randn(rows, 8, 64, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
+    cu = torch.arange(0, rows + 1, 2048)
 
     def step() -> list[Tensor]:
         output = gdpa.varlen_attention(*operands, cu, cu, activation="silu")
@@ -58,7 +62,7 @@ def test_every_allocation_of_a_step_raises_pytorchs_error_or_succeeds() -> None:
     expected = [one.clone() for one in step()]
     total = torch.cuda.get_device_properties(operands[0].device).total_memory
     results: set[type] = set()
-    for extra in range(96, 0, -2):
+    for extra in range(640, 0, -16):
         torch.cuda.empty_cache()
         torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_allocated() + extra * 2**20) / total)
         try:
