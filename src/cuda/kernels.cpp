@@ -5,12 +5,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <charconv>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <future>
 #include <map>
 #include <memory>
@@ -24,6 +21,7 @@
 #include <utility>
 
 #include "cuda/source.h"
+#include "definition/environment.h"
 #include "gdpa/error.h"
 #include "jit/cubin.h"
 #include "jit/images.h"
@@ -306,19 +304,7 @@ std::vector<CompiledKernel> compile_ahead(const std::vector<plan::GpuStep>& step
 }
 
 std::size_t most_loaded_kernels() {
-  static const std::size_t most = [] {
-    constexpr std::size_t otherwise = 512;
-    const char* const text = std::getenv("GDPA_LOADED_KERNELS");
-    if (text == nullptr || *text == '\0') return otherwise;
-    std::size_t number = 0;
-    const char* const end = text + std::strlen(text);
-    const auto [rest, error] = std::from_chars(text, end, number);
-    if (error != std::errc() || rest != end || number == 0) {
-      throw Error(ErrorKind::value,
-                  fmt::format("GDPA_LOADED_KERNELS: expected a whole number above 0, got \"{}\"; correct it", text));
-    }
-    return number;
-  }();
+  static const auto most = static_cast<std::size_t>(positive_number("GDPA_LOADED_KERNELS", 512));
   return most;
 }
 

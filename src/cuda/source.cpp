@@ -13,7 +13,7 @@
 #include "activation/cuda_condition.h"
 #include "activation/cuda_gradients.h"
 #include "activation/cuda_inputs.h"
-#include "definition/debug.h"
+#include "definition/environment.h"
 #include "families/family.h"
 
 namespace gdpa::cuda {

@@ -5,13 +5,11 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
-#include <cstdlib>
-#include <cstring>
 #include <mutex>
 #include <unordered_map>
 
 #include "cuda/driver.h"
+#include "definition/environment.h"
 #include "gdpa/error.h"
 
 namespace gdpa::cuda {
@@ -41,16 +39,8 @@ Target target_from(const plan::Gpu& gpu) { return {gpu, architecture_of(gpu.capa
 /// Returns GDPA_SHARED_KILOBYTES, a limit of the shared memory of a CTA. With this limit, a large GPU runs the kernels
 /// of smaller GPUs in tests.
 int limited_shared_bytes(int of_device) {
-  const char* const text = std::getenv("GDPA_SHARED_KILOBYTES");
-  if (text == nullptr || *text == '\0') return of_device;
-  int kilobytes = 0;
-  const char* const end = text + std::strlen(text);
-  const auto [rest, error] = std::from_chars(text, end, kilobytes);
-  if (error != std::errc() || rest != end || kilobytes <= 0) {
-    throw Error(ErrorKind::value,
-                fmt::format("GDPA_SHARED_KILOBYTES: expected a whole number above 0, got \"{}\"; correct it", text));
-  }
-  return std::min(of_device, kilobytes * 1024);
+  const int64_t kilobytes = positive_number("GDPA_SHARED_KILOBYTES", of_device / 1024 + 1);
+  return kilobytes > of_device / 1024 ? of_device : static_cast<int>(kilobytes) * 1024;
 }
 
 }  // namespace

@@ -17,7 +17,6 @@
 #include <cerrno>
 #include <charconv>
 #include <chrono>
-#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -25,7 +24,7 @@
 #include <system_error>
 #include <vector>
 
-#include "gdpa/error.h"
+#include "definition/environment.h"
 
 namespace gdpa::jit {
 namespace {
@@ -152,39 +151,36 @@ std::vector<int> numbers_of(std::string_view version) {
   return numbers;
 }
 
-/// Returns the bytes of "500MB", "1.5 GiB" or "1000000", or nothing for another text. k, M, G and T are powers of 1000,
-/// Ki, Mi, Gi and Ti are powers of 1024. A letter may be large or small, and a B may follow.
-std::optional<std::uintmax_t> bytes_of(std::string_view text) {
-  double number = 0;
-  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
-  if (error != std::errc() || !(number >= 0)) return std::nullopt;
-  std::string unit;
-  for (const char* at = rest; at != text.data() + text.size(); ++at) {
-    if (*at != ' ') unit += static_cast<char>(std::tolower(static_cast<unsigned char>(*at)));
-  }
-  if (unit.ends_with('b')) unit.pop_back();
-  const double base = unit.ends_with('i') ? 1024 : 1000;
-  if (unit.size() == 2 && unit.ends_with('i')) unit.pop_back();
-  constexpr std::string_view prefixes = "kmgt";
-  const std::size_t prefix = unit.empty() ? std::string_view::npos : prefixes.find(unit[0]);
-  if (!unit.empty() && (unit.size() > 1 || prefix == std::string_view::npos)) return std::nullopt;
-  const double bytes = unit.empty() ? number : number * std::pow(base, static_cast<double>(prefix + 1));
-  if (bytes >= 0x1p63) return std::nullopt;
-  return static_cast<std::uintmax_t>(bytes);
-}
-
 bool ends_with(const fs::path& file, std::string_view suffix) {
   return std::string_view(file.native()).ends_with(suffix);
+}
+
+/// Returns the bytes of a size, or nothing: a number, perhaps with a fraction, and a unit in any case. As in the tools
+/// of GNU, K and KiB are 1024 bytes and KB is 1000.
+std::optional<std::uintmax_t> bytes_of(std::string_view text) {
+  if (text.empty() || std::isdigit(static_cast<unsigned char>(text.front())) == 0) return std::nullopt;
+  double number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, number, std::chars_format::fixed);
+  if (error != std::errc()) return std::nullopt;
+  std::string unit(rest, end);
+  unit.erase(0, unit.find_first_not_of(' '));
+  for (char& c : unit) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  if (!unit.empty() && unit != "B") {
+    constexpr std::string_view prefixes = "KMGT";
+    const std::size_t power = prefixes.find(unit[0]);
+    const std::string_view suffix = std::string_view(unit).substr(1);
+    if (power == std::string_view::npos || !(suffix.empty() || suffix == "B" || suffix == "IB")) return std::nullopt;
+    for (std::size_t i = 0; i <= power; ++i) number *= suffix == "B" ? 1000 : 1024;
+  }
+  constexpr double most = 0x1p63;
+  return number < most ? std::optional(static_cast<std::uintmax_t>(number)) : std::nullopt;
 }
 
 }  // namespace
 
 CacheSettings CacheSettings::from_environment() {
   CacheSettings settings;
-  const auto variable = [](const char* name) -> std::string_view {
-    const char* text = std::getenv(name);
-    return text == nullptr ? std::string_view() : std::string_view(text);
-  };
   if (const auto folder = variable("GDPA_CACHE_DIR"); !folder.empty()) {
     settings.folder = folder;
   } else if (const auto base = variable("XDG_CACHE_HOME"); !base.empty()) {
@@ -194,13 +190,7 @@ CacheSettings CacheSettings::from_environment() {
   }
   if (const auto limit = variable("GDPA_CACHE_LIMIT"); !limit.empty()) {
     const std::optional<std::uintmax_t> bytes = bytes_of(limit);
-    if (!bytes) {
-      throw Error(
-          ErrorKind::value,
-          fmt::format("GDPA_CACHE_LIMIT: expected a number of bytes such as 500MB, 2GiB or 1000000, got \"{}\"; "
-                      "correct it",
-                      limit));
-    }
+    if (!bytes) refuse_variable("GDPA_CACHE_LIMIT", "a size such as 500000000, 1.5G or 512 MiB");
     settings.limit_bytes = *bytes;
   }
   return settings;

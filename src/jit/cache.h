@@ -17,8 +17,8 @@ struct CacheSettings {
   std::filesystem::path folder;
   std::uintmax_t limit_bytes = std::uintmax_t{1} << 30;
 
-  /// Returns $GDPA_CACHE_DIR, $XDG_CACHE_HOME/gdpa or ~/.cache/gdpa, in this order, and $GDPA_CACHE_LIMIT, such as
-  /// 500MB or 2GiB. Throws Error (value) for another text.
+  /// Returns $GDPA_CACHE_DIR, $XDG_CACHE_HOME/gdpa or ~/.cache/gdpa, in this order, and $GDPA_CACHE_LIMIT, a size such
+  /// as 500000000, 1.5G or "512 MiB" (docs/compilation.md). Throws Error (value) for another text.
   static CacheSettings from_environment();
 };
 

@@ -10,12 +10,17 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
+
+#include "definition/environment.h"
+#include "gdpa/error.h"
 
 namespace gdpa::jit {
 namespace {
@@ -268,6 +273,63 @@ TEST_F(JitCache, GrowsToItsLimitAndDropsWhatWasUsedLongestAgo) {
   EXPECT_LE(total, 450'000U);
   EXPECT_TRUE(cache.find_or_build("a", version, [] { return image_of("a"); }).was_cached);
   EXPECT_FALSE(cache.find_or_build("b", version, [] { return image_of("b"); }).was_cached);
+}
+
+TEST(CacheSettings, TheLimitIsASizeWithAUnitAndAnotherTextIsRefused) {
+  const auto limit_of = [](const char* text) {
+    ::setenv("GDPA_CACHE_LIMIT", text, 1);
+    return CacheSettings::from_environment().limit_bytes;
+  };
+  constexpr std::uintmax_t ki = 1024;
+  const std::vector<std::pair<const char*, std::uintmax_t>> sizes = {{"", ki * ki * ki},
+                                                                     {"0", 0},
+                                                                     {"500000000", 500'000'000},
+                                                                     {"7B", 7},
+                                                                     {"1GB", 1'000'000'000},
+                                                                     {"1gb", 1'000'000'000},
+                                                                     {"2 kB", 2000},
+                                                                     {"3MB", 3'000'000},
+                                                                     {"1TB", 1'000'000'000'000},
+                                                                     {"1K", ki},
+                                                                     {"1.5G", ki * ki * ki * 3 / 2},
+                                                                     {"512 MiB", 512 * ki * ki},
+                                                                     {"2kib", 2 * ki},
+                                                                     {"1T", ki * ki * ki * ki}};
+  for (const auto& [text, bytes] : sizes) EXPECT_EQ(limit_of(text), bytes) << text;
+  for (const char* text : {"-1", "many", "1e9", "1GBs", "1 G B", "GB", ".5G", "1,5G", "0x10", "99999999999T", " 1G"}) {
+    try {
+      limit_of(text);
+      ADD_FAILURE() << text << " is accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.what(), "GDPA_CACHE_LIMIT: expected a size such as 500000000, 1.5G or 512 MiB, got \"" +
+                                  std::string(text) + "\"; correct it");
+    }
+  }
+  ::unsetenv("GDPA_CACHE_LIMIT");
+}
+
+TEST(Environment, AFlagIsOneOrZeroAndANumberIsWholeAndAboveZero) {
+  const auto refusal_of = [](const char* text, auto read) -> std::string {
+    ::setenv("GDPA_OF_THIS_TEST", text, 1);
+    try {
+      read("GDPA_OF_THIS_TEST");
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const auto flag = [](const char* name) { return is_set(name); };
+  const auto number = [](const char* name) { return positive_number(name, 5); };
+  for (const char* text : {"", "0", "1"}) EXPECT_EQ(refusal_of(text, flag), "") << text;
+  EXPECT_EQ(refusal_of("true", flag), "GDPA_OF_THIS_TEST: expected 1 or 0, got \"true\"; correct it");
+  for (const char* text : {"", "1", "9223372036854775807"}) EXPECT_EQ(refusal_of(text, number), "") << text;
+  for (const char* text : {"0", "-3", "2.5", "8 ", "8K", "9223372036854775808"}) {
+    EXPECT_EQ(refusal_of(text, number),
+              "GDPA_OF_THIS_TEST: expected a whole number above 0, got \"" + std::string(text) + "\"; correct it");
+  }
+  ::unsetenv("GDPA_OF_THIS_TEST");
+  EXPECT_EQ(number("GDPA_OF_THIS_TEST"), 5);
+  EXPECT_FALSE(flag("GDPA_OF_THIS_TEST"));
 }
 
 TEST_F(JitCache, SaysWhatItHoldsAndWhyItCannotBeWritten) {
