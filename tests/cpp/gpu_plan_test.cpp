@@ -203,6 +203,23 @@ TEST(GpuPlan, ErfTakesManyRegistersAtFullPrecisionOnly) {
   EXPECT_EQ(registers("abs(s)^1.7", Accuracy::fast), FunctionRegisters::many);
 }
 
+TEST(GpuPlan, AnEmptyBatchHasANumberForTheCtaOfTheFirstPass) {
+  Problem problem = problem_of(Direction::forward);
+  problem.batch = problem.rows_q = 0;
+  problem.query_form = Form::dense;
+  problem.rows_k = 100'000;
+  problem.deterministic = true;  // a call of few scores has one pass otherwise
+  const GpuPlan plan = gpu_plan({.problem = problem,
+                                 .gpu = Gpu{},
+                                 .function = FunctionRegisters::few,
+                                 .aligned = true,
+                                 .products = Float32Products::three,
+                                 .tensor_maps = TensorMaps::available,
+                                 .bounds_scores = true});
+  ASSERT_EQ(plan.steps.size(), 2U) << plan.reason;
+  EXPECT_GE(plan.workspace.bytes, static_cast<int64_t>(sizeof(int)));
+}
+
 TEST(GpuPlan, ACallOfFewScoresIsExact) {
   Problem problem = problem_of(Direction::forward, DType::float16);
   problem.heads_q = problem.heads_k = 4;

@@ -311,7 +311,7 @@ GpuPlan plan_hopper_forward(const PlanRequest& request) {
   GpuPlan plan;
   plan::HopperPlan& hopper_part = plan.of_family.emplace<plan::HopperPlan>();
   const int64_t tiles = problem.heads_q * queries.most_tiles(kernel.tile_queries, problem.batch);
-  const int64_t ctas = std::min<int64_t>(tiles, request.gpu.multiprocessors);
+  const int64_t ctas = std::clamp<int64_t>(tiles, 1, request.gpu.multiprocessors);  // also of an empty batch
   const int64_t tiles_of_cta = tiles / request.gpu.multiprocessors;
   const bool has_contiguous_tiles = keys_stay || has_one_tile;
   const int64_t tiles_of_head = keys_stay ? tiles_of_key_head(problem, kernel) : 1;
