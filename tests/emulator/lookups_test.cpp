@@ -84,9 +84,9 @@ ScoreCase since_1970(const Bucket& bucket, DType dtype, int64_t head_dim) {
     return times;
   };
   std::string text = bucket.text;
-  text.replace(text.find("abs(t)") + 4, 1, "t_q[i] - t_k[j]");
+  text.replace(text.find("abs(t)") + 4, 1, "t_q[q_row] - t_k[kv_row]");
   return {.name = "since_1970",
-          .text = "tanh(s + w[h, clamp(floor(" + text + "), 0, 99)])",
+          .text = "tanh(s + w[head, clamp(floor(" + text + "), 0, 99)])",
           .tensors = {{"w", DType::bfloat16, {2, 100}},
                       {"t_q", DType::int64, {queries.rows()}, times_of(queries)},
                       {"t_k", DType::int64, {keys.rows()}, times_of(keys)}},

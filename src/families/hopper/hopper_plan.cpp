@@ -351,9 +351,7 @@ GpuPlan plan_hopper_forward(const PlanRequest& request) {
     hopper_part.tiles_taken = workspace.reserve(most_passes * static_cast<int64_t>(sizeof(unsigned)));
   }
   if (has_second_pass) {
-    // An empty batch has one CTA, which writes the rows without a sequence.
-    const int64_t flags = shares_counters ? 1 : std::max<int64_t>(1, ctas);
-    hopper_part.found_nan = workspace.reserve(flags * static_cast<int64_t>(sizeof(int)));
+    hopper_part.found_nan = workspace.reserve((shares_counters ? 1 : ctas) * static_cast<int64_t>(sizeof(int)));
     kernel.hopper().pass = hopper::Pass::first;
   }
   if (shares_counters) workspace.clear_reserved();
