@@ -92,7 +92,7 @@ ScoreCase since_1970(const Bucket& bucket, DType dtype, int64_t head_dim) {
                       {"t_k", DType::int64, {keys.rows()}, times_of(keys)}},
           .inputs =
               [of = bucket.of](const ScoreProblem& problem, const Place& at) {
-                const double apart = std::fabs(problem.number(1, at.token_q) - problem.number(2, at.token_k));
+                const double apart = std::fabs(problem.number(1, at.row_q) - problem.number(2, at.row_k));
                 const int64_t element = at.head * 100 + static_cast<int64_t>(of(apart));
                 return ScoreInputs{1, problem.number(0, element), {{0, element, false}}};
               },
