@@ -272,8 +272,8 @@ def varlen_attention_backward(
     for name in grad_params:
         if names.count(name) != 1:
             raise ValueError(
-                f"grad_params: expected names of tensors of the call ({', '.join(names) or 'none'}), got {name!r}; "
-                + ("rename the tensor of params" if name in names else "leave it out")
+                f"grad_params: expected names of tensors of params, scale or out_scale ({', '.join(names) or 'none'}), "
+                f"got {name!r}; " + ("rename the tensor of params" if name in names else "leave it out")
             )
     of_call = rest[_activation].partition(PART_SEPARATOR)[2].split(",")
     numbers = {SCORE_FACTOR if name == "scale" and isinstance(scale, torch.Tensor) else name for name in grad_params}
