@@ -52,40 +52,6 @@ class JitCache : public testing::Test {
   fs::path folder_;
 };
 
-/// The limit of a cache with this text in GDPA_CACHE_LIMIT, or the words of the error.
-std::string limit_of(const char* text) {
-  ::setenv("GDPA_CACHE_LIMIT", text, 1);
-  std::string result;
-  try {
-    result = std::to_string(CacheSettings::from_environment().limit_bytes);
-  } catch (const Error& error) {
-    result = error.what();
-  }
-  ::unsetenv("GDPA_CACHE_LIMIT");
-  return result;
-}
-
-TEST(CacheSettings, TheLimitHasUnits) {
-  for (const auto& [text, bytes] : {std::pair("1000000", "1000000"),
-                                    {"0", "0"},
-                                    {"", "1073741824"},
-                                    {"1GB", "1000000000"},
-                                    {"500 mb", "500000000"},
-                                    {"2GiB", "2147483648"},
-                                    {"1.5Ki", "1536"},
-                                    {"3k", "3000"},
-                                    {"1T", "1000000000000"},
-                                    {"7b", "7"}}) {
-    EXPECT_EQ(limit_of(text), bytes) << text;
-  }
-  for (const char* text : {"GB", "one", "1XB", "1GBB", "-1", "1e9", "nan", "inf", "1 G i B x", "1,5GB", "99999999T"}) {
-    EXPECT_EQ(limit_of(text),
-              std::string("GDPA_CACHE_LIMIT: expected a number of bytes such as 500MB, 2GiB or 1000000, "
-                          "got \"") +
-                  text + "\"; correct it");
-  }
-}
-
 std::string image_of(const std::string& key) {
   std::string image(100'000, '\0');
   std::mt19937 random(static_cast<unsigned>(std::hash<std::string>()(key)));

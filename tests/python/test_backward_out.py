@@ -75,7 +75,7 @@ def test_a_gradient_of_the_output_with_any_strides() -> None:
         ({"grad_query": torch.empty(7, 2, 8).double()}, TypeError, "grad_query: expected dtype float32"),
         ({"grad_query": torch.empty(7, 8, 2).transpose(1, 2)}, ValueError, "a last dimension of stride 1"),
         ({"grad_query": torch.empty(1, 2, 8).expand(7, 2, 8)}, ValueError, "an address of its own"),
-        ({"grad_params": ("a",)}, ValueError, "expected names of tensors of the call"),
+        ({"grad_params": ("a",)}, ValueError, "expected names of tensors of params"),
     ],
 )
 def test_wrong_tensors_are_refused(arguments: dict[str, Any], error: type[Exception], words: str) -> None:

@@ -376,7 +376,7 @@ PORTABLE = {"portable", "portable-163", "portable-99", *(f"{t}-portable" for t i
         ("kernels/portable/backward.cuh", lambda part: part not in {"norms", "functions", "conditions"}),
         ("kernels/portable/norm_row.cuh", lambda part: part in {"norms", "stress", "devices", "batches"}),
         ("src/cuda/norm.cpp", lambda part: part in {"norms", "features", "features-wide", "fuzz", "fuzz-wide"}
-         or part in {"training", "devices"}),
+         or part in {"training", "devices", "out-of-memory"}),
         ("tests/gpu/gpu_norm_test.cpp", lambda part: part == "norms"),
     ],
 )  # fmt: skip

@@ -176,7 +176,7 @@ def test_backward_into_given_tensors_returns_the_gradient_of_the_numbers() -> No
         weights, *arguments, activation="silu", out_scale=numbers, grad_params=["out_scale"]
     )
     torch.testing.assert_close(gradients, {"out_scale": torch.autograd.grad(output, numbers, weights)[0]})
-    with pytest.raises(ValueError, match="grad_params: expected names of tensors of the call"):
+    with pytest.raises(ValueError, match="grad_params: expected names of tensors of params"):
         gdpa.varlen_attention_backward(weights, *arguments, activation="silu", grad_params=["out_scale"])
 
 
