@@ -686,8 +686,9 @@ TEST(Checks, BackwardReadsTheScaleOfARowAsATensorOfTheFunctionOnAGpuAndForItsGra
   EXPECT_EQ(checked(Direction::forward, true, plain).function, nullptr);
   EXPECT_EQ(checked(Direction::backward, false, plain).function, nullptr);
   EXPECT_EQ(checked(Direction::forward, true, plain).problem.out_scale, OutScale::Kind::per_row);
-  for (int choice = 0; choice < 9; ++choice) {
-    const Activation& activation = std::array{plain, list, reading}[choice / 3];
+  const std::array activations{plain, list, reading};
+  for (std::size_t choice = 0; choice < 9; ++choice) {
+    const Activation& activation = activations[choice / 3];
     const bool for_gpu = choice % 3 > 0, is_wanted = choice % 3 < 2;
     const api::CheckedCall call = checked(Direction::backward, for_gpu, activation, is_wanted);
     ASSERT_NE(call.function, nullptr);
