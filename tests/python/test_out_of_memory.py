@@ -46,14 +46,6 @@ def test_a_gradient_without_memory_is_pytorchs_error(function: Callable[..., Ten
         output.sum().backward()
 
 
-def test_wrong_offsets_are_a_value_error_in_compiled_code() -> None:
-    compiled = torch.compile(gdpa.varlen_attention, backend="aot_eager", fullgraph=True)
-    for requires_grad in (False, True):
-        query = torch.randn(3, 1, 8, requires_grad=requires_grad)
-        with pytest.raises(ValueError, match="cu_seqlens_q: expected numbers up to 3"):
-            compiled(query, query, query, torch.tensor([0, 5]), torch.tensor([0, 3]))
-
-
 def test_the_error_of_a_gpu_has_the_type_and_the_words_of_pytorch() -> None:
     error = translated(RuntimeError("[OutOfMemoryError] CUDA out of memory. Tried to allocate 2.00 GiB."))
     assert type(error) is torch.OutOfMemoryError is torch.cuda.OutOfMemoryError
