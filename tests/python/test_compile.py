@@ -97,7 +97,7 @@ def test_an_optimiser_step_compiles_nothing(form: str) -> None:
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize(("ask", "arguments"), [(_torch_allows_tf32, ()), (names_of_reads, ("s * table[h]",))])
+@pytest.mark.parametrize(("ask", "arguments"), [(_torch_allows_tf32, ()), (names_of_reads, ("s * table[head]",))])
 def test_what_only_the_host_can_answer_is_a_constant_of_the_graph(
     ask: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> None:
@@ -150,7 +150,7 @@ def test_an_error_keeps_its_type_and_its_words_in_compiled_code() -> None:
         return gdpa.varlen_attention(query, query, query, cu, cu)
 
     compiled = torch.compile(attend, fullgraph=True, dynamic=True, backend="aot_eager")
-    with pytest.raises(ValueError, match="^cu_seqlens_q: expected numbers that never fall, got 2 after 5"):
+    with pytest.raises(ValueError, match=r"^cu_seqlens_q: expected numbers that never fall, got 2 after 5"):
         compiled(torch.randn(7, 2, 8), torch.tensor([0, 5, 2]))
 
 
