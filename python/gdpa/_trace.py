@@ -119,12 +119,18 @@ def _names_in(code: CodeType) -> Iterator[str]:
 
 
 def _is_fixed(value: Any) -> bool:
-    """Whether a value always computes the same: a function or a module of torch or math, or a built-in function."""
+    """Whether a value always computes the same: a module, a class or a function of torch, math or builtins.
+
+    A built-in method of an object, such as dict.get of a dict, may compute something else after a change of the object.
+    """
     if isinstance(value, ModuleType):
-        return value.__name__.partition(".")[0] in ("torch", "math")
+        return value.__name__.partition(".")[0] in ("torch", "math", "builtins")
     if isinstance(value, FunctionType):
         return value.__code__.co_filename.startswith(_torch_folder)
-    return isinstance(value, (BuiltinFunctionType, torch.dtype)) or value in (bool, int, float)
+    if isinstance(value, BuiltinFunctionType):  # torch's functions are methods of a class of torch._C
+        owner = value.__self__
+        return owner.__module__.startswith("torch.") if isinstance(owner, type) else _is_fixed(owner)
+    return isinstance(value, torch.dtype) or value in (bool, int, float)
 
 
 def _trace(function: Callable[..., Any], names: frozenset[str]) -> tuple[str, dict[str, torch.Tensor]]:

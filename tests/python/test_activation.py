@@ -171,6 +171,14 @@ def test_a_change_of_what_a_function_has_read_is_seen(monkeypatch: pytest.Monkey
     check()
 
 
+def test_a_change_behind_a_built_in_method_is_seen() -> None:
+    settings = {"factor": 2.0}
+    read = settings.get
+    for factor in (2.0, 5.0):
+        settings["factor"] = factor
+        torch.testing.assert_close(evaluated(lambda s: read("factor") * s), factor * SCORES)
+
+
 def test_train_and_eval_of_a_module_are_different_functions() -> None:
     class Gate(torch.nn.Module):
         def forward(self, s: Tensor) -> Tensor:
